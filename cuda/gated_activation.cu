@@ -1,11 +1,15 @@
 // out[r][c] = act(gate[r][c]) · up[r][c]; up is in the same row (all gates, then all ups), in another buffer, or 1.
 //
 // gate_up [rows][gate_stride] of -DX_TYPE, up [rows][up_stride] of -DUP_TYPE or null, out [rows][columns] of
-// -DOUT_TYPE. A thread: 8 columns of a row. Strides and starts are in runs of 8.
+// -DOUT_TYPE. A thread: 8 columns of a row, which may share a gate. Stride and start of up are in runs of 8.
 // Twin: backend/reference/gated_activation.rs. Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
 
 #include "common/activation.cuh"
 #include "common/metadata.cuh"
+#include "common/rows.cuh"
+
+// Beside those of activation.cuh, which are also fused into products.
+constexpr u32 SIGMOID = 5;
 
 struct Params {
   const X_TYPE *gate_up;
@@ -16,12 +20,14 @@ struct Params {
   u32 row_header;
   u32 row_times;
   u32 eights;  // of out
-  u32 gate_stride;
+  u32 gate_stride;  // in columns
   u32 up_stride;
   u32 up_start;
   u32 activation;
   float alpha;
   float limit;
+  u32 gate_first;  // column
+  u32 shared_by;   // consecutive columns of out that share a gate: 1, or a multiple of 8
   u32 unused;
 };
 
@@ -30,16 +36,26 @@ KERNEL(gated_activation, 256, 1) {
   const u32 at = blockIdx.x * blockDim.x + threadIdx.x;
   const u32 row = at / params.eights, eight = at % params.eights;
   if (row >= rows) return;
-  const Eight gate = load_eight(params.gate_up + (static_cast<u64>(row) * params.gate_stride + eight) * 8);
-  Eight up;
+  const X_TYPE *gates = params.gate_up + static_cast<u64>(row) * params.gate_stride + params.gate_first;
+  Eight gate, up;
+  if (params.shared_by == 1) {
+    gate = load_eight_at(gates + 8 * eight, params.gate_stride % 8 == 0);
+  } else {
+    const float shared = load_one(gates + 8 * eight / params.shared_by);
+    for (u32 i = 0; i < 8; i++) gate.v[i] = shared;
+  }
   for (u32 i = 0; i < 8; i++) up.v[i] = 1.0f;
   if (params.up)
     up = load_eight(params.up + (static_cast<u64>(row) * params.up_stride + params.up_start + eight) * 8);
   Eight result;
   for (u32 i = 0; i < 8; i++) {
-    result.v[i] = params.activation == XIELU
-                      ? xielu(gate.v[i], params.numbers) * up.v[i]
-                      : gated(params.activation, gate.v[i], up.v[i], params.alpha, params.limit);
+    if (params.activation == XIELU) {
+      result.v[i] = xielu(gate.v[i], params.numbers) * up.v[i];
+    } else if (params.activation == SIGMOID) {
+      result.v[i] = up.v[i] / (1.0f + expf(-gate.v[i]));
+    } else {
+      result.v[i] = gated(params.activation, gate.v[i], up.v[i], params.alpha, params.limit);
+    }
   }
   store_eight(params.out + (static_cast<u64>(row) * params.eights + eight) * 8, result);
 }

@@ -44,6 +44,8 @@ struct Params {
   float q_slope;  // q *= 1 + q_slope · log(1 + floor(position / q_positions))
   u32 q_positions;
   u32 stored;  // 0 if qkv has q only, else 1
+  u32 row_columns;  // of qkv
+  u32 unused;
 };
 
 constexpr u32 THREADS = 128;
@@ -141,7 +143,7 @@ KERNEL(rope_store_kv, THREADS, 1) {
   const u32 first = is_query ? 0 : params.query_heads;
 
   Unit unit;
-  const X_TYPE *row = params.qkv + static_cast<u64>(token) * heads * params.runs * 8;
+  const X_TYPE *row = params.qkv + static_cast<u64>(token) * params.row_columns;
   unit.from = row + head * params.runs * 8;
   unit.position = metadata_at(params.metadata, META_POSITIONS, token);
   unit.weight = is_query ? params.q_weight : is_key ? params.k_weight : nullptr;

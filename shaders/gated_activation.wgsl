@@ -1,15 +1,19 @@
-// out = act(gate) * up. gate_up: [rows, gate_stride] f32, out: [rows, columns] f32; up: [rows, up_stride] from
-// up_start on, the same buffer if it holds gate and up. Invocation: 4 elements.
+// out = act(gate) * up. gate_up: [rows, gate_stride] f32 from gate_start on, out: [rows, columns] f32; up: [rows,
+// up_stride] from up_start on, the same buffer if it holds gate and up. Invocation: 4 elements.
+// COLUMNS: the gates begin at any column, and each is that of `run` columns.
 // ALONE: there is no up. XIELU: `numbers` are [p, n, beta, epsilon].
 // TEXELS: 8 lanes process a run of 64 vectors of a row, so that the division by the row's length is done once.
-// Variants: SILU, GELU_TANH, CLAMPED_SWIGLU, RELU2, XIELU, ALONE, TEXELS. Twin: backend/reference/gated_activation.rs
+// Variants: SILU, GELU_TANH, CLAMPED_SWIGLU, RELU2, SIGMOID, XIELU, ALONE, COLUMNS, TEXELS.
+// Twin: backend/reference/gated_activation.rs
 #import invocation
 #import activation
 
 struct Params {
     rows: u32,
-    vectors: u32, // columns of out / 4, as are strides and start
-    gate_stride: u32,
+    vectors: u32, // columns of out / 4, as are strides and starts
+    gate_stride: u32, // with COLUMNS, columns, as is gate_start
+    gate_start: u32,
+    run: u32,
     up_stride: u32,
     up_start: u32,
     alpha: f32,
@@ -22,7 +26,11 @@ struct Params {
 #import texel
 @group(0) @binding(2) var gate_up: texture_storage_2d<rgba32uint, read>;
 #else
+#ifdef COLUMNS
+@group(0) @binding(2) var<storage, read> gate_up: array<f32>;
+#else
 @group(0) @binding(2) var<storage, read> gate_up: array<vec4<f32>>;
+#endif
 #endif
 #ifdef ALONE
 #ifdef XIELU
@@ -44,11 +52,17 @@ fn softplus(x: f32) -> f32 {
     return max(x, 0.0) + log(1.0 + exp(-abs(x)));
 }
 
-fn gate_vector(index: u32) -> vec4<f32> {
-#ifdef TEXELS
-    return bitcast<vec4<f32>>(textureLoad(gate_up, texel(index)));
+fn gate_vector(row: u32, vector: u32) -> vec4<f32> {
+    let start = row * params.gate_stride + params.gate_start;
+#ifdef COLUMNS
+    let at = start + (4u * vector + vec4<u32>(0u, 1u, 2u, 3u)) / params.run;
+    return vec4<f32>(gate_up[at.x], gate_up[at.y], gate_up[at.z], gate_up[at.w]);
 #else
-    return gate_up[index];
+#ifdef TEXELS
+    return bitcast<vec4<f32>>(textureLoad(gate_up, texel(start + vector)));
+#else
+    return gate_up[start + vector];
+#endif
 #endif
 }
 
@@ -65,7 +79,7 @@ fn up_vector(index: u32) -> vec4<f32> {
 }
 
 fn activated(row: u32, vector: u32) -> vec4<f32> {
-    let gate = gate_vector(row * params.gate_stride + vector);
+    let gate = gate_vector(row, vector);
 #ifdef XIELU
     let negative = numbers[2] + softplus(numbers[1]);
     return xielu(gate, vec4<f32>(softplus(numbers[0]), negative, numbers[2], numbers[3]))

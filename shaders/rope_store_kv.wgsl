@@ -43,6 +43,7 @@ struct Params {
     q_slope: f32, // q *= 1 + q_slope * log(1 + floor(position / q_positions))
     q_positions: u32,
     stored: u32, // 0 if qkv has q only, else 1
+    row_vectors: u32, // of qkv
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -168,7 +169,7 @@ fn main(invocation: Invocation) {
     let is_live = row_token < params.tokens && (is_query || pool_slot != NONE);
 
     var unit: Unit;
-    unit.base = (token * (params.query_heads + 2u * params.kv_heads * params.stored) + head) * params.runs * 2u;
+    unit.base = token * params.row_vectors + head * params.runs * 2u;
     unit.position = metadata_at(META_POSITIONS, token);
     unit.is_key = is_key;
     unit.is_turned = is_query || is_key;

@@ -1,21 +1,30 @@
 // out[t][i] = c[t][i] * (sum_j weight[i][j] * s[t - TAPS + 1 + j][i] + bias[i]), s = b * u, over the rows t of one
-// sequence; before its first row, s is its state. gated: [tokens, 3, columns] f32 (b, c, u), weight: [columns, TAPS],
+// sequence; before its first row, s is its state. x: [tokens, 3, columns] f32 (b, c, u), weight: [columns, TAPS],
 // state: [slots, TAPS - 1, columns], oldest first, out: [tokens, columns].
+// SILU: out = silu(the sum), s = the first columns of x: [tokens, width].
 // Invocation: 4 columns of one row. The rows that see the state, and the state itself, are the first row's: no other
-// invocation reads or writes it. Variants: TAPS; BIAS.
+// invocation reads or writes it. Variants: TAPS; BIAS, SILU.
 // Twin: backend/reference/short_convolution.rs
 #import invocation
 #import metadata
+#ifdef SILU
+#import activation
+#endif
 
 struct Params {
     rows: u32,
     vectors: u32, // columns / 4
     sequences: u32,
+    width: u32, // columns of x
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> metadata: array<u32>;
-@group(0) @binding(2) var<storage, read> gated: array<vec4<f32>>;
+#ifdef SILU
+@group(0) @binding(2) var<storage, read> x: array<f32>;
+#else
+@group(0) @binding(2) var<storage, read> x: array<vec4<f32>>;
+#endif
 @group(0) @binding(3) var<storage, read> weight: array<f32>;
 @group(0) @binding(4) var<storage, read_write> state: array<vec4<f32>>;
 @group(0) @binding(5) var<storage, read_write> out: array<vec4<f32>>;
@@ -41,9 +50,14 @@ fn sequence_of(row: u32) -> u32 {
 }
 
 // s of a token row.
-fn product_at(row: u32, vector: u32) -> vec4<f32> {
+fn input_at(row: u32, vector: u32) -> vec4<f32> {
+#ifdef SILU
+    let at = row * params.width + 4u * vector;
+    return vec4<f32>(x[at], x[at + 1u], x[at + 2u], x[at + 3u]);
+#else
     let at = row * 3u * params.vectors + vector;
-    return gated[at] * gated[at + 2u * params.vectors];
+    return x[at] * x[at + 2u * params.vectors];
+#endif
 }
 
 // Element `at` of a state, zero without one.
@@ -59,21 +73,25 @@ fn write_row(start: u32, index: u32, slot: u32, vector: u32) {
     var sum = vec4<f32>();
     for (var tap = 0u; tap < TAPS; tap++) {
         let at = index + tap;
-        var product: vec4<f32>;
+        var input: vec4<f32>;
         if at < KEPT {
-            product = state_at(slot, at, vector);
+            input = state_at(slot, at, vector);
         } else {
-            product = product_at(start + at - KEPT, vector);
+            input = input_at(start + at - KEPT, vector);
         }
         let column = vector * 4u * TAPS + tap;
         sum += vec4(weight[column], weight[column + TAPS], weight[column + 2u * TAPS], weight[column + 3u * TAPS])
-            * product;
+            * input;
     }
 #ifdef BIAS
     sum += bias[vector];
 #endif
     let row = start + index;
-    out[row * params.vectors + vector] = gated[(row * 3u + 1u) * params.vectors + vector] * sum;
+#ifdef SILU
+    out[row * params.vectors + vector] = activate(sum, vec4<f32>(1.0));
+#else
+    out[row * params.vectors + vector] = x[(row * 3u + 1u) * params.vectors + vector] * sum;
+#endif
 }
 
 @compute @workgroup_size(64)
@@ -102,12 +120,12 @@ fn main(at: Invocation) {
     let slot = metadata_at(META_STATES, sequence * STATE_WORDS + STATE_TO);
     for (var kept = 0u; kept < KEPT; kept++) {
         let at = count + kept;
-        var product: vec4<f32>;
+        var input: vec4<f32>;
         if at < KEPT {
-            product = state_at(source, at, vector);
+            input = state_at(source, at, vector);
         } else {
-            product = product_at(start + at - KEPT, vector);
+            input = input_at(start + at - KEPT, vector);
         }
-        state[(slot * KEPT + kept) * params.vectors + vector] = product;
+        state[(slot * KEPT + kept) * params.vectors + vector] = input;
     }
 }

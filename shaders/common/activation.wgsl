@@ -1,5 +1,5 @@
 // act(gate) * up; params.alpha and params.limit belong to CLAMPED_SWIGLU.
-// Variants: SILU, GELU_TANH, CLAMPED_SWIGLU, RELU2, XIELU.
+// Variants: SILU, GELU_TANH, CLAMPED_SWIGLU, RELU2, SIGMOID, XIELU.
 
 // The bound keeps exp finite: shader compilers may assume that there are no infinities.
 fn sigmoid(x: vec4<f32>) -> vec4<f32> {
@@ -38,6 +38,9 @@ fn activate(gate: vec4<f32>, up: vec4<f32>) -> vec4<f32> {
 #ifdef RELU2
     let positive = max(gate, vec4<f32>(0.0));
     return positive * positive * up;
+#endif
+#ifdef SIGMOID
+    return sigmoid(gate) * up;
 #endif
 }
 #endif

@@ -4,11 +4,18 @@
 //! `torch_dtype` and `dtype` are not read: weights keep the element types of the checkpoint.
 
 use super::LoadError;
-use super::config_layers::{self as per_layer, LayerShape};
+use super::config_experts;
+use super::config_layers::{self as per_layer, LayerShape, Word};
 use super::config_reader::{self, ConfigReader};
-use super::families::{ActivationField, AttentionRow, Bias, FAMILIES, Family, MlpRow, Scales, Sizes};
+use super::config_state::{self, ParallelScales};
+use super::families::{
+    ActivationField, AttentionRow, Bias, Experts, FAMILIES, Family, Mixers, MlpRow, NormsRow, Rule, Scales, Sizes,
+};
 use super::rope::RopeSpec;
-use super::spec::{AttentionSpec, HeadNorms, IDS_MAX, LayerKind, LayerSpec, MlpSpec, ModelSpec, NormSpec};
+use super::spec::{
+    AttentionSpec, Factors, HeadNorms, IDS_MAX, LayerKind, LayerSpec, MlpSpec, ModelSpec, NormPlace, NormSpec,
+    OutputGate,
+};
 use crate::plan::check::{GROUP_SIZE_MAX, HEAD_DIM_MAX};
 use crate::plan::{Activation, QueryGrowth};
 use serde_json::Value;
@@ -30,6 +37,9 @@ impl ModelSpec {
         let scales = Multipliers::read(&config, family.scales, &heads)?;
         let (ropes, layers) = layers(&config, family, &heads, positions_max)?;
         let sparse = layers.iter().any(|layer| layer.experts);
+        let (field, default) = family.norms.epsilon;
+        let epsilon = config.number(field, 1e-12..=0.1)?.unwrap_or(default);
+        let has_state = layers.iter().any(|layer| layer.kind.has_state());
         let is_by_kind = family.sizes == Sizes::ByKind;
         Ok(Self {
             architecture: family.architecture,
@@ -38,8 +48,7 @@ impl ModelSpec {
             hidden: heads.hidden,
             query_heads: heads.query,
             norm: NormSpec {
-                place: family.norms.place,
-                epsilon: scales.epsilon(&config, family.norms.epsilon)?,
+                epsilon: scales.epsilon(epsilon),
                 one_plus: family.norms.one_plus,
                 center: family.norms.center,
                 bias: family.norms.bias,
@@ -49,12 +58,14 @@ impl ModelSpec {
                 true => Some(per_layer::convolution(&config)?),
                 false => None,
             },
+            state: if has_state { config_state::state(&config, family.mixers, epsilon)? } else { None },
+            factors: scales.factors,
             mlp: MlpSpec {
                 activation: activation(&config, family.mlp)?,
                 gated: family.mlp.gated,
                 bias: family.mlp.bias.read(&config)?,
             },
-            experts: if sparse { per_layer::experts(&config, family.experts)? } else { None },
+            experts: if sparse { config_experts::experts(&config, family.experts)? } else { None },
             layer_embedding: if is_by_kind { layer_embedding(&config, vocab)? } else { None },
             layer_scalar: is_by_kind,
             embedding_scale: (scales.embedding / scales.residual) as f32,
@@ -76,12 +87,19 @@ fn layers(
     heads: &Heads,
     positions_max: u32,
 ) -> Result<(Vec<RopeSpec>, Vec<LayerSpec>), LoadError> {
-    let kinds = per_layer::kinds(config, family.mixers, per_layer::count(config)?)?;
-    let slides = per_layer::slides(config, family.attention.windows, per_layer::count(config)?)?;
+    let words = per_layer::words(config, family.mixers, family.attention.windows)?;
+    let slides = per_layer::slides(config, family.attention.windows, &words)?;
+    let sparse = config_experts::sparse(config, family.experts, &words)?;
+    let beside = matches!(family.experts, Experts::BesideMlp);
+    let dense = |(word, sparse): (&Word, &bool)| match family.mixers {
+        Mixers::Blocks => *word == Word::Mlp,
+        _ => beside || !sparse,
+    };
+    let dense: Vec<bool> = words.iter().zip(&sparse).map(dense).collect();
     let usual = LayerShape {
         kv_heads: heads.kv,
         head_dim: heads.dim,
-        mlp: per_layer::mlp_size(config, family.mlp.size)?,
+        mlp: if dense.contains(&true) { per_layer::mlp_size(config, family.mlp.size)? } else { 0 },
         kv_from: None,
         value_is_key: false,
     };
@@ -94,20 +112,32 @@ fn layers(
     };
     // A window as long as the context hides nothing: treat it as full attention, so that both share block ids.
     let window = window.filter(|&window| window < positions_max);
-    let sparse = per_layer::sparse(config, family.experts, slides.len())?;
-    let layers = kinds.into_iter().zip(&slides).zip(layer_ropes).zip(sparse).zip(shapes);
-    let layer = |((((kind, &slides), rope), experts), shape): (_, LayerShape)| LayerSpec {
-        kind,
-        window: window.filter(|_| slides),
-        rope,
-        experts,
-        mlp: shape.mlp,
-        kv_heads: shape.kv_heads,
-        head_dim: shape.head_dim,
-        kv_from: shape.kv_from,
-        value_is_key: shape.value_is_key,
+    let place = norm_place(config, family.norms)?;
+    let layer = |index: usize| {
+        let (kind, shape): (_, LayerShape) = (words[index].kind(family.mixers), shapes[index]);
+        // OLMo hybrid: layers with a state have norms before.
+        let is_exception =
+            kind == LayerKind::State && matches!(family.mixers, Mixers::AttentionOrState(Rule::NegativeDelta));
+        LayerSpec {
+            kind,
+            norms: if is_exception { NormPlace::Before } else { place },
+            window: window.filter(|_| slides[index]),
+            rope: layer_ropes[index],
+            experts: sparse[index],
+            mlp: if dense[index] { shape.mlp } else { 0 },
+            kv_heads: shape.kv_heads,
+            head_dim: shape.head_dim,
+            kv_from: shape.kv_from,
+            value_is_key: shape.value_is_key,
+        }
     };
-    Ok((ropes, layers.map(layer).collect()))
+    Ok((ropes, (0..words.len()).map(layer).collect()))
+}
+
+/// Where a family has norms, unless a field says that there are none after its branches.
+fn norm_place(config: &ConfigReader<'_>, row: NormsRow) -> Result<NormPlace, LoadError> {
+    let after = row.after_if.map_or(Ok(None), |field| config.boolean(field))?.unwrap_or(true);
+    Ok(if after { row.place } else { NormPlace::Before })
 }
 
 fn attention(config: &ConfigReader<'_>, row: AttentionRow, scales: &Multipliers) -> Result<AttentionSpec, LoadError> {
@@ -120,6 +150,10 @@ fn attention(config: &ConfigReader<'_>, row: AttentionRow, scales: &Multipliers)
         value_norm: row.value_norm,
         query_growth: if row.query_growth { query_growth(config)? } else { None },
         sinks: row.sinks,
+        gate: match row.gate_if.map_or(Ok(None), |field| config.boolean(field))?.unwrap_or(true) {
+            true => row.gate,
+            false => OutputGate::None,
+        },
     })
 }
 
@@ -145,9 +179,9 @@ fn family(file: &str, whole: &ConfigReader<'_>, text: Option<&ConfigReader<'_>>)
 /// Fields that only models with certain layers have, and what these layers compute.
 const UNSUPPORTED: [(&str, &str); 5] = [
     ("kv_lora_rank", "latent attention (MLA)"),
-    ("linear_num_value_heads", "layers with a gated delta rule"),
-    ("mamba_d_state", "Mamba layers"),
-    ("ssm_state_size", "Mamba layers"),
+    ("linear_num_value_heads", "layers with a gated delta rule of another form"),
+    ("mamba_d_state", "Mamba layers of another form"),
+    ("ssm_state_size", "Mamba layers of another form"),
     ("num_codebooks", "several codebooks"),
 ];
 
@@ -274,6 +308,7 @@ fn layer_embedding(config: &ConfigReader<'_>, vocab: u32) -> Result<Option<u32>,
 fn activation(config: &ConfigReader<'_>, row: MlpRow) -> Result<Activation, LoadError> {
     let (name, default) = match row.activation {
         ActivationField::HiddenAct(default) => ("hidden_act", default),
+        ActivationField::MlpHiddenAct(default) => ("mlp_hidden_act", default),
         ActivationField::HiddenActivation if config.get("hidden_activation").is_some() => {
             ("hidden_activation", Activation::GeluTanh)
         }
@@ -313,6 +348,7 @@ struct Multipliers {
     residual: f64,
     logits: f64,
     logits_softcap: Option<f64>,
+    factors: Factors,
 }
 
 impl Multipliers {
@@ -324,6 +360,7 @@ impl Multipliers {
             residual: 1.0,
             logits: 1.0,
             logits_softcap: None,
+            factors: Factors::NONE,
         };
         match scales {
             Scales::Plain => Ok(plain),
@@ -364,6 +401,7 @@ impl Multipliers {
                     ..plain
                 })
             }
+            Scales::FalconH1 => Self::read_parallel(config, plain),
             Scales::Multipliers => {
                 let number = |name: &str| Ok::<_, LoadError>(config.number(name, 1e-3..=1e6)?.unwrap_or(1.0));
                 Ok(Self {
@@ -377,9 +415,22 @@ impl Multipliers {
         }
     }
 
-    /// The field with epsilon, rescaled for the stream as it is stored.
-    fn epsilon(&self, config: &ConfigReader<'_>, (field, default): (&str, f64)) -> Result<f32, LoadError> {
-        let epsilon = config.number(field, 1e-12..=0.1)?.unwrap_or(default);
-        Ok((epsilon / (self.residual * self.residual)) as f32)
+    /// The multipliers of a model with attention and a state side by side.
+    fn read_parallel(config: &ConfigReader<'_>, plain: Self) -> Result<Self, LoadError> {
+        let number = |name: &str| Ok::<_, LoadError>(config.number(name, 1e-6..=1e6)?.unwrap_or(1.0));
+        let ParallelScales { attention, residual, factors } = ParallelScales::read(config)?;
+        Ok(Self {
+            attention: attention * plain.attention,
+            embedding: number("embedding_multiplier")?,
+            residual,
+            logits: number("lm_head_multiplier")?,
+            factors,
+            ..plain
+        })
+    }
+
+    /// Epsilon, rescaled for the stream as it is stored.
+    fn epsilon(&self, epsilon: f64) -> f32 {
+        (epsilon / (self.residual * self.residual)) as f32
     }
 }

@@ -2,11 +2,10 @@
 
 use super::LoadError;
 use super::config_reader::ConfigReader;
-use super::families::{AfterDense, Experts, Mixers, MlpSize, RopeRow, Ropes, Sizes, Windows};
+use super::families::{Mixers, MlpSize, RopeRow, Ropes, Rule, Sizes, Windows};
 use super::rope::RopeSpec;
-use super::spec::{ConvolutionSpec, EXPERTS_MAX, ExpertsSpec, LAYERS_MAX, LayerKind, RouterSpec, SharedSpec};
-use crate::plan::ExpertGroups;
-use crate::plan::check::{HEAD_DIM_MAX, ROUTES_MAX, TAPS_MAX};
+use super::spec::{ConvolutionSpec, LAYERS_MAX, LayerKind};
+use crate::plan::check::{HEAD_DIM_MAX, TAPS_MAX};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -15,33 +14,132 @@ use std::collections::BTreeSet;
 const HEAD_SHAPES_MAX: usize = 2;
 
 /// The number of layers.
-pub(super) fn count(config: &ConfigReader<'_>) -> Result<usize, LoadError> {
-    let count = config.required("num_hidden_layers", config.integer("num_hidden_layers", 1..=LAYERS_MAX)?)?;
-    Ok(count as usize)
+fn count(config: &ConfigReader<'_>) -> Result<Option<usize>, LoadError> {
+    Ok(config.integer("num_hidden_layers", 1..=LAYERS_MAX)?.map(|count| count as usize))
 }
 
-/// For each layer, what mixes its tokens: `layer_types`, or the layers with attention in `full_attn_idxs`.
-pub(super) fn kinds(config: &ConfigReader<'_>, mixers: Mixers, count: usize) -> Result<Vec<LayerKind>, LoadError> {
-    if let Mixers::Attention = mixers {
-        return Ok(vec![LayerKind::Attention; count]);
+/// What a config calls a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Word {
+    /// Attention, with a sliding window if it is true; with a state beside it in [`Mixers::AttentionAndState`].
+    Attention(bool),
+    Convolution,
+    State,
+    Mlp,
+    Experts,
+}
+
+impl Word {
+    pub(super) fn kind(self, mixers: Mixers) -> LayerKind {
+        match self {
+            Self::Attention(_) if matches!(mixers, Mixers::AttentionAndState) => LayerKind::AttentionAndState,
+            Self::Attention(_) => LayerKind::Attention,
+            Self::Convolution => LayerKind::Convolution,
+            Self::State => LayerKind::State,
+            Self::Mlp | Self::Experts => LayerKind::FeedForward,
+        }
     }
-    if let Some(words) = config.list("layer_types")? {
-        let kind = |word: &Value| match word.as_str() {
-            Some("conv") => Ok(LayerKind::Convolution),
-            Some("full_attention" | "attention") => Ok(LayerKind::Attention),
-            _ => Err(config.invalid("layer_types", format!("has {word}, an unknown kind of layer"))),
+
+    /// The meaning of a word of `layer_types` or `layers_block_type`, or of a letter of `hybrid_override_pattern`.
+    fn parse(word: &str, mixers: Mixers) -> Option<Self> {
+        let found = match word {
+            "full_attention" | "attention" | "*" => Self::Attention(false),
+            "sliding_attention" => Self::Attention(true),
+            "conv" => Self::Convolution,
+            "linear_attention" | "mamba" | "M" => Self::State,
+            "mlp" | "-" => Self::Mlp,
+            "moe" | "E" => Self::Experts,
+            "hybrid" if matches!(mixers, Mixers::AttentionAndState) => Self::Attention(false),
+            _ => return None,
         };
-        check_count(config, words, count)?;
-        return words.iter().map(kind).collect();
+        let known = match mixers {
+            Mixers::Attention => matches!(found, Self::Attention(_)),
+            Mixers::AttentionOrConvolution { sliding } => {
+                matches!(found, Self::Convolution | Self::Attention(false)) || sliding && found == Self::Attention(true)
+            }
+            Mixers::AttentionOrState(_) => matches!(found, Self::State | Self::Attention(false)),
+            Mixers::AttentionAndState => found == Self::Attention(false),
+            Mixers::Blocks => !matches!(found, Self::Convolution | Self::Attention(true)),
+        };
+        known.then_some(found)
     }
+}
+
+/// What each layer is. Windows that `layer_types` does not say are added by [`slides`].
+pub(super) fn words(config: &ConfigReader<'_>, mixers: Mixers, windows: Windows) -> Result<Vec<Word>, LoadError> {
+    if let Mixers::Blocks = mixers {
+        return blocks(config);
+    }
+    let count = config.required("num_hidden_layers", count(config)?)?;
+    // Families whose layers have no windows and no states may have the field, but it means nothing.
+    let reads = !matches!((mixers, windows), (Mixers::Attention | Mixers::AttentionAndState, Windows::Never));
+    if let Some(words) = config.list("layer_types")?.filter(|_| reads) {
+        check_count(config, "layer_types", words.len(), count)?;
+        return words.iter().map(|word| parse_word(config, "layer_types", word, mixers)).collect();
+    }
+    let every = |n: usize, other: Word| {
+        let attends = move |layer: usize| (layer + 1).is_multiple_of(n);
+        (0..count).map(move |layer| if attends(layer) { Word::Attention(false) } else { other }).collect()
+    };
+    Ok(match mixers {
+        Mixers::Attention | Mixers::AttentionAndState | Mixers::Blocks => vec![Word::Attention(false); count],
+        Mixers::AttentionOrConvolution { sliding: true } => {
+            let word = |layer: usize| match layer % 4 {
+                2 => Word::Attention(false),
+                0 if layer > 0 => Word::Attention(true),
+                _ => Word::Convolution,
+            };
+            (0..count).map(word).collect()
+        }
+        Mixers::AttentionOrConvolution { sliding: false } => convolutions(config, count)?,
+        Mixers::AttentionOrState(Rule::Delta | Rule::NegativeDelta) => {
+            let interval = config.integer("full_attention_interval", 1..=LAYERS_MAX)?.unwrap_or(4);
+            every(interval as usize, Word::State)
+        }
+        Mixers::AttentionOrState(Rule::Mamba2) => vec![Word::State; count],
+    })
+}
+
+/// The layers of [`Mixers::Blocks`].
+fn blocks(config: &ConfigReader<'_>) -> Result<Vec<Word>, LoadError> {
+    let (name, words): (_, Vec<Word>) = match config.text("hybrid_override_pattern")? {
+        Some(letters) => {
+            let name = "hybrid_override_pattern";
+            let word = |letter: char| {
+                let word = Word::parse(letter.encode_utf8(&mut [0; 4]), Mixers::Blocks);
+                word.ok_or_else(|| config.invalid(name, format!("has {letter:?}, not M, *, - or E")))
+            };
+            (name, letters.chars().map(word).collect::<Result<_, _>>()?)
+        }
+        None => {
+            let name = "layers_block_type";
+            let words = config.required(name, config.list(name)?)?;
+            let word = |word| parse_word(config, name, word, Mixers::Blocks);
+            (name, words.iter().map(word).collect::<Result<_, _>>()?)
+        }
+    };
+    check_count(config, name, words.len(), count(config)?.unwrap_or(words.len()))?;
+    if words.is_empty() || words.len() > LAYERS_MAX as usize {
+        return Err(config.invalid(name, format!("has {} entries, not 1 to {LAYERS_MAX}", words.len())));
+    }
+    Ok(words)
+}
+
+fn parse_word(config: &ConfigReader<'_>, name: &str, word: &Value, mixers: Mixers) -> Result<Word, LoadError> {
+    let found = word.as_str().and_then(|text| Word::parse(text, mixers));
+    found.ok_or_else(|| config.invalid(name, format!("has {word}, an unknown kind of layer")))
+}
+
+/// Convolutions, but attention in the layers that `full_attn_idxs` lists.
+fn convolutions(config: &ConfigReader<'_>, count: usize) -> Result<Vec<Word>, LoadError> {
     let attends = config.required("layer_types", config.list("full_attn_idxs")?)?;
-    let mut kinds = vec![LayerKind::Convolution; count];
+    let mut words = vec![Word::Convolution; count];
     for index in attends {
-        let layer = index.as_u64().and_then(|index| kinds.get_mut(usize::try_from(index).ok()?));
+        let layer = index.as_u64().and_then(|index| words.get_mut(usize::try_from(index).ok()?));
         *layer.ok_or_else(|| config.invalid("full_attn_idxs", format!("has {index}, not one of {count} layers")))? =
-            LayerKind::Attention;
+            Word::Attention(false);
     }
-    Ok(kinds)
+    Ok(words)
 }
 
 /// The options of short convolutions.
@@ -73,31 +171,28 @@ pub(super) fn mlp_size(config: &ConfigReader<'_>, size: MlpSize) -> Result<u32, 
 }
 
 /// For each layer, whether it has a sliding window.
-pub(super) fn slides(config: &ConfigReader<'_>, windows: Windows, count: usize) -> Result<Vec<bool>, LoadError> {
+pub(super) fn slides(config: &ConfigReader<'_>, windows: Windows, words: &[Word]) -> Result<Vec<bool>, LoadError> {
     let asked = config.boolean("use_sliding_window")?.unwrap_or(false);
     let window = config.get("sliding_window").is_some();
+    let count = words.len();
     let none = vec![false; count];
-    if let Windows::Never = windows {
-        return Ok(none);
-    }
-    let kinds = config.list("layer_types")?.map(|kinds| layer_kinds(config, kinds, count)).transpose()?;
     match windows {
+        Windows::Never => return Ok(none),
         Windows::EveryLayer | Windows::PatternIfSet(_) if !window => return Ok(none),
         Windows::UpperLayers | Windows::UnrotatedLayers if !asked => return Ok(none),
         _ => {}
     }
-    let slides: Vec<bool> = match (kinds, windows) {
-        (Some(kinds), _) => kinds,
-        (None, Windows::Never) => none,
-        (None, Windows::EveryLayer) => vec![true; count],
-        (None, Windows::UpperLayers) => {
+    let slides: Vec<bool> = match windows {
+        _ if config.get("layer_types").is_some() => words.iter().map(|word| *word == Word::Attention(true)).collect(),
+        Windows::Never => none,
+        Windows::Words => words.iter().map(|word| *word == Word::Attention(true)).collect(),
+        Windows::EveryLayer => vec![true; count],
+        Windows::UpperLayers => {
             let first = config.integer("max_window_layers", 0..=u32::MAX)?.unwrap_or(28) as usize;
             (0..count).map(|layer| layer >= first).collect()
         }
-        (None, Windows::Pattern(every) | Windows::PatternIfSet(every)) => pattern(config, every, count)?,
-        (None, Windows::UnrotatedLayers) => {
-            rotated_layers(config, count)?.into_iter().map(|rotated| !rotated).collect()
-        }
+        Windows::Pattern(every) | Windows::PatternIfSet(every) => pattern(config, every, count)?,
+        Windows::UnrotatedLayers => rotated_layers(config, count)?.into_iter().map(|rotated| !rotated).collect(),
     };
     if slides.contains(&true) && !window {
         return Err(config.invalid("sliding_window", "is missing, but some layers have a sliding window"));
@@ -105,24 +200,12 @@ pub(super) fn slides(config: &ConfigReader<'_>, windows: Windows, count: usize) 
     Ok(slides)
 }
 
-/// Fails unless `layer_types` has an entry per layer.
-fn check_count(config: &ConfigReader<'_>, kinds: &[Value], count: usize) -> Result<(), LoadError> {
-    if kinds.len() == count {
+/// Fails unless a list has an entry per layer.
+fn check_count(config: &ConfigReader<'_>, name: &str, found: usize, count: usize) -> Result<(), LoadError> {
+    if found == count {
         return Ok(());
     }
-    let message = format!("has {} entries, not num_hidden_layers = {count}", kinds.len());
-    Err(config.invalid("layer_types", message))
-}
-
-/// Reads `layer_types` of a model whose layers all have attention.
-fn layer_kinds(config: &ConfigReader<'_>, kinds: &[Value], count: usize) -> Result<Vec<bool>, LoadError> {
-    check_count(config, kinds, count)?;
-    let slides = |kind: &Value| match kind.as_str() {
-        Some("sliding_attention") => Ok(true),
-        Some("full_attention" | "attention") => Ok(false),
-        _ => Err(config.invalid("layer_types", format!("has {kind}, an unknown kind of layer"))),
-    };
-    kinds.iter().map(slides).collect()
+    Err(config.invalid(name, format!("has {found} entries, not num_hidden_layers = {count}")))
 }
 
 /// All but every n-th layer; n is `sliding_window_pattern`, or `every` if it is absent.
@@ -170,6 +253,7 @@ pub(super) fn ropes(
             let all = !slides.contains(&true);
             (one()?, slides.iter().map(|&slides| (all || slides).then_some(0)).collect())
         }
+        Ropes::Never => (Vec::new(), vec![None; count]),
         Ropes::Local => (one()?, slides.iter().map(|&slides| slides.then_some(0)).collect()),
         Ropes::PositionEmbeddingType { default } => {
             let rotates = config.text("position_embedding_type")?.map_or(default, |kind| kind == "rope");
@@ -193,101 +277,6 @@ fn rotated_layers(config: &ConfigReader<'_>, count: usize) -> Result<Vec<bool>, 
         _ => Err(config.invalid("no_rope_layers", format!("has {entry}, not 0 or 1"))),
     };
     given.iter().map(rotates).collect()
-}
-
-/// For each layer, whether it has experts.
-pub(super) fn sparse(config: &ConfigReader<'_>, experts: Experts, count: usize) -> Result<Vec<bool>, LoadError> {
-    match experts {
-        Experts::Never => Ok(vec![false; count]),
-        Experts::Refused if config.integer("num_local_experts", 0..=EXPERTS_MAX)?.unwrap_or(0) > 0 => {
-            Err(config.invalid("num_local_experts", "is above zero: experts are not supported in this architecture"))
-        }
-        Experts::Refused => Ok(vec![false; count]),
-        Experts::EveryLayer { .. } => Ok(vec![true; count]),
-        Experts::AfterDense(AfterDense { dense: (field, default), .. }) => {
-            let dense = config.integer(field, 0..=LAYERS_MAX)?.unwrap_or(default) as usize;
-            Ok((0..count).map(|layer| layer >= dense).collect())
-        }
-        Experts::BesideMlp => Ok(vec![config.boolean("enable_moe_block")?.unwrap_or(false); count]),
-        Experts::SparseLayers { .. } => {
-            let step = config.integer("decoder_sparse_step", 1..=LAYERS_MAX)?.unwrap_or(1) as usize;
-            let dense = config.list("mlp_only_layers")?.unwrap_or_default();
-            let is_dense = |layer: usize| dense.iter().any(|entry| entry.as_u64() == Some(layer as u64));
-            Ok((0..count).map(|layer| (layer + 1) % step == 0 && !is_dense(layer)).collect())
-        }
-    }
-}
-
-/// The options of layers with experts.
-pub(super) fn experts(config: &ConfigReader<'_>, experts: Experts) -> Result<Option<ExpertsSpec>, LoadError> {
-    let normalizes = |default| Ok::<_, LoadError>(config.boolean("norm_topk_prob")?.unwrap_or(default));
-    let softmax =
-        |renormalize| RouterSpec { sigmoid: false, renormalize, choice_bias: false, groups: None, factor: 1.0 };
-    let (router, bias, shared) = match experts {
-        Experts::Never | Experts::Refused => return Ok(None),
-        Experts::SparseLayers { shared } => (softmax(normalizes(false)?), false, shared_behind_gate(config, shared)?),
-        Experts::EveryLayer { bias } => (softmax(true), bias, None),
-        Experts::BesideMlp => (softmax(true), false, None),
-        Experts::AfterDense(AfterDense { choice_bias, .. }) => {
-            let choice_bias = choice_bias.map_or(Ok(None), |field| config.boolean(field))?.unwrap_or(true);
-            let groups = expert_groups(config)?;
-            let factor = config.number("routed_scaling_factor", 1e-3..=1e3)?.unwrap_or(1.0) as f32;
-            let router = RouterSpec { sigmoid: true, renormalize: normalizes(true)?, choice_bias, groups, factor };
-            (router, false, shared_experts(config)?)
-        }
-    };
-    // transformers 5 writes the first name, published configs another.
-    let counted = match experts {
-        Experts::AfterDense(AfterDense { count, .. }) => count,
-        _ if config.get("num_local_experts").is_some() => "num_local_experts",
-        _ => "num_experts",
-    };
-    let chosen = if matches!(experts, Experts::BesideMlp) { "top_k_experts" } else { "num_experts_per_tok" };
-    let size =
-        if matches!(experts, Experts::EveryLayer { .. }) { "intermediate_size" } else { "moe_intermediate_size" };
-    let count = config.required(counted, config.integer(counted, 1..=EXPERTS_MAX)?)?;
-    let per_token = config.required(chosen, config.integer(chosen, 1..=ROUTES_MAX)?)?;
-    if per_token > count {
-        return Err(config.invalid(chosen, format!("is {per_token}, more than {counted} = {count}")));
-    }
-    if let Some(ExpertGroups { count: groups, kept }) = router.groups
-        && (count % groups != 0 || count / groups < 2 || per_token > count / groups * kept)
-    {
-        let message = format!("is {groups}: {count} experts, {per_token} a token, do not fit into {kept} of them");
-        return Err(config.invalid("n_group", message));
-    }
-    let mlp = config.multiple_of_eight(size, 1 << 20)?;
-    let beside = matches!(experts, Experts::BesideMlp);
-    Ok(Some(ExpertsSpec { count, per_token, mlp, router, bias, shared, beside }))
-}
-
-/// The MLP of size `shared_expert_intermediate_size`, if the family has it.
-fn shared_behind_gate(config: &ConfigReader<'_>, shared: bool) -> Result<Option<SharedSpec>, LoadError> {
-    if !shared {
-        return Ok(None);
-    }
-    let mlp = config.multiple_of_eight("shared_expert_intermediate_size", 1 << 20)?;
-    Ok(Some(SharedSpec { mlp, gated: true }))
-}
-
-/// `n_shared_experts` experts that every token passes, as one MLP.
-fn shared_experts(config: &ConfigReader<'_>) -> Result<Option<SharedSpec>, LoadError> {
-    let count = config.integer("n_shared_experts", 0..=EXPERTS_MAX)?.unwrap_or(0);
-    let mlp = config.multiple_of_eight("moe_intermediate_size", 1 << 20)?;
-    if count.checked_mul(mlp).is_none_or(|all| all > 1 << 20) {
-        return Err(config.invalid("n_shared_experts", format!("is {count}: experts of {mlp} would be too large")));
-    }
-    Ok((count > 0).then_some(SharedSpec { mlp: count * mlp, gated: false }))
-}
-
-/// `n_group` and `topk_group`; `None` if all groups are kept.
-fn expert_groups(config: &ConfigReader<'_>) -> Result<Option<ExpertGroups>, LoadError> {
-    let count = config.integer("n_group", 1..=32)?.unwrap_or(1);
-    let kept = config.integer("topk_group", 1..=32)?.unwrap_or(1);
-    if kept > count {
-        return Err(config.invalid("topk_group", format!("is {kept}, more than n_group = {count}")));
-    }
-    Ok((kept < count).then_some(ExpertGroups { count, kept }))
 }
 
 /// The sizes of a layer, and where its keys and values come from.

@@ -6,13 +6,14 @@
 
 mod buffers;
 mod mlp;
+mod state;
 
-use super::spec::{HeadNorms, LayerKind, LayerSpec, ModelSpec};
+use super::spec::{HeadNorms, LayerKind, LayerSpec, ModelSpec, OutputGate};
 use super::weights::WeightTable;
 use crate::plan::{
-    AttendPaged, BufferId, CopyBlocks, Embed, GatherRows, HeadNorm, KvGroup, KvLayer, MatMul, NormOptions, Plan, Pool,
-    RmsNorm, Rope, RopeStoreKv, Sample, ScaleLogits, ShortConvolution, StateLayer, Step, Storage, StoreOptions, Tail,
-    WeightId,
+    Activation, AttendPaged, BufferId, ConvolutionForm, CopyBlocks, Embed, GatedActivation, Gates, GatherRows,
+    HeadNorm, KvGroup, KvLayer, MatMul, NormOptions, Plan, Pool, RmsNorm, Rope, RopeStoreKv, Sample, ScaleLogits,
+    ShortConvolution, StateLayer, Step, Storage, StoreOptions, Tail, Up, WeightId,
 };
 use buffers::Buffers;
 
@@ -21,7 +22,7 @@ struct Recorder<'a> {
     weights: &'a WeightTable,
     plan: Plan,
     ropes: Vec<Rope>,
-    /// The KV layer of each layer so far; `None` for one that keeps a state.
+    /// The KV layer of each layer so far; `None` for one without attention.
     kv_layers: Vec<Option<u32>>,
 }
 
@@ -37,11 +38,10 @@ pub(super) fn record(spec: &ModelSpec, weights: &WeightTable, activations: Stora
         vec![Step::CopyBlocks(CopyBlocks), Step::Embed(Embed { table, scale: spec.embedding_scale, out: buffers.x })];
     recorder.layer_embeddings(&mut body, &buffers);
     for (index, layer) in spec.layers.iter().enumerate() {
-        match layer.kind {
-            LayerKind::Attention => recorder.attention(&mut body, &buffers, index, layer),
-            LayerKind::Convolution => recorder.convolution(&mut body, &buffers, index),
+        recorder.mix(&mut body, &buffers, index, layer);
+        if layer.has_feed_forward() {
+            recorder.feed_forward(&mut body, &buffers, index, layer);
         }
-        recorder.feed_forward(&mut body, &buffers, index, layer);
         recorder.add_layer_embedding(&mut body, &buffers, index);
     }
     let final_norm = recorder.norm(buffers.x, "final_norm", false, buffers.normed);
@@ -71,6 +71,13 @@ impl Recorder<'_> {
             let (rotary_dim, interleaved) = (rope.rotary_dim, rope.interleaved);
             self.ropes.push(Rope { frequencies, rotary_dim, interleaved, scale: rope.scale() });
         }
+    }
+
+    /// Declares a state of so many elements.
+    fn state_layer(&mut self, elements: u32) -> u32 {
+        let layer = u32::try_from(self.plan.state_layers.len()).expect("a model has few layers");
+        self.plan.state_layers.push(StateLayer { elements });
+        layer
     }
 
     /// The KV layer of a layer. Layers with equal windows share block ids.
@@ -122,23 +129,48 @@ impl Recorder<'_> {
 
     /// Starts a branch: returns `x`, or its norm.
     fn enter(&mut self, steps: &mut Vec<Step>, buffers: &Buffers, layer: usize, norm: &str) -> BufferId {
-        if !self.spec.norm.place.before() {
+        if !self.spec.layers[layer].norms.before() {
             return buffers.x;
         }
         steps.push(Step::RmsNorm(self.norm(buffers.x, &format!("layers.{layer}.{norm}"), false, buffers.normed)));
         buffers.normed
     }
 
-    /// Records attention: `x += output(attend(rope(qkv(x))))`, with the model's norms.
-    fn attention(&mut self, steps: &mut Vec<Step>, buffers: &Buffers, index: usize, layer: &LayerSpec) {
+    /// Records what mixes the tokens of a layer, with the layer's norms.
+    fn mix(&mut self, steps: &mut Vec<Step>, buffers: &Buffers, index: usize, layer: &LayerSpec) {
+        if !layer.kind.attends() {
+            self.kv_layers.push(None);
+        }
+        if layer.kind == LayerKind::FeedForward {
+            return;
+        }
+        let x = self.enter(steps, buffers, index, "attention_norm");
+        if layer.kind.attends() {
+            self.attention(steps, buffers, (index, layer), x);
+        }
+        if layer.kind.has_state() {
+            self.state(steps, buffers, index, x);
+        }
+        if layer.kind == LayerKind::Convolution {
+            self.convolution(steps, buffers, index, x);
+        }
+    }
+
+    /// Records attention: `x += output(gate(x) · attend(rope(qkv(x))))`.
+    fn attention(
+        &mut self,
+        steps: &mut Vec<Step>,
+        buffers: &Buffers,
+        (index, layer): (usize, &LayerSpec),
+        x: BufferId,
+    ) {
         let (attention, query_heads) = (self.spec.attention, self.spec.query_heads);
         let kv_layer = self.kv_layer(layer);
         let q_only = layer.kv_from.is_some();
         let query = self.spec.query_columns(layer);
         let (q, attended) = (buffers.q[&query], buffers.attended[&query]);
-        let qkv = buffers.qkv[&(query + if q_only { 0 } else { 2 * layer.kv_columns() })];
+        let qkv = buffers.qkv[&self.spec.qkv_columns(layer)];
 
-        let x = self.enter(steps, buffers, index, "attention_norm");
         let weight = self.layer_weight(index, "qkv");
         let bias = attention.qkv_bias.then(|| self.layer_weight(index, "qkv_bias"));
         steps.push(Step::MatMul(MatMul { x, weight, bias, accumulate: false, out: qkv }));
@@ -168,20 +200,41 @@ impl Recorder<'_> {
             sinks,
             out: attended,
         }));
+        let attended = self.gate_output(steps, layer, (qkv, attended, q));
         let weight = self.layer_weight(index, "output");
         let bias = attention.output_bias.then(|| self.layer_weight(index, "output_bias"));
         self.leave(steps, buffers, index, attended, (weight, bias));
     }
 
-    /// Records a short convolution: `x += output(convolve(input(x)))`, with the model's norms.
-    fn convolution(&mut self, steps: &mut Vec<Step>, buffers: &Buffers, index: usize) {
+    /// Multiplies what attention returns by the sigmoid of its gates, which follow q, k and v. The result is in `free`.
+    fn gate_output(
+        &self,
+        steps: &mut Vec<Step>,
+        layer: &LayerSpec,
+        (qkv, attended, free): (BufferId, BufferId, BufferId),
+    ) -> BufferId {
+        let shared_by = match self.spec.attention.gate {
+            OutputGate::None => return attended,
+            OutputGate::EachElement => 1,
+            OutputGate::EachHead => layer.head_dim,
+        };
+        let first = self.spec.qkv_columns(layer) - self.spec.gate_columns(layer);
+        steps.push(Step::GatedActivation(GatedActivation {
+            gate_up: qkv,
+            gates: Gates { first, shared_by },
+            up: Up::Of(attended, 0),
+            activation: Activation::Sigmoid,
+            numbers: None,
+            out: free,
+        }));
+        free
+    }
+
+    /// Records a short convolution: `x += output(convolve(input(x)))`.
+    fn convolution(&mut self, steps: &mut Vec<Step>, buffers: &Buffers, index: usize, x: BufferId) {
         let spec = self.spec.convolution.expect("the model has convolutions");
         let [gated, convolved] = buffers.convolution.expect("the model has convolutions");
-        let layer = u32::try_from(self.plan.state_layers.len()).expect("a model has few layers");
-        self.plan.state_layers.push(StateLayer { elements: (spec.taps - 1) * self.spec.hidden });
-        self.kv_layers.push(None);
-
-        let x = self.enter(steps, buffers, index, "attention_norm");
+        let layer = self.state_layer((spec.taps - 1) * self.spec.hidden);
         let bias = |recorder: &mut Self, name: &str| spec.bias.then(|| recorder.layer_weight(index, name));
         let input_bias = bias(self, "convolution_input_bias");
         let weight = self.layer_weight(index, "convolution_input");
@@ -189,7 +242,8 @@ impl Recorder<'_> {
         let own_bias = bias(self, "convolution_bias");
         let weight = self.layer_weight(index, "convolution");
         steps.push(Step::ShortConvolution(ShortConvolution {
-            gated,
+            x: gated,
+            form: ConvolutionForm::Gated,
             layer,
             taps: spec.taps,
             weight,
@@ -211,7 +265,7 @@ impl Recorder<'_> {
         (weight, bias): (WeightId, Option<WeightId>),
     ) {
         let product = |accumulate, out| Step::MatMul(MatMul { x, weight, bias, accumulate, out });
-        match buffers.branch {
+        match buffers.branch.filter(|_| self.spec.layers[index].norms.after()) {
             None => steps.push(product(true, buffers.x)),
             Some(branch) => {
                 steps.push(product(false, branch));

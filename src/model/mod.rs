@@ -8,8 +8,10 @@
 //! All errors in a model's files are found when it is opened, and are reported in one line ([`LoadError`]).
 
 mod config;
+mod config_experts;
 mod config_layers;
 mod config_reader;
+mod config_state;
 mod decoder;
 pub mod demo;
 mod families;
@@ -193,15 +195,18 @@ impl Model {
 
     /// A model from GGUF. Take tokenizer and template from [`Gguf::texts`] first.
     pub fn from_gguf(gguf: Gguf) -> Result<Self, LoadError> {
-        let (config_json, source, rope_divisors) = gguf.into_parts();
+        let (config_json, source, stored) = gguf.into_parts();
         let mut spec = ModelSpec::from_json(source.name(), &config_json)?;
         // In GGUF, norm weights include the 1 and experts are separate, whatever the checkpoint had; Gemma 4 is stored
         // as it is.
         spec.norm.one_plus = false;
         spec.tensors = spec.tensors.with_experts_apart();
+        if let Some(state) = &mut spec.state {
+            (state.log_decays, state.tiled) = (false, stored.tiled_heads);
+        }
         // They are those of layers without a window, whose rotation is the first.
-        if let Some(rope) = spec.ropes.first_mut().filter(|_| !rope_divisors.is_empty()) {
-            rope.divide(source.name(), &rope_divisors)?;
+        if let Some(rope) = spec.ropes.first_mut().filter(|_| !stored.rope_divisors.is_empty()) {
+            rope.divide(source.name(), &stored.rope_divisors)?;
         }
         let generation = GenerationDefaults::new(&spec, "generation_config.json", None)?;
         Self::new(spec, generation, source)

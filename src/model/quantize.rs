@@ -70,11 +70,14 @@ pub(super) fn quantized_infos(
     quantization: Quantization,
 ) -> BTreeMap<String, TensorInfo> {
     let infos = stored.iter().map(|(name, info)| {
+        // Experts with a bias beside them are stored by columns.
+        let by_rows = is_stack_of_rows(name) && !stored.contains_key(&format!("{name}_bias"));
         let format = match quantization {
             Quantization::Q4 if !is_table(name) => WeightFormat::Q4,
             _ => WeightFormat::Q8,
         };
-        let is_matrix = is_matrix(name, info) && columns(info).is_some_and(|columns| columns.is_multiple_of(8));
+        let is_matrix =
+            is_matrix(name, info, by_rows) && columns(info).is_some_and(|columns| columns.is_multiple_of(8));
         let is_dense = matches!(&info.element, Element::Float(stored) if !stored.is_quantised());
         let element = if is_matrix && is_dense { Element::Float(format) } else { info.element.clone() };
         (name.clone(), TensorInfo { element, ..info.clone() })
@@ -84,30 +87,34 @@ pub(super) fn quantized_infos(
 
 /// Excludes biases of experts, which are vectors, and experts' matrices that are stored by columns in one tensor, as in
 /// gpt-oss.
-/// Routers are excluded too: they are small, and rounding them could change which experts are chosen.
-fn is_matrix(name: &str, info: &TensorInfo) -> bool {
+/// Routers are excluded too: they are small, and rounding them could change which experts are chosen; and so are the
+/// gates of recurrent states, which a sequence compounds.
+fn is_matrix(name: &str, info: &TensorInfo, by_rows: bool) -> bool {
     let routers = [
         ".mlp.gate.weight",
+        ".mixer.gate.weight",
         ".feed_forward.gate.weight",
         ".router.weight",
         ".router.layer.weight",
         ".router.proj.weight",
     ];
     let chooses = routers.iter().any(|router| name.ends_with(router)) || name.ends_with(".shared_expert_gate.weight");
-    let is_stack = info.shape.len() == 3 && is_stack_of_rows(name);
-    (info.shape.len() == 2 || is_stack) && !name.ends_with("bias") && !chooses
+    let gates = ["in_proj_a", "in_proj_b", "in_proj_ba", "a_proj", "b_proj"];
+    let keeps = gates.iter().any(|gate| name.ends_with(&format!(".linear_attn.{gate}.weight")));
+    let is_stack = info.shape.len() == 3 && by_rows;
+    (info.shape.len() == 2 || is_stack) && !name.ends_with("bias") && !chooses && !keeps
 }
 
-/// Whether this is a tensor of all experts' matrices, each stored by rows: those of Granite and Gemma 4.
+/// Whether this may be a tensor of all experts' matrices, each stored by rows: those of Granite, Gemma 4 and Qwen.
 fn is_stack_of_rows(name: &str) -> bool {
     let has = |parts: &[&str]| parts.iter().any(|part| name.ends_with(part));
     has(&[".block_sparse_moe.input_linear.weight", ".block_sparse_moe.output_linear.weight"])
-        || has(&[".experts.gate_up_proj", ".experts.down_proj"]) && !name.contains(".mlp.experts.")
+        || has(&[".experts.gate_up_proj", ".experts.down_proj"])
 }
 
 /// Whether this is an embedding table or LM head.
 fn is_table(name: &str) -> bool {
-    name.contains("embed_tokens") || name.contains("lm_head")
+    ["embed_tokens", "backbone.embeddings", "lm_head"].iter().any(|part| name.contains(part))
 }
 
 fn columns(info: &TensorInfo) -> Option<u32> {

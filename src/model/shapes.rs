@@ -1,5 +1,7 @@
 //! Published shapes by name, for plans and benchmarks without a checkpoint.
 
+mod states;
+
 use super::{LoadError, ModelSpec};
 use serde_json::{Value, json};
 
@@ -22,7 +24,7 @@ impl ModelSpec {
                 "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14_336,
                 "vocab_size": 128_256, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 500_000.0,
             }),
-            _ => match published(name) {
+            _ => match published(name).or_else(|| states::published(name)) {
                 Some(config) => config,
                 None => qwen3_shape(seven_numbers(name)?),
             },
@@ -49,7 +51,7 @@ fn published(name: &str) -> Option<Value> {
             "architectures": ["GraniteMoeHybridForCausalLM"], "hidden_size": 2560, "num_hidden_layers": 40,
             "num_attention_heads": 40, "num_key_value_heads": 8, "shared_intermediate_size": 8192,
             "vocab_size": 100_352, "max_position_embeddings": 131_072, "position_embedding_type": "rope",
-            "rope_theta": 1e7, "tie_word_embeddings": true,
+            "rope_theta": 1e7, "tie_word_embeddings": true, "layer_types": vec!["attention"; 40],
         }),
         "ministral-3-8b" => json!({
             "architectures": ["Ministral3ForCausalLM"], "hidden_size": 4096, "num_hidden_layers": 34,
@@ -130,11 +132,11 @@ fn seven_numbers(name: &str) -> Result<[u32; 7], LoadError> {
     numbers.and_then(|numbers| numbers.try_into().ok()).ok_or_else(|| LoadError::Field {
         file: "shape".into(),
         field: format!("{name:?}"),
-        message:
+        message: format!(
             "is not qwen3-0.6b, llama-3.2-1b, llama-3-8b, olmo-3-7b, phi-4-mini, granite-4.0-micro, ministral-3-8b, \
-                  gpt-oss-20b, gpt-oss-120b, glm-4.5-air, gemma-4-e2b, gemma-4-e4b, gemma-4-26b-a4b, gemma-4-31b or \
-                  HxLxNxKxDxFxV (hidden, layers, query heads, key/value \
-                  heads, head size, MLP, vocabulary)"
-                .into(),
+             gpt-oss-20b, gpt-oss-120b, glm-4.5-air, gemma-4-e2b, gemma-4-e4b, gemma-4-26b-a4b, gemma-4-31b, {} or \
+             HxLxNxKxDxFxV (hidden, layers, query heads, key/value heads, head size, MLP, vocabulary)",
+            states::NAMES.join(", ")
+        ),
     })
 }

@@ -7,6 +7,10 @@ use super::rope::RopeSpec;
 use super::tensor_names::TensorNames;
 use crate::plan::{Activation, ExpertGroups, QueryGrowth};
 
+mod state;
+
+pub use state::{Factors, GatedNormSpec, StateRule, StateSpec};
+
 /// Maximum layers of a decoder.
 pub const LAYERS_MAX: u32 = 1024;
 /// Maximum experts per layer.
@@ -33,6 +37,10 @@ pub struct ModelSpec {
     pub attention: AttentionSpec,
     /// Options of the convolutions of layers that have them.
     pub convolution: Option<ConvolutionSpec>,
+    /// Options of the recurrent states of layers that have them.
+    pub state: Option<StateSpec>,
+    /// Factors of parts of a layer.
+    pub factors: Factors,
     /// Options of all MLPs.
     pub mlp: MlpSpec,
     /// Experts of layers with [`LayerSpec::experts`].
@@ -61,8 +69,6 @@ pub struct ModelSpec {
 /// Options shared by all norms of a model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NormSpec {
-    /// Where attention and MLP have norms.
-    pub place: NormPlace,
     /// Epsilon, added to the mean of squares.
     pub epsilon: f32,
     /// Multiply by `1 + w` instead of `w`.
@@ -130,6 +136,19 @@ pub struct AttentionSpec {
     pub query_growth: Option<QueryGrowth>,
     /// A learned logit per query head joins the softmax.
     pub sinks: bool,
+    /// What multiplies the attended rows.
+    pub gate: OutputGate,
+}
+
+/// What multiplies the rows that attention returns: the sigmoid of a product with the layer's input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutputGate {
+    /// Nothing.
+    None,
+    /// A number per element of a head.
+    EachElement,
+    /// A number per query head.
+    EachHead,
 }
 
 /// Options of short convolutions.
@@ -148,6 +167,24 @@ pub enum LayerKind {
     Attention,
     /// A gated short convolution, with a state instead of keys and values.
     Convolution,
+    /// A recurrent state, [`ModelSpec::state`].
+    State,
+    /// Attention and a recurrent state side by side, from the same norm.
+    AttentionAndState,
+    /// Nothing: the layer has an MLP or experts alone.
+    FeedForward,
+}
+
+impl LayerKind {
+    /// Whether such a layer has attention.
+    pub fn attends(self) -> bool {
+        matches!(self, Self::Attention | Self::AttentionAndState)
+    }
+
+    /// Whether such a layer has a recurrent state.
+    pub fn has_state(self) -> bool {
+        matches!(self, Self::State | Self::AttentionAndState)
+    }
 }
 
 /// Options of the MLP that all layers share.
@@ -209,13 +246,15 @@ pub struct SharedSpec {
 pub struct LayerSpec {
     /// What mixes the tokens. Windows, rotary embeddings, heads, keys and values are those of attention.
     pub kind: LayerKind,
+    /// Where what mixes the tokens and the MLP have norms.
+    pub norms: NormPlace,
     /// Number of keys that a query sees, including its own; `None`: all.
     pub window: Option<u32>,
     /// Index into [`ModelSpec::ropes`]; `None`: a layer without rotary embeddings.
     pub rope: Option<usize>,
     /// Whether the layer has [`ModelSpec::experts`].
     pub experts: bool,
-    /// MLP size: elements of a gate or up row.
+    /// MLP size: elements of a gate or up row; zero: the layer has no MLP but that of its experts.
     pub mlp: u32,
     /// Key/value heads; their number divides the query heads.
     pub kv_heads: u32,
@@ -233,13 +272,33 @@ impl ModelSpec {
         self.query_heads * layer.head_dim
     }
 
+    /// Elements of a row of q, of k and v if the layer computes them, and of output gates.
+    pub fn qkv_columns(&self, layer: &LayerSpec) -> u32 {
+        let kv = if layer.kv_from.is_some() { 0 } else { 2 * layer.kv_columns() };
+        self.query_columns(layer) + kv + self.gate_columns(layer)
+    }
+
     /// Whether a layer has an MLP that is not its experts'.
     pub fn is_dense(&self, layer: &LayerSpec) -> bool {
-        !layer.experts || self.experts.is_some_and(|experts| experts.beside)
+        layer.mlp > 0 && (!layer.experts || self.experts.is_some_and(|experts| experts.beside))
+    }
+
+    /// Elements of a row of output gates of a layer, up to a multiple of 8; zero if it has none.
+    pub fn gate_columns(&self, layer: &LayerSpec) -> u32 {
+        match self.attention.gate {
+            OutputGate::None => 0,
+            OutputGate::EachElement => self.query_columns(layer),
+            OutputGate::EachHead => self.query_heads.next_multiple_of(8),
+        }
     }
 }
 
 impl LayerSpec {
+    /// Whether the layer has an MLP or experts.
+    pub fn has_feed_forward(&self) -> bool {
+        self.experts || self.mlp > 0
+    }
+
     /// Elements of a row of k, or of v.
     pub fn kv_columns(&self) -> u32 {
         self.kv_heads * self.head_dim

@@ -1,5 +1,11 @@
 //! Tensor names in each family's checkpoints: one [`TensorNames`] table per naming scheme.
 
+mod state;
+
+pub(super) use state::{
+    FALCON_H1, GRANITE_HYBRID, LFM2, LFM2_MOE, LFM3, NEMOTRON_H, OLMO_HYBRID, QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT,
+};
+
 /// The tensor names of a family. In names of a layer, `{}` is the layer's number.
 #[derive(Debug, PartialEq)]
 pub(super) struct TensorNames {
@@ -13,7 +19,8 @@ pub(super) struct TensorNames {
 }
 
 /// Tensors whose rows are stacked to form the plan's weight `layers.N.<weight>`. Names with `{e}` stand for one tensor
-/// per expert, repeated for each expert in turn.
+/// per expert, repeated for each expert in turn. A table may have several for a weight: the first that a checkpoint has
+/// counts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct LayerNames {
     pub(super) weight: &'static str,
@@ -34,14 +41,24 @@ pub(super) enum Order {
     Transposed,
     /// Like `Transposed`, with alternating rows of gate and up.
     TransposedInterleaved,
+    /// q, k and v; each head of q is followed by as many rows of its output's gate.
+    GatedHeads,
+    /// The input of a state: z, channels, gates.
+    ZFirst,
+    /// The input of a state, apart: the channels of q, k and v, then z, then b and a.
+    Apart,
+    /// The input of a state: for each key head q, k, its v, its z; then for each key head its b and its a.
+    KeyHeads,
+    /// The input of a state: channels; z; then for each key head its b and its a.
+    KeyHeadGates,
 }
 
 impl Order {
     /// The stored position of row `row` of the `rows` rows of an expert.
     pub(super) fn stored_row(self, row: usize, rows: usize) -> usize {
         match self {
-            Self::Rows | Self::Experts | Self::Transposed => row,
             Self::ExpertsInterleaved | Self::TransposedInterleaved => row % (rows / 2) * 2 + row / (rows / 2),
+            _ => row,
         }
     }
 }
@@ -142,12 +159,6 @@ const NORMS_AROUND_GLM: &[LayerNames] = &[
     names("mlp_post_norm", &["model.layers.{}.post_mlp_layernorm.weight"]),
 ];
 
-/// [`GATED_MLP`] of Granite 4, which is called shared even if there are no experts.
-const SHARED_MLP: &[LayerNames] = &[
-    names("gate_up", &["model.layers.{}.shared_mlp.input_linear.weight"]),
-    names("down", &["model.layers.{}.shared_mlp.output_linear.weight"]),
-];
-
 /// Experts of Granite: all in one tensor.
 const GRANITE_EXPERTS: &[LayerNames] = &[
     names("router", &["model.layers.{}.block_sparse_moe.router.layer.weight"]),
@@ -196,10 +207,6 @@ pub(super) const GLM4: TensorNames = TensorNames { layer: &[NORMS_AROUND_GLM, AT
 /// Granite with experts.
 pub(super) const GRANITE_MOE: TensorNames =
     TensorNames { layer: &[NORMS_BEFORE, ATTENTION, GRANITE_EXPERTS], ..HUGGING_FACE };
-
-/// Granite 4.
-pub(super) const GRANITE_HYBRID: TensorNames =
-    TensorNames { layer: &[NORMS_BEFORE, ATTENTION, SHARED_MLP], ..HUGGING_FACE };
 
 /// Qwen 3 with experts; some layers may have an MLP instead.
 pub(super) const QWEN3_MOE: TensorNames =
@@ -324,46 +331,6 @@ pub(super) const STARCODER2: TensorNames =
 /// Gemma 4.
 pub(super) const GEMMA4: TensorNames =
     TensorNames { layer: &[NORMS_AROUND, ATTENTION, GATED_MLP, EXTRAS_GEMMA4], ..HUGGING_FACE };
-
-/// What LFM2 has besides its MLP: norms, attention or a short convolution.
-const MIXERS_LFM2: &[LayerNames] = &[
-    names("attention_norm", &["model.layers.{}.operator_norm.weight"]),
-    names("mlp_norm", &["model.layers.{}.ffn_norm.weight"]),
-    ATTENTION[0],
-    names("q_norm", &["model.layers.{}.self_attn.q_layernorm.weight"]),
-    names("k_norm", &["model.layers.{}.self_attn.k_layernorm.weight"]),
-    names("output", &["model.layers.{}.self_attn.out_proj.weight"]),
-    names("convolution_input", &["model.layers.{}.conv.in_proj.weight"]),
-    names("convolution_input_bias", &["model.layers.{}.conv.in_proj.bias"]),
-    names("convolution", &["model.layers.{}.conv.conv.weight"]),
-    names("convolution_bias", &["model.layers.{}.conv.conv.bias"]),
-    names("convolution_output", &["model.layers.{}.conv.out_proj.weight"]),
-    names("convolution_output_bias", &["model.layers.{}.conv.out_proj.bias"]),
-];
-
-/// [`GATED_MLP`] of LFM2.
-const MLP_LFM2: &[LayerNames] = &[
-    names("gate_up", &["model.layers.{}.feed_forward.w1.weight", "model.layers.{}.feed_forward.w3.weight"]),
-    names("down", &["model.layers.{}.feed_forward.w2.weight"]),
-];
-
-/// LFM2.
-pub(super) const LFM2: TensorNames =
-    TensorNames { final_norm: "model.embedding_norm.weight", layer: &[MIXERS_LFM2, MLP_LFM2], ..HUGGING_FACE };
-
-/// Experts of LFM2.
-const EXPERTS_LFM2: &[LayerNames] = &[
-    names("router", &["model.layers.{}.feed_forward.gate.weight"]),
-    names("router_choice_bias", &["model.layers.{}.feed_forward.expert_bias"]),
-    names(
-        "expert_gate_up",
-        &["model.layers.{}.feed_forward.experts.{e}.w1.weight", "model.layers.{}.feed_forward.experts.{e}.w3.weight"],
-    ),
-    names("expert_down", &["model.layers.{}.feed_forward.experts.{e}.w2.weight"]),
-];
-
-/// LFM2 with experts.
-pub(super) const LFM2_MOE: TensorNames = TensorNames { layer: &[MIXERS_LFM2, MLP_LFM2, EXPERTS_LFM2], ..LFM2 };
 
 /// How the tensors of a checkpoint's text model are nested among those of other parts, such as vision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

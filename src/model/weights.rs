@@ -4,91 +4,25 @@
 //! gate and up, so that a plan has one product for each. [`WeightTable`] is the table filled in for one model and
 //! checked against the checkpoint's actual tensors before anything is read.
 
+mod part;
+mod sections;
+mod state;
+
 use super::source::{Element, TensorInfo, TensorSource};
-use super::spec::{ExpertsSpec, HeadNorms, LayerKind, ModelSpec, NormPlace};
-use super::tensor_names::{LayerNames, Nesting, Order};
+use super::spec::{GatedNormSpec, ModelSpec};
+use super::tensor_names::{Nesting, Order};
 use super::{LoadError, UploadError};
 use crate::plan::{Plan, Section, WeightFormat, WeightId};
 use crate::platform;
 use bytes::Bytes;
-use std::collections::BTreeMap;
+use part::{Change, Part};
+use sections::{Required, required};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum bytes of a chunk in [`WeightTable::upload`], unless one row is longer. Small enough that the allocator
 /// reuses the memory of the previous chunk: at 32 MiB, each would be mapped and zeroed anew, which costs a sixth of a
 /// load.
 const CHUNK_BYTES_MAX: u64 = 4 << 20;
-
-/// A checkpoint tensor that is part of a weight.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Part {
-    pub(super) tensor: String,
-    pub(super) shape: Vec<u64>,
-    order: Order,
-    /// Factor of the elements; only of vectors.
-    factor: f32,
-}
-
-impl Part {
-    /// Rows of the weight in this tensor; elements if the weight is a vector.
-    fn rows(&self) -> u32 {
-        let rows = match (self.order, &self.shape[..]) {
-            (Order::Rows, []) => 1,
-            (Order::Rows, [rows] | [rows, _]) => *rows,
-            // A vector with more dimensions, such as the taps of a convolution.
-            (Order::Rows, shape) => shape.iter().product(),
-            (Order::Experts | Order::ExpertsInterleaved, [experts, rows, ..]) => experts * rows,
-            (_, [experts, .., rows]) => experts * rows,
-            _ => unreachable!("a tensor has a shape"),
-        };
-        u32::try_from(rows).expect("the rows of a weight fit 32 bits")
-    }
-
-    /// Elements per expert of a vector.
-    fn each(&self) -> u32 {
-        let experts = if self.order == Order::Rows { 1 } else { self.shape[0] };
-        u32::try_from(u64::from(self.rows()) / experts).expect("a part is smaller than the whole")
-    }
-
-    /// Elements per row; `None` if the weight is a vector.
-    fn columns(&self) -> Option<u32> {
-        let columns = match (self.order, &self.shape[..]) {
-            (Order::Rows, [_, columns])
-            | (Order::Experts | Order::ExpertsInterleaved, [_, _, columns])
-            | (Order::Transposed | Order::TransposedInterleaved, [_, columns, _]) => *columns,
-            _ => return None,
-        };
-        Some(u32::try_from(columns).expect("a dimension of the spec fits 32 bits"))
-    }
-
-    /// The same tensor stored by rows: quantized checkpoints store all matrices by rows, others some by columns.
-    fn by_rows(mut self) -> Self {
-        let order = match self.order {
-            Order::Transposed => Order::Experts,
-            Order::TransposedInterleaved => Order::ExpertsInterleaved,
-            _ => return self,
-        };
-        if let [_, columns, rows] = &mut self.shape[..] {
-            std::mem::swap(columns, rows);
-            self.order = order;
-        }
-        self
-    }
-}
-
-/// A weight of the plan, and the tensors that form it.
-struct Required {
-    name: String,
-    experts: u32,
-    parts: Vec<Part>,
-}
-
-/// Shapes of the parts stacked to form a weight, repeated for each expert.
-struct Sections {
-    experts: u32,
-    shapes: Vec<Vec<u64>>,
-    /// Factor of the elements; only of vectors.
-    factor: f32,
-}
 
 /// The content of a weight. Tensors are listed with the formats in which they are stored.
 #[derive(Debug)]
@@ -127,12 +61,22 @@ impl WeightTable {
     ) -> Result<Self, LoadError> {
         let mut weights = BTreeMap::new();
         let nesting = Nesting::find(spec.tensors.embedding, |tensor| tensors.contains_key(tensor));
-        for Required { name: weight, experts, mut parts } in required(spec) {
-            parts.iter_mut().for_each(|part| part.tensor = nesting.of(&part.tensor));
-            weights.insert(weight, resolve_weight(experts, parts, name, tensors)?);
+        let mut all = required(spec);
+        all.iter_mut().flat_map(|weight| &mut weight.parts).for_each(|part| part.tensor = nesting.of(&part.tensor));
+        // Of several ways to store a weight, the first that is there; if none is, the first is missing.
+        let is_there = |weight: &Required| weight.parts.iter().all(|part| tensors.contains_key(&part.tensor));
+        let found: BTreeSet<String> =
+            all.iter().filter(|weight| is_there(weight)).map(|weight| weight.name.clone()).collect();
+        for weight in all {
+            let is_other_way = weights.contains_key(&weight.name) || found.contains(&weight.name) && !is_there(&weight);
+            if !is_other_way {
+                let resolved = resolve_weight(weight.experts, weight.parts, name, tensors)?;
+                weights.insert(weight.name, resolved);
+            }
         }
         let mut table = Self { weights };
         table.compute_ropes(spec);
+        table.compute_norms(spec);
         Ok(table)
     }
 
@@ -144,6 +88,17 @@ impl WeightTable {
             let content = Content::Computed(frequencies);
             let weight = Weight { rows: 1, columns, sections: f32_row(), experts: 1, content };
             self.weights.insert(format!("rope.{index}"), weight);
+        }
+    }
+
+    /// Computes the weights of the gated norms of states that have no norm.
+    fn compute_norms(&mut self, spec: &ModelSpec) {
+        let Some(norm) = spec.state.map(|state| state.norm).filter(|norm| !norm.present) else { return };
+        let stateful = (0..).zip(&spec.layers).filter(|(_, layer)| layer.kind.has_state());
+        for (index, _) in stateful {
+            let content = Content::Computed(vec![spec.factors.state * GatedNormSpec::NONE_ROOT; norm.run as usize]);
+            let weight = Weight { rows: 1, columns: norm.run, sections: f32_row(), experts: 1, content };
+            self.weights.insert(format!("layers.{index}.state_norm"), weight);
         }
     }
 
@@ -176,10 +131,10 @@ impl WeightTable {
                     for part in parts {
                         let mut write_part = |row: u32, rows| write(id, first_row + row, rows);
                         match part.0.order {
-                            Order::Rows | Order::Experts => {
-                                upload_rows(source, part, weight.columns, &mut write_part).await?;
+                            Order::Transposed | Order::TransposedInterleaved | Order::ExpertsInterleaved => {
+                                upload_experts(source, part, weight, &mut write_part).await?;
                             }
-                            _ => upload_experts(source, part, weight, &mut write_part).await?,
+                            _ => upload_rows(source, part, weight.columns, &mut write_part).await?,
                         }
                         first_row += part.0.rows();
                     }
@@ -191,7 +146,7 @@ impl WeightTable {
     }
 }
 
-/// Uploads one tensor. The chunks are the source's own: no copy is made.
+/// Uploads the rows of one tensor. The chunks are the source's own, without a copy, unless elements change.
 async fn upload_rows<E>(
     source: &dyn TensorSource,
     (part, stored): &(Part, WeightFormat),
@@ -199,17 +154,35 @@ async fn upload_rows<E>(
     write: &mut impl FnMut(u32, Bytes) -> Result<(), E>,
 ) -> Result<(), UploadError<E>> {
     let stored_bytes = stored.row_bytes(columns);
-    let rows_max = u32::try_from(CHUNK_BYTES_MAX / stored_bytes).expect("a chunk has few rows").max(1);
-    let rows = part.rows();
-    let mut row = 0;
-    while row < rows {
-        let end = rows.min(row + rows_max);
-        let bytes = source.read(&part.tensor, u64::from(row) * stored_bytes..u64::from(end) * stored_bytes).await?;
-        assert_eq!(bytes.len() as u64, u64::from(end - row) * stored_bytes, "a source returns the range asked for");
-        write(row, bytes).map_err(UploadError::Write)?;
-        row = end;
+    // Elements that change become f32.
+    let largest = stored_bytes.max(WeightFormat::F32.row_bytes(columns));
+    let rows_max = u32::try_from(CHUNK_BYTES_MAX / largest).expect("a chunk has few rows").max(1);
+    let mut to = 0;
+    for run in part.all_runs() {
+        let mut row = run.start;
+        while row < run.end {
+            let end = run.end.min(row + rows_max);
+            let bytes = source.read(&part.tensor, u64::from(row) * stored_bytes..u64::from(end) * stored_bytes).await?;
+            assert_eq!(bytes.len() as u64, u64::from(end - row) * stored_bytes, "a source returns the range asked for");
+            let bytes =
+                if part.change == Change::None { bytes } else { changed(&bytes, *stored, columns, part.change) };
+            write(to, bytes).map_err(UploadError::Write)?;
+            to += end - row;
+            row = end;
+        }
     }
     Ok(())
+}
+
+/// Rows of a matrix, with their elements changed, in f32.
+fn changed(rows: &[u8], stored: WeightFormat, columns: u32, change: Change) -> Bytes {
+    let columns = columns as usize;
+    let row = |row: &[u8]| {
+        (0..columns)
+            .flat_map(|column| change.apply(stored.decode(row, columns, column)).to_le_bytes())
+            .collect::<Vec<u8>>()
+    };
+    rows.chunks_exact(stored.row_bytes(columns as u32) as usize).flat_map(row).collect()
 }
 
 /// Uploads a tensor of all experts whose layout differs from the weight's: transposed, or with alternating rows.
@@ -252,11 +225,15 @@ async fn read_vector(source: &dyn TensorSource, parts: &[(Part, WeightFormat)]) 
     for (part, stored) in parts {
         let each = part.each();
         let each_bytes = stored.row_bytes(each);
-        let bytes = source.read(&part.tensor, 0..u64::from(part.rows() / each) * each_bytes).await?;
+        let experts = part.stored_rows() / each;
+        let bytes = source.read(&part.tensor, 0..u64::from(experts) * each_bytes).await?;
         for run in bytes.chunks_exact(each_bytes as usize) {
             let each = each as usize;
-            let value = |n| stored.decode(run, each, part.order.stored_row(n, each));
-            row.extend((0..each).flat_map(|n| (value(n) * part.factor).to_le_bytes()));
+            let value = |n| part.change.apply(stored.decode(run, each, part.order.stored_row(n, each)));
+            let elements = part.all_runs().into_iter().flatten().map(|n| n as usize);
+            // The runs of a vector of all experts are those of each expert.
+            let elements = if experts > 1 { (0..each).collect() } else { elements.collect::<Vec<_>>() };
+            row.extend(elements.into_iter().flat_map(|n| value(n).to_le_bytes()));
         }
     }
     Ok(row.into())
@@ -267,175 +244,11 @@ fn f32_row() -> Vec<Section> {
     vec![Section { rows: 1, format: WeightFormat::F32 }]
 }
 
-/// The weights of the plan by name, each with the checkpoint tensors that form it.
-fn required(spec: &ModelSpec) -> Vec<Required> {
-    let names = spec.tensors;
-    let table = [u64::from(spec.vocab), u64::from(spec.hidden)];
-    let whole = |name: &str, tensor: &str, shape: &[u64]| {
-        let parts = vec![Part { tensor: tensor.into(), shape: shape.into(), order: Order::Rows, factor: 1.0 }];
-        Required { name: name.into(), experts: 1, parts }
-    };
-    let mut required =
-        vec![whole("embedding", names.embedding, &table), whole("final_norm", names.final_norm, &table[1..])];
-    if !spec.tied_embeddings {
-        required.push(whole("head", names.head, &table));
-    }
-    if spec.norm.bias {
-        required.push(whole("final_norm_bias", names.final_norm_bias, &table[1..]));
-    }
-    if let Some(columns) = spec.layer_embedding {
-        let all = u64::from(columns) * spec.layers.len() as u64;
-        let [embedding, projection, norm] = names.layer_embedding;
-        required.push(whole("layer_embedding", embedding, &[table[0], all]));
-        required.push(whole("layer_projection", projection, &[all, table[1]]));
-        required.push(whole("layer_projection_norm", norm, &[u64::from(columns)]));
-        required.iter_mut().rev().take(1).for_each(|norm| norm.parts[0].factor = std::f32::consts::FRAC_1_SQRT_2);
-    }
-    for layer in 0..spec.layers.len() {
-        for row in names.layer.iter().copied().flatten() {
-            if let Some(sections) = sections(spec, layer, row.weight) {
-                let (name, experts) = (format!("layers.{layer}.{}", row.weight), sections.experts);
-                let mut parts = layer_parts(row, layer, sections);
-                if row.weight == "qkv" && spec.layers[layer].value_is_key {
-                    parts[2].tensor = parts[1].tensor.clone();
-                }
-                required.push(Required { name, experts, parts });
-            }
-        }
-    }
-    required
-}
-
-/// Pairs a row's tensors with the sections of its weight; a single tensor holds all sections.
-fn layer_parts(row: &LayerNames, layer: usize, Sections { experts, mut shapes, factor }: Sections) -> Vec<Part> {
-    // A layer that computes q only has no tensors for k and v.
-    let names = if shapes.len() == 1 { &row.tensors[..1] } else { row.tensors };
-    if names.len() == 1 {
-        let rows = shapes.iter().map(|shape| shape[0]).sum();
-        shapes.truncate(1);
-        shapes[0][0] = rows;
-    }
-    assert_eq!(names.len(), shapes.len(), "a table names one tensor, or one for each section");
-    let order = row.order;
-    let tensors = names.iter().map(|name| name.replace("{}", &layer.to_string()));
-    if order != Order::Rows {
-        let is_transposed = matches!(order, Order::Transposed | Order::TransposedInterleaved);
-        let stack = |mut shape: Vec<u64>| {
-            if is_transposed {
-                shape.reverse();
-            }
-            shape.insert(0, u64::from(experts));
-            shape
-        };
-        let parts = tensors.zip(shapes.into_iter().map(stack));
-        return parts.map(|(tensor, shape)| Part { tensor, shape, order, factor }).collect();
-    }
-    let all: Vec<(String, Vec<u64>)> = tensors.zip(shapes).collect();
-    let of_expert = |expert: u32| {
-        let parts = all.iter().map(move |(name, shape)| (name.replace("{e}", &expert.to_string()), shape.clone()));
-        parts.map(|(tensor, shape)| Part { tensor, shape, order, factor })
-    };
-    (0..experts).flat_map(of_expert).collect()
-}
-
-/// The sections of `layers.N.<weight>`; `None` if this layer has no such weight.
-fn sections(spec: &ModelSpec, layer: usize, weight: &str) -> Option<Sections> {
-    let layer = &spec.layers[layer];
-    if ["expert_", "router", "shared_", "dense_"].iter().any(|prefix| weight.starts_with(prefix)) {
-        let experts = spec.experts.filter(|_| layer.experts)?;
-        return expert_sections(spec, &experts, weight);
-    }
-    if weight.starts_with("convolution") {
-        return convolution_sections(spec, layer.kind, weight);
-    }
-    let of_attention = ["qkv", "q_norm", "k_norm", "sinks", "output"].iter().any(|name| weight.starts_with(name));
-    if of_attention && layer.kind != LayerKind::Attention {
-        return None;
-    }
-    let [hidden, mlp, head_dim] = [spec.hidden, layer.mlp, layer.head_dim].map(u64::from);
-    let [query, kv] = [spec.query_columns(layer), layer.kv_columns()].map(u64::from);
-    let (attention, place) = (&spec.attention, spec.norm.place);
-    let is_dense = spec.is_dense(layer);
-    let stored = layer.kv_from.is_none();
-    let embedded = spec.layer_embedding;
-    let qkv = if stored { vec![query, kv, kv] } else { vec![query] };
-    let gates = if spec.mlp.gated { vec![mlp, mlp] } else { vec![mlp] };
-    let matrices = |rows: &[u64]| rows.iter().map(|&rows| vec![rows, hidden]).collect::<Vec<_>>();
-    let vectors = |rows: &[u64]| rows.iter().map(|&rows| vec![rows]).collect::<Vec<_>>();
-    let (present, shapes): (bool, Vec<Vec<u64>>) = match weight {
-        "attention_norm" => (place.before(), vec![vec![hidden]]),
-        "mlp_norm" => (place.before() && place != NormPlace::BeforeBoth, vec![vec![hidden]]),
-        "attention_norm_bias" | "mlp_norm_bias" => (spec.norm.bias, vec![vec![hidden]]),
-        "attention_post_norm" | "mlp_post_norm" => (place.after(), vec![vec![hidden]]),
-        "qkv" => (true, matrices(&qkv)),
-        "qkv_bias" => (attention.qkv_bias, vectors(&qkv)),
-        "k_norm" if !stored => (false, Vec::new()),
-        "q_norm" | "k_norm" => match attention.head_norms {
-            HeadNorms::None => (false, Vec::new()),
-            HeadNorms::EachHead | HeadNorms::EachHeadRotated => (true, vec![vec![head_dim]]),
-            HeadNorms::WholeRow => (true, vec![vec![if weight == "q_norm" { query } else { kv }]]),
-        },
-        "sinks" => (attention.sinks, vec![vec![u64::from(spec.query_heads)]]),
-        "output" => (true, vec![vec![hidden, query]]),
-        "output_bias" => (attention.output_bias, vec![vec![hidden]]),
-        "gate_up" => (is_dense, matrices(&gates)),
-        "gate_up_bias" => (is_dense && spec.mlp.bias, vectors(&gates)),
-        "down" => (is_dense, vec![vec![hidden, mlp]]),
-        "down_bias" => (is_dense && spec.mlp.bias, vec![vec![hidden]]),
-        "xielu" => (true, vec![vec![1], vec![1], vec![], vec![]]),
-        "scalar" => (spec.layer_scalar, vec![vec![1]]),
-        "layer_gate" => (embedded.is_some(), vec![vec![u64::from(embedded.unwrap_or(0)), hidden]]),
-        "layer_output" => (embedded.is_some(), vec![vec![hidden, u64::from(embedded.unwrap_or(0))]]),
-        "layer_output_norm" => (embedded.is_some(), vec![vec![hidden]]),
-        other => unreachable!("the tables of names hold no {other}"),
-    };
-    present.then_some(Sections { experts: 1, shapes, factor: 1.0 })
-}
-
-/// [`sections`] for weights that only layers with a short convolution have.
-fn convolution_sections(spec: &ModelSpec, kind: LayerKind, weight: &str) -> Option<Sections> {
-    let convolution = spec.convolution.filter(|_| kind == LayerKind::Convolution)?;
-    let [hidden, taps] = [spec.hidden, convolution.taps].map(u64::from);
-    let (present, shape) = match weight {
-        "convolution_input" => (true, vec![3 * hidden, hidden]),
-        "convolution_input_bias" => (convolution.bias, vec![3 * hidden]),
-        "convolution" => (true, vec![hidden, 1, taps]),
-        "convolution_bias" | "convolution_output_bias" => (convolution.bias, vec![hidden]),
-        "convolution_output" => (true, vec![hidden, hidden]),
-        other => unreachable!("the tables of names hold no {other}"),
-    };
-    present.then_some(Sections { experts: 1, shapes: vec![shape], factor: 1.0 })
-}
-
-/// [`sections`] for weights that only layers with experts have.
-fn expert_sections(spec: &ModelSpec, experts: &ExpertsSpec, weight: &str) -> Option<Sections> {
-    let [hidden, count, mlp] = [spec.hidden, experts.count, experts.mlp].map(u64::from);
-    let shared = experts.shared.map_or(0, |shared| u64::from(shared.mlp));
-    let (present, copies, shapes) = match weight {
-        "router" => (true, 1, vec![vec![count, hidden]]),
-        "router_bias" => (experts.bias, 1, vec![vec![count]]),
-        "router_choice_bias" => (experts.router.choice_bias, 1, vec![vec![count]]),
-        "router_scales" => (experts.beside, 1, vec![vec![count]]),
-        "router_norm" | "dense_post_norm" | "expert_norm" | "expert_post_norm" => {
-            (experts.beside, 1, vec![vec![hidden]])
-        }
-        "shared_gate" => (experts.shared.is_some_and(|shared| shared.gated), 1, vec![vec![1, hidden]]),
-        "shared_gate_up" => (experts.shared.is_some(), 1, vec![vec![shared, hidden], vec![shared, hidden]]),
-        "shared_down" => (experts.shared.is_some(), 1, vec![vec![hidden, shared]]),
-        "expert_gate_up" => (true, experts.count, vec![vec![mlp, hidden], vec![mlp, hidden]]),
-        "expert_gate_up_bias" => (experts.bias, experts.count, vec![vec![mlp], vec![mlp]]),
-        "expert_down" => (true, experts.count, vec![vec![hidden, mlp]]),
-        "expert_down_bias" => (experts.bias, experts.count, vec![vec![hidden]]),
-        other => unreachable!("the tables of names hold no {other}"),
-    };
-    // The logits of a router with a norm of its own are divided by √hidden.
-    let factor = if weight == "router_norm" { (hidden as f64).sqrt().recip() as f32 } else { 1.0 };
-    present.then_some(Sections { experts: copies, shapes, factor })
-}
-
-/// Every checkpoint tensor that `spec` reads.
+/// Every checkpoint tensor that `spec` reads; of tensors that may be stored in several ways, the first way.
 pub(super) fn tensors_of(spec: &ModelSpec) -> impl Iterator<Item = Part> {
-    required(spec).into_iter().flat_map(|required| required.parts)
+    let mut seen = BTreeSet::new();
+    let first = required(spec).into_iter().filter(move |required| seen.insert(required.name.clone()));
+    first.flat_map(|required| required.parts)
 }
 
 fn resolve_weight(
@@ -453,7 +266,10 @@ fn resolve_weight(
         let content = Content::Vector(stored);
         return Ok(Weight { rows: 1, columns: rows, sections: f32_row(), experts: 1, content });
     };
-    let sections = stored.iter().map(|(part, format)| Section { rows: part.rows(), format: *format }).collect();
+    let format =
+        |part: &Part, stored: WeightFormat| if part.change == Change::None { stored } else { WeightFormat::F32 };
+    let sections = stored.iter().map(|(part, stored)| Section { rows: part.rows(), format: format(part, *stored) });
+    let sections = sections.collect();
     Ok(Weight { rows, columns, sections, experts, content: Content::Matrix(stored) })
 }
 

@@ -7,7 +7,7 @@ use super::error::{PlanError, PlanErrorKind};
 use super::{Access, BufferId, Plan, Step};
 use std::collections::BTreeSet;
 
-pub use super::step::{GROUP_SIZE_MAX, HEAD_DIM_MAX, ROUTES_MAX, TAPS_MAX};
+pub use super::step::{GROUP_SIZE_MAX, HEAD_DIM_MAX, ROUTES_MAX, STATE_DIM_MAX, TAPS_MAX};
 
 /// Checks the whole plan. Each tail is checked as if it ran alone after the body.
 pub fn check(plan: &Plan) -> Result<(), PlanError> {

@@ -74,7 +74,7 @@ fn is_read_later(plan: &Plan, buffer: BufferId, rest: &[Step]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Activation, GatherRows, Rows, Storage, Tail, WeightFormat};
+    use crate::plan::{Activation, Gates, GatherRows, Rows, Storage, Tail, WeightFormat};
 
     /// `normed = norm(x); product = normed · Wᵀ; out = act(product)`, then `rest`.
     fn plan(rest: impl FnOnce([BufferId; 4]) -> Vec<Step>) -> Plan {
@@ -89,6 +89,7 @@ mod tests {
             Step::MatMul(MatMul { x: normed, weight, bias: None, accumulate, out: product }),
             Step::GatedActivation(GatedActivation {
                 gate_up: product,
+                gates: Gates::default(),
                 up: Up::SecondHalf,
                 activation: Activation::Silu,
                 numbers: None,

@@ -100,6 +100,7 @@ impl Display for Activation {
             Self::GeluTanh => f.write_str("gelu_tanh"),
             Self::ClampedSwiglu { alpha, limit } => write!(f, "clamped_swiglu alpha {alpha} limit {limit}"),
             Self::Relu2 => f.write_str("relu2"),
+            Self::Sigmoid => f.write_str("sigmoid"),
             Self::Xielu => f.write_str("xielu"),
         }
     }

@@ -4,7 +4,7 @@
 //! program keeps a [`StepWork`] per dispatch, and each batch adds its own reach.
 
 use super::inputs::BatchInputs;
-use super::{AttendPaged, KvFormat, MatMul, MatMulExperts, Plan, Step};
+use super::{AttendPaged, KvFormat, MatMul, MatMulExperts, Plan, StateScan, Step};
 use std::iter::Sum;
 use std::ops::{Add, Mul};
 
@@ -106,6 +106,13 @@ impl StepWork {
                 let per_pair = 4.0 * f64::from(*query_heads) * f64::from(layer.head_dim);
                 let per_key = 2.0 * f64::from(layer.heads) * kv_format.row_bytes(layer.head_dim) as f64;
                 Self { fixed: fixed(other, 0.0), attended: Some((layer.group, per_pair, per_key)) }
+            }
+            Step::StateScan(StateScan { layer, .. }) => {
+                // Decay, two products with the state, and the product that changes it; the state is read and written
+                // once, if there is one sequence.
+                let state = f64::from(plan.state_layers[*layer as usize].elements);
+                let operations = 7.0 * f64::from(tokens) * state;
+                Self { fixed: fixed(operations, weights() + 8.0 * state), attended: None }
             }
             // A look-up reads one row per token.
             Step::Embed(_) => Self { fixed: fixed(other, 4.0 * elements), attended: None },

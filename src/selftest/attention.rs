@@ -85,6 +85,22 @@ struct Turn {
     grows: bool,
     /// Whether k and v are absent.
     no_kv: bool,
+    /// Whether other columns follow q, k and v.
+    wider: bool,
+}
+
+impl Turn {
+    /// The options that are on, for a name.
+    fn options(&self, heads: Heads) -> String {
+        let Self { pairs, norm, q_only, .. } = *self;
+        let partial = pairs > 0 && 2 * pairs < heads.head_dim;
+        let flags = [(pairs == 0, ", no rope"), (partial, ", partial"), (self.interleaved, ", interleaved")];
+        let norms = [(norm && !q_only, ", q and k norm"), (q_only, ", q norm"), (self.whole_row, " of the row")];
+        let more = [(self.scaled, ", scaled"), (self.one_plus, ", 1 + w"), (self.after, ", after rope")];
+        let rest = [(self.v_norm, ", v norm"), (self.grows, ", q grows"), (self.no_kv, ", q alone")];
+        let all = flags.into_iter().chain(norms).chain(more).chain(rest).chain([(self.wider, ", wider rows")]);
+        all.filter(|(on, _)| *on).map(|(_, name)| name).collect()
+    }
 }
 
 fn turns(storage: Storage) -> Vec<Fixture> {
@@ -109,20 +125,16 @@ fn turns(storage: Storage) -> Vec<Fixture> {
         Turn { norm: true, v_norm: true, pairs: 0, ..all },
         Turn { grows: true, ..all },
         Turn { norm: true, no_kv: true, ..all },
+        Turn { norm: true, wider: true, ..all },
+        Turn { norm: true, no_kv: true, wider: true, whole_row: true, ..all },
     ];
     let formats = [KvFormat::F16, KvFormat::Q8];
     formats.iter().flat_map(|format| options.map(|turn| rope_store_kv(storage, *format, heads, turn))).collect()
 }
 
 fn rope_store_kv(storage: Storage, format: KvFormat, heads: Heads, turn: Turn) -> Fixture {
-    let Turn { pairs, interleaved, scaled, norm, one_plus, q_only, whole_row, after, v_norm, grows, no_kv } = turn;
-    let partial = pairs > 0 && 2 * pairs < heads.head_dim;
-    let flags = [(pairs == 0, ", no rope"), (partial, ", partial"), (interleaved, ", interleaved")];
-    let norms = [(norm && !q_only, ", q and k norm"), (q_only, ", q norm"), (whole_row, " of the row")];
-    let more = [(scaled, ", scaled"), (one_plus, ", 1 + w"), (after, ", after rope")];
-    let rest = [(v_norm, ", v norm"), (grows, ", q grows"), (no_kv, ", q alone")];
-    let options: String =
-        flags.iter().chain(&norms).chain(&more).chain(&rest).filter(|(on, _)| *on).map(|(_, name)| *name).collect();
+    let Turn { pairs, interleaved, scaled, norm, one_plus, q_only, whole_row, after, v_norm, no_kv, wider, .. } = turn;
+    let options = turn.options(heads);
     let mut fixture = Fixture::new("rope_store_kv", format!("{storage:?}, kv {format:?}{options}"));
     let mut noise = Noise::new(&format!("rope {}{}", fixture.option, heads.head_dim));
     fixture.kv_format = format;
@@ -130,7 +142,8 @@ fn rope_store_kv(storage: Storage, format: KvFormat, heads: Heads, turn: Turn) -
     fixture.kv_expected = (format == KvFormat::Q8).then_some(KvFormat::F32);
     fixture.block_size = if heads.head_dim.is_multiple_of(32) { 32 } else { 16 };
     let layer = fixture.layer(heads.kv, heads.head_dim, None, 70);
-    let qkv_columns = (heads.query + if no_kv { 0 } else { 2 * heads.kv }) * heads.head_dim;
+    let own_columns = (heads.query + if no_kv { 0 } else { 2 * heads.kv }) * heads.head_dim;
+    let qkv_columns = own_columns + if wider { 24 } else { 0 };
     let qkv = fixture.buffer("qkv", Rows::Tokens, qkv_columns, storage);
     let q = fixture.buffer("q", Rows::Tokens, heads.query * heads.head_dim, storage);
     let mut head_norm = |name: &str, count: u32, format| {
@@ -146,7 +159,7 @@ fn rope_store_kv(storage: Storage, format: KvFormat, heads: Heads, turn: Turn) -
         let frequencies = fixture.weight("frequencies", 1, WeightFormat::F32, &values);
         Rope { frequencies, rotary_dim: 2 * pairs, interleaved, scale: if scaled { 1.3 } else { 1.0 } }
     });
-    let query_growth = grows.then_some(QueryGrowth { slope: 0.7, positions: 5 });
+    let query_growth = turn.grows.then_some(QueryGrowth { slope: 0.7, positions: 5 });
     let options = StoreOptions { v_epsilon: v_norm.then_some(1e-6), query_growth, q_only: no_kv };
     let query_heads = heads.query;
     fixture.push(Step::RopeStoreKv(RopeStoreKv { qkv, layer, query_heads, q_norm, k_norm, rope, options, q }));
@@ -158,7 +171,9 @@ fn rope_store_kv(storage: Storage, format: KvFormat, heads: Heads, turn: Turn) -
             inputs.groups[0].slot_mapping[2] = NONE;
         }
         let mut run = Run::new(format!("head {}, {shape}", heads.head_dim), inputs);
-        run.buffers.push((qkv, noise.values((rows * qkv_columns) as usize)));
+        let mut values = noise.values((rows * qkv_columns) as usize);
+        values.chunks_exact_mut(qkv_columns as usize).for_each(|row| row[own_columns as usize..].fill(f32::NAN));
+        run.buffers.push((qkv, values));
         run.buffers.push((q, unwritten((rows * heads.query * heads.head_dim) as usize)));
         run.kv.push([(); 2].map(|()| noise.values(fixture.pool_elements(layer))));
         // The weights of a norm after the rotation separate a pair, whose length then says little of its elements.

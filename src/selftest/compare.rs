@@ -8,6 +8,8 @@
 //! | attention | 1e-4 of the largest visible value |
 //! | attention over 16-bit rows | 2⁻¹¹ more: probabilities are rounded to the operands' type, half precision |
 //! | q8 keys and values | half a code of the row, from the value before quantization |
+//! | recurrences, outputs and states | 2e-5 of the largest value of the head |
+//! | norms with a gate | 2e-5 of the value |
 //! | states of short convolutions | 1e-6 of the value: they are products |
 //! | pooled sums | 1e-5 · Σ of the magnitudes |
 //! | weights of routes | 3e-5 of the value: they sum exponentials of very different size |
@@ -29,6 +31,8 @@ pub(super) const PRODUCTS: f64 = 1e-5;
 pub(super) const RELATIVE: f64 = 1e-5;
 /// Tolerance of the weight of a route, relative to it.
 pub(super) const ROUTES: f64 = 3e-5;
+/// Tolerance of recurrences, relative to the largest value of the head.
+pub(super) const SCANS: f64 = 2e-5;
 /// Tolerance of attention, relative to the largest visible value.
 pub(super) const ATTENTION: f64 = 1e-4;
 /// Additional tolerance of attention with 16-bit rows: half precision has 11 bits.

@@ -1,4 +1,4 @@
-//! Test cases for the steps that work on rows: Embed, RmsNorm, MatMul, GatedActivation, GatherRows, ScaleLogits,
+//! Test cases for the steps that work on rows: Embed, RmsNorm, MatMul, GatedActivation, Gates, GatherRows, ScaleLogits,
 //! Pool, CopyBlocks.
 
 use super::compare::{PRODUCTS, RELATIVE};
@@ -9,8 +9,8 @@ use crate::backend::reference::int8;
 use crate::plan::format::GROUP;
 use crate::plan::inputs::{BatchInputs, FEED, PoolRow, SampleRow};
 use crate::plan::{
-    Activation, BufferId, CopyBlocks, Embed, GatedActivation, GatherRows, KvFormat, MatMul, NormOptions, Pool, RmsNorm,
-    Rows, Sample, ScaleLogits, Section, Step, Storage, Tail, Up, WeightFormat, WeightId,
+    Activation, BufferId, CopyBlocks, Embed, GatedActivation, Gates, GatherRows, KvFormat, MatMul, NormOptions, Pool,
+    RmsNorm, Rows, Sample, ScaleLogits, Section, Step, Storage, Tail, Up, WeightFormat, WeightId,
 };
 use crate::platform::for_each_chunk;
 
@@ -107,6 +107,7 @@ fn neighbourhood(kind: RowKind, format: WeightFormat, with_norm: bool, with_gate
     if with_gate {
         fixture.push(Step::GatedActivation(GatedActivation {
             gate_up: product,
+            gates: Gates::default(),
             up: Up::SecondHalf,
             activation: Activation::Silu,
             numbers: None,
@@ -260,7 +261,14 @@ fn gated_activation(storage: Storage, name: &str, (activation, place): (Activati
     };
     let is_xielu = activation == Activation::Xielu;
     let numbers = is_xielu.then(|| fixture.weight("numbers", 1, WeightFormat::F32, &[0.3, -0.8, 0.5, -1e-6]));
-    fixture.push(Step::GatedActivation(GatedActivation { gate_up, up, activation, numbers, out }));
+    fixture.push(Step::GatedActivation(GatedActivation {
+        gate_up,
+        gates: Gates::default(),
+        up,
+        activation,
+        numbers,
+        out,
+    }));
     for rows in [1, 5, 33] {
         let mut run = Run::new(format!("{columns} columns, {rows} rows"), plain_batch(rows));
         let values = noise.values((rows * width) as usize);

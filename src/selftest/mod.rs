@@ -15,6 +15,7 @@ mod dense;
 mod experts;
 mod fixture;
 mod sampling;
+mod scans;
 mod states;
 mod weights;
 
@@ -341,6 +342,7 @@ fn fixtures(options: &SelftestOptions, rows: RowKind) -> Vec<Fixture> {
         fixtures.extend(experts::fixtures(storage, options.shapes));
         fixtures.extend(attention::fixtures(storage, options.shapes));
         fixtures.extend(states::fixtures(storage, options.shapes));
+        fixtures.extend(scans::fixtures(storage, options.shapes));
     }
     fixtures.extend(sampling::fixtures(options.draws, options.shapes));
     if options.shapes == Shapes::One {

@@ -10,6 +10,7 @@
 //! `FOLIO_KERNELS_BRIEF=1` runs one shape of each step and option with every configuration: for emulated processors,
 //! which are slow. `FOLIO_KERNELS_FILTER` selects cases by name.
 
+mod chunks;
 #[cfg(all(feature = "cuda", unix))]
 mod cuda;
 #[cfg(all(feature = "cuda", unix))]

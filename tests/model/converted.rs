@@ -11,8 +11,12 @@
 //! - `llama3` scaling: no key, but a tensor of divisors; longrope: two tensors; the base of Hunyuan's: included.
 //! - xIELU's numbers: metadata.
 
+mod orders;
+mod states;
+
 use super::builder::{Builder, Item, Tensor};
 use super::models;
+use super::states::STATES;
 use super::today::LONGROPE;
 use super::{
     CPU, Case, Device, REFERENCE, Target, WGPU, WHOLE, compare, cpus, families, golden, golden_cases,
@@ -26,6 +30,7 @@ use folio::model::{Gguf, Model};
 use folio::plan::KvFormat;
 use folio::platform::{ModelFile, block_on};
 use half::{bf16, f16};
+use orders::{llama3_divisors, transposed, untangled};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -65,7 +70,7 @@ fn every_adapter_runs_every_family_in_gguf() {
 #[test]
 fn files_are_written_for_other_engines() {
     let Some(folder) = std::env::var_os("FOLIO_CONVERTED").map(std::path::PathBuf::from) else { return };
-    for family in families().map(|(family, _)| family).chain([LONGROPE]) {
+    for family in converted().map(|(family, _)| family).chain([LONGROPE]) {
         let mut file = Checkpoint::read(family).convert(F32);
         models::bytes_vocabulary(&mut file, 256);
         file.pack();
@@ -88,8 +93,13 @@ fn longrope_in_gguf_is_that_of_the_checkpoint() {
     assert!((found.scale() - expected.scale()).abs() < 1e-6);
 }
 
+/// The golden folders whose architectures GGUF has.
+fn converted() -> impl Iterator<Item = (&'static str, f32)> {
+    families().chain(STATES).filter(|(family, _)| !["lfm3", "olmo_hybrid"].contains(family))
+}
+
 fn prove_converted<B: Backend + Inspect>(target: &Target, backend: &mut B, kinds: &[(u32, &str)]) {
-    for (family, _) in families() {
+    for (family, _) in converted() {
         for &(kind, name) in kinds {
             let file = Checkpoint::read(family).convert(kind);
             let model = open(&file);
@@ -161,7 +171,7 @@ pub(super) fn logits<B: Backend + Inspect>(file: &Builder, backend: &mut B) -> V
 #[test]
 fn what_a_file_says_is_heard() {
     type Change = fn(&mut Builder);
-    let table: [(&str, Change); 21] = [
+    let table: [(&str, Change); 25] = [
         ("mistral-window", |file| file.set("llama.attention.sliding_window", Item::U32(25))),
         ("mistral-window", |file| file.pairs.retain(|(key, _)| key != "llama.attention.sliding_window")),
         ("llama3-rope", |file| file.tensors.retain(|tensor| tensor.name != "rope_freqs.weight")),
@@ -179,6 +189,10 @@ fn what_a_file_says_is_heard() {
         ("glm4_moe", |file| file.set("glm4moe.expert_weights_norm", Item::Boolean(false))),
         ("qwen2_moe", |file| file.set("qwen2moe.expert_weights_norm", Item::Boolean(true))),
         ("cohere2", |file| file.set("cohere2.logit_scale", Item::F32(0.3))),
+        ("granite4-h-dense", |file| file.set("granitehybrid.rope.scaling.finetuned", Item::Boolean(true))),
+        ("granite4-h-moe", |file| file.set("granitehybrid.residual_scale", Item::F32(0.25))),
+        ("nemotron_h-moe", |file| file.set("nemotron_h_moe.expert_weights_scale", Item::F32(1.5))),
+        ("qwen3_5", |file| file.set("qwen35.rope.dimension_count", Item::U32(16))),
         ("apertus", |file| file.set("xielu.alpha_p", Item::F32s(vec![2.0, 2.0]))),
         ("gemma4-e", |file| file.tensors.retain(|tensor| tensor.name != "rope_freqs.weight")),
         ("gemma4-e", |file| file.set("gemma4.rope.freq_base_swa", Item::F32(11_000.0))),
@@ -222,11 +236,16 @@ impl Checkpoint {
             let name = name.strip_prefix("language_model.").unwrap_or(name);
             name.replace("model.language_model.", "model.")
         };
-        let is_text = |name: &str| !["vision", "projector"].iter().any(|part| name.contains(part));
+        let is_text = |name: &str| !["vision", "visual", "projector"].iter().any(|part| name.contains(part));
         let named = file.tensors().into_iter().filter(|(name, _)| is_text(name));
-        let tensors = named.map(|(name, view)| (text_name(&name), values(&view))).collect();
+        let tensors: BTreeMap<_, _> = named.map(|(name, view)| (text_name(&name), values(&view))).collect();
         let text = config.get("text_config").cloned().unwrap_or_else(|| config.clone());
-        let own = match config["architectures"][0].as_str().expect("a name") {
+        let architecture = config["architectures"][0].as_str().expect("a name");
+        let has = |part: &str| tensors.keys().any(|name| name.contains(part));
+        if let Some(own) = Self::hybrid_name(architecture, has) {
+            return Self { own, config: text, tensors };
+        }
+        let own = match architecture {
             "LlamaForCausalLM" | "MistralForCausalLM" => "llama",
             "Ministral3ForCausalLM" | "Mistral3ForConditionalGeneration" => "mistral3",
             "GemmaForCausalLM" => "gemma",
@@ -266,12 +285,16 @@ impl Checkpoint {
         self.write_sizes(&mut file);
         self.write_rope(&mut file);
         self.write_particulars(&mut file);
+        self.write_states(&mut file);
         self.stack_experts();
         for (name, values) in self.tensors.clone() {
             for (name, values) in self.changed(&name, values) {
                 let name = self.own_name(&name);
                 // Vectors and routers are stored in f32.
-                let is_exact = values.0.len() == 1 || name.contains("ffn_gate_inp") || name.ends_with(".bias");
+                let is_state = ["ssm_a", "ssm_d", "ssm_norm", "conv"].iter().any(|part| name.contains(part));
+                let is_state = is_state && !name.contains("_proj") && !name.contains("ssm_alpha");
+                let is_exact =
+                    values.0.len() == 1 || name.contains("ffn_gate_inp") || name.ends_with(".bias") || is_state;
                 push(&mut file, name, &values, if is_exact { F32 } else { matrices });
             }
         }
@@ -309,6 +332,8 @@ impl Checkpoint {
         let (epsilon, key) = epsilon("rms_norm_eps", "attention.layer_norm_rms_epsilon")
             .or_else(|| epsilon("layer_norm_eps", "attention.layer_norm_epsilon"))
             .or_else(|| epsilon("norm_epsilon", "attention.layer_norm_epsilon"))
+            .or_else(|| epsilon("norm_eps", "attention.layer_norm_rms_epsilon"))
+            .or_else(|| epsilon("layer_norm_epsilon", "attention.layer_norm_rms_epsilon"))
             .expect("an epsilon");
         file.set(&key, Item::F32(epsilon as f32));
     }
@@ -325,7 +350,8 @@ impl Checkpoint {
         let rope = all.get("full_attention").unwrap_or(all);
         let number = |field: &str| rope[field].as_f64().map(|number| number as f32);
         let of_config = |field: &str| self.config[field].as_f64().map(|number| number as f32);
-        let base = number("rope_theta").or(of_config("rope_theta")).expect("a base");
+        // Nemotron-H has no rotation.
+        let Some(base) = number("rope_theta").or(of_config("rope_theta")) else { return };
         // The exponent of NTK.
         let dim = f64::from(self.head_dim());
         let ntk = rope["alpha"].as_f64().map_or(1.0, |alpha| alpha.powf(dim / (dim - 2.0)));
@@ -435,7 +461,7 @@ impl Checkpoint {
                 copy("attn_logit_softcapping", "attn_logit_softcapping");
                 copy("final_logit_softcapping", "final_logit_softcapping");
             }
-            "granite" | "granitemoe" => {
+            "granite" | "granitemoe" | "granitehybrid" => {
                 copy("attention.scale", "attention_multiplier");
                 copy("embedding_scale", "embedding_multiplier");
                 copy("residual_scale", "residual_multiplier");
@@ -488,7 +514,7 @@ impl Checkpoint {
     }
 
     fn is_interleaved(&self) -> bool {
-        matches!(self.own, "llama" | "mistral3" | "arcee" | "smollm3" | "granite" | "granitemoe")
+        matches!(self.own, "llama" | "mistral3" | "arcee" | "smollm3" | "granite" | "granitemoe" | "granitehybrid")
     }
 
     /// Combines the experts' tensors of a matrix into one.
@@ -510,6 +536,11 @@ impl Checkpoint {
 
     /// A tensor in its stored form: changed, or split in two.
     fn changed(&self, name: &str, (shape, values): Values) -> Vec<(String, Values)> {
+        let values = (shape, values);
+        if let Some(changed) = self.changed_state(name, &values) {
+            return changed;
+        }
+        let (shape, values) = values;
         let is_rotated = name.contains(".q_proj.") || name.contains(".k_proj.");
         if self.is_interleaved() && is_rotated {
             let columns = shape.get(1).copied().unwrap_or(1);
@@ -547,17 +578,25 @@ impl Checkpoint {
     }
 
     fn own_name(&self, name: &str) -> String {
-        let Some((layer, name)) = name.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.')) else {
+        let rest = name.strip_prefix("model.layers.").or(name.strip_prefix("backbone.layers."));
+        let Some((layer, name)) = rest.and_then(|rest| rest.split_once('.')) else {
             let table = [
                 ("model.embed_tokens_per_layer", "per_layer_token_embd"),
                 ("model.per_layer_model_projection", "per_layer_model_proj"),
                 ("model.per_layer_projection_norm", "per_layer_proj_norm"),
                 ("model.embed_tokens", "token_embd"),
                 ("model.norm", "output_norm"),
+                ("backbone.embeddings", "token_embd"),
+                ("backbone.norm_f", "output_norm"),
+                ("model.final_layernorm", "output_norm"),
+                ("model.embedding_norm", "token_embd_norm"),
                 ("lm_head", "output"),
             ];
             return table.into_iter().fold(name.to_owned(), |name, (theirs, own)| name.replace(theirs, own));
         };
+        if let Some(own) = self.state_name(name) {
+            return format!("blk.{layer}.{own}");
+        }
         // Names without a suffix.
         let whole = match name {
             "layer_scalar" => Some("layer_output_scale.weight"),
@@ -583,9 +622,8 @@ impl Checkpoint {
             "self_attn.k_norm" | "self_attn.key_layernorm" => "attn_k_norm",
             "self_attn" if suffix == "sinks" => return format!("blk.{layer}.attn_sinks.weight"),
             "post_attention_layernorm" => match self.own {
-                "gemma2" | "gemma3" | "gemma4" | "olmo2" | "exaone4" | "gpt-oss" | "seed_oss" | "glm4moe" => {
-                    "post_attention_norm"
-                }
+                "gemma2" | "gemma3" | "gemma4" | "olmo2" | "exaone4" | "gpt-oss" | "seed_oss" | "glm4moe"
+                | "qwen35" | "qwen35moe" | "qwen3next" => "post_attention_norm",
                 _ => "ffn_norm",
             },
             "pre_feedforward_layernorm" | "feedforward_layernorm" => "ffn_norm",
@@ -624,53 +662,4 @@ fn push(file: &mut Builder, name: String, (shape, values): &Values, kind: u32) {
     };
     let dimensions = shape.iter().rev().map(|size| *size as u64).collect();
     file.tensors.push(Tensor { name, dimensions, kind, offset: 0, data });
-}
-
-/// `[experts, columns, rows]` as `[experts, rows, columns]`.
-fn transposed(shape: &[usize], values: &[f32]) -> Values {
-    let (columns, rows) = (shape[1], shape[2]);
-    let expert = |expert: &[f32]| -> Vec<f32> {
-        (0..rows)
-            .flat_map(|row| (0..columns).map(move |column| (column, row)))
-            .map(|(c, r)| expert[c * rows + r])
-            .collect()
-    };
-    let values = values.chunks_exact(columns * rows).flat_map(expert).collect();
-    (vec![shape[0], rows, columns], values)
-}
-
-/// Separates gate (the even rows of each expert) and up (the odd rows).
-fn untangled(name: &str, (shape, values): Values) -> Vec<(String, Values)> {
-    if !name.contains("gate_up_proj") {
-        return vec![(name.into(), (shape, values))];
-    }
-    let columns = shape.get(2).copied().unwrap_or(1);
-    let each = |odd: usize, part: &str| {
-        let rows = values.chunks_exact(columns).skip(odd).step_by(2).flatten().copied().collect();
-        let mut shape = shape.clone();
-        shape[1] /= 2;
-        (name.replace("gate_up_proj", part), (shape, rows))
-    };
-    vec![each(0, "gate_proj"), each(1, "up_proj")]
-}
-
-/// The divisors that `llama3` scaling applies to the frequencies, in f32 as in the converter.
-fn llama3_divisors(rope: &Value, base: f32, head_dim: u32) -> Values {
-    let number = |field: &str| rope[field].as_f64().expect("a number");
-    let (factor, low, high) = (number("factor"), number("low_freq_factor"), number("high_freq_factor"));
-    let positions = number("original_max_position_embeddings");
-    let divisor = |pair: u32| {
-        let frequency = f64::from(base).powf(-2.0 * f64::from(pair) / f64::from(head_dim));
-        let wave = std::f64::consts::TAU / frequency;
-        if wave < positions / high {
-            1.0
-        } else if wave > positions / low {
-            factor as f32
-        } else {
-            let smooth = (positions / wave - low) / (high - low);
-            (1.0 / ((1.0 - smooth) / factor + smooth)) as f32
-        }
-    };
-    let divisors: Vec<f32> = (0..head_dim / 2).map(divisor).collect();
-    (vec![divisors.len()], divisors)
 }

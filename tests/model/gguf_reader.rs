@@ -244,10 +244,10 @@ fn hostile_entries_are_named() {
         (|file| file.set("general.architecture", Item::Text("mamba".into())), "\"mamba\" is not supported; expected"),
         (
             |file| {
-                file.set("general.architecture", Item::Text("qwen3next".into()));
-                file.set("qwen3next.ssm.state_size", Item::U32(128));
+                file.set("general.architecture", Item::Text("qwen3ssm".into()));
+                file.set("qwen3ssm.ssm.state_size", Item::U32(128));
             },
-            "the nearest supported one is qwen3; ssm.state_size means layers with a recurrent state",
+            "the nearest supported one is qwen3; ssm.state_size means layers with a recurrent state of another form",
         ),
         (|file| file.pairs.retain(|(key, _)| key != "general.architecture"), "general.architecture is missing"),
         (|file| file.set("general.alignment", Item::U32(0)), "general.alignment is 0"),

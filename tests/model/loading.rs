@@ -423,8 +423,8 @@ const CONFIG_FAULTS: &[(&str, &str)] = &[
         "architecture \"DeepseekV3ForCausalLM\" is not supported; kv_lora_rank means latent attention …",
     ),
     (
-        r#"{"architectures": ["Qwen3NextForCausalLM"]}"#,
-        "architecture \"Qwen3NextForCausalLM\" is not supported; the nearest supported one is Qwen3ForCausalLM; …",
+        r#"{"architectures": ["Qwen3VLForCausalLM"]}"#,
+        "architecture \"Qwen3VLForCausalLM\" is not supported; the nearest supported one is Qwen3ForCausalLM; …",
     ),
     (r#"{"architectures": null, "model_type": null}"#, "architectures is missing"),
     (r#"{"architectures": [1]}"#, "architectures holds something that is not a name"),

@@ -87,7 +87,8 @@ fn shapes_that_disagree_are_refused() {
         let Step::Embed(Embed { table, .. }) = plan.body[1] else { panic!("step 1 is the embedding") };
         plan.weights[table.0 as usize].columns = 56;
     });
-    refuses("body step 4 (rope_store_kv): columns of qkv is 128, expected 192", |plan| {
+    let narrow = "columns of qkv is 192 from 0 on, of 128, expected columns within the row";
+    refuses(&format!("body step 4 (rope_store_kv): {narrow}"), |plan| {
         plan.kv_layers[0].heads = 4;
     });
     refuses("body step 8 (matmul): rows of layers.0.gate_up is 200, expected 192", |plan| {

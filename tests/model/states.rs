@@ -14,15 +14,33 @@ use folio::engine::fit::Fit;
 use folio::engine::handle::{EventReceiver, channel};
 use folio::engine::request::{BeamParams, DrawParams, Event, Request, SamplingParams, SubmitError};
 use folio::engine::{Engine, Progress};
-use folio::model::{Model, ModelSpec};
+use folio::model::spec::{LayerKind, LayerSpec};
+use folio::model::{LoadError, Model, ModelSpec};
 use folio::plan::check::check;
 use folio::plan::inputs::BatchInputs;
-use folio::plan::{KvFormat, Plan, Step, Storage};
+use folio::plan::{Activation, GatedActivation, GatedNorm, KvFormat, Plan, ScanRule, StateScan, Step, Storage, Up};
 use folio::platform::block_on;
 use serde_json::{Value, json};
 
 /// Golden folders, and maximum |Δ logit| with f16 keys and values.
-pub(super) const STATES: [(&str, f32); 2] = [("lfm2", LOGITS_F16), ("lfm2_moe", LOGITS_F16)];
+pub(super) const STATES: [(&str, f32); 16] = [
+    ("lfm2", LOGITS_F16),
+    ("lfm2_moe", LOGITS_F16),
+    ("lfm3", LOGITS_F16),
+    ("qwen3_5", LOGITS_F16),
+    ("qwen3_5-wide", LOGITS_F16),
+    ("qwen3_5-wrapped", LOGITS_F16),
+    ("qwen3_5_moe", LOGITS_F16),
+    ("qwen3_5_moe-wrapped", LOGITS_F16),
+    ("qwen3_next", LOGITS_F16),
+    ("granite4-h-dense", LOGITS_F16),
+    ("granite4-h-moe", LOGITS_F16),
+    ("granite4-h-wide", LOGITS_F16),
+    ("nemotron_h", LOGITS_F16),
+    ("nemotron_h-moe", LOGITS_F16),
+    ("falcon_h1", LOGITS_F16),
+    ("olmo_hybrid", LOGITS_F16),
+];
 
 #[test]
 fn the_reference_reproduces_golden_logits_and_tokens() {
@@ -102,7 +120,7 @@ fn tokens(mut receiver: EventReceiver) -> Vec<u32> {
 /// More requests than run at once, in a pool that some of them outgrow.
 #[test]
 fn an_engine_answers_with_the_golden_tokens_whoever_is_preempted() {
-    for (family, _) in STATES {
+    for family in ["lfm2", "lfm2_moe", "qwen3_5", "qwen3_next", "granite4-h-dense", "nemotron_h", "falcon_h1"] {
         let model = Model::open(&golden(family)).expect("the golden model loads");
         let config = config(&model.record(Storage::F32), 38);
         let (handle, inbox) = channel(config.queue_requests_max);
@@ -151,26 +169,81 @@ fn states_are_part_of_what_fits() {
     assert!(text.contains(line), "{text}");
 }
 
-/// The state of each sequence counts, and the order of the taps.
+/// Changes the scans of a plan, or its norms with gates.
+fn scans(plan: &mut Plan, change: fn(&mut StateScan)) {
+    plan.body.iter_mut().for_each(|step| {
+        if let Step::StateScan(step) = step {
+            change(step);
+        }
+    });
+}
+
+fn gated_norms(plan: &mut Plan, change: fn(&mut GatedNorm)) {
+    plan.body.iter_mut().for_each(|step| {
+        if let Step::GatedNorm(step) = step {
+            change(step);
+        }
+    });
+}
+
+/// Output products read what attention returns, without its gates.
+fn without_output_gates(plan: &mut Plan) {
+    let gates: Vec<_> = plan
+        .body
+        .iter()
+        .filter_map(|step| match step {
+            Step::GatedActivation(GatedActivation {
+                activation: Activation::Sigmoid,
+                up: Up::Of(attended, _),
+                out,
+                ..
+            }) => Some((*attended, *out)),
+            _ => None,
+        })
+        .collect();
+    plan.body.retain(|step| !matches!(step, Step::GatedActivation(step) if step.activation == Activation::Sigmoid));
+    for step in &mut plan.body {
+        if let Step::MatMul(step) = step
+            && let Some((attended, _)) = gates.iter().find(|(_, out)| *out == step.x)
+        {
+            step.x = *attended;
+        }
+    }
+}
+
+/// Families, what is wrong with their plans, and the change that makes it so: the state of each sequence counts, and the
+/// order of the taps.
+const MISTAKES: &[(&str, &str, Mistake)] = &[
+    ("lfm2", "a layer has the taps of another", |plan| {
+        let mut weights = plan.body.iter_mut().filter_map(|step| match step {
+            Step::ShortConvolution(step) => Some(&mut step.weight),
+            _ => None,
+        });
+        let (first, second) = (weights.next().expect("a layer"), weights.next().expect("another"));
+        std::mem::swap(first, second);
+    }),
+    ("lfm2", "a layer has the convolution of the one before", |plan| {
+        plan.body.retain(|step| !matches!(step, Step::ShortConvolution(step) if step.layer == 1));
+    }),
+    ("qwen3_5", "value heads lie in tiles", |plan| scans(plan, |step| step.tiled = true)),
+    ("qwen3_5", "the gate is before the norm", |plan| gated_norms(plan, |step| step.gate_first = true)),
+    ("qwen3_5", "attention has no output gate", without_output_gates),
+    ("qwen3_5", "decays and biases are swapped", |plan| {
+        scans(plan, |step| std::mem::swap(&mut step.decay, &mut step.dt_bias));
+    }),
+    ("olmo_hybrid", "β is up to 1", |plan| scans(plan, |step| step.rule = ScanRule::Delta { beta_scale: 1.0 })),
+    ("granite4-h-dense", "the norm is before the gate", |plan| gated_norms(plan, |step| step.gate_first = false)),
+    ("granite4-h-dense", "values do not skip the state", |plan| scans(plan, |step| step.skip = None)),
+    ("nemotron_h", "groups are normalized together", |plan| gated_norms(plan, |step| step.group *= 2)),
+    ("nemotron_h", "groups lie in tiles", |plan| scans(plan, |step| step.tiled = true)),
+    ("lfm3", "heads have no gates", without_output_gates),
+];
+
 #[test]
 fn planted_mistakes_show_in_the_logits() {
-    let family = "lfm2";
-    let model = Model::open(&golden(family)).expect("the golden model loads");
-    let case = golden_cases(family).pop().expect("the longest case");
-    let mistakes: [(&str, Mistake); 2] = [
-        ("a layer has the taps of another", |plan| {
-            let mut weights = plan.body.iter_mut().filter_map(|step| match step {
-                Step::ShortConvolution(step) => Some(&mut step.weight),
-                _ => None,
-            });
-            let (first, second) = (weights.next().expect("a layer"), weights.next().expect("another"));
-            std::mem::swap(first, second);
-        }),
-        ("a layer has the convolution of the one before", |plan| {
-            plan.body.retain(|step| !matches!(step, Step::ShortConvolution(step) if step.layer == 1));
-        }),
-    ];
-    for (what, mistake) in mistakes {
+    for (family, what, mistake) in MISTAKES {
+        let model = Model::open(&golden(family)).expect("the golden model loads");
+        let case = golden_cases(family).pop().expect("the longest case");
         let mut plan = model.record(Storage::F32);
         mistake(&mut plan);
         let mut backend = ReferenceBackend::new();
@@ -236,15 +309,81 @@ fn a_state_layer_belongs_to_one_step() {
     assert_eq!(twice, "body step 12 (short_convolution): duplicate use of state layer 0");
 }
 
+/// A golden config with changed fields.
+fn spec(family: &str, changes: &Value) -> Result<ModelSpec, LoadError> {
+    let mut config = read_json(&golden(family).join("config.json"));
+    let changes = changes.as_object().expect("an object").clone();
+    changes.into_iter().for_each(|(name, value)| config[name] = value);
+    ModelSpec::from_json("config.json", config.to_string().as_bytes())
+}
+
+/// Kinds of layers have old and new words, letters, and an interval.
+#[test]
+fn configs_of_hybrids_are_read_in_both_styles() {
+    let delta = json!(["linear_attention", "linear_attention", "linear_attention", "full_attention"]);
+    let blocks = json!(["mamba", "mlp", "mamba", "attention", "mlp", "mamba"]);
+    let state = ["mamba_num_heads", "mamba_head_dim", "n_groups", "ssm_state_size", "conv_kernel", "use_conv_bias"];
+    let mut older = json!({
+        "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_n_groups": 2, "mamba_d_state": 16, "mamba_d_conv": 4,
+        "mamba_conv_bias": true,
+    });
+    state.into_iter().for_each(|field| older[field] = Value::Null);
+    for (family, changes) in [
+        ("qwen3_next", json!({"full_attention_interval": null, "layer_types": delta})),
+        ("qwen3_5", json!({"layer_types": null})),
+        (
+            "nemotron_h",
+            json!({"hybrid_override_pattern": null, "num_hidden_layers": null, "layers_block_type": blocks}),
+        ),
+        ("nemotron_h-moe", json!({"layers_block_type": null, "hybrid_override_pattern": "MEM*E"})),
+        ("nemotron_h", older),
+        ("granite4-h-dense", json!({"mamba_d_head": "auto"})),
+        ("granite4-h-moe", json!({"layer_types": ["mamba", "mamba", "attention", "mamba"]})),
+        ("falcon_h1", json!({"mamba_d_head": "auto"})),
+    ] {
+        let usual = spec(family, &json!({})).expect("the golden config");
+        assert_eq!(spec(family, &changes).expect("the other style"), usual, "{family} with {changes}");
+    }
+    let default = spec("lfm3", &json!({"layer_types": null, "num_hidden_layers": 9})).expect("a pattern");
+    let letter = |layer: &LayerSpec| match (layer.kind, layer.window) {
+        (LayerKind::Attention, None) => 'f',
+        (LayerKind::Attention, Some(24)) => 's',
+        _ => 'c',
+    };
+    assert_eq!(default.layers.iter().map(letter).collect::<String>(), "ccfcscfcs");
+    for (family, changes, message) in [
+        (
+            "nemotron_h",
+            json!({"hybrid_override_pattern": "M-M*-X"}),
+            "hybrid_override_pattern has 'X', not M, *, - or E",
+        ),
+        (
+            "nemotron_h",
+            json!({"hybrid_override_pattern": "M"}),
+            "hybrid_override_pattern has 1 entries, not num_hidden_layers = 6",
+        ),
+        (
+            "nemotron_h-moe",
+            json!({"moe_latent_size": 16}),
+            "moe_latent_size is set: experts between projections are not supported",
+        ),
+        ("qwen3_5", json!({"linear_num_key_heads": 3}), "linear_num_key_heads is 3, which does not divide the 4 heads"),
+        ("falcon_h1", json!({"mlp_bias": true}), "mlp_bias is true: biases are not supported in this architecture"),
+        ("falcon_h1", json!({"ssm_multipliers": [1.0]}), "ssm_multipliers is not 5 numbers above zero"),
+        (
+            "granite4-h-dense",
+            json!({"layer_types": ["conv", "conv", "conv", "conv"]}),
+            "layer_types has \"conv\", an unknown kind of layer",
+        ),
+    ] {
+        assert_eq!(spec(family, &changes).expect_err("refused").to_string(), format!("config.json: {message}"));
+    }
+}
+
 /// The fields of published configs: kinds by index, and MLPs whose size is adjusted.
 #[test]
 fn configs_of_lfm2_are_read_in_both_styles() {
-    let spec = |changes: Value| {
-        let mut config = read_json(&golden("lfm2").join("config.json"));
-        let changes = changes.as_object().expect("an object").clone();
-        changes.into_iter().for_each(|(name, value)| config[name] = value);
-        ModelSpec::from_json("config.json", config.to_string().as_bytes())
-    };
+    let spec = |changes: Value| spec("lfm2", &changes);
     let usual = spec(json!({})).expect("the golden config");
     assert_eq!(spec(json!({"layer_types": null, "full_attn_idxs": [2]})).expect("by index"), usual);
     let size = |changes| spec(changes).expect("a size").layers[0].mlp;

@@ -1,41 +1,46 @@
-//! The gated short convolution: rows are divided among the threads, then the states are brought up to date.
+//! The short convolution: rows are divided among the threads, then the states are brought up to date.
 //!
 //! A row sums its products in the order of the taps, whichever of them come from the state, so that the chunks of a
 //! sequence change no bit. The step is small beside the products around it, and needs no vectors of its own.
 
 use super::loaded::Loaded;
-use super::rows::each_row;
+use super::rows::{each_row, silu};
 use super::team::Team;
-use crate::plan::ShortConvolution;
 use crate::plan::inputs::{BatchInputs, NONE};
+use crate::plan::{ConvolutionForm, ShortConvolution};
 
 /// The tokens of a sequence that its rows see: its state, then the rows of the batch.
 #[derive(Clone, Copy)]
 struct Past<'a> {
     /// `[taps − 1 × columns]`; `None`: zeros.
     state: Option<&'a [f32]>,
-    /// `[rows × 3 · columns]`.
-    gated: &'a [f32],
+    /// `[rows × width]`.
+    x: &'a [f32],
+    form: ConvolutionForm,
+    width: usize,
     columns: usize,
     /// Tokens in the state.
     kept: usize,
 }
 
 impl Past<'_> {
-    /// Gate times value of token `at`, counted from the oldest one in the state, for each column.
-    fn products(&self, at: usize, mut each: impl FnMut(usize, f32)) {
+    /// What is convolved of token `at`, counted from the oldest one in the state, for each column.
+    fn inputs(&self, at: usize, mut each: impl FnMut(usize, f32)) {
         let columns = self.columns;
         match (at.checked_sub(self.kept), self.state) {
             (Some(row), _) => {
-                let row = &self.gated[row * 3 * columns..][..3 * columns];
-                let pairs = row[..columns].iter().zip(&row[2 * columns..]);
-                pairs.enumerate().for_each(|(column, (gate, value))| each(column, gate * value));
+                let row = &self.x[row * self.width..][..self.width];
+                let own = row[..columns].iter().enumerate();
+                match self.form {
+                    ConvolutionForm::Gated => {
+                        own.zip(&row[2 * columns..]).for_each(|((column, gate), value)| each(column, gate * value));
+                    }
+                    ConvolutionForm::Silu => own.for_each(|(column, value)| each(column, *value)),
+                }
             }
             (None, Some(state)) => {
-                state[at * columns..][..columns]
-                    .iter()
-                    .enumerate()
-                    .for_each(|(column, product)| each(column, *product));
+                let state = state[at * columns..][..columns].iter().enumerate();
+                state.for_each(|(column, input)| each(column, *input));
             }
             (None, None) => (0..columns).for_each(|column| each(column, 0.0)),
         }
@@ -45,11 +50,10 @@ impl Past<'_> {
 /// Runs the step.
 pub(super) fn run(step: &ShortConvolution, loaded: &mut Loaded, team: &mut Team, inputs: &BatchInputs) {
     let mut states = std::mem::take(&mut loaded.states[step.layer as usize]);
-    let (taps, columns) = (step.taps as usize, loaded.columns(step.out));
-    let elements = (taps - 1) * columns;
+    let (taps, columns, width) = (step.taps as usize, loaded.columns(step.out), loaded.columns(step.x));
     loaded.write(step.out, inputs, |loaded, out, storage| {
         let (weight, bias) = (loaded.vector(step.weight), step.bias.map(|bias| loaded.vector(bias)));
-        let gated = loaded.rows(step.gated, inputs);
+        let (x, level) = (loaded.rows(step.x, inputs), loaded.level);
         let owners: Vec<usize> = inputs
             .sequences
             .iter()
@@ -57,25 +61,32 @@ pub(super) fn run(step: &ShortConvolution, loaded: &mut Loaded, team: &mut Team,
             .flat_map(|(index, rows)| std::iter::repeat_n(index, rows.row_count as usize))
             .collect();
         each_row(team, out, columns, |row, out| {
-            let past = past(owners[row], gated, &states, columns, taps, inputs);
+            let past = past(step, owners[row], (x, width), &states, columns, inputs);
             let first = row - inputs.sequences[owners[row]].row_start as usize;
             out.fill(0.0);
             for tap in 0..taps {
-                past.products(first + tap, |column, product| out[column] += weight[column * taps + tap] * product);
+                past.inputs(first + tap, |column, input| out[column] += weight[column * taps + tap] * input);
             }
-            let gates = &gated[(3 * row + 1) * columns..][..columns];
-            for (column, (out, gate)) in out.iter_mut().zip(gates).enumerate() {
-                *out = storage.round(gate * (*out + bias.map_or(0.0, |bias| bias[column])));
+            if let Some(bias) = bias {
+                out.iter_mut().zip(bias).for_each(|(out, bias)| *out += bias);
+            }
+            match step.form {
+                ConvolutionForm::Gated => {
+                    let gates = &x[row * width + columns..][..columns];
+                    out.iter_mut().zip(gates).for_each(|(out, gate)| *out = storage.round(gate * *out));
+                }
+                ConvolutionForm::Silu => silu(level, out, storage),
             }
         });
     });
-    let gated = loaded.rows(step.gated, inputs);
+    let x = loaded.rows(step.x, inputs);
+    let elements = (taps - 1) * columns;
     for (index, state) in inputs.states.iter().enumerate() {
         let mut next = vec![0.0; elements];
-        let past = past(index, gated, &states, columns, taps, inputs);
+        let past = past(step, index, (x, width), &states, columns, inputs);
         let count = inputs.sequences[index].row_count as usize;
         for (kept, next) in next.chunks_exact_mut(columns).enumerate() {
-            past.products(count + kept, |column, product| next[column] = product);
+            past.inputs(count + kept, |column, input| next[column] = input);
         }
         states[state.to as usize * elements..][..elements].copy_from_slice(&next);
     }
@@ -84,15 +95,16 @@ pub(super) fn run(step: &ShortConvolution, loaded: &mut Loaded, team: &mut Team,
 
 /// What the rows of sequence `index` see.
 fn past<'a>(
+    step: &ShortConvolution,
     index: usize,
-    gated: &'a [f32],
+    (x, width): (&'a [f32], usize),
     states: &'a [f32],
     columns: usize,
-    taps: usize,
     inputs: &BatchInputs,
 ) -> Past<'a> {
-    let (rows, from, elements) = (inputs.sequences[index], inputs.states[index].from, (taps - 1) * columns);
+    let (rows, from, kept) = (inputs.sequences[index], inputs.states[index].from, step.taps as usize - 1);
+    let elements = kept * columns;
     let state = (from != NONE).then(|| &states[from as usize * elements..][..elements]);
-    let rows = 3 * columns * rows.row_start as usize..3 * columns * (rows.row_start + rows.row_count) as usize;
-    Past { state, gated: &gated[rows], columns, kept: taps - 1 }
+    let rows = width * rows.row_start as usize..width * (rows.row_start + rows.row_count) as usize;
+    Past { state, x: &x[rows], form: step.form, width, columns, kept }
 }

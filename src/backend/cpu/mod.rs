@@ -20,6 +20,7 @@ mod product;
 mod rope;
 mod rows;
 mod sample;
+mod scan;
 mod scratch;
 mod simd;
 mod team;
@@ -167,6 +168,8 @@ fn run(loaded: &mut Loaded, team: &mut Team, inputs: &BatchInputs) -> Results {
             Step::RopeStoreKv(step) => rope::run(step, loaded, team, inputs),
             Step::AttendPaged(step) => attention::run(step, loaded, team, inputs),
             Step::ShortConvolution(step) => convolution::run(step, loaded, team, inputs),
+            Step::StateScan(step) => scan::run(step, loaded, team, inputs),
+            Step::GatedNorm(step) => rows::gated_norm(step, loaded, team, inputs),
             Step::GatedActivation(step) => rows::gated_activation(step, loaded, team, inputs),
             Step::RouteExperts(step) => matmul::route(step, loaded, inputs),
             Step::MatMulExperts(step) => matmul::run_experts(step, loaded, team, inputs),

@@ -129,7 +129,7 @@ fn store(step: &RopeStoreKv, layer: KvLayer, loaded: &mut Loaded, team: &mut Tea
     let (slots, block_size) = (&inputs.groups[layer.group as usize].slot_mapping, loaded.capacity.block_size as usize);
     let (heads, dim) = (layer.heads as usize, layer.head_dim as usize);
     let (qkv, qkv_columns) = (loaded.rows(step.qkv, inputs), loaded.columns(step.qkv));
-    let values_at = qkv_columns - heads * dim;
+    let values_at = loaded.columns(step.q) + heads * dim;
     let (level, ones) = (loaded.level, vec![1.0; dim]);
     let work = |items: Range<usize>| {
         let (mut packed, mut normed) = (Vec::new(), vec![0.0; dim]);

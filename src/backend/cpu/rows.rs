@@ -6,7 +6,8 @@ use super::simd::{Kernel, LANES, Level, Simd, with_simd};
 use super::team::{Team, share};
 use crate::plan::inputs::{BatchInputs, FEED, PoolRow};
 use crate::plan::{
-    Activation, Embed, GatedActivation, GatherRows, NormOptions, Pool, RmsNorm, ScaleLogits, Storage, Up,
+    Activation, Embed, GatedActivation, GatedNorm, Gates, GatherRows, NormOptions, Pool, RmsNorm, ScaleLogits, Storage,
+    Up,
 };
 
 /// Elements below which a step takes less time than waking the other threads.
@@ -122,10 +123,14 @@ impl Kernel for Squares<'_> {
     }
 }
 
+/// The sum of squares.
+pub(super) fn squares(level: Level, row: &[f32]) -> f32 {
+    with_simd!(level, s => s.vectorize(Squares(row)))
+}
+
 /// `1 / sqrt(mean(row²) + epsilon)`.
 pub(super) fn inverse_rms(level: Level, row: &[f32], epsilon: f32) -> f32 {
-    let squares = with_simd!(level, s => s.vectorize(Squares(row)));
-    1.0 / (squares / row.len() as f32 + epsilon).sqrt()
+    1.0 / (squares(level, row) / row.len() as f32 + epsilon).sqrt()
 }
 
 /// a · scale · (b, or 1 + b), added to the old value or instead of it.
@@ -223,6 +228,20 @@ fn swish<S: Simd>(s: S, x: S::F, factor: S::F) -> S::F {
     s.div(x, s.add(s.splat(1.0), e))
 }
 
+struct Silu;
+
+impl Function for Silu {
+    #[inline(always)]
+    fn call<S: Simd>(&self, s: S, x: S::F, _: S::F, _: S::F) -> S::F {
+        swish(s, x, s.splat(1.0))
+    }
+}
+
+/// `values = silu(values)`, rounded.
+pub(super) fn silu(level: Level, values: &mut [f32], storage: Storage) {
+    update(level, values, storage, Silu);
+}
+
 /// e^x − 1 for x ≤ 0. Near 0, where the difference would lose most digits, it is Taylor's polynomial, whose first
 /// missing term is 5e-8 of it at −¼.
 #[inline(always)]
@@ -234,6 +253,7 @@ fn exp_m1<S: Simd>(s: S, x: S::F) -> S::F {
 }
 
 /// An activation with the numbers of xIELU: `[softplus(p), β + softplus(n), β, ε]`.
+#[derive(Clone, Copy)]
 struct Activate(Activation, [f32; 4]);
 
 impl Activate {
@@ -265,6 +285,10 @@ impl Function for Activate {
                 let positive = s.max(s.splat(0.0), gate);
                 s.mul(s.mul(positive, positive), up)
             }
+            Activation::Sigmoid => {
+                let e = s.exp(s.sub(s.splat(0.0), gate));
+                s.div(up, s.add(s.splat(1.0), e))
+            }
             Activation::Xielu => {
                 let [positive, negative, beta, epsilon] = self.1;
                 let square = s.mul(s.splat(positive), s.mul(gate, gate));
@@ -281,16 +305,51 @@ pub(super) fn gated_activation(step: &GatedActivation, loaded: &mut Loaded, team
         let (gate_up, columns) = (loaded.rows(step.gate_up, inputs), loaded.columns(step.out));
         let ones = if step.up == Up::One { vec![1.0; columns] } else { Vec::new() };
         let numbers = step.numbers.map(|numbers| loaded.vector(numbers));
+        let (width, Gates { first, shared_by }) = (loaded.columns(step.gate_up), step.gates);
+        let f = Activate::new(step.activation, numbers);
         each_row(team, out, columns, |row, out| {
-            let (gate, up) = match step.up {
-                Up::SecondHalf => gate_up[2 * row * columns..][..2 * columns].split_at(columns),
-                Up::One => (&gate_up[row * columns..][..columns], &ones[..]),
+            let gates = &gate_up[row * width + first as usize..][..columns / shared_by as usize];
+            let up = match step.up {
+                Up::SecondHalf => &gate_up[row * width + columns..][..columns],
+                Up::One => &ones[..],
                 Up::Of(buffer, first) => {
-                    let up = &loaded.rows(buffer, inputs)[row * loaded.columns(buffer) + first as usize..];
-                    (&gate_up[row * columns..][..columns], &up[..columns])
+                    &loaded.rows(buffer, inputs)[row * loaded.columns(buffer) + first as usize..][..columns]
                 }
             };
-            map(loaded.level, gate, up, out, storage, Activate::new(step.activation, numbers));
+            if shared_by == 1 {
+                return map(loaded.level, gates, up, out, storage, f);
+            }
+            let shared: Vec<f32> =
+                gates.iter().flat_map(|gate| std::iter::repeat_n(*gate, shared_by as usize)).collect();
+            map(loaded.level, &shared, up, out, storage, f);
+        });
+    });
+}
+
+/// old · a · scale
+struct Rescale(f32);
+
+impl Function for Rescale {
+    #[inline(always)]
+    fn call<S: Simd>(&self, s: S, a: S::F, _: S::F, old: S::F) -> S::F {
+        s.mul(s.mul(old, s.splat(self.0)), a)
+    }
+}
+
+pub(super) fn gated_norm(step: &GatedNorm, loaded: &mut Loaded, team: &mut Team, inputs: &BatchInputs) {
+    loaded.write(step.out, inputs, |loaded, out, storage| {
+        let (x, weight, level) = (loaded.rows(step.x, inputs), loaded.vector(step.weight), loaded.level);
+        let (mixed, width) = (loaded.rows(step.mixed, inputs), loaded.columns(step.mixed));
+        let (group, columns) = (step.group as usize, loaded.columns(step.x));
+        each_row(team, out, group, |index, out| {
+            let (row, first) = (index * group / columns, index * group % columns);
+            let x = &x[index * group..][..group];
+            let gates = &mixed[row * width + step.gates as usize + first..][..group];
+            map(level, gates, x, out, Storage::F32, Activate::new(Activation::Silu, None));
+            // A gate after the norm is a factor all the same.
+            let scale = inverse_rms(level, if step.gate_first { out } else { x }, step.epsilon);
+            let weight = &weight[first % weight.len()..][..group];
+            map(level, weight, weight, out, storage, Rescale(scale));
         });
     });
 }

@@ -1,11 +1,11 @@
 //! Gated activation, reference. Twin of `shaders/gated_activation.wgsl`.
 //!
 //! out[r][c] = act(gate[r][c]) · up[r][c]. An input row has all gates first, then all ups; or up is 1, or in columns of
-//! another buffer.
+//! another buffer. Gates may follow other columns of the row, and be shared by consecutive columns.
 
 use super::loaded::LoadedPlan;
 use crate::plan::inputs::BatchInputs;
-use crate::plan::{Activation, GatedActivation, Storage, Up};
+use crate::plan::{Activation, GatedActivation, Gates, Storage, Up};
 
 /// One output element, computed in f64.
 fn gated(activation: Activation, numbers: &[f32], gate: f64, up: f64) -> f64 {
@@ -21,6 +21,7 @@ fn gated(activation: Activation, numbers: &[f32], gate: f64, up: f64) -> f64 {
             gate / (1.0 + (-alpha * gate).exp()) * (up + 1.0)
         }
         Activation::Relu2 => gate.max(0.0).powi(2) * up,
+        Activation::Sigmoid => up / (1.0 + (-gate).exp()),
         Activation::Xielu => {
             let number = |index: usize| f64::from(numbers[index]);
             let softplus = |x: f64| x.max(0.0) + (-x.abs()).exp().ln_1p();
@@ -40,17 +41,19 @@ pub(super) fn run(step: &GatedActivation, loaded: &mut LoadedPlan, inputs: &Batc
     loaded.write(step.out, inputs, |loaded, out, storage| {
         let (gate_up, columns) = (loaded.rows(step.gate_up, inputs), loaded.columns(step.out));
         let numbers = step.numbers.map(|numbers| loaded.weight(numbers).vector()).unwrap_or_default();
-        let ones = vec![1.0; columns];
-        for (row, out) in out.chunks_exact_mut(columns).enumerate() {
-            let (gates, ups) = match step.up {
-                Up::SecondHalf => gate_up[2 * row * columns..][..2 * columns].split_at(columns),
-                Up::One => (&gate_up[row * columns..][..columns], &ones[..]),
+        let (ones, width) = (vec![1.0; columns], loaded.columns(step.gate_up));
+        let Gates { first, shared_by } = step.gates;
+        for ((row, gate_up), out) in gate_up.chunks_exact(width).enumerate().zip(out.chunks_exact_mut(columns)) {
+            let ups = match step.up {
+                Up::SecondHalf => &gate_up[columns..],
+                Up::One => &ones,
                 Up::Of(buffer, first) => {
-                    let ups = &loaded.rows(buffer, inputs)[row * loaded.columns(buffer) + first as usize..];
-                    (&gate_up[row * columns..][..columns], &ups[..columns])
+                    &loaded.rows(buffer, inputs)[row * loaded.columns(buffer) + first as usize..][..columns]
                 }
             };
-            gated_activation(gates, ups, (step.activation, &numbers), out, storage);
+            let gate = |column: usize| gate_up[first as usize + column / shared_by as usize];
+            let gates: Vec<f32> = (0..columns).map(gate).collect();
+            gated_activation(&gates, ups, (step.activation, &numbers), out, storage);
         }
     });
 }
@@ -84,6 +87,7 @@ mod tests {
         // torch.nn.functional: silu(1) = 0.7310586, gelu(1, approximate="tanh") = 0.8411920
         assert_eq!(run(Activation::Silu, 1.0, 2.0), 2.0 * 0.731_058_6);
         assert!((run(Activation::GeluTanh, 1.0, 3.0) - 3.0 * 0.841_192).abs() < 1e-6);
+        assert_eq!(run(Activation::Sigmoid, 1.0, 2.0), 2.0 * 0.731_058_6);
         assert_eq!(run(Activation::Silu, 0.0, 5.0), 0.0);
         assert_eq!(run(Activation::Silu, -1e4, 5.0), 0.0, "large gates neither overflow nor give NaN");
         assert_eq!(run(Activation::GeluTanh, 1e4, 1.0), 1e4);

@@ -10,6 +10,7 @@ mod copy_blocks;
 mod dot;
 mod embed;
 mod gated_activation;
+mod gated_norm;
 mod gather_rows;
 pub(crate) mod int8;
 mod loaded;
@@ -23,6 +24,7 @@ mod route_experts;
 pub mod sample;
 mod scale_logits;
 mod short_convolution;
+mod state_scan;
 
 use super::host::{overwrite_feed, overwrite_rows, overwrite_states};
 use super::{Allocation, Backend, BackendError, BlockRef, Capacity, Caps, DeviceKind, Inspect, KvHalf, MACHINE_MEMORY};
@@ -197,6 +199,8 @@ fn run(loaded: &mut LoadedPlan, inputs: &BatchInputs) -> Results {
             Step::RopeStoreKv(step) => rope_store_kv::run(step, loaded, inputs),
             Step::AttendPaged(step) => attend_paged::run(step, loaded, inputs),
             Step::ShortConvolution(step) => short_convolution::run(step, loaded, inputs),
+            Step::StateScan(step) => state_scan::run(step, loaded, inputs),
+            Step::GatedNorm(step) => gated_norm::run(step, loaded, inputs),
             Step::GatedActivation(step) => gated_activation::run(step, loaded, inputs),
             Step::RouteExperts(step) => route_experts::run(step, loaded, inputs),
             Step::MatMulExperts(step) => matmul_experts::run(step, loaded, inputs),

@@ -33,10 +33,10 @@ pub(super) fn run(step: &RopeStoreKv, loaded: &mut LoadedPlan, inputs: &BatchInp
     let transform = Transform { q_norm, k_norm, rotation: step.rope.map(rotation), options: step.options };
     if step.options.q_only {
         return loaded.write(step.q, inputs, |loaded, q, storage| {
-            let rows = loaded.rows(step.qkv, inputs).chunks_exact(heads.query * heads.dim);
-            let rows = rows.zip(q.chunks_exact_mut(heads.query * heads.dim));
+            let (rows, columns) = (loaded.rows(step.qkv, inputs), heads.query * heads.dim);
+            let rows = rows.chunks_exact(loaded.columns(step.qkv)).zip(q.chunks_exact_mut(columns));
             for ((qkv, q), position) in rows.zip(&inputs.positions) {
-                transform.query(qkv, *position, heads.dim, q, storage);
+                transform.query(&qkv[..columns], *position, heads.dim, q, storage);
             }
         });
     }
@@ -45,8 +45,10 @@ pub(super) fn run(step: &RopeStoreKv, loaded: &mut LoadedPlan, inputs: &BatchInp
             let slots = &inputs.groups[group as usize].slot_mapping;
             let block_size = loaded.capacity.block_size as usize;
             let mut target = Target { keys, values, block_size, slots };
-            let qkv = loaded.rows(step.qkv, inputs);
-            rope_store_kv(qkv, &inputs.positions, heads, &transform, &mut target, (q, storage));
+            let columns = (heads.query + 2 * heads.kv) * heads.dim;
+            let rows = loaded.rows(step.qkv, inputs).chunks_exact(loaded.columns(step.qkv));
+            let qkv: Vec<f32> = rows.flat_map(|row| &row[..columns]).copied().collect();
+            rope_store_kv(&qkv, &inputs.positions, heads, &transform, &mut target, (q, storage));
         });
     });
 }

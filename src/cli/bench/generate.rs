@@ -229,7 +229,7 @@ fn weight_bytes(subject: &Subject<'_>) -> Result<f64> {
 }
 
 fn kv_bytes_per_token(subject: &Subject<'_>, format: KvFormat) -> f64 {
-    let stored = subject.spec.layers.iter().filter(|layer| layer.kind == LayerKind::Attention);
+    let stored = subject.spec.layers.iter().filter(|layer| layer.kind.attends());
     let stored = stored.filter(|layer| layer.kv_from.is_none());
     let rows: u64 = stored.map(|layer| format.row_bytes(layer.head_dim) * u64::from(layer.kv_heads)).sum();
     2.0 * rows as f64
@@ -242,12 +242,22 @@ fn layer_elements(subject: &Subject<'_>) -> f64 {
     let of_layer = |layer: &LayerSpec| {
         let kv = if layer.kv_from.is_some() { 0 } else { 2 * layer.kv_columns() };
         let gates = if spec.mlp.gated { 2 } else { 1 };
+        let attention = 2 * spec.query_columns(layer) + spec.gate_columns(layer) + kv;
+        let state = spec.state.map_or(0, |state| state.mixed() + state.values());
         let mixed = match layer.kind {
-            LayerKind::Attention => 2 * spec.query_columns(layer) + kv,
+            LayerKind::Attention => attention,
             // The gated input of a convolution, and its output.
             LayerKind::Convolution => 4 * spec.hidden,
+            LayerKind::State => state,
+            LayerKind::AttentionAndState => attention + state,
+            LayerKind::FeedForward => 0,
         };
-        u64::from(mixed) + (gates + 1) * u64::from(layer.mlp)
+        let experts = spec.experts.filter(|_| layer.experts);
+        let chosen = experts.map_or(0, |experts| {
+            let shared = experts.shared.map_or(0, |shared| u64::from(shared.mlp));
+            u64::from(experts.per_token) * u64::from(experts.mlp) + shared
+        });
+        u64::from(mixed) + (gates + 1) * (u64::from(layer.mlp) + chosen)
     };
     u64::from(spec.hidden) as f64 * spec.layers.iter().map(of_layer).sum::<u64>() as f64
 }

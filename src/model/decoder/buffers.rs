@@ -1,6 +1,6 @@
 //! The row buffers of a decoder's plan.
 
-use super::super::spec::{LayerKind, ModelSpec};
+use super::super::spec::ModelSpec;
 use crate::plan::{BufferId, Plan, Rows, Storage};
 use std::collections::BTreeMap;
 
@@ -14,6 +14,8 @@ pub(super) struct Buffers {
     pub(super) attended: BTreeMap<u32, BufferId>,
     /// Gates and values of short convolutions, and their results.
     pub(super) convolution: Option<[BufferId; 2]>,
+    /// Buffers of layers with a recurrent state.
+    pub(super) state: Option<StateBuffers>,
     /// Buffers of layers with one MLP, by its size.
     pub(super) dense: BTreeMap<u32, MlpBuffers>,
     /// Buffers of layers with experts.
@@ -28,6 +30,15 @@ pub(super) struct Buffers {
     pub(super) sampled: BufferId,
     pub(super) sampled_normed: BufferId,
     pub(super) logits: BufferId,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct StateBuffers {
+    /// Channels, z and gates.
+    pub(super) mixed: BufferId,
+    pub(super) convolved: BufferId,
+    pub(super) scanned: BufferId,
+    pub(super) gated: BufferId,
 }
 
 #[derive(Clone, Copy)]
@@ -90,10 +101,9 @@ const MLP: [[&str; 2]; 2] = [["gate_up", "activated"], ["gate_up_2", "activated_
 impl Buffers {
     pub(super) fn new(plan: &mut Plan, spec: &ModelSpec, activations: Storage) -> Self {
         let tokens = |plan: &mut Plan, name, columns, storage| plan.buffer(name, Rows::Tokens, columns, storage);
-        let attending = || spec.layers.iter().filter(|layer| layer.kind == LayerKind::Attention);
+        let attending = || spec.layers.iter().filter(|layer| layer.kind.attends());
         let query = || attending().map(|layer| spec.query_columns(layer));
-        let qkv = attending()
-            .map(|layer| spec.query_columns(layer) + if layer.kv_from.is_some() { 0 } else { 2 * layer.kv_columns() });
+        let qkv = attending().map(|layer| spec.qkv_columns(layer));
         let x = tokens(plan, "x", spec.hidden, Storage::F32);
         let normed = tokens(plan, "normed", spec.hidden, activations);
         let qkv = by_columns(plan, &QKV, qkv, activations);
@@ -111,6 +121,7 @@ impl Buffers {
         let dense =
             dense.map(|(names, mlp)| (mlp, MlpBuffers::new(plan, names, Rows::Tokens, gates(mlp), activations)));
         let dense = dense.collect();
+        let after = spec.layers.iter().any(|layer| layer.norms.after());
         let beside = spec.experts.is_some_and(|experts| experts.beside);
         Self {
             x,
@@ -119,9 +130,10 @@ impl Buffers {
             q,
             attended,
             convolution,
+            state: StateBuffers::new(plan, spec, activations),
             dense,
             experts: ExpertBuffers::new(plan, spec, activations),
-            branch: spec.norm.place.after().then(|| tokens(plan, "branch", spec.hidden, activations)),
+            branch: after.then(|| tokens(plan, "branch", spec.hidden, activations)),
             combined: beside.then(|| tokens(plan, "combined", spec.hidden, activations)),
             layer_embedding: LayerEmbeddingBuffers::new(plan, spec, activations),
             sampled: plan.buffer("sampled", Rows::Samples, spec.hidden, Storage::F32),
@@ -131,13 +143,26 @@ impl Buffers {
     }
 }
 
+impl StateBuffers {
+    fn new(plan: &mut Plan, spec: &ModelSpec, activations: Storage) -> Option<Self> {
+        let state = spec.state?;
+        let mut tokens = |name, columns| plan.buffer(name, Rows::Tokens, columns, activations);
+        Some(Self {
+            mixed: tokens("state_mixed", state.mixed()),
+            convolved: tokens("state_convolved", state.channels()),
+            scanned: tokens("state_scanned", state.values()),
+            gated: tokens("state_gated", state.values()),
+        })
+    }
+}
+
 impl ExpertBuffers {
     fn new(plan: &mut Plan, spec: &ModelSpec, activations: Storage) -> Option<Self> {
         let experts = spec.experts?;
         let rows = Rows::Routes(experts.per_token);
         let router = plan.buffer("router", Rows::Tokens, experts.count, Storage::F32);
         let routes = plan.buffer("routes", rows, 2, Storage::F32);
-        let gates = |mlp| [2 * mlp, mlp];
+        let gates = |mlp| [if spec.mlp.gated { 2 * mlp } else { mlp }, mlp];
         let mlp = MlpBuffers::new(plan, ["expert_gate_up", "expert_activated"], rows, gates(experts.mlp), activations);
         let shared = experts.shared.map(|shared| {
             let names = ["shared_gate_up", "shared_activated"];

@@ -4,20 +4,20 @@ use super::Recorder;
 use super::buffers::{Buffers, ExpertBuffers, MlpBuffers};
 use crate::model::spec::{ExpertsSpec, LayerSpec, NormPlace};
 use crate::plan::{
-    Activation, BufferId, Embed, ExpertGroups, GatedActivation, MatMul, MatMulExperts, RmsNorm, RouteExperts, Routing,
-    Step, Up,
+    Activation, BufferId, Embed, ExpertGroups, GatedActivation, Gates, MatMul, MatMulExperts, RmsNorm, RouteExperts,
+    Routing, Step, Up,
 };
 
 impl Recorder<'_> {
     /// Records MLP or experts, or both: `x += f(x)`, with the model's norms.
     pub(super) fn feed_forward(&mut self, steps: &mut Vec<Step>, buffers: &Buffers, index: usize, layer: &LayerSpec) {
         let is_last = buffers.layer_embedding.is_none();
-        let x = match self.spec.norm.place {
+        let x = match layer.norms {
             NormPlace::BeforeBoth => buffers.normed,
             _ => self.enter(steps, buffers, index, "mlp_norm"),
         };
         let experts = buffers.experts.filter(|_| layer.experts);
-        let Some(branch) = buffers.branch else {
+        let Some(branch) = buffers.branch.filter(|_| layer.norms.after()) else {
             return match experts {
                 Some(experts) => self.experts(steps, experts, index, [x, x], (true, buffers.x)),
                 None => self.mlp(steps, buffers.dense[&layer.mlp], index, x, (true, buffers.x)),
@@ -74,7 +74,8 @@ impl Recorder<'_> {
         let numbers = (mlp.activation == Activation::Xielu).then(|| self.layer_weight(index, "xielu"));
         steps.push(Step::GatedActivation(GatedActivation {
             gate_up,
-            up: if mlp.gated { Up::SecondHalf } else { Up::One },
+            gates: Gates::default(),
+            up: self.up(),
             activation: mlp.activation,
             numbers,
             out: activated,
@@ -169,9 +170,14 @@ impl Recorder<'_> {
         steps.push(Step::MatMulExperts(MatMulExperts { x: activated, routes, weight, bias, accumulate: true, out }));
     }
 
+    fn up(&self) -> Up {
+        if self.spec.mlp.gated { Up::SecondHalf } else { Up::One }
+    }
+
     fn gate(&self, gate_up: BufferId, out: BufferId) -> Step {
         let activation = self.spec.mlp.activation;
-        Step::GatedActivation(GatedActivation { gate_up, up: Up::SecondHalf, activation, numbers: None, out })
+        let (up, gates) = (self.up(), Gates::default());
+        Step::GatedActivation(GatedActivation { gate_up, gates, up, activation, numbers: None, out })
     }
 
     /// Records the embeddings that layers have of their own, P elements each:
@@ -197,6 +203,7 @@ impl Recorder<'_> {
         steps.push(Step::MatMul(MatMul { x: buffers.x, weight, bias: None, accumulate: false, out: own.gate }));
         steps.push(Step::GatedActivation(GatedActivation {
             gate_up: own.gate,
+            gates: Gates::default(),
             up: Up::Of(own.all, columns * u32::try_from(index).expect("a model has few layers")),
             activation: self.spec.mlp.activation,
             numbers: None,

@@ -1,5 +1,7 @@
 //! Translates a file's metadata to a `config.json`.
 
+mod states;
+
 use super::families::{Family, Windows};
 use super::metadata::Metadata;
 use super::reader;
@@ -26,7 +28,7 @@ pub(super) fn config_json(
     let layers = blocks.saturating_sub(predicting);
     let has = |name: &str| tensors.contains_key(name);
     // Token ids are bounded by the length of the embedding table, not by the metadata.
-    let table = tensors.get("model.embed_tokens.weight").map(|info| info.shape[0]);
+    let table = tensors.get(&family.tensor_name("token_embd.weight")).map(|info| info.shape[0]);
     let vocab = metadata.required("tensor \"token_embd.weight\"", table)?;
     if let Some(value_length) = family.integer(metadata, "attention.value_length")?.filter(|dim| *dim != head_dim) {
         let message = format!("is {value_length}, but keys have {head_dim}, which is not supported");
@@ -50,12 +52,15 @@ pub(super) fn config_json(
         "rms_norm_eps": epsilon,
         "layer_norm_eps": epsilon,
         "norm_epsilon": epsilon,
+        "norm_eps": epsilon,
+        "layer_norm_epsilon": epsilon,
         "rope_theta": metadata.number(&family.key("rope.freq_base"))?,
         "partial_rotary_factor": f64::from(rotary) / f64::from(head_dim),
         "query_pre_attn_scalar": if is_wide { f64::from(hidden) / f64::from(heads) } else { head_dim.into() },
         "attention_multiplier": 1.0 / f64::from(head_dim).sqrt(),
         "norm_topk_prob": normalizes,
         "first_k_dense_replace": dense,
+        "num_dense_layers": dense,
         "eos_token_id": super::vocabulary::end_tokens(metadata, vocab)?,
     });
     for (field, present) in options(&has) {
@@ -74,6 +79,9 @@ pub(super) fn config_json(
         config["rope_scaling"] = Value::Object(scaling);
     }
     layers_differ(metadata, family, &mut config, &has)?;
+    if family.keeps_states() {
+        states::fields(metadata, family, &mut config, tensors)?;
+    }
     Ok(config)
 }
 
@@ -87,6 +95,15 @@ fn layers_differ(
     windows(metadata, family, config)?;
     if family.sizes_by_layer {
         sizes_by_layer(metadata, family, config, has)?;
+    } else if family.kinds.is_some() {
+        // Layers without attention, or without an MLP, have zeros.
+        let layers = family.required(metadata, "block_count")? as usize;
+        for (key, field) in
+            [("feed_forward_length", "intermediate_size"), ("attention.head_count_kv", "num_key_value_heads")]
+        {
+            let sizes = metadata.integers_by_layer(&family.key(key), layers)?.unwrap_or_default();
+            config[field] = sizes.into_iter().max().filter(|size| *size > 0).into();
+        }
     } else {
         let heads = family.required(metadata, "attention.head_count")?;
         config["intermediate_size"] = family.integer(metadata, "feed_forward_length")?.into();
@@ -95,10 +112,9 @@ fn layers_differ(
     if let Some(rotated) = metadata.booleans(&family.key("attention.rope_pattern"))? {
         config["no_rope_layers"] = rotated.into_iter().map(u32::from).collect();
     }
-    // Granite 4 has no rotation without this flag; in files of others it means nothing.
-    if metadata.boolean(&family.key("rope.scaling.finetuned"))? == Some(false) {
-        config["position_embedding_type"] = "nope".into();
-    }
+    // Granite 4 has no rotation if this flag is false; in files of others it means nothing.
+    let rotates = metadata.boolean(&family.key("rope.scaling.finetuned"))?.unwrap_or(true);
+    config["position_embedding_type"] = if rotates { "rope" } else { "nope" }.into();
     Ok(())
 }
 

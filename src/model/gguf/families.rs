@@ -1,7 +1,10 @@
 //! The supported architectures, one row of data each: names and options of their files.
 
+mod state;
+
 use super::metadata::Metadata;
 use crate::model::{LoadError, config};
+use state::{FALCON_H1, GRANITE_HYBRID, LFM2, LFM2_MOE, NEMOTRON_H, NEMOTRON_H_MOE, QWEN3_NEXT, QWEN35, QWEN35_MOE};
 
 /// How one architecture's GGUF files differ from the checkpoints they were converted from.
 #[derive(Debug)]
@@ -15,6 +18,10 @@ pub(super) struct Family {
     /// Tensor names within a layer whose meaning differs from [`LAYER_NAMES`]. A name with its suffix stands for a
     /// whole name.
     pub(super) layer_names: &'static [(&'static str, &'static str)],
+    /// What names of layers begin with in a checkpoint.
+    pub(super) layers: &'static str,
+    /// Tensor names outside layers that differ from [`WHOLE_NAMES`].
+    pub(super) whole_names: &'static [(&'static str, &'static str)],
     /// Metadata keys of numbers (after the architecture's prefix) and their fields in `config.json`; zero counts as
     /// absent.
     pub(super) numbers: &'static [(&'static str, &'static str)],
@@ -23,6 +30,11 @@ pub(super) struct Family {
     pub(super) windows: Windows,
     /// Heads and MLPs differ by layer, as in Gemma 4.
     pub(super) sizes_by_layer: bool,
+    /// The field of `config.json` that says what each layer is, which the tensors of a file say; `None`: all have
+    /// attention.
+    pub(super) kinds: Option<&'static str>,
+    /// A value head of a state has the key head whose number is the remainder, instead of the quotient.
+    pub(super) tiled_heads: bool,
     /// Models with this many layers divide q · k by √(hidden / heads) instead of √head_dim; no metadata key says so.
     pub(super) wide_layers: Option<u32>,
     /// The YaRN ramp may end at a fractional pair index; no metadata key says so.
@@ -45,11 +57,15 @@ const LLAMA: Family = Family {
     architecture: "LlamaForCausalLM",
     interleaved: true,
     layer_names: &[],
+    layers: "model.layers",
+    whole_names: &[],
     numbers: &[],
     normalizes: true,
     // Mistral's files have the architecture llama, and most do not set the window.
     windows: Windows::Architecture("MistralForCausalLM"),
     sizes_by_layer: false,
+    kinds: None,
+    tiled_heads: false,
     wide_layers: None,
     fractional_ramp: false,
 };
@@ -286,7 +302,7 @@ const STARCODER2: Family = Family {
 };
 
 /// To add an architecture, add a row here.
-const FAMILIES: [&Family; 26] = [
+const FAMILIES: [&Family; 35] = [
     &LLAMA,
     &QWEN2,
     &QWEN2_MOE,
@@ -313,6 +329,15 @@ const FAMILIES: [&Family; 26] = [
     &ARCEE,
     &APERTUS,
     &STARCODER2,
+    &LFM2,
+    &LFM2_MOE,
+    &QWEN35,
+    &QWEN35_MOE,
+    &QWEN3_NEXT,
+    &GRANITE_HYBRID,
+    &NEMOTRON_H,
+    &NEMOTRON_H_MOE,
+    &FALCON_H1,
 ];
 
 /// Names of tensors outside layers, in GGUF and in a checkpoint, without `.weight` and `.bias`.
@@ -348,10 +373,9 @@ const LAYER_NAMES: [(&str, &str); 18] = [
 ];
 
 /// Keys (after the architecture's prefix) that only models with certain layers have, and what these layers compute.
-const UNSUPPORTED: [(&str, &str); 3] = [
+const UNSUPPORTED: [(&str, &str); 2] = [
     ("attention.kv_lora_rank", "latent attention (MLA)"),
-    ("ssm.state_size", "layers with a recurrent state"),
-    ("shortconv.l_cache", "short convolutions"),
+    ("ssm.state_size", "layers with a recurrent state of another form"),
 ];
 
 /// The row for a file's architecture.
@@ -371,24 +395,43 @@ pub(super) fn family(metadata: &Metadata) -> Result<&'static Family, LoadError> 
 }
 
 impl Family {
+    /// Whether layers may keep a state.
+    pub(super) fn keeps_states(&self) -> bool {
+        self.kinds.is_some() || self.name == FALCON_H1.name
+    }
+
+    /// The checkpoint's shape of a tensor, by its name there; the file may have other dimensions of the same elements.
+    pub(super) fn tensor_shape(&self, name: &str, stored: &[u64]) -> Vec<u64> {
+        let ends = |names: &[&str]| names.iter().any(|end| name.ends_with(end));
+        match stored {
+            // A matrix of one row may be stored as a vector.
+            [columns] if ends(&[".shared_expert_gate.weight"]) => vec![1, *columns],
+            [channels, taps] if ends(&[".conv1d.weight", ".conv.conv.weight"]) => vec![*channels, 1, *taps],
+            [rows, columns] if ends(&[".A_log", ".D", ".mamba.norm.weight", ".mixer.norm.weight"]) => {
+                vec![rows * columns]
+            }
+            _ => stored.to_vec(),
+        }
+    }
+
     /// The checkpoint's name of a tensor; with `{e}`, of the tensors it is split into. Unknown names are kept.
     pub(super) fn tensor_name(&self, own: &str) -> String {
         let find = |names: &[(&str, &'static str)], stem: &str| {
             names.iter().find(|(name, _)| *name == stem).map(|(_, theirs)| *theirs)
         };
         let Some((stem, suffix)) = own.rsplit_once('.') else { return own.into() };
-        if let Some(theirs) = find(&WHOLE_NAMES, stem) {
+        if let Some(theirs) = find(self.whole_names, stem).or_else(|| find(&WHOLE_NAMES, stem)) {
             return format!("{theirs}.{suffix}");
         }
         let Some((layer, name)) = own.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) else {
             return own.into();
         };
         if let Some(theirs) = find(self.layer_names, name) {
-            return format!("model.layers.{layer}.{theirs}");
+            return format!("{}.{layer}.{theirs}", self.layers);
         }
         let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem);
         match find(self.layer_names, stem).or_else(|| find(&LAYER_NAMES, stem)) {
-            Some(theirs) => format!("model.layers.{layer}.{theirs}.{suffix}"),
+            Some(theirs) => format!("{}.{layer}.{theirs}.{suffix}", self.layers),
             None => own.into(),
         }
     }

@@ -93,16 +93,16 @@ impl Metadata {
     /// A number for each layer: one for all, or a list with one entry per layer.
     pub(super) fn integers_by_layer(&self, key: &str, layers: usize) -> Result<Option<Vec<u32>>, LoadError> {
         let Some(Value::List(list)) = self.get(key) else {
-            return Ok(self.integer(key, 1..=1 << 24)?.map(|number| vec![number; layers]));
+            return Ok(self.integer(key, 0..=1 << 24)?.map(|number| vec![number; layers]));
         };
         let numbers = self.integers(key, list)?;
         if numbers.len() != layers {
             return Err(self.invalid(key, format!("has {} entries, not block_count = {layers}", numbers.len())));
         }
-        let number = |number: &i128| u32::try_from(*number).ok().filter(|number| (1..=1 << 24).contains(number));
+        let number = |number: &i128| u32::try_from(*number).ok().filter(|number| (0..=1 << 24).contains(number));
         match numbers.iter().map(number).collect() {
             Some(numbers) => Ok(Some(numbers)),
-            None => Err(self.invalid(key, "has a number outside of 1..=2^24")),
+            None => Err(self.invalid(key, "has a number outside of 0..=2^24")),
         }
     }
 

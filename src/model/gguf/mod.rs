@@ -43,8 +43,16 @@ pub struct Gguf {
     /// The metadata, translated to the `config.json` of a checkpoint.
     config_json: Vec<u8>,
     tensors: GgufTensors,
+    stored: Stored,
+}
+
+/// What a file has otherwise than a checkpoint, and its config cannot say.
+#[derive(Debug)]
+pub(super) struct Stored {
     /// Divisors of the rotary frequencies, if the file has any.
-    rope_divisors: Vec<f32>,
+    pub(super) rope_divisors: Vec<f32>,
+    /// Whether a value head of a state has the key head whose number is the remainder, instead of the quotient.
+    pub(super) tiled_heads: bool,
 }
 
 /// Tokenizer and chat template of a GGUF file. They are translated when they are
@@ -170,7 +178,8 @@ impl Gguf {
         let factors = [short, tensors.vector("rope_factors_long.weight").await?];
         let config_json = config::config_json(first, family, &tensors.infos, &factors)?.to_string().into_bytes();
         let first = parts.into_iter().next().expect("there is a first file");
-        Ok(Self { texts: Texts(Arc::new(first)), config_json, tensors, rope_divisors })
+        let stored = Stored { rope_divisors, tiled_heads: family.tiled_heads };
+        Ok(Self { texts: Texts(Arc::new(first)), config_json, tensors, stored })
     }
 
     /// Tokenizer and chat template.
@@ -178,9 +187,9 @@ impl Gguf {
         self.texts.clone()
     }
 
-    /// The config, the tensors, and the divisors of the rotary frequencies.
-    pub(super) fn into_parts(self) -> (Vec<u8>, Box<dyn TensorSource>, Vec<f32>) {
-        (self.config_json, Box::new(self.tensors), self.rope_divisors)
+    /// The config, the tensors, and what is stored otherwise.
+    pub(super) fn into_parts(self) -> (Vec<u8>, Box<dyn TensorSource>, Stored) {
+        (self.config_json, Box::new(self.tensors), self.stored)
     }
 }
 
@@ -213,16 +222,13 @@ impl GgufTensors {
             // The elements of a bias are permuted as the rows of its matrix: each counts as a row.
             let is_bias = interleaved_head.is_some() && entry.shape.len() == 1;
             let columns = if is_bias { 1 } else { entry.shape[entry.shape.len() - 1] as usize };
-            // A matrix of one row may be stored as a vector.
-            let is_row = name.ends_with(".shared_expert_gate.weight") && entry.shape.len() == 1;
             if is_bias && entry.blocks.format().is_quantised() {
                 return Err(fault(format!("is a vector of type {}", entry.blocks)));
             }
             // A tensor of all experts is listed as one tensor per expert.
             let (copies, shape) = match entry.shape.split_first() {
                 Some((copies, shape)) if name.contains("{e}") && !shape.is_empty() => (*copies, shape.to_vec()),
-                _ if is_row => (1, vec![1, entry.shape[0]]),
-                _ => (1, entry.shape.clone()),
+                _ => (1, family.tensor_shape(&name, &entry.shape)),
             };
             if self.infos.len() as u64 + copies > TENSORS_MAX {
                 return Err(fault(format!("exceeds the limit of {TENSORS_MAX} tensors, counting experts")));

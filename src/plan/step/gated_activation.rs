@@ -1,10 +1,11 @@
-//! `GatedActivation`: the activation between the products of an MLP, most often gated.
+//! `GatedActivation`: the activation between the products of an MLP, most often gated; and gates of other branches.
 
 use super::super::error::PlanErrorKind;
-use super::super::operands::{BufferId, Operands, WeightId};
+use super::super::operands::{BufferId, Operands, Rows, WeightId};
 use super::operation::{Access, Operation, optional};
+use super::rules::whole_runs;
 
-/// The activation of an MLP.
+/// The activation of an MLP or of a gate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Activation {
     /// `silu(gate) · up`.
@@ -20,6 +21,8 @@ pub enum Activation {
     },
     /// `relu(gate)² · up`.
     Relu2,
+    /// `σ(gate) · up`, for up in another buffer: the output gate of attention.
+    Sigmoid,
     /// `xielu(gate) · up` with [`GatedActivation::numbers`] `[p, n, β, ε]`: for g > 0 it is `softplus(p) · g² + β · g`,
     /// otherwise `(exp(min(g, ε)) − 1 − g) · (β + softplus(n)) + β · g`.
     Xielu,
@@ -36,11 +39,32 @@ pub enum Up {
     Of(BufferId, u32),
 }
 
+/// Where the gates are, if up is in another buffer: not the default only with [`Activation::Silu`] and
+/// [`Activation::Sigmoid`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gates {
+    /// The first gate's column in `gate_up`, a multiple of 8 unless gates are shared.
+    pub first: u32,
+    /// Number of consecutive columns of `out` that share a gate: 1, or with [`Activation::Sigmoid`] a multiple of 8,
+    /// the elements of a head.
+    pub shared_by: u32,
+}
+
+impl Default for Gates {
+    /// One gate per column, from the first column on.
+    fn default() -> Self {
+        Self { first: 0, shared_by: 1 }
+    }
+}
+
 /// `out = act(gate) · up`, row by row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GatedActivation {
-    /// `[rows × 2 · out.columns]`: gate, then up; or `[rows × out.columns]`, if up is elsewhere.
+    /// `[rows × 2 · out.columns]`: gate, then up; `[rows × out.columns]`, if there is no up; or rows that hold the
+    /// gates, if up is in another buffer.
     pub gate_up: BufferId,
+    /// Where the gates are; the default unless up is in another buffer.
+    pub gates: Gates,
     /// What the activated gate is multiplied with.
     pub up: Up,
     /// The activation function.
@@ -67,14 +91,10 @@ impl Operation for GatedActivation {
 
     fn check(&self, operands: &Operands<'_>) -> Result<(), PlanErrorKind> {
         let (rows, columns) = (operands.known_buffer(self.gate_up).rows, operands.known_buffer(self.out).columns);
-        operands.check_buffer(self.gate_up, rows, if self.up == Up::SecondHalf { 2 * columns } else { columns })?;
+        self.check_gates(operands, rows, columns)?;
         if let Up::Of(buffer, first) = self.up {
-            let whole = operands.known_buffer(buffer).columns;
-            operands.check_buffer(buffer, rows, whole)?;
-            if !first.is_multiple_of(8) || first.checked_add(columns).is_none_or(|end| end > whole) {
-                let (what, found) = ("columns of up".into(), format!("{columns} from {first} on, of {whole}"));
-                return Err(PlanErrorKind::Unsupported { what, found, expected: "whole runs of 8 within the row" });
-            }
+            operands.check_columns(buffer, rows, first, columns)?;
+            whole_runs("first column of up", first)?;
         }
         if self.numbers.is_some() != (self.activation == Activation::Xielu) {
             let (what, found) = ("numbers of an activation".into(), self.activation.to_string());
@@ -88,12 +108,42 @@ impl Operation for GatedActivation {
 
     fn line(&self, operands: &Operands<'_>) -> String {
         let (out, gate_up) = (operands.buffer_name(self.out), operands.buffer_name(self.gate_up));
+        let Gates { first, shared_by } = self.gates;
+        let from = if first == 0 { String::new() } else { format!(" from column {first}") };
+        let shared = if shared_by == 1 { String::new() } else { format!(", {shared_by} columns a gate") };
         let up = match self.up {
             Up::SecondHalf => String::new(),
             Up::One => ", no up".into(),
             Up::Of(buffer, first) => format!(", up {} from column {first}", operands.buffer_name(buffer)),
         };
         let numbers = optional(operands, "numbers", self.numbers);
-        format!("{out} = gated_activation({gate_up}{up}, {}{numbers})", self.activation)
+        format!("{out} = gated_activation({gate_up}{from}{shared}{up}, {}{numbers})", self.activation)
+    }
+}
+
+impl GatedActivation {
+    fn check_gates(&self, operands: &Operands<'_>, rows: Rows, columns: u32) -> Result<(), PlanErrorKind> {
+        let (Gates { first, shared_by }, is_sigmoid) = (self.gates, self.activation == Activation::Sigmoid);
+        if !matches!(self.up, Up::Of(..)) && (self.gates != Gates::default() || is_sigmoid) {
+            let (what, found) = ("gates".into(), format!("{} in a buffer of their own", self.activation));
+            return Err(PlanErrorKind::Unsupported { what, found, expected: "gates of what is in another buffer" });
+        }
+        if shared_by == 0 || !columns.is_multiple_of(shared_by) || shared_by > 1 && !is_sigmoid {
+            let (what, found) = ("gates".into(), format!("{} of {shared_by} columns each", self.activation));
+            return Err(PlanErrorKind::Unsupported { what, found, expected: "sigmoid, of a divisor of the columns" });
+        }
+        if self.gates != Gates::default() && !is_sigmoid && self.activation != Activation::Silu {
+            let (what, found) = ("gates among other columns".into(), self.activation.to_string());
+            return Err(PlanErrorKind::Unsupported { what, found, expected: "silu or sigmoid" });
+        }
+        if self.gates == Gates::default() {
+            return operands.check_buffer(self.gate_up, rows, columns * if self.up == Up::SecondHalf { 2 } else { 1 });
+        }
+        if shared_by == 1 {
+            whole_runs("first column of the gates", first)?;
+        } else {
+            whole_runs("columns that share a gate", shared_by)?;
+        }
+        operands.check_columns(self.gate_up, rows, first, columns / shared_by)
     }
 }

@@ -7,6 +7,7 @@ mod attend_paged;
 mod copy_blocks;
 mod embed;
 mod gated_activation;
+mod gated_norm;
 mod gather_rows;
 mod matmul;
 mod matmul_experts;
@@ -19,11 +20,13 @@ mod rules;
 mod sample;
 mod scale_logits;
 mod short_convolution;
+mod state_scan;
 
 pub use attend_paged::AttendPaged;
 pub use copy_blocks::CopyBlocks;
 pub use embed::Embed;
-pub use gated_activation::{Activation, GatedActivation, Up};
+pub use gated_activation::{Activation, GatedActivation, Gates, Up};
+pub use gated_norm::GatedNorm;
 pub use gather_rows::GatherRows;
 pub use matmul::MatMul;
 pub use matmul_experts::MatMulExperts;
@@ -32,10 +35,11 @@ pub use pool::Pool;
 pub use rms_norm::{NormOptions, RmsNorm};
 pub use rope_store_kv::{HeadNorm, QueryGrowth, Rope, RopeStoreKv, StoreOptions};
 pub use route_experts::{ExpertGroups, RouteExperts, Routing};
-pub use rules::{GROUP_SIZE_MAX, HEAD_DIM_MAX, ROUTES_MAX, TAPS_MAX};
+pub use rules::{GROUP_SIZE_MAX, HEAD_DIM_MAX, ROUTES_MAX, STATE_DIM_MAX, TAPS_MAX};
 pub use sample::Sample;
 pub use scale_logits::ScaleLogits;
-pub use short_convolution::ShortConvolution;
+pub use short_convolution::{ConvolutionForm, ShortConvolution};
+pub use state_scan::{ScanRule, StateScan};
 
 use super::error::PlanErrorKind;
 use super::operands::{BufferId, Operands, WeightId};
@@ -56,9 +60,13 @@ pub enum Step {
     RopeStoreKv(RopeStoreKv),
     /// Attention over the paged KV pool.
     AttendPaged(AttendPaged),
-    /// A gated convolution over the last tokens, which are its state.
+    /// A convolution over the last tokens, which are its state.
     ShortConvolution(ShortConvolution),
-    /// The activation of an MLP.
+    /// A linear recurrence: the gated delta rule, or Mamba-2.
+    StateScan(StateScan),
+    /// RMS norm with a gate.
+    GatedNorm(GatedNorm),
+    /// The activation of an MLP, or a gate.
     GatedActivation(GatedActivation),
     /// Chooses the experts of each token.
     RouteExperts(RouteExperts),
@@ -84,6 +92,8 @@ impl Step {
             Self::RopeStoreKv(step) => step,
             Self::AttendPaged(step) => step,
             Self::ShortConvolution(step) => step,
+            Self::StateScan(step) => step,
+            Self::GatedNorm(step) => step,
             Self::GatedActivation(step) => step,
             Self::RouteExperts(step) => step,
             Self::MatMulExperts(step) => step,

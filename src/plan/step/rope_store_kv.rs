@@ -3,6 +3,7 @@
 use super::super::error::PlanErrorKind;
 use super::super::operands::{BufferId, Operands, Rows, WeightId};
 use super::operation::{Access, Operation, norm_options, unless};
+use super::rules::whole_runs;
 
 /// The rotation that [`RopeStoreKv`] applies. The frequencies are a weight vector of `rotary_dim / 2` f32 values
 /// (radians per position, computed in f64), so every kind of RoPE scaling is data.
@@ -57,7 +58,8 @@ pub struct HeadNorm {
 /// pool by slot mapping and q to `q`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RopeStoreKv {
-    /// `[tokens × (query_heads + 2 · kv_heads) · head_dim]`, in that order.
+    /// `[tokens × (query_heads + 2 · kv_heads) · head_dim]`, in that order; more columns may follow, which other steps
+    /// read. A row is a multiple of 8 columns.
     pub qkv: BufferId,
     /// Index into [`Plan::kv_layers`](crate::plan::Plan::kv_layers).
     pub layer: u32,
@@ -96,7 +98,8 @@ impl Operation for RopeStoreKv {
     fn check(&self, operands: &Operands<'_>) -> Result<(), PlanErrorKind> {
         let kv = operands.check_heads(self.layer, self.query_heads)?;
         let stored = if self.options.q_only { 0 } else { 2 * kv.heads };
-        operands.check_buffer(self.qkv, Rows::Tokens, (self.query_heads + stored) * kv.head_dim)?;
+        operands.check_columns(self.qkv, Rows::Tokens, 0, (self.query_heads + stored) * kv.head_dim)?;
+        whole_runs("columns of q, k, v and others", operands.known_buffer(self.qkv).columns)?;
         for (norm, heads) in [(self.q_norm, self.query_heads), (self.k_norm, kv.heads)] {
             let Some(norm) = norm else { continue };
             if norm.whole_row && norm.after_rotation {

@@ -12,6 +12,8 @@ pub const GROUP_SIZE_MAX: u32 = 16;
 pub const ROUTES_MAX: u32 = 32;
 /// Maximum taps of a short convolution.
 pub const TAPS_MAX: u32 = 8;
+/// Maximum keys of a head of a recurrent state, and maximum values.
+pub const STATE_DIM_MAX: u32 = 256;
 
 /// Fails unless two sizes are equal.
 pub(super) fn same(what: impl FnOnce() -> String, found: u32, expected: u32) -> Result<(), PlanErrorKind> {
@@ -19,6 +21,15 @@ pub(super) fn same(what: impl FnOnce() -> String, found: u32, expected: u32) -> 
         return Ok(());
     }
     Err(PlanErrorKind::SizeMismatch { what: what(), found: u64::from(found), expected: u64::from(expected) })
+}
+
+/// Fails unless a column is the first of a run of 8, or a number of columns consists of such runs.
+pub(super) fn whole_runs(what: &str, columns: u32) -> Result<(), PlanErrorKind> {
+    if columns.is_multiple_of(8) {
+        return Ok(());
+    }
+    let (what, found) = (what.into(), columns.to_string());
+    Err(PlanErrorKind::Unsupported { what, found, expected: "a multiple of 8" })
 }
 
 /// Fails if there is a cap that is not positive.
@@ -51,6 +62,29 @@ impl<'a> Operands<'a> {
             return Err(PlanErrorKind::RowsMismatch { name, found, expected: rows });
         }
         same(|| format!("columns of {}", buffer.name), buffer.columns, columns)
+    }
+
+    /// Fails unless rows of the buffer have `columns` columns from column `first` on.
+    pub(super) fn check_columns(
+        &self,
+        id: BufferId,
+        rows: Rows,
+        first: u32,
+        columns: u32,
+    ) -> Result<(), PlanErrorKind> {
+        let BufferSpec { name, columns: whole, .. } = *self.known_buffer(id);
+        self.check_buffer(id, rows, whole)?;
+        if first.checked_add(columns).is_some_and(|end| end <= whole) {
+            return Ok(());
+        }
+        let (what, found) = (format!("columns of {name}"), format!("{columns} from {first} on, of {whole}"));
+        Err(PlanErrorKind::Unsupported { what, found, expected: "columns within the row" })
+    }
+
+    /// Fails unless the state layer, which is known to exist, has so many elements.
+    pub(super) fn check_state(&self, layer: u32, elements: u32) -> Result<(), PlanErrorKind> {
+        let found = self.state_layers[layer as usize].elements;
+        same(|| format!("elements of state layer {layer}"), found, elements)
     }
 
     /// Fails unless the elements of the buffer are f32.

@@ -1,21 +1,34 @@
-//! `ShortConvolution`: a gated convolution over the last few tokens of a sequence, which are its state.
+//! `ShortConvolution`: a convolution over the last few tokens of a sequence, which are its state.
 
 use super::super::error::PlanErrorKind;
 use super::super::operands::{BufferId, Operands, Rows, WeightId};
 use super::operation::{Access, Operation, optional};
-use super::rules::{TAPS_MAX, same};
+use super::rules::TAPS_MAX;
 
-/// For each column of row t with gates b and c and the value u: `out = c · (Σ_j weight[j] · s_{t − taps + 1 + j} +
-/// bias)` over the taps j, where `s = b · u`. The state of a sequence is s of its last `taps − 1` tokens, oldest first,
-/// `[taps − 1 × columns]`; the tokens before the first one have s = 0.
+/// What a convolution reads, and what becomes of its sums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConvolutionForm {
+    /// `x` is `[tokens × 3 · columns]`: all gates b, then all gates c, then all values u. The convolution is over
+    /// `s = b · u`, and `out = c · sum`.
+    Gated,
+    /// `x` is at least `columns` wide; the convolution is over its first `columns` columns s, and `out = silu(sum)`.
+    Silu,
+}
+
+/// For each column of row t: `sum = Σ_j weight[j] · s_{t − taps + 1 + j} + bias` over the taps j, where s and what
+/// becomes of the sum are those of the [`ConvolutionForm`]. The state of a sequence is s of its last `taps − 1` tokens,
+/// oldest first, `[taps − 1 × columns]`; the tokens before the first one have s = 0.
 ///
 /// Each [`StateRows`](crate::plan::inputs::StateRows) of the batch says where the state before the sequence's rows is
 /// read and where the state after them is stored. How a sequence is cut into batches changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ShortConvolution {
-    /// `[tokens × 3 · columns]`: all b, then all c, then all u.
-    pub gated: BufferId,
-    /// Index into [`Plan::state_layers`](crate::plan::Plan::state_layers).
+    /// Gates and values, or values alone, as the form says.
+    pub x: BufferId,
+    /// What the convolution reads, and what becomes of its sums.
+    pub form: ConvolutionForm,
+    /// Index into [`Plan::state_layers`](crate::plan::Plan::state_layers), for a layer of its own:
+    /// `(taps − 1) · columns` elements.
     pub layer: u32,
     /// Tokens that a row sees, itself included: 2 to [`TAPS_MAX`].
     pub taps: u32,
@@ -33,7 +46,7 @@ impl Operation for ShortConvolution {
     }
 
     fn buffers(&self) -> Vec<(BufferId, Access)> {
-        vec![(self.gated, Access::Read), (self.out, Access::Write)]
+        vec![(self.x, Access::Read), (self.out, Access::Write)]
     }
 
     fn weights(&self) -> Vec<WeightId> {
@@ -51,16 +64,22 @@ impl Operation for ShortConvolution {
         }
         let columns = operands.known_buffer(self.out).columns;
         operands.check_buffer(self.out, Rows::Tokens, columns)?;
-        operands.check_buffer(self.gated, Rows::Tokens, 3 * columns)?;
+        match self.form {
+            ConvolutionForm::Gated => operands.check_buffer(self.x, Rows::Tokens, 3 * columns)?,
+            ConvolutionForm::Silu => operands.check_columns(self.x, Rows::Tokens, 0, columns)?,
+        }
         operands.check_f32_vector(self.weight, self.taps * columns)?;
         self.bias.map_or(Ok(()), |bias| operands.check_f32_vector(bias, columns))?;
-        let elements = operands.state_layers[self.layer as usize].elements;
-        same(|| format!("elements of state layer {}", self.layer), elements, (self.taps - 1) * columns)
+        operands.check_state(self.layer, (self.taps - 1) * columns)
     }
 
     fn line(&self, operands: &Operands<'_>) -> String {
-        let (out, gated) = (operands.buffer_name(self.out), operands.buffer_name(self.gated));
+        let (out, x) = (operands.buffer_name(self.out), operands.buffer_name(self.x));
         let (weight, bias) = (operands.weight_name(self.weight), optional(operands, "bias", self.bias));
-        format!("{out} = short_convolution({gated}, state layer {}, {} taps of {weight}{bias})", self.layer, self.taps)
+        let silu = if self.form == ConvolutionForm::Silu { ", silu" } else { "" };
+        format!(
+            "{out} = short_convolution({x}, state layer {}, {} taps of {weight}{bias}{silu})",
+            self.layer, self.taps
+        )
     }
 }

@@ -24,6 +24,7 @@ mod route_experts;
 mod rows;
 pub(super) mod sample;
 mod scale_logits;
+mod scan;
 mod tile;
 
 use super::super::metadata::{META_LOGITS_COUNT, META_TOKEN_COUNT};
@@ -245,6 +246,8 @@ impl<'a> Recorder<'a> {
             Step::RopeStoreKv(step) => rope::encode(self, step),
             Step::AttendPaged(step) => attend::encode(self, step),
             Step::ShortConvolution(step) => convolution::encode(self, step),
+            Step::StateScan(step) => scan::encode(self, step),
+            Step::GatedNorm(step) => rows::gated_norm(self, step),
             Step::GatedActivation(step) => rows::gated(self, step),
             Step::RouteExperts(step) => route_experts::encode(self, step),
             Step::MatMulExperts(step) => experts::encode(self, step),

@@ -29,6 +29,8 @@ params! {
         q_slope: f32,
         q_positions: u32,
         stored: u32,
+        row_columns: u32,
+        unused: u32,
     }
 }
 
@@ -102,6 +104,8 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &RopeStoreKv) -> Result<
         q_slope: query_growth.map_or(0.0, |growth| growth.slope),
         q_positions: query_growth.map_or(1, |growth| growth.positions),
         stored: u32::from(!q_only),
+        row_columns: recorder.columns(step.qkv),
+        unused: 0,
     };
     let units = tokens * (step.query_heads + if q_only { 0 } else { 2 * layer.heads });
     recorder.launch(&kernel, &params, [(units * lanes).div_ceil(THREADS), 1, 1], THREADS, 0)

@@ -1,8 +1,8 @@
-//! The steps that work row by row: `Embed`, `RmsNorm`, `GatedActivation`.
+//! The steps that work row by row: `Embed`, `RmsNorm`, `GatedNorm`, `GatedActivation`.
 
 use super::super::super::BackendError;
 use super::{Kernel, Recorder, eights_of, params};
-use crate::plan::{Activation, Embed, GatedActivation, RmsNorm, Storage, Up};
+use crate::plan::{Activation, Embed, GatedActivation, GatedNorm, RmsNorm, Storage, Up};
 
 params! {
     EmbedParams { table: u64, out: u64, metadata: u64, feed: u64, columns: u32, row_first: u32, rows: u32, scale: f32 }
@@ -20,7 +20,15 @@ params! {
     GatedParams {
         gate_up: u64, up: u64, numbers: u64, out: u64, metadata: u64,
         row_header: u32, row_times: u32, eights: u32, gate_stride: u32, up_stride: u32, up_start: u32,
-        activation: u32, alpha: f32, limit: f32, unused: u32,
+        activation: u32, alpha: f32, limit: f32, gate_first: u32, shared_by: u32, unused: u32,
+    }
+}
+
+params! {
+    GatedNormParams {
+        x: u64, mixed: u64, weight: u64, out: u64, metadata: u64,
+        groups: u32, eights: u32, weight_eights: u32, mixed_columns: u32, gates: u32, gate_first: u32, epsilon: f32,
+        unused: u32,
     }
 }
 
@@ -86,6 +94,31 @@ pub(super) fn rms_norm(recorder: &mut Recorder<'_>, step: &RmsNorm) -> Result<()
     recorder.launch(&kernel, &params, [recorder.rows(step.x) * runs, 1, 1], NORM_THREADS, 0)
 }
 
+/// Records the launch of `GatedNorm`.
+pub(super) fn gated_norm(recorder: &mut Recorder<'_>, step: &GatedNorm) -> Result<(), BackendError> {
+    let groups = recorder.columns(step.x) / step.group;
+    let kernel = Kernel::new("gated_norm")
+        .define_type("X_TYPE", recorder.storage(step.x))
+        .define_type("MIXED_TYPE", recorder.storage(step.mixed))
+        .define_type("OUT_TYPE", recorder.storage(step.out));
+    let params = GatedNormParams {
+        x: recorder.row_buffer(step.x),
+        mixed: recorder.row_buffer(step.mixed),
+        weight: recorder.vector(step.weight),
+        out: recorder.row_buffer(step.out),
+        metadata: recorder.arena.metadata,
+        groups,
+        eights: step.group / 8,
+        weight_eights: recorder.plan.weight_spec(step.weight).columns / 8,
+        mixed_columns: recorder.columns(step.mixed),
+        gates: step.gates,
+        gate_first: u32::from(step.gate_first),
+        epsilon: step.epsilon,
+        unused: 0,
+    };
+    recorder.launch(&kernel, &params, [recorder.rows(step.x) * groups, 1, 1], THREADS, 0)
+}
+
 /// Number, slope and clamp that describe an activation to the kernels.
 pub(super) fn activation_of(activation: Activation) -> (u32, f32, f32) {
     match activation {
@@ -93,13 +126,14 @@ pub(super) fn activation_of(activation: Activation) -> (u32, f32, f32) {
         Activation::GeluTanh => (1, 0.0, 0.0),
         Activation::ClampedSwiglu { alpha, limit } => (2, alpha, limit),
         Activation::Relu2 => (3, 0.0, 0.0),
+        Activation::Sigmoid => (5, 0.0, 0.0),
         Activation::Xielu => (4, 0.0, 0.0),
     }
 }
 
 /// Records the launch of `GatedActivation`.
 pub(super) fn gated(recorder: &mut Recorder<'_>, step: &GatedActivation) -> Result<(), BackendError> {
-    let GatedActivation { gate_up, up, activation, numbers, out } = *step;
+    let GatedActivation { gate_up, gates, up, activation, numbers, out } = *step;
     let arena = recorder.arena;
     let eights = eights_of("gated_activation", recorder.columns(out))?;
     let (up, up_start) = match up {
@@ -122,12 +156,14 @@ pub(super) fn gated(recorder: &mut Recorder<'_>, step: &GatedActivation) -> Resu
         row_header: count.header,
         row_times: count.times,
         eights,
-        gate_stride: recorder.columns(gate_up) / 8,
+        gate_stride: recorder.columns(gate_up),
         up_stride: up.map_or(0, |up| recorder.columns(up) / 8),
         up_start,
         activation,
         alpha,
         limit,
+        gate_first: gates.first,
+        shared_by: gates.shared_by,
         unused: 0,
     };
     let blocks = (recorder.rows(out) * eights).div_ceil(THREADS);

@@ -3,10 +3,20 @@
 use super::super::super::BackendError;
 use super::super::pipelines::Kernel;
 use super::{Recorder, Variant, params, vectors_of};
-use crate::plan::{Activation, GatedActivation, Up};
+use crate::plan::{Activation, BufferId, GatedActivation, Up};
 
 params! {
-    Params { rows: u32, vectors: u32, gate_stride: u32, up_stride: u32, up_start: u32, alpha: f32, limit: f32 }
+    Params {
+        rows: u32,
+        vectors: u32,
+        gate_stride: u32,
+        gate_start: u32,
+        run: u32,
+        up_stride: u32,
+        up_start: u32,
+        alpha: f32,
+        limit: f32,
+    }
 }
 
 /// Invocations of a workgroup; each writes 4 elements.
@@ -23,38 +33,49 @@ pub(super) fn activation(activation: Activation) -> (&'static str, f32, f32) {
         Activation::GeluTanh => ("GELU_TANH", 0.0, 0.0),
         Activation::ClampedSwiglu { alpha, limit } => ("CLAMPED_SWIGLU", alpha, limit),
         Activation::Relu2 => ("RELU2", 0.0, 0.0),
+        Activation::Sigmoid => ("SIGMOID", 0.0, 0.0),
         Activation::Xielu => ("XIELU", 0.0, 0.0),
     }
 }
 
 /// Records the dispatch.
 pub(super) fn encode(recorder: &mut Recorder<'_>, step: &GatedActivation) -> Result<(), BackendError> {
-    let GatedActivation { gate_up, out, .. } = *step;
+    let GatedActivation { gate_up, out, gates, .. } = *step;
     let (define, alpha, limit) = activation(step.activation);
     let rows = recorder.rows(out);
     let vectors = vectors_of("gated_activation", recorder.columns(out))?;
-    let gate_stride = vectors_of("gated_activation", recorder.columns(gate_up))?;
+    let width = recorder.columns(gate_up);
+    // Gates that are no vectors of 4.
+    let by_column = gates.shared_by > 1 || !width.is_multiple_of(4);
+    let (gate_stride, gate_start) = if by_column { (width, gates.first) } else { (width / 4, gates.first / 4) };
     let (up, up_start) = match step.up {
         Up::SecondHalf => (Some(gate_up), vectors),
         Up::One => (None, 0),
         Up::Of(buffer, column) => (Some(buffer), column / 4),
     };
     let up_stride = up.map_or(Ok(0), |up| vectors_of("gated_activation", recorder.columns(up)))?;
-    let mut bindings = vec![recorder.row_buffer(out).read_write(), recorder.row_buffer(gate_up).fetch()];
-    bindings.extend(up.map(|up| recorder.row_buffer(up).fetch()));
+    let texels = recorder.profile.texels && !by_column;
+    let input = |buffer: BufferId| {
+        let buffer = recorder.row_buffer(buffer);
+        if texels { buffer.fetch() } else { buffer.read() }
+    };
+    let mut bindings = vec![recorder.row_buffer(out).read_write(), input(gate_up)];
+    bindings.extend(up.map(input));
     bindings.extend(step.numbers.map(|numbers| recorder.vector(numbers).read()));
-    let params = Params { rows, vectors, gate_stride, up_stride, up_start, alpha, limit };
-    let texels = recorder.profile.texels;
+    let run = gates.shared_by;
+    let params = Params { rows, vectors, gate_stride, gate_start, run, up_stride, up_start, alpha, limit };
     let workgroups =
         if texels { (rows * vectors.div_ceil(64)).div_ceil(4) } else { (rows * vectors).div_ceil(WORKGROUP) };
-    recorder.dispatch(&kernel(define, up.is_none(), texels), &params, &bindings, workgroups)
+    let kernel = kernel(define, up.is_none(), texels).define_if(by_column, "COLUMNS");
+    recorder.dispatch(&kernel, &params, &bindings, workgroups)
 }
 
 /// Every variant that [`encode`] can use.
 pub(super) fn variants() -> Vec<Variant> {
-    let gated = ["SILU", "GELU_TANH", "CLAMPED_SWIGLU"].map(|define| (define, false));
+    let gated = ["SILU", "GELU_TANH", "CLAMPED_SWIGLU", "SIGMOID"].map(|define| (define, false));
     let alone = ["GELU_TANH", "RELU2", "XIELU"].map(|define| (define, true));
     let kernels = gated.into_iter().chain(alone);
     let both = kernels.flat_map(|(define, alone)| [false, true].map(|texels| kernel(define, alone, texels)));
-    both.map(|kernel| Variant::new::<Params>(kernel, Params::FIELDS)).collect()
+    let by_column = ["SILU", "SIGMOID"].map(|define| kernel(define, false, false).define("COLUMNS"));
+    both.chain(by_column).map(|kernel| Variant::new::<Params>(kernel, Params::FIELDS)).collect()
 }

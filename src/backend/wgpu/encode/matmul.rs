@@ -16,7 +16,7 @@ use super::super::pipelines::Kernel;
 use super::{Recorder, RowParams, Variant, for_weight, gated, params};
 use crate::plan::fuse::Fused;
 use crate::plan::{
-    Activation, BufferId, GatedActivation, MatMul, NormOptions, Plan, RmsNorm, Step, Up, WeightFormat, WeightId,
+    Activation, BufferId, GatedActivation, Gates, MatMul, NormOptions, Plan, RmsNorm, Step, Up, WeightFormat, WeightId,
 };
 use std::collections::BTreeSet;
 
@@ -343,7 +343,14 @@ fn fusible_steps() -> (RmsNorm, Vec<GatedActivation>) {
     let options = NormOptions::default();
     let norm = RmsNorm { x, delta: None, weight, epsilon: 1e-6, one_plus: false, accumulate: false, options, out };
     let kinds = [Activation::Silu, Activation::GeluTanh, Activation::ClampedSwiglu { alpha: 1.0, limit: 1.0 }];
-    let gated = |activation| GatedActivation { gate_up: x, up: Up::SecondHalf, activation, numbers: None, out };
+    let gated = |activation| GatedActivation {
+        gate_up: x,
+        gates: Gates::default(),
+        up: Up::SecondHalf,
+        activation,
+        numbers: None,
+        out,
+    };
     (norm, kinds.map(gated).into())
 }
 

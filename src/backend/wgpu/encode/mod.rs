@@ -25,6 +25,7 @@ mod copy;
 mod embed;
 pub(crate) mod experts;
 mod gated;
+mod gated_norm;
 mod gather;
 pub(crate) mod matmul;
 pub(crate) mod pool;
@@ -32,6 +33,7 @@ mod rms_norm;
 pub(crate) mod rope;
 pub(crate) mod sample;
 mod scale_logits;
+mod scan;
 mod variant;
 mod weight;
 
@@ -62,12 +64,14 @@ pub fn variants() -> Vec<Variant> {
         experts::variants(),
         gather::variants(),
         gated::variants(),
+        gated_norm::variants(),
         matmul::variants(),
         pool::variants(),
         rms_norm::variants(),
         rope::variants(),
         sample::variants(),
         scale_logits::variants(),
+        scan::variants(),
     ];
     all.into_iter().flatten().collect()
 }
@@ -409,6 +413,8 @@ impl<'a> Recorder<'a> {
             Step::RopeStoreKv(step) => rope::encode(self, step),
             Step::AttendPaged(step) => attend::encode(self, step),
             Step::ShortConvolution(step) => convolution::encode(self, step),
+            Step::StateScan(step) => scan::encode(self, step),
+            Step::GatedNorm(step) => gated_norm::encode(self, step),
             Step::GatedActivation(step) => gated::encode(self, step),
             Step::RouteExperts(step) => experts::encode_routes(self, step),
             Step::MatMulExperts(step) => experts::encode(self, step),

@@ -35,6 +35,7 @@ params! {
         q_slope: f32,
         q_positions: u32,
         stored: u32,
+        row_vectors: u32,
     }
 }
 
@@ -124,6 +125,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &RopeStoreKv) -> Result<
             q_slope: query_growth.map_or(0.0, |growth| growth.slope),
             q_positions: query_growth.map_or(1, |growth| growth.positions),
             stored: u32::from(!q_only),
+            row_vectors: recorder.columns(step.qkv) / 4,
         };
         debug_assert!(shard.head_start + shard.heads <= layer.heads, "a shard has heads of its layer");
         let units = shard.heads * (step.query_heads / layer.heads + if q_only { 0 } else { 2 });

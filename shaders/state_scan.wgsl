@@ -1,0 +1,199 @@
+// A recurrence over the tokens of a sequence: per head, with the state S, [key_dim, value_dim],
+// S = keep * S; S += k (rate * (v - S^T k))^T (DELTA) or S += k (rate * v)^T; o = S^T q (+ skip * v with SKIP).
+// DELTA: keep = exp(decay * softplus(a + bias)), rate = beta_scale * sigmoid(b); k and q have unit length, times
+// 1 / sqrt(key_dim) for q; gates are b, then a. Otherwise rate = softplus(dt + bias), keep = exp(decay * rate).
+// convolved: [tokens, channels], mixed: [tokens, mixed_columns] with the gates from params.gates on, state: [slots,
+// heads, key_dim, value_dim], out: [tokens, heads, value_dim], decay, bias, skip: [heads].
+// Workgroup: 16 columns of the values of a head of a sequence, by 8 slices of the keys, which stay in registers from
+// the first token to the last; a token needs one barrier. o = keep * S^T q + (q . k) * change, with the state before.
+// Variants: DELTA, SKIP; KEYS_EACH (keys of a slice). Twin: backend/reference/state_scan.rs
+#import invocation
+#import metadata
+
+struct Params {
+    workgroups: u32,
+    heads: u32,
+    tiles: u32, // of 16 columns
+    shared_by: u32, // head h uses key head h / shared_by % key_heads
+    key_heads: u32,
+    key_dim: u32,
+    value_dim: u32,
+    channels: u32,
+    query_start: u32, // channels, as are the other two
+    key_start: u32,
+    value_start: u32,
+    mixed_columns: u32,
+    gates: u32,
+    beta_scale: f32,
+    query_scale: f32,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> metadata: array<u32>;
+@group(0) @binding(2) var<storage, read> convolved: array<f32>;
+@group(0) @binding(3) var<storage, read> mixed: array<f32>;
+@group(0) @binding(4) var<storage, read> decay: array<f32>;
+@group(0) @binding(5) var<storage, read> bias: array<f32>;
+@group(0) @binding(6) var<storage, read_write> state: array<f32>;
+@group(0) @binding(7) var<storage, read_write> out: array<f32>;
+#ifdef SKIP
+@group(0) @binding(8) var<storage, read> skip: array<f32>;
+#endif
+
+const COLUMNS: u32 = 16u;
+const SLICES: u32 = 8u;
+const THREADS: u32 = 128u;
+const KEYS: u32 = SLICES * KEYS_EACH;
+// Tokens whose keys and queries are loaded at a time, and lanes that sum over the keys of one.
+const TOKENS: u32 = 4u;
+const LANES: u32 = THREADS / TOKENS;
+
+var<workgroup> queries: array<f32, TOKENS * KEYS>;
+var<workgroup> keys: array<f32, TOKENS * KEYS>;
+var<workgroup> products: array<vec4<f32>, THREADS>; // sums of k * k, q * q, q * k
+var<workgroup> factors: array<vec4<f32>, TOKENS>; // keep, rate, scale of k, scale of q
+var<workgroup> overlaps: array<f32, TOKENS>; // q . k
+var<workgroup> bounds: vec2<u32>; // first row, rows
+var<workgroup> partials: array<vec2<f32>, 2u * THREADS>; // S^T k and S^T q, of every other token
+
+// log(1 + exp(x)), for small results as accurate as for large ones: log(1 + e) = 2 atanh(e / (2 + e)), whose series in
+// the square of an argument of at most 1/3 is cut at 2e-9 of it.
+fn softplus(x: f32) -> f32 {
+    let e = exp(max(-abs(x), -87.0));
+    let z = e / (2.0 + e);
+    let s = z * z;
+    let tail = 1.0 / 9.0 + s * (1.0 / 11.0 + s * (1.0 / 13.0 + s * (1.0 / 15.0)));
+    return max(x, 0.0) + 2.0 * z * (1.0 + s * (1.0 / 3.0 + s * (1.0 / 5.0 + s * (1.0 / 7.0 + s * tail))));
+}
+
+// Factors of a token, from the sums over its keys.
+fn finish(token: u32, row: u32, head: u32, sums: vec4<f32>) {
+    let gate = mixed[row * params.mixed_columns + params.gates + head];
+#ifdef DELTA
+    let decays = mixed[row * params.mixed_columns + params.gates + params.heads + head];
+    let keep = exp(max(decay[head] * softplus(decays + bias[head]), -87.0));
+    let rate = params.beta_scale / (1.0 + exp(min(-gate, 87.0)));
+    let k_scale = 1.0 / sqrt(sums.x + 1e-6);
+    let q_scale = params.query_scale / sqrt(sums.y + 1e-6);
+#else
+    let rate = softplus(gate + bias[head]);
+    let keep = exp(max(decay[head] * rate, -87.0));
+    let k_scale = 1.0;
+    let q_scale = 1.0;
+#endif
+    factors[token] = vec4<f32>(keep, rate, k_scale, q_scale);
+    overlaps[token] = sums.z * k_scale * q_scale;
+}
+
+// Loads keys and queries of `count` rows from `row` on, and computes their factors.
+fn load_tokens(local: u32, row: u32, count: u32, head: u32) {
+    let key_head = head / params.shared_by % params.key_heads * params.key_dim;
+    workgroupBarrier();
+    for (var i = local; i < TOKENS * KEYS; i += THREADS) {
+        let at = (row + i / KEYS) * params.channels + key_head + i % KEYS;
+        keys[i] = 0.0;
+        queries[i] = 0.0;
+        if i / KEYS < count && i % KEYS < params.key_dim {
+            keys[i] = convolved[at + params.key_start];
+            queries[i] = convolved[at + params.query_start];
+        }
+    }
+    workgroupBarrier();
+    var sums = vec4<f32>();
+    for (var i = local % LANES; i < KEYS; i += LANES) {
+        let k = keys[local / LANES * KEYS + i];
+        let q = queries[local / LANES * KEYS + i];
+        sums += vec4<f32>(k * k, q * q, q * k, 0.0);
+    }
+    products[local] = sums;
+    workgroupBarrier();
+    if local < count {
+        var total = vec4<f32>();
+        for (var lane = 0u; lane < LANES; lane++) {
+            total += products[local * LANES + lane];
+        }
+        finish(local, row + local, head, total);
+    }
+    workgroupBarrier();
+}
+
+@compute @workgroup_size(THREADS)
+fn main(at: Invocation) {
+    let flat = flat_workgroup(at);
+    let item = min(flat, params.workgroups - 1u);
+    let head = item / params.tiles % params.heads;
+    let sequence = item / params.tiles / params.heads;
+    if at.local == 0u {
+        let start = metadata_at(META_SEQUENCES, sequence * SEQUENCE_WORDS + SEQUENCE_ROW_START);
+        let own = metadata_at(META_SEQUENCES, sequence * SEQUENCE_WORDS + SEQUENCE_ROW_COUNT);
+        // Excess workgroups of a grid spread over x and y have no tokens.
+        bounds = vec2<u32>(start, select(0u, own, flat < params.workgroups));
+    }
+    // Shared, so that loops with barriers are uniform even for compilers that do not tell struct members apart.
+    let range = workgroupUniformLoad(&bounds);
+    let start = range.x;
+    let count = range.y;
+    let slice = at.local / COLUMNS;
+    let column = item % params.tiles * COLUMNS + at.local % COLUMNS;
+    let is_live = flat < params.workgroups && column < params.value_dim;
+    let source = metadata_at(META_STATES, sequence * STATE_WORDS + STATE_FROM);
+    var s: array<f32, KEYS_EACH>;
+    let first = (source * params.heads + head) * params.key_dim;
+#for i KEYS_EACH
+    if is_live && source != NONE && i * SLICES + slice < params.key_dim {
+        s[i] = state[(first + i * SLICES + slice) * params.value_dim + column];
+    }
+#endfor
+
+    for (var begin = 0u; begin < count; begin += TOKENS) {
+        let tokens = min(TOKENS, count - begin);
+        load_tokens(at.local, start + begin, tokens, head);
+        for (var token = 0u; token < tokens; token++) {
+            let factor = factors[token];
+            let row = start + begin + token;
+            var v = 0.0;
+            if is_live {
+                v = convolved[row * params.channels + params.value_start + head * params.value_dim + column];
+            }
+            var sums = vec2<f32>();
+#for i KEYS_EACH
+            {
+                let key = token * KEYS + i * SLICES + slice;
+                sums += s[i] * vec2<f32>(keys[key], queries[key]);
+            }
+#endfor
+            // Two halves, so that a token's sums are not overwritten while they are read.
+            let half = (token & 1u) * THREADS;
+            partials[half + at.local] = sums;
+            workgroupBarrier();
+            sums = vec2<f32>();
+            for (var other = 0u; other < SLICES; other++) {
+                sums += partials[half + other * COLUMNS + at.local % COLUMNS];
+            }
+#ifdef DELTA
+            let change = factor.y * (v - factor.x * factor.z * sums.x);
+#else
+            let change = factor.y * v;
+#endif
+            if is_live && slice == 0u {
+                var sum = factor.x * factor.w * sums.y + overlaps[token] * change;
+#ifdef SKIP
+                sum += skip[head] * v;
+#endif
+                out[(row * params.heads + head) * params.value_dim + column] = sum;
+            }
+            let written = factor.z * change;
+#for i KEYS_EACH
+            s[i] = factor.x * s[i] + written * keys[token * KEYS + i * SLICES + slice];
+#endfor
+        }
+    }
+
+    let slot = metadata_at(META_STATES, sequence * STATE_WORDS + STATE_TO);
+    let last = (slot * params.heads + head) * params.key_dim;
+#for i KEYS_EACH
+    if is_live && i * SLICES + slice < params.key_dim {
+        state[(last + i * SLICES + slice) * params.value_dim + column] = s[i];
+    }
+#endfor
+}

@@ -1,0 +1,128 @@
+//! What a config says of experts.
+
+use super::LoadError;
+use super::config_layers::Word;
+use super::config_reader::ConfigReader;
+use super::families::{AfterDense, Experts};
+use super::spec::{EXPERTS_MAX, ExpertsSpec, LAYERS_MAX, RouterSpec, SharedSpec};
+use crate::plan::ExpertGroups;
+use crate::plan::check::ROUTES_MAX;
+
+/// For each layer, whether it has experts.
+pub(super) fn sparse(config: &ConfigReader<'_>, experts: Experts, words: &[Word]) -> Result<Vec<bool>, LoadError> {
+    let count = words.len();
+    match experts {
+        Experts::Never => Ok(vec![false; count]),
+        Experts::EveryLayer { shared: true, .. } => {
+            let experts = config.integer("num_local_experts", 0..=EXPERTS_MAX)?.unwrap_or(0);
+            Ok(vec![experts > 0; count])
+        }
+        Experts::EveryLayer { .. } | Experts::EveryLayerBesideGated => Ok(vec![true; count]),
+        Experts::Blocks => Ok(words.iter().map(|word| *word == Word::Experts).collect()),
+        Experts::AfterDense(AfterDense { dense: (field, default), .. }) => {
+            let dense = config.integer(field, 0..=LAYERS_MAX)?.unwrap_or(default) as usize;
+            Ok((0..count).map(|layer| layer >= dense).collect())
+        }
+        Experts::BesideMlp => Ok(vec![config.boolean("enable_moe_block")?.unwrap_or(false); count]),
+        Experts::SparseLayers { .. } => {
+            let step = config.integer("decoder_sparse_step", 1..=LAYERS_MAX)?.unwrap_or(1) as usize;
+            let dense = config.list("mlp_only_layers")?.unwrap_or_default();
+            let is_dense = |layer: usize| dense.iter().any(|entry| entry.as_u64() == Some(layer as u64));
+            Ok((0..count).map(|layer| (layer + 1) % step == 0 && !is_dense(layer)).collect())
+        }
+    }
+}
+
+/// The options of layers with experts.
+pub(super) fn experts(config: &ConfigReader<'_>, experts: Experts) -> Result<Option<ExpertsSpec>, LoadError> {
+    if config.get("moe_latent_size").is_some() {
+        return Err(config.invalid("moe_latent_size", "is set: experts between projections are not supported"));
+    }
+    let normalizes = |default| Ok::<_, LoadError>(config.boolean("norm_topk_prob")?.unwrap_or(default));
+    let softmax =
+        |renormalize| RouterSpec { sigmoid: false, renormalize, choice_bias: false, groups: None, factor: 1.0 };
+    let (router, bias, shared) = match experts {
+        Experts::Never => return Ok(None),
+        Experts::SparseLayers { shared, normalizes: default } => {
+            (softmax(normalizes(default)?), false, shared_behind_gate(config, shared)?)
+        }
+        Experts::EveryLayer { bias, shared } => (softmax(true), bias, shared_mlp(config, shared)?),
+        Experts::EveryLayerBesideGated => (softmax(true), false, shared_behind_gate(config, true)?),
+        Experts::BesideMlp => (softmax(true), false, None),
+        Experts::AfterDense(_) | Experts::Blocks => {
+            let field =
+                if let Experts::AfterDense(AfterDense { choice_bias, .. }) = experts { choice_bias } else { None };
+            let choice_bias = field.map_or(Ok(None), |field| config.boolean(field))?.unwrap_or(true);
+            let groups = expert_groups(config)?;
+            let factor = config.number("routed_scaling_factor", 1e-3..=1e3)?.unwrap_or(1.0) as f32;
+            let router = RouterSpec { sigmoid: true, renormalize: normalizes(true)?, choice_bias, groups, factor };
+            let size = match experts {
+                Experts::Blocks => Some("moe_shared_expert_intermediate_size"),
+                _ => None,
+            };
+            (router, false, shared_experts(config, size)?)
+        }
+    };
+    // transformers 5 writes the first name, published configs another.
+    let counted = match experts {
+        Experts::AfterDense(AfterDense { count, .. }) => count,
+        Experts::Blocks => "n_routed_experts",
+        _ if config.get("num_local_experts").is_some() => "num_local_experts",
+        _ => "num_experts",
+    };
+    let chosen = if matches!(experts, Experts::BesideMlp) { "top_k_experts" } else { "num_experts_per_tok" };
+    let size =
+        if matches!(experts, Experts::EveryLayer { .. }) { "intermediate_size" } else { "moe_intermediate_size" };
+    let count = config.required(counted, config.integer(counted, 1..=EXPERTS_MAX)?)?;
+    let per_token = config.required(chosen, config.integer(chosen, 1..=ROUTES_MAX)?)?;
+    if per_token > count {
+        return Err(config.invalid(chosen, format!("is {per_token}, more than {counted} = {count}")));
+    }
+    if let Some(ExpertGroups { count: groups, kept }) = router.groups
+        && (count % groups != 0 || count / groups < 2 || per_token > count / groups * kept)
+    {
+        let message = format!("is {groups}: {count} experts, {per_token} a token, do not fit into {kept} of them");
+        return Err(config.invalid("n_group", message));
+    }
+    let mlp = config.multiple_of_eight(size, 1 << 20)?;
+    let beside = matches!(experts, Experts::BesideMlp);
+    Ok(Some(ExpertsSpec { count, per_token, mlp, router, bias, shared, beside }))
+}
+
+/// The MLP of size `shared_expert_intermediate_size`, if the family has it.
+fn shared_behind_gate(config: &ConfigReader<'_>, shared: bool) -> Result<Option<SharedSpec>, LoadError> {
+    if !shared {
+        return Ok(None);
+    }
+    let mlp = config.multiple_of_eight("shared_expert_intermediate_size", 1 << 20)?;
+    Ok(Some(SharedSpec { mlp, gated: true }))
+}
+
+/// The MLP of size `shared_intermediate_size`, if the family has it.
+fn shared_mlp(config: &ConfigReader<'_>, shared: bool) -> Result<Option<SharedSpec>, LoadError> {
+    if !shared {
+        return Ok(None);
+    }
+    let mlp = config.multiple_of_eight("shared_intermediate_size", 1 << 20)?;
+    Ok(Some(SharedSpec { mlp, gated: false }))
+}
+
+/// `n_shared_experts` experts that every token passes, as one MLP; `size` is the field with the size of one.
+fn shared_experts(config: &ConfigReader<'_>, size: Option<&str>) -> Result<Option<SharedSpec>, LoadError> {
+    let count = config.integer("n_shared_experts", 0..=EXPERTS_MAX)?.unwrap_or(0);
+    let mlp = config.multiple_of_eight(size.unwrap_or("moe_intermediate_size"), 1 << 20)?;
+    if count.checked_mul(mlp).is_none_or(|all| all > 1 << 20) {
+        return Err(config.invalid("n_shared_experts", format!("is {count}: experts of {mlp} would be too large")));
+    }
+    Ok((count > 0).then_some(SharedSpec { mlp: count * mlp, gated: false }))
+}
+
+/// `n_group` and `topk_group`; `None` if all groups are kept.
+fn expert_groups(config: &ConfigReader<'_>) -> Result<Option<ExpertGroups>, LoadError> {
+    let count = config.integer("n_group", 1..=32)?.unwrap_or(1);
+    let kept = config.integer("topk_group", 1..=32)?.unwrap_or(1);
+    if kept > count {
+        return Err(config.invalid("topk_group", format!("is {kept}, more than n_group = {count}")));
+    }
+    Ok((kept < count).then_some(ExpertGroups { count, kept }))
+}

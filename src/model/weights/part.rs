@@ -1,0 +1,105 @@
+//! A checkpoint tensor as a part of a weight.
+
+use crate::model::tensor_names::Order;
+use std::ops::Range;
+
+/// A checkpoint tensor that is part of a weight.
+#[derive(Clone, Debug, PartialEq)]
+pub(in crate::model) struct Part {
+    pub(in crate::model) tensor: String,
+    pub(in crate::model) shape: Vec<u64>,
+    pub(super) order: Order,
+    /// Rows of the tensor (elements of a vector) that the weight has, in its order; empty: all as they are.
+    pub(super) runs: Vec<Range<u32>>,
+    pub(super) change: Change,
+}
+
+/// What becomes of a tensor's elements when they are read. A matrix whose elements change becomes f32.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Change {
+    None,
+    /// They are multiplied by this.
+    Times(f32),
+    /// −exp(x), computed in f64.
+    NegativeExponential,
+}
+
+impl Change {
+    pub(super) fn times(factor: f32) -> Self {
+        if factor == 1.0 { Self::None } else { Self::Times(factor) }
+    }
+
+    pub(super) fn apply(self, value: f32) -> f32 {
+        match self {
+            Self::None => value,
+            Self::Times(factor) => value * factor,
+            Self::NegativeExponential => -f64::from(value).exp() as f32,
+        }
+    }
+}
+
+impl Part {
+    /// A whole tensor.
+    pub(super) fn new(tensor: impl Into<String>, shape: &[u64]) -> Self {
+        let (tensor, shape) = (tensor.into(), shape.to_vec());
+        Self { tensor, shape, order: Order::Rows, runs: Vec::new(), change: Change::None }
+    }
+
+    /// Rows of the weight from this tensor; elements if the weight is a vector.
+    pub(super) fn rows(&self) -> u32 {
+        if !self.runs.is_empty() {
+            return self.runs.iter().map(|run| run.end - run.start).sum();
+        }
+        self.stored_rows()
+    }
+
+    /// The runs of rows that the weight has, in its order.
+    pub(super) fn all_runs(&self) -> Vec<Range<u32>> {
+        if self.runs.is_empty() { std::iter::once(0..self.stored_rows()).collect() } else { self.runs.clone() }
+    }
+
+    /// Rows of this tensor; elements if the weight is a vector.
+    pub(super) fn stored_rows(&self) -> u32 {
+        let rows = match (self.order, &self.shape[..]) {
+            (Order::Rows, []) => 1,
+            (Order::Rows, [rows] | [rows, _]) => *rows,
+            // A vector with more dimensions, such as the taps of a convolution.
+            (Order::Rows, shape) => shape.iter().product(),
+            (Order::Experts | Order::ExpertsInterleaved, [experts, rows, ..]) => experts * rows,
+            (_, [experts, .., rows]) => experts * rows,
+            _ => unreachable!("a tensor has a shape"),
+        };
+        u32::try_from(rows).expect("the rows of a weight fit 32 bits")
+    }
+
+    /// Elements per expert of a vector.
+    pub(super) fn each(&self) -> u32 {
+        let experts = if self.order == Order::Rows { 1 } else { self.shape[0] };
+        u32::try_from(u64::from(self.stored_rows()) / experts).expect("a part is smaller than the whole")
+    }
+
+    /// Elements per row; `None` if the weight is a vector.
+    pub(super) fn columns(&self) -> Option<u32> {
+        let columns = match (self.order, &self.shape[..]) {
+            (Order::Rows, [_, columns])
+            | (Order::Experts | Order::ExpertsInterleaved, [_, _, columns])
+            | (Order::Transposed | Order::TransposedInterleaved, [_, columns, _]) => *columns,
+            _ => return None,
+        };
+        Some(u32::try_from(columns).expect("a dimension of the spec fits 32 bits"))
+    }
+
+    /// The same tensor stored by rows: quantized checkpoints store all matrices by rows, others some by columns.
+    pub(super) fn by_rows(mut self) -> Self {
+        let order = match self.order {
+            Order::Transposed => Order::Experts,
+            Order::TransposedInterleaved => Order::ExpertsInterleaved,
+            _ => return self,
+        };
+        if let [_, columns, rows] = &mut self.shape[..] {
+            std::mem::swap(columns, rows);
+            self.order = order;
+        }
+        self
+    }
+}

@@ -1,0 +1,206 @@
+//! Test cases for recurrences, and for the norms and gates that follow them: StateScan, GatedNorm, GatedActivation with
+//! gates among other columns.
+
+use super::Shapes;
+use super::compare::{RELATIVE, SCANS};
+use super::dense::{DENSE, expect_rows};
+use super::fixture::{Allowed, Check, Fixture, Mutant, Noise, Run, plain_batch, relative};
+use super::states::{BATCHES, SLOTS, Sequences, batch, states};
+use crate::plan::{
+    Activation, GatedActivation, GatedNorm, Gates, Rows, ScanRule, StateLayer, StateScan, Step, Storage, Up,
+    WeightFormat,
+};
+
+/// Columns before the gates, and after them: no kernel may read them.
+const OTHERS: (u32, u32) = (16, 5);
+
+/// Heads, key heads, elements of a key and of a value.
+type Sizes = [u32; 4];
+
+const SIZES: [Sizes; 7] =
+    [[1, 1, 8, 8], [2, 2, 24, 128], [4, 1, 16, 24], [6, 2, 40, 72], [3, 3, 128, 16], [4, 2, 128, 128], [2, 1, 256, 64]];
+
+/// All fixtures of these steps, with `storage` in row buffers.
+pub(super) fn fixtures(storage: Storage, shapes: Shapes) -> Vec<Fixture> {
+    let mut fixtures = Vec::new();
+    for &sizes in shapes.of(&SIZES) {
+        for beta_scale in [1.0, 2.0] {
+            fixtures.push(state_scan(storage, (ScanRule::Delta { beta_scale }, false), sizes));
+        }
+        fixtures.extend([false, true].map(|skip| state_scan(storage, (ScanRule::Mamba2, skip), sizes)));
+    }
+    for format in DENSE {
+        for &(groups, group) in shapes.of(&[(1, 8), (3, 40), (2, 1032)]) {
+            for shared in [false, true] {
+                fixtures
+                    .extend([false, true].map(|first| gated_norm(storage, format, (groups, group), (shared, first))));
+            }
+        }
+    }
+    for (activation, shared_by) in [(Activation::Silu, 1), (Activation::Sigmoid, 1), (Activation::Sigmoid, 8)] {
+        let columns = shapes.of(&[8, 40, 1032]).iter();
+        fixtures.extend(columns.map(|columns| gates(storage, activation, shared_by, *columns)));
+    }
+    fixtures
+}
+
+fn state_scan(storage: Storage, (rule, has_skip): (ScanRule, bool), sizes: Sizes) -> Fixture {
+    let [heads, key_heads, key_dim, value_dim] = sizes;
+    let name = match rule {
+        ScanRule::Delta { beta_scale } => format!("delta rule {beta_scale}"),
+        ScanRule::Mamba2 => format!("mamba2{}", if has_skip { ", skip" } else { "" }),
+    };
+    // One of the rules covers both orders of heads.
+    let tiled = rule == ScanRule::Delta { beta_scale: 2.0 };
+    let mut fixture = Fixture::new("state_scan", format!("{storage:?}, {name}"));
+    let mut noise = Noise::new(&format!("state_scan {name} {sizes:?}"));
+    // Heads that forget at once, and heads that hardly forget.
+    let decays: Vec<f32> = (0..heads).map(|head| -0.01 - 2.0 * noise.uniform().abs() / (1 + head) as f32).collect();
+    let decay = fixture.weight("decay", 1, WeightFormat::F32, &decays);
+    let dt_bias = fixture.weight("dt_bias", 1, WeightFormat::Bf16, &noise.values(heads as usize));
+    let skip = has_skip.then(|| fixture.weight("skip", 1, WeightFormat::F32, &noise.values(heads as usize)));
+    let (columns, elements) = (heads * value_dim, heads * key_dim * value_dim);
+    let convolved = fixture.buffer("convolved", Rows::Tokens, 2 * key_heads * key_dim + columns, storage);
+    let gate_count = rule.gates() * heads;
+    let mixed = fixture.buffer("mixed", Rows::Tokens, OTHERS.0 + gate_count + OTHERS.1, storage);
+    let out = fixture.buffer("out", Rows::Tokens, columns, storage);
+    fixture.state_slots = SLOTS;
+    fixture.plan.state_layers.push(StateLayer { elements });
+    let (layer, gates) = (0, OTHERS.0);
+    fixture.push(Step::StateScan(StateScan {
+        convolved,
+        mixed,
+        gates,
+        layer,
+        heads,
+        key_heads,
+        tiled,
+        key_dim,
+        value_dim,
+        rule,
+        decay,
+        dt_bias,
+        skip,
+        out,
+    }));
+    for sequences in BATCHES {
+        let mut run = scan_run(&fixture, sequences, sizes, &mut noise);
+        let rows = run.inputs.positions.len() as u32;
+        if rows > 1 {
+            let channels = if rule == ScanRule::Mamba2 { value_dim } else { key_dim };
+            let other = if rule == ScanRule::Mamba2 { 1 } else { key_heads };
+            run.mutants.extend((heads > 1).then_some(Mutant::SwapHeads(convolved, channels, 0, other)));
+            run.mutants.extend((rows > 8 && heads > 1).then_some(Mutant::SwapHeads(mixed, 1, gates, gates + 1)));
+            run.mutants.push(Mutant::SwapRows(convolved, 0, rows - 1));
+        }
+        if sequences.len() > 1 {
+            run.mutants.extend([Mutant::SwapStates(0, 1), Mutant::StartAgain]);
+        }
+        expect_rows(&fixture, &mut run, out, rows, of_heads(columns, value_dim));
+        run.checks.push(Check::State { layer: 0, allowed: of_heads(elements, key_dim * value_dim) });
+        fixture.runs.push(run);
+    }
+    fixture
+}
+
+/// A batch of these sequences with channels, gates and states.
+fn scan_run(fixture: &Fixture, sequences: Sequences, sizes: Sizes, noise: &mut Noise) -> Run {
+    let [heads, key_heads, key_dim, value_dim] = sizes;
+    let inputs = batch(sequences, noise);
+    let rows = inputs.token_ids.len();
+    let shape = format!("{heads} × {key_heads} heads of {key_dim} × {value_dim}");
+    let mut run = Run::new(format!("{shape}, {} sequences of {rows} rows", sequences.len()), inputs);
+    let [convolved, mixed] = [0, 1].map(crate::plan::BufferId);
+    let width = |buffer| fixture.plan.buffer_spec(buffer).columns as usize;
+    run.buffers.push((convolved, noise.values(rows * width(convolved))));
+    run.buffers.push((mixed, among_others(rows, width(mixed), noise)));
+    run.states.push(states(&run.inputs, (heads * key_dim * value_dim) as usize, noise));
+    run
+}
+
+/// Rows of gates, with NaN in the columns around them.
+fn among_others(rows: usize, width: usize, noise: &mut Noise) -> Vec<f32> {
+    let mut values = noise.values(rows * width);
+    for row in values.chunks_exact_mut(width) {
+        row[..OTHERS.0 as usize].fill(f32::NAN);
+        row[width - OTHERS.1 as usize..].fill(f32::NAN);
+    }
+    values
+}
+
+/// Tolerance of the values of heads, in rows of `columns`: relative to the largest value of the head.
+fn of_heads(columns: u32, head_columns: u32) -> Allowed {
+    let (columns, head_columns) = (columns as usize, head_columns as usize);
+    Box::new(move |expected| {
+        let mut largest = vec![0.0f32; columns / head_columns];
+        let head = |at: usize| at % columns / head_columns;
+        for (at, value) in expected.iter().enumerate() {
+            largest[head(at)] = largest[head(at)].max(value.abs());
+        }
+        (0..expected.len()).map(|at| SCANS * f64::from(largest[head(at)])).collect()
+    })
+}
+
+fn gated_norm(
+    storage: Storage,
+    format: WeightFormat,
+    (groups, group): (u32, u32),
+    (shared, gate_first): (bool, bool),
+) -> Fixture {
+    let flags = [(shared, ", shared weight"), (gate_first, ", gate first")];
+    let options = flags.map(|(on, name)| if on { name } else { "" }).concat();
+    let mut fixture = Fixture::new("gated_norm", format!("{storage:?}, {format}{options}"));
+    let mut noise = Noise::new(&format!("gated_norm {options} {groups} {group}"));
+    let columns = groups * group;
+    let weights = noise.values(if shared { group } else { columns } as usize);
+    let weight = fixture.weight("weight", 1, format, &weights);
+    let x = fixture.buffer("x", Rows::Tokens, columns, storage);
+    let mixed = fixture.buffer("mixed", Rows::Tokens, OTHERS.0 + columns + OTHERS.1, storage);
+    let out = fixture.buffer("out", Rows::Tokens, columns, storage);
+    let (epsilon, gates) = (1e-5, OTHERS.0);
+    fixture.push(Step::GatedNorm(GatedNorm { x, mixed, gates, group, weight, epsilon, gate_first, out }));
+    for rows in [1, 5, 33] {
+        let mut run = Run::new(format!("{groups} × {group} columns, {rows} rows"), plain_batch(rows));
+        run.buffers.push((x, noise.values((rows * columns) as usize)));
+        let width = fixture.plan.buffer_spec(mixed).columns as usize;
+        run.buffers.push((mixed, among_others(rows as usize, width, &mut noise)));
+        if rows > 1 {
+            run.mutants.extend([Mutant::SwapRows(x, 0, rows - 1), Mutant::SwapRows(mixed, 0, rows - 1)]);
+        }
+        run.mutants.extend((groups > 1).then_some(Mutant::SwapHeads(x, group, 0, groups - 1)));
+        // An activation and a norm.
+        expect_rows(&fixture, &mut run, out, rows, relative(2.0 * RELATIVE));
+        fixture.runs.push(run);
+    }
+    fixture
+}
+
+/// Gates of another buffer's columns, as of attention.
+fn gates(storage: Storage, activation: Activation, shared_by: u32, columns: u32) -> Fixture {
+    let mut fixture = Fixture::new("gated_activation", format!("{storage:?}, {activation} of {shared_by}"));
+    let mut noise = Noise::new(&format!("gates {} {columns}", fixture.option));
+    let width = OTHERS.0 + columns / shared_by + if shared_by == 1 { 8 } else { OTHERS.1 };
+    let gate_up = fixture.buffer("mixed", Rows::Tokens, width, storage);
+    let x = fixture.buffer("x", Rows::Tokens, columns, storage);
+    let out = fixture.buffer("out", Rows::Tokens, columns, storage);
+    let gates = Gates { first: OTHERS.0, shared_by };
+    fixture.push(Step::GatedActivation(GatedActivation {
+        gate_up,
+        gates,
+        up: Up::Of(x, 0),
+        activation,
+        numbers: None,
+        out,
+    }));
+    for rows in [1, 5, 33] {
+        let mut run = Run::new(format!("{columns} columns, {rows} rows"), plain_batch(rows));
+        run.buffers.push((gate_up, among_others(rows as usize, width as usize, &mut noise)));
+        run.buffers.push((x, noise.values((rows * columns) as usize)));
+        if rows > 1 {
+            run.mutants.extend([Mutant::SwapRows(gate_up, 0, rows - 1), Mutant::SwapRows(x, 0, rows - 1)]);
+        }
+        expect_rows(&fixture, &mut run, out, rows, relative(2.0 * RELATIVE));
+        fixture.runs.push(run);
+    }
+    fixture
+}

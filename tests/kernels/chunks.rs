@@ -1,0 +1,150 @@
+//! How a sequence is cut into batches changes no bit of its outputs and of its state, on any device; nor does the slot
+//! that a state moves to.
+
+use folio::backend::cpu::{CpuBackend, CpuOptions};
+use folio::backend::reference::ReferenceBackend;
+use folio::backend::wgpu::{WgpuBackend, WgpuOptions};
+use folio::backend::{Capacity, Inspect};
+use folio::plan::inputs::{BatchInputs, NONE, SequenceRows, StateRows};
+use folio::plan::{
+    BufferId, ConvolutionForm, KvFormat, Plan, Rows, ScanRule, ShortConvolution, StateLayer, StateScan, Step, Storage,
+    WeightFormat, WeightId,
+};
+use folio::platform::block_on;
+use std::sync::Arc;
+
+const ROWS: u32 = 70;
+const TAPS: u32 = 4;
+/// Heads, key heads, elements of a key and of a value: no size is a multiple of a tile.
+const SIZES: [u32; 4] = [4, 2, 24, 40];
+
+/// A convolution and the recurrence over what it convolves.
+fn plan(rule: ScanRule) -> Plan {
+    let mut plan = Plan { vocab: 8, positions_max: 4096, ..Plan::default() };
+    let [heads, key_heads, key_dim, value_dim] = SIZES;
+    let channels = 2 * key_heads * key_dim + heads * value_dim;
+    let mut weight = |name, columns| plan.weight(name, 1, columns, WeightFormat::F32);
+    let [taps, decay, dt_bias] =
+        [("taps", TAPS * channels), ("decay", heads), ("bias", heads)].map(|(n, c)| weight(n, c));
+    let mut buffer = |name, columns| plan.buffer(name, Rows::Tokens, columns, Storage::F32);
+    let mixed = buffer("mixed", channels + rule.gates() * heads);
+    let [convolved, out] = [("convolved", channels), ("out", heads * value_dim)].map(|(n, c)| buffer(n, c));
+    let states = [(TAPS - 1) * channels, heads * key_dim * value_dim];
+    plan.state_layers = states.map(|elements| StateLayer { elements }).into();
+    plan.body = vec![
+        Step::ShortConvolution(ShortConvolution {
+            x: mixed,
+            form: ConvolutionForm::Silu,
+            layer: 0,
+            taps: TAPS,
+            weight: taps,
+            bias: None,
+            out: convolved,
+        }),
+        Step::StateScan(StateScan {
+            convolved,
+            mixed,
+            gates: channels,
+            layer: 1,
+            heads,
+            key_heads,
+            tiled: false,
+            key_dim,
+            value_dim,
+            rule,
+            decay,
+            dt_bias,
+            skip: None,
+            out,
+        }),
+    ];
+    plan
+}
+
+fn capacity() -> Capacity {
+    Capacity {
+        tokens_max: ROWS,
+        sequences_max: 2,
+        samples_max: 1,
+        feed_slots: 1,
+        state_slots: 4,
+        table_entries_max: 1,
+        history_max: 1,
+        bias_max: 1,
+        mask_words_max: 1,
+        copies_max: 1,
+        block_size: 16,
+        kv_format: KvFormat::F16,
+        deterministic: false,
+    }
+}
+
+fn noise(count: u32, seed: f32) -> Vec<f32> {
+    (0..count).map(|at| (at as f32 * 12.9898 + seed).sin()).collect()
+}
+
+/// Bits of the outputs of a sequence, and of its states, if it is cut into `chunks` and moves from slot to slot.
+fn run(device: &mut impl Inspect, plan: &Plan, chunks: &[u32], slots: [u32; 2]) -> Vec<u32> {
+    let width = plan.buffers[0].columns;
+    let rows = noise(ROWS * width, 0.5);
+    let (mut outputs, mut start) = (Vec::new(), 0);
+    for (index, &count) in chunks.iter().enumerate() {
+        let [from, to] = [slots[(index + 1) % 2], slots[index % 2]];
+        let inputs = BatchInputs {
+            token_ids: vec![0; count as usize],
+            positions: (start..start + count).collect(),
+            sequences: vec![SequenceRows { row_start: 0, row_count: count, context_len: start + count }],
+            states: vec![StateRows { from: if start == 0 { NONE } else { from }, to }],
+            ..BatchInputs::default()
+        };
+        let part = &rows[(start * width) as usize..((start + count) * width) as usize];
+        device.write_buffer(BufferId(0), part).expect("the rows are written");
+        let ticket = device.submit(&inputs).expect("the batch is accepted");
+        block_on(device.read(ticket)).expect("it runs");
+        outputs.extend(block_on(device.read_buffer(BufferId(2), count)).expect("it is read"));
+        start += count;
+    }
+    assert_eq!(start, ROWS, "all rows ran");
+    let last = slots[(chunks.len() - 1) % 2] as usize;
+    for (layer, spec) in (0..).zip(&plan.state_layers) {
+        let states = block_on(device.read_state(layer)).expect("it is read");
+        outputs.extend(&states[last * spec.elements as usize..][..spec.elements as usize]);
+    }
+    outputs.into_iter().map(f32::to_bits).collect()
+}
+
+fn check(name: &str, device: &mut impl Inspect) {
+    for rule in [ScanRule::Delta { beta_scale: 2.0 }, ScanRule::Mamba2] {
+        let plan = plan(rule);
+        device.load(Arc::new(plan.clone()), &capacity()).expect("the plan is loaded");
+        for (id, weight) in (0..).zip(&plan.weights) {
+            let values = noise(weight.columns, 3.0).into_iter().map(|value| if id == 1 { -value.abs() } else { value });
+            let bytes: Vec<u8> = values.flat_map(f32::to_le_bytes).collect();
+            device.write_weight(WeightId(id), 0, bytes.into()).expect("the weight is written");
+        }
+        device.allocate_pool(&[]).expect("there is no pool");
+        let whole = run(device, &plan, &[ROWS], [3, 3]);
+        assert!(whole.iter().all(|bits| f32::from_bits(*bits).is_finite()), "{name}, {rule:?}");
+        for (chunks, slots) in [
+            (&[1; ROWS as usize][..], [0, 0]),
+            (&[2, 1, 3, 60, 4], [1, 1]),
+            (&[5, 64, 1], [2, 0]),
+            (&[33, 1, 1, 35], [0, 3]),
+        ] {
+            let found = run(device, &plan, chunks, slots);
+            assert!(found == whole, "{name}, {rule:?}: chunks of {chunks:?} in slots {slots:?}");
+        }
+    }
+}
+
+#[test]
+fn the_chunks_of_a_sequence_change_nothing() {
+    check("reference", &mut ReferenceBackend::new());
+    for threads in [1, 3] {
+        check("cpu", &mut CpuBackend::new(&CpuOptions { threads: Some(threads), level: None }));
+    }
+    for adapter in WgpuBackend::adapters() {
+        let options = WgpuOptions { adapter: Some(adapter.index), ..WgpuOptions::default() };
+        check(&adapter.name, &mut block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens"));
+    }
+}
