@@ -200,7 +200,7 @@ impl Report<'_> {
         if asked.state_bytes > 0 {
             let (bytes, each) = (Bytes(asked.state_bytes), Bytes(self.plan.state_bytes()));
             let slots = asked.capacity.state_slots;
-            lines.insert(6, format!("states       {bytes}: {slots} sequences, {each} each"));
+            lines.insert(6, format!("states       {bytes}: {slots} of sequences and snapshots, {each} each"));
         }
         if asked.fits() {
             lines.push(format!("decode       {}", self.speed_in_words(asked)));
