@@ -76,7 +76,8 @@ fn snapshots(config: &Config, plan: &Plan, caps: &Caps) -> u32 {
         return 0;
     }
     let share = sizes::memory_for_states(config, caps) / SNAPSHOTS_SHARE / plan.state_bytes().max(1);
-    let usual = share.clamp(SNAPSHOTS_LEAST, u64::from(SNAPSHOTS_PER_SEQUENCE * config.max_num_seqs).max(SNAPSHOTS_LEAST));
+    let usual =
+        share.clamp(SNAPSHOTS_LEAST, u64::from(SNAPSHOTS_PER_SEQUENCE * config.max_num_seqs).max(SNAPSHOTS_LEAST));
     let largest = plan.state_layers.iter().map(StateLayer::bytes).max().unwrap_or(1).max(1);
     let bound = (caps.binding_bytes_max / largest).saturating_sub(config.max_num_seqs.into());
     let count = config.state_snapshots.map_or(usual, u64::from).min(bound);
@@ -116,8 +117,8 @@ pub(super) fn check(config: &Config, plan: &Plan) -> Result<(), ConfigError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::fake::FakeBackend;
     use crate::backend::Backend;
+    use crate::backend::fake::FakeBackend;
     use crate::config::DiskConfig;
 
     fn plan(elements: u32) -> Plan {
@@ -152,7 +153,8 @@ mod tests {
 
     #[test]
     fn snapshots_have_slots_beside_those_of_running_sequences() {
-        let config = |state_snapshots| Config { max_num_seqs: 8, state_snapshots, speculation: None, ..Config::default() };
+        let config =
+            |state_snapshots| Config { max_num_seqs: 8, state_snapshots, speculation: None, ..Config::default() };
         let count = |config: &Config, elements, script: &str| slots(config, &plan(elements), &caps(script));
         assert_eq!(slots(&config(None), &Plan::default(), &caps("")), 0, "without states");
         assert_eq!(count(&config(Some(3)), 8, ""), 8 + 3, "as set");

@@ -96,7 +96,7 @@ impl Scheduler {
             states.before = live;
         }
         if live != NONE {
-            self.leave_state(live, drafts.is_empty());
+            self.leave_state(live, !is_stale, drafts.is_empty());
         }
         Some(StateRows { from: if is_stale { to } else { live }, to })
     }
@@ -114,8 +114,8 @@ impl Scheduler {
     }
 
     /// Keeps a slot until the row that reads it has run. Its sequence lets go of it, unless it may go back.
-    fn leave_state(&mut self, slot: u32, is_final: bool) {
-        if !self.faults.has(InjectedFault::SnapshotEvictedEarly) {
+    fn leave_state(&mut self, slot: u32, is_read: bool, is_final: bool) {
+        if is_read && !self.faults.has(InjectedFault::SnapshotEvictedEarly) {
             self.states.pin(slot);
         }
         if is_final {
