@@ -97,6 +97,10 @@ pub(crate) struct EngineArgs {
     /// Do not share KV blocks between requests with a common prefix
     #[arg(long, env = "FOLIO_NO_PREFIX_CACHING", value_parser = BoolishValueParser::new())]
     pub(crate) no_prefix_caching: bool,
+    /// Number of states kept for requests with a common prefix, for models with a recurrent state [default: what a
+    /// sixteenth of the memory holds]
+    #[arg(long, env = "FOLIO_STATE_SNAPSHOTS", value_name = "N")]
+    pub(crate) state_snapshots: Option<u32>,
     /// Submit a step only after the tokens of the previous one are read
     #[arg(long, env = "FOLIO_NO_LOOK_AHEAD", value_parser = BoolishValueParser::new())]
     pub(crate) no_look_ahead: bool,
@@ -169,6 +173,7 @@ impl EngineArgs {
                 KvCacheDtype::Q8 => KvFormat::Q8,
             },
             prefix_caching: !self.no_prefix_caching,
+            state_snapshots: self.state_snapshots,
             look_ahead: !self.no_look_ahead,
             deterministic: self.deterministic,
             speculation: self.speculation(default.speculation)?,

@@ -204,7 +204,7 @@ impl Report<'_> {
         if asked.state_bytes > 0 {
             let (bytes, each) = (Bytes(asked.state_bytes), Bytes(self.plan.state_bytes()));
             let slots = asked.capacity.state_slots;
-            lines.insert(6, format!("states       {bytes}: {slots} sequences, {each} each"));
+            lines.insert(6, format!("states       {bytes}: {slots} of sequences and snapshots, {each} each"));
         }
         if asked.host_bytes > 0 {
             let from = if asked.host_is_shared { ", from the same memory" } else { "" };

@@ -27,7 +27,7 @@ pub struct Fit {
     pub weight_bytes: u64,
     /// Bytes of the row buffers between steps and of everything else that a step needs.
     pub activation_bytes: u64,
-    /// Bytes of the states of all sequences that may run at once; 0 if the model keeps none.
+    /// Bytes of the states of all sequences that may run at once and of snapshots; 0 if the model keeps none.
     pub state_bytes: u64,
     /// Bytes of the KV pool.
     pub kv_bytes: u64,

@@ -349,10 +349,11 @@ fn adapted(
 ) -> Result<Config, ConfigError> {
     check_method(config, has_draft)?;
     states::check(config, plan)?;
-    if !plan.state_layers.is_empty() {
+    let adapted = states::adapted(config, plan);
+    if adapted != *config {
         progress(Progress::Notice(states::NOTICE.to_owned()));
     }
-    Ok(states::adapted(config, plan))
+    Ok(adapted)
 }
 
 /// Passes the weights to the device.
@@ -542,7 +543,8 @@ fn open(
     config: &Config,
     limits: &mut Limits,
 ) -> Result<Option<Box<dyn Disk>>, StartError> {
-    if !config.prefix_caching {
+    // Files have no states, without which blocks are of no use to a model that keeps them.
+    if !config.prefix_caching || limits.state_slots > 0 {
         return Ok(None);
     }
     let disk = open_disk(form).map_err(|error| no_folder(config, &error))?;
@@ -583,6 +585,5 @@ fn info<B: Backend>(backend: &B, plan: &Plan, limits: &Limits, weight_bytes: u64
         embedding_len: plan.pooled_columns(),
         num_speculative_tokens: limits.speculation.map_or(0, |settings| settings.num_speculative_tokens),
         beam_room: limits.beam_room(),
-        keeps_states: limits.state_slots > 0,
     }
 }
