@@ -69,13 +69,12 @@ fn a_chat_in_lines_and_whole() {
 fn the_lines_of_a_chat() {
     let server = thinking(&[&format!("<think>\nHm.\n</think>\n\nI look.\n{CALL}\n{CALL}")]);
     let parts = |line: Value| -> Vec<Value> {
-        let message = line["message"].as_object().expect("a message").clone();
-        let is_empty = |part: &Value| *part == "" || part.as_array().is_some_and(Vec::is_empty);
-        let said = message.iter().filter(|(name, part)| *name != "role" && !is_empty(part));
-        let one = |(name, part): (&String, &Value)| {
-            with(&line, &json!({"message": {"role": message["role"], name.as_str(): part}}))
-        };
-        let parts: Vec<_> = said.map(one).collect();
+        let message = &line["message"];
+        let texts = ["thinking", "content"].map(|name| (name, message[name].clone()));
+        let texts = texts.into_iter().filter(|(_, text)| text.as_str().is_some_and(|text| !text.is_empty()));
+        let calls = message["tool_calls"].as_array().into_iter().flatten().map(|call| ("tool_calls", json!([call])));
+        let one = |(name, part)| with(&line, &json!({"message": {"role": message["role"], name: part}}));
+        let parts: Vec<_> = texts.chain(calls).map(one).collect();
         if parts.is_empty() { vec![line.clone()] } else { parts }
     };
     let stream = lines(&server.post("/api/chat", &with(&ask(), &json!({"think": true}))));
