@@ -10,6 +10,7 @@
 //!   as in Granite.
 //! - `llama3` scaling: no key, but a tensor of divisors; longrope: two tensors; the base of Hunyuan's: included.
 //! - xIELU's numbers: metadata.
+//! - Latent attention: the product for keys and values is cut in two, and the keys of a head are transposed.
 
 mod orders;
 mod states;
@@ -35,7 +36,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// Element types of a file.
-const F32: u32 = 0;
+pub(super) const F32: u32 = 0;
 const F16: u32 = 1;
 const MXFP4: u32 = 39;
 
@@ -43,7 +44,7 @@ const MXFP4: u32 = 39;
 type Values = (Vec<usize>, Vec<f32>);
 
 /// A checkpoint to convert.
-struct Checkpoint {
+pub(super) struct Checkpoint {
     /// `general.architecture`.
     own: &'static str,
     config: Value,
@@ -171,7 +172,7 @@ pub(super) fn logits<B: Backend + Inspect>(file: &Builder, backend: &mut B) -> V
 #[test]
 fn what_a_file_says_is_heard() {
     type Change = fn(&mut Builder);
-    let table: [(&str, Change); 25] = [
+    let table: [(&str, Change); 28] = [
         ("mistral-window", |file| file.set("llama.attention.sliding_window", Item::U32(25))),
         ("mistral-window", |file| file.pairs.retain(|(key, _)| key != "llama.attention.sliding_window")),
         ("llama3-rope", |file| file.tensors.retain(|tensor| tensor.name != "rope_freqs.weight")),
@@ -187,6 +188,9 @@ fn what_a_file_says_is_heard() {
         ("hunyuan_v1_dense", |file| file.set("hunyuan-dense.rope.freq_base", Item::F32(10_000.0))),
         ("glm4_moe", |file| file.set("glm4moe.expert_weights_scale", Item::F32(1.5))),
         ("glm4_moe", |file| file.set("glm4moe.expert_weights_norm", Item::Boolean(false))),
+        ("deepseek_v3", |file| file.set("deepseek2.rope.scaling.yarn_log_multiplier", Item::F32(0.2))),
+        ("deepseek_v3", |file| file.set("deepseek2.expert_group_used_count", Item::U32(4))),
+        ("glm4_moe_lite", |file| file.set("deepseek2.expert_weights_scale", Item::F32(1.5))),
         ("qwen2_moe", |file| file.set("qwen2moe.expert_weights_norm", Item::Boolean(true))),
         ("cohere2", |file| file.set("cohere2.logit_scale", Item::F32(0.3))),
         ("granite4-h-dense", |file| file.set("granitehybrid.rope.scaling.finetuned", Item::Boolean(true))),
@@ -212,14 +216,14 @@ fn what_a_file_says_is_heard() {
     }
 }
 
-fn open(file: &Builder) -> Model {
+pub(super) fn open(file: &Builder) -> Model {
     let file = ModelFile::in_memory(Bytes::from(file.bytes()));
     let gguf = Gguf::from_files(vec![("converted.gguf".into(), file)]).expect("the file opens");
     Model::from_gguf(gguf).expect("the model loads")
 }
 
 impl Checkpoint {
-    fn read(family: &str) -> Self {
+    pub(super) fn read(family: &str) -> Self {
         let config = read_json(&golden(family).join("config.json"));
         let bytes = std::fs::read(golden(family).join("model.safetensors")).expect("the golden weights");
         let file = safetensors::SafeTensors::deserialize(&bytes).expect("the golden weights");
@@ -257,6 +261,7 @@ impl Checkpoint {
             "Ernie4_5ForCausalLM" => "ernie4_5",
             "Glm4ForCausalLM" => "glm4",
             "Glm4MoeForCausalLM" => "glm4moe",
+            "DeepseekV2ForCausalLM" | "DeepseekV3ForCausalLM" | "Glm4MoeLiteForCausalLM" => "deepseek2",
             "GraniteMoeForCausalLM" => "granitemoe",
             "GraniteMoeHybridForCausalLM" => "granite",
             "HunYuanDenseV1ForCausalLM" => "hunyuan-dense",
@@ -279,7 +284,25 @@ impl Checkpoint {
         Self { own, config: text, tensors }
     }
 
-    fn convert(mut self, matrices: u32) -> Builder {
+    /// As older files have latents: one product for keys and values, and the lengths of heads under the usual keys.
+    pub(super) fn convert_older(self) -> Builder {
+        let size = |field: &str| self.whole(field).expect("a size");
+        let lengths = [size("qk_nope_head_dim") + size("qk_rope_head_dim"), size("v_head_dim")];
+        let heads = size("num_attention_heads");
+        let products: Vec<_> = self.tensors.clone().into_iter().filter(|(name, _)| name.contains("kv_b_proj")).collect();
+        let products: Vec<_> = products.into_iter().map(|(name, values)| (self.own_name(&name), values)).collect();
+        let mut file = self.convert(F32);
+        file.tensors.retain(|tensor| !tensor.name.contains("_k_b.") && !tensor.name.contains("_v_b."));
+        products.into_iter().for_each(|(name, values)| push(&mut file, name, &values, F32));
+        file.pairs.retain(|(key, _)| !key.ends_with("_mla"));
+        file.set("deepseek2.attention.key_length", Item::U32(lengths[0]));
+        file.set("deepseek2.attention.value_length", Item::U32(lengths[1]));
+        file.set("deepseek2.attention.head_count_kv", Item::U32(heads));
+        file.pack();
+        file
+    }
+
+    pub(super) fn convert(mut self, matrices: u32) -> Builder {
         let mut file = Builder { version: 3, pairs: Vec::new(), tensors: Vec::new() };
         file.set("general.architecture", Item::Text(self.own.into()));
         self.write_sizes(&mut file);
@@ -378,7 +401,8 @@ impl Checkpoint {
                     ("scaling.yarn_log_multiplier", "mscale_all_dim"),
                 ] {
                     if let Some(number) = number(field) {
-                        file.set(&key(own), Item::F32(number));
+                        let is_latent = self.own == "deepseek2" && field == "mscale_all_dim";
+                        file.set(&key(own), Item::F32(if is_latent { 0.1 * number } else { number }));
                     }
                 }
                 file.set(&key("scaling.original_context_length"), Item::U32(positions()));
@@ -448,6 +472,35 @@ impl Checkpoint {
         file.set(&key("embedding_length_per_layer_input"), Item::U32(own));
     }
 
+    /// Writes the keys of latent attention and of its routers.
+    fn write_latent(&self, file: &mut Builder) {
+        let mut set = |own: &str, value: Option<u32>| {
+            if let Some(value) = value {
+                file.set(&format!("deepseek2.{own}"), Item::U32(value));
+            }
+        };
+        let size = |field: &str| self.whole(field).expect("a size");
+        let (rank, rotated) = (size("kv_lora_rank"), size("qk_rope_head_dim"));
+        set("attention.q_lora_rank", self.whole("q_lora_rank"));
+        set("attention.kv_lora_rank", Some(rank));
+        set("attention.head_count_kv", Some(1));
+        set("attention.key_length", Some(rank + rotated));
+        set("attention.value_length", Some(rank));
+        set("attention.key_length_mla", Some(size("qk_nope_head_dim") + rotated));
+        set("attention.value_length_mla", self.whole("v_head_dim"));
+        set("rope.dimension_count", Some(rotated));
+        set("expert_shared_count", self.whole("n_shared_experts"));
+        set("expert_group_count", self.whole("n_group"));
+        set("expert_group_used_count", self.whole("topk_group"));
+        let kinds = self.config["mlp_layer_types"].as_array();
+        let dense = kinds.map(|kinds| kinds.iter().filter(|kind| *kind == "dense").count() as u32);
+        set("leading_dense_block_count", dense.or(self.whole("first_k_dense_replace")));
+        let is_softmax = self.config["model_type"] == "deepseek_v2";
+        set("expert_gating_func", Some(if is_softmax { 1 } else { 2 }));
+        let normalizes = self.config["norm_topk_prob"] == true;
+        file.set("deepseek2.expert_weights_norm", Item::Boolean(normalizes));
+    }
+
     /// Writes keys that only one family has.
     fn write_particulars(&self, file: &mut Builder) {
         let key = |key: &str| format!("{}.{key}", self.own);
@@ -472,6 +525,10 @@ impl Checkpoint {
                 self.write_gemma4(file);
             }
             "cohere2" => copy("logit_scale", "logit_scale"),
+            "deepseek2" => {
+                copy("expert_weights_scale", "routed_scaling_factor");
+                self.write_latent(file);
+            }
             "qwen2moe" => {
                 let shared = self.whole("shared_expert_intermediate_size").expect("a size");
                 file.set(&key("expert_shared_feed_forward_length"), Item::U32(shared));
@@ -568,6 +625,9 @@ impl Checkpoint {
         if name.contains(".act_fn.") {
             return Vec::new();
         }
+        if name.contains("kv_b_proj") {
+            return self.cut(name, &shape, &values);
+        }
         if let Some(stem) = name.strip_suffix("_bias").filter(|_| name.contains(".experts.")) {
             return untangled(&format!("{stem}.bias"), (shape, values));
         }
@@ -575,6 +635,20 @@ impl Checkpoint {
             return untangled(&format!("{name}.weight"), transposed(&shape, &values));
         }
         vec![(name.into(), (shape, values))]
+    }
+
+    /// Keys and values of each head, as two tensors; keys are transposed.
+    fn cut(&self, name: &str, shape: &[usize], values: &[f32]) -> Vec<(String, Values)> {
+        let size = |field: &str| self.whole(field).expect("a size") as usize;
+        let (keys, own, columns) = (size("qk_nope_head_dim"), size("v_head_dim"), shape[1]);
+        let heads = || values.chunks_exact((keys + own) * columns);
+        let of_keys = heads().flat_map(|head| &head[..keys * columns]).copied().collect::<Vec<_>>();
+        let of_values = heads().flat_map(|head| &head[keys * columns..]).copied().collect();
+        let count = heads().len();
+        vec![
+            (name.replace("kv_b_proj", "k_b_proj"), transposed(&[count, keys, columns], &of_keys)),
+            (name.replace("kv_b_proj", "v_b_proj"), (vec![count, own, columns], of_values)),
+        ]
     }
 
     fn own_name(&self, name: &str) -> String {
@@ -617,6 +691,14 @@ impl Checkpoint {
             "self_attn.k_proj" => "attn_k",
             "self_attn.v_proj" => "attn_v",
             "self_attn.qkv_proj" => "attn_qkv",
+            "self_attn.q_a_proj" => "attn_q_a",
+            "self_attn.q_a_layernorm" => "attn_q_a_norm",
+            "self_attn.q_b_proj" => "attn_q_b",
+            "self_attn.kv_a_proj_with_mqa" => "attn_kv_a_mqa",
+            "self_attn.kv_a_layernorm" => "attn_kv_a_norm",
+            "self_attn.kv_b_proj" => "attn_kv_b",
+            "self_attn.k_b_proj" => "attn_k_b",
+            "self_attn.v_b_proj" => "attn_v_b",
             "self_attn.o_proj" => "attn_output",
             "self_attn.q_norm" | "self_attn.query_layernorm" => "attn_q_norm",
             "self_attn.k_norm" | "self_attn.key_layernorm" => "attn_k_norm",
