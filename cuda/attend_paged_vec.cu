@@ -4,10 +4,12 @@
 //   s_j = softcap(scale · q · k_j) + slope · (j − position)
 //
 // q, out: [tokens][query heads][HEAD_DIM]; K, V: tiles [block][kv head] of the pool. One block: one token row × GROUP
-// query heads of one KV head, 16 keys at a time. A thread computes the scores of some (head, key) pairs, a warp the weights of some heads,
-// and a thread sums some runs of 8 columns.
-// Threads: 128. Grid: rows of the bucket × query heads / GROUP. Shared: 4 · (GROUP · (HEAD_DIM + 19) + 16 · (HEAD_DIM + 4)) bytes.
-// -D: HEAD_DIM (multiple of 8, ≤ 576), GROUP (1 to 16; it divides the query heads of a KV head), KV_F32 or KV_F16 or KV_Q8, Q_TYPE, OUT_TYPE (float, u16).
+// query heads of one KV head, 16 keys at a time. A thread computes the scores of some (head, key) pairs, a warp the
+// weights of some heads, and a thread sums some runs of 8 columns.
+// Threads: 128. Grid: rows of the bucket × query heads / GROUP.
+// Shared: 4 · (GROUP · (HEAD_DIM + 19) + 16 · (HEAD_DIM + 4)) bytes.
+// -D: HEAD_DIM (multiple of 8, ≤ 576), GROUP (1 to 16; it divides the query heads of a KV head), KV_F32 or KV_F16 or
+// KV_Q8, Q_TYPE, OUT_TYPE (float, u16).
 // Twin: backend/reference/attend_paged.rs
 // Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
 
@@ -65,8 +67,8 @@ __device__ __forceinline__ void load_rows(float *rows, const Params &params, con
   }
 }
 
-__device__ __forceinline__ void make_scores(const Shared &shared, const Params &params, const u32 *table, u32 first_head,
-                                            u32 first, u32 position) {
+__device__ __forceinline__ void make_scores(const Shared &shared, const Params &params, const u32 *table,
+                                            u32 first_head, u32 first, u32 position) {
   for (u32 at = threadIdx.x; at < GROUP * KEYS; at += THREADS) {
     const u32 head = at / KEYS, key = first + at % KEYS;
     const bool hidden = key > position || table[key >> params.block_shift] == NONE;

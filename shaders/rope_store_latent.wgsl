@@ -1,4 +1,5 @@
-// Latent attention: stores a token's latent, normalized, and the rotated elements beside it; makes the heads of q to match.
+// Latent attention: stores a token's latent, normalized, and the rotated elements beside it; makes the heads of q to
+// match.
 //
 //   stored = [l / sqrt(mean(l²) + ε) · w, turn(k)] with (l, k) = latent;  q = [absorbed, turn(last elements of query)]
 //

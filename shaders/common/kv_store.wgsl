@@ -1,5 +1,5 @@
-// Writes of K and V to the pool, at bindings 6 and 7. Variants: KV_F16, KV_Q8 (the importer has THREADS), TEXELS; LATENT:
-// there are only keys, and binding 7 is the importer's.
+// Writes of K and V to the pool, at bindings 6 and 7. Variants: KV_F16, KV_Q8 (the importer has THREADS), TEXELS;
+// LATENT: there are only keys, and binding 7 is the importer's.
 
 #import kv_tile
 

@@ -13,8 +13,8 @@ use super::families::{
 };
 use super::rope::{RopeSpec, damping};
 use super::spec::{
-    AttentionSpec, Factors, HeadNorms, IDS_MAX, LatentSpec, LayerKind, LayerSpec, MlpSpec, ModelSpec, NormPlace, NormSpec,
-    OutputGate,
+    AttentionSpec, Factors, HeadNorms, IDS_MAX, LatentSpec, LayerKind, LayerSpec, MlpSpec, ModelSpec, NormPlace,
+    NormSpec, OutputGate,
 };
 use crate::plan::check::{GROUP_SIZE_MAX, HEAD_DIM_MAX, LATENT_DIM_MAX, LATENT_HEADS_MAX};
 use crate::plan::{Activation, QueryGrowth};

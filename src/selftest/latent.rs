@@ -1,5 +1,5 @@
-//! Test cases for latent attention: RopeStoreLatent, and store and attention in a layer. Attention alone and the products
-//! of heads are options of their steps' cases.
+//! Test cases for latent attention: RopeStoreLatent, and store and attention in a layer. Attention alone and the
+//! products of heads are options of their steps' cases.
 
 use super::Shapes;
 use super::attention::{BATCHES, move_first_block, rotated};

@@ -41,14 +41,14 @@ const F16: u32 = 1;
 const MXFP4: u32 = 39;
 
 /// A tensor's rows, outermost dimension first.
-type Values = (Vec<usize>, Vec<f32>);
+pub(super) type Values = (Vec<usize>, Vec<f32>);
 
 /// A checkpoint to convert.
 pub(super) struct Checkpoint {
     /// `general.architecture`.
-    own: &'static str,
-    config: Value,
-    tensors: BTreeMap<String, Values>,
+    pub(super) own: &'static str,
+    pub(super) config: Value,
+    pub(super) tensors: BTreeMap<String, Values>,
 }
 
 #[test]
@@ -284,24 +284,6 @@ impl Checkpoint {
         Self { own, config: text, tensors }
     }
 
-    /// As older files have latents: one product for keys and values, and the lengths of heads under the usual keys.
-    pub(super) fn convert_older(self) -> Builder {
-        let size = |field: &str| self.whole(field).expect("a size");
-        let lengths = [size("qk_nope_head_dim") + size("qk_rope_head_dim"), size("v_head_dim")];
-        let heads = size("num_attention_heads");
-        let products: Vec<_> = self.tensors.clone().into_iter().filter(|(name, _)| name.contains("kv_b_proj")).collect();
-        let products: Vec<_> = products.into_iter().map(|(name, values)| (self.own_name(&name), values)).collect();
-        let mut file = self.convert(F32);
-        file.tensors.retain(|tensor| !tensor.name.contains("_k_b.") && !tensor.name.contains("_v_b."));
-        products.into_iter().for_each(|(name, values)| push(&mut file, name, &values, F32));
-        file.pairs.retain(|(key, _)| !key.ends_with("_mla"));
-        file.set("deepseek2.attention.key_length", Item::U32(lengths[0]));
-        file.set("deepseek2.attention.value_length", Item::U32(lengths[1]));
-        file.set("deepseek2.attention.head_count_kv", Item::U32(heads));
-        file.pack();
-        file
-    }
-
     pub(super) fn convert(mut self, matrices: u32) -> Builder {
         let mut file = Builder { version: 3, pairs: Vec::new(), tensors: Vec::new() };
         file.set("general.architecture", Item::Text(self.own.into()));
@@ -325,7 +307,7 @@ impl Checkpoint {
         file
     }
 
-    fn whole(&self, field: &str) -> Option<u32> {
+    pub(super) fn whole(&self, field: &str) -> Option<u32> {
         self.config[field].as_u64().map(|number| number as u32)
     }
 
@@ -472,35 +454,6 @@ impl Checkpoint {
         file.set(&key("embedding_length_per_layer_input"), Item::U32(own));
     }
 
-    /// Writes the keys of latent attention and of its routers.
-    fn write_latent(&self, file: &mut Builder) {
-        let mut set = |own: &str, value: Option<u32>| {
-            if let Some(value) = value {
-                file.set(&format!("deepseek2.{own}"), Item::U32(value));
-            }
-        };
-        let size = |field: &str| self.whole(field).expect("a size");
-        let (rank, rotated) = (size("kv_lora_rank"), size("qk_rope_head_dim"));
-        set("attention.q_lora_rank", self.whole("q_lora_rank"));
-        set("attention.kv_lora_rank", Some(rank));
-        set("attention.head_count_kv", Some(1));
-        set("attention.key_length", Some(rank + rotated));
-        set("attention.value_length", Some(rank));
-        set("attention.key_length_mla", Some(size("qk_nope_head_dim") + rotated));
-        set("attention.value_length_mla", self.whole("v_head_dim"));
-        set("rope.dimension_count", Some(rotated));
-        set("expert_shared_count", self.whole("n_shared_experts"));
-        set("expert_group_count", self.whole("n_group"));
-        set("expert_group_used_count", self.whole("topk_group"));
-        let kinds = self.config["mlp_layer_types"].as_array();
-        let dense = kinds.map(|kinds| kinds.iter().filter(|kind| *kind == "dense").count() as u32);
-        set("leading_dense_block_count", dense.or(self.whole("first_k_dense_replace")));
-        let is_softmax = self.config["model_type"] == "deepseek_v2";
-        set("expert_gating_func", Some(if is_softmax { 1 } else { 2 }));
-        let normalizes = self.config["norm_topk_prob"] == true;
-        file.set("deepseek2.expert_weights_norm", Item::Boolean(normalizes));
-    }
-
     /// Writes keys that only one family has.
     fn write_particulars(&self, file: &mut Builder) {
         let key = |key: &str| format!("{}.{key}", self.own);
@@ -637,21 +590,7 @@ impl Checkpoint {
         vec![(name.into(), (shape, values))]
     }
 
-    /// Keys and values of each head, as two tensors; keys are transposed.
-    fn cut(&self, name: &str, shape: &[usize], values: &[f32]) -> Vec<(String, Values)> {
-        let size = |field: &str| self.whole(field).expect("a size") as usize;
-        let (keys, own, columns) = (size("qk_nope_head_dim"), size("v_head_dim"), shape[1]);
-        let heads = || values.chunks_exact((keys + own) * columns);
-        let of_keys = heads().flat_map(|head| &head[..keys * columns]).copied().collect::<Vec<_>>();
-        let of_values = heads().flat_map(|head| &head[keys * columns..]).copied().collect();
-        let count = heads().len();
-        vec![
-            (name.replace("kv_b_proj", "k_b_proj"), transposed(&[count, keys, columns], &of_keys)),
-            (name.replace("kv_b_proj", "v_b_proj"), (vec![count, own, columns], of_values)),
-        ]
-    }
-
-    fn own_name(&self, name: &str) -> String {
+    pub(super) fn own_name(&self, name: &str) -> String {
         let rest = name.strip_prefix("model.layers.").or(name.strip_prefix("backbone.layers."));
         let Some((layer, name)) = rest.and_then(|rest| rest.split_once('.')) else {
             let table = [
@@ -737,7 +676,7 @@ impl Checkpoint {
     }
 }
 
-fn push(file: &mut Builder, name: String, (shape, values): &Values, kind: u32) {
+pub(super) fn push(file: &mut Builder, name: String, (shape, values): &Values, kind: u32) {
     let data = match kind {
         F32 => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
         _ => values.iter().flat_map(|value| f16::from_f32(*value).to_le_bytes()).collect(),

@@ -332,9 +332,6 @@ fn random_models_have_their_shape_and_depend_on_the_seed_alone() {
         ("gemma-4-26b-a4b", 25_247_559_710),
         ("gemma-4-31b", 30_807_445_820),
         ("glm-4.5-air", 106_852_251_264),
-        ("deepseek-v2-lite", 15_706_484_224),
-        ("deepseek-v3", 671_026_419_200),
-        ("glm-4.7-flash", 29_943_393_920),
         ("ministral-3-8b", 8_489_553_920),
         ("granite-4.0-micro", 3_402_836_480),
     ] {
@@ -424,14 +421,6 @@ const CONFIG_FAULTS: &[(&str, &str)] = &[
     (
         r#"{"architectures": ["XcodecModel"], "num_codebooks": 4}"#,
         "architecture \"XcodecModel\" is not supported; num_codebooks means several codebooks, which …",
-    ),
-    (
-        r#"{"architectures": ["DeepseekV3ForCausalLM"], "kv_lora_rank": 640, "qk_rope_head_dim": 64}"#,
-        "kv_lora_rank is 640, not an integer in 8..=512",
-    ),
-    (
-        r#"{"architectures": ["DeepseekV3ForCausalLM"], "attention_bias": true}"#,
-        "attention_bias is true: biases of latent attention are not supported",
     ),
     (
         r#"{"architectures": ["Qwen3VLForCausalLM"]}"#,

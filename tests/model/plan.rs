@@ -5,8 +5,8 @@ use super::states::STATES;
 use folio::model::Model;
 use folio::plan::check::check;
 use folio::plan::{
-    AttendPaged, BufferId, Embed, KvGroup, MatMul, Plan, RmsNorm, RopeStoreKv, RopeStoreLatent, Rows, Sample, Step, Storage, Tail,
-    WeightId,
+    AttendPaged, BufferId, Embed, KvGroup, MatMul, Plan, RmsNorm, RopeStoreKv, RopeStoreLatent, Rows, Sample, Step,
+    Storage, Tail, WeightId,
 };
 use std::path::Path;
 
@@ -133,7 +133,8 @@ fn ids_names_and_numbers_are_checked() {
         plan.kv_groups[0] = KvGroup { window: Some(0) };
     });
     refuses(
-        "kv: KV layer 0 is 2 heads of 12, expected heads of a multiple of 8 elements, up to 512, or one latent of up to 576",
+        "kv: KV layer 0 is 2 heads of 12, expected heads of a multiple of 8 elements, up to 512, or one latent of \
+         up to 576",
         |plan| {
             plan.kv_layers[0].head_dim = 12;
         },
@@ -179,12 +180,13 @@ fn latents_are_checked() {
         change(store.expect("a latent is stored"));
     };
     refuses_latents(
-        "kv: KV layer 0 is 2 heads of 40, expected heads of a multiple of 8 elements, up to 512, or one latent of up to 576",
+        "kv: KV layer 0 is 2 heads of 40, expected heads of a multiple of 8 elements, up to 512, or one latent of \
+         up to 576",
         |plan| plan.kv_layers[0].heads = 2,
     );
     refuses_latents(
-        "kv: KV layer 0 is 1 heads of 584, expected heads of a multiple of 8 elements, up to 512, or one latent of up to \
-         576",
+        "kv: KV layer 0 is 1 heads of 584, expected heads of a multiple of 8 elements, up to 512, or one latent of \
+         up to 576",
         |plan| plan.kv_layers[0].head_dim = 584,
     );
     refuses_latents(

@@ -1,7 +1,7 @@
 //! Rotation and store of a latent, reference. Twin of `shaders/rope_store_latent.wgsl`.
 //!
-//! With c = head_dim − r, per token: the stored row is the RMS norm of the first c elements of `latent`, then its last r
-//! elements rotated; head h of q is the c elements of `absorbed`, then the last r elements of the head in `query`
+//! With c = head_dim − r, per token: the stored row is the RMS norm of the first c elements of `latent`, then its last
+//! r elements rotated; head h of q is the c elements of `absorbed`, then the last r elements of the head in `query`
 //! rotated. The rotation is that of `rope_store_kv`. Slot `NONE` stores nothing.
 //!
 //! Everything is computed in f64 and rounded once, when written.

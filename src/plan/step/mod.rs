@@ -37,9 +37,7 @@ pub use rms_norm::{NormOptions, RmsNorm};
 pub use rope_store_kv::{HeadNorm, QueryGrowth, Rope, RopeStoreKv, StoreOptions};
 pub use rope_store_latent::RopeStoreLatent;
 pub use route_experts::{ExpertGroups, RouteExperts, Routing};
-pub use rules::{
-    GROUP_SIZE_MAX, HEAD_DIM_MAX, LATENT_DIM_MAX, LATENT_HEADS_MAX, ROUTES_MAX, STATE_DIM_MAX, TAPS_MAX,
-};
+pub use rules::{GROUP_SIZE_MAX, HEAD_DIM_MAX, LATENT_DIM_MAX, LATENT_HEADS_MAX, ROUTES_MAX, STATE_DIM_MAX, TAPS_MAX};
 pub use sample::Sample;
 pub use scale_logits::ScaleLogits;
 pub use short_convolution::{ConvolutionForm, ShortConvolution};
