@@ -521,7 +521,7 @@ fn form<B: Backend>(backend: &B, plan: &Plan, capacity: &Capacity, config: &Conf
     let caps = backend.caps();
     let layers_of = |group: usize| {
         let own = plan.kv_layers.iter().filter(move |layer| layer.group as usize == group);
-        own.map(|layer| [layer.heads, layer.head_dim]).collect()
+        own.map(file::layer_form).collect()
     };
     // Fixed chunks depend on the size of a step.
     let build = [env!("CARGO_PKG_VERSION"), &platform::build_id(), caps.api, &caps.name, &caps.tier].join(" ");

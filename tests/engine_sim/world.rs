@@ -69,7 +69,7 @@ impl Shape {
 impl Source for Shape {
     fn record(&self, _: Storage) -> Plan {
         let groups = self.windows.iter().map(|&window| KvGroup { window }).collect();
-        let layer = |group| KvLayer { group, heads: 1, head_dim: 8 };
+        let layer = |group| KvLayer { group, heads: 1, head_dim: 8, latent: false };
         Plan {
             kv_groups: groups,
             kv_layers: (0..self.windows.len() as u32).map(layer).collect(),

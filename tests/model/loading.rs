@@ -419,8 +419,8 @@ const CONFIG_FAULTS: &[(&str, &str)] = &[
         "architecture \"FooForCausalLM\" is not supported; expected one of LlamaForCausalLM, …",
     ),
     (
-        r#"{"architectures": ["DeepseekV3ForCausalLM"], "kv_lora_rank": 512}"#,
-        "architecture \"DeepseekV3ForCausalLM\" is not supported; kv_lora_rank means latent attention …",
+        r#"{"architectures": ["XcodecModel"], "num_codebooks": 4}"#,
+        "architecture \"XcodecModel\" is not supported; num_codebooks means several codebooks, which …",
     ),
     (
         r#"{"architectures": ["Qwen3VLForCausalLM"]}"#,

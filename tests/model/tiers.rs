@@ -19,9 +19,9 @@ use futures_util::StreamExt as _;
 use futures_util::future::join;
 use std::path::Path;
 
-/// Models with one KV group, with two of which one has a window, with sinks, and with layers that share their keys and
-/// values.
-const MODELS: [&str; 4] = ["llama", "gemma3", "gpt-oss", "gemma4-e"];
+/// Models with one KV group, with two of which one has a window, with sinks, with layers that share their keys and
+/// values, and with latents.
+const MODELS: [&str; 5] = ["llama", "gemma3", "gpt-oss", "gemma4-e", "deepseek_v3"];
 /// A pool for one long prompt.
 const CONFIG: Config = Config {
     max_model_len: Some(160),
@@ -227,7 +227,12 @@ fn one_form<B: Backend + Inspect>(name: &str, backend: &mut B) {
         let groups = plan.kv_groups.len();
         let blocks: Vec<_> = [5, 0, 96, 40].map(|block| BlockRef { group: block as usize % groups, block }).into();
         let layers = 0..u32::try_from(plan.kv_layers.len()).expect("layers are few");
-        let halves = || layers.clone().flat_map(|layer| [KvHalf::Key, KvHalf::Value].map(|half| (layer, half)));
+        // A latent has no values of its own.
+        let of_layer = |layer: u32| {
+            let count = plan.kv_layers[layer as usize].halves() as usize;
+            [KvHalf::Key, KvHalf::Value].into_iter().take(count).map(move |half| (layer, half))
+        };
+        let halves = || layers.clone().flat_map(of_layer);
         for (layer, half) in halves() {
             let mut values = block_on(reference.read_kv(layer, half)).expect("the pool is allocated");
             let shift = f64::from(layer) + if half == KvHalf::Key { 0.25 } else { 0.75 };
