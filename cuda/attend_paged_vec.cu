@@ -3,11 +3,13 @@
 //   out = Σ p_j · v_j / (Σ p_j + e^(sink − m)),  p_j = e^(s_j − m)
 //   s_j = softcap(scale · q · k_j) + slope · (j − position)
 //
-// q, out: [tokens][query heads][HEAD_DIM]; K, V: tiles [block][kv head] of the pool. One block: one token row × one KV
-// head, 16 keys at a time. A thread computes the scores of some (head, key) pairs, a warp the weights of some heads,
-// and a thread sums some runs of 8 columns.
-// Threads: 128. Grid: rows of the bucket × KV heads. Shared: 4 · (GROUP · (HEAD_DIM + 19) + 16 · (HEAD_DIM + 4)) bytes.
-// -D: HEAD_DIM (multiple of 8, ≤ 512), GROUP (1 to 16), KV_F32 or KV_F16 or KV_Q8, Q_TYPE, OUT_TYPE (float, u16).
+// q, out: [tokens][query heads][HEAD_DIM]; K, V: tiles [block][kv head] of the pool. One block: one token row × GROUP
+// query heads of one KV head, 16 keys at a time. A thread computes the scores of some (head, key) pairs, a warp the
+// weights of some heads, and a thread sums some runs of 8 columns.
+// Threads: 128. Grid: rows of the bucket × query heads / GROUP.
+// Shared: 4 · (GROUP · (HEAD_DIM + 19) + 16 · (HEAD_DIM + 4)) bytes.
+// -D: HEAD_DIM (multiple of 8, ≤ 576), GROUP (1 to 16; it divides the query heads of a KV head), KV_F32 or KV_F16 or
+// KV_Q8, Q_TYPE, OUT_TYPE (float, u16).
 // Twin: backend/reference/attend_paged.rs
 // Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
 
@@ -65,8 +67,8 @@ __device__ __forceinline__ void load_rows(float *rows, const Params &params, con
   }
 }
 
-__device__ __forceinline__ void make_scores(const Shared &shared, const Params &params, const u32 *table, u32 kv_head,
-                                            u32 first, u32 position) {
+__device__ __forceinline__ void make_scores(const Shared &shared, const Params &params, const u32 *table,
+                                            u32 first_head, u32 first, u32 position) {
   for (u32 at = threadIdx.x; at < GROUP * KEYS; at += THREADS) {
     const u32 head = at / KEYS, key = first + at % KEYS;
     const bool hidden = key > position || table[key >> params.block_shift] == NONE;
@@ -82,7 +84,7 @@ __device__ __forceinline__ void make_scores(const Shared &shared, const Params &
     float score = ((sums.x + sums.y) + (sums.z + sums.w)) * params.scale;
     if (params.softcap != 0.0f) score = params.softcap * tanhf(score / params.softcap);
     if (params.alibi) {
-      score -= params.alibi[kv_head * GROUP + head] * static_cast<float>(position - key);
+      score -= params.alibi[first_head + head] * static_cast<float>(position - key);
     }
     shared.weights[at] = hidden ? LOWEST : score * LOG2_E;
   }
@@ -123,7 +125,8 @@ __device__ __forceinline__ void add_values(const Shared &shared, Eight (&sums)[P
 
 KERNEL(attend_paged_vec, THREADS, 1) {
   DYNAMIC_SHARED(float, memory);
-  const u32 row = blockIdx.x / params.kv_heads, kv_head = blockIdx.x % params.kv_heads;
+  const u32 groups = params.kv_heads * params.group / GROUP, row = blockIdx.x / groups;
+  const u32 first_head = blockIdx.x % groups * GROUP, kv_head = first_head / params.group;
   if (row >= params.metadata[META_TOKEN_COUNT]) return;
   Shared shared;
   shared.query = memory;
@@ -148,7 +151,7 @@ KERNEL(attend_paged_vec, THREADS, 1) {
   for (u32 first = begin; first <= position; first += KEYS) {
     load_rows(shared.rows, params, params.k, table, kv_head, first, position + 1);
     __syncthreads();
-    make_scores(shared, params, table, kv_head, first, position);
+    make_scores(shared, params, table, first_head, first, position);
     __syncthreads();
     make_weights(shared);
     load_rows(shared.rows, params, params.v, table, kv_head, first, position + 1);
@@ -160,7 +163,7 @@ KERNEL(attend_paged_vec, THREADS, 1) {
   for (u32 piece = 0; piece < PIECES; piece++) {
     const u32 at = threadIdx.x + piece * THREADS, head = at / RUNS;
     if (head >= GROUP) break;
-    const float factor = final_factor(params, shared.largest[head], shared.sum[head], kv_head * GROUP + head);
+    const float factor = final_factor(params, shared.largest[head], shared.sum[head], first_head + head);
     for (u32 i = 0; i < 8; i++) sums[piece].v[i] *= factor;
     store_eight(params.out + offset + at * 8, sums[piece]);
   }

@@ -1,10 +1,11 @@
 // out = W_e · x + bias_e for every route; with COMBINE, the weighted sum over each token's routes (=, +=). Each route
 // reads its expert's matrix once. Bound by memory bandwidth while routes are few.
-// x: [rows, columns], row route / x_routes; W: `outputs` rows per expert in one format, experts expert_stride bytes
-// apart; routes: [routes] of (expert, weight); out: [routes or tokens, output_stride] from output_start on.
+// x: [rows, x_stride], row route / x_routes, of which `columns` are read; W: `outputs` rows per expert in one format,
+// experts expert_stride bytes apart; routes: [routes] of (expert, weight); out: [routes or tokens, output_stride] from output_start on.
 // Warp: four outputs of a route, or of a token; a lane takes every 32nd group of 32 columns (dense: of 8). Grid x:
 // routes or tokens; y: 16 outputs each.
-// -D: WEIGHT, X_TYPE, OUT_TYPE, COMBINE. Twin: backend/reference/matmul_experts.rs
+// HEADS: there are no routes; the experts are the heads of a token.
+// -D: WEIGHT, X_TYPE, OUT_TYPE, COMBINE, HEADS. Twin: backend/reference/matmul_experts.rs
 // Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
 
 #include "common/metadata.cuh"
@@ -12,7 +13,7 @@
 
 struct Params {
   const X_TYPE *x;
-  const float2 *routes;
+  const float2 *routes;  // with HEADS: none
   const u8 *weight;
   const float *bias;  // [experts, output_stride], or null
   OUT_TYPE *out;
@@ -20,7 +21,7 @@ struct Params {
   u64 expert_stride;
   u32 per_token, expert_first, expert_count, x_routes;
   u32 columns, outputs, output_start, output_stride;
-  u32 accumulate, padding;
+  u32 accumulate, x_stride;
 };
 
 #ifdef COMBINE
@@ -100,7 +101,11 @@ KERNEL(matmul_experts_vec, 32 * WARPS, FORMAT == Weight::F32 ? 2 : 4) {
   bool any = false;
   for (u32 j = 0; j < routes_each; j++) {
     const u32 route = unit * routes_each + j;
+#ifdef HEADS
+    const float2 chosen = make_float2(static_cast<float>(route % params.per_token), 1.0f);
+#else
     const float2 chosen = params.routes[route];
+#endif
     const u32 expert = static_cast<u32>(chosen.x);
     if (expert - params.expert_first >= params.expert_count) continue;
     any = true;
@@ -110,7 +115,7 @@ KERNEL(matmul_experts_vec, 32 * WARPS, FORMAT == Weight::F32 ? 2 : 4) {
 #pragma unroll
     for (u32 i = 0; i < OUTPUTS; i++) rows[i] = weight + (u64)min(output + i, params.outputs - 1) * layout.row_bytes;
     float parts[OUTPUTS] = {};
-    multiply(params.x + (u64)(route / params.x_routes) * params.columns, rows, layout, params.columns, lane, parts);
+    multiply(params.x + (u64)(route / params.x_routes) * params.x_stride, rows, layout, params.columns, lane, parts);
     const float *bias = params.bias + (u64)expert * params.output_stride + params.output_start + output;
 #pragma unroll
     for (u32 i = 0; i < OUTPUTS; i++) {

@@ -1,6 +1,6 @@
 // out = W_e * x + bias_e for every route or, with COMBINE, their weighted sum for every token. It uses no workgroup
 // memory, for shaders that run on CPU cores. Invocation: 4 outputs of a unit.
-// Variants: weight format, BIAS, COMBINE. Twin: backend/reference/matmul_experts.rs
+// Variants: weight format, HEADS, BIAS, COMBINE. Twin: backend/reference/matmul_experts.rs
 #import invocation
 #import matmul_experts
 #import weight
@@ -26,7 +26,7 @@ fn main(at: Invocation) {
             let row1 = weight_row(base + min(first + 1u, last));
             let row2 = weight_row(base + min(first + 2u, last));
             let row3 = weight_row(base + min(first + 3u, last));
-            let x_row = route / params.x_routes * 2u * params.eights;
+            let x_row = x_row_of(route);
             var part = vec4<f32>(0.0);
             for (var k = 0u; k < params.eights; k++) {
                 let low = x[x_row + 2u * k];

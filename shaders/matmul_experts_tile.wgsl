@@ -3,7 +3,7 @@
 // Workgroup of 128: 128 outputs of one expert for all its routes, in tiles of 32 (see tile.wgsl). It finds its routes
 // by reading all routes, 512 tokens at a time (a token has an expert at most once), in any order: a row's sums do not
 // depend on its position.
-// Variants: weight format, BIAS, ROWS_EACH, VECTORS_EACH. Twin: backend/reference/matmul_experts.rs
+// Variants: weight format, HEADS, BIAS, ROWS_EACH, VECTORS_EACH. Twin: backend/reference/matmul_experts.rs
 #import invocation
 #import matmul_experts
 #import weight
@@ -18,7 +18,7 @@ var<private> last_row: u32;
 
 fn tile_x(row: u32, vector: u32) -> vec4<f32> {
     if first_row + row < last_row && vector < 2u * params.eights {
-        return x[found[first_row + row] / params.x_routes * 2u * params.eights + vector];
+        return x[x_row_of(found[first_row + row]) + vector];
     }
     return vec4<f32>(0.0);
 }

@@ -1,7 +1,8 @@
 // out = W_e * x + bias_e for every route or, with COMBINE, their weighted sum for every token. Each route reads the
 // matrix of its expert once. Bound by memory bandwidth if there are few routes.
 // Workgroup of 64: slots of OUTPUTS outputs of a unit (see slots.wgsl), whose lanes run over the columns.
-// Variants: weight format, BIAS, COMBINE, ONE_ROW, ROWS (1), OUTPUTS, LANES, PARTIAL (the last group is not whole).
+// Variants: weight format, HEADS, BIAS, COMBINE, ONE_ROW, ROWS (1), OUTPUTS, LANES, PARTIAL (the last group is not
+// whole).
 // Twin: backend/reference/matmul_experts.rs
 #import invocation
 #import matmul_experts
@@ -38,7 +39,7 @@ fn main(at: Invocation) {
 #for output OUTPUTS
             weight_rows[output] = weight_row(expert * params.outputs + min(first + output, params.outputs - 1u));
 #endfor
-            let x_row = route / params.x_routes * 2u * params.eights;
+            let x_row = x_row_of(route);
             var products: LaneSums;
             for (var part = lane; UNIT * part < 8u * params.eights; part += LANES) {
                 add_unit(weight_rows, x_row, part, &products);

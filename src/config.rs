@@ -29,6 +29,9 @@ pub struct Config {
     pub kv_format: KvFormat,
     /// Whether requests with equal prefixes share KV blocks.
     pub prefix_caching: bool,
+    /// For a model that keeps a recurrent state per sequence: how many states at the ends of prompts and answers are kept
+    /// for other requests. `None`: as many as a sixteenth of the memory holds, from 4 to twice `max_num_seqs`.
+    pub state_snapshots: Option<u32>,
     /// Whether a step is submitted before the tokens of the previous one are read.
     pub look_ahead: bool,
     /// Whether a request's results are bit-identical on a device, regardless of what else is in the batch or the prefix
@@ -76,6 +79,8 @@ pub struct Speculation {
     pub disable_by_batch_size: Option<u32>,
 }
 
+/// Maximum of [`Config::state_snapshots`].
+pub const STATE_SNAPSHOTS_MAX: u32 = 65_536;
 /// Maximum of [`Speculation::num_speculative_tokens`].
 pub const SPECULATIVE_TOKENS_MAX: u32 = 32;
 /// Maximum of [`Speculation::prompt_lookup_max`].
@@ -132,6 +137,7 @@ impl Default for Config {
             kv_disk: None,
             kv_format: KvFormat::F16,
             prefix_caching: true,
+            state_snapshots: None,
             look_ahead: true,
             deterministic: false,
             speculation: Some(Speculation::SINGLE_SEQUENCE),
@@ -166,6 +172,9 @@ impl Config {
             let given = self.max_num_batched_tokens;
             let rule = "max-num-seqs + block-size, so that prefill continues beside a full decode batch";
             return fail("max-num-batched-tokens", format!("must be from {tokens_min} ({rule}) to 65536, not {given}"));
+        }
+        if let Some(count) = self.state_snapshots.filter(|count| *count > STATE_SNAPSHOTS_MAX) {
+            return fail("state-snapshots", format!("must be at most {STATE_SNAPSHOTS_MAX}, not {count}"));
         }
         if self.max_model_len.is_some_and(|length| length < 2) {
             return fail("max-model-len", "must be at least 2: one prompt token and one answer token".into());

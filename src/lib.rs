@@ -51,7 +51,9 @@
 //!   NVIDIA GPUs, and [`backend::fake`] is the simulator's device. [`backend::layout`] computes every buffer that they
 //!   allocate, [`backend::metadata`] is the batch as GPU kernels read it.
 //! - **[`engine`]**: [`engine::Engine::step`] is the whole flow; `scheduler`, `block_pool`, `sequence`, `batch` are
-//!   pure; [`engine::fit`] computes before loading what fits; [`engine::handle`] is the engine's interface for clients.
+//!   pure; [`engine::tiers`] and [`engine::disk`] are host memory and files for blocks that leave the pool;
+//!   `speculation` and `draft_model` guess tokens that one step verifies; [`engine::fit`] computes before loading what
+//!   fits; [`engine::handle`] is the engine's interface for clients.
 //! - **[`text`]**: text to token ids and back: tokenizer, chat template, incremental decoding with stop strings, and
 //!   grammars (masks over tokens).
 //! - **`server`**: feature `api`: the router, one file per endpoint; feature `server`: sockets.
@@ -103,9 +105,9 @@
 //!   2. `src/model/tensor_names.rs`: a table, if its checkpoints name or stack tensors in a new way.
 //!   3. `src/model/config.rs` or `config_layers.rs`, if the row needs an option that no other family has;
 //!      `src/model/decoder`, if the forward pass does.
-//!   4. `src/model/gguf/config.rs`: a row that translates GGUF's metadata to the same config.
-//!   5. `tests/data/golden/<family>`, made by `make_golden.py`, its line in `tests/model/main.rs` with its name in GGUF
-//!      in `tests/model/converted.rs`, or in `tests/model/today.rs` until it is read from GGUF.
+//!   4. `src/model/gguf/families.rs`: a row that translates GGUF's metadata to the same config.
+//!   5. `tests/data/golden/<family>`, made by `make_golden.py`, its line in `tests/model/today.rs`, and its name in GGUF
+//!      in `tests/model/converted.rs`.
 //! - **A weight format** is codes, levels and scales. A new combination of existing ones:
 //!   1. `src/plan/format/weight.rs`: a variant with its parts; `src/plan/print.rs`: its name.
 //!   2. `cuda/common/weight_format.cuh`: its parts. WGSL needs no change: it is compiled from the parts.
@@ -155,7 +157,8 @@
 //! - **A shared KV block is never written.** A writer copies it first.
 //! - **The engine is built on the thread that owns it**, so nothing in it needs `Send`, natively or in a browser.
 //! - **Operating errors are values, bugs are asserts.** User input never triggers an assert; a GPU error never panics.
-//! - **No `cfg(feature)` in `model`, `plan` and `engine`; `target_arch` only in `platform` and `backend::wgpu`.**
+//! - **No `cfg(feature)` in `model`, `plan` and `engine`; `target_arch` only in `platform`, `backend::wgpu`, the CPU
+//!   device's vector code and `web`.**
 
 // A library that prints decides where its messages go; and these macros panic when the output is closed.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]

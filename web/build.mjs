@@ -21,7 +21,7 @@ const demo = join(web, "demo");
 const site = join(web, "site");
 const target = process.env.CARGO_TARGET_DIR ?? join(root, "target");
 /** Maximum size of the engine's wasm, which a page downloads before it can load a model. */
-const WASM_GZIP_BYTES_MAX = 5 << 20;
+const WASM_GZIP_BYTES_MAX = 4 << 20;
 const DEMO_FILES = [
   "config.json",
   "generation_config.json",

@@ -1,11 +1,14 @@
-// Writes of K and V to the pool, at bindings 6 and 7. Variants: KV_F16, KV_Q8 (the importer has THREADS), TEXELS.
+// Writes of K and V to the pool, at bindings 6 and 7. Variants: KV_F16, KV_Q8 (the importer has THREADS), TEXELS;
+// LATENT: there are only keys, and binding 7 is the importer's.
 
 #import kv_tile
 
 #ifdef KV_Q8
 // Stored as single words: a word of scales belongs to one slot, and adjacent slots are written at the same time.
 @group(0) @binding(6) var<storage, read_write> k_pool: array<u32>;
+#ifndef LATENT
 @group(0) @binding(7) var<storage, read_write> v_pool: array<u32>;
+#endif
 
 // Bits of 1e-30: a row whose magnitudes are all below this is stored as zeros.
 const ROW_MIN: u32 = 0x0da24260u;
@@ -54,6 +57,10 @@ fn packed(four: vec4<f32>, inverse: f32) -> u32 {
 fn store(is_key: bool, at: u32, run: Run, inverse: f32) {
     let low = packed(run.low, inverse);
     let high = packed(run.high, inverse);
+#ifdef LATENT
+    k_pool[2u * at] = low;
+    k_pool[2u * at + 1u] = high;
+#else
     if is_key {
         k_pool[2u * at] = low;
         k_pool[2u * at + 1u] = high;
@@ -61,18 +68,25 @@ fn store(is_key: bool, at: u32, run: Run, inverse: f32) {
         v_pool[2u * at] = low;
         v_pool[2u * at + 1u] = high;
     }
+#endif
 }
 
 fn store_scale(is_key: bool, word: u32, scale: f32) {
+#ifdef LATENT
+    k_pool[word] = bitcast<u32>(scale);
+#else
     if is_key {
         k_pool[word] = bitcast<u32>(scale);
     } else {
         v_pool[word] = bitcast<u32>(scale);
     }
+#endif
 }
 #else
 @group(0) @binding(6) var<storage, read_write> k_pool: array<vec4<u32>>;
+#ifndef LATENT
 @group(0) @binding(7) var<storage, read_write> v_pool: array<vec4<u32>>;
+#endif
 
 #ifdef KV_F16
 #import half
@@ -80,14 +94,22 @@ fn store_scale(is_key: bool, word: u32, scale: f32) {
 fn store(is_key: bool, at: u32, run: Run) {
     let low = vec2<u32>(pack_halves(run.low.xy), pack_halves(run.low.zw));
     let words = vec4<u32>(low, pack_halves(run.high.xy), pack_halves(run.high.zw));
+#ifdef LATENT
+    k_pool[at] = words;
+#else
     if is_key {
         k_pool[at] = words;
     } else {
         v_pool[at] = words;
     }
+#endif
 }
 #else
 fn store(is_key: bool, at: u32, run: Run) {
+#ifdef LATENT
+    k_pool[2u * at] = bitcast<vec4<u32>>(run.low);
+    k_pool[2u * at + 1u] = bitcast<vec4<u32>>(run.high);
+#else
     if is_key {
         k_pool[2u * at] = bitcast<vec4<u32>>(run.low);
         k_pool[2u * at + 1u] = bitcast<vec4<u32>>(run.high);
@@ -95,6 +117,7 @@ fn store(is_key: bool, at: u32, run: Run) {
         v_pool[2u * at] = bitcast<vec4<u32>>(run.low);
         v_pool[2u * at + 1u] = bitcast<vec4<u32>>(run.high);
     }
+#endif
 }
 #endif
 #endif

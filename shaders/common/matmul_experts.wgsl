@@ -2,6 +2,7 @@
 // `expert_count` experts.
 // x: [rows, 8 * eights] f32; routes: [routes] of (expert, weight); W: [experts * outputs, 8 * eights] in its format;
 // bias: [all experts * columns]; out: [units, columns] f32.
+// HEADS: there are no routes; the experts are the heads of a token, which have their own rows of x.
 // A unit is a row of out: a route or, with COMBINE, a token, whose products are weighted and summed.
 
 struct Params {
@@ -16,6 +17,8 @@ struct Params {
     expert_count: u32,
     accumulate: u32,
     segment: u32,      // routes that matmul_experts_tile searches at once
+    x_vectors: u32,    // vectors from one row of x to the next
+    heads: u32,        // with HEADS: experts, each of which every token has a route to, in order
     row_vectors: u32,  // of W; this and the following fields: see weight.wgsl
     plane: u32,
     scales: u32,
@@ -35,7 +38,16 @@ struct Params {
 
 // Index of a route's expert in this shard; expert_count or more if the expert is in another shard.
 fn expert_of(route: u32) -> u32 {
+#ifdef HEADS
+    return route % params.heads - params.expert_first;
+#else
     return u32(routes[route].x) - params.expert_first;
+#endif
+}
+
+// First vector of the row of x that a route reads.
+fn x_row_of(route: u32) -> u32 {
+    return route / params.x_routes * params.x_vectors;
 }
 
 // Factor of the product of a route.

@@ -181,6 +181,11 @@ impl FakeBackend {
         self.pool[group][block as usize * size..][..size].fill(BLANK);
     }
 
+    /// Destroys a state immediately, before pending batches run: no batch may need it any more.
+    pub fn poison_state(&mut self, slot: u32) {
+        self.states.poison(slot);
+    }
+
     fn block_size(&self) -> u32 {
         self.capacity.as_ref().expect("a loaded device has a capacity").block_size
     }

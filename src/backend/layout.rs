@@ -81,8 +81,10 @@ pub struct KvShard {
     pub head_start: u32,
     /// Number of heads.
     pub heads: u32,
-    /// Bytes of each of the two buffers.
+    /// Bytes of each buffer.
     pub bytes: u64,
+    /// Buffers: keys and values, or one for both.
+    pub halves: u32,
 }
 
 /// All buffers except the KV pool.
@@ -172,7 +174,8 @@ impl PoolLayout {
             let shard = |head_start| {
                 let heads = heads_max.min(layer.heads - head_start);
                 let what = || format!("one KV head of layer {index} over all blocks");
-                KvShard { head_start, heads, bytes: limits.binding(u64::from(heads) * head_bytes, what) }
+                let bytes = limits.binding(u64::from(heads) * head_bytes, what);
+                KvShard { head_start, heads, bytes, halves: layer.halves() }
             };
             starts.map(shard).collect()
         });
@@ -191,7 +194,7 @@ impl PoolLayout {
 
     /// Bytes of all keys and values.
     pub fn bytes(&self) -> u64 {
-        self.layers.iter().flatten().map(|shard| 2 * shard.bytes).sum()
+        self.layers.iter().flatten().map(|shard| u64::from(shard.halves) * shard.bytes).sum()
     }
 }
 

@@ -40,6 +40,13 @@ pub enum DeviceKind {
     Virtual,
 }
 
+impl DeviceKind {
+    /// Whether a device's memory is the machine's.
+    pub fn shares_memory(self) -> bool {
+        matches!(self, Self::Software | Self::Processor | Self::Integrated)
+    }
+}
+
 /// The source of memory that is the machine's.
 pub const MACHINE_MEMORY: &str = "the machine's available memory";
 
@@ -372,7 +379,8 @@ pub trait Backend {
 /// A block of the KV pool.
 ///
 /// A copy of a block has one form on every backend: for each layer of the KV group in the plan's order, the keys and
-/// then the values, each as one [`KvTile`] per KV head, little-endian. It takes [`Plan::block_bytes`] bytes.
+/// then the values (if the layer has any of its own), each as one [`KvTile`] per KV head, little-endian. It takes
+/// [`Plan::block_bytes`] bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockRef {
     /// KV group.

@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use clap::{Args, Subcommand};
 use folio::config::DiskConfig;
 use folio::engine::disk::{self, Record};
+use folio::plan::Storage;
 use folio::platform;
 use folio::server::LocalApi;
 use serde_json::{Map, Value, json};
@@ -101,6 +102,10 @@ fn export(args: &ExportArgs) -> Result<()> {
 /// Computes a prompt, with files of its blocks in `folder`.
 fn compute(args: &ExportArgs, prompt: &str, folder: &Path) -> Result<()> {
     let (model, text) = args.model.open_with_text()?;
+    ensure!(
+        model.record(Storage::F32).state_layers.is_empty(),
+        "the model keeps a recurrent state, which files of KV blocks do not hold: its blocks are of no use elsewhere"
+    );
     let mut config = args.engine.config()?;
     ensure!(config.prefix_caching, "--no-prefix-caching leaves nothing to export");
     config.kv_disk = Some(DiskConfig { folder: folder.to_owned(), bytes: u64::MAX });

@@ -6,6 +6,7 @@
 
 use super::folders;
 use super::output::note;
+use super::progress::{Phase, Unit};
 use super::rivals::{self, Rivals, Speed};
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
@@ -340,6 +341,7 @@ impl DeviceJob for Measure {
 /// Compares an integrated GPU with the processor and keeps the result.
 fn compare(report: &AdapterReport) -> Result<Rivals> {
     note(format_args!("measuring whether {} or the processor is faster; later starts know it", report.name));
+    let _phase = Phase::start("measuring both devices", Unit::Pieces);
     let gpu = adapter(report.index).with(Measure)?;
     let cpu = Device::Cpu(CpuOptions::default()).with(Measure)?;
     let rivals = Rivals { gpu, cpu };

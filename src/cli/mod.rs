@@ -4,12 +4,15 @@
 //! [`hub`] turns a model's name into a path; [`session`] runs an engine in its own thread, together with the model's
 //! tokenizer and chat template; [`output`] writes results and notes. Results go to stdout, everything else to stderr;
 //! an error is one line `error: …` and an exit code other than 0.
+//!
+//! `docs/compared.md` compares it, and the chat page, with what people use daily: whoever adds to either updates it.
 
 mod access;
 mod batch;
 mod bench;
 mod cache;
 mod chat;
+mod cost;
 mod device;
 mod devices;
 mod folders;

@@ -97,6 +97,10 @@ pub(crate) struct EngineArgs {
     /// Do not share KV blocks between requests with a common prefix
     #[arg(long, env = "FOLIO_NO_PREFIX_CACHING", value_parser = BoolishValueParser::new())]
     pub(crate) no_prefix_caching: bool,
+    /// Number of states kept for requests with a common prefix, for models with a recurrent state [default: what a
+    /// sixteenth of the memory holds]
+    #[arg(long, env = "FOLIO_STATE_SNAPSHOTS", value_name = "N")]
+    pub(crate) state_snapshots: Option<u32>,
     /// Submit a step only after the tokens of the previous one are read
     #[arg(long, env = "FOLIO_NO_LOOK_AHEAD", value_parser = BoolishValueParser::new())]
     pub(crate) no_look_ahead: bool,
@@ -169,6 +173,7 @@ impl EngineArgs {
                 KvCacheDtype::Q8 => KvFormat::Q8,
             },
             prefix_caching: !self.no_prefix_caching,
+            state_snapshots: self.state_snapshots,
             look_ahead: !self.no_look_ahead,
             deterministic: self.deterministic,
             speculation: self.speculation(default.speculation)?,
@@ -252,13 +257,9 @@ impl ModelArgs {
     /// [`Self::open`], with the files of tokenizer and chat template, which are also read later.
     pub(crate) fn open_with_text(&self) -> Result<(Model, TextFiles)> {
         let template = self.chat_template.as_deref().map(read_text).transpose()?;
-        let Some(path) = self.path()? else {
-            return Ok((self.quantized(Model::demo())?, TextFiles { place: TextPlace::Demo, template }));
-        };
-        let (model, texts) = self.open_path(path)?;
-        let place = match texts {
-            Some(texts) => TextPlace::Gguf(path.to_owned(), texts),
-            None => TextPlace::Folder(path.to_owned()),
+        let (model, place) = match self.path()? {
+            None => (Model::demo(), TextPlace::Demo),
+            Some(path) => self.open_path(path.to_owned())?,
         };
         Ok((self.quantized(model)?, TextFiles { place, template }))
     }
@@ -285,11 +286,20 @@ impl ModelArgs {
     /// Like [`Self::open`], but does not download a model that is not cached; only the sizes of its weights are known
     /// then.
     pub(crate) fn describe(&self) -> Result<Model> {
-        let Some(model) = &self.model else { return self.quantized(Model::demo()) };
-        self.quantized(match hub::describe(model, self.hub)? {
-            Described::At(path) => self.open_path(&path)?.0,
-            Described::Far(model) => *model,
-        })
+        Ok(self.describe_with_text()?.0)
+    }
+
+    /// [`Self::describe`], with the files of tokenizer and chat template if they are here.
+    pub(crate) fn describe_with_text(&self) -> Result<(Model, TextFiles)> {
+        let template = self.chat_template.as_deref().map(read_text).transpose()?;
+        let (model, place) = match &self.model {
+            None => (Model::demo(), TextPlace::Demo),
+            Some(model) => match hub::describe(model, self.hub)? {
+                Described::At(path) => self.open_path(path)?,
+                Described::Far(model) => (*model, TextPlace::Nowhere),
+            },
+        };
+        Ok((self.quantized(model)?, TextFiles { place, template }))
     }
 
     /// The description of a model that is not cached; `None` for other models.
@@ -301,25 +311,25 @@ impl ModelArgs {
         }
     }
 
-    /// The model at `path`, and the texts of a GGUF file.
-    fn open_path(&self, path: &Path) -> Result<(Model, Option<Texts>)> {
+    /// The model at `path`, and the place of its texts.
+    fn open_path(&self, path: PathBuf) -> Result<(Model, TextPlace)> {
         let access = if self.mmap { FileAccess::Map } else { FileAccess::Read };
-        if is_gguf(path) {
-            let gguf = Gguf::open_with(path, access)?;
+        if is_gguf(&path) {
+            let gguf = Gguf::open_with(&path, access)?;
             let texts = gguf.texts();
-            return Ok((Model::from_gguf(gguf)?, Some(texts)));
+            return Ok((Model::from_gguf(gguf)?, TextPlace::Gguf(path, texts)));
         }
         let what = "is neither a GGUF file nor a folder with config.json and safetensors";
         ensure!(path.is_dir(), "{} {what}", path.display());
         if !path.join("config.json").exists() {
-            let ggufs: Vec<String> = names_in(path).into_iter().filter(|name| is_gguf(name.as_ref())).collect();
+            let ggufs: Vec<String> = names_in(&path).into_iter().filter(|name| is_gguf(name.as_ref())).collect();
             if let Some(first) = ggufs.first() {
                 let first = path.join(first);
                 let all = ggufs.join(", ");
                 bail!("{} holds GGUF files ({all}); name the file: {}", path.display(), first.display());
             }
         }
-        Ok((Model::open_with(path, access)?, None))
+        Ok((Model::open_with(&path, access)?, TextPlace::Folder(path)))
     }
 }
 
@@ -361,15 +371,24 @@ impl TextFiles {
 
     /// Reads tokenizer and chat template; each may be missing. A large vocabulary takes a fifth of a second.
     pub(crate) fn read(self) -> Result<TextModel> {
+        self.read_parts(true)
+    }
+
+    /// [`Self::read`], without the tokenizer, which takes most of the time and memory.
+    pub(crate) fn read_template(self) -> Result<TextModel> {
+        self.read_parts(false)
+    }
+
+    fn read_parts(self, with_tokenizer: bool) -> Result<TextModel> {
         let template = self.template;
         match self.place {
             TextPlace::Nowhere => Ok(TextModel::default()),
             TextPlace::Demo => {
-                let (tokenizer, config) = (demo::TOKENIZER_JSON, demo::TOKENIZER_CONFIG_JSON);
-                Ok(TextModel::from_parts(Some(tokenizer), Some(config), template.as_deref())?)
+                let tokenizer = with_tokenizer.then_some(demo::TOKENIZER_JSON);
+                Ok(TextModel::from_parts(tokenizer, Some(demo::TOKENIZER_CONFIG_JSON), template.as_deref())?)
             }
             TextPlace::Gguf(path, texts) => {
-                let vocabulary = texts.vocabulary()?;
+                let vocabulary = if with_tokenizer { texts.vocabulary()? } else { None };
                 let tokenizer = vocabulary.map(|vocabulary| {
                     let tokens = vocabulary.tokens.iter().map(|(text, id)| (text.as_ref(), *id));
                     Tokenizer::from_tables(&vocabulary.tokenizer_json, tokens, &vocabulary.merges)
@@ -386,7 +405,7 @@ impl TextFiles {
                     Some(given) => Some(given),
                     None => own.with_context(|| format!("{}: chat_template.jinja is not UTF-8", folder.display()))?,
                 };
-                let tokenizer = read_if_there(&folder.join("tokenizer.json"))?;
+                let tokenizer = if with_tokenizer { read_if_there(&folder.join("tokenizer.json"))? } else { None };
                 let config = read_if_there(&folder.join("tokenizer_config.json"))?;
                 TextModel::from_parts(tokenizer.as_deref(), config.as_deref(), template.as_deref())
                     .with_context(|| folder.display().to_string())

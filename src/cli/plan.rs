@@ -35,13 +35,16 @@ const BINDING_BYTES_USUAL: u64 = i32::MAX as u64;
 
 #[derive(Args, Debug)]
 pub(crate) struct PlanArgs {
+    /// The model, as --model names it
+    #[arg(value_name = "MODEL", conflicts_with_all = ["shape", "config"])]
+    first: Option<PathBuf>,
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
     engine: EngineArgs,
     /// Shape to plan for instead of a model: qwen3-0.6b, llama-3.2-1b, llama-3-8b, olmo-3-7b, phi-4-mini,
-    /// granite-4.0-micro, ministral-3-8b, gpt-oss-20b, gpt-oss-120b, glm-4.5-air, gemma-4-e2b,
-    /// gemma-4-e4b, gemma-4-26b-a4b, gemma-4-31b or HxLxNxKxDxFxV
+    /// granite-4.0-micro, ministral-3-8b, gpt-oss-20b, gpt-oss-120b, glm-4.5-air, deepseek-v2-lite, deepseek-v3,
+    /// glm-4.7-flash, gemma-4-e2b, gemma-4-e4b, gemma-4-26b-a4b, gemma-4-31b or HxLxNxKxDxFxV
     #[arg(long, value_name = "SHAPE", conflicts_with = "model")]
     shape: Option<String>,
     /// Plan for all models of a file for `folio serve --config`, on its devices
@@ -82,12 +85,13 @@ pub(crate) fn run(args: &PlanArgs, given: &ArgMatches) -> Result<bool> {
         return run_all(file, args.json, given);
     }
     let config = args.engine.config()?;
-    let model = model(args)?;
+    let named = args.model.or_first(args.first.as_deref())?;
+    let model = model(&named, args.shape.as_deref())?;
     let subject = subject(args)?;
     let plan = model.record(subject.caps.activations);
-    let draft = args.engine.draft_model().map(|name| draft_plan(args, name, &plan, &subject.caps)).transpose()?;
+    let draft = args.engine.draft_model().map(|name| draft_plan(&named, name, &plan, &subject.caps)).transpose()?;
     let fit_report = FitReport::new(&model, &plan, draft.as_ref(), &config, &subject.caps);
-    let name = args.shape.clone().unwrap_or_else(|| args.model.name());
+    let name = args.shape.clone().unwrap_or_else(|| named.name());
     let report = Report { name, model: &model, plan: &plan, config: &config, subject: &subject, fit_report };
     let text = if args.json { report.as_json().to_string() } else { report.as_text() };
     output::result(text)?;
@@ -119,15 +123,15 @@ fn run_all(file: &Path, json: bool, given: &ArgMatches) -> Result<bool> {
     Ok(shares.fits())
 }
 
-fn model(args: &PlanArgs) -> Result<Model> {
-    match &args.shape {
-        Some(shape) => args.model.quantized(Model::random(ModelSpec::named(shape)?, 0)),
-        None => args.model.describe(),
+fn model(named: &ModelArgs, shape: Option<&str>) -> Result<Model> {
+    match shape {
+        Some(shape) => named.quantized(Model::random(ModelSpec::named(shape)?, 0)),
+        None => named.describe(),
     }
 }
 
-fn draft_plan(args: &PlanArgs, name: &Path, model: &Plan, caps: &Caps) -> Result<DraftPlan> {
-    let draft = args.model.beside(name).describe().context("the draft model")?;
+fn draft_plan(named: &ModelArgs, name: &Path, model: &Plan, caps: &Caps) -> Result<DraftPlan> {
+    let draft = named.beside(name).describe().context("the draft model")?;
     Ok(DraftPlan::new(draft.record(caps.activations), model)?)
 }
 
@@ -200,7 +204,12 @@ impl Report<'_> {
         if asked.state_bytes > 0 {
             let (bytes, each) = (Bytes(asked.state_bytes), Bytes(self.plan.state_bytes()));
             let slots = asked.capacity.state_slots;
-            lines.insert(6, format!("states       {bytes}: {slots} sequences, {each} each"));
+            lines.insert(6, format!("states       {bytes}: {slots} of sequences and snapshots, {each} each"));
+        }
+        if asked.host_bytes > 0 {
+            let from = if asked.host_is_shared { ", from the same memory" } else { "" };
+            let bytes = Bytes(asked.host_bytes);
+            lines.push(format!("host memory  {bytes} for KV blocks that leave the pool{from} (--kv-host-bytes)"));
         }
         if asked.fits() {
             lines.push(format!("decode       {}", self.speed_in_words(asked)));
@@ -315,6 +324,7 @@ impl Report<'_> {
             "activation_bytes": fit.activation_bytes,
             "state_bytes": fit.state_bytes,
             "kv_bytes": fit.kv_bytes,
+            "kv_host_bytes": fit.host_bytes,
             "kv_token_bytes": fit.kv_token_bytes,
             "kv_format": fit.kv_format.to_string(),
             "blocks": fit.blocks,

@@ -85,10 +85,21 @@ pub(crate) struct Lines {
 impl Lines {
     /// `amount` tells what is done, and of how much, if that is known.
     pub(crate) fn start(name: String, unit: Unit, amount: impl Fn() -> Option<(u64, u64)> + Send + 'static) -> Self {
+        Self::said(name, unit, amount, (FIRST_LINE, LINES), note)
+    }
+
+    /// [`Self::start`] with the times before the first line and between two, and who says them.
+    fn said(
+        name: String,
+        unit: Unit,
+        amount: impl Fn() -> Option<(u64, u64)> + Send + 'static,
+        (first, between): (Duration, Duration),
+        say: impl Fn(String) + Send + 'static,
+    ) -> Self {
         let ended = Arc::new((Mutex::new(false), Condvar::new()));
         let shared = ended.clone();
         let work = move || {
-            let (started, mut pause) = (Instant::now(), FIRST_LINE);
+            let (started, mut pause, mut has_said) = (Instant::now(), first, false);
             let (ended, wake) = &*shared;
             let mut guard = ended.lock().unwrap_or_else(PoisonError::into_inner);
             loop {
@@ -97,11 +108,11 @@ impl Lines {
                 if *guard {
                     break;
                 }
-                note(line(&name, unit, amount(), started.elapsed()));
-                pause = LINES;
+                say(line(&name, unit, amount(), started.elapsed()));
+                (pause, has_said) = (between, true);
             }
-            if pause == LINES {
-                note(format_args!("{name}: {:.1} s", started.elapsed().as_secs_f64()));
+            if has_said {
+                say(format!("{name}: {:.1} s", started.elapsed().as_secs_f64()));
             }
         };
         // Without a thread there are no lines.
@@ -131,6 +142,33 @@ fn line(name: &str, unit: Unit, amount: Option<(u64, u64)>, elapsed: Duration) -
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What is said of work that takes until three lines are said, or no time at all.
+    fn said(first: Duration) -> Vec<String> {
+        let (say, heard) = std::sync::mpsc::channel();
+        let say = move |line| say.send(line).expect("it is heard");
+        let done = Mutex::new(0);
+        let amount = move || {
+            let mut done = done.lock().expect("nothing panics");
+            *done += 1;
+            (*done > 1).then(|| (*done, 4))
+        };
+        let times = (first, Duration::from_millis(1));
+        let lines = Lines::said("checking kernels".into(), Unit::Pieces, amount, times, say);
+        let mut all: Vec<String> = if first.is_zero() { heard.iter().take(3).collect() } else { Vec::new() };
+        drop(lines);
+        all.extend(heard.iter());
+        all
+    }
+
+    #[test]
+    fn without_a_terminal_long_work_says_lines_and_its_time() {
+        let all = said(Duration::ZERO);
+        assert_eq!(all[0], "checking kernels …");
+        assert!(all[1].starts_with("checking kernels: 2 of 4, ") && all[1].ends_with(" left"), "{all:?}");
+        assert!(all.last().is_some_and(|last| last.starts_with("checking kernels: 0.") && last.ends_with(" s")));
+        assert_eq!(said(Duration::from_secs(60)), [] as [String; 0], "short work is not worth a line");
+    }
 
     #[test]
     fn a_line_tells_phase_amount_and_time() {

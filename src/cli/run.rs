@@ -1,8 +1,12 @@
 //! `folio run`: answers one prompt, streamed to stdout, or a file of requests as one batch ([`batch`]). Without any, a
 //! person at a terminal gets a conversation ([`chat`]).
+//!
+//! Text of a pipe or a file on stdin belongs to the prompt, before the words of the command line, as with Ollama:
+//! `folio run MODEL "Summarise this." < notes.txt`.
 
 use super::batch::{self, Batch};
 use super::chat;
+use super::cost::Meter;
 use super::options::{EngineArgs, ModelArgs};
 use super::output::note;
 use super::printer::Printer;
@@ -16,13 +20,19 @@ use serde_json::{Map, Value, json};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, IsTerminal as _, Write};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
+
+/// How long stdin is read before a note says so.
+const SILENCE: Duration = Duration::from_secs(2);
 
 #[derive(Args, Debug)]
 pub(crate) struct RunArgs {
     /// The model, as --model names it
     #[arg(value_name = "MODEL")]
     first: Option<PathBuf>,
-    /// Message to answer; without a chat template, text to continue; - reads it from stdin, which a pipe does anyway
+    /// Message to answer; without a chat template, text to continue. The text of a pipe or a file on stdin comes first,
+    /// then PROMPT on a new line; - is that text alone. In scripts, </dev/null keeps stdin out
     #[arg(value_name = "PROMPT", conflicts_with_all = ["prompt", "input"])]
     rest: Vec<String>,
     #[command(flatten)]
@@ -32,9 +42,15 @@ pub(crate) struct RunArgs {
     /// The same as PROMPT
     #[arg(help_heading = "Task", short, long, value_name = "TEXT", conflicts_with = "input")]
     prompt: Option<String>,
+    /// System message before the prompt
+    #[arg(help_heading = "Task", long, value_name = "TEXT", conflicts_with_all = ["raw", "input"])]
+    system: Option<String>,
     /// Continue the prompt as text, without the chat template
     #[arg(help_heading = "Task", long)]
     raw: bool,
+    /// Tell the tokens and the speed of the answer
+    #[arg(help_heading = "Task", long, conflicts_with_all = ["json", "input", "beams"])]
+    verbose: bool,
     /// Search for the likeliest answer with this many beams instead of sampling
     #[arg(help_heading = "Task", long, value_name = "N")]
     beams: Option<u32>,
@@ -88,23 +104,37 @@ impl RunArgs {
         if let Some(path) = &self.input {
             return Ok(Some(Task::Lines(open_input(path)?)));
         }
-        if let Some(text) = text.filter(|text| text != "-") {
-            return Ok(Some(Task::Prompt(text)));
-        }
-        if io::stdin().is_terminal() {
+        let mut parts = Vec::new();
+        if !io::stdin().is_terminal() {
+            parts.extend(Some(stdin_text()?).filter(|text| !text.is_empty()));
+        } else if text.as_deref().is_none_or(|text| text == "-") {
             return Ok(None);
         }
-        let text = io::read_to_string(io::stdin()).context("cannot read the prompt from stdin")?;
-        let text = text.strip_suffix('\n').unwrap_or(&text);
-        ensure!(!text.is_empty(), "there is no prompt: pass it after the model, by --prompt, or through a pipe");
-        Ok(Some(Task::Prompt(text.to_owned())))
+        parts.extend(text.filter(|text| text != "-"));
+        ensure!(!parts.is_empty(), "there is no prompt: pass it after the model, by --prompt, or through a pipe");
+        Ok(Some(Task::Prompt(parts.join("\n"))))
     }
+}
+
+/// The text of stdin, without its last line break. A parent that leaves a pipe open is not waited for in silence.
+fn stdin_text() -> Result<String> {
+    let (ended, ends) = mpsc::channel::<()>();
+    std::thread::spawn(move || {
+        if ends.recv_timeout(SILENCE) == Err(RecvTimeoutError::Timeout) {
+            note("reading text before the prompt from stdin, which has not ended; </dev/null keeps stdin out");
+        }
+    });
+    let text = io::read_to_string(io::stdin()).context("cannot read the prompt from stdin")?;
+    drop(ended);
+    Ok(text.strip_suffix('\n').unwrap_or(&text).to_owned())
 }
 
 pub(crate) fn run(args: &RunArgs) -> Result<()> {
     let (model, text) = args.model_and_words()?;
     // Files are opened first, so that a wrong name is reported before the model loads.
-    let Some(task) = args.task(text)? else { return chat::start(&model, &args.engine, &args.request) };
+    let Some(task) = args.task(text)? else {
+        return chat::start(&model, &args.engine, &args.request, (args.system.as_deref(), args.verbose));
+    };
     let mut output = open_output(args.output.as_deref())?;
     let mut engine = args.engine.clone();
     let lines_in_flight = engine.queue_requests_max.unwrap_or(batch::LINES_IN_FLIGHT) as usize;
@@ -169,11 +199,17 @@ async fn answer_prompt(
         return printer.finish().map(|_| ());
     }
     body["stream"] = true.into();
+    body["stream_options"] = json!({"include_usage": true});
+    let mut meter = Meter::start();
     let mut events = api.post(path, &body).await?.events().await?;
     while let Some(event) = events.next().await {
-        printer.print(&event?)?;
+        let event = event?;
+        meter.see(&event);
+        printer.print(&event)?;
     }
-    printer.finish().map(|_| ())
+    printer.finish()?;
+    meter.in_words().filter(|_| args.verbose).into_iter().for_each(note);
+    Ok(())
 }
 
 /// The route for a prompt and the request's body.
@@ -186,8 +222,14 @@ fn prompt_request(session: &Session, args: &RunArgs, prompt: &str) -> Result<(&'
     let mut body = args.request.fields_with_seed(seed);
     args.add_beams(&mut body);
     let has_template = session.text.template.is_some();
+    ensure!(
+        has_template || args.system.is_none(),
+        "--system needs a chat template, which this model does not have (--chat-template sets one)"
+    );
     if has_template && !args.raw {
-        body.insert("messages".to_owned(), batch::user_message(&prompt.into()));
+        let system = args.system.iter().map(|text| json!({"role": "system", "content": text}));
+        let messages = system.chain([json!({"role": "user", "content": prompt})]);
+        body.insert("messages".to_owned(), messages.collect());
         return Ok(("/v1/chat/completions", body.into()));
     }
     if !has_template && !args.raw {

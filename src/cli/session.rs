@@ -218,10 +218,25 @@ struct Loading {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Device,
+    Pool,
     Weights,
     Kernels,
-    /// The KV pool, and measurements.
-    Rest,
+    /// After weights and kernels: how fast batches and copies are, and which variants of kernels are the fastest.
+    Measurements,
+}
+
+impl Stage {
+    /// Its name, and what is counted.
+    fn in_words(self, quantizes: bool) -> (&'static str, Unit) {
+        match self {
+            Self::Device => ("opening the device", Unit::Pieces),
+            Self::Pool => ("allocating the KV pool", Unit::Pieces),
+            Self::Weights if quantizes => ("quantizing weights", Unit::Bytes),
+            Self::Weights => ("loading weights", Unit::Bytes),
+            Self::Kernels => ("compiling kernels", Unit::Pieces),
+            Self::Measurements => ("measuring the device", Unit::Pieces),
+        }
+    }
 }
 
 impl Loading {
@@ -236,13 +251,7 @@ impl Loading {
     fn phase(&mut self, stage: Stage) -> &Phase {
         self.phase.take_if(|(present, _)| *present != stage);
         let (_, phase) = self.phase.get_or_insert_with(|| {
-            let (name, unit) = match stage {
-                Stage::Device => ("opening the device", Unit::Pieces),
-                Stage::Weights if self.quantizes => ("quantizing weights", Unit::Bytes),
-                Stage::Weights => ("loading weights", Unit::Bytes),
-                Stage::Kernels => ("compiling kernels", Unit::Pieces),
-                Stage::Rest => ("allocating the KV pool", Unit::Pieces),
-            };
+            let (name, unit) = stage.in_words(self.quantizes);
             (stage, Phase::start(name, unit))
         });
         phase
@@ -253,27 +262,32 @@ impl Loading {
             Progress::Weights { done, total } => {
                 self.phase(Stage::Weights).update(done, total);
                 if done >= total {
-                    self.phase(Stage::Rest);
+                    self.phase(Stage::Measurements);
                 }
             }
             Progress::Kernels { done, total } => {
                 let since = *self.compiling_since.get_or_insert_with(Instant::now);
                 self.phase(Stage::Kernels).update(done.into(), total.into());
                 if done == total {
-                    self.phase(Stage::Rest);
+                    self.phase(Stage::Measurements);
                     if self.tells == Tells::Everything && !std::io::stderr().is_terminal() {
                         note(format_args!("compiled {total} kernels in {:.1} s", since.elapsed().as_secs_f64()));
                     }
                 }
             }
-            Progress::Fits(fit) if self.tells == Tells::Everything => self.note(fit),
+            Progress::Fits(fit) => {
+                if self.tells == Tells::Everything {
+                    self.note(fit);
+                }
+                self.phase(Stage::Pool);
+            }
             Progress::Disk { folder, blocks, fingerprint } if self.tells >= Tells::Disk => {
                 let (folder, ms) = (folder.display(), 1e3 * fingerprint.as_secs_f64());
                 self.note(format_args!(
                     "{folder} has {blocks} KV blocks of this model, whose fingerprint took {ms:.1} ms"
                 ));
             }
-            Progress::Fits(_) | Progress::Disk { .. } => {}
+            Progress::Disk { .. } => {}
             Progress::Notice(text) => self.note(text),
         }
     }
@@ -283,5 +297,26 @@ impl Loading {
             Some((_, phase)) => phase.note(text),
             None => note(text),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_part_of_a_start_has_its_own_phase() {
+        let mut loading = Loading { phase: None, tells: Tells::Nothing, quantizes: true, compiling_since: None };
+        let mut told = |progress| {
+            loading.tell(progress);
+            let (stage, _) = loading.phase.as_ref().expect("something is being done");
+            stage.in_words(loading.quantizes).0
+        };
+        let weights = |done| Progress::Weights { done, total: 9 };
+        let kernels = |done| Progress::Kernels { done, total: 2 };
+        assert_eq!(told(weights(1)), "quantizing weights");
+        assert_eq!(told(weights(9)), "measuring the device");
+        assert_eq!(told(kernels(1)), "compiling kernels");
+        assert_eq!(told(kernels(2)), "measuring the device", "what follows is not the kernels' time");
     }
 }

@@ -12,9 +12,13 @@ use anyhow::{Context as _, Result};
 use folio::backend::{Caps, DeviceKind};
 use folio::config::Config;
 use folio::engine::fit::{Bytes, Fit, FitReport};
+use folio::engine::request::SamplingParams;
 use folio::engine::{DraftPlan, Turns};
 use folio::plan::Plan;
+use folio::server::ModelOutline;
+use folio::text::TextModel;
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 /// A model and its options.
 #[derive(Clone, Copy)]
@@ -46,6 +50,8 @@ pub(crate) struct Share {
     pub(crate) fit: Result<Box<Fit>, String>,
     /// Bytes of the pool that the plan gives it; `None`: the engine's own choice.
     pub(crate) kv_cache_bytes: Option<u64>,
+    /// What a server tells of it before it is loaded; `None` if it never is.
+    pub(crate) outline: Option<ModelOutline>,
 }
 
 /// The plan of all models.
@@ -61,11 +67,19 @@ struct Described {
     config: Config,
     plan: Plan,
     draft: Option<DraftPlan>,
+    /// Its chat template.
+    text: Arc<TextModel>,
+    defaults: SamplingParams,
     /// What fits if it has the memory for itself.
     alone: FitReport,
 }
 
 impl Share {
+    /// A model that is never loaded, and why.
+    fn refused(name: String, place: usize, reason: String) -> Self {
+        Self { name, place, fit: Err(reason), kv_cache_bytes: None, outline: None }
+    }
+
     /// Bytes that it takes when it is loaded.
     pub(crate) fn bytes(&self) -> u64 {
         self.fit.as_ref().map_or(0, |fit| fit.total_bytes())
@@ -91,7 +105,7 @@ impl Shares {
         let models = members.iter().zip(&described).map(|(member, model)| {
             let name = member.name.to_owned();
             match model {
-                Err((place, reason)) => Share { name, place: *place, fit: Err(reason.clone()), kv_cache_bytes: None },
+                Err((place, reason)) => Share::refused(name, *place, reason.clone()),
                 Ok(model) => {
                     let beside: Vec<_> =
                         described.iter().flatten().filter(|other| other.place == model.place).collect();
@@ -120,14 +134,19 @@ impl Shares {
 
     /// A table with a line for each model, and a sentence for each memory.
     pub(crate) fn as_text(&self) -> String {
-        let heads = ["model", "weights", "activations", "KV pool", "together", "context"].map(str::to_owned).to_vec();
-        let mut rows = vec![heads];
+        let has_host = self.models.iter().filter_map(|share| share.fit.as_ref().ok()).any(|fit| fit.host_bytes > 0);
+        let columns =
+            ["model", "weights", "activations", "KV pool"].into_iter().chain(has_host.then_some("host memory"));
+        let heads = columns.chain(["together", "context"]).map(str::to_owned);
+        let mut rows = vec![heads.collect::<Vec<_>>()];
         let mut reasons = Vec::new();
         for share in &self.models {
             match &share.fit {
                 Ok(fit) => {
-                    let sizes = [fit.weight_bytes, fit.activation_bytes, fit.kv_bytes, fit.total_bytes()];
-                    let sizes = sizes.map(|bytes| Bytes(bytes).to_string());
+                    let host = has_host.then_some(fit.host_bytes);
+                    let sizes = [fit.weight_bytes, fit.activation_bytes, fit.kv_bytes].into_iter().chain(host);
+                    let sizes = sizes.chain([fit.total_bytes()]).map(|bytes| Bytes(bytes).to_string());
+                    let sizes: Vec<_> = sizes.collect();
                     let room = fit.room().trim_start_matches("context ").to_owned();
                     rows.push([&[share.name.clone()][..], &sizes, &[room]].concat());
                 }
@@ -170,6 +189,7 @@ impl Shares {
                 "weight_bytes": fit.map(|fit| fit.weight_bytes),
                 "activation_bytes": fit.map(|fit| fit.activation_bytes),
                 "kv_bytes": fit.map(|fit| fit.kv_bytes),
+                "kv_host_bytes": fit.map(|fit| fit.host_bytes),
                 "bytes": fit.map(|fit| fit.total_bytes()),
                 "max_model_len": fit.map(|fit| fit.model_len_max),
                 "sequences": fit.map(|fit| fit.sequences),
@@ -212,7 +232,10 @@ fn key(device: &Device) -> String {
 
 impl Described {
     fn new(member: &Member<'_>, config: Config, place: usize, caps: &Caps) -> Result<Self> {
-        let model = member.model.describe()?;
+        let (model, files) = member.model.describe_with_text()?;
+        // Texts that are damaged end its loading with an error.
+        let text = Arc::new(files.read_template().unwrap_or_default());
+        let defaults = SamplingParams::from_defaults(model.generation());
         let plan = model.record(caps.activations);
         let draft = member.engine.draft_model().map(|name| {
             let draft = member.model.beside(name).describe().context("the draft model")?;
@@ -220,7 +243,7 @@ impl Described {
         });
         let draft = draft.transpose()?;
         let alone = FitReport::new(&model, &plan, draft.as_ref(), &config, caps);
-        Ok(Self { place, config, plan, draft, alone })
+        Ok(Self { place, config, plan, draft, text, defaults, alone })
     }
 
     /// The fit with a pool of this size.
@@ -235,25 +258,40 @@ impl Described {
     }
 
     fn fixed_bytes(&self) -> u64 {
-        let fit = &self.alone.requested;
-        fit.total_bytes() - fit.kv_bytes
+        self.alone.requested.fixed_bytes()
     }
 
     /// This model's part, beside all models of its memory.
     fn share(&self, name: String, all: &[&Self], place: &Place) -> Share {
-        let refused =
-            |reason: String| Share { name: name.clone(), place: self.place, fit: Err(reason), kv_cache_bytes: None };
         if !self.alone.requested.fits() {
-            return refused(self.alone.to_string());
+            return Share::refused(name, self.place, self.alone.to_string());
         }
         let kv_cache_bytes = self.config.kv_cache_bytes.or_else(|| self.pool_bytes(all, place));
         let fit = self.fit(kv_cache_bytes, &place.caps);
         let budget = place.budget.unwrap_or(u64::MAX);
         if !fit.fits() || fit.total_bytes() > budget {
             let (needed, budget) = (Bytes(fit.total_bytes()), Bytes(budget));
-            return refused(format!("it needs {needed}, but models may take {budget} together"));
+            let reason = format!("it needs {needed}, but models may take {budget} together");
+            return Share::refused(name, self.place, reason);
         }
-        Share { name, place: self.place, fit: Ok(Box::new(fit)), kv_cache_bytes }
+        let outline = Some(self.outline(&fit));
+        Share { name, place: self.place, fit: Ok(Box::new(fit)), kv_cache_bytes, outline }
+    }
+
+    /// What is known of the model, which this part of the memory makes of it.
+    fn outline(&self, fit: &Fit) -> ModelOutline {
+        let blocks: u32 = fit.blocks.iter().sum();
+        ModelOutline {
+            text: self.text.clone(),
+            defaults: self.defaults.clone(),
+            vocab: self.plan.vocab,
+            max_model_len: fit.model_len_max,
+            max_num_seqs: self.config.max_num_seqs,
+            block_size: fit.block_size,
+            pool_tokens: u64::from(blocks) * u64::from(fit.block_size),
+            embedding_len: self.plan.pooled_columns(),
+            weight_bytes: fit.weight_bytes,
+        }
     }
 
     /// Bytes of the pool of a model that has no size of its own; `None` if the memory is not known.

@@ -27,8 +27,10 @@ pub(super) struct Row {
     pub(super) start: u32,
     pub(super) count: u32,
     /// Guesses of the tokens that follow, which the step verifies. Each is computed like the row of another sequence,
-    /// so that it has the numerics of a row alone.
+    /// so that it has the numerics of a row alone; or after the row's tokens, if the sequence keeps a state.
     pub(super) drafts: Vec<u32>,
+    /// The state slots that the row reads and writes, if the model keeps states.
+    pub(super) states: Option<StateRows>,
 }
 
 /// One token to draw, and one after each draft of the row.
@@ -100,6 +102,16 @@ impl Row {
         index(self.drafts.len())
     }
 
+    /// Whether the row counts only if all its drafts are accepted, because there is no state after some of them.
+    pub(super) fn is_tentative(&self) -> bool {
+        self.states.is_some() && !self.drafts.is_empty()
+    }
+
+    /// The token rows without those of drafts.
+    fn without_drafts(&self, row_start: u32) -> SequenceRows {
+        SequenceRows { row_start, row_count: self.count, context_len: self.start + self.count }
+    }
+
     /// Number of leading drafts that are known. A draft model guesses the others, one after the other.
     pub(super) fn drafts_known(&self) -> usize {
         self.drafts.iter().take_while(|&&draft| draft != UNKNOWN).count()
@@ -141,12 +153,14 @@ impl Batch {
         for row in &self.rows {
             firsts.push(inputs.sequences.len());
             self.flatten_row(row, &sequences[row.sequence], pool, &mut inputs);
-            self.flatten_drafts(row, &sequences[row.sequence], pool, &mut inputs);
+            if row.states.is_none() {
+                self.flatten_drafts(row, &sequences[row.sequence], pool, &mut inputs);
+            }
         }
         let mut draws = self.draws.iter().peekable();
         let mut scores = self.scores.iter().peekable();
         for row in 0..index(self.rows.len()) {
-            let rows = inputs.sequences[firsts[row as usize]];
+            let rows = self.rows[row as usize].without_drafts(inputs.sequences[firsts[row as usize]].row_start);
             if let Some(score) = scores.next_if(|score| score.row == row) {
                 self.flatten_score(score, &sequences[score.sequence], rows.row_start, &mut inputs);
             }
@@ -237,26 +251,21 @@ impl Batch {
         assert!(row.count > 0 && end <= sequence.computed, "a row computes what was scheduled");
         assert!(end <= sequence.tokens_known() + 1, "a row computes known tokens, or exactly the pending one");
         let row_start = index(inputs.positions.len());
-        inputs.sequences.push(SequenceRows { row_start, row_count: row.count, context_len: end });
-        inputs.states.extend(self.state_of(row, sequence));
-        inputs.positions.extend(row.start..end);
+        let drafts = if row.states.is_some() { &row.drafts[..] } else { &[] };
+        let rows = row.start..end + index(drafts.len());
+        inputs.sequences.push(SequenceRows { row_start, row_count: index(rows.len()), context_len: rows.end });
+        inputs.states.extend(row.states);
+        inputs.positions.extend(rows.clone());
         let known = sequence.tokens.get(row.start as usize..end.min(sequence.tokens_known()) as usize);
         inputs.token_ids.extend_from_slice(known.unwrap_or_default());
         if end > sequence.tokens_known() {
             assert!(sequence.feed_slot & FEED == 0, "a pending token is in a feed slot");
             inputs.token_ids.push(FEED | sequence.feed_slot);
         }
+        inputs.token_ids.extend_from_slice(drafts);
         for (group, arrays) in inputs.groups.iter_mut().enumerate() {
-            self.flatten_table(&sequence.tables[group].blocks, group, row.start..end, pool, arrays);
+            self.flatten_table(&sequence.tables[group].blocks, group, rows.clone(), pool, arrays);
         }
-    }
-
-    /// The state slots of a row, if the model keeps states: the live slot, which starts at zero with the sequence.
-    fn state_of(&self, row: &Row, sequence: &Sequence) -> Option<StateRows> {
-        let slot = sequence.state_slot;
-        let kept = self.faults.has(InjectedFault::StateKeptInPreemption) && sequence.preemptions > 0;
-        let from = if row.start == 0 && !kept { NONE } else { slot };
-        (slot != NONE).then_some(StateRows { from, to: slot })
     }
 
     /// Adds each draft of a row as if it were the only row of another sequence with the same blocks. Keys and values
@@ -276,7 +285,6 @@ impl Batch {
         inputs: &mut BatchInputs,
     ) {
         assert!(draft != UNKNOWN, "a draft is known when it is computed");
-        assert_eq!(sequence.state_slot, NONE, "a sequence that keeps a state has no drafts");
         let row_start = index(inputs.positions.len());
         inputs.sequences.push(SequenceRows { row_start, row_count: 1, context_len: position + 1 });
         inputs.positions.push(position);

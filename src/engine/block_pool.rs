@@ -95,7 +95,8 @@ impl Block {
 }
 
 impl Group {
-    fn new(window: Option<u32>, blocks: u32, faults: InjectedFaults) -> Self {
+    /// A group of free blocks.
+    pub(super) fn new(window: Option<u32>, blocks: u32, faults: InjectedFaults) -> Self {
         assert!(blocks < NONE, "NONE is not a block id");
         assert!(window != Some(0), "a query sees its own key");
         let blank = Block { references: 0, pins: 0, hash: None, older: NONE, newer: NONE };
@@ -248,6 +249,15 @@ impl Group {
         Some(hash)
     }
 
+    /// Removes a block from the prefix cache that nobody will look for. If it is free, it is reused first.
+    pub(super) fn discard(&mut self, id: BlockId) {
+        self.withdraw(id);
+        if self.is_queued(id) {
+            self.dequeue(id);
+            self.enqueue_oldest(id);
+        }
+    }
+
     /// Whether the block is in the free queue.
     fn is_queued(&self, id: BlockId) -> bool {
         let Block { older, newer, .. } = self.blocks[id as usize];
@@ -301,7 +311,7 @@ impl Group {
     }
 
     /// Asserts the group's invariants; `occurrences` counts how often each block occurs in live tables.
-    fn check(&self, occurrences: &[u32]) {
+    pub(super) fn check(&self, occurrences: &[u32]) {
         assert_eq!(occurrences.len(), self.blocks.len(), "there is one count per block");
         for (block, &occurs) in self.blocks.iter().zip(occurrences) {
             assert_eq!(block.references, occurs, "a block's reference count equals its occurrences in live tables");
@@ -450,6 +460,22 @@ mod tests {
         let order: Vec<_> = (0..4).map(|_| group.allocate().expect("the case is valid").0).collect();
         assert_eq!(order, [ids[2], 3, ids[1], ids[0]], "blocks without a hash first, then the deepest of the chain");
         assert_eq!(group.allocate(), None, "nothing can be allocated from an empty pool");
+    }
+
+    #[test]
+    fn a_discarded_block_is_reused_before_all_others() {
+        let mut pool = pool(3, None);
+        let group = pool.group_mut(0);
+        let ids: Vec<_> = (0..3).map(|_| group.allocate().expect("the case is valid").0).collect();
+        for (&id, hash) in ids.iter().zip(chain(3)) {
+            group.register(id, hash);
+        }
+        group.discard(ids[2]);
+        assert!(!group.is_cached(ids[2]) && !group.is_free(ids[2]), "a held block stays with its holder");
+        ids.iter().for_each(|&id| group.release(id));
+        group.discard(ids[1]);
+        assert_eq!(group.allocate(), Some((ids[1], None)));
+        pool.check(&[vec![0, 1, 0]]);
     }
 
     #[test]

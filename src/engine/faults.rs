@@ -95,6 +95,16 @@ pub enum InjectedFault {
     StateSlotShared,
     /// A preempted sequence starts again with the state that its slot has.
     StateKeptInPreemption,
+    /// A fork overwrites the state that it shares.
+    ForkedStateShared,
+    /// A snapshot belongs to one block less than it was taken after.
+    SnapshotOfOtherBlock,
+    /// A snapshot may be evicted while a row is to read it.
+    SnapshotEvictedEarly,
+    /// After a failed batch, the snapshots that it should have written can still be found, and who uses them goes on.
+    UnwrittenSnapshotKept,
+    /// A sequence goes on from the state after rejected drafts.
+    RejectedStateKept,
     /// The token that replaces a rejected draft is reported with the logprobs of the row after it.
     RejectedLogprobs,
 }

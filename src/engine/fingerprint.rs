@@ -36,14 +36,15 @@ impl Samples {
         self.took += start.elapsed();
     }
 
-    /// How long the samples took. It is a part of the start.
-    pub(super) fn took(&self) -> Duration {
-        self.took
+    /// The fingerprint of a model with this [`identity`](super::Source::identity) whose weights have been added, and
+    /// how long all of it took, which is a part of the start. The order in which the weights came does not matter.
+    pub(super) fn fingerprint(self, identity: impl FnOnce() -> [u8; 32], plan: &Plan) -> ([u8; 32], Duration) {
+        let (start, samples) = (Instant::now(), self.took);
+        let fingerprint = self.hash(&identity(), plan);
+        (fingerprint, samples + start.elapsed())
     }
 
-    /// The fingerprint of a model with this [`identity`](super::Source::identity) whose weights have been added. The
-    /// order in which they came does not matter.
-    pub(super) fn fingerprint(mut self, identity: &[u8; 32], plan: &Plan) -> [u8; 32] {
+    fn hash(mut self, identity: &[u8; 32], plan: &Plan) -> [u8; 32] {
         self.hashes.sort_unstable();
         let mut hasher = blake3::Hasher::new_derive_key("folio 2026 fingerprint of a model");
         hasher.update(identity);
@@ -87,7 +88,7 @@ mod tests {
     fn fingerprint(identity: u8, chunks: &[(u32, u32, &[u8])]) -> [u8; 32] {
         let (plan, mut samples) = (plan(&[2048, 1]), Samples::default());
         chunks.iter().for_each(|&(weight, row, bytes)| samples.add(&plan, WeightId(weight), row, bytes));
-        samples.fingerprint(&[identity; 32], &plan)
+        samples.fingerprint(|| [identity; 32], &plan).0
     }
 
     #[test]
@@ -127,10 +128,21 @@ mod tests {
         let own = sampled(&plan, None);
         let chunks = own.hashes.len() as u64;
         assert!(chunks > 40_000 && own.bytes <= ALL_BYTES + 2 * SAMPLE_BYTES_MIN as u64 * chunks, "{}", own.bytes);
-        let own = own.fingerprint(&[1; 32], &plan);
-        assert_ne!(sampled(&plan, Some(29_999)).fingerprint(&[1; 32], &plan), own, "other bytes");
+        let own = own.hash(&[1; 32], &plan);
+        assert_ne!(sampled(&plan, Some(29_999)).hash(&[1; 32], &plan), own, "other bytes");
         let same = sampled(&plan, None);
         plan.weights[15_001].sections[0].format = WeightFormat::F16;
-        assert_ne!(same.fingerprint(&[1; 32], &plan), own, "another format of the same size");
+        assert_ne!(same.hash(&[1; 32], &plan), own, "another format of the same size");
+    }
+
+    #[test]
+    fn the_time_is_that_of_samples_and_identity() {
+        const PAUSE: Duration = Duration::from_millis(5);
+        let identity = || {
+            std::thread::sleep(PAUSE);
+            [1; 32]
+        };
+        let samples = Samples { took: 10 * PAUSE, ..Samples::default() };
+        assert!(samples.fingerprint(identity, &plan(&[1])).1 >= 11 * PAUSE);
     }
 }

@@ -27,10 +27,14 @@ pub struct Fit {
     pub weight_bytes: u64,
     /// Bytes of the row buffers between steps and of everything else that a step needs.
     pub activation_bytes: u64,
-    /// Bytes of the states of all sequences that may run at once; 0 if the model keeps none.
+    /// Bytes of the states of all sequences that may run at once and of snapshots; 0 if the model keeps none.
     pub state_bytes: u64,
     /// Bytes of the KV pool.
     pub kv_bytes: u64,
+    /// Bytes of the machine's memory for KV blocks that leave the pool; 0 for none.
+    pub host_bytes: u64,
+    /// Whether they are part of the budget, because the device's memory is the machine's.
+    pub host_is_shared: bool,
     /// Bytes of the smallest KV pool that holds one sequence of the requested context.
     pub kv_full_bytes: u64,
     /// Bytes of the smallest KV pool that works at all.
@@ -82,7 +86,8 @@ impl Fit {
         let weight_bytes = layouts.iter().map(Layout::weight_bytes).sum();
         let activation_bytes = layouts.iter().map(Layout::work_bytes).sum();
         let state_bytes: u64 = layouts.iter().map(Layout::state_bytes).sum();
-        let taken = weight_bytes + activation_bytes + state_bytes;
+        let (host_bytes, host_is_shared) = (sizes::host_bytes(config), caps.kind.shares_memory());
+        let taken = weight_bytes + activation_bytes + state_bytes + if host_is_shared { host_bytes } else { 0 };
         let blocks = sizes::pool_blocks(config, plan, caps, &capacity, taken);
         let smallest = || PoolLayout::new(plan, &capacity, caps, &sizes::blocks_least(plan));
         let excess = layouts.into_iter().find_map(|layout| layout.excess).or_else(|| smallest().excess);
@@ -101,6 +106,8 @@ impl Fit {
             activation_bytes,
             state_bytes,
             kv_bytes,
+            host_bytes,
+            host_is_shared,
             kv_full_bytes: sizes::kv_bytes_min(config, plan, requested),
             kv_least_bytes: sizes::kv_bytes_min(config, plan, MODEL_LEN_MIN),
             kv_token_bytes: plan.token_kv_bytes(1, config.kv_format),
@@ -132,9 +139,20 @@ impl Fit {
         self.fits() && self.model_len_max == self.model_len_requested
     }
 
-    /// Bytes of weights, activations, states and pool together.
+    /// Bytes of weights, activations, states and pool together, and of the tier in host memory where it is the same
+    /// memory.
     pub fn total_bytes(&self) -> u64 {
-        self.weight_bytes + self.work_bytes() + self.kv_bytes
+        self.fixed_bytes() + self.kv_bytes
+    }
+
+    /// Bytes of all that except the pool.
+    pub fn fixed_bytes(&self) -> u64 {
+        self.weight_bytes + self.work_bytes() + self.shared_host_bytes()
+    }
+
+    /// Bytes of the tier in host memory that are part of the budget.
+    fn shared_host_bytes(&self) -> u64 {
+        if self.host_is_shared { self.host_bytes } else { 0 }
     }
 
     /// Upper bound of tokens per second for a sequence that runs alone, given the device's read bandwidth.
@@ -151,7 +169,7 @@ impl Fit {
     /// Bytes of the largest pool that could be given beside weights and activations; 0 if unknown.
     fn pool_left(&self) -> u64 {
         let budget = self.budget_bytes.filter(|_| self.pool_is_given).unwrap_or(0);
-        budget.saturating_sub(self.weight_bytes + self.work_bytes())
+        budget.saturating_sub(self.fixed_bytes())
     }
 
     /// Bytes of activations and states together.
@@ -176,13 +194,20 @@ impl Fit {
         if let Some(excess) = &self.excess {
             return excess.to_string();
         }
+        let host = match self.shared_host_bytes() {
+            0 => String::new(),
+            bytes => format!(", --kv-host-bytes ({})", Bytes(bytes)),
+        };
         match self.budget_in_words() {
-            Some(budget) if self.pool_is_given && self.kv_bytes >= self.kv_least_bytes => {
-                format!("weights ({weights}), activations ({activations}) and KV pool ({pool}) do not fit in {budget}")
-            }
-            Some(budget) if !self.pool_is_given => {
+            Some(budget) if self.pool_is_given && self.kv_bytes >= self.kv_least_bytes => format!(
+                "weights ({weights}), activations ({activations}){host} and KV pool ({pool}) do not fit in {budget}"
+            ),
+            Some(budget) if !self.pool_is_given && host.is_empty() => {
                 format!("weights ({weights}) and activations ({activations}) leave no room for a KV pool in {budget}")
             }
+            Some(budget) if !self.pool_is_given => format!(
+                "weights ({weights}), activations ({activations}){host} leave no room for a KV pool in {budget}"
+            ),
             _ => format!("a KV pool of {pool} is too small for any sequence; the smallest that works is {least}"),
         }
     }
@@ -196,9 +221,16 @@ impl fmt::Display for Fit {
         if self.state_bytes > 0 {
             write!(f, "states {}, ", Bytes(self.state_bytes))?;
         }
+        let host = Some(Bytes(self.host_bytes)).filter(|bytes| bytes.0 > 0);
+        if let Some(host) = host.filter(|_| self.host_is_shared) {
+            write!(f, "KV in host memory {host}, ")?;
+        }
         write!(f, "KV pool {pool}")?;
         if let Some(budget) = self.budget_in_words() {
             write!(f, " of {budget}")?;
+        }
+        if let Some(host) = host.filter(|_| !self.host_is_shared) {
+            write!(f, ", and {host} of host memory")?;
         }
         write!(f, ": {}", self.room())
     }
@@ -277,7 +309,7 @@ impl FitReport {
     /// Device memory in bytes needed for the smallest alternative and the shortest sequence.
     fn memory_least_bytes(&self) -> u64 {
         let forms = self.alternatives.iter().map(|(_, fit)| fit).chain([&self.requested]);
-        let least = forms.map(|fit| fit.weight_bytes + fit.work_bytes() + fit.kv_least_bytes).min().unwrap_or(0);
+        let least = forms.map(|fit| fit.fixed_bytes() + fit.kv_least_bytes).min().unwrap_or(0);
         let share = match (self.requested.budget_bytes, self.requested.memory_bytes) {
             (Some(budget), Some(memory)) if budget > 0 => memory as f64 / budget as f64,
             _ => 1.0,
@@ -350,6 +382,7 @@ impl fmt::Display for FitReport {
             None if requested.pool_left() >= requested.kv_least_bytes.max(1 << 20) => {
                 write!(f, "; use --kv-cache-bytes {}MiB or less", requested.pool_left() >> 20)
             }
+            None if requested.shared_host_bytes() > 0 => write!(f, "; use a smaller --kv-host-bytes"),
             None => {
                 let least = Bytes(self.memory_least_bytes());
                 write!(f, "; use a smaller model, or a device with more than {least}")
@@ -540,6 +573,29 @@ mod tests {
             let report = report_for(&Config { max_model_len: Some(4096), ..given(200) }, &caps);
             assert_eq!(report.to_string(), format!("{words}; use --kv-cache-bytes 1MiB or less"));
         }
+    }
+
+    #[test]
+    fn blocks_in_host_memory_are_part_of_a_memory_that_is_shared() {
+        let with_host = Config { kv_host_bytes: 2_000_000, ..config() };
+        let on = |kind, bytes| report_for(&with_host, &Caps { kind, ..gpu(Some(bytes)) });
+        let plain = |kind, bytes| report_for(&config(), &Caps { kind, ..gpu(Some(bytes)) }).requested;
+        let own = on(DeviceKind::Discrete, 10_098_304).requested;
+        assert_eq!((own.kv_bytes, own.host_bytes), (plain(DeviceKind::Discrete, 10_098_304).kv_bytes, 2_000_000));
+        assert!(own.to_string().contains(", and 1.9 MiB of host memory: context "), "{own}");
+        // The same pool as in a memory whose half is so much smaller.
+        for kind in [DeviceKind::Integrated, DeviceKind::Processor] {
+            let shared = on(kind, 10_098_304).requested;
+            let smaller = plain(kind, 6_098_304);
+            assert_eq!(shared.kv_bytes, smaller.kv_bytes, "{kind:?}");
+            assert_eq!(shared.total_bytes(), smaller.total_bytes() + 2_000_000, "{kind:?}");
+            assert!(shared.to_string().contains("KV in host memory 1.9 MiB, KV pool"), "{shared}");
+        }
+        let refused = on(DeviceKind::Integrated, 4_098_304).to_string();
+        let words = "weights (178 KiB), activations (1.6 MiB), --kv-host-bytes (1.9 MiB) leave no room for a KV pool";
+        assert!(refused.starts_with(words) && refused.ends_with("; use a smaller --kv-host-bytes"), "{refused}");
+        let off = Config { prefix_caching: false, ..with_host.clone() };
+        assert_eq!(report_for(&off, &gpu(Some(10_098_304))).requested.host_bytes, 0, "nothing leaves the pool");
     }
 
     #[test]

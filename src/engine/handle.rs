@@ -7,7 +7,6 @@
 
 use super::Turns;
 use super::request::{BeamRoom, Event, Request, RequestError, SubmitError};
-use super::states;
 use crate::config::SPECULATIVE_TOKENS_MAX;
 use futures_channel::mpsc;
 use futures_util::StreamExt;
@@ -61,8 +60,6 @@ pub struct EngineInfo {
     pub num_speculative_tokens: u32,
     /// How long beams may become.
     pub beam_room: BeamRoom,
-    /// Whether a sequence keeps a recurrent state.
-    pub keeps_states: bool,
 }
 
 macro_rules! stats {
@@ -237,7 +234,6 @@ impl EngineHandle {
         let info = self.info().ok_or(SubmitError::Loading)?;
         request.check(info.vocab, info.max_model_len)?;
         request.check_beams(info.max_num_seqs, &info.beam_room)?;
-        states::check_request(&request, info.keeps_states)?;
         request.params = request.params.normalized();
         let limit = self.shared.queue_requests_max;
         let one_more = |queued| (queued < limit).then_some(queued + 1);

@@ -182,7 +182,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
     /// Submits the next step and reads the oldest one. An error means that the device is lost.
     async fn submit_and_read(&mut self) -> Result<(), BackendError> {
         while self.may_submit() {
-            let tokens_max = self.loaded.tokens_max(self.backend.token_budget_hint());
+            let tokens_max = self.loaded.tokens_max(self.token_budget_hint());
             let batch = self.scheduler.schedule(tokens_max);
             self.ask_disk();
             let admitted = self.scheduler.take_admitted().into_iter();
@@ -217,6 +217,12 @@ impl<B: Backend, S: Source> Engine<B, S> {
         Ok(())
     }
 
+    /// What the devices recommend; a draft model's device computes the same rows.
+    fn token_budget_hint(&self) -> Option<u32> {
+        let draft = self.draft.as_ref().and_then(|draft| draft.backend.token_budget_hint());
+        self.backend.token_budget_hint().into_iter().chain(draft).min()
+    }
+
     /// Waits until this engine may submit a step.
     async fn take_turn(&mut self) {
         if self.turn.is_none()
@@ -229,7 +235,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
     /// Starts the copies of a batch, then submits it.
     async fn submit(&mut self, batch: Batch) -> Result<(), BackendError> {
         let inputs = self.scheduler.flatten(&batch);
-        let saves = match self.mover.start(&mut self.backend, &batch) {
+        let saves = match self.mover.start(&mut self.backend, &batch, self.in_flight.is_empty()).await {
             Ok(saves) => saves,
             Err(error) => return self.refuse(&batch, error),
         };

@@ -15,6 +15,8 @@ use std::sync::Arc;
 const TRIAL_TOKENS: u32 = 64;
 /// Bytes that are copied at the start, if the longest sequence has as many.
 const TRIAL_BYTES_MAX: u64 = 64 << 20;
+/// Not every upload to an idle device is measured, because the device is waited for then: at most one of so many.
+const UPLOADS_PER_MEASURED: u32 = 8;
 
 /// The bytes of the blocks in host memory, by slot.
 #[derive(Debug, Default)]
@@ -22,6 +24,8 @@ pub(super) struct Mover {
     slots: Vec<Bytes>,
     pub(super) rates: Rates,
     faults: InjectedFaults,
+    /// Uploads since one was measured.
+    unmeasured: u32,
     /// Uploads that an injected bug holds back for a step.
     late: Vec<(BlockRef, Bytes)>,
 }
@@ -57,11 +61,8 @@ impl Mover {
         let copies: Vec<_> = blocks.into_iter().zip(copies).collect();
         // The first upload is slower than later ones.
         for _ in 0..2 {
-            let (bytes, start) = (copies.iter().map(|(_, copy)| copy.len() as u64).sum(), Instant::now());
-            backend.restore_blocks(&copies)?;
-            backend.settle().await?;
             self.rates = Rates::default();
-            self.note_upload(backend, bytes, start);
+            self.upload_measured(backend, &copies).await?;
         }
         self.time_prefill(backend, limits).await
     }
@@ -80,12 +81,30 @@ impl Mover {
         Ok(())
     }
 
+    /// Uploads blocks and measures how long that takes until they have arrived. Where a device works beside the host,
+    /// the call itself takes no longer than passing the bytes on; a copy of one of the blocks follows the upload.
+    async fn upload_measured<B: Backend>(
+        &mut self,
+        backend: &mut B,
+        blocks: &[(BlockRef, Bytes)],
+    ) -> Result<(), BackendError> {
+        let (bytes, start) = (blocks.iter().map(|(_, bytes)| bytes.len() as u64).sum(), Instant::now());
+        backend.restore_blocks(blocks)?;
+        let last = blocks.last().map(|(block, _)| *block);
+        let ticket = backend.save_blocks(last.as_slice())?;
+        backend.saved_blocks(ticket).await?;
+        self.rates.note_upload(bytes, start.elapsed());
+        self.unmeasured = 0;
+        Ok(())
+    }
+
     /// Starts the copies of a batch's leaving blocks, and uploads its arriving ones: before the batch is submitted.
-    /// Returns the ticket of the copies, if there are any.
-    pub(super) fn start<B: Backend>(
+    /// Returns the ticket of the copies, if there are any. The device is idle if no batch is in flight.
+    pub(super) async fn start<B: Backend>(
         &mut self,
         backend: &mut B,
         batch: &Batch,
+        is_idle: bool,
     ) -> Result<Option<B::Saves>, BackendError> {
         let leaving = Self::leaving(&batch.saves);
         let saves = if leaving.is_empty() { None } else { Some(backend.save_blocks(&leaving)?) };
@@ -98,11 +117,24 @@ impl Mover {
             std::mem::swap(&mut arriving, &mut self.late);
         }
         if !arriving.is_empty() {
-            let (bytes, start) = (arriving.iter().map(|(_, bytes)| bytes.len() as u64).sum(), Instant::now());
-            backend.restore_blocks(&arriving)?;
-            self.note_upload(backend, bytes, start);
+            self.upload(backend, &arriving, is_idle && saves.is_none()).await?;
         }
         Ok(saves)
+    }
+
+    /// Uploads blocks, and measures it now and then if nothing else keeps the device busy.
+    async fn upload<B: Backend>(
+        &mut self,
+        backend: &mut B,
+        blocks: &[(BlockRef, Bytes)],
+        is_alone: bool,
+    ) -> Result<(), BackendError> {
+        self.unmeasured += 1;
+        if is_alone && self.unmeasured >= UPLOADS_PER_MEASURED && backend.has_real_times() {
+            self.upload_measured(backend, blocks).await
+        } else {
+            backend.restore_blocks(blocks)
+        }
     }
 
     /// The blocks to copy.
@@ -125,12 +157,6 @@ impl Mover {
             }
         }
     }
-
-    fn note_upload<B: Backend>(&mut self, backend: &B, bytes: u64, start: Instant) {
-        if backend.has_real_times() {
-            self.rates.note_upload(bytes, start.elapsed());
-        }
-    }
 }
 
 /// The blocks of the longest sequence, or as many of them as are copied at the start.
@@ -147,4 +173,90 @@ fn trial_blocks(limits: &Limits) -> Vec<BlockRef> {
         some.push(BlockRef { group: 0, block: 0 });
     }
     some
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::{Capacity, Caps};
+    use crate::plan::inputs::{BatchInputs, Results};
+    use crate::plan::{Plan, WeightId};
+    use crate::platform::{self, block_on};
+    use std::time::Duration;
+
+    /// What an upload takes, which the device does beside the host.
+    const UPLOAD: Duration = Duration::from_millis(4);
+
+    /// A device that copies in order, and computes nothing.
+    #[derive(Default)]
+    struct Copier {
+        uploads: u32,
+    }
+
+    impl Backend for Copier {
+        type Ticket = ();
+        type Saves = ();
+
+        fn caps(&self) -> &Caps {
+            unreachable!("nothing is loaded")
+        }
+
+        fn load(&mut self, _: Arc<Plan>, _: &Capacity) -> Result<(), BackendError> {
+            Ok(())
+        }
+
+        fn write_weight(&mut self, _: WeightId, _: u32, _: Bytes) -> Result<(), BackendError> {
+            Ok(())
+        }
+
+        fn allocate_pool(&mut self, _: &[u32]) -> Result<(), BackendError> {
+            Ok(())
+        }
+
+        fn submit(&mut self, _: &BatchInputs) -> Result<(), BackendError> {
+            Ok(())
+        }
+
+        async fn read(&mut self, (): ()) -> Result<Results, BackendError> {
+            Ok(Results::default())
+        }
+
+        fn save_blocks(&mut self, _: &[BlockRef]) -> Result<(), BackendError> {
+            Ok(())
+        }
+
+        async fn saved_blocks(&mut self, (): ()) -> Result<Vec<Bytes>, BackendError> {
+            platform::pause(UPLOAD * std::mem::take(&mut self.uploads));
+            Ok(Vec::new())
+        }
+
+        fn restore_blocks(&mut self, _: &[(BlockRef, Bytes)]) -> Result<(), BackendError> {
+            self.uploads += 1;
+            Ok(())
+        }
+
+        async fn reset(&mut self) -> Result<(), BackendError> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn uploads_that_a_device_does_beside_the_host_are_not_taken_for_fast_ones() {
+        let (mut mover, mut device) = (Mover::default(), Copier::default());
+        let blocks = [(BlockRef { group: 0, block: 0 }, Bytes::from(vec![0; 1000]))];
+        // As many tokens as bytes are computed in half the time.
+        mover.rates.note_prefill(1000, UPLOAD / 2);
+        for _ in 0..3 * UPLOADS_PER_MEASURED {
+            block_on(mover.upload(&mut device, &blocks, false)).expect("it copies");
+        }
+        assert!(mover.rates.favor_moving(1 << 30, 1), "a busy device tells nothing");
+        device.uploads = 0;
+        block_on(mover.upload(&mut device, &blocks, true)).expect("it copies");
+        assert_eq!(device.uploads, 0, "it was waited for");
+        for _ in 1..UPLOADS_PER_MEASURED {
+            block_on(mover.upload(&mut device, &blocks, true)).expect("it copies");
+        }
+        assert_eq!(device.uploads, UPLOADS_PER_MEASURED - 1, "it is seldom waited for");
+        assert!(!mover.rates.favor_moving(1000, 1000), "moving takes twice as long");
+    }
 }

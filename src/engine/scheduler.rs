@@ -4,14 +4,15 @@
 //! ones; when none is missing, it draws the next token. Prefill, chunked prefill, prefix hits and decode are all this
 //! rule. [`Scheduler::schedule`] is here; `chunks` says how many tokens of a sequence a step computes, `admit` brings
 //! waiting sequences in, `preempt` sends running ones back when blocks run out, `tiers` moves blocks between device and
-//! host memory, `disk` between host memory and files, `verify` adds drafts to rows and accepts them, `commit` takes
-//! results.
+//! host memory, `disk` between host memory and files, `states` says which states a row reads and writes, `verify` adds
+//! drafts to rows and accepts them, `commit` takes results.
 //!
 //! Nothing that a step in flight uses is released: a sequence that ends or is preempted leaves after its last step has
 //! completed. Pure: no device, clock, thread or randomness, and no knowledge of what the tokens mean.
 
 mod admit;
 mod beams;
+mod blocks;
 mod chunks;
 mod commit;
 mod counts;
@@ -22,6 +23,7 @@ mod prompt_outputs;
 mod round_robin;
 mod side_arrays;
 mod slots;
+mod states;
 #[cfg(test)]
 mod tests;
 mod tiers;
@@ -32,12 +34,13 @@ pub use counts::Counts;
 pub use prefix::PrefixEnds;
 
 use super::batch::{Batch, Draw, Row};
-use super::block_pool::BlockPool;
+use super::block_pool::{BlockPool, Group};
 use super::faults::{InjectedFault, InjectedFaults};
 use super::request::Request;
-use super::sequence::{Choice, Exit, Order, Sequence, SequenceId, Sequences, StreamId};
+use super::sequence::{Choice, Exit, Order, Sequence, SequenceId, Sequences, StreamId, Table};
 use super::speculation::Answers;
 use super::speculation::pace::{Pace, Yield};
+use super::states::HeldStates;
 use super::tiers::{DiskTier, HostTier, Rates, TierLimits};
 use crate::config::Speculation;
 use crate::plan::inputs::{BatchInputs, NONE};
@@ -63,8 +66,8 @@ pub struct Limits {
     /// Number of feed slots, where the device stores sampled ids. Twice `sequences_max`, because a leaving sequence
     /// keeps its slot for a step.
     pub feed_slots: u32,
-    /// Number of state slots, one per running sequence; 0 if the model keeps no state. A sequence that leaves keeps its
-    /// slot for a step.
+    /// Number of state slots; 0 if the model keeps no state. At least one for each of `sequences_max`; the others are for
+    /// snapshots.
     pub state_slots: u32,
     /// Maximum block-table entries per batch and KV group.
     pub table_entries_max: u32,
@@ -126,8 +129,8 @@ pub struct Scheduler {
     /// Sequences that have ended or been preempted, but are still used by a step in flight.
     leaving: Vec<SequenceId>,
     feed_slots: Vec<u32>,
-    /// State slots that no sequence has.
-    state_slots: Vec<u32>,
+    /// The state slots, held and cached like blocks: see [`states`].
+    states: Group,
     round_robin: RoundRobin,
     past: Past,
     answers: Answers,
@@ -187,7 +190,7 @@ impl Scheduler {
             waiting: BTreeMap::new(),
             leaving: Vec::new(),
             feed_slots: (0..limits.feed_slots).rev().collect(),
-            state_slots: (0..limits.state_slots).rev().collect(),
+            states: Group::new(None, limits.state_slots, faults),
             round_robin: RoundRobin::default(),
             past: Past::default(),
             answers: Answers::default(),
@@ -270,6 +273,7 @@ impl Scheduler {
             return None;
         }
         self.save_some_finished(&mut draft.batch.saves);
+        self.register_snapshots(&draft.batch);
         self.counts.steps += 1;
         self.steps_in_flight += 1;
         Some(draft.batch)
@@ -329,6 +333,11 @@ impl Scheduler {
     /// The block pool.
     pub fn pool(&self) -> &BlockPool {
         &self.pool
+    }
+
+    /// The state slots; none if the model keeps no state.
+    pub fn states(&self) -> &Group {
+        &self.states
     }
 
     /// The blocks in host memory.
@@ -414,7 +423,7 @@ impl Scheduler {
         }
         debug_assert!(!self.leaving.contains(&id), "a leaving sequence gets no row");
         let wanted = self.chunk(&self.sequences[id], draft);
-        if wanted == 0 || !self.has_room_for(&self.sequences[id], wanted, draft) {
+        if wanted == 0 || !self.has_room_for(&self.sequences[id], wanted, draft) || !self.has_state_for(id, draft) {
             return;
         }
         let enough = if self.limits.deterministic { wanted } else { 1 };
@@ -425,10 +434,11 @@ impl Scheduler {
         if self.sequences[id].exit.is_some() || self.sequences[id].feed_slot == NONE || count < enough {
             return;
         }
-        let drafts = self.drafts(id, count, draft);
+        let mut drafts = self.drafts(id, count, draft);
+        let states = self.take_state(id, &mut drafts, draft);
         let drafted = u32::try_from(drafts.len()).expect("drafts are few");
         self.take_blocks(id, count + drafted, draft);
-        self.push_row(id, count, drafts, draft);
+        self.push_row(Row { sequence: id, start: self.sequences[id].computed, count, drafts, states }, draft);
     }
 
     fn has_room_for(&self, sequence: &Sequence, count: u32, draft: &Draft) -> bool {
@@ -436,80 +446,25 @@ impl Scheduler {
         entries <= draft.table_entries_left && draft.has_room_to_draw(sequence, self.limits.eos_token_ids.len())
     }
 
-    /// Number of further tokens that fit the sequence's own blocks and the available ones, in the group with the least
-    /// room.
-    fn tokens_that_fit(&self, id: SequenceId) -> u32 {
-        let sequence = &self.sequences[id];
-        let fit = |(index, group): (usize, &super::block_pool::Group)| {
-            let table = &sequence.tables[index];
-            let usable = group.available() + table.reserved;
-            let Some(fresh) = usable.checked_sub(u32::from(self.must_copy(sequence, index))) else { return 0 };
-            let held = u32::try_from(table.blocks.len()).expect("a table is short");
-            debug_assert!(
-                sequence.computed <= held.saturating_mul(self.limits.block_size),
-                "computed tokens have blocks"
-            );
-            let blocks = held + fresh;
-            blocks.saturating_mul(self.limits.block_size) - sequence.computed
-        };
-        self.pool.groups().iter().enumerate().map(fit).min().unwrap_or(u32::MAX)
-    }
-
-    /// Whether the block that the next token goes to is partly filled and shared with a fork.
-    fn must_copy(&self, sequence: &Sequence, group: usize) -> bool {
-        let (index, offset) = (sequence.computed / self.limits.block_size, sequence.computed % self.limits.block_size);
-        offset != 0
-            && !self.faults.has(InjectedFault::MissingCopyOnWrite)
-            && self.pool.groups()[group].references(sequence.tables[group].blocks[index as usize]) > 1
-    }
-
-    /// Allocates the blocks for the next `count` tokens. A shared block that they would write into is copied first.
-    fn take_blocks(&mut self, id: SequenceId, count: u32, draft: &mut Draft) {
-        debug_assert!(count > 0 && count <= self.tokens_that_fit(id), "there are enough blocks for the row");
-        for group in 0..self.limits.windows.len() {
-            if self.must_copy(&self.sequences[id], group) {
-                let index = (self.sequences[id].computed / self.limits.block_size) as usize;
-                let target = self.take_block(id, group, draft);
-                let source = std::mem::replace(&mut self.sequences[id].tables[group].blocks[index], target);
-                self.pool.group_mut(group).pin(source);
-                self.pool.group_mut(group).release(source);
-                draft.batch.copies[group].push((source, target));
-            }
-            let length = self.pool.blocks_for(self.sequences[id].computed + count) as usize;
-            while self.sequences[id].tables[group].blocks.len() < length {
-                let block = self.take_block(id, group, draft);
-                self.sequences[id].tables[group].blocks.push(block);
-            }
-        }
-    }
-
-    fn take_block(&mut self, id: SequenceId, group: usize, draft: &mut Draft) -> u32 {
-        let table = &mut self.sequences[id].tables[group];
-        if table.reserved > 0 {
-            table.reserved -= 1;
-            self.pool.group_mut(group).unreserve(1);
-        }
-        let block = self.allocate(group, draft).expect("there are enough blocks for the row");
-        debug_assert_eq!(self.pool.groups()[group].references(block), 1, "a fresh block has one holder");
-        block
-    }
-
-    fn push_row(&mut self, id: SequenceId, count: u32, drafts: Vec<u32>, draft: &mut Draft) {
+    fn push_row(&mut self, row: Row, draft: &mut Draft) {
+        let (id, count) = (row.sequence, row.count);
         debug_assert!(count > 0 && count <= draft.tokens_left, "a row is within the step's budget");
         let sequence = &mut self.sequences[id];
         debug_assert!(count <= sequence.missing(), "a row computes only existing tokens");
         // Drafts are computed too, but count only once they are accepted.
-        let row = Row { sequence: id, start: sequence.computed, count, drafts };
         sequence.computed += count;
         sequence.in_flight += 1;
         sequence.skipped = false;
         sequence.last_step = draft.batch.step;
-        let tables = 1 + row.drafted();
+        let tables = 1 + if row.states.is_some() { 0 } else { row.drafted() };
         draft.tokens_left -= count + row.drafted();
         draft.drafts_left -= row.drafted();
         draft.table_entries_left -= tables * self.pool.blocks_for(sequence.computed + row.drafted());
         let complete = sequence.missing() == 0;
-        self.register_full_blocks(id);
+        if !row.is_tentative() {
+            self.register_full_blocks(id);
+            self.keep_state(id);
+        }
         if self.faults.has(InjectedFault::DraftsHashed) {
             self.register_drafts(id, &row.drafts);
         }
@@ -547,19 +502,26 @@ impl Scheduler {
             let order = child.order;
             if !self.has_seat() || !draft.has_room_to_draw(&child, self.limits.eos_token_ids.len()) {
                 child.drop_tables();
+                child.states = HeldStates::default();
                 let id = self.sequences.insert(child);
                 self.waiting.insert(order, id);
                 self.by_stream.insert(choice.stream, id);
                 continue;
             }
-            for (group, table) in child.tables.iter().enumerate() {
-                table.held().for_each(|block| self.pool.group_mut(group).share(block));
-            }
+            self.hold(&child.tables, &child.states);
             let id = self.sequences.insert(child);
             self.by_stream.insert(choice.stream, id);
             self.seat(id);
             self.push_draw(id, row, draft);
         }
+    }
+
+    /// Becomes a holder of a fork's blocks and of its state.
+    fn hold(&mut self, tables: &[Table], states: &HeldStates) {
+        for (group, table) in tables.iter().enumerate() {
+            table.held().for_each(|block| self.pool.group_mut(group).share(block));
+        }
+        states.held().for_each(|slot| self.states.share(slot));
     }
 
     /// Moves a sequence to the running ones.
@@ -568,7 +530,7 @@ impl Scheduler {
         let order = self.sequences[id].order;
         let at = self.running.partition_point(|&other| self.sequences[other].order < order);
         self.running.insert(at, id);
-        self.take_slots(id);
+        self.take_feed_slot(id);
     }
 
     /// Registers the full blocks whose token ids are known in the prefix cache. Keys and values are written before
@@ -632,7 +594,7 @@ impl Scheduler {
         self.finish_blocks(id);
         self.release_blocks(id);
         self.release_feed_slot(id);
-        self.release_state_slot(id);
+        self.release_states(id);
         let sequence = &mut self.sequences[id];
         match sequence.exit.take() {
             // It is queued when all beams of its group have come so far.

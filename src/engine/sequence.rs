@@ -7,6 +7,7 @@
 use super::block_pool::{BlockHash, BlockId};
 use super::request::{ConstraintState, Pooling, PrefixReport, Request, SamplingParams, Token, Unsatisfiable, Usage};
 use super::speculation::Drafter;
+use super::states::HeldStates;
 use crate::plan::inputs::{HistoryEntry, NONE};
 use std::collections::HashMap;
 use std::ops::{Index, IndexMut};
@@ -156,8 +157,8 @@ pub(super) struct Sequence {
     pub(super) registered: u32,
     /// Feed slot where the device stores the last sampled id; [`NONE`] while waiting.
     pub(super) feed_slot: u32,
-    /// State slot; [`NONE`] while waiting, or if the model keeps no state.
-    pub(super) state_slot: u32,
+    /// The state slots that it holds; none while waiting, or if the model keeps no state.
+    pub(super) states: HeldStates,
     /// Number of rows and draws of submitted steps that use this sequence.
     pub(super) in_flight: u32,
     pub(super) exit: Option<Exit>,
@@ -218,7 +219,7 @@ impl Sequence {
             hashes: Vec::new(),
             registered: 0,
             feed_slot: NONE,
-            state_slot: NONE,
+            states: HeldStates::default(),
             in_flight: 0,
             exit: None,
             valid_from_step: 0,
@@ -251,15 +252,15 @@ impl Sequence {
         sequence
     }
 
-    /// The sequence of another choice, with the same prompt and the same blocks. The caller adds the holders of the
-    /// blocks.
+    /// The sequence of another choice, with the same prompt, the same blocks and the same state. The caller adds the
+    /// holders of blocks and state.
     pub(super) fn fork(&self, choice: Choice) -> Self {
         let mut fork = self.clone();
         fork.choice = choice;
         fork.order.choice = choice.index;
         fork.forks.clear();
         fork.prefix_report = None;
-        assert_eq!(fork.state_slot, NONE, "a sequence that keeps a state does not fork");
+        fork.states = self.states.fork();
         fork.disk = DiskWait::default();
         (fork.feed_slot, fork.in_flight, fork.pending) = (NONE, 0, 0);
         (fork.preemptions, fork.resumed, fork.guarded, fork.skipped) = (0, false, false, false);

@@ -65,7 +65,7 @@ pub(super) fn capacity(config: &Config, plan: &Plan, caps: &Caps) -> Capacity {
         sequences_max: draws,
         samples_max: samples_max(config),
         feed_slots: 2 * config.max_num_seqs,
-        state_slots: states::slots(config, plan),
+        state_slots: states::slots(config, plan, caps),
         table_entries_max: bounded(length.div_ceil(config.block_size)),
         history_max: bounded(length.min(plan.vocab)),
         bias_max: bounded(u32::try_from(BIAS_MAX).expect("the limits are small")),
@@ -158,6 +158,11 @@ pub(super) fn block_bytes(config: &Config, plan: &Plan) -> Vec<u64> {
     (0..plan.kv_groups.len()).map(|group| plan.block_bytes(group, config.block_size, config.kv_format)).collect()
 }
 
+/// Bytes of the machine's memory for blocks that leave the pool.
+pub(super) fn host_bytes(config: &Config) -> u64 {
+    if config.prefix_caching { config.kv_host_bytes } else { 0 }
+}
+
 /// Number of blocks worth having: twice what all sequences need at their longest. The other half is for cached
 /// prefixes.
 fn demand_blocks(config: &Config, plan: &Plan) -> u64 {
@@ -177,6 +182,11 @@ fn pool_bytes(config: &Config, caps: &Caps, taken: u64, demand_bytes: u64) -> u6
     // Other programs need some of a machine's memory, and the system needs some for its page cache.
     let left = if caps.kind == DeviceKind::Processor { left / 2 } else { left };
     left.min(demand_bytes)
+}
+
+/// Bytes of which states take a share.
+pub(super) fn memory_for_states(config: &Config, caps: &Caps) -> u64 {
+    budget_bytes(config, caps).unwrap_or(KV_BYTES_SOFTWARE)
 }
 
 /// Whether the size of the pool is a guess: a GPU that does not report its memory is asked for much.

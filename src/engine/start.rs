@@ -220,8 +220,8 @@ impl<B: Backend, S: Source> Engine<B, S> {
             draft.backend.warm_up(&mut |done, total| progress(Progress::Kernels { done, total })).await?;
         }
         let model_len_max = model_len_left(config, &plan, &fit, &blocks, &mut progress);
-        let fingerprint = samples.took();
-        let form = form(&backend, &source, &plan, &capacity, config, samples);
+        let (fingerprint, fingerprint_took) = samples.fingerprint(|| source.identity(), &plan);
+        let form = form(&backend, &plan, &capacity, config, fingerprint);
         let mut limits = limits(&source, &plan, &capacity, config, &blocks, model_len_max);
         let disk = open(extras.open_disk, &form, config, &mut limits)?;
         let bytes = |plan: &Plan, blocks: &[u32]| sizes::kv_bytes(config, plan, blocks);
@@ -255,7 +255,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
             faults,
         };
         engine.find_files().await;
-        tell_found(engine.scheduler.disk().len(), config, fingerprint, &mut progress);
+        tell_found(engine.scheduler.disk().len(), config, fingerprint_took, &mut progress);
         engine.inbox.set_ready(info);
         Ok(engine)
     }
@@ -349,10 +349,11 @@ fn adapted(
 ) -> Result<Config, ConfigError> {
     check_method(config, has_draft)?;
     states::check(config, plan)?;
-    if !plan.state_layers.is_empty() {
+    let adapted = states::adapted(config, plan);
+    if adapted != *config {
         progress(Progress::Notice(states::NOTICE.to_owned()));
     }
-    Ok(states::adapted(config, plan))
+    Ok(adapted)
 }
 
 /// Passes the weights to the device.
@@ -499,7 +500,7 @@ fn limits(
         hash_key: random_key(),
         shared_key: random_key(),
         tiers: TierLimits {
-            host_bytes: if config.prefix_caching { config.kv_host_bytes } else { 0 },
+            host_bytes: sizes::host_bytes(config),
             block_bytes: sizes::block_bytes(config, plan),
             disk: DiskUse::Off,
         },
@@ -516,23 +517,16 @@ fn no_folder(config: &Config, error: &io::Error) -> StartError {
 }
 
 /// What the blocks of this engine have in common.
-fn form<B: Backend>(
-    backend: &B,
-    source: &impl Source,
-    plan: &Plan,
-    capacity: &Capacity,
-    config: &Config,
-    samples: Samples,
-) -> Form {
+fn form<B: Backend>(backend: &B, plan: &Plan, capacity: &Capacity, config: &Config, fingerprint: [u8; 32]) -> Form {
     let caps = backend.caps();
     let layers_of = |group: usize| {
         let own = plan.kv_layers.iter().filter(move |layer| layer.group as usize == group);
-        own.map(|layer| [layer.heads, layer.head_dim]).collect()
+        own.map(file::layer_form).collect()
     };
     // Fixed chunks depend on the size of a step.
     let build = [env!("CARGO_PKG_VERSION"), &platform::build_id(), caps.api, &caps.name, &caps.tier].join(" ");
     Form {
-        fingerprint: samples.fingerprint(&source.identity(), plan),
+        fingerprint,
         kv_format: config.kv_format,
         block_size: config.block_size,
         adapter: file::NO_ADAPTER.to_owned(),
@@ -549,7 +543,8 @@ fn open(
     config: &Config,
     limits: &mut Limits,
 ) -> Result<Option<Box<dyn Disk>>, StartError> {
-    if !config.prefix_caching {
+    // Files have no states, without which blocks are of no use to a model that keeps them.
+    if !config.prefix_caching || limits.state_slots > 0 {
         return Ok(None);
     }
     let disk = open_disk(form).map_err(|error| no_folder(config, &error))?;
@@ -590,6 +585,5 @@ fn info<B: Backend>(backend: &B, plan: &Plan, limits: &Limits, weight_bytes: u64
         embedding_len: plan.pooled_columns(),
         num_speculative_tokens: limits.speculation.map_or(0, |settings| settings.num_speculative_tokens),
         beam_room: limits.beam_room(),
-        keeps_states: limits.state_slots > 0,
     }
 }

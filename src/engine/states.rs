@@ -1,104 +1,171 @@
 //! Models whose layers keep a state of fixed size per sequence: what an engine has for them, and what it does not do.
 //!
-//! A running sequence owns one state slot. Its state is that of its last computed token, and cannot be cut back to
-//! fewer tokens or rebuilt from keys and values. So it starts at zero with the sequence and again after a preemption,
-//! and everything that needs the state of an earlier token, or that of another sequence, is off or refused here:
-//! sharing prefixes and their colder tiers, verifying drafts, and forks.
+//! A state is that of the last computed token; it cannot be cut back to fewer tokens or rebuilt from keys and values.
+//! So what a state slot holds is a *version*, which is never changed while anybody may need it: a row reads one slot
+//! and writes another, and writes in place only what nobody else holds. `scheduler::states` has the rules.
+//!
+//! Colder tiers hold no states yet, so what was cached there would be of no use; they are refused here.
 
-use super::request::{Request, SubmitError};
+use super::block_pool::BlockHash;
+use super::sizes;
+use crate::backend::Caps;
 use crate::config::{Config, ConfigError, Speculation};
-use crate::plan::Plan;
+use crate::plan::inputs::NONE;
+use crate::plan::{Plan, StateLayer};
 
 /// Said at start if [`adapted`] turns something off.
-pub(super) const NOTICE: &str =
-    "the model keeps a recurrent state per sequence: prefix caching and speculation are off, and `n` must be 1";
+pub(super) const NOTICE: &str = "the model keeps a recurrent state per sequence: drafts are verified only if \
+                                 --speculative-config asks for it without `disable_by_batch_size`";
 
-/// State slots of an engine: one per running sequence, or none.
-pub(super) fn slots(config: &Config, plan: &Plan) -> u32 {
-    if plan.state_layers.is_empty() { 0 } else { config.max_num_seqs }
+/// Share of the memory that snapshots may take, as a divisor, unless their number is set.
+const SNAPSHOTS_SHARE: u64 = 16;
+/// Number of snapshots for each sequence that may run, unless set, however small a state is.
+const SNAPSHOTS_PER_SEQUENCE: u32 = 2;
+/// Number of snapshots, unless set, however large a state is.
+const SNAPSHOTS_LEAST: u64 = 4;
+
+/// The state slots that a sequence holds.
+#[derive(Clone, Debug)]
+pub(super) struct HeldStates {
+    /// The state after its computed tokens; [`NONE`] before the first of them is scheduled.
+    pub(super) live: u32,
+    /// The state before its last row while that verifies drafts, else [`NONE`].
+    pub(super) before: u32,
+    /// Number of tokens at whose end the state becomes a snapshot once the ids of all are known, and its slot.
+    pub(super) kept: Option<(u32, u32)>,
+    /// The slot that its last row reads; not held.
+    pub(super) read: u32,
+    /// The last snapshot of its answer; not held.
+    pub(super) last: Option<(u32, BlockHash)>,
+    /// Number of its leading tokens whose keys and values were cached on admission, but not the state after them; 0 for
+    /// none.
+    pub(super) branch: u32,
 }
 
-/// The settings that hold for this model: what is on by default and needs earlier states is off.
+impl Default for HeldStates {
+    fn default() -> Self {
+        Self { live: NONE, before: NONE, kept: None, read: NONE, last: None, branch: 0 }
+    }
+}
+
+impl HeldStates {
+    /// The slots held, with repetitions.
+    pub(super) fn held(&self) -> impl Iterator<Item = u32> + use<> {
+        let kept = self.kept.map_or(NONE, |(_, slot)| slot);
+        [self.live, self.before, kept].into_iter().filter(|&slot| slot != NONE)
+    }
+
+    /// What a fork holds: the same state after the same tokens.
+    pub(super) fn fork(&self) -> Self {
+        Self { live: self.live, ..Self::default() }
+    }
+}
+
+/// State slots of an engine: one per running sequence and one per snapshot; none if the model keeps no state.
+pub(super) fn slots(config: &Config, plan: &Plan, caps: &Caps) -> u32 {
+    if plan.state_layers.is_empty() {
+        return 0;
+    }
+    let drafting = config.speculation.map_or(0, |settings| settings.sequences_max(config.max_num_seqs));
+    config.max_num_seqs + snapshots(config, plan, caps).max(drafting)
+}
+
+/// Number of snapshots: as set, or a share of the memory, as far as a layer's states fit one binding.
+fn snapshots(config: &Config, plan: &Plan, caps: &Caps) -> u32 {
+    if !config.prefix_caching {
+        return 0;
+    }
+    let share = sizes::memory_for_states(config, caps) / SNAPSHOTS_SHARE / plan.state_bytes().max(1);
+    let usual =
+        share.clamp(SNAPSHOTS_LEAST, u64::from(SNAPSHOTS_PER_SEQUENCE * config.max_num_seqs).max(SNAPSHOTS_LEAST));
+    let largest = plan.state_layers.iter().map(StateLayer::bytes).max().unwrap_or(1).max(1);
+    let bound = (caps.binding_bytes_max / largest).saturating_sub(config.max_num_seqs.into());
+    let count = config.state_snapshots.map_or(usual, u64::from).min(bound);
+    u32::try_from(count).unwrap_or(u32::MAX - config.max_num_seqs)
+}
+
+/// The settings that hold for this model. The usual drafts are off: rows that verify drafts are computed together, so
+/// that they may round differently from rows alone, and that should be asked for.
 pub(super) fn adapted(config: &Config, plan: &Plan) -> Config {
     let mut config = config.clone();
     if !plan.state_layers.is_empty() {
-        config.prefix_caching = false;
-        config.speculation = None;
+        config.speculation.take_if(|settings| *settings == Speculation::SINGLE_SEQUENCE);
     }
     config
 }
 
-/// Refuses settings that ask for what [`adapted`] would turn off.
+/// Refuses settings that a model with states does not have.
 pub(super) fn check(config: &Config, plan: &Plan) -> Result<(), ConfigError> {
-    let usual = [None, Some(Speculation::SINGLE_SEQUENCE)];
-    let asked = [
-        ("speculative-config", !usual.contains(&config.speculation)),
-        ("kv-host-bytes", config.kv_host_bytes > 0),
-        ("kv-disk", config.kv_disk.is_some()),
-    ];
-    match asked.into_iter().find(|(_, is_asked)| *is_asked && !plan.state_layers.is_empty()) {
-        Some((option, _)) => {
-            let message = "is not supported for a model with a recurrent state; leave it out";
-            Err(ConfigError { option, message: message.into() })
-        }
-        None => Ok(()),
-    }
-}
-
-/// Refuses a request whose choices would fork, on an engine whose sequences keep a state.
-pub(super) fn check_request(request: &Request, keeps_states: bool) -> Result<(), SubmitError> {
-    let field = match (request.params.beams.is_some(), request.params.n) {
-        (true, _) => "best_of",
-        (false, 2..) => "n",
-        _ => return Ok(()),
-    };
-    if !keeps_states {
+    if plan.state_layers.is_empty() {
         return Ok(());
     }
-    let message = "must be 1: this model keeps a recurrent state, which choices cannot share".into();
-    Err(SubmitError::Invalid { field, message })
+    let usual = [None, Some(Speculation::SINGLE_SEQUENCE)];
+    let tier = "keeps blocks without the recurrent states that belong to them, which this model needs; leave it out";
+    let rounds = "verifies the drafts of a model with a recurrent state in rows of other numerics than --deterministic \
+                  promises; leave one of them out";
+    let asked = [
+        ("speculative-config", config.deterministic && !usual.contains(&config.speculation), rounds),
+        ("kv-host-bytes", config.kv_host_bytes > 0, tier),
+        ("kv-disk", config.kv_disk.is_some(), tier),
+    ];
+    match asked.into_iter().find(|(_, is_asked, _)| *is_asked) {
+        Some((option, _, message)) => Err(ConfigError { option, message: message.into() }),
+        None => Ok(()),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::Backend;
+    use crate::backend::fake::FakeBackend;
     use crate::config::DiskConfig;
-    use crate::engine::request::SamplingParams;
-    use crate::plan::StateLayer;
 
-    fn plan() -> Plan {
-        Plan { state_layers: vec![StateLayer { elements: 8 }], ..Plan::default() }
+    fn plan(elements: u32) -> Plan {
+        Plan { state_layers: vec![StateLayer { elements }], ..Plan::default() }
+    }
+
+    fn caps(script: &str) -> Caps {
+        FakeBackend::new(script.parse().expect("a script of this test")).caps().clone()
     }
 
     #[test]
-    fn defaults_are_turned_off_and_wishes_refused() {
+    fn the_usual_drafts_are_off_and_colder_tiers_refused() {
         let usual = Config::default();
         assert_eq!(adapted(&usual, &Plan::default()), usual, "without states, nothing changes");
-        let off = adapted(&usual, &plan());
-        assert_eq!((off.prefix_caching, off.speculation), (false, None));
-        assert_eq!((check(&usual, &plan()), slots(&usual, &plan())), (Ok(()), usual.max_num_seqs));
-        assert_eq!(slots(&usual, &Plan::default()), 0);
+        let off = adapted(&usual, &plan(8));
+        assert_eq!((off.prefix_caching, off.speculation), (true, None));
+        assert_eq!(check(&usual, &plan(8)), Ok(()));
+        let speculation = Some(Speculation::DEFAULT);
+        let asked = Config { speculation, ..usual.clone() };
+        assert_eq!((adapted(&asked, &plan(8)).speculation, check(&asked, &plan(8))), (speculation, Ok(())));
         let disk = DiskConfig { folder: "cache".into(), bytes: 1 };
         let wishes = [
-            ("speculative-config", Config { speculation: Some(Speculation::DEFAULT), ..usual.clone() }),
+            ("speculative-config", Config { deterministic: true, ..asked }),
             ("kv-host-bytes", Config { kv_host_bytes: 1, ..usual.clone() }),
             ("kv-disk", Config { kv_disk: Some(disk), ..usual.clone() }),
         ];
         for (option, wish) in wishes {
-            assert_eq!(check(&wish, &plan()).expect_err("refused").option, option);
+            assert_eq!(check(&wish, &plan(8)).expect_err("refused").option, option);
             assert_eq!(check(&wish, &Plan::default()), Ok(()), "{option}");
         }
     }
 
     #[test]
-    fn choices_of_a_prompt_cannot_share_a_state() {
-        let request = |n| {
-            let params = SamplingParams { n, ..SamplingParams::default() };
-            Request { params, ..Request::default() }
-        };
-        assert_eq!(check_request(&request(1), true), Ok(()));
-        assert_eq!(check_request(&request(2), false), Ok(()));
-        let refused = check_request(&request(2), true);
-        assert!(matches!(refused, Err(SubmitError::Invalid { field: "n", .. })), "{refused:?}");
+    fn snapshots_have_slots_beside_those_of_running_sequences() {
+        let config =
+            |state_snapshots| Config { max_num_seqs: 8, state_snapshots, speculation: None, ..Config::default() };
+        let count = |config: &Config, elements, script: &str| slots(config, &plan(elements), &caps(script));
+        assert_eq!(slots(&config(None), &Plan::default(), &caps("")), 0, "without states");
+        assert_eq!(count(&config(Some(3)), 8, ""), 8 + 3, "as set");
+        assert_eq!(count(&config(None), 8, ""), 8 + 16, "no more than are of use");
+        // 0.9 of 160 MiB, a sixteenth of it: nine states of a MiB.
+        assert_eq!(count(&config(None), 1 << 18, "memory=167772160"), 8 + 9);
+        assert_eq!(count(&config(None), 1 << 20, "memory=167772160"), 8 + 4, "the least");
+        assert_eq!(count(&config(None), 1 << 18, "memory=167772160,binding=10485760"), 8 + 2, "in one binding");
+        let off = Config { prefix_caching: false, ..config(Some(3)) };
+        assert_eq!(count(&off, 8, ""), 8);
+        let speculation = Some(Speculation { disable_by_batch_size: Some(2), ..Speculation::DEFAULT });
+        assert_eq!(count(&Config { speculation, ..off }, 8, ""), 8 + 2, "one to write while drafts are verified");
     }
 }

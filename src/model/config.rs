@@ -11,12 +11,12 @@ use super::config_state::{self, ParallelScales};
 use super::families::{
     ActivationField, AttentionRow, Bias, Experts, FAMILIES, Family, Mixers, MlpRow, NormsRow, Rule, Scales, Sizes,
 };
-use super::rope::RopeSpec;
+use super::rope::{RopeSpec, damping};
 use super::spec::{
-    AttentionSpec, Factors, HeadNorms, IDS_MAX, LayerKind, LayerSpec, MlpSpec, ModelSpec, NormPlace, NormSpec,
-    OutputGate,
+    AttentionSpec, Factors, HeadNorms, IDS_MAX, LatentSpec, LayerKind, LayerSpec, MlpSpec, ModelSpec, NormPlace,
+    NormSpec, OutputGate,
 };
-use crate::plan::check::{GROUP_SIZE_MAX, HEAD_DIM_MAX};
+use crate::plan::check::{GROUP_SIZE_MAX, HEAD_DIM_MAX, LATENT_DIM_MAX, LATENT_HEADS_MAX};
 use crate::plan::{Activation, QueryGrowth};
 use serde_json::Value;
 
@@ -33,7 +33,7 @@ impl ModelSpec {
         let vocab = config.required("vocab_size", vocab)?;
         let positions_max = config.integer("max_position_embeddings", 2..=IDS_MAX)?;
         let positions_max = config.required("max_position_embeddings", positions_max)?;
-        let heads = Heads::read(&config)?;
+        let heads = if family.attention.latent { Heads::read_latent(&config)? } else { Heads::read(&config)? };
         let scales = Multipliers::read(&config, family.scales, &heads)?;
         let (ropes, layers) = layers(&config, family, &heads, positions_max)?;
         let sparse = layers.iter().any(|layer| layer.experts);
@@ -54,6 +54,7 @@ impl ModelSpec {
                 bias: family.norms.bias,
             },
             attention: attention(&config, family.attention, &scales)?,
+            latent: heads.latent,
             convolution: match layers.iter().any(|layer| layer.kind == LayerKind::Convolution) {
                 true => Some(per_layer::convolution(&config)?),
                 false => None,
@@ -104,8 +105,13 @@ fn layers(
         value_is_key: false,
     };
     let shapes = per_layer::shapes(config, family.sizes, usual, &slides)?;
-    shapes.iter().try_for_each(|shape| check_groups(config, heads.query, shape.kv_heads))?;
-    let (ropes, layer_ropes) = per_layer::ropes(config, family.rope, heads.dim, &slides, &shapes)?;
+    let mut rope = family.rope;
+    if heads.latent.is_some() {
+        rope.options.interleaved = config.boolean("rope_interleave")?.unwrap_or(rope.options.interleaved);
+    } else {
+        shapes.iter().try_for_each(|shape| check_groups(config, heads.query, shape.kv_heads))?;
+    }
+    let (ropes, layer_ropes) = per_layer::ropes(config, rope, heads.rotated(), &slides, &shapes)?;
     let window = match slides.contains(&true) {
         true => config.integer("sliding_window", 1..=u32::MAX)?,
         false => None,
@@ -177,8 +183,7 @@ fn family(file: &str, whole: &ConfigReader<'_>, text: Option<&ConfigReader<'_>>)
 }
 
 /// Fields that only models with certain layers have, and what these layers compute.
-const UNSUPPORTED: [(&str, &str); 5] = [
-    ("kv_lora_rank", "latent attention (MLA)"),
+const UNSUPPORTED: [(&str, &str); 4] = [
     ("linear_num_value_heads", "layers with a gated delta rule of another form"),
     ("mamba_d_state", "Mamba layers of another form"),
     ("ssm_state_size", "Mamba layers of another form"),
@@ -229,9 +234,36 @@ struct Heads {
     query: u32,
     kv: u32,
     dim: u32,
+    latent: Option<LatentSpec>,
 }
 
 impl Heads {
+    /// Latent attention: all heads share one key, the latent and what is rotated.
+    fn read_latent(config: &ConfigReader<'_>) -> Result<Self, LoadError> {
+        let hidden = config.multiple_of_eight("hidden_size", 1 << 16)?;
+        let query = config.integer("num_attention_heads", 1..=LATENT_HEADS_MAX)?;
+        let query = config.required("num_attention_heads", query)?;
+        if config.boolean("attention_bias")?.unwrap_or(false) {
+            return Err(config.invalid("attention_bias", "is true: biases of latent attention are not supported"));
+        }
+        let size = |name: &str| config.multiple_of_eight(name, HEAD_DIM_MAX);
+        let query_rank = config.get("q_lora_rank").map(|_| config.multiple_of_eight("q_lora_rank", 1 << 16));
+        let (rank, rotated) = (size("kv_lora_rank")?, size("qk_rope_head_dim")?);
+        let (plain, value) = (size("qk_nope_head_dim")?, size("v_head_dim")?);
+        if rank + rotated > LATENT_DIM_MAX {
+            let message =
+                format!("is {rank}: with {rotated} rotated elements, a token would have over {LATENT_DIM_MAX}");
+            return Err(config.invalid("kv_lora_rank", message));
+        }
+        let latent = Some(LatentSpec { query_rank: query_rank.transpose()?, rank, plain, rotated, value });
+        Ok(Self { hidden, query, kv: 1, dim: rank + rotated, latent })
+    }
+
+    /// Elements of a head that are rotated, or a part of which is.
+    fn rotated(&self) -> u32 {
+        self.latent.map_or(self.dim, |latent| latent.rotated)
+    }
+
     fn read(config: &ConfigReader<'_>) -> Result<Self, LoadError> {
         let hidden = config.multiple_of_eight("hidden_size", 1 << 16)?;
         let query = config.integer("num_attention_heads", 1..=1024)?;
@@ -240,7 +272,7 @@ impl Heads {
         check_groups(config, query, kv)?;
         if config.get("head_dim").is_some() {
             let dim = config.multiple_of_eight("head_dim", HEAD_DIM_MAX)?;
-            return Ok(Self { hidden, query, kv, dim });
+            return Ok(Self { hidden, query, kv, dim, latent: None });
         }
         let dim = hidden / query;
         if hidden % query != 0 {
@@ -251,7 +283,7 @@ impl Heads {
             let message = format!("would be {dim}, not a multiple of 8 up to {HEAD_DIM_MAX}");
             return Err(config.invalid("head_dim", message));
         }
-        Ok(Self { hidden, query, kv, dim })
+        Ok(Self { hidden, query, kv, dim, latent: None })
     }
 }
 
@@ -274,6 +306,20 @@ fn head_norms(config: &ConfigReader<'_>, row: AttentionRow) -> Result<HeadNorms,
         None => true,
     };
     Ok(if present { row.head_norms } else { HeadNorms::None })
+}
+
+/// Factor of q · k with a latent: 1 / √(elements of a head), times the square of what YaRN multiplies cos and sin by
+/// with `mscale_all_dim`.
+fn latent_scale(config: &ConfigReader<'_>, latent: &LatentSpec) -> Result<f64, LoadError> {
+    let fields = match config.object("rope_parameters")? {
+        Some(fields) => Some(fields),
+        None => config.object("rope_scaling")?,
+    };
+    let plain = 1.0 / f64::from(latent.plain + latent.rotated).sqrt();
+    let Some(fields) = fields else { return Ok(plain) };
+    let (slope, factor) = (fields.number("mscale_all_dim", 0.0..=1e3)?, fields.number("factor", 1e-6..=1e9)?);
+    let (Some(slope), Some(factor)) = (slope, factor) else { return Ok(plain) };
+    Ok(plain * damping(slope, factor).powi(2))
 }
 
 /// `llama_4_scaling_beta` of `rope_parameters`, and the positions after which q begins to grow.
@@ -332,7 +378,7 @@ fn activation(config: &ConfigReader<'_>, row: MlpRow) -> Result<Activation, Load
         Some("relu2") => Ok(Activation::Relu2),
         // Its numbers are tensors, which only families with this default have.
         Some("xielu") if default == Activation::Xielu => Ok(default),
-        Some(other) => Err(config.invalid(name, format!("is {other:?}, not silu or gelu_pytorch_tanh"))),
+        Some(other) => Err(config.invalid(name, format!("is {other:?}, not silu, gelu_pytorch_tanh, relu2 or xielu"))),
     }
 }
 
@@ -354,7 +400,10 @@ struct Multipliers {
 impl Multipliers {
     fn read(config: &ConfigReader<'_>, scales: Scales, heads: &Heads) -> Result<Self, LoadError> {
         let plain = Self {
-            attention: 1.0 / f64::from(heads.dim).sqrt(),
+            attention: match heads.latent {
+                Some(latent) => latent_scale(config, &latent)?,
+                None => 1.0 / f64::from(heads.dim).sqrt(),
+            },
             attention_softcap: None,
             embedding: 1.0,
             residual: 1.0,

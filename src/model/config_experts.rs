@@ -3,10 +3,11 @@
 use super::LoadError;
 use super::config_layers::Word;
 use super::config_reader::ConfigReader;
-use super::families::{AfterDense, Experts};
+use super::families::{AfterDense, Experts, Scores};
 use super::spec::{EXPERTS_MAX, ExpertsSpec, LAYERS_MAX, RouterSpec, SharedSpec};
 use crate::plan::ExpertGroups;
 use crate::plan::check::ROUTES_MAX;
+use serde_json::Value;
 
 /// For each layer, whether it has experts.
 pub(super) fn sparse(config: &ConfigReader<'_>, experts: Experts, words: &[Word]) -> Result<Vec<bool>, LoadError> {
@@ -20,6 +21,9 @@ pub(super) fn sparse(config: &ConfigReader<'_>, experts: Experts, words: &[Word]
         Experts::EveryLayer { .. } | Experts::EveryLayerBesideGated => Ok(vec![true; count]),
         Experts::Blocks => Ok(words.iter().map(|word| *word == Word::Experts).collect()),
         Experts::AfterDense(AfterDense { dense: (field, default), .. }) => {
+            if let Some(kinds) = config.list("mlp_layer_types")? {
+                return sparse_kinds(config, kinds, count);
+            }
             let dense = config.integer(field, 0..=LAYERS_MAX)?.unwrap_or(default) as usize;
             Ok((0..count).map(|layer| layer >= dense).collect())
         }
@@ -31,6 +35,39 @@ pub(super) fn sparse(config: &ConfigReader<'_>, experts: Experts, words: &[Word]
             Ok((0..count).map(|layer| (layer + 1) % step == 0 && !is_dense(layer)).collect())
         }
     }
+}
+
+/// Reads `mlp_layer_types`.
+fn sparse_kinds(config: &ConfigReader<'_>, kinds: &[Value], count: usize) -> Result<Vec<bool>, LoadError> {
+    if kinds.len() != count {
+        let message = format!("has {} entries, not num_hidden_layers = {count}", kinds.len());
+        return Err(config.invalid("mlp_layer_types", message));
+    }
+    let sparse = |kind: &Value| match kind.as_str() {
+        Some("sparse") => Ok(true),
+        Some("dense") => Ok(false),
+        _ => Err(config.invalid("mlp_layer_types", format!("has {kind}, not dense or sparse"))),
+    };
+    kinds.iter().map(sparse).collect()
+}
+
+/// A router with these scores; `factor` is the default of `routed_scaling_factor`.
+fn router(config: &ConfigReader<'_>, scores: Scores, factor: f64) -> Result<RouterSpec, LoadError> {
+    let factor = config.number("routed_scaling_factor", 1e-3..=1e3)?.unwrap_or(factor) as f32;
+    let choice_bias = match scores {
+        Scores::Sigmoid => true,
+        Scores::SigmoidIf(field) => config.boolean(field)?.unwrap_or(true),
+        Scores::Softmax => {
+            let method = config.text("topk_method")?.unwrap_or("greedy");
+            if method != "greedy" && expert_groups(config)?.is_some() {
+                let message = format!("is {method:?}, which is not implemented; only \"greedy\" is");
+                return Err(config.invalid("topk_method", message));
+            }
+            return Ok(RouterSpec { sigmoid: false, renormalize: false, choice_bias: false, groups: None, factor });
+        }
+    };
+    let (groups, renormalize) = (expert_groups(config)?, config.boolean("norm_topk_prob")?.unwrap_or(true));
+    Ok(RouterSpec { sigmoid: true, renormalize, choice_bias, groups, factor })
 }
 
 /// The options of layers with experts.
@@ -50,12 +87,11 @@ pub(super) fn experts(config: &ConfigReader<'_>, experts: Experts) -> Result<Opt
         Experts::EveryLayerBesideGated => (softmax(true), false, shared_behind_gate(config, true)?),
         Experts::BesideMlp => (softmax(true), false, None),
         Experts::AfterDense(_) | Experts::Blocks => {
-            let field =
-                if let Experts::AfterDense(AfterDense { choice_bias, .. }) = experts { choice_bias } else { None };
-            let choice_bias = field.map_or(Ok(None), |field| config.boolean(field))?.unwrap_or(true);
-            let groups = expert_groups(config)?;
-            let factor = config.number("routed_scaling_factor", 1e-3..=1e3)?.unwrap_or(1.0) as f32;
-            let router = RouterSpec { sigmoid: true, renormalize: normalizes(true)?, choice_bias, groups, factor };
+            let (scores, factor) = match experts {
+                Experts::AfterDense(AfterDense { scores, factor, .. }) => (scores, factor),
+                _ => (Scores::Sigmoid, 1.0),
+            };
+            let router = router(config, scores, factor)?;
             let size = match experts {
                 Experts::Blocks => Some("moe_shared_expert_intermediate_size"),
                 _ => None,

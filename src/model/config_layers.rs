@@ -7,6 +7,11 @@ use super::rope::RopeSpec;
 use super::spec::{ConvolutionSpec, LAYERS_MAX, LayerKind};
 use crate::plan::check::{HEAD_DIM_MAX, TAPS_MAX};
 use serde_json::Value;
+use std::collections::BTreeSet;
+
+/// Pairs of head size and number of KV heads among a model's layers: those with a window, and the others. The plan has
+/// buffers for each.
+const HEAD_SHAPES_MAX: usize = 2;
 
 /// The number of layers.
 fn count(config: &ConfigReader<'_>) -> Result<Option<usize>, LoadError> {
@@ -326,6 +331,11 @@ pub(super) fn shapes(
         let (kv_heads, head_dim) = (shapes[from].kv_heads, shapes[from].head_dim);
         let mlp = if is_double { 2 * usual.mlp } else { usual.mlp };
         shapes[index] = LayerShape { kv_heads, head_dim, mlp, kv_from: Some(from), value_is_key: false };
+    }
+    let kinds: BTreeSet<_> = shapes.iter().map(|shape| (shape.head_dim, shape.kv_heads)).collect();
+    if kinds.len() > HEAD_SHAPES_MAX {
+        let message = format!("gives layers {} kinds of heads; at most {HEAD_SHAPES_MAX} are supported", kinds.len());
+        return Err(config.invalid("per_layer_config", message));
     }
     Ok(shapes)
 }

@@ -5,6 +5,7 @@
 //! their output to it.
 
 mod buffers;
+mod latent;
 mod mlp;
 mod state;
 
@@ -92,7 +93,8 @@ impl Recorder<'_> {
         let kv_layer = layer.kv_from.and_then(|from| self.kv_layers[from]).unwrap_or(own);
         if kv_layer == own {
             let (heads, head_dim) = (layer.kv_heads, layer.head_dim);
-            self.plan.kv_layers.push(KvLayer { group: index as u32, heads, head_dim });
+            let latent = self.spec.latent.is_some();
+            self.plan.kv_layers.push(KvLayer { group: index as u32, heads, head_dim, latent });
         }
         self.kv_layers.push(Some(kv_layer));
         kv_layer
@@ -145,7 +147,9 @@ impl Recorder<'_> {
             return;
         }
         let x = self.enter(steps, buffers, index, "attention_norm");
-        if layer.kind.attends() {
+        if self.spec.latent.is_some() {
+            self.latent_attention(steps, buffers, (index, layer), x);
+        } else if layer.kind.attends() {
             self.attention(steps, buffers, (index, layer), x);
         }
         if layer.kind.has_state() {

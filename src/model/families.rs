@@ -11,9 +11,9 @@ use super::spec::{HeadNorms, NormPlace, OutputGate};
 use super::tensor_names::TensorNames;
 use crate::plan::Activation;
 use attention::{
-    APERTUS, ARCEE, COHERE2, ERNIE4_5, EXAONE4, GEMMA, GEMMA2, GEMMA3, GEMMA4, GEMMA4_UNIFIED, GLM4, GLM4_MOE, GPT_OSS,
-    GRANITE, GRANITE_MOE, HUNYUAN_DENSE, LLAMA, MINISTRAL3, MISTRAL, OLMO2, OLMO3, PHI3, QWEN2, QWEN2_MOE, QWEN3,
-    QWEN3_MOE, SEED_OSS, SMOLLM3, STARCODER2,
+    APERTUS, ARCEE, COHERE2, DEEPSEEK_V2, DEEPSEEK_V3, ERNIE4_5, EXAONE4, GEMMA, GEMMA2, GEMMA3, GEMMA4,
+    GEMMA4_UNIFIED, GLM4, GLM4_MOE, GLM4_MOE_LITE, GPT_OSS, GRANITE, GRANITE_MOE, HUNYUAN_DENSE, LLAMA, MINISTRAL3,
+    MISTRAL, OLMO2, OLMO3, PHI3, QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE, SEED_OSS, SMOLLM3, STARCODER2,
 };
 use state::{
     FALCON_H1, GRANITE_HYBRID, LFM2, LFM2_MOE, LFM3, NEMOTRON_H, OLMO_HYBRID, QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT,
@@ -115,6 +115,8 @@ pub(super) struct AttentionRow {
     pub(super) gate: OutputGate,
     /// The field that says whether there is a `gate`, true by default; `None`: there is.
     pub(super) gate_if: Option<&'static str>,
+    /// Keys and values are products with a latent (MLA).
+    pub(super) latent: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -213,7 +215,7 @@ pub(super) enum ActivationField {
 /// Factors and caps of q · k, embedded rows, branches and logits.
 #[derive(Clone, Copy)]
 pub(super) enum Scales {
-    /// q · k times 1 / √head_dim.
+    /// q · k times 1 / √head_dim; with a latent, also times the square of YaRN's `mscale_all_dim`.
     Plain,
     /// q · k times 1 / √`query_pre_attn_scalar`, embedded rows times √hidden; caps from `attn_logit_softcapping` and
     /// `final_logit_softcapping`, with these defaults.
@@ -251,8 +253,8 @@ pub(super) enum Experts {
     EveryLayerBesideGated,
     /// The layers that [`Mixers::Blocks`] says, with experts as in `AfterDense`.
     Blocks,
-    /// All layers but the first few, with experts of size `moe_intermediate_size` and `n_shared_experts` that every
-    /// token passes. Scores are sigmoids.
+    /// All layers but the first few, or those that `mlp_layer_types` calls `dense`, with experts of size
+    /// `moe_intermediate_size` and `n_shared_experts` that every token passes.
     AfterDense(AfterDense),
     /// Every layer if `enable_moe_block` is set, beside its MLP: `num_experts` of size `moe_intermediate_size`.
     BesideMlp,
@@ -272,12 +274,25 @@ pub(super) struct AfterDense {
     pub(super) dense: (&'static str, u32),
     /// The field with the number of experts.
     pub(super) count: &'static str,
-    /// The field that says whether scores have a bias for the choice, true by default; `None`: they have.
-    pub(super) choice_bias: Option<&'static str>,
+    /// How scores are computed.
+    pub(super) scores: Scores,
+    /// Default of `routed_scaling_factor`.
+    pub(super) factor: f64,
+}
+
+/// The scores of [`Experts::AfterDense`].
+#[derive(Clone, Copy)]
+pub(super) enum Scores {
+    /// Sigmoids, with a bias for the choice.
+    Sigmoid,
+    /// The same, with a bias if this field is true or absent.
+    SigmoidIf(&'static str),
+    /// A softmax, whose probabilities are not normalized. `topk_method` may only be `greedy`.
+    Softmax,
 }
 
 /// To add an architecture, add a row here.
-pub(super) const FAMILIES: [&Family; 39] = [
+pub(super) const FAMILIES: [&Family; 42] = [
     &LLAMA,
     &MISTRAL,
     &QWEN2,
@@ -317,4 +332,7 @@ pub(super) const FAMILIES: [&Family; 39] = [
     &OLMO_HYBRID,
     &NEMOTRON_H,
     &FALCON_H1,
+    &DEEPSEEK_V2,
+    &DEEPSEEK_V3,
+    &GLM4_MOE_LITE,
 ];

@@ -247,6 +247,11 @@ impl RopeSpec {
     }
 }
 
+/// What YaRN multiplies cos and sin by if frequencies are divided by `factor`.
+pub(super) fn damping(slope: f64, factor: f64) -> f64 {
+    if factor <= 1.0 { 1.0 } else { 0.1 * slope * factor.ln() + 1.0 }
+}
+
 impl RopeScaling {
     fn from_fields(
         fields: &ConfigReader<'_>,
@@ -292,7 +297,7 @@ impl RopeScaling {
         let truncate = fields.boolean("truncate")?.unwrap_or(true);
         let (start, end) = if truncate { (start.floor(), end.ceil()) } else { (start, end) };
         let (ramp_start, ramp_end) = (start.max(0.0), end.min(dim - 1.0));
-        let damped = |slope: f64| if factor <= 1.0 { 1.0 } else { 0.1 * slope * factor.ln() + 1.0 };
+        let damped = |slope: f64| damping(slope, factor);
         let attention_factor = match (number("attention_factor")?, number("mscale")?, number("mscale_all_dim")?) {
             (Some(given), ..) => given,
             (None, Some(slope), Some(all)) => damped(slope) / damped(all),

@@ -67,6 +67,27 @@ fn published(name: &str) -> Option<Value> {
             "first_k_dense_replace": 1, "attention_bias": true, "vocab_size": 151_552,
             "max_position_embeddings": 131_072, "rope_theta": 1e6,
         }),
+        "deepseek-v2-lite" => json!({
+            "architectures": ["DeepseekV2ForCausalLM"], "hidden_size": 2048, "num_hidden_layers": 27,
+            "num_attention_heads": 16, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+            "v_head_dim": 128, "intermediate_size": 10_944, "moe_intermediate_size": 1408, "n_routed_experts": 64,
+            "n_shared_experts": 2, "num_experts_per_tok": 6, "first_k_dense_replace": 1, "vocab_size": 102_400,
+            "max_position_embeddings": 163_840,
+        }),
+        "deepseek-v3" => json!({
+            "architectures": ["DeepseekV3ForCausalLM"], "hidden_size": 7168, "num_hidden_layers": 61,
+            "num_attention_heads": 128, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
+            "qk_rope_head_dim": 64, "v_head_dim": 128, "intermediate_size": 18_432, "moe_intermediate_size": 2048,
+            "n_routed_experts": 256, "n_shared_experts": 1, "num_experts_per_tok": 8, "n_group": 8, "topk_group": 4,
+            "first_k_dense_replace": 3, "vocab_size": 129_280, "max_position_embeddings": 163_840,
+        }),
+        "glm-4.7-flash" => json!({
+            "architectures": ["Glm4MoeLiteForCausalLM"], "hidden_size": 2048, "num_hidden_layers": 47,
+            "num_attention_heads": 20, "q_lora_rank": 768, "kv_lora_rank": 512, "qk_nope_head_dim": 192,
+            "qk_rope_head_dim": 64, "v_head_dim": 256, "intermediate_size": 10_240, "moe_intermediate_size": 1536,
+            "n_routed_experts": 64, "n_shared_experts": 1, "num_experts_per_tok": 4, "first_k_dense_replace": 1,
+            "vocab_size": 154_880, "max_position_embeddings": 202_752,
+        }),
         "gemma-4-e2b" => gemma4(json!({
             "hidden_size": 1536, "num_hidden_layers": 35, "num_attention_heads": 8, "num_key_value_heads": 1,
             "intermediate_size": 6144, "hidden_size_per_layer_input": 256, "num_kv_shared_layers": 20,
@@ -134,7 +155,8 @@ fn seven_numbers(name: &str) -> Result<[u32; 7], LoadError> {
         field: format!("{name:?}"),
         message: format!(
             "is not qwen3-0.6b, llama-3.2-1b, llama-3-8b, olmo-3-7b, phi-4-mini, granite-4.0-micro, ministral-3-8b, \
-             gpt-oss-20b, gpt-oss-120b, glm-4.5-air, gemma-4-e2b, gemma-4-e4b, gemma-4-26b-a4b, gemma-4-31b, {} or \
+             gpt-oss-20b, gpt-oss-120b, glm-4.5-air, deepseek-v2-lite, deepseek-v3, glm-4.7-flash, \
+             gemma-4-e2b, gemma-4-e4b, gemma-4-26b-a4b, gemma-4-31b, {} or \
              HxLxNxKxDxFxV (hidden, layers, query heads, key/value heads, head size, MLP, vocabulary)",
             states::NAMES.join(", ")
         ),

@@ -35,6 +35,8 @@ pub struct ModelSpec {
     pub norm: NormSpec,
     /// Options of the attention scores and their projections.
     pub attention: AttentionSpec,
+    /// Attention to a latent (MLA), in every layer; its heads have no keys and values of their own.
+    pub latent: Option<LatentSpec>,
     /// Options of the convolutions of layers that have them.
     pub convolution: Option<ConvolutionSpec>,
     /// Options of the recurrent states of layers that have them.
@@ -149,6 +151,21 @@ pub enum OutputGate {
     EachElement,
     /// A number per query head.
     EachHead,
+}
+
+/// Latent attention (MLA): the keys and values of all heads are products with one latent of a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LatentSpec {
+    /// Elements of the latent of q, which is normalized; `None`: q is a product with the token's row.
+    pub query_rank: Option<u32>,
+    /// Elements of the latent of keys and values.
+    pub rank: u32,
+    /// Elements of a head of q and k that are not rotated.
+    pub plain: u32,
+    /// Rotated elements of a head of q, and of the key that all heads share; they follow the plain ones.
+    pub rotated: u32,
+    /// Elements of a head of v.
+    pub value: u32,
 }
 
 /// Options of short convolutions.
@@ -276,6 +293,11 @@ impl ModelSpec {
     pub fn qkv_columns(&self, layer: &LayerSpec) -> u32 {
         let kv = if layer.kv_from.is_some() { 0 } else { 2 * layer.kv_columns() };
         self.query_columns(layer) + kv + self.gate_columns(layer)
+    }
+
+    /// Elements of a row that the output projection of a layer's attention takes.
+    pub fn output_columns(&self, layer: &LayerSpec) -> u32 {
+        self.query_heads * self.latent.map_or(layer.head_dim, |latent| latent.value)
     }
 
     /// Whether a layer has an MLP that is not its experts'.

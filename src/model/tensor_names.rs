@@ -41,6 +41,11 @@ pub(super) enum Order {
     Transposed,
     /// Like `Transposed`, with alternating rows of gate and up.
     TransposedInterleaved,
+    /// Of latents, the keys' part of a product for keys and values: `[heads · (keys + values), columns]`, for each head
+    /// rows of keys, then of values. The weight has the columns of a head as its rows: `[heads, columns, keys]`.
+    HeadKeys,
+    /// The values' part of the same tensor: `[heads, values, columns]`.
+    HeadValues,
     /// q, k and v; each head of q is followed by as many rows of its output's gate.
     GatedHeads,
     /// The input of a state: z, channels, gates.
@@ -331,6 +336,26 @@ pub(super) const STARCODER2: TensorNames =
 /// Gemma 4.
 pub(super) const GEMMA4: TensorNames =
     TensorNames { layer: &[NORMS_AROUND, ATTENTION, GATED_MLP, EXTRAS_GEMMA4], ..HUGGING_FACE };
+
+/// Latent attention: q, with a latent of its own or without, and the latent of keys and values. GGUF may have the keys'
+/// and the values' part of the last product as tensors of their own.
+const ATTENTION_LATENT: &[LayerNames] = &[
+    names("query", &["model.layers.{}.self_attn.q_proj.weight"]),
+    names("query_latent", &["model.layers.{}.self_attn.q_a_proj.weight"]),
+    names("query_latent_norm", &["model.layers.{}.self_attn.q_a_layernorm.weight"]),
+    names("query_up", &["model.layers.{}.self_attn.q_b_proj.weight"]),
+    names("latent", &["model.layers.{}.self_attn.kv_a_proj_with_mqa.weight"]),
+    names("latent_norm", &["model.layers.{}.self_attn.kv_a_layernorm.weight"]),
+    stacked("latent_keys", &["model.layers.{}.self_attn.kv_b_proj.weight"], Order::HeadKeys),
+    stacked("latent_values", &["model.layers.{}.self_attn.kv_b_proj.weight"], Order::HeadValues),
+    stacked("latent_keys", &["model.layers.{}.self_attn.k_b_proj.weight"], Order::Experts),
+    stacked("latent_values", &["model.layers.{}.self_attn.v_b_proj.weight"], Order::Experts),
+    ATTENTION[4],
+];
+
+/// DeepSeek V2 and V3, and GLM 4.7 Flash.
+pub(super) const DEEPSEEK: TensorNames =
+    TensorNames { layer: &[NORMS_BEFORE, ATTENTION_LATENT, GATED_MLP, EXPERTS_APART, SHARED_EXPERTS], ..HUGGING_FACE };
 
 /// How the tensors of a checkpoint's text model are nested among those of other parts, such as vision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

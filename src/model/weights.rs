@@ -4,6 +4,7 @@
 //! gate and up, so that a plan has one product for each. [`WeightTable`] is the table filled in for one model and
 //! checked against the checkpoint's actual tensors before anything is read.
 
+mod latent;
 mod part;
 mod sections;
 mod state;
@@ -131,6 +132,7 @@ impl WeightTable {
                     for part in parts {
                         let mut write_part = |row: u32, rows| write(id, first_row + row, rows);
                         match part.0.order {
+                            Order::HeadKeys => latent::upload_keys(source, part, &mut write_part).await?,
                             Order::Transposed | Order::TransposedInterleaved | Order::ExpertsInterleaved => {
                                 upload_experts(source, part, weight, &mut write_part).await?;
                             }
@@ -266,10 +268,8 @@ fn resolve_weight(
         let content = Content::Vector(stored);
         return Ok(Weight { rows: 1, columns: rows, sections: f32_row(), experts: 1, content });
     };
-    let format =
-        |part: &Part, stored: WeightFormat| if part.change == Change::None { stored } else { WeightFormat::F32 };
-    let sections = stored.iter().map(|(part, stored)| Section { rows: part.rows(), format: format(part, *stored) });
-    let sections = sections.collect();
+    let section = |(part, stored): &(Part, WeightFormat)| Section { rows: part.rows(), format: part.format(*stored) };
+    let sections = stored.iter().map(section).collect();
     Ok(Weight { rows, columns, sections, experts, content: Content::Matrix(stored) })
 }
 

@@ -7,7 +7,9 @@ use super::error::{PlanError, PlanErrorKind};
 use super::{Access, BufferId, Plan, Step};
 use std::collections::BTreeSet;
 
-pub use super::step::{GROUP_SIZE_MAX, HEAD_DIM_MAX, ROUTES_MAX, STATE_DIM_MAX, TAPS_MAX};
+pub use super::step::{
+    GROUP_SIZE_MAX, HEAD_DIM_MAX, LATENT_DIM_MAX, LATENT_HEADS_MAX, ROUTES_MAX, STATE_DIM_MAX, TAPS_MAX,
+};
 
 /// Checks the whole plan. Each tail is checked as if it ran alone after the body.
 pub fn check(plan: &Plan) -> Result<(), PlanError> {
@@ -62,10 +64,11 @@ fn check_kv(plan: &Plan) -> Result<(), PlanErrorKind> {
         if layer.group as usize >= plan.kv_groups.len() {
             return Err(PlanErrorKind::Unknown { what: "KV group", id: layer.group });
         }
-        let whole = layer.head_dim.is_multiple_of(8) && (8..=HEAD_DIM_MAX).contains(&layer.head_dim);
-        if layer.heads == 0 || !whole {
+        let dim_max = if layer.latent { LATENT_DIM_MAX } else { HEAD_DIM_MAX };
+        let whole = layer.head_dim.is_multiple_of(8) && (8..=dim_max).contains(&layer.head_dim);
+        if layer.heads == 0 || !whole || layer.latent && layer.heads > 1 {
             let (what, found) = (format!("KV layer {index}"), format!("{} heads of {}", layer.heads, layer.head_dim));
-            let expected = "at least one head of a multiple of 8 elements, up to 512";
+            let expected = "heads of a multiple of 8 elements, up to 512, or one latent of up to 576";
             return Err(PlanErrorKind::Unsupported { what, found, expected });
         }
     }

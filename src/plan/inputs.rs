@@ -28,10 +28,11 @@ pub struct SequenceRows {
 }
 
 /// State slots of one sequence: where its state before this batch is, and where its state after it belongs. Both are
-/// usually the live slot of the sequence, whose state is then updated in place.
+/// usually the same slot, whose state is then updated in place; a state that is still needed is left as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateRows {
-    /// Slot to read; [`NONE`]: the sequence starts with this batch, and its state is zero.
+    /// Slot to read; [`NONE`]: the sequence starts with this batch, and its state is zero. Several sequences may read
+    /// one slot.
     pub from: u32,
     /// Slot to write. No other sequence of the batch reads or writes it.
     pub to: u32,

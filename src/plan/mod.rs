@@ -139,9 +139,9 @@ impl Plan {
                 Step::Embed(Embed { table, .. }) => {
                     bytes[table.0 as usize] = self.weight_spec(*table).row_bytes_max();
                 }
-                Step::MatMulExperts(MatMulExperts { weight, routes, .. }) => {
+                Step::MatMulExperts(step @ MatMulExperts { weight, .. }) => {
                     let spec = self.weight_spec(*weight);
-                    let routed = self.buffer_spec(*routes).rows.count(1, 1).min(spec.experts);
+                    let routed = step.shape(self).per_token.min(spec.experts);
                     bytes[weight.0 as usize] = spec.bytes() / u64::from(spec.experts.max(1)) * u64::from(routed);
                 }
                 _ => {}
@@ -160,7 +160,7 @@ impl Plan {
     pub fn token_kv_bytes(&self, context: u32, format: KvFormat) -> u64 {
         let bytes = |layer: &KvLayer| {
             let window = self.kv_groups[layer.group as usize].window.unwrap_or(u32::MAX);
-            2 * u64::from(layer.heads) * format.row_bytes(layer.head_dim) * u64::from(context.min(window))
+            layer.token_bytes(format) * u64::from(context.min(window))
         };
         self.kv_layers.iter().map(bytes).sum()
     }
@@ -174,6 +174,6 @@ impl Plan {
     pub fn block_bytes(&self, group: usize, block_size: u32, format: KvFormat) -> u64 {
         debug_assert!(group < self.kv_groups.len(), "a KV group of this plan");
         let layers = self.kv_layers.iter().filter(|layer| layer.group as usize == group);
-        layers.map(|layer| 2 * u64::from(layer.heads) * u64::from(block_size) * format.row_bytes(layer.head_dim)).sum()
+        layers.map(|layer| u64::from(block_size) * layer.token_bytes(format)).sum()
     }
 }

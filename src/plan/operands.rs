@@ -1,7 +1,7 @@
 //! Operands of the steps of a plan: row buffers, weights, layers of the KV pool and of the state slots, each an id with
 //! a spec.
 
-use super::format::{Storage, WeightFormat};
+use super::format::{KvFormat, Storage, WeightFormat};
 
 /// A row buffer of the plan: `rows × columns`, allocated once, at start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -147,6 +147,20 @@ pub struct KvLayer {
     pub heads: u32,
     /// Elements of one head.
     pub head_dim: u32,
+    /// A latent: the values are the keys, and only these are stored.
+    pub latent: bool,
+}
+
+impl KvLayer {
+    /// What is stored of a head: keys and values, or the keys alone.
+    pub fn halves(&self) -> u32 {
+        if self.latent { 1 } else { 2 }
+    }
+
+    /// Bytes that one token takes.
+    pub fn token_bytes(&self, format: KvFormat) -> u64 {
+        u64::from(self.halves() * self.heads) * format.row_bytes(self.head_dim)
+    }
 }
 
 /// What one decoder layer keeps of a sequence instead of keys and values: a state of fixed size.

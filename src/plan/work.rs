@@ -94,17 +94,17 @@ impl StepWork {
                 let operations = 2.0 * rows(*x) * f64::from(spec.rows) * f64::from(spec.columns);
                 Self { fixed: fixed(operations, weights()), attended: None }
             }
-            Step::MatMulExperts(MatMulExperts { weight, routes, .. }) => {
+            Step::MatMulExperts(step @ MatMulExperts { weight, .. }) => {
                 let spec = plan.weight_spec(*weight);
-                let experts = f64::from(spec.experts.max(1));
-                let operations = 2.0 * rows(*routes) * f64::from(spec.rows) / experts * f64::from(spec.columns);
-                Self { fixed: fixed(operations, weights() * rows(*routes).min(experts) / experts), attended: None }
+                let (experts, routes) = (f64::from(spec.experts.max(1)), f64::from(step.shape(plan).routes(tokens)));
+                let operations = 2.0 * routes * f64::from(spec.rows) / experts * f64::from(spec.columns);
+                Self { fixed: fixed(operations, weights() * routes.min(experts) / experts), attended: None }
             }
             Step::AttendPaged(AttendPaged { layer, query_heads, .. }) => {
                 let layer = plan.kv_layers[*layer as usize];
                 // Two products, of q with k and of the weights with v.
                 let per_pair = 4.0 * f64::from(*query_heads) * f64::from(layer.head_dim);
-                let per_key = 2.0 * f64::from(layer.heads) * kv_format.row_bytes(layer.head_dim) as f64;
+                let per_key = layer.token_bytes(kv_format) as f64;
                 Self { fixed: fixed(other, 0.0), attended: Some((layer.group, per_pair, per_key)) }
             }
             Step::StateScan(StateScan { layer, .. }) => {

@@ -13,6 +13,18 @@ pub fn memory_available() -> Option<u64> {
     linux::available_below(std::path::Path::new("/"))
 }
 
+/// Bytes of the machine's memory that this process has; `None` where it is not known, for example in a browser tab.
+pub fn memory_resident() -> Option<u64> {
+    #[cfg(any(windows, target_os = "macos"))]
+    {
+        let (mut system, own) = (sysinfo::System::new(), sysinfo::get_current_pid().ok()?);
+        system.refresh_processes(sysinfo::ProcessesToUpdate::Some(&[own]), true);
+        system.process(own).map(sysinfo::Process::memory)
+    }
+    #[cfg(not(any(windows, target_os = "macos")))]
+    linux::resident(&std::fs::read_to_string("/proc/self/status").ok()?)
+}
+
 /// Gives memory that was freed back to the system, after much of it was. Allocators keep some of it otherwise.
 pub fn return_freed_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
@@ -34,9 +46,17 @@ mod linux {
         Some(group(&text).map_or(system, |left| left.min(system)))
     }
 
-    /// The line `MemAvailable:   12345678 kB`.
     fn available(meminfo: &str) -> Option<u64> {
-        let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+        row(meminfo, "MemAvailable:")
+    }
+
+    pub(super) fn resident(status: &str) -> Option<u64> {
+        row(status, "VmRSS:")
+    }
+
+    /// The bytes of a line such as `MemAvailable:   12345678 kB`.
+    fn row(text: &str, name: &str) -> Option<u64> {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
         line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
     }
 
@@ -62,6 +82,8 @@ mod tests {
     fn the_machine_s_own_memory_is_known() {
         let bytes = super::memory_available().expect("every system that runs tests tells it");
         assert!((1 << 20..1 << 50).contains(&bytes), "{bytes}");
+        let own = super::memory_resident().expect("as it tells this");
+        assert!((1 << 20..1 << 36).contains(&own), "{own}");
     }
 
     fn machine(files: &[(&str, &str)]) -> Option<u64> {

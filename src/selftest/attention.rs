@@ -14,7 +14,7 @@ use crate::plan::{
 };
 
 /// (rows, context) per sequence: decode lengths around block boundaries, chunks with and without a prefix, and mixed.
-const BATCHES: [(&str, &[(u32, u32)]); 6] = [
+pub(super) const BATCHES: [(&str, &[(u32, u32)]); 6] = [
     ("decode 1", &[(1, 33)]),
     ("decode 7 lengths", &[(1, 1), (1, 15), (1, 16), (1, 17), (1, 33), (1, 130), (1, 700)]),
     ("prefill 64", &[(64, 64)]),
@@ -206,7 +206,7 @@ fn pairs_apart(allowed: Allowed) -> Allowed {
 }
 
 /// Tolerance: 1e-5 of the length of the element's rotated pair, which the rotation preserves.
-fn rotated(columns: u32, head_dim: u32, pairs: u32, interleaved: bool) -> Allowed {
+pub(super) fn rotated(columns: u32, head_dim: u32, pairs: u32, interleaved: bool) -> Allowed {
     let (columns, head_dim, pairs) = (columns as usize, head_dim as usize, pairs as usize);
     Box::new(move |expected| {
         let mut allowed: Vec<f64> = expected.iter().map(|value| RELATIVE * f64::from(value.abs())).collect();
@@ -229,6 +229,8 @@ struct View {
     softcap: bool,
     alibi: bool,
     sinks: bool,
+    /// The values are the keys.
+    latent: bool,
 }
 
 fn views(storage: Storage, shapes: Shapes) -> Vec<Fixture> {
@@ -237,10 +239,16 @@ fn views(storage: Storage, shapes: Shapes) -> Vec<Fixture> {
     let mut fixtures = Vec::new();
     for options in 1..16u32 {
         let [window, softcap, alibi, sinks] = [1, 2, 4, 8].map(|bit| options & bit != 0);
-        let view = View { window: window.then_some(20), softcap, alibi, sinks };
+        let view = View { window: window.then_some(20), softcap, alibi, sinks, latent: false };
         let format = if options % 2 == 0 { KvFormat::F16 } else { KvFormat::F32 };
         fixtures.push(attend(storage, format, heads, view, all));
         fixtures.push(attend(storage, KvFormat::Q8, heads, view, some));
+    }
+    for &(head_dim, query) in shapes.of(&[(576, 16), (24, 3), (40, 128), (80, 20), (576, 1)]) {
+        let (heads, view) = (Heads { head_dim, query, kv: 1 }, View { latent: true, ..View::default() });
+        for format in KvFormat::ALL {
+            fixtures.push(attend(storage, format, heads, view, if format == KvFormat::F16 { all } else { some }));
+        }
     }
     for &window in shapes.of(&[1, 16, 100, 4096]) {
         let view = View { window: Some(window), ..View::default() };
@@ -257,15 +265,17 @@ fn views(storage: Storage, shapes: Shapes) -> Vec<Fixture> {
 
 fn attend(storage: Storage, format: KvFormat, heads: Heads, view: View, batches: &[(&str, &[(u32, u32)])]) -> Fixture {
     let window = view.window.map(|window| format!(", window {window}")).unwrap_or_default();
-    let flags = [(view.softcap, ", softcap"), (view.alibi, ", ALiBi"), (view.sinks, ", sinks")];
+    let flags =
+        [(view.softcap, ", softcap"), (view.alibi, ", ALiBi"), (view.sinks, ", sinks"), (view.latent, ", latent")];
     let options: String = flags.iter().filter(|(on, _)| *on).map(|(_, name)| *name).collect();
     let mut fixture = Fixture::new("attend_paged", format!("{storage:?}, kv {format:?}{window}{options}"));
     let mut noise = Noise::new(&format!("attend {}{}{}", fixture.option, heads.head_dim, heads.query));
     fixture.kv_format = format;
     fixture.block_size = [16, 32, 64][(heads.head_dim as usize / 16) % 3];
     // The keys of a head fit one binding of the smallest size that is tested, 8 MiB.
-    let blocks = if heads.head_dim > 256 { 60 } else { 70 };
+    let blocks = if heads.head_dim > 256 && fixture.block_size > 16 { 60 } else { 70 };
     let layer = fixture.layer(heads.kv, heads.head_dim, view.window, blocks);
+    fixture.plan.kv_layers[layer as usize].latent = view.latent;
     let columns = heads.query * heads.head_dim;
     let q = fixture.buffer("q", Rows::Tokens, columns, storage);
     let out = fixture.buffer("out", Rows::Tokens, columns, storage);
@@ -291,12 +301,16 @@ fn attend(storage: Storage, format: KvFormat, heads: Heads, view: View, batches:
         run.buffers.push((q, noise.values((rows * columns) as usize)));
         run.buffers.push((out, unwritten((rows * columns) as usize)));
         run.kv.push(pool_content(&fixture, layer, &run.inputs, &mut noise));
-        let allowed = allowed_attention(&fixture, &run.inputs, heads, &run.kv[0][1]);
+        if view.latent {
+            run.kv[0][1] = Vec::new();
+        }
+        let values = &run.kv[0][usize::from(!view.latent)];
+        let allowed = allowed_attention(&fixture, &run.inputs, heads, values);
         run.checks.push(Check::Rows { buffer: out, rows, allowed: each(allowed) });
         run.mutants = attention_mutants(&fixture, &run.inputs, heads, q);
         if format == KvFormat::Q8 {
-            run.mutants
-                .extend([KvHalf::Key, KvHalf::Value].map(|half| Mutant::SwapScales(layer, half, heads.head_dim)));
+            let halves = [KvHalf::Key, KvHalf::Value].into_iter().filter(|half| *half == KvHalf::Key || !view.latent);
+            run.mutants.extend(halves.map(|half| Mutant::SwapScales(layer, half, heads.head_dim)));
         }
         fixture.runs.push(run);
     }
@@ -407,14 +421,14 @@ fn layer(storage: Storage, format: KvFormat, window: Option<u32>) -> Fixture {
 }
 
 /// Moves the last block of the first sequence to a spare block, from which the batch must copy it.
-fn move_first_block(fixture: &Fixture, inputs: &mut BatchInputs, kv: &mut [Vec<f32>; 2]) {
+pub(super) fn move_first_block(fixture: &Fixture, inputs: &mut BatchInputs, kv: &mut [Vec<f32>; 2]) {
     let group = &mut inputs.groups[0];
     let entry = group.table_starts[0] + (inputs.sequences[0].context_len - 1) / fixture.block_size;
     let target = group.block_tables[entry as usize];
     let unused = |block: &u32| !group.block_tables.contains(block);
     let source = (0..fixture.blocks[0]).find(unused).expect("the pool has a spare block");
     let elements = fixture.pool_elements(0) / fixture.blocks[0] as usize;
-    for half in kv {
+    for half in kv.iter_mut().filter(|half| !half.is_empty()) {
         half.copy_within(target as usize * elements..(target as usize + 1) * elements, source as usize * elements);
         half[target as usize * elements..][..elements].fill(f32::NAN);
     }

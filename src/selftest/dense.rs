@@ -400,7 +400,7 @@ fn copy_blocks(format: KvFormat) -> Fixture {
     let mut noise = Noise::new("copy_blocks");
     fixture.layer(3, 8, None, 9);
     fixture.layer(1, 40, Some(20), 7);
-    fixture.plan.kv_layers.push(crate::plan::KvLayer { group: 0, heads: 2, head_dim: 16 });
+    fixture.plan.kv_layers.push(crate::plan::KvLayer { group: 0, heads: 2, head_dim: 16, latent: false });
     fixture.push(Step::CopyBlocks(CopyBlocks));
     for copies in [[vec![], vec![]], [vec![(8, 0), (1, 2), (8, 5)], vec![(3, 6)]], [vec![], vec![(0, 1)]]] {
         let shape = format!("{} and {} copies", copies[0].len(), copies[1].len());

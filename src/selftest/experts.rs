@@ -53,6 +53,11 @@ pub(super) fn fixtures(storage: Storage, shapes: Shapes) -> Vec<Fixture> {
         };
         fixtures.push(matmul_experts(storage, product, &[1, 17]));
     }
+    for format in WeightFormat::ALL {
+        for &(heads, stride, columns, outputs) in shapes.of(&[(5, 72, 64, 35), (20, 24, 16, 9), (1, 40, 40, 33)]) {
+            fixtures.push(heads_product(storage, format, [heads, stride, columns, outputs]));
+        }
+    }
     // Sharded under a limit of 8 MiB: between experts, and within each expert.
     let cut = Product {
         format: WeightFormat::F32,
@@ -173,7 +178,7 @@ fn matmul_experts(storage: Storage, product: Product, all_tokens: &[u32]) -> Fix
     let x = fixture.buffer("x", x_rows, columns, storage);
     let routes = fixture.buffer("routes", of_routes, 2, Storage::F32);
     let out = fixture.buffer("out", out_rows, outputs, if accumulate { Storage::F32 } else { storage });
-    fixture.push(Step::MatMulExperts(MatMulExperts { x, routes, weight, bias, accumulate, out }));
+    fixture.push(Step::MatMulExperts(MatMulExperts { x, routes: Some(routes), weight, bias, accumulate, out }));
     for &tokens in all_tokens {
         let shape = format!("{tokens} × {columns} × {outputs}, {per_token} of {experts} experts");
         let mut run = Run::new(shape, plain_batch(tokens));
@@ -189,6 +194,40 @@ fn matmul_experts(storage: Storage, product: Product, all_tokens: &[u32]) -> Fix
         run.buffers.push((out, start.unwrap_or_else(|| unwritten((rows * outputs) as usize))));
         run.checks.push(Check::Rows { buffer: out, rows, allowed: each(allowed) });
         run.mutants.extend(mutants(x, routes, weight, &product, x_rows.count(tokens, 0)));
+        fixture.runs.push(run);
+    }
+    fixture
+}
+
+/// A product of heads: `stride` elements of x each, of which `columns` are multiplied.
+fn heads_product(storage: Storage, format: WeightFormat, [heads, stride, columns, outputs]: [u32; 4]) -> Fixture {
+    let mut fixture = Fixture::new("matmul_experts", format!("{storage:?} · {format}, heads"));
+    let mut noise = Noise::new(&format!("matmul_heads {}{heads}{columns}{outputs}", fixture.option));
+    let weight = fixture.weight("weight", heads * outputs, format, &noise.values((heads * outputs * columns) as usize));
+    fixture.plan.stack_experts(weight, heads);
+    let x = fixture.buffer("x", Rows::Tokens, heads * stride, storage);
+    let out = fixture.buffer("out", Rows::Tokens, heads * outputs, storage);
+    let (bias, accumulate) = (None, false);
+    fixture.push(Step::MatMulExperts(MatMulExperts { x, routes: None, weight, bias, accumulate, out }));
+    let weights = fixture.weight_values(weight);
+    for tokens in [1, 3, 17, 70] {
+        let mut run = Run::new(format!("{tokens} × {columns} × {outputs}, {heads} heads"), plain_batch(tokens));
+        let values = noise.values((tokens * heads * stride) as usize);
+        let values: Vec<f32> = values.into_iter().map(|value| storage.round(value)).collect();
+        // Tolerance: 1e-5 · Σ |x·w|.
+        let product = |head: usize, output: usize| {
+            let row = (head % heads as usize * outputs as usize + output) * columns as usize;
+            let pairs = values[head * stride as usize..].iter().zip(&weights[row..][..columns as usize]);
+            PRODUCTS * pairs.map(|(x, w)| f64::from((x * w).abs())).sum::<f64>()
+        };
+        let all = (0..(tokens * heads) as usize).flat_map(|head| (0..outputs as usize).map(move |n| (head, n)));
+        let allowed = all.map(|(head, output)| product(head, output)).collect();
+        run.checks.push(Check::Rows { buffer: out, rows: tokens, allowed: each(allowed) });
+        run.buffers.push((x, values));
+        run.buffers.push((out, unwritten((tokens * heads * outputs) as usize)));
+        run.mutants.extend((heads > 1).then_some(Mutant::SwapHeads(x, stride, 0, heads - 1)));
+        run.mutants.extend((heads > 1).then_some(Mutant::SwapWeightRows(weight, 0, outputs * (heads - 1))));
+        run.mutants.extend((tokens > 1).then_some(Mutant::SwapRows(x, 0, tokens - 1)));
         fixture.runs.push(run);
     }
     fixture

@@ -290,7 +290,7 @@ impl Fixture {
     pub(super) fn layer(&mut self, heads: u32, head_dim: u32, window: Option<u32>, blocks: u32) -> u32 {
         let group = u32::try_from(self.plan.kv_groups.len()).expect("a plan has few KV groups");
         self.plan.kv_groups.push(KvGroup { window });
-        self.plan.kv_layers.push(KvLayer { group, heads, head_dim });
+        self.plan.kv_layers.push(KvLayer { group, heads, head_dim, latent: false });
         self.blocks.push(blocks);
         u32::try_from(self.plan.kv_layers.len() - 1).expect("a plan has few layers")
     }
@@ -307,7 +307,7 @@ impl Fixture {
 
     /// Whether a step quantizes keys and values, so that the table must allow for an adjacent code.
     fn rounds_to_codes(&self) -> bool {
-        let stores = self.plan.body.iter().any(|step| matches!(step, Step::RopeStoreKv(_)));
+        let stores = self.plan.body.iter().any(|step| matches!(step, Step::RopeStoreKv(_) | Step::RopeStoreLatent(_)));
         self.kv_format == KvFormat::Q8 && stores
     }
 
@@ -344,7 +344,7 @@ impl Fixture {
 
     /// Number of elements of a layer's keys, and of its values.
     pub(super) fn pool_elements(&self, layer: u32) -> usize {
-        let KvLayer { group, heads, head_dim } = self.plan.kv_layers[layer as usize];
+        let KvLayer { group, heads, head_dim, .. } = self.plan.kv_layers[layer as usize];
         (self.blocks[group as usize] * heads * self.block_size * head_dim) as usize
     }
 }
@@ -459,7 +459,7 @@ fn group_inputs(group: KvGroup, blocks: u32, size: u32, sequences: &[(u32, u32)]
 
 /// Pool content of a layer: noise in the slots of the batch's contexts, NaN where no query may read.
 pub(super) fn pool_content(fixture: &Fixture, layer: u32, inputs: &BatchInputs, noise: &mut Noise) -> [Vec<f32>; 2] {
-    let KvLayer { group, heads, head_dim } = fixture.plan.kv_layers[layer as usize];
+    let KvLayer { group, heads, head_dim, .. } = fixture.plan.kv_layers[layer as usize];
     let (size, group) = (fixture.block_size, &inputs.groups[group as usize]);
     let mut halves = [unwritten(fixture.pool_elements(layer)), unwritten(fixture.pool_elements(layer))];
     for (sequence, &start) in inputs.sequences.iter().zip(&group.table_starts) {

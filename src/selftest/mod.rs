@@ -14,6 +14,7 @@ mod cover;
 mod dense;
 mod experts;
 mod fixture;
+mod latent;
 mod sampling;
 mod scans;
 mod states;
@@ -341,6 +342,7 @@ fn fixtures(options: &SelftestOptions, rows: RowKind) -> Vec<Fixture> {
         fixtures.extend(dense::fixtures(RowKind { storage, ..rows }, options.shapes));
         fixtures.extend(experts::fixtures(storage, options.shapes));
         fixtures.extend(attention::fixtures(storage, options.shapes));
+        fixtures.extend(latent::fixtures(storage, options.shapes));
         fixtures.extend(states::fixtures(storage, options.shapes));
         fixtures.extend(scans::fixtures(storage, options.shapes));
     }
@@ -405,7 +407,10 @@ async fn execute<B: Inspect>(device: &mut B, fixture: &Fixture, run: &Run) -> Re
     }
     for (layer, halves) in (0..).zip(&run.kv) {
         device.write_kv(layer, KvHalf::Key, &halves[0])?;
-        device.write_kv(layer, KvHalf::Value, &halves[1])?;
+        // A latent has no values of its own.
+        if !halves[1].is_empty() {
+            device.write_kv(layer, KvHalf::Value, &halves[1])?;
+        }
     }
     for (layer, states) in (0..).zip(&run.states) {
         device.write_state(layer, states)?;

@@ -28,7 +28,8 @@ pub(crate) mod wire;
 pub use local::{LocalApi, LocalBody, LocalError, LocalEvents, LocalResponse};
 pub use parameters::read::nearest;
 pub use state::{
-    FleetOptions, Limits, LoadedModel, ModelSource, Puller, Reranker, ResponseBytes, ServerOptions, ServerState,
+    FleetOptions, Limits, LoadedModel, ModelOutline, ModelSource, Puller, Reranker, ResponseBytes, ServerOptions,
+    ServerState,
 };
 pub use traces::{RequestTrace, TraceParent, TraceSink};
 pub use wire::error::BodyTimeout;
@@ -97,9 +98,7 @@ pub fn router(state: ServerState) -> Router {
         let handlers = match (handlers, state.models.one()) {
             (Handlers::Server(handlers), _) => handlers,
             (Handlers::Model(handlers), Some(model)) => handlers.with_state(model.clone()),
-            (Handlers::Model(handlers), None) => {
-                forward::forwarded(&handlers, operation.methods, operation.answer.may_stream())
-            }
+            (Handlers::Model(handlers), None) => forward::forwarded(handlers, operation.answer.may_stream()),
         };
         // Base addresses that end with a slash are common.
         if !path.ends_with(['/', '}']) {

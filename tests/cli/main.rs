@@ -391,7 +391,14 @@ fn plan_says_whether_it_fits_and_what_to_do() {
         (&report["asked"]["max_model_len"], &report["asked"]["kv_token_bytes"]),
         (&json!(8192), &json!(131_072))
     );
+    let host = ["--kv-host-bytes", "1GiB"];
+    let (report, _) = planned(&[&["--memory", "6GiB"], &host[..]].concat());
+    assert_eq!(report["asked"]["kv_host_bytes"], 1 << 30);
+    let said = result(&[&["plan", "--device", "fake"], &host[..]].concat());
+    assert!(said.contains("\nhost memory  1.0 GiB for KV blocks that leave the pool, from the same memory"), "{said}");
     refusal(&["plan", "--memory", "0"], &["--memory"]);
+    refusal(&["plan", "a", "--shape", "qwen3-0.6b"], &["cannot be used with"]);
+    refusal(&["plan", "a", "--model", "b"], &["named twice"]);
     refusal(&["plan", "--shape", "1x2x3"], &["1x2x3"]);
     refusal(&["plan", "--device", "cpu", "--model", "no/such/folder"], &["no/such/folder"]);
 }
@@ -401,7 +408,7 @@ fn plan_reads_every_kind_of_model_and_measures_a_device_that_is_here() {
     let folder = repository("tests/data/golden/qwen3").to_string_lossy().into_owned();
     let file = repository("tests/data/gguf/tiny-qwen3-Q4_0.gguf").to_string_lossy().into_owned();
     for model in [folder, file] {
-        let (report, code) = planned(&["--device", "cpu", "--model", &model]);
+        let (report, code) = planned(&["--device", "cpu", &model]);
         assert_eq!((&report["model"], code), (&json!(model), Some(0)));
         assert!(report["device"]["read_gbps"].as_f64().is_some_and(|gbps| gbps > 0.0), "{report}");
         assert!(report["asked"]["tokens_per_s_max"].as_f64().is_some_and(|speed| speed > 0.0), "{report}");

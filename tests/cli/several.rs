@@ -75,6 +75,9 @@ fn a_file_serves_several_models() {
     let mut server = Server::of(folio(&["serve", "--config", file.name()]));
     assert!(server.greeting.contains("all can be loaded at the same time"), "{}", server.greeting);
     let address = server.address.clone();
+    let show = body(&server.ask("POST", "/api/show", &json!({"model": "chat"}).to_string()));
+    assert_eq!(show["capabilities"], json!(["completion", "tools", "thinking", "embedding"]), "{show}");
+    assert_eq!(show["model_info"]["folio.context_length"], 2048, "{show}");
     assert_eq!(statuses(&address), ["chat unloaded", "folder unloaded", "gguf unloaded"]);
 
     let golden = demo_golden();
@@ -85,6 +88,15 @@ fn a_file_serves_several_models() {
         let ask = json!({"model": model, "prompt": [5, 6, 7], "max_tokens": 3, "ignore_eos": true});
         let answer = server.ask("POST", "/v1/completions", &ask.to_string());
         assert_eq!(body(&answer)["usage"]["completion_tokens"], 3, "{answer}");
+    }
+    let config = |path: &str| super::parsed(path)["hidden_size"].as_u64().expect("a size") as usize;
+    let sizes = [config("assets/demo/config.json"), config("tests/data/golden/qwen3/config.json")];
+    assert_ne!(sizes[0], sizes[1]);
+    for (model, size) in [("folder", sizes[1]), ("chat", sizes[0])] {
+        let answer = server.ask("POST", "/v1/embeddings", &json!({"model": model, "input": [5, 6, 7]}).to_string());
+        let vector: Vec<f64> = serde_json::from_value(body(&answer)["data"][0]["embedding"].take()).expect("numbers");
+        let length = vector.iter().map(|x| x * x).sum::<f64>().sqrt();
+        assert!(vector.len() == size && (length - 1.0).abs() < 1e-3, "{model}: {length}, {answer}");
     }
     assert_eq!(statuses(&address), ["chat loaded", "folder loaded", "gguf loaded"]);
     let listed = result(&["ps", "--server", &address]);
@@ -161,6 +173,9 @@ fn several_models_without_a_file() {
         let answer = server.ask("POST", "/v1/completions", &ask.to_string());
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     }
+    let alone = Server::with(&["--device", "fake", "--model", &path]);
+    let answer = alone.ask("POST", "/v1/completions", &json!({"model": "qwen3", "prompt": [5]}).to_string());
+    assert!(answer.starts_with("HTTP/1.1 200"), "a single model is found by its folder's name too: {answer}");
     refusal(&["serve", &path, &path], &["two models have the name"]);
     refusal(&["serve", &path, "--model", &gguf], &["the model is named twice"]);
     refusal(&["serve", &path, &gguf, "--served-model-name", "a"], &["--served-model-name names one model"]);
@@ -187,6 +202,42 @@ fn a_damaged_model_does_not_concern_the_others() {
         assert!(refused.contains(words), "{refused}");
     }
     assert!(ask("demo").starts_with("HTTP/1.1 200"));
+}
+
+/// The tokenizer comes through a pipe, so that the model loads until the test writes it.
+#[cfg(unix)]
+#[test]
+fn a_signal_while_a_model_loads_ends_its_requests_and_the_server() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let place = |name: &str| folder.path().join(name);
+    for name in ["config.json", "model.safetensors", "tokenizer_config.json"] {
+        fs::copy(repository("assets/demo").join(name), place(name)).expect("a file of the demo copies");
+    }
+    let pipe = place("tokenizer.json");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().expect("mkfifo runs").success());
+    let path = folder.path().to_string_lossy().into_owned();
+    let file = File::new(&format!(
+        "port = 0\ndevice = \"fake\"\n[models.demo]\n[models.slow]\nmodel = {}\n",
+        Value::from(path)
+    ));
+    let mut server = Server::of(folio(&["serve", "--config", file.name()]));
+    let ask = json!({"model": "demo", "prompt": [5], "max_tokens": 1});
+    assert!(server.ask("POST", "/v1/completions", &ask.to_string()).starts_with("HTTP/1.1 200"));
+    let ask = json!({"model": "slow", "prompt": "Hello", "stream": true});
+    let mut stream = server.open("POST", "/v1/completions", &ask.to_string());
+    while statuses(&server.address)[1] != "slow loading" {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    super::signal(&server, "-TERM");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("the stream reads");
+    assert!(answer.contains(": loading `slow`") && answer.contains("server_shutting_down"), "{answer}");
+    assert!(answer.contains("data: [DONE]"), "{answer}");
+    fs::write(&pipe, fs::read(repository("assets/demo/tokenizer.json")).expect("it reads")).expect("it is read");
+    let mut messages = String::new();
+    server.messages.read_to_string(&mut messages).expect("stderr reads");
+    assert_eq!(server.process.wait().expect("the server ends").code(), Some(0), "{messages}");
+    assert_eq!(messages.matches("is unloaded").count(), 2, "{messages}");
 }
 
 #[test]
@@ -220,8 +271,12 @@ fn one_plan_is_made_for_all_models() {
     let (report, code) = planned(&format!("device = \"fake:memory=14680064\"\n{tables}"));
     assert_eq!((code, &report["models"][0]["fits"]), (Some(1), &json!(false)), "{report}");
     assert!(report["models"][0]["reason"].as_str().is_some_and(|reason| reason.contains("no room for a KV pool")));
-    let table = result(&["plan", "--config", File::new(&format!("device = \"fake\"\nport = 1\n{tables}")).name()]);
+    let tabled = |options: &str| {
+        result(&["plan", "--config", File::new(&format!("device = \"fake\"\nport = 1\n{options}{tables}")).name()])
+    };
+    let table = tabled("");
     assert!(table.starts_with("model  ") && table.contains("\na  ") && table.contains("\nc  "), "{table}");
+    assert!(!table.contains("host memory") && tabled("kv-host-bytes = \"8MiB\"\n").contains("  host memory  "));
 }
 
 #[test]

@@ -1,11 +1,13 @@
 //! `folio chat` and `folio run` in a terminal of 40 columns: history, wrapped answers, several lines, Ctrl-C, commands.
 //! And without one: prompts through pipes.
 
-use super::{demo_golden, folio, golden_answer, refusal, repository, run, text};
+use super::{demo_golden, folio, golden_answer, refusal, repository, result, run, text};
+use folio::model::demo;
+use folio::text::TextModel;
 use rexpect::session::{PtySession, spawn_command};
 use serde_json::{Value, json};
 use std::fs;
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -128,6 +130,8 @@ fn commands_set_save_and_load() {
     say(&mut session, &format!("\"\"\"{user}"));
     say(&mut session, "\"\"\"");
     session.exp_string("Rome").expect("it answers");
+    say(&mut session, "/regen");
+    session.exp_string("Rome").expect("it answers again");
     say(&mut session, "/save talk");
     session.exp_string("saved as").expect("it is kept");
     say(&mut session, "/model");
@@ -137,6 +141,7 @@ fn commands_set_save_and_load() {
     let saved: Value = serde_json::from_slice(&fs::read(&file).expect("it is kept")).expect("JSON");
     assert_eq!(saved["messages"][0], json!({"role": "system", "content": system}));
     assert_eq!(saved["messages"][1], json!({"role": "user", "content": user}));
+    assert_eq!(saved["messages"].as_array().map(Vec::len), Some(3), "the second answer is in the first one's place");
     assert_eq!(fs::metadata(&file).expect("it is there").permissions().mode() & 0o777, 0o600);
 
     let mut session = chat(home.path(), &["--device", "fake", "--max-tokens", "1"]);
@@ -145,6 +150,50 @@ fn commands_set_save_and_load() {
     session.exp_string("Rome").expect("its end is shown");
     say(&mut session, "/load other");
     session.exp_string("other.json").expect("it is not there");
+    say(&mut session, "/read no-such-file");
+    session.exp_string("error: no-such-file").expect("it is not there");
+    let note = home.path().join("note.txt");
+    fs::write(&note, "Dogs bark.\n").expect("the folder takes files");
+    say(&mut session, &format!("/read {}", note.display()));
+    session.exp_string("11 characters").expect("it is read");
+    say(&mut session, "Who barks?");
+    say(&mut session, "/save talk");
+    session.exp_string("saved as").expect("it is kept");
+    bye(session);
+    let saved: Value = serde_json::from_slice(&fs::read(&file).expect("it is kept")).expect("JSON");
+    let expected = format!("File {}:\n```\nDogs bark.\n```\n\nWho barks?", note.display());
+    assert_eq!(saved["messages"][3], json!({"role": "user", "content": expected}));
+}
+
+#[test]
+fn thoughts_are_dim_and_are_not_sent_back() {
+    let text = TextModel::from_parts(Some(demo::TOKENIZER_JSON), Some(demo::TOKENIZER_CONFIG_JSON), None);
+    let tokenizer = text.expect("the demo's files are right").tokenizer.expect("the demo has one");
+    let ids = |text: &str| tokenizer.encode(text, false).expect("it encodes");
+    let dotted = |text: &str| ids(text).iter().map(u32::to_string).collect::<Vec<_>>().join(".");
+    let answers = ["<think>\nHm, why?\n</think>\n\nYes.<|im_end|>", "<think>\nSure.\n</think>\n\nNo.<|im_end|>"];
+    let script = answers.map(|answer| format!(">{}", dotted(answer))).concat();
+    let device = format!("fake:say={}{script}", dotted("<|im_start|>assistant\n"));
+    let home = tempfile::tempdir().expect("a folder for this test");
+    // The demo's template, as that of a model that thinks.
+    let config: Value = serde_json::from_slice(demo::TOKENIZER_CONFIG_JSON).expect("JSON");
+    let template = home.path().join("template.jinja");
+    let own = config["chat_template"].as_str().expect("the demo has one");
+    fs::write(&template, format!("{{# <think> #}}{own}")).expect("the folder takes files");
+    let template = template.to_string_lossy();
+    let mut session = chat(home.path(), &["--device", &device, "--chat-template", &template, "--verbose"]);
+    say(&mut session, "Is it?");
+    session.exp_string("\x1b[2mHm,\x1b[0m").expect("a thought is dim");
+    let shown = session.exp_string("Yes.").expect("it answers");
+    assert!(shown.contains("\x1b[2mwhy?\x1b[0m") && !shown.contains("think>"), "{shown:?}");
+    session.exp_string("tokens/s").expect("it tells the speed");
+    say(&mut session, "Really?");
+    session.exp_string("\x1b[2mSure.").expect("it thinks again");
+    session.exp_string("No.").expect("it answers");
+    let turns = [("user", "Is it?"), ("assistant", "Yes."), ("user", "Really?")];
+    let prompt: String = turns.iter().map(|(role, text)| format!("<|im_start|>{role}\n{text}<|im_end|>\n")).collect();
+    let count = ids(&format!("{prompt}<|im_start|>assistant\n")).len();
+    session.exp_string(&format!("{count} tokens in (")).expect("the prompt has the answer without its thoughts");
     bye(session);
 }
 
@@ -174,7 +223,7 @@ fn progress_names_the_phases_of_a_start() {
     let load = ["run", "--device", "cpu", "--max-tokens", "1", "--prompt", "a"];
     for (options, weights) in [(&[][..], "loading weights"), (&["--quantization", "q8"], "quantizing weights")] {
         let mut session = terminal(&[&load, options].concat(), home.path(), &[]);
-        for phase in ["opening the device", weights, "allocating the KV pool"] {
+        for phase in ["opening the device", "allocating the KV pool", weights, "measuring the device"] {
             session.exp_string(phase).expect(phase);
         }
         session.exp_eof().expect("it ends");
@@ -207,7 +256,7 @@ fn the_log_has_colours_unless_they_are_unwanted() {
     }
 }
 
-/// What `folio run` prints for a prompt through a pipe.
+/// What `folio run` prints if this text comes through a pipe.
 fn piped(arguments: &[&str], prompt: &str) -> String {
     let mut process = folio(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the binary starts");
     process.stdin.take().expect("stdin is piped").write_all(prompt.as_bytes()).expect("the command reads");
@@ -231,10 +280,52 @@ fn a_prompt_is_an_argument_an_option_or_comes_through_a_pipe() {
     for rest in [&[][..], &[model], &[model, "-"], &["-p", "-"]] {
         assert_eq!(piped(&[&greedy[..], rest].concat(), &format!("{prompt}\n")), expected, "{rest:?}");
     }
+    for (before, after) in [("", prompt), ("Be brief.", prompt)] {
+        let whole = format!("{before}{}{after}", if before.is_empty() { "" } else { "\n" });
+        let expected = result(&[&greedy[..], &[model, &whole]].concat());
+        for rest in [&[model, after][..], &[model, "-p", after]] {
+            assert_eq!(piped(&[&greedy[..], rest].concat(), before), expected, "{before:?} comes before {rest:?}");
+        }
+    }
     let by_variable = folio(&[&greedy[..], &[model, prompt]].concat()).env("FOLIO_MODEL", "no/such/model").output();
     assert_eq!(text(&by_variable.expect("the binary starts").stdout), expected, "an argument wins over a variable");
     refusal(&["run", model, prompt, "--model", model], &["named twice", "--model"]);
     refusal(&["run", model, prompt, "--prompt", "b"], &["cannot be used with"]);
     refusal(&["run", model], &["there is no prompt", "--prompt"]);
     refusal(&["chat", model, "--model", "a/b"], &["named twice"]);
+}
+
+#[test]
+fn a_file_on_stdin_is_read_and_an_open_pipe_is_not_waited_for_in_silence() {
+    let fake = ["run", "--device", "fake", "--max-tokens", "4", "--verbose", "-p", "count this"];
+    let tokens = |stdin: Stdio| {
+        let output = folio(&fake).stdin(stdin).output().expect("the binary starts");
+        let said = text(&output.stderr);
+        let found = regex::Regex::new(r"(\d+) tokens in").expect("it is valid").captures(&said).expect("it tells them");
+        found[1].parse::<u32>().expect("a number")
+    };
+    let file = fs::File::open(repository("tests/data/gguf/README.md")).expect("it is part of the repository");
+    let alone = tokens(Stdio::null());
+    assert!(tokens(file.into()) > alone + 20, "the file is part of the prompt, whose own tokens are {alone}");
+
+    let mut command = folio(&fake);
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut process = command.spawn().expect("the binary starts");
+    let mut said = BufReader::new(process.stderr.take().expect("stderr is piped")).lines();
+    let first = said.next().expect("it says something").expect("a line");
+    assert!(first.contains("stdin") && first.contains("</dev/null"), "{first}");
+    drop(process.stdin.take());
+    assert!(said.any(|line| line.is_ok_and(|line| line.starts_with(&format!("{alone} tokens in")))));
+    assert!(process.wait().expect("it ends").success());
+}
+
+#[test]
+fn a_system_message_precedes_a_prompt() {
+    let golden = &demo_golden()[4];
+    let [system, user] = [0, 1].map(|index| golden["messages"][index]["content"].as_str().expect("a text"));
+    let greedy = ["run", "--device", "cpu", "--temperature", "0", "--max-tokens", "64"];
+    let output = run(&[&greedy[..], &["--verbose", "--system", system, "-p", user]].concat());
+    assert_eq!(text(&output.stdout), golden_answer(golden) + "\n");
+    assert!(text(&output.stderr).contains(" tokens/s"), "{}", text(&output.stderr));
+    refusal(&[&greedy[..], &["--system", system, "--raw", "-p", "a"]].concat(), &["cannot be used with"]);
 }

@@ -1,6 +1,7 @@
 //! `deterministic`: what else runs changes neither the chunks of a sequence nor any bit of a result, even if the
 //! sequence shares a prefix, is preempted, or computed again after a failure.
 
+use crate::states::with_states;
 use crate::world::{BLOCK_BYTES, Case, Outcome, Random, case, compare, run};
 use crate::{for_seeds, quietly};
 use folio::backend::Backend;
@@ -29,7 +30,7 @@ fn rounded(seed: u64, fault: Option<InjectedFault>) -> Case {
         _ => {}
     }
     case.faults.fault = fault;
-    case
+    if random.once_in(3) { with_states(&mut random, case) } else { case }
 }
 
 /// The outcome of one request of a case on a sound device with room for it.

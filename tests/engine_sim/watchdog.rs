@@ -4,7 +4,7 @@
 use crate::faults::request;
 use folio::backend::BackendError;
 use folio::backend::fake::FakeBackend;
-use folio::config::Config;
+use folio::config::{Config, Speculation, SpeculationMethod};
 use folio::engine::handle::channel;
 use folio::engine::request::Event;
 use folio::engine::{Engine, Source};
@@ -128,4 +128,32 @@ fn a_gpu_that_slows_down_is_lost_once() {
         let run = serve(&format!("gflops=5000,gbps=100,watchdog=1000,slow@{batch}"), &[6000, 300], 80);
         assert_eq!(run.losses, 1, "batch {batch}");
     }
+}
+
+/// A draft model computes the rows of every step too: its device also asks for shorter chunks.
+#[test]
+fn a_slow_draft_model_has_shorter_chunks() {
+    let speculation = Speculation { method: SpeculationMethod::DraftModel, ..Speculation::DEFAULT };
+    let config = Config {
+        max_num_seqs: 1,
+        max_model_len: Some(2100),
+        kv_cache_bytes: Some(2 * 4096 * 131_072),
+        speculation: Some(speculation),
+        ..Config::default()
+    };
+    let steps = |script: &str| {
+        let (handle, inbox) = channel(config.queue_requests_max);
+        let [device, draft] =
+            ["", script].map(|script| FakeBackend::new(script.parse().expect("a script of this test")));
+        let draft = Some((draft, Planned::new(2100)));
+        let start = Engine::start_with_draft(device, Planned::new(2100), draft, &config, inbox, |_| {});
+        let engine = block_on(start).expect("the models fit");
+        let _receivers = handle.submit(request(0, 2000, 1)).expect("the request is valid");
+        handle.drain();
+        block_on(engine.run()).expect("it ends when all is answered");
+        handle.stats().steps
+    };
+    let [fast, slow] =
+        ["gflops=500000,gbps=3300", "gflops=50,gbps=10"].map(|speed| steps(&format!("{speed},watchdog=1000")));
+    assert!(slow >= 2 * fast, "{slow} steps with a slow draft model, {fast} with a fast one");
 }

@@ -8,8 +8,8 @@ use folio::plan::{Plan, WeightId};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// The fake device, with a record of the blocks and feed slots that its steps in flight use, and of how much it
-/// computed.
+/// The fake device, with a record of the blocks, feed slots and state slots that its steps in flight use, and of how
+/// much it computed.
 pub(crate) struct Watched {
     pub(crate) device: FakeBackend,
     in_flight: VecDeque<Named>,
@@ -22,6 +22,7 @@ pub(crate) struct Watched {
 struct Named {
     blocks: BTreeSet<(usize, u32)>,
     feed_slots: BTreeSet<u32>,
+    state_slots: BTreeSet<u32>,
 }
 
 impl Watched {
@@ -61,6 +62,8 @@ impl Backend for Watched {
         let fed = inputs.token_ids.iter().filter(|&&id| id & FEED != 0).map(|&id| id & !FEED);
         let slots = fed.chain(inputs.samples.iter().map(|sample| sample.feed_slot));
         named.feed_slots.extend(slots.filter(|&slot| slot != NONE));
+        let states = inputs.states.iter().flat_map(|states| [states.from, states.to]);
+        named.state_slots.extend(states.filter(|&slot| slot != NONE));
         self.in_flight.push_back(named);
         self.computed += inputs.token_ids.len() as u64;
         Ok(ticket)
@@ -95,11 +98,19 @@ impl Backend for Watched {
     }
 }
 
-/// Checks that no step in flight uses a free block. Free blocks that are not cached may be overwritten at any time.
+/// Checks that no step in flight uses a free block or state. Those that are not cached may be overwritten at any time.
 pub(crate) fn watch(scheduler: &Scheduler, device: &mut Watched) {
     let slots: BTreeSet<_> = device.in_flight.iter().flat_map(|named| named.feed_slots.iter().copied()).collect();
     let handed_on = scheduler.feed_slots_free().iter().find(|slot| slots.contains(slot));
     assert_eq!(handed_on, None, "a feed slot is free while a step in flight uses it");
+    let states = scheduler.states();
+    for slot in (0..states.total()).filter(|&slot| states.is_free(slot)) {
+        let named = device.in_flight.iter().any(|named| named.state_slots.contains(&slot));
+        assert!(!named, "state slot {slot} is free while a step in flight uses it");
+        if !states.is_cached(slot) {
+            device.device.poison_state(slot);
+        }
+    }
     for (index, group) in scheduler.pool().groups().iter().enumerate() {
         for block in (0..group.total()).filter(|&block| group.is_free(block)) {
             let named = device.in_flight.iter().any(|named| named.blocks.contains(&(index, block)));

@@ -58,10 +58,18 @@ pub(crate) struct Shape {
     pub(crate) keeps_states: bool,
 }
 
+impl Shape {
+    /// What rows of this model see.
+    pub(crate) fn plain_history(&self) -> PlainHistory {
+        let plain = PlainHistory::new(&self.windows);
+        if self.keeps_states { plain.with_state() } else { plain }
+    }
+}
+
 impl Source for Shape {
     fn record(&self, _: Storage) -> Plan {
         let groups = self.windows.iter().map(|&window| KvGroup { window }).collect();
-        let layer = |group| KvLayer { group, heads: 1, head_dim: 8 };
+        let layer = |group| KvLayer { group, heads: 1, head_dim: 8, latent: false };
         Plan {
             kv_groups: groups,
             kv_layers: (0..self.windows.len() as u32).map(layer).collect(),
@@ -197,6 +205,7 @@ fn check_whole(scheduler: &Scheduler, handle: &EngineHandle) {
         assert_eq!(group.referenced(), 0, "an idle engine holds no block");
         assert_eq!(group.available(), group.total(), "an idle engine reserves no block");
     }
+    assert_eq!(scheduler.states().referenced(), 0, "an idle engine holds no state");
     let stats = handle.stats();
     assert_eq!((stats.requests_running, stats.requests_waiting), (0, 0), "an idle engine has no requests");
     assert_eq!(stats.blocks_used, 0, "an idle engine reports no block");
@@ -346,8 +355,7 @@ pub(crate) fn expected(case: &Case, request: &Request, choice: u32) -> Seen {
     let prompt_len = request.prompt.len() as u32;
     let limit = prompt_len.saturating_add(params.max_tokens.unwrap_or(u32::MAX)).min(case.shape.model_len);
     let (mut tokens, mut logprobs) = (request.prompt.to_vec(), Vec::new());
-    let plain = PlainHistory::new(&case.shape.windows);
-    let mut plain = if case.shape.keeps_states { plain.with_state() } else { plain };
+    let mut plain = case.shape.plain_history();
     // Everything from the script's token on is invalid.
     let mut is_valid = true;
     let mut history_with = |id: u32| {
@@ -520,7 +528,7 @@ fn without_hits(end: &End) -> End {
 /// token.
 fn shareable_tokens(case: &Case, index: usize) -> u32 {
     let request = &case.arrivals[index].request;
-    if !case.config.prefix_caching || case.shape.keeps_states {
+    if !case.config.prefix_caching {
         return 0;
     }
     let others = case.arrivals.iter().enumerate().filter(|&(other, _)| other != index);

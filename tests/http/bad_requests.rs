@@ -147,6 +147,9 @@ fn what_clients_send_beside_is_taken() {
         json!({"max_tokens": -1, "stop": [" "], "guided_choice": ["a"]}),
         json!({"debug": {"prefix": true, "other": 1}, "truncate_prompt_tokens": -1, "allowed_token_ids": []}),
         json!({"spaces_between_special_tokens": false, "suffix": null, "bad_words": []}),
+        json!({"typical_p": 1.0, "mirostat": 0, "mirostat_tau": 5.0, "top_n_sigma": -1, "dry_multiplier": 0.0,
+            "xtc_probability": 0, "repeat_last_n": 64, "samplers": ["top_k"], "lora": [], "lora_path": null}),
+        json!({"repeat_penalty": 1.1, "repeat_last_n": -1}),
         json!({"seed": i64::MIN, "stream": false, "stream_options": null, "logprobs": true, "top_logprobs": 20}),
     ];
     for more in accepted {

@@ -23,6 +23,7 @@ const NEEDS: &[(&str, &str)] = &[
     ("/v1/responses tool_choice", r#"{"tools": [{"type": "function", "name": "f"}]}"#),
     ("/responses tool_choice", r#"{"tools": [{"type": "function", "name": "f"}]}"#),
     ("/v1/responses/input_tokens tool_choice", r#"{"tools": [{"type": "function", "name": "f"}]}"#),
+    ("/responses/input_tokens tool_choice", r#"{"tools": [{"type": "function", "name": "f"}]}"#),
     ("/api/pull model", r#"{"name": "demo"}"#),
     ("/api/chat tools", r#"{"messages": []}"#),
     ("/v1/messages tool_choice", r#"{"tools": [{"name": "f"}]}"#),
@@ -367,7 +368,12 @@ fn extended(request: &Value, groups: &Map<String, Value>) -> String {
         }
     };
     let bases: Vec<_> = groups.iter().filter_map(base).collect();
-    if bases.is_empty() { String::new() } else { format!("\n  extends {}", bases.join(", ")) }
+    let line = bases.join(", ");
+    match line.len() {
+        0 => line,
+        1..=108 => format!("\n  extends {line}"),
+        _ => format!("\n  extends {}", bases.join(",\n    ")),
+    }
 }
 
 fn is_required(schema: &Value, name: &str) -> bool {

@@ -28,5 +28,6 @@ mod sockets;
 mod speculation;
 mod structured;
 mod tools;
+mod turns;
 #[cfg(unix)]
 mod unix_socket;

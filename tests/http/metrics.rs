@@ -29,7 +29,9 @@ fn every_metric_has_help_a_type_and_one_place() {
             assert!(closed.insert(name), "{line}");
             open = name;
         } else {
-            let (name, _) = line.split_once('{').expect("a sample has labels");
+            // Only what is the process's has no label of a model.
+            let name = line.split(['{', ' ']).next().expect("a sample has a name");
+            assert_eq!(line.contains("model_name="), name.starts_with("vllm:"), "{line}");
             assert_eq!(family(name, &kinds), open, "samples of a metric follow its type: {line}");
             let value: f64 = line.rsplit(' ').next().and_then(|value| value.parse().ok()).expect("a number");
             if name.ends_with("_bucket") {
@@ -41,6 +43,9 @@ fn every_metric_has_help_a_type_and_one_place() {
         }
     }
     assert_eq!(helps.len(), kinds.len());
+    #[cfg(target_os = "linux")]
+    assert!(kinds.contains_key("process_resident_memory_bytes"), "{text}");
+    assert!(text.contains("vllm:weight_bytes{"), "{text}");
     for name in ["queue_time", "prefill_time", "decode_time", "inference_time"] {
         let line = format!("vllm:request_{name}_seconds_count{{model_name=\"{MODEL}\"}} 1");
         assert!(text.contains(&line), "{line}: {text}");

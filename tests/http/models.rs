@@ -1,6 +1,7 @@
 //! Several models behind one server: found by name, loaded when they are asked for, unloaded when nobody asks, or when
 //! another one needs the memory. All of them run on fake devices, and each says who it is.
 
+use crate::document::golden;
 use crate::harness::{
     Answer, CHAT, Open, PATIENCE, Server, config, demo_text, events, hello, params, post, say, send, wait, with,
 };
@@ -8,19 +9,21 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::Request;
 use folio::backend::fake::{FakeBackend, Script};
-use folio::engine::handle::{Status, channel};
-use folio::engine::{self, Turns};
-use folio::model::Model;
+use folio::engine::handle::{EngineInbox, Status, channel};
+use folio::engine::{self, EngineEnd, Turns};
+use folio::model::{Model, demo};
 use folio::platform::block_on;
-use folio::server::{FleetOptions, LoadedModel, ModelSource, ServerOptions, ServerState, router};
+use folio::server::{FleetOptions, LoadedModel, ModelOutline, ModelSource, ServerOptions, ServerState, router};
+use folio::text::TextModel;
 use futures_util::FutureExt as _;
 use serde_json::{Value, json};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// What happens to models, in order, a gate that loads wait at, and the line of their engines.
 #[derive(Default)]
-struct Log {
+pub(crate) struct Log {
     lines: Mutex<Vec<String>>,
     /// Loads wait until it is open.
     is_shut: Mutex<bool>,
@@ -50,23 +53,38 @@ impl Log {
 }
 
 /// A server of several models; closes when dropped.
-struct Several {
-    app: Router,
+pub(crate) struct Several {
+    pub(crate) app: Router,
     state: ServerState,
     log: Arc<Log>,
 }
 
+/// The thread of an engine.
+pub(crate) type Thread = JoinHandle<Result<(), EngineEnd>>;
+
 /// A model on a fake device with this script, or one that cannot be loaded.
 fn source(log: &Arc<Log>, name: &str, bytes: u64, script: Result<String, &'static str>) -> ModelSource {
+    source_of(log, name, bytes, move |inbox| {
+        let script: Script = script.clone()?.parse().expect("a script");
+        Ok(engine::spawn(move || Ok(FakeBackend::new(script)), Model::demo(), config(), inbox, |_| {}))
+    })
+}
+
+/// A model whose engine is started so.
+pub(crate) fn source_of(
+    log: &Arc<Log>,
+    name: &str,
+    bytes: u64,
+    start: impl Fn(EngineInbox) -> Result<Thread, String> + Send + Sync + 'static,
+) -> ModelSource {
     let (log, name) = (log.clone(), name.to_owned());
     let names = vec![name.clone(), format!("{name}-alias")];
+    let stem = Some(format!("{name}-file"));
     let load = move || {
         log.note(format!("load {name}"));
         log.pass();
-        let script: Script = script.clone()?.parse().expect("a script");
         let (handle, inbox) = channel(64);
-        let inbox = inbox.with_turns(log.turns.clone());
-        let thread = engine::spawn(move || Ok(FakeBackend::new(script)), Model::demo(), config(), inbox, |_| {});
+        let thread = start(inbox.with_turns(log.turns.clone()))?;
         wait("the engine is ready", || handle.status() == Status::Ready);
         let (log, name) = (log.clone(), name.clone());
         let end = move || {
@@ -77,14 +95,30 @@ fn source(log: &Arc<Log>, name: &str, bytes: u64, script: Result<String, &'stati
         Ok(LoadedModel { engine: handle, text: demo_text(), defaults: params(), end: Box::new(end) })
     };
     ModelSource {
-        stem: format!("{}-file", names[0]),
         names,
         place: 0,
         bytes,
         refusal: None,
         idle_unload: None,
-        options: ServerOptions::default(),
+        outline: Some(outline()),
+        options: ServerOptions { stem, ..ServerOptions::default() },
         load: Box::new(load),
+    }
+}
+
+/// What is known of a model that is not loaded. Its numbers are other ones than those of the model.
+fn outline() -> ModelOutline {
+    let text =
+        TextModel::from_parts(None, Some(demo::TOKENIZER_CONFIG_JSON), None).expect("the demo's files are right");
+    ModelOutline {
+        text: Arc::new(text),
+        vocab: 7000,
+        max_model_len: 1234,
+        max_num_seqs: 5,
+        pool_tokens: 6170,
+        embedding_len: 0,
+        weight_bytes: 4321,
+        ..ModelOutline::default()
     }
 }
 
@@ -103,12 +137,12 @@ impl Several {
         Self::of(sources, &options, log)
     }
 
-    fn of(sources: Vec<ModelSource>, options: &FleetOptions, log: Arc<Log>) -> Self {
+    pub(crate) fn of(sources: Vec<ModelSource>, options: &FleetOptions, log: Arc<Log>) -> Self {
         let state = ServerState::with_models(sources, options, ServerOptions::default());
         Self { app: router(state.clone()), state, log }
     }
 
-    fn get(&self, path: &str) -> Answer {
+    pub(crate) fn get(&self, path: &str) -> Answer {
         block_on(send(&self.app, Request::get(path).body(Body::empty()).expect("a request")))
     }
 
@@ -116,12 +150,12 @@ impl Several {
         block_on(send(&self.app, post(path, body)))
     }
 
-    fn open(&self, body: &Value) -> Open {
+    pub(crate) fn open(&self, body: &Value) -> Open {
         Open::start(&self.app, CHAT, body)
     }
 
     /// What a model says.
-    fn ask(&self, model: &str) -> String {
+    pub(crate) fn ask(&self, model: &str) -> String {
         let answer = self.post(CHAT, &of(model));
         assert_eq!(answer.status, 200, "{}", answer.text);
         let answer = answer.json();
@@ -153,7 +187,7 @@ impl Drop for Several {
     }
 }
 
-fn of(model: &str) -> Value {
+pub(crate) fn of(model: &str) -> Value {
     with(&hello(), &json!({"model": model}))
 }
 
@@ -176,8 +210,6 @@ fn models_are_found_by_name_and_loaded_when_they_are_asked_for() {
     assert!(unknown.text.contains("there is `a`, `a-alias`, `b`"), "{}", unknown.text);
     assert_eq!(server.post(CHAT, &json!([])).status, 400);
     assert_eq!(server.post(CHAT, &with(&hello(), &json!({"model": 5}))).status, 400);
-    // Routes without a body name it in their query.
-    assert_eq!(server.get("/props?model=b%2Dalias").json()["model_path"], "b");
     assert_eq!(server.get("/v1/models/c").json()["status"]["value"], "unloaded");
     assert_eq!(server.get("/v1/models/none").status, 404);
     let text = server.get("/metrics").text;
@@ -207,7 +239,6 @@ fn every_route_of_a_model_forwards() {
         ("/completion", json!({"prompt": "a", "n_predict": 2})),
         ("/api/chat", json!({"messages": messages, "stream": false})),
         ("/api/embed", json!({"input": "a"})),
-        ("/api/show", json!({})),
     ] {
         let answer = server.post(path, &with(&body, &json!({"model": "c"})));
         assert_eq!(answer.status, 200, "{path}: {}", answer.text);
@@ -216,6 +247,66 @@ fn every_route_of_a_model_forwards() {
     assert_eq!(server.log.take(), ["load c"]);
     let wrong = server.get("/v1/completions");
     assert_eq!(wrong.status, 405, "{}", wrong.text);
+}
+
+/// Clients ask about every model that they list, and nothing may be loaded or make room for that.
+#[test]
+fn what_is_known_of_a_model_is_told_without_loading_it() {
+    let server = Several::with(|sources, _| {
+        sources[2].refusal = Some("its file is damaged".into());
+        sources[2].outline = None;
+    });
+    let show = |model: &str| server.post("/api/show", &json!({"model": model}));
+    let told = |context: u64, vocab: u64| {
+        let shown = show("b:latest").json();
+        let info = &shown["model_info"];
+        assert_eq!((&info["folio.context_length"], &info["folio.vocab_size"]), (&json!(context), &json!(vocab)));
+        let props = server.get("/props?model=b%2Dalias").json();
+        assert_eq!(
+            (&props["model_path"], &props["default_generation_settings"]["n_ctx"]),
+            (&json!("b"), &json!(context))
+        );
+        assert!(props["chat_template"].as_str().is_some_and(|template| template == shown["template"]), "{props}");
+        let model = server.get("/model_info?model=b-file").json();
+        assert_eq!((&model["max_model_len"], &model["vocab_size"]), (&json!(context), &json!(vocab)));
+        assert_eq!(server.get("/v1/models/b").json()["max_model_len"], context);
+        shown
+    };
+    let before = told(1234, 7000);
+    assert_eq!(before["capabilities"], json!(["completion", "tools", "thinking"]));
+    assert_eq!(server.get("/tokenizer_info?model=b").json()["vocab_size"], json!(null));
+    let info = server.get("/server_info?model=b").json();
+    assert_eq!((&info["max_running_requests"], &info["device"]), (&json!(5), &json!(null)));
+    assert_eq!(server.get("/api/tags").json()["models"][2]["size"], 4321);
+    let failed = show("c");
+    assert!(failed.status == 503 && failed.text.contains("its file is damaged"), "{}", failed.text);
+    assert_eq!((show("nobody").status.as_u16(), server.get("/props?model=nobody").status.as_u16()), (404, 404));
+    assert_eq!(server.post("/api/show", &json!({"name": "a"})).json()["modelfile"], "FROM a\n");
+    assert_eq!((server.states(), server.log.take()), (vec!["unloaded".to_owned(); 3], Vec::new()));
+    // What is loaded tells of itself.
+    assert_eq!(server.ask("b"), "I am b.");
+    let vocab = u64::from(Model::demo().spec().vocab);
+    assert_eq!(told(2048, vocab)["template"], before["template"]);
+    assert!(server.get("/tokenizer_info?model=b").json()["vocab_size"].is_u64());
+    assert_eq!(server.get("/server_info?model=b").json()["device"], "fake");
+    assert_eq!(server.log.take(), ["load b"]);
+}
+
+#[test]
+fn a_single_model_is_found_by_the_stem_of_its_file() {
+    let options = ServerOptions { stem: Some("qwen3".into()), ..ServerOptions::default() };
+    let server = Server::fake("", config(), options);
+    for name in ["qwen3", "qwen3:latest"] {
+        let answer = server.post(CHAT, &of(name));
+        assert_eq!((answer.status.as_u16(), answer.json()["model"].as_str()), (200, Some(name)), "{}", answer.text);
+        assert_eq!(server.get(&format!("/v1/models/{name}")).status, 200);
+        assert_eq!(server.post("/api/show", &json!({"model": name})).status, 200);
+    }
+    for unknown in ["qwen", "path/qwen3", ""] {
+        assert_eq!(server.post(CHAT, &of(unknown)).status, 404, "{unknown}");
+    }
+    let listed = server.get("/v1/models").json();
+    assert_eq!(listed["data"].as_array().map(Vec::len), Some(2), "a stem is no name of its own: {listed}");
 }
 
 #[test]
@@ -267,7 +358,12 @@ fn a_load_that_fails_ends_its_requests_only() {
     let text = server.post("/v1/messages", &message).text;
     assert!(text.contains("event: error\ndata: {\"type\":\"error\""), "{text}");
     let text = server.post("/v1/responses", &json!({"input": "a", "model": "b", "stream": true})).text;
-    assert!(text.contains("event: error\ndata: {\"message\":"), "{text}");
+    let (begun, event) = text.split_once("\n\n").expect("a comment, and an event");
+    assert_eq!(begun, ": loading `b`");
+    let (name, data) = event.trim_end().split_once("\ndata: ").expect("a name and data");
+    let event: Value = serde_json::from_str(data).expect("JSON");
+    assert_eq!((name, &event["sequence_number"]), ("event: error", &json!(0)));
+    golden("tests/data/http/responses_error.jsonl", &format!("{event}\n"));
     assert!(server.post(CHAT, &of("c")).text.contains("panicked"));
     assert_eq!((server.ask("a"), server.ask("b")), ("I am a.".into(), "I am b.".into()), "the next one tries again");
 }
@@ -355,12 +451,17 @@ fn models_are_loaded_and_unloaded_as_told() {
         let body = json!({"model": "c", "prompt": "Hello!", "stream": false, "options": {"num_predict": 5}});
         server.post("/api/generate", &with(&body, &more))
     };
-    assert_eq!(ollama(json!({"keep_alive": -1})).status, 200);
+    let durations = |answer: Answer| {
+        let answer = answer.json();
+        ["load_duration", "total_duration"].map(|name| answer[name].as_u64().expect("nanoseconds"))
+    };
+    let [load, total] = durations(ollama(json!({"keep_alive": -1})));
+    assert!(load > 0 && load < total, "{load} ns of {total} ns");
     let expires = server.get("/api/ps").json()["models"][0]["expires_at"].to_string();
     assert!(expires.starts_with("\"21"), "{expires}");
     std::thread::sleep(Duration::from_millis(100));
     assert_eq!(server.states()[2], "loaded", "it stays");
-    assert_eq!(ollama(json!({"keep_alive": 0})).status, 200);
+    assert_eq!(durations(ollama(json!({"keep_alive": 0})))[0], 0, "it was loaded");
     server.wait_for(["unloaded"; 3]);
     assert_eq!(ollama(json!({"prompt": "", "keep_alive": "10m"})).json()["done_reason"], "load");
     server.wait_for(["unloaded", "unloaded", "loaded"]);
@@ -384,38 +485,6 @@ fn a_lost_device_of_one_model_does_not_concern_the_others() {
     wait("it is told", || server.get("/v1/models/a").json()["status"]["failed"] == true);
     assert_eq!(server.post(CHAT, &with(&of("a"), &json!({"max_tokens": 2}))).status, 200, "it is loaded again");
     assert_eq!(server.log.take(), ["load b", "load a", "end a", "load a"]);
-}
-
-#[test]
-fn engines_on_one_device_take_turns() {
-    const STEP: Duration = Duration::from_millis(4);
-    let log = Arc::<Log>::default();
-    let slow = |name| source(&log, name, 1, Ok("pause=4".into()));
-    let sources = vec![slow("a"), slow("b")];
-    let server = Several::of(sources, &FleetOptions { places: vec![None], load_timeout: None }, log.clone());
-    let stream = |model: &str, tokens: u32| {
-        let more = json!({"stream": true, "ignore_eos": true, "max_tokens": tokens});
-        let mut open = server.open(&with(&of(model), &more));
-        while !open.text.contains("content\":\"") {
-            assert!(open.more());
-        }
-        open
-    };
-    let steps = |model: &str| -> u32 {
-        let text = server.get("/metrics").text;
-        let line = format!("vllm:engine_steps_total{{model_name=\"{model}\"}} ");
-        let count = text.lines().find_map(|line_of| line_of.strip_prefix(&line)).expect("it is counted");
-        count.parse().expect("a number")
-    };
-    let long = stream("a", 2000);
-    let short = stream("b", 40);
-    let (started, before) = (Instant::now(), [steps("a"), steps("b")]);
-    assert!(short.rest().contains("\"finish_reason\":\"length\""));
-    let (took, after) = (started.elapsed(), [steps("a"), steps("b")]);
-    let [of_a, of_b] = [0, 1].map(|index| after[index] - before[index]);
-    assert!(of_b > 20 && of_a <= 2 * of_b + 4 && of_b <= 2 * of_a + 4, "{of_a} and {of_b} steps");
-    assert!(took >= STEP * (of_a + of_b) * 3 / 4, "{of_a} and {of_b} steps of 4 ms one after the other in {took:?}");
-    drop(long);
 }
 
 #[test]

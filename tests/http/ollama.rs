@@ -1,11 +1,15 @@
 //! Ollama's API: lines of JSON, whole answers, calls, embeddings, and what its clients ask about models.
 
-use crate::agents::{CALL, thinking};
-use crate::harness::{Answer, MODEL, Server, config, demo_text, saying, with};
+use crate::agents::{self, CALL, thinking};
+use crate::document::golden;
+use crate::harness::{Answer, MODEL, QWEN, Server, config, demo_text, renamed, saying, with};
 use axum::body::Body;
 use axum::http::Request;
+use folio::model::demo;
 use folio::server::{Puller, ServerOptions};
+use folio::text::TextModel;
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 fn ask() -> Value {
     let tool = json!({"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}});
@@ -60,6 +64,46 @@ fn a_chat_in_lines_and_whole() {
     assert_eq!(server.post("/api/chat", &next).json()["message"]["content"], "It is sunny.");
 }
 
+/// The lines of a stream, one for each part, as far as they do not depend on the reader's speed.
+#[test]
+fn the_lines_of_a_chat() {
+    let server = thinking(&[&format!("<think>\nHm.\n</think>\n\nI look.\n{CALL}\n{CALL}")]);
+    let parts = |line: Value| -> Vec<Value> {
+        let message = &line["message"];
+        let texts = ["thinking", "content"].map(|name| (name, message[name].clone()));
+        let texts = texts.into_iter().filter(|(_, text)| text.as_str().is_some_and(|text| !text.is_empty()));
+        let calls = message["tool_calls"].as_array().into_iter().flatten().map(|call| ("tool_calls", json!([call])));
+        let one = |(name, part)| with(&line, &json!({"message": {"role": message["role"], name: part}}));
+        let parts: Vec<_> = texts.chain(calls).map(one).collect();
+        if parts.is_empty() { vec![line.clone()] } else { parts }
+    };
+    let stream = lines(&server.post("/api/chat", &with(&ask(), &json!({"think": true}))));
+    golden("tests/data/http/ollama_chat.jsonl", &agents::lines(stream.into_iter().flat_map(parts).collect()));
+}
+
+#[test]
+fn options_that_change_nothing_are_taken_and_unknown_ones_are_told() {
+    let server = saying(&["Yes."]);
+    let options = json!({"typical_p": 1.0, "mirostat": 0, "mirostat_tau": 5.0, "repeat_last_n": 64, "num_gpu": 99,
+        "num_batch": 512, "use_mmap": false, "penalize_newline": true, "no_such_option": 1});
+    for format in [json!(""), Value::Null] {
+        let request = with(&ask(), &json!({"options": options, "format": format, "stream": false}));
+        assert_eq!(server.post("/api/chat", &request).json()["message"]["content"], "Yes.", "{format}");
+    }
+    let strict = Server::fake("", config(), ServerOptions { strict_fields: true, ..ServerOptions::default() });
+    let told = |option: &str| {
+        let request = with(&ask(), &json!({"options": {option: 1}, "stream": false}));
+        strict.post("/api/chat", &request).json()
+    };
+    assert_eq!(told("num_gpu")["done"], true, "it is known");
+    let unknown = told("repeat_penalt");
+    assert_eq!(unknown["param"], "options.repeat_penalt");
+    assert!(
+        unknown["error"].as_str().is_some_and(|text| text.ends_with("did you mean `repeat_penalty`?")),
+        "{unknown}"
+    );
+}
+
 #[test]
 fn a_prompt_is_answered_or_continued() {
     let server = saying(&["One two three."]);
@@ -92,7 +136,11 @@ fn models_are_listed_and_not_changed() {
     assert!(server.get("/api/version").json()["version"].is_string());
     let show = server.post("/api/show", &json!({"model": format!("{MODEL}:latest")})).json();
     assert!(show["model_info"]["folio.context_length"].is_u64(), "{show}");
-    assert!(show["capabilities"].as_array().expect("a list").contains(&"tools".into()));
+    let can = |show: &Value, what: &str| show["capabilities"].as_array().expect("a list").contains(&what.into());
+    assert!(can(&show, "tools") && !can(&show, "insert"), "{show}");
+    let text = TextModel::with_tokenizer(Some(renamed(QWEN)), Some(demo::TOKENIZER_CONFIG_JSON), None);
+    let filling = Server::plain_with(Arc::new(text.expect("the demo's files are right")));
+    assert!(can(&filling.post("/api/show", &json!({})).json(), "insert"));
     let missing = server.post("/api/show", &json!({"model": "no"}));
     assert!(missing.status == 404 && missing.json()["error"].is_string(), "{}", missing.text);
     for path in ["create", "copy", "push"] {

@@ -102,6 +102,8 @@ fn texts_are_ranked_as_by_text_embeddings_inference() {
         for result in named.as_array().expect("a list") {
             assert_eq!(result["text"], DOCUMENTS[result["index"].as_u64().expect("an index") as usize]);
         }
+        let best = with(&json!({"query": "Who sleeps?", "texts": DOCUMENTS}), &json!({"top_n": 2}));
+        assert_eq!(server.post("/rerank", &best).json().as_array().map(Vec::len), Some(2));
         let long = json!({"texts": ["The cat sleeps on the mat. ".repeat(500)]});
         let refused = server.post("/rerank", &with(&long, &json!({"query": "Who?"})));
         assert_eq!((refused.status.as_u16(), &refused.json()["error"]["param"]), (400, &json!("texts")));

@@ -42,6 +42,22 @@ fn streams_of_responses() {
     let numbers: Vec<_> = events.iter().map(|event| event["sequence_number"].as_u64().expect("a number")).collect();
     assert_eq!(numbers, (0..events.len() as u64).collect::<Vec<_>>());
     golden("tests/data/http/responses_agents.jsonl", &lines(events));
+    let cut = with(&streaming(&ask()), &json!({"max_output_tokens": 4, "truncation": "auto"}));
+    let events = named(&saying(&["One two three four five."]).post(RESPONSES, &cut));
+    assert_eq!(events.last().expect("an event")["type"], "response.incomplete");
+    golden("tests/data/http/responses_incomplete.jsonl", &lines(events));
+}
+
+#[test]
+fn an_input_that_is_too_long_is_cut_if_that_is_asked_for() {
+    let server = Server::plain();
+    let request = json!({"input": "a ".repeat(4000), "truncation": "auto"});
+    let cut = server.post(RESPONSES, &request).json();
+    let whole = json!({"input": "Hello!", "max_output_tokens": 1});
+    assert_eq!((&cut["truncation"], &cut["usage"]["input_tokens"]), (&"auto".into(), &2047.into()), "{cut}");
+    assert_eq!(server.post("/responses", &whole).json()["truncation"], "disabled");
+    let refused = server.post(RESPONSES, &with(&request, &json!({"truncation": "disabled"})));
+    assert_eq!(refused.json()["error"]["code"], "context_length_exceeded");
 }
 
 #[test]
@@ -103,6 +119,7 @@ fn stored_responses_are_read_listed_and_deleted_by_their_client() {
     let path = format!("{RESPONSES}/{}", made["id"].as_str().expect("an id"));
     let get = |path: &str, key: &str| send("GET", path, key, Body::empty());
     assert_eq!(get(&path, "a").json(), made);
+    assert_eq!(get(path.trim_start_matches("/v1"), "a").json(), made);
     assert_eq!(get(&path, "b").status, 404);
     let items = get(&format!("{path}/input_items?order=asc&limit=1"), "a").json();
     assert_eq!((items["data"][0]["content"].clone(), &items["has_more"]), ("One.".into(), &true.into()));
@@ -198,6 +215,9 @@ fn a_stream_of_a_response_that_fails() {
     let events = named(&server.post(RESPONSES, &with(&streaming(&ask()), &json!({"max_output_tokens": 50}))));
     let last = events.last().expect("an event");
     assert_eq!((&last["type"], &last["response"]["status"]), (&"response.failed".into(), &"failed".into()));
+    // How much was said before depends on the reader's speed; clients expect the first event in any case.
+    let ends = [events.first(), events.last()].into_iter().flatten().cloned().collect();
+    golden("tests/data/http/responses_failed.jsonl", &lines(ends));
     let long = server.send(post(RESPONSES, &json!({"input": "a ".repeat(4000)}))).json();
     let (code, message) = (&long["error"]["code"], long["error"]["message"].as_str().expect("a message"));
     assert_eq!(code, "context_length_exceeded");

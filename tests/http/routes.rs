@@ -1,11 +1,11 @@
 //! The small routes, and the checks of host, origin, key and body.
 
-use crate::harness::{CHAT, COMPLETIONS, Server, config, hello};
+use crate::harness::{CHAT, Server, config, hello, with};
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, Method, Request};
 use flate2::read::GzDecoder;
 use folio::platform::block_on;
-use folio::server::ServerOptions;
+use folio::server::{ServerOptions, paths};
 use regex::Regex;
 use serde_json::{Value, json};
 use std::io::Read as _;
@@ -84,36 +84,22 @@ fn every_route_but_the_open_ones_needs_the_key() {
         }
         server.send(request.body(Body::from(hello().to_string())).expect("a request"))
     };
-    let (get, post) = (Method::GET, Method::POST);
-    let closed = [
-        (&get, "/v1/models"),
-        (&get, "/v1/models/demo"),
-        (&post, CHAT),
-        (&post, COMPLETIONS),
-        (&get, "/metrics"),
-        (&get, "/version"),
-        (&get, "/nothing"),
-        (&get, "//v1/models"),
-        (&get, "/V1/models"),
-        (&get, "/v1/../metrics"),
-        (&get, "/v1/%2e%2e/metrics"),
-        (&get, "/health/../metrics"),
-        (&get, "//health"),
-        (&get, "/metrics?x=/health"),
-        (&get, "http://localhost/metrics"),
-        (&post, "/v1/models"),
-        (&get, "/v1/health"),
-        (&post, "/tokenize"),
-        (&post, "/detokenize"),
-        (&get, "/tokenizer_info"),
-        (&get, "/props"),
-        (&post, "/completion"),
-        (&post, "/apply-template"),
-        (&post, "/v1/chat/completions/render"),
-        (&get, "/load"),
-        (&get, "/v1/loads"),
-        (&get, "/openapi.json"),
+    let open = ["/", "/ui/app.js", "/ui/style.css", "/ui/licences.txt", "/health", "/ping"];
+    // Every other path, one that does not exist, and paths that look like others.
+    let paths = paths().into_iter().filter(|path| !open.contains(path)).map(|path| path.replace(['{', '*', '}'], ""));
+    let look_alikes = [
+        "/nothing",
+        "//v1/models",
+        "/V1/models",
+        "/v1/../metrics",
+        "/v1/%2e%2e/metrics",
+        "/health/../metrics",
+        "//health",
+        "/metrics?x=/health",
+        "http://localhost/metrics",
     ];
+    let closed: Vec<String> = paths.chain(look_alikes.map(str::to_owned)).collect();
+    assert!(closed.len() > 60 && closed.contains(&"/v1/models/name".to_owned()), "{closed:?}");
     let wrong = [
         None,
         Some(("authorization", "Bearer ")),
@@ -124,22 +110,78 @@ fn every_route_but_the_open_ones_needs_the_key() {
         Some(("x-api-key", "sesame")),
         Some(("authorization", "Bearersesame-9")),
     ];
-    for (method, path) in closed {
-        for header in wrong {
-            let answer = call(method, path, header);
-            assert_eq!(answer.status, 401, "{method} {path} {header:?}");
-            let error = &answer.json()["error"];
-            assert_eq!((&error["type"], &error["code"]), (&json!("authentication_error"), &json!("invalid_api_key")));
+    let (get, post) = (Method::GET, Method::POST);
+    let refused = |method: &Method, path: &str, header| {
+        let answer = call(method, path, header);
+        assert_eq!(answer.status, 401, "{method} {path} {header:?}");
+        let json = answer.json();
+        // Ollama's form has no type, and Anthropic's clients are told by it.
+        let [kind, code] = match &json["error"] {
+            Value::String(_) => [&json!("authentication_error"), &json["code"]],
+            error => [&error["type"], &error["code"]],
+        };
+        assert_eq!((kind, code), (&json!("authentication_error"), &json!("invalid_api_key")), "{path}");
+    };
+    for path in &closed {
+        for method in [&get, &post, &Method::DELETE] {
+            refused(method, path, None);
+            refused(method, path, Some(("authorization", "Bearer sesame-8")));
         }
+    }
+    for header in wrong {
+        refused(&get, "/v1/models", header);
+        refused(&post, CHAT, header);
     }
     for header in [("authorization", "Bearer sesame-9"), ("authorization", "bEARER other-7"), ("x-api-key", "sesame-9")]
     {
         assert_eq!(call(&get, "/v1/models", Some(header)).status, 200, "{header:?}");
         assert_eq!(call(&post, CHAT, Some(header)).status, 200, "{header:?}");
     }
-    for path in ["/", "/ui/app.js", "/ui/style.css", "/ui/licences.txt", "/health", "/ping"] {
+    for path in open {
         assert_eq!(call(&get, path, None).status, 200, "{path}");
     }
+}
+
+#[test]
+fn metrics_need_no_key_if_they_are_open() {
+    let options = ServerOptions { api_keys: vec!["k".into()], metrics_open: true, ..ServerOptions::default() };
+    let server = Server::fake("", config(), options);
+    assert_eq!([server.get("/metrics").status, server.get("/metrics/").status], [200, 200], "they are open");
+    assert_eq!([server.get("/v1/models").status, server.get("/load").status], [401, 401], "the others are not");
+}
+
+#[test]
+fn a_server_may_answer_to_any_name() {
+    let server = Server::fake("", config(), ServerOptions { any_model: true, ..ServerOptions::default() });
+    for name in ["llama3.2:3b", "gpt-9", "demo"] {
+        let answer = server.post(CHAT, &with(&hello(), &json!({"model": name})));
+        assert_eq!((answer.status.as_u16(), &answer.json()["model"]), (200, &json!(name)));
+        let request = json!({"model": name, "prompt": "Hello!", "stream": false, "options": {"num_predict": 2}});
+        assert_eq!(server.post("/api/generate", &request).json()["model"], name);
+    }
+    assert_eq!(server.get("/v1/models").json()["data"][0]["id"], "demo", "it is listed by its own");
+    assert_eq!(Server::plain().post(CHAT, &with(&hello(), &json!({"model": "gpt-9"}))).status, 404);
+}
+
+#[test]
+fn clients_of_sglang_find_what_they_ask_for() {
+    let server = Server::plain();
+    let info = server.engine.info().expect("it is ready");
+    let model = json!({"model_path": "demo", "tokenizer_path": "demo", "served_model_name": "demo",
+        "is_generation": true, "max_model_len": 2048, "vocab_size": 4096});
+    let tokens = u64::from(info.blocks) * 16;
+    let of_server = json!({"model_path": "demo", "served_model_name": "demo", "context_length": 2048,
+        "max_running_requests": info.max_num_seqs, "max_total_num_tokens": tokens, "page_size": 16,
+        "device": info.device, "version": env!("CARGO_PKG_VERSION")});
+    for (paths, expected) in
+        [(["/get_model_info", "/model_info"], model), (["/get_server_info", "/server_info"], of_server)]
+    {
+        for path in paths {
+            assert_eq!(server.get(path).json(), expected, "{path}");
+        }
+    }
+    let idle = json!([{"dp_rank": 0, "num_reqs": 0, "num_waiting_reqs": 0, "num_tokens": 0}]);
+    assert_eq!(server.get("/get_load").json(), idle);
 }
 
 #[test]
@@ -257,7 +299,7 @@ fn metrics_are_there_before_the_first_request_and_count_after_it() {
     }
     assert!(idle.text.contains("vllm:cache_config_info{model_name=\"demo\",block_size=\"16\",num_gpu_blocks=\""));
     for more in [json!({}), json!({"stop": ["a", "e", "i", "o", "u", " "]})] {
-        server.post(CHAT, &crate::harness::with(&hello(), &more));
+        server.post(CHAT, &with(&hello(), &more));
     }
     server.wait_until_idle();
     let text = server.get("/metrics").text;

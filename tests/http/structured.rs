@@ -3,7 +3,8 @@
 
 use crate::harness::{self, Answer, CHAT, COMPLETIONS, Server, hello, merged, with};
 use crate::speculation;
-use serde_json::{Value, json};
+use regex::Regex;
+use serde_json::{Map, Value, json};
 
 fn content(answer: &Answer) -> String {
     assert_eq!(answer.status, 200, "{}", answer.text);
@@ -130,6 +131,56 @@ fn an_unknown_type_of_response_format_is_told_with_the_field_to_use() {
         assert!(message.contains("json_schema") && message.contains("`structured_outputs`"), "{message}");
         assert!(message.contains(kind), "{message}");
     }
+}
+
+/// The device's tokens are a hash, so an object has other keys wherever the grammar lets it.
+#[test]
+fn an_object_has_declared_keys_only_unless_its_schema_allows_others() {
+    let server = Server::plain();
+    let schema = json!({"type": "object", "properties": {"ok": {"type": "boolean"}, "no": {"type": "boolean"}},
+        "required": ["ok"]});
+    let key = Regex::new(r#"[{,]\s*"((?:[^"\\]|\\.)*)"\s*:"#).expect("a pattern");
+    let others = |schema: &Value| {
+        let more = json!({"guided_json": schema, "max_tokens": 60});
+        let texts = (0..12).map(|seed| content(&server.post(CHAT, &with(&asking(&more), &json!({"seed": seed})))));
+        let is_other = |text: &String| key.captures_iter(text).any(|found| !["ok", "no"].contains(&&found[1]));
+        texts.filter(is_other).collect::<Vec<_>>()
+    };
+    assert_eq!(others(&schema), Vec::<String>::new());
+    assert!(!others(&with(&schema, &json!({"x-allow-extra": true}))).is_empty(), "the standard allows other keys");
+}
+
+#[test]
+fn a_schema_that_is_too_large_is_refused_with_the_limit() {
+    let server = Server::plain();
+    let properties = |count: u32| -> Value {
+        let all: Map<String, Value> = (0..count).map(|key| (format!("p{key}"), json!({"type": "boolean"}))).collect();
+        json!({"type": "object", "properties": all})
+    };
+    let alternatives = json!({"anyOf": vec![json!({}); 6000]});
+    for (schema, limit) in [(alternatives, "512"), (properties(1001), "1000")] {
+        let named = json!({"name": "x", "schema": schema});
+        let formats = [
+            (CHAT, json!({"response_format": {"type": "json_schema", "json_schema": named}})),
+            (CHAT, json!({"guided_json": schema, "stream": true})),
+            (
+                CHAT,
+                json!({"tools": [{"type": "function", "function": {"name": "f", "parameters": schema}}],
+                "tool_choice": "required"}),
+            ),
+        ];
+        for (path, more) in formats {
+            let answer = server.post(path, &with(&hello(), &more));
+            assert_eq!(answer.status, 400, "{}", answer.text);
+            let error = answer.json()["error"].clone();
+            let message = error["message"].as_str().expect("a message");
+            assert!(error["code"] == "grammar_error" && message.contains(limit), "{error}");
+        }
+    }
+    // Within the limits, whatever becomes of it is no failure of the server.
+    let many = server.post(CHAT, &with(&hello(), &json!({"guided_json": properties(401)})));
+    assert!(many.status == 200 || many.json()["error"]["code"] == "grammar_error", "{}", many.text);
+    server.wait_until_idle();
 }
 
 #[test]

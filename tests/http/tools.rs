@@ -1,5 +1,7 @@
 //! Tools: the loop from question to call to answer, streamed and not; forced calls; reasoning.
 
+use crate::agents::{self, CALL};
+use crate::document::golden;
 use crate::harness::{Answer, CHAT, END, MODEL, Server, config, dotted, hello, ids, saying, with};
 use folio::backend::fake::FakeBackend;
 use folio::engine;
@@ -172,13 +174,49 @@ fn without_tools_a_call_is_text() {
     assert_eq!(both(&server, &with(&ask(), &json!({"tools": [{"type": "web_search"}]}))).calls.len(), 0);
 }
 
+/// The stream of an answer with thoughts, a text and calls, as far as it does not depend on the reader's speed.
 #[test]
-fn a_call_that_is_cut_off_ends_by_length() {
-    let call =
-        "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\", \"days\": 2}}\n</tool_call>";
-    let turn = both(&saying(&[call]), &with(&ask(), &json!({"max_tokens": 20})));
-    assert_eq!(turn.reason, "length");
-    assert!(turn.calls.len() <= 1);
+fn a_stream_with_thoughts_and_calls() {
+    let server = agents::thinking(&[&format!("<think>\nHm.\n</think>\n\nI look.\n{CALL}\n{CALL}")]);
+    let more = json!({"stream": true, "stream_options": {"include_usage": true}});
+    let chunks = server.post(CHAT, &with(&ask(), &more)).chunks();
+    golden("tests/data/http/chat_tools.jsonl", &agents::lines(chunks));
+}
+
+/// Wherever a limit cuts an answer with a call, no API shows any of the call's markup, streamed or not.
+#[test]
+fn a_call_that_is_cut_off_shows_no_markup() {
+    let answer = format!("I look.\n{CALL}");
+    let server = saying(&[answer.as_str()]);
+    let (tool, question) = (&ask()["tools"][0]["function"], &ask()["messages"]);
+    let named = |more: Value| with(&json!({"name": tool["name"]}), &more);
+    let apis = [
+        (CHAT, ask(), "max_tokens"),
+        ("/api/chat", json!({"messages": question, "tools": ask()["tools"]}), "num_predict"),
+        ("/v1/messages", json!({"messages": question, "tools": [named(json!({"input_schema": {}}))]}), "max_tokens"),
+        (
+            "/v1/responses",
+            json!({"input": "What is the weather?", "tools": [named(json!({"type": "function"}))], "store": false}),
+            "max_output_tokens",
+        ),
+    ];
+    for (path, request, limit) in apis {
+        for count in 1..=ids(&answer).len() {
+            for stream in [false, true] {
+                let mut request = with(&request, &json!({"stream": stream}));
+                match limit {
+                    "num_predict" => request["options"] = json!({limit: count}),
+                    limit => request[limit] = count.into(),
+                }
+                let answer = server.post(path, &request);
+                assert_eq!(answer.status, 200, "{}", answer.text);
+                let shows = ["<", "tool_call>", "\\\"name\\\""].iter().any(|mark| answer.text.contains(mark));
+                assert!(!shows, "{path} after {count} tokens: {}", answer.text);
+            }
+        }
+    }
+    let turn = both(&server, &with(&ask(), &json!({"max_tokens": 20})));
+    assert_eq!((turn.reason.as_str(), turn.content.as_deref()), ("length", Some("I look.")));
 }
 
 #[test]

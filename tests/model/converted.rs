@@ -10,6 +10,7 @@
 //!   as in Granite.
 //! - `llama3` scaling: no key, but a tensor of divisors; longrope: two tensors; the base of Hunyuan's: included.
 //! - xIELU's numbers: metadata.
+//! - Latent attention: the product for keys and values is cut in two, and the keys of a head are transposed.
 
 mod orders;
 mod states;
@@ -35,19 +36,19 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// Element types of a file.
-const F32: u32 = 0;
+pub(super) const F32: u32 = 0;
 const F16: u32 = 1;
 const MXFP4: u32 = 39;
 
 /// A tensor's rows, outermost dimension first.
-type Values = (Vec<usize>, Vec<f32>);
+pub(super) type Values = (Vec<usize>, Vec<f32>);
 
 /// A checkpoint to convert.
-struct Checkpoint {
+pub(super) struct Checkpoint {
     /// `general.architecture`.
-    own: &'static str,
-    config: Value,
-    tensors: BTreeMap<String, Values>,
+    pub(super) own: &'static str,
+    pub(super) config: Value,
+    pub(super) tensors: BTreeMap<String, Values>,
 }
 
 #[test]
@@ -171,7 +172,7 @@ pub(super) fn logits<B: Backend + Inspect>(file: &Builder, backend: &mut B) -> V
 #[test]
 fn what_a_file_says_is_heard() {
     type Change = fn(&mut Builder);
-    let table: [(&str, Change); 25] = [
+    let table: [(&str, Change); 28] = [
         ("mistral-window", |file| file.set("llama.attention.sliding_window", Item::U32(25))),
         ("mistral-window", |file| file.pairs.retain(|(key, _)| key != "llama.attention.sliding_window")),
         ("llama3-rope", |file| file.tensors.retain(|tensor| tensor.name != "rope_freqs.weight")),
@@ -187,6 +188,9 @@ fn what_a_file_says_is_heard() {
         ("hunyuan_v1_dense", |file| file.set("hunyuan-dense.rope.freq_base", Item::F32(10_000.0))),
         ("glm4_moe", |file| file.set("glm4moe.expert_weights_scale", Item::F32(1.5))),
         ("glm4_moe", |file| file.set("glm4moe.expert_weights_norm", Item::Boolean(false))),
+        ("deepseek_v3", |file| file.set("deepseek2.rope.scaling.yarn_log_multiplier", Item::F32(0.2))),
+        ("deepseek_v3", |file| file.set("deepseek2.expert_group_used_count", Item::U32(4))),
+        ("glm4_moe_lite", |file| file.set("deepseek2.expert_weights_scale", Item::F32(1.5))),
         ("qwen2_moe", |file| file.set("qwen2moe.expert_weights_norm", Item::Boolean(true))),
         ("cohere2", |file| file.set("cohere2.logit_scale", Item::F32(0.3))),
         ("granite4-h-dense", |file| file.set("granitehybrid.rope.scaling.finetuned", Item::Boolean(true))),
@@ -212,14 +216,14 @@ fn what_a_file_says_is_heard() {
     }
 }
 
-fn open(file: &Builder) -> Model {
+pub(super) fn open(file: &Builder) -> Model {
     let file = ModelFile::in_memory(Bytes::from(file.bytes()));
     let gguf = Gguf::from_files(vec![("converted.gguf".into(), file)]).expect("the file opens");
     Model::from_gguf(gguf).expect("the model loads")
 }
 
 impl Checkpoint {
-    fn read(family: &str) -> Self {
+    pub(super) fn read(family: &str) -> Self {
         let config = read_json(&golden(family).join("config.json"));
         let bytes = std::fs::read(golden(family).join("model.safetensors")).expect("the golden weights");
         let file = safetensors::SafeTensors::deserialize(&bytes).expect("the golden weights");
@@ -257,6 +261,7 @@ impl Checkpoint {
             "Ernie4_5ForCausalLM" => "ernie4_5",
             "Glm4ForCausalLM" => "glm4",
             "Glm4MoeForCausalLM" => "glm4moe",
+            "DeepseekV2ForCausalLM" | "DeepseekV3ForCausalLM" | "Glm4MoeLiteForCausalLM" => "deepseek2",
             "GraniteMoeForCausalLM" => "granitemoe",
             "GraniteMoeHybridForCausalLM" => "granite",
             "HunYuanDenseV1ForCausalLM" => "hunyuan-dense",
@@ -279,7 +284,7 @@ impl Checkpoint {
         Self { own, config: text, tensors }
     }
 
-    fn convert(mut self, matrices: u32) -> Builder {
+    pub(super) fn convert(mut self, matrices: u32) -> Builder {
         let mut file = Builder { version: 3, pairs: Vec::new(), tensors: Vec::new() };
         file.set("general.architecture", Item::Text(self.own.into()));
         self.write_sizes(&mut file);
@@ -302,7 +307,7 @@ impl Checkpoint {
         file
     }
 
-    fn whole(&self, field: &str) -> Option<u32> {
+    pub(super) fn whole(&self, field: &str) -> Option<u32> {
         self.config[field].as_u64().map(|number| number as u32)
     }
 
@@ -378,7 +383,8 @@ impl Checkpoint {
                     ("scaling.yarn_log_multiplier", "mscale_all_dim"),
                 ] {
                     if let Some(number) = number(field) {
-                        file.set(&key(own), Item::F32(number));
+                        let is_latent = self.own == "deepseek2" && field == "mscale_all_dim";
+                        file.set(&key(own), Item::F32(if is_latent { 0.1 * number } else { number }));
                     }
                 }
                 file.set(&key("scaling.original_context_length"), Item::U32(positions()));
@@ -472,6 +478,10 @@ impl Checkpoint {
                 self.write_gemma4(file);
             }
             "cohere2" => copy("logit_scale", "logit_scale"),
+            "deepseek2" => {
+                copy("expert_weights_scale", "routed_scaling_factor");
+                self.write_latent(file);
+            }
             "qwen2moe" => {
                 let shared = self.whole("shared_expert_intermediate_size").expect("a size");
                 file.set(&key("expert_shared_feed_forward_length"), Item::U32(shared));
@@ -568,6 +578,9 @@ impl Checkpoint {
         if name.contains(".act_fn.") {
             return Vec::new();
         }
+        if name.contains("kv_b_proj") {
+            return self.cut(name, &shape, &values);
+        }
         if let Some(stem) = name.strip_suffix("_bias").filter(|_| name.contains(".experts.")) {
             return untangled(&format!("{stem}.bias"), (shape, values));
         }
@@ -577,7 +590,7 @@ impl Checkpoint {
         vec![(name.into(), (shape, values))]
     }
 
-    fn own_name(&self, name: &str) -> String {
+    pub(super) fn own_name(&self, name: &str) -> String {
         let rest = name.strip_prefix("model.layers.").or(name.strip_prefix("backbone.layers."));
         let Some((layer, name)) = rest.and_then(|rest| rest.split_once('.')) else {
             let table = [
@@ -617,6 +630,14 @@ impl Checkpoint {
             "self_attn.k_proj" => "attn_k",
             "self_attn.v_proj" => "attn_v",
             "self_attn.qkv_proj" => "attn_qkv",
+            "self_attn.q_a_proj" => "attn_q_a",
+            "self_attn.q_a_layernorm" => "attn_q_a_norm",
+            "self_attn.q_b_proj" => "attn_q_b",
+            "self_attn.kv_a_proj_with_mqa" => "attn_kv_a_mqa",
+            "self_attn.kv_a_layernorm" => "attn_kv_a_norm",
+            "self_attn.kv_b_proj" => "attn_kv_b",
+            "self_attn.k_b_proj" => "attn_k_b",
+            "self_attn.v_b_proj" => "attn_v_b",
             "self_attn.o_proj" => "attn_output",
             "self_attn.q_norm" | "self_attn.query_layernorm" => "attn_q_norm",
             "self_attn.k_norm" | "self_attn.key_layernorm" => "attn_k_norm",
@@ -655,7 +676,7 @@ impl Checkpoint {
     }
 }
 
-fn push(file: &mut Builder, name: String, (shape, values): &Values, kind: u32) {
+pub(super) fn push(file: &mut Builder, name: String, (shape, values): &Values, kind: u32) {
     let data = match kind {
         F32 => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
         _ => values.iter().flat_map(|value| f16::from_f32(*value).to_le_bytes()).collect(),

@@ -419,8 +419,8 @@ const CONFIG_FAULTS: &[(&str, &str)] = &[
         "architecture \"FooForCausalLM\" is not supported; expected one of LlamaForCausalLM, …",
     ),
     (
-        r#"{"architectures": ["DeepseekV3ForCausalLM"], "kv_lora_rank": 512}"#,
-        "architecture \"DeepseekV3ForCausalLM\" is not supported; kv_lora_rank means latent attention …",
+        r#"{"architectures": ["XcodecModel"], "num_codebooks": 4}"#,
+        "architecture \"XcodecModel\" is not supported; num_codebooks means several codebooks, which …",
     ),
     (
         r#"{"architectures": ["Qwen3VLForCausalLM"]}"#,
@@ -474,7 +474,7 @@ const CONFIG_FAULTS: &[(&str, &str)] = &[
         r#"{"partial_rotary_factor": 0.01}"#,
         "partial_rotary_factor is 0.01: it rotates 0 of 16 elements, not an even number",
     ),
-    (r#"{"hidden_act": "relu"}"#, r#"hidden_act is "relu", not silu or gelu_pytorch_tanh"#),
+    (r#"{"hidden_act": "relu"}"#, r#"hidden_act is "relu", not silu, gelu_pytorch_tanh, relu2 or xielu"#),
     (r#"{"tie_word_embeddings": "no"}"#, r#"tie_word_embeddings is "no", not true or false"#),
     (r#"{"eos_token_id": [2, 256]}"#, "eos_token_id is 256, not a token id below the vocabulary of 256"),
     (
@@ -655,6 +655,15 @@ fn faults_of_the_index_are_named() {
 }
 
 /// Whatever bytes a folder contains, opening it gives a model or a one-line error.
+#[test]
+fn layers_with_many_kinds_of_heads_are_refused() {
+    let folder = Folder::copy("gemma4-dense");
+    let heads = json!({"0": {"head_dim": 8}, "1": {"head_dim": 16}, "2": {"head_dim": 24}});
+    folder.edit("config.json", &json!({"per_layer_config": heads}));
+    let error = folder.error();
+    assert!(error.contains("per_layer_config") && error.contains("kinds of heads; at most 2"), "{error}");
+}
+
 #[test]
 fn damaged_bytes_never_panic() {
     let folder = Folder::copy("qwen3");

@@ -19,6 +19,7 @@ mod gguf;
 mod gguf_reader;
 mod gpus;
 mod kv_q8;
+mod latents;
 mod loading;
 #[path = "../support/gguf_models.rs"]
 mod models;
@@ -42,6 +43,7 @@ use folio::plan::check::check;
 use folio::plan::inputs::{BatchInputs, FEED, GroupInputs, NONE, PoolRow, SampleRow, Sampled, SequenceRows, StateRows};
 use folio::plan::{BufferId, KvFormat, Plan, Sample, Step, Tail};
 use folio::platform::{FileAccess, block_on};
+use latents::LATENTS;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -84,7 +86,7 @@ const FAMILIES: [(&str, f32); 13] = [
 
 /// All golden folders whose cases have one answer each, with the same tolerance.
 fn families() -> impl Iterator<Item = (&'static str, f32)> {
-    FAMILIES.into_iter().chain(TODAY)
+    FAMILIES.into_iter().chain(TODAY).chain(LATENTS)
 }
 
 const BLOCK_SIZE: u32 = 16;

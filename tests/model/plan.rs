@@ -1,13 +1,12 @@
 //! Plans as data, without a device: golden text, and the checker's errors for broken plans.
 
-use super::FAMILIES;
+use super::families;
 use super::states::STATES;
-use super::today::TODAY;
 use folio::model::Model;
 use folio::plan::check::check;
 use folio::plan::{
-    AttendPaged, BufferId, Embed, KvGroup, MatMul, Plan, RmsNorm, RopeStoreKv, Rows, Sample, Step, Storage, Tail,
-    WeightId,
+    AttendPaged, BufferId, Embed, KvGroup, MatMul, Plan, RmsNorm, RopeStoreKv, RopeStoreLatent, Rows, Sample, Step,
+    Storage, Tail, WeightId,
 };
 use std::path::Path;
 
@@ -31,7 +30,7 @@ fn every_recorded_plan_passes_the_check() {
     let folders = std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/golden")).expect("it lists");
     let names = folders.map(|entry| entry.expect("it lists").path()).filter(|path| path.is_dir());
     let models: Vec<Model> = names.map(|path| Model::open(&path).expect("the golden model loads")).collect();
-    assert_eq!(models.len(), FAMILIES.len() + TODAY.len() + STATES.len() + 1, "the golden models are there");
+    assert_eq!(models.len(), families().count() + STATES.len() + 1, "the golden models are there");
     for model in models.into_iter().chain([Model::demo()]) {
         for activations in [Storage::F32, Storage::F16, Storage::Bf16] {
             let plan = model.record(activations);
@@ -134,7 +133,8 @@ fn ids_names_and_numbers_are_checked() {
         plan.kv_groups[0] = KvGroup { window: Some(0) };
     });
     refuses(
-        "kv: KV layer 0 is 2 heads of 12, expected at least one head of a multiple of 8 elements, up to 512",
+        "kv: KV layer 0 is 2 heads of 12, expected heads of a multiple of 8 elements, up to 512, or one latent of \
+         up to 576",
         |plan| {
             plan.kv_layers[0].head_dim = 12;
         },
@@ -149,7 +149,8 @@ fn ids_names_and_numbers_are_checked() {
         },
     );
     refuses(
-        "body step 5 (attend_paged): query_heads is 3 over 2 KV heads, expected 1 to 16 query heads for each KV head",
+        "body step 5 (attend_paged): query_heads is 3 over 2 KV heads, expected 1 to 16 query heads for each KV head, \
+         or up to 128 for a latent",
         |plan| {
             let Step::AttendPaged(AttendPaged { query_heads, .. }) = &mut plan.body[5] else {
                 panic!("step 5 attends")
@@ -160,6 +161,49 @@ fn ids_names_and_numbers_are_checked() {
     refuses("body step 13 (rope_store_kv): duplicate store to KV layer 0", |plan| {
         let Step::RopeStoreKv(RopeStoreKv { layer, .. }) = &mut plan.body[13] else { panic!("step 13 stores layer 1") };
         *layer = 0;
+    });
+}
+
+/// As [`refuses`], for a golden model with latents.
+fn refuses_latents(expected: &str, spoil: impl FnOnce(&mut Plan)) {
+    let mut plan = golden("deepseek_v3").record(Storage::F32);
+    spoil(&mut plan);
+    let found = check(&plan).err().map(|error| error.to_string());
+    assert_eq!(found.as_deref(), Some(expected));
+}
+
+#[test]
+fn latents_are_checked() {
+    let store = |plan: &mut Plan, change: fn(&mut RopeStoreLatent)| {
+        let mut steps = plan.body.iter_mut();
+        let store = steps.find_map(|step| if let Step::RopeStoreLatent(step) = step { Some(step) } else { None });
+        change(store.expect("a latent is stored"));
+    };
+    refuses_latents(
+        "kv: KV layer 0 is 2 heads of 40, expected heads of a multiple of 8 elements, up to 512, or one latent of \
+         up to 576",
+        |plan| plan.kv_layers[0].heads = 2,
+    );
+    refuses_latents(
+        "kv: KV layer 0 is 1 heads of 584, expected heads of a multiple of 8 elements, up to 512, or one latent of \
+         up to 576",
+        |plan| plan.kv_layers[0].head_dim = 584,
+    );
+    refuses_latents(
+        "body step 8 (rope_store_latent): KV layer is 8 rotated elements of 40, expected a latent, and a multiple of 8 \
+         rotated elements",
+        |plan| plan.kv_layers[0].latent = false,
+    );
+    refuses_latents(
+        "body step 8 (rope_store_latent): query_heads is 160 over 1 KV heads, expected 1 to 16 query heads for each KV \
+         head, or up to 128 for a latent",
+        |plan| store(plan, |step| step.query_heads = 160),
+    );
+    let expected = "body step 7 (matmul_experts): columns of query is 96 for 5 heads, \
+                    expected a whole row of the weight for each";
+    refuses_latents(expected, |plan| {
+        let keys = plan.weights.iter().position(|weight| weight.name == "layers.0.latent_keys").expect("it is there");
+        plan.weights[keys].experts = 5;
     });
 }
 

@@ -17,6 +17,8 @@ use folio::model::{Model, ModelSpec};
 use folio::plan::Storage;
 use folio::platform::block_on;
 
+/// Models with a recurrent state.
+const STATES: [&str; 2] = ["lfm2", "lfm2_moe"];
 /// Models with one KV group, with a window, with experts, and with sinks.
 const MODELS: [&str; 4] = ["llama", "gemma3", "qwen3-moe", "gpt-oss"];
 const SPECULATION: Speculation = Speculation { disable_by_batch_size: None, ..Speculation::DEFAULT };
@@ -24,13 +26,13 @@ const SPECULATION: Speculation = Speculation { disable_by_batch_size: None, ..Sp
 const MISTAKES: usize = 4;
 
 /// A token with the bits of the logprobs that are reported with it.
-type Drawn = (u32, Vec<u32>);
+pub(super) type Drawn = (u32, Vec<u32>);
 
 fn config(speculation: Option<Speculation>, deterministic: bool) -> Config {
     Config {
         max_num_seqs: 8,
         max_num_batched_tokens: 256,
-        max_model_len: Some(256),
+        max_model_len: Some(336),
         block_size: 16,
         kv_cache_bytes: Some(8 << 20),
         deterministic,
@@ -40,7 +42,7 @@ fn config(speculation: Option<Speculation>, deterministic: bool) -> Config {
 }
 
 /// The answers of all choices, computed at once, with drafts from a draft model if there is one.
-fn answers<B: Backend>(
+pub(super) fn answers<B: Backend>(
     open: &impl Fn() -> B,
     family: &str,
     draft: Option<Model>,
@@ -173,6 +175,8 @@ fn prove_drawn<B: Backend>(name: &str, models: &[&str], deterministic: bool, ope
 #[test]
 fn drafts_change_no_answer_of_the_reference() {
     prove_greedy("reference", &MODELS, ReferenceBackend::new);
+    prove_greedy("reference", &STATES, ReferenceBackend::new);
+    prove_drawn("reference", &STATES[..1], false, ReferenceBackend::new);
     prove_drawn("reference", &MODELS[..2], false, ReferenceBackend::new);
     prove_drawn("reference", &MODELS[..1], true, ReferenceBackend::new);
     prove_draft_model("reference", &MODELS[..2], ReferenceBackend::new);
@@ -181,6 +185,7 @@ fn drafts_change_no_answer_of_the_reference() {
 #[test]
 fn drafts_change_no_answer_of_the_cpu() {
     prove_greedy("cpu", &MODELS, CpuBackend::default);
+    prove_greedy("cpu", &STATES[..1], CpuBackend::default);
     prove_drawn("cpu", &MODELS, true, CpuBackend::default);
     prove_draft_model("cpu", &MODELS[..1], CpuBackend::default);
 }
@@ -190,7 +195,7 @@ fn drafts_change_no_answer_of_any_adapter() {
     for adapter in adapters() {
         let options = WgpuOptions { adapter: Some(adapter), ..WgpuOptions::default() };
         let open = || block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens");
-        prove_greedy("wgpu", &MODELS[..3], open);
+        prove_greedy("wgpu", &MODELS, open);
         prove_drawn("wgpu", &MODELS[..1], true, open);
         prove_draft_model("wgpu", &MODELS[..1], open);
     }
@@ -201,6 +206,8 @@ fn drafts_change_no_answer_of_any_adapter() {
 fn drafts_change_no_answer_in_the_cuda_emulator() {
     let open = || emulated(Storage::F32, (8, 0));
     if open().is_some() {
-        prove_greedy("cuda", &MODELS[..1], || open().expect("it was just opened"));
+        let open = || open().expect("it was just opened");
+        prove_greedy("cuda", &MODELS[..2], open);
+        prove_drawn("cuda", &MODELS[..1], true, open);
     }
 }

@@ -1,6 +1,7 @@
 //! Models that keep a state per sequence: golden logits and tokens on every backend, however a sequence is cut into
-//! batches, and through the whole engine with preemptions.
+//! batches, and through the whole engine with preemptions, snapshots, choices and beams.
 
+use super::speculation::{Drawn, answers};
 use super::today::{Mistake, prove_list};
 use super::{
     CPU, Case, Device, LOGITS_F16, REFERENCE, Run, SEQUENCES_MAX, Target, WGPU, WHOLE, adapters, compare, cpus, golden,
@@ -12,7 +13,7 @@ use folio::backend::{Backend, Inspect};
 use folio::config::Config;
 use folio::engine::fit::Fit;
 use folio::engine::handle::{EventReceiver, channel};
-use folio::engine::request::{BeamParams, DrawParams, Event, Request, SamplingParams, SubmitError};
+use folio::engine::request::{BeamParams, DrawParams, Event, PromptEvent, Request, SamplingParams};
 use folio::engine::{Engine, Progress};
 use folio::model::spec::{LayerKind, LayerSpec};
 use folio::model::{LoadError, Model, ModelSpec};
@@ -91,6 +92,7 @@ fn config(plan: &Plan, blocks: u64) -> Config {
         block_size: 16,
         kv_cache_bytes: Some(blocks * plan.block_bytes(0, 16, KvFormat::F32)),
         kv_format: KvFormat::F32,
+        state_snapshots: Some(2),
         ..Config::default()
     }
 }
@@ -137,12 +139,6 @@ fn an_engine_answers_with_the_golden_tokens_whoever_is_preempted() {
         let asked: Vec<&Case> = [3, 3, 3, 3, 0, 4, 2, 1, 3, 2].map(|case| &cases[case]).to_vec();
         let receivers: Vec<_> =
             asked.iter().map(|case| handle.submit(request(case)).expect("a valid request").remove(0)).collect();
-        let mut forked = request(&cases[0]);
-        forked.params.n = 2;
-        assert!(matches!(handle.submit(forked), Err(SubmitError::Invalid { field: "n", .. })));
-        let mut beams = request(&cases[0]);
-        beams.params.beams = Some(BeamParams { width: 2, length_penalty: 1.0, early_stopping: false });
-        assert!(matches!(handle.submit(beams), Err(SubmitError::Invalid { field: "best_of", .. })));
         handle.drain();
         block_on(engine.run()).expect("the engine answers all");
         for (case, receiver) in asked.into_iter().zip(receivers) {
@@ -152,7 +148,92 @@ fn an_engine_answers_with_the_golden_tokens_whoever_is_preempted() {
     }
 }
 
-/// Every running sequence has a state, beside the pool.
+/// The config for requests one after the other, or at once, with room for all they leave.
+fn roomy(family: &str, max_num_seqs: u32, prefix_caching: bool) -> Config {
+    let model = Model::open(&golden(family)).expect("the golden model loads");
+    let config = config(&model.record(Storage::F32), 200);
+    Config { max_num_seqs, prefix_caching, state_snapshots: Some(60), speculation: None, ..config }
+}
+
+/// The same prompts twice, then with their answers and more, each after the one before: from a snapshot, every token
+/// and every bit of the logprobs is what it is without.
+#[test]
+fn from_a_snapshot_every_bit_is_the_same() {
+    for (family, _) in STATES {
+        let with_logprobs = |mut request: Request| {
+            request.params.logprobs = Some(4);
+            request
+        };
+        let cases = golden_cases(family);
+        let one = |case: &Case| with_logprobs(request(case));
+        let follow_up = |case: &Case| {
+            let prompt = [&case.prompt[..], &case.greedy, &[5, 6, 7]].concat();
+            let mut next = one(case);
+            (next.prompt, next.params.max_tokens) = (prompt.into(), Some(8));
+            next
+        };
+        let rounds = cases.iter().chain(&cases).map(one);
+        // The longest prompt and its answer fill the context.
+        let requests: Vec<_> = rounds.chain(cases[..4].iter().map(follow_up)).collect();
+        let run = |prefix_caching| {
+            let config = roomy(family, 1, prefix_caching);
+            answers(&ReferenceBackend::new, family, None, &config, &requests)
+        };
+        let ((with, stats), (without, plain)) = (run(true), run(false));
+        assert!(with == without, "{family}: a snapshot changes an answer");
+        // In blocks of 16: of the prompts of 33, 130 and 300 tokens, then of four prompts with their answers.
+        let found = 32 + 128 + 288 + 16 + 16 + 48 + 144;
+        assert_eq!((stats.prefix_hits, plain.prefix_hits), (found, 0), "{family}");
+    }
+}
+
+/// The logprobs that tokens have as a part of a prompt.
+fn scored(family: &str, prompt: Vec<u32>, first: usize) -> Vec<u32> {
+    let model = Model::open(&golden(family)).expect("the golden model loads");
+    let config = roomy(family, 1, false);
+    let (handle, inbox) = channel(1);
+    let engine = block_on(Engine::start(ReferenceBackend::new(), model, &config, inbox, |_| {})).expect("it starts");
+    let params =
+        SamplingParams { prompt_logprobs: Some(0), max_tokens: Some(1), seed: Some(1), ..SamplingParams::default() };
+    let request = Request { prompt: prompt.into(), params, ..Request::default() };
+    let mut receiver = handle.submit(request).expect("a valid request").remove(0);
+    handle.drain();
+    block_on(engine.run()).expect("the engine answers all");
+    let mut logprobs = Vec::new();
+    while let Ok(event) = receiver.try_recv() {
+        if let Event::Prompt(PromptEvent::Logprobs(tokens)) = event {
+            logprobs.extend(tokens.iter().filter_map(|token| token.logprob.map(f32::to_bits)));
+        }
+    }
+    // The first token of a prompt has none.
+    logprobs.split_off(first - 1)
+}
+
+/// Choices are drawn from the state after their prompt, and beams fork states: each of their tokens has the logprob
+/// that it has in a prompt, where nothing forks.
+#[test]
+fn choices_and_beams_go_on_from_one_state() {
+    for (family, _) in STATES {
+        let case = golden_cases(family).remove(2);
+        let mut choices = request(&case);
+        (choices.params.n, choices.params.logprobs) = (3, Some(0));
+        let mut search = choices.clone();
+        search.params.beams = Some(BeamParams { width: 3, length_penalty: 1.0, early_stopping: false });
+        let config = roomy(family, 6, true);
+        let (found, _) = answers(&ReferenceBackend::new, family, None, &config, &[choices, search]);
+        assert_eq!(found.len(), 6);
+        let ids = |answer: &[Drawn]| answer.iter().map(|(id, _)| *id).collect::<Vec<_>>();
+        found[..3].iter().for_each(|answer| assert_eq!(ids(answer), case.greedy, "{family}: a choice"));
+        assert!(ids(&found[3]) != ids(&found[4]), "{family}: beams differ");
+        for answer in &found {
+            let prompt = [&case.prompt[..], &ids(answer)].concat();
+            let logprobs: Vec<_> = answer.iter().map(|(_, bits)| bits[0]).collect();
+            assert_eq!(logprobs, scored(family, prompt, case.prompt.len()), "{family}: {:?}", ids(answer));
+        }
+    }
+}
+
+/// Every running sequence has a state, beside the pool, and every snapshot.
 #[test]
 fn states_are_part_of_what_fits() {
     let model = Model::open(&golden("lfm2")).expect("the golden model loads");
@@ -160,9 +241,9 @@ fn states_are_part_of_what_fits() {
     let plan = model.record(Storage::F32);
     let fit = Fit::new(&config(&plan, 60), &plan, None, backend.caps());
     assert_eq!(plan.state_layers.len(), 3, "three layers with two tokens of 48 columns");
-    assert_eq!((plan.state_bytes(), fit.state_bytes), (3 * 2 * 48 * 4, 6 * 3 * 2 * 48 * 4));
+    assert_eq!((plan.state_bytes(), fit.state_bytes), (3 * 2 * 48 * 4, 8 * 3 * 2 * 48 * 4));
     assert_eq!(fit.total_bytes(), fit.weight_bytes + fit.activation_bytes + fit.state_bytes + fit.kv_bytes);
-    assert!(fit.to_string().contains("states 6.8 KiB, "), "{fit}");
+    assert!(fit.to_string().contains("states 9.0 KiB, "), "{fit}");
     let text = plan.to_string();
     assert!(text.contains("state layers\n  0: 96 elements\n"), "{text}");
     let line = "convolved = short_convolution(gated, state layer 0, 3 taps of layers.0.convolution)";

@@ -1,5 +1,5 @@
 //! Families that share the kernels of those in `main`, with options of their own: golden logits and tokens on every
-//! backend, in one KV format each, and mistakes that a decoder of these families could make, planted in the reference.
+//! backend, and mistakes that a decoder of these families could make, planted in the reference.
 
 use super::{
     CHUNK, CPU, Device, LOGITS_F16, REFERENCE, Target, WGPU, WHOLE, adapters, compare, cpus, golden, golden_cases,
@@ -161,7 +161,7 @@ fn norms(plan: &mut Plan, mut change: impl FnMut(&mut RmsNorm)) {
 }
 
 /// Changes the routers.
-fn routers(plan: &mut Plan, mut change: impl FnMut(&mut Routing)) {
+pub(super) fn routers(plan: &mut Plan, mut change: impl FnMut(&mut Routing)) {
     plan.body.iter_mut().for_each(|step| {
         if let Step::RouteExperts(step) = step {
             change(&mut step.routing);
@@ -293,7 +293,12 @@ const MISTAKES: &[(&str, &str, Mistake)] = &[
 
 #[test]
 fn planted_mistakes_show_in_the_logits() {
-    for (family, what, mistake) in MISTAKES {
+    show(MISTAKES);
+}
+
+/// Plants mistakes in the reference, one after the other, and requires that the golden logits notice each.
+pub(super) fn show(mistakes: &[(&str, &str, Mistake)]) {
+    for (family, what, mistake) in mistakes {
         let model = Model::open(&golden(family)).expect("the golden model loads");
         let case = golden_cases(family).pop().expect("the longest case");
         let mut plan = model.record(Storage::F32);

@@ -93,20 +93,21 @@ def llama(task):
 
 
 def folio(*arguments):
-    """Runs the binary. Returns what it prints."""
-    done = subprocess.run([FOLIO, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    """Runs the binary, without stdin. Returns what it prints."""
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    done = subprocess.run([FOLIO, *arguments], **pipes, text=True)
     if done.returncode:
         sys.exit(f"folio {' '.join(arguments)}\n{done.stderr}")
     return done.stdout
 
 
 class Server:
-    """`folio serve` with a model, until the end of a `with` block."""
+    """`folio serve` with a model, or with those of its options, until the end of a `with` block."""
 
     def __init__(self, model, options):
         self.start = time.monotonic()
         self.log = tempfile.TemporaryFile("w+")
-        arguments = [FOLIO, "serve", "--port", "0", *options, "--model", str(model)]
+        arguments = [FOLIO, "serve", "--port", "0", *options, *(["--model", str(model)] if model else [])]
         self.process = subprocess.Popen(arguments, stderr=self.log)
 
     def __enter__(self):
@@ -124,14 +125,19 @@ class Server:
         self.process.kill()
         self.process.wait()
 
-    def complete(self, prompt, tokens):
-        """Streams a completion, and reads it without parsing. Returns what was received, and the seconds from the
-        first token to the end."""
-        body = {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
+    def open(self, prompt, tokens, model=None):
+        """Begins to stream a completion. Returns the connection."""
+        body = {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True, "model": model}
         text = json.dumps({**body, "stream": True, "stream_options": {"include_usage": True}})
         head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json"
-        with socket.create_connection(("127.0.0.1", self.port)) as connection:
-            connection.sendall(f"{head}\r\nContent-Length: {len(text)}\r\n\r\n{text}".encode())
+        connection = socket.create_connection(("127.0.0.1", self.port))
+        connection.sendall(f"{head}\r\nContent-Length: {len(text)}\r\n\r\n{text}".encode())
+        return connection
+
+    def complete(self, prompt, tokens, model=None):
+        """Streams a completion, and reads it without parsing. Returns what was received, and the seconds from the
+        first token to the end."""
+        with self.open(prompt, tokens, model) as connection:
             received, first = bytearray(), None
             while chunk := connection.recv(1 << 16):
                 received += chunk
@@ -142,9 +148,15 @@ class Server:
             sys.exit(f"an answer is incomplete: {received[-500:].decode(errors='replace')}")
         return received, seconds
 
-    def metric(self, name):
-        """The sum of a metric over its labels."""
+    def peak_bytes(self):
+        """The most memory that the process has had."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return 1024 * int(re.search(r"^VmHWM:\s*(\d+) kB$", status, re.MULTILINE)[1])
+
+    def metric(self, name, model=""):
+        """The sum of a metric over its labels, of one model or of all."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics") as response:
             text = response.read().decode()
-        values = re.findall(rf"^{re.escape(name)}(?:{{.*}})? (\S+)$", text, re.MULTILINE)
+        label = rf'{{.*model_name="{re.escape(model)}".*}}' if model else r"(?:{.*})?"
+        values = re.findall(rf"^{re.escape(name)}{label} (\S+)$", text, re.MULTILINE)
         return sum(map(float, values))

@@ -42,6 +42,7 @@ pub(crate) struct LoadOptions {
     kv_cache_bytes: Option<u64>,
     kv_host_bytes: Option<u64>,
     seed: Option<u64>,
+    speculation: Option<bool>,
 }
 
 impl LoadOptions {
@@ -67,6 +68,7 @@ impl LoadOptions {
             kv_cache_bytes: self.kv_cache_bytes,
             kv_host_bytes: self.kv_host_bytes.unwrap_or(0),
             seed: self.seed,
+            speculation: default.speculation.filter(|_| self.speculation.unwrap_or(true)),
             ..default
         };
         config.check().map_err(|error| EngineError::limit(error.to_string()))?;
@@ -107,6 +109,8 @@ pub(crate) fn stats(stats: &Stats, ready: bool) -> String {
         "finishedAbort": stats.finished_abort,
         "finishedError": stats.finished_error,
         "preemptions": stats.preemptions,
+        "draftTokens": stats.draft_tokens,
+        "acceptedTokens": stats.accepted_tokens(),
         "steps": stats.steps,
         "recoveries": stats.recoveries,
     })

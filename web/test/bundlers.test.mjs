@@ -9,8 +9,9 @@ import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { pathToFileURL } from "node:url";
 import { launch } from "./support/browser.mjs";
-import { serve, web } from "./support/server.mjs";
+import { root, serve, web } from "./support/server.mjs";
 
+const GGUF = join(root, "tests/data/gguf");
 const project = join(web, "test/bundlers");
 const modules = join(project, "node_modules");
 const out = mkdtempSync(join(tmpdir(), "folio-bundlers-"));
@@ -40,7 +41,7 @@ after(async () => {
 });
 
 /** Opens the built page and compares what it says. */
-async function says(url) {
+async function says(url, expected = "Hi! What can I do for you? UnloadedError true") {
   const page = await browser.browser.newPage();
   const errors = [];
   page.on("console", (message) => message.type() === "error" && errors.push(message.text()));
@@ -55,14 +56,15 @@ async function says(url) {
   }
   await page.close();
   assert.deepEqual(errors, []);
-  assert.equal(text.trim(), "Hi! What can I do for you? UnloadedError true");
+  assert.equal(text.trim(), expected);
 }
 
-/** Serves a built folder. */
-async function saysBuilt(folder) {
-  const server = await serve({ "": folder });
+/** Serves a built folder, and with `query` opens its page once more. */
+async function saysBuilt(folder, query, expected) {
+  const server = await serve({ "": folder, gguf: GGUF });
   try {
     await says(`${server.origin}/index.html`);
+    if (query) await says(`${server.origin}/index.html?${query}`, expected);
   } finally {
     await server.close();
   }
@@ -79,11 +81,14 @@ test("Vite, development server", async () => {
   }
 });
 
-test("Vite, build", async () => {
+test("Vite, build; there with a GGUF file of the user too", async () => {
   const { build } = await tool("vite");
   const outDir = join(out, "vite");
   await build({ root: project, configFile: false, logLevel: "warn", build: { outDir } });
-  await saysBuilt(outDir);
+  const name = "tiny-qwen3-Q4_0.gguf";
+  const { prompt, greedy } = JSON.parse(readFileSync(join(GGUF, "reference.json"), "utf8")).cases[name].cases[1];
+  const query = new URLSearchParams({ file: `/gguf/${name}`, prompt: JSON.stringify(prompt) });
+  await saysBuilt(outDir, query, greedy.join());
 });
 
 test("webpack", async () => {

@@ -1,4 +1,5 @@
-// A page brings the KV blocks of its system prompt: written by the command line, found by prompts in the tab.
+// The colder tiers of the KV pool. A page brings the KV blocks of its system prompt: written by the command line, found
+// by prompts in the tab. Blocks that leave a small pool return from host memory.
 
 import assert from "node:assert/strict";
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
@@ -26,7 +27,9 @@ before(async () => {
   browser = await launch();
   ({ page } = await browser.page(server.origin));
   await page.evaluate(async (system) => {
-    window.engine = await folio.load({ model: demo });
+    // A block takes 96 KiB. The pool has room for one long prompt and a half.
+    const limits = { maxModelLen: 512, kvCacheBytes: (24 * 96) << 10, kvHostBytes: 16 << 20 };
+    window.engine = await folio.load({ model: demo, limits });
     window.ask = async (question) => {
       const messages = [
         { role: "system", content: system },
@@ -62,4 +65,19 @@ test("an exported system prompt is a hit", async () => {
   });
   assert.equal(computed.usage.prompt_tokens_details.cached_tokens, 0);
   assert.deepEqual(answer.choices[0].message, computed.choices[0].message);
+});
+
+test("a conversation whose blocks have left the pool returns from host memory", async () => {
+  const [first, again, stats] = await page.evaluate(async () => {
+    const first = await ask("Hello!");
+    for (const start of [100, 1000]) {
+      const prompt = Array.from({ length: 400 }, (_, place) => start + ((place * 7) % 800));
+      await engine.completions.create({ prompt, max_tokens: 2 });
+    }
+    return [first, await ask("Hello!"), await engine.stats()];
+  });
+  const { cached_tokens, host_cached_tokens } = again.usage.prompt_tokens_details;
+  assert.ok(host_cached_tokens >= 64 && cached_tokens >= host_cached_tokens, JSON.stringify(again.usage));
+  assert.ok(stats.prefixHitsHost >= host_cached_tokens, JSON.stringify(stats));
+  assert.deepEqual(again.choices[0].message, first.choices[0].message);
 });

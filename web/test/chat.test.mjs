@@ -153,6 +153,48 @@ test("branches: another answer, an edited question, and the way back", async () 
   await page.context().close();
 });
 
+test("by Tab alone to the message and to Send; texts from right to left; no motion where none is wanted", async () => {
+  const page = await open({ ...DESKTOP, reducedMotion: "reduce" });
+  await ready(page);
+  await page.evaluate(() => document.activeElement.blur());
+  const focused = () =>
+    page.evaluate(() => {
+      const { activeElement: at } = document;
+      return { name: at.getAttribute("aria-label"), tag: at.tagName, shown: at.matches(":focus-visible") };
+    });
+  let at = null;
+  for (let step = 0; at?.tag !== "TEXTAREA"; step++) {
+    assert.ok(step < 20, "the message is among the first twenty stops");
+    await page.keyboard.press("Tab");
+    at = await focused();
+    assert.ok(at.shown, `${at.tag} ${at.name} shows that it has the focus`);
+  }
+  assert.equal(at.name, "Message");
+  const direction = (element) => element.evaluate((element) => getComputedStyle(element).direction);
+  assert.equal(await direction(message(page)), "ltr");
+  await page.keyboard.type("שלום?");
+  assert.equal(await direction(message(page)), "rtl");
+  await page.keyboard.press("Tab");
+  assert.equal((await focused()).name, "Send");
+  await page.keyboard.press("Space");
+  const answer = await ended(page, 1);
+  assert.equal(await direction(page.locator(".bubble")), "rtl");
+  assert.equal(await direction(answer.locator(".block").first()), "ltr");
+  const motion = (page) =>
+    page.evaluate(() => {
+      const element = document.body.appendChild(document.createElement("span"));
+      element.className = "spinner";
+      const { animationName } = getComputedStyle(element);
+      element.remove();
+      return animationName;
+    });
+  assert.equal(await motion(page), "none");
+  await page.emulateMedia({ reducedMotion: "no-preference" });
+  assert.equal(await motion(page), "turn");
+  assert.deepEqual(page.errors, []);
+  await page.context().close();
+});
+
 test("stop: by Escape, by the button and by a reload; what arrived stays, and the next question works", async () => {
   const own = await start(slow);
   const page = await open(DESKTOP, `${own.origin}/`);
@@ -336,7 +378,9 @@ test("the live view: figures and plots of the server", async () => {
   await panel.getByRole("img", { name: /^Running: 0 of \d+ now/ }).waitFor();
   await ask(page, "Show me everything.");
   await panel.getByRole("img", { name: /^Generated: .* at most ([1-9]\d*|0\.[1-9])/ }).waitFor();
-  assert.match(await panel.textContent(), /Tokens in the pool[\d,]+ of [\d,]+KV blocks in host memory0 B/);
+  const memory = /KV blocks in host memory0 BKV blocks on disk0Weights\d+\.\d MBMemory of the process\d+\.\d MB/;
+  assert.match(await panel.textContent(), /Tokens in the pool[\d,]+ of [\d,]+KV/);
+  assert.match(await panel.textContent(), memory);
   await accessible(page, "the live view");
   await picture(page, "server");
   assert.deepEqual(page.errors, []);

@@ -64,6 +64,28 @@ test("while it computes, the worker streams, takes requests and cancels", async 
   assert.ok(result.after.generationTokens < 200 + 3 * 200, "before its end");
 });
 
+test("speculation changes no answer, and can be turned off", async () => {
+  const [plain, speculating] = await page.evaluate(async () => {
+    const prompt = "Rain falls on the roof. Rain falls on the road. ".repeat(2);
+    const outcomes = [];
+    for (const speculation of [false, undefined]) {
+      const engine = await folio.load({ model: demo, device: "cpu", speculation });
+      const texts = [];
+      for (let turn = 0; turn < 2; turn++) {
+        const answer = await engine.completions.create({ prompt, temperature: 0, max_tokens: 24, ignore_eos: true });
+        texts.push(answer.choices[0].text);
+      }
+      outcomes.push({ texts, stats: await engine.stats() });
+      await engine.unload();
+    }
+    return outcomes;
+  });
+  assert.deepEqual(speculating.texts, plain.texts);
+  assert.equal(plain.stats.draftTokens, 0);
+  const { draftTokens, acceptedTokens } = speculating.stats;
+  assert.ok(draftTokens > 0 && acceptedTokens <= draftTokens, JSON.stringify(speculating.stats));
+});
+
 test("every kernel agrees with the reference, with and without SIMD128", async () => {
   const report = await page.evaluate(async () => {
     const engine = await import("/folio-web/engine.js");

@@ -157,23 +157,31 @@ test("pages share one engine, which outlives the first of them", async () => {
   await context.close();
 });
 
-test("no adapter is a reason that people understand", async () => {
+/** A page whose `lacking` loads the demo with the package's worker in a browser that lacks what a script removes. */
+async function poorer() {
   const { page, context } = await browser.page(server.origin);
-  const results = await page.evaluate(async (origin) => {
-    // The package's worker in a browser that lacks a feature.
-    const load = (script, device = "webgpu") => {
+  await page.evaluate((origin) => {
+    window.lacking = (script, options) => {
       const packaged = `${origin}/folio-web/worker.js`;
       const source = `import "${origin}/test/hold.js"; ${script} await import("${packaged}"); release();`;
       const worker = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
-      return outcome(() => folio.load({ model: demo, worker, device }));
+      return folio.load({ model: demo, worker, ...options });
     };
+  }, server.origin);
+  return { page, context };
+}
+
+test("no adapter is a reason that people understand", async () => {
+  const { page, context } = await poorer();
+  const results = await page.evaluate(async () => {
+    const load = (script, device = "webgpu") => outcome(() => lacking(script, { device }));
     return [
       await load("navigator.gpu.requestAdapter = async () => null;"),
       await load(`Object.defineProperty(navigator, "gpu", { value: undefined });`),
       await outcome(() => folio.load({ model: demo, worker: "/no-such-worker.js" })),
       await load("", "quantum"),
     ];
-  }, server.origin);
+  });
   assert.deepEqual(
     results.map(({ name }) => name),
     ["NoAdapterError", "NoAdapterError", "FolioError", "FolioError"],
@@ -182,5 +190,61 @@ test("no adapter is a reason that people understand", async () => {
   assert.match(results[1].message, /has no WebGPU/);
   assert.match(results[2].message, /worker could not be started/);
   assert.match(results[3].message, /quantum is not auto, webgpu or cpu/);
+  await context.close();
+});
+
+test("a policy against WebAssembly, no SIMD, no SharedWorker: each is said with what to do", async () => {
+  const { page, context } = await poorer();
+  const results = await page.evaluate(async () => {
+    // As Chrome and Safari say it; the module is compiled in one of two ways.
+    const failing = (message) =>
+      `WebAssembly.instantiate = WebAssembly.instantiateStreaming = async () => {
+         throw new WebAssembly.CompileError(${JSON.stringify(message)});
+       };`;
+    const load = (message) => outcome(() => lacking(failing(message), { device: "cpu" }));
+    const policy = "Refused to compile or instantiate WebAssembly module because 'unsafe-eval' is not allowed";
+    const found = [await load(policy), await load("Compiling function #3 failed: Wasm SIMD unsupported")];
+    const { SharedWorker } = window;
+    delete window.SharedWorker;
+    found.push(await outcome(() => folio.load({ model: demo, shared: true })));
+    window.SharedWorker = SharedWorker;
+    return found;
+  });
+  assert.deepEqual(
+    results.map(({ name }) => name),
+    ["BrowserError", "BrowserError", "BrowserError"],
+  );
+  assert.match(results[0].message, /Content-Security-Policy must allow 'wasm-unsafe-eval' in script-src/);
+  assert.match(results[1].message, /needs WebAssembly with SIMD: Chrome and Edge 91, Firefox 89, Safari 16\.4/);
+  assert.match(results[2].message, /lacks SharedWorker/);
+  await context.close();
+});
+
+test("without storage for files a model loads all the same, and a notice says that it is not kept", async () => {
+  const { page, context } = await poorer();
+  const notices = await page.evaluate(async () => {
+    const told = [];
+    const scripts = [
+      `navigator.storage.getDirectory = async () => { throw new DOMException("no", "SecurityError"); };`,
+      "delete FileSystemFileHandle.prototype.createWritable;",
+      "",
+    ];
+    for (const script of scripts) {
+      const engine = await lacking(script, { device: "cpu", limits: { maxNumSeqs: 1, maxModelLen: 64 } });
+      const { usage } = await engine.completions.create({ prompt: "Once", max_tokens: 1 });
+      told.push([usage.completion_tokens, engine.info.notices.filter((text) => text.includes("keeps no files"))]);
+      await engine.unload();
+    }
+    return told;
+  });
+  assert.deepEqual(
+    notices.map(([tokens, said]) => [tokens, said.length]),
+    [
+      [1, 1],
+      [1, 1],
+      [1, 0],
+    ],
+  );
+  assert.match(notices[0][1][0], /every load downloads the model/);
   await context.close();
 });

@@ -84,9 +84,10 @@ class NoStore implements Store {
 class OpfsStore implements Store {
   private constructor(private readonly folder: FileSystemDirectoryHandle) {}
 
-  /** `null` if the storage is unavailable, as in some private windows. */
+  /** `null` if the storage is unavailable, as in some private windows, or cannot be written, as in Safari before 26. */
   static async open(key: string): Promise<OpfsStore | null> {
     try {
+      if (!("createWritable" in FileSystemFileHandle.prototype)) return null;
       const root = await navigator.storage.getDirectory();
       const models = await root.getDirectoryHandle("folio", { create: true });
       return new OpfsStore(await models.getDirectoryHandle(await folderName(key), { create: true }));
@@ -169,6 +170,8 @@ async function folderName(key: string): Promise<string> {
 export class ModelFiles {
   /** The first error of a read; the engine keeps only its message. */
   error: unknown;
+  /** What the user should know, if the cache was asked for and there is none. */
+  notice: string | null = null;
   private readonly memory = new Map<string, Uint8Array>();
   private readonly known = new Map<string, Facts | null>();
   private listed: Listed[] | null = null;
@@ -190,7 +193,11 @@ export class ModelFiles {
     onProgress: (progress: Progress) => void,
   ): Promise<ModelFiles> {
     const opfs = place.cache === "opfs" ? await OpfsStore.open(`${place.rangeBytes} ${place.key}`) : null;
-    return new ModelFiles(place, opfs ?? new NoStore(), signal, onProgress);
+    const files = new ModelFiles(place, opfs ?? new NoStore(), signal, onProgress);
+    if (place.cache === "opfs" && !opfs) {
+      files.notice = "this browser keeps no files here (private window, or no OPFS): every load downloads the model";
+    }
+    return files;
   }
 
   /** Names of all files; `undefined` if they are not known. Called by the engine. */

@@ -16,7 +16,7 @@ type Found = Pick<ModelPlace, "name" | "key" | "base"> & Partial<ModelPlace>;
 
 /** The location and name of the model that `options` ask for. */
 export function findModel(options: LoadOptions): ModelPlace {
-  const { model, name, cache, limits, device, hub, rangeBytes } = options;
+  const { model, name, cache, limits, speculation, device, hub, rangeBytes } = options;
   const found = typeof model === "string" ? findByName(model, hub ?? HUB) : findBySource(model);
   return {
     files: null,
@@ -28,6 +28,7 @@ export function findModel(options: LoadOptions): ModelPlace {
     name: name ?? found.name,
     cache: cache ?? "opfs",
     limits: limits ?? {},
+    speculation: speculation ?? true,
     device: device ?? "auto",
     rangeBytes: rangeBytes ?? RANGE_BYTES,
   };

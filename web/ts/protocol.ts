@@ -25,6 +25,7 @@ export interface ModelPlace {
   /** Bytes per range request. */
   rangeBytes: number;
   limits: Limits;
+  speculation: boolean;
   device: "auto" | "webgpu" | "cpu";
 }
 

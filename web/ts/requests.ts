@@ -67,6 +67,29 @@ export interface StructuredFields {
   json_schema?: Record<string, unknown> | boolean | string | null;
 }
 
+export interface OtherSamplers {
+  /** How many of the last tokens penalties count; -1 is all. Another number is refused beside a penalty. */
+  repeat_last_n?: number | null;
+  /** Not supported; 0 is off. */
+  mirostat?: number | null;
+  /** Not supported; 1 is off. */
+  typical_p?: number | null;
+  /** Not supported; 1 is off. */
+  tfs_z?: number | null;
+  /** Not supported; 0 and -1 are off. */
+  top_n_sigma?: number | null;
+  /** Not supported; 0 and -1 are off. */
+  adaptive_target?: number | null;
+  /** Not supported; 0 is off. */
+  dynatemp_range?: number | null;
+  /** Not supported; 0 is off. */
+  dry_multiplier?: number | null;
+  /** Not supported; 0 is off. */
+  xtc_probability?: number | null;
+  /** Not supported; 0 and -1 are off. */
+  t_max_predict_ms?: number | null;
+}
+
 export interface SamplingFields {
   /** Answer with server-sent events. */
   stream?: boolean | null;
@@ -251,10 +274,30 @@ export interface LlamaSettings {
 export interface OllamaSettings {
   /** Answer with lines of JSON, one for each part of the answer. */
   stream?: boolean | null;
-  /** The form of the answer: `json`, or a JSON schema. */
-  format?: "json" | Record<string, unknown> | null;
+  /** The form of the answer: `json`, or a JSON schema. An empty string sets none. */
+  format?: "json" | "" | Record<string, unknown> | null;
   /** Sampling parameters. */
   options?: {
+    /** How many of the last tokens penalties count; -1 is all. Another number is refused beside a penalty. */
+    repeat_last_n?: number | null;
+    /** Not supported; 0 is off. */
+    mirostat?: number | null;
+    /** Not supported; 1 is off. */
+    typical_p?: number | null;
+    /** Not supported; 1 is off. */
+    tfs_z?: number | null;
+    /** Not supported; 0 and -1 are off. */
+    top_n_sigma?: number | null;
+    /** Not supported; 0 and -1 are off. */
+    adaptive_target?: number | null;
+    /** Not supported; 0 is off. */
+    dynatemp_range?: number | null;
+    /** Not supported; 0 is off. */
+    dry_multiplier?: number | null;
+    /** Not supported; 0 is off. */
+    xtc_probability?: number | null;
+    /** Not supported; 0 and -1 are off. */
+    t_max_predict_ms?: number | null;
     /** Tokens to generate at most; negative: as many as fit into the context. */
     num_predict?: number | null;
     /** Sampling temperature; 0 always takes the likeliest token. */
@@ -275,6 +318,8 @@ export interface OllamaSettings {
     seed?: number | null;
     /** Strings that end the answer. */
     stop?: string | Array<string> | null;
+    /** Penalties count line breaks, too. */
+    penalize_newline?: true | null;
   } | null;
   /** Whether the model thinks before it answers, or how long. */
   think?: true | false | "low" | "medium" | "high" | null;
@@ -367,7 +412,7 @@ export interface ResponseFormat {
 }
 
 export interface ChatRequest
-  extends Target, ConversationFields, StructuredFields, SamplingFields, Queueing {
+  extends Target, ConversationFields, StructuredFields, OtherSamplers, SamplingFields, Queueing {
   /** Tokens to generate at most; by default, and with -1, as many as fit into the context. */
   max_completion_tokens?: number | null;
   /** The older name of `max_completion_tokens`. */
@@ -435,7 +480,12 @@ export type ItemToolChoice = "none" | "auto" | "required" | {
 };
 
 export interface ResponsesRequest
-  extends Target, StructuredFields, Omit<SamplingFields, "n" | "best_of" | "metadata">, Queueing, ResponsesPrompt {
+  extends Target,
+    StructuredFields,
+    OtherSamplers,
+    Omit<SamplingFields, "n" | "best_of" | "metadata">,
+    Queueing,
+    ResponsesPrompt {
   /** Tokens to generate at most; by default as many as fit into the context. */
   max_output_tokens?: number | null;
   /** Keep the response, for `previous_response_id` and `GET /v1/responses/{id}`. */
@@ -446,7 +496,7 @@ export interface ResponsesRequest
   top_logprobs?: number | null;
   /** Returned with the response. */
   metadata?: Record<string, string> | null;
-  /** Accepted and not used: an input that is too long is refused. */
+  /** `auto`: an input that is too long loses its beginning, as with `truncate_prompt_tokens`: -1. */
   truncation?: "auto" | "disabled" | null;
   /** One answer is generated here. */
   n?: number | null;
@@ -507,7 +557,7 @@ export type BlockToolChoice = {
 };
 
 export interface MessagesRequest
-  extends Target, StructuredFields, Omit<SamplingFields, "n" | "best_of">, Queueing, MessagesPrompt {
+  extends Target, StructuredFields, OtherSamplers, Omit<SamplingFields, "n" | "best_of">, Queueing, MessagesPrompt {
   /** Tokens to generate at most; as many as fit into the context if that is less. */
   max_tokens: number;
   /** Strings that end the answer. */
@@ -523,7 +573,7 @@ export interface CountTokensRequest
 }
 
 export interface CompletionRequest
-  extends Target, StructuredFields, SamplingFields, Queueing {
+  extends Target, StructuredFields, OtherSamplers, SamplingFields, Queueing {
   /** What to continue: a text, several, a list of token ids, or several lists. */
   prompt: string | Array<string> | Array<number> | Array<Array<number>>;
   /** Tokens to generate at most; 16 by default, 0 only with `echo`; -1: as many as fit into the context. */
@@ -592,6 +642,8 @@ export interface RerankTextsRequest
   } | Array<string | {
     text: string;
   }>;
+  /** Report only this many of the best texts, as llama.cpp's clients ask. */
+  top_n?: number | null;
   /** Report the logarithm of the odds instead of a probability; a cosine stays as it is. */
   raw_scores?: boolean | null;
   /** Repeat each text in its result. */
@@ -659,13 +711,23 @@ export interface DetokenizeRequest
 }
 
 export interface LlamaRequest
-  extends Target, StructuredFields, Omit<SamplingFields, "logit_bias" | "n" | "best_of">, Queueing, LlamaSettings {
+  extends Target,
+    StructuredFields,
+    OtherSamplers,
+    Omit<SamplingFields, "logit_bias" | "n" | "best_of">,
+    Queueing,
+    LlamaSettings {
   /** What to continue: one text, or one list of token ids. */
   prompt: string | Array<string> | Array<number> | Array<Array<number>>;
 }
 
 export interface InfillRequest
-  extends Target, StructuredFields, Omit<SamplingFields, "logit_bias" | "n" | "best_of">, Queueing, LlamaSettings {
+  extends Target,
+    StructuredFields,
+    OtherSamplers,
+    Omit<SamplingFields, "logit_bias" | "n" | "best_of">,
+    Queueing,
+    LlamaSettings {
   /** The text before the gap. */
   input_prefix: string;
   /** The text after the gap. */

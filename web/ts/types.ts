@@ -61,6 +61,11 @@ export interface LoadOptions {
   signal?: AbortSignal;
   limits?: Limits;
   /**
+   * Speculative decoding of a request that runs alone (true): one step verifies several tokens that are guessed from
+   * its text and from earlier answers. Answers are the same without.
+   */
+  speculation?: boolean;
+  /**
    * Where the model is computed: on the GPU by WebGPU (`webgpu`), on one thread of the processor (`cpu`), or on the
    * processor only if the browser offers no GPU (`auto`, the default).
    */
@@ -114,6 +119,9 @@ export interface Stats {
   finishedAbort: number;
   finishedError: number;
   preemptions: number;
+  /** Guessed tokens that were verified, and those of them that were right. */
+  draftTokens: number;
+  acceptedTokens: number;
   steps: number;
   recoveries: number;
 }

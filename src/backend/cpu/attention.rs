@@ -12,6 +12,7 @@ use super::product::{Rows, product};
 use super::scratch::{HIDDEN, Partial, ThreadScratch};
 use super::simd::{Kernel, LANES, Lanes, Level, Simd, with_simd};
 use super::team::Team;
+use crate::backend::KvHalf;
 use crate::plan::inputs::BatchInputs;
 use crate::plan::{AttendPaged, Storage};
 use std::ops::Range;
@@ -52,6 +53,7 @@ pub(super) fn run(step: &AttendPaged, loaded: &mut Loaded, team: &mut Team, inpu
     let mut scratch = std::mem::take(&mut loaded.scratch);
     loaded.write(step.out, inputs, |loaded, out, storage| {
         let [keys, values] = &loaded.pool[step.layer as usize];
+        let values = if layer.latent { keys } else { values };
         let attention = Attention {
             step: *step,
             level: loaded.level,
@@ -172,10 +174,10 @@ impl Attention<'_> {
         scratch.total = total;
     }
 
-    fn context<'a>(&'a self, item: &Item, store: &'a KvStore) -> Context<'a> {
+    fn context<'a>(&'a self, item: &Item, store: &'a KvStore, half: KvHalf) -> Context<'a> {
         let group = &self.inputs.groups[self.group];
         let table = &group.block_tables[group.table_starts[item.sequence] as usize..];
-        Context { store, table, heads: self.heads, head: item.head }
+        Context { store, half, table, heads: self.heads, head: item.head }
     }
 
     /// Leaves the results of one part in `scratch.part`.
@@ -192,7 +194,8 @@ impl Attention<'_> {
             scratch.queries.extend(self.q[from..from + size * dim].iter().map(|value| value * self.step.scale));
         }
         scratch.scores.resize(count * PART, 0.0);
-        let (keys, values) = (self.context(item, self.keys), self.context(item, self.values));
+        let keys = self.context(item, self.keys, KvHalf::Key);
+        let values = self.context(item, self.values, KvHalf::Value);
         let panels = positions.start / LANES..positions.end.div_ceil(LANES);
         let queries = Rows { values: &scratch.queries, stride: dim, count, list: None };
         let scores = &mut scratch.scores;

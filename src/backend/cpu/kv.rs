@@ -214,6 +214,8 @@ impl KvStore {
 pub(super) struct Context<'a> {
     /// Keys or values.
     pub(super) store: &'a KvStore,
+    /// What they are read as: the values of a latent are its keys.
+    pub(super) half: KvHalf,
     /// Block of each span of positions.
     pub(super) table: &'a [u32],
     /// Heads per block.
@@ -231,6 +233,23 @@ impl Context<'_> {
         (block != NONE).then(|| &self.store.words()[(block as usize * self.heads + self.head) * words..][..words])
     }
 
+    /// Decodes sixteen elements of the keys at the positions `columns`, as values: a vector per position.
+    #[inline(always)]
+    fn turn<S: Simd>(&self, s: S, panel: usize, columns: Range<usize>, out: &mut [Lanes]) {
+        let layout = self.store.layout;
+        let elements = panel * LANES..((panel + 1) * LANES).min(layout.tile.head_dim);
+        for (position, out) in columns.step_by(LANES).zip(out.chunks_mut(LANES)) {
+            let slot = position % layout.tile.slots;
+            let mut keys = [[0.0; LANES]; LANES];
+            let keys_out = &mut keys[..elements.len()];
+            let (tile, columns, panel) = (self.tile(position), elements.clone(), slot / LANES);
+            s.vectorize(Widen { layout, tile, panel, columns, slot, out: keys_out });
+            for (index, out) in out.iter_mut().enumerate() {
+                *out = std::array::from_fn(|element| keys[element][index]);
+            }
+        }
+    }
+
     /// Whether the keys from this position on, to the next multiple of 16, are visible.
     pub(super) fn is_visible(&self, position: usize) -> bool {
         self.tile(position).is_some()
@@ -244,6 +263,10 @@ impl Source for Context<'_> {
         let layout = self.store.layout;
         let slots = layout.tile.slots;
         for (panel, out) in panels.zip(out.chunks_exact_mut(columns.len())) {
+            if self.half != layout.half {
+                self.turn(s, panel, columns.clone(), out);
+                continue;
+            }
             if layout.half == KvHalf::Key {
                 let (position, columns) = (panel * LANES, columns.clone());
                 let slot = position % slots;
@@ -313,6 +336,31 @@ mod tests {
     use super::super::simd::{Level, with_simd};
     use super::*;
 
+    /// Keys read as values are the values that the same rows would be.
+    #[test]
+    fn keys_are_read_as_values() {
+        for format in KvFormat::ALL {
+            let tile = KvTile { format, slots: 32, head_dim: 40 };
+            let stores = [KvHalf::Key, KvHalf::Value].map(|half| {
+                let mut store = KvStore::new(tile, half, 3).unwrap();
+                let values: Vec<f32> = (0..store.elements()).map(|at| (at as f32 * 12.9898).sin()).collect();
+                store.write_all(&values);
+                store
+            });
+            for level in Level::available() {
+                let read = stores.each_ref().map(|store| {
+                    let context = Context { store, half: KvHalf::Value, table: &[2, 0, NONE], heads: 1, head: 0 };
+                    let mut out = vec![[f32::NAN; LANES]; 3 * 64];
+                    with_simd!(level, s => context.decode(s, 0..3, 32..96, &mut out));
+                    // Elements beyond the head are not defined.
+                    let defined = |(at, lanes): (usize, &Lanes)| lanes[..if at / 64 == 2 { 8 } else { LANES }].to_vec();
+                    out.iter().enumerate().map(defined).collect::<Vec<_>>()
+                });
+                assert!(read[0] == read[1], "{format} {level}");
+            }
+        }
+    }
+
     #[test]
     fn panels_hold_what_the_format_says() {
         for (format, half) in KvFormat::ALL.into_iter().flat_map(|f| [(f, KvHalf::Key), (f, KvHalf::Value)]) {
@@ -330,7 +378,7 @@ mod tests {
             }
             assert_eq!(read[..2 * 32 * 24], read[4 * 32 * 24..]);
             // Blocks 1 and 2 hold positions 0 to 63 of head 1.
-            let context = Context { store: &store, table: &[1, 2, NONE], heads: 2, head: 1 };
+            let context = Context { store: &store, half, table: &[1, 2, NONE], heads: 2, head: 1 };
             for level in Level::available() {
                 let (panels, columns) = if half == KvHalf::Key { (1..6, 0..24) } else { (0..2, 32..96) };
                 let mut out = vec![[f32::NAN; LANES]; panels.len() * columns.len()];

@@ -31,7 +31,7 @@ pub(super) struct Loaded {
     pub(super) buffers: Vec<Vec<f32>>,
     /// Number of blocks per KV group; empty before the pool is allocated.
     pub(super) blocks: Vec<u32>,
-    /// Keys and values per layer; empty before the pool is allocated.
+    /// Keys and values per layer; empty before the pool is allocated. A latent has no values of its own.
     pub(super) pool: Vec<[KvStore; 2]>,
     /// The states of each state layer, slot by slot.
     pub(super) states: Vec<Vec<f32>>,
@@ -127,6 +127,7 @@ impl Loaded {
         }
         let store = |layer: &KvLayer, half| {
             let tiles = blocks[layer.group as usize] as usize * layer.heads as usize;
+            let tiles = if half == KvHalf::Key || !layer.latent { tiles } else { 0 };
             KvStore::new(self.capacity.kv_tile(layer.head_dim), half, tiles)
         };
         let halves = |layer: &KvLayer| Ok([store(layer, KvHalf::Key)?, store(layer, KvHalf::Value)?]);
@@ -142,7 +143,8 @@ impl Loaded {
         for (layer, halves) in self.plan.kv_layers.iter().zip(&self.pool) {
             if layer.group as usize == block.group {
                 let (first, count) = ((block.block * layer.heads) as usize, layer.heads as usize);
-                halves.iter().for_each(|half| half.save(first, count, &mut copy));
+                let halves = halves.iter().take(layer.halves() as usize);
+                halves.for_each(|half| half.save(first, count, &mut copy));
             }
         }
         Ok(copy.into())
@@ -154,7 +156,7 @@ impl Loaded {
         for (layer, halves) in self.plan.kv_layers.iter().zip(&mut self.pool) {
             if layer.group as usize == block.group {
                 let (first, count) = ((block.block * layer.heads) as usize, layer.heads as usize);
-                for half in halves {
+                for half in halves.iter_mut().take(layer.halves() as usize) {
                     let (own, rest) = copy.split_at(count * half.layout.tile.words() * 4);
                     half.restore(first, own);
                     copy = rest;

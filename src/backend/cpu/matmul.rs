@@ -8,7 +8,7 @@ use super::simd::{LANES, Lanes, Level, with_simd};
 use super::team::{Team, share};
 use super::weight::{Matrix, Section};
 use crate::plan::inputs::BatchInputs;
-use crate::plan::{self, ExpertGroups, MatMul, MatMulExperts, RouteExperts, Storage};
+use crate::plan::{ExpertGroups, MatMul, MatMulExperts, RouteExperts, Storage};
 use std::ops::Range;
 
 /// Runs the step.
@@ -74,17 +74,19 @@ fn multiply_share(
 /// Runs the step: the rows of all tokens of an expert are multiplied together.
 pub(super) fn run_experts(step: &MatMulExperts, loaded: &mut Loaded, team: &mut Team, inputs: &BatchInputs) {
     let mut scratch = std::mem::take(&mut loaded.scratch);
+    let shape = step.shape(&loaded.plan);
+    let heads = if step.routes.is_none() { shape.head_routes(inputs.positions.len() as u32) } else { Vec::new() };
     loaded.write(step.out, inputs, |loaded, values, storage| {
-        let rows_of = |buffer| loaded.plan.buffer_spec(buffer).rows;
         let experts = Experts {
             level: loaded.level,
             matrix: loaded.matrix(step.weight),
             bias: step.bias.map(|id| loaded.vector(id)),
-            routes: loaded.rows(step.routes, inputs),
-            per_token: loaded.per_token(step.routes),
+            routes: step.routes.map_or(&heads, |routes| loaded.rows(routes, inputs)),
+            per_token: shape.per_token as usize,
             x: loaded.rows(step.x, inputs),
-            shared: rows_of(step.x) == plan::Rows::Tokens,
-            combine: rows_of(step.out) == plan::Rows::Tokens,
+            x_routes: shape.x_routes as usize,
+            x_stride: shape.x_stride as usize,
+            combine: shape.combine,
             accumulate: step.accumulate,
             storage,
         };
@@ -111,8 +113,10 @@ struct Experts<'a> {
     routes: &'a [f32],
     per_token: usize,
     x: &'a [f32],
-    /// Whether all routes of a token read the same row of x.
-    shared: bool,
+    /// Routes that read the same row of x.
+    x_routes: usize,
+    /// Elements from one row of x to the next.
+    x_stride: usize,
     /// Whether the products of a token are weighted and added.
     combine: bool,
     accumulate: bool,
@@ -139,7 +143,7 @@ impl Experts<'_> {
         for (route, pair) in self.routes.chunks_exact(2).enumerate() {
             let chosen = &mut chosen[(pair[0] as usize).min(experts - 1)];
             chosen.routes.push(route);
-            chosen.rows.push(if self.shared { route / self.per_token } else { route });
+            chosen.rows.push(route / self.x_routes);
         }
         chosen.retain(|chosen| !chosen.routes.is_empty());
         chosen
@@ -153,7 +157,7 @@ impl Experts<'_> {
         scratch: &mut ThreadScratch,
     ) {
         let spec = self.matrix.spec();
-        let (outputs, columns) = ((spec.rows / spec.experts) as usize, spec.columns as usize);
+        let outputs = (spec.rows / spec.experts) as usize;
         let place = |row: usize, range: &Range<usize>| {
             #[allow(unsafe_code, reason = "panels of different threads are disjoint")]
             // SAFETY: a panel's outputs belong to one thread's share, which is the same one for every expert.
@@ -169,7 +173,7 @@ impl Experts<'_> {
         }
         for Chosen { expert, routes, rows } in chosen {
             let sections = self.matrix.sections_of(*expert);
-            let rows = Rows { values: self.x, stride: columns, count: rows.len(), list: Some(rows) };
+            let rows = Rows { values: self.x, stride: self.x_stride, count: rows.len(), list: Some(rows) };
             multiply_share(self.level, rows, sections, (thread, threads), scratch, |row, first, found| {
                 let (route, own) = (routes[row], first - expert * outputs);
                 let (target, weight) = match self.combine {

@@ -166,6 +166,7 @@ fn run(loaded: &mut Loaded, team: &mut Team, inputs: &BatchInputs) -> Results {
             Step::RmsNorm(step) => rows::rms_norm(step, loaded, team, inputs),
             Step::MatMul(step) => matmul::run(step, loaded, team, inputs),
             Step::RopeStoreKv(step) => rope::run(step, loaded, team, inputs),
+            Step::RopeStoreLatent(step) => rope::run_latent(step, loaded, team, inputs),
             Step::AttendPaged(step) => attention::run(step, loaded, team, inputs),
             Step::ShortConvolution(step) => convolution::run(step, loaded, team, inputs),
             Step::StateScan(step) => scan::run(step, loaded, team, inputs),
@@ -187,7 +188,8 @@ fn copy_blocks(loaded: &mut Loaded, inputs: &BatchInputs) {
     for (layer, halves) in loaded.plan.kv_layers.iter().zip(&mut loaded.pool) {
         let heads = layer.heads as usize;
         for &(source, target) in &inputs.groups[layer.group as usize].copies {
-            halves.iter_mut().for_each(|half| half.copy(source as usize * heads, target as usize * heads, heads));
+            let halves = halves.iter_mut().take(layer.halves() as usize);
+            halves.for_each(|half| half.copy(source as usize * heads, target as usize * heads, heads));
         }
     }
 }

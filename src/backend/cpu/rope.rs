@@ -6,7 +6,7 @@ use super::rows::normalize;
 use super::simd::Level;
 use super::team::{Team, share};
 use crate::plan::inputs::{BatchInputs, NONE};
-use crate::plan::{HeadNorm, KvLayer, QueryGrowth, Rope, RopeStoreKv};
+use crate::plan::{HeadNorm, KvLayer, QueryGrowth, Rope, RopeStoreKv, RopeStoreLatent};
 use std::ops::Range;
 
 /// What is done to the heads of q or k.
@@ -163,4 +163,62 @@ fn store(step: &RopeStoreKv, layer: KvLayer, loaded: &mut Loaded, team: &mut Tea
         team.run(|thread| work(share(2 * heads, thread, threads)));
     }
     loaded.pool = pool;
+}
+
+/// Runs the step for latents.
+pub(super) fn run_latent(step: &RopeStoreLatent, loaded: &mut Loaded, team: &mut Team, inputs: &BatchInputs) {
+    let dim = loaded.plan.kv_layers[step.layer as usize].head_dim as usize;
+    let mut turns = std::mem::take(&mut loaded.turns);
+    let set = turns.prepare(&step.rope, loaded.vector(step.rope.frequencies), &inputs.positions);
+    let mut keys = std::mem::take(&mut loaded.rotated_keys);
+    keys.resize(inputs.positions.len() * dim, 0.0);
+    loaded.write(step.q, inputs, |loaded, q, storage| {
+        let (rope, level, rotary) = (Some((step.rope, turns.rows(set))), loaded.level, step.rope.rotary_dim as usize);
+        let turn = Transform { level, head_dim: rotary, norm: None, rope, growth: None };
+        let (norm, heads) = (loaded.vector(step.norm), step.query_heads as usize);
+        let (rank, each) = (dim - rotary, loaded.columns(step.query) / heads);
+        let [query, absorbed, latent] = [step.query, step.absorbed, step.latent].map(|id| loaded.rows(id, inputs));
+        let (q, keys, rows) = (SharedSlice::new(q), SharedSlice::new(&mut keys), inputs.positions.len());
+        let work = |rows: Range<usize>| {
+            for row in rows {
+                #[allow(unsafe_code, reason = "rows of different threads are disjoint")]
+                // SAFETY: each row belongs to one thread's share.
+                let (q, key) = unsafe {
+                    (q.part(row * heads * dim..(row + 1) * heads * dim), keys.part(row * dim..(row + 1) * dim))
+                };
+                let (position, latent) = (inputs.positions[row], &latent[row * dim..][..dim]);
+                normalize(level, &latent[..rank], norm, step.epsilon, false, &mut key[..rank]);
+                turn.apply(row, position, &latent[rank..], &mut key[rank..]);
+                for (head, q) in q.chunks_exact_mut(dim).enumerate() {
+                    let head = row * heads + head;
+                    q[..rank].copy_from_slice(&absorbed[head * rank..][..rank]);
+                    turn.apply(row, position, &query[(head + 1) * each - rotary..][..rotary], &mut q[rank..]);
+                    q.iter_mut().for_each(|value| *value = storage.round(*value));
+                }
+            }
+        };
+        if rows < 8 {
+            work(0..rows);
+        } else {
+            let threads = team.threads();
+            team.run(|thread| work(share(rows, thread, threads)));
+        }
+    });
+    store_latent(step, loaded, inputs, &keys);
+    loaded.rotated_keys = keys;
+    loaded.turns = turns;
+}
+
+/// Writes latents to the pool.
+fn store_latent(step: &RopeStoreLatent, loaded: &mut Loaded, inputs: &BatchInputs, keys: &[f32]) {
+    let layer = loaded.plan.kv_layers[step.layer as usize];
+    let (dim, block_size) = (layer.head_dim as usize, loaded.capacity.block_size as usize);
+    let store = &mut loaded.pool[step.layer as usize][0];
+    let (layout, mut packed) = (store.layout, Vec::new());
+    let slots = &inputs.groups[layer.group as usize].slot_mapping;
+    for (key, &slot) in keys.chunks_exact(dim).zip(slots).filter(|(_, slot)| **slot != NONE) {
+        let (block, slot) = (slot as usize / block_size, slot as usize % block_size);
+        let tile = &mut store.words_mut()[block * layout.words()..][..layout.words()];
+        layout.write(tile, slot, key, &mut packed);
+    }
 }

@@ -154,7 +154,10 @@ impl Arena {
     }
 
     fn free_pool(&mut self, driver: &mut dyn Driver) {
-        self.kv.drain(..).flatten().filter(|address| *address != 0).for_each(|address| driver.free(address));
+        for [key, value] in self.kv.drain(..) {
+            let own = [key, if value == key { 0 } else { value }];
+            own.into_iter().filter(|address| *address != 0).for_each(|address| driver.free(address));
+        }
         self.blocks.clear();
     }
 
@@ -193,7 +196,8 @@ impl Arena {
         for (index, shards) in layout.layers.iter().enumerate() {
             let bytes = shards.iter().map(|shard| shard.bytes).sum();
             let mut halves = [0; 2];
-            for (half, name) in halves.iter_mut().zip(["key", "value"]) {
+            let own = shards.iter().map(|shard| shard.halves).max().unwrap_or(2) as usize;
+            for (half, name) in halves.iter_mut().zip(["key", "value"]).take(own) {
                 match driver.allocate(&format!("{name}.{index}"), bytes) {
                     Ok(address) => *half = address,
                     Err(error) => {
@@ -203,6 +207,8 @@ impl Arena {
                     }
                 }
             }
+            // The values of a latent are its keys: a copy of a block's values copies the same bytes again.
+            halves[1] = if own == 1 { halves[0] } else { halves[1] };
             self.kv.push(halves);
         }
         self.blocks = blocks.to_vec();

@@ -24,7 +24,8 @@ impl LoadedPlan {
         let spans = layers.flat_map(|(index, layer)| {
             let bytes = layer.heads as usize * self.capacity.kv_tile(layer.head_dim).words() * 4;
             let offset = u64::from(block.block) * bytes as u64;
-            self.arena.kv(index).map(|address| Span { address: address + offset, bytes })
+            let halves = self.arena.kv(index).into_iter().take(layer.halves() as usize);
+            halves.map(move |address| Span { address: address + offset, bytes })
         });
         spans.collect()
     }

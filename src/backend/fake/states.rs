@@ -4,7 +4,7 @@
 use super::{INVALID, mix};
 use crate::backend::Capacity;
 use crate::plan::Plan;
-use crate::plan::inputs::{BatchInputs, NONE};
+use crate::plan::inputs::{BatchInputs, NONE, StateRows};
 use std::collections::BTreeSet;
 
 /// The state of a sequence without rows.
@@ -47,6 +47,11 @@ impl States {
         inputs.states.iter().for_each(|slots| self.0[slots.to as usize] = UNWRITTEN);
     }
 
+    /// Destroys a state that no batch may need any more.
+    pub(super) fn poison(&mut self, slot: u32) {
+        self.0[slot as usize] = UNWRITTEN;
+    }
+
     /// Asserts what a batch must keep to.
     pub(super) fn check(&self, inputs: &BatchInputs) {
         let sequences = if self.0.is_empty() { 0 } else { inputs.sequences.len() };
@@ -55,5 +60,8 @@ impl States {
         assert!(inputs.states.iter().all(|slots| known(slots.to) && (slots.from == NONE || known(slots.from))));
         let written: BTreeSet<_> = inputs.states.iter().map(|slots| slots.to).collect();
         assert_eq!(written.len(), sequences, "no state is written twice in a batch");
+        let read_only = |slots: &&StateRows| slots.from != slots.to;
+        let read: BTreeSet<_> = inputs.states.iter().filter(read_only).map(|slots| slots.from).collect();
+        assert!(read.is_disjoint(&written), "no state is read by one sequence and written by another");
     }
 }

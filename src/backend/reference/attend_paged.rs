@@ -7,7 +7,7 @@
 //! m = max(s, sink);  out = Σ_j exp(s[j] − m) · v[j] / (Σ_j exp(s[j] − m) + exp(sink − m))
 //!
 //! A query without visible keys gives zeros. Keys are visited in order of position, one head group at a time, so a
-//! result depends only on its own sequence.
+//! result depends only on its own sequence. The values of a latent are its keys.
 
 use super::dot::{Kernel, PartialSums, dispatch, dot};
 use super::loaded::LoadedPlan;
@@ -29,6 +29,7 @@ pub(super) fn run(step: &AttendPaged, loaded: &mut LoadedPlan, inputs: &BatchInp
             window: loaded.plan.kv_groups[layer.group as usize].window,
         };
         let [keys, values] = &loaded.pool[step.layer as usize];
+        let values = if layer.latent { keys } else { values };
         let (q, group) = (loaded.rows(step.q, inputs), &inputs.groups[layer.group as usize]);
         attend_paged(&attention, q, Pool { keys, values }, inputs, group, (out, storage));
     });
@@ -259,7 +260,7 @@ mod tests {
                 sinks: None,
                 out: BufferId(1),
             },
-            layer: KvLayer { group: 0, heads: 2, head_dim: DIM as u32 },
+            layer: KvLayer { group: 0, heads: 2, head_dim: DIM as u32, latent: false },
             block_size: BLOCK,
             alibi: None,
             sinks: None,

@@ -10,7 +10,7 @@ use crate::plan::inputs::BatchInputs;
 /// Runs the step.
 pub(super) fn run(loaded: &mut LoadedPlan, inputs: &BatchInputs) {
     for (layer, halves) in loaded.plan.kv_layers.iter().zip(&mut loaded.pool) {
-        for half in halves {
+        for half in halves.iter_mut().take(layer.halves() as usize) {
             copy_blocks(half, layer.heads as usize, &inputs.groups[layer.group as usize].copies);
         }
     }

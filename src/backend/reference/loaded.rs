@@ -18,7 +18,7 @@ pub(super) struct LoadedPlan {
     pub(super) buffers: Vec<Vec<f32>>,
     /// Number of blocks per KV group; empty before the pool is allocated.
     pub(super) blocks: Vec<u32>,
-    /// Keys and values per layer; empty before the pool is allocated.
+    /// Keys and values per layer; empty before the pool is allocated. A latent has no values of its own.
     pub(super) pool: Vec<[KvStore; 2]>,
     /// The states of each state layer, slot by slot.
     pub(super) states: Vec<Vec<f32>>,
@@ -59,11 +59,11 @@ impl LoadedPlan {
         if blocks.len() != groups {
             return Err(BackendError::pool_sizes(blocks.len(), groups));
         }
-        let store = |layer: &KvLayer| {
+        let store = |layer: &KvLayer, half: u32| {
             let tiles = blocks[layer.group as usize] as usize * layer.heads as usize;
-            KvStore::new(self.capacity.kv_tile(layer.head_dim), tiles)
+            KvStore::new(self.capacity.kv_tile(layer.head_dim), if half < layer.halves() { tiles } else { 0 })
         };
-        let halves = |layer: &KvLayer| Ok([store(layer)?, store(layer)?]);
+        let halves = |layer: &KvLayer| Ok([store(layer, 0)?, store(layer, 1)?]);
         self.pool = self.plan.kv_layers.iter().map(halves).collect::<Result<_, BackendError>>()?;
         self.blocks = blocks.to_vec();
         Ok(())
@@ -76,7 +76,8 @@ impl LoadedPlan {
         for (layer, halves) in self.plan.kv_layers.iter().zip(&self.pool) {
             if layer.group as usize == block.group {
                 let (first, count) = ((block.block * layer.heads) as usize, layer.heads as usize);
-                halves.iter().for_each(|half| copy.extend_from_slice(half.bytes(first, count)));
+                let halves = halves.iter().take(layer.halves() as usize);
+                halves.for_each(|half| copy.extend_from_slice(half.bytes(first, count)));
             }
         }
         Ok(copy.into())
@@ -88,7 +89,7 @@ impl LoadedPlan {
         for (layer, halves) in self.plan.kv_layers.iter().zip(&mut self.pool) {
             if layer.group as usize == block.group {
                 let (first, count) = ((block.block * layer.heads) as usize, layer.heads as usize);
-                for half in halves {
+                for half in halves.iter_mut().take(layer.halves() as usize) {
                     let tiles = half.bytes_mut(first, count);
                     let (own, rest) = copy.split_at(tiles.len());
                     tiles.copy_from_slice(own);

@@ -2,7 +2,7 @@
 //!
 //! For route j of token t, with expert e and weight w: p[t][j][n] = Σ_k x[k] · W[e · N + n][k] + bias[e · N + n].
 //! One row per route: out[t · n + j] = p[t][j]. One row per token: out[t] (+)= Σ_j w · p[t][j], summed in the order of
-//! the experts and rounded once.
+//! the experts and rounded once. Without routes, head h of a token is a route to expert h.
 //!
 //! Every product is one dot product as defined in `dot.rs`. Rows of one expert are multiplied together, so that its
 //! matrix is read once; results do not depend on which rows are grouped.
@@ -11,7 +11,7 @@ use super::loaded::LoadedPlan;
 use super::matmul::products;
 use super::memory::Weight;
 use crate::plan::inputs::BatchInputs;
-use crate::plan::{MatMulExperts, Rows, Storage};
+use crate::plan::{ExpertShape, MatMulExperts, Storage};
 
 /// Operands of the product.
 pub(super) struct Product<'a> {
@@ -21,10 +21,8 @@ pub(super) struct Product<'a> {
     pub(super) bias: Option<Vec<f32>>,
     /// (expert id, weight) per route.
     pub(super) routes: &'a [f32],
-    /// Routes per token.
-    pub(super) per_token: usize,
-    /// Whether all routes of a token read the same row of x.
-    pub(super) shared: bool,
+    /// Where rows are.
+    pub(super) shape: ExpertShape,
 }
 
 /// Output of the product.
@@ -39,19 +37,22 @@ pub(super) struct Output<'a> {
 
 /// Runs the step.
 pub(super) fn run(step: &MatMulExperts, loaded: &mut LoadedPlan, inputs: &BatchInputs) {
-    let rows_of = |loaded: &LoadedPlan, buffer| loaded.plan.buffer_spec(buffer).rows;
+    let shape = step.shape(&loaded.plan);
+    let heads: Vec<f32> = match step.routes {
+        Some(_) => Vec::new(),
+        None => shape.head_routes(inputs.positions.len() as u32),
+    };
     loaded.write(step.out, inputs, |loaded, values, storage| {
         let product = Product {
             weight: loaded.weight(step.weight),
             bias: loaded.vector(step.bias),
-            routes: loaded.rows(step.routes, inputs),
-            per_token: loaded.per_token(step.routes),
-            shared: rows_of(loaded, step.x) == Rows::Tokens,
+            routes: step.routes.map_or(&heads, |routes| loaded.rows(routes, inputs)),
+            shape,
         };
         let output = Output { accumulate: step.accumulate, values, storage };
-        match rows_of(loaded, step.out) {
-            Rows::Tokens => product.combine(loaded.rows(step.x, inputs), output),
-            _ => product.spread(loaded.rows(step.x, inputs), output),
+        match shape.combine {
+            true => product.combine(loaded.rows(step.x, inputs), output),
+            false => product.spread(loaded.rows(step.x, inputs), output),
         }
     });
 }
@@ -79,7 +80,9 @@ impl Product<'_> {
         self.each_expert(x, |routes, product| {
             for (index, route) in routes.iter().enumerate() {
                 let weight = f64::from(self.routes[2 * route + 1]);
-                for (n, sum) in sums[route / self.per_token * outputs..][..outputs].iter_mut().enumerate() {
+                for (n, sum) in
+                    sums[route / self.shape.per_token as usize * outputs..][..outputs].iter_mut().enumerate()
+                {
                     *sum += weight * product(index, n);
                 }
             }
@@ -97,14 +100,14 @@ impl Product<'_> {
     /// Calls `work` once per expert that has routes, with these routes and their products by (route index, output).
     fn each_expert(&self, x: &[f32], mut work: impl FnMut(&[usize], &dyn Fn(usize, usize) -> f64)) {
         let (columns, outputs) = (self.weight.spec().columns as usize, self.outputs());
-        let of_route = |route: usize| if self.shared { route / self.per_token } else { route };
+        let of_route = |route: usize| route / self.shape.x_routes as usize * self.shape.x_stride as usize;
         for expert in 0..self.weight.spec().experts as usize {
             let chosen = self.routes.chunks_exact(2).enumerate().filter(|(_, route)| route[0] as usize == expert);
             let routes: Vec<usize> = chosen.map(|(index, _)| index).collect();
             if routes.is_empty() {
                 continue;
             }
-            let rows = routes.iter().flat_map(|&route| &x[of_route(route) * columns..][..columns]);
+            let rows = routes.iter().flat_map(|&route| &x[of_route(route)..][..columns]);
             let rows: Vec<f64> = rows.map(|&value| f64::from(value)).collect();
             let first = expert * outputs;
             let products = products(&rows, self.weight, first..first + outputs);
@@ -135,7 +138,16 @@ mod tests {
         let weight = weight();
         let routes = [2.0, 0.75, 1.0, 0.25, 0.0, 0.5, 1.0, 0.5];
         let bias = Some(vec![0.0, 0.0, 10.0, 0.0, 0.0, 0.0]);
-        let product = |shared| Product { weight: &weight, bias: bias.clone(), routes: &routes, per_token: 2, shared };
+        let product = |shared| {
+            let shape = ExpertShape {
+                per_token: 2,
+                x_routes: if shared { 2 } else { 1 },
+                x_stride: 2,
+                outputs: 2,
+                combine: !shared,
+            };
+            Product { weight: &weight, bias: bias.clone(), routes: &routes, shape }
+        };
         let mut spread = [f32::NAN; 8];
         let output = Output { accumulate: false, values: &mut spread, storage: Storage::F32 };
         product(true).spread(&[1.0, 2.0, 5.0, 7.0], output);

@@ -20,6 +20,7 @@ mod memory;
 mod pool;
 mod rms_norm;
 mod rope_store_kv;
+mod rope_store_latent;
 mod route_experts;
 pub mod sample;
 mod scale_logits;
@@ -197,6 +198,7 @@ fn run(loaded: &mut LoadedPlan, inputs: &BatchInputs) -> Results {
             Step::RmsNorm(step) => rms_norm::run(step, loaded, inputs),
             Step::MatMul(step) => matmul::run(step, loaded, inputs),
             Step::RopeStoreKv(step) => rope_store_kv::run(step, loaded, inputs),
+            Step::RopeStoreLatent(step) => rope_store_latent::run(step, loaded, inputs),
             Step::AttendPaged(step) => attend_paged::run(step, loaded, inputs),
             Step::ShortConvolution(step) => short_convolution::run(step, loaded, inputs),
             Step::StateScan(step) => state_scan::run(step, loaded, inputs),
@@ -227,7 +229,7 @@ mod tests {
     fn plan() -> Plan {
         let mut plan = Plan { vocab: 32, positions_max: 64, ..Plan::default() };
         plan.kv_groups.push(KvGroup { window: None });
-        plan.kv_layers.push(KvLayer { group: 0, heads: 1, head_dim: 8 });
+        plan.kv_layers.push(KvLayer { group: 0, heads: 1, head_dim: 8, latent: false });
         let table = plan.weight("table", 32, 8, WeightFormat::Bf16);
         let qkv_weight = plan.weight("qkv", 24, 8, WeightFormat::Bf16);
         let x = plan.buffer("x", Rows::Tokens, 8, Storage::F32);

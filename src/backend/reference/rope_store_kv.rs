@@ -18,7 +18,7 @@ use crate::plan::{HeadNorm, KvLayer, QueryGrowth, Rope, RopeStoreKv, Storage, St
 
 /// Runs the step.
 pub(super) fn run(step: &RopeStoreKv, loaded: &mut LoadedPlan, inputs: &BatchInputs) {
-    let KvLayer { group, heads, head_dim } = loaded.plan.kv_layers[step.layer as usize];
+    let KvLayer { group, heads, head_dim, .. } = loaded.plan.kv_layers[step.layer as usize];
     let heads = Heads { query: step.query_heads as usize, kv: heads as usize, dim: head_dim as usize };
     let norm = |norm: HeadNorm| {
         let weight = loaded.weight(norm.weight).vector();
@@ -174,7 +174,7 @@ pub(super) fn rope_store_kv(
 
 impl Rotation {
     /// (cos, sin) of every pair at `position`, scaled.
-    fn turns(&self, position: u32) -> Vec<(f64, f64)> {
+    pub(super) fn turns(&self, position: u32) -> Vec<(f64, f64)> {
         let scale = f64::from(self.scale);
         let angles = self.frequencies.iter().map(|&frequency| f64::from(position) * f64::from(frequency));
         angles.map(|angle| (angle.cos() * scale, angle.sin() * scale)).collect()
@@ -187,7 +187,7 @@ impl Rotation {
 }
 
 /// Normalizes a row of q or k in runs as long as the norm's weight.
-fn normed(row: &[f64], norm: &Norm) -> Vec<f64> {
+pub(super) fn normed(row: &[f64], norm: &Norm) -> Vec<f64> {
     let mut out = row.to_vec();
     let columns = norm.weight.len();
     assert_eq!(row.len() % columns, 0, "a row is whole runs of {columns}");
@@ -202,7 +202,7 @@ fn normed(row: &[f64], norm: &Norm) -> Vec<f64> {
 }
 
 /// Rotates one head of q or k in place.
-fn turn_head(head: &mut [f64], rotation: &Rotation, turns: &[(f64, f64)]) {
+pub(super) fn turn_head(head: &mut [f64], rotation: &Rotation, turns: &[(f64, f64)]) {
     for (index, (cos, sin)) in turns.iter().enumerate() {
         let (first, second) = rotation.pair(index);
         let (a, b) = (head[first], head[second]);

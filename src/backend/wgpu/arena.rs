@@ -67,7 +67,20 @@ pub(crate) struct KvShard {
     pub(crate) head_start: u32,
     pub(crate) heads: u32,
     pub(crate) key: GpuBuffer,
-    pub(crate) value: GpuBuffer,
+    /// `None` for a latent, whose values are its keys.
+    pub(crate) own_value: Option<GpuBuffer>,
+}
+
+impl KvShard {
+    /// The values, to read.
+    pub(crate) fn value(&self) -> &GpuBuffer {
+        self.own_value.as_ref().unwrap_or(&self.key)
+    }
+
+    /// The buffers that are there.
+    pub(crate) fn halves(&self) -> impl Iterator<Item = &GpuBuffer> {
+        [&self.key].into_iter().chain(&self.own_value)
+    }
 }
 
 /// Buffer sizes are multiples of this: buffers are bound as arrays of 16-byte vectors.
@@ -240,23 +253,24 @@ impl Arena {
     fn create_pool(&mut self, gpu: &Gpu, layout: &PoolLayout) -> Result<(), BackendError> {
         for (index, shards) in layout.layers.iter().enumerate() {
             self.kv.push(Vec::with_capacity(shards.len()));
-            for &layout::KvShard { head_start, heads, bytes } in shards {
+            for &layout::KvShard { head_start, heads, bytes, halves } in shards {
                 let mut half = |name: &str| {
                     let label = format!("{name}.{index}.{head_start}");
                     create(gpu, &mut self.next_id, &label, bytes, wgpu::BufferUsages::STORAGE)
                 };
-                let shard = KvShard { head_start, heads, key: half("key")?, value: half("value")? };
+                let key = half("key")?;
+                let value = if halves > 1 { Some(half("value")?) } else { None };
+                let shard = KvShard { head_start, heads, key, own_value: value };
                 self.kv[index].push(shard);
             }
         }
-        clear(gpu, self.kv.iter().flatten().flat_map(|shard| [&shard.key, &shard.value]))
+        clear(gpu, self.kv.iter().flatten().flat_map(KvShard::halves))
     }
 
     /// Frees the pool's memory now: a browser would free it only on garbage collection, too late for a smaller pool.
     fn free_pool(&mut self) {
         for shard in self.kv.drain(..).flatten() {
-            shard.key.raw.destroy();
-            shard.value.raw.destroy();
+            shard.halves().for_each(|half| half.raw.destroy());
         }
     }
 }

@@ -57,7 +57,8 @@ impl LoadedPlan {
             }
             let tile_bytes = self.capacity.kv_tile(layer.head_dim).words() as u64 * 4;
             let keys = shards.iter().map(|shard| (&shard.key, shard.heads));
-            for (buffer, heads) in keys.chain(shards.iter().map(|shard| (&shard.value, shard.heads))) {
+            let values = shards.iter().filter_map(|shard| Some((shard.own_value.as_ref()?, shard.heads)));
+            for (buffer, heads) in keys.chain(values) {
                 let bytes = u64::from(heads) * tile_bytes;
                 parts.push(Part { buffer, device: u64::from(block.block) * bytes, copy, bytes });
                 copy += bytes;

@@ -404,7 +404,7 @@ pub(crate) async fn reports() -> Vec<AdapterReport> {
 
 /// Bytes available for weights and KV pool, if an API reports them, and which one does.
 fn memory(adapter: &wgpu::Adapter) -> Option<(u64, &'static str)> {
-    hardware::memory(adapter, shares_memory(profile_kind(&adapter.get_info())))
+    hardware::memory(adapter, profile_kind(&adapter.get_info()).shares_memory())
 }
 
 fn choose(adapters: &[wgpu::Adapter], requested: Option<usize>) -> Result<usize, BackendError> {
@@ -502,9 +502,4 @@ fn limits(adapter: &wgpu::Adapter, profile: &Profile) -> wgpu::Limits {
         max_storage_buffer_binding_size: has.max_storage_buffer_binding_size,
         ..wgpu::Limits::default().or_worse_values_from(&has)
     }
-}
-
-/// Whether a device's memory is the machine's.
-pub(super) fn shares_memory(kind: DeviceKind) -> bool {
-    matches!(kind, DeviceKind::Integrated | DeviceKind::Software)
 }

@@ -94,7 +94,7 @@ impl Tiles {
 fn half_of(shard: &KvShard, half: KvHalf) -> &GpuBuffer {
     match half {
         KvHalf::Key => &shard.key,
-        KvHalf::Value => &shard.value,
+        KvHalf::Value => shard.value(),
     }
 }
 

@@ -378,7 +378,6 @@ fn caps(gpu: &Gpu) -> Caps {
     let tuned = tuned(gpu.profile.tuning);
     let bytes = if gpu.profile.int8_activations { ", activations in bytes" } else { "" };
     let kind = device::profile_kind(&gpu.info);
-    let is_shared = device::shares_memory(kind);
     Caps {
         name: gpu.info.name.clone(),
         api: device::api_name(gpu.info.backend),
@@ -389,7 +388,7 @@ fn caps(gpu: &Gpu) -> Caps {
         binding_bytes_max: gpu.profile.binding_bytes_max,
         memory_bytes: gpu.memory.map(|(bytes, _)| bytes),
         memory_source: gpu.memory.map_or("", |(_, source)| source),
-        machine_bytes: is_shared.then(platform::memory_available).flatten(),
+        machine_bytes: kind.shares_memory().then(platform::memory_available).flatten(),
         allocation: allocation(&gpu.profile),
     }
 }

@@ -48,7 +48,7 @@ fn plan(vocab: u32) -> (Arc<Plan>, BufferId) {
     let table = plan.weight("table", vocab, 64, WeightFormat::Bf16);
     let weight = plan.weight("weight", 40, 64, WeightFormat::F32);
     plan.kv_groups.push(KvGroup { window: None });
-    plan.kv_layers.push(KvLayer { group: 0, heads: 3, head_dim: 8 });
+    plan.kv_layers.push(KvLayer { group: 0, heads: 3, head_dim: 8, latent: false });
     plan.body.push(Step::CopyBlocks(CopyBlocks));
     plan.body.push(Step::Embed(Embed { table, scale: 1.0, out: x }));
     plan.body.push(Step::MatMul(MatMul { x, weight, bias: None, accumulate: false, out }));
@@ -315,7 +315,7 @@ fn sliced_attention_gives_the_same_bits() {
     let (rows, heads, head_dim) = (40, 4, 16);
     let mut plan = Plan { vocab: 4, positions_max: 64, ..Plan::default() };
     plan.kv_groups.push(KvGroup { window: None });
-    plan.kv_layers.push(KvLayer { group: 0, heads: 2, head_dim });
+    plan.kv_layers.push(KvLayer { group: 0, heads: 2, head_dim, latent: false });
     let [q, out] = ["q", "out"].map(|name| plan.buffer(name, Rows::Tokens, heads * head_dim, Storage::F32));
     let attend =
         AttendPaged { q, layer: 0, query_heads: heads, scale: 0.25, softcap: None, alibi: None, sinks: None, out };

@@ -17,7 +17,6 @@ use futures_util::{Stream, StreamExt as _, stream};
 use indicatif::ProgressBar;
 use serde_json::{Map, Value, json};
 use short::ShortForm;
-pub(crate) use short::user_message;
 use std::io::{self, BufRead, Write};
 use std::time::Duration;
 use tokio::sync::mpsc;

@@ -178,7 +178,7 @@ impl ShortForm {
 }
 
 /// A prompt as a conversation.
-pub(crate) fn user_message(prompt: &Value) -> Value {
+fn user_message(prompt: &Value) -> Value {
     json!([{"role": "user", "content": prompt}])
 }
 

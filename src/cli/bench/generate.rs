@@ -231,8 +231,9 @@ fn weight_bytes(subject: &Subject<'_>) -> Result<f64> {
 fn kv_bytes_per_token(subject: &Subject<'_>, format: KvFormat) -> f64 {
     let stored = subject.spec.layers.iter().filter(|layer| layer.kind.attends());
     let stored = stored.filter(|layer| layer.kv_from.is_none());
+    let halves = if subject.spec.latent.is_some() { 1.0 } else { 2.0 };
     let rows: u64 = stored.map(|layer| format.row_bytes(layer.head_dim) * u64::from(layer.kv_heads)).sum();
-    2.0 * rows as f64
+    halves * rows as f64
 }
 
 /// Elements of the matrices that every prompt token is multiplied with. The LM head is excluded: it applies only to the

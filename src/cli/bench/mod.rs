@@ -56,8 +56,8 @@ pub(crate) struct BenchArgs {
     #[command(flatten)]
     engine: EngineArgs,
     /// Random weights of this shape instead of a model: qwen3-0.6b, llama-3.2-1b, llama-3-8b, olmo-3-7b, phi-4-mini,
-    /// granite-4.0-micro, ministral-3-8b, gpt-oss-20b, gpt-oss-120b, glm-4.5-air, gemma-4-e2b,
-    /// gemma-4-e4b, gemma-4-26b-a4b, gemma-4-31b or HxLxNxKxDxFxV
+    /// granite-4.0-micro, ministral-3-8b, gpt-oss-20b, gpt-oss-120b, glm-4.5-air, deepseek-v2-lite, deepseek-v3,
+    /// glm-4.7-flash, gemma-4-e2b, gemma-4-e4b, gemma-4-26b-a4b, gemma-4-31b or HxLxNxKxDxFxV
     #[arg(long, value_name = "SHAPE", conflicts_with = "model")]
     shape: Option<String>,
     /// What to measure; may be given several times [default: decode and prefill]
@@ -78,7 +78,7 @@ pub(crate) struct BenchArgs {
     /// Tokens that decode and beams generate per sequence
     #[arg(long, value_name = "TOKENS", default_value_t = 64)]
     new_tokens: u32,
-    /// Share of the drafts of speculation that are right
+    /// Share of the drafts of speculation that is accepted with as many in each step as the settings allow
     #[arg(long, value_name = "SHARE", default_value_t = 0.8)]
     acceptance: f64,
     #[command(flatten)]

@@ -1,7 +1,8 @@
 //! Scenario `speculation`: the same requests without drafts and with them.
 //!
-//! A sequence gets drafts from its own recorded answer, spoilt at random so that a given share of them is right; this
-//! measures what verification costs and saves, whatever drafts a text would allow. Random text has no drafts worth
+//! A sequence gets drafts from its own recorded answer, spoilt at random so that a given share of them is accepted;
+//! this measures what verification costs and saves, whatever drafts a text would allow. A draft after a wrong one is
+//! never accepted, so more of them are right than accepted ([`right_share`]). Random text has no drafts worth
 //! verifying, and must not become slower by looking for them; a full batch is measured with it alone.
 
 use super::Subject;
@@ -42,19 +43,20 @@ pub(super) fn measure(subject: &Subject<'_>, config: &Config, report: &mut Repor
     let context = context(subject, new_tokens)?;
     let settings = config.speculation.unwrap_or(Speculation::DEFAULT);
     let settings = Speculation { disable_by_batch_size: None, ..settings };
+    let right = right_share(acceptance, settings.num_speculative_tokens);
     let batches = if subject.args.batch.is_empty() { &[1, FULL] } else { &subject.args.batch[..] };
     let largest = batches.iter().copied().max().unwrap_or(FULL);
     let speculating = |speculation| Config { speculation, ..config.clone() };
     let without = open(subject, &speculating(None), largest, context + new_tokens)?;
     let with = open(subject, &speculating(Some(settings)), largest, context + new_tokens)?;
     let mut rows = Vec::new();
-    let spoilt = |&batch: &u32| (batch < FULL).then_some((batch, Some(acceptance)));
+    let spoilt = |&batch: &u32| (batch < FULL).then_some((batch, Some(right)));
     let cases = batches.iter().flat_map(|batch| spoilt(batch).into_iter().chain([(*batch, None)]));
-    for (batch, acceptance) in cases {
-        let what = if acceptance.is_some() { "own answer, spoilt" } else { "random text" };
+    for (batch, right) in cases {
+        let what = if right.is_some() { "own answer, spoilt" } else { "random text" };
         note(format_args!("speculation, batch {batch}, {what} …"));
         let before = with.handle.stats();
-        let rounds = rounds(&without, &with, batch, (context, new_tokens), acceptance)?;
+        let rounds = rounds(&without, &with, batch, (context, new_tokens), right)?;
         let stats = with.handle.stats();
         let median = |of: fn(&Speeds) -> f64| percentile(&mut rounds.iter().map(of).collect::<Vec<_>>(), 0.5);
         let [plain, drafted] =
@@ -83,14 +85,27 @@ fn accepted_share(before: &Stats, after: &Stats) -> f64 {
     (after.accepted_tokens() - before.accepted_tokens()) as f64 / drafted.max(1) as f64
 }
 
-/// Rounds of the same requests in both sessions, after one to warm up. With `acceptance`, this share of a sequence's
-/// drafts is right.
+/// The share of drafts that has to be right, each independently, so that of `drafts` in a row the share `accepted` is
+/// accepted: (p + p² + … + pᵏ) / k of them are, because a draft counts only if those before it are right too. With
+/// fewer drafts in a step, more of them are accepted.
+fn right_share(accepted: f64, drafts: u32) -> f64 {
+    let share = |right: f64| (0..drafts).rev().fold(0.0, |sum, _| right * (1.0 + sum)) / f64::from(drafts.max(1));
+    let (mut low, mut high) = (0.0, 1.0);
+    for _ in 0..f64::MANTISSA_DIGITS {
+        let middle = f64::midpoint(low, high);
+        if share(middle) < accepted { low = middle } else { high = middle }
+    }
+    high
+}
+
+/// Rounds of the same requests in both sessions, after one to warm up. With `right`, this share of a sequence's drafts
+/// is right.
 fn rounds(
     without: &Session,
     with: &Session,
     batch: u32,
     (context, new_tokens): (u32, u32),
-    acceptance: Option<f64>,
+    right: Option<f64>,
 ) -> Result<Vec<Speeds>> {
     let vocab = with.info()?.vocab;
     let mut speeds = Vec::new();
@@ -102,7 +117,7 @@ fn rounds(
             .iter()
             .zip(&plain)
             .map(|(request, answer)| Request {
-                predicted: acceptance.map(|share| spoilt(&mut numbers, &answer.ids, share, vocab)),
+                predicted: right.map(|share| spoilt(&mut numbers, &answer.ids, share, vocab)),
                 ..request.clone()
             })
             .collect();
@@ -174,6 +189,19 @@ fn speed(answers: &[Answer]) -> Result<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn as_many_drafts_are_accepted_as_asked_for() {
+        for (accepted, drafts, right) in [(0.8, 5, 0.926_519), (0.8, 1, 0.8), (0.0, 5, 0.0), (1.0, 5, 1.0)] {
+            let found = right_share(accepted, drafts);
+            assert!((found - right).abs() < 1e-6, "{found} for {accepted} of {drafts}");
+        }
+        let ids: Vec<u32> = (0..100_000).map(|id| id % 100).collect();
+        let spoilt = spoilt(&mut Numbers(1), &ids, right_share(0.6, 4), 100);
+        let right: Vec<_> = spoilt.iter().zip(&ids).map(|(draft, id)| draft == id).collect();
+        let accepted: usize = right.chunks(4).map(|step| step.iter().take_while(|right| **right).count()).sum();
+        assert!((accepted as f64 / 1e5 - 0.6).abs() < 0.01, "{accepted} of 100000");
+    }
 
     #[test]
     fn as_many_drafts_are_right_as_asked_for() {

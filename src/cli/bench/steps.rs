@@ -192,6 +192,7 @@ fn capacity(config: &Config, tokens: u32, sequences: u32, table_entries: u32) ->
 /// Decode attention through the block table, and on a GPU also without a block table.
 fn attention(device: &Device, subject: &Subject<'_>, config: &Config, report: &mut Report) -> Result<()> {
     let (spec, layer) = (&subject.spec, &subject.spec.layers[0]);
+    let latent = spec.latent.is_some();
     for context in [512, 2048] {
         note(format_args!("steps, attend_paged, batch {ATTEND_BATCH}, context {context} …"));
         let shape = AttendShape {
@@ -202,8 +203,8 @@ fn attention(device: &Device, subject: &Subject<'_>, config: &Config, report: &m
             kv_heads: layer.kv_heads,
             head_dim: layer.head_dim,
         };
-        let times = run(device, attend(config, &shape, device.caps()?.activations))?;
-        let rows = 2 * u64::from(shape.batch) * u64::from(context) * u64::from(shape.kv_heads);
+        let times = run(device, attend(config, &shape, latent, device.caps()?.activations))?;
+        let rows = if latent { 1 } else { 2 } * u64::from(shape.batch) * u64::from(context) * u64::from(shape.kv_heads);
         let bytes = (rows * config.kv_format.row_bytes(shape.head_dim)) as f64;
         let (gbps, best) = (bytes / times.best() / 1e9, times.best());
         // A pool that fits in caches may be read faster than memory, so no share is reported.
@@ -215,7 +216,7 @@ fn attention(device: &Device, subject: &Subject<'_>, config: &Config, report: &m
             ..times
                 .row(format!("attend_paged {}/{}x{}", spec.query_heads, layer.kv_heads, layer.head_dim), ATTEND_BATCH)
         })?;
-        if let (Device::Wgpu(options), KvFormat::F16) = (device, config.kv_format) {
+        if let (Device::Wgpu(options), KvFormat::F16, false) = (device, config.kv_format, latent) {
             let yardstick = platform::block_on(Yardstick::open(options))?;
             baseline(&yardstick, &shape, best, report)?;
         }
@@ -251,14 +252,14 @@ fn baseline(yardstick: &Yardstick, shape: &AttendShape, paged_seconds: f64, repo
     Ok(())
 }
 
-fn attend(config: &Config, shape: &AttendShape, activations: Storage) -> Case {
+fn attend(config: &Config, shape: &AttendShape, latent: bool, activations: Storage) -> Case {
     let mut plan = Plan { vocab: 2, positions_max: shape.context + 1, ..Plan::default() };
     plan.kv_groups.push(KvGroup { window: None });
     let columns = shape.query_heads * shape.head_dim;
     let q = plan.buffer("q", Rows::Tokens, columns, activations);
     let out = plan.buffer("out", Rows::Tokens, columns, activations);
     for layer in 0..ATTEND_LAYERS {
-        plan.kv_layers.push(KvLayer { group: 0, heads: shape.kv_heads, head_dim: shape.head_dim });
+        plan.kv_layers.push(KvLayer { group: 0, heads: shape.kv_heads, head_dim: shape.head_dim, latent });
         plan.body.push(Step::AttendPaged(AttendPaged {
             q,
             layer,

@@ -4,10 +4,12 @@ use folio::server::nearest;
 use serde_json::Value;
 
 /// Each command with its help.
-pub(super) const COMMANDS: [(&str, &str); 9] = [
+pub(super) const COMMANDS: [(&str, &str); 11] = [
     ("/help", "show this list"),
     ("/bye", "end; Ctrl-D does the same"),
     ("/reset", "start a new conversation"),
+    ("/regen", "answer the last message again"),
+    ("/read", "/read FILE begins the next message with the text of a file"),
     ("/set", "/set FIELD VALUE sets a field of each request, such as temperature 0.7; without VALUE, its default"),
     ("/system", "/system TEXT sets the system message; without TEXT, removes it"),
     ("/save", "/save NAME keeps the conversation; NAME may be a path that ends with .json"),
@@ -22,6 +24,8 @@ pub(super) enum Command {
     Help,
     Bye,
     Reset,
+    Regen,
+    Read(String),
     /// Nothing: tell all. A field without a value: its default.
     Set(Option<(String, Option<Value>)>),
     System(Option<String>),
@@ -39,6 +43,8 @@ pub(super) fn parse(line: &str) -> Result<Command, String> {
         "/help" | "/?" => Command::Help,
         "/bye" | "/exit" | "/quit" => Command::Bye,
         "/reset" | "/clear" => Command::Reset,
+        "/regen" => Command::Regen,
+        "/read" => Command::Read(text.ok_or("/read needs a file")?),
         "/set" => Command::Set(text.map(|text| setting(&text))),
         "/system" => Command::System(text),
         "/save" => Command::Save(text.ok_or("/save needs a name")?),
@@ -82,7 +88,7 @@ mod tests {
         assert_eq!(parse("/set seed"), set("seed", None));
         assert_eq!(parse("/system Be brief."), Ok(Command::System(Some("Be brief.".into()))));
         assert_eq!(parse("/load"), Ok(Command::Load(None)));
-        assert!(parse("/save").is_err());
+        assert!(parse("/save").is_err() && parse("/read").is_err());
         let error = parse("/sytem x").expect_err("it is mistyped");
         assert!(error.contains("did you mean /system?"), "{error}");
         assert!(parse("/xyz").expect_err("it is no command").contains("/help"));

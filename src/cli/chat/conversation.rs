@@ -60,6 +60,13 @@ impl Conversation {
     }
 }
 
+/// A text file as part of a message, as the chat page sends it: fenced by more backticks than it has.
+pub(super) fn attached(name: &str, text: &str) -> String {
+    let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0).max(2);
+    let fence = "`".repeat(longest + 1);
+    format!("File {name}:\n{fence}\n{}\n{fence}\n\n", text.strip_suffix('\n').unwrap_or(text))
+}
+
 /// Names of the conversations that were saved.
 pub(super) fn saved() -> Result<Vec<String>> {
     let name = |entry: std::io::Result<std::fs::DirEntry>| {
@@ -111,6 +118,12 @@ mod tests {
         assert_eq!(conversation.messages.len(), 1);
         conversation.set_system(None);
         assert!(conversation.messages.is_empty());
+    }
+
+    #[test]
+    fn a_files_fence_is_longer_than_its_own() {
+        assert_eq!(attached("a.txt", "one\n"), "File a.txt:\n```\none\n```\n\n");
+        assert_eq!(attached("b.md", "````\n`x`"), "File b.md:\n`````\n````\n`x`\n`````\n\n");
     }
 
     #[test]

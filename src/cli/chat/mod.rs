@@ -8,6 +8,7 @@ mod commands;
 mod conversation;
 mod input;
 
+use super::cost::Meter;
 use super::options::{EngineArgs, ModelArgs};
 use super::output::{note, result};
 use super::printer::Printer;
@@ -18,7 +19,8 @@ use super::session::Session;
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use commands::Command;
-use conversation::Conversation;
+use conversation::{Conversation, attached};
+use folio::platform;
 use folio::server::{LocalApi, field_help, field_names, nearest};
 use futures_util::stream::BoxStream;
 use futures_util::{StreamExt as _, TryStreamExt as _};
@@ -26,9 +28,11 @@ use input::{Input, Typed};
 use serde_json::{Map, Value, json};
 use std::io::{self, IsTerminal as _, Write};
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 use tokio::runtime::Runtime;
 use tokio::signal;
+
+/// Maximum bytes of a file that is read into a message.
+const FILE_BYTES_MAX: u64 = 16 << 20;
 
 #[derive(Args, Debug)]
 pub(crate) struct ChatArgs {
@@ -59,9 +63,17 @@ pub(crate) fn run(args: &ChatArgs) -> Result<()> {
     chat.converse()
 }
 
-/// A conversation without a system message.
-pub(crate) fn start(model: &ModelArgs, engine: &EngineArgs, request: &RequestArgs) -> Result<()> {
-    Chat::open(model.clone(), engine, request, None)?.converse()
+/// A conversation with a system message, if there is one, and whether it tells each answer's speed.
+pub(crate) fn start(
+    model: &ModelArgs,
+    engine: &EngineArgs,
+    request: &RequestArgs,
+    (system, is_verbose): (Option<&str>, bool),
+) -> Result<()> {
+    let mut chat = Chat::open(model.clone(), engine, request, None)?;
+    chat.conversation = Conversation::new(system);
+    chat.is_verbose = is_verbose;
+    chat.converse()
 }
 
 /// A conversation with a model.
@@ -74,6 +86,8 @@ struct Chat<'a> {
     /// Fields of the command line.
     fields: Map<String, Value>,
     conversation: Conversation,
+    /// Text of files that the next message begins with.
+    files: String,
     is_verbose: bool,
 }
 
@@ -83,14 +97,6 @@ enum Partner {
     Here(Box<Session>),
     /// A model of a running server, by its name.
     There(Remote, String),
-}
-
-/// What an answer cost.
-struct Cost {
-    usage: Value,
-    /// Seconds until the first token, and from there to the last.
-    first: f64,
-    rest: f64,
 }
 
 impl<'a> Chat<'a> {
@@ -105,7 +111,8 @@ impl<'a> Chat<'a> {
             }
         });
         let fields = request.fields_with_seed(engine.seed);
-        Ok(Self { runtime, engine, model, partner, fields, conversation: Conversation::default(), is_verbose: false })
+        let (conversation, files) = (Conversation::default(), String::new());
+        Ok(Self { runtime, engine, model, partner, fields, conversation, files, is_verbose: false })
     }
 
     /// Reads and answers until the end.
@@ -132,7 +139,7 @@ impl<'a> Chat<'a> {
                 match commands::parse(text.trim()).map_err(anyhow::Error::msg).and_then(|command| self.obey(command)) {
                     Ok(true) => {}
                     Ok(false) => return Ok(()),
-                    Err(error) if self.partner.is_none() => return Err(error),
+                    Err(error) if self.partner.as_ref().is_none_or(Partner::is_finished) => return Err(error),
                     Err(error) => note(format_args!("error: {error:#}")),
                 }
             } else if !text.trim().is_empty() {
@@ -146,7 +153,12 @@ impl<'a> Chat<'a> {
         match command {
             Command::Help => note(commands::help()),
             Command::Bye => return Ok(false),
-            Command::Reset => self.conversation.reset(),
+            Command::Reset => {
+                self.conversation.reset();
+                self.files.clear();
+            }
+            Command::Regen => self.answer_again()?,
+            Command::Read(path) => self.read(Path::new(&path))?,
             Command::Set(setting) => self.set(setting)?,
             Command::System(text) => self.conversation.set_system(text.as_deref()),
             Command::Save(name) => note(format_args!("saved as {}", self.conversation.save(&name)?.display())),
@@ -230,28 +242,57 @@ impl<'a> Chat<'a> {
         Ok(())
     }
 
+    /// Reads a text file, with which the next message begins.
+    fn read(&mut self, path: &Path) -> Result<()> {
+        let at = || path.display().to_string();
+        let bytes = platform::read_file(path, FILE_BYTES_MAX).with_context(at)?;
+        let text = String::from_utf8(bytes).ok().with_context(|| format!("{} is not a text in UTF-8", at()))?;
+        note(format_args!("{} characters; the next message begins with them", text.chars().count()));
+        self.files += &attached(&at(), &text);
+        Ok(())
+    }
+
     /// Answers a message and adds both to the conversation. A request that fails, for example because the context is
     /// full, is taken back.
     fn answer(&mut self, text: &str) -> Result<()> {
+        let content = format!("{}{text}", self.files);
+        self.conversation.messages.push(json!({"role": "user", "content": content}));
+        match self.reply()? {
+            true => self.files.clear(),
+            false => drop(self.conversation.messages.pop()),
+        }
+        Ok(())
+    }
+
+    /// Answers the last message again; the former answer goes, unless this fails.
+    fn answer_again(&mut self) -> Result<()> {
+        let messages = &mut self.conversation.messages;
+        let last = messages.iter().rposition(|message| message["role"] == "user");
+        let former = messages.split_off(last.context("there is no message to answer")? + 1);
+        if !self.reply()? {
+            self.conversation.messages.extend(former);
+        }
+        Ok(())
+    }
+
+    /// Adds an answer to the conversation, which ends with a message of the user. Returns whether the request was
+    /// accepted; if not, it has said why.
+    fn reply(&mut self) -> Result<bool> {
         let partner = self.partner.as_ref().context("no model is loaded")?;
         let messages = &mut self.conversation.messages;
-        messages.push(json!({"role": "user", "content": text}));
         let mut body = self.fields.clone();
         body.extend(self.conversation.fields.clone());
         body.insert("messages".to_owned(), messages.clone().into());
         match self.runtime.block_on(answer(partner, &self.model, body.into())) {
-            Ok((message, cost)) => {
+            Ok((message, meter)) => {
                 messages.push(message);
-                if let Some(cost) = cost.filter(|_| self.is_verbose) {
-                    note(cost.in_words());
-                }
-                Ok(())
+                meter.in_words().filter(|_| self.is_verbose).into_iter().for_each(note);
+                Ok(true)
             }
             Err(error) if partner.is_finished() || super::output::is_lost(&error) => Err(error),
             Err(error) => {
                 note(format_args!("error: {error:#}"));
-                messages.pop();
-                Ok(())
+                Ok(false)
             }
         }
     }
@@ -302,23 +343,19 @@ impl Partner {
     }
 }
 
-/// Streams one answer to stdout. Returns its message, in full or up to Ctrl-C, and what it cost if it has ended.
-async fn answer(partner: &Partner, model: &ModelArgs, mut body: Value) -> Result<(Value, Option<Cost>)> {
+/// Streams one answer to stdout. Returns its message, in full or up to Ctrl-C, and what it cost.
+async fn answer(partner: &Partner, model: &ModelArgs, mut body: Value) -> Result<(Value, Meter)> {
     body["stream"] = true.into();
     body["stream_options"] = json!({"include_usage": true});
     let is_terminal = io::stdout().is_terminal();
     let mut output: Box<dyn Write> = if is_terminal { Box::new(prose::answer()) } else { Box::new(io::stdout()) };
     let mut printer = Printer::new(&mut *output);
-    let (started, mut first, mut cost) = (Instant::now(), None, None);
+    let mut meter = Meter::start();
     let printing = async {
         let mut events = partner.events(model, &mut body).await?;
         while let Some(event) = events.next().await {
             let event = event?;
-            let first = *first.get_or_insert_with(Instant::now);
-            if event["usage"].is_object() {
-                let (first, rest) = ((first - started).as_secs_f64(), first.elapsed().as_secs_f64());
-                cost = Some(Cost { usage: event["usage"].clone(), first, rest });
-            }
+            meter.see(&event);
             printer.print(&event)?;
         }
         anyhow::Ok(())
@@ -328,17 +365,5 @@ async fn answer(partner: &Partner, model: &ModelArgs, mut body: Value) -> Result
         // Dropping the events cancels the answer in the engine.
         interrupt = signal::ctrl_c() => interrupt.context("cannot watch for Ctrl-C")?,
     }
-    Ok((printer.finish()?, cost))
-}
-
-impl Cost {
-    fn in_words(&self) -> String {
-        let count = |name: &str| self.usage[name].as_u64().unwrap_or(0);
-        let cached = self.usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap_or(0);
-        let (prompt, answer) = (count("prompt_tokens"), count("completion_tokens"));
-        // The first token's time is the prompt's.
-        let speed = answer.saturating_sub(1) as f64 / self.rest.max(1e-6);
-        let first = self.first;
-        format!("{prompt} tokens in ({cached} cached), {answer} out, first after {first:.2} s, {speed:.1} tokens/s")
-    }
+    Ok((printer.finish()?, meter))
 }

@@ -1,7 +1,7 @@
 //! Downloads files of one commit into the cache: several in parallel, each under a lock and each resumable.
 
 use super::super::output::{bar_style, note};
-use super::super::progress::{Lines, Unit};
+use super::super::progress::{Lines, Phase, Unit};
 use super::cache::RepoFolder;
 use super::client::{Client, FetchError, Remote, header};
 use super::partial::{PIECE_BYTES, Partial, is_sound};
@@ -48,8 +48,7 @@ impl Download<'_> {
         }
         let mut remotes = in_parallel(&wanted, |name, _| Ok(self.client.remote(self.repo, self.commit, name)?))?;
         if self.verifies {
-            let damaged = in_parallel(&remotes, |remote, _| Ok((!self.is_intact(remote)?).then(|| remote.clone())))?;
-            remotes = damaged.into_iter().flatten().collect();
+            remotes = self.damaged(&remotes)?;
         }
         let (known, new): (Vec<_>, Vec<_>) = remotes.iter().partition(|remote| self.has_blob(remote));
         for remote in known {
@@ -74,19 +73,31 @@ impl Download<'_> {
         outcome.map(|_| ())
     }
 
+    /// Those files that are missing or damaged. All others are read.
+    fn damaged(&self, remotes: &[Remote]) -> Result<Vec<Remote>> {
+        let phase = Phase::start("checking files", Unit::Bytes);
+        let (read, all) = (AtomicU64::new(0), remotes.iter().map(|remote| remote.size).sum());
+        let told = |bytes| phase.update(read.fetch_add(bytes, Ordering::Relaxed) + bytes, all);
+        let check = |remote: &Remote, _: &AtomicBool| {
+            let is_intact = self.is_intact(remote, &told, &phase)?;
+            Ok((!is_intact).then(|| remote.clone()))
+        };
+        Ok(in_parallel(remotes, check)?.into_iter().flatten().collect())
+    }
+
     /// Whether a file is in the snapshot, with the contents that the hub tells. If it is damaged, it is removed with a
-    /// message.
-    fn is_intact(&self, remote: &Remote) -> Result<bool> {
+    /// message. `told` gets the bytes of each piece that was read.
+    fn is_intact(&self, remote: &Remote, told: &dyn Fn(u64), phase: &Phase) -> Result<bool> {
         let linked = self.folder.file(self.commit, &remote.name)?.is_some();
         let blob = self.folder.blob(&remote.hash);
         // Where links are not allowed, the snapshot holds the contents itself.
         let path = if linked && !blob.exists() { self.folder.snapshot(self.commit).join(&remote.name) } else { blob };
         let Ok(found) = std::fs::symlink_metadata(&path) else { return Ok(false) };
-        if found.is_file() && is_sound(&path, remote)? {
+        if found.is_file() && is_sound(&path, remote, told)? {
             return Ok(linked);
         }
         let (repo, name) = (self.repo, &remote.name);
-        note(format_args!("{repo}: {name} is damaged in the local cache: downloading it again"));
+        phase.note(format_args!("{repo}: {name} is damaged in the local cache: downloading it again"));
         match std::fs::remove_file(&path) {
             // Another process has repaired or removed it.
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),

@@ -37,14 +37,15 @@ impl Hasher {
         Self::Git(sha1)
     }
 
-    /// Adds all that is left to read; returns its number of bytes.
-    fn read(&mut self, file: &mut File) -> io::Result<u64> {
+    /// Adds all that is left to read; returns its number of bytes. `told` gets that of each piece.
+    fn read(&mut self, file: &mut File, told: &dyn Fn(u64)) -> io::Result<u64> {
         let (mut piece, mut bytes) = (vec![0; PIECE_BYTES], 0);
         loop {
             match file.read(&mut piece)? {
                 0 => return Ok(bytes),
                 count => {
                     self.update(&piece[..count]);
+                    told(count as u64);
                     bytes += count as u64;
                 }
             }
@@ -67,15 +68,16 @@ impl Hasher {
     }
 }
 
-/// Whether the file at `path` has the size and the hash that the hub tells.
-pub(super) fn is_sound(path: &Path, remote: &Remote) -> Result<bool> {
+/// Whether the file at `path` has the size and the hash that the hub tells. `told` gets the bytes of each piece that
+/// was read.
+pub(super) fn is_sound(path: &Path, remote: &Remote, told: &dyn Fn(u64)) -> Result<bool> {
     let check = || {
         let mut file = open_no_link(OpenOptions::new().read(true), path)?;
         if file.metadata()?.len() != remote.size {
             return Ok(false);
         }
         let mut hasher = Hasher::new(remote);
-        hasher.read(&mut file)?;
+        hasher.read(&mut file, told)?;
         Ok(hasher.hex() == remote.hash)
     };
     check().map_err(|error: io::Error| anyhow!("{}: {error}", path.display()))
@@ -101,7 +103,7 @@ impl<'a> Partial<'a> {
         if self.file.metadata()?.len() > self.remote.size {
             return self.start_over();
         }
-        self.bytes = self.hasher.read(&mut self.file)?;
+        self.bytes = self.hasher.read(&mut self.file, &|_| {})?;
         Ok(())
     }
 

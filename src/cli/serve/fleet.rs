@@ -35,11 +35,11 @@ fn source(model: Served, share: &Share, turns: Turns, options: &ServerOptions) -
     let kv_cache_bytes = share.kv_cache_bytes;
     ModelSource {
         names: model.names.clone(),
-        stem: model.stem(),
         place: share.place,
         bytes: share.bytes(),
         refusal: share.fit.as_ref().err().cloned(),
         idle_unload: model.idle_unload(),
+        outline: share.outline.clone(),
         options: model.options(options),
         load: Box::new(move || load(&model, kv_cache_bytes, turns.clone()).map_err(|error| format!("{error:#}"))),
     }

@@ -25,7 +25,7 @@ pub(crate) struct ServedArgs {
     #[arg(help_heading = "Server", long, visible_alias = "alias", env = "FOLIO_SERVED_MODEL_NAME", value_name = "NAME",
           value_delimiter = ',', num_args = 1.., value_parser = NonEmptyStringValueParser::new())]
     served_model_name: Vec<String>,
-    /// Format of the model's tool calls: hermes, llama3_json, mistral, gemma, gemma4, harmony, glm, seed_oss, json
+    /// Format of the model's tool calls: hermes, llama3_json, mistral, gemma, gemma4, harmony, glm, seed_oss, lfm2, json
     /// [default: found in its chat template]
     #[arg(help_heading = "Server", long, env = "FOLIO_TOOL_CALL_PARSER", value_name = "NAME")]
     tool_call_parser: Option<ToolParser>,
@@ -65,9 +65,10 @@ impl Served {
         Self { names, takes_any_name: !any.is_empty(), args }
     }
 
-    /// What requests may also call it.
-    pub(crate) fn stem(&self) -> String {
+    /// What requests may also call it: the name of its file or folder.
+    fn stem(&self) -> String {
         let name = self.args.model.served_name();
+        let name = name.trim_end_matches(['/', '\\']);
         name.rsplit(['/', '\\']).next().unwrap_or_default().to_owned()
     }
 
@@ -79,8 +80,8 @@ impl Served {
     /// A server's options, with those of this model.
     pub(crate) fn options(&self, options: &ServerOptions) -> ServerOptions {
         let ServedArgs { tool_call_parser, reasoning_parser, reranker, .. } = self.args;
-        let any_model = self.takes_any_name;
-        ServerOptions { any_model, tool_call_parser, reasoning_parser, reranker, ..options.clone() }
+        let (any_model, stem) = (self.takes_any_name, Some(self.stem()).filter(|stem| !stem.is_empty()));
+        ServerOptions { any_model, stem, tool_call_parser, reasoning_parser, reranker, ..options.clone() }
     }
 }
 

@@ -14,7 +14,7 @@
 //! | 16, 16 | chain hash of the block, and of the block before it or the chain's root |
 //! | 4, 4 | KV group, number of KV groups |
 //! | 4 | tokens per block |
-//! | 4, then 4 and 4 each | layers of the group: KV heads and head size |
+//! | 4, then 4 and 4 each | layers of the group: KV heads (bit 31: a latent, without values) and head size |
 //! | 4 and text, three times | KV format, adapter, backend and build |
 //! | 4 each | token ids of the block |
 //!
@@ -25,7 +25,7 @@
 
 use crate::engine::block_pool::BlockHash;
 use crate::engine::tiers::Origin;
-use crate::plan::KvFormat;
+use crate::plan::{KvFormat, KvLayer};
 use bytes::Bytes;
 use std::ops::Range;
 
@@ -302,10 +302,19 @@ fn checksum(header: &[u8], data: &[u8]) -> [u8; 32] {
     *hasher.finalize().as_bytes()
 }
 
+/// In the number of KV heads: the keys are the values, too, and only they are stored.
+const LATENT: u32 = 1 << 31;
+
+/// A layer as headers describe it.
+pub fn layer_form(layer: &KvLayer) -> [u32; 2] {
+    [layer.heads | if layer.latent { LATENT } else { 0 }, layer.head_dim]
+}
+
 /// Bytes of a block with these layers, without overflow whatever a file says.
 fn block_bytes(layers: &[[u32; 2]], block_size: u32, format: KvFormat) -> u64 {
     let layer = |&[heads, head_dim]: &[u32; 2]| {
-        let rows = 2 * u64::from(block_size) * u64::from(heads);
+        let halves = if heads & LATENT == 0 { 2 } else { 1 };
+        let rows = halves * u64::from(block_size) * u64::from(heads & !LATENT);
         rows.saturating_mul(format.row_bytes(head_dim))
     };
     layers.iter().map(layer).fold(0, u64::saturating_add)

@@ -123,8 +123,8 @@ impl Scheduler {
         let (hashes, unit) = (&self.sequences[id].hashes, self.sharing_unit() / self.limits.block_size);
         let mut found = blocks;
         loop {
-            // A shorter chain ends in another part of a window, whose blocks may be missing.
-            let whole = found / unit * unit;
+            // A shorter chain ends in another part of a window, whose blocks may be missing, and needs another snapshot.
+            let whole = self.blocks_to_snapshot(&hashes[..found as usize], unit);
             let elsewhere = |group: usize, hash: &BlockHash| elsewhere(self, group, hash);
             found = self.pool.longest_prefix(&hashes[..whole as usize], elsewhere);
             if found == whole {
@@ -181,6 +181,7 @@ impl Scheduler {
             self.sequences[id].tables[group] = Table { blocks, passed, reserved };
         }
         self.end_disk_wait(id);
+        self.take_snapshot(id, matched);
         let sequence = &mut self.sequences[id];
         sequence.computed = matched * self.limits.block_size;
         sequence.registered = matched;

@@ -231,18 +231,10 @@ impl Scheduler {
         }
         let sequence = &self.sequences[parent];
         (fork.preemptions, fork.resumed, fork.guarded) = (sequence.preemptions, sequence.resumed, sequence.guarded);
-        self.hold_tables(&fork);
+        if !self.faults.has(InjectedFault::BeamParentFreedEarly) {
+            self.hold(&fork.tables, &fork.states);
+        }
         self.sequences.insert(fork)
-    }
-
-    /// Becomes a holder of a fork's blocks.
-    fn hold_tables(&mut self, fork: &Sequence) {
-        if self.faults.has(InjectedFault::BeamParentFreedEarly) {
-            return;
-        }
-        for (group, table) in fork.tables.iter().enumerate() {
-            table.held().for_each(|block| self.pool.group_mut(group).share(block));
-        }
     }
 
     /// Removes a beam that no step in flight uses.
@@ -356,12 +348,11 @@ impl Scheduler {
             let source = &self.sequences[first];
             let (preemptions, guarded, resumed) = (source.preemptions, source.guarded, source.resumed);
             let (computed, registered, valid_from_step) = (source.computed, source.registered, source.valid_from_step);
-            let tables = source.tables.clone();
-            for (group, table) in tables.iter().enumerate() {
-                table.held().for_each(|block| self.pool.group_mut(group).share(block));
-            }
+            let (tables, states) = (source.tables.clone(), source.states.fork());
+            self.hold(&tables, &states);
             let sequence = &mut self.sequences[member];
             sequence.tables = tables.into_iter().map(|table| Table { reserved: 0, ..table }).collect();
+            sequence.states = states;
             (sequence.preemptions, sequence.guarded, sequence.resumed) = (preemptions, guarded, resumed);
             (sequence.computed, sequence.registered) = (computed, registered);
             sequence.valid_from_step = valid_from_step;

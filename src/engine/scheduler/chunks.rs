@@ -20,7 +20,7 @@ impl Scheduler {
     pub(super) fn chunk(&self, sequence: &Sequence, draft: &Draft) -> u32 {
         let (missing, left) = (sequence.missing(), draft.tokens_left.min(scorable(sequence, draft)));
         if !self.limits.deterministic {
-            return missing.min(left);
+            return missing.min(left).min(self.tokens_to_snapshot(sequence));
         }
         let wanted = self.fixed_chunk(sequence);
         debug_assert!(wanted <= missing, "only existing tokens are computed");

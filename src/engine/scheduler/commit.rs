@@ -5,6 +5,7 @@ use crate::engine::batch::{Batch, Draw, Pool, Row, Score};
 use crate::engine::faults::InjectedFault;
 use crate::engine::request::{Event, FinishReason, PromptEvent, RequestError, Token, TokenLogprob, Usage};
 use crate::engine::sequence::{Exit, Sequence, SequenceId, StreamId, Table};
+use crate::engine::states::HeldStates;
 use crate::plan::inputs::{NONE, Results, Sampled};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -36,7 +37,7 @@ impl Scheduler {
                 );
             }
             let drawn = sampled.by_ref().take(batch.results_of(draw)).collect();
-            self.accept(draw, &batch.rows[draw.row as usize].drafts, drawn, batch.step, &mut events);
+            self.accept(draw, &batch.rows[draw.row as usize], drawn, batch.step, &mut events);
         }
         for score in scores {
             self.accept_scores(score, sampled.by_ref().take(score.count as usize).collect(), batch.step, &mut events);
@@ -56,6 +57,7 @@ impl Scheduler {
         assert!(self.steps_in_flight > 0, "a batch that failed was scheduled");
         let mut events = Vec::new();
         let unfilled = self.withdraw_filled_by(batch);
+        let spoilt = self.withdraw_states_of(batch);
         let named = batch.rows.iter().map(|row| row.sequence).chain(batch.draws.iter().map(|draw| draw.sequence));
         for id in named {
             if self.sequences[id].wants_result_of(batch.step) {
@@ -65,7 +67,7 @@ impl Scheduler {
             self.sequences[id].valid_from_step = self.counts.steps;
         }
         if !self.faults.has(InjectedFault::SharersKept) {
-            self.roll_back_sharers(unfilled);
+            self.roll_back_sharers(unfilled, spoilt);
         }
         batch.scores.iter().for_each(|score| self.ask_again(score));
         self.land(batch, true);
@@ -93,7 +95,7 @@ impl Scheduler {
             }
             sequence.drop_tables();
             (sequence.pending, sequence.in_flight) = (0, 0);
-            (sequence.feed_slot, sequence.state_slot) = (NONE, NONE);
+            (sequence.feed_slot, sequence.states) = (NONE, HeldStates::default());
             sequence.outputs_requested = sequence.outputs_reported;
             if sequence.beam.is_none() {
                 let order = sequence.order;
@@ -186,7 +188,7 @@ impl Scheduler {
     }
 
     /// Appends a drawn token, and the drafts that the draws agree with. Ends the sequence if one of them is its last.
-    fn accept(&mut self, draw: &Draw, drafts: &[u32], drawn: Vec<Sampled>, step: u64, events: &mut Events) {
+    fn accept(&mut self, draw: &Draw, row: &Row, drawn: Vec<Sampled>, step: u64, events: &mut Events) {
         let id = draw.sequence;
         let sequence = &mut self.sequences[id];
         if !sequence.wants_result_of(step) {
@@ -206,9 +208,13 @@ impl Scheduler {
             }
             return;
         }
-        self.verify(id, drafts, drawn, events);
+        self.verify(id, &row.drafts, drawn, events);
+        if id == row.sequence {
+            self.settle_drafts(row);
+        }
         if self.sequences[id].exit != Some(Exit::Ended) {
             self.register_full_blocks(id);
+            self.register_snapshot(id);
             self.plan_to_draft(id);
         }
     }
@@ -297,8 +303,10 @@ impl Scheduler {
 
     /// Releases the blocks that neither the next row nor a step in flight attends to.
     fn pass_windows(&mut self, row: &Row) {
+        // Without its drafts, a tentative row may be computed again.
+        let next = row.start + if row.is_tentative() { 0 } else { row.count };
         for group in 0..self.limits.windows.len() {
-            let first = self.pool.first_visible(group, row.start + row.count) as usize;
+            let first = self.pool.first_visible(group, next) as usize;
             let table = &self.sequences[row.sequence].tables[group];
             let (passed, end) = (table.passed as usize, first.min(table.blocks.len()));
             for index in passed..end {
@@ -332,6 +340,7 @@ impl Scheduler {
             self.sequences[draw.sequence].in_flight -= 1;
         }
         self.land_copies(batch, failed);
+        self.land_states(batch);
         for (group, copies) in batch.copies.iter().enumerate() {
             copies.iter().for_each(|&(source, _)| self.pool.group_mut(group).unpin(source));
         }
@@ -360,30 +369,36 @@ impl Scheduler {
         blocks
     }
 
-    /// Rolls back the sequences that compute, in a step in flight, on top of blocks that were never filled. What they
-    /// have filled since is wrong too, so sequences that share those blocks are also rolled back.
-    fn roll_back_sharers(&mut self, mut unfilled: HashSet<(usize, u32)>) {
+    /// Rolls back the sequences that compute, in a step in flight, on top of blocks that were never filled or states
+    /// that were never written. What they have filled since is wrong too, so sequences that share those blocks are also
+    /// rolled back. After a wrong state, any of their blocks may be wrong.
+    fn roll_back_sharers(&mut self, mut unfilled: HashSet<(usize, u32)>, spoilt: HashSet<u32>) {
         loop {
-            let sharer = self.sequences.ids().find(|&id| self.holds_any(id, &unfilled));
+            let sharer = self.sequences.ids().find(|&id| self.holds_any(id, &unfilled, &spoilt));
             let Some(id) = sharer else { break };
             let follows = !self.faults.has(InjectedFault::IndirectSharersKept);
-            for (group, table) in self.sequences[id].tables.iter().enumerate().filter(|_| follows) {
-                let sound = table.held().take_while(|&block| !unfilled.contains(&(group, block))).count();
+            let sequence = &self.sequences[id];
+            let has_state = !self.goes_on_from(sequence, &spoilt);
+            for (group, table) in sequence.tables.iter().enumerate().filter(|_| follows) {
+                let sound = table.held().take_while(|&block| has_state && !unfilled.contains(&(group, block))).count();
                 unfilled.extend(table.held().skip(sound).map(|block| (group, block)));
             }
             self.roll_back(id);
         }
     }
 
-    /// Whether a live sequence that is not rolled back yet holds one of these blocks.
-    fn holds_any(&self, id: SequenceId, blocks: &HashSet<(usize, u32)>) -> bool {
+    /// Whether a live sequence that is not rolled back yet holds one of these blocks, or goes on from one of these
+    /// states.
+    fn holds_any(&self, id: SequenceId, blocks: &HashSet<(usize, u32)>, spoilt: &HashSet<u32>) -> bool {
         let sequence = &self.sequences[id];
         let holds = |(group, table): (usize, &Table)| table.held().any(|block| blocks.contains(&(group, block)));
-        sequence.wants_result_of(self.counts.steps - 1) && sequence.tables.iter().enumerate().any(holds)
+        let holds = || sequence.tables.iter().enumerate().any(holds) || self.goes_on_from(sequence, spoilt);
+        sequence.wants_result_of(self.counts.steps - 1) && holds()
     }
 
-    /// Removes all blocks of a sequence from the prefix cache.
+    /// Removes all blocks of a sequence and its states from the prefix cache.
     pub(super) fn withdraw_all(&mut self, id: SequenceId) {
+        self.withdraw_states(id);
         for (group, table) in self.sequences[id].tables.iter().enumerate() {
             for block in table.held() {
                 self.pool.group_mut(group).withdraw(block);

@@ -93,6 +93,9 @@ impl Scheduler {
                 self.host.withdraw(group, &hash);
                 self.disk.withdraw((group, hash));
             }
+            if let Some(slot) = self.states.lookup(&hash) {
+                self.states.withdraw(slot);
+            }
         }
     }
 }

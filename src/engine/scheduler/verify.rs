@@ -9,6 +9,8 @@
 //! Drafts need the ids of all tokens before them. A sequence whose guesses pay waits for its token, as one with a
 //! grammar does; the others run ahead without drafts, and their guesses are only compared with what is drawn.
 //!
+//! With a recurrent state, all drafts of a row count or none: see `states`.
+//!
 //! Drafts take blocks that are free, and never preempt.
 
 use super::commit::Events;
@@ -59,6 +61,11 @@ impl Scheduler {
         let sequence = &self.sequences[id];
         let Some(drafter) = sequence.drafter.as_ref().filter(|_| sequence.is_answering()) else { return Vec::new() };
         if sequence.missing() != count || sequence.pending > 0 {
+            return Vec::new();
+        }
+        // What was computed with drafts that were not all accepted is computed again; without drafts, for good.
+        let again = self.limits.speculation.map_or(0, |settings| settings.num_speculative_tokens);
+        if self.keeps_states() && count > again {
             return Vec::new();
         }
         let most = self.drafts_that_fit(id, count, draft);

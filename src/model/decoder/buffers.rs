@@ -1,6 +1,6 @@
 //! The row buffers of a decoder's plan.
 
-use super::super::spec::ModelSpec;
+use super::super::spec::{LatentSpec, ModelSpec};
 use crate::plan::{BufferId, Plan, Rows, Storage};
 use std::collections::BTreeMap;
 
@@ -12,6 +12,8 @@ pub(super) struct Buffers {
     pub(super) qkv: BTreeMap<u32, BufferId>,
     pub(super) q: BTreeMap<u32, BufferId>,
     pub(super) attended: BTreeMap<u32, BufferId>,
+    /// Buffers of latent attention, besides `q` and `attended`.
+    pub(super) latent: Option<LatentBuffers>,
     /// Gates and values of short convolutions, and their results.
     pub(super) convolution: Option<[BufferId; 2]>,
     /// Buffers of layers with a recurrent state.
@@ -39,6 +41,17 @@ pub(super) struct StateBuffers {
     pub(super) convolved: BufferId,
     pub(super) scanned: BufferId,
     pub(super) gated: BufferId,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct LatentBuffers {
+    /// The latent of q, and its norm.
+    pub(super) query_latent: Option<[BufferId; 2]>,
+    pub(super) query: BufferId,
+    /// The part of q that was multiplied by the projection of keys.
+    pub(super) absorbed: BufferId,
+    pub(super) latent: BufferId,
+    pub(super) values: BufferId,
 }
 
 #[derive(Clone, Copy)]
@@ -106,9 +119,10 @@ impl Buffers {
         let qkv = attending().map(|layer| spec.qkv_columns(layer));
         let x = tokens(plan, "x", spec.hidden, Storage::F32);
         let normed = tokens(plan, "normed", spec.hidden, activations);
-        let qkv = by_columns(plan, &QKV, qkv, activations);
+        let qkv = by_columns(plan, &QKV, qkv.filter(|_| spec.latent.is_none()), activations);
         let q = by_columns(plan, &Q, query(), activations);
         let attended = by_columns(plan, &ATTENDED, query(), activations);
+        let latent = spec.latent.map(|latent| LatentBuffers::new(plan, spec.query_heads, &latent, activations));
         let convolution = spec.convolution.map(|_| {
             let gated = tokens(plan, "gated", 3 * spec.hidden, activations);
             [gated, tokens(plan, "convolved", spec.hidden, activations)]
@@ -129,6 +143,7 @@ impl Buffers {
             qkv,
             q,
             attended,
+            latent,
             convolution,
             state: StateBuffers::new(plan, spec, activations),
             dense,
@@ -153,6 +168,20 @@ impl StateBuffers {
             scanned: tokens("state_scanned", state.values()),
             gated: tokens("state_gated", state.values()),
         })
+    }
+}
+
+impl LatentBuffers {
+    fn new(plan: &mut Plan, heads: u32, spec: &LatentSpec, activations: Storage) -> Self {
+        let mut tokens = |name, columns| plan.buffer(name, Rows::Tokens, columns, activations);
+        let query_latent = |rank| [tokens("query_latent", rank), tokens("query_normed", rank)];
+        Self {
+            query_latent: spec.query_rank.map(query_latent),
+            query: tokens("query", heads * (spec.plain + spec.rotated)),
+            absorbed: tokens("absorbed", heads * spec.rank),
+            latent: tokens("latent", spec.rank + spec.rotated),
+            values: tokens("values", heads * spec.value),
+        }
     }
 }
 

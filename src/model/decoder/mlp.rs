@@ -137,11 +137,25 @@ impl Recorder<'_> {
         let spec = self.experts_spec();
         let weight = self.layer_weight(index, "expert_gate_up");
         let bias = spec.bias.then(|| self.layer_weight(index, "expert_gate_up_bias"));
-        steps.push(Step::MatMulExperts(MatMulExperts { x, routes, weight, bias, accumulate: false, out: gate_up }));
+        steps.push(Step::MatMulExperts(MatMulExperts {
+            x,
+            routes: Some(routes),
+            weight,
+            bias,
+            accumulate: false,
+            out: gate_up,
+        }));
         steps.push(self.gate(gate_up, activated));
         let weight = self.layer_weight(index, "expert_down");
         let bias = spec.bias.then(|| self.layer_weight(index, "expert_down_bias"));
-        steps.push(Step::MatMulExperts(MatMulExperts { x: activated, routes, weight, bias, accumulate, out }));
+        steps.push(Step::MatMulExperts(MatMulExperts {
+            x: activated,
+            routes: Some(routes),
+            weight,
+            bias,
+            accumulate,
+            out,
+        }));
     }
 
     /// Records the MLP that every token passes besides the chosen experts: `out += σ(gate · x) · mlp(x)`, or
@@ -167,7 +181,14 @@ impl Recorder<'_> {
         let routing = Routing { sigmoid: true, ..Routing::softmax(false) };
         steps.push(Step::RouteExperts(RouteExperts { logits, routing, routes }));
         let (weight, bias) = (self.layer_weight(index, "shared_down"), None);
-        steps.push(Step::MatMulExperts(MatMulExperts { x: activated, routes, weight, bias, accumulate: true, out }));
+        steps.push(Step::MatMulExperts(MatMulExperts {
+            x: activated,
+            routes: Some(routes),
+            weight,
+            bias,
+            accumulate: true,
+            out,
+        }));
     }
 
     fn up(&self) -> Up {

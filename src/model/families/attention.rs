@@ -2,7 +2,7 @@
 
 use super::{
     ActivationField, AfterDense, AttentionRow, Bias, Experts, Family, Mixers, MlpRow, MlpSize, NormsRow, RopeRow,
-    Ropes, Scales, Sizes, Windows,
+    Ropes, Scales, Scores, Sizes, Windows,
 };
 use crate::model::rope::RopeOptions;
 use crate::model::spec::{HeadNorms, NormPlace, OutputGate};
@@ -33,6 +33,7 @@ pub(in crate::model) const LLAMA: Family = Family {
         sinks: false,
         gate: OutputGate::None,
         gate_if: None,
+        latent: false,
     },
     rope: RopeRow {
         layers: Ropes::One,
@@ -252,10 +253,53 @@ pub(in crate::model) const GLM4_MOE: Family = Family {
     experts: Experts::AfterDense(AfterDense {
         dense: ("first_k_dense_replace", 1),
         count: "n_routed_experts",
-        choice_bias: None,
+        scores: Scores::Sigmoid,
+        factor: 1.0,
     }),
     tensors: &tensor_names::GLM4_MOE,
     ..LLAMA
+};
+
+pub(in crate::model) const DEEPSEEK_V3: Family = Family {
+    architecture: "DeepseekV3ForCausalLM",
+    model_type: "deepseek_v3",
+    attention: AttentionRow { latent: true, ..LLAMA.attention },
+    rope: RopeRow { options: RopeOptions { interleaved: true, ..LLAMA.rope.options }, ..LLAMA.rope },
+    mlp: UNBIASED_MLP,
+    experts: Experts::AfterDense(AfterDense {
+        dense: ("first_k_dense_replace", 3),
+        count: "n_routed_experts",
+        scores: Scores::Sigmoid,
+        factor: 2.5,
+    }),
+    tensors: &tensor_names::DEEPSEEK,
+    ..LLAMA
+};
+
+pub(in crate::model) const DEEPSEEK_V2: Family = Family {
+    architecture: "DeepseekV2ForCausalLM",
+    model_type: "deepseek_v2",
+    experts: Experts::AfterDense(AfterDense {
+        dense: ("first_k_dense_replace", 0),
+        count: "n_routed_experts",
+        scores: Scores::Softmax,
+        factor: 1.0,
+    }),
+    ..DEEPSEEK_V3
+};
+
+/// GLM 4.7 Flash.
+pub(in crate::model) const GLM4_MOE_LITE: Family = Family {
+    architecture: "Glm4MoeLiteForCausalLM",
+    model_type: "glm4_moe_lite",
+    rope: RopeRow { options: RopeOptions { theta: 1e6, ..DEEPSEEK_V3.rope.options }, ..LLAMA.rope },
+    experts: Experts::AfterDense(AfterDense {
+        dense: ("first_k_dense_replace", 1),
+        count: "n_routed_experts",
+        scores: Scores::Sigmoid,
+        factor: 1.8,
+    }),
+    ..DEEPSEEK_V3
 };
 
 pub(in crate::model) const QWEN2_MOE: Family = Family {

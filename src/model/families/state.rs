@@ -3,7 +3,7 @@
 use super::attention::{GRANITE, LLAMA, QWEN3, UNBIASED, UNBIASED_MLP};
 use super::{
     ActivationField, AfterDense, AttentionRow, Experts, Family, Mixers, MlpRow, MlpSize, NormsRow, RopeRow, Ropes,
-    Rule, Scales, Windows,
+    Rule, Scales, Scores, Windows,
 };
 use crate::model::rope::RopeOptions;
 use crate::model::spec::{HeadNorms, NormPlace, OutputGate};
@@ -31,7 +31,8 @@ pub(in crate::model) const LFM2_MOE: Family = Family {
     experts: Experts::AfterDense(AfterDense {
         dense: ("num_dense_layers", 2),
         count: "num_experts",
-        choice_bias: Some("use_expert_bias"),
+        scores: Scores::SigmoidIf("use_expert_bias"),
+        factor: 1.0,
     }),
     tensors: &tensor_names::LFM2_MOE,
     ..LFM2

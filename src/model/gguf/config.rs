@@ -30,7 +30,9 @@ pub(super) fn config_json(
     // Token ids are bounded by the length of the embedding table, not by the metadata.
     let table = tensors.get(&family.tensor_name("token_embd.weight")).map(|info| info.shape[0]);
     let vocab = metadata.required("tensor \"token_embd.weight\"", table)?;
-    if let Some(value_length) = family.integer(metadata, "attention.value_length")?.filter(|dim| *dim != head_dim) {
+    if let Some(value_length) =
+        family.integer(metadata, "attention.value_length")?.filter(|dim| *dim != head_dim && !family.latent)
+    {
         let message = format!("is {value_length}, but keys have {head_dim}, which is not supported");
         return Err(metadata.invalid(&family.key("attention.value_length"), message));
     }
@@ -78,11 +80,46 @@ pub(super) fn config_json(
     if let Some(scaling) = scaling {
         config["rope_scaling"] = Value::Object(scaling);
     }
+    if family.latent {
+        latent(metadata, family, &mut config)?;
+    }
     layers_differ(metadata, family, &mut config, &has)?;
     if family.keeps_states() {
         states::fields(metadata, family, &mut config, tensors)?;
     }
     Ok(config)
+}
+
+/// The sizes of latent attention. Older files have the lengths of heads under the usual keys, newer ones under keys of
+/// their own, since there the usual keys describe what is cached.
+fn latent(metadata: &Metadata, family: &Family, config: &mut Value) -> Result<(), LoadError> {
+    let length = |own: &str, usual: &str| match family.integer(metadata, own)? {
+        Some(length) => Ok(length),
+        None => family.required(metadata, usual),
+    };
+    let key = length("attention.key_length_mla", "attention.key_length")?;
+    let rotated = family.required(metadata, "rope.dimension_count")?;
+    if rotated >= key {
+        let message = format!("is {rotated}, but heads have {key} elements");
+        return Err(metadata.invalid(&family.key("rope.dimension_count"), message));
+    }
+    config["q_lora_rank"] = family.integer(metadata, "attention.q_lora_rank")?.into();
+    config["kv_lora_rank"] = family.required(metadata, "attention.kv_lora_rank")?.into();
+    config["qk_rope_head_dim"] = rotated.into();
+    config["qk_nope_head_dim"] = (key - rotated).into();
+    config["v_head_dim"] = length("attention.value_length_mla", "attention.value_length")?.into();
+    config["partial_rotary_factor"] = 1.0.into();
+    // Files of DeepSeek V2 do not say how scores are computed.
+    let gating = family.integer(metadata, "expert_gating_func")?.unwrap_or(1);
+    match gating {
+        1 => config["topk_method"] = "group_limited_greedy".into(),
+        2 => config["architectures"] = json!(["DeepseekV3ForCausalLM"]),
+        _ => {
+            let message = format!("is {gating}, not 1 (softmax) or 2 (sigmoid)");
+            return Err(metadata.invalid(&family.key("expert_gating_func"), message));
+        }
+    }
+    Ok(())
 }
 
 /// What may differ from layer to layer: windows, sizes, rotation.
@@ -253,7 +290,9 @@ fn rope_scaling(metadata: &Metadata, family: &Family) -> Result<Option<Map<Strin
     }
     if let Some(slope) = metadata.number(&family.key("rope.scaling.yarn_log_multiplier"))?.filter(|slope| *slope != 0.0)
     {
-        scaling.insert("mscale".into(), 1.0.into());
+        // With a latent, the file has what ln(factor) is multiplied by, and cos and sin are not scaled.
+        let slope = if family.latent { 10.0 * slope } else { slope };
+        scaling.insert("mscale".into(), if family.latent { slope } else { 1.0 }.into());
         scaling.insert("mscale_all_dim".into(), slope.into());
     }
     Ok(Some(scaling))

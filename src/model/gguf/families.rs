@@ -37,6 +37,8 @@ pub(super) struct Family {
     pub(super) tiled_heads: bool,
     /// Models with this many layers divide q · k by √(hidden / heads) instead of √head_dim; no metadata key says so.
     pub(super) wide_layers: Option<u32>,
+    /// Attention to a latent (MLA). Scores that are no softmax make the architecture DeepSeek V3.
+    pub(super) latent: bool,
     /// The YaRN ramp may end at a fractional pair index; no metadata key says so.
     pub(super) fractional_ramp: bool,
 }
@@ -67,6 +69,7 @@ const LLAMA: Family = Family {
     kinds: None,
     tiled_heads: false,
     wide_layers: None,
+    latent: false,
     fractional_ramp: false,
 };
 
@@ -226,6 +229,28 @@ const GLM4_MOE: Family = Family {
     ..QWEN2
 };
 
+/// DeepSeek V2 and V3, and GLM 4.7 Flash.
+const DEEPSEEK2: Family = Family {
+    name: "deepseek2",
+    architecture: "DeepseekV2ForCausalLM",
+    layer_names: &[
+        ("attn_q_a", "self_attn.q_a_proj"),
+        ("attn_q_a_norm", "self_attn.q_a_layernorm"),
+        ("attn_q_b", "self_attn.q_b_proj"),
+        ("attn_kv_a_mqa", "self_attn.kv_a_proj_with_mqa"),
+        ("attn_kv_a_norm", "self_attn.kv_a_layernorm"),
+        ("attn_kv_b", "self_attn.kv_b_proj"),
+        ("attn_k_b", "self_attn.k_b_proj"),
+        ("attn_v_b", "self_attn.v_b_proj"),
+        ("exp_probs_b.bias", "mlp.gate.e_score_correction_bias"),
+        ("ffn_gate_shexp", "mlp.shared_experts.gate_proj"),
+        ("ffn_up_shexp", "mlp.shared_experts.up_proj"),
+        ("ffn_down_shexp", "mlp.shared_experts.down_proj"),
+    ],
+    latent: true,
+    ..GLM4_MOE
+};
+
 /// Granite, and Granite 4 without Mamba layers.
 const GRANITE: Family = Family {
     name: "granite",
@@ -302,7 +327,7 @@ const STARCODER2: Family = Family {
 };
 
 /// To add an architecture, add a row here.
-const FAMILIES: [&Family; 35] = [
+const FAMILIES: [&Family; 36] = [
     &LLAMA,
     &QWEN2,
     &QWEN2_MOE,
@@ -320,6 +345,7 @@ const FAMILIES: [&Family; 35] = [
     &ERNIE4_5,
     &GLM4,
     &GLM4_MOE,
+    &DEEPSEEK2,
     &GRANITE,
     &GRANITE_MOE,
     &GPT_OSS,
@@ -373,10 +399,7 @@ const LAYER_NAMES: [(&str, &str); 18] = [
 ];
 
 /// Keys (after the architecture's prefix) that only models with certain layers have, and what these layers compute.
-const UNSUPPORTED: [(&str, &str); 2] = [
-    ("attention.kv_lora_rank", "latent attention (MLA)"),
-    ("ssm.state_size", "layers with a recurrent state of another form"),
-];
+const UNSUPPORTED: [(&str, &str); 1] = [("ssm.state_size", "layers with a recurrent state of another form")];
 
 /// The row for a file's architecture.
 pub(super) fn family(metadata: &Metadata) -> Result<&'static Family, LoadError> {

@@ -1,6 +1,7 @@
 //! A checkpoint tensor as a part of a weight.
 
 use crate::model::tensor_names::Order;
+use crate::plan::WeightFormat;
 use std::ops::Range;
 
 /// A checkpoint tensor that is part of a weight.
@@ -47,6 +48,9 @@ impl Part {
 
     /// Rows of the weight from this tensor; elements if the weight is a vector.
     pub(super) fn rows(&self) -> u32 {
+        if self.order == Order::HeadKeys {
+            return self.runs.len() as u32 * u32::try_from(self.shape[1]).expect("a dimension fits 32 bits");
+        }
         if !self.runs.is_empty() {
             return self.runs.iter().map(|run| run.end - run.start).sum();
         }
@@ -81,12 +85,23 @@ impl Part {
     /// Elements per row; `None` if the weight is a vector.
     pub(super) fn columns(&self) -> Option<u32> {
         let columns = match (self.order, &self.shape[..]) {
+            (Order::HeadKeys, _) => u64::from(self.runs[0].end - self.runs[0].start),
             (Order::Rows, [_, columns])
             | (Order::Experts | Order::ExpertsInterleaved, [_, _, columns])
             | (Order::Transposed | Order::TransposedInterleaved, [_, columns, _]) => *columns,
             _ => return None,
         };
         Some(u32::try_from(columns).expect("a dimension of the spec fits 32 bits"))
+    }
+
+    /// The format of the weight's rows. A matrix whose elements change becomes f32; the columns of a quantized matrix
+    /// are no rows of its format, and become f16.
+    pub(super) fn format(&self, stored: WeightFormat) -> WeightFormat {
+        match self.order {
+            _ if self.change != Change::None => WeightFormat::F32,
+            Order::HeadKeys if stored.is_quantised() => WeightFormat::F16,
+            _ => stored,
+        }
     }
 
     /// The same tensor stored by rows: quantized checkpoints store all matrices by rows, others some by columns.

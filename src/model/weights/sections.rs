@@ -1,7 +1,7 @@
 //! Which tensors form each weight of a model, and their shapes.
 
 use super::part::{Change, Part};
-use super::state;
+use super::{latent, state};
 use crate::model::spec::{ExpertsSpec, HeadNorms, LayerKind, ModelSpec, NormPlace, OutputGate};
 use crate::model::tensor_names::{LayerNames, Order};
 
@@ -58,7 +58,12 @@ pub(super) fn required(spec: &ModelSpec) -> Vec<Required> {
                 required.extend((!parts.is_empty()).then_some(Required { name, experts: 1, parts }));
             } else if let Some(sections) = sections(spec, layer, row.weight) {
                 let experts = sections.experts;
-                let mut parts = layer_parts(row, layer, sections);
+                let mut parts = match spec.latent {
+                    Some(latent) if matches!(row.order, Order::HeadKeys | Order::HeadValues) => {
+                        latent::parts(&latent, spec.query_heads, row, layer)
+                    }
+                    _ => layer_parts(row, layer, sections),
+                };
                 if row.weight == "qkv" {
                     state::gate_and_scale(spec, layer, row.order, &mut parts);
                 }
@@ -111,6 +116,9 @@ fn sections(spec: &ModelSpec, layer: usize, weight: &str) -> Option<Sections> {
         let experts = spec.experts.filter(|_| layer.experts)?;
         return expert_sections(spec, &experts, weight);
     }
+    if ["latent", "query"].iter().any(|prefix| weight.starts_with(prefix)) {
+        return latent_sections(spec, weight);
+    }
     if weight.starts_with("convolution") {
         return convolution_sections(spec, layer.kind, weight);
     }
@@ -147,7 +155,7 @@ fn sections(spec: &ModelSpec, layer: usize, weight: &str) -> Option<Sections> {
             HeadNorms::WholeRow => (true, vec![vec![if weight == "q_norm" { query } else { kv }]]),
         },
         "sinks" => (attention.sinks, vec![vec![u64::from(spec.query_heads)]]),
-        "output" => (true, vec![vec![hidden, query]]),
+        "output" => (true, vec![vec![hidden, spec.output_columns(layer).into()]]),
         "output_bias" => (attention.output_bias, vec![vec![hidden]]),
         "gate_up" => (is_dense, matrices(&gates)),
         "gate_up_bias" => (is_dense && spec.mlp.bias, vectors(&gates)),
@@ -166,6 +174,26 @@ fn sections(spec: &ModelSpec, layer: usize, weight: &str) -> Option<Sections> {
         _ => 1.0,
     };
     present.then_some(Sections { experts: 1, shapes, factor })
+}
+
+/// [`sections`] for weights that only latent attention has.
+fn latent_sections(spec: &ModelSpec, weight: &str) -> Option<Sections> {
+    let latent = spec.latent?;
+    let [hidden, heads, rank, plain] = [spec.hidden, spec.query_heads, latent.rank, latent.plain].map(u64::from);
+    let [rotated, value] = [latent.rotated, latent.value].map(u64::from);
+    let (up, query) = (latent.query_rank.map(u64::from), heads * (plain + rotated));
+    let (present, copies, shape) = match weight {
+        "query" => (up.is_none(), 1, vec![query, hidden]),
+        "query_latent" => (up.is_some(), 1, vec![up.unwrap_or(0), hidden]),
+        "query_latent_norm" => (up.is_some(), 1, vec![up.unwrap_or(0)]),
+        "query_up" => (up.is_some(), 1, vec![query, up.unwrap_or(0)]),
+        "latent" => (true, 1, vec![rank + rotated, hidden]),
+        "latent_norm" => (true, 1, vec![rank]),
+        "latent_keys" => (true, spec.query_heads, vec![rank, plain]),
+        "latent_values" => (true, spec.query_heads, vec![value, rank]),
+        other => unreachable!("the tables of names hold no {other}"),
+    };
+    present.then_some(Sections { experts: copies, shapes: vec![shape], factor: 1.0 })
 }
 
 /// [`sections`] for weights that only layers with a short convolution have.

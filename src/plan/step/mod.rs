@@ -15,6 +15,7 @@ mod operation;
 mod pool;
 mod rms_norm;
 mod rope_store_kv;
+mod rope_store_latent;
 mod route_experts;
 mod rules;
 mod sample;
@@ -29,13 +30,14 @@ pub use gated_activation::{Activation, GatedActivation, Gates, Up};
 pub use gated_norm::GatedNorm;
 pub use gather_rows::GatherRows;
 pub use matmul::MatMul;
-pub use matmul_experts::MatMulExperts;
+pub use matmul_experts::{ExpertShape, MatMulExperts};
 pub use operation::Access;
 pub use pool::Pool;
 pub use rms_norm::{NormOptions, RmsNorm};
 pub use rope_store_kv::{HeadNorm, QueryGrowth, Rope, RopeStoreKv, StoreOptions};
+pub use rope_store_latent::RopeStoreLatent;
 pub use route_experts::{ExpertGroups, RouteExperts, Routing};
-pub use rules::{GROUP_SIZE_MAX, HEAD_DIM_MAX, ROUTES_MAX, STATE_DIM_MAX, TAPS_MAX};
+pub use rules::{GROUP_SIZE_MAX, HEAD_DIM_MAX, LATENT_DIM_MAX, LATENT_HEADS_MAX, ROUTES_MAX, STATE_DIM_MAX, TAPS_MAX};
 pub use sample::Sample;
 pub use scale_logits::ScaleLogits;
 pub use short_convolution::{ConvolutionForm, ShortConvolution};
@@ -58,6 +60,8 @@ pub enum Step {
     MatMul(MatMul),
     /// Rotates q and k; stores K and V in the pool.
     RopeStoreKv(RopeStoreKv),
+    /// Rotates q and a latent key; stores the latent in the pool.
+    RopeStoreLatent(RopeStoreLatent),
     /// Attention over the paged KV pool.
     AttendPaged(AttendPaged),
     /// A convolution over the last tokens, which are its state.
@@ -90,6 +94,7 @@ impl Step {
             Self::RmsNorm(step) => step,
             Self::MatMul(step) => step,
             Self::RopeStoreKv(step) => step,
+            Self::RopeStoreLatent(step) => step,
             Self::AttendPaged(step) => step,
             Self::ShortConvolution(step) => step,
             Self::StateScan(step) => step,

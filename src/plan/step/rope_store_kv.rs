@@ -97,6 +97,10 @@ impl Operation for RopeStoreKv {
 
     fn check(&self, operands: &Operands<'_>) -> Result<(), PlanErrorKind> {
         let kv = operands.check_heads(self.layer, self.query_heads)?;
+        if kv.latent {
+            let (what, found) = (format!("KV layer {}", self.layer), "a latent".into());
+            return Err(PlanErrorKind::Unsupported { what, found, expected: "keys and values" });
+        }
         let stored = if self.options.q_only { 0 } else { 2 * kv.heads };
         operands.check_columns(self.qkv, Rows::Tokens, 0, (self.query_heads + stored) * kv.head_dim)?;
         whole_runs("columns of q, k, v and others", operands.known_buffer(self.qkv).columns)?;
@@ -136,7 +140,7 @@ impl StoreOptions {
 }
 
 impl Rope {
-    fn check(&self, operands: &Operands<'_>, head_dim: u32) -> Result<(), PlanErrorKind> {
+    pub(super) fn check(&self, operands: &Operands<'_>, head_dim: u32) -> Result<(), PlanErrorKind> {
         if self.rotary_dim == 0 || !self.rotary_dim.is_multiple_of(2) || self.rotary_dim > head_dim {
             let (what, found) = ("rotary_dim".into(), format!("{} in heads of {head_dim}", self.rotary_dim));
             return Err(PlanErrorKind::Unsupported { what, found, expected: "an even number, at most the head size" });
@@ -144,7 +148,7 @@ impl Rope {
         operands.check_f32_vector(self.frequencies, self.rotary_dim / 2)
     }
 
-    fn line(&self, operands: &Operands<'_>) -> String {
+    pub(super) fn line(&self, operands: &Operands<'_>) -> String {
         let pairs = if self.interleaved { " interleaved" } else { "" };
         let (frequencies, scale) = (operands.weight_name(self.frequencies), unless(" scale ", self.scale, 1.0));
         format!(", rope {frequencies} over {}{pairs}{scale}", self.rotary_dim)

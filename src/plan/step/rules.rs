@@ -8,6 +8,10 @@ use super::super::operands::{BufferId, BufferSpec, KvLayer, Operands, Rows, Weig
 pub const HEAD_DIM_MAX: u32 = 512;
 /// Maximum query heads per KV head.
 pub const GROUP_SIZE_MAX: u32 = 16;
+/// Maximum elements of a latent with its rotated part.
+pub const LATENT_DIM_MAX: u32 = 576;
+/// Maximum query heads that share a latent.
+pub const LATENT_HEADS_MAX: u32 = 128;
 /// Maximum experts per token.
 pub const ROUTES_MAX: u32 = 32;
 /// Maximum taps of a short convolution.
@@ -122,9 +126,10 @@ impl<'a> Operands<'a> {
     pub(super) fn check_heads(&self, layer: u32, query_heads: u32) -> Result<KvLayer, PlanErrorKind> {
         let kv = self.kv_layers[layer as usize];
         let (groups, rest) = (query_heads / kv.heads.max(1), query_heads % kv.heads.max(1));
-        if groups == 0 || rest != 0 || groups > GROUP_SIZE_MAX {
+        let groups_max = if kv.latent { LATENT_HEADS_MAX } else { GROUP_SIZE_MAX };
+        if groups == 0 || rest != 0 || groups > groups_max {
             let found = format!("{query_heads} over {} KV heads", kv.heads);
-            let expected = "1 to 16 query heads for each KV head";
+            let expected = "1 to 16 query heads for each KV head, or up to 128 for a latent";
             return Err(PlanErrorKind::Unsupported { what: "query_heads".into(), found, expected });
         }
         Ok(kv)

@@ -5,6 +5,7 @@ use crate::engine::handle::EngineInfo;
 use crate::server::state::{Limits, prompt_bytes_max};
 use crate::server::wire::error::{ApiError, shorten};
 use serde_json::{Map, Value, json};
+use std::borrow::Cow;
 
 /// The type of one field: how it is read and described.
 pub(crate) trait Kind {
@@ -116,6 +117,35 @@ impl Foreign {
     }
 }
 
+/// Removes the known fields of other servers from the rest of the object at the path `at`. Those that would change the
+/// answer are refused, unless their value means that they are not used.
+pub(crate) fn take_foreign<G: Group>(rest: &mut Map<String, Value>, at: &str) -> Result<(), ApiError> {
+    for Foreign { name, reason, is_refused } in G::foreign() {
+        if rest.remove(name).is_some_and(|value| is_refused && !is_off(&value)) {
+            let path = path(at, name);
+            return Err(ApiError::unsupported(path.clone(), format!("`{path}` is not supported: {reason}")));
+        }
+    }
+    Ok(())
+}
+
+/// Whether an unsupported field has a value that means "not used".
+fn is_off(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(on) => !on,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(map) => map.values().all(is_off),
+    }
+}
+
+/// The path of a field of the object at the path `at`.
+pub(crate) fn path<'a>(at: &str, name: &'a str) -> Cow<'a, str> {
+    if at.is_empty() { name.into() } else { format!("{at}.{name}").into() }
+}
+
 /// Documentation of one field.
 pub(crate) struct Row {
     /// The group whose row this is; others may have it as a part.
@@ -149,10 +179,7 @@ pub(crate) fn take<P: Presence>(
     bounds: &Bounds,
 ) -> Result<P::Value, ApiError> {
     let value = map.remove(name).filter(|value| !value.is_null());
-    if at.is_empty() {
-        return presence.take(name, value, bounds);
-    }
-    presence.take(&format!("{at}.{name}"), value, bounds)
+    presence.take(&path(at, name), value, bounds)
 }
 
 /// The name of a field whose member in Rust may be a raw identifier.

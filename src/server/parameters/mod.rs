@@ -13,6 +13,7 @@ pub(crate) mod prompts;
 pub(crate) mod read;
 pub(crate) mod rerank;
 pub(crate) mod responses;
+pub(crate) mod samplers;
 pub(crate) mod sampling;
 pub(crate) mod structured;
 pub(crate) mod table;

@@ -1,6 +1,7 @@
 //! Requests of Ollama's API, and their translation to a [`Turn`].
 //!
 //! Sampling parameters are in `options`. Those about loading a model are ignored: the server was started with its own.
+//! `keep_alive` is read before a request reaches its model (`routes::forward`), where a server has several.
 //! A request without a prompt only loads the model.
 
 use crate::engine::request::{MIN_P, PENALTY, REPETITION_PENALTY, TEMPERATURE};
@@ -10,8 +11,9 @@ use crate::server::parameters::kind::{Bounds, Kind, Most, wrong};
 use crate::server::parameters::kinds::messages::{MessageList, Messages, check_count, message};
 use crate::server::parameters::kinds::sampling::{StopStrings, TOP_P_OR_GREEDY};
 use crate::server::parameters::kinds::structured::JsonSchema;
-use crate::server::parameters::kinds::{Count, Flag, Integer, Nested, Number, Optional, Required, Text};
-use crate::server::parameters::prompts::{GapFields, Prompts, PromptsKind};
+use crate::server::parameters::kinds::{Count, Flag, Integer, Number, Open, Optional, Required, Text};
+use crate::server::parameters::prompts::{AlwaysTrue, GapFields, Prompts, PromptsKind};
+use crate::server::parameters::samplers::OtherSamplers;
 use crate::server::parameters::structured::Structure;
 use crate::server::parameters::table::{INPUTS_MAX, Queueing, SamplingFields, Target};
 use crate::server::parameters::tools::{self, Tools};
@@ -32,6 +34,7 @@ const CHAT_NAMES: Names = &[
     ("repetition_penalty", "options.repeat_penalty"),
     ("presence_penalty", "options.presence_penalty"),
     ("frequency_penalty", "options.frequency_penalty"),
+    ("repeat_last_n", "options.repeat_last_n"),
 ];
 
 fields! {
@@ -39,10 +42,10 @@ fields! {
     OllamaSettings {
         /// Answer with lines of JSON, one for each part of the answer.
         stream: bool = Flag(true),
-        /// The form of the answer: `json`, or a JSON schema.
-        format: Option<GrammarSpec> = Optional(OllamaFormat),
+        /// The form of the answer: `json`, or a JSON schema. An empty string sets none.
+        format: Option<Option<GrammarSpec>> = Optional(OllamaFormat),
         /// Sampling parameters.
-        options: Option<OllamaOptions> = Optional(Nested::<OllamaOptions>::new()),
+        options: Option<(OllamaOptions, Map<String, Value>)> = Optional(Open::<OllamaOptions>::new()),
         /// Whether the model thinks before it answers, or how long.
         think: Option<Value> = Optional(Think),
         /// Report the log-probabilities of the answer's tokens.
@@ -51,7 +54,7 @@ fields! {
         top_logprobs: Option<u32> = Optional(Count { min: 0, max: Most::Fixed(20) }),
     }
     ignores {
-        keep_alive: "it counts where a server has several models; its only one stays loaded",
+        keep_alive: "a server's only model stays loaded; one of several is kept so long",
         shift: "an answer ends with the context",
         truncate: "a prompt that is too long is refused",
     }
@@ -59,7 +62,7 @@ fields! {
 
 fields! {
     /// `options`.
-    OllamaOptions {
+    OllamaOptions with samplers: OtherSamplers {
         /// Tokens to generate at most; negative: as many as fit into the context.
         num_predict: Option<i64> = Optional(Integer { min: -2, max: Most::Fixed(u32::MAX as i64) }),
         /// Sampling temperature; 0 always takes the likeliest token.
@@ -80,6 +83,30 @@ fields! {
         seed: Option<i64> = Optional(Integer { min: i64::MIN, max: Most::Fixed(i64::MAX) }),
         /// Strings that end the answer.
         stop: Option<Vec<String>> = Optional(StopStrings),
+        /// Penalties count line breaks, too.
+        #[expect(dead_code)]
+        penalize_newline: Option<()> = Optional(AlwaysTrue),
+    }
+    refuses {
+        rope_frequency_base: "the model's own is used",
+        rope_frequency_scale: "the model's own is used",
+    }
+    ignores {
+        embedding_only: "the server was started with its own settings",
+        f16_kv: "the server was started with its own settings",
+        logits_all: "the server was started with its own settings",
+        low_vram: "the server was started with its own settings",
+        main_gpu: "the server was started with its own settings",
+        num_batch: "the server was started with its own settings",
+        num_ctx: "the server was started with its own settings",
+        num_gpu: "the server was started with its own settings",
+        num_gqa: "the server was started with its own settings",
+        num_keep: "contexts do not shift",
+        num_thread: "the server was started with its own settings",
+        numa: "the server was started with its own settings",
+        use_mlock: "the server was started with its own settings",
+        use_mmap: "the server was started with its own settings",
+        vocab_only: "the server was started with its own settings",
     }
 }
 
@@ -125,7 +152,7 @@ fields! {
         dimensions: Option<i64> = Optional(Integer { min: 1, max: Most::Embedding }),
     }
     ignores {
-        keep_alive: "it counts where a server has several models; its only one stays loaded",
+        keep_alive: "a server's only model stays loaded; one of several is kept so long",
         options: "nothing is sampled",
     }
 }
@@ -137,7 +164,7 @@ fields! {
         prompt: Prompts = Required(PromptsKind { most: Most::Fixed(1) }),
     }
     ignores {
-        keep_alive: "it counts where a server has several models; its only one stays loaded",
+        keep_alive: "a server's only model stays loaded; one of several is kept so long",
         options: "nothing is sampled",
     }
 }
@@ -271,6 +298,11 @@ impl OllamaGenerateRequest {
 }
 
 impl OllamaSettings {
+    /// Names and values in `options` that no row has.
+    pub(crate) fn unknown_options(&self) -> Option<&Map<String, Value>> {
+        self.options.as_ref().map(|(_, unknown)| unknown)
+    }
+
     fn turn(
         self,
         defaults: SamplingFields,
@@ -283,7 +315,7 @@ impl OllamaSettings {
         }
         let mut sampling = SamplingFields { stream: self.stream, ..defaults };
         let mut max_tokens = None;
-        if let Some(options) = self.options {
+        if let Some((options, _)) = self.options {
             max_tokens = options.num_predict.and_then(|count| u32::try_from(count).ok()).filter(|count| *count > 0);
             sampling = SamplingFields {
                 temperature: options.temperature,
@@ -295,6 +327,7 @@ impl OllamaSettings {
                 frequency_penalty: options.frequency_penalty,
                 seed: options.seed,
                 stop: options.stop,
+                samplers: options.samplers,
                 ..sampling
             };
         }
@@ -307,7 +340,7 @@ impl OllamaSettings {
             model: target.model,
             conversation,
             sampling,
-            form: self.format.map(|spec| Structure { spec, field: "format" }),
+            form: self.format.flatten().map(|spec| Structure { spec, field: "format" }),
             queueing,
             alternatives: self.logprobs.then(|| self.top_logprobs.unwrap_or(0)),
             max_tokens,
@@ -362,20 +395,21 @@ fn chat_message(name: &str, mut value: Value) -> Result<Value, ApiError> {
 struct OllamaFormat;
 
 impl Kind for OllamaFormat {
-    type Value = GrammarSpec;
+    type Value = Option<GrammarSpec>;
 
-    fn read(&self, at: &str, value: Value, bounds: &Bounds) -> Result<GrammarSpec, ApiError> {
+    fn read(&self, at: &str, value: Value, bounds: &Bounds) -> Result<Self::Value, ApiError> {
         match value {
-            Value::String(name) if name == "json" => Ok(GrammarSpec::json_object()),
+            Value::String(name) if name.is_empty() => Ok(None),
+            Value::String(name) if name == "json" => Ok(Some(GrammarSpec::json_object())),
             Value::Object(_) => {
-                JsonSchema.read(at, value, bounds).map(|schema| GrammarSpec::Schema { schema, strict: false })
+                JsonSchema.read(at, value, bounds).map(|schema| Some(GrammarSpec::Schema { schema, strict: false }))
             }
             other => Err(wrong(at, "\"json\" or a JSON schema", &other)),
         }
     }
 
     fn schema(&self, _: &Bounds) -> Value {
-        json!({"anyOf": [{"const": "json"}, {"type": "object"}]})
+        json!({"anyOf": [{"enum": ["json", ""]}, {"type": "object"}]})
     }
 }
 

@@ -3,7 +3,7 @@
 
 use crate::engine::handle::EngineInfo;
 use crate::server::guards::read_object;
-use crate::server::parameters::kind::{Bounds, Foreign, Group};
+use crate::server::parameters::kind::{Bounds, Group, path, take_foreign};
 use crate::server::state::{ModelState, Shared};
 use crate::server::wire::error::{ApiError, shorten};
 use axum::extract::Request;
@@ -47,34 +47,41 @@ fn whole_within<G: Group>(
     info: Option<&EngineInfo>,
 ) -> Result<G, ApiError> {
     let group = part(&mut body, shared, info)?;
-    report_unknown::<G>(&body, shared, info)?;
+    report_unknown::<G>(&body, "", shared, info)?;
     Ok(group)
+}
+
+/// Reports the unknown fields of the object at the path `at`, as those of a whole request.
+pub(crate) fn report_unknown_in<G: Group>(
+    rest: &Map<String, Value>,
+    at: &str,
+    state: &ModelState,
+) -> Result<(), ApiError> {
+    report_unknown::<G>(rest, at, &state.shared, state.engine.info())
 }
 
 /// Removes the fields of a group. Fields of other servers that would change the answer are refused.
 fn part<G: Group>(body: &mut Map<String, Value>, shared: &Shared, info: Option<&EngineInfo>) -> Result<G, ApiError> {
     let group = G::take(body, "", &Bounds::new(&shared.options.limits, info))?;
-    for Foreign { name, reason, is_refused } in G::foreign() {
-        if body.remove(name).is_some_and(|value| is_refused && !is_off(&value)) {
-            return Err(ApiError::unsupported(name, format!("`{name}` is not supported: {reason}")));
-        }
-    }
+    take_foreign::<G>(body, "")?;
     Ok(group)
 }
 
 fn report_unknown<G: Group>(
     rest: &Map<String, Value>,
+    at: &str,
     shared: &Shared,
     info: Option<&EngineInfo>,
 ) -> Result<(), ApiError> {
     for name in rest.keys().take(UNKNOWN_PER_REQUEST) {
+        let path = path(at, name);
         if shared.options.strict_fields {
             let rows = G::rows(&Bounds::new(&shared.options.limits, info));
             let near = nearest(name, rows.iter().map(|row| row.name));
             let tip = near.map_or_else(String::new, |near| format!("; did you mean `{near}`?"));
-            return Err(ApiError::invalid(name, format!("unknown field {}{tip}", shorten(name))));
+            return Err(ApiError::invalid(path.clone(), format!("unknown field {}{tip}", shorten(&path))));
         }
-        let name = shorten(name);
+        let name = shorten(&path);
         if shared.is_new_name(&name) {
             tracing::warn!(field = name, "an unknown request field is ignored");
         }
@@ -87,18 +94,6 @@ pub fn nearest<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> Opti
     let near = names.into_iter().map(|name| (strsim::jaro_winkler(word, name), name));
     let near = near.filter(|(likeness, _)| *likeness > LIKENESS_MIN);
     near.max_by(|(one, _), (other, _)| one.total_cmp(other)).map(|(_, name)| name)
-}
-
-/// Whether an unsupported field has a value that means "not used".
-fn is_off(value: &Value) -> bool {
-    match value {
-        Value::Null => true,
-        Value::Bool(on) => !on,
-        Value::Number(number) => number.as_f64() == Some(0.0),
-        Value::String(text) => text.is_empty(),
-        Value::Array(items) => items.is_empty(),
-        Value::Object(map) => map.values().all(is_off),
-    }
 }
 
 #[cfg(test)]
@@ -127,7 +122,7 @@ mod tests {
             Vec::new()
         }
 
-        fn foreign() -> Vec<Foreign> {
+        fn foreign() -> Vec<crate::server::parameters::kind::Foreign> {
             Vec::new()
         }
     }

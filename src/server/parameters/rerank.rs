@@ -47,6 +47,8 @@ fields! {
         query: String = Required(Document),
         /// What to rank.
         texts: Vec<String> = Required(Documents { has_maximum: true }),
+        /// Report only this many of the best texts, as llama.cpp's clients ask.
+        top_n: Option<i64> = Optional(Integer { min: 1, max: Most::Fixed(i32::MAX as i64) }),
         /// Report the logarithm of the odds instead of a probability; a cosine stays as it is.
         raw_scores: bool = Flag(false),
         /// Repeat each text in its result.

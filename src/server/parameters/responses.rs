@@ -99,8 +99,7 @@ fields! {
         top_logprobs: Option<u32> = Optional(Count { min: 0, max: Most::Fixed(TOP_LOGPROBS_MAX) }),
         /// Returned with the response.
         metadata: Option<Map<String, Value>> = Optional(Metadata),
-        /// Accepted and not used: an input that is too long is refused.
-        #[expect(dead_code)]
+        /// `auto`: an input that is too long loses its beginning, as with `truncate_prompt_tokens`: -1.
         truncation: Option<&'static str> = Optional(Choice(&["auto", "disabled"])),
         /// One answer is generated here.
         #[expect(dead_code)]
@@ -152,7 +151,10 @@ pub(crate) struct Earlier<'a> {
 impl ResponsesRequest {
     /// The turn to answer, and what the response needs to know of the request.
     pub(crate) fn turn(self, earlier: &Earlier<'_>) -> Result<(Turn, Asked), ApiError> {
-        let Self { target, prompt, sampling, queueing, max_output_tokens, store, include, .. } = self;
+        let Self { target, prompt, sampling, mut queueing, max_output_tokens, store, include, truncation, .. } = self;
+        if truncation == Some("auto") {
+            queueing.truncate_prompt_tokens.get_or_insert(-1);
+        }
         let includes = |name: &str| include.iter().flatten().any(|included| included == name);
         let alternatives = self.top_logprobs.or_else(|| includes("message.output_text.logprobs").then_some(0));
         let mut echo = prompt.echo();
@@ -162,6 +164,7 @@ impl ResponsesRequest {
             ("top_p", json!(sampling.top_p)),
             ("top_logprobs", json!(self.top_logprobs)),
             ("store", json!(store)),
+            ("truncation", json!(truncation.unwrap_or("disabled"))),
             ("metadata", json!(self.metadata.unwrap_or_default())),
         ] {
             echo.insert(name.to_owned(), value);
@@ -250,7 +253,6 @@ impl ResponsesPrompt {
                 "summary": reasoning.and_then(|reasoning| reasoning.summary),
             },
             "text": {"format": format},
-            "truncation": "disabled",
         });
         echo.as_object().cloned().unwrap_or_default()
     }

@@ -10,7 +10,7 @@ use crate::server::parameters::table::{Queueing, SamplingFields};
 use crate::server::parameters::vocabulary;
 use crate::server::state::ModelState;
 use crate::server::traces::RequestTrace;
-use crate::server::wire::error::{ApiError, Names};
+use crate::server::wire::error::{ApiError, Names, name_of};
 use crate::text::answer::AnswerParser;
 use crate::text::{TextStream, Tokenizer};
 use std::sync::Arc;
@@ -76,6 +76,7 @@ impl Sampling {
         let options = fields.stream_options.as_ref();
         let best = fields.n.unwrap_or(1) as usize;
         let params = SamplingParams { n: best_of(&fields)?, ..sampling_params(&fields, defaults) };
+        check_window(fields.samplers.repeat_last_n, &params.draw, context, names)?;
         let params = match beams::beams(&fields)? {
             Some(beams) => beams::searching(SamplingParams { n: best as u32, ..params }, &fields, beams),
             None => params,
@@ -234,6 +235,18 @@ fn sampling_params(fields: &SamplingFields, defaults: &SamplingParams) -> Sampli
         min_tokens: fields.min_tokens.unwrap_or(0),
         prompt_logprobs: fields.prompt_logprobs,
         ..SamplingParams::default()
+    }
+}
+
+/// Refuses a number of tokens that penalties count, unless it is all of them or there is no penalty.
+fn check_window(window: Option<i64>, draw: &DrawParams, context: u32, names: Names) -> Result<(), ApiError> {
+    match window {
+        Some(window) if draw.has_penalties() && (0..i64::from(context)).contains(&window) => {
+            let name = name_of("repeat_last_n", names);
+            let message = format!("`{name}` is not supported beside a penalty: penalties count all tokens; send -1");
+            Err(ApiError::unsupported(name, message))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -82,6 +82,15 @@ impl ModelState {
     /// Compiles a grammar, on a separate thread.
     pub(crate) async fn grammar(&self, structure: Structure) -> Result<Grammar, ApiError> {
         let Structure { spec, field } = structure;
+        self.grammar_of(field, move |_| Ok((spec, ()))).await.map(|(grammar, ())| grammar)
+    }
+
+    /// Compiles the grammar that `make` writes, both on a separate thread. Also returns what else it makes.
+    pub(crate) async fn grammar_of<T: Send + 'static>(
+        &self,
+        field: &'static str,
+        make: impl FnOnce(&Tokenizer) -> Result<(GrammarSpec, T), GrammarError> + Send + 'static,
+    ) -> Result<(Grammar, T), ApiError> {
         let Some(tokenizer) = self.text.tokenizer.clone() else {
             return Err(ApiError::unsupported(field, "structured output needs a tokenizer, and this model has none"));
         };
@@ -89,10 +98,11 @@ impl ModelState {
         let (vocab, end_ids) = (info.vocab, info.eos_token_ids.clone());
         let cell = self.grammars.clone();
         let compile = move || {
+            let (spec, more) = make(&tokenizer)?;
             let grammars = cell.get_or_init(|| Grammars::new(tokenizer, vocab, &end_ids, CACHE_BYTES));
-            grammars.as_ref().map_err(GrammarError::clone)?.compile(&spec)
+            Ok((grammars.as_ref().map_err(GrammarError::clone)?.compile(&spec)?, more))
         };
-        self.shared.offload(ALWAYS, compile).await?.map_err(|error| ApiError::grammar(field, &error))
+        self.shared.offload(ALWAYS, compile).await?.map_err(|error: GrammarError| ApiError::grammar(field, &error))
     }
 }
 

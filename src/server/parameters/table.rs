@@ -20,6 +20,7 @@ use crate::server::parameters::kinds::{
     Boolean, Choice, Closed, Count, Flag, Integer, Nested, NotZero, Number, Optional, Required, Text, TokenIds,
 };
 use crate::server::parameters::prompts::{AlwaysTrue, Content, ExtraFiles, Prompts, PromptsKind};
+use crate::server::parameters::samplers::OtherSamplers;
 use crate::server::parameters::tools::{ToolChoice, Tools};
 use crate::text::GrammarSpec;
 use serde_json::{Map, Value};
@@ -35,6 +36,8 @@ fields! {
         model: Option<String> = Optional(Text::ANY),
     }
     refuses {
+        lora: "merge the adapter into the model's files",
+        lora_path: "merge the adapter into the model's files",
         lora_request: "merge the adapter into the model's files",
         media_io_kwargs: "models take text only",
         mm_processor_kwargs: "models take text only",
@@ -74,7 +77,7 @@ fields! {
 
 fields! {
     /// How text is generated.
-    SamplingFields with structured: StructuredFields {
+    SamplingFields with structured: StructuredFields, samplers: OtherSamplers {
         /// Answer with server-sent events.
         stream: bool = Flag(false),
         /// What a stream reports; needs `stream`.
@@ -138,8 +141,16 @@ fields! {
         metadata: Option<Map<String, Value>> = Optional(Metadata),
     }
     refuses {
+        custom_logit_processor: "use `logit_bias`, `bad_words` or a grammar",
         guided_whitespace_pattern: "describe white space in a grammar",
+        logits_processors: "use `logit_bias`, `bad_words` or a grammar",
         logprob_token_ids: "only the likeliest tokens are reported",
+        no_stop_trim: "use `include_stop_str_in_output`",
+        post_sampling_probs: "logprobs are those of the model, before sampling",
+        repetition_detection: "use `repetition_penalty` or `stop`",
+        return_hidden_states: "use /v1/embeddings",
+        stop_regex: "use `stop`, or describe the answer in a grammar",
+        thinking_token_budget: "use `reasoning_effort`",
     }
     ignores {
         guided_decoding_backend: "there is one implementation of grammars",

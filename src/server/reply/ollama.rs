@@ -11,6 +11,7 @@ use crate::server::wire::error::{ApiError, Dialect};
 use crate::server::wire::json;
 use crate::text::answer::CallDelta;
 use crate::text::iso_time;
+use axum::extract::Request;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -22,6 +23,7 @@ pub(crate) struct OllamaReply {
     /// `None`: the answer has no logprobs.
     tokens: Option<TokenNames>,
     started: Instant,
+    loaded: LoadTime,
     /// When the first tokens arrived.
     first: Option<Instant>,
     /// The call that is being written.
@@ -120,6 +122,21 @@ struct Figures {
     eval_duration: u64,
 }
 
+/// How long a request waited until its model was loaded; an extension of the request.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LoadTime(pub(crate) Duration);
+
+impl LoadTime {
+    pub(crate) fn of(request: &Request) -> Self {
+        request.extensions().get().copied().unwrap_or_default()
+    }
+}
+
+/// A time as Ollama writes it.
+pub(crate) fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
 /// What has become of a model of which nothing was asked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum LoadState {
@@ -149,14 +166,15 @@ fn line((model, is_chat): (&str, bool), created_at: &str, part: &Part, end: &End
 }
 
 impl OllamaReply {
-    /// A reply to a request that starts now. `logprobs`: whether it reports them.
-    pub(crate) fn new(state: &ModelState, model: String, is_chat: bool, logprobs: bool) -> Self {
+    /// A reply to a request that starts now, after its model was loaded. `logprobs`: whether it reports them.
+    pub(crate) fn new(state: &ModelState, model: String, (is_chat, logprobs): (bool, bool), loaded: LoadTime) -> Self {
         let tokens = logprobs.then(|| TokenNames { tokenizer: state.text.tokenizer.clone(), by_id: false });
         Self {
             model,
             is_chat,
             tokens,
             started: Instant::now(),
+            loaded,
             first: None,
             call: None,
             whole: Part::default(),
@@ -180,10 +198,9 @@ impl OllamaReply {
     fn end(&self, finish: FinishReason, totals: Totals) -> End {
         let now = Instant::now();
         let first = self.first.unwrap_or(now);
-        let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let figures = Figures {
-            total_duration: nanoseconds(now - self.started),
-            load_duration: 0,
+            total_duration: nanoseconds(self.loaded.0 + (now - self.started)),
+            load_duration: nanoseconds(self.loaded.0),
             prompt_eval_count: totals.prompt_tokens,
             prompt_eval_duration: nanoseconds(first - self.started),
             eval_count: totals.completion_tokens,

@@ -384,6 +384,15 @@ impl ResponsesReply {
         }
     }
 
+    /// The events before all others.
+    fn begin(&mut self) {
+        if !std::mem::replace(&mut self.is_begun, true) {
+            let response = json!({"response": self.response(None)});
+            self.events.push("response.created", &response);
+            self.events.push("response.in_progress", &response);
+        }
+    }
+
     /// Ends the response, and stores it.
     fn end(&mut self, finish: FinishReason, events: &mut Events) {
         self.close(finish == FinishReason::Length, events);
@@ -412,12 +421,8 @@ impl ReplyForm for ResponsesReply {
 
     fn chunks(&mut self, delta: Delta, totals: Totals) -> Vec<String> {
         self.totals = totals;
+        self.begin();
         let mut events = std::mem::take(&mut self.events);
-        if !std::mem::replace(&mut self.is_begun, true) {
-            let response = json!({"response": self.response(None)});
-            events.push("response.created", &response);
-            events.push("response.in_progress", &response);
-        }
         let logprobs = self.tokens.as_ref().map(|names| names.entries(&delta.tokens)).unwrap_or_default();
         let parts = delta.parts;
         if !parts.reasoning.is_empty() {
@@ -444,6 +449,7 @@ impl ReplyForm for ResponsesReply {
     }
 
     fn error(&mut self, error: &ApiError) -> String {
+        self.begin();
         let response = self.response(Some(error));
         self.events.push("response.failed", json!({"response": response}));
         std::mem::take(&mut self.events.text)

@@ -14,7 +14,7 @@ use crate::server::reply::respond;
 use crate::server::state::{ALWAYS, ModelState, prompt_bytes_max};
 use crate::server::wire::error::{ApiError, Names, name_of, shorten};
 use crate::text::answer::{AnswerFormat, AnswerParser, ToolChoice, calls_or_json, forced_calls};
-use crate::text::{ChatInput, Grammar, PromptError, TemplateError, TextModel};
+use crate::text::{ChatInput, Grammar, PromptError, TemplateError, TextModel, Tokenizer};
 use axum::extract::{Request, State};
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::Response;
@@ -73,7 +73,7 @@ pub(crate) async fn begin(state: &ModelState, client: Client, turn: Turn) -> Res
     sampling.operation = "chat";
     // Without a maximum, the answer may fill the context.
     sampling.complete(alternatives, max_tokens, info)?;
-    let (tools, continued) = (conversation.tools.clone(), conversation.continued());
+    let (tools, continued) = (Arc::new(conversation.tools.clone()), conversation.continued());
     let shape = Shape::new(state, sampling.structure.take(), &tools).await?;
     let ids: Arc<[u32]> = sampling.truncated(prompt(state, info, conversation, names).await?).into();
     shape.apply(state, &mut sampling, &tools, (&ids, continued.as_deref()));
@@ -130,29 +130,28 @@ struct Shape {
 
 impl Shape {
     /// Compiles the grammar: before the prompt is rendered and encoded, because a wrong one is refused.
-    async fn new(state: &ModelState, mut structure: Option<Structure>, tools: &ToolChoice) -> Result<Self, ApiError> {
+    async fn new(state: &ModelState, structure: Option<Structure>, tools: &Arc<ToolChoice>) -> Result<Self, ApiError> {
         let mut format = state.answer_format;
-        let Some(tokenizer) = &state.text.tokenizer else {
-            // There is no prompt without a tokenizer.
+        // If a call is forced, the form of other answers does not matter.
+        let is_forced = tools.forced.is_some();
+        let structure = structure.filter(|_| !is_forced);
+        let field = structure.as_ref().map_or("tools", |structure| structure.field);
+        // There is no prompt without a tokenizer.
+        if state.text.tokenizer.is_none() || (!is_forced && structure.is_none()) {
             return Ok(Self { format, grammar: None, is_forced: false });
-        };
-        let forced =
-            forced_calls(format.tools, tools, tokenizer).map_err(|error| ApiError::grammar("tools", &error))?;
-        let is_forced = forced.is_some();
-        if let Some((spec, form)) = forced {
-            // The form of other answers does not matter.
-            structure = Some(Structure { spec, field: "tools" });
-            format.tools = form;
-        } else if let Some(structure) = &mut structure {
-            let either = calls_or_json(format.tools, tools, tokenizer, &structure.spec);
-            let either = either.map_err(|error| ApiError::grammar(structure.field, &error))?;
-            structure.spec = either.unwrap_or_else(|| structure.spec.clone());
         }
-        let grammar = match structure {
-            Some(structure) => Some(state.grammar(structure).await?),
-            None => None,
+        let (parser, tools) = (format.tools, tools.clone());
+        // Schemas may be large.
+        let make = move |tokenizer: &Tokenizer| match structure {
+            None => forced_calls(parser, &tools, tokenizer),
+            Some(Structure { spec, .. }) => {
+                let either = calls_or_json(parser, &tools, tokenizer, &spec)?;
+                Ok((either.unwrap_or(spec), parser))
+            }
         };
-        Ok(Self { format, grammar, is_forced })
+        let (grammar, parser) = state.grammar_of(field, make).await?;
+        format.tools = parser;
+        Ok(Self { format, grammar: Some(grammar), is_forced })
     }
 
     /// Sets the constraint of the answer to this prompt, and the parser that splits it.

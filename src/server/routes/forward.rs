@@ -4,18 +4,18 @@
 //! A stream begins before the model is loaded, so that its client and proxies see that something happens: with a
 //! comment, and the socket adds more while nothing else is sent. An error is then its only event.
 
+use crate::platform::Instant;
 use crate::server::guards::parse_ahead;
 use crate::server::parameters::ollama::{keep_alive, loads_only};
-use crate::server::reply::ollama::{LoadState, model_line};
-use crate::server::state::{Entry, Fleet, ModelState, ServerState, Use};
+use crate::server::reply::ollama::{LoadState, LoadTime, model_line};
+use crate::server::state::{Entry, Fleet, ModelFacts, ModelState, ServerState, Use};
 use crate::server::wire::error::{ApiError, Dialect, shorten};
 use crate::server::wire::{query, sse};
 use axum::body::{Body, Bytes, HttpBody as _};
 use axum::extract::{Request, State};
-use axum::http::Method;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse as _, Response};
-use axum::routing::{MethodFilter, MethodRouter, on};
+use axum::routing::{MethodRouter, post};
 use futures_util::{Stream, StreamExt as _, stream};
 use http_body_util::BodyExt as _;
 use serde_json::{Map, Value, json};
@@ -24,7 +24,7 @@ use std::time::Duration;
 use tower::ServiceExt as _;
 
 /// What a request says about its model.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Asked {
     model: Option<String>,
     /// Its answer is a stream of events.
@@ -35,22 +35,10 @@ struct Asked {
     loads_only: bool,
 }
 
-/// The handlers of a route, each for one of several models.
-pub(crate) fn forwarded(
-    handlers: &MethodRouter<ModelState>,
-    methods: &[&str],
-    may_stream: bool,
-) -> MethodRouter<ServerState> {
-    let filters = methods.iter().filter_map(|method| match *method {
-        "get" => Some(MethodFilter::GET),
-        "post" => Some(MethodFilter::POST),
-        _ => None,
-    });
-    filters.fold(MethodRouter::new(), |router, filter| {
-        let handlers = handlers.clone();
-        router.merge(on(filter, async move |State(server): State<ServerState>, request: Request| {
-            forward(&server, handlers, request, may_stream).await
-        }))
+/// The handler of a route, for one of several models. All requests that a model answers are posted.
+pub(crate) fn forwarded(handlers: MethodRouter<ModelState>, may_stream: bool) -> MethodRouter<ServerState> {
+    post(async move |State(server): State<ServerState>, request: Request| {
+        forward(&server, handlers, request, may_stream).await
     })
 }
 
@@ -62,13 +50,8 @@ async fn forward(
 ) -> Result<Response, ApiError> {
     let fleet = server.models.many().ok_or_else(ApiError::internal)?;
     let path = request.uri().path().to_owned();
-    let (request, asked) = if request.method() == Method::POST {
-        let look = |object: &Map<String, Value>| Asked::of(object, &path, may_stream);
-        parse_ahead(request, &server.shared, look).await?
-    } else {
-        let asked = Asked::of_query(request.uri().query());
-        (request, asked)
-    };
+    let look = |object: &Map<String, Value>| Asked::of(object, &path, may_stream);
+    let (request, asked) = parse_ahead(request, &server.shared, look).await?;
     let index = fleet.find(asked.model.as_deref())?;
     if asked.loads_only && asked.idle == Some(Some(Duration::ZERO)) {
         fleet.unload(index);
@@ -89,7 +72,13 @@ async fn forward(
             };
             Ok(sse::response(sse::EVENTS, stream::iter([begun]).chain(stream::once(rest).flatten())))
         }
-        Entry::Later(wait) => Ok(answer(wait.done().await?, handlers, request).await),
+        Entry::Later(wait) => {
+            let begun = Instant::now();
+            let model = wait.done().await?;
+            let mut request = request;
+            request.extensions_mut().insert(LoadTime(begun.elapsed()));
+            Ok(answer(model, handlers, request).await)
+        }
     }
 }
 
@@ -126,7 +115,7 @@ fn error_event(error: &ApiError, path: &str) -> String {
         Dialect::OpenAi if is_responses => {
             let mut body: Value = serde_json::from_str(&error.json(Dialect::OpenAi)).unwrap_or_default();
             let mut body = body["error"].take();
-            body["type"] = json!("error");
+            (body["type"], body["sequence_number"]) = (json!("error"), json!(0));
             sse::push_named(&mut event, "error", &body.to_string());
         }
         Dialect::Anthropic => sse::push_named(&mut event, "error", &error.json(Dialect::Anthropic)),
@@ -153,11 +142,13 @@ impl Asked {
             loads_only: is_ollama && loads_only(object, path),
         })
     }
+}
 
-    /// What the query of a request without a body says, as clients of llama.cpp's server send it.
-    fn of_query(query: Option<&str>) -> Self {
-        Self { model: query::value(query, "model"), ..Self::default() }
-    }
+/// The names of the model that the query of a request asks for, as clients of llama.cpp's server do, and what is known
+/// of it. A server of one model tells of that.
+pub(crate) fn known_of_query(server: &ServerState, request: &Request) -> Result<(Arc<[String]>, ModelFacts), ApiError> {
+    let asked = server.models.many().and_then(|_| query::value(request.uri().query(), "model"));
+    server.models.facts(asked.as_deref())
 }
 
 /// The models of a request that names one of several, for routes that load and unload.

@@ -13,8 +13,8 @@ use crate::server::parameters::table::{InfillRequest, LlamaRequest, LlamaSetting
 use crate::server::reply::generation::Generation;
 use crate::server::reply::llama::LlamaReply;
 use crate::server::reply::respond;
-use crate::server::routes::chat;
-use crate::server::state::ModelState;
+use crate::server::routes::{chat, forward};
+use crate::server::state::{ModelState, ServerState};
 use crate::server::wire::error::{ApiError, Names};
 use crate::text::TextModel;
 use axum::Json;
@@ -36,16 +36,16 @@ pub(crate) async fn apply_template(State(state): State<ModelState>, request: Req
 }
 
 /// The served model and the default settings.
-pub(crate) async fn props(State(state): State<ModelState>) -> Result<Json<Value>, ApiError> {
-    let info = state.ready()?;
-    let config = &state.text.config;
+pub(crate) async fn props(State(server): State<ServerState>, request: Request) -> Result<Json<Value>, ApiError> {
+    let (names, known) = forward::known_of_query(&server, &request)?;
+    let (outline, config) = (&known.outline, &known.outline.text.config);
     let of_config =
         |name: &str| config.get(name).map_or(Value::Null, |value| value.get("content").unwrap_or(value).clone());
     Ok(Json(json!({
-        "default_generation_settings": {"n_ctx": info.max_model_len, "params": settings(&state.options.defaults)},
-        "total_slots": info.max_num_seqs,
-        "model_path": state.model_names[0],
-        "model_alias": state.model_names[0],
+        "default_generation_settings": {"n_ctx": outline.max_model_len, "params": settings(&outline.defaults)},
+        "total_slots": outline.max_num_seqs,
+        "model_path": names[0],
+        "model_alias": names[0],
         "chat_template": of_config("chat_template"),
         "bos_token": of_config("bos_token"),
         "eos_token": of_config("eos_token"),

@@ -5,6 +5,7 @@
 //! loaded again.
 
 use crate::engine::handle::{EngineHandle, EngineInfo, Stats};
+use crate::platform;
 use crate::server::state::{ModelView, ServerState};
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
@@ -43,7 +44,18 @@ fn render(all: &[Series]) -> String {
     write_stats(&mut text, all);
     write_causes(&mut text, all);
     write_speculation(&mut text, all);
+    if let Some(bytes) = platform::memory_resident() {
+        // Under the name that Prometheus' own clients give it.
+        let name = "process_resident_memory_bytes";
+        let _ = writeln!(text, "# HELP {name} Resident memory size in bytes.\n# TYPE {name} gauge\n{name} {bytes}");
+    }
     let infos = || all.iter().filter_map(|one| Some((&one.label, one.info.as_ref()?)));
+    if infos().next().is_some() {
+        head(&mut text, "weight_bytes", "gauge", "Bytes of the weights of loaded models, as planned.");
+    }
+    for (label, info) in infos() {
+        let _ = writeln!(text, "vllm:weight_bytes{{{label}}} {}", info.weight_bytes);
+    }
     if infos().next().is_some() {
         head(&mut text, "cache_config_info", "gauge", "Size and number of the KV blocks.");
     }

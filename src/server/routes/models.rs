@@ -4,7 +4,7 @@
 use crate::server::parameters::read;
 use crate::server::parameters::table::LoadRequest;
 use crate::server::routes::forward;
-use crate::server::state::{ModelState, ModelStatus, ModelView, ServerState};
+use crate::server::state::{ModelStatus, ModelView, ServerState};
 use crate::server::wire::error::{ApiError, Dialect, shorten};
 use crate::server::wire::query;
 use crate::text::iso_time;
@@ -41,7 +41,6 @@ impl Form {
 
 /// A model in OpenAI's form.
 fn card(server: &ServerState, model: &ModelView, name: &str) -> Value {
-    let info = model.state.as_ref().and_then(|state| state.engine.info());
     let mut status = json!({"value": model.status.word()});
     if let ModelStatus::Failed(reason) = &model.status {
         (status["failed"], status["reason"]) = (true.into(), reason.as_str().into());
@@ -56,7 +55,7 @@ fn card(server: &ServerState, model: &ModelView, name: &str) -> Value {
         "display_name": name,
         "created_at": iso_time(server.shared.created),
         "root": model.names[0],
-        "max_model_len": info.map(|info| info.max_model_len),
+        "max_model_len": context(model),
         // As llama.cpp's clients read it.
         "status": status,
     })
@@ -64,15 +63,19 @@ fn card(server: &ServerState, model: &ModelView, name: &str) -> Value {
 
 /// A model in Anthropic's form.
 fn anthropic_card(server: &ServerState, model: &ModelView, name: &str) -> Value {
-    let info = model.state.as_ref().and_then(|state| state.engine.info());
     json!({
         "type": "model",
         "id": name,
         "display_name": name,
         "created_at": iso_time(server.shared.created),
         "lifecycle": "active",
-        "max_input_tokens": info.map(|info| info.max_model_len),
+        "max_input_tokens": context(model),
     })
+}
+
+/// Tokens of a model's context, if they are known.
+fn context(model: &ModelView) -> Option<u32> {
+    model.facts.as_ref().map(|known| known.outline.max_model_len)
 }
 
 /// All served names; to Anthropic's clients, a page of them.
@@ -141,29 +144,32 @@ pub(crate) async fn unload(State(server): State<ServerState>, request: Request) 
 }
 
 /// The model in SGLang's form.
-pub(crate) async fn sglang_model(State(state): State<ModelState>) -> Result<Json<Value>, ApiError> {
-    let info = state.ready()?;
+pub(crate) async fn sglang_model(State(server): State<ServerState>, request: Request) -> Result<Json<Value>, ApiError> {
+    let (names, known) = forward::known_of_query(&server, &request)?;
     Ok(Json(json!({
-        "model_path": state.model_names[0],
-        "tokenizer_path": state.model_names[0],
-        "served_model_name": state.model_names[0],
+        "model_path": names[0],
+        "tokenizer_path": names[0],
+        "served_model_name": names[0],
         "is_generation": true,
-        "max_model_len": info.max_model_len,
-        "vocab_size": info.vocab,
+        "max_model_len": known.outline.max_model_len,
+        "vocab_size": known.outline.vocab,
     })))
 }
 
 /// The server in SGLang's form.
-pub(crate) async fn sglang_server(State(state): State<ModelState>) -> Result<Json<Value>, ApiError> {
-    let info = state.ready()?;
+pub(crate) async fn sglang_server(
+    State(server): State<ServerState>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
+    let (names, known) = forward::known_of_query(&server, &request)?;
     Ok(Json(json!({
-        "model_path": state.model_names[0],
-        "served_model_name": state.model_names[0],
-        "context_length": info.max_model_len,
-        "max_running_requests": info.max_num_seqs,
-        "max_total_num_tokens": u64::from(info.blocks) * u64::from(info.block_size),
-        "page_size": info.block_size,
-        "device": info.device,
+        "model_path": names[0],
+        "served_model_name": names[0],
+        "context_length": known.outline.max_model_len,
+        "max_running_requests": known.outline.max_num_seqs,
+        "max_total_num_tokens": known.outline.pool_tokens,
+        "page_size": known.outline.block_size,
+        "device": known.device,
         "version": env!("CARGO_PKG_VERSION"),
     })))
 }

@@ -5,21 +5,21 @@ use crate::platform::{self, Instant};
 use crate::server::guards::Client;
 use crate::server::parameters::kind::{Bounds, Group as _};
 use crate::server::parameters::ollama::{
-    OllamaChatRequest, OllamaEmbedRequest, OllamaEmbeddingsRequest, OllamaGenerateRequest, OllamaPullRequest,
-    OllamaShowRequest, Task,
+    OllamaChatRequest, OllamaEmbedRequest, OllamaEmbeddingsRequest, OllamaGenerateRequest, OllamaOptions,
+    OllamaPullRequest, OllamaSettings, OllamaShowRequest, Task,
 };
 use crate::server::parameters::prompts::Prompts;
 use crate::server::parameters::read;
 use crate::server::parameters::table::SamplingFields;
-use crate::server::reply::ollama::{LoadState, OllamaReply, model_line};
+use crate::server::reply::ollama::{LoadState, LoadTime, OllamaReply, model_line, nanoseconds};
 use crate::server::reply::respond;
 use crate::server::routes::chat::{self, Begun};
 use crate::server::routes::embeddings::{self, Inputs};
-use crate::server::state::{ModelState, ModelView, ServerState};
+use crate::server::state::{ModelFacts, ModelState, ModelView, ServerState};
 use crate::server::wire::error::{ApiError, Dialect};
 use crate::server::wire::sse;
 use crate::text::answer::ReasoningParser;
-use crate::text::iso_time;
+use crate::text::{Infill, iso_time};
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::header::CONTENT_TYPE;
@@ -39,18 +39,25 @@ pub(crate) async fn version() -> Json<Value> {
 
 /// Answers a conversation.
 pub(crate) async fn chat(State(state): State<ModelState>, request: Request) -> Result<Response, ApiError> {
-    let client = Client::of(&request);
+    let sent = (Client::of(&request), LoadTime::of(&request));
     let request: OllamaChatRequest = read::read(request, &state).await?;
+    report_options(&request.settings, &state)?;
     let (task, stream) = request.task(defaults(&state)?)?;
-    answer(&state, client, task, (stream, true)).await
+    answer(&state, sent, task, (stream, true)).await
 }
 
 /// Answers a prompt.
 pub(crate) async fn generate(State(state): State<ModelState>, request: Request) -> Result<Response, ApiError> {
-    let client = Client::of(&request);
+    let sent = (Client::of(&request), LoadTime::of(&request));
     let request: OllamaGenerateRequest = read::read(request, &state).await?;
+    report_options(&request.settings, &state)?;
     let (task, stream) = request.task(defaults(&state)?)?;
-    answer(&state, client, task, (stream, false)).await
+    answer(&state, sent, task, (stream, false)).await
+}
+
+/// Reports unknown fields of `options`.
+fn report_options(settings: &OllamaSettings, state: &ModelState) -> Result<(), ApiError> {
+    settings.unknown_options().map_or(Ok(()), |rest| read::report_unknown_in::<OllamaOptions>(rest, "options", state))
 }
 
 /// Sampling fields of which none is set.
@@ -60,7 +67,7 @@ fn defaults(state: &ModelState) -> Result<SamplingFields, ApiError> {
 
 async fn answer(
     state: &ModelState,
-    client: Client,
+    (client, loaded): (Client, LoadTime),
     task: Task,
     (stream, is_chat): (bool, bool),
 ) -> Result<Response, ApiError> {
@@ -87,14 +94,14 @@ async fn answer(
             chat::begin_raw(state, client, prompt, turn).await?
         }
     };
-    let form = OllamaReply::new(state, model, is_chat, sampling.wants_logprobs);
+    let form = OllamaReply::new(state, model, (is_chat, sampling.wants_logprobs), loaded);
     respond(generation, form, stream).await
 }
 
 /// Embeds texts.
 pub(crate) async fn embed(State(state): State<ModelState>, request: Request) -> Result<Json<Value>, ApiError> {
     let started = Instant::now();
-    let client = Client::of(&request);
+    let (client, loaded) = (Client::of(&request), LoadTime::of(&request));
     let request: OllamaEmbedRequest = read::read(request, &state).await?;
     let model = state.model(request.target.model)?;
     let mut inputs = Inputs::new(request.input, request.queueing);
@@ -104,8 +111,8 @@ pub(crate) async fn embed(State(state): State<ModelState>, request: Request) -> 
     Ok(Json(json!({
         "model": model,
         "embeddings": embeddings,
-        "total_duration": u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX),
-        "load_duration": 0,
+        "total_duration": nanoseconds(loaded.0 + started.elapsed()),
+        "load_duration": nanoseconds(loaded.0),
         "prompt_eval_count": tokens,
     })))
 }
@@ -132,10 +139,10 @@ fn details() -> Value {
     })
 }
 
-/// A served name as Ollama lists it, with its tag. The size of a model that was never loaded is not known.
+/// A served name as Ollama lists it, with its tag.
 fn entry(server: &ServerState, model: &ModelView, name: &str) -> Value {
     let name = if name.contains(':') { name.to_owned() } else { format!("{name}:latest") };
-    let bytes = model.state.as_ref().and_then(|state| state.engine.info()).map_or(0, |info| info.weight_bytes);
+    let bytes = model.facts.as_ref().map_or(0, |known| known.outline.weight_bytes);
     let digest = blake3::hash(format!("{name} {bytes}").as_bytes()).to_hex();
     json!({
         "name": name,
@@ -171,16 +178,19 @@ pub(crate) async fn ps(State(server): State<ServerState>) -> Result<Json<Value>,
     Ok(Json(json!({"models": models})))
 }
 
-/// What is known of a model.
-pub(crate) async fn show(State(state): State<ModelState>, request: Request) -> Result<Json<Value>, ApiError> {
-    let request: OllamaShowRequest = read::read(request, &state).await?;
-    let info = state.ready()?;
-    let name = state.model(request.target.model.or(request.name))?;
-    let template = state.text.template.as_ref().map_or("", |template| template.source());
+/// What is known of a model. It is not loaded for that: clients ask about every model that is listed.
+pub(crate) async fn show(State(server): State<ServerState>, request: Request) -> Result<Json<Value>, ApiError> {
+    let request: OllamaShowRequest = read::read_without_model(request, &server.shared).await?;
+    let asked = request.target.model.or(request.name);
+    let (names, ModelFacts { outline, answer_format, .. }) = server.models.facts(asked.as_deref())?;
+    let name = asked.unwrap_or_else(|| names[0].clone());
+    let template = outline.text.template.as_ref().map_or("", |template| template.source());
     let mut capabilities = vec!["completion"];
     capabilities.extend((!template.is_empty()).then_some("tools"));
-    capabilities.extend((state.answer_format.reasoning != ReasoningParser::None).then_some("thinking"));
-    capabilities.extend((info.embedding_len > 0).then_some("embedding"));
+    capabilities.extend((answer_format.reasoning != ReasoningParser::None).then_some("thinking"));
+    let fills_gaps = outline.text.tokenizer.as_ref().is_some_and(|tokenizer| Infill::new(tokenizer).is_some());
+    capabilities.extend(fills_gaps.then_some("insert"));
+    capabilities.extend((outline.embedding_len > 0).then_some("embedding"));
     Ok(Json(json!({
         "modelfile": format!("FROM {name}\n"),
         "parameters": "",
@@ -189,12 +199,12 @@ pub(crate) async fn show(State(state): State<ModelState>, request: Request) -> R
         "model_info": {
             "general.architecture": "folio",
             "general.basename": name,
-            "folio.context_length": info.max_model_len,
-            "folio.embedding_length": info.embedding_len,
-            "folio.vocab_size": info.vocab,
+            "folio.context_length": outline.max_model_len,
+            "folio.embedding_length": outline.embedding_len,
+            "folio.vocab_size": outline.vocab,
         },
         "capabilities": capabilities,
-        "modified_at": iso_time(state.shared.created),
+        "modified_at": iso_time(server.shared.created),
     })))
 }
 

@@ -4,6 +4,7 @@
 //! model. Response schemas are in `replies.json`.
 
 use crate::server::parameters::kind::{Bounds, Group, object_schema};
+use crate::server::parameters::kinds::with_foreign;
 use crate::server::state::{ModelState, ServerState};
 use crate::server::wire::error::Dialect;
 use axum::routing::MethodRouter;
@@ -181,10 +182,7 @@ pub(crate) fn group<G: Group>(body: &Body, bounds: &Bounds) -> Value {
     for row in rows.iter().filter(|row| row.group != body.name) {
         schema["properties"][row.name]["x-group"] = row.group.into();
     }
-    for (list, is_refused) in [("x-unsupported-fields", true), ("x-ignored-fields", false)] {
-        let listed = G::foreign().into_iter().filter(|field| field.is_refused == is_refused);
-        schema[list] = listed.map(|field| (field.name.to_owned(), Value::from(field.reason))).collect();
-    }
+    schema = with_foreign::<G>(schema);
     schema["title"] = body.name.into();
     schema["examples"] = json!([(body.example)()]);
     schema

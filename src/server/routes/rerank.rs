@@ -82,8 +82,7 @@ async fn rerank_documents(
         }
         result
     };
-    let most = request.top_n.map_or(usize::MAX, |most| most as usize);
-    let results: Vec<_> = ranked(scores).into_iter().take(most).map(result).collect();
+    let results: Vec<_> = best(scores, request.top_n).into_iter().map(result).collect();
     let usage = json!({"prompt_tokens": tokens, "total_tokens": tokens});
     Ok(Json(json!({"id": state.shared.new_id("rerank"), "model": model, "usage": usage, "results": results})))
 }
@@ -111,13 +110,14 @@ async fn rerank_texts(
         }
         result
     };
-    Ok(Json(ranked(scores).into_iter().map(result).collect()))
+    Ok(Json(best(scores, request.top_n).into_iter().map(result).collect()))
 }
 
-/// Indices and scores, the best first. Of equal ones, the first comes first.
-fn ranked(scores: Vec<f64>) -> Vec<(usize, f64)> {
+/// Indices and scores, the best first, of as many as were asked for. Of equal ones, the first comes first.
+fn best(scores: Vec<f64>, most: Option<i64>) -> Vec<(usize, f64)> {
     let mut ranked: Vec<_> = scores.into_iter().enumerate().collect();
     ranked.sort_by(|a, b| b.1.total_cmp(&a.1));
+    ranked.truncate(most.map_or(usize::MAX, |most| most as usize));
     ranked
 }
 

@@ -35,8 +35,7 @@ async fn document(State(state): State<ServerState>) -> Json<Value> {
 
 /// All paths.
 ///
-/// With several models, a request of a path that a model answers asks for it by the field `model` of its body, or of
-/// its query.
+/// With several models, a request of a path that a model answers asks for it by the field `model` of its body.
 pub(crate) fn routes() -> Vec<Route> {
     let mut routes = page_routes();
     routes.extend(own_routes());
@@ -49,7 +48,7 @@ fn route(path: &'static str, handlers: MethodRouter<ModelState>, operation: Oper
     Route { path, handlers: Handlers::Model(handlers), operation }
 }
 
-/// A path that the server answers, whatever its models.
+/// A path that the server answers, whatever its models. What it tells of one of several does not need it loaded.
 fn of_server(path: &'static str, handlers: MethodRouter<ServerState>, operation: Operation) -> Route {
     Route { path, handlers: Handlers::Server(handlers), operation }
 }
@@ -103,12 +102,11 @@ fn own_routes() -> Vec<Route> {
         route("/v1/responses", post(responses::create), responses_operation()),
         route("/responses", post(responses::create), responses_operation()),
         route("/v1/responses/input_tokens", post(responses::input_tokens), input_tokens_operation()),
+        route("/responses/input_tokens", post(responses::input_tokens), input_tokens_operation()),
         of_server("/v1/responses/{id}", get(responses::retrieve).delete(responses::delete), stored_operation()),
-        of_server(
-            "/v1/responses/{id}/input_items",
-            get(responses::input_items),
-            object("The items of a response's input."),
-        ),
+        of_server("/responses/{id}", get(responses::retrieve).delete(responses::delete), stored_operation()),
+        of_server("/v1/responses/{id}/input_items", get(responses::input_items), input_items_operation()),
+        of_server("/responses/{id}/input_items", get(responses::input_items), input_items_operation()),
         route("/v1/messages", post(messages::messages), messages_operation()),
         route("/v1/messages/count_tokens", post(messages::count_tokens), count_tokens_operation()),
         route("/v1/completions", post(completions::completions), completion_operation()),
@@ -123,8 +121,8 @@ fn own_routes() -> Vec<Route> {
         route("/score", post(rerank::score), score_operation()),
         route("/tokenize", post(tokens::tokenize), tokenize_operation()),
         route("/detokenize", post(tokens::detokenize), detokenize_operation()),
-        route("/tokenizer_info", get(tokens::tokenizer_info), object("The settings of the model's tokenizer.")),
-        route("/props", get(llama::props), object("The server's settings, as llama.cpp's server reports them.")),
+        of_server("/tokenizer_info", get(tokens::tokenizer_info), object("The settings of the model's tokenizer.")),
+        of_server("/props", get(llama::props), object("The server's settings, as llama.cpp's server reports them.")),
         route("/apply-template", post(llama::apply_template), render_chat_operation(Answer::Object)),
         route("/completion", post(llama::completion), llama_operation()),
         route("/infill", post(llama::infill), infill_operation()),
@@ -134,10 +132,10 @@ fn own_routes() -> Vec<Route> {
 /// Routes of SGLang's and Ollama's servers.
 fn routes_of_others() -> Vec<Route> {
     vec![
-        route("/get_model_info", get(models::sglang_model), object("The model, in SGLang's form.")),
-        route("/model_info", get(models::sglang_model), object("The model, in SGLang's form.")),
-        route("/get_server_info", get(models::sglang_server), object("The server, in SGLang's form.")),
-        route("/server_info", get(models::sglang_server), object("The server, in SGLang's form.")),
+        of_server("/get_model_info", get(models::sglang_model), object("The model, in SGLang's form.")),
+        of_server("/model_info", get(models::sglang_model), object("The model, in SGLang's form.")),
+        of_server("/get_server_info", get(models::sglang_server), object("The server, in SGLang's form.")),
+        of_server("/server_info", get(models::sglang_server), object("The server, in SGLang's form.")),
         of_server(
             "/get_load",
             get(load::sglang_load),
@@ -146,7 +144,7 @@ fn routes_of_others() -> Vec<Route> {
         of_server("/api/version", get(ollama::version), object("The version of Ollama whose API this is.")),
         of_server("/api/tags", get(ollama::tags), object("All served names, in Ollama's form.")),
         of_server("/api/ps", get(ollama::ps), object("The loaded models, in Ollama's form.")),
-        route("/api/show", post(ollama::show), show_operation()),
+        of_server("/api/show", post(ollama::show), show_operation()),
         route("/api/chat", post(ollama::chat), ollama_chat_operation()),
         route("/api/generate", post(ollama::generate), generate_operation()),
         route("/api/embed", post(ollama::embed), embed_operation()),
@@ -209,6 +207,10 @@ fn input_tokens_operation() -> Operation {
 
 fn stored_operation() -> Operation {
     Operation { methods: &["get", "delete"], ..Operation::get("A stored response.", Answer::Object) }
+}
+
+fn input_items_operation() -> Operation {
+    object("The items of a response's input.")
 }
 
 fn refused_operation() -> Operation {

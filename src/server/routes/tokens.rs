@@ -11,8 +11,8 @@ use crate::server::parameters::table::{
     DetokenizeRequest, RenderChatRequest, RenderCompletionRequest, TokenizeChatRequest, TokenizeContentRequest,
     TokenizeTextRequest,
 };
-use crate::server::routes::chat;
-use crate::server::state::ModelState;
+use crate::server::routes::{chat, forward};
+use crate::server::state::{ModelState, ServerState};
 use crate::server::wire::error::ApiError;
 use crate::text::{TextModel, TextStream, Tokenizer};
 use axum::Json;
@@ -42,8 +42,11 @@ pub(crate) async fn decode_all(
 }
 
 fn tokenizer(state: &ModelState) -> Result<&Arc<Tokenizer>, ApiError> {
-    let missing = || ApiError::unsupported("model", "this model has no tokenizer");
-    state.text.tokenizer.as_ref().ok_or_else(missing)
+    state.text.tokenizer.as_ref().ok_or_else(no_tokenizer)
+}
+
+fn no_tokenizer() -> ApiError {
+    ApiError::unsupported("model", "this model has no tokenizer")
 }
 
 /// The forms of a request to `/tokenize`.
@@ -126,10 +129,18 @@ pub(crate) async fn detokenize(State(state): State<ModelState>, request: Request
     Ok(Json(json!({"prompt": text, "content": text})))
 }
 
-/// Tokenizer settings from the model's files.
-pub(crate) async fn tokenizer_info(State(state): State<ModelState>) -> Result<Json<Value>, ApiError> {
-    let vocabulary = tokenizer(&state)?.vocabulary();
-    let mut info: Map<String, Value> = state.text.config.clone();
+/// Tokenizer settings from the model's files. The size of the vocabulary is known of a loaded model.
+pub(crate) async fn tokenizer_info(
+    State(server): State<ServerState>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
+    let (_, known) = forward::known_of_query(&server, &request)?;
+    let text = &known.outline.text;
+    let vocabulary = text.tokenizer.as_ref().map(|tokenizer| tokenizer.vocabulary());
+    if known.device.is_some() && vocabulary.is_none() {
+        return Err(no_tokenizer());
+    }
+    let mut info: Map<String, Value> = text.config.clone();
     info.entry("tokenizer_class").or_insert_with(|| "PreTrainedTokenizerFast".into());
     info.insert("vocab_size".into(), vocabulary.into());
     Ok(Json(Value::Object(info)))

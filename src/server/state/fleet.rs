@@ -6,13 +6,14 @@
 //! use is not unloaded. `docs/several-models.md` says it for users.
 
 use super::residents::{Need, Phase, Residents, Task};
-use super::{ModelState, ServerOptions, Shared};
+use super::{ModelFacts, ModelOutline, ModelState, ServerOptions, Shared};
 use crate::engine::handle::{EngineHandle, Status};
 use crate::engine::request::SamplingParams;
 use crate::platform::{self, Instant};
 use crate::server::counters::{Metrics, Throughput};
 use crate::server::wire::error::ApiError;
 use crate::text::TextModel;
+use crate::text::answer::AnswerFormat;
 use futures_channel::oneshot;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,8 +26,6 @@ use std::time::Duration;
 pub struct ModelSource {
     /// Names in requests, at least one; answers call the model by the first.
     pub names: Vec<String>,
-    /// The stem of its file, by which it is found if no model has it as a name.
-    pub stem: String,
     /// Index of the memory that it is loaded into; see [`FleetOptions::places`].
     pub place: usize,
     /// Bytes of that memory which it needs when it is loaded.
@@ -35,6 +34,8 @@ pub struct ModelSource {
     pub refusal: Option<String>,
     /// How long it stays loaded without requests; `None`: until its memory is needed.
     pub idle_unload: Option<Duration>,
+    /// What is known of it before it is loaded.
+    pub outline: Option<ModelOutline>,
     /// The server's options, with those of this model.
     pub options: ServerOptions,
     /// Loads it; called on a thread of its own, which may take as long as it needs.
@@ -83,8 +84,10 @@ pub(crate) struct Fleet {
 /// A model, loaded or not.
 pub(super) struct Configured {
     pub(super) names: Arc<[String]>,
-    pub(super) stem: String,
+    pub(super) stem: Option<String>,
     pub(super) takes_any_name: bool,
+    /// What is known of it while it is not loaded.
+    pub(super) facts: Option<ModelFacts>,
     pub(super) refusal: Option<String>,
     pub(super) idle_unload: Option<Duration>,
     /// They outlive the engine.
@@ -336,10 +339,17 @@ impl Fleet {
 impl Configured {
     fn new(source: ModelSource, too_large: Option<String>) -> Self {
         assert!(!source.names.is_empty(), "a model has a name");
+        let ServerOptions { tool_call_parser, reasoning_parser, .. } = source.options;
+        let facts = source.outline.map(|outline| ModelFacts {
+            answer_format: AnswerFormat::new(&outline.text, tool_call_parser, reasoning_parser),
+            outline,
+            device: None,
+        });
         Self {
             names: source.names.into(),
-            stem: source.stem,
+            stem: source.options.stem.clone(),
             takes_any_name: source.options.any_model,
+            facts,
             refusal: source.refusal.or(too_large),
             idle_unload: source.idle_unload,
             metrics: Arc::default(),

@@ -2,13 +2,17 @@
 //! request to one model needs: the engine's handle, the text model, counters.
 //!
 //! A server has one model, which is loaded while the server runs, or several, which are loaded when they are asked for:
-//! [`models`] finds them, [`fleet`] loads and unloads them, and [`residents`] decides when.
+//! [`models`] finds them, [`fleet`] loads and unloads them, [`residents`] decides when, and [`facts`] is what is told of
+//! them meanwhile.
 
+mod facts;
 mod fleet;
 mod model;
 mod models;
 mod residents;
 
+pub(crate) use facts::ModelFacts;
+pub use facts::ModelOutline;
 pub(crate) use fleet::{Entry, Fleet, Use};
 pub use fleet::{FleetOptions, LoadedModel, ModelSource};
 pub(crate) use model::ModelState;
@@ -138,6 +142,8 @@ pub struct ServerOptions {
     pub metrics_open: bool,
     /// The model is served by any name.
     pub any_model: bool,
+    /// The stem of the model's file or folder, by which it is found if no model has it as a name.
+    pub stem: Option<String>,
     /// Sampling defaults, from the model's generation_config.json.
     pub defaults: SamplingParams,
     /// Limits of one request.

@@ -1,6 +1,6 @@
 //! [`ModelState`]: what the routes need of the model that a request asks for.
 
-use super::{Counted, Reranker, ServerOptions, Shared};
+use super::{Counted, ModelFacts, Reranker, ServerOptions, Shared};
 use crate::engine::handle::{EngineHandle, EngineInfo, Status};
 use crate::server::counters::{Metrics, Throughput};
 use crate::server::wire::error::ApiError;
@@ -57,6 +57,11 @@ impl ModelState {
         }
     }
 
+    /// What is known of the model; `None` before it is loaded.
+    pub(super) fn facts(&self) -> Option<ModelFacts> {
+        self.engine.info().map(|info| ModelFacts::of_loaded(self, info))
+    }
+
     /// The served name that a request asks for; the first if it names none.
     pub(crate) fn model(&self, asked: Option<String>) -> Result<String, ApiError> {
         match asked {
@@ -66,9 +71,9 @@ impl ModelState {
         }
     }
 
-    /// Whether a name is one of this model's.
+    /// Whether a name is one of this model's, or the stem of its file.
     pub(crate) fn is_served(&self, name: &str) -> bool {
-        let is_one = |name: &str| self.model_names.iter().any(|served| served == name);
+        let is_one = |name: &str| self.model_names.iter().chain(&self.options.stem).any(|served| served == name);
         // Ollama's clients add the tag that they see in its lists.
         is_one(name) || name.strip_suffix(":latest").is_some_and(is_one)
     }

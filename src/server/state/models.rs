@@ -1,8 +1,8 @@
 //! [`Models`]: the models of a server by their names.
 
-use super::ModelState;
 use super::fleet::Fleet;
 use super::residents::Phase;
+use super::{ModelFacts, ModelState};
 use crate::engine::handle::Status;
 use crate::server::counters::Metrics;
 use crate::server::wire::error::ApiError;
@@ -38,6 +38,8 @@ pub(crate) struct ModelView {
     pub(crate) status: ModelStatus,
     /// What a loaded model is; of one that is being loaded only if it is the server's only one.
     pub(crate) state: Option<ModelState>,
+    /// What is known of it, loaded or not.
+    pub(crate) facts: Option<ModelFacts>,
     /// Requests that wait until it is loaded.
     pub(crate) waiting: usize,
     /// How often it was loaded.
@@ -97,6 +99,23 @@ impl Models {
         }
     }
 
+    /// The names of the model that a request asks for, and what is known of it. Nothing is loaded for that.
+    pub(crate) fn facts(&self, asked: Option<&str>) -> Result<(Arc<[String]>, ModelFacts), ApiError> {
+        let view = match self {
+            Self::One(model) => {
+                model.ready()?;
+                model.model(asked.map(str::to_owned))?;
+                view_of_one(model)
+            }
+            Self::Many(fleet) => view(fleet, fleet.find(asked)?),
+        };
+        let unknown = || match &view.status {
+            ModelStatus::Failed(reason) => ApiError::load_failed(&view.names[0], reason),
+            _ => ApiError::loading(),
+        };
+        Ok((view.names.clone(), view.facts.clone().ok_or_else(unknown)?))
+    }
+
     /// The error of a server none of whose models takes requests; with several, each is loaded when it is needed.
     pub(crate) fn check(&self) -> Result<(), ApiError> {
         match self {
@@ -136,7 +155,7 @@ impl Fleet {
         let plain = asked.strip_suffix(":latest").unwrap_or(asked);
         let is_asked = |name: &String| name == asked || name == plain;
         let by_name = self.models.iter().position(|model| model.names.iter().any(is_asked));
-        let by_stem = || self.models.iter().position(|model| is_asked(&model.stem));
+        let by_stem = || self.models.iter().position(|model| model.stem.iter().any(is_asked));
         let by_any = || self.models.iter().position(|model| model.takes_any_name);
         let names = self.models.iter().flat_map(|model| model.names.iter().map(String::as_str));
         by_name.or_else(by_stem).or_else(by_any).ok_or_else(|| ApiError::unknown_model(asked, names))
@@ -163,6 +182,7 @@ fn view_of_one(model: &ModelState) -> ModelView {
         names: model.model_names.clone(),
         status,
         state: Some(model.clone()),
+        facts: model.facts(),
         waiting: 0,
         loads: u64::from(model.engine.info().is_some()),
         expires: None,
@@ -183,10 +203,12 @@ fn view(fleet: &Fleet, index: usize) -> ModelView {
         Phase::Draining(loaded) => (ModelStatus::Unloading, Some(loaded)),
         Phase::Unloading => (ModelStatus::Unloading, None),
     };
+    let state = loaded.map(|loaded| loaded.state.clone());
     ModelView {
         names: configured.names.clone(),
         status,
-        state: loaded.map(|loaded| loaded.state.clone()),
+        facts: state.as_ref().and_then(ModelState::facts).or_else(|| configured.facts.clone()),
+        state,
         waiting,
         loads: configured.loads.load(Ordering::Relaxed),
         expires,

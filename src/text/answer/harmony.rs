@@ -10,6 +10,8 @@ pub(crate) const MARKERS: [&str; 7] =
     ["<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>", "<|call|>", "<|return|>"];
 /// Maximum bytes of a header. Headers are short; longer text has none.
 const HEADER_BYTES_MAX: usize = 256;
+/// What a header has before the name of what is called.
+const RECIPIENT: &str = "to=";
 
 /// Parses an answer. It starts within a header, because the prompt ends with `<|start|>assistant`, unless it continues
 /// a message that the prompt has started.
@@ -19,6 +21,8 @@ pub(crate) struct Harmony {
     header: String,
     body: Option<Body>,
     calls: usize,
+    /// There was a marker, so all text is in messages.
+    is_marked: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +35,7 @@ enum Body {
 impl Harmony {
     pub(crate) fn new(start: Start) -> Self {
         let body = (start.stage == Stage::Answering).then_some(Body::Content);
-        Self { held: String::new(), header: String::new(), body, calls: 0 }
+        Self { held: String::new(), header: String::new(), body, calls: 0, is_marked: false }
     }
 
     pub(crate) fn is_reasoning(&self) -> bool {
@@ -61,8 +65,10 @@ impl Harmony {
     pub(crate) fn finish(&mut self, parts: &mut Parts, is_cut: bool) {
         let rest = std::mem::take(&mut self.held);
         self.text(if is_cut { "" } else { &rest }, parts);
-        // Text without any header is an answer.
-        if self.body.is_none() && !self.header.contains("<|") {
+        // Text without any marker is an answer, unless it is the beginning of a call's header.
+        let header = self.header.trim_start();
+        let is_header = is_cut && (header.starts_with(RECIPIENT) || RECIPIENT.starts_with(header));
+        if self.body.is_none() && !self.is_marked && !is_header {
             parts.content.push_str(&std::mem::take(&mut self.header));
         }
     }
@@ -86,6 +92,7 @@ impl Harmony {
     }
 
     fn marker(&mut self, marker: &'static str, parts: &mut Parts) {
+        self.is_marked = true;
         match (marker, self.body) {
             ("<|message|>", None) => self.begin(parts),
             // Within a header.
@@ -104,7 +111,7 @@ impl Harmony {
     /// The header is complete: decides what kind of message follows.
     fn begin(&mut self, parts: &mut Parts) {
         let header = std::mem::take(&mut self.header);
-        let recipient = header.split_once("to=").map(|(_, rest)| {
+        let recipient = header.split_once(RECIPIENT).map(|(_, rest)| {
             let end = rest.find(|c: char| c.is_whitespace() || c == '<').unwrap_or(rest.len());
             &rest[..end]
         });

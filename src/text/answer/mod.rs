@@ -117,12 +117,12 @@ impl AnswerParser {
         self.drop_unwanted(parts);
     }
 
-    /// Ends the text. If it was cut by a limit, the beginning of a call is left out: it is no content.
+    /// Ends the text. If it was cut by a limit, the beginning of a call or of a tag is left out: it is no content.
     pub(crate) fn finish(&mut self, parts: &mut Parts, is_cut: bool) {
         match &mut self.form {
             Form::Tagged { reasoning, calls } => {
                 if let Some(reasoning) = reasoning {
-                    let answer = reasoning.finish(&mut parts.reasoning);
+                    let answer = reasoning.finish(&mut parts.reasoning, is_cut);
                     calls.push(&answer, parts);
                 }
                 calls.finish(parts, is_cut);
@@ -139,3 +139,6 @@ impl AnswerParser {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

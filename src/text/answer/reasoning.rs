@@ -165,9 +165,10 @@ impl Splitter {
         self.without_leading_space(&text).to_owned()
     }
 
-    /// Ends the text.
-    pub(crate) fn finish(&mut self, reasoning: &mut String) -> String {
+    /// Ends the text. What looked like the beginning of a tag was none, unless the text was cut.
+    pub(crate) fn finish(&mut self, reasoning: &mut String, is_cut: bool) -> String {
         match self.stage {
+            _ if is_cut => String::new(),
             Stage::Undecided => self.open.finish(),
             Stage::Reasoning => {
                 reasoning.push_str(&self.close.finish());
@@ -215,7 +216,9 @@ impl ReasoningTracker {
             None => Self::Ended,
             Some((_, close)) if start.stage == Stage::Reasoning => Self::until(tokenizer.clone(), close),
             Some((open, close)) => {
-                Self::Undecided { tokenizer: tokenizer.clone(), open_id: tokenizer.id_of(open), close }
+                // A tag may be a token and a word after it: the token starts reasoning.
+                let token = open.find('>').map_or(open, |end| &open[..=end]);
+                Self::Undecided { tokenizer: tokenizer.clone(), open_id: tokenizer.id_of(token), close }
             }
         }
     }

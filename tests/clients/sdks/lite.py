@@ -87,4 +87,15 @@ def errors():
         raise AssertionError(f"{kind} was expected")
 
 
-run(chat, other_providers, streaming, asynchronous, structured_output, tools, completions, embedding, errors)
+def overflow():
+    """Callers shorten the prompt when they see this error, so it must not be another one."""
+    said = [{"role": "user", "content": "a " * 4000}]
+    for name in ("openai", "hosted_vllm"):
+        try:
+            litellm.completion(messages=said, **(ASK | {"model": f"{name}/{MODEL}"}))
+        except litellm.ContextWindowExceededError:
+            continue
+        raise AssertionError(f"{name}: an error was expected")
+
+
+run(chat, other_providers, streaming, asynchronous, structured_output, tools, completions, embedding, errors, overflow)

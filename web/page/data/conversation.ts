@@ -122,7 +122,14 @@ export function siblings({ messages }: Conversation, parent: string): Message[] 
 
 /** The messages by their parents, oldest first. */
 export function families({ messages }: Conversation): Map<string, Message[]> {
-  return Map.groupBy(Object.values(messages), ({ parent }) => parent);
+  // Not by `Map.groupBy`, which Safari has from 17.4 on.
+  const families = new Map<string, Message[]>();
+  for (const message of Object.values(messages)) {
+    const family = families.get(message.parent);
+    if (family) family.push(message);
+    else families.set(message.parent, [message]);
+  }
+  return families;
 }
 
 /** Adds a message and shows it. */

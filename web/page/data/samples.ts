@@ -15,6 +15,12 @@ export interface Sample {
   poolTokens: number;
   poolTokensMax: number;
   hostBytes: number;
+  /** KV blocks that can be read from disk. */
+  diskBlocks: number;
+  /** Planned bytes of the weights of all loaded models. */
+  weightBytes: number;
+  /** Memory of the server's process; `null` where it is not known. */
+  processBytes: number | null;
   generated: number;
   prompted: number;
   /** Prompt tokens found in each tier of the cache, since the server started. */
@@ -33,13 +39,13 @@ interface Load {
 /** Values of a metric by the value of one label, or under `""`. */
 type Metrics = Map<string, Map<string, number>>;
 
-/** Parses Prometheus text; the label that matters is the last one. */
+/** Parses Prometheus text; the label that matters is the last one. Metrics of the process have none. */
 function parse(text: string): Metrics {
   const metrics: Metrics = new Map();
   for (const line of text.split("\n")) {
-    const [, name, labels, value] = /^vllm:(\w+)\{(.*)\} (\S+)$/.exec(line) ?? [];
+    const [, name, labels = "", value] = /^(?:vllm:)?(\w+)(?:\{(.*)\})? (\S+)$/.exec(line) ?? [];
     if (name === undefined || name.endsWith("_bucket")) continue;
-    const label = /(\w+)="((?:[^"\\]|\\.)*)"$/.exec(labels!);
+    const label = /(\w+)="((?:[^"\\]|\\.)*)"$/.exec(labels);
     const key = label && label[1] !== "model_name" ? label[2]! : "";
     const values = metrics.get(name) ?? new Map<string, number>();
     values.set(key, (values.get(key) ?? 0) + Number(value));
@@ -76,6 +82,9 @@ export class Sampler {
       poolTokens: sum("num_used_tokens"),
       poolTokensMax: sum("max_total_num_tokens"),
       hostBytes: one("kv_host_bytes"),
+      diskBlocks: one("kv_disk_blocks"),
+      weightBytes: one("weight_bytes"),
+      processBytes: metrics.get("process_resident_memory_bytes")?.get("") ?? null,
       generated: rate("generated"),
       prompted: rate("prompted"),
       hits: Object.fromEntries(metrics.get("prefix_cache_tier_hits_total") ?? []),

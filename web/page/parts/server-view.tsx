@@ -45,6 +45,9 @@ export function ServerPanel({ api }: { api: Api }) {
       <dl>
         <Figure name="Tokens in the pool" value={`${count(now.poolTokens)} of ${count(now.poolTokensMax)}`} />
         <Figure name="KV blocks in host memory" value={bytes(now.hostBytes)} />
+        <Figure name="KV blocks on disk" value={count(now.diskBlocks)} />
+        <Figure name="Weights" value={bytes(now.weightBytes)} />
+        {now.processBytes !== null && <Figure name="Memory of the process" value={bytes(now.processBytes)} />}
         <Figure name="Preemptions" value={count(now.preemptions)} />
       </dl>
       <Tiers sample={now} />

@@ -1,3 +1,4 @@
-import { answer } from "./answer.js";
+import { answer, ofFile } from "./answer.js";
 
-answer().then((text) => document.body.append(text));
+const file = new URLSearchParams(location.search).get("file");
+(file === null ? answer() : ofFile(file)).then((text) => document.body.append(text));

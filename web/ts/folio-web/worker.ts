@@ -121,10 +121,10 @@ async function load(place: ModelPlace, signal: AbortSignal, report: (progress: P
   await instantiate();
   for (let attempt = 1; ; attempt++) {
     const files = await ModelFiles.open(place, signal, report);
-    const notices: string[] = [];
+    const notices = files.notice === null ? [] : [files.notice];
     try {
-      const { name, gguf, requested, limits } = place;
-      const options = JSON.stringify({ name, device, gguf, requested, ...limits });
+      const { name, gguf, requested, limits, speculation } = place;
+      const options = JSON.stringify({ name, device, gguf, requested, speculation, ...limits });
       const note = (text: string) => void notices.push(text);
       const onProgress = (phase: "device" | "kernels", loaded: number, total: number) =>
         report({ phase, file: "", loaded, total });

@@ -15,7 +15,7 @@ use super::super::super::metadata::{
 use super::super::super::{BackendError, Capacity};
 use super::super::driver::Facts;
 use super::{Kernel, Recorder, params};
-use crate::plan::check::HEAD_DIM_MAX;
+use crate::plan::check::{LATENT_DIM_MAX, LATENT_HEADS_MAX};
 use crate::plan::inputs::{BatchInputs, NONE, SequenceRows};
 use crate::plan::{AttendPaged, KvFormat, KvLayer, Plan, Step, Storage};
 use std::ops::Range;
@@ -46,7 +46,7 @@ const UNIT: u32 = 32;
 const LANE_UNITS_MIN: u32 = 4;
 /// Maximum lanes per sequence, not counting one more at its ends; the kernel has room for 64.
 const SPLITS_MAX: u32 = 48;
-/// Maximum query heads per KV head.
+/// Maximum query heads per KV head of the tensor-core kernels, and of a block of `attend_paged_vec`.
 const RATIO_MAX: u32 = 16;
 /// Bytes of shared memory that the device reserves in each block.
 const SHARED_RESERVED: u32 = 1024;
@@ -359,12 +359,13 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &AttendPaged) -> Result<
     let (plan, arena, capacity) = (recorder.plan, recorder.arena, recorder.capacity);
     let layer = plan.kv_layers[step.layer as usize];
     let ratio = step.query_heads / layer.heads.max(1);
-    if !layer.head_dim.is_multiple_of(8) || !(8..=HEAD_DIM_MAX).contains(&layer.head_dim) {
+    if !layer.head_dim.is_multiple_of(8) || !(8..=LATENT_DIM_MAX).contains(&layer.head_dim) {
         return Err(BackendError::head_dim("attend_paged", layer.head_dim));
     }
-    if !(1..=RATIO_MAX).contains(&ratio) {
+    let ratio_max = if layer.latent { LATENT_HEADS_MAX } else { RATIO_MAX };
+    if !(1..=ratio_max).contains(&ratio) {
         let (what, message) =
-            (format!("attend_paged with {ratio} query heads per KV head"), format!("1 to {RATIO_MAX} are supported"));
+            (format!("attend_paged with {ratio} query heads per KV head"), format!("1 to {ratio_max} are supported"));
         return Err(BackendError::Unsupported { what, message });
     }
     debug_assert_eq!(step.query_heads, ratio * layer.heads, "every KV head has the same number of query heads");
@@ -421,9 +422,12 @@ fn encode_vec(
         KvFormat::Q8 => "KV_Q8",
     };
     let kernel = typed(recorder, step, "attend_paged_vec", layer.head_dim);
-    let kernel = kernel.define("GROUP", params.group).define(format, 1);
-    let shared_bytes = 4 * (params.group * (layer.head_dim + 19) + 16 * (layer.head_dim + 4));
-    let blocks = recorder.rows(step.q) * layer.heads;
+    let shared_bytes = |group: u32| 4 * (group * (layer.head_dim + 19) + 16 * (layer.head_dim + 4));
+    let fits =
+        |group: &u32| params.group.is_multiple_of(*group) && shared_bytes(*group) <= recorder.device.shared_bytes_max;
+    let group = (1..=params.group.min(RATIO_MAX)).rev().find(fits).unwrap_or(1);
+    let (kernel, shared_bytes) = (kernel.define("GROUP", group).define(format, 1), shared_bytes(group));
+    let blocks = recorder.rows(step.q) * (step.query_heads / group);
     recorder.launch(&kernel, params, [blocks, 1, 1], 128, shared_bytes)
 }
 

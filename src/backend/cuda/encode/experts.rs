@@ -7,7 +7,7 @@ use super::super::arena::DeviceWeight;
 use super::super::kernel::Kernel;
 use super::tile::{Size, Tile};
 use super::{Recorder, eights_of, params};
-use crate::plan::{MatMulExperts, Plan, Rows, Step, Storage, WeightFormat};
+use crate::plan::{ExpertShape, MatMulExperts, Plan, Step, Storage, WeightFormat};
 
 params! {
     GroupParams {
@@ -57,7 +57,7 @@ params! {
         output_start: u32,
         output_stride: u32,
         accumulate: u32,
-        padding: u32,
+        x_stride: u32,
     }
 }
 
@@ -124,21 +124,17 @@ struct Call<'a> {
     step: &'a MatMulExperts,
     parts: Vec<Part>,
     experts: u32,
-    per_token: u32,
-    /// Number of routes that share one row of x.
-    x_routes: u32,
-    /// Columns of x and of out.
+    /// Columns of the weight.
     columns: u32,
-    outputs: u32,
-    /// `out` has one row per token: the products of a token's routes are combined.
-    combine: bool,
+    /// Where rows are.
+    shape: ExpertShape,
 }
 
 /// Bytes of the lists of `matmul_experts_group` for the largest step of the plan.
 fn lists_bytes(plan: &Plan, capacity: &Capacity) -> u64 {
     let bytes = plan.body.iter().filter_map(|step| match step {
-        Step::MatMulExperts(step) => {
-            let routes = plan.buffer_spec(step.routes).rows.count(capacity.tokens_max, 0);
+        Step::MatMulExperts(step) if step.routes.is_some() => {
+            let routes = step.shape(plan).routes(capacity.tokens_max);
             Some(u64::from(routes) * 4 + u64::from(plan.weight_spec(step.weight).experts + 1) * 4)
         }
         _ => None,
@@ -149,9 +145,9 @@ fn lists_bytes(plan: &Plan, capacity: &Capacity) -> u64 {
 /// Bytes of scratch for lists and for products to be combined; one buffer, reused by every layer.
 pub(in super::super) fn scratch_bytes(plan: &Plan, capacity: &Capacity) -> u64 {
     let bytes = plan.body.iter().filter_map(|step| match step {
-        Step::MatMulExperts(step) if plan.buffer_spec(step.out).rows == Rows::Tokens => {
-            let per_token = plan.buffer_spec(step.routes).rows.count(1, 0);
-            let token = u64::from(per_token) * u64::from(plan.buffer_spec(step.out).columns) * 4;
+        Step::MatMulExperts(step) if step.shape(plan).combine => {
+            let shape = step.shape(plan);
+            let token = u64::from(shape.per_token) * u64::from(shape.outputs) * 4;
             Some((token * u64::from(capacity.tokens_max)).min(PRODUCTS_BYTES_MAX.max(token)))
         }
         _ => None,
@@ -164,9 +160,9 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &MatMulExperts) -> Resul
     let plan = recorder.plan;
     let weight = recorder.weight(step.weight);
     eights_of("matmul_experts", weight.columns)?;
-    let per_token = plan.buffer_spec(step.routes).rows.count(1, 0);
-    let outputs = recorder.columns(step.out);
-    debug_assert_eq!(weight.columns, recorder.columns(step.x), "a row of x is as long as a row of the weight");
+    let shape = step.shape(plan);
+    let outputs = shape.outputs;
+    debug_assert!(weight.columns <= shape.x_stride, "a row of x is as long as a row of the weight");
     debug_assert_eq!(
         plan.weight_spec(step.weight).rows,
         plan.weight_spec(step.weight).experts * outputs,
@@ -176,14 +172,13 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &MatMulExperts) -> Resul
         step,
         parts: parts(weight, outputs),
         experts: plan.weight_spec(step.weight).experts,
-        per_token,
-        x_routes: if plan.buffer_spec(step.x).rows == Rows::Tokens { per_token } else { 1 },
         columns: weight.columns,
-        outputs,
-        combine: plan.buffer_spec(step.out).rows == Rows::Tokens,
+        shape,
     };
-    // Tiles read each matrix once: worthwhile as soon as some experts are chosen more than once.
-    let many = recorder.rows(step.routes) >= call.experts && !recorder.capacity.deterministic;
+    // Tiles read each matrix once: worthwhile as soon as some experts are chosen more than once. Heads have no lists
+    // of routes to make tiles of.
+    let many = step.routes.is_some_and(|routes| recorder.rows(routes) >= call.experts);
+    let many = many && !recorder.capacity.deterministic;
     let narrow = recorder.storage(step.x) == Storage::Bf16;
     if many && narrow && call.parts.iter().all(|part| part.format != WeightFormat::F32) {
         call.tiles(recorder)
@@ -193,44 +188,51 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &MatMulExperts) -> Resul
 }
 
 impl Call<'_> {
+    fn routes(&self, recorder: &Recorder<'_>) -> u64 {
+        recorder.row_buffer(self.step.routes.expect("tiles are made of routes"))
+    }
+
     fn vec(&self, recorder: &mut Recorder<'_>, part: &Part) -> Result<(), BackendError> {
         let (arena, step) = (recorder.arena, self.step);
         let kernel = Kernel::new("matmul_experts_vec")
             .define("WEIGHT", format!("{:?}", part.format))
             .define_type("X_TYPE", recorder.storage(step.x))
             .define_type("OUT_TYPE", recorder.storage(step.out))
-            .flag_if(self.combine, "COMBINE");
+            .flag_if(self.shape.combine, "COMBINE")
+            .flag_if(step.routes.is_none(), "HEADS");
         let params = VecParams {
             x: recorder.row_buffer(step.x),
-            routes: recorder.row_buffer(step.routes),
+            routes: step.routes.map_or(0, |routes| recorder.row_buffer(routes)),
             weight: part.address,
             bias: recorder.optional(step.bias),
             out: recorder.row_buffer(step.out),
             metadata: arena.metadata,
             expert_stride: part.stride,
-            per_token: self.per_token,
+            per_token: self.shape.per_token,
             expert_first: part.expert_first,
             expert_count: part.expert_count,
-            x_routes: self.x_routes,
+            x_routes: self.shape.x_routes,
             columns: self.columns,
             outputs: part.outputs,
             output_start: part.output_start,
-            output_stride: self.outputs,
+            output_stride: self.shape.outputs,
             // Later parts add to what the first part has written.
-            accumulate: u32::from(step.accumulate || self.combine && part.expert_first > 0),
-            padding: 0,
+            accumulate: u32::from(step.accumulate || self.shape.combine && part.expert_first > 0),
+            x_stride: self.shape.x_stride,
         };
-        let grid = [recorder.rows(step.out), part.outputs.div_ceil(VEC_OUTPUTS), 1];
+        let tokens = recorder.shape.tokens;
+        let units = if self.shape.combine { tokens } else { self.shape.routes(tokens) };
+        let grid = [units, part.outputs.div_ceil(VEC_OUTPUTS), 1];
         recorder.launch(&kernel, &params, grid, VEC_THREADS, 0)
     }
 
     fn tiles(&self, recorder: &mut Recorder<'_>) -> Result<(), BackendError> {
         let tokens = recorder.shape.tokens;
-        if !self.combine {
+        if !self.shape.combine {
             let out = (recorder.row_buffer(self.step.out), recorder.storage(self.step.out));
             return self.tiles_of(recorder, 0, tokens, out);
         }
-        let token_bytes = u64::from(self.per_token) * u64::from(self.outputs) * 4;
+        let token_bytes = u64::from(self.shape.per_token) * u64::from(self.shape.outputs) * 4;
         let at_once = (PRODUCTS_BYTES_MAX / token_bytes.max(1)).clamp(1, u64::from(tokens.max(1))) as u32;
         let products = recorder.arena.expert_scratch + lists_bytes(recorder.plan, recorder.capacity);
         for first in (0..tokens).step_by(at_once as usize) {
@@ -252,20 +254,20 @@ impl Call<'_> {
         (out, storage): (u64, Storage),
     ) -> Result<(), BackendError> {
         let arena = recorder.arena;
-        let routes_max = tokens * self.per_token;
+        let routes_max = tokens * self.shape.per_token;
         let lists_max = lists_bytes(recorder.plan, recorder.capacity);
         debug_assert!(u64::from(routes_max + self.experts + 1) * 4 <= lists_max, "the lists fit the scratch");
         debug_assert!(first_token + tokens <= recorder.shape.tokens, "a slice has tokens of the batch");
         let order = arena.expert_scratch;
         let starts = order + u64::from(routes_max) * 4;
         let group = GroupParams {
-            routes: recorder.row_buffer(self.step.routes),
+            routes: self.routes(recorder),
             order,
             starts,
             metadata: arena.metadata,
-            per_token: self.per_token,
+            per_token: self.shape.per_token,
             experts: self.experts,
-            first_route: first_token * self.per_token,
+            first_route: first_token * self.shape.per_token,
             routes_max,
         };
         recorder.launch(&Kernel::new("matmul_experts_group"), &group, [self.experts, 1, 1], THREADS, 0)?;
@@ -282,11 +284,11 @@ impl Call<'_> {
                 experts: self.experts,
                 expert_first: part.expert_first,
                 expert_count: part.expert_count,
-                x_routes: self.x_routes,
+                x_routes: self.shape.x_routes,
                 columns: self.columns,
                 outputs: part.outputs,
                 output_start: part.output_start,
-                output_stride: self.outputs,
+                output_stride: self.shape.outputs,
             };
             let row_tiles = routes_max / tile.rows + self.experts.min(routes_max);
             let grid = [row_tiles, part.outputs.div_ceil(tile.outputs), 1];
@@ -320,17 +322,17 @@ impl Call<'_> {
         let kernel = Kernel::new("matmul_experts_merge").define_type("OUT_TYPE", recorder.storage(step.out));
         let params = MergeParams {
             products,
-            routes: recorder.row_buffer(step.routes),
+            routes: self.routes(recorder),
             out: recorder.row_buffer(step.out),
             metadata: arena.metadata,
-            per_token: self.per_token,
-            columns: self.outputs,
+            per_token: self.shape.per_token,
+            columns: self.shape.outputs,
             accumulate: u32::from(step.accumulate),
             first_token,
             tokens_max,
             padding: 0,
         };
-        let threads = tokens_max * self.outputs.div_ceil(4);
+        let threads = tokens_max * self.shape.outputs.div_ceil(4);
         recorder.launch(&kernel, &params, [threads.div_ceil(THREADS), 1, 1], THREADS, 0)
     }
 }

@@ -16,6 +16,7 @@ mod convolution;
 mod copy;
 pub(super) mod experts;
 mod gather;
+mod latent;
 mod matmul;
 pub(super) mod matmul_tile;
 pub(super) mod pool;
@@ -244,6 +245,7 @@ impl<'a> Recorder<'a> {
             Step::RmsNorm(step) => rows::rms_norm(self, step),
             Step::MatMul(step) => matmul::encode(self, step),
             Step::RopeStoreKv(step) => rope::encode(self, step),
+            Step::RopeStoreLatent(step) => latent::encode(self, step),
             Step::AttendPaged(step) => attend::encode(self, step),
             Step::ShortConvolution(step) => convolution::encode(self, step),
             Step::StateScan(step) => scan::encode(self, step),

@@ -17,7 +17,7 @@ use super::super::arena::Binding;
 use super::super::device::{Class, Profile, Tier};
 use super::super::pipelines::Kernel;
 use super::{Recorder, Variant, params};
-use crate::plan::check::HEAD_DIM_MAX;
+use crate::plan::check::LATENT_DIM_MAX;
 use crate::plan::inputs::{BatchInputs, NONE, SequenceRows};
 use crate::plan::{AttendPaged, KvFormat, KvLayer, Plan, Step, WeightId};
 
@@ -39,10 +39,10 @@ params! {
 
 /// Maximum packed rows of an item; packed rows of a slot of the partial buffer.
 const ROWS_MAX: u32 = 8;
-/// The same in a KV group with heads beyond [`HEAD_DIM_USUAL`], whose rows take twice the workgroup memory.
-const WIDE_ROWS_MAX: u32 = 4;
-/// Heads up to this size have tiles; larger ones are attended to in a few rows at a time.
+/// Heads up to this size have tiles; larger ones are attended to in a few rows at a time, since a row takes twice the
+/// workgroup memory, or four times beyond [`HEAD_DIM_WIDE`].
 const HEAD_DIM_USUAL: u32 = 256;
+const HEAD_DIM_WIDE: u32 = 512;
 /// Maximum packed rows of an item of `attend_paged_prefill`.
 const TILE_ROWS: u32 = 32;
 /// Ranges of keys start and end at multiples of it, except at the ends of a sequence.
@@ -85,8 +85,16 @@ fn layers(plan: &Plan, group: usize) -> impl Iterator<Item = &KvLayer> {
 
 /// Maximum packed rows of an item of this group that is no tile.
 fn rows_max(plan: &Plan, group: usize) -> u32 {
-    let is_wide = layers(plan, group).any(|layer| layer.head_dim > HEAD_DIM_USUAL);
-    if is_wide { WIDE_ROWS_MAX } else { ROWS_MAX }
+    head_rows_max(layers(plan, group).map(|layer| layer.head_dim).max().unwrap_or(0))
+}
+
+/// The same for heads of one size.
+fn head_rows_max(head_dim: u32) -> u32 {
+    match head_dim {
+        0..=HEAD_DIM_USUAL => ROWS_MAX,
+        0..=HEAD_DIM_WIDE => ROWS_MAX / 2,
+        _ => ROWS_MAX / 4,
+    }
 }
 
 /// Maximum slots of the partial buffer used by the splits of one batch.
@@ -335,7 +343,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &AttendPaged) -> Result<
         );
         return Err(BackendError::Unsupported { what, message: message.into() });
     }
-    if !layer.head_dim.is_multiple_of(8) || layer.head_dim > HEAD_DIM_MAX {
+    if !layer.head_dim.is_multiple_of(8) || layer.head_dim > LATENT_DIM_MAX {
         return Err(BackendError::head_dim("attend_paged", layer.head_dim));
     }
     debug_assert!(step.query_heads.is_multiple_of(layer.heads), "every KV head has the same number of query heads");
@@ -371,7 +379,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &AttendPaged) -> Result<
     for shard in &arena.kv[step.layer as usize] {
         for (items, start, rows) in lists {
             let kernel = kernel(options, layer.head_dim, rows, format, profile);
-            let (k, v) = (shard.key.fetch(), shard.value.fetch());
+            let (k, v) = (shard.key.fetch(), shard.value().fetch());
             let partials = arena.attend_scratch.read_write();
             let bindings: [Binding<'_>; 8] = [arena.metadata.fetch(), q, k, v, slopes, sinks, partials, out];
             for slice in slices(items, recorder.shape.attend_slices) {
@@ -412,9 +420,9 @@ pub(super) fn variants() -> Vec<Variant> {
         (Class::Software, Tier::T1, true),
     ];
     for (class, tier, texels) in classes {
-        for head_dim in [8, 96, 128, 256, 512] {
+        for head_dim in [8, 96, 128, 256, 512, LATENT_DIM_MAX] {
             for rows in [1, 2, 4, 8, TILE_ROWS] {
-                let wide = head_dim > HEAD_DIM_USUAL && rows > WIDE_ROWS_MAX;
+                let wide = head_dim > HEAD_DIM_USUAL && rows > head_rows_max(head_dim);
                 if wide || texels && rows > ROWS_MAX {
                     continue;
                 }

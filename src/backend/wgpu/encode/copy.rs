@@ -12,6 +12,10 @@ params! {
 /// Invocations of a workgroup; each copies 16 bytes of K and of V.
 const WORKGROUP: u32 = 64;
 
+fn kernel(latent: bool) -> Kernel {
+    Kernel::new("copy_blocks").define_if(latent, "LATENT")
+}
+
 /// Records the dispatches.
 pub(super) fn encode(recorder: &mut Recorder<'_>) -> Result<(), BackendError> {
     let (plan, arena) = (recorder.plan, recorder.arena);
@@ -23,9 +27,10 @@ pub(super) fn encode(recorder: &mut Recorder<'_>) -> Result<(), BackendError> {
             let block_bytes = u64::from(shard.heads) * u64::from(recorder.capacity.block_size) * slot_bytes;
             let vectors = u32::try_from(block_bytes / 16).expect("a block fits a binding");
             let params = Params { copies, vectors, group_header: group_header(layer.group) };
-            let bindings = [arena.metadata.read(), shard.key.read_write(), shard.value.read_write()];
+            let bindings: Vec<_> =
+                [arena.metadata.read()].into_iter().chain(shard.halves().map(|half| half.read_write())).collect();
             let workgroups = (copies * vectors).div_ceil(WORKGROUP);
-            recorder.dispatch(&Kernel::new("copy_blocks"), &params, &bindings, workgroups)?;
+            recorder.dispatch(&kernel(layer.latent), &params, &bindings, workgroups)?;
         }
     }
     Ok(())
@@ -33,5 +38,5 @@ pub(super) fn encode(recorder: &mut Recorder<'_>) -> Result<(), BackendError> {
 
 /// Every variant that [`encode`] can use.
 pub(super) fn variants() -> Vec<Variant> {
-    vec![Variant::new::<Params>(Kernel::new("copy_blocks"), Params::FIELDS)]
+    [false, true].map(|latent| Variant::new::<Params>(kernel(latent), Params::FIELDS)).into()
 }

@@ -10,7 +10,7 @@ use super::super::device::{Class, Profile, Tier};
 use super::super::pipelines::Kernel;
 use super::matmul::{TILE_OUTPUTS, for_tile};
 use super::{Recorder, RowParams, Variant, for_weight, params};
-use crate::plan::{MatMulExperts, Plan, RouteExperts, Rows, Step, WeightFormat, WeightId};
+use crate::plan::{ExpertShape, MatMulExperts, Plan, RouteExperts, Step, WeightFormat, WeightId};
 
 params! {
     RouteParams {
@@ -39,6 +39,8 @@ params! {
         expert_count: u32,
         accumulate: u32,
         segment: u32,
+        x_vectors: u32,
+        heads: u32,
         row_vectors: u32,
         plane: u32,
         scales: u32,
@@ -161,9 +163,9 @@ const SEGMENT_TOKENS: u32 = 512;
 /// Bytes of scratch for products before they are summed per token; one buffer, reused by every layer.
 pub(crate) fn scratch_bytes(plan: &Plan, capacity: &Capacity, profile: &Profile) -> u64 {
     let bytes = plan.body.iter().filter_map(|step| match step {
-        Step::MatMulExperts(step) if plan.buffer_spec(step.out).rows == Rows::Tokens => {
-            let routes = plan.buffer_spec(step.routes).rows.count(capacity.tokens_max, 0);
-            Some(u64::from(routes) * u64::from(plan.buffer_spec(step.out).columns) * 4)
+        Step::MatMulExperts(step) if step.shape(plan).combine => {
+            let shape = step.shape(plan);
+            Some(u64::from(shape.routes(capacity.tokens_max)) * u64::from(shape.outputs) * 4)
         }
         _ => None,
     });
@@ -178,9 +180,9 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &MatMulExperts) -> Resul
     if !weight.columns.is_multiple_of(8) {
         return Err(BackendError::columns("matmul_experts", weight.columns, 8));
     }
-    let per_token = plan.buffer_spec(step.routes).rows.count(1, 0);
-    let combine = plan.buffer_spec(step.out).rows == Rows::Tokens;
-    let (routes, columns) = (recorder.rows(step.routes), recorder.columns(step.out));
+    let rows = step.shape(plan);
+    let ExpertShape { per_token, combine, outputs: columns, .. } = rows;
+    let (routes, has_routes) = (rows.routes(recorder.shape.tokens), step.routes.is_some());
     let experts = plan.weight_spec(step.weight).experts;
     debug_assert_eq!(plan.weight_spec(step.weight).rows, experts * columns, "each expert gives a row of out");
     let mut shape = Shape::choose(recorder.profile, recorder.capacity.deterministic, routes, experts);
@@ -192,14 +194,16 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &MatMulExperts) -> Resul
     let out = if merged { &arena.expert_scratch } else { recorder.row_buffer(step.out) };
     let in_kernel = combine && !merged;
     let units = if in_kernel { recorder.rows(step.out) } else { routes };
+    let list = step.routes.map_or(arena.metadata.read(), |routes| recorder.row_buffer(routes).read());
     for shard in &weight.shards {
         let kernel = shape.kernel(recorder.profile, shard.format, weight.columns / 8, in_kernel, step.bias.is_some());
+        let kernel = kernel.define_if(!has_routes, "HEADS");
         let RowParams { row_vectors, plane, scales, supers } = RowParams::new(shard.format, weight.columns);
         let part = Part::of(shard, columns);
         let params = Params {
             units,
             routes_each: if in_kernel { per_token } else { 1 },
-            x_routes: if plan.buffer_spec(step.x).rows == Rows::Tokens { per_token } else { 1 },
+            x_routes: rows.x_routes,
             eights: weight.columns / 8,
             outputs: part.outputs,
             output_start: part.output_start,
@@ -209,13 +213,14 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &MatMulExperts) -> Resul
             // Experts of later shards add to the output of earlier ones.
             accumulate: u32::from(step.accumulate || part.expert_first > 0),
             segment: SEGMENT_TOKENS * per_token,
+            x_vectors: rows.x_stride / 4,
+            heads: experts,
             row_vectors,
             plane,
             scales,
             supers,
         };
-        let mut bindings =
-            vec![recorder.row_buffer(step.x).read(), recorder.row_buffer(step.routes).read(), shard.buffer.read()];
+        let mut bindings = vec![recorder.row_buffer(step.x).read(), list, shard.buffer.read()];
         bindings.extend(step.bias.map(|bias| recorder.vector(bias).read()));
         bindings.push(out.read_write());
         recorder.dispatch(&kernel, &params, &bindings, shape.workgroups(units, &part))?;
@@ -231,7 +236,8 @@ fn merge(recorder: &mut Recorder<'_>, step: &MatMulExperts, per_token: u32) -> R
     debug_assert!(products_bytes <= arena.expert_scratch.bytes, "the products fit the scratch");
     let params = MergeParams { tokens, per_token, columns, accumulate: u32::from(step.accumulate) };
     let out = recorder.row_buffer(step.out).read_write();
-    let bindings = [arena.expert_scratch.read(), recorder.row_buffer(step.routes).read(), out];
+    let routes = step.routes.expect("only the products of routes are summed");
+    let bindings = [arena.expert_scratch.read(), recorder.row_buffer(routes).read(), out];
     recorder.dispatch(&Kernel::new("matmul_experts_merge"), &params, &bindings, (tokens * columns).div_ceil(64))
 }
 
@@ -253,6 +259,12 @@ pub(super) fn variants() -> Vec<Variant> {
                 Variant::new::<Params>(shape.kernel(&profile, format, eights, combine, bias), Params::FIELDS)
             }));
         }
+        variants.extend(super::weight_variants(|format, profile| {
+            let class = if shape == Shape::Lane { Class::Software } else { Class::Discrete };
+            let profile = super::test_profile(class, Tier::T0, profile.half_conversion);
+            let kernel = shape.kernel(&profile, format, eights, false, false).define("HEADS");
+            Variant::new::<Params>(kernel, Params::FIELDS)
+        }));
     }
     variants
 }

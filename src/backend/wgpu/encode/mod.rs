@@ -27,6 +27,7 @@ pub(crate) mod experts;
 mod gated;
 mod gated_norm;
 mod gather;
+mod latent;
 pub(crate) mod matmul;
 pub(crate) mod pool;
 mod rms_norm;
@@ -65,6 +66,7 @@ pub fn variants() -> Vec<Variant> {
         gather::variants(),
         gated::variants(),
         gated_norm::variants(),
+        latent::variants(),
         matmul::variants(),
         pool::variants(),
         rms_norm::variants(),
@@ -411,6 +413,7 @@ impl<'a> Recorder<'a> {
             Step::RmsNorm(step) => rms_norm::encode(self, step),
             Step::MatMul(step) => matmul::encode(self, step),
             Step::RopeStoreKv(step) => rope::encode(self, step),
+            Step::RopeStoreLatent(step) => latent::encode(self, step),
             Step::AttendPaged(step) => attend::encode(self, step),
             Step::ShortConvolution(step) => convolution::encode(self, step),
             Step::StateScan(step) => scan::encode(self, step),

@@ -131,7 +131,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &RopeStoreKv) -> Result<
         let units = shard.heads * (step.query_heads / layer.heads + if q_only { 0 } else { 2 });
         let workgroups = (params.tokens * units * lanes).div_ceil(workgroup);
         let qkv = recorder.row_buffer(step.qkv).fetch();
-        let outputs = [shard.key.read_write(), shard.value.read_write(), recorder.row_buffer(step.q).read_write()];
+        let outputs = [shard.key.read_write(), shard.value().read_write(), recorder.row_buffer(step.q).read_write()];
         let [q_weight, k_weight, frequencies] = weights;
         let inputs = [arena.metadata.fetch(), qkv, q_weight, k_weight, frequencies];
         let bindings: Vec<Binding<'_>> = inputs.into_iter().chain(outputs).collect();

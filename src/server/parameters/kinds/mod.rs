@@ -7,7 +7,7 @@ pub(crate) mod sampling;
 pub(crate) mod structured;
 
 use crate::engine::request::NumberRange;
-use crate::server::parameters::kind::{Bounds, Group, Kind, Most, Presence, object_schema, wrong};
+use crate::server::parameters::kind::{Bounds, Group, Kind, Most, Presence, object_schema, take_foreign, wrong};
 use crate::server::wire::error::ApiError;
 use serde_json::{Map, Value, json};
 use std::marker::PhantomData;
@@ -317,6 +317,40 @@ impl<G: Group> Kind for Closed<G> {
         schema["additionalProperties"] = json!({"type": "null"});
         schema
     }
+}
+
+/// An object with its own table of fields, in which fields of other servers are refused or ignored by name, as in a
+/// whole request. Unknown keys are returned, to be reported.
+pub(crate) struct Open<G>(PhantomData<G>);
+
+impl<G> Open<G> {
+    pub(crate) const fn new() -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<G: Group> Kind for Open<G> {
+    type Value = (G, Map<String, Value>);
+
+    fn read(&self, at: &str, value: Value, bounds: &Bounds) -> Result<Self::Value, ApiError> {
+        let mut map = object(at, value)?;
+        let group = G::take(&mut map, at, bounds)?;
+        take_foreign::<G>(&mut map, at)?;
+        Ok((group, map))
+    }
+
+    fn schema(&self, bounds: &Bounds) -> Value {
+        with_foreign::<G>(object_schema(&G::rows(bounds)))
+    }
+}
+
+/// A schema that also lists fields of other servers, with what to use instead or why nothing is lost.
+pub(crate) fn with_foreign<G: Group>(mut schema: Value) -> Value {
+    for (list, is_refused) in [("x-unsupported-fields", true), ("x-ignored-fields", false)] {
+        let listed = G::foreign().into_iter().filter(|field| field.is_refused == is_refused);
+        schema[list] = listed.map(|field| (field.name.to_owned(), Value::from(field.reason))).collect();
+    }
+    schema
 }
 
 /// Reads an object.

@@ -15,20 +15,22 @@ struct Form {
     several: bool,
 }
 
-/// The grammar of a forced call; `None` if the request forces none. Also returns the parser for it: plain JSON is used
-/// if the model's own format is not JSON.
+/// The grammar of a call that a request forces; any function may be called if it names none. Also returns the parser
+/// for it: plain JSON is used if the model's own format is not JSON.
 pub(crate) fn forced_calls(
     parser: ToolParser,
     tools: &ToolChoice,
     tokenizer: &Tokenizer,
-) -> Result<Option<(GrammarSpec, ToolParser)>, GrammarError> {
-    let Some(functions) = &tools.forced else { return Ok(None) };
+) -> Result<(GrammarSpec, ToolParser), GrammarError> {
+    let functions = tools.forced.as_ref().unwrap_or(&tools.callable.functions);
     let parser = match parser {
-        ToolParser::Gemma | ToolParser::Gemma4 | ToolParser::Glm | ToolParser::SeedOss => ToolParser::Json,
+        ToolParser::Gemma | ToolParser::Gemma4 | ToolParser::Glm | ToolParser::SeedOss | ToolParser::Lfm2 => {
+            ToolParser::Json
+        }
         other => other,
     };
     let grammar = format!("start: calls\n{}", calls(&form(parser, tokenizer), functions, tools.single)?);
-    Ok(Some((GrammarSpec::Lark(grammar), parser)))
+    Ok((GrammarSpec::Lark(grammar), parser))
 }
 
 /// The grammar of an answer that is either a call or JSON with this schema. `None` if the two cannot be distinguished,
@@ -118,7 +120,12 @@ fn form(parser: ToolParser, tokenizer: &Tokenizer) -> Form {
                 format!("{} {} {} {}", quoted(" "), mark("<|constrain|>"), quoted("json"), mark("<|message|>"));
             Form { around: [reasoning, none(), none()], call: [open, middle, mark("<|call|>")], several: false }
         }
-        ToolParser::Json | ToolParser::Gemma | ToolParser::Gemma4 | ToolParser::Glm | ToolParser::SeedOss => {
+        ToolParser::Json
+        | ToolParser::Gemma
+        | ToolParser::Gemma4
+        | ToolParser::Glm
+        | ToolParser::SeedOss
+        | ToolParser::Lfm2 => {
             Form { around: [quoted("["), quoted(", "), quoted("]")], call: json("arguments"), several: true }
         }
     }

@@ -1,9 +1,7 @@
 //! Gemma's calls: `call:name{key:value}` between markers, in a notation similar to JSON: keys are unquoted, and strings
-//! have their own markers. A call is reported when it is complete.
+//! have their own markers.
 
-use super::super::marker::Marker;
-use super::marked::Content;
-use super::{CallDelta, Parts};
+use super::complete::{Call, DEPTH_MAX};
 use serde_json::{Map, Value};
 
 /// Opening marker, closing marker, and string delimiter.
@@ -11,71 +9,17 @@ pub(crate) const MARKERS: [&str; 3] = ["<start_function_call>", "<end_function_c
 /// The same for Gemma 4.
 pub(crate) const MARKERS_4: [&str; 3] = ["<|tool_call>", "<tool_call|>", "<|\"|>"];
 
-/// Maximum nesting of arguments.
-const DEPTH_MAX: usize = 32;
-
-/// Parses Gemma's calls.
-#[derive(Clone, Debug)]
-pub(crate) struct Gemma {
-    markers: &'static [&'static str; 3],
-    content: Content,
-    open: Marker,
-    /// The call being parsed.
-    call: Option<(String, Marker)>,
-    calls: usize,
+/// Reads a call of FunctionGemma.
+pub(crate) fn read(raw: &str) -> Option<Vec<Call>> {
+    read_call(raw, MARKERS[2]).map(|call| vec![call])
 }
 
-impl Gemma {
-    pub(crate) fn new(markers: &'static [&'static str; 3]) -> Self {
-        Self { markers, content: Content::default(), open: Marker::new(markers[0]), call: None, calls: 0 }
-    }
-
-    pub(crate) fn push(&mut self, text: &str, parts: &mut Parts) {
-        let mut text = text.to_owned();
-        loop {
-            let Some((raw, close)) = &mut self.call else {
-                let (before, found) = self.open.push(&text);
-                self.content.push(&before, parts);
-                let Some(rest) = found else { return };
-                self.call = Some((String::new(), Marker::new(self.markers[1])));
-                text = rest;
-                continue;
-            };
-            let (more, found) = close.push(&text);
-            raw.push_str(&more);
-            let Some(rest) = found else { return };
-            self.end_call(parts);
-            text = rest;
-        }
-    }
-
-    pub(crate) fn finish(&mut self, parts: &mut Parts, is_cut: bool) {
-        let rest = self.open.finish();
-        if !is_cut {
-            self.content.push(&rest, parts);
-            if let Some((raw, close)) = &mut self.call {
-                raw.push_str(&close.finish());
-                self.end_call(parts);
-            }
-        }
-        self.content.finish(parts);
-    }
-
-    fn end_call(&mut self, parts: &mut Parts) {
-        let Some((raw, _)) = self.call.take() else { return };
-        match read_call(&raw, self.markers[2]) {
-            Some((name, arguments)) => {
-                let arguments = Value::Object(arguments).to_string();
-                self.content.call_begins();
-                parts.call(self.calls, CallDelta { name: Some(name), arguments, ..CallDelta::default() });
-                self.calls += 1;
-            }
-            None => self.content.push(&format!("{}{raw}", self.markers[0]), parts),
-        }
-    }
+/// Reads a call of Gemma 4.
+pub(crate) fn read_4(raw: &str) -> Option<Vec<Call>> {
+    read_call(raw, MARKERS_4[2]).map(|call| vec![call])
 }
 
-fn read_call(raw: &str, quote: &'static str) -> Option<(String, Map<String, Value>)> {
+fn read_call(raw: &str, quote: &'static str) -> Option<Call> {
     let call = raw.trim().strip_prefix("call:")?;
     let brace = call.find('{')?;
     let (name, arguments) = call.split_at(brace);

@@ -6,10 +6,12 @@
 //! complete. `forced` builds the grammar that forces a call.
 
 mod bare;
+mod complete;
 mod forced;
 mod gemma;
 mod json_call;
 mod marked;
+mod python;
 mod xml;
 
 pub(crate) use forced::{calls_or_json, forced_calls};
@@ -17,7 +19,7 @@ pub(crate) use forced::{calls_or_json, forced_calls};
 use super::harmony::MARKERS;
 use super::parts::{CallDelta, Parts};
 use bare::Bare;
-use gemma::Gemma;
+use complete::Complete;
 use marked::{Hermes, Mistral};
 use serde_json::Value;
 use std::str::FromStr;
@@ -42,6 +44,8 @@ pub enum ToolParser {
     Glm,
     /// `<seed:tool_call>`, Qwen3-Coder's tags, `</seed:tool_call>`: Seed-OSS.
     SeedOss,
+    /// `<|tool_call_start|>[name(key="…")]<|tool_call_end|>`, calls as in Python: LFM2.
+    Lfm2,
     /// JSON as the whole answer: a call, or a list of calls.
     #[default]
     Json,
@@ -61,6 +65,7 @@ impl FromStr for ToolParser {
             "harmony" | "openai" => Self::Harmony,
             "glm" | "glm45" | "glm47" => Self::Glm,
             "seed_oss" => Self::SeedOss,
+            "lfm2" => Self::Lfm2,
             "json" => Self::Json,
             _ => return Err(format!("unknown tool call parser `{name}`; expected one of {}", Self::NAMES.join(", "))),
         })
@@ -69,8 +74,8 @@ impl FromStr for ToolParser {
 
 impl ToolParser {
     /// The names that [`FromStr`] accepts, without vLLM's equivalents.
-    pub const NAMES: [&str; 9] =
-        ["hermes", "llama3_json", "mistral", "gemma", "gemma4", "harmony", "glm", "seed_oss", "json"];
+    pub const NAMES: [&str; 10] =
+        ["hermes", "llama3_json", "mistral", "gemma", "gemma4", "harmony", "glm", "seed_oss", "lfm2", "json"];
 
     /// Detects the parser from a chat template's text.
     pub(crate) fn of_template(template: &str) -> Self {
@@ -85,6 +90,8 @@ impl ToolParser {
             Self::Gemma4
         } else if has("<seed:tool_call>") {
             Self::SeedOss
+        } else if has("<|tool_call_start|>") || has("<|tool_list_start|>") {
+            Self::Lfm2
         } else if has("<tool_call>") && has("<arg_key>") {
             Self::Glm
         } else if has("<tool_call>") {
@@ -106,6 +113,7 @@ impl ToolParser {
             Self::Mistral => &["[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"],
             Self::Gemma => &gemma::MARKERS,
             Self::Gemma4 => &gemma::MARKERS_4,
+            Self::Lfm2 => &python::MARKERS,
             Self::Harmony => &MARKERS,
             Self::Json => &[],
         }
@@ -164,7 +172,7 @@ pub(crate) enum CallParser {
     Off,
     Hermes(Hermes),
     Mistral(Mistral),
-    Gemma(Gemma),
+    Complete(Complete),
     Bare(Bare),
 }
 
@@ -177,8 +185,11 @@ impl CallParser {
             ToolParser::Glm => Self::Hermes(Hermes::new(tools.clone(), &marked::TOOL_CALL, true)),
             ToolParser::SeedOss => Self::Hermes(Hermes::new(tools.clone(), &marked::SEED_TOOL_CALL, false)),
             ToolParser::Mistral => Self::Mistral(Mistral::default()),
-            ToolParser::Gemma => Self::Gemma(Gemma::new(&gemma::MARKERS)),
-            ToolParser::Gemma4 => Self::Gemma(Gemma::new(&gemma::MARKERS_4)),
+            ToolParser::Gemma => Self::Complete(Complete::new(gemma::MARKERS[0], gemma::MARKERS[1], gemma::read)),
+            ToolParser::Gemma4 => {
+                Self::Complete(Complete::new(gemma::MARKERS_4[0], gemma::MARKERS_4[1], gemma::read_4))
+            }
+            ToolParser::Lfm2 => Self::Complete(Complete::new(python::MARKERS[0], python::MARKERS[1], python::read)),
             ToolParser::Llama3Json | ToolParser::Json => Self::Bare(Bare::new(tools.clone())),
             ToolParser::Harmony => Self::Off,
         }
@@ -190,7 +201,7 @@ impl CallParser {
             Self::Off => parts.content.push_str(text),
             Self::Hermes(parser) => parser.push(text, parts),
             Self::Mistral(parser) => parser.push(text, parts),
-            Self::Gemma(parser) => parser.push(text, parts),
+            Self::Complete(parser) => parser.push(text, parts),
             Self::Bare(parser) => parser.push(text, parts),
         }
     }
@@ -201,7 +212,7 @@ impl CallParser {
             Self::Off => {}
             Self::Hermes(parser) => parser.finish(parts, is_cut),
             Self::Mistral(parser) => parser.finish(parts, is_cut),
-            Self::Gemma(parser) => parser.finish(parts, is_cut),
+            Self::Complete(parser) => parser.finish(parts, is_cut),
             Self::Bare(parser) => parser.finish(parts, is_cut),
         }
     }

@@ -1,8 +1,10 @@
 //! Every call format, split into pieces of every size: the result must not depend on where the text is split.
 
 use super::super::harmony::Harmony;
-use super::super::reasoning::{ReasoningParser, Splitter, Stage, Start};
+use super::super::reasoning::{ReasoningParser, ReasoningTracker, Splitter, Stage, Start};
 use super::*;
+use crate::model::demo;
+use crate::text::TextModel;
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -15,16 +17,22 @@ fn known() -> Arc<ToolSet> {
 /// All parts of an answer that arrives in pieces of `size` characters.
 fn read(form: ToolParser, answer: &str, size: usize) -> Parts {
     let mut parser = CallParser::new(form, &known());
+    let mut all = pushed(answer, size, |piece, parts| parser.push(piece, parts));
+    let mut parts = Parts::default();
+    parser.finish(&mut parts, false);
+    all.extend(parts);
+    all
+}
+
+/// The parts of pieces of `size` characters, for which `push` is called one after the other.
+fn pushed(answer: &str, size: usize, mut push: impl FnMut(&str, &mut Parts)) -> Parts {
     let mut all = Parts::default();
     let characters: Vec<char> = answer.chars().collect();
     for piece in characters.chunks(size) {
         let mut parts = Parts::default();
-        parser.push(&piece.iter().collect::<String>(), &mut parts);
+        push(&piece.iter().collect::<String>(), &mut parts);
         all.extend(parts);
     }
-    let mut parts = Parts::default();
-    parser.finish(&mut parts, false);
-    all.extend(parts);
     all
 }
 
@@ -150,6 +158,8 @@ fn templates_decide() {
         ("Granite 4", "<tool_call>{}</tool_call>", ToolParser::Hermes, ReasoningParser::None),
         ("EXAONE 4", "<think> <tool_call>{}</tool_call>", ToolParser::Hermes, ReasoningParser::Think),
         ("Seed-OSS", "<seed:think> <seed:tool_call>", ToolParser::SeedOss, ReasoningParser::Seed),
+        ("LFM2", "<|tool_list_start|>[{}]<|tool_list_end|>", ToolParser::Lfm2, ReasoningParser::None),
+        ("Qwen 3.5", "<think> <tool_call><function=f>", ToolParser::Hermes, ReasoningParser::Think),
         ("Hunyuan", "<think> <answer>", ToolParser::Json, ReasoningParser::Think),
         ("unknown", "{{ messages }}", ToolParser::Json, ReasoningParser::None),
     ];
@@ -208,6 +218,20 @@ fn gemma() {
 }
 
 #[test]
+fn lfm2() {
+    let call = |calls: &str| format!("<|tool_call_start|>{calls}<|tool_call_end|>");
+    let text = r#"[weather(city='Pa"ris', code="\u00e9\\'\n", days=3), add(a=-1.5e3, b=[1, (True,)], c={"k": None})]"#;
+    let weather = json!({"city": "Pa\"ris", "code": "é\\'\n", "days": 3});
+    let add = json!({"a": -1500.0, "b": [1, [true]], "c": {"k": null}});
+    check(ToolParser::Lfm2, &format!("I look. {}", call(text)), "I look.", &[("weather", weather), ("add", add)]);
+    check(ToolParser::Lfm2, &call("[add()]"), "", &[("add", json!({}))]);
+    check(ToolParser::Lfm2, &call("add(a=False)"), "", &[("add", json!({"a": false}))]);
+    for other in ["[]", "no call", "[add(1)]", "[add(a=)]", "[add(a=1]", "[add(a=1)] and", "[add(a=x)]", ""] {
+        check(ToolParser::Lfm2, &call(other), &format!("<|tool_call_start|>{other}"), &[]);
+    }
+}
+
+#[test]
 fn plain_json() {
     let one = format!(r#"{{"name": "weather", "arguments": {PARIS}}}"#);
     check(ToolParser::Json, &one, "", &[paris()]);
@@ -217,13 +241,7 @@ fn plain_json() {
 
 fn harmony(answer: &str, size: usize) -> Parts {
     let mut parser = Harmony::new(Start { stage: Stage::Undecided, is_blank: true });
-    let mut all = Parts::default();
-    let characters: Vec<char> = answer.chars().collect();
-    for piece in characters.chunks(size) {
-        let mut parts = Parts::default();
-        parser.push(&piece.iter().collect::<String>(), &mut parts);
-        all.extend(parts);
-    }
+    let mut all = pushed(answer, size, |piece, parts| parser.push(piece, parts));
     parser.finish(&mut all, false);
     all
 }
@@ -254,8 +272,22 @@ fn split(answer: &str, is_begun: bool, size: usize) -> (String, String) {
     for piece in characters.chunks(size) {
         content.push_str(&splitter.push(&piece.iter().collect::<String>(), &mut reasoning));
     }
-    content.push_str(&splitter.finish(&mut reasoning));
+    content.push_str(&splitter.finish(&mut reasoning, false));
     (reasoning, content)
+}
+
+#[test]
+fn a_tag_of_a_token_and_a_word_starts_with_the_token() {
+    let json = String::from_utf8_lossy(demo::TOKENIZER_JSON).replace("<think>", "<|channel>");
+    let text = TextModel::from_parts(Some(json.as_bytes()), None, None).expect("the demo's tokenizer, renamed");
+    let tokenizer = text.tokenizer.expect("it has one");
+    let start = Start { stage: Stage::Undecided, is_blank: true };
+    let mut tracker = ReasoningTracker::new(ReasoningParser::Gemma, &tokenizer, start);
+    let open = tokenizer.id_of("<|channel>").expect("a token");
+    assert_eq!(tracker.state(), (true, Some(open)));
+    let ids = [vec![open], tokenizer.encode("thought\nHm.<channel|>", false).expect("it encodes")].concat();
+    assert!(ids.iter().all(|&id| !tracker.accept(id)), "the grammar waits");
+    assert_eq!(tracker.state(), (true, None));
 }
 
 #[test]
@@ -283,12 +315,13 @@ proptest! {
             "<|call|>", "<escape>",
             "<start_function_call>", "<end_function_call>", "<function=add>", "</function>", "é",
             "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "<seed:tool_call>", "</seed:tool_call>",
+            "<|tool_call>", "<tool_call|>", "<|\"|>", "<|tool_call_start|>", "<|tool_call_end|>", "add(", "a=", ")",
         ]), 0..24),
         size in 1_usize..9,
     ) {
         let text = words.concat();
-        use ToolParser::{Gemma, Glm, Hermes, Json, Llama3Json, Mistral, SeedOss};
-        for form in [Hermes, Llama3Json, Mistral, Gemma, Glm, SeedOss, Json] {
+        use ToolParser::{Gemma, Gemma4, Glm, Hermes, Json, Lfm2, Llama3Json, Mistral, SeedOss};
+        for form in [Hermes, Llama3Json, Mistral, Gemma, Gemma4, Glm, SeedOss, Lfm2, Json] {
             let (whole, cut) = (read(form, &text, usize::MAX), read(form, &text, size));
             let arguments = |parts: &Parts| {
                 let text = |call: &CallDelta| (call.index, call.name.clone(), call.arguments.clone());

@@ -1,0 +1,86 @@
+//! Latent attention (MLA).
+
+use super::Recorder;
+use super::buffers::Buffers;
+use crate::model::spec::LayerSpec;
+use crate::plan::{AttendPaged, BufferId, MatMul, MatMulExperts, NormOptions, RmsNorm, RopeStoreLatent, Step};
+
+/// Epsilon of the norms of latents; configs do not have it.
+const EPSILON: f32 = 1e-6;
+
+impl Recorder<'_> {
+    /// Records latent attention with absorbed projections: `x += output(values(attend(rope([keys(q), q]))))`. Keys and
+    /// values of a head are products of the latent with its projections, K l and V l. Instead of them, q is multiplied
+    /// by Kᵀ, and the weighted sum of latents by V: each head's scores and sums are over the same latent.
+    pub(super) fn latent_attention(
+        &mut self,
+        steps: &mut Vec<Step>,
+        buffers: &Buffers,
+        (index, layer): (usize, &LayerSpec),
+        x: BufferId,
+    ) {
+        let (own, query_heads) = (buffers.latent.expect("the model has latents"), self.spec.query_heads);
+        let kv_layer = self.kv_layer(layer);
+        let columns = self.spec.query_columns(layer);
+        let (q, attended) = (buffers.q[&columns], buffers.attended[&columns]);
+
+        match own.query_latent {
+            Some([latent, normed]) => {
+                self.product(steps, index, "query_latent", x, latent);
+                let weight = self.layer_weight(index, "query_latent_norm");
+                steps.push(Step::RmsNorm(RmsNorm {
+                    x: latent,
+                    delta: None,
+                    weight,
+                    epsilon: EPSILON,
+                    one_plus: false,
+                    accumulate: false,
+                    options: NormOptions::default(),
+                    out: normed,
+                }));
+                self.product(steps, index, "query_up", normed, own.query);
+            }
+            None => self.product(steps, index, "query", x, own.query),
+        }
+        self.product(steps, index, "latent", x, own.latent);
+        self.heads_product(steps, index, "latent_keys", own.query, own.absorbed);
+        steps.push(Step::RopeStoreLatent(RopeStoreLatent {
+            query: own.query,
+            absorbed: own.absorbed,
+            latent: own.latent,
+            layer: kv_layer,
+            query_heads,
+            norm: self.layer_weight(index, "latent_norm"),
+            epsilon: EPSILON,
+            rope: self.ropes[layer.rope.expect("latents have a rotated part")],
+            q,
+        }));
+        let scale = self.spec.attention.scale;
+        let (softcap, alibi, sinks) = (None, None, None);
+        let out = attended;
+        steps.push(Step::AttendPaged(AttendPaged {
+            q,
+            layer: kv_layer,
+            query_heads,
+            scale,
+            softcap,
+            alibi,
+            sinks,
+            out,
+        }));
+        self.heads_product(steps, index, "latent_values", attended, own.values);
+        let weight = self.layer_weight(index, "output");
+        self.leave(steps, buffers, index, own.values, (weight, None));
+    }
+
+    fn product(&mut self, steps: &mut Vec<Step>, layer: usize, name: &str, x: BufferId, out: BufferId) {
+        let weight = self.layer_weight(layer, name);
+        steps.push(Step::MatMul(MatMul { x, weight, bias: None, accumulate: false, out }));
+    }
+
+    /// Records the product of each head with its own matrix.
+    fn heads_product(&mut self, steps: &mut Vec<Step>, layer: usize, name: &str, x: BufferId, out: BufferId) {
+        let (weight, bias) = (self.layer_weight(layer, name), None);
+        steps.push(Step::MatMulExperts(MatMulExperts { x, routes: None, weight, bias, accumulate: false, out }));
+    }
+}

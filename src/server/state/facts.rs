@@ -1,0 +1,67 @@
+//! [`ModelFacts`]: what routes tell of a model, whether it is loaded or not. Asking loads nothing: clients of Ollama's
+//! API ask about every model that they list.
+
+use super::ModelState;
+use crate::engine::handle::EngineInfo;
+use crate::engine::request::SamplingParams;
+use crate::text::TextModel;
+use crate::text::answer::AnswerFormat;
+use std::fmt;
+use std::sync::Arc;
+
+/// What is known of a model without loading it: from its files, and from the plan of its memory.
+#[derive(Clone, Default)]
+pub struct ModelOutline {
+    /// Its chat template and the settings of its tokenizer, as far as they were read. Tokenizers are large, so this has
+    /// none unless the model is loaded.
+    pub text: Arc<TextModel>,
+    /// Its sampling defaults.
+    pub defaults: SamplingParams,
+    /// Vocabulary size: every token id is below it.
+    pub vocab: u32,
+    /// Maximum tokens of prompt and answer together.
+    pub max_model_len: u32,
+    /// Maximum sequences that run at once.
+    pub max_num_seqs: u32,
+    /// Tokens per block of the KV pool.
+    pub block_size: u32,
+    /// Tokens of all blocks of the KV pool.
+    pub pool_tokens: u64,
+    /// Length of an embedding; 0 if the model produces none.
+    pub embedding_len: u32,
+    /// Bytes of the weights.
+    pub weight_bytes: u64,
+}
+
+/// What is known of a model now.
+#[derive(Clone)]
+pub(crate) struct ModelFacts {
+    pub(crate) outline: ModelOutline,
+    pub(crate) answer_format: AnswerFormat,
+    /// Name of the device that it is loaded on.
+    pub(crate) device: Option<String>,
+}
+
+impl ModelFacts {
+    /// What is known of a loaded model.
+    pub(super) fn of_loaded(model: &ModelState, info: &EngineInfo) -> Self {
+        let outline = ModelOutline {
+            text: model.text.clone(),
+            defaults: model.options.defaults.clone(),
+            vocab: info.vocab,
+            max_model_len: info.max_model_len,
+            max_num_seqs: info.max_num_seqs,
+            block_size: info.block_size,
+            pool_tokens: u64::from(info.blocks) * u64::from(info.block_size),
+            embedding_len: info.embedding_len,
+            weight_bytes: info.weight_bytes,
+        };
+        Self { outline, answer_format: model.answer_format, device: Some(info.device.clone()) }
+    }
+}
+
+impl fmt::Debug for ModelOutline {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("ModelOutline").field("weight_bytes", &self.weight_bytes).finish_non_exhaustive()
+    }
+}

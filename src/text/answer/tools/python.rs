@@ -1,0 +1,144 @@
+//! LFM2's calls: a list of calls as Python writes them, `[name(key="text", other=[1, True])]`, between markers.
+
+use super::complete::{Call, DEPTH_MAX};
+use serde_json::{Map, Value};
+
+/// Opening and closing marker.
+pub(crate) const MARKERS: [&str; 2] = ["<|tool_call_start|>", "<|tool_call_end|>"];
+
+/// Reads a list of calls, or one call without brackets.
+pub(crate) fn read(raw: &str) -> Option<Vec<Call>> {
+    let mut reader = Reader { rest: raw };
+    let is_list = reader.eat("[");
+    let mut calls = vec![reader.call()?];
+    while is_list && reader.eat(",") {
+        calls.push(reader.call()?);
+    }
+    ((!is_list || reader.eat("]")) && reader.rest.trim().is_empty()).then_some(calls)
+}
+
+struct Reader<'a> {
+    rest: &'a str,
+}
+
+impl<'a> Reader<'a> {
+    /// `name(key=value, …)`.
+    fn call(&mut self) -> Option<Call> {
+        let name = self.name()?.to_owned();
+        self.eat("(").then_some(())?;
+        let mut arguments = Map::new();
+        while !self.eat(")") {
+            let key = self.name()?.to_owned();
+            self.eat("=").then_some(())?;
+            arguments.insert(key, self.value(0)?);
+            if !self.eat(",") {
+                self.eat(")").then_some(())?;
+                break;
+            }
+        }
+        Some((name, arguments))
+    }
+
+    /// An identifier. Names of functions may have dots and dashes.
+    fn name(&mut self) -> Option<&'a str> {
+        let rest = self.rest.trim_start();
+        let is_part = |c: char| c.is_alphanumeric() || matches!(c, '_' | '.' | '-');
+        let end = rest.find(|c| !is_part(c)).unwrap_or(rest.len());
+        let (name, rest) = rest.split_at(end);
+        self.rest = rest;
+        (!name.is_empty()).then_some(name)
+    }
+
+    fn value(&mut self, depth: usize) -> Option<Value> {
+        if depth > DEPTH_MAX {
+            return None;
+        }
+        match self.rest.trim_start().chars().next()? {
+            '"' | '\'' => self.string().map(Value::from),
+            '[' => self.items("[", "]", depth).map(Value::from),
+            '(' => self.items("(", ")", depth).map(Value::from),
+            '{' => self.dictionary(depth),
+            _ => match self.name_or_number()? {
+                "True" | "true" => Some(true.into()),
+                "False" | "false" => Some(false.into()),
+                "None" | "null" => Some(Value::Null),
+                number => serde_json::from_str(&number.replace('_', "")).ok().filter(Value::is_number),
+            },
+        }
+    }
+
+    fn name_or_number(&mut self) -> Option<&'a str> {
+        let rest = self.rest.trim_start();
+        let end = rest.find(|c: char| c.is_whitespace() || matches!(c, ',' | ')' | ']' | '}' | ':'))?;
+        let (word, rest) = rest.split_at(end);
+        self.rest = rest;
+        Some(word)
+    }
+
+    fn items(&mut self, open: &str, close: &str, depth: usize) -> Option<Vec<Value>> {
+        self.eat(open).then_some(())?;
+        let mut items = Vec::new();
+        while !self.eat(close) {
+            items.push(self.value(depth + 1)?);
+            if !self.eat(",") {
+                self.eat(close).then_some(())?;
+                break;
+            }
+        }
+        Some(items)
+    }
+
+    fn dictionary(&mut self, depth: usize) -> Option<Value> {
+        self.eat("{").then_some(())?;
+        let mut map = Map::new();
+        while !self.eat("}") {
+            let key = self.string()?;
+            self.eat(":").then_some(())?;
+            map.insert(key, self.value(depth + 1)?);
+            if !self.eat(",") {
+                self.eat("}").then_some(())?;
+                break;
+            }
+        }
+        Some(map.into())
+    }
+
+    /// A text in single or double quotes, with Python's escapes for characters.
+    fn string(&mut self) -> Option<String> {
+        let rest = self.rest.trim_start();
+        let quote = rest.chars().next().filter(|c| matches!(c, '"' | '\''))?;
+        let mut text = String::new();
+        let mut characters = rest.char_indices().skip(1);
+        while let Some((at, character)) = characters.next() {
+            match character {
+                '\\' => match characters.next()?.1 {
+                    'n' => text.push('\n'),
+                    't' => text.push('\t'),
+                    'r' => text.push('\r'),
+                    escape @ ('x' | 'u' | 'U') => {
+                        let digits = match escape {
+                            'x' => 2,
+                            'u' => 4,
+                            _ => 8,
+                        };
+                        let hex: String = characters.by_ref().take(digits).map(|(_, digit)| digit).collect();
+                        let code = u32::from_str_radix(&hex, 16).ok()?;
+                        text.push(char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER));
+                    }
+                    other => text.push(other),
+                },
+                end if end == quote => {
+                    self.rest = &rest[at + end.len_utf8()..];
+                    return Some(text);
+                }
+                other => text.push(other),
+            }
+        }
+        None
+    }
+
+    fn eat(&mut self, text: &str) -> bool {
+        let rest = self.rest.trim_start().strip_prefix(text);
+        rest.map(|rest| self.rest = rest).is_some()
+    }
+}
