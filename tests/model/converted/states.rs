@@ -13,10 +13,9 @@ use super::super::builder::{Builder, Item};
 use super::{Checkpoint, Values};
 
 /// How the tensors of an architecture are called in a file, without what is before and behind.
-const NAMES: [(&str, &str); 54] = [
+const NAMES: [(&str, &str); 53] = [
     ("operator_norm", "attn_norm"),
     ("norm", "attn_norm"),
-    ("pre_ff_layernorm", "ffn_norm"),
     ("self_attn.out_proj", "attn_output"),
     ("self_attn.q_layernorm", "attn_q_norm"),
     ("self_attn.k_layernorm", "attn_k_norm"),
@@ -119,6 +118,10 @@ impl Checkpoint {
         if !self.keeps_states() {
             return None;
         }
+        // The converter's table has the whole name of this one.
+        if name == "pre_ff_layernorm.weight" {
+            return Some("ffn_norm".into());
+        }
         let (stem, suffix) = name.rsplit_once('.').expect("a name has parts");
         let is_whole = !matches!(suffix, "weight" | "bias");
         if is_whole {
@@ -167,6 +170,9 @@ impl Checkpoint {
             "lfm2" | "lfm2moe" => {
                 set("shortconv.l_cache", self.size("conv_L_cache"));
                 set("leading_dense_block_count", self.whole("num_dense_layers").unwrap_or(0) as usize);
+                if self.own == "lfm2moe" {
+                    set("expert_gating_func", 2);
+                }
             }
             "qwen35" | "qwen35moe" | "qwen3next" => {
                 set("ssm.conv_kernel", self.size("linear_conv_kernel_dim"));
@@ -179,6 +185,9 @@ impl Checkpoint {
                 if let Some(shared) = self.whole("shared_expert_intermediate_size") {
                     set("expert_shared_feed_forward_length", shared as usize);
                 }
+                // Of the rotation, for text, time, height and width are the same.
+                let sections = vec![self.head_dim() / 8, 0, 0, 0];
+                file.set(&key("rope.dimension_sections"), Item::I32s(sections));
             }
             _ => self.write_mamba2(file),
         }
@@ -196,13 +205,20 @@ impl Checkpoint {
         set("ssm.inner_size", heads * either(["mamba_head_dim", "mamba_d_head"]));
         match self.own {
             "granitehybrid" => {
+                if self.has_experts() {
+                    set("feed_forward_length", self.size("intermediate_size"));
+                }
                 set("expert_shared_feed_forward_length", self.size("shared_intermediate_size"));
                 file.set(&key("rope.scaling.finetuned"), Item::Boolean(false));
             }
             "nemotron_h" | "nemotron_h_moe" => {
+                let epsilon = self.config["layer_norm_epsilon"].as_f64().expect("a number");
+                file.set(&key("attention.layer_norm_epsilon"), Item::F32(epsilon as f32));
+                let mut set = |own: &str, value: usize| file.set(&key(own), Item::U32(value as u32));
                 let size = self.size("intermediate_size") as u32;
                 let mlps = self.layers_with("mixer.up_proj");
                 let list = mlps.iter().map(|has| if *has { size } else { 0 }).collect();
+                set("expert_gating_func", 2);
                 set("expert_shared_count", self.size("n_shared_experts"));
                 set("expert_shared_feed_forward_length", self.size("moe_shared_expert_intermediate_size"));
                 file.set(&key("feed_forward_length"), Item::I32s(list));

@@ -186,7 +186,9 @@ pub(super) const FALCON_H1: Family = Family {
         ("ssm_dt.bias", "mamba.dt_bias"),
         ("ssm_norm", "mamba.norm"),
         ("ssm_out", "mamba.out_proj"),
-        ("ffn_norm", "pre_ff_layernorm"),
+        // The converter's name has no suffix.
+        ("ffn_norm", "pre_ff_layernorm.weight"),
+        ("ffn_norm.weight", "pre_ff_layernorm.weight"),
         ("ffn_gate", "feed_forward.gate_proj"),
         ("ffn_up", "feed_forward.up_proj"),
         ("ffn_down", "feed_forward.down_proj"),
