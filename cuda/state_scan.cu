@@ -5,8 +5,9 @@
 // 1 / √key_dim for q; gates are b, then a. Otherwise rate = softplus(dt + bias), keep = exp(decay · rate).
 // convolved [tokens][channels] and mixed [tokens][mixed_columns] (gates from a column on) of -DX_TYPE and -DMIXED_TYPE,
 // out [tokens][heads][value_dim] of -DOUT_TYPE; state [slots][heads][key_dim][value_dim], decay, bias, skip f32.
-// A block: 32 columns of the values of a head of a sequence; 4 neighbouring threads hold a column of S in registers,
-// from the first token to the last, -DKEYS_EACH keys each. o = keep · Sᵀq + (q · k) · change, with the state before.
+// A block: 32 or 16 columns of the values of a head of a sequence; -DSLICES neighbouring threads (4 or 8) hold a column
+// of S in registers, from the first token to the last, -DKEYS_EACH keys each.
+// o = keep · Sᵀq + (q · k) · change, with the state before.
 // Twin: backend/reference/state_scan.rs. Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
 
 #include "common/metadata.cuh"
@@ -36,7 +37,7 @@ struct Params {
   u32 unused;
 };
 
-constexpr u32 THREADS = 128, SLICES = 4, COLUMNS = THREADS / SLICES;
+constexpr u32 THREADS = 128, COLUMNS = THREADS / SLICES;
 constexpr u32 KEYS = SLICES * KEYS_EACH;
 // Tokens whose keys and queries are loaded at a time: one per warp.
 constexpr u32 TOKENS = THREADS / 32;

@@ -13,9 +13,10 @@ params! {
     }
 }
 
-/// Threads per block, and those that share a column of the values; as in the kernel's file.
+/// Threads per block, as in the kernel's file.
 const THREADS: u32 = 128;
-const SLICES: u32 = 4;
+/// Keys that a thread can hold in registers.
+const KEYS_MAX: u32 = 32;
 
 /// Records the launch.
 pub(super) fn encode(recorder: &mut Recorder<'_>, step: &StateScan) -> Result<(), BackendError> {
@@ -25,8 +26,11 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &StateScan) -> Result<()
         ScanRule::Delta { beta_scale } => (beta_scale, [0, keys, 2 * keys]),
         ScanRule::Mamba2 => (0.0, [heads * value_dim + keys, heads * value_dim, 0]),
     };
+    // Threads that share a column of the values.
+    let slices = if key_dim > 4 * KEYS_MAX { 8 } else { 4 };
     let kernel = Kernel::new("state_scan")
-        .define("KEYS_EACH", key_dim.div_ceil(SLICES))
+        .define("SLICES", slices)
+        .define("KEYS_EACH", key_dim.div_ceil(slices))
         .define("DELTA", u32::from(matches!(step.rule, ScanRule::Delta { .. })))
         .define_type("X_TYPE", recorder.storage(step.convolved))
         .define_type("MIXED_TYPE", recorder.storage(step.mixed))
@@ -55,6 +59,6 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &StateScan) -> Result<()
         query_scale: 1.0 / (key_dim as f32).sqrt(),
         unused: 0,
     };
-    let blocks = recorder.shape.sequences * heads * value_dim.div_ceil(THREADS / SLICES);
+    let blocks = recorder.shape.sequences * heads * value_dim.div_ceil(THREADS / slices);
     recorder.launch(&kernel, &params, [blocks, 1, 1], THREADS, 0)
 }
