@@ -29,8 +29,8 @@ pub struct Config {
     pub kv_format: KvFormat,
     /// Whether requests with equal prefixes share KV blocks.
     pub prefix_caching: bool,
-    /// For a model that keeps a recurrent state per sequence: how many states at the ends of prompts and answers are kept
-    /// for other requests. `None`: as many as a sixteenth of the memory holds, from 4 to twice `max_num_seqs`.
+    /// For a model that keeps a recurrent state per sequence: how many states at the ends of prompts and answers are
+    /// kept for other requests. `None`: as many as a sixteenth of the memory holds, from 4 to twice `max_num_seqs`.
     pub state_snapshots: Option<u32>,
     /// Whether a step is submitted before the tokens of the previous one are read.
     pub look_ahead: bool,

@@ -37,10 +37,9 @@ use super::batch::{Batch, Draw, Row};
 use super::block_pool::{BlockPool, Group};
 use super::faults::{InjectedFault, InjectedFaults};
 use super::request::Request;
-use super::sequence::{Choice, Exit, Order, Sequence, SequenceId, Sequences, StreamId, Table};
+use super::sequence::{Choice, Exit, HeldStates, Order, Sequence, SequenceId, Sequences, StreamId, Table};
 use super::speculation::Answers;
 use super::speculation::pace::{Pace, Yield};
-use super::states::HeldStates;
 use super::tiers::{DiskTier, HostTier, Rates, TierLimits};
 use crate::config::Speculation;
 use crate::plan::inputs::{BatchInputs, NONE};
@@ -66,8 +65,8 @@ pub struct Limits {
     /// Number of feed slots, where the device stores sampled ids. Twice `sequences_max`, because a leaving sequence
     /// keeps its slot for a step.
     pub feed_slots: u32,
-    /// Number of state slots; 0 if the model keeps no state. At least one for each of `sequences_max`; the others are for
-    /// snapshots.
+    /// Number of state slots; 0 if the model keeps no state. At least one for each of `sequences_max`; the others are
+    /// for snapshots.
     pub state_slots: u32,
     /// Maximum block-table entries per batch and KV group.
     pub table_entries_max: u32,

@@ -7,7 +7,6 @@
 use super::block_pool::{BlockHash, BlockId};
 use super::request::{ConstraintState, Pooling, PrefixReport, Request, SamplingParams, Token, Unsatisfiable, Usage};
 use super::speculation::Drafter;
-use super::states::HeldStates;
 use crate::plan::inputs::{HistoryEntry, NONE};
 use std::collections::HashMap;
 use std::ops::{Index, IndexMut};
@@ -86,6 +85,43 @@ impl Table {
     /// The blocks held, first positions first.
     pub(super) fn held(&self) -> impl DoubleEndedIterator<Item = BlockId> + '_ {
         self.blocks[self.passed as usize..].iter().copied()
+    }
+}
+
+/// The state slots that a sequence holds.
+#[derive(Clone, Debug)]
+pub(super) struct HeldStates {
+    /// The state after its computed tokens; [`NONE`] before the first of them is scheduled.
+    pub(super) live: u32,
+    /// The state before its last row while that verifies drafts, else [`NONE`].
+    pub(super) before: u32,
+    /// Number of tokens at whose end the state becomes a snapshot once the ids of all are known, and its slot.
+    pub(super) kept: Option<(u32, u32)>,
+    /// The slot that its last row reads; not held.
+    pub(super) read: u32,
+    /// The last snapshot of its answer; not held.
+    pub(super) last: Option<(u32, BlockHash)>,
+    /// Number of its leading tokens whose keys and values were cached on admission, but not the state after them; 0 for
+    /// none.
+    pub(super) branch: u32,
+}
+
+impl Default for HeldStates {
+    fn default() -> Self {
+        Self { live: NONE, before: NONE, kept: None, read: NONE, last: None, branch: 0 }
+    }
+}
+
+impl HeldStates {
+    /// The slots held, with repetitions.
+    pub(super) fn held(&self) -> impl Iterator<Item = u32> + use<> {
+        let kept = self.kept.map_or(NONE, |(_, slot)| slot);
+        [self.live, self.before, kept].into_iter().filter(|&slot| slot != NONE)
+    }
+
+    /// What a fork holds: the same state after the same tokens.
+    pub(super) fn fork(&self) -> Self {
+        Self { live: self.live, ..Self::default() }
     }
 }
 

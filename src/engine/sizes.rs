@@ -65,7 +65,7 @@ pub(super) fn capacity(config: &Config, plan: &Plan, caps: &Caps) -> Capacity {
         sequences_max: draws,
         samples_max: samples_max(config),
         feed_slots: 2 * config.max_num_seqs,
-        state_slots: states::slots(config, plan, caps),
+        state_slots: states::slots(config, plan, caps, memory_for_states(config, caps)),
         table_entries_max: bounded(length.div_ceil(config.block_size)),
         history_max: bounded(length.min(plan.vocab)),
         bias_max: bounded(u32::try_from(BIAS_MAX).expect("the limits are small")),
@@ -185,7 +185,7 @@ fn pool_bytes(config: &Config, caps: &Caps, taken: u64, demand_bytes: u64) -> u6
 }
 
 /// Bytes of which states take a share.
-pub(super) fn memory_for_states(config: &Config, caps: &Caps) -> u64 {
+fn memory_for_states(config: &Config, caps: &Caps) -> u64 {
     budget_bytes(config, caps).unwrap_or(KV_BYTES_SOFTWARE)
 }
 

@@ -6,11 +6,8 @@
 //!
 //! Colder tiers hold no states yet, so what was cached there would be of no use; they are refused here.
 
-use super::block_pool::BlockHash;
-use super::sizes;
 use crate::backend::Caps;
 use crate::config::{Config, ConfigError, Speculation};
-use crate::plan::inputs::NONE;
 use crate::plan::{Plan, StateLayer};
 
 /// Said at start if [`adapted`] turns something off.
@@ -24,58 +21,22 @@ const SNAPSHOTS_PER_SEQUENCE: u32 = 2;
 /// Number of snapshots, unless set, however large a state is.
 const SNAPSHOTS_LEAST: u64 = 4;
 
-/// The state slots that a sequence holds.
-#[derive(Clone, Debug)]
-pub(super) struct HeldStates {
-    /// The state after its computed tokens; [`NONE`] before the first of them is scheduled.
-    pub(super) live: u32,
-    /// The state before its last row while that verifies drafts, else [`NONE`].
-    pub(super) before: u32,
-    /// Number of tokens at whose end the state becomes a snapshot once the ids of all are known, and its slot.
-    pub(super) kept: Option<(u32, u32)>,
-    /// The slot that its last row reads; not held.
-    pub(super) read: u32,
-    /// The last snapshot of its answer; not held.
-    pub(super) last: Option<(u32, BlockHash)>,
-    /// Number of its leading tokens whose keys and values were cached on admission, but not the state after them; 0 for
-    /// none.
-    pub(super) branch: u32,
-}
-
-impl Default for HeldStates {
-    fn default() -> Self {
-        Self { live: NONE, before: NONE, kept: None, read: NONE, last: None, branch: 0 }
-    }
-}
-
-impl HeldStates {
-    /// The slots held, with repetitions.
-    pub(super) fn held(&self) -> impl Iterator<Item = u32> + use<> {
-        let kept = self.kept.map_or(NONE, |(_, slot)| slot);
-        [self.live, self.before, kept].into_iter().filter(|&slot| slot != NONE)
-    }
-
-    /// What a fork holds: the same state after the same tokens.
-    pub(super) fn fork(&self) -> Self {
-        Self { live: self.live, ..Self::default() }
-    }
-}
-
-/// State slots of an engine: one per running sequence and one per snapshot; none if the model keeps no state.
-pub(super) fn slots(config: &Config, plan: &Plan, caps: &Caps) -> u32 {
+/// State slots of an engine: one per running sequence and one per snapshot; none if the model keeps no state. `memory`
+/// is the bytes of which snapshots take a share.
+pub(super) fn slots(config: &Config, plan: &Plan, caps: &Caps, memory: u64) -> u32 {
     if plan.state_layers.is_empty() {
         return 0;
     }
     let drafting = config.speculation.map_or(0, |settings| settings.sequences_max(config.max_num_seqs));
-    config.max_num_seqs + snapshots(config, plan, caps).max(drafting)
+    config.max_num_seqs + snapshots(config, plan, caps, memory).max(drafting)
 }
 
 /// Number of snapshots: as set, or a share of the memory, as far as a layer's states fit one binding.
-fn snapshots(config: &Config, plan: &Plan, caps: &Caps) -> u32 {
+fn snapshots(config: &Config, plan: &Plan, caps: &Caps, memory: u64) -> u32 {
     if !config.prefix_caching {
         return 0;
     }
-    let share = sizes::memory_for_states(config, caps) / SNAPSHOTS_SHARE / plan.state_bytes().max(1);
+    let share = memory / SNAPSHOTS_SHARE / plan.state_bytes().max(1);
     let usual =
         share.clamp(SNAPSHOTS_LEAST, u64::from(SNAPSHOTS_PER_SEQUENCE * config.max_num_seqs).max(SNAPSHOTS_LEAST));
     let largest = plan.state_layers.iter().map(StateLayer::bytes).max().unwrap_or(1).max(1);
@@ -155,17 +116,18 @@ mod tests {
     fn snapshots_have_slots_beside_those_of_running_sequences() {
         let config =
             |state_snapshots| Config { max_num_seqs: 8, state_snapshots, speculation: None, ..Config::default() };
-        let count = |config: &Config, elements, script: &str| slots(config, &plan(elements), &caps(script));
-        assert_eq!(slots(&config(None), &Plan::default(), &caps("")), 0, "without states");
-        assert_eq!(count(&config(Some(3)), 8, ""), 8 + 3, "as set");
-        assert_eq!(count(&config(None), 8, ""), 8 + 16, "no more than are of use");
-        // 0.9 of 160 MiB, a sixteenth of it: nine states of a MiB.
-        assert_eq!(count(&config(None), 1 << 18, "memory=167772160"), 8 + 9);
-        assert_eq!(count(&config(None), 1 << 20, "memory=167772160"), 8 + 4, "the least");
-        assert_eq!(count(&config(None), 1 << 18, "memory=167772160,binding=10485760"), 8 + 2, "in one binding");
+        let most = caps("");
+        let count = |config: &Config, elements, mib: u64| slots(config, &plan(elements), &most, mib << 20);
+        assert_eq!(slots(&config(None), &Plan::default(), &most, 1 << 30), 0, "without states");
+        assert_eq!(count(&config(Some(3)), 8, 512), 8 + 3, "as set");
+        assert_eq!(count(&config(None), 8, 512), 8 + 16, "no more than are of use");
+        assert_eq!(count(&config(None), 1 << 18, 160), 8 + 10, "a sixteenth of the memory, in states of a MiB");
+        assert_eq!(count(&config(None), 1 << 20, 160), 8 + 4, "the least");
+        let bound = slots(&config(None), &plan(1 << 18), &caps("binding=10485760"), 160 << 20);
+        assert_eq!(bound, 8 + 2, "in one binding");
         let off = Config { prefix_caching: false, ..config(Some(3)) };
-        assert_eq!(count(&off, 8, ""), 8);
+        assert_eq!(count(&off, 8, 512), 8);
         let speculation = Some(Speculation { disable_by_batch_size: Some(2), ..Speculation::DEFAULT });
-        assert_eq!(count(&Config { speculation, ..off }, 8, ""), 8 + 2, "one to write while drafts are verified");
+        assert_eq!(count(&Config { speculation, ..off }, 8, 512), 8 + 2, "one to write while drafts are verified");
     }
 }

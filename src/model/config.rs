@@ -450,7 +450,7 @@ impl Multipliers {
                     ..plain
                 })
             }
-            Scales::FalconH1 => Self::read_parallel(config, plain),
+            Scales::FalconH1 => Self::read_parallel(config, &plain),
             Scales::Multipliers => {
                 let number = |name: &str| Ok::<_, LoadError>(config.number(name, 1e-3..=1e6)?.unwrap_or(1.0));
                 Ok(Self {
@@ -465,7 +465,7 @@ impl Multipliers {
     }
 
     /// The multipliers of a model with attention and a state side by side.
-    fn read_parallel(config: &ConfigReader<'_>, plain: Self) -> Result<Self, LoadError> {
+    fn read_parallel(config: &ConfigReader<'_>, plain: &Self) -> Result<Self, LoadError> {
         let number = |name: &str| Ok::<_, LoadError>(config.number(name, 1e-6..=1e6)?.unwrap_or(1.0));
         let ParallelScales { attention, residual, factors } = ParallelScales::read(config)?;
         Ok(Self {
@@ -474,7 +474,7 @@ impl Multipliers {
             residual,
             logits: number("lm_head_multiplier")?,
             factors,
-            ..plain
+            ..*plain
         })
     }
 

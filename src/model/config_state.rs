@@ -88,7 +88,7 @@ fn mamba2_head(config: &ConfigReader<'_>, name: &str, heads: u32) -> Result<u32,
     let expand = config.integer("mamba_expand", 1..=64)?.unwrap_or(2);
     let all = config.integer("mamba_d_ssm", 1..=1 << 20)?.unwrap_or(expand * hidden);
     let dim = all / heads;
-    if all % heads != 0 || dim == 0 || dim > STATE_DIM_MAX || dim % 8 != 0 {
+    if !all.is_multiple_of(heads) || dim == 0 || dim > STATE_DIM_MAX || !dim.is_multiple_of(8) {
         let message = format!("would be {all} / {heads}, not a multiple of 8 up to {STATE_DIM_MAX}");
         return Err(config.invalid(name, message));
     }

@@ -73,7 +73,7 @@ fn the_lines_of_a_chat() {
         let texts = ["thinking", "content"].map(|name| (name, message[name].clone()));
         let texts = texts.into_iter().filter(|(_, text)| text.as_str().is_some_and(|text| !text.is_empty()));
         let calls = message["tool_calls"].as_array().into_iter().flatten().map(|call| ("tool_calls", json!([call])));
-        let one = |(name, part)| with(&line, &json!({"message": {"role": message["role"], name: part}}));
+        let one = |(name, part): (&str, Value)| with(&line, &json!({"message": {"role": message["role"], name: part}}));
         let parts: Vec<_> = texts.chain(calls).map(one).collect();
         if parts.is_empty() { vec![line.clone()] } else { parts }
     };

@@ -12,7 +12,7 @@
 //! - xIELU's numbers: metadata.
 //! - Latent attention: the product for keys and values is cut in two, and the keys of a head are transposed.
 
-mod orders;
+pub(super) mod orders;
 mod states;
 
 use super::builder::{Builder, Item, Tensor};
@@ -31,6 +31,7 @@ use folio::model::{Gguf, Model};
 use folio::plan::KvFormat;
 use folio::platform::{ModelFile, block_on};
 use half::{bf16, f16};
+
 use orders::{llama3_divisors, transposed, untangled};
 use serde_json::Value;
 use std::collections::BTreeMap;

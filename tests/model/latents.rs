@@ -2,7 +2,8 @@
 //! reference, and what is kept of a token.
 
 use super::builder::{Builder, Item};
-use super::converted::{Checkpoint, F32, Values, open, push, transposed};
+use super::converted::orders::transposed;
+use super::converted::{Checkpoint, F32, Values, open, push};
 use super::today::{Mistake, prove_list, routers, show};
 use super::{
     CPU, Device, LOGITS_F16, REFERENCE, WGPU, WHOLE, adapters, compare, cpus, golden, golden_cases, read_json,

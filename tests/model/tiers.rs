@@ -34,6 +34,7 @@ const CONFIG: Config = Config {
     kv_disk: None,
     kv_format: KvFormat::F16,
     prefix_caching: true,
+    state_snapshots: None,
     look_ahead: true,
     deterministic: false,
     speculation: None,

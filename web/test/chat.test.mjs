@@ -167,7 +167,8 @@ test("by Tab alone to the message and to Send; texts from right to left; no moti
     assert.ok(step < 20, "the message is among the first twenty stops");
     await page.keyboard.press("Tab");
     at = await focused();
-    assert.ok(at.shown, `${at.tag} ${at.name} shows that it has the focus`);
+    // After the last stop, the browser itself has the focus.
+    assert.ok(at.shown || at.tag === "BODY", `${at.tag} ${at.name} shows that it has the focus`);
   }
   assert.equal(at.name, "Message");
   const direction = (element) => element.evaluate((element) => getComputedStyle(element).direction);

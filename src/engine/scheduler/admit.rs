@@ -123,7 +123,7 @@ impl Scheduler {
         let (hashes, unit) = (&self.sequences[id].hashes, self.sharing_unit() / self.limits.block_size);
         let mut found = blocks;
         loop {
-            // A shorter chain ends in another part of a window, whose blocks may be missing, and needs another snapshot.
+            // A shorter chain ends in another part of a window, whose blocks may be missing, and at another snapshot.
             let whole = self.blocks_to_snapshot(&hashes[..found as usize], unit);
             let elsewhere = |group: usize, hash: &BlockHash| elsewhere(self, group, hash);
             found = self.pool.longest_prefix(&hashes[..whole as usize], elsewhere);

@@ -4,8 +4,7 @@ use super::Scheduler;
 use crate::engine::batch::{Batch, Draw, Pool, Row, Score};
 use crate::engine::faults::InjectedFault;
 use crate::engine::request::{Event, FinishReason, PromptEvent, RequestError, Token, TokenLogprob, Usage};
-use crate::engine::sequence::{Exit, Sequence, SequenceId, StreamId, Table};
-use crate::engine::states::HeldStates;
+use crate::engine::sequence::{Exit, HeldStates, Sequence, SequenceId, StreamId, Table};
 use crate::plan::inputs::{NONE, Results, Sampled};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -67,7 +66,7 @@ impl Scheduler {
             self.sequences[id].valid_from_step = self.counts.steps;
         }
         if !self.faults.has(InjectedFault::SharersKept) {
-            self.roll_back_sharers(unfilled, spoilt);
+            self.roll_back_sharers(unfilled, &spoilt);
         }
         batch.scores.iter().for_each(|score| self.ask_again(score));
         self.land(batch, true);
@@ -372,13 +371,13 @@ impl Scheduler {
     /// Rolls back the sequences that compute, in a step in flight, on top of blocks that were never filled or states
     /// that were never written. What they have filled since is wrong too, so sequences that share those blocks are also
     /// rolled back. After a wrong state, any of their blocks may be wrong.
-    fn roll_back_sharers(&mut self, mut unfilled: HashSet<(usize, u32)>, spoilt: HashSet<u32>) {
+    fn roll_back_sharers(&mut self, mut unfilled: HashSet<(usize, u32)>, spoilt: &HashSet<u32>) {
         loop {
-            let sharer = self.sequences.ids().find(|&id| self.holds_any(id, &unfilled, &spoilt));
+            let sharer = self.sequences.ids().find(|&id| self.holds_any(id, &unfilled, spoilt));
             let Some(id) = sharer else { break };
             let follows = !self.faults.has(InjectedFault::IndirectSharersKept);
             let sequence = &self.sequences[id];
-            let has_state = !self.goes_on_from(sequence, &spoilt);
+            let has_state = !self.goes_on_from(sequence, spoilt);
             for (group, table) in sequence.tables.iter().enumerate().filter(|_| follows) {
                 let sound = table.held().take_while(|&block| has_state && !unfilled.contains(&(group, block))).count();
                 unfilled.extend(table.held().skip(sound).map(|block| (group, block)));

@@ -10,8 +10,8 @@
 //! - A row that verifies drafts writes a fresh slot. If all are accepted, that is the new state. Otherwise the state
 //!   before the row stays, and the next row computes the accepted tokens again, with the same keys and values. Until
 //!   then the blocks that the row fills cannot be found.
-//! - Snapshots are taken where a prompt ends in whole blocks, at multiples of a stride, where a prompt differs from what
-//!   is cached, and after the last whole block of an answer while there are few of them. Chunks end there.
+//! - Snapshots are taken where a prompt ends in whole blocks, at multiples of a stride, where a prompt differs from
+//!   what is cached, and after the last whole block of an answer while there are few of them. Chunks end there.
 //!
 //! With no step in flight, a sequence holds at most one slot, so that some row always finds one.
 
@@ -19,8 +19,7 @@ use super::{Draft, Scheduler};
 use crate::engine::batch::{Batch, Row};
 use crate::engine::block_pool::BlockHash;
 use crate::engine::faults::InjectedFault;
-use crate::engine::sequence::{Sequence, SequenceId};
-use crate::engine::states::HeldStates;
+use crate::engine::sequence::{HeldStates, Sequence, SequenceId};
 use crate::plan::inputs::{NONE, StateRows};
 use std::collections::HashSet;
 
@@ -62,8 +61,8 @@ impl Scheduler {
         self.states.free() > 0 || self.is_own_state(id, draft)
     }
 
-    /// Whether the state of a sequence may be overwritten: no other sequence holds it, no row of this step reads it, and
-    /// it is no snapshot.
+    /// Whether the state of a sequence may be overwritten: no other sequence holds it, no row of this step reads it,
+    /// and it is no snapshot.
     fn is_own_state(&self, id: SequenceId, draft: &Draft) -> bool {
         let live = self.sequences[id].states.live;
         let reads = |row: &Row| row.states.is_some_and(|states| states.from == live);

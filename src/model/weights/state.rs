@@ -65,7 +65,7 @@ fn input(state: &StateSpec, order: Order, names: &[String], hidden: Option<u64>,
         Order::Apart => {
             let sizes = [keys, keys, values, values, heads];
             let mut parts: Vec<Part> = (0..).zip(sizes).map(|(index, rows)| part(index, rows, Vec::new())).collect();
-            parts.push(part(5, heads, rest(vec![0..heads], heads)));
+            parts.push(part(5, heads, rest(std::iter::once(0..heads).collect(), heads)));
             parts
         }
         Order::KeyHeads | Order::KeyHeadGates => {
@@ -84,7 +84,7 @@ fn input(state: &StateSpec, order: Order, names: &[String], hidden: Option<u64>,
         _ => {
             let sizes = [channels, values, heads];
             let mut parts: Vec<Part> = (0..).zip(sizes).map(|(index, rows)| part(index, rows, Vec::new())).collect();
-            parts.push(part(3, heads, rest(vec![0..heads], heads)));
+            parts.push(part(3, heads, rest(std::iter::once(0..heads).collect(), heads)));
             parts
         }
     };

@@ -4,7 +4,7 @@ use super::Values;
 use serde_json::Value;
 
 /// `[experts, columns, rows]` as `[experts, rows, columns]`.
-pub(super) fn transposed(shape: &[usize], values: &[f32]) -> Values {
+pub(crate) fn transposed(shape: &[usize], values: &[f32]) -> Values {
     let (columns, rows) = (shape[1], shape[2]);
     let expert = |expert: &[f32]| -> Vec<f32> {
         (0..rows)

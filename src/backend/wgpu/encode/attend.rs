@@ -91,8 +91,8 @@ fn rows_max(plan: &Plan, group: usize) -> u32 {
 /// The same for heads of one size.
 fn head_rows_max(head_dim: u32) -> u32 {
     match head_dim {
-        0..=HEAD_DIM_USUAL => ROWS_MAX,
-        0..=HEAD_DIM_WIDE => ROWS_MAX / 2,
+        ..=HEAD_DIM_USUAL => ROWS_MAX,
+        dim if dim <= HEAD_DIM_WIDE => ROWS_MAX / 2,
         _ => ROWS_MAX / 4,
     }
 }
