@@ -88,36 +88,39 @@ fn published(name: &str) -> Option<Value> {
             "n_routed_experts": 64, "n_shared_experts": 1, "num_experts_per_tok": 4, "first_k_dense_replace": 1,
             "vocab_size": 154_880, "max_position_embeddings": 202_752,
         }),
-        "gemma-4-e2b" => gemma4(json!({
-            "hidden_size": 1536, "num_hidden_layers": 35, "num_attention_heads": 8, "num_key_value_heads": 1,
-            "intermediate_size": 6144, "hidden_size_per_layer_input": 256, "num_kv_shared_layers": 20,
-            "use_double_wide_mlp": true, "sliding_window_pattern": 5, "sliding_window": 512,
-            "max_position_embeddings": 131_072,
-        })),
-        "gemma-4-e4b" => gemma4(json!({
-            "hidden_size": 2560, "num_hidden_layers": 42, "num_attention_heads": 8, "num_key_value_heads": 2,
-            "intermediate_size": 10_240, "hidden_size_per_layer_input": 256, "num_kv_shared_layers": 18,
-            "sliding_window": 512, "max_position_embeddings": 131_072,
-        })),
-        "gemma-4-26b-a4b" => gemma4(json!({
-            "hidden_size": 2816, "num_hidden_layers": 30, "num_attention_heads": 16, "num_key_value_heads": 8,
-            "num_global_key_value_heads": 2, "attention_k_eq_v": true, "intermediate_size": 2112,
-            "enable_moe_block": true, "num_experts": 128, "top_k_experts": 8, "moe_intermediate_size": 704,
-            "sliding_window": 1024, "max_position_embeddings": 262_144,
-        })),
-        "gemma-4-31b" => gemma4(json!({
-            "hidden_size": 5376, "num_hidden_layers": 60, "num_attention_heads": 32, "num_key_value_heads": 16,
-            "num_global_key_value_heads": 4, "attention_k_eq_v": true, "intermediate_size": 21_504,
-            "sliding_window": 1024, "max_position_embeddings": 262_144,
-        })),
-        _ => return None,
+        name => gemma4(name)?,
     };
     config["rms_norm_eps"] = 1e-5.into();
     Some(config)
 }
 
-/// Adds what all models of Gemma 4 share.
-fn gemma4(mut config: Value) -> Value {
+/// The shapes of Gemma 4.
+fn gemma4(name: &str) -> Option<Value> {
+    let mut config = match name {
+        "gemma-4-e2b" => json!({
+            "hidden_size": 1536, "num_hidden_layers": 35, "num_attention_heads": 8, "num_key_value_heads": 1,
+            "intermediate_size": 6144, "hidden_size_per_layer_input": 256, "num_kv_shared_layers": 20,
+            "use_double_wide_mlp": true, "sliding_window_pattern": 5, "sliding_window": 512,
+            "max_position_embeddings": 131_072,
+        }),
+        "gemma-4-e4b" => json!({
+            "hidden_size": 2560, "num_hidden_layers": 42, "num_attention_heads": 8, "num_key_value_heads": 2,
+            "intermediate_size": 10_240, "hidden_size_per_layer_input": 256, "num_kv_shared_layers": 18,
+            "sliding_window": 512, "max_position_embeddings": 131_072,
+        }),
+        "gemma-4-26b-a4b" => json!({
+            "hidden_size": 2816, "num_hidden_layers": 30, "num_attention_heads": 16, "num_key_value_heads": 8,
+            "num_global_key_value_heads": 2, "attention_k_eq_v": true, "intermediate_size": 2112,
+            "enable_moe_block": true, "num_experts": 128, "top_k_experts": 8, "moe_intermediate_size": 704,
+            "sliding_window": 1024, "max_position_embeddings": 262_144,
+        }),
+        "gemma-4-31b" => json!({
+            "hidden_size": 5376, "num_hidden_layers": 60, "num_attention_heads": 32, "num_key_value_heads": 16,
+            "num_global_key_value_heads": 4, "attention_k_eq_v": true, "intermediate_size": 21_504,
+            "sliding_window": 1024, "max_position_embeddings": 262_144,
+        }),
+        _ => return None,
+    };
     config["architectures"] = json!(["Gemma4ForCausalLM"]);
     config["head_dim"] = 256.into();
     config["global_head_dim"] = 512.into();
@@ -127,7 +130,7 @@ fn gemma4(mut config: Value) -> Value {
         "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
         "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
     });
-    config
+    Some(config)
 }
 
 fn gpt_oss(layers: u32, experts: u32) -> Value {

@@ -41,6 +41,30 @@ pub(super) const F32: u32 = 0;
 const F16: u32 = 1;
 const MXFP4: u32 = 39;
 
+/// Names of tensors outside layers, in a checkpoint and in a file.
+const WHOLE_NAMES: [(&str, &str); 10] = [
+    ("model.embed_tokens_per_layer", "per_layer_token_embd"),
+    ("model.per_layer_model_projection", "per_layer_model_proj"),
+    ("model.per_layer_projection_norm", "per_layer_proj_norm"),
+    ("model.embed_tokens", "token_embd"),
+    ("model.norm", "output_norm"),
+    ("backbone.embeddings", "token_embd"),
+    ("backbone.norm_f", "output_norm"),
+    ("model.final_layernorm", "output_norm"),
+    ("model.embedding_norm", "token_embd_norm"),
+    ("lm_head", "output"),
+];
+
+/// Names within a layer that have no suffix in a checkpoint.
+const SUFFIXLESS_NAMES: [(&str, &str); 6] = [
+    ("layer_scalar", "layer_output_scale.weight"),
+    ("router.scale", "ffn_gate_inp.scale"),
+    ("router.per_expert_scale", "ffn_down_exps.scale"),
+    ("experts.gate_up_proj", "ffn_gate_up_exps.weight"),
+    ("experts.down_proj", "ffn_down_exps.weight"),
+    ("mlp.gate.e_score_correction_bias", "exp_probs_b.bias"),
+];
+
 /// A tensor's rows, outermost dimension first.
 pub(super) type Values = (Vec<usize>, Vec<f32>);
 
@@ -594,33 +618,12 @@ impl Checkpoint {
     pub(super) fn own_name(&self, name: &str) -> String {
         let rest = name.strip_prefix("model.layers.").or(name.strip_prefix("backbone.layers."));
         let Some((layer, name)) = rest.and_then(|rest| rest.split_once('.')) else {
-            let table = [
-                ("model.embed_tokens_per_layer", "per_layer_token_embd"),
-                ("model.per_layer_model_projection", "per_layer_model_proj"),
-                ("model.per_layer_projection_norm", "per_layer_proj_norm"),
-                ("model.embed_tokens", "token_embd"),
-                ("model.norm", "output_norm"),
-                ("backbone.embeddings", "token_embd"),
-                ("backbone.norm_f", "output_norm"),
-                ("model.final_layernorm", "output_norm"),
-                ("model.embedding_norm", "token_embd_norm"),
-                ("lm_head", "output"),
-            ];
-            return table.into_iter().fold(name.to_owned(), |name, (theirs, own)| name.replace(theirs, own));
+            return WHOLE_NAMES.into_iter().fold(name.to_owned(), |name, (theirs, own)| name.replace(theirs, own));
         };
         if let Some(own) = self.state_name(name) {
             return format!("blk.{layer}.{own}");
         }
-        // Names without a suffix.
-        let whole = match name {
-            "layer_scalar" => Some("layer_output_scale.weight"),
-            "router.scale" => Some("ffn_gate_inp.scale"),
-            "router.per_expert_scale" => Some("ffn_down_exps.scale"),
-            "experts.gate_up_proj" => Some("ffn_gate_up_exps.weight"),
-            "experts.down_proj" => Some("ffn_down_exps.weight"),
-            "mlp.gate.e_score_correction_bias" => Some("exp_probs_b.bias"),
-            _ => None,
-        };
+        let whole = SUFFIXLESS_NAMES.iter().find(|(theirs, _)| *theirs == name).map(|(_, own)| *own);
         if let Some(whole) = whole {
             return format!("blk.{layer}.{whole}");
         }

@@ -292,8 +292,8 @@ fn without_output_gates(plan: &mut Plan) {
     }
 }
 
-/// Families, what is wrong with their plans, and the change that makes it so: the state of each sequence counts, and the
-/// order of the taps.
+/// Families, what is wrong with their plans, and the change that makes it so: the state of each sequence counts, and so
+/// does the order of the taps.
 const MISTAKES: &[(&str, &str, Mistake)] = &[
     ("lfm2", "a layer has the taps of another", |plan| {
         let mut weights = plan.body.iter_mut().filter_map(|step| match step {
@@ -334,6 +334,40 @@ fn planted_mistakes_show_in_the_logits() {
         println!("{family}, {what}: logits differ by {difference:.2}");
         assert!(difference > 20.0 * REFERENCE.logits_f32, "{family}, {what}: only {difference}");
     }
+}
+
+#[test]
+fn a_wrong_number_in_the_config_shows_in_the_logits() {
+    let table = [
+        ("lfm2", json!({"rope_theta": 1e4})),
+        ("lfm2", json!({"norm_eps": 1e-2})),
+        ("lfm2_moe", json!({"use_expert_bias": false})),
+        ("lfm2_moe", json!({"norm_topk_prob": false})),
+        ("lfm3", json!({"sliding_window": 25})),
+        ("qwen3_5_moe", json!({"num_experts_per_tok": 3})),
+        ("qwen3_next", json!({"norm_topk_prob": false})),
+        ("qwen3_next", json!({"partial_rotary_factor": 0.5})),
+        ("qwen3_next", json!({"rope_theta": 1e4})),
+        ("olmo_hybrid", json!({"linear_allow_neg_eigval": false})),
+        ("granite4-h-dense", json!({"position_embedding_type": "rope"})),
+        ("granite4-h-moe", json!({"residual_multiplier": 0.25})),
+        ("nemotron_h-moe", json!({"routed_scaling_factor": 1.5})),
+        ("falcon_h1", json!({"embedding_multiplier": 4.0})),
+        ("falcon_h1", json!({"lm_head_multiplier": 1.0})),
+        ("falcon_h1", json!({"key_multiplier": 1.0})),
+        ("falcon_h1", json!({"attention_in_multiplier": 1.0})),
+        ("falcon_h1", json!({"attention_out_multiplier": 1.0})),
+        ("falcon_h1", json!({"ssm_in_multiplier": 1.0})),
+        ("falcon_h1", json!({"ssm_out_multiplier": 1.0})),
+        ("falcon_h1", json!({"mlp_multipliers": [1.0, 0.6]})),
+        ("falcon_h1", json!({"mlp_multipliers": [0.8, 1.0]})),
+        ("falcon_h1", json!({"ssm_multipliers": [1.0, 0.9, 0.5, 0.8, 0.6]})),
+        ("falcon_h1", json!({"ssm_multipliers": [0.7, 1.1, 0.5, 0.8, 0.6]})),
+        ("falcon_h1", json!({"ssm_multipliers": [0.7, 0.9, 1.0, 0.8, 0.6]})),
+        ("falcon_h1", json!({"ssm_multipliers": [0.7, 0.9, 0.5, 1.2, 0.6]})),
+        ("falcon_h1", json!({"ssm_multipliers": [0.7, 0.9, 0.5, 0.8, 1.0]})),
+    ];
+    table.iter().for_each(|(family, changes)| super::changes_show(family, changes));
 }
 
 /// Slots that do not exist, or not one per sequence, are refused before anything runs.

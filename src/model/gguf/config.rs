@@ -30,12 +30,7 @@ pub(super) fn config_json(
     // Token ids are bounded by the length of the embedding table, not by the metadata.
     let table = tensors.get(&family.tensor_name("token_embd.weight")).map(|info| info.shape[0]);
     let vocab = metadata.required("tensor \"token_embd.weight\"", table)?;
-    if let Some(value_length) =
-        family.integer(metadata, "attention.value_length")?.filter(|dim| *dim != head_dim && !family.latent)
-    {
-        let message = format!("is {value_length}, but keys have {head_dim}, which is not supported");
-        return Err(metadata.invalid(&family.key("attention.value_length"), message));
-    }
+    check_values(metadata, family, head_dim)?;
     let epsilon = epsilon(metadata, family)?;
     let rotary = family.integer(metadata, "rope.dimension_count")?.unwrap_or(head_dim);
     let is_wide = family.wide_layers == Some(layers);
@@ -77,9 +72,7 @@ pub(super) fn config_json(
         [short, long] if short.is_empty() && long.is_empty() => rope_scaling(metadata, family)?,
         [short, long] => Some(longrope(metadata, family, short, long)?),
     };
-    if let Some(scaling) = scaling {
-        config["rope_scaling"] = Value::Object(scaling);
-    }
+    config["rope_scaling"] = scaling.map_or(Value::Null, Value::Object);
     if family.latent {
         latent(metadata, family, &mut config)?;
     }
@@ -88,6 +81,17 @@ pub(super) fn config_json(
         states::fields(metadata, family, &mut config, tensors)?;
     }
     Ok(config)
+}
+
+/// Fails unless a head of v is as long as one of k, where the plan has it so.
+fn check_values(metadata: &Metadata, family: &Family, head_dim: u32) -> Result<(), LoadError> {
+    if let Some(value_length) =
+        family.integer(metadata, "attention.value_length")?.filter(|dim| *dim != head_dim && !family.latent)
+    {
+        let message = format!("is {value_length}, but keys have {head_dim}, which is not supported");
+        return Err(metadata.invalid(&family.key("attention.value_length"), message));
+    }
+    Ok(())
 }
 
 /// The sizes of latent attention. Older files have the lengths of heads under the usual keys, newer ones under keys of

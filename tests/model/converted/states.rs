@@ -11,6 +11,7 @@
 
 use super::super::builder::{Builder, Item};
 use super::{Checkpoint, Values};
+use serde_json::Value;
 
 /// How the tensors of an architecture are called in a file, without what is before and behind.
 const NAMES: [(&str, &str); 53] = [
@@ -185,9 +186,11 @@ impl Checkpoint {
                 if let Some(shared) = self.whole("shared_expert_intermediate_size") {
                     set("expert_shared_feed_forward_length", shared as usize);
                 }
-                // Of the rotation, for text, time, height and width are the same.
-                let sections = vec![self.head_dim() / 8, 0, 0, 0];
-                file.set(&key("rope.dimension_sections"), Item::I32s(sections));
+                if let Some(sections) = self.config["rope_parameters"]["mrope_section"].as_array() {
+                    let section = |section: &Value| section.as_u64().expect("a size") as u32;
+                    let sections = sections.iter().map(section).chain([0]).collect();
+                    file.set(&key("rope.dimension_sections"), Item::I32s(sections));
+                }
             }
             _ => self.write_mamba2(file),
         }
@@ -212,15 +215,21 @@ impl Checkpoint {
                 file.set(&key("rope.scaling.finetuned"), Item::Boolean(false));
             }
             "nemotron_h" | "nemotron_h_moe" => {
+                if self.own == "nemotron_h" {
+                    // The config has the numbers of experts that no layer has.
+                    file.pairs.retain(|(key, _)| !key.contains(".expert_"));
+                }
                 let epsilon = self.config["layer_norm_epsilon"].as_f64().expect("a number");
                 file.set(&key("attention.layer_norm_epsilon"), Item::F32(epsilon as f32));
                 let mut set = |own: &str, value: usize| file.set(&key(own), Item::U32(value as u32));
                 let size = self.size("intermediate_size") as u32;
                 let mlps = self.layers_with("mixer.up_proj");
                 let list = mlps.iter().map(|has| if *has { size } else { 0 }).collect();
-                set("expert_gating_func", 2);
-                set("expert_shared_count", self.size("n_shared_experts"));
-                set("expert_shared_feed_forward_length", self.size("moe_shared_expert_intermediate_size"));
+                if self.own == "nemotron_h_moe" {
+                    set("expert_gating_func", 2);
+                    set("expert_shared_count", self.size("n_shared_experts"));
+                    set("expert_shared_feed_forward_length", self.size("moe_shared_expert_intermediate_size"));
+                }
                 file.set(&key("feed_forward_length"), Item::I32s(list));
                 let factor = self.config["routed_scaling_factor"].as_f64().expect("a number");
                 file.set(&key("expert_weights_scale"), Item::F32(factor as f32));
