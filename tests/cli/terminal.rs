@@ -280,13 +280,8 @@ fn a_prompt_is_an_argument_an_option_or_comes_through_a_pipe() {
     for rest in [&[][..], &[model], &[model, "-"], &["-p", "-"]] {
         assert_eq!(piped(&[&greedy[..], rest].concat(), &format!("{prompt}\n")), expected, "{rest:?}");
     }
-    for (before, after) in [("", prompt), ("Be brief.", prompt)] {
-        let whole = format!("{before}{}{after}", if before.is_empty() { "" } else { "\n" });
-        let expected = result(&[&greedy[..], &[model, &whole]].concat());
-        for rest in [&[model, after][..], &[model, "-p", after]] {
-            assert_eq!(piped(&[&greedy[..], rest].concat(), before), expected, "{before:?} comes before {rest:?}");
-        }
-    }
+    let joined = result(&[&greedy[..], &[model, &format!("Be brief.\n{prompt}")]].concat());
+    assert_eq!(piped(&[&greedy[..], &[model, prompt]].concat(), "Be brief.\n"), joined, "a pipe's text comes first");
     let by_variable = folio(&[&greedy[..], &[model, prompt]].concat()).env("FOLIO_MODEL", "no/such/model").output();
     assert_eq!(text(&by_variable.expect("the binary starts").stdout), expected, "an argument wins over a variable");
     refusal(&["run", model, prompt, "--model", model], &["named twice", "--model"]);
