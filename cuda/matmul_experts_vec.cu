@@ -1,7 +1,8 @@
 // out = W_e · x + bias_e for every route; with COMBINE, the weighted sum over each token's routes (=, +=). Each route
 // reads its expert's matrix once. Bound by memory bandwidth while routes are few.
 // x: [rows, x_stride], row route / x_routes, of which `columns` are read; W: `outputs` rows per expert in one format,
-// experts expert_stride bytes apart; routes: [routes] of (expert, weight); out: [routes or tokens, output_stride] from output_start on.
+// experts expert_stride bytes apart; routes: [routes] of (expert, weight); out: [routes or tokens, output_stride] from
+// output_start on.
 // Warp: four outputs of a route, or of a token; a lane takes every 32nd group of 32 columns (dense: of 8). Grid x:
 // routes or tokens; y: 16 outputs each.
 // HEADS: there are no routes; the experts are the heads of a token.

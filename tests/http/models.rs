@@ -273,7 +273,7 @@ fn what_is_known_of_a_model_is_told_without_loading_it() {
         shown
     };
     let before = told(1234, 7000);
-    assert_eq!(before["capabilities"], json!(["completion", "tools", "thinking"]));
+    assert_eq!(before["capabilities"], json!(["completion", "tools"]));
     assert_eq!(server.get("/tokenizer_info?model=b").json()["vocab_size"], json!(null));
     let info = server.get("/server_info?model=b").json();
     assert_eq!((&info["max_running_requests"], &info["device"]), (&json!(5), &json!(null)));

@@ -25,8 +25,8 @@ pub(crate) struct ServedArgs {
     #[arg(help_heading = "Server", long, visible_alias = "alias", env = "FOLIO_SERVED_MODEL_NAME", value_name = "NAME",
           value_delimiter = ',', num_args = 1.., value_parser = NonEmptyStringValueParser::new())]
     served_model_name: Vec<String>,
-    /// Format of the model's tool calls: hermes, llama3_json, mistral, gemma, gemma4, harmony, glm, seed_oss, lfm2, json
-    /// [default: found in its chat template]
+    /// Format of the model's tool calls: hermes, llama3_json, mistral, gemma, gemma4, harmony, glm, seed_oss, lfm2,
+    /// json [default: found in its chat template]
     #[arg(help_heading = "Server", long, env = "FOLIO_TOOL_CALL_PARSER", value_name = "NAME")]
     tool_call_parser: Option<ToolParser>,
     /// Format of the model's reasoning: none, think, mistral, gemma, seed, harmony [default: found in its chat

@@ -1,8 +1,6 @@
 //! [`ModelFacts`]: what routes tell of a model, whether it is loaded or not. Asking loads nothing: clients of Ollama's
 //! API ask about every model that they list.
 
-use super::ModelState;
-use crate::engine::handle::EngineInfo;
 use crate::engine::request::SamplingParams;
 use crate::text::TextModel;
 use crate::text::answer::AnswerFormat;
@@ -40,24 +38,6 @@ pub(crate) struct ModelFacts {
     pub(crate) answer_format: AnswerFormat,
     /// Name of the device that it is loaded on.
     pub(crate) device: Option<String>,
-}
-
-impl ModelFacts {
-    /// What is known of a loaded model.
-    pub(super) fn of_loaded(model: &ModelState, info: &EngineInfo) -> Self {
-        let outline = ModelOutline {
-            text: model.text.clone(),
-            defaults: model.options.defaults.clone(),
-            vocab: info.vocab,
-            max_model_len: info.max_model_len,
-            max_num_seqs: info.max_num_seqs,
-            block_size: info.block_size,
-            pool_tokens: u64::from(info.blocks) * u64::from(info.block_size),
-            embedding_len: info.embedding_len,
-            weight_bytes: info.weight_bytes,
-        };
-        Self { outline, answer_format: model.answer_format, device: Some(info.device.clone()) }
-    }
 }
 
 impl fmt::Debug for ModelOutline {

@@ -2,8 +2,8 @@
 //! request to one model needs: the engine's handle, the text model, counters.
 //!
 //! A server has one model, which is loaded while the server runs, or several, which are loaded when they are asked for:
-//! [`models`] finds them, [`fleet`] loads and unloads them, [`residents`] decides when, and [`facts`] is what is told of
-//! them meanwhile.
+//! [`models`] finds them, [`fleet`] loads and unloads them, [`residents`] decides when, and [`facts`] is what is told
+//! of them meanwhile.
 
 mod facts;
 mod fleet;

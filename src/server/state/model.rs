@@ -1,6 +1,6 @@
 //! [`ModelState`]: what the routes need of the model that a request asks for.
 
-use super::{Counted, ModelFacts, Reranker, ServerOptions, Shared};
+use super::{Counted, ModelFacts, ModelOutline, Reranker, ServerOptions, Shared};
 use crate::engine::handle::{EngineHandle, EngineInfo, Status};
 use crate::server::counters::{Metrics, Throughput};
 use crate::server::wire::error::ApiError;
@@ -59,7 +59,19 @@ impl ModelState {
 
     /// What is known of the model; `None` before it is loaded.
     pub(super) fn facts(&self) -> Option<ModelFacts> {
-        self.engine.info().map(|info| ModelFacts::of_loaded(self, info))
+        let info = self.engine.info()?;
+        let outline = ModelOutline {
+            text: self.text.clone(),
+            defaults: self.options.defaults.clone(),
+            vocab: info.vocab,
+            max_model_len: info.max_model_len,
+            max_num_seqs: info.max_num_seqs,
+            block_size: info.block_size,
+            pool_tokens: u64::from(info.blocks) * u64::from(info.block_size),
+            embedding_len: info.embedding_len,
+            weight_bytes: info.weight_bytes,
+        };
+        Some(ModelFacts { outline, answer_format: self.answer_format, device: Some(info.device.clone()) })
     }
 
     /// The served name that a request asks for; the first if it names none.
