@@ -76,7 +76,7 @@ fn a_file_serves_several_models() {
     assert!(server.greeting.contains("all can be loaded at the same time"), "{}", server.greeting);
     let address = server.address.clone();
     let show = body(&server.ask("POST", "/api/show", &json!({"model": "chat"}).to_string()));
-    assert_eq!(show["capabilities"], json!(["completion", "tools", "thinking", "embedding"]), "{show}");
+    assert_eq!(show["capabilities"], json!(["completion", "tools", "embedding"]), "{show}");
     assert_eq!(show["model_info"]["folio.context_length"], 2048, "{show}");
     assert_eq!(statuses(&address), ["chat unloaded", "folder unloaded", "gguf unloaded"]);
 
