@@ -286,7 +286,8 @@ impl Scheduler {
             self.states.withdraw(slot);
         }
         for row in &batch.rows {
-            spoilt.insert(self.sequences[row.sequence].states.live);
+            let live = self.sequences[row.sequence].states.live;
+            spoilt.extend((live != NONE).then_some(live));
             self.withdraw_states(row.sequence);
         }
         spoilt
