@@ -157,7 +157,10 @@ async fn upload_rows<E>(
 ) -> Result<(), UploadError<E>> {
     let stored_bytes = stored.row_bytes(columns);
     // Elements that change become f32.
-    let largest = stored_bytes.max(WeightFormat::F32.row_bytes(columns));
+    let largest = match part.change {
+        Change::None => stored_bytes,
+        _ => stored_bytes.max(WeightFormat::F32.row_bytes(columns)),
+    };
     let rows_max = u32::try_from(CHUNK_BYTES_MAX / largest).expect("a chunk has few rows").max(1);
     let mut to = 0;
     for run in part.all_runs() {

@@ -177,23 +177,26 @@ pub async fn run_all<B: Inspect>(devices: &mut [B], options: &SelftestOptions) -
     let Some(rows) = devices.first().map(|device| RowKind::of(device.caps())) else { return Ok(Vec::new()) };
     assert!(devices.iter().all(|device| RowKind::of(device.caps()) == rows), "the devices have one kind of rows");
     let mut reports: Vec<Report> = devices.iter().map(|device| Report::new(device.caps())).collect();
-    let fixtures = fixtures(options, rows);
-    let mut shares = shares(options, &fixtures, devices.len()).into_iter();
-    let (mut done, total) = (0, shares.len());
-    for fixture in &fixtures {
-        let runs: Vec<&Run> = fixture.runs.iter().filter(|run| selected(options, fixture, run)).collect();
-        let shares: Vec<BTreeSet<usize>> = shares.by_ref().take(runs.len()).collect();
-        options.progress.tell(done, total);
-        let expected = expected(fixture, &runs, rows.int8).await?;
-        for (index, (device, report)) in devices.iter_mut().zip(&mut reports).enumerate() {
-            let own = runs.iter().copied().zip(&expected).zip(&shares);
-            let own: Vec<(&Run, &Outcome)> =
-                own.filter(|(_, share)| share.contains(&index)).map(|(own, _)| own).collect();
-            if !own.is_empty() {
-                check(device, fixture, &own, report_row(report, fixture)).await?;
+    // Only for a report of progress are all cases made twice.
+    let count = || fixtures(options, rows).map(|fixtures| cases(options, &fixtures).len()).sum();
+    let (mut done, total) = (0, options.progress.0.as_ref().map_or(0, |_| count()));
+    for fixtures in fixtures(options, rows) {
+        let mut shares = shares(options, &fixtures, devices.len()).into_iter();
+        for fixture in fixtures {
+            let runs: Vec<&Run> = fixture.runs.iter().filter(|run| selected(options, &fixture, run)).collect();
+            let shares: Vec<BTreeSet<usize>> = shares.by_ref().take(runs.len()).collect();
+            options.progress.tell(done, total);
+            let expected = expected(&fixture, &runs, rows.int8).await?;
+            for (index, (device, report)) in devices.iter_mut().zip(&mut reports).enumerate() {
+                let own = runs.iter().copied().zip(&expected).zip(&shares);
+                let own: Vec<(&Run, &Outcome)> =
+                    own.filter(|(_, share)| share.contains(&index)).map(|(own, _)| own).collect();
+                if !own.is_empty() {
+                    check(device, &fixture, &own, report_row(report, &fixture)).await?;
+                }
             }
+            done += runs.len();
         }
-        done += runs.len();
     }
     options.progress.tell(done, total);
     Ok(reports)
@@ -202,9 +205,11 @@ pub async fn run_all<B: Inspect>(devices: &mut [B], options: &SelftestOptions) -
 /// How [`run_all`] distributes the cases over this many devices: the number of cases, the number of runs, and gaps: one
 /// line for each case that no device runs and for each value of a step that a device does not run.
 pub fn cover_gaps(options: &SelftestOptions, devices: usize) -> (usize, usize, Vec<String>) {
-    let fixtures = fixtures(options, RowKind::default());
-    let cases = cases(options, &fixtures);
-    let shares = shares(options, &fixtures, devices);
+    let (mut cases, mut shares) = (Vec::new(), Vec::new());
+    for fixtures in fixtures(options, RowKind::default()) {
+        cases.extend(self::cases(options, &fixtures));
+        shares.extend(self::shares(options, &fixtures, devices));
+    }
     let (mut all, mut met, mut gaps) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
     for ((step, values), share) in cases.iter().zip(&shares) {
         gaps.extend(share.is_empty().then(|| format!("{step}: no device runs {values:?}")));
@@ -290,7 +295,7 @@ impl ReportRow {
 /// The mutants that the comparison does not detect, each as `step/option/shape: mutant`.
 pub async fn blind_spots(options: &SelftestOptions) -> Result<(usize, Vec<String>), BackendError> {
     let (mut mutants, mut unnoticed) = (0, Vec::new());
-    for fixture in fixtures(options, RowKind::default()) {
+    for fixture in fixtures(options, RowKind::default()).flatten() {
         let (mut reference, mut device) = (ReferenceBackend::new(), ReferenceBackend::new());
         load(&mut device, &fixture, &fixture.weights, &fixture.capacity())?;
         for run in fixture.runs.iter().filter(|run| selected(options, &fixture, run)) {
@@ -329,31 +334,34 @@ impl Default for RowKind {
     }
 }
 
-/// Every fixture, in the order of the steps in a plan.
-fn fixtures(options: &SelftestOptions, rows: RowKind) -> Vec<Fixture> {
+/// The fixtures of each file, made when they are needed: all of them at once take gigabytes.
+fn fixtures(options: &SelftestOptions, rows: RowKind) -> impl Iterator<Item = Vec<Fixture>> {
+    const FILES: [fn(RowKind, Shapes) -> Vec<Fixture>; 6] = [
+        dense::fixtures,
+        |rows, shapes| experts::fixtures(rows.storage, shapes),
+        |rows, shapes| attention::fixtures(rows.storage, shapes),
+        |rows, shapes| latent::fixtures(rows.storage, shapes),
+        |rows, shapes| states::fixtures(rows.storage, shapes),
+        |rows, shapes| scans::fixtures(rows.storage, shapes),
+    ];
     let mut storages = vec![Storage::F32];
     for storage in options.activations.iter().chain([&rows.storage]) {
         if !storages.contains(storage) {
             storages.push(*storage);
         }
     }
-    let mut fixtures = Vec::new();
-    for storage in storages {
-        fixtures.extend(dense::fixtures(RowKind { storage, ..rows }, options.shapes));
-        fixtures.extend(experts::fixtures(storage, options.shapes));
-        fixtures.extend(attention::fixtures(storage, options.shapes));
-        fixtures.extend(latent::fixtures(storage, options.shapes));
-        fixtures.extend(states::fixtures(storage, options.shapes));
-        fixtures.extend(scans::fixtures(storage, options.shapes));
-    }
-    fixtures.extend(sampling::fixtures(options.draws, options.shapes));
-    if options.shapes == Shapes::One {
-        for fixture in &mut fixtures {
-            let middle = fixture.runs.len() / 2;
-            fixture.runs = vec![fixture.runs.swap_remove(middle)];
+    let (draws, shapes) = (options.draws, options.shapes);
+    let of_storage = move |storage| FILES.iter().map(move |file| file(RowKind { storage, ..rows }, shapes));
+    let sampling = std::iter::once_with(move || sampling::fixtures(draws, shapes));
+    storages.into_iter().flat_map(of_storage).chain(sampling).map(move |mut fixtures| {
+        if shapes == Shapes::One {
+            for fixture in &mut fixtures {
+                let middle = fixture.runs.len() / 2;
+                fixture.runs = vec![fixture.runs.swap_remove(middle)];
+            }
         }
-    }
-    fixtures
+        fixtures
+    })
 }
 
 fn selected(options: &SelftestOptions, fixture: &Fixture, run: &Run) -> bool {
