@@ -182,7 +182,9 @@ fn from_a_snapshot_every_bit_is_the_same() {
         let ((with, stats), (without, plain)) = (run(true), run(false));
         assert!(with == without, "{family}: a snapshot changes an answer");
         // In blocks of 16: of the prompts of 33, 130 and 300 tokens, then of four prompts with their answers.
-        let found = 32 + 128 + 288 + 16 + 16 + 48 + 144;
+        let prompts = 32 + 128 + 288;
+        // Of the model with windows, two answers leave a state, but not all blocks of the window before it.
+        let found = prompts + if family == "lfm3" { 16 + 48 } else { 16 + 16 + 48 + 144 };
         assert_eq!((stats.prefix_hits, plain.prefix_hits), (found, 0), "{family}");
     }
 }
