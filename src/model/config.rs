@@ -197,7 +197,7 @@ pub(super) fn hint(found: &str, known: &[&str], lacking: Option<&(&str, &str)>) 
     let alike = |name: &&&str| plain(name).chars().zip(plain(found).chars()).take_while(|(a, b)| a == b).count();
     let nearest = known.iter().rev().max_by_key(alike).filter(|name| alike(name) >= 3);
     let nearest = nearest.map(|name| format!("; the nearest supported one is {name}"));
-    let lacking = lacking.map(|(field, what)| format!("; {field} means {what}, which is not implemented"));
+    let lacking = lacking.map(|(field, what)| format!("; {field} means {what}, which is not supported"));
     [nearest, lacking].into_iter().flatten().collect()
 }
 

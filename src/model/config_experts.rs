@@ -60,7 +60,7 @@ fn router(config: &ConfigReader<'_>, scores: Scores, factor: f64) -> Result<Rout
         Scores::Softmax => {
             let method = config.text("topk_method")?.unwrap_or("greedy");
             if method != "greedy" && expert_groups(config)?.is_some() {
-                let message = format!("is {method:?}, which is not implemented; only \"greedy\" is");
+                let message = format!("is {method:?}, which is not supported; only \"greedy\" is");
                 return Err(config.invalid("topk_method", message));
             }
             return Ok(RouterSpec { sigmoid: false, renormalize: false, choice_bias: false, groups: None, factor });
