@@ -1,4 +1,4 @@
-// OpenAI's own client on `engine.fetch`: calls that work with a server work in the tab.
+// OpenAI's own client on `engine.fetch`, and the routes of other APIs: calls that work with a server work in the tab.
 
 import assert from "node:assert/strict";
 import { buildSync } from "esbuild";
@@ -198,6 +198,84 @@ check(
     return [text, (await client.completions.create(params)).choices[0].text];
   },
   ([streamed, whole]) => assert.equal(streamed, whole),
+);
+
+check(
+  "responses: whole, streamed, and a turn that continues a stored one",
+  async () => {
+    const ask = { model, input: "Hello!", temperature: 0, max_output_tokens: 32 };
+    const whole = await client.responses.create(ask);
+    const events = [];
+    for await (const event of await client.responses.create({ ...ask, stream: true })) events.push(event);
+    const next = await client.responses.create({ ...ask, input: "Thanks!", previous_response_id: whole.id });
+    return { text: whole.output_text, usage: whole.usage, events, next: next.usage };
+  },
+  ({ text, usage, events, next }) => {
+    assert.equal(text, HELLO);
+    assert.deepEqual(
+      events.map((event) => event.sequence_number),
+      [...events.keys()],
+    );
+    assert.deepEqual([events[0].type, events.at(-1).type], ["response.created", "response.completed"]);
+    const deltas = events.filter(({ type }) => type === "response.output_text.delta");
+    assert.ok(deltas.length > 1, "the text comes in pieces");
+    assert.equal(deltas.map(({ delta }) => delta).join(""), HELLO);
+    assert.ok(next.input_tokens > usage.total_tokens, "the prompt holds the stored turn");
+  },
+);
+
+check(
+  "Anthropic's messages: whole, streamed, counted",
+  async () => {
+    const headers = { "content-type": "application/json", "anthropic-version": "2023-06-01", "x-api-key": "x" };
+    const post = (path, more) => {
+      const body = JSON.stringify({ model, messages: hello, temperature: 0, max_tokens: 32, ...more });
+      return engine.fetch(`/v1/messages${path}`, { method: "POST", headers, body });
+    };
+    const [whole, streamed, counted] = [await post(""), await post("", { stream: true }), await post("/count_tokens")];
+    const refused = await post("", { max_tokens: 0 });
+    const type = streamed.headers.get("content-type");
+    const answers = { whole: await whole.json(), stream: await streamed.text(), counted: await counted.json() };
+    return { ...answers, type, refused: [refused.status, await refused.json()] };
+  },
+  ({ whole, stream, type, counted, refused }) => {
+    assert.deepEqual([whole.content, whole.stop_reason], [[{ type: "text", text: HELLO }], "end_turn"]);
+    assert.match(type, /^text\/event-stream/);
+    const events = [...stream.matchAll(/^event: (.+)\ndata: (.+)$/gm)].map(([, name, data]) => [name, JSON.parse(data)]);
+    assert.ok(events.every(([name, data]) => name === data.type));
+    assert.deepEqual([events[0][0], events.at(-1)[0]], ["message_start", "message_stop"]);
+    const deltas = events.filter(([name]) => name === "content_block_delta");
+    assert.equal(deltas.map(([, { delta }]) => delta.text).join(""), HELLO);
+    assert.equal(counted.input_tokens, whole.usage.input_tokens + (whole.usage.cache_read_input_tokens ?? 0));
+    assert.deepEqual([refused[0], refused[1].type, refused[1].error.type], [400, "error", "invalid_request_error"]);
+  },
+);
+
+check(
+  "Ollama's chat: streamed by default, whole if asked for",
+  async () => {
+    const post = async (path, body) => {
+      const init = { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) };
+      const response = await engine.fetch(path, init);
+      return { type: response.headers.get("content-type"), text: await response.text() };
+    };
+    const ask = { model, messages: hello, options: { temperature: 0, num_predict: 32 } };
+    const [streamed, whole] = [await post("/api/chat", ask), await post("/api/chat", { ...ask, stream: false })];
+    const tags = await (await engine.fetch("/api/tags")).json();
+    return { streamed, whole, tags };
+  },
+  ({ streamed, whole, tags }) => {
+    assert.equal(streamed.type, "application/x-ndjson");
+    const lines = streamed.text.trimEnd().split("\n").map((line) => JSON.parse(line));
+    assert.equal(lines.map(({ message }) => message.content).join(""), HELLO);
+    assert.deepEqual(
+      lines.map(({ done }) => done),
+      lines.map((_, index) => index === lines.length - 1),
+    );
+    assert.ok(lines.at(-1).eval_count > 0 && lines.at(-1).total_duration > 0);
+    assert.equal(JSON.parse(whole.text).message.content, HELLO);
+    assert.match(tags.models[0].name, /^folio-tiny/);
+  },
 );
 
 /** The client's error for a request: its class, status, code and param. */
