@@ -89,7 +89,7 @@ impl Yardstick {
     /// GFLOP/s of a large cuBLASLt product; 0 without cuBLASLt.
     fn blas_gflops(&mut self) -> Result<f64, BackendError> {
         let matrix = u64::from(PRODUCT) * u64::from(PRODUCT) * 2;
-        if !self.driver.facts().blas || 2 * matrix > self.bytes {
+        if !self.driver.facts().products.blas || 2 * matrix > self.bytes {
             return Ok(0.0);
         }
         let side = PRODUCT;
@@ -103,7 +103,9 @@ impl Yardstick {
             self.driver.write(left + at, bytemuck::cast_slice(&pattern))?;
         }
         let product = Product { x: left, weight: left + matrix, out, shape };
-        self.driver.prepare_products(&[product])?;
+        if !self.driver.prepare_products(&[product])? {
+            return Ok(0.0);
+        }
         let seconds = self.fastest(Command::Product(product))?;
         Ok(2.0 * f64::from(side).powi(3) / seconds / 1e9)
     }

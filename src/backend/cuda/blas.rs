@@ -213,6 +213,24 @@ impl Blas {
         }
     }
 
+    /// Destroys the plan for a shape.
+    pub(super) fn forget(&mut self, shape: ProductShape) {
+        if let Some(plan) = self.plans.remove(&shape) {
+            self.destroy(&plan);
+        }
+    }
+
+    #[allow(unsafe_code, reason = "foreign calls")]
+    fn destroy(&self, plan: &Plan) {
+        // SAFETY: every handle was made by this table and is destroyed once.
+        unsafe {
+            (self.table.desc_destroy)(plan.desc);
+            for layout in [plan.weight, plan.x, plan.out] {
+                (self.table.layout_destroy)(layout);
+            }
+        }
+    }
+
     #[allow(unsafe_code, reason = "foreign calls")]
     fn plan(&self, shape: ProductShape) -> Result<Plan, BackendError> {
         let table = &self.table;
@@ -305,16 +323,9 @@ impl Blas {
 impl Drop for Blas {
     #[allow(unsafe_code, reason = "foreign calls")]
     fn drop(&mut self) {
-        // SAFETY: every handle was made by this table and is destroyed once.
-        unsafe {
-            for plan in self.plans.values() {
-                (self.table.desc_destroy)(plan.desc);
-                for layout in [plan.weight, plan.x, plan.out] {
-                    (self.table.layout_destroy)(layout);
-                }
-            }
-            (self.table.destroy)(self.handle);
-        }
+        self.plans.values().for_each(|plan| self.destroy(plan));
+        // SAFETY: made by this table and destroyed once, after its plans.
+        unsafe { (self.table.destroy)(self.handle) };
     }
 }
 

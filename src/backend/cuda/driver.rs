@@ -4,7 +4,7 @@
 //! commands, [`Driver::download`], later [`Driver::wait`].
 
 use super::super::BackendError;
-use super::blas::Product;
+use super::blas::{Product, ProductShape};
 use super::kernel::{Compiler, Kernel};
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,10 +22,26 @@ pub(super) struct Facts {
     pub(super) shared_bytes_max: u32,
     /// Bytes that were free when the device was opened.
     pub(super) memory_bytes: u64,
-    /// Whether cuBLASLt is available.
-    pub(super) blas: bool,
+    /// What cuBLASLt computes.
+    pub(super) products: Products,
     /// Versions of the driver and the libraries, as text for users.
     pub(super) versions: String,
+}
+
+/// What cuBLASLt computes; folio's own kernels compute the rest.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Products {
+    /// Whether it is available.
+    pub(super) blas: bool,
+    /// Shapes that it has no algorithm for, or none that works.
+    pub(super) refused: Vec<ProductShape>,
+}
+
+impl Products {
+    /// Whether it computes products of this shape.
+    pub(super) fn takes(&self, shape: ProductShape) -> bool {
+        self.blas && !self.refused.contains(&shape)
+    }
 }
 
 /// A loaded kernel.
@@ -127,8 +143,9 @@ pub(super) trait Driver {
     /// Destroys all graphs.
     fn drop_graphs(&mut self);
 
-    /// Times the available algorithms for each new shape among these products, and keeps the fastest.
-    fn prepare_products(&mut self, products: &[Product]) -> Result<(), BackendError>;
+    /// Times the available algorithms for each new shape among these products, and keeps the fastest. `false` if a shape
+    /// had to be refused: [`Facts::products`] has it now.
+    fn prepare_products(&mut self, products: &[Product]) -> Result<bool, BackendError>;
 
     /// Device time of a sequence of commands in seconds, for the bench.
     fn time(&mut self, commands: &[Command]) -> Result<f64, BackendError>;

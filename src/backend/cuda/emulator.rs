@@ -9,7 +9,7 @@
 
 use super::super::{BackendError, metadata};
 use super::blas::Product;
-use super::driver::{Command, Copies, Driver, Facts, Function, Graph, Launch, Span};
+use super::driver::{Command, Copies, Driver, Facts, Function, Graph, Launch, Products, Span};
 use super::kernel::{self, Compiler, Kernel};
 use super::library;
 use std::ffi::c_void;
@@ -200,7 +200,7 @@ impl Emulator {
             sm_count: 4,
             shared_bytes_max: shared_bytes_max(compute),
             memory_bytes: 2 << 30,
-            blas: false,
+            products: Products { blas: true, refused: Vec::new() },
             versions: compiler.version.clone(),
         };
         let compiler = Arc::new(compiler);
@@ -371,8 +371,10 @@ impl Driver for Emulator {
         self.graphs.clear();
     }
 
-    fn prepare_products(&mut self, _products: &[Product]) -> Result<(), BackendError> {
-        Ok(())
+    /// Like a cuBLASLt without an algorithm for any shape.
+    fn prepare_products(&mut self, products: &[Product]) -> Result<bool, BackendError> {
+        self.facts.products.refused.extend(products.iter().map(|product| product.shape));
+        Ok(products.is_empty())
     }
 
     fn time(&mut self, commands: &[Command]) -> Result<f64, BackendError> {

@@ -244,17 +244,21 @@ impl CudaBackend {
             loaded.programs.clear();
             self.driver.drop_graphs();
         }
-        let device = self.driver.facts().clone();
-        let subject = loaded.subject(&device);
-        let mut commands = encode::record(&mut self.modules, subject, shape)?;
-        if self.modules.load_missing(&mut *self.driver)? {
-            commands = encode::record(&mut self.modules, subject, shape)?;
-        }
-        let products = commands.iter().filter_map(|command| match command {
-            Command::Product(product) => Some(*product),
-            Command::Kernel(_) => None,
-        });
-        self.driver.prepare_products(&products.collect::<Vec<_>>())?;
+        // Until all kernels are loaded, and cuBLASLt takes all products that are left to it.
+        let commands = loop {
+            let device = self.driver.facts().clone();
+            let commands = encode::record(&mut self.modules, loaded.subject(&device), shape)?;
+            if self.modules.load_missing(&mut *self.driver)? {
+                continue;
+            }
+            let products = commands.iter().filter_map(|command| match command {
+                Command::Product(product) => Some(*product),
+                Command::Kernel(_) => None,
+            });
+            if self.driver.prepare_products(&products.collect::<Vec<_>>())? {
+                break commands;
+            }
+        };
         let graph = match self.options.graphs && shape.decode {
             true => Some(self.driver.record(&commands)?),
             false => None,

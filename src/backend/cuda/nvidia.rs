@@ -7,11 +7,11 @@
 
 use super::super::BackendError;
 use super::blas::{Blas, Product, ProductShape, WORKSPACE_BYTES};
-use super::driver::{Command, Copies, Driver, Facts, Function, Graph, Launch, SLOTS, Span};
+use super::driver::{Command, Copies, Driver, Facts, Function, Graph, Launch, Products, SLOTS, Span};
 use super::error::failed;
 use super::kernel::{Compiler, Kernel};
 use super::library;
-use super::nvrtc::{ForArchitecture, Nvrtc, architecture};
+use super::nvrtc::{ForArchitecture, Nvrtc, is_ptx};
 use super::transfers::Transfers;
 use cudarc::driver::{DriverError, result, sys};
 use std::ffi::{CString, c_void};
@@ -178,6 +178,7 @@ impl Nvidia {
             return Err(BackendError::Unavailable(message));
         }
         let nvrtc = Nvrtc::find(major).map_err(BackendError::Unavailable)?;
+        let architecture = nvrtc.architecture(compute).map_err(BackendError::Unavailable)?;
         let open = || {
             // SAFETY: the primary context of an existing device, made current on this thread.
             unsafe { result::ctx::set_current(result::primary_ctx::retain(device)?)? };
@@ -197,11 +198,19 @@ impl Nvidia {
             Ok(blas) => format!("cuBLASLt {}", blas.version()),
             Err(fault) => format!("without cuBLASLt ({fault})"),
         };
-        let versions = format!("driver {major}.{minor}, NVRTC {}.{} ({path}), {with}", compiler.0, compiler.1);
+        let compiler = format!("NVRTC {}.{} ({path})", compiler.0, compiler.1);
+        if is_ptx(&architecture) {
+            let (major, minor) = compute;
+            tracing::warn!(
+                "{compiler} does not know compute capability {major}.{minor}: the driver compiles its {architecture} \
+                 code for {name}, and a newer NVRTC may give faster kernels"
+            );
+        }
+        let versions = format!("driver {major}.{minor}, {compiler} for {architecture}, {with}");
         let memory_bytes = free as u64;
-        let has_blas = blas.is_ok();
-        let facts = Facts { name, compute, sm_count, shared_bytes_max, memory_bytes, blas: has_blas, versions };
-        let compiler = Arc::new(ForArchitecture { nvrtc, architecture: architecture(compute) });
+        let products = Products { blas: blas.is_ok(), refused: Vec::new() };
+        let facts = Facts { name, compute, sm_count, shared_bytes_max, memory_bytes, products, versions };
+        let compiler = Arc::new(ForArchitecture { nvrtc, architecture });
         Ok(Self {
             facts,
             device,
@@ -259,31 +268,58 @@ impl Nvidia {
     }
 
     /// Times every algorithm for a new shape on products of that shape from many layers, so that each weight has left
-    /// the cache before its next use.
+    /// the cache before its next use. An error says why cuBLASLt has none that works.
     fn choose_algorithm(&mut self, shape: ProductShape, products: &[Product]) -> Result<(), BackendError> {
-        let Some(blas) = &mut self.blas else { return Ok(()) };
-        if blas.is_prepared(shape) {
-            return Ok(());
-        }
+        let Some(blas) = self.blas.as_mut().filter(|blas| !blas.is_prepared(shape)) else { return Ok(()) };
         let proposals = blas.prepare(shape)?;
         let same = products.iter().filter(|product| product.shape == shape);
         let commands: Vec<Command> = same.cycle().take(TIMED_RUNS).copied().map(Command::Product).collect();
-        let mut best = (f64::INFINITY, 0);
-        // The first run of an algorithm loads its code, and does not count.
-        for (proposal, counts) in (0..proposals).flat_map(|proposal| [(proposal, false), (proposal, true)]) {
+        let (mut best, mut fault) = (None, None);
+        for proposal in 0..proposals {
             if let Some(blas) = &mut self.blas {
                 blas.choose(shape, proposal);
             }
-            match self.time(&commands) {
-                Ok(seconds) if counts && seconds < best.0 => best = (seconds, proposal),
+            match self.replay_seconds(&commands) {
+                Ok(seconds) if best.is_none_or(|(least, _)| seconds < least) => best = Some((seconds, proposal)),
                 Err(error) if error.is_loss() => return Err(error),
-                _ => {}
+                Ok(_) => {}
+                Err(error) => fault = Some(error),
             }
         }
-        if let Some(blas) = &mut self.blas {
-            blas.choose(shape, best.1);
+        let Some(blas) = &mut self.blas else { return Ok(()) };
+        match (best, fault) {
+            (Some((_, proposal)), _) => blas.choose(shape, proposal),
+            (None, fault) => {
+                blas.forget(shape);
+                return fault.map_or(Ok(()), Err);
+            }
         }
         Ok(())
+    }
+
+    /// Seconds that commands take as a graph, as decoding runs them: alone, each launch would cost the host more than a
+    /// small product takes.
+    #[allow(unsafe_code, reason = "destroys a graph")]
+    fn replay_seconds(&mut self, commands: &[Command]) -> Result<f64, BackendError> {
+        let graph = self.record(commands)?;
+        let mut seconds = Ok(0.0);
+        // The first run of an algorithm loads its code, and does not count.
+        for _ in 0..2 {
+            seconds = self.synchronize().and_then(|()| {
+                let start = Instant::now();
+                self.run_graph(graph)?;
+                self.synchronize()?;
+                Ok(start.elapsed().as_secs_f64())
+            });
+            if seconds.is_err() {
+                break;
+            }
+        }
+        if let Some(graph) = self.graphs.pop() {
+            // SAFETY: instantiated by `record` just now; it is not running, or the device is lost.
+            _ = unsafe { result::graph::exec_destroy(graph) };
+        }
+        seconds
     }
 
     /// Waits until an event has occurred. A batch that takes longer than `timeout` counts as hung.
@@ -518,15 +554,25 @@ impl Driver for Nvidia {
         }
     }
 
-    fn prepare_products(&mut self, products: &[Product]) -> Result<(), BackendError> {
+    fn prepare_products(&mut self, products: &[Product]) -> Result<bool, BackendError> {
         let mut done: Vec<ProductShape> = Vec::new();
         for Product { shape, .. } in products {
-            if !done.contains(shape) {
-                done.push(*shape);
-                self.choose_algorithm(*shape, products)?;
+            if done.contains(shape) {
+                continue;
+            }
+            done.push(*shape);
+            match self.choose_algorithm(*shape, products) {
+                Err(error) if error.is_loss() => return Err(error),
+                Err(error) => {
+                    if self.facts.products.refused.is_empty() {
+                        tracing::warn!("{error}; folio's own kernels compute such products");
+                    }
+                    self.facts.products.refused.push(*shape);
+                }
+                Ok(()) => {}
             }
         }
-        Ok(())
+        Ok(!done.iter().any(|shape| self.facts.products.refused.contains(shape)))
     }
 
     fn time(&mut self, commands: &[Command]) -> Result<f64, BackendError> {

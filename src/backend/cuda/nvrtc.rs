@@ -1,4 +1,5 @@
-//! NVRTC, the runtime compiler: CUDA C++ to machine code for one architecture. A table of nine functions.
+//! NVRTC, the runtime compiler: CUDA C++ to machine code for one architecture, or to PTX, which the driver finishes. A
+//! table of its functions.
 
 use super::kernel::{self, Compiler, Kernel};
 use super::library::{self, Opened, Places};
@@ -27,6 +28,10 @@ struct Table {
     compile: unsafe extern "C" fn(Program, c_int, *const *const c_char) -> c_int,
     image_size: OnProgram,
     image: Fill,
+    ptx_size: OnProgram,
+    ptx: Fill,
+    architecture_count: unsafe extern "C" fn(*mut c_int) -> c_int,
+    architectures: unsafe extern "C" fn(*mut c_int) -> c_int,
     log_size: OnProgram,
     log: Fill,
     _library: Opened,
@@ -42,6 +47,10 @@ impl Table {
             compile: library.function("nvrtcCompileProgram")?,
             image_size: library.function("nvrtcGetCUBINSize")?,
             image: library.function("nvrtcGetCUBIN")?,
+            ptx_size: library.function("nvrtcGetPTXSize")?,
+            ptx: library.function("nvrtcGetPTX")?,
+            architecture_count: library.function("nvrtcGetNumSupportedArchs")?,
+            architectures: library.function("nvrtcGetSupportedArchs")?,
             log_size: library.function("nvrtcGetProgramLogSize")?,
             log: library.function("nvrtcGetProgramLog")?,
             _library: library,
@@ -99,8 +108,29 @@ impl Nvrtc {
         Ok(Self { table, path, version })
     }
 
-    /// Compiles to machine code for `architecture` (for example `sm_90a`); also returns the log, with registers and
-    /// spills.
+    /// The architectures that it compiles for, in ascending order; 90 is sm_90.
+    #[allow(unsafe_code, reason = "foreign calls")]
+    fn architectures(&self) -> Result<Vec<u32>, String> {
+        let mut count = 0;
+        // SAFETY: writes an integer.
+        check(&self.table, unsafe { (self.table.architecture_count)(&raw mut count) })?;
+        let mut all: Vec<c_int> = vec![0; usize::try_from(count).unwrap_or(0)];
+        // SAFETY: writes as many integers as it has just said.
+        check(&self.table, unsafe { (self.table.architectures)(all.as_mut_ptr()) })?;
+        Ok(all.into_iter().filter_map(|architecture| u32::try_from(architecture).ok()).collect())
+    }
+
+    /// The architecture to compile for, on a device of this compute capability.
+    pub(super) fn architecture(&self, compute: (u32, u32)) -> Result<String, String> {
+        let known = self.architectures()?;
+        architecture(compute, &known).ok_or_else(|| {
+            let (major, minor) = self.version;
+            format!("NVRTC {major}.{minor} does not compile for compute capability {}.{}", compute.0, compute.1)
+        })
+    }
+
+    /// Compiles to machine code for `architecture` (for example `sm_90a`), or to PTX (`compute_90`); also returns the
+    /// log, with registers and spills.
     #[allow(unsafe_code, reason = "foreign calls")]
     pub(super) fn compile(
         &self,
@@ -133,7 +163,11 @@ impl Nvrtc {
             let log = filled(table, program, table.log_size, table.log)?;
             let log = String::from_utf8_lossy(&log).trim_end_matches('\0').trim().to_owned();
             check(table, result).map_err(|error| format!("{error}\n{log}"))?;
-            let image = filled(table, program, table.image_size, table.image)?;
+            let (size, fill) = match is_ptx(architecture) {
+                true => (table.ptx_size, table.ptx),
+                false => (table.image_size, table.image),
+            };
+            let image = filled(table, program, size, fill)?;
             drop(compilation);
             Ok((image, log))
         }
@@ -187,18 +221,61 @@ impl Compiler for ForArchitecture {
 }
 
 /// The architecture to compile for: exactly the device's, with architecture-specific instructions where there are any.
-pub(super) fn architecture((major, minor): (u32, u32)) -> String {
-    let suffix = if (9..12).contains(&major) { "a" } else { "" };
-    format!("sm_{major}{minor}{suffix}")
+/// If the compiler is older than the device, the newest one that it knows, as PTX. None if all are newer.
+fn architecture((major, minor): (u32, u32), known: &[u32]) -> Option<String> {
+    let own = 10 * major + minor;
+    match known.iter().copied().filter(|&known| known <= own).max()? {
+        newest if newest == own => {
+            let suffix = if (9..12).contains(&major) { "a" } else { "" };
+            Some(format!("sm_{own}{suffix}"))
+        }
+        newest => Some(format!("compute_{newest}")),
+    }
+}
+
+/// Whether this is an architecture of PTX rather than of machine code.
+pub(super) fn is_ptx(architecture: &str) -> bool {
+    architecture.starts_with("compute_")
 }
 
 #[cfg(test)]
 mod tests {
-    use super::architecture;
+    use super::super::kernel::{Kernel, embedded};
+    use super::{Nvrtc, architecture};
 
     #[test]
     fn architectures_have_their_names() {
-        let names = [(8, 0), (8, 9), (9, 0), (10, 0), (12, 0)].map(architecture);
-        assert_eq!(names, ["sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120"]);
+        let known = [75, 80, 89, 90, 100, 120];
+        let names = [(8, 0), (8, 9), (9, 0), (10, 0), (12, 0)].map(|compute| architecture(compute, &known));
+        assert_eq!(names.map(Option::unwrap), ["sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120"]);
+    }
+
+    #[test]
+    fn a_device_that_the_compiler_does_not_know_gets_ptx_of_the_newest_plain_architecture_before_it() {
+        let known = [80, 86, 90, 120];
+        let names = [(8, 9), (10, 3), (12, 1), (15, 0)].map(|compute| architecture(compute, &known));
+        assert_eq!(names.map(Option::unwrap), ["compute_86", "compute_90", "compute_120", "compute_120"]);
+        assert_eq!(architecture((7, 5), &known), None);
+    }
+
+    /// With NVIDIA's compiler, where there is one.
+    #[test]
+    fn an_old_compiler_compiles_for_a_new_device() {
+        let nvrtc = match Nvrtc::find(u32::MAX) {
+            Ok(nvrtc) => nvrtc,
+            Err(missing) => {
+                assert!(std::env::var_os("FOLIO_REQUIRE_NVRTC").is_none(), "{missing}");
+                return eprintln!("skipped: {missing}");
+            }
+        };
+        let architecture = nvrtc.architecture((99, 0)).expect("PTX of the newest architecture");
+        assert!(architecture.starts_with("compute_"), "{architecture}");
+        let kernel = Kernel::new("copy_blocks");
+        let source = embedded("copy_blocks.cu").expect("the kernel exists");
+        let (image, _) = nvrtc.compile(&architecture, &kernel, &source).expect("it compiles");
+        let text = std::str::from_utf8(&image).expect("PTX is text");
+        let target = architecture.replace("compute", "sm");
+        assert!(text.contains(&format!(".target {target}")) && text.ends_with('\0'), "{}", &text[..400]);
+        assert_eq!(nvrtc.architecture((8, 0)).as_deref(), Ok("sm_80"));
     }
 }

@@ -62,7 +62,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &MatMul) -> Result<(), B
 /// The section's part of the step as a cuBLASLt product, if it can be one.
 fn blas_product(recorder: &Recorder<'_>, step: &MatMul, section: &DeviceSection) -> Option<Product> {
     let plain = section.format == WeightFormat::Bf16 && step.bias.is_none() && !recorder.capacity.deterministic;
-    if !plain || !recorder.device.blas {
+    if !plain {
         return None;
     }
     debug_assert!(section.row_start + section.rows <= recorder.columns(step.out), "a section gives columns of out");
@@ -75,6 +75,9 @@ fn blas_product(recorder: &Recorder<'_>, step: &MatMul, section: &DeviceSection)
         wide: storage == Storage::F32,
         accumulate: step.accumulate,
     };
+    if !recorder.device.products.takes(shape) {
+        return None;
+    }
     let out = recorder.row_buffer(step.out) + u64::from(section.row_start * storage.bytes());
     Some(Product { x: recorder.row_buffer(step.x), weight: section.address, out, shape })
 }

@@ -103,6 +103,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &MatMul, section: &Devic
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::driver::Products;
     use super::*;
 
     #[test]
@@ -113,7 +114,7 @@ mod tests {
             sm_count: 132,
             shared_bytes_max: 227 << 10,
             memory_bytes: 0,
-            blas: false,
+            products: Products::default(),
             versions: String::new(),
         };
         for rows in [1, 9, 17, 40, 64, 65, 100, 500, 2048] {
