@@ -18,7 +18,8 @@ use folio::backend::{Backend, BackendError, Capacity};
 use folio::config::Config;
 use folio::plan::inputs::{BatchInputs, GroupInputs, NONE, SequenceRows};
 use folio::plan::{
-    AttendPaged, KvFormat, KvGroup, KvLayer, MatMul, Plan, Rows, Section, Step, Storage, Tail, WeightFormat, WeightId,
+    AttendPaged, Embed, KvFormat, KvGroup, KvLayer, MatMul, Plan, Rows, Section, Step, Storage, Tail, WeightFormat,
+    WeightId,
 };
 use folio::platform::{self, Instant};
 use serde_json::json;
@@ -157,6 +158,10 @@ fn product(config: &Config, matrix: &Matrix, rows: u32, activations: Storage) ->
     let mut plan = Plan { vocab: 2, positions_max: rows + 1, ..Plan::default() };
     let x = plan.buffer("x", Rows::Tokens, matrix.columns, activations);
     let out = plan.buffer("out", Rows::Tokens, matrix.rows(), activations);
+    // As in a model, x has been written: memory that never was is one page of zeros at many addresses, which some
+    // processors read from the first-level cache at half the speed.
+    let table = plan.weight("table", plan.vocab, matrix.columns, WeightFormat::F16);
+    plan.body.push(Step::Embed(Embed { table, scale: 1.0, out: x }));
     for copy in 0..copies {
         let weight = plan.weight_in_sections(format!("weight.{copy}"), matrix.columns, &matrix.sections);
         plan.body.push(Step::MatMul(MatMul { x, weight, bias: None, accumulate: false, out }));
