@@ -3,17 +3,17 @@
 //! Nothing panics. A reader of stdout that goes away ends a command quietly; any other failure to write results ends it
 //! with exit code 1 and one line on stderr. What is lost on stderr changes nothing, and a server continues in any case.
 
-use super::{Server, folio, text};
+use super::{Server, folio, program, text};
 use serde_json::json;
 use std::fs::File;
 use std::io::Write as _;
 use std::net::TcpListener;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
 /// Each command with minimal work, and its exit code.
-const COMMANDS: [(&[&str], i32); 15] = [
+const COMMANDS: [(&[&str], i32); 25] = [
     (&["--help"], 0),
     (&["--version"], 0),
     (&["serve", "--help"], 0),
@@ -28,8 +28,21 @@ const COMMANDS: [(&[&str], i32); 15] = [
     (&["selftest", "--device", "cpu", "--filter", "embed"], 0),
     (&["chat", "--device", "fake", "--max-tokens", "4"], 0),
     (&BENCH, 0),
+    (&["generate", "bash"], 0),
+    (&["show"], 0),
+    (&["show", "--json"], 0),
     (&["pull", "no/model", "--offline"], 1),
+    (&["show", "no/model", "--offline"], 1),
+    (&["rm", "no/model"], 1),
+    (&["ps", "--server", NO_SERVER], 1),
+    (&["load", "a", "--server", NO_SERVER], 1),
+    (&["stop", "a", "--server", NO_SERVER], 1),
+    (&["cache", "export", "--device", "fake", "no-such-prompt", "no-such-file"], 1),
+    (&["cache", "import", "no-such-file", "--kv-disk", "no-such-folder"], 1),
 ];
+
+/// Nothing listens on this port.
+const NO_SERVER: &str = "http://127.0.0.1:1";
 
 const BENCH: [&str; 12] = [
     "bench",
@@ -53,10 +66,13 @@ const WRONG: [&[&str]; 4] = [&[], &["no-such-command"], &["serve", "--no-such-op
 const LINE: &[u8] = b"{\"prompt\": \"a\"}\n";
 
 fn spawn(arguments: &[&str], stdout: impl Into<Stdio>, stderr: impl Into<Stdio>) -> Child {
-    let mut command = folio(arguments);
+    piped(folio(arguments), stdout, stderr)
+}
+
+fn piped(mut command: Command, stdout: impl Into<Stdio>, stderr: impl Into<Stdio>) -> Child {
     // An empty cache: `list` has nothing to print to stdout but JSON, and a note on stderr.
     command.env("HF_HUB_CACHE", std::env::temp_dir().join("folio-no-such-cache"));
-    command.stdin(Stdio::piped()).stdout(stdout).stderr(stderr).spawn().expect("the binary starts")
+    command.stdin(Stdio::piped()).stdout(stdout).stderr(stderr).spawn().expect("the program starts")
 }
 
 /// Waits for the end of a command; returns its exit code and what it wrote to a piped stderr.
@@ -103,9 +119,31 @@ fn results_that_cannot_be_written_are_an_error() {
         assert!(matches!(errors[..], [error] if error.contains("No space left")), "{arguments:?}: {said}");
         assert_eq!(end(spawn(arguments, full(), full())).0, Some(1), "{arguments:?}, with a full stderr too");
     }
-    let output = ["run", "--device", "fake", "--max-tokens", "4", "--input", "-", "--output", "/dev/full"];
-    let (ended, said) = end(spawn(&output, Stdio::null(), Stdio::piped()));
-    assert!(ended == Some(1) && said.contains("No space left"), "--output: {ended:?} {said}");
+    let prompt = std::env::temp_dir().join(format!("folio-closed-{}", std::process::id()));
+    std::fs::write(&prompt, "Blocks of a prompt. ".repeat(20)).expect("a prompt is written");
+    for files in [
+        &["run", "--device", "fake", "--max-tokens", "4", "--input", "-", "--output", "/dev/full"][..],
+        &["cache", "export", "--device", "cpu", prompt.to_str().expect("UTF-8"), "/dev/full"],
+    ] {
+        let (ended, said) = end(spawn(files, Stdio::null(), Stdio::piped()));
+        assert!(ended == Some(1) && said.contains("No space left"), "{files:?}: {ended:?} {said}");
+    }
+    std::fs::remove_file(&prompt).expect("the prompt is removed");
+}
+
+/// A closed descriptor (`>&-`) is like `/dev/null`: the runtime opens that in its place before `main`, so that no file
+/// which the command opens later gets its number and is written over.
+#[cfg(unix)]
+#[test]
+fn a_closed_descriptor_is_like_dev_null() {
+    for (arguments, code) in COMMANDS {
+        let words: Vec<String> = arguments.iter().map(|word| format!("'{word}'")).collect();
+        for closed in [">&-", "2>&-", ">&- 2>&-"] {
+            let line = format!("exec '{}' {} {closed}", env!("CARGO_BIN_EXE_folio"), words.join(" "));
+            let (ended, said) = end(piped(program("sh", &["-c", &line]), Stdio::null(), Stdio::piped()));
+            assert!(ended == Some(code) && !said.contains("panicked"), "{line}: {ended:?} {said}");
+        }
+    }
 }
 
 #[cfg(target_os = "linux")]

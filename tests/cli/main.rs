@@ -39,8 +39,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 fn folio(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_folio"));
-    // The developer's own settings must not affect a test.
+    program(env!("CARGO_BIN_EXE_folio"), arguments)
+}
+
+/// A program without the developer's own settings, which must not affect a test.
+fn program(name: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new(name);
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("FOLIO_") || name.starts_with("OTEL_")) {
         command.env_remove(name);
     }
