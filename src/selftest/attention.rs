@@ -7,21 +7,26 @@ use super::fixture::{
     unwritten,
 };
 use crate::backend::KvHalf;
-use crate::plan::inputs::{BatchInputs, NONE};
+use crate::plan::inputs::{BatchInputs, NONE, SequenceRows};
 use crate::plan::{
     AttendPaged, CopyBlocks, HeadNorm, KvFormat, QueryGrowth, Rope, RopeStoreKv, Rows, Step, Storage, StoreOptions,
     WeightFormat,
 };
 
-/// (rows, context) per sequence: decode lengths around block boundaries, chunks with and without a prefix, and mixed.
-pub(super) const BATCHES: [(&str, &[(u32, u32)]); 6] = [
+/// (rows, context) per sequence: decode lengths around block boundaries, chunks with and without a prefix, mixed, and
+/// drafts, whose rows are sequences of their own ([`row_by_row`]).
+pub(super) const BATCHES: [(&str, &[(u32, u32)]); 7] = [
     ("decode 1", &[(1, 33)]),
     ("decode 7 lengths", &[(1, 1), (1, 15), (1, 16), (1, 17), (1, 33), (1, 130), (1, 700)]),
     ("prefill 64", &[(64, 64)]),
     ("prefill 5 and 17 after a prefix", &[(5, 33), (17, 130)]),
     ("prefill 3 of 700", &[(3, 700)]),
     ("mixed", &[(1, 130), (33, 33), (1, 16), (9, 47), (2, 2)]),
+    // The last sequence continues the row and the position of the one before it, but not its blocks.
+    (DRAFTS, &[(1, 130), (6, 68), (3, 34), (1, 35)]),
 ];
+
+const DRAFTS: &str = "drafts";
 
 /// (head size, query heads, KV heads)
 const HEADS: [(u32, u32, u32); 9] =
@@ -295,7 +300,10 @@ fn attend(storage: Storage, format: KvFormat, heads: Heads, view: View, batches:
         out,
     }));
     for (shape, sequences) in batches {
-        let inputs = paged_batch(&fixture, sequences, &mut noise);
+        let mut inputs = paged_batch(&fixture, sequences, &mut noise);
+        if *shape == DRAFTS {
+            row_by_row(&mut inputs, fixture.block_size);
+        }
         let rows = u32::try_from(inputs.positions.len()).expect("a small batch");
         let mut run = Run::new(format!("{}×{} heads of {}, {shape}", heads.query, heads.kv, heads.head_dim), inputs);
         run.buffers.push((q, noise.values((rows * columns) as usize)));
@@ -315,6 +323,32 @@ fn attend(storage: Storage, format: KvFormat, heads: Heads, view: View, batches:
         fixture.runs.push(run);
     }
     fixture
+}
+
+/// Makes every row a sequence of its own, over the blocks of its sequence, as rows that verify drafts are.
+fn row_by_row(inputs: &mut BatchInputs, block_size: u32) {
+    let sequences = std::mem::take(&mut inputs.sequences);
+    for group in &mut inputs.groups {
+        let (starts, tables) = (std::mem::take(&mut group.table_starts), std::mem::take(&mut group.block_tables));
+        for (sequence, start) in sequences.iter().zip(starts) {
+            for context in sequence.context_len - sequence.row_count + 1..=sequence.context_len {
+                group.table_starts.push(u32::try_from(group.block_tables.len()).expect("a test batch is small"));
+                group.block_tables.extend(&tables[start as usize..][..context.div_ceil(block_size) as usize]);
+            }
+        }
+    }
+    inputs.sequences = sequences
+        .iter()
+        .flat_map(|sequence| {
+            let before = sequence.context_len - sequence.row_count;
+            let row = move |row| SequenceRows {
+                row_start: sequence.row_start + row,
+                row_count: 1,
+                context_len: before + row + 1,
+            };
+            (0..sequence.row_count).map(row)
+        })
+        .collect();
 }
 
 /// Mutants that swap rows, heads and visible blocks, where that changes a result.

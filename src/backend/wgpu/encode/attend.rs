@@ -127,14 +127,47 @@ pub(crate) fn scratch_bytes(plan: &Plan, capacity: &Capacity, profile: &Profile)
 }
 
 /// The token rows of a sequence and their visible keys.
-struct Planned<'a> {
-    rows: &'a SequenceRows,
+struct Planned {
+    rows: SequenceRows,
     table_start: u32,
     ratio: u32,
     window: Option<u32>,
 }
 
-impl Planned<'_> {
+/// The sequences of a batch with their block tables in KV group `group`. With `joins`, single rows that follow each
+/// other at consecutive positions of the same blocks, as drafts do, are one sequence of several rows: its keys and
+/// values are read once for all of them.
+fn sequences(
+    inputs: &BatchInputs,
+    group: usize,
+    block_size: u32,
+    joins: bool,
+) -> impl Iterator<Item = (SequenceRows, u32)> {
+    let group = &inputs.groups[group];
+    debug_assert_eq!(group.table_starts.len(), inputs.sequences.len(), "every sequence has a block table");
+    let table = move |rows: &SequenceRows, start: u32| {
+        &group.block_tables[start as usize..][..rows.context_len.div_ceil(block_size) as usize]
+    };
+    let continues = move |(rows, start): &(SequenceRows, u32), (next, next_start): &(SequenceRows, u32)| {
+        next.row_count == 1
+            && next.row_start == rows.row_start + rows.row_count
+            && next.context_len == rows.context_len + 1
+            && table(next, *next_start).starts_with(table(rows, *start))
+    };
+    let all = inputs.sequences.iter().copied().zip(group.table_starts.iter().copied());
+    let mut all = all.filter(|(rows, _)| rows.row_count > 0).peekable();
+    std::iter::from_fn(move || {
+        let mut joined = all.next()?;
+        let alone = joined.0.row_count == 1;
+        while let Some(next) = all.next_if(|next| joins && alone && continues(&joined, next)) {
+            joined =
+                (SequenceRows { row_count: joined.0.row_count + 1, row_start: joined.0.row_start, ..next.0 }, next.1);
+        }
+        Some(joined)
+    })
+}
+
+impl Planned {
     fn packed(&self) -> u32 {
         self.rows.row_count * self.ratio
     }
@@ -195,16 +228,15 @@ pub(crate) fn work(
 ) -> AttendShape {
     let Some(ratio) = heads_ratio(context.plan, group) else { return AttendShape::default() };
     let (window, rows_max) = (context.plan.kv_groups[group].window, rows_max(context.plan, group));
-    let starts = &inputs.groups[group].table_starts;
     let words_before = words.len();
-    debug_assert_eq!(starts.len(), inputs.sequences.len(), "every sequence has a block table");
-    let planned = || {
-        let sequences = inputs.sequences.iter().zip(starts).filter(|(rows, _)| rows.row_count > 0);
-        sequences.map(|(rows, table_start)| Planned { rows, table_start: *table_start, ratio, window })
-    };
+    // A GPU has units for every row, and splits the keys of single rows among them.
+    let joins = is_serial(profile) && !context.capacity.deterministic;
+    let sequences = sequences(inputs, group, context.capacity.block_size, joins);
+    let planned: Vec<Planned> =
+        sequences.map(|(rows, table_start)| Planned { rows, table_start, ratio, window }).collect();
     let mut shape = AttendShape::default();
     let mut merges = Vec::new();
-    let singles = planned().filter(|sequence| sequence.rows.row_count == 1);
+    let singles = planned.iter().filter(|sequence| sequence.rows.row_count == 1);
     let runs = singles.clone().map(|sequence| sequence.packed().div_ceil(rows_max)).sum::<u32>();
     let slots = slots_max(context.plan, group, context.capacity, profile);
     let splits_max = (slots / runs.max(1)).clamp(1, SPLITS_MAX);
@@ -225,9 +257,9 @@ pub(crate) fn work(
             }
         }
     }
-    let is_tiled = |sequence: &Planned<'_>| has_tiles(profile) && rows_max == ROWS_MAX && sequence.packed() > rows_max;
+    let is_tiled = |sequence: &&Planned| has_tiles(profile) && rows_max == ROWS_MAX && sequence.packed() > rows_max;
     for (size, tiled) in [(rows_max, false), (TILE_ROWS, true)] {
-        let several = planned().filter(|sequence| sequence.rows.row_count > 1);
+        let several = planned.iter().filter(|sequence| sequence.rows.row_count > 1);
         for sequence in several.filter(|sequence| is_tiled(sequence) == tiled) {
             for run in sequence.runs(size) {
                 let keys = sequence.keys(run.start, run.end - run.start);
@@ -441,4 +473,46 @@ pub(super) fn variants() -> Vec<Variant> {
         variants.push(Variant::new::<Params>(merge_kernel(sinks, 128), Params::FIELDS));
     }
     variants
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::inputs::GroupInputs;
+
+    /// First row, rows, context and block table of a sequence.
+    type Given = (u32, u32, u32, &'static [u32]);
+
+    fn joined(all: &[Given], joins: bool) -> Vec<(u32, u32, u32, u32)> {
+        let mut group = GroupInputs::default();
+        let mut inputs = BatchInputs::default();
+        for &(row_start, row_count, context_len, table) in all {
+            inputs.sequences.push(SequenceRows { row_start, row_count, context_len });
+            group.table_starts.push(u32::try_from(group.block_tables.len()).expect("a small batch"));
+            group.block_tables.extend(table);
+        }
+        inputs.groups.push(group);
+        let found = sequences(&inputs, 0, 16, joins);
+        found.map(|(rows, start)| (rows.row_start, rows.row_count, rows.context_len, start)).collect()
+    }
+
+    #[test]
+    fn rows_of_one_sequence_are_joined_and_no_others() {
+        let drafts: [Given; 3] = [(4, 1, 16, &[7]), (5, 1, 17, &[7, 2]), (6, 1, 18, &[7, 2])];
+        assert_eq!(joined(&drafts, true), [(4, 3, 18, 3)]);
+        assert_eq!(joined(&drafts, false), [(4, 1, 16, 0), (5, 1, 17, 1), (6, 1, 18, 3)]);
+        let others: [[Given; 2]; 6] = [
+            // Other blocks; a block that has left the window; a gap in positions; the same position; a gap in rows; a
+            // chunk.
+            [(0, 1, 16, &[7]), (1, 1, 17, &[3, 2])],
+            [(0, 1, 17, &[7, 2]), (1, 1, 18, &[NONE, 2])],
+            [(0, 1, 16, &[7]), (1, 1, 18, &[7, 2])],
+            [(0, 1, 16, &[7]), (1, 1, 16, &[7])],
+            [(0, 1, 16, &[7]), (2, 1, 17, &[7, 2])],
+            [(0, 2, 16, &[7]), (2, 1, 17, &[7, 2])],
+        ];
+        for pair in others {
+            assert_eq!(joined(&pair, true), joined(&pair, false), "{pair:?}");
+        }
+    }
 }
