@@ -241,7 +241,8 @@ check(
   ({ whole, stream, type, counted, refused }) => {
     assert.deepEqual([whole.content, whole.stop_reason], [[{ type: "text", text: HELLO }], "end_turn"]);
     assert.match(type, /^text\/event-stream/);
-    const events = [...stream.matchAll(/^event: (.+)\ndata: (.+)$/gm)].map(([, name, data]) => [name, JSON.parse(data)]);
+    const pairs = [...stream.matchAll(/^event: (.+)\ndata: (.+)$/gm)];
+    const events = pairs.map(([, name, data]) => [name, JSON.parse(data)]);
     assert.ok(events.every(([name, data]) => name === data.type));
     assert.deepEqual([events[0][0], events.at(-1)[0]], ["message_start", "message_stop"]);
     const deltas = events.filter(([name]) => name === "content_block_delta");

@@ -143,8 +143,8 @@ pub(super) trait Driver {
     /// Destroys all graphs.
     fn drop_graphs(&mut self);
 
-    /// Times the available algorithms for each new shape among these products, and keeps the fastest. `false` if a shape
-    /// had to be refused: [`Facts::products`] has it now.
+    /// Times the available algorithms for each new shape among these products, and keeps the fastest. `false` if a
+    /// shape had to be refused: [`Facts::products`] has it now.
     fn prepare_products(&mut self, products: &[Product]) -> Result<bool, BackendError>;
 
     /// Device time of a sequence of commands in seconds, for the bench.
