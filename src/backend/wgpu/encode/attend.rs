@@ -307,10 +307,15 @@ struct AttendOptions {
     sinks: bool,
 }
 
-/// Whether to use the serial kernel: drivers that run shaders on a CPU need a kernel without workgroup memory, which
-/// reduces by subgroups.
-fn is_serial(profile: &Profile) -> bool {
+/// Whether to use serial kernels: drivers that run shaders on a CPU need kernels without workgroup memory, which reduce
+/// by subgroups.
+pub(super) fn is_serial(profile: &Profile) -> bool {
     profile.class == Class::Software && profile.tier >= Tier::T1
+}
+
+/// Lanes of a workgroup of a serial kernel, all in one subgroup.
+pub(super) fn serial_lanes(profile: &Profile) -> u32 {
+    if profile.subgroup_size_min >= 8 { 8 } else { 4 }
 }
 
 /// The serial kernel is also used for prefill: there a tile costs more in workgroup memory than it saves in loads.
@@ -328,7 +333,7 @@ fn kernel(options: AttendOptions, head_dim: u32, rows: u32, format: KvFormat, pr
         let kernel = Kernel::new("attend_paged_prefill").number("HEAD_RUNS", runs);
         kernel.number("VECTORS_EACH", runs / 8)
     } else if is_serial(profile) {
-        let lanes = if profile.subgroup_size_min >= 8 { 8 } else { 4 };
+        let lanes = serial_lanes(profile);
         let kernel = Kernel::new("attend_paged_serial").define("SUBGROUPS").number("ROWS", rows);
         kernel.number("LANES", lanes).number("LANE_CHUNKS", runs.div_ceil(lanes))
     } else {

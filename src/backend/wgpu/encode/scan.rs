@@ -1,7 +1,9 @@
-//! `StateScan` → one dispatch, one workgroup per sequence, head and 16 columns of its values.
+//! `StateScan` → one dispatch, one workgroup per sequence, head and a few columns of its values.
 
 use super::super::super::BackendError;
+use super::super::device::{Class, Profile, Tier};
 use super::super::pipelines::Kernel;
+use super::attend::{is_serial, serial_lanes};
 use super::{Recorder, Variant, params};
 use crate::plan::check::STATE_DIM_MAX;
 use crate::plan::{ScanRule, StateScan};
@@ -26,20 +28,33 @@ params! {
     }
 }
 
-/// Columns of the values, and slices of the keys, of a workgroup; as in the shader.
+/// Columns of the values, and slices of the keys, of a workgroup of `state_scan`; as in the shader.
 const COLUMNS: u32 = 16;
 const SLICES: u32 = 8;
 
-fn kernel(is_delta: bool, skip: bool, key_dim: u32) -> Kernel {
-    // A power of two, so that there are few variants.
-    let keys_each = key_dim.div_ceil(SLICES).next_power_of_two();
-    Kernel::new("state_scan").number("KEYS_EACH", keys_each).define_if(is_delta, "DELTA").define_if(skip, "SKIP")
+/// Columns of the values of a workgroup.
+fn columns(profile: &Profile) -> u32 {
+    if is_serial(profile) { serial_lanes(profile) } else { COLUMNS }
+}
+
+fn kernel(is_delta: bool, skip: bool, key_dim: u32, profile: &Profile) -> Kernel {
+    // Powers of two, so that there are few variants.
+    let each = |lanes: u32| key_dim.div_ceil(lanes).next_power_of_two();
+    let kernel = if is_serial(profile) {
+        let lanes = serial_lanes(profile);
+        let kernel = Kernel::new("state_scan_serial").define("SUBGROUPS");
+        kernel.number("LANES", lanes).number("KEY_RUNS", each(lanes))
+    } else {
+        Kernel::new("state_scan").number("KEYS_EACH", each(SLICES))
+    };
+    kernel.define_if(is_delta, "DELTA").define_if(skip, "SKIP")
 }
 
 /// Records the dispatch.
 pub(super) fn encode(recorder: &mut Recorder<'_>, step: &StateScan) -> Result<(), BackendError> {
     let StateScan { heads, key_heads, key_dim, value_dim, gates, .. } = *step;
-    let (arena, tiles, keys) = (recorder.arena, value_dim.div_ceil(COLUMNS), key_heads * key_dim);
+    let (arena, keys) = (recorder.arena, key_heads * key_dim);
+    let tiles = value_dim.div_ceil(columns(recorder.profile));
     let (beta_scale, [query_start, key_start, value_start]) = match step.rule {
         ScanRule::Delta { beta_scale } => (beta_scale, [0, keys, 2 * keys]),
         ScanRule::Mamba2 => (0.0, [heads * value_dim + keys, heads * value_dim, 0]),
@@ -72,15 +87,24 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &StateScan) -> Result<()
         recorder.row_buffer(step.out).read_write(),
     ];
     bindings.extend(step.skip.map(|skip| recorder.vector(skip).read()));
-    let kernel = kernel(matches!(step.rule, ScanRule::Delta { .. }), step.skip.is_some(), key_dim);
+    let is_delta = matches!(step.rule, ScanRule::Delta { .. });
+    let kernel = kernel(is_delta, step.skip.is_some(), key_dim, recorder.profile);
     recorder.dispatch(&kernel, &params, &bindings, workgroups)
 }
 
 /// Every variant that [`encode`] can use.
 pub(super) fn variants() -> Vec<Variant> {
     let sizes = (0..).map(|power| SLICES << power).take_while(|size| *size <= STATE_DIM_MAX);
-    let kernels = sizes.flat_map(|key_dim| {
-        [(true, false), (false, false), (false, true)].map(|(is_delta, skip)| kernel(is_delta, skip, key_dim))
-    });
-    kernels.map(|kernel| Variant::new::<Params>(kernel, Params::FIELDS)).collect()
+    let profile = |class, lanes| Profile { subgroup_size_min: lanes, ..super::test_profile(class, Tier::T1, true) };
+    let profiles = [profile(Class::Discrete, 32), profile(Class::Software, 4), profile(Class::Software, 8)];
+    let mut variants = Vec::new();
+    for key_dim in sizes {
+        for (is_delta, skip) in [(true, false), (false, false), (false, true)] {
+            for profile in &profiles {
+                let kernel = kernel(is_delta, skip, key_dim, profile);
+                variants.push(Variant::new::<Params>(kernel, Params::FIELDS));
+            }
+        }
+    }
+    variants
 }
