@@ -138,6 +138,8 @@ stats! {
     prefix_ends_salt,
     /// Prompts that were computed further once, but whose blocks were evicted.
     prefix_ends_eviction,
+    /// Prompts whose further blocks were found, but no recurrent state after them.
+    prefix_ends_no_snapshot,
     /// Prompts that were not looked up, because prefix caching is off.
     prefix_ends_disabled,
     /// Prompt tokens of admitted requests.

@@ -525,6 +525,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
             prefix_ends_difference: counts.prefix_ends.difference,
             prefix_ends_salt: counts.prefix_ends.salt,
             prefix_ends_eviction: counts.prefix_ends.eviction,
+            prefix_ends_no_snapshot: counts.prefix_ends.no_snapshot,
             prefix_ends_disabled: counts.prefix_ends.disabled,
             prompt_tokens: counts.prompt_tokens,
             generation_tokens: counts.generation_tokens,

@@ -251,6 +251,8 @@ pub enum PrefixEnd {
     Salt,
     /// More of the prompt was computed once, but its blocks were reused or never completed.
     Eviction,
+    /// More blocks were found, but of a model with recurrent states no snapshot at the end of any of them.
+    NoSnapshot,
     /// Prefix caching is off.
     Disabled,
 }

@@ -29,7 +29,7 @@ fn check_counters(seed: u64, case: &Case) {
     assert_eq!(stats.prompt_tokens, prompts as u64, "seed {seed}: tokens of prompts");
     assert_eq!(stats.prefix_queries, prompts as u64, "seed {seed}: tokens looked up");
     let ends = stats.prefix_ends_prompt + stats.prefix_ends_difference + stats.prefix_ends_salt;
-    let ends = ends + stats.prefix_ends_eviction + stats.prefix_ends_disabled;
+    let ends = ends + stats.prefix_ends_eviction + stats.prefix_ends_no_snapshot + stats.prefix_ends_disabled;
     assert_eq!(ends, seen.len() as u64, "seed {seed}: each prompt's cached prefix ends somewhere");
     let hits = |choices: &Vec<Seen>| match &choices[0].end {
         End::Finished(_, usage) => u64::from(usage.cached_tokens),
@@ -79,10 +79,13 @@ impl Served {
         };
         self.scheduler.add(Arc::new(request), &[StreamId(self.requests)], 0, false);
         self.requests += 1;
-        let batch = self.scheduler.schedule(64).expect("a request waits");
-        self.scheduler.flatten(&batch);
-        let results = Results { sampled: vec![Sampled::default()], ..Results::default() };
-        let events = self.scheduler.commit(&batch, results);
+        let mut events = Vec::new();
+        // A snapshot within a prompt ends a step.
+        while !events.iter().any(|(_, event)| matches!(event, Event::Finished { .. })) {
+            let batch = self.scheduler.schedule(64).expect("a request waits or runs");
+            let sampled = vec![Sampled::default(); self.scheduler.flatten(&batch).samples.len()];
+            events.extend(self.scheduler.commit(&batch, Results { sampled, ..Results::default() }));
+        }
         events.into_iter().find_map(|(_, event)| match event {
             Event::Prompt(PromptEvent::Prefix(report)) => Some(report),
             _ => None,
@@ -115,7 +118,7 @@ fn a_report_says_where_the_cached_prefix_ends_and_why() {
     // Clients learn of their own other salts only.
     assert_eq!(served.ask(&document, Some("a"), 2), report(0, 0, Some(10), PrefixEnd::Salt));
     assert_eq!(served.ask(&document, Some("b"), 3), report(0, 0, Some(10), PrefixEnd::Difference));
-    let counted = PrefixEnds { prompt: 3, difference: 3, salt: 1, eviction: 0, disabled: 0 };
+    let counted = PrefixEnds { prompt: 3, difference: 3, salt: 1, ..PrefixEnds::default() };
     assert_eq!(served.ends(), counted);
     let mut uncached = Served::new(Limits { prefix_caching: false, ..limits() });
     let reports = [(); 2].map(|()| uncached.ask(&document, None, 1));
@@ -135,6 +138,27 @@ fn ends_are_counted_whether_or_not_they_are_reported() {
         served.ends()
     });
     assert_eq!(ends, [PrefixEnds { prompt: 1, difference: 2, salt: 1, ..PrefixEnds::default() }; 2]);
+}
+
+/// Blocks of a model with states can only be used up to a snapshot, which the first prompt that needs it makes.
+#[test]
+fn blocks_without_a_snapshot_are_no_eviction() {
+    let document: Vec<u32> = (10..50).collect();
+    let other: Vec<u32> = (10..30).chain(70..90).collect();
+    let mut served = Served::new(Limits { state_slots: limits().sequences_max + 8, ..limits() });
+    let mut ask = |prompt: &[u32]| {
+        let report = served.ask(prompt, None, 1);
+        (report.cached_tokens, report.end)
+    };
+    assert_eq!(ask(&document), (0, PrefixEnd::Difference));
+    assert_eq!(ask(&document), (32, PrefixEnd::EndOfPrompt), "the end of a prompt has a snapshot");
+    assert_eq!(ask(&other), (0, PrefixEnd::NoSnapshot), "one block is found");
+    let third: Vec<u32> = (10..30).chain(50..70).collect();
+    assert_eq!(ask(&third), (16, PrefixEnd::Difference), "the other has made a snapshot");
+    assert_eq!(
+        served.ends(),
+        PrefixEnds { prompt: 1, difference: 2, salt: 0, eviction: 0, no_snapshot: 1, disabled: 0 }
+    );
 }
 
 #[test]

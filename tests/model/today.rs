@@ -11,7 +11,7 @@ use folio::backend::{Backend, Inspect};
 use folio::config::Config;
 use folio::engine::{Engine, Progress, handle};
 use folio::model::Model;
-use folio::plan::{Activation, KvFormat, Plan, RmsNorm, Rope, RopeStoreKv, Routing, Step, Storage, WeightId};
+use folio::plan::{Activation, Embed, KvFormat, Plan, RmsNorm, Rope, RopeStoreKv, Routing, Step, Storage, WeightId};
 use folio::platform::block_on;
 
 /// Golden folders, and maximum |Δ logit| with f16 keys and values.
@@ -160,6 +160,15 @@ fn norms(plan: &mut Plan, mut change: impl FnMut(&mut RmsNorm)) {
     });
 }
 
+/// Changes the look-ups of embeddings.
+fn embeds(plan: &mut Plan, mut change: impl FnMut(&mut Embed)) {
+    plan.body.iter_mut().for_each(|step| {
+        if let Step::Embed(step) = step {
+            change(step);
+        }
+    });
+}
+
 /// Changes the routers.
 pub(super) fn routers(plan: &mut Plan, mut change: impl FnMut(&mut Routing)) {
     plan.body.iter_mut().for_each(|step| {
@@ -251,6 +260,17 @@ const MISTAKES: &[(&str, &str, Mistake)] = &[
             *rope = first;
         });
     }),
+    ("gemma", "embeddings are not scaled", |plan| embeds(plan, |step| step.scale = 1.0)),
+    ("granitemoe", "weights are not normalized", |plan| routers(plan, |routing| routing.renormalize = false)),
+    ("mistral3-wrapped", "queries do not grow", |plan| stores(plan, |_, step| step.options.query_growth = None)),
+    ("gemma4-unified", "values are not normalized", |plan| stores(plan, |_, step| step.options.v_epsilon = None)),
+    ("arcee", "SiLU instead of relu²", |plan| {
+        plan.body.iter_mut().for_each(|step| {
+            if let Step::GatedActivation(step) = step {
+                step.activation = Activation::Silu;
+            }
+        });
+    }),
     ("starcoder2", "norms have no bias", |plan| norms(plan, |norm| norm.options.bias = None)),
     ("apertus", "relu² instead of xIELU", |plan| {
         plan.body.iter_mut().for_each(|step| {
@@ -270,11 +290,8 @@ const MISTAKES: &[(&str, &str, Mistake)] = &[
         });
     }),
     ("gemma4-e", "layers' embeddings are not scaled", |plan| {
-        let embeds = plan.body.iter_mut().filter_map(|step| match step {
-            Step::Embed(step) => Some(step),
-            _ => None,
-        });
-        embeds.skip(1).for_each(|step| step.scale /= 4.0);
+        let mut first = true;
+        embeds(plan, |step| step.scale /= if std::mem::take(&mut first) { 1.0 } else { 4.0 });
     }),
     ("gemma4-e", "layers do not scale the stream", |plan| norms(plan, |norm| norm.options.scale = None)),
     ("gemma4-dense", "values are not normalized", |plan| stores(plan, |_, step| step.options.v_epsilon = None)),

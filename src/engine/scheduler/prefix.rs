@@ -26,6 +26,8 @@ pub struct PrefixEnds {
     pub salt: u64,
     /// The blocks were evicted.
     pub eviction: u64,
+    /// The blocks were found, but no recurrent state after them.
+    pub no_snapshot: u64,
     /// Caching is off.
     pub disabled: u64,
 }
@@ -79,6 +81,7 @@ impl PrefixEnds {
             PrefixEnd::Difference => &mut self.difference,
             PrefixEnd::Salt => &mut self.salt,
             PrefixEnd::Eviction => &mut self.eviction,
+            PrefixEnd::NoSnapshot => &mut self.no_snapshot,
             PrefixEnd::Disabled => &mut self.disabled,
         } += 1;
     }
@@ -119,6 +122,7 @@ impl Scheduler {
         }
         let end = match cached + size {
             next if next >= sequence.tokens_known() => PrefixEnd::EndOfPrompt,
+            next if sequence.states.branch >= next => PrefixEnd::NoSnapshot,
             next if own >= next => PrefixEnd::Eviction,
             next if foreign >= next => PrefixEnd::Salt,
             _ => PrefixEnd::Difference,

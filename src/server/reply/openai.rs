@@ -318,6 +318,7 @@ fn end_name(end: PrefixEnd) -> &'static str {
         PrefixEnd::Difference => "difference",
         PrefixEnd::Salt => "salt",
         PrefixEnd::Eviction => "eviction",
+        PrefixEnd::NoSnapshot => "no_snapshot",
         PrefixEnd::Disabled => "disabled",
     }
 }

@@ -179,6 +179,7 @@ fn write_causes(text: &mut String, all: &[Series]) {
             ("difference", stats.prefix_ends_difference),
             ("salt", stats.prefix_ends_salt),
             ("eviction", stats.prefix_ends_eviction),
+            ("no_snapshot", stats.prefix_ends_no_snapshot),
             ("disabled", stats.prefix_ends_disabled),
         ]
     });
