@@ -1,8 +1,8 @@
 // A recurrence over the tokens of a sequence, as state_scan, without workgroup memory.
 //
 // For drivers that run shaders on a CPU, where a barrier costs more than the work of a token between two of them. One
-// workgroup is LANES threads of one subgroup: LANES columns of the values of a head of a sequence. A lane has a column of
-// the state from the first token to the last, and every LANES-th element of a key and of a query.
+// workgroup is LANES threads of one subgroup: LANES columns of the values of a head of a sequence. A lane has a column
+// of the state from the first token to the last, and every LANES-th element of a key and of a query.
 // Variants: DELTA, SKIP; SUBGROUPS always; LANES, KEY_RUNS = key_dim / LANES (rounded up to a power of two).
 // Layouts as state_scan. Twin: backend/reference/state_scan.rs
 #import metadata
