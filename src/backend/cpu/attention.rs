@@ -15,6 +15,8 @@ use super::team::Team;
 use crate::backend::KvHalf;
 use crate::plan::inputs::BatchInputs;
 use crate::plan::{AttendPaged, Storage};
+use bumpalo::Bump;
+use bumpalo::collections::Vec as ArenaVec;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -48,9 +50,9 @@ struct Attention<'a> {
 }
 
 /// Runs the step.
-pub(super) fn run(step: &AttendPaged, loaded: &mut Loaded, team: &mut Team, inputs: &BatchInputs) {
+pub(super) fn run(step: &AttendPaged, loaded: &mut Loaded, team: &mut Team, arena: &Bump, inputs: &BatchInputs) {
     let layer = loaded.plan.kv_layers[step.layer as usize];
-    let mut scratch = std::mem::take(&mut loaded.scratch);
+    let mut partials = std::mem::take(&mut loaded.partials);
     loaded.write(step.out, inputs, |loaded, out, storage| {
         let [keys, values] = &loaded.pool[step.layer as usize];
         let values = if layer.latent { keys } else { values };
@@ -69,36 +71,30 @@ pub(super) fn run(step: &AttendPaged, loaded: &mut Loaded, team: &mut Team, inpu
             q: loaded.rows(step.q, inputs),
             storage,
         };
-        attention.run(&mut scratch, team, out);
+        attention.run(&mut partials, team, arena, out);
     });
-    loaded.scratch = scratch;
+    loaded.partials = partials;
 }
 
 impl Attention<'_> {
-    fn run(&self, scratch: &mut [ThreadScratch], team: &mut Team, out: &mut [f32]) {
-        let items = self.items();
+    fn run(&self, partials: &mut Vec<Partial>, team: &mut Team, arena: &Bump, out: &mut [f32]) {
+        let items = self.items(arena);
         let threads = team.threads();
-        let scratch = SharedSlice::new(scratch);
         let out = SharedSlice::new(out);
         let (next, parts) = (AtomicUsize::new(0), items.iter().map(|item| item.parts.len()).max().unwrap_or(0));
         if items.len() >= threads || parts <= 1 {
-            return team.run(|thread| {
-                #[allow(unsafe_code, reason = "threads have their own buffers")]
-                // SAFETY: each thread takes the buffers of its own number.
-                let scratch = unsafe { &mut scratch.part(thread..thread + 1)[0] };
+            return team.run(|_, scratch| {
                 while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
                     with_simd!(self.level, s => self.attend(s, item, scratch, &out));
                 }
             });
         }
         // Few queries over long contexts: threads share the parts of each.
-        let units: Vec<_> = items.iter().flat_map(|item| item.parts.clone().map(move |part| (item, part))).collect();
-        let mut partials: Vec<Partial> = units.iter().map(|_| Partial::default()).collect();
-        let shared = SharedSlice::new(&mut partials);
-        team.run(|thread| {
-            #[allow(unsafe_code, reason = "threads have their own buffers, and units are taken once")]
-            // SAFETY: each thread takes the buffers of its own number.
-            let scratch = unsafe { &mut scratch.part(thread..thread + 1)[0] };
+        let units = items.iter().flat_map(|item| item.parts.clone().map(move |part| (item, part)));
+        let units = ArenaVec::from_iter_in(units, arena).into_bump_slice();
+        partials.resize_with(units.len().max(partials.len()), Partial::default);
+        let shared = SharedSlice::new(partials);
+        team.run(|_, scratch| {
             loop {
                 let unit = next.fetch_add(1, Ordering::Relaxed);
                 let Some((item, part)) = units.get(unit) else { break };
@@ -106,17 +102,17 @@ impl Attention<'_> {
                 #[allow(unsafe_code, reason = "units are taken once")]
                 // SAFETY: each unit is taken by one thread.
                 let partial = unsafe { &mut shared.part(unit..unit + 1)[0] };
-                *partial = std::mem::take(&mut scratch.part);
+                std::mem::swap(partial, &mut scratch.part);
             }
         });
-        let mut partials = partials.into_iter();
-        for item in &items {
+        let (total, mut partials) = (&mut team.own().total, partials.iter());
+        for item in items {
             with_simd!(self.level, s => {
-                let mut total = self.empty(item);
+                total.clear(item.rows.len() * self.group_size(), self.vectors());
                 for part in partials.by_ref().take(item.parts.len()) {
-                    s.vectorize(Merge { total: &mut total, part: &part });
+                    s.vectorize(Merge { total, part });
                 }
-                self.finish(item, &total, &out);
+                self.finish(item, total, &out);
             });
         }
     }
@@ -132,9 +128,9 @@ impl Attention<'_> {
     }
 
     /// What there is to do, longest contexts first.
-    fn items(&self) -> Vec<Item> {
+    fn items<'a>(&self, arena: &'a Bump) -> &'a [Item] {
         let rows_max = (QUERIES / self.group_size()).max(1);
-        let mut items = Vec::new();
+        let mut items = ArenaVec::new_in(arena);
         for (sequence, rows) in self.inputs.sequences.iter().enumerate() {
             let (start, end) = (rows.row_start as usize, (rows.row_start + rows.row_count) as usize);
             for first in (start..end).step_by(rows_max) {
@@ -147,18 +143,12 @@ impl Attention<'_> {
                 items.extend((0..self.heads).map(item));
             }
         }
-        items.sort_by_key(|item| std::cmp::Reverse(item.parts.len() * item.rows.len()));
-        items
+        items.sort_unstable_by_key(|item: &Item| std::cmp::Reverse(item.parts.len() * item.rows.len()));
+        items.into_bump_slice()
     }
 
     fn first_visible(&self, position: u32) -> usize {
         self.window.map_or(0, |window| (position + 1).saturating_sub(window)) as usize
-    }
-
-    fn empty(&self, item: &Item) -> Partial {
-        let mut partial = Partial::default();
-        partial.clear(item.rows.len() * self.group_size(), self.vectors());
-        partial
     }
 
     /// All parts of an item.

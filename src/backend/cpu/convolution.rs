@@ -8,6 +8,8 @@ use super::rows::{each_row, silu};
 use super::team::Team;
 use crate::plan::inputs::{BatchInputs, NONE};
 use crate::plan::{ConvolutionForm, ShortConvolution};
+use bumpalo::Bump;
+use bumpalo::collections::Vec as ArenaVec;
 
 /// The tokens of a sequence that its rows see: its state, then the rows of the batch.
 #[derive(Clone, Copy)]
@@ -48,18 +50,15 @@ impl Past<'_> {
 }
 
 /// Runs the step.
-pub(super) fn run(step: &ShortConvolution, loaded: &mut Loaded, team: &mut Team, inputs: &BatchInputs) {
+pub(super) fn run(step: &ShortConvolution, loaded: &mut Loaded, team: &mut Team, arena: &Bump, inputs: &BatchInputs) {
     let mut states = std::mem::take(&mut loaded.states[step.layer as usize]);
     let (taps, columns, width) = (step.taps as usize, loaded.columns(step.out), loaded.columns(step.x));
     loaded.write(step.out, inputs, |loaded, out, storage| {
         let (weight, bias) = (loaded.vector(step.weight), step.bias.map(|bias| loaded.vector(bias)));
         let (x, level) = (loaded.rows(step.x, inputs), loaded.level);
-        let owners: Vec<usize> = inputs
-            .sequences
-            .iter()
-            .enumerate()
-            .flat_map(|(index, rows)| std::iter::repeat_n(index, rows.row_count as usize))
-            .collect();
+        let sequences = inputs.sequences.iter().enumerate();
+        let owners = sequences.flat_map(|(index, rows)| std::iter::repeat_n(index, rows.row_count as usize));
+        let owners = ArenaVec::from_iter_in(owners, arena).into_bump_slice();
         each_row(team, out, columns, |row, out| {
             let past = past(step, owners[row], (x, width), &states, columns, inputs);
             let first = row - inputs.sequences[owners[row]].row_start as usize;
@@ -81,14 +80,14 @@ pub(super) fn run(step: &ShortConvolution, loaded: &mut Loaded, team: &mut Team,
     });
     let x = loaded.rows(step.x, inputs);
     let elements = (taps - 1) * columns;
+    let next = arena.alloc_slice_fill_copy(elements, 0.0);
     for (index, state) in inputs.states.iter().enumerate() {
-        let mut next = vec![0.0; elements];
         let past = past(step, index, (x, width), &states, columns, inputs);
         let count = inputs.sequences[index].row_count as usize;
         for (kept, next) in next.chunks_exact_mut(columns).enumerate() {
             past.inputs(count + kept, |column, input| next[column] = input);
         }
-        states[state.to as usize * elements..][..elements].copy_from_slice(&next);
+        states[state.to as usize * elements..][..elements].copy_from_slice(next);
     }
     loaded.states[step.layer as usize] = states;
 }

@@ -1,7 +1,7 @@
 //! A loaded plan with everything allocated for it.
 
 use super::kv::KvStore;
-use super::scratch::ThreadScratch;
+use super::scratch::Partial;
 use super::simd::Level;
 use super::team::Team;
 use super::turns::Turns;
@@ -37,8 +37,8 @@ pub(super) struct Loaded {
     pub(super) states: Vec<Vec<f32>>,
     /// The token in each feed slot.
     pub(super) feed: Vec<u32>,
-    /// Buffers of each thread.
-    pub(super) scratch: Vec<ThreadScratch>,
+    /// Results of attention for parts of long contexts, kept for their memory.
+    pub(super) partials: Vec<Partial>,
     /// Rotations of the current batch.
     pub(super) turns: Turns,
     /// Rotated keys of the current step.
@@ -48,7 +48,7 @@ pub(super) struct Loaded {
 
 impl Loaded {
     /// Allocates weights, row buffers, state slots and feed slots; the pool follows.
-    pub(super) fn new(plan: Arc<Plan>, capacity: Capacity, level: Level, threads: usize) -> Result<Self, BackendError> {
+    pub(super) fn new(plan: Arc<Plan>, capacity: Capacity, level: Level) -> Result<Self, BackendError> {
         let mut is_matrix = vec![false; plan.weights.len()];
         for step in plan.steps() {
             let matrix = match step {
@@ -74,7 +74,7 @@ impl Loaded {
             pool: Vec::new(),
             states: plan.state_layers.iter().map(states).collect(),
             feed: vec![0; capacity.feed_slots as usize],
-            scratch: (0..threads).map(|_| ThreadScratch::new()).collect(),
+            partials: Vec::new(),
             turns: Turns::default(),
             rotated_keys: Vec::new(),
             weights_whole: false,

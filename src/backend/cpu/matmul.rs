@@ -9,11 +9,12 @@ use super::team::{Team, share};
 use super::weight::{Matrix, Section};
 use crate::plan::inputs::BatchInputs;
 use crate::plan::{ExpertGroups, MatMul, MatMulExperts, RouteExperts, Storage};
+use bumpalo::Bump;
+use bumpalo::collections::Vec as ArenaVec;
 use std::ops::Range;
 
 /// Runs the step.
 pub(super) fn run(step: &MatMul, loaded: &mut Loaded, team: &mut Team, inputs: &BatchInputs) {
-    let mut scratch = std::mem::take(&mut loaded.scratch);
     loaded.write(step.out, inputs, |loaded, values, storage| {
         let matrix = loaded.matrix(step.weight);
         let (columns, count) = (matrix.spec().columns as usize, loaded.row_count(step.x, inputs));
@@ -31,15 +32,10 @@ pub(super) fn run(step: &MatMul, loaded: &mut Loaded, team: &mut Team, inputs: &
             }
         };
         let threads = team.threads();
-        let scratch = SharedSlice::new(&mut scratch);
-        team.run(|thread| {
-            #[allow(unsafe_code, reason = "threads have their own buffers")]
-            // SAFETY: each thread takes the buffers of its own number.
-            let scratch = unsafe { &mut scratch.part(thread..thread + 1)[0] };
+        team.run(|thread, scratch| {
             multiply_share(loaded.level, rows, matrix.sections(), (thread, threads), scratch, emit);
         });
     });
-    loaded.scratch = scratch;
 }
 
 /// Multiplies the rows with one thread's share of the panels; `emit(row, first output, outputs)` takes the products.
@@ -72,16 +68,23 @@ fn multiply_share(
 }
 
 /// Runs the step: the rows of all tokens of an expert are multiplied together.
-pub(super) fn run_experts(step: &MatMulExperts, loaded: &mut Loaded, team: &mut Team, inputs: &BatchInputs) {
-    let mut scratch = std::mem::take(&mut loaded.scratch);
+pub(super) fn run_experts(
+    step: &MatMulExperts,
+    loaded: &mut Loaded,
+    team: &mut Team,
+    arena: &Bump,
+    inputs: &BatchInputs,
+) {
     let shape = step.shape(&loaded.plan);
-    let heads = if step.routes.is_none() { shape.head_routes(inputs.positions.len() as u32) } else { Vec::new() };
     loaded.write(step.out, inputs, |loaded, values, storage| {
         let experts = Experts {
             level: loaded.level,
             matrix: loaded.matrix(step.weight),
             bias: step.bias.map(|id| loaded.vector(id)),
-            routes: step.routes.map_or(&heads, |routes| loaded.rows(routes, inputs)),
+            routes: match step.routes {
+                Some(routes) => loaded.rows(routes, inputs),
+                None => arena.alloc_slice_fill_iter(shape.head_routes(inputs.positions.len() as u32)).as_flattened(),
+            },
             per_token: shape.per_token as usize,
             x: loaded.rows(step.x, inputs),
             x_routes: shape.x_routes as usize,
@@ -90,18 +93,16 @@ pub(super) fn run_experts(step: &MatMulExperts, loaded: &mut Loaded, team: &mut 
             accumulate: step.accumulate,
             storage,
         };
-        experts.run(values, &mut scratch, team);
+        experts.run(values, team, arena);
     });
-    loaded.scratch = scratch;
 }
 
 /// An expert with its routes.
-#[derive(Default)]
-struct Chosen {
+struct Chosen<'a> {
     expert: usize,
-    routes: Vec<usize>,
+    routes: &'a [usize],
     /// The row of x that each route reads.
-    rows: Vec<usize>,
+    rows: &'a [usize],
 }
 
 /// Operands of a product with experts.
@@ -124,35 +125,35 @@ struct Experts<'a> {
 }
 
 impl Experts<'_> {
-    fn run(&self, values: &mut [f32], scratch: &mut [ThreadScratch], team: &mut Team) {
-        let chosen = self.chosen();
+    fn run(&self, values: &mut [f32], team: &mut Team, arena: &Bump) {
+        let chosen = self.chosen(arena);
         let threads = team.threads();
-        let (values, scratch) = (SharedSlice::new(values), SharedSlice::new(scratch));
-        team.run(|thread| {
-            #[allow(unsafe_code, reason = "threads have their own buffers")]
-            // SAFETY: each thread takes the buffers of its own number.
-            let scratch = unsafe { &mut scratch.part(thread..thread + 1)[0] };
-            self.run_share((thread, threads), &chosen, &values, scratch);
-        });
+        let values = SharedSlice::new(values);
+        team.run(|thread, scratch| self.run_share((thread, threads), chosen, &values, scratch));
     }
 
     /// The experts that have routes.
-    fn chosen(&self) -> Vec<Chosen> {
+    fn chosen<'a>(&self, arena: &'a Bump) -> &'a [Chosen<'a>] {
         let experts = self.matrix.spec().experts as usize;
-        let mut chosen: Vec<_> = (0..experts).map(|expert| Chosen { expert, ..Chosen::default() }).collect();
-        for (route, pair) in self.routes.chunks_exact(2).enumerate() {
-            let chosen = &mut chosen[(pair[0] as usize).min(experts - 1)];
-            chosen.routes.push(route);
-            chosen.rows.push(route / self.x_routes);
+        let expert = |route: usize| (self.routes[2 * route] as usize).min(experts - 1);
+        let routes: &[usize] = {
+            let routes = arena.alloc_slice_fill_with(self.routes.len() / 2, |route| route);
+            routes.sort_unstable_by_key(|&route| (expert(route), route));
+            routes
+        };
+        let rows: &[usize] = arena.alloc_slice_fill_with(routes.len(), |at| routes[at] / self.x_routes);
+        let (mut chosen, mut first) = (ArenaVec::new_in(arena), 0);
+        for routes in routes.chunk_by(|&a, &b| expert(a) == expert(b)) {
+            chosen.push(Chosen { expert: expert(routes[0]), routes, rows: &rows[first..][..routes.len()] });
+            first += routes.len();
         }
-        chosen.retain(|chosen| !chosen.routes.is_empty());
-        chosen
+        chosen.into_bump_slice()
     }
 
     fn run_share(
         &self,
         (thread, threads): (usize, usize),
-        chosen: &[Chosen],
+        chosen: &[Chosen<'_>],
         values: &SharedSlice<'_, f32>,
         scratch: &mut ThreadScratch,
     ) {
@@ -192,22 +193,21 @@ impl Experts<'_> {
 }
 
 /// Chooses the experts of each token.
-pub(super) fn route(step: &RouteExperts, loaded: &mut Loaded, inputs: &BatchInputs) {
+pub(super) fn route(step: &RouteExperts, loaded: &mut Loaded, arena: &Bump, inputs: &BatchInputs) {
     loaded.write(step.routes, inputs, |loaded, routes, _| {
         let (experts, per_token) = (loaded.columns(step.logits), loaded.per_token(step.routes));
-        let (mut ids, mut keys): (Vec<usize>, Vec<u32>) = (Vec::with_capacity(experts), Vec::with_capacity(experts));
         let routing = step.routing;
+        let (ids, keys) = (arena.alloc_slice_fill_copy(experts, 0), arena.alloc_slice_fill_copy(experts, 0));
+        let biased = arena.alloc_slice_fill_copy(if routing.bias.is_some() { experts } else { 0 }, 0.0);
         let [bias, scales] = [routing.bias, routing.expert_scale].map(|weight| weight.map(|id| loaded.vector(id)));
         let logits = loaded.rows(step.logits, inputs).chunks_exact(experts);
         for (logits, routes) in logits.zip(routes.chunks_exact_mut(2 * per_token)) {
-            ids.clear();
-            ids.extend(0..experts);
-            keys.clear();
+            ids.iter_mut().enumerate().for_each(|(at, id)| *id = at);
             match bias {
-                None => keys.extend(logits.iter().map(|&logit| order(logit))),
-                Some(bias) => biased_keys(logits, bias, routing.groups, &mut keys),
+                None => keys.iter_mut().zip(logits).for_each(|(key, &logit)| *key = order(logit)),
+                Some(bias) => biased_keys(logits, bias, routing.groups, biased, keys),
             }
-            ids.sort_by_key(|&id| std::cmp::Reverse(keys[id]));
+            ids.sort_unstable_by_key(|&id| (std::cmp::Reverse(keys[id]), id));
             let share = |id: usize| match routing.sigmoid {
                 true => sigmoid(logits[id]),
                 false => (logits[id] - logits[ids[0]]).exp(),
@@ -219,7 +219,7 @@ pub(super) fn route(step: &RouteExperts, loaded: &mut Loaded, inputs: &BatchInpu
                 (true, false) => 1.0,
                 (false, _) => sum,
             };
-            for (route, &id) in routes.chunks_exact_mut(2).zip(&ids) {
+            for (route, &id) in routes.chunks_exact_mut(2).zip(&*ids) {
                 let scale = routing.factor * scales.map_or(1.0, |scales| scales[id]);
                 (route[0], route[1]) = (id as f32, share(id) / sum * scale);
             }
@@ -231,21 +231,26 @@ fn sigmoid(logit: f32) -> f32 {
     1.0 / (1.0 + (-logit).exp())
 }
 
-/// What experts are ordered by if scores have a bias; 0 for those of groups that are not kept.
-fn biased_keys(logits: &[f32], bias: &[f32], groups: Option<ExpertGroups>, keys: &mut Vec<u32>) {
-    let biased: Vec<f32> = logits.iter().zip(bias).map(|(&logit, bias)| sigmoid(logit) + bias).collect();
-    keys.extend(biased.iter().map(|&value| order(value)));
+/// What experts are ordered by if scores have a bias; 0 for those of groups that are not kept. `biased` is a buffer.
+fn biased_keys(logits: &[f32], bias: &[f32], groups: Option<ExpertGroups>, biased: &mut [f32], keys: &mut [u32]) {
+    for ((biased, key), (&logit, bias)) in biased.iter_mut().zip(&mut *keys).zip(logits.iter().zip(bias)) {
+        *biased = sigmoid(logit) + bias;
+        *key = order(*biased);
+    }
     let Some(ExpertGroups { count, kept }) = groups else { return };
     let size = logits.len() / count as usize;
-    let value = |group: &[f32]| {
-        let mut sorted = group.to_vec();
-        sorted.sort_by(|a, b| b.total_cmp(a));
-        order(sorted[0] + sorted[1])
-    };
-    let values: Vec<u32> = biased.chunks_exact(size).map(value).collect();
-    let mut best: Vec<usize> = (0..values.len()).collect();
-    best.sort_by_key(|&group| std::cmp::Reverse(values[group]));
-    best[kept as usize..].iter().for_each(|group| keys[group * size..][..size].fill(0));
+    // A group counts as the sum of its two best experts, which is its first element from here on.
+    for group in biased.chunks_exact_mut(size) {
+        group.select_nth_unstable_by(1, |a, b| b.total_cmp(a));
+        group[0] += group[1];
+    }
+    let value = |group: usize| (order(biased[group * size]), std::cmp::Reverse(group));
+    for group in 0..count as usize {
+        let better = (0..count as usize).filter(|&other| value(other) > value(group)).count();
+        if better >= kept as usize {
+            keys[group * size..][..size].fill(0);
+        }
+    }
 }
 
 /// Maps a logit to an integer with the same order: −0 is below 0, and NaN above everything.

@@ -34,6 +34,7 @@ use super::{Allocation, Backend, BackendError, BlockRef, Capacity, Caps, DeviceK
 use crate::plan::inputs::{BatchInputs, Results};
 use crate::plan::{BufferId, Plan, Step, Storage, WeightId};
 use crate::platform;
+use bumpalo::Bump;
 use bytes::Bytes;
 use loaded::Loaded;
 use simd::LANES;
@@ -54,6 +55,8 @@ pub struct CpuBackend {
     caps: Caps,
     level: Level,
     team: Team,
+    /// For lists that a step makes before its threads start. Its memory is reused by every step.
+    arena: Bump,
     loaded: Option<Loaded>,
 }
 
@@ -77,7 +80,7 @@ impl CpuBackend {
             machine_bytes: memory_bytes,
             allocation: Allocation { wide_vectors: true, ..Allocation::default() },
         };
-        Self { caps, level, team, loaded: None }
+        Self { caps, level, team, arena: Bump::new(), loaded: None }
     }
 
     fn loaded(&mut self) -> Result<&mut Loaded, BackendError> {
@@ -104,7 +107,7 @@ impl Backend for CpuBackend {
             let what = format!("a block size of {}", capacity.block_size);
             return Err(BackendError::Unsupported { what, message: format!("it must be a multiple of {LANES}") });
         }
-        self.loaded = Some(Loaded::new(plan, capacity.clone(), self.level, self.team.threads())?);
+        self.loaded = Some(Loaded::new(plan, capacity.clone(), self.level)?);
         Ok(())
     }
 
@@ -126,7 +129,7 @@ impl Backend for CpuBackend {
             return Err(BackendError::no_pool());
         }
         check_batch(&loaded.plan, &loaded.capacity, &loaded.blocks, inputs).map_err(BackendError::Validation)?;
-        Ok(run(loaded, &mut self.team, inputs))
+        Ok(run(loaded, &mut self.team, &mut self.arena, inputs))
     }
 
     async fn read(&mut self, ticket: Self::Ticket) -> Result<Results, BackendError> {
@@ -154,26 +157,27 @@ impl Backend for CpuBackend {
 }
 
 /// Runs body and tails of a batch that has been validated.
-fn run(loaded: &mut Loaded, team: &mut Team, inputs: &BatchInputs) -> Results {
+fn run(loaded: &mut Loaded, team: &mut Team, arena: &mut Bump, inputs: &BatchInputs) -> Results {
     let plan = Arc::clone(&loaded.plan);
     let tails = inputs.tails.iter().flat_map(|tail| plan.tail(*tail));
     let mut results = Results::default();
     loaded.turns.clear();
     for step in plan.body.iter().chain(tails) {
+        arena.reset();
         match step {
             Step::CopyBlocks(_) => copy_blocks(loaded, inputs),
-            Step::Embed(step) => rows::embed(step, loaded, inputs),
+            Step::Embed(step) => rows::embed(step, loaded, team, inputs),
             Step::RmsNorm(step) => rows::rms_norm(step, loaded, team, inputs),
             Step::MatMul(step) => matmul::run(step, loaded, team, inputs),
             Step::RopeStoreKv(step) => rope::run(step, loaded, team, inputs),
             Step::RopeStoreLatent(step) => rope::run_latent(step, loaded, team, inputs),
-            Step::AttendPaged(step) => attention::run(step, loaded, team, inputs),
-            Step::ShortConvolution(step) => convolution::run(step, loaded, team, inputs),
+            Step::AttendPaged(step) => attention::run(step, loaded, team, arena, inputs),
+            Step::ShortConvolution(step) => convolution::run(step, loaded, team, arena, inputs),
             Step::StateScan(step) => scan::run(step, loaded, team, inputs),
             Step::GatedNorm(step) => rows::gated_norm(step, loaded, team, inputs),
             Step::GatedActivation(step) => rows::gated_activation(step, loaded, team, inputs),
-            Step::RouteExperts(step) => matmul::route(step, loaded, inputs),
-            Step::MatMulExperts(step) => matmul::run_experts(step, loaded, team, inputs),
+            Step::RouteExperts(step) => matmul::route(step, loaded, arena, inputs),
+            Step::MatMulExperts(step) => matmul::run_experts(step, loaded, team, arena, inputs),
             Step::GatherRows(step) => rows::gather_rows(step, loaded, inputs),
             Step::ScaleLogits(step) => rows::scale_logits(step, loaded, team, inputs),
             Step::Sample(step) => results.sampled = sample::run(step, loaded, team, inputs),

@@ -38,7 +38,7 @@ impl CpuBackend {
         let (threads, team) = (self.team.threads(), &mut self.team);
         let seconds = best_seconds(|| {
             let target = SharedSlice::new(target);
-            team.run(|thread| {
+            team.run(|thread, _| {
                 let part = share(source.len(), thread, threads);
                 #[allow(unsafe_code, reason = "parts of different threads are disjoint")]
                 // SAFETY: each part belongs to one thread.
@@ -51,7 +51,7 @@ impl CpuBackend {
     fn read(&mut self, source: &[Lanes]) -> f64 {
         let (threads, level, team) = (self.team.threads(), self.level, &mut self.team);
         let seconds = best_seconds(|| {
-            team.run(|thread| {
+            team.run(|thread, _| {
                 let part = &source[share(source.len(), thread, threads)];
                 with_simd!(level, s => s.vectorize(Read(part)));
             });
@@ -64,7 +64,7 @@ impl CpuBackend {
         let (threads, level, team) = (self.team.threads(), self.level, &mut self.team);
         let mut chains = 0;
         let seconds = best_seconds(|| {
-            team.run(|_| {
+            team.run(|_, _| {
                 black_box(with_simd!(level, s => s.vectorize(Chains)));
             });
             chains = with_simd!(level, s => chains_of(s));

@@ -2,7 +2,8 @@
 
 use super::loaded::Loaded;
 use super::memory::SharedSlice;
-use super::rows::normalize;
+use super::rows::{normalize, normalize_in_place, scale_to_unit};
+use super::scratch::ThreadScratch;
 use super::simd::Level;
 use super::team::{Team, share};
 use crate::plan::inputs::{BatchInputs, NONE};
@@ -31,9 +32,8 @@ impl Transform<'_> {
         }
         self.rotate(row, out);
         if let Some((norm, weight)) = self.norm.filter(|(norm, _)| norm.after_rotation) {
-            let rotated = out.to_vec();
-            for (x, out) in rotated.chunks_exact(weight.len()).zip(out.chunks_exact_mut(weight.len())) {
-                normalize(self.level, x, weight, norm.epsilon, norm.one_plus, out);
+            for head in out.chunks_exact_mut(weight.len()) {
+                normalize_in_place(self.level, head, weight, norm.epsilon, norm.one_plus);
             }
         }
         if let Some(QueryGrowth { slope, positions }) = self.growth {
@@ -110,7 +110,7 @@ pub(super) fn run(step: &RopeStoreKv, loaded: &mut Loaded, team: &mut Team, inpu
             work(0..rows);
         } else {
             let threads = team.threads();
-            team.run(|thread| work(share(rows, thread, threads)));
+            team.run(|thread, _| work(share(rows, thread, threads)));
         }
     });
     if !step.options.q_only {
@@ -130,9 +130,9 @@ fn store(step: &RopeStoreKv, layer: KvLayer, loaded: &mut Loaded, team: &mut Tea
     let (heads, dim) = (layer.heads as usize, layer.head_dim as usize);
     let (qkv, qkv_columns) = (loaded.rows(step.qkv, inputs), loaded.columns(step.qkv));
     let values_at = loaded.columns(step.q) + heads * dim;
-    let (level, ones) = (loaded.level, vec![1.0; dim]);
-    let work = |items: Range<usize>| {
-        let (mut packed, mut normed) = (Vec::new(), vec![0.0; dim]);
+    let level = loaded.level;
+    let work = |items: Range<usize>, scratch: &mut ThreadScratch| {
+        let normed = scratch.arena.alloc_slice_fill_copy(dim, 0.0);
         for (half, head) in items.map(|item| (item % 2, item / 2)) {
             for (row, &slot) in slots.iter().enumerate().filter(|(_, slot)| **slot != NONE) {
                 let (block, slot) = (slot as usize / block_size, slot as usize % block_size);
@@ -146,21 +146,22 @@ fn store(step: &RopeStoreKv, layer: KvLayer, loaded: &mut Loaded, team: &mut Tea
                     let value = &qkv[row * qkv_columns + values_at + head * dim..][..dim];
                     match step.options.v_epsilon {
                         Some(epsilon) => {
-                            normalize(level, value, &ones, epsilon, false, &mut normed);
-                            &normed[..]
+                            normed.copy_from_slice(value);
+                            scale_to_unit(level, normed, epsilon);
+                            &*normed
                         }
                         None => value,
                     }
                 };
-                layouts[half].write(tile, slot, from, &mut packed);
+                layouts[half].write(tile, slot, from, &mut scratch.words);
             }
         }
     };
     if slots.len() < 8 {
-        work(0..2 * heads);
+        work(0..2 * heads, team.own());
     } else {
         let threads = team.threads();
-        team.run(|thread| work(share(2 * heads, thread, threads)));
+        team.run(|thread, scratch| work(share(2 * heads, thread, threads), scratch));
     }
     loaded.pool = pool;
 }
@@ -201,24 +202,24 @@ pub(super) fn run_latent(step: &RopeStoreLatent, loaded: &mut Loaded, team: &mut
             work(0..rows);
         } else {
             let threads = team.threads();
-            team.run(|thread| work(share(rows, thread, threads)));
+            team.run(|thread, _| work(share(rows, thread, threads)));
         }
     });
-    store_latent(step, loaded, inputs, &keys);
+    store_latent(step, loaded, team, inputs, &keys);
     loaded.rotated_keys = keys;
     loaded.turns = turns;
 }
 
 /// Writes latents to the pool.
-fn store_latent(step: &RopeStoreLatent, loaded: &mut Loaded, inputs: &BatchInputs, keys: &[f32]) {
+fn store_latent(step: &RopeStoreLatent, loaded: &mut Loaded, team: &mut Team, inputs: &BatchInputs, keys: &[f32]) {
     let layer = loaded.plan.kv_layers[step.layer as usize];
     let (dim, block_size) = (layer.head_dim as usize, loaded.capacity.block_size as usize);
     let store = &mut loaded.pool[step.layer as usize][0];
-    let (layout, mut packed) = (store.layout, Vec::new());
+    let (layout, packed) = (store.layout, &mut team.own().words);
     let slots = &inputs.groups[layer.group as usize].slot_mapping;
     for (key, &slot) in keys.chunks_exact(dim).zip(slots).filter(|(_, slot)| **slot != NONE) {
         let (block, slot) = (slot as usize / block_size, slot as usize % block_size);
         let tile = &mut store.words_mut()[block * layout.words()..][..layout.words()];
-        layout.write(tile, slot, key, &mut packed);
+        layout.write(tile, slot, key, packed);
     }
 }

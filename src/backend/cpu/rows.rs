@@ -20,7 +20,7 @@ pub(super) fn each_row(team: &mut Team, rows: &mut [f32], columns: usize, work: 
     }
     let (count, threads) = (rows.len() / columns, team.threads());
     let rows = SharedSlice::new(rows);
-    team.run(|thread| {
+    team.run(|thread, _| {
         for row in share(count, thread, threads) {
             #[allow(unsafe_code, reason = "rows of different threads are disjoint")]
             // SAFETY: each row belongs to one thread's share.
@@ -103,49 +103,63 @@ fn update(level: Level, values: &mut [f32], storage: Storage, f: impl Function) 
     with_simd!(level, s => s.vectorize(Update { values, storage, f }));
 }
 
-/// Sum of squares.
-struct Squares<'a>(&'a [f32]);
+/// Sum of squares of the differences from a number.
+struct Squares<'a> {
+    row: &'a [f32],
+    mean: f32,
+}
 
 impl Kernel for Squares<'_> {
     type Output = f32;
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) -> f32 {
-        let (vectors, rest) = self.0.as_chunks::<LANES>();
+        let (vectors, rest) = self.row.as_chunks::<LANES>();
         // Four sums, so that additions do not wait for each other.
         let mut sums = [s.splat(0.0); 4];
         for (index, vector) in vectors.iter().enumerate() {
-            let value = s.load(vector);
+            let value = s.sub(s.load(vector), s.splat(self.mean));
             sums[index % 4] = s.mul_add(value, value, sums[index % 4]);
         }
         let sum = s.sum(s.add(s.add(sums[0], sums[1]), s.add(sums[2], sums[3])));
-        rest.iter().fold(sum, |sum, value| sum + value * value)
+        rest.iter().map(|value| value - self.mean).fold(sum, |sum, value| sum + value * value)
     }
 }
 
 /// The sum of squares.
 pub(super) fn squares(level: Level, row: &[f32]) -> f32 {
-    with_simd!(level, s => s.vectorize(Squares(row)))
+    with_simd!(level, s => s.vectorize(Squares { row, mean: 0.0 }))
 }
 
-/// `1 / sqrt(mean(row²) + epsilon)`.
-pub(super) fn inverse_rms(level: Level, row: &[f32], epsilon: f32) -> f32 {
-    1.0 / (squares(level, row) / row.len() as f32 + epsilon).sqrt()
+/// `1 / sqrt(mean((row − mean)²) + epsilon)`; with a mean of 0, the inverse of the root mean square.
+fn inverse_deviation(level: Level, row: &[f32], mean: f32, epsilon: f32) -> f32 {
+    let squares = with_simd!(level, s => s.vectorize(Squares { row, mean }));
+    1.0 / (squares / row.len() as f32 + epsilon).sqrt()
 }
 
-/// a · scale · (b, or 1 + b), added to the old value or instead of it.
+/// (a − mean) · inverse · (b, or 1 + b), added to the old value or instead of it, and scaled.
 struct Normalize {
-    scale: f32,
+    mean: f32,
+    inverse: f32,
     one_plus: bool,
     accumulate: bool,
+    scale: f32,
+}
+
+impl Normalize {
+    /// The norm of most models: by the root mean square.
+    fn new(level: Level, x: &[f32], epsilon: f32, one_plus: bool) -> Self {
+        let inverse = inverse_deviation(level, x, 0.0, epsilon);
+        Self { mean: 0.0, inverse, one_plus, accumulate: false, scale: 1.0 }
+    }
 }
 
 impl Function for Normalize {
     #[inline(always)]
     fn call<S: Simd>(&self, s: S, a: S::F, b: S::F, old: S::F) -> S::F {
         let weight = if self.one_plus { s.add(b, s.splat(1.0)) } else { b };
-        let value = s.mul(s.mul(a, s.splat(self.scale)), weight);
-        if self.accumulate { s.add(old, value) } else { value }
+        let value = s.mul(s.mul(s.sub(a, s.splat(self.mean)), s.splat(self.inverse)), weight);
+        s.mul(if self.accumulate { s.add(old, value) } else { value }, s.splat(self.scale))
     }
 }
 
@@ -158,20 +172,35 @@ impl Function for Add {
     }
 }
 
-/// (old + a) · scale
-struct Finish(f32);
+/// old · scale · (a, or 1 + a)
+struct Rescale {
+    scale: f32,
+    one_plus: bool,
+}
 
-impl Function for Finish {
+impl Function for Rescale {
     #[inline(always)]
     fn call<S: Simd>(&self, s: S, a: S::F, _: S::F, old: S::F) -> S::F {
-        s.mul(s.add(old, a), s.splat(self.0))
+        let weight = if self.one_plus { s.add(a, s.splat(1.0)) } else { a };
+        s.mul(s.mul(old, s.splat(self.scale)), weight)
     }
 }
 
 /// Normalizes one run of elements.
 pub(super) fn normalize(level: Level, x: &[f32], weight: &[f32], epsilon: f32, one_plus: bool, out: &mut [f32]) {
-    let scale = inverse_rms(level, x, epsilon);
-    map(level, x, weight, out, Storage::F32, Normalize { scale, one_plus, accumulate: false });
+    map(level, x, weight, out, Storage::F32, Normalize::new(level, x, epsilon, one_plus));
+}
+
+/// Normalizes one run of elements where it is.
+pub(super) fn normalize_in_place(level: Level, x: &mut [f32], weight: &[f32], epsilon: f32, one_plus: bool) {
+    let scale = inverse_deviation(level, x, 0.0, epsilon);
+    map(level, weight, weight, x, Storage::F32, Rescale { scale, one_plus });
+}
+
+/// Divides elements by their root mean square.
+pub(super) fn scale_to_unit(level: Level, x: &mut [f32], epsilon: f32) {
+    let scale = inverse_deviation(level, x, 0.0, epsilon);
+    x.iter_mut().for_each(|x| *x *= scale);
 }
 
 pub(super) fn rms_norm(step: &RmsNorm, loaded: &mut Loaded, team: &mut Team, inputs: &BatchInputs) {
@@ -186,39 +215,29 @@ pub(super) fn rms_norm(step: &RmsNorm, loaded: &mut Loaded, team: &mut Team, inp
         });
     }
     loaded.write(step.out, inputs, |loaded, out, storage| {
-        let (x, weight) = (loaded.rows(step.x, inputs), loaded.vector(step.weight));
+        let (x, weight, level) = (loaded.rows(step.x, inputs), loaded.vector(step.weight), loaded.level);
+        let NormOptions { center, bias, scale } = step.options;
+        let [bias, scale] = [bias, scale].map(|option| option.map(|id| loaded.vector(id)));
         let run = weight.len();
         each_row(team, out, run, |row, out| {
             let x = &x[row * run..][..run];
-            if step.options != NormOptions::default() {
-                return norm_with_options(step, loaded, x, weight, out, storage);
+            let mut f =
+                Normalize { accumulate: step.accumulate, ..Normalize::new(level, x, step.epsilon, step.one_plus) };
+            if center {
+                f.mean = (x.iter().map(|&x| f64::from(x)).sum::<f64>() / run as f64) as f32;
+                f.inverse = inverse_deviation(level, x, f.mean, step.epsilon);
             }
-            let scale = inverse_rms(loaded.level, x, step.epsilon);
-            let f = Normalize { scale, one_plus: step.one_plus, accumulate: step.accumulate };
-            map(loaded.level, x, weight, out, storage, f);
+            if let Some(bias) = bias {
+                if !step.accumulate {
+                    out.fill(0.0);
+                }
+                map(level, bias, bias, out, Storage::F32, Add);
+                f.accumulate = true;
+            }
+            f.scale = scale.map_or(1.0, |scale| scale[0]);
+            map(level, x, weight, out, storage, f);
         });
     });
-}
-
-/// A norm that few models have, of one run.
-fn norm_with_options(step: &RmsNorm, loaded: &Loaded, x: &[f32], weight: &[f32], out: &mut [f32], storage: Storage) {
-    let (level, NormOptions { center, bias, scale }) = (loaded.level, step.options);
-    let mut row = x.to_vec();
-    if center {
-        let mean = x.iter().map(|&x| f64::from(x)).sum::<f64>() / x.len() as f64;
-        row.iter_mut().for_each(|x| *x -= mean as f32);
-    }
-    let mut normed = vec![0.0; row.len()];
-    normalize(level, &row, weight, step.epsilon, step.one_plus, &mut normed);
-    if let Some(bias) = bias {
-        let bias = loaded.vector(bias);
-        map(level, bias, bias, &mut normed, Storage::F32, Add);
-    }
-    if !step.accumulate {
-        out.fill(0.0);
-    }
-    let scale = scale.map_or(1.0, |scale| loaded.vector(scale)[0]);
-    map(level, &normed, &normed, out, storage, Finish(scale));
 }
 
 /// x / (1 + e^(−factor · x))
@@ -300,40 +319,49 @@ impl Function for Activate {
     }
 }
 
+/// An activation of gates `a`, or of one gate for all elements, times `b` if there is an `up`.
+struct Gated {
+    activate: Activate,
+    gate: Option<f32>,
+    has_up: bool,
+}
+
+impl Function for Gated {
+    #[inline(always)]
+    fn call<S: Simd>(&self, s: S, a: S::F, b: S::F, old: S::F) -> S::F {
+        let gate = self.gate.map_or(a, |gate| s.splat(gate));
+        self.activate.call(s, gate, if self.has_up { b } else { s.splat(1.0) }, old)
+    }
+}
+
 pub(super) fn gated_activation(step: &GatedActivation, loaded: &mut Loaded, team: &mut Team, inputs: &BatchInputs) {
     loaded.write(step.out, inputs, |loaded, out, storage| {
         let (gate_up, columns) = (loaded.rows(step.gate_up, inputs), loaded.columns(step.out));
-        let ones = if step.up == Up::One { vec![1.0; columns] } else { Vec::new() };
         let numbers = step.numbers.map(|numbers| loaded.vector(numbers));
         let (width, Gates { first, shared_by }) = (loaded.columns(step.gate_up), step.gates);
-        let f = Activate::new(step.activation, numbers);
+        let activate = Activate::new(step.activation, numbers);
         each_row(team, out, columns, |row, out| {
             let gates = &gate_up[row * width + first as usize..][..columns / shared_by as usize];
             let up = match step.up {
-                Up::SecondHalf => &gate_up[row * width + columns..][..columns],
-                Up::One => &ones[..],
+                Up::SecondHalf => Some(&gate_up[row * width + columns..][..columns]),
+                Up::One => None,
                 Up::Of(buffer, first) => {
-                    &loaded.rows(buffer, inputs)[row * loaded.columns(buffer) + first as usize..][..columns]
+                    Some(&loaded.rows(buffer, inputs)[row * loaded.columns(buffer) + first as usize..][..columns])
                 }
             };
             if shared_by == 1 {
-                return map(loaded.level, gates, up, out, storage, f);
+                let f = Gated { activate, gate: None, has_up: up.is_some() };
+                return map(loaded.level, gates, up.unwrap_or(gates), out, storage, f);
             }
-            let shared: Vec<f32> =
-                gates.iter().flat_map(|gate| std::iter::repeat_n(*gate, shared_by as usize)).collect();
-            map(loaded.level, &shared, up, out, storage, f);
+            let run = shared_by as usize;
+            for (index, (gate, out)) in gates.iter().zip(out.chunks_exact_mut(run)).enumerate() {
+                let f = Gated { activate, gate: Some(*gate), has_up: up.is_some() };
+                // Without `up`, no operand is read.
+                let up = up.map_or(&gate_up[..run], |up| &up[index * run..][..run]);
+                map(loaded.level, up, up, out, storage, f);
+            }
         });
     });
-}
-
-/// old · a · scale
-struct Rescale(f32);
-
-impl Function for Rescale {
-    #[inline(always)]
-    fn call<S: Simd>(&self, s: S, a: S::F, _: S::F, old: S::F) -> S::F {
-        s.mul(s.mul(old, s.splat(self.0)), a)
-    }
 }
 
 pub(super) fn gated_norm(step: &GatedNorm, loaded: &mut Loaded, team: &mut Team, inputs: &BatchInputs) {
@@ -347,19 +375,19 @@ pub(super) fn gated_norm(step: &GatedNorm, loaded: &mut Loaded, team: &mut Team,
             let gates = &mixed[row * width + step.gates as usize + first..][..group];
             map(level, gates, x, out, Storage::F32, Activate::new(Activation::Silu, None));
             // A gate after the norm is a factor all the same.
-            let scale = inverse_rms(level, if step.gate_first { out } else { x }, step.epsilon);
+            let scale = inverse_deviation(level, if step.gate_first { out } else { x }, 0.0, step.epsilon);
             let weight = &weight[first % weight.len()..][..group];
-            map(level, weight, weight, out, storage, Rescale(scale));
+            map(level, weight, weight, out, storage, Rescale { scale, one_plus: false });
         });
     });
 }
 
-pub(super) fn embed(step: &Embed, loaded: &mut Loaded, inputs: &BatchInputs) {
+pub(super) fn embed(step: &Embed, loaded: &mut Loaded, team: &mut Team, inputs: &BatchInputs) {
     loaded.write(step.out, inputs, |loaded, out, storage| {
-        let (table, mut bytes) = (loaded.matrix(step.table), Vec::new());
+        let (table, bytes) = (loaded.matrix(step.table), &mut team.own().bytes);
         for (&id, row) in inputs.token_ids.iter().zip(out.chunks_exact_mut(loaded.columns(step.out))) {
             let id = if id & FEED == 0 { id } else { loaded.feed[(id & !FEED) as usize] };
-            table.decode_row(id as usize, &mut bytes, row);
+            table.decode_row(id as usize, bytes, row);
             row.iter_mut().for_each(|value| *value = storage.round(*value * step.scale));
         }
     });

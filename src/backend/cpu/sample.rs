@@ -11,6 +11,8 @@ use super::team::Team;
 use crate::plan::Sample;
 use crate::plan::inputs::{BatchInputs, NONE, NUMERICAL_ERROR, Range, SampleRow, Sampled};
 use crate::plan::philox::philox4x32_10;
+use bumpalo::Bump;
+use bumpalo::collections::Vec as ArenaVec;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Weight of the most likely token in top-p's sums.
@@ -28,23 +30,23 @@ pub(super) fn run(step: &Sample, loaded: &mut Loaded, team: &mut Team, inputs: &
     let (level, vocab) = (loaded.level, loaded.columns(step.logits));
     let values = loaded.rows(step.logits, inputs);
     let mut sampled = vec![Sampled::default(); inputs.samples.len()];
-    let sample = |row: &SampleRow| {
+    let sample = |row: &SampleRow, arena: &Bump| {
         let pending = (row.pending_slot != NONE).then(|| loaded.feed[row.pending_slot as usize]);
-        sample_row(level, &values[row.logits_row as usize * vocab..][..vocab], row, inputs, pending)
+        sample_row(level, &values[row.logits_row as usize * vocab..][..vocab], row, inputs, pending, arena)
     };
     if let ([row], [out]) = (&inputs.samples[..], &mut sampled[..]) {
-        *out = sample(row);
+        *out = sample(row, &team.own().arena);
     } else {
         let (next, shared) = (AtomicUsize::new(0), SharedSlice::new(&mut sampled));
-        team.run(|_| {
+        team.run(|_, scratch| {
             loop {
                 let index = next.fetch_add(1, Ordering::Relaxed);
                 let Some(row) = inputs.samples.get(index) else { break };
                 #[allow(unsafe_code, reason = "rows are taken once")]
                 // SAFETY: each row is taken by one thread.
-                unsafe {
-                    shared.part(index..index + 1)[0] = sample(row);
-                }
+                let out = unsafe { &mut shared.part(index..index + 1)[0] };
+                *out = sample(row, &scratch.arena);
+                scratch.arena.reset();
             }
         });
     }
@@ -58,23 +60,22 @@ pub(super) fn run(step: &Sample, loaded: &mut Loaded, team: &mut Team, inputs: &
 }
 
 /// The largest values of a row.
-struct Scan {
+struct Scan<'a> {
     /// Of each span.
-    spans: Vec<f32>,
+    spans: &'a [f32],
     largest: f32,
     /// Whether a value is NaN or +∞, or none is above −∞.
     bad: bool,
 }
 
-impl Scan {
-    fn of(level: Level, values: &[f32]) -> Self {
-        let mut spans = Vec::with_capacity(values.len().div_ceil(SPAN));
+impl<'a> Scan<'a> {
+    fn of(level: Level, values: &[f32], arena: &'a Bump) -> Self {
         let mut finite = true;
-        for span in values.chunks(SPAN) {
+        let spans: &[f32] = arena.alloc_slice_fill_iter(values.chunks(SPAN).map(|span| {
             let (largest, is_finite) = with_simd!(level, s => s.vectorize(Largest(span)));
-            spans.push(largest);
             finite &= is_finite;
-        }
+            largest
+        }));
         let largest = spans.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         Self { spans, largest, bad: !finite || largest == f32::NEG_INFINITY }
     }
@@ -130,9 +131,16 @@ impl Kernel for Exponentials<'_> {
 }
 
 /// Draws one token from `logits`; `pending` is the token in the row's pending feed slot.
-fn sample_row(level: Level, logits: &[f32], row: &SampleRow, inputs: &BatchInputs, pending: Option<u32>) -> Sampled {
+fn sample_row(
+    level: Level,
+    logits: &[f32],
+    row: &SampleRow,
+    inputs: &BatchInputs,
+    pending: Option<u32>,
+    arena: &Bump,
+) -> Sampled {
     let error = || Sampled { token_id: NUMERICAL_ERROR, ..Sampled::default() };
-    let raw = Scan::of(level, logits);
+    let raw = Scan::of(level, logits, arena);
     if raw.bad {
         return error();
     }
@@ -141,14 +149,14 @@ fn sample_row(level: Level, logits: &[f32], row: &SampleRow, inputs: &BatchInput
     let winner = if row.scored_token != NONE {
         Some(row.scored_token)
     } else if is_adjusted {
-        adjusted(logits, row, inputs, pending).and_then(|values| {
-            let scan = Scan::of(level, &values);
-            let winner = (!scan.bad).then(|| draw(&values, &scan, row));
+        adjusted(logits, row, inputs, pending, arena).and_then(|values| {
+            let scan = Scan::of(level, values, arena);
+            let winner = (!scan.bad).then(|| draw(values, &scan, row, arena));
             allowed = row.top_allowed.then_some((values, scan));
             winner
         })
     } else {
-        Some(draw(logits, &raw, row))
+        Some(draw(logits, &raw, row, arena))
     };
     let Some(winner) = winner else { return error() };
     let mut sampled = Sampled { token_id: winner, ..Sampled::default() };
@@ -160,26 +168,26 @@ fn sample_row(level: Level, logits: &[f32], row: &SampleRow, inputs: &BatchInput
         if row.logprob {
             sampled.logprob = logprob(winner);
         }
-        let (values, scan) = allowed.as_ref().map_or((logits, &raw), |(values, scan)| (&values[..], scan));
-        let top = top_ids(values, scan, row.top_logprobs as usize).into_iter();
-        sampled.top = top.map(|id| (id, logprob(id))).collect();
+        let (values, scan) = allowed.as_ref().map_or((logits, &raw), |(values, scan)| (*values, scan));
+        let top = top_ids(values, scan, row.top_logprobs as usize, arena);
+        sampled.top = top.iter().map(|&(_, id)| (id, logprob(id))).collect();
     }
     sampled
 }
 
-/// Ids of the `count` largest logits above −∞, ties by lowest id.
-fn top_ids(logits: &[f32], scan: &Scan, count: usize) -> Vec<u32> {
+/// The `count` largest logits above −∞, ties by lowest id: [`key`] and id of each.
+fn top_ids<'a>(logits: &[f32], scan: &Scan<'_>, count: usize, arena: &'a Bump) -> &'a [(u32, u32)] {
     if count == 0 {
-        return Vec::new();
+        return &[];
     }
-    let mut spans = scan.spans.clone();
+    let spans = arena.alloc_slice_copy(scan.spans);
     // The count-th largest span has a logit that large, and so do those before it.
     let least = if count < spans.len() {
         *spans.select_nth_unstable_by(count - 1, |a, b| b.total_cmp(a)).1
     } else {
         f32::NEG_INFINITY
     };
-    let mut tokens = Vec::new();
+    let mut tokens = ArenaVec::new_in(arena);
     // Zeros and subnormals count as the same value.
     let least = if flush(least) == 0.0 { -f32::MIN_POSITIVE } else { least };
     scan.each(logits, least, |id, value| {
@@ -193,7 +201,7 @@ fn top_ids(logits: &[f32], scan: &Scan, count: usize) -> Vec<u32> {
         tokens.truncate(count);
     }
     tokens.sort_unstable_by_key(order);
-    tokens.into_iter().map(|(_, id)| id).collect()
+    tokens.into_bump_slice()
 }
 
 /// Maps a value to a u32 with the same order.
@@ -213,8 +221,14 @@ fn span(range: Range) -> std::ops::Range<usize> {
 }
 
 /// The logits with bias and penalties, −∞ where the mask forbids a token. `None` if a value overflows.
-fn adjusted(logits: &[f32], row: &SampleRow, inputs: &BatchInputs, pending: Option<u32>) -> Option<Vec<f32>> {
-    let mut values = logits.to_vec();
+fn adjusted<'a>(
+    logits: &[f32],
+    row: &SampleRow,
+    inputs: &BatchInputs,
+    pending: Option<u32>,
+    arena: &'a Bump,
+) -> Option<&'a [f32]> {
+    let values = arena.alloc_slice_copy(logits);
     for entry in &inputs.bias[span(row.bias)] {
         values[entry.token_id as usize] += entry.bias;
     }
@@ -255,7 +269,7 @@ struct Candidate {
 }
 
 /// Draws a token from values of which at least one is above −∞ and none is bad.
-fn draw(values: &[f32], scan: &Scan, row: &SampleRow) -> u32 {
+fn draw(values: &[f32], scan: &Scan<'_>, row: &SampleRow, arena: &Bump) -> u32 {
     let largest = flush(scan.largest);
     // The least value that is the largest one: all zeros and subnormals are equal.
     let equal = if largest == 0.0 { -f32::MIN_POSITIVE } else { largest };
@@ -274,7 +288,7 @@ fn draw(values: &[f32], scan: &Scan, row: &SampleRow) -> u32 {
     // One more rounding step down, for the rounding of this bound itself.
     let least = (largest - REACH * row.draw.temperature).next_down().min(equal);
     let floor = if row.draw.min_p > 0.0 { f64::from(row.draw.min_p).ln() } else { f64::NEG_INFINITY };
-    let mut candidates = Vec::new();
+    let mut candidates = ArenaVec::new_in(arena);
     scan.each(values, least, |id, value| {
         let value = flush(value);
         let candidate = Candidate { id, value, distance: distance(value) };
@@ -306,7 +320,7 @@ fn draw(values: &[f32], scan: &Scan, row: &SampleRow) -> u32 {
 }
 
 /// Drops candidates below the `count`-th largest value; 0 keeps all.
-fn keep_top_k(candidates: &mut Vec<Candidate>, count: usize) {
+fn keep_top_k(candidates: &mut ArenaVec<'_, Candidate>, count: usize) {
     if count == 0 || count >= candidates.len() {
         return;
     }
@@ -316,7 +330,7 @@ fn keep_top_k(candidates: &mut Vec<Candidate>, count: usize) {
 }
 
 /// Drops candidates outside the smallest set of largest values whose share reaches `top_p`.
-fn keep_top_p(candidates: &mut Vec<Candidate>, top_p: f32) {
+fn keep_top_p(candidates: &mut ArenaVec<'_, Candidate>, top_p: f32) {
     let share = (f64::from(top_p) * SHARE_ONE as f64).round() as u64;
     if share >= SHARE_ONE {
         return;

@@ -35,7 +35,7 @@ struct Scan<'a> {
 
 /// What the tokens of a block do to one head.
 #[derive(Default)]
-struct Block {
+pub(super) struct Block {
     /// `[tokens × key_dim]`.
     queries: Vec<f32>,
     /// `[tokens × key_dim]`.
@@ -75,8 +75,7 @@ pub(super) fn run(step: &StateScan, loaded: &mut Loaded, team: &mut Team, inputs
             storage,
         };
         let (states, out, next) = (SharedSlice::new(&mut states), SharedSlice::new(out), AtomicUsize::new(0));
-        team.run(|_| {
-            let mut block = Block::default();
+        team.run(|_, scratch| {
             loop {
                 let item = next.fetch_add(1, Ordering::Relaxed);
                 let (sequence, head) = (item / heads, item % heads);
@@ -87,7 +86,7 @@ pub(super) fn run(step: &StateScan, loaded: &mut Loaded, team: &mut Team, inputs
                 // slot do not overlap.
                 let state = unsafe { states.part(first..first + head_elements) };
                 let rows = rows.row_start as usize..(rows.row_start + rows.row_count) as usize;
-                scan.head(head, rows, state, &mut block, &out);
+                scan.head(head, rows, state, &mut scratch.block, &out);
             }
         });
     });

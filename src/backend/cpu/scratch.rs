@@ -1,7 +1,9 @@
 //! Buffers of a thread, which are kept from step to step.
 
 use super::product::Scratch;
+use super::scan::Block;
 use super::simd::{LANES, Lanes};
+use bumpalo::Bump;
 
 /// Score of a hidden key.
 pub(super) const HIDDEN: f32 = -3e38;
@@ -26,13 +28,30 @@ pub(super) struct ThreadScratch {
     pub(super) scores: Vec<f32>,
     pub(super) part: Partial,
     pub(super) total: Partial,
+    /// Tokens of a scan.
+    pub(super) block: Block,
+    /// A packed row of a weight.
+    pub(super) bytes: Vec<u8>,
+    /// A packed row of keys or values.
+    pub(super) words: Vec<u32>,
+    /// For whatever lives no longer than the thread's share of a step. Its memory is reused.
+    pub(super) arena: Bump,
 }
 
 impl ThreadScratch {
     /// Allocates the buffers; they grow with the first batches.
     pub(super) fn new() -> Self {
-        let (part, total) = (Partial::default(), Partial::default());
-        Self { product: Scratch::new(), queries: Vec::new(), scores: Vec::new(), part, total }
+        Self {
+            product: Scratch::new(),
+            queries: Vec::new(),
+            scores: Vec::new(),
+            part: Partial::default(),
+            total: Partial::default(),
+            block: Block::default(),
+            bytes: Vec::new(),
+            words: Vec::new(),
+            arena: Bump::new(),
+        }
     }
 }
 

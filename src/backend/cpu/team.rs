@@ -1,6 +1,7 @@
 //! The threads that compute a step together.
 //!
-//! [`Team::run`] calls a function once per thread; the caller's own thread is number 0. Between steps the others spin
+//! [`Team::run`] calls a function once per thread, with buffers that the thread keeps from step to step; the caller's
+//! own thread is number 0. Between steps the others spin
 //! for a moment, because the next step usually follows within microseconds, and then sleep: an idle team costs nothing.
 #![allow(unsafe_code, reason = "threads borrow the caller's work for the duration of one call")]
 
@@ -10,6 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::Duration;
 
+use super::memory::SharedSlice;
+use super::scratch::ThreadScratch;
 use crate::platform::Instant;
 
 /// Spins before a thread that waits offers its core to others.
@@ -50,6 +53,8 @@ struct Worker {
 pub(super) struct Team {
     shared: Arc<Shared>,
     workers: Vec<Worker>,
+    /// Buffers of each thread.
+    scratch: Vec<ThreadScratch>,
 }
 
 impl Team {
@@ -69,8 +74,9 @@ impl Team {
             let handle = thread.spawn(move || shared.serve(index, &flag)).ok()?;
             Some(Worker { thread: handle.thread().clone(), sleeps, handle: Some(handle) })
         };
-        let workers = (1..threads).map_while(worker).collect();
-        Self { shared, workers }
+        let workers: Vec<Worker> = (1..threads).map_while(worker).collect();
+        let scratch = (0..=workers.len()).map(|_| ThreadScratch::new()).collect();
+        Self { shared, workers, scratch }
     }
 
     /// Number of threads.
@@ -78,12 +84,24 @@ impl Team {
         self.workers.len() + 1
     }
 
-    /// Calls `work(index)` on every thread, and returns when all calls have. Panics if one of them did.
-    pub(super) fn run(&mut self, work: impl Fn(usize) + Sync) {
+    /// The buffers of the caller's own thread, for work that is not worth dividing.
+    pub(super) fn own(&mut self) -> &mut ThreadScratch {
+        self.scratch[0].arena.reset();
+        &mut self.scratch[0]
+    }
+
+    /// Calls `work(index, buffers)` on every thread, and returns when all calls have. Panics if one of them did.
+    pub(super) fn run(&mut self, work: impl Fn(usize, &mut ThreadScratch) + Sync) {
         if self.workers.is_empty() {
-            return work(0);
+            return work(0, self.own());
         }
-        let work: &Work<'_> = &work;
+        let scratch = SharedSlice::new(&mut self.scratch);
+        let work: &Work<'_> = &|index: usize| {
+            // SAFETY: each thread takes the buffers of its own number.
+            let scratch = unsafe { &mut scratch.part(index..index + 1)[0] };
+            scratch.arena.reset();
+            work(index, scratch);
+        };
         // SAFETY: only the lifetime changes. No thread uses the work after its decrement of `busy`, for which this
         // function waits before it returns, also if a call panics.
         let lasting = unsafe { std::mem::transmute::<&Work<'_>, &'static Work<'static>>(work) };
@@ -184,7 +202,7 @@ mod tests {
             let mut team = Team::new(threads);
             for round in 1..200 {
                 let calls: Vec<_> = (0..threads).map(|_| AtomicUsize::new(0)).collect();
-                team.run(|index| {
+                team.run(|index, _| {
                     calls[index].fetch_add(round, Ordering::Relaxed);
                 });
                 assert!(calls.iter().all(|calls| calls.load(Ordering::Relaxed) == round));
@@ -199,11 +217,11 @@ mod tests {
     fn a_panic_reaches_the_caller_and_the_team_still_works() {
         let mut team = Team::new(3);
         for who in 0..3 {
-            let failed = catch_unwind(AssertUnwindSafe(|| team.run(|index| assert_ne!(index, who))));
+            let failed = catch_unwind(AssertUnwindSafe(|| team.run(|index, _| assert_ne!(index, who))));
             assert!(failed.is_err(), "thread {who}");
         }
         let sum = AtomicUsize::new(0);
-        team.run(|index| {
+        team.run(|index, _| {
             sum.fetch_add(index, Ordering::Relaxed);
         });
         assert_eq!(sum.into_inner(), 3);

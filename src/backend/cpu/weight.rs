@@ -161,7 +161,7 @@ impl Section {
         let panels = first / LANES..(first + rows).div_ceil(LANES);
         let lines = SharedSlice::new(self.lines.lines_mut());
         let threads = team.threads();
-        team.run(|thread| {
+        team.run(|thread, _| {
             for panel in share(panels.len(), thread, threads) {
                 let panel = panels.start + panel;
                 #[allow(unsafe_code, reason = "panels of different threads are disjoint")]

@@ -40,7 +40,7 @@ pub(super) fn run(step: &MatMulExperts, loaded: &mut LoadedPlan, inputs: &BatchI
     let shape = step.shape(&loaded.plan);
     let heads: Vec<f32> = match step.routes {
         Some(_) => Vec::new(),
-        None => shape.head_routes(inputs.positions.len() as u32),
+        None => shape.head_routes(inputs.positions.len() as u32).flatten().collect(),
     };
     loaded.write(step.out, inputs, |loaded, values, storage| {
         let product = Product {

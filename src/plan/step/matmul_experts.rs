@@ -48,8 +48,9 @@ impl ExpertShape {
     }
 
     /// What a buffer of routes would hold for a step without routes: head h goes to expert h.
-    pub fn head_routes(&self, tokens: u32) -> Vec<f32> {
-        (0..self.routes(tokens)).flat_map(|route| [(route % self.per_token) as f32, 1.0]).collect()
+    pub fn head_routes(&self, tokens: u32) -> impl ExactSizeIterator<Item = [f32; 2]> {
+        let per_token = self.per_token;
+        (0..self.routes(tokens)).map(move |route| [(route % per_token) as f32, 1.0])
     }
 }
 
