@@ -5,17 +5,22 @@
 // Errors it detects:
 // - Between two synchronization points the threads of a block run one after another, in a new random order each time:
 //   code that lacks a barrier reads data that is not written yet.
-// - An asynchronous copy happens only when it is waited for. Shared memory starts as NaN.
+// - An asynchronous copy happens at a random moment between its issue and the wait for it. Shared memory starts as NaN.
+// - Blocks run in random order. If the kernel has atomic operations or fences, several take turns, and change there.
 // - A warp operation synchronizes exactly the lanes in its mask; a thread that waits forever is reported with the place
 //   where it waits.
 // - Device memory ends at a guard page (src/backend/cuda/emulator.rs).
+// - With -DFOLIO_RACES, races: see races.h.
 //
-// It does not detect races between blocks (they run one after another, in a random order), or the behavior of a real
-// memory system, assembler or tensor core.
+// It does not detect the behavior of a real memory system, assembler or tensor core.
 
 #pragma once
 // Only C headers: this is compiled again for every variant of every kernel.
+#ifdef FOLIO_RACES
+#include <dlfcn.h>
+#endif
 #include <math.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -37,213 +42,9 @@ inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z,
 template <typename T> inline T max(T a, T b) { return a < b ? b : a; }
 template <typename T> inline T min(T a, T b) { return b < a ? b : a; }
 
+#include "emulator/scheduler.h"
+
 namespace emulator {
-
-constexpr unsigned WARP_LANES = 32, THREADS_MAX = 1024;
-constexpr size_t STACK_BYTES = 128 << 10;
-
-struct Copy { void *to; const void *from; unsigned bytes; };
-
-// A group of asynchronous copies that are waited for together.
-constexpr unsigned COPIES_MAX = 256, GROUPS_MAX = 8;
-struct Group {
-  unsigned count;
-  Copy copies[COPIES_MAX];
-};
-
-// A lane's inputs to a warp operation, and its results.
-struct Exchange { unsigned in[16]; unsigned out[8]; };
-using Operation = void (*)(Exchange *lanes, unsigned mask);
-
-enum class State { Ready, AtBlock, AtWarp, Done };
-
-struct Thread {
-  uint3 index;
-  State state;
-  bool started;
-  jmp_buf registers;
-  ucontext_t context;
-  void *stack;
-  const char *place;
-  Operation operation;
-  unsigned mask;
-  Exchange exchange;
-  // A ring buffer: `committed` groups from `oldest` on, then the open one.
-  unsigned oldest, committed;
-  Group groups[GROUPS_MAX];
-};
-
-struct Block {
-  uint3 index, size, grid;
-  unsigned char *shared;
-  Thread *threads;
-  unsigned threads_made, count;
-  jmp_buf scheduler;
-  void (*kernel)(const void *);
-  const void *params;
-};
-
-inline thread_local Block block;
-inline thread_local Thread *self;
-
-[[noreturn]] inline void fail(const char *what, const char *place) {
-  fprintf(stderr, "kernel in the emulator: %s (at %s; thread %u of block %u)\n", what, place, self ? self->index.x : 0,
-               block.index.x);
-  abort();
-}
-
-// Switches to another thread of the block until the awaited event has happened.
-inline void wait(State state, const char *place) {
-  self->state = state;
-  self->place = place;
-  if (!_setjmp(self->registers)) _longjmp(block.scheduler, 1);
-}
-
-inline void enter() {
-  block.kernel(block.params);
-  self->state = State::Done;
-  _longjmp(block.scheduler, 1);
-}
-
-inline void resume(Thread &thread) {
-  self = &thread;
-  if (_setjmp(block.scheduler)) return;
-  if (thread.started) _longjmp(thread.registers, 1);
-  thread.started = true;
-  getcontext(&thread.context);
-  thread.context.uc_stack.ss_sp = thread.stack;
-  thread.context.uc_stack.ss_size = STACK_BYTES;
-  thread.context.uc_link = nullptr;
-  makecontext(&thread.context, enter, 0);
-  setcontext(&thread.context);
-}
-
-// Runs the warp operations whose lanes have all arrived. Returns whether there was one.
-inline bool meet_warps() {
-  bool met = false;
-  for (unsigned first = 0; first < block.count; first += WARP_LANES) {
-    unsigned end = ::min(first + WARP_LANES, block.count);
-    for (unsigned lane = first; lane < end; lane++) {
-      Thread &leader = block.threads[lane];
-      if (leader.state != State::AtWarp) continue;
-      unsigned mask = leader.mask, here = 0;
-      for (unsigned other = first; other < end; other++) {
-        Thread &thread = block.threads[other];
-        unsigned bit = 1u << (other - first);
-        if (!(mask & bit)) continue;
-        if (thread.state == State::Done) fail("a lane of the mask has left", leader.place);
-        if (thread.state == State::AtWarp && thread.mask == mask) {
-          if (thread.operation != leader.operation) fail("lanes meet for different operations", leader.place);
-          here |= bit;
-        }
-      }
-      unsigned all = end - first == WARP_LANES ? ~0u : (1u << (end - first)) - 1;
-      if (here != (mask & all)) continue;
-      Exchange exchange[WARP_LANES];
-      for (unsigned other = first; other < end; other++) exchange[other - first] = block.threads[other].exchange;
-      leader.operation(exchange, mask & all);
-      for (unsigned other = first; other < end; other++) {
-        if (!(mask >> (other - first) & 1)) continue;
-        block.threads[other].exchange = exchange[other - first];
-        block.threads[other].state = State::Ready;
-      }
-      met = true;
-    }
-  }
-  return met;
-}
-
-inline bool meet_block() {
-  bool waiting = false;
-  for (unsigned i = 0; i < block.count; i++) {
-    State state = block.threads[i].state;
-    if (state != State::AtBlock && state != State::Done) return false;
-    waiting |= state == State::AtBlock;
-  }
-  if (waiting)
-    for (unsigned i = 0; i < block.count; i++)
-      if (block.threads[i].state == State::AtBlock) block.threads[i].state = State::Ready;
-  return waiting;
-}
-
-// Marsaglia's xorshift generator.
-inline unsigned draw(unsigned &state) {
-  state ^= state << 13;
-  state ^= state >> 17;
-  return state ^= state << 5;
-}
-
-inline void run_block(unsigned &random) {
-  for (;;) {
-    // Warps run in random order, and the lanes of each forwards or backwards: cheap, and different every time.
-    unsigned turn = draw(random) % block.count, flip = draw(random) & 31;
-    bool ran = false, left = false;
-    for (unsigned i = 0; i < block.count; i++) {
-      unsigned at = (i + turn) % block.count ^ flip;
-      Thread &thread = block.threads[at < block.count ? at : (i + turn) % block.count];
-      if (thread.state == State::Ready) {
-        resume(thread);
-        ran = true;
-      }
-      left |= thread.state != State::Done;
-    }
-    bool met = meet_warps();
-    met = meet_block() || met;
-    if (!left && !ran) break;
-    if (!ran && !met) {
-      for (unsigned i = 0; i < block.count; i++)
-        if (block.threads[i].state != State::Done && block.threads[i].state != State::Ready) {
-          self = &block.threads[i];
-          fail("waits for what never comes", self->place);
-        }
-    }
-  }
-}
-
-inline void launch(void (*kernel)(const void *), const void *params, const unsigned *grid, const unsigned *size,
-                   unsigned shared_bytes, unsigned seed) {
-  unsigned random = seed | 1;
-  block.count = size[0] * size[1] * size[2];
-  if (block.count > THREADS_MAX) fail("too many threads in a block", "launch");
-  block.kernel = kernel;
-  block.params = params;
-  block.grid = {grid[0], grid[1], grid[2]};
-  block.size = {size[0], size[1], size[2]};
-  if (!block.threads) block.threads = (Thread *)calloc(THREADS_MAX, sizeof(Thread));
-  for (; block.threads_made < block.count; block.threads_made++)
-    block.threads[block.threads_made].stack =
-        mmap(nullptr, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  // Shared memory ends at a guard page, as device memory does.
-  size_t page = 4096, bytes = (shared_bytes + 15) / 16 * 16, pages = (bytes + page - 1) / page * page;
-  unsigned char *mapped = (unsigned char *)mmap(nullptr, pages + page, PROT_READ | PROT_WRITE,
-                                                MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  mprotect(mapped + pages, page, PROT_NONE);
-  block.shared = mapped + pages - bytes;
-  unsigned blocks = grid[0] * grid[1] * grid[2], first = blocks ? draw(random) % blocks : 0;
-  for (unsigned i = 0; i < blocks; i++) {
-    unsigned at = (i + first) % blocks;
-    block.index = {at % grid[0], at / grid[0] % grid[1], at / grid[0] / grid[1]};
-    memset(block.shared, 0xff, bytes);
-    for (unsigned t = 0; t < block.count; t++) {
-      Thread &thread = block.threads[t];
-      thread.index = {t % size[0], t / size[0] % size[1], t / size[0] / size[1]};
-      thread.state = State::Ready;
-      thread.started = false;
-      thread.oldest = thread.committed = thread.groups[0].count = 0;
-    }
-    run_block(random);
-  }
-  munmap(mapped, pages + page);
-}
-
-// Performs one warp operation: `lane` passes its words and takes its result.
-inline Exchange &meet(unsigned mask, Operation operation, const char *place) {
-  self->mask = mask;
-  self->operation = operation;
-  if (!(mask >> ((&*self - &block.threads[0]) % WARP_LANES) & 1)) fail("a lane that its mask does not name", place);
-  wait(State::AtWarp, place);
-  return self->exchange;
-}
 
 inline float float_of(unsigned bits) { float value; memcpy(&value, &bits, 4); return value; }
 inline unsigned bits_of(float value) { unsigned bits; memcpy(&bits, &value, 4); return bits; }
@@ -289,17 +90,20 @@ inline unsigned f16_from_float(float value) {
 #define __constant__ static const
 #define __restrict__ __restrict
 #define __syncthreads() emulator::wait(emulator::State::AtBlock, __func__)
-#define __syncwarp() (void)emulator::meet(~0u, [](emulator::Exchange *, unsigned) {}, __func__)
-#define __threadfence() ((void)0)
+#define __syncwarp() (void)emulator::meet(~0u, emulator::align_lanes, __func__)
+#define __threadfence() emulator::fence<void>(__func__)
+// The library's entry points.
+#define EXPORTED extern "C" __attribute__((visibility("default")))
 
 #define KERNEL(name, threads, blocks)                                                                              \
   static void name(const Params &params);                                                                          \
-  extern "C" void folio_launch(const void *params, const unsigned *grid, const unsigned *size, unsigned shared,    \
-                               unsigned seed) {                                                                    \
-    if (size[0] * size[1] * size[2] > threads) emulator::fail("more threads than the kernel is built for", #name);     \
-    emulator::launch([](const void *p) { name(*(const Params *)p); }, params, grid, size, shared, seed);               \
+  EXPORTED const char *folio_launch(const void *params, const unsigned *grid, const unsigned *size,                \
+                                    unsigned shared_bytes, unsigned seed) {                                        \
+    if (size[0] * size[1] * size[2] > threads) emulator::fail("more threads than the kernel is built for", #name); \
+    emulator::launch([](const void *p) { name(*(const Params *)p); }, params, grid, size, shared_bytes, seed);     \
+    return emulator::races::found();                                                                               \
   }                                                                                                                \
-  extern "C" unsigned folio_params_bytes() { return sizeof(Params); }                                              \
+  EXPORTED unsigned folio_params_bytes() { return sizeof(Params); }                                                \
   static void name(const Params &params)
 #define DYNAMIC_SHARED(type, name) type *name = (type *)emulator::block.shared
 
@@ -342,19 +146,20 @@ inline unsigned __reduce_add_sync(unsigned mask, unsigned value) {
 inline bool __any_sync(unsigned mask, bool predicate) { return __ballot_sync(mask, predicate) != 0; }
 inline bool __all_sync(unsigned mask, bool predicate) { return __ballot_sync(mask, !predicate) == 0; }
 
-inline unsigned atomicAdd(unsigned *at, unsigned value) { return __atomic_fetch_add(at, value, __ATOMIC_RELAXED); }
-inline unsigned long long atomicAdd(unsigned long long *at, unsigned long long value) {
-  return __atomic_fetch_add(at, value, __ATOMIC_RELAXED);
+template <typename T> inline T atomicAdd(T *at, T value) {
+  return emulator::atomic(at, [=](T old) { return old + value; });
 }
-inline unsigned atomicMax(unsigned *at, unsigned value) { unsigned old = *at; *at = ::max(old, value); return old; }
-inline unsigned atomicMin(unsigned *at, unsigned value) { unsigned old = *at; *at = ::min(old, value); return old; }
-inline unsigned atomicOr(unsigned *at, unsigned value) { unsigned old = *at; *at = old | value; return old; }
-inline unsigned long long atomicMax(unsigned long long *at, unsigned long long value) {
-  unsigned long long old = *at; *at = ::max(old, value); return old;
+template <typename T> inline T atomicMax(T *at, T value) {
+  return emulator::atomic(at, [=](T old) { return ::max(old, value); });
 }
-inline unsigned atomicExch(unsigned *at, unsigned value) { unsigned old = *at; *at = value; return old; }
-inline unsigned long long atomicExch(unsigned long long *at, unsigned long long value) {
-  unsigned long long old = *at; *at = value; return old;
+template <typename T> inline T atomicMin(T *at, T value) {
+  return emulator::atomic(at, [=](T old) { return ::min(old, value); });
+}
+template <typename T> inline T atomicOr(T *at, T value) {
+  return emulator::atomic(at, [=](T old) { return old | value; });
+}
+template <typename T> inline T atomicExch(T *at, T value) {
+  return emulator::atomic(at, [=](T) { return value; });
 }
 
 inline float __uint_as_float(unsigned bits) { return emulator::float_of(bits); }
@@ -407,16 +212,6 @@ inline float reciprocal_near(float value) { return 1.0f / value; }
 inline float4 load_fresh(const float4 *from) { return *from; }
 inline float2 load_fresh(const float2 *from) { return *from; }
 
-namespace emulator {
-inline Group &open_group() { return self->groups[(self->oldest + self->committed) % GROUPS_MAX]; }
-inline void copy_later(void *shared, const void *global, unsigned bytes, const char *place) {
-  if ((uintptr_t)shared % bytes || (uintptr_t)global % bytes) fail("an asynchronous copy that is not aligned", place);
-  Group &group = open_group();
-  if (group.count == COPIES_MAX) fail("too many asynchronous copies in a group", place);
-  group.copies[group.count++] = {shared, global, bytes};
-}
-}  // namespace emulator
-
 inline void copy_async_16(void *shared, const void *global) { emulator::copy_later(shared, global, 16, __func__); }
 inline void copy_async_4(void *shared, const void *global) { emulator::copy_later(shared, global, 4, __func__); }
 inline void copy_async_zero_16(void *shared) {
@@ -427,23 +222,13 @@ inline void copy_async_16_or_zero(void *shared, const void *global, bool is_ther
   if (is_there) copy_async_16(shared, global);
   else copy_async_zero_16(shared);
 }
-inline void copy_async_commit() {
-  if (++emulator::self->committed == emulator::GROUPS_MAX)
-    emulator::fail("too many groups of asynchronous copies", __func__);
-  emulator::open_group().count = 0;
-}
-template <int LEFT> inline void copy_async_wait() {
-  emulator::Thread &thread = *emulator::self;
-  for (; thread.committed > LEFT; thread.committed--) {
-    emulator::Group &group = thread.groups[thread.oldest];
-    for (unsigned i = 0; i < group.count; i++) memcpy(group.copies[i].to, group.copies[i].from, group.copies[i].bytes);
-    thread.oldest = (thread.oldest + 1) % emulator::GROUPS_MAX;
-  }
-}
+inline void copy_async_commit() { emulator::commit_group(__func__); }
+template <int LEFT> inline void copy_async_wait() { emulator::wait_groups(LEFT); }
 
 namespace emulator {
 template <bool TRANSPOSED> inline uint4 load_matrices(const void *row, const char *place) {
   if ((uintptr_t)row % 16) fail("a matrix row that is not aligned", place);
+  races::read(row, 16, __builtin_return_address(0));
   unsigned long long address = (unsigned long long)row;
   self->exchange.in[0] = (unsigned)address;
   self->exchange.in[1] = (unsigned)(address >> 32);

@@ -2,8 +2,8 @@
 //!
 //! Needs a C++ compiler. Without one, the tests are skipped with a message, or fail under `FOLIO_REQUIRE_GPU=1`.
 
-use crate::emulator::emulated;
-use folio::backend::cuda::{CudaBackend, metadata_constants};
+use crate::emulator::{emulated, opened};
+use folio::backend::cuda::{CudaBackend, Watch, metadata_constants};
 use folio::backend::metadata::TABLE;
 use folio::backend::reference::ReferenceBackend;
 use folio::backend::{Backend, BackendError};
@@ -13,7 +13,7 @@ use folio::engine::{Engine, handle};
 use folio::model::Model;
 use folio::plan::Storage;
 use folio::platform::block_on;
-use folio::selftest::{Draws, SelftestOptions, run};
+use folio::selftest::{Draws, SelftestOptions, Shapes, run};
 use futures_util::StreamExt as _;
 use futures_util::future::{join, join_all};
 use std::collections::BTreeMap;
@@ -141,6 +141,18 @@ fn all_other_steps_are_the_reference_and_compile() {
     let Some(mut device) = emulated(Storage::Bf16, (8, 0)) else { return };
     checked(&mut device, "!matmul/|matmul_experts/|attend_paged");
     compiled(&device, "others", is_wanted);
+}
+
+/// Every kernel, with one awkward shape of each step and option: no two accesses to a byte, one of them a write, are
+/// left without an order. (`planted` shows which races are found.)
+#[test]
+fn kernels_order_their_accesses_to_memory() {
+    let Some(mut device) = opened(Storage::Bf16, (8, 0), Watch::Races) else { return };
+    let filter = std::env::var("FOLIO_KERNELS_FILTER").ok();
+    let options = SelftestOptions { filter, shapes: Shapes::One, draws: Draws::Few, ..SelftestOptions::default() };
+    let report = block_on(run(&mut device, &options)).expect("the device survives");
+    println!("{report}");
+    assert!(report.passed(), "{report}");
 }
 
 /// Whether a kernel is compiled for an architecture: comparison kernels only for one of them.

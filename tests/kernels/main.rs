@@ -16,6 +16,8 @@ mod cuda;
 #[cfg(all(feature = "cuda", unix))]
 #[path = "../support/cuda.rs"]
 mod emulator;
+#[cfg(all(feature = "cuda", unix))]
+mod planted;
 mod shaders;
 #[path = "../support/mod.rs"]
 mod support;

@@ -4,22 +4,36 @@
 //! threads as fibers, and loaded as a library. Memory is the host's own: every allocation ends at a guard page, so a
 //! kernel that goes beyond its buffer crashes the test. Graphs are lists of commands.
 //!
-//! This verifies indices, layouts, barriers and arithmetic. It does not verify speed, the absence of races between
-//! blocks, or how an assembler translates the PTX instructions: the emulator replaces those with C++.
+//! This verifies indices, layouts, barriers and arithmetic: the threads of a block run in random order between barriers,
+//! asynchronous copies land at random moments, and several blocks take turns at atomic operations and fences. With
+//! [`Watch::Races`], the compiler reports every access to memory to `cuda/emulator/races.h`, and a launch in which two
+//! accesses are not ordered fails, whatever it computed.
+//!
+//! It does not verify speed, or how an assembler translates the PTX instructions: the emulator replaces those with C++.
 
 use super::super::{BackendError, metadata};
 use super::blas::Product;
 use super::driver::{Command, Copies, Driver, Facts, Function, Graph, Launch, Products, Span};
 use super::kernel::{self, Compiler, Kernel};
 use super::library;
-use std::ffi::c_void;
+use std::ffi::{CStr, c_char, c_void};
 use std::path::{Path, PathBuf};
 use std::process::Command as Process;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Entry point of a compiled kernel: params, grid, block, bytes of shared memory, seed of the execution order.
-type Entry = unsafe extern "C" fn(*const c_void, *const u32, *const u32, u32, u32);
+/// What a launch in the emulator is judged by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Watch {
+    /// What it computes.
+    Results,
+    /// Also the order of its accesses to memory, which takes several times as long.
+    Races,
+}
+
+/// Entry point of a compiled kernel: params, grid, block, bytes of shared memory, seed of the execution order. Returns
+/// the races that it found as text, or null.
+type Entry = unsafe extern "C" fn(*const c_void, *const u32, *const u32, u32, u32) -> *const c_char;
 type ParamsBytes = unsafe extern "C" fn() -> u32;
 
 /// Compiles kernels for the CPU.
@@ -29,19 +43,41 @@ struct CpuCompiler {
     /// The C++ compiler.
     compiler: PathBuf,
     version: String,
+    watch: Watch,
 }
 
+/// Files of `cuda/emulator/`.
+const RUNTIME: [&str; 3] = ["emulator.h", "scheduler.h", "races.h"];
 /// Clang first: it compiles these files in half the time.
 const COMPILERS: [&str; 3] = ["clang++", "c++", "g++"];
-const OPTIONS: [&str; 7] = ["-std=c++20", "-O1", "-fPIC", "-DFOLIO_EMULATOR", "-ffp-contract=off", "-x", "c++"];
+const OPTIONS: [&str; 10] = [
+    "-std=c++20",
+    "-O1",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-fno-exceptions",
+    "-pthread",
+    "-DFOLIO_EMULATOR",
+    "-ffp-contract=off",
+    "-x",
+    "c++",
+];
+/// The sanitizer's own library is left out: `races.h` has the functions that the compiler calls.
+const RACES_OPTIONS: [&str; 7] =
+    ["-DFOLIO_RACES", "-fsanitize=thread", "-g1", "-nodefaultlibs", "-lm", "-lpthread", "-lc"];
 
 impl CpuCompiler {
-    fn find(sources: &Path) -> Option<Self> {
+    fn find(sources: &Path, watch: Watch) -> Option<Self> {
         COMPILERS.iter().find_map(|name| {
             let output = Process::new(name).arg("--version").output().ok()?;
             let version = String::from_utf8_lossy(&output.stdout).lines().next()?.to_owned();
-            output.status.success().then(|| Self { sources: sources.to_owned(), compiler: name.into(), version })
+            let (sources, compiler) = (sources.to_owned(), name.into());
+            output.status.success().then_some(Self { sources, compiler, version, watch })
         })
+    }
+
+    fn races_options(&self) -> &'static [&'static str] {
+        if self.watch == Watch::Races { &RACES_OPTIONS } else { &[] }
     }
 
     /// Compiles `file`, which may include the kernels' headers, to `output`. The generated header is written to
@@ -53,7 +89,8 @@ impl CpuCompiler {
         written.map_err(|error| error.to_string())?;
         let mut process = Process::new(&self.compiler);
         process.args(OPTIONS).args(options).arg("-I").arg(&self.sources).arg("-I").arg(folder);
-        let finished = process.arg(file).arg("-o").arg(output).output().map_err(|error| error.to_string())?;
+        process.arg(file).arg("-o").arg(output).args(self.races_options());
+        let finished = process.output().map_err(|error| error.to_string())?;
         match finished.status.success() {
             true => Ok(()),
             false => Err(String::from_utf8_lossy(&finished.stderr).into_owned()),
@@ -65,7 +102,7 @@ impl CpuCompiler {
 /// headers. `sources` is the repository's `cuda/`.
 pub fn metadata_constants(sources: &Path) -> Result<Vec<(String, u32)>, BackendError> {
     let refused = |message: String| BackendError::Kernel { kernel: "metadata constants".into(), message };
-    let compiler = CpuCompiler::find(sources).ok_or_else(no_compiler)?;
+    let compiler = CpuCompiler::find(sources, Watch::Results).ok_or_else(no_compiler)?;
     let folder = tempfolder().map_err(|error| refused(error.to_string()))?;
     let (file, program) = (folder.join("constants.cpp"), folder.join("constants"));
     let line = |(name, _): &(&str, u32)| format!("  std::printf(\"{name} %u\\n\", {name});\n");
@@ -86,8 +123,10 @@ fn no_compiler() -> BackendError {
 
 impl Compiler for CpuCompiler {
     fn key(&self) -> String {
-        let runtime = std::fs::read_to_string(self.sources.join("emulator/emulator.h")).unwrap_or_default();
-        format!("{} {OPTIONS:?} {}", self.version, blake3::hash(runtime.as_bytes()).to_hex())
+        let read = |name| std::fs::read_to_string(self.sources.join("emulator").join(name)).unwrap_or_default();
+        let runtime = RUNTIME.map(read).concat();
+        let options = [&OPTIONS, self.races_options()];
+        format!("{} {options:?} {}", self.version, blake3::hash(runtime.as_bytes()).to_hex())
     }
 
     fn source(&self, path: &str) -> Option<String> {
@@ -172,6 +211,8 @@ struct LoadedFunction {
     entry: Entry,
     name: String,
     params_bytes: usize,
+    /// With [`Watch::Races`], to find the places of races.
+    image: Vec<u8>,
     _library: library::Opened,
 }
 
@@ -192,8 +233,8 @@ pub(super) struct Emulator {
 impl Emulator {
     /// Opens the emulator as a device with few multiprocessors and this compute capability. `sources` is the
     /// repository's `cuda/`.
-    pub(super) fn open(sources: &Path, compute: (u32, u32)) -> Result<Self, BackendError> {
-        let compiler = CpuCompiler::find(sources).ok_or_else(no_compiler)?;
+    pub(super) fn open(sources: &Path, compute: (u32, u32), watch: Watch) -> Result<Self, BackendError> {
+        let compiler = CpuCompiler::find(sources, watch).ok_or_else(no_compiler)?;
         let facts = Facts {
             name: "emulator".into(),
             compute,
@@ -216,7 +257,7 @@ impl Emulator {
     }
 
     #[allow(unsafe_code, reason = "calls a compiled kernel")]
-    fn launch(&mut self, launch: &Launch) -> Result<(), BackendError> {
+    pub(super) fn launch(&mut self, launch: &Launch) -> Result<(), BackendError> {
         let function = &self.functions[launch.function.0 as usize];
         assert_eq!(launch.params.len(), function.params_bytes, "{}: size of params", function.name);
         self.seed = self.seed.wrapping_mul(0x9e37_79b9).wrapping_add(1);
@@ -225,12 +266,40 @@ impl Emulator {
         let block = [launch.threads, 1, 1];
         // SAFETY: the library was compiled from this repository's kernel, whose params have this size; its memory
         // accesses are what the test checks.
-        unsafe {
+        let found = unsafe {
             let params = words.as_ptr().cast();
-            (function.entry)(params, launch.grid.as_ptr(), block.as_ptr(), launch.shared_bytes, self.seed);
+            let found = (function.entry)(params, launch.grid.as_ptr(), block.as_ptr(), launch.shared_bytes, self.seed);
+            // A text is the library's, and stays until its next launch.
+            (!found.is_null()).then(|| CStr::from_ptr(found).to_string_lossy().into_owned())
+        };
+        match found {
+            Some(races) => {
+                let message = format!("races:\n{}", located(&races, &function.image));
+                Err(BackendError::Kernel { kernel: function.name.clone(), message })
+            }
+            None => Ok(()),
         }
-        Ok(())
     }
+}
+
+/// The text with `file:line` in place of offsets (`+0x1f0`) into the library, if binutils are there to tell.
+fn located(races: &str, image: &[u8]) -> String {
+    let offsets: Vec<&str> = races.split_whitespace().filter_map(|word| word.strip_prefix('+')).collect();
+    let places = || {
+        let folder = tempfolder().ok()?;
+        let library = folder.join("kernel.so");
+        let written = std::fs::write(&library, image);
+        // The addresses are those to which calls return; the calls are before them.
+        let calls = offsets.iter().filter_map(|text| u64::from_str_radix(text.strip_prefix("0x")?, 16).ok());
+        let calls = calls.map(|address| format!("{:#x}", address - 1));
+        let printed = Process::new("addr2line").arg("-s").arg("-e").arg(&library).args(calls).output().ok();
+        _ = std::fs::remove_dir_all(&folder);
+        written.ok()?;
+        Some(String::from_utf8_lossy(&printed?.stdout).into_owned())
+    };
+    let places = places().unwrap_or_default();
+    let named = offsets.iter().zip(places.lines()).filter(|(_, place)| !place.starts_with('?'));
+    named.fold(races.to_owned(), |text, (offset, place)| text.replacen(&format!("+{offset}"), place, 1))
 }
 
 fn word(bytes: &[u8]) -> u64 {
@@ -264,7 +333,8 @@ impl Driver for Emulator {
         if declared != params_bytes {
             return Err(refused(format!("params mismatch: kernel {declared} bytes, encoder {params_bytes}")));
         }
-        self.functions.push(LoadedFunction { entry, name: kernel.to_string(), params_bytes, _library: library });
+        let image = if self.compiler.watch == Watch::Races { image.to_vec() } else { Vec::new() };
+        self.functions.push(LoadedFunction { entry, name: kernel.to_string(), params_bytes, image, _library: library });
         Ok(Function(self.functions.len() as u32 - 1))
     }
 

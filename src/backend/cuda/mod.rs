@@ -32,10 +32,14 @@ mod nvidia;
 mod nvrtc;
 mod side;
 mod transfers;
+#[cfg(unix)]
+mod trial;
 
 pub use audit::Footprint;
 #[cfg(unix)]
-pub use emulator::metadata_constants;
+pub use emulator::{Watch, metadata_constants};
+#[cfg(unix)]
+pub use trial::Trial;
 
 use super::layout::{Layout, PoolLayout};
 use super::metadata::{self, RESULT_STRIDE_MAX, Requested};
@@ -207,8 +211,9 @@ impl CudaBackend {
         sources: &std::path::Path,
         compute: (u32, u32),
         options: &CudaOptions,
+        watch: Watch,
     ) -> Result<Self, BackendError> {
-        Ok(Self::with(Box::new(emulator::Emulator::open(sources, compute)?), options, false))
+        Ok(Self::with(Box::new(emulator::Emulator::open(sources, compute, watch)?), options, false))
     }
 
     fn with(driver: Box<dyn Driver>, options: &CudaOptions, warm: bool) -> Self {

@@ -1,0 +1,123 @@
+//! Mistakes planted in small kernels (`planted/*.cu`), each of which the emulator of the CUDA kernels must notice. The
+//! same kernels without a mistake must compute what they say.
+
+use folio::backend::BackendError;
+use folio::backend::cuda::{Trial, Watch};
+use std::path::Path;
+
+/// Launches, each in another order: a mistake that only some orders show must be seen in one of them.
+const LAUNCHES: usize = 24;
+const THREADS: u32 = 64;
+
+/// A planted kernel with its buffers, or `None` without a compiler.
+fn planted(stem: &'static str, defines: &[&'static str], words: &[Vec<u32>], watch: Watch) -> Option<Trial> {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("cuda");
+    let buffers: Vec<usize> = words.iter().map(Vec::len).collect();
+    match Trial::new(&sources, stem, defines, &buffers, watch) {
+        Ok(trial) => Some(trial),
+        Err(BackendError::Unavailable(fault)) => {
+            let required = std::env::var("FOLIO_REQUIRE_GPU").is_ok_and(|value| value == "1");
+            assert!(!required, "FOLIO_REQUIRE_GPU=1, but {fault}");
+            println!("SKIPPED: {fault}");
+            None
+        }
+        Err(fault) => panic!("{fault}"),
+    }
+}
+
+/// Outcomes of some launches: the last buffer, or the races.
+fn outcomes(trial: &mut Trial, words: &[Vec<u32>], blocks: u32) -> Vec<Result<Vec<u32>, String>> {
+    let shared_bytes = 16 * THREADS;
+    let mut launch = || match trial.run(words, (blocks, THREADS), shared_bytes) {
+        Ok(mut buffers) => Ok(buffers.pop().expect("there is a buffer")),
+        Err(BackendError::Kernel { message, .. }) => Err(message),
+        Err(fault) => panic!("{fault}"),
+    };
+    (0..LAUNCHES).map(|_| launch()).collect()
+}
+
+const COPIES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kernels/planted/copies");
+const BLOCKS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kernels/planted/blocks");
+const SHARED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kernels/planted/shared");
+
+fn copies() -> (Vec<Vec<u32>>, Vec<u32>) {
+    let words: Vec<u32> = (0..8 * THREADS).collect();
+    let expected = (0..2 * THREADS).map(|i| words[(4 * ((i / 2) ^ 33) + i % 2 * 4 * THREADS) as usize]).collect();
+    (vec![words, vec![0; 2 * THREADS as usize]], expected)
+}
+
+fn blocks(count: u32) -> (Vec<Vec<u32>>, Vec<u32>) {
+    let each: Vec<u32> = (0..count).map(|block| 1 << block).collect();
+    (vec![each.clone(), vec![0; (count * THREADS) as usize], vec![0], vec![0]], vec![each.iter().sum()])
+}
+
+/// An asynchronous copy may arrive at any moment before it is waited for, at once or late.
+#[test]
+fn an_asynchronous_copy_lands_at_any_moment() {
+    let (words, expected) = copies();
+    for (define, watch) in [("RIGHT", Watch::Results), ("RIGHT", Watch::Races)] {
+        let Some(mut trial) = planted(COPIES, &[define], &words, watch) else { return };
+        assert!(outcomes(&mut trial, &words, 1).iter().all(|found| found.as_ref() == Ok(&expected)), "{watch:?}");
+    }
+    for define in ["UNAWAITED", "OVERWRITTEN"] {
+        let Some(mut trial) = planted(COPIES, &[define], &words, Watch::Results) else { return };
+        let found = outcomes(&mut trial, &words, 1);
+        let wrong = found.iter().filter(|found| found.as_ref() != Ok(&expected)).count();
+        println!("{define}: {wrong} of {LAUNCHES} launches are wrong");
+        assert!(wrong > 0, "{define} is noticed");
+        let Some(mut trial) = planted(COPIES, &[define], &words, Watch::Races) else { return };
+        let found = outcomes(&mut trial, &words, 1);
+        println!("{define}: {:?}", found[0]);
+        assert!(found.iter().all(|found| found.as_ref().is_err_and(|races| races.contains("asynchronous copy"))));
+    }
+}
+
+/// A block that is counted before it has written is noticed, because blocks take turns.
+#[test]
+fn several_blocks_take_turns() {
+    let (words, expected) = blocks(6);
+    let Some(mut trial) = planted(BLOCKS, &["RIGHT"], &words, Watch::Results) else { return };
+    assert!(outcomes(&mut trial, &words, 6).iter().all(|found| found.as_ref() == Ok(&expected)));
+    let Some(mut trial) = planted(BLOCKS, &["EARLY"], &words, Watch::Results) else { return };
+    let wrong = outcomes(&mut trial, &words, 6).iter().filter(|found| found.as_ref() != Ok(&expected)).count();
+    println!("{wrong} of {LAUNCHES} launches are wrong");
+    assert!(wrong > 0, "a block is counted too early, and nobody noticed");
+}
+
+/// What another block has written is read only after fences on both sides; every launch without one is noticed.
+#[test]
+fn blocks_exchange_only_what_fences_order() {
+    let (words, expected) = blocks(6);
+    let Some(mut trial) = planted(BLOCKS, &["RIGHT"], &words, Watch::Races) else { return };
+    let found = outcomes(&mut trial, &words, 6);
+    assert!(found.iter().all(|found| found.as_ref() == Ok(&expected)), "{found:?}");
+    for define in ["EARLY", "UNRELEASED", "UNACQUIRED"] {
+        let Some(mut trial) = planted(BLOCKS, &[define], &words, Watch::Races) else { return };
+        let found = outcomes(&mut trial, &words, 6);
+        println!("{define}: {:?}", found[0]);
+        assert!(found.iter().all(|found| found.as_ref().is_err_and(|races| races.contains("after write"))), "{define}");
+    }
+}
+
+/// Every race within a block is noticed in every launch, with the places of both accesses.
+#[test]
+fn accesses_to_shared_memory_are_ordered() {
+    let words = [vec![0; THREADS as usize]];
+    let Some(mut trial) = planted(SHARED, &["RIGHT"], &words, Watch::Races) else { return };
+    let found = outcomes(&mut trial, &words, 1);
+    assert!(found.iter().all(Result::is_ok), "{found:?}");
+    for (define, races) in [
+        ("UNWRITTEN", "after write"),
+        ("OVERWRITTEN", "after read"),
+        ("LANES", "after write"),
+        ("TWICE", "write by"),
+        ("MIXED", "atomic operation"),
+        ("HALVES", "write by"),
+    ] {
+        let Some(mut trial) = planted(SHARED, &[define], &words, Watch::Races) else { return };
+        let found = outcomes(&mut trial, &words, 1);
+        println!("{define}: {:?}", found[0]);
+        assert!(found.iter().all(|found| found.as_ref().is_err_and(|found| found.contains(races))), "{define}");
+        assert!(found[0].as_ref().is_err_and(|found| found.matches("shared.cu:").count() >= 2), "{found:?}");
+    }
+}
