@@ -24,7 +24,7 @@ var<workgroup> keys: array<f32, TOKENS * KEYS>;
 var<workgroup> products: array<vec4<f32>, THREADS>; // sums of k * k, q * q, q * k
 var<workgroup> factors: array<vec4<f32>, TOKENS>; // keep, rate, scale of k, scale of q
 var<workgroup> overlaps: array<f32, TOKENS>; // q . k
-var<workgroup> bounds: vec2<u32>; // first row, rows
+var<workgroup> bounds: vec2<u32>; // first row, or NONE for a sequence that is left alone; rows
 var<workgroup> partials: array<vec2<f32>, 2u * THREADS>; // S^T k and S^T q, of every other token
 
 // Loads keys and queries of `count` rows from `row` on, and computes their factors.
@@ -54,7 +54,7 @@ fn load_tokens(local: u32, row: u32, count: u32, head: u32) {
         for (var lane = 0u; lane < LANES; lane++) {
             total += products[local * LANES + lane];
         }
-        let factor = factors_of(row + local, head, total);
+        let factor = vec4<f32>(gates_of(row + local, head), scales_of(total.xy));
         factors[local] = factor;
         overlaps[local] = total.z * factor.z * factor.w;
     }
@@ -71,7 +71,8 @@ fn main(at: Invocation) {
         let start = metadata_at(META_SEQUENCES, sequence * SEQUENCE_WORDS + SEQUENCE_ROW_START);
         let own = metadata_at(META_SEQUENCES, sequence * SEQUENCE_WORDS + SEQUENCE_ROW_COUNT);
         // Excess workgroups of a grid spread over x and y have no tokens.
-        bounds = vec2<u32>(start, select(0u, own, flat < params.workgroups));
+        let is_own = flat < params.workgroups && own >= params.rows_min && own <= params.rows_max;
+        bounds = select(vec2<u32>(NONE, 0u), vec2<u32>(start, own), is_own);
     }
     // Shared, so that loops with barriers are uniform even for compilers that do not tell struct members apart.
     let range = workgroupUniformLoad(&bounds);
@@ -79,7 +80,7 @@ fn main(at: Invocation) {
     let count = range.y;
     let slice = at.local / COLUMNS;
     let column = item % params.tiles * COLUMNS + at.local % COLUMNS;
-    let is_live = flat < params.workgroups && column < params.value_dim;
+    let is_live = start != NONE && column < params.value_dim;
     let source = metadata_at(META_STATES, sequence * STATE_WORDS + STATE_FROM);
     var s: array<f32, KEYS_EACH>;
     let first = (source * params.heads + head) * params.key_dim;

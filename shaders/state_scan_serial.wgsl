@@ -51,7 +51,7 @@ fn main(
         }
 #endfor
         sums = subgroupAdd(sums);
-        let factor = factors_of(row, head, sums);
+        let factor = vec4<f32>(gates_of(row, head), scales_of(sums.xy));
         let v = convolved[row * params.channels + params.value_start + head * params.value_dim + column];
         // Several sums, so that additions do not wait for each other: S^T k and S^T q, with the state before.
         var known: array<f32, 4>;

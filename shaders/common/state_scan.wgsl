@@ -1,4 +1,5 @@
-// Bindings of the recurrence over the tokens of a sequence, and the factors of a token. Variants: DELTA, SKIP.
+// Bindings of the recurrence over the tokens of a sequence, and the factors of a token. Variants: DELTA, SKIP; VECTORS
+// binds channels, states and results in vectors of 4 columns.
 
 struct Params {
     workgroups: u32,
@@ -16,16 +17,23 @@ struct Params {
     gates: u32,
     beta_scale: f32,
     query_scale: f32,
+    rows_min: u32, // sequences with fewer rows, or more than rows_max, are left alone
+    rows_max: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> metadata: array<u32>;
-@group(0) @binding(2) var<storage, read> convolved: array<f32>;
+#ifdef VECTORS
+alias Elements = vec4<f32>;
+#else
+alias Elements = f32;
+#endif
+@group(0) @binding(2) var<storage, read> convolved: array<Elements>;
 @group(0) @binding(3) var<storage, read> mixed: array<f32>;
 @group(0) @binding(4) var<storage, read> decay: array<f32>;
 @group(0) @binding(5) var<storage, read> bias: array<f32>;
-@group(0) @binding(6) var<storage, read_write> state: array<f32>;
-@group(0) @binding(7) var<storage, read_write> out: array<f32>;
+@group(0) @binding(6) var<storage, read_write> state: array<Elements>;
+@group(0) @binding(7) var<storage, read_write> out: array<Elements>;
 #ifdef SKIP
 @group(0) @binding(8) var<storage, read> skip: array<f32>;
 #endif
@@ -40,20 +48,24 @@ fn softplus(x: f32) -> f32 {
     return max(x, 0.0) + 2.0 * z * (1.0 + s * (1.0 / 3.0 + s * (1.0 / 5.0 + s * (1.0 / 7.0 + s * tail))));
 }
 
-// keep, rate, scale of k and scale of q of a token, from its sums of k * k, q * q and q * k.
-fn factors_of(row: u32, head: u32, sums: vec4<f32>) -> vec4<f32> {
+// keep and rate of a token.
+fn gates_of(row: u32, head: u32) -> vec2<f32> {
     let gate = mixed[row * params.mixed_columns + params.gates + head];
 #ifdef DELTA
     let decays = mixed[row * params.mixed_columns + params.gates + params.heads + head];
     let keep = exp(max(decay[head] * softplus(decays + bias[head]), -87.0));
-    let rate = params.beta_scale / (1.0 + exp(min(-gate, 87.0)));
-    let k_scale = 1.0 / sqrt(sums.x + 1e-6);
-    let q_scale = params.query_scale / sqrt(sums.y + 1e-6);
+    return vec2<f32>(keep, params.beta_scale / (1.0 + exp(min(-gate, 87.0))));
 #else
     let rate = softplus(gate + bias[head]);
-    let keep = exp(max(decay[head] * rate, -87.0));
-    let k_scale = 1.0;
-    let q_scale = 1.0;
+    return vec2<f32>(exp(max(decay[head] * rate, -87.0)), rate);
 #endif
-    return vec4<f32>(keep, rate, k_scale, q_scale);
+}
+
+// Scales of k and q with these sums of k * k and q * q.
+fn scales_of(squares: vec2<f32>) -> vec2<f32> {
+#ifdef DELTA
+    return vec2<f32>(1.0, params.query_scale) / sqrt(squares + 1e-6);
+#else
+    return vec2<f32>(1.0);
+#endif
 }

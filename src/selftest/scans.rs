@@ -20,6 +20,14 @@ type Sizes = [u32; 4];
 const SIZES: [Sizes; 7] =
     [[1, 1, 8, 8], [2, 2, 24, 128], [4, 1, 16, 24], [6, 2, 40, 72], [3, 3, 128, 16], [4, 2, 128, 128], [2, 1, 256, 64]];
 
+/// More batches of recurrences: chunks of 16 rows that are one row short, full, and one row long; sequences on both sides
+/// of the 8 rows from which on there are chunks.
+const CHUNKS: [Sequences; 3] = [
+    &[(15, false), (1, false), (16, true), (17, false), (35, false), (7, true), (8, false)],
+    &[(16, false)],
+    &[(9, true), (8, false)],
+];
+
 /// All fixtures of these steps, with `storage` in row buffers.
 pub(super) fn fixtures(storage: Storage, shapes: Shapes) -> Vec<Fixture> {
     let mut fixtures = Vec::new();
@@ -54,8 +62,14 @@ fn state_scan(storage: Storage, (rule, has_skip): (ScanRule, bool), sizes: Sizes
     let tiled = rule == ScanRule::Delta { beta_scale: 2.0 };
     let mut fixture = Fixture::new("state_scan", format!("{storage:?}, {name}"));
     let mut noise = Noise::new(&format!("state_scan {name} {sizes:?}"));
-    // Heads that forget at once, and heads that hardly forget.
-    let decays: Vec<f32> = (0..heads).map(|head| -0.01 - 2.0 * noise.uniform().abs() / (1 + head) as f32).collect();
+    // Besides others, heads that forget all at once, and heads that forget nothing.
+    let decays: Vec<f32> = (0..heads)
+        .map(|head| match head % 4 {
+            1 => -1e-6,
+            3 => -200.0,
+            _ => -0.01 - 2.0 * noise.uniform().abs() / (1 + head) as f32,
+        })
+        .collect();
     let decay = fixture.weight("decay", 1, WeightFormat::F32, &decays);
     let dt_bias = fixture.weight("dt_bias", 1, WeightFormat::Bf16, &noise.values(heads as usize));
     let skip = has_skip.then(|| fixture.weight("skip", 1, WeightFormat::F32, &noise.values(heads as usize)));
@@ -83,7 +97,7 @@ fn state_scan(storage: Storage, (rule, has_skip): (ScanRule, bool), sizes: Sizes
         skip,
         out,
     }));
-    for sequences in BATCHES {
+    for sequences in BATCHES.into_iter().chain(CHUNKS) {
         let mut run = scan_run(&fixture, sequences, sizes, &mut noise);
         let rows = run.inputs.positions.len() as u32;
         if rows > 1 {

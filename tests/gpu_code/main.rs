@@ -80,6 +80,12 @@ fn hot_kernels() -> Vec<Hot> {
                 (format!("{}, head of {}, {kv}, {rows} rows{tier}", variant.stem(), 8 * number("HEAD_CHUNKS")), None)
             }
             "attend_paged_merge" => (variant.stem().into(), None),
+            "state_scan" if number("KEYS_EACH") == 16 && !variant.is_defined("SKIP") => {
+                (format!("state_scan, {}, 128 keys", rule(&variant)), None)
+            }
+            "state_scan_chunks" if !variant.is_defined("SKIP") => {
+                (format!("state_scan_chunks, {}, {} keys", rule(&variant), 128 * number("KEY_RUNS")), None)
+            }
             "sample" | "sample_survey" | "sample_draw"
                 if number("WORKGROUP") == 256 && variant.is_defined("VECTORS") =>
             {
@@ -100,6 +106,11 @@ fn hot_kernels() -> Vec<Hot> {
         kernels.push(Hot { name, variant, products });
     }
     kernels
+}
+
+/// The rule by which a token changes a state.
+fn rule(variant: &Variant) -> &'static str {
+    if variant.is_defined("DELTA") { "delta rule" } else { "mamba2" }
 }
 
 /// One line of the table: the figures of a kernel on every chip.

@@ -1,9 +1,10 @@
 //! How a sequence is cut into batches changes no bit of its outputs and of its state, on any device; nor does the slot
-//! that a state moves to.
+//! that a state moves to. Where GPUs compute recurrences in chunks of rows, that holds in deterministic mode only;
+//! otherwise it changes rounding.
 
 use folio::backend::cpu::{CpuBackend, CpuOptions};
 use folio::backend::reference::ReferenceBackend;
-use folio::backend::wgpu::{WgpuBackend, WgpuOptions};
+use folio::backend::wgpu::{Class, WgpuBackend, WgpuOptions};
 use folio::backend::{Capacity, Inspect};
 use folio::plan::inputs::{BatchInputs, NONE, SequenceRows, StateRows};
 use folio::plan::{
@@ -61,7 +62,7 @@ fn plan(rule: ScanRule) -> Plan {
     plan
 }
 
-fn capacity() -> Capacity {
+fn capacity(deterministic: bool) -> Capacity {
     Capacity {
         tokens_max: ROWS,
         sequences_max: 2,
@@ -75,7 +76,7 @@ fn capacity() -> Capacity {
         copies_max: 1,
         block_size: 16,
         kv_format: KvFormat::F16,
-        deterministic: false,
+        deterministic,
     }
 }
 
@@ -83,8 +84,8 @@ fn noise(count: u32, seed: f32) -> Vec<f32> {
     (0..count).map(|at| (at as f32 * 12.9898 + seed).sin()).collect()
 }
 
-/// Bits of the outputs of a sequence, and of its states, if it is cut into `chunks` and moves from slot to slot.
-fn run(device: &mut impl Inspect, plan: &Plan, chunks: &[u32], slots: [u32; 2]) -> Vec<u32> {
+/// The outputs of a sequence, and its states, if it is cut into `chunks` and moves from slot to slot.
+fn run(device: &mut impl Inspect, plan: &Plan, chunks: &[u32], slots: [u32; 2]) -> Vec<f32> {
     let width = plan.buffers[0].columns;
     let rows = noise(ROWS * width, 0.5);
     let (mut outputs, mut start) = (Vec::new(), 0);
@@ -110,13 +111,17 @@ fn run(device: &mut impl Inspect, plan: &Plan, chunks: &[u32], slots: [u32; 2]) 
         let states = block_on(device.read_state(layer)).expect("it is read");
         outputs.extend(&states[last * spec.elements as usize..][..spec.elements as usize]);
     }
-    outputs.into_iter().map(f32::to_bits).collect()
+    outputs
 }
 
-fn check(name: &str, device: &mut impl Inspect) {
+/// The largest part of the largest output by which any other may deviate.
+const ROUNDING: f32 = 4e-5;
+
+/// `exact`: whether all bits must be the same.
+fn check(name: &str, device: &mut impl Inspect, deterministic: bool, exact: bool) {
     for rule in [ScanRule::Delta { beta_scale: 2.0 }, ScanRule::Mamba2] {
         let plan = plan(rule);
-        device.load(Arc::new(plan.clone()), &capacity()).expect("the plan is loaded");
+        device.load(Arc::new(plan.clone()), &capacity(deterministic)).expect("the plan is loaded");
         for (id, weight) in (0..).zip(&plan.weights) {
             let values = noise(weight.columns, 3.0).into_iter().map(|value| if id == 1 { -value.abs() } else { value });
             let bytes: Vec<u8> = values.flat_map(f32::to_le_bytes).collect();
@@ -124,7 +129,9 @@ fn check(name: &str, device: &mut impl Inspect) {
         }
         device.allocate_pool(&[]).expect("there is no pool");
         let whole = run(device, &plan, &[ROWS], [3, 3]);
-        assert!(whole.iter().all(|bits| f32::from_bits(*bits).is_finite()), "{name}, {rule:?}");
+        assert!(whole.iter().all(|value| value.is_finite()), "{name}, {rule:?}");
+        let largest = whole.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
+        let mut rounded = false;
         for (chunks, slots) in [
             (&[1; ROWS as usize][..], [0, 0]),
             (&[2, 1, 3, 60, 4], [1, 1]),
@@ -132,19 +139,33 @@ fn check(name: &str, device: &mut impl Inspect) {
             (&[33, 1, 1, 35], [0, 3]),
         ] {
             let found = run(device, &plan, chunks, slots);
-            assert!(found == whole, "{name}, {rule:?}: chunks of {chunks:?} in slots {slots:?}");
+            let is_same = |(found, whole): (&f32, &f32)| {
+                rounded |= found.to_bits() != whole.to_bits();
+                if exact { found.to_bits() == whole.to_bits() } else { (found - whole).abs() <= ROUNDING * largest }
+            };
+            let place = format!("{name}, {rule:?}: chunks of {chunks:?} in slots {slots:?}");
+            assert!(found.iter().zip(&whole).all(is_same), "{place}");
         }
+        assert!(exact || rounded, "{name}, {rule:?}: chunks are not chunks of these rows");
     }
 }
 
 #[test]
 fn the_chunks_of_a_sequence_change_nothing() {
-    check("reference", &mut ReferenceBackend::new());
+    check("reference", &mut ReferenceBackend::new(), false, true);
     for threads in [1, 3] {
-        check("cpu", &mut CpuBackend::new(&CpuOptions { threads: Some(threads), level: None }));
+        check("cpu", &mut CpuBackend::new(&CpuOptions { threads: Some(threads), level: None }), false, true);
     }
     for adapter in WgpuBackend::adapters() {
-        let options = WgpuOptions { adapter: Some(adapter.index), ..WgpuOptions::default() };
-        check(&adapter.name, &mut block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens"));
+        for (class, deterministic, exact) in [
+            (None, true, true),
+            (Some(Class::Software), false, true),
+            (Some(Class::Discrete), true, true),
+            (Some(Class::Discrete), false, false),
+        ] {
+            let options = WgpuOptions { adapter: Some(adapter.index), class, ..WgpuOptions::default() };
+            let mut device = block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens");
+            check(&format!("{} as {class:?}", adapter.name), &mut device, deterministic, exact);
+        }
     }
 }

@@ -113,6 +113,8 @@ pub(crate) struct BatchShape {
     pub(crate) open_rows: bool,
     /// Runs of the sampling tail; empty when nothing is sampled.
     pub(crate) sample_groups: Vec<SampleGroup>,
+    /// Numbers of rows of the sequences, as recurrences tell them apart.
+    pub(crate) scan: scan::ScanShape,
     /// Number of pool rows.
     pub(crate) pools: u32,
     /// Number of dispatches that one layer's attention is divided among.
@@ -154,6 +156,7 @@ pub(crate) fn flatten(
         sample: SampleShape::of(&inputs.samples),
         open_rows: sample::has_open_rows(inputs),
         sample_groups: if sampling { sample_groups(inputs, group_rows) } else { Vec::new() },
+        scan: scan::ScanShape::of(context.plan, inputs),
         pools: if inputs.tails.contains(&Tail::Pool) { count(inputs.pools.len()) } else { 0 },
         attend_slices: 1,
     })

@@ -1,4 +1,8 @@
-//! `StateScan` → one dispatch, one workgroup per sequence, head and a few columns of its values.
+//! `StateScan` → a dispatch for sequences of few rows, token by token, and one for those of many, in chunks. Both have a
+//! workgroup per sequence, head and a few columns of its values.
+//!
+//! How a sequence is cut into batches decides where its chunks begin, and so how it is rounded. With
+//! [`Capacity::deterministic`](super::Capacity), and on software adapters, all sequences run token by token.
 
 use super::super::super::BackendError;
 use super::super::device::{Class, Profile, Tier};
@@ -6,7 +10,8 @@ use super::super::pipelines::Kernel;
 use super::attend::{is_serial, serial_lanes};
 use super::{Recorder, Variant, params};
 use crate::plan::check::STATE_DIM_MAX;
-use crate::plan::{ScanRule, StateScan};
+use crate::plan::inputs::BatchInputs;
+use crate::plan::{Plan, ScanRule, StateScan};
 
 params! {
     Params {
@@ -25,12 +30,42 @@ params! {
         gates: u32,
         beta_scale: f32,
         query_scale: f32,
+        rows_min: u32,
+        rows_max: u32,
     }
 }
 
-/// Columns of the values, and slices of the keys, of a workgroup of `state_scan`; as in the shader.
+/// Columns of the values, and slices of the keys, of a workgroup of `state_scan`; as in the shader. A workgroup of
+/// `state_scan_chunks` has as many columns.
 const COLUMNS: u32 = 16;
 const SLICES: u32 = 8;
+/// Keys that `state_scan_chunks` has in registers at a time; as in the shader.
+const RUN: u32 = 128;
+/// Rows of a chunk of `state_scan_chunks`.
+const CHUNK: u32 = 16;
+/// Rows of a sequence from which on a chunk costs less than its rows one by one.
+const CHUNKED_MIN: u32 = CHUNK / 2;
+
+/// Which numbers of rows the sequences of a batch have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct ScanShape {
+    /// Whether any has fewer than [`CHUNKED_MIN`].
+    few: bool,
+    /// Whether any has more.
+    many: bool,
+}
+
+impl ScanShape {
+    /// The shape of this batch; of all batches the same if the plan keeps no states.
+    pub(super) fn of(plan: &Plan, inputs: &BatchInputs) -> Self {
+        let any = |is_wanted: fn(u32) -> bool| inputs.sequences.iter().any(|rows| is_wanted(rows.row_count));
+        let keeps_states = !plan.state_layers.is_empty();
+        Self {
+            few: !keeps_states || any(|rows| rows < CHUNKED_MIN),
+            many: keeps_states && any(|rows| rows >= CHUNKED_MIN),
+        }
+    }
+}
 
 /// Columns of the values of a workgroup.
 fn columns(profile: &Profile) -> u32 {
@@ -50,8 +85,39 @@ fn kernel(is_delta: bool, skip: bool, key_dim: u32, profile: &Profile) -> Kernel
     kernel.define_if(is_delta, "DELTA").define_if(skip, "SKIP")
 }
 
-/// Records the dispatch.
+fn chunk_kernel(is_delta: bool, skip: bool, key_dim: u32) -> Kernel {
+    let kernel = Kernel::new("state_scan_chunks").define("VECTORS").number("TOKENS", CHUNK);
+    // Without the delta rule, keys are not multiplied with the state.
+    let kernel = kernel.number("ROWS_EACH", if is_delta { 4 } else { 2 });
+    let kernel = kernel.number("KEY_RUNS", key_dim.div_ceil(RUN).next_power_of_two());
+    kernel.define_if(is_delta, "DELTA").define_if(skip, "SKIP")
+}
+
+/// Records the dispatches.
 pub(super) fn encode(recorder: &mut Recorder<'_>, step: &StateScan) -> Result<(), BackendError> {
+    let (profile, skip, key_dim) = (recorder.profile, step.skip.is_some(), step.key_dim);
+    let is_delta = matches!(step.rule, ScanRule::Delta { .. });
+    let by_token = kernel(is_delta, skip, key_dim, profile);
+    if profile.class == Class::Software || recorder.capacity.deterministic {
+        return dispatch(recorder, step, &by_token, [0, u32::MAX]);
+    }
+    let ScanShape { few, many } = recorder.shape.scan;
+    if few {
+        dispatch(recorder, step, &by_token, [0, CHUNKED_MIN - 1])?;
+    }
+    if many {
+        dispatch(recorder, step, &chunk_kernel(is_delta, skip, key_dim), [CHUNKED_MIN, u32::MAX])?;
+    }
+    Ok(())
+}
+
+/// Records the dispatch of a kernel for the sequences with so many rows.
+fn dispatch(
+    recorder: &mut Recorder<'_>,
+    step: &StateScan,
+    kernel: &Kernel,
+    [rows_min, rows_max]: [u32; 2],
+) -> Result<(), BackendError> {
     let StateScan { heads, key_heads, key_dim, value_dim, gates, .. } = *step;
     let (arena, keys) = (recorder.arena, key_heads * key_dim);
     let tiles = value_dim.div_ceil(columns(recorder.profile));
@@ -76,6 +142,8 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &StateScan) -> Result<()
         gates,
         beta_scale,
         query_scale: 1.0 / (key_dim as f32).sqrt(),
+        rows_min,
+        rows_max,
     };
     let mut bindings = vec![
         arena.metadata.read(),
@@ -87,9 +155,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &StateScan) -> Result<()
         recorder.row_buffer(step.out).read_write(),
     ];
     bindings.extend(step.skip.map(|skip| recorder.vector(skip).read()));
-    let is_delta = matches!(step.rule, ScanRule::Delta { .. });
-    let kernel = kernel(is_delta, step.skip.is_some(), key_dim, recorder.profile);
-    recorder.dispatch(&kernel, &params, &bindings, workgroups)
+    recorder.dispatch(kernel, &params, &bindings, workgroups)
 }
 
 /// Every variant that [`encode`] can use.
@@ -105,6 +171,11 @@ pub(super) fn variants() -> Vec<Variant> {
                 variants.push(Variant::new::<Params>(kernel, Params::FIELDS));
             }
         }
+    }
+    for key_dim in [RUN, STATE_DIM_MAX] {
+        let kernels = [(true, false), (false, false), (false, true)]
+            .map(|(is_delta, skip)| chunk_kernel(is_delta, skip, key_dim));
+        variants.extend(kernels.map(|kernel| Variant::new::<Params>(kernel, Params::FIELDS)));
     }
     variants
 }
