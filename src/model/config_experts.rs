@@ -72,9 +72,6 @@ fn router(config: &ConfigReader<'_>, scores: Scores, factor: f64) -> Result<Rout
 
 /// The options of layers with experts.
 pub(super) fn experts(config: &ConfigReader<'_>, experts: Experts) -> Result<Option<ExpertsSpec>, LoadError> {
-    if config.get("moe_latent_size").is_some() {
-        return Err(config.invalid("moe_latent_size", "is set: experts between projections are not supported"));
-    }
     let normalizes = |default| Ok::<_, LoadError>(config.boolean("norm_topk_prob")?.unwrap_or(default));
     let softmax =
         |renormalize| RouterSpec { sigmoid: false, renormalize, choice_bias: false, groups: None, factor: 1.0 };
@@ -122,7 +119,14 @@ pub(super) fn experts(config: &ConfigReader<'_>, experts: Experts) -> Result<Opt
     }
     let mlp = config.multiple_of_eight(size, 1 << 20)?;
     let beside = matches!(experts, Experts::BesideMlp);
-    Ok(Some(ExpertsSpec { count, per_token, mlp, router, bias, shared, beside }))
+    let latent = match config.get("moe_latent_size") {
+        Some(_) if !matches!(experts, Experts::Blocks) => {
+            return Err(config.invalid("moe_latent_size", "is set, which is not supported in this architecture"));
+        }
+        Some(_) => Some(config.multiple_of_eight("moe_latent_size", 1 << 16)?),
+        None => None,
+    };
+    Ok(Some(ExpertsSpec { count, per_token, mlp, latent, router, bias, shared, beside }))
 }
 
 /// The MLP of size `shared_expert_intermediate_size`, if the family has it.

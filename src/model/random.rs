@@ -4,7 +4,7 @@
 use super::LoadError;
 use super::source::{Element, TensorInfo, TensorRead, TensorSource};
 use super::spec::ModelSpec;
-use super::weights::tensors_of;
+use super::weights::{Part, tensors_of};
 use crate::plan::WeightFormat;
 use crate::platform;
 use bytes::Bytes;
@@ -20,7 +20,7 @@ const WORD_BYTES: u64 = 8;
 /// Bytes per task of parallel generation; a multiple of whole words.
 const PIECE_BYTES: u64 = 1 << 18;
 
-/// Every tensor that a spec needs, in bf16. Matrix elements have a random sign and a random magnitude within a factor
+/// Every tensor that a spec needs, in bf16; the experts of gpt-oss in MXFP4, as published. Matrix elements have a random sign and a random magnitude within a factor
 /// of two, about `1 / sqrt(columns)`, so that activations keep their magnitude from layer to layer; norms are 1 and
 /// biases are small.
 pub(super) struct RandomTensors {
@@ -31,45 +31,69 @@ pub(super) struct RandomTensors {
 impl RandomTensors {
     pub(super) fn new(spec: &ModelSpec, seed: u64) -> Self {
         let file: Arc<str> = NAME.into();
-        let element = Element::Float(WeightFormat::Bf16);
-        let info = |shape| TensorInfo { file: file.clone(), shape, element: element.clone() };
-        Self { seed, tensors: tensors_of(spec).map(|part| (part.tensor, info(part.shape))).collect() }
+        let info = |part: Part| {
+            let (part, format) = if part.is_published_in_mxfp4() {
+                (part.by_rows(), WeightFormat::Mxfp4)
+            } else {
+                (part, WeightFormat::Bf16)
+            };
+            let element = Element::Float(format);
+            (part.tensor, TensorInfo { file: file.clone(), shape: part.shape, element })
+        };
+        Self { seed, tensors: tensors_of(spec).map(info).collect() }
     }
 
     fn make(&self, tensor: &str, bytes: Range<u64>) -> Bytes {
-        let shape = &self.tensors[tensor].shape;
+        let TensorInfo { shape, element, .. } = &self.tensors[tensor];
         if tensor.contains("norm") {
             return ONE.to_le_bytes().into_iter().cycle().skip(bytes.start as usize % 2).take(length(&bytes)).collect();
         }
-        let scale = match shape.get(1) {
-            Some(&columns) => exponent(columns),
-            None => exponent(1 << 12),
-        };
         let key = tensor.bytes().fold(self.seed, |key, byte| mix(key ^ u64::from(byte)));
-        let first = bytes.start / WORD_BYTES;
-        let words = bytes.end.div_ceil(WORD_BYTES) - first;
-        let mut made = vec![0; (words * WORD_BYTES) as usize];
-        platform::for_each_chunk(&mut made, PIECE_BYTES as usize, |piece, made| {
-            let first = first + piece as u64 * (PIECE_BYTES / WORD_BYTES);
-            for (word, made) in (first..).zip(made.chunks_exact_mut(WORD_BYTES as usize)) {
-                // Keeps sign and mantissa of four random elements and sets their exponents.
-                let random = mix(key.wrapping_add(word)) & 0x807f_807f_807f_807f;
-                made.copy_from_slice(&(random | scale).to_le_bytes());
-            }
-        });
-        let skipped = (bytes.start % WORD_BYTES) as usize;
-        Bytes::from(made).slice(skipped..skipped + length(&bytes))
+        if let (Element::Float(WeightFormat::Mxfp4), [.., columns]) = (element, &shape[..]) {
+            return mxfp4(key, *columns, bytes);
+        }
+        let exponent = exponent(shape.get(1).copied().unwrap_or(1 << 12));
+        let scale = u64::from(exponent) * 0x0080_0080_0080_0080;
+        // Keeps sign and mantissa of four random elements and sets their exponents.
+        words(key, bytes, |random| random & 0x807f_807f_807f_807f | scale)
     }
+}
+
+/// Random bytes: a range of words, each `change`d.
+fn words(key: u64, bytes: Range<u64>, change: impl Fn(u64) -> u64 + Sync) -> Bytes {
+    let first = bytes.start / WORD_BYTES;
+    let words = bytes.end.div_ceil(WORD_BYTES) - first;
+    let mut made = vec![0; (words * WORD_BYTES) as usize];
+    platform::for_each_chunk(&mut made, PIECE_BYTES as usize, |piece, made| {
+        let first = first + piece as u64 * (PIECE_BYTES / WORD_BYTES);
+        for (word, made) in (first..).zip(made.chunks_exact_mut(WORD_BYTES as usize)) {
+            made.copy_from_slice(&change(mix(key.wrapping_add(word))).to_le_bytes());
+        }
+    });
+    let skipped = (bytes.start % WORD_BYTES) as usize;
+    Bytes::from(made).slice(skipped..skipped + length(&bytes))
+}
+
+/// Rows in MXFP4: random codes, whose root mean square is 2.9, and equal scales.
+fn mxfp4(key: u64, columns: u64, bytes: Range<u64>) -> Bytes {
+    let layout = WeightFormat::Mxfp4.layout(columns as usize);
+    let mut made = Vec::from(words(key, bytes.clone(), |random| random));
+    for (at, byte) in (bytes.start..).zip(&mut made) {
+        if at % layout.row_bytes as u64 >= layout.scales as u64 {
+            *byte = exponent(columns) - 1;
+        }
+    }
+    made.into()
 }
 
 fn length(bytes: &Range<u64>) -> usize {
     usize::try_from(bytes.end - bytes.start).expect("a chunk fits memory")
 }
 
-/// bf16 exponent bits of the power of two below `2 / (3 · sqrt(columns))`, in each of four elements.
-fn exponent(columns: u64) -> u64 {
+/// The biased exponent of the power of two below `2 / (3 · sqrt(columns))`.
+fn exponent(columns: u64) -> u8 {
     let power = (2.0 / 3.0 / (columns as f64).sqrt()).log2().floor();
-    ((127.0 + power) as u64) * 0x0080_0080_0080_0080
+    (127.0 + power) as u8
 }
 
 /// SplitMix64's finalizer: consecutive inputs give unrelated outputs.
@@ -107,6 +131,30 @@ mod tests {
             for (start, end) in [(0, 2), (6, 20), (3, 11), (1, length), (length - 5, length)] {
                 assert_eq!(source.make(tensor, start..end), whole[start as usize..end as usize], "{start}..{end}");
             }
+        }
+    }
+
+    /// The experts of gpt-oss: rows of 1,440 bytes of codes and 90 scales, which differ, and whose numbers have the
+    /// size that those in bf16 have.
+    #[test]
+    fn experts_are_random_in_mxfp4() {
+        let source = RandomTensors::new(&ModelSpec::named("gpt-oss-20b").expect("a shape"), 5);
+        let tensor = "model.layers.3.mlp.experts.down_proj";
+        assert_eq!(source.tensors[tensor].shape, [32, 2880, 2880]);
+        assert_eq!(source.tensors[tensor].element, Element::Float(WeightFormat::Mxfp4));
+        let row_bytes = WeightFormat::Mxfp4.row_bytes(2880);
+        assert_eq!(row_bytes, 1440 + 96);
+        let rows = source.make(tensor, 0..20 * row_bytes);
+        let numbers: Vec<f32> = rows
+            .chunks_exact(row_bytes as usize)
+            .flat_map(|row| (0..2880).map(|column| WeightFormat::Mxfp4.decode(row, 2880, column)))
+            .collect();
+        let mean_square = |of: &[f32]| of.iter().map(|n| f64::from(*n).powi(2)).sum::<f64>() / of.len() as f64;
+        let size = mean_square(&numbers).sqrt() * 2880_f64.sqrt();
+        assert!((0.5..2.0).contains(&size), "elements are about 1 / sqrt(columns), not {size}");
+        assert!(numbers[..2880] != numbers[2880..5760], "rows differ");
+        for (start, end) in [(0, 7), (1434, 1543), (row_bytes - 3, 3 * row_bytes + 5)] {
+            assert_eq!(source.make(tensor, start..end), rows[start as usize..end as usize], "{start}..{end}");
         }
     }
 }

@@ -37,11 +37,8 @@ impl ModelSpec {
 /// stretching of rotary frequencies, is left out.
 fn published(name: &str) -> Option<Value> {
     let mut config = match name {
-        "olmo-3-7b" => json!({
-            "architectures": ["Olmo3ForCausalLM"], "hidden_size": 4096, "num_hidden_layers": 32,
-            "num_attention_heads": 32, "num_key_value_heads": 32, "intermediate_size": 11_008, "vocab_size": 100_278,
-            "max_position_embeddings": 65_536, "sliding_window": 4096, "rope_theta": 500_000.0,
-        }),
+        "olmo-3-7b" => olmo3([4096, 32, 32, 32, 11_008]),
+        "olmo-3-32b" => olmo3([5120, 64, 40, 8, 27_648]),
         "phi-4-mini" => json!({
             "architectures": ["Phi3ForCausalLM"], "hidden_size": 3072, "num_hidden_layers": 32,
             "num_attention_heads": 24, "num_key_value_heads": 8, "intermediate_size": 8192, "vocab_size": 200_064,
@@ -53,11 +50,9 @@ fn published(name: &str) -> Option<Value> {
             "vocab_size": 100_352, "max_position_embeddings": 131_072, "position_embedding_type": "rope",
             "rope_theta": 1e7, "tie_word_embeddings": true, "layer_types": vec!["attention"; 40],
         }),
-        "ministral-3-8b" => json!({
-            "architectures": ["Ministral3ForCausalLM"], "hidden_size": 4096, "num_hidden_layers": 34,
-            "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 14_336,
-            "vocab_size": 131_072, "max_position_embeddings": 262_144, "rope_theta": 1e6,
-        }),
+        "ministral-3-3b" => ministral3([3072, 26, 9216], true),
+        "ministral-3-8b" => ministral3([4096, 34, 14_336], false),
+        "ministral-3-14b" => ministral3([5120, 40, 16_384], false),
         "gpt-oss-20b" => gpt_oss(24, 32),
         "gpt-oss-120b" => gpt_oss(36, 128),
         "glm-4.5-air" => json!({
@@ -108,6 +103,11 @@ fn gemma4(name: &str) -> Option<Value> {
             "intermediate_size": 10_240, "hidden_size_per_layer_input": 256, "num_kv_shared_layers": 18,
             "sliding_window": 512, "max_position_embeddings": 131_072,
         }),
+        "gemma-4-12b" => json!({
+            "hidden_size": 3840, "num_hidden_layers": 48, "num_attention_heads": 16, "num_key_value_heads": 8,
+            "num_global_key_value_heads": 1, "attention_k_eq_v": true, "intermediate_size": 15_360,
+            "sliding_window": 1024, "max_position_embeddings": 262_144,
+        }),
         "gemma-4-26b-a4b" => json!({
             "hidden_size": 2816, "num_hidden_layers": 30, "num_attention_heads": 16, "num_key_value_heads": 8,
             "num_global_key_value_heads": 2, "attention_k_eq_v": true, "intermediate_size": 2112,
@@ -131,6 +131,24 @@ fn gemma4(name: &str) -> Option<Value> {
         "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
     });
     Some(config)
+}
+
+/// Hidden size, layers, query heads, key/value heads and MLP size of OLMo 3.
+fn olmo3([hidden, layers, heads, kv_heads, mlp]: [u32; 5]) -> Value {
+    json!({
+        "architectures": ["Olmo3ForCausalLM"], "hidden_size": hidden, "num_hidden_layers": layers,
+        "num_attention_heads": heads, "num_key_value_heads": kv_heads, "intermediate_size": mlp,
+        "vocab_size": 100_278, "max_position_embeddings": 65_536, "sliding_window": 4096, "rope_theta": 500_000.0,
+    })
+}
+
+/// Hidden size, layers and MLP size of Ministral 3; whether embeddings are tied.
+fn ministral3([hidden, layers, mlp]: [u32; 3], tied: bool) -> Value {
+    json!({
+        "architectures": ["Ministral3ForCausalLM"], "hidden_size": hidden, "num_hidden_layers": layers,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": mlp,
+        "vocab_size": 131_072, "max_position_embeddings": 262_144, "rope_theta": 1e6, "tie_word_embeddings": tied,
+    })
 }
 
 fn gpt_oss(layers: u32, experts: u32) -> Value {
@@ -157,9 +175,10 @@ fn seven_numbers(name: &str) -> Result<[u32; 7], LoadError> {
         file: "shape".into(),
         field: format!("{name:?}"),
         message: format!(
-            "is not qwen3-0.6b, llama-3.2-1b, llama-3-8b, olmo-3-7b, phi-4-mini, granite-4.0-micro, ministral-3-8b, \
-             gpt-oss-20b, gpt-oss-120b, glm-4.5-air, deepseek-v2-lite, deepseek-v3, glm-4.7-flash, \
-             gemma-4-e2b, gemma-4-e4b, gemma-4-26b-a4b, gemma-4-31b, {} or \
+            "is not qwen3-0.6b, llama-3.2-1b, llama-3-8b, olmo-3-7b, olmo-3-32b, phi-4-mini, granite-4.0-micro, \
+             ministral-3-3b, ministral-3-8b, ministral-3-14b, gpt-oss-20b, gpt-oss-120b, glm-4.5-air, \
+             deepseek-v2-lite, deepseek-v3, glm-4.7-flash, gemma-4-e2b, gemma-4-e4b, gemma-4-12b, gemma-4-26b-a4b, \
+             gemma-4-31b, {} or \
              HxLxNxKxDxFxV (hidden, layers, query heads, key/value heads, head size, MLP, vocabulary)",
             states::NAMES.join(", ")
         ),

@@ -224,6 +224,8 @@ pub struct ExpertsSpec {
     pub per_token: u32,
     /// Elements of a gate or up row of one expert.
     pub mlp: u32,
+    /// Columns that experts read and write, between two projections of the row; `None`: they are those of the row.
+    pub latent: Option<u32>,
     /// How experts are chosen and weighted.
     pub router: RouterSpec,
     /// Router, gate, up and down have biases.

@@ -16,7 +16,8 @@ use super::{LoadError, UploadError};
 use crate::plan::{Plan, Section, WeightFormat, WeightId};
 use crate::platform;
 use bytes::Bytes;
-use part::{Change, Part};
+use part::Change;
+pub(super) use part::Part;
 use sections::{Required, required};
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -16,9 +16,9 @@ pub(super) mod orders;
 mod states;
 
 use super::builder::{Builder, Item, Tensor};
+use super::longrope::LONGROPE;
 use super::models;
 use super::states::STATES;
-use super::today::LONGROPE;
 use super::{
     CPU, Case, Device, REFERENCE, Target, WGPU, WHOLE, compare, cpus, families, golden, golden_cases,
     largest_difference, read_json, support,
@@ -38,7 +38,7 @@ use std::collections::BTreeMap;
 
 /// Element types of a file.
 pub(super) const F32: u32 = 0;
-const F16: u32 = 1;
+pub(super) const F16: u32 = 1;
 const MXFP4: u32 = 39;
 
 /// Names of tensors outside layers, in a checkpoint and in a file.
@@ -104,19 +104,6 @@ fn files_are_written_for_other_engines() {
         std::fs::copy(golden(family).join("golden.json"), folder.join(format!("{family}.json")))
             .expect("the folder is writable");
     }
-}
-
-/// The lists of longrope are those of the checkpoint.
-#[test]
-fn longrope_in_gguf_is_that_of_the_checkpoint() {
-    let file = open(&Checkpoint::read(LONGROPE).convert(F32));
-    let checkpoint = Model::open(&golden(LONGROPE)).expect("the golden model loads");
-    let (found, expected) = (&file.spec().ropes[0], &checkpoint.spec().ropes[0]);
-    for positions in [64, 65] {
-        let pairs = found.frequencies(positions).into_iter().zip(expected.frequencies(positions));
-        pairs.for_each(|(found, expected)| assert!((found - expected).abs() <= 1e-6 * expected, "{found} {expected}"));
-    }
-    assert!((found.scale() - expected.scale()).abs() < 1e-6);
 }
 
 /// The golden folders whose architectures GGUF has.

@@ -55,7 +55,7 @@ fn kernels_on_the_host_reproduce_golden_logits_and_tokens() {
         }
         super::support::ran("families", family, "safetensors", CUDA.name);
     }
-    super::today::prove_longrope(&CUDA, &mut backend, TODAY_TOKENS);
+    super::longrope::prove(&CUDA, &mut backend, &[KvFormat::F32], TODAY_TOKENS);
 }
 
 /// Bfloat16 activations, with the tensor-core kernels.

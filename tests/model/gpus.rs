@@ -11,15 +11,15 @@ use super::latents::LATENTS;
 use super::states::STATES;
 use super::today::TODAY;
 use super::{
-    Case, Device, FAMILIES, Sizes, WGPU, WHOLE, adapters, compare, converted, golden, golden_cases, largest_difference,
-    prove_prompts, repository,
+    BLOCK_SIZE, Case, Device, FAMILIES, SEQUENCES_MAX, Sizes, WGPU, WHOLE, adapters, compare, converted, golden,
+    golden_cases, largest_difference, prove_prompts, repository,
 };
 use folio::backend::reference::ReferenceBackend;
 use folio::backend::wgpu::{Class, Tier, WgpuBackend, WgpuOptions};
 use folio::model::Model;
-use folio::plan::{KvFormat, WeightFormat};
+use folio::plan::{BufferSpec, KvFormat, Rows, Storage, WeightFormat, WeightSpec};
 use folio::platform::block_on;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 
@@ -28,7 +28,10 @@ const CHUNK: u32 = 19;
 /// The same when four sequences share the rows of a small step.
 const CHUNK_SMALL: u32 = 3;
 /// Sizes under small bindings: enough rows per step and blocks for the four golden cases.
-const SMALL: Sizes = Sizes { tokens_max: 4 * CHUNK_SMALL, blocks: 19, deterministic: true };
+const SMALL: Sizes =
+    Sizes { tokens_max: 4 * CHUNK_SMALL, blocks: 19, sequences_max: SEQUENCES_MAX, deterministic: true };
+/// Sizes that need the smallest bindings: two golden cases, of 7 and 33 tokens, and their states.
+const TIGHT: Sizes = Sizes { tokens_max: 2 * CHUNK_SMALL, blocks: 7, sequences_max: 2, deterministic: true };
 /// A binding limit in bytes that holds [`SMALL`]'s rows of the widest buffer (192 columns for each of two experts) and
 /// one head of f32 keys (16 elements), but not two. Keys and values, a table of 256 rows, the MLP and the experts are
 /// split.
@@ -128,6 +131,55 @@ fn every_other_family_is_right_on_the_kernels_of_a_class_and_tier() {
                 } else if has_own_kernels && index == 3 - model % 4 {
                     prove_others(way, &mut backend, family, !deterministic);
                 }
+            }
+        }
+    }
+}
+
+/// The smallest bindings in which a model runs with [`TIGHT`] sizes: they hold each buffer of rows, the states of a layer,
+/// and the keys of one head. Whatever is larger is split.
+fn least_binding(model: &Model) -> u64 {
+    let plan = model.record(Storage::F32);
+    let rows = |buffer: &BufferSpec| match buffer.rows {
+        Rows::Samples => buffer.row_bytes(),
+        rows => u64::from(rows.count(TIGHT.tokens_max, 0)) * buffer.row_bytes(),
+    };
+    let states = plan.state_layers.iter().map(|layer| u64::from(TIGHT.sequences_max) * layer.bytes());
+    let row_bytes = |head_dim| u64::from(TIGHT.blocks * BLOCK_SIZE) * KvFormat::F32.row_bytes(head_dim);
+    let keys = plan.kv_layers.iter().map(|layer| row_bytes(layer.head_dim));
+    let least = plan.buffers.iter().map(rows).chain(states).chain(keys).max().expect("a plan has buffers");
+    least.next_multiple_of(16)
+}
+
+/// The same with the smallest bindings that each family allows, in one of the four ways with small bindings, in turn.
+#[test]
+fn every_other_family_is_right_in_pieces() {
+    // Devices by way and binding, so that kernels are compiled once for several families.
+    let mut devices = BTreeMap::new();
+    let mut split = BTreeSet::new();
+    for (index, (family, _)) in TODAY.into_iter().chain(LATENTS).chain(STATES).enumerate() {
+        let model = Model::open(&golden(family)).expect("the golden model loads");
+        let binding = least_binding(&model);
+        let is_split = |weight: &WeightSpec| weight.bytes() > binding;
+        split.extend(model.record(Storage::F32).weights.iter().any(is_split).then_some(family));
+        devices.entry((4 + index % 4, binding)).or_insert_with(Vec::new).push((family, model));
+    }
+    // The others have keys or states that are larger than their weights.
+    assert!(split.len() >= 30, "weights are split in {split:?} only");
+    for adapter in adapters() {
+        for ((index, binding), models) in &devices {
+            let way = Way::of(*index);
+            let mut backend = open(&way.options(adapter, *binding));
+            for (family, model) in models {
+                let cases = &golden_cases(family)[1..3];
+                let sizes = Sizes { deterministic: way.sizes().deterministic, ..TIGHT };
+                let mut device = Device::with(&mut backend, model, KvFormat::F32, sizes);
+                let mut worst = 0.0_f32;
+                for (case, run) in cases.iter().zip(device.generate(cases, CHUNK_SMALL, true)) {
+                    let place = format!("{family} in {binding} bytes as {way:?}, prompt of {}", case.prompt.len());
+                    worst = worst.max(compare(&place, case, &run, WGPU.logits_f32));
+                }
+                println!("{family} in {binding} bytes as {way:?}: logits differ by at most {worst:.1e}");
             }
         }
     }

@@ -2,6 +2,7 @@
 //! members alone, that copied blocks include their scales, and the loss of the demo model on held-out text.
 
 use super::quantized::{held_out, loss};
+use super::states::STATES;
 use super::{
     CHUNK, CPU, Case, Device, LOGITS_F16, Run, Target, WGPU, WHOLE, families, golden, golden_cases, largest_difference,
     support,
@@ -45,7 +46,11 @@ pub(super) fn moved(family: &str, rows: &[(&[f32], &[f32])]) -> f64 {
 pub(super) const TOKENS: usize = 4;
 
 pub(super) fn cases(family: &str) -> Vec<Case> {
-    let mut cases = golden_cases(family);
+    shortened(golden_cases(family))
+}
+
+/// The same cases with [`TOKENS`] generated tokens.
+pub(super) fn shortened(mut cases: Vec<Case>) -> Vec<Case> {
     cases.iter_mut().for_each(|case| case.greedy.truncate(TOKENS));
     cases
 }
@@ -76,20 +81,25 @@ fn relative_difference((expected, found): &(&[f32], &[f32])) -> f64 {
 
 #[test]
 fn logits_move_by_little_and_a_batch_is_its_members() {
-    let mut backend = ReferenceBackend::new();
-    for (family, logits_f16) in families() {
-        let (cases, model) = (cases(family), Model::open(&golden(family)).expect("the golden model loads"));
-        let exact = alone(&mut Device::new(&mut backend, &model, KvFormat::F32), &cases, WHOLE);
-        let mut device = Device::new(&mut backend, &model, KvFormat::Q8);
-        let found = alone(&mut device, &cases, WHOLE);
-        assert!(alone(&mut device, &cases, CHUNK) == found, "{family}: chunks change nothing");
-        assert!(device.generate(&cases, CHUNK, true) == found, "{family}: a batch equals its members, bit for bit");
-        let compared = rows(&exact, &found);
-        let moved = moved(family, &compared);
-        println!("{family}: q8 moves logits by {moved:.4} of their spread in {} rows", compared.len());
-        let each: Vec<f64> = compared.iter().map(relative_difference).collect();
-        assert!(moved > 0.0 && moved <= moved_max(family, logits_f16), "{family}: {moved}, by row {each:.3?}");
+    for (family, logits_f16) in families().chain(STATES) {
+        let model = Model::open(&golden(family)).expect("the golden model loads");
+        moves_by_little((family, logits_f16), &model, &cases(family));
     }
+}
+
+/// Checks q8 on the reference: these cases of a model.
+pub(super) fn moves_by_little((family, logits_f16): (&str, f32), model: &Model, cases: &[Case]) {
+    let mut backend = ReferenceBackend::new();
+    let exact = alone(&mut Device::new(&mut backend, model, KvFormat::F32), cases, WHOLE);
+    let mut device = Device::new(&mut backend, model, KvFormat::Q8);
+    let found = alone(&mut device, cases, WHOLE);
+    assert!(alone(&mut device, cases, CHUNK) == found, "{family}: chunks change nothing");
+    assert!(device.generate(cases, CHUNK, true) == found, "{family}: a batch equals its members, bit for bit");
+    let compared = rows(&exact, &found);
+    let moved = moved(family, &compared);
+    println!("{family}: q8 moves logits by {moved:.4} of their spread in {} rows", compared.len());
+    let each: Vec<f64> = compared.iter().map(relative_difference).collect();
+    assert!(moved > 0.0 && moved <= moved_max(family, logits_f16), "{family}: {moved}, by row {each:.3?}");
 }
 
 /// Includes software adapters, like the other tests here.
@@ -103,34 +113,47 @@ fn every_device_agrees_with_the_reference() {
     }
 }
 
-/// A value near the middle of two codes may get the other one on a device that rounds differently, and models with
-/// random weights amplify that with every token. So the first two prompts, of 1 and 7 tokens, are compared as with f32;
-/// for the others a difference is small against what q8 changes by itself, unless the target promises more.
 fn agrees(target: &Target, backend: &mut impl Inspect, logits_max: Option<f32>) {
-    for (family, logits_f16) in families() {
-        let (cases, model) = (cases(family), Model::open(&golden(family)).expect("the golden model loads"));
-        let expected = alone(&mut Device::new(&mut ReferenceBackend::new(), &model, KvFormat::Q8), &cases, WHOLE);
-        let mut device = Device::new(backend, &model, KvFormat::Q8);
-        let found = alone(&mut device, &cases, WHOLE);
-        let batch = device.generate(&cases, CHUNK, true);
-        assert!(!target.bit_exact || found == batch, "{family} on {}: a batch equals its members", target.name);
-        for (how, found) in [("alone", found), ("batched", batch)] {
-            let compared = rows(&expected, &found);
-            let worst = compared.iter().map(|(a, b)| largest_difference(a, b)).fold(0.0, f32::max);
-            println!("{family} on {}, {how}: logits differ by at most {worst:.1e}", target.name);
-            assert_eq!(compared.len(), TOKENS * cases.len(), "{family}: equal tokens");
-            assert!(logits_max.is_none_or(|max| worst <= max), "{family} on {}, {how}: {worst}", target.name);
-            let short = compared[..2 * TOKENS].iter().map(|(a, b)| largest_difference(a, b)).fold(0.0, f32::max);
-            assert!(short <= target.logits_f32, "{family} on {}, {how}, short prompts: {short}", target.name);
-            let moved = moved(family, &compared);
-            assert!(
-                moved <= moved_max(family, logits_f16) / 4.0,
-                "{family} on {}, {how}: {moved} of the spread",
-                target.name
-            );
-        }
-        support::ran("families", family, "kv-q8", target.name);
+    for (family, logits_f16) in families().chain(STATES) {
+        let model = Model::open(&golden(family)).expect("the golden model loads");
+        agrees_in(target, backend, logits_max, (family, logits_f16), &model, &cases(family));
     }
+}
+
+/// A value near the middle of two codes may get the other one on a device that rounds differently, and models with
+/// random weights amplify that with every token. So prompts of at most 7 tokens are compared as with f32; for the
+/// others a difference is small against what q8 changes by itself, unless the target promises more.
+pub(super) fn agrees_in(
+    target: &Target,
+    backend: &mut impl Inspect,
+    logits_max: Option<f32>,
+    (family, logits_f16): (&str, f32),
+    model: &Model,
+    cases: &[Case],
+) {
+    let expected = alone(&mut Device::new(&mut ReferenceBackend::new(), model, KvFormat::Q8), cases, WHOLE);
+    let mut device = Device::new(backend, model, KvFormat::Q8);
+    let found = alone(&mut device, cases, WHOLE);
+    let batch = device.generate(cases, CHUNK, true);
+    assert!(!target.bit_exact || found == batch, "{family} on {}: a batch equals its members", target.name);
+    let short = cases.iter().take_while(|case| case.prompt.len() <= 7).count();
+    for (how, found) in [("alone", found), ("batched", batch)] {
+        let compared = rows(&expected, &found);
+        let worst = |rows: &[(&[f32], &[f32])]| rows.iter().map(|(a, b)| largest_difference(a, b)).fold(0.0, f32::max);
+        let all = worst(&compared);
+        println!("{family} on {}, {how}: logits differ by at most {all:.1e}", target.name);
+        assert_eq!(compared.len(), TOKENS * cases.len(), "{family}: equal tokens");
+        assert!(logits_max.is_none_or(|max| all <= max), "{family} on {}, {how}: {all}", target.name);
+        let short = worst(&compared[..short * TOKENS]);
+        assert!(short <= target.logits_f32, "{family} on {}, {how}, short prompts: {short}", target.name);
+        let moved = moved(family, &compared);
+        assert!(
+            moved <= moved_max(family, logits_f16) / 4.0,
+            "{family} on {}, {how}: {moved} of the spread",
+            target.name
+        );
+    }
+    support::ran("families", family, "kv-q8", target.name);
 }
 
 /// Forks share the prompt's last, partly filled block until each writes to it. A copy without its scales would have no

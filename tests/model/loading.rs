@@ -319,34 +319,6 @@ fn random_models_have_their_shape_and_depend_on_the_seed_alone() {
     let size = (qkv.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>() / qkv.len() as f64).sqrt();
     assert!((0.5..2.0).contains(&(size * 64_f64.sqrt())), "elements are about 1 / sqrt(columns), not {size}");
     assert!(first["final_norm"].iter().all(|value| *value == 1.0));
-    for (name, parameters) in [
-        ("qwen3-0.6b", 596_049_920),
-        ("llama-3.2-1b", 1_235_814_400),
-        ("llama-3-8b", 8_030_261_248),
-        ("olmo-3-7b", 7_298_011_136),
-        ("phi-4-mini", 3_836_021_760),
-        ("gpt-oss-20b", 20_914_757_184),
-        // Layers of Gemma 4 whose values are their keys count them twice, as the plan does.
-        ("gemma-4-e2b", 4_628_569_379),
-        ("gemma-4-e4b", 7_463_013_418),
-        ("gemma-4-26b-a4b", 25_247_559_710),
-        ("gemma-4-31b", 30_807_445_820),
-        ("glm-4.5-air", 106_852_251_264),
-        ("ministral-3-8b", 8_489_553_920),
-        ("granite-4.0-micro", 3_402_836_480),
-    ] {
-        let plan = Model::random(ModelSpec::named(name).expect("a known shape"), 0).record(Storage::F32);
-        let count = |weight: &folio::plan::WeightSpec| u64::from(weight.rows) * u64::from(weight.columns);
-        let ropes = plan.weights.iter().filter(|weight| weight.name.starts_with("rope")).map(count).sum::<u64>();
-        assert_eq!(plan.weights.iter().map(count).sum::<u64>() - ropes, parameters, "{name}");
-    }
-    let error = ModelSpec::named("64x2x4").expect_err("seven numbers are needed").to_string();
-    assert!(error.starts_with("shape: \"64x2x4\" is not qwen3-0.6b"), "{error}");
-    let error = ModelSpec::named("64x2x4x3x16x96x256").expect_err("3 does not divide 4").to_string();
-    assert_eq!(
-        error,
-        "shape 64x2x4x3x16x96x256: num_key_value_heads is 3, which does not divide num_attention_heads = 4"
-    );
 }
 
 #[test]

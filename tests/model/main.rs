@@ -21,11 +21,15 @@ mod gpus;
 mod kv_q8;
 mod latents;
 mod loading;
+mod longrope;
 #[path = "../support/gguf_models.rs"]
 mod models;
 mod plan;
+mod planted;
+mod projected;
 mod quantized;
 mod remote;
+mod shapes;
 mod speculation;
 mod states;
 #[path = "../support/mod.rs"]
@@ -34,6 +38,7 @@ mod threads;
 mod tiers;
 mod today;
 
+use bytes::Bytes;
 use folio::backend::cpu::{CpuBackend, CpuOptions, Level};
 use folio::backend::reference::ReferenceBackend;
 use folio::backend::wgpu::{WgpuBackend, WgpuOptions};
@@ -41,7 +46,7 @@ use folio::backend::{Backend, Capacity, Inspect};
 use folio::model::{Model, Safetensors};
 use folio::plan::check::check;
 use folio::plan::inputs::{BatchInputs, FEED, GroupInputs, NONE, PoolRow, SampleRow, Sampled, SequenceRows, StateRows};
-use folio::plan::{BufferId, KvFormat, Plan, Sample, Step, Tail};
+use folio::plan::{BufferId, KvFormat, Plan, Sample, Step, Tail, WeightId};
 use folio::platform::{FileAccess, block_on};
 use latents::LATENTS;
 use serde_json::{Value, json};
@@ -466,6 +471,7 @@ struct Device<'a, B> {
     plan: Arc<Plan>,
     logits: BufferId,
     blocks: u32,
+    sequences_max: u32,
 }
 
 /// Sizes that a device is loaded with.
@@ -475,12 +481,14 @@ struct Sizes {
     tokens_max: u32,
     /// Number of blocks per KV group: a prime.
     blocks: u32,
+    /// Sequences at once, each with a state: coprime to 3.
+    sequences_max: u32,
     deterministic: bool,
 }
 
 impl Default for Sizes {
     fn default() -> Self {
-        Self { tokens_max: TOKENS_MAX, blocks: 97, deterministic: true }
+        Self { tokens_max: TOKENS_MAX, blocks: 97, sequences_max: SEQUENCES_MAX, deterministic: true }
     }
 }
 
@@ -505,15 +513,27 @@ impl<'a, B: Backend + Inspect> Device<'a, B> {
 
     /// [`Device::with`], with a plan that may differ from the recorded one.
     fn of_plan(backend: &'a mut B, model: &Model, plan: Plan, kv_format: KvFormat, sizes: Sizes) -> Self {
-        let Sizes { tokens_max, blocks, deterministic } = sizes;
+        Self::of_weights(backend, model, plan, kv_format, sizes, |_, rows| rows)
+    }
+
+    /// [`Device::of_plan`], with weights that may differ from the model's.
+    fn of_weights(
+        backend: &'a mut B,
+        model: &Model,
+        plan: Plan,
+        kv_format: KvFormat,
+        sizes: Sizes,
+        change: impl Fn(WeightId, Bytes) -> Bytes,
+    ) -> Self {
+        let Sizes { tokens_max, blocks, sequences_max, deterministic } = sizes;
         check(&plan).expect("the recorded plan is right");
         let plan = Arc::new(plan);
         let capacity = Capacity {
             tokens_max,
-            sequences_max: SEQUENCES_MAX,
+            sequences_max,
             samples_max: tokens_max,
-            feed_slots: SEQUENCES_MAX,
-            state_slots: SEQUENCES_MAX,
+            feed_slots: sequences_max,
+            state_slots: sequences_max,
             table_entries_max: 1024,
             history_max: 1024,
             bias_max: 1,
@@ -524,12 +544,13 @@ impl<'a, B: Backend + Inspect> Device<'a, B> {
             deterministic,
         };
         backend.load(plan.clone(), &capacity).expect("the plan loads");
-        block_on(model.upload(&plan, |id, row, bytes| backend.write_weight(id, row, bytes))).expect("weights upload");
+        let write = |id, row, bytes| backend.write_weight(id, row, change(id, bytes));
+        block_on(model.upload(&plan, write)).expect("weights upload");
         backend.allocate_pool(&vec![blocks; plan.kv_groups.len()]).expect("a small pool fits");
         let Some(Step::Sample(Sample { logits })) = plan.tail(Tail::Sample).last() else {
             panic!("the tail ends by sampling")
         };
-        Self { logits: *logits, backend, plan, blocks }
+        Self { logits: *logits, backend, plan, blocks, sequences_max }
     }
 
     /// Generates greedily for all cases at once, until each has as many tokens as its golden answer. With `feed`,
@@ -588,7 +609,7 @@ impl<'a, B: Backend + Inspect> Device<'a, B> {
             inputs.sequences.push(SequenceRows { row_start, row_count: end - start, context_len: end });
             if !self.plan.state_layers.is_empty() {
                 // The stride is coprime to the number of slots.
-                let slot = (index as u32 * 3 + 5) % SEQUENCES_MAX;
+                let slot = (index as u32 * 3 + 5) % self.sequences_max;
                 inputs.states.push(StateRows { from: if start == 0 { NONE } else { slot }, to: slot });
             }
             for position in start..end {

@@ -97,7 +97,8 @@ fn config(plan: &Plan, blocks: u64) -> Config {
     }
 }
 
-fn request(case: &Case) -> Request {
+/// A request for the golden tokens of a case.
+pub(super) fn request(case: &Case) -> Request {
     let params = SamplingParams {
         draw: DrawParams::greedy(),
         ignore_eos: true,
@@ -107,7 +108,8 @@ fn request(case: &Case) -> Request {
     Request { prompt: case.prompt.clone().into(), params, ..Request::default() }
 }
 
-fn tokens(mut receiver: EventReceiver) -> Vec<u32> {
+/// The tokens of a finished answer.
+pub(super) fn tokens(mut receiver: EventReceiver) -> Vec<u32> {
     let mut tokens = Vec::new();
     while let Ok(event) = receiver.try_recv() {
         match event {
@@ -479,10 +481,11 @@ fn configs_of_hybrids_are_read_in_both_styles() {
             json!({"hybrid_override_pattern": "M"}),
             "hybrid_override_pattern has 1 entries, not num_hidden_layers = 6",
         ),
+        ("nemotron_h-moe", json!({"moe_latent_size": 20}), "moe_latent_size is 20, not a multiple of 8"),
         (
-            "nemotron_h-moe",
+            "lfm2_moe",
             json!({"moe_latent_size": 16}),
-            "moe_latent_size is set: experts between projections are not supported",
+            "moe_latent_size is set, which is not supported in this architecture",
         ),
         ("qwen3_5", json!({"linear_num_key_heads": 3}), "linear_num_key_heads is 3, which does not divide the 4 heads"),
         ("falcon_h1", json!({"mlp_bias": true}), "mlp_bias is true: biases are not supported in this architecture"),

@@ -42,9 +42,6 @@ pub(super) const TODAY: [(&str, f32); 24] = [
     ("gemma4-wide", LOGITS_F16),
 ];
 
-/// phi3 with longrope: cases whose context has the list of divisors that is left out of the other's.
-pub(super) const LONGROPE: &str = "phi3-longrope";
-
 #[test]
 fn the_reference_reproduces_golden_logits_and_tokens() {
     prove(&REFERENCE, &mut ReferenceBackend::new(), &[KvFormat::F32, KvFormat::F16]);
@@ -96,50 +93,6 @@ pub(super) fn prove_list<B: Backend + Inspect>(
         }
         support::ran("families", family, "safetensors", target.name);
     }
-}
-
-/// A context of at most 64 tokens has the short divisors, a longer one the long ones; on the reference, the CPU and
-/// every adapter.
-#[test]
-fn longrope_divides_by_the_list_of_its_context() {
-    prove_longrope(&REFERENCE, &mut ReferenceBackend::new(), usize::MAX);
-    cpus().for_each(|mut cpu| prove_longrope(&CPU, &mut cpu, usize::MAX));
-    for adapter in adapters() {
-        let options = WgpuOptions { adapter: Some(adapter), ..WgpuOptions::default() };
-        let mut backend = block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens");
-        prove_longrope(&WGPU, &mut backend, usize::MAX);
-    }
-    let other = golden_cases(LONGROPE).remove(4);
-    let mut backend = ReferenceBackend::new();
-    let run = Device::new(&mut backend, &longrope(64), KvFormat::F32).generate(&[other], WHOLE, false).remove(0);
-    let long = &golden_cases(LONGROPE)[4].logits;
-    assert!(largest_difference(long, &run.logits[0]) > 20.0 * REFERENCE.logits_f32, "the lists differ");
-}
-
-/// The golden model of longrope, for contexts of at most so many tokens.
-fn longrope(tokens: u32) -> Model {
-    let mut model = Model::open(&golden(LONGROPE)).expect("the golden model loads");
-    model.limit_context(tokens);
-    model
-}
-
-/// Both lists, with so many generated tokens at most.
-pub(super) fn prove_longrope<B: Backend + Inspect>(target: &Target, backend: &mut B, tokens_max: usize) {
-    let json = super::read_json(&golden(LONGROPE).join("golden.json"));
-    let of = |case: usize| json["cases"][case]["factors"].as_str().expect("a name").to_owned();
-    let mut cases = golden_cases(LONGROPE);
-    cases.iter_mut().for_each(|case| case.greedy.truncate(tokens_max));
-    for (name, tokens) in [("short", 64), ("long", 65)] {
-        let of_list: Vec<_> = (0..cases.len()).filter(|case| of(*case) == name).collect();
-        assert_eq!(of_list.len(), 3, "{name}");
-        let mut device = Device::new(backend, &longrope(tokens), KvFormat::F32);
-        for case in of_list.into_iter().map(|index| &cases[index]) {
-            let run = device.generate(std::slice::from_ref(case), WHOLE, false).remove(0);
-            let place = format!("longrope on {}, {name}, prompt of {}", target.name, case.prompt.len());
-            compare(&place, case, &run, target.logits_f32);
-        }
-    }
-    support::ran("families", LONGROPE, "safetensors", target.name);
 }
 
 /// Changes the stores of a plan, by the number of the layer.

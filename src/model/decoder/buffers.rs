@@ -68,6 +68,8 @@ pub(super) struct ExpertBuffers {
     pub(super) routes: BufferId,
     /// One row per route.
     pub(super) mlp: MlpBuffers,
+    /// What experts between projections read and write.
+    pub(super) latent: Option<[BufferId; 2]>,
     /// The MLP that every token passes besides.
     pub(super) shared: Option<MlpBuffers>,
     /// The logit of the shared MLP, and the route to it.
@@ -193,6 +195,9 @@ impl ExpertBuffers {
         let routes = plan.buffer("routes", rows, 2, Storage::F32);
         let gates = |mlp| [if spec.mlp.gated { 2 * mlp } else { mlp }, mlp];
         let mlp = MlpBuffers::new(plan, ["expert_gate_up", "expert_activated"], rows, gates(experts.mlp), activations);
+        let latent = experts.latent.map(|columns| {
+            ["expert_input", "expert_output"].map(|name| plan.buffer(name, Rows::Tokens, columns, activations))
+        });
         let shared = experts.shared.map(|shared| {
             let names = ["shared_gate_up", "shared_activated"];
             MlpBuffers::new(plan, names, Rows::Tokens, gates(shared.mlp), activations)
@@ -201,7 +206,7 @@ impl ExpertBuffers {
             let logit = plan.buffer("shared_gate", Rows::Tokens, 1, Storage::F32);
             [logit, plan.buffer("shared_route", Rows::Routes(1), 2, Storage::F32)]
         });
-        Some(Self { router, routes, mlp, shared, shared_gate })
+        Some(Self { router, routes, mlp, latent, shared, shared_gate })
     }
 }
 

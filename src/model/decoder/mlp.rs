@@ -96,7 +96,17 @@ impl Recorder<'_> {
         (accumulate, out): (bool, BufferId),
     ) {
         self.route(steps, experts, index, routed);
-        self.chosen(steps, experts, index, x, (accumulate, out));
+        match experts.latent {
+            None => self.chosen(steps, experts, index, x, (accumulate, out)),
+            Some([input, output]) => {
+                let product = |x, weight, accumulate, out| MatMul { x, weight, bias: None, accumulate, out };
+                let weight = self.layer_weight(index, "expert_input");
+                steps.push(Step::MatMul(product(x, weight, false, input)));
+                self.chosen(steps, experts, index, input, (false, output));
+                let weight = self.layer_weight(index, "expert_output");
+                steps.push(Step::MatMul(product(output, weight, accumulate, out)));
+            }
+        }
         if let Some(shared) = experts.shared {
             self.shared(steps, experts, shared, index, x, out);
         }

@@ -266,6 +266,8 @@ const BLOCKS_NEMOTRON: &[LayerNames] = &[
     names("router_choice_bias", &["backbone.layers.{}.mixer.gate.e_score_correction_bias"]),
     names("expert_gate_up", &["backbone.layers.{}.mixer.experts.{e}.up_proj.weight"]),
     names("expert_down", &["backbone.layers.{}.mixer.experts.{e}.down_proj.weight"]),
+    names("expert_input", &["backbone.layers.{}.mixer.fc1_latent_proj.weight"]),
+    names("expert_output", &["backbone.layers.{}.mixer.fc2_latent_proj.weight"]),
     names("shared_gate_up", &["backbone.layers.{}.mixer.shared_experts.up_proj.weight"]),
     names("shared_down", &["backbone.layers.{}.mixer.shared_experts.down_proj.weight"]),
 ];

@@ -2,6 +2,7 @@
 
 use crate::model::tensor_names::Order;
 use crate::plan::WeightFormat;
+use crate::plan::format::GROUP;
 use std::ops::Range;
 
 /// A checkpoint tensor that is part of a weight.
@@ -104,8 +105,15 @@ impl Part {
         }
     }
 
+    /// Whether published checkpoints have this tensor in MXFP4: the experts' matrices of gpt-oss, which a checkpoint in
+    /// 16 bits stores by columns.
+    pub(in crate::model) fn is_published_in_mxfp4(&self) -> bool {
+        let by_columns = matches!(self.order, Order::Transposed | Order::TransposedInterleaved);
+        by_columns && self.columns().is_some_and(|columns| columns.is_multiple_of(GROUP as u32))
+    }
+
     /// The same tensor stored by rows: quantized checkpoints store all matrices by rows, others some by columns.
-    pub(super) fn by_rows(mut self) -> Self {
+    pub(in crate::model) fn by_rows(mut self) -> Self {
         let order = match self.order {
             Order::Transposed => Order::Experts,
             Order::TransposedInterleaved => Order::ExpertsInterleaved,

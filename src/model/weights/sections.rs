@@ -215,7 +215,8 @@ fn convolution_sections(spec: &ModelSpec, kind: LayerKind, weight: &str) -> Opti
 fn expert_sections(spec: &ModelSpec, experts: &ExpertsSpec, weight: &str) -> Option<Sections> {
     let [hidden, count, mlp] = [spec.hidden, experts.count, experts.mlp].map(u64::from);
     let shared = experts.shared.map_or(0, |shared| u64::from(shared.mlp));
-    let gates = |rows: u64| vec![vec![rows, hidden]; if spec.mlp.gated { 2 } else { 1 }];
+    let latent = experts.latent.map_or(hidden, u64::from);
+    let gates = |rows: u64, columns: u64| vec![vec![rows, columns]; if spec.mlp.gated { 2 } else { 1 }];
     let (present, copies, shapes) = match weight {
         "router" => (true, 1, vec![vec![count, hidden]]),
         "router_bias" => (experts.bias, 1, vec![vec![count]]),
@@ -225,11 +226,13 @@ fn expert_sections(spec: &ModelSpec, experts: &ExpertsSpec, weight: &str) -> Opt
             (experts.beside, 1, vec![vec![hidden]])
         }
         "shared_gate" => (experts.shared.is_some_and(|shared| shared.gated), 1, vec![vec![1, hidden]]),
-        "shared_gate_up" => (experts.shared.is_some(), 1, gates(shared)),
+        "shared_gate_up" => (experts.shared.is_some(), 1, gates(shared, hidden)),
         "shared_down" => (experts.shared.is_some(), 1, vec![vec![hidden, shared]]),
-        "expert_gate_up" => (true, experts.count, gates(mlp)),
+        "expert_input" => (experts.latent.is_some(), 1, vec![vec![latent, hidden]]),
+        "expert_output" => (experts.latent.is_some(), 1, vec![vec![hidden, latent]]),
+        "expert_gate_up" => (true, experts.count, gates(mlp, latent)),
         "expert_gate_up_bias" => (experts.bias, experts.count, vec![vec![mlp], vec![mlp]]),
-        "expert_down" => (true, experts.count, vec![vec![hidden, mlp]]),
+        "expert_down" => (true, experts.count, vec![vec![latent, mlp]]),
         "expert_down_bias" => (experts.bias, experts.count, vec![vec![hidden]]),
         other => unreachable!("the tables of names hold no {other}"),
     };

@@ -14,7 +14,7 @@ use super::{Checkpoint, Values};
 use serde_json::Value;
 
 /// How the tensors of an architecture are called in a file, without what is before and behind.
-const NAMES: [(&str, &str); 53] = [
+const NAMES: [(&str, &str); 55] = [
     ("operator_norm", "attn_norm"),
     ("norm", "attn_norm"),
     ("self_attn.out_proj", "attn_output"),
@@ -58,6 +58,8 @@ const NAMES: [(&str, &str); 53] = [
     ("mixer.gate", "ffn_gate_inp"),
     ("mixer.experts.up_proj", "ffn_up_exps"),
     ("mixer.experts.down_proj", "ffn_down_exps"),
+    ("mixer.fc1_latent_proj", "ffn_latent_down"),
+    ("mixer.fc2_latent_proj", "ffn_latent_up"),
     ("mixer.shared_experts.up_proj", "ffn_up_shexp"),
     ("mixer.shared_experts.down_proj", "ffn_down_shexp"),
     ("shared_mlp.gate_proj", "ffn_gate"),
@@ -229,6 +231,9 @@ impl Checkpoint {
                     set("expert_gating_func", 2);
                     set("expert_shared_count", self.size("n_shared_experts"));
                     set("expert_shared_feed_forward_length", self.size("moe_shared_expert_intermediate_size"));
+                    if let Some(latent) = self.whole("moe_latent_size") {
+                        set("moe_latent_size", latent as usize);
+                    }
                 }
                 file.set(&key("feed_forward_length"), Item::I32s(list));
                 let factor = self.config["routed_scaling_factor"].as_f64().expect("a number");

@@ -1,8 +1,9 @@
 //! Grammars that force an answer to be a tool call, in the format that the model was trained on.
 
-use super::{ToolChoice, ToolParser};
+use super::notation::{self, Arguments, Mark, Notation, quoted};
+use super::{ToolChoice, ToolParser, gemma, marked, python, xml};
 use crate::text::{GrammarError, GrammarSpec, Tokenizer, schema_in_lark};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::fmt::Write as _;
 
 /// The text around calls and around the parts of a call, in Lark notation.
@@ -13,28 +14,30 @@ struct Form {
     call: [String; 3],
     /// Whether one answer can contain several calls.
     several: bool,
+    /// How arguments are written, if not in JSON.
+    notation: Option<Notation>,
 }
 
 /// The grammar of a call that a request forces; any function may be called if it names none. Also returns the parser
-/// for it: plain JSON is used if the model's own format is not JSON.
+/// for it: plain JSON is used if the model's own notation cannot enforce the functions' schemas.
 pub(crate) fn forced_calls(
     parser: ToolParser,
     tools: &ToolChoice,
     tokenizer: &Tokenizer,
 ) -> Result<(GrammarSpec, ToolParser), GrammarError> {
     let functions = tools.forced.as_ref().unwrap_or(&tools.callable.functions);
-    let parser = match parser {
-        ToolParser::Gemma | ToolParser::Gemma4 | ToolParser::Glm | ToolParser::SeedOss | ToolParser::Lfm2 => {
-            ToolParser::Json
-        }
-        other => other,
+    let form = |parser| form(parser, tokenizer);
+    let own = form(parser);
+    let (form, parser, arguments) = match own.arguments(functions)? {
+        Some(arguments) => (own, parser, arguments),
+        None => (form(ToolParser::Json), ToolParser::Json, notation::in_json(functions)?),
     };
-    let grammar = format!("start: calls\n{}", calls(&form(parser, tokenizer), functions, tools.single)?);
+    let grammar = format!("start: calls\n{}", form.calls(functions, &arguments, tools.single));
     Ok((GrammarSpec::Lark(grammar), parser))
 }
 
 /// The grammar of an answer that is either a call or JSON with this schema. `None` if the two cannot be distinguished,
-/// or if calls are not JSON: then only the schema applies.
+/// or if the model's notation cannot enforce the functions' schemas: then only the schema applies.
 pub(crate) fn calls_or_json(
     parser: ToolParser,
     tools: &ToolChoice,
@@ -42,70 +45,63 @@ pub(crate) fn calls_or_json(
     spec: &GrammarSpec,
 ) -> Result<Option<GrammarSpec>, GrammarError> {
     let GrammarSpec::Schema { schema, strict } = spec else { return Ok(None) };
-    if tools.shown.is_none() || !matches!(parser, ToolParser::Hermes | ToolParser::Mistral) {
+    let has_no_marker = matches!(parser, ToolParser::Llama3Json | ToolParser::Json | ToolParser::Harmony);
+    if tools.shown.is_none() || has_no_marker {
         return Ok(None);
     }
     let answer = schema_in_lark(schema, *strict)?;
-    let calls = calls(&form(parser, tokenizer), &tools.callable.functions, tools.single)?;
+    let (form, functions) = (form(parser, tokenizer), &tools.callable.functions);
+    let Some(arguments) = form.arguments(functions)? else { return Ok(None) };
+    let calls = form.calls(functions, &arguments, tools.single);
     Ok(Some(GrammarSpec::Lark(format!("start: calls | answer\nanswer: {answer}\n{calls}"))))
 }
 
-fn calls(form: &Form, functions: &[Value], single: bool) -> Result<String, GrammarError> {
-    let [first, between, last] = &form.around;
-    let [open, middle, close] = &form.call;
-    let more = if single || !form.several { String::new() } else { format!(" ({between} call)*") };
-    let mut grammar = format!("calls: {first} call{more} {last}\ncall: ");
-    for index in 0..functions.len() {
-        let or = if index == 0 { "" } else { " | " };
-        write!(grammar, "{or}call{index}").expect("a string takes text");
-    }
-    for (index, function) in functions.iter().enumerate() {
-        let name = function["name"].as_str().unwrap_or_default();
-        let strict = function["strict"] == true;
-        let mut schema = function["parameters"].clone();
-        match &mut schema {
-            Value::Object(map) => drop(map.entry("type").or_insert("object".into())),
-            other => *other = json!({"type": "object"}),
+impl Form {
+    /// The arguments of these functions, if their notation can enforce their schemas.
+    fn arguments(&self, functions: &[Value]) -> Result<Option<Arguments>, GrammarError> {
+        match &self.notation {
+            Some(notation) => notation::arguments(notation, functions),
+            None => notation::in_json(functions).map(Some),
         }
-        let arguments = schema_in_lark(&schema, strict)?;
-        let rule = format!("\ncall{index}: {open} {} {middle} arguments{index} {close}", quoted(name));
-        grammar.push_str(&rule);
-        write!(grammar, "\narguments{index}: {arguments}").expect("a string takes text");
     }
-    Ok(grammar)
-}
 
-/// A string literal in Lark notation.
-fn quoted(text: &str) -> String {
-    Value::from(text).to_string()
+    /// The rules of calls to these functions.
+    fn calls(&self, functions: &[Value], arguments: &Arguments, single: bool) -> String {
+        let [first, between, last] = &self.around;
+        let [open, middle, close] = &self.call;
+        let more = if single || !self.several { String::new() } else { format!(" ({between} call)*") };
+        let names: Vec<_> = (0..functions.len()).map(|index| format!("call{index}")).collect();
+        let mut grammar = format!("calls: {first} call{more} {last}\ncall: {}", names.join(" | "));
+        for ((function, name), arguments) in functions.iter().zip(names).zip(&arguments.each) {
+            let own = quoted(function["name"].as_str().unwrap_or_default());
+            write!(grammar, "\n{name}: {open} {own} {middle} {arguments} {close}").expect("a string takes text");
+        }
+        grammar + &arguments.rules
+    }
 }
 
 fn form(parser: ToolParser, tokenizer: &Tokenizer) -> Form {
     // Special tokens are not text, so a grammar refers to them by id.
-    let mark = |text: &str| match tokenizer.id_of(text).filter(|&id| tokenizer.is_special(id)) {
-        Some(id) => format!("<[{id}]>"),
-        None => quoted(text),
-    };
+    let token = |text: &str| tokenizer.id_of(text).filter(|&id| tokenizer.is_special(id));
+    let mark = |text: &str| token(text).map_or_else(|| quoted(text), |id| format!("<[{id}]>"));
+    let end = |text: &'static str| Mark { text, lark: mark(text), is_token: token(text).is_some() };
     let none = String::new;
+    let in_json = |around, call, several| Form { around, call, several, notation: None };
     let json = |arguments: &str| [quoted("{\"name\": \""), quoted(&format!("\", \"{arguments}\": ")), quoted("}")];
     match parser {
         ToolParser::Hermes => {
             let [open, middle, close] = json("arguments");
             let open = format!("{} {} {open}", mark("<tool_call>"), quoted("\n"));
             let close = format!("{close} {} {}", quoted("\n"), mark("</tool_call>"));
-            Form { around: [none(), quoted("\n"), none()], call: [open, middle, close], several: true }
+            in_json([none(), quoted("\n"), none()], [open, middle, close], true)
         }
-        ToolParser::Llama3Json => {
-            Form { around: [none(), quoted("; "), none()], call: json("parameters"), several: true }
+        ToolParser::Llama3Json => in_json([none(), quoted("; "), none()], json("parameters"), true),
+        ToolParser::Mistral if tokenizer.id_of("[ARGS]").is_some() => {
+            in_json([none(), none(), none()], [mark("[TOOL_CALLS]"), mark("[ARGS]"), none()], true)
         }
-        ToolParser::Mistral if tokenizer.id_of("[ARGS]").is_some() => Form {
-            around: [none(), none(), none()],
-            call: [mark("[TOOL_CALLS]"), mark("[ARGS]"), none()],
-            several: true,
-        },
         ToolParser::Mistral => {
             let first = format!("{} {}", mark("[TOOL_CALLS]"), quoted("["));
-            Form { around: [first, quoted(", "), quoted("]")], call: json("arguments"), several: true }
+            in_json([first, quoted(", "), quoted("]")], json("arguments"), true)
         }
         ToolParser::Harmony => {
             let reasoning = format!(
@@ -118,15 +114,53 @@ fn form(parser: ToolParser, tokenizer: &Tokenizer) -> Form {
             let open = format!("{} {}", mark("<|channel|>"), quoted("commentary to=functions."));
             let middle =
                 format!("{} {} {} {}", quoted(" "), mark("<|constrain|>"), quoted("json"), mark("<|message|>"));
-            Form { around: [reasoning, none(), none()], call: [open, middle, mark("<|call|>")], several: false }
+            in_json([reasoning, none(), none()], [open, middle, mark("<|call|>")], false)
         }
-        ToolParser::Json
-        | ToolParser::Gemma
-        | ToolParser::Gemma4
-        | ToolParser::Glm
-        | ToolParser::SeedOss
-        | ToolParser::Lfm2 => {
-            Form { around: [quoted("["), quoted(", "), quoted("]")], call: json("arguments"), several: true }
+        ToolParser::Json => in_json([quoted("["), quoted(", "), quoted("]")], json("arguments"), true),
+        ToolParser::Gemma | ToolParser::Gemma4 => {
+            let [open, close, quote] = if parser == ToolParser::Gemma { gemma::MARKERS } else { gemma::MARKERS_4 };
+            let open = format!("{} {}", mark(open), quoted("call:"));
+            let call = [open, quoted("{"), format!("{} {}", quoted("}"), mark(close))];
+            let notation = Some(Notation::Gemma(end(quote)));
+            Form { around: [none(), none(), none()], call, several: true, notation }
+        }
+        ToolParser::Glm => {
+            let [open, close, key_open, key_close, value_open, value_close] = xml::GLM_MARKERS;
+            // GLM 4.5 writes line breaks, later ones do not.
+            let space = format!("{}?", quoted("\n"));
+            let notation = Some(Notation::Tags {
+                key: [mark(key_open), format!("{} {space}", mark(key_close))],
+                open: mark(value_open),
+                close: end(value_close),
+                after: space.clone(),
+            });
+            Form {
+                around: [none(), space.clone(), none()],
+                call: [mark(open), space, mark(close)],
+                several: true,
+                notation,
+            }
+        }
+        ToolParser::SeedOss => {
+            let [open, close] = marked::SEED_TOOL_CALL;
+            let notation = Some(Notation::Tags {
+                key: [quoted("<parameter="), quoted(">")],
+                open: none(),
+                close: end("</parameter>"),
+                after: quoted("\n"),
+            });
+            let open = format!("{} {}", mark(open), quoted("\n<function="));
+            let call = [open, quoted(">\n"), format!("{} {}", quoted("</function>\n"), mark(close))];
+            Form { around: [none(), quoted("\n"), none()], call, several: true, notation }
+        }
+        ToolParser::Lfm2 => {
+            let [open, close] = python::MARKERS.map(mark);
+            let around = [format!("{open} {}", quoted("[")), quoted(", "), format!("{} {close}", quoted("]"))];
+            let call = [none(), quoted("("), quoted(")")];
+            Form { around, call, several: true, notation: Some(Notation::Python) }
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,6 +11,7 @@ mod forced;
 mod gemma;
 mod json_call;
 mod marked;
+mod notation;
 mod python;
 mod xml;
 
@@ -135,7 +136,12 @@ impl ToolSet {
     /// Whether a parameter is a string, so that a value that looks like a number stays a string.
     fn is_text(&self, name: &str, parameter: &str) -> bool {
         let function = self.functions.iter().find(|function| function["name"] == name);
-        function.is_some_and(|function| function["parameters"]["properties"][parameter]["type"] == "string")
+        function.is_some_and(|function| Self::is_string(&function["parameters"]["properties"][parameter]))
+    }
+
+    /// Whether a schema is that of a string.
+    fn is_string(schema: &Value) -> bool {
+        schema["type"] == "string"
     }
 }
 

@@ -1,0 +1,336 @@
+//! Grammars of arguments in notations that are not JSON: values in tags, Gemma's, and Python's.
+//!
+//! They enforce types, constants, and which arguments there are, in the order of the schema. A schema that demands more
+//! of a value than its notation's grammar can say has none: then the call is JSON instead.
+
+use super::ToolSet;
+use crate::text::{GrammarError, schema_in_lark};
+use serde_json::{Map, Value, json};
+use std::fmt::Write as _;
+
+/// A notation of arguments. Markers are in Lark notation.
+pub(super) enum Notation {
+    /// Each argument in tags: text as it is, everything else as JSON.
+    Tags {
+        /// Before and after a key.
+        key: [String; 2],
+        /// Before a value.
+        open: String,
+        /// After a value.
+        close: Mark,
+        /// After an argument.
+        after: String,
+    },
+    /// Keys without quotes, and strings between two of these markers.
+    Gemma(Mark),
+    /// Keyword arguments of a call in Python.
+    Python,
+}
+
+/// A marker that ends a text.
+pub(super) struct Mark {
+    /// The text of the marker.
+    pub(super) text: &'static str,
+    /// The marker in Lark notation.
+    pub(super) lark: String,
+    /// Whether it is a special token, which is never a part of text.
+    pub(super) is_token: bool,
+}
+
+/// The grammar of the arguments of several functions.
+pub(super) struct Arguments {
+    /// For each function, the rule or expression of its arguments.
+    pub(super) each: Vec<String>,
+    /// Rules that these refer to.
+    pub(super) rules: String,
+}
+
+/// The arguments of these functions in a notation, if it can enforce their schemas.
+pub(super) fn arguments(notation: &Notation, functions: &[Value]) -> Result<Option<Arguments>, GrammarError> {
+    let mut writer = Writer { notation, rules: String::new(), count: 0, text: None, any: None };
+    let mut each = Vec::new();
+    for function in functions {
+        let (parameters, strict) = (&function["parameters"], function["strict"] == true);
+        let Some(own) = writer.all(parameters, strict)? else { return Ok(None) };
+        each.push(own);
+    }
+    Ok(Some(Arguments { each, rules: writer.rules }))
+}
+
+/// The arguments of these functions in JSON.
+pub(super) fn in_json(functions: &[Value]) -> Result<Arguments, GrammarError> {
+    let (mut each, mut rules) = (Vec::new(), String::new());
+    for (index, function) in functions.iter().enumerate() {
+        let mut schema = function["parameters"].clone();
+        match &mut schema {
+            Value::Object(map) => drop(map.entry("type").or_insert("object".into())),
+            other => *other = json!({"type": "object"}),
+        }
+        let schema = schema_in_lark(&schema, function["strict"] == true)?;
+        write!(rules, "\narguments{index}: {schema}").expect("a string takes text");
+        each.push(format!("arguments{index}"));
+    }
+    Ok(Arguments { each, rules })
+}
+
+/// A string literal in Lark notation.
+pub(super) fn quoted(text: &str) -> String {
+    Value::from(text).to_string()
+}
+
+/// Keywords that say nothing about a value's form.
+const NOTES: [&str; 5] = ["title", "description", "default", "examples", "deprecated"];
+
+struct Writer<'a> {
+    notation: &'a Notation,
+    rules: String,
+    /// Rules so far.
+    count: usize,
+    /// The rule of a text, once there is one.
+    text: Option<String>,
+    /// The rule of any value, once there is one.
+    any: Option<String>,
+}
+
+impl Writer<'_> {
+    /// Adds a rule, and returns its name.
+    fn rule(&mut self, body: &str) -> String {
+        let name = format!("value{}", self.count);
+        self.count += 1;
+        write!(self.rules, "\n{name}: {body}").expect("a string takes text");
+        name
+    }
+
+    /// All arguments of a function. One that declares none has none.
+    fn all(&mut self, schema: &Value, strict: bool) -> Result<Option<String>, GrammarError> {
+        let nothing = Map::new();
+        let schema = schema.as_object().unwrap_or(&nothing);
+        let Some(properties) = properties(schema) else { return Ok(None) };
+        let mut parts = Vec::new();
+        for (key, value, is_required) in properties {
+            let part = match self.notation {
+                Notation::Tags { .. } => self.tagged(key, value, strict)?,
+                Notation::Gemma(_) => self.value(value)?.map(|value| format!("{} {value}", quoted(&format!("{key}:")))),
+                Notation::Python => self.value(value)?.map(|value| format!("{} {value}", quoted(&format!("{key}=")))),
+            };
+            let Some(part) = part else { return Ok(None) };
+            parts.push((part, is_required));
+        }
+        Ok(Some(self.sequence(parts)))
+    }
+
+    /// Members in their order, of which some may be missing, with separators between those that are there.
+    fn sequence(&mut self, parts: Vec<(String, bool)>) -> String {
+        let separator = match self.notation {
+            Notation::Tags { .. } => "\"\"".to_owned(),
+            Notation::Gemma(_) => quoted(","),
+            Notation::Python => quoted(", "),
+        };
+        // What may follow if nothing was written so far, and if something was.
+        let (mut first, mut rest) = ("\"\"".to_owned(), "\"\"".to_owned());
+        for (part, is_required) in parts.into_iter().rev() {
+            let part = self.rule(&part);
+            if is_required {
+                first = self.rule(&format!("{part} {rest}"));
+                rest = self.rule(&format!("{separator} {part} {rest}"));
+            } else {
+                first = self.rule(&format!("{part} {rest} | {first}"));
+                rest = self.rule(&format!("({separator} {part})? {rest}"));
+            }
+        }
+        first
+    }
+
+    /// An argument in tags.
+    fn tagged(&mut self, key: &str, schema: &Value, strict: bool) -> Result<Option<String>, GrammarError> {
+        let Notation::Tags { key: [before, between], open, close, after } = self.notation else { return Ok(None) };
+        let value = if ToolSet::is_string(schema) {
+            match self.value(schema)? {
+                Some(value) => value,
+                None => return Ok(None),
+            }
+        } else {
+            let value = self.rule(&schema_in_lark(schema, strict)?);
+            format!("{value} {}", close.lark)
+        };
+        Ok(Some(format!("{before} {} {between} {open} {value} {after}", quoted(key))))
+    }
+
+    /// A value of this schema, with the marker after it if it is a text in tags.
+    fn value(&mut self, schema: &Value) -> Result<Option<String>, GrammarError> {
+        let nothing = Map::new();
+        let schema = match schema {
+            Value::Object(schema) => schema,
+            Value::Bool(true) => &nothing,
+            _ => return Ok(None),
+        };
+        let only = |known: &[&str]| {
+            schema.keys().all(|key| key == "type" || known.contains(&key.as_str()) || NOTES.contains(&key.as_str()))
+        };
+        let constants = match (schema.get("const"), schema.get("enum")) {
+            (Some(constant), _) => Some(vec![constant]),
+            (None, Some(Value::Array(constants))) => Some(constants.iter().collect()),
+            _ => None,
+        };
+        if let Some(constants) = constants {
+            let all: Option<Vec<String>> = constants.into_iter().map(|constant| self.constant(constant)).collect();
+            let all = all.filter(|all| !all.is_empty() && only(&["const", "enum"]));
+            return Ok(all.map(|all| self.rule(&all.join(" | "))));
+        }
+        Ok(match (schema.get("type").and_then(Value::as_str), schema.get("type")) {
+            (Some("string"), _) if only(&[]) => Some(self.text()),
+            (Some("integer"), _) if only(&[]) => Some(self.rule("/-?(0|[1-9][0-9]*)/")),
+            (Some("number"), _) if only(&[]) => Some(self.rule(NUMBER)),
+            (Some("integer" | "number"), _) if only(&BOUNDS) => {
+                Some(self.rule(&schema_in_lark(&schema.clone().into(), true)?))
+            }
+            (Some("boolean"), _) if only(&[]) => Some(format!("({})", self.booleans())),
+            (Some("null"), _) if only(&[]) => Some(quoted(self.null())),
+            (Some("array"), _) if only(&["items"]) => {
+                let item = self.value(schema.get("items").unwrap_or(&Value::Bool(true)))?;
+                item.map(|item| self.list(&item))
+            }
+            (Some("object"), _) if only(&["properties", "required", "additionalProperties"]) => self.object(schema)?,
+            (None, None) if only(&[]) => Some(self.any()),
+            _ => None,
+        })
+    }
+
+    /// An object within an argument.
+    fn object(&mut self, schema: &Map<String, Value>) -> Result<Option<String>, GrammarError> {
+        if !schema.contains_key("properties") {
+            let is_free = schema.get("additionalProperties").is_none_or(|more| *more == true);
+            return Ok(is_free.then(|| self.any_object()));
+        }
+        let Some(properties) = properties(schema) else { return Ok(None) };
+        let mut parts = Vec::new();
+        for (key, value, is_required) in properties {
+            let Some(value) = self.value(value)? else { return Ok(None) };
+            let key =
+                if matches!(self.notation, Notation::Python) { format!("\"{key}\": ") } else { format!("{key}:") };
+            parts.push((format!("{} {value}", quoted(&key)), is_required));
+        }
+        let members = self.sequence(parts);
+        Ok(Some(self.rule(&format!("\"{{\" {members} \"}}\""))))
+    }
+
+    fn list(&mut self, item: &str) -> String {
+        let separator = quoted(if matches!(self.notation, Notation::Python) { ", " } else { "," });
+        self.rule(&format!("\"[\" ({item} ({separator} {item})*)? \"]\""))
+    }
+
+    /// A string.
+    fn text(&mut self) -> String {
+        if let Some(text) = &self.text {
+            return text.clone();
+        }
+        let name = match self.notation {
+            Notation::Tags { close, .. } => self.text_until(close),
+            Notation::Gemma(quote) => {
+                let text = self.text_until(quote);
+                self.rule(&format!("{} {text}", quote.lark))
+            }
+            Notation::Python => self.rule(r#"/"([^"\\\x00-\x1F]|\\["\\nrt])*"/"#),
+        };
+        self.text = Some(name.clone());
+        name
+    }
+
+    /// Any text, and the marker that ends it.
+    fn text_until(&mut self, mark: &Mark) -> String {
+        if mark.is_token {
+            let escaped: String = mark.text.chars().map(|c| format!("\\x{:02X}", u32::from(c))).collect();
+            let text = self.rule(&format!("TEXT?\nTEXT: /(.|\\n)+/ & ~/(.|\\n)*{escaped}(.|\\n)*/"));
+            return self.rule(&format!("{text} {}", mark.lark));
+        }
+        // Attributes come before the colon of a rule.
+        let name = format!("value{}", self.count);
+        self.count += 1;
+        write!(self.rules, "\n{name}[suffix={}]: /(.|\\n)*/", mark.lark).expect("a string takes text");
+        name
+    }
+
+    fn booleans(&self) -> &'static str {
+        if matches!(self.notation, Notation::Python) { r#""True" | "False""# } else { r#""true" | "false""# }
+    }
+
+    fn null(&self) -> &'static str {
+        if matches!(self.notation, Notation::Python) { "None" } else { "null" }
+    }
+
+    /// A number, text, boolean or null as it is written.
+    fn constant(&self, value: &Value) -> Option<String> {
+        let is_python = matches!(self.notation, Notation::Python);
+        match (self.notation, value) {
+            (_, Value::Array(_) | Value::Object(_)) => None,
+            (Notation::Tags { close, .. }, Value::String(text)) => {
+                let is_kept = !text.contains(close.text) && text.trim_matches('\n') == text;
+                is_kept.then(|| format!("{} {}", quoted(text), close.lark))
+            }
+            (Notation::Tags { .. }, _) => None,
+            (Notation::Gemma(quote), Value::String(text)) => {
+                (!text.contains(quote.text)).then(|| format!("{} {} {}", quote.lark, quoted(text), quote.lark))
+            }
+            (Notation::Python, Value::String(text)) => {
+                let is_plain = text.chars().all(|c| !c.is_control() || matches!(c, '\n' | '\r' | '\t'));
+                is_plain.then(|| quoted(&quoted(text)))
+            }
+            (_, Value::Bool(truth)) if is_python => Some(quoted(if *truth { "True" } else { "False" })),
+            (_, Value::Null) => Some(quoted(self.null())),
+            (_, other) => Some(quoted(&other.to_string())),
+        }
+    }
+
+    /// Any value.
+    fn any(&mut self) -> String {
+        if let Some(any) = &self.any {
+            return any.clone();
+        }
+        // Its name comes first, because lists and objects refer to it.
+        let any = "any".to_owned();
+        self.any = Some(any.clone());
+        let (text, list) = (self.text(), self.list(&any));
+        let (object, number) = (self.any_object(), self.rule(NUMBER));
+        let (booleans, null) = (self.booleans(), quoted(self.null()));
+        write!(self.rules, "\nany: {text} | {list} | {object} | {number} | {booleans} | {null}")
+            .expect("a string takes text");
+        any
+    }
+
+    fn any_object(&mut self) -> String {
+        let any = self.any();
+        let [key, between, separator] = match self.notation {
+            Notation::Python => [self.text(), quoted(": "), quoted(", ")],
+            _ => [self.rule("/[A-Za-z_][A-Za-z0-9_.-]*/"), quoted(":"), quoted(",")],
+        };
+        let pair = self.rule(&format!("{key} {between} {any}"));
+        self.rule(&format!("\"{{\" ({pair} ({separator} {pair})*)? \"}}\""))
+    }
+}
+
+/// What a schema demands of a number.
+const BOUNDS: [&str; 5] = ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"];
+/// A number.
+const NUMBER: &str = r"/-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?/";
+
+/// The properties of an object that has no others, and whether each is required. `None` if it may have others, or if
+/// a key is not a plain name.
+fn properties(schema: &Map<String, Value>) -> Option<Vec<(&str, &Value, bool)>> {
+    let known = ["type", "properties", "required", "additionalProperties", "$schema"];
+    let says_more = schema.keys().any(|key| !known.contains(&key.as_str()) && !NOTES.contains(&key.as_str()));
+    let is_open = schema.get("additionalProperties").is_some_and(|more| *more != false);
+    let properties = match schema.get("properties") {
+        Some(properties) => properties.as_object()?.iter().collect(),
+        None => Vec::new(),
+    };
+    let required = match schema.get("required") {
+        Some(required) => required.as_array()?.iter().map(Value::as_str).collect::<Option<Vec<_>>>()?,
+        None => Vec::new(),
+    };
+    let is_name = |key: &str| !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || "_.-".contains(c));
+    let are_known = required.iter().all(|name| properties.iter().any(|(key, _)| key == name));
+    let are_named = properties.iter().all(|(key, _)| is_name(key));
+    let is_required = |key: &String| required.contains(&key.as_str());
+    (!says_more && !is_open && are_known && are_named)
+        .then(|| properties.into_iter().map(|(key, value)| (key.as_str(), value, is_required(key))).collect())
+}
