@@ -2,8 +2,8 @@
 // softmax probability over all logits, or over the chosen ones. Logits are compared by their bits as integers, so a NaN
 // is above everything.
 // With `sigmoid`, a weight is sigmoid(logit), divided by the sum of the chosen if `renormalize`; with a bias, experts
-// are chosen by sigmoid(logit) + bias, and with groups only among those of the groups with the largest sums of two.
-// Weights are multiplied by `factor` and the expert's scale.
+// are chosen by sigmoid(logit) + bias. With groups, they are chosen only among those of the groups with the largest
+// sums of two, or without a bias with the largest logits. Weights are multiplied by `factor` and the expert's scale.
 //
 // logits [tokens][experts] f32; routes [tokens][per_token] of (expert, weight), per_token ≤ 32.
 // One warp: one token; lane j keeps route j. Block: four tokens. Grid: tokens of the bucket / 4, rounded up.
@@ -48,7 +48,8 @@ __device__ __forceinline__ u32 kept_groups(const Params &params, const u32 *logi
     second = fmaxf(second, fminf(first, value));
     first = fmaxf(first, value);
   }
-  const u32 key = lane < params.groups ? order_of(__float_as_uint(first + second)) : 0;
+  const float value = params.bias ? first + second : first;
+  const u32 key = lane < params.groups ? order_of(__float_as_uint(value)) : 0;
   u32 rank = 0;
   for (u32 distance = 1; distance < 32; distance++) {
     const u32 other = lane ^ distance;

@@ -1,6 +1,6 @@
 // Chooses the experts of each token: those with the largest logits, largest first, ties by lowest id; with the softmax
-// probability of each over all logits, or over the chosen ones. Numbers are compared by their bits as integers, so NaN
-// is above everything.
+// probability of each over all logits, or over the chosen ones. With params.groups, only experts of the `kept` groups
+// with the largest logits are chosen. Numbers are compared by their bits as integers, so NaN is above everything.
 // SIGMOID: a weight is sigmoid(logit), divided by the sum of the chosen if params.renormalize. With params.has_bias,
 // experts are chosen by sigmoid(logit) + bias; with params.groups, only those of the `kept` groups with the largest
 // sums of two. SIGMOID or SCALED: weights are multiplied by params.factor and, with params.has_scale, the expert's
@@ -67,24 +67,6 @@ fn group_key(base: u32, group: u32) -> u32 {
     return order(bitcast<u32>(first + second));
 }
 
-// A bit for each group whose experts may be chosen.
-fn kept_groups(base: u32) -> u32 {
-    if params.groups == 0u {
-        return ~0u;
-    }
-    var kept = 0u;
-    for (var group = 0u; group < params.groups; group++) {
-        let key = group_key(base, group);
-        var rank = 0u;
-        for (var other = 0u; other < params.groups; other++) {
-            let theirs = group_key(base, other);
-            rank += select(0u, 1u, theirs > key || (theirs == key && other < group));
-        }
-        kept |= select(0u, 1u << group, rank < params.kept);
-    }
-    return kept;
-}
-
 // What experts are ordered by; 0 for those of groups that are not kept.
 fn key_of(base: u32, id: u32, kept: u32) -> u32 {
     if params.has_bias == 0u {
@@ -107,12 +89,20 @@ fn sum_of_all(base: u32, top: f32) -> f32 {
     return 1.0;
 }
 #else
-fn kept_groups(base: u32) -> u32 {
-    return ~0u;
+// The largest logit of a group, in order.
+fn group_key(base: u32, group: u32) -> u32 {
+    let size = params.experts / params.groups;
+    var key = 0u;
+    for (var id = group * size; id < (group + 1u) * size; id++) {
+        key = max(key, order(logits[base + id]));
+    }
+    return key;
 }
 
+// What experts are ordered by; 0 for those of groups that are not kept.
 fn key_of(base: u32, id: u32, kept: u32) -> u32 {
-    return order(logits[base + id]);
+    let group = id / (params.experts / max(params.groups, 1u));
+    return select(0u, order(logits[base + id]), ((kept >> group) & 1u) != 0u);
 }
 
 fn largest(base: u32) -> f32 {
@@ -135,6 +125,24 @@ fn sum_of_all(base: u32, top: f32) -> f32 {
     return sum;
 }
 #endif
+
+// A bit for each group whose experts may be chosen.
+fn kept_groups(base: u32) -> u32 {
+    if params.groups == 0u {
+        return ~0u;
+    }
+    var kept = 0u;
+    for (var group = 0u; group < params.groups; group++) {
+        let key = group_key(base, group);
+        var rank = 0u;
+        for (var other = 0u; other < params.groups; other++) {
+            let theirs = group_key(base, other);
+            rank += select(0u, 1u, theirs > key || (theirs == key && other < group));
+        }
+        kept |= select(0u, 1u << group, rank < params.kept);
+    }
+    return kept;
+}
 
 fn weight_of(id: u32, part: f32, sum: f32) -> f32 {
 #ifdef SIGMOID

@@ -193,10 +193,11 @@ __device__ __forceinline__ void begin_rows(Rows<STRIPS> &rows, const Params &par
     const u32 packed = item.first + min(first + i * 8 + lane / 4, item.count - 1);
     const u32 position = item.position + packed / params.group;
     if constexpr (STRIPS == 1) rows.position[i] = position;
-    else rows.positions[i * 8] = position;
+    else if (lane % 4 == 0) rows.positions[i * 8] = position;
     rows.slope[i] = HAS_ALIBI ? params.alibi[kv_head * params.group + packed % params.group] * LOG2_E : 0.0f;
     rows.largest[i] = LOWEST;
   }
+  if constexpr (STRIPS > 1) __syncwarp();
 }
 
 // The factor from a product to an exponent; with a softcap c, to twice the argument of c · tanh.

@@ -1,5 +1,5 @@
-// The emulator's scheduler: the threads of a block as fibers, blocks as threads of the host that take turns. Exactly one
-// fiber runs at any moment, and every choice follows from the launch's seed.
+// The emulator's scheduler: the threads of a block as fibers, blocks as threads of the host that take turns. Exactly
+// one fiber runs at any moment, and every choice follows from the launch's seed.
 
 #pragma once
 
@@ -351,7 +351,8 @@ UNSEEN inline Exchange &meet(unsigned mask, Operation operation, const char *pla
 UNSEEN inline Group &open_group() { return self->groups[(self->oldest + self->committed) % GROUPS_MAX]; }
 
 // Issues an asynchronous copy of this thread.
-UNSEEN __attribute__((noinline)) static void copy_later(void *shared, const void *global, unsigned bytes, const char *place) {
+UNSEEN __attribute__((noinline)) static void copy_later(void *shared, const void *global, unsigned bytes,
+                                                         const char *place) {
   if ((uintptr_t)shared % bytes || (uintptr_t)global % bytes) fail("an asynchronous copy that is not aligned", place);
   Group &group = open_group();
   if (group.count == COPIES_MAX) fail("too many asynchronous copies in a group", place);

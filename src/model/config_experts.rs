@@ -58,12 +58,15 @@ fn router(config: &ConfigReader<'_>, scores: Scores, factor: f64) -> Result<Rout
         Scores::Sigmoid => true,
         Scores::SigmoidIf(field) => config.boolean(field)?.unwrap_or(true),
         Scores::Softmax => {
-            let method = config.text("topk_method")?.unwrap_or("greedy");
-            if method != "greedy" && expert_groups(config)?.is_some() {
-                let message = format!("is {method:?}, which is not supported; only \"greedy\" is");
-                return Err(config.invalid("topk_method", message));
-            }
-            return Ok(RouterSpec { sigmoid: false, renormalize: false, choice_bias: false, groups: None, factor });
+            let groups = match config.text("topk_method")?.unwrap_or("greedy") {
+                "greedy" => None,
+                "group_limited_greedy" => expert_groups(config)?,
+                method => {
+                    let message = format!("is {method:?}, not \"greedy\" or \"group_limited_greedy\"");
+                    return Err(config.invalid("topk_method", message));
+                }
+            };
+            return Ok(RouterSpec { sigmoid: false, renormalize: false, choice_bias: false, groups, factor });
         }
     };
     let (groups, renormalize) = (expert_groups(config)?, config.boolean("norm_topk_prob")?.unwrap_or(true));

@@ -20,9 +20,9 @@ const WORD_BYTES: u64 = 8;
 /// Bytes per task of parallel generation; a multiple of whole words.
 const PIECE_BYTES: u64 = 1 << 18;
 
-/// Every tensor that a spec needs, in bf16; the experts of gpt-oss in MXFP4, as published. Matrix elements have a random sign and a random magnitude within a factor
-/// of two, about `1 / sqrt(columns)`, so that activations keep their magnitude from layer to layer; norms are 1 and
-/// biases are small.
+/// Every tensor that a spec needs, in bf16; the experts of gpt-oss in MXFP4, as published. Matrix elements have a
+/// random sign and a random magnitude within a factor of two, about `1 / sqrt(columns)`, so that activations keep their
+/// magnitude from layer to layer; norms are 1 and biases are small.
 pub(super) struct RandomTensors {
     seed: u64,
     tensors: BTreeMap<String, TensorInfo>,

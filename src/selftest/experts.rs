@@ -87,6 +87,9 @@ fn routers(shapes: Shapes) -> Vec<Fixture> {
         let softmax = [false, true].map(|renormalize| Router { renormalize, ..Router::default() });
         fixtures.extend(softmax.map(|router| route_experts(experts, per_token, router)));
     }
+    for &(experts, per_token, groups) in shapes.of(&[(6, 2, 3), (160, 6, 8), (64, 6, 32)]) {
+        fixtures.push(route_experts(experts, per_token, Router { groups, ..Router::default() }));
+    }
     for &(experts, per_token, groups) in shapes.of(&[(1, 1, 0), (33, 3, 0), (128, 8, 8), (64, 6, 32)]) {
         let sigmoid = Router { sigmoid: true, ..Router::default() };
         let chosen = Router { renormalize: true, biased: true, groups, ..sigmoid };

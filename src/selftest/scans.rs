@@ -20,8 +20,8 @@ type Sizes = [u32; 4];
 const SIZES: [Sizes; 7] =
     [[1, 1, 8, 8], [2, 2, 24, 128], [4, 1, 16, 24], [6, 2, 40, 72], [3, 3, 128, 16], [4, 2, 128, 128], [2, 1, 256, 64]];
 
-/// More batches of recurrences: chunks of 16 rows that are one row short, full, and one row long; sequences on both sides
-/// of the 8 rows from which on there are chunks.
+/// More batches of recurrences: chunks of 16 rows that are one row short, full, and one row long; sequences on both
+/// sides of the 8 rows from which on there are chunks.
 const CHUNKS: [Sequences; 3] = [
     &[(15, false), (1, false), (16, true), (17, false), (35, false), (7, true), (8, false)],
     &[(16, false)],
@@ -64,10 +64,10 @@ fn state_scan(storage: Storage, (rule, has_skip): (ScanRule, bool), sizes: Sizes
     let mut noise = Noise::new(&format!("state_scan {name} {sizes:?}"));
     // Besides others, heads that forget all at once, and heads that forget nothing.
     let decays: Vec<f32> = (0..heads)
-        .map(|head| match head % 4 {
-            1 => -1e-6,
-            3 => -200.0,
-            _ => -0.01 - 2.0 * noise.uniform().abs() / (1 + head) as f32,
+        .map(|head| match (head % 4, noise.uniform().abs()) {
+            (1, _) => -1e-6,
+            (3, _) => -200.0,
+            (_, decay) => -0.01 - 2.0 * decay / (1 + head) as f32,
         })
         .collect();
     let decay = fixture.weight("decay", 1, WeightFormat::F32, &decays);

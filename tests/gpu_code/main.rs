@@ -80,11 +80,9 @@ fn hot_kernels() -> Vec<Hot> {
                 (format!("{}, head of {}, {kv}, {rows} rows{tier}", variant.stem(), 8 * number("HEAD_CHUNKS")), None)
             }
             "attend_paged_merge" => (variant.stem().into(), None),
-            "state_scan" if number("KEYS_EACH") == 16 && !variant.is_defined("SKIP") => {
-                (format!("state_scan, {}, 128 keys", rule(&variant)), None)
-            }
-            "state_scan_chunks" if !variant.is_defined("SKIP") => {
-                (format!("state_scan_chunks, {}, {} keys", rule(&variant), 128 * number("KEY_RUNS")), None)
+            "state_scan" | "state_scan_chunks" if !variant.is_defined("SKIP") && number("KEYS_EACH") % 16 == 0 => {
+                let keys = 8 * number("KEYS_EACH") + 128 * number("KEY_RUNS");
+                (format!("{}, {}, {keys} keys", variant.stem(), rule(&variant)), None)
             }
             "sample" | "sample_survey" | "sample_draw"
                 if number("WORKGROUP") == 256 && variant.is_defined("VECTORS") =>

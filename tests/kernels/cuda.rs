@@ -3,7 +3,8 @@
 //! Needs a C++ compiler. Without one, the tests are skipped with a message, or fail under `FOLIO_REQUIRE_GPU=1`.
 
 use crate::emulator::{emulated, opened};
-use folio::backend::cuda::{CudaBackend, Watch, metadata_constants};
+use crate::sass::{self, Turn};
+use folio::backend::cuda::{CudaBackend, Footprint, Watch, metadata_constants};
 use folio::backend::metadata::TABLE;
 use folio::backend::reference::ReferenceBackend;
 use folio::backend::{Backend, BackendError};
@@ -16,7 +17,7 @@ use folio::platform::block_on;
 use folio::selftest::{Draws, SelftestOptions, Shapes, run};
 use futures_util::StreamExt as _;
 use futures_util::future::{join, join_all};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
@@ -161,12 +162,18 @@ fn is_wanted(kernel: &str, architecture: &str) -> bool {
 }
 
 /// Compiles the kernels that a device has loaded. No kernel may spill registers. A kernel whose source, options and
-/// compiler are those of an earlier run is not compiled again, but for a sample; `FOLIO_REFRESH=1` compiles all kernels
-/// and writes what it found.
+/// compiler are those of an earlier run is not compiled again, but for a sample. `FOLIO_REFRESH=1` writes what was
+/// found.
 fn compiled(device: &CudaBackend, part: &str, wanted: impl Fn(&str, &str) -> bool) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/data/cuda/{part}.txt"));
     let refresh = std::env::var("FOLIO_REFRESH").is_ok_and(|value| value == "1");
-    let known = if refresh { BTreeMap::new() } else { registers(&fs::read_to_string(&path).expect("it is there")) };
+    let earlier = fs::read_to_string(&path).expect("the file is there");
+    let lines = earlier.lines().map(|line| known_line(line).expect("a key and numbers"));
+    let (mut known, mut turns) = (BTreeMap::new(), BTreeMap::new());
+    for (key, registers, turn) in lines {
+        known.insert(key, registers);
+        turns.extend(turn.map(|turn| (key, turn)));
+    }
     let footprints = match device.audit(&ARCHITECTURES, wanted, &known) {
         Ok(footprints) => footprints,
         Err(BackendError::Unavailable(fault)) => {
@@ -185,20 +192,26 @@ fn compiled(device: &CudaBackend, part: &str, wanted: impl Fn(&str, &str) -> boo
     assert!(spilling.is_empty(), "{} kernels spill: {spilling:#?}", spilling.len());
     let others: Vec<_> = footprints.iter().filter(|f| known.get(&f.key).is_some_and(|&n| n != f.registers)).collect();
     assert!(others.is_empty(), "{} is wrong: {others:#?}", path.display());
+    let Some(turns) = sass::turns(device, part, &footprints, &turns) else { return };
+    if std::env::var("FOLIO_KERNELS_FILTER").is_err() {
+        sass::compare(part, &footprints, &turns, refresh);
+    }
     if refresh {
-        let lines: BTreeMap<u64, u32> = footprints.iter().map(|found| (found.key, found.registers)).collect();
-        let text: String = lines.iter().map(|(key, registers)| format!("{key:016x} {registers}\n")).collect();
-        fs::write(&path, text).expect("the file can be written");
+        let line = |found: &Footprint| {
+            let turn = turns.get(&found.key).map(|turn| format!(" {turn}")).unwrap_or_default();
+            format!("{:016x} {}{turn}\n", found.key, found.registers)
+        };
+        let lines: BTreeSet<String> = footprints.iter().map(line).collect();
+        fs::write(&path, lines.into_iter().collect::<String>()).expect("the file can be written");
     }
 }
 
-/// Registers of kernels by their keys: one in a line.
-fn registers(text: &str) -> BTreeMap<u64, u32> {
-    let line = |line: &str| {
-        let (key, registers) = line.split_once(' ')?;
-        Some((u64::from_str_radix(key, 16).ok()?, registers.parse().ok()?))
-    };
-    text.lines().map(|text| line(text).expect("a key and a number")).collect()
+/// What a line of such a file says: the key of a kernel, its registers and, if it is in the table, its inner loop.
+fn known_line(line: &str) -> Option<(u64, u32, Option<Turn>)> {
+    let (key, rest) = line.split_once(' ')?;
+    let (registers, turn) = rest.split_once(' ').unwrap_or((rest, ""));
+    let turn = if turn.is_empty() { None } else { Some(turn.parse().ok()?) };
+    Some((u64::from_str_radix(key, 16).ok()?, registers.parse().ok()?, turn))
 }
 
 /// Compares a device with the reference, for one part of the steps or those that match `FOLIO_KERNELS_FILTER`.

@@ -18,6 +18,8 @@ mod cuda;
 mod emulator;
 #[cfg(all(feature = "cuda", unix))]
 mod planted;
+#[cfg(all(feature = "cuda", unix))]
+mod sass;
 mod shaders;
 #[path = "../support/mod.rs"]
 mod support;

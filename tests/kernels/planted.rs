@@ -30,7 +30,7 @@ fn outcomes(trial: &mut Trial, words: &[Vec<u32>], blocks: u32) -> Vec<Result<Ve
     let shared_bytes = 16 * THREADS;
     let mut launch = || match trial.run(words, (blocks, THREADS), shared_bytes) {
         Ok(mut buffers) => Ok(buffers.pop().expect("there is a buffer")),
-        Err(BackendError::Kernel { message, .. }) => Err(message),
+        Err(BackendError::Validation(races)) => Err(races),
         Err(fault) => panic!("{fault}"),
     };
     (0..LAUNCHES).map(|_| launch()).collect()

@@ -136,8 +136,8 @@ fn every_other_family_is_right_on_the_kernels_of_a_class_and_tier() {
     }
 }
 
-/// The smallest bindings in which a model runs with [`TIGHT`] sizes: they hold each buffer of rows, the states of a layer,
-/// and the keys of one head. Whatever is larger is split.
+/// The smallest bindings in which a model runs with [`TIGHT`] sizes: they hold each buffer of rows, the states of a
+/// layer, and the keys of one head. Whatever is larger is split.
 fn least_binding(model: &Model) -> u64 {
     let plan = model.record(Storage::F32);
     let rows = |buffer: &BufferSpec| match buffer.rows {

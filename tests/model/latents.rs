@@ -71,7 +71,12 @@ fn what_is_not_computed_is_refused() {
         ("deepseek_v3", "kv_lora_rank", json!(640), "kv_lora_rank is 640, not an integer in 8..=512"),
         ("deepseek_v3", "attention_bias", json!(true), "biases of latent attention are not supported"),
         ("deepseek_v3", "num_attention_heads", json!(256), "num_attention_heads is 256, not an integer in 1..=128"),
-        ("deepseek_v2", "topk_method", json!("group_limited_greedy"), "which is not supported; only \"greedy\" is"),
+        (
+            "deepseek_v2",
+            "topk_method",
+            json!("noaux_tc"),
+            "is \"noaux_tc\", not \"greedy\" or \"group_limited_greedy\"",
+        ),
         ("glm4_moe_lite", "mlp_layer_types", json!(["dense"]), "has 1 entries, not num_hidden_layers = 3"),
     ];
     for (family, field, value, expected) in table {

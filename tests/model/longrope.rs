@@ -130,10 +130,10 @@ fn both_lists_keep_q8() {
 #[test]
 fn an_engine_has_the_list_of_its_longest_context() {
     let file = Checkpoint::read(LONGROPE).convert(converted::F32);
-    for (list, tokens) in LISTS {
+    for (list, longest) in LISTS {
         for model in [quantized::open(LONGROPE, None), converted::open(&file)] {
             let config = Config {
-                max_model_len: Some(tokens.min(200)),
+                max_model_len: Some(longest.min(200)),
                 kv_cache_bytes: Some(4 << 20),
                 kv_format: KvFormat::F32,
                 ..Config::default()

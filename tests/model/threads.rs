@@ -3,6 +3,7 @@
 use super::kv_q8::{alone, cases};
 use super::states::STATES;
 use super::{CHUNK, Device, FAMILIES, WHOLE, families, golden, golden_cases};
+use folio::backend::Backend as _;
 use folio::backend::cpu::{CpuBackend, CpuOptions};
 use folio::model::Model;
 use folio::plan::KvFormat;

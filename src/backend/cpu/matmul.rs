@@ -198,15 +198,12 @@ pub(super) fn route(step: &RouteExperts, loaded: &mut Loaded, arena: &Bump, inpu
         let (experts, per_token) = (loaded.columns(step.logits), loaded.per_token(step.routes));
         let routing = step.routing;
         let (ids, keys) = (arena.alloc_slice_fill_copy(experts, 0), arena.alloc_slice_fill_copy(experts, 0));
-        let biased = arena.alloc_slice_fill_copy(if routing.bias.is_some() { experts } else { 0 }, 0.0);
+        let values = arena.alloc_slice_fill_copy(experts, 0.0);
         let [bias, scales] = [routing.bias, routing.expert_scale].map(|weight| weight.map(|id| loaded.vector(id)));
         let logits = loaded.rows(step.logits, inputs).chunks_exact(experts);
         for (logits, routes) in logits.zip(routes.chunks_exact_mut(2 * per_token)) {
             ids.iter_mut().enumerate().for_each(|(at, id)| *id = at);
-            match bias {
-                None => keys.iter_mut().zip(logits).for_each(|(key, &logit)| *key = order(logit)),
-                Some(bias) => biased_keys(logits, bias, routing.groups, biased, keys),
-            }
+            choice_keys(logits, bias, routing.groups, values, keys);
             ids.sort_unstable_by_key(|&id| (std::cmp::Reverse(keys[id]), id));
             let share = |id: usize| match routing.sigmoid {
                 true => sigmoid(logits[id]),
@@ -231,20 +228,29 @@ fn sigmoid(logit: f32) -> f32 {
     1.0 / (1.0 + (-logit).exp())
 }
 
-/// What experts are ordered by if scores have a bias; 0 for those of groups that are not kept. `biased` is a buffer.
-fn biased_keys(logits: &[f32], bias: &[f32], groups: Option<ExpertGroups>, biased: &mut [f32], keys: &mut [u32]) {
-    for ((biased, key), (&logit, bias)) in biased.iter_mut().zip(&mut *keys).zip(logits.iter().zip(bias)) {
-        *biased = sigmoid(logit) + bias;
-        *key = order(*biased);
+/// What experts are ordered by; 0 for those of groups that are not kept. `values` is a buffer.
+fn choice_keys(
+    logits: &[f32],
+    bias: Option<&[f32]>,
+    groups: Option<ExpertGroups>,
+    values: &mut [f32],
+    keys: &mut [u32],
+) {
+    values.copy_from_slice(logits);
+    if let Some(bias) = bias {
+        values.iter_mut().zip(bias).for_each(|(value, bias)| *value = sigmoid(*value) + bias);
     }
+    keys.iter_mut().zip(&*values).for_each(|(key, &value)| *key = order(value));
     let Some(ExpertGroups { count, kept }) = groups else { return };
     let size = logits.len() / count as usize;
-    // A group counts as the sum of its two best experts, which is its first element from here on.
-    for group in biased.chunks_exact_mut(size) {
+    // A group's value is its first element from here on.
+    for group in values.chunks_exact_mut(size) {
         group.select_nth_unstable_by(1, |a, b| b.total_cmp(a));
-        group[0] += group[1];
+        if bias.is_some() {
+            group[0] += group[1];
+        }
     }
-    let value = |group: usize| (order(biased[group * size]), std::cmp::Reverse(group));
+    let value = |group: usize| (order(values[group * size]), std::cmp::Reverse(group));
     for group in 0..count as usize {
         let better = (0..count as usize).filter(|&other| value(other) > value(group)).count();
         if better >= kept as usize {

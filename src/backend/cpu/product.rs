@@ -11,6 +11,7 @@
 //! are decoded, without the buffer.
 
 use super::decode::{Decode, Dot};
+use super::scratch::ProductScratch;
 use super::simd::{Kernel, LANES, Lanes, Simd, Words};
 use super::weight::Panels;
 use std::ops::Range;
@@ -102,25 +103,6 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// Buffers of a thread.
-pub(super) struct Scratch {
-    decoded: Vec<Lanes>,
-    /// Sums of the current block, `[row][panel]`.
-    sums: Vec<Lanes>,
-    /// Sums of all earlier blocks.
-    totals: Vec<Lanes>,
-    /// A few rows, `[column][row]`.
-    interleaved: Vec<f32>,
-}
-
-impl Scratch {
-    /// Allocates the buffers.
-    pub(super) fn new() -> Self {
-        let outputs = vec![[0.0; LANES]; ROWS_MAX * TILE_PANELS];
-        Self { decoded: vec![[0.0; LANES]; DECODED], sums: outputs.clone(), totals: outputs, interleaved: Vec::new() }
-    }
-}
-
 /// Panels that are multiplied at once with this many rows.
 const fn panels_at_once(accumulators: usize, rows: usize) -> usize {
     match accumulators / if rows > TILE_ROWS { TILE_ROWS } else { rows } {
@@ -148,9 +130,12 @@ pub(super) fn product<S: Simd, W: Source>(
     source: &W,
     panels: Range<usize>,
     columns: Range<usize>,
-    scratch: &mut Scratch,
+    scratch: &mut ProductScratch,
     mut emit: impl FnMut(usize, usize, &Lanes),
 ) {
+    if scratch.decoded.is_empty() {
+        scratch.allocate(DECODED, ROWS_MAX * TILE_PANELS);
+    }
     for first_row in (0..x.count).step_by(ROWS_MAX) {
         let count = (x.count - first_row).min(ROWS_MAX);
         let rows = match x.list {
@@ -202,7 +187,7 @@ fn multiply<S: Simd, W: Source>(
     source: &W,
     [panels, next]: [Range<usize>; 2],
     columns: Range<usize>,
-    scratch: &mut Scratch,
+    scratch: &mut ProductScratch,
 ) -> [usize; 2] {
     if W::DOTS
         && let Some(rows) = dot_rows(S::ACCUMULATORS, x.count)
@@ -262,7 +247,7 @@ fn multiply_few<S: Simd, W: Source, const M: usize>(
     source: &W,
     panels: Range<usize>,
     columns: Range<usize>,
-    scratch: &mut Scratch,
+    scratch: &mut ProductScratch,
 ) {
     // Instruction sets with few registers do not compile what they never use.
     if const { dot_rows(S::ACCUMULATORS, M).is_none() } {
@@ -407,7 +392,7 @@ mod tests {
                 let run = |values: &[f32], count| {
                     let mut found = vec![[f32::NAN; LANES]; count * panels];
                     let x = Rows { values, stride: columns, count, list: None };
-                    let mut scratch = Scratch::new();
+                    let mut scratch = ProductScratch::default();
                     let emit = |row: usize, panel: usize, out: &Lanes| found[row * panels + panel] = *out;
                     with_simd!(level, s => product(s, x, &plain, 0..panels, 0..columns, &mut scratch, emit));
                     found

@@ -8,6 +8,7 @@
 use super::loaded::Loaded;
 use super::memory::SharedSlice;
 use super::rows::squares;
+use super::scratch::ScanScratch;
 use super::simd::{Kernel, LANES, Lanes, Level, Simd, with_simd};
 use super::team::Team;
 use crate::plan::inputs::{BatchInputs, NONE};
@@ -31,21 +32,6 @@ struct Scan<'a> {
     bias: &'a [f32],
     skip: Option<&'a [f32]>,
     storage: Storage,
-}
-
-/// What the tokens of a block do to one head.
-#[derive(Default)]
-pub(super) struct Block {
-    /// `[tokens × key_dim]`.
-    queries: Vec<f32>,
-    /// `[tokens × key_dim]`.
-    keys: Vec<f32>,
-    /// Factors of the state and of what is written.
-    factors: Vec<[f32; 2]>,
-    /// Sixteen columns of the values, then of the outputs, of each token.
-    values: Vec<Lanes>,
-    /// Sixteen columns of the state, `[key_dim]`.
-    tile: Vec<Lanes>,
 }
 
 /// Runs the step.
@@ -95,7 +81,14 @@ pub(super) fn run(step: &StateScan, loaded: &mut Loaded, team: &mut Team, inputs
 
 impl Scan<'_> {
     /// Folds the rows of a sequence into the state of a head.
-    fn head(&self, head: usize, rows: Range<usize>, state: &mut [f32], block: &mut Block, out: &SharedSlice<'_, f32>) {
+    fn head(
+        &self,
+        head: usize,
+        rows: Range<usize>,
+        state: &mut [f32],
+        block: &mut ScanScratch,
+        out: &SharedSlice<'_, f32>,
+    ) {
         let (value_dim, heads) = (self.step.value_dim as usize, self.step.heads as usize);
         for start in rows.clone().step_by(BLOCK) {
             let rows = start..rows.end.min(start + BLOCK);
@@ -115,7 +108,7 @@ impl Scan<'_> {
     }
 
     /// Runs the tokens of a block through some columns of the state; `block.values` become the outputs.
-    fn tile(&self, head: usize, rows: Range<usize>, columns: Range<usize>, state: &mut [f32], block: &mut Block) {
+    fn tile(&self, head: usize, rows: Range<usize>, columns: Range<usize>, state: &mut [f32], block: &mut ScanScratch) {
         let (value_dim, width) = (self.step.value_dim as usize, columns.len());
         let copy = |from: &[f32]| {
             let mut lanes = [0.0; LANES];
@@ -157,7 +150,7 @@ impl Scan<'_> {
     }
 
     /// Queries, keys and factors of a block for a head.
-    fn prepare(&self, head: usize, rows: Range<usize>, block: &mut Block) {
+    fn prepare(&self, head: usize, rows: Range<usize>, block: &mut ScanScratch) {
         let StateScan { heads, key_heads, key_dim, rule, gates, .. } = *self.step;
         let (heads, dim) = (heads as usize, key_dim as usize);
         let key_head = head / self.step.shared_by() as usize % key_heads as usize * dim;

@@ -1,7 +1,5 @@
 //! Buffers of a thread, which are kept from step to step.
 
-use super::product::Scratch;
-use super::scan::Block;
 use super::simd::{LANES, Lanes};
 use bumpalo::Bump;
 
@@ -19,17 +17,52 @@ pub(super) struct Partial {
     pub(super) outputs: Vec<Lanes>,
 }
 
+/// Buffers of a product.
+#[derive(Default)]
+pub(super) struct ProductScratch {
+    /// Panels of a block, decoded.
+    pub(super) decoded: Vec<Lanes>,
+    /// Sums of the current block, `[row][panel]`.
+    pub(super) sums: Vec<Lanes>,
+    /// Sums of all earlier blocks.
+    pub(super) totals: Vec<Lanes>,
+    /// A few rows, `[column][row]`.
+    pub(super) interleaved: Vec<f32>,
+}
+
+impl ProductScratch {
+    /// Allocates the buffers for this many decoded vectors, and sums.
+    pub(super) fn allocate(&mut self, decoded: usize, sums: usize) {
+        let zeros = |count| vec![[0.0; LANES]; count];
+        (self.decoded, self.sums, self.totals) = (zeros(decoded), zeros(sums), zeros(sums));
+    }
+}
+
+/// What the tokens of a block of a scan do to one head.
+#[derive(Default)]
+pub(super) struct ScanScratch {
+    /// `[tokens × key_dim]`.
+    pub(super) queries: Vec<f32>,
+    /// `[tokens × key_dim]`.
+    pub(super) keys: Vec<f32>,
+    /// Factors of the state and of what is written.
+    pub(super) factors: Vec<[f32; 2]>,
+    /// Sixteen columns of the values, then of the outputs, of each token.
+    pub(super) values: Vec<Lanes>,
+    /// Sixteen columns of the state, `[key_dim]`.
+    pub(super) tile: Vec<Lanes>,
+}
+
 /// Buffers of a thread.
 pub(super) struct ThreadScratch {
-    pub(super) product: Scratch,
+    pub(super) product: ProductScratch,
     /// Queries, scaled.
     pub(super) queries: Vec<f32>,
     /// Scores, then their exponentials, `[query][position]`.
     pub(super) scores: Vec<f32>,
     pub(super) part: Partial,
     pub(super) total: Partial,
-    /// Tokens of a scan.
-    pub(super) block: Block,
+    pub(super) block: ScanScratch,
     /// A packed row of a weight.
     pub(super) bytes: Vec<u8>,
     /// A packed row of keys or values.
@@ -42,12 +75,12 @@ impl ThreadScratch {
     /// Allocates the buffers; they grow with the first batches.
     pub(super) fn new() -> Self {
         Self {
-            product: Scratch::new(),
+            product: ProductScratch::default(),
             queries: Vec::new(),
             scores: Vec::new(),
             part: Partial::default(),
             total: Partial::default(),
-            block: Block::default(),
+            block: ScanScratch::default(),
             bytes: Vec::new(),
             words: Vec::new(),
             arena: Bump::new(),

@@ -9,13 +9,14 @@ use super::CudaBackend;
 use super::kernel::{self, Kernel};
 use super::nvrtc::{self, Nvrtc};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Mutex;
 
 /// One in so many known kernels is compiled again.
 const SAMPLED: u64 = 32;
 
 /// One kernel on one architecture.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Footprint {
     /// Stem and defines.
     pub kernel: String,
@@ -29,6 +30,19 @@ pub struct Footprint {
     pub stack_bytes: u32,
     /// Hash of all that the compiler is given, and of its version.
     pub key: u64,
+    /// Major and minor version of NVRTC.
+    pub compiler: (i32, i32),
+    /// The machine code, as a cubin; empty if it was not compiled again.
+    pub image: Vec<u8>,
+}
+
+/// Without the machine code.
+impl fmt::Debug for Footprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kernel, architecture, registers, spill_bytes, stack_bytes, .. } = self;
+        write!(f, "{kernel} for {architecture}: {registers} registers, {spill_bytes} bytes of spills, ")?;
+        write!(f, "{stack_bytes} bytes of stack")
+    }
 }
 
 impl CudaBackend {
@@ -74,21 +88,29 @@ fn footprint(
     let path = format!("{}.cu", kernel.stem);
     let source = kernel::embedded(&path).ok_or_else(|| refused(format!("there is no cuda/{path}")))?;
     let key = key(nvrtc, kernel, architecture, &source);
+    let mut found = Footprint {
+        kernel: kernel.to_string(),
+        architecture: architecture.to_owned(),
+        registers: 0,
+        spill_bytes: 0,
+        stack_bytes: 0,
+        key,
+        compiler: nvrtc.version,
+        image: Vec::new(),
+    };
     if let Some(&registers) = known.get(&key)
         && !key.is_multiple_of(SAMPLED)
     {
-        let (kernel, architecture) = (kernel.to_string(), architecture.to_owned());
-        return Ok(Footprint { kernel, architecture, registers, spill_bytes: 0, stack_bytes: 0, key });
+        return Ok(Footprint { registers, ..found });
     }
-    let (_, log) = nvrtc.compile(architecture, kernel, &source).map_err(refused)?;
-    let registers = number_before(&log, " registers");
+    let (image, log) = nvrtc.compile(architecture, kernel, &source).map_err(refused)?;
     let spilled = number_before(&log, " bytes spill stores").zip(number_before(&log, " bytes spill loads"));
-    let stack = number_before(&log, " bytes stack frame");
-    let (Some(registers), Some((stores, loads)), Some(stack_bytes)) = (registers, spilled, stack) else {
+    let numbers = (number_before(&log, " registers"), spilled, number_before(&log, " bytes stack frame"));
+    let (Some(registers), Some((stores, loads)), Some(stack)) = numbers else {
         return Err(refused(format!("cannot read registers and spills from the assembler's log: {log}")));
     };
-    let (kernel, architecture) = (kernel.to_string(), architecture.to_owned());
-    Ok(Footprint { kernel, architecture, registers, spill_bytes: stores + loads, stack_bytes, key })
+    (found.registers, found.spill_bytes, found.stack_bytes, found.image) = (registers, stores + loads, stack, image);
+    Ok(found)
 }
 
 /// See [`Footprint::key`].

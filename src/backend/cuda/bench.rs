@@ -54,7 +54,7 @@ impl Yardstick {
         if let Some(obstacle) = super::CudaBackend::survey().obstacle {
             return Err(BackendError::Unavailable(obstacle));
         }
-        let mut driver = nvidia::Nvidia::open(options.device)?;
+        let mut driver = nvidia::Nvidia::open(options.device, options.cache_dir.as_deref())?;
         let bytes = BYTES_MAX.min(driver.facts().memory_bytes / 4) / 4096 * 4096;
         let buffers = [driver.allocate("a yardstick", bytes)?, driver.allocate("a yardstick", bytes)?];
         Ok(Self { driver, modules: Modules::new(options.cache_dir.as_deref()), buffers, bytes })
@@ -103,7 +103,7 @@ impl Yardstick {
             self.driver.write(left + at, bytemuck::cast_slice(&pattern))?;
         }
         let product = Product { x: left, weight: left + matrix, out, shape };
-        if !self.driver.prepare_products(&[product])? {
+        if !self.driver.prepare_products(&[product], true)? {
             return Ok(0.0);
         }
         let seconds = self.fastest(Command::Product(product))?;

@@ -1,8 +1,8 @@
 //! cuBLASLt for products of many rows with bfloat16 weights: a table of its functions, and one plan per shape.
 //!
 //! The library's heuristics propose algorithms. At start they are timed once on the model's own weights, and the
-//! fastest is kept. cuBLASLt is column-major: `out` ([rows × outputs], row-major) is an outputs × rows matrix to it,
-//! the transposed weight times the transposed rows.
+//! fastest is kept, also for later starts ([`super::choices`]). cuBLASLt is column-major: `out` ([rows × outputs],
+//! row-major) is an outputs × rows matrix to it, the transposed weight times the transposed rows.
 
 use super::super::BackendError;
 use super::library::{self, Opened, Places};
@@ -23,7 +23,7 @@ pub(super) struct Product {
 }
 
 /// The key of a plan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct ProductShape {
     pub(super) rows: u32,
     pub(super) outputs: u32,

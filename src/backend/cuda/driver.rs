@@ -143,9 +143,10 @@ pub(super) trait Driver {
     /// Destroys all graphs.
     fn drop_graphs(&mut self);
 
-    /// Times the available algorithms for each new shape among these products, and keeps the fastest. `false` if a
-    /// shape had to be refused: [`Facts::products`] has it now.
-    fn prepare_products(&mut self, products: &[Product]) -> Result<bool, BackendError>;
+    /// Chooses an algorithm for each new shape among these products: the fastest of an earlier start; or else, to
+    /// `measure`, the fastest of all, which takes a while; or else the one that the library proposes first. `false` if
+    /// a shape had to be refused: [`Facts::products`] has it now.
+    fn prepare_products(&mut self, products: &[Product], measure: bool) -> Result<bool, BackendError>;
 
     /// Device time of a sequence of commands in seconds, for the bench.
     fn time(&mut self, commands: &[Command]) -> Result<f64, BackendError>;

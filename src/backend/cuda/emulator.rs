@@ -4,10 +4,10 @@
 //! threads as fibers, and loaded as a library. Memory is the host's own: every allocation ends at a guard page, so a
 //! kernel that goes beyond its buffer crashes the test. Graphs are lists of commands.
 //!
-//! This verifies indices, layouts, barriers and arithmetic: the threads of a block run in random order between barriers,
-//! asynchronous copies land at random moments, and several blocks take turns at atomic operations and fences. With
-//! [`Watch::Races`], the compiler reports every access to memory to `cuda/emulator/races.h`, and a launch in which two
-//! accesses are not ordered fails, whatever it computed.
+//! This verifies indices, layouts, barriers and arithmetic: the threads of a block run in random order between
+//! barriers, asynchronous copies land at random moments, and several blocks take turns at atomic operations and fences.
+//! With [`Watch::Races`], the compiler reports every access to memory to `cuda/emulator/races.h`, and a launch in which
+//! two accesses are not ordered fails, whatever it computed.
 //!
 //! It does not verify speed, or how an assembler translates the PTX instructions: the emulator replaces those with C++.
 
@@ -274,8 +274,8 @@ impl Emulator {
         };
         match found {
             Some(races) => {
-                let message = format!("races:\n{}", located(&races, &function.image));
-                Err(BackendError::Kernel { kernel: function.name.clone(), message })
+                let races = located(&races, &function.image);
+                Err(BackendError::Validation(format!("races in {}:\n{races}", function.name)))
             }
             None => Ok(()),
         }
@@ -442,7 +442,7 @@ impl Driver for Emulator {
     }
 
     /// Like a cuBLASLt without an algorithm for any shape.
-    fn prepare_products(&mut self, products: &[Product]) -> Result<bool, BackendError> {
+    fn prepare_products(&mut self, products: &[Product], _measure: bool) -> Result<bool, BackendError> {
         self.facts.products.refused.extend(products.iter().map(|product| product.shape));
         Ok(products.is_empty())
     }

@@ -118,7 +118,7 @@ pub(super) struct ImageCache {
     folder: Option<PathBuf>,
 }
 
-/// File header of an image. An image is complete only if this matches and the hash that follows is correct.
+/// Header of a file of the cache. It is complete only if this matches and the hash that follows is correct.
 const MAGIC: &[u8; 8] = b"folio-k1";
 
 impl ImageCache {
@@ -133,12 +133,12 @@ impl ImageCache {
         let refused = |message| BackendError::Kernel { kernel: kernel.to_string(), message };
         let (text, name) = identify(compiler, kernel).map_err(refused)?;
         let path = self.folder.as_ref().map(|folder| folder.join(format!("{}-{name}.bin", kernel.stem)));
-        if let Some(image) = path.as_deref().and_then(read_image) {
+        if let Some(image) = path.as_deref().and_then(read_sealed) {
             return Ok(image);
         }
         let image = compiler.compile(kernel, &text).map_err(refused)?;
         if let Some(path) = path
-            && let Err(error) = write_image(&path, &image)
+            && let Err(error) = write_sealed(&path, &image)
         {
             tracing::debug!("cannot write the kernel image {}: {error}", path.display());
         }
@@ -146,21 +146,22 @@ impl ImageCache {
     }
 }
 
-fn read_image(path: &Path) -> Option<Vec<u8>> {
+/// The data of a file that [`write_sealed`] wrote.
+pub(super) fn read_sealed(path: &Path) -> Option<Vec<u8>> {
     let bytes = std::fs::read(path).ok()?;
-    let (head, image) = bytes.split_at_checked(MAGIC.len() + 32)?;
-    let whole = head[..MAGIC.len()] == *MAGIC && head[MAGIC.len()..] == *blake3::hash(image).as_bytes();
-    whole.then(|| image.to_vec())
+    let (head, data) = bytes.split_at_checked(MAGIC.len() + 32)?;
+    let whole = head[..MAGIC.len()] == *MAGIC && head[MAGIC.len()..] == *blake3::hash(data).as_bytes();
+    whole.then(|| data.to_vec())
 }
 
-/// Writes a temporary file beside the target and renames it, so that a reader never sees half an image.
-fn write_image(path: &Path, image: &[u8]) -> std::io::Result<()> {
+/// Writes a temporary file beside the target and renames it, so that a reader never sees half of it.
+pub(super) fn write_sealed(path: &Path, data: &[u8]) -> std::io::Result<()> {
     use std::sync::atomic::{AtomicU64, Ordering};
     static WRITTEN: AtomicU64 = AtomicU64::new(0);
     let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
     let beside = path.with_extension(format!("{}-{number}.tmp", std::process::id()));
     path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
-    std::fs::write(&beside, [MAGIC.as_slice(), blake3::hash(image).as_bytes(), image].concat())?;
+    std::fs::write(&beside, [MAGIC.as_slice(), blake3::hash(data).as_bytes(), data].concat())?;
     std::fs::rename(&beside, path)
 }
 

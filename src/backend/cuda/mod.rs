@@ -18,6 +18,7 @@ mod arena;
 mod audit;
 pub mod bench;
 mod blas;
+mod choices;
 mod copies;
 mod driver;
 #[cfg(unix)]
@@ -200,7 +201,7 @@ impl CudaBackend {
         if let Some(obstacle) = Self::survey().obstacle {
             return Err(BackendError::Unavailable(obstacle));
         }
-        let driver = nvidia::Nvidia::open(options.device)?;
+        let driver = nvidia::Nvidia::open(options.device, options.cache_dir.as_deref())?;
         Ok(Self::with(Box::new(driver), options, true))
     }
 
@@ -239,8 +240,8 @@ impl CudaBackend {
         self.loaded.as_ref().ok_or_else(BackendError::not_loaded)
     }
 
-    /// Finds the program of a shape, or records it.
-    fn prepare(&mut self, shape: &BatchShape) -> Result<(), BackendError> {
+    /// Finds the program of a shape, or records it; to `measure`, products whose shapes are new are timed.
+    fn prepare(&mut self, shape: &BatchShape, measure: bool) -> Result<(), BackendError> {
         let loaded = self.loaded.as_mut().ok_or_else(BackendError::not_loaded)?;
         if loaded.programs.contains_key(shape) {
             return Ok(());
@@ -260,7 +261,7 @@ impl CudaBackend {
                 Command::Product(product) => Some(*product),
                 Command::Kernel(_) => None,
             });
-            if self.driver.prepare_products(&products.collect::<Vec<_>>())? {
+            if self.driver.prepare_products(&products.collect::<Vec<_>>(), measure)? {
                 break commands;
             }
         };
@@ -277,6 +278,7 @@ impl CudaBackend {
         let device = self.driver.facts().clone();
         let loaded = self.loaded.as_ref().ok_or_else(BackendError::not_loaded)?;
         let shapes = BatchShape::usual(&loaded.capacity);
+        tracing::info!("preparing the kernels and products of {} programs", shapes.len());
         // All kernels that any of them needs are compiled together, on all CPU cores.
         for shape in &shapes {
             encode::record(&mut self.modules, loaded.subject(&device), shape)?;
@@ -284,7 +286,7 @@ impl CudaBackend {
         let start = Instant::now();
         self.modules.load_missing(&mut *self.driver)?;
         let (kernels, compiled) = (self.modules.loaded().len(), start.elapsed());
-        shapes.iter().try_for_each(|shape| self.prepare(shape))?;
+        shapes.iter().try_for_each(|shape| self.prepare(shape, true))?;
         let recorded = start.elapsed() - compiled;
         tracing::info!(
             "{kernels} CUDA kernels ready after {compiled:.2?}, {} programs after {recorded:.2?}",
@@ -375,7 +377,7 @@ impl Backend for CudaBackend {
         let shape = BatchShape::of(inputs, capacity);
         let free = loaded.busy.iter().position(|busy| !busy);
         let slot = free.ok_or_else(|| BackendError::all_in_flight(SLOTS))?;
-        self.prepare(&shape)?;
+        self.prepare(&shape, false)?;
         let requested = if shape.samples > 0 { metadata::requested(inputs) } else { Vec::new() };
         let pools = if shape.pools > 0 { inputs.pools.len() } else { 0 };
         let columns = self.loaded()?.plan.pooled_columns() as usize;

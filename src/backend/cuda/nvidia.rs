@@ -7,6 +7,7 @@
 
 use super::super::BackendError;
 use super::blas::{Blas, Product, ProductShape, WORKSPACE_BYTES};
+use super::choices::Choices;
 use super::driver::{Command, Copies, Driver, Facts, Function, Graph, Launch, Products, SLOTS, Span};
 use super::error::failed;
 use super::kernel::{Compiler, Kernel};
@@ -149,6 +150,8 @@ pub(super) struct Nvidia {
     stream: sys::CUstream,
     compiler: Arc<ForArchitecture>,
     blas: Option<Blas>,
+    /// The algorithms of cuBLASLt that were the fastest.
+    choices: Choices,
     modules: Vec<sys::CUmodule>,
     functions: Vec<sys::CUfunction>,
     graphs: Vec<sys::CUgraphExec>,
@@ -164,9 +167,9 @@ pub(super) struct Nvidia {
 }
 
 impl Nvidia {
-    /// Opens device `ordinal`: context, stream, compiler and cuBLASLt.
+    /// Opens device `ordinal`: context, stream, compiler and cuBLASLt. What was measured on it is kept in `cache_dir`.
     #[allow(unsafe_code, reason = "foreign calls")]
-    pub(super) fn open(ordinal: usize) -> Result<Self, BackendError> {
+    pub(super) fn open(ordinal: usize, cache_dir: Option<&Path>) -> Result<Self, BackendError> {
         let (major, minor) = driver_version()?;
         let unavailable = |what: &str, error| BackendError::Unavailable(failed(what, error).to_string());
         let ordinal = i32::try_from(ordinal).unwrap_or(i32::MAX);
@@ -207,6 +210,7 @@ impl Nvidia {
             );
         }
         let versions = format!("driver {major}.{minor}, {compiler} for {architecture}, {with}");
+        let choices = Choices::open(cache_dir, &format!("{name} {}.{}, {versions}", compute.0, compute.1));
         let memory_bytes = free as u64;
         let products = Products { blas: blas.is_ok(), refused: Vec::new() };
         let facts = Facts { name, compute, sm_count, shared_bytes_max, memory_bytes, products, versions };
@@ -217,6 +221,7 @@ impl Nvidia {
             stream,
             compiler,
             blas: blas.ok(),
+            choices,
             modules: Vec::new(),
             functions: Vec::new(),
             graphs: Vec::new(),
@@ -267,15 +272,26 @@ impl Nvidia {
         })
     }
 
-    /// Times every algorithm for a new shape on products of that shape from many layers, so that each weight has left
-    /// the cache before its next use. An error says why cuBLASLt has none that works.
-    fn choose_algorithm(&mut self, shape: ProductShape, products: &[Product]) -> Result<(), BackendError> {
+    /// Chooses the algorithm for a new shape, as [`Driver::prepare_products`]. All are timed on products of that shape
+    /// from many layers, so that each weight has left the cache before its next use; a single one only has to run. An
+    /// error says why cuBLASLt has none that works.
+    fn choose_algorithm(
+        &mut self,
+        shape: ProductShape,
+        products: &[Product],
+        measure: bool,
+    ) -> Result<(), BackendError> {
         let Some(blas) = self.blas.as_mut().filter(|blas| !blas.is_prepared(shape)) else { return Ok(()) };
         let proposals = blas.prepare(shape)?;
+        let (candidates, runs) = match self.choices.get(shape).filter(|kept| *kept < proposals) {
+            Some(kept) => (kept..kept + 1, 1),
+            None if measure => (0..proposals, TIMED_RUNS),
+            None => (0..1, 1),
+        };
         let same = products.iter().filter(|product| product.shape == shape);
-        let commands: Vec<Command> = same.cycle().take(TIMED_RUNS).copied().map(Command::Product).collect();
+        let commands: Vec<Command> = same.cycle().take(runs).copied().map(Command::Product).collect();
         let (mut best, mut fault) = (None, None);
-        for proposal in 0..proposals {
+        for proposal in candidates {
             if let Some(blas) = &mut self.blas {
                 blas.choose(shape, proposal);
             }
@@ -288,7 +304,12 @@ impl Nvidia {
         }
         let Some(blas) = &mut self.blas else { return Ok(()) };
         match (best, fault) {
-            (Some((_, proposal)), _) => blas.choose(shape, proposal),
+            (Some((_, proposal)), _) => {
+                blas.choose(shape, proposal);
+                if measure {
+                    self.choices.insert(shape, proposal);
+                }
+            }
             (None, fault) => {
                 blas.forget(shape);
                 return fault.map_or(Ok(()), Err);
@@ -554,14 +575,14 @@ impl Driver for Nvidia {
         }
     }
 
-    fn prepare_products(&mut self, products: &[Product]) -> Result<bool, BackendError> {
+    fn prepare_products(&mut self, products: &[Product], measure: bool) -> Result<bool, BackendError> {
         let mut done: Vec<ProductShape> = Vec::new();
         for Product { shape, .. } in products {
             if done.contains(shape) {
                 continue;
             }
             done.push(*shape);
-            match self.choose_algorithm(*shape, products) {
+            match self.choose_algorithm(*shape, products, measure) {
                 Err(error) if error.is_loss() => return Err(error),
                 Err(error) => {
                     if self.facts.products.refused.is_empty() {
@@ -572,6 +593,7 @@ impl Driver for Nvidia {
                 Ok(()) => {}
             }
         }
+        self.choices.save();
         Ok(!done.iter().any(|shape| self.facts.products.refused.contains(shape)))
     }
 

@@ -41,7 +41,7 @@ impl Trial {
     ///
     /// # Errors
     ///
-    /// [`BackendError::Kernel`] with the races, if they are watched.
+    /// [`BackendError::Validation`] with the races, if they are watched.
     pub fn run(
         &mut self,
         words: &[Vec<u32>],

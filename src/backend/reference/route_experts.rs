@@ -6,7 +6,8 @@
 //!
 //! With `sigmoid`, a score is sigmoid(logit) and a weight is the score, divided by the sum of the chosen scores + 1e-20
 //! if weights are renormalized. With a bias, experts are chosen by score + bias, rounded to f32; with groups, only
-//! among those of the groups with the largest sums of two. Weights are multiplied by the factor and the expert's scale.
+//! among those of the groups with the largest sums of two, or without a bias with the largest logits. Weights are
+//! multiplied by the factor and the expert's scale.
 
 use super::loaded::LoadedPlan;
 use crate::plan::inputs::BatchInputs;
@@ -40,18 +41,22 @@ fn sigmoid(logit: f32) -> f64 {
 impl Router {
     /// What experts are ordered by, as integers; 0 for those of groups that were not kept.
     fn keys(&self, logits: &[f32]) -> Vec<u32> {
-        let Some(bias) = &self.bias else { return logits.iter().map(|&logit| order(logit)).collect() };
-        let biased = |(&logit, &bias): (&f32, &f32)| (sigmoid(logit) + f64::from(bias)) as f32;
-        let biased: Vec<f32> = logits.iter().zip(bias).map(biased).collect();
-        let mut keys: Vec<u32> = biased.iter().map(|&value| order(value)).collect();
+        let values: Vec<f32> = match &self.bias {
+            Some(bias) => {
+                let biased = |(&logit, &bias): (&f32, &f32)| (sigmoid(logit) + f64::from(bias)) as f32;
+                logits.iter().zip(bias).map(biased).collect()
+            }
+            None => logits.to_vec(),
+        };
+        let mut keys: Vec<u32> = values.iter().map(|&value| order(value)).collect();
         if let Some(ExpertGroups { count, kept }) = self.routing.groups {
             let size = logits.len() / count as usize;
             let value = |group: &[f32]| {
                 let mut sorted = group.to_vec();
                 sorted.sort_by(|a, b| b.total_cmp(a));
-                sorted[0] + sorted[1]
+                if self.bias.is_some() { sorted[0] + sorted[1] } else { sorted[0] }
             };
-            let values: Vec<u32> = biased.chunks_exact(size).map(|group| order(value(group))).collect();
+            let values: Vec<u32> = values.chunks_exact(size).map(|group| order(value(group))).collect();
             let mut groups: Vec<usize> = (0..values.len()).collect();
             groups.sort_by_key(|&group| std::cmp::Reverse(values[group]));
             groups[kept as usize..].iter().for_each(|group| keys[group * size..][..size].fill(0));
@@ -119,6 +124,19 @@ mod tests {
         let routing = Routing { renormalize: true, ..router.routing };
         Router { routing, ..router }.route(&[0.0; 6], 6, 2, &mut routes);
         assert_eq!(routes, [2.0, 3.0, 3.0, 1.0], "two equal scores");
+    }
+
+    /// The second group has the best expert, the first one the best two. Weights are shares of all experts.
+    #[test]
+    fn groups_without_bias_choose_by_their_best() {
+        let routing = Routing { groups: Some(ExpertGroups { count: 3, kept: 1 }), ..Routing::softmax(false) };
+        let router = Router { routing, bias: None, scale: None };
+        let logits = [0.5_f32, 0.5, 1.0, 0.25, 0.25, 0.25].map(f32::ln);
+        let mut routes = [f32::NAN; 4];
+        router.route(&logits, 6, 2, &mut routes);
+        let [first, second] = [1.0 / 2.75, 0.25 / 2.75];
+        assert_eq!((routes[0], routes[2]), (2.0, 3.0));
+        assert!((routes[1] - first).abs() < 1e-6 && (routes[3] - second).abs() < 1e-6, "{routes:?}");
     }
 
     #[test]

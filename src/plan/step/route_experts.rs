@@ -16,7 +16,7 @@ pub struct Routing {
     pub renormalize: bool,
     /// `[1 × experts]` f32, added to the scores (of [`Routing::sigmoid`]) to choose experts, not to weigh them.
     pub bias: Option<WeightId>,
-    /// Choose only among the experts of some groups; needs a `bias`.
+    /// Choose only among the experts of some groups; with [`Routing::sigmoid`], needs a `bias`.
     pub groups: Option<ExpertGroups>,
     /// Factor of all weights.
     pub factor: f32,
@@ -24,7 +24,8 @@ pub struct Routing {
     pub expert_scale: Option<WeightId>,
 }
 
-/// Equal runs of experts. A group's value is the sum of its two largest biased scores; ties go to the first group.
+/// Equal runs of experts. A group's value is the sum of its two largest biased scores, or without a bias its largest
+/// logit; ties go to the first group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpertGroups {
     /// Number of groups; it divides the experts.
@@ -104,9 +105,9 @@ impl Routing {
         }
         let Some(ExpertGroups { count, kept }) = self.groups else { return Ok(()) };
         let whole = (1..=GROUPS_MAX).contains(&count) && experts.is_multiple_of(count) && experts / count > 1;
-        if !whole || !(1..=count).contains(&kept) || self.bias.is_none() {
+        if !whole || !(1..=count).contains(&kept) || (self.sigmoid && self.bias.is_none()) {
             let (what, found) = ("groups of experts".into(), format!("{kept} of {count} groups of {experts} experts"));
-            let expected = "up to 32 equal groups of at least two experts, with a bias";
+            let expected = "up to 32 equal groups of at least two experts, with a bias if scores are sigmoids";
             return Err(PlanErrorKind::Unsupported { what, found, expected });
         }
         Ok(())

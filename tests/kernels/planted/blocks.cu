@@ -1,6 +1,6 @@
 // The last block to finish adds up what all have written: out = Σ in. The counter is zero before and after.
-// EARLY: counts a block before it has written. UNRELEASED: no fence between a block's write and its count. UNACQUIRED: no
-// fence between the last count and the reads.
+// EARLY: counts a block before it has written. UNRELEASED: no fence between a block's write and its count. UNACQUIRED:
+// no fence between the last count and the reads.
 
 #include "common/prelude.cuh"
 

@@ -1,5 +1,5 @@
-//! `StateScan` → a dispatch for sequences of few rows, token by token, and one for those of many, in chunks. Both have a
-//! workgroup per sequence, head and a few columns of its values.
+//! `StateScan` → a dispatch for sequences of few rows, token by token, and one for those of many, in chunks. Both have
+//! a workgroup per sequence, head and a few columns of its values.
 //!
 //! How a sequence is cut into batches decides where its chunks begin, and so how it is rounded. With
 //! [`Capacity::deterministic`](super::Capacity), and on software adapters, all sequences run token by token.

@@ -80,11 +80,27 @@ impl Form {
     }
 }
 
+/// Markers as a grammar writes them: special tokens are not text, so it refers to them by id.
+struct Marks<'a>(&'a Tokenizer);
+
+impl Marks<'_> {
+    fn token(&self, text: &str) -> Option<u32> {
+        self.0.id_of(text).filter(|&id| self.0.is_special(id))
+    }
+
+    fn lark(&self, text: &str) -> String {
+        self.token(text).map_or_else(|| quoted(text), |id| format!("<[{id}]>"))
+    }
+
+    /// A marker that ends a text.
+    fn end(&self, text: &'static str) -> Mark {
+        Mark { text, lark: self.lark(text), is_token: self.token(text).is_some() }
+    }
+}
+
 fn form(parser: ToolParser, tokenizer: &Tokenizer) -> Form {
-    // Special tokens are not text, so a grammar refers to them by id.
-    let token = |text: &str| tokenizer.id_of(text).filter(|&id| tokenizer.is_special(id));
-    let mark = |text: &str| token(text).map_or_else(|| quoted(text), |id| format!("<[{id}]>"));
-    let end = |text: &'static str| Mark { text, lark: mark(text), is_token: token(text).is_some() };
+    let marks = Marks(tokenizer);
+    let mark = |text: &str| marks.lark(text);
     let none = String::new;
     let in_json = |around, call, several| Form { around, call, several, notation: None };
     let json = |arguments: &str| [quoted("{\"name\": \""), quoted(&format!("\", \"{arguments}\": ")), quoted("}")];
@@ -103,56 +119,17 @@ fn form(parser: ToolParser, tokenizer: &Tokenizer) -> Form {
             let first = format!("{} {}", mark("[TOOL_CALLS]"), quoted("["));
             in_json([first, quoted(", "), quoted("]")], json("arguments"), true)
         }
-        ToolParser::Harmony => {
-            let reasoning = format!(
-                "({} \"analysis\" {} /(.|\\n)*/ {} {} \"assistant\")?",
-                mark("<|channel|>"),
-                mark("<|message|>"),
-                mark("<|end|>"),
-                mark("<|start|>")
-            );
-            let open = format!("{} {}", mark("<|channel|>"), quoted("commentary to=functions."));
-            let middle =
-                format!("{} {} {} {}", quoted(" "), mark("<|constrain|>"), quoted("json"), mark("<|message|>"));
-            in_json([reasoning, none(), none()], [open, middle, mark("<|call|>")], false)
-        }
+        ToolParser::Harmony => harmony(&marks),
         ToolParser::Json => in_json([quoted("["), quoted(", "), quoted("]")], json("arguments"), true),
         ToolParser::Gemma | ToolParser::Gemma4 => {
             let [open, close, quote] = if parser == ToolParser::Gemma { gemma::MARKERS } else { gemma::MARKERS_4 };
             let open = format!("{} {}", mark(open), quoted("call:"));
             let call = [open, quoted("{"), format!("{} {}", quoted("}"), mark(close))];
-            let notation = Some(Notation::Gemma(end(quote)));
+            let notation = Some(Notation::Gemma(marks.end(quote)));
             Form { around: [none(), none(), none()], call, several: true, notation }
         }
-        ToolParser::Glm => {
-            let [open, close, key_open, key_close, value_open, value_close] = xml::GLM_MARKERS;
-            // GLM 4.5 writes line breaks, later ones do not.
-            let space = format!("{}?", quoted("\n"));
-            let notation = Some(Notation::Tags {
-                key: [mark(key_open), format!("{} {space}", mark(key_close))],
-                open: mark(value_open),
-                close: end(value_close),
-                after: space.clone(),
-            });
-            Form {
-                around: [none(), space.clone(), none()],
-                call: [mark(open), space, mark(close)],
-                several: true,
-                notation,
-            }
-        }
-        ToolParser::SeedOss => {
-            let [open, close] = marked::SEED_TOOL_CALL;
-            let notation = Some(Notation::Tags {
-                key: [quoted("<parameter="), quoted(">")],
-                open: none(),
-                close: end("</parameter>"),
-                after: quoted("\n"),
-            });
-            let open = format!("{} {}", mark(open), quoted("\n<function="));
-            let call = [open, quoted(">\n"), format!("{} {}", quoted("</function>\n"), mark(close))];
-            Form { around: [none(), quoted("\n"), none()], call, several: true, notation }
-        }
+        ToolParser::Glm => glm(&marks),
+        ToolParser::SeedOss => seed_oss(&marks),
         ToolParser::Lfm2 => {
             let [open, close] = python::MARKERS.map(mark);
             let around = [format!("{open} {}", quoted("[")), quoted(", "), format!("{} {close}", quoted("]"))];
@@ -160,6 +137,49 @@ fn form(parser: ToolParser, tokenizer: &Tokenizer) -> Form {
             Form { around, call, several: true, notation: Some(Notation::Python) }
         }
     }
+}
+
+fn harmony(marks: &Marks<'_>) -> Form {
+    let mark = |text: &str| marks.lark(text);
+    let reasoning = format!(
+        "({} \"analysis\" {} /(.|\\n)*/ {} {} \"assistant\")?",
+        mark("<|channel|>"),
+        mark("<|message|>"),
+        mark("<|end|>"),
+        mark("<|start|>")
+    );
+    let open = format!("{} {}", mark("<|channel|>"), quoted("commentary to=functions."));
+    let middle = format!("{} {} {} {}", quoted(" "), mark("<|constrain|>"), quoted("json"), mark("<|message|>"));
+    let (around, call) = ([reasoning, String::new(), String::new()], [open, middle, mark("<|call|>")]);
+    Form { around, call, several: false, notation: None }
+}
+
+fn glm(marks: &Marks<'_>) -> Form {
+    let [open, close, key_open, key_close, value_open, value_close] = xml::GLM_MARKERS;
+    let mark = |text: &str| marks.lark(text);
+    // GLM 4.5 writes line breaks, later ones do not.
+    let space = format!("{}?", quoted("\n"));
+    let notation = Notation::Tags {
+        key: [mark(key_open), format!("{} {space}", mark(key_close))],
+        open: mark(value_open),
+        close: marks.end(value_close),
+        after: space.clone(),
+    };
+    let (around, call) = ([String::new(), space.clone(), String::new()], [mark(open), space, mark(close)]);
+    Form { around, call, several: true, notation: Some(notation) }
+}
+
+fn seed_oss(marks: &Marks<'_>) -> Form {
+    let [open, close] = marked::SEED_TOOL_CALL.map(|marker| marks.lark(marker));
+    let notation = Notation::Tags {
+        key: [quoted("<parameter="), quoted(">")],
+        open: String::new(),
+        close: marks.end("</parameter>"),
+        after: quoted("\n"),
+    };
+    let open = format!("{open} {}", quoted("\n<function="));
+    let call = [open, quoted(">\n"), format!("{} {close}", quoted("</function>\n"))];
+    Form { around: [String::new(), quoted("\n"), String::new()], call, several: true, notation: Some(notation) }
 }
 
 #[cfg(test)]
