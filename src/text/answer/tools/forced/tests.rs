@@ -55,13 +55,22 @@ fn allows(spec: &GrammarSpec, tokenizer: &Arc<Tokenizer>, answer: &str) -> bool 
     let vocab = 4096_u32;
     let grammars = Grammars::new(tokenizer.clone(), vocab, &[end], 1 << 20).expect("the vocabulary is right");
     let mut state = grammars.compile(spec).expect("it compiles").start();
-    let mut ids = tokenizer.encode(answer, false).expect("it encodes");
-    ids.push(end);
-    ids.into_iter().all(|id| {
+    let ids = tokenizer.encode(answer, false).expect("it encodes");
+    let mut is_allowed = |id: u32| {
         let mut mask = vec![0; vocab.div_ceil(32) as usize];
         let is_open = state.fill_mask(&mut mask).is_ok();
-        is_open && mask[id as usize / 32] >> (id % 32) & 1 == 1 && state.accept(id).is_ok()
-    })
+        let is_allowed = is_open && mask[id as usize / 32] >> (id % 32) & 1 == 1;
+        // Whether the answer is complete.
+        if is_allowed { state.accept(id).ok() } else { None }
+    };
+    for (at, id) in ids.iter().enumerate() {
+        match is_allowed(*id) {
+            Some(true) => return at + 1 == ids.len(),
+            Some(false) => {}
+            None => return false,
+        }
+    }
+    is_allowed(end).is_some()
 }
 
 /// Name and arguments of the calls of an answer, which has no content.
