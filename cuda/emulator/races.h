@@ -17,6 +17,7 @@ namespace races {
 
 #ifndef FOLIO_RACES
 inline void launch_begins() {}
+inline void launch_ends() {}
 inline void block_begins(unsigned) {}
 inline void block_met() {}
 inline void warp_met(unsigned) {}
@@ -245,14 +246,25 @@ UNSEEN static void read(const void *at, unsigned bytes, const void *place) { wat
 
 UNSEEN static void launch_begins() {
   launch_time = ++now;
+  faults = 0;
+  report[0] = 0;
+}
+
+// Frees what was recorded: a device has hundreds of kernels, each with a shadow of its own.
+UNSEEN static void launch_ends() {
   words = nullptr;
   while (chunks) {
     Chunk *next = chunks->next;
     free(chunks);
     chunks = next;
   }
-  faults = 0;
-  report[0] = 0;
+  for (Page *&page : table) {
+    if (!page) continue;
+    for (Cell &cell : page->cells) free(cell.bytes);
+    free(page);
+    page = nullptr;
+  }
+  pages_used = 0;
 }
 
 UNSEEN static void block_begins(unsigned id) {

@@ -81,7 +81,7 @@ static Launch current;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t turns[WORKERS_MAX] = {PTHREAD_COND_INITIALIZER, PTHREAD_COND_INITIALIZER,
                                             PTHREAD_COND_INITIALIZER, PTHREAD_COND_INITIALIZER};
-// Per worker, kept from launch to launch.
+// Per worker; those of the first are kept from launch to launch.
 static Thread *threads_of[WORKERS_MAX];
 // Whether the kernel has atomic operations or fences, so that the order of blocks may matter.
 static bool has_order;
@@ -96,6 +96,18 @@ static thread_local Thread *self;
           block.index.x);
   abort();
 }
+
+// Frees a worker's threads.
+UNSEEN inline void release(unsigned worker) {
+  Thread *&threads = threads_of[worker];
+  for (unsigned t = 0; threads && t < THREADS_MAX; t++)
+    if (threads[t].stack) munmap(threads[t].stack, STACK_BYTES);
+  free(threads);
+  threads = nullptr;
+}
+
+// When the library is closed: tests open hundreds.
+__attribute__((destructor)) UNSEEN static void release_first() { release(0); }
 
 // Marsaglia's xorshift generator.
 UNSEEN inline unsigned draw() {
@@ -301,6 +313,8 @@ inline void work(unsigned worker) {
     if (draw() % 2) hand_over();
   }
   munmap(mapped, pages + page);
+  // The first worker's threads are kept for the next launch.
+  if (worker > 0) release(worker);
   current.works[worker] = false;
   hand_over();
 }
@@ -337,6 +351,7 @@ inline void launch(void (*kernel)(const void *), const void *params, const unsig
     if (pthread_create(&aside[i], nullptr, work_aside, (void *)(uintptr_t)i)) fail("no thread for a block", "launch");
   work(0);
   for (unsigned i = 1; i < current.workers; i++) pthread_join(aside[i], nullptr);
+  races::launch_ends();
 }
 
 // Performs one warp operation: `lane` passes its words and takes its result.
