@@ -34,7 +34,8 @@ fn moved_max(family: &str, logits_f16: f32) -> f64 {
 
 /// Golden models in which two experts have close scores, so that rounding makes a token take the other one. Of these,
 /// the mean of all rows counts instead of the largest.
-pub(super) const FLIPS: [&str; 5] = ["glm4_moe", "gemma4-moe", "deepseek_v3", "glm4_moe_lite", "qwen3_next"];
+pub(super) const FLIPS: [&str; 6] =
+    ["glm4_moe", "gemma4-moe", "deepseek_v3", "glm4_moe_lite", "qwen3_next", "qwen3_5_moe-wrapped"];
 
 /// By how much pairs of rows of a family differ.
 pub(super) fn moved(family: &str, rows: &[(&[f32], &[f32])]) -> f64 {
