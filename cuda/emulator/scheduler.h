@@ -153,10 +153,13 @@ UNSEEN inline void pause(unsigned times, const char *place) {
   wait(State::Ready, place);
 }
 
+// A thread's fiber: its thread of one block after the other, since starting one takes system calls.
 UNSEEN inline void enter() {
-  current.kernel(current.params);
-  self->state = State::Done;
-  _longjmp(block.scheduler, 1);
+  for (;;) {
+    current.kernel(current.params);
+    self->state = State::Done;
+    if (!_setjmp(self->registers)) _longjmp(block.scheduler, 1);
+  }
 }
 
 UNSEEN inline void resume(Thread &thread) {
@@ -288,6 +291,8 @@ inline void work(unsigned worker) {
   Thread *&threads = threads_of[worker];
   if (!threads) threads = (Thread *)calloc(THREADS_MAX, sizeof(Thread));
   block.threads = threads;
+  // Another thread of the host may have run the last launch, with other thread-local variables.
+  for (unsigned t = 0; t < block.count; t++) threads[t].started = false;
   for (unsigned t = 0; t < block.count; t++)
     if (!threads[t].stack)
       threads[t].stack = mmap(nullptr, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -305,7 +310,6 @@ inline void work(unsigned worker) {
       Thread &thread = threads[t];
       thread.index = {t % block.size.x, t / block.size.x % block.size.y, t / block.size.x / block.size.y};
       thread.state = State::Ready;
-      thread.started = false;
       thread.oldest = thread.committed = thread.groups[0].count = 0;
     }
     races::block_begins(at);

@@ -1,5 +1,5 @@
 //! The binary from a user's view: output, exit codes, one-line errors, and a server that starts, answers and shuts
-//! down. `hub` tests models by name; `wasm` type-checks the code for browsers.
+//! down. `hub` tests models by name.
 //!
 //! Everything runs on the CPU reference with the built-in demo model or the small folders of `tests/data`. Expected
 //! answers come from the reference outputs beside those models, not from folio itself.
@@ -29,7 +29,6 @@ mod terminal;
 mod traces;
 #[cfg(unix)]
 mod unix_socket;
-mod wasm;
 
 use serde_json::{Value, json};
 use std::fs;

@@ -5,9 +5,11 @@
 
 #[cfg(unix)]
 use super::emulator::emulated;
+use super::latents::LATENTS;
 use super::quantized::{held_out, loss};
 use super::states::STATES;
-use super::{Case, Device, FAMILIES, Target, WGPU, WHOLE, compare, families, golden, golden_cases, prove, prove_demo};
+use super::today::TODAY;
+use super::{Case, Device, FAMILIES, Target, WGPU, WHOLE, compare, golden, golden_cases, prove, prove_demo};
 use folio::backend::cuda::{CudaBackend, CudaOptions};
 use folio::backend::reference::ReferenceBackend;
 use folio::backend::{Backend, Inspect};
@@ -22,8 +24,8 @@ const LOSS_BF16: f64 = 0.005;
 /// Tokens per prompt chunk on the host, where each thread runs as a fiber.
 const HOST_CHUNK: u32 = 19;
 
-/// Tokens that the families of `today` generate on the host, of the golden 24.
-const TODAY_TOKENS: usize = 6;
+/// Tokens that are generated on the host, of the golden 24.
+const HOST_TOKENS: usize = 6;
 
 /// An NVIDIA device, or `None` if there is none; then `FOLIO_REQUIRE_CUDA=1` makes the test fail.
 fn device(activations: Storage) -> Option<CudaBackend> {
@@ -36,16 +38,37 @@ fn device(activations: Storage) -> Option<CudaBackend> {
     Some(CudaBackend::open(&CudaOptions { activations, ..CudaOptions::default() }).expect("a listed device opens"))
 }
 
-/// Every family, in chunks and as a batch whose tokens are fed on the device.
+// Every family, in chunks and as a batch whose tokens are fed on the device. A device is emulated by one thread, so
+// three tests take as long as the longest of them.
+
 #[cfg(unix)]
 #[test]
 fn kernels_on_the_host_reproduce_golden_logits_and_tokens() {
+    on_the_host(FAMILIES);
+}
+
+#[cfg(unix)]
+#[test]
+fn kernels_on_the_host_reproduce_families_of_today() {
+    on_the_host(TODAY);
+}
+
+#[cfg(unix)]
+#[test]
+fn kernels_on_the_host_reproduce_latents_states_and_longrope() {
+    on_the_host(LATENTS.into_iter().chain(STATES));
+    if let Some(mut backend) = emulated(Storage::F32, (8, 0)) {
+        super::longrope::prove(&CUDA, &mut backend, &[KvFormat::F32], HOST_TOKENS);
+    }
+}
+
+/// Checks families.
+#[cfg(unix)]
+fn on_the_host(families: impl IntoIterator<Item = (&'static str, f32)>) {
     let Some(mut backend) = emulated(Storage::F32, (8, 0)) else { return };
-    for (family, tolerance) in families().chain(STATES) {
+    for (family, tolerance) in families {
         let mut cases = golden_cases(family);
-        if !FAMILIES.contains(&(family, tolerance)) {
-            cases.iter_mut().for_each(|case| case.greedy.truncate(TODAY_TOKENS));
-        }
+        cases.iter_mut().for_each(|case| case.greedy.truncate(HOST_TOKENS));
         let model = Model::open(&golden(family)).expect("the golden model loads");
         let mut device = Device::new(&mut backend, &model, KvFormat::F16);
         for (case, run) in cases.iter().zip(device.generate(&cases, HOST_CHUNK, true)) {
@@ -55,7 +78,6 @@ fn kernels_on_the_host_reproduce_golden_logits_and_tokens() {
         }
         super::support::ran("families", family, "safetensors", CUDA.name);
     }
-    super::longrope::prove(&CUDA, &mut backend, &[KvFormat::F32], TODAY_TOKENS);
 }
 
 /// Bfloat16 activations, with the tensor-core kernels.

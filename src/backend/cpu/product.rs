@@ -143,7 +143,7 @@ pub(super) fn product<S: Simd, W: Source>(
             None => Rows { values: x.row(first_row), count, ..x },
         };
         if W::DOTS
-            && let Some(padded) = dot_rows(S::ACCUMULATORS, count)
+            && let Some(padded) = dot_rows::<S>(count)
         {
             interleave(rows, padded, columns.len(), &mut scratch.interleaved);
         }
@@ -168,14 +168,14 @@ pub(super) fn product<S: Simd, W: Source>(
 
 /// Rows that are multiplied without storing what is decoded, at least as many as `count`: the ones beyond it are
 /// repetitions of the last. None if the sums of so many rows do not fit the registers.
-const fn dot_rows(accumulators: usize, count: usize) -> Option<usize> {
+const fn dot_rows<S: Simd>(count: usize) -> Option<usize> {
     let rows = match count {
         0..=2 => count,
         3..=4 => 4,
         5..=6 => 6,
         _ => 8,
     };
-    if count == 1 || count <= 8 && rows <= accumulators { Some(rows) } else { None }
+    if S::DOTS && (count == 1 || count <= 8 && rows <= S::ACCUMULATORS) { Some(rows) } else { None }
 }
 
 /// Leaves the products of all rows with a few panels in `scratch.totals`, and fetches the next panels. Returns the
@@ -190,7 +190,7 @@ fn multiply<S: Simd, W: Source>(
     scratch: &mut ProductScratch,
 ) -> [usize; 2] {
     if W::DOTS
-        && let Some(rows) = dot_rows(S::ACCUMULATORS, x.count)
+        && let Some(rows) = dot_rows::<S>(x.count)
     {
         match rows {
             1 => multiply_few::<S, W, 1>(s, source, panels, columns, scratch),
@@ -250,7 +250,7 @@ fn multiply_few<S: Simd, W: Source, const M: usize>(
     scratch: &mut ProductScratch,
 ) {
     // Instruction sets with few registers do not compile what they never use.
-    if const { dot_rows(S::ACCUMULATORS, M).is_none() } {
+    if const { dot_rows::<S>(M).is_none() } {
         unreachable!("{M} rows are multiplied from the buffer");
     }
     let x = scratch.interleaved.as_chunks::<M>().0;

@@ -54,6 +54,9 @@ pub(super) trait Simd: Copy + Send + Sync {
     type I: Copy;
     /// Number of accumulators that fit the registers, beside the operands of a multiply-add.
     const ACCUMULATORS: usize;
+    /// Whether a few rows are multiplied as weights are decoded: a loop per format and number of rows, each of which
+    /// takes time to compile and room in the program.
+    const DOTS: bool = true;
 
     /// Runs a kernel that is compiled with this instruction set.
     fn vectorize<K: Kernel>(self, kernel: K) -> K::Output;

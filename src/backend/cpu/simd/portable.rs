@@ -20,6 +20,8 @@ impl Simd for Portable {
     type I = Words;
     // Sixteen registers of four lanes.
     const ACCUMULATORS: usize = 2;
+    // Operations on arrays are many instructions: the loops would be a sixth of the library.
+    const DOTS: bool = false;
 
     fn vectorize<K: Kernel>(self, kernel: K) -> K::Output {
         kernel.run(self)
