@@ -88,8 +88,9 @@ static bool has_order;
 // Its initializer runs when a library is opened that uses it.
 template <typename T> struct HasOrder { static inline const bool noted = has_order = true; };
 
-static thread_local Block block;
-static thread_local Thread *self;
+// The block and the thread that run. Only one does, so these are not thread-local, which takes calls.
+static Block block;
+static Thread *self;
 
 [[noreturn]] inline void fail(const char *what, const char *place) {
   fprintf(stderr, "kernel in the emulator: %s (at %s; thread %u of block %u)\n", what, place, self ? self->index.x : 0,
@@ -247,10 +248,12 @@ inline void hand_over() {
   for (unsigned i = 0; i < current.workers; i++)
     if (current.works[i] && (!current.works[to] || current.ranks[i] < current.ranks[to])) to = i;
   if (to == block.worker) return;
+  const Block own = block;
   pthread_mutex_lock(&lock);
   current.turn = to;
   pthread_cond_signal(&turns[to]);
-  while (current.works[block.worker] && current.turn != block.worker) pthread_cond_wait(&turns[block.worker], &lock);
+  while (current.works[own.worker] && current.turn != own.worker) pthread_cond_wait(&turns[own.worker], &lock);
+  if (current.works[own.worker]) block = own;
   pthread_mutex_unlock(&lock);
 }
 

@@ -6,6 +6,7 @@ use folio::backend::wgpu::{Variant, shader_sources, variants};
 use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 use naga::{AddressSpace, Expression, Literal, Module, TypeInner};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{LazyLock, OnceLock};
 
 /// WebGPU's default limits.
 const STORAGE_BUFFERS_MAX: usize = 8;
@@ -23,23 +24,35 @@ fn capabilities(variant: &Variant) -> Capabilities {
     if variant.subgroups() { half | Capabilities::SUBGROUP } else { half }
 }
 
-fn validate(variant: &Variant) -> (Module, ModuleInfo) {
+/// A variant, parsed and validated.
+struct Checked {
+    variant: Variant,
+    module: Module,
+    info: ModuleInfo,
+}
+
+fn check(variant: &Variant) -> Checked {
     let name = variant.name();
     let module = parse(variant);
     let mut validator = Validator::new(ValidationFlags::all(), capabilities(variant));
     validator.subgroup_stages(naga::valid::ShaderStages::COMPUTE);
     validator.subgroup_operations(naga::valid::SubgroupOperationSet::all());
     let info = validator.validate(&module).unwrap_or_else(|error| panic!("{name}: {error:?}"));
-    (module, info)
+    Checked { variant: variant.clone(), module, info }
+}
+
+/// All variants. Each is parsed once for all tests, by the first that reaches it.
+fn checked() -> impl Iterator<Item = &'static Checked> {
+    static VARIANTS: LazyLock<Vec<(Variant, OnceLock<Checked>)>> =
+        LazyLock::new(|| variants().into_iter().map(|variant| (variant, OnceLock::new())).collect());
+    VARIANTS.iter().map(|(variant, checked)| checked.get_or_init(|| check(variant)))
 }
 
 #[test]
 fn every_variant_validates_within_the_default_limits() {
-    let variants = variants();
-    assert!(variants.len() >= 60, "the table lists the variants of all kernels, not {}", variants.len());
-    for variant in &variants {
+    assert!(checked().count() >= 60, "the table lists the variants of all kernels, not {}", checked().count());
+    for Checked { variant, module, .. } in checked() {
         let name = variant.name();
-        let (module, _) = validate(variant);
         assert_eq!(module.entry_points.len(), 1, "{name} has one entry point");
         let entry = &module.entry_points[0];
         assert_eq!(entry.name, "main", "{name}");
@@ -73,9 +86,8 @@ fn every_variant_validates_within_the_default_limits() {
 
 #[test]
 fn params_lie_where_rust_writes_them() {
-    for variant in variants() {
+    for Checked { variant, module, .. } in checked() {
         let name = variant.name();
-        let module = parse(&variant);
         let uniforms: Vec<_> =
             module.global_variables.iter().filter(|(_, v)| v.space == AddressSpace::Uniform).map(|(_, v)| v).collect();
         assert_eq!(uniforms.len(), 1, "{name} has one uniform");
@@ -96,9 +108,8 @@ fn params_lie_where_rust_writes_them() {
 #[test]
 fn every_variant_passes_the_spirv_back_end() {
     let options = naga::back::spv::Options { lang_version: (1, 3), ..Default::default() };
-    for variant in variants() {
-        let (module, info) = validate(&variant);
-        let words = naga::back::spv::write_vec(&module, &info, &options, None);
+    for Checked { variant, module, info } in checked() {
+        let words = naga::back::spv::write_vec(module, info, &options, None);
         let words = words.unwrap_or_else(|error| panic!("{}: {error:?}", variant.name()));
         assert_eq!(words[0], 0x0723_0203, "{}: SPIR-V begins with its magic number", variant.name());
     }
@@ -106,15 +117,14 @@ fn every_variant_passes_the_spirv_back_end() {
 
 #[test]
 fn every_variant_passes_the_msl_back_end() {
-    for variant in variants() {
-        let (module, info) = validate(&variant);
+    for Checked { variant, module, info } in checked() {
         let options = naga::back::msl::Options {
             lang_version: (2, 4),
             fake_missing_bindings: true,
             zero_initialize_workgroup_memory: false,
             ..Default::default()
         };
-        let text = naga::back::msl::write_string(&module, &info, &options, &Default::default());
+        let text = naga::back::msl::write_string(module, info, &options, &Default::default());
         let (text, _) = text.unwrap_or_else(|error| panic!("{}: {error:?}", variant.name()));
         assert!(text.contains("kernel void"), "{}: a kernel was written", variant.name());
     }
@@ -123,8 +133,7 @@ fn every_variant_passes_the_msl_back_end() {
 #[test]
 fn every_variant_passes_the_hlsl_back_end() {
     use naga::back::hlsl::ShaderModel;
-    for variant in variants() {
-        let (module, info) = validate(&variant);
+    for Checked { variant, module, info } in checked() {
         // FXC, the compiler of last resort, ends with shader model 5.1, which has no subgroups.
         for shader_model in [ShaderModel::V5_1, ShaderModel::V6_0, ShaderModel::V6_4] {
             if variant.subgroups() && shader_model < ShaderModel::V6_0 {
@@ -139,7 +148,7 @@ fn every_variant_passes_the_hlsl_back_end() {
             let pipeline = naga::back::hlsl::PipelineOptions::default();
             let mut text = String::new();
             let mut writer = naga::back::hlsl::Writer::new(&mut text, &options, &pipeline);
-            let written = writer.write(&module, &info, None);
+            let written = writer.write(module, info, None);
             written.unwrap_or_else(|error| panic!("{}, {shader_model:?}: {error:?}", variant.name()));
             assert!(text.contains("numthreads"), "{}: a kernel was written", variant.name());
         }
@@ -159,9 +168,8 @@ fn every_variant_is_valid_spirv() {
     let options = naga::back::spv::Options { lang_version: (1, 6), ..Default::default() };
     let folder = tempfile::tempdir().expect("a folder for the modules");
     let path = folder.path().join("module.spv");
-    for variant in variants() {
-        let (module, info) = validate(&variant);
-        let words = naga::back::spv::write_vec(&module, &info, &options, None);
+    for Checked { variant, module, info } in checked() {
+        let words = naga::back::spv::write_vec(module, info, &options, None);
         let words = words.unwrap_or_else(|error| panic!("{}: {error:?}", variant.name()));
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         std::fs::write(&path, bytes).expect("the module is written");
@@ -184,11 +192,10 @@ fn constants(module: &Module) -> BTreeMap<&str, u32> {
 #[test]
 fn shaders_know_the_metadata_by_the_numbers_that_rust_writes_it_with() {
     let importers: Vec<_> =
-        variants().into_iter().filter(|variant| variant.text().is_ok_and(|text| text.contains("META_"))).collect();
+        checked().filter(|checked| checked.variant.text().is_ok_and(|text| text.contains("META_"))).collect();
     assert!(importers.len() >= 30, "attention, samplers and others read the metadata, not {}", importers.len());
-    for variant in importers {
-        let (name, module) = (variant.name(), parse(&variant));
-        let constants = constants(&module);
+    for Checked { variant, module, .. } in importers {
+        let (name, constants) = (variant.name(), constants(module));
         for (constant, value) in TABLE {
             assert_eq!(constants.get(constant), Some(value), "{name}: {constant}");
         }
