@@ -4,7 +4,6 @@
 
 use crate::{adapters, golden, ids, read_json};
 use folio::backend::Backend;
-use folio::backend::cpu::CpuBackend;
 use folio::backend::reference::ReferenceBackend;
 use folio::backend::wgpu::{WgpuBackend, WgpuOptions};
 use folio::config::Config;
@@ -135,7 +134,7 @@ fn beams_on_the_reference_are_those_of_transformers() {
 
 #[test]
 fn beams_on_the_cpu_are_those_of_transformers() {
-    prove("cpu", CpuBackend::default);
+    prove("cpu", super::cpu);
 }
 
 #[test]

@@ -7,7 +7,6 @@ use super::{
     CHUNK, CPU, Case, Device, LOGITS_F16, Run, Target, WGPU, WHOLE, families, golden, golden_cases, largest_difference,
     support,
 };
-use folio::backend::cpu::CpuBackend;
 use folio::backend::reference::ReferenceBackend;
 use folio::backend::wgpu::{WgpuBackend, WgpuOptions};
 use folio::backend::{Backend, Inspect};
@@ -106,7 +105,7 @@ pub(super) fn moves_by_little((family, logits_f16): (&str, f32), model: &Model, 
 /// Includes software adapters, like the other tests here.
 #[test]
 fn every_device_agrees_with_the_reference() {
-    agrees(&CPU, &mut CpuBackend::default(), None);
+    agrees(&CPU, &mut super::cpu(), None);
     for adapter in WgpuBackend::adapters() {
         let options = WgpuOptions { adapter: Some(adapter.index), ..WgpuOptions::default() };
         let mut device = block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens");

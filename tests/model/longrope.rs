@@ -8,7 +8,6 @@ use super::{
     CPU, Case, Device, LOGITS_F16, REFERENCE, Target, WGPU, WHOLE, compare, cpus, golden, golden_cases, kv_q8,
     largest_difference, quantized, read_json, support,
 };
-use folio::backend::cpu::CpuBackend;
 use folio::backend::reference::ReferenceBackend;
 use folio::backend::{Backend, Inspect};
 use folio::config::Config;
@@ -119,7 +118,7 @@ fn both_lists_keep_q8() {
         let (model, cases) = (open(tokens), kv_q8::shortened(cases(list)));
         kv_q8::moves_by_little((LONGROPE, LOGITS_F16), &model, &cases);
         let longrope = (LONGROPE, LOGITS_F16);
-        kv_q8::agrees_in(&CPU, &mut CpuBackend::default(), None, longrope, &model, &cases);
+        kv_q8::agrees_in(&CPU, &mut super::cpu(), None, longrope, &model, &cases);
         for device in &mut quantized::opened_adapters() {
             kv_q8::agrees_in(&WGPU, device, Some(WGPU.logits_f32), longrope, &model, &cases);
         }

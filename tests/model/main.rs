@@ -112,9 +112,18 @@ fn the_reference_reproduces_the_demo_model() {
     prove_demo(&REFERENCE, &mut ReferenceBackend::new());
 }
 
+/// As many tests run at once as there are cores, and threads that wait for each other spin. The kernels and [`threads`]
+/// are tested with several.
+const ONE_THREAD: CpuOptions = CpuOptions { level: None, threads: Some(1) };
+
+/// The native CPU device.
+fn cpu() -> CpuBackend {
+    CpuBackend::new(&ONE_THREAD)
+}
+
 /// The native CPU device with each instruction set of this processor.
 fn cpus() -> impl Iterator<Item = CpuBackend> {
-    Level::available().into_iter().map(|level| CpuBackend::new(&CpuOptions { level: Some(level), threads: None }))
+    Level::available().into_iter().map(|level| CpuBackend::new(&CpuOptions { level: Some(level), ..ONE_THREAD }))
 }
 
 #[test]

@@ -7,7 +7,6 @@ use super::{
     BLOCK_SIZE, CHUNK, CPU, Case, Device, TOKENS_MAX, WGPU, WHOLE, families, golden, largest_difference, push_tables,
     read_json, support,
 };
-use folio::backend::cpu::CpuBackend;
 use folio::backend::reference::ReferenceBackend;
 use folio::backend::wgpu::{WgpuBackend, WgpuOptions};
 use folio::backend::{Backend, Inspect};
@@ -106,7 +105,7 @@ pub(super) fn runs_quantised(
     adapters: &mut [WgpuBackend],
 ) {
     let cases: Vec<Case> = cases.iter().filter(|case| case.prompt.len() > 7).cloned().collect();
-    let (mut reference, mut cpu) = (ReferenceBackend::new(), CpuBackend::default());
+    let (mut reference, mut cpu) = (ReferenceBackend::new(), super::cpu());
     let stored = alone(&mut Device::new(&mut reference, &open(None), KvFormat::F32), &cases, WHOLE);
     for (quantization, name, moved_max) in MOVED_MAX {
         let model = open(Some(quantization));

@@ -4,9 +4,8 @@
 #[cfg(all(feature = "cuda", unix))]
 use super::emulator::emulated;
 use super::fit::Witness;
-use super::{Case, adapters, golden, golden_cases};
+use super::{Case, adapters, cpu, golden, golden_cases};
 use folio::backend::Backend;
-use folio::backend::cpu::CpuBackend;
 use folio::backend::reference::ReferenceBackend;
 use folio::backend::wgpu::{WgpuBackend, WgpuOptions};
 use folio::config::{Config, Speculation, SpeculationMethod};
@@ -184,10 +183,10 @@ fn drafts_change_no_answer_of_the_reference() {
 
 #[test]
 fn drafts_change_no_answer_of_the_cpu() {
-    prove_greedy("cpu", &MODELS, CpuBackend::default);
-    prove_greedy("cpu", &STATES[..1], CpuBackend::default);
-    prove_drawn("cpu", &MODELS, true, CpuBackend::default);
-    prove_draft_model("cpu", &MODELS[..1], CpuBackend::default);
+    prove_greedy("cpu", &MODELS, cpu);
+    prove_greedy("cpu", &STATES[..1], cpu);
+    prove_drawn("cpu", &MODELS, true, cpu);
+    prove_draft_model("cpu", &MODELS[..1], cpu);
 }
 
 #[test]

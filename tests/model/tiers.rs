@@ -3,8 +3,7 @@
 
 #[cfg(all(feature = "cuda", unix))]
 use super::emulator::emulated;
-use super::{Device, adapters, golden, golden_cases};
-use folio::backend::cpu::CpuBackend;
+use super::{Device, adapters, cpu, golden, golden_cases};
 use folio::backend::reference::ReferenceBackend;
 use folio::backend::wgpu::{WgpuBackend, WgpuOptions};
 use folio::backend::{Backend, BlockRef, Inspect, KvHalf};
@@ -112,8 +111,8 @@ fn returns<B: Backend>(name: &str, models: &[&str], kv_format: KvFormat, mut ope
 #[test]
 fn conversations_return_on_the_cpu() {
     returns("reference", &MODELS, KvFormat::F16, ReferenceBackend::new);
-    returns("cpu", &MODELS, KvFormat::F16, CpuBackend::default);
-    returns("cpu, quantized", &MODELS[..2], KvFormat::Q8, CpuBackend::default);
+    returns("cpu", &MODELS, KvFormat::F16, cpu);
+    returns("cpu, quantized", &MODELS[..2], KvFormat::Q8, cpu);
 }
 
 #[test]
@@ -167,8 +166,8 @@ fn outlives<W: Backend, R: Backend>(name: &str, models: &[&str], writer: impl Fn
 #[test]
 fn conversations_outlive_the_process() {
     outlives("reference", &MODELS[..2], ReferenceBackend::new, ReferenceBackend::new);
-    outlives("cpu", &MODELS, CpuBackend::default, CpuBackend::default);
-    outlives("reference to cpu", &MODELS[..2], ReferenceBackend::new, CpuBackend::default);
+    outlives("cpu", &MODELS, cpu, cpu);
+    outlives("reference to cpu", &MODELS[..2], ReferenceBackend::new, cpu);
 }
 
 #[test]
@@ -177,8 +176,8 @@ fn files_of_the_cpu_serve_every_adapter_and_the_reverse() {
         let options = WgpuOptions { adapter: Some(adapter), ..WgpuOptions::default() };
         let open = || block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens");
         outlives("wgpu", &MODELS[..1], open, open);
-        outlives("cpu to wgpu", &MODELS[..2], CpuBackend::default, open);
-        outlives("wgpu to cpu", &MODELS[..2], open, CpuBackend::default);
+        outlives("cpu to wgpu", &MODELS[..2], cpu, open);
+        outlives("wgpu to cpu", &MODELS[..2], open, cpu);
     }
 }
 
@@ -188,8 +187,8 @@ fn files_of_the_cpu_serve_the_cuda_emulator_and_the_reverse() {
     if emulated(Storage::F32, (8, 0)).is_some() {
         let open = || emulated(Storage::F32, (8, 0)).expect("it was just opened");
         outlives("cuda", &MODELS[..1], open, open);
-        outlives("cpu to cuda", &MODELS[..1], CpuBackend::default, open);
-        outlives("cuda to cpu", &MODELS[..1], open, CpuBackend::default);
+        outlives("cpu to cuda", &MODELS[..1], cpu, open);
+        outlives("cuda to cpu", &MODELS[..1], open, cpu);
     }
 }
 
@@ -205,13 +204,13 @@ fn deterministic_engines_use_only_files_of_their_kind() {
     };
     let turns: [(&[u32], usize); 1] = [(&long.prompt, 24)];
     // What it has written is complete when it ends, later than its last count of files.
-    ask(serve(CpuBackend::default(), open(), &config, &turns));
+    ask(serve(cpu(), open(), &config, &turns));
     assert_eq!(ask(serve(ReferenceBackend::new(), open(), &config, &turns)).files_read, 0, "another backend");
     let plain = with_disk(folder.path(), false);
-    assert_eq!(ask(serve(CpuBackend::default(), open(), &plain, &turns)).files_read, 0, "another rule");
+    assert_eq!(ask(serve(cpu(), open(), &plain, &turns)).files_read, 0, "another rule");
     let steps = Config { max_num_batched_tokens: 64, ..config.clone() };
-    assert_eq!(ask(serve(CpuBackend::default(), open(), &steps, &turns)).files_read, 0, "other chunks");
-    assert!(ask(serve(CpuBackend::default(), open(), &config, &turns)).prefix_hits_disk > 0, "the same build");
+    assert_eq!(ask(serve(cpu(), open(), &steps, &turns)).files_read, 0, "other chunks");
+    assert!(ask(serve(cpu(), open(), &config, &turns)).prefix_hits_disk > 0, "the same build");
 }
 
 /// Keys and values of each block, and what copies of all blocks look like.
@@ -267,7 +266,7 @@ fn one_form<B: Backend + Inspect>(name: &str, backend: &mut B) {
 #[test]
 fn a_copy_of_a_block_has_one_form_on_every_backend() {
     one_form("reference", &mut ReferenceBackend::new());
-    one_form("cpu", &mut CpuBackend::default());
+    one_form("cpu", &mut cpu());
     for adapter in adapters() {
         let options = WgpuOptions { adapter: Some(adapter), ..WgpuOptions::default() };
         one_form("wgpu", &mut block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens"));
