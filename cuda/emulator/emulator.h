@@ -21,13 +21,11 @@
 #endif
 #include <math.h>
 #include <pthread.h>
-#include <setjmp.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <ucontext.h>
 
 struct uint2 { unsigned x, y; };
 struct uint3 { unsigned x, y, z; };
@@ -108,8 +106,8 @@ inline unsigned f16_from_float(float value) {
 #define DYNAMIC_SHARED(type, name) type *name = (type *)emulator::block.shared
 
 inline unsigned __shfl_xor_sync(unsigned mask, unsigned value, unsigned lanes) {
-  emulator::self->exchange.in[0] = value;
-  emulator::self->exchange.in[1] = lanes;
+  emulator::self->exchange->in[0] = value;
+  emulator::self->exchange->in[1] = lanes;
   return emulator::meet(mask, [](emulator::Exchange *e, unsigned m) {
     for (unsigned i = 0; i < 32; i++) if (m >> i & 1) e[i].out[0] = e[(i ^ e[i].in[1]) & 31].in[0];
   }, __func__).out[0];
@@ -118,8 +116,8 @@ inline float __shfl_xor_sync(unsigned mask, float value, unsigned lanes) {
   return emulator::float_of(__shfl_xor_sync(mask, emulator::bits_of(value), lanes));
 }
 inline unsigned __shfl_sync(unsigned mask, unsigned value, unsigned lane) {
-  emulator::self->exchange.in[0] = value;
-  emulator::self->exchange.in[1] = lane;
+  emulator::self->exchange->in[0] = value;
+  emulator::self->exchange->in[1] = lane;
   return emulator::meet(mask, [](emulator::Exchange *e, unsigned m) {
     for (unsigned i = 0; i < 32; i++) if (m >> i & 1) e[i].out[0] = e[e[i].in[1] & 31].in[0];
   }, __func__).out[0];
@@ -128,7 +126,7 @@ inline float __shfl_sync(unsigned mask, float value, unsigned lane) {
   return emulator::float_of(__shfl_sync(mask, emulator::bits_of(value), lane));
 }
 inline unsigned __ballot_sync(unsigned mask, bool predicate) {
-  emulator::self->exchange.in[0] = predicate;
+  emulator::self->exchange->in[0] = predicate;
   return emulator::meet(mask, [](emulator::Exchange *e, unsigned m) {
     unsigned votes = 0;
     for (unsigned i = 0; i < 32; i++) votes |= (m >> i & 1) && e[i].in[0] ? 1u << i : 0;
@@ -136,7 +134,7 @@ inline unsigned __ballot_sync(unsigned mask, bool predicate) {
   }, __func__).out[0];
 }
 inline unsigned __reduce_add_sync(unsigned mask, unsigned value) {
-  emulator::self->exchange.in[0] = value;
+  emulator::self->exchange->in[0] = value;
   return emulator::meet(mask, [](emulator::Exchange *e, unsigned m) {
     unsigned sum = 0;
     for (unsigned i = 0; i < 32; i++) if (m >> i & 1) sum += e[i].in[0];
@@ -230,8 +228,8 @@ template <bool TRANSPOSED> inline uint4 load_matrices(const void *row, const cha
   if ((uintptr_t)row % 16) fail("a matrix row that is not aligned", place);
   races::read(row, 16, __builtin_return_address(0));
   unsigned long long address = (unsigned long long)row;
-  self->exchange.in[0] = (unsigned)address;
-  self->exchange.in[1] = (unsigned)(address >> 32);
+  self->exchange->in[0] = (unsigned)address;
+  self->exchange->in[1] = (unsigned)(address >> 32);
   Exchange &e = meet(~0u, [](Exchange *e, unsigned) {
     const uint16_t *rows[32];
     for (unsigned i = 0; i < 32; i++) rows[i] = (const uint16_t *)(e[i].in[0] | (unsigned long long)e[i].in[1] << 32);
@@ -248,7 +246,7 @@ template <bool TRANSPOSED> inline uint4 load_matrices(const void *row, const cha
 
 template <float WIDEN(unsigned)> inline void multiply(float4 &sum, uint4 a, uint2 b, const char *place) {
   unsigned words[10] = {a.x, a.y, a.z, a.w, b.x, b.y, bits_of(sum.x), bits_of(sum.y), bits_of(sum.z), bits_of(sum.w)};
-  memcpy(self->exchange.in, words, sizeof words);
+  memcpy(self->exchange->in, words, sizeof words);
   Exchange &e = meet(~0u, [](Exchange *e, unsigned) {
     float left[16][16], right[16][8];
     for (unsigned lane = 0; lane < 32; lane++) {

@@ -66,10 +66,10 @@ struct Cell {
   Cell *bytes;  // if the bytes have different histories
 };
 
-constexpr size_t PAGE = 4096, TABLE = 1 << 16;
+constexpr size_t TABLE = 1 << 16;
 struct Page {
   uintptr_t number;
-  Cell cells[PAGE / 4];
+  Cell cells[PAGE_BYTES / 4];
 };
 
 // The atomic operations on one word.
@@ -94,7 +94,6 @@ static unsigned pages_used;
 // Counts synchronizations and never starts again, so records of earlier launches are older than `launch_time`.
 static unsigned now = 1, launch_time, visits;
 static Word *words;
-static thread_local BlockOrder order;
 
 constexpr unsigned FAULTS_MAX = 8;
 static unsigned faults;
@@ -151,12 +150,13 @@ UNSEEN static unsigned thread_index() { return (unsigned)(self - block.threads);
 UNSEEN static bool is_before(const Record &record) {
   if (record.time < launch_time) return true;
   unsigned thread = thread_index();
-  if (record.block == order.id) {
-    if (record.thread == thread || record.time < order.block_time) return true;
-    return record.thread / WARP_LANES == thread / WARP_LANES && record.time < order.warp_times[thread / WARP_LANES];
+  if (record.block == block.order->id) {
+    if (record.thread == thread || record.time < block.order->block_time) return true;
+    unsigned warp = thread / WARP_LANES;
+    return record.thread / WARP_LANES == warp && record.time < block.order->warp_times[warp];
   }
   visits++;
-  return is_shared || holds(self->order.acquired, record) || holds(order.acquired, record);
+  return is_shared || holds(self->order.acquired, record) || holds(block.order->acquired, record);
 }
 
 UNSEEN static const char *name_of(Kind kind) {
@@ -213,17 +213,18 @@ UNSEEN static void access(Cell &cell, const Record &own) {
 UNSEEN static bool is_own(uintptr_t at) {
   auto is_in = [at](const void *begin, size_t bytes) UNSEEN { return at - (uintptr_t)begin < bytes; };
   return is_in(self->stack, STACK_BYTES) || is_in(&block, sizeof(Block)) || is_in(&self, sizeof(self)) ||
-         is_in(block.threads, THREADS_MAX * sizeof(Thread));
+         is_in(block.threads, sizeof(Worker));
 }
 
 UNSEEN static void access(const void *first, size_t bytes, Kind kind, const void *place) {
   uintptr_t at = (uintptr_t)first, end = at + bytes;
   if (is_own(at)) return;
-  // Static shared memory is thread-local, like the emulator's own variables; those lie beside each other.
-  is_shared = at - (uintptr_t)block.shared < current.shared_bytes || at - (uintptr_t)&order + (64 << 10) < 128 << 10;
-  const Record own = {now, order.id, (unsigned short)thread_index(), kind, place};
+  // Static shared memory is thread-local, like the block's order; those lie beside each other.
+  uintptr_t beside = (uintptr_t)block.order - (64 << 10);
+  is_shared = at - (uintptr_t)block.shared < current.shared_bytes || at - beside < 128 << 10;
+  const Record own = {now, block.order->id, (unsigned short)thread_index(), kind, place};
   while (at < end) {
-    Cell &cell = page_of(at / PAGE).cells[at % PAGE / 4];
+    Cell &cell = page_of(at / PAGE_BYTES).cells[at % PAGE_BYTES / 4];
     bool is_whole = at % 4 == 0 && end - at >= 4;
     if (is_whole && !cell.bytes) {
       access(cell, own);
@@ -268,34 +269,36 @@ UNSEEN static void launch_ends() {
 }
 
 UNSEEN static void block_begins(unsigned id) {
+  static thread_local BlockOrder order;
   order = {};
   order.id = order.fenced.block = id;
   order.block_time = ++now;
+  block.order = &order;
   for (unsigned i = 0; i < block.count; i++) block.threads[i].order = {};
 }
 
 UNSEEN static void block_met() {
-  unsigned all = order.fenced.all;
+  unsigned all = block.order->fenced.all;
   for (unsigned i = 0; i < block.count; i++) {
     Order &own = block.threads[i].order;
     if (own.fence_time) {
-      order.fenced.own[i] = own.fence_time;
-      all = order.block_time;
+      block.order->fenced.own[i] = own.fence_time;
+      all = block.order->block_time;
     }
-    order.pending = both(order.pending, own.pending);
-    order.acquired = both(order.acquired, own.acquired);
+    block.order->pending = both(block.order->pending, own.pending);
+    block.order->acquired = both(block.order->acquired, own.acquired);
     own = {};
   }
-  order.fenced.all = all;
-  order.block_time = ++now;
+  block.order->fenced.all = all;
+  block.order->block_time = ++now;
 }
 
-UNSEEN static void warp_met(unsigned warp) { order.warp_times[warp] = ++now; }
+UNSEEN static void warp_met(unsigned warp) { block.order->warp_times[warp] = ++now; }
 
 UNSEEN static void fence() {
   Order &own = self->order;
   own.fence_time = ++now;
-  own.acquired = both(own.acquired, both(own.pending, order.pending));
+  own.acquired = both(own.acquired, both(own.pending, block.order->pending));
 }
 
 UNSEEN static void atomic(const void *at, unsigned bytes, const void *place) {
@@ -304,15 +307,15 @@ UNSEEN static void atomic(const void *at, unsigned bytes, const void *place) {
   Word *word = words;
   while (word && word->at != at) word = word->next;
   View *before = word ? word->view : nullptr;
-  if (own.fence_time || order.fenced.all || own.acquired || order.acquired) {
+  if (own.fence_time || block.order->fenced.all || own.acquired || block.order->acquired) {
     Seen *seen = (Seen *)allocate(sizeof(Seen));
-    *seen = order.fenced;
+    *seen = block.order->fenced;
     if (own.fence_time) {
-      seen->all = order.block_time;
+      seen->all = block.order->block_time;
       seen->own[thread_index()] = own.fence_time;
     }
     View *view = (View *)allocate(sizeof(View));
-    *view = {seen, {before, both(own.acquired, order.acquired)}, 0};
+    *view = {seen, {before, both(own.acquired, block.order->acquired)}, 0};
     if (!word) {
       word = (Word *)allocate(sizeof(Word));
       *word = {at, nullptr, words};
@@ -331,7 +334,7 @@ UNSEEN static void copy_begins(const Copy &copy, const void *place) {
 UNSEEN static void copy_ends(const Copy &copy) {
   for (unsigned at = 0; at < copy.bytes; at += 4) {
     uintptr_t address = (uintptr_t)copy.to + at;
-    Cell &cell = page_of(address / PAGE).cells[address % PAGE / 4];
+    Cell &cell = page_of(address / PAGE_BYTES).cells[address % PAGE_BYTES / 4];
     Cell *cells = cell.bytes ? cell.bytes : &cell;
     for (unsigned i = 0; i < (cell.bytes ? 4 : 1); i++) {
       cells[i].writer.kind = Kind::Write;

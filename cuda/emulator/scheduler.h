@@ -6,10 +6,14 @@
 // Functions that -fsanitize=thread leaves alone, so that races.h sees the accesses of kernels only.
 #define UNSEEN __attribute__((no_sanitize("thread")))
 
+#include "emulator/fiber.h"
+
 namespace emulator {
 
 constexpr unsigned WARP_LANES = 32, THREADS_MAX = 1024, WORKERS_MAX = 4;
-constexpr size_t STACK_BYTES = 128 << 10;
+constexpr size_t STACK_BYTES = 128 << 10, PAGE_BYTES = 4 << 10;
+// What the largest GPU has, rounded up to pages.
+constexpr size_t SHARED_BYTES_MAX = 228 << 10;
 
 struct Copy { void *to; const void *from; unsigned bytes; bool landed; };
 
@@ -39,20 +43,27 @@ struct Order {
 struct Thread {
   uint3 index;
   State state;
-  bool started;
-  jmp_buf registers;
-  ucontext_t context;
-  void *stack;
+  void *stack;  // its lowest address
+  void *top;    // the stack pointer while others run
   const char *place;
   Operation operation;
   unsigned mask;
-  Exchange exchange;
+  Exchange *exchange;
   Landing landing;
   // A ring buffer: `committed` groups from `oldest` on, then the open one.
   unsigned oldest, committed;
   Group groups[GROUPS_MAX];
   Order order;
 };
+
+// What a worker runs blocks with. The exchanges of a warp lie side by side.
+struct Worker {
+  Thread threads[THREADS_MAX];
+  Exchange exchanges[THREADS_MAX];
+  unsigned char *shared_end;  // the guard page behind shared memory
+};
+
+namespace races { struct BlockOrder; }
 
 struct Block {
   uint3 index, size, grid;
@@ -61,7 +72,8 @@ struct Block {
   unsigned char *shared;
   Thread *threads;
   unsigned count;
-  jmp_buf scheduler;
+  void *scheduler;           // its stack pointer while a thread runs
+  races::BlockOrder *order;  // what races.h knows of the block
 };
 
 // What all blocks of a launch share. A library of a kernel runs one launch at a time.
@@ -81,8 +93,8 @@ static Launch current;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t turns[WORKERS_MAX] = {PTHREAD_COND_INITIALIZER, PTHREAD_COND_INITIALIZER,
                                             PTHREAD_COND_INITIALIZER, PTHREAD_COND_INITIALIZER};
-// Per worker; those of the first are kept from launch to launch.
-static Thread *threads_of[WORKERS_MAX];
+// The first is kept from launch to launch.
+static Worker *workers[WORKERS_MAX];
 // Whether the kernel has atomic operations or fences, so that the order of blocks may matter.
 static bool has_order;
 // Its initializer runs when a library is opened that uses it.
@@ -98,13 +110,31 @@ static Thread *self;
   abort();
 }
 
-// Frees a worker's threads.
-UNSEEN inline void release(unsigned worker) {
-  Thread *&threads = threads_of[worker];
-  for (unsigned t = 0; threads && t < THREADS_MAX; t++)
-    if (threads[t].stack) munmap(threads[t].stack, STACK_BYTES);
-  free(threads);
-  threads = nullptr;
+UNSEEN inline void *map(size_t bytes) {
+  void *at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (at == MAP_FAILED) fail("no memory for threads", "launch");
+  return at;
+}
+
+UNSEEN inline Worker &worker_of(unsigned index) {
+  Worker *&worker = workers[index];
+  if (worker) return *worker;
+  worker = (Worker *)map(sizeof(Worker));
+  // Shared memory ends at a guard page, as device memory does.
+  worker->shared_end = (unsigned char *)map(SHARED_BYTES_MAX + PAGE_BYTES) + SHARED_BYTES_MAX;
+  mprotect(worker->shared_end, PAGE_BYTES, PROT_NONE);
+  for (unsigned t = 0; t < THREADS_MAX; t++) worker->threads[t].exchange = &worker->exchanges[t];
+  return *worker;
+}
+
+UNSEEN inline void release(unsigned index) {
+  Worker *&worker = workers[index];
+  if (!worker) return;
+  for (Thread &thread : worker->threads)
+    if (thread.stack) munmap(thread.stack, STACK_BYTES);
+  munmap(worker->shared_end - SHARED_BYTES_MAX, SHARED_BYTES_MAX + PAGE_BYTES);
+  munmap(worker, sizeof(Worker));
+  worker = nullptr;
 }
 
 // When the library is closed: tests open hundreds.
@@ -144,7 +174,7 @@ UNSEEN inline void choose_landing(Thread &thread) {
 UNSEEN inline void wait(State state, const char *place) {
   self->state = state;
   self->place = place;
-  if (!_setjmp(self->registers)) _longjmp(block.scheduler, 1);
+  switch_stacks(&self->top, block.scheduler);
 }
 
 // Lets other threads run, perhaps of other blocks, now and then: in a restless launch one time in `times`.
@@ -154,30 +184,18 @@ UNSEEN inline void pause(unsigned times, const char *place) {
   wait(State::Ready, place);
 }
 
-// A thread's fiber: its thread of one block after the other, since starting one takes system calls.
+// A thread's fiber.
 UNSEEN inline void enter() {
-  for (;;) {
-    current.kernel(current.params);
-    self->state = State::Done;
-    if (!_setjmp(self->registers)) _longjmp(block.scheduler, 1);
-  }
+  current.kernel(current.params);
+  self->state = State::Done;
+  switch_stacks(&self->top, block.scheduler);
 }
 
 UNSEEN inline void resume(Thread &thread) {
-  if (_setjmp(block.scheduler)) {
-    self = nullptr;
-    return;
-  }
   choose_landing(thread);
   self = &thread;
-  if (thread.started) _longjmp(thread.registers, 1);
-  thread.started = true;
-  getcontext(&thread.context);
-  thread.context.uc_stack.ss_sp = thread.stack;
-  thread.context.uc_stack.ss_size = STACK_BYTES;
-  thread.context.uc_link = nullptr;
-  makecontext(&thread.context, enter, 0);
-  setcontext(&thread.context);
+  switch_stacks(&block.scheduler, thread.top);
+  self = nullptr;
 }
 
 [[noreturn]] inline void fail(Thread &thread, const char *what) {
@@ -209,16 +227,11 @@ inline bool meet_warps() {
       }
       unsigned all = end - first == WARP_LANES ? ~0u : (1u << (end - first)) - 1;
       if (here != (mask & all)) continue;
-      Exchange exchange[WARP_LANES];
-      for (unsigned other = first; other < end; other++) exchange[other - first] = block.threads[other].exchange;
-      leader.operation(exchange, mask & all);
+      leader.operation(block.threads[first].exchange, mask & all);
       // Other warp operations exchange values, but do not order accesses to memory.
       if (leader.operation == align_lanes) races::warp_met(first / WARP_LANES);
-      for (unsigned other = first; other < end; other++) {
-        if (!(mask >> (other - first) & 1)) continue;
-        block.threads[other].exchange = exchange[other - first];
-        block.threads[other].state = State::Ready;
-      }
+      for (unsigned other = first; other < end; other++)
+        if (mask >> (other - first) & 1) block.threads[other].state = State::Ready;
       met = true;
     }
   }
@@ -291,20 +304,10 @@ inline void work(unsigned worker) {
   block.size = current.size;
   block.grid = current.grid;
   block.count = current.size.x * current.size.y * current.size.z;
-  Thread *&threads = threads_of[worker];
-  if (!threads) threads = (Thread *)calloc(THREADS_MAX, sizeof(Thread));
-  block.threads = threads;
-  // Another thread of the host may have run the last launch, with other thread-local variables.
-  for (unsigned t = 0; t < block.count; t++) threads[t].started = false;
-  for (unsigned t = 0; t < block.count; t++)
-    if (!threads[t].stack)
-      threads[t].stack = mmap(nullptr, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  // Shared memory ends at a guard page, as device memory does.
-  size_t page = 4096, bytes = (current.shared_bytes + 15) / 16 * 16, pages = (bytes + page - 1) / page * page;
-  unsigned char *mapped = (unsigned char *)mmap(nullptr, pages + page, PROT_READ | PROT_WRITE,
-                                                MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  mprotect(mapped + pages, page, PROT_NONE);
-  block.shared = mapped + pages - bytes;
+  Worker &own = worker_of(worker);
+  Thread *threads = block.threads = own.threads;
+  size_t bytes = (current.shared_bytes + 15) / 16 * 16;
+  block.shared = own.shared_end - bytes;
   while (current.taken < current.blocks) {
     unsigned at = (current.first + current.taken++) % current.blocks;
     block.index = {at % block.grid.x, at / block.grid.x % block.grid.y, at / block.grid.x / block.grid.y};
@@ -313,14 +316,15 @@ inline void work(unsigned worker) {
       Thread &thread = threads[t];
       thread.index = {t % block.size.x, t / block.size.x % block.size.y, t / block.size.x / block.size.y};
       thread.state = State::Ready;
+      if (!thread.stack) thread.stack = map(STACK_BYTES);
+      thread.top = new_stack((char *)thread.stack + STACK_BYTES, enter);
       thread.oldest = thread.committed = thread.groups[0].count = 0;
     }
     races::block_begins(at);
     run_block();
     if (draw() % 2) hand_over();
   }
-  munmap(mapped, pages + page);
-  // The first worker's threads are kept for the next launch.
+  // The first worker is kept for the next launch.
   if (worker > 0) release(worker);
   current.works[worker] = false;
   hand_over();
@@ -347,6 +351,7 @@ inline void launch(void (*kernel)(const void *), const void *params, const unsig
   current.random = seed | 1;
   current.blocks = grid[0] * grid[1] * grid[2];
   if (size[0] * size[1] * size[2] > THREADS_MAX) fail("too many threads in a block", "launch");
+  if (shared_bytes > SHARED_BYTES_MAX) fail("too much shared memory", "launch");
   if (current.blocks == 0) return;
   current.first = draw() % current.blocks;
   current.workers = has_order ? ::min(1 + draw() % WORKERS_MAX, current.blocks) : 1;
@@ -367,7 +372,7 @@ UNSEEN inline Exchange &meet(unsigned mask, Operation operation, const char *pla
   self->operation = operation;
   if (!(mask >> ((&*self - &block.threads[0]) % WARP_LANES) & 1)) fail("a lane that its mask does not name", place);
   wait(State::AtWarp, place);
-  return self->exchange;
+  return *self->exchange;
 }
 
 UNSEEN inline Group &open_group() { return self->groups[(self->oldest + self->committed) % GROUPS_MAX]; }

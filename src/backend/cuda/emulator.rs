@@ -47,7 +47,7 @@ struct CpuCompiler {
 }
 
 /// Files of `cuda/emulator/`.
-const RUNTIME: [&str; 3] = ["emulator.h", "scheduler.h", "races.h"];
+const RUNTIME: [&str; 4] = ["emulator.h", "fiber.h", "scheduler.h", "races.h"];
 /// Clang first: it compiles these files in half the time.
 const COMPILERS: [&str; 3] = ["clang++", "c++", "g++"];
 const OPTIONS: [&str; 11] = [
