@@ -1,12 +1,12 @@
 //! An emulator: runs the CUDA kernels on the CPU, for tests on machines without a GPU.
 //!
-//! Each kernel is compiled by the system's C++ compiler together with `cuda/emulator/emulator.h`, which runs CUDA's
-//! threads as fibers, and loaded as a library. Memory is the host's own: every allocation ends at a guard page, so a
+//! Each kernel is compiled by the system's C++ compiler, linked with `cuda/emulator`, which runs CUDA's threads as
+//! fibers, and loaded as a library. Memory is the host's own: every allocation ends at a guard page, so a
 //! kernel that goes beyond its buffer crashes the test. Graphs are lists of commands.
 //!
 //! This verifies indices, layouts, barriers and arithmetic: the threads of a block run in random order between
 //! barriers, asynchronous copies land at random moments, and several blocks take turns at atomic operations and fences.
-//! With [`Watch::Races`], the compiler reports every access to memory to `cuda/emulator/races.h`, and a launch in which
+//! With [`Watch::Races`], the compiler reports every access to memory to `cuda/emulator/races.cpp`, and a launch in which
 //! two accesses are not ordered fails, whatever it computed.
 //!
 //! It does not verify speed, or how an assembler translates the PTX instructions: the emulator replaces those with C++.
@@ -16,10 +16,10 @@ use super::blas::Product;
 use super::driver::{Command, Copies, Driver, Facts, Function, Graph, Launch, Products, Span};
 use super::kernel::{self, Compiler, Kernel};
 use super::library;
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, OsStr, c_char, c_void};
 use std::path::{Path, PathBuf};
 use std::process::Command as Process;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// What a launch in the emulator is judged by.
@@ -44,10 +44,13 @@ struct CpuCompiler {
     compiler: PathBuf,
     version: String,
     watch: Watch,
+    /// A folder with what every kernel is linked with, compiled for the first of them.
+    runtime: OnceLock<Result<PathBuf, String>>,
 }
 
-/// Files of `cuda/emulator/`.
-const RUNTIME: [&str; 4] = ["emulator.h", "fiber.h", "scheduler.h", "races.h"];
+/// Files of `cuda/emulator/` that kernels include, and those that they are linked with.
+const HEADERS: [&str; 4] = ["emulator.h", "fiber.h", "races.h", "scheduler.h"];
+const RUNTIME: [&str; 3] = ["emulator", "races", "scheduler"];
 /// Clang first: it compiles these files in half the time.
 const COMPILERS: [&str; 3] = ["clang++", "c++", "g++"];
 const OPTIONS: [&str; 11] = [
@@ -64,9 +67,10 @@ const OPTIONS: [&str; 11] = [
     "-x",
     "c++",
 ];
-/// The sanitizer's own library is left out: `races.h` has the functions that the compiler calls.
+const RECORDS_RACES: &str = "-DFOLIO_RACES";
+/// The sanitizer's own library is left out: `races.cpp` has the functions that the compiler calls.
 const RACES_OPTIONS: [&str; 7] =
-    ["-DFOLIO_RACES", "-fsanitize=thread", "-g1", "-nodefaultlibs", "-lm", "-lpthread", "-lc"];
+    [RECORDS_RACES, "-fsanitize=thread", "-g1", "-nodefaultlibs", "-lm", "-lpthread", "-lc"];
 
 impl CpuCompiler {
     fn find(sources: &Path, watch: Watch) -> Option<Self> {
@@ -74,7 +78,7 @@ impl CpuCompiler {
             let output = Process::new(name).arg("--version").output().ok()?;
             let version = String::from_utf8_lossy(&output.stdout).lines().next()?.to_owned();
             let (sources, compiler) = (sources.to_owned(), name.into());
-            output.status.success().then_some(Self { sources, compiler, version, watch })
+            output.status.success().then_some(Self { sources, compiler, version, watch, runtime: OnceLock::new() })
         })
     }
 
@@ -82,20 +86,44 @@ impl CpuCompiler {
         if self.watch == Watch::Races { &RACES_OPTIONS } else { &[] }
     }
 
-    /// Compiles `file`, which may include the kernels' headers, to `output`. The generated header is written to
+    /// Runs the compiler with these arguments. Files may include the kernels' headers; the generated one is written to
     /// `folder`.
-    fn build(&self, folder: &Path, file: &Path, options: &[String], output: &Path) -> Result<(), String> {
+    fn run<A: AsRef<OsStr>>(&self, folder: &Path, arguments: impl IntoIterator<Item = A>) -> Result<(), String> {
         let header = folder.join(kernel::METADATA_CONSTANTS);
         let written = header.parent().map_or(Ok(()), std::fs::create_dir_all);
         let written = written.and_then(|()| std::fs::write(&header, kernel::metadata_constants()));
         written.map_err(|error| error.to_string())?;
         let mut process = Process::new(&self.compiler);
-        process.args(OPTIONS).args(options).arg("-I").arg(&self.sources).arg("-I").arg(folder);
-        process.arg(file).arg("-o").arg(output).args(self.races_options());
+        process.args(OPTIONS).arg("-I").arg(&self.sources).arg("-I").arg(folder).args(arguments);
         let finished = process.output().map_err(|error| error.to_string())?;
         match finished.status.success() {
             true => Ok(()),
             false => Err(String::from_utf8_lossy(&finished.stderr).into_owned()),
+        }
+    }
+
+    /// The objects that every kernel is linked with.
+    fn runtime(&self) -> Result<[PathBuf; RUNTIME.len()], String> {
+        let compiled = || {
+            let folder = tempfolder().map_err(|error| error.to_string())?;
+            for name in RUNTIME {
+                let file = self.sources.join("emulator").join(name).with_extension("cpp");
+                let output = folder.join(name).with_extension("o");
+                let records = (self.watch == Watch::Races).then_some(OsStr::new(RECORDS_RACES));
+                let options = [OsStr::new("-O2"), OsStr::new("-c")].into_iter().chain(records);
+                self.run(&folder, options.chain([file.as_os_str(), OsStr::new("-o"), output.as_os_str()]))?;
+            }
+            Ok(folder)
+        };
+        let folder = self.runtime.get_or_init(compiled).as_ref().map_err(String::clone)?;
+        Ok(RUNTIME.map(|name| folder.join(name).with_extension("o")))
+    }
+}
+
+impl Drop for CpuCompiler {
+    fn drop(&mut self) {
+        if let Some(Ok(folder)) = self.runtime.get() {
+            _ = std::fs::remove_dir_all(folder);
         }
     }
 }
@@ -111,7 +139,7 @@ pub fn metadata_constants(sources: &Path) -> Result<Vec<(String, u32)>, BackendE
     let lines: String = metadata::TABLE.iter().map(line).collect();
     let text = format!("#include \"common/metadata.cuh\"\n#include <stdio.h>\nint main() {{\n{lines}}}\n");
     let built = std::fs::write(&file, text).map_err(|error| error.to_string());
-    let built = built.and_then(|()| compiler.build(&folder, &file, &[], &program));
+    let built = built.and_then(|()| compiler.run(&folder, [file.as_os_str(), OsStr::new("-o"), program.as_os_str()]));
     let run = built.and_then(|()| Process::new(&program).output().map_err(|error| error.to_string()));
     _ = std::fs::remove_dir_all(&folder);
     let printed = String::from_utf8_lossy(&run.map_err(refused)?.stdout).into_owned();
@@ -125,8 +153,9 @@ fn no_compiler() -> BackendError {
 
 impl Compiler for CpuCompiler {
     fn key(&self) -> String {
-        let read = |name| std::fs::read_to_string(self.sources.join("emulator").join(name)).unwrap_or_default();
-        let runtime = RUNTIME.map(read).concat();
+        let read = |name: String| std::fs::read_to_string(self.sources.join("emulator").join(name)).unwrap_or_default();
+        let runtime = RUNTIME.map(|name| format!("{name}.cpp"));
+        let runtime: String = HEADERS.map(str::to_owned).into_iter().chain(runtime).map(read).collect();
         let options = [&OPTIONS, self.races_options()];
         format!("{} {options:?} {}", self.version, blake3::hash(runtime.as_bytes()).to_hex())
     }
@@ -139,11 +168,16 @@ impl Compiler for CpuCompiler {
     }
 
     fn compile(&self, kernel: &Kernel, _source: &str) -> Result<Vec<u8>, String> {
+        let runtime = self.runtime()?;
         let folder = tempfolder().map_err(|error| error.to_string())?;
         let library = folder.join("kernel.so");
         let file = self.sources.join(format!("{}.cu", kernel.stem));
-        let options = [vec!["-shared".to_owned()], kernel.options()].concat();
-        let built = self.build(&folder, &file, &options, &library);
+        let defines = kernel.options();
+        let arguments = ["-shared"].into_iter().chain(defines.iter().map(String::as_str)).map(OsStr::new);
+        let objects = ["-x", "none"].into_iter().map(OsStr::new).chain(runtime.iter().map(|path| path.as_os_str()));
+        let arguments = arguments.chain([file.as_os_str()]).chain(objects);
+        let arguments = arguments.chain([OsStr::new("-o"), library.as_os_str()]);
+        let built = self.run(&folder, arguments.chain(self.races_options().iter().map(OsStr::new)));
         let image = built.and_then(|()| std::fs::read(&library).map_err(|error| error.to_string()));
         _ = std::fs::remove_dir_all(&folder);
         image
