@@ -11,11 +11,16 @@ fn reduce_sum(at: Invocation, value: vec4<f32>) -> vec4<f32> {
         reduce_partials[at.subgroup] = sum;
     }
     workgroupBarrier();
+    // Every subgroup sums all partials, each lane its share. Not `subgroup_size`: some drivers fill only half of it.
+    let lanes = WORKGROUP / at.subgroups;
     var total = vec4<f32>(0.0);
-    for (var index = 0u; index < at.subgroups; index++) {
-        total += reduce_partials[index];
+    for (var first = 0u; first < at.subgroups; first += lanes) {
+        let index = first + at.subgroup_lane;
+        if index < at.subgroups {
+            total += reduce_partials[index];
+        }
     }
-    return total;
+    return subgroupAdd(total);
 }
 #else
 fn reduce_sum(at: Invocation, value: vec4<f32>) -> vec4<f32> {
