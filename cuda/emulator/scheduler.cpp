@@ -27,7 +27,7 @@ Thread *self;
 }
 
 static void *map(size_t bytes) {
-  void *at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void *at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (at == MAP_FAILED) fail("no memory for threads", "launch");
   return at;
 }
@@ -39,15 +39,19 @@ static Worker &worker_of(unsigned index) {
   // Shared memory ends at a guard page, as device memory does.
   worker->shared_end = (unsigned char *)map(SHARED_BYTES_MAX + PAGE_BYTES) + SHARED_BYTES_MAX;
   mprotect(worker->shared_end, PAGE_BYTES, PROT_NONE);
-  for (unsigned t = 0; t < THREADS_MAX; t++) worker->threads[t].exchange = &worker->exchanges[t];
+  char *stacks = (char *)map(THREADS_MAX * STACK_BYTES);
+  for (unsigned t = 0; t < THREADS_MAX; t++) {
+    worker->threads[t].stack = stacks + t * STACK_BYTES;
+    worker->threads[t].exchange = &worker->exchanges[t];
+    worker->threads[t].groups = worker->groups[t];
+  }
   return *worker;
 }
 
 static void release(unsigned index) {
   Worker *&worker = workers[index];
   if (!worker) return;
-  for (Thread &thread : worker->threads)
-    if (thread.stack) munmap(thread.stack, STACK_BYTES);
+  munmap(worker->threads[0].stack, THREADS_MAX * STACK_BYTES);
   munmap(worker->shared_end - SHARED_BYTES_MAX, SHARED_BYTES_MAX + PAGE_BYTES);
   munmap(worker, sizeof(Worker));
   worker = nullptr;
@@ -223,8 +227,7 @@ static void work(unsigned worker) {
       Thread &thread = threads[t];
       thread.index = {t % block.size.x, t / block.size.x % block.size.y, t / block.size.x / block.size.y};
       thread.state = State::Ready;
-      if (!thread.stack) thread.stack = map(STACK_BYTES);
-      thread.top = new_stack((char *)thread.stack + STACK_BYTES, enter);
+      thread.top = new_stack(thread.stack + STACK_BYTES, enter);
       thread.oldest = thread.committed = thread.groups[0].count = 0;
     }
     races::block_begins(at);
@@ -283,8 +286,7 @@ Exchange &meet(unsigned mask, Operation operation, const char *place) {
 
 static Group &open_group() { return self->groups[(self->oldest + self->committed) % GROUPS_MAX]; }
 
-void copy_later(void *shared, const void *global, unsigned bytes,
-                const char *place) {
+void copy_later(void *shared, const void *global, unsigned bytes, const char *place) {
   if ((uintptr_t)shared % bytes || (uintptr_t)global % bytes) fail("an asynchronous copy that is not aligned", place);
   Group &group = open_group();
   if (group.count == COPIES_MAX) fail("too many asynchronous copies in a group", place);

@@ -9,7 +9,8 @@
 namespace emulator {
 
 constexpr unsigned WARP_LANES = 32, THREADS_MAX = 1024, WORKERS_MAX = 4;
-constexpr size_t STACK_BYTES = 128 << 10, PAGE_BYTES = 4 << 10;
+// Not a power of two, so that the ends of all stacks do not share the same few lines of a cache.
+constexpr size_t STACK_BYTES = (128 << 10) + 320, PAGE_BYTES = 4 << 10;
 // What the largest GPU has, rounded up to pages.
 constexpr size_t SHARED_BYTES_MAX = 228 << 10;
 
@@ -41,7 +42,7 @@ struct Order {
 struct Thread {
   uint3 index;
   State state;
-  void *stack;  // its lowest address
+  char *stack;  // its lowest address
   void *top;    // the stack pointer while others run
   const char *place;
   Operation operation;
@@ -50,14 +51,16 @@ struct Thread {
   Landing landing;
   // A ring buffer: `committed` groups from `oldest` on, then the open one.
   unsigned oldest, committed;
-  Group groups[GROUPS_MAX];
+  Group *groups;
   Order order;
 };
 
-// What a worker runs blocks with. The exchanges of a warp lie side by side.
+// What a worker runs blocks with. The scheduler looks at all threads at every turn, so they are small; the exchanges of
+// a warp lie side by side.
 struct Worker {
   Thread threads[THREADS_MAX];
   Exchange exchanges[THREADS_MAX];
+  Group groups[THREADS_MAX][GROUPS_MAX];
   unsigned char *shared_end;  // the guard page behind shared memory
 };
 
