@@ -84,8 +84,12 @@ template <float WIDEN(unsigned)> static void multiply(float4 &sum, uint4 a, uint
 }
 }  // namespace emulator
 
-uint4 load_matrices(const void *row) { return emulator::load_matrices<false>(row, __func__, __builtin_return_address(0)); }
-uint4 load_matrices_transposed(const void *row) { return emulator::load_matrices<true>(row, __func__, __builtin_return_address(0)); }
+uint4 load_matrices(const void *row) {
+  return emulator::load_matrices<false>(row, __func__, __builtin_return_address(0));
+}
+uint4 load_matrices_transposed(const void *row) {
+  return emulator::load_matrices<true>(row, __func__, __builtin_return_address(0));
+}
 void multiply_bf16(float4 &sum, uint4 a, uint2 b) {
   emulator::multiply<emulator::bf16_to_float>(sum, a, b, __func__);
 }

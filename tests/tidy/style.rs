@@ -33,7 +33,7 @@ fn functions_and_files_are_short() {
             findings.push(source.finding(lines, &format!("the file has {lines} lines of at most {WGSL_LINES_MAX}")));
         }
     }
-    for source in sources(&["cuda"], &["cu", "cuh", "h"]) {
+    for source in sources(&["cuda"], &["cu", "cuh", "h", "cpp"]) {
         let lines = source.text.lines().count();
         if lines > CUDA_LINES_MAX && !source.path.starts_with("cuda/emulator/") {
             findings.push(source.finding(lines, &format!("the file has {lines} lines of at most {CUDA_LINES_MAX}")));
@@ -47,7 +47,7 @@ fn lines_are_narrow_and_clean() {
     let mut findings = Vec::new();
     for source in sources(
         &["src", "tests", "benches", "cuda", "shaders", "web", ".ci"],
-        &["rs", "cu", "cuh", "h", "wgsl", "ts", "tsx", "mjs", "js", "css", SCRIPT],
+        &["rs", "cu", "cuh", "h", "cpp", "wgsl", "ts", "tsx", "mjs", "js", "css", SCRIPT],
     ) {
         for (index, line) in source.text.lines().enumerate() {
             if line.chars().count() > WIDTH_MAX {
@@ -134,7 +134,8 @@ fn no_file_knows_a_machine() {
     let private = [concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/ho", "me/"), concat!("/tm", "p/")];
     let folders = ["src", "tests", "benches", "cuda", "shaders", "web", "assets", ".ci"];
     let web = ["js", "mjs", "ts", "tsx", "html"];
-    let mut files = sources(&folders, &[&["rs", "cu", "cuh", "h", "wgsl", "md", "py", SCRIPT][..], &web].concat());
+    let mut files =
+        sources(&folders, &[&["rs", "cu", "cuh", "h", "cpp", "wgsl", "md", "py", SCRIPT][..], &web].concat());
     for name in ["README.md", "Cargo.toml", "deny.toml"] {
         let text = fs::read_to_string(root().join(name));
         files.push(Source { path: name.to_owned(), text: text.expect("the file is part of the repository") });
