@@ -8,7 +8,7 @@
 use super::kv::{Context, KvStore};
 use super::loaded::Loaded;
 use super::memory::SharedSlice;
-use super::product::{Rows, product};
+use super::product::{Rows, prepare, product};
 use super::scratch::{HIDDEN, Partial, ThreadScratch};
 use super::simd::{Kernel, LANES, Lanes, Level, Simd, with_simd};
 use super::team::Team;
@@ -18,7 +18,6 @@ use crate::plan::{AttendPaged, Storage};
 use bumpalo::Bump;
 use bumpalo::collections::Vec as ArenaVec;
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Positions of a part; a block of columns of the product with the values.
 const PART: usize = super::product::BLOCK;
@@ -81,10 +80,10 @@ impl Attention<'_> {
         let items = self.items(arena);
         let threads = team.threads();
         let out = SharedSlice::new(out);
-        let (next, parts) = (AtomicUsize::new(0), items.iter().map(|item| item.parts.len()).max().unwrap_or(0));
+        let parts = items.iter().map(|item| item.parts.len()).max().unwrap_or(0);
         if items.len() >= threads || parts <= 1 {
-            return team.run(|_, scratch| {
-                while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
+            return team.run(items.len(), 1, |parts, scratch| {
+                for item in parts.flat_map(|part| &items[part]) {
                     with_simd!(self.level, s => self.attend(s, item, scratch, &out));
                 }
             });
@@ -94,13 +93,12 @@ impl Attention<'_> {
         let units = ArenaVec::from_iter_in(units, arena).into_bump_slice();
         partials.resize_with(units.len().max(partials.len()), Partial::default);
         let shared = SharedSlice::new(partials);
-        team.run(|_, scratch| {
-            loop {
-                let unit = next.fetch_add(1, Ordering::Relaxed);
-                let Some((item, part)) = units.get(unit) else { break };
-                with_simd!(self.level, s => self.attend_part(s, item, *part, scratch));
-                #[allow(unsafe_code, reason = "units are taken once")]
-                // SAFETY: each unit is taken by one thread.
+        team.run(units.len(), 1, |parts, scratch| {
+            for unit in parts.flatten() {
+                let (item, part) = units[unit];
+                with_simd!(self.level, s => self.attend_part(s, item, part, scratch));
+                #[allow(unsafe_code, reason = "each unit is in one part")]
+                // SAFETY: each unit is in one part of one thread.
                 let partial = unsafe { &mut shared.part(unit..unit + 1)[0] };
                 std::mem::swap(partial, &mut scratch.part);
             }
@@ -189,6 +187,7 @@ impl Attention<'_> {
         let panels = positions.start / LANES..positions.end.div_ceil(LANES);
         let queries = Rows { values: &scratch.queries, stride: dim, count, list: None };
         let scores = &mut scratch.scores;
+        prepare(s, queries, &keys, dim, &mut scratch.product);
         product(s, queries, &keys, panels.clone(), 0..dim, &mut scratch.product, |query, panel, lanes| {
             scores[query * PART + (panel - panels.start) * LANES..][..LANES].copy_from_slice(lanes);
         });
@@ -211,6 +210,7 @@ impl Attention<'_> {
         }
         let (weights, vectors) = (Rows { values: &scratch.scores, stride: PART, count, list: None }, self.vectors());
         let outputs = &mut scratch.part.outputs;
+        prepare(s, weights, &values, positions.len(), &mut scratch.product);
         product(s, weights, &values, 0..vectors, positions, &mut scratch.product, |query, panel, lanes| {
             outputs[query * vectors + panel] = *lanes;
         });

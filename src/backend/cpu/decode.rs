@@ -106,6 +106,7 @@ impl<const M: usize> Dot<'_, M> {
     fn run_as<S: Simd>(self, s: S, format: WeightFormat) {
         let layout = word_layout(format, self.weights.columns);
         let sums = self.sums.as_chunks_mut::<M>().0;
+        let mut fetch = Fetch::new(self.weights, self.panels.len(), self.columns.start);
         for (x, first) in self.x.chunks(GROUP).zip(self.columns.step_by(GROUP)) {
             for (panel, sums) in self.panels.clone().zip(&mut *sums) {
                 let vectors = Vectors { s, format, layout, weights: self.weights, panel };
@@ -115,8 +116,43 @@ impl<const M: usize> Dot<'_, M> {
                 for (sum, total) in sums.iter_mut().zip(products.totals) {
                     s.store(total, sum);
                 }
+                fetch.fetch(s, panel);
             }
+            fetch.at += fetch.group;
         }
+    }
+}
+
+/// Lines by which a panel is fetched ahead of its multiplication: 16 KiB, so that what four panels wait for fits the
+/// smallest second-level caches. The processor's own prefetching ends with every page of 4 KiB: without this, decoding a
+/// token took up to 1.6 times as long. Measured with 16 to 512 lines; from 64 on there is little difference.
+const AHEAD: usize = 256;
+
+/// What is fetched while panels are multiplied.
+struct Fetch<'a> {
+    weights: Panels<'a>,
+    /// Lines of a panel per group of columns.
+    group: usize,
+    /// Distance of the lines that the current group fetches from the start of its panel.
+    at: usize,
+}
+
+impl<'a> Fetch<'a> {
+    /// Begins at a column of `panels` panels that take turns. The end of each is followed by the panel that is as many
+    /// after it.
+    #[inline(always)]
+    fn new(weights: Panels<'a>, panels: usize, column: usize) -> Self {
+        let at = column * weights.words / weights.columns + AHEAD;
+        let at = at + at / weights.words * (panels - 1) * weights.words;
+        Self { weights, group: (GROUP * weights.words).div_ceil(weights.columns), at }
+    }
+
+    /// Fetches for the current group of a panel.
+    #[inline(always)]
+    fn fetch<S: Simd>(&self, s: S, panel: usize) {
+        let (first, lines) = (panel * self.weights.words + self.at, self.weights.lines);
+        let fetched = lines.get(first..(first + self.group).min(lines.len())).unwrap_or_default();
+        fetched.iter().for_each(|line| s.prefetch(line));
     }
 }
 

@@ -1,11 +1,11 @@
-//! Matrix products: a thread computes its share of the panels for all rows.
+//! Matrix products: a thread computes its panels for all rows.
 
 use super::loaded::Loaded;
 use super::memory::SharedSlice;
-use super::product::{Rows, product};
+use super::product::{DOT_PANELS, Rows, prepare, product};
 use super::scratch::ThreadScratch;
 use super::simd::{LANES, Lanes, Level, with_simd};
-use super::team::{Team, share};
+use super::team::Team;
 use super::weight::{Matrix, Section};
 use crate::plan::inputs::BatchInputs;
 use crate::plan::{ExpertGroups, MatMul, MatMulExperts, RouteExperts, Storage};
@@ -23,7 +23,7 @@ pub(super) fn run(step: &MatMul, loaded: &mut Loaded, team: &mut Team, inputs: &
         let values = SharedSlice::new(values);
         let emit = |row: usize, first: usize, found: &[f32]| {
             #[allow(unsafe_code, reason = "panels of different threads are disjoint")]
-            // SAFETY: a panel's outputs belong to one thread's share.
+            // SAFETY: a panel is in one part of one thread.
             let out = unsafe { values.part(row * outputs + first..row * outputs + first + found.len()) };
             for (index, (out, value)) in out.iter_mut().zip(found).enumerate() {
                 let bias = bias.map_or(0.0, |bias| bias[first + index]);
@@ -31,39 +31,42 @@ pub(super) fn run(step: &MatMul, loaded: &mut Loaded, team: &mut Team, inputs: &
                 *out = storage.round(value + bias + old);
             }
         };
-        let threads = team.threads();
-        team.run(|thread, scratch| {
-            multiply_share(loaded.level, rows, matrix.sections(), (thread, threads), scratch, emit);
+        let panels = matrix.sections().iter().map(Section::panel_count).sum();
+        team.run(panels, DOT_PANELS, |parts, scratch| {
+            multiply(loaded.level, rows, matrix.sections(), parts, scratch, emit);
         });
     });
 }
 
-/// Multiplies the rows with one thread's share of the panels; `emit(row, first output, outputs)` takes the products.
-fn multiply_share(
+/// Multiplies the rows with parts of the panels; `emit(row, first output, outputs)` takes the products.
+fn multiply(
     level: Level,
     rows: Rows<'_>,
     sections: &[Section],
-    (thread, threads): (usize, usize),
+    parts: impl Iterator<Item = Range<usize>>,
     scratch: &mut ThreadScratch,
     mut emit: impl FnMut(usize, usize, &[f32]),
 ) {
-    let panels: usize = sections.iter().map(Section::panel_count).sum();
-    let own = share(panels, thread, threads);
-    let mut before = 0;
-    for section in sections {
-        let count = section.panel_count();
-        let part = own.start.clamp(before, before + count) - before..own.end.clamp(before, before + count) - before;
-        before += count;
-        if part.is_empty() {
-            continue;
+    let scratch = &mut scratch.product;
+    let first = sections[0].panels();
+    let columns = 0..first.columns;
+    with_simd!(level, s => prepare(s, rows, &first, columns.len(), scratch));
+    for part in parts {
+        let mut before = 0;
+        for section in sections {
+            let count = section.panel_count();
+            let [start, end] = [part.start, part.end].map(|panel| panel.clamp(before, before + count) - before);
+            before += count;
+            if start == end {
+                continue;
+            }
+            let panels = section.panels();
+            let mut emit = |row: usize, panel: usize, lanes: &Lanes| {
+                let found = (section.rows - panel * LANES).min(LANES);
+                emit(row, section.first_row + panel * LANES, &lanes[..found]);
+            };
+            with_simd!(level, s => product(s, rows, &panels, start..end, columns.clone(), scratch, &mut emit));
         }
-        let panels = section.panels();
-        let mut emit = |row: usize, panel: usize, lanes: &Lanes| {
-            let found = (section.rows - panel * LANES).min(LANES);
-            emit(row, section.first_row + panel * LANES, &lanes[..found]);
-        };
-        let columns = 0..panels.columns;
-        with_simd!(level, s => product(s, rows, &panels, part, columns, &mut scratch.product, &mut emit));
     }
 }
 
@@ -126,10 +129,10 @@ struct Experts<'a> {
 
 impl Experts<'_> {
     fn run(&self, values: &mut [f32], team: &mut Team, arena: &Bump) {
-        let chosen = self.chosen(arena);
-        let threads = team.threads();
-        let values = SharedSlice::new(values);
-        team.run(|thread, scratch| self.run_share((thread, threads), chosen, &values, scratch));
+        let (chosen, values) = (self.chosen(arena), SharedSlice::new(values));
+        team.run(self.outputs().div_ceil(LANES), DOT_PANELS, |parts, scratch| {
+            parts.for_each(|panels| self.run_part(panels, chosen, &values, scratch));
+        });
     }
 
     /// The experts that have routes.
@@ -150,32 +153,36 @@ impl Experts<'_> {
         chosen.into_bump_slice()
     }
 
-    fn run_share(
+    /// Outputs of an expert.
+    fn outputs(&self) -> usize {
+        (self.matrix.spec().rows / self.matrix.spec().experts) as usize
+    }
+
+    /// Some panels of all experts.
+    fn run_part(
         &self,
-        (thread, threads): (usize, usize),
+        panels: Range<usize>,
         chosen: &[Chosen<'_>],
         values: &SharedSlice<'_, f32>,
         scratch: &mut ThreadScratch,
     ) {
-        let spec = self.matrix.spec();
-        let outputs = (spec.rows / spec.experts) as usize;
+        let outputs = self.outputs();
         let place = |row: usize, range: &Range<usize>| {
             #[allow(unsafe_code, reason = "panels of different threads are disjoint")]
-            // SAFETY: a panel's outputs belong to one thread's share, which is the same one for every expert.
+            // SAFETY: a panel is in one part of one thread, for all experts.
             unsafe {
                 values.part(row * outputs + range.start..row * outputs + range.end)
             }
         };
         if self.combine && !self.accumulate {
             let tokens = self.routes.len() / 2 / self.per_token;
-            let panels = share(outputs.div_ceil(LANES), thread, threads);
             let own = panels.start * LANES..(panels.end * LANES).min(outputs);
-            (0..tokens).filter(|_| !own.is_empty()).for_each(|token| place(token, &own).fill(0.0));
+            (0..tokens).for_each(|token| place(token, &own).fill(0.0));
         }
         for Chosen { expert, routes, rows } in chosen {
             let sections = self.matrix.sections_of(*expert);
             let rows = Rows { values: self.x, stride: self.x_stride, count: rows.len(), list: Some(rows) };
-            multiply_share(self.level, rows, sections, (thread, threads), scratch, |row, first, found| {
+            multiply(self.level, rows, sections, std::iter::once(panels.clone()), scratch, |row, first, found| {
                 let (route, own) = (routes[row], first - expert * outputs);
                 let (target, weight) = match self.combine {
                     true => (route / self.per_token, self.routes[2 * route + 1]),

@@ -6,7 +6,6 @@
 use super::CpuBackend;
 use super::memory::{Lines, SharedSlice};
 use super::simd::{Kernel, LANES, Lanes, Simd, with_simd};
-use super::team::share;
 use crate::backend::Peaks;
 use crate::platform::Instant;
 use std::hint::black_box;
@@ -35,25 +34,25 @@ impl CpuBackend {
         let (source, mut target) = (buffer(), buffer());
         let (source, target): (&[Lanes], &mut [Lanes]) =
             (bytemuck::cast_slice(source.lines()), bytemuck::cast_slice_mut(target.lines_mut()));
-        let (threads, team) = (self.team.threads(), &mut self.team);
+        let team = &mut self.team;
         let seconds = best_seconds(|| {
             let target = SharedSlice::new(target);
-            team.run(|thread, _| {
-                let part = share(source.len(), thread, threads);
-                #[allow(unsafe_code, reason = "parts of different threads are disjoint")]
-                // SAFETY: each part belongs to one thread.
-                unsafe { target.part(part.clone()) }.copy_from_slice(&source[part]);
+            team.run(source.len(), 1, |parts, _| {
+                for part in parts {
+                    #[allow(unsafe_code, reason = "parts of different threads are disjoint")]
+                    // SAFETY: each part belongs to one thread.
+                    unsafe { target.part(part.clone()) }.copy_from_slice(&source[part]);
+                }
             });
         });
         (self.read(source), 2.0 * BYTES as f64 / seconds / 1e9)
     }
 
     fn read(&mut self, source: &[Lanes]) -> f64 {
-        let (threads, level, team) = (self.team.threads(), self.level, &mut self.team);
+        let (level, team) = (self.level, &mut self.team);
         let seconds = best_seconds(|| {
-            team.run(|thread, _| {
-                let part = &source[share(source.len(), thread, threads)];
-                with_simd!(level, s => s.vectorize(Read(part)));
+            team.run(source.len(), 1, |parts, _| {
+                parts.for_each(|part| with_simd!(level, s => s.vectorize(Read(&source[part]))));
             });
         });
         BYTES as f64 / seconds / 1e9
@@ -64,8 +63,10 @@ impl CpuBackend {
         let (threads, level, team) = (self.team.threads(), self.level, &mut self.team);
         let mut chains = 0;
         let seconds = best_seconds(|| {
-            team.run(|_, _| {
-                black_box(with_simd!(level, s => s.vectorize(Chains)));
+            team.run(threads, 1, |parts, _| {
+                for _ in parts.flatten() {
+                    black_box(with_simd!(level, s => s.vectorize(Chains)));
+                }
             });
             chains = with_simd!(level, s => chains_of(s));
         });

@@ -30,7 +30,7 @@ const TILE_ROWS: usize = 12;
 const TILE_PANELS: usize = 8;
 /// Panels that are multiplied at once with a few rows, without storing what is decoded. Fewer leave the processor
 /// waiting for chains of multiply-adds, more are too many streams from memory; measured with one, two, four and eight.
-const DOT_PANELS: usize = 4;
+pub(super) const DOT_PANELS: usize = 4;
 
 /// Sixteen outputs per panel.
 pub(super) trait Source {
@@ -40,7 +40,7 @@ pub(super) trait Source {
     /// Decodes `columns` of consecutive panels: `out` is `[panel][column]`. The first column is a multiple of 32.
     fn decode<S: Simd>(&self, s: S, panels: Range<usize>, columns: Range<usize>, out: &mut [Lanes]);
 
-    /// What is read when these panels are decoded, if it is worth fetching early.
+    /// What is read when these panels are decoded, as far as there are so many, if it is worth fetching early.
     fn lines(&self, _panels: Range<usize>) -> &[Words] {
         &[]
     }
@@ -68,7 +68,8 @@ impl Source for Panels<'_> {
     }
 
     fn lines(&self, panels: Range<usize>) -> &[Words] {
-        &self.lines[panels.start * self.words..panels.end * self.words]
+        let [start, end] = [panels.start, panels.end].map(|panel| (panel * self.words).min(self.lines.len()));
+        &self.lines[start..end]
     }
 
     #[inline(always)]
@@ -122,7 +123,21 @@ const fn tile_rows(accumulators: usize) -> usize {
     }
 }
 
-/// Multiplies `x` with panels of `columns` columns and calls `emit(row, panel, outputs)` for each of them.
+/// Prepares the buffers for products of these rows with panels of so many columns, whichever of a source.
+#[inline(always)]
+pub(super) fn prepare<S: Simd, W: Source>(_: S, x: Rows<'_>, _: &W, columns: usize, scratch: &mut ProductScratch) {
+    if scratch.decoded.is_empty() {
+        scratch.allocate(DECODED, ROWS_MAX * TILE_PANELS);
+    }
+    if W::DOTS
+        && let Some(padded) = dot_rows::<S>(x.count)
+    {
+        interleave(x, padded, columns, &mut scratch.interleaved);
+    }
+}
+
+/// Multiplies `x`, for which the buffers are prepared, with panels of `columns` columns, and calls
+/// `emit(row, panel, outputs)` for each of them.
 #[inline(always)]
 pub(super) fn product<S: Simd, W: Source>(
     s: S,
@@ -133,20 +148,14 @@ pub(super) fn product<S: Simd, W: Source>(
     scratch: &mut ProductScratch,
     mut emit: impl FnMut(usize, usize, &Lanes),
 ) {
-    if scratch.decoded.is_empty() {
-        scratch.allocate(DECODED, ROWS_MAX * TILE_PANELS);
-    }
-    for first_row in (0..x.count).step_by(ROWS_MAX) {
-        let count = (x.count - first_row).min(ROWS_MAX);
+    // Equal passes, none of which has few rows.
+    let passes = x.count.div_ceil(ROWS_MAX);
+    for pass in (0..passes).map(|pass| super::team::share(x.count, pass, passes)) {
+        let (first_row, count) = (pass.start, pass.len());
         let rows = match x.list {
             Some(list) => Rows { list: Some(&list[first_row..]), count, ..x },
             None => Rows { values: x.row(first_row), count, ..x },
         };
-        if W::DOTS
-            && let Some(padded) = dot_rows::<S>(count)
-        {
-            interleave(rows, padded, columns.len(), &mut scratch.interleaved);
-        }
         let mut first = panels.start;
         while first < panels.end {
             let mut at_once = panels_at_once(S::ACCUMULATORS, count);
@@ -154,7 +163,7 @@ pub(super) fn product<S: Simd, W: Source>(
                 at_once /= 2;
             }
             let group = first..first + at_once;
-            let next = group.end..(group.end + at_once).min(panels.end);
+            let next = group.end..group.end + at_once;
             let [of_row, of_panel] = multiply(s, rows, source, [group.clone(), next], columns.clone(), scratch);
             for row in 0..count {
                 for (index, panel) in group.clone().enumerate() {

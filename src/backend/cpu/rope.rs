@@ -5,7 +5,7 @@ use super::memory::SharedSlice;
 use super::rows::{normalize, normalize_in_place, scale_to_unit};
 use super::scratch::ThreadScratch;
 use super::simd::Level;
-use super::team::{Team, share};
+use super::team::Team;
 use crate::plan::inputs::{BatchInputs, NONE};
 use crate::plan::{HeadNorm, KvLayer, QueryGrowth, Rope, RopeStoreKv, RopeStoreLatent};
 use std::ops::Range;
@@ -93,7 +93,7 @@ pub(super) fn run(step: &RopeStoreKv, loaded: &mut Loaded, team: &mut Team, inpu
             for row in rows {
                 let qkv = &qkv[row * qkv_columns..][..qkv_columns];
                 #[allow(unsafe_code, reason = "rows of different threads are disjoint")]
-                // SAFETY: each row belongs to one thread's share.
+                // SAFETY: each row is in one part of one thread.
                 let (q, keys) = unsafe {
                     (
                         q.part(row * q_columns..(row + 1) * q_columns),
@@ -109,8 +109,7 @@ pub(super) fn run(step: &RopeStoreKv, loaded: &mut Loaded, team: &mut Team, inpu
         if rows < 8 {
             work(0..rows);
         } else {
-            let threads = team.threads();
-            team.run(|thread, _| work(share(rows, thread, threads)));
+            team.run(rows, 1, |parts, _| parts.for_each(&work));
         }
     });
     if !step.options.q_only {
@@ -138,7 +137,7 @@ fn store(step: &RopeStoreKv, layer: KvLayer, loaded: &mut Loaded, team: &mut Tea
                 let (block, slot) = (slot as usize / block_size, slot as usize % block_size);
                 let (tile, size) = (block * heads + head, layouts[half].words());
                 #[allow(unsafe_code, reason = "tiles of different threads are disjoint")]
-                // SAFETY: a half's head belongs to one thread's share.
+                // SAFETY: a half's head is in one part of one thread.
                 let tile = unsafe { words[half].part(tile * size..(tile + 1) * size) };
                 let from = if half == 0 {
                     &keys[(row * heads + head) * dim..][..dim]
@@ -160,8 +159,7 @@ fn store(step: &RopeStoreKv, layer: KvLayer, loaded: &mut Loaded, team: &mut Tea
     if slots.len() < 8 {
         work(0..2 * heads, team.own());
     } else {
-        let threads = team.threads();
-        team.run(|thread, scratch| work(share(2 * heads, thread, threads), scratch));
+        team.run(2 * heads, 1, |parts, scratch| parts.for_each(|part| work(part, scratch)));
     }
     loaded.pool = pool;
 }
@@ -183,7 +181,7 @@ pub(super) fn run_latent(step: &RopeStoreLatent, loaded: &mut Loaded, team: &mut
         let work = |rows: Range<usize>| {
             for row in rows {
                 #[allow(unsafe_code, reason = "rows of different threads are disjoint")]
-                // SAFETY: each row belongs to one thread's share.
+                // SAFETY: each row is in one part of one thread.
                 let (q, key) = unsafe {
                     (q.part(row * heads * dim..(row + 1) * heads * dim), keys.part(row * dim..(row + 1) * dim))
                 };
@@ -201,8 +199,7 @@ pub(super) fn run_latent(step: &RopeStoreLatent, loaded: &mut Loaded, team: &mut
         if rows < 8 {
             work(0..rows);
         } else {
-            let threads = team.threads();
-            team.run(|thread, _| work(share(rows, thread, threads)));
+            team.run(rows, 1, |parts, _| parts.for_each(&work));
         }
     });
     store_latent(step, loaded, team, inputs, &keys);

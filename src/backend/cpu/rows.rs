@@ -3,7 +3,7 @@
 use super::loaded::Loaded;
 use super::memory::SharedSlice;
 use super::simd::{Kernel, LANES, Level, Simd, with_simd};
-use super::team::{Team, share};
+use super::team::Team;
 use crate::plan::inputs::{BatchInputs, FEED, PoolRow};
 use crate::plan::{
     Activation, Embed, GatedActivation, GatedNorm, Gates, GatherRows, NormOptions, Pool, RmsNorm, ScaleLogits, Storage,
@@ -18,12 +18,11 @@ pub(super) fn each_row(team: &mut Team, rows: &mut [f32], columns: usize, work: 
     if rows.len() <= ALONE {
         return rows.chunks_exact_mut(columns).enumerate().for_each(|(row, values)| work(row, values));
     }
-    let (count, threads) = (rows.len() / columns, team.threads());
-    let rows = SharedSlice::new(rows);
-    team.run(|thread, _| {
-        for row in share(count, thread, threads) {
+    let (count, rows) = (rows.len() / columns, SharedSlice::new(rows));
+    team.run(count, 1, |parts, _| {
+        for row in parts.flatten() {
             #[allow(unsafe_code, reason = "rows of different threads are disjoint")]
-            // SAFETY: each row belongs to one thread's share.
+            // SAFETY: each row is in one part of one thread.
             work(row, unsafe { rows.part(row * columns..(row + 1) * columns) });
         }
     });

@@ -13,7 +13,6 @@ use crate::plan::inputs::{BatchInputs, NONE, NUMERICAL_ERROR, Range, SampleRow, 
 use crate::plan::philox::philox4x32_10;
 use bumpalo::Bump;
 use bumpalo::collections::Vec as ArenaVec;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Weight of the most likely token in top-p's sums.
 const WEIGHT_ONE: f64 = (1u32 << 24) as f64;
@@ -37,15 +36,13 @@ pub(super) fn run(step: &Sample, loaded: &mut Loaded, team: &mut Team, inputs: &
     if let ([row], [out]) = (&inputs.samples[..], &mut sampled[..]) {
         *out = sample(row, &team.own().arena);
     } else {
-        let (next, shared) = (AtomicUsize::new(0), SharedSlice::new(&mut sampled));
-        team.run(|_, scratch| {
-            loop {
-                let index = next.fetch_add(1, Ordering::Relaxed);
-                let Some(row) = inputs.samples.get(index) else { break };
-                #[allow(unsafe_code, reason = "rows are taken once")]
-                // SAFETY: each row is taken by one thread.
+        let shared = SharedSlice::new(&mut sampled);
+        team.run(inputs.samples.len(), 1, |parts, scratch| {
+            for index in parts.flatten() {
+                #[allow(unsafe_code, reason = "rows of different threads are disjoint")]
+                // SAFETY: each row is in one part of one thread.
                 let out = unsafe { &mut shared.part(index..index + 1)[0] };
-                *out = sample(row, &scratch.arena);
+                *out = sample(&inputs.samples[index], &scratch.arena);
                 scratch.arena.reset();
             }
         });

@@ -14,7 +14,6 @@ use super::team::Team;
 use crate::plan::inputs::{BatchInputs, NONE};
 use crate::plan::{ScanRule, StateScan, Storage};
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Tokens of a block: their keys and queries fit the second-level cache.
 const BLOCK: usize = 64;
@@ -60,15 +59,13 @@ pub(super) fn run(step: &StateScan, loaded: &mut Loaded, team: &mut Team, inputs
             skip: step.skip.map(|skip| loaded.vector(skip)),
             storage,
         };
-        let (states, out, next) = (SharedSlice::new(&mut states), SharedSlice::new(out), AtomicUsize::new(0));
-        team.run(|_, scratch| {
-            loop {
-                let item = next.fetch_add(1, Ordering::Relaxed);
-                let (sequence, head) = (item / heads, item % heads);
-                let Some(rows) = inputs.sequences.get(sequence) else { return };
+        let (states, out) = (SharedSlice::new(&mut states), SharedSlice::new(out));
+        team.run(inputs.sequences.len() * heads, 1, |parts, scratch| {
+            for (sequence, head) in parts.flatten().map(|item| (item / heads, item % heads)) {
+                let rows = inputs.sequences[sequence];
                 let first = (inputs.states[sequence].to as usize * heads + head) * head_elements;
                 #[allow(unsafe_code, reason = "heads are disjoint")]
-                // SAFETY: every item is taken once; slots that are written differ between sequences, and heads of a
+                // SAFETY: every item is in one part; slots that are written differ between sequences, and heads of a
                 // slot do not overlap.
                 let state = unsafe { states.part(first..first + head_elements) };
                 let rows = rows.row_start as usize..(rows.row_start + rows.row_count) as usize;

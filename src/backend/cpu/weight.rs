@@ -6,7 +6,7 @@
 
 use super::memory::{Lines, SharedSlice};
 use super::simd::{LANES, Words};
-use super::team::{Team, share};
+use super::team::Team;
 use crate::backend::BackendError;
 use crate::plan::format::Codes;
 use crate::plan::{Layout, WeightFormat, WeightSpec};
@@ -160,12 +160,11 @@ impl Section {
         let (words, byte_lines, row_bytes) = (self.words, self.byte_lines(), bytes.len() / rows);
         let panels = first / LANES..(first + rows).div_ceil(LANES);
         let lines = SharedSlice::new(self.lines.lines_mut());
-        let threads = team.threads();
-        team.run(|thread, _| {
-            for panel in share(panels.len(), thread, threads) {
+        team.run(panels.len(), 1, |parts, _| {
+            for panel in parts.flatten() {
                 let panel = panels.start + panel;
                 #[allow(unsafe_code, reason = "panels of different threads are disjoint")]
-                // SAFETY: each panel belongs to one thread's share.
+                // SAFETY: each panel is in one part of one thread.
                 let lines = unsafe { lines.part(panel * words..(panel + 1) * words) };
                 let range = first.max(panel * LANES)..(first + rows).min((panel + 1) * LANES);
                 let row = |row: usize| &bytes[(row - first) * row_bytes..][..row_bytes];
