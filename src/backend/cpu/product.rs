@@ -403,6 +403,7 @@ mod tests {
                     let x = Rows { values, stride: columns, count, list: None };
                     let mut scratch = ProductScratch::default();
                     let emit = |row: usize, panel: usize, out: &Lanes| found[row * panels + panel] = *out;
+                    with_simd!(level, s => prepare(s, x, &plain, columns, &mut scratch));
                     with_simd!(level, s => product(s, x, &plain, 0..panels, 0..columns, &mut scratch, emit));
                     found
                 };

@@ -113,7 +113,7 @@ impl Team {
         for (index, left) in self.shares.iter_mut().enumerate() {
             *left.0.get_mut() = Share::packed(if index < threads { share(items, index, threads) } else { 0..0 });
         }
-        let least = if threads == 1 { items } else { least };
+        let least = if threads == 1 { items.max(1) } else { least };
         let (shares, scratch) = (&self.shares[..], SharedSlice::new(&mut self.scratch));
         let work: &Work<'_> = &|own: usize| {
             // SAFETY: each thread takes the buffers of its own number.
