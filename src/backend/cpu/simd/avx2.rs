@@ -51,7 +51,7 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     fn prefetch(self, line: &Words) {
-        avx2!(_mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast()));
+        avx2!(_mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()));
     }
     #[inline(always)]
     fn splat(self, value: f32) -> F {

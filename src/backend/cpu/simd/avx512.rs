@@ -41,7 +41,7 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     fn prefetch(self, line: &Words) {
-        avx512!(_mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast()));
+        avx512!(_mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()));
     }
     #[inline(always)]
     fn splat(self, value: f32) -> __m512 {
