@@ -186,9 +186,14 @@ impl Attention<'_> {
         let values = self.context(item, self.values, KvHalf::Value);
         let panels = positions.start / LANES..positions.end.div_ceil(LANES);
         let queries = Rows { values: &scratch.queries, stride: dim, count, list: None };
+        // Tiles lie apart, which a processor's own prefetching does not follow: the values are fetched while the keys
+        // are multiplied, and the next part's keys while the values are.
         let scores = &mut scratch.scores;
         prepare(s, queries, &keys, dim, &mut scratch.product);
         product(s, queries, &keys, panels.clone(), 0..dim, &mut scratch.product, |query, panel, lanes| {
+            if query == 0 {
+                values.fetch(s, panel * LANES..(panel + 1) * LANES);
+            }
             scores[query * PART + (panel - panels.start) * LANES..][..LANES].copy_from_slice(lanes);
         });
         let mut hidden = [false; PART / LANES];
@@ -211,7 +216,13 @@ impl Attention<'_> {
         let (weights, vectors) = (Rows { values: &scratch.scores, stride: PART, count, list: None }, self.vectors());
         let outputs = &mut scratch.part.outputs;
         prepare(s, weights, &values, positions.len(), &mut scratch.product);
+        let next = positions.end..(positions.end + PART).min(last + 1);
         product(s, weights, &values, 0..vectors, positions, &mut scratch.product, |query, panel, lanes| {
+            if query == 0 {
+                let fetched = super::team::share(PART / LANES, panel, vectors);
+                let [start, end] = [fetched.start, fetched.end].map(|panel| next.start + panel * LANES);
+                keys.fetch(s, start..end.min(next.end));
+            }
             outputs[query * vectors + panel] = *lanes;
         });
     }

@@ -250,6 +250,16 @@ impl Context<'_> {
         }
     }
 
+    /// Starts to fetch what belongs to these positions: of each tile as large a part as they are of its slots.
+    pub(super) fn fetch<S: Simd>(&self, s: S, positions: Range<usize>) {
+        let slots = self.store.layout.tile.slots;
+        for position in positions.step_by(LANES) {
+            let (tile, slot) = (self.tile(position).unwrap_or_default(), position % slots);
+            let part = tile.len() * slot / slots..tile.len() * (slot + LANES) / slots;
+            tile[part].as_chunks().0.iter().for_each(|line| s.prefetch(line));
+        }
+    }
+
     /// Whether the keys from this position on, to the next multiple of 16, are visible.
     pub(super) fn is_visible(&self, position: usize) -> bool {
         self.tile(position).is_some()

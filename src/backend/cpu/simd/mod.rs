@@ -63,7 +63,7 @@ pub(super) trait Simd: Copy + Send + Sync {
     /// Runs a kernel that is compiled with this instruction set.
     fn vectorize<K: Kernel>(self, kernel: K) -> K::Output;
 
-    /// Starts to fetch a line into the second-level cache, where the processor can.
+    /// Starts to fetch a line into the caches, where the processor can.
     #[inline(always)]
     fn prefetch(self, _line: &Words) {}
 
