@@ -20,7 +20,7 @@ macro_rules! for_format {
 }
 
 /// What is done with the columns of a panel. (A closure would not always be compiled with the kernel that it is in.)
-trait Visit<S: Simd> {
+pub(super) trait Visit<S: Simd> {
     /// Takes a column's values; columns are counted from the first one that is visited.
     fn visit(&mut self, column: usize, values: S::F);
 }
@@ -58,9 +58,9 @@ impl Decode<'_> {
 }
 
 /// Stores the values.
-struct Store<'a, S> {
-    s: S,
-    out: &'a mut [Lanes],
+pub(super) struct Store<'a, S> {
+    pub(super) s: S,
+    pub(super) out: &'a mut [Lanes],
 }
 
 impl<S: Simd> Visit<S> for Store<'_, S> {
@@ -157,10 +157,11 @@ impl<'a> Fetch<'a> {
 }
 
 /// Adds the products of the values with the elements of `M` rows.
-struct Products<'a, S: Simd, const M: usize> {
-    s: S,
-    x: &'a [[f32; M]],
-    totals: [S::F; M],
+pub(super) struct Products<'a, S: Simd, const M: usize> {
+    pub(super) s: S,
+    /// `[column][row]`.
+    pub(super) x: &'a [[f32; M]],
+    pub(super) totals: [S::F; M],
 }
 
 impl<S: Simd, const M: usize> Visit<S> for Products<'_, S, M> {

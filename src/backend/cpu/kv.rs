@@ -4,12 +4,13 @@
 //! keys as `[slot / 16][element][slot % 16]`, where outputs are scores, and values as
 //! `[element / 16][slot][element % 16]`, where outputs are elements. In q8, the scales of all slots follow.
 
+use super::decode::{Products, Store, Visit};
 use super::memory::Lines;
 use super::product::Source;
 use super::simd::{Kernel, LANES, Lanes, Simd};
 use crate::backend::{BackendError, KvHalf};
 use crate::plan::KvFormat;
-use crate::plan::format::KvTile;
+use crate::plan::format::{GROUP, KvTile};
 use crate::plan::inputs::NONE;
 use std::ops::Range;
 
@@ -242,8 +243,9 @@ impl Context<'_> {
             let slot = position % layout.tile.slots;
             let mut keys = [[0.0; LANES]; LANES];
             let keys_out = &mut keys[..elements.len()];
-            let (tile, columns, panel) = (self.tile(position), elements.clone(), slot / LANES);
-            s.vectorize(Widen { layout, tile, panel, columns, slot, out: keys_out });
+            let strip =
+                Strip { layout, tile: self.tile(position), panel: slot / LANES, columns: elements.clone(), slot };
+            strip.each(s, 0, &mut Store { s, out: keys_out });
             for (index, out) in out.iter_mut().enumerate() {
                 *out = std::array::from_fn(|element| keys[element][index]);
             }
@@ -268,42 +270,104 @@ impl Context<'_> {
 
 /// Keys: panels are sixteen positions, columns are elements. Values: panels are sixteen elements, columns positions.
 impl Source for Context<'_> {
+    const DOTS: bool = true;
+
     #[inline(always)]
     fn decode<S: Simd>(&self, s: S, panels: Range<usize>, columns: Range<usize>, out: &mut [Lanes]) {
-        let layout = self.store.layout;
-        let slots = layout.tile.slots;
         for (panel, out) in panels.zip(out.chunks_exact_mut(columns.len())) {
-            if self.half != layout.half {
+            if self.half == self.store.layout.half {
+                s.vectorize(Widen { context: *self, panel, columns: columns.clone(), out });
+            } else {
                 self.turn(s, panel, columns.clone(), out);
-                continue;
-            }
-            if layout.half == KvHalf::Key {
-                let (position, columns) = (panel * LANES, columns.clone());
-                let slot = position % slots;
-                s.vectorize(Widen { layout, tile: self.tile(position), panel: slot / LANES, columns, slot, out });
-                continue;
-            }
-            let mut from = columns.start;
-            while from < columns.end {
-                let end = (from / slots + 1) * slots;
-                let end = end.min(columns.end);
-                let out = &mut out[from - columns.start..end - columns.start];
-                let (slot, part) = (from % slots, from % slots..from % slots + (end - from));
-                s.vectorize(Widen { layout, tile: self.tile(from), panel, columns: part, slot, out });
-                from = end;
             }
         }
     }
+
+    #[inline(always)]
+    fn dot<S: Simd, const M: usize>(
+        &self,
+        s: S,
+        panels: Range<usize>,
+        columns: Range<usize>,
+        x: &[[f32; M]],
+        sums: &mut [Lanes],
+    ) {
+        s.vectorize(Dot { context: *self, panels, columns, x, sums });
+    }
 }
 
-/// Widens columns of a panel; zeros without a tile.
-struct Widen<'a> {
+/// Columns of a panel that lie in one tile.
+struct Strip<'a> {
     layout: TileLayout,
+    /// `None` if its block is not there: all elements are 0.
     tile: Option<&'a [u32]>,
     panel: usize,
     columns: Range<usize>,
     /// The slot of the first output of a panel of keys.
     slot: usize,
+}
+
+impl Strip<'_> {
+    /// Visits the columns; the first one is number `from`.
+    #[inline(always)]
+    fn each<S: Simd>(&self, s: S, from: usize, visitor: &mut impl Visit<S>) {
+        let (layout, count) = (self.layout, self.columns.len());
+        let Some(tile) = self.tile else { return (from..from + count).for_each(|at| visitor.visit(at, s.splat(0.0))) };
+        let first = self.panel * layout.columns() + self.columns.start;
+        let words = &tile[first * layout.vector_words()..][..count * layout.vector_words()];
+        match layout.tile.format {
+            KvFormat::F32 => {
+                for (at, vector) in (from..).zip(bytemuck::cast_slice::<u32, Lanes>(words)) {
+                    visitor.visit(at, s.load(vector));
+                }
+            }
+            KvFormat::F16 => {
+                for (at, vector) in (from..).zip(bytemuck::cast_slice::<u32, [u16; LANES]>(words)) {
+                    visitor.visit(at, s.load_halves(vector));
+                }
+            }
+            KvFormat::Q8 => {
+                let scales: &[f32] = bytemuck::cast_slice(&tile[layout.element_words()..]);
+                let vectors = (from..).zip(bytemuck::cast_slice::<u32, [i8; LANES]>(words));
+                if layout.half == KvHalf::Key {
+                    let scale = s.load(scales[self.slot..].first_chunk().expect("slots are whole panels"));
+                    vectors.for_each(|(at, codes)| visitor.visit(at, s.mul(s.load_bytes(codes), scale)));
+                    return;
+                }
+                for ((at, codes), scale) in vectors.zip(&scales[self.columns.start..]) {
+                    visitor.visit(at, s.mul(s.load_bytes(codes), s.splat(*scale)));
+                }
+            }
+        }
+    }
+}
+
+impl Context<'_> {
+    /// Visits columns of a panel, tile by tile.
+    #[inline(always)]
+    fn each<S: Simd>(&self, s: S, panel: usize, columns: Range<usize>, visitor: &mut impl Visit<S>) {
+        let layout = self.store.layout;
+        let slots = layout.tile.slots;
+        if layout.half == KvHalf::Key {
+            let (position, slot) = (panel * LANES, panel * LANES % slots);
+            return Strip { layout, tile: self.tile(position), panel: slot / LANES, columns, slot }.each(s, 0, visitor);
+        }
+        let mut from = columns.start;
+        while from < columns.end {
+            let end = ((from / slots + 1) * slots).min(columns.end);
+            let (slot, part) = (from % slots, from % slots..from % slots + (end - from));
+            let strip = Strip { layout, tile: self.tile(from), panel, columns: part, slot };
+            strip.each(s, from - columns.start, visitor);
+            from = end;
+        }
+    }
+}
+
+/// Widens columns of a panel.
+struct Widen<'a> {
+    context: Context<'a>,
+    panel: usize,
+    columns: Range<usize>,
     out: &'a mut [Lanes],
 }
 
@@ -312,29 +376,40 @@ impl Kernel for Widen<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Some(tile) = self.tile else { return self.out.fill([0.0; LANES]) };
-        let layout = self.layout;
-        let first = self.panel * layout.columns() + self.columns.start;
-        let words = &tile[first * layout.vector_words()..][..self.columns.len() * layout.vector_words()];
-        match layout.tile.format {
-            KvFormat::F32 => {
-                bytemuck::cast_slice_mut(self.out).copy_from_slice(bytemuck::cast_slice::<u32, f32>(words));
-            }
-            KvFormat::F16 => {
-                for (out, vector) in self.out.iter_mut().zip(bytemuck::cast_slice::<u32, [u16; LANES]>(words)) {
-                    s.store(s.load_halves(vector), out);
+        self.context.each(s, self.panel, self.columns, &mut Store { s, out: self.out });
+    }
+}
+
+/// Adds the products of `M` rows with `columns` of consecutive panels to their sums, as the one of weights does.
+struct Dot<'a, const M: usize> {
+    context: Context<'a>,
+    panels: Range<usize>,
+    columns: Range<usize>,
+    /// `[column][row]`.
+    x: &'a [[f32; M]],
+    /// `[panel][row]`.
+    sums: &'a mut [Lanes],
+}
+
+impl<const M: usize> Kernel for Dot<'_, M> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let sums = self.sums.as_chunks_mut::<M>().0;
+        for (x, first) in self.x.chunks(GROUP).zip(self.columns.step_by(GROUP)) {
+            let columns = first..first + x.len();
+            for (panel, sums) in self.panels.clone().zip(&mut *sums) {
+                let mut products = Products { s, x, totals: std::array::from_fn(|row| s.load(&sums[row])) };
+                if self.context.half == self.context.store.layout.half {
+                    self.context.each(s, panel, columns.clone(), &mut products);
+                } else {
+                    let turned = &mut [[0.0; LANES]; GROUP][..x.len()];
+                    self.context.turn(s, panel, columns.clone(), turned);
+                    turned.iter().enumerate().for_each(|(at, values)| products.visit(at, s.load(values)));
                 }
-            }
-            KvFormat::Q8 => {
-                let scales: &[f32] = bytemuck::cast_slice(&tile[layout.element_words()..]);
-                let vectors = self.out.iter_mut().zip(bytemuck::cast_slice::<u32, [i8; LANES]>(words));
-                if layout.half == KvHalf::Key {
-                    let scale = s.load(scales[self.slot..].first_chunk().expect("slots are whole panels"));
-                    vectors.for_each(|(out, codes)| s.store(s.mul(s.load_bytes(codes), scale), out));
-                    return;
-                }
-                for ((out, codes), scale) in vectors.zip(&scales[self.columns.start..]) {
-                    s.store(s.mul(s.load_bytes(codes), s.splat(*scale)), out);
+                for (sum, total) in sums.iter_mut().zip(products.totals) {
+                    s.store(total, sum);
                 }
             }
         }
