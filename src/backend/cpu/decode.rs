@@ -124,8 +124,8 @@ impl<const M: usize> Dot<'_, M> {
 }
 
 /// Lines by which a panel is fetched ahead of its multiplication: 16 KiB, so that what four panels wait for fits the
-/// smallest second-level caches. The processor's own prefetching ends with every page of 4 KiB: without this, decoding a
-/// token took up to 1.6 times as long. Measured with 16 to 512 lines; from 64 on there is little difference.
+/// smallest second-level caches. The processor's own prefetching ends with every page of 4 KiB: without this, a token
+/// took up to 1.8 times as long. Measured with 16 to 512 lines; from 64 on there is little difference.
 const AHEAD: usize = 256;
 
 /// What is fetched while panels are multiplied.

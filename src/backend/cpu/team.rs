@@ -171,10 +171,9 @@ impl Shared {
 }
 
 impl Gate {
-    /// Lets workers in, once each. Nobody is inside.
+    /// Lets workers in, once each. Nobody is inside but who comes too late for the work before, and leaves at once.
     fn open(&self) {
-        let round = (self.0.load(Ordering::Relaxed) >> 32).wrapping_add(1);
-        self.0.store(round << 32 | OPEN, Ordering::SeqCst);
+        self.0.fetch_add(1 << 32 | OPEN, Ordering::SeqCst);
     }
 
     /// Lets no more workers in, and waits until all have left.
@@ -198,9 +197,12 @@ impl Gate {
                 return None;
             }
             if gate & OPEN != 0 && round != done {
-                if self.0.compare_exchange(gate, gate + 1, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-                    return Some(round);
+                let gate = self.0.fetch_add(1, Ordering::Acquire);
+                if gate & OPEN != 0 {
+                    return Some(gate >> 32);
                 }
+                // It closed meanwhile.
+                self.0.fetch_sub(1, Ordering::Release);
                 continue;
             }
             if round != known {
