@@ -268,7 +268,7 @@ impl Backend for WgpuBackend {
         #[cfg(target_arch = "wasm32")]
         {
             let wanted = self.wanted(|plan, capacity, _| warm_up::rare_kinds(plan, capacity))?;
-            self.ahead.ask(&self.gpu, &wanted);
+            self.ahead.ask_in_turn(&self.gpu, wanted);
         }
         if self.throttle.is_on() {
             self.calibrate()?;
