@@ -1,9 +1,10 @@
 //! Decodes panels of weights to f32: to memory, or into the sums of a few rows.
 
-use super::simd::{Kernel, LANES, Lanes, Simd, Words};
+use super::group::{Group, Turn, visit};
+use super::simd::{Kernel, LANES, Lanes, Simd};
 use super::weight::{Panels, WordLayout};
 use crate::plan::WeightFormat;
-use crate::plan::format::{Codes, GROUP, Levels, Scales};
+use crate::plan::format::GROUP;
 use std::ops::Range;
 
 /// Evaluates `$method(s, format)` of a kernel with the format as a constant in each arm, so that its loops do not
@@ -51,8 +52,16 @@ impl Decode<'_> {
     fn run_as<S: Simd>(self, s: S, format: WeightFormat) {
         let layout = word_layout(format, self.weights.columns);
         for (panel, out) in self.panels.zip(self.out.chunks_exact_mut(self.columns.len())) {
-            let vectors = Vectors { s, format, layout, weights: self.weights, panel };
-            vectors.each(self.columns.clone(), &mut Store { s, out });
+            for (group, out) in (self.columns.start / GROUP..).zip(out.chunks_mut(GROUP)) {
+                let (count, mut rest) = (out.len(), [[0.0; LANES]; GROUP]);
+                let whole = out.first_chunk_mut();
+                let is_whole = whole.is_some();
+                let group = Group { s, layout, lines: self.weights.panel(panel), group };
+                visit(format, count, &mut Turn::new(group, Store { s, out: whole.unwrap_or(&mut rest) }));
+                if !is_whole {
+                    out.copy_from_slice(&rest[..count]);
+                }
+            }
         }
     }
 }
@@ -107,19 +116,58 @@ impl<const M: usize> Dot<'_, M> {
         let layout = word_layout(format, self.weights.columns);
         let sums = self.sums.as_chunks_mut::<M>().0;
         let mut fetch = Fetch::new(self.weights, self.panels.len(), self.columns.start);
-        for (x, first) in self.x.chunks(GROUP).zip(self.columns.step_by(GROUP)) {
-            for (panel, sums) in self.panels.clone().zip(&mut *sums) {
-                let vectors = Vectors { s, format, layout, weights: self.weights, panel };
-                let totals = std::array::from_fn(|row| s.load(&sums[row]));
-                let mut products = Products { s, x, totals };
-                vectors.each(first..first + x.len(), &mut products);
-                for (sum, total) in sums.iter_mut().zip(products.totals) {
-                    s.store(total, sum);
+        for (x, group) in self.x.chunks(GROUP).zip(self.columns.start / GROUP..) {
+            // Products with zeros change no sum, and loops over whole groups need no checks.
+            let (count, mut padded) = (x.len(), [[0.0; M]; GROUP]);
+            let x = x.first_chunk().unwrap_or_else(|| {
+                padded[..count].copy_from_slice(x);
+                &padded
+            });
+            let at_once = if M <= PAIRED_ROWS { 2 } else { 1 };
+            for (first, sums) in self.panels.clone().step_by(at_once).zip(sums.chunks_mut(at_once)) {
+                let turn = DotTurn { s, layout, weights: self.weights, group, x };
+                if M <= PAIRED_ROWS {
+                    // In place of a panel that there is not, the first one is multiplied again.
+                    let second = sums.len() - 1;
+                    let mut turns = (turn.begin(first, &sums[0]), turn.begin(first + second, &sums[second]));
+                    visit(format, count, &mut turns);
+                    turn.end(turns.0, &mut sums[0]);
+                    turn.end(turns.1, &mut sums[second]);
+                } else {
+                    let mut turns = turn.begin(first, &sums[0]);
+                    visit(format, count, &mut turns);
+                    turn.end(turns, &mut sums[0]);
                 }
-                fetch.fetch(s, panel);
+                (first..first + sums.len()).for_each(|panel| fetch.fetch(s, panel));
             }
             fetch.at += fetch.group;
         }
+    }
+}
+
+/// So few rows are multiplied with two panels in turns, column by column.
+const PAIRED_ROWS: usize = 1;
+
+/// What turns of panels have in common.
+struct DotTurn<'a, S, const M: usize> {
+    s: S,
+    layout: WordLayout,
+    weights: Panels<'a>,
+    group: usize,
+    x: &'a [[f32; M]; GROUP],
+}
+
+impl<'a, S: Simd, const M: usize> DotTurn<'a, S, M> {
+    #[inline(always)]
+    fn begin(&self, panel: usize, sums: &[Lanes; M]) -> Turn<'a, S, Products<'a, S, M>> {
+        let s = self.s;
+        let group = Group { s, layout: self.layout, lines: self.weights.panel(panel), group: self.group };
+        Turn::new(group, Products { s, x: self.x, totals: std::array::from_fn(|row| s.load(&sums[row])) })
+    }
+
+    #[inline(always)]
+    fn end(&self, turn: Turn<'a, S, Products<'a, S, M>>, sums: &mut [Lanes; M]) {
+        sums.iter_mut().zip(turn.visitor.totals).for_each(|(sum, total)| self.s.store(total, sum));
     }
 }
 
@@ -179,236 +227,4 @@ impl<S: Simd, const M: usize> Visit<S> for Products<'_, S, M> {
 #[inline(always)]
 fn word_layout(format: WeightFormat, columns: usize) -> WordLayout {
     if format.is_quantised() { format.layout(columns).into() } else { WordLayout::default() }
-}
-
-/// The columns of a panel.
-struct Vectors<'a, S> {
-    s: S,
-    format: WeightFormat,
-    layout: WordLayout,
-    weights: Panels<'a>,
-    panel: usize,
-}
-
-impl<S: Simd> Vectors<'_, S> {
-    /// Visits `columns`. If the last group is not whole, the rest of it is visited too.
-    #[inline(always)]
-    fn each(&self, columns: Range<usize>, visitor: &mut impl Visit<S>) {
-        let (s, words) = (self.s, self.weights.words);
-        let lines = &self.weights.lines[self.panel * words..][..words];
-        match self.format {
-            WeightFormat::F32 => {
-                for (column, line) in lines[columns].iter().enumerate() {
-                    visitor.visit(column, s.float_from_bits(s.load_words(line)));
-                }
-            }
-            // Each word has two columns, the first one in its low half.
-            WeightFormat::F16 => {
-                for (pair, line) in lines[columns.start / 2..columns.end.div_ceil(2)].iter().enumerate() {
-                    let words = s.load_words(line);
-                    visitor.visit(2 * pair, s.half(words));
-                    visitor.visit(2 * pair + 1, s.half(s.shr(words, 16)));
-                }
-            }
-            WeightFormat::Bf16 => {
-                for (pair, line) in lines[columns.start / 2..columns.end.div_ceil(2)].iter().enumerate() {
-                    let words = s.load_words(line);
-                    visitor.visit(2 * pair, s.float_from_bits(s.shl(words, 16)));
-                    visitor.visit(2 * pair + 1, s.float_from_bits(s.and(words, s.splat_word(0xffff_0000))));
-                }
-            }
-            format => {
-                let layout = self.layout;
-                for (index, group) in (columns.start / GROUP..columns.end.div_ceil(GROUP)).enumerate() {
-                    Group { s, format, lines, layout, group }.decode(index * GROUP, visitor);
-                }
-            }
-        }
-    }
-}
-
-/// A group of 32 columns of a panel.
-struct Group<'a, S> {
-    s: S,
-    format: WeightFormat,
-    lines: &'a [Words],
-    layout: WordLayout,
-    group: usize,
-}
-
-/// `a` and `b` of each half of a group.
-type HalfScales<S> = [(<S as Simd>::F, Option<<S as Simd>::F>); 2];
-
-impl<S: Simd> Group<'_, S> {
-    /// Visits the columns of the group; its first one is number `first`.
-    #[inline(always)]
-    fn decode(&self, first: usize, visitor: &mut impl Visit<S>) {
-        let s = self.s;
-        let (codes, levels, scales) = self.format.parts();
-        let low = self.scale(0);
-        let high = if matches!(scales, Scales::K16 | Scales::K16Min) { self.scale(1) } else { low };
-        let scales = [low, high];
-        match codes {
-            Codes::Dense => {}
-            Codes::Eight => self.bytes(levels, scales, first, visitor),
-            Codes::Four | Codes::FourOne | Codes::FourTwo => self.nibbles(codes, levels, scales, first, visitor),
-            Codes::Two | Codes::TwoOne => {
-                for column in 0..GROUP {
-                    let code = self.and(self.pair(2 * self.group, column, 0), 3);
-                    let code = if matches!(codes, Codes::TwoOne) { s.or(code, self.bit(column, 2)) } else { code };
-                    visitor.visit(first + column, self.scaled(scales, column, s.to_float(code)));
-                }
-            }
-        }
-    }
-
-    /// a · level + b
-    #[inline(always)]
-    fn scaled(&self, scales: HalfScales<S>, column: usize, level: S::F) -> S::F {
-        match scales[column / (GROUP / 2)] {
-            (a, Some(b)) => self.s.mul_add(a, level, b),
-            (a, None) => self.s.mul(a, level),
-        }
-    }
-
-    #[inline(always)]
-    fn bytes(&self, levels: Levels, scales: HalfScales<S>, first: usize, visitor: &mut impl Visit<S>) {
-        let lines: &[[i8; LANES]] = bytemuck::cast_slice(&self.lines[GROUP / 4 * self.group..][..GROUP / 4]);
-        for (column, bytes) in lines.iter().enumerate() {
-            let level = match levels {
-                Levels::E4m3 => self.e4m3(bytes),
-                _ => self.s.load_bytes(bytes),
-            };
-            visitor.visit(first + column, self.scaled(scales, column, level));
-        }
-    }
-
-    /// Sign, four bits of exponent, three of mantissa: a half whose exponent is 8 too small, also if it is subnormal.
-    #[inline(always)]
-    fn e4m3(&self, bytes: &[i8; LANES]) -> S::F {
-        let s = self.s;
-        let words = s.load_words(&bytes.map(|byte| u32::from(byte.cast_unsigned())));
-        let magnitude = s.shl(self.and(words, 0x7f), 7);
-        let half = s.half(s.or(magnitude, s.shl(self.and(words, 0x80), 8)));
-        let value = s.mul(half, s.splat(256.0));
-        // The largest magnitude stands for NaN.
-        let magnitude = s.to_float(self.and(words, 0x7f));
-        s.if_less(magnitude, s.splat(127.0), value, s.splat(f32::NAN))
-    }
-
-    #[inline(always)]
-    fn nibbles(&self, codes: Codes, levels: Levels, scales: HalfScales<S>, first: usize, visitor: &mut impl Visit<S>) {
-        let s = self.s;
-        for eight in 0..4 {
-            let words = s.load_words(&self.lines[4 * self.group + eight]);
-            for i in 0..8 {
-                let column = 8 * eight + i;
-                let code = s.shr(words, (8 * (i % 4) + 4 * (i / 4)) as u32);
-                let four = self.and(code, 15);
-                let level = match (codes, levels.table()) {
-                    (Codes::FourOne, _) => s.to_float(s.or(four, self.bit(column, 4))),
-                    (Codes::FourTwo, _) => {
-                        let pair = self.pair(self.layout.plane + 2 * self.group, column, 4);
-                        s.to_float(s.or(four, self.and(pair, 48)))
-                    }
-                    (_, Some(table)) => s.select(code, &table),
-                    _ => s.nibble(code),
-                };
-                visitor.visit(first + column, self.scaled(scales, column, level));
-            }
-        }
-    }
-
-    /// The bit of the second plane for a column, shifted to place `to`.
-    #[inline(always)]
-    fn bit(&self, column: usize, to: u32) -> S::I {
-        let words = self.s.load_words(&self.lines[self.layout.plane + self.group]);
-        self.and(self.moved(words, column as u32, to), 1 << to)
-    }
-
-    /// The two bits for a column, in words that begin at line `line`, shifted to place `to`. Other bits are not
-    /// cleared.
-    #[inline(always)]
-    fn pair(&self, line: usize, column: usize, to: u32) -> S::I {
-        let words = self.s.load_words(&self.lines[line + column / 16]);
-        let (eight, i) = (column % 16 / 8, column % 8);
-        self.moved(words, (16 * eight + 8 * (i / 4) + 2 * (i % 4)) as u32, to)
-    }
-
-    #[inline(always)]
-    fn moved(&self, words: S::I, from: u32, to: u32) -> S::I {
-        if from >= to { self.s.shr(words, from - to) } else { self.s.shl(words, to - from) }
-    }
-
-    #[inline(always)]
-    fn and(&self, words: S::I, mask: u32) -> S::I {
-        self.s.and(words, self.s.splat_word(mask))
-    }
-
-    /// Byte `index` of the bytes that begin at line `line`, one per row: unsigned.
-    #[inline(always)]
-    fn byte(&self, line: usize, index: usize) -> S::I {
-        let words = self.s.load_words(&self.lines[line + index / 4]);
-        self.and(self.s.shr(words, 8 * (index % 4) as u32), 255)
-    }
-
-    /// Like [`byte`](Self::byte), as a signed number.
-    #[inline(always)]
-    fn signed_byte(&self, line: usize, index: usize) -> S::F {
-        let words = self.s.load_words(&self.lines[line + index / 4]);
-        self.s.to_float(self.s.sar(self.s.shl(words, 24 - 8 * (index % 4) as u32), 24))
-    }
-
-    /// Half `index` of the halves that begin at line `line`.
-    #[inline(always)]
-    fn half(&self, line: usize, index: usize) -> S::F {
-        let words = self.s.load_words(&self.lines[line + index / 2]);
-        self.s.half(self.s.shr(words, 16 * (index % 2) as u32))
-    }
-
-    /// `a` and `b` of the columns in half `part` of the group; see `plan/format/weight.rs`.
-    #[inline(always)]
-    fn scale(&self, part: usize) -> (S::F, Option<S::F>) {
-        let (s, group, line) = (self.s, self.group, self.layout.scales);
-        let negative = |value: S::F| s.sub(s.splat(0.0), value);
-        let unit = |place: usize| self.half(self.layout.supers, 2 * (group / 8) + place);
-        match self.format.parts().2 {
-            Scales::None => (s.splat(1.0), None),
-            Scales::Half => (self.half(line, group), None),
-            Scales::HalfMin => (self.half(line, 2 * group), Some(self.half(line, 2 * group + 1))),
-            Scales::HalfZero => {
-                let a = self.half(line, 2 * group);
-                let zero = s.to_float(s.sar(s.load_words(&self.lines[line + group]), 16));
-                (a, Some(negative(s.mul(a, zero))))
-            }
-            Scales::Exponent => {
-                // Half of 2^(byte − 127); 2^−127, for byte 0, is subnormal.
-                let power = s.float_from_bits(s.shl(self.byte(line, group), 23));
-                (s.mul(s.max(power, s.splat(f32::from_bits(1 << 22))), s.splat(0.5)), None)
-            }
-            Scales::Wide => (s.float_from_bits(s.load_words(&self.lines[line + group / 4])), None),
-            Scales::K32 => (s.mul(unit(0), self.signed_byte(line, group)), None),
-            Scales::K32Min => {
-                let a = s.mul(unit(0), s.to_float(self.byte(line, 2 * group)));
-                (a, Some(negative(s.mul(unit(1), s.to_float(self.byte(line, 2 * group + 1))))))
-            }
-            Scales::K16 => {
-                let a = s.mul(unit(0), self.signed_byte(line, 2 * group + part));
-                (a, Some(negative(s.mul(a, s.splat(self.offset())))))
-            }
-            Scales::K16Min => {
-                let both = self.byte(line, 2 * group + part);
-                let a = s.mul(unit(0), s.to_float(self.and(both, 15)));
-                (a, Some(negative(s.mul(unit(1), s.to_float(s.shr(both, 4))))))
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn offset(&self) -> f32 {
-        match self.format.parts().1 {
-            Levels::Unsigned(offset) => f32::from(offset),
-            _ => 0.0,
-        }
-    }
 }

@@ -11,6 +11,7 @@
 mod attention;
 mod convolution;
 mod decode;
+mod group;
 mod kv;
 mod loaded;
 mod matmul;

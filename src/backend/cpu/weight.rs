@@ -46,6 +46,13 @@ pub(super) struct Panels<'a> {
     pub(super) lines: &'a [Words],
 }
 
+impl<'a> Panels<'a> {
+    /// The lines of a panel.
+    pub(super) fn panel(&self, panel: usize) -> &'a [Words] {
+        &self.lines[panel * self.words..][..self.words]
+    }
+}
+
 impl Matrix {
     /// Allocates a matrix.
     pub(super) fn new(spec: &WeightSpec) -> Result<Self, BackendError> {
