@@ -1,6 +1,6 @@
 //! Decodes panels of weights to f32: to memory, or into the sums of a few rows.
 
-use super::group::{Group, Turn, visit};
+use super::group::{Group, Turn, Turns, visit};
 use super::simd::{Kernel, LANES, Lanes, Simd};
 use super::weight::{Panels, WordLayout};
 use crate::plan::WeightFormat;
@@ -86,7 +86,7 @@ impl<S: Simd> Visit<S> for Store<'_, S> {
 /// 32.
 ///
 /// A sum is a chain of multiply-adds, each of which waits for the one before. Panels take turns after every 32 columns,
-/// so that a processor that looks ahead works on several chains at once.
+/// and if there are enough registers, after every column, so that a processor works on several chains at once.
 pub(super) struct Dot<'a, const M: usize> {
     /// The weights.
     pub(super) weights: Panels<'a>,
@@ -110,34 +110,33 @@ impl<const M: usize> Kernel for Dot<'_, M> {
     }
 }
 
-impl<const M: usize> Dot<'_, M> {
+impl<'a, const M: usize> Dot<'a, M> {
     #[inline(always)]
     fn run_as<S: Simd>(self, s: S, format: WeightFormat) {
+        // Products with zeros change no sum, and loops over whole groups need no checks.
+        let mut rest = [[0.0; M]; GROUP];
+        let tail = self.x.as_chunks::<GROUP>().1;
+        rest[..tail.len()].copy_from_slice(tail);
+        match S::ACCUMULATORS / (TURN_REGISTERS * M) {
+            0 | 1 => self.run_with::<S, One<'_, S, M>>(s, format, &rest),
+            2 | 3 => self.run_with::<S, Two<'_, S, M>>(s, format, &rest),
+            _ => self.run_with::<S, (Two<'_, S, M>, Two<'_, S, M>)>(s, format, &rest),
+        }
+    }
+
+    /// With the rows' elements in the last group, if it is not whole.
+    #[inline(always)]
+    fn run_with<S: Simd, T: DotTurns<'a, S, M>>(self, s: S, format: WeightFormat, rest: &'a [[f32; M]; GROUP]) {
         let layout = word_layout(format, self.weights.columns);
         let sums = self.sums.as_chunks_mut::<M>().0;
         let mut fetch = Fetch::new(self.weights, self.panels.len(), self.columns.start);
         for (x, group) in self.x.chunks(GROUP).zip(self.columns.start / GROUP..) {
-            // Products with zeros change no sum, and loops over whole groups need no checks.
-            let (count, mut padded) = (x.len(), [[0.0; M]; GROUP]);
-            let x = x.first_chunk().unwrap_or_else(|| {
-                padded[..count].copy_from_slice(x);
-                &padded
-            });
-            let at_once = if M <= PAIRED_ROWS { 2 } else { 1 };
-            for (first, sums) in self.panels.clone().step_by(at_once).zip(sums.chunks_mut(at_once)) {
-                let turn = DotTurn { s, layout, weights: self.weights, group, x };
-                if M <= PAIRED_ROWS {
-                    // In place of a panel that there is not, the first one is multiplied again.
-                    let second = sums.len() - 1;
-                    let mut turns = (turn.begin(first, &sums[0]), turn.begin(first + second, &sums[second]));
-                    visit(format, count, &mut turns);
-                    turn.end(turns.0, &mut sums[0]);
-                    turn.end(turns.1, &mut sums[second]);
-                } else {
-                    let mut turns = turn.begin(first, &sums[0]);
-                    visit(format, count, &mut turns);
-                    turn.end(turns, &mut sums[0]);
-                }
+            let count = x.len();
+            let common = Common { s, layout, weights: self.weights, group, x: x.first_chunk().unwrap_or(rest) };
+            for (first, sums) in self.panels.clone().step_by(T::PANELS).zip(sums.chunks_mut(T::PANELS)) {
+                let mut turns = T::begin(&common, first, sums);
+                visit(format, count, &mut turns);
+                turns.end(s, sums);
                 (first..first + sums.len()).for_each(|panel| fetch.fetch(s, panel));
             }
             fetch.at += fetch.group;
@@ -145,11 +144,11 @@ impl<const M: usize> Dot<'_, M> {
     }
 }
 
-/// So few rows are multiplied with two panels in turns, column by column.
-const PAIRED_ROWS: usize = 1;
+/// Registers of a panel that takes turns with others.
+const TURN_REGISTERS: usize = 6;
 
-/// What turns of panels have in common.
-struct DotTurn<'a, S, const M: usize> {
+/// What the products of panels with a group of columns have in common.
+struct Common<'a, S, const M: usize> {
     s: S,
     layout: WordLayout,
     weights: Panels<'a>,
@@ -157,17 +156,57 @@ struct DotTurn<'a, S, const M: usize> {
     x: &'a [[f32; M]; GROUP],
 }
 
-impl<'a, S: Simd, const M: usize> DotTurn<'a, S, M> {
+/// Panels that take turns.
+trait DotTurns<'a, S: Simd, const M: usize>: Turns<S> {
+    /// How many.
+    const PANELS: usize;
+
+    /// Loads the sums of panels from `first` on: of at least one. In place of the others that there are not, the last
+    /// one is multiplied again.
+    fn begin(common: &Common<'a, S, M>, first: usize, sums: &[[Lanes; M]]) -> Self;
+
+    /// Stores the sums.
+    fn end(self, s: S, sums: &mut [[Lanes; M]]);
+}
+
+type One<'a, S, const M: usize> = Turn<'a, S, Products<'a, S, M>>;
+type Two<'a, S, const M: usize> = (One<'a, S, M>, One<'a, S, M>);
+
+impl<'a, S: Simd, const M: usize> DotTurns<'a, S, M> for One<'a, S, M> {
+    const PANELS: usize = 1;
+
     #[inline(always)]
-    fn begin(&self, panel: usize, sums: &[Lanes; M]) -> Turn<'a, S, Products<'a, S, M>> {
-        let s = self.s;
-        let group = Group { s, layout: self.layout, lines: self.weights.panel(panel), group: self.group };
-        Turn::new(group, Products { s, x: self.x, totals: std::array::from_fn(|row| s.load(&sums[row])) })
+    fn begin(common: &Common<'a, S, M>, first: usize, sums: &[[Lanes; M]]) -> Self {
+        let s = common.s;
+        let lines = common.weights.panel(first);
+        let totals = std::array::from_fn(|row| s.load(&sums[0][row]));
+        Turn::new(Group { s, layout: common.layout, lines, group: common.group }, Products { s, x: common.x, totals })
     }
 
     #[inline(always)]
-    fn end(&self, turn: Turn<'a, S, Products<'a, S, M>>, sums: &mut [Lanes; M]) {
-        sums.iter_mut().zip(turn.visitor.totals).for_each(|(sum, total)| self.s.store(total, sum));
+    fn end(self, s: S, sums: &mut [[Lanes; M]]) {
+        sums[0].iter_mut().zip(self.visitor.totals).for_each(|(sum, total)| s.store(total, sum));
+    }
+}
+
+impl<'a, S: Simd, A, B, const M: usize> DotTurns<'a, S, M> for (A, B)
+where
+    A: DotTurns<'a, S, M>,
+    B: DotTurns<'a, S, M>,
+{
+    const PANELS: usize = A::PANELS + B::PANELS;
+
+    #[inline(always)]
+    fn begin(common: &Common<'a, S, M>, first: usize, sums: &[[Lanes; M]]) -> Self {
+        let second = A::PANELS.min(sums.len() - 1);
+        (A::begin(common, first, sums), B::begin(common, first + second, &sums[second..]))
+    }
+
+    #[inline(always)]
+    fn end(self, s: S, sums: &mut [[Lanes; M]]) {
+        let second = A::PANELS.min(sums.len() - 1);
+        self.0.end(s, sums);
+        self.1.end(s, &mut sums[second..]);
     }
 }
 
