@@ -1,6 +1,6 @@
 //! Decodes panels of weights to f32: to memory, or into the sums of a few rows.
 
-use super::group::{Group, Turn, Turns, visit};
+use super::group::{Group, Turn, Turns, Visit, visit};
 use super::simd::{Kernel, LANES, Lanes, Simd};
 use super::weight::{Panels, WordLayout};
 use crate::plan::WeightFormat;
@@ -18,12 +18,6 @@ macro_rules! for_format {
             $(WeightFormat::$name => $kernel.$method($s, WeightFormat::$name),)+
         }
     };
-}
-
-/// What is done with the columns of a panel. (A closure would not always be compiled with the kernel that it is in.)
-pub(super) trait Visit<S: Simd> {
-    /// Takes a column's values; columns are counted from the first one that is visited.
-    fn visit(&mut self, column: usize, values: S::F);
 }
 
 /// Decodes `columns` of consecutive panels: `out` is `[panel][column]`. The first column is a multiple of 32.

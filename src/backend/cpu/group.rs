@@ -4,11 +4,16 @@
 //! of their branches on it remains. Nor are closures used around them, which are not always compiled with the
 //! instruction set of the kernel that they are in.
 
-use super::decode::Visit;
 use super::simd::{LANES, Simd, Words};
 use super::weight::WordLayout;
 use crate::plan::WeightFormat;
 use crate::plan::format::{Codes, GROUP, Levels, Scales};
+
+/// What is done with the columns of a panel. (A closure would not always be compiled with the kernel that it is in.)
+pub(super) trait Visit<S: Simd> {
+    /// Takes a column's values; columns are counted from the first one that is visited.
+    fn visit(&mut self, column: usize, values: S::F);
+}
 
 /// Columns that are decoded from the same words.
 const EIGHT: usize = 8;
@@ -244,7 +249,8 @@ impl<'a, S: Simd> Group<'a, S> {
         self.s.half(self.s.shr(words, 16 * (index % 2) as u32))
     }
 
-    /// `a` and `b` of the columns in half `part` of the group; `b` is 0 in formats without one. See `plan/format/weight.rs`.
+    /// `a` and `b` of the columns in half `part` of the group; `b` is 0 in formats without one. See
+    /// `plan/format/weight.rs`.
     #[inline(always)]
     fn scale(&self, format: WeightFormat, part: usize) -> [S::F; 2] {
         let (s, group, line, none) = (self.s, self.group, self.layout.scales, self.s.splat(0.0));

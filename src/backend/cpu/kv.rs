@@ -4,7 +4,8 @@
 //! keys as `[slot / 16][element][slot % 16]`, where outputs are scores, and values as
 //! `[element / 16][slot][element % 16]`, where outputs are elements. In q8, the scales of all slots follow.
 
-use super::decode::{Products, Store, Visit};
+use super::decode::{Products, Store};
+use super::group::Visit;
 use super::memory::Lines;
 use super::product::Source;
 use super::simd::{Kernel, LANES, Lanes, Simd};
