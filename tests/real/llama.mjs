@@ -8,8 +8,9 @@
 // rules as `folio bench`: `decode` from the latest first token to the earliest last one, `prefill` as the best time of
 // three to the first token.
 //
-// `{"model", "threads", "greedy": [{"prompt", "tokens", "context"}]}`: the most likely tokens after each prompt, as
-// many as `tokens` says, with room for `context` tokens.
+// `{"model", "threads", "gaps": [{"prompt", "answer", "context"}]}`: for each token of an answer, how much more likely
+// than it the most likely token in its place is, as a difference of logits, given the tokens before it; with room for
+// `context` tokens.
 
 import {readFileSync} from "node:fs";
 import {getLlama, LlamaLogLevel} from "node-llama-cpp";
@@ -24,8 +25,8 @@ async function open(tokens, sequences) {
     return Array.from({length: sequences}, () => context.getSequence());
 }
 
-async function score({text, prompt, answer, tops}, sequence) {
-    await sequence.clearHistory();
+// For each token of an answer, the logits of the most likely token and of the ones in `tops`, and their total weight.
+async function logits({prompt, answer, tops}, sequence) {
     const input = [...prompt, ...answer.slice(0, -1)].map((token, at) => {
         const index = at - (prompt.length - 1);
         if (index < 0) return token;
@@ -33,7 +34,12 @@ async function score({text, prompt, answer, tops}, sequence) {
         return [token, {generateNext: {logits, totalLogitWeight: true}}];
     });
     const outputs = await sequence.controlledEvaluate(input);
-    const steps = outputs.filter((output) => output?.next?.logits).map(({next}) => {
+    return outputs.filter((output) => output?.next?.logits).map(({next}) => next);
+}
+
+async function score({text, prompt, answer, tops}, sequence) {
+    await sequence.clearHistory();
+    const steps = (await logits({prompt, answer, tops}, sequence)).map((next) => {
         const most = Math.max(...next.logits.values());
         const total = most + Math.log(next.totalLogitWeight);
         return [...next.logits].map(([token, logit]) => [token, logit - total]);
@@ -82,21 +88,19 @@ async function speed({scenario, sequences: count, context, new_tokens: newTokens
     return {tokens_per_s: tokens / (to - from)};
 }
 
-async function greedy({prompt, tokens, context: contextSize}) {
-    const context = await model.createContext({contextSize, sequences: 1, threads: task.threads, batchSize: 512});
-    const ids = [];
-    for await (const id of context.getSequence().evaluate(prompt, {temperature: 0, yieldEogToken: true})) {
-        ids.push(id);
-        if (ids.length >= tokens) break;
-    }
+async function gaps({prompt, answer, context: contextSize}) {
+    // Keys and values are not rounded, which would change choices of experts.
+    const types = {experimentalKvCacheKeyType: "F32", experimentalKvCacheValueType: "F32"};
+    const context = await model.createContext({contextSize, threads: task.threads, batchSize: 512, ...types});
+    const steps = await logits({prompt, answer, tops: answer.map((token) => [token])}, context.getSequence());
     await context.dispose();
-    return ids;
+    return steps.map((step, index) => Math.max(...step.logits.values()) - step.logits.get(answer[index]));
 }
 
 let answer;
-if (task.greedy) {
+if (task.gaps) {
     answer = [];
-    for (const one of task.greedy) answer.push(await greedy(one));
+    for (const one of task.gaps) answer.push(await gaps(one));
 } else if (task.score) {
     const tokens = Math.max(...task.score.map(({prompt, answer}) => prompt.length + answer.length));
     const [sequence] = await open(tokens + 8, 1);

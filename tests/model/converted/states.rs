@@ -183,7 +183,8 @@ impl Checkpoint {
                 set("ssm.group_count", self.size("linear_num_key_heads"));
                 set("ssm.time_step_rank", self.size("linear_num_value_heads"));
                 set("ssm.inner_size", self.size("linear_num_value_heads") * self.size("linear_value_head_dim"));
-                set("full_attention_interval", self.whole("full_attention_interval").unwrap_or(4) as usize);
+                let first = attends.iter().position(|attends| *attends).expect("a layer with attention");
+                set("full_attention_interval", first + 1);
                 set("rope.dimension_count", self.head_dim() as usize / 4);
                 if let Some(shared) = self.whole("shared_expert_intermediate_size") {
                     set("expert_shared_feed_forward_length", shared as usize);
@@ -225,10 +226,13 @@ impl Checkpoint {
                 file.set(&key("attention.layer_norm_epsilon"), Item::F32(epsilon as f32));
                 let mut set = |own: &str, value: usize| file.set(&key(own), Item::U32(value as u32));
                 let size = self.size("intermediate_size") as u32;
-                let mlps = self.layers_with("mixer.up_proj");
-                let list = mlps.iter().map(|has| if *has { size } else { 0 }).collect();
+                // Without heads and without this, llama.cpp takes a layer to have a state.
+                let mlps = self.layers_with("mixer.up_proj").into_iter().zip(self.layers_with("mixer.experts."));
+                let list = mlps.map(|(has, has_experts)| if has || has_experts { size } else { 0 }).collect();
                 if self.own == "nemotron_h_moe" {
                     set("expert_gating_func", 2);
+                    file.set(&key("expert_weights_norm"), Item::Boolean(self.config["norm_topk_prob"] == true));
+                    let mut set = |own: &str, value: usize| file.set(&key(own), Item::U32(value as u32));
                     set("expert_shared_count", self.size("n_shared_experts"));
                     set("expert_shared_feed_forward_length", self.size("moe_shared_expert_intermediate_size"));
                     if let Some(latent) = self.whole("moe_latent_size") {
