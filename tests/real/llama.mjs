@@ -89,8 +89,8 @@ async function speed({scenario, sequences: count, context, new_tokens: newTokens
 }
 
 async function gaps({prompt, answer, context: contextSize}) {
-    // Keys and values are not rounded, which would change choices of experts.
-    const types = {experimentalKvCacheKeyType: "F32", experimentalKvCacheValueType: "F32"};
+    // Without flash attention and with f32, keys and values are not rounded, which would change choices of experts.
+    const types = {flashAttention: false, experimentalKvCacheKeyType: "F32", experimentalKvCacheValueType: "F32"};
     const context = await model.createContext({contextSize, threads: task.threads, batchSize: 512, ...types});
     const steps = await logits({prompt, answer, tops: answer.map((token) => [token])}, context.getSequence());
     await context.dispose();
