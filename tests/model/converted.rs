@@ -96,14 +96,21 @@ fn every_adapter_runs_every_family_in_gguf() {
 #[test]
 fn files_are_written_for_other_engines() {
     let Some(folder) = std::env::var_os("FOLIO_CONVERTED").map(std::path::PathBuf::from) else { return };
-    for family in converted().map(|(family, _)| family).chain([LONGROPE]) {
-        let mut file = Checkpoint::read(family).convert(F32);
-        models::bytes_vocabulary(&mut file, 256);
-        file.pack();
+    for (family, file) in files() {
         std::fs::write(folder.join(format!("{family}.gguf")), file.bytes()).expect("the folder is writable");
         std::fs::copy(golden(family).join("golden.json"), folder.join(format!("{family}.json")))
             .expect("the folder is writable");
     }
+}
+
+/// Every family as a file with a vocabulary.
+pub(super) fn files() -> impl Iterator<Item = (&'static str, Builder)> {
+    converted().map(|(family, _)| family).chain([LONGROPE]).map(|family| {
+        let mut file = Checkpoint::read(family).convert(F32);
+        models::bytes_vocabulary(&mut file, 256);
+        file.pack();
+        (family, file)
+    })
 }
 
 /// The golden folders whose architectures GGUF has.

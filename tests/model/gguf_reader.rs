@@ -350,19 +350,27 @@ proptest! {
     }
 }
 
-/// The fuzzer's seeds are valid: one head per architecture, to which the fuzzer adds tensors of zeros.
+/// The fuzzer's seeds are valid: heads of small files, and of the files of all families, which are written into the
+/// folder that `FOLIO_FUZZ_SEEDS` names. The fuzzer adds tensors of the same numbers.
 #[test]
 fn seeds_of_the_fuzzer_are_models() {
+    let read = |file: std::io::Result<std::fs::DirEntry>| {
+        let path = file.expect("the folder lists").path();
+        (path.display().to_string(), std::fs::read(&path).expect("the seed reads"))
+    };
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/seeds/gguf");
+    let small = std::fs::read_dir(folder).expect("the folder lists").map(read);
+    let families = crate::converted::files().map(|(family, file)| (family.to_owned(), file.head()));
     let mut architectures = std::collections::BTreeSet::new();
-    for entry in std::fs::read_dir(folder).expect("the folder lists") {
-        let path = entry.expect("the folder lists").path();
-        let mut bytes = std::fs::read(&path).expect("the seed reads");
-        bytes.resize(bytes.len() + (48 << 10), 0);
-        let model =
-            open(bytes).and_then(Model::from_gguf).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    for (name, head) in small.chain(families) {
+        let mut file = head.clone();
+        file.resize(head.len() + (1 << 20), 0x3f);
+        let model = open(file).and_then(Model::from_gguf).unwrap_or_else(|error| panic!("{name}: {error}"));
         weights(&model);
         architectures.insert(model.spec().architecture);
+        if let Some(folder) = std::env::var_os("FOLIO_FUZZ_SEEDS").filter(|_| !name.contains('/')) {
+            std::fs::write(std::path::Path::new(&folder).join(name), head).expect("the folder is writable");
+        }
     }
-    assert_eq!(architectures.len(), 12, "{architectures:?}");
+    assert_eq!(architectures.len(), 38, "{architectures:?}");
 }

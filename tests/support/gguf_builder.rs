@@ -76,7 +76,8 @@ impl Builder {
         }
     }
 
-    pub(crate) fn bytes(&self) -> Vec<u8> {
+    /// All that comes before the tensors' data.
+    pub(crate) fn head(&self) -> Vec<u8> {
         let mut file = [b"GGUF".to_vec(), self.version.to_le_bytes().to_vec()].concat();
         file.extend((self.tensors.len() as u64).to_le_bytes());
         file.extend((self.pairs.len() as u64).to_le_bytes());
@@ -91,6 +92,11 @@ impl Builder {
             file.extend(tensor.kind.to_le_bytes());
             file.extend(tensor.offset.to_le_bytes());
         }
+        file
+    }
+
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        let mut file = self.head();
         for tensor in &self.tensors {
             file.resize(file.len().next_multiple_of(32), 0);
             file.extend(&tensor.data);
