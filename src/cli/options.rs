@@ -10,12 +10,17 @@ use anyhow::{Context as _, Result, bail, ensure};
 use clap::builder::BoolishValueParser;
 use clap::{Args, ValueEnum};
 use folio::config::{Config, Speculation, SpeculationMethod};
-use folio::model::{Gguf, Model, Quantization, Texts, demo};
+use folio::model::{Gguf, Model, ModelSpec, Quantization, Texts, demo};
 use folio::plan::KvFormat;
 use folio::platform::FileAccess;
 use folio::text::{TextModel, Tokenizer};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+
+/// The help of an option that takes the name of a shape.
+pub(crate) fn shape_help(what: &str) -> String {
+    format!("{what}: {} or HxLxNxKxDxFxV", ModelSpec::SHAPES.join(", "))
+}
 
 /// Data type of the KV pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

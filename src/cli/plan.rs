@@ -5,7 +5,7 @@
 //! fit.
 
 use super::device::{self, Device};
-use super::options::{EngineArgs, ModelArgs};
+use super::options::{EngineArgs, ModelArgs, shape_help};
 use super::output;
 use super::serve;
 use super::serve::config::ConfigFile;
@@ -42,11 +42,8 @@ pub(crate) struct PlanArgs {
     model: ModelArgs,
     #[command(flatten)]
     engine: EngineArgs,
-    /// Shape to plan for instead of a model: qwen3-0.6b, llama-3.2-1b, llama-3-8b, olmo-3-7b, olmo-3-32b,
-    /// phi-4-mini, granite-4.0-micro, ministral-3-3b, ministral-3-8b, ministral-3-14b, gpt-oss-20b, gpt-oss-120b,
-    /// glm-4.5-air, deepseek-v2-lite, deepseek-v3, glm-4.7-flash, gemma-4-e2b, gemma-4-e4b, gemma-4-12b,
-    /// gemma-4-26b-a4b, gemma-4-31b or HxLxNxKxDxFxV
     #[arg(long, value_name = "SHAPE", conflicts_with = "model")]
+    #[arg(help = shape_help("Shape to plan for instead of a model"))]
     shape: Option<String>,
     /// Plan for all models of a file for `folio serve --config`, on its devices
     #[arg(long, value_name = "FILE", conflicts_with_all = ["shape", "memory"])]

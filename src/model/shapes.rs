@@ -6,7 +6,43 @@ use super::{LoadError, ModelSpec};
 use serde_json::{Value, json};
 
 impl ModelSpec {
-    /// A published shape by name, or `HxLxNxKxDxFxV`: hidden size, layers, query heads, key/value heads, head size, MLP
+    /// The names of published shapes.
+    pub const SHAPES: [&str; 32] = [
+        "qwen3-0.6b",
+        "llama-3.2-1b",
+        "llama-3-8b",
+        "olmo-3-7b",
+        "olmo-3-32b",
+        "phi-4-mini",
+        "granite-4.0-micro",
+        "ministral-3-3b",
+        "ministral-3-8b",
+        "ministral-3-14b",
+        "gpt-oss-20b",
+        "gpt-oss-120b",
+        "glm-4.5-air",
+        "deepseek-v2-lite",
+        "deepseek-v3",
+        "glm-4.7-flash",
+        "gemma-4-e2b",
+        "gemma-4-e4b",
+        "gemma-4-12b",
+        "gemma-4-26b-a4b",
+        "gemma-4-31b",
+        "qwen-3.5-0.8b",
+        "qwen-3.5-2b",
+        "qwen-3.5-4b",
+        "qwen-3.5-9b",
+        "qwen-3.5-27b",
+        "qwen-3.5-35b-a3b",
+        "granite-4.0-h-micro",
+        "granite-4.0-h-tiny",
+        "granite-4.0-h-small",
+        "nemotron-h-8b",
+        "nemotron-3-nano",
+    ];
+
+    /// One of [`SHAPES`](Self::SHAPES), or `HxLxNxKxDxFxV`: hidden size, layers, query heads, key/value heads, head size, MLP
     /// size and vocabulary of a Qwen3 decoder with tied embeddings.
     pub fn named(name: &str) -> Result<Self, LoadError> {
         let config = match name {
@@ -175,12 +211,9 @@ fn seven_numbers(name: &str) -> Result<[u32; 7], LoadError> {
         file: "shape".into(),
         field: format!("{name:?}"),
         message: format!(
-            "is not qwen3-0.6b, llama-3.2-1b, llama-3-8b, olmo-3-7b, olmo-3-32b, phi-4-mini, granite-4.0-micro, \
-             ministral-3-3b, ministral-3-8b, ministral-3-14b, gpt-oss-20b, gpt-oss-120b, glm-4.5-air, \
-             deepseek-v2-lite, deepseek-v3, glm-4.7-flash, gemma-4-e2b, gemma-4-e4b, gemma-4-12b, gemma-4-26b-a4b, \
-             gemma-4-31b, {} or \
-             HxLxNxKxDxFxV (hidden, layers, query heads, key/value heads, head size, MLP, vocabulary)",
-            states::NAMES.join(", ")
+            "is unknown; expected one of {} or HxLxNxKxDxFxV (hidden, layers, query heads, key/value heads, head size, \
+             MLP, vocabulary)",
+            ModelSpec::SHAPES.join(", ")
         ),
     })
 }

@@ -59,9 +59,16 @@ fn gpt_oss_has_the_published_bytes() {
 }
 
 #[test]
+fn every_name_of_a_shape_is_known() {
+    for name in ModelSpec::SHAPES {
+        ModelSpec::named(name).unwrap_or_else(|error| panic!("{error}"));
+    }
+}
+
+#[test]
 fn what_is_no_shape_is_refused() {
     let error = ModelSpec::named("64x2x4").expect_err("seven numbers are needed").to_string();
-    assert!(error.starts_with("shape: \"64x2x4\" is not qwen3-0.6b"), "{error}");
+    assert!(error.starts_with("shape: \"64x2x4\" is unknown; expected one of qwen3-0.6b"), "{error}");
     let error = ModelSpec::named("64x2x4x3x16x96x256").expect_err("3 does not divide 4").to_string();
     assert_eq!(
         error,

@@ -19,7 +19,7 @@ mod speculation;
 mod steps;
 
 use super::device::Device;
-use super::options::{EngineArgs, ModelArgs, TextFiles};
+use super::options::{EngineArgs, ModelArgs, TextFiles, shape_help};
 use super::output;
 use super::session::Session;
 use anyhow::{Result, bail, ensure};
@@ -55,11 +55,8 @@ pub(crate) struct BenchArgs {
     model: ModelArgs,
     #[command(flatten)]
     engine: EngineArgs,
-    /// Random weights of this shape instead of a model: qwen3-0.6b, llama-3.2-1b, llama-3-8b, olmo-3-7b, olmo-3-32b,
-    /// phi-4-mini, granite-4.0-micro, ministral-3-3b, ministral-3-8b, ministral-3-14b, gpt-oss-20b, gpt-oss-120b,
-    /// glm-4.5-air, deepseek-v2-lite, deepseek-v3, glm-4.7-flash, gemma-4-e2b, gemma-4-e4b, gemma-4-12b,
-    /// gemma-4-26b-a4b, gemma-4-31b or HxLxNxKxDxFxV
     #[arg(long, value_name = "SHAPE", conflicts_with = "model")]
+    #[arg(help = shape_help("Random weights of this shape instead of a model"))]
     shape: Option<String>,
     /// What to measure; may be given several times [default: decode and prefill]
     #[arg(long, value_name = "SCENARIO")]

@@ -2,21 +2,6 @@
 
 use serde_json::{Value, json};
 
-/// The names of these shapes.
-pub(super) const NAMES: [&str; 11] = [
-    "qwen-3.5-0.8b",
-    "qwen-3.5-2b",
-    "qwen-3.5-4b",
-    "qwen-3.5-9b",
-    "qwen-3.5-27b",
-    "qwen-3.5-35b-a3b",
-    "granite-4.0-h-micro",
-    "granite-4.0-h-tiny",
-    "granite-4.0-h-small",
-    "nemotron-h-8b",
-    "nemotron-3-nano",
-];
-
 /// A shape by its name.
 pub(super) fn published(name: &str) -> Option<Value> {
     Some(match name {
