@@ -42,8 +42,8 @@ impl ModelSpec {
         "nemotron-3-nano",
     ];
 
-    /// One of [`SHAPES`](Self::SHAPES), or `HxLxNxKxDxFxV`: hidden size, layers, query heads, key/value heads, head size, MLP
-    /// size and vocabulary of a Qwen3 decoder with tied embeddings.
+    /// One of [`SHAPES`](Self::SHAPES), or `HxLxNxKxDxFxV`: hidden size, layers, query heads, key/value heads, head
+    /// size, MLP size and vocabulary of a Qwen3 decoder with tied embeddings.
     pub fn named(name: &str) -> Result<Self, LoadError> {
         let config = match name {
             "qwen3-0.6b" => qwen3_shape([1024, 28, 16, 8, 128, 3072, 151_936]),
