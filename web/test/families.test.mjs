@@ -1,7 +1,8 @@
-// Families whose steps have options that the demo model lacks, in the tab: the tokens are the reference's.
+// Families whose steps have options that the demo model lacks, in the tab: the tokens are the reference's. With
+// FAMILIES=all, every family that there is a golden model of, which takes a quarter of an hour.
 
 import assert from "node:assert/strict";
-import { readFileSync } from "node:fs";
+import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { launch } from "./support/browser.mjs";
@@ -37,13 +38,23 @@ async function generate({ model, cases }) {
   return tokens;
 }
 
-for (const [family, what] of Object.entries({
+const chosen = {
   "gemma4-e": "per-layer embeddings, layers that share keys and values",
   "gemma4-wide": "heads of 512",
   cohere2: "interleaved rope in some layers only, attention beside the MLP",
   qwen2_moe: "a gated shared expert",
-  lfm2_moe: "layers with a recurrent state",
-})) {
+  lfm2_moe: "short convolutions",
+  qwen3_5: "a gated delta rule",
+  nemotron_h: "Mamba-2",
+  glm4_moe_lite: "latent attention",
+};
+const isModel = (name) => existsSync(join(GOLDEN, name, "golden.json"));
+const families =
+  process.env.FAMILIES === "all"
+    ? Object.fromEntries(readdirSync(GOLDEN).filter(isModel).map((name) => [name, "golden tokens"]))
+    : chosen;
+
+for (const [family, what] of Object.entries(families)) {
   test(`${family}: ${what}`, async () => {
     const { cases } = JSON.parse(readFileSync(join(GOLDEN, family, "golden.json"), "utf8"));
     const short = cases.filter(({ prompt }) => prompt.length <= PROMPT_MAX);
