@@ -1,5 +1,5 @@
 // Families whose steps have options that the demo model lacks, in the tab: the tokens are the reference's. With
-// FAMILIES=all, every family that there is a golden model of, which takes a quarter of an hour.
+// FAMILIES=all, every family that there is a golden model of, which takes some minutes.
 
 import assert from "node:assert/strict";
 import { existsSync, readdirSync, readFileSync } from "node:fs";
