@@ -5,7 +5,8 @@
 //! positions alone, so a result depends neither on the batch nor on the number of threads, and the parts of one long
 //! context can be computed by different threads.
 
-use super::kv::{Context, KvStore};
+use super::context::{Ahead, Context, EIGHT};
+use super::kv::KvStore;
 use super::loaded::Loaded;
 use super::memory::SharedSlice;
 use super::product::{Rows, prepare, product};
@@ -141,7 +142,10 @@ impl Attention<'_> {
                 items.extend((0..self.heads).map(item));
             }
         }
-        items.sort_unstable_by_key(|item: &Item| std::cmp::Reverse(item.parts.len() * item.rows.len()));
+        items.sort_unstable_by_key(|item: &Item| {
+            let work = item.parts.len() * item.rows.len();
+            (std::cmp::Reverse(work), item.rows.start, item.head)
+        });
         items.into_bump_slice()
     }
 
@@ -165,7 +169,7 @@ impl Attention<'_> {
     fn context<'a>(&'a self, item: &Item, store: &'a KvStore, half: KvHalf) -> Context<'a> {
         let group = &self.inputs.groups[self.group];
         let table = &group.block_tables[group.table_starts[item.sequence] as usize..];
-        Context { store, half, table, heads: self.heads, head: item.head }
+        Context { store, half, table, heads: self.heads, head: item.head, ahead: None }
     }
 
     /// Leaves the results of one part in `scratch.part`.
@@ -186,14 +190,12 @@ impl Attention<'_> {
         let values = self.context(item, self.values, KvHalf::Value);
         let panels = positions.start / LANES..positions.end.div_ceil(LANES);
         let queries = Rows { values: &scratch.queries, stride: dim, count, list: None };
-        // Tiles lie apart, which a processor's own prefetching does not follow: the values are fetched while the keys
-        // are multiplied, and the next part's keys while the values are.
+        // The values are fetched while the keys are multiplied, and the next keys while the values are.
+        let ahead = Ahead::new(values, positions.clone(), panels.len() * dim.div_ceil(EIGHT));
+        let keys = Context { ahead: Some(&ahead), ..keys };
         let scores = &mut scratch.scores;
         prepare(s, queries, &keys, dim, &mut scratch.product);
         product(s, queries, &keys, panels.clone(), 0..dim, &mut scratch.product, |query, panel, lanes| {
-            if query == 0 {
-                values.fetch(s, panel * LANES..(panel + 1) * LANES);
-            }
             scores[query * PART + (panel - panels.start) * LANES..][..LANES].copy_from_slice(lanes);
         });
         let mut hidden = [false; PART / LANES];
@@ -216,15 +218,24 @@ impl Attention<'_> {
         let (weights, vectors) = (Rows { values: &scratch.scores, stride: PART, count, list: None }, self.vectors());
         let outputs = &mut scratch.part.outputs;
         prepare(s, weights, &values, positions.len(), &mut scratch.product);
-        let next = positions.end..(positions.end + PART).min(last + 1);
+        let (next_keys, next) = self.next(item, positions.end, last + 1);
+        let ahead = Ahead::new(next_keys, next, vectors * positions.len().div_ceil(EIGHT));
+        let values = Context { ahead: Some(&ahead), ..values };
         product(s, weights, &values, 0..vectors, positions, &mut scratch.product, |query, panel, lanes| {
-            if query == 0 {
-                let fetched = super::team::share(PART / LANES, panel, vectors);
-                let [start, end] = [fetched.start, fetched.end].map(|panel| next.start + panel * LANES);
-                keys.fetch(s, start..end.min(next.end));
-            }
             outputs[query * vectors + panel] = *lanes;
         });
+    }
+
+    /// The keys that are probably multiplied after those before `end`: of the next part, or of the next head's first.
+    fn next<'a>(&'a self, item: &Item, end: usize, context_end: usize) -> (Context<'a>, Range<usize>) {
+        let keys = self.context(item, self.keys, KvHalf::Key);
+        if end < context_end {
+            return (keys, end..(end + PART).min(context_end));
+        }
+        let first = item.parts.start * PART;
+        let is_last = item.head + 1 == self.heads;
+        let end = if is_last { first } else { (first + PART).min(context_end) };
+        (Context { head: item.head + 1, ..keys }, first..end)
     }
 
     /// Adds the sinks, divides, and writes the rows.

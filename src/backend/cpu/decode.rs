@@ -51,7 +51,7 @@ impl Decode<'_> {
                 let whole = out.first_chunk_mut();
                 let is_whole = whole.is_some();
                 let group = Group { s, layout, lines: self.weights.panel(panel), group };
-                visit(format, count, &mut Turn::new(group, Store { s, out: whole.unwrap_or(&mut rest) }));
+                visit(format, count, &mut Turn::new(group, 0, Store { s, out: whole.unwrap_or(&mut rest) }));
                 if !is_whole {
                     out.copy_from_slice(&rest[..count]);
                 }
@@ -123,17 +123,20 @@ impl<'a, const M: usize> Dot<'a, M> {
     fn run_with<S: Simd, T: DotTurns<'a, S, M>>(self, s: S, format: WeightFormat, rest: &'a [[f32; M]; GROUP]) {
         let layout = word_layout(format, self.weights.columns);
         let sums = self.sums.as_chunks_mut::<M>().0;
-        let mut fetch = Fetch::new(self.weights, self.panels.len(), self.columns.start);
+        let mut fetch = Fetch::new(self.weights, format, self.panels.len(), self.columns.start);
         for (x, group) in self.x.chunks(GROUP).zip(self.columns.start / GROUP..) {
             let count = x.len();
-            let common = Common { s, layout, weights: self.weights, group, x: x.first_chunk().unwrap_or(rest) };
+            let (x, ahead) = (x.first_chunk().unwrap_or(rest), fetch.distance());
+            let common = Common { s, layout, weights: self.weights, group, ahead, x };
             for (first, sums) in self.panels.clone().step_by(T::PANELS).zip(sums.chunks_mut(T::PANELS)) {
                 let mut turns = T::begin(&common, first, sums);
                 visit(format, count, &mut turns);
                 turns.end(s, sums);
-                (first..first + sums.len()).for_each(|panel| fetch.fetch(s, panel));
+                if format.is_quantised() {
+                    (first..first + sums.len()).for_each(|panel| fetch.fetch(s, panel, ahead));
+                }
             }
-            fetch.at += fetch.group;
+            fetch.line += fetch.group;
         }
     }
 }
@@ -147,6 +150,7 @@ struct Common<'a, S, const M: usize> {
     layout: WordLayout,
     weights: Panels<'a>,
     group: usize,
+    ahead: usize,
     x: &'a [[f32; M]; GROUP],
 }
 
@@ -174,7 +178,8 @@ impl<'a, S: Simd, const M: usize> DotTurns<'a, S, M> for One<'a, S, M> {
         let s = common.s;
         let lines = common.weights.panel(first);
         let totals = std::array::from_fn(|row| s.load(&sums[0][row]));
-        Turn::new(Group { s, layout: common.layout, lines, group: common.group }, Products { s, x: common.x, totals })
+        let group = Group { s, layout: common.layout, lines, group: common.group };
+        Turn::new(group, common.ahead, Products { s, x: common.x, totals })
     }
 
     #[inline(always)]
@@ -204,36 +209,47 @@ where
     }
 }
 
-/// Lines by which a panel is fetched ahead of its multiplication: 16 KiB, so that what four panels wait for fits the
-/// smallest second-level caches. The processor's own prefetching ends with every page of 4 KiB: without this, a token
-/// took up to 1.8 times as long. Measured with 16 to 512 lines; from 64 on there is little difference.
-const AHEAD: usize = 256;
+/// Lines by which a panel of a quantized format is fetched ahead of its multiplication: 16 KiB, so that what four panels
+/// wait for fits the smallest second-level caches. The processor's own prefetching ends with every page of 4 KiB: without
+/// this, a token took up to 1.8 times as long. Measured with 16 to 512 lines: 256 is the best by a tenth.
+const QUANTIZED_AHEAD: usize = 256;
+/// The same of dense formats, where 16 and 32 are the best, by a tenth.
+const DENSE_AHEAD: usize = 32;
 
 /// What is fetched while panels are multiplied.
 struct Fetch<'a> {
     weights: Panels<'a>,
+    /// Panels that take turns: the end of each is followed by the panel that is as many after it.
+    panels: usize,
     /// Lines of a panel per group of columns.
     group: usize,
-    /// Distance of the lines that the current group fetches from the start of its panel.
-    at: usize,
+    /// Line of the current group, counted from the start of its panel.
+    line: usize,
+    ahead: usize,
 }
 
 impl<'a> Fetch<'a> {
-    /// Begins at a column of `panels` panels that take turns. The end of each is followed by the panel that is as many
-    /// after it.
+    /// Begins at a column.
     #[inline(always)]
-    fn new(weights: Panels<'a>, panels: usize, column: usize) -> Self {
-        let at = column * weights.words / weights.columns + AHEAD;
-        let at = at + at / weights.words * (panels - 1) * weights.words;
-        Self { weights, group: (GROUP * weights.words).div_ceil(weights.columns), at }
+    fn new(weights: Panels<'a>, format: WeightFormat, panels: usize, column: usize) -> Self {
+        let group = (GROUP * weights.words).div_ceil(weights.columns);
+        let ahead = if format.is_quantised() { QUANTIZED_AHEAD } else { DENSE_AHEAD };
+        Self { weights, panels, group, line: column * weights.words / weights.columns, ahead }
+    }
+
+    /// Distance of the lines that the current group fetches from its own.
+    #[inline(always)]
+    fn distance(&self) -> usize {
+        let (at, words) = (self.line + self.ahead, self.weights.words);
+        if at < words { self.ahead } else { self.ahead + at / words * (self.panels - 1) * words }
     }
 
     /// Fetches for the current group of a panel.
     #[inline(always)]
-    fn fetch<S: Simd>(&self, s: S, panel: usize) {
-        let (first, lines) = (panel * self.weights.words + self.at, self.weights.lines);
+    fn fetch<S: Simd>(&self, s: S, panel: usize, distance: usize) {
+        let (first, lines) = (panel * self.weights.words + self.line + distance, self.weights.lines);
         let fetched = lines.get(first..(first + self.group).min(lines.len())).unwrap_or_default();
-        fetched.iter().for_each(|line| s.prefetch(line));
+        fetched.iter().for_each(|line| s.prefetch(line, 0));
     }
 }
 

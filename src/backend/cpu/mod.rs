@@ -9,6 +9,7 @@
 //! same order.
 
 mod attention;
+mod context;
 mod convolution;
 mod decode;
 mod group;

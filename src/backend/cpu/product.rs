@@ -351,7 +351,7 @@ impl<const M: usize, const P: usize, const FETCHES: bool> Kernel for Tile<'_, M,
             std::array::from_fn(|row| std::array::from_fn(|panel| s.load(&sums[row][panel])));
         for column in 0..columns {
             if FETCHES {
-                fetched.next().unwrap_or_default().iter().for_each(|line| s.prefetch(line));
+                fetched.next().unwrap_or_default().iter().for_each(|line| s.prefetch(line, 0));
             }
             let weights: [S::F; P] = std::array::from_fn(|panel| s.load(&panels[panel][column]));
             for row in 0..M {

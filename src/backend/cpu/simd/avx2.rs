@@ -50,8 +50,8 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    fn prefetch(self, line: &Words) {
-        avx2!(_mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()));
+    fn prefetch(self, line: &Words, ahead: usize) {
+        avx2!(_mm_prefetch::<_MM_HINT_T0>(line.as_ptr().wrapping_add(LANES * ahead).cast()));
     }
     #[inline(always)]
     fn splat(self, value: f32) -> F {

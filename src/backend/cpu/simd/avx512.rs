@@ -40,8 +40,8 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
-    fn prefetch(self, line: &Words) {
-        avx512!(_mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()));
+    fn prefetch(self, line: &Words, ahead: usize) {
+        avx512!(_mm_prefetch::<_MM_HINT_T0>(line.as_ptr().wrapping_add(LANES * ahead).cast()));
     }
     #[inline(always)]
     fn splat(self, value: f32) -> __m512 {

@@ -63,9 +63,10 @@ pub(super) trait Simd: Copy + Send + Sync {
     /// Runs a kernel that is compiled with this instruction set.
     fn vectorize<K: Kernel>(self, kernel: K) -> K::Output;
 
-    /// Starts to fetch a line into the caches, where the processor can.
+    /// Starts to fetch the line that is `ahead` lines after this one into the caches, if there is one and the processor
+    /// can.
     #[inline(always)]
-    fn prefetch(self, _line: &Words) {}
+    fn prefetch(self, _line: &Words, _ahead: usize) {}
 
     /// The same value in all lanes.
     fn splat(self, value: f32) -> Self::F;
