@@ -16,8 +16,8 @@ macro_rules! require {
     };
 }
 
-/// Fails unless a block or state slot exists and a copy of it, if given, has its size. `blocks` has the number of blocks of each KV
-/// group.
+/// Fails unless a block or state slot exists and a copy of it, if given, has its size. `blocks` has the number of
+/// blocks of each KV group.
 pub(crate) fn check_block(
     plan: &Plan,
     capacity: &Capacity,

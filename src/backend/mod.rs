@@ -346,14 +346,15 @@ pub trait Backend {
     /// Waits for a batch and returns the results of its sample rows and pool rows.
     async fn read(&mut self, ticket: Self::Ticket) -> Result<Results, BackendError>;
 
-    /// Starts copying blocks and state slots to host memory: their content after the batches submitted so far, and before later calls.
-    /// Every ticket must be read, unless the device is lost.
+    /// Starts copying blocks and state slots to host memory: their content after the batches submitted so far, and
+    /// before later calls. Every ticket must be read, unless the device is lost.
     fn save_blocks(&mut self, blocks: &[BlockRef]) -> Result<Self::Saves, BackendError>;
 
     /// Waits for copies and returns them, in the form that [`BlockRef`] describes.
     async fn saved_blocks(&mut self, saves: Self::Saves) -> Result<Vec<Bytes>, BackendError>;
 
-    /// Overwrites blocks and state slots with copies, after the batches and copies submitted so far and before later ones.
+    /// Overwrites blocks and state slots with copies, after the batches and copies submitted so far and before later
+    /// ones.
     fn restore_blocks(&mut self, blocks: &[(BlockRef, Bytes)]) -> Result<(), BackendError>;
 
     /// Whether measured times say anything about a model. A fake device computes nothing.

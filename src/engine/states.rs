@@ -67,7 +67,7 @@ pub(super) fn check(config: &Config, plan: &Plan) -> Result<(), ConfigError> {
     let (host, state) = (config.kv_host_bytes, plan.state_bytes());
     if config.prefix_caching && (1..state).contains(&host) {
         let message = format!(
-            "{host} bytes hold no recurrent state of this model, which takes {state}, and without states, blocks are of \
+            "{host} bytes hold no recurrent state of this model, which takes {state}, and blocks without states are of \
              no use to it"
         );
         return Err(ConfigError { option: "kv-host-bytes", message });

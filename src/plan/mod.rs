@@ -170,7 +170,8 @@ impl Plan {
         self.state_layers.iter().map(StateLayer::bytes).sum()
     }
 
-    /// Index of the group whose blocks are the state slots, after the KV groups; `None` if the plan has no state layers.
+    /// Index of the group whose blocks are the state slots, after the KV groups; `None` if the plan has no state
+    /// layers.
     pub fn state_group(&self) -> Option<usize> {
         (!self.state_layers.is_empty()).then_some(self.kv_groups.len())
     }

@@ -22,6 +22,8 @@ use std::time::Duration;
 /// Seeds of each scenario, which runs twice. Every planted bug below is found in the first few.
 const SEEDS: u64 = 250;
 
+/// The case of a seed.
+type Cases = fn(u64) -> Case;
 /// Files by name, which outlive an engine.
 type Files = Rc<RefCell<BTreeMap<String, Bytes>>>;
 
@@ -210,7 +212,7 @@ fn chunks_of_deterministic_engines_are_read_whole() {
 
 #[test]
 fn every_planted_bug_of_the_disk_is_found() {
-    let cases: [(InjectedFault, fn(u64) -> Case); 7] = [
+    let cases: [(InjectedFault, Cases); 7] = [
         (InjectedFault::OtherModelRead, returning),
         (InjectedFault::PartFileRead, returning),
         (InjectedFault::OtherTextRead, returning),

@@ -1,4 +1,5 @@
-//! The host tier: small pools whose blocks, and snapshots of states, leave and come back, and the bugs that this invites.
+//! The host tier: small pools whose blocks, and snapshots of states, leave and come back, and the bugs that this
+//! invites.
 
 use crate::faults::faulty;
 use crate::states::with_states;

@@ -1,7 +1,8 @@
 //! Copies of KV blocks and state slots to and from host memory.
 //!
-//! A block's tiles, or the states of a slot, are gathered into one staging buffer per call, on the queue and so in order with the batches. Maps
-//! are asynchronous: the copies are read when the batch after them is read, when they have long completed.
+//! A block's tiles, or the states of a slot, are gathered into one staging buffer per call, on the queue and so in
+//! order with the batches. Maps are asynchronous: the copies are read when the batch after them is read, when they have
+//! long completed.
 
 use super::super::host::check_block;
 use super::super::{BackendError, BlockRef};

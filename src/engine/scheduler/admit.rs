@@ -16,6 +16,7 @@ struct Admission {
 }
 
 /// Where a block of a matched chain is, or the state after it.
+#[derive(Clone, Copy)]
 pub(super) enum Found {
     Device(BlockId),
     Host(HostSlot),
@@ -103,9 +104,9 @@ impl Scheduler {
         all.min(live).min(pool.total())
     }
 
-    /// Number of leading blocks that are cached, with the state after them, on the device or where `elsewhere` says. It is
-    /// asked about a block of a group, or a state, which spares a number of tokens. The last token is always recomputed,
-    /// because its logits are needed.
+    /// Number of leading blocks that are cached, with the state after them, on the device or where `elsewhere` says. It
+    /// is asked about a block of a group, or a state, which spares a number of tokens. The last token is always
+    /// recomputed, because its logits are needed.
     pub(super) fn match_prefix(
         &mut self,
         id: SequenceId,

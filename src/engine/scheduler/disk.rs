@@ -1,5 +1,5 @@
-//! Which blocks and snapshots of states move between host memory and disk: those of sequences that have ended are written,
-//! those that a waiting sequence can reuse are read.
+//! Which blocks and snapshots of states move between host memory and disk: those of sequences that have ended are
+//! written, those that a waiting sequence can reuse are read.
 
 use super::Scheduler;
 use crate::engine::batch::Batch;
@@ -125,8 +125,8 @@ impl Scheduler {
         }
     }
 
-    /// Keeps a block of a chain, or the state after it, in host memory or asks for its file, unless it is on the device.
-    /// Returns whether the blocks after it are of use.
+    /// Keeps a block of a chain, or the state after it, in host memory or asks for its file, unless it is on the
+    /// device. Returns whether the blocks after it are of use.
     fn fetch(&mut self, id: SequenceId, group: usize, index: u32) -> bool {
         let hash = self.sequences[id].hashes[index as usize];
         if self.group(group).lookup(&hash).is_some() {

@@ -13,9 +13,9 @@
 //! - Snapshots are taken where a prompt ends in whole blocks, at multiples of a stride, where a prompt differs from
 //!   what is cached, and after the last whole block of an answer while there are few of them. Chunks end there.
 //!
-//! - A snapshot that is evicted moves to host memory, and comes back like a block: it is restored to a slot before the step
-//!   that reads it. With a disk, snapshots of prompts are written when the step that computes them has completed, and that
-//!   after an answer when it has ended.
+//! - A snapshot that is evicted moves to host memory, and comes back like a block: it is restored to a slot before the
+//!   step that reads it. With a disk, snapshots of prompts are written when the step that computes them has completed,
+//!   and that after an answer when it has ended.
 //!
 //! With no step in flight, a sequence holds at most one slot, so that some row always finds one.
 
@@ -224,9 +224,9 @@ impl Scheduler {
         }
     }
 
-    /// Number of leading blocks of a chain up to its longest snapshot, in whole units of `unit` blocks. `elsewhere` says
-    /// whether a colder tier holds a snapshot, and whether it is worth moving for the tokens that it spares beyond the
-    /// longest one on the device.
+    /// Number of leading blocks of a chain up to its longest snapshot, in whole units of `unit` blocks. `elsewhere`
+    /// says whether a colder tier holds a snapshot, and whether it is worth moving for the tokens that it spares beyond
+    /// the longest one on the device.
     pub(super) fn blocks_to_snapshot(
         &self,
         chain: &[BlockHash],
@@ -259,8 +259,8 @@ impl Scheduler {
         Some(Found::Host(slot))
     }
 
-    /// Gives a sequence the state after the matched blocks, from a slot that was kept for it, and notes where more blocks
-    /// are cached without a state.
+    /// Gives a sequence the state after the matched blocks, from a slot that was kept for it, and notes where more
+    /// blocks are cached without a state.
     pub(super) fn take_snapshot(&mut self, id: SequenceId, matched: u32, found: Option<Found>, draft: &mut Draft) {
         if !self.keeps_states() {
             return;

@@ -1,5 +1,5 @@
-//! Which blocks and snapshots of states move between device and host memory: evicted ones leave, those that a prompt can
-//! reuse come back.
+//! Which blocks and snapshots of states move between device and host memory: evicted ones leave, those that a prompt
+//! can reuse come back.
 
 use super::{Draft, Scheduler};
 use crate::engine::batch::Batch;

@@ -19,8 +19,8 @@
 //! findable. Nothing else waits for a copy.
 //!
 //! A snapshot of a recurrent state moves like a block: here and in files it is a block of one more group, after the KV
-//! groups, under the hash of the last block that it comes after. Its pool is that of the state slots. Not every block has
-//! one, so a chain is of use as far as its last snapshot, which may be in another tier than its blocks.
+//! groups, under the hash of the last block that it comes after. Its pool is that of the state slots. Not every block
+//! has one, so a chain is of use as far as its last snapshot, which may be in another tier than its blocks.
 //!
 //! Files are written behind: a block whose sequence has ended is copied before some later step, or when the engine is
 //! idle, and becomes findable when its file is complete. Files may vanish at any time, and may hold anything; so only a
