@@ -10,6 +10,7 @@ use folio::plan::KvFormat;
 use libfuzzer_sys::fuzz_target;
 
 fn sound() -> (Form, Bytes) {
+    let keys = |heads, head_dim| file::LayerForm::KeysAndValues { heads, head_dim };
     let form = Form {
         fingerprint: [3; 32],
         kv_format: KvFormat::Q8,
@@ -17,7 +18,7 @@ fn sound() -> (Form, Bytes) {
         adapter: file::NO_ADAPTER.into(),
         build: "cpu".into(),
         deterministic: false,
-        layers: vec![vec![[1, 8], [2, 8]], vec![[1, 16]]],
+        layers: vec![vec![keys(1, 8), keys(2, 8)], vec![keys(1, 16)], vec![file::LayerForm::State { bytes: 24 }]],
     };
     let (root, token_ids) = (BlockHash::root(&form.key(), None), [1, 2, 3, 4]);
     let origin = Origin { key: (1, root.next(&form.key(), &token_ids)), parent: root, token_ids: token_ids.into() };

@@ -220,21 +220,29 @@ impl FakeBackend {
                 self.saved.insert(number, copies);
             }
             Some(Command::Restore(blocks)) => {
-                for (block, bytes) in &blocks {
-                    bytes_to_slots(bytes, self.block(*block));
-                }
+                blocks.iter().for_each(|(block, bytes)| self.overwrite(*block, bytes));
             }
             None => {}
         }
     }
 
-    /// A copy of a block: its slots, and zeros up to the length that a copy has on every backend.
+    /// A copy of a block or state: its content, and zeros up to the length that a copy has on every backend.
     fn copy_of(&mut self, block: BlockRef) -> Bytes {
         let kv_format = self.capacity.as_ref().expect("a loaded device has a capacity").kv_format;
         let length = self.plan.block_bytes(block.group, self.block_size(), kv_format);
-        let mut copy = slots_to_bytes(self.block(block));
+        let is_state = self.plan.state_group() == Some(block.group);
+        let mut copy = if is_state { self.states.copy_of(block.block) } else { slots_to_bytes(self.block(block)) };
         copy.resize(copy.len().max(usize::try_from(length).expect("a block fits memory")), 0);
         copy.into()
+    }
+
+    /// Overwrites a block or state with a copy.
+    fn overwrite(&mut self, block: BlockRef, copy: &[u8]) {
+        if self.plan.state_group() == Some(block.group) {
+            self.states.overwrite(block.block, copy);
+        } else {
+            bytes_to_slots(copy, self.block(block));
+        }
     }
 
     /// The slots of a block.

@@ -3,8 +3,9 @@
 //! message, not a panic or another sequence's data.
 
 use super::{BackendError, BlockRef, Capacity};
-use crate::plan::inputs::{BatchInputs, FEED, GroupInputs, NONE, Range, SampleRow, TOP_LOGPROBS_MAX};
-use crate::plan::{BufferSpec, Plan, Rows};
+use crate::plan::inputs::{self, BatchInputs, FEED, GroupInputs, NONE, SampleRow, TOP_LOGPROBS_MAX};
+use crate::plan::{BufferSpec, Plan, Rows, StateLayer};
+use std::ops::Range;
 
 /// Fails with the message unless the condition holds.
 macro_rules! require {
@@ -15,8 +16,8 @@ macro_rules! require {
     };
 }
 
-/// Fails unless a block exists and a copy of it, if given, has its size. `blocks` has the number of blocks of each KV
-/// group.
+/// Fails unless a block or state slot exists and a copy of it, if given, has its size. `blocks` has the number of
+/// blocks of each KV group.
 pub(crate) fn check_block(
     plan: &Plan,
     capacity: &Capacity,
@@ -24,18 +25,44 @@ pub(crate) fn check_block(
     BlockRef { group, block }: BlockRef,
     copy: Option<&[u8]>,
 ) -> Result<(), BackendError> {
-    let count = *blocks.get(group).ok_or_else(BackendError::no_pool)?;
+    let is_state = plan.state_group() == Some(group);
+    let known = if is_state { Some(&capacity.state_slots) } else { blocks.get(group) };
+    let count = *known.ok_or_else(BackendError::no_pool)?;
+    let what = if is_state { "state slot".to_owned() } else { format!("block of KV group {group}") };
     if block >= count {
-        return Err(BackendError::Validation(format!("block {block} of KV group {group}; there are {count}")));
+        return Err(BackendError::Validation(format!("{what} {block}; there are {count}")));
     }
     let needed = plan.block_bytes(group, capacity.block_size, capacity.kv_format);
     match copy {
         Some(bytes) if bytes.len() as u64 != needed => {
-            let message = format!("a copy of {} bytes for a block of {needed} in KV group {group}", bytes.len());
+            let message = format!("a copy of {} bytes for a {what} of {needed}", bytes.len());
             Err(BackendError::Validation(message))
         }
         _ => Ok(()),
     }
+}
+
+/// A copy of a state slot; `states` has the states of each layer, slot by slot.
+pub(crate) fn save_state(plan: &Plan, states: &[Vec<f32>], slot: u32) -> Vec<u8> {
+    let of_layer = |(layer, states): (&StateLayer, &Vec<f32>)| {
+        let elements = states[state_range(layer, slot)].iter();
+        elements.flat_map(|element| element.to_le_bytes()).collect::<Vec<_>>()
+    };
+    plan.state_layers.iter().zip(states).flat_map(of_layer).collect()
+}
+
+/// Overwrites a state slot with a copy of its size.
+pub(crate) fn restore_state(plan: &Plan, states: &mut [Vec<f32>], slot: u32, copy: &[u8]) {
+    let (elements, _) = copy.as_chunks::<4>();
+    let mut elements = elements.iter().map(|bytes| f32::from_le_bytes(*bytes));
+    for (layer, states) in plan.state_layers.iter().zip(states) {
+        states[state_range(layer, slot)].iter_mut().zip(&mut elements).for_each(|(own, element)| *own = element);
+    }
+}
+
+fn state_range(layer: &StateLayer, slot: u32) -> Range<usize> {
+    let (slot, elements) = (slot as usize, layer.elements as usize);
+    slot * elements..(slot + 1) * elements
 }
 
 /// Overwrites the first rows of a row buffer, rounded to its storage.
@@ -179,13 +206,13 @@ impl Limits<'_> {
             let slots = self.capacity.feed_slots;
             require!(slot < slots || slot == NONE, "feed slot {slot} is not below {slots}");
         }
-        let within = |range: Range, entries: usize| range.start as usize + range.len as usize <= entries;
+        let within = |range: inputs::Range, entries: usize| range.start as usize + range.len as usize <= entries;
         require!(within(row.history, inputs.history.len()), "its history range is outside the batch's");
         require!(within(row.bias, inputs.bias.len()), "its bias range is outside the batch's");
         let vocab = self.plan.vocab;
         let history = inputs.history.iter().all(|entry| entry.token_id < vocab);
         require!(history && inputs.bias.iter().all(|entry| entry.token_id < vocab), "an entry has an unknown id");
-        let mask = Range { start: row.mask_start, len: self.plan.vocab.div_ceil(32) };
+        let mask = inputs::Range { start: row.mask_start, len: self.plan.vocab.div_ceil(32) };
         require!(row.mask_start == NONE || within(mask, inputs.masks.len()), "its mask range is outside the batch's");
         require!(
             row.scored_token < vocab || row.scored_token == NONE,

@@ -346,14 +346,15 @@ pub trait Backend {
     /// Waits for a batch and returns the results of its sample rows and pool rows.
     async fn read(&mut self, ticket: Self::Ticket) -> Result<Results, BackendError>;
 
-    /// Starts copying blocks to host memory: their content after the batches submitted so far, and before later calls.
-    /// Every ticket must be read, unless the device is lost.
+    /// Starts copying blocks and state slots to host memory: their content after the batches submitted so far, and
+    /// before later calls. Every ticket must be read, unless the device is lost.
     fn save_blocks(&mut self, blocks: &[BlockRef]) -> Result<Self::Saves, BackendError>;
 
     /// Waits for copies and returns them, in the form that [`BlockRef`] describes.
     async fn saved_blocks(&mut self, saves: Self::Saves) -> Result<Vec<Bytes>, BackendError>;
 
-    /// Overwrites blocks with copies, after the batches and copies submitted so far and before later ones.
+    /// Overwrites blocks and state slots with copies, after the batches and copies submitted so far and before later
+    /// ones.
     fn restore_blocks(&mut self, blocks: &[(BlockRef, Bytes)]) -> Result<(), BackendError>;
 
     /// Whether measured times say anything about a model. A fake device computes nothing.
@@ -376,14 +377,14 @@ pub trait Backend {
     async fn reset(&mut self) -> Result<(), BackendError>;
 }
 
-/// A block of the KV pool.
+/// A block of the KV pool, or a state slot.
 ///
-/// A copy of a block has one form on every backend: for each layer of the KV group in the plan's order, the keys and
-/// then the values (if the layer has any of its own), each as one [`KvTile`] per KV head, little-endian. It takes
-/// [`Plan::block_bytes`] bytes.
+/// A copy has one form on every backend, little-endian. Of a block: for each layer of the KV group in the plan's order,
+/// the keys and then the values (if the layer has any of its own), each as one [`KvTile`] per KV head. Of a state slot:
+/// the elements of each state layer in the plan's order, f32. It takes [`Plan::block_bytes`] bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockRef {
-    /// KV group.
+    /// KV group, or [`Plan::state_group`].
     pub group: usize,
     /// Index within the group.
     pub block: u32,

@@ -1,5 +1,5 @@
-//! `folio cache`: takes the KV blocks of a prompt out of an engine into one file, and puts such a file into a folder
-//! for `--kv-disk`.
+//! `folio cache`: takes the KV blocks of a prompt, with its recurrent states, out of an engine into one file, and puts
+//! such a file into a folder for `--kv-disk`.
 
 use super::options::{EngineArgs, ModelArgs};
 use super::output::result;
@@ -17,6 +17,8 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+/// Questions after a system message; one is enough for a model without a recurrent state.
+const QUESTIONS: [&str; 2] = ["Hello", "What is it?"];
 /// Maximum bytes of a prompt's file.
 const PROMPT_BYTES_MAX: u64 = 64 << 20;
 /// Maximum bytes of a file of blocks: all of it is in memory at once.
@@ -83,51 +85,68 @@ fn export(args: &ExportArgs) -> Result<()> {
     let mut folder = args.out.clone().into_os_string();
     folder.push(format!(".tmp-{:016x}", platform::random_u64()));
     let folder = PathBuf::from(folder);
-    let outcome = compute(args, &prompt, &folder).and_then(|()| {
+    let outcome = compute(args, &prompt, &folder).and_then(|keeps_states| {
         let records = in_order(disk::records_in(&folder));
+        let (states, blocks): (Vec<_>, Vec<_>) = records.iter().partition(|record| record.is_state());
         ensure!(
             !records.is_empty(),
             "the prompt is shorter than a block (--block-size), so there is nothing to export"
         );
+        ensure!(
+            !keeps_states || !states.is_empty(),
+            "no recurrent state after a block of the prompt was kept (--state-snapshots), without which its blocks are \
+             of no use elsewhere"
+        );
         write(&args.out, &records).with_context(|| args.out.display().to_string())?;
-        let tokens: usize =
-            records.iter().filter(|record| record.origin.key.0 == 0).map(|r| r.origin.token_ids.len()).sum();
-        result(format_args!("{} blocks of {tokens} tokens are in {}", records.len(), args.out.display()))
+        let first_group = blocks.iter().filter(|record| record.origin.key.0 == 0);
+        let tokens: usize = first_group.map(|record| record.origin.token_ids.len()).sum();
+        let states = if keeps_states { format!(", with {} states,", states.len()) } else { String::new() };
+        result(format_args!("{} blocks of {tokens} tokens{states} are in {}", blocks.len(), args.out.display()))
     });
     // There may be none.
     drop(fs::remove_dir_all(&folder));
     outcome
 }
 
-/// Computes a prompt, with files of its blocks in `folder`.
-fn compute(args: &ExportArgs, prompt: &str, folder: &Path) -> Result<()> {
+/// Computes a prompt, with files of its blocks in `folder`. Returns whether the model keeps a recurrent state.
+fn compute(args: &ExportArgs, prompt: &str, folder: &Path) -> Result<bool> {
     let (model, text) = args.model.open_with_text()?;
-    ensure!(
-        model.record(Storage::F32).state_layers.is_empty(),
-        "the model keeps a recurrent state, which files of KV blocks do not hold: its blocks are of no use elsewhere"
-    );
+    let keeps_states = model.record(Storage::F32).state_group().is_some();
     let mut config = args.engine.config()?;
     ensure!(config.prefix_caching, "--no-prefix-caching leaves nothing to export");
     config.kv_disk = Some(DiskConfig { folder: folder.to_owned(), bytes: u64::MAX });
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let session = Session::start_on(args.engine.device()?, model, text, config)?.wait_ready()?;
-    let outcome = request(prompt, session.text.template.is_some()).and_then(|(path, body)| {
+    let has_template = session.text.template.is_some();
+    let outcome = requests(prompt, has_template, keeps_states).and_then(|requests| {
         let api = LocalApi::new(session.api_state(vec![args.model.name()], server_options(true)));
-        runtime.block_on(async { api.post(path, &body).await?.json().await })?;
+        for (path, body) in requests {
+            runtime.block_on(async { api.post(path, &body).await?.json().await })?;
+        }
         Ok(())
     });
     // Everything is written when the engine has ended.
-    outcome.and(session.close())
+    outcome.and(session.close()).map(|()| keeps_states)
 }
 
-/// The route and the body for a prompt.
-fn request(prompt: &str, has_template: bool) -> Result<(&'static str, Value)> {
-    let fields = serde_json::from_str::<Map<String, Value>>(prompt).ok();
-    let mut body = fields.unwrap_or_else(|| {
-        let system = [json!({"role": "system", "content": prompt}), json!({"role": "user", "content": "Hello"})];
-        let field = if has_template { ("messages", json!(system)) } else { ("prompt", json!(prompt)) };
-        [(field.0.to_owned(), field.1)].into_iter().collect()
-    });
+/// The routes and the bodies for a prompt, to be sent one after the other. A state is kept where a prompt differs from
+/// what is cached, so that a system message needs a second question: then there is a state after its last whole block.
+fn requests(prompt: &str, has_template: bool, keeps_states: bool) -> Result<Vec<(&'static str, Value)>> {
+    if let Ok(body) = serde_json::from_str(prompt) {
+        return Ok(vec![request(body)?]);
+    }
+    if !has_template {
+        return Ok(vec![request([("prompt".to_owned(), json!(prompt))].into_iter().collect())?]);
+    }
+    let with = |question: &&str| {
+        let messages = [json!({"role": "system", "content": prompt}), json!({"role": "user", "content": question})];
+        request([("messages".to_owned(), json!(messages))].into_iter().collect())
+    };
+    QUESTIONS[..if keeps_states { 2 } else { 1 }].iter().map(with).collect()
+}
+
+/// The route and the body of a request that computes its prompt.
+fn request(mut body: Map<String, Value>) -> Result<(&'static str, Value)> {
     ensure!(!body.contains_key("cache_salt"), "`cache_salt`: salted blocks never leave the process");
     body.insert("max_tokens".to_owned(), 1.into());
     let path = if body.contains_key("messages") { "/v1/chat/completions" } else { "/v1/completions" };

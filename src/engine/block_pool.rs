@@ -20,7 +20,8 @@ pub type BlockId = u32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockHash([u8; 16]);
 
-/// KV group and hash of a block.
+/// Group and hash of a block. The group after the KV groups is that of the state slots: such a block is a snapshot of
+/// the state after the block with this hash.
 pub type BlockKey = (usize, BlockHash);
 
 impl BlockHash {

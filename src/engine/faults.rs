@@ -103,6 +103,12 @@ pub enum InjectedFault {
     SnapshotEvictedEarly,
     /// After a failed batch, the snapshots that it should have written can still be found, and who uses them goes on.
     UnwrittenSnapshotKept,
+    /// Blocks are restored from a colder tier, but not the state after them.
+    StateNotRestored,
+    /// The state that is restored from a colder tier is that of an earlier block, if there is one.
+    StateOfOtherBlockRestored,
+    /// A snapshot is written to a file while the step that computes it is in flight, and may fail.
+    SnapshotWrittenEarly,
     /// A sequence goes on from the state after rejected drafts.
     RejectedStateKept,
     /// The token that replaces a rejected draft is reported with the logprobs of the row after it.

@@ -130,6 +130,8 @@ pub struct Scheduler {
     feed_slots: Vec<u32>,
     /// The state slots, held and cached like blocks: see [`states`].
     states: Group,
+    /// Number of steps in flight that write each state slot.
+    state_writes: Vec<u32>,
     round_robin: RoundRobin,
     past: Past,
     answers: Answers,
@@ -190,6 +192,7 @@ impl Scheduler {
             leaving: Vec::new(),
             feed_slots: (0..limits.feed_slots).rev().collect(),
             states: Group::new(None, limits.state_slots, faults),
+            state_writes: vec![0; limits.state_slots as usize],
             round_robin: RoundRobin::default(),
             past: Past::default(),
             answers: Answers::default(),

@@ -153,9 +153,10 @@ pub(super) fn kv_bytes(config: &Config, plan: &Plan, blocks: &[u32]) -> u64 {
     blocks.iter().enumerate().map(bytes).sum()
 }
 
-/// Bytes of a block of each KV group.
+/// Bytes of a block of each KV group, and of a state slot if the plan has states.
 pub(super) fn block_bytes(config: &Config, plan: &Plan) -> Vec<u64> {
-    (0..plan.kv_groups.len()).map(|group| plan.block_bytes(group, config.block_size, config.kv_format)).collect()
+    let groups = (0..plan.kv_groups.len()).chain(plan.state_group());
+    groups.map(|group| plan.block_bytes(group, config.block_size, config.kv_format)).collect()
 }
 
 /// Bytes of the machine's memory for blocks that leave the pool.

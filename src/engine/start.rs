@@ -1,6 +1,7 @@
 //! Starting an engine, and restarting it after a device loss: record, load, upload, size the pool.
 
-use super::disk::{Disk, FolderDisk, Form, MemoryDisk, MemoryFiles, file};
+use super::disk::file::{LayerForm, NO_ADAPTER};
+use super::disk::{Disk, FolderDisk, Form, MemoryDisk, MemoryFiles};
 use super::draft_model::{DraftError, DraftModel, DraftPlan};
 use super::faults::InjectedFaults;
 use super::fingerprint::Samples;
@@ -521,18 +522,19 @@ fn form<B: Backend>(backend: &B, plan: &Plan, capacity: &Capacity, config: &Conf
     let caps = backend.caps();
     let layers_of = |group: usize| {
         let own = plan.kv_layers.iter().filter(move |layer| layer.group as usize == group);
-        own.map(file::layer_form).collect()
+        own.map(LayerForm::from).collect()
     };
+    let states = plan.state_group().map(|_| plan.state_layers.iter().map(LayerForm::from).collect());
     // Fixed chunks depend on the size of a step.
     let build = [env!("CARGO_PKG_VERSION"), &platform::build_id(), caps.api, &caps.name, &caps.tier].join(" ");
     Form {
         fingerprint,
         kv_format: config.kv_format,
         block_size: config.block_size,
-        adapter: file::NO_ADAPTER.to_owned(),
+        adapter: NO_ADAPTER.to_owned(),
         build: format!("{build} {:?} {}", caps.activations, capacity.tokens_max),
         deterministic: config.deterministic,
-        layers: (0..plan.kv_groups.len()).map(layers_of).collect(),
+        layers: (0..plan.kv_groups.len()).map(layers_of).chain(states).collect(),
     }
 }
 
@@ -543,15 +545,17 @@ fn open(
     config: &Config,
     limits: &mut Limits,
 ) -> Result<Option<Box<dyn Disk>>, StartError> {
-    // Files have no states, without which blocks are of no use to a model that keeps them.
-    if !config.prefix_caching || limits.state_slots > 0 {
+    if !config.prefix_caching {
         return Ok(None);
     }
     let disk = open_disk(form).map_err(|error| no_folder(config, &error))?;
     if let Some(disk) = &disk {
         let disk_use = if disk.is_written() { DiskUse::ReadAndWrite } else { DiskUse::Read };
         limits.shared_key = form.key();
-        limits.tiers = tiers_with_disk(&limits.tiers, disk_use, &limits.blocks_of_longest());
+        let mut longest = limits.blocks_of_longest();
+        // And the state after them.
+        longest.resize(limits.tiers.block_bytes.len(), 1);
+        limits.tiers = tiers_with_disk(&limits.tiers, disk_use, &longest);
     }
     Ok(disk)
 }

@@ -4,8 +4,6 @@
 //! So what a state slot holds is a *version*, which is never changed while anybody may need it: a row reads one slot
 //! and writes another, and writes in place only what nobody else holds. `scheduler::states` has the rules.
 //!
-//! Colder tiers hold no states yet, so what was cached there would be of no use; they are refused here.
-
 use crate::backend::Caps;
 use crate::config::{Config, ConfigError, Speculation};
 use crate::plan::{Plan, StateLayer};
@@ -61,18 +59,20 @@ pub(super) fn check(config: &Config, plan: &Plan) -> Result<(), ConfigError> {
         return Ok(());
     }
     let usual = [None, Some(Speculation::SINGLE_SEQUENCE)];
-    let tier = "keeps blocks without the recurrent states that belong to them, which this model needs; leave it out";
     let rounds = "verifies the drafts of a model with a recurrent state in rows of other numerics than --deterministic \
                   promises; leave one of them out";
-    let asked = [
-        ("speculative-config", config.deterministic && !usual.contains(&config.speculation), rounds),
-        ("kv-host-bytes", config.kv_host_bytes > 0, tier),
-        ("kv-disk", config.kv_disk.is_some(), tier),
-    ];
-    match asked.into_iter().find(|(_, is_asked, _)| *is_asked) {
-        Some((option, _, message)) => Err(ConfigError { option, message: message.into() }),
-        None => Ok(()),
+    if config.deterministic && !usual.contains(&config.speculation) {
+        return Err(ConfigError { option: "speculative-config", message: rounds.into() });
     }
+    let (host, state) = (config.kv_host_bytes, plan.state_bytes());
+    if config.prefix_caching && (1..state).contains(&host) {
+        let message = format!(
+            "{host} bytes hold no recurrent state of this model, which takes {state}, and blocks without states are of \
+             no use to it"
+        );
+        return Err(ConfigError { option: "kv-host-bytes", message });
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -80,7 +80,6 @@ mod tests {
     use super::*;
     use crate::backend::Backend;
     use crate::backend::fake::FakeBackend;
-    use crate::config::DiskConfig;
 
     fn plan(elements: u32) -> Plan {
         Plan { state_layers: vec![StateLayer { elements }], ..Plan::default() }
@@ -91,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn the_usual_drafts_are_off_and_colder_tiers_refused() {
+    fn the_usual_drafts_are_off_and_what_cannot_be_is_refused() {
         let usual = Config::default();
         assert_eq!(adapted(&usual, &Plan::default()), usual, "without states, nothing changes");
         let off = adapted(&usual, &plan(8));
@@ -100,12 +99,15 @@ mod tests {
         let speculation = Some(Speculation::DEFAULT);
         let asked = Config { speculation, ..usual.clone() };
         assert_eq!((adapted(&asked, &plan(8)).speculation, check(&asked, &plan(8))), (speculation, Ok(())));
-        let disk = DiskConfig { folder: "cache".into(), bytes: 1 };
+        let host = |kv_host_bytes| Config { kv_host_bytes, ..usual.clone() };
         let wishes = [
             ("speculative-config", Config { deterministic: true, ..asked }),
-            ("kv-host-bytes", Config { kv_host_bytes: 1, ..usual.clone() }),
-            ("kv-disk", Config { kv_disk: Some(disk), ..usual.clone() }),
+            ("kv-host-bytes", host(1)),
+            ("kv-host-bytes", host(31)),
         ];
+        assert_eq!(check(&host(32), &plan(8)), Ok(()), "just one state");
+        let off = Config { prefix_caching: false, ..host(1) };
+        assert_eq!(check(&off, &plan(8)), Ok(()), "no memory is used");
         for (option, wish) in wishes {
             assert_eq!(check(&wish, &plan(8)).expect_err("refused").option, option);
             assert_eq!(check(&wish, &Plan::default()), Ok(()), "{option}");

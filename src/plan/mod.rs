@@ -170,8 +170,17 @@ impl Plan {
         self.state_layers.iter().map(StateLayer::bytes).sum()
     }
 
-    /// Bytes of one block of KV group `group`: K and V of all its layers.
+    /// Index of the group whose blocks are the state slots, after the KV groups; `None` if the plan has no state
+    /// layers.
+    pub fn state_group(&self) -> Option<usize> {
+        (!self.state_layers.is_empty()).then_some(self.kv_groups.len())
+    }
+
+    /// Bytes of one block of group `group`: K and V of all its layers, or one state slot.
     pub fn block_bytes(&self, group: usize, block_size: u32, format: KvFormat) -> u64 {
+        if self.state_group() == Some(group) {
+            return self.state_bytes();
+        }
         debug_assert!(group < self.kv_groups.len(), "a KV group of this plan");
         let layers = self.kv_layers.iter().filter(|layer| layer.group as usize == group);
         layers.map(|layer| u64::from(block_size) * layer.token_bytes(format)).sum()

@@ -1,6 +1,6 @@
 //! `--kv-disk`: processes that are killed while they write, and processes that share a folder. No answer changes.
 
-use super::{folio, refusal, result, run, text};
+use super::{folio, refusal, repository, result, run, text};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
@@ -145,6 +145,79 @@ fn a_prompt_of_one_device_is_imported_on_another() {
     assert_eq!(found["disk_cached_tokens"], found["cached_tokens"]);
     let left: Vec<_> = fs::read_dir(folder.path()).expect("it can be listed").flatten().collect();
     assert_eq!(left.len(), 3, "nothing temporary stays: {left:?}");
+}
+
+/// A model that keeps a recurrent state, with a tokenizer of single bytes and a chat template.
+fn hybrid(folder: &Path) -> String {
+    let golden = repository("tests/data/golden/qwen3_5");
+    for name in ["config.json", "model.safetensors"] {
+        fs::copy(golden.join(name), folder.join(name)).expect("the folder takes files");
+    }
+    // The bytes that stand for themselves, and names of the others.
+    let mut others = (0x100..).filter_map(char::from_u32);
+    let name = |byte: u8| match byte {
+        b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff => char::from(byte),
+        _ => others.next().expect("there are more"),
+    };
+    let vocab: Value = (0..=255).map(name).map(String::from).zip((0..=255).map(Value::from)).collect();
+    let byte_level = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
+    let tokenizer = json!({
+        "version": "1.0", "added_tokens": [], "normalizer": null, "post_processor": null, "truncation": null,
+        "padding": null, "pre_tokenizer": byte_level, "decoder": byte_level,
+        "model": {"type": "BPE", "vocab": vocab, "merges": []},
+    });
+    let template = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}";
+    for (name, content) in
+        [("tokenizer.json", tokenizer), ("tokenizer_config.json", json!({"chat_template": template}))]
+    {
+        fs::write(folder.join(name), content.to_string()).expect("the folder takes files");
+    }
+    folder.to_str().expect("the path is UTF-8").to_owned()
+}
+
+/// Whatever follows a system message that was exported, the state after its last whole block is found.
+#[test]
+fn a_system_message_is_imported_with_its_states() {
+    let folder = tempfile::tempdir().expect("a folder for this test");
+    let model = tempfile::tempdir().expect("a folder for this test");
+    let path = |name: &str| folder.path().join(name).to_str().expect("the path is UTF-8").to_owned();
+    let (prompt, out) = (path("prompt"), path("blocks.kv"));
+    let system = "You are the guide of a small museum. ".repeat(4);
+    fs::write(&prompt, &system).expect("the folder takes files");
+    let model = hybrid(model.path());
+    let engine = ["--model", &model, "--block-size", "16", "--max-model-len", "256"];
+    let export = [&["cache", "export", "--device", "cpu"], &engine[..]].concat();
+    let exported = result(&[&export[..], &[&prompt, &out]].concat());
+    assert!(exported.contains(" blocks of ") && exported.contains(", with ") && exported.contains(" states,"));
+    refusal(&[&export[..], &["--state-snapshots", "0", &prompt, &path("none")]].concat(), &["--state-snapshots"]);
+    let ask = |device: &str, more: &[&str]| {
+        let run = ["run", "--json", "--temperature", "0", "--max-tokens", "12", "--device", device];
+        let talk = ["--system", &system, "--prompt", "Which clock is the oldest?"];
+        let output = result(&[&run[..], &talk, &engine, more].concat());
+        serde_json::from_str::<Value>(&output).expect("a response is JSON")
+    };
+    for device in ["reference", "cpu"] {
+        let disk = path(device);
+        result(&["cache", "import", &out, "--kv-disk", &disk]);
+        let tier = ["--kv-disk", &disk, "--kv-disk-bytes", "1GiB"];
+        let (plain, read) = (ask(device, &[]), ask(device, &tier));
+        assert_eq!(read["choices"], plain["choices"], "on {device}");
+        let found = &read["usage"]["prompt_tokens_details"];
+        // The prompt's next bytes are those of its question.
+        let shared = "system: ".len() + system.len() + "\nuser: ".len();
+        assert_eq!(found["disk_cached_tokens"], shared / 16 * 16, "on {device}: {found}");
+    }
+}
+
+/// A file that an older version has written is refused by its version.
+#[test]
+fn a_file_of_another_version_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder for this test");
+    let path = |name: &str| folder.path().join(name).to_str().expect("the path is UTF-8").to_owned();
+    let (old, disk) = (path("old.kv"), path("disk"));
+    fs::write(&old, [&b"folio-kv"[..], &1_u32.to_le_bytes(), &[0; 200]].concat()).expect("the folder takes files");
+    let words = ["old.kv: it has version 1 of its form, and this program reads version 2"];
+    refusal(&["cache", "import", &old, "--kv-disk", &disk], &words);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! and partly wrong.
 
 use crate::faults::faulty;
-use crate::tiers::returning;
+use crate::tiers::{returning, returning_with_states};
 use crate::world::{Case, Outcome, Random, check, compare, expected, run_with};
 use crate::{SEEDS_PER_FAULT, caught, for_seeds, quietly};
 use bytes::Bytes;
@@ -22,6 +22,8 @@ use std::time::Duration;
 /// Seeds of each scenario, which runs twice. Every planted bug below is found in the first few.
 const SEEDS: u64 = 250;
 
+/// The case of a seed.
+type Cases = fn(u64) -> Case;
 /// Files by name, which outlive an engine.
 type Files = Rc<RefCell<BTreeMap<String, Bytes>>>;
 
@@ -137,6 +139,13 @@ fn run_twice(case: &Case, seed: u64) -> [Outcome; 2] {
     [first, second]
 }
 
+/// The case on a device that fails some batches.
+fn failing(seed: u64, mut case: Case) -> Case {
+    let mut random = Random(seed);
+    case.script.failed.extend([0; 4].map(|_| u64::from(random.within(1, 40))));
+    case
+}
+
 #[derive(Default)]
 struct Sum {
     written: u64,
@@ -176,6 +185,15 @@ fn files_are_written_and_read_and_every_token_is_right() {
 }
 
 #[test]
+fn states_are_written_and_read_with_their_blocks() {
+    let total = sums(returning_with_states);
+    assert!(total.hits > SEEDS / 2, "files save computing");
+    assert!(total.hits_of_successor > 4 * SEEDS, "they outlive the engine");
+    let total = sums(|seed| faulty(seed, returning_with_states(seed)));
+    assert!(total.hits_of_successor > SEEDS, "files are found after faults too");
+}
+
+#[test]
 fn faulty_devices_write_no_wrong_files() {
     let total = sums(|seed| faulty(seed, returning(seed)));
     assert!(total.hits_of_successor > SEEDS, "files are found after faults too");
@@ -194,21 +212,25 @@ fn chunks_of_deterministic_engines_are_read_whole() {
 
 #[test]
 fn every_planted_bug_of_the_disk_is_found() {
-    const FAULTS: [InjectedFault; 4] = [
-        InjectedFault::OtherModelRead,
-        InjectedFault::PartFileRead,
-        InjectedFault::OtherTextRead,
-        InjectedFault::MissingFileRead,
+    let cases: [(InjectedFault, Cases); 7] = [
+        (InjectedFault::OtherModelRead, returning),
+        (InjectedFault::PartFileRead, returning),
+        (InjectedFault::OtherTextRead, returning),
+        (InjectedFault::MissingFileRead, returning),
+        (InjectedFault::StateNotRestored, returning_with_states),
+        (InjectedFault::StateOfOtherBlockRestored, returning_with_states),
+        (InjectedFault::SnapshotWrittenEarly, |seed| failing(seed, returning_with_states(seed))),
     ];
-    for fault in FAULTS {
+    for (fault, case) in cases {
         let with_fault = |seed| {
-            let mut case = returning(seed);
+            let mut case = case(seed);
             case.faults.fault = Some(fault);
             case
         };
         let attempt = |seed| quietly(|| run_twice(&with_fault(seed), seed)).err();
         let found = (0..SEEDS_PER_FAULT).find_map(|seed| Some((seed, attempt(seed)?)));
         let (seed, error) = found.unwrap_or_else(|| panic!("{fault:?} is not found in {SEEDS_PER_FAULT} seeds"));
+        pass(seed, &case(seed), &mut Sum::default());
         println!("{fault:?}: seed {seed}: {}", error.lines().next().unwrap_or_default());
     }
 }

@@ -1,6 +1,8 @@
-//! The host tier: small pools whose blocks leave and come back, and the bugs that this invites.
+//! The host tier: small pools whose blocks, and snapshots of states, leave and come back, and the bugs that this
+//! invites.
 
 use crate::faults::faulty;
+use crate::states::with_states;
 use crate::world::{BLOCK_BYTES, Case, Outcome, Random, case};
 use crate::{SEEDS_PER_FAULT, attempt, for_seeds, pass};
 use folio::engine::faults::InjectedFault;
@@ -33,6 +35,13 @@ pub(crate) fn returning(seed: u64) -> Case {
             arrival
         })
         .collect();
+    case
+}
+
+/// [`returning`] for a model that keeps states, with slots for few snapshots.
+pub(crate) fn returning_with_states(seed: u64) -> Case {
+    let mut case = with_states(&mut Random(seed ^ 0x57a7e), returning(seed));
+    case.config.state_snapshots = case.config.state_snapshots.map(|count| count.clamp(1, 4));
     case
 }
 
@@ -69,6 +78,41 @@ fn pass_returning(seed: u64) -> Outcome {
     pass(seed, &returning(seed))
 }
 
+/// What blocks with states move in all, on devices that `spoil` makes of sound ones.
+fn sums_with_states(spoil: impl Fn(u64, Case) -> Case + Sync) -> Sum {
+    let mut total = Sum::default();
+    let join = |sum: Sum| {
+        total.restored += sum.restored;
+        total.hits += sum.hits;
+    };
+    let work = |seed, sum: &mut Sum| sum.add(&pass(seed, &spoil(seed, returning_with_states(seed))));
+    for_seeds(SEEDS_PER_FAULT, work, join);
+    println!("{} blocks and states restored, {} tokens found", total.restored, total.hits);
+    total
+}
+
+#[test]
+fn states_leave_and_return_with_their_blocks() {
+    let total = sums_with_states(|_, case| case);
+    assert!(total.restored > 5 * SEEDS_PER_FAULT, "blocks and states move");
+    assert!(total.hits > 16 * SEEDS_PER_FAULT, "host memory saves computing");
+}
+
+#[test]
+fn states_return_on_faulty_devices() {
+    assert!(sums_with_states(faulty).restored > SEEDS_PER_FAULT, "states return on faulty devices too");
+    assert!(sums_with_states(failing_and_refusing).restored > SEEDS_PER_FAULT);
+}
+
+/// The case on a device that refuses a batch while the one before it is in flight, and then fails that one.
+fn failing_and_refusing(seed: u64, mut case: Case) -> Case {
+    for first in [1, 12].map(|first| u64::from(Random(seed).within(first, first + 10))) {
+        case.script.failed.insert(first);
+        case.script.invalid.insert(first + 1);
+    }
+    case
+}
+
 #[test]
 fn faulty_devices_lose_nothing_that_host_memory_holds() {
     let work = |seed, sum: &mut Sum| sum.add(&pass(seed, &faulty(seed, returning(seed))));
@@ -86,14 +130,31 @@ fn every_planted_bug_of_the_tiers_is_found() {
         InjectedFault::HostSlotReusedEarly,
         InjectedFault::LeavingBlockFound,
     ];
-    for fault in FAULTS {
-        let with_fault = |seed| {
-            let mut case = returning(seed);
-            case.faults.fault = Some(fault);
-            case
-        };
-        let found = (0..SEEDS_PER_FAULT).find_map(|seed| Some((seed, attempt(&with_fault(seed), true).err()?)));
-        let (seed, error) = found.unwrap_or_else(|| panic!("{fault:?} is not found in {SEEDS_PER_FAULT} seeds"));
-        println!("{fault:?}: seed {seed}: {}", error.lines().next().unwrap_or_default());
-    }
+    FAULTS.into_iter().for_each(|fault| find(fault, returning));
+}
+
+#[test]
+fn every_planted_bug_of_states_in_the_tiers_is_found() {
+    const FAULTS: [InjectedFault; 6] = [
+        InjectedFault::StateNotRestored,
+        InjectedFault::StateOfOtherBlockRestored,
+        InjectedFault::RestoredLate,
+        InjectedFault::StaleHostEntry,
+        InjectedFault::HostSlotReusedEarly,
+        InjectedFault::LeavingBlockFound,
+    ];
+    FAULTS.into_iter().for_each(|fault| find(fault, returning_with_states));
+}
+
+/// Asserts that a bug is found in some of the cases.
+fn find(fault: InjectedFault, cases: impl Fn(u64) -> Case) {
+    let with_fault = |seed| {
+        let mut case = cases(seed);
+        case.faults.fault = Some(fault);
+        case
+    };
+    let found = (0..SEEDS_PER_FAULT).find_map(|seed| Some((seed, attempt(&with_fault(seed), true).err()?)));
+    let (seed, error) = found.unwrap_or_else(|| panic!("{fault:?} is not found in {SEEDS_PER_FAULT} seeds"));
+    pass(seed, &cases(seed));
+    println!("{fault:?}: seed {seed}: {}", error.lines().next().unwrap_or_default());
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub(crate) struct Watched {
     pub(crate) device: FakeBackend,
     in_flight: VecDeque<Named>,
-    /// Blocks that are uploaded before the next step.
+    /// Blocks and states that are uploaded before the next step.
     arriving: BTreeSet<(usize, u32)>,
     pub(crate) computed: u64,
 }
@@ -52,7 +52,11 @@ impl Backend for Watched {
     }
 
     fn submit(&mut self, inputs: &BatchInputs) -> Result<fake::Ticket, BackendError> {
-        let mut named = Named { blocks: std::mem::take(&mut self.arriving), ..Named::default() };
+        let arriving = std::mem::take(&mut self.arriving);
+        let (states, blocks) = arriving.into_iter().partition(|&(group, _)| group == inputs.groups.len());
+        let mut named = Named { blocks, ..Named::default() };
+        let states: BTreeSet<(usize, u32)> = states;
+        named.state_slots.extend(states.into_iter().map(|(_, slot)| slot));
         let ticket = self.device.submit(inputs)?;
         for (group, arrays) in inputs.groups.iter().enumerate() {
             let copies = arrays.copies.iter().flat_map(|&(source, target)| [source, target]);

@@ -3,7 +3,9 @@
 
 #[cfg(all(feature = "cuda", unix))]
 use super::emulator::emulated;
-use super::{Device, adapters, cpu, golden, golden_cases};
+use super::speculation::{Drawn, answers};
+use super::states::{STATES, request};
+use super::{Device, SEQUENCES_MAX, adapters, cpu, golden, golden_cases};
 use folio::backend::reference::ReferenceBackend;
 use folio::backend::wgpu::{WgpuBackend, WgpuOptions};
 use folio::backend::{Backend, BlockRef, Inspect, KvHalf};
@@ -21,6 +23,8 @@ use std::path::Path;
 /// Models with one KV group, with two of which one has a window, with sinks, with layers that share their keys and
 /// values, and with latents.
 const MODELS: [&str; 5] = ["llama", "gemma3", "gpt-oss", "gemma4-e", "deepseek_v3"];
+/// Models that keep a state per sequence: convolutions alone, with windows, the delta rule, and Mamba 2.
+const HYBRIDS: [&str; 4] = ["lfm2", "lfm3", "qwen3_5", "granite4-h-dense"];
 /// A pool for one long prompt.
 const CONFIG: Config = Config {
     max_model_len: Some(160),
@@ -97,7 +101,8 @@ fn returns<B: Backend>(name: &str, models: &[&str], kv_format: KvFormat, mut ope
         let plan = model.record(Storage::F32);
         let all_groups = |group| plan.block_bytes(group, CONFIG.block_size, kv_format);
         let pool = (0..plan.kv_groups.len()).map(all_groups).sum::<u64>() * 12;
-        let config = Config { kv_cache_bytes: Some(pool), kv_format, ..CONFIG };
+        // A model that keeps states has a slot for one snapshot beside the running ones.
+        let config = Config { kv_cache_bytes: Some(pool), kv_format, state_snapshots: Some(1), ..CONFIG };
         let (with, stats) = serve(open(), model, &config, &turns);
         for (answer, expected) in [0, 2].into_iter().zip([long, short]) {
             assert!(kv_format != KvFormat::F16 || with[answer] == expected.greedy, "{family} on {name}, turn {answer}");
@@ -113,6 +118,8 @@ fn conversations_return_on_the_cpu() {
     returns("reference", &MODELS, KvFormat::F16, ReferenceBackend::new);
     returns("cpu", &MODELS, KvFormat::F16, cpu);
     returns("cpu, quantized", &MODELS[..2], KvFormat::Q8, cpu);
+    returns("reference", &HYBRIDS, KvFormat::F16, ReferenceBackend::new);
+    returns("cpu", &HYBRIDS, KvFormat::F16, cpu);
 }
 
 #[test]
@@ -121,6 +128,7 @@ fn conversations_return_on_every_adapter() {
         let options = WgpuOptions { adapter: Some(adapter), ..WgpuOptions::default() };
         let open = || block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens");
         returns("wgpu", &MODELS[..3], KvFormat::F16, open);
+        returns("wgpu", &HYBRIDS, KvFormat::F16, open);
         returns("wgpu, quantized", &MODELS[..1], KvFormat::Q8, open);
     }
 }
@@ -129,7 +137,9 @@ fn conversations_return_on_every_adapter() {
 #[test]
 fn conversations_return_in_the_cuda_emulator() {
     if emulated(Storage::F32, (8, 0)).is_some() {
-        returns("cuda", &MODELS[..1], KvFormat::F16, || emulated(Storage::F32, (8, 0)).expect("it was just opened"));
+        let open = || emulated(Storage::F32, (8, 0)).expect("it was just opened");
+        returns("cuda", &MODELS[..1], KvFormat::F16, open);
+        returns("cuda", &HYBRIDS[..1], KvFormat::F16, open);
     }
 }
 
@@ -168,6 +178,9 @@ fn conversations_outlive_the_process() {
     outlives("reference", &MODELS[..2], ReferenceBackend::new, ReferenceBackend::new);
     outlives("cpu", &MODELS, cpu, cpu);
     outlives("reference to cpu", &MODELS[..2], ReferenceBackend::new, cpu);
+    outlives("reference", &HYBRIDS, ReferenceBackend::new, ReferenceBackend::new);
+    outlives("reference to cpu", &HYBRIDS, ReferenceBackend::new, cpu);
+    outlives("cpu", &HYBRIDS, cpu, cpu);
 }
 
 #[test]
@@ -178,6 +191,8 @@ fn files_of_the_cpu_serve_every_adapter_and_the_reverse() {
         outlives("wgpu", &MODELS[..1], open, open);
         outlives("cpu to wgpu", &MODELS[..2], cpu, open);
         outlives("wgpu to cpu", &MODELS[..2], open, cpu);
+        outlives("cpu to wgpu", &HYBRIDS, cpu, open);
+        outlives("wgpu to cpu", &HYBRIDS, open, cpu);
     }
 }
 
@@ -189,6 +204,8 @@ fn files_of_the_cpu_serve_the_cuda_emulator_and_the_reverse() {
         outlives("cuda", &MODELS[..1], open, open);
         outlives("cpu to cuda", &MODELS[..1], cpu, open);
         outlives("cuda to cpu", &MODELS[..1], open, cpu);
+        outlives("cpu to cuda", &HYBRIDS[..1], cpu, open);
+        outlives("cuda to cpu", &HYBRIDS[..1], open, cpu);
     }
 }
 
@@ -211,6 +228,51 @@ fn deterministic_engines_use_only_files_of_their_kind() {
     let steps = Config { max_num_batched_tokens: 64, ..config.clone() };
     assert_eq!(ask(serve(cpu(), open(), &steps, &turns)).files_read, 0, "other chunks");
     assert!(ask(serve(cpu(), open(), &config, &turns)).prefix_hits_disk > 0, "the same build");
+}
+
+/// Prompts that return from host memory, from files of the same engine and from those of another: every token and every
+/// bit of the logprobs is what it is without a cache.
+#[test]
+fn with_a_state_from_a_colder_tier_every_bit_is_the_same() {
+    for (family, _) in STATES {
+        let plan = Model::open(&golden(family)).expect("the golden model loads").record(Storage::F32);
+        let cases = golden_cases(family);
+        let with_logprobs = |prompt: Vec<u32>, count| {
+            let mut request = request(&cases[3]);
+            (request.prompt, request.params.logprobs, request.params.max_tokens) =
+                (prompt.into(), Some(4), Some(count));
+            request
+        };
+        let long = &cases[3];
+        let other: Vec<u32> = long.prompt.iter().rev().copied().collect();
+        let next = [&long.prompt[..], &long.greedy, &[5, 6, 7]].concat();
+        let turns = [(long.prompt.clone(), 20), (other.clone(), 2), (next.clone(), 4), (other, 2), (next, 4)];
+        let requests = turns.map(|(prompt, count)| with_logprobs(prompt, count));
+        let all_groups = |group| plan.block_bytes(group, CONFIG.block_size, KvFormat::F32);
+        let pool = (0..plan.kv_groups.len()).map(all_groups).sum::<u64>() * 13;
+        let base = Config {
+            kv_cache_bytes: Some(pool),
+            kv_format: KvFormat::F32,
+            kv_host_bytes: 0,
+            max_num_seqs: 1,
+            max_model_len: Some(176),
+            state_snapshots: Some(1),
+            ..CONFIG
+        };
+        let run = |config: Config| answers(&ReferenceBackend::new, family, None, &config, &requests);
+        let same = |(found, stats): (Vec<Vec<Drawn>>, Stats), plain: &[Vec<Drawn>], tier: &str| {
+            assert!(found == plain, "{family}: what {tier} holds changes an answer");
+            stats
+        };
+        let (plain, _) = run(Config { prefix_caching: false, ..base.clone() });
+        let stats = same(run(Config { kv_host_bytes: 8 << 20, ..base.clone() }), &plain, "host memory");
+        assert!(stats.prefix_hits_host >= 128, "{family}: {stats:?}");
+        let folder = tempfile::tempdir().expect("a folder for this test");
+        let with_disk = || Config { kv_disk: with_disk(folder.path(), false).kv_disk, ..base.clone() };
+        same(run(with_disk()), &plain, "the disk");
+        let stats = same(run(with_disk()), &plain, "the disk of another engine");
+        assert!(stats.prefix_hits_disk >= 128, "{family}: {stats:?}");
+    }
 }
 
 /// Keys and values of each block, and what copies of all blocks look like.
@@ -260,6 +322,62 @@ fn one_form<B: Backend + Inspect>(name: &str, backend: &mut B) {
         assert!(wrong.is_err_and(|error| error.to_string().contains("a copy of")), "a short copy is refused");
         let unknown = device.backend.save_blocks(&[BlockRef { group: 0, block: 97 }]);
         assert!(unknown.is_err(), "an unknown block is refused");
+    }
+}
+
+/// A copy of a state that the reference has made is what another backend makes of it, and has in its slot.
+fn one_form_of_states<B: Backend + Inspect>(name: &str, backend: &mut B) {
+    for family in HYBRIDS {
+        let model = Model::open(&golden(family)).expect("the golden model loads");
+        let mut reference = ReferenceBackend::new();
+        let plan = Device::new(&mut reference, &model, KvFormat::F16).plan.clone();
+        let group = plan.state_group().expect("it keeps states");
+        let slots = [2, 0].map(|block| BlockRef { group, block });
+        let layers = || (0..).zip(&plan.state_layers);
+        for (layer, _) in layers() {
+            let mut values = block_on(reference.read_state(layer)).expect("the layer exists");
+            let shift = f64::from(layer);
+            (0..).zip(&mut values).for_each(|(at, value)| *value = ((f64::from(at) * 12.9898) + shift).sin() as f32);
+            reference.write_state(layer, &values).expect("the values fit");
+        }
+        let sent = copies(&mut reference, &slots);
+        let device = Device::new(backend, &model, KvFormat::F16);
+        let loads: Vec<_> = slots.into_iter().zip(sent.iter().cloned()).collect();
+        device.backend.restore_blocks(&loads).expect("the copies fit");
+        assert_eq!(copies(device.backend, &slots), sent, "{family} on {name}: copies return as they came");
+        for (layer, spec) in layers() {
+            let found = block_on(device.backend.read_state(layer)).expect("the layer exists");
+            let expected = block_on(reference.read_state(layer)).expect("the layer exists");
+            let of_slot = |values: &[f32], slot: u32| {
+                values.chunks(spec.elements as usize).nth(slot as usize).expect("a slot").to_vec()
+            };
+            for slot in slots {
+                let (found, expected) = (of_slot(&found, slot.block), of_slot(&expected, slot.block));
+                assert_eq!(found, expected, "{family} on {name}, state layer {layer}");
+            }
+            assert!(of_slot(&found, 1).iter().all(|&element| element == 0.0), "other slots stay");
+        }
+        let wrong = device.backend.restore_blocks(&[(slots[0], sent[0].slice(4..))]);
+        assert!(wrong.is_err_and(|error| error.to_string().contains("a copy of")), "a short copy is refused");
+        let unknown = device.backend.save_blocks(&[BlockRef { group, block: SEQUENCES_MAX }]);
+        assert!(unknown.is_err_and(|error| error.to_string().contains("state slot 8")), "an unknown slot is refused");
+    }
+}
+
+#[test]
+fn a_copy_of_a_state_has_one_form_on_every_backend() {
+    one_form_of_states("reference", &mut ReferenceBackend::new());
+    one_form_of_states("cpu", &mut cpu());
+    for adapter in adapters() {
+        let options = WgpuOptions { adapter: Some(adapter), ..WgpuOptions::default() };
+        one_form_of_states(
+            "wgpu",
+            &mut block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens"),
+        );
+    }
+    #[cfg(all(feature = "cuda", unix))]
+    if let Some(mut device) = emulated(Storage::F32, (8, 0)) {
+        one_form_of_states("cuda", &mut device);
     }
 }
 

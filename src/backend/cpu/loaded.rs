@@ -6,7 +6,7 @@ use super::simd::Level;
 use super::team::Team;
 use super::turns::Turns;
 use super::weight::{Matrix, decode};
-use crate::backend::host::check_block;
+use crate::backend::host::{check_block, restore_state, save_state};
 use crate::backend::{BackendError, BlockRef, Capacity, KvHalf};
 use crate::plan::inputs::BatchInputs;
 use crate::plan::{BufferId, BufferSpec, KvLayer, Plan, Rows, StateLayer, Step, Storage, WeightId, WeightSpec};
@@ -136,9 +136,12 @@ impl Loaded {
         Ok(())
     }
 
-    /// A copy of a block.
+    /// A copy of a block or state slot.
     pub(super) fn save_block(&self, block: BlockRef) -> Result<Bytes, BackendError> {
         check_block(&self.plan, &self.capacity, &self.blocks, block, None)?;
+        if self.plan.state_group() == Some(block.group) {
+            return Ok(save_state(&self.plan, &self.states, block.block).into());
+        }
         let mut copy = Vec::new();
         for (layer, halves) in self.plan.kv_layers.iter().zip(&self.pool) {
             if layer.group as usize == block.group {
@@ -150,9 +153,13 @@ impl Loaded {
         Ok(copy.into())
     }
 
-    /// Overwrites a block with a copy.
+    /// Overwrites a block or state slot with a copy.
     pub(super) fn restore_block(&mut self, block: BlockRef, mut copy: &[u8]) -> Result<(), BackendError> {
         check_block(&self.plan, &self.capacity, &self.blocks, block, Some(copy))?;
+        if self.plan.state_group() == Some(block.group) {
+            restore_state(&self.plan, &mut self.states, block.block, copy);
+            return Ok(());
+        }
         for (layer, halves) in self.plan.kv_layers.iter().zip(&mut self.pool) {
             if layer.group as usize == block.group {
                 let (first, count) = ((block.block * layer.heads) as usize, layer.heads as usize);

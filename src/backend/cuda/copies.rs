@@ -1,9 +1,11 @@
-//! Copies of KV blocks to and from host memory. Keys and values of a block are two spans of memory per layer.
+//! Copies of KV blocks and state slots to and from host memory. Keys and values of a block are two spans of memory per
+//! layer, a state is one.
 
 use super::super::host::check_block;
 use super::super::{BackendError, BlockRef};
 use super::driver::{Copies, Driver, Span};
 use super::{LoadedPlan, READ_TIMEOUT};
+use crate::plan::StateLayer;
 use bytes::Bytes;
 
 /// Copies of blocks in flight to pinned memory.
@@ -20,6 +22,15 @@ impl LoadedPlan {
 
     /// The memory of a block, in the order of its copy.
     fn spans(&self, block: BlockRef) -> Vec<Span> {
+        if self.plan.state_group() == Some(block.group) {
+            let states = self.plan.state_layers.iter().zip(&self.arena.states);
+            let span = |(layer, address): (&StateLayer, &u64)| {
+                let bytes = layer.bytes();
+                let bytes_before = u64::from(block.block) * bytes;
+                Span { address: address + bytes_before, bytes: usize::try_from(bytes).expect("a state fits memory") }
+            };
+            return states.map(span).collect();
+        }
         let layers = (0..).zip(&self.plan.kv_layers).filter(|(_, layer)| layer.group as usize == block.group);
         let spans = layers.flat_map(|(index, layer)| {
             let bytes = layer.heads as usize * self.capacity.kv_tile(layer.head_dim).words() * 4;

@@ -52,6 +52,17 @@ impl States {
         self.0[slot as usize] = UNWRITTEN;
     }
 
+    /// A copy of a state.
+    pub(super) fn copy_of(&self, slot: u32) -> Vec<u8> {
+        self.0[slot as usize].to_le_bytes().into()
+    }
+
+    /// Overwrites a state with a copy.
+    pub(super) fn overwrite(&mut self, slot: u32, copy: &[u8]) {
+        let state = copy.first_chunk().expect("a copy of a state has its bytes");
+        self.0[slot as usize] = u64::from_le_bytes(*state);
+    }
+
     /// Asserts what a batch must keep to.
     pub(super) fn check(&self, inputs: &BatchInputs) {
         let sequences = if self.0.is_empty() { 0 } else { inputs.sequences.len() };

@@ -2,7 +2,7 @@
 //! of one buffer at a time.
 
 use super::memory::{KvStore, Weight};
-use crate::backend::host::{check_batch, check_block};
+use crate::backend::host::{check_batch, check_block, restore_state, save_state};
 use crate::backend::{BackendError, BlockRef, Capacity, KvHalf};
 use crate::plan::inputs::BatchInputs;
 use crate::plan::{BufferId, BufferSpec, KvLayer, Plan, Rows, StateLayer, Step, Storage, WeightId};
@@ -69,9 +69,12 @@ impl LoadedPlan {
         Ok(())
     }
 
-    /// A copy of a block.
+    /// A copy of a block or state slot.
     pub(super) fn save_block(&self, block: BlockRef) -> Result<Bytes, BackendError> {
         check_block(&self.plan, &self.capacity, &self.blocks, block, None)?;
+        if self.plan.state_group() == Some(block.group) {
+            return Ok(save_state(&self.plan, &self.states, block.block).into());
+        }
         let mut copy = Vec::new();
         for (layer, halves) in self.plan.kv_layers.iter().zip(&self.pool) {
             if layer.group as usize == block.group {
@@ -83,9 +86,13 @@ impl LoadedPlan {
         Ok(copy.into())
     }
 
-    /// Overwrites a block with a copy.
+    /// Overwrites a block or state slot with a copy.
     pub(super) fn restore_block(&mut self, block: BlockRef, mut copy: &[u8]) -> Result<(), BackendError> {
         check_block(&self.plan, &self.capacity, &self.blocks, block, Some(copy))?;
+        if self.plan.state_group() == Some(block.group) {
+            restore_state(&self.plan, &mut self.states, block.block, copy);
+            return Ok(());
+        }
         for (layer, halves) in self.plan.kv_layers.iter().zip(&mut self.pool) {
             if layer.group as usize == block.group {
                 let (first, count) = ((block.block * layer.heads) as usize, layer.heads as usize);

@@ -1,7 +1,8 @@
-//! Copies of KV blocks to and from host memory.
+//! Copies of KV blocks and state slots to and from host memory.
 //!
-//! A block's tiles are gathered into one staging buffer per call, on the queue and so in order with the batches. Maps
-//! are asynchronous: the copies are read when the batch after them is read, when they have long completed.
+//! A block's tiles, or the states of a slot, are gathered into one staging buffer per call, on the queue and so in
+//! order with the batches. Maps are asynchronous: the copies are read when the batch after them is read, when they have
+//! long completed.
 
 use super::super::host::check_block;
 use super::super::{BackendError, BlockRef};
@@ -29,7 +30,7 @@ struct Staged {
     blocks: Vec<u64>,
 }
 
-/// Part of a block: tiles that are adjacent on the device.
+/// Part of a block or state slot: bytes that are adjacent on the device.
 struct Part<'a> {
     buffer: &'a GpuBuffer,
     /// Byte offset in the buffer.
@@ -51,6 +52,13 @@ impl LoadedPlan {
     /// The parts of a block, in the order of its copy.
     fn parts(&self, block: BlockRef) -> Vec<Part<'_>> {
         let (mut parts, mut copy) = (Vec::new(), 0);
+        if self.plan.state_group() == Some(block.group) {
+            for (layer, buffer) in self.plan.state_layers.iter().zip(&self.arena.states) {
+                let bytes = layer.bytes();
+                parts.push(Part { buffer, device: u64::from(block.block) * bytes, copy, bytes });
+                copy += bytes;
+            }
+        }
         for (layer, shards) in self.plan.kv_layers.iter().zip(&self.arena.kv) {
             if layer.group as usize != block.group {
                 continue;
@@ -64,7 +72,7 @@ impl LoadedPlan {
                 copy += bytes;
             }
         }
-        debug_assert_eq!(copy, self.block_bytes(block.group), "a copy has all tiles");
+        debug_assert_eq!(copy, self.block_bytes(block.group), "a copy has all parts");
         parts
     }
 

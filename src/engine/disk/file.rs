@@ -1,4 +1,5 @@
-//! The portable form of a KV block in a file: one record per block; a file may hold several, one after the other.
+//! The portable form of a KV block, or of the state after one, in a file: one record each; a file may hold several, one
+//! after the other.
 //!
 //! All numbers are little-endian. A record is a header and the block's bytes:
 //!
@@ -12,12 +13,19 @@
 //! | 4 | 1 if its bits are those of one build only (`--deterministic`), else 0 |
 //! | 32 | fingerprint of the model, as loaded |
 //! | 16, 16 | chain hash of the block, and of the block before it or the chain's root |
-//! | 4, 4 | KV group, number of KV groups |
+//! | 4, 4 | group, number of groups: the KV groups, then that of the states, if the model keeps any |
 //! | 4 | tokens per block |
-//! | 4, then 4 and 4 each | layers of the group: KV heads (bit 31: a latent, without values) and head size |
+//! | 4, then 4, 4 and 4 each | layers of the group: kind, and two sizes of it |
 //! | 4 and text, three times | KV format, adapter, backend and build |
 //! | 4 each | token ids of the block |
 //!
+//! | Kind | Sizes |
+//! |---|---|
+//! | 0: keys and values | KV heads, head size |
+//! | 1: a latent, without values | KV heads, latent size with its rotated part |
+//! | 2: a recurrent state | 1, bytes of a state |
+//!
+//! A record of the group of states has the state after the block with its chain hash, and the token ids of that block.
 //! The block's bytes are in the form that [`BlockRef`](crate::backend::BlockRef) describes, the same on every backend.
 //!
 //! Nothing in a file is trusted: lengths are checked before they are used, and a record that does not say what it
@@ -25,20 +33,20 @@
 
 use crate::engine::block_pool::BlockHash;
 use crate::engine::tiers::Origin;
-use crate::plan::{KvFormat, KvLayer};
+use crate::plan::{KvFormat, KvLayer, StateLayer};
 use bytes::Bytes;
 use std::ops::Range;
 
 const MAGIC: &[u8; 8] = b"folio-kv";
 /// Version of the form. It is part of the key of the hashes, so that files of different versions have different names.
-pub const VERSION: u32 = 1;
-/// Maximum length of a header. One for 64 tokens and 100 layers takes 1.3 KB.
+pub const VERSION: u32 = 2;
+/// Maximum length of a header. One for 64 tokens and 100 layers takes 1.7 KB.
 pub const HEADER_BYTES_MAX: u32 = 1 << 20;
 /// Maximum number of blocks in a file that holds a whole prompt.
 pub const RECORDS_MAX: usize = 1 << 16;
 /// Maximum length of a text in a header.
 const TEXT_BYTES_MAX: u32 = 1 << 10;
-/// Maximum number of KV groups, layers, and tokens per block.
+/// Maximum number of groups, layers, and tokens per block.
 const COUNT_MAX: u32 = 1 << 12;
 /// Where the checksum is.
 const CHECKSUM: Range<usize> = 24..56;
@@ -60,8 +68,32 @@ pub struct Form {
     pub build: String,
     /// Whether only blocks of the same `build` are used.
     pub deterministic: bool,
-    /// KV heads and head size of the layers of each KV group.
-    pub layers: Vec<Vec<[u32; 2]>>,
+    /// The layers of each KV group; then, in a group of their own, those that keep a state.
+    pub layers: Vec<Vec<LayerForm>>,
+}
+
+/// What a layer keeps in a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LayerForm {
+    /// Keys and values.
+    KeysAndValues {
+        /// KV heads.
+        heads: u32,
+        /// Elements of a head.
+        head_dim: u32,
+    },
+    /// Keys that are the values, too.
+    Latent {
+        /// KV heads.
+        heads: u32,
+        /// Elements of a latent, with its rotated part.
+        size: u32,
+    },
+    /// A recurrent state, instead of keys and values of tokens.
+    State {
+        /// Bytes of a state, f32.
+        bytes: u32,
+    },
 }
 
 /// Why a record cannot be used.
@@ -73,6 +105,9 @@ pub enum FileError {
     /// It is of something else than expected.
     #[error("it has another {0}")]
     Other(&'static str),
+    /// It was written by another version of this program.
+    #[error("it has version {0} of its form, and this program reads version {VERSION}: compute it again")]
+    Version(u32),
 }
 
 /// A block from a file.
@@ -110,9 +145,10 @@ impl Form {
         hex(&name[..16])
     }
 
-    /// Bytes of a block of this group.
+    /// Bytes of a block of this group, or of a state.
     pub fn block_bytes(&self, group: usize) -> u64 {
-        self.layers.get(group).map_or(0, |layers| block_bytes(layers, self.block_size, self.kv_format))
+        let layers = self.layers.get(group).into_iter().flatten();
+        layers.map(|layer| layer.bytes(self.block_size, self.kv_format)).fold(0, u64::saturating_add)
     }
 
     /// Maximum bytes of a record of this form.
@@ -139,7 +175,7 @@ impl Form {
         number(&mut header, count(self.layers.len()));
         number(&mut header, self.block_size);
         number(&mut header, count(self.layers[group].len()));
-        self.layers[group].iter().flatten().for_each(|&size| number(&mut header, size));
+        self.layers[group].iter().flat_map(LayerForm::words).for_each(|word| number(&mut header, word));
         for text in [&self.kv_format.to_string(), &self.adapter, &self.build] {
             number(&mut header, count(text.len()));
             header.extend_from_slice(text.as_bytes());
@@ -160,7 +196,7 @@ impl Form {
         other(found.adapter != self.adapter, "adapter")?;
         other(found.deterministic != self.deterministic, "rule about builds")?;
         other(self.deterministic && found.build != self.build, "backend or build")?;
-        other(found.layers.len() != self.layers.len(), "number of KV groups")?;
+        other(found.layers.len() != self.layers.len(), "number of groups")?;
         other(found.layers.get(group) != self.layers.get(group), "list of layers")
     }
 }
@@ -181,8 +217,9 @@ impl Record {
         if reader.take(8)? != MAGIC {
             return Err(FileError::Damaged("it is not a file of KV blocks"));
         }
-        if reader.number()? != VERSION {
-            return Err(FileError::Other("version"));
+        let version = reader.number()?;
+        if version != VERSION {
+            return Err(FileError::Version(version));
         }
         let header_bytes = reader.number_to(HEADER_BYTES_MAX, "its header is too long")? as usize;
         let data_bytes = u64::from_le_bytes(reader.array()?);
@@ -208,9 +245,15 @@ impl Record {
 
     /// Checks that it is of this block.
     pub fn check_block(&self, origin: &Origin) -> Result<(), FileError> {
-        other(self.origin.key.0 != origin.key.0, "KV group")?;
+        other(self.origin.key.0 != origin.key.0, "group")?;
         other(self.origin.key.1 != origin.key.1 || self.origin.parent != origin.parent, "chain hash")?;
         other(self.origin.token_ids != origin.token_ids, "text")
+    }
+
+    /// Whether it is of the state after a block.
+    pub fn is_state(&self) -> bool {
+        let layers = self.form.layers.get(self.origin.key.0);
+        layers.is_some_and(|layers| layers.iter().any(|layer| matches!(layer, LayerForm::State { .. })))
     }
 
     /// All records of a file; at most `records_max`.
@@ -238,9 +281,9 @@ impl Record {
         let fingerprint = reader.array()?;
         let (hash, parent) = (BlockHash::from(reader.array()?), BlockHash::from(reader.array()?));
         let group = reader.number()?;
-        let groups = reader.number_to(COUNT_MAX, "it has too many KV groups")?;
+        let groups = reader.number_to(COUNT_MAX, "it has too many groups")?;
         if group >= groups {
-            return Err(FileError::Damaged("its KV group does not exist"));
+            return Err(FileError::Damaged("its group does not exist"));
         }
         let block_size = reader.number_to(COUNT_MAX, "its blocks are too large")?;
         if block_size == 0 {
@@ -248,7 +291,8 @@ impl Record {
         }
         let mut layers = vec![Vec::new(); groups as usize];
         for _ in 0..reader.number_to(COUNT_MAX, "it has too many layers")? {
-            layers[group as usize].push([reader.number()?, reader.number()?]);
+            let words = [reader.number()?, reader.number()?, reader.number()?];
+            layers[group as usize].push(LayerForm::from_words(words)?);
         }
         let (format, adapter, build) = (reader.text()?, reader.text()?, reader.text()?);
         let known = KvFormat::ALL.into_iter().find(|known| known.to_string() == format);
@@ -302,22 +346,47 @@ fn checksum(header: &[u8], data: &[u8]) -> [u8; 32] {
     *hasher.finalize().as_bytes()
 }
 
-/// In the number of KV heads: the keys are the values, too, and only they are stored.
-const LATENT: u32 = 1 << 31;
+impl LayerForm {
+    /// Kind and sizes, as headers have them.
+    fn words(&self) -> [u32; 3] {
+        match *self {
+            Self::KeysAndValues { heads, head_dim } => [0, heads, head_dim],
+            Self::Latent { heads, size } => [1, heads, size],
+            Self::State { bytes } => [2, 1, bytes],
+        }
+    }
 
-/// A layer as headers describe it.
-pub fn layer_form(layer: &KvLayer) -> [u32; 2] {
-    [layer.heads | if layer.latent { LATENT } else { 0 }, layer.head_dim]
+    fn from_words(words: [u32; 3]) -> Result<Self, FileError> {
+        match words {
+            [0, heads, head_dim] => Ok(Self::KeysAndValues { heads, head_dim }),
+            [1, heads, size] => Ok(Self::Latent { heads, size }),
+            [2, 1, bytes] => Ok(Self::State { bytes }),
+            _ => Err(FileError::Damaged("it has a layer of an unknown kind")),
+        }
+    }
+
+    /// Bytes in a block, without overflow whatever a file says.
+    fn bytes(&self, block_size: u32, format: KvFormat) -> u64 {
+        let rows = |halves, heads| halves * u64::from(block_size) * u64::from(heads);
+        match *self {
+            Self::KeysAndValues { heads, head_dim } => rows(2, heads).saturating_mul(format.row_bytes(head_dim)),
+            Self::Latent { heads, size } => rows(1, heads).saturating_mul(format.row_bytes(size)),
+            Self::State { bytes } => bytes.into(),
+        }
+    }
 }
 
-/// Bytes of a block with these layers, without overflow whatever a file says.
-fn block_bytes(layers: &[[u32; 2]], block_size: u32, format: KvFormat) -> u64 {
-    let layer = |&[heads, head_dim]: &[u32; 2]| {
-        let halves = if heads & LATENT == 0 { 2 } else { 1 };
-        let rows = halves * u64::from(block_size) * u64::from(heads & !LATENT);
-        rows.saturating_mul(format.row_bytes(head_dim))
-    };
-    layers.iter().map(layer).fold(0, u64::saturating_add)
+impl From<&KvLayer> for LayerForm {
+    fn from(layer: &KvLayer) -> Self {
+        let KvLayer { heads, head_dim, latent, .. } = *layer;
+        if latent { Self::Latent { heads, size: head_dim } } else { Self::KeysAndValues { heads, head_dim } }
+    }
+}
+
+impl From<&StateLayer> for LayerForm {
+    fn from(layer: &StateLayer) -> Self {
+        Self::State { bytes: u32::try_from(layer.bytes()).expect("a layer's state fits memory") }
+    }
 }
 
 /// Reads a header.
@@ -361,6 +430,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn form() -> Form {
+        let keys = |heads, head_dim| LayerForm::KeysAndValues { heads, head_dim };
+        let states = vec![LayerForm::State { bytes: 24 }, LayerForm::State { bytes: 8 }];
         Form {
             fingerprint: [3; 32],
             kv_format: KvFormat::F16,
@@ -368,7 +439,7 @@ mod tests {
             adapter: NO_ADAPTER.into(),
             build: "cpu".into(),
             deterministic: false,
-            layers: vec![vec![[1, 8], [2, 8]], vec![[1, 16]]],
+            layers: vec![vec![keys(1, 8), keys(2, 8)], vec![LayerForm::Latent { heads: 1, size: 16 }], states],
         }
     }
 
@@ -401,6 +472,28 @@ mod tests {
     }
 
     #[test]
+    fn a_state_and_a_latent_have_records_of_their_sizes() {
+        let form = form();
+        for (group, bytes, is_state) in [(0, 384, false), (1, 128, false), (2, 32, true)] {
+            let origin = Origin { key: (group, origin(&form, [1, 2, 3, 4]).key.1), ..origin(&form, [1, 2, 3, 4]) };
+            let write = |bytes: usize| [form.header(&origin, &vec![9; bytes]), vec![9; bytes]].concat();
+            let record = read(&write(bytes)).expect("it is whole");
+            assert_eq!((form.check(&record), record.check_block(&origin)), (Ok(()), Ok(())));
+            assert_eq!((record.data.len(), record.is_state()), (bytes, is_state));
+            let longer = read(&write(bytes + 1)).map(|_| ()).expect_err("refused");
+            assert_eq!(longer.to_string(), "its length does not follow from its layers");
+        }
+    }
+
+    #[test]
+    fn files_of_other_versions_are_refused_by_their_version() {
+        let mut file = file(&form(), &origin(&form(), [1, 2, 3, 4]), 9);
+        file[8..12].copy_from_slice(&1_u32.to_le_bytes());
+        let message = "it has version 1 of its form, and this program reads version 2: compute it again";
+        assert_eq!(read(&file).expect_err("refused").to_string(), message);
+    }
+
+    #[test]
     fn records_of_something_else_are_refused() {
         let form = form();
         let own = origin(&form, [1, 2, 3, 4]);
@@ -414,8 +507,8 @@ mod tests {
         assert_eq!(check(&|form| form.fingerprint = [4; 32]), "it has another model");
         assert_eq!(check(&|form| form.adapter = "a".into()), "it has another adapter");
         assert_eq!(check(&|form| form.deterministic = true), "it has another rule about builds");
-        assert_eq!(check(&|form| drop(form.layers.pop())), "it has another number of KV groups");
-        assert_eq!(check(&|form| form.layers[0] = vec![[2, 8], [1, 8]]), "it has another list of layers");
+        assert_eq!(check(&|form| drop(form.layers.pop())), "it has another number of groups");
+        assert_eq!(check(&|form| form.layers[0].reverse()), "it has another list of layers");
         let text = read(&file(&form, &origin(&form, [1, 2, 3, 5]), 0)).expect("it is whole");
         assert_eq!(text.check_block(&own), Err(FileError::Other("chain hash")));
         let same_name = Record { origin: Origin { token_ids: [1, 2, 3, 5].into(), ..own.clone() }, ..text };

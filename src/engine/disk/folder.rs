@@ -350,7 +350,7 @@ mod tests {
             adapter: file::NO_ADAPTER.into(),
             build: "test".into(),
             deterministic: false,
-            layers: vec![vec![[1, 64]]],
+            layers: vec![vec![file::LayerForm::KeysAndValues { heads: 1, head_dim: 64 }]],
         }
     }
 

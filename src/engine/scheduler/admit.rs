@@ -15,8 +15,9 @@ struct Admission {
     reserved: Option<Vec<u32>>,
 }
 
-/// Where a block of a matched chain is.
-enum Found {
+/// Where a block of a matched chain is, or the state after it.
+#[derive(Clone, Copy)]
+pub(super) enum Found {
     Device(BlockId),
     Host(HostSlot),
 }
@@ -103,9 +104,14 @@ impl Scheduler {
         all.min(live).min(pool.total())
     }
 
-    /// Number of leading blocks that are cached on the device, or where `elsewhere` says. The last token is always
+    /// Number of leading blocks that are cached, with the state after them, on the device or where `elsewhere` says. It
+    /// is asked about a block of a group, or a state, which spares a number of tokens. The last token is always
     /// recomputed, because its logits are needed.
-    pub(super) fn match_prefix(&mut self, id: SequenceId, elsewhere: impl Fn(&Self, usize, &BlockHash) -> bool) -> u32 {
+    pub(super) fn match_prefix(
+        &mut self,
+        id: SequenceId,
+        elsewhere: impl Fn(&Self, usize, &BlockHash, u32) -> bool,
+    ) -> u32 {
         if !self.limits.prefix_caching {
             return 0;
         }
@@ -124,9 +130,10 @@ impl Scheduler {
         let mut found = blocks;
         loop {
             // A shorter chain ends in another part of a window, whose blocks may be missing, and at another snapshot.
-            let whole = self.blocks_to_snapshot(&hashes[..found as usize], unit);
-            let elsewhere = |group: usize, hash: &BlockHash| elsewhere(self, group, hash);
-            found = self.pool.longest_prefix(&hashes[..whole as usize], elsewhere);
+            let there = |group: usize, hash: &BlockHash, tokens| elsewhere(self, group, hash, tokens);
+            let whole = self.blocks_to_snapshot(&hashes[..found as usize], unit, there);
+            let there = |group: usize, hash: &BlockHash| elsewhere(self, group, hash, self.limits.block_size);
+            found = self.pool.longest_prefix(&hashes[..whole as usize], there);
             if found == whole {
                 return found;
             }
@@ -160,7 +167,13 @@ impl Scheduler {
         let chain = sequence.hashes[..matched as usize].to_vec();
         // Everything found is kept before anything is restored, because that evicts blocks from device and host.
         let found: Vec<_> = (0..self.limits.windows.len()).map(|group| self.keep_found(group, &chain)).collect();
-        let (mut restored, mut read) = (0, 0);
+        let snapshot = self.keep_snapshot(&chain);
+        // A state stands for all tokens before it.
+        let (mut restored, mut read) = match snapshot {
+            Some(Found::Host(slot)) if self.came_from_disk(id, slot) => (matched, matched),
+            Some(Found::Host(_)) => (matched, 0),
+            _ => (0, 0),
+        };
         for (group, found) in found.into_iter().enumerate() {
             let passed = matched - u32::try_from(found.len()).expect("a chain has few blocks");
             let mut blocks = vec![NONE; passed as usize];
@@ -181,7 +194,7 @@ impl Scheduler {
             self.sequences[id].tables[group] = Table { blocks, passed, reserved };
         }
         self.end_disk_wait(id);
-        self.take_snapshot(id, matched);
+        self.take_snapshot(id, matched, snapshot, draft);
         let sequence = &mut self.sequences[id];
         sequence.computed = matched * self.limits.block_size;
         sequence.registered = matched;

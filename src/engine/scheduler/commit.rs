@@ -340,6 +340,9 @@ impl Scheduler {
         }
         self.land_copies(batch, failed);
         self.land_states(batch);
+        if !failed {
+            self.finish_snapshots(batch);
+        }
         for (group, copies) in batch.copies.iter().enumerate() {
             copies.iter().for_each(|&(source, _)| self.pool.group_mut(group).unpin(source));
         }
@@ -361,7 +364,8 @@ impl Scheduler {
                 blocks.extend(filled.map(|&block| (group, block)));
             }
         }
-        blocks.extend(batch.restores.iter().map(|restore| (restore.group, restore.block)));
+        let restored = batch.restores.iter().filter(|restore| restore.group != self.state_group());
+        blocks.extend(restored.map(|restore| (restore.group, restore.block)));
         for &(group, block) in &blocks {
             self.pool.group_mut(group).withdraw(block);
         }

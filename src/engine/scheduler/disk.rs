@@ -1,7 +1,8 @@
-//! Which blocks move between host memory and disk: those of sequences that have ended are written, those that a waiting
-//! sequence can reuse are read.
+//! Which blocks and snapshots of states move between host memory and disk: those of sequences that have ended are
+//! written, those that a waiting sequence can reuse are read.
 
 use super::Scheduler;
+use crate::engine::batch::Batch;
 use crate::engine::block_pool::{BlockHash, BlockId, BlockKey};
 use crate::engine::faults::InjectedFault;
 use crate::engine::sequence::SequenceId;
@@ -29,7 +30,7 @@ impl Scheduler {
 
     /// Files of these blocks were found, written by this process or another.
     pub(crate) fn found_on_disk(&mut self, keys: impl IntoIterator<Item = BlockKey>) {
-        let known = |(group, _): &BlockKey| *group < self.limits.windows.len();
+        let known = |(group, _): &BlockKey| *group < self.limits.tiers.block_bytes.len();
         keys.into_iter().filter(known).for_each(|key| self.disk.add(key));
     }
 
@@ -108,6 +109,10 @@ impl Scheduler {
         if far <= near {
             return;
         }
+        // Without the state after them, blocks are of no use.
+        if self.keeps_states() && !self.fetch(id, self.state_group(), far - 1) {
+            return;
+        }
         let groups = 0..self.limits.windows.len();
         let first = |group| self.pool.first_visible(group, far * self.limits.block_size).min(far);
         let firsts: Vec<_> = groups.clone().map(first).collect();
@@ -120,11 +125,11 @@ impl Scheduler {
         }
     }
 
-    /// Keeps a block of a chain in host memory or asks for its file, unless it is on the device. Returns whether the
-    /// blocks after it are of use.
+    /// Keeps a block of a chain, or the state after it, in host memory or asks for its file, unless it is on the
+    /// device. Returns whether the blocks after it are of use.
     fn fetch(&mut self, id: SequenceId, group: usize, index: u32) -> bool {
         let hash = self.sequences[id].hashes[index as usize];
-        if self.pool.groups()[group].lookup(&hash).is_some() {
+        if self.group(group).lookup(&hash).is_some() {
             return true;
         }
         if let Some(slot) = self.host.lookup(group, &hash) {
@@ -149,14 +154,15 @@ impl Scheduler {
         true
     }
 
-    fn in_host_or_on_disk(&self, group: usize, hash: &BlockHash) -> bool {
-        self.in_host(group, hash) || self.disk.holds(&(group, *hash)) && self.is_worth_reading(group)
+    fn in_host_or_on_disk(&self, group: usize, hash: &BlockHash, tokens: u32) -> bool {
+        let on_disk = || self.disk.holds(&(group, *hash)) && self.is_worth_reading(group, tokens);
+        self.in_host(group, hash, tokens) || on_disk()
     }
 
-    /// Whether reading a block of this group from a file is predicted to be cheaper than computing it again.
-    fn is_worth_reading(&self, group: usize) -> bool {
+    /// Whether reading a block of this group from a file is predicted to be cheaper than computing `tokens` tokens.
+    fn is_worth_reading(&self, group: usize, tokens: u32) -> bool {
         let bytes = self.limits.tiers.block_bytes.get(group).copied();
-        bytes.is_some_and(|bytes| self.rates.favor_reading(bytes, self.limits.block_size.into()))
+        bytes.is_some_and(|bytes| self.rates.favor_reading(bytes, tokens.into()))
     }
 
     /// Whether a slot's block was read from a file for this sequence.
@@ -196,15 +202,40 @@ impl Scheduler {
             let (first, blocks) = (table.passed as usize, table.held().collect::<Vec<_>>());
             (first..).zip(blocks).for_each(|(index, block)| self.finish_block(id, group, index, block));
         }
+        for index in 0..self.sequences[id].hashes.len() {
+            self.finish_snapshot(id, index);
+        }
     }
 
-    /// A block of a sequence will not change any more; if it can be shared, it is written soon.
+    /// The snapshots of prompts that a completed batch has computed are written soon. Those after blocks of an answer
+    /// follow one another, so only the last is written, when the sequence leaves.
+    pub(super) fn finish_snapshots(&mut self, batch: &Batch) {
+        if !self.keeps_states() || !self.disk.is_written() {
+            return;
+        }
+        for row in &batch.rows {
+            let (end, size) = (row.start + row.count, self.limits.block_size);
+            if end <= self.sequences[row.sequence].prompt_len() && end.is_multiple_of(size) {
+                self.finish_snapshot(row.sequence, (end / size - 1) as usize);
+            }
+        }
+    }
+
+    /// The snapshot after a block of a sequence is written soon, if there is one and it is complete.
+    fn finish_snapshot(&mut self, id: SequenceId, index: usize) {
+        let hash = self.sequences[id].hashes.get(index).filter(|_| self.keeps_states());
+        let slot = hash.and_then(|hash| self.states.lookup(hash)).filter(|&slot| !self.is_written(slot));
+        slot.into_iter().for_each(|slot| self.finish_block(id, self.state_group(), index, slot));
+    }
+
+    /// A block of a sequence, or the state after it, will not change any more; if it can be shared, it is written soon.
     pub(super) fn finish_block(&mut self, id: SequenceId, group: usize, index: usize, block: BlockId) {
         let sequence = &self.sequences[id];
         let Some(&hash) = sequence.hashes.get(index).filter(|_| self.disk.is_written()) else { return };
-        let is_cached = self.pool.groups()[group].lookup(&hash) == Some(block);
+        let is_cached = self.group(group).lookup(&hash) == Some(block);
+        let spared = self.spared_max(group);
         let is_new = self.disk.wants(&(group, hash)) && sequence.request.cache_salt.is_none();
-        if is_cached && is_new && self.is_worth_reading(group) {
+        if is_cached && is_new && self.is_worth_reading(group, spared) {
             self.disk.finish(block, self.origin(id, group, index));
         }
     }
@@ -225,12 +256,18 @@ impl Scheduler {
         while saves.len() < count && !self.disk.is_busy() {
             let Some((block, origin)) = self.disk.next_finished() else { break };
             let (group, hash) = origin.key;
-            let is_whole = self.pool.groups()[group].lookup(&hash) == Some(block);
+            let is_whole = self.group(group).lookup(&hash) == Some(block) && self.is_complete(group, block);
             if is_whole && self.disk.wants(&origin.key) && self.disk.start_write(&origin) {
                 saves.push(Save { group, block, slot: None, origin: Some(origin) });
             }
         }
         saves
+    }
+
+    /// Whether no step in flight writes a state slot; a block that is finished is not written any more.
+    pub(super) fn is_complete(&self, group: usize, block: BlockId) -> bool {
+        let early = self.faults.has(InjectedFault::SnapshotWrittenEarly);
+        group != self.state_group() || early || !self.is_written(block)
     }
 
     /// The block's content as it is evicted, if it is to be written.

@@ -26,6 +26,7 @@ impl Scheduler {
     pub(super) fn reset_slots(&mut self) {
         self.feed_slots = (0..self.limits.feed_slots).rev().collect();
         self.states = Group::new(None, self.limits.state_slots, self.faults);
+        self.state_writes.fill(0);
     }
 
     /// Asserts that every feed slot is free or has one owner, and that the holders of state slots are counted.
@@ -42,5 +43,7 @@ impl Scheduler {
         feeds.sort_unstable();
         assert!(feeds.into_iter().eq(0..self.limits.feed_slots), "every feed slot is free or has one owner");
         self.states.check(&occurrences);
+        let idle = self.steps_in_flight == 0;
+        assert!(!idle || self.state_writes.iter().all(|&writes| writes == 0), "only steps in flight write states");
     }
 }

@@ -13,8 +13,13 @@
 //! - Snapshots are taken where a prompt ends in whole blocks, at multiples of a stride, where a prompt differs from
 //!   what is cached, and after the last whole block of an answer while there are few of them. Chunks end there.
 //!
+//! - A snapshot that is evicted moves to host memory, and comes back like a block: it is restored to a slot before the
+//!   step that reads it. With a disk, snapshots of prompts are written when the step that computes them has completed,
+//!   and that after an answer when it has ended.
+//!
 //! With no step in flight, a sequence holds at most one slot, so that some row always finds one.
 
+use super::admit::Found;
 use super::{Draft, Scheduler};
 use crate::engine::batch::{Batch, Row};
 use crate::engine::block_pool::BlockHash;
@@ -73,7 +78,7 @@ impl Scheduler {
 
     /// The slots that the next row of a sequence reads and writes, if the model keeps states. Without a slot for the
     /// state after drafts, the row goes without them.
-    pub(super) fn take_state(&mut self, id: SequenceId, drafts: &mut Vec<u32>, draft: &Draft) -> Option<StateRows> {
+    pub(super) fn take_state(&mut self, id: SequenceId, drafts: &mut Vec<u32>, draft: &mut Draft) -> Option<StateRows> {
         if !self.keeps_states() {
             return None;
         }
@@ -86,9 +91,11 @@ impl Scheduler {
         let is_stale = is_stale && (start == 0 || self.states.is_cached(live));
         if drafts.is_empty() && self.is_own_state(id, draft) {
             self.sequences[id].states.read = live;
+            self.state_writes[live as usize] += 1;
             return Some(StateRows { from: live, to: live });
         }
-        let to = self.fresh_slot(id);
+        let to = self.fresh_slot(id, draft);
+        self.state_writes[to as usize] += 1;
         let states = &mut self.sequences[id].states;
         (states.live, states.read) = (to, live);
         if !drafts.is_empty() {
@@ -100,7 +107,7 @@ impl Scheduler {
         Some(StateRows { from: if is_stale { to } else { live }, to })
     }
 
-    fn fresh_slot(&mut self, id: SequenceId) -> u32 {
+    fn fresh_slot(&mut self, id: SequenceId, draft: &mut Draft) -> u32 {
         let other = |&other: &SequenceId| other != id && self.sequences[other].states.live != NONE;
         let other = self.running.iter().copied().find(other);
         if let Some(other) = other.filter(|_| self.faults.has(InjectedFault::StateSlotShared)) {
@@ -108,8 +115,7 @@ impl Scheduler {
             self.states.share(slot);
             return slot;
         }
-        let (slot, _) = self.states.allocate().expect("a row that is scheduled finds a slot");
-        slot
+        self.allocate(self.state_group(), draft).expect("a row that is scheduled finds a slot")
     }
 
     /// Keeps a slot until the row that reads it has run. Its sequence lets go of it, unless it may go back.
@@ -122,8 +128,15 @@ impl Scheduler {
         }
     }
 
-    /// Takes note that the rows of a batch have read their states.
+    /// Whether a step in flight writes a state slot.
+    pub(super) fn is_written(&self, slot: u32) -> bool {
+        self.state_writes[slot as usize] > 0
+    }
+
+    /// Takes note that the rows of a batch have read their states and written others.
     pub(super) fn land_states(&mut self, batch: &Batch) {
+        let written = batch.rows.iter().filter_map(|row| row.states);
+        written.for_each(|states| self.state_writes[states.to as usize] -= 1);
         let read = batch.rows.iter().filter_map(|row| row.states).filter(|states| states.from != states.to);
         let read = read.filter(|states| states.from != NONE && !self.faults.has(InjectedFault::SnapshotEvictedEarly));
         read.for_each(|states| self.states.unpin(states.from));
@@ -193,6 +206,9 @@ impl Scheduler {
         let wrong = u32::from(self.faults.has(InjectedFault::SnapshotOfOtherBlock) && index > 0);
         let hash = self.sequences[id].hashes[(index - wrong) as usize];
         self.states.register(slot, hash);
+        if self.faults.has(InjectedFault::SnapshotWrittenEarly) {
+            self.finish_block(id, self.state_group(), index as usize, slot);
+        }
         self.states.release(slot);
         if tokens >= self.sequences[id].prompt_len() {
             let last = self.sequences[id].states.last.replace((slot, hash));
@@ -208,18 +224,44 @@ impl Scheduler {
         }
     }
 
-    /// Number of leading blocks of a chain up to its longest snapshot, in whole units of `unit` blocks.
-    pub(super) fn blocks_to_snapshot(&self, chain: &[BlockHash], unit: u32) -> u32 {
+    /// Number of leading blocks of a chain up to its longest snapshot, in whole units of `unit` blocks. `elsewhere`
+    /// says whether a colder tier holds a snapshot, and whether it is worth moving for the tokens that it spares beyond
+    /// the longest one on the device.
+    pub(super) fn blocks_to_snapshot(
+        &self,
+        chain: &[BlockHash],
+        unit: u32,
+        elsewhere: impl Fn(usize, &BlockHash, u32) -> bool,
+    ) -> u32 {
         let whole = u32::try_from(chain.len()).expect("a chain has few blocks") / unit;
         if !self.keeps_states() {
             return whole * unit;
         }
-        let has = |units: &u32| self.states.lookup(&chain[(units * unit - 1) as usize]).is_some();
-        (1..=whole).rev().find(has).unwrap_or(0) * unit
+        let hash = |units: u32| &chain[(units * unit - 1) as usize];
+        let near = (1..=whole).rev().find(|&units| self.states.lookup(hash(units)).is_some()).unwrap_or(0);
+        let spared = |units: u32| (units - near) * unit * self.limits.block_size;
+        let far = |&units: &u32| elsewhere(self.state_group(), hash(units), spared(units));
+        (near + 1..=whole).rev().find(far).unwrap_or(near) * unit
     }
 
-    /// Gives a sequence the state after the matched blocks, and notes where more blocks are cached without a state.
-    pub(super) fn take_snapshot(&mut self, id: SequenceId, matched: u32) {
+    /// Finds the state after a matched chain, and keeps it from being evicted.
+    pub(super) fn keep_snapshot(&mut self, chain: &[BlockHash]) -> Option<Found> {
+        let hash = chain.last().filter(|_| self.keeps_states())?;
+        if let Some(slot) = self.states.lookup(hash) {
+            self.states.share(slot);
+            return Some(Found::Device(slot));
+        }
+        let in_host = |hash: &BlockHash| self.host.lookup(self.state_group(), hash);
+        let other = || chain[..chain.len() - 1].iter().rev().find_map(in_host);
+        let other = self.faults.has(InjectedFault::StateOfOtherBlockRestored).then(other).flatten();
+        let slot = other.or_else(|| in_host(hash)).expect("the state after a matched chain is in some tier");
+        self.host.pin(slot);
+        Some(Found::Host(slot))
+    }
+
+    /// Gives a sequence the state after the matched blocks, from a slot that was kept for it, and notes where more
+    /// blocks are cached without a state.
+    pub(super) fn take_snapshot(&mut self, id: SequenceId, matched: u32, found: Option<Found>, draft: &mut Draft) {
         if !self.keeps_states() {
             return;
         }
@@ -228,12 +270,17 @@ impl Scheduler {
         let (size, unit) = (self.limits.block_size, self.sharing_unit() / self.limits.block_size);
         let reusable = (sequence.tokens_known() - 1).min(self.shareable(sequence)) / size;
         let chain = &sequence.hashes[..sequence.hashes.len().min(reusable as usize)];
-        let cached = self.pool.longest_prefix(chain, |_, _| false) / unit * unit;
-        let snapshot = matched.checked_sub(1).and_then(|last| self.states.lookup(&sequence.hashes[last as usize]));
-        assert_eq!(snapshot.is_some(), matched > 0, "a matched chain has a snapshot");
+        let cached = self.pool.longest_prefix(chain, |group, hash| self.in_host(group, hash, size)) / unit * unit;
         let branch = if cached > matched { cached * size } else { 0 };
-        let live = snapshot.unwrap_or(NONE);
-        snapshot.into_iter().for_each(|slot| self.states.share(slot));
+        assert_eq!(found.is_some(), matched > 0, "a matched chain has a snapshot");
+        let live = match found {
+            None => NONE,
+            Some(Found::Device(slot)) => slot,
+            Some(Found::Host(slot)) => {
+                let hash = chain[(matched - 1) as usize];
+                self.restore(id, (self.state_group(), hash), slot, draft)
+            }
+        };
         self.sequences[id].states = HeldStates { live, branch, ..HeldStates::default() };
     }
 
@@ -275,10 +322,12 @@ impl Scheduler {
         }
     }
 
-    /// Removes the states that a failed batch should have written from the prefix cache, with those that a step in
-    /// flight makes of them, and returns them.
+    /// Removes the states that a failed batch should have written or restored from the prefix cache, with those that a
+    /// step in flight makes of them, and returns them.
     pub(super) fn withdraw_states_of(&mut self, batch: &Batch) -> HashSet<u32> {
-        let mut spoilt: HashSet<_> = batch.rows.iter().filter_map(|row| Some(row.states?.to)).collect();
+        let restored = batch.restores.iter().filter(|restore| restore.group == self.state_group());
+        let restored = restored.map(|restore| restore.block);
+        let mut spoilt: HashSet<_> = batch.rows.iter().filter_map(|row| Some(row.states?.to)).chain(restored).collect();
         if self.faults.has(InjectedFault::UnwrittenSnapshotKept) {
             return HashSet::new();
         }

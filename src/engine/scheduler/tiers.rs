@@ -1,8 +1,10 @@
-//! Which blocks move between device and host memory: evicted ones leave, those that a prompt can reuse come back.
+//! Which blocks and snapshots of states move between device and host memory: evicted ones leave, those that a prompt
+//! can reuse come back.
 
 use super::{Draft, Scheduler};
 use crate::engine::batch::Batch;
-use crate::engine::block_pool::{BlockHash, BlockId};
+use crate::engine::block_pool::{BlockHash, BlockId, Group};
+use crate::engine::faults::InjectedFault;
 use crate::engine::sequence::SequenceId;
 use crate::engine::tiers::host::Fill;
 use crate::engine::tiers::{HostSlot, Rates, Restore, Save};
@@ -13,23 +15,45 @@ impl Scheduler {
         self.rates = rates;
     }
 
-    /// Whether moving a block of this group is predicted to be cheaper than computing it again.
-    fn is_worth_moving(&self, group: usize) -> bool {
+    /// Index of the group of the state slots, after the KV groups.
+    pub(super) fn state_group(&self) -> usize {
+        self.limits.windows.len()
+    }
+
+    /// A KV group's blocks, or the state slots.
+    pub(super) fn group(&self, group: usize) -> &Group {
+        if group == self.state_group() { &self.states } else { &self.pool.groups()[group] }
+    }
+
+    /// [`Self::group`], to be changed.
+    pub(super) fn group_mut(&mut self, group: usize) -> &mut Group {
+        if group == self.state_group() { &mut self.states } else { self.pool.group_mut(group) }
+    }
+
+    /// Whether moving a block of this group is predicted to be cheaper than computing `tokens` tokens.
+    fn is_worth_moving(&self, group: usize, tokens: u32) -> bool {
         let bytes = self.limits.tiers.block_bytes.get(group).copied();
-        bytes.is_some_and(|bytes| self.rates.favor_moving(bytes, self.limits.block_size.into()))
+        bytes.is_some_and(|bytes| self.rates.favor_moving(bytes, tokens.into()))
     }
 
-    /// Whether a block can be restored from host memory, and that is worthwhile.
-    pub(super) fn in_host(&self, group: usize, hash: &BlockHash) -> bool {
-        self.host.lookup(group, hash).is_some() && self.is_worth_moving(group)
+    /// Whether a block can be restored from host memory, and that is worthwhile if it spares `tokens` tokens.
+    pub(super) fn in_host(&self, group: usize, hash: &BlockHash, tokens: u32) -> bool {
+        self.host.lookup(group, hash).is_some() && self.is_worth_moving(group, tokens)
     }
 
-    /// Takes a block from the pool. What the cache kept in it moves to host memory if that is worthwhile.
+    /// Tokens that a block of this group spares at most: its own, or those of a whole sequence before a snapshot.
+    pub(super) fn spared_max(&self, group: usize) -> u32 {
+        if group == self.state_group() { self.limits.model_len_max } else { self.limits.block_size }
+    }
+
+    /// Takes a block from the pool, or a state slot. What the cache kept in it moves to host memory if that is
+    /// worthwhile.
     pub(super) fn allocate(&mut self, group: usize, draft: &mut Draft) -> Option<BlockId> {
-        let (block, evicted) = self.pool.group_mut(group).allocate()?;
-        let Some(hash) = evicted.filter(|_| !self.host.is_off() && self.is_worth_moving(group)) else {
-            return Some(block);
-        };
+        let (block, evicted) = self.group_mut(group).allocate()?;
+        let is_worth_it = !self.host.is_off() && self.is_worth_moving(group, self.spared_max(group));
+        // If the step after the one that writes a state was refused, the state is free before it is written.
+        let is_worth_it = is_worth_it && self.is_complete(group, block);
+        let Some(hash) = evicted.filter(|_| is_worth_it) else { return Some(block) };
         let origin = self.evict_to_disk(group, block, hash);
         let is_new = !self.host.has(group, &hash);
         let slot = is_new.then(|| self.host.reserve(group, hash, Fill::Leaving)).flatten();
@@ -39,8 +63,8 @@ impl Scheduler {
         Some(block)
     }
 
-    /// Allocates a block for a sequence that is being admitted, to be filled from a pinned slot of host memory before
-    /// the step runs. From now on it is cached like a block that the step computes.
+    /// Allocates a block or state slot for a sequence that is being admitted, to be filled from a pinned slot of host
+    /// memory before the step runs. From now on it is cached like a block that the step computes.
     pub(super) fn restore(
         &mut self,
         sequence: SequenceId,
@@ -49,7 +73,11 @@ impl Scheduler {
         draft: &mut Draft,
     ) -> BlockId {
         let block = self.allocate(group, draft).expect("an admitted sequence has the blocks it needs");
-        self.pool.group_mut(group).register(block, hash);
+        self.group_mut(group).register(block, hash);
+        if group == self.state_group() && self.faults.has(InjectedFault::StateNotRestored) {
+            self.host.unpin(slot);
+            return block;
+        }
         draft.batch.restores.push(Restore { sequence, group, block, slot });
         self.sequences[sequence].in_flight += 1;
         self.restores_in_flight += 1;
@@ -93,9 +121,12 @@ impl Scheduler {
                 self.host.withdraw(group, &hash);
                 self.disk.withdraw((group, hash));
             }
+            let group = self.state_group();
             if let Some(slot) = self.states.lookup(&hash) {
                 self.states.withdraw(slot);
             }
+            self.host.withdraw(group, &hash);
+            self.disk.withdraw((group, hash));
         }
     }
 }

@@ -26,7 +26,7 @@ pub enum DiskUse {
 /// What a block holds, apart from its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// Its KV group and chain hash.
+    /// Its group and chain hash.
     pub key: BlockKey,
     /// Chain hash of the block before it, or the chain's root.
     pub parent: BlockHash,
@@ -68,7 +68,7 @@ pub struct DiskTier {
 }
 
 impl DiskTier {
-    /// An empty index. A block of KV group `g` takes `block_bytes[g]`.
+    /// An empty index. A block of group `g` takes `block_bytes[g]`.
     pub fn new(use_of: DiskUse, block_bytes: Vec<u64>) -> Self {
         Self { block_bytes, use_of, ..Self::default() }
     }

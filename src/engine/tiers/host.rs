@@ -52,7 +52,7 @@ pub struct HostTier {
 }
 
 impl HostTier {
-    /// An empty tier of at most `bytes_max` bytes; a block of KV group `g` takes `block_bytes[g]`.
+    /// An empty tier of at most `bytes_max` bytes; a block of group `g` takes `block_bytes[g]`.
     pub fn new(bytes_max: u64, block_bytes: Vec<u64>, faults: InjectedFaults) -> Self {
         debug_assert!(bytes_max == 0 || block_bytes.iter().all(|&bytes| bytes > 0), "a block has bytes");
         let (entries, vacant, by_key, by_use) = (Vec::new(), Vec::new(), HashMap::new(), BTreeMap::new());
@@ -96,6 +96,10 @@ impl HostTier {
     pub(crate) fn reserve(&mut self, group: usize, hash: BlockHash, fill: Fill) -> Option<HostSlot> {
         debug_assert!(!self.has(group, &hash), "a block has one slot");
         let needed = *self.block_bytes.get(group)?;
+        // Nothing is evicted for what does not fit at all, as a large state may not.
+        if needed > self.bytes_max {
+            return None;
+        }
         while self.bytes + needed > self.bytes_max {
             self.evict()?;
         }
@@ -281,6 +285,15 @@ mod tests {
         assert_eq!(host.reserve(0, hash(4), Fill::Leaving), Some(slots[1]), "the oldest is pinned");
         assert_eq!(host.reserve(0, hash(5), Fill::Leaving), None);
         host.check(1, 0);
+    }
+
+    #[test]
+    fn nothing_makes_room_for_what_is_larger_than_all() {
+        let mut host = HostTier::new(25, vec![10, 26], InjectedFaults::default());
+        let slot = host.reserve(0, hash(0), Fill::Leaving).expect("there is room");
+        assert!(host.complete(slot));
+        assert_eq!(host.reserve(1, hash(1), Fill::Leaving), None);
+        assert_eq!(host.lookup(0, &hash(0)), Some(slot));
     }
 
     #[test]

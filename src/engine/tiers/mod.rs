@@ -18,6 +18,10 @@
 //! and restored before it is read. When the batch is read, its copies have completed too, and their slots become
 //! findable. Nothing else waits for a copy.
 //!
+//! A snapshot of a recurrent state moves like a block: here and in files it is a block of one more group, after the KV
+//! groups, under the hash of the last block that it comes after. Its pool is that of the state slots. Not every block
+//! has one, so a chain is of use as far as its last snapshot, which may be in another tier than its blocks.
+//!
 //! Files are written behind: a block whose sequence has ended is copied before some later step, or when the engine is
 //! idle, and becomes findable when its file is complete. Files may vanish at any time, and may hold anything; so only a
 //! file that was read and checked counts as a block.
@@ -39,7 +43,7 @@ use std::sync::Arc;
 pub struct TierLimits {
     /// Bytes of host memory for KV blocks; 0 for none.
     pub host_bytes: u64,
-    /// Bytes of a block of each KV group.
+    /// Bytes of a block of each KV group, and of a state slot if the model keeps states.
     pub block_bytes: Vec<u64>,
     /// What blocks on disk are used for.
     pub disk: DiskUse,
@@ -48,6 +52,7 @@ pub struct TierLimits {
 /// A block that is copied to a host slot, to a file or to both before its step.
 #[derive(Clone, Debug)]
 pub(crate) struct Save {
+    /// KV group, or that of the state slots.
     pub(super) group: usize,
     pub(super) block: BlockId,
     pub(super) slot: Option<HostSlot>,
@@ -60,6 +65,7 @@ pub(crate) struct Save {
 pub(super) struct Restore {
     /// The sequence that was admitted with it.
     pub(super) sequence: SequenceId,
+    /// KV group, or that of the state slots.
     pub(super) group: usize,
     pub(super) block: BlockId,
     pub(super) slot: HostSlot,
