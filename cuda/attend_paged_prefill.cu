@@ -15,8 +15,10 @@
 
 #include "common/attend_tile.cuh"
 
+// The largest tile takes all registers but a few, and compilers differ in how many they need for addresses of copies.
+constexpr bool IS_LARGEST = WARP_STRIPS == 2 && HEAD_DIM > 96 && TILE_KEYS == 64;
 // Small, since the sums take most of the registers.
-constexpr u32 COPY_UNROLL = 4, STEP_UNROLL = 2;
+constexpr u32 COPY_UNROLL = !IS_LARGEST ? 4 : IS_Q8 ? 2 : 1, STEP_UNROLL = 2;
 constexpr u32 THREADS = 32 * WARPS, WARP_ROWS = 16 * WARP_STRIPS, ROWS = WARP_ROWS * WARPS;
 constexpr u32 QUERY_PIECES = HEAD_DIM / 8, QUERY_STRIDE = (QUERY_PIECES | 1) * 16;
 constexpr u32 PARTS = TILE_KEYS / PART, PART_WARPS = WARPS / PARTS;  // warps that copy a part

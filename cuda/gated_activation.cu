@@ -42,12 +42,16 @@ KERNEL(gated_activation, 256, 1) {
     gate = load_eight_at(gates + 8 * eight, params.gate_stride % 8 == 0);
   } else {
     const float shared = load_one(gates + 8 * eight / params.shared_by);
+#pragma unroll
     for (u32 i = 0; i < 8; i++) gate.v[i] = shared;
   }
+#pragma unroll
   for (u32 i = 0; i < 8; i++) up.v[i] = 1.0f;
   if (params.up)
     up = load_eight(params.up + (static_cast<u64>(row) * params.up_stride + params.up_start + eight) * 8);
   Eight result;
+  // Without the pragma, NVRTC 12.8 keeps the loop for sm_100a, and the numbers in local memory.
+#pragma unroll
   for (u32 i = 0; i < 8; i++) {
     if (params.activation == XIELU) {
       result.v[i] = xielu(gate.v[i], params.numbers) * up.v[i];

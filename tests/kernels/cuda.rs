@@ -4,10 +4,11 @@
 
 use crate::emulator::{emulated, opened};
 use crate::sass::{self, Turn};
-use folio::backend::cuda::{CudaBackend, Footprint, Watch, metadata_constants};
+use crate::versions;
+use folio::backend::Backend;
+use folio::backend::cuda::{Auditor, CudaBackend, Footprint, Watch, metadata_constants};
 use folio::backend::metadata::TABLE;
 use folio::backend::reference::ReferenceBackend;
-use folio::backend::{Backend, BackendError};
 use folio::config::Config;
 use folio::engine::request::{DrawParams, Event, Request, SamplingParams};
 use folio::engine::{Engine, handle};
@@ -174,16 +175,18 @@ fn compiled(device: &CudaBackend, part: &str, wanted: impl Fn(&str, &str) -> boo
         known.insert(key, registers);
         turns.extend(turn.map(|turn| (key, turn)));
     }
-    let footprints = match device.audit(&ARCHITECTURES, wanted, &known) {
-        Ok(footprints) => footprints,
-        Err(BackendError::Unavailable(fault)) => {
+    let auditor = match Auditor::find() {
+        Ok(auditor) => auditor,
+        Err(fault) => {
             let required = std::env::var("FOLIO_REQUIRE_NVRTC").is_ok_and(|value| value == "1");
             assert!(!required, "FOLIO_REQUIRE_NVRTC=1, but {fault}");
             println!("SKIPPED: {fault}, so no kernel was compiled for a GPU");
             return;
         }
-        Err(fault) => panic!("{fault}"),
     };
+    let footprints = device.audit(&auditor, &ARCHITECTURES, wanted, &known).into_iter();
+    let footprints: Result<Vec<_>, _> = footprints.collect();
+    let footprints = footprints.unwrap_or_else(|fault| panic!("{fault}"));
     let most = footprints.iter().max_by_key(|found| found.registers);
     let fresh = footprints.iter().filter(|found| !known.contains_key(&found.key)).count();
     println!("{} kernels, {fresh} of them new; most registers: {most:?}", footprints.len());
@@ -192,7 +195,8 @@ fn compiled(device: &CudaBackend, part: &str, wanted: impl Fn(&str, &str) -> boo
     assert!(spilling.is_empty(), "{} kernels spill: {spilling:#?}", spilling.len());
     let others: Vec<_> = footprints.iter().filter(|f| known.get(&f.key).is_some_and(|&n| n != f.registers)).collect();
     assert!(others.is_empty(), "{} is wrong: {others:#?}", path.display());
-    let Some(turns) = sass::turns(device, part, &footprints, &turns) else { return };
+    versions::audit(device, part, &ARCHITECTURES, &footprints);
+    let Some(turns) = sass::turns(device, &auditor, part, &footprints, &turns) else { return };
     if std::env::var("FOLIO_KERNELS_FILTER").is_err() {
         sass::compare(part, &footprints, &turns, refresh);
     }

@@ -23,6 +23,8 @@ mod sass;
 mod shaders;
 #[path = "../support/mod.rs"]
 mod support;
+#[cfg(all(feature = "cuda", unix))]
+mod versions;
 
 use folio::backend::cpu::{CpuBackend, CpuOptions, Level};
 use folio::backend::reference::ReferenceBackend;

@@ -1,7 +1,7 @@
 //! What NVIDIA's assembler makes of the CUDA kernels that take most of a model's time: figures of their inner loops, in
 //! the table of `docs/cuda-code.md`.
 
-use folio::backend::cuda::{CudaBackend, Footprint};
+use folio::backend::cuda::{Auditor, CudaBackend, Footprint};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -197,6 +197,7 @@ fn hot(part: &str, kernel: &str) -> Option<String> {
 /// those of earlier runs.
 pub(crate) fn turns(
     device: &CudaBackend,
+    auditor: &Auditor,
     part: &str,
     footprints: &[Footprint],
     known: &BTreeMap<u64, Turn>,
@@ -216,7 +217,8 @@ pub(crate) fn turns(
         let is_it = |found: &&&Footprint| found.kernel == kernel && found.architecture == architecture;
         listed.iter().find(is_it).is_some_and(|found| found.image.is_empty() && !known.contains_key(&found.key))
     };
-    let compiled = device.audit(&ARCHITECTURES, is_missing, &BTreeMap::new()).unwrap_or_else(|fault| panic!("{fault}"));
+    let compiled = device.audit(auditor, &ARCHITECTURES, is_missing, &BTreeMap::new()).into_iter();
+    let compiled: Vec<Footprint> = compiled.map(|found| found.unwrap_or_else(|fault| panic!("{fault}"))).collect();
     for found in listed.into_iter().chain(&compiled).filter(|found| !found.image.is_empty()) {
         let turn = disassembled(&disassembler, &found.image);
         let earlier = turns.insert(found.key, turn);

@@ -10,6 +10,7 @@ use super::kernel::{self, Kernel};
 use super::nvrtc::{self, Nvrtc};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::Path;
 use std::sync::Mutex;
 
 /// One in so many known kernels is compiled again.
@@ -45,18 +46,45 @@ impl fmt::Debug for Footprint {
     }
 }
 
+/// An NVRTC that compiles kernels for tests.
+pub struct Auditor(Nvrtc);
+
+impl Auditor {
+    /// The best NVRTC on this machine; without one, returns [`BackendError::Unavailable`].
+    pub fn find() -> Result<Self, BackendError> {
+        Nvrtc::find(u32::MAX).map(Self).map_err(BackendError::Unavailable)
+    }
+
+    /// The NVRTC in this folder.
+    pub fn of(folder: &Path) -> Result<Self, BackendError> {
+        Nvrtc::of(folder).map(Self).map_err(BackendError::Unavailable)
+    }
+
+    /// Major and minor version.
+    pub fn version(&self) -> (i32, i32) {
+        self.0.version
+    }
+
+    /// Whether it compiles to machine code for this architecture, for example `sm_90a`.
+    pub fn knows(&self, architecture: &str) -> bool {
+        let number = architecture.trim_start_matches("sm_").trim_end_matches('a').parse();
+        let known = self.0.architectures().unwrap_or_default();
+        number.is_ok_and(|number: u32| known.contains(&number))
+    }
+}
+
 impl CudaBackend {
     /// For each of `architectures`, compiles the kernels that this backend has loaded so far and that are `selected`
     /// (called with the kernel as in [`Footprint::kernel`] and the architecture). `known` holds, by key, the registers
-    /// of kernels without spills and stack; most of these are not compiled again. Uses the newest NVRTC on this
-    /// machine; without one, returns [`BackendError::Unavailable`].
+    /// of kernels without spills and stack; most of these are not compiled again. Kernels that do not compile are
+    /// errors.
     pub fn audit(
         &self,
+        auditor: &Auditor,
         architectures: &[&str],
         selected: impl Fn(&str, &str) -> bool,
         known: &BTreeMap<u64, u32>,
-    ) -> Result<Vec<Footprint>, BackendError> {
-        let nvrtc = Nvrtc::find(u32::MAX).map_err(BackendError::Unavailable)?;
+    ) -> Vec<Result<Footprint, BackendError>> {
         let kernels = self.modules.loaded();
         let all = kernels.iter().flat_map(|kernel| architectures.iter().map(move |name| (kernel, *name)));
         let jobs: Vec<_> = all.filter(|(kernel, name)| selected(&kernel.to_string(), name)).collect();
@@ -66,7 +94,7 @@ impl CudaBackend {
         let work = || {
             let mut found = Vec::new();
             while let Some((kernel, architecture)) = next() {
-                found.push(footprint(&nvrtc, kernel, architecture, known));
+                found.push(footprint(&auditor.0, kernel, architecture, known));
             }
             found
         };

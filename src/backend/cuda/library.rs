@@ -86,6 +86,11 @@ fn wheels(environment: &Path) -> Vec<PathBuf> {
     parts.flat_map(|part| ["lib", "bin"].map(|name| part.join(name))).filter(|folder| folder.is_dir()).collect()
 }
 
+/// Files of a library in one folder, best first.
+pub(super) fn candidates_in(folder: &Path, stem: &str) -> Vec<Candidate> {
+    candidates(stem, &[folder.to_owned()], u32::MAX)
+}
+
 /// Entries of a folder whose names start with `start`, sorted by name.
 fn entries(folder: &Path, start: &str) -> Vec<PathBuf> {
     let Ok(listed) = std::fs::read_dir(folder) else { return Vec::new() };

@@ -36,7 +36,7 @@ mod transfers;
 #[cfg(unix)]
 mod trial;
 
-pub use audit::Footprint;
+pub use audit::{Auditor, Footprint};
 #[cfg(unix)]
 pub use emulator::{Watch, metadata_constants};
 #[cfg(unix)]

@@ -2,10 +2,13 @@
 //! table of its functions.
 
 use super::kernel::{self, Compiler, Kernel};
-use super::library::{self, Opened, Places};
+use super::library::{self, Candidate, Opened, Places};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::ptr;
+
+/// The oldest version that compiles every kernel for every device: older ones do not know `sm_90a`.
+const VERSION_MIN: (i32, i32) = (12, 0);
 
 type Program = *mut c_void;
 type Create = unsafe extern "C" fn(
@@ -81,22 +84,32 @@ impl Drop for Compilation<'_> {
 impl Nvrtc {
     /// Opens the best NVRTC on this machine whose major version is at most `major_max`; an error lists what was tried.
     pub(super) fn find(major_max: u32) -> Result<Self, String> {
-        let candidates = Places::here().candidates("nvrtc", major_max);
-        let mut faults = Vec::new();
-        for candidate in candidates {
-            match Self::open(candidate.path.clone()) {
-                Ok(nvrtc) => return Ok(nvrtc),
-                Err(fault) => faults.push(format!("{}: {fault}", candidate.path.display())),
-            }
-        }
-        Err(match faults.is_empty() {
-            true => format!(
+        let found = Self::first(Places::here().candidates("nvrtc", major_max));
+        found.unwrap_or_else(|| {
+            Err(format!(
                 "no NVRTC{} was found (`pip install nvidia-cuda-nvrtc` installs it; {} adds folders to search)",
                 if major_max == u32::MAX { String::new() } else { format!(" up to version {major_max}") },
                 library::FOLDERS_VARIABLE
-            ),
-            false => faults.join("; "),
+            ))
         })
+    }
+
+    /// Opens the NVRTC in this folder.
+    pub(super) fn of(folder: &Path) -> Result<Self, String> {
+        let found = Self::first(library::candidates_in(folder, "nvrtc"));
+        found.unwrap_or_else(|| Err(format!("no NVRTC is in {}", folder.display())))
+    }
+
+    /// The first of these that opens, or why none does. `None` if there are none.
+    fn first(candidates: Vec<Candidate>) -> Option<Result<Self, String>> {
+        let mut faults = Vec::new();
+        for candidate in candidates {
+            match Self::open(candidate.path.clone()) {
+                Ok(nvrtc) => return Some(Ok(nvrtc)),
+                Err(fault) => faults.push(format!("{}: {fault}", candidate.path.display())),
+            }
+        }
+        (!faults.is_empty()).then(|| Err(faults.join("; ")))
     }
 
     #[allow(unsafe_code, reason = "a foreign call")]
@@ -105,12 +118,13 @@ impl Nvrtc {
         let mut version = (0, 0);
         // SAFETY: writes two integers.
         check(&table, unsafe { (table.version)(&raw mut version.0, &raw mut version.1) })?;
+        is_new_enough(version)?;
         Ok(Self { table, path, version })
     }
 
     /// The architectures that it compiles for, in ascending order; 90 is sm_90.
     #[allow(unsafe_code, reason = "foreign calls")]
-    fn architectures(&self) -> Result<Vec<u32>, String> {
+    pub(super) fn architectures(&self) -> Result<Vec<u32>, String> {
         let mut count = 0;
         // SAFETY: writes an integer.
         check(&self.table, unsafe { (self.table.architecture_count)(&raw mut count) })?;
@@ -220,6 +234,13 @@ impl Compiler for ForArchitecture {
     }
 }
 
+/// Whether kernels compile with this version.
+fn is_new_enough(version: (i32, i32)) -> Result<(), String> {
+    let ((major, minor), (major_min, minor_min)) = (version, VERSION_MIN);
+    let refused = || format!("NVRTC {major}.{minor} is too old; {major_min}.{minor_min} or newer is required");
+    if version < VERSION_MIN { Err(refused()) } else { Ok(()) }
+}
+
 /// The architecture to compile for: exactly the device's, with architecture-specific instructions where there are any.
 /// If the compiler is older than the device, the newest one that it knows, as PTX. None if all are newer.
 fn architecture((major, minor): (u32, u32), known: &[u32]) -> Option<String> {
@@ -241,7 +262,7 @@ pub(super) fn is_ptx(architecture: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::super::kernel::{Kernel, embedded};
-    use super::{Nvrtc, architecture};
+    use super::{Nvrtc, architecture, is_new_enough};
 
     #[test]
     fn architectures_have_their_names() {
@@ -256,6 +277,20 @@ mod tests {
         let names = [(8, 9), (10, 3), (12, 1), (15, 0)].map(|compute| architecture(compute, &known));
         assert_eq!(names.map(Option::unwrap), ["compute_86", "compute_90", "compute_120", "compute_120"]);
         assert_eq!(architecture((7, 5), &known), None);
+    }
+
+    #[test]
+    fn a_version_that_is_too_old_is_refused_with_the_one_that_is_required() {
+        let message = "NVRTC 11.8 is too old; 12.0 or newer is required";
+        assert_eq!(is_new_enough((11, 8)), Err(message.into()));
+        assert!([(12, 0), (12, 9), (13, 0), (14, 2)].into_iter().all(|version| is_new_enough(version).is_ok()));
+    }
+
+    #[test]
+    fn a_folder_without_the_library_is_an_error_that_names_it() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let fault = Nvrtc::of(folder.path()).err().expect("nothing is there");
+        assert_eq!(fault, format!("no NVRTC is in {}", folder.path().display()));
     }
 
     /// With NVIDIA's compiler, where there is one.

@@ -101,7 +101,7 @@ fn prefill_variant(head_dim: u32, format: KvFormat, is_plain: bool, facts: &Fact
     let fits = |variant: &Variant| variant.shared_bytes <= facts.shared_bytes_max;
     if head_dim <= 128 {
         // Compilers for newer devices use registers that the larger tile needs.
-        let is_large = head_dim <= 96 || is_plain && (facts.compute.0 < 10 || format == KvFormat::Q8);
+        let is_large = head_dim <= 96 || is_plain && facts.compute.0 < 10;
         return sized(4, 2, if is_large { 64 } else { 32 });
     }
     // The tile's rows do not depend on this step's options: tiles are planned for all steps of a group.
