@@ -270,9 +270,8 @@ impl Scheduler {
         group != self.state_group() || early || !self.is_written(block)
     }
 
-    /// The block's content as it is evicted, if it is to be written.
-    pub(super) fn evict_to_disk(&mut self, group: usize, block: BlockId, hash: BlockHash) -> Option<Arc<Origin>> {
-        let origin = self.disk.take_finished(group, block).filter(|origin| origin.key == (group, hash))?;
-        (self.disk.wants(&origin.key) && self.disk.start_write(&origin)).then_some(origin)
+    /// Whether the content of a block that is evicted, `key`, is to be written, and is what waited for that.
+    pub(super) fn evict_to_disk(&mut self, origin: &Arc<Origin>, key: BlockKey) -> bool {
+        origin.key == key && self.disk.wants(&key) && self.disk.start_write(origin)
     }
 }

@@ -3,7 +3,9 @@
 
 use super::*;
 use crate::engine::request::SamplingParams;
+use crate::engine::tiers::{DiskUse, Rates};
 use crate::plan::inputs::{Results, Sampled};
+use std::time::Duration;
 
 /// A pool of one group with blocks of four tokens.
 fn scheduler(window: Option<u32>, blocks: u32, prefix_caching: bool) -> Scheduler {
@@ -130,4 +132,37 @@ fn nobody_is_preempted_for_a_block_that_a_step_in_flight_frees() {
     let third = scheduler.schedule(64).expect("the other continues");
     assert!(rows(&third).contains(&ids[2]), "it has the block of the sequence that has left");
     assert_eq!(scheduler.counts().preemptions, 0);
+}
+
+#[test]
+fn a_block_that_waits_to_be_written_is_forgotten_when_it_gets_a_new_owner() {
+    // The disk is busy with one block.
+    let bytes = 64 << 20;
+    let tiers = TierLimits { host_bytes: bytes, block_bytes: vec![bytes], disk: DiskUse::ReadAndWrite };
+    let limits = Limits { tiers, ..scheduler(None, 2, true).limits };
+    let mut scheduler = Scheduler::new(limits, InjectedFaults::default());
+    // Runs a request for one whole block of such tokens. Returns the block, and what was copied before the step.
+    let run = |scheduler: &mut Scheduler, stream: u64, token: u32| {
+        let id = add(scheduler, stream, (5, 1), 0, false);
+        scheduler.sequences[id].tokens = vec![token; 5];
+        let batch = scheduler.schedule(64).expect("it is alone");
+        let block = scheduler.sequences[id].tables[0].blocks[0];
+        commit(scheduler, &batch);
+        (block, batch.saves)
+    };
+    let (first, saves) = run(&mut scheduler, 0, 1);
+    assert!(saves.is_empty());
+    let (second, saves) = run(&mut scheduler, 1, 2);
+    assert_eq!(saves.iter().map(|save| save.block).collect::<Vec<_>>(), [first]);
+    assert!(scheduler.has_finished_blocks(), "the second one waits");
+    let mut rates = Rates::default();
+    rates.note_upload(1, Duration::from_secs(1));
+    rates.note_prefill(1, Duration::from_nanos(1));
+    scheduler.set_rates(rates);
+    // Its block gets a new owner, and moving what it held is not worthwhile.
+    assert_eq!(run(&mut scheduler, 2, 3).0, first);
+    scheduler.wrote(saves[0].origin.as_ref().expect("it is written").key, true);
+    // The same text gets the same block again, which does not hold it before the step.
+    let (again, saves) = run(&mut scheduler, 3, 2);
+    assert_eq!((again, saves.len()), (second, 0));
 }

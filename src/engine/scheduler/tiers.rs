@@ -50,11 +50,14 @@ impl Scheduler {
     /// worthwhile.
     pub(super) fn allocate(&mut self, group: usize, draft: &mut Draft) -> Option<BlockId> {
         let (block, evicted) = self.group_mut(group).allocate()?;
+        // What waits to be written of it leaves now, or never: the same text may get this block again, whose content is
+        // another until its step has run.
+        let origin = self.disk.take_finished(group, block);
         let is_worth_it = !self.host.is_off() && self.is_worth_moving(group, self.spared_max(group));
         // If the step after the one that writes a state was refused, the state is free before it is written.
         let is_worth_it = is_worth_it && self.is_complete(group, block);
         let Some(hash) = evicted.filter(|_| is_worth_it) else { return Some(block) };
-        let origin = self.evict_to_disk(group, block, hash);
+        let origin = origin.filter(|origin| self.evict_to_disk(origin, (group, hash)));
         let is_new = !self.host.has(group, &hash);
         let slot = is_new.then(|| self.host.reserve(group, hash, Fill::Leaving)).flatten();
         if slot.is_some() || origin.is_some() {
