@@ -179,6 +179,8 @@ fn what_codex_sends() {
             {"type": "web_search", "external_web_access": true}],
         "reasoning": {"summary": "auto"}, "store": false, "include": ["reasoning.encrypted_content"],
         "prompt_cache_key": "x", "client_metadata": {"turn_id": "x"}, "max_output_tokens": 8,
+        // Not from there: a random answer is sometimes empty.
+        "temperature": 0,
     });
     assert!(named(&server.post(RESPONSES, &request)).len() > 3);
     let probe = server.post(RESPONSES, &with(&request, &json!({"input": [], "stream": false})));
