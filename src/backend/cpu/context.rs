@@ -117,8 +117,8 @@ impl<'a> Context<'a> {
     }
 }
 
-/// Keys or values that are fetched little by little while others are multiplied. They lie apart, which a processor's own
-/// prefetching does not follow; and fetched many at a time, they would have to wait for each other.
+/// Keys or values that are fetched little by little while others are multiplied. They lie apart, which a processor's
+/// own prefetching does not follow; and fetched many at a time, they would have to wait for each other.
 pub(super) struct Ahead<'a> {
     context: Context<'a>,
     /// Those after the ones in `lines`.

@@ -209,9 +209,10 @@ where
     }
 }
 
-/// Lines by which a panel of a quantized format is fetched ahead of its multiplication: 16 KiB, so that what four panels
-/// wait for fits the smallest second-level caches. The processor's own prefetching ends with every page of 4 KiB: without
-/// this, a token took up to 1.8 times as long. Measured with 16 to 512 lines: 256 is the best by a tenth.
+/// Lines by which a panel of a quantized format is fetched ahead of its multiplication: 16 KiB, so that what four
+/// panels wait for fits the smallest second-level caches. The processor's own prefetching ends with every page of
+/// 4 KiB: without this, a token took up to 1.8 times as long. Measured with 16 to 512 lines:
+/// 256 is the best by a tenth.
 const QUANTIZED_AHEAD: usize = 256;
 /// The same of dense formats, where 16 and 32 are the best, by a tenth.
 const DENSE_AHEAD: usize = 32;

@@ -96,8 +96,8 @@ pub(super) struct Turn<'a, S: Simd, V> {
     /// Four or two bits a column, and one or two upper ones if there are more.
     lower: S::I,
     upper: S::I,
-    /// With each line of a dense format, the one that is so many lines after it is fetched. Fetched many at a time, they
-    /// would have to wait for each other: a fifth of the bandwidth.
+    /// With each line of a dense format, the one that is so many lines after it is fetched. Fetched many at a time,
+    /// they would have to wait for each other: a fifth of the bandwidth.
     ahead: usize,
     /// Takes the columns.
     pub(super) visitor: V,
