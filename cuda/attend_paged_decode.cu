@@ -11,8 +11,8 @@
 // the scratch, and the last block to finish joins them in key order.
 // Threads: 32 · WARPS. Grid: any, about what the device runs at once.
 // Shared: WARPS · STAGES · tile_bytes(TILE_KEYS), and 32 · HEAD_DIM for the query if HEAD_DIM > 176.
-// -D: HEAD_DIM (multiple of 16, ≤ 256), WARPS (4, 2), TILE_KEYS (16 or 32; 32 with KV_Q8), STAGES (2 to 4),
-// OUT_TYPE (u16, float), Q_TYPE=u16, KV_Q8, SOFTCAP, ALIBI. Twin: backend/reference/attend_paged.rs
+// -D: HEAD_DIM (multiple of 16, ≤ 256), WARPS (4, 2), TILE_KEYS (16 or 32; 32 with codes), STAGES (2 to 4),
+// OUT_TYPE (u16, float), Q_TYPE=u16, KV_Q8, KV_FP8, SOFTCAP, ALIBI. Twin: backend/reference/attend_paged.rs
 // Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
 
 #include "common/attend_tile.cuh"
@@ -35,8 +35,8 @@ __device__ __forceinline__ uint4 load_query(const Params &params, const Item &it
     const bool has_row = row < item.count;
     const u64 offset = row_offset(params, item, item.first + (has_row ? row : 0), kv_head);
     const u32 *q = reinterpret_cast<const u32 *>(params.q + offset) + step * 8;
-    const u32 at = IS_Q8 ? lane % 4 * 2 : lane % 4;
-    const u32 first = has_row ? q[at] : 0, second = has_row ? q[at + (IS_Q8 ? 1 : 4)] : 0;
+    const u32 at = IS_CODED ? lane % 4 * 2 : lane % 4;
+    const u32 first = has_row ? q[at] : 0, second = has_row ? q[at + (IS_CODED ? 1 : 4)] : 0;
     (half ? a.y : a.x) = pack_f16(clamp_f16(bf16_low(first)), clamp_f16(bf16_high(first)));
     (half ? a.w : a.z) = pack_f16(clamp_f16(bf16_low(second)), clamp_f16(bf16_high(second)));
   }
@@ -90,7 +90,7 @@ __device__ __forceinline__ void attend_tile(Rows<1> &rows, const Query &query, c
   float4 scores[1][TILE_KEYS / 8];
   multiply_keys<1, TILE_KEYS, STEPS>(scores, stage, lane, query);
   make_exponents<1, TILE_KEYS>(scores, rows, params, span, scales, is_masked, lane);
-  const float unit_factor = IS_Q8 ? raise_unit<TILE_KEYS>(rows, span, scales + TILE_KEYS, lane) : 1.0f;
+  const float unit_factor = IS_CODED ? raise_unit<TILE_KEYS>(rows, span, scales + TILE_KEYS, lane) : 1.0f;
   const float factor = score_factor(params);
   raise_largest<1, TILE_KEYS>(rows, scores, factor, unit_factor);
   uint4 weights[1][TILE_KEYS / 16];
@@ -146,7 +146,7 @@ __device__ __forceinline__ void put_sums(float *sums, const Rows<1> &rows, u32 l
       const float4 a = rows.out[0][2 * step], b = rows.out[0][2 * step + 1];
       const float2 low = half ? make_float2(a.z, a.w) : make_float2(a.x, a.y);
       const float2 high = half ? make_float2(b.z, b.w) : make_float2(b.x, b.y);
-      if (IS_Q8) {
+      if (IS_CODED) {
         *reinterpret_cast<float4 *>(row + step * 16 + lane % 4 * 4) =
             make_float4(low.x * unit, high.x * unit, low.y * unit, high.y * unit);
       } else {

@@ -10,7 +10,7 @@
 // Threads: 32 · WARPS. Grid: maximum items for the bucket's rows × KV heads; the list's longest items come first.
 // Shared: ROWS · 16 · (HEAD_DIM / 8 | 1) + tile_bytes(TILE_KEYS), and 4 · ROWS with two strips.
 // -D: HEAD_DIM (multiple of 16, ≤ 256), WARPS (4, 8), WARP_STRIPS (1; 2 for HEAD_DIM ≤ 128), TILE_KEYS (32, 64),
-// OUT_TYPE (u16, float), Q_TYPE=u16, KV_Q8, SOFTCAP, ALIBI. Twin: backend/reference/attend_paged.rs
+// OUT_TYPE (u16, float), Q_TYPE=u16, KV_Q8, KV_FP8, SOFTCAP, ALIBI. Twin: backend/reference/attend_paged.rs
 // Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
 
 #include "common/attend_tile.cuh"
@@ -18,7 +18,7 @@
 // The largest tile takes all registers but a few, and compilers differ in how many they need for addresses of copies.
 constexpr bool IS_LARGEST = WARP_STRIPS == 2 && HEAD_DIM > 96 && TILE_KEYS == 64;
 // Small, since the sums take most of the registers.
-constexpr u32 COPY_UNROLL = !IS_LARGEST ? 4 : IS_Q8 ? 2 : 1, STEP_UNROLL = 2;
+constexpr u32 COPY_UNROLL = !IS_LARGEST ? 4 : IS_CODED ? 2 : 1, STEP_UNROLL = 2;
 constexpr u32 THREADS = 32 * WARPS, WARP_ROWS = 16 * WARP_STRIPS, ROWS = WARP_ROWS * WARPS;
 constexpr u32 QUERY_PIECES = HEAD_DIM / 8, QUERY_STRIDE = (QUERY_PIECES | 1) * 16;
 constexpr u32 PARTS = TILE_KEYS / PART, PART_WARPS = WARPS / PARTS;  // warps that copy a part
@@ -44,8 +44,8 @@ __device__ __forceinline__ void load_query(u8 *query, const Params &params, cons
 #pragma unroll
     for (u32 i = 0; i < 8; i++) w[i] = pack_f16(clamp_f16(bf16_low(w[i])), clamp_f16(bf16_high(w[i])));
     uint4 *to = reinterpret_cast<uint4 *>(query + row * QUERY_STRIDE + step * 32);
-    to[0] = IS_Q8 ? make_uint4(w[0], w[2], w[4], w[6]) : make_uint4(w[0], w[1], w[2], w[3]);
-    to[1] = IS_Q8 ? make_uint4(w[1], w[3], w[5], w[7]) : make_uint4(w[4], w[5], w[6], w[7]);
+    to[0] = IS_CODED ? make_uint4(w[0], w[2], w[4], w[6]) : make_uint4(w[0], w[1], w[2], w[3]);
+    to[1] = IS_CODED ? make_uint4(w[1], w[3], w[5], w[7]) : make_uint4(w[4], w[5], w[6], w[7]);
   }
   __syncwarp();
 }
@@ -88,7 +88,7 @@ __device__ __forceinline__ void attend_keys(Rows<WARP_STRIPS> &rows, const Memor
     if (first + TILE_KEYS < item.key_end)
       hidden = copy_tile(memory.keys, key_scales, params.k, params, table, item, kv_head, first + TILE_KEYS);
     const float *scales = reinterpret_cast<float *>(value_scales);
-    const float unit_factor = IS_Q8 ? raise_unit<TILE_KEYS>(rows, span, scales, lane) : 1.0f;
+    const float unit_factor = IS_CODED ? raise_unit<TILE_KEYS>(rows, span, scales, lane) : 1.0f;
     raise_largest<WARP_STRIPS, TILE_KEYS>(rows, scores, factor, unit_factor);
     uint4 weights[WARP_STRIPS][TILE_KEYS / 16];
     make_weights<WARP_STRIPS, TILE_KEYS>(weights, scores, rows, span, scales, factor, is_masked, lane);
@@ -117,7 +117,7 @@ __device__ __forceinline__ void store_row(Rows<WARP_STRIPS> &rows, const Params 
     const float4 a = rows.out[strip][2 * step], b = rows.out[strip][2 * step + 1];
     const float2 low = high ? make_float2(a.z, a.w) : make_float2(a.x, a.y);
     const float2 next = high ? make_float2(b.z, b.w) : make_float2(b.x, b.y);
-    if (IS_Q8) {
+    if (IS_CODED) {
       store_pair(out + step * 16 + lane % 4 * 4, low.x * factor, next.x * factor);
       store_pair(out + step * 16 + lane % 4 * 4 + 2, low.y * factor, next.y * factor);
     } else {

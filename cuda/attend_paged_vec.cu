@@ -8,8 +8,8 @@
 // weights of some heads, and a thread sums some runs of 8 columns.
 // Threads: 128. Grid: rows of the bucket × query heads / GROUP.
 // Shared: 4 · (GROUP · (HEAD_DIM + 19) + 16 · (HEAD_DIM + 4)) bytes.
-// -D: HEAD_DIM (multiple of 8, ≤ 576), GROUP (1 to 16; it divides the query heads of a KV head), KV_F32 or KV_F16 or
-// KV_Q8, Q_TYPE, OUT_TYPE (float, u16).
+// -D: HEAD_DIM (multiple of 8, ≤ 576), GROUP (1 to 16; it divides the query heads of a KV head), KV_F32, KV_F16,
+// KV_Q8 or KV_FP8, Q_TYPE, OUT_TYPE (float, u16).
 // Twin: backend/reference/attend_paged.rs
 // Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
 
@@ -35,8 +35,12 @@ __device__ __forceinline__ Eight load_run(const u8 *tile, u32 slots, u32 slot, u
   const float scale = reinterpret_cast<const float *>(tile + slots * HEAD_DIM)[slot];
   Eight e;
   for (u32 i = 0; i < 8; i++) {
-    const u32 word = i < 4 ? codes.x : codes.y;
-    e.v[i] = static_cast<float>(static_cast<int>(word << (24 - i % 4 * 8)) >> 24) * scale;
+    const u32 code = (i < 4 ? codes.x : codes.y) << (24 - i % 4 * 8);
+#ifdef KV_FP8
+    e.v[i] = f16_high(e4m3_halves(code)) * scale;
+#else
+    e.v[i] = static_cast<float>(static_cast<int>(code) >> 24) * scale;
+#endif
   }
   return e;
 #endif

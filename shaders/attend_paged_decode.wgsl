@@ -8,8 +8,8 @@
 // key. It keeps an online softmax of its own; at the end the groups are joined.
 // Numbers: HEAD_CHUNKS = head_dim / 8; LANES, the power of two from HEAD_CHUNKS, at least 8; ROWS = maximum packed rows
 // of an item (1, 2, 4, 8); KEYS = 8 / ROWS; LANE_DOUBLINGS = log2(LANES / 8).
-// Variants: KV_F16, KV_Q8, SOFT_HALF, SOFTCAP, ALIBI, SINKS; SUBGROUPS, of at least LANES lanes, exchange scores
-// without workgroup memory. Twin: backend/reference/attend_paged.rs
+// Variants: KV_F16, KV_CODES, KV_FP8, SOFT_HALF, SOFTCAP, ALIBI, SINKS; SUBGROUPS, of at least LANES lanes, exchange
+// scores without workgroup memory. Twin: backend/reference/attend_paged.rs
 // attend_paged_merge joins the results of split ranges.
 
 #import attend_item

@@ -5,7 +5,8 @@
 // Layouts as attend_paged_decode. One workgroup: one work item × one KV head of the shard, in tiles of 64 keys.
 // attend_tile.wgsl says which invocation computes what. What comes next from memory is loaded during the products.
 // Numbers: HEAD_CHUNKS = head_dim / 8; HEAD_RUNS, the power of two from HEAD_CHUNKS, at least 8; VECTORS_EACH =
-// HEAD_RUNS / 8. Variants: KV_F16, KV_Q8, SOFT_HALF, SOFTCAP, ALIBI, SINKS. Twin: backend/reference/attend_paged.rs
+// HEAD_RUNS / 8. Variants: KV_F16, KV_CODES, KV_FP8, SOFT_HALF, SOFTCAP, ALIBI, SINKS.
+// Twin: backend/reference/attend_paged.rs
 
 #import attend_item
 #import attend_tile

@@ -6,7 +6,7 @@
 // loaded once, and everything else stays in registers. One workgroup is LANES threads of one subgroup: one work item ×
 // one KV head of the shard. A lane owns every LANES-th run of 8 elements of the head; keys are processed one at a time.
 // Numbers: HEAD_CHUNKS = head_dim / 8, LANE_CHUNKS = ⌈HEAD_CHUNKS / LANES⌉, ROWS.
-// Variants: KV_F16, KV_Q8, SOFT_HALF, SOFTCAP, ALIBI, SINKS; SUBGROUPS always.
+// Variants: KV_F16, KV_CODES, KV_FP8, SOFT_HALF, SOFTCAP, ALIBI, SINKS; SUBGROUPS always.
 // Layouts as attend_paged_decode. Twin: backend/reference/attend_paged.rs
 
 #import attend_item

@@ -11,7 +11,7 @@
 // the gain from images (see matmul_texel). It reads K and V at about half the rate at which matmul_texel reads W.
 // Numbers: HEAD_CHUNKS = head_dim / 8, LANE_CHUNKS = ⌈HEAD_CHUNKS / 8⌉, ROWS, KEYS (2, 4, 8), PAIRS = KEYS / 2,
 // QUADS = KEYS / 4, OCTETS = KEYS / 8.
-// Variants: KV_F16, KV_Q8, SOFT_HALF, SOFTCAP, ALIBI, SINKS; TEXELS, SUBGROUPS always.
+// Variants: KV_F16, KV_CODES, KV_FP8, SOFT_HALF, SOFTCAP, ALIBI, SINKS; TEXELS, SUBGROUPS always.
 // Layouts as attend_paged_decode. Twin: backend/reference/attend_paged.rs
 
 #import attend_item

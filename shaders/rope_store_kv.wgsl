@@ -9,9 +9,10 @@
 // A unit is one head of one token; `lanes` threads share it, each processing every lanes-th run of 8 elements. Each
 // thread sums the squares of the whole head (or row) itself: this needs no barrier, and the order of the sum never
 // depends on `lanes`.
-// KV_Q8: the threads of a unit share the largest magnitude of their runs through workgroup memory.
+// KV_CODES: the threads of a unit share the largest magnitude of their runs through workgroup memory.
 // TEXELS: a unit is 8 lanes, which sum their squares by shuffles; inputs are bound as images.
-// Variants: NORM, ROPE, ROPE_VECTORS (halves of whole vectors), KV_F16, KV_Q8, SOFT_HALF, TEXELS (with SUBGROUPS).
+// Variants: NORM, ROPE, ROPE_VECTORS (halves of whole vectors), KV_F16, KV_CODES, KV_FP8, SOFT_HALF; TEXELS (with
+// SUBGROUPS).
 // Twin: backend/reference/rope_store_kv.rs
 
 #import invocation
@@ -193,7 +194,7 @@ fn main(invocation: Invocation) {
     let tile_index = (pool_slot >> params.block_shift) * params.head_count + pool_head;
     let tile = tile_index * tile_runs(params.runs, params.block_shift);
     let row = tile + slot * params.runs;
-#ifdef KV_Q8
+#ifdef KV_CODES
     var largest = 0u;
 #endif
     if is_live {
@@ -204,7 +205,7 @@ fn main(invocation: Invocation) {
                 q[at] = values.low;
                 q[at + 1u] = values.high;
             } else {
-#ifdef KV_Q8
+#ifdef KV_CODES
                 largest = max(largest, magnitude(values));
 #else
                 store(is_key, row + run, values);
@@ -212,7 +213,7 @@ fn main(invocation: Invocation) {
             }
         }
     }
-#ifdef KV_Q8
+#ifdef KV_CODES
     // Elements are recomputed rather than stored: most often a thread has one run.
     let scale = row_scale(unit_largest(largest, invocation.local, params.lanes));
     if is_live && !is_query {

@@ -7,8 +7,8 @@
 // q [tokens][heads][rank + r]; pool [block][slot][rank + r]. Pairs as in rope_store_kv.
 // A unit is one head of one token, or its latent; `lanes` threads share it, each processing every lanes-th run of 8
 // elements. Each thread of a latent sums all squares itself: this needs no barrier.
-// KV_Q8: the threads of a unit share the largest magnitude of their runs through workgroup memory.
-// Variants: LATENT always, KV_F16, KV_Q8, SOFT_HALF. Twin: backend/reference/rope_store_latent.rs
+// KV_CODES: the threads of a unit share the largest magnitude of their runs through workgroup memory.
+// Variants: LATENT always, KV_F16, KV_CODES, KV_FP8, SOFT_HALF. Twin: backend/reference/rope_store_latent.rs
 
 #import invocation
 #import kv_store
@@ -126,7 +126,7 @@ fn main(invocation: Invocation) {
     let slot = pool_slot & ((1u << params.block_shift) - 1u);
     let tile = (pool_slot >> params.block_shift) * tile_runs(params.runs, params.block_shift);
     let row = tile + slot * params.runs;
-#ifdef KV_Q8
+#ifdef KV_CODES
     var largest = 0u;
 #endif
     if is_live {
@@ -137,7 +137,7 @@ fn main(invocation: Invocation) {
                 q[at] = values.low;
                 q[at + 1u] = values.high;
             } else {
-#ifdef KV_Q8
+#ifdef KV_CODES
                 largest = max(largest, magnitude(values));
 #else
                 store(true, row + run, values);
@@ -145,7 +145,7 @@ fn main(invocation: Invocation) {
             }
         }
     }
-#ifdef KV_Q8
+#ifdef KV_CODES
     // Elements are recomputed rather than stored.
     let scale = row_scale(unit_largest(largest, invocation.local, params.lanes));
     if is_live && unit.is_key {

@@ -60,6 +60,10 @@ __device__ __forceinline__ u32 table_of(const Params &params, const Item &item) 
   return params.metadata[params.group_header + GROUP_TABLES] + item.table_start;
 }
 
+// Widens two codes of fp8, in the upper bytes of both halves, to f16: their sign, exponent and mantissa are the first
+// bits of an f16's, except that its exponent has one more at the top, which is 0.
+__device__ __forceinline__ u32 e4m3_halves(u32 codes) { return (codes & 0x80008000u) | (codes >> 1 & 0x3f803f80u); }
+
 // Offset of a packed row in q and out.
 __device__ __forceinline__ u64 row_offset(const Params &params, const Item &item, u32 packed, u32 kv_head) {
   const u32 token = item.row_start + packed / params.group;

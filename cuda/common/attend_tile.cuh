@@ -1,20 +1,20 @@
 // A warp's part of attention on tensor cores: strips of 16 packed rows against a tile of KEYS keys in shared memory.
 //
-// Queries, keys, values and weights are f16, sums f32. With q8 the codes themselves are multiplied: a key's scale
+// Queries, keys, values and weights are f16, sums f32. Of q8 and fp8 the codes themselves are multiplied: a key's scale
 // multiplies its scores; a value's scale multiplies its weight, as a fraction of the largest scale so far, which stays
 // within the range of f16. Exponents are base 2. Rows of a tile are an odd number of 16-byte pieces apart, so that the
 // eight rows of a matrix lie in different banks for every head size.
-// With q8, a 16-element step of a head is permuted so that four codes of a key form a word: elements 4t, 4t + 1 are at
-// 2t, 2t + 1, and elements 4t + 2, 4t + 3 at 8 + 2t, 8 + 2t + 1. The query has the same order.
-// -D: HEAD_DIM (multiple of 16), KV_Q8, SOFTCAP, ALIBI.
+// With codes, a 16-element step of a head is permuted so that four codes of a key form a word: elements 4t, 4t + 1 are
+// at 2t, 2t + 1, and elements 4t + 2, 4t + 3 at 8 + 2t, 8 + 2t + 1. The query has the same order.
+// -D: HEAD_DIM (multiple of 16), KV_Q8, KV_FP8, SOFTCAP, ALIBI.
 
 #pragma once
 #include "common/attend.cuh"
 
-#ifdef KV_Q8
-constexpr bool IS_Q8 = true;
+#if defined(KV_Q8) || defined(KV_FP8)
+constexpr bool IS_CODED = true;
 #else
-constexpr bool IS_Q8 = false;
+constexpr bool IS_CODED = false;
 #endif
 #ifdef SOFTCAP
 constexpr bool HAS_SOFTCAP = true;
@@ -27,14 +27,14 @@ constexpr bool HAS_ALIBI = true;
 constexpr bool HAS_ALIBI = false;
 #endif
 // If so, scores stay plain products until the exponential is taken.
-constexpr bool IS_PLAIN = !IS_Q8 && !HAS_SOFTCAP && !HAS_ALIBI;
+constexpr bool IS_PLAIN = !IS_CODED && !HAS_SOFTCAP && !HAS_ALIBI;
 
 constexpr u32 STEPS = HEAD_DIM / 16;
-constexpr u32 PIECES = IS_Q8 ? HEAD_DIM / 16 : HEAD_DIM / 8;  // 16-byte pieces of a row
+constexpr u32 PIECES = IS_CODED ? HEAD_DIM / 16 : HEAD_DIM / 8;  // 16-byte pieces of a row
 constexpr u32 ROW_BYTES = PIECES * 16;
 constexpr u32 STRIDE = (PIECES | 1) * 16;
-constexpr u32 SLOT_BYTES = IS_Q8 ? HEAD_DIM + 4 : 2 * HEAD_DIM;
-constexpr u32 SCALE_BYTES = IS_Q8 ? 4 : 0;
+constexpr u32 SLOT_BYTES = IS_CODED ? HEAD_DIM + 4 : 2 * HEAD_DIM;
+constexpr u32 SCALE_BYTES = IS_CODED ? 4 : 0;
 // Keys and values of a tile, followed by their scales.
 constexpr u32 tile_bytes(u32 keys) { return 2 * keys * (STRIDE + SCALE_BYTES); }
 constexpr u32 PART = 16;  // keys that are consecutive in every block
@@ -81,13 +81,17 @@ __device__ __forceinline__ void copy_part(u8 *rows, u8 *scales, const u8 *pool, 
     copy_async_16_or_zero(rows + row * STRIDE + at % PIECES * 16, from + slot * ROW_BYTES + at * 16,
                           block_is_there && key_is_there);
   }
-  if (IS_Q8 && thread < PART / 4)
+  if (IS_CODED && thread < PART / 4)
     copy_async_16_or_zero(scales + thread * 16, from + slots * ROW_BYTES + slot * 4 + thread * 16, block_is_there);
 }
 
 // Widens two codes of each word to f16: the bytes that `SELECTOR` names (0x4b4a for bytes a and b).
 template <u32 SELECTOR> __device__ __forceinline__ u32 widen_codes(u32 codes) {
+#ifdef KV_FP8
+  return e4m3_halves(__byte_perm(codes, 0, (SELECTOR & 0x0f0f) << 4 | 0x0404));
+#else
   return add_f16x2(__byte_perm(codes ^ 0x80808080u, 0x64646464u, SELECTOR), 0xe480e480u);
+#endif
 }
 
 // scores = query · keysᵀ; `query(strip, step)` returns an operand. A small UNROLL keeps few operands in registers.
@@ -98,18 +102,18 @@ __device__ __forceinline__ void multiply_keys(float4 (&scores)[STRIPS][KEYS / 8]
   for (u32 strip = 0; strip < STRIPS; strip++)
 #pragma unroll
     for (u32 i = 0; i < KEYS / 8; i++) scores[strip][i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-  const u8 *row = keys + (IS_Q8 ? lane * STRIDE : (lane / 16 * 8 + lane % 8) * STRIDE + lane / 8 % 2 * 16);
+  const u8 *row = keys + (IS_CODED ? lane * STRIDE : (lane / 16 * 8 + lane % 8) * STRIDE + lane / 8 % 2 * 16);
 #pragma unroll UNROLL
   for (u32 step = 0; step < STEPS; step++) {
     uint4 a[STRIPS];
 #pragma unroll
     for (u32 strip = 0; strip < STRIPS; strip++) a[strip] = query(strip, step);
 #pragma unroll
-    for (u32 i = 0; i < KEYS / (IS_Q8 ? 32 : 16); i++) {
-      const uint4 b = load_matrices(row + i * (IS_Q8 ? 32 : 16) * STRIDE + step * (IS_Q8 ? 16 : 32));
+    for (u32 i = 0; i < KEYS / (IS_CODED ? 32 : 16); i++) {
+      const uint4 b = load_matrices(row + i * (IS_CODED ? 32 : 16) * STRIDE + step * (IS_CODED ? 16 : 32));
 #pragma unroll
       for (u32 strip = 0; strip < STRIPS; strip++) {
-        if constexpr (IS_Q8) {
+        if constexpr (IS_CODED) {
           const u32 words[4] = {b.x, b.y, b.z, b.w};
 #pragma unroll
           for (u32 n = 0; n < 4; n++)
@@ -124,17 +128,17 @@ __device__ __forceinline__ void multiply_keys(float4 (&scores)[STRIPS][KEYS / 8]
   }
 }
 
-// out += weights · values. With q8, tiles 2d and 2d + 1 are the even and the odd elements of step d.
+// out += weights · values. With codes, tiles 2d and 2d + 1 are the even and the odd elements of step d.
 template <u32 STRIPS, u32 KEYS>
 __device__ __forceinline__ void multiply_values(float4 (&out)[STRIPS][2 * STEPS],
                                                 const uint4 (&weights)[STRIPS][KEYS / 16], const u8 *values, u32 lane) {
-  const u8 *row = values + (IS_Q8 ? lane * STRIDE : lane % 16 * STRIDE + lane / 16 * 16);
+  const u8 *row = values + (IS_CODED ? lane * STRIDE : lane % 16 * STRIDE + lane / 16 * 16);
 #pragma unroll
-  for (u32 i = 0; i < KEYS / (IS_Q8 ? 32 : 16); i++)
+  for (u32 i = 0; i < KEYS / (IS_CODED ? 32 : 16); i++)
 #pragma unroll
     for (u32 step = 0; step < STEPS; step++) {
-      const uint4 b = load_matrices_transposed(row + i * (IS_Q8 ? 32 : 16) * STRIDE + step * (IS_Q8 ? 16 : 32));
-      if constexpr (IS_Q8) {
+      const uint4 b = load_matrices_transposed(row + i * (IS_CODED ? 32 : 16) * STRIDE + step * (IS_CODED ? 16 : 32));
+      if constexpr (IS_CODED) {
         const uint2 even[2] = {make_uint2(widen_codes<0x4240>(b.x), widen_codes<0x4240>(b.y)),
                                make_uint2(widen_codes<0x4240>(b.z), widen_codes<0x4240>(b.w))};
         const uint2 odd[2] = {make_uint2(widen_codes<0x4341>(b.x), widen_codes<0x4341>(b.y)),
@@ -156,7 +160,7 @@ __device__ __forceinline__ void multiply_values(float4 (&out)[STRIPS][2 * STEPS]
     }
 }
 
-// The rows of a lane, 8 apart, with their results so far. With q8, weights are fractions of the tile's largest scale,
+// The rows of a lane, 8 apart, with their results so far. With codes, weights are fractions of the tile's largest scale,
 // which may belong to a key that a row does not see. They are scaled close to the maximum of f16, so that small weights
 // are still normal numbers.
 constexpr float WEIGHTS_SPREAD = 32768.0f;
@@ -166,9 +170,9 @@ template <u32 STRIPS> struct Rows {
   u32 *positions;  // with two strips: in shared memory, to save registers
   float slope[2 * STRIPS];
   float largest[2 * STRIPS];     // exponent, before `factor` where IS_PLAIN
-  float4 sum;                    // of weights: x, z for strip 0, y, w for strip 1; with q8 only the lane's part
+  float4 sum;                    // of weights: x, z for strip 0, y, w for strip 1; with codes only the lane's part
   float4 out[STRIPS][2 * STEPS];
-  float unit;  // with q8: the largest scale of a value; out is in multiples of it
+  float unit;  // with codes: the largest scale of a value; out is in multiples of it
 };
 
 __device__ __forceinline__ float &sum_of(float4 &sum, u32 i) {
@@ -226,7 +230,7 @@ __device__ __forceinline__ void make_exponents(float4 (&scores)[STRIPS][KEYS / 8
     const u32 column = n * 8 + lane % 4 * 2;
     const float factor = score_factor(params);
     float2 factors = make_float2(factor, factor);
-    if (IS_Q8) {
+    if (IS_CODED) {
       const float2 pair = *reinterpret_cast<const float2 *>(scales + column);
       factors = make_float2(factor * pair.x, factor * pair.y);
     }
@@ -299,9 +303,9 @@ __device__ __forceinline__ void raise_largest(Rows<STRIPS> &rows, const float4 (
   }
 }
 
-// With q8, the value of one unit of `out`.
+// With codes, the value of one unit of `out`.
 template <u32 STRIPS> __device__ __forceinline__ float unit_of(const Rows<STRIPS> &rows) {
-  return IS_Q8 ? rows.unit * (1.0f / WEIGHTS_SPREAD) : 1.0f;
+  return IS_CODED ? rows.unit * (1.0f / WEIGHTS_SPREAD) : 1.0f;
 }
 
 // Weights of the values as f16, and their sums. With f16, the sums are of the rounded weights, by a product with ones.
@@ -309,12 +313,12 @@ template <u32 STRIPS, u32 KEYS>
 __device__ __forceinline__ void make_weights(uint4 (&weights)[STRIPS][KEYS / 16], float4 (&scores)[STRIPS][KEYS / 8],
                                              Rows<STRIPS> &rows, const Span &span, const float *scales, float factor,
                                              bool is_masked, u32 lane) {
-  const float inverse = IS_Q8 && rows.unit > 0.0f ? WEIGHTS_SPREAD / rows.unit : 0.0f;
+  const float inverse = IS_CODED && rows.unit > 0.0f ? WEIGHTS_SPREAD / rows.unit : 0.0f;
 #pragma unroll
   for (u32 n = 0; n < KEYS / 8; n++) {
     const u32 column = n * 8 + lane % 4 * 2;
     float2 shares = make_float2(1.0f, 1.0f);
-    if (IS_Q8) {
+    if (IS_CODED) {
       shares = *reinterpret_cast<const float2 *>(scales + column);
       if (is_masked && !is_there(span, span.first + column)) shares.x = 0.0f;
       if (is_masked && !is_there(span, span.first + column + 1)) shares.y = 0.0f;
@@ -328,13 +332,13 @@ __device__ __forceinline__ void make_weights(uint4 (&weights)[STRIPS][KEYS / 16]
       const float base = rows.largest[i] == LOWEST ? 0.0f : rows.largest[i] * by;
       const float low = exp2_near((i % 2 ? four.z : four.x) * by - base);
       const float high = exp2_near((i % 2 ? four.w : four.y) * by - base);
-      if (IS_Q8) sum_of(rows.sum, i) += low + high;
-      const u32 pair = IS_Q8 ? pack_f16(low * shares.x, high * shares.y) : pack_f16(low, high);
+      if (IS_CODED) sum_of(rows.sum, i) += low + high;
+      const u32 pair = IS_CODED ? pack_f16(low * shares.x, high * shares.y) : pack_f16(low, high);
       uint4 &a = weights[i / 2][n / 2];
       (n % 2 ? (i % 2 ? a.w : a.z) : (i % 2 ? a.y : a.x)) = pair;
     }
   }
-  if constexpr (!IS_Q8) {
+  if constexpr (!IS_CODED) {
     // Ones in every other column, so that each strip's sums are in separate columns.
 #pragma unroll
     for (u32 strip = 0; strip < STRIPS; strip++) {
@@ -347,7 +351,7 @@ __device__ __forceinline__ void make_weights(uint4 (&weights)[STRIPS][KEYS / 16]
 
 // After the last key: sums over whole rows, and largest as exponents.
 template <u32 STRIPS> __device__ __forceinline__ void end_rows(Rows<STRIPS> &rows, const Params &params) {
-  if constexpr (IS_Q8) {
+  if constexpr (IS_CODED) {
 #pragma unroll
     for (u32 i = 0; i < 2 * STRIPS; i++) {
       float &sum = sum_of(rows.sum, i);

@@ -1,7 +1,7 @@
 // Bindings and common functions of the paged attention kernels: find rows and keys, turn a dot product into a score,
-// write a finished row. Numbers: HEAD_CHUNKS = head_dim / 8. Variants: KV_F16, KV_Q8, SOFTCAP, ALIBI, SINKS (options
-// are variants because a driver that runs shaders on a CPU executes both sides of an `if`); TEXELS: read-only buffers,
-// except small vectors, are bound as images.
+// write a finished row. Numbers: HEAD_CHUNKS = head_dim / 8. Variants: KV_F16, KV_CODES, KV_FP8, SOFTCAP, ALIBI, SINKS
+// (options are variants because a driver that runs shaders on a CPU executes both sides of an `if`); TEXELS: read-only
+// buffers, except small vectors, are bound as images.
 
 #import attend
 #import kv_load
@@ -28,7 +28,7 @@ fn v_vector(index: u32) -> vec4<u32> {
 #else
 @group(0) @binding(1) var<storage, read> metadata: array<u32>;
 @group(0) @binding(2) var<storage, read> q: array<vec4<f32>>;
-#ifdef KV_Q8
+#ifdef KV_CODES
 @group(0) @binding(3) var<storage, read> k_pool: array<vec2<u32>>;
 @group(0) @binding(4) var<storage, read> v_pool: array<vec2<u32>>;
 #else

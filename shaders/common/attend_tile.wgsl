@@ -2,7 +2,7 @@
 // invocations. Scores: invocation i computes the rows i / 16 + 8 * n (n < 4) of the keys 4x to 4x + 3, x = i % 16, from
 // 16 columns of Q and K at a time. Results: the same rows of the vectors x + 16 * v (v < VECTORS_EACH) of the head,
 // from VALUE_KEYS keys of V at a time. Neighbours read neighbouring vectors, without bank conflicts.
-// Numbers: HEAD_CHUNKS, HEAD_RUNS, VECTORS_EACH. Variants: KV_F16, KV_Q8.
+// Numbers: HEAD_CHUNKS, HEAD_RUNS, VECTORS_EACH. Variants: KV_F16, KV_CODES, KV_FP8.
 
 #import attend_item
 
@@ -21,7 +21,7 @@ var<workgroup> bases: array<u32, KEYS>; // first run of a key's head row in the 
 alias Quad = array<vec4<f32>, 4>;
 alias Sums = array<vec4<f32>, 4u * VECTORS_EACH>; // [row n][vector v]
 
-#ifdef KV_Q8
+#ifdef KV_CODES
 var<workgroup> scales: array<vec2<f32>, KEYS>; // scales of a key's K and V
 
 fn scale_of(key: u32, is_key: bool) -> f32 {
@@ -50,7 +50,7 @@ fn find_keys(local: u32, item: u32, head: u32, tile: u32, end: u32) {
         }
         let slot = key & ((1u << params.block_shift) - 1u);
         bases[local] = block + slot * HEAD_CHUNKS;
-#ifdef KV_Q8
+#ifdef KV_CODES
         scales[local] = vec2<f32>(k_scale(block, slot), v_scale(block, slot));
 #endif
     }

@@ -1,10 +1,10 @@
-// Reads of the pool, which the importer binds as k_pool and v_pool and reads by k_vector and v_vector (KV_Q8 without
-// TEXELS: the pools are array<vec2<u32>>, one run per element). A q8 run consists of its codes: the scale of a row
-// multiplies the row's score, or its probability, instead of every element. Variants: KV_F16, KV_Q8, TEXELS.
+// Reads of the pool, which the importer binds as k_pool and v_pool and reads by k_vector and v_vector (KV_CODES without
+// TEXELS: the pools are array<vec2<u32>>, one run per element). A coded run consists of its codes: the scale of a row
+// multiplies the row's score, or its probability, instead of every element. Variants: KV_F16, KV_CODES, KV_FP8, TEXELS.
 
 #import kv_tile
 
-#ifdef KV_Q8
+#ifdef KV_CODES
 #ifdef TEXELS
 fn half_of(vector: vec4<u32>, run: u32) -> vec2<u32> {
     return select(vector.xy, vector.zw, (run & 1u) != 0u);
@@ -38,9 +38,24 @@ fn packed_v(at: u32) -> Packed {
     return v_words(at);
 }
 
+#ifdef KV_FP8
+#import half
+
+// Two codes in the upper bytes of a word's halves: their sign, exponent and mantissa are the first bits of a half's.
+fn widened_pair(codes: u32) -> vec2<f32> {
+    return unpack_halves((codes & 0x80008000u) | ((codes & 0x7f007f00u) >> 1u));
+}
+
+fn widened(word: u32) -> vec4<f32> {
+    let first = ((word << 8u) & 0xff00u) | ((word << 16u) & 0xff000000u);
+    let last = ((word >> 8u) & 0xff00u) | (word & 0xff000000u);
+    return vec4<f32>(widened_pair(first), widened_pair(last));
+}
+#else
 fn widened(word: u32) -> vec4<f32> {
     return vec4<f32>(bitcast<vec4<i32>>(vec4<u32>(word) << vec4<u32>(24u, 16u, 8u, 0u)) >> vec4<u32>(24u));
 }
+#endif
 
 fn unpacked(run: Packed) -> Run {
     return Run(widened(run.x), widened(run.y));

@@ -1,9 +1,9 @@
-// Writes of K and V to the pool, at bindings 6 and 7. Variants: KV_F16, KV_Q8 (the importer has THREADS), TEXELS;
-// LATENT: there are only keys, and binding 7 is the importer's.
+// Writes of K and V to the pool, at bindings 6 and 7. Variants: KV_F16, KV_CODES (the importer has THREADS), KV_FP8,
+// TEXELS; LATENT: there are only keys, and binding 7 is the importer's.
 
 #import kv_tile
 
-#ifdef KV_Q8
+#ifdef KV_CODES
 // Stored as single words: a word of scales belongs to one slot, and adjacent slots are written at the same time.
 @group(0) @binding(6) var<storage, read_write> k_pool: array<u32>;
 #ifndef LATENT
@@ -43,14 +43,36 @@ fn unit_largest(own: u32, local: u32, lanes: u32) -> u32 {
 }
 #endif
 
+#ifdef KV_FP8
+const CODE_MAX: f32 = 1.75;
+
+// E4M3 with the exponent bias of half precision, rounded to nearest, ties to even.
+fn codes_of(values: vec4<f32>) -> vec4<u32> {
+    let bits = bitcast<vec4<u32>>(values);
+    let magnitudes = bits & vec4<u32>(0x7fffffffu);
+    // The exponent of 2^-14, the smallest normal magnitude, becomes 1, whose first code is 8.
+    let odd = (magnitudes >> vec4<u32>(20u)) & vec4<u32>(1u);
+    let normal = (magnitudes - vec4<u32>(0x38000000u) + vec4<u32>(0x7ffffu) + odd) >> vec4<u32>(20u);
+    let subnormal = vec4<u32>(round(abs(values) * 131072.0));
+    let codes = select(normal, subnormal, magnitudes < vec4<u32>(0x38800000u));
+    return ((bits >> vec4<u32>(24u)) & vec4<u32>(0x80u)) | (codes & vec4<u32>(0x7fu));
+}
+#else
+const CODE_MAX: f32 = 127.0;
+
+fn codes_of(values: vec4<f32>) -> vec4<u32> {
+    return bitcast<vec4<u32>>(vec4<i32>(round(values))) & vec4<u32>(255u);
+}
+#endif
+
 // The scale of a row, and the factor of its elements.
 fn row_scale(largest: u32) -> vec2<f32> {
     let value = bitcast<f32>(max(largest, ROW_MIN));
-    return select(vec2<f32>(value * 0.007874016, 127.0 / value), vec2<f32>(), largest < ROW_MIN);
+    return select(vec2<f32>(value * (1.0 / CODE_MAX), CODE_MAX / value), vec2<f32>(), largest < ROW_MIN);
 }
 
 fn packed(four: vec4<f32>, inverse: f32) -> u32 {
-    let codes = (bitcast<vec4<u32>>(vec4<i32>(round(four * inverse))) & vec4<u32>(255u)) << vec4<u32>(0u, 8u, 16u, 24u);
+    let codes = codes_of(four * inverse) << vec4<u32>(0u, 8u, 16u, 24u);
     return (codes.x | codes.y) | (codes.z | codes.w);
 }
 

@@ -22,7 +22,7 @@ pub use plain::PlainHistory;
 pub use script::{Say, Script};
 
 use super::layout::{Layout, PoolLayout};
-use super::{Allocation, Backend, BackendError, BlockRef, Capacity, Caps, DeviceKind};
+use super::{Allocation, Backend, BackendError, BlockRef, Capacity, Caps, DeviceKind, GivenTimes};
 use crate::plan::inputs::{
     BatchInputs, BiasEntry, FEED, GroupInputs, HistoryEntry, NONE, NUMERICAL_ERROR, PoolRow, Results, SampleRow,
     Sampled,
@@ -496,8 +496,8 @@ impl Backend for FakeBackend {
         Ok(())
     }
 
-    fn has_real_times(&self) -> bool {
-        false
+    fn given_times(&self) -> Option<GivenTimes> {
+        Some(self.script.times(self.submitted))
     }
 
     async fn reset(&mut self) -> Result<(), BackendError> {

@@ -306,6 +306,15 @@ impl BackendError {
     }
 }
 
+/// Times that a device gives instead of having them measured.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct GivenTimes {
+    /// Of uploading a byte of a block, or of reading it from a file.
+    pub byte: Duration,
+    /// Of computing a token.
+    pub token: Duration,
+}
+
 /// Executes one plan.
 #[allow(async_fn_in_trait, reason = "one thread owns the backend; a Send bound is not wanted")]
 pub trait Backend {
@@ -357,9 +366,9 @@ pub trait Backend {
     /// ones.
     fn restore_blocks(&mut self, blocks: &[(BlockRef, Bytes)]) -> Result<(), BackendError>;
 
-    /// Whether measured times say anything about a model. A fake device computes nothing.
-    fn has_real_times(&self) -> bool {
-        true
+    /// Times to decide by instead of measured ones, for now: a fake device computes nothing.
+    fn given_times(&self) -> Option<GivenTimes> {
+        None
     }
 
     /// Recommended maximum token rows of the next batch, so that no submission runs too long; `None`: no throttling,

@@ -29,6 +29,8 @@ pub(crate) enum KvCacheDtype {
     F16,
     F32,
     Q8,
+    #[value(alias = "fp8_e4m3")]
+    Fp8,
 }
 
 /// Bits per weight.
@@ -89,7 +91,7 @@ pub(crate) struct EngineArgs {
     /// Fraction of the device's memory for weights and KV pool
     #[arg(long, env = "FOLIO_GPU_MEMORY_UTILIZATION", value_name = "SHARE")]
     pub(crate) gpu_memory_utilization: Option<f32>,
-    /// Data type of the KV pool; auto is f16, q8 holds nearly twice as many tokens
+    /// Data type of the KV pool; auto is f16, q8 and fp8 (E4M3) hold nearly twice as many tokens
     #[arg(long, env = "FOLIO_KV_CACHE_DTYPE", default_value = "auto")]
     pub(crate) kv_cache_dtype: KvCacheDtype,
     /// Size of the KV pool, for example 512MiB [default: what the weights leave of --gpu-memory-utilization]
@@ -176,6 +178,7 @@ impl EngineArgs {
                 KvCacheDtype::F16 => KvFormat::F16,
                 KvCacheDtype::F32 => KvFormat::F32,
                 KvCacheDtype::Q8 => KvFormat::Q8,
+                KvCacheDtype::Fp8 => KvFormat::Fp8,
             },
             prefix_caching: !self.no_prefix_caching,
             state_snapshots: self.state_snapshots,

@@ -333,7 +333,7 @@ impl Wanted<'_> {
 
     /// `change` plus 8-bit keys and values, if the whole context does not fit and this allows a longer one.
     fn narrower_kv(&self, fit: &Fit, change: Change, plan: &Plan) -> Option<(Change, Fit)> {
-        if fit.is_full() || self.config.kv_format == KvFormat::Q8 {
+        if fit.is_full() || self.config.kv_format.is_coded() {
             return None;
         }
         let config = Config { kv_format: KvFormat::Q8, ..self.config.clone() };

@@ -48,7 +48,7 @@ use crate::engine::request::{Event, PromptEvent, RequestError};
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::disk::SAVES_WHILE_IDLE;
 use crate::engine::streams::Streams;
-use crate::engine::tiers::{DiskJob, Save};
+use crate::engine::tiers::{DiskJob, Rates, Save};
 use crate::engine::turns::Turn;
 use crate::model::Model;
 use crate::plan::inputs::BatchInputs;
@@ -356,7 +356,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
     fn take_disk_event(&mut self, event: DiskEvent) {
         match event {
             DiskEvent::Read { slot, data, took } => {
-                if let Some(data) = data.as_ref().filter(|_| self.backend.has_real_times()) {
+                if let Some(data) = data.as_ref().filter(|_| self.backend.given_times().is_none()) {
                     self.mover.rates.note_file(data.len() as u64, took);
                     self.scheduler.set_rates(self.mover.rates);
                 }
@@ -414,12 +414,15 @@ impl<B: Backend, S: Source> Engine<B, S> {
         let now = Instant::now();
         let last = self.last_read.replace(now);
         let start = last.map_or(submitted, |last| last.max(submitted));
-        if self.backend.has_real_times() {
+        let given = self.backend.given_times();
+        if given.is_none() {
             self.scheduler.note_step(batch, now.duration_since(last.unwrap_or(submitted)));
         }
-        if !self.scheduler.host().is_off() && self.backend.has_real_times() {
-            let tokens = batch.prefill_tokens();
-            self.mover.rates.note_prefill(tokens, now.duration_since(start));
+        if !self.scheduler.host().is_off() {
+            match given {
+                Some(times) => self.mover.rates = Rates::given(times),
+                None => self.mover.rates.note_prefill(batch.prefill_tokens(), now.duration_since(start)),
+            }
             self.scheduler.set_rates(self.mover.rates);
         }
     }

@@ -38,7 +38,7 @@ impl Mover {
         faults: InjectedFaults,
     ) -> Result<Self, BackendError> {
         let mut mover = Self { faults, ..Self::default() };
-        if limits.tiers.host_bytes > 0 && backend.has_real_times() {
+        if limits.tiers.host_bytes > 0 {
             mover.calibrate(backend, limits).await?;
         }
         Ok(mover)
@@ -47,7 +47,8 @@ impl Mover {
     /// Measures an upload and a step of prompt tokens, so that the first decisions are informed. The pool is still
     /// empty, and nothing that is left in it is ever read.
     pub(super) async fn calibrate<B: Backend>(&mut self, backend: &mut B, limits: &Limits) -> Result<(), BackendError> {
-        if !backend.has_real_times() {
+        if let Some(times) = backend.given_times() {
+            self.rates = Rates::given(times);
             return Ok(());
         }
         let blocks = trial_blocks(limits);
@@ -130,7 +131,7 @@ impl Mover {
         is_alone: bool,
     ) -> Result<(), BackendError> {
         self.unmeasured += 1;
-        if is_alone && self.unmeasured >= UPLOADS_PER_MEASURED && backend.has_real_times() {
+        if is_alone && self.unmeasured >= UPLOADS_PER_MEASURED && backend.given_times().is_none() {
             self.upload_measured(backend, blocks).await
         } else {
             backend.restore_blocks(blocks)

@@ -1,7 +1,7 @@
 //! Test cases for the steps that work on heads and the KV pool: RopeStoreKv, AttendPaged, and both in a layer.
 
 use super::Shapes;
-use super::compare::{ATTENTION, RELATIVE, attention};
+use super::compare::{RELATIVE, attention, attention_of_stored};
 use super::fixture::{
     Allowed, Check, Fixture, Mutant, Noise, Run, codes, each, either, exact, paged_batch, pool_content, relative,
     unwritten,
@@ -49,12 +49,14 @@ pub(super) fn fixtures(storage: Storage, shapes: Shapes) -> Vec<Fixture> {
     {
         let heads = Heads { head_dim, query, kv };
         let turn = Turn { pairs: head_dim / 2, ..Turn::default() };
-        fixtures.push(rope_store_kv(storage, KvFormat::Q8, heads, turn));
-        fixtures.push(attend(storage, KvFormat::Q8, heads, View::default(), some));
+        for format in KvFormat::CODED {
+            fixtures.push(rope_store_kv(storage, format, heads, turn));
+            fixtures.push(attend(storage, format, heads, View::default(), some));
+        }
     }
     fixtures.extend(turns(storage));
     fixtures.extend(views(storage, shapes));
-    for format in [KvFormat::F32, KvFormat::Q8] {
+    for format in [KvFormat::F32, KvFormat::Q8, KvFormat::Fp8] {
         fixtures.push(layer(storage, format, None));
         fixtures.push(layer(storage, format, Some(20)));
     }
@@ -144,7 +146,7 @@ fn rope_store_kv(storage: Storage, format: KvFormat, heads: Heads, turn: Turn) -
     let mut noise = Noise::new(&format!("rope {}{}", fixture.option, heads.head_dim));
     fixture.kv_format = format;
     // Compare with the values before quantization: two devices may round a value between two codes differently.
-    fixture.kv_expected = (format == KvFormat::Q8).then_some(KvFormat::F32);
+    fixture.kv_expected = format.is_coded().then_some(KvFormat::F32);
     fixture.block_size = if heads.head_dim.is_multiple_of(32) { 32 } else { 16 };
     let layer = fixture.layer(heads.kv, heads.head_dim, None, 70);
     let own_columns = (heads.query + if no_kv { 0 } else { 2 * heads.kv }) * heads.head_dim;
@@ -187,10 +189,7 @@ fn rope_store_kv(storage: Storage, format: KvFormat, heads: Heads, turn: Turn) -
             false => rotated(columns, heads.head_dim, pairs, interleaved),
         };
         run.checks.push(Check::Rows { buffer: q, rows, allowed: turned(heads.query * heads.head_dim) });
-        let rounded = |exact| match format {
-            KvFormat::Q8 => either(exact, codes(0.5, heads.head_dim)),
-            KvFormat::F32 | KvFormat::F16 => exact,
-        };
+        let rounded = |exact| if format.is_coded() { either(exact, codes(format, 0.5, heads.head_dim)) } else { exact };
         run.checks.push(Check::Kv { layer, half: KvHalf::Key, allowed: rounded(turned(heads.head_dim)) });
         let of_values = if v_norm { RELATIVE } else { 0.0 };
         run.checks.push(Check::Kv { layer, half: KvHalf::Value, allowed: rounded(relative(of_values)) });
@@ -247,7 +246,7 @@ fn views(storage: Storage, shapes: Shapes) -> Vec<Fixture> {
         let view = View { window: window.then_some(20), softcap, alibi, sinks, latent: false };
         let format = if options % 2 == 0 { KvFormat::F16 } else { KvFormat::F32 };
         fixtures.push(attend(storage, format, heads, view, all));
-        fixtures.push(attend(storage, KvFormat::Q8, heads, view, some));
+        fixtures.push(attend(storage, KvFormat::CODED[options as usize / 2 % 2], heads, view, some));
     }
     for &(head_dim, query) in shapes.of(&[(576, 16), (24, 3), (40, 128), (80, 20), (576, 1)]) {
         let (heads, view) = (Heads { head_dim, query, kv: 1 }, View { latent: true, ..View::default() });
@@ -261,7 +260,7 @@ fn views(storage: Storage, shapes: Shapes) -> Vec<Fixture> {
     }
     for &(query, kv) in shapes.of(&[(1, 1), (6, 2), (5, 1), (7, 1), (16, 2), (12, 1), (16, 1)]) {
         let heads = Heads { head_dim: 32, query, kv };
-        for format in [KvFormat::F16, KvFormat::Q8] {
+        for format in [KvFormat::F16, KvFormat::Q8, KvFormat::Fp8] {
             fixtures.push(attend(storage, format, heads, View::default(), some));
         }
     }
@@ -316,7 +315,7 @@ fn attend(storage: Storage, format: KvFormat, heads: Heads, view: View, batches:
         let allowed = allowed_attention(&fixture, &run.inputs, heads, values);
         run.checks.push(Check::Rows { buffer: out, rows, allowed: each(allowed) });
         run.mutants = attention_mutants(&fixture, &run.inputs, heads, q);
-        if format == KvFormat::Q8 {
+        if format.is_coded() {
             let halves = [KvHalf::Key, KvHalf::Value].into_iter().filter(|half| *half == KvHalf::Key || !view.latent);
             run.mutants.extend(halves.map(|half| Mutant::SwapScales(layer, half, heads.head_dim)));
         }
@@ -441,11 +440,8 @@ fn layer(storage: Storage, format: KvFormat, window: Option<u32>) -> Fixture {
         run.kv.push(kv);
         // Values are at most 20, the size of the outliers.
         let elements = (rows * heads.query * heads.head_dim) as usize;
-        // A key or value between two codes may be rounded to either, which changes a score or a value by one code.
-        let (share, values) = match format {
-            KvFormat::Q8 => (20.0 * ATTENTION, codes(1.0, heads.head_dim)),
-            KvFormat::F32 | KvFormat::F16 => (attention(storage), exact()),
-        };
+        let values = if format.is_coded() { codes(format, 1.0, heads.head_dim) } else { exact() };
+        let share = attention_of_stored(storage, format);
         run.checks.push(Check::Rows { buffer: out, rows, allowed: each(vec![share * 20.0; elements]) });
         run.checks.push(Check::Kv { layer, half: KvHalf::Value, allowed: values });
         run.mutants.extend([Mutant::SwapRows(qkv, 0, rows - 1), Mutant::DropCopy(0)]);

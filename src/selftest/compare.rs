@@ -34,7 +34,7 @@ pub(super) const ROUTES: f64 = 3e-5;
 /// Tolerance of recurrences, relative to the largest value of the head.
 pub(super) const SCANS: f64 = 2e-5;
 /// Tolerance of attention, relative to the largest visible value.
-pub(super) const ATTENTION: f64 = 1e-4;
+const ATTENTION: f64 = 1e-4;
 /// Additional tolerance of attention with 16-bit rows: half precision has 11 bits.
 const PROBABILITIES: f64 = 1.0 / 2048.0;
 /// Margin below which a decision is a near-tie.
@@ -92,6 +92,16 @@ pub(super) fn compare_run(fixture: &Fixture, run: &Run, expected: &Outcome, foun
         }
     }
     Ok(worst)
+}
+
+/// Share of the largest value, for attention to keys and values that the same batch has stored: one between two codes
+/// may be rounded to either, which changes a score or a value by a code.
+pub(super) fn attention_of_stored(storage: Storage, format: KvFormat) -> f64 {
+    match format {
+        KvFormat::F32 | KvFormat::F16 => attention(storage),
+        KvFormat::Q8 => 20.0 * ATTENTION,
+        KvFormat::Fp8 => 100.0 * ATTENTION,
+    }
 }
 
 /// Storage type that an element of the pool decodes to.

@@ -308,7 +308,7 @@ impl Fixture {
     /// Whether a step quantizes keys and values, so that the table must allow for an adjacent code.
     fn rounds_to_codes(&self) -> bool {
         let stores = self.plan.body.iter().any(|step| matches!(step, Step::RopeStoreKv(_) | Step::RopeStoreLatent(_)));
-        self.kv_format == KvFormat::Q8 && stores
+        self.kv_format.is_coded() && stores
     }
 
     /// The capacity that the largest run needs.
@@ -484,11 +484,16 @@ pub(super) fn relative(factor: f64) -> Allowed {
     Box::new(move |expected| expected.iter().map(|value| factor * f64::from(value.abs())).collect())
 }
 
-/// Tolerance of `steps` q8 codes in each row of `dim` elements, plus 0.1 % for the error of the scale.
-pub(super) fn codes(steps: f64, dim: u32) -> Allowed {
+/// Tolerance of `steps` codes of a format in each row of `dim` elements, plus 0.1 % for the error of the scale. None, if
+/// it has no codes.
+pub(super) fn codes(format: KvFormat, steps: f64, dim: u32) -> Allowed {
     Box::new(move |expected| {
         let rows = expected.chunks_exact(dim as usize);
-        rows.flat_map(|row| vec![1.001 * steps / 127.0 * f64::from(largest(row)); row.len()]).collect()
+        rows.flat_map(|row| {
+            let largest = largest(row);
+            row.iter().map(move |value| 1.001 * steps * f64::from(format.code_step(*value, largest)))
+        })
+        .collect()
     })
 }
 

@@ -3,7 +3,7 @@
 
 use super::Shapes;
 use super::attention::{BATCHES, move_first_block, rotated};
-use super::compare::{ATTENTION, RELATIVE, attention};
+use super::compare::{RELATIVE, attention_of_stored};
 use super::fixture::{
     Allowed, Check, Fixture, Mutant, Noise, Run, codes, each, either, paged_batch, pool_content, unwritten,
 };
@@ -36,11 +36,11 @@ pub(super) fn fixtures(storage: Storage, shapes: Shapes) -> Vec<Fixture> {
     let mut fixtures = Vec::new();
     for &(heads, rank, rotated, plain) in shapes.of(&sizes) {
         let sizes = Sizes { heads, rank, rotated, plain };
-        for (format, interleaved) in KvFormat::ALL.into_iter().zip([true, false, true]) {
+        for (format, interleaved) in KvFormat::ALL.into_iter().zip([true, false, true, false]) {
             fixtures.push(store(storage, format, sizes, interleaved));
         }
     }
-    fixtures.extend([KvFormat::F32, KvFormat::Q8].map(|format| layer(storage, format)));
+    fixtures.extend([KvFormat::F32, KvFormat::Q8, KvFormat::Fp8].map(|format| layer(storage, format)));
     fixtures
 }
 
@@ -75,7 +75,7 @@ fn store(storage: Storage, format: KvFormat, sizes: Sizes, interleaved: bool) ->
     let mut noise = Noise::new(&format!("latent {}{}", fixture.option, sizes.dim()));
     fixture.kv_format = format;
     // Compare with the values before quantization: two devices may round a value between two codes differently.
-    fixture.kv_expected = (format == KvFormat::Q8).then_some(KvFormat::F32);
+    fixture.kv_expected = format.is_coded().then_some(KvFormat::F32);
     fixture.block_size = if sizes.dim().is_multiple_of(32) { 32 } else { 16 };
     let layer = fixture.layer(1, sizes.dim(), None, 70);
     fixture.plan.kv_layers[layer as usize].latent = true;
@@ -92,10 +92,8 @@ fn store(storage: Storage, format: KvFormat, sizes: Sizes, interleaved: bool) ->
         run.buffers.push((q, unwritten((rows * sizes.heads * sizes.dim()) as usize)));
         run.kv.push([noise.values(fixture.pool_elements(layer)), Vec::new()]);
         run.checks.push(Check::Rows { buffer: q, rows, allowed: turned(sizes, interleaved) });
-        let stored = match format {
-            KvFormat::Q8 => either(turned(sizes, interleaved), codes(0.5, sizes.dim())),
-            KvFormat::F32 | KvFormat::F16 => turned(sizes, interleaved),
-        };
+        let turned_by = turned(sizes, interleaved);
+        let stored = if format.is_coded() { either(turned_by, codes(format, 0.5, sizes.dim())) } else { turned_by };
         run.checks.push(Check::Kv { layer, half: KvHalf::Key, allowed: stored });
         if rows > 4 {
             run.mutants.extend(buffers.map(|(buffer, _)| Mutant::SwapRows(buffer, 0, rows - 1)));
@@ -144,8 +142,8 @@ fn layer(storage: Storage, format: KvFormat) -> Fixture {
         run.buffers.push((q, unwritten(elements)));
         run.buffers.push((out, unwritten(elements)));
         run.kv.push(kv);
-        // Values are at most 20, the size of the outliers. A value between two codes may be rounded to either.
-        let share = if format == KvFormat::Q8 { 20.0 * ATTENTION } else { attention(storage) };
+        // Values are at most 20, the size of the outliers.
+        let share = attention_of_stored(storage, format);
         run.checks.push(Check::Rows { buffer: out, rows, allowed: each(vec![share * 20.0; elements]) });
         run.mutants.extend([Mutant::SwapRows(buffers[2].0, 0, rows - 1), Mutant::DropCopy(0)]);
         fixture.runs.push(run);

@@ -35,6 +35,7 @@ pub(crate) fn returning(seed: u64) -> Case {
             arrival
         })
         .collect();
+    case.script.dear = random.once_in(3).then(|| u64::from(random.within(1, 12)));
     case
 }
 

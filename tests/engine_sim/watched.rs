@@ -1,7 +1,7 @@
 //! The fake device under observation: no step in flight may use what is free.
 
 use folio::backend::fake::{self, FakeBackend};
-use folio::backend::{Backend, BackendError, BlockRef, Capacity, Caps};
+use folio::backend::{Backend, BackendError, BlockRef, Capacity, Caps, GivenTimes};
 use folio::engine::scheduler::Scheduler;
 use folio::plan::inputs::{BatchInputs, FEED, NONE, Results};
 use folio::plan::{Plan, WeightId};
@@ -91,8 +91,8 @@ impl Backend for Watched {
         self.device.restore_blocks(blocks)
     }
 
-    fn has_real_times(&self) -> bool {
-        self.device.has_real_times()
+    fn given_times(&self) -> Option<GivenTimes> {
+        self.device.given_times()
     }
 
     async fn reset(&mut self) -> Result<(), BackendError> {

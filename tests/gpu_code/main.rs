@@ -74,7 +74,11 @@ fn hot_kernels() -> Vec<Hot> {
             "attend_paged_decode" | "attend_paged_prefill"
                 if [16, 32].contains(&number("HEAD_CHUNKS")) && [0, 1, 4, 8].contains(&number("ROWS")) =>
             {
-                let kv = if variant.is_defined("KV_Q8") { "q8" } else { "f16" };
+                let kv = match ["KV_FP8", "KV_CODES"].map(|define| variant.is_defined(define)) {
+                    [true, _] => "fp8",
+                    [_, true] => "q8",
+                    _ => "f16",
+                };
                 let rows = variant.number("ROWS").unwrap_or(32);
                 let tier = if variant.subgroups() { ", subgroups" } else { "" };
                 (format!("{}, head of {}, {kv}, {rows} rows{tier}", variant.stem(), 8 * number("HEAD_CHUNKS")), None)

@@ -4,7 +4,7 @@ use crate::harness::{COMPLETIONS, config, post, send, with};
 use crate::models::{Log, Several, of, source_of};
 use bytes::Bytes;
 use folio::backend::fake::{self, FakeBackend};
-use folio::backend::{Backend, BackendError, BlockRef, Capacity, Caps};
+use folio::backend::{Backend, BackendError, BlockRef, Capacity, Caps, GivenTimes};
 use folio::config::Config;
 use folio::engine;
 use folio::model::Model;
@@ -67,8 +67,8 @@ impl Backend for Noted {
         self.device.restore_blocks(blocks)
     }
 
-    fn has_real_times(&self) -> bool {
-        self.device.has_real_times()
+    fn given_times(&self) -> Option<GivenTimes> {
+        self.device.given_times()
     }
 
     async fn reset(&mut self) -> Result<(), BackendError> {

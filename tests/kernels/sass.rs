@@ -183,6 +183,7 @@ fn hot(part: &str, kernel: &str) -> Option<String> {
             "NORM" => add("after a norm"),
             "GATED" => add("activated"),
             "KV_Q8" => add("q8"),
+            "KV_FP8" => add("fp8"),
             "KV_F16" => add("f16"),
             "COMBINE" => add("combined"),
             "HEADS" => add("heads"),

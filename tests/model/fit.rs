@@ -6,7 +6,7 @@ use folio::backend::fake::FakeBackend;
 use folio::backend::layout::Layout;
 use folio::backend::reference::ReferenceBackend;
 use folio::backend::wgpu::{Class, Tier, WgpuBackend, WgpuOptions, usual_allocation};
-use folio::backend::{Backend, BackendError, BlockRef, Capacity, Caps};
+use folio::backend::{Backend, BackendError, BlockRef, Capacity, Caps, GivenTimes};
 use folio::config::Config;
 use folio::engine::fit::Fit;
 use folio::engine::{Engine, Progress, StartError, handle};
@@ -84,8 +84,8 @@ impl<B: Backend> Backend for Witness<B> {
         self.inner.restore_blocks(blocks)
     }
 
-    fn has_real_times(&self) -> bool {
-        false
+    fn given_times(&self) -> Option<GivenTimes> {
+        Some(GivenTimes::default())
     }
 
     async fn reset(&mut self) -> Result<(), BackendError> {
@@ -216,7 +216,7 @@ fn cases() -> impl Strategy<Value = Case> {
         format!("{}x{layers}x{}x{heads}x{head_dim}x{}x{}", 32 * hidden, heads * ratio, 32 * mlp, 8 * vocab)
     });
     let steps = (1u32..=32, prop::sample::select(vec![16u32, 32, 64]), 0u32..600, any::<bool>());
-    let formats = prop::sample::select(vec![KvFormat::F16, KvFormat::F32, KvFormat::Q8]);
+    let formats = prop::sample::select(KvFormat::ALL.to_vec());
     let pool = prop::option::of(10u32..26);
     (shape, steps, formats, pool, 2u32..3000).prop_map(|(shape, steps, kv_format, pool, model_len)| {
         let (max_num_seqs, block_size, more_tokens, deterministic) = steps;

@@ -60,7 +60,9 @@ fn a_token_takes_one_row_per_layer() {
     assert_eq!(plan.block_bytes(0, 16, KvFormat::F16), 3 * 16 * 40 * 2);
     let spec = ModelSpec::named("deepseek-v3").expect("a known shape");
     let plan = Model::random(spec, 0).record(Storage::F32);
-    for (format, bytes) in [(KvFormat::F32, 4 * 576), (KvFormat::F16, 2 * 576), (KvFormat::Q8, 576 + 4)] {
+    for (format, bytes) in
+        [(KvFormat::F32, 4 * 576), (KvFormat::F16, 2 * 576), (KvFormat::Q8, 576 + 4), (KvFormat::Fp8, 576 + 4)]
+    {
         assert_eq!(plan.token_kv_bytes(1, format), 61 * bytes, "{format}");
     }
 }

@@ -5,7 +5,7 @@
 use super::converted::{self, Checkpoint};
 use super::states::{request, tokens};
 use super::{
-    CPU, Case, Device, LOGITS_F16, REFERENCE, Target, WGPU, WHOLE, compare, cpus, golden, golden_cases, kv_q8,
+    CPU, Case, Device, LOGITS_F16, REFERENCE, Target, WGPU, WHOLE, compare, cpus, golden, golden_cases, kv_coded,
     largest_difference, quantized, read_json, support,
 };
 use folio::backend::reference::ReferenceBackend;
@@ -108,19 +108,19 @@ fn both_lists_run_quantised() {
     let mut adapters = quantized::opened_adapters();
     for (list, tokens) in LISTS {
         let open = |quantization| limited(quantized::open(LONGROPE, quantization), tokens);
-        quantized::runs_quantised(LONGROPE, open, &kv_q8::shortened(cases(list)), &mut adapters);
+        quantized::runs_quantised(LONGROPE, open, &kv_coded::shortened(cases(list)), &mut adapters);
     }
 }
 
 #[test]
 fn both_lists_keep_q8() {
     for (list, tokens) in LISTS {
-        let (model, cases) = (open(tokens), kv_q8::shortened(cases(list)));
-        kv_q8::moves_by_little((LONGROPE, LOGITS_F16), &model, &cases);
+        let (model, cases) = (open(tokens), kv_coded::shortened(cases(list)));
+        kv_coded::moves_by_little(KvFormat::Q8, (LONGROPE, LOGITS_F16), &model, &cases);
         let longrope = (LONGROPE, LOGITS_F16);
-        kv_q8::agrees_in(&CPU, &mut super::cpu(), None, longrope, &model, &cases);
+        kv_coded::agrees_in(&CPU, &mut super::cpu(), None, KvFormat::Q8, longrope, &model, &cases);
         for device in &mut quantized::opened_adapters() {
-            kv_q8::agrees_in(&WGPU, device, Some(WGPU.logits_f32), longrope, &model, &cases);
+            kv_coded::agrees_in(&WGPU, device, Some(WGPU.logits_f32), KvFormat::Q8, longrope, &model, &cases);
         }
     }
 }

@@ -18,7 +18,7 @@ mod fit;
 mod gguf;
 mod gguf_reader;
 mod gpus;
-mod kv_q8;
+mod kv_coded;
 mod latents;
 mod loading;
 mod longrope;

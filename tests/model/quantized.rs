@@ -1,7 +1,7 @@
 //! What quantizing on load costs: the demo model's loss on held-out text from its own recipe (`make_corpus.py`, seed 4,
 //! the held-out side), over the assistant's tokens.
 
-use super::kv_q8::{self, FLIPS, TOKENS, alone, moved, rows};
+use super::kv_coded::{self, FLIPS, TOKENS, alone, moved, rows};
 use super::states::STATES;
 use super::{
     BLOCK_SIZE, CHUNK, CPU, Case, Device, TOKENS_MAX, WGPU, WHOLE, families, golden, largest_difference, push_tables,
@@ -67,7 +67,7 @@ const MOVED_MAX: [(Quantization, &str, f64); 2] = [(Quantization::Q8, "q8", 0.4)
 fn every_family_runs_quantised() {
     let mut adapters = opened_adapters();
     for (family, _) in families() {
-        runs_quantised(family, |quantization| open(family, quantization), &kv_q8::cases(family), &mut adapters);
+        runs_quantised(family, |quantization| open(family, quantization), &kv_coded::cases(family), &mut adapters);
     }
 }
 
@@ -75,7 +75,7 @@ fn every_family_runs_quantised() {
 fn every_family_runs_quantised_that_keeps_states() {
     let mut adapters = opened_adapters();
     for (family, _) in STATES {
-        runs_quantised(family, |quantization| open(family, quantization), &kv_q8::cases(family), &mut adapters);
+        runs_quantised(family, |quantization| open(family, quantization), &kv_coded::cases(family), &mut adapters);
     }
 }
 

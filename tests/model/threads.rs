@@ -1,6 +1,6 @@
 //! The CPU device's threads: their number changes no answer, and they allocate nothing in a step.
 
-use super::kv_q8::{alone, cases};
+use super::kv_coded::{alone, cases};
 use super::states::STATES;
 use super::{CHUNK, Device, FAMILIES, WHOLE, families, golden, golden_cases};
 use folio::backend::Backend as _;

@@ -118,6 +118,7 @@ fn conversations_return_on_the_cpu() {
     returns("reference", &MODELS, KvFormat::F16, ReferenceBackend::new);
     returns("cpu", &MODELS, KvFormat::F16, cpu);
     returns("cpu, quantized", &MODELS[..2], KvFormat::Q8, cpu);
+    returns("cpu, fp8", &MODELS[..1], KvFormat::Fp8, cpu);
     returns("reference", &HYBRIDS, KvFormat::F16, ReferenceBackend::new);
     returns("cpu", &HYBRIDS, KvFormat::F16, cpu);
 }
@@ -129,7 +130,7 @@ fn conversations_return_on_every_adapter() {
         let open = || block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens");
         returns("wgpu", &MODELS[..3], KvFormat::F16, open);
         returns("wgpu", &HYBRIDS, KvFormat::F16, open);
-        returns("wgpu, quantized", &MODELS[..1], KvFormat::Q8, open);
+        returns("wgpu, quantized", &MODELS[..1], KvFormat::Fp8, open);
     }
 }
 

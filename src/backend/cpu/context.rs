@@ -1,5 +1,6 @@
 //! Keys and values of one sequence and head as operands of products: decoded to memory, or into the sums of a few rows.
 
+use super::group::e4m3_half;
 use super::kv::KvStore;
 use super::product::{BLOCK, Source};
 use super::simd::{Kernel, LANES, Lanes, Simd, Words};
@@ -221,15 +222,40 @@ impl Element for u16 {
     }
 }
 
+/// A byte of a format with scales.
+trait Code: bytemuck::Pod {
+    /// What a column of codes stands for, before the scales.
+    fn level<S: Simd>(s: S, column: &[Self; LANES]) -> S::F;
+}
+
+impl Code for i8 {
+    #[inline(always)]
+    fn level<S: Simd>(s: S, column: &[Self; LANES]) -> S::F {
+        s.load_bytes(column)
+    }
+}
+
+/// See [`KvFormat::Fp8`].
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(transparent)]
+struct E4m3(u8);
+
+impl Code for E4m3 {
+    #[inline(always)]
+    fn level<S: Simd>(s: S, column: &[Self; LANES]) -> S::F {
+        e4m3_half(s, s.load_words(&column.map(|code| u32::from(code.0))))
+    }
+}
+
 /// Of keys: the scales are those of the lanes.
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(transparent)]
-struct KeyCode(i8);
+struct KeyCode<C>(C);
 
 /// Of values: the scales are those of the columns.
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(transparent)]
-struct ValueCode(i8);
+struct ValueCode<C>(C);
 
 impl<'a, T: Element> Strip<'a, T> {
     /// Zeros.
@@ -240,18 +266,18 @@ impl<'a, T: Element> Strip<'a, T> {
     }
 }
 
-impl Element for KeyCode {
+impl<C: Code> Element for KeyCode<C> {
     #[inline(always)]
     fn value<S: Simd>(s: S, column: &[Self; LANES], scales: &[f32], _: usize) -> S::F {
         let scales = scales.first_chunk().expect("slots are whole panels");
-        s.mul(s.load_bytes(bytemuck::cast_ref(column)), s.load(scales))
+        s.mul(C::level(s, bytemuck::cast_ref(column)), s.load(scales))
     }
 }
 
-impl Element for ValueCode {
+impl<C: Code> Element for ValueCode<C> {
     #[inline(always)]
     fn value<S: Simd>(s: S, column: &[Self; LANES], scales: &[f32], at: usize) -> S::F {
-        s.mul(s.load_bytes(bytemuck::cast_ref(column)), s.splat(scales[at]))
+        s.mul(C::level(s, bytemuck::cast_ref(column)), s.splat(scales[at]))
     }
 }
 
@@ -262,8 +288,10 @@ macro_rules! for_element {
         match (layout.tile.format, layout.half) {
             (KvFormat::F32, _) => $kernel.$method::<$S, f32>($s),
             (KvFormat::F16, _) => $kernel.$method::<$S, u16>($s),
-            (KvFormat::Q8, KvHalf::Key) => $kernel.$method::<$S, KeyCode>($s),
-            (KvFormat::Q8, KvHalf::Value) => $kernel.$method::<$S, ValueCode>($s),
+            (KvFormat::Q8, KvHalf::Key) => $kernel.$method::<$S, KeyCode<i8>>($s),
+            (KvFormat::Q8, KvHalf::Value) => $kernel.$method::<$S, ValueCode<i8>>($s),
+            (KvFormat::Fp8, KvHalf::Key) => $kernel.$method::<$S, KeyCode<E4m3>>($s),
+            (KvFormat::Fp8, KvHalf::Value) => $kernel.$method::<$S, ValueCode<E4m3>>($s),
         }
     }};
 }

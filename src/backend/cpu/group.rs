@@ -296,16 +296,21 @@ impl<'a, S: Simd> Group<'a, S> {
     }
 }
 
-/// Sign, four bits of exponent, three of mantissa: a half whose exponent is 8 too small, also if it is subnormal.
+/// E4M3: the half that consists of its bits has an exponent that is 8 too small.
 #[inline(always)]
 fn e4m3<S: Simd>(s: S, bytes: &[i8; LANES]) -> S::F {
     let words = s.load_words(&bytes.map(|byte| u32::from(byte.cast_unsigned())));
-    let magnitude = s.shl(and(s, words, 0x7f), 7);
-    let half = s.half(s.or(magnitude, s.shl(and(s, words, 0x80), 8)));
-    let value = s.mul(half, s.splat(256.0));
+    let value = s.mul(e4m3_half(s, words), s.splat(256.0));
     // The largest magnitude stands for NaN.
     let magnitude = s.to_float(and(s, words, 0x7f));
     s.if_less(magnitude, s.splat(127.0), value, s.splat(f32::NAN))
+}
+
+/// The halves whose sign, exponent and mantissa begin with those of E4M3, also if they are subnormal.
+#[inline(always)]
+pub(super) fn e4m3_half<S: Simd>(s: S, codes: S::I) -> S::F {
+    let magnitude = s.shl(and(s, codes, 0x7f), 7);
+    s.half(s.or(magnitude, s.shl(and(s, codes, 0x80), 8)))
 }
 
 #[inline(always)]

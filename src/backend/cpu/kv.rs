@@ -2,13 +2,13 @@
 //!
 //! A tile (one block, one head) is stored as panels, so that attention is two products whose weights lie in the pool:
 //! keys as `[slot / 16][element][slot % 16]`, where outputs are scores, and values as
-//! `[element / 16][slot][element % 16]`, where outputs are elements. In q8, the scales of all slots follow.
+//! `[element / 16][slot][element % 16]`, where outputs are elements. In q8 and fp8, the scales of all slots follow.
 
 use super::memory::Lines;
 use super::simd::{LANES, Words};
 use crate::backend::{BackendError, KvHalf};
 use crate::plan::KvFormat;
-use crate::plan::format::KvTile;
+use crate::plan::format::{KvTile, e4m3_half};
 
 /// How tiles are stored.
 #[derive(Clone, Copy)]
@@ -40,13 +40,13 @@ impl TileLayout {
         match self.tile.format {
             KvFormat::F32 => LANES,
             KvFormat::F16 => LANES / 2,
-            KvFormat::Q8 => LANES / 4,
+            KvFormat::Q8 | KvFormat::Fp8 => LANES / 4,
         }
     }
 
     /// Words of a tile.
     pub(super) fn words(&self) -> usize {
-        let scales = if self.tile.format == KvFormat::Q8 { self.tile.slots.next_multiple_of(LANES) } else { 0 };
+        let scales = if self.tile.format.is_coded() { self.tile.slots.next_multiple_of(LANES) } else { 0 };
         self.element_words() + scales
     }
 
@@ -65,7 +65,7 @@ impl TileLayout {
         match self.tile.format {
             KvFormat::F32 => self.distribute::<u32>(tile, slot, packed),
             KvFormat::F16 => self.distribute::<u16>(tile, slot, packed),
-            KvFormat::Q8 => {
+            KvFormat::Q8 | KvFormat::Fp8 => {
                 let (codes, scale) = packed.split_at(self.tile.head_dim / 4);
                 self.distribute::<u8>(tile, slot, codes);
                 tile[self.element_words() + slot] = scale[0];
@@ -85,7 +85,7 @@ impl TileLayout {
         match self.tile.format {
             KvFormat::F32 => self.collect::<u32>(tile, copy),
             KvFormat::F16 => self.collect::<u16>(tile, copy),
-            KvFormat::Q8 => {
+            KvFormat::Q8 | KvFormat::Fp8 => {
                 self.collect::<u8>(tile, copy);
                 copy.extend_from_slice(bytemuck::cast_slice(&tile[self.element_words()..][..self.tile.slots]));
             }
@@ -104,12 +104,12 @@ impl TileLayout {
     fn restore(&self, tile: &mut [u32], copy: &[u8], words: &mut Vec<u32>) {
         words.resize(self.tile.words(), 0);
         bytemuck::cast_slice_mut(words).copy_from_slice(copy);
-        let rows = self.tile.words() - if self.tile.format == KvFormat::Q8 { self.tile.slots } else { 0 };
+        let rows = self.tile.words() - if self.tile.format.is_coded() { self.tile.slots } else { 0 };
         for (slot, row) in words[..rows].chunks_exact(rows / self.tile.slots).enumerate() {
             match self.tile.format {
                 KvFormat::F32 => self.distribute::<u32>(tile, slot, row),
                 KvFormat::F16 => self.distribute::<u16>(tile, slot, row),
-                KvFormat::Q8 => self.distribute::<u8>(tile, slot, row),
+                KvFormat::Q8 | KvFormat::Fp8 => self.distribute::<u8>(tile, slot, row),
             }
         }
         tile[self.element_words()..][..words.len() - rows].copy_from_slice(&words[rows..]);
@@ -124,6 +124,7 @@ impl TileLayout {
                 KvFormat::F32 => f32::from_bits(tile[index]),
                 KvFormat::F16 => bytemuck::cast_slice::<u32, half::f16>(tile)[index].to_f32(),
                 KvFormat::Q8 => f32::from(bytemuck::cast_slice::<u32, i8>(tile)[index]) * scale,
+                KvFormat::Fp8 => e4m3_half(bytemuck::cast_slice::<u32, u8>(tile)[index]).to_f32() * scale,
             };
         }
     }

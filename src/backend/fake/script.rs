@@ -22,10 +22,11 @@
 //! | `say=A>B>C` | after the ids A, the device samples the ids B, the second time C, …; ids are separated by dots |
 //! | `context=N` | the model takes N positions, as clients with long prompts need (`folio serve`) |
 //! | `stray=N` | one of N drawn tokens is another one, as a draft model's |
+//! | `dear=N` | moving a block of keys and values takes longer than computing it, in every other N batches |
 //! | `rounding=1` | numbers also depend on the chunks that a sequence is computed in, as a real device's rounding |
 //! | `seed=S` | seed of the random moments when batches run |
 
-use super::BackendError;
+use super::{BackendError, GivenTimes};
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
@@ -73,6 +74,8 @@ pub struct Script {
     pub context: Option<u32>,
     /// Duration of a batch.
     pub pause: Duration,
+    /// In every other stretch of so many batches, moving a block takes longer than computing it.
+    pub dear: Option<u64>,
     /// Whether numbers also depend on the chunks that a sequence is computed in.
     pub rounding: bool,
     /// One of so many drawn tokens is another one.
@@ -125,6 +128,12 @@ impl FromStr for Script {
 }
 
 impl Script {
+    /// What moving blocks and computing them takes after so many batches.
+    pub(super) fn times(&self, batches: u64) -> GivenTimes {
+        let is_dear = self.dear.is_some_and(|stretch| batches / stretch % 2 == 1);
+        GivenTimes { byte: Duration::from_secs(u64::from(is_dear)), token: Duration::ZERO }
+    }
+
     fn read_word(&mut self, word: &str) -> Option<()> {
         let (name, number) = word.split_once(['@', '='])?;
         if (name, word.contains('@')) == ("say", false) {
@@ -174,6 +183,10 @@ impl Script {
             }
             ("stray", false) => {
                 self.stray = Some(number).filter(|&number| number > 0);
+                return Some(());
+            }
+            ("dear", false) => {
+                self.dear = Some(number).filter(|&number| number > 0);
                 return Some(());
             }
             ("rounding", false) => {

@@ -1,5 +1,6 @@
 //! Whether it is cheaper to move a block than to compute it again: both times are measured.
 
+use crate::backend::GivenTimes;
 use std::time::Duration;
 
 /// Weight of a new measurement in the running averages.
@@ -15,6 +16,12 @@ pub struct Rates {
 }
 
 impl Rates {
+    /// Times that are given.
+    pub fn given(times: GivenTimes) -> Self {
+        let [byte, token] = [times.byte, times.token].map(|time| Some(time.as_secs_f64()));
+        Self { seconds_per_byte: byte, seconds_per_file_byte: byte, seconds_per_token: token }
+    }
+
     /// Adds a measured upload.
     pub fn note_upload(&mut self, bytes: u64, took: Duration) {
         note(&mut self.seconds_per_byte, bytes, took);

@@ -6,6 +6,7 @@
 mod kv;
 mod weight;
 
+pub(crate) use kv::e4m3_half;
 pub use kv::{KvFormat, KvTile};
 #[cfg(test)]
 pub(crate) use weight::decode_e4m3;

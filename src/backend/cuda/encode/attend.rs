@@ -71,7 +71,7 @@ fn stride(pieces: u32) -> u32 {
 fn tile_bytes(head_dim: u32, format: KvFormat, keys: u32) -> u32 {
     debug_assert!(head_dim.is_multiple_of(16), "tensor cores take heads of whole pieces");
     match format {
-        KvFormat::Q8 => 2 * keys * (stride(head_dim / 16) + 4),
+        KvFormat::Q8 | KvFormat::Fp8 => 2 * keys * (stride(head_dim / 16) + 4),
         KvFormat::F16 | KvFormat::F32 => 2 * keys * stride(head_dim / 8),
     }
 }
@@ -79,7 +79,7 @@ fn tile_bytes(head_dim: u32, format: KvFormat, keys: u32) -> u32 {
 /// Variant of `attend_paged_decode`: three stages if two blocks still fit on a multiprocessor.
 fn decode_variant(head_dim: u32, format: KvFormat, facts: &Facts) -> Variant {
     let limit = facts.shared_bytes_max;
-    let keys = if format == KvFormat::Q8 || head_dim <= 64 { 32 } else { 16 };
+    let keys = if format.is_coded() || head_dim <= 64 { 32 } else { 16 };
     let query_bytes = if head_dim > 176 { 32 * head_dim } else { 0 };
     let sized = |warps: u32, depth: u32| {
         let shared_bytes = warps * depth * tile_bytes(head_dim, format, keys) + query_bytes;
@@ -104,8 +104,13 @@ fn prefill_variant(head_dim: u32, format: KvFormat, is_plain: bool, facts: &Fact
         let is_large = head_dim <= 96 || is_plain && facts.compute.0 < 10;
         return sized(4, 2, if is_large { 64 } else { 32 });
     }
-    // The tile's rows do not depend on this step's options: tiles are planned for all steps of a group.
-    let is_large = is_plain || format != KvFormat::Q8;
+    // The tile's rows do not depend on this step's options: tiles are planned for all steps of a group. Codes need more
+    // registers, and those of fp8 the most.
+    let is_large = match format {
+        KvFormat::F32 | KvFormat::F16 => true,
+        KvFormat::Q8 => is_plain,
+        KvFormat::Fp8 => false,
+    };
     let large = [sized(8, 1, 64)].into_iter().filter(|_| is_large);
     large.chain([sized(8, 1, 32)]).find(fits).unwrap_or(sized(4, 1, 32))
 }
@@ -118,7 +123,7 @@ fn blocks_at_once(layer: &KvLayer, format: KvFormat, facts: &Facts) -> u32 {
 }
 
 /// The KV layer and the query heads per KV head, if tensor cores can take this step. Compilers for newer devices run
-/// out of registers for the largest q8 heads.
+/// out of registers for the largest heads of 8-bit elements.
 fn tensor_step(plan: &Plan, capacity: &Capacity, facts: &Facts, step: &Step) -> Option<(KvLayer, u32)> {
     let Step::AttendPaged(step) = step else { return None };
     let layer = plan.kv_layers[step.layer as usize];
@@ -129,7 +134,7 @@ fn tensor_step(plan: &Plan, capacity: &Capacity, facts: &Facts, step: &Step) -> 
         && (16..=256).contains(&layer.head_dim)
         && (1..=RATIO_MAX).contains(&ratio)
         && step.scale > 0.0
-        && !(capacity.kv_format == KvFormat::Q8 && layer.head_dim > 192 && facts.compute.0 >= 10);
+        && !(capacity.kv_format.is_coded() && layer.head_dim > 192 && facts.compute.0 >= 10);
     fits.then_some((layer, ratio))
 }
 
@@ -420,6 +425,7 @@ fn encode_vec(
         KvFormat::F32 => "KV_F32",
         KvFormat::F16 => "KV_F16",
         KvFormat::Q8 => "KV_Q8",
+        KvFormat::Fp8 => "KV_FP8",
     };
     let kernel = typed(recorder, step, "attend_paged_vec", layer.head_dim);
     let shared_bytes = |group: u32| 4 * (group * (layer.head_dim + 19) + 16 * (layer.head_dim + 4));
@@ -441,7 +447,7 @@ fn encode_tensor(
     debug_assert_eq!(params.group, planner.ratio, "the list was planned for this step");
     let (format, device) = (recorder.capacity.kv_format, recorder.device);
     let optioned = |kernel: Kernel| {
-        let kernel = kernel.flag_if(format == KvFormat::Q8, "KV_Q8");
+        let kernel = kernel.flag_if(format == KvFormat::Q8, "KV_Q8").flag_if(format == KvFormat::Fp8, "KV_FP8");
         kernel.flag_if(step.softcap.is_some(), "SOFTCAP").flag_if(step.alibi.is_some(), "ALIBI")
     };
     let decode = decode_variant(layer.head_dim, format, device);

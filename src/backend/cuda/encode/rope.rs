@@ -43,6 +43,7 @@ pub(super) fn kv_number(format: KvFormat) -> u32 {
         KvFormat::F32 => 0,
         KvFormat::F16 => 1,
         KvFormat::Q8 => 2,
+        KvFormat::Fp8 => 3,
     }
 }
 

@@ -295,7 +295,8 @@ pub(super) fn for_kv(kernel: Kernel, format: KvFormat, profile: &Profile) -> Ker
     match format {
         KvFormat::F32 => kernel,
         KvFormat::F16 => kernel.define("KV_F16").define_if(!profile.half_conversion, "SOFT_HALF"),
-        KvFormat::Q8 => kernel.define("KV_Q8"),
+        KvFormat::Q8 => kernel.define("KV_CODES"),
+        KvFormat::Fp8 => kernel.define("KV_CODES").define("KV_FP8").define_if(!profile.half_conversion, "SOFT_HALF"),
     }
 }
 
@@ -449,6 +450,8 @@ pub(super) fn variants() -> Vec<Variant> {
         (AttendOptions { sinks: true, ..off }, KvFormat::F32),
         (off, KvFormat::Q8),
         (all, KvFormat::Q8),
+        (off, KvFormat::Fp8),
+        (all, KvFormat::Fp8),
     ];
     let classes = [
         (Class::Discrete, Tier::T0, false),

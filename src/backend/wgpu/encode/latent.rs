@@ -68,7 +68,13 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &RopeStoreLatent) -> Res
 
 /// Every variant that [`encode`] can use.
 pub(super) fn variants() -> Vec<Variant> {
-    let formats = [(KvFormat::F32, true), (KvFormat::F16, true), (KvFormat::F16, false), (KvFormat::Q8, true)];
+    let formats = [
+        (KvFormat::F32, true),
+        (KvFormat::F16, true),
+        (KvFormat::F16, false),
+        (KvFormat::Q8, true),
+        (KvFormat::Fp8, true),
+    ];
     let variant = |(format, half)| {
         let profile = super::test_profile(Class::Discrete, super::Tier::T0, half);
         Variant::new::<Params>(kernel(format, &profile), Params::FIELDS)

@@ -145,9 +145,8 @@ pub(super) fn variants() -> Vec<Variant> {
     let mut variants = Vec::new();
     for rotation in [Rotation::None, Rotation::Vectors, Rotation::Any] {
         for (norm, texels) in [(false, false), (true, false), (false, true), (true, true)] {
-            for (format, half) in
-                [(KvFormat::F32, true), (KvFormat::F16, true), (KvFormat::F16, false), (KvFormat::Q8, true)]
-            {
+            let formats = KvFormat::ALL.map(|format| (format, true)).into_iter().chain([(KvFormat::F16, false)]);
+            for (format, half) in formats {
                 let profile = super::test_profile(Class::Discrete, super::Tier::T0, half);
                 let kernel = for_kv(kernel(norm, rotation, texels), format, &profile);
                 variants.push(Variant::new::<Params>(kernel, Params::FIELDS));

@@ -1,4 +1,4 @@
-//! Keys and values in q8: how much the logits of every family change, that a batch gives the same results as its
+//! Keys and values in q8 and fp8: how much the logits of every family change, that a batch gives the same results as its
 //! members alone, that copied blocks include their scales, and the loss of the demo model on held-out text.
 
 use super::quantized::{held_out, loss};
@@ -22,13 +22,24 @@ use futures_util::StreamExt as _;
 /// value. Rounding adds noise of 1/127/√12 = 0.23 % of a head's largest element to each key and value, forty times what
 /// f16 does, and these models with random weights pass most of it on, because only attention distinguishes their
 /// tokens. Families with a larger tolerance for f16 also have a larger one for q8, and so have those of Gemma 4, whose
-/// scores are spread wider, and DeepSeek's: a latent and its rotated part share a scale.
-fn moved_max(family: &str, logits_f16: f32) -> f64 {
-    match family {
+/// scores are spread wider, and DeepSeek's: a latent and its rotated part share a scale. E4M3 adds noise of 1/16/√3 =
+/// 3.6 % of each element.
+fn moved_max(format: KvFormat, family: &str, logits_f16: f32) -> f64 {
+    let q8 = match family {
         _ if family.starts_with("gemma4") || family.starts_with("deepseek") => 0.24,
         _ if logits_f16 > LOGITS_F16 => 0.24,
         _ => 0.12,
-    }
+    };
+    if format == KvFormat::Fp8 { 3.0 * q8 } else { q8 }
+}
+
+/// Golden models that also run in fp8, which differs from q8 only in how a byte is decoded and encoded: heads of
+/// several sizes, windows, softcaps, sinks, a latent, a recurrent state.
+const IN_FP8: [&str; 6] = ["llama", "gemma2", "gpt-oss", "qwen3", "glm4_moe_lite", "qwen3_5"];
+
+/// The formats in which a family runs.
+fn formats(family: &str) -> impl Iterator<Item = KvFormat> {
+    KvFormat::CODED.into_iter().filter(move |format| *format == KvFormat::Q8 || IN_FP8.contains(&family))
 }
 
 /// Golden models in which two experts have close scores, so that rounding makes a token take the other one. Of these,
@@ -83,23 +94,23 @@ fn relative_difference((expected, found): &(&[f32], &[f32])) -> f64 {
 fn logits_move_by_little_and_a_batch_is_its_members() {
     for (family, logits_f16) in families().chain(STATES) {
         let model = Model::open(&golden(family)).expect("the golden model loads");
-        moves_by_little((family, logits_f16), &model, &cases(family));
+        formats(family).for_each(|format| moves_by_little(format, (family, logits_f16), &model, &cases(family)));
     }
 }
 
-/// Checks q8 on the reference: these cases of a model.
-pub(super) fn moves_by_little((family, logits_f16): (&str, f32), model: &Model, cases: &[Case]) {
+/// Checks a format on the reference: these cases of a model.
+pub(super) fn moves_by_little(format: KvFormat, (family, logits_f16): (&str, f32), model: &Model, cases: &[Case]) {
     let mut backend = ReferenceBackend::new();
     let exact = alone(&mut Device::new(&mut backend, model, KvFormat::F32), cases, WHOLE);
-    let mut device = Device::new(&mut backend, model, KvFormat::Q8);
+    let mut device = Device::new(&mut backend, model, format);
     let found = alone(&mut device, cases, WHOLE);
     assert!(alone(&mut device, cases, CHUNK) == found, "{family}: chunks change nothing");
     assert!(device.generate(cases, CHUNK, true) == found, "{family}: a batch equals its members, bit for bit");
     let compared = rows(&exact, &found);
     let moved = moved(family, &compared);
-    println!("{family}: q8 moves logits by {moved:.4} of their spread in {} rows", compared.len());
+    println!("{family}: {format} moves logits by {moved:.4} of their spread in {} rows", compared.len());
     let each: Vec<f64> = compared.iter().map(relative_difference).collect();
-    assert!(moved > 0.0 && moved <= moved_max(family, logits_f16), "{family}: {moved}, by row {each:.3?}");
+    assert!(moved > 0.0 && moved <= moved_max(format, family, logits_f16), "{family}: {moved}, by row {each:.3?}");
 }
 
 /// Includes software adapters, like the other tests here.
@@ -116,23 +127,26 @@ fn every_device_agrees_with_the_reference() {
 fn agrees(target: &Target, backend: &mut impl Inspect, logits_max: Option<f32>) {
     for (family, logits_f16) in families().chain(STATES) {
         let model = Model::open(&golden(family)).expect("the golden model loads");
-        agrees_in(target, backend, logits_max, (family, logits_f16), &model, &cases(family));
+        for format in formats(family) {
+            agrees_in(target, backend, logits_max, format, (family, logits_f16), &model, &cases(family));
+        }
     }
 }
 
 /// A value near the middle of two codes may get the other one on a device that rounds differently, and models with
 /// random weights amplify that with every token. So prompts of at most 7 tokens are compared as with f32; for the
-/// others a difference is small against what q8 changes by itself, unless the target promises more.
+/// others a difference is small against what the format changes by itself, unless the target promises more.
 pub(super) fn agrees_in(
     target: &Target,
     backend: &mut impl Inspect,
     logits_max: Option<f32>,
+    format: KvFormat,
     (family, logits_f16): (&str, f32),
     model: &Model,
     cases: &[Case],
 ) {
-    let expected = alone(&mut Device::new(&mut ReferenceBackend::new(), model, KvFormat::Q8), cases, WHOLE);
-    let mut device = Device::new(backend, model, KvFormat::Q8);
+    let expected = alone(&mut Device::new(&mut ReferenceBackend::new(), model, format), cases, WHOLE);
+    let mut device = Device::new(backend, model, format);
     let found = alone(&mut device, cases, WHOLE);
     let batch = device.generate(cases, CHUNK, true);
     assert!(!target.bit_exact || found == batch, "{family} on {}: a batch equals its members", target.name);
@@ -141,26 +155,30 @@ pub(super) fn agrees_in(
         let compared = rows(&expected, &found);
         let worst = |rows: &[(&[f32], &[f32])]| rows.iter().map(|(a, b)| largest_difference(a, b)).fold(0.0, f32::max);
         let all = worst(&compared);
-        println!("{family} on {}, {how}: logits differ by at most {all:.1e}", target.name);
+        println!("{family} in {format} on {}, {how}: logits differ by at most {all:.1e}", target.name);
         assert_eq!(compared.len(), TOKENS * cases.len(), "{family}: equal tokens");
         assert!(logits_max.is_none_or(|max| all <= max), "{family} on {}, {how}: {all}", target.name);
         let short = worst(&compared[..short * TOKENS]);
         assert!(short <= target.logits_f32, "{family} on {}, {how}, short prompts: {short}", target.name);
         let moved = moved(family, &compared);
         assert!(
-            moved <= moved_max(family, logits_f16) / 4.0,
+            moved <= moved_max(format, family, logits_f16) / 4.0,
             "{family} on {}, {how}: {moved} of the spread",
             target.name
         );
     }
-    support::ran("families", family, "kv-q8", target.name);
+    support::ran("families", family, &format!("kv-{format}"), target.name);
 }
 
 /// Forks share the prompt's last, partly filled block until each writes to it. A copy without its scales would have no
 /// valid keys.
 #[test]
 fn forks_take_their_scales_along() {
-    let config = Config { kv_format: KvFormat::Q8, kv_cache_bytes: Some(4 << 20), ..Config::default() };
+    KvFormat::CODED.into_iter().for_each(forks_take_their_scales_along_in);
+}
+
+fn forks_take_their_scales_along_in(kv_format: KvFormat) {
+    let config = Config { kv_format, kv_cache_bytes: Some(4 << 20), ..Config::default() };
     let prompt: Vec<u32> = (0..45).map(|place| 40 + place * 7 % 200).collect();
     let (handle, inbox) = handle::channel(4);
     let engine =
@@ -192,9 +210,12 @@ fn forks_take_their_scales_along() {
 fn the_demo_model_loses_little() {
     let texts: Vec<_> = held_out().into_iter().step_by(2).collect();
     let of = |format| loss(&mut ReferenceBackend::new(), &Model::demo(), format, &texts).0;
-    let [f16, q8] = [KvFormat::F16, KvFormat::Q8].map(of);
-    let change = q8 / f16 - 1.0;
-    println!("held-out loss: KV f16 {f16:.5}, KV q8 {q8:.5} ({:+.3} %)", 100.0 * change);
-    assert!(change.abs() <= 0.003, "KV q8: {change} is more than 0.003");
-    assert!(q8.to_bits() != f16.to_bits(), "q8 changes something");
+    let f16 = of(KvFormat::F16);
+    for format in KvFormat::CODED {
+        let coded = of(format);
+        let change = coded / f16 - 1.0;
+        println!("held-out loss: KV f16 {f16:.5}, KV {format} {coded:.5} ({:+.3} %)", 100.0 * change);
+        assert!(change.abs() <= 0.003, "KV {format}: {change} is more than 0.003");
+        assert!(coded.to_bits() != f16.to_bits(), "{format} changes something");
+    }
 }
