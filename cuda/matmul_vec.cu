@@ -8,6 +8,7 @@
 // -DNORMED_TYPE, in shared memory (ROWS · columns · size of that type).
 // GATED: fuses the following activation. W is gates, then ups; a warp computes both for OUTPUTS / 2 outputs, rounds
 // them to -DGATED_TYPE and writes act(gate) · up.
+// Each warp begins to fetch its first weights while the kernels before it still run.
 // Twin: backend/reference/matmul.rs (with rms_norm.rs, gated_activation.rs).
 // Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
 
@@ -196,7 +197,32 @@ __device__ __forceinline__ void write(const Params &params, Sums &sums, u32 outp
 }
 #endif
 
-KERNEL(matmul_vec, WARPS * 32, 1) {
+// Outputs that a warp writes, and those of all.
+#ifdef GATED
+constexpr u32 OUTPUTS_EACH = OUTPUTS / 2;
+__device__ __forceinline__ u32 outputs_of(const Params &params) { return params.outputs / 2; }
+#else
+constexpr u32 OUTPUTS_EACH = OUTPUTS;
+__device__ __forceinline__ u32 outputs_of(const Params &params) { return params.outputs; }
+#endif
+__device__ __forceinline__ u32 first_output() { return (blockIdx.x * WARPS + threadIdx.x / 32) * OUTPUTS_EACH; }
+
+// Bytes of codes that a warp prefetches, and at most as many of what follows them in the rows. The warps that an H100
+// runs at once then have about as much in flight as its memory needs to reach its bandwidth: a tenth of the L2 cache.
+constexpr u32 PREFETCH_BYTES = 2048;
+
+// The beginning of each weight row, and of what follows its codes: one lane each.
+__device__ __forceinline__ void prefetch(const Params &params) {
+  const u32 lane = threadIdx.x % 32, output_first = first_output();
+  if (blockIdx.y > 0 || lane >= 2 * OUTPUTS || output_first >= outputs_of(params)) return;
+  const WeightLayout layout = weight_layout<W>(params.columns);
+  const u32 start = lane < OUTPUTS ? 0 : layout.plane, end = lane < OUTPUTS ? layout.plane : layout.row_bytes;
+  if (start == end) return;
+  const u8 *row = params.weight + static_cast<u64>(weight_row(params, output_first, lane % OUTPUTS)) * layout.row_bytes;
+  prefetch_l2(row + start, min(end - start, PREFETCH_BYTES / OUTPUTS));
+}
+
+PREFETCHING_KERNEL(matmul_vec, WARPS * 32, 1) {
   const u32 rows = params.metadata[params.row_header] * params.row_times;
   const u32 row_first = blockIdx.y * ROWS;
   if (row_first >= rows) return;
@@ -211,15 +237,8 @@ KERNEL(matmul_vec, WARPS * 32, 1) {
 #pragma unroll
   for (u32 r = 0; r < ROWS; r++) x[r] = params.x + static_cast<u64>(min(row_first + r, rows - 1)) * params.columns;
 #endif
-#ifdef GATED
-  constexpr u32 EACH = OUTPUTS / 2;
-  const u32 outputs = params.outputs / 2;
-#else
-  constexpr u32 EACH = OUTPUTS;
-  const u32 outputs = params.outputs;
-#endif
-  const u32 output_first = (blockIdx.x * WARPS + threadIdx.x / 32) * EACH;
-  if (output_first >= outputs) return;
+  const u32 output_first = first_output();
+  if (output_first >= outputs_of(params)) return;
   const u8 *w[OUTPUTS];
   const u32 row_bytes = weight_layout<W>(params.columns).row_bytes;
 #pragma unroll

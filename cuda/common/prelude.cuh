@@ -7,9 +7,41 @@
 #include "emulator/emulator.h"
 #else
 
-// One kernel per file; its arguments are one struct, passed by value.
-#define KERNEL(name, threads, blocks) \
-  extern "C" __global__ void __launch_bounds__(threads, blocks) name(const __grid_constant__ Params params)
+// In a graph, a kernel may begin while the one before it still runs (src/backend/cuda/overlap.rs). This waits until all
+// kernels before it have ended and what they wrote is visible.
+__device__ __forceinline__ void await_predecessors() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+// Lets the next kernel begin once all blocks of this one have called it, or have ended.
+__device__ __forceinline__ void release_successors() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+// Starts copying constant data to the L2 cache. Address and size are multiples of 16.
+__device__ __forceinline__ void prefetch_l2(const void *global, unsigned bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(__cvta_generic_to_global(global)), "r"(bytes));
+#endif
+}
+
+// One kernel per file; its arguments are one struct, passed by value. Every thread of every kernel waits before it does
+// anything else: a kernel that did not could end before its predecessor, and its own successor would not wait for that
+// one. Successors are released after the wait, so at most one is on the device, waiting. PREFETCHING_KERNEL calls the
+// file's prefetch(params) before the wait, which may access no memory but by prefetch_l2.
+#define KERNEL(name, threads, blocks) KERNEL_AFTER(, name, threads, blocks)
+#define PREFETCHING_KERNEL(name, threads, blocks) KERNEL_AFTER(prefetch(params), name, threads, blocks)
+#define KERNEL_AFTER(before, name, threads, blocks)                                                           \
+  __device__ __forceinline__ void name##_in_order(const Params &params);                                      \
+  extern "C" __global__ void __launch_bounds__(threads, blocks) name(const __grid_constant__ Params params) { \
+    before;                                                                                                   \
+    await_predecessors();                                                                                     \
+    release_successors();                                                                                     \
+    name##_in_order(params);                                                                                  \
+  }                                                                                                           \
+  __device__ __forceinline__ void name##_in_order(const Params &params)
 #define DYNAMIC_SHARED(type, name)                                      \
   extern __shared__ __align__(16) unsigned char folio_dynamic_shared[]; \
   type *name = reinterpret_cast<type *>(folio_dynamic_shared)

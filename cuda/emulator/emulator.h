@@ -10,7 +10,8 @@
 // - A warp operation synchronizes exactly the lanes in its mask; a thread that waits forever is reported with the place
 //   where it waits.
 // - Device memory ends at a guard page (src/backend/cuda/emulator.rs).
-// - With -DFOLIO_RACES, races: see races.cpp.
+// - With -DFOLIO_RACES, races: see races.cpp; and accesses to device memory by a thread that has not yet awaited the
+//   kernels before, which may still run.
 //
 // It does not detect the behavior of a real memory system, assembler or tensor core.
 
@@ -86,12 +87,20 @@ inline unsigned f16_from_float(float value) {
 // The library's entry points.
 #define EXPORTED extern "C" __attribute__((visibility("default")))
 
-#define KERNEL(name, threads, blocks)                                                                              \
+#define KERNEL(name, threads, blocks) KERNEL_AFTER((void)params, name, threads, blocks)
+#define PREFETCHING_KERNEL(name, threads, blocks) KERNEL_AFTER(prefetch(params), name, threads, blocks)
+#define KERNEL_AFTER(before, name, threads, blocks)                                                                \
   static void name(const Params &params);                                                                          \
+  static void name##_from_start(const void *at) {                                                                  \
+    const Params &params = *(const Params *)at;                                                                    \
+    before;                                                                                                        \
+    emulator::await_predecessors();                                                                                \
+    name(params);                                                                                                  \
+  }                                                                                                                \
   EXPORTED const char *folio_launch(const void *params, const unsigned *grid, const unsigned *size,                \
                                     unsigned shared_bytes, unsigned seed) {                                        \
     if (size[0] * size[1] * size[2] > threads) emulator::fail("more threads than the kernel is built for", #name); \
-    emulator::launch([](const void *p) { name(*(const Params *)p); }, params, grid, size, shared_bytes, seed);     \
+    emulator::launch(name##_from_start, params, sizeof(Params), grid, size, shared_bytes, seed);                   \
     return emulator::races::found();                                                                               \
   }                                                                                                                \
   EXPORTED unsigned folio_params_bytes() { return sizeof(Params); }                                                \
@@ -177,6 +186,7 @@ inline float reciprocal_near(float value) { return 1.0f / value; }
 inline float4 load_fresh(const float4 *from) { return *from; }
 inline float2 load_fresh(const float2 *from) { return *from; }
 
+inline void prefetch_l2(const void *global, unsigned bytes) { emulator::prefetch(global, bytes, __func__); }
 inline void copy_async_16(void *shared, const void *global) { emulator::copy_later(shared, global, 16, __func__); }
 inline void copy_async_4(void *shared, const void *global) { emulator::copy_later(shared, global, 4, __func__); }
 inline void copy_async_zero_16(void *shared) {

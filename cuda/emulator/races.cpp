@@ -6,6 +6,8 @@
 // - within a block __syncthreads, within a warp also __syncwarp; exchanges of values between lanes do not;
 // - between blocks: write, __threadfence, atomic operation; then an atomic operation of the other block on the same
 //   word, __threadfence, read. At each "," and ";" a __syncthreads may pass it on to another thread of the block.
+// A thread that has not yet awaited the kernels before accesses only params and shared memory: those kernels may write
+// what it reads, and read what it writes.
 // An asynchronous copy writes from its issue until its thread has waited for it: no thread may touch the bytes before.
 
 // Without -DFOLIO_RACES, nothing is recorded.
@@ -151,20 +153,29 @@ static const char *name_of(Kind kind) {
   return names[(unsigned)kind];
 }
 
-// Reports a race, once per pair of places.
-static void note(const Record &old, const Record &own) {
+// Reports a race, once per pair of places; without an old access, one that was too early.
+static void note(const Record *old, const Record &own) {
+  const void *old_place = old ? old->place : nullptr;
   for (unsigned i = 0; i < faults; i++)
-    if (places[i][0] == old.place && places[i][1] == own.place) return;
+    if (places[i][0] == old_place && places[i][1] == own.place) return;
   if (faults == FAULTS_MAX) return;
-  places[faults][0] = old.place;
+  places[faults][0] = old_place;
   places[faults++][1] = own.place;
   Dl_info library;
   char *base = dladdr((const void *)note, &library) ? (char *)library.dli_fbase : nullptr;
-  size_t used = strlen(report);
-  snprintf(report + used, sizeof(report) - used,
-           "%s%s by thread %u of block %u at +%#lx after %s by thread %u of block %u at +%#lx", used ? "\n" : "",
-           name_of(own.kind), own.thread, own.block, (long)((char *)own.place - base), name_of(old.kind), old.thread,
-           old.block, (long)((char *)old.place - base));
+  auto add = [](auto... parts) {
+    size_t used = strlen(report);
+    snprintf(report + used, sizeof(report) - used, parts...);
+  };
+  auto add_access = [&](const Record &record) {
+    add("%s by thread %u of block %u at +%#lx", name_of(record.kind), record.thread, record.block,
+        (long)((char *)record.place - base));
+  };
+  if (faults > 1) add("%s", "\n");
+  add_access(own);
+  if (!old) return add("%s", " before the predecessors were awaited");
+  add("%s", " after ");
+  add_access(*old);
 }
 
 // Atomic operations do not race with each other.
@@ -175,7 +186,7 @@ static bool clash(const Record &old, const Record &own) {
 }
 
 static void access(Cell &cell, const Record &own) {
-  if (clash(cell.writer, own)) note(cell.writer, own);
+  if (clash(cell.writer, own)) note(&cell.writer, own);
   if (own.kind == Kind::Read) {
     // Replaces what is older for all that this reader is older for; else takes the place that tells most.
     Record *readers = cell.readers;
@@ -190,7 +201,7 @@ static void access(Cell &cell, const Record &own) {
     return;
   }
   for (Record &reader : cell.readers) {
-    if (clash(reader, own)) note(reader, own);
+    if (clash(reader, own)) note(&reader, own);
     reader.time = 0;
   }
   cell.writer = own;
@@ -210,6 +221,8 @@ static void access(const void *first, size_t bytes, Kind kind, const void *place
   uintptr_t beside = (uintptr_t)block.order - (64 << 10);
   is_shared = at - (uintptr_t)block.shared < current.shared_bytes || at - beside < 128 << 10;
   const Record own = {now, block.order->id, (unsigned short)thread_index(), kind, place};
+  bool is_param = at - (uintptr_t)current.params < current.params_bytes;
+  if (!self->awaited && !is_shared && !is_param) note(nullptr, own);
   while (at < end) {
     Cell &cell = page_of(at / PAGE_BYTES).cells[at % PAGE_BYTES / 4];
     bool is_whole = at % 4 == 0 && end - at >= 4;

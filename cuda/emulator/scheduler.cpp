@@ -227,6 +227,7 @@ static void work(unsigned worker) {
       Thread &thread = threads[t];
       thread.index = {t % block.size.x, t / block.size.x % block.size.y, t / block.size.x / block.size.y};
       thread.state = State::Ready;
+      thread.awaited = false;
       thread.top = new_stack(thread.stack + STACK_BYTES, enter);
       thread.oldest = thread.committed = thread.groups[0].count = 0;
     }
@@ -250,11 +251,12 @@ static void *work_aside(void *worker) {
   return nullptr;
 }
 
-void launch(void (*kernel)(const void *), const void *params, const unsigned *grid, const unsigned *size,
-            unsigned shared_bytes, unsigned seed) {
+void launch(void (*kernel)(const void *), const void *params, size_t params_bytes, const unsigned *grid,
+            const unsigned *size, unsigned shared_bytes, unsigned seed) {
   current = {};
   current.kernel = kernel;
   current.params = params;
+  current.params_bytes = params_bytes;
   current.size = {size[0], size[1], size[2]};
   current.grid = {grid[0], grid[1], grid[2]};
   current.shared_bytes = shared_bytes;
@@ -282,6 +284,12 @@ Exchange &meet(unsigned mask, Operation operation, const char *place) {
   if (!(mask >> ((&*self - &block.threads[0]) % WARP_LANES) & 1)) fail("a lane that its mask does not name", place);
   wait(State::AtWarp, place);
   return *self->exchange;
+}
+
+void prefetch(const void *global, unsigned bytes, const char *place) {
+  if ((uintptr_t)global % 16 || bytes % 16 || bytes == 0) fail("a prefetch that is not of whole vectors", place);
+  const volatile char *first = (const volatile char *)global;
+  for (unsigned at = 0; at < bytes; at += 16) (void)first[at];
 }
 
 static Group &open_group() { return self->groups[(self->oldest + self->committed) % GROUPS_MAX]; }

@@ -42,6 +42,7 @@ struct Order {
 struct Thread {
   uint3 index;
   State state;
+  bool awaited;  // the kernels before this one
   char *stack;  // its lowest address
   void *top;    // the stack pointer while others run
   const char *place;
@@ -81,6 +82,7 @@ struct Block {
 struct Launch {
   void (*kernel)(const void *);
   const void *params;
+  size_t params_bytes;
   uint3 size, grid;
   unsigned shared_bytes, random;
   unsigned blocks, first, taken;  // `taken` blocks have begun, `first` first
@@ -109,8 +111,14 @@ namespace emulator {
 [[noreturn]] void fail(const char *what, const char *place);
 
 // Runs a kernel.
-void launch(void (*kernel)(const void *), const void *params, const unsigned *grid, const unsigned *size,
-            unsigned shared_bytes, unsigned seed);
+void launch(void (*kernel)(const void *), const void *params, size_t params_bytes, const unsigned *grid,
+            const unsigned *size, unsigned shared_bytes, unsigned seed);
+
+// Launches run one after another, so this thread's wait for those before only has to be noted.
+inline void await_predecessors() { self->awaited = true; }
+
+// Checks that the bytes exist and are aligned.
+void prefetch(const void *global, unsigned bytes, const char *place);
 
 // Switches to another thread of the block until the awaited event has happened.
 void wait(State state, const char *place);

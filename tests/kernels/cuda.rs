@@ -195,6 +195,7 @@ fn compiled(device: &CudaBackend, part: &str, wanted: impl Fn(&str, &str) -> boo
     assert!(spilling.is_empty(), "{} kernels spill: {spilling:#?}", spilling.len());
     let others: Vec<_> = footprints.iter().filter(|f| known.get(&f.key).is_some_and(|&n| n != f.registers)).collect();
     assert!(others.is_empty(), "{} is wrong: {others:#?}", path.display());
+    sass::expect_waits(part, &footprints);
     versions::audit(device, part, &ARCHITECTURES, &footprints);
     let Some(turns) = sass::turns(device, &auditor, part, &footprints, &turns) else { return };
     if std::env::var("FOLIO_KERNELS_FILTER").is_err() {

@@ -38,6 +38,7 @@ fn outcomes(trial: &mut Trial, words: &[Vec<u32>], blocks: u32) -> Vec<Result<Ve
 
 const COPIES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kernels/planted/copies");
 const BLOCKS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kernels/planted/blocks");
+const EARLY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kernels/planted/early");
 const SHARED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kernels/planted/shared");
 
 fn copies() -> (Vec<Vec<u32>>, Vec<u32>) {
@@ -119,5 +120,24 @@ fn accesses_to_shared_memory_are_ordered() {
         println!("{define}: {:?}", found[0]);
         assert!(found.iter().all(|found| found.as_ref().is_err_and(|found| found.contains(races))), "{define}");
         assert!(found[0].as_ref().is_err_and(|found| found.matches("shared.cu:").count() >= 2), "{found:?}");
+    }
+}
+
+/// A kernel that accesses device memory before it has waited for the kernels before it is noticed in every launch, even
+/// if it computes what it should; a prefetch is no access.
+#[test]
+fn no_kernel_accesses_memory_before_its_predecessors_have_ended() {
+    let words = [(0..THREADS).collect(), vec![0; THREADS as usize]];
+    let expected: Vec<u32> = (0..THREADS).map(|word| 2 * word).collect();
+    let Some(mut trial) = planted(EARLY, &["RIGHT"], &words, Watch::Races) else { return };
+    let found = outcomes(&mut trial, &words, 1);
+    assert!(found.iter().all(|found| found.as_ref() == Ok(&expected)), "{found:?}");
+    for (define, access) in [("READS", "read by"), ("WRITES", "write by"), ("COPIES", "read by")] {
+        let Some(mut trial) = planted(EARLY, &[define], &words, Watch::Races) else { return };
+        let found = outcomes(&mut trial, &words, 1);
+        println!("{define}: {:?}", found[0]);
+        let is_named =
+            |races: &String| races.contains(access) && races.contains("before the predecessors were awaited");
+        assert!(found.iter().all(|found| found.as_ref().is_err_and(is_named)), "{define}");
     }
 }

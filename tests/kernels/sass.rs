@@ -76,6 +76,37 @@ impl FromStr for Turn {
     }
 }
 
+/// Why a kernel with this listing of `nvdisasm -c` must not begin while the one before it runs: some thread accesses
+/// device memory, or ends, before it waits for that one. Calls and loops have no effect on the order of addresses.
+fn early_access(listing: &str) -> Option<String> {
+    const ACCESSES: [&str; 12] =
+        ["ATOM", "ATOMG", "EXIT", "LD", "LDG", "LDGSTS", "RED", "REDG", "ST", "STG", "UBLKCP", "UTMALDG"];
+    let instructions = listing.lines().filter_map(|line| {
+        let (_, rest) = line.split_once("*/").filter(|_| line.trim_start().starts_with("/*"))?;
+        rest.split_whitespace().find(|word| !word.starts_with('@'))
+    });
+    let mut early = instructions.take_while(|instruction| *instruction != "ACQBULK");
+    let is_access = |instruction: &&str| ACCESSES.contains(&instruction.split('.').next().unwrap_or_default());
+    let access = early.by_ref().find(is_access).map(str::to_owned);
+    access.or_else(|| (!listing.contains("ACQBULK")).then(|| "no wait".to_owned()))
+}
+
+/// Asserts that the kernels that were compiled anew wait for those before them, where kernels overlap. Kernels of the
+/// table are left out, because [`turns`] looks at them.
+pub(crate) fn expect_waits(part: &str, footprints: &[Footprint]) {
+    let Some(disassembler) = disassembler() else { return };
+    let is_fresh = |found: &&Footprint| !found.image.is_empty() && found.architecture == "sm_90a";
+    let fresh: Vec<&Footprint> = footprints.iter().filter(is_fresh).collect();
+    for found in fresh.iter().filter(|found| hot(part, &found.kernel).is_none()) {
+        expect_wait(found, &listing(&disassembler, &found.image));
+    }
+    println!("{} kernels wait for their predecessors before they access memory", fresh.len());
+}
+
+fn expect_wait(found: &Footprint, listing: &str) {
+    assert_eq!(early_access(listing), None, "{} for {}", found.kernel, found.architecture);
+}
+
 /// The innermost loop with the most products in a listing of `nvdisasm -c`; without a loop, all counts are 0.
 fn inner_loop(listing: &str) -> Turn {
     let (mut labels, mut instructions) = (BTreeMap::new(), Vec::new());
@@ -123,13 +154,12 @@ fn disassembler() -> Option<PathBuf> {
     places.find(|place| Command::new(place).arg("--version").output().is_ok_and(|output| output.status.success()))
 }
 
-/// The figures of a compiled kernel.
-fn disassembled(disassembler: &Path, image: &[u8]) -> Turn {
+fn listing(disassembler: &Path, image: &[u8]) -> String {
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
     std::fs::write(file.path(), image).expect("the file is writable");
     let output = Command::new(disassembler).arg("-c").arg(file.path()).output().expect("the disassembler runs");
     assert!(output.status.success(), "nvdisasm: {}", String::from_utf8_lossy(&output.stderr));
-    inner_loop(&String::from_utf8_lossy(&output.stdout))
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 /// The architectures of the table.
@@ -221,7 +251,11 @@ pub(crate) fn turns(
     let compiled = device.audit(auditor, &ARCHITECTURES, is_missing, &BTreeMap::new()).into_iter();
     let compiled: Vec<Footprint> = compiled.map(|found| found.unwrap_or_else(|fault| panic!("{fault}"))).collect();
     for found in listed.into_iter().chain(&compiled).filter(|found| !found.image.is_empty()) {
-        let turn = disassembled(&disassembler, &found.image);
+        let listing = listing(&disassembler, &found.image);
+        if found.architecture != "sm_80" {
+            expect_wait(found, &listing);
+        }
+        let turn = inner_loop(&listing);
         let earlier = turns.insert(found.key, turn);
         let (kernel, architecture) = (&found.kernel, &found.architecture);
         assert!(
@@ -292,4 +326,22 @@ fn the_innermost_loop_with_the_most_products_is_counted() {
     assert_eq!(turn.to_string(), "6 0 1 1 1 1 1");
     assert_eq!(turn.to_string().parse(), Ok(turn));
     assert_eq!(inner_loop("        /*0000*/                   EXIT ;\n"), Turn::default());
+}
+
+#[test]
+fn a_kernel_that_accesses_memory_or_ends_before_its_wait_is_found() {
+    let listing = |early: &str| {
+        let [load, wait, exit] = ["LDC R1, c[0x0][0x28]", "ACQBULK", "@P0 EXIT"];
+        let line = |text: &str| format!("        /*0000*/                   {text} ;\n");
+        [load, "UBLKPF.L2 [UR6], UR4", early, wait, "LDG.E R4, desc[UR4][R4.64]", exit].map(line).concat()
+    };
+    assert_eq!(early_access(&listing("NOP")), None);
+    for (instruction, name) in [
+        ("LDG.E.128.CONSTANT R8, desc[UR4][R8.64]", "LDG.E.128.CONSTANT"),
+        ("@!P1 STG.E [R2], R3", "STG.E"),
+        ("@P0 EXIT", "EXIT"),
+    ] {
+        assert_eq!(early_access(&listing(instruction)).as_deref(), Some(name));
+    }
+    assert_eq!(early_access("        /*0000*/                   NOP ;\n").as_deref(), Some("no wait"));
 }

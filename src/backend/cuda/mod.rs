@@ -31,6 +31,7 @@ mod library;
 mod modules;
 mod nvidia;
 mod nvrtc;
+mod overlap;
 mod side;
 mod transfers;
 #[cfg(unix)]

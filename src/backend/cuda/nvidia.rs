@@ -13,6 +13,7 @@ use super::error::failed;
 use super::kernel::{Compiler, Kernel};
 use super::library;
 use super::nvrtc::{ForArchitecture, Nvrtc, is_ptx};
+use super::overlap;
 use super::transfers::Transfers;
 use cudarc::driver::{DriverError, result, sys};
 use std::ffi::{CString, c_void};
@@ -49,7 +50,7 @@ const FUNCTIONS: [&str; 41] = [
     "cuGraphInstantiateWithFlags",
     "cuGraphLaunch",
     "cuInit",
-    "cuLaunchKernel",
+    "cuLaunchKernelEx",
     "cuMemAlloc_v2",
     "cuMemFreeHost",
     "cuMemFree_v2",
@@ -162,6 +163,8 @@ pub(super) struct Nvidia {
     download_words: usize,
     /// Address of the cuBLASLt workspace.
     workspace: u64,
+    /// Whether kernels of a graph may begin early.
+    overlaps: bool,
     /// A batch did not return in time: waiting for the stream would block forever.
     hung: bool,
 }
@@ -209,6 +212,8 @@ impl Nvidia {
                  code for {name}, and a newer NVRTC may give faster kernels"
             );
         }
+        let variable = std::env::var(overlap::VARIABLE).ok();
+        let overlaps = overlap::is_possible(compute, &architecture, (major, minor), variable.as_deref());
         let versions = format!("driver {major}.{minor}, {compiler} for {architecture}, {with}");
         let choices = Choices::open(cache_dir, &format!("{name} {}.{}, {versions}", compute.0, compute.1));
         let memory_bytes = free as u64;
@@ -230,6 +235,7 @@ impl Nvidia {
             upload_words: 0,
             download_words: 0,
             workspace,
+            overlaps,
             hung: false,
         })
     }
@@ -243,28 +249,44 @@ impl Nvidia {
         unsafe { result::stream::synchronize(self.stream) }.map_err(|error| failed("waiting for the device", error))
     }
 
+    /// Launches a kernel after the one before it has ended; or `early`, while that one runs.
     #[allow(unsafe_code, reason = "launches a kernel")]
-    fn launch(&self, launch: &Launch) -> Result<(), BackendError> {
+    fn launch(&self, launch: &Launch, early: bool) -> Result<(), BackendError> {
         let function = self.functions[launch.function.0 as usize];
         // The driver copies the params before it returns; they must be aligned as their first member.
         let mut words: [u64; 64] = [0; 64];
         for (word, bytes) in words.iter_mut().zip(launch.params.chunks(8)) {
             word_from(word, bytes);
         }
-        let [x, y, z] = launch.grid;
+        let [grid_x, grid_y, grid_z] = launch.grid;
         let mut arguments = [words.as_mut_ptr().cast::<c_void>()];
+        let mut value = sys::CUlaunchAttributeValue { pad: [0; 64] };
+        value.programmaticStreamSerializationAllowed = 1;
+        let id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+        let mut attribute = sys::CUlaunchAttribute { id, pad: [0; 4], value };
+        let config = sys::CUlaunchConfig {
+            gridDimX: grid_x,
+            gridDimY: grid_y,
+            gridDimZ: grid_z,
+            blockDimX: launch.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: launch.shared_bytes,
+            hStream: self.stream,
+            attrs: &raw mut attribute,
+            numAttrs: u32::from(early),
+        };
         // SAFETY: the function takes one struct of this size (encoder and kernel declare the same params), and the
         // addresses in it were allocated by this driver.
-        unsafe {
-            let threads = (launch.threads, 1, 1);
-            result::launch_kernel(function, (x, y, z), threads, launch.shared_bytes, self.stream, &mut arguments)
-        }
-        .map_err(|error| failed("a launch", error))
+        unsafe { sys::cuLaunchKernelEx(&raw const config, function, arguments.as_mut_ptr(), ptr::null_mut()) }
+            .result()
+            .map_err(|error| failed("a launch", error))
     }
 
-    fn enqueue(&self, commands: &[Command]) -> Result<(), BackendError> {
-        commands.iter().try_for_each(|command| match command {
-            Command::Kernel(launch) => self.launch(launch),
+    /// Enqueues commands; with `overlap`, kernels may begin early.
+    fn enqueue(&self, commands: &[Command], overlap: bool) -> Result<(), BackendError> {
+        commands.iter().enumerate().try_for_each(|(at, command)| match command {
+            Command::Kernel(launch) => self.launch(launch, overlap && overlap::begins_early(commands, at)),
             Command::Product(product) => match &self.blas {
                 Some(blas) => blas.run(product, self.stream.cast()),
                 None => Err(BackendError::Validation("cuBLASLt is not available".into())),
@@ -534,7 +556,7 @@ impl Driver for Nvidia {
     }
 
     fn run(&mut self, commands: &[Command]) -> Result<(), BackendError> {
-        self.enqueue(commands)
+        self.enqueue(commands, false)
     }
 
     #[allow(unsafe_code, reason = "captures a graph")]
@@ -544,7 +566,7 @@ impl Driver for Nvidia {
         // SAFETY: the stream is alive and not the null stream; the graph is destroyed after it is instantiated.
         let graph = unsafe {
             result::stream::begin_capture(self.stream, mode).map_err(refused)?;
-            let recorded = self.enqueue(commands);
+            let recorded = self.enqueue(commands, self.overlaps);
             let graph = result::stream::end_capture(self.stream).map_err(refused);
             recorded?;
             let graph = graph?;
@@ -600,7 +622,7 @@ impl Driver for Nvidia {
     fn time(&mut self, commands: &[Command]) -> Result<f64, BackendError> {
         self.synchronize()?;
         let start = Instant::now();
-        self.enqueue(commands)?;
+        self.enqueue(commands, false)?;
         self.synchronize()?;
         Ok(start.elapsed().as_secs_f64())
     }
