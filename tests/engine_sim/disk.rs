@@ -2,7 +2,7 @@
 //! and partly wrong.
 
 use crate::faults::faulty;
-use crate::tiers::{returning, returning_with_states};
+use crate::tiers::{dear, returning, returning_with_states};
 use crate::world::{Case, Outcome, Random, check, compare, expected, run_with};
 use crate::{SEEDS_PER_FAULT, caught, for_seeds, quietly};
 use bytes::Bytes;
@@ -197,6 +197,13 @@ fn states_are_written_and_read_with_their_blocks() {
 fn faulty_devices_write_no_wrong_files() {
     let total = sums(|seed| faulty(seed, returning(seed)));
     assert!(total.hits_of_successor > SEEDS, "files are found after faults too");
+}
+
+#[test]
+fn files_are_right_where_moving_becomes_dear() {
+    let total = sums(|seed| dear(seed, returning(seed)));
+    assert!(total.hits_of_successor > SEEDS, "files are found while moving is cheap");
+    assert!(sums(|seed| dear(seed, returning_with_states(seed))).hits_of_successor > SEEDS);
 }
 
 #[test]

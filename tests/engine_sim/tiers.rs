@@ -35,7 +35,12 @@ pub(crate) fn returning(seed: u64) -> Case {
             arrival
         })
         .collect();
-    case.script.dear = random.once_in(3).then(|| u64::from(random.within(1, 12)));
+    case
+}
+
+/// The case on a device on which moving a block is dearer than computing it in every other stretch of some batches.
+pub(crate) fn dear(seed: u64, mut case: Case) -> Case {
+    case.script.dear = Some(u64::from(Random(seed).within(1, 12)));
     case
 }
 
@@ -112,6 +117,18 @@ fn failing_and_refusing(seed: u64, mut case: Case) -> Case {
         case.script.invalid.insert(first + 1);
     }
     case
+}
+
+#[test]
+fn blocks_that_are_computed_while_moving_is_dear_are_right() {
+    let work = |seed, sum: &mut Sum| {
+        let cases = [dear(seed, returning(seed)), faulty(seed, dear(seed, returning(seed)))];
+        cases.iter().for_each(|case| sum.add(&pass(seed, case)));
+    };
+    let mut restored = 0;
+    for_seeds(SEEDS_PER_FAULT, work, |sum| restored += sum.restored);
+    assert!(restored > SEEDS_PER_FAULT, "blocks return while moving is cheap");
+    assert!(sums_with_states(dear).restored > SEEDS_PER_FAULT, "and so do states");
 }
 
 #[test]
