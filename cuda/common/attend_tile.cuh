@@ -160,7 +160,7 @@ __device__ __forceinline__ void multiply_values(float4 (&out)[STRIPS][2 * STEPS]
     }
 }
 
-// The rows of a lane, 8 apart, with their results so far. With codes, weights are fractions of the tile's largest scale,
+// The rows of a lane, 8 apart, with their results so far. With codes, weights are parts of the tile's largest scale,
 // which may belong to a key that a row does not see. They are scaled close to the maximum of f16, so that small weights
 // are still normal numbers.
 constexpr float WEIGHTS_SPREAD = 32768.0f;

@@ -420,7 +420,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
         }
         if !self.scheduler.host().is_off() {
             match given {
-                Some(times) => self.mover.rates = Rates::given(times),
+                Some(times) => self.mover.rates = Rates::given(times.byte, times.token),
                 None => self.mover.rates.note_prefill(batch.prefill_tokens(), now.duration_since(start)),
             }
             self.scheduler.set_rates(self.mover.rates);

@@ -48,7 +48,7 @@ impl Mover {
     /// empty, and nothing that is left in it is ever read.
     pub(super) async fn calibrate<B: Backend>(&mut self, backend: &mut B, limits: &Limits) -> Result<(), BackendError> {
         if let Some(times) = backend.given_times() {
-            self.rates = Rates::given(times);
+            self.rates = Rates::given(times.byte, times.token);
             return Ok(());
         }
         let blocks = trial_blocks(limits);

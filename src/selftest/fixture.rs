@@ -484,8 +484,7 @@ pub(super) fn relative(factor: f64) -> Allowed {
     Box::new(move |expected| expected.iter().map(|value| factor * f64::from(value.abs())).collect())
 }
 
-/// Tolerance of `steps` codes of a format in each row of `dim` elements, plus 0.1 % for the error of the scale. None, if
-/// it has no codes.
+/// Tolerance of `steps` codes of a format in each row of `dim` elements, plus 0.1 % for the error of the scale.
 pub(super) fn codes(format: KvFormat, steps: f64, dim: u32) -> Allowed {
     Box::new(move |expected| {
         let rows = expected.chunks_exact(dim as usize);

@@ -195,6 +195,16 @@ fn beams_answer_a_prompt_and_the_lines_of_a_file() {
 }
 
 #[test]
+fn every_kind_of_keys_and_values_answers() {
+    for kind in ["auto", "f32", "f16", "q8", "fp8", "fp8_e4m3"] {
+        let greedy = ["run", "--device", "cpu", "--temperature", "0", "--prompt", "Hello!", "--kv-cache-dtype", kind];
+        let answer = result(&greedy);
+        assert!(answer.starts_with("Hi! What can I do for you?"), "{kind}: {answer}");
+    }
+    refusal(&["run", "--device", "cpu", "--prompt", "a", "--kv-cache-dtype", "fp8_e5m2"], &["--kv-cache-dtype"]);
+}
+
+#[test]
 fn a_prompt_takes_every_field_of_the_api() {
     let greedy = ["run", "--device", "cpu", "--temperature", "0", "--max-tokens", "64", "--prompt", "Hello!"];
     let choice = r#"{"structured_outputs": {"choice": ["red"]}}"#;

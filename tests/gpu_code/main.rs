@@ -34,6 +34,15 @@ struct Hot {
     products: Option<u32>,
 }
 
+/// Name of the format of keys and values.
+fn kv_name(variant: &Variant) -> &'static str {
+    match ["KV_FP8", "KV_CODES"].map(|define| variant.is_defined(define)) {
+        [true, _] => "fp8",
+        [_, true] => "q8",
+        _ => "f16",
+    }
+}
+
 /// The kernels that run in every layer, or on all logits, in their usual variants.
 fn hot_kernels() -> Vec<Hot> {
     let is_usual = |variant: &Variant| {
@@ -74,11 +83,7 @@ fn hot_kernels() -> Vec<Hot> {
             "attend_paged_decode" | "attend_paged_prefill"
                 if [16, 32].contains(&number("HEAD_CHUNKS")) && [0, 1, 4, 8].contains(&number("ROWS")) =>
             {
-                let kv = match ["KV_FP8", "KV_CODES"].map(|define| variant.is_defined(define)) {
-                    [true, _] => "fp8",
-                    [_, true] => "q8",
-                    _ => "f16",
-                };
+                let kv = kv_name(&variant);
                 let rows = variant.number("ROWS").unwrap_or(32);
                 let tier = if variant.subgroups() { ", subgroups" } else { "" };
                 (format!("{}, head of {}, {kv}, {rows} rows{tier}", variant.stem(), 8 * number("HEAD_CHUNKS")), None)

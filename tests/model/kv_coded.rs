@@ -1,5 +1,5 @@
-//! Keys and values in q8 and fp8: how much the logits of every family change, that a batch gives the same results as its
-//! members alone, that copied blocks include their scales, and the loss of the demo model on held-out text.
+//! Keys and values in q8 and fp8: how much the logits of every family change, that a batch gives the same results as
+//! its members alone, that copied blocks include their scales, and the loss of the demo model on held-out text.
 
 use super::quantized::{held_out, loss};
 use super::states::STATES;

@@ -1,6 +1,5 @@
 //! Whether it is cheaper to move a block than to compute it again: both times are measured.
 
-use crate::backend::GivenTimes;
 use std::time::Duration;
 
 /// Weight of a new measurement in the running averages.
@@ -16,9 +15,9 @@ pub struct Rates {
 }
 
 impl Rates {
-    /// Times that are given.
-    pub fn given(times: GivenTimes) -> Self {
-        let [byte, token] = [times.byte, times.token].map(|time| Some(time.as_secs_f64()));
+    /// Given times: of moving a byte, in either way, and of computing a token.
+    pub fn given(byte: Duration, token: Duration) -> Self {
+        let [byte, token] = [byte, token].map(|time| Some(time.as_secs_f64()));
         Self { seconds_per_byte: byte, seconds_per_file_byte: byte, seconds_per_token: token }
     }
 
