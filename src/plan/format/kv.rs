@@ -1,7 +1,7 @@
 //! Memory layout of keys and values in the KV pool.
 //!
 //! The K of a layer, and likewise its V, is an array of `[block][kv_head]` tiles. A tile is contiguous: the rows of a
-//! block's slots for one head, packed in `u32`. With scales, a tile has the codes of all slots first, four per word, and
+//! block's slots for one head, packed in `u32`. With scales, a tile has the codes of all slots first, four per word,
 //! then one f32 scale per slot. Both parts are whole 16-byte vectors, because a block has at least 16 slots.
 
 use super::clamp_f16;
