@@ -7,7 +7,8 @@
 //! This verifies indices, layouts, barriers and arithmetic: the threads of a block run in random order between
 //! barriers, asynchronous copies land at random moments, and several blocks take turns at atomic operations and fences.
 //! With [`Watch::Races`], the compiler reports every access to memory to `cuda/emulator/races.cpp`, and a launch in
-//! which two accesses are not ordered fails, whatever it computed.
+//! which two accesses are not ordered fails, whatever it computed. So does one that accesses device memory before it
+//! has awaited the kernels before it ([`overlap`](super::overlap)): launches themselves run one after another.
 //!
 //! It does not verify speed, or how an assembler translates the PTX instructions: the emulator replaces those with C++.
 
