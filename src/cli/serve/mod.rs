@@ -142,10 +142,11 @@ pub(crate) fn run(args: ServeArgs, given: &ArgMatches) -> Result<()> {
     runtime.block_on(async {
         let (Serving::One(_, state) | Serving::Several(state)) = &serving;
         let running = state.clone();
+        let signal = socket::shutdown_signal();
         let stop = async {
             tokio::select! {
                 () = announce(&serving, &name, &address) => {}
-                () = socket::shutdown_signal() => tell_drain(running.active_answers()),
+                () = signal => tell_drain(running.active_answers()),
             }
         };
         socket::serve(listener, state.clone(), sockets, stop).await;
