@@ -30,7 +30,11 @@ fn x_vector(index: u32) -> vec4<f32> {
     return bitcast<vec4<f32>>(textureLoad(x, texel(index)));
 }
 #else
+#ifdef MATRICES
+@group(0) @binding(1) var<storage, read> x: array<vec4<f16>>;
+#else
 @group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;
+#endif
 @group(0) @binding(2) var<storage, read> weight: array<vec4<u32>>;
 #endif
 #ifdef NORM

@@ -139,6 +139,7 @@ impl FakeBackend {
             tier: "no arithmetic".into(),
             activations: Storage::F32,
             int8_activations: false,
+            half_products: false,
             binding_bytes_max: script.binding.unwrap_or(u64::MAX),
             memory_bytes: script.memory,
             memory_source: "",

@@ -50,6 +50,10 @@ impl DeviceKind {
 /// The source of memory that is the machine's.
 pub const MACHINE_MEMORY: &str = "the machine's available memory";
 
+/// Maximum rows of a product for which its weights are most of what it reads: more rows may have kernels that compute
+/// more, less exactly.
+pub(crate) const FEW_ROWS_MAX: u32 = 16;
+
 /// Capabilities of a backend; fixed once it is open.
 #[derive(Clone, Debug)]
 pub struct Caps {
@@ -65,6 +69,8 @@ pub struct Caps {
     pub activations: Storage,
     /// Whether the product of a single row with a quantized weight rounds the row to bytes.
     pub int8_activations: bool,
+    /// Whether products of more than [`FEW_ROWS_MAX`] rows round their operands to halves.
+    pub half_products: bool,
     /// Maximum bytes that a kernel can bind at once; `u64::MAX` if there is no such limit.
     pub binding_bytes_max: u64,
     /// Bytes available for weights and KV pool together, if the device reports it.

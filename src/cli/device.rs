@@ -87,6 +87,7 @@ impl From<ClassChoice> for Class {
 enum TierChoice {
     T0,
     T1,
+    T2,
 }
 
 impl From<TierChoice> for Tier {
@@ -94,6 +95,7 @@ impl From<TierChoice> for Tier {
         match choice {
             TierChoice::T0 => Self::T0,
             TierChoice::T1 => Self::T1,
+            TierChoice::T2 => Self::T2,
         }
     }
 }

@@ -143,6 +143,7 @@ fn subject(args: &PlanArgs) -> Result<Subject> {
             tier: "unknown".into(),
             activations: Storage::F32,
             int8_activations: false,
+            half_products: false,
             binding_bytes_max: BINDING_BYTES_USUAL,
             memory_bytes: Some(memory),
             memory_source: "",

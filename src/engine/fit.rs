@@ -436,6 +436,7 @@ mod tests {
             tier: String::new(),
             activations: Storage::F32,
             int8_activations: false,
+            half_products: false,
             binding_bytes_max: 1 << 31,
             memory_bytes: memory,
             memory_source: "",

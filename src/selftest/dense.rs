@@ -4,6 +4,7 @@
 use super::compare::{PRODUCTS, RELATIVE};
 use super::fixture::{Check, Fixture, Mutant, Noise, Run, each, exact, paged_batch, plain_batch, relative, unwritten};
 use super::{RowKind, Shapes};
+use crate::backend::FEW_ROWS_MAX;
 use crate::backend::KvHalf;
 use crate::backend::reference::int8;
 use crate::plan::format::GROUP;
@@ -526,6 +527,9 @@ fn matmul(kind: RowKind, product: Product, all_rows: &[u32]) -> Fixture {
             noise.values((rows * columns) as usize).into_iter().map(|v| storage.round(v)).collect();
         let start = accumulate.then(|| noise.values((rows * weight_rows) as usize));
         let mut allowed = allowed_products(&fixture, &x_values, weight, bias, start.as_deref());
+        if kind.halves && rows > FEW_ROWS_MAX {
+            allow_halves(&mut allowed, &x_values, weight_rows as usize);
+        }
         if kind.int8 && rows == 1 && format.has_byte_codes() {
             add_one_code(&mut allowed, &x_values, &fixture.weight_values(weight)[..(own_rows * columns) as usize]);
         }
@@ -537,6 +541,16 @@ fn matmul(kind: RowKind, product: Product, all_rows: &[u32]) -> Fixture {
         fixture.runs.push(run);
     }
     fixture
+}
+
+/// Allows what rounding to halves changes, if the device rounds towards zero: x and a weight by 2⁻¹⁰ each, or a small
+/// weight by the smallest half, 2⁻²⁴. Small elements of x do not matter, because its rows are scaled.
+fn allow_halves(allowed: &mut [f64], x: &[f32], weight_rows: usize) {
+    let columns = x.len() / (allowed.len() / weight_rows);
+    for (allowed, x) in allowed.chunks_exact_mut(weight_rows).zip(x.chunks_exact(columns)) {
+        let smallest = 2f64.powi(-24) * x.iter().map(|x| f64::from(x.abs())).sum::<f64>();
+        allowed.iter_mut().for_each(|allowed| *allowed = 2.1 * 2f64.powi(-10) / PRODUCTS * *allowed + smallest);
+    }
 }
 
 /// An element of x halfway between two codes may be rounded either way: allows the largest product of a weight with a

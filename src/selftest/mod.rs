@@ -320,17 +320,19 @@ struct RowKind {
     storage: Storage,
     /// Whether a single row is rounded to bytes for quantized products: see [`Caps::int8_activations`].
     int8: bool,
+    /// Whether products of many rows round to halves: see [`Caps::half_products`].
+    halves: bool,
 }
 
 impl RowKind {
     fn of(caps: &Caps) -> Self {
-        Self { storage: caps.activations, int8: caps.int8_activations }
+        Self { storage: caps.activations, int8: caps.int8_activations, halves: caps.half_products }
     }
 }
 
 impl Default for RowKind {
     fn default() -> Self {
-        Self { storage: Storage::F32, int8: false }
+        Self { storage: Storage::F32, int8: false, halves: false }
     }
 }
 

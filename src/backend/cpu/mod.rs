@@ -76,6 +76,7 @@ impl CpuBackend {
             tier: format!("{level}, {} threads", team.threads()),
             activations: Storage::F32,
             int8_activations: false,
+            half_products: false,
             binding_bytes_max: u64::MAX,
             memory_bytes,
             memory_source: MACHINE_MEMORY,

@@ -227,6 +227,7 @@ impl CudaBackend {
             tier: format!("sm_{}{}, {}", facts.compute.0, facts.compute.1, facts.versions),
             activations: options.activations,
             int8_activations: false,
+            half_products: false,
             binding_bytes_max: u64::MAX,
             memory_bytes: Some(facts.memory_bytes),
             memory_source: "the CUDA driver",

@@ -59,6 +59,7 @@ impl ReferenceBackend {
             tier: "f64, one step after the other".into(),
             activations: Storage::F32,
             int8_activations,
+            half_products: false,
             binding_bytes_max: u64::MAX,
             memory_bytes,
             memory_source: MACHINE_MEMORY,

@@ -118,6 +118,8 @@ pub(crate) struct Arena {
     pub(crate) expert_scratch: GpuBuffer,
     /// Partial sums of products whose columns are split.
     pub(crate) product_scratch: GpuBuffer,
+    /// Rows of a product by cooperative matrices, as halves.
+    pub(crate) narrow_rows: GpuBuffer,
 }
 
 /// Sizes in bytes of the buffers besides weights, rows and pool.
@@ -132,6 +134,7 @@ pub(crate) struct SideBytes {
     pub(crate) sample_parts: u64,
     pub(crate) expert_scratch: u64,
     pub(crate) product_scratch: u64,
+    pub(crate) narrow_rows: u64,
     pub(crate) readback: u64,
 }
 
@@ -151,6 +154,7 @@ impl Arena {
         let sample_parts = make("sample parts", side.sample_parts, storage)?;
         let expert_scratch = make("expert scratch", side.expert_scratch, storage)?;
         let product_scratch = make("product scratch", side.product_scratch, storage)?;
+        let narrow_rows = make("narrow rows", side.narrow_rows, storage)?;
         let mut rows = Vec::with_capacity(plan.buffers.len());
         for (spec, &bytes) in plan.buffers.iter().zip(&layout.rows) {
             if spec.storage != Storage::F32 {
@@ -184,6 +188,7 @@ impl Arena {
             sample_parts,
             expert_scratch,
             product_scratch,
+            narrow_rows,
         };
         let zeroed = [&arena.feed, &arena.results, &arena.attend_scratch, &arena.sample_scratch, &arena.expert_scratch];
         clear(gpu, arena.rows.iter().chain(&arena.states).chain(zeroed))?;

@@ -5,6 +5,7 @@
 
 use super::super::{BackendError, DeviceKind};
 use super::hardware;
+use super::matrices::{self, Matrices};
 use super::texels;
 use futures_channel::oneshot;
 use futures_util::FutureExt as _;
@@ -19,6 +20,19 @@ pub enum Tier {
     T0,
     /// Subgroup operations, with any subgroup size from 4 to 128.
     T1,
+    /// Cooperative matrices of halves with sums of f32, for products of many rows (Vulkan).
+    T2,
+}
+
+impl Tier {
+    /// The next lower tier, if there is one.
+    pub(crate) fn lower(self) -> Option<Self> {
+        match self {
+            Self::T0 => None,
+            Self::T1 => Some(Self::T0),
+            Self::T2 => Some(Self::T1),
+        }
+    }
 }
 
 /// Selects the tile shapes of the kernels.
@@ -166,6 +180,8 @@ pub(crate) struct Profile {
     pub(crate) texels: bool,
     /// Minimum lanes of a subgroup; 0 below [`Tier::T1`].
     pub(crate) subgroup_size_min: u32,
+    /// Cooperative matrices; `None` below [`Tier::T2`].
+    pub(crate) matrices: Option<Matrices>,
     /// Number of cores that run workgroups independently.
     pub(crate) cores: u32,
     /// Whether products of a single row with quantized weights round the row to bytes.
@@ -190,9 +206,12 @@ impl Profile {
         Self { tuning: Tuning::LARGEST, ..self.clone() }
     }
 
-    /// Restricts the profile to what every device supports. Buffers allocated for the old profile stay large enough.
-    pub(crate) fn make_portable(&mut self) {
-        (self.tier, self.texels, self.subgroup_size_min) = (Tier::T0, false, 0);
+    /// Restricts the profile to a lower tier. Buffers allocated for the old profile stay large enough.
+    pub(crate) fn restrict(&mut self, tier: Tier) {
+        (self.tier, self.texels, self.matrices) = (tier, false, None);
+        if tier < Tier::T1 {
+            self.subgroup_size_min = 0;
+        }
     }
 }
 
@@ -264,6 +283,7 @@ impl Gpu {
             label: Some("folio"),
             required_features: features(adapter, &profile),
             required_limits: limits(adapter, &profile),
+            experimental_features: experimental(&profile),
             memory_hints: wgpu::MemoryHints::MemoryUsage,
             ..Default::default()
         };
@@ -459,7 +479,14 @@ fn profile(adapter: &wgpu::Adapter, options: &WgpuOptions) -> Profile {
     let (info, limits) = (adapter.get_info(), adapter.limits());
     let class = options.class.unwrap_or(Class::of(profile_kind(&info)));
     let sizes = info.subgroup_min_size >= 4 && info.subgroup_max_size <= 128;
-    let best = if adapter.features().contains(wgpu::Features::SUBGROUP) && sizes { Tier::T1 } else { Tier::T0 };
+    let has_subgroups = adapter.features().contains(wgpu::Features::SUBGROUP) && sizes;
+    // Software adapters compute a matrix element by element, and their own kernels do that better.
+    let matrices = Matrices::of(adapter).filter(|_| has_subgroups && class != Class::Software);
+    let best = match (has_subgroups, matrices) {
+        (false, _) => Tier::T0,
+        (true, None) => Tier::T1,
+        (true, Some(_)) => Tier::T2,
+    };
     let flags = adapter.get_downlevel_capabilities().flags;
     let tier = options.tier.map_or(best, |tier| tier.min(best));
     let texels = class == Class::Software && tier >= Tier::T1 && texels::available(&info);
@@ -478,6 +505,7 @@ fn profile(adapter: &wgpu::Adapter, options: &WgpuOptions) -> Profile {
         half_conversion: flags.contains(wgpu::DownlevelFlags::SHADER_F16_IN_F32),
         texels,
         subgroup_size_min: if tier >= Tier::T1 { info.subgroup_min_size } else { 0 },
+        matrices: matrices.filter(|_| tier >= Tier::T2),
         // Another class is another device.
         cores: hardware::cores(adapter).filter(|_| options.class.is_none()).unwrap_or(class.usual_cores()),
         // Kernels of software adapters have no such variant.
@@ -489,15 +517,31 @@ fn profile(adapter: &wgpu::Adapter, options: &WgpuOptions) -> Profile {
 fn features(adapter: &wgpu::Adapter, profile: &Profile) -> wgpu::Features {
     let subgroup = if profile.tier >= Tier::T1 { wgpu::Features::SUBGROUP } else { wgpu::Features::empty() };
     let optional = adapter.features() & (wgpu::Features::PIPELINE_CACHE | wgpu::Features::TIMESTAMP_QUERY);
-    subgroup | optional
+    let matrices = if profile.matrices.is_some() { matrices::FEATURES } else { wgpu::Features::empty() };
+    subgroup | matrices | optional
+}
+
+#[allow(unsafe_code, reason = "cooperative matrices are an experimental feature of wgpu")]
+fn experimental(profile: &Profile) -> wgpu::ExperimentalFeatures {
+    match profile.matrices {
+        None => wgpu::ExperimentalFeatures::disabled(),
+        // SAFETY: the only experimental feature is cooperative matrices. What wgpu does wrong about them is corrected in
+        // `spirv.rs`, and a product with known results is checked before they are used.
+        Some(_) => unsafe { wgpu::ExperimentalFeatures::enabled() },
+    }
 }
 
 /// WebGPU's default limits, except for sizes, which are the adapter's maximum.
 fn limits(adapter: &wgpu::Adapter, profile: &Profile) -> wgpu::Limits {
     let has = adapter.limits();
     let images = wgpu::Limits::default().max_storage_textures_per_shader_stage;
+    let workgroup_bytes = wgpu::Limits::default().max_compute_workgroup_storage_size;
     wgpu::Limits {
         max_storage_textures_per_shader_stage: if profile.texels { images.max(8) } else { images },
+        max_compute_workgroup_storage_size: match profile.matrices {
+            Some(_) => matrices::WORKGROUP_BYTES,
+            None => workgroup_bytes.min(has.max_compute_workgroup_storage_size),
+        },
         max_buffer_size: has.max_buffer_size,
         max_storage_buffer_binding_size: has.max_storage_buffer_binding_size,
         ..wgpu::Limits::default().or_worse_values_from(&has)

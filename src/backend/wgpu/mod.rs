@@ -17,12 +17,15 @@ pub(crate) mod device;
 pub(crate) mod encode;
 mod hardware;
 mod inspect;
+mod matrices;
 #[cfg(not(target_arch = "wasm32"))]
 mod pipeline_cache;
 pub(crate) mod pipelines;
 pub(crate) mod preprocess;
 pub(crate) mod readback;
 mod side;
+#[cfg(any(target_os = "linux", target_os = "android", windows))]
+pub(crate) mod spirv;
 #[cfg(test)]
 mod tests;
 mod texels;
@@ -103,7 +106,7 @@ impl WgpuBackend {
         let caps_of_submissions = if cfg!(target_arch = "wasm32") { throttle::TAB } else { throttle::NATIVE };
         let is_watched = gpu.profile.class != Class::Software;
         let (throttle, words) = (Throttle::new(is_watched.then_some(caps_of_submissions)), Vec::new());
-        Ok(Self {
+        let mut backend = Self {
             options,
             caps,
             gpu,
@@ -114,7 +117,9 @@ impl WgpuBackend {
             words,
             #[cfg(target_arch = "wasm32")]
             ahead: ahead::Ahead::default(),
-        })
+        };
+        backend.check_matrices().await?;
+        Ok(backend)
     }
 
     /// All adapters, in the order of [`WgpuOptions::adapter`]. Empty in a browser, which cannot list adapters.
@@ -131,23 +136,29 @@ impl WgpuBackend {
         self.or_portable(|backend| backend.find_program(inputs))
     }
 
-    /// Does what may need new kernels. If the driver rejects one of them, the portable kernels are used from then on,
-    /// on this device and on those that replace it.
+    /// Does what may need new kernels. If the driver rejects one of them, those of a lower tier are used from then on, on
+    /// this device and on those that replace it.
     fn or_portable<T>(
         &mut self,
         mut work: impl FnMut(&mut Self) -> Result<T, BackendError>,
     ) -> Result<T, BackendError> {
-        match work(self) {
-            Err(error @ BackendError::Kernel { .. }) if self.gpu.profile.tier > Tier::T0 => {
-                tracing::warn!("{error}; continuing with the portable kernels");
-                self.options.tier = Some(Tier::T0);
-                self.gpu.profile.make_portable();
-                self.caps = caps(&self.gpu);
-                self.recordings.clear();
-                work(self)
+        loop {
+            match (work(self), self.gpu.profile.tier.lower()) {
+                (Err(error @ BackendError::Kernel { .. }), Some(tier)) => {
+                    tracing::warn!("{error}; continuing with the kernels of tier {tier:?}");
+                    self.restrict(tier);
+                }
+                (outcome, _) => return outcome,
             }
-            outcome => outcome,
         }
+    }
+
+    /// Uses only kernels of this tier from now on.
+    fn restrict(&mut self, tier: Tier) {
+        self.options.tier = Some(tier);
+        self.gpu.profile.restrict(tier);
+        self.caps = caps(&self.gpu);
+        self.recordings.clear();
     }
 
     fn find_program(&mut self, inputs: &BatchInputs) -> Result<Prepared, BackendError> {
@@ -370,6 +381,7 @@ fn caps(gpu: &Gpu) -> Caps {
     let tier = match gpu.profile.tier {
         Tier::T0 => "T0".into(),
         Tier::T1 => format!("T1 (subgroups {low}..{high})"),
+        Tier::T2 => format!("T2 (matrices, subgroups {low}..{high})"),
     };
     let class = match gpu.profile.class {
         class if class == Class::of(device::profile_kind(&gpu.info)) => String::new(),
@@ -385,6 +397,7 @@ fn caps(gpu: &Gpu) -> Caps {
         tier: tier + bytes + &class + &tuned,
         activations: Storage::F32,
         int8_activations: gpu.profile.int8_activations,
+        half_products: gpu.profile.matrices.is_some(),
         binding_bytes_max: gpu.profile.binding_bytes_max,
         memory_bytes: gpu.memory.map(|(bytes, _)| bytes),
         memory_source: gpu.memory.map_or("", |(_, source)| source),
@@ -417,6 +430,7 @@ pub fn usual_allocation(binding_bytes_max: u64) -> Allocation {
         half_conversion: true,
         texels: false,
         subgroup_size_min: 32,
+        matrices: None,
         cores: Class::Discrete.usual_cores(),
         int8_activations: false,
         tuning: Tuning::USUAL,

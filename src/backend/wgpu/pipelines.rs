@@ -5,7 +5,9 @@
 
 use super::super::BackendError;
 use super::device::Gpu;
-use super::preprocess::{self, Define};
+use super::preprocess::{self, Define, MATRICES};
+#[cfg(any(target_os = "linux", target_os = "android", windows))]
+use super::spirv;
 #[cfg(not(target_arch = "wasm32"))]
 use crate::platform;
 use std::collections::HashMap;
@@ -183,9 +185,15 @@ fn build(
         return Err(fail("rejected, as the options request".into()));
     }
     let text = preprocess::expand(kernel.stem, &kernel.defines).map_err(fail)?;
-    let source = wgpu::ShaderSource::Wgsl(text.into());
-    let descriptor = wgpu::ShaderModuleDescriptor { label: Some(kernel.stem), source };
-    let module = gpu.catch(|| create_module(gpu, descriptor)).map_err(|error| fail(error.to_string()))?;
+    let module = if kernel.defines.iter().any(|(name, _)| *name == MATRICES) {
+        gpu.catch(|| create_matrix_module(gpu, kernel.stem, &text))
+            .map_err(|error| fail(error.to_string()))?
+            .map_err(fail)?
+    } else {
+        let source = wgpu::ShaderSource::Wgsl(text.into());
+        let descriptor = wgpu::ShaderModuleDescriptor { label: Some(kernel.stem), source };
+        gpu.catch(|| create_module(gpu, descriptor)).map_err(|error| fail(error.to_string()))?
+    };
     let descriptor = wgpu::ComputePipelineDescriptor {
         label: Some(kernel.stem),
         layout: Some(layout),
@@ -260,4 +268,27 @@ pub(crate) fn create_module(gpu: &Gpu, descriptor: wgpu::ShaderModuleDescriptor<
     // SAFETY: the shaders are part of this crate and their loops are bounded. They only get batches whose ids, slots
     // and ranges `metadata::flatten` has checked to lie inside the buffers; the tests also run them with checks.
     unsafe { gpu.device.create_shader_module_trusted(descriptor, wgpu::ShaderRuntimeChecks::unchecked()) }
+}
+
+/// The module of a kernel with cooperative matrices: SPIR-V of our own, see [`spirv`].
+#[cfg(any(target_os = "linux", target_os = "android", windows))]
+#[allow(unsafe_code, reason = "wgpu's own translation of cooperative matrices misses the memory model")]
+fn create_matrix_module(gpu: &Gpu, label: &str, text: &str) -> Result<wgpu::ShaderModule, String> {
+    let words = spirv::translate(text)?;
+    let main = wgpu::PassthroughShaderEntryPoint { name: "main".into(), workgroup_size: (0, 0, 0) };
+    let descriptor = wgpu::ShaderModuleDescriptorPassthrough {
+        label: Some(label),
+        entry_points: vec![main].into(),
+        spirv: Some(words.into()),
+        ..Default::default()
+    };
+    // SAFETY: naga has validated the kernel, and as above its accesses are within its buffers. Its bindings are those of
+    // the layout, in the same order, so wgpu keeps their numbers.
+    Ok(unsafe { gpu.device.create_shader_module_passthrough(descriptor) })
+}
+
+/// Only Vulkan has them: see [`super::matrices::Matrices::of`].
+#[cfg(not(any(target_os = "linux", target_os = "android", windows)))]
+fn create_matrix_module(_gpu: &Gpu, _label: &str, _text: &str) -> Result<wgpu::ShaderModule, String> {
+    Err("cooperative matrices need Vulkan".into())
 }

@@ -16,12 +16,24 @@ pub(crate) const SOURCES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/
 /// A name for `#ifdef`, with a number if it is also a constant.
 pub(crate) type Define = (&'static str, Option<u32>);
 
+/// The define of kernels that compute with halves.
+pub(crate) const HALVES: &str = "HALVES";
+/// The define of kernels that use cooperative matrices.
+pub(crate) const MATRICES: &str = "MATRICES";
+
 /// Expands the shader `stem` for `defines`. Error messages contain file and line.
 pub(crate) fn expand(stem: &str, defines: &[Define]) -> Result<String, String> {
     let mut text = String::new();
+    let is_defined = |define| defines.iter().any(|(name, _)| *name == define);
     // A browser requires this directive; naga needs none and rejects it.
-    if cfg!(target_arch = "wasm32") && defines.iter().any(|(name, _)| *name == "SUBGROUPS") {
+    if cfg!(target_arch = "wasm32") && is_defined("SUBGROUPS") {
         text.push_str("enable subgroups;\n");
+    }
+    if is_defined(HALVES) {
+        text.push_str("enable f16;\n");
+    }
+    if is_defined(MATRICES) {
+        text.push_str("enable wgpu_cooperative_matrix;\n");
     }
     for (name, number) in defines {
         if let Some(number) = number {

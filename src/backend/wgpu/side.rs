@@ -23,6 +23,7 @@ impl SideBytes {
             sample_parts: sample::parts_bytes(plan, capacity, profile),
             expert_scratch: experts::scratch_bytes(plan, capacity, profile),
             product_scratch: matmul::scratch_bytes(plan, capacity, profile),
+            narrow_rows: matmul::narrow_bytes(plan, capacity, profile),
             readback: readback::slot_bytes(capacity.samples_max, pooled_words),
         }
     }
@@ -40,6 +41,7 @@ impl SideBytes {
             ("sample parts", self.sample_parts),
             ("expert scratch", self.expert_scratch),
             ("product scratch", self.product_scratch),
+            ("narrow rows", self.narrow_rows),
         ];
         let slots = std::iter::repeat_n(("readback", self.readback), readback::SLOTS);
         once.into_iter().chain(slots).map(|(name, bytes)| SideBuffer { name, bytes }).collect()

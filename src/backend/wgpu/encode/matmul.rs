@@ -1,6 +1,7 @@
 //! `MatMul` → one dispatch per shard of the weight, and one more if its columns are split.
 //!
-//! Kernel by number of rows: `matmul_rows` for 1 to 16, `matmul_tile` for more. If that gives fewer workgroups than the
+//! Kernel by number of rows: `matmul_rows` for 1 to 16, `matmul_tile` for more, or `matmul_matrices` after `narrow_rows`
+//! where the adapter has cooperative matrices. If that gives fewer workgroups than the
 //! device has cores for, the columns are split among more workgroups, whose partial sums `matmul_merge` adds. Software
 //! adapters use `matmul_lane`, which needs no workgroup memory, or `matmul_texel` if buffers have images
 //! (`matmul_texel_group` for quantized weights). Deterministic plans use one kernel for every row count, so that the
@@ -9,10 +10,12 @@
 //! With few rows, the norm before a product and the activation after it run in `matmul_rows` too
 //! ([`crate::plan::fuse`]).
 
-use super::super::super::{BackendError, Capacity};
+use super::super::super::{BackendError, Capacity, FEW_ROWS_MAX};
 use super::super::arena::Shard;
 use super::super::device::{Class, Profile, Tier, Tuning};
+use super::super::matrices::Matrices;
 use super::super::pipelines::Kernel;
+use super::super::preprocess::{HALVES, MATRICES};
 use super::{Recorder, RowParams, Variant, for_weight, gated, params};
 use crate::plan::fuse::Fused;
 use crate::plan::{
@@ -32,6 +35,10 @@ params! {
     MergeParams { rows: u32, outputs: u32, output_start: u32, output_stride: u32, accumulate: u32, splits: u32 }
 }
 
+params! {
+    NarrowParams { rows: u32, vectors: u32 }
+}
+
 /// The kernel and its tile shape, which determines the grid for given rows and outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
@@ -43,6 +50,10 @@ enum Shape {
     },
     Tile {
         rows: u32,
+    },
+    Matrices {
+        rows: u32,
+        matrices: Matrices,
     },
     Lane {
         rows: u32,
@@ -84,8 +95,10 @@ const TEXEL_OUTPUTS: u32 = 8;
 const ROWS_WORKGROUP: u32 = 64;
 /// Outputs of a tile of `shaders/common/tile.wgsl`.
 pub(super) const TILE_OUTPUTS: u32 = 128;
+/// Invocations of a workgroup of `matmul_matrices`.
+const MATRICES_WORKGROUP: u32 = 128;
 /// Maximum rows of `matmul_rows`: beyond, reading x costs more than reading the weights.
-const ROWS_MAX: u32 = 16;
+const ROWS_MAX: u32 = FEW_ROWS_MAX;
 /// Maximum rows, and elements of all rows, that every workgroup normalizes for itself: with more, reading them costs
 /// more than a dispatch.
 const NORM_ROWS_MAX: u32 = 8;
@@ -114,8 +127,10 @@ impl Shape {
             (Class::Software, _) => Self::Lane { rows: 8, outputs: 2 },
             _ if deterministic => Self::Tile { rows: 32 },
             (_, ..=ROWS_MAX) => Self::few_rows(profile, size),
-            (_, 17..=32) => Self::Tile { rows: 32 },
-            _ => Self::Tile { rows: profile.tuning.tile_rows },
+            _ => {
+                let rows = if rows <= 32 { 32 } else { profile.tuning.tile_rows };
+                profile.matrices.map_or(Self::Tile { rows }, |matrices| Self::Matrices { rows, matrices })
+            }
         }
     }
 
@@ -136,7 +151,9 @@ impl Shape {
         let Size { rows, outputs, .. } = *size;
         match self {
             Self::Rows { outputs: each, lanes, .. } => outputs.div_ceil(each * (ROWS_WORKGROUP / lanes)),
-            Self::Tile { rows: tile } => rows.div_ceil(tile) * outputs.div_ceil(TILE_OUTPUTS),
+            Self::Tile { rows: tile } | Self::Matrices { rows: tile, .. } => {
+                rows.div_ceil(tile) * outputs.div_ceil(TILE_OUTPUTS)
+            }
             Self::Texel { rows: tile, .. } => (rows.div_ceil(tile) * outputs.div_ceil(TEXEL_OUTPUTS)).div_ceil(4),
             Self::Lane { rows: tile, outputs: each } => (rows.div_ceil(tile) * outputs.div_ceil(each)).div_ceil(64),
         }
@@ -158,7 +175,7 @@ impl Shape {
     fn span_min(self) -> Option<u32> {
         match self {
             Self::Rows { .. } => Some(SPLIT_COLUMNS_MIN_ROWS),
-            Self::Tile { .. } => Some(SPLIT_COLUMNS_MIN_TILE),
+            Self::Tile { .. } | Self::Matrices { .. } => Some(SPLIT_COLUMNS_MIN_TILE),
             Self::Lane { .. } | Self::Texel { .. } => None,
         }
     }
@@ -174,6 +191,7 @@ impl Shape {
                 .define_if(rows == 1 && profile.int8_activations && format.has_byte_codes(), "INT8")
                 .define_if(format.is_quantised() && !size.eights.is_multiple_of(4), "PARTIAL"),
             Self::Tile { rows } => for_tile(Kernel::new("matmul_tile"), rows),
+            Self::Matrices { rows, matrices } => for_matrices(Kernel::new("matmul_matrices"), rows, matrices),
             Self::Texel { rows, many, groups } => Kernel::new(texel_stem(groups && format.is_quantised()))
                 .number("ROWS", rows)
                 .number("OUTPUTS", TEXEL_OUTPUTS)
@@ -194,6 +212,36 @@ impl Shape {
 /// `kernel` with tiles of `rows` rows, 32 or 64: see `shaders/common/tile.wgsl`.
 pub(super) fn for_tile(kernel: Kernel, rows: u32) -> Kernel {
     kernel.number("ROWS_EACH", rows / 8).number("VECTORS_EACH", rows / 32)
+}
+
+/// `kernel` with tiles of `rows` rows, 32 or 64, divided among subgroups and their matrices: see
+/// `shaders/matmul_matrices.wgsl`. A subgroup's part is about as high as wide, because it loads as many values as it
+/// has rows and outputs.
+fn for_matrices(kernel: Kernel, rows: u32, Matrices { size, lanes }: Matrices) -> Kernel {
+    let subgroups = MATRICES_WORKGROUP / lanes;
+    let is_flat = |down: &u32| down * down * (TILE_OUTPUTS / rows) <= subgroups;
+    let down = [4, 2].into_iter().find(is_flat).unwrap_or(1);
+    let across = subgroups / down;
+    kernel
+        .define("SUBGROUPS")
+        .define(HALVES)
+        .define(MATRICES)
+        .define(if size == 16 { "SIZE_16" } else { "SIZE_8" })
+        .number("TILE_ROWS", rows)
+        .number("X_VECTORS", rows * SPAN_COLUMNS / 4 / MATRICES_WORKGROUP)
+        .number("SUBGROUPS_DOWN", down)
+        .number("SUBGROUPS_ACROSS", across)
+        .number("MATRICES_DOWN", rows / down / size)
+        .number("MATRICES_ACROSS", TILE_OUTPUTS / across / size)
+}
+
+fn narrow_kernel() -> Kernel {
+    Kernel::new("narrow_rows").define(HALVES)
+}
+
+/// Bytes of `rows` narrow rows: halves, and a vector of four of them for each row's exponent.
+fn narrow_rows_bytes(rows: u32, columns: u32) -> u64 {
+    u64::from(rows) * (u64::from(columns) * 2 + 8)
 }
 
 /// Quantized rows of whole groups have a separate kernel.
@@ -233,6 +281,21 @@ pub(crate) fn scratch_bytes(plan: &Plan, capacity: &Capacity, profile: &Profile)
     bytes.filter(|bytes| *bytes <= profile.buffer_bytes_max).max().unwrap_or(0)
 }
 
+/// Bytes of the largest x of a product by cooperative matrices. Rows that exceed a buffer are multiplied without.
+pub(crate) fn narrow_bytes(plan: &Plan, capacity: &Capacity, profile: &Profile) -> u64 {
+    if profile.matrices.is_none() || capacity.deterministic {
+        return 0;
+    }
+    let products = plan.steps().filter_map(|step| match step {
+        Step::MatMul(step) => Some(plan.buffer_spec(step.x)),
+        _ => None,
+    });
+    let bytes = products
+        .map(|x| narrow_rows_bytes(x.rows.count(capacity.tokens_max, capacity.samples_max), x.columns))
+        .filter(|bytes| *bytes <= profile.buffer_bytes_max);
+    bytes.max().unwrap_or(0)
+}
+
 /// Records the dispatches.
 pub(super) fn encode(recorder: &mut Recorder<'_>, step: &MatMul) -> Result<(), BackendError> {
     let weight = recorder.weight(step.weight);
@@ -244,7 +307,32 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &MatMul) -> Result<(), B
     }
     debug_assert_eq!(weight.columns, recorder.columns(step.x), "a row of x is as long as a row of the weight");
     let alone = Neighbours::default();
+    narrow(recorder, step, weight.columns)?;
     weight.shards.iter().try_for_each(|shard| encode_shard(recorder, step, alone, shard, weight.columns))
+}
+
+/// Narrows x if [`choose`] chooses matrices, which depends on the rows and not on the shard.
+fn narrow(recorder: &mut Recorder<'_>, step: &MatMul, columns: u32) -> Result<(), BackendError> {
+    let rows = recorder.rows(step.x);
+    let size = Size { rows, eights: columns / 8, outputs: 1, format: WeightFormat::F32 };
+    if !matches!(choose(recorder, &size), Shape::Matrices { .. }) {
+        return Ok(());
+    }
+    let bindings = [recorder.row_buffer(step.x).read(), recorder.arena.narrow_rows.read_write()];
+    recorder.dispatch(&narrow_kernel(), &NarrowParams { rows, vectors: columns / 4 }, &bindings, rows)
+}
+
+/// The shape of a product, without matrices if its rows exceed the buffer of narrow rows.
+fn choose(recorder: &Recorder<'_>, size: &Size) -> Shape {
+    let (profile, deterministic) = (recorder.profile, recorder.capacity.deterministic);
+    match Shape::choose(profile, deterministic, size) {
+        Shape::Matrices { rows, .. }
+            if narrow_rows_bytes(size.rows, 8 * size.eights) > recorder.arena.narrow_rows.bytes =>
+        {
+            Shape::Tile { rows }
+        }
+        shape => shape,
+    }
 }
 
 /// Records a product of few rows with its fused steps as one product. Returns `false` if the steps run better
@@ -282,7 +370,7 @@ fn encode_shard(
 ) -> Result<(), BackendError> {
     let (profile, deterministic) = (recorder.profile, recorder.capacity.deterministic);
     let size = Size { rows: recorder.rows(step.x), eights: columns / 8, outputs: shard.rows, format: shard.format };
-    let shape = Shape::choose(profile, deterministic, &size);
+    let shape = choose(recorder, &size);
     let scratch = &recorder.arena.product_scratch;
     let partial_bytes = u64::from(size.rows) * u64::from(size.outputs) * 4;
     let (splits, span) = match shape.splits(profile, deterministic, &size) {
@@ -316,7 +404,11 @@ fn encode_shard(
     };
     let bias = step.bias.map(|bias| recorder.vector(bias).read());
     let out = recorder.row_buffer(out).read_write();
-    let mut bindings = vec![recorder.row_buffer(x).fetch(), shard.buffer.fetch()];
+    let x = match shape {
+        Shape::Matrices { .. } => recorder.arena.narrow_rows.read(),
+        _ => recorder.row_buffer(x).fetch(),
+    };
+    let mut bindings = vec![x, shard.buffer.fetch()];
     bindings.extend(with.norm.map(|norm| recorder.vector(norm.weight).read()));
     bindings.extend(bias.filter(|_| splits == 1));
     bindings.push(if splits == 1 { out } else { scratch.read_write() });
@@ -373,13 +465,22 @@ fn neighbours(
 }
 
 /// Profiles that select different kernels.
-fn profiles() -> [Profile; 5] {
+fn profiles() -> [Profile; 9] {
     let gpu = super::test_profile(Class::Discrete, Tier::T0, true);
     let software = |tier| super::test_profile(Class::Software, tier, true);
+    let with_matrices = |size, lanes| Profile {
+        matrices: Some(Matrices { size, lanes }),
+        ..super::test_profile(Class::Discrete, Tier::T2, true)
+    };
     [
         gpu.clone(),
         Profile { tuning: Tuning { product_outputs: 2, ..Tuning::USUAL }, ..gpu.clone() },
         Profile { int8_activations: true, ..gpu },
+        // NVIDIA, AMD, Intel, and a software adapter as a test runs it.
+        with_matrices(16, 32),
+        with_matrices(16, 64),
+        with_matrices(16, 16),
+        with_matrices(8, 8),
         software(Tier::T0),
         Profile { texels: true, ..software(Tier::T1) },
     ]
@@ -428,6 +529,7 @@ fn is_listed(shape: Shape, splits: u32, bias: bool, with: Neighbours<'_>, format
 pub(super) fn variants() -> Vec<Variant> {
     let merge = |bias| Variant::new::<MergeParams>(merge_kernel(bias), MergeParams::FIELDS);
     let mut variants = vec![merge(false), merge(true)];
+    variants.push(Variant::new::<NarrowParams>(narrow_kernel(), NarrowParams::FIELDS));
     // Profiles share kernels.
     let mut names = BTreeSet::new();
     let fusible = fusible_steps();

@@ -1,7 +1,9 @@
 //! Kernel variants for the tests of `shaders/`: every variant that any encoder can use, without a device.
 
 use super::super::device::{Class, Profile, Tier, Tuning};
+use super::super::matrices::Matrices;
 use super::super::pipelines::Kernel;
+use super::super::preprocess::{HALVES, MATRICES};
 use crate::plan::WeightFormat;
 use bytemuck::Pod;
 
@@ -17,6 +19,7 @@ pub(crate) fn test_profile(class: Class, tier: Tier, half_conversion: bool) -> P
         half_conversion,
         texels: false,
         subgroup_size_min,
+        matrices: (tier >= Tier::T2).then_some(Matrices::USUAL),
         cores: class.usual_cores(),
         int8_activations: false,
         tuning: Tuning::USUAL,
@@ -67,6 +70,22 @@ impl Variant {
     /// Whether it reads buffers as images; never in a browser.
     pub fn texels(&self) -> bool {
         self.is_defined("TEXELS")
+    }
+
+    /// Whether it computes with halves.
+    pub fn halves(&self) -> bool {
+        self.is_defined(HALVES)
+    }
+
+    /// Whether it uses cooperative matrices, for which there is only SPIR-V: [`Variant::spirv`].
+    pub fn matrices(&self) -> bool {
+        self.is_defined(MATRICES)
+    }
+
+    /// The module that Vulkan gets, if it is not wgpu that translates the kernel.
+    #[cfg(any(target_os = "linux", target_os = "android", windows))]
+    pub fn spirv(&self) -> Option<Result<Vec<u32>, String>> {
+        self.matrices().then(|| self.text().and_then(|text| super::super::spirv::translate(&text)))
     }
 
     /// Format of the weight that it multiplies with or looks up.
