@@ -1,26 +1,44 @@
-// out = W_e * x + bias_e for many routes: a register-tiled product of the rows routed to an expert, so that its matrix
-// is read once for 32 rows. Products to be combined are written to scratch, and matmul_experts_merge sums them.
-// Workgroup of 128: 128 outputs of one expert for all its routes, in tiles of 32 (see tile.wgsl). It finds its routes
-// by reading all routes, 512 tokens at a time (a token has an expert at most once), in any order: a row's sums do not
-// depend on its position.
-// Variants: weight format, HEADS, BIAS, ROWS_EACH, VECTORS_EACH. Twin: backend/reference/matmul_experts.rs
+// out = W_e * x + bias_e for many routes: a tiled product of the rows routed to an expert, so that its matrix is read
+// once for TILE_ROWS rows. Products to be combined are written to scratch, and matmul_experts_merge sums them.
+// Workgroup of 128: 128 outputs of one expert for all its routes, in tiles (see tile.wgsl, or with MATRICES
+// tile_matrices.wgsl). It finds its routes by reading all routes, 512 tokens at a time (a token has an expert at most
+// once), in any order: a row's sums do not depend on its position.
+// Variants: weight format, HEADS, BIAS, TILE_ROWS, and what the tile takes. Twin: backend/reference/matmul_experts.rs
 #import invocation
 #import matmul_experts
 #import weight
+#ifdef MATRICES
+#import tile_matrices
+#else
 #import tile
+#endif
 
 var<workgroup> found: array<u32, 512>;
 var<workgroup> counter: atomic<u32>;
-var<workgroup> found_count: u32;
+var<workgroup> found_count: vec2<u32>; // and passes
 // The rows of the current tile: found routes from `first_row` to `last_row`.
 var<private> first_row: u32;
 var<private> last_row: u32;
+var<private> output_start: u32;
 
-fn tile_x(row: u32, vector: u32) -> vec4<f32> {
+fn tile_x(row: u32, vector: u32) -> TileVector {
     if first_row + row < last_row && vector < 2u * params.eights {
         return x[x_row_of(found[first_row + row]) + vector];
     }
-    return vec4<f32>(0.0);
+    return TileVector();
+}
+
+fn tile_sum(row: u32, output: u32, sum: f32) {
+    if first_row + row < last_row {
+        let route = found[first_row + row];
+#ifdef MATRICES
+        // Exponents follow the rows.
+        let exponent = x[params.units / params.x_routes * params.x_vectors + route / params.x_routes].x;
+        emit(route, output_start + output, ldexp(sum, i32(exponent)));
+#else
+        emit(route, output_start + output, sum);
+#endif
+    }
 }
 
 @compute @workgroup_size(128)
@@ -28,7 +46,7 @@ fn main(at: Invocation) {
     fill_levels(at.local);
     let tiles = (params.outputs + 127u) / 128u;
     let expert = flat_workgroup(at) / tiles;
-    let output_start = (flat_workgroup(at) % tiles) * 128u;
+    output_start = (flat_workgroup(at) % tiles) * 128u;
     // Outputs past the end read the last row again; emit drops them.
     let row = weight_row(expert * params.outputs + min(output_start + at.local, params.outputs - 1u));
     for (var start = 0u; start < params.units; start += params.segment) {
@@ -45,22 +63,14 @@ fn main(at: Invocation) {
         }
         workgroupBarrier();
         if at.local == 0u {
-            found_count = atomicLoad(&counter);
+            found_count = vec2<u32>(atomicLoad(&counter), tile_passes(at));
         }
-        let rows = workgroupUniformLoad(&found_count);
+        let counts = workgroupUniformLoad(&found_count);
+        let rows = counts.x;
         for (var first = 0u; first < rows; first += TILE_ROWS) {
             first_row = first;
             last_row = rows;
-            let sums = multiply_tile(at.local, row, 0u, (params.eights + 3u) / 4u);
-            for (var n = 0u; n < ROWS_EACH; n++) {
-                let found_row = first + 8u * n + (at.local >> 4u);
-                if found_row < rows {
-                    for (var j = 0u; j < OUTPUTS_EACH; j++) {
-                        let output = output_start + 16u * j + (at.local & 15u);
-                        emit(found[found_row], output, sums[2u * n + j / 4u][j % 4u]);
-                    }
-                }
-            }
+            multiply_tile(at, row, 0u, (params.eights + 3u) / 4u, counts.y);
         }
     }
 }

@@ -26,7 +26,11 @@ struct Params {
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
+#ifdef MATRICES
+@group(0) @binding(1) var<storage, read> x: array<vec4<f16>>;
+#else
 @group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;
+#endif
 @group(0) @binding(2) var<storage, read> routes: array<vec2<f32>>;
 @group(0) @binding(3) var<storage, read> weight: array<vec4<u32>>;
 #ifdef BIAS

@@ -2,10 +2,11 @@
 // and the next ones are loaded from memory while these are multiplied. They pass through workgroup memory 16 at a time,
 // where a vector is four columns of a row, so that neither writes nor reads have bank conflicts: invocation i computes
 // the outputs i % 16 + 16 * j of the rows i / 16 + 8 * n.
-// The importer imports weight and defines tile_x(row, vector): vector `vector` of the tile's row `row`, or zeros.
-// Numbers: ROWS_EACH, of an invocation (4 or 8); VECTORS_EACH, that it loads of 16 columns of x (1 or 2).
+// The importer imports invocation and weight, and defines tile_x(row, vector): vector `vector` of the tile's row `row`,
+// or zeros; and tile_sum(row, output, sum), which gets every sum.
+// Numbers: TILE_ROWS; ROWS_EACH, of an invocation (4 or 8); VECTORS_EACH, that it loads of 16 columns of x (1 or 2).
 
-const TILE_ROWS: u32 = 8u * ROWS_EACH;
+alias TileVector = vec4<f32>;
 const OUTPUTS_EACH: u32 = 8u;
 
 var<workgroup> x_tile: array<vec4<f32>, 4u * TILE_ROWS>; // [column / 4][row]
@@ -50,8 +51,13 @@ fn multiply_four(local: u32, four: u32, sums: ptr<function, Sums>) {
 #endfor
 }
 
+fn tile_passes(at: Invocation) -> u32 {
+    return 1u;
+}
+
 // The sums of columns from 32 * begin to 32 * end; `row` is the first vector of this invocation's row of W.
-fn multiply_tile(local: u32, row: u32, begin: u32, end: u32) -> Sums {
+fn multiply_tile(at: Invocation, row: u32, begin: u32, end: u32, passes: u32) {
+    let local = at.local;
     var sums: Sums;
     var w = weight_columns(row, begin);
     var x = x_vectors(local, 2u * begin);
@@ -79,5 +85,9 @@ fn multiply_tile(local: u32, row: u32, begin: u32, end: u32) -> Sums {
         }
 #endfor
     }
-    return sums;
+    for (var n = 0u; n < ROWS_EACH; n++) {
+        for (var j = 0u; j < OUTPUTS_EACH; j++) {
+            tile_sum(8u * n + (local >> 4u), 16u * j + (local & 15u), sums[2u * n + j / 4u][j % 4u]);
+        }
+    }
 }

@@ -3,13 +3,12 @@
 //! Where a real device stores keys and values, it stores the *state* of each row: a hash of the row's token and of all
 //! states that the row reads *through the block table*. So a wrong, stale or mistakenly shared block changes the states
 //! of all later rows, near or far, as attention does in every layer. If the model keeps a state per sequence, it is a
-//! hash of all its rows, which each row also reads ([`states`]). The sampled token is a hash of the states that
-//! its row reads; the expected token is the same hash over a plain list of tokens ([`PlainHistory`], [`next_token`]).
-//! The hash includes penalties and bias; logprobs are a hash of history and token ([`likely`]). Feed slots are read
-//! when the batch runs, and a batch runs at a random moment between its submission and its read. A batch that fails
-//! when it runs destroys the blocks that it should have filled. Copies of blocks to and from host memory wait in the
-//! same queue as batches.
-//!
+//! hash of all its rows, which each row also reads ([`states`]). The sampled token is a hash of the states that its row
+//! reads; the expected token is the same hash over a plain list of tokens ([`PlainHistory`], [`next_token`]). The hash
+//! includes penalties and bias; logprobs are a hash of history and token ([`likely`]). Feed slots are read when the
+//! batch runs, and a batch runs at a random moment between its submission and its read. A batch that fails when it runs
+//! destroys the blocks that it should have filled. Copies of blocks to and from host memory wait in the same queue as
+//! batches.
 //! A [`Script`] lists the faults to inject. It may also give the device the speed of a GPU, on a simulated clock with a
 //! watchdog ([`clock`]).
 

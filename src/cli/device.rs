@@ -141,7 +141,8 @@ pub(crate) struct DeviceArgs {
     /// Use the kernels of this class of GPU on a wgpu device, whatever the adapter is; for tests
     #[arg(long, env = "FOLIO_WGPU_CLASS", value_name = "CLASS", hide_short_help = true)]
     class: Option<ClassChoice>,
-    /// Use at most this tier of kernels on a wgpu device: t0 is WebGPU's baseline, t1 has subgroups; for tests
+    /// Use at most this tier of kernels on a wgpu device: t0 is WebGPU's baseline, t1 has subgroups, t2 cooperative
+    /// matrices; for tests
     #[arg(long, env = "FOLIO_WGPU_TIER", value_name = "TIER", hide_short_help = true)]
     tier: Option<TierChoice>,
     /// Bind at most this many bytes at once on a wgpu device; for tests

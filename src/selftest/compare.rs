@@ -27,6 +27,8 @@ use crate::plan::{KvFormat, Storage};
 
 /// Tolerance of products, relative to the sum of absolute products.
 pub(super) const PRODUCTS: f64 = 1e-5;
+/// The same if x and weights are rounded to halves first, towards zero: 2⁻¹⁰ for each, and what the products allow.
+pub(super) const HALVES: f64 = 2.1 * 0.0009765625;
 /// Tolerance relative to the value.
 pub(super) const RELATIVE: f64 = 1e-5;
 /// Tolerance of the weight of a route, relative to it.

@@ -1,15 +1,16 @@
 //! Test cases for the steps of a mixture of experts: RouteExperts and MatMulExperts.
 
-use super::Shapes;
-use super::compare::{PRODUCTS, ROUTES};
+use super::compare::{HALVES, PRODUCTS, ROUTES};
 use super::dense::{DENSE, expect_rows};
 use super::fixture::{Check, Fixture, Mutant, Noise, Run, each, plain_batch, relative, unwritten};
+use super::{RowKind, Shapes};
+use crate::backend::FEW_ROWS_MAX;
 use crate::plan::{
     BufferId, ExpertGroups, MatMulExperts, RouteExperts, Routing, Rows, Section, Step, Storage, WeightFormat, WeightId,
 };
 
-/// All fixtures of these steps, with `storage` for row buffers.
-pub(super) fn fixtures(storage: Storage, shapes: Shapes) -> Vec<Fixture> {
+/// All fixtures of these steps, for a device with this kind of rows.
+pub(super) fn fixtures(kind: RowKind, shapes: Shapes) -> Vec<Fixture> {
     let mut fixtures = routers(shapes);
     for format in DENSE {
         let plain = Product {
@@ -24,18 +25,18 @@ pub(super) fn fixtures(storage: Storage, shapes: Shapes) -> Vec<Fixture> {
             accumulate: false,
         };
         for bias in [false, true] {
-            fixtures.push(matmul_experts(storage, Product { bias, ..plain }, &[1, 3, 17, 70]));
+            fixtures.push(matmul_experts(kind, Product { bias, ..plain }, &[1, 3, 17, 70]));
             let combined = Product { bias, combine: true, ..plain };
-            fixtures.push(matmul_experts(storage, combined, &[1, 3, 17, 70]));
+            fixtures.push(matmul_experts(kind, combined, &[1, 3, 17, 70]));
             let added = Product { accumulate: true, columns: 8, outputs: 1, ..combined };
-            fixtures.push(matmul_experts(storage, added, &[1, 5, 66, 1100]));
+            fixtures.push(matmul_experts(kind, added, &[1, 5, 66, 1100]));
         }
         if shapes == Shapes::One {
             continue;
         }
         let wide = Product { experts: 16, per_token: 4, columns: 1032, outputs: 131, ..plain };
-        fixtures.push(matmul_experts(storage, wide, &[1, 2, 35]));
-        fixtures.push(matmul_experts(storage, Product { combine: true, accumulate: true, ..wide }, &[1, 2, 35]));
+        fixtures.push(matmul_experts(kind, wide, &[1, 2, 35]));
+        fixtures.push(matmul_experts(kind, Product { combine: true, accumulate: true, ..wide }, &[1, 2, 35]));
     }
     // Summing of products is independent of the weight format, so each format runs either with it or without it.
     let packed = WeightFormat::ALL.into_iter().filter(|format| format.is_quantised());
@@ -51,11 +52,11 @@ pub(super) fn fixtures(storage: Storage, shapes: Shapes) -> Vec<Fixture> {
             combine,
             accumulate: combine,
         };
-        fixtures.push(matmul_experts(storage, product, &[1, 17]));
+        fixtures.push(matmul_experts(kind, product, &[1, 17]));
     }
     for format in WeightFormat::ALL {
         for &(heads, stride, columns, outputs) in shapes.of(&[(5, 72, 64, 35), (20, 24, 16, 9), (1, 40, 40, 33)]) {
-            fixtures.push(heads_product(storage, format, [heads, stride, columns, outputs]));
+            fixtures.push(heads_product(kind.storage, format, [heads, stride, columns, outputs]));
         }
     }
     // Sharded under a limit of 8 MiB: between experts, and within each expert.
@@ -70,11 +71,11 @@ pub(super) fn fixtures(storage: Storage, shapes: Shapes) -> Vec<Fixture> {
         combine: true,
         accumulate: true,
     };
-    if storage == Storage::F32 && shapes == Shapes::All {
+    if kind.storage == Storage::F32 && shapes == Shapes::All {
         for (experts, outputs) in [(5, 1000), (2, 2500)] {
             let cut = Product { experts, outputs, ..cut };
-            fixtures.push(matmul_experts(storage, cut, &[3]));
-            fixtures.push(matmul_experts(storage, Product { combine: false, accumulate: false, ..cut }, &[3]));
+            fixtures.push(matmul_experts(kind, cut, &[3]));
+            fixtures.push(matmul_experts(kind, Product { combine: false, accumulate: false, ..cut }, &[3]));
         }
     }
     fixtures
@@ -160,8 +161,9 @@ struct Product {
     accumulate: bool,
 }
 
-fn matmul_experts(storage: Storage, product: Product, all_tokens: &[u32]) -> Fixture {
+fn matmul_experts(kind: RowKind, product: Product, all_tokens: &[u32]) -> Fixture {
     let Product { format, other_rows, experts, per_token, columns, outputs, bias, combine, accumulate } = product;
+    let storage = kind.storage;
     let others = (other_rows > 0, " and Bf16");
     let flags = [others, (bias, ", bias"), (combine, ", combine"), (accumulate, ", accumulate")];
     let options = flags.map(|(on, name)| if on { name } else { "" }).concat();
@@ -191,7 +193,10 @@ fn matmul_experts(storage: Storage, product: Product, all_tokens: &[u32]) -> Fix
         let rows = out_rows.count(tokens, 0);
         let start = accumulate.then(|| noise.values((rows * outputs) as usize));
         let case = Case { x: &x_values, routes: &chosen, start: start.as_deref() };
-        let allowed = case.allowed(&fixture, &product, weight, bias);
+        let mut allowed = case.allowed(&fixture, &product, weight, bias);
+        if kind.halves && x_rows.count(tokens, 0) > FEW_ROWS_MAX {
+            allowed.iter_mut().for_each(|allowed| *allowed *= HALVES / PRODUCTS);
+        }
         run.buffers.push((x, x_values));
         run.buffers.push((routes, chosen));
         run.buffers.push((out, start.unwrap_or_else(|| unwritten((rows * outputs) as usize))));

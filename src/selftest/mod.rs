@@ -340,7 +340,7 @@ impl Default for RowKind {
 fn fixtures(options: &SelftestOptions, rows: RowKind) -> impl Iterator<Item = Vec<Fixture>> {
     const FILES: [fn(RowKind, Shapes) -> Vec<Fixture>; 6] = [
         dense::fixtures,
-        |rows, shapes| experts::fixtures(rows.storage, shapes),
+        experts::fixtures,
         |rows, shapes| attention::fixtures(rows.storage, shapes),
         |rows, shapes| latent::fixtures(rows.storage, shapes),
         |rows, shapes| states::fixtures(rows.storage, shapes),

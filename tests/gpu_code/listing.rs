@@ -7,6 +7,8 @@ pub(crate) struct Inner {
     pub(crate) vector: u32,
     /// Those of them that multiply and add f32, and what packed ones do counted twice.
     pub(crate) multiply_adds: u32,
+    /// Those that multiply matrices.
+    pub(crate) matrices: u32,
     /// Loads from global memory.
     pub(crate) loads: u32,
 }
@@ -66,6 +68,7 @@ fn count(blocks: &[Block<'_>], (first, last): (u32, u32)) -> Inner {
         inner.vector += u32::from(operation.starts_with("v_"));
         let multiplies = ["v_fma", "v_fmac", "v_mac", "v_mad_f32", "v_dual_fmac"];
         inner.multiply_adds += u32::from(multiplies.iter().any(|name| operation.starts_with(name)));
+        inner.matrices += u32::from(operation.starts_with("v_wmma"));
         inner.loads += u32::from(operation.starts_with("buffer_load") || operation.starts_with("global_load"));
     }
     inner
@@ -91,6 +94,6 @@ BB4:
 BB5:
 \ts_endpgm                               ; bf810000
 ";
-    assert_eq!(inner_loop(listing), Some(Inner { vector: 2, multiply_adds: 1, loads: 1 }));
+    assert_eq!(inner_loop(listing), Some(Inner { vector: 2, multiply_adds: 1, matrices: 0, loads: 1 }));
     assert_eq!(inner_loop("BB0:\n\ts_endpgm ; bf81\n"), None);
 }

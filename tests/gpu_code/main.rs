@@ -24,6 +24,15 @@ const CHIPS: [Chip; 3] = [
 ];
 const TABLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/gpu-code.md");
 const BEGIN: &str = "<!-- begin: written by tests/gpu_code -->\n";
+
+/// The first of AMD's chips with matrix units, by the name that Mesa 25 has for it.
+const MATRICES_CHIP: Chip = Chip { family: "NAVI31", name: "RDNA 3 (Navi 31)" };
+/// The version of Mesa for which their table holds: Debian 13's.
+const MATRICES_MESA: &str = "25.0.7";
+const MATRICES_BEGIN: &str = "<!-- begin: matrices, written by tests/gpu_code -->\n";
+/// Cycles that a SIMD unit of that chip takes for a matrix instruction of 32 lanes, and for another one: 512
+/// multiply-adds a cycle and compute unit, which has two (AMD, RDNA 3 instruction set architecture).
+const MATRIX_CYCLES: u32 = 32;
 const END: &str = "<!-- end -->";
 
 /// A kernel that takes a share of a model's time.
@@ -57,6 +66,7 @@ fn hot_kernels() -> Vec<Hot> {
     let few = [WeightFormat::Bf16, WeightFormat::Q4, WeightFormat::Q4K, WeightFormat::Q6K];
     let mut all = variants();
     // Quantized products are listed with a bias, which only changes their last lines.
+    all.retain(|variant| !variant.matrices());
     all.retain(|variant| is_usual(variant) || (variant.stem().starts_with("matmul") && !variant.texels()));
     let mut kernels: Vec<Hot> = Vec::new();
     for variant in all {
@@ -71,7 +81,7 @@ fn hot_kernels() -> Vec<Hot> {
                 let products = if dense { 8 } else { 32 } * rows * outputs;
                 (format!("matmul_rows, {rows} rows{options}"), Some(products))
             }
-            "matmul_tile" if format_named(&few) => (format!("matmul_tile, {} rows", 8 * number("ROWS_EACH")), None),
+            "matmul_tile" if format_named(&few) => (format!("matmul_tile, {} rows", number("TILE_ROWS")), None),
             "matmul_experts_vec"
                 if !variant.is_defined("PARTIAL") && format_named(&[WeightFormat::Mxfp4, WeightFormat::Q4K]) =>
             {
@@ -152,6 +162,7 @@ fn hot_kernels_compile_for_real_gpus_as_the_table_says() {
         println!("skipped: {message}");
         return;
     }
+    let _alone = radv::alone();
     let kernels = hot_kernels();
     assert!(kernels.len() > 60, "every hot kernel is listed, not {}", kernels.len());
     let compilers = CHIPS.each_ref().map(radv::Compiler::new);
@@ -168,7 +179,7 @@ fn hot_kernels_compile_for_real_gpus_as_the_table_says() {
         lines += &line(hot, &reports);
         lines.push('\n');
     }
-    compare(&header(), &lines, &compilers[0].version);
+    compare(&header(), &lines, (BEGIN, MESA), &compilers[0].version);
     assert!(spilled.is_empty(), "{}", spilled.join("\n"));
 }
 
@@ -181,13 +192,61 @@ fn header() -> String {
     format!("{names}\n{dashes}\n")
 }
 
-/// Compares the lines with those of the document, or writes them there.
-fn compare(header: &str, lines: &str, version: &str) {
+/// The tiles that use cooperative matrices, for subgroups of 32 and 64 lanes, as a chip with matrix units runs them.
+/// Mesa compiles them since 23.3, and for chips that are not there until 25: the test runs under
+/// `FOLIO_REQUIRE_MATRICES=1` (`.ci/matrices`).
+#[test]
+fn kernels_with_matrices_compile_for_a_real_gpu_as_the_table_says() {
+    if std::env::var_os("FOLIO_REQUIRE_MATRICES").is_none() {
+        println!("skipped: FOLIO_REQUIRE_MATRICES is not set");
+        return;
+    }
+    let _alone = radv::alone();
+    let compiler = radv::Compiler::new(&MATRICES_CHIP);
+    assert!(compiler.has_matrices, "Mesa {} has matrices", compiler.version);
+    let few = [WeightFormat::Bf16, WeightFormat::Q4, WeightFormat::Q4K, WeightFormat::Q6K, WeightFormat::Mxfp4];
+    let is_hot = |variant: &Variant| {
+        let number = |name: &str| variant.number(name).unwrap_or(0);
+        let subgroups = number("SUBGROUPS_DOWN") * number("SUBGROUPS_ACROSS");
+        variant.matrices()
+            && variant.is_defined("SIZE_16")
+            && [2, 4].contains(&subgroups)
+            && !variant.is_defined("SPLITS")
+            && variant.format().is_some_and(|format| few.contains(&format))
+    };
+    let (mut names, mut lines) = (std::collections::BTreeSet::new(), String::new());
+    for variant in variants().iter().filter(|variant| is_hot(variant)) {
+        let number = |name: &str| variant.number(name).unwrap_or(0);
+        let lanes = 128 / (number("SUBGROUPS_DOWN") * number("SUBGROUPS_ACROSS"));
+        let format = variant.format().expect("products have a format");
+        let name = format!("{}, {} rows, {lanes} lanes, {format}", variant.stem(), number("TILE_ROWS"));
+        if !names.insert(name.clone()) {
+            continue;
+        }
+        let report = compiler.compile(variant);
+        assert!(report.spills == 0 && report.scratch_bytes == 0, "{name}: {report:?}");
+        let inner = report.inner.unwrap_or_else(|| panic!("{name} has an inner loop"));
+        let (matrices, others) = (inner.matrices, inner.vector - inner.matrices);
+        assert!(matrices > 0, "{name} uses the matrix units");
+        let share = 100 * MATRIX_CYCLES * matrices / (MATRIX_CYCLES * matrices + others);
+        let (registers, waves, bytes) = (report.vector_registers, report.waves, report.workgroup_bytes);
+        let line = format!("| {name} | {registers} · {waves} | {bytes} | {matrices} | {others} | {share} % |");
+        lines += &line;
+        lines.push('\n');
+    }
+    assert!(names.len() >= 20, "{names:?}");
+    let header = "| kernel | registers · waves | bytes | matrix instructions | others | time on the matrix units |\n\
+                  |---|---|---|---|---|---|\n";
+    compare(header, &lines, (MATRICES_BEGIN, MATRICES_MESA), &compiler.version);
+}
+
+/// Compares the lines with those of the document after a marker, or writes them there. They hold for a version of Mesa.
+fn compare(header: &str, lines: &str, (begin, mesa): (&str, &str), version: &str) {
     let document = std::fs::read_to_string(TABLE).expect("docs/gpu-code.md is there");
-    let (before, rest) = document.split_once(BEGIN).expect("the table begins at its marker");
+    let (before, rest) = document.split_once(begin).expect("the table begins at its marker");
     let (table, after) = rest.split_once(END).expect("the table ends at its marker");
     if std::env::var_os("FOLIO_REFRESH").is_some() {
-        let text = format!("{before}{BEGIN}{header}{lines}{END}{after}");
+        let text = format!("{before}{begin}{header}{lines}{END}{after}");
         std::fs::write(TABLE, text).expect("the table is written");
         return;
     }
@@ -200,9 +259,9 @@ fn compare(header: &str, lines: &str, version: &str) {
         .collect();
     let message =
         format!("docs/gpu-code.md differs (FOLIO_REFRESH=1 writes it); new and old lines:\n{}", changed.join("\n"));
-    if version.contains(MESA) {
+    if version.contains(mesa) {
         assert!(changed.is_empty(), "{message}");
     } else if !changed.is_empty() {
-        println!("the table holds for Mesa {MESA}, this is {version}: {message}");
+        println!("the table holds for Mesa {mesa}, this is {version}: {message}");
     }
 }

@@ -6,6 +6,7 @@ use ash::{khr, vk};
 use folio::backend::wgpu::Variant;
 use naga::valid::{Capabilities, SubgroupOperationSet, ValidationFlags, Validator};
 use std::ffi::CStr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Debian's and Fedora's names of the driver's manifest.
 const MANIFESTS: [&str; 2] =
@@ -18,6 +19,12 @@ fn manifest() -> Option<&'static str> {
 /// Whether the driver is installed.
 pub(crate) fn is_there() -> bool {
     manifest().is_some()
+}
+
+/// Variables of the environment are the process's: one test at a time chooses a chip.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A chip that RADV compiles for.
@@ -49,14 +56,15 @@ pub(crate) struct Compiler {
     instance: ash::Instance,
     /// Mesa's version.
     pub(crate) version: String,
+    /// Whether it compiles cooperative matrices for the chip.
+    pub(crate) has_matrices: bool,
     _entry: ash::Entry,
 }
 
 impl Compiler {
     /// Opens the chip.
     pub(crate) fn new(chip: &Chip) -> Self {
-        // SAFETY: this is the only test of this binary that reads or writes variables, or calls Vulkan; drivers read
-        // them here.
+        // SAFETY: only tests that hold `alone` write variables or call Vulkan, whose drivers read them.
         unsafe {
             std::env::set_var("VK_DRIVER_FILES", manifest().expect("the driver is installed"));
             std::env::set_var("VK_ICD_FILENAMES", manifest().expect("the driver is installed"));
@@ -81,17 +89,27 @@ impl Compiler {
             let mut reports = vk::PhysicalDevicePipelineExecutablePropertiesFeaturesKHR::default();
             reports = reports.pipeline_executable_info(true);
             let mut robust = vk::PhysicalDeviceRobustness2FeaturesEXT::default().robust_buffer_access2(true);
-            let extensions = [khr::pipeline_executable_properties::NAME.as_ptr(), ash::ext::robustness2::NAME.as_ptr()];
+            let mut matrices = vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default().cooperative_matrix(true);
+            let mut halves = vk::PhysicalDevice16BitStorageFeatures::default().storage_buffer16_bit_access(true);
+            let mut core = vk::PhysicalDeviceVulkan12Features::default().shader_float16(true).vulkan_memory_model(true);
+            let mut extensions =
+                vec![khr::pipeline_executable_properties::NAME.as_ptr(), ash::ext::robustness2::NAME.as_ptr()];
+            let has = instance.enumerate_device_extension_properties(physical).expect("extensions are listed");
+            let has_matrices = has.iter().any(|has| has.extension_name_as_c_str() == Ok(khr::cooperative_matrix::NAME));
             let features = vk::PhysicalDeviceFeatures::default().robust_buffer_access(true);
-            let info = vk::DeviceCreateInfo::default()
+            let mut info = vk::DeviceCreateInfo::default()
                 .queue_create_infos(&queues)
-                .enabled_extension_names(&extensions)
                 .enabled_features(&features)
                 .push_next(&mut reports)
                 .push_next(&mut robust);
+            if has_matrices {
+                extensions.push(khr::cooperative_matrix::NAME.as_ptr());
+                info = info.push_next(&mut matrices).push_next(&mut halves).push_next(&mut core);
+            }
+            let info = info.enabled_extension_names(&extensions);
             let device = instance.create_device(physical, &info, None).expect("RADV opens a chip that is not there");
             let executables = khr::pipeline_executable_properties::Device::new(&instance, &device);
-            Self { device, executables, instance, version, _entry: entry }
+            Self { device, executables, instance, version, has_matrices, _entry: entry }
         }
     }
 
@@ -210,6 +228,8 @@ fn spirv(variant: &Variant) -> (Vec<u32>, u32) {
         emit_int_div_checks: false,
         ..Default::default()
     };
-    let words = naga::back::spv::write_vec(&module, &info, &options, None);
-    (words.unwrap_or_else(|error| panic!("{name}: {error:?}")), storages)
+    let words = variant.spirv().unwrap_or_else(|| {
+        naga::back::spv::write_vec(&module, &info, &options, None).map_err(|error| error.to_string())
+    });
+    (words.unwrap_or_else(|error| panic!("{name}: {error}")), storages)
 }

@@ -175,12 +175,28 @@ fn products_of_matrices_are_the_reference() {
     for adapter in WgpuBackend::adapters() {
         // Software adapters have them only with a GPU's kernels.
         let class = (adapter.class == Class::Software).then_some(Class::Discrete);
-        for binding_bytes_max in [None, Some(8 << 20)] {
-            let opening = WgpuOptions { adapter: Some(adapter.index), class, binding_bytes_max, ..Default::default() };
-            let mut device = block_on(WgpuBackend::open(&opening)).expect("an adapter that is listed opens");
-            if device.caps().half_products {
-                found = true;
-                check("wgpu", &mut device, &SelftestOptions { filter: Some("matmul/".into()), ..options() });
+        // The tiles of a subgroup size that the driver does not choose are right too: it runs fewer subgroups than
+        // expected, or more.
+        let ways =
+            [(None, None), (Some(8 << 20), Some(4)), (None, Some(32))].map(|(binding_bytes_max, matrix_lanes)| {
+                WgpuOptions {
+                    adapter: Some(adapter.index),
+                    class,
+                    binding_bytes_max,
+                    matrix_lanes,
+                    ..Default::default()
+                }
+            });
+        let open = |options| block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens");
+        // A driver that refuses them is used without them.
+        let refused = open(WgpuOptions { refused_define: Some("MATRICES"), ..ways[0].clone() });
+        assert!(!refused.caps().half_products, "{}", refused.caps().tier);
+        let mut devices = ways.map(open);
+        if devices[0].caps().half_products {
+            found = true;
+            let options = SelftestOptions { filter: Some("matmul/|matmul_experts/".into()), ..options() };
+            for report in block_on(run_all(&mut devices, &options)).expect("the devices survive the check") {
+                expect_passed("wgpu", report);
             }
         }
     }

@@ -14,6 +14,7 @@ use super::{
     BLOCK_SIZE, Case, Device, FAMILIES, SEQUENCES_MAX, Sizes, WGPU, WHOLE, adapters, compare, converted, golden,
     golden_cases, largest_difference, prove_prompts, repository,
 };
+use folio::backend::Backend as _;
 use folio::backend::reference::ReferenceBackend;
 use folio::backend::wgpu::{Class, Tier, WgpuBackend, WgpuOptions};
 use folio::model::Model;
@@ -97,6 +98,35 @@ fn two_models_in_two_ways_see_every_value() {
         assert!(ways[0].small_bindings != ways[1].small_bindings);
         assert!(ways[0].sizes().deterministic != ways[1].sizes().deterministic);
     }
+}
+
+/// Products of more than 16 rows round their operands to 11 bits. Skipped where no adapter has cooperative matrices, or
+/// fails under `FOLIO_REQUIRE_MATRICES=1`.
+#[test]
+fn families_are_right_with_products_of_matrices() {
+    let opened = adapters().into_iter().map(|adapter| {
+        open(&WgpuOptions { adapter: Some(adapter), class: Some(Class::Discrete), ..WgpuOptions::default() })
+    });
+    let mut found = false;
+    for mut backend in opened.filter(|backend| backend.caps().half_products) {
+        found = true;
+        for (family, tolerance) in FAMILIES {
+            let model = Model::open(&golden(family)).expect("the golden model loads");
+            let sizes = Sizes { deterministic: false, ..Sizes::default() };
+            let mut device = Device::with(&mut backend, &model, KvFormat::F32, sizes);
+            let mut worst = 0.0_f32;
+            for (chunk, case) in [CHUNK, WHOLE]
+                .into_iter()
+                .flat_map(|chunk| golden_cases(family).into_iter().map(move |case| (chunk, case)))
+            {
+                let run = device.generate(std::slice::from_ref(&case), chunk, false).remove(0);
+                let place = format!("{family}, prompt of {} in chunks of {chunk}", case.prompt.len());
+                worst = worst.max(compare(&place, &case, &run, tolerance));
+            }
+            println!("{family} with matrices: logits differ by at most {worst:.1e}");
+        }
+    }
+    assert!(found || std::env::var_os("FOLIO_REQUIRE_MATRICES").is_none(), "an adapter has cooperative matrices");
 }
 
 #[test]

@@ -105,6 +105,9 @@ pub struct WgpuOptions {
     /// Pretend that the driver rejects every kernel with this define, for tests of the fallback.
     #[doc(hidden)]
     pub refused_define: Option<&'static str>,
+    /// Expect subgroups of this many lanes in kernels with matrices, for tests of drivers that choose others.
+    #[doc(hidden)]
+    pub matrix_lanes: Option<u32>,
 }
 
 /// An adapter as listed by `folio devices`.
@@ -505,7 +508,10 @@ fn profile(adapter: &wgpu::Adapter, options: &WgpuOptions) -> Profile {
         half_conversion: flags.contains(wgpu::DownlevelFlags::SHADER_F16_IN_F32),
         texels,
         subgroup_size_min: if tier >= Tier::T1 { info.subgroup_min_size } else { 0 },
-        matrices: matrices.filter(|_| tier >= Tier::T2),
+        matrices: matrices.filter(|_| tier >= Tier::T2).map(|matrices| match options.matrix_lanes {
+            Some(lanes) => Matrices { lanes, ..matrices },
+            None => matrices,
+        }),
         // Another class is another device.
         cores: hardware::cores(adapter).filter(|_| options.class.is_none()).unwrap_or(class.usual_cores()),
         // Kernels of software adapters have no such variant.
@@ -525,8 +531,8 @@ fn features(adapter: &wgpu::Adapter, profile: &Profile) -> wgpu::Features {
 fn experimental(profile: &Profile) -> wgpu::ExperimentalFeatures {
     match profile.matrices {
         None => wgpu::ExperimentalFeatures::disabled(),
-        // SAFETY: the only experimental feature is cooperative matrices. What wgpu does wrong about them is corrected in
-        // `spirv.rs`, and a product with known results is checked before they are used.
+        // SAFETY: the only experimental feature is cooperative matrices. What wgpu's translation of them misses is
+        // added in `spirv.rs`, and a product with a known result is checked before they are used.
         Some(_) => unsafe { wgpu::ExperimentalFeatures::enabled() },
     }
 }

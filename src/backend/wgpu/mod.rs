@@ -18,6 +18,7 @@ pub(crate) mod encode;
 mod hardware;
 mod inspect;
 mod matrices;
+mod matrices_check;
 #[cfg(not(target_arch = "wasm32"))]
 mod pipeline_cache;
 pub(crate) mod pipelines;
@@ -136,8 +137,8 @@ impl WgpuBackend {
         self.or_portable(|backend| backend.find_program(inputs))
     }
 
-    /// Does what may need new kernels. If the driver rejects one of them, those of a lower tier are used from then on, on
-    /// this device and on those that replace it.
+    /// Does what may need new kernels. If the driver rejects one of them, those of a lower tier are used from then on,
+    /// on this device and on those that replace it.
     fn or_portable<T>(
         &mut self,
         mut work: impl FnMut(&mut Self) -> Result<T, BackendError>,

@@ -282,8 +282,8 @@ fn create_matrix_module(gpu: &Gpu, label: &str, text: &str) -> Result<wgpu::Shad
         spirv: Some(words.into()),
         ..Default::default()
     };
-    // SAFETY: naga has validated the kernel, and as above its accesses are within its buffers. Its bindings are those of
-    // the layout, in the same order, so wgpu keeps their numbers.
+    // SAFETY: naga has validated the kernel, and as above its accesses are within its buffers. Its bindings are those
+    // of the layout, in the same order, so wgpu keeps their numbers.
     Ok(unsafe { gpu.device.create_shader_module_passthrough(descriptor) })
 }
 

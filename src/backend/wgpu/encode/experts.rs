@@ -4,11 +4,12 @@
 //! A shard holds whole experts, or a part of one if an expert exceeds the binding limit. A route whose expert is in
 //! another shard costs next to nothing.
 
-use super::super::super::{BackendError, Capacity};
+use super::super::super::{BackendError, Capacity, FEW_ROWS_MAX};
 use super::super::arena::Shard;
 use super::super::device::{Class, Profile, Tier};
+use super::super::matrices::Matrices;
 use super::super::pipelines::Kernel;
-use super::matmul::{TILE_OUTPUTS, for_tile};
+use super::matmul::{self, TILE_OUTPUTS, for_matrices, for_tile};
 use super::{Recorder, RowParams, Variant, for_weight, params};
 use crate::plan::{ExpertShape, MatMulExperts, Plan, RouteExperts, Step, WeightFormat, WeightId};
 
@@ -112,6 +113,7 @@ enum Shape {
     Lane,
     Vec,
     Tile,
+    Matrices(Matrices),
 }
 
 /// Lanes that share the outputs of a slot of `matmul_experts_vec`, and these outputs.
@@ -138,7 +140,7 @@ impl Shape {
         match self {
             Self::Lane => (units * part.outputs.div_ceil(4)).div_ceil(64),
             Self::Vec => units * part.outputs.div_ceil(VEC_SLOTS * VEC_OUTPUTS),
-            Self::Tile => part.expert_count * part.outputs.div_ceil(TILE_OUTPUTS),
+            Self::Tile | Self::Matrices(_) => part.expert_count * part.outputs.div_ceil(TILE_OUTPUTS),
         }
     }
 
@@ -152,6 +154,7 @@ impl Shape {
                 .number("LANES", VEC_LANES)
                 .define_if(format.is_quantised() && !eights.is_multiple_of(4), "PARTIAL"),
             Self::Tile => for_tile(Kernel::new("matmul_experts_tile"), TILE_ROWS),
+            Self::Matrices(matrices) => for_matrices(Kernel::new("matmul_experts_tile"), TILE_ROWS, matrices),
         };
         for_weight(kernel, format, profile).define_if(combine, "COMBINE").define_if(bias, "BIAS")
     }
@@ -191,6 +194,21 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &MatMulExperts) -> Resul
         shape = Shape::Vec;
     }
     let merged = shape == Shape::Tile && combine;
+    let x_rows = recorder.rows(step.x);
+    // Heads are parts of a row, of which each would need a scale of its own.
+    if let Some(matrices) = recorder.profile.matrices
+        && shape == Shape::Tile
+        && has_routes
+        && x_rows > FEW_ROWS_MAX
+        && matmul::can_narrow(recorder, step.x)
+    {
+        shape = Shape::Matrices(matrices);
+        matmul::narrow(recorder, step.x)?;
+    }
+    let x = match shape {
+        Shape::Matrices(_) => arena.narrow_rows.read(),
+        _ => recorder.row_buffer(step.x).read(),
+    };
     let out = if merged { &arena.expert_scratch } else { recorder.row_buffer(step.out) };
     let in_kernel = combine && !merged;
     let units = if in_kernel { recorder.rows(step.out) } else { routes };
@@ -220,7 +238,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &MatMulExperts) -> Resul
             scales,
             supers,
         };
-        let mut bindings = vec![recorder.row_buffer(step.x).read(), list, shard.buffer.read()];
+        let mut bindings = vec![x, list, shard.buffer.read()];
         bindings.extend(step.bias.map(|bias| recorder.vector(bias).read()));
         bindings.push(out.read_write());
         recorder.dispatch(&kernel, &params, &bindings, shape.workgroups(units, &part))?;
@@ -248,9 +266,11 @@ pub(super) fn variants() -> Vec<Variant> {
     let of = |kernel| Variant::new::<RouteParams>(kernel, RouteParams::FIELDS);
     let mut variants: Vec<Variant> = kernels.into_iter().flatten().map(of).collect();
     variants.push(Variant::new::<MergeParams>(Kernel::new("matmul_experts_merge"), MergeParams::FIELDS));
-    for (shape, eights) in [(Shape::Lane, 4), (Shape::Vec, 4), (Shape::Vec, 5), (Shape::Tile, 4)] {
+    let matrices = [(16, 32), (16, 64), (8, 8)].map(|(size, lanes)| (Shape::Matrices(Matrices { size, lanes }), 4));
+    let shapes = [(Shape::Lane, 4), (Shape::Vec, 4), (Shape::Vec, 5), (Shape::Tile, 4)];
+    for (shape, eights) in shapes.into_iter().chain(matrices) {
         for (combine, bias) in [(false, false), (false, true), (true, false), (true, true)] {
-            if combine && shape == Shape::Tile {
+            if combine && matches!(shape, Shape::Tile | Shape::Matrices(_)) {
                 continue;
             }
             variants.extend(super::weight_variants(|format, profile| {
@@ -258,6 +278,9 @@ pub(super) fn variants() -> Vec<Variant> {
                 let profile = super::test_profile(class, Tier::T0, profile.half_conversion);
                 Variant::new::<Params>(shape.kernel(&profile, format, eights, combine, bias), Params::FIELDS)
             }));
+        }
+        if matches!(shape, Shape::Matrices(_)) {
+            continue;
         }
         variants.extend(super::weight_variants(|format, profile| {
             let class = if shape == Shape::Lane { Class::Software } else { Class::Discrete };

@@ -1,11 +1,10 @@
 //! `MatMul` → one dispatch per shard of the weight, and one more if its columns are split.
 //!
-//! Kernel by number of rows: `matmul_rows` for 1 to 16, `matmul_tile` for more, or `matmul_matrices` after `narrow_rows`
-//! where the adapter has cooperative matrices. If that gives fewer workgroups than the
-//! device has cores for, the columns are split among more workgroups, whose partial sums `matmul_merge` adds. Software
-//! adapters use `matmul_lane`, which needs no workgroup memory, or `matmul_texel` if buffers have images
-//! (`matmul_texel_group` for quantized weights). Deterministic plans use one kernel for every row count, so that the
-//! sums of a row do not depend on the other rows.
+//! Kernel by number of rows: `matmul_rows` for 1 to 16, `matmul_tile` for more, after `matmul_narrow` where the adapter
+//! has cooperative matrices. If that gives fewer workgroups than the device has cores for, the columns are split among
+//! more workgroups, whose partial sums `matmul_merge` adds. Software adapters use `matmul_lane`, which needs no
+//! workgroup memory, or `matmul_texel` if buffers have images (`matmul_texel_group` for quantized weights).
+//! Deterministic plans use one kernel for every row count, so that the sums of a row do not depend on the other rows.
 //!
 //! With few rows, the norm before a product and the activation after it run in `matmul_rows` too
 //! ([`crate::plan::fuse`]).
@@ -95,8 +94,8 @@ const TEXEL_OUTPUTS: u32 = 8;
 const ROWS_WORKGROUP: u32 = 64;
 /// Outputs of a tile of `shaders/common/tile.wgsl`.
 pub(super) const TILE_OUTPUTS: u32 = 128;
-/// Invocations of a workgroup of `matmul_matrices`.
-const MATRICES_WORKGROUP: u32 = 128;
+/// Invocations of a workgroup of `matmul_tile`.
+const TILE_WORKGROUP: u32 = 128;
 /// Maximum rows of `matmul_rows`: beyond, reading x costs more than reading the weights.
 const ROWS_MAX: u32 = FEW_ROWS_MAX;
 /// Maximum rows, and elements of all rows, that every workgroup normalizes for itself: with more, reading them costs
@@ -191,7 +190,7 @@ impl Shape {
                 .define_if(rows == 1 && profile.int8_activations && format.has_byte_codes(), "INT8")
                 .define_if(format.is_quantised() && !size.eights.is_multiple_of(4), "PARTIAL"),
             Self::Tile { rows } => for_tile(Kernel::new("matmul_tile"), rows),
-            Self::Matrices { rows, matrices } => for_matrices(Kernel::new("matmul_matrices"), rows, matrices),
+            Self::Matrices { rows, matrices } => for_matrices(Kernel::new("matmul_tile"), rows, matrices),
             Self::Texel { rows, many, groups } => Kernel::new(texel_stem(groups && format.is_quantised()))
                 .number("ROWS", rows)
                 .number("OUTPUTS", TEXEL_OUTPUTS)
@@ -211,14 +210,14 @@ impl Shape {
 
 /// `kernel` with tiles of `rows` rows, 32 or 64: see `shaders/common/tile.wgsl`.
 pub(super) fn for_tile(kernel: Kernel, rows: u32) -> Kernel {
-    kernel.number("ROWS_EACH", rows / 8).number("VECTORS_EACH", rows / 32)
+    kernel.number("TILE_ROWS", rows).number("ROWS_EACH", rows / 8).number("VECTORS_EACH", rows / 32)
 }
 
 /// `kernel` with tiles of `rows` rows, 32 or 64, divided among subgroups and their matrices: see
-/// `shaders/matmul_matrices.wgsl`. A subgroup's part is about as high as wide, because it loads as many values as it
-/// has rows and outputs.
-fn for_matrices(kernel: Kernel, rows: u32, Matrices { size, lanes }: Matrices) -> Kernel {
-    let subgroups = MATRICES_WORKGROUP / lanes;
+/// `shaders/common/tile_matrices.wgsl`. A subgroup's part is about as high as wide, because it loads as many values as
+/// it has rows and outputs.
+pub(super) fn for_matrices(kernel: Kernel, rows: u32, Matrices { size, lanes }: Matrices) -> Kernel {
+    let subgroups = TILE_WORKGROUP / lanes;
     let is_flat = |down: &u32| down * down * (TILE_OUTPUTS / rows) <= subgroups;
     let down = [4, 2].into_iter().find(is_flat).unwrap_or(1);
     let across = subgroups / down;
@@ -228,7 +227,7 @@ fn for_matrices(kernel: Kernel, rows: u32, Matrices { size, lanes }: Matrices) -
         .define(MATRICES)
         .define(if size == 16 { "SIZE_16" } else { "SIZE_8" })
         .number("TILE_ROWS", rows)
-        .number("X_VECTORS", rows * SPAN_COLUMNS / 4 / MATRICES_WORKGROUP)
+        .number("X_VECTORS", rows * SPAN_COLUMNS / 4 / TILE_WORKGROUP)
         .number("SUBGROUPS_DOWN", down)
         .number("SUBGROUPS_ACROSS", across)
         .number("MATRICES_DOWN", rows / down / size)
@@ -236,7 +235,7 @@ fn for_matrices(kernel: Kernel, rows: u32, Matrices { size, lanes }: Matrices) -
 }
 
 fn narrow_kernel() -> Kernel {
-    Kernel::new("narrow_rows").define(HALVES)
+    Kernel::new("matmul_narrow").define(HALVES)
 }
 
 /// Bytes of `rows` narrow rows: halves, and a vector of four of them for each row's exponent.
@@ -288,6 +287,7 @@ pub(crate) fn narrow_bytes(plan: &Plan, capacity: &Capacity, profile: &Profile) 
     }
     let products = plan.steps().filter_map(|step| match step {
         Step::MatMul(step) => Some(plan.buffer_spec(step.x)),
+        Step::MatMulExperts(step) => Some(plan.buffer_spec(step.x)),
         _ => None,
     });
     let bytes = products
@@ -307,30 +307,31 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &MatMul) -> Result<(), B
     }
     debug_assert_eq!(weight.columns, recorder.columns(step.x), "a row of x is as long as a row of the weight");
     let alone = Neighbours::default();
-    narrow(recorder, step, weight.columns)?;
+    // Whether by matrices depends on the rows, and not on the shard.
+    let size = Size { rows: recorder.rows(step.x), eights: 1, outputs: 1, format: WeightFormat::F32 };
+    if matches!(choose(recorder, step.x, &size), Shape::Matrices { .. }) {
+        narrow(recorder, step.x)?;
+    }
     weight.shards.iter().try_for_each(|shard| encode_shard(recorder, step, alone, shard, weight.columns))
 }
 
-/// Narrows x if [`choose`] chooses matrices, which depends on the rows and not on the shard.
-fn narrow(recorder: &mut Recorder<'_>, step: &MatMul, columns: u32) -> Result<(), BackendError> {
-    let rows = recorder.rows(step.x);
-    let size = Size { rows, eights: columns / 8, outputs: 1, format: WeightFormat::F32 };
-    if !matches!(choose(recorder, &size), Shape::Matrices { .. }) {
-        return Ok(());
-    }
-    let bindings = [recorder.row_buffer(step.x).read(), recorder.arena.narrow_rows.read_write()];
+/// Records the dispatch that narrows the rows of x.
+pub(super) fn narrow(recorder: &mut Recorder<'_>, x: BufferId) -> Result<(), BackendError> {
+    let (rows, columns) = (recorder.rows(x), recorder.columns(x));
+    let bindings = [recorder.row_buffer(x).read(), recorder.arena.narrow_rows.read_write()];
     recorder.dispatch(&narrow_kernel(), &NarrowParams { rows, vectors: columns / 4 }, &bindings, rows)
 }
 
-/// The shape of a product, without matrices if its rows exceed the buffer of narrow rows.
-fn choose(recorder: &Recorder<'_>, size: &Size) -> Shape {
+/// Whether there is room for the narrow rows of x.
+pub(super) fn can_narrow(recorder: &Recorder<'_>, x: BufferId) -> bool {
+    narrow_rows_bytes(recorder.rows(x), recorder.columns(x)) <= recorder.arena.narrow_rows.bytes
+}
+
+/// The shape of a product of `x`.
+fn choose(recorder: &Recorder<'_>, x: BufferId, size: &Size) -> Shape {
     let (profile, deterministic) = (recorder.profile, recorder.capacity.deterministic);
     match Shape::choose(profile, deterministic, size) {
-        Shape::Matrices { rows, .. }
-            if narrow_rows_bytes(size.rows, 8 * size.eights) > recorder.arena.narrow_rows.bytes =>
-        {
-            Shape::Tile { rows }
-        }
+        Shape::Matrices { rows, .. } if !can_narrow(recorder, x) => Shape::Tile { rows },
         shape => shape,
     }
 }
@@ -370,14 +371,14 @@ fn encode_shard(
 ) -> Result<(), BackendError> {
     let (profile, deterministic) = (recorder.profile, recorder.capacity.deterministic);
     let size = Size { rows: recorder.rows(step.x), eights: columns / 8, outputs: shard.rows, format: shard.format };
-    let shape = choose(recorder, &size);
+    let x = with.norm.map_or(step.x, |norm| norm.x);
+    let shape = choose(recorder, x, &size);
     let scratch = &recorder.arena.product_scratch;
     let partial_bytes = u64::from(size.rows) * u64::from(size.outputs) * 4;
     let (splits, span) = match shape.splits(profile, deterministic, &size) {
         (splits, _) if u64::from(splits) * partial_bytes > scratch.bytes => (1, columns),
         split => split,
     };
-    let x = with.norm.map_or(step.x, |norm| norm.x);
     let out = with.gated.map_or(step.out, |gated| gated.out);
     let RowParams { row_vectors, plane, scales, supers } = RowParams::new(shard.format, columns);
     let (output_start, output_stride) = (shard.row_start, recorder.columns(out));

@@ -83,9 +83,12 @@ impl Variant {
     }
 
     /// The module that Vulkan gets, if it is not wgpu that translates the kernel.
-    #[cfg(any(target_os = "linux", target_os = "android", windows))]
     pub fn spirv(&self) -> Option<Result<Vec<u32>, String>> {
-        self.matrices().then(|| self.text().and_then(|text| super::super::spirv::translate(&text)))
+        #[cfg(any(target_os = "linux", target_os = "android", windows))]
+        if self.matrices() {
+            return Some(self.text().and_then(|text| super::super::spirv::translate(&text)));
+        }
+        None
     }
 
     /// Format of the weight that it multiplies with or looks up.

@@ -1,5 +1,5 @@
-// Rows of x as halves, for matmul_matrices: each row divided by a power of two, so that its largest magnitude lies from
-// 2^14 to 2^15. After all rows, the exponent of that power for each row, in the first element of a vector.
+// Rows of x as halves, for cooperative matrices: each row divided by a power of two, so that its largest magnitude lies
+// from 2^14 to 2^15. After all rows, the exponent of that power for each row, in the first element of a vector.
 // Workgroup of 128: a row. Twin: backend/reference/matmul.rs, which does not round
 #import invocation
 
