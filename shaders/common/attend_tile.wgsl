@@ -5,10 +5,10 @@
 // Numbers: HEAD_CHUNKS, HEAD_RUNS, VECTORS_EACH. Variants: KV_F16, KV_CODES, KV_FP8.
 
 #import attend_item
+#import attend_keys
 
 const THREADS: u32 = 128u;
 const ROWS: u32 = 32u;
-const KEYS: u32 = 64u;
 const KEY_FOURS: u32 = 16u;
 const SLICES: u32 = (HEAD_CHUNKS + 1u) / 2u; // of 16 columns
 const VALUE_KEYS: u32 = THREADS / HEAD_RUNS;
@@ -17,44 +17,8 @@ const WEIGHT_STRIDE: u32 = KEY_FOURS + 1u; // one vector of padding against bank
 var<workgroup> weights: array<vec4<f32>, ROWS * WEIGHT_STRIDE>; // [row][key / 4]: exp(s − m)
 // 16 columns of Q [column / 4][row], then of K [column / 4][key]; or VALUE_KEYS keys of V [key][half of a run][run].
 var<workgroup> staged: array<vec4<f32>, 4u * (ROWS + KEYS)>;
-var<workgroup> bases: array<u32, KEYS>; // first run of a key's head row in the pools
 alias Quad = array<vec4<f32>, 4>;
 alias Sums = array<vec4<f32>, 4u * VECTORS_EACH>; // [row n][vector v]
-
-#ifdef KV_CODES
-var<workgroup> scales: array<vec2<f32>, KEYS>; // scales of a key's K and V
-
-fn scale_of(key: u32, is_key: bool) -> f32 {
-    return select(scales[key].y, scales[key].x, is_key);
-}
-#else
-fn scale_of(key: u32, is_key: bool) -> f32 {
-    return 1.0;
-}
-#endif
-
-fn scaled(run: Packed, factor: f32) -> Run {
-    let values = unpacked(run);
-    return Run(values.low * factor, values.high * factor);
-}
-
-// The first run of every key of the tile. What no row sees repeats the last key: its score is masked, and its V is
-// finite.
-fn find_keys(local: u32, item: u32, head: u32, tile: u32, end: u32) {
-    if local < KEYS {
-        var key = min(tile + local, end - 1u);
-        var block = block_at(item, head, key);
-        if block == NONE {
-            key = end - 1u;
-            block = block_at(item, head, key);
-        }
-        let slot = key & ((1u << params.block_shift) - 1u);
-        bases[local] = block + slot * HEAD_CHUNKS;
-#ifdef KV_CODES
-        scales[local] = vec2<f32>(k_scale(block, slot), v_scale(block, slot));
-#endif
-    }
-}
 
 // An invocation loads vector local % 4 of a slice of Q, of row local / 4, whose first vector is `row`.
 fn query_vector(local: u32, row: u32, slice: u32) -> vec4<f32> {

@@ -1,27 +1,13 @@
-// A tile of a product by cooperative matrices, SIZE x SIZE halves that a subgroup multiplies as one, with sums of f32:
-// TILE_ROWS rows of x times 128 rows of W, by 128 invocations. x comes from matmul_narrow. Each of SUBGROUPS subgroups
-// computes SUBGROUP_ROWS x SUBGROUP_OUTPUTS. Columns pass through workgroup memory 32 at a time, and the next ones are
-// loaded meanwhile.
-// A driver may run fewer subgroups than SUBGROUPS, of more lanes: then the tile takes several passes. If it runs more,
-// the others repeat the last one's part.
+// A tile of a product by cooperative matrices: TILE_ROWS rows of x times 128 rows of W, by 128 invocations. x comes
+// from matmul_narrow. Each of SUBGROUPS_COUNT subgroups computes SUBGROUP_ROWS x SUBGROUP_OUTPUTS. Columns pass through
+// workgroup memory 32 at a time, and the next ones are loaded meanwhile.
 // The importer imports invocation and weight, and defines tile_x(row, vector): vector `vector` of the tile's row `row`,
 // or zeros; and tile_sum(row, output, sum), which gets every sum.
-// Only for SPIR-V, which gets its memory model right in backend/wgpu/spirv.rs.
-// Defines: SIZE_8 or SIZE_16; numbers: TILE_ROWS, X_VECTORS (a row's share of 32 columns), SUBGROUPS_*, MATRICES_*.
+// Numbers: TILE_ROWS, X_VECTORS (a row's share of 32 columns), SUBGROUPS_*, MATRICES_*.
+
+#import matrices
 
 alias TileVector = vec4<f16>;
-
-#ifdef SIZE_16
-const SIZE: u32 = 16u;
-alias MatrixX = coop_mat16x16<f16, A>;
-alias MatrixW = coop_mat16x16<f16, B>;
-alias MatrixSum = coop_mat16x16<f32, C>;
-#else
-const SIZE: u32 = 8u;
-alias MatrixX = coop_mat8x8<f16, A>;
-alias MatrixW = coop_mat8x8<f16, B>;
-alias MatrixSum = coop_mat8x8<f32, C>;
-#endif
 
 const SUBGROUPS_COUNT: u32 = SUBGROUPS_DOWN * SUBGROUPS_ACROSS;
 const SUBGROUP_ROWS: u32 = SIZE * MATRICES_DOWN;
@@ -33,6 +19,10 @@ var<workgroup> x_tile: array<vec4<f16>, STRIDE * TILE_ROWS>;
 var<workgroup> w_tile: array<vec4<f16>, STRIDE * 128u>;
 // One matrix of every subgroup, on its way to the output, and a last one for those that repeat.
 var<workgroup> sum_tile: array<f32, SIZE * SIZE * (SUBGROUPS_COUNT + 1u)>;
+
+fn tile_passes(at: Invocation) -> u32 {
+    return passes_of(at, SUBGROUPS_COUNT);
+}
 
 alias XVectors = array<vec4<f16>, X_VECTORS>;
 
@@ -46,11 +36,6 @@ fn x_vectors(local: u32, index: u32) -> XVectors {
     }
 #endfor
     return vectors;
-}
-
-// How often this workgroup's subgroups must compute for the whole tile.
-fn tile_passes(at: Invocation) -> u32 {
-    return (SUBGROUPS_COUNT + at.subgroups - 1u) / at.subgroups;
 }
 
 // The sums of the matrices in sum_tile; that of subgroup 0 is at `row` and `output`.

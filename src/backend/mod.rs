@@ -69,7 +69,8 @@ pub struct Caps {
     pub activations: Storage,
     /// Whether the product of a single row with a quantized weight rounds the row to bytes.
     pub int8_activations: bool,
-    /// Whether products of more than [`FEW_ROWS_MAX`] rows round their operands to halves.
+    /// Whether products of more than [`FEW_ROWS_MAX`] rows, and attention of several rows, round their operands to
+    /// halves.
     pub half_products: bool,
     /// Maximum bytes that a kernel can bind at once; `u64::MAX` if there is no such limit.
     pub binding_bytes_max: u64,

@@ -1,11 +1,11 @@
 //! Test cases for the steps that work on heads and the KV pool: RopeStoreKv, AttendPaged, and both in a layer.
 
-use super::Shapes;
 use super::compare::{RELATIVE, attention, attention_of_stored};
 use super::fixture::{
     Allowed, Check, Fixture, Mutant, Noise, Run, codes, each, either, exact, paged_batch, pool_content, relative,
     unwritten,
 };
+use super::{RowKind, Shapes};
 use crate::backend::KvHalf;
 use crate::plan::inputs::{BatchInputs, NONE, SequenceRows};
 use crate::plan::{
@@ -32,8 +32,9 @@ const DRAFTS: &str = "drafts";
 const HEADS: [(u32, u32, u32); 9] =
     [(8, 3, 1), (16, 4, 4), (64, 4, 2), (80, 7, 1), (96, 2, 2), (128, 4, 1), (192, 2, 1), (256, 2, 2), (512, 4, 1)];
 
-/// All fixtures of these steps, with `storage` for row buffers.
-pub(super) fn fixtures(storage: Storage, shapes: Shapes) -> Vec<Fixture> {
+/// All fixtures of these steps, for a device with this kind of rows.
+pub(super) fn fixtures(kind: RowKind, shapes: Shapes) -> Vec<Fixture> {
+    let storage = kind.storage;
     let (all, some) = (shapes.of(&BATCHES), shapes.of(&BATCHES[1..4]));
     let mut fixtures = Vec::new();
     for &(head_dim, query, kv) in shapes.of(&HEADS) {
@@ -41,8 +42,8 @@ pub(super) fn fixtures(storage: Storage, shapes: Shapes) -> Vec<Fixture> {
         for format in [KvFormat::F32, KvFormat::F16] {
             fixtures.push(rope_store_kv(storage, format, heads, Turn { pairs: head_dim / 2, ..Turn::default() }));
         }
-        fixtures.push(attend(storage, KvFormat::F32, heads, View::default(), all));
-        fixtures.push(attend(storage, KvFormat::F16, heads, View::default(), some));
+        fixtures.push(attend(kind, KvFormat::F32, heads, View::default(), all));
+        fixtures.push(attend(kind, KvFormat::F16, heads, View::default(), some));
     }
     for &(head_dim, query, kv) in
         shapes.of(&[(8, 3, 1), (40, 6, 2), (64, 4, 2), (80, 7, 1), (128, 4, 1), (256, 2, 2), (512, 4, 1)])
@@ -51,14 +52,14 @@ pub(super) fn fixtures(storage: Storage, shapes: Shapes) -> Vec<Fixture> {
         let turn = Turn { pairs: head_dim / 2, ..Turn::default() };
         for format in KvFormat::CODED {
             fixtures.push(rope_store_kv(storage, format, heads, turn));
-            fixtures.push(attend(storage, format, heads, View::default(), some));
+            fixtures.push(attend(kind, format, heads, View::default(), some));
         }
     }
     fixtures.extend(turns(storage));
-    fixtures.extend(views(storage, shapes));
+    fixtures.extend(views(kind, shapes));
     for format in [KvFormat::F32, KvFormat::Q8, KvFormat::Fp8] {
-        fixtures.push(layer(storage, format, None));
-        fixtures.push(layer(storage, format, Some(20)));
+        fixtures.push(layer(kind, format, None));
+        fixtures.push(layer(kind, format, Some(20)));
     }
     fixtures
 }
@@ -237,7 +238,7 @@ struct View {
     latent: bool,
 }
 
-fn views(storage: Storage, shapes: Shapes) -> Vec<Fixture> {
+fn views(kind: RowKind, shapes: Shapes) -> Vec<Fixture> {
     let (all, some) = (shapes.of(&BATCHES), shapes.of(&BATCHES[1..4]));
     let heads = Heads { head_dim: 64, query: 6, kv: 2 };
     let mut fixtures = Vec::new();
@@ -245,29 +246,30 @@ fn views(storage: Storage, shapes: Shapes) -> Vec<Fixture> {
         let [window, softcap, alibi, sinks] = [1, 2, 4, 8].map(|bit| options & bit != 0);
         let view = View { window: window.then_some(20), softcap, alibi, sinks, latent: false };
         let format = if options % 2 == 0 { KvFormat::F16 } else { KvFormat::F32 };
-        fixtures.push(attend(storage, format, heads, view, all));
-        fixtures.push(attend(storage, KvFormat::CODED[options as usize / 2 % 2], heads, view, some));
+        fixtures.push(attend(kind, format, heads, view, all));
+        fixtures.push(attend(kind, KvFormat::CODED[options as usize / 2 % 2], heads, view, some));
     }
     for &(head_dim, query) in shapes.of(&[(576, 16), (24, 3), (40, 128), (80, 20), (576, 1)]) {
         let (heads, view) = (Heads { head_dim, query, kv: 1 }, View { latent: true, ..View::default() });
         for format in KvFormat::ALL {
-            fixtures.push(attend(storage, format, heads, view, if format == KvFormat::F16 { all } else { some }));
+            fixtures.push(attend(kind, format, heads, view, if format == KvFormat::F16 { all } else { some }));
         }
     }
     for &window in shapes.of(&[1, 16, 100, 4096]) {
         let view = View { window: Some(window), ..View::default() };
-        fixtures.push(attend(storage, KvFormat::F16, heads, view, all));
+        fixtures.push(attend(kind, KvFormat::F16, heads, view, all));
     }
     for &(query, kv) in shapes.of(&[(1, 1), (6, 2), (5, 1), (7, 1), (16, 2), (12, 1), (16, 1)]) {
         let heads = Heads { head_dim: 32, query, kv };
         for format in [KvFormat::F16, KvFormat::Q8, KvFormat::Fp8] {
-            fixtures.push(attend(storage, format, heads, View::default(), some));
+            fixtures.push(attend(kind, format, heads, View::default(), some));
         }
     }
     fixtures
 }
 
-fn attend(storage: Storage, format: KvFormat, heads: Heads, view: View, batches: &[(&str, &[(u32, u32)])]) -> Fixture {
+fn attend(kind: RowKind, format: KvFormat, heads: Heads, view: View, batches: &[(&str, &[(u32, u32)])]) -> Fixture {
+    let storage = kind.storage;
     let window = view.window.map(|window| format!(", window {window}")).unwrap_or_default();
     let flags =
         [(view.softcap, ", softcap"), (view.alibi, ", ALiBi"), (view.sinks, ", sinks"), (view.latent, ", latent")];
@@ -312,7 +314,7 @@ fn attend(storage: Storage, format: KvFormat, heads: Heads, view: View, batches:
             run.kv[0][1] = Vec::new();
         }
         let values = &run.kv[0][usize::from(!view.latent)];
-        let allowed = allowed_attention(&fixture, &run.inputs, heads, values);
+        let allowed = allowed_attention(&fixture, kind, &run.inputs, heads, values);
         run.checks.push(Check::Rows { buffer: out, rows, allowed: each(allowed) });
         run.mutants = attention_mutants(&fixture, &run.inputs, heads, q);
         if format.is_coded() {
@@ -371,11 +373,10 @@ fn attention_mutants(fixture: &Fixture, inputs: &BatchInputs, heads: Heads, q: c
 }
 
 /// Tolerance: a share of the largest value visible to each row and KV head.
-fn allowed_attention(fixture: &Fixture, inputs: &BatchInputs, heads: Heads, values: &[f32]) -> Vec<f64> {
+fn allowed_attention(fixture: &Fixture, kind: RowKind, inputs: &BatchInputs, heads: Heads, values: &[f32]) -> Vec<f64> {
     let (size, group) = (fixture.block_size, &inputs.groups[0]);
     let window = fixture.plan.kv_groups[0].window.unwrap_or(u32::MAX);
-    // q and the output have the same storage.
-    let share = attention(fixture.plan.buffers[0].storage);
+    let share = attention(kind, fixture.kv_format);
     let mut allowed = Vec::new();
     for (sequence, &start) in inputs.sequences.iter().zip(&group.table_starts) {
         for row in sequence.row_start..sequence.row_start + sequence.row_count {
@@ -397,7 +398,8 @@ fn allowed_attention(fixture: &Fixture, inputs: &BatchInputs, heads: Heads, valu
 }
 
 /// Copy-on-write, store and attention of a chunk in one batch: attention reads what the same batch has written.
-fn layer(storage: Storage, format: KvFormat, window: Option<u32>) -> Fixture {
+fn layer(kind: RowKind, format: KvFormat, window: Option<u32>) -> Fixture {
+    let storage = kind.storage;
     let heads = Heads { head_dim: 64, query: 4, kv: 2 };
     let window_option = window.map(|window| format!(", window {window}")).unwrap_or_default();
     let option = format!("{storage:?}, kv {format:?}, copy, store, attend{window_option}");
@@ -441,7 +443,7 @@ fn layer(storage: Storage, format: KvFormat, window: Option<u32>) -> Fixture {
         // Values are at most 20, the size of the outliers.
         let elements = (rows * heads.query * heads.head_dim) as usize;
         let values = if format.is_coded() { codes(format, 1.0, heads.head_dim) } else { exact() };
-        let share = attention_of_stored(storage, format);
+        let share = attention_of_stored(kind, format);
         run.checks.push(Check::Rows { buffer: out, rows, allowed: each(vec![share * 20.0; elements]) });
         run.checks.push(Check::Kv { layer, half: KvHalf::Value, allowed: values });
         run.mutants.extend([Mutant::SwapRows(qkv, 0, rows - 1), Mutant::DropCopy(0)]);

@@ -20,6 +20,7 @@
 //! may flush subnormals. Sampled rows whose decision is a near-tie within 1e-4 are left out, and counted.
 
 use super::Outcome;
+use super::RowKind;
 use super::fixture::{Check, EXACT, Fixture, Run};
 use crate::backend::reference::sample::is_certain;
 use crate::plan::inputs::{NONE, Sampled};
@@ -39,6 +40,9 @@ pub(super) const SCANS: f64 = 2e-5;
 const ATTENTION: f64 = 1e-4;
 /// Additional tolerance of attention with 16-bit rows: half precision has 11 bits.
 const PROBABILITIES: f64 = 1.0 / 2048.0;
+/// Additional tolerance of attention whose operands are rounded to halves: that changes a score by up to 2⁻¹¹ of the
+/// sum of its absolute products, which is about 20 in the test cases.
+const HALF_ATTENTION: f64 = 1e-2;
 /// Margin below which a decision is a near-tie.
 const NEAR_TIE: f64 = 1e-4;
 /// Absolute tolerance of a logprob.
@@ -46,9 +50,12 @@ const LOGPROB: f64 = 1e-4;
 /// Magnitude that a device may flush to zero, with a margin for a few factors.
 const FLUSHED: f64 = 1e-30;
 
-/// Tolerance of attention over rows of this storage, relative to the largest visible value.
-pub(super) fn attention(storage: Storage) -> f64 {
-    if storage == Storage::F32 { ATTENTION } else { ATTENTION + PROBABILITIES }
+/// Tolerance of attention over rows of this kind, relative to the largest visible value.
+pub(super) fn attention(kind: RowKind, format: KvFormat) -> f64 {
+    // Keys and values of f32 are not rounded.
+    let halves = kind.halves && format != KvFormat::F32;
+    let share = if kind.storage == Storage::F32 { ATTENTION } else { ATTENTION + PROBABILITIES };
+    if halves { share + HALF_ATTENTION } else { share }
 }
 
 /// The largest deviation of a run, as a multiple of its tolerance.
@@ -98,12 +105,13 @@ pub(super) fn compare_run(fixture: &Fixture, run: &Run, expected: &Outcome, foun
 
 /// Share of the largest value, for attention to keys and values that the same batch has stored: one between two codes
 /// may be rounded to either, which changes a score or a value by a code.
-pub(super) fn attention_of_stored(storage: Storage, format: KvFormat) -> f64 {
-    match format {
-        KvFormat::F32 | KvFormat::F16 => attention(storage),
-        KvFormat::Q8 => 20.0 * ATTENTION,
-        KvFormat::Fp8 => 100.0 * ATTENTION,
-    }
+pub(super) fn attention_of_stored(kind: RowKind, format: KvFormat) -> f64 {
+    let codes = match format {
+        KvFormat::F32 | KvFormat::F16 => 0.0,
+        KvFormat::Q8 => 19.0 * ATTENTION,
+        KvFormat::Fp8 => 99.0 * ATTENTION,
+    };
+    attention(kind, format) + codes
 }
 
 /// Storage type that an element of the pool decodes to.

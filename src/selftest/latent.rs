@@ -1,12 +1,12 @@
 //! Test cases for latent attention: RopeStoreLatent, and store and attention in a layer. Attention alone and the
 //! products of heads are options of their steps' cases.
 
-use super::Shapes;
 use super::attention::{BATCHES, move_first_block, rotated};
 use super::compare::{RELATIVE, attention_of_stored};
 use super::fixture::{
     Allowed, Check, Fixture, Mutant, Noise, Run, codes, each, either, paged_batch, pool_content, unwritten,
 };
+use super::{RowKind, Shapes};
 use crate::backend::KvHalf;
 use crate::plan::inputs::NONE;
 use crate::plan::{
@@ -143,7 +143,7 @@ fn layer(storage: Storage, format: KvFormat) -> Fixture {
         run.buffers.push((out, unwritten(elements)));
         run.kv.push(kv);
         // Values are at most 20, the size of the outliers.
-        let share = attention_of_stored(storage, format);
+        let share = attention_of_stored(RowKind { storage, ..RowKind::default() }, format);
         run.checks.push(Check::Rows { buffer: out, rows, allowed: each(vec![share * 20.0; elements]) });
         run.mutants.extend([Mutant::SwapRows(buffers[2].0, 0, rows - 1), Mutant::DropCopy(0)]);
         fixture.runs.push(run);

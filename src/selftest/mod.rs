@@ -341,7 +341,7 @@ fn fixtures(options: &SelftestOptions, rows: RowKind) -> impl Iterator<Item = Ve
     const FILES: [fn(RowKind, Shapes) -> Vec<Fixture>; 6] = [
         dense::fixtures,
         experts::fixtures,
-        |rows, shapes| attention::fixtures(rows.storage, shapes),
+        attention::fixtures,
         |rows, shapes| latent::fixtures(rows.storage, shapes),
         |rows, shapes| states::fixtures(rows.storage, shapes),
         |rows, shapes| scans::fixtures(rows.storage, shapes),

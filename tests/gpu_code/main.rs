@@ -64,9 +64,8 @@ fn hot_kernels() -> Vec<Hot> {
         variant.number("LANES") == Some(lanes) && !few.iter().any(|name| variant.is_defined(name))
     };
     let few = [WeightFormat::Bf16, WeightFormat::Q4, WeightFormat::Q4K, WeightFormat::Q6K];
-    let mut all = variants();
     // Quantized products are listed with a bias, which only changes their last lines.
-    all.retain(|variant| !variant.matrices());
+    let mut all: Vec<Variant> = variants().into_iter().filter(|variant| !variant.matrices()).collect();
     all.retain(|variant| is_usual(variant) || (variant.stem().starts_with("matmul") && !variant.texels()));
     let mut kernels: Vec<Hot> = Vec::new();
     for variant in all {
@@ -207,19 +206,26 @@ fn kernels_with_matrices_compile_for_a_real_gpu_as_the_table_says() {
     let few = [WeightFormat::Bf16, WeightFormat::Q4, WeightFormat::Q4K, WeightFormat::Q6K, WeightFormat::Mxfp4];
     let is_hot = |variant: &Variant| {
         let number = |name: &str| variant.number(name).unwrap_or(0);
-        let subgroups = number("SUBGROUPS_DOWN") * number("SUBGROUPS_ACROSS");
+        let is_plain = !["SPLITS", "SOFTCAP"].iter().any(|define| variant.is_defined(define));
+        let is_usual = match variant.format() {
+            Some(format) => few.contains(&format),
+            None => [16, 32].contains(&number("HEAD_CHUNKS")),
+        };
         variant.matrices()
             && variant.is_defined("SIZE_16")
-            && [2, 4].contains(&subgroups)
-            && !variant.is_defined("SPLITS")
-            && variant.format().is_some_and(|format| few.contains(&format))
+            && [2, 4].contains(&subgroups(variant))
+            && is_plain
+            && is_usual
     };
     let (mut names, mut lines) = (std::collections::BTreeSet::new(), String::new());
     for variant in variants().iter().filter(|variant| is_hot(variant)) {
         let number = |name: &str| variant.number(name).unwrap_or(0);
-        let lanes = 128 / (number("SUBGROUPS_DOWN") * number("SUBGROUPS_ACROSS"));
-        let format = variant.format().expect("products have a format");
-        let name = format!("{}, {} rows, {lanes} lanes, {format}", variant.stem(), number("TILE_ROWS"));
+        let lanes = 128 / subgroups(variant);
+        let (stem, rows) = (variant.stem(), number("TILE_ROWS"));
+        let name = match variant.format() {
+            Some(format) => format!("{stem}, {rows} rows, {lanes} lanes, {format}"),
+            None => format!("{stem}, head of {}, {lanes} lanes, {}", 8 * number("HEAD_CHUNKS"), kv_name(variant)),
+        };
         if !names.insert(name.clone()) {
             continue;
         }
@@ -238,6 +244,12 @@ fn kernels_with_matrices_compile_for_a_real_gpu_as_the_table_says() {
     let header = "| kernel | registers · waves | bytes | matrix instructions | others | time on the matrix units |\n\
                   |---|---|---|---|---|---|\n";
     compare(header, &lines, (MATRICES_BEGIN, MATRICES_MESA), &compiler.version);
+}
+
+/// Subgroups of a workgroup of a kernel with matrices.
+fn subgroups(variant: &Variant) -> u32 {
+    let number = |name: &str| variant.number(name).unwrap_or(1);
+    number("SUBGROUPS_COUNT") * number("SUBGROUPS_DOWN") * number("SUBGROUPS_ACROSS")
 }
 
 /// Compares the lines with those of the document after a marker, or writes them there. They hold for a version of Mesa.

@@ -194,7 +194,8 @@ fn products_of_matrices_are_the_reference() {
         let mut devices = ways.map(open);
         if devices[0].caps().half_products {
             found = true;
-            let options = SelftestOptions { filter: Some("matmul/|matmul_experts/".into()), ..options() };
+            let options =
+                SelftestOptions { filter: Some("matmul/|matmul_experts/|attend_paged/|layer/".into()), ..options() };
             for report in block_on(run_all(&mut devices, &options)).expect("the devices survive the check") {
                 expect_passed("wgpu", report);
             }

@@ -11,6 +11,18 @@ pub(crate) const FEATURES: wgpu::Features = wgpu::Features::EXPERIMENTAL_COOPERA
 /// Workgroup memory of their kernels: more than WebGPU's default limit, less than any GPU with matrix units has.
 pub(crate) const WORKGROUP_BYTES: u32 = 32 << 10;
 
+/// Invocations of a workgroup of their kernels.
+const WORKGROUP: u32 = 128;
+
+/// Subgroups below each other and beside each other, and the matrices of each.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Grid {
+    pub(crate) down: u32,
+    pub(crate) across: u32,
+    pub(crate) matrices_down: u32,
+    pub(crate) matrices_across: u32,
+}
+
 /// The cooperative matrices of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Matrices {
@@ -23,6 +35,25 @@ pub(crate) struct Matrices {
 impl Matrices {
     /// Those of most GPUs.
     pub(crate) const USUAL: Self = Self { size: 16, lanes: 32 };
+
+    /// NVIDIA's, AMD's, Intel's, and a software adapter's as tests run it.
+    pub(crate) const TESTED: [Self; 4] =
+        [Self::USUAL, Self { size: 16, lanes: 64 }, Self { size: 16, lanes: 16 }, Self { size: 8, lanes: 8 }];
+
+    /// Subgroups of a workgroup of their kernels.
+    pub(crate) fn subgroups(self) -> u32 {
+        WORKGROUP / self.lanes
+    }
+
+    /// How the subgroups of a workgroup share `rows` × `columns` results. A subgroup's part is about as high as wide,
+    /// because it loads as many values as it has rows and columns.
+    pub(crate) fn grid(self, rows: u32, columns: u32) -> Grid {
+        let subgroups = self.subgroups();
+        let is_flat = |down: &u32| down * down * (columns / rows) <= subgroups;
+        let down = [4, 2].into_iter().find(is_flat).unwrap_or(1);
+        let across = subgroups / down;
+        Grid { down, across, matrices_down: rows / down / self.size, matrices_across: columns / across / self.size }
+    }
 
     /// Those of an adapter, if its kernels may use them.
     pub(crate) fn of(adapter: &wgpu::Adapter) -> Option<Self> {

@@ -15,7 +15,9 @@ use super::super::super::metadata::{
 use super::super::super::{BackendError, Capacity};
 use super::super::arena::Binding;
 use super::super::device::{Class, Profile, Tier};
+use super::super::matrices::Matrices;
 use super::super::pipelines::Kernel;
+use super::matmul::with_matrices;
 use super::{Recorder, Variant, params};
 use crate::plan::check::LATENT_DIM_MAX;
 use crate::plan::inputs::{BatchInputs, NONE, SequenceRows};
@@ -45,6 +47,8 @@ const HEAD_DIM_USUAL: u32 = 256;
 const HEAD_DIM_WIDE: u32 = 512;
 /// Maximum packed rows of an item of `attend_paged_prefill`.
 const TILE_ROWS: u32 = 32;
+/// Keys of a tile of `attend_paged_matrices`.
+const TILE_KEYS: u32 = 64;
 /// Ranges of keys start and end at multiples of it, except at the ends of a sequence.
 const TILE: u32 = 32;
 /// Minimum keys of a range after splitting.
@@ -329,6 +333,8 @@ fn kernel(options: AttendOptions, head_dim: u32, rows: u32, format: KvFormat, pr
     let runs = head_dim / 8;
     let kernel = if profile.texels {
         texel_kernel(runs.div_ceil(8), rows)
+    } else if let Some(matrices) = profile.matrices.filter(|_| rows > ROWS_MAX && format != KvFormat::F32) {
+        matrices_kernel(runs.next_power_of_two().max(8), matrices)
     } else if rows > ROWS_MAX {
         let runs = runs.next_power_of_two().max(8);
         let kernel = Kernel::new("attend_paged_prefill").number("HEAD_RUNS", runs);
@@ -352,6 +358,21 @@ fn decode_kernel(runs: u32, rows: u32, profile: &Profile) -> Kernel {
     let kernel = Kernel::new("attend_paged_decode").define_if(lanes <= profile.subgroup_size_min, "SUBGROUPS");
     let kernel = kernel.number("ROWS", rows).number("KEYS", ROWS_MAX / rows);
     kernel.number("LANES", lanes).number("LANE_DOUBLINGS", (lanes / 8).ilog2())
+}
+
+/// `attend_paged_matrices`.
+fn matrices_kernel(runs: u32, matrices: Matrices) -> Kernel {
+    let [scores, results] = [TILE_KEYS, 8 * runs].map(|columns| matrices.grid(TILE_ROWS, columns));
+    with_matrices(Kernel::new("attend_paged_matrices"), matrices)
+        .number("HEAD_RUNS", runs)
+        .number("VALUE_RUNS", runs / 8)
+        .number("SUBGROUPS_COUNT", matrices.subgroups())
+        .number("SCORES_ACROSS", scores.across)
+        .number("SCORE_MATRICES_DOWN", scores.matrices_down)
+        .number("SCORE_MATRICES_ACROSS", scores.matrices_across)
+        .number("RESULTS_ACROSS", results.across)
+        .number("RESULT_MATRICES_DOWN", results.matrices_down)
+        .number("RESULT_MATRICES_ACROSS", results.matrices_across)
 }
 
 /// `attend_paged_texel`: the more rows and runs per lane, the fewer keys at once, to limit registers.
@@ -406,6 +427,8 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &AttendPaged) -> Result<
         softcap: step.softcap.unwrap_or(0.0),
     };
     let (format, profile) = (recorder.capacity.kv_format, recorder.profile);
+    let exact = Profile { matrices: None, ..profile.clone() };
+    let profile = if recorder.capacity.deterministic { &exact } else { profile };
     let rows_max = rows_max(plan, group);
     let single_rows = ratio.next_power_of_two().min(rows_max);
     let tiled_start = shape.single + shape.chunked;
@@ -474,6 +497,19 @@ pub(super) fn variants() -> Vec<Variant> {
                     let kernel = kernel(options, head_dim, rows, format, &profile);
                     variants.push(Variant::new::<Params>(kernel, Params::FIELDS));
                 }
+            }
+        }
+    }
+    for matrices in Matrices::TESTED {
+        let profile = Profile {
+            matrices: Some(matrices),
+            subgroup_size_min: matrices.lanes,
+            ..super::test_profile(Class::Discrete, Tier::T2, true)
+        };
+        for head_dim in [8, 128, 256] {
+            for (options, format) in cases.into_iter().filter(|(_, format)| *format != KvFormat::F32) {
+                let kernel = kernel(options, head_dim, TILE_ROWS, format, &profile);
+                variants.push(Variant::new::<Params>(kernel, Params::FIELDS));
             }
         }
     }

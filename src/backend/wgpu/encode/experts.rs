@@ -266,7 +266,7 @@ pub(super) fn variants() -> Vec<Variant> {
     let of = |kernel| Variant::new::<RouteParams>(kernel, RouteParams::FIELDS);
     let mut variants: Vec<Variant> = kernels.into_iter().flatten().map(of).collect();
     variants.push(Variant::new::<MergeParams>(Kernel::new("matmul_experts_merge"), MergeParams::FIELDS));
-    let matrices = [(16, 32), (16, 64), (8, 8)].map(|(size, lanes)| (Shape::Matrices(Matrices { size, lanes }), 4));
+    let matrices = Matrices::TESTED.map(|matrices| (Shape::Matrices(matrices), 4));
     let shapes = [(Shape::Lane, 4), (Shape::Vec, 4), (Shape::Vec, 5), (Shape::Tile, 4)];
     for (shape, eights) in shapes.into_iter().chain(matrices) {
         for (combine, bias) in [(false, false), (false, true), (true, false), (true, true)] {

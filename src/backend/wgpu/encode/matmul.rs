@@ -213,25 +213,22 @@ pub(super) fn for_tile(kernel: Kernel, rows: u32) -> Kernel {
     kernel.number("TILE_ROWS", rows).number("ROWS_EACH", rows / 8).number("VECTORS_EACH", rows / 32)
 }
 
-/// `kernel` with tiles of `rows` rows, 32 or 64, divided among subgroups and their matrices: see
-/// `shaders/common/tile_matrices.wgsl`. A subgroup's part is about as high as wide, because it loads as many values as
-/// it has rows and outputs.
-pub(super) fn for_matrices(kernel: Kernel, rows: u32, Matrices { size, lanes }: Matrices) -> Kernel {
-    let subgroups = TILE_WORKGROUP / lanes;
-    let is_flat = |down: &u32| down * down * (TILE_OUTPUTS / rows) <= subgroups;
-    let down = [4, 2].into_iter().find(is_flat).unwrap_or(1);
-    let across = subgroups / down;
-    kernel
-        .define("SUBGROUPS")
-        .define(HALVES)
-        .define(MATRICES)
-        .define(if size == 16 { "SIZE_16" } else { "SIZE_8" })
+/// `kernel` with tiles of `rows` rows, 32 or 64, by matrices: see `shaders/common/tile_matrices.wgsl`.
+pub(super) fn for_matrices(kernel: Kernel, rows: u32, matrices: Matrices) -> Kernel {
+    let grid = matrices.grid(rows, TILE_OUTPUTS);
+    with_matrices(kernel, matrices)
         .number("TILE_ROWS", rows)
         .number("X_VECTORS", rows * SPAN_COLUMNS / 4 / TILE_WORKGROUP)
-        .number("SUBGROUPS_DOWN", down)
-        .number("SUBGROUPS_ACROSS", across)
-        .number("MATRICES_DOWN", rows / down / size)
-        .number("MATRICES_ACROSS", TILE_OUTPUTS / across / size)
+        .number("SUBGROUPS_DOWN", grid.down)
+        .number("SUBGROUPS_ACROSS", grid.across)
+        .number("MATRICES_DOWN", grid.matrices_down)
+        .number("MATRICES_ACROSS", grid.matrices_across)
+}
+
+/// `kernel` with what `shaders/common/matrices.wgsl` needs.
+pub(super) fn with_matrices(kernel: Kernel, matrices: Matrices) -> Kernel {
+    let kernel = kernel.define("SUBGROUPS").define(HALVES).define(MATRICES);
+    kernel.define(if matrices.size == 16 { "SIZE_16" } else { "SIZE_8" })
 }
 
 fn narrow_kernel() -> Kernel {
@@ -466,25 +463,18 @@ fn neighbours(
 }
 
 /// Profiles that select different kernels.
-fn profiles() -> [Profile; 9] {
+fn profiles() -> Vec<Profile> {
     let gpu = super::test_profile(Class::Discrete, Tier::T0, true);
     let software = |tier| super::test_profile(Class::Software, tier, true);
-    let with_matrices = |size, lanes| Profile {
-        matrices: Some(Matrices { size, lanes }),
-        ..super::test_profile(Class::Discrete, Tier::T2, true)
-    };
-    [
+    let mut profiles = vec![
         gpu.clone(),
         Profile { tuning: Tuning { product_outputs: 2, ..Tuning::USUAL }, ..gpu.clone() },
-        Profile { int8_activations: true, ..gpu },
-        // NVIDIA, AMD, Intel, and a software adapter as a test runs it.
-        with_matrices(16, 32),
-        with_matrices(16, 64),
-        with_matrices(16, 16),
-        with_matrices(8, 8),
+        Profile { int8_activations: true, ..gpu.clone() },
         software(Tier::T0),
         Profile { texels: true, ..software(Tier::T1) },
-    ]
+    ];
+    profiles.extend(Matrices::TESTED.map(|matrices| Profile { matrices: Some(matrices), ..gpu.clone() }));
+    profiles
 }
 
 /// Sizes with every shape that a profile can choose, one for each combination with splits and partial groups.

@@ -1,0 +1,21 @@
+// Cooperative matrices: SIZE x SIZE halves that a subgroup multiplies as one, with sums of f32. X * W^T is MatrixX
+// (rows of X) times MatrixW (rows of W as columns). Only for SPIR-V, which gets its memory model right in
+// backend/wgpu/spirv.rs. The importer imports invocation. Define: SIZE_8 or SIZE_16.
+
+#ifdef SIZE_16
+const SIZE: u32 = 16u;
+alias MatrixX = coop_mat16x16<f16, A>;
+alias MatrixW = coop_mat16x16<f16, B>;
+alias MatrixSum = coop_mat16x16<f32, C>;
+#else
+const SIZE: u32 = 8u;
+alias MatrixX = coop_mat8x8<f16, A>;
+alias MatrixW = coop_mat8x8<f16, B>;
+alias MatrixSum = coop_mat8x8<f32, C>;
+#endif
+
+// How often this workgroup's subgroups must compute to do the work of `expected` ones: a driver may run fewer, of more
+// lanes. If it runs more, the others repeat the last one's part.
+fn passes_of(at: Invocation, expected: u32) -> u32 {
+    return (expected + at.subgroups - 1u) / at.subgroups;
+}
