@@ -194,10 +194,17 @@ fn products_of_matrices_are_the_reference() {
         let mut devices = ways.map(open);
         if devices[0].caps().half_products {
             found = true;
-            let options =
-                SelftestOptions { filter: Some("matmul/|matmul_experts/|attend_paged/|layer/".into()), ..options() };
-            for report in block_on(run_all(&mut devices, &options)).expect("the devices survive the check") {
+            let products = SelftestOptions { filter: Some("matmul/|matmul_experts/".into()), ..options() };
+            for report in block_on(run_all(&mut devices, &products)).expect("the devices survive the check") {
                 expect_passed("wgpu", report);
+            }
+            // A software driver takes seconds to compile each kernel of attention.
+            let usual = "kv F16/3×1 heads of 8,|kv F16/7×1 heads of 80,|kv F16/4×1 heads of 128,|kv F16/2×2 heads of 256,|\
+                         kv Q8/4×1 heads of 128,|kv Fp8/4×2 heads of 64,|kv F16, softcap/|kv F16, window 16/|\
+                         kv F16, softcap, ALiBi, sinks/";
+            let filters = [usual, "kv F16/4×2 heads of 64,", "kv Q8/4×1 heads of 128,"];
+            for (device, filter) in devices.iter_mut().zip(filters) {
+                check("wgpu", device, &SelftestOptions { filter: Some(filter.into()), ..options() });
             }
         }
     }

@@ -266,11 +266,13 @@ pub(super) fn variants() -> Vec<Variant> {
     let of = |kernel| Variant::new::<RouteParams>(kernel, RouteParams::FIELDS);
     let mut variants: Vec<Variant> = kernels.into_iter().flatten().map(of).collect();
     variants.push(Variant::new::<MergeParams>(Kernel::new("matmul_experts_merge"), MergeParams::FIELDS));
-    let matrices = Matrices::TESTED.map(|matrices| (Shape::Matrices(matrices), 4));
+    // The others share their tiles with `matmul_tile`.
+    let matrices = [Matrices::USUAL, Matrices::EIGHT].map(|matrices| (Shape::Matrices(matrices), 4));
     let shapes = [(Shape::Lane, 4), (Shape::Vec, 4), (Shape::Vec, 5), (Shape::Tile, 4)];
     for (shape, eights) in shapes.into_iter().chain(matrices) {
         for (combine, bias) in [(false, false), (false, true), (true, false), (true, true)] {
-            if combine && matches!(shape, Shape::Tile | Shape::Matrices(_)) {
+            let is_tile = matches!(shape, Shape::Tile | Shape::Matrices(_));
+            if combine && is_tile || !bias && matches!(shape, Shape::Matrices(_)) {
                 continue;
             }
             variants.extend(super::weight_variants(|format, profile| {

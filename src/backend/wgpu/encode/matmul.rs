@@ -507,6 +507,7 @@ fn is_listed(shape: Shape, splits: u32, bias: bool, with: Neighbours<'_>, format
     let fused = with.norm.is_some() || with.gated.is_some();
     let (usual_lanes, usual_outputs) = match shape {
         Shape::Rows { rows, outputs, lanes } => ([8, 16].contains(&lanes), rows > 8 || outputs == 4),
+        Shape::Matrices { matrices, .. } => (true, [32, 64].contains(&matrices.lanes)),
         _ => (true, true),
     };
     let is_shown = match usual_outputs {
