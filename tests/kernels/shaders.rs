@@ -356,7 +356,12 @@ fn every_yardstick_of_the_bench_validates() {
         if name.starts_with("bench_") {
             let text = std::fs::read_to_string(&path).expect("a shader is text");
             let module = naga::front::wgsl::parse_str(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
-            let mut validator = Validator::new(ValidationFlags::all(), Capabilities::SHADER_FLOAT16_IN_FLOAT32);
+            let capabilities = match text.contains("enable wgpu_cooperative_matrix") {
+                true => Capabilities::SHADER_FLOAT16 | Capabilities::SUBGROUP | Capabilities::COOPERATIVE_MATRIX,
+                false => Capabilities::SHADER_FLOAT16_IN_FLOAT32,
+            };
+            let mut validator = Validator::new(ValidationFlags::all(), capabilities);
+            validator.subgroup_stages(naga::valid::ShaderStages::COMPUTE);
             validator.validate(&module).unwrap_or_else(|error| panic!("{name}: {error:?}"));
             count += 1;
         }

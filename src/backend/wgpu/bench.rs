@@ -5,7 +5,9 @@
 
 use super::super::{BackendError, Peaks};
 use super::device::{Gpu, WgpuOptions};
-use super::pipelines::create_module;
+use super::matrices::{self, Matrices};
+use super::pipelines::module_of;
+use super::preprocess::MATRICES_DIRECTIVE;
 use super::texels;
 use crate::platform::Instant;
 
@@ -108,7 +110,8 @@ impl Yardstick {
         let read = self.read_gbps(bytes)?;
         let fused = self.arithmetic("fma", include_str!("../../../shaders/bench_fma.wgsl"))?;
         let separate = self.arithmetic("mul add", include_str!("../../../shaders/bench_mul_add.wgsl"))?;
-        Ok(Peaks { copy_gbps: 2.0 * copy, read_gbps: read, fma_gflops: fused.max(separate) })
+        let matrices = self.gpu.profile.matrices.map_or(Ok(0.0), |matrices| self.matrix_gflops(matrices))?;
+        Ok(Peaks { copy_gbps: 2.0 * copy, read_gbps: read, fma_gflops: fused.max(separate).max(matrices) })
     }
 
     /// Read bandwidth of the best kernel, in 10⁹ bytes per second, on a buffer of at most `bytes_max` bytes.
@@ -150,16 +153,38 @@ impl Yardstick {
     /// Multiplications and additions, 10⁹ per second.
     fn arithmetic(&self, name: &str, text: &str) -> Result<f64, BackendError> {
         let (source, target) = (self.filled(256, 0x3f00_0000)?, self.filled(256, 0)?);
-        let workgroups = 1024;
-        let per_turn = f64::from(workgroups) * 256.0 * 16.0 * 12.0 * 2.0;
+        self.operations(name, text, [&source, &target], 1024, 256.0 * 16.0 * 12.0 * 2.0)
+    }
+
+    /// The same by cooperative matrices.
+    fn matrix_gflops(&self, matrices: Matrices) -> Result<f64, BackendError> {
+        let size = matrices.size;
+        let text = include_str!("../../../shaders/bench_matrices.wgsl").replace("16x16", &format!("{size}x{size}"));
+        let workgroups = 512;
+        // Sums of as many subgroups as a workgroup can have.
+        let sums = u64::from(workgroups) * u64::from(matrices::WORKGROUP / 4) * 256 * 4;
+        let (source, target) = (self.filled(6 * 256 * 2, ONES)?, self.filled(sums, 0)?);
+        let per_turn = 8.0 * 2.0 * f64::from(size).powi(3);
+        self.operations("matrices", &text, [&source, &target], workgroups, per_turn)
+    }
+
+    /// Operations, 10⁹ per second, of a kernel that does so many in a turn of a workgroup.
+    fn operations(
+        &self,
+        name: &str,
+        text: &str,
+        [source, target]: [&Region; 2],
+        workgroups: u32,
+        per_turn: f64,
+    ) -> Result<f64, BackendError> {
         // Iterations double until a submission takes long enough to be timed on this adapter.
-        let mut turns = 16;
+        let mut turns = 32;
         loop {
             let bindings = [source.buffer.as_entire_binding(), target.buffer.as_entire_binding()];
             let dispatch = self.dispatch(name, text, &[turns, 0], &bindings, [workgroups, 1, 1])?;
             let seconds = self.seconds(&[&dispatch])?;
             if seconds > 0.1 || turns >= 1 << 20 {
-                return Ok(per_turn * f64::from(turns) / seconds / 1e9);
+                return Ok(f64::from(workgroups) * per_turn * f64::from(turns) / seconds / 1e9);
             }
             turns *= 2;
         }
@@ -292,12 +317,13 @@ impl Yardstick {
         let device = &self.gpu.device;
         let kernel = || format!("bench {name}");
         let fail = |error: wgpu::Error| BackendError::Kernel { kernel: kernel(), message: error.to_string() };
-        let source = wgpu::ShaderSource::Wgsl(text.into());
-        let module = wgpu::ShaderModuleDescriptor { label: Some(name), source };
-        let module = self.gpu.catch(|| create_module(&self.gpu, module)).map_err(fail)?;
+        let module = self.gpu.catch(|| module_of(&self.gpu, name, text)).map_err(fail)?;
+        let module = module.map_err(|message| BackendError::Kernel { kernel: kernel(), message })?;
+        // wgpu sees no bindings in SPIR-V.
+        let layout = text.contains(MATRICES_DIRECTIVE).then(|| self.explicit_layout());
         let descriptor = wgpu::ComputePipelineDescriptor {
             label: Some(name),
-            layout: None,
+            layout: layout.as_ref(),
             module: &module,
             entry_point: Some("main"),
             compilation_options: wgpu::PipelineCompilationOptions::default(),
@@ -317,6 +343,25 @@ impl Yardstick {
         let layout = pipeline.get_bind_group_layout(0);
         let descriptor = wgpu::BindGroupDescriptor { label: Some(name), layout: &layout, entries: &entries };
         Ok(Dispatch { bindings: device.create_bind_group(&descriptor), pipeline, grid })
+    }
+
+    /// Params, a buffer that is read, and one that is written.
+    fn explicit_layout(&self) -> wgpu::PipelineLayout {
+        let entry = |binding, ty| wgpu::BindGroupLayoutEntry {
+            binding,
+            visibility: wgpu::ShaderStages::COMPUTE,
+            ty: wgpu::BindingType::Buffer { ty, has_dynamic_offset: false, min_binding_size: None },
+            count: None,
+        };
+        let storage = |read_only| wgpu::BufferBindingType::Storage { read_only };
+        let entries = [entry(0, wgpu::BufferBindingType::Uniform), entry(1, storage(true)), entry(2, storage(false))];
+        let descriptor = wgpu::BindGroupLayoutDescriptor { label: None, entries: &entries };
+        let group = self.gpu.device.create_bind_group_layout(&descriptor);
+        self.gpu.device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+            label: None,
+            bind_group_layouts: &[Some(&group)],
+            immediate_size: 0,
+        })
     }
 
     /// Seconds for one submission of these dispatches.

@@ -12,7 +12,7 @@ pub(crate) const FEATURES: wgpu::Features = wgpu::Features::EXPERIMENTAL_COOPERA
 pub(crate) const WORKGROUP_BYTES: u32 = 32 << 10;
 
 /// Invocations of a workgroup of their kernels.
-const WORKGROUP: u32 = 128;
+pub(crate) const WORKGROUP: u32 = 128;
 
 /// Subgroups below each other and beside each other, and the matrices of each.
 #[derive(Clone, Copy, Debug)]

@@ -5,7 +5,7 @@
 
 use super::super::BackendError;
 use super::device::Gpu;
-use super::preprocess::{self, Define, MATRICES};
+use super::preprocess::{self, Define, MATRICES_DIRECTIVE};
 #[cfg(any(target_os = "linux", target_os = "android", windows))]
 use super::spirv;
 #[cfg(not(target_arch = "wasm32"))]
@@ -185,15 +185,8 @@ fn build(
         return Err(fail("rejected, as the options request".into()));
     }
     let text = preprocess::expand(kernel.stem, &kernel.defines).map_err(fail)?;
-    let module = if kernel.defines.iter().any(|(name, _)| *name == MATRICES) {
-        gpu.catch(|| create_matrix_module(gpu, kernel.stem, &text))
-            .map_err(|error| fail(error.to_string()))?
-            .map_err(fail)?
-    } else {
-        let source = wgpu::ShaderSource::Wgsl(text.into());
-        let descriptor = wgpu::ShaderModuleDescriptor { label: Some(kernel.stem), source };
-        gpu.catch(|| create_module(gpu, descriptor)).map_err(|error| fail(error.to_string()))?
-    };
+    let module = gpu.catch(|| module_of(gpu, kernel.stem, &text)).map_err(|error| fail(error.to_string()))?;
+    let module = module.map_err(fail)?;
     let descriptor = wgpu::ComputePipelineDescriptor {
         label: Some(kernel.stem),
         layout: Some(layout),
@@ -260,8 +253,17 @@ fn binding_type(access: Access) -> wgpu::BindingType {
     }
 }
 
+/// Compiles a shader, by wgpu or, if it has cooperative matrices, with SPIR-V of our own.
+pub(crate) fn module_of(gpu: &Gpu, label: &str, text: &str) -> Result<wgpu::ShaderModule, String> {
+    if text.contains(MATRICES_DIRECTIVE) {
+        return create_matrix_module(gpu, label, text);
+    }
+    let source = wgpu::ShaderSource::Wgsl(text.into());
+    Ok(create_module(gpu, wgpu::ShaderModuleDescriptor { label: Some(label), source }))
+}
+
 #[allow(unsafe_code, reason = "bounds checks and loop counters in the shaders cost 5 to 30 % natively")]
-pub(crate) fn create_module(gpu: &Gpu, descriptor: wgpu::ShaderModuleDescriptor<'_>) -> wgpu::ShaderModule {
+fn create_module(gpu: &Gpu, descriptor: wgpu::ShaderModuleDescriptor<'_>) -> wgpu::ShaderModule {
     if gpu.checked || cfg!(target_arch = "wasm32") {
         return gpu.device.create_shader_module(descriptor);
     }

@@ -18,6 +18,8 @@ pub(crate) type Define = (&'static str, Option<u32>);
 
 /// The define of kernels that compute with halves.
 pub(crate) const HALVES: &str = "HALVES";
+/// What a shader with cooperative matrices begins with.
+pub(crate) const MATRICES_DIRECTIVE: &str = "enable wgpu_cooperative_matrix;\n";
 /// The define of kernels that use cooperative matrices.
 pub(crate) const MATRICES: &str = "MATRICES";
 
@@ -33,7 +35,7 @@ pub(crate) fn expand(stem: &str, defines: &[Define]) -> Result<String, String> {
         text.push_str("enable f16;\n");
     }
     if is_defined(MATRICES) {
-        text.push_str("enable wgpu_cooperative_matrix;\n");
+        text.push_str(MATRICES_DIRECTIVE);
     }
     for (name, number) in defines {
         if let Some(number) = number {

@@ -129,7 +129,7 @@ impl Report {
     pub(crate) fn as_text(&self) -> String {
         let peaks = &self.measured.peaks;
         let mut text = format!(
-            "{}, {}: copy {:.1} GB/s, read {:.1} GB/s, f32 FMA {:.0} GFLOP/s\n{}\n\n",
+            "{}, {}: copy {:.1} GB/s, read {:.1} GB/s, multiply-add {:.0} GFLOP/s\n{}\n\n",
             self.measured.adapter, self.measured.tier, peaks.copy_gbps, peaks.read_gbps, peaks.fma_gflops, self.name
         );
         let head = [
