@@ -147,8 +147,8 @@ pub struct Peaks {
     pub copy_gbps: f64,
     /// Read bandwidth, 10⁹ bytes per second.
     pub read_gbps: f64,
-    /// Multiplications and additions, 10⁹ per second: by matrix units (16-bit factors) where a device's kernels use them,
-    /// otherwise in f32.
+    /// Multiplications and additions, 10⁹ per second: by matrix units (16-bit factors) where a device's kernels use
+    /// them, otherwise in f32.
     pub fma_gflops: f64,
 }
 
