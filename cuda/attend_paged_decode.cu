@@ -9,34 +9,47 @@
 // striding over the grid. A warp takes every WARPS-th tile of TILE_KEYS keys, through STAGES stages of its own; the
 // warps' sums are joined at the end of an item. If the keys of some rows are split between items, partial sums go to
 // the scratch, and the last block to finish joins them in key order.
+// The next item's first tiles and query are copied while the sums of the one before it are joined, and its entries of
+// the block table before that.
 // Threads: 32 · WARPS. Grid: any, about what the device runs at once.
-// Shared: WARPS · STAGES · tile_bytes(TILE_KEYS), and 32 · HEAD_DIM for the query if HEAD_DIM > 176.
+// Shared: see STAGES_END; computed by decode_variant of encode/attend.rs.
+// STORES: every sequence has one row, and the query, K and V of its position are made from qkv (common/heads.cuh).
 // -D: HEAD_DIM (multiple of 16, ≤ 256), WARPS (4, 2), TILE_KEYS (16 or 32; 32 with codes), STAGES (2 to 4),
 // OUT_TYPE (u16, float), Q_TYPE=u16, KV_Q8, KV_FP8, SOFTCAP, ALIBI. Twin: backend/reference/attend_paged.rs
 // Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
 
-#include "common/attend_tile.cuh"
+#include "common/attend_join.cuh"
 
 constexpr u32 COPY_UNROLL = HEAD_DIM > 128 ? 1 : 16;
-constexpr u32 THREADS = 32 * WARPS, PARTS_MAX = 64, ROWS = 16;
-constexpr u32 STAGE_BYTES = tile_bytes(TILE_KEYS);
-constexpr u32 SUM_STRIDE = HEAD_DIM + 8;  // avoids bank conflicts between rows
-constexpr u32 TILES_BYTES = WARPS * STAGES * STAGE_BYTES;
-constexpr bool QUERY_IS_SHARED = HEAD_DIM > 176;  // stored after the tiles
-static_assert(WARPS * ROWS * (SUM_STRIDE + 2) * 4 <= TILES_BYTES, "sums fit where the tiles were");
-static_assert(PARTS_MAX * ROWS * 8 <= TILES_BYTES, "largest and sum of the parts do too");
+constexpr u32 STAGE_BYTES = WARPS * tile_bytes(TILE_KEYS);  // of all warps
+constexpr u32 TILES_BYTES = STAGES * STAGE_BYTES;
+constexpr u32 QUERY_STRIDE = HEAD_DIM + 8;  // avoids bank conflicts between rows
+constexpr u32 largest_of(u32 a, u32 b) { return a < b ? b : a; }
 
-// The query operand of one step, with elements in the same order as the keys'; missing rows are zeros.
-__device__ __forceinline__ uint4 load_query(const Params &params, const Item &item, u32 kv_head, u32 step, u32 lane) {
+// Shared memory: the stages; what the last one does not hold of the sums and the query; then the rest. Sums, or largest
+// and sum of the parts, are where all but the first stage were, since that one has the next item's tiles by then. The
+// query is at the end: in the last stage if there are more than two, which is copied to after the query was loaded.
+constexpr u32 SUMS_AT = STAGE_BYTES;
+constexpr u32 SUMS_BYTES = largest_of(WARPS * ROWS * (SUM_STRIDE + 2) * 4, PARTS_MAX * ROWS * 8);
+constexpr u32 QUERY_BYTES = ROWS * QUERY_STRIDE * 2;
+constexpr u32 STAGES_END = STAGES > 2 ? TILES_BYTES : largest_of(TILES_BYTES, SUMS_AT + SUMS_BYTES) + QUERY_BYTES;
+constexpr u32 QUERY_AT = STAGES_END - QUERY_BYTES;
+static_assert(SUMS_AT + SUMS_BYTES <= QUERY_AT && TILES_BYTES - STAGE_BYTES <= QUERY_AT, "both have their place");
+constexpr bool OPERANDS_ARE_SHARED = HEAD_DIM > 176;
+constexpr u32 ENTRIES_AT = STAGES_END + (OPERANDS_ARE_SHARED ? ROWS * HEAD_DIM * 2 : 0);
+constexpr u32 WARP_ENTRIES = TILE_KEYS / PART;
+// With STORES: K and V of the newest position as the pool has them, their scales, and their slot.
+constexpr u32 FRESH_AT = ENTRIES_AT + WARPS * 2 * 4;
+constexpr u32 FRESH_SCALES_AT = FRESH_AT + 2 * ROW_BYTES, FRESH_SLOT_AT = FRESH_SCALES_AT + 8;
+
+// The query operand of one step, with elements in the same order as the keys'.
+__device__ __forceinline__ uint4 load_query(const u16 *query, u32 step, u32 lane) {
   uint4 a;
 #pragma unroll
   for (u32 half = 0; half < 2; half++) {
-    const u32 row = half * 8 + lane / 4;
-    const bool has_row = row < item.count;
-    const u64 offset = row_offset(params, item, item.first + (has_row ? row : 0), kv_head);
-    const u32 *q = reinterpret_cast<const u32 *>(params.q + offset) + step * 8;
+    const u32 *q = reinterpret_cast<const u32 *>(query + (half * 8 + lane / 4) * QUERY_STRIDE) + step * 8;
     const u32 at = IS_CODED ? lane % 4 * 2 : lane % 4;
-    const u32 first = has_row ? q[at] : 0, second = has_row ? q[at + (IS_CODED ? 1 : 4)] : 0;
+    const u32 first = q[at], second = q[at + (IS_CODED ? 1 : 4)];
     (half ? a.y : a.x) = pack_f16(clamp_f16(bf16_low(first)), clamp_f16(bf16_high(first)));
     (half ? a.w : a.z) = pack_f16(clamp_f16(bf16_low(second)), clamp_f16(bf16_high(second)));
   }
@@ -45,24 +58,101 @@ __device__ __forceinline__ uint4 load_query(const Params &params, const Item &it
 
 // Kept in registers if they have room for it, otherwise in shared memory.
 struct Query {
-  uint4 steps[QUERY_IS_SHARED ? 1 : STEPS];
+  uint4 steps[OPERANDS_ARE_SHARED ? 1 : STEPS];
   const uint4 *shared;
   __device__ __forceinline__ uint4 operator()(u32, u32 step) const {
-    return QUERY_IS_SHARED ? shared[step * 32] : steps[QUERY_IS_SHARED ? 0 : step];
+    return OPERANDS_ARE_SHARED ? shared[step * 32] : steps[OPERANDS_ARE_SHARED ? 0 : step];
   }
 };
 
-__device__ __forceinline__ void load_query(Query &query, uint4 *shared, const Params &params, const Item &item,
-                                           u32 kv_head) {
+// Loads the query that copy_query has copied. Its memory may be written afterwards.
+__device__ __forceinline__ void load_query(Query &query, u8 *memory) {
   const u32 lane = threadIdx.x % 32;
-  query.shared = shared + lane;
-  if constexpr (QUERY_IS_SHARED) {
-    for (u32 step = threadIdx.x / 32; step < STEPS; step += WARPS)
-      shared[step * 32 + lane] = load_query(params, item, kv_head, step, lane);
-    __syncthreads();
+  const u16 *rows = reinterpret_cast<const u16 *>(memory + QUERY_AT);
+  uint4 *shared = reinterpret_cast<uint4 *>(memory + STAGES_END) + lane;
+  query.shared = shared;
+  __syncthreads();
+  if constexpr (OPERANDS_ARE_SHARED) {
+    for (u32 step = threadIdx.x / 32; step < STEPS; step += WARPS) shared[step * 32] = load_query(rows, step, lane);
   } else {
 #pragma unroll
-    for (u32 step = 0; step < STEPS; step++) query.steps[step] = load_query(params, item, kv_head, step, lane);
+    for (u32 step = 0; step < STEPS; step++) query.steps[step] = load_query(rows, step, lane);
+  }
+  __syncthreads();
+}
+
+#ifdef STORES
+// Makes the query of an item and, if the item has the newest position, its K and V: what rope_store_kv.cu computes.
+// They go to shared memory, and K and V from there to the pool by store_fresh.
+__device__ __forceinline__ void turn_heads(u8 *memory, const Params &params, const Item &item, u32 kv_head) {
+  u16 *rows = reinterpret_cast<u16 *>(memory + QUERY_AT);
+  const Heads &heads = params.heads;
+  const bool is_newest = heads.stored && item.key_end == item.position + 1;
+  const u32 slot =
+      is_newest ? metadata_at(params.metadata, params.group_header + GROUP_SLOTS, item.row_start) : NONE;
+  if (threadIdx.x == 0) *reinterpret_cast<u32 *>(memory + FRESH_SLOT_AT) = slot;
+  const u32 count = params.group + (slot == NONE ? 0 : 2), lane = threadIdx.x % LANES;
+  // All lanes of a warp take part in sums: those without a head repeat the last one.
+  for (u32 first = 0; first < count; first += THREADS / LANES) {
+    const u32 at = min(first + threadIdx.x / LANES, count - 1);
+    const bool is_query = at < params.group, is_own = at == first + threadIdx.x / LANES;
+    const u32 half = is_query ? 0 : at - params.group;
+    const u32 head = is_query ? kv_head * params.group + at : heads.query_heads + half * params.kv_heads + kv_head;
+    Eight run[RUNS];
+    turn_head(run, heads, item.row_start, head, item.position, lane);
+#pragma unroll
+    for (u32 i = 0; i < RUNS; i++) {
+      const u32 own = lane + i * LANES;
+      if (is_query && is_own && own < HEAD_DIM / 8) store_eight(rows + at * QUERY_STRIDE + 8 * own, run[i]);
+    }
+    if (slot == NONE) continue;
+    const KvRow to = {memory + FRESH_AT + half * ROW_BYTES, reinterpret_cast<float *>(memory + FRESH_SCALES_AT) + half};
+    store_kv<KV, LANES, RUNS>(to, run, lane, HEAD_DIM / 8, !is_query && is_own);
+  }
+  for (u32 at = params.group * (HEAD_DIM / 8) + threadIdx.x; at < ROWS * (HEAD_DIM / 8); at += THREADS)
+    reinterpret_cast<uint4 *>(rows + at / (HEAD_DIM / 8) * QUERY_STRIDE)[at % (HEAD_DIM / 8)] = make_uint4(0, 0, 0, 0);
+}
+
+// Puts K and V of the newest position into the item's last tile, if the item has them: the pool does not yet.
+__device__ __forceinline__ void put_fresh(u8 *tile, const u8 *memory, const Item &item, u32 first, u32 lane) {
+  if (first + TILE_KEYS < item.key_end || *reinterpret_cast<const u32 *>(memory + FRESH_SLOT_AT) == NONE) return;
+  const u32 row = item.key_end - 1 - first;
+  for (u32 at = lane; at < 2 * PIECES; at += 32) {
+    u8 *to = tile + (at / PIECES * TILE_KEYS + row) * STRIDE;
+    reinterpret_cast<uint4 *>(to)[at % PIECES] = reinterpret_cast<const uint4 *>(memory + FRESH_AT)[at];
+  }
+  if (IS_CODED && lane < 2) {
+    float *scales = reinterpret_cast<float *>(tile + 2 * TILE_KEYS * STRIDE);
+    scales[lane * TILE_KEYS + row] = reinterpret_cast<const float *>(memory + FRESH_SCALES_AT)[lane];
+  }
+  __syncwarp();
+}
+
+// Writes K and V of the newest position to the pool, if the item has them: after the copies from it, which include
+// their slot.
+__device__ __forceinline__ void store_fresh(const u8 *memory, const Params &params, u32 kv_head) {
+  const u32 slot = *reinterpret_cast<const u32 *>(memory + FRESH_SLOT_AT);
+  if (slot == NONE) return;
+  for (u32 at = threadIdx.x; at < 2 * PIECES + 2; at += THREADS) {
+    const bool is_scale = at >= 2 * PIECES;
+    const u32 half = is_scale ? at - 2 * PIECES : at / PIECES;
+    u8 *pool = half ? params.heads.values : params.heads.keys;
+    const KvRow to = kv_row<KV>(pool, slot, kv_head, params.kv_heads, params.block_shift, HEAD_DIM);
+    if (!is_scale)
+      reinterpret_cast<uint4 *>(to.elements)[at % PIECES] = reinterpret_cast<const uint4 *>(memory + FRESH_AT)[at];
+    else if (IS_CODED) *to.scale = reinterpret_cast<const float *>(memory + FRESH_SCALES_AT)[half];
+  }
+}
+#endif
+
+// Starts copying the query of an item; missing rows are zeros.
+__device__ __forceinline__ void copy_query(u8 *memory, const Params &params, const Item &item, u32 kv_head) {
+  u16 *rows = reinterpret_cast<u16 *>(memory + QUERY_AT);
+  for (u32 at = threadIdx.x; at < ROWS * HEAD_DIM / 8; at += THREADS) {
+    const u32 row = at / (HEAD_DIM / 8), column = at % (HEAD_DIM / 8) * 8;
+    const bool has_row = row < item.count;
+    const u64 offset = row_offset(params, item, item.first + (has_row ? row : 0), kv_head);
+    copy_async_16_or_zero(rows + row * QUERY_STRIDE + column, params.q + offset + column, has_row);
   }
 }
 
@@ -98,160 +188,112 @@ __device__ __forceinline__ void attend_tile(Rows<1> &rows, const Query &query, c
   multiply_values<1, TILE_KEYS>(rows.out, weights, stage + TILE_KEYS * STRIDE, lane);
 }
 
-// The warp's share of an item: tiles `warp`, `warp + WARPS`, …
-__device__ __forceinline__ void attend_keys(Rows<1> &rows, const Query &query, u8 *stages, const Params &params,
-                                            const Item &item, u32 kv_head, u32 warp, u32 lane) {
-  const u32 table = table_of(params, item);
+// The key at which a warp's first tile of an item begins; it has every WARPS-th tile.
+constexpr u32 HOP = WARPS * TILE_KEYS;
+__device__ __forceinline__ u32 first_key(const Item &item, u32 warp) {
+  return item.key_begin / TILE_KEYS * TILE_KEYS + warp * TILE_KEYS;
+}
+
+// The warp's tile of a stage.
+__device__ __forceinline__ u8 *tile_of(u8 *memory, u32 stage, u32 warp) {
+  return memory + stage * STAGE_BYTES + warp * (STAGE_BYTES / WARPS);
+}
+
+// Starts copying the warp's first tile of an item to the first stage, and returns the parts of it without a block. The
+// entries of the table were copied by copy_entries.
+__device__ __forceinline__ u32 copy_first(u8 *memory, const Params &params, const Item &item, u32 kv_head, u32 warp,
+                                          u32 lane) {
+  const u32 *entries = reinterpret_cast<const u32 *>(memory + ENTRIES_AT) + warp * 2;
+  const u32 first = first_key(item, warp), entry = lane < WARP_ENTRIES ? entries[lane] : NONE;
+  __syncwarp();
+  u32 hidden = 0;
+  if (first < item.key_end) hidden = copy_tile(tile_of(memory, 0, warp), params, item, kv_head, first, entry, lane);
+  copy_async_commit();
+  return hidden;
+}
+
+// Starts copying the table's entries of the warp's first tile of an item. The lane that copies an entry reads it.
+__device__ __forceinline__ void copy_entries(u8 *memory, const Params &params, const Item &item, u32 warp, u32 lane) {
+  u32 *entry = reinterpret_cast<u32 *>(memory + ENTRIES_AT) + warp * 2 + lane;
+  const u32 key = first_key(item, warp) + lane * PART;
+  if (lane >= WARP_ENTRIES) return;
+  if (key < item.key_end && key + PART > item.key_begin)
+    copy_async_4(entry, params.metadata + table_of(params, item) + (key >> params.block_shift));
+  else *entry = NONE;
+}
+
+// The warp's share of an item, whose first tile is on its way, with these parts hidden. Starts copying the next item's
+// entries, if there is one.
+__device__ __forceinline__ void attend_keys(Rows<1> &rows, u8 *memory, const Params &params, const Item &item,
+                                            const u32 *next, u32 kv_head, u32 hidden, u32 warp, u32 lane) {
+  const u32 table = table_of(params, item), begin = first_key(item, warp);
   u32 all_begin, all_end;
   common_keys(params, item, all_begin, all_end);
-  constexpr u32 HOP = WARPS * TILE_KEYS;
-  const u32 begin = item.key_begin / TILE_KEYS * TILE_KEYS + warp * TILE_KEYS;
-  u32 copied = begin, stage = 0, hidden = 0;  // one byte per tile, the oldest lowest
-  u32 entry = load_entry<TILE_KEYS>(params, table, item, begin, lane);
+  u32 copied = begin + HOP, stage = 0;  // `hidden`: one byte per tile, the oldest lowest
+  u32 entry = load_entry<TILE_KEYS>(params, table, item, copied, lane);
 #pragma unroll
-  for (u32 i = 0; i < STAGES - 1; i++) {
+  for (u32 i = 1; i < STAGES - 1; i++) {
     if (copied < item.key_end)
-      hidden |= copy_tile(stages + i * STAGE_BYTES, params, item, kv_head, copied, entry, lane) << 8 * i;
+      hidden |= copy_tile(tile_of(memory, i, warp), params, item, kv_head, copied, entry, lane) << 8 * i;
     copy_async_commit();
     copied += HOP;
     entry = load_entry<TILE_KEYS>(params, table, item, copied, lane);
   }
+#ifdef STORES
+  turn_heads(memory, params, item, kv_head);
+#else
+  copy_async_wait<STAGES - 2>();
+#endif
+  Query query;
+  load_query(query, memory);
+  if (next) copy_entries(memory, params, load_item(next), warp, lane);
   for (u32 first = begin; first < item.key_end; first += HOP) {
     copy_async_wait<STAGES - 2>();
     __syncwarp();
     // The next tile goes into the stage that all lanes have finished reading.
     const u32 free = stage == 0 ? STAGES - 1 : stage - 1;
     if (copied < item.key_end)
-      hidden |= copy_tile(stages + free * STAGE_BYTES, params, item, kv_head, copied, entry, lane) << 8 * (STAGES - 1);
+      hidden |= copy_tile(tile_of(memory, free, warp), params, item, kv_head, copied, entry, lane) << 8 * (STAGES - 1);
     copy_async_commit();
     copied += HOP;
     entry = load_entry<TILE_KEYS>(params, table, item, copied, lane);
     const Span span = {first, item.key_begin, item.key_end, hidden & 255u};
-    attend_tile(rows, query, stages + stage * STAGE_BYTES, params, all_begin, all_end, span, lane);
+#ifdef STORES
+    put_fresh(tile_of(memory, stage, warp), memory, item, first, lane);
+#endif
+    attend_tile(rows, query, tile_of(memory, stage, warp), params, all_begin, all_end, span, lane);
     hidden >>= 8;
     stage = stage == STAGES - 1 ? 0 : stage + 1;
   }
+  copy_async_commit();  // of a warp without a tile
   copy_async_wait<0>();
   end_rows(rows, params);
 }
 
-// Stores the warp's sums as [row][column], then largest and sum as [row].
-__device__ __forceinline__ void put_sums(float *sums, const Rows<1> &rows, u32 lane) {
-  const float unit = unit_of(rows);
-#pragma unroll
-  for (u32 half = 0; half < 2; half++) {
-    float *row = sums + (half * 8 + lane / 4) * SUM_STRIDE;
-#pragma unroll
-    for (u32 step = 0; step < STEPS; step++) {
-      const float4 a = rows.out[0][2 * step], b = rows.out[0][2 * step + 1];
-      const float2 low = half ? make_float2(a.z, a.w) : make_float2(a.x, a.y);
-      const float2 high = half ? make_float2(b.z, b.w) : make_float2(b.x, b.y);
-      if (IS_CODED) {
-        *reinterpret_cast<float4 *>(row + step * 16 + lane % 4 * 4) =
-            make_float4(low.x * unit, high.x * unit, low.y * unit, high.y * unit);
-      } else {
-        *reinterpret_cast<float2 *>(row + step * 16 + lane % 4 * 2) = low;
-        *reinterpret_cast<float2 *>(row + step * 16 + 8 + lane % 4 * 2) = high;
-      }
-    }
-    if (lane % 4 == 0)
-      *reinterpret_cast<float2 *>(sums + ROWS * SUM_STRIDE + (half * 8 + lane / 4) * 2) =
-          make_float2(rows.largest[half], half ? rows.sum.z : rows.sum.x);
-  }
-}
-
-__device__ __forceinline__ void add_scaled(float4 &sum, float by, const float4 &value) {
-  sum.x += by * value.x;
-  sum.y += by * value.y;
-  sum.z += by * value.z;
-  sum.w += by * value.w;
-}
-
-__device__ __forceinline__ void store_four(float *to, const float4 &v) { *reinterpret_cast<float4 *>(to) = v; }
-__device__ __forceinline__ void store_four(u16 *to, const float4 &v) {
-  *reinterpret_cast<uint2 *>(to) = make_uint2(pack_bf16(v.x, v.y), pack_bf16(v.z, v.w));
-}
-
-// Stores four columns of a finished row.
-__device__ __forceinline__ void store_result(const Params &params, const Item &item, u32 kv_head, u32 row, u32 column,
-                                             float4 sum, float factor) {
-  const float4 result = make_float4(sum.x * factor, sum.y * factor, sum.z * factor, sum.w * factor);
-  store_four(params.out + row_offset(params, item, item.first + row, kv_head) + column, result);
-}
-
-// Joins the partial results of a row from PIECES_COUNT sources: `shares(i)` is largest and sum, `values(i, column)` is
-// four columns.
-template <typename Shares, typename Values>
-__device__ __forceinline__ void join_row(const Params &params, const Item &item, u32 kv_head, u32 row, u32 count,
-                                         float *part, Shares shares, Values values) {
-  float largest = LOWEST, sum = 0.0f;
-  for (u32 i = 0; i < count; i++) largest = fmaxf(largest, shares(i).x);
-  for (u32 i = 0; i < count; i++) sum += share(shares(i).x, largest) * shares(i).y;
-  const u32 lane = threadIdx.x % 8;
-  const u32 head = kv_head * params.group + (item.first + row) % params.group;
-  const float factor = part ? 1.0f : final_factor(params, largest, sum, head);
-  for (u32 column = lane * 4; column < HEAD_DIM; column += 32) {
-    float4 total = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-#pragma unroll 4
-    for (u32 i = 0; i < count; i++) add_scaled(total, share(shares(i).x, largest), values(i, column));
-    if (part) store_four(part + row * HEAD_DIM + column, total);
-    else store_result(params, item, kv_head, row, column, total, factor);
-  }
-  if (part && lane == 0) *reinterpret_cast<float2 *>(part + ROWS * HEAD_DIM + row * 2) = make_float2(largest, sum);
-}
-
-__device__ __forceinline__ float *part_of(const Params &params, u32 slot, u32 kv_head) {
-  return params.scratch + (static_cast<u64>(slot) * params.kv_heads + kv_head) * (ROWS * (HEAD_DIM + 2));
-}
-
-// Joins the parts of the item's rows, if this block wrote the last part.
-__device__ __forceinline__ void join_parts(float *memory, const Params &params, const Item &item, u32 kv_head) {
-  __threadfence();
-  __syncthreads();
-  u32 *is_last = reinterpret_cast<u32 *>(memory);
-  if (threadIdx.x == 0) {
-    u32 *counter = params.counters + item.counter * params.kv_heads + kv_head;
-    const u32 before = atomicAdd(counter, 1u);
-    *is_last = before + 1 == item.parts;
-    if (before + 1 == item.parts) *counter = 0;
-  }
-  __syncthreads();
-  const bool joins = *is_last != 0;
-  __syncthreads();
-  if (!joins) return;
-  __threadfence();
-  float2 *shares = reinterpret_cast<float2 *>(memory);
-  for (u32 at = threadIdx.x; at < item.parts * ROWS; at += THREADS) {
-    const float *part = part_of(params, item.slot_first + at / ROWS, kv_head) + ROWS * HEAD_DIM;
-    if (at % ROWS < item.count) shares[at] = load_fresh(reinterpret_cast<const float2 *>(part) + at % ROWS);
-  }
-  __syncthreads();
-  for (u32 row = threadIdx.x / 8; row < item.count; row += THREADS / 8) {
-    const float *values = part_of(params, item.slot_first, kv_head) + row * HEAD_DIM;
-    const u64 stride = static_cast<u64>(params.kv_heads) * ROWS * (HEAD_DIM + 2);
-    join_row(params, item, kv_head, row, item.parts, nullptr, [&](u32 i) { return shares[i * ROWS + row]; },
-             [&](u32 i, u32 column) {
-               return load_fresh(reinterpret_cast<const float4 *>(values + i * stride + column));
-             });
-  }
-}
-
-__device__ __forceinline__ void attend_item(u8 *memory, const Params &params, const u32 *words, u32 kv_head) {
+// Attends to an item, whose first tiles and query are on their way, and starts copying those of the next one, if there
+// is one. `hidden` are the parts of the warp's first tile without a block, of this item and then of the next.
+__device__ __forceinline__ void attend_item(u8 *memory, const Params &params, const u32 *words, u32 kv_head,
+                                            const u32 *next, u32 next_head, u32 &hidden) {
   const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   Rows<1> rows;
   {
     const Item item = load_item(words);
     begin_rows(rows, params, item, 0, kv_head, lane);
-    Query query;
-    load_query(query, reinterpret_cast<uint4 *>(memory + TILES_BYTES), params, item, kv_head);
-    attend_keys(rows, query, memory + warp * STAGES * STAGE_BYTES, params, item, kv_head, warp, lane);
+    attend_keys(rows, memory, params, item, next, kv_head, hidden, warp, lane);
   }
+  if (next) hidden = copy_first(memory, params, load_item(next), next_head, warp, lane);
   __syncthreads();
   // Loaded again, rather than kept in registers through the loop.
   const Item item = load_item(words);
   constexpr u32 WARP_FLOATS = ROWS * (SUM_STRIDE + 2);
-  float *sums = reinterpret_cast<float *>(memory);
+  float *sums = reinterpret_cast<float *>(memory + SUMS_AT);
   put_sums(sums + warp * WARP_FLOATS, rows, lane);
+#ifdef STORES
+  store_fresh(memory, params, kv_head);
+#else
+  if (next) copy_query(memory, params, load_item(next), next_head);
+#endif
+  copy_async_commit();
   __syncthreads();
   float *part = item.slot == NONE ? nullptr : part_of(params, item.slot, kv_head);
   for (u32 row = threadIdx.x / 8; row < item.count; row += THREADS / 8) {
@@ -270,9 +312,27 @@ KERNEL(attend_paged_decode, THREADS, 2) {
   DYNAMIC_SHARED(u8, memory);
   const u32 *work = work_list(params);
   const u32 lanes = work[LANE_LIST_LANES], *starts = work + LANE_LIST_WORDS, *items = starts + lanes + 1;
-  for (u32 unit = blockIdx.x; unit < lanes * params.kv_heads; unit += gridDim.x) {
-    const u32 lane = unit / params.kv_heads, kv_head = unit % params.kv_heads;
-    for (u32 i = starts[lane]; i < starts[lane + 1]; i++)
-      attend_item(memory, params, items + i * LANE_ITEM_WORDS, kv_head);
+  const u32 units = lanes * params.kv_heads;
+  u32 unit = blockIdx.x, at = unit < units ? starts[unit / params.kv_heads] : 0, hidden = 0;
+  if (unit < units) {
+    const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const Item item = load_item(items + at * LANE_ITEM_WORDS);
+    copy_entries(memory, params, item, warp, lane);
+    copy_async_commit();
+    copy_async_wait<0>();
+#ifndef STORES
+    copy_query(memory, params, item, unit % params.kv_heads);
+#endif
+    hidden = copy_first(memory, params, item, unit % params.kv_heads, warp, lane);
+  }
+  while (unit < units) {
+    const u32 kv_head = unit % params.kv_heads, *words = items + at * LANE_ITEM_WORDS;
+    at++;
+    if (at == starts[unit / params.kv_heads + 1]) {
+      unit += gridDim.x;
+      if (unit < units) at = starts[unit / params.kv_heads];
+    }
+    const u32 *next = unit < units ? items + at * LANE_ITEM_WORDS : nullptr;
+    attend_item(memory, params, words, kv_head, next, unit % params.kv_heads, hidden);
   }
 }

@@ -2,10 +2,13 @@
 // a row is finished.
 //
 // Packed rows: the query heads of one KV head over the token rows of one sequence; row p is token p / group, query head
-// kv_head · group + p % group. -D: Q_TYPE, OUT_TYPE (float or u16), HEAD_DIM.
+// kv_head · group + p % group. -D: Q_TYPE, OUT_TYPE (float or u16), HEAD_DIM; STORES if the kernel makes q from qkv.
 
 #pragma once
 #include "common/metadata.cuh"
+#ifdef STORES
+#include "common/heads.cuh"
+#endif
 
 struct Params {
   const u32 *metadata;
@@ -25,6 +28,9 @@ struct Params {
   float scale;
   float softcap;  // 0: none
   u32 unused;
+#ifdef STORES
+  Heads heads;
+#endif
 };
 
 constexpr float LOG2_E = 1.4426950408889634f;

@@ -4,17 +4,17 @@
 #pragma once
 #include "common/prelude.cuh"
 
-constexpr u32 KV_F32 = 0;
-constexpr u32 KV_F16 = 1;
-constexpr u32 KV_Q8 = 2;
-constexpr u32 KV_FP8 = 3;
-constexpr bool kv_is_coded(u32 format) { return format >= KV_Q8; }
+constexpr u32 FORMAT_F32 = 0;
+constexpr u32 FORMAT_F16 = 1;
+constexpr u32 FORMAT_Q8 = 2;
+constexpr u32 FORMAT_FP8 = 3;
+constexpr bool kv_is_coded(u32 format) { return format >= FORMAT_Q8; }
 // If all magnitudes of a row are below this, it is stored as zeros.
 constexpr float KV_ROW_MIN = 1e-30f;
 
 // Bytes of one row of a head; without its scale, which is stored elsewhere.
 template <u32 FORMAT> __device__ __forceinline__ u32 kv_row_bytes(u32 head_dim) {
-  return FORMAT == KV_F32 ? 4 * head_dim : FORMAT == KV_F16 ? 2 * head_dim : head_dim;
+  return FORMAT == FORMAT_F32 ? 4 * head_dim : FORMAT == FORMAT_F16 ? 2 * head_dim : head_dim;
 }
 // Bytes of the tile of one block and head.
 template <u32 FORMAT> __device__ __forceinline__ u32 kv_tile_bytes(u32 head_dim, u32 slots) {
@@ -44,7 +44,7 @@ __device__ __forceinline__ u32 e4m3_code(float value) {
   return (bits >> 24 & 0x80) | ((magnitude < 0x38800000u ? subnormal : normal) & 0x7f);
 }
 template <u32 FORMAT> __device__ __forceinline__ u32 kv_code(float value) {
-  return FORMAT == KV_FP8 ? e4m3_code(value) : static_cast<u32>(static_cast<int>(rintf(value))) & 255;
+  return FORMAT == FORMAT_FP8 ? e4m3_code(value) : static_cast<u32>(static_cast<int>(rintf(value))) & 255;
 }
 
 // Writes the runs `lane`, `lane + LANES_`, … below `runs` of the row if it is stored. All lanes of a warp must call
@@ -52,7 +52,7 @@ template <u32 FORMAT> __device__ __forceinline__ u32 kv_code(float value) {
 template <u32 FORMAT, u32 LANES_, u32 RUNS_>
 __device__ __forceinline__ void store_kv(const KvRow &row, const Eight (&values)[RUNS_], u32 lane, u32 runs,
                                          bool stores) {
-  constexpr float CODE_MAX = FORMAT == KV_FP8 ? 1.75f : 127.0f;
+  constexpr float CODE_MAX = FORMAT == FORMAT_FP8 ? 1.75f : 127.0f;
   float inverse = 0.0f;
   if (kv_is_coded(FORMAT)) {
     // Compared as integers, which orders a NaN above everything else. Runs that the row does not have are zero.
@@ -69,9 +69,9 @@ __device__ __forceinline__ void store_kv(const KvRow &row, const Eight (&values)
     const u32 at = lane + r * LANES_;
     if (!stores || at >= runs) break;
     const Eight &run = values[r];
-    if (FORMAT == KV_F32) {
+    if (FORMAT == FORMAT_F32) {
       store_eight(reinterpret_cast<float *>(row.elements) + 8 * at, run);
-    } else if (FORMAT == KV_F16) {
+    } else if (FORMAT == FORMAT_F16) {
       float c[8];
       for (u32 i = 0; i < 8; i++) c[i] = clamp_f16(run.v[i]);
       const uint2 low = make_uint2(pack_f16(c[0], c[1]), pack_f16(c[2], c[3]));

@@ -1,10 +1,11 @@
-//! Which adjacent steps a backend may run in one kernel: the norm before a product, and the activation after it.
+//! Which adjacent steps a backend may run in one kernel: the norm before a product and the activation after it, or the
+//! store of keys and values before attention.
 //!
 //! It follows from what each step reads and writes. A row buffer between two fused steps is not written, so nothing
 //! else may read it: no later step before the buffer is next written, and no tail. Values are rounded in between
 //! exactly as the buffer would have rounded them.
 
-use super::{BufferId, GatedActivation, MatMul, NormOptions, Plan, RmsNorm, Step, Up};
+use super::{AttendPaged, BufferId, GatedActivation, MatMul, NormOptions, Plan, RmsNorm, RopeStoreKv, Step, Up};
 
 /// A product with the adjacent steps fused into it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -57,6 +58,15 @@ pub fn find(plan: &Plan, rest: &[Step]) -> Option<Fused> {
     let fused = Fused { norm, product, gated };
     debug_assert!(fused.steps() <= rest.len(), "only steps that are there are fused");
     (fused.steps() > 1).then_some(fused)
+}
+
+/// The store and the attention of a layer that `rest` starts with, if nothing else reads their queries.
+pub fn find_attention(plan: &Plan, rest: &[Step]) -> Option<(RopeStoreKv, AttendPaged)> {
+    let [Step::RopeStoreKv(store), Step::AttendPaged(attend), later @ ..] = rest else { return None };
+    let is_one = store.q == attend.q && store.layer == attend.layer && store.query_heads == attend.query_heads;
+    // Every part of the attention reads qkv, while others write their result.
+    let apart = attend.out != store.qkv;
+    (is_one && apart && !is_read_later(plan, store.q, later)).then_some((*store, *attend))
 }
 
 /// Whether the current content of `buffer` is read by `rest` or by the tail after it.
@@ -123,6 +133,27 @@ mod tests {
         let Step::GatedActivation(gated) = &mut gated_onto_x.body[2] else { unreachable!("the third step is gated") };
         gated.out = BufferId(0);
         assert_eq!(found(&gated_onto_x, 0), None);
+    }
+
+    /// Queries that another step reads must be written, and all of attention reads qkv.
+    #[test]
+    fn the_store_of_a_layer_is_found_before_its_attention() {
+        let mut plan = Plan::default();
+        let mut buffer = |name, columns| plan.buffer(name, Rows::Tokens, columns, Storage::F32);
+        let [qkv, q, out] = [("qkv", 24), ("q", 8), ("out", 8)].map(|(n, c)| buffer(n, c));
+        let (q_norm, k_norm, rope, options) = (None, None, None, crate::plan::StoreOptions::default());
+        let store = RopeStoreKv { qkv, layer: 3, query_heads: 1, q_norm, k_norm, rope, options, q };
+        let (scale, softcap, alibi, sinks) = (1.0, None, None, None);
+        let attend = AttendPaged { q, layer: 3, query_heads: 1, scale, softcap, alibi, sinks, out };
+        let found = |attend, later: &[Step]| {
+            let steps = [&[Step::RopeStoreKv(store), Step::AttendPaged(attend)], later].concat();
+            find_attention(&plan, &steps).is_some()
+        };
+        assert!(found(attend, &[]));
+        assert!(!found(AttendPaged { layer: 2, ..attend }, &[]));
+        assert!(!found(AttendPaged { out: qkv, ..attend }, &[]));
+        assert!(!found(attend, &[Step::GatherRows(GatherRows { x: q, out })]));
+        assert!(found(attend, &[Step::GatherRows(GatherRows { x: out, out: q })]));
     }
 
     /// A buffer that is read later must be written.

@@ -9,8 +9,8 @@ use super::{RowKind, Shapes};
 use crate::backend::KvHalf;
 use crate::plan::inputs::{BatchInputs, NONE, SequenceRows};
 use crate::plan::{
-    AttendPaged, CopyBlocks, HeadNorm, KvFormat, QueryGrowth, Rope, RopeStoreKv, Rows, Step, Storage, StoreOptions,
-    WeightFormat,
+    AttendPaged, BufferId, CopyBlocks, HeadNorm, KvFormat, QueryGrowth, Rope, RopeStoreKv, Rows, Step, Storage,
+    StoreOptions, WeightFormat,
 };
 
 /// (rows, context) per sequence: decode lengths around block boundaries, chunks with and without a prefix, mixed, and
@@ -65,41 +65,41 @@ pub(super) fn fixtures(kind: RowKind, shapes: Shapes) -> Vec<Fixture> {
 }
 
 #[derive(Clone, Copy)]
-struct Heads {
-    head_dim: u32,
-    query: u32,
-    kv: u32,
+pub(super) struct Heads {
+    pub(super) head_dim: u32,
+    pub(super) query: u32,
+    pub(super) kv: u32,
 }
 
 /// Options of `RopeStoreKv`.
 #[derive(Clone, Copy, Debug, Default)]
-struct Turn {
+pub(super) struct Turn {
     /// Rotated pairs; 0: no rotation.
-    pairs: u32,
-    interleaved: bool,
-    scaled: bool,
+    pub(super) pairs: u32,
+    pub(super) interleaved: bool,
+    pub(super) scaled: bool,
     /// Whether q and k are normalized.
-    norm: bool,
-    one_plus: bool,
+    pub(super) norm: bool,
+    pub(super) one_plus: bool,
     /// Whether only q is normalized.
-    q_only: bool,
+    pub(super) q_only: bool,
     /// Whether norms are over all heads of a row.
-    whole_row: bool,
+    pub(super) whole_row: bool,
     /// Whether norms follow the rotation.
-    after: bool,
+    pub(super) after: bool,
     /// Whether v is normalized.
-    v_norm: bool,
+    pub(super) v_norm: bool,
     /// Whether q grows with its position.
-    grows: bool,
+    pub(super) grows: bool,
     /// Whether k and v are absent.
-    no_kv: bool,
+    pub(super) no_kv: bool,
     /// Whether other columns follow q, k and v.
-    wider: bool,
+    pub(super) wider: bool,
 }
 
 impl Turn {
     /// The options that are on, for a name.
-    fn options(&self, heads: Heads) -> String {
+    pub(super) fn options(&self, heads: Heads) -> String {
         let Self { pairs, norm, q_only, .. } = *self;
         let partial = pairs > 0 && 2 * pairs < heads.head_dim;
         let flags = [(pairs == 0, ", no rope"), (partial, ", partial"), (self.interleaved, ", interleaved")];
@@ -141,7 +141,7 @@ fn turns(storage: Storage) -> Vec<Fixture> {
 }
 
 fn rope_store_kv(storage: Storage, format: KvFormat, heads: Heads, turn: Turn) -> Fixture {
-    let Turn { pairs, interleaved, scaled, norm, one_plus, q_only, whole_row, after, v_norm, no_kv, wider, .. } = turn;
+    let Turn { pairs, interleaved, after, v_norm, no_kv, wider, .. } = turn;
     let options = turn.options(heads);
     let mut fixture = Fixture::new("rope_store_kv", format!("{storage:?}, kv {format:?}{options}"));
     let mut noise = Noise::new(&format!("rope {}{}", fixture.option, heads.head_dim));
@@ -154,23 +154,8 @@ fn rope_store_kv(storage: Storage, format: KvFormat, heads: Heads, turn: Turn) -
     let qkv_columns = own_columns + if wider { 24 } else { 0 };
     let qkv = fixture.buffer("qkv", Rows::Tokens, qkv_columns, storage);
     let q = fixture.buffer("q", Rows::Tokens, heads.query * heads.head_dim, storage);
-    let mut head_norm = |name: &str, count: u32, format| {
-        let elements = if whole_row { count * heads.head_dim } else { heads.head_dim };
-        let weight = fixture.weight(name, 1, format, &noise.values(elements as usize));
-        HeadNorm { weight, epsilon: 1e-6, one_plus, whole_row, after_rotation: after }
-    };
-    let q_norm = norm.then(|| head_norm("q_norm", heads.query, WeightFormat::Bf16));
-    let k_norm = (norm && !q_only).then(|| head_norm("k_norm", heads.kv, WeightFormat::F32));
-    let rope = (pairs > 0).then(|| {
-        let frequency = |pair: u32| 1e4f64.powf(-f64::from(pair) / f64::from(pairs)) as f32;
-        let values: Vec<f32> = (0..pairs).map(frequency).collect();
-        let frequencies = fixture.weight("frequencies", 1, WeightFormat::F32, &values);
-        Rope { frequencies, rotary_dim: 2 * pairs, interleaved, scale: if scaled { 1.3 } else { 1.0 } }
-    });
-    let query_growth = turn.grows.then_some(QueryGrowth { slope: 0.7, positions: 5 });
-    let options = StoreOptions { v_epsilon: v_norm.then_some(1e-6), query_growth, q_only: no_kv };
-    let query_heads = heads.query;
-    fixture.push(Step::RopeStoreKv(RopeStoreKv { qkv, layer, query_heads, q_norm, k_norm, rope, options, q }));
+    let step = turn_step(&mut fixture, &mut noise, heads, turn, (layer, qkv, q));
+    fixture.push(Step::RopeStoreKv(step));
     for (shape, sequences) in [BATCHES[0], BATCHES[1], BATCHES[3], BATCHES[5]] {
         let mut inputs = paged_batch(&fixture, sequences, &mut noise);
         let rows = u32::try_from(inputs.positions.len()).expect("a small batch");
@@ -205,8 +190,36 @@ fn rope_store_kv(storage: Storage, format: KvFormat, heads: Heads, turn: Turn) -
     fixture
 }
 
+/// The step with these options, and its weights.
+pub(super) fn turn_step(
+    fixture: &mut Fixture,
+    noise: &mut Noise,
+    heads: Heads,
+    turn: Turn,
+    (layer, qkv, q): (u32, BufferId, BufferId),
+) -> RopeStoreKv {
+    let Turn { pairs, interleaved, scaled, norm, one_plus, q_only, whole_row, after, v_norm, no_kv, .. } = turn;
+    let mut head_norm = |name: &str, count: u32, format| {
+        let elements = if whole_row { count * heads.head_dim } else { heads.head_dim };
+        let weight = fixture.weight(name, 1, format, &noise.values(elements as usize));
+        HeadNorm { weight, epsilon: 1e-6, one_plus, whole_row, after_rotation: after }
+    };
+    let q_norm = norm.then(|| head_norm("q_norm", heads.query, WeightFormat::Bf16));
+    let k_norm = (norm && !q_only).then(|| head_norm("k_norm", heads.kv, WeightFormat::F32));
+    let rope = (pairs > 0).then(|| {
+        let frequency = |pair: u32| 1e4f64.powf(-f64::from(pair) / f64::from(pairs)) as f32;
+        let values: Vec<f32> = (0..pairs).map(frequency).collect();
+        let frequencies = fixture.weight("frequencies", 1, WeightFormat::F32, &values);
+        Rope { frequencies, rotary_dim: 2 * pairs, interleaved, scale: if scaled { 1.3 } else { 1.0 } }
+    });
+    let query_growth = turn.grows.then_some(QueryGrowth { slope: 0.7, positions: 5 });
+    let options = StoreOptions { v_epsilon: v_norm.then_some(1e-6), query_growth, q_only: no_kv };
+    let query_heads = heads.query;
+    RopeStoreKv { qkv, layer, query_heads, q_norm, k_norm, rope, options, q }
+}
+
 /// Allows a hundred-thousandth of 16 more: a head has a length of 8, and the weights of its norm are small numbers.
-fn pairs_apart(allowed: Allowed) -> Allowed {
+pub(super) fn pairs_apart(allowed: Allowed) -> Allowed {
     Box::new(move |expected| allowed(expected).into_iter().map(|allowed| allowed + 16.0 * RELATIVE).collect())
 }
 
@@ -327,7 +340,7 @@ fn attend(kind: RowKind, format: KvFormat, heads: Heads, view: View, batches: &[
 }
 
 /// Makes every row a sequence of its own, over the blocks of its sequence, as rows that verify drafts are.
-fn row_by_row(inputs: &mut BatchInputs, block_size: u32) {
+pub(super) fn row_by_row(inputs: &mut BatchInputs, block_size: u32) {
     let sequences = std::mem::take(&mut inputs.sequences);
     for group in &mut inputs.groups {
         let (starts, tables) = (std::mem::take(&mut group.table_starts), std::mem::take(&mut group.block_tables));
@@ -353,7 +366,7 @@ fn row_by_row(inputs: &mut BatchInputs, block_size: u32) {
 }
 
 /// Mutants that swap rows, heads and visible blocks, where that changes a result.
-fn attention_mutants(fixture: &Fixture, inputs: &BatchInputs, heads: Heads, q: crate::plan::BufferId) -> Vec<Mutant> {
+fn attention_mutants(fixture: &Fixture, inputs: &BatchInputs, heads: Heads, q: BufferId) -> Vec<Mutant> {
     let mut mutants = Vec::new();
     let rows = u32::try_from(inputs.positions.len()).expect("a small batch");
     let window = fixture.plan.kv_groups[0].window.unwrap_or(u32::MAX);

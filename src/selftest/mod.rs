@@ -18,6 +18,7 @@ mod latent;
 mod sampling;
 mod scans;
 mod states;
+mod stored;
 mod weights;
 
 use crate::backend::reference::ReferenceBackend;
@@ -338,10 +339,11 @@ impl Default for RowKind {
 
 /// The fixtures of each file, made when they are needed: all of them at once take gigabytes.
 fn fixtures(options: &SelftestOptions, rows: RowKind) -> impl Iterator<Item = Vec<Fixture>> {
-    const FILES: [fn(RowKind, Shapes) -> Vec<Fixture>; 6] = [
+    const FILES: [fn(RowKind, Shapes) -> Vec<Fixture>; 7] = [
         dense::fixtures,
         experts::fixtures,
         attention::fixtures,
+        stored::fixtures,
         |rows, shapes| latent::fixtures(rows.storage, shapes),
         |rows, shapes| states::fixtures(rows.storage, shapes),
         |rows, shapes| scans::fixtures(rows.storage, shapes),

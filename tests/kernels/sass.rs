@@ -217,6 +217,7 @@ fn hot(part: &str, kernel: &str) -> Option<String> {
             "KV_F16" => add("f16"),
             "COMBINE" => add("combined"),
             "HEADS" => add("heads"),
+            "STORES" => add("stores"),
             "DELTA" => add(if *value == "1" { "delta rule" } else { "mamba2" }),
             _ => {}
         }

@@ -40,6 +40,21 @@ impl Modules {
         kernels
     }
 
+    /// Takes the missing kernels as loaded, for tests of what is recorded.
+    #[cfg(test)]
+    pub(super) fn pretend(&mut self) {
+        for kernel in std::mem::take(&mut self.missing).into_keys() {
+            let function = Function(u32::try_from(self.loaded.len()).expect("few kernels"));
+            self.loaded.insert(kernel, function);
+        }
+    }
+
+    /// The kernel of a function.
+    #[cfg(test)]
+    pub(super) fn kernel(&self, function: Function) -> &Kernel {
+        self.loaded.iter().find(|(_, known)| **known == function).expect("a loaded function").0
+    }
+
     /// Compiles and loads the missing kernels; returns whether there were any.
     pub(super) fn load_missing(&mut self, driver: &mut dyn Driver) -> Result<bool, BackendError> {
         let missing: Vec<(Kernel, usize)> = std::mem::take(&mut self.missing).into_iter().collect();

@@ -6,6 +6,8 @@
 //! length, one for each block that the device runs at once; the kernel joins the parts of a sequence that was cut. With
 //! [`Capacity::deterministic`] nothing is cut. All other cases go to `attend_paged_vec`, which needs no list.
 //! `cuda/common/attend.cuh` has the list's layout.
+//!
+//! In small decode batches `attend_paged_decode` also runs the `RopeStoreKv` before it ([`stores`]).
 
 use super::super::super::metadata::{
     ITEM_COUNT, ITEM_KEY_BEGIN, ITEM_KEY_END, ITEM_PACKED, ITEM_POSITION, ITEM_ROW, ITEM_SLOT, ITEM_TABLE,
@@ -14,10 +16,11 @@ use super::super::super::metadata::{
 };
 use super::super::super::{BackendError, Capacity};
 use super::super::driver::Facts;
+use super::rope::{self, HeadParams};
 use super::{Kernel, Recorder, params};
 use crate::plan::check::{LATENT_DIM_MAX, LATENT_HEADS_MAX};
 use crate::plan::inputs::{BatchInputs, NONE, SequenceRows};
-use crate::plan::{AttendPaged, KvFormat, KvLayer, Plan, Step, Storage};
+use crate::plan::{AttendPaged, KvFormat, KvLayer, Plan, RopeStoreKv, Step, Storage};
 use std::ops::Range;
 
 params! {
@@ -34,6 +37,11 @@ params! {
     }
 }
 
+params! {
+    /// Params of `attend_paged_decode` if it stores keys and values.
+    StoringParams { attend: Params, heads: HeadParams }
+}
+
 /// An item of a lane or a tile.
 type Item = [u32; LANE_ITEM_WORDS as usize];
 /// Packed rows in one item of a lane.
@@ -44,8 +52,10 @@ const TILE_ROWS_MIN: u32 = 64;
 const UNIT: u32 = 32;
 /// Minimum length of a lane in units.
 const LANE_UNITS_MIN: u32 = 4;
-/// Maximum lanes per sequence, not counting one more at its ends; the kernel has room for 64.
+/// Maximum lanes per sequence, not counting one more at its ends.
 const SPLITS_MAX: u32 = 48;
+/// Parts of a sequence that the kernel has room for.
+const PARTS_MAX: u32 = 64;
 /// Maximum query heads per KV head of the tensor-core kernels, and of a block of `attend_paged_vec`.
 const RATIO_MAX: u32 = 16;
 /// Bytes of shared memory that the device reserves in each block.
@@ -80,10 +90,16 @@ fn tile_bytes(head_dim: u32, format: KvFormat, keys: u32) -> u32 {
 fn decode_variant(head_dim: u32, format: KvFormat, facts: &Facts) -> Variant {
     let limit = facts.shared_bytes_max;
     let keys = if format.is_coded() || head_dim <= 64 { 32 } else { 16 };
-    let query_bytes = if head_dim > 176 { 32 * head_dim } else { 0 };
     let sized = |warps: u32, depth: u32| {
-        let shared_bytes = warps * depth * tile_bytes(head_dim, format, keys) + query_bytes;
-        Variant { warps, keys, depth, shared_bytes }
+        let stage = warps * tile_bytes(head_dim, format, keys);
+        // As in the kernel: the sums are behind the first stage, and the query is at the end.
+        let sums = (warps * LANE_ROWS * (head_dim + 10) * 4).max(PARTS_MAX * LANE_ROWS * 8);
+        let query = LANE_ROWS * (head_dim + 8) * 2;
+        let stages = if depth > 2 { depth * stage } else { (depth * stage).max(stage + sums) + query };
+        let operands = if head_dim > 176 { 32 * head_dim } else { 0 };
+        let row_bytes = if format.is_coded() { head_dim } else { 2 * head_dim };
+        let fresh = 2 * row_bytes + 16;
+        Variant { warps, keys, depth, shared_bytes: stages + operands + warps * 8 + fresh }
     };
     let half = (limit + SHARED_RESERVED) / 2 - SHARED_RESERVED;
     let depth = if sized(4, 3).shared_bytes <= half { 3 } else { 2 };
@@ -361,7 +377,7 @@ impl Planner {
 
 /// Records the launches.
 pub(super) fn encode(recorder: &mut Recorder<'_>, step: &AttendPaged) -> Result<(), BackendError> {
-    let (plan, arena, capacity) = (recorder.plan, recorder.arena, recorder.capacity);
+    let plan = recorder.plan;
     let layer = plan.kv_layers[step.layer as usize];
     let ratio = step.query_heads / layer.heads.max(1);
     if !layer.head_dim.is_multiple_of(8) || !(8..=LATENT_DIM_MAX).contains(&layer.head_dim) {
@@ -373,9 +389,35 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &AttendPaged) -> Result<
             (format!("attend_paged with {ratio} query heads per KV head"), format!("1 to {ratio_max} are supported"));
         return Err(BackendError::Unsupported { what, message });
     }
+    let params = params(recorder, step);
+    match tensor_planner(recorder, step) {
+        Some(planner) => encode_tensor(recorder, step, &params, &layer, &planner),
+        None => encode_vec(recorder, step, &params, &layer),
+    }
+}
+
+/// The planner of the step's list, if tensor cores take the step.
+fn tensor_planner(recorder: &Recorder<'_>, step: &AttendPaged) -> Option<Planner> {
+    let (plan, capacity) = (recorder.plan, recorder.capacity);
+    let layer = plan.kv_layers[step.layer as usize];
+    let is_tensor = recorder.storage(step.q) == Storage::Bf16
+        && capacity.kv_format != KvFormat::F32
+        && layer.head_dim.is_multiple_of(16)
+        && layer.head_dim <= 256
+        && step.scale > 0.0
+        // These would need more registers than there are; no model has both.
+        && !(layer.head_dim > 192 && step.softcap.is_some() && step.alibi.is_some());
+    let planner = planner(plan, capacity, recorder.device, layer.group as usize).filter(|_| is_tensor);
+    planner.filter(|planner| planner.ratio == step.query_heads / layer.heads.max(1))
+}
+
+fn params(recorder: &Recorder<'_>, step: &AttendPaged) -> Params {
+    let (plan, arena) = (recorder.plan, recorder.arena);
+    let layer = plan.kv_layers[step.layer as usize];
+    let ratio = step.query_heads / layer.heads.max(1);
     debug_assert_eq!(step.query_heads, ratio * layer.heads, "every KV head has the same number of query heads");
     let [k, v] = arena.kv(step.layer);
-    let params = Params {
+    Params {
         metadata: arena.metadata,
         q: recorder.row_buffer(step.q),
         k,
@@ -388,24 +430,43 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &AttendPaged) -> Result<
         group_header: group_header(layer.group),
         kv_heads: layer.heads,
         group: ratio,
-        block_shift: capacity.block_size.trailing_zeros(),
+        block_shift: recorder.capacity.block_size.trailing_zeros(),
         window: plan.kv_groups[layer.group as usize].window.unwrap_or(NONE),
         scale: step.scale,
         softcap: step.softcap.unwrap_or(0.0),
         unused: 0,
-    };
-    let planner = planner(plan, capacity, recorder.device, layer.group as usize);
-    let is_tensor = recorder.storage(step.q) == Storage::Bf16
-        && capacity.kv_format != KvFormat::F32
-        && layer.head_dim.is_multiple_of(16)
-        && layer.head_dim <= 256
-        && step.scale > 0.0
-        // These would need more registers than there are; no model has both.
-        && !(layer.head_dim > 192 && step.softcap.is_some() && step.alibi.is_some());
-    match planner.filter(|planner| is_tensor && planner.ratio == ratio) {
-        Some(planner) => encode_tensor(recorder, step, &params, &layer, &planner),
-        None => encode_vec(recorder, step, &params, &layer),
     }
+}
+
+/// Whether `attend_paged_decode` makes the query of a step, and stores its keys and values, instead of a kernel before
+/// it. Each block makes the queries of its items: with more items than blocks, that takes longer than a launch.
+fn stores(recorder: &Recorder<'_>, store: &RopeStoreKv, step: &AttendPaged) -> bool {
+    let layer = recorder.plan.kv_layers[step.layer as usize];
+    let blocks = blocks_at_once(&layer, recorder.capacity.kv_format, recorder.device);
+    recorder.shape.apart
+        && recorder.shape.sequences * layer.heads <= blocks
+        && recorder.storage(store.qkv) == Storage::Bf16
+        // Rows of a prompt get their keys from the other kernel, which the compiler may round in another way.
+        && !recorder.capacity.deterministic
+        && tensor_planner(recorder, step).is_some()
+}
+
+/// Records a store and the attention after it as one launch. Returns `false` if they run better separately.
+pub(super) fn encode_fused(
+    recorder: &mut Recorder<'_>,
+    store: &RopeStoreKv,
+    step: &AttendPaged,
+) -> Result<bool, BackendError> {
+    if !stores(recorder, store, step) {
+        return Ok(false);
+    }
+    let layer = recorder.plan.kv_layers[step.layer as usize];
+    let attend = Params { q: 0, ..params(recorder, step) };
+    let params = StoringParams { attend, heads: rope::head_params(recorder, store) };
+    let kernel = decode_kernel(recorder, step, &layer).define("STORES", 1);
+    let kernel = rope::with_heads(recorder, store, kernel);
+    launch_decode(recorder, &kernel, &params, &layer)?;
+    Ok(true)
 }
 
 /// `kernel` for the buffers of the step and a head.
@@ -437,6 +498,31 @@ fn encode_vec(
     recorder.launch(&kernel, params, [blocks, 1, 1], 128, shared_bytes)
 }
 
+/// A tensor-core kernel for the pool and the options of the step.
+fn tensor_kernel(recorder: &Recorder<'_>, step: &AttendPaged, kernel: &'static str, head_dim: u32) -> Kernel {
+    let (kernel, format) = (typed(recorder, step, kernel, head_dim), recorder.capacity.kv_format);
+    let kernel = kernel.flag_if(format == KvFormat::Q8, "KV_Q8").flag_if(format == KvFormat::Fp8, "KV_FP8");
+    kernel.flag_if(step.softcap.is_some(), "SOFTCAP").flag_if(step.alibi.is_some(), "ALIBI")
+}
+
+fn decode_kernel(recorder: &Recorder<'_>, step: &AttendPaged, layer: &KvLayer) -> Kernel {
+    let variant = decode_variant(layer.head_dim, recorder.capacity.kv_format, recorder.device);
+    let kernel = tensor_kernel(recorder, step, "attend_paged_decode", layer.head_dim);
+    kernel.define("WARPS", variant.warps).define("TILE_KEYS", variant.keys).define("STAGES", variant.depth)
+}
+
+fn launch_decode<P: bytemuck::Pod>(
+    recorder: &mut Recorder<'_>,
+    kernel: &Kernel,
+    params: &P,
+    layer: &KvLayer,
+) -> Result<(), BackendError> {
+    let (format, device) = (recorder.capacity.kv_format, recorder.device);
+    let variant = decode_variant(layer.head_dim, format, device);
+    let grid = [blocks_at_once(layer, format, device), 1, 1];
+    recorder.launch(kernel, params, grid, 32 * variant.warps, variant.shared_bytes)
+}
+
 fn encode_tensor(
     recorder: &mut Recorder<'_>,
     step: &AttendPaged,
@@ -445,23 +531,15 @@ fn encode_tensor(
     planner: &Planner,
 ) -> Result<(), BackendError> {
     debug_assert_eq!(params.group, planner.ratio, "the list was planned for this step");
-    let (format, device) = (recorder.capacity.kv_format, recorder.device);
-    let optioned = |kernel: Kernel| {
-        let kernel = kernel.flag_if(format == KvFormat::Q8, "KV_Q8").flag_if(format == KvFormat::Fp8, "KV_FP8");
-        kernel.flag_if(step.softcap.is_some(), "SOFTCAP").flag_if(step.alibi.is_some(), "ALIBI")
-    };
-    let decode = decode_variant(layer.head_dim, format, device);
-    let kernel = optioned(typed(recorder, step, "attend_paged_decode", layer.head_dim));
-    let kernel = kernel.define("WARPS", decode.warps).define("TILE_KEYS", decode.keys).define("STAGES", decode.depth);
-    let blocks = blocks_at_once(layer, format, device);
-    recorder.launch(&kernel, params, [blocks, 1, 1], 32 * decode.warps, decode.shared_bytes)?;
+    let kernel = decode_kernel(recorder, step, layer);
+    launch_decode(recorder, &kernel, params, layer)?;
     // In a decode batch every sequence has one row, few enough for lanes.
     if recorder.shape.decode {
         return Ok(());
     }
     let is_plain = step.softcap.is_none() && step.alibi.is_none();
-    let prefill = prefill_variant(layer.head_dim, format, is_plain, device);
-    let kernel = optioned(typed(recorder, step, "attend_paged_prefill", layer.head_dim));
+    let prefill = prefill_variant(layer.head_dim, recorder.capacity.kv_format, is_plain, recorder.device);
+    let kernel = tensor_kernel(recorder, step, "attend_paged_prefill", layer.head_dim);
     let kernel = kernel.define("WARPS", prefill.warps).define("WARP_STRIPS", prefill.depth);
     let kernel = kernel.define("TILE_KEYS", prefill.keys);
     let tiles = recorder.shape.tokens * planner.ratio / planner.tile_rows + recorder.shape.sequences;

@@ -35,7 +35,7 @@ use super::driver::{Command, Facts, Launch};
 pub(super) use super::kernel::Kernel;
 use super::modules::Modules;
 use crate::plan::fuse;
-use crate::plan::inputs::{BatchInputs, SampleShape};
+use crate::plan::inputs::{BatchInputs, GroupInputs, NONE, SampleShape};
 use crate::plan::{BufferId, Plan, Rows, Step, Storage, Tail, WeightId};
 use bytemuck::Pod;
 
@@ -65,6 +65,8 @@ pub(super) struct BatchShape {
     pub(super) pools: u32,
     /// Every sequence has one row.
     pub(super) decode: bool,
+    /// In a decode batch: no row sees keys of another one. Drafts see those before them.
+    pub(super) apart: bool,
     /// The batch copies blocks.
     pub(super) copies: bool,
     /// Which sampling options any row uses.
@@ -95,6 +97,27 @@ fn mixed_bucket(rows: u32) -> u32 {
     }
 }
 
+/// Whether no row of a decode batch sees a key of another one, in one KV group. Only the last block of a sequence is
+/// written, and no two sequences share it; so only rows of one sequence, which are drafts, see each other.
+fn are_apart(inputs: &BatchInputs, group: &GroupInputs, block_size: u32) -> bool {
+    let rows = || inputs.sequences.iter().zip(&group.table_starts);
+    let slots = rows().map(|(sequence, _)| group.slot_mapping[sequence.row_start as usize]);
+    let mut written: Vec<(u32, u32)> =
+        slots.zip(0..).filter(|(slot, _)| *slot != NONE).map(|(slot, row)| (slot / block_size, row)).collect();
+    written.sort_unstable();
+    // The drafts of a sequence are consecutive, so one of them has the last key of a block in sight in the next.
+    let sees_others = |row: u32, entry: u32| {
+        let block = group.block_tables[entry as usize];
+        let from = written.partition_point(|(other, _)| *other < block);
+        let mut writers = written[from..].iter().take_while(|(other, _)| *other == block);
+        writers.any(|(_, writer)| *writer != row)
+    };
+    rows().zip(0..).all(|((sequence, start), row)| {
+        let last = (sequence.context_len - 1) / block_size;
+        (last.saturating_sub(1)..=last).all(|entry| !sees_others(row, start + entry))
+    })
+}
+
 impl BatchShape {
     /// The bucket of a batch.
     pub(super) fn of(inputs: &BatchInputs, capacity: &Capacity) -> Self {
@@ -115,6 +138,7 @@ impl BatchShape {
             samples: sampled(inputs.samples.len()),
             pools: pools.next_power_of_two().min(capacity.sequences_max) * pools.min(1),
             decode,
+            apart: decode && inputs.groups.iter().all(|group| are_apart(inputs, group, capacity.block_size)),
             copies: inputs.groups.iter().any(|group| !group.copies.is_empty()),
             sample: if sampling { SampleShape::of(&inputs.samples) } else { SampleShape::default() },
         };
@@ -135,7 +159,8 @@ impl BatchShape {
             for sample in sample::usual_shapes() {
                 let (tokens, sequences, logits_rows, samples) = (bucket, bucket, bucket, bucket);
                 let (pools, copies) = (0, false);
-                let shape = Self { tokens, sequences, logits_rows, samples, pools, decode: true, copies, sample };
+                let shape =
+                    Self { tokens, sequences, logits_rows, samples, pools, decode: true, apart: true, copies, sample };
                 if !shapes.contains(&shape) {
                     shapes.push(shape);
                 }
@@ -149,6 +174,7 @@ impl BatchShape {
             samples: 1,
             pools: 0,
             decode: false,
+            apart: false,
             copies: false,
             sample,
         }));
@@ -218,22 +244,27 @@ impl<'a> Recorder<'a> {
 
     fn steps(&mut self, mut steps: &'a [Step]) -> Result<(), BackendError> {
         while let Some(first) = steps.first() {
-            let taken = match fuse::find(self.plan, steps) {
-                Some(fused) if self.fused(&fused, &steps[..fused.steps()])? => fused.steps(),
-                _ => {
-                    self.running = &steps[..1];
-                    self.step(first)?;
-                    1
-                }
-            };
-            steps = &steps[taken..];
+            let fused = self.fused(steps)?;
+            if fused == 0 {
+                self.running = &steps[..1];
+                self.step(first)?;
+            }
+            steps = &steps[fused.max(1)..];
         }
         Ok(())
     }
 
-    fn fused(&mut self, fused: &fuse::Fused, steps: &'a [Step]) -> Result<bool, BackendError> {
-        self.running = steps;
-        matmul::encode_fused(self, fused)
+    /// Records the first steps as one launch, if they can be one; returns their number.
+    fn fused(&mut self, steps: &'a [Step]) -> Result<usize, BackendError> {
+        if let Some(fused) = fuse::find(self.plan, steps) {
+            self.running = &steps[..fused.steps()];
+            return Ok(if matmul::encode_fused(self, &fused)? { fused.steps() } else { 0 });
+        }
+        if let Some((store, attend)) = fuse::find_attention(self.plan, steps) {
+            self.running = &steps[..2];
+            return Ok(if attend::encode_fused(self, &store, &attend)? { 2 } else { 0 });
+        }
+        Ok(0)
     }
 
     fn step(&mut self, step: &Step) -> Result<(), BackendError> {
@@ -409,5 +440,78 @@ mod tests {
             assert!(usual.tokens <= 100 && usual.samples <= 20 && usual.sequences <= 20, "{usual:?}");
         }
         assert!(BatchShape::usual(&capacity()).contains(&decode), "usual batches are recorded at start");
+    }
+
+    /// Two drafts of one sequence, around the end of a block, and rows that share only blocks that are full.
+    #[test]
+    fn drafts_are_not_apart_and_rows_with_a_shared_prefix_are() {
+        let batch = |contexts: &[u32], tables: &[u32], starts: &[u32], slots: &[u32]| {
+            let row = |(row_start, &context_len)| SequenceRows { row_start, row_count: 1, context_len };
+            let (block_tables, table_starts, slot_mapping) = (tables.into(), starts.into(), slots.into());
+            let group = GroupInputs { block_tables, table_starts, slot_mapping, copies: Vec::new() };
+            let sequences = (0..).zip(contexts).map(row).collect();
+            BatchInputs { token_ids: vec![0; contexts.len()], sequences, groups: vec![group], ..BatchInputs::default() }
+        };
+        let is_apart = |inputs: &BatchInputs| BatchShape::of(inputs, &capacity()).apart;
+        assert!(is_apart(&batch(&[17, 20], &[4, 5, 4, 6], &[0, 2], &[80, 99])));
+        assert!(!is_apart(&batch(&[17, 18], &[4, 5, 4, 5], &[0, 2], &[80, 81])), "in one block");
+        assert!(!is_apart(&batch(&[16, 17], &[4, 4, 5], &[0, 1], &[79, 80])), "across two");
+        assert!(is_apart(&batch(&[16, 17], &[4, 4, 5], &[0, 1], &[NONE, 80])), "the first is stored already");
+        let mut chunk = batch(&[17, 20], &[4, 5, 4, 6], &[0, 2], &[80, 99]);
+        chunk.sequences[0].row_count = 2;
+        assert!(!is_apart(&chunk), "no decode batch");
+    }
+
+    /// The kernels of one layer of the demo model, for some sequences.
+    #[cfg(unix)]
+    fn layer_kernels(sequences: u32, apart: bool) -> Option<Vec<String>> {
+        use crate::backend::Backend as _;
+        use crate::backend::cuda::arena::SideBytes;
+        use crate::backend::cuda::driver::Driver as _;
+        use crate::backend::cuda::emulator::{Emulator, Watch};
+        use crate::backend::cuda::{CudaBackend, CudaOptions};
+        use crate::backend::layout::{Layout, PoolLayout};
+        let sources = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("cuda");
+        let mut driver = Emulator::open(&sources, (9, 0), Watch::Results).ok()?;
+        let device = Facts { sm_count: 132, ..driver.facts().clone() };
+        let backend = CudaBackend::emulated(&sources, (9, 0), &CudaOptions::default(), Watch::Results).ok()?;
+        let caps = backend.caps();
+        let (plan, capacity) = (crate::model::Model::demo().record(Storage::Bf16), capacity());
+        let side = SideBytes::new(&plan, &capacity, &device);
+        let layout = Layout::checked(&plan, &capacity, caps).expect("the demo model is small");
+        let mut arena = Arena::new(&mut driver, &plan, &layout, &side).expect("there is memory");
+        let blocks = vec![8; plan.kv_groups.len()];
+        let layout = PoolLayout::checked(&plan, &capacity, caps, &blocks).expect("a small pool");
+        arena.allocate_pool(&mut driver, &layout, &blocks).expect("there is memory");
+        let mut modules = Modules::new(None);
+        let subject = Subject { plan: &plan, capacity: &capacity, arena: &arena, device: &device };
+        let usual = BatchShape::usual(&capacity).into_iter().find(|shape| shape.decode)?;
+        let (tokens, logits_rows, samples) = (sequences, sequences, sequences);
+        let shape = BatchShape { tokens, sequences, logits_rows, samples, apart, ..usual };
+        record(&mut modules, subject, &shape).expect("it is recorded");
+        modules.pretend();
+        let commands = record(&mut modules, subject, &shape).expect("it is recorded");
+        arena.free(&mut driver);
+        let name = |command: &Command| match command {
+            Command::Kernel(launch) => modules.kernel(launch.function).stem.to_owned(),
+            Command::Product(_) => "product".to_owned(),
+        };
+        let names: Vec<String> = commands.iter().map(name).collect();
+        let attentions: Vec<usize> = (0..names.len()).filter(|at| names[*at].starts_with("attend")).collect();
+        // From one attention to the next are the kernels of one layer.
+        Some(names[attentions[0]..attentions[1]].to_vec())
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_layer_of_a_decode_batch_is_few_kernels() {
+        let Some(few) = layer_kernels(1, true) else { return };
+        let [attend, vec] = ["attend_paged_decode", "matmul_vec"];
+        assert_eq!(few, [attend, vec, vec, vec, vec], "output; norm, gate, up, activation; down; norm, qkv");
+        let drafts = layer_kernels(1, false).expect("there is a compiler");
+        assert_eq!(drafts, [attend, vec, vec, vec, vec, "rope_store_kv"]);
+        let sixteen = layer_kernels(16, true).expect("there is a compiler");
+        let [product, norm, gated] = ["product", "rms_norm", "gated_activation"];
+        assert_eq!(sixteen, [attend, product, norm, product, gated, product, norm, product]);
     }
 }

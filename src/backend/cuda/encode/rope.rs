@@ -8,13 +8,20 @@ use crate::plan::{HeadNorm, KvFormat, RopeStoreKv, StoreOptions};
 
 params! {
     Params {
-        qkv: u64, q: u64, keys: u64, values: u64, q_weight: u64, k_weight: u64, frequencies: u64, metadata: u64,
-        tokens: u32,
+        heads: HeadParams,
+        q: u64, metadata: u64,
         group_header: u32,
+        block_shift: u32,
+    }
+}
+
+params! {
+    /// `Heads` of `cuda/common/heads.cuh`.
+    HeadParams {
+        qkv: u64, keys: u64, values: u64, q_weight: u64, k_weight: u64, frequencies: u64,
         query_heads: u32,
         kv_heads: u32,
         runs: u32,
-        block_shift: u32,
         rotary_dim: u32,
         interleaved: u32,
         rope_scale: f32,
@@ -30,7 +37,6 @@ params! {
         q_positions: u32,
         stored: u32,
         row_columns: u32,
-        unused: u32,
     }
 }
 
@@ -47,24 +53,47 @@ pub(super) fn kv_number(format: KvFormat) -> u32 {
     }
 }
 
+/// Lanes that share a head: a lane has one run of 8 elements, or two of heads beyond 256.
+fn lanes(head_dim: u32) -> u32 {
+    (head_dim / 8).next_power_of_two().min(32)
+}
+
+/// The kernel with the defines of `cuda/common/heads.cuh`.
+pub(super) fn with_heads(recorder: &Recorder<'_>, step: &RopeStoreKv, kernel: Kernel) -> Kernel {
+    let head_dim = recorder.plan.kv_layers[step.layer as usize].head_dim;
+    let lanes = lanes(head_dim);
+    kernel
+        .define_type("X_TYPE", recorder.storage(step.qkv))
+        .define("KV", kv_number(recorder.capacity.kv_format))
+        .define("LANES", lanes)
+        .define("RUNS", (head_dim / 8).div_ceil(lanes))
+}
+
 /// Records the launch.
 pub(super) fn encode(recorder: &mut Recorder<'_>, step: &RopeStoreKv) -> Result<(), BackendError> {
-    let arena = recorder.arena;
     let layer = recorder.plan.kv_layers[step.layer as usize];
-    let runs = layer.head_dim / 8;
     if !layer.head_dim.is_multiple_of(8) || !(8..=HEAD_DIM_MAX).contains(&layer.head_dim) {
         return Err(BackendError::head_dim("rope_store_kv", layer.head_dim));
     }
+    let kernel = Kernel::new("rope_store_kv").define_type("OUT_TYPE", recorder.storage(step.q));
+    let kernel = with_heads(recorder, step, kernel);
+    let params = Params {
+        heads: head_params(recorder, step),
+        q: recorder.row_buffer(step.q),
+        metadata: recorder.arena.metadata,
+        group_header: group_header(layer.group),
+        block_shift: recorder.capacity.block_size.trailing_zeros(),
+    };
+    let heads = step.query_heads + if step.options.q_only { 0 } else { 2 * layer.heads };
+    let units = recorder.rows(step.qkv) * heads;
+    recorder.launch(&kernel, &params, [(units * lanes(layer.head_dim)).div_ceil(THREADS), 1, 1], THREADS, 0)
+}
+
+/// What becomes of the heads of the step's rows.
+pub(super) fn head_params(recorder: &Recorder<'_>, step: &RopeStoreKv) -> HeadParams {
+    let layer = recorder.plan.kv_layers[step.layer as usize];
     debug_assert!(step.query_heads.is_multiple_of(layer.heads), "every KV head has the same number of query heads");
-    // A lane has one run of 8 elements, or two of heads beyond 256.
-    let lanes = runs.next_power_of_two().min(32);
-    let kernel = Kernel::new("rope_store_kv")
-        .define_type("X_TYPE", recorder.storage(step.qkv))
-        .define_type("OUT_TYPE", recorder.storage(step.q))
-        .define("KV", kv_number(recorder.capacity.kv_format))
-        .define("LANES", lanes)
-        .define("RUNS", runs.div_ceil(lanes));
-    let [keys, values] = arena.kv(step.layer);
+    let [keys, values] = recorder.arena.kv(step.layer);
     let norm = |norm: Option<HeadNorm>| {
         let offset = |norm: HeadNorm| if norm.one_plus { 1.0 } else { 0.0 };
         norm.map_or((0, 0.0, 0.0, 0), |norm| {
@@ -73,24 +102,18 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &RopeStoreKv) -> Result<
     };
     let (q_weight, q_epsilon, q_offset, q_whole) = norm(step.q_norm);
     let (k_weight, k_epsilon, k_offset, k_whole) = norm(step.k_norm);
-    let tokens = recorder.rows(step.qkv);
     let StoreOptions { v_epsilon, query_growth, q_only } = step.options;
     let after = [step.q_norm, step.k_norm].into_iter().flatten().any(|norm| norm.after_rotation);
-    let params = Params {
+    HeadParams {
         qkv: recorder.row_buffer(step.qkv),
-        q: recorder.row_buffer(step.q),
         keys,
         values,
         q_weight,
         k_weight,
         frequencies: recorder.optional(step.rope.map(|rope| rope.frequencies)),
-        metadata: arena.metadata,
-        tokens,
-        group_header: group_header(layer.group),
         query_heads: step.query_heads,
         kv_heads: layer.heads,
-        runs,
-        block_shift: recorder.capacity.block_size.trailing_zeros(),
+        runs: layer.head_dim / 8,
         rotary_dim: step.rope.map_or(0, |rope| rope.rotary_dim),
         interleaved: u32::from(step.rope.is_some_and(|rope| rope.interleaved)),
         rope_scale: step.rope.map_or(1.0, |rope| rope.scale),
@@ -106,8 +129,5 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &RopeStoreKv) -> Result<
         q_positions: query_growth.map_or(1, |growth| growth.positions),
         stored: u32::from(!q_only),
         row_columns: recorder.columns(step.qkv),
-        unused: 0,
-    };
-    let units = tokens * (step.query_heads + if q_only { 0 } else { 2 * layer.heads });
-    recorder.launch(&kernel, &params, [(units * lanes).div_ceil(THREADS), 1, 1], THREADS, 0)
+    }
 }
