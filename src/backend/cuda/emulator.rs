@@ -50,8 +50,8 @@ struct CpuCompiler {
 }
 
 /// Files of `cuda/emulator/` that kernels include, and those that they are linked with.
-const HEADERS: [&str; 4] = ["emulator.h", "fiber.h", "races.h", "scheduler.h"];
-const RUNTIME: [&str; 3] = ["emulator", "races", "scheduler"];
+const HEADERS: [&str; 5] = ["emulator.h", "fiber.h", "races.h", "scheduler.h", "wgmma.h"];
+const RUNTIME: [&str; 4] = ["emulator", "races", "scheduler", "wgmma"];
 /// Clang first: it compiles these files in half the time.
 const COMPILERS: [&str; 3] = ["clang++", "c++", "g++"];
 const OPTIONS: [&str; 11] = [
