@@ -279,6 +279,7 @@ impl Emulator {
             shared_bytes_max: shared_bytes_max(compute),
             memory_bytes: 2 << 30,
             products: Products { blas: true, refused: Vec::new() },
+            warpgroups: compute == (9, 0),
             versions: compiler.version.clone(),
         };
         let compiler = Arc::new(compiler);
@@ -348,6 +349,10 @@ fn word(bytes: &[u8]) -> u64 {
 impl Driver for Emulator {
     fn facts(&self) -> &Facts {
         &self.facts
+    }
+
+    fn refuse_warpgroups(&mut self) {
+        self.facts.warpgroups = false;
     }
 
     fn compiler(&self) -> Arc<dyn Compiler> {
