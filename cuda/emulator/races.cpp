@@ -8,6 +8,8 @@
 //   word, __threadfence, read. At each "," and ";" a __syncthreads may pass it on to another thread of the block.
 // A thread that has not yet awaited the kernels before accesses only params and shared memory: those kernels may write
 // what it reads, and read what it writes.
+// Products of warpgroups read shared memory from their issue until the wait for them. They see what other threads wrote
+// only if these passed a proxy fence between the write and the barrier.
 // An asynchronous copy writes from its issue until its thread has waited for it: no thread may touch the bytes before.
 
 // Without -DFOLIO_RACES, nothing is recorded.
@@ -38,7 +40,7 @@ struct View {
 
 namespace races {
 
-enum class Kind : unsigned char { Read, Write, Atomic, Copy };
+enum class Kind : unsigned char { Read, Write, Atomic, Copy, Product };
 
 // An access. Time 0: none.
 struct Record {
@@ -74,6 +76,8 @@ struct BlockOrder {
   unsigned id, block_time, warp_times[THREADS_MAX / WARP_LANES];
   Seen fenced;
   View *pending, *acquired;
+  // The last two proxy fences of each thread: one of the next tile may come while others still multiply this one.
+  unsigned proxy_times[THREADS_MAX][2];
 };
 
 // Whether the address that is looked at is shared memory, which earlier blocks on this worker have used as well.
@@ -149,12 +153,12 @@ static bool is_before(const Record &record) {
 }
 
 static const char *name_of(Kind kind) {
-  const char *names[] = {"read", "write", "atomic operation", "asynchronous copy"};
+  const char *names[] = {"read", "write", "atomic operation", "asynchronous copy", "product"};
   return names[(unsigned)kind];
 }
 
 // Reports a race, once per pair of places; without an old access, one that was too early.
-static void note(const Record *old, const Record &own) {
+static void note(const Record *old, const Record &own, bool is_unfenced = false) {
   const void *old_place = old ? old->place : nullptr;
   for (unsigned i = 0; i < faults; i++)
     if (places[i][0] == old_place && places[i][1] == own.place) return;
@@ -174,7 +178,7 @@ static void note(const Record *old, const Record &own) {
   if (faults > 1) add("%s", "\n");
   add_access(own);
   if (!old) return add("%s", " before the predecessors were awaited");
-  add("%s", " after ");
+  add("%s", is_unfenced ? " without a proxy fence after " : " after ");
   add_access(*old);
 }
 
@@ -185,9 +189,21 @@ static bool clash(const Record &old, const Record &own) {
   return !(old.kind == Kind::Atomic && own.kind == Kind::Atomic) && !is_before(old);
 }
 
+// Whether the writer of what a product reads has passed a proxy fence that is ordered before the product.
+static bool is_fenced(const Record &writer) {
+  if (writer.time < launch_time || writer.block != block.order->id) return true;
+  for (unsigned time : block.order->proxy_times[writer.thread]) {
+    Record fence = writer;
+    fence.time = time;
+    if (writer.time < time && is_before(fence)) return true;
+  }
+  return false;
+}
+
 static void access(Cell &cell, const Record &own) {
   if (clash(cell.writer, own)) note(&cell.writer, own);
-  if (own.kind == Kind::Read) {
+  else if (own.kind == Kind::Product && !is_fenced(cell.writer)) note(&cell.writer, own, true);
+  if (own.kind == Kind::Read || own.kind == Kind::Product) {
     // Replaces what is older for all that this reader is older for; else takes the place that tells most.
     Record *readers = cell.readers;
     for (unsigned i = 0; i < 2; i++)
@@ -244,6 +260,13 @@ static void watched(const void *at, size_t bytes, Kind kind, const void *place) 
   if (self) access(at, bytes, kind, place);
 }
 void read(const void *at, unsigned bytes, const void *place) { watched(at, bytes, Kind::Read, place); }
+
+void product(const void *at, unsigned bytes, const void *place) { watched(at, bytes, Kind::Product, place); }
+void proxy_fence() {
+  unsigned(&times)[2] = block.order->proxy_times[thread_index()];
+  times[0] = times[1];
+  times[1] = ++now;
+}
 
 void launch_begins() {
   launch_time = ++now;

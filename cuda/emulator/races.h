@@ -14,6 +14,9 @@ void warp_met(unsigned warp);
 void fence();
 void atomic(const void *at, unsigned bytes, const void *place);
 void read(const void *at, unsigned bytes, const void *place);
+// A product reads shared memory; `proxy_fence` orders this thread's writes before such reads.
+void product(const void *at, unsigned bytes, const void *place);
+void proxy_fence();
 void copy_begins(const Copy &copy, const void *place);
 void copy_ends(const Copy &copy);
 // The races of the last launch, or null.
@@ -27,6 +30,8 @@ inline void warp_met(unsigned) {}
 inline void fence() {}
 inline void atomic(const void *, unsigned, const void *) {}
 inline void read(const void *, unsigned, const void *) {}
+inline void product(const void *, unsigned, const void *) {}
+inline void proxy_fence() {}
 inline void copy_begins(const Copy &, const void *) {}
 inline void copy_ends(const Copy &) {}
 inline const char *found() { return nullptr; }

@@ -44,6 +44,7 @@ static Worker &worker_of(unsigned index) {
     worker->threads[t].stack = stacks + t * STACK_BYTES;
     worker->threads[t].exchange = &worker->exchanges[t];
     worker->threads[t].groups = worker->groups[t];
+    worker->threads[t].products = &worker->products[t / WARP_LANES];
   }
   return *worker;
 }
@@ -61,7 +62,7 @@ static void release(unsigned index) {
 __attribute__((destructor)) static void release_first() { release(0); }
 
 // Marsaglia's xorshift generator.
-static unsigned draw() {
+unsigned draw() {
   unsigned &state = current.random;
   state ^= state << 13;
   state ^= state >> 17;
@@ -232,7 +233,9 @@ static void work(unsigned worker) {
       thread.oldest = thread.committed = thread.groups[0].count = 0;
     }
     races::block_begins(at);
+    begin_products();
     run_block();
+    check_products();
     if (draw() % 2) hand_over();
   }
   // The first worker is kept for the next launch.

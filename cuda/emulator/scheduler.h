@@ -32,6 +32,28 @@ using Operation = void (*)(Exchange *lanes, unsigned mask);
 
 enum class State { Ready, AtBlock, AtWarp, Done };
 
+// A product of a warpgroup in flight, as one of its warps sees it, and the sums in flight: see wgmma.h.
+constexpr unsigned PRODUCTS_MAX = 64, SUMS_MAX = 4, COLUMNS_MAX = 128;
+struct Product {
+  const uint4 *registers[WARP_LANES];
+  unsigned long long a, b;
+  const char *place;
+  unsigned columns, group, sums;
+  bool adds, has_registers, is_done, is_ordered;
+};
+struct Sums {
+  float4 *at[WARP_LANES];  // what will hold them
+  unsigned columns;        // 0: none
+  float values[16][COLUMNS_MAX];
+};
+// Of a warp: `count` products from the oldest one that was not waited for, in `committed` groups since the start.
+struct Products {
+  unsigned count, committed, issued;
+  bool fenced;
+  Product list[PRODUCTS_MAX];
+  Sums sums[SUMS_MAX];
+};
+
 // What races.cpp knows of a thread. Views: see there.
 struct View;
 struct Order {
@@ -53,6 +75,7 @@ struct Thread {
   // A ring buffer: `committed` groups from `oldest` on, then the open one.
   unsigned oldest, committed;
   Group *groups;
+  Products *products;  // of its warp
   Order order;
 };
 
@@ -62,6 +85,7 @@ struct Worker {
   Thread threads[THREADS_MAX];
   Exchange exchanges[THREADS_MAX];
   Group groups[THREADS_MAX][GROUPS_MAX];
+  Products products[THREADS_MAX / WARP_LANES];
   unsigned char *shared_end;  // the guard page behind shared memory
 };
 
@@ -110,6 +134,9 @@ namespace emulator {
 
 [[noreturn]] void fail(const char *what, const char *place);
 
+// A random number.
+unsigned draw();
+
 // Runs a kernel.
 void launch(void (*kernel)(const void *), const void *params, size_t params_bytes, const unsigned *grid,
             const unsigned *size, unsigned shared_bytes, unsigned seed);
@@ -137,6 +164,10 @@ void copy_later(void *shared, const void *global, unsigned bytes, const char *pl
 void commit_group(const char *place);
 // Waits until at most `left` committed groups of this thread are under way.
 void wait_groups(unsigned left);
+
+// Before a block begins, and when it has ended: see wgmma.h.
+void begin_products();
+void check_products();
 
 // Orders this thread's accesses for the whole device. A template, so that only kernels that call it note its use.
 template <typename T> UNSEEN inline void fence(const char *place) {

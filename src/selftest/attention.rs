@@ -28,6 +28,12 @@ pub(super) const BATCHES: [(&str, &[(u32, u32)]); 7] = [
 
 const DRAFTS: &str = "drafts";
 
+/// Chunks whose rows and contexts are several tiles of 128, with parts of tiles at their ends.
+const LONG: [(&str, &[(u32, u32)]); 2] = [
+    ("several tiles", &[(75, 75), (1, 130), (90, 330), (2, 2)]),
+    ("chunks after long prefixes", &[(43, 300), (17, 129), (64, 448), (1, 513)]),
+];
+
 /// (head size, query heads, KV heads)
 const HEADS: [(u32, u32, u32); 9] =
     [(8, 3, 1), (16, 4, 4), (64, 4, 2), (80, 7, 1), (96, 2, 2), (128, 4, 1), (192, 2, 1), (256, 2, 2), (512, 4, 1)];
@@ -249,6 +255,8 @@ struct View {
     sinks: bool,
     /// The values are the keys.
     latent: bool,
+    /// The batches are [`LONG`].
+    long: bool,
 }
 
 fn views(kind: RowKind, shapes: Shapes) -> Vec<Fixture> {
@@ -257,7 +265,7 @@ fn views(kind: RowKind, shapes: Shapes) -> Vec<Fixture> {
     let mut fixtures = Vec::new();
     for options in 1..16u32 {
         let [window, softcap, alibi, sinks] = [1, 2, 4, 8].map(|bit| options & bit != 0);
-        let view = View { window: window.then_some(20), softcap, alibi, sinks, latent: false };
+        let view = View { window: window.then_some(20), softcap, alibi, sinks, ..View::default() };
         let format = if options % 2 == 0 { KvFormat::F16 } else { KvFormat::F32 };
         fixtures.push(attend(kind, format, heads, view, all));
         fixtures.push(attend(kind, KvFormat::CODED[options as usize / 2 % 2], heads, view, some));
@@ -271,6 +279,11 @@ fn views(kind: RowKind, shapes: Shapes) -> Vec<Fixture> {
     for &window in shapes.of(&[1, 16, 100, 4096]) {
         let view = View { window: Some(window), ..View::default() };
         fixtures.push(attend(kind, KvFormat::F16, heads, view, all));
+    }
+    let long = [(64, 6, 2, None), (128, 4, 1, None), (128, 8, 1, Some(100)), (64, 2, 2, Some(100)), (128, 5, 1, None)];
+    for (index, &(head_dim, query, kv, window)) in shapes.of(&long).iter().enumerate() {
+        let view = View { window, sinks: index % 2 == 1, long: true, ..View::default() };
+        fixtures.push(attend(kind, KvFormat::F16, Heads { head_dim, query, kv }, view, shapes.of(&LONG)));
     }
     for &(query, kv) in shapes.of(&[(1, 1), (6, 2), (5, 1), (7, 1), (16, 2), (12, 1), (16, 1)]) {
         let heads = Heads { head_dim: 32, query, kv };
@@ -286,7 +299,8 @@ fn attend(kind: RowKind, format: KvFormat, heads: Heads, view: View, batches: &[
     let window = view.window.map(|window| format!(", window {window}")).unwrap_or_default();
     let flags =
         [(view.softcap, ", softcap"), (view.alibi, ", ALiBi"), (view.sinks, ", sinks"), (view.latent, ", latent")];
-    let options: String = flags.iter().filter(|(on, _)| *on).map(|(_, name)| *name).collect();
+    let flags = flags.into_iter().chain([(view.long, ", long")]);
+    let options: String = flags.filter(|(on, _)| *on).map(|(_, name)| name).collect();
     let mut fixture = Fixture::new("attend_paged", format!("{storage:?}, kv {format:?}{window}{options}"));
     let mut noise = Noise::new(&format!("attend {}{}{}", fixture.option, heads.head_dim, heads.query));
     fixture.kv_format = format;

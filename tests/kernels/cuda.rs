@@ -131,6 +131,11 @@ fn attention_is_the_reference_and_compiles() {
         let newer = ["sm_100a", "sm_120"].contains(&architecture);
         is_wanted(kernel, architecture) && !(newer && is_tiled_attention(kernel))
     });
+    let Some(mut hopper) = emulated(Storage::Bf16, (9, 0)) else { return };
+    checked(&mut hopper, "attend_paged/Bf16, kv F16");
+    compiled(&hopper, "attention-hopper", |kernel, architecture| {
+        architecture == "sm_90a" && kernel.starts_with("attend_paged_wgmma")
+    });
     let Some(mut blackwell) = emulated(Storage::Bf16, (12, 0)) else { return };
     checked(&mut blackwell, "attend_paged/Bf16");
     compiled(&blackwell, "attention-blackwell", |kernel, architecture| {
@@ -155,6 +160,13 @@ fn kernels_order_their_accesses_to_memory() {
     let report = block_on(run(&mut device, &options)).expect("the device survives");
     println!("{report}");
     assert!(report.passed(), "{report}");
+}
+
+/// The same for products of warpgroups, with all shapes of their kernel.
+#[test]
+fn products_of_warpgroups_order_their_accesses_to_memory() {
+    let Some(mut device) = opened(Storage::Bf16, (9, 0), Watch::Races) else { return };
+    checked(&mut device, "attend_paged/Bf16, kv F16, long|attend_paged/Bf16, kv F16, window 100, long");
 }
 
 /// Whether a kernel is compiled for an architecture: comparison kernels only for one of them.

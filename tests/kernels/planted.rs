@@ -27,8 +27,16 @@ fn planted(stem: &'static str, defines: &[&'static str], words: &[Vec<u32>], wat
 
 /// Outcomes of some launches: the last buffer, or the races.
 fn outcomes(trial: &mut Trial, words: &[Vec<u32>], blocks: u32) -> Vec<Result<Vec<u32>, String>> {
-    let shared_bytes = 16 * THREADS;
-    let mut launch = || match trial.run(words, (blocks, THREADS), shared_bytes) {
+    outcomes_of(trial, words, (blocks, THREADS), 16 * THREADS)
+}
+
+fn outcomes_of(
+    trial: &mut Trial,
+    words: &[Vec<u32>],
+    grid: (u32, u32),
+    shared_bytes: u32,
+) -> Vec<Result<Vec<u32>, String>> {
+    let mut launch = || match trial.run(words, grid, shared_bytes) {
         Ok(mut buffers) => Ok(buffers.pop().expect("there is a buffer")),
         Err(BackendError::Validation(races)) => Err(races),
         Err(fault) => panic!("{fault}"),
@@ -40,6 +48,7 @@ const COPIES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kernels/planted
 const BLOCKS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kernels/planted/blocks");
 const EARLY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kernels/planted/early");
 const SHARED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kernels/planted/shared");
+const PRODUCTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kernels/planted/products");
 
 fn copies() -> (Vec<Vec<u32>>, Vec<u32>) {
     let words: Vec<u32> = (0..8 * THREADS).collect();
@@ -138,6 +147,58 @@ fn no_kernel_accesses_memory_before_its_predecessors_have_ended() {
         println!("{define}: {:?}", found[0]);
         let is_named =
             |races: &String| races.contains(access) && races.contains("before the predecessors were awaited");
+        assert!(found.iter().all(|found| found.as_ref().is_err_and(is_named)), "{define}");
+    }
+}
+
+/// Small whole numbers, so that all sums are exact: the operands as f16, and the bits of the second product.
+fn products() -> (Vec<Vec<u32>>, Vec<u32>) {
+    let matrix = |rows: usize, columns: usize, seed: usize| {
+        let number = move |at: usize| (((at + seed) * 2_654_435_761) >> 20) % 5;
+        (0..rows * columns).map(|at| number(at) as f32 - 2.0).collect::<Vec<f32>>()
+    };
+    let (a, b, values) = (matrix(64, 64, 1), matrix(128, 64, 7), matrix(128, 128, 3));
+    let dot = |a: &[f32], b: &mut dyn Iterator<Item = f32>| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
+    let scores = a.chunks(64).flat_map(|row| b.chunks(64).map(move |key| dot(row, &mut key.iter().copied())));
+    let scores: Vec<f32> = scores.collect();
+    let column = |column| values.iter().skip(column).step_by(128).copied();
+    let out = scores.chunks(128).flat_map(|row| (0..128).map(move |at| dot(row, &mut column(at)).to_bits()));
+    let halves = |matrix: &[f32]| {
+        let pair = |pair: &[f32]| {
+            let [low, high] = [0, 1].map(|at| u32::from(half::f16::from_f32(pair[at]).to_bits()));
+            low | high << 16
+        };
+        matrix.chunks(2).map(pair).collect::<Vec<u32>>()
+    };
+    (vec![halves(&a), halves(&b), halves(&values), vec![0; 64 * 128]], out.collect())
+}
+
+/// Products of warpgroups read shared memory and registers, and write their sums, at any moment until they are waited
+/// for; their operands are where their descriptions say.
+#[test]
+fn products_of_a_warpgroup_take_effect_when_they_are_awaited() {
+    let (words, expected) = products();
+    let launched = |define: &'static str, watch| {
+        let mut trial = planted(PRODUCTS, &[define], &words, watch)?;
+        Some(outcomes_of(&mut trial, &words, (1, 128), 1024 + (64 + 3 * 128) * 128))
+    };
+    for watch in [Watch::Results, Watch::Races] {
+        let Some(found) = launched("RIGHT", watch) else { return };
+        let right = found.iter().filter(|found| found.as_ref() == Ok(&expected)).count();
+        assert_eq!(right, LAUNCHES, "{watch:?}: {:?}", found.iter().find_map(|found| found.as_ref().err()));
+    }
+    for (define, always) in
+        [("STRIDE", true), ("UNAWAITED", true), ("UNFENCED", true), ("OVERWRITTEN", false), ("REGISTERS", false)]
+    {
+        let Some(found) = launched(define, Watch::Results) else { return };
+        let wrong = found.iter().filter(|found| found.as_ref() != Ok(&expected)).count();
+        println!("{define}: {wrong} of {LAUNCHES} launches are wrong");
+        assert!(if always { wrong == LAUNCHES } else { wrong > 0 }, "{define}");
+    }
+    for (define, race) in [("OVERWRITTEN", "after write"), ("UNPROXIED", "without a proxy fence after")] {
+        let Some(found) = launched(define, Watch::Races) else { return };
+        println!("{define}: {:?}", found[0]);
+        let is_named = |races: &String| races.contains("product by") && races.contains(race);
         assert!(found.iter().all(|found| found.as_ref().is_err_and(is_named)), "{define}");
     }
 }

@@ -167,10 +167,11 @@ const ARCHITECTURES: [&str; 3] = ["sm_80", "sm_90a", "sm_120"];
 const TABLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/cuda-code.md");
 
 /// The kernels of each part of the table.
-const PARTS: [(&str, &[&str]); 5] = [
+const PARTS: [(&str, &[&str]); 6] = [
     ("matmul", &["matmul_vec", "matmul_tile"]),
     ("experts", &["matmul_experts_vec", "matmul_experts_tile"]),
     ("attention", &["attend_paged_decode", "attend_paged_prefill", "attend_paged_vec"]),
+    ("attention-hopper", &["attend_paged_wgmma"]),
     ("attention-blackwell", &["attend_paged_decode", "attend_paged_prefill"]),
     ("others", &["state_scan", "sample", "sample_argmax"]),
 ];
@@ -187,7 +188,7 @@ fn hot(part: &str, kernel: &str) -> Option<String> {
     let few = match stem {
         "matmul_vec" => is("WEIGHT", &["Bf16", "Q8", "Q4", "Q4K", "Q6K", "Mxfp4"]),
         "matmul_tile" | "matmul_experts_vec" | "matmul_experts_tile" => is("WEIGHT", &["Bf16", "Q4K", "Mxfp4"]),
-        "attend_paged_decode" | "attend_paged_prefill" => is("HEAD_DIM", &["64", "128", "256"]),
+        "attend_paged_decode" | "attend_paged_prefill" | "attend_paged_wgmma" => is("HEAD_DIM", &["64", "128", "256"]),
         "attend_paged_vec" => is("HEAD_DIM", &["576"]) && is("GROUP", &["16"]),
         "state_scan" => is("KEYS_EACH", &["16", "32"]),
         _ => true,

@@ -132,6 +132,10 @@ fn footprint(
         return Ok(Footprint { registers, ..found });
     }
     let (image, log) = nvrtc.compile(architecture, kernel, &source).map_err(refused)?;
+    // The assembler makes products of warpgroups wait for each other, if it cannot tell when their registers are used.
+    if ["are serialized", "is injected"].iter().any(|words| log.contains(words)) {
+        return Err(refused(log));
+    }
     let spilled = number_before(&log, " bytes spill stores").zip(number_before(&log, " bytes spill loads"));
     let numbers = (number_before(&log, " registers"), spilled, number_before(&log, " bytes stack frame"));
     let (Some(registers), Some((stores, loads)), Some(stack)) = numbers else {

@@ -24,6 +24,8 @@ pub(super) struct Facts {
     pub(super) memory_bytes: u64,
     /// What cuBLASLt computes.
     pub(super) products: Products,
+    /// Whether kernels may use products of warpgroups.
+    pub(super) warpgroups: bool,
     /// Versions of the driver and the libraries, as text for users.
     pub(super) versions: String,
 }
@@ -91,6 +93,9 @@ pub(super) const SLOTS: usize = 4;
 /// Runs kernels. All addresses are device addresses.
 pub(super) trait Driver {
     fn facts(&self) -> &Facts;
+
+    /// Turns [`Facts::warpgroups`] off.
+    fn refuse_warpgroups(&mut self);
 
     /// The compiler that makes kernel images for this device.
     fn compiler(&self) -> Arc<dyn Compiler>;

@@ -50,8 +50,8 @@ struct CpuCompiler {
 }
 
 /// Files of `cuda/emulator/` that kernels include, and those that they are linked with.
-const HEADERS: [&str; 4] = ["emulator.h", "fiber.h", "races.h", "scheduler.h"];
-const RUNTIME: [&str; 3] = ["emulator", "races", "scheduler"];
+const HEADERS: [&str; 5] = ["emulator.h", "fiber.h", "races.h", "scheduler.h", "wgmma.h"];
+const RUNTIME: [&str; 4] = ["emulator", "races", "scheduler", "wgmma"];
 /// Clang first: it compiles these files in half the time.
 const COMPILERS: [&str; 3] = ["clang++", "c++", "g++"];
 const OPTIONS: [&str; 11] = [
@@ -279,6 +279,7 @@ impl Emulator {
             shared_bytes_max: shared_bytes_max(compute),
             memory_bytes: 2 << 30,
             products: Products { blas: true, refused: Vec::new() },
+            warpgroups: compute == (9, 0),
             versions: compiler.version.clone(),
         };
         let compiler = Arc::new(compiler);
@@ -348,6 +349,10 @@ fn word(bytes: &[u8]) -> u64 {
 impl Driver for Emulator {
     fn facts(&self) -> &Facts {
         &self.facts
+    }
+
+    fn refuse_warpgroups(&mut self) {
+        self.facts.warpgroups = false;
     }
 
     fn compiler(&self) -> Arc<dyn Compiler> {

@@ -52,6 +52,7 @@ use arena::{Arena, SideBytes};
 use bytes::Bytes;
 use copies::Saves;
 use driver::{Command, Driver, Facts, Graph, SLOTS};
+use encode::attend::wgmma;
 use encode::{BatchShape, Subject, attend};
 use modules::Modules;
 use std::collections::HashMap;
@@ -142,6 +143,8 @@ pub struct CudaBackend {
     words: Vec<u32>,
     /// Compile and record the usual batches before the first one arrives.
     warm: bool,
+    /// Heads and the type of their results, for which products of warpgroups were checked.
+    checked: Vec<(u32, Storage)>,
 }
 
 /// Identifies a submitted batch until it is read.
@@ -235,7 +238,24 @@ impl CudaBackend {
             allocation: allocation(facts),
         };
         let modules = Modules::new(options.cache_dir.as_deref());
-        Self { options: options.clone(), caps, driver, modules, loaded: None, words: Vec::new(), warm }
+        let (loaded, words, checked) = (None, Vec::new(), Vec::new());
+        Self { options: options.clone(), caps, driver, modules, loaded, words, warm, checked }
+    }
+
+    /// Checks the kernels with products of warpgroups that a plan would use, each once. If one does not compile, or
+    /// computes something else than the usual kernel, none is used.
+    fn check_warpgroups(&mut self, plan: &Plan, capacity: &Capacity) {
+        for head in wgmma::heads(plan, capacity, self.driver.facts()) {
+            if self.checked.contains(&head) {
+                continue;
+            }
+            self.checked.push(head);
+            if let Err(fault) = wgmma::check(&mut *self.driver, &mut self.modules, head) {
+                tracing::warn!("attention without wgmma: {fault}");
+                self.driver.refuse_warpgroups();
+                return;
+            }
+        }
     }
 
     fn loaded(&self) -> Result<&LoadedPlan, BackendError> {
@@ -338,6 +358,7 @@ impl Backend for CudaBackend {
 
     fn load(&mut self, plan: Arc<Plan>, capacity: &Capacity) -> Result<(), BackendError> {
         self.free();
+        self.check_warpgroups(&plan, capacity);
         let facts = self.driver.facts().clone();
         let layout = Layout::checked(&plan, capacity, &self.caps)?;
         let side = SideBytes::new(&plan, capacity, &facts);

@@ -9,6 +9,7 @@ use super::super::BackendError;
 use super::blas::{Blas, Product, ProductShape, WORKSPACE_BYTES};
 use super::choices::Choices;
 use super::driver::{Command, Copies, Driver, Facts, Function, Graph, Launch, Products, SLOTS, Span};
+use super::encode::attend::wgmma;
 use super::error::failed;
 use super::kernel::{Compiler, Kernel};
 use super::library;
@@ -218,7 +219,9 @@ impl Nvidia {
         let choices = Choices::open(cache_dir, &format!("{name} {}.{}, {versions}", compute.0, compute.1));
         let memory_bytes = free as u64;
         let products = Products { blas: blas.is_ok(), refused: Vec::new() };
-        let facts = Facts { name, compute, sm_count, shared_bytes_max, memory_bytes, products, versions };
+        let variable = std::env::var(wgmma::VARIABLE).ok();
+        let warpgroups = wgmma::is_possible(compute, &architecture, variable.as_deref());
+        let facts = Facts { name, compute, sm_count, shared_bytes_max, memory_bytes, products, warpgroups, versions };
         let compiler = Arc::new(ForArchitecture { nvrtc, architecture });
         Ok(Self {
             facts,
@@ -426,6 +429,10 @@ fn allocate_raw(what: &str, bytes: u64) -> Result<u64, BackendError> {
 impl Driver for Nvidia {
     fn facts(&self) -> &Facts {
         &self.facts
+    }
+
+    fn refuse_warpgroups(&mut self) {
+        self.facts.warpgroups = false;
     }
 
     fn compiler(&self) -> Arc<dyn Compiler> {

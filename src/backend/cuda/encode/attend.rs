@@ -5,9 +5,12 @@
 //! tiles for `attend_paged_prefill`. For decode, the keys of all sequences are concatenated and cut into lanes of equal
 //! length, one for each block that the device runs at once; the kernel joins the parts of a sequence that was cut. With
 //! [`Capacity::deterministic`] nothing is cut. All other cases go to `attend_paged_vec`, which needs no list.
+//! On Hopper, [`wgmma`] may take the place of `attend_paged_prefill`.
 //! `cuda/common/attend.cuh` has the list's layout.
 //!
 //! In small decode batches `attend_paged_decode` also runs the `RopeStoreKv` before it ([`stores`]).
+
+pub(in super::super) mod wgmma;
 
 use super::super::super::metadata::{
     ITEM_COUNT, ITEM_KEY_BEGIN, ITEM_KEY_END, ITEM_PACKED, ITEM_POSITION, ITEM_ROW, ITEM_SLOT, ITEM_TABLE,
@@ -20,7 +23,7 @@ use super::rope::{self, HeadParams};
 use super::{Kernel, Recorder, params};
 use crate::plan::check::{LATENT_DIM_MAX, LATENT_HEADS_MAX};
 use crate::plan::inputs::{BatchInputs, NONE, SequenceRows};
-use crate::plan::{AttendPaged, KvFormat, KvLayer, Plan, RopeStoreKv, Step, Storage};
+use crate::plan::{AttendPaged, KvFormat, KvLayer, Plan, RopeStoreKv, Step, Storage, WeightId};
 use std::ops::Range;
 
 params! {
@@ -69,6 +72,13 @@ struct Variant {
     keys: u32,
     /// Stages of `attend_paged_decode`, or strips of 16 rows per warp of `attend_paged_prefill`.
     depth: u32,
+    shared_bytes: u32,
+}
+
+/// A kernel for tiles of many packed rows, with its launch.
+struct Tiles {
+    kernel: Kernel,
+    threads: u32,
     shared_bytes: u32,
 }
 
@@ -469,11 +479,30 @@ pub(super) fn encode_fused(
     Ok(true)
 }
 
-/// `kernel` for the buffers of the step and a head.
-fn typed(recorder: &Recorder<'_>, step: &AttendPaged, kernel: &'static str, head_dim: u32) -> Kernel {
-    let kernel = Kernel::new(kernel).define("HEAD_DIM", head_dim);
-    let kernel = kernel.define_type("Q_TYPE", recorder.storage(step.q));
-    kernel.define_type("OUT_TYPE", recorder.storage(step.out))
+/// `kernel` for a head and buffers of these types.
+fn typed(kernel: &'static str, head_dim: u32, q: Storage, out: Storage) -> Kernel {
+    Kernel::new(kernel).define("HEAD_DIM", head_dim).define_type("Q_TYPE", q).define_type("OUT_TYPE", out)
+}
+
+/// A tensor-core kernel with what it is compiled for besides.
+fn optioned(kernel: Kernel, format: KvFormat, softcap: Option<f32>, alibi: Option<WeightId>) -> Kernel {
+    let kernel = kernel.flag_if(format == KvFormat::Q8, "KV_Q8").flag_if(format == KvFormat::Fp8, "KV_FP8");
+    kernel.flag_if(softcap.is_some(), "SOFTCAP").flag_if(alibi.is_some(), "ALIBI")
+}
+
+/// `attend_paged_prefill` for q and out of these types.
+fn usual_tiles(
+    head_dim: u32,
+    (q, out): (Storage, Storage),
+    format: KvFormat,
+    (softcap, alibi): (Option<f32>, Option<WeightId>),
+    facts: &Facts,
+) -> Tiles {
+    let is_plain = softcap.is_none() && alibi.is_none();
+    let Variant { warps, keys, depth, shared_bytes } = prefill_variant(head_dim, format, is_plain, facts);
+    let kernel = optioned(typed("attend_paged_prefill", head_dim, q, out), format, softcap, alibi);
+    let kernel = kernel.define("WARPS", warps).define("WARP_STRIPS", depth).define("TILE_KEYS", keys);
+    Tiles { kernel, threads: 32 * warps, shared_bytes }
 }
 
 fn encode_vec(
@@ -488,7 +517,7 @@ fn encode_vec(
         KvFormat::Q8 => "KV_Q8",
         KvFormat::Fp8 => "KV_FP8",
     };
-    let kernel = typed(recorder, step, "attend_paged_vec", layer.head_dim);
+    let kernel = typed("attend_paged_vec", layer.head_dim, recorder.storage(step.q), recorder.storage(step.out));
     let shared_bytes = |group: u32| 4 * (group * (layer.head_dim + 19) + 16 * (layer.head_dim + 4));
     let fits =
         |group: &u32| params.group.is_multiple_of(*group) && shared_bytes(*group) <= recorder.device.shared_bytes_max;
@@ -498,16 +527,11 @@ fn encode_vec(
     recorder.launch(&kernel, params, [blocks, 1, 1], 128, shared_bytes)
 }
 
-/// A tensor-core kernel for the pool and the options of the step.
-fn tensor_kernel(recorder: &Recorder<'_>, step: &AttendPaged, kernel: &'static str, head_dim: u32) -> Kernel {
-    let (kernel, format) = (typed(recorder, step, kernel, head_dim), recorder.capacity.kv_format);
-    let kernel = kernel.flag_if(format == KvFormat::Q8, "KV_Q8").flag_if(format == KvFormat::Fp8, "KV_FP8");
-    kernel.flag_if(step.softcap.is_some(), "SOFTCAP").flag_if(step.alibi.is_some(), "ALIBI")
-}
-
 fn decode_kernel(recorder: &Recorder<'_>, step: &AttendPaged, layer: &KvLayer) -> Kernel {
-    let variant = decode_variant(layer.head_dim, recorder.capacity.kv_format, recorder.device);
-    let kernel = tensor_kernel(recorder, step, "attend_paged_decode", layer.head_dim);
+    let format = recorder.capacity.kv_format;
+    let variant = decode_variant(layer.head_dim, format, recorder.device);
+    let kernel = typed("attend_paged_decode", layer.head_dim, recorder.storage(step.q), recorder.storage(step.out));
+    let kernel = optioned(kernel, format, step.softcap, step.alibi);
     kernel.define("WARPS", variant.warps).define("TILE_KEYS", variant.keys).define("STAGES", variant.depth)
 }
 
@@ -538,12 +562,16 @@ fn encode_tensor(
         return Ok(());
     }
     let is_plain = step.softcap.is_none() && step.alibi.is_none();
-    let prefill = prefill_variant(layer.head_dim, recorder.capacity.kv_format, is_plain, recorder.device);
-    let kernel = tensor_kernel(recorder, step, "attend_paged_prefill", layer.head_dim);
-    let kernel = kernel.define("WARPS", prefill.warps).define("WARP_STRIPS", prefill.depth);
-    let kernel = kernel.define("TILE_KEYS", prefill.keys);
-    let tiles = recorder.shape.tokens * planner.ratio / planner.tile_rows + recorder.shape.sequences;
-    recorder.launch(&kernel, params, [tiles * layer.heads, 1, 1], 32 * prefill.warps, prefill.shared_bytes)
+    let (format, device, head_dim) = (recorder.capacity.kv_format, recorder.device, layer.head_dim);
+    let (q, out) = (recorder.storage(step.q), recorder.storage(step.out));
+    let packed_rows = recorder.shape.tokens * planner.ratio;
+    let Tiles { kernel, threads, shared_bytes } =
+        match wgmma::is_chosen(head_dim, is_plain, packed_rows, recorder.capacity, device) {
+            true => wgmma::tiles(head_dim, q, out),
+            false => usual_tiles(head_dim, (q, out), format, (step.softcap, step.alibi), device),
+        };
+    let tiles = packed_rows / planner.tile_rows + recorder.shape.sequences;
+    recorder.launch(&kernel, params, [tiles * layer.heads, 1, 1], threads, shared_bytes)
 }
 
 #[cfg(test)]

@@ -115,6 +115,7 @@ mod tests {
             shared_bytes_max: 227 << 10,
             memory_bytes: 0,
             products: Products::default(),
+            warpgroups: false,
             versions: String::new(),
         };
         for rows in [1, 9, 17, 40, 64, 65, 100, 500, 2048] {

@@ -1,0 +1,258 @@
+//! Where `attend_paged_wgmma` takes the place of `attend_paged_prefill`, and the check that it must pass before.
+//!
+//! It multiplies with Hopper's products of warpgroups (`wgmma`), twice as fast as the products of warps that every GPU
+//! has. Both kernels read the same list of tiles.
+
+use super::super::super::super::metadata::{GROUP_TABLES, GROUP_WORDS, GROUP_WORK, META_GROUPS};
+use super::super::super::driver::{Command, Driver, Launch};
+use super::super::super::modules::Modules;
+use super::*;
+use half::{bf16, f16};
+
+/// Set to 0, `attend_paged_prefill` is used, to compare.
+pub(in super::super::super) const VARIABLE: &str = "FOLIO_CUDA_WGMMA";
+/// The only architecture that has these products.
+const ARCHITECTURE: &str = "sm_90a";
+
+/// Rows of a tile: two warpgroups of 64.
+const ROWS: u32 = 128;
+const THREADS: u32 = 256;
+const KEYS: u32 = 128;
+/// Minimum packed rows of a batch, with which a warpgroup can have all its rows.
+const ROWS_MIN: u32 = 64;
+/// The operands' alignment.
+const ALIGNMENT: u32 = 1024;
+
+/// Whether a device of this compute capability, for which kernels are compiled as this architecture, has these
+/// products, with this value of [`VARIABLE`].
+pub(in super::super::super) fn is_possible(compute: (u32, u32), architecture: &str, variable: Option<&str>) -> bool {
+    compute == (9, 0) && architecture == ARCHITECTURE && variable != Some("0")
+}
+
+fn shared_bytes(head_dim: u32) -> u32 {
+    ALIGNMENT + (ROWS + 4 * KEYS) * 2 * head_dim
+}
+
+/// Whether the kernel takes heads of this size and format; `is_plain`: without softcap and ALiBi.
+fn takes(head_dim: u32, format: KvFormat, is_plain: bool, facts: &Facts) -> bool {
+    let is_its_kind = format == KvFormat::F16 && [64, 128].contains(&head_dim) && is_plain;
+    facts.warpgroups && is_its_kind && shared_bytes(head_dim) <= facts.shared_bytes_max
+}
+
+/// Whether it is the one to use, in batches of up to so many packed rows. With [`Capacity::deterministic`], a
+/// sequence's results do not depend on the others.
+pub(super) fn is_chosen(head_dim: u32, is_plain: bool, packed_rows: u32, capacity: &Capacity, facts: &Facts) -> bool {
+    takes(head_dim, capacity.kv_format, is_plain, facts) && (capacity.deterministic || packed_rows >= ROWS_MIN)
+}
+
+/// The kernel for heads of this size, with its launch.
+pub(super) fn tiles(head_dim: u32, q: Storage, out: Storage) -> Tiles {
+    let kernel = typed("attend_paged_wgmma", head_dim, q, out);
+    Tiles { kernel, threads: THREADS, shared_bytes: shared_bytes(head_dim) }
+}
+
+/// Sizes of the heads for which a plan uses the kernel.
+pub(in super::super::super) fn heads(plan: &Plan, capacity: &Capacity, facts: &Facts) -> Vec<(u32, Storage)> {
+    let of_step = |step: &Step| {
+        let (layer, _) = tensor_step(plan, capacity, facts, step)?;
+        let Step::AttendPaged(step) = step else { return None };
+        let is_plain = step.softcap.is_none() && step.alibi.is_none();
+        takes(layer.head_dim, capacity.kv_format, is_plain, facts)
+            .then(|| (layer.head_dim, plan.buffer_spec(step.out).storage))
+    };
+    let mut heads: Vec<_> = plan.body.iter().filter_map(of_step).collect();
+    heads.dedup();
+    heads
+}
+
+/// The problem of [`check`]: the last rows of a context of three tiles, in blocks that do not follow each other; one
+/// tile of rows is full, and one is not.
+const BLOCK: u32 = 16;
+const BLOCKS: u32 = 20;
+const RATIO: u32 = 2;
+const SEQUENCE: SequenceRows = SequenceRows { row_start: 0, row_count: 100, context_len: 300 };
+
+/// Metadata with the block table and the list of the problem.
+fn problem() -> Vec<u32> {
+    let mut words = vec![0; (META_GROUPS + GROUP_WORDS) as usize];
+    words[(META_GROUPS + GROUP_TABLES) as usize] = words.len() as u32;
+    words.extend((0..SEQUENCE.context_len.div_ceil(BLOCK)).map(|block| (7 * block + 3) % BLOCKS));
+    words[(META_GROUPS + GROUP_WORK) as usize] = words.len() as u32;
+    let planner = Planner { ratio: RATIO, window: None, lanes_max: 1, tile_rows: ROWS, splits: false };
+    planner.plan(&[SEQUENCE], &[0], &mut words);
+    words
+}
+
+/// Numbers between −1 and 1.
+fn numbers(seed: u32) -> impl Iterator<Item = f32> {
+    let step = |state: &u32| Some(state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223));
+    std::iter::successors(Some(seed), step).skip(1).map(|state| (state >> 8) as f32 / (1 << 23) as f32 - 1.0)
+}
+
+/// Memory of the check, freed at its end.
+struct Memory<'a> {
+    driver: &'a mut dyn Driver,
+    addresses: Vec<u64>,
+}
+
+impl Memory<'_> {
+    fn hold(&mut self, bytes: &[u8]) -> Result<u64, BackendError> {
+        let address = self.driver.allocate("a check of a kernel", bytes.len() as u64)?;
+        self.addresses.push(address);
+        self.driver.write(address, bytes)?;
+        Ok(address)
+    }
+}
+
+impl Drop for Memory<'_> {
+    fn drop(&mut self) {
+        self.addresses.iter().for_each(|address| self.driver.free(*address));
+    }
+}
+
+/// Compares the kernel for heads of this size with `attend_paged_prefill` on a small problem; an error says how they
+/// differ, or that one does not compile.
+pub(in super::super::super) fn check(
+    driver: &mut dyn Driver,
+    modules: &mut Modules,
+    (head_dim, out): (u32, Storage),
+) -> Result<(), BackendError> {
+    let facts = driver.facts().clone();
+    let usual = usual_tiles(head_dim, (Storage::Bf16, out), KvFormat::F16, (None, None), &facts);
+    let tested = [usual, tiles(head_dim, Storage::Bf16, out)];
+    let bytes = size_of::<Params>();
+    let functions = loop {
+        let functions = tested.each_ref().map(|tiles| modules.get(&tiles.kernel, bytes));
+        match functions {
+            [Some(usual), Some(new)] => break [usual, new],
+            _ => _ = modules.load_missing(driver)?,
+        }
+    };
+    let elements = |rows: u32| (rows * head_dim) as usize;
+    let queries: Vec<bf16> =
+        numbers(1).map(|x| bf16::from_f32(4.0 * x)).take(elements(SEQUENCE.row_count * RATIO)).collect();
+    let pool = |seed| numbers(seed).map(f16::from_f32).take(elements(BLOCKS * BLOCK)).collect::<Vec<f16>>();
+    let mut memory = Memory { driver, addresses: Vec::new() };
+    let metadata = memory.hold(bytemuck::cast_slice(&problem()))?;
+    let q = memory.hold(bytemuck::cast_slice(&queries))?;
+    let (k, v) = (memory.hold(bytemuck::cast_slice(&pool(2)))?, memory.hold(bytemuck::cast_slice(&pool(3)))?);
+    let mut results = Vec::new();
+    for (tiles, function) in tested.iter().zip(functions) {
+        let mut result = vec![0u8; queries.len() * if out == Storage::F32 { 4 } else { 2 }];
+        let out = memory.hold(&result)?;
+        let params = Params {
+            metadata,
+            q,
+            k,
+            v,
+            out,
+            group_header: META_GROUPS,
+            kv_heads: 1,
+            group: RATIO,
+            block_shift: BLOCK.trailing_zeros(),
+            window: NONE,
+            scale: (head_dim as f32).sqrt().recip(),
+            ..bytemuck::Zeroable::zeroed()
+        };
+        let (params, grid) = (bytemuck::bytes_of(&params).into(), [(SEQUENCE.row_count * RATIO).div_ceil(ROWS), 1, 1]);
+        let (threads, shared_bytes) = (tiles.threads, tiles.shared_bytes);
+        memory.driver.run(&[Command::Kernel(Launch { function, params, grid, threads, shared_bytes })])?;
+        memory.driver.read(out, &mut result)?;
+        results.push(result);
+    }
+    drop(memory);
+    compare(&tested[1].kernel, &floats(&results[0], out), &floats(&results[1], out))
+}
+
+fn floats(bytes: &[u8], storage: Storage) -> Vec<f32> {
+    match storage {
+        Storage::F32 => bytemuck::pod_collect_to_vec(bytes),
+        _ => bytemuck::pod_collect_to_vec::<u8, bf16>(bytes).into_iter().map(bf16::to_f32).collect(),
+    }
+}
+
+/// Values are up to 1, and both kernels round weights to 11 bits.
+const ALLOWED: f32 = 1.0 / 64.0;
+
+fn compare(kernel: &Kernel, expected: &[f32], found: &[f32]) -> Result<(), BackendError> {
+    let wrong = |(a, b): (&f32, &f32)| (a - b).abs().partial_cmp(&ALLOWED) != Some(std::cmp::Ordering::Less);
+    let count = expected.iter().zip(found).filter(|pair| wrong(*pair)).count();
+    if count == 0 {
+        return Ok(());
+    }
+    let message = format!("{count} of {} results differ from attend_paged_prefill's", expected.len());
+    Err(BackendError::Kernel { kernel: kernel.to_string(), message })
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::super::super::super::emulator::{Emulator, Watch};
+    use super::*;
+    use std::path::{Path, PathBuf};
+
+    #[test]
+    fn products_of_warpgroups_are_for_hopper() {
+        assert!(is_possible((9, 0), "sm_90a", None) && is_possible((9, 0), "sm_90a", Some("1")));
+        assert!(!is_possible((9, 0), "compute_89", None), "code of an old compiler");
+        assert!(!is_possible((10, 0), "sm_100a", None) && !is_possible((9, 0), "sm_90a", Some("0")));
+    }
+
+    /// The repository's `cuda/` with a change to one file, in a temporary folder.
+    fn changed(folder: &Path, file: &str, (from, to): (&str, &str)) -> PathBuf {
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("cuda");
+        for part in ["", "common", "emulator"] {
+            std::fs::create_dir_all(folder.join(part)).expect("the folder is writable");
+            for entry in std::fs::read_dir(sources.join(part)).expect("the sources are there").flatten() {
+                if entry.path().is_file() {
+                    std::fs::copy(entry.path(), folder.join(part).join(entry.file_name()))
+                        .expect("the folder has room for a copy");
+                }
+            }
+        }
+        let text = std::fs::read_to_string(folder.join(file)).expect("the file is there");
+        assert!(text.contains(from), "{file} has {from}");
+        std::fs::write(folder.join(file), text.replace(from, to)).expect("the folder is writable");
+        folder.to_owned()
+    }
+
+    fn outcome(sources: &Path, head: (u32, Storage)) -> Option<Result<(), BackendError>> {
+        let mut emulator = match Emulator::open(sources, (9, 0), Watch::Results) {
+            Ok(emulator) => emulator,
+            Err(missing) => {
+                assert!(std::env::var_os("FOLIO_REQUIRE_GPU").is_none(), "{missing}");
+                println!("SKIPPED: {missing}");
+                return None;
+            }
+        };
+        Some(check(&mut emulator, &mut Modules::new(None), head))
+    }
+
+    #[test]
+    fn the_check_passes() {
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("cuda");
+        for head in [(64, Storage::Bf16), (128, Storage::Bf16), (128, Storage::F32)] {
+            let Some(outcome) = outcome(&sources, head) else { return };
+            assert!(outcome.is_ok(), "{head:?}: {outcome:?}");
+        }
+    }
+
+    #[test]
+    fn the_check_notices_a_kernel_that_is_wrong_or_does_not_compile() {
+        let kernel = "attend_paged_wgmma.cu";
+        for (change, message) in [
+            (("KEYS_PANEL + column), step > 0", "KEYS_PANEL + column), true"), "results differ"),
+            (
+                ("u64 b = describe_panels(values, KEYS_PANEL)", "u64 b = describe_panels(values, 1024)"),
+                "results differ",
+            ),
+            (("products_wait<1>();", ""), "results differ"),
+            (("#pragma unroll", "#error"), "#error"),
+        ] {
+            let folder = tempfile::tempdir().expect("a temporary folder");
+            let sources = changed(folder.path(), kernel, change);
+            let Some(outcome) = outcome(&sources, (128, Storage::Bf16)) else { return };
+            let fault = outcome.expect_err("it is noticed").to_string();
+            assert!(fault.contains(message) && fault.contains("attend_paged_wgmma"), "{fault}");
+        }
+    }
+}
