@@ -514,6 +514,26 @@ mod tests {
     }
 
     #[test]
+    fn every_holder_of_a_block_is_counted() {
+        let mut pool = pool(3, None);
+        let counts = |group: &Group| (group.referenced(), group.held());
+        let group = pool.group_mut(0);
+        let first = group.allocate().expect("the case is valid").0;
+        let _ = group.allocate();
+        group.share(first);
+        assert_eq!(counts(group), (2, 3));
+        group.release(first);
+        assert_eq!(counts(group), (2, 2));
+        pool.check(&[vec![1, 1, 0]]);
+    }
+
+    #[test]
+    #[should_panic(expected = "occurrences in live tables")]
+    fn a_block_whose_holders_are_miscounted_is_noticed() {
+        pool(3, None).check(&[vec![0, 1, 0]]);
+    }
+
+    #[test]
     fn the_first_visible_block_holds_the_oldest_key_of_the_window() {
         // Window 6, blocks of 4: a query at 9 attends to positions 4..=9.
         let windowed = pool(8, Some(6));

@@ -42,11 +42,6 @@ impl Utf8Stream {
         text
     }
 
-    /// Number of held bytes of an incomplete character.
-    pub fn pending_len(&self) -> usize {
-        self.pending.len()
-    }
-
     /// Ends the stream. An incomplete character counts as invalid.
     pub fn finish(&mut self) -> String {
         if std::mem::take(&mut self.pending).is_empty() { String::new() } else { "\u{FFFD}".to_owned() }

@@ -108,7 +108,8 @@ impl Scheduler {
         if !self.limits.prefix_caching {
             return report(cached, PrefixEnd::Disabled);
         }
-        if cached / size == (sequence.tokens_known() - 1) / size && !sequence.request.explain_prefix {
+        let next = cached + size;
+        if next >= sequence.tokens_known() && !sequence.request.explain_prefix {
             return report(cached, PrefixEnd::EndOfPrompt);
         }
         let salt = sequence.request.cache_salt.as_deref();
@@ -120,12 +121,12 @@ impl Scheduler {
                 foreign = foreign.max(common_tokens(&sequence.tokens, candidate.tokens, cached));
             }
         }
-        let end = match cached + size {
-            next if next >= sequence.tokens_known() => PrefixEnd::EndOfPrompt,
-            next if sequence.states.branch >= next => PrefixEnd::NoSnapshot,
-            next if own >= next => PrefixEnd::Eviction,
-            next if foreign >= next => PrefixEnd::Salt,
-            _ => PrefixEnd::Difference,
+        let end = match () {
+            () if next >= sequence.tokens_known() => PrefixEnd::EndOfPrompt,
+            () if sequence.states.branch >= next => PrefixEnd::NoSnapshot,
+            () if own >= next => PrefixEnd::Eviction,
+            () if foreign >= next => PrefixEnd::Salt,
+            () => PrefixEnd::Difference,
         };
         report(own, end)
     }

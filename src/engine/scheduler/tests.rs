@@ -166,3 +166,121 @@ fn a_block_that_waits_to_be_written_is_forgotten_when_it_gets_a_new_owner() {
     let (again, saves) = run(&mut scheduler, 3, 2);
     assert_eq!((again, saves.len()), (second, 0));
 }
+
+#[test]
+fn the_longest_sequence_fills_its_last_block_in_every_group() {
+    let limits = Limits { model_len_max: 197, windows: vec![None, Some(8)], ..scheduler(None, 1, false).limits };
+    assert_eq!(limits.blocks_of_longest(), [50, 50]);
+}
+
+#[test]
+#[should_panic(expected = "only existing tokens are computed")]
+fn a_sequence_with_more_computed_tokens_than_it_has_is_noticed() {
+    let mut scheduler = scheduler(None, 4, false);
+    let id = add(&mut scheduler, 0, (3, 9), 0, false);
+    scheduler.check();
+    scheduler.sequences[id].computed = 4;
+    scheduler.check();
+}
+
+#[test]
+fn a_step_has_no_more_table_entries_than_its_limit() {
+    let limits = Limits { table_entries_max: 10, ..scheduler(None, 40, false).limits };
+    let mut scheduler = Scheduler::new(limits, InjectedFaults::default());
+    (0..4).for_each(|stream| _ = add(&mut scheduler, stream, (12, 40), 0, false));
+    let batch = scheduler.schedule(64).expect("requests wait");
+    assert_eq!(batch.rows.len(), 3, "each needs three entries");
+}
+
+#[test]
+fn every_draft_of_a_row_has_table_entries_of_its_own() {
+    let mut scheduler = scheduler(None, 40, false);
+    let id = add(&mut scheduler, 0, (3, 40), 0, false);
+    step(&mut scheduler);
+    let mut draft = scheduler.draft(64);
+    draft.drafts_left = 3;
+    let before = draft.table_entries_left;
+    let row = Row { sequence: id, start: 3, count: 1, drafts: vec![5; 3], states: None };
+    scheduler.push_row(row, &mut draft);
+    assert_eq!(before - draft.table_entries_left, 4 * 2, "four rows of seven tokens");
+}
+
+#[test]
+fn forced_tokens_leave_half_of_a_step_to_prompts() {
+    let mut scheduler = scheduler(None, 40, false);
+    let answers = [0, 1].map(|stream| add(&mut scheduler, stream, (3, 40), 0, false));
+    step(&mut scheduler);
+    let prompt = add(&mut scheduler, 2, (30, 9), 0, false);
+    let batch = scheduler.schedule(10).expect("all continue");
+    commit(&mut scheduler, &batch);
+    answers.iter().for_each(|&id| scheduler.sequences[id].tokens.extend([7; 4]));
+    let batch = scheduler.schedule(8).expect("all continue");
+    let rows: Vec<_> = batch.rows.iter().map(|row| (row.sequence, row.count)).collect();
+    assert_eq!(rows, [(answers[0], 5), (prompt, 3)], "the second answer waits for the next step");
+}
+
+#[test]
+fn requests_that_ask_for_it_are_told_of_their_admission_once() {
+    let mut scheduler = scheduler(None, 40, false);
+    for (stream, report_admission) in [(0, true), (1, false)] {
+        let request = Request { prompt: [1, 2, 3].into(), report_admission, ..Request::default() };
+        scheduler.add(Arc::new(request), &[StreamId(stream)], 0, false);
+    }
+    assert_eq!(scheduler.take_admitted(), []);
+    step(&mut scheduler);
+    assert_eq!(scheduler.take_admitted(), [StreamId(0)]);
+    assert_eq!(scheduler.take_admitted(), []);
+}
+
+#[test]
+fn every_choice_whose_receiver_leaves_is_counted() {
+    let mut scheduler = scheduler(None, 40, false);
+    (0..3).for_each(|stream| _ = add(&mut scheduler, stream, (3, 9), 0, false));
+    [0, 2, 2].into_iter().for_each(|stream| scheduler.abort(StreamId(stream)));
+    assert_eq!(scheduler.counts().finished_abort, 2);
+}
+
+#[test]
+fn a_step_scores_no_more_tokens_of_prompts_than_its_limit() {
+    let mut scheduler = scheduler(None, 40, false);
+    let mut scored = |prompts: &[(u64, usize)], steps: usize| {
+        for &(stream, length) in prompts {
+            let params = SamplingParams { prompt_logprobs: Some(0), max_tokens: Some(1), ..SamplingParams::default() };
+            let request = Request { prompt: vec![1; length].into(), params, ..Request::default() };
+            scheduler.add(Arc::new(request), &[StreamId(stream)], 0, false);
+        }
+        let mut counts = Vec::new();
+        for _ in 0..steps {
+            let batch = scheduler.schedule(64).expect("they continue");
+            let count: u32 = batch.scores.iter().map(|score| score.count).sum();
+            counts.push(batch.scores.iter().map(|score| score.count).collect::<Vec<_>>());
+            let sampled = vec![Sampled::default(); batch.draws.len() + count as usize];
+            drop(scheduler.commit(&batch, Results { sampled, ..Results::default() }));
+        }
+        counts
+    };
+    assert_eq!(scored(&[(0, 40)], 3), [[16], [16], [7]]);
+    assert_eq!(scored(&[(1, 12), (2, 12)], 2), [vec![11, 5], vec![6]]);
+}
+
+#[test]
+fn what_a_running_sequence_shares_with_a_prompt_is_reported() {
+    let mut scheduler = scheduler(None, 40, true);
+    add(&mut scheduler, 0, (12, 40), 0, false);
+    step(&mut scheduler);
+    let prompt = (0..10).chain([50; 9]).collect();
+    let request = Request { prompt, explain_prefix: true, ..Request::default() };
+    scheduler.add(Arc::new(request), &[StreamId(1)], 0, false);
+    let id = scheduler.by_stream[&StreamId(1)];
+    let _ = scheduler.schedule(64).expect("both continue");
+    let report = scheduler.sequences[id].prefix_report.expect("it was asked for");
+    assert_eq!((report.cached_tokens, report.common_tokens, report.differing), (8, 10, Some(50)));
+}
+
+#[test]
+#[should_panic(expected = "every feed slot is free or has one owner")]
+fn a_feed_slot_without_an_owner_is_noticed() {
+    let mut scheduler = scheduler(None, 4, false);
+    scheduler.feed_slots.pop();
+    scheduler.check();
+}
