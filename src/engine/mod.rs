@@ -564,3 +564,11 @@ impl Seeds {
         mixed ^ (mixed >> 31)
     }
 }
+
+/// The message with which `work` panics.
+#[cfg(test)]
+fn panic_message(work: impl FnOnce()) -> String {
+    let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).expect_err("it panics");
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or(panic.downcast_ref::<&str>().copied()).unwrap_or_default().to_owned()
+}
