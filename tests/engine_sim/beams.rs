@@ -270,6 +270,14 @@ fn answers_do_not_depend_on_company_or_memory() {
     let answers = |case: &Case| -> Vec<Vec<Seen>> {
         let outcome: Outcome = run(case);
         check(case, &outcome);
+        let ends = outcome.seen.iter().flatten().map(|seen| &seen.end);
+        let finished = |wanted: FinishReason| {
+            ends.clone().filter(|end| matches!(end, End::Finished(reason, _) if *reason == wanted)).count() as u64
+        };
+        assert_eq!(outcome.stats.finished_stop, finished(FinishReason::Stop), "choices that stopped are counted");
+        assert_eq!(outcome.stats.finished_length, finished(FinishReason::Length), "and those cut at their length");
+        let failed = ends.clone().filter(|end| matches!(end, End::Failed(_))).count() as u64;
+        assert_eq!(outcome.stats.finished_error, failed, "and those that failed");
         outcome.seen
     };
     let work = |seed, searches: &mut u64| {

@@ -126,7 +126,7 @@ mod tests {
             sequence.computed = computed;
             scheduler.chunk(&sequence, &scheduler.draft(1024))
         };
-        assert_eq!([0, 256, 512, 599, 600, 607, 608].map(&mut chunk), [256, 256, 88, 1, 1, 1, 1]);
+        assert_eq!([0, 256, 300, 512, 599, 600, 607, 608].map(&mut chunk), [256, 256, 212, 88, 1, 1, 1, 1]);
         sequence.computed = 256;
         assert_eq!(scheduler.chunk(&sequence, &scheduler.draft(256)), 256);
         assert_eq!(scheduler.chunk(&sequence, &scheduler.draft(255)), 0, "a chunk is not cut further");

@@ -2,6 +2,7 @@
 //! itself shows these.
 
 use super::*;
+use crate::engine::block_pool::BlockHash;
 use crate::engine::panic_message;
 use crate::engine::request::SamplingParams;
 use crate::engine::tiers::{DiskUse, Rates};
@@ -152,8 +153,9 @@ fn a_block_that_waits_to_be_written_is_forgotten_when_it_gets_a_new_owner() {
         (block, batch.saves)
     };
     let (first, saves) = run(&mut scheduler, 0, 1);
-    assert!(saves.is_empty());
+    assert!(saves.is_empty() && !scheduler.is_disk_busy());
     let (second, saves) = run(&mut scheduler, 1, 2);
+    assert!(scheduler.is_disk_busy());
     assert_eq!(saves.iter().map(|save| save.block).collect::<Vec<_>>(), [first]);
     assert!(scheduler.has_finished_blocks(), "the second one waits");
     let mut rates = Rates::default();
@@ -284,4 +286,49 @@ fn a_feed_slot_without_an_owner_is_noticed() {
     scheduler.feed_slots.pop();
     let message = panic_message(|| scheduler.check());
     assert!(message.contains("every feed slot is free or has one owner"), "{message}");
+}
+
+#[test]
+fn a_window_holds_its_blocks_a_chunk_and_a_part_of_a_block_at_both_ends() {
+    assert_eq!(scheduler(Some(8), 40, false).limits.blocks_live_max(2), 2 + 16 + 2);
+}
+
+#[test]
+fn who_was_never_preempted_has_not_resumed_and_is_the_next_victim() {
+    let mut scheduler = scheduler(None, 6, false);
+    let [_, fresh, resumed] = [0, 1, 2].map(|stream| add(&mut scheduler, stream, (4, 40), stream as i32, false));
+    scheduler.sequences[resumed].preemptions = 1;
+    (0..6).for_each(|_| step(&mut scheduler));
+    assert_eq!((scheduler.running_len(), scheduler.counts().preemptions), (2, 1));
+    assert_eq!([fresh, resumed].map(|id| scheduler.sequences[id].preemptions), [1, 1]);
+}
+
+/// A scheduler with room in host memory for what it reads from files.
+fn with_files() -> Scheduler {
+    let tiers = TierLimits { host_bytes: 1 << 20, block_bytes: vec![1 << 10], disk: DiskUse::Read };
+    let limits = Limits { sequences_max: 1, tiers, ..scheduler(None, 40, true).limits };
+    Scheduler::new(limits, InjectedFaults::default())
+}
+
+#[test]
+fn files_are_known_from_when_they_are_found_until_they_are_lost() {
+    let mut scheduler = with_files();
+    let key = |group| (group, BlockHash::root(&[3; 32], None));
+    scheduler.found_on_disk([key(0), key(1)]);
+    assert_eq!(scheduler.disk().len(), 1, "the model has one group");
+    scheduler.lost_on_disk([key(0)]);
+    assert_eq!(scheduler.disk().len(), 0);
+}
+
+#[test]
+fn files_of_those_who_wait_for_a_seat_are_read_ahead() {
+    let mut scheduler = with_files();
+    let running = add(&mut scheduler, 0, (5, 40), 0, false);
+    scheduler.sequences[running].tokens = vec![50; 5];
+    add(&mut scheduler, 1, (5, 40), 0, false);
+    let hash = BlockHash::root(&[3; 32], None).next(&[3; 32], &[0, 1, 2, 3]);
+    scheduler.found_on_disk([(0, hash)]);
+    step(&mut scheduler);
+    assert_eq!((scheduler.running_len(), scheduler.waiting_len()), (1, 1));
+    assert_eq!(scheduler.take_disk_jobs().len(), 1);
 }
