@@ -160,8 +160,8 @@ impl Clone for Guide {
 /// The files that a waiting sequence waits for, and what it keeps in host memory meanwhile.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DiskWait {
-    /// Whether it has asked for files since it was queued.
-    pub(super) asked: bool,
+    /// Leading blocks that were cached or on their way when it last asked for files, since it was queued.
+    pub(super) promised: Option<u32>,
     /// Files that are still being read.
     pub(super) unread: u32,
     /// Slots of host memory with blocks that were read for it.

@@ -182,8 +182,8 @@ fn files_are_written_and_read_and_every_token_is_right() {
     assert!(total.written > 5 * SEEDS && total.read > 2 * SEEDS, "blocks are written and read");
     assert!(total.hits > SEEDS / 2, "files save computing");
     assert!(total.hits < 2 * SEEDS, "what host memory holds does not count");
-    assert!(total.hits_of_successor > 4 * SEEDS, "they outlive the engine");
-    assert!(total.read * 10 < 95 * SEEDS, "blocks that no window reaches are not read");
+    assert!(total.hits_of_successor > 12 * SEEDS, "they outlive the engine, also for those that wait in a queue");
+    assert!(total.read * 10 < 108 * SEEDS, "blocks that no window reaches are not read");
 }
 
 #[test]

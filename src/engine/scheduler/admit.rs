@@ -54,6 +54,10 @@ impl Scheduler {
                 continue;
             }
             let Some(admission) = self.admission(id) else { break };
+            if self.waits_for_evicted(id, admission.matched) {
+                reading.push(id);
+                continue;
+            }
             self.waiting.remove(&order);
             self.take_prefix(id, &admission, draft);
             self.seat(id);

@@ -84,9 +84,16 @@ impl Scheduler {
 
     /// Whether a waiting sequence waits for files. When it is first asked, they are asked for.
     pub(super) fn waits_for_disk(&mut self, id: SequenceId) -> bool {
-        let sequence = &self.sequences[id];
-        let can = !self.disk.is_off() && sequence.request.cache_salt.is_none();
-        if can && !sequence.disk.asked {
+        if self.sequences[id].disk.promised.is_none() {
+            self.ask_disk(id);
+        }
+        self.sequences[id].disk.unread > 0
+    }
+
+    /// Whether a sequence that could be admitted with `matched` cached blocks waits for files after all: blocks that
+    /// were cached when it asked have been evicted since.
+    pub(super) fn waits_for_evicted(&mut self, id: SequenceId, matched: u32) -> bool {
+        if self.sequences[id].disk.promised.is_some_and(|promised| matched < promised) {
             self.ask_disk(id);
         }
         self.sequences[id].disk.unread > 0
@@ -103,26 +110,28 @@ impl Scheduler {
 
     /// Asks for the files that would make a sequence's cached prefix longer, as far as host memory has room.
     fn ask_disk(&mut self, id: SequenceId) {
-        let near = self.match_prefix(id, Self::in_host);
-        let far = self.match_prefix(id, Self::in_host_or_on_disk);
-        self.sequences[id].disk.asked = true;
-        if far <= near {
+        if self.disk.is_off() || self.sequences[id].request.cache_salt.is_some() {
             return;
         }
+        let near = self.match_prefix(id, Self::in_host);
+        let far = self.match_prefix(id, Self::in_host_or_on_disk);
+        let is_whole = far > near && self.fetch_chain(id, far);
+        self.sequences[id].disk.promised = Some(if is_whole { far } else { near });
+    }
+
+    /// Keeps the leading `far` blocks of a sequence in host memory or asks for their files, unless they are on the
+    /// device. Returns whether all will be there.
+    fn fetch_chain(&mut self, id: SequenceId, far: u32) -> bool {
         // Without the state after them, blocks are of no use.
         if self.keeps_states() && !self.fetch(id, self.state_group(), far - 1) {
-            return;
+            return false;
         }
         let groups = 0..self.limits.windows.len();
         let first = |group| self.pool.first_visible(group, far * self.limits.block_size).min(far);
         let firsts: Vec<_> = groups.clone().map(first).collect();
-        for index in 0..far {
-            for group in groups.clone().filter(|&group| index >= firsts[group]) {
-                if !self.fetch(id, group, index) {
-                    return;
-                }
-            }
-        }
+        (0..far).all(|index| {
+            groups.clone().filter(|&group| index >= firsts[group]).all(|group| self.fetch(id, group, index))
+        })
     }
 
     /// Keeps a block of a chain, or the state after it, in host memory or asks for its file, unless it is on the
