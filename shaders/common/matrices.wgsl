@@ -1,6 +1,6 @@
 // Cooperative matrices: SIZE x SIZE halves that a subgroup multiplies as one, with sums of f32. X * W^T is MatrixX
-// (rows of X) times MatrixW (rows of W as columns). Only for SPIR-V, which gets its memory model right in
-// backend/wgpu/spirv.rs. The importer imports invocation. Define: SIZE_8 or SIZE_16.
+// (rows of X) times MatrixW (rows of W as columns). Only for Vulkan and Metal; Vulkan's SPIR-V gets its memory model
+// right in backend/wgpu/spirv.rs. The importer imports invocation. Define: SIZE_8 or SIZE_16.
 
 #ifdef SIZE_16
 const SIZE: u32 = 16u;

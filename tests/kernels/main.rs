@@ -191,6 +191,14 @@ fn products_of_matrices_are_the_reference() {
         // A driver that refuses them is used without them.
         let refused = open(WgpuOptions { refused_define: Some("MATRICES"), ..ways[0].clone() });
         assert!(!refused.caps().half_products, "{}", refused.caps().tier);
+        // So is one whose products are wrong, or its attention.
+        let weights = ("weights = coopLoad<", "weights = coopLoadT<");
+        for planted in [weights, ("values = coopLoadT<", "values = coopLoad<")] {
+            let mut wrong = open(WgpuOptions { planted: Some(planted), ..ways[0].clone() });
+            assert!(!wrong.caps().half_products, "{}", wrong.caps().tier);
+            let products = SelftestOptions { filter: Some("matmul/F32 · BF16".into()), ..options() };
+            check("wgpu", &mut wrong, &products);
+        }
         let mut devices = ways.map(open);
         if devices[0].caps().half_products {
             found = true;

@@ -124,7 +124,7 @@ fn every_variant_passes_the_spirv_back_end() {
 
 #[test]
 fn every_variant_passes_the_msl_back_end() {
-    for Checked { variant, module, info } in checked().filter(|checked| !checked.variant.halves()) {
+    for Checked { variant, module, info } in checked().filter(|checked| checked.variant.is_for_metal()) {
         let options = naga::back::msl::Options {
             lang_version: (2, 4),
             fake_missing_bindings: true,

@@ -20,7 +20,7 @@ pub enum Tier {
     T0,
     /// Subgroup operations, with any subgroup size from 4 to 128.
     T1,
-    /// Cooperative matrices of halves with sums of f32, for products of many rows (Vulkan).
+    /// Cooperative matrices of halves with sums of f32, for products of many rows (Vulkan, Metal).
     T2,
 }
 
@@ -105,6 +105,9 @@ pub struct WgpuOptions {
     /// Pretend that the driver rejects every kernel with this define, for tests of the fallback.
     #[doc(hidden)]
     pub refused_define: Option<&'static str>,
+    /// Replace the first text by the second in every kernel, for tests of the checks at start.
+    #[doc(hidden)]
+    pub planted: Option<(&'static str, &'static str)>,
     /// Expect subgroups of this many lanes in kernels with matrices, for tests of drivers that choose others.
     #[doc(hidden)]
     pub matrix_lanes: Option<u32>,
@@ -269,6 +272,7 @@ pub(crate) struct Gpu {
     pub(crate) checked: bool,
     pub(crate) read_timeout: Duration,
     pub(crate) refused_define: Option<&'static str>,
+    pub(crate) planted: Option<(&'static str, &'static str)>,
 }
 
 impl Gpu {
@@ -306,6 +310,7 @@ impl Gpu {
             checked: options.checked,
             read_timeout: options.read_timeout.unwrap_or(Duration::from_secs(timeout_seconds)),
             refused_define: options.refused_define,
+            planted: options.planted,
             info,
         })
     }
@@ -523,7 +528,8 @@ fn profile(adapter: &wgpu::Adapter, options: &WgpuOptions) -> Profile {
 fn features(adapter: &wgpu::Adapter, profile: &Profile) -> wgpu::Features {
     let subgroup = if profile.tier >= Tier::T1 { wgpu::Features::SUBGROUP } else { wgpu::Features::empty() };
     let optional = adapter.features() & (wgpu::Features::PIPELINE_CACHE | wgpu::Features::TIMESTAMP_QUERY);
-    let matrices = if profile.matrices.is_some() { matrices::FEATURES } else { wgpu::Features::empty() };
+    let needed = || matrices::features(adapter.get_info().backend);
+    let matrices = if profile.matrices.is_some() { needed() } else { wgpu::Features::empty() };
     subgroup | matrices | optional
 }
 
@@ -531,8 +537,8 @@ fn features(adapter: &wgpu::Adapter, profile: &Profile) -> wgpu::Features {
 fn experimental(profile: &Profile) -> wgpu::ExperimentalFeatures {
     match profile.matrices {
         None => wgpu::ExperimentalFeatures::disabled(),
-        // SAFETY: the only experimental feature is cooperative matrices. What wgpu's translation of them misses is
-        // added in `spirv.rs`, and a product with a known result is checked before they are used.
+        // SAFETY: the only experimental feature is cooperative matrices. What wgpu's translation of them misses on
+        // Vulkan is added in `spirv.rs`, and a product with a known result is checked before they are used.
         Some(_) => unsafe { wgpu::ExperimentalFeatures::enabled() },
     }
 }

@@ -1,12 +1,18 @@
 //! Cooperative matrices: small products that a subgroup computes as one, on a GPU's matrix units.
 //!
-//! Products of many rows use them where Vulkan has them for halves with sums of f32
+//! Products of many rows use them where Vulkan or Metal has them for halves with sums of f32
 //! (`shaders/common/tile_matrices.wgsl`).
 
-/// What [`Matrices`] need.
-pub(crate) const FEATURES: wgpu::Features = wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX
-    .union(wgpu::Features::PASSTHROUGH_SHADERS)
-    .union(wgpu::Features::SHADER_F16);
+/// What [`Matrices`] need of an adapter.
+pub(crate) fn features(api: wgpu::Backend) -> wgpu::Features {
+    let usual = wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX | wgpu::Features::SHADER_F16;
+    if needs_own_spirv(api) { usual | wgpu::Features::PASSTHROUGH_SHADERS } else { usual }
+}
+
+/// Whether their kernels are translated by `spirv.rs` instead of wgpu, which misses Vulkan's memory model.
+pub(crate) fn needs_own_spirv(api: wgpu::Backend) -> bool {
+    api == wgpu::Backend::Vulkan
+}
 
 /// Workgroup memory of their kernels: more than WebGPU's default limit, less than any GPU with matrix units has.
 pub(crate) const WORKGROUP_BYTES: u32 = 32 << 10;
@@ -38,9 +44,11 @@ impl Matrices {
 
     /// Those of Mesa's software adapter, on which tests run.
     pub(crate) const EIGHT: Self = Self { size: 8, lanes: 8 };
-    /// All that are tested: NVIDIA's, AMD's, Intel's, and a software adapter's.
-    pub(crate) const TESTED: [Self; 4] =
-        [Self::USUAL, Self { size: 16, lanes: 64 }, Self { size: 16, lanes: 16 }, Self::EIGHT];
+    /// Those of Apple's GPUs.
+    pub(crate) const APPLE: Self = Self { size: 8, lanes: 32 };
+    /// All that are tested: NVIDIA's, AMD's, Intel's, a software adapter's, and Apple's.
+    pub(crate) const TESTED: [Self; 5] =
+        [Self::USUAL, Self { size: 16, lanes: 64 }, Self { size: 16, lanes: 16 }, Self::EIGHT, Self::APPLE];
 
     /// Subgroups of a workgroup of their kernels.
     pub(crate) fn subgroups(self) -> u32 {
@@ -60,9 +68,12 @@ impl Matrices {
     /// Those of an adapter, if its kernels may use them.
     pub(crate) fn of(adapter: &wgpu::Adapter) -> Option<Self> {
         let (info, limits) = (adapter.get_info(), adapter.limits());
-        let is_usable = cfg!(any(target_os = "linux", target_os = "android", windows))
-            && info.backend == wgpu::Backend::Vulkan
-            && adapter.features().contains(FEATURES)
+        let has_translation = match info.backend {
+            wgpu::Backend::Vulkan => cfg!(any(target_os = "linux", target_os = "android", windows)),
+            api => api == wgpu::Backend::Metal,
+        };
+        let is_usable = has_translation
+            && adapter.features().contains(features(info.backend))
             && limits.max_compute_workgroup_storage_size >= WORKGROUP_BYTES;
         if !is_usable {
             return None;

@@ -5,6 +5,7 @@
 
 use super::super::BackendError;
 use super::device::Gpu;
+use super::matrices;
 use super::preprocess::{self, Define, MATRICES_DIRECTIVE};
 #[cfg(any(target_os = "linux", target_os = "android", windows))]
 use super::spirv;
@@ -184,7 +185,10 @@ fn build(
     if kernel.defines.iter().any(|(name, _)| gpu.refused_define == Some(*name)) {
         return Err(fail("rejected, as the options request".into()));
     }
-    let text = preprocess::expand(kernel.stem, &kernel.defines).map_err(fail)?;
+    let mut text = preprocess::expand(kernel.stem, &kernel.defines).map_err(fail)?;
+    if let Some((from, to)) = gpu.planted {
+        text = text.replace(from, to);
+    }
     let module = gpu.catch(|| module_of(gpu, kernel.stem, &text)).map_err(|error| fail(error.to_string()))?;
     let module = module.map_err(fail)?;
     let descriptor = wgpu::ComputePipelineDescriptor {
@@ -253,9 +257,9 @@ fn binding_type(access: Access) -> wgpu::BindingType {
     }
 }
 
-/// Compiles a shader, by wgpu or, if it has cooperative matrices, with SPIR-V of our own.
+/// Compiles a shader, by wgpu or, if it has cooperative matrices for Vulkan, with SPIR-V of our own.
 pub(crate) fn module_of(gpu: &Gpu, label: &str, text: &str) -> Result<wgpu::ShaderModule, String> {
-    if text.contains(MATRICES_DIRECTIVE) {
+    if text.contains(MATRICES_DIRECTIVE) && matrices::needs_own_spirv(gpu.info.backend) {
         return create_matrix_module(gpu, label, text);
     }
     let source = wgpu::ShaderSource::Wgsl(text.into());
@@ -289,8 +293,8 @@ fn create_matrix_module(gpu: &Gpu, label: &str, text: &str) -> Result<wgpu::Shad
     Ok(unsafe { gpu.device.create_shader_module_passthrough(descriptor) })
 }
 
-/// Only Vulkan has them: see [`super::matrices::Matrices::of`].
+/// Vulkan's are not used here: see [`matrices::Matrices::of`].
 #[cfg(not(any(target_os = "linux", target_os = "android", windows)))]
 fn create_matrix_module(_gpu: &Gpu, _label: &str, _text: &str) -> Result<wgpu::ShaderModule, String> {
-    Err("cooperative matrices need Vulkan".into())
+    Err("cooperative matrices of Vulkan are not used on this system".into())
 }

@@ -77,9 +77,14 @@ impl Variant {
         self.is_defined(HALVES)
     }
 
-    /// Whether it uses cooperative matrices, for which there is only SPIR-V: [`Variant::spirv`].
+    /// Whether it uses cooperative matrices, for which Vulkan gets SPIR-V of our own: [`Variant::spirv`].
     pub fn matrices(&self) -> bool {
         self.is_defined(MATRICES)
+    }
+
+    /// Whether Metal may get it: its matrices have 8 rows and columns.
+    pub fn is_for_metal(&self) -> bool {
+        !self.matrices() || self.is_defined("SIZE_8")
     }
 
     /// The module that Vulkan gets, if it is not wgpu that translates the kernel.
