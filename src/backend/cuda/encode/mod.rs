@@ -432,7 +432,8 @@ mod tests {
     /// A shape holds its batch and stays within the capacity; batches that differ only in contents share it.
     #[test]
     fn batches_fall_into_shapes() {
-        let shape = |row_counts: &[u32], samples| BatchShape::of(&Plan::default(), &batch(row_counts, samples), &capacity());
+        let shape =
+            |row_counts: &[u32], samples| BatchShape::of(&Plan::default(), &batch(row_counts, samples), &capacity());
         let decode = shape(&[1; 5], 5);
         assert_eq!((decode.tokens, decode.sequences, decode.samples, decode.decode), (8, 8, 8, true));
         assert_eq!(decode, shape(&[1; 7], 7));
@@ -445,7 +446,10 @@ mod tests {
         for usual in BatchShape::usual(&Plan::default(), &capacity()) {
             assert!(usual.tokens <= 100 && usual.samples <= 20 && usual.sequences <= 20, "{usual:?}");
         }
-        assert!(BatchShape::usual(&Plan::default(), &capacity()).contains(&decode), "usual batches are recorded at start");
+        assert!(
+            BatchShape::usual(&Plan::default(), &capacity()).contains(&decode),
+            "usual batches are recorded at start"
+        );
     }
 
     /// Two drafts of one sequence, around the end of a block, and rows that share only blocks that are full.
