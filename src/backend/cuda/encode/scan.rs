@@ -7,7 +7,6 @@
 
 use super::super::super::BackendError;
 use super::{Kernel, Recorder, params};
-use crate::plan::inputs::BatchInputs;
 use crate::plan::{Plan, ScanRule, StateScan, Storage};
 
 params! {
@@ -37,7 +36,7 @@ const CHUNKED_MIN: u32 = CHUNK / 2;
 
 /// Which numbers of rows the sequences of a batch have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct ScanShape {
+pub(in super::super) struct ScanShape {
     /// Whether any has fewer than [`CHUNKED_MIN`].
     few: bool,
     /// Whether any has more.
