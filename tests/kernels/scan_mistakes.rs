@@ -1,5 +1,5 @@
-//! Mistakes planted in the text of `cuda/state_scan_chunks.cu`, each of which the cases of recurrences, or the watch for
-//! races, must notice in the emulator.
+//! Mistakes planted in the text of `cuda/state_scan_chunks.cu` and its headers, each of which the cases of recurrences,
+//! or the watch for races, must notice in the emulator.
 
 use folio::backend::BackendError;
 use folio::backend::cuda::{CudaBackend, CudaOptions, Watch};
@@ -35,6 +35,9 @@ const RACES: [Mistake; 3] = [
     ),
 ];
 
+/// The kernel and the headers that are its own.
+const FILES: [&str; 3] = ["state_scan_chunks.cu", "common/state_chunk.cuh", "common/parts.cuh"];
+
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).expect("the folder can be made");
     for entry in fs::read_dir(from).expect("it is a folder").map(|entry| entry.expect("an entry").path()) {
@@ -51,13 +54,16 @@ fn copy(from: &Path, to: &Path) {
 fn passes(mistake: &Mistake, storage: Storage, watch: Watch) -> Option<bool> {
     let folder = tempfile::tempdir().expect("a temporary folder");
     copy(&Path::new(env!("CARGO_MANIFEST_DIR")).join("cuda"), folder.path());
-    let file = folder.path().join("state_scan_chunks.cu");
-    let mut text = fs::read_to_string(&file).expect("the kernel is there");
+    let files = FILES.map(|name| folder.path().join(name));
+    let mut texts = files.each_ref().map(|file| fs::read_to_string(file).expect("the file is there"));
     for (right, wrong) in mistake.1 {
-        assert_eq!(text.matches(right).count(), 1, "{}: {right}", mistake.0);
-        text = text.replace(right, wrong);
+        let count: usize = texts.iter().map(|text| text.matches(right).count()).sum();
+        assert_eq!(count, 1, "{}: {right}", mistake.0);
+        texts = texts.map(|text| text.replace(right, wrong));
     }
-    fs::write(file, text).expect("the file can be written");
+    for (file, text) in files.iter().zip(texts) {
+        fs::write(file, text).expect("the file can be written");
+    }
     let options = CudaOptions { activations: storage, ..CudaOptions::default() };
     let mut device = match CudaBackend::emulated(folder.path(), (8, 0), &options, watch) {
         Ok(device) => device,
