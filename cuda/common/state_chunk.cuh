@@ -1,5 +1,5 @@
-// What is computed of a chunk of tokens without the state, for state_scan_chunks.cu: see there. Variants: DELTA, SLICES,
-// STEPS; types of row buffers as in state_scan.cuh.
+// What is computed of a chunk of tokens without the state, for state_scan_chunks.cu: see there. Variants: DELTA,
+// SLICES, STEPS; types of row buffers as in state_scan.cuh.
 
 #pragma once
 #include "common/parts.cuh"
@@ -44,7 +44,7 @@ struct Shared {
   alignas(16) float products[CHUNK * PRODUCTS];  // g(i, j) (k_i · k_j), at [j][i]
 };
 
-// One part of 16 keys (IS_QUERY = 0) or queries, from `key` on.
+// One part of 16 keys, or queries, from `key` on.
 __device__ __forceinline__ uint4 load_rows(const u16 *rows, u32 part, u32 is_query, u32 key) {
   return load_matrices(matrices_at(rows, ROW, (part * 2 + is_query) * CHUNK, key));
 }

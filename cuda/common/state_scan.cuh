@@ -39,7 +39,8 @@ __device__ __forceinline__ Sequence load_sequence(const u32 *metadata, u32 seque
   const u32 rows = sequence * SEQUENCE_WORDS, states = sequence * STATE_WORDS;
   return {metadata_at(metadata, META_SEQUENCES, rows + SEQUENCE_ROW_START),
           metadata_at(metadata, META_SEQUENCES, rows + SEQUENCE_ROW_COUNT),
-          metadata_at(metadata, META_STATES, states + STATE_FROM), metadata_at(metadata, META_STATES, states + STATE_TO)};
+          metadata_at(metadata, META_STATES, states + STATE_FROM),
+          metadata_at(metadata, META_STATES, states + STATE_TO)};
 }
 
 // The channel offset of the key head of a head.
