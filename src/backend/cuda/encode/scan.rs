@@ -48,12 +48,16 @@ impl ScanShape {
     pub(super) const FEW: Self = Self { few: true, many: false };
 
     /// The shape of a batch with sequences of so many rows.
-    pub(super) fn of(plan: &Plan, row_counts: impl Iterator<Item = u32> + Clone) -> Self {
+    pub(super) fn of(plan: &Plan, row_counts: impl Iterator<Item = u32>) -> Self {
         if plan.state_layers.is_empty() {
             return Self::FEW;
         }
-        let any = |is_many| row_counts.clone().any(|rows| (rows >= CHUNKED_MIN) == is_many);
-        Self { few: any(false), many: any(true) }
+        let mut shape = Self { few: false, many: false };
+        for rows in row_counts {
+            shape.few |= rows < CHUNKED_MIN;
+            shape.many |= rows >= CHUNKED_MIN;
+        }
+        shape
     }
 }
 
