@@ -10,39 +10,12 @@
 // o = keep · Sᵀq + (q · k) · change, with the state before.
 // Twin: backend/reference/state_scan.rs. Compiled for sm_80 to sm_120 and run on the host; not yet run on a GPU.
 
-#include "common/metadata.cuh"
-
-struct Params {
-  const X_TYPE *convolved;
-  const MIXED_TYPE *mixed;
-  const float *decay;
-  const float *bias;
-  const float *skip;  // or null
-  float *state;
-  OUT_TYPE *out;
-  const u32 *metadata;
-  u32 heads;
-  u32 shared_by;  // head h uses key head h / shared_by % key_heads
-  u32 key_heads;
-  u32 key_dim;
-  u32 value_dim;
-  u32 channels;
-  u32 query_start;  // channels, as are the other two
-  u32 key_start;
-  u32 value_start;
-  u32 mixed_columns;
-  u32 gates;
-  float beta_scale;
-  float query_scale;
-  u32 unused;
-};
+#include "common/state_scan.cuh"
 
 constexpr u32 THREADS = 128, COLUMNS = THREADS / SLICES;
 constexpr u32 KEYS = SLICES * KEYS_EACH;
 // Tokens whose keys and queries are loaded at a time: one per warp.
 constexpr u32 TOKENS = THREADS / 32;
-
-__device__ __forceinline__ float softplus(float x) { return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x))); }
 
 struct Factors {
   float keep, rate, key, query;  // the last two: scales
@@ -51,15 +24,10 @@ struct Factors {
 
 // The factors of a token, from the sums over its keys.
 __device__ __forceinline__ Factors factors_of(const Params &params, u32 row, u32 head, float k, float q, float qk) {
-  const MIXED_TYPE *gates = params.mixed + static_cast<u64>(row) * params.mixed_columns + params.gates;
-  const float gate = load_one(gates + head), decay = params.decay[head], bias = params.bias[head];
-  if (!DELTA) {
-    const float rate = softplus(gate + bias);
-    return {expf(decay * rate), rate, 1.0f, 1.0f, qk};
-  }
-  const float keep = expf(decay * softplus(load_one(gates + params.heads + head) + bias));
-  const float key = rsqrtf(k + 1e-6f), query = params.query_scale * rsqrtf(q + 1e-6f);
-  return {keep, params.beta_scale / (1.0f + expf(-gate)), key, query, qk * key * query};
+  const Gates gates = gates_of(params, load_gates(params, row, head));
+  if (!DELTA) return {gates.keep, gates.rate, 1.0f, 1.0f, qk};
+  const float key = unit_scale(k), query = params.query_scale * unit_scale(q);
+  return {gates.keep, gates.rate, key, query, qk * key * query};
 }
 
 __device__ __forceinline__ float slices_sum(float value) {
@@ -73,21 +41,19 @@ KERNEL(state_scan, THREADS, 1) {
   const u32 tiles = ceil_div(params.value_dim, COLUMNS);
   const u32 sequence = blockIdx.x / tiles / params.heads, head = blockIdx.x / tiles % params.heads;
   if (sequence >= params.metadata[META_SEQUENCE_COUNT]) return;
-  const u32 start = metadata_at(params.metadata, META_SEQUENCES, sequence * SEQUENCE_WORDS + SEQUENCE_ROW_START);
-  const u32 count = metadata_at(params.metadata, META_SEQUENCES, sequence * SEQUENCE_WORDS + SEQUENCE_ROW_COUNT);
-  const u32 source = metadata_at(params.metadata, META_STATES, sequence * STATE_WORDS + STATE_FROM);
-  const u32 slot = metadata_at(params.metadata, META_STATES, sequence * STATE_WORDS + STATE_TO);
+  const auto [start, count, source, slot] = load_sequence(params.metadata, sequence);
+  if (count >= params.chunked_min) return;
   const u32 slice = threadIdx.x % SLICES, column = blockIdx.x % tiles * COLUMNS + threadIdx.x / SLICES;
   const bool is_live = column < params.value_dim;
-  const u32 key_head = head / params.shared_by % params.key_heads * params.key_dim;
+  const u32 key_head = key_head_of(params, head);
 
   float s[KEYS_EACH];
-  const u64 from = (static_cast<u64>(source) * params.heads + head) * params.key_dim;
+  const u64 from = state_of(params, source, head);
 #pragma unroll
   for (u32 i = 0; i < KEYS_EACH; i++) {
     const u32 key = i * SLICES + slice;
     const bool is_there = is_live && source != NONE && key < params.key_dim;
-    s[i] = is_there ? params.state[(from + key) * params.value_dim + column] : 0.0f;
+    s[i] = is_there ? params.state[from + key * params.value_dim + column] : 0.0f;
   }
   for (u32 begin = 0; begin < count; begin += TOKENS) {
     const u32 tokens = min(TOKENS, count - begin);
@@ -135,10 +101,10 @@ KERNEL(state_scan, THREADS, 1) {
       for (u32 i = 0; i < KEYS_EACH; i++) s[i] = f.keep * s[i] + written * k[i * SLICES];
     }
   }
-  const u64 to = (static_cast<u64>(slot) * params.heads + head) * params.key_dim;
+  const u64 to = state_of(params, slot, head);
 #pragma unroll
   for (u32 i = 0; i < KEYS_EACH; i++) {
     const u32 key = i * SLICES + slice;
-    if (is_live && key < params.key_dim) params.state[(to + key) * params.value_dim + column] = s[i];
+    if (is_live && key < params.key_dim) params.state[to + key * params.value_dim + column] = s[i];
   }
 }

@@ -169,3 +169,12 @@ fn the_chunks_of_a_sequence_change_nothing() {
         }
     }
 }
+
+#[cfg(all(feature = "cuda", unix))]
+#[test]
+fn the_chunks_of_a_sequence_change_nothing_in_cuda() {
+    for deterministic in [true, false] {
+        let Some(mut device) = crate::emulator::emulated(Storage::F32, (8, 0)) else { return };
+        check("cuda", &mut device, deterministic, deterministic);
+    }
+}

@@ -20,6 +20,8 @@ mod emulator;
 mod planted;
 #[cfg(all(feature = "cuda", unix))]
 mod sass;
+#[cfg(all(feature = "cuda", unix))]
+mod scan_mistakes;
 mod shaders;
 #[path = "../support/mod.rs"]
 mod support;

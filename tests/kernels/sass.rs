@@ -173,7 +173,7 @@ const PARTS: [(&str, &[&str]); 6] = [
     ("attention", &["attend_paged_decode", "attend_paged_prefill", "attend_paged_vec"]),
     ("attention-hopper", &["attend_paged_wgmma"]),
     ("attention-blackwell", &["attend_paged_decode", "attend_paged_prefill"]),
-    ("others", &["state_scan", "sample", "sample_argmax"]),
+    ("others", &["state_scan", "state_scan_chunks", "sample", "sample_argmax"]),
 ];
 
 /// The name in a part of the table of a kernel that takes most of a model's time, from its stem and defines; `None` for
@@ -191,6 +191,7 @@ fn hot(part: &str, kernel: &str) -> Option<String> {
         "attend_paged_decode" | "attend_paged_prefill" | "attend_paged_wgmma" => is("HEAD_DIM", &["64", "128", "256"]),
         "attend_paged_vec" => is("HEAD_DIM", &["576"]) && is("GROUP", &["16"]),
         "state_scan" => is("KEYS_EACH", &["16", "32"]),
+        "state_scan_chunks" => is("STEPS", &["4"]),
         _ => true,
     };
     if !(usual && few && stems.contains(&stem)) {
@@ -210,7 +211,8 @@ fn hot(part: &str, kernel: &str) -> Option<String> {
             "OUTPUTS" => add(&format!("outputs {value}")),
             "TILE_ROWS" => add(&format!("{value} × {}", number("TILE_OUTPUTS"))),
             "KEYS_EACH" => add(&format!("keys {value}")),
-            "SLICES" if stem == "state_scan" => add(&format!("slices {value}")),
+            "SLICES" if stem.starts_with("state_scan") => add(&format!("slices {value}")),
+            "STEPS" => add(&format!("steps {value}")),
             "NORM" => add("after a norm"),
             "GATED" => add("activated"),
             "KV_Q8" => add("q8"),

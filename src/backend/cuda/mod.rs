@@ -299,7 +299,7 @@ impl CudaBackend {
     fn warm_up(&mut self) -> Result<(), BackendError> {
         let device = self.driver.facts().clone();
         let loaded = self.loaded.as_ref().ok_or_else(BackendError::not_loaded)?;
-        let shapes = BatchShape::usual(&loaded.capacity);
+        let shapes = BatchShape::usual(&loaded.plan, &loaded.capacity);
         tracing::info!("preparing the kernels and products of {} programs", shapes.len());
         // All kernels that any of them needs are compiled together, on all CPU cores.
         for shape in &shapes {
@@ -397,7 +397,7 @@ impl Backend for CudaBackend {
         metadata::flatten(&context, inputs, &mut self.words, |group, words| {
             attend::work(plan, capacity, facts, inputs, group, words);
         })?;
-        let shape = BatchShape::of(inputs, capacity);
+        let shape = BatchShape::of(plan, inputs, capacity);
         let free = loaded.busy.iter().position(|busy| !busy);
         let slot = free.ok_or_else(|| BackendError::all_in_flight(SLOTS))?;
         self.prepare(&shape, false)?;

@@ -38,6 +38,7 @@ use crate::plan::fuse;
 use crate::plan::inputs::{BatchInputs, GroupInputs, NONE, SampleShape};
 use crate::plan::{BufferId, Plan, Rows, Step, Storage, Tail, WeightId};
 use bytemuck::Pod;
+use scan::ScanShape;
 
 /// Declares the params of a kernel: addresses first, then an even total of u32 and f32.
 macro_rules! params {
@@ -69,6 +70,8 @@ pub(super) struct BatchShape {
     pub(super) apart: bool,
     /// The batch copies blocks.
     pub(super) copies: bool,
+    /// Numbers of rows of the sequences, as recurrences tell them apart.
+    pub(super) scan: ScanShape,
     /// Which sampling options any row uses.
     pub(super) sample: SampleShape,
 }
@@ -120,7 +123,7 @@ fn are_apart(inputs: &BatchInputs, group: &GroupInputs, block_size: u32) -> bool
 
 impl BatchShape {
     /// The bucket of a batch.
-    pub(super) fn of(inputs: &BatchInputs, capacity: &Capacity) -> Self {
+    pub(super) fn of(plan: &Plan, inputs: &BatchInputs, capacity: &Capacity) -> Self {
         let count = |count: usize| u32::try_from(count).expect("checked against the capacity");
         let decode = inputs.sequences.iter().all(|sequence| sequence.row_count == 1);
         let bucket = if decode { decode_bucket } else { mixed_bucket };
@@ -140,6 +143,7 @@ impl BatchShape {
             decode,
             apart: decode && inputs.groups.iter().all(|group| are_apart(inputs, group, capacity.block_size)),
             copies: inputs.groups.iter().any(|group| !group.copies.is_empty()),
+            scan: ScanShape::of(plan, inputs.sequences.iter().map(|sequence| sequence.row_count)),
             sample: if sampling { SampleShape::of(&inputs.samples) } else { SampleShape::default() },
         };
         debug_assert!(shape.tokens as usize >= inputs.token_ids.len(), "a bucket holds the batch: {shape:?}");
@@ -151,16 +155,17 @@ impl BatchShape {
 impl BatchShape {
     /// The buckets recorded at start: decode batches, greedy and sampled, up to [`USUAL_DECODE_MAX`] sequences, and a
     /// full step.
-    pub(super) fn usual(capacity: &Capacity) -> Vec<Self> {
+    pub(super) fn usual(plan: &Plan, capacity: &Capacity) -> Vec<Self> {
         let most = capacity.sequences_max.min(capacity.samples_max).min(capacity.tokens_max);
         let mut shapes: Vec<Self> = Vec::new();
         for rows in 1..=most.min(USUAL_DECODE_MAX) {
             let bucket = decode_bucket(rows).min(most);
             for sample in sample::usual_shapes() {
                 let (tokens, sequences, logits_rows, samples) = (bucket, bucket, bucket, bucket);
-                let (pools, copies) = (0, false);
+                let (pools, copies, scan) = (0, false, ScanShape::FEW);
+                let (decode, apart) = (true, true);
                 let shape =
-                    Self { tokens, sequences, logits_rows, samples, pools, decode: true, apart: true, copies, sample };
+                    Self { tokens, sequences, logits_rows, samples, pools, decode, apart, copies, scan, sample };
                 if !shapes.contains(&shape) {
                     shapes.push(shape);
                 }
@@ -176,6 +181,7 @@ impl BatchShape {
             decode: false,
             apart: false,
             copies: false,
+            scan: ScanShape::of(plan, std::iter::once(tokens)),
             sample,
         }));
         shapes
@@ -426,7 +432,8 @@ mod tests {
     /// A shape holds its batch and stays within the capacity; batches that differ only in contents share it.
     #[test]
     fn batches_fall_into_shapes() {
-        let shape = |row_counts: &[u32], samples| BatchShape::of(&batch(row_counts, samples), &capacity());
+        let shape =
+            |row_counts: &[u32], samples| BatchShape::of(&Plan::default(), &batch(row_counts, samples), &capacity());
         let decode = shape(&[1; 5], 5);
         assert_eq!((decode.tokens, decode.sequences, decode.samples, decode.decode), (8, 8, 8, true));
         assert_eq!(decode, shape(&[1; 7], 7));
@@ -436,10 +443,13 @@ mod tests {
         assert_eq!((mixed.tokens, mixed.samples, mixed.decode), (96, 4, false));
         let prefill = shape(&[97], 0);
         assert_eq!((prefill.tokens, prefill.samples, prefill.logits_rows), (100, 0, 0));
-        for usual in BatchShape::usual(&capacity()) {
+        for usual in BatchShape::usual(&Plan::default(), &capacity()) {
             assert!(usual.tokens <= 100 && usual.samples <= 20 && usual.sequences <= 20, "{usual:?}");
         }
-        assert!(BatchShape::usual(&capacity()).contains(&decode), "usual batches are recorded at start");
+        assert!(
+            BatchShape::usual(&Plan::default(), &capacity()).contains(&decode),
+            "usual batches are recorded at start"
+        );
     }
 
     /// Two drafts of one sequence, around the end of a block, and rows that share only blocks that are full.
@@ -452,7 +462,7 @@ mod tests {
             let sequences = (0..).zip(contexts).map(row).collect();
             BatchInputs { token_ids: vec![0; contexts.len()], sequences, groups: vec![group], ..BatchInputs::default() }
         };
-        let is_apart = |inputs: &BatchInputs| BatchShape::of(inputs, &capacity()).apart;
+        let is_apart = |inputs: &BatchInputs| BatchShape::of(&Plan::default(), inputs, &capacity()).apart;
         assert!(is_apart(&batch(&[17, 20], &[4, 5, 4, 6], &[0, 2], &[80, 99])));
         assert!(!is_apart(&batch(&[17, 18], &[4, 5, 4, 5], &[0, 2], &[80, 81])), "in one block");
         assert!(!is_apart(&batch(&[16, 17], &[4, 4, 5], &[0, 1], &[79, 80])), "across two");
@@ -485,7 +495,7 @@ mod tests {
         arena.allocate_pool(&mut driver, &layout, &blocks).expect("there is memory");
         let mut modules = Modules::new(None);
         let subject = Subject { plan: &plan, capacity: &capacity, arena: &arena, device: &device };
-        let usual = BatchShape::usual(&capacity).into_iter().find(|shape| shape.decode)?;
+        let usual = BatchShape::usual(&plan, &capacity).into_iter().find(|shape| shape.decode)?;
         let (tokens, logits_rows, samples) = (sequences, sequences, sequences);
         let shape = BatchShape { tokens, sequences, logits_rows, samples, apart, ..usual };
         record(&mut modules, subject, &shape).expect("it is recorded");

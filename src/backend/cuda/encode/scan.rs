@@ -1,36 +1,137 @@
-//! `StateScan` → one launch.
+//! `StateScan` → a launch for sequences of few rows, token by token, and one for those of many, in chunks. Both have a
+//! block per sequence, head and a few columns of its values.
+//!
+//! How a sequence is cut into batches decides where its chunks begin, and so how it is rounded. With
+//! [`Capacity::deterministic`](super::Capacity), all sequences run token by token; so do those whose rows do not fit in
+//! shared memory.
 
 use super::super::super::BackendError;
 use super::{Kernel, Recorder, params};
-use crate::plan::{ScanRule, StateScan};
+use crate::plan::{Plan, ScanRule, StateScan, Storage};
 
 params! {
     Params {
         convolved: u64, mixed: u64, decay: u64, bias: u64, skip: u64, state: u64, out: u64, metadata: u64,
         heads: u32, shared_by: u32, key_heads: u32, key_dim: u32, value_dim: u32, channels: u32,
         query_start: u32, key_start: u32, value_start: u32, mixed_columns: u32, gates: u32,
-        beta_scale: f32, query_scale: f32, unused: u32,
+        beta_scale: f32, query_scale: f32, chunked_min: u32,
     }
 }
 
-/// Threads per block, as in the kernel's file.
+/// Threads per block of `state_scan`, as in the kernel's file.
 const THREADS: u32 = 128;
-/// Keys that a thread can hold in registers.
+/// Keys that a thread of `state_scan` can hold in registers.
 const KEYS_MAX: u32 = 32;
 
-/// Records the launch.
+/// Of `state_scan_chunks`, as in its file: tokens of a chunk, threads of a block, warps of it that hold the state, and
+/// chunks whose rows are in shared memory.
+const CHUNK: u32 = 16;
+const CHUNK_THREADS: u32 = 256;
+const STATE_WARPS: u32 = 4;
+const STAGES: u32 = 3;
+/// Bytes of shared memory that hold all but the rows, and more.
+const OTHER_BYTES: u32 = 24 << 10;
+/// Rows of a sequence from which on a chunk costs less than its rows one by one.
+const CHUNKED_MIN: u32 = CHUNK / 2;
+
+/// Which numbers of rows the sequences of a batch have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(in super::super) struct ScanShape {
+    /// Whether any has fewer than [`CHUNKED_MIN`].
+    few: bool,
+    /// Whether any has more.
+    many: bool,
+}
+
+impl ScanShape {
+    /// The shape of decode batches, and of all batches if the plan keeps no states.
+    pub(super) const FEW: Self = Self { few: true, many: false };
+
+    /// The shape of a batch with sequences of so many rows.
+    pub(super) fn of(plan: &Plan, row_counts: impl Iterator<Item = u32>) -> Self {
+        if plan.state_layers.is_empty() {
+            return Self::FEW;
+        }
+        let mut shape = Self { few: false, many: false };
+        for rows in row_counts {
+            shape.few |= rows < CHUNKED_MIN;
+            shape.many |= rows >= CHUNKED_MIN;
+        }
+        shape
+    }
+}
+
+/// Records the launches.
 pub(super) fn encode(recorder: &mut Recorder<'_>, step: &StateScan) -> Result<(), BackendError> {
+    let ScanShape { few, many } = recorder.shape.scan;
+    let chunks = Chunks::of(step.key_dim, recorder.storage(step.convolved));
+    let fits = chunks.shared_bytes() + OTHER_BYTES <= recorder.device.shared_bytes_max;
+    if !fits || recorder.capacity.deterministic {
+        return by_token(recorder, step, u32::MAX);
+    }
+    if few {
+        by_token(recorder, step, CHUNKED_MIN)?;
+    }
+    if many {
+        in_chunks(recorder, step, &chunks)?;
+    }
+    Ok(())
+}
+
+/// Records the launch for sequences of fewer rows than `chunked_min`.
+fn by_token(recorder: &mut Recorder<'_>, step: &StateScan, chunked_min: u32) -> Result<(), BackendError> {
+    // Threads that share a column of the values.
+    let slices = if step.key_dim > 4 * KEYS_MAX { 8 } else { 4 };
+    let kernel = Kernel::new("state_scan").define("SLICES", slices).define("KEYS_EACH", step.key_dim.div_ceil(slices));
+    launch(recorder, step, kernel, chunked_min, (THREADS / slices, THREADS, 0))
+}
+
+/// How `state_scan_chunks` divides keys among warps.
+struct Chunks {
+    /// Warps that share columns of the values.
+    slices: u32,
+    /// Steps of 16 keys of each.
+    steps: u32,
+    /// Parts of an element, each of which has 2 bytes.
+    parts: u32,
+}
+
+impl Chunks {
+    fn of(key_dim: u32, storage: Storage) -> Self {
+        let slices = if key_dim > 128 { 4 } else { 2 };
+        let parts = if storage == Storage::F32 { 3 } else { 1 };
+        Self { slices, steps: key_dim.div_ceil(16 * slices), parts }
+    }
+
+    /// Bytes of the rows: keys and queries, each with 8 elements of padding.
+    fn shared_bytes(&self) -> u32 {
+        STAGES * self.parts * 2 * CHUNK * (16 * self.slices * self.steps + 8) * 2
+    }
+}
+
+/// Records the launch for all other sequences.
+fn in_chunks(recorder: &mut Recorder<'_>, step: &StateScan, chunks: &Chunks) -> Result<(), BackendError> {
+    let Chunks { slices, steps, .. } = *chunks;
+    let kernel = Kernel::new("state_scan_chunks").define("SLICES", slices).define("STEPS", steps);
+    let columns = STATE_WARPS / slices * 16;
+    launch(recorder, step, kernel, CHUNKED_MIN, (columns, CHUNK_THREADS, chunks.shared_bytes()))
+}
+
+/// Records a launch of blocks with so many columns of the values, threads, and bytes of shared memory.
+fn launch(
+    recorder: &mut Recorder<'_>,
+    step: &StateScan,
+    kernel: Kernel,
+    chunked_min: u32,
+    (columns, threads, shared_bytes): (u32, u32, u32),
+) -> Result<(), BackendError> {
     let StateScan { heads, key_heads, key_dim, value_dim, gates, .. } = *step;
     let (arena, keys) = (recorder.arena, key_heads * key_dim);
     let (beta_scale, [query_start, key_start, value_start]) = match step.rule {
         ScanRule::Delta { beta_scale } => (beta_scale, [0, keys, 2 * keys]),
         ScanRule::Mamba2 => (0.0, [heads * value_dim + keys, heads * value_dim, 0]),
     };
-    // Threads that share a column of the values.
-    let slices = if key_dim > 4 * KEYS_MAX { 8 } else { 4 };
-    let kernel = Kernel::new("state_scan")
-        .define("SLICES", slices)
-        .define("KEYS_EACH", key_dim.div_ceil(slices))
+    let kernel = kernel
         .define("DELTA", u32::from(matches!(step.rule, ScanRule::Delta { .. })))
         .define_type("X_TYPE", recorder.storage(step.convolved))
         .define_type("MIXED_TYPE", recorder.storage(step.mixed))
@@ -57,8 +158,109 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &StateScan) -> Result<()
         gates,
         beta_scale,
         query_scale: 1.0 / (key_dim as f32).sqrt(),
-        unused: 0,
+        chunked_min,
     };
-    let blocks = recorder.shape.sequences * heads * value_dim.div_ceil(THREADS / slices);
-    recorder.launch(&kernel, &params, [blocks, 1, 1], THREADS, 0)
+    let blocks = recorder.shape.sequences * heads * value_dim.div_ceil(columns);
+    recorder.launch(&kernel, &params, [blocks, 1, 1], threads, shared_bytes)
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::super::super::arena::{Arena, SideBytes};
+    use super::super::super::driver::{Command, Driver as _, Facts};
+    use super::super::super::emulator::{Emulator, Watch};
+    use super::super::super::modules::Modules;
+    use super::super::super::{CudaBackend, CudaOptions};
+    use super::super::{BatchShape, Subject, record};
+    use super::*;
+    use crate::backend::layout::{Layout, PoolLayout};
+    use crate::backend::{Backend as _, Capacity};
+    use crate::plan::{KvFormat, Rows, StateLayer, Step, WeightFormat};
+
+    fn plan(key_dim: u32, storage: Storage) -> Plan {
+        let (heads, value_dim, rule) = (2, 32, ScanRule::Mamba2);
+        let mut plan = Plan { vocab: 8, positions_max: 4096, ..Plan::default() };
+        let [decay, dt_bias] = ["decay", "bias"].map(|name| plan.weight(name, 1, heads, WeightFormat::F32));
+        let mut buffer = |name, columns| plan.buffer(name, Rows::Tokens, columns, storage);
+        let convolved = buffer("convolved", 2 * heads * key_dim + heads * value_dim);
+        let [mixed, out] = [("mixed", heads), ("out", heads * value_dim)].map(|(name, columns)| buffer(name, columns));
+        plan.state_layers = vec![StateLayer { elements: heads * key_dim * value_dim }];
+        let (gates, layer, key_heads, tiled, skip) = (0, 0, heads, false, None);
+        plan.body = vec![Step::StateScan(StateScan {
+            convolved,
+            mixed,
+            gates,
+            layer,
+            heads,
+            key_heads,
+            tiled,
+            key_dim,
+            value_dim,
+            rule,
+            decay,
+            dt_bias,
+            skip,
+            out,
+        })];
+        plan
+    }
+
+    /// The kernels that a batch of sequences with so many rows launches.
+    fn kernels(plan: &Plan, rows: &[u32], deterministic: bool) -> Option<Vec<&'static str>> {
+        let sources = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("cuda");
+        let mut driver = Emulator::open(&sources, (8, 0), Watch::Results).ok()?;
+        let backend = CudaBackend::emulated(&sources, (8, 0), &CudaOptions::default(), Watch::Results).ok()?;
+        let device: Facts = driver.facts().clone();
+        let capacity = Capacity {
+            tokens_max: 100,
+            sequences_max: 20,
+            samples_max: 20,
+            feed_slots: 40,
+            state_slots: 20,
+            table_entries_max: 100,
+            history_max: 1,
+            bias_max: 1,
+            mask_words_max: 1,
+            copies_max: 1,
+            block_size: 16,
+            kv_format: KvFormat::F16,
+            deterministic,
+        };
+        let side = SideBytes::new(plan, &capacity, &device);
+        let layout = Layout::checked(plan, &capacity, backend.caps()).expect("the plan is small");
+        let mut arena = Arena::new(&mut driver, plan, &layout, &side).expect("there is memory");
+        let layout = PoolLayout::checked(plan, &capacity, backend.caps(), &[]).expect("there is no pool");
+        arena.allocate_pool(&mut driver, &layout, &[]).expect("there is memory");
+        let usual = BatchShape::usual(plan, &capacity).remove(0);
+        let scan = ScanShape::of(plan, rows.iter().copied());
+        let shape = BatchShape { samples: 0, decode: rows.iter().all(|rows| *rows == 1), scan, ..usual };
+        let mut modules = Modules::new(None);
+        let subject = Subject { plan, capacity: &capacity, arena: &arena, device: &device };
+        record(&mut modules, subject, &shape).expect("it is recorded");
+        modules.pretend();
+        let commands = record(&mut modules, subject, &shape).expect("it is recorded");
+        arena.free(&mut driver);
+        let stem = |command: &Command| match command {
+            Command::Kernel(launch) => modules.kernel(launch.function).stem,
+            Command::Product(_) => "product",
+        };
+        Some(commands.iter().map(stem).collect())
+    }
+
+    #[test]
+    fn each_number_of_rows_has_one_kernel() {
+        let (few, many) = ("state_scan", "state_scan_chunks");
+        let bf16 = plan(256, Storage::Bf16);
+        let Some(decode) = kernels(&bf16, &[1; 3], false) else { return };
+        assert_eq!(decode, [few], "decode batches have one launch");
+        for (rows, expected) in
+            [(&[7, 1][..], &[few][..]), (&[8], &[many]), (&[100, 8], &[many]), (&[1, 8, 1], &[few, many])]
+        {
+            assert_eq!(kernels(&bf16, rows, false).expect("there is a compiler"), expected, "{rows:?}");
+            assert_eq!(kernels(&bf16, rows, true).expect("there is a compiler"), [few], "{rows:?}, deterministic");
+        }
+        let [small, large] = [128, 256].map(|key_dim| plan(key_dim, Storage::F32));
+        assert_eq!(kernels(&small, &[100], false).expect("there is a compiler"), [many]);
+        assert_eq!(kernels(&large, &[100], false).expect("there is a compiler"), [few], "rows fill the shared memory");
+    }
 }
