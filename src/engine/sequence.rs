@@ -101,8 +101,7 @@ pub(super) struct HeldStates {
     pub(super) read: u32,
     /// The last snapshot of its answer; not held.
     pub(super) last: Option<(u32, BlockHash)>,
-    /// Number of its leading tokens whose keys and values were cached on admission, but not the state after them; 0 for
-    /// none.
+    /// Number of its leading tokens whose keys and values were cached on admission, maybe without the state after them.
     pub(super) branch: u32,
 }
 

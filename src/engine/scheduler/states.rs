@@ -148,7 +148,7 @@ impl Scheduler {
         next.map_or(u32::MAX, |next| next - sequence.computed)
     }
 
-    /// Where snapshots of a prompt are wanted after its computed tokens, or right there.
+    /// Where the next snapshots of a prompt are wanted after its computed tokens, or right there.
     fn snapshot_places(&self, sequence: &Sequence) -> Vec<u32> {
         if self.snapshots_max() == 0 || sequence.request.pooling.is_some() {
             return Vec::new();
@@ -158,8 +158,8 @@ impl Scheduler {
         let stride = (STRIDE_BLOCKS * self.limits.block_size).max(sequence.prompt_len().div_ceil(STRIDES_MAX));
         let stride = stride.next_multiple_of(unit);
         let here = sequence.computed / stride * stride;
-        let places = [here, here + stride].into_iter().filter(|&place| place < last).chain([last]);
-        places.chain([sequence.states.branch]).filter(|&place| place > 0).collect()
+        let places = [here.min(last), last.min(here + stride), sequence.states.branch];
+        places.into_iter().filter(|&place| place > 0).collect()
     }
 
     /// Whether the state after the computed tokens of a sequence should become a snapshot.
@@ -202,7 +202,6 @@ impl Scheduler {
         let known = sequence.tokens_known();
         let Some((tokens, slot)) = sequence.states.kept.take_if(|(tokens, _)| *tokens <= known) else { return };
         let index = tokens / self.limits.block_size - 1;
-        self.extend_hashes(id, index + 1);
         let wrong = u32::from(self.faults.has(InjectedFault::SnapshotOfOtherBlock) && index > 0);
         let hash = self.sequences[id].hashes[(index - wrong) as usize];
         self.states.register(slot, hash);
@@ -259,8 +258,8 @@ impl Scheduler {
         Some(Found::Host(slot))
     }
 
-    /// Gives a sequence the state after the matched blocks, from a slot that was kept for it, and notes where more
-    /// blocks are cached without a state.
+    /// Gives a sequence the state after the matched blocks, from a slot that was kept for it, and notes up to where
+    /// blocks are cached, with or without a state.
     pub(super) fn take_snapshot(&mut self, id: SequenceId, matched: u32, found: Option<Found>, draft: &mut Draft) {
         if !self.keeps_states() {
             return;
@@ -271,7 +270,6 @@ impl Scheduler {
         let reusable = (sequence.tokens_known() - 1).min(self.shareable(sequence)) / size;
         let chain = &sequence.hashes[..sequence.hashes.len().min(reusable as usize)];
         let cached = self.pool.longest_prefix(chain, |group, hash| self.in_host(group, hash, size)) / unit * unit;
-        let branch = if cached > matched { cached * size } else { 0 };
         assert_eq!(found.is_some(), matched > 0, "a matched chain has a snapshot");
         let live = match found {
             None => NONE,
@@ -281,7 +279,7 @@ impl Scheduler {
                 self.restore(id, (self.state_group(), hash), slot, draft)
             }
         };
-        self.sequences[id].states = HeldStates { live, branch, ..HeldStates::default() };
+        self.sequences[id].states = HeldStates { live, branch: cached * size, ..HeldStates::default() };
     }
 
     /// Keeps the state after a row whose drafts were all accepted; otherwise goes back to the state before it. The next
@@ -349,3 +347,6 @@ impl Scheduler {
         reads || states.held().any(|slot| spoilt.contains(&slot))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,13 +4,13 @@
 use super::*;
 use crate::engine::block_pool::BlockHash;
 use crate::engine::panic_message;
-use crate::engine::request::SamplingParams;
+use crate::engine::request::{RequestError, SamplingParams};
 use crate::engine::tiers::{DiskUse, Rates};
 use crate::plan::inputs::{Results, Sampled};
 use std::time::Duration;
 
 /// A pool of one group with blocks of four tokens.
-fn scheduler(window: Option<u32>, blocks: u32, prefix_caching: bool) -> Scheduler {
+pub(super) fn scheduler(window: Option<u32>, blocks: u32, prefix_caching: bool) -> Scheduler {
     let limits = Limits {
         tokens_max: 64,
         sequences_max: 4,
@@ -60,7 +60,7 @@ fn commit(scheduler: &mut Scheduler, batch: &Batch) {
     scheduler.check();
 }
 
-fn step(scheduler: &mut Scheduler) {
+pub(super) fn step(scheduler: &mut Scheduler) {
     let batch = scheduler.schedule(64).expect("some sequence can continue");
     commit(scheduler, &batch);
 }
@@ -331,4 +331,35 @@ fn files_of_those_who_wait_for_a_seat_are_read_ahead() {
     step(&mut scheduler);
     assert_eq!((scheduler.running_len(), scheduler.waiting_len()), (1, 1));
     assert_eq!(scheduler.take_disk_jobs().len(), 1);
+}
+
+#[test]
+fn a_block_can_be_found_once_its_last_token_is_read() {
+    let mut scheduler = scheduler(None, 40, true);
+    let id = add(&mut scheduler, 0, (3, 9), 0, false);
+    let first = scheduler.schedule(64).expect("it waits");
+    let second = scheduler.schedule(64).expect("it goes on with a token that is not read yet");
+    assert!(scheduler.sequences[id].hashes.is_empty());
+    commit(&mut scheduler, &first);
+    let hash = BlockHash::root(&[3; 32], None).next(&[3; 32], &[0, 1, 2, 0]);
+    assert!(scheduler.pool().groups()[0].lookup(&hash).is_some());
+    commit(&mut scheduler, &second);
+}
+
+#[test]
+fn after_a_failed_batch_only_what_it_should_have_filled_is_forgotten() {
+    let mut scheduler = scheduler(None, 40, true);
+    add(&mut scheduler, 0, (20, 9), 0, false);
+    let batch = scheduler.schedule(8).expect("it waits");
+    commit(&mut scheduler, &batch);
+    let batch = scheduler.schedule(6).expect("it continues");
+    drop(scheduler.fail(&batch, RequestError::Internal));
+    assert!(!scheduler.by_stream.contains_key(&StreamId(0)));
+    let block = |scheduler: &Scheduler, index: u32| {
+        let tokens: Vec<u32> = (0..4 * (index + 1)).collect();
+        let next = |hash: BlockHash, tokens: &[u32]| hash.next(&[3; 32], tokens);
+        let hash = tokens.chunks(4).fold(BlockHash::root(&[3; 32], None), next);
+        scheduler.pool().groups()[0].lookup(&hash).is_some()
+    };
+    assert_eq!([0, 1, 2].map(|index| block(&scheduler, index)), [true, true, false]);
 }

@@ -170,10 +170,12 @@ impl Scheduler {
     /// Returns the number of accepted drafts.
     fn accept_drafts(&mut self, id: SequenceId, drafts: &[u32], drawn: &mut [Sampled], events: &mut Events) -> usize {
         let mut accepted = 0;
-        while accepted < drawn.len() {
+        // Ends at the latest after the last draw, which no draft can equal.
+        loop {
             let known = self.sequences[id].tokens.len();
             let mut sampled = std::mem::take(&mut drawn[accepted]);
-            if accepted > 0 && sampled.token_id >= self.limits.vocab {
+            // Not the first one, which `accept` looks at.
+            if sampled.token_id >= self.limits.vocab {
                 // The next step computes the last draft again, alone, and finds out why nothing can be drawn after it.
                 self.sequences[id].computed -= 1;
                 break;
@@ -200,13 +202,14 @@ impl Scheduler {
 
     /// The injected bug: registers blocks as if drafts were tokens.
     pub(super) fn register_drafts(&mut self, id: SequenceId, drafts: &[u32]) {
-        let drafted = u32::try_from(drafts.len()).expect("drafts are few");
-        self.sequences[id].tokens.extend_from_slice(drafts);
-        self.sequences[id].computed += drafted;
+        let sequence = &mut self.sequences[id];
+        let (known, computed) = (sequence.tokens.len(), sequence.computed);
+        sequence.tokens.extend_from_slice(drafts);
+        sequence.computed += u32::try_from(drafts.len()).expect("drafts are few");
         self.register_full_blocks(id);
         let sequence = &mut self.sequences[id];
-        sequence.tokens.truncate(sequence.tokens.len() - drafts.len());
-        sequence.computed -= drafted;
+        sequence.tokens.truncate(known);
+        sequence.computed = computed;
     }
 
     /// Decides whether a sequence waits for its next token, to verify drafts after it.
@@ -248,3 +251,6 @@ impl Scheduler {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
