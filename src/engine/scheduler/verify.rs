@@ -174,7 +174,7 @@ impl Scheduler {
         loop {
             let known = self.sequences[id].tokens.len();
             let mut sampled = std::mem::take(&mut drawn[accepted]);
-            // Not the first one, which `accept` looks at.
+            // Never the first one: `accept` has looked at that.
             if sampled.token_id >= self.limits.vocab {
                 // The next step computes the last draft again, alone, and finds out why nothing can be drawn after it.
                 self.sequences[id].computed -= 1;
