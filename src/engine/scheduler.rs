@@ -530,8 +530,8 @@ impl Scheduler {
     fn seat(&mut self, id: SequenceId) {
         debug_assert!(self.sequences[id].feed_slot == NONE, "a sequence starts running only once");
         let order = self.sequences[id].order;
-        let at = self.running.partition_point(|&other| self.sequences[other].order < order);
-        self.running.insert(at, id);
+        let place = self.running.binary_search_by_key(&order, |&other| self.sequences[other].order);
+        self.running.insert(place.expect_err("every sequence has its own place"), id);
         self.take_feed_slot(id);
     }
 

@@ -363,3 +363,23 @@ fn after_a_failed_batch_only_what_it_should_have_filled_is_forgotten() {
     };
     assert_eq!([0, 1, 2].map(|index| block(&scheduler, index)), [true, true, false]);
 }
+
+#[test]
+fn what_a_step_in_flight_uses_is_released_early_only_by_injected_bugs_and_at_ends() {
+    for (fault, exit, freed) in [
+        (None, Exit::Ended, (false, false)),
+        (Some(InjectedFault::EarlyRelease), Exit::Ended, (true, false)),
+        (Some(InjectedFault::EarlyRelease), Exit::Preempted, (false, false)),
+        (Some(InjectedFault::FeedSlotReusedEarly), Exit::Ended, (false, true)),
+        (Some(InjectedFault::FeedSlotReusedEarly), Exit::Preempted, (false, false)),
+    ] {
+        let mut scheduler = scheduler(None, 40, false);
+        scheduler.faults.fault = fault;
+        let id = add(&mut scheduler, 0, (3, 9), 0, false);
+        let _ = scheduler.schedule(64).expect("it waits");
+        assert_eq!((scheduler.pool().groups()[0].free(), scheduler.feed_slots_free().len()), (39, 7));
+        scheduler.leave(id, exit);
+        let now = (scheduler.pool().groups()[0].free() == 40, scheduler.feed_slots_free().len() == 8);
+        assert_eq!(now, freed, "{fault:?}, {exit:?}");
+    }
+}

@@ -7,6 +7,7 @@ use crate::engine::scheduler::Limits;
 use crate::engine::scheduler::tests::scheduler;
 use crate::engine::sequence::StreamId;
 use crate::engine::tiers::Restore;
+use crate::engine::tiers::host::Fill;
 use crate::plan::inputs::{Results, Sampled};
 use std::sync::Arc;
 
@@ -324,5 +325,76 @@ fn the_injected_bug_of_snapshots_names_the_block_before() {
         scheduler.sequences[id].states.kept = Some((tokens, kept));
         scheduler.register_snapshot(id);
         assert_eq!(scheduler.states.lookup(&chain(3)[named]), Some(kept), "after {tokens} tokens");
+    }
+}
+
+#[test]
+fn injected_bugs_of_slots_do_what_they_say() {
+    let with = |fault| {
+        let mut scheduler = stateful(|_| ());
+        scheduler.faults.fault = Some(fault);
+        let ids = [(); 2].map(|()| ask(&mut scheduler, 12, None));
+        (scheduler, ids)
+    };
+    let stale = |preemptions: u32, computed: u32, is_cached: bool| {
+        let (mut scheduler, [id, _]) = with(InjectedFault::StateKeptInPreemption);
+        if computed > 0 {
+            let live = slot(&mut scheduler);
+            scheduler.sequences[id].states.live = live;
+            scheduler.states.share(live);
+            if is_cached {
+                scheduler.states.register(live, chain(1)[0]);
+            }
+        }
+        (scheduler.sequences[id].preemptions, scheduler.sequences[id].computed) = (preemptions, computed);
+        let mut draft = scheduler.draft(64);
+        let rows = scheduler.take_state(id, &mut Vec::new(), &mut draft).expect("the model keeps states");
+        rows.from == rows.to
+    };
+    assert_eq!([0, 1, 2].map(|preemptions| stale(preemptions, 0, false)), [false, true, true]);
+    assert_eq!([false, true].map(|is_cached| stale(1, 4, is_cached)), [false, true], "a prefix hit");
+    assert!(!stale(0, 4, true));
+    let (mut scheduler, [id, other]) = with(InjectedFault::StateSlotShared);
+    let mut draft = scheduler.draft(64);
+    scheduler.running = vec![id, other];
+    let own = scheduler.fresh_slot(id, &mut draft);
+    scheduler.sequences[id].states.live = own;
+    assert_ne!(scheduler.fresh_slot(id, &mut draft), own, "the other has none yet");
+    assert_eq!(scheduler.fresh_slot(other, &mut draft), own);
+    let (mut scheduler, [id, other]) = with(InjectedFault::ForkedStateShared);
+    scheduler.running = vec![id, other];
+    let own = scheduler.fresh_slot(id, &mut draft);
+    scheduler.sequences[id].states.live = own;
+    assert_ne!(scheduler.fresh_slot(other, &mut draft), own, "only that bug shares slots");
+}
+
+#[test]
+fn a_slot_that_a_row_reads_is_kept_until_it_has_run() {
+    let freed = |is_read: bool, fault: Option<InjectedFault>| {
+        let mut scheduler = stateful(|_| ());
+        scheduler.faults.fault = fault;
+        let live = slot(&mut scheduler);
+        scheduler.leave_state(live, is_read, true);
+        scheduler.states.is_free(live)
+    };
+    assert_eq!([false, true].map(|is_read| freed(is_read, None)), [true, false]);
+    assert!(freed(true, Some(InjectedFault::SnapshotEvictedEarly)), "the injected bug frees it");
+}
+
+#[test]
+fn the_injected_bug_of_restored_states_takes_an_earlier_one() {
+    for (fault, index) in [(None, 2), (Some(InjectedFault::StateOfOtherBlockRestored), 1)] {
+        let mut scheduler = stateful(|limits| {
+            (limits.tiers.host_bytes, limits.tiers.block_bytes) = (1 << 20, vec![1 << 10; 2]);
+        });
+        scheduler.faults.fault = fault;
+        let chain = chain(3);
+        let slots = [0, 1, 2].map(|index| {
+            let slot = scheduler.host.reserve(1, chain[index], Fill::Leaving).expect("there is room");
+            scheduler.host.complete(slot);
+            slot
+        });
+        let found = scheduler.keep_snapshot(&chain);
+        assert!(matches!(found, Some(Found::Host(slot)) if slot == slots[index]), "with {fault:?}");
     }
 }
