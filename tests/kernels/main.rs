@@ -198,7 +198,7 @@ fn products_of_matrices_are_the_reference() {
         for planted in [weights, ("values = coopLoadT<", "values = coopLoad<")] {
             let mut wrong = open(WgpuOptions { planted: Some(planted), ..ways[0].clone() });
             assert!(!wrong.caps().half_products, "{}", wrong.caps().tier);
-            let products = SelftestOptions { filter: Some("matmul/F32 · BF16".into()), ..options() };
+            let products = SelftestOptions { filter: Some("matmul/F32 · bf16".into()), ..options() };
             check("wgpu", &mut wrong, &products);
         }
         let mut devices = ways.map(open);
