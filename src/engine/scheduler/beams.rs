@@ -478,3 +478,6 @@ impl Sequence {
         answer
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -217,7 +217,7 @@ fn a_snapshot_far_away_is_worth_what_it_spares_beyond_the_nearest() {
     let near = slot(scheduler);
     scheduler.states.register(near, chain[1]);
     let asked = std::cell::RefCell::new(Vec::new());
-    let mut longest = |found: usize| {
+    let longest = |found: usize| {
         let elsewhere = |group: usize, hash: &BlockHash, spared: u32| {
             assert_eq!(group, 1, "states follow the only KV group");
             asked.borrow_mut().push((chain.iter().position(|other| other == hash), spared));

@@ -1,0 +1,172 @@
+//! What groups of beams keep, need and reserve, and what folding leaves of them.
+
+use super::*;
+use crate::engine::batch::Batch;
+use crate::engine::block_pool::BlockHash;
+use crate::engine::faults::InjectedFaults;
+use crate::engine::request::{Request, SamplingParams};
+use crate::engine::scheduler::tests::scheduler;
+use crate::plan::inputs::Results;
+use std::sync::Arc;
+
+/// Queues a search to a prompt of six tokens; blocks have four.
+fn search(scheduler: &mut Scheduler, width: u32, answer: u32) -> (GroupId, SequenceId) {
+    let beams = Some(BeamParams { width, length_penalty: 1.0, early_stopping: false });
+    let params = SamplingParams { max_tokens: Some(answer), beams, ..SamplingParams::default() };
+    let request = Request { prompt: (0..6).collect(), params, ..Request::default() };
+    scheduler.add(Arc::new(request), &[StreamId(0)], 0, false);
+    let id = scheduler.by_stream[&StreamId(0)];
+    (scheduler.group_of(id).expect("it searches"), id)
+}
+
+/// Every beam finds the same continuations.
+fn commit(scheduler: &mut Scheduler, batch: &Batch) {
+    let top: Vec<_> = (20..30).zip(1_u8..).map(|(token_id, place)| (token_id, -f32::from(place))).collect();
+    let sampled = vec![Sampled { token_id: 20, top, ..Sampled::default() }; batch.draws.len()];
+    drop(scheduler.commit(batch, Results { sampled, ..Results::default() }));
+    scheduler.check();
+}
+
+/// A search of three beams that have one token each.
+fn three(blocks: u32, window: Option<u32>, answer: u32) -> (Scheduler, GroupId, Vec<SequenceId>) {
+    let mut scheduler = scheduler(window, blocks, true);
+    let (group, _) = search(&mut scheduler, 3, answer);
+    let batch = scheduler.schedule(64).expect("it waits");
+    commit(&mut scheduler, &batch);
+    let members = scheduler.groups[&group].members.clone();
+    assert_eq!(members.len(), 3);
+    (scheduler, group, members)
+}
+
+#[test]
+fn seats_are_kept_for_the_beams_that_a_running_group_may_get() {
+    let mut scheduler = scheduler(None, 40, true);
+    let (_, id) = search(&mut scheduler, 3, 9);
+    assert_eq!((scheduler.seats_kept(), scheduler.seats_needed(id)), (0, 3), "it waits");
+    let batch = scheduler.schedule(64).expect("it waits");
+    assert_eq!((scheduler.seats_kept(), scheduler.running_len()), (2, 1));
+    assert!(scheduler.has_seat(), "of four, one is left");
+    commit(&mut scheduler, &batch);
+    assert_eq!((scheduler.seats_kept(), scheduler.running_len()), (0, 3));
+    assert_eq!(scheduler.counts().generation_tokens, 1, "one beam has drawn");
+}
+
+#[test]
+fn a_folded_group_is_as_long_as_its_longest_beam_and_needs_blocks_for_all() {
+    let (mut scheduler, group, members) = three(90, None, 9);
+    assert_eq!(scheduler.blocks_of_others(members[0], 0, 9), 2 * (3 - 1), "of three, one is shared");
+    scheduler.sequences[members[0]].hashes = vec![BlockHash::root(&[3; 32], None); 2];
+    scheduler.preempt_beams(group);
+    assert_eq!((scheduler.waiting_len(), scheduler.running_len()), (1, 0));
+    let first = members[0];
+    assert_eq!(scheduler.sequences[first].tokens, (0..6).collect::<Vec<_>>(), "what all have in common");
+    assert_eq!(scheduler.sequences[first].hashes.len(), 1, "a whole block of it");
+    assert_eq!((scheduler.tokens_unfolded(first), scheduler.folded_len()), (7, 2));
+    assert_eq!(scheduler.blocks_of_others(first, 0, 9), 2 * (3 - 1));
+    assert_eq!(scheduler.blocks_of_others(first, 0, 197), 90, "never more than there are");
+    let (mut scheduler, group, members) = three(90, Some(4), 9);
+    scheduler.preempt_beams(group);
+    assert_eq!(scheduler.blocks_of_others(members[0], 0, 197), 2 * (1 + 16 + 2), "a window, a chunk and both ends");
+}
+
+#[test]
+fn a_single_beam_is_not_folded() {
+    let mut scheduler = scheduler(None, 40, true);
+    let (group, _) = search(&mut scheduler, 1, 9);
+    let batch = scheduler.schedule(64).expect("it waits");
+    commit(&mut scheduler, &batch);
+    scheduler.preempt_beams(group);
+    assert_eq!(scheduler.groups[&group].folded, None);
+    assert_eq!((scheduler.waiting_len(), scheduler.folded_len()), (1, 0));
+}
+
+#[test]
+fn a_beam_may_still_need_its_further_blocks_and_a_copy_of_the_one_it_shares() {
+    let (mut scheduler, _, members) = three(90, None, 9);
+    // 15 tokens have four blocks, of which it has two.
+    assert_eq!(scheduler.blocks_to_come(members[0], 0), 2 + 1);
+    scheduler.sequences[members[0]].computed = 8;
+    assert_eq!(scheduler.blocks_to_come(members[0], 0), 2, "it writes to a new block");
+    let (mut scheduler, _, members) = three(90, Some(4), 150);
+    assert_eq!(scheduler.blocks_to_come(members[0], 0), (1 + 16 + 2) - 2);
+    scheduler.sequences[members[0]].tables[0].passed = 1;
+    assert_eq!(scheduler.blocks_to_come(members[0], 0), (1 + 16 + 2) - (2 - 1), "the window has passed one");
+}
+
+#[test]
+fn blocks_are_reserved_for_the_running_beams_of_a_guarded_group() {
+    let reserved = |guarded: bool, leaves: bool| {
+        let (mut scheduler, group, members) = three(90, None, 9);
+        scheduler.sequences[members[0]].guarded = guarded;
+        if leaves {
+            scheduler.leave(members[2], Exit::Preempted);
+        }
+        let free = scheduler.pool.groups()[0].available();
+        scheduler.reserve_for_beams(group);
+        scheduler.reserve_for_beams(group);
+        let of = members.iter().map(|&id| scheduler.sequences[id].tables[0].reserved).collect::<Vec<_>>();
+        assert_eq!(free - scheduler.pool.groups()[0].available(), of.iter().sum::<u32>(), "reserved once");
+        of
+    };
+    assert_eq!(reserved(false, false), [0, 0, 0]);
+    assert_eq!(reserved(true, false), [3, 3, 3]);
+    assert_eq!(reserved(true, true), [3, 3, 0]);
+}
+
+#[test]
+fn what_is_reserved_for_a_folded_group_is_reserved_once() {
+    let (mut scheduler, group, members) = three(90, None, 9);
+    scheduler.preempt_beams(group);
+    let first = members[0];
+    members.iter().for_each(|&id| scheduler.sequences[id].preemptions = crate::engine::scheduler::PREEMPTIONS_MAX);
+    let batch = scheduler.schedule(64).expect("it waits");
+    assert_eq!((batch.rows.len(), scheduler.running_len()), (1, 3), "its common tokens are computed again");
+    let reserved = members.iter().map(|&id| scheduler.sequences[id].tables[0].reserved);
+    let taken: u32 = reserved.sum();
+    let group = &scheduler.pool.groups()[0];
+    assert!(scheduler.sequences[first].guarded && taken > 0);
+    assert_eq!(group.free() - group.available(), taken);
+}
+
+#[test]
+fn injected_bugs_of_beams_do_what_they_say() {
+    let (mut scheduler, _, members) = three(90, None, 9);
+    scheduler.faults = InjectedFaults { fault: Some(InjectedFault::WrongBeamCopied), ..InjectedFaults::default() };
+    for (index, &id) in members.iter().enumerate() {
+        scheduler.sequences[id].tables[0].passed = index as u32;
+    }
+    for (parent, copied) in [(0, 1), (1, 2), (2, 0)] {
+        scheduler.faults.fault = Some(InjectedFault::WrongBeamCopied);
+        let fork = scheduler.fork_beam(members[parent], &members);
+        assert_eq!(scheduler.sequences[fork].tables[0].passed, copied, "the blocks of the next beam");
+        scheduler.faults.fault = None;
+        let fork = scheduler.fork_beam(members[parent], &members);
+        assert_eq!(scheduler.sequences[fork].tables[0].passed, parent as u32);
+    }
+    for (in_flight, blocks) in [(0, 0), (1, 1)] {
+        let (mut scheduler, group, members) = three(90, None, 9);
+        scheduler.faults.fault = Some(InjectedFault::BeamBlocksLeaked);
+        scheduler.sequences[members[0]].in_flight = in_flight;
+        scheduler.sequences[members[0]].tables[0].passed = 1;
+        scheduler.pool.group_mut(0).release(scheduler.sequences[members[0]].tables[0].blocks[0]);
+        scheduler.disband(group);
+        let leaked = scheduler.pool.groups()[0].referenced();
+        assert_eq!(leaked, blocks, "of a beam in flight");
+    }
+}
+
+#[test]
+fn a_search_ends_when_the_last_of_its_receivers_has_left() {
+    let mut scheduler = scheduler(None, 40, true);
+    let beams = Some(BeamParams { width: 3, length_penalty: 1.0, early_stopping: false });
+    let params = SamplingParams { max_tokens: Some(9), beams, ..SamplingParams::default() };
+    let request = Request { prompt: (0..6).collect(), params, ..Request::default() };
+    scheduler.add(Arc::new(request), &[StreamId(0), StreamId(1)], 0, false);
+    let batch = scheduler.schedule(64).expect("it waits");
+    commit(&mut scheduler, &batch);
+    scheduler.abort(StreamId(0));
+    assert_eq!((scheduler.groups.len(), scheduler.running_len()), (1, 3), "somebody still listens");
+    scheduler.abort(StreamId(1));
+    assert_eq!((scheduler.groups.len(), scheduler.running_len()), (0, 0));
+    assert!(scheduler.is_idle());
+}
