@@ -170,3 +170,53 @@ fn a_search_ends_when_the_last_of_its_receivers_has_left() {
     assert_eq!((scheduler.groups.len(), scheduler.running_len()), (0, 0));
     assert!(scheduler.is_idle());
 }
+
+#[test]
+fn the_first_choice_is_told_where_the_cached_prefix_ends() {
+    for (leaves, told) in [(1, Some(StreamId(0))), (0, None)] {
+        let mut scheduler = scheduler(None, 40, true);
+        let beams = Some(BeamParams { width: 2, length_penalty: 1.0, early_stopping: false });
+        let params = SamplingParams { max_tokens: Some(9), beams, ..SamplingParams::default() };
+        let request = Request { prompt: (0..6).collect(), params, explain_prefix: true, ..Request::default() };
+        scheduler.add(Arc::new(request), &[0, 1].map(StreamId), 0, false);
+        let batch = scheduler.schedule(64).expect("it waits");
+        scheduler.abort(StreamId(leaves));
+        let sampled = vec![Sampled { token_id: 20, top: vec![(20, -1.0), (21, -2.0)], ..Sampled::default() }];
+        let events = scheduler.commit(&batch, Results { sampled, ..Results::default() });
+        let is_report = |event: &Event| matches!(event, Event::Prompt(PromptEvent::Prefix(_)));
+        let streams: Vec<_> = events.iter().filter(|(_, event)| is_report(event)).map(|(stream, _)| *stream).collect();
+        assert_eq!(streams, told.into_iter().collect::<Vec<_>>(), "choice {leaves} has left");
+    }
+}
+
+#[test]
+fn a_group_that_starts_over_or_loses_its_device_waits_with_the_tokens_that_were_read() {
+    let (mut scheduler, group, members) = three(90, None, 9);
+    let batch = scheduler.schedule(64).expect("all continue");
+    scheduler.roll_back_beams(group);
+    commit(&mut scheduler, &batch);
+    assert_eq!((scheduler.waiting_len(), scheduler.running_len(), scheduler.folded_len()), (1, 0, 2));
+    assert_eq!(scheduler.tokens_unfolded(members[0]), 7, "nothing was read of the step in flight");
+    let (mut scheduler, _, members) = three(90, None, 9);
+    scheduler.restart();
+    assert_eq!((scheduler.waiting_len(), scheduler.running_len(), scheduler.folded_len()), (1, 0, 2));
+    assert_eq!(scheduler.tokens_unfolded(members[0]), 7);
+}
+
+#[test]
+fn the_oldest_group_is_not_preempted_for_one_of_its_beams() {
+    let (mut scheduler, group, _) = three(20, None, 9);
+    let request = Request { prompt: [50, 51, 52].into(), ..Request::default() };
+    scheduler.add(Arc::new(request), &[StreamId(1)], 0, false);
+    let other = scheduler.by_stream[&StreamId(1)];
+    let batch = scheduler.schedule(64).expect("all continue");
+    commit(&mut scheduler, &batch);
+    let first = scheduler.groups[&group].members[0];
+    // More than what is free and what the other sequence frees.
+    let tokens = 4 * (scheduler.pool().groups()[0].available() + 3);
+    scheduler.sequences[first].tokens.extend(vec![7; tokens as usize]);
+    let mut draft = scheduler.draft(64);
+    scheduler.make_room(first, tokens, &mut draft);
+    assert_eq!((scheduler.sequences[other].preemptions, scheduler.counts().preemptions), (1, 1));
+    assert_eq!(scheduler.running_len(), 3);
+}

@@ -2,12 +2,13 @@
 
 use super::*;
 use crate::engine::faults::InjectedFaults;
+use crate::engine::panic_message;
 use crate::engine::request::{Pooling, Request};
-use crate::engine::scheduler::Limits;
 use crate::engine::scheduler::tests::scheduler;
+use crate::engine::scheduler::{Limits, TierLimits};
 use crate::engine::sequence::StreamId;
-use crate::engine::tiers::Restore;
 use crate::engine::tiers::host::Fill;
+use crate::engine::tiers::{DiskUse, Restore};
 use crate::plan::inputs::{Results, Sampled};
 use std::sync::Arc;
 
@@ -397,4 +398,32 @@ fn the_injected_bug_of_restored_states_takes_an_earlier_one() {
         let found = scheduler.keep_snapshot(&chain);
         assert!(matches!(found, Some(Found::Host(slot)) if slot == slots[index]), "with {fault:?}");
     }
+}
+
+#[test]
+fn a_snapshot_of_a_prompt_is_written_once_the_step_that_computes_it_has_completed() {
+    let tiers = TierLimits { host_bytes: 1 << 20, block_bytes: vec![1 << 10; 2], disk: DiskUse::ReadAndWrite };
+    let scheduler = &mut stateful(|limits| limits.tiers = tiers);
+    let id = ask(scheduler, 9, None);
+    let batch = scheduler.schedule(64).expect("it waits");
+    let slot = batch.rows[0].states.expect("it has a state").to;
+    assert_eq!((batch.rows[0].count, scheduler.is_complete(1, slot)), (8, false));
+    drop(scheduler.commit(&batch, Results::default()));
+    assert!(scheduler.is_complete(1, slot));
+    let hash = scheduler.sequences[id].hashes[1];
+    let saves = scheduler.save_finished(9);
+    let keys: Vec<_> = saves.iter().filter_map(|save| save.origin.as_ref()).map(|origin| origin.key).collect();
+    assert_eq!(keys, [(1, hash)], "the blocks follow when it ends");
+}
+
+#[test]
+fn a_running_sequence_without_the_state_after_its_tokens_is_noticed() {
+    let scheduler = &mut stateful(|_| ());
+    let id = ask(scheduler, 9, None);
+    let batch = scheduler.schedule(64).expect("it waits");
+    drop(scheduler.commit(&batch, Results::default()));
+    scheduler.check();
+    scheduler.sequences[id].states.live = NONE;
+    let message = panic_message(|| scheduler.check());
+    assert!(message.contains("computed tokens have a state"), "{message}");
 }

@@ -335,6 +335,8 @@ fn injected_bugs_of_drafts_do_what_they_say() {
     let (block, _) = scheduler.pool.group_mut(0).allocate().expect("one is free");
     scheduler.sequences[id].tables[0].blocks.push(block);
     let computed = scheduler.sequences[id].computed;
+    scheduler.register_drafts(id, &[5]);
+    assert_eq!(scheduler.sequences[id].hashes.len(), 1, "four tokens count as computed");
     scheduler.register_drafts(id, &[5; 5]);
     let sequence = &scheduler.sequences[id];
     assert_eq!((sequence.tokens.len(), sequence.computed), (4, computed), "the drafts are no tokens");
@@ -365,4 +367,23 @@ fn answers_are_kept_for_drafts_of_similar_requests() {
         step(&mut scheduler);
     }
     assert_eq!(scheduler.answers.similar(&request).len(), 1);
+}
+
+#[test]
+fn a_draft_model_has_nothing_to_guess_where_no_row_waits_for_it() {
+    let mut scheduler = drafting(6, |_| ());
+    answering(&mut scheduler, 1);
+    let batch = scheduler.schedule(64).expect("it continues");
+    assert!(scheduler.flatten_guesses(&batch).is_none());
+}
+
+#[test]
+fn forced_tokens_count_as_computed_only_by_an_injected_bug() {
+    for (fault, computed) in [(None, 3), (Some(InjectedFault::ForcedTokenNotComputed), 3 + 4)] {
+        let mut scheduler = drafting(6, |_| ());
+        scheduler.faults.fault = fault;
+        let id = ask(&mut scheduler, 0, |params| params.constraint = sevens(false));
+        step(&mut scheduler);
+        assert_eq!((scheduler.sequences[id].tokens.len(), scheduler.sequences[id].computed), (3 + 1 + 4, computed));
+    }
 }
