@@ -72,13 +72,17 @@ template <float WIDEN(unsigned)> static void multiply(float4 &sum, uint4 a, uint
         right[t + 8 + half][g] = part(in[5]);
       }
     }
+    // Columns innermost: the compiler then adds to several at once, each in the same order.
+    float sums[16][8];
+    auto row = [](unsigned lane, unsigned i) { return lane / 4 + i / 2 * 8; };
+    auto column = [](unsigned lane, unsigned i) { return lane % 4 * 2 + i % 2; };
     for (unsigned lane = 0; lane < 32; lane++)
-      for (unsigned i = 0; i < 4; i++) {
-        unsigned row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
-        float total = float_of(e[lane].in[6 + i]);
-        for (unsigned k = 0; k < 16; k++) total += left[row][k] * right[k][column];
-        e[lane].out[i] = bits_of(total);
-      }
+      for (unsigned i = 0; i < 4; i++) sums[row(lane, i)][column(lane, i)] = float_of(e[lane].in[6 + i]);
+    for (unsigned m = 0; m < 16; m++)
+      for (unsigned k = 0; k < 16; k++)
+        for (unsigned n = 0; n < 8; n++) sums[m][n] += left[m][k] * right[k][n];
+    for (unsigned lane = 0; lane < 32; lane++)
+      for (unsigned i = 0; i < 4; i++) e[lane].out[i] = bits_of(sums[row(lane, i)][column(lane, i)]);
   }, place);
   sum = {float_of(e.out[0]), float_of(e.out[1]), float_of(e.out[2]), float_of(e.out[3])};
 }

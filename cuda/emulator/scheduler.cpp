@@ -188,8 +188,8 @@ static void run_block() {
     unsigned turn = draw() % block.count, flip = draw() & 31;
     bool ran = false, left = false;
     for (unsigned i = 0; i < block.count; i++) {
-      unsigned at = (i + turn) % block.count ^ flip;
-      Thread &thread = block.threads[at < block.count ? at : (i + turn) % block.count];
+      unsigned next = i + turn < block.count ? i + turn : i + turn - block.count, at = next ^ flip;
+      Thread &thread = block.threads[at < block.count ? at : next];
       if (thread.state == State::Ready) {
         resume(thread);
         ran = true;

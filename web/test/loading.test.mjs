@@ -94,6 +94,9 @@ const hello = (page, options) =>
     return { ...result, phases };
   }, options);
 
+/** The same on the processor, without kernels: what is fetched, kept and refused does not depend on the device. */
+const fetched = (page, options) => hello(page, { device: "cpu", ...options });
+
 const HELLO = "Hi! What can I do for you?";
 const asked = (part) => server.requests.filter(({ path }) => path.includes(part));
 
@@ -138,13 +141,13 @@ test("an interrupted download goes on where it was", () =>
     ({ range }) => (range?.startsWith(`bytes=${4 * MIB}-`) ? { status: 503 } : {}),
     async (page) => {
       const options = { model: `${server.origin}/folder/`, rangeBytes: MIB };
-      const broken = await hello(page, options);
+      const broken = await fetched(page, options);
       assert.deepEqual([broken.name, broken.code], ["NetworkError", "network"]);
       assert.match(broken.message, /model\.safetensors.*503/);
       const got = new Set(asked("model.safetensors").map(({ range }) => range));
       server.fault = () => ({});
       server.requests.length = 0;
-      const whole = await hello(page, options);
+      const whole = await fetched(page, options);
       assert.equal(whole.value, HELLO, whole.message);
       const again = asked("model.safetensors").filter(({ range }) => got.has(range));
       assert.ok(again.length <= 1, `only what was missing is fetched: ${again.map(({ range }) => range)}`);
@@ -158,12 +161,12 @@ test("a file that changes meanwhile is fetched anew, but not for ever", () => {
     ({ path }) => version(path, path.endsWith("model.safetensors") && requests++ < 3 ? "old" : "new"),
     async (page) => {
       const options = { model: `${server.origin}/folder/`, rangeBytes: MIB };
-      const answer = await hello(page, options);
+      const answer = await fetched(page, options);
       assert.equal(answer.value, HELLO, answer.message);
       const versions = asked("model.safetensors").filter(({ range }) => range === `bytes=0-${MIB - 1}`);
       assert.equal(versions.length, 2, "it began again, once");
       server.fault = ({ path }) => version(path, requests++);
-      const never = await hello(page, { ...options, rangeBytes: 2 * MIB });
+      const never = await fetched(page, { ...options, rangeBytes: 2 * MIB });
       assert.deepEqual([never.name, never.code], ["NetworkError", "network"]);
       assert.match(never.message, /model\.safetensors has changed/);
     },
@@ -175,7 +178,7 @@ test("a connection that is cut is picked up", () => {
   return scene(
     ({ path }) => (path.endsWith("model.safetensors") && cuts++ < 2 ? { cutAt: 300_000, delay: 50 } : {}),
     async (page) => {
-      const answer = await hello(page, { model: `${server.origin}/folder/`, rangeBytes: 4 * MIB });
+      const answer = await fetched(page, { model: `${server.origin}/folder/`, rangeBytes: 4 * MIB });
       assert.equal(answer.value, HELLO, answer.message);
       assert.ok(cuts > 2);
     },
@@ -207,9 +210,9 @@ test("a repository's digests are compared", () =>
   scene(
     () => ({}),
     async (page) => {
-      const good = await hello(page, { model: "org/tiny", hub: `${server.origin}/hub`, rangeBytes: 4 * MIB });
+      const good = await fetched(page, { model: "org/tiny", hub: `${server.origin}/hub`, rangeBytes: 4 * MIB });
       assert.equal(good.value, HELLO, good.message);
-      const bad = await hello(page, { model: "org/tiny", hub: `${server.origin}/badhub`, rangeBytes: 4 * MIB });
+      const bad = await fetched(page, { model: "org/tiny", hub: `${server.origin}/badhub`, rangeBytes: 4 * MIB });
       assert.deepEqual([bad.name, bad.code], ["IntegrityError", "integrity"]);
       assert.match(bad.message, /model\.safetensors.*SHA-256/);
     },
@@ -219,17 +222,17 @@ test("what is wrong with a model is told by type, file and field", () =>
   scene(
     ({ path }) => (path.startsWith("/folder/model") ? { shorten: 1000 } : {}),
     async (page) => {
-      const short = await hello(page, { model: `${server.origin}/folder/` });
+      const short = await fetched(page, { model: `${server.origin}/folder/` });
       assert.deepEqual([short.name, short.code], ["ModelError", "model"]);
       assert.match(short.message, /model\.safetensors: tensor .* is truncated: \d+ bytes are missing/);
-      const wrong = await hello(page, { model: `${server.origin}/wrong/` });
+      const wrong = await fetched(page, { model: `${server.origin}/wrong/` });
       assert.deepEqual([wrong.name, wrong.code], ["ModelError", "model"]);
       assert.match(wrong.message, /shape .*config\.json expects/);
-      const missing = await hello(page, { model: `${server.origin}/nothing/` });
+      const missing = await fetched(page, { model: `${server.origin}/nothing/` });
       assert.equal(missing.name, "ModelError");
       assert.match(missing.message, /config\.json: there is no such file/);
       server.fault = ({ path }) => (path.startsWith("/sharded/") ? { status: 403 } : {});
-      const closed = await hello(page, { model: `${server.origin}/sharded/`, cache: "none" });
+      const closed = await fetched(page, { model: `${server.origin}/sharded/`, cache: "none" });
       assert.deepEqual([closed.name, closed.code], ["NetworkError", "network"]);
     },
   ));
@@ -252,10 +255,10 @@ test("too little storage is said with numbers", () =>
     async (page, context) => {
       const session = await context.newCDPSession(page);
       await session.send("Storage.overrideQuotaForOrigin", { origin: server.origin, quotaSize: 3 * MIB });
-      const full = await hello(page, { model: `${server.origin}/folder/`, rangeBytes: MIB });
+      const full = await fetched(page, { model: `${server.origin}/folder/`, rangeBytes: MIB });
       assert.deepEqual([full.name, full.code], ["QuotaError", "quota"]);
       assert.match(full.message, /model\.safetensors.*\d+ MiB.*cache: "none"/);
-      const without = await hello(page, { model: `${server.origin}/folder/`, rangeBytes: MIB, cache: "none" });
+      const without = await fetched(page, { model: `${server.origin}/folder/`, rangeBytes: MIB, cache: "none" });
       assert.equal(without.value, HELLO, without.message);
     },
   ));

@@ -7,7 +7,8 @@ use super::{first_visible, history, row_state, see};
 #[derive(Clone, Debug)]
 pub struct PlainHistory {
     windows: Vec<Option<u32>>,
-    states: Vec<u64>,
+    /// The sum of what rows see of the first `i` tokens, at `i`.
+    sums: Vec<u64>,
     /// What the model keeps of the tokens so far, if it keeps a state.
     kept: Option<u64>,
 }
@@ -15,7 +16,7 @@ pub struct PlainHistory {
 impl PlainHistory {
     /// An empty list for a model with these windows, one for each KV group.
     pub fn new(windows: &[Option<u32>]) -> Self {
-        Self { windows: windows.to_vec(), states: Vec::new(), kept: None }
+        Self { windows: windows.to_vec(), sums: vec![0], kept: None }
     }
 
     /// The same list for a model that keeps a state per sequence.
@@ -26,16 +27,16 @@ impl PlainHistory {
 
     /// Adds a token and returns the hash of what its row sees.
     pub fn push(&mut self, token_id: u32) -> u64 {
-        let position = u32::try_from(self.states.len()).expect("a list fits the context");
-        let sum = |states: &[u64], window: &Option<u32>| {
-            let visible =
-                (first_visible(position, *window)..).zip(&states[first_visible(position, *window) as usize..]);
-            visible.fold(0_u64, |sum, (position, &state)| sum.wrapping_add(see(position, state)))
+        let position = u32::try_from(self.sums.len() - 1).expect("a list fits the context");
+        let visible = |sums: &[u64], window: &Option<u32>| {
+            let first = first_visible(position, *window) as usize;
+            sums.last().unwrap_or(&0).wrapping_sub(sums[first])
         };
-        let sums = self.windows.iter().map(|window| sum(&self.states, window)).chain(self.kept);
-        let state = row_state(position, token_id, sums);
+        let before = self.windows.iter().map(|window| visible(&self.sums, window)).chain(self.kept);
+        let state = row_state(position, token_id, before);
         self.kept = self.kept.map(|kept| fold(kept, state));
-        self.states.push(state);
-        history(self.windows.iter().map(|window| sum(&self.states, window)))
+        let all = self.sums.last().unwrap_or(&0).wrapping_add(see(position, state));
+        self.sums.push(all);
+        history(self.windows.iter().map(|window| visible(&self.sums, window)))
     }
 }
