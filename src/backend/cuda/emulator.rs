@@ -68,8 +68,8 @@ const OPTIONS: [&str; 11] = [
     "-x",
     "c++",
 ];
-/// Not those of C++, which no kernel needs: reading them took a fifth of a kernel's time to compile. Nor the sanitizer's
-/// own: `races.cpp` has the functions that the compiler calls.
+/// Not those of C++, which no kernel needs: reading them took a fifth of the time to compile a kernel. Nor the
+/// sanitizer's own: `races.cpp` has the functions that the compiler calls.
 const LIBRARIES: [&str; 4] = ["-nostdlib", "-lm", "-lpthread", "-lc"];
 const RECORDS_RACES: &str = "-DFOLIO_RACES";
 const RACES_OPTIONS: [&str; 3] = [RECORDS_RACES, "-fsanitize=thread", "-g1"];
