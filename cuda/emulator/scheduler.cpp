@@ -77,7 +77,7 @@ static void land(Copy &copy) {
 // Chooses when this thread's copies land, and lets some that are under way land.
 static void choose_landing(Thread &thread) {
   thread.landing = (Landing)(draw() % 3);
-  if (thread.landing == Landing::AtWait) return;
+  if (thread.landing == Landing::AtWait || thread.under_way == 0) return;
   for (unsigned i = 0; i <= thread.committed; i++) {
     Group &group = thread.groups[(thread.oldest + i) % GROUPS_MAX];
     for (unsigned copy = 0; copy < group.count; copy++)
@@ -230,7 +230,7 @@ static void work(unsigned worker) {
       thread.state = State::Ready;
       thread.awaited = false;
       thread.top = new_stack(thread.stack + STACK_BYTES, enter);
-      thread.oldest = thread.committed = thread.groups[0].count = 0;
+      thread.under_way = thread.oldest = thread.committed = thread.groups[0].count = 0;
     }
     races::block_begins(at);
     begin_products();
@@ -302,6 +302,7 @@ void copy_later(void *shared, const void *global, unsigned bytes, const char *pl
   Group &group = open_group();
   if (group.count == COPIES_MAX) fail("too many asynchronous copies in a group", place);
   Copy &copy = group.copies[group.count++] = {shared, global, bytes, false};
+  self->under_way++;
   races::copy_begins(copy, __builtin_return_address(0));
   if (self->landing == Landing::AtIssue || (self->landing == Landing::Anytime && draw() % 2)) land(copy);
 }
@@ -314,6 +315,7 @@ void commit_group(const char *place) {
 void wait_groups(unsigned left) {
   for (; self->committed > left; self->committed--) {
     Group &group = self->groups[self->oldest];
+    self->under_way -= group.count;
     for (unsigned i = 0; i < group.count; i++) {
       land(group.copies[i]);
       races::copy_ends(group.copies[i]);

@@ -72,6 +72,7 @@ struct Thread {
   unsigned mask;
   Exchange *exchange;
   Landing landing;
+  unsigned under_way;  // copies that were not waited for: without any, the groups, which fill caches, are not looked at
   // A ring buffer: `committed` groups from `oldest` on, then the open one.
   unsigned oldest, committed;
   Group *groups;
