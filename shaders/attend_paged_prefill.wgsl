@@ -63,7 +63,7 @@ fn main(invocation: Invocation) {
     for (var tile = range.x & ~(KEYS - 1u); tile < range.y; tile += KEYS) {
         find_keys(local, item, head, tile, range.y);
         workgroupBarrier();
-        var dots: Quad;
+        var dots = Quad();
         var query = query_vector(local, query_row, 0u);
         var run = key_run(local, 0u);
         for (var slice = 0u; slice < SLICES; slice++) {

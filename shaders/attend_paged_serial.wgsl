@@ -57,7 +57,7 @@ fn main(
         key = select(key, next, base == NONE);
         var at = base + (key - first) * HEAD_CHUNKS + lane;
         while (key < next) {
-            var dots: array<f32, ROWS>;
+            var dots = array<f32, ROWS>();
             for (var i = 0u; i < LANE_CHUNKS; i++) {
                 if (lane + i * LANES < HEAD_CHUNKS) {
                     let k = load_k(at + i * LANES);

@@ -40,7 +40,7 @@ fn main(at: Invocation) {
             weight_rows[output] = weight_row(expert * params.outputs + min(first + output, params.outputs - 1u));
 #endfor
             let x_row = x_row_of(route);
-            var products: LaneSums;
+            var products = LaneSums();
             for (var part = lane; UNIT * part < 8u * params.eights; part += LANES) {
                 add_unit(weight_rows, x_row, part, &products);
             }

@@ -80,7 +80,7 @@ fn main(at: Invocation) {
 #ifdef DELTA
         var square = 0.0;
 #endif
-        var sums: array<vec4<f32>, ROWS_EACH>;
+        var sums = array<vec4<f32>, ROWS_EACH>();
 #for run KEY_RUNS
         for (var part = 0u; part < 2u; part++) {
             let first = (2u * run + part) * BLOCK;

@@ -54,8 +54,8 @@ fn main(
         let factor = vec4<f32>(gates_of(row, head), scales_of(sums.xy));
         let v = convolved[row * params.channels + params.value_start + head * params.value_dim + column];
         // Several sums, so that additions do not wait for each other: S^T k and S^T q, with the state before.
-        var known: array<f32, 4>;
-        var found: array<f32, 4>;
+        var known = array<f32, 4>();
+        var found = array<f32, 4>();
 #for run KEY_RUNS
 #for i LANES
         known[i % 4u] += s[run * LANES + i] * subgroupBroadcast(k[run], i);

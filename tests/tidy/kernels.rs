@@ -60,6 +60,46 @@ fn every_step_has_its_files_and_every_shader_its_step() {
     judge("stems", &findings);
 }
 
+/// What adds up in a loop starts with a value: Chromium (156) zeroes a variable without one only before the first turn.
+/// Kernels with images or cooperative matrices never run there.
+#[test]
+fn sums_in_loops_start_with_a_value() {
+    let mut findings = Vec::new();
+    let kernels = sources(&["shaders"], &["wgsl"]);
+    assert!(
+        kernels.iter().any(|source| sums_without_value(&source.text.replace("= Quad()", ": Quad")).next().is_some())
+    );
+    for source in kernels.iter().filter(|source| !["texel", "matrices"].iter().any(|what| source.path.contains(what))) {
+        let without = sums_without_value(&source.text);
+        findings.extend(without.map(|(line, name)| source.finding(line, &format!("{name} starts without a value"))));
+    }
+    judge("sums", &findings);
+}
+
+/// Line and name of variables without a value, declared in a loop, that are added to or passed by pointer.
+fn sums_without_value(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let (mut depth, mut loops) = (0, Vec::new());
+    let lines = text.lines().enumerate();
+    lines.filter_map(move |(index, line)| {
+        let line = line.trim();
+        if ["for ", "while ", "loop "].iter().any(|word| line.starts_with(word)) {
+            loops.push(depth);
+        }
+        depth += line.matches('{').count();
+        depth -= line.matches('}').count();
+        while loops.last().is_some_and(|&outer| depth <= outer) {
+            loops.pop();
+        }
+        let (name, kind) = line.strip_prefix("var ")?.split_once(": ")?;
+        let adds = |line: &str| {
+            let is_target = line.trim().strip_prefix(name).is_some_and(|rest| rest.starts_with(['[', ' ']));
+            is_target && line.contains(" += ") || line.contains(&format!("&{name})"))
+        };
+        let is_sum = text.lines().skip(index).any(adds);
+        (!loops.is_empty() && !kind.contains('=') && is_sum).then_some((index + 1, name))
+    })
+}
+
 /// The header of a kernel states which GPU it has run on, or that it has not run on one yet.
 #[test]
 fn cuda_kernels_say_where_they_have_run() {

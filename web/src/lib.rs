@@ -104,7 +104,8 @@ impl WebEngine {
             Device::WebGpu => {
                 // The browser offers one adapter. Even a software adapter is used: the CPU device was not asked for.
                 let (adapter, binding_bytes_max) = (Some(0), options.binding_bytes);
-                let gpu = WgpuOptions { adapter, binding_bytes_max, ..WgpuOptions::default() };
+                let subgroups = options.subgroups;
+                let gpu = WgpuOptions { adapter, binding_bytes_max, subgroups, ..WgpuOptions::default() };
                 Self::start(WgpuBackend::open(&gpu).await.map_err(EngineError::from)?, parts, options).await
             }
             Device::Cpu => Self::start(TabCpu::new(pause), parts, options).await,

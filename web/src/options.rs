@@ -29,6 +29,8 @@ pub(crate) struct LoadOptions {
     /// The model's name in responses.
     pub(crate) name: String,
     pub(crate) device: Device,
+    /// Whether the adapter has WebGPU's feature `subgroups`.
+    pub(crate) subgroups: bool,
     /// The GGUF file to open, if it was named.
     pub(crate) gguf: Option<String>,
     /// What selects one of several GGUF files: a quantization or a file name.

@@ -98,6 +98,9 @@ pub struct WgpuOptions {
     pub buffer_bytes_max: Option<u64>,
     /// Compile shaders with bounds checks, loop bounds and zeroed workgroup memory.
     pub checked: bool,
+    /// Use subgroup operations although wgpu does not report them: it does not know the browser's feature `subgroups`,
+    /// which the page must have added to what wgpu requests of the device.
+    pub subgroups: bool,
     /// Folder of the pipeline cache (Vulkan); `None` disables it.
     pub cache_dir: Option<PathBuf>,
     /// Timeout of a batch, after which the device counts as lost; `None`: 60 s, or an hour on a software adapter.
@@ -487,7 +490,7 @@ fn profile(adapter: &wgpu::Adapter, options: &WgpuOptions) -> Profile {
     let (info, limits) = (adapter.get_info(), adapter.limits());
     let class = options.class.unwrap_or(Class::of(profile_kind(&info)));
     let sizes = info.subgroup_min_size >= 4 && info.subgroup_max_size <= 128;
-    let has_subgroups = adapter.features().contains(wgpu::Features::SUBGROUP) && sizes;
+    let has_subgroups = (options.subgroups || adapter.features().contains(wgpu::Features::SUBGROUP)) && sizes;
     // Software adapters compute a matrix element by element, and their own kernels do that better.
     let matrices = Matrices::of(adapter).filter(|_| has_subgroups && class != Class::Software);
     let best = match (has_subgroups, matrices) {

@@ -31,3 +31,12 @@ export async function launch({ webgpu = true } = {}) {
     close: () => browser.close(),
   };
 }
+
+/** Hides the optional features of adapters from the package's worker in all pages of a context. */
+export async function hideFeatures(context) {
+  const hide = 'Object.defineProperty(GPUAdapter.prototype, "features", { value: new Set() });\n';
+  await context.route("**/folio-web/worker.js", async (route) => {
+    const response = await route.fetch();
+    await route.fulfill({ response, body: hide + (await response.text()) });
+  });
+}

@@ -79,7 +79,28 @@ function end(error: Error): void {
   for (const port of ports) port.gone(error);
 }
 
-async function adapterName(): Promise<string> {
+// wgpu requests those features of a device that it knows, and `subgroups` is not among them.
+if (typeof GPUAdapter !== "undefined") {
+  const { requestDevice } = GPUAdapter.prototype;
+  GPUAdapter.prototype.requestDevice = function (descriptor = {}) {
+    const requiredFeatures = new Set(descriptor.requiredFeatures);
+    if (this.features.has("subgroups")) requiredFeatures.add("subgroups");
+    return requestDevice.call(this, { ...descriptor, requiredFeatures });
+  };
+}
+
+/** A device to compute on. */
+interface Chosen {
+  device: "webgpu" | "cpu";
+  /** Its name. */
+  adapter: string;
+  /** Whether it has WebGPU's feature `subgroups`. */
+  subgroups: boolean;
+}
+
+const CPU: Chosen = { device: "cpu", adapter: "CPU", subgroups: false };
+
+async function chooseAdapter(): Promise<Chosen> {
   const { gpu } = navigator;
   if (!gpu) {
     const secure = isSecureContext ? "" : " on a page that was not loaded over https or from localhost";
@@ -89,18 +110,18 @@ async function adapterName(): Promise<string> {
   if (!adapter)
     throw new NoAdapterError("this browser has WebGPU, but it offers no adapter: the GPU or its driver may be blocked");
   const { description, vendor, architecture, device } = adapter.info;
-  return description || [vendor, architecture || device].filter(Boolean).join(" ") || "unknown adapter";
+  const name = description || [vendor, architecture || device].filter(Boolean).join(" ") || "unknown adapter";
+  return { device: "webgpu", adapter: name, subgroups: adapter.features.has("subgroups") };
 }
 
-/** The device to compute on, and its name. */
-async function chooseDevice(wanted: ModelPlace["device"]): Promise<{ device: "webgpu" | "cpu"; adapter: string }> {
+async function chooseDevice(wanted: ModelPlace["device"]): Promise<Chosen> {
   if (!["auto", "webgpu", "cpu"].includes(wanted)) throw new FolioError(`device: ${wanted} is not auto, webgpu or cpu`);
-  if (wanted === "cpu") return { device: "cpu", adapter: "CPU" };
+  if (wanted === "cpu") return CPU;
   try {
-    return { device: "webgpu", adapter: await adapterName() };
+    return await chooseAdapter();
   } catch (error) {
     if (wanted === "webgpu") throw error;
-    return { device: "cpu", adapter: "CPU" };
+    return CPU;
   }
 }
 
@@ -117,14 +138,14 @@ function pause(): Promise<void> {
 }
 
 async function load(place: ModelPlace, signal: AbortSignal, report: (progress: Progress) => void): Promise<Running> {
-  const { device, adapter } = await chooseDevice(place.device);
+  const { device, adapter, subgroups } = await chooseDevice(place.device);
   await instantiate();
   for (let attempt = 1; ; attempt++) {
     const files = await ModelFiles.open(place, signal, report);
     const notices = files.notice === null ? [] : [files.notice];
     try {
       const { name, gguf, requested, limits, speculation } = place;
-      const options = JSON.stringify({ name, device, gguf, requested, speculation, ...limits });
+      const options = JSON.stringify({ name, device, subgroups, gguf, requested, speculation, ...limits });
       const note = (text: string) => void notices.push(text);
       const onProgress = (phase: "device" | "kernels", loaded: number, total: number) =>
         report({ phase, file: "", loaded, total });
