@@ -5,10 +5,10 @@
 #import matmul_experts
 #import weight
 
-@compute @workgroup_size(64)
+@compute @workgroup_size(16)
 fn main(at: Invocation) {
     let lanes = (params.outputs + 3u) / 4u;
-    let item = flat_workgroup(at) * 64u + at.local;
+    let item = flat_workgroup(at) * 16u + at.local;
     let unit = item / lanes;
     let first = (item % lanes) * 4u;
     if unit >= params.units {

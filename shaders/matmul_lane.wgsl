@@ -1,15 +1,16 @@
 // out (=, +=) x * W^T + bias without workgroup memory, for shaders that run on CPU cores.
 // Invocation: OUTPUTS outputs x ROWS rows, so that a loaded weight is used for all rows and a loaded x for all outputs.
-// Arrays stay in registers only if every index is a literal: hence #for. Otherwise a browser checks each index, too.
+// Arrays stay in registers only if every index is a literal: hence #for, and a copy of the sums that is not indexed so.
+// Otherwise a browser checks each index, too. Workgroup of 16: small products keep several cores busy.
 // Variants: weight format, BIAS, ROWS, OUTPUTS. Twin: backend/reference/matmul.rs
 #import invocation
 #import matmul
 #import weight
 
-@compute @workgroup_size(64)
+@compute @workgroup_size(16)
 fn main(at: Invocation) {
     let lanes = (params.outputs + OUTPUTS - 1u) / OUTPUTS;
-    let item = flat_workgroup(at) * 64u + at.local;
+    let item = flat_workgroup(at) * 16u + at.local;
     let first_row = (item / lanes) * ROWS;
     let first = (item % lanes) * OUTPUTS;
     if first_row >= params.rows {
@@ -40,9 +41,9 @@ fn main(at: Invocation) {
         }
 #endfor
     }
-#for output OUTPUTS
-#for row ROWS
-    emit(first_row + row, first + output, sums[output * ROWS + row]);
-#endfor
-#endfor
+    // A loop, as unrolled code would take drivers longer to compile than the products.
+    var results = sums;
+    for (var index = 0u; index < ROWS * OUTPUTS; index++) {
+        emit(first_row + index % ROWS, first + index / ROWS, results[index]);
+    }
 }

@@ -6,7 +6,7 @@
 // top-k and top-p are computed over a short list of the row's largest keys, which a bound from the survey selects; only
 // if that is not enough, over the whole row. Thresholds are keys found by radix search; weights are integers, so sums
 // do not depend on their order.
-// Numbers: WORKGROUP. Variants: ADJUST (bias, penalties, mask), LOGPROBS, VECTORS. Twin: backend/reference/sample.rs
+// Numbers: WORKGROUP, LIST. Variants: ADJUST (bias, penalties, mask), LOGPROBS, VECTORS. Twin: backend/reference/sample.rs
 
 #import invocation
 #import philox
@@ -21,8 +21,13 @@
 #import sample_logprobs
 #endif
 
-// Keys that a bound for top-p alone is made for.
-const NUCLEUS_KEYS: u32 = 192u;
+// Keys that a bound for top-p alone is made for. More than these are above it.
+const NUCLEUS_KEYS: u32 = LIST * 3u / 16u;
+
+// What draw_kept searches a threshold for.
+const BOUND: u32 = 0u;
+const TOP_K: u32 = 1u;
+const TOP_P: u32 = 2u;
 
 // This invocation's share of (largest key, its lowest id, any bad logit).
 fn survey(row: Row, local: u32) -> vec3<u32> {
@@ -102,31 +107,42 @@ fn draw_kept(row: Row, local: u32, own: u32, scale: Scale) -> u32 {
     let share_wanted = share_of(row.index);
     let is_top_k = top_k > 0u && top_k < row.vocab;
     let is_top_p = share_wanted < 1048576u;
-    let keys = select(NUCLEUS_KEYS, top_k, is_top_k);
 #ifdef ADJUST
-    let bound = bound_of(row, local, own, ADJUSTED, keys);
+    let maxima = list_maxima(row, local, own, ADJUSTED);
 #else
-    let bound = bound_of(row, local, own, RAW, keys);
+    let maxima = list_maxima(row, local, own, RAW);
 #endif
-    // top-p alone needs the sum over the row.
-    let listed = list_keys_from(row, local, bound, ADJUSTED, is_top_p && !is_top_k, scale);
-    let row_share = part_of(listed.weights, max(share_wanted, 1u));
-    let is_whole = listed.count <= LIST && (is_top_k || !is_less(listed.weights_listed, row_share));
-    let source = select(ADJUSTED, LISTED, is_whole);
-    var floor = KEY_LOWEST + 1u;
-    if is_top_k {
-        // Of the keys that min-p keeps: they are the largest ones, so counting others below them changes nothing.
-        floor = threshold(row, local, Selection(source, listed.count, floor, false, 0u, vec2<u32>(top_k, 0u)), scale);
+    var selection = any_of(LISTED, maxima, select(NUCLEUS_KEYS, top_k, is_top_k));
+    var row_share = vec2<u32>();
+    // Drivers inline every call: a single one in a loop is a third of the code.
+    for (var stage = BOUND; stage <= TOP_P; stage++) {
+        if (stage == TOP_K && !is_top_k) || (stage == TOP_P && !is_top_p) {
+            continue;
+        }
+        if stage == TOP_P {
+            selection.is_weighted = true;
+            // Without top-k the share is one of the row, and the list may be a part of it only.
+            let is_part = selection.source == LISTED && !is_top_k;
+            selection.share = select(max(share_wanted, 1u), 0u, is_part);
+            selection.sum = row_share;
+        }
+        let least = threshold(row, local, selection, scale);
+        if stage == BOUND {
+            // top-p alone needs the sum over the row.
+            let listed = list_keys_from(row, local, least, ADJUSTED, is_top_p && !is_top_k, scale);
+            row_share = part_of(listed.weights, max(share_wanted, 1u));
+            let is_whole = listed.count <= LIST && (is_top_k || !is_less(listed.weights_listed, row_share));
+            // top-k of the keys that min-p keeps: they are the largest ones, so the count of others below them does not
+            // matter.
+            selection = any_of(select(ADJUSTED, LISTED, is_whole), listed.count, top_k);
+        } else {
+            selection.floor = least;
+        }
     }
-    if is_top_p {
-        let share_left = select(max(share_wanted, 1u), 0u, is_whole && !is_top_k);
-        let selection = Selection(source, listed.count, floor, true, share_left, row_share);
-        floor = threshold(row, local, selection, scale);
+    if selection.source == LISTED {
+        return draw_listed(row, local, selection.listed, selection.floor, scale);
     }
-    if is_whole {
-        return draw_listed(row, local, listed.count, floor, scale);
-    }
-    return draw(row, local, floor, scale);
+    return draw(row, local, selection.floor, scale);
 }
 
 @compute @workgroup_size(WORKGROUP)

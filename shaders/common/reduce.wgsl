@@ -2,9 +2,10 @@
 // and once per kernel. T1: subgroups of any size sum first and store one value each in workgroup memory.
 #import invocation
 
-var<workgroup> reduce_partials: array<vec4<f32>, WORKGROUP>;
-
 #ifdef SUBGROUPS
+// T1 has subgroups of at least four invocations.
+var<workgroup> reduce_partials: array<vec4<f32>, WORKGROUP / 4u>;
+
 fn reduce_sum(at: Invocation, value: vec4<f32>) -> vec4<f32> {
     let sum = subgroupAdd(value);
     if at.subgroup_lane == 0u {
@@ -23,6 +24,8 @@ fn reduce_sum(at: Invocation, value: vec4<f32>) -> vec4<f32> {
     return subgroupAdd(total);
 }
 #else
+var<workgroup> reduce_partials: array<vec4<f32>, WORKGROUP>;
+
 fn reduce_sum(at: Invocation, value: vec4<f32>) -> vec4<f32> {
     reduce_partials[at.local] = value;
     workgroupBarrier();

@@ -19,8 +19,8 @@ struct Listed {
     weights_listed: vec2<u32>, // sum over the list
 }
 
-// A bound for `count` keys, from the maxima of a survey (RAW) or those of the invocations.
-fn bound_of(row: Row, local: u32, own: u32, source: u32, count: u32) -> u32 {
+// Puts maxima of subsets of the row into list_keys: of a survey (RAW) or those of the invocations. Returns their number.
+fn list_maxima(row: Row, local: u32, own: u32, source: u32) -> u32 {
     var maxima = select(params.parts * PART_MAXIMA, WORKGROUP, source == ADJUSTED);
     maxima = select(0u, maxima, row.vocab > 0u);
     workgroupBarrier();
@@ -32,8 +32,7 @@ fn bound_of(row: Row, local: u32, own: u32, source: u32, count: u32) -> u32 {
         }
     }
     workgroupBarrier();
-    let selection = Selection(LISTED, maxima, KEY_LOWEST + 1u, false, 0u, vec2<u32>(count, 0u));
-    return threshold(row, local, selection, Scale(0.0, 1.0, -3.0e38));
+    return maxima;
 }
 
 fn joined(low: u32, high: u32) -> vec2<u32> {

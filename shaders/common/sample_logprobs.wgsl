@@ -43,25 +43,39 @@ fn keep_top(key: u32, id: u32) {
     }
 }
 
-// Lists the `count` largest keys above −∞ where a bound leaves too many: those above the count-th largest, and of
-// those equal to it the ones with the lowest ids. More than one round is needed only for ties.
-fn list_with_ties(row: Row, local: u32, source: u32, count: u32) {
-    let selection = Selection(source, 0u, KEY_LOWEST + 1u, false, 0u, vec2<u32>(count, 0u));
-    let least = threshold(row, local, selection, Scale(0.0, 1.0, -3.0e38));
-    let above = list_keys_from(row, local, least + 1u, source, false, Scale(0.0, 1.0, -3.0e38)).count;
+// Adds the `missing` keys with the lowest ids of those that equal `key` to the list.
+fn list_ties(row: Row, local: u32, source: u32, key: u32, missing: u32) {
     var next = 0u;
-    for (var missing = count - min(count, above); missing > 0u; missing--) {
+    for (var left = missing; left > 0u; left--) {
         var lowest = NONE;
         for (var id = next + local; id < row.vocab && lowest == NONE; id += WORKGROUP) {
-            lowest = select(NONE, id, key_at(row, id, source == RAW) == least);
+            lowest = select(NONE, id, key_at(row, id, source == RAW) == key);
         }
         let found = best_of(local, 1u, lowest).y;
         if local == 0u && found != NONE {
-            keep_top(least, found);
+            keep_top(key, found);
         }
         next = select(row.vocab, found + 1u, found != NONE);
     }
     workgroupBarrier();
+}
+
+// Lists at least the `count` largest keys above −∞, or all if there are fewer: those from a bound upwards. If that
+// leaves too many: exactly those, of which only the ones that equal the count-th largest need further rounds.
+fn list_top(row: Row, local: u32, own: u32, source: u32, count: u32) {
+    let scale = Scale(0.0, 1.0, -3.0e38);
+    var selection = any_of(LISTED, list_maxima(row, local, own, source), count);
+    // A loop, so that there is a single call for drivers to inline.
+    for (var is_exact = 0u; is_exact < 2u; is_exact++) {
+        let least = threshold(row, local, selection, scale);
+        let listed = list_keys_from(row, local, least + is_exact, source, false, scale).count;
+        if is_exact == 1u {
+            list_ties(row, local, source, least, count - min(count, listed));
+        } else if listed <= LIST {
+            break;
+        }
+        selection = any_of(source, 0u, count);
+    }
 }
 
 // Writes the `count` most likely tokens, or fewer if fewer are above −∞. `own`: the largest ADJUSTED key of this
@@ -72,10 +86,7 @@ fn write_top(row: Row, local: u32, own: u32, kind: u32, count: u32, total: vec2<
 #else
     let source = RAW;
 #endif
-    let bound = bound_of(row, local, own, source, count);
-    if list_keys_from(row, local, bound, source, false, Scale(0.0, 1.0, -3.0e38)).count > LIST {
-        list_with_ties(row, local, source, count);
-    }
+    list_top(row, local, own, source, count);
     let listed = atomicLoad(&list_count);
     for (var i = local; i < listed; i += WORKGROUP) {
         var rank = 0u;

@@ -13,7 +13,6 @@ var<workgroup> bin_groups: array<vec2<u32>, 16>;
 const ADJUSTED: u32 = 0u; // the row
 const RAW: u32 = 1u; // the row, without bias, penalties and mask
 const LISTED: u32 = 2u; // list_keys, whatever they are
-const LIST: u32 = 1024u;
 var<workgroup> list_keys: array<u32, LIST>;
 
 // The input and target of a threshold search.
@@ -24,6 +23,11 @@ struct Selection {
     is_weighted: bool, // sum exp(d) · 2²⁴, else count keys
     share: u32, // if not 0: the sum must reach share / 2²⁰ of the total
     sum: vec2<u32>, // otherwise, the sum to reach
+}
+
+// A search for the key that `count` keys, whatever they weigh, are not below.
+fn any_of(source: u32, listed: u32, count: u32) -> Selection {
+    return Selection(source, listed, KEY_LOWEST + 1u, false, 0u, vec2<u32>(count, 0u));
 }
 
 fn add_wide(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {

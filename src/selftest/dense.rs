@@ -240,6 +240,9 @@ fn add_to(run: &mut Run, old: Vec<f32>) {
     run.buffers.last_mut().expect("the output is filled last").1 = old;
 }
 
+/// Bound of the exponent in xIELU, as in Apertus.
+const XIELU_EPSILON: f32 = -1e-6;
+
 /// Where an activation finds what it multiplies the gate with.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
@@ -261,7 +264,7 @@ fn gated_activation(storage: Storage, name: &str, (activation, place): (Activati
         Place::Nowhere => Up::One,
     };
     let is_xielu = activation == Activation::Xielu;
-    let numbers = is_xielu.then(|| fixture.weight("numbers", 1, WeightFormat::F32, &[0.3, -0.8, 0.5, -1e-6]));
+    let numbers = is_xielu.then(|| fixture.weight("numbers", 1, WeightFormat::F32, &[0.3, -0.8, 0.5, XIELU_EPSILON]));
     fixture.push(Step::GatedActivation(GatedActivation {
         gate_up,
         gates: Gates::default(),
@@ -285,7 +288,10 @@ fn gated_activation(storage: Storage, name: &str, (activation, place): (Activati
                 Place::Nowhere => &ones[..],
             };
             let product = |(gate, up): (&f32, &f32)| f64::from(gate.abs()) * (1.0 + f64::from(up.abs()));
-            gates.iter().zip(ups).map(product).map(|product| 0.1 * RELATIVE * product).collect::<Vec<_>>()
+            // xIELU jumps at zero, by less than its epsilon, and a device may take a subnormal gate for zero.
+            let jump = |gate: &f32| if is_xielu && gate.is_subnormal() { -f64::from(XIELU_EPSILON) } else { 0.0 };
+            let one = |(gate, up): (&f32, &f32)| jump(gate) + 0.1 * RELATIVE * product((gate, up));
+            gates.iter().zip(ups).map(one).collect::<Vec<_>>()
         });
         let of_inputs: Vec<f64> = allowed.collect();
         run.buffers.push((gate_up, values));

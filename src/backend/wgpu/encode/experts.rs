@@ -9,7 +9,7 @@ use super::super::arena::Shard;
 use super::super::device::{Class, Profile, Tier};
 use super::super::matrices::Matrices;
 use super::super::pipelines::Kernel;
-use super::matmul::{self, TILE_OUTPUTS, for_matrices, for_tile};
+use super::matmul::{self, LANE_WORKGROUP, TILE_OUTPUTS, for_matrices, for_tile};
 use super::{Recorder, RowParams, Variant, for_weight, params};
 use crate::plan::{ExpertShape, MatMulExperts, Plan, RouteExperts, Step, WeightFormat, WeightId};
 
@@ -138,7 +138,7 @@ impl Shape {
     /// Number of workgroups for `units` rows of out and the rows of a shard.
     fn workgroups(self, units: u32, part: &Part) -> u32 {
         match self {
-            Self::Lane => (units * part.outputs.div_ceil(4)).div_ceil(64),
+            Self::Lane => (units * part.outputs.div_ceil(4)).div_ceil(LANE_WORKGROUP),
             Self::Vec => units * part.outputs.div_ceil(VEC_SLOTS * VEC_OUTPUTS),
             Self::Tile | Self::Matrices(_) => part.expert_count * part.outputs.div_ceil(TILE_OUTPUTS),
         }

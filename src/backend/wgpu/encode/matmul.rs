@@ -88,6 +88,8 @@ impl Size {
     }
 }
 
+/// Invocations of a workgroup of `matmul_lane` and `matmul_experts_lane`.
+pub(super) const LANE_WORKGROUP: u32 = 16;
 /// Outputs per workgroup of `matmul_texel`.
 const TEXEL_OUTPUTS: u32 = 8;
 /// Invocations of a workgroup of `matmul_rows`.
@@ -119,11 +121,10 @@ impl Shape {
                 let tile = texel_rows(deterministic, rows);
                 Self::Texel { rows: tile, many: rows > tile, groups: size.eights.is_multiple_of(4) }
             }
-            (Class::Software, _) if deterministic => Self::Lane { rows: 8, outputs: 2 },
-            (Class::Software, 1) => Self::Lane { rows: 1, outputs: 4 },
-            (Class::Software, 2) => Self::Lane { rows: 2, outputs: 4 },
-            (Class::Software, 3..=4) => Self::Lane { rows: 4, outputs: 4 },
-            (Class::Software, _) => Self::Lane { rows: 8, outputs: 2 },
+            (Class::Software, 1) if !deterministic => Self::Lane { rows: 1, outputs: 4 },
+            (Class::Software, 2) if !deterministic => Self::Lane { rows: 2, outputs: 8 },
+            (Class::Software, 3..=4) if !deterministic => Self::Lane { rows: 4, outputs: 8 },
+            (Class::Software, _) => Self::Lane { rows: 8, outputs: 8 },
             _ if deterministic => Self::Tile { rows: 32 },
             (_, ..=ROWS_MAX) => Self::few_rows(profile, size),
             _ => {
@@ -154,7 +155,9 @@ impl Shape {
                 rows.div_ceil(tile) * outputs.div_ceil(TILE_OUTPUTS)
             }
             Self::Texel { rows: tile, .. } => (rows.div_ceil(tile) * outputs.div_ceil(TEXEL_OUTPUTS)).div_ceil(4),
-            Self::Lane { rows: tile, outputs: each } => (rows.div_ceil(tile) * outputs.div_ceil(each)).div_ceil(64),
+            Self::Lane { rows: tile, outputs: each } => {
+                (rows.div_ceil(tile) * outputs.div_ceil(each)).div_ceil(LANE_WORKGROUP)
+            }
         }
     }
 

@@ -10,7 +10,7 @@ use super::super::super::{BackendError, Capacity};
 use super::super::device::{Class, Profile};
 use super::super::pipelines::Kernel;
 use super::{Recorder, SampleGroup, Variant, params};
-use crate::plan::inputs::{BatchInputs, SampleShape};
+use crate::plan::inputs::{BatchInputs, SampleShape, TOP_LOGPROBS_MAX};
 use crate::plan::{Plan, Sample, Step, Tail};
 
 params! {
@@ -77,7 +77,10 @@ fn for_vocab(stem: &'static str, vocab: u32, class: Class) -> Kernel {
 }
 
 fn kernel(shape: SampleShape, vocab: u32, class: Class) -> Kernel {
-    let kernel = for_vocab("sample", vocab, class);
+    // SwiftShader runs and compiles code for every word of workgroup memory, to zero it.
+    let list = if class == Class::Software { 256 } else { 1024 };
+    debug_assert!(list >= TOP_LOGPROBS_MAX && list >= parts(vocab, class).0 * PART_MAXIMA);
+    let kernel = for_vocab("sample", vocab, class).number("LIST", list);
     kernel.define_if(shape.adjust, "ADJUST").define_if(shape.logprobs, "LOGPROBS")
 }
 
