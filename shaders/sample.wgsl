@@ -6,7 +6,8 @@
 // top-k and top-p are computed over a short list of the row's largest keys, which a bound from the survey selects; only
 // if that is not enough, over the whole row. Thresholds are keys found by radix search; weights are integers, so sums
 // do not depend on their order.
-// Numbers: WORKGROUP, LIST. Variants: ADJUST (bias, penalties, mask), LOGPROBS, VECTORS. Twin: backend/reference/sample.rs
+// Numbers: WORKGROUP, LIST. Variants: ADJUST (bias, penalties, mask), LOGPROBS, VECTORS.
+// Twin: backend/reference/sample.rs
 
 #import invocation
 #import philox

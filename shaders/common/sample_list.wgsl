@@ -19,7 +19,7 @@ struct Listed {
     weights_listed: vec2<u32>, // sum over the list
 }
 
-// Puts maxima of subsets of the row into list_keys: of a survey (RAW) or those of the invocations. Returns their number.
+// Puts maxima of subsets of the row into list_keys: of a survey (RAW) or those of the invocations. Returns how many.
 fn list_maxima(row: Row, local: u32, own: u32, source: u32) -> u32 {
     var maxima = select(params.parts * PART_MAXIMA, WORKGROUP, source == ADJUSTED);
     maxima = select(0u, maxima, row.vocab > 0u);
