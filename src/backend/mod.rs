@@ -442,4 +442,9 @@ pub trait Inspect: Backend {
 
     /// Reads the token ids in the first `slots` feed slots.
     async fn read_feed(&mut self, slots: u32) -> Result<Vec<u32>, BackendError>;
+
+    /// The kernels that ran since the plan was loaded, with their variants; empty where steps are not kernels.
+    fn kernels(&self) -> Vec<String> {
+        Vec::new()
+    }
 }

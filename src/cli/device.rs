@@ -8,17 +8,21 @@ use super::folders;
 use super::output::note;
 use super::progress::{Phase, Unit};
 use super::rivals::{self, Rivals, Speed};
+#[cfg(all(feature = "cuda", unix))]
+use anyhow::Context as _;
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use folio::backend::cpu::{CpuBackend, CpuOptions, Level};
 #[cfg(feature = "cuda")]
-use folio::backend::cuda::{CudaBackend, CudaOptions, Survey};
+use folio::backend::cuda::{CudaBackend, CudaDevice, CudaOptions, SHIPPED_VARIABLE, Survey};
 use folio::backend::fake::{FakeBackend, Script};
 use folio::backend::reference::ReferenceBackend;
 use folio::backend::wgpu::{AdapterReport, Choices, Class, Int8Activations, Tier, WgpuBackend, WgpuOptions, choices};
 use folio::backend::{Backend, BackendError, Caps, DeviceKind};
 use folio::config::Config;
 use folio::platform;
+#[cfg(feature = "cuda")]
+use std::path::PathBuf;
 use std::str::FromStr;
 
 /// The parsed value of `--device`.
@@ -29,6 +33,10 @@ pub(crate) enum DeviceChoice {
     Reference,
     Wgpu(Option<usize>),
     Cuda(Option<usize>),
+    /// No device: CUDA kernels are compiled for this compute capability, and none runs.
+    CudaDry((u32, u32)),
+    /// CUDA kernels on the processor, as for this compute capability.
+    CudaEmulator((u32, u32)),
     Fake(Option<String>),
 }
 
@@ -47,10 +55,20 @@ impl FromStr for DeviceChoice {
             ("reference", None) => Ok(Self::Reference),
             ("wgpu", detail) => Ok(Self::Wgpu(index(detail)?)),
             ("cuda", detail) => Ok(Self::Cuda(index(detail)?)),
+            ("cuda-dry", Some(detail)) => Ok(Self::CudaDry(compute_capability(detail)?)),
+            ("cuda-emulator", Some(detail)) => Ok(Self::CudaEmulator(compute_capability(detail)?)),
             ("fake", detail) => Ok(Self::Fake(detail.map(str::to_owned))),
             _ => Err("expected auto, cpu, reference, wgpu[:N], cuda[:N] or fake[:SCRIPT]".to_owned()),
         }
     }
+}
+
+/// Reads an architecture, for example `sm_90a` for compute capability 9.0.
+fn compute_capability(architecture: &str) -> Result<(u32, u32), String> {
+    let number = architecture.strip_prefix("sm_").map(|number| number.trim_end_matches('a'));
+    let number: Option<u32> = number.and_then(|number| number.parse().ok());
+    let number = number.ok_or_else(|| format!("`{architecture}` is not an architecture such as sm_90a"))?;
+    Ok((number / 10, number % 10))
 }
 
 /// Data type of activations.
@@ -363,7 +381,46 @@ fn resolve_cuda(index: Option<usize>) -> Result<Device> {
     if device >= adapters.cuda.devices.len() {
         bail!("no device cuda:{device}; available devices: {}", known(&adapters));
     }
-    Ok(Device::Cuda(CudaOptions { device, cache_dir: folders::cache("cuda"), ..CudaOptions::default() }))
+    Ok(cuda(CudaDevice::Gpu(device)))
+}
+
+#[cfg(feature = "cuda")]
+fn cuda(device: CudaDevice) -> Device {
+    Device::Cuda(CudaOptions { device, cache_dir: folders::cache("cuda"), ..CudaOptions::default() })
+}
+
+/// A device whose kernels are compiled and not run. Their images are written to the folder of shipped ones, if one is
+/// named.
+#[cfg(feature = "cuda")]
+fn resolve_cuda_dry(compute: (u32, u32)) -> Result<Device> {
+    let cache_dir = std::env::var_os(SHIPPED_VARIABLE).map(PathBuf::from);
+    Ok(Device::Cuda(CudaOptions { device: CudaDevice::Dry(compute), cache_dir, ..CudaOptions::default() }))
+}
+
+/// The folder with the sources of the CUDA kernels, for their emulator.
+#[cfg(all(feature = "cuda", unix))]
+const SOURCES_VARIABLE: &str = "FOLIO_CUDA_SOURCES";
+
+#[cfg(all(feature = "cuda", unix))]
+fn resolve_cuda_emulator(compute: (u32, u32)) -> Result<Device> {
+    let sources = std::env::var_os(SOURCES_VARIABLE).map(PathBuf::from);
+    let sources = sources.with_context(|| format!("the emulator needs {SOURCES_VARIABLE}, the repository's cuda/"))?;
+    Ok(cuda(CudaDevice::Emulator(compute, sources)))
+}
+
+#[cfg(all(feature = "cuda", not(unix)))]
+fn resolve_cuda_emulator(_compute: (u32, u32)) -> Result<Device> {
+    bail!("the emulator of CUDA kernels needs Unix")
+}
+
+#[cfg(not(feature = "cuda"))]
+fn resolve_cuda_dry(_compute: (u32, u32)) -> Result<Device> {
+    resolve_cuda(None)
+}
+
+#[cfg(not(feature = "cuda"))]
+fn resolve_cuda_emulator(_compute: (u32, u32)) -> Result<Device> {
+    resolve_cuda(None)
 }
 
 #[cfg(not(feature = "cuda"))]
@@ -375,7 +432,7 @@ fn resolve_cuda(_index: Option<usize>) -> Result<Device> {
 #[cfg(feature = "cuda")]
 pub(crate) fn defaults(choice: &DeviceChoice) -> Config {
     let is_cuda = match choice {
-        DeviceChoice::Cuda(_) => true,
+        DeviceChoice::Cuda(_) | DeviceChoice::CudaDry(_) => true,
         DeviceChoice::Auto => CudaBackend::survey().obstacle.is_none(),
         _ => false,
     };
@@ -403,6 +460,8 @@ fn resolve(choice: &DeviceChoice) -> Result<Device> {
             Err(fault) => bail!("fake: {fault}"),
         },
         DeviceChoice::Cuda(index) => resolve_cuda(*index),
+        DeviceChoice::CudaDry(compute) => resolve_cuda_dry(*compute),
+        DeviceChoice::CudaEmulator(compute) => resolve_cuda_emulator(*compute),
         DeviceChoice::Auto => {
             let mut adapters = survey();
             #[cfg(feature = "cuda")]

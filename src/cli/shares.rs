@@ -224,7 +224,7 @@ fn key(device: &Device) -> String {
     match device {
         Device::Cpu(_) | Device::Reference => "cpu".to_owned(),
         #[cfg(feature = "cuda")]
-        Device::Cuda(options) => format!("cuda:{}", options.device),
+        Device::Cuda(options) => options.device.to_string(),
         Device::Wgpu(options) => format!("wgpu:{}", options.adapter.unwrap_or(0)),
         Device::Fake(_) => "fake".to_owned(),
     }

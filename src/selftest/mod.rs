@@ -45,25 +45,57 @@ pub struct SelftestOptions {
     pub draws: Draws,
     /// With several devices, run every case on each device instead of a pairwise cover.
     pub product: bool,
-    /// Told how many cases have run.
-    pub progress: OnProgress,
+    /// Numbers of checks that are left out, as an earlier run [told](Told::Begins) them.
+    pub skip: BTreeSet<usize>,
+    /// Told what is checked, and what came of it.
+    pub observer: Observer,
 }
 
-/// Called with the number of cases that have run, and the number of all.
-#[derive(Clone, Default)]
-pub struct OnProgress(pub Option<Arc<dyn Fn(usize, usize) + Send + Sync>>);
+/// What is told while the checks run. A check is all cases of one step, option and type of rows; its number depends on
+/// the options alone.
+#[derive(Clone, Copy, Debug)]
+pub enum Told<'a> {
+    /// A check begins on a device.
+    Begins {
+        /// Its number, from 0.
+        number: usize,
+        /// Step and option.
+        name: &'a str,
+    },
+    /// A check has ended.
+    Ends {
+        /// Its number, from 0.
+        number: usize,
+        /// Its own results.
+        row: &'a ReportRow,
+    },
+    /// So many cases have run.
+    Progress {
+        /// The number of these.
+        done: usize,
+        /// The number of all.
+        total: usize,
+    },
+}
 
-impl OnProgress {
-    fn tell(&self, done: usize, total: usize) {
+/// Called with what is [`Told`].
+pub type OnTold = dyn Fn(&Told<'_>) + Send + Sync;
+
+/// Who is told, if anybody is.
+#[derive(Clone, Default)]
+pub struct Observer(pub Option<Arc<OnTold>>);
+
+impl Observer {
+    fn tell(&self, told: &Told<'_>) {
         if let Some(tell) = &self.0 {
-            tell(done, total);
+            tell(told);
         }
     }
 }
 
-impl fmt::Debug for OnProgress {
+impl fmt::Debug for Observer {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("OnProgress").finish_non_exhaustive()
+        formatter.debug_struct("Observer").finish_non_exhaustive()
     }
 }
 
@@ -138,6 +170,22 @@ impl Report {
         Self { device: format!("{} ({}, {})", caps.name, caps.api, caps.tier), rows: Vec::new() }
     }
 
+    /// Adds the results of a check to those of the same step and option with other rows.
+    fn add(&mut self, row: ReportRow) {
+        let Some(known) = self.rows.iter_mut().find(|known| known.name == row.name) else {
+            self.rows.push(row);
+            return;
+        };
+        known.cases += row.cases;
+        known.compared.0 += row.compared.0;
+        known.compared.1 += row.compared.1;
+        known.misses.extend(row.misses);
+        if row.worst > known.worst {
+            known.worst = row.worst;
+            known.worst_shape = row.worst_shape;
+        }
+    }
+
     /// Whether at least one case was checked and all passed.
     pub fn passed(&self) -> bool {
         !self.rows.is_empty() && self.rows.iter().all(|row| row.misses.is_empty())
@@ -172,6 +220,22 @@ pub async fn run<B: Inspect>(device: &mut B, options: &SelftestOptions) -> Resul
     Ok(reports.pop().expect("a device has a report"))
 }
 
+/// Loads and submits every case without comparing anything, for devices that compile kernels and run none. The report
+/// has the number of cases only.
+pub async fn touch<B: Inspect>(device: &mut B, options: &SelftestOptions) -> Result<Report, BackendError> {
+    let mut report = Report::new(device.caps());
+    for fixture in fixtures(options, RowKind::of(device.caps())).flatten() {
+        load(device, &fixture, &fixture.weights, &fixture.capacity())?;
+        let mut row = ReportRow::of(fixture.name());
+        for run in fixture.runs.iter().filter(|run| selected(options, &fixture, run)) {
+            execute(device, &fixture, run).await?;
+            row.cases += 1;
+        }
+        report.add(row);
+    }
+    Ok(report)
+}
+
 /// Like [`run`], for several ways to open one adapter. The reference computes expected results once for all of them.
 /// Unless [`SelftestOptions::product`] is set, the cases are distributed over them; see [`cover`].
 pub async fn run_all<B: Inspect>(devices: &mut [B], options: &SelftestOptions) -> Result<Vec<Report>, BackendError> {
@@ -180,26 +244,35 @@ pub async fn run_all<B: Inspect>(devices: &mut [B], options: &SelftestOptions) -
     let mut reports: Vec<Report> = devices.iter().map(|device| Report::new(device.caps())).collect();
     // Only for a report of progress are all cases made twice.
     let count = || fixtures(options, rows).map(|fixtures| cases(options, &fixtures).len()).sum();
-    let (mut done, total) = (0, options.progress.0.as_ref().map_or(0, |_| count()));
+    let (mut done, total) = (0, options.observer.0.as_ref().map_or(0, |_| count()));
+    let mut number = 0;
     for fixtures in fixtures(options, rows) {
         let mut shares = shares(options, &fixtures, devices.len()).into_iter();
         for fixture in fixtures {
             let runs: Vec<&Run> = fixture.runs.iter().filter(|run| selected(options, &fixture, run)).collect();
             let shares: Vec<BTreeSet<usize>> = shares.by_ref().take(runs.len()).collect();
-            options.progress.tell(done, total);
+            options.observer.tell(&Told::Progress { done, total });
+            done += runs.len();
+            number += 1;
+            if options.skip.contains(&(number - 1)) {
+                continue;
+            }
             let expected = expected(&fixture, &runs, rows.int8).await?;
             for (index, (device, report)) in devices.iter_mut().zip(&mut reports).enumerate() {
                 let own = runs.iter().copied().zip(&expected).zip(&shares);
                 let own: Vec<(&Run, &Outcome)> =
                     own.filter(|(_, share)| share.contains(&index)).map(|(own, _)| own).collect();
                 if !own.is_empty() {
-                    check(device, &fixture, &own, report_row(report, &fixture)).await?;
+                    let mut row = ReportRow::of(fixture.name());
+                    options.observer.tell(&Told::Begins { number: number - 1, name: &row.name });
+                    check(device, &fixture, &own, &mut row).await?;
+                    options.observer.tell(&Told::Ends { number: number - 1, row: &row });
+                    report.add(row);
                 }
             }
-            done += runs.len();
         }
     }
-    options.progress.tell(done, total);
+    options.observer.tell(&Told::Progress { done, total });
     Ok(reports)
 }
 
@@ -276,13 +349,22 @@ async fn check<B: Inspect>(
         row.cases += 1;
         match result.map_err(|error| error.to_string()).and_then(|found| compare_run(fixture, run, expected, &found)) {
             Ok(worst) => row.note(&run.shape, &worst),
-            Err(message) => row.misses.push(format!("{}: {message}", run.shape)),
+            Err(message) => {
+                let kernels = device.kernels();
+                let of = if kernels.is_empty() { String::new() } else { format!(" by {}", kernels.join(", ")) };
+                row.misses.push(format!("{}: {message}{of}", run.shape));
+            }
         }
     }
     Ok(())
 }
 
 impl ReportRow {
+    fn of(name: String) -> Self {
+        let (worst_shape, misses) = (String::new(), Vec::new());
+        Self { name, cases: 0, worst: 0.0, worst_shape, compared: (0, 0), misses }
+    }
+
     fn note(&mut self, shape: &str, worst: &Worst) {
         self.compared.0 += worst.compared;
         self.compared.1 += worst.left_out;
@@ -373,16 +455,6 @@ fn selected(options: &SelftestOptions, fixture: &Fixture, run: &Run) -> bool {
     let name = format!("{}/{}", fixture.name(), run.shape);
     let contains = |filter: &str| filter.split('|').any(|part| name.contains(part));
     filter.strip_prefix('!').map_or_else(|| contains(filter), |others| !contains(others))
-}
-
-fn report_row<'a>(report: &'a mut Report, fixture: &Fixture) -> &'a mut ReportRow {
-    let name = fixture.name();
-    let index = report.rows.iter().position(|row| row.name == name).unwrap_or_else(|| {
-        let (worst_shape, misses) = (String::new(), Vec::new());
-        report.rows.push(ReportRow { name, cases: 0, worst: 0.0, worst_shape, compared: (0, 0), misses });
-        report.rows.len() - 1
-    });
-    &mut report.rows[index]
 }
 
 /// Loads plan, weights (in three chunks, the last first) and pool.

@@ -7,7 +7,7 @@ use super::blas::{Product, ProductShape};
 use super::driver::{Command, Driver, Launch};
 use super::kernel::Kernel;
 use super::modules::Modules;
-use super::{CudaOptions, nvidia};
+use super::{CudaOptions, open_driver};
 use bytemuck::Pod;
 
 /// Maximum bytes that bandwidth is measured on (if memory has room for two such buffers): more than any cache.
@@ -41,7 +41,7 @@ struct MmaParams {
 
 /// A device that is open only for measurements.
 pub struct Yardstick {
-    driver: nvidia::Nvidia,
+    driver: Box<dyn Driver>,
     modules: Modules,
     /// Two buffers of `bytes` bytes each.
     buffers: [u64; 2],
@@ -51,10 +51,7 @@ pub struct Yardstick {
 impl Yardstick {
     /// Opens the device.
     pub fn open(options: &CudaOptions) -> Result<Self, BackendError> {
-        if let Some(obstacle) = super::CudaBackend::survey().obstacle {
-            return Err(BackendError::Unavailable(obstacle));
-        }
-        let mut driver = nvidia::Nvidia::open(options.device, options.cache_dir.as_deref())?;
+        let mut driver = open_driver(options)?;
         let bytes = BYTES_MAX.min(driver.facts().memory_bytes / 4) / 4096 * 4096;
         let buffers = [driver.allocate("a yardstick", bytes)?, driver.allocate("a yardstick", bytes)?];
         Ok(Self { driver, modules: Modules::new(options.cache_dir.as_deref()), buffers, bytes })
@@ -117,7 +114,7 @@ impl Yardstick {
         let function = loop {
             match self.modules.get(&kernel, params.len()) {
                 Some(function) => break function,
-                None => _ = self.modules.load_missing(&mut self.driver)?,
+                None => _ = self.modules.load_missing(&mut *self.driver)?,
             }
         };
         let launch = Launch { function, params, grid: [blocks, 1, 1], threads: 256, shared_bytes: 0 };

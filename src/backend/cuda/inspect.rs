@@ -2,6 +2,7 @@
 
 use super::super::{BackendError, Inspect, KvHalf};
 use super::CudaBackend;
+use super::driver::Command;
 use crate::plan::format::KvTile;
 use crate::plan::{BufferId, Storage};
 use half::bf16;
@@ -124,5 +125,14 @@ impl Inspect for CudaBackend {
         let mut ids = vec![0; slots as usize];
         self.driver.read(address, bytemuck::cast_slice_mut(&mut ids))?;
         Ok(ids)
+    }
+
+    fn kernels(&self) -> Vec<String> {
+        let programs = self.loaded.iter().flat_map(|loaded| loaded.programs.values());
+        let functions = programs.flat_map(|program| &program.commands).filter_map(|command| match command {
+            Command::Kernel(launch) => Some(launch.function),
+            Command::Product(_) => None,
+        });
+        self.modules.names(functions)
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! `cuda/<stem>.cu` and everything it includes are embedded, except one header, [`METADATA_CONSTANTS`], which is
 //! generated from [`metadata::TABLE`]. A [`Kernel`] is a stem with defines. Images are cached on disk under a hash of
-//! all inputs: source, included files, defines, and the compiler with its options.
+//! all inputs: source, included files, defines, and the compiler with its options. Images of another machine's compiler
+//! may be [shipped](SHIPPED_VARIABLE): they are used whatever compiler is here, and without any.
 
 use super::super::{BackendError, metadata};
 use crate::plan::Storage;
@@ -86,6 +87,12 @@ pub(super) trait Compiler: Send + Sync {
     /// Name, version, options and target: everything but the source that an image depends on.
     fn key(&self) -> String;
 
+    /// Like [`key`](Self::key) without the compiler's version: machine code for one architecture runs whichever version
+    /// made it. `None` for images that are not to be shipped.
+    fn shipped_key(&self) -> Option<String> {
+        None
+    }
+
     /// The text of a file of `cuda/`.
     fn source(&self, path: &str) -> Option<String> {
         embedded(path)
@@ -95,44 +102,71 @@ pub(super) trait Compiler: Send + Sync {
     fn compile(&self, kernel: &Kernel, source: &str) -> Result<Vec<u8>, String>;
 }
 
-/// The file's text, and the cache key of the image: a hash of everything it depends on.
-fn identify(compiler: &dyn Compiler, kernel: &Kernel) -> Result<(String, String), String> {
+/// The text of the kernel's file.
+fn text_of(compiler: &dyn Compiler, kernel: &Kernel) -> Result<String, String> {
     let path = format!("{}.cu", kernel.stem);
-    let text = compiler.source(&path).ok_or_else(|| format!("cuda/{path} does not exist"))?;
+    compiler.source(&path).ok_or_else(|| format!("cuda/{path} does not exist"))
+}
+
+/// The file name of an image: the kernel's stem and a hash of everything the image depends on. `key` is one of the
+/// compiler's.
+fn file_name(compiler: &dyn Compiler, key: &str, kernel: &Kernel, text: &str) -> String {
     let mut hash = blake3::Hasher::new();
     let mut add = |part: &str| {
         hash.update(&(part.len() as u64).to_le_bytes());
         hash.update(part.as_bytes());
     };
-    add(&compiler.key());
-    add(&text);
+    add(key);
+    add(text);
     kernel.options().iter().for_each(|option| add(option));
     for path in headers() {
         add(&compiler.source(path).unwrap_or_default());
     }
-    Ok((text, hash.finalize().to_hex()[..32].to_owned()))
+    format!("{}-{}.bin", kernel.stem, &hash.finalize().to_hex()[..32])
 }
+
+/// Names a folder of shipped images, which a device that only compiles ([`dry`](super::dry)) has written.
+pub const SHIPPED_VARIABLE: &str = "FOLIO_CUDA_IMAGES";
 
 /// A cache of images in a folder; without a folder, every image is compiled.
 pub(super) struct ImageCache {
     folder: Option<PathBuf>,
+    /// Images that came with the program, which are only read.
+    shipped: Option<PathBuf>,
 }
 
 /// Header of a file of the cache. It is complete only if this matches and the hash that follows is correct.
 const MAGIC: &[u8; 8] = b"folio-k1";
 
 impl ImageCache {
-    /// A cache in `folder`.
+    /// A cache in `folder`, beside the images in the folder that [`SHIPPED_VARIABLE`] names.
     pub(super) fn new(folder: Option<&Path>) -> Self {
-        Self { folder: folder.map(Path::to_owned) }
+        let shipped = std::env::var_os(SHIPPED_VARIABLE).map(PathBuf::from);
+        Self { folder: folder.map(Path::to_owned), shipped }
     }
 
-    /// The image of a kernel, from disk or compiled. A cache that cannot be read or written costs time, but is never an
-    /// error.
+    /// Uses no shipped image from now on; `false` if there were none.
+    pub(super) fn leave_shipped(&mut self) -> bool {
+        self.shipped.take().is_some()
+    }
+
+    /// The shipped image of a kernel, if there is one for this architecture and these sources.
+    fn shipped(&self, compiler: &dyn Compiler, kernel: &Kernel, text: &str) -> Option<Vec<u8>> {
+        let folder = self.shipped.as_ref()?;
+        let key = compiler.shipped_key()?;
+        read_sealed(&folder.join(file_name(compiler, &key, kernel, text)))
+    }
+
+    /// The image of a kernel: shipped, from the cache, or compiled. A cache that cannot be read or written costs time,
+    /// but is never an error.
     pub(super) fn image(&self, compiler: &dyn Compiler, kernel: &Kernel) -> Result<Vec<u8>, BackendError> {
         let refused = |message| BackendError::Kernel { kernel: kernel.to_string(), message };
-        let (text, name) = identify(compiler, kernel).map_err(refused)?;
-        let path = self.folder.as_ref().map(|folder| folder.join(format!("{}-{name}.bin", kernel.stem)));
+        let text = text_of(compiler, kernel).map_err(refused)?;
+        if let Some(image) = self.shipped(compiler, kernel, &text) {
+            return Ok(image);
+        }
+        let name = file_name(compiler, &compiler.key(), kernel, &text);
+        let path = self.folder.as_ref().map(|folder| folder.join(name));
         if let Some(image) = path.as_deref().and_then(read_sealed) {
             return Ok(image);
         }
@@ -231,6 +265,47 @@ mod tests {
             assert_eq!(cache.image(&compiler, &kernel).unwrap(), image);
             assert_eq!(compiler.0.load(Ordering::Relaxed), count);
         }
+    }
+
+    /// A compiler for one architecture, of some version.
+    struct Versioned(&'static str, Counting);
+
+    impl Compiler for Versioned {
+        fn key(&self) -> String {
+            format!("{} for {}", self.1.key(), self.0)
+        }
+
+        fn shipped_key(&self) -> Option<String> {
+            Some(self.0.to_owned())
+        }
+
+        fn source(&self, path: &str) -> Option<String> {
+            self.1.source(path)
+        }
+
+        fn compile(&self, kernel: &Kernel, source: &str) -> Result<Vec<u8>, String> {
+            self.1.compile(kernel, source)
+        }
+    }
+
+    #[test]
+    fn a_shipped_image_serves_every_version_of_the_compiler_on_its_architecture_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let kernel = Kernel::new("k");
+        let compiler = |architecture, version| Versioned(architecture, Counting(AtomicUsize::new(0), version));
+        let count = |compiler: &Versioned| compiler.1.0.load(Ordering::Relaxed);
+        let old = compiler("sm_90a", "12.0");
+        let name = file_name(&old, "sm_90a", &kernel, "k.cu");
+        write_sealed(&folder.path().join(name), b"shipped").unwrap();
+        let cache = ImageCache { folder: None, shipped: Some(folder.path().to_owned()) };
+        let (new, other) = (compiler("sm_90a", "13.5"), compiler("sm_80", "12.0"));
+        for version in [&old, &new] {
+            assert_eq!(cache.image(version, &kernel).unwrap(), b"shipped");
+            assert_eq!(count(version), 0);
+        }
+        assert_eq!(cache.image(&other, &kernel).unwrap(), b"k() of k.cu");
+        cache.image(&new, &Kernel::new("other")).unwrap();
+        assert_eq!((count(&other), count(&new)), (1, 1), "what was not shipped is compiled");
     }
 
     #[test]

@@ -21,6 +21,7 @@ mod blas;
 mod choices;
 mod copies;
 mod driver;
+mod dry;
 #[cfg(unix)]
 mod emulator;
 mod encode;
@@ -40,6 +41,7 @@ mod trial;
 pub use audit::{Auditor, Footprint};
 #[cfg(unix)]
 pub use emulator::{Watch, metadata_constants};
+pub use kernel::SHIPPED_VARIABLE;
 #[cfg(unix)]
 pub use trial::Trial;
 
@@ -56,15 +58,41 @@ use encode::attend::wgmma;
 use encode::{BatchShape, Subject, attend};
 use modules::Modules;
 use std::collections::HashMap;
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// What runs the kernels.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CudaDevice {
+    /// The GPU with this number in the driver's order.
+    Gpu(usize),
+    /// Nothing: kernels are compiled as for the usual device of this compute capability, to be shipped.
+    Dry((u32, u32)),
+    /// The processor, with kernels chosen as for a device of this compute capability. The folder is the repository's
+    /// `cuda/`.
+    #[cfg(unix)]
+    Emulator((u32, u32), PathBuf),
+}
+
+/// As users name it.
+impl fmt::Display for CudaDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Gpu(index) => write!(f, "cuda:{index}"),
+            Self::Dry((major, minor)) => write!(f, "cuda-dry:sm_{major}{minor}"),
+            #[cfg(unix)]
+            Self::Emulator((major, minor), _) => write!(f, "cuda-emulator:sm_{major}{minor}"),
+        }
+    }
+}
+
 /// Options for opening a device.
 #[derive(Clone, Debug)]
 pub struct CudaOptions {
-    /// Device number in the driver's order.
-    pub device: usize,
+    /// What runs the kernels.
+    pub device: CudaDevice,
     /// Cache folder for compiled kernels; `None`: no cache.
     pub cache_dir: Option<PathBuf>,
     /// Storage of activations between steps: bfloat16, or f32 to compare with other backends.
@@ -75,14 +103,14 @@ pub struct CudaOptions {
 
 impl Default for CudaOptions {
     fn default() -> Self {
-        Self { device: 0, cache_dir: None, activations: Storage::Bf16, graphs: true }
+        Self { device: CudaDevice::Gpu(0), cache_dir: None, activations: Storage::Bf16, graphs: true }
     }
 }
 
-/// A device as listed by the driver.
+/// A GPU as listed by the driver.
 #[derive(Clone, Debug)]
-pub struct CudaDevice {
-    /// Device number, for [`CudaOptions::device`].
+pub struct CudaGpu {
+    /// Device number, for [`CudaDevice::Gpu`].
     pub index: usize,
     /// The name that the driver reports.
     pub name: String,
@@ -96,7 +124,7 @@ pub struct CudaDevice {
 #[derive(Clone, Debug)]
 pub struct Survey {
     /// Devices, in the driver's order.
-    pub devices: Vec<CudaDevice>,
+    pub devices: Vec<CudaGpu>,
     /// Driver, compiler and libraries, one line each: version and path, or what is missing.
     pub parts: Vec<String>,
     /// Why no device can be opened, if that is so.
@@ -154,6 +182,23 @@ pub struct Ticket {
     pools: usize,
 }
 
+/// Opens a GPU, or what takes its place.
+fn open_driver(options: &CudaOptions) -> Result<Box<dyn Driver>, BackendError> {
+    match &options.device {
+        CudaDevice::Gpu(ordinal) => {
+            if let Some(obstacle) = CudaBackend::survey().obstacle {
+                return Err(BackendError::Unavailable(obstacle));
+            }
+            Ok(Box::new(nvidia::Nvidia::open(*ordinal, options.cache_dir.as_deref())?))
+        }
+        CudaDevice::Dry(compute) => Ok(Box::new(dry::Dry::open(*compute)?)),
+        #[cfg(unix)]
+        CudaDevice::Emulator(compute, sources) => {
+            Ok(Box::new(emulator::Emulator::open(sources, *compute, Watch::Results)?))
+        }
+    }
+}
+
 impl CudaBackend {
     /// Lists what is installed and what is missing. Opens no device, and cannot fail.
     pub fn survey() -> Survey {
@@ -176,7 +221,8 @@ impl CudaBackend {
             }
             Err(fault) => {
                 parts.push(format!("NVRTC: {fault}"));
-                Some(format!("the NVIDIA driver is installed, but {fault}"))
+                let obstructs = !nvrtc::has_shipped_images();
+                obstructs.then(|| format!("the NVIDIA driver is installed, but {fault}"))
             }
         };
         let blas = library::Places::here().candidates("cublasLt", version.0);
@@ -191,7 +237,7 @@ impl CudaBackend {
         if devices.is_empty() {
             obstacle.get_or_insert_with(|| "the NVIDIA driver lists no device".to_owned());
         }
-        let device = |(index, seen): (usize, nvidia::Seen)| CudaDevice {
+        let device = |(index, seen): (usize, nvidia::Seen)| CudaGpu {
             index,
             name: seen.name,
             compute: seen.compute,
@@ -202,11 +248,11 @@ impl CudaBackend {
 
     /// Opens a device. Never panics: an error says what is missing.
     pub fn open(options: &CudaOptions) -> Result<Self, BackendError> {
-        if let Some(obstacle) = Self::survey().obstacle {
-            return Err(BackendError::Unavailable(obstacle));
+        #[cfg(unix)]
+        if let CudaDevice::Emulator(compute, sources) = &options.device {
+            return Self::emulated(sources, *compute, options, Watch::Results);
         }
-        let driver = nvidia::Nvidia::open(options.device, options.cache_dir.as_deref())?;
-        Ok(Self::with(Box::new(driver), options, true))
+        Ok(Self::with(open_driver(options)?, options, true))
     }
 
     /// Opens the emulator: the kernels run on the CPU, for tests, and are chosen as for a device of this compute

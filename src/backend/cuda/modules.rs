@@ -6,7 +6,7 @@
 use super::super::BackendError;
 use super::driver::{Driver, Function};
 use super::kernel::{ImageCache, Kernel};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::Mutex;
 
@@ -40,6 +40,15 @@ impl Modules {
         kernels
     }
 
+    /// The names of the kernels of these functions, each once.
+    pub(super) fn names(&self, functions: impl Iterator<Item = Function>) -> Vec<String> {
+        let functions: BTreeSet<u32> = functions.map(|function| function.0).collect();
+        let known = self.loaded.iter().filter(|(_, function)| functions.contains(&function.0));
+        let mut names: Vec<String> = known.map(|(kernel, _)| kernel.to_string()).collect();
+        names.sort();
+        names
+    }
+
     /// Takes the missing kernels as loaded, for tests of what is recorded.
     #[cfg(test)]
     pub(super) fn pretend(&mut self) {
@@ -60,7 +69,14 @@ impl Modules {
         let missing: Vec<(Kernel, usize)> = std::mem::take(&mut self.missing).into_iter().collect();
         let images = self.images(driver, &missing);
         for ((kernel, params_bytes), image) in missing.iter().zip(images) {
-            let function = driver.load(kernel, &image?, *params_bytes)?;
+            let function = match driver.load(kernel, &image?, *params_bytes) {
+                Err(fault) if !fault.is_loss() && self.cache.leave_shipped() => {
+                    tracing::warn!("{fault}; kernels are compiled here instead of using shipped ones");
+                    let image = self.cache.image(&*driver.compiler(), kernel)?;
+                    driver.load(kernel, &image, *params_bytes)?
+                }
+                loaded => loaded?,
+            };
             self.loaded.insert(kernel.clone(), function);
         }
         Ok(!missing.is_empty())

@@ -13,7 +13,7 @@ use super::encode::attend::wgmma;
 use super::error::failed;
 use super::kernel::{Compiler, Kernel};
 use super::library;
-use super::nvrtc::{ForArchitecture, Nvrtc, is_ptx};
+use super::nvrtc::{ForArchitecture, is_ptx};
 use super::overlap;
 use super::transfers::Transfers;
 use cudarc::driver::{DriverError, result, sys};
@@ -184,8 +184,8 @@ impl Nvidia {
             let message = format!("{name} has compute capability {}.{}; 8.0 is required", compute.0, compute.1);
             return Err(BackendError::Unavailable(message));
         }
-        let nvrtc = Nvrtc::find(major).map_err(BackendError::Unavailable)?;
-        let architecture = nvrtc.architecture(compute).map_err(BackendError::Unavailable)?;
+        let compiler = ForArchitecture::find(major, compute).map_err(BackendError::Unavailable)?;
+        let architecture = compiler.architecture.clone();
         let open = || {
             // SAFETY: the primary context of an existing device, made current on this thread.
             unsafe { result::ctx::set_current(result::primary_ctx::retain(device)?)? };
@@ -200,29 +200,28 @@ impl Nvidia {
         let workspace = allocate_raw("the workspace of cuBLASLt", WORKSPACE_BYTES)?;
         let blas = Blas::find(major, workspace);
         let (free, _) = result::mem_get_info().map_err(|error| unavailable("the memory", error))?;
-        let (compiler, path) = (nvrtc.version, nvrtc.path.display().to_string());
         let with = match &blas {
             Ok(blas) => format!("cuBLASLt {}", blas.version()),
             Err(fault) => format!("without cuBLASLt ({fault})"),
         };
-        let compiler = format!("NVRTC {}.{} ({path})", compiler.0, compiler.1);
+        let compiled_by = compiler.described();
         if is_ptx(&architecture) {
             let (major, minor) = compute;
             tracing::warn!(
-                "{compiler} does not know compute capability {major}.{minor}: the driver compiles its {architecture} \
-                 code for {name}, and a newer NVRTC may give faster kernels"
+                "{compiled_by} does not know compute capability {major}.{minor}: the driver compiles its \
+                 {architecture} code for {name}, and a newer NVRTC may give faster kernels"
             );
         }
         let variable = std::env::var(overlap::VARIABLE).ok();
         let overlaps = overlap::is_possible(compute, &architecture, (major, minor), variable.as_deref());
-        let versions = format!("driver {major}.{minor}, {compiler} for {architecture}, {with}");
+        let versions = format!("driver {major}.{minor}, {compiled_by} for {architecture}, {with}");
         let choices = Choices::open(cache_dir, &format!("{name} {}.{}, {versions}", compute.0, compute.1));
         let memory_bytes = free as u64;
         let products = Products { blas: blas.is_ok(), refused: Vec::new() };
         let variable = std::env::var(wgmma::VARIABLE).ok();
         let warpgroups = wgmma::is_possible(compute, &architecture, variable.as_deref());
         let facts = Facts { name, compute, sm_count, shared_bytes_max, memory_bytes, products, warpgroups, versions };
-        let compiler = Arc::new(ForArchitecture { nvrtc, architecture });
+        let compiler = Arc::new(compiler);
         Ok(Self {
             facts,
             device,

@@ -217,20 +217,57 @@ unsafe fn filled(table: &Table, program: Program, size: OnProgram, fill: Fill) -
     }
 }
 
-/// NVRTC for one architecture.
+/// NVRTC for one architecture, or the reason why there is none: then only shipped images can be used.
 pub(super) struct ForArchitecture {
-    pub(super) nvrtc: Nvrtc,
+    pub(super) nvrtc: Result<Nvrtc, String>,
     pub(super) architecture: String,
+}
+
+impl ForArchitecture {
+    /// The best NVRTC up to `major_max`, for a device of this compute capability. Without NVRTC it is an error, unless
+    /// images were shipped with the program.
+    pub(super) fn find(major_max: u32, compute: (u32, u32)) -> Result<Self, String> {
+        match Nvrtc::find(major_max) {
+            Ok(nvrtc) => Ok(Self { architecture: nvrtc.architecture(compute)?, nvrtc: Ok(nvrtc) }),
+            Err(fault) if has_shipped_images() => {
+                Ok(Self { nvrtc: Err(fault), architecture: exact_architecture(compute) })
+            }
+            Err(fault) => Err(fault),
+        }
+    }
+
+    /// Version and path of NVRTC, or what is used in its place.
+    pub(super) fn described(&self) -> String {
+        match &self.nvrtc {
+            Ok(Nvrtc { version: (major, minor), path, .. }) => format!("NVRTC {major}.{minor} ({})", path.display()),
+            Err(_) => "shipped kernels (no NVRTC)".to_owned(),
+        }
+    }
+}
+
+/// Whether kernels were compiled elsewhere and came with the program.
+pub(super) fn has_shipped_images() -> bool {
+    std::env::var_os(kernel::SHIPPED_VARIABLE).is_some()
+}
+
+/// The [`Compiler::shipped_key`] of an architecture.
+pub(super) fn shipped_key(architecture: &str) -> Option<String> {
+    (!is_ptx(architecture)).then(|| format!("{architecture} {OPTIONS:?}"))
 }
 
 impl Compiler for ForArchitecture {
     fn key(&self) -> String {
-        let (major, minor) = self.nvrtc.version;
-        format!("nvrtc {major}.{minor} {} {OPTIONS:?}", self.architecture)
+        let version = self.nvrtc.as_ref().map_or((0, 0), |nvrtc| nvrtc.version);
+        format!("nvrtc {}.{} {} {OPTIONS:?}", version.0, version.1, self.architecture)
+    }
+
+    fn shipped_key(&self) -> Option<String> {
+        shipped_key(&self.architecture)
     }
 
     fn compile(&self, kernel: &Kernel, source: &str) -> Result<Vec<u8>, String> {
-        self.nvrtc.compile(&self.architecture, kernel, source).map(|(image, _)| image)
+        let nvrtc = self.nvrtc.as_ref().map_err(|fault| format!("it is not among the shipped kernels, and {fault}"))?;
+        nvrtc.compile(&self.architecture, kernel, source).map(|(image, _)| image)
     }
 }
 
@@ -246,12 +283,15 @@ fn is_new_enough(version: (i32, i32)) -> Result<(), String> {
 fn architecture((major, minor): (u32, u32), known: &[u32]) -> Option<String> {
     let own = 10 * major + minor;
     match known.iter().copied().filter(|&known| known <= own).max()? {
-        newest if newest == own => {
-            let suffix = if (9..12).contains(&major) { "a" } else { "" };
-            Some(format!("sm_{own}{suffix}"))
-        }
+        newest if newest == own => Some(exact_architecture((major, minor))),
         newest => Some(format!("compute_{newest}")),
     }
+}
+
+/// The architecture of this compute capability, with architecture-specific instructions where there are any.
+fn exact_architecture((major, minor): (u32, u32)) -> String {
+    let suffix = if (9..12).contains(&major) { "a" } else { "" };
+    format!("sm_{major}{minor}{suffix}")
 }
 
 /// Whether this is an architecture of PTX rather than of machine code.

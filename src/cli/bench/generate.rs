@@ -1,8 +1,8 @@
 //! Scenarios `decode` and `prefill`: sequences of equal length through the whole engine, timed as a client would time
 //! them.
 
-use super::Subject;
 use super::report::{Bound, Report, Row, percentile};
+use super::{Scenario, Subject};
 use crate::cli::output::note;
 use crate::cli::session::Session;
 use anyhow::{Context as _, Result, bail, ensure};
@@ -84,9 +84,13 @@ pub(super) fn request(prompt: Vec<u32>, max_tokens: u32, draw: DrawParams) -> Re
 }
 
 /// How tokens are drawn: greedily, and as many models recommend it in their generation_config.json.
-fn draws() -> [(&'static str, DrawParams); 2] {
+fn draws(greedy_only: bool) -> Vec<(&'static str, DrawParams)> {
     let recommended = DrawParams { temperature: 0.6, top_k: 20, top_p: 0.95, ..DrawParams::default() };
-    [("decode", DrawParams::greedy()), ("decode, sampled", recommended)]
+    let mut draws = vec![("decode", DrawParams::greedy())];
+    if !greedy_only {
+        draws.push(("decode, sampled", recommended));
+    }
+    draws
 }
 
 /// What a round of equal sequences took.
@@ -143,84 +147,185 @@ pub(super) fn context(subject: &Subject<'_>, new_tokens: u32) -> Result<u32> {
     Ok(subject.args.context.unwrap_or_else(|| CONTEXT.min(room)))
 }
 
-pub(super) fn decode(subject: &Subject<'_>, config: &Config, report: &mut Report) -> Result<()> {
-    let new_tokens = subject.args.new_tokens.max(2);
-    let context = context(subject, new_tokens)?;
-    let largest = subject.batches().into_iter().max().unwrap_or(1);
-    let session = open(subject, config, largest, context + new_tokens)?;
-    report.set("kernels", json!(session.info()?.tier));
-    let mut numbers = Numbers(config.seed.unwrap_or(0));
-    round(&session, &mut numbers, 1, 8, 4, DrawParams::greedy())?;
-    let batches = subject.batches().into_iter().flat_map(|batch| draws().map(|draw| (batch, draw)));
-    for (batch, (scenario, draw)) in batches {
-        note(format_args!("{scenario}, batch {batch} …"));
-        let Round { arrivals, step_dispatches } = round(&session, &mut numbers, batch, context, new_tokens, draw)?;
-        // The time in which all sequences generate: from the latest first token to the earliest last token.
-        let from = arrivals.iter().map(Arrivals::first).fold(0.0, f64::max);
-        let to = arrivals.iter().map(Arrivals::last).fold(f64::INFINITY, f64::min);
-        let within = |at: &&f64| **at > from && **at <= to;
-        let tokens: usize = arrivals.iter().map(|arrivals| arrivals.tokens.iter().filter(within).count()).sum();
-        ensure!(tokens > 0, "the {batch} sequences never all generated at the same time: raise --new-tokens");
-        let tokens_per_s = tokens as f64 / (to - from);
-        let steps_per_s = tokens_per_s / f64::from(batch);
+/// The engine of `decode` and `prefill`: one for both, so that a model is loaded once.
+pub(super) struct Generation<'a> {
+    subject: &'a Subject<'a>,
+    config: &'a Config,
+    session: Option<Session>,
+    numbers: Numbers,
+}
+
+impl<'a> Generation<'a> {
+    pub(super) fn new(subject: &'a Subject<'a>, config: &'a Config) -> Self {
+        Self { subject, config, session: None, numbers: Numbers(config.seed.unwrap_or(0)) }
+    }
+
+    /// Ends the engine, if there is one.
+    pub(super) fn close(&mut self) -> Result<()> {
+        self.session.take().map_or(Ok(()), Session::close)
+    }
+
+    fn new_tokens(&self) -> u32 {
+        self.subject.args.new_tokens.max(2)
+    }
+
+    /// Lengths of the prompts of `prefill`.
+    fn prompt_lens(&self) -> Result<Vec<u32>> {
+        match &self.subject.args.prompt_lens[..] {
+            [] => Ok(vec![context(self.subject, 1)?]),
+            given => Ok(given.to_vec()),
+        }
+    }
+
+    /// Tokens of the longest sequence that will be measured.
+    fn longest(&self) -> Result<u32> {
+        let mut longest = 0;
+        if self.subject.has(Scenario::Decode) {
+            longest = context(self.subject, self.new_tokens())? + self.new_tokens();
+        }
+        if self.subject.has(Scenario::Prefill) {
+            let prompts = self.prompt_lens()?;
+            longest = longest.max(prompts.into_iter().max().unwrap_or(0) + 2);
+        }
+        Ok(longest)
+    }
+
+    /// The engine, warmed up when it is new.
+    fn session(&mut self, report: &mut Report) -> Result<&Session> {
+        if self.session.is_none() {
+            let largest = self.subject.batches().into_iter().max().unwrap_or(1);
+            let session = open(self.subject, self.config, largest, self.longest()?)?;
+            report.set("kernels", json!(session.info()?.tier));
+            let start = Instant::now();
+            loop {
+                round(&session, &mut self.numbers, 1, 8, 4, DrawParams::greedy())?;
+                if start.elapsed().as_secs_f64() >= self.subject.args.warm_up {
+                    break;
+                }
+            }
+            self.session = Some(session);
+        }
+        self.session.as_ref().context("the engine was just started")
+    }
+
+    pub(super) fn decode(&mut self, report: &mut Report) -> Result<()> {
+        self.session(report)?;
+        let context = context(self.subject, self.new_tokens())?;
+        for batch in self.subject.batches() {
+            for (scenario, draw) in draws(self.subject.args.greedy) {
+                note(format_args!("{scenario}, batch {batch} …"));
+                let row = self.decode_row(scenario, batch, context, draw)?;
+                let rate = row.tokens_per_s;
+                report.push(row)?;
+                if let (1, "decode", Some(rate), Some(bound)) = (batch, scenario, rate, report.matvec_tokens_per_s) {
+                    report.set("decode_share_of_matvec", json!(super::report::rounded(rate / bound)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Measures `--rounds` rounds of one batch size.
+    fn decode_row(&mut self, scenario: &'static str, batch: u32, context: u32, draw: DrawParams) -> Result<Row> {
+        let new_tokens = self.new_tokens();
+        let session = self.session.as_ref().context("the engine is running")?;
+        let (mut rates, mut gaps, mut step_dispatches) = (Vec::new(), Vec::new(), None);
+        for _ in 0..self.subject.args.rounds {
+            let round = round(session, &mut self.numbers, batch, context, new_tokens, draw)?;
+            rates.push(tokens_per_s(&round.arrivals)?);
+            gaps.extend(round.arrivals.iter().flat_map(Arrivals::gaps_ms));
+            step_dispatches = round.step_dispatches;
+        }
+        let (tokens_per_s, spread) = median_and_spread(&mut rates);
         let kv_tokens = f64::from(batch) * (f64::from(context) + f64::from(new_tokens) / 2.0);
-        let bytes = weight_bytes(subject)? + kv_tokens * kv_bytes_per_token(subject, config.kv_format);
-        let gbps = bytes * steps_per_s / 1e9;
-        let mut gaps: Vec<f64> = arrivals.iter().flat_map(Arrivals::gaps_ms).collect();
-        report.push(Row {
+        let kv_bytes = kv_tokens * kv_bytes_per_token(self.subject, self.config.kv_format);
+        let bytes = weight_bytes(self.subject)? + kv_bytes;
+        Ok(Row {
             scenario,
-            shape: subject.name(),
+            shape: self.subject.name(),
             batch,
             context: Some(context),
             tokens_per_s: Some(tokens_per_s),
-            gbps: Some(gbps),
+            gbps: Some(bytes * tokens_per_s / f64::from(batch) / 1e9),
             // Weights that fit in caches are not read from memory in every step, so no share of the bandwidth is
             // reported.
             bound: (bytes >= CACHED_BYTES_MAX).then_some(Bound::Read),
             dispatches_per_token: step_dispatches.map(|count| count / f64::from(batch)),
             p50_ms: percentile(&mut gaps, 0.5),
             p99_ms: percentile(&mut gaps, 0.99),
+            spread,
             ..Row::default()
-        })?;
-        if let (1, "decode", Some(bound)) = (batch, scenario, report.matvec_tokens_per_s) {
-            report.set("decode_share_of_matvec", json!(super::report::rounded(tokens_per_s / bound)));
-        }
+        })
     }
-    session.close()
-}
 
-pub(super) fn prefill(subject: &Subject<'_>, config: &Config, report: &mut Report) -> Result<()> {
-    let context = context(subject, 1)?;
-    let largest = subject.batches().into_iter().max().unwrap_or(1);
-    let session = open(subject, config, largest, context + 2)?;
-    report.set("kernels", json!(session.info()?.tier));
-    let mut numbers = Numbers(config.seed.unwrap_or(0));
-    round(&session, &mut numbers, 1, context.min(64), 1, DrawParams::greedy())?;
-    for batch in subject.batches() {
-        note(format_args!("prefill, batch {batch} …"));
-        let mut best = f64::INFINITY;
-        let mut firsts = Vec::new();
+    pub(super) fn prefill(&mut self, report: &mut Report) -> Result<()> {
+        self.session(report)?;
+        let one_by_one = !self.subject.args.prompt_lens.is_empty();
+        let batches = if one_by_one { vec![1] } else { self.subject.batches() };
+        for context in self.prompt_lens()? {
+            for &batch in &batches {
+                note(format_args!("prefill, batch {batch}, {context} tokens …"));
+                report.push(self.prefill_row(batch, context)?)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Measures prompts of one length; the best run counts.
+    fn prefill_row(&mut self, batch: u32, context: u32) -> Result<Row> {
+        let session = self.session.as_ref().context("the engine is running")?;
+        let (mut rates, mut firsts) = (Vec::new(), Vec::new());
         for _ in 0..PREFILL_RUNS {
-            let arrivals = round(&session, &mut numbers, batch, context, 1, DrawParams::greedy())?.arrivals;
-            best = best.min(arrivals.iter().map(Arrivals::last).fold(0.0, f64::max));
+            let arrivals = round(session, &mut self.numbers, batch, context, 1, DrawParams::greedy())?.arrivals;
+            let seconds = arrivals.iter().map(Arrivals::last).fold(0.0, f64::max);
+            rates.push(f64::from(batch * context) / seconds);
             firsts.extend(arrivals.iter().map(|arrivals| 1e3 * arrivals.first()));
         }
-        let tokens_per_s = f64::from(batch * context) / best;
-        let gflops = tokens_per_s * 2.0 * layer_elements(subject) / 1e9;
-        report.push(Row {
+        let (_, spread) = median_and_spread(&mut rates);
+        let tokens_per_s = rates.into_iter().fold(0.0, f64::max);
+        Ok(Row {
             scenario: "prefill",
-            shape: subject.name(),
+            shape: self.subject.name(),
             batch,
             context: Some(context),
             tokens_per_s: Some(tokens_per_s),
-            gflops: Some(gflops),
+            gflops: Some(tokens_per_s * 2.0 * layer_elements(self.subject) / 1e9),
             bound: Some(Bound::Arithmetic),
             p50_ms: percentile(&mut firsts, 0.5),
             p99_ms: percentile(&mut firsts, 0.99),
+            spread,
             ..Row::default()
-        })?;
+        })
     }
-    session.close()
+}
+
+/// A process must not end while one of its threads uses a driver.
+impl Drop for Generation<'_> {
+    fn drop(&mut self) {
+        // The error that ended the measurement is the one to report.
+        _ = self.close();
+    }
+}
+
+/// Tokens per second in the time in which all sequences generate: from the latest first token to the earliest last one.
+fn tokens_per_s(arrivals: &[Arrivals]) -> Result<f64> {
+    let from = arrivals.iter().map(Arrivals::first).fold(0.0, f64::max);
+    let to = arrivals.iter().map(Arrivals::last).fold(f64::INFINITY, f64::min);
+    let within = |at: &&f64| **at > from && **at <= to;
+    let tokens: usize = arrivals.iter().map(|arrivals| arrivals.tokens.iter().filter(within).count()).sum();
+    let count = arrivals.len();
+    ensure!(tokens > 0, "the {count} sequences never all generated at the same time: raise --new-tokens");
+    Ok(tokens as f64 / (to - from))
+}
+
+/// The median of rates, and with several of them the highest less the lowest, as a share of it.
+fn median_and_spread(rates: &mut [f64]) -> (f64, Option<f64>) {
+    let median = percentile(rates, 0.5).unwrap_or(0.0);
+    let spread = match rates {
+        [lowest, .., highest] => Some((*highest - *lowest) / median),
+        _ => None,
+    };
+    (median, spread)
 }
 
 /// Bytes of weights that one decode step reads. For a mixture of experts, the experts of one sequence count.

@@ -26,6 +26,7 @@ use anyhow::{Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use folio::config::Config;
 use folio::model::{Model, ModelSpec};
+use generate::Generation;
 use report::Report;
 
 /// What to measure.
@@ -64,6 +65,9 @@ pub(crate) struct BenchArgs {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    /// Print the peaks and then each row as soon as it is measured, a JSON object a line
+    #[arg(long, conflicts_with = "json")]
+    json_lines: bool,
     /// Batch sizes of decode and prefill [default: 1,8]; rows of the products in steps [default: 1,8,64]; searches of
     /// beams, the first number only [default: 8]; conversations of returning, the first number only [default: 40];
     /// sequences of speculation, from 64 on of random text [default: 1,64]
@@ -73,6 +77,18 @@ pub(crate) struct BenchArgs {
     /// returning]
     #[arg(long, value_name = "TOKENS")]
     context: Option<u32>,
+    /// Prompt tokens of prefill: a row for each, whose prompts come one at a time [default: --context and --batch]
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',')]
+    prompt_lens: Vec<u32>,
+    /// Rounds of decode; the median counts, and the report has the spread
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Seconds of decoding before decode and prefill are measured, in which a GPU raises its clocks
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.5)]
+    warm_up: f64,
+    /// Decode greedily only, and not also sampled
+    #[arg(long)]
+    greedy: bool,
     /// Tokens that decode and beams generate per sequence
     #[arg(long, value_name = "TOKENS", default_value_t = 64)]
     new_tokens: u32,
@@ -81,6 +97,12 @@ pub(crate) struct BenchArgs {
     acceptance: f64,
     #[command(flatten)]
     load: serve::LoadArgs,
+}
+
+impl BenchArgs {
+    fn scenarios(&self) -> &[Scenario] {
+        if self.scenario.is_empty() { &[Scenario::Decode, Scenario::Prefill] } else { &self.scenario }
+    }
 }
 
 /// A model to measure; it is opened again for every engine.
@@ -98,6 +120,11 @@ impl Subject<'_> {
             }
             None => self.args.model.open(),
         }
+    }
+
+    /// Whether `scenario` will be measured.
+    fn has(&self, scenario: Scenario) -> bool {
+        self.args.scenarios().contains(&scenario)
     }
 
     /// Batch sizes of decode and prefill.
@@ -132,27 +159,35 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     let subject = Subject { args, spec };
     let measured = device.clone();
     let mut report = Report::new(subject.name(), Box::new(move || peaks::measure(&measured)))?;
-    let scenarios = match args.scenario.as_slice() {
-        [] => &[Scenario::Decode, Scenario::Prefill],
-        given => given,
-    };
-    for scenario in scenarios {
+    if args.json_lines {
+        report = report.streaming()?;
+    }
+    let mut generation = Generation::new(&subject, &config);
+    for scenario in args.scenarios() {
+        if !matches!(scenario, Scenario::Decode | Scenario::Prefill) {
+            // The others open engines of their own.
+            generation.close()?;
+        }
         match scenario {
             Scenario::Steps => {
                 steps::measure(&device, &subject, &config, &mut report)?;
                 host::measure(&device, &subject, &config, &mut report)?;
             }
             Scenario::Products => steps::products(&device, &subject, &config, &mut report)?,
-            Scenario::Decode => generate::decode(&subject, &config, &mut report)?,
-            Scenario::Prefill => generate::prefill(&subject, &config, &mut report)?,
+            Scenario::Decode => generation.decode(&mut report)?,
+            Scenario::Prefill => generation.prefill(&mut report)?,
             Scenario::Serve => serve::measure(&subject, &config, &mut report)?,
             Scenario::Beams => beams::measure(&subject, &config, &mut report)?,
             Scenario::Returning => returning::measure(&subject, &config, &mut report)?,
             Scenario::Speculation => speculation::measure(&subject, &config, &mut report)?,
         }
     }
-    let text = if args.json { serde_json::to_string(&report.as_json())? } else { report.as_text() };
-    output::result(text)?;
+    generation.close()?;
+    match (args.json, args.json_lines) {
+        (true, _) => output::result(report.as_json())?,
+        (_, true) => output::result(report.extra())?,
+        _ => output::result(report.as_text())?,
+    }
     match report.impossible() {
         Some(row) => bail!("{row}, which is impossible: this is a measurement error"),
         None => Ok(()),

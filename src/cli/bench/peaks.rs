@@ -33,10 +33,7 @@ pub(crate) fn measure(device: &Device) -> Result<Measured> {
         // The cores' own peaks, which the reference is far from.
         Device::Reference => Ok(of_cpu(CpuBackend::default())),
         #[cfg(feature = "cuda")]
-        Device::Cuda(options) => {
-            let caps = cuda::CudaBackend::open(options)?.caps().clone();
-            Ok(Measured::new(&caps, cuda::bench::Yardstick::open(options)?.peaks()?))
-        }
+        Device::Cuda(options) => of_cuda(options),
         Device::Wgpu(options) => {
             let backend = platform::block_on(WgpuBackend::open(options))?;
             let caps = backend.caps().clone();
@@ -45,6 +42,24 @@ pub(crate) fn measure(device: &Device) -> Result<Measured> {
         }
         Device::Fake(_) => bail!("the fake device has no peaks"),
     }
+}
+
+#[cfg(feature = "cuda")]
+fn of_cuda(options: &cuda::CudaOptions) -> Result<Measured> {
+    let caps = cuda::CudaBackend::open(options)?.caps().clone();
+    let none = Peaks { copy_gbps: f64::NAN, read_gbps: f64::NAN, fma_gflops: f64::NAN };
+    let peaks = match &options.device {
+        cuda::CudaDevice::Gpu(_) => cuda::bench::Yardstick::open(options)?.peaks()?,
+        cuda::CudaDevice::Dry(_) => {
+            // Compiles the kernels that measure peaks.
+            cuda::bench::Yardstick::open(options)?.peaks()?;
+            none
+        }
+        // It would take hours, and its speed says nothing.
+        #[cfg(unix)]
+        cuda::CudaDevice::Emulator(..) => none,
+    };
+    Ok(Measured::new(&caps, peaks))
 }
 
 fn of_cpu(mut cpu: CpuBackend) -> Measured {

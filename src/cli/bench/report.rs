@@ -1,6 +1,7 @@
 //! The report of `bench`: a table, or one JSON object with the same rows.
 
 use super::peaks::Measured;
+use crate::cli::output;
 use anyhow::Result;
 use folio::backend::Peaks;
 use serde_json::{Map, Value, json};
@@ -39,6 +40,8 @@ pub(crate) struct Row {
     /// Median time of a kernel, or between two tokens, in milliseconds.
     pub(crate) p50_ms: Option<f64>,
     pub(crate) p99_ms: Option<f64>,
+    /// How far apart the rates of several rounds are: the highest less the lowest, as a share of the median.
+    pub(crate) spread: Option<f64>,
 }
 
 impl Row {
@@ -61,13 +64,22 @@ pub(crate) struct Report {
     /// Numbers outside the table: counters of `serve`, host times.
     extra: Map<String, Value>,
     measure_peaks: Box<dyn Fn() -> Result<Measured>>,
+    /// Whether each row is printed as soon as it is measured.
+    streams: bool,
 }
 
 impl Report {
     /// Measures the peaks with `measure_peaks`, here and whenever a row exceeds them.
     pub(crate) fn new(name: String, measure_peaks: Box<dyn Fn() -> Result<Measured>>) -> Result<Self> {
         let measured = measure_peaks()?;
-        Ok(Self { name, measured, rows: Vec::new(), matvec_tokens_per_s: None, extra: Map::new(), measure_peaks })
+        let (rows, extra) = (Vec::new(), Map::new());
+        Ok(Self { name, measured, rows, matvec_tokens_per_s: None, extra, measure_peaks, streams: false })
+    }
+
+    /// Prints the peaks now, and each row as soon as it is measured: one JSON object a line.
+    pub(crate) fn streaming(self) -> Result<Self> {
+        output::result(self.head())?;
+        Ok(Self { streams: true, ..self })
     }
 
     /// Adds a row. If it exceeds the peaks, they are measured again, under the same load of the machine as the row:
@@ -79,6 +91,9 @@ impl Report {
             }
             let again = (self.measure_peaks)()?.peaks;
             self.raise(&again);
+        }
+        if self.streams {
+            output::result(row_json(&row, &self.measured.peaks))?;
         }
         self.rows.push(row);
         Ok(())
@@ -107,9 +122,10 @@ impl Report {
         Some(format!("{} {} reaches {share:.2} of the peak", row.scenario, row.shape))
     }
 
-    pub(crate) fn as_json(&self) -> Value {
+    /// Device, model and peaks.
+    fn head(&self) -> Value {
         let peaks = &self.measured.peaks;
-        let mut object = json!({
+        json!({
             "adapter": self.measured.adapter,
             "tier": self.measured.tier,
             "model": self.name,
@@ -118,8 +134,18 @@ impl Report {
                 "read_gbps": rounded(peaks.read_gbps),
                 "fma_gflops": rounded(peaks.fma_gflops),
             },
-            "rows": self.rows.iter().map(|row| row_json(row, peaks)).collect::<Vec<_>>(),
-        });
+        })
+    }
+
+    /// What is beside the rows.
+    pub(crate) fn extra(&self) -> Value {
+        self.extra.clone().into()
+    }
+
+    pub(crate) fn as_json(&self) -> Value {
+        let mut object = self.head();
+        let peaks = &self.measured.peaks;
+        object["rows"] = self.rows.iter().map(|row| row_json(row, peaks)).collect();
         if let Value::Object(fields) = &mut object {
             fields.extend(self.extra.clone());
         }
@@ -144,6 +170,7 @@ impl Report {
             "dispatches/token",
             "p50 ms",
             "p99 ms",
+            "spread",
         ];
         let mut lines = vec![head.map(str::to_owned)];
         lines.extend(self.rows.iter().map(|row| row_text(row, peaks)));
@@ -189,11 +216,13 @@ fn row_json(row: &Row, peaks: &Peaks) -> Value {
         "dispatches_per_token": number(row.dispatches_per_token),
         "p50_ms": number(row.p50_ms),
         "p99_ms": number(row.p99_ms),
+        "spread": number(row.spread),
     })
 }
 
-fn row_text(row: &Row, peaks: &Peaks) -> [String; 11] {
+fn row_text(row: &Row, peaks: &Peaks) -> [String; 12] {
     let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| rounded(value).to_string());
+    let percent = |share: Option<f64>| share.map_or_else(|| "-".to_owned(), |share| format!("{:.1} %", 100.0 * share));
     [
         row.scenario.to_owned(),
         row.shape.clone(),
@@ -202,10 +231,11 @@ fn row_text(row: &Row, peaks: &Peaks) -> [String; 11] {
         number(row.tokens_per_s),
         number(row.gbps),
         number(row.gflops),
-        row.share_of_peak(peaks).map_or_else(|| "-".to_owned(), |share| format!("{:.1} %", 100.0 * share)),
+        percent(row.share_of_peak(peaks)),
         number(row.dispatches_per_token),
         number(row.p50_ms),
         number(row.p99_ms),
+        percent(row.spread),
     ]
 }
 
