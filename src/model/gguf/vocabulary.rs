@@ -297,8 +297,9 @@ fn sentence_piece(metadata: &Metadata, tokens: &Tokens<'_>, has_prefix: bool) ->
     Ok(Parts { model, normalizer, pre_tokenizer: Value::Null, decoder })
 }
 
-/// Every way to make a token of two others, the highest-scored token first; those of equal scores have one rank. Merging
-/// by this rank is equivalent to SentencePiece's merging by score, where of equal scores the leftmost goes first.
+/// Every way to make a token of two others, the highest-scored token first; those of equal scores have one rank.
+/// Merging by this rank is equivalent to SentencePiece's merging by score, where of equal scores the leftmost goes
+/// first.
 fn merges_by_score(tokens: &Tokens<'_>, ids: &Ids<'_>, scores: &[f32]) -> Vec<[u32; 4]> {
     let mut merges = Vec::with_capacity(2 * tokens.texts.len());
     for (text, (&score, &kind)) in tokens.texts.iter().zip(scores.iter().zip(&tokens.kinds)) {
