@@ -376,11 +376,11 @@ fn split_files_of_every_family_are_one_model() {
 /// The demo with the names and types of these tokens at the end of its vocabulary; the id of the first.
 fn with_last_tokens(tokens: &[(&str, u32)]) -> (Builder, u32) {
     let mut file = demo();
-    let lists = file.pairs.iter().filter_map(|(key, item)| match (key.as_str(), item) {
+    let mut lists = file.pairs.iter().filter_map(|(key, item)| match (key.as_str(), item) {
         ("tokenizer.ggml.tokens", Item::Texts(texts)) => Some(texts.clone()),
         _ => None,
     });
-    let mut texts = lists.last().expect("the demo has a vocabulary");
+    let mut texts = lists.next().expect("the demo has a vocabulary");
     let mut kinds = vec![1; texts.len()];
     let first = texts.len() - tokens.len();
     // The demo has ends of its own.
