@@ -4,6 +4,7 @@
 //! `torch_dtype` and `dtype` are not read: weights keep the element types of the checkpoint.
 
 use super::LoadError;
+use super::config_defaults;
 use super::config_experts;
 use super::config_layers::{self as per_layer, LayerShape, Word};
 use super::config_reader::{self, ConfigReader};
@@ -21,10 +22,25 @@ use crate::plan::{Activation, QueryGrowth};
 use serde_json::Value;
 
 impl ModelSpec {
-    /// Reads a `config.json` as written by transformers 4 or 5. `file` names it in errors.
+    /// Reads a `config.json` as written by transformers 4 or 5, where absent fields have the defaults of transformers.
+    /// `file` names it in errors.
     pub fn from_json(file: &str, config_json: &[u8]) -> Result<Self, LoadError> {
-        let value = config_reader::parse(file, config_json)?;
+        let mut value = config_reader::parse(file, config_json)?;
         let whole = ConfigReader::root(file, &value)?;
+        let text = whole.object("text_config")?;
+        let family = family(file, &whole, text.as_ref())?;
+        let config = if text.is_some() { &mut value["text_config"] } else { &mut value };
+        config_defaults::complete(config.as_object_mut().expect("the config is an object"), family);
+        Self::from_value(file, &value)
+    }
+
+    /// [`ModelSpec::from_json`] of a config that lacks a field only if the model lacks what it describes.
+    pub(super) fn from_complete_json(file: &str, config_json: &[u8]) -> Result<Self, LoadError> {
+        Self::from_value(file, &config_reader::parse(file, config_json)?)
+    }
+
+    fn from_value(file: &str, value: &Value) -> Result<Self, LoadError> {
+        let whole = ConfigReader::root(file, value)?;
         // A multimodal checkpoint: the text model is read, other parts are not.
         let text = whole.object("text_config")?;
         let family = family(file, &whole, text.as_ref())?;

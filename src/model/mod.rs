@@ -8,6 +8,7 @@
 //! All errors in a model's files are found when it is opened, and are reported in one line ([`LoadError`]).
 
 mod config;
+mod config_defaults;
 mod config_experts;
 mod config_layers;
 mod config_reader;
@@ -196,7 +197,7 @@ impl Model {
     /// A model from GGUF. Take tokenizer and template from [`Gguf::texts`] first.
     pub fn from_gguf(gguf: Gguf) -> Result<Self, LoadError> {
         let (config_json, source, stored) = gguf.into_parts();
-        let mut spec = ModelSpec::from_json(source.name(), &config_json)?;
+        let mut spec = ModelSpec::from_complete_json(source.name(), &config_json)?;
         // In GGUF, norm weights include the 1 and experts are separate, whatever the checkpoint had; Gemma 4 is stored
         // as it is.
         spec.norm.one_plus = false;
@@ -249,7 +250,17 @@ impl Model {
         Self::new(spec, generation, Box::new(source)).expect("random tensors have the shapes the spec asks for")
     }
 
-    fn new(spec: ModelSpec, generation: GenerationDefaults, source: Box<dyn TensorSource>) -> Result<Self, LoadError> {
+    fn new(
+        mut spec: ModelSpec,
+        generation: GenerationDefaults,
+        source: Box<dyn TensorSource>,
+    ) -> Result<Self, LoadError> {
+        let exists = |tensor: &str| source.tensors().contains_key(tensor);
+        if !spec.tied_embeddings && spec.tensors.lacks_head(exists) {
+            let file = source.name();
+            tracing::warn!("{file} has no head, so that only its embeddings of texts mean something, not its answers");
+            spec.tied_embeddings = true;
+        }
         let weights = WeightTable::resolve(&spec, source.name(), source.tensors())?;
         Ok(Self { spec, generation, source, stored: None, weights })
     }

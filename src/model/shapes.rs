@@ -65,7 +65,7 @@ impl ModelSpec {
                 None => qwen3_shape(seven_numbers(name)?),
             },
         };
-        Self::from_json(&format!("shape {name}"), config.to_string().as_bytes())
+        Self::from_complete_json(&format!("shape {name}"), config.to_string().as_bytes())
     }
 }
 

@@ -366,26 +366,34 @@ pub(super) enum Nesting {
     Inner,
     /// Everything has the prefix `language_model.`.
     Outer,
+    /// `model.…` lacks this prefix: saved from the class without a head, as embedding models are.
+    Bare,
 }
 
 impl Nesting {
     /// The nesting with which `exists` knows `name`.
     pub(super) fn find(name: &str, exists: impl Fn(&str) -> bool) -> Self {
-        let nestings = [Self::Plain, Self::Inner, Self::Outer];
+        let nestings = [Self::Plain, Self::Inner, Self::Outer, Self::Bare];
         nestings.into_iter().find(|nesting| exists(&nesting.of(name))).unwrap_or(Self::Plain)
     }
 
     /// The nested name of a tensor.
     pub(super) fn of(self, name: &str) -> String {
-        match (self, name.strip_prefix("model.")) {
+        match (self, name.strip_prefix("model.").or(name.strip_prefix("backbone."))) {
             (Self::Inner, Some(rest)) => format!("model.language_model.{rest}"),
             (Self::Outer, _) => format!("language_model.{name}"),
+            (Self::Bare, Some(rest)) => rest.into(),
             _ => name.into(),
         }
     }
 }
 
 impl TensorNames {
+    /// Whether a checkpoint with these tensors was saved from the class without a head.
+    pub(super) fn lacks_head(&self, exists: impl Fn(&str) -> bool) -> bool {
+        !exists(self.head) && Nesting::find(self.embedding, exists) == Nesting::Bare
+    }
+
     /// The names of the same weights if each expert has its own tensors, as in GGUF.
     pub(super) fn with_experts_apart(&'static self) -> &'static Self {
         match self {

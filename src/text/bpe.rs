@@ -149,11 +149,11 @@ struct Symbol {
 }
 
 impl Bpe {
-    /// A merge is two tokens and what they become, by id. Earlier merges take precedence; of equal pairs, the last
-    /// counts.
-    pub(super) fn new(vocabulary: Vocabulary, merges: &[[u32; 3]], options: BpeOptions) -> Self {
+    /// A merge is two tokens and what they become, by id, and its rank. Lower ranks take precedence; of equal pairs,
+    /// the last counts.
+    pub(super) fn new(vocabulary: Vocabulary, merges: &[[u32; 4]], options: BpeOptions) -> Self {
         let mut by_pair = HashMap::with_capacity(merges.len());
-        for (rank, &[left, right, merged]) in (0..).zip(merges) {
+        for &[left, right, merged, rank] in merges {
             by_pair.insert(pair(left, right), (rank, merged));
         }
         let bytes = (0..=255).map(|byte: u8| vocabulary.id(&format!("<{byte:#04X}>"))).collect();
@@ -359,8 +359,8 @@ mod tests {
             let expected = builder.build().expect("its merges are tokens");
             let vocabulary = Vocabulary::new(ids.iter().map(|(text, id)| (text.as_str(), *id))).expect("ids differ");
             let id = |text: &str| vocabulary.id(text).expect("it is a token");
-            let merges: Vec<_> = merges.iter().map(|(left, right)| {
-                [id(left), id(right), id(&format!("{left}{right}"))]
+            let merges: Vec<_> = (0..).zip(&merges).map(|(rank, (left, right))| {
+                [id(left), id(right), id(&format!("{left}{right}")), rank]
             }).collect();
             let options = BpeOptions { unknown, fuse_unknown, byte_fallback, ignore_merges };
             let found = TokenModel::Bpe(Bpe::new(vocabulary, &merges, options));

@@ -60,12 +60,12 @@ impl Tokenizer {
     }
 
     /// Reads a tokenizer.json whose model, of type BPE, has neither `vocab` nor `merges`, which are given apart: the
-    /// texts of tokens with their ids, and pairs of tokens that merge with what they become, by id and in order of
-    /// rank. Two texts must not have the same id.
+    /// texts of tokens with their ids, and pairs of tokens that merge with what they become, by id, and their rank. Of
+    /// two merges of one rank, the leftmost in a text goes first. Two texts must not have the same id.
     pub fn from_tables<'t>(
         json: &[u8],
         tokens: impl Iterator<Item = (&'t str, u32)> + Clone,
-        merges: &[[u32; 3]],
+        merges: &[[u32; 4]],
     ) -> Result<Self, TextError> {
         let file = TokenizerFile::from_json(json).map_err(wrong)?;
         let inner = file.with_tables(tokens, merges).map_err(wrong)?;

@@ -55,7 +55,8 @@ impl<'a> TokenizerFile<'a> {
         if !model.is_rare()
             && let Some(vocabulary) = Vocabulary::new(vocab.0.iter().map(|(text, id)| (text.as_ref(), *id)))
         {
-            let merges = merges.into_iter().map(|(left, right)| by_id(&vocabulary, left, right));
+            let ranked = (0..).zip(merges);
+            let merges = ranked.map(|(rank, (left, right))| by_id(&vocabulary, left, right, rank));
             let merges = merges.collect::<Result<Vec<_>>>()?;
             return self.with_model(TokenModel::Bpe(bpe::Bpe::new(vocabulary, &merges, model.options())));
         }
@@ -66,11 +67,11 @@ impl<'a> TokenizerFile<'a> {
     }
 
     /// The tokenizer that it describes, with a vocabulary and merges that are not in the file. A merge is two tokens
-    /// and what they become, by id.
+    /// and what they become, by id, and its rank.
     pub(super) fn with_tables<'t>(
         &self,
         tokens: impl Iterator<Item = (&'t str, u32)> + Clone,
-        merges: &[[u32; 3]],
+        merges: &[[u32; 4]],
     ) -> Result<Inner> {
         let model: Bpe<'_> = serde_json::from_str(self.model.get())?;
         let vocabulary = Vocabulary::new(tokens).ok_or("its ids are not those of a list")?;
@@ -96,10 +97,10 @@ impl<'a> TokenizerFile<'a> {
     }
 }
 
-fn by_id(vocabulary: &Vocabulary, left: &str, right: &str) -> Result<[u32; 3]> {
+fn by_id(vocabulary: &Vocabulary, left: &str, right: &str, rank: u32) -> Result<[u32; 4]> {
     let id =
         |text: &str| vocabulary.id(text).ok_or_else(|| format!("the merge token {text:?} is not in the vocabulary"));
-    Ok([id(left)?, id(right)?, id(&[left, right].concat())?])
+    Ok([id(left)?, id(right)?, id(&[left, right].concat())?, rank])
 }
 
 /// A `model` of type BPE.

@@ -163,7 +163,27 @@ fn scores_merge_as_sentence_piece_does() {
     assert_eq!(String::from_utf8(bytes).expect("whole characters"), " é");
 }
 
-/// Gemma 4's vocabulary: merges by a list, bytes where no token fits, no leading space.
+/// As with the runs of spaces of Mistral 7B, which all have one score.
+#[test]
+fn of_equal_scores_the_leftmost_pair_merges_first() {
+    let runs = (1..=16).rev().filter(|length| *length != 15).map(|length| "a".repeat(length));
+    let texts: Vec<String> = std::iter::once("<unk>".to_owned()).chain(runs).collect();
+    let mut file = demo();
+    file.pairs.retain(|(key, _)| !key.starts_with("tokenizer."));
+    file.set("tokenizer.ggml.model", Item::Text("llama".into()));
+    file.set("tokenizer.ggml.token_type", Item::I32s([vec![2], vec![1; texts.len() - 1]].concat()));
+    file.set("tokenizer.ggml.scores", Item::F32s(vec![-1e9; texts.len()]));
+    file.set("tokenizer.ggml.tokens", Item::Texts(texts.clone()));
+    file.set("tokenizer.ggml.add_space_prefix", Item::Boolean(false));
+    let tokenizer = tokenizer(&open(file.bytes()).expect("it opens").texts()).expect("there is a vocabulary");
+    for (length, expected) in [(16, vec![16]), (17, vec![16, 1]), (32, vec![16, 16]), (41, vec![16, 16, 9])] {
+        let ids = tokenizer.encode(&"a".repeat(length), false).expect("it encodes");
+        let lengths: Vec<usize> = ids.iter().map(|id| texts[*id as usize].len()).collect();
+        assert_eq!(lengths, expected, "a run of {length}");
+    }
+}
+
+/// Gemma 4's vocabulary: merges by a list, bytes where no token fits, no leading space, a BOS.
 #[test]
 fn gemma4_merges_by_its_list() {
     let mut texts: Vec<String> = vec!["<unk>".into(), "<bos>".into()];
@@ -177,7 +197,8 @@ fn gemma4_merges_by_its_list() {
     file.set("tokenizer.ggml.token_type", Item::I32s(kinds));
     file.set("tokenizer.ggml.merges", Item::Texts(["b c", "a bc", "\u{2581} a"].map(String::from).into()));
     file.set("tokenizer.ggml.bos_token_id", Item::U32(1));
-    file.set("tokenizer.ggml.add_bos_token", Item::Boolean(true));
+    // Published files say so, but the model expects its BOS.
+    file.set("tokenizer.ggml.add_bos_token", Item::Boolean(false));
     let tokenizer = tokenizer(&open(file.bytes()).expect("it opens").texts()).expect("there is a vocabulary");
     let ids = tokenizer.encode("babc a\u{e9}", true).expect("it encodes");
     let tokens: Vec<&str> = ids.iter().map(|id| texts[*id as usize].as_str()).collect();
@@ -324,6 +345,119 @@ fn split_files_are_one_model() {
     assert!(open("m-00002-of-00002.gguf").err().expect("refused").to_string().contains("give the first"));
     std::fs::remove_file(folder.path().join("m-00002-of-00002.gguf")).expect("it is removed");
     assert!(open("m-00001-of-00002.gguf").err().expect("refused").to_string().contains("m-00002-of-00002.gguf"));
+}
+
+/// Writes a file as three parts: the first has the metadata, the others only say which part they are.
+fn write_split(whole: &Builder, folder: &std::path::Path) {
+    let count = whole.tensors.len().div_ceil(3);
+    for (number, tensors) in whole.tensors.chunks(count).enumerate() {
+        let pairs = if number == 0 { whole.pairs.clone() } else { Vec::new() };
+        let mut part = Builder { version: whole.version, pairs, tensors: tensors.to_vec() };
+        part.set("split.no", Item::U16(number as u16));
+        part.set("split.count", Item::U16(3));
+        part.pack();
+        let name = format!("m-{:05}-of-00003.gguf", number + 1);
+        std::fs::write(folder.join(name), part.bytes()).expect("it is written");
+    }
+}
+
+#[test]
+fn split_files_of_every_family_are_one_model() {
+    for (family, whole) in crate::converted::files() {
+        let folder = tempfile::tempdir().expect("a folder");
+        write_split(&whole, folder.path());
+        let split = Gguf::open(&folder.path().join("m-00001-of-00003.gguf")).and_then(Model::from_gguf);
+        let split = split.unwrap_or_else(|error| panic!("{family}: {error}"));
+        let whole = open(whole.bytes()).and_then(Model::from_gguf).expect("one file loads");
+        assert!(weights(&split) == weights(&whole), "{family}: the same bytes for the same weights");
+    }
+}
+
+/// The demo with the names and types of these tokens at the end of its vocabulary; the id of the first.
+fn with_last_tokens(tokens: &[(&str, u32)]) -> (Builder, u32) {
+    let mut file = demo();
+    let mut lists = file.pairs.iter().filter_map(|(key, item)| match (key.as_str(), item) {
+        ("tokenizer.ggml.tokens", Item::Texts(texts)) => Some(texts.clone()),
+        _ => None,
+    });
+    let mut texts = lists.next().expect("the demo has a vocabulary");
+    let mut kinds = vec![1; texts.len()];
+    let first = texts.len() - tokens.len();
+    // The demo has ends of its own.
+    texts.iter_mut().filter(|text| tokens.iter().any(|(name, _)| text == name)).for_each(String::clear);
+    for (at, (text, kind)) in (first..).zip(tokens) {
+        texts[at] = (*text).to_owned();
+        kinds[at] = *kind;
+    }
+    file.set("tokenizer.ggml.tokens", Item::Texts(texts));
+    file.set("tokenizer.ggml.merges", Item::Texts(Vec::new()));
+    file.set("tokenizer.ggml.token_type", Item::I32s(kinds));
+    file.set("tokenizer.ggml.eos_token_id", Item::U32(3));
+    (file, first as u32)
+}
+
+/// The ends among the last tokens of [`with_last_tokens`], by name.
+fn last_ends<'n>(tokens: &[(&'n str, u32)]) -> Vec<&'n str> {
+    let (file, first) = with_last_tokens(tokens);
+    let model = open(file.bytes()).and_then(Model::from_gguf).expect("it loads");
+    let ends = model.generation().eos_token_ids.iter().filter(|id| **id >= first);
+    ends.map(|id| tokens[(id - first) as usize].0).collect()
+}
+
+/// Converters write tokens that end an answer as user-defined, or as normal ones; llama.cpp goes by their names.
+#[test]
+fn tokens_with_the_name_of_an_end_end_an_answer_whatever_their_type() {
+    for name in [
+        "<|eot_id|>",
+        "<|eom_id|>",
+        "<|im_end|>",
+        "<|end|>",
+        "<|return|>",
+        "<|call|>",
+        "<|calls|>",
+        "<|flush|>",
+        "<|end_of_text|>",
+        "<|endoftext|>",
+        "<end_of_turn>",
+        "<turn|>",
+        "<|tool_response>",
+        "<end_of_utterance>",
+        "<EOT>",
+        "_<EOT>",
+        "[EOT]",
+        "[EOS]",
+        "<\u{ff5c}end\u{2581}of\u{2581}sentence\u{ff5c}>",
+        "<eos>",
+        "</s>",
+    ] {
+        for kind in [1, 3, 4] {
+            let tokens = [(name, kind)];
+            assert_eq!(last_ends(&tokens), [name], "type {kind}");
+            let (file, id) = with_last_tokens(&tokens);
+            let tokenizer = tokenizer(&open(file.bytes()).expect("it opens").texts()).expect("a vocabulary");
+            assert!(tokenizer.is_special(id), "{name} of type {kind} is not text of an answer");
+        }
+    }
+}
+
+#[test]
+fn an_end_of_one_message_of_several_does_not_end_an_answer() {
+    let harmony = [("<|return|>", 3), ("<|call|>", 3), ("<|end|>", 3)];
+    assert_eq!(last_ends(&harmony), ["<|return|>", "<|call|>"]);
+    assert_eq!(last_ends(&[("<|flush|>", 3), ("<|calls|>", 3), ("<|end|>", 4)]), ["<|flush|>", "<|calls|>"]);
+    assert_eq!(last_ends(&[("<|tool_response>", 3), ("</s>", 4)]), ["<|tool_response>"]);
+    assert_eq!(last_ends(&[("<end_of_turn>", 3), ("</s>", 4)]), ["<end_of_turn>"]);
+}
+
+#[test]
+fn all_listed_end_tokens_end_an_answer() {
+    let (mut file, first) = with_last_tokens(&[("x", 1), ("y", 1)]);
+    file.set("tokenizer.ggml.eos_token_ids", Item::I32s(vec![3, first, first + 1]));
+    let model = open(file.bytes()).and_then(Model::from_gguf).expect("it loads");
+    assert!([3, first, first + 1].iter().all(|id| model.generation().eos_token_ids.contains(id)));
+    file.set("tokenizer.ggml.eos_token_ids", Item::I32s(vec![1 << 30]));
+    let message = open(file.bytes()).expect_err("it is no token").to_string();
+    assert!(message.contains("tokenizer.ggml.eos_token_ids is 1073741824"), "{message}");
 }
 
 proptest! {

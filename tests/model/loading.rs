@@ -1,6 +1,7 @@
 //! Opening models: both styles of config, one file or shards, every stored type. Any invalid folder gives a one-line
 //! error, never a panic.
 
+mod defaults;
 mod experts;
 
 use folio::model::rope::RopeScaling;
@@ -229,6 +230,29 @@ fn layers_without_rotation_follow_the_config() {
     assert_eq!(rotated(json!({})), [true, false]);
     assert_eq!(rotated(json!({"no_rope_layers": null})), [true, true], "each fourth layer has none");
     assert_eq!(rotated(json!({"no_rope_layers": null, "no_rope_layer_interval": 1})), [false, false]);
+}
+
+/// Embedding models are saved so: the class without a head has no prefix `model.`, whatever the config says of a head.
+#[test]
+fn checkpoints_of_the_class_without_a_head_load() {
+    for (family, tied) in [("qwen3", true), ("qwen3", false), ("qwen2", false), ("gemma3", true), ("llama", false)] {
+        let folder = Folder::copy(family);
+        let expected = upload(&folder.open().expect("the golden model loads"));
+        let (header, data) = folder.tensors();
+        let bare = |name: &str| match name {
+            "lm_head.weight" => "unused.weight".to_owned(),
+            _ => name.trim_start_matches("model.").to_owned(),
+        };
+        let bare = header.iter().map(|(name, info)| (bare(name), info.clone())).collect();
+        folder.write_tensors("model.safetensors", &bare, &data);
+        folder.edit("config.json", &json!({"tie_word_embeddings": tied}));
+        let found = upload(&folder.open().unwrap_or_else(|error| panic!("{family}: {error}")));
+        assert!(found.iter().all(|(name, weight)| expected.get(name) == Some(weight)), "{family}");
+        assert!(found.contains_key("embedding") && !found.contains_key("head"), "{family}");
+    }
+    let folder = Folder::copy("qwen3");
+    folder.edit("config.json", &json!({"tie_word_embeddings": false}));
+    assert!(folder.error().contains("\"lm_head.weight\" is missing"), "a head that got lost is no such checkpoint");
 }
 
 #[test]

@@ -459,18 +459,24 @@ impl Family {
         }
     }
 
-    /// Rows per head, if the tensor's heads are stored interleaved.
-    pub(super) fn interleaved_head(&self, own: &str, metadata: &Metadata) -> Result<Option<usize>, LoadError> {
+    /// Rows per head, if the heads of a tensor of `part` are stored interleaved. Of a split model, only the `first`
+    /// file says how large a head is.
+    pub(super) fn interleaved_head(
+        &self,
+        own: &str,
+        part: &Metadata,
+        first: &Metadata,
+    ) -> Result<Option<usize>, LoadError> {
         let is_rotated = [".attn_q.weight", ".attn_k.weight", ".attn_q.bias", ".attn_k.bias"];
         let is_rotated = is_rotated.iter().any(|name| own.ends_with(name));
         if !self.interleaved || !is_rotated {
             return Ok(None);
         }
-        let head = self.head_dim(metadata)?;
-        let rows = metadata.tensors().find(|(name, _)| *name == own).map_or(0, |(_, entry)| entry.shape[0]);
+        let head = self.head_dim(first)?;
+        let rows = part.tensors().find(|(name, _)| *name == own).map_or(0, |(_, entry)| entry.shape[0]);
         if !rows.is_multiple_of(u64::from(head)) || head % 2 != 0 {
             let message = format!("has {rows} rows, not a multiple of the head size {head}");
-            return Err(metadata.invalid(&format!("tensor {own:?}"), message));
+            return Err(part.invalid(&format!("tensor {own:?}"), message));
         }
         Ok(Some(head as usize))
     }

@@ -169,8 +169,8 @@ impl Gguf {
             places: BTreeMap::new(),
             numbers: BTreeMap::new(),
         };
-        for (index, part) in parts.iter().enumerate() {
-            tensors.add(index, part, family)?;
+        for index in 0..parts.len() {
+            tensors.add(index, &parts, family)?;
         }
         tensors.add_xielu(first)?;
         let rope_divisors = tensors.vector("rope_freqs.weight").await?;
@@ -214,11 +214,13 @@ fn at_once<T>(read: impl Future<Output = T>) -> T {
 }
 
 impl GgufTensors {
-    fn add(&mut self, file: usize, part: &Metadata, family: &families::Family) -> Result<(), LoadError> {
+    /// Adds the tensors of one of the files, whose headers are `parts`.
+    fn add(&mut self, file: usize, parts: &[Metadata], family: &families::Family) -> Result<(), LoadError> {
+        let part = &parts[file];
         for (own_name, entry) in part.tensors() {
             let fault = |message: String| part.invalid(&format!("tensor {own_name:?}"), message);
             let name = family.tensor_name(own_name);
-            let interleaved_head = family.interleaved_head(own_name, part)?;
+            let interleaved_head = family.interleaved_head(own_name, part, &parts[0])?;
             // The elements of a bias are permuted as the rows of its matrix: each counts as a row.
             let is_bias = interleaved_head.is_some() && entry.shape.len() == 1;
             let columns = if is_bias { 1 } else { entry.shape[entry.shape.len() - 1] as usize };

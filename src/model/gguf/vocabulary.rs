@@ -116,8 +116,9 @@ pub struct Vocabulary<'a> {
     pub tokenizer_json: Vec<u8>,
     /// Texts of tokens with their ids; the first id if several tokens have the same text.
     pub tokens: Vec<(Cow<'a, str>, u32)>,
-    /// Two tokens and what they become, by id and in order of rank.
-    pub merges: Vec<[u32; 3]>,
+    /// Two tokens and what they become, by id, and the rank of this merge; the lowest goes first, of equal ones the
+    /// leftmost in a text.
+    pub merges: Vec<[u32; 4]>,
 }
 
 /// Ids by text.
@@ -159,8 +160,12 @@ impl<'a> Tokens<'a> {
     fn read(metadata: &'a Metadata) -> Result<Self, LoadError> {
         let key = "tokenizer.ggml.tokens";
         let texts = metadata.required(key, metadata.texts(key)?)?;
-        let kinds = metadata.kinds("tokenizer.ggml.token_type")?.unwrap_or_else(|| vec![1; texts.len()]);
+        let mut kinds = metadata.kinds("tokenizer.ggml.token_type")?.unwrap_or_else(|| vec![1; texts.len()]);
         same_length(metadata, "tokenizer.ggml.token_type", kinds.len(), texts.len())?;
+        // An end is never text of an answer.
+        for id in named_ends(&texts) {
+            kinds[id as usize] = CONTROL;
+        }
         Ok(Self { texts, kinds })
     }
 
@@ -201,9 +206,7 @@ pub(super) fn vocabulary(metadata: &Metadata) -> Result<Option<Vocabulary<'_>>, 
         "gemma4" => (sentence_piece(metadata, &tokens, false)?, listed_merges(metadata, &ids)?),
         other => return Err(metadata.invalid(key, format!("is {other:?}, not gpt2, llama or gemma4"))),
     };
-    let pre = metadata.text("tokenizer.ggml.pre")?.and_then(style);
-    let adds_bos = kind == "llama" || pre.is_some_and(|style| style.adds_bos);
-    let post_processor = post_processor(metadata, &tokens, adds_bos)?;
+    let post_processor = post_processor(metadata, &tokens, adds_bos(metadata, kind)?)?;
     let json = json!({
         "version": "1.0", "added_tokens": tokens.added(), "normalizer": normalizer, "pre_tokenizer": pre_tokenizer,
         "post_processor": post_processor, "decoder": decoder, "model": model,
@@ -223,7 +226,7 @@ struct Parts {
     decoder: Value,
 }
 
-fn byte_level(metadata: &Metadata, ids: &Ids<'_>) -> Result<(Parts, Vec<[u32; 3]>), LoadError> {
+fn byte_level(metadata: &Metadata, ids: &Ids<'_>) -> Result<(Parts, Vec<[u32; 4]>), LoadError> {
     let key = "tokenizer.ggml.pre";
     let name = metadata.text(key)?.unwrap_or("default");
     let Style { split, ignore_merges, .. } = style(name)
@@ -252,16 +255,16 @@ fn byte_level(metadata: &Metadata, ids: &Ids<'_>) -> Result<(Parts, Vec<[u32; 3]
 }
 
 /// The file's list of merges.
-fn listed_merges(metadata: &Metadata, ids: &Ids<'_>) -> Result<Vec<[u32; 3]>, LoadError> {
+fn listed_merges(metadata: &Metadata, ids: &Ids<'_>) -> Result<Vec<[u32; 4]>, LoadError> {
     let key = "tokenizer.ggml.merges";
     let merges = metadata.required(key, metadata.texts(key)?)?;
-    let by_id = |merge: &Cow<'_, str>| {
+    let by_id = |rank: u32, merge: &Cow<'_, str>| {
         // The first character of a token may be the one that stands for a space, but never a space.
         let (left, right) = merge.split_once(' ')?;
-        Some([ids.get(left)?, ids.get(right)?, ids.get(&[left, right].concat())?])
+        Some([ids.get(left)?, ids.get(right)?, ids.get(&[left, right].concat())?, rank])
     };
     let unknown = |merge| metadata.invalid(key, format!("has the merge {merge:?}, which is not two tokens"));
-    merges.iter().map(|merge| by_id(merge).ok_or_else(|| unknown(merge))).collect()
+    (0..).zip(&merges).map(|(rank, merge)| by_id(rank, merge).ok_or_else(|| unknown(merge))).collect()
 }
 
 /// The scores from which merges of SentencePiece follow.
@@ -294,9 +297,10 @@ fn sentence_piece(metadata: &Metadata, tokens: &Tokens<'_>, has_prefix: bool) ->
     Ok(Parts { model, normalizer, pre_tokenizer: Value::Null, decoder })
 }
 
-/// Every way to make a token of two others, the highest-scored token first. Merging by this rank is equivalent to
-/// SentencePiece's merging by score.
-fn merges_by_score(tokens: &Tokens<'_>, ids: &Ids<'_>, scores: &[f32]) -> Vec<[u32; 3]> {
+/// Every way to make a token of two others, the highest-scored token first; those of equal scores have one rank.
+/// Merging by this rank is equivalent to SentencePiece's merging by score, where of equal scores the leftmost goes
+/// first.
+fn merges_by_score(tokens: &Tokens<'_>, ids: &Ids<'_>, scores: &[f32]) -> Vec<[u32; 4]> {
     let mut merges = Vec::with_capacity(2 * tokens.texts.len());
     for (text, (&score, &kind)) in tokens.texts.iter().zip(scores.iter().zip(&tokens.kinds)) {
         if kind == CONTROL || text.len() > MERGED_BYTES_MAX {
@@ -314,20 +318,40 @@ fn merges_by_score(tokens: &Tokens<'_>, ids: &Ids<'_>, scores: &[f32]) -> Vec<[u
         }
     }
     merges.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
-    merges.into_iter().map(|(_, merge)| merge).collect()
+    let mut rank = 0;
+    let mut ranked = Vec::with_capacity(merges.len());
+    let mut last = merges.first().map_or(0.0, |(score, _)| *score);
+    for (score, [left, right, merged]) in merges {
+        rank += u32::from(score != last);
+        last = score;
+        ranked.push([left, right, merged, rank]);
+    }
+    ranked
 }
 
-/// Adds BOS and EOS around a text, if the file says so.
-fn post_processor(metadata: &Metadata, tokens: &Tokens<'_>, bos_default: bool) -> Result<Value, LoadError> {
-    let wanted = |flag: &str, id: &str, default: bool| -> Result<Option<(u32, String)>, LoadError> {
-        if !metadata.boolean(flag)?.unwrap_or(default) {
+/// Whether a text starts with the BOS.
+fn adds_bos(metadata: &Metadata, kind: &str) -> Result<bool, LoadError> {
+    let given = metadata.boolean("tokenizer.ggml.add_bos_token")?;
+    // Files of Gemma 4 say no, but the model expects it; llama.cpp overrides them too.
+    if kind == "gemma4" {
+        return Ok(true);
+    }
+    let pre = metadata.text("tokenizer.ggml.pre")?.and_then(style);
+    Ok(given.unwrap_or(kind == "llama" || pre.is_some_and(|style| style.adds_bos)))
+}
+
+/// Adds BOS and EOS around a text, if there are such tokens.
+fn post_processor(metadata: &Metadata, tokens: &Tokens<'_>, adds_bos: bool) -> Result<Value, LoadError> {
+    let wanted = |adds: bool, id: &str| -> Result<Option<(u32, String)>, LoadError> {
+        if !adds {
             return Ok(None);
         }
         let id = metadata.integer(id, 0..=u32::MAX)?;
         Ok(id.and_then(|id| Some((id, tokens.texts.get(id as usize)?.to_string()))))
     };
-    let bos = wanted("tokenizer.ggml.add_bos_token", "tokenizer.ggml.bos_token_id", bos_default)?;
-    let eos = wanted("tokenizer.ggml.add_eos_token", "tokenizer.ggml.eos_token_id", false)?;
+    let adds_eos = metadata.boolean("tokenizer.ggml.add_eos_token")?.unwrap_or(false);
+    let bos = wanted(adds_bos, "tokenizer.ggml.bos_token_id")?;
+    let eos = wanted(adds_eos, "tokenizer.ggml.eos_token_id")?;
     if bos.is_none() && eos.is_none() {
         return Ok(Value::Null);
     }
@@ -367,28 +391,64 @@ pub(super) fn tokenizer_config_json(metadata: &Metadata) -> Result<Value, LoadEr
     Ok(Value::Object(config))
 }
 
-/// Names of control tokens that end a turn, even if the metadata does not list them.
-const END_NAMES: [&str; 8] = [
+/// Names of tokens that end an answer, even if the metadata does not list them: those that llama.cpp knows.
+const END_NAMES: [&str; 21] = [
     "<|eot_id|>",
     "<|eom_id|>",
     "<|im_end|>",
     "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<|calls|>",
+    "<|flush|>",
     "<|end_of_text|>",
     "<|endoftext|>",
-    "<|return|>",
     "<end_of_turn>",
+    "<turn|>",
+    "<|tool_response>",
+    "<end_of_utterance>",
+    "<EOT>",
+    "_<EOT>",
+    "[EOT]",
+    "[EOS]",
+    "<\u{ff5c}end\u{2581}of\u{2581}sentence\u{ff5c}>",
+    "<eos>",
+    "</s>",
 ];
+
+/// Ids of tokens whose names say that they end an answer, whatever type the file gives them: converters write plain
+/// added tokens of a `tokenizer.json` as user-defined.
+fn named_ends(texts: &[Cow<'_, str>]) -> Vec<u32> {
+    let found = (0..).zip(texts).filter(|(_, text)| END_NAMES.contains(&text.as_ref()));
+    let found: Vec<(u32, &str)> = found.map(|(id, text)| (id, text.as_ref())).collect();
+    let has = |name: &str| found.iter().any(|(_, found)| *found == name);
+    // Where an answer consists of several messages, this ends one of them.
+    let ends_a_message = (has("<|return|>") && has("<|call|>")) || (has("<|flush|>") && has("<|calls|>"));
+    // Gemma's vocabularies have tags of HTML: this one ends a line through a text.
+    let is_markup = has("<end_of_turn>") || has("<|tool_response>");
+    let is_end = |name: &str| match name {
+        "<|end|>" => !ends_a_message,
+        "</s>" => !is_markup,
+        _ => true,
+    };
+    found.iter().filter(|(_, name)| is_end(name)).map(|(id, _)| *id).collect()
+}
 
 /// Ids that end an answer.
 pub(super) fn end_tokens(metadata: &Metadata, vocab: u64) -> Result<Vec<u32>, LoadError> {
     let mut ids = Vec::new();
+    let check = |key: &str, id: u32| match u64::from(id) < vocab {
+        true => Ok(id),
+        false => Err(metadata.invalid(key, format!("is {id}, not a token id below the vocabulary of {vocab}"))),
+    };
     for key in ["tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"] {
         if let Some(id) = metadata.integer(key, 0..=u32::MAX)? {
-            if u64::from(id) >= vocab {
-                return Err(metadata.invalid(key, format!("is {id}, not a token id below the vocabulary of {vocab}")));
-            }
-            ids.push(id);
+            ids.push(check(key, id)?);
         }
+    }
+    let key = "tokenizer.ggml.eos_token_ids";
+    for id in metadata.kinds(key)?.unwrap_or_default() {
+        ids.push(check(key, id)?);
     }
     let key = "tokenizer.ggml.tokens";
     let texts = metadata.texts(key)?.unwrap_or_default();
@@ -396,12 +456,7 @@ pub(super) fn end_tokens(metadata: &Metadata, vocab: u64) -> Result<Vec<u32>, Lo
         let message = format!("has {} entries, but token_embd.weight has {vocab} rows", texts.len());
         return Err(metadata.invalid(key, message));
     }
-    let kinds = metadata.kinds("tokenizer.ggml.token_type")?.unwrap_or_default();
-    for ((id, text), kind) in (0..).zip(&texts).zip(kinds) {
-        if kind == CONTROL && END_NAMES.contains(&text.as_ref()) && u64::from(id) < vocab {
-            ids.push(id);
-        }
-    }
+    ids.extend(named_ends(&texts));
     ids.sort_unstable();
     ids.dedup();
     Ok(ids)

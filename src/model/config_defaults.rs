@@ -1,0 +1,33 @@
+//! Fields that a `config.json` lacks have the values of the architecture's config class in transformers.
+
+use super::families::Family;
+use serde_json::{Map, Value};
+
+/// By `model_type`, what the classes of transformers 5.24 set.
+const DEFAULTS: &str = include_str!("families/defaults.json");
+
+/// Fields that say the same as others: with one of the latter, the former is not absent.
+const SYNONYMS: [(&str, &[&str]); 4] = [
+    ("num_experts", &["num_local_experts"]),
+    ("num_local_experts", &["num_experts"]),
+    ("rope_parameters", &["rope_scaling"]),
+    ("global_head_dim", &["per_layer_config"]),
+];
+
+/// Adds what the config of a text model lacks. A field that is `null` is there, except for rotary embeddings, as in
+/// transformers.
+pub(super) fn complete(config: &mut Map<String, Value>, family: &Family) {
+    for name in ["rope_parameters", "rope_scaling"] {
+        if config.get(name).is_some_and(Value::is_null) {
+            config.remove(name);
+        }
+    }
+    let all: Value = serde_json::from_str(DEFAULTS).expect("the table of defaults is JSON");
+    let own = all[family.model_type].as_object().expect("every family has its defaults");
+    for (name, default) in own {
+        let synonyms = SYNONYMS.iter().find(|(field, _)| field == name).map_or(&[][..], |(_, others)| others);
+        if !synonyms.iter().any(|other| config.contains_key(*other)) {
+            config.entry(name).or_insert_with(|| default.clone());
+        }
+    }
+}
