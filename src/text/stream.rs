@@ -57,6 +57,8 @@ pub struct StopStrings {
     complete: Option<usize>,
     /// Whether the stop string itself is part of the output.
     shown: bool,
+    /// Number of further tokens for which stop strings are ignored.
+    unstoppable: u32,
 }
 
 /// One stop string, and how much of it the text ends with (Knuth–Morris–Pratt).
@@ -97,13 +99,25 @@ impl StopStrings {
     /// Empty strings are ignored.
     pub fn new(stops: &[String]) -> Self {
         let matchers = stops.iter().filter(|stop| !stop.is_empty()).map(|stop| Matcher::new(stop)).collect();
-        Self { matchers, held: String::new(), complete: None, shown: false }
+        Self { matchers, held: String::new(), complete: None, shown: false, unstoppable: 0 }
     }
 
-    /// Takes more text. Returns the text that is certainly before any stop string, and whether one is complete. After a
-    /// complete one there is no more output.
+    /// Sets whether the text ends after a stop string (`shown`) or before it.
+    pub fn shown(self, shown: bool) -> Self {
+        Self { shown, ..self }
+    }
+
+    /// Sets the number of the first token in which stop strings count; the first token is 1.
+    pub fn min_tokens(self, tokens: u32) -> Self {
+        Self { unstoppable: tokens.saturating_sub(1), ..self }
+    }
+
+    /// Takes the text of one more token. Returns the text that is certainly before any stop string, and whether one is
+    /// complete. After a complete one there is no more output.
     pub fn push(&mut self, text: &str) -> (String, bool) {
-        if self.matchers.is_empty() {
+        let is_stoppable = self.unstoppable == 0;
+        self.unstoppable = self.unstoppable.saturating_sub(1);
+        if self.matchers.is_empty() || !is_stoppable {
             return (text.to_owned(), false);
         }
         let before = self.held.len();
@@ -124,8 +138,10 @@ impl StopStrings {
         (std::mem::replace(&mut self.held, rest), false)
     }
 
-    /// Ends the stream. The held text was not a stop string, so it is returned.
+    /// Ends the text, or a part of it that no stop string continues. The held text was not a stop string, so it is
+    /// returned.
     pub fn finish(&mut self) -> String {
+        self.matchers.iter_mut().for_each(|matcher| matcher.matched = 0);
         std::mem::take(&mut self.held)
     }
 
@@ -154,8 +170,6 @@ pub struct TextStream {
     /// Special tokens that are not skipped.
     kept: Arc<[u32]>,
     previous: Option<u32>,
-    /// Number of further tokens for which stop strings are ignored.
-    unstoppable: u32,
 }
 
 impl TextStream {
@@ -168,7 +182,6 @@ impl TextStream {
             skip_special,
             kept: Arc::default(),
             previous: None,
-            unstoppable: 0,
         }
     }
 
@@ -177,31 +190,14 @@ impl TextStream {
         Self { kept, ..self }
     }
 
-    /// Sets whether the text ends after a stop string (`shown`) or before it.
-    pub fn show_stops(mut self, shown: bool) -> Self {
-        self.stops.shown = shown;
-        self
-    }
-
-    /// Sets the number of the first token in which stop strings count; the first token is 1.
-    pub fn min_tokens(mut self, tokens: u32) -> Self {
-        self.unstoppable = tokens.saturating_sub(1);
-        self
-    }
-
     /// Takes the next token. After `stopped`, call neither `push` nor `finish`.
     pub fn push(&mut self, id: u32) -> TextPiece {
         let Some(tokenizer) = &self.tokenizer else { return TextPiece::default() };
         let previous = self.previous.replace(id);
-        let stoppable = self.unstoppable == 0;
-        self.unstoppable = self.unstoppable.saturating_sub(1);
         if self.skip_special && tokenizer.is_special(id) && !self.kept.contains(&id) {
             return TextPiece::default();
         }
         let text = self.utf8.push(&tokenizer.token_bytes(id, previous));
-        if !stoppable {
-            return TextPiece { text, stopped: false };
-        }
         let (text, stopped) = self.stops.push(&text);
         TextPiece { text, stopped }
     }

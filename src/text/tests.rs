@@ -61,8 +61,17 @@ fn stop_strings_count_from_a_token_on_and_special_tokens_are_kept_on_request() {
     let tokenizer = text.tokenizer.clone().expect("the demo has one");
     let ids = tokenizer.encode("a.b.c.", false).expect("it encodes");
     let of = |ids: &[u32], shown, min_tokens| {
-        let stream = TextStream::new(Some(tokenizer.clone()), &[".".into()], true);
-        pieces(&mut stream.show_stops(shown).min_tokens(min_tokens), ids)
+        let mut stops = StopStrings::new(&[".".into()]).shown(shown).min_tokens(min_tokens);
+        let mut texts = Vec::new();
+        for id in ids {
+            let (text, stopped) = stops.push(&String::from_utf8_lossy(&tokenizer.token_bytes(*id, None)));
+            texts.push(text);
+            if stopped {
+                return (texts, true);
+            }
+        }
+        texts.push(stops.finish());
+        (texts, false)
     };
     let owned = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect::<Vec<_>>();
     assert_eq!(of(&ids, false, 0), (owned(&["a", ""]), true));

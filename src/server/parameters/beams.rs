@@ -6,6 +6,7 @@ use crate::engine::request::{
 use crate::server::parameters::table::SamplingFields;
 use crate::server::wire::error::ApiError;
 use crate::text::TextStream;
+use crate::text::answer::{AnswerParser, Parts};
 use std::fmt;
 use std::sync::Arc;
 
@@ -53,7 +54,9 @@ pub(crate) fn searching(params: SamplingParams, fields: &SamplingFields, beams: 
 /// Stop strings as a constraint: the engine, which knows no text, learns from it that a beam has ended.
 pub(crate) struct StopAtText {
     /// A choice's decoder, before its first token.
-    pub(crate) start: TextStream,
+    pub(crate) text: TextStream,
+    /// A choice's parser, before its first token.
+    pub(crate) answer: AnswerParser,
     /// What else constrains the answer.
     pub(crate) inner: Option<SharedConstraint>,
 }
@@ -61,6 +64,7 @@ pub(crate) struct StopAtText {
 /// A beam under [`StopAtText`].
 struct StopState {
     text: TextStream,
+    answer: AnswerParser,
     inner: Option<Box<dyn ConstraintState>>,
 }
 
@@ -73,14 +77,14 @@ impl StopAtText {
 impl Constraint for StopAtText {
     fn start(&self) -> Box<dyn ConstraintState> {
         let inner = self.inner.as_ref().map(|inner| inner.0.start());
-        Box::new(StopState { text: self.start.clone(), inner })
+        Box::new(StopState { text: self.text.clone(), answer: self.answer.clone(), inner })
     }
 }
 
 impl ConstraintState for StopState {
     fn fork(&self) -> Box<dyn ConstraintState> {
         let inner = self.inner.as_ref().map(|inner| inner.fork());
-        Box::new(Self { text: self.text.clone(), inner })
+        Box::new(Self { text: self.text.clone(), answer: self.answer.clone(), inner })
     }
 
     fn fill_mask(&mut self, mask: &mut [u32]) -> Result<bool, Unsatisfiable> {
@@ -89,7 +93,9 @@ impl ConstraintState for StopState {
 
     fn accept(&mut self, token_id: u32) -> Result<bool, Unsatisfiable> {
         let is_complete = self.inner.as_mut().map_or(Ok(false), |inner| inner.accept(token_id))?;
-        Ok(self.text.push(token_id).stopped || is_complete)
+        let text = self.text.push(token_id).text;
+        self.answer.push(&text, &mut Parts::default());
+        Ok(self.answer.stop().is_some() || is_complete)
     }
 
     fn forced(&mut self) -> Vec<u32> {

@@ -12,7 +12,7 @@ use crate::server::state::ModelState;
 use crate::server::traces::RequestTrace;
 use crate::server::wire::error::{ApiError, Names, name_of};
 use crate::text::answer::AnswerParser;
-use crate::text::{TextStream, Tokenizer};
+use crate::text::{StopStrings, TextStream, Tokenizer};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -195,14 +195,19 @@ impl Sampling {
         if self.params.beams.is_none() || self.stops.is_empty() {
             return Ok(inner);
         }
-        Ok(Some(StopAtText { start: self.text_stream(tokenizer.cloned()), inner }.shared()))
+        let (text, answer) = (self.text_stream(tokenizer.cloned()), self.answer_parser());
+        Ok(Some(StopAtText { text, answer, inner }.shared()))
     }
 
     /// The decoder of one choice.
     pub(crate) fn text_stream(&self, tokenizer: Option<Arc<Tokenizer>>) -> TextStream {
-        let stream = TextStream::new(tokenizer, &self.stops, self.skip_special);
-        let stream = stream.keeping(self.kept_ids.clone());
-        stream.show_stops(self.show_stops).min_tokens(self.params.min_tokens)
+        TextStream::new(tokenizer, &[], self.skip_special).keeping(self.kept_ids.clone())
+    }
+
+    /// The parser of one choice, which ends the choice at a stop string.
+    pub(crate) fn answer_parser(&self) -> AnswerParser {
+        let stops = StopStrings::new(&self.stops).shown(self.show_stops).min_tokens(self.params.min_tokens);
+        self.answer.clone().stopping_at(stops)
     }
 
     /// The prompt, cut at its beginning to `prompt_tokens_max`.

@@ -1,6 +1,6 @@
 //! [`Generation`]: the running choices of one request, as one stream of deltas.
 //!
-//! It reads every choice's receiver, decodes ids to text, watches for stop strings and ends a choice by dropping its
+//! It reads every choice's receiver, decodes ids to text, splits the text into parts and ends a choice by dropping its
 //! receiver. All tokens of a choice that are ready at a poll are merged into one delta. A slow reader therefore gets
 //! fewer and longer deltas, and no buffer grows beyond the receivers' own bounds.
 
@@ -132,7 +132,7 @@ impl Generation {
             choices.extend(receivers.into_iter().map(|receiver| Choice {
                 receiver: Some(receiver),
                 text: sampling.text_stream(state.text.tokenizer.clone()),
-                answer: sampling.answer.clone(),
+                answer: sampling.answer_parser(),
                 end_ids: end_ids.clone(),
                 keeps_tokens: params.logprobs.is_some() || sampling.return_token_ids,
                 silent: sampling.silent,
@@ -197,10 +197,10 @@ impl Generation {
                     self.cached[index / self.n].update(&token);
                     let is_end = choice.end_ids.contains(&token.id);
                     if !is_end {
-                        let more = choice.text.push(token.id);
-                        choice.answer.push(&more.text, &mut delta.parts);
+                        let text = choice.text.push(token.id).text;
+                        choice.answer.push(&text, &mut delta.parts);
                         self.totals.reasoning_tokens += u32::from(choice.answer.is_reasoning());
-                        by_text = more.stopped || choice.answer.is_done();
+                        by_text = choice.answer.is_done();
                         delta.finish = by_text.then_some(FinishReason::Stop);
                         if by_text {
                             choice.answer.finish(&mut delta.parts, false);
@@ -216,10 +216,10 @@ impl Generation {
                     }
                 }
                 Poll::Ready(Some(Event::Finished { reason, .. })) => {
-                    let rest = choice.text.finish();
-                    choice.answer.push(&rest.text, &mut delta.parts);
-                    let reason = if rest.stopped { FinishReason::Stop } else { reason };
+                    let rest = choice.text.finish().text;
+                    choice.answer.push(&rest, &mut delta.parts);
                     choice.answer.finish(&mut delta.parts, reason == FinishReason::Length);
+                    let reason = choice.answer.stop().map_or(reason, |_| FinishReason::Stop);
                     delta.finish = Some(reason);
                 }
                 Poll::Ready(Some(Event::Failed(error))) => return Poll::Ready(Err(error)),
@@ -230,7 +230,7 @@ impl Generation {
         }
         self.count(index, new_tokens);
         if let Some(reason) = delta.finish {
-            delta.stop = self.choices[index].text.stop().map(str::to_owned);
+            delta.stop = self.choices[index].answer.stop().map(str::to_owned);
             self.end(index, reason, by_text);
         } else if delta.parts.is_empty() {
             return Poll::Pending;

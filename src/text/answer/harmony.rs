@@ -21,6 +21,8 @@ pub(crate) struct Harmony {
     header: String,
     body: Option<Body>,
     calls: usize,
+    /// The call has no arguments yet.
+    is_blank: bool,
     /// There was a marker, so all text is in messages.
     is_marked: bool,
 }
@@ -35,7 +37,7 @@ enum Body {
 impl Harmony {
     pub(crate) fn new(start: Start) -> Self {
         let body = (start.stage == Stage::Answering).then_some(Body::Content);
-        Self { held: String::new(), header: String::new(), body, calls: 0, is_marked: false }
+        Self { held: String::new(), header: String::new(), body, calls: 0, is_blank: false, is_marked: false }
     }
 
     pub(crate) fn is_reasoning(&self) -> bool {
@@ -65,6 +67,9 @@ impl Harmony {
     pub(crate) fn finish(&mut self, parts: &mut Parts, is_cut: bool) {
         let rest = std::mem::take(&mut self.held);
         self.text(if is_cut { "" } else { &rest }, parts);
+        if !is_cut {
+            self.end_arguments(parts);
+        }
         // Text without any marker is an answer, unless it is the beginning of a call's header.
         let header = self.header.trim_start();
         let is_header = is_cut && (header.starts_with(RECIPIENT) || RECIPIENT.starts_with(header));
@@ -77,8 +82,9 @@ impl Harmony {
         match self.body {
             Some(Body::Reasoning) => parts.reasoning.push_str(text),
             Some(Body::Content) => parts.content.push_str(text),
-            Some(Body::Call) if text.is_empty() => {}
+            Some(Body::Call) if self.is_blank && text.trim().is_empty() => {}
             Some(Body::Call) => {
+                self.is_blank = false;
                 parts.call(self.calls, CallDelta { arguments: text.to_owned(), ..CallDelta::default() });
             }
             None => {
@@ -98,6 +104,7 @@ impl Harmony {
             // Within a header.
             ("<|channel|>" | "<|constrain|>", None) => self.header.push_str(marker),
             _ => {
+                self.end_arguments(parts);
                 self.calls += usize::from(self.body == Some(Body::Call));
                 self.body = None;
                 self.header.clear();
@@ -105,6 +112,13 @@ impl Harmony {
                     self.header.push_str(marker);
                 }
             }
+        }
+    }
+
+    /// Ends a call's message. One without a text has no arguments.
+    fn end_arguments(&mut self, parts: &mut Parts) {
+        if self.body == Some(Body::Call) && std::mem::take(&mut self.is_blank) {
+            parts.call(self.calls, CallDelta { arguments: "{}".to_owned(), ..CallDelta::default() });
         }
     }
 
@@ -120,6 +134,7 @@ impl Harmony {
             Some(recipient) => match recipient.strip_prefix("functions.") {
                 Some(name) => {
                     parts.call(self.calls, CallDelta { name: Some(name.to_owned()), ..CallDelta::default() });
+                    self.is_blank = true;
                     Body::Call
                 }
                 // A call of a built-in tool, which does not exist here.

@@ -18,7 +18,7 @@ pub(crate) use reasoning::{ReasoningTracker, Start};
 pub use tools::ToolParser;
 pub(crate) use tools::{ToolChoice, ToolSet, calls_or_json, forced_calls};
 
-use super::{TextModel, Tokenizer};
+use super::{StopStrings, TextModel, Tokenizer};
 use harmony::Harmony;
 use reasoning::Splitter;
 use std::sync::Arc;
@@ -57,10 +57,12 @@ impl AnswerFormat {
     }
 }
 
-/// Parses one answer.
+/// Parses one answer, and ends it at a stop string. Stop strings see what the client gets as content, and nothing else:
+/// clients know neither the thought nor the markup of calls and messages, where the same text may occur.
 #[derive(Clone, Debug)]
 pub(crate) struct AnswerParser {
     form: Form,
+    stops: StopStrings,
     /// Whether only one call is wanted.
     single: bool,
     is_done: bool,
@@ -75,7 +77,7 @@ enum Form {
 impl AnswerParser {
     /// A parser that treats the whole answer as content.
     pub(crate) fn plain() -> Self {
-        Self { form: Form::Tagged { reasoning: None, calls: Box::new(CallParser::Off) }, single: false, is_done: false }
+        Self::of(Form::Tagged { reasoning: None, calls: Box::new(CallParser::Off) }, false)
     }
 
     /// A parser for an answer that starts at `start`.
@@ -88,7 +90,21 @@ impl AnswerParser {
             let calls = if has_tools { CallParser::new(format.tools, &tools.callable) } else { CallParser::Off };
             Form::Tagged { reasoning, calls: Box::new(calls) }
         };
-        Self { form, single: tools.single, is_done: false }
+        Self::of(form, tools.single)
+    }
+
+    fn of(form: Form, single: bool) -> Self {
+        Self { form, stops: StopStrings::new(&[]), single, is_done: false }
+    }
+
+    /// Sets the stop strings.
+    pub(crate) fn stopping_at(self, stops: StopStrings) -> Self {
+        Self { stops, ..self }
+    }
+
+    /// The stop string that ended the content.
+    pub(crate) fn stop(&self) -> Option<&str> {
+        self.stops.complete()
     }
 
     /// Whether the next text is reasoning.
@@ -104,8 +120,21 @@ impl AnswerParser {
         self.is_done
     }
 
-    /// Takes more text and adds what is certain to `parts`.
+    /// Takes the text of one more token and adds what is certain to `parts`.
     pub(crate) fn push(&mut self, text: &str, parts: &mut Parts) {
+        let mut more = Parts::default();
+        self.split(text, &mut more);
+        let (content, stopped) = self.stops.push(&more.content);
+        more.content = content;
+        self.is_done |= stopped;
+        if !stopped && !more.calls.is_empty() {
+            more.content.push_str(&self.stops.finish());
+        }
+        parts.extend(more);
+        self.drop_unwanted(parts);
+    }
+
+    fn split(&mut self, text: &str, parts: &mut Parts) {
         match &mut self.form {
             Form::Tagged { reasoning: None, calls } => calls.push(text, parts),
             Form::Tagged { reasoning: Some(reasoning), calls } => {
@@ -114,11 +143,26 @@ impl AnswerParser {
             }
             Form::Harmony(harmony) => harmony.push(text, parts),
         }
+    }
+
+    /// Ends the text. If it was cut by a limit, the beginning of a call or of a tag is left out: it is no content. After
+    /// a stop string there is nothing more.
+    pub(crate) fn finish(&mut self, parts: &mut Parts, is_cut: bool) {
+        if self.stop().is_some() {
+            return;
+        }
+        let mut more = Parts::default();
+        self.end(&mut more, is_cut);
+        let (mut content, stopped) = self.stops.push(&more.content);
+        if !stopped {
+            content.push_str(&self.stops.finish());
+        }
+        more.content = content;
+        parts.extend(more);
         self.drop_unwanted(parts);
     }
 
-    /// Ends the text. If it was cut by a limit, the beginning of a call or of a tag is left out: it is no content.
-    pub(crate) fn finish(&mut self, parts: &mut Parts, is_cut: bool) {
+    fn end(&mut self, parts: &mut Parts, is_cut: bool) {
         match &mut self.form {
             Form::Tagged { reasoning, calls } => {
                 if let Some(reasoning) = reasoning {
@@ -129,7 +173,6 @@ impl AnswerParser {
             }
             Form::Harmony(harmony) => harmony.finish(parts, is_cut),
         }
-        self.drop_unwanted(parts);
     }
 
     fn drop_unwanted(&mut self, parts: &mut Parts) {

@@ -33,7 +33,6 @@ impl Parts {
     }
 
     /// Appends later parts.
-    #[cfg(test)]
     pub(crate) fn extend(&mut self, later: Self) {
         self.reasoning.push_str(&later.reasoning);
         self.content.push_str(&later.content);

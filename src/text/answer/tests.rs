@@ -100,3 +100,46 @@ fn a_cut_answer_shows_no_markup() {
         }
     }
 }
+
+/// Thoughts and markup contain what ends lines and sentences, and clients send such texts as stop strings.
+#[test]
+fn stop_strings_see_the_content_and_neither_thoughts_nor_markup() {
+    let functions = vec![json!({"name": "weather"}), json!({"name": "add"})];
+    let callable = Arc::new(ToolSet { functions });
+    let tools = ToolChoice { shown: Some(json!([])), callable, ..ToolChoice::default() };
+    let hidden = ["Hm.", "</think>", "assistant", "<|channel|>", "message", "name", "weather", "Paris", "\n", "{", "["];
+    for (form, reasoning, answer) in answers() {
+        for stop in hidden {
+            let (parts, found) = stopped((form, reasoning), &tools, &answer, stop);
+            let names: Vec<_> = parts.calls.iter().filter_map(|call| call.name.as_deref()).collect();
+            assert_eq!((names, found), (vec!["weather", "add"], None), "{form:?} with the stop string {stop:?}");
+        }
+        if answer.contains(TEXT) {
+            let (parts, found) = stopped((form, reasoning), &tools, &answer, "look");
+            assert_eq!((parts.content.as_str(), found.as_deref()), ("I ", Some("look")), "{form:?}");
+            assert!(parts.calls.is_empty(), "{form:?} goes on after its stop string");
+        }
+    }
+}
+
+/// The parts of an answer until the stop string, and the stop string if it was found.
+fn stopped(
+    (form, reasoning): (ToolParser, ReasoningParser),
+    tools: &ToolChoice,
+    answer: &str,
+    stop: &str,
+) -> (Parts, Option<String>) {
+    let start = Start { stage: Stage::Undecided, is_blank: true };
+    let parser = AnswerParser::new(AnswerFormat { tools: form, reasoning }, start, tools);
+    let mut parser = parser.stopping_at(StopStrings::new(&[stop.to_owned()]));
+    let mut parts = Parts::default();
+    for character in answer.chars() {
+        parser.push(&character.to_string(), &mut parts);
+        if parser.is_done() {
+            break;
+        }
+    }
+    parser.finish(&mut parts, false);
+    let found = parser.stop().map(str::to_owned);
+    (parts, found)
+}

@@ -145,14 +145,20 @@ fn with_options(schema: &Value, strict: bool) -> Result<Value, GrammarError> {
 /// Whether objects are described in several places at once, so that none of them knows all properties.
 fn composes(schema: &Value) -> bool {
     const KEYS: [&str; 6] = ["allOf", "if", "not", "dependentSchemas", "unevaluatedProperties", "patternProperties"];
-    match schema {
-        Value::Array(items) => items.iter().any(composes),
-        Value::Object(map) => {
-            let has = |key: &&str| map.contains_key(*key);
-            let beside = map.contains_key("properties") && ["anyOf", "oneOf", "$ref"].iter().any(has);
-            beside || KEYS.iter().any(has) || map.values().any(composes)
-        }
-        _ => false,
+    let Value::Object(map) = schema else { return false };
+    let has = |key: &&str| map.contains_key(*key);
+    let beside = map.contains_key("properties") && ["anyOf", "oneOf", "$ref"].iter().any(has);
+    beside || KEYS.iter().any(has) || map.iter().any(|(key, value)| subschemas(key, value).any(composes))
+}
+
+/// The schemas that a keyword contains. Names of properties and of definitions are no keywords, and values such as
+/// examples are no schemas.
+fn subschemas<'a>(key: &str, value: &'a Value) -> Box<dyn Iterator<Item = &'a Value> + 'a> {
+    match (key, value) {
+        ("properties" | "$defs" | "definitions", Value::Object(schemas)) => Box::new(schemas.values()),
+        ("anyOf" | "oneOf" | "prefixItems" | "items", Value::Array(schemas)) => Box::new(schemas.iter()),
+        ("items" | "additionalProperties", schema) => Box::new(std::iter::once(schema)),
+        _ => Box::new(std::iter::empty()),
     }
 }
 
@@ -246,4 +252,24 @@ fn check_brackets(grammar: &str) -> Result<(), GrammarError> {
         return Err(GrammarError(format!("its brackets are nested deeper than {} levels", 2 * GRAMMAR_DEPTH_MAX)));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_properties_and_values_are_no_keywords() {
+        for name in ["if", "not", "allOf", "dependentSchemas", "unevaluatedProperties", "patternProperties"] {
+            let text = json!({"type": "string"});
+            let named = json!({"type": "object", "properties": {name: text}});
+            assert!(!composes(&named), "a property called {name}");
+            assert!(!composes(&json!({"type": "object", "properties": {"a": {"items": named}}})), "{name} deeper");
+            assert!(!composes(&json!({"$defs": {name: text}, "type": "object"})), "a definition called {name}");
+            for key in ["default", "const", "examples", "enum"] {
+                assert!(!composes(&json!({"properties": {"a": {key: [{name: 1}]}}})), "{name} in {key}");
+            }
+            assert!(composes(&json!({"properties": {"a": {"anyOf": [{name: {}}]}}})), "the keyword {name}");
+        }
+    }
 }

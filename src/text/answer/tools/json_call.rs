@@ -137,6 +137,7 @@ impl JsonCall {
             // The arguments are a string that contains the object, or null.
             Some((start, Some(end))) if self.sent == 0 => {
                 delta.arguments = match serde_json::from_str(&self.raw[start..end]) {
+                    Ok(Value::String(text)) if text.trim().is_empty() => "{}".to_owned(),
                     Ok(Value::String(text)) => text,
                     Ok(Value::Null) | Err(_) => "{}".to_owned(),
                     Ok(other) => other.to_string(),

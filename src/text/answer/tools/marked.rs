@@ -175,6 +175,7 @@ impl Staged for Hermes {
 /// Parses the text after Mistral's marker: a list of calls, or a name and its arguments.
 #[derive(Clone, Debug)]
 pub(crate) struct Mistral {
+    tools: Arc<ToolSet>,
     content: Content,
     open: Marker,
     stage: MistralStage,
@@ -193,13 +194,12 @@ enum MistralStage {
     Arguments(Box<JsonCall>),
 }
 
-impl Default for Mistral {
-    fn default() -> Self {
-        Self { content: Content::default(), open: Marker::new(CALLS), stage: MistralStage::Content, calls: 0 }
-    }
-}
-
 impl Mistral {
+    pub(crate) fn new(tools: Arc<ToolSet>) -> Self {
+        let (content, open) = (Content::default(), Marker::new(CALLS));
+        Self { tools, content, open, stage: MistralStage::Content, calls: 0 }
+    }
+
     /// Parses the text after the marker, as far as it is complete.
     fn open_call(&mut self, head: &str, parts: &mut Parts) -> Option<String> {
         let head = head.trim_start();
@@ -207,21 +207,43 @@ impl Mistral {
             self.stage = MistralStage::List;
             return Some(list.to_owned());
         }
+        if let Some((empty, _)) = head.split_once(CALLS).filter(|(empty, _)| self.is_empty_call(empty)) {
+            self.add_empty_call(empty, parts);
+            self.stage = MistralStage::Content;
+            return Some(head[empty.len()..].to_owned());
+        }
         let Some(brace) = head.find('{').filter(|&at| at > 0) else {
             // The first bracket of a list may also be the beginning of a marker.
             self.stage = MistralStage::Opened(head.to_owned());
             return None;
         };
         let (name, arguments) = head.split_at(brace);
-        // Drops the call id, which clients do not need, and the marker before the arguments.
-        let name = name.split('[').next().unwrap_or_default().trim();
+        let name = name_in(name);
         let call = JsonCall::named(name);
         parts.call(self.calls, CallDelta { name: Some(name.to_owned()), ..CallDelta::default() });
         self.stage = MistralStage::Arguments(Box::new(call));
         Some(arguments.to_owned())
     }
 
+    /// Whether this is a known name and the marker before arguments, which are missing.
+    fn is_empty_call(&self, head: &str) -> bool {
+        head.trim_end().ends_with(ARGS) && self.tools.has(name_in(head))
+    }
+
+    fn add_empty_call(&mut self, head: &str, parts: &mut Parts) {
+        let (name, arguments) = (Some(name_in(head).to_owned()), "{}".to_owned());
+        parts.call(self.calls, CallDelta { name, arguments, ..CallDelta::default() });
+        self.calls += 1;
+    }
+
     pub(crate) fn finish(&mut self, parts: &mut Parts, is_cut: bool) {
+        if let MistralStage::Opened(head) = &self.stage {
+            let head = head.clone();
+            if !is_cut && self.is_empty_call(&head) {
+                self.add_empty_call(&head, parts);
+                return;
+            }
+        }
         let raw = match &mut self.stage {
             MistralStage::Content => self.open.finish(),
             MistralStage::Opened(head) => format!("{CALLS}{head}"),
@@ -231,6 +253,11 @@ impl Mistral {
         self.content.push(if is_cut { "" } else { &raw }, parts);
         self.content.finish(parts);
     }
+}
+
+/// The name before the call id, which clients do not need, and before the marker of the arguments.
+fn name_in(head: &str) -> &str {
+    head.split('[').next().unwrap_or_default().trim()
 }
 
 impl Staged for Mistral {

@@ -190,7 +190,7 @@ impl CallParser {
             ToolParser::Hermes => Self::Hermes(Hermes::new(tools.clone(), &marked::TOOL_CALL, false)),
             ToolParser::Glm => Self::Hermes(Hermes::new(tools.clone(), &marked::TOOL_CALL, true)),
             ToolParser::SeedOss => Self::Hermes(Hermes::new(tools.clone(), &marked::SEED_TOOL_CALL, false)),
-            ToolParser::Mistral => Self::Mistral(Mistral::default()),
+            ToolParser::Mistral => Self::Mistral(Mistral::new(tools.clone())),
             ToolParser::Gemma => Self::Complete(Complete::new(gemma::MARKERS[0], gemma::MARKERS[1], gemma::read)),
             ToolParser::Gemma4 => {
                 Self::Complete(Complete::new(gemma::MARKERS_4[0], gemma::MARKERS_4[1], gemma::read_4))

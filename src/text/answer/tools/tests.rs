@@ -334,3 +334,25 @@ proptest! {
         prop_assert_eq!((whole.content, whole.reasoning), (cut.content, cut.reasoning));
     }
 }
+
+/// Clients parse arguments as JSON, which an empty text is not.
+#[test]
+fn a_call_with_blank_arguments_has_an_empty_object() {
+    for blank in ["\"\"", "\" \"", "null", "{}"] {
+        let call = format!("<tool_call>{{\"name\": \"add\", \"arguments\": {blank}}}</tool_call>");
+        check(ToolParser::Hermes, &call, "", &[("add", json!({}))]);
+        let list = format!("[TOOL_CALLS][{{\"name\": \"add\", \"arguments\": {blank}}}]");
+        check(ToolParser::Mistral, &list, "", &[("add", json!({}))]);
+    }
+    check(ToolParser::Mistral, "[TOOL_CALLS]add[ARGS]", "", &[("add", json!({}))]);
+    check(ToolParser::Mistral, "[TOOL_CALLS]add[CALL_ID]abc123def[ARGS] ", "", &[("add", json!({}))]);
+    let two = "[TOOL_CALLS]add[ARGS][TOOL_CALLS]weather[ARGS]{\"city\": \"Oslo\"}";
+    check(ToolParser::Mistral, two, "", &[("add", json!({})), ("weather", json!({"city": "Oslo"}))]);
+    for body in ["", " ", "\n", "{}"] {
+        let answer = format!("<|channel|>commentary to=functions.add<|message|>{body}");
+        for end in ["", "<|call|>"] {
+            let (content, calls) = told(&harmony(&format!("{answer}{end}"), 3));
+            assert_eq!((content.as_str(), calls), ("", vec![("add".to_owned(), json!({}))]), "{body:?} {end}");
+        }
+    }
+}
