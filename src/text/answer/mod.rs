@@ -145,8 +145,8 @@ impl AnswerParser {
         }
     }
 
-    /// Ends the text. If it was cut by a limit, the beginning of a call or of a tag is left out: it is no content. After
-    /// a stop string there is nothing more.
+    /// Ends the text. If it was cut by a limit, the beginning of a call or of a tag is left out: it is no content.
+    /// After a stop string there is nothing more.
     pub(crate) fn finish(&mut self, parts: &mut Parts, is_cut: bool) {
         if self.stop().is_some() {
             return;
