@@ -374,7 +374,7 @@ pub trait Backend {
     /// ones.
     fn restore_blocks(&mut self, blocks: &[(BlockRef, Bytes)]) -> Result<(), BackendError>;
 
-    /// Times to decide by instead of measured ones, for now: a fake device computes nothing.
+    /// Times to decide by at this moment, in place of measured ones: a fake device computes nothing.
     fn given_times(&self) -> Option<GivenTimes> {
         None
     }
