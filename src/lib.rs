@@ -106,8 +106,8 @@
 //!   3. `src/model/config.rs` or `config_layers.rs`, if the row needs an option that no other family has;
 //!      `src/model/decoder`, if the forward pass does.
 //!   4. `src/model/gguf/families.rs`: a row that translates GGUF's metadata to the same config.
-//!   5. `tests/data/golden/<family>`, made by `make_golden.py`, its line in `tests/model/today.rs`, and its name in
-//!      GGUF in `tests/model/converted.rs`.
+//!   5. `golden/<family>` in `tests/data/golden.tar.xz`, made by `make_golden.py`, its line in
+//!      `tests/model/today.rs`, and its name in GGUF in `tests/model/converted.rs`.
 //! - **A weight format** is codes, levels and scales. A new combination of existing ones:
 //!   1. `src/plan/format/weight.rs`: a variant with its parts; `src/plan/print.rs`: its name.
 //!   2. `cuda/common/weight_format.cuh`: its parts. WGSL needs no change: it is compiled from the parts.

@@ -13,7 +13,7 @@ use std::convert::Infallible;
 /// Bytes available for tensors; enough for the seeds.
 const TENSOR_BYTES: usize = 448 << 10;
 /// The config for inputs without one.
-const CONFIG: &[u8] = include_bytes!("../../tests/data/golden/llama/config.json");
+const CONFIG: &[u8] = include_bytes!("../llama.json");
 
 fuzz_target!(|bytes: &[u8]| {
     let parts = bytes.iter().position(|byte| *byte == 0).filter(|at| *at > 0);

@@ -1,6 +1,6 @@
 //! `--kv-disk`: processes that are killed while they write, and processes that share a folder. No answer changes.
 
-use super::{folio, refusal, repository, result, run, text};
+use super::{folio, packed, refusal, result, run, text};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
@@ -149,7 +149,7 @@ fn a_prompt_of_one_device_is_imported_on_another() {
 
 /// A model that keeps a recurrent state, with a tokenizer of single bytes and a chat template.
 fn hybrid(folder: &Path) -> String {
-    let golden = repository("tests/data/golden/qwen3_5");
+    let golden = packed::model("golden/qwen3_5");
     for name in ["config.json", "model.safetensors"] {
         fs::copy(golden.join(name), folder.join(name)).expect("the folder takes files");
     }

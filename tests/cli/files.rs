@@ -1,6 +1,6 @@
 //! Model files that change while a server uses them.
 
-use super::{Server, folio, repository, text};
+use super::{Server, folio, packed, text};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::Read as _;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 fn copy(folder: &Path) -> PathBuf {
     let weights = folder.join("model.safetensors");
     for file in ["config.json", "generation_config.json", "model.safetensors"] {
-        fs::copy(repository("tests/data/golden/llama").join(file), folder.join(file)).expect("the file copies");
+        fs::copy(packed::model("golden/llama").join(file), folder.join(file)).expect("the file copies");
     }
     weights
 }
@@ -73,7 +73,7 @@ fn a_truncated_map_ends_the_engine_with_an_error() {
 #[test]
 fn a_map_and_a_copy_give_the_same_answer() {
     let run = |options: &[&str]| {
-        let gguf = repository("tests/data/gguf/tiny-llama-Q4_K_M.gguf");
+        let gguf = packed::model("gguf/tiny-llama-Q4_K_M.gguf");
         let path = gguf.to_str().expect("a path").to_owned();
         let input = ["run", "--device", "cpu", "--model", &path, "--input", "-"];
         let mut command = folio(&[&input[..], options].concat());

@@ -2,7 +2,7 @@
 //! space and 20 seconds of CPU time. Chat templates that ask for much: each gives a one-line error, within 1.5 GiB of
 //! address space (most of it is reserved and never used) and 10 seconds.
 
-use super::{folio, repository, text};
+use super::{folio, packed, text};
 use crate::builder::{Builder, Item};
 use crate::models;
 use std::fs;
@@ -141,7 +141,7 @@ fn wrong_metadata_is_refused_within_limits() {
 fn files_one_byte_short_are_refused_within_limits() {
     let folder = tempfile::tempdir().expect("a folder for this test");
     let mut count = 0;
-    for entry in fs::read_dir(repository("tests/data/gguf")).expect("the folder lists") {
+    for entry in fs::read_dir(packed::model("gguf")).expect("the folder lists") {
         let path = entry.expect("the folder lists").path();
         if path.extension().is_none_or(|extension| extension != "gguf") {
             continue;

@@ -2,6 +2,7 @@
 
 mod server;
 
+use super::packed;
 use serde_json::{Value, json};
 use server::{BadResponse, COMMIT, Hub, TOKEN};
 use std::fs;
@@ -88,7 +89,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 fn golden(name: &str) -> Vec<u8> {
-    fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/golden/llama").join(name)).expect("it is there")
+    fs::read(packed::model("golden/llama").join(name)).expect("it is there")
 }
 
 /// The tiny model, with other files that repositories have.
@@ -176,7 +177,7 @@ fn a_model_runs_by_name_online_and_off() {
 
 #[test]
 fn a_gguf_by_name_is_the_one_by_path() {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/gguf/tiny-qwen3-Q4_0.gguf");
+    let file = packed::model("gguf/tiny-qwen3-Q4_0.gguf");
     let hub = Hub::new([("sub/tiny-Q4_0.gguf", fs::read(&file).expect("it is there"))]);
     let user = User::of(&hub);
     let input = user.home.path().join("in.jsonl");
@@ -202,7 +203,7 @@ fn a_plan_by_name_reads_headers_and_keeps_nothing() {
         report["asked"].clone()
     };
     let data = |path: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(path);
-    let local = asked(&data("golden/llama").to_string_lossy());
+    let local = asked(&packed::model("golden/llama").to_string_lossy());
     assert!(hub.lines().is_empty() && local["weight_bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{local}");
     assert_eq!(asked("org/tiny"), local);
     let (mut ranges, weights) = (0, golden("model.safetensors").len() as u64);
@@ -223,10 +224,10 @@ fn a_plan_by_name_reads_headers_and_keeps_nothing() {
     assert!(hub.lines().is_empty(), "what is there is not asked for");
 
     let name = "tiny-qwen3-Q4_0.gguf";
-    let hub = Hub::new([(name, fs::read(data("gguf").join(name)).expect("it is there"))]);
+    let hub = Hub::new([(name, fs::read(packed::model("gguf").join(name)).expect("it is there"))]);
     let user = User::of(&hub);
     let asked = |model: &str| user.result(&["plan", "--json", "--memory", "1GiB", "--model", model]);
-    let (far, near) = (asked("org/tiny"), asked(&data("gguf").join(name).to_string_lossy()));
+    let (far, near) = (asked("org/tiny"), asked(&packed::model("gguf").join(name).to_string_lossy()));
     assert_eq!(far.split("\"asked\"").nth(1), near.split("\"asked\"").nth(1));
     assert!(far.contains("\"asked\"") && user.blobs().is_empty());
 }

@@ -21,6 +21,8 @@ mod messages;
 #[cfg(unix)]
 #[path = "../support/gguf_models.rs"]
 mod models;
+#[path = "../support/packed.rs"]
+mod packed;
 mod plan;
 mod several;
 mod speculation;
@@ -86,7 +88,11 @@ fn repository(path: &str) -> PathBuf {
 }
 
 fn parsed(path: &str) -> Value {
-    let text = fs::read_to_string(repository(path)).expect("the reference is part of the repository");
+    read_json(&repository(path))
+}
+
+fn read_json(file: &Path) -> Value {
+    let text = fs::read_to_string(file).expect("the reference is part of the repository");
     serde_json::from_str(&text).expect("the reference is JSON")
 }
 
@@ -232,7 +238,7 @@ fn run_answers_a_file_as_one_batch() {
 
 #[test]
 fn a_model_without_tokenizer_serves_token_ids() {
-    let case = &parsed("tests/data/golden/llama/golden.json")["cases"][0];
+    let case = &read_json(&packed::model("golden/llama/golden.json"))["cases"][0];
     let folder = tempfile::tempdir().expect("a folder for this test");
     let input = folder.path().join("in.jsonl");
     let lines = [
@@ -240,7 +246,7 @@ fn a_model_without_tokenizer_serves_token_ids() {
         json!({"prompt": "text"}).to_string(),
     ];
     fs::write(&input, lines.join("\n")).expect("the folder takes files");
-    let (input, model) = (input.to_string_lossy(), repository("tests/data/golden/llama"));
+    let (input, model) = (input.to_string_lossy(), packed::model("golden/llama"));
     let arguments = ["run", "--device", "cpu", "--temperature", "0", "--input", &input, "--model"];
     let output = run(&[&arguments[..], &[&model.to_string_lossy()]].concat());
     let answers = text(&output.stdout);

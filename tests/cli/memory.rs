@@ -1,6 +1,6 @@
 //! The memory of a server is what `folio plan` says, and models that are unloaded give theirs back.
 
-use super::{Server, folio, models, repository, result};
+use super::{Server, folio, models, packed, result};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
@@ -72,7 +72,7 @@ fn models_that_are_unloaded_give_their_memory_back() {
     const LOADS: u32 = 50;
     const BYTES_PER_LOAD_MAX: f64 = 20e3;
     let folder = tempfile::tempdir().expect("a folder for this test");
-    let tiny = repository("tests/data/gguf/tiny-qwen3-Q8_0.gguf");
+    let tiny = packed::model("gguf/tiny-qwen3-Q8_0.gguf");
     let [wide, tiny] = [wide(folder.path()).into(), tiny.to_string_lossy()].map(|path| Value::from(path).to_string());
     let file = folder.path().join("folio.toml");
     let models = format!("[models.wide]\nmodel = {wide}\nidle-unload = 1\n[models.tiny]\nmodel = {tiny}\n");

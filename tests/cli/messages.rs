@@ -1,7 +1,7 @@
 //! What folio says: the line of a ready server, one line for each request, tips for mistyped names, help,
 //! completions, and what is known of a model.
 
-use super::{Server, folio, refusal, repository, result, signal, text};
+use super::{Server, folio, packed, refusal, result, signal, text};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{BufRead as _, Read as _};
@@ -109,7 +109,7 @@ fn completions_and_man_pages_know_the_commands() {
 
 #[test]
 fn show_tells_what_a_model_is() {
-    let file = repository("tests/data/gguf/tiny-qwen3-Q4_0.gguf").to_string_lossy().into_owned();
+    let file = packed::model("gguf/tiny-qwen3-Q4_0.gguf").to_string_lossy().into_owned();
     let shown: Value = serde_json::from_str(&result(&["show", &file, "--json"])).expect("JSON");
     assert_eq!((&shown["family"], &shown["layers"]), (&json!("Qwen3ForCausalLM"), &json!(2)));
     assert!(shown["format"].as_str().is_some_and(|format| format.contains("Q4")), "{shown}");

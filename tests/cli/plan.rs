@@ -1,6 +1,6 @@
 //! `folio plan`: whether a model fits, what to do if it does not, and that `serve` and `run` say the same.
 
-use super::{Server, refusal, repository, result, run, text};
+use super::{Server, packed, refusal, result, run, text};
 use serde_json::{Value, json};
 
 /// The JSON report of `folio plan`, and its exit code.
@@ -66,8 +66,8 @@ fn plan_says_whether_it_fits_and_what_to_do() {
 
 #[test]
 fn plan_reads_every_kind_of_model_and_measures_a_device_that_is_here() {
-    let folder = repository("tests/data/golden/qwen3").to_string_lossy().into_owned();
-    let file = repository("tests/data/gguf/tiny-qwen3-Q4_0.gguf").to_string_lossy().into_owned();
+    let folder = packed::model("golden/qwen3").to_string_lossy().into_owned();
+    let file = packed::model("gguf/tiny-qwen3-Q4_0.gguf").to_string_lossy().into_owned();
     for model in [folder, file] {
         let (report, code) = planned(&["--device", "cpu", &model]);
         assert_eq!((&report["model"], code), (&json!(model), Some(0)));

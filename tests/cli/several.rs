@@ -1,13 +1,13 @@
 //! Several models behind one server, from the command line: a file of options, the plan of all models, and the commands
 //! that speak to a running server.
 
-use super::{Server, demo_golden, folio, golden_answer, refusal, repository, result, run, text};
+use super::{Server, demo_golden, folio, golden_answer, packed, refusal, repository, result, run, text};
 use folio::backend::DeviceKind;
 use folio::backend::wgpu::WgpuBackend;
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use tempfile::TempDir;
 
@@ -32,14 +32,14 @@ impl File {
 
 /// The demo model, a folder and a GGUF file.
 fn three(device: &str, top: &str) -> File {
-    let at = |path: &str| Value::from(repository(path).to_string_lossy()).to_string();
+    let at = |path: &str| Value::from(packed::model(path).to_string_lossy()).to_string();
     File::new(&format!(
         "port = 0\ndevice = \"{device}\"\nkv-cache-bytes = \"8MiB\"\n{top}\n\
          [models.chat]\nalias = [\"gpt-4o-mini\"]\n\
          [models.folder]\nmodel = {}\nmax-num-seqs = 4\n\
          [models.gguf]\nmodel = {}\nidle-unload = 1000\n",
-        at("tests/data/golden/qwen3"),
-        at("tests/data/gguf/tiny-qwen3-Q8_0.gguf"),
+        at("golden/qwen3"),
+        at("gguf/tiny-qwen3-Q8_0.gguf"),
     ))
 }
 
@@ -89,8 +89,8 @@ fn a_file_serves_several_models() {
         let answer = server.ask("POST", "/v1/completions", &ask.to_string());
         assert_eq!(body(&answer)["usage"]["completion_tokens"], 3, "{answer}");
     }
-    let config = |path: &str| super::parsed(path)["hidden_size"].as_u64().expect("a size") as usize;
-    let sizes = [config("assets/demo/config.json"), config("tests/data/golden/qwen3/config.json")];
+    let size = |folder: &Path| super::read_json(&folder.join("config.json"))["hidden_size"].as_u64().expect("a size");
+    let sizes = [repository("assets/demo"), packed::model("golden/qwen3")].map(|folder| size(&folder) as usize);
     assert_ne!(sizes[0], sizes[1]);
     for (model, size) in [("folder", sizes[1]), ("chat", sizes[0])] {
         let answer = server.ask("POST", "/v1/embeddings", &json!({"model": model, "input": [5, 6, 7]}).to_string());
@@ -164,8 +164,8 @@ fn many_clients_of_random_models_are_answered() {
 
 #[test]
 fn several_models_without_a_file() {
-    let path = repository("tests/data/golden/qwen3").to_string_lossy().into_owned();
-    let gguf = repository("tests/data/gguf/tiny-qwen3-Q8_0.gguf").to_string_lossy().into_owned();
+    let path = packed::model("golden/qwen3").to_string_lossy().into_owned();
+    let gguf = packed::model("gguf/tiny-qwen3-Q8_0.gguf").to_string_lossy().into_owned();
     let server = Server::with(&["--device", "fake", "--model", &path, "--model", &gguf]);
     assert_eq!(statuses(&server.address), [format!("{path} unloaded"), "tiny-qwen3-Q8_0 unloaded".to_owned()]);
     for name in ["qwen3", "tiny-qwen3-Q8_0"] {
@@ -185,7 +185,7 @@ fn several_models_without_a_file() {
 fn a_damaged_model_does_not_concern_the_others() {
     let folder = tempfile::tempdir().expect("a folder");
     let gguf = folder.path().join("cut.gguf");
-    let whole = fs::read(repository("tests/data/gguf/tiny-qwen3-Q8_0.gguf")).expect("it is there");
+    let whole = fs::read(packed::model("gguf/tiny-qwen3-Q8_0.gguf")).expect("it is there");
     fs::write(&gguf, &whole[..whole.len() / 2]).expect("it can be written");
     let file = File::new(&format!(
         "port = 0\ndevice = \"fake\"\n[models.demo]\n[models.cut]\nmodel = {}\n[models.none]\nmodel = \"./no/such\"\n",

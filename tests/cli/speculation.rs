@@ -1,6 +1,6 @@
 //! `--speculative-config`: what it refuses, and that drafts change no answer.
 
-use super::{refusal, repository, run, text};
+use super::{packed, refusal, repository, run, text};
 
 #[test]
 fn speculation_is_refused_by_the_name_of_the_field() {
@@ -45,7 +45,7 @@ fn a_draft_model_changes_no_answer() {
         assert!(plain.status.success() && drafted.status.success(), "{}", text(&drafted.stderr));
         assert_eq!(text(&plain.stdout), text(&drafted.stdout), "{sampling:?}");
     }
-    let llama = path("tests/data/golden/llama");
+    let llama = packed::model("golden/llama").to_string_lossy().into_owned();
     let other = ["run", "--prompt", "a", "--device", "cpu", "--draft-model", &llama];
     refusal(&other, &["the draft model has no tokenizer, but the model has one"]);
     let both = ["run", "--prompt", "a", "--device", "cpu", "--draft-model", &llama];

@@ -17,7 +17,6 @@ use folio::platform::block_on;
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 use std::cell::{Cell, RefCell};
-use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -94,8 +93,7 @@ impl<B: Backend> Backend for Witness<B> {
 }
 
 fn golden(name: &str) -> Model {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/golden").join(name);
-    Model::open(&folder).expect("the golden model loads")
+    Model::open(&super::golden(name)).expect("the golden model loads")
 }
 
 /// Computes the fit, starts an engine, compares both, and returns the fit.

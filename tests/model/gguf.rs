@@ -1,7 +1,9 @@
 //! Compares GGUF files with an exact reference: every tensor dequantized as published for its format, run in f32.
 //! `FOLIO_GGUF_DATA` names a folder with more files beside a `reference.json`.
 
-use super::{CPU, Case, Device, REFERENCE, Target, WGPU, WHOLE, cpus, ids, largest_difference, numbers, read_json};
+use super::{
+    CPU, Case, Device, REFERENCE, Target, WGPU, WHOLE, cpus, ids, largest_difference, numbers, packed, read_json,
+};
 use folio::backend::reference::ReferenceBackend;
 use folio::backend::wgpu::{WgpuBackend, WgpuOptions};
 use folio::backend::{Backend, Inspect};
@@ -9,7 +11,7 @@ use folio::model::{Gguf, Model};
 use folio::plan::KvFormat;
 use folio::platform::block_on;
 use serde_json::Value;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// If the logits of the reference's two most likely tokens differ by less than this, either may follow.
 const MARGIN: f64 = 0.02;
@@ -39,8 +41,7 @@ pub(super) struct File {
 
 /// The files of the reference that exist here.
 pub(super) fn files() -> Vec<File> {
-    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/gguf");
-    let folder = std::env::var_os("FOLIO_GGUF_DATA").map_or(own, PathBuf::from);
+    let folder = std::env::var_os("FOLIO_GGUF_DATA").map_or_else(|| packed::model("gguf"), PathBuf::from);
     let reference = read_json(&folder.join("reference.json"));
     let named = reference["cases"].as_object().expect("an object by file").iter();
     let files = named.map(|(name, expected)| {

@@ -4,6 +4,7 @@
 mod defaults;
 mod experts;
 
+use super::golden;
 use folio::model::rope::RopeScaling;
 use folio::model::{LoadError, Model, ModelSpec, UploadError};
 use folio::plan::inputs::DrawParams;
@@ -13,12 +14,8 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use tempfile::TempDir;
-
-fn golden(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/golden").join(name)
-}
 
 /// A copy of a golden model that a test may damage.
 struct Folder(TempDir);

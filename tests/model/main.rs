@@ -24,6 +24,8 @@ mod loading;
 mod longrope;
 #[path = "../support/gguf_models.rs"]
 mod models;
+#[path = "../support/packed.rs"]
+mod packed;
 mod plan;
 mod planted;
 mod projected;
@@ -396,7 +398,7 @@ fn repository(path: &str) -> PathBuf {
 }
 
 fn golden(family: &str) -> PathBuf {
-    repository("tests/data/golden").join(family)
+    packed::model("golden").join(family)
 }
 
 fn read_json(file: &Path) -> Value {

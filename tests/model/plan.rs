@@ -8,11 +8,9 @@ use folio::plan::{
     AttendPaged, BufferId, Embed, KvGroup, MatMul, Plan, RmsNorm, RopeStoreKv, RopeStoreLatent, Rows, Sample, Step,
     Storage, Tail, WeightId,
 };
-use std::path::Path;
 
 fn golden(name: &str) -> Model {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/golden").join(name);
-    Model::open(&folder).expect("the golden model loads")
+    Model::open(&super::golden(name)).expect("the golden model loads")
 }
 
 #[test]
@@ -27,7 +25,7 @@ fn a_sliding_window_is_recorded_as_the_golden_text_says() {
 
 #[test]
 fn every_recorded_plan_passes_the_check() {
-    let folders = std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/golden")).expect("it lists");
+    let folders = std::fs::read_dir(super::packed::model("golden")).expect("it lists");
     let names = folders.map(|entry| entry.expect("it lists").path()).filter(|path| path.is_dir());
     let models: Vec<Model> = names.map(|path| Model::open(&path).expect("the golden model loads")).collect();
     assert_eq!(models.len(), families().count() + STATES.len() + 1, "the golden models are there");

@@ -12,7 +12,6 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::fs;
 use std::ops::Range;
-use std::path::Path;
 
 /// Files in memory that record the largest range read.
 #[derive(Default)]
@@ -26,7 +25,7 @@ thread_local! {
 
 impl Memory {
     fn golden(family: &str) -> Self {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/golden").join(family);
+        let folder = super::golden(family);
         let read = |name: &str| fs::read(folder.join(name)).ok().map(|bytes| (name.to_owned(), Bytes::from(bytes)));
         let names = ["config.json", "generation_config.json", "model.safetensors"];
         Self { files: names.into_iter().filter_map(read).collect() }
@@ -77,7 +76,7 @@ fn upload(model: &Model) -> BTreeMap<String, Vec<u8>> {
 #[test]
 fn a_remote_gguf_is_the_one_on_disk() {
     let name = "tiny-llama-Q4_K_M.gguf";
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/gguf").join(name);
+    let path = super::packed::model("gguf").join(name);
     let files = Memory::default().with(name, fs::read(&path).expect("the file reads"));
     let remote = block_on(Gguf::open_remote(Box::new(files), name)).and_then(Model::from_gguf).expect("it opens");
     let local = Gguf::open(&path).and_then(Model::from_gguf).expect("it opens");
@@ -109,7 +108,7 @@ fn a_remote_gguf_may_be_split() {
 #[test]
 fn a_remote_folder_is_the_one_on_disk() {
     for family in ["llama", "qwen2", "qwen3", "mistral-window"] {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/golden").join(family);
+        let folder = super::golden(family);
         let local = Model::open(&folder).expect("it opens");
         let remote = Memory::golden(family).open().expect("it opens");
         assert_eq!(upload(&remote), upload(&local), "{family}");

@@ -9,9 +9,9 @@ import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { pathToFileURL } from "node:url";
 import { launch } from "./support/browser.mjs";
-import { root, serve, web } from "./support/server.mjs";
+import { serve, unpacked, web } from "./support/server.mjs";
 
-const GGUF = join(root, "tests/data/gguf");
+const GGUF = unpacked("gguf");
 const project = join(web, "test/bundlers");
 const modules = join(project, "node_modules");
 const out = mkdtempSync(join(tmpdir(), "folio-bundlers-"));

@@ -7,9 +7,9 @@ import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { hideFeatures, launch } from "./support/browser.mjs";
-import { root, serve } from "./support/server.mjs";
+import { serve, unpacked } from "./support/server.mjs";
 
-const GOLDEN = join(root, "tests/data/golden");
+const GOLDEN = unpacked("golden");
 /** Longer prompts take the browser's software adapter too long. Attention of prompts has tiles of 64 keys. */
 const PROMPT_MAX = 130;
 

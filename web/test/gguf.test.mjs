@@ -7,9 +7,9 @@ import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { launch } from "./support/browser.mjs";
 import { split } from "./support/gguf.mjs";
-import { root, serve } from "./support/server.mjs";
+import { serve, unpacked } from "./support/server.mjs";
 
-const DATA = join(root, "tests/data/gguf");
+const DATA = unpacked("gguf");
 const NAME = "tiny-qwen3-Q4_0";
 const whole = readFileSync(join(DATA, `${NAME}.gguf`));
 const parts = split(whole, NAME, 3);

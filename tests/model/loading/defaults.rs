@@ -1,6 +1,6 @@
 //! Fields that a config lacks have the defaults of the architecture's class in transformers.
 
-use super::golden;
+use crate::golden;
 use folio::model::ModelSpec;
 use serde_json::{Value, json};
 

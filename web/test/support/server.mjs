@@ -1,5 +1,6 @@
 // A static server for the tests: the package, test pages, models, and faults of a bad server.
 
+import { execFileSync } from "node:child_process";
 import { existsSync, readFileSync, statSync } from "node:fs";
 import { createServer } from "node:http";
 import { dirname, extname, join, normalize } from "node:path";
@@ -7,6 +8,10 @@ import { fileURLToPath } from "node:url";
 
 export const web = dirname(dirname(dirname(fileURLToPath(import.meta.url))));
 export const root = dirname(web);
+
+/** The folder of the packed models `golden` or `gguf`. */
+export const unpacked = (name) =>
+  execFileSync(join(root, ".ci/unpacked"), [name], { encoding: "utf8" }).trimEnd();
 
 const TYPES = {
   ".html": "text/html; charset=utf-8",
