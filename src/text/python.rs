@@ -226,22 +226,18 @@ fn days_before(year: u64) -> u64 {
     past * 365 + past / 4 - past / 100 + past / 400 - 719_162
 }
 
-/// Year, month and day of the day `days` after 1970-01-01.
-fn civil(days: u64) -> (u64, u64, u64) {
-    let mut year = 1970 + days / 366;
-    while days_before(year + 1) <= days {
-        year += 1;
-    }
-    let leap = year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
-    let lengths = [31, if leap { 29 } else { 28 }, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
-    let mut rest = days - days_before(year);
-    let mut month = 1;
-    for length in lengths {
-        if rest < length {
-            break;
-        }
-        rest -= length;
-        month += 1;
-    }
-    (year, month, rest + 1)
+/// Year, month and day of the day `days` after 1970-01-01, by Howard Hinnant's `civil_from_days`: years begin in March,
+/// so that a leap day is the last of its year, and the calendar repeats every 400 years.
+pub(super) fn civil(days: u64) -> (u64, u64, u64) {
+    const DAYS_PER_ERA: u64 = 146_097;
+    // Days from 0000-03-01 to 1970-01-01.
+    let days = days + 719_468;
+    let (era, day_of_era) = (days / DAYS_PER_ERA, days % DAYS_PER_ERA);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let months_since_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * months_since_march + 2) / 5 + 1;
+    let month = if months_since_march < 10 { months_since_march + 3 } else { months_since_march - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    (year, month, day)
 }

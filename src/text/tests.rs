@@ -205,10 +205,27 @@ fn dates_are_right() {
         (1_735_689_599, "2024-12-31 Tue 366"),
         (1_735_689_600, "2025-01-01 Wed 001"),
         (4_107_542_400, "2100-03-01 Mon 060"),
+        (253_402_300_799, "9999-12-31 Fri 365"),
     ] {
         assert_eq!(python::strftime("%F %a %j", time).expect("known codes"), date);
     }
     assert!(python::strftime("%Q", 0).is_err());
+}
+
+/// Dates come from requests, such as `keep_alive`.
+#[test]
+fn a_date_of_any_time_is_computed_at_once() {
+    let start = std::time::Instant::now();
+    let (mut days, mut last) = (0, (1969, 12, 31));
+    while days < 400_000 {
+        let date = python::civil(days);
+        let follows =
+            date.0 == last.0 && (date.1 == last.1 && date.2 == last.2 + 1 || date.1 == last.1 + 1 && date.2 == 1);
+        assert!(follows || date == (last.0 + 1, 1, 1), "{last:?} {date:?}");
+        (days, last) = (days + 1, date);
+    }
+    assert!(python::strftime("%F", u64::MAX).is_ok());
+    assert!(start.elapsed().as_secs() < 5);
 }
 
 /// Found by fuzzing: the closing delimiter of this tag is part of the opening one.

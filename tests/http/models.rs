@@ -19,7 +19,7 @@ use futures_util::FutureExt as _;
 use serde_json::{Value, json};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What happens to models, in order, a gate that loads wait at, and the line of their engines.
 #[derive(Default)]
@@ -470,6 +470,35 @@ fn models_are_loaded_and_unloaded_as_told() {
     server.wait_for(["unloaded"; 3]);
     assert_eq!(ollama(json!({"keep_alive": "a while"})).status, 400);
     assert_eq!(Server::plain().post("/models/unload", &json!({"model": "demo"})).status, 400, "its only model stays");
+}
+
+#[test]
+fn a_request_keeps_its_model_loaded_for_itself_only() {
+    let server = Several::with(|sources, _| sources[2].idle_unload = Some(Duration::from_millis(30)));
+    let body = json!({"model": "c", "prompt": "Hello!", "stream": false, "options": {"num_predict": 2}});
+    let kept = server.post("/api/generate", &with(&body, &json!({"keep_alive": "1h"})));
+    assert_eq!(kept.status, 200);
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(server.states()[2], "loaded", "it was asked for");
+    assert_eq!(server.ask("c"), "I am c.");
+    server.wait_for(["unloaded"; 3]);
+}
+
+#[test]
+fn the_longest_keep_alive_harms_nobody() {
+    let server = Several::start();
+    let body = json!({"model": "c", "prompt": "Hello!", "stream": false, "options": {"num_predict": 2}});
+    for longest in [json!(u64::MAX), json!(1e18), json!(1e300), json!("1e308"), json!("9999999999999999h"), json!(2e9)]
+    {
+        let start = Instant::now();
+        let answer = server.post("/api/generate", &with(&body, &json!({"keep_alive": longest})));
+        assert_eq!(answer.status, 200, "{longest}: {}", answer.text);
+        let listed = server.get("/api/ps").json();
+        let expires = listed["models"][0]["expires_at"].as_str().expect("a time").to_owned();
+        assert!(expires.starts_with("20"), "{longest}: {expires}");
+        assert!(start.elapsed() < Duration::from_secs(2), "{longest}: {:?}", start.elapsed());
+    }
+    assert_eq!(server.ask("a"), "I am a.", "models are still loaded");
 }
 
 #[test]

@@ -204,8 +204,12 @@ pub(crate) enum Task {
     Load(Option<String>),
 }
 
-/// How long a model stays loaded after a request: a number of seconds, or a text such as `5m` or `1h30m`. Negative:
-/// until its memory is needed, which is `Some(None)`. `None` if the request does not say it.
+/// The longest `keep_alive`, ten years; longer ones count as this.
+const KEEP_ALIVE_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
+
+/// How long a model stays loaded after a request: a number of seconds, or a text such as `5m` or `1h30m`, at most
+/// [`KEEP_ALIVE_MAX`]. Negative: until its memory is needed, which is `Some(None)`. `None` if the request does not say
+/// it.
 pub(crate) fn keep_alive(value: &Value) -> Result<Option<Option<Duration>>, ApiError> {
     let seconds = match value {
         Value::Null => return Ok(None),
@@ -215,8 +219,8 @@ pub(crate) fn keep_alive(value: &Value) -> Result<Option<Option<Duration>>, ApiE
     };
     let message = "`keep_alive` must be a number of seconds or a duration such as \"5m\"";
     let seconds = seconds.ok_or_else(|| ApiError::invalid("keep_alive", message))?;
-    // Longer than any server runs.
-    Ok(Some(if seconds < 0.0 { None } else { Duration::try_from_secs_f64(seconds).ok() }))
+    let longest = KEEP_ALIVE_MAX.as_secs_f64();
+    Ok(Some((seconds >= 0.0).then(|| Duration::from_secs_f64(seconds.min(longest)))))
 }
 
 /// The seconds of a duration as Go writes it, or of a bare number.

@@ -169,7 +169,7 @@ pub(crate) async fn ps(State(server): State<ServerState>) -> Result<Json<Value>,
         let info = view.state.as_ref()?.engine.info()?;
         let mut model = entry(&server, view, &view.names[0]);
         let stays = view.expires.map_or(EXPIRES_SECONDS, |left| left.as_secs());
-        model["expires_at"] = iso_time(platform::unix_time() + stays).into();
+        model["expires_at"] = iso_time(platform::unix_time().saturating_add(stays)).into();
         model["size_vram"] = (info.weight_bytes + info.kv_bytes).into();
         model["context_length"] = info.max_model_len.into();
         Some(model)

@@ -22,6 +22,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+/// The pause after a panic, so that one that repeats does not take a core.
+const AFTER_PANIC: Duration = Duration::from_millis(100);
+
 /// A model of a server of several.
 pub struct ModelSource {
     /// Names in requests, at least one; answers call the model by the first.
@@ -151,7 +154,7 @@ impl Fleet {
             keeper: Mutex::new(None),
         });
         let kept = fleet.clone();
-        let keeper = std::thread::Builder::new().name("folio-models".into()).spawn(move || kept.keep());
+        let keeper = std::thread::Builder::new().name("folio-models".into()).spawn(move || kept.run());
         *fleet.keeper.lock().unwrap_or_else(PoisonError::into_inner) = Some(keeper.expect("this platform has threads"));
         fleet
     }
@@ -182,7 +185,7 @@ impl Fleet {
             return Ok(Entry::Now(Use { fleet: self.clone(), index, loaded }));
         }
         let (sender, receiver) = oneshot::channel();
-        let deadline = self.load_timeout.filter(|_| !streams).map(|timeout| now + timeout);
+        let deadline = self.load_timeout.filter(|_| !streams).map(|timeout| now.saturating_add(timeout));
         if residents.wait(index, sender, deadline).is_some() {
             return Err(ApiError::shutting_down());
         }
@@ -261,8 +264,21 @@ impl Fleet {
         self.started.elapsed()
     }
 
+    /// Keeps the models, also after a panic, which is told to all who wait.
+    fn run(self: Arc<Self>) {
+        survive(|| self.keep(), || self.tell_panic());
+    }
+
+    fn tell_panic(&self) {
+        let waiters = self.lock().take_all_waiting();
+        for (_, waiter) in waiters {
+            // The client may be gone.
+            drop(waiter.send(Err(ApiError::internal())));
+        }
+    }
+
     /// Does what is to be done until the server is closed and nothing is loaded.
-    fn keep(self: Arc<Self>) {
+    fn keep(self: &Arc<Self>) {
         let mut residents = self.lock();
         loop {
             let step = residents.step(self.now());
@@ -292,20 +308,35 @@ impl Fleet {
         drop(waiter.send(Err(ApiError::still_loading(&self.models[index].names[0], seconds))));
     }
 
-    /// Starts the thread of a task.
+    /// Starts the thread of a task. Where no thread can be started, a load fails and an unload is done here.
     fn begin(self: &Arc<Self>, task: Task<Arc<Loaded>>) {
         let fleet = self.clone();
-        let (name, work): (_, Box<dyn FnOnce() + Send>) = match task {
-            Task::Load(index) => ("folio-load", Box::new(move || fleet.load(index))),
-            Task::Unload(index, loaded) => ("folio-unload", Box::new(move || fleet.end(index, &loaded))),
-        };
-        std::thread::Builder::new().name(name.into()).spawn(work).expect("this platform has threads");
+        match task {
+            Task::Load(index) => {
+                let builder = std::thread::Builder::new().name("folio-load".into());
+                if let Err(error) = builder.spawn(move || fleet.load(index)) {
+                    self.has_loaded(index, Err(format!("no thread could be started: {error}")));
+                }
+            }
+            Task::Unload(index, loaded) => {
+                let builder = std::thread::Builder::new().name("folio-unload".into());
+                let unloaded = loaded.clone();
+                if builder.spawn(move || fleet.end(index, &unloaded)).is_err() {
+                    self.end(index, &loaded);
+                }
+            }
+        }
     }
 
     fn load(self: Arc<Self>, index: usize) {
-        let configured = &self.models[index];
-        let outcome = catch_unwind(AssertUnwindSafe(|| (configured.load)()));
+        let outcome = catch_unwind(AssertUnwindSafe(|| (self.models[index].load)()));
         let outcome = outcome.unwrap_or_else(|_| Err("loading it panicked, which is a bug".to_owned()));
+        self.has_loaded(index, outcome);
+    }
+
+    /// Tells the outcome of a load to all who wait for the model.
+    fn has_loaded(self: &Arc<Self>, index: usize, outcome: Result<LoadedModel, String>) {
+        let configured = &self.models[index];
         let outcome = outcome.map(|model| Arc::new(configured.loaded(self.shared.clone(), model)));
         match &outcome {
             Ok(_) => drop(configured.loads.fetch_add(1, Ordering::Relaxed)),
@@ -323,7 +354,7 @@ impl Fleet {
         self.changed.notify_one();
     }
 
-    fn end(self: Arc<Self>, index: usize, loaded: &Loaded) {
+    fn end(&self, index: usize, loaded: &Loaded) {
         loaded.state.engine.drain();
         let end = loaded.end.lock().unwrap_or_else(PoisonError::into_inner).take();
         let outcome = end.map_or(Ok(()), |end| end());
@@ -333,6 +364,15 @@ impl Fleet {
         }
         self.lock().unloaded(index, outcome);
         self.changed.notify_one();
+    }
+}
+
+/// Does `work` until it ends without a panic. After each panic, `recover` is called and a moment passes.
+fn survive(work: impl Fn(), recover: impl Fn()) {
+    while catch_unwind(AssertUnwindSafe(&work)).is_err() {
+        tracing::error!("a thread of the models panicked, which is a bug; it goes on");
+        recover();
+        platform::pause(AFTER_PANIC);
     }
 }
 
@@ -402,5 +442,22 @@ impl Drop for Wait {
 impl fmt::Debug for ModelSource {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("ModelSource").field("names", &self.names).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[test]
+    fn work_goes_on_after_a_panic() {
+        let (tries, recoveries) = (Cell::new(0), Cell::new(0));
+        let work = || {
+            tries.set(tries.get() + 1);
+            assert!(tries.get() == 3, "the first two panic");
+        };
+        survive(work, || recoveries.set(recoveries.get() + 1));
+        assert_eq!((tries.get(), recoveries.get()), (3, 2));
     }
 }

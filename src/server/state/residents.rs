@@ -120,7 +120,7 @@ impl<L: Clone, W> Residents<L, W> {
     pub(super) fn expires(&self, index: usize) -> Option<Duration> {
         let model = &self.models[index];
         let is_idle = matches!(model.phase, Phase::Loaded(_)) && model.users == 0;
-        model.idle.filter(|_| is_idle).map(|idle| model.last_used + idle)
+        model.idle.filter(|_| is_idle).map(|idle| model.last_used.saturating_add(idle))
     }
 
     /// How long a model stays loaded without requests, from now on.
@@ -197,6 +197,11 @@ impl<L: Clone, W> Residents<L, W> {
         for index in 0..self.models.len() {
             self.unload(index);
         }
+        self.take_all_waiting()
+    }
+
+    /// All who wait, with their models, which are wanted no more.
+    pub(super) fn take_all_waiting(&mut self) -> Vec<(usize, W)> {
         let all = self.models.iter_mut().enumerate();
         all.flat_map(|(index, model)| model.take_waiting().into_iter().map(move |waiter| (index, waiter))).collect()
     }
@@ -244,7 +249,7 @@ impl<L: Clone, W> Residents<L, W> {
         let mut next = None;
         for (index, model) in self.models.iter_mut().enumerate() {
             let is_unused = model.users == 0;
-            let due = model.idle.filter(|_| is_unused).map(|idle| model.last_used + idle);
+            let due = model.idle.filter(|_| is_unused).map(|idle| model.last_used.saturating_add(idle));
             if let (Phase::Loaded(loaded), Some(due)) = (&model.phase, due) {
                 if due <= now {
                     model.phase = Phase::Draining(loaded.clone());
