@@ -22,7 +22,9 @@ mod template_limits;
 mod tokenizer;
 mod tokenizer_file;
 
-pub use grammar::{Grammar, GrammarError, GrammarSpec, GrammarState, Grammars, NoTokenAllowed, schema_in_lark};
+pub use grammar::{
+    Grammar, GrammarError, GrammarSpec, GrammarState, Grammars, NoTokenAllowed, Waiting, Watched, schema_in_lark,
+};
 pub use infill::{Gap, Infill};
 pub use stream::{StopStrings, TextPiece, TextStream, Utf8Stream};
 pub use template::{ChatInput, ChatTemplate, RESERVED_KWARGS, TemplateError};

@@ -202,7 +202,6 @@ fn a_plan_by_name_reads_headers_and_keeps_nothing() {
         let report: Value = serde_json::from_str(&report).expect("one JSON object");
         report["asked"].clone()
     };
-    let data = |path: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(path);
     let local = asked(&packed::model("golden/llama").to_string_lossy());
     assert!(hub.lines().is_empty() && local["weight_bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{local}");
     assert_eq!(asked("org/tiny"), local);

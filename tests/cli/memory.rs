@@ -4,7 +4,7 @@ use super::{Server, folio, models, packed, result};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Elements of the MLP's inner rows: enough for weights of more than 200 MB.
 const WIDE: u64 = 24_576;
@@ -50,6 +50,48 @@ fn a_server_takes_what_its_plan_says() {
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     let taken = memory(server.process.id(), "VmHWM");
     assert!(taken < FACTOR * planned, "{:.0} MB are taken, {:.0} MB are planned", taken / 1e6, planned / 1e6);
+}
+
+/// What requests may take of a process beside the model, in bytes; `docs/promises.md` states it.
+const HOSTILE_MAX: f64 = 300e6;
+
+/// The longest that a health check takes beside them.
+const HEALTH_MAX: Duration = Duration::from_secs(2);
+
+#[test]
+fn no_request_takes_the_memory_or_the_time_of_others() {
+    let server = Server::with(&["--device", "fake"]);
+    let process = server.process.id();
+    let before = memory(process, "VmRSS");
+    let objects = format!("{{\"model\":\"demo\",\"input\":[{}{{\"\":0}}]}}", "{\"\":0},".repeat(550_000));
+    let grammar = |schema: Value| {
+        let format = json!({"type": "json_schema", "json_schema": {"name": "x", "schema": schema}});
+        let message = json!([{"role": "user", "content": "Hello!"}]);
+        ("/v1/chat/completions", json!({"messages": message, "response_format": format, "max_tokens": 9}).to_string())
+    };
+    let regex = |regex: &str| {
+        ("/v1/completions", json!({"prompt": "a", "structured_outputs": {"regex": regex}, "max_tokens": 9}).to_string())
+    };
+    let hostile = [
+        ("/v1/responses", objects),
+        grammar(json!({"type": "integer", "multipleOf": 1_999_993})),
+        grammar(json!({"type": "string", "pattern": "^(ab|c)*$", "minLength": 100_000_000})),
+        grammar(json!({"type": "string", "pattern": "a{10000000}"})),
+        regex("a{10000000}"),
+        regex("[ab]c{10000000}"),
+    ];
+    std::thread::scope(|scope| {
+        for (path, body) in &hostile {
+            for _ in 0..3 {
+                scope.spawn(|| server.ask("POST", path, body));
+            }
+        }
+        let start = Instant::now();
+        assert!(server.ask("GET", "/health", "").starts_with("HTTP/1.1 200"));
+        assert!(start.elapsed() < HEALTH_MAX, "{:?}", start.elapsed());
+    });
+    let taken = memory(process, "VmHWM") - before;
+    assert!(taken < HOSTILE_MAX, "{:.0} MB", taken / 1e6);
 }
 
 /// Has a model answer, which loads it. Returns the memory of the process then.

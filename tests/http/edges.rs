@@ -1,7 +1,7 @@
 //! Edge cases: limits set by the operator, inputs that barely fit, handlers that panic, and long work that must not
 //! block other requests.
 
-use crate::harness::{CHAT, COMPLETIONS, Server, blanked, config, demo_text, hello, merged, post, with};
+use crate::harness::{CHAT, COMPLETIONS, Server, blanked, config, demo_text, hello, merged, post, wait, with};
 use axum::body::{Body, Bytes};
 use axum::http::Request;
 use flate2::Compression;
@@ -55,9 +55,44 @@ fn a_gzip_body_is_read_within_the_limit() {
     }
 }
 
+/// Bodies of small values; lists of token ids are as long as the context.
+#[test]
+fn values_are_limited_beside_bytes_and_token_ids_are_no_excess() {
+    let limits = Limits { body_bytes_max: 64 << 20, ..Limits::default() };
+    let server = Server::fake("", config(), ServerOptions { limits, ..ServerOptions::default() });
+    for (path, field) in [(CHAT, "messages"), ("/v1/responses", "input"), ("/v1/messages", "messages")] {
+        for value in ["{\"\":0}", "[]", "\"\"", "{\"a\":{}}", "[[]]"] {
+            let body = format!("{{\"model\":\"demo\",\"{field}\":[{}{value}]}}", format!("{value},").repeat(200_000));
+            let request = Request::post(path).header("content-type", "application/json").body(Body::from(body));
+            let answer = server.send(request.expect("a request"));
+            assert_eq!(answer.status, 400, "{path} {value}: {}", answer.text);
+            assert!(answer.text.contains("too many values"), "{path} {value}: {}", answer.text);
+        }
+    }
+    let ids = json!({"prompt": vec![7; 1_000_000], "max_tokens": 1});
+    assert!(server.post(COMPLETIONS, &ids).text.contains("1000000 tokens"), "it was read");
+}
+
+#[test]
+fn requests_beyond_the_memory_of_all_are_refused_and_others_are_not() {
+    let limits = Limits { requests_bytes_max: 3_000_000, ..Limits::default() };
+    let server = Server::fake("pause=20", config(), ServerOptions { limits, ..ServerOptions::default() });
+    let large = |more: &Value| with(&with(&hello(), &json!({"user": "x".repeat(2_000_000), "max_tokens": 100})), more);
+    let mut running = server.open(CHAT, &large(&json!({"stream": true, "ignore_eos": true})));
+    assert!(running.more());
+    let refused = server.post(CHAT, &large(&json!({})));
+    assert_eq!((refused.status.as_u16(), refused.json()["error"]["code"].as_str()), (429, Some("requests_too_large")));
+    assert_eq!(refused.header("retry-after"), "1");
+    assert_eq!(server.post(CHAT, &with(&hello(), &json!({"max_tokens": 1}))).status, 200, "a small one is answered");
+    drop(running);
+    wait("its memory is free", || {
+        server.post(CHAT, &with(&large(&json!({})), &json!({"max_tokens": 1}))).status == 200
+    });
+}
+
 #[test]
 fn limits_are_what_the_operator_says() {
-    let limits = Limits { choices_max: 2, prompts_max: 3, body_bytes_max: 2000 };
+    let limits = Limits { choices_max: 2, prompts_max: 3, body_bytes_max: 2000, ..Limits::default() };
     let server = Server::fake("", config(), ServerOptions { limits, ..ServerOptions::default() });
     let status = |more: Value| {
         let answer = server.post(COMPLETIONS, &with(&json!({"prompt": "Hello", "max_tokens": 2}), &more));

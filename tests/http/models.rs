@@ -100,6 +100,7 @@ pub(crate) fn source_of(
         bytes,
         refusal: None,
         idle_unload: None,
+        queue_requests_max: 64,
         outline: Some(outline()),
         options: ServerOptions { stem, ..ServerOptions::default() },
         load: Box::new(load),
@@ -385,6 +386,19 @@ fn a_request_waits_no_longer_than_it_may_and_leaves_when_its_client_does() {
     wait("nobody waits", || !server.waiting("a"));
     server.log.shut(false);
     server.wait_for(["loaded", "unloaded", "unloaded"]);
+    assert_eq!(server.ask("a"), "I am a.");
+}
+
+#[test]
+fn no_more_wait_for_a_model_than_may_queue() {
+    let server = Several::with(|sources, _| sources[0].queue_requests_max = 1);
+    server.log.shut(true);
+    let first = server.open(&with(&of("a"), &json!({"stream": true})));
+    wait("it waits", || server.waiting("a"));
+    let refused = server.post(CHAT, &of("a"));
+    assert_eq!((refused.status.as_u16(), refused.json()["error"]["code"].as_str()), (429, Some("queue_full")));
+    server.log.shut(false);
+    assert!(first.rest().contains("[DONE]"));
     assert_eq!(server.ask("a"), "I am a.");
 }
 

@@ -20,7 +20,7 @@ use clap::builder::BoolishValueParser;
 use clap::{ArgMatches, Args};
 use config::ConfigFile;
 use folio::platform;
-use folio::server::socket::{self, Address, Listener, SocketOptions};
+use folio::server::socket::{self, Address, Listener, Proxies, SocketOptions};
 use folio::server::{Limits, Puller, ResponseBytes, ServerOptions, ServerState, TraceSink};
 use served::{Served, ServedArgs, Sources};
 use std::fs;
@@ -69,6 +69,10 @@ pub(crate) struct ServeArgs {
           default_value_t = Limits::default().body_bytes_max as u32,
           value_parser = clap::value_parser!(u32).range(1024..=64 << 20))]
     body_bytes_max: u32,
+    /// Maximum memory of all requests that are read, wait and run, beside their KV cache
+    #[arg(help_heading = "Server", long, env = "FOLIO_REQUESTS_BYTES_MAX", value_name = "BYTES",
+          default_value_t = Limits::default().requests_bytes_max)]
+    requests_bytes_max: u64,
     /// Maximum size of the responses kept for `previous_response_id` and `GET /v1/responses/{id}`
     #[arg(help_heading = "Server", long, env = "FOLIO_RESPONSE_STORE_BYTES", value_name = "BYTES",
           default_value_t = ResponseBytes::default().0)]
@@ -96,6 +100,16 @@ pub(crate) struct ServeArgs {
     #[arg(help_heading = "Server", long, env = "FOLIO_TIMEOUT_KEEP_ALIVE", value_name = "SECONDS",
           default_value_t = SocketOptions::default().idle_timeout.as_secs() as u32)]
     timeout_keep_alive: u32,
+    /// Proxies whose X-Forwarded-For tells the addresses of clients, which wrong API keys are counted by: addresses and
+    /// networks, separated by commas, or * for all
+    #[arg(
+        help_heading = "Server",
+        long,
+        env = "FOLIO_FORWARDED_ALLOW_IPS",
+        value_name = "LIST",
+        default_value = Proxies::LOCAL
+    )]
+    forwarded_allow_ips: Proxies,
     /// Seconds after a shutdown signal in which requests are still accepted, while /health already answers 503
     #[arg(help_heading = "Server", long, env = "FOLIO_SHUTDOWN_GRACE", value_name = "SECONDS", default_value_t = 0)]
     shutdown_grace: u32,
@@ -197,6 +211,7 @@ fn sockets(args: &ServeArgs) -> SocketOptions {
         connections_max: open_files::connections(args.max_connections as usize),
         connections_per_peer_max: Some(args.max_connections_per_peer as usize).filter(|limit| *limit > 0),
         idle_timeout: Duration::from_secs(args.timeout_keep_alive.into()),
+        proxies: args.forwarded_allow_ips.clone(),
         shutdown_grace: Duration::from_secs(args.shutdown_grace.into()),
         shutdown_timeout: Some(Duration::from_secs(args.shutdown_timeout.into())),
         ..SocketOptions::default()
@@ -297,6 +312,7 @@ fn options(args: ServeArgs, access: Access, traces: Option<TraceSink>) -> Server
         choices_max: args.choices_max,
         prompts_max: args.prompts_max as usize,
         body_bytes_max: args.body_bytes_max as usize,
+        requests_bytes_max: args.requests_bytes_max,
     };
     ServerOptions {
         api_keys,

@@ -5,7 +5,7 @@
 //! `docs/proxies.md` says what a proxy needs.
 
 use crate::platform::Instant;
-use crate::server::guards::log;
+use crate::server::guards::{log, memory};
 use crate::server::state::ServerState;
 use crate::server::traces::TraceParent;
 use crate::server::wire::error::{ApiError, Dialect, shorten};
@@ -32,15 +32,21 @@ pub(crate) async fn guard(State(state): State<ServerState>, mut request: Request
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let dialect = Dialect::of_request(&path, request.headers());
     let mut response = match check(&state, &request) {
-        Ok(client) => {
+        Ok((client, has_key)) => {
             #[cfg(feature = "server")]
-            if let Some(Passed(tell)) = request.extensions_mut().remove() {
+            if let Some(Passed(tell)) = request.extensions_mut().remove().filter(|_| has_key && !is_open(&path)) {
                 tell();
             }
             request.extensions_mut().insert(client);
-            next.run(request).await
+            let charge = state.shared.memory.request();
+            request.extensions_mut().insert(charge.clone());
+            let mut response = memory::kept(next.run(request).await, charge);
+            if has_key {
+                response.extensions_mut().insert(KeyOutcome::Right);
+            }
+            response
         }
-        Err(error) => refusal(error, request.headers()),
+        Err(error) => refusal(error),
     };
     if let Some(error) = response.extensions_mut().remove::<ApiError>().filter(|_| dialect != Dialect::OpenAi) {
         *response.body_mut() = Body::from(error.json(dialect));
@@ -58,20 +64,44 @@ pub(crate) async fn guard(State(state): State<ServerState>, mut request: Request
     response
 }
 
-fn refusal(error: ApiError, headers: &HeaderMap) -> Response {
+fn refusal(error: ApiError) -> Response {
     let mut response = error.into_response();
-    let has_key = headers.contains_key(AUTHORIZATION) || headers.contains_key(API_KEY);
-    if has_key && response.status() == StatusCode::UNAUTHORIZED {
-        response.extensions_mut().insert(WrongKey);
+    if response.status() == StatusCode::UNAUTHORIZED {
+        response.extensions_mut().insert(KeyOutcome::Wrong);
     }
     response
 }
 
-/// Marks the response to a wrong key, so that the socket layer, which knows the peer and the clock, can delay it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct WrongKey;
+/// What a route that needs a key says of it, in an extension of the response, for the socket layer, which knows the
+/// peer and the clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KeyOutcome {
+    Right,
+    Wrong,
+}
 
-/// Called when a request has passed the guard. The socket layer, which knows connections, adds it to each request.
+/// A digest of what a request presents as its key; `None` if it presents none, or needs none.
+#[cfg(feature = "server")]
+pub(crate) fn key_digest(request: &Request) -> Option<[u8; 32]> {
+    let headers = request.headers();
+    let given = [AUTHORIZATION, API_KEY].map(|name| headers.get(name).map(HeaderValue::as_bytes));
+    if given == [None, None] || is_open(request.uri().path()) {
+        return None;
+    }
+    let mut hasher = blake3::Hasher::new();
+    for header in given.map(Option::unwrap_or_default) {
+        hasher.update(&(header.len() as u64).to_le_bytes()).update(header);
+    }
+    Some(hasher.finalize().into())
+}
+
+/// Whether a path needs no key.
+fn is_open(path: &str) -> bool {
+    let path = if path == "/" { "/" } else { path.trim_end_matches('/') };
+    OPEN.contains(&path)
+}
+
+/// Called when a request that needs a key, where keys are needed, has passed the guard. The socket layer, which knows connections, adds it to each request.
 #[cfg(feature = "server")]
 #[derive(Clone)]
 pub(crate) struct Passed(pub(crate) std::sync::Arc<dyn Fn() + Send + Sync>);
@@ -88,7 +118,8 @@ impl Client {
     }
 }
 
-fn check(state: &ServerState, request: &Request) -> Result<Client, ApiError> {
+/// The client of a request, and whether it has a right key or none is needed on this server.
+fn check(state: &ServerState, request: &Request) -> Result<(Client, bool), ApiError> {
     let (uri, headers) = (request.uri(), request.headers());
     let keys = &state.shared.options.api_keys;
     // A page that reaches this server by a foreign name has no key, so it gets nothing.
@@ -99,16 +130,15 @@ fn check(state: &ServerState, request: &Request) -> Result<Client, ApiError> {
         check_origin(headers, &state.shared.options.allowed_origins)?;
     }
     let key = if keys.is_empty() { Some(0) } else { key_of(headers, keys) };
-    let path = if uri.path() == "/" { "/" } else { uri.path().trim_end_matches('/') };
-    let is_open = OPEN.contains(&path) || (state.shared.options.metrics_open && path == "/metrics");
-    let Some(client) = key.or(is_open.then_some(0)) else {
+    let is_metrics = state.shared.options.metrics_open && uri.path().trim_end_matches('/') == "/metrics";
+    let Some(client) = key.or((is_open(uri.path()) || is_metrics).then_some(0)) else {
         return Err(ApiError::unauthorized());
     };
     if climbs(uri.path()) {
         return Err(ApiError::unknown_route(uri.path()));
     }
     let parent = headers.get(TRACE_PARENT).and_then(|value| TraceParent::parse(value.to_str().ok()?));
-    Ok(Client(client, parent))
+    Ok((Client(client, parent), key.is_some()))
 }
 
 /// Whether a path has a `..` segment, also percent-encoded.

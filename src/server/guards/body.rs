@@ -1,6 +1,7 @@
 //! Checks of a request's body: its headers, its size, the time it takes to arrive. A gzip body is decompressed, within
 //! the same limit. Large bodies are parsed and read off the async threads.
 
+use super::memory::Charge;
 use crate::server::state::{ALWAYS, Shared};
 use crate::server::wire::error::{ApiError, BodyTimeout, Dialect, shorten};
 use crate::server::wire::json::parse;
@@ -12,6 +13,7 @@ use flate2::read::MultiGzDecoder;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use serde_json::{Map, Value};
 use std::io::Read as _;
+use std::sync::Arc;
 
 /// Reads the body of a request as a JSON object and passes it to `read`. If the body is large, it is parsed and read on
 /// a separate thread.
@@ -25,12 +27,13 @@ pub(crate) async fn read_object<T: Send + 'static>(
     if let Some(Parsed { object, bytes_len }) = parts.extensions.remove() {
         return shared.offload(bytes_len, move || read(object)).await?;
     }
+    let charge = parts.extensions.get::<Arc<Charge>>().cloned().unwrap_or_else(|| shared.memory.request());
     let encoding = check_headers(&parts.headers, bytes_max, Dialect::of(parts.uri.path()))?;
     let bytes = read_body(body, bytes_max).await?;
     let bytes_len = if encoding == Encoding::Gzip { ALWAYS } else { bytes.len() };
     let work = move || {
         let bytes = if encoding == Encoding::Gzip { decompressed(&bytes, bytes_max)? } else { bytes };
-        match parse(&bytes)? {
+        match parse(&bytes, &charge)? {
             Value::Object(map) => read(map),
             _ => Err(ApiError::body("the body must be a JSON object")),
         }
@@ -140,7 +143,6 @@ mod tests {
     use axum::body::Bytes;
     use futures_util::stream;
     use std::convert::Infallible;
-    use std::sync::Arc;
 
     /// A buffer, of which a frame shows one byte.
     struct Buffer {

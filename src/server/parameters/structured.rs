@@ -6,7 +6,7 @@ use crate::server::parameters::table::{ResponseFormat, SchemaFields, StructuredF
 use crate::server::state::{ALWAYS, ModelState};
 use crate::server::wire::error::ApiError;
 use crate::text::answer::{AnswerFormat, ReasoningParser, ReasoningTracker, Start};
-use crate::text::{Grammar, GrammarError, GrammarSpec, GrammarState, Grammars, Tokenizer};
+use crate::text::{Grammar, GrammarError, GrammarSpec, GrammarState, Grammars, Tokenizer, Waiting};
 use std::sync::Arc;
 
 /// Size of a server's cache of compiled grammars, in bytes.
@@ -97,10 +97,14 @@ impl ModelState {
         let info = self.ready()?;
         let (vocab, end_ids) = (info.vocab, info.eos_token_ids.clone());
         let cell = self.grammars.clone();
+        // The work ends when this request does.
+        let waiting = Waiting::default();
+        let (watched, slot) = (waiting.watched(), self.shared.compiling()?);
         let compile = move || {
+            let _slot = slot;
             let (spec, more) = make(&tokenizer)?;
             let grammars = cell.get_or_init(|| Grammars::new(tokenizer, vocab, &end_ids, CACHE_BYTES));
-            Ok((grammars.as_ref().map_err(GrammarError::clone)?.compile(&spec)?, more))
+            Ok((grammars.as_ref().map_err(GrammarError::clone)?.compile_for(Some(watched), &spec)?, more))
         };
         self.shared.offload(ALWAYS, compile).await?.map_err(|error: GrammarError| ApiError::grammar(field, &error))
     }

@@ -409,7 +409,7 @@ impl ResponsesReply {
             };
             let input = input.into_iter().map(with_id).collect();
             let stored = Stored { response, input, previous: self.asked.previous.take() };
-            self.state.shared.responses.keep(self.client, &self.id, stored);
+            self.state.shared.responses.keep(self.client, &self.id, &stored);
         }
     }
 }

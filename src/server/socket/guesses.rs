@@ -2,47 +2,133 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Time that each wrong key of a peer costs, beyond the first few.
+/// Time that each wrong key of an address costs, beyond the first few.
 const INTERVAL: Duration = Duration::from_millis(500);
-/// Wrong keys that a peer may send without delay: a mistyped key should not look like a hanging server.
+/// Wrong keys that an address may send without delay: a mistyped key should not look like a hanging server.
 const BURST: u32 = 5;
-/// Longest delay of a response. A peer that is further ahead gets 429 at once.
-const DELAY_MAX: Duration = Duration::from_secs(10);
-/// Peers to remember; entries that have run out are dropped first.
-const PEERS_MAX: usize = 4096;
+/// Longest wait of a request. An address that is further behind gets 429 at once.
+const WAIT_MAX: Duration = Duration::from_secs(10);
+/// How long a key that was right from an address is not waited with.
+const RIGHT_FOR: Duration = Duration::from_secs(60 * 60);
+/// Right keys to remember of an address.
+const RIGHT_MAX: usize = 64;
+/// Addresses to remember; entries that have run out are dropped first.
+const ADDRESSES_MAX: usize = 4096;
 
-/// The wrong keys of each peer. Right keys are not counted, so clients that share an address with a guesser (behind a
-/// proxy, for example) are never delayed.
+/// Digest of the headers that carry a key.
+pub(super) type KeyDigest = [u8; 32];
+
+/// The keys that each address sends.
 ///
-/// This is the generic cell rate algorithm: one time per peer, at which its wrong keys will have been worked off.
+/// Once an address has used its allowance, a request waits before its key is looked at, unless that key was right from
+/// the address within the last hour. So neither the time nor the order of answers tells whether a key is right, and
+/// clients that share an address with a guesser go on with their keys.
+///
+/// This is the generic cell rate algorithm: one time per address, at which its wrong keys will have been worked off.
 #[derive(Debug, Default)]
 pub(super) struct Guesses {
-    clear_at: Mutex<HashMap<IpAddr, Instant>>,
+    addresses: Mutex<HashMap<IpAddr, Address>>,
+}
+
+#[derive(Debug)]
+struct Address {
+    clear_at: Instant,
+    /// Keys that were right, with the last time.
+    right: Vec<(KeyDigest, Instant)>,
+}
+
+/// When a request's key is looked at.
+#[derive(Debug, PartialEq)]
+pub(super) enum Turn {
+    /// At once.
+    Now,
+    /// After this time. If the key is right then, [`Guesses::right`] gives the turn back.
+    After(Duration),
+    /// Not at all: the address is this far behind.
+    Refused(Duration),
+}
+
+impl Address {
+    fn new(now: Instant) -> Self {
+        Self { clear_at: now, right: Vec::new() }
+    }
+
+    fn is_right(&self, key: &KeyDigest, now: Instant) -> bool {
+        self.right.iter().any(|(right, last)| right == key && now.saturating_duration_since(*last) < RIGHT_FOR)
+    }
+
+    /// How long the next wrong key waits, without the allowance.
+    fn wait(&self, now: Instant) -> Duration {
+        self.clear_at.saturating_duration_since(now).saturating_sub(INTERVAL * (BURST - 1))
+    }
+
+    fn count(&mut self, now: Instant) {
+        self.clear_at = self.clear_at.max(now) + INTERVAL;
+    }
+
+    fn is_forgotten(&self, now: Instant) -> bool {
+        self.clear_at <= now && self.right.iter().all(|(_, last)| now.saturating_duration_since(*last) >= RIGHT_FOR)
+    }
 }
 
 impl Guesses {
-    /// Counts a wrong key. Returns how long to delay its response; `None` if the peer must be refused instead.
-    pub(super) fn delay(&self, peer: IpAddr, now: Instant) -> Option<Duration> {
-        let mut clear_at = self.clear_at.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if clear_at.len() >= PEERS_MAX {
-            clear_at.retain(|_, time| *time > now);
+    /// When the key of a request from this address is looked at. A request that waits is counted as a wrong key, so that
+    /// many at once wait for one another.
+    pub(super) fn turn(&self, address: IpAddr, key: &KeyDigest, now: Instant) -> Turn {
+        let mut addresses = self.lock();
+        let Some(address) = addresses.get_mut(&network(address)) else { return Turn::Now };
+        let wait = address.wait(now);
+        if wait.is_zero() || address.is_right(key, now) {
+            return Turn::Now;
         }
-        if clear_at.len() >= PEERS_MAX {
-            // So many guessers at once: who is dropped here only loses the memory of its guesses.
-            clear_at.clear();
+        if wait > WAIT_MAX {
+            return Turn::Refused(wait - WAIT_MAX);
         }
-        let time = clear_at.entry(network(peer)).or_insert(now);
-        let backlog = time.saturating_duration_since(now);
-        let delay = backlog.saturating_sub(INTERVAL * (BURST - 1));
-        if delay > DELAY_MAX {
-            return None;
+        address.count(now);
+        Turn::After(wait)
+    }
+
+    /// Counts a wrong key whose turn came at once.
+    pub(super) fn wrong(&self, address: IpAddr, now: Instant) {
+        Self::of(&mut self.lock(), address, now).count(now);
+    }
+
+    /// Remembers a right key. `waited`: its turn came later.
+    pub(super) fn right(&self, address: IpAddr, key: &KeyDigest, waited: bool, now: Instant) {
+        let mut addresses = self.lock();
+        let address = Self::of(&mut addresses, address, now);
+        if waited {
+            address.clear_at -= INTERVAL;
         }
-        *time = now + backlog + INTERVAL;
-        Some(delay)
+        match address.right.iter_mut().find(|(right, _)| right == key) {
+            Some((_, last)) => *last = now,
+            None => {
+                if address.right.len() == RIGHT_MAX {
+                    let oldest = (0..RIGHT_MAX).min_by_key(|index| address.right[*index].1);
+                    oldest.map(|index| address.right.swap_remove(index));
+                }
+                address.right.push((*key, now));
+            }
+        }
+    }
+
+    fn of(addresses: &mut HashMap<IpAddr, Address>, address: IpAddr, now: Instant) -> &mut Address {
+        if addresses.len() >= ADDRESSES_MAX {
+            addresses.retain(|_, address| !address.is_forgotten(now));
+        }
+        if addresses.len() >= ADDRESSES_MAX {
+            // So many addresses at once: who is dropped here only loses the memory of its keys.
+            addresses.clear();
+        }
+        addresses.entry(network(address)).or_insert_with(|| Address::new(now))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, Address>> {
+        self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -58,38 +144,65 @@ pub(super) fn network(peer: IpAddr) -> IpAddr {
 mod tests {
     use super::*;
 
+    fn key(byte: u8) -> KeyDigest {
+        [byte; 32]
+    }
+
+    fn address(text: &str) -> IpAddr {
+        text.parse().expect("an address")
+    }
+
     #[test]
-    fn a_peer_that_guesses_is_slowed_down_and_others_are_not() {
+    fn beyond_the_allowance_every_key_waits_unless_it_was_right_before() {
         let (guesses, start) = (Guesses::default(), Instant::now());
-        let [peer, other] = ["10.0.0.1", "10.0.0.2"].map(|text| text.parse::<IpAddr>().expect("an address"));
-        for _ in 0..BURST {
-            assert_eq!(guesses.delay(peer, start), Some(Duration::ZERO));
+        let [peer, other] = ["10.0.0.1", "10.0.0.2"].map(address);
+        guesses.right(peer, &key(1), false, start);
+        for guess in 0..BURST as u8 {
+            assert_eq!(guesses.turn(peer, &key(100 + guess), start), Turn::Now);
+            guesses.wrong(peer, start);
         }
-        assert_eq!(guesses.delay(peer, start), Some(INTERVAL));
-        assert_eq!(guesses.delay(peer, start), Some(INTERVAL * 2));
-        assert_eq!(guesses.delay(other, start), Some(Duration::ZERO));
-        let delays: Vec<_> = (0..1000).map(|_| guesses.delay(peer, start)).collect();
-        assert_eq!(delays.iter().flatten().max(), Some(&DELAY_MAX));
-        assert_eq!(delays.last(), Some(&None), "refused");
-        let later = start + DELAY_MAX + INTERVAL * 2 * BURST;
-        assert_eq!(guesses.delay(peer, later), Some(Duration::ZERO), "forgiven");
+        assert_eq!(guesses.turn(peer, &key(2), start), Turn::After(INTERVAL), "it may be right");
+        assert_eq!(guesses.turn(peer, &key(3), start), Turn::After(INTERVAL * 2));
+        assert_eq!(guesses.turn(peer, &key(1), start), Turn::Now, "it was right from here");
+        assert_eq!(guesses.turn(other, &key(3), start), Turn::Now);
+        guesses.right(peer, &key(3), true, start);
+        assert_eq!(guesses.turn(peer, &key(4), start), Turn::After(INTERVAL * 2), "a right key costs nothing");
+        assert_eq!(guesses.turn(peer, &key(3), start), Turn::Now);
+        let turns: Vec<_> = (0..1000).map(|_| guesses.turn(peer, &key(5), start)).collect();
+        assert_eq!(turns.last(), Some(&Turn::Refused(INTERVAL)));
+        assert!(turns.contains(&Turn::After(WAIT_MAX)));
+        let later = start + WAIT_MAX + INTERVAL * 2 * BURST;
+        assert_eq!(guesses.turn(peer, &key(5), later), Turn::Now, "forgiven");
+        let hour_later = start + RIGHT_FOR;
+        (0..BURST).for_each(|_| guesses.wrong(peer, hour_later));
+        assert_eq!(guesses.turn(peer, &key(1), hour_later), Turn::After(INTERVAL), "it was right too long ago");
     }
 
     #[test]
     fn addresses_of_one_network_are_one_peer() {
-        let [a, b, c, v4] = ["2001:db8::1", "2001:db8::ffff:2", "2001:db8:0:1::1", "::ffff:10.0.0.1"]
-            .map(|text| text.parse().expect(text));
+        let [a, b, c, v4] =
+            ["2001:db8::1", "2001:db8::ffff:2", "2001:db8:0:1::1", "::ffff:10.0.0.1"].map(|text| address(text));
         assert_eq!(network(a), network(b));
         assert_ne!(network(a), network(c));
         assert_eq!(network(v4), IpAddr::from([10, 0, 0, 1]));
+        let (guesses, now) = (Guesses::default(), Instant::now());
+        (0..BURST).for_each(|_| guesses.wrong(a, now));
+        assert_eq!(guesses.turn(b, &key(0), now), Turn::After(INTERVAL));
+        assert_eq!(guesses.turn(c, &key(0), now), Turn::Now);
     }
 
     #[test]
-    fn the_number_of_peers_is_bounded() {
+    fn what_is_remembered_is_bounded() {
         let (guesses, now) = (Guesses::default(), Instant::now());
-        for peer in 0..3 * PEERS_MAX as u32 {
-            guesses.delay(IpAddr::from(peer.to_be_bytes()), now);
+        for peer in 0..3 * ADDRESSES_MAX as u32 {
+            guesses.wrong(IpAddr::from(peer.to_be_bytes()), now);
         }
-        assert!(guesses.clear_at.lock().expect("no panic").len() <= PEERS_MAX);
+        let peer = address("10.0.0.1");
+        for byte in 0..=255 {
+            guesses.right(peer, &key(byte), false, now);
+        }
+        let addresses = guesses.lock();
+        assert!(addresses.len() <= ADDRESSES_MAX);
+        assert_eq!(addresses[&peer].right.len(), RIGHT_MAX);
     }
 }

@@ -13,6 +13,7 @@
 
 mod bodies;
 mod connections;
+mod forwarded;
 mod guesses;
 mod link;
 mod listener;
@@ -23,7 +24,7 @@ mod tests;
 pub use listener::{Address, Listener};
 pub use signals::shutdown_signal;
 
-use super::guards::access::{Passed, WrongKey};
+use super::guards::access::{KeyOutcome, Passed, key_digest};
 use super::wire::error::{ApiError, Dialect};
 use super::{ServerState, router};
 use axum::body::Body;
@@ -32,7 +33,8 @@ use axum::http::{HeaderValue, Request, Response};
 use axum::response::IntoResponse as _;
 use bodies::{AnswerBody, TimedBody};
 use connections::{Connections, Limits, Seat};
-use guesses::Guesses;
+pub use forwarded::Proxies;
+use guesses::{Guesses, Turn};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -80,6 +82,8 @@ pub struct SocketOptions {
     /// request: one with an allowed host and origin, and a key if its route needs one. One more closes the oldest of
     /// them. `None`: no limit. The default is above what OpenAI's own client opens at once (1000).
     pub connections_per_peer_max: Option<usize>,
+    /// Who is trusted to tell the addresses of clients. Wrong API keys are counted by them.
+    pub proxies: Proxies,
     /// How long requests are still accepted after `shutdown`, while `/health` already answers 503.
     pub shutdown_grace: Duration,
     /// How long running answers may continue after that, before they end with an error; `None`: no limit.
@@ -97,6 +101,7 @@ impl Default for SocketOptions {
             requests_max: 1000,
             connections_max: 4096,
             connections_per_peer_max: Some(1024),
+            proxies: Proxies::default(),
             shutdown_grace: Duration::ZERO,
             shutdown_timeout: None,
         }
@@ -269,8 +274,7 @@ impl Service {
         let seat = self.seat.clone();
         request.extensions_mut().insert(Passed(Arc::new(move || seat.begin())));
         async move {
-            let Ok(response) = self.app.oneshot(request).await;
-            let mut response = slow_down(response, &self.guesses, self.peer).await;
+            let mut response = self.guessed(request).await;
             if is_last {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
@@ -278,18 +282,28 @@ impl Service {
             AnswerBody::wrap(response, self.link, self.options.keep_alive)
         }
     }
-}
 
-/// Delays the response to a wrong key, so that keys cannot be guessed quickly.
-async fn slow_down(response: Response<Body>, guesses: &Guesses, peer: IpAddr) -> Response<Body> {
-    if response.extensions().get::<WrongKey>().is_none() {
-        return response;
-    }
-    match guesses.delay(peer, Instant::now()) {
-        Some(delay) => {
-            sleep(delay).await;
-            response
+    /// The response to a request whose key is looked at when its turn has come.
+    async fn guessed(&self, request: Request<Body>) -> Response<Body> {
+        let app = self.app.clone();
+        let client = self.options.proxies.client(self.peer, request.headers());
+        let Some((client, key)) = client.zip(key_digest(&request)) else {
+            let Ok(response) = app.oneshot(request).await;
+            return response;
+        };
+        let turn = self.guesses.turn(client, &key, Instant::now());
+        match turn {
+            Turn::Now => {}
+            Turn::After(wait) => sleep(wait).await,
+            Turn::Refused(wait) => return ApiError::too_many_wrong_keys(wait).into_response(),
         }
-        None => ApiError::too_many_wrong_keys().into_response(),
+        let Ok(response) = app.oneshot(request).await;
+        let waited = turn != Turn::Now;
+        match response.extensions().get() {
+            Some(KeyOutcome::Right) => self.guesses.right(client, &key, waited, Instant::now()),
+            Some(KeyOutcome::Wrong) if !waited => self.guesses.wrong(client, Instant::now()),
+            _ => {}
+        }
+        response
     }
 }

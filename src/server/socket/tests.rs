@@ -151,7 +151,7 @@ fn places(total: usize) -> SocketOptions {
     SocketOptions { connections_max: total, ..SocketOptions::default() }
 }
 
-const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(203, 0, 113, 1));
 
 /// A new connection whose buffers hold so many bytes in each direction.
 async fn connect_with(server: &Server, bytes: usize) -> Client {
@@ -518,23 +518,33 @@ fn an_http_1_0_client_that_ends_its_requests_has_left_unless_it_is_answered_at_o
 }
 
 #[test]
-fn guesses_of_a_key_are_slow_and_right_keys_are_not() {
+fn beyond_the_allowance_every_key_waits_its_turn_unless_it_was_right_before() {
     paused(async {
         let (server, start) = (server(SocketOptions::default()), Instant::now());
-        let ask = async |key: &str| {
+        let ask = async |key: &str, header: &str| {
             let mut client = connect(&server).await;
-            client.send(&quick().replace(KEY, key).replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n")).await;
+            let request = quick().replace(&format!("Authorization: Bearer {KEY}"), &format!("{header}{key}"));
+            client.send(&request.replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n")).await;
             let answer = client.read_to_close().await;
             (start.elapsed().as_millis() / 500, answer[9..12].to_owned())
         };
-        // Look-alikes: a prefix, more than the key, another case.
-        let keys = ["sesame-", "sesame-99", "SESAME-9", "x"].into_iter().cycle().take(40).chain([KEY; 20]);
-        let mut answers = futures_util::future::join_all(keys.map(ask)).await;
-        let right = answers.split_off(40);
-        assert_eq!(right, vec![(0, "200".to_owned()); 20]);
+        let bearer = "Authorization: Bearer ";
+        // A client of the same address, which goes on throughout.
+        assert_eq!(ask(KEY, bearer).await, (0, "200".to_owned()));
+        // Look-alikes: a prefix, more than the key, another case; in both headers.
+        for wrong in ["sesame-", "sesame-99", "SESAME-9", "x", ""] {
+            assert_eq!(ask(wrong, bearer).await, (0, "401".to_owned()), "{wrong}");
+        }
+        let keys = ["sesame-", "sesame-99", "SESAME-9", "x"].into_iter().cycle().take(40);
+        let guesses = keys.zip([bearer, "X-Api-Key: "].into_iter().cycle()).map(|(key, header)| ask(key, header));
+        let mut answers = futures_util::future::join_all(guesses).await;
         answers.sort();
-        let at_once = [vec!["401"; 5], vec!["429"; 15]].concat().into_iter().map(|status| (0, status));
-        let expected = at_once.chain((1..=20).map(|half_seconds| (half_seconds, "401")));
-        assert!(answers.iter().map(|(time, status)| (*time, status.as_str())).eq(expected), "{answers:?}");
+        let refused = vec![(0, "429".to_owned()); 20];
+        let waited = (1..=20).map(|half_seconds| (half_seconds, "401".to_owned()));
+        assert_eq!(answers, refused.into_iter().chain(waited).collect::<Vec<_>>());
+        let now = start.elapsed().as_millis() / 500;
+        assert_eq!(ask(KEY, bearer).await, (now, "200".to_owned()), "it was right from here");
+        assert_eq!(ask(KEY, "X-Api-Key: ").await.1, "200", "it waits in a header of which that is not known");
+        assert!(start.elapsed().as_millis() / 500 > now);
     });
 }

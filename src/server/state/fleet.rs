@@ -8,7 +8,7 @@
 use super::residents::{Need, Phase, Residents, Task};
 use super::{ModelFacts, ModelOutline, ModelState, ServerOptions, Shared};
 use crate::engine::handle::{EngineHandle, Status};
-use crate::engine::request::SamplingParams;
+use crate::engine::request::{SamplingParams, SubmitError};
 use crate::platform::{self, Instant};
 use crate::server::counters::{Metrics, Throughput};
 use crate::server::wire::error::ApiError;
@@ -37,6 +37,8 @@ pub struct ModelSource {
     pub refusal: Option<String>,
     /// How long it stays loaded without requests; `None`: until its memory is needed.
     pub idle_unload: Option<Duration>,
+    /// How many requests wait until it is loaded; further ones are refused.
+    pub queue_requests_max: u32,
     /// What is known of it before it is loaded.
     pub outline: Option<ModelOutline>,
     /// The server's options, with those of this model.
@@ -93,6 +95,7 @@ pub(super) struct Configured {
     pub(super) facts: Option<ModelFacts>,
     pub(super) refusal: Option<String>,
     pub(super) idle_unload: Option<Duration>,
+    queue_requests_max: u32,
     /// They outlive the engine.
     pub(super) metrics: Arc<Metrics>,
     pub(super) throughput: Arc<Throughput>,
@@ -183,6 +186,10 @@ impl Fleet {
         }
         if let Some(loaded) = residents.enter(index, now) {
             return Ok(Entry::Now(Use { fleet: self.clone(), index, loaded }));
+        }
+        let limit = configured.queue_requests_max;
+        if residents.waiting(index) >= limit as usize {
+            return Err(ApiError::refused(&SubmitError::Overloaded { limit }, &[]));
         }
         let (sender, receiver) = oneshot::channel();
         let deadline = self.load_timeout.filter(|_| !streams).map(|timeout| now.saturating_add(timeout));
@@ -392,6 +399,7 @@ impl Configured {
             facts,
             refusal: source.refusal.or(too_large),
             idle_unload: source.idle_unload,
+            queue_requests_max: source.queue_requests_max,
             metrics: Arc::default(),
             throughput: Arc::default(),
             loads: AtomicU64::new(0),

@@ -24,6 +24,7 @@ use super::wire::error::ApiError;
 use crate::engine::handle::{EngineHandle, EngineInfo};
 use crate::engine::request::{SamplingParams, SubmitError};
 use crate::platform;
+use crate::server::guards::memory::RequestMemory;
 use crate::text::TextModel;
 use crate::text::answer::{ReasoningParser, ToolParser};
 use base64::Engine as _;
@@ -45,6 +46,8 @@ pub(crate) const ALWAYS: usize = usize::MAX;
 const NAMES_MAX: usize = 256;
 /// Maximum number of such threads; further work is refused like a full queue.
 const OFFLOADS_MAX: usize = 64;
+/// Maximum grammars that are compiled at once, so that they leave most of [`OFFLOADS_MAX`] to other work.
+const COMPILATIONS_MAX: usize = 16;
 pub(crate) fn prompt_bytes_max(info: &EngineInfo) -> usize {
     info.max_model_len as usize * BYTES_PER_TOKEN_MAX
 }
@@ -54,6 +57,8 @@ pub(crate) fn prompt_bytes_max(info: &EngineInfo) -> usize {
 pub struct Limits {
     /// Maximum bytes of a body.
     pub body_bytes_max: usize,
+    /// Maximum bytes that all requests together take as values, while they are parsed, wait and run.
+    pub requests_bytes_max: u64,
     /// Maximum `n`.
     pub choices_max: u32,
     /// Maximum prompts of one completions request.
@@ -62,7 +67,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { body_bytes_max: 4 << 20, choices_max: 8, prompts_max: 64 }
+        Self { body_bytes_max: 4 << 20, requests_bytes_max: 1 << 30, choices_max: 8, prompts_max: 64 }
     }
 }
 
@@ -182,6 +187,10 @@ pub(crate) struct Shared {
     pub(crate) active: Arc<AtomicUsize>,
     /// Number of inputs being processed on separate threads.
     offloads: Arc<AtomicUsize>,
+    /// Grammars that are being compiled.
+    compilations: Arc<AtomicUsize>,
+    /// The memory of all requests.
+    pub(crate) memory: Arc<RequestMemory>,
     /// Names of unknown request fields and tools that were already logged.
     logged_names: Mutex<BTreeSet<String>>,
     ids: AtomicU64,
@@ -245,10 +254,12 @@ impl Shared {
             None => Responses::new(bytes_max),
         };
         Self {
+            memory: RequestMemory::new(options.limits.requests_bytes_max),
             options,
             closing: AtomicBool::default(),
             active: Arc::default(),
             offloads: Arc::default(),
+            compilations: Arc::default(),
             logged_names: Mutex::default(),
             ids: AtomicU64::default(),
             created: platform::unix_time(),
@@ -263,6 +274,19 @@ impl Shared {
         seen.len() < NAMES_MAX && seen.insert(name.to_owned())
     }
 
+    /// A place among the grammars that are compiled at once, for as long as it is kept.
+    pub(crate) fn compiling(&self) -> Result<Counted, ApiError> {
+        Self::slot(&self.compilations, COMPILATIONS_MAX)
+    }
+
+    fn slot(count: &Arc<AtomicUsize>, limit: usize) -> Result<Counted, ApiError> {
+        let slot = Counted::new(count);
+        if count.load(Ordering::Acquire) > limit {
+            return Err(ApiError::refused(&SubmitError::Overloaded { limit: limit as u32 }, &[]));
+        }
+        Ok(slot)
+    }
+
     /// Runs `work` here if its input is small, else on a separate thread, so that other clients are not blocked.
     pub(crate) async fn offload<T: Send + 'static>(
         &self,
@@ -273,11 +297,7 @@ impl Shared {
             return Ok(work());
         }
         // The work holds the count, because it continues when the client disconnects.
-        let slot = Counted::new(&self.offloads);
-        if self.offloads.load(Ordering::Acquire) > OFFLOADS_MAX {
-            let limit = OFFLOADS_MAX as u32;
-            return Err(ApiError::refused(&SubmitError::Overloaded { limit }, &[]));
-        }
+        let slot = Self::slot(&self.offloads, OFFLOADS_MAX)?;
         let done = platform::offload(move || {
             let result = work();
             drop(slot);

@@ -5,7 +5,7 @@
 
 use super::Stored;
 use crate::platform;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use std::time::SystemTime;
 
 /// Ending of the files.
 const ENDING: &str = "json";
-/// What a file has beside its response and input at most: names, the digest of a key, the id of an earlier response.
+/// What a file has beside the text of its response: the digest of a key.
 const ENVELOPE: u64 = 1 << 10;
 /// Domain of the digests of keys.
 const DIGEST: &str = "folio: the API key of a stored response";
@@ -61,27 +61,24 @@ impl Folder {
 
     fn read_one(&self, path: &Path, bytes_max: usize) -> Option<Found> {
         let lost = |why: &dyn std::fmt::Display| tracing::warn!(file = %path.display(), %why, "no stored response");
-        // The commas between the items of the input do not count as bytes of a response.
-        let most = (bytes_max as u64).saturating_mul(2).saturating_add(ENVELOPE);
+        let most = (bytes_max as u64).saturating_add(ENVELOPE);
         let bytes = platform::read_own_file(path, most).map_err(|error| lost(&error)).ok()?;
-        let mut value: Value = serde_json::from_slice(&bytes).map_err(|error| lost(&error)).ok()?;
-        let Some(Value::Array(input)) = value.get_mut("input").map(Value::take) else {
+        let value: Value = serde_json::from_slice(&bytes).map_err(|error| lost(&error)).ok()?;
+        let client = self.clients.iter().position(|client| value["client"] == client.as_str())?;
+        let Some(stored) = Stored::from_value(value) else {
             lost(&"`input` is missing");
             return None;
         };
-        let client = self.clients.iter().position(|client| value["client"] == client.as_str())?;
-        let previous = value["previous"].as_str().map(str::to_owned);
-        let stored = Stored { response: value["response"].take(), input, previous };
         let id = path.file_stem()?.to_str()?.to_owned();
         Some(Found { client: client as u32, id, stored })
     }
 
-    /// Writes a response, which appears at once and whole.
-    pub(super) fn write(&self, client: u32, id: &str, stored: &Stored) {
-        let Stored { response, input, previous } = stored;
+    /// Writes a response, the text of an object, which appears at once and whole.
+    pub(super) fn write(&self, client: u32, id: &str, text: &str) {
         let Some(client) = self.clients.get(client as usize) else { return };
-        let text = json!({"client": client, "response": response, "input": input, "previous": previous}).to_string();
-        if let Err(error) = platform::write_own_file(&self.file(id), &[text.as_bytes()]) {
+        let head = format!("{{\"client\":{},", Value::from(client.as_str()));
+        let parts = [head.as_bytes(), text.strip_prefix('{').unwrap_or(text).as_bytes()];
+        if let Err(error) = platform::write_own_file(&self.file(id), &parts) {
             tracing::warn!(%error, folder = %self.path.display(), "a response could not be stored in its folder");
         }
     }

@@ -8,13 +8,17 @@
 mod folder;
 
 use folder::{Folder, Found};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Maximum responses of a chain.
 const CHAIN_MAX: usize = 10_000;
+/// Bytes of a stored response beside its text and its ids: its entries in three maps.
+const ENTRY_BYTES: usize = 512;
+/// Bytes of an item's id beside its text, which is kept twice.
+const ITEM_BYTES: usize = 192;
 
 /// A response with what it was made of.
 #[derive(Clone, Debug)]
@@ -40,41 +44,91 @@ struct Kept {
     entries: HashMap<String, Entry>,
     /// Ids by the time of their last use.
     uses: BTreeMap<u64, String>,
+    /// The response that has an item, by the item's client and id.
+    items: HashMap<(u32, String), String>,
     now: u64,
     bytes: usize,
 }
 
+/// A kept response, as text: a tree of values takes a multiple of it.
 #[derive(Debug)]
 struct Entry {
     client: u32,
-    stored: Stored,
+    text: Box<str>,
+    /// Ids of its items.
+    items: Vec<String>,
     bytes: usize,
     used: u64,
 }
 
+impl Entry {
+    fn new(client: u32, id: &str, stored: &Stored) -> Self {
+        let text = stored.text().into_boxed_str();
+        let items: Vec<String> = stored.items().filter_map(|item| item["id"].as_str().map(str::to_owned)).collect();
+        let items_bytes: usize = items.iter().map(|item| ITEM_BYTES + 2 * item.len()).sum();
+        let bytes = ENTRY_BYTES + text.len() + 2 * id.len() + items_bytes;
+        Self { client, text, items, bytes, used: 0 }
+    }
+
+    fn stored(&self) -> Option<Stored> {
+        Stored::from_value(serde_json::from_str(&self.text).ok()?)
+    }
+}
+
+impl Stored {
+    /// All items of the conversation that it adds: of the input, then of the output.
+    fn items(&self) -> impl Iterator<Item = &Value> {
+        let output = self.response["output"].as_array().into_iter().flatten();
+        self.input.iter().chain(output)
+    }
+
+    fn text(&self) -> String {
+        let Self { response, input, previous } = self;
+        json!({"response": response, "input": input, "previous": previous}).to_string()
+    }
+
+    /// From the form of [`Self::text`]; other keys are ignored.
+    fn from_value(mut value: Value) -> Option<Self> {
+        let Some(Value::Array(input)) = value.get_mut("input").map(Value::take) else { return None };
+        let previous = value["previous"].as_str().map(str::to_owned);
+        Some(Self { response: value["response"].take(), input, previous })
+    }
+}
+
 impl Kept {
+    fn insert(&mut self, id: &str, entry: Entry) {
+        self.remove(id);
+        self.now += 1;
+        self.bytes += entry.bytes;
+        self.uses.insert(self.now, id.to_owned());
+        for item in &entry.items {
+            self.items.insert((entry.client, item.clone()), id.to_owned());
+        }
+        self.entries.insert(id.to_owned(), Entry { used: self.now, ..entry });
+    }
+
     fn remove(&mut self, id: &str) {
-        if let Some(entry) = self.entries.remove(id) {
-            self.bytes -= entry.bytes;
-            self.uses.remove(&entry.used);
+        let Some(entry) = self.entries.remove(id) else { return };
+        self.bytes -= entry.bytes;
+        self.uses.remove(&entry.used);
+        for item in entry.items {
+            let key = (entry.client, item);
+            // A later response may have the same item.
+            if self.items.get(&key).is_some_and(|response| response == id) {
+                self.items.remove(&key);
+            }
         }
     }
 
     /// A client's response, which is now the one that was used last.
-    fn find(&mut self, client: u32, id: &str) -> Option<&Stored> {
+    fn find(&mut self, client: u32, id: &str) -> Option<&Entry> {
         let entry = self.entries.get_mut(id).filter(|entry| entry.client == client)?;
         self.now += 1;
         self.uses.remove(&entry.used);
         entry.used = self.now;
         self.uses.insert(self.now, id.to_owned());
-        Some(&entry.stored)
+        Some(entry)
     }
-}
-
-/// The size of a response in the store.
-fn bytes_of(id: &str, stored: &Stored) -> usize {
-    let input = stored.input.iter().map(|item| item.to_string().len()).sum::<usize>();
-    stored.response.to_string().len() + input + id.len()
 }
 
 impl Responses {
@@ -88,8 +142,8 @@ impl Responses {
         let found = folder.read(bytes_max);
         store.folder = Some(folder);
         for Found { client, id, stored } in found {
-            if let Some(bytes) = store.fitting(&id, &stored) {
-                store.insert(client, &id, stored, bytes);
+            if let Some(entry) = store.fitting(client, &id, &stored) {
+                store.insert(&id, entry);
             }
         }
         store
@@ -100,35 +154,31 @@ impl Responses {
     }
 
     /// Keeps a response, unless it alone is larger than the store.
-    pub(crate) fn keep(&self, client: u32, id: &str, stored: Stored) {
-        let Some(bytes) = self.fitting(id, &stored) else { return };
+    pub(crate) fn keep(&self, client: u32, id: &str, stored: &Stored) {
+        let Some(entry) = self.fitting(client, id, stored) else { return };
         // First, so that it can be removed from the folder as soon as others can remove it here.
         if let Some(folder) = &self.folder {
-            folder.write(client, id, &stored);
+            folder.write(client, id, &entry.text);
         }
-        self.insert(client, id, stored, bytes);
+        self.insert(id, entry);
     }
 
-    /// The size of a response; `None` if it is larger than the store.
-    fn fitting(&self, id: &str, stored: &Stored) -> Option<usize> {
-        let bytes = bytes_of(id, stored);
-        if bytes > self.bytes_max {
-            tracing::warn!(bytes, "a response is larger than --response-store-bytes and is not stored");
+    /// A response as it is kept; `None` if it is larger than the store.
+    fn fitting(&self, client: u32, id: &str, stored: &Stored) -> Option<Entry> {
+        let entry = Entry::new(client, id, stored);
+        if entry.bytes > self.bytes_max {
+            tracing::warn!(entry.bytes, "a response is larger than --response-store-bytes and is not stored");
             return None;
         }
-        Some(bytes)
+        Some(entry)
     }
 
-    /// Adds a response of this size, and removes the oldest ones until there is room for it.
-    fn insert(&self, client: u32, id: &str, stored: Stored, bytes: usize) {
+    /// Adds a response, and removes the oldest ones until there is room for it.
+    fn insert(&self, id: &str, entry: Entry) {
         let mut kept = self.kept();
-        kept.bytes += bytes;
-        kept.now += 1;
-        let used = kept.now;
-        kept.uses.insert(used, id.to_owned());
-        kept.entries.insert(id.to_owned(), Entry { client, stored, bytes, used });
+        kept.insert(id, entry);
         while kept.bytes > self.bytes_max {
-            let Some((_, oldest)) = kept.uses.pop_first() else { break };
+            let Some(oldest) = kept.uses.values().next().cloned() else { break };
             kept.remove(&oldest);
             self.remove_file(&oldest);
         }
@@ -142,7 +192,7 @@ impl Responses {
 
     /// A response of this client.
     pub(crate) fn get(&self, client: u32, id: &str) -> Option<Stored> {
-        self.kept().find(client, id).cloned()
+        self.kept().find(client, id)?.stored()
     }
 
     /// Forgets a response. Returns whether this client had it.
@@ -161,23 +211,19 @@ impl Responses {
         let mut kept = self.kept();
         let (mut next, mut parts) = (Some(id.to_owned()), Vec::new());
         while let Some(id) = next.take() {
-            let stored = kept.find(client, &id).filter(|_| parts.len() < CHAIN_MAX)?;
-            let output = stored.response["output"].as_array().into_iter().flatten();
-            parts.push(stored.input.iter().chain(output).cloned().collect::<Vec<_>>());
-            next.clone_from(&stored.previous);
+            let stored = kept.find(client, &id).filter(|_| parts.len() < CHAIN_MAX)?.stored()?;
+            parts.push(stored.items().cloned().collect::<Vec<_>>());
+            next = stored.previous;
         }
         Some(parts.into_iter().rev().flatten().collect())
     }
 
     /// An item of this client's responses.
     pub(crate) fn item(&self, client: u32, id: &str) -> Option<Value> {
-        let kept = self.kept();
-        let own = kept.entries.values().filter(|entry| entry.client == client).map(|entry| &entry.stored);
-        let items = own.flat_map(|stored| {
-            let output = stored.response["output"].as_array().into_iter().flatten();
-            stored.input.iter().chain(output)
-        });
-        items.into_iter().find(|item| item["id"] == id).cloned()
+        let mut kept = self.kept();
+        let response = kept.items.get(&(client, id.to_owned()))?.clone();
+        let stored = kept.find(client, &response)?.stored()?;
+        stored.items().find(|item| item["id"] == id).cloned()
     }
 }
 
@@ -195,8 +241,8 @@ mod tests {
     fn a_chain_is_read_oldest_first_and_only_by_its_client() {
         let store = Responses::new(10_000);
         let (own, other) = (0, 1);
-        store.keep(own, "1", response("a", None));
-        store.keep(own, "2", response("b", Some("1")));
+        store.keep(own, "1", &response("a", None));
+        store.keep(own, "2", &response("b", Some("1")));
         let chain = store.chain(own, "2").expect("both are stored");
         let texts: Vec<_> = chain.iter().map(|item| item["text"].as_str().expect("a text")).collect();
         assert_eq!(texts, ["a?", "a", "b?", "b"]);
@@ -211,16 +257,16 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder for this test");
         let (first, both) = (["one".to_owned()], ["two".to_owned(), "one".to_owned()]);
         let store = Responses::with_folder(10_000, folder.path(), &first);
-        store.keep(0, "1", response("a", None));
-        store.keep(0, "2", response("b", Some("1")));
-        store.keep(0, "3", response("c", None));
+        store.keep(0, "1", &response("a", None));
+        store.keep(0, "2", &response("b", Some("1")));
+        store.keep(0, "3", &response("c", None));
         assert!(store.delete(0, "3"));
         std::fs::write(folder.path().join("4.json"), "no JSON").expect("the folder takes files");
         let again = Responses::with_folder(10_000, folder.path(), &both);
         let texts = |client| Some(again.chain(client, "2")?.len());
         assert_eq!((texts(0), texts(1)), (None, Some(4)), "the key has another index now");
         assert!(again.get(1, "3").is_none() && again.get(1, "4").is_none());
-        let small = Responses::with_folder(bytes_of("1", &response("a", None)) + 10, folder.path(), &first);
+        let small = Responses::with_folder(Entry::new(0, "1", &response("a", None)).bytes + 10, folder.path(), &first);
         assert!(small.get(0, "1").is_none() && small.get(0, "2").is_some(), "the oldest makes room");
         assert!(!folder.path().join("1.json").exists() && folder.path().join("2.json").exists());
         assert!(Responses::with_folder(10, folder.path(), &first).get(0, "2").is_none(), "it is larger than the store");
@@ -229,18 +275,20 @@ mod tests {
 
     #[test]
     fn what_was_not_used_for_the_longest_time_makes_room() {
-        let size = response("0", None).response.to_string().len() + 30;
+        let size = Entry::new(0, "0", &response("0", None)).bytes;
         let store = Responses::new(3 * size);
         let own = 0;
-        (0..3).for_each(|index| store.keep(own, &index.to_string(), response(&index.to_string(), None)));
+        (0..3).for_each(|index| store.keep(own, &index.to_string(), &response(&index.to_string(), None)));
         assert!(store.get(own, "0").is_some());
-        store.keep(own, "3", response("3", None));
+        store.keep(own, "3", &response("3", None));
         let left: Vec<_> = (0..4).filter(|index| store.get(own, &index.to_string()).is_some()).collect();
         assert!(left.contains(&0) && left.contains(&3) && !left.contains(&1), "{left:?}");
-        store.keep(own, "large", response(&"x".repeat(3 * size), None));
+        store.keep(own, "large", &response(&"x".repeat(3 * size), None));
         assert!(store.get(own, "large").is_none() && store.get(own, "3").is_some());
         let kept = store.kept();
         assert_eq!(kept.bytes, kept.entries.values().map(|entry| entry.bytes).sum::<usize>());
         assert_eq!(kept.uses.len(), kept.entries.len());
+        let items = kept.entries.values().map(|entry| entry.items.len()).sum::<usize>();
+        assert_eq!(kept.items.len(), items, "items of responses that are gone are gone");
     }
 }

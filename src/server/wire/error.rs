@@ -7,6 +7,7 @@ use axum::http::header::{CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
+use std::time::Duration;
 
 /// Maximum characters of a client's own text that an error message repeats.
 const ECHO_CHARACTERS: usize = 64;
@@ -176,6 +177,13 @@ impl ApiError {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", "body_too_large", message)
     }
 
+    /// All requests together take too much memory.
+    pub(crate) fn requests_too_large(bytes_max: u64) -> Self {
+        let message = format!("the requests that wait and run would take more than {bytes_max} bytes; try again later");
+        let refusal = Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", "requests_too_large", message);
+        Self { retry_after_seconds: Some(1), ..refusal }
+    }
+
     pub(crate) fn body_timeout() -> Self {
         let message = BodyTimeout.to_string();
         Self::new(StatusCode::REQUEST_TIMEOUT, "invalid_request_error", "body_timeout", message)
@@ -191,10 +199,10 @@ impl ApiError {
     }
 
     #[cfg(feature = "server")]
-    pub(crate) fn too_many_wrong_keys() -> Self {
+    pub(crate) fn too_many_wrong_keys(wait: Duration) -> Self {
         let message = "too many requests with a wrong API key from this address";
         let error = Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", "too_many_wrong_keys", message);
-        Self { retry_after_seconds: Some(10), ..error }
+        Self { retry_after_seconds: Some(wait.as_secs().min(3600) as u32 + 1), ..error }
     }
 
     #[cfg(feature = "server")]

@@ -1,9 +1,11 @@
 //! Writes JSON; parses JSON in UTF-8 and refuses input that two parsers would read differently.
 //!
 //! Duplicate keys are refused, because another reader of the body (a proxy, a log) might take the other value. The
-//! number of values and their depth are bounded, so that a small body cannot become a large tree.
+//! number of values and their depth are bounded, so that a small body cannot become a large tree, and what they take is
+//! charged while they are parsed.
 
 use super::error::{ApiError, shorten};
+use crate::server::guards::memory::Charge;
 use serde::Serialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
@@ -12,8 +14,15 @@ use std::fmt;
 
 /// Maximum nesting of arrays and objects.
 const DEPTH_MAX: u32 = 64;
-/// Maximum values in one body: enough for millions of prompt tokens, about 200 MB as a tree.
-const VALUES_MAX: u32 = 4 << 20;
+/// Maximum weight of the values in one body: enough for millions of prompt tokens.
+const WEIGHT_MAX: u32 = 4 << 20;
+/// Weight of a text, a list, an object or a key of one, beside one for each value: at most 131,072 of them.
+const LARGE: u32 = 31;
+/// Bytes of a weight of one, as a number in a tree takes them. A small object takes up to 2 kB in the largest form that
+/// a route makes of it, as an item of the Responses API.
+const WEIGHT_BYTES: u64 = 32;
+/// Weight after which it is charged.
+const CHARGED_WEIGHT: u32 = 4096;
 
 /// A reply as JSON.
 pub(crate) fn write(reply: &impl Serialize) -> String {
@@ -21,16 +30,22 @@ pub(crate) fn write(reply: &impl Serialize) -> String {
 }
 
 /// Parses one JSON value under the rules above. An escaped half of a character becomes U+FFFD.
-pub(crate) fn parse(bytes: &[u8]) -> Result<Value, ApiError> {
+/// What the values take is charged, also if they are refused.
+pub(crate) fn parse(bytes: &[u8], charge: &Charge) -> Result<Value, ApiError> {
     let wrong = |error: &dyn fmt::Display| ApiError::body(format!("the body is not valid JSON: {error}"));
     std::str::from_utf8(bytes).map_err(|error| wrong(&error))?;
-    let values_left = Cell::new(VALUES_MAX);
+    charge.add(bytes.len() as u64)?;
+    let weigher = Weigher { charge, left: Cell::new(WEIGHT_MAX), uncharged: Cell::new(0), refusal: Cell::new(None) };
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
-    let strict = Strict { depth: 0, values_left: &values_left };
-    let value = match strict.deserialize(&mut deserializer) {
+    let strict = Strict { depth: 0, weigher: &weigher };
+    let result = strict.deserialize(&mut deserializer);
+    if let Some(refusal) = weigher.refusal.take() {
+        return Err(refusal);
+    }
+    let value = match result {
         // Clients cut texts between the two halves of a character.
         Err(error) if error.to_string().contains("hex escape") => {
-            return parse_mended(bytes).ok_or_else(|| wrong(&error))?;
+            return parse_mended(bytes, charge).ok_or_else(|| wrong(&error))?;
         }
         value => value.map_err(|error| wrong(&error))?,
     };
@@ -39,7 +54,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Value, ApiError> {
 }
 
 /// [`parse`] with U+FFFD for escaped halves of characters; `None` if there are none.
-fn parse_mended(bytes: &[u8]) -> Option<Result<Value, ApiError>> {
+fn parse_mended(bytes: &[u8], charge: &Charge) -> Option<Result<Value, ApiError>> {
     let unit = |at: usize| {
         let escape = bytes.get(at..at + 6).filter(|escape| escape.starts_with(b"\\u"))?;
         u16::from_str_radix(std::str::from_utf8(&escape[2..]).ok()?, 16).ok()
@@ -57,13 +72,39 @@ fn parse_mended(bytes: &[u8]) -> Option<Result<Value, ApiError>> {
             _ => 1,
         };
     }
-    (mended != bytes).then(|| parse(&mended))
+    (mended != bytes).then(|| parse(&mended, charge))
+}
+
+/// Weighs the values of a body.
+struct Weigher<'a> {
+    charge: &'a Charge,
+    left: Cell<u32>,
+    uncharged: Cell<u32>,
+    /// Why the weight could not be charged.
+    refusal: Cell<Option<ApiError>>,
+}
+
+impl Weigher<'_> {
+    fn add<E: Error>(&self, weight: u32) -> Result<(), E> {
+        let left = self.left.get().checked_sub(weight);
+        self.left.set(left.ok_or_else(|| E::custom("too many values"))?);
+        let uncharged = self.uncharged.get() + weight;
+        if uncharged < CHARGED_WEIGHT {
+            self.uncharged.set(uncharged);
+            return Ok(());
+        }
+        self.uncharged.set(0);
+        self.charge.add(u64::from(uncharged) * WEIGHT_BYTES).map_err(|refusal| {
+            self.refusal.set(Some(refusal));
+            E::custom("too much memory")
+        })
+    }
 }
 
 #[derive(Clone, Copy)]
 struct Strict<'a> {
     depth: u32,
-    values_left: &'a Cell<u32>,
+    weigher: &'a Weigher<'a>,
 }
 
 impl Strict<'_> {
@@ -79,9 +120,7 @@ impl<'de> DeserializeSeed<'de> for Strict<'_> {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
-        let left = self.values_left.get().checked_sub(1);
-        let left = left.ok_or_else(|| D::Error::custom(format_args!("more than {VALUES_MAX} values")))?;
-        self.values_left.set(left);
+        self.weigher.add(1)?;
         deserializer.deserialize_any(self)
     }
 }
@@ -109,11 +148,13 @@ impl<'de> Visitor<'de> for Strict<'_> {
         Number::from_f64(value).map(Value::Number).ok_or_else(|| E::custom("a number is not finite"))
     }
 
-    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+    fn visit_str<E: Error>(self, value: &str) -> Result<Value, E> {
+        self.weigher.add(LARGE)?;
         Ok(Value::String(value.to_owned()))
     }
 
-    fn visit_string<E>(self, value: String) -> Result<Value, E> {
+    fn visit_string<E: Error>(self, value: String) -> Result<Value, E> {
+        self.weigher.add(LARGE)?;
         Ok(Value::String(value))
     }
 
@@ -123,6 +164,7 @@ impl<'de> Visitor<'de> for Strict<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
         let inner = self.deeper()?;
+        self.weigher.add(LARGE)?;
         let mut items = Vec::new();
         while let Some(item) = access.next_element_seed(inner)? {
             items.push(item);
@@ -132,8 +174,10 @@ impl<'de> Visitor<'de> for Strict<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
         let inner = self.deeper()?;
+        self.weigher.add(LARGE)?;
         let mut map = Map::new();
         while let Some(key) = access.next_key::<String>()? {
+            self.weigher.add(LARGE)?;
             let value = access.next_value_seed(inner)?;
             if map.contains_key(&key) {
                 return Err(A::Error::custom(format_args!("duplicate key {}", shorten(&key))));

@@ -5,24 +5,29 @@
 //! tokens may follow, accepts the drawn one, and reports forced tokens.
 //!
 //! Grammars come from untrusted clients. They are limited before compilation (bytes, depth, width), during compilation
-//! and while they run (llguidance's own limits, set in [`limits`]). The first tokens of an answer are tried at
-//! compilation, so a grammar that compiles also starts. A grammar that exceeds a limit is refused, without affecting
-//! other requests.
+//! and while they run (llguidance's own limits, set in [`limits`], and the times [`COMPILE_MAX`] and [`MASKS_MAX`]). The
+//! first tokens of an answer are tried at compilation, so a grammar that compiles also starts. A grammar that exceeds a
+//! limit is refused, without affecting other requests.
 
 mod cache;
+mod costs;
 mod gbnf;
 mod spec;
 mod vocabulary;
+mod watch;
 
 pub use spec::{GrammarError, GrammarSpec, schema_in_lark};
+pub use watch::{Waiting, Watched};
 
 use super::Tokenizer;
+use crate::platform::Instant;
 use cache::Cache;
 use llguidance::api::ParserLimits;
 use llguidance::toktrie::InferenceCapabilities;
 use llguidance::{Matcher, ParserFactory, TokenParser};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// Number of lexer states above which a cached grammar is recompiled instead of reused: states are only added, and an
 /// answer that reaches the limit ends.
@@ -33,6 +38,13 @@ const LEXER_STATES_MAX: usize = 20_000;
 const ROW_ITEMS_MAX: usize = 6000;
 /// Tokens of the answer that is tried when a grammar is compiled.
 const TRIED_TOKENS: usize = 16;
+/// Time for the first tokens at compilation. The limits of [`costs`] and [`limits`] keep it much shorter on an idle
+/// machine.
+const COMPILE_MAX: Duration = Duration::from_secs(2);
+/// Time that the masks of an answer may take in a row.
+const MASKS_MAX: Duration = Duration::from_secs(1);
+/// What each token adds to the rest of this time.
+const MASKS_PER_TOKEN: Duration = Duration::from_millis(50);
 
 /// Compiles grammars for one vocabulary.
 pub struct Grammars {
@@ -63,6 +75,8 @@ impl fmt::Debug for Grammar {
 #[derive(Clone)]
 pub struct GrammarState {
     matcher: Matcher,
+    /// What is left of [`MASKS_MAX`].
+    time_left: Duration,
 }
 
 impl fmt::Debug for GrammarState {
@@ -114,6 +128,11 @@ impl Grammars {
 
     /// Compiles a grammar, or returns it from the cache.
     pub fn compile(&self, spec: &GrammarSpec) -> Result<Grammar, GrammarError> {
+        self.compile_for(None, spec)
+    }
+
+    /// As [`Self::compile`], and stops if nobody waits any more.
+    pub fn compile_for(&self, waiting: Option<Watched>, spec: &GrammarSpec) -> Result<Grammar, GrammarError> {
         let key = spec.key()?;
         let cached = self.lock().get(&key);
         if let Some(grammar) = cached
@@ -122,9 +141,10 @@ impl Grammars {
             self.lock().put(key, grammar.clone(), grammar.bytes());
             return Ok(grammar);
         }
+        costs::check(spec)?;
         let parser = self.factory.create_parser(spec.top_level()?).map_err(|error| GrammarError::new(&error))?;
         let grammar = Grammar { parser: Arc::new(Mutex::new(parser)) };
-        grammar.start().try_first_tokens()?;
+        grammar.start().try_first_tokens(waiting)?;
         self.lock().put(key, grammar.clone(), grammar.bytes());
         Ok(grammar)
     }
@@ -142,7 +162,7 @@ impl Grammars {
 impl Grammar {
     /// A state before the first token.
     pub fn start(&self) -> GrammarState {
-        GrammarState { matcher: Matcher::new(Ok(self.lock().clone())) }
+        GrammarState { matcher: Matcher::new(Ok(self.lock().clone())).into_cancellable(), time_left: MASKS_MAX }
     }
 
     /// Number of states of the lexer, which all answers with this grammar share.
@@ -163,7 +183,7 @@ impl Grammar {
 impl GrammarState {
     /// Sets the bits of the tokens that may follow: bit `id % 32` of word `id / 32`. `mask` must be zero on entry.
     pub fn fill_mask(&mut self, mask: &mut [u32]) -> Result<(), NoTokenAllowed> {
-        let allowed = self.matcher.compute_mask_or_eos().map_err(|_| NoTokenAllowed)?;
+        let allowed = self.in_time(Matcher::compute_mask_or_eos).map_err(|_| NoTokenAllowed)?;
         for (word, bits) in mask.iter_mut().zip(allowed.as_slice()) {
             *word = *bits;
         }
@@ -172,19 +192,39 @@ impl GrammarState {
 
     /// Takes the next token. Returns `true` if the answer is complete and nothing may follow.
     pub fn accept(&mut self, token_id: u32) -> Result<bool, NoTokenAllowed> {
-        self.matcher.consume_token(token_id).map_err(|_| NoTokenAllowed)?;
+        self.time_left = MASKS_MAX.min(self.time_left + MASKS_PER_TOKEN);
+        self.in_time(|matcher| matcher.consume_token(token_id)).map_err(|_| NoTokenAllowed)?;
         Ok(self.matcher.is_stopped())
     }
 
+    /// Does a part of the answer's work, which fails at the end of the answer's time.
+    fn in_time<T>(&mut self, work: impl FnOnce(&mut Matcher) -> T) -> T {
+        let start = Instant::now();
+        let running = self.matcher.cancellation_handle().map(|cancel| watch::watch(cancel, self.time_left, None));
+        let result = work(&mut self.matcher);
+        drop(running);
+        self.time_left = self.time_left.saturating_sub(start.elapsed());
+        result
+    }
+
     /// Tries the start of an answer, so that a grammar whose answers cannot begin is refused before one does.
-    fn try_first_tokens(mut self) -> Result<(), GrammarError> {
+    fn try_first_tokens(mut self, waiting: Option<Watched>) -> Result<(), GrammarError> {
+        let cancel = self.matcher.cancellation_handle().unwrap_or_default();
+        let running = watch::watch(cancel.clone(), COMPILE_MAX, waiting);
+        let tried = self.try_tokens();
+        drop(running);
+        if cancel.is_cancelled() { Err(GrammarError::told("it takes too long to compile")) } else { tried }
+    }
+
+    fn try_tokens(&mut self) -> Result<(), GrammarError> {
         let no_answer = || GrammarError::told("it allows no answer at all, or is too complex");
         let mut mask = self.matcher.compute_mask_or_eos().map_err(|_| no_answer())?;
         let too_complex =
             format!("it is too complex: an answer may be in more than {ROW_ITEMS_MAX} places of it at once");
         for _ in 0..TRIED_TOKENS {
             let Some(id) = mask.iter().next() else { break };
-            if self.accept(id).map_err(|_| GrammarError::told(&too_complex))? {
+            self.matcher.consume_token(id).map_err(|_| GrammarError::told(&too_complex))?;
+            if self.matcher.is_stopped() {
                 break;
             }
             mask = self.matcher.compute_mask_or_eos().map_err(|_| GrammarError::told(&too_complex))?;
@@ -194,6 +234,6 @@ impl GrammarState {
 
     /// Tokens that must follow.
     pub fn forced(&mut self) -> Vec<u32> {
-        self.matcher.compute_ff_tokens()
+        self.in_time(Matcher::compute_ff_tokens)
     }
 }

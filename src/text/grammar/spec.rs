@@ -153,7 +153,7 @@ fn composes(schema: &Value) -> bool {
 
 /// The schemas that a keyword contains. Names of properties and of definitions are no keywords, and values such as
 /// examples are no schemas.
-fn subschemas<'a>(key: &str, value: &'a Value) -> Box<dyn Iterator<Item = &'a Value> + 'a> {
+pub(super) fn subschemas<'a>(key: &str, value: &'a Value) -> Box<dyn Iterator<Item = &'a Value> + 'a> {
     match (key, value) {
         ("properties" | "$defs" | "definitions", Value::Object(schemas)) => Box::new(schemas.values()),
         ("anyOf" | "oneOf" | "prefixItems" | "items", Value::Array(schemas)) => Box::new(schemas.iter()),

@@ -84,6 +84,16 @@ fn whatever_is_sent_takes_bounded_time() {
         lark("start: %json {\"type\": \"object\"}"),
         lark("%llguidance {\"no_forcing\": true}\nstart: /.*/"),
         lark("%import common.INT\nstart: INT"),
+        regex("a{10000000}"),
+        regex("[ab]c{10000000}"),
+        regex("(a{1000}){1000}"),
+        lark("start: /a{100000000}/"),
+        lark("start: B\nA: \"a\"{9000}\nB: A{9000}"),
+        lark("start: \"x\" B\nA: \"a\"{9000}\nB: A{9000}"),
+        schema(&json!({"type": "integer", "multipleOf": 2_147_483_647})),
+        schema(&json!({"type": "integer", "multipleOf": 1_953_125})),
+        schema(&json!({"type": "string", "pattern": "^a*$", "minLength": 1_000_000})),
+        schema(&json!({"type": "string", "pattern": "^(ab|c)*$", "minLength": 100_000_000})),
     ];
     for case in cases {
         let start = Instant::now();

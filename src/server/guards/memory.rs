@@ -1,0 +1,85 @@
+//! [`RequestMemory`]: the memory of all requests that are parsed, that wait and that run, within one budget.
+//!
+//! A body is limited in bytes, but what it becomes is a multiple: each value of its JSON is charged with what the
+//! largest form that a route makes of it takes. A charge ends with the response.
+
+use crate::server::wire::error::ApiError;
+use axum::body::{Body, HttpBody as _};
+use axum::response::Response;
+use http_body_util::BodyExt as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The budget of a server and what is charged to it.
+#[derive(Debug)]
+pub(crate) struct RequestMemory {
+    bytes_max: u64,
+    charged: AtomicU64,
+}
+
+/// What one request is charged, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Charge {
+    memory: Arc<RequestMemory>,
+    bytes: AtomicU64,
+}
+
+impl RequestMemory {
+    pub(crate) fn new(bytes_max: u64) -> Arc<Self> {
+        Arc::new(Self { bytes_max, charged: AtomicU64::new(0) })
+    }
+
+    /// The charge of a new request.
+    pub(crate) fn request(self: &Arc<Self>) -> Arc<Charge> {
+        Arc::new(Charge { memory: self.clone(), bytes: AtomicU64::new(0) })
+    }
+}
+
+impl Charge {
+    /// Charges more bytes; refused beyond the budget.
+    pub(crate) fn add(&self, bytes: u64) -> Result<(), ApiError> {
+        let before = self.memory.charged.fetch_add(bytes, Ordering::AcqRel);
+        self.bytes.fetch_add(bytes, Ordering::AcqRel);
+        if before.saturating_add(bytes) > self.memory.bytes_max {
+            return Err(ApiError::requests_too_large(self.memory.bytes_max));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.memory.charged.fetch_sub(*self.bytes.get_mut(), Ordering::AcqRel);
+    }
+}
+
+/// Keeps a charge until the response has ended.
+pub(super) fn kept(response: Response, charge: Arc<Charge>) -> Response {
+    if response.body().size_hint().exact().is_some() {
+        // The response is complete; a wrapped body would not tell its length.
+        return response;
+    }
+    response.map(|body| {
+        Body::new(body.map_frame(move |frame| {
+            let _kept_until_the_end = &charge;
+            frame
+        }))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_charged_is_given_back_also_by_those_who_are_refused() {
+        let memory = RequestMemory::new(100);
+        let (first, second) = (memory.request(), memory.request());
+        assert!(first.add(60).is_ok() && second.add(60).is_err());
+        drop(second);
+        assert!(memory.request().add(40).is_ok());
+        drop(first);
+        assert!(memory.request().add(100).is_ok());
+        assert_eq!(memory.charged.load(Ordering::Acquire), 0);
+    }
+}

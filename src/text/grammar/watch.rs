@@ -1,0 +1,142 @@
+//! [`Watch`]: cancels work on grammars that takes too long, or that nobody waits for any more.
+//!
+//! llguidance counts most of its work, but not all: the text that a lexeme forces, for example. It looks at its
+//! [`CancellationHandle`] everywhere.
+
+use crate::platform::Instant;
+use llguidance::CancellationHandle;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+/// How often running work is looked at. Work that is over before costs a few hundred nanoseconds.
+const PERIOD: Duration = Duration::from_millis(20);
+/// The thread sleeps until new work comes if there was none for this number of periods.
+const IDLE_PERIODS: u32 = 50;
+
+static WATCH: LazyLock<Watch> = LazyLock::new(Watch::default);
+
+/// Whoever waits for the work; it is cancelled when the last clone is dropped.
+#[derive(Clone, Debug, Default)]
+pub struct Waiting(Arc<()>);
+
+impl Waiting {
+    /// What the work keeps of it.
+    pub fn watched(&self) -> Watched {
+        Watched(Arc::downgrade(&self.0))
+    }
+}
+
+/// Knows whether somebody waits.
+#[derive(Clone, Debug)]
+pub struct Watched(Weak<()>);
+
+#[derive(Debug, Default)]
+struct Watch {
+    works: Mutex<Works>,
+    begun: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Works {
+    next: u64,
+    running: BTreeMap<u64, Work>,
+    /// The thread waits until work begins.
+    sleeps: bool,
+    has_thread: bool,
+}
+
+#[derive(Debug)]
+struct Work {
+    deadline: Instant,
+    /// `None`: somebody always waits.
+    waiting: Option<Watched>,
+    cancel: CancellationHandle,
+}
+
+/// Work that is watched until this is dropped.
+pub(super) struct Running(u64);
+
+/// Watches work that may take this long. Without threads, nothing is watched.
+pub(super) fn watch(cancel: CancellationHandle, limit: Duration, waiting: Option<Watched>) -> Running {
+    let mut works = WATCH.lock();
+    let id = works.next;
+    works.next += 1;
+    works.running.insert(id, Work { deadline: Instant::now() + limit, waiting, cancel });
+    if !works.has_thread {
+        let thread = std::thread::Builder::new().name("folio-grammars".into());
+        works.has_thread = thread.spawn(|| WATCH.run()).is_ok();
+    } else if works.sleeps {
+        works.sleeps = false;
+        WATCH.begun.notify_one();
+    }
+    Running(id)
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        WATCH.lock().running.remove(&self.0);
+    }
+}
+
+impl Watch {
+    fn lock(&self) -> MutexGuard<'_, Works> {
+        self.works.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self) {
+        let mut works = self.lock();
+        let mut idle_periods = 0;
+        loop {
+            idle_periods = if works.running.is_empty() { idle_periods + 1 } else { 0 };
+            let now = Instant::now();
+            works.running.values().filter(|work| work.is_over(now)).for_each(|work| work.cancel.cancel());
+            works = if idle_periods > IDLE_PERIODS {
+                idle_periods = 0;
+                works.sleeps = true;
+                self.begun.wait_while(works, |works| works.sleeps).unwrap_or_else(PoisonError::into_inner)
+            } else {
+                self.begun.wait_timeout(works, PERIOD).unwrap_or_else(PoisonError::into_inner).0
+            };
+        }
+    }
+}
+
+impl Work {
+    fn is_over(&self, now: Instant) -> bool {
+        now >= self.deadline || self.waiting.as_ref().is_some_and(|waiting| waiting.0.strong_count() == 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_cancelled_within(cancel: &CancellationHandle, limit: Duration) -> bool {
+        let start = Instant::now();
+        while !cancel.is_cancelled() && start.elapsed() < limit {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        cancel.is_cancelled()
+    }
+
+    #[test]
+    fn work_is_cancelled_at_its_limit_or_when_nobody_waits() {
+        let (late, left, kept, done) = Default::default();
+        let handles: [&CancellationHandle; 4] = [&late, &left, &kept, &done];
+        let [waits, leaves] = [Waiting::default(), Waiting::default()];
+        let long = Duration::from_secs(600);
+        let works = [
+            watch(handles[0].clone(), Duration::from_millis(5), None),
+            watch(handles[1].clone(), long, Some(leaves.watched())),
+            watch(handles[2].clone(), long, Some(waits.watched())),
+        ];
+        drop(watch(handles[3].clone(), Duration::from_millis(30), None));
+        drop(leaves);
+        assert!(is_cancelled_within(handles[0], Duration::from_secs(20)));
+        assert!(is_cancelled_within(handles[1], Duration::from_secs(20)));
+        assert!(!is_cancelled_within(handles[2], Duration::from_millis(100)));
+        assert!(!handles[3].is_cancelled(), "it had ended");
+        drop(works);
+    }
+}
