@@ -20,7 +20,7 @@ fn sound() -> (Form, Bytes) {
         deterministic: false,
         layers: vec![vec![keys(1, 8), keys(2, 8)], vec![keys(1, 16)], vec![file::LayerForm::State { bytes: 24 }]],
     };
-    let (root, token_ids) = (BlockHash::root(&form.key(), None), [1, 2, 3, 4]);
+    let (root, token_ids) = (BlockHash::root(&form.key(), None, None), [1, 2, 3, 4]);
     let origin = Origin { key: (1, root.next(&form.key(), &token_ids)), parent: root, token_ids: token_ids.into() };
     let data = vec![7; usize::try_from(form.block_bytes(1)).expect("a small block")];
     let record = record_of(&form, &origin, &data);

@@ -18,6 +18,10 @@ pub(crate) struct AccessArgs {
     /// File with API keys, one per line; with several keys, waiting requests are served round-robin by key
     #[arg(long, env = "FOLIO_API_KEY_FILE", value_name = "FILE")]
     api_key_file: Option<PathBuf>,
+    /// Let clients with different API keys share cached prompts. Then each can find out by its answers' times, and by
+    /// cached_tokens, what the others have asked
+    #[arg(long, env = "FOLIO_SHARE_PREFIXES")]
+    share_prefixes: bool,
     /// Origin of a site whose pages may use this server, such as https://example.org, http://localhost:* or app://; *
     /// stands for any characters; may be given several times
     #[arg(long, env = "FOLIO_ALLOWED_ORIGINS", value_name = "ORIGIN", value_delimiter = ',', value_parser = origin)]
@@ -38,6 +42,7 @@ pub(crate) struct Access {
     pub(crate) allowed_origins: Vec<String>,
     pub(crate) allowed_hosts: Vec<String>,
     pub(crate) metrics_open: bool,
+    pub(crate) share_prefixes: bool,
 }
 
 impl AccessArgs {
@@ -53,7 +58,8 @@ impl AccessArgs {
             api_keys.extend(keys_of(&text).context(name)?);
         }
         let (allowed_origins, allowed_hosts) = (self.allowed_origins.clone(), self.allowed_host.clone());
-        Ok(Access { api_keys, allowed_origins, allowed_hosts, metrics_open: self.metrics_open })
+        let Self { metrics_open, share_prefixes, .. } = *self;
+        Ok(Access { api_keys, allowed_origins, allowed_hosts, metrics_open, share_prefixes })
     }
 }
 

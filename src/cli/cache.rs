@@ -19,8 +19,6 @@ use std::path::{Path, PathBuf};
 
 /// Questions after a system message; one is enough for a model without a recurrent state.
 const QUESTIONS: [&str; 2] = ["Hello", "What is it?"];
-/// Maximum bytes of a prompt's file.
-const PROMPT_BYTES_MAX: u64 = 64 << 20;
 /// Maximum bytes of a file of blocks: all of it is in memory at once.
 const FILE_BYTES_MAX: u64 = 64 << 30;
 
@@ -72,15 +70,22 @@ pub(crate) fn run(args: &CacheArgs) -> Result<()> {
 
 fn import(args: &ImportArgs) -> Result<()> {
     let at = || args.file.display().to_string();
+    check_begins(&args.file).with_context(at)?;
     let file = platform::read_file(&args.file, FILE_BYTES_MAX).with_context(at)?;
     let count = disk::import(&args.kv_disk, &file.into()).with_context(at)?;
     result(format_args!("{count} blocks are in {}", args.kv_disk.display()))
 }
 
+/// Looks at the beginning of a file, before all of it is read.
+fn check_begins(path: &Path) -> Result<()> {
+    let mut head = [0; disk::MAGIC.len()];
+    let read = std::io::Read::read_exact(&mut platform::open_regular(path)?, &mut head);
+    ensure!(read.is_ok() && head == *disk::MAGIC, "it is not a file of KV blocks");
+    Ok(())
+}
+
 fn export(args: &ExportArgs) -> Result<()> {
-    let prompt = platform::read_file(&args.prompt, PROMPT_BYTES_MAX);
-    let prompt = prompt.and_then(|bytes| String::from_utf8(bytes).map_err(std::io::Error::other));
-    let prompt = prompt.with_context(|| args.prompt.display().to_string())?;
+    let prompt = fs::read_to_string(&args.prompt).with_context(|| args.prompt.display().to_string())?;
     // The blocks pass through a folder beside the file: it has room for what the file has room for.
     let mut folder = args.out.clone().into_os_string();
     folder.push(format!(".tmp-{:016x}", platform::random_u64()));

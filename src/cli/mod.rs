@@ -159,6 +159,9 @@ fn command_line() -> clap::Command {
 pub(crate) fn main() -> ExitCode {
     hush_display_layer();
     panic_in_one_line();
+    // Whatever is written is for this user: models of others, cached prompts, histories.
+    #[cfg(unix)]
+    rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
     let parsed = command_line().try_get_matches();
     let parsed = parsed.and_then(|matches| Ok((Cli::from_arg_matches(&matches)?.command, matches)));
     let (command, matches) = match parsed {

@@ -431,7 +431,12 @@ fn read_text(path: &Path) -> Result<String> {
 }
 
 fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>> {
-    match std::fs::read(path) {
+    let read = folio::platform::open_regular(path).and_then(|mut file| {
+        let mut bytes = Vec::new();
+        std::io::Read::read_to_end(&mut file, &mut bytes)?;
+        Ok(bytes)
+    });
+    match read {
         Ok(bytes) => Ok(Some(bytes)),
         Err(fault) if fault.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(fault) => Err(fault).with_context(|| path.display().to_string()),

@@ -63,8 +63,13 @@ impl RequestArgs {
 /// API options for requests of the local user: without the limits that protect a server from its clients. `strict`
 /// refuses unknown fields.
 pub(crate) fn server_options(strict: bool) -> ServerOptions {
-    let limits =
-        Limits { body_bytes_max: usize::MAX, requests_bytes_max: u64::MAX, choices_max: 128, prompts_max: 2048 };
+    let limits = Limits {
+        body_bytes_max: usize::MAX,
+        requests_bytes_max: u64::MAX,
+        reply_bytes_max: u64::MAX,
+        choices_max: 128,
+        prompts_max: 2048,
+    };
     ServerOptions { limits, strict_fields: strict, ..ServerOptions::default() }
 }
 

@@ -14,14 +14,15 @@ use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::thread::JoinHandle;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use ureq::Agent;
 use ureq::http::{HeaderMap, HeaderName, HeaderValue};
 
 /// Timeout of one export.
 const TIMEOUT: Duration = Duration::from_secs(5);
+/// The longest that the end of the program waits for the last exports.
+const END_MAX: Duration = Duration::from_secs(2);
 /// Spans of one export, and its interval.
 const BATCH: usize = 512;
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -78,7 +79,8 @@ fn headers(text: &str) -> Result<HeaderMap> {
 /// What sends traces. [`Self::close`] sends the last ones.
 pub(crate) struct Traces {
     sender: SyncSender<Option<RequestTrace>>,
-    thread: JoinHandle<()>,
+    /// Is closed when the thread has sent everything.
+    ended: Receiver<()>,
 }
 
 impl TraceArgs {
@@ -86,14 +88,20 @@ impl TraceArgs {
     pub(crate) fn start(&self) -> Result<Option<Traces>> {
         let Some(endpoint) = self.otlp_traces_endpoint.clone() else { return Ok(None) };
         let collector = Collector {
-            agent: Agent::config_builder().timeout_global(Some(TIMEOUT)).build().into(),
+            // The headers are for this endpoint, and for no other that it may name.
+            agent: Agent::config_builder().timeout_global(Some(TIMEOUT)).max_redirects(0).build().into(),
             endpoint,
             headers: headers_from_env()?,
         };
         let (sender, receiver) = sync_channel(WAITING);
+        let (open, ended) = sync_channel(0);
+        let send = move || {
+            let _open = open;
+            export(&receiver, &collector);
+        };
         let thread = std::thread::Builder::new().name("traces".into());
-        let thread = thread.spawn(move || export(&receiver, &collector)).context("a thread for traces")?;
-        Ok(Some(Traces { sender, thread }))
+        thread.spawn(send).context("a thread for traces")?;
+        Ok(Some(Traces { sender, ended }))
     }
 }
 
@@ -108,10 +116,20 @@ impl Traces {
         }))
     }
 
+    /// Sends the last traces, if that takes no longer than [`END_MAX`].
     pub(crate) fn close(self) {
-        // The end comes after all that wait. A thread that has ended takes nothing more.
-        drop(self.sender.send(None));
-        drop(self.thread.join());
+        let deadline = Instant::now() + END_MAX;
+        // The end comes after all that wait; there may be no room for it yet.
+        while let Err(TrySendError::Full(_)) = self.sender.try_send(None) {
+            if Instant::now() >= deadline {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if self.ended.recv_timeout(left) == Err(RecvTimeoutError::Timeout) {
+            tracing::warn!("the last traces are lost, because the collector is slow");
+        }
     }
 }
 
@@ -133,6 +151,15 @@ impl Collector {
     }
 }
 
+/// An address as it may be logged: a user's name and password are left out, and a query, which may hold a key.
+fn without_credentials(address: &str) -> String {
+    let address = address.split(['?', '#']).next().unwrap_or_default();
+    let (scheme, rest) = address.split_once("://").unwrap_or(("", address));
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let host = authority.rsplit('@').next().unwrap_or_default();
+    format!("{scheme}://{host}{path}")
+}
+
 /// Sends batches until the end.
 fn export(receiver: &Receiver<Option<RequestTrace>>, collector: &Collector) {
     let (mut is_open, mut told) = (true, false);
@@ -151,7 +178,7 @@ fn export(receiver: &Receiver<Option<RequestTrace>>, collector: &Collector) {
         }
         if let (Err(error), false) = (collector.send(&batch), told) {
             told = true;
-            tracing::warn!(%error, endpoint = collector.endpoint, "traces cannot be sent");
+            tracing::warn!(%error, endpoint = without_credentials(&collector.endpoint), "traces cannot be sent");
         }
     }
 }
@@ -244,7 +271,18 @@ fn attributes(trace: &RequestTrace) -> Vec<(&'static str, Value)> {
 
 #[cfg(test)]
 mod tests {
-    use super::headers;
+    use super::{headers, without_credentials};
+
+    #[test]
+    fn no_credentials_of_an_address_are_logged() {
+        for (address, logged) in [
+            ("http://user:secret@host:4318/v1/traces?key=secret#secret", "http://host:4318/v1/traces"),
+            ("https://se%40cret@host", "https://host"),
+            ("http://a:b@c@[::1]:80/x@y", "http://[::1]:80/x@y"),
+        ] {
+            assert_eq!(without_credentials(address), logged);
+        }
+    }
 
     #[test]
     fn headers_are_read_as_opentelemetry_writes_them() {

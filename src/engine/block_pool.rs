@@ -9,6 +9,7 @@
 //! which blocks.
 
 use super::faults::{InjectedFault, InjectedFaults};
+use super::request::CacheOwner;
 use crate::plan::inputs::NONE;
 use std::collections::HashMap;
 
@@ -25,10 +26,13 @@ pub struct BlockHash([u8; 16]);
 pub type BlockKey = (usize, BlockHash);
 
 impl BlockHash {
-    /// The parent hash of a sequence's first block. Prompts with different salts have different roots and never share
-    /// blocks.
-    pub fn root(key: &[u8; 32], salt: Option<&str>) -> Self {
+    /// The parent hash of a sequence's first block. Prompts with different owners or salts have different roots and never
+    /// share blocks.
+    pub fn root(key: &[u8; 32], owner: Option<&CacheOwner>, salt: Option<&str>) -> Self {
         let mut hasher = blake3::Hasher::new_keyed(key);
+        if let Some(owner) = owner {
+            hasher.update(b"owner").update(owner);
+        }
         hasher.update(if salt.is_some() { b"salt" } else { b"none" });
         hasher.update(salt.unwrap_or_default().as_bytes());
         Self::truncated(&hasher)
@@ -438,7 +442,7 @@ mod tests {
     }
 
     fn chain(count: u32) -> Vec<BlockHash> {
-        let root = BlockHash::root(&KEY, None);
+        let root = BlockHash::root(&KEY, None, None);
         let next = |hash: &mut BlockHash, block: u32| {
             *hash = hash.next(&KEY, &[block; 4]);
             Some(*hash)
@@ -558,10 +562,12 @@ mod tests {
 
     #[test]
     fn salts_and_parents_change_a_hash() {
-        let plain = BlockHash::root(&KEY, None);
-        assert_ne!(plain, BlockHash::root(&KEY, Some("")), "an empty salt differs from no salt");
-        assert_ne!(BlockHash::root(&KEY, Some("a")), BlockHash::root(&KEY, Some("b")));
-        assert_ne!(plain, BlockHash::root(&[8; 32], None), "the hash depends on the key");
+        let plain = BlockHash::root(&KEY, None, None);
+        assert_ne!(plain, BlockHash::root(&KEY, None, Some("")), "an empty salt differs from no salt");
+        assert_ne!(BlockHash::root(&KEY, None, Some("a")), BlockHash::root(&KEY, None, Some("b")));
+        assert_ne!(plain, BlockHash::root(&[8; 32], None, None), "the hash depends on the key");
+        let [one, other] = [[1; 32], [2; 32]].map(|owner| BlockHash::root(&KEY, Some(&owner), None));
+        assert!(plain != one && one != other, "and on the owner");
         assert_ne!(plain.next(&KEY, &[1, 2]), plain.next(&KEY, &[2, 1]));
         assert_ne!(plain.next(&KEY, &[1]).next(&KEY, &[1]), plain.next(&KEY, &[1]));
     }

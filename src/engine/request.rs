@@ -16,6 +16,9 @@ pub struct Request {
     pub params: SamplingParams,
     /// Prompts with different salts never share cached blocks.
     pub cache_salt: Option<String>,
+    /// Whose cached blocks the prompt may share; `None`: those that belong to nobody. Unlike blocks with a salt, they go
+    /// to host memory and to files.
+    pub cache_owner: Option<CacheOwner>,
     /// A lower value runs earlier. Requests of equal priority are served round-robin by client, then in order of
     /// arrival.
     pub priority: i32,
@@ -31,6 +34,9 @@ pub struct Request {
     /// from; what it says never changes an answer.
     pub predicted: Option<Arc<[u32]>>,
 }
+
+/// A digest of what a client proves who it is with.
+pub type CacheOwner = [u8; 32];
 
 /// How the final hidden states of a prompt's tokens become one vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -13,13 +13,13 @@ mod signals;
 
 pub use memory::{memory_available, memory_resident, return_freed_memory};
 pub use model_file::{FileAccess, ModelFile};
-pub use own_file::{TEMPORARY, create_own_folder, open_no_link, read_own_file, write_own_file};
+pub use own_file::{TEMPORARY, check_own_folder, create_own_folder, open_no_link, read_own_file, write_own_file};
 pub use pages::Pages;
 pub use processors::physical_cores;
 #[cfg(unix)]
 pub use signals::ignores_hang_up;
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::path::Path;
 use std::thread::JoinHandle;
@@ -146,12 +146,25 @@ pub fn a_mapped_file_is_damaged() -> bool {
     false
 }
 
-/// Reads a whole small file; fails if it has more than `bytes_max` bytes.
+/// Opens a regular file for reading. Fails at once for a pipe or a device, which might never give a byte.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true);
+    // Otherwise opening a pipe waits until somebody writes to it. Regular files do not know this flag.
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK);
+    let file = options.open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+    }
+    Ok(file)
+}
+
+/// Reads a whole small regular file; fails if it has more than `bytes_max` bytes.
 pub fn read_file(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    // The limit applies to the bytes read, not to the size in the file system, because a pipe or a device has no
-    // length.
-    File::open(path)?.take(bytes_max + 1).read_to_end(&mut bytes)?;
+    // The limit applies to the bytes read, because the file may grow.
+    open_regular(path)?.take(bytes_max + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > bytes_max {
         return Err(io::Error::new(io::ErrorKind::InvalidData, format!("more than {bytes_max} bytes")));
     }

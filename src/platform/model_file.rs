@@ -40,11 +40,8 @@ enum Content {
 impl ModelFile {
     /// Opens a regular file.
     pub fn open(path: &Path, access: FileAccess) -> io::Result<Self> {
-        let file = File::open(path)?;
+        let file = super::open_regular(path)?;
         let metadata = file.metadata()?;
-        if !metadata.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
-        }
         let bytes = metadata.len();
         let content = match access {
             FileAccess::Map => Content::Map(map(&file, bytes)?, file, metadata),

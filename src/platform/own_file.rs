@@ -53,6 +53,20 @@ pub fn create_own_folder(path: &Path) -> io::Result<()> {
     builder.create(path)
 }
 
+/// Fails if others may write to a folder: they could replace the files in it.
+pub fn check_own_folder(path: &Path) -> io::Result<()> {
+    let found = fs::metadata(path)?;
+    #[cfg(unix)]
+    let is_closed = std::os::unix::fs::MetadataExt::mode(&found) & 0o022 == 0;
+    #[cfg(not(unix))]
+    let is_closed = true;
+    if is_own(&found) && is_closed {
+        return Ok(());
+    }
+    let message = format!("{}: other users may write to this folder", path.display());
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, message))
+}
+
 #[cfg(unix)]
 fn is_own(found: &Metadata) -> bool {
     #[allow(unsafe_code, reason = "the standard library does not tell the process's user")]
@@ -69,6 +83,16 @@ fn is_own(_found: &Metadata) -> bool {
 #[cfg(all(test, unix))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_folder_that_others_may_write_to_is_refused() {
+        let folder = tempfile::tempdir().expect("a folder for this test");
+        for (mode, is_own) in [(0o700, true), (0o755, true), (0o770, false), (0o777, false), (0o702, false)] {
+            let permissions = std::os::unix::fs::PermissionsExt::from_mode(mode);
+            fs::set_permissions(folder.path(), permissions).expect("it is ours");
+            assert_eq!(check_own_folder(folder.path()).is_ok(), is_own, "{mode:o}");
+        }
+    }
 
     #[test]
     fn links_and_long_files_are_not_read() {

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// A copy of a test checkpoint, as a folder.
 fn copy(folder: &Path) -> PathBuf {
@@ -86,4 +87,26 @@ fn a_map_and_a_copy_give_the_same_answer() {
     let copied = run(&[]);
     assert!(copied.contains("token_ids"), "{copied}");
     assert_eq!(run(&["--mmap"]), copied);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_pipe_in_place_of_a_model_is_refused_at_once() {
+    let folder = tempfile::tempdir().expect("a folder for this test");
+    let weights = copy(folder.path());
+    for name in ["model.safetensors", "config.json", "tokenizer.json", "model.gguf"] {
+        let path = weights.with_file_name(name);
+        drop(fs::remove_file(&path));
+        let made = std::process::Command::new("mkfifo").arg(&path).status();
+        assert!(made.expect("mkfifo starts").success());
+        let model = if name == "model.gguf" { path.clone() } else { folder.path().to_owned() };
+        let start = Instant::now();
+        let output = folio(&["run", "--device", "fake", "--prompt", "a", "--model", &model.to_string_lossy()]).output();
+        let output = output.expect("it starts");
+        let errors = text(&output.stderr);
+        assert!(!output.status.success() && errors.contains("not a regular file"), "{name}: {errors}");
+        assert!(start.elapsed() < Duration::from_secs(20), "{name}");
+        fs::remove_file(&path).expect("it is there");
+        copy(folder.path());
+    }
 }

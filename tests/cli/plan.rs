@@ -94,3 +94,57 @@ fn serve_refuses_what_plan_says_does_not_fit_and_in_its_words() {
     let greeting = Server::with(&["--device", "fake"]).greeting.clone();
     assert!(greeting.contains("weights 9.9 MiB, activations 8.4 MiB, KV pool "), "{greeting}");
 }
+
+/// What a report says on a line, between two texts.
+fn said<'a>(report: &'a str, line: &str, (before, after): (&str, &str)) -> &'a str {
+    let line = report.lines().find(|text| text.starts_with(line)).unwrap_or_else(|| panic!("{line}: {report}"));
+    let rest = line.split_once(before).unwrap_or_else(|| panic!("{before}: {line}")).1;
+    rest.split(after).next().unwrap_or(rest).trim()
+}
+
+/// A row of the tables of shapes: `columns` is six if the shape has a recurrent state.
+fn row(shape: &str, columns: usize) -> String {
+    let of = ["--shape", shape, "--memory", "24GiB"];
+    let report = |options: &[&str]| text(&run(&[&["plan"], &of[..], options].concat()).stdout);
+    let (plain, q4) = (report(&[]), report(&["--quantization", "q4"]));
+    let (small, _) = planned(&[&of[..], &["--quantization", "q4", "--kv-cache-dtype", "q8"]].concat());
+    let weights = |report| said(report, "weights ", ("weights ", "\n"));
+    let asked = &small["asked"];
+    let context = match asked["fits"] == true {
+        true => format!("{} × {}", asked["max_model_len"], asked["sequences"]),
+        false => "none".to_owned(),
+    };
+    let mut cells = vec![shape, weights(&plain), weights(&q4), said(&plain, "KV pool ", ("tokens, ", " per token"))];
+    if columns == 6 {
+        cells.push(said(&plain, "states ", ("snapshots, ", " each")));
+    }
+    cells.push(&context);
+    format!("| {} |", cells.join(" | "))
+}
+
+#[test]
+fn the_tables_of_shapes_are_what_plan_says() {
+    let path = super::repository("docs/formats.md");
+    let page = std::fs::read_to_string(&path).expect("the page is part of the repository");
+    let (mut columns, mut rows) = (0, 0);
+    let written = page.lines().map(|line| {
+        let cells: Vec<_> = line.split('|').map(str::trim).collect();
+        match &cells[..] {
+            ["", "`--shape`", rest @ .., ""] => columns = rest.len() + 1,
+            ["", shape, .., ""] if columns > 0 && !shape.starts_with('-') => {
+                rows += 1;
+                return row(shape, columns);
+            }
+            ["", ..] => {}
+            _ => columns = 0,
+        }
+        line.to_owned()
+    });
+    let written = written.collect::<Vec<_>>().join("\n") + "\n";
+    assert!(rows > 20, "{rows} rows");
+    if std::env::var_os("FOLIO_REFRESH").is_some() {
+        std::fs::write(&path, &written).expect("the page can be written");
+    }
+    let wrong: Vec<_> = page.lines().zip(written.lines()).filter(|(old, new)| old != new).collect();
+    assert!(wrong.is_empty(), "docs/formats.md, rewritten with FOLIO_REFRESH=1: {wrong:#?}");
+}

@@ -1,9 +1,10 @@
 //! `--otlp-traces-endpoint`: what a collector gets.
 
-use super::{Server, folio, text};
+use super::{Server, folio, signal, text};
 use serde_json::{Value, json};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpListener;
+use std::time::{Duration, Instant};
 
 /// Takes one export and returns its path and body.
 fn collect(listener: &TcpListener) -> (String, Value) {
@@ -66,6 +67,64 @@ fn a_collector_gets_a_span_of_each_request() {
     let reasons = json!({"arrayValue": {"values": [{"stringValue": "length"}]}});
     assert_eq!(value("gen_ai.response.finish_reasons"), &reasons);
     assert!(value("gen_ai.latency.time_in_queue")["doubleValue"].is_f64(), "{span}");
+}
+
+#[test]
+fn the_last_spans_are_sent_and_unsampled_parents_stay_unsampled() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("the loopback has ports");
+    let endpoint = format!("http://{}/v1/traces", listener.local_addr().expect("an address"));
+    let mut server =
+        Server::of(folio(&["serve", "--port", "0", "--device", "fake", "--otlp-traces-endpoint", &endpoint]));
+    let body = json!({"prompt": "a", "max_tokens": 1}).to_string();
+    for flags in ["00", "01"] {
+        let parent = format!("traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-{flags}\r\n");
+        server.headers = vec![Box::leak(parent.into_boxed_str())];
+        assert!(server.ask("POST", "/v1/completions", &body).starts_with("HTTP/1.1 200 "));
+    }
+    // Before the interval of exports is over.
+    signal(&server, "-TERM");
+    let (_, sent) = collect(&listener);
+    let spans = sent["resourceSpans"][0]["scopeSpans"][0]["spans"].as_array().expect("a list");
+    let flags: Vec<_> = spans.iter().map(|span| span["flags"].as_u64()).collect();
+    assert_eq!(flags, [Some(0), Some(1)], "{sent}");
+}
+
+#[test]
+fn a_collector_that_never_answers_delays_neither_requests_nor_the_end() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("the loopback has ports");
+    let endpoint = format!("http://{}/v1/traces", listener.local_addr().expect("an address"));
+    let mut server =
+        Server::of(folio(&["serve", "--port", "0", "--device", "fake", "--otlp-traces-endpoint", &endpoint]));
+    let body = json!({"prompt": "a", "max_tokens": 1}).to_string();
+    let start = Instant::now();
+    for _ in 0..30 {
+        assert!(server.ask("POST", "/v1/completions", &body).starts_with("HTTP/1.1 200 "));
+    }
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    signal(&server, "-TERM");
+    let start = Instant::now();
+    server.process.wait().expect("it ends");
+    assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
+}
+
+#[test]
+fn headers_are_not_sent_where_a_collector_redirects_to() {
+    let [listener, other] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("the loopback has ports"));
+    let address = |listener: &TcpListener| listener.local_addr().expect("an address");
+    let endpoint = format!("http://{}/v1/traces", address(&listener));
+    let mut command = folio(&["serve", "--port", "0", "--device", "fake", "--otlp-traces-endpoint", &endpoint]);
+    command.env("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20abc");
+    let mut server = Server::of(command);
+    let body = json!({"prompt": "a", "max_tokens": 1}).to_string();
+    assert!(server.ask("POST", "/v1/completions", &body).starts_with("HTTP/1.1 200 "));
+    let (stream, _) = listener.accept().expect("the server connects");
+    let location = format!("http://{}/stolen", address(&other));
+    let moved = format!("HTTP/1.1 307 Moved\r\nlocation: {location}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+    (&stream).write_all(moved.as_bytes()).expect("the server reads");
+    signal(&server, "-TERM");
+    server.process.wait().expect("it ends");
+    other.set_nonblocking(true).expect("a socket can be");
+    assert!(other.accept().is_err(), "nobody connects to it");
 }
 
 #[test]

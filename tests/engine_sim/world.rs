@@ -524,7 +524,7 @@ fn without_hits(end: &End) -> End {
     }
 }
 
-/// Number of a prompt's tokens that another request with the same salt shares, in whole blocks and without the last
+/// Number of a prompt's tokens that another request with the same owner and salt shares, in whole blocks and without the last
 /// token.
 fn shareable_tokens(case: &Case, index: usize) -> u32 {
     let request = &case.arrivals[index].request;
@@ -532,8 +532,9 @@ fn shareable_tokens(case: &Case, index: usize) -> u32 {
         return 0;
     }
     let others = case.arrivals.iter().enumerate().filter(|&(other, _)| other != index);
-    let same_salt = others.filter(|(_, other)| other.request.cache_salt == request.cache_salt);
-    let common = same_salt.flat_map(|(_, other)| {
+    let whose = |request: &Request| (request.cache_owner, request.cache_salt.clone());
+    let same = others.filter(|(_, other)| whose(&other.request) == whose(request));
+    let common = same.flat_map(|(_, other)| {
         let answers: Vec<_> = match other.request.params.beams {
             Some(_) => beams::search(case, &other.request).explored,
             None => (0..other.request.params.n).map(|choice| expected(case, &other.request, choice).tokens).collect(),
@@ -650,6 +651,8 @@ fn request(random: &mut Random, shape: &Shape, document: &[u32], salt: &str) -> 
         prompt: prompt.into(),
         params,
         cache_salt,
+        // One client has blocks of its own.
+        cache_owner: (client == 2).then_some([2; 32]),
         priority,
         client,
         explain_prefix,

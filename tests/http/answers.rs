@@ -165,6 +165,36 @@ fn cached_tokens_are_told_however_a_choice_ends() {
     assert_eq!(cached(json!({"prompt": [prompt, prompt]})), json!({"cached_tokens": 192}));
 }
 
+/// Otherwise the tokens of a secret could be found one by one, in another client's prompt or answer.
+#[test]
+fn clients_with_other_keys_share_no_prefix_unless_they_may() {
+    let keys = || vec!["first".into(), "second".into()];
+    for (options, shared) in [
+        (ServerOptions { api_keys: keys(), ..ServerOptions::default() }, 0),
+        (ServerOptions { api_keys: keys(), share_prefixes: true, ..ServerOptions::default() }, 96),
+    ] {
+        let server = Server::fake("", config(), options);
+        let prompt: Vec<u32> = (0..100).collect();
+        let ask = |key: &'static str, path: &str, more: Value| {
+            let base = json!({"prompt": prompt, "max_tokens": 4, "ignore_eos": true, "debug": {"prefix": true}});
+            let mut request = post(path, &with(&base, &more));
+            request.headers_mut().insert("x-api-key", axum::http::HeaderValue::from_static(key));
+            let answer = server.send(request).json();
+            let found = &answer["debug"]["prefix"][0];
+            let cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64();
+            (cached.unwrap_or_else(|| panic!("{answer}")), found["common_tokens"].as_u64().unwrap_or(0))
+        };
+        assert_eq!(ask("first", COMPLETIONS, json!({})), (0, 0));
+        assert_eq!(ask("second", COMPLETIONS, json!({})), (shared, shared), "shared: {shared}");
+        let mut other = prompt.clone();
+        other[70] = 7;
+        // Of the prompts of others, no report says where one differs.
+        let differing = ask("second", COMPLETIONS, json!({"prompt": other}));
+        assert_eq!(differing.0, 64, "its own blocks");
+        assert_eq!(ask("first", COMPLETIONS, json!({})).0, 96, "it has its own");
+    }
+}
+
 #[test]
 fn stop_token_ids_and_ends_are_counted_but_not_shown() {
     let server = Server::cpu();

@@ -46,6 +46,17 @@ fn a_gzip_body_is_read_within_the_limit() {
     };
     let plain = gzip(&hello());
     assert_eq!(blanked(&send(&plain).text), blanked(&server.post(CHAT, &hello()).text));
+    // A body may have several members, one after the other.
+    let text = hello().to_string();
+    let members: Vec<u8> = [&text[..20], &text[20..]]
+        .into_iter()
+        .flat_map(|part| {
+            let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+            encoder.write_all(part.as_bytes()).expect("memory takes bytes");
+            encoder.finish().expect("memory takes bytes")
+        })
+        .collect();
+    assert_eq!(blanked(&send(&members).text), blanked(&send(&plain).text));
     let bomb = gzip(&json!({"messages": " ".repeat(10_000_000)}));
     assert!(bomb.len() < 60_000, "{} bytes", bomb.len());
     let small = gzip(&json!({"messages": " ".repeat(1_000_000)}));

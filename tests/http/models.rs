@@ -294,6 +294,14 @@ fn what_is_known_of_a_model_is_told_without_loading_it() {
 }
 
 #[test]
+fn a_name_is_preferred_to_the_stem_of_another_models_file() {
+    let server = Several::with(|sources, _| sources[0].options.stem = Some("b".into()));
+    assert_eq!(server.ask("b"), "I am b.");
+    let server = Several::with(|sources, _| sources[2].options.stem = Some("d".into()));
+    assert_eq!(server.ask("d"), "I am c.");
+}
+
+#[test]
 fn a_single_model_is_found_by_the_stem_of_its_file() {
     let options = ServerOptions { stem: Some("qwen3".into()), ..ServerOptions::default() };
     let server = Server::fake("", config(), options);

@@ -50,3 +50,16 @@ fn a_unix_socket_serves_and_goes_with_its_server() {
     thread.join().expect("it ends well");
     assert!(!path.exists(), "the server removes its socket");
 }
+
+#[test]
+fn a_server_leaves_the_socket_of_another_that_has_its_path() {
+    let folder = tempfile::tempdir().expect("a folder for this test");
+    let path = folder.path().join("folio.sock");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let listener = runtime.block_on(async { Listener::bind_unix(&path) }).expect("the folder takes sockets");
+    fs::remove_file(&path).expect("it is there");
+    let other = UnixListener::bind(&path).expect("the path is free");
+    runtime.block_on(async { drop(listener) });
+    assert!(path.exists() && UnixStream::connect(&path).is_ok(), "the other one goes on");
+    drop(other);
+}

@@ -73,6 +73,10 @@ pub(crate) struct ServeArgs {
     #[arg(help_heading = "Server", long, env = "FOLIO_REQUESTS_BYTES_MAX", value_name = "BYTES",
           default_value_t = Limits::default().requests_bytes_max)]
     requests_bytes_max: u64,
+    /// Maximum size of a reply, by what its request asks for: choices, tokens, logprobs and alternatives
+    #[arg(help_heading = "Server", long, env = "FOLIO_REPLY_BYTES_MAX", value_name = "BYTES",
+          default_value_t = Limits::default().reply_bytes_max)]
+    reply_bytes_max: u64,
     /// Maximum size of the responses kept for `previous_response_id` and `GET /v1/responses/{id}`
     #[arg(help_heading = "Server", long, env = "FOLIO_RESPONSE_STORE_BYTES", value_name = "BYTES",
           default_value_t = ResponseBytes::default().0)]
@@ -143,6 +147,9 @@ pub(crate) fn run(args: ServeArgs, given: &ArgMatches) -> Result<()> {
         false => None,
     };
     warn_if_open(&access, &address);
+    if access.api_keys.len() > 1 && !access.share_prefixes {
+        note("each API key has its own cached prompts; blocks of `cache import` are found with --share-prefixes only");
+    }
     let options = options(args, access, traces.as_ref().map(Traces::sink));
     let serving = match session {
         Some(session) => {
@@ -301,7 +308,7 @@ fn puller(options: HubArgs) -> Puller {
 
 /// The options of the routes, without those of a model.
 fn options(args: ServeArgs, access: Access, traces: Option<TraceSink>) -> ServerOptions {
-    let Access { api_keys, allowed_origins, mut allowed_hosts, metrics_open } = access;
+    let Access { api_keys, allowed_origins, mut allowed_hosts, metrics_open, share_prefixes } = access;
     if args.host.parse::<IpAddr>().is_ok_and(|address| !address.is_loopback()) {
         allowed_hosts.extend(platform::host_name().into_iter().flat_map(|name| access::own_names(&name)));
     }
@@ -313,12 +320,14 @@ fn options(args: ServeArgs, access: Access, traces: Option<TraceSink>) -> Server
         prompts_max: args.prompts_max as usize,
         body_bytes_max: args.body_bytes_max as usize,
         requests_bytes_max: args.requests_bytes_max,
+        reply_bytes_max: args.reply_bytes_max,
     };
     ServerOptions {
         api_keys,
         allowed_origins,
         allowed_hosts,
         metrics_open,
+        share_prefixes,
         limits,
         response_store_bytes: ResponseBytes(args.response_store_bytes),
         response_store: args.response_store,

@@ -37,7 +37,8 @@ use crate::plan::{KvFormat, KvLayer, StateLayer};
 use bytes::Bytes;
 use std::ops::Range;
 
-const MAGIC: &[u8; 8] = b"folio-kv";
+/// How each record begins.
+pub const MAGIC: &[u8; 8] = b"folio-kv";
 /// Version of the form. It is part of the key of the hashes, so that files of different versions have different names.
 pub const VERSION: u32 = 2;
 /// Maximum length of a header. One for 64 tokens and 100 layers takes 1.7 KB.
@@ -444,7 +445,7 @@ mod tests {
     }
 
     fn origin(form: &Form, token_ids: [u32; 4]) -> Origin {
-        let root = BlockHash::root(&form.key(), None);
+        let root = BlockHash::root(&form.key(), None, None);
         Origin { key: (0, root.next(&form.key(), &token_ids)), parent: root, token_ids: token_ids.into() }
     }
 

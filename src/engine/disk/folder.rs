@@ -54,6 +54,7 @@ impl FolderDisk {
     pub fn open(folder: &Path, bytes_max: u64, form: &Form) -> io::Result<Self> {
         let own = folder.join(form.folder_name());
         platform::create_own_folder(&own)?;
+        [folder, &own].into_iter().try_for_each(platform::check_own_folder)?;
         let (sender, events) = events::unbounded();
         let (reads, jobs) = channel();
         let reader = Reader { folder: own.clone(), form: form.clone(), events: sender.clone() };
@@ -320,6 +321,7 @@ pub fn import(folder: &Path, file: &Bytes) -> Result<usize, ImportError> {
     for record in &records {
         let own = folder.join(record.form.folder_name());
         platform::create_own_folder(&own)?;
+        [folder, &own].into_iter().try_for_each(platform::check_own_folder)?;
         platform::write_own_file(&own.join(record.file_name()), &[&record.whole])?;
     }
     Ok(records.len())
@@ -355,7 +357,7 @@ mod tests {
     }
 
     fn origin(token: u32) -> Arc<Origin> {
-        let (key, root) = (form().key(), BlockHash::root(&form().key(), None));
+        let (key, root) = (form().key(), BlockHash::root(&form().key(), None, None));
         Arc::new(Origin { key: (0, root.next(&key, &[token])), parent: root, token_ids: [token].into() })
     }
 
@@ -497,5 +499,63 @@ mod tests {
         assert_eq!(records_in(folder.path()).len(), 3);
         let cut = import(folder.path(), &file.slice(1..)).expect_err("it is damaged");
         assert_eq!(cut.to_string(), "it is not a file of KV blocks");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn links_are_not_followed_and_files_of_other_processes_stay() {
+        let folder = tempfile::tempdir().expect("a folder for this test");
+        let elsewhere = tempfile::tempdir().expect("a folder for this test");
+        let own = folder.path().join(form().folder_name());
+        let mut disk = FolderDisk::open(folder.path(), 1 << 20, &form()).expect("the folder can be used");
+        (1..=2).for_each(|token| write(&mut disk, token));
+        let path = |token| own.join(file::file_name(origin(token).key));
+        let moved = elsewhere.path().join("block");
+        fs::rename(path(1), &moved).expect("it was written");
+        std::os::unix::fs::symlink(&moved, path(1)).expect("the folder takes links");
+        assert_eq!(read(&mut disk, 1), None, "a link is no file of this folder");
+        assert!(moved.exists(), "what it leads to stays");
+        // A process that is writing now, and one that has ended.
+        let [new, old] = ["new", "old"].map(|name| own.join(format!("{}{name}", platform::TEMPORARY)));
+        for temporary in [&new, &old] {
+            fs::write(temporary, "half").expect("it can be written");
+        }
+        let file = fs::File::options().write(true).open(&old).expect("it was written");
+        file.set_modified(SystemTime::now() - TEMPORARY_AGE_MAX * 2).expect("its time can be set");
+        drop(disk);
+        let mut disk = FolderDisk::open(folder.path(), 1 << 20, &form()).expect("the folder can be used");
+        found(&mut disk);
+        assert!(new.exists() && !old.exists());
+    }
+
+    #[test]
+    fn files_of_other_models_count_within_the_bytes_of_a_folder() {
+        let folder = tempfile::tempdir().expect("a folder for this test");
+        let length = form().header(&origin(1), &data(1)).len() as u64 + 512;
+        let other = Form { fingerprint: [4; 32], ..form() };
+        let theirs = folder.path().join(other.folder_name());
+        fs::create_dir_all(&theirs).expect("the folder takes folders");
+        for token in 1..=4 {
+            let file = theirs.join(file::file_name(origin(token).key));
+            fs::write(&file, vec![0; length as usize]).expect("it can be written");
+            let file = fs::File::options().write(true).open(&file).expect("it was written");
+            file.set_modified(SystemTime::now() - Duration::from_secs(1000)).expect("its time can be set");
+        }
+        let mut disk = FolderDisk::open(folder.path(), 5 * length, &form()).expect("the folder can be used");
+        (1..=3).for_each(|token| write(&mut disk, token));
+        drop(disk);
+        let mut disk = FolderDisk::open(folder.path(), 5 * length, &form()).expect("the folder can be used");
+        assert_eq!(found(&mut disk).len(), 3, "the older ones of the other model made room");
+        assert!(fs::read_dir(&theirs).expect("it is there").count() <= 2);
+    }
+
+    #[test]
+    fn a_block_whose_hash_does_not_follow_from_its_tokens_is_not_imported() {
+        let folder = tempfile::tempdir().expect("a folder for this test");
+        let wrong = Origin { token_ids: [9].into(), ..(*origin(1)).clone() };
+        let file = Bytes::from(super::super::record_of(&form(), &wrong, &data(1)));
+        let refused = import(folder.path(), &file).expect_err("its hash is another text's");
+        assert_eq!(refused.to_string(), "its chain hash does not follow from its tokens");
+        assert!(records_in(folder.path()).is_empty());
     }
 }

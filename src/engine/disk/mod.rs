@@ -8,7 +8,7 @@ pub mod file;
 mod folder;
 mod memory;
 
-pub use file::{FileError, Form, Record};
+pub use file::{FileError, Form, MAGIC, Record};
 pub use folder::{FolderDisk, ImportError, import, records_in};
 pub use memory::{MemoryDisk, MemoryFiles};
 

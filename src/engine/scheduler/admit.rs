@@ -155,7 +155,8 @@ impl Scheduler {
             let salt = sequence.request.cache_salt.as_deref().filter(|_| !self.faults.has(InjectedFault::SaltIgnored));
             let cut_off = self.faults.has(InjectedFault::SaltCutOff);
             let salt = salt.map(|salt| if cut_off { &salt[..salt.len().min(16)] } else { salt });
-            let parent = sequence.hashes.last().copied().unwrap_or_else(|| BlockHash::root(key, salt));
+            let owner = sequence.request.cache_owner.as_ref();
+            let parent = sequence.hashes.last().copied().unwrap_or_else(|| BlockHash::root(key, owner, salt));
             sequence.hashes.push(parent.next(key, &sequence.tokens[index * size..(index + 1) * size]));
         }
     }

@@ -194,7 +194,7 @@ impl Scheduler {
         debug_assert!(sequence.request.cache_salt.is_none(), "only blocks without a salt are written");
         let size = self.limits.block_size as usize;
         let parent = match index {
-            0 => BlockHash::root(&self.limits.shared_key, None),
+            0 => BlockHash::root(&self.limits.shared_key, sequence.request.cache_owner.as_ref(), None),
             _ => sequence.hashes[index - 1],
         };
         let token_ids = sequence.tokens[index * size..(index + 1) * size].into();

@@ -3,7 +3,7 @@
 //!
 //! The cache knows only hashes of blocks; finding where a prompt differs from all others needs their tokens. So the
 //! tokens of the sequences that ended last are kept, up to a bound, and running sequences are compared too. A report
-//! contains only tokens of the client's own prompt, never those of other clients.
+//! contains only tokens of the client's own prompt, and says nothing of where it differs from prompts of others.
 
 use super::Scheduler;
 use crate::engine::request::{PrefixEnd, PrefixReport};
@@ -115,9 +115,12 @@ impl Scheduler {
         let salt = sequence.request.cache_salt.as_deref();
         let (mut own, mut foreign) = (cached, cached);
         for candidate in self.candidates(id) {
+            if candidate.client != sequence.request.client {
+                continue;
+            }
             if candidate.salt == salt {
                 own = own.max(common_tokens(&sequence.tokens, candidate.tokens, cached));
-            } else if candidate.client == sequence.request.client {
+            } else {
                 foreign = foreign.max(common_tokens(&sequence.tokens, candidate.tokens, cached));
             }
         }

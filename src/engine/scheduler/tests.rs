@@ -73,7 +73,7 @@ fn hashes(blocks: usize) -> Vec<BlockHash> {
         *hash = hash.next(&[3; 32], tokens);
         Some(*hash)
     };
-    tokens.chunks(4).scan(BlockHash::root(&[3; 32], None), next).collect()
+    tokens.chunks(4).scan(BlockHash::root(&[3; 32], None, None), next).collect()
 }
 
 /// Which of these blocks can be found.
@@ -329,7 +329,7 @@ fn with_files() -> Scheduler {
 #[test]
 fn files_are_known_from_when_they_are_found_until_they_are_lost() {
     let mut scheduler = with_files();
-    let key = |group| (group, BlockHash::root(&[3; 32], None));
+    let key = |group| (group, BlockHash::root(&[3; 32], None, None));
     scheduler.found_on_disk([key(0), key(1)]);
     assert_eq!(scheduler.disk().len(), 1, "the model has one group");
     scheduler.lost_on_disk([key(0)]);
@@ -342,7 +342,7 @@ fn files_of_those_who_wait_for_a_seat_are_read_ahead() {
     let running = add(&mut scheduler, 0, (5, 40), 0, false);
     scheduler.sequences[running].tokens = vec![50; 5];
     add(&mut scheduler, 1, (5, 40), 0, false);
-    let hash = BlockHash::root(&[3; 32], None).next(&[3; 32], &[0, 1, 2, 3]);
+    let hash = BlockHash::root(&[3; 32], None, None).next(&[3; 32], &[0, 1, 2, 3]);
     scheduler.found_on_disk([(0, hash)]);
     step(&mut scheduler);
     assert_eq!((scheduler.running_len(), scheduler.waiting_len()), (1, 1));
@@ -357,7 +357,7 @@ fn a_block_can_be_found_once_its_last_token_is_read() {
     let second = scheduler.schedule(64).expect("it goes on with a token that is not read yet");
     assert!(scheduler.sequences[id].hashes.is_empty());
     commit(&mut scheduler, &first);
-    let hash = BlockHash::root(&[3; 32], None).next(&[3; 32], &[0, 1, 2, 0]);
+    let hash = BlockHash::root(&[3; 32], None, None).next(&[3; 32], &[0, 1, 2, 0]);
     assert!(scheduler.pool().groups()[0].lookup(&hash).is_some());
     commit(&mut scheduler, &second);
 }

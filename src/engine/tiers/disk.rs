@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     fn origin(token: u32) -> Arc<Origin> {
-        let root = BlockHash::root(&[7; 32], None);
+        let root = BlockHash::root(&[7; 32], None, None);
         Arc::new(Origin { key: (0, root.next(&[7; 32], &[token])), parent: root, token_ids: [token].into() })
     }
 

@@ -147,10 +147,9 @@ impl Sampling {
             cache_salt: self.cache_salt.clone(),
             priority: self.priority,
             client: self.client.0,
-            pooling: None,
             explain_prefix: self.explain_prefix,
             report_admission: true,
-            predicted: None,
+            ..Request::default()
         }
     }
 

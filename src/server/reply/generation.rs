@@ -4,6 +4,7 @@
 //! receiver. All tokens of a choice that are ready at a poll are merged into one delta. A slow reader therefore gets
 //! fewer and longer deltas, and no buffer grows beyond the receivers' own bounds.
 
+use super::weight;
 use crate::engine::handle::EventReceiver;
 use crate::engine::request::{Event, FinishReason, PrefixReport, PromptEvent, RequestError, Token};
 use crate::platform::Instant;
@@ -113,6 +114,9 @@ impl Generation {
         let active = state.count_answer();
         let info = state.ready()?;
         let params = &sampling.params;
+        let bytes_max = state.shared.options.limits.reply_bytes_max;
+        let checked = weight::check(&prompts, params, info.max_model_len, bytes_max);
+        checked.map_err(|error| ApiError::refused(&error, sampling.names))?;
         let mut end_ids = if sampling.show_stops { Vec::new() } else { params.stop_token_ids.clone() };
         if !params.ignore_eos {
             end_ids.extend_from_slice(&info.eos_token_ids);
@@ -126,7 +130,7 @@ impl Generation {
             let prompt_tokens = prompt.len() as u32;
             let mut request = sampling.request(prompt);
             request.params.constraint.clone_from(&constraint);
-            let receivers = state.engine.submit(request);
+            let receivers = state.submit(request);
             let receivers = receivers.map_err(|error| ApiError::refused(&error, sampling.names))?;
             totals.prompt_tokens += prompt_tokens;
             choices.extend(receivers.into_iter().map(|receiver| Choice {

@@ -15,6 +15,7 @@ mod objects;
 pub(crate) mod ollama;
 pub(crate) mod openai;
 pub(crate) mod responses;
+mod weight;
 
 use super::wire::error::{ApiError, Dialect};
 use super::wire::sse;

@@ -133,7 +133,7 @@ pub(crate) async fn vectors(
 
 /// The embedding of one prompt.
 async fn embed(state: &ModelState, request: EngineRequest, names: Names) -> Result<Vec<f32>, ApiError> {
-    let receivers = state.engine.submit(request).map_err(|error| ApiError::refused(&error, names))?;
+    let receivers = state.submit(request).map_err(|error| ApiError::refused(&error, names))?;
     let mut events = futures_util::stream::iter(receivers).flatten();
     let mut embedding = Vec::new();
     while let Some(event) = events.next().await {

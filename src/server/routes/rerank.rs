@@ -313,7 +313,7 @@ fn question(text: &str) -> Result<Conversation, ApiError> {
 /// The probability of yes among the two answers.
 async fn yes_share(state: &ModelState, request: EngineRequest, names: Names) -> Result<f64, ApiError> {
     let yes = state.text.tokenizer.as_ref().and_then(|tokenizer| tokenizer.encode(YES, false).ok());
-    let receivers = state.engine.submit(request).map_err(|error| ApiError::refused(&error, names))?;
+    let receivers = state.submit(request).map_err(|error| ApiError::refused(&error, names))?;
     let (mut share_of_yes, mut whole) = (0.0, 0.0);
     for mut receiver in receivers {
         loop {

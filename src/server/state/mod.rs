@@ -22,7 +22,7 @@ use super::stored::Responses;
 use super::traces::TraceSink;
 use super::wire::error::ApiError;
 use crate::engine::handle::{EngineHandle, EngineInfo};
-use crate::engine::request::{SamplingParams, SubmitError};
+use crate::engine::request::{CacheOwner, SamplingParams, SubmitError};
 use crate::platform;
 use crate::server::guards::memory::RequestMemory;
 use crate::text::TextModel;
@@ -46,6 +46,8 @@ pub(crate) const ALWAYS: usize = usize::MAX;
 const NAMES_MAX: usize = 256;
 /// Maximum number of such threads; further work is refused like a full queue.
 const OFFLOADS_MAX: usize = 64;
+/// Domain of the digests of keys that own cached blocks.
+const CACHE_OWNER: &str = "folio: the API key that owns cached blocks";
 /// Maximum grammars that are compiled at once, so that they leave most of [`OFFLOADS_MAX`] to other work.
 const COMPILATIONS_MAX: usize = 16;
 pub(crate) fn prompt_bytes_max(info: &EngineInfo) -> usize {
@@ -59,6 +61,8 @@ pub struct Limits {
     pub body_bytes_max: usize,
     /// Maximum bytes that all requests together take as values, while they are parsed, wait and run.
     pub requests_bytes_max: u64,
+    /// Maximum bytes of a reply, by what its request asks for.
+    pub reply_bytes_max: u64,
     /// Maximum `n`.
     pub choices_max: u32,
     /// Maximum prompts of one completions request.
@@ -67,7 +71,13 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { body_bytes_max: 4 << 20, requests_bytes_max: 1 << 30, choices_max: 8, prompts_max: 64 }
+        Self {
+            body_bytes_max: 4 << 20,
+            requests_bytes_max: 1 << 30,
+            reply_bytes_max: 512 << 20,
+            choices_max: 8,
+            prompts_max: 64,
+        }
     }
 }
 
@@ -167,6 +177,9 @@ pub struct ServerOptions {
     pub traces: Option<TraceSink>,
     /// Downloads models for clients; `None`: such requests are refused.
     pub pull: Option<Puller>,
+    /// Clients with different keys share the cached beginnings of their prompts. Then each can find out what others have
+    /// asked, by the time that its answers take.
+    pub share_prefixes: bool,
     /// Refuse unknown request fields; otherwise they are logged and ignored.
     pub strict_fields: bool,
 }
@@ -189,6 +202,8 @@ pub(crate) struct Shared {
     offloads: Arc<AtomicUsize>,
     /// Grammars that are being compiled.
     compilations: Arc<AtomicUsize>,
+    /// Whose cached blocks a client's prompts share, by the index of its key; empty: all clients share all of them.
+    cache_owners: Vec<CacheOwner>,
     /// The memory of all requests.
     pub(crate) memory: Arc<RequestMemory>,
     /// Names of unknown request fields and tools that were already logged.
@@ -254,6 +269,7 @@ impl Shared {
             None => Responses::new(bytes_max),
         };
         Self {
+            cache_owners: cache_owners(&options),
             memory: RequestMemory::new(options.limits.requests_bytes_max),
             options,
             closing: AtomicBool::default(),
@@ -266,6 +282,11 @@ impl Shared {
             responses,
             seal: Seal::new(),
         }
+    }
+
+    /// Whose cached blocks a client's prompts share.
+    pub(crate) fn cache_owner(&self, client: u32) -> Option<CacheOwner> {
+        self.cache_owners.get(client as usize).copied()
     }
 
     /// Whether a name of a client's is seen for the first time, so that it is logged. After many names, none is new.
@@ -316,6 +337,14 @@ impl Shared {
     }
 }
 
+/// Digests of the API keys, if there are several whose prompts are kept apart. They are the same after a restart, so that
+/// blocks in files are found again.
+fn cache_owners(options: &ServerOptions) -> Vec<CacheOwner> {
+    let is_apart = options.api_keys.len() > 1 && !options.share_prefixes;
+    let keys = options.api_keys.iter().filter(|_| is_apart);
+    keys.map(|key| blake3::derive_key(CACHE_OWNER, key.as_bytes())).collect()
+}
+
 /// Makes texts that clients keep and send back, and that nobody else can make.
 pub(crate) struct Seal([u8; 32]);
 
@@ -354,5 +383,29 @@ impl Counted {
 impl Drop for Counted {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_this_server_has_sealed_is_opened() {
+        let (seal, other) = (Seal::new(), Seal::new());
+        let sealed = seal.seal("a thought");
+        assert_eq!(seal.open(&sealed).as_deref(), Some("a thought"));
+        assert_eq!(other.open(&sealed), None, "another server's");
+        let bytes = URL_SAFE_NO_PAD.decode(&sealed).expect("it is base64");
+        for at in 0..bytes.len() {
+            let mut forged = bytes.clone();
+            forged[at] ^= 1;
+            assert_eq!(seal.open(&URL_SAFE_NO_PAD.encode(forged)), None, "byte {at}");
+        }
+        let unsigned = [&[0; 32], &b"a thought"[..]].concat();
+        for forged in [URL_SAFE_NO_PAD.encode(unsigned), URL_SAFE_NO_PAD.encode("a thought"), String::new(), "?".into()]
+        {
+            assert_eq!(seal.open(&forged), None, "{forged}");
+        }
     }
 }

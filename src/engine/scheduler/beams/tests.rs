@@ -55,7 +55,7 @@ fn seats_are_kept_for_the_beams_that_a_running_group_may_get() {
 fn a_folded_group_is_as_long_as_its_longest_beam_and_needs_blocks_for_all() {
     let (mut scheduler, group, members) = three(90, None, 9);
     assert_eq!(scheduler.blocks_of_others(members[0], 0, 9), 2 * (3 - 1), "of three, one is shared");
-    scheduler.sequences[members[0]].hashes = vec![BlockHash::root(&[3; 32], None); 2];
+    scheduler.sequences[members[0]].hashes = vec![BlockHash::root(&[3; 32], None, None); 2];
     scheduler.preempt_beams(group);
     assert_eq!((scheduler.waiting_len(), scheduler.running_len()), (1, 0));
     let first = members[0];

@@ -95,8 +95,8 @@ fn a_snapshot_is_taken_after_whole_blocks_and_in_answers_only_while_few_sequence
     assert_eq!([0, 4, 7, 8, 9].map(|computed| wants(1, computed)), [false, false, false, true, false], "of the prompt");
     assert_eq!([11, 12, 16].map(|computed| wants(3, computed)), [false, true, true], "of the answer");
     assert_eq!([8, 12, 16].map(|computed| wants(4, computed)), [true, false, false], "two slots for each");
-    let hash = BlockHash::root(&[3; 32], None).next(&[3; 32], &[1; 4]);
-    scheduler.sequences[ids[0]].hashes = vec![BlockHash::root(&[3; 32], None), hash];
+    let hash = BlockHash::root(&[3; 32], None, None).next(&[3; 32], &[1; 4]);
+    scheduler.sequences[ids[0]].hashes = vec![BlockHash::root(&[3; 32], None, None), hash];
     let slot = scheduler.states.allocate().expect("all are free").0;
     scheduler.states.register(slot, hash);
     scheduler.sequences[ids[0]].computed = 8;
@@ -106,7 +106,7 @@ fn a_snapshot_is_taken_after_whole_blocks_and_in_answers_only_while_few_sequence
 /// A chain of hashes of blocks of equal tokens.
 fn chain(blocks: usize) -> Vec<BlockHash> {
     let next = |hash: &BlockHash| Some(hash.next(&[3; 32], &[1; 4]));
-    std::iter::successors(next(&BlockHash::root(&[3; 32], None)), next).take(blocks).collect()
+    std::iter::successors(next(&BlockHash::root(&[3; 32], None, None)), next).take(blocks).collect()
 }
 
 fn slot(scheduler: &mut Scheduler) -> u32 {

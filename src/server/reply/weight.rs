@@ -1,0 +1,98 @@
+//! What a reply may weigh, which is known before anything is computed.
+
+use crate::engine::request::{SamplingParams, SubmitError};
+use std::sync::Arc;
+
+/// Bytes of a token with its logprob in a reply: its text, its bytes and twelve digits, with their names.
+const LOGPROB_BYTES: u64 = 128;
+/// Bytes of the text of a token.
+const TOKEN_BYTES: u64 = 8;
+
+/// Refuses requests whose reply may have more than `bytes_max` bytes. `context` is the model's, in tokens.
+pub(super) fn check(
+    prompts: &[Arc<[u32]>],
+    params: &SamplingParams,
+    context: u32,
+    bytes_max: u64,
+) -> Result<(), SubmitError> {
+    let of_prompts = prompts.iter().map(|prompt| prompt_bytes(prompt.len(), params)).fold(0, u64::saturating_add);
+    let of_answers = prompts.iter().map(|prompt| answer_bytes(prompt.len(), params, context));
+    let of_answers = of_answers.fold(0, u64::saturating_add);
+    let bytes = of_prompts.saturating_add(of_answers);
+    if bytes <= bytes_max {
+        return Ok(());
+    }
+    let field = match () {
+        () if of_prompts > of_answers => "prompt_logprobs",
+        () if params.logprobs.is_some() => "logprobs",
+        () => "max_tokens",
+    };
+    let message = format!("asks for a reply of up to {bytes} bytes; this server's are at most {bytes_max}");
+    Err(SubmitError::Invalid { field, message })
+}
+
+/// Bytes of a prompt's logprobs, which every choice repeats.
+fn prompt_bytes(prompt_tokens: usize, params: &SamplingParams) -> u64 {
+    let per_token = params.prompt_logprobs.map_or(0, logprobs_bytes);
+    (prompt_tokens as u64).saturating_mul(per_token).saturating_mul(params.n.into())
+}
+
+fn answer_bytes(prompt_tokens: usize, params: &SamplingParams, context: u32) -> u64 {
+    let room = u64::from(context).saturating_sub(prompt_tokens as u64);
+    let tokens = params.max_tokens.map_or(room, |most| room.min(most.into()));
+    let per_token = TOKEN_BYTES + params.logprobs.map_or(0, logprobs_bytes);
+    tokens.saturating_mul(per_token).saturating_mul(params.n.into())
+}
+
+/// Bytes of a token's own logprob and of its alternatives.
+fn logprobs_bytes(alternatives: u32) -> u64 {
+    LOGPROB_BYTES.saturating_mul(u64::from(alternatives) + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn field(prompts: &[usize], params: SamplingParams) -> Option<&'static str> {
+        let prompts: Vec<Arc<[u32]>> = prompts.iter().map(|&length| vec![0; length].into()).collect();
+        match check(&prompts, &params, 100_000, 10_000_000) {
+            Err(SubmitError::Invalid { field, message }) => {
+                assert!(message.contains(" 10000000"), "{message}");
+                Some(field)
+            }
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn everything_that_a_reply_repeats_is_counted() {
+        let params = |n, max_tokens, logprobs, prompt_logprobs| SamplingParams {
+            n,
+            max_tokens,
+            logprobs,
+            prompt_logprobs,
+            ..SamplingParams::default()
+        };
+        assert_eq!(field(&[10], params(8, None, None, None)), None, "plain text weighs little");
+        assert_eq!(field(&[10], params(1, Some(5000), Some(10), None)), None);
+        assert_eq!(field(&[10], params(8, Some(5000), Some(10), None)), Some("logprobs"), "choices");
+        assert_eq!(field(&[10; 8], params(1, Some(5000), Some(10), None)), Some("logprobs"), "prompts");
+        assert_eq!(
+            field(&[10], params(1, None, Some(20), None)),
+            Some("logprobs"),
+            "the context is all that limits it"
+        );
+        assert_eq!(field(&[5000], params(1, Some(1), None, Some(10))), None);
+        assert_eq!(field(&[50_000], params(1, Some(1), None, Some(10))), Some("prompt_logprobs"));
+        assert_eq!(
+            field(&[5000], params(8, Some(1), None, Some(10))),
+            Some("prompt_logprobs"),
+            "each choice repeats it"
+        );
+        assert_eq!(field(&[10; 64], params(8, None, None, None)), Some("max_tokens"));
+        assert_eq!(
+            field(&[usize::MAX >> 40], params(u32::MAX, Some(u32::MAX), Some(u32::MAX), Some(1))),
+            Some("prompt_logprobs")
+        );
+    }
+}
