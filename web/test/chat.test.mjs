@@ -27,6 +27,23 @@ def double(x: int) -> int:
 $$\\int_0^1 x^2 \\, dx = \\frac{1}{3}$$
 
 <b>No markup</b> ![of](https://example.org/a.png) others.
+
+H<sub>2</sub>O, <kbd>Ctrl</kbd>, up<br/>down, \\[y^3\\] in a line, a note[^1].
+First line
+second line
+
+**强调。**了 <script>alert(1)</script>
+
+- [x] done
+- [ ] open
+
+<details><summary>More</summary>
+
+Folded **text**.
+
+</details>
+
+[^1]: The note.
 `;
 const CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>';
 const SUNNY = "It is sunny in Oslo.";
@@ -112,6 +129,18 @@ test("an answer: thoughts, markdown, code, formulas, figures, and all of it agai
   assert.equal(await answer.locator("math mfrac").count(), 1);
   assert.equal(await answer.locator("b, img").count(), 0, "markup and pictures of the model are not inserted");
   assert.match(await answer.textContent(), /<b>No markup<\/b> of others/);
+  for (const [selector, count] of [["sub", 1], ["kbd", 1], ["script", 0], ["math msup", 3], ["input:checked", 1]]) {
+    assert.equal(await answer.locator(`.markdown ${selector}`).count(), count, selector);
+  }
+  assert.match(await answer.textContent(), /<script>alert\(1\)<\/script>/);
+  assert.match(await answer.locator("p", { hasText: "First line" }).innerHTML(), /up<br>down[^]*First line<br>\s*second line/);
+  assert.equal(await answer.locator("strong", { hasText: "强调。" }).count(), 1, "bold beside Chinese");
+  assert.equal(await answer.locator("input[type=checkbox]").count(), 2);
+  const folded = answer.locator(".markdown details");
+  assert.equal(await folded.locator("strong").isVisible(), false);
+  await folded.locator("summary", { hasText: "More" }).click();
+  assert.equal(await folded.locator("strong").isVisible(), true);
+  assert.match(await answer.locator("section.footnotes").textContent(), /The note\./);
   const link = answer.locator('a[href="https://example.org"]');
   assert.equal(await link.getAttribute("rel"), "noopener noreferrer");
   await answer.getByRole("button", { name: "Copy" }).nth(0).click();
@@ -354,6 +383,54 @@ test("conversations: rename, search, export, delete, import", async () => {
   await button(page, "Undo").click();
   await list.getByText("Sea animals").waitFor();
   assert.deepEqual(page.errors, []);
+  await page.context().close();
+});
+
+/** The conversations that the page keeps in the browser. */
+const keptBy = (page) =>
+  page.evaluate(async () => {
+    const [{ name }] = await indexedDB.databases();
+    const result = (request) => new Promise((done) => (request.onsuccess = () => done(request.result)));
+    const db = await result(indexedDB.open(name));
+    const all = await result(db.transaction("conversations").objectStore("conversations").getAll());
+    db.close();
+    return all;
+  });
+
+/** Waits until the only conversation has these messages. */
+async function keeps(page, texts, when) {
+  let found;
+  for (let tries = 0; tries < 50; tries++) {
+    const [conversation] = await keptBy(page);
+    found = Object.values(conversation.messages).map(({ text }) => text);
+    if (texts.every((text) => found.includes(text))) return;
+    await page.waitForTimeout(100);
+  }
+  assert.fail(`${when}: ${JSON.stringify(found)} lacks one of ${JSON.stringify(texts)}`);
+}
+
+test("two tabs and an old file: no message of a conversation is lost", async () => {
+  const page = await open();
+  await ready(page);
+  await ask(page, "Before");
+  await keeps(page, ["Before"], "after an answer");
+  const backup = { format: "folio-conversations", version: 1, conversations: await keptBy(page) };
+  const other = await page.context().newPage();
+  other.setDefaultTimeout(30_000);
+  await other.goto(page.url());
+  await ended(other, 1);
+  // Both ask before either is answered.
+  for (const [tab, text] of [[page, "Here"], [other, "There"]]) {
+    await message(tab).fill(text);
+    await message(tab).press("Enter");
+  }
+  await Promise.all([ended(page, 2), ended(other, 2)]);
+  await keeps(page, ["Before", "Here", "There"], "after both were answered");
+  const buffer = Buffer.from(JSON.stringify(backup));
+  const chooser = page.locator('.sidebar-foot input[type="file"]');
+  await chooser.setInputFiles({ name: "old.json", mimeType: "application/json", buffer });
+  await page.waitForTimeout(500);
+  await keeps(page, ["Before", "Here", "There"], "after an old file was imported");
   await page.context().close();
 });
 

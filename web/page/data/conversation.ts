@@ -77,6 +77,8 @@ export interface Conversation {
   messages: Record<string, Message>;
   /** The shown child of each message, and at `""` the shown first message. */
   chosen: Record<string, string>;
+  /** Ids of messages that were removed, so that a tab that still has them does not bring them back. */
+  removed?: string[];
 }
 
 const TITLE_CHARACTERS = 60;
@@ -121,7 +123,7 @@ export function siblings({ messages }: Conversation, parent: string): Message[] 
 }
 
 /** The messages by their parents, oldest first. */
-export function families({ messages }: Conversation): Map<string, Message[]> {
+export function families({ messages }: Pick<Conversation, "messages">): Map<string, Message[]> {
   // Not by `Map.groupBy`, which Safari has from 17.4 on.
   const families = new Map<string, Message[]>();
   for (const message of Object.values(messages)) {
@@ -169,10 +171,40 @@ export function remove(conversation: Conversation, id: string): Conversation {
     delete messages[next];
     delete chosen[next];
   }
+  const removed = [...(conversation.removed ?? []), ...Object.keys(conversation.messages).filter((id) => !messages[id])];
   const left = siblings({ ...conversation, messages }, parent).at(-1);
   if (left) chosen[parent] = left.id;
   else delete chosen[parent];
-  return { ...conversation, updated: Date.now(), messages, chosen };
+  return { ...conversation, updated: Date.now(), messages, chosen, removed };
+}
+
+/**
+ * A conversation with what another tab, or a file, has of it: no message of either is lost, except those that `ours`
+ * removed. Of a message in both, the one that has ended counts, then ours; title, settings and shown branches are ours.
+ */
+export function merged(ours: Conversation, theirs: Conversation): Conversation {
+  const gone = new Set((ours.removed ?? []).filter((id) => !ours.messages[id]));
+  const all = new Map(Object.values(theirs.messages).map((message) => [message.id, message]));
+  for (const id of gone) all.delete(id);
+  for (const message of Object.values(ours.messages)) {
+    const other = all.get(message.id);
+    all.set(message.id, other?.end && !message.end ? other : message);
+  }
+  const inOrder = [...all.values()].sort((a, b) => a.created - b.created);
+  const byParent = families({ messages: Object.fromEntries(inOrder.map((message) => [message.id, message])) });
+  // What followed a removed message goes with it.
+  const messages: Record<string, Message> = {};
+  const parents = [""];
+  for (const parent of parents) {
+    for (const message of byParent.get(parent) ?? []) {
+      messages[message.id] = message;
+      parents.push(message.id);
+    }
+  }
+  const named = !ours.named && theirs.named ? { named: true, title: theirs.title } : {};
+  const removed = [...new Set([...(theirs.removed ?? []), ...gone])].filter((id) => !messages[id]);
+  const rest = { messages, removed, chosen: { ...theirs.chosen, ...ours.chosen } };
+  return { ...ours, ...named, ...rest, updated: Math.max(ours.updated, theirs.updated) };
 }
 
 function titleOf({ text, attachments }: Message): string {

@@ -2,7 +2,7 @@
 // kept.
 
 import { openDB, type DBSchema, type IDBPDatabase } from "idb";
-import type { Conversation, Settings } from "./conversation.js";
+import { merged, type Conversation, type Settings } from "./conversation.js";
 
 /** A line of the list of conversations. */
 export interface Summary {
@@ -71,14 +71,19 @@ export class Database {
     return found;
   }
 
-  async put(conversation: Conversation): Promise<void> {
-    const { id, title, updated } = conversation;
+  /** Keeps a conversation, with the messages that other tabs have added to it. Returns it with these. */
+  async put(conversation: Conversation): Promise<Conversation> {
     const change = this.db.transaction(["conversations", "summaries"], "readwrite");
+    const conversations = change.objectStore("conversations");
+    const there = await conversations.get(conversation.id);
+    const whole = there ? merged(conversation, there) : conversation;
+    const { id, title, updated } = whole;
     await Promise.all([
-      change.objectStore("conversations").put(conversation),
+      conversations.put(whole),
       change.objectStore("summaries").put({ id, title, updated }),
       change.done,
     ]);
+    return whole;
   }
 
   async delete(id: string): Promise<void> {

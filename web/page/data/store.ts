@@ -6,6 +6,7 @@ import {
   add,
   change,
   choose,
+  merged,
   newConversation,
   newId,
   noSettings,
@@ -194,7 +195,10 @@ export class Store {
   async import(conversations: Conversation[]): Promise<void> {
     for (const conversation of conversations) {
       if (this.sessions.get(conversation.id)?.running.value) throw new Error(`“${conversation.title}” is in use.`);
-      await this.write(conversation);
+      const kept = await this.kept(conversation.id);
+      const [newer, older] = kept && kept.updated > conversation.updated ? [kept, conversation] : [conversation, kept];
+      // What a file has comes back, also if it was removed here.
+      await this.write(older ? merged({ ...newer, removed: [] }, older) : newer);
     }
   }
 
@@ -202,7 +206,7 @@ export class Store {
   private async write(conversation: Conversation): Promise<void> {
     const session = this.sessions.get(conversation.id);
     if (session) session.conversation.value = conversation;
-    await this.guarded((db) => db.put(conversation));
+    await this.put(conversation);
     await this.refresh();
     this.channel?.postMessage(conversation.id);
   }
@@ -226,9 +230,20 @@ export class Store {
     // A conversation may have been deleted while its answer ran.
     if (this.sessions.get(session.id) !== session) return;
     session.kept = true;
-    await this.guarded((db) => db.put(session.conversation.value));
+    await this.put(session.conversation.value);
     await this.refresh();
     this.channel?.postMessage(session.id);
+  }
+
+  /** Keeps a conversation. Where it is open, messages of other tabs appear in it. */
+  private async put(conversation: Conversation): Promise<void> {
+    await this.guarded(async (db) => {
+      const whole = await db.put(conversation);
+      const session = this.sessions.get(conversation.id);
+      const added = Object.keys(whole.messages).some((id) => !conversation.messages[id]);
+      // It may have changed meanwhile.
+      if (session && added) session.conversation.value = merged(session.conversation.value, whole);
+    });
   }
 
   private async guarded(write: (db: Database) => Promise<void>): Promise<void> {

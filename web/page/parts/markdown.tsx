@@ -1,35 +1,55 @@
 // Markdown as the page shows it. A text is cut into its top-level blocks, and only blocks whose source changed are
 // rendered again, so that a long answer stays fast while it grows.
 
+import { footnote } from "@mdit/plugin-footnote";
+import { tasklist } from "@mdit/plugin-tasklist";
 import { tex } from "@mdit/plugin-tex";
 import DOMPurify from "dompurify";
 import MarkdownIt from "markdown-it";
+import cjkFriendly from "markdown-it-cjk-friendly";
 import { memo } from "preact/compat";
-import { useLayoutEffect, useMemo, useRef } from "preact/hooks";
+import { useId, useLayoutEffect, useMemo, useRef } from "preact/hooks";
 import temml from "temml";
 import { highlighted } from "./highlight.js";
+import { html } from "./html.js";
 
 type Token = ReturnType<MarkdownIt["parse"]>[number];
 
-const markdown = new MarkdownIt({ html: false, linkify: true });
+// Models break lines where they mean it, as in addresses and verses.
+const markdown = new MarkdownIt({ html: false, linkify: true, breaks: true });
 markdown.linkify.set({ fuzzyLink: false, fuzzyEmail: false });
 const { escapeHtml } = markdown.utils;
 markdown.use(tex, {
   delimiters: "all",
   mathFence: true,
-  render: (formula: string, display: boolean) => {
-    let math: string;
-    try {
-      math = temml.renderToString(formula, { displayMode: display, throwOnError: false, wrap: "none" });
-    } catch {
-      // Temml fails on some formulas that end early, as all do while they arrive.
-      return `<code>${escapeHtml(formula)}</code>`;
-    }
-    // Styles in HTML are against the server's policy; they are set after the formula was inserted.
-    const shown = math.replaceAll(' style="', ' data-style="');
-    return display ? `<div class="formula" tabindex="0">${shown}</div>` : shown;
-  },
+  render: (formula: string, display: boolean) => rendered(formula, display ? "div" : ""),
 });
+
+/** A formula; one of its own is in an element. */
+function rendered(formula: string, element: "div" | "span" | ""): string {
+  let math: string;
+  try {
+    math = temml.renderToString(formula, { displayMode: element !== "", throwOnError: false, wrap: "none" });
+  } catch {
+    // Temml fails on some formulas that end early, as all do while they arrive.
+    return `<code>${escapeHtml(formula)}</code>`;
+  }
+  // Styles in HTML are against the server's policy; they are set after the formula was inserted.
+  const shown = math.replaceAll(' style="', ' data-style="');
+  return element ? `<${element} class="formula" tabindex="0">${shown}</${element}>` : shown;
+}
+
+markdown.use(html).use(cjkFriendly).use(footnote).use(tasklist, { label: false });
+// Formulas of their own, within a line.
+markdown.inline.ruler.before("escape", "display", (state, silent) => {
+  if (!state.src.startsWith("\\[", state.pos)) return false;
+  const end = state.src.indexOf("\\]", state.pos);
+  if (end < 0 || end > state.posMax) return false;
+  if (!silent) state.push("display", "math", 0).content = state.src.slice(state.pos + 2, end).trim();
+  state.pos = end + 2;
+  return true;
+});
+markdown.renderer.rules.display = (tokens, at) => rendered(tokens[at]!.content, "span");
 markdown.renderer.rules.fence = (tokens, at) => code(tokens[at]!.content, tokens[at]!.info.trim().split(/\s+/)[0]!);
 markdown.renderer.rules.code_block = (tokens, at) => code(tokens[at]!.content, "");
 markdown.renderer.rules.table_open = () => `<div class="table" tabindex="0"><table>`;
@@ -73,8 +93,9 @@ interface Block {
 }
 
 /** The top-level blocks of a text, each with its lines. */
-function blocks(text: string): Block[] {
-  const env = {};
+function blocks(text: string, id: string): Block[] {
+  // Footnotes of several answers have different addresses.
+  const env = { docId: id };
   const tokens = markdown.parse(text, env);
   const lines = text.split("\n");
   // A block may refer to definitions in others.
@@ -113,7 +134,8 @@ const Part = memo(
 );
 
 export function Markdown({ text }: { text: string }) {
-  const parts = useMemo(() => blocks(text), [text]);
+  const id = useId();
+  const parts = useMemo(() => blocks(text, id), [text]);
   return (
     <div class="markdown" onClick={copyCode}>
       {parts.map((block, at) => (
