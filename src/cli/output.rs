@@ -16,14 +16,19 @@ pub(crate) const CLOSED: u8 = 128 + 13;
 /// Writes a result and a line break to stdout.
 pub(crate) fn result(text: impl Display) -> Result<()> {
     let mut stdout = io::stdout().lock();
-    writeln!(stdout, "{}", text.to_string().trim_end())?;
+    writeln!(stdout, "{}", plain(&text.to_string()).trim_end())?;
     Ok(stdout.flush()?)
 }
 
 /// Writes a line to stderr.
 pub(crate) fn note(text: impl Display) {
     // A single write, so that lines of several threads do not mix.
-    let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
+    let _ = io::stderr().write_all(format!("{}\n", plain(&text.to_string())).as_bytes());
+}
+
+/// A text without the characters that control a terminal: it may be another server's, or a file's.
+fn plain(text: &str) -> String {
+    text.chars().filter(|character| matches!(character, '\n' | '\t') || !character.is_control()).collect()
 }
 
 /// Whether a command failed because stdout was closed.
@@ -43,4 +48,14 @@ fn io_error(error: &anyhow::Error) -> Option<&io::Error> {
 /// Style of a progress bar. The template is a constant of this program, so it is valid.
 pub(crate) fn bar_style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("━╸ ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::plain;
+
+    #[test]
+    fn no_text_controls_the_terminal() {
+        assert_eq!(plain("a\tb\n\x1b]0;title\x07\u{9b}2Jc\r"), "a\tb\n]0;title2Jc");
+    }
 }

@@ -182,7 +182,7 @@ fn clients_with_other_keys_share_no_prefix_unless_they_may() {
             let answer = server.send(request).json();
             let found = &answer["debug"]["prefix"][0];
             let cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64();
-            (cached.unwrap_or_else(|| panic!("{answer}")), found["common_tokens"].as_u64().unwrap_or(0))
+            (cached.unwrap_or_else(|| panic!("{answer}")), found["matched_tokens"].as_u64().unwrap_or(0))
         };
         assert_eq!(ask("first", COMPLETIONS, json!({})), (0, 0));
         assert_eq!(ask("second", COMPLETIONS, json!({})), (shared, shared), "shared: {shared}");

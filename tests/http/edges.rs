@@ -77,7 +77,7 @@ fn values_are_limited_beside_bytes_and_token_ids_are_no_excess() {
             let request = Request::post(path).header("content-type", "application/json").body(Body::from(body));
             let answer = server.send(request.expect("a request"));
             assert_eq!(answer.status, 400, "{path} {value}: {}", answer.text);
-            assert!(answer.text.contains("too many values"), "{path} {value}: {}", answer.text);
+            assert!(answer.text.contains(&format!("`{field}` has too many values")), "{path} {value}: {}", answer.text);
         }
     }
     let ids = json!({"prompt": vec![7; 1_000_000], "max_tokens": 1});
@@ -88,7 +88,8 @@ fn values_are_limited_beside_bytes_and_token_ids_are_no_excess() {
 fn requests_beyond_the_memory_of_all_are_refused_and_others_are_not() {
     let limits = Limits { requests_bytes_max: 3_000_000, ..Limits::default() };
     let server = Server::fake("pause=20", config(), ServerOptions { limits, ..ServerOptions::default() });
-    let large = |more: &Value| with(&with(&hello(), &json!({"user": "x".repeat(2_000_000), "max_tokens": 100})), more);
+    let large =
+        |more: &Value| with(&with(&hello(), &json!({"x_padding": "x".repeat(2_000_000), "max_tokens": 100})), more);
     let mut running = server.open(CHAT, &large(&json!({"stream": true, "ignore_eos": true})));
     assert!(running.more());
     let refused = server.post(CHAT, &large(&json!({})));
@@ -227,7 +228,7 @@ fn a_hundred_thousand_messages_are_refused_at_once() {
             let start = Instant::now();
             let answer = server.post(path, body);
             assert_eq!((answer.status.as_u16(), &answer.json()["error"]["param"]), (400, &json!("messages")));
-            assert!(answer.text.contains("100000 messages") && answer.text.contains("2048"), "{}", answer.text);
+            assert!(answer.text.contains("`messages` has too many values"), "{}", answer.text);
             start.elapsed()
         });
         let best = best.min().expect("five requests");

@@ -9,7 +9,7 @@ use crate::server::guards::memory::Charge;
 use serde::Serialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 
 /// Maximum nesting of arrays and objects.
@@ -21,6 +21,8 @@ const LARGE: u32 = 31;
 /// Bytes of a weight of one, as a number in a tree takes them. A small object takes up to 2 kB in the largest form that
 /// a route makes of it, as an item of the Responses API.
 const WEIGHT_BYTES: u64 = 32;
+/// Characters of a field's name in an error.
+const FIELD_CHARACTERS: usize = 64;
 /// Weight after which it is charged.
 const CHARGED_WEIGHT: u32 = 4096;
 
@@ -35,7 +37,7 @@ pub(crate) fn parse(bytes: &[u8], charge: &Charge) -> Result<Value, ApiError> {
     let wrong = |error: &dyn fmt::Display| ApiError::body(format!("the body is not valid JSON: {error}"));
     std::str::from_utf8(bytes).map_err(|error| wrong(&error))?;
     charge.add(bytes.len() as u64)?;
-    let weigher = Weigher { charge, left: Cell::new(WEIGHT_MAX), uncharged: Cell::new(0), refusal: Cell::new(None) };
+    let weigher = Weigher::new(charge);
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let strict = Strict { depth: 0, weigher: &weigher };
     let result = strict.deserialize(&mut deserializer);
@@ -80,14 +82,26 @@ struct Weigher<'a> {
     charge: &'a Charge,
     left: Cell<u32>,
     uncharged: Cell<u32>,
-    /// Why the weight could not be charged.
+    /// The field that is being read.
+    field: RefCell<String>,
+    /// Why the body is too heavy.
     refusal: Cell<Option<ApiError>>,
 }
 
-impl Weigher<'_> {
+impl<'a> Weigher<'a> {
+    fn new(charge: &'a Charge) -> Self {
+        let (left, uncharged) = (Cell::new(WEIGHT_MAX), Cell::new(0));
+        Self { charge, left, uncharged, field: RefCell::default(), refusal: Cell::new(None) }
+    }
+
     fn add<E: Error>(&self, weight: u32) -> Result<(), E> {
-        let left = self.left.get().checked_sub(weight);
-        self.left.set(left.ok_or_else(|| E::custom("too many values"))?);
+        let Some(left) = self.left.get().checked_sub(weight) else {
+            let field: String = self.field.borrow().chars().take(FIELD_CHARACTERS).collect();
+            let message = format!("`{field}` has too many values");
+            self.refusal.set(Some(ApiError::invalid(field, message)));
+            return Err(E::custom("too many values"));
+        };
+        self.left.set(left);
         let uncharged = self.uncharged.get() + weight;
         if uncharged < CHARGED_WEIGHT {
             self.uncharged.set(uncharged);
@@ -177,6 +191,9 @@ impl<'de> Visitor<'de> for Strict<'_> {
         self.weigher.add(LARGE)?;
         let mut map = Map::new();
         while let Some(key) = access.next_key::<String>()? {
+            if self.depth == 0 {
+                self.weigher.field.borrow_mut().clone_from(&key);
+            }
             self.weigher.add(LARGE)?;
             let value = access.next_value_seed(inner)?;
             if map.contains_key(&key) {
