@@ -47,7 +47,8 @@ pub(crate) fn resolve(
         tools = tools.map(|tools| tools.into_iter().filter(|tool| names.contains(&name_of(tool))).collect());
         choice = Some(mode);
     }
-    let functions: Vec<Value> = tools.iter().flatten().map(|tool| tool["function"].clone()).collect();
+    let callable = ToolSet::new(tools.iter().flatten().map(|tool| tool["function"].clone()).collect());
+    let functions = &callable.functions;
     let none = answer::ToolChoice { single, ..answer::ToolChoice::default() };
     let forced = match choice.as_ref().map(|choice| (choice.as_str(), choice)) {
         None | Some((Some("auto"), _)) if functions.is_empty() => return Ok(none),
@@ -60,9 +61,9 @@ pub(crate) fn resolve(
         }
         None | Some((Some("auto"), _)) => None,
         Some((Some("required"), _)) => Some(functions.clone()),
-        Some((_, choice)) => Some(vec![named(choice, &functions)?]),
+        Some((_, choice)) => Some(vec![named(choice, functions)?]),
     };
-    Ok(answer::ToolChoice { shown: tools.map(Value::Array), callable: Arc::new(ToolSet { functions }), forced, single })
+    Ok(answer::ToolChoice { shown: tools.map(Value::Array), callable: Arc::new(callable), forced, single })
 }
 
 /// Mode and names of a `tool_choice` of type `allowed_tools`; `None` is a tool without a name.

@@ -83,7 +83,7 @@ impl AnswerParser {
     /// A parser for an answer that starts at `start`.
     pub(crate) fn new(format: AnswerFormat, start: Start, tools: &ToolChoice) -> Self {
         let form = if format.is_harmony() {
-            Form::Harmony(Harmony::new(start))
+            Form::Harmony(Harmony::new(start, tools.callable.clone()))
         } else {
             let reasoning = Splitter::new(format.reasoning, start);
             let has_tools = tools.shown.is_some();

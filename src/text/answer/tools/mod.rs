@@ -10,9 +10,11 @@ mod complete;
 mod forced;
 mod gemma;
 mod json_call;
+pub(super) mod json_text;
 mod marked;
 mod notation;
 mod python;
+mod types;
 mod xml;
 
 pub(crate) use forced::{calls_or_json, forced_calls};
@@ -22,7 +24,7 @@ use super::parts::{CallDelta, Parts};
 use bare::Bare;
 use complete::Complete;
 use marked::{Hermes, Mistral};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -124,24 +126,40 @@ impl ToolParser {
 /// The functions that a request lets the model call.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ToolSet {
-    /// As in the request: `{name, description, parameters, strict}`.
+    /// As in the request: `{name, description, parameters, strict}`, with parameters.
     pub(crate) functions: Vec<Value>,
 }
 
 impl ToolSet {
-    fn has(&self, name: &str) -> bool {
-        self.functions.iter().any(|function| function["name"] == name)
+    /// A function that declares no parameters has none. Some clients write an empty list or map as null.
+    pub(crate) fn new(mut functions: Vec<Value>) -> Self {
+        for function in &mut functions {
+            let parameters = &mut function["parameters"];
+            if parameters.is_null() {
+                *parameters = json!({"type": "object", "properties": null});
+            }
+            let Value::Object(parameters) = parameters else { continue };
+            if let Some(properties @ Value::Null) = parameters.get_mut("properties") {
+                *properties = json!({});
+            }
+            if parameters.get("required") == Some(&Value::Null) {
+                parameters.remove("required");
+            }
+        }
+        Self { functions }
     }
 
-    /// Whether a parameter is a string, so that a value that looks like a number stays a string.
-    fn is_text(&self, name: &str, parameter: &str) -> bool {
-        let function = self.functions.iter().find(|function| function["name"] == name);
-        function.is_some_and(|function| Self::is_string(&function["parameters"]["properties"][parameter]))
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.find(name).is_some()
     }
 
-    /// Whether a schema is that of a string.
-    fn is_string(schema: &Value) -> bool {
-        schema["type"] == "string"
+    fn find(&self, name: &str) -> Option<&Value> {
+        self.functions.iter().find(|function| function["name"] == name)
+    }
+
+    /// The schema of a function's arguments; null if there is none.
+    fn parameters(&self, name: &str) -> &Value {
+        self.find(name).map_or(&Value::Null, |function| &function["parameters"])
     }
 }
 

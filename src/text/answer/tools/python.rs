@@ -17,6 +17,12 @@ pub(crate) fn read(raw: &str) -> Option<Vec<Call>> {
     ((!is_list || reader.eat("]")) && reader.rest.trim().is_empty()).then_some(calls)
 }
 
+/// Reads one value.
+pub(crate) fn literal(text: &str) -> Option<Value> {
+    let mut reader = Reader { rest: text };
+    reader.value(0).filter(|_| reader.rest.trim().is_empty())
+}
+
 struct Reader<'a> {
     rest: &'a str,
 }
@@ -69,7 +75,8 @@ impl<'a> Reader<'a> {
 
     fn name_or_number(&mut self) -> Option<&'a str> {
         let rest = self.rest.trim_start();
-        let end = rest.find(|c: char| c.is_whitespace() || matches!(c, ',' | ')' | ']' | '}' | ':'))?;
+        let ends = |c: char| c.is_whitespace() || matches!(c, ',' | ')' | ']' | '}' | ':');
+        let end = rest.find(ends).unwrap_or(rest.len());
         let (word, rest) = rest.split_at(end);
         self.rest = rest;
         Some(word)
