@@ -4,7 +4,7 @@ use crate::server::parameters::kind::{Bounds, Kind, Most, wrong};
 use crate::server::parameters::kinds::{Text, object, token_id, token_id_schema};
 use crate::server::state::{ModelState, prompt_bytes_max};
 use crate::server::wire::error::ApiError;
-use crate::text::{Gap, Infill, TextModel};
+use crate::text::{Gap, Infill, TextModel, Tokenizer, TokenizerError};
 use serde_json::{Value, json};
 
 /// The forms of `prompt`.
@@ -21,6 +21,34 @@ impl Prompts {
             Self::Texts(texts) => encode(state, texts, add_special).await,
         }
     }
+
+    /// The first `most` token ids of each prompt, with the special tokens that the tokenizer adds to a text.
+    pub(crate) async fn encode_beginning(self, state: &ModelState, most: usize) -> Result<Vec<Vec<u32>>, ApiError> {
+        match self {
+            Self::Ids(mut prompts) => {
+                prompts.iter_mut().for_each(|prompt| prompt.truncate(most));
+                Ok(prompts)
+            }
+            Self::Texts(texts) => {
+                encode_with(state, texts, move |tokenizer, text| beginning(tokenizer, text, most)).await
+            }
+        }
+    }
+}
+
+/// The first `most` tokens of a text. The tokens that the tokenizer adds at the end stay there: models read the meaning
+/// of a text from them.
+pub(crate) fn beginning(tokenizer: &Tokenizer, text: &str, most: usize) -> Result<Vec<u32>, TokenizerError> {
+    let mut ids = tokenizer.encode(text, true)?;
+    let surplus = ids.len().saturating_sub(most);
+    if surplus > 0 {
+        let bare = tokenizer.encode(text, false)?;
+        let before = (0..=ids.len().saturating_sub(bare.len())).find(|&at| ids[at..].starts_with(&bare));
+        let end = before.map_or(ids.len(), |before| before + bare.len());
+        ids.drain(end.saturating_sub(surplus)..end);
+        ids.truncate(most);
+    }
+    Ok(ids)
 }
 
 /// A text, several, a list of token ids, or several lists.
@@ -200,14 +228,21 @@ fn ids(field: &str, items: &[Value], bounds: &Bounds) -> Result<Vec<u32>, ApiErr
 }
 
 async fn encode(state: &ModelState, texts: Vec<String>, add_special: bool) -> Result<Vec<Vec<u32>>, ApiError> {
+    encode_with(state, texts, move |tokenizer, text| tokenizer.encode(text, add_special)).await
+}
+
+async fn encode_with(
+    state: &ModelState,
+    texts: Vec<String>,
+    encode: impl Fn(&Tokenizer, &str) -> Result<Vec<u32>, TokenizerError> + Send + 'static,
+) -> Result<Vec<Vec<u32>>, ApiError> {
     if state.text.tokenizer.is_none() {
         return Err(ApiError::invalid("prompt", "this model has no tokenizer: send token ids"));
     }
     let bytes = texts.iter().map(String::len).sum();
     let encoded = state.with_text(bytes, move |text| {
         let tokenizer = text.tokenizer.as_ref().expect("the tokenizer exists: checked above");
-        let encode = |text: &String| tokenizer.encode(text, add_special);
-        texts.iter().map(encode).collect::<Result<Vec<_>, _>>()
+        texts.iter().map(|text| encode(tokenizer, text)).collect::<Result<Vec<_>, _>>()
     });
     let prompts = encoded.await?.map_err(|error| ApiError::invalid("prompt", error.to_string()))?;
     if prompts.iter().any(Vec::is_empty) {

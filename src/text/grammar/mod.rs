@@ -11,9 +11,11 @@
 
 mod cache;
 mod gbnf;
+mod references;
 mod spec;
 mod vocabulary;
 
+pub(crate) use references::pointer;
 pub use spec::{GrammarError, GrammarSpec, schema_in_lark};
 
 use super::Tokenizer;

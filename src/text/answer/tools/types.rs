@@ -2,6 +2,7 @@
 //! whether `2026` is a text or a number: here, for those who read such a notation and for the grammars that write it.
 
 use super::{json_text, python};
+use crate::text::grammar::pointer;
 use serde_json::{Map, Value};
 
 /// Maximum number of schemas that are visited to resolve one. A schema beyond that allows any value.
@@ -184,10 +185,9 @@ pub(super) fn properties(root: &Value) -> Option<&Map<String, Value>> {
     None
 }
 
-/// The schema that a reference within `root` points to: a JSON pointer, percent-encoded after `#`.
+/// The schema that a reference within `root` points to.
 fn referred<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
-    let pointer = percent_encoding::percent_decode_str(reference.strip_prefix('#')?).decode_utf8().ok()?;
-    root.pointer(&pointer)
+    root.pointer(&pointer(reference)?)
 }
 
 #[cfg(test)]
