@@ -23,6 +23,15 @@ pub struct EventReceiver {
 }
 
 impl EventReceiver {
+    /// The next event, if there is one already.
+    ///
+    /// # Errors
+    ///
+    /// If there is none yet, or if there will be none.
+    pub fn try_recv(&mut self) -> Result<Event, mpsc::TryRecvError> {
+        self.events.try_recv()
+    }
+
     /// Ends the choice because nothing more of it is wanted. It counts as one that stopped, not as aborted.
     pub fn stop(self) {
         self.is_complete.store(true, Ordering::Release);

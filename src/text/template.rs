@@ -158,11 +158,11 @@ impl ChatTemplate {
     }
 }
 
-/// A conversation whose last message is continued. A tag at the end of its content shows where that ends in the rendered
-/// text: the content itself may be empty, or occur again in what the template writes after it.
+/// A conversation whose last message is continued. A tag at the end of its content shows where that ends in the
+/// rendered text: the content itself may be empty, or occur again in what the template writes after it.
 struct Continued {
     messages: Value,
-    /// White space at the end of the content.
+    /// White space at the end of the content, if there is other text before it.
     space: String,
 }
 
@@ -174,7 +174,8 @@ impl Continued {
         let mut messages = messages.clone();
         let last = messages.as_array_mut().and_then(|messages| messages.last_mut()).ok_or(TemplateError::NotShown)?;
         let content = content_to_continue(last).ok_or(TemplateError::NotShown)?;
-        let space = content[content.trim_end().len()..].to_owned();
+        let text_end = content.trim_end().len();
+        let space = if text_end == 0 { String::new() } else { content[text_end..].to_owned() };
         // Behind the tag there is a space, which a template takes away if it trims the content.
         content.push_str(END_TAG);
         content.push(' ');

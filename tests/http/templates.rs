@@ -22,7 +22,8 @@ fn telling(traits: &str, told: &str) -> Server {
 
 /// Requests for an answer to the same conversation on every route: a question, a thought with two calls, and results.
 fn after_calls(ids: [&str; 2]) -> [(&'static str, Value); 4] {
-    let call = |id: &str, arguments: Value| json!({"id": id, "type": "function", "function": {"name": "look", "arguments": arguments}});
+    let function = |arguments: Value| json!({"name": "look", "arguments": arguments});
+    let call = |id: &str, arguments: Value| json!({"id": id, "type": "function", "function": function(arguments)});
     let result = |id: &str| json!({"role": "tool", "tool_call_id": id, "content": format!("result {id}")});
     let user = json!({"role": "user", "content": "Look."});
     let calls = [call(ids[0], json!("{\"at\": \"a\"}")), call(ids[1], json!(""))];
@@ -34,12 +35,13 @@ fn after_calls(ids: [&str; 2]) -> [(&'static str, Value); 4] {
     let messages = json!({"model": MODEL, "max_tokens": 1, "messages": [user,
         {"role": "assistant", "content": [thought, used(ids[0], json!({"at": "a"})), used(ids[1], json!({}))]},
         {"role": "user", "content": [found(ids[0]), found(ids[1])]}]});
-    let item = |id: &str, arguments: &str| json!({"type": "function_call", "call_id": id, "name": "look", "arguments": arguments});
+    let item =
+        |id: &str, arguments: &str| with(&json!({"type": "function_call", "call_id": id}), &function(arguments.into()));
     let output = |id: &str| json!({"type": "function_call_output", "call_id": id, "output": format!("result {id}")});
     let reasoning = json!({"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}]});
     let responses = json!({"model": MODEL, "max_output_tokens": 16, "store": false, "input": [user, reasoning,
         item(ids[0], "{\"at\": \"a\"}"), item(ids[1], ""), output(ids[0]), output(ids[1])]});
-    let bare = |arguments: Value| json!({"function": {"name": "look", "arguments": arguments}});
+    let bare = |arguments: Value| json!({"function": function(arguments)});
     let told = |id: &str| json!({"role": "tool", "tool_name": "look", "content": format!("result {id}")});
     let ollama = json!({"model": MODEL, "stream": false, "options": {"num_predict": 1}, "messages": [user,
         {"role": "assistant", "content": "", "thinking": "Hm.",
@@ -60,19 +62,24 @@ fn seen(server: &Server, path: &str, request: &Value) -> Value {
 
 #[test]
 fn templates_see_the_same_conversation_whatever_the_api() {
-    let harmony = telling("<|channel|> tool_calls[0] message.thinking", "messages[1:]");
+    // One after the other, because a refusal is short.
+    let servers = [1, 2, 3, 4]
+        .map(|at| telling("<|channel|> tool_calls[0] message.thinking", &format!("[messages|length, messages[{at}]]")));
     for (path, request) in after_calls(["a1", "b2"]) {
-        let seen = seen(&harmony, path, &request);
-        let each = seen.as_array().expect("messages").iter();
-        let roles: Vec<_> = each.map(|message| message["role"].as_str().expect("a role")).collect();
-        assert_eq!(roles, ["assistant", "tool", "assistant", "tool"], "{path}: {seen}");
+        let seen = [0, 1, 2, 3].map(|at| {
+            let told = seen(&servers[at], path, &request);
+            assert_eq!(told[0], 5, "{path}: {told}");
+            told[1].clone()
+        });
+        let roles = [0, 1, 2, 3].map(|at| &seen[at]["role"]);
+        assert_eq!(roles, ["assistant", "tool", "assistant", "tool"], "{path}");
         for name in ["reasoning_content", "reasoning", "thinking"] {
             assert_eq!((&seen[0][name], &seen[2][name]), (&json!("Hm."), &Value::Null), "{path}: {name}");
         }
         let arguments = |at: usize| seen[at]["tool_calls"][0]["function"]["arguments"].clone();
-        assert_eq!((arguments(0), arguments(2)), (json!({"at": "a"}), json!({})), "{path}: {seen}");
+        assert_eq!((arguments(0), arguments(2)), (json!({"at": "a"}), json!({})), "{path}");
         for at in [0, 2] {
-            assert_eq!(seen[at]["tool_calls"][0]["id"], seen[at + 1]["tool_call_id"], "{path}: {seen}");
+            assert_eq!(seen[at]["tool_calls"][0]["id"], seen[at + 1]["tool_call_id"], "{path}");
         }
         assert_eq!((&seen[1]["content"], &seen[3]["content"]), (&json!("result a1"), &json!("result b2")), "{path}");
     }
@@ -98,7 +105,8 @@ fn a_template_that_demands_ids_of_nine_letters_takes_any_call() {
 fn a_template_that_goes_through_arguments_takes_calls_without_any() {
     let server = server(
         "{% for message in messages %}{% for call in message.tool_calls or [] %}<function={{ call.function.name }}>\
-        {% for key, value in call.function.arguments|items %}{{ key }}={{ value }};{% endfor %}{% endfor %}{% endfor %}x",
+        {% for key, value in call.function.arguments|items %}{{ key }}={{ value }};{% endfor %}{% endfor %}\
+        {% endfor %}x",
     );
     let messages = |arguments: Value| {
         let call = json!({"id": "1", "type": "function", "function": {"name": "look", "arguments": arguments}});

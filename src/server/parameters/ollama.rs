@@ -145,7 +145,7 @@ fields! {
     /// `POST /api/embed`.
     OllamaEmbedRequest with target: Target, queueing: Queueing {
         /// What to embed: a text, or several.
-        input: Prompts = Required(PromptsKind { most: Most::Fixed(INPUTS_MAX) }),
+        input: Prompts = Required(PromptsKind { any_length: true, most: Most::Fixed(INPUTS_MAX) }),
         /// Cut an input that is too long; it is refused otherwise.
         truncate: bool = Flag(true),
         /// Elements to keep of each vector.
@@ -161,7 +161,7 @@ fields! {
     /// `POST /api/embeddings`, the older form of `/api/embed`.
     OllamaEmbeddingsRequest with target: Target, queueing: Queueing {
         /// What to embed.
-        prompt: Prompts = Required(PromptsKind { most: Most::Fixed(1) }),
+        prompt: Prompts = Required(PromptsKind { any_length: true, most: Most::Fixed(1) }),
     }
     ignores {
         keep_alive: "a server's only model stays loaded; one of several is kept so long",

@@ -110,8 +110,8 @@ fn read_arguments(messages: &mut [Value]) {
     }
 }
 
-/// The arguments of a call: an object. Some clients write none as null or as an empty text. Text that is no object stays
-/// as it is.
+/// The arguments of a call: an object. Some clients write none as null or as an empty text. Text that is no object
+/// stays as it is.
 fn arguments(value: &Value) -> Value {
     match value {
         Value::Null => json!({}),

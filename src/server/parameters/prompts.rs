@@ -1,5 +1,6 @@
 //! Prompts of a request, as texts or token ids, and their encoding.
 
+use crate::engine::handle::EngineInfo;
 use crate::server::parameters::kind::{Bounds, Kind, Most, wrong};
 use crate::server::parameters::kinds::{Text, object, token_id, token_id_schema};
 use crate::server::state::{ModelState, prompt_bytes_max};
@@ -22,14 +23,25 @@ impl Prompts {
         }
     }
 
-    /// The first `most` token ids of each prompt, with the special tokens that the tokenizer adds to a text.
+    /// Refuses texts that are certainly too long, before they are encoded.
+    pub(crate) fn check_bytes(&self, field: &str, info: &EngineInfo) -> Result<(), ApiError> {
+        let Self::Texts(texts) = self else { return Ok(()) };
+        let check = |text: &String| check_bytes(field, text.len(), info.max_model_len, prompt_bytes_max(info));
+        texts.iter().try_for_each(check)
+    }
+
+    /// The first `most` token ids of each prompt, with the special tokens that the tokenizer adds to a text. Texts may
+    /// be of any length.
     pub(crate) async fn encode_beginning(self, state: &ModelState, most: usize) -> Result<Vec<Vec<u32>>, ApiError> {
+        // Nothing after this can be among the first tokens, so it is not encoded.
+        let bytes_max = BYTES_READ_PER_BYTE * prompt_bytes_max(state.ready()?);
         match self {
             Self::Ids(mut prompts) => {
                 prompts.iter_mut().for_each(|prompt| prompt.truncate(most));
                 Ok(prompts)
             }
-            Self::Texts(texts) => {
+            Self::Texts(mut texts) => {
+                texts.iter_mut().for_each(|text| text.truncate(text.floor_char_boundary(bytes_max)));
                 encode_with(state, texts, move |tokenizer, text| beginning(tokenizer, text, most)).await
             }
         }
@@ -51,10 +63,22 @@ pub(crate) fn beginning(tokenizer: &Tokenizer, text: &str, most: usize) -> Resul
     Ok(ids)
 }
 
+/// Of a text that may be cut, this many times the bytes of the longest prompt are encoded.
+const BYTES_READ_PER_BYTE: usize = 4;
+
 /// A text, several, a list of token ids, or several lists.
 pub(crate) struct PromptsKind {
+    /// Whether texts may have any length, because those that are too long may be cut.
+    pub(crate) any_length: bool,
     /// Maximum number of prompts.
     pub(crate) most: Most,
+}
+
+impl PromptsKind {
+    fn checked(&self, at: &str, text: String, bounds: &Bounds) -> Result<String, ApiError> {
+        let prompt_bytes = if self.any_length { usize::MAX } else { bounds.prompt_bytes };
+        checked_text(at, text, &Bounds { prompt_bytes, ..*bounds })
+    }
 }
 
 impl Kind for PromptsKind {
@@ -62,7 +86,7 @@ impl Kind for PromptsKind {
 
     fn read(&self, at: &str, value: Value, bounds: &Bounds) -> Result<Prompts, ApiError> {
         let items = match value {
-            Value::String(text) => return Ok(Prompts::Texts(vec![checked_text(at, text, bounds)?])),
+            Value::String(text) => return Ok(Prompts::Texts(vec![self.checked(at, text, bounds)?])),
             Value::Array(items) if !items.is_empty() => items,
             other => {
                 return Err(wrong(at, "a non-empty string, list of strings, or list(s) of token ids", &other));
@@ -83,7 +107,7 @@ impl Kind for PromptsKind {
             return Ok(Prompts::Ids(lists.collect::<Result<_, _>>()?));
         }
         let texts = items.into_iter().map(|item| match item {
-            Value::String(text) => checked_text(at, text, bounds),
+            Value::String(text) => self.checked(at, text, bounds),
             other => Err(wrong(at, "strings only", &other)),
         });
         Ok(Prompts::Texts(texts.collect::<Result<_, _>>()?))
@@ -212,12 +236,15 @@ pub(crate) fn checked_text(field: &str, text: String, bounds: &Bounds) -> Result
     if text.is_empty() {
         return Err(ApiError::invalid(field, format!("`{field}` must not be empty")));
     }
-    let Bounds { context, prompt_bytes, .. } = *bounds;
-    if text.len() > prompt_bytes {
-        let has = format!("your prompt has {} bytes, of at most {prompt_bytes}", text.len());
-        return Err(ApiError::context_length(field, context, &has));
-    }
+    check_bytes(field, text.len(), bounds.context, bounds.prompt_bytes)?;
     Ok(text)
+}
+
+fn check_bytes(field: &str, bytes: usize, context: u32, most: usize) -> Result<(), ApiError> {
+    if bytes <= most {
+        return Ok(());
+    }
+    Err(ApiError::context_length(field, context, &format!("your prompt has {bytes} bytes, of at most {most}")))
 }
 
 fn ids(field: &str, items: &[Value], bounds: &Bounds) -> Result<Vec<u32>, ApiError> {

@@ -119,8 +119,8 @@ impl TokenNames {
         Logprobs::Chat(ChatLogprobs { content: content.collect(), refusal: () })
     }
 
-    /// The characters that a token adds to the text. Counts only bytes that start a character, so a character split over
-    /// several tokens counts once.
+    /// The characters that a token adds to the text. Counts only bytes that start a character, so a character that is
+    /// split over several tokens counts once.
     fn characters(&self, id: u32) -> usize {
         let is_hidden = self.hides_special && self.tokenizer.as_ref().is_some_and(|tokenizer| tokenizer.is_special(id));
         if is_hidden { 0 } else { self.bytes(id).iter().filter(|byte| **byte & 0xC0 != 0x80).count() }

@@ -10,7 +10,7 @@ use crate::server::parameters::read;
 use crate::server::parameters::sampling::{prompt_tokens_max, truncated};
 use crate::server::parameters::table::{EmbeddingRequest, Queueing};
 use crate::server::state::ModelState;
-use crate::server::wire::error::{ApiError, Names};
+use crate::server::wire::error::{ApiError, Names, name_of};
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::header::CONTENT_TYPE;
@@ -124,6 +124,7 @@ pub(crate) async fn vectors(
     let inputs = if truncates {
         prompts.encode_beginning(state, info.max_model_len as usize).await?
     } else {
+        prompts.check_bytes(name_of("prompt", names), info)?;
         prompts.encode(state, add_special).await?
     };
     let inputs: Vec<_> = inputs.into_iter().map(|ids| truncated(ids, most)).collect();

@@ -2,10 +2,10 @@
 //! reasoning, the commentary channel contains tool calls (`to=functions.name`) and remarks, the final channel contains
 //! the answer.
 
+use super::json_text::Repair;
 use super::parts::{CallDelta, Parts};
 use super::reasoning::{Stage, Start};
-use super::tools::ToolSet;
-use super::tools::json_text::Repair;
+use super::tool_set::ToolSet;
 use std::sync::Arc;
 
 /// The special tokens of harmony.

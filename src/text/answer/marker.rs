@@ -1,5 +1,5 @@
-//! [`Marker`] finds a fixed text in a stream, and [`Markers`] the first of several. They hold back only text that may be
-//! a marker's beginning.
+//! [`Marker`] finds a fixed text in a stream, and [`Markers`] the first of several. They hold back only text that may
+//! be a marker's beginning.
 
 /// Finds a text in a stream.
 #[derive(Clone, Debug)]

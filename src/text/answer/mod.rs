@@ -7,16 +7,19 @@
 //! Nothing here depends on HTTP, or on the JSON of a reply.
 
 mod harmony;
+mod json_text;
 mod marker;
 mod parts;
 mod reasoning;
+mod tool_set;
 mod tools;
 
 pub(crate) use parts::{CallDelta, Parts};
 pub use reasoning::ReasoningParser;
 pub(crate) use reasoning::{ReasoningTracker, Start};
+pub(crate) use tool_set::ToolSet;
 pub use tools::ToolParser;
-pub(crate) use tools::{ToolChoice, ToolSet, calls_or_json, forced_calls};
+pub(crate) use tools::{ToolChoice, calls_or_json, forced_calls};
 
 use super::{StopStrings, TextModel, Tokenizer};
 use harmony::Harmony;

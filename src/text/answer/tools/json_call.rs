@@ -1,8 +1,8 @@
 //! [`JsonCall`] parses one call, a JSON object, while it streams. It reports the name as soon as it is known, then the
 //! arguments as they are written.
 
+use super::super::json_text::{Repair, repaired};
 use super::CallDelta;
-use super::json_text::{Repair, repaired};
 use serde_json::Value;
 
 /// Keys under which models put a call's arguments.

@@ -1,6 +1,7 @@
 //! Calls with markers: Hermes' `<tool_call>` … `</tool_call>`, and calls after Mistral's `[TOOL_CALLS]`.
 
 use super::super::marker::{Marker, Markers, begins};
+use super::content::Content;
 use super::json_call::{JsonCall, Outcome};
 use super::xml::{FUNCTION, GLM, QWEN, Tags, XmlCall};
 use super::{CallDelta, Parts, Staged, ToolSet};
@@ -12,36 +13,6 @@ pub(crate) const TOOL_CALL: [&str; 2] = ["<tool_call>", "</tool_call>"];
 pub(crate) const SEED_TOOL_CALL: [&str; 2] = ["<seed:tool_call>", "</seed:tool_call>"];
 const CALLS: &str = "[TOOL_CALLS]";
 const ARGS: &str = "[ARGS]";
-
-/// Content before calls. White space at its end is dropped if a call follows, and so is white space between two calls.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Content {
-    space: String,
-    after_call: bool,
-}
-
-impl Content {
-    pub(crate) fn push(&mut self, text: &str, parts: &mut Parts) {
-        let mut text = std::mem::take(&mut self.space) + text;
-        let end = text.trim_end().len();
-        self.space = text.split_off(end);
-        if !text.is_empty() {
-            let text = if std::mem::take(&mut self.after_call) { text.trim_start() } else { &text };
-            parts.content.push_str(text);
-        }
-    }
-
-    pub(crate) fn call_begins(&mut self) {
-        self.space.clear();
-        self.after_call = true;
-    }
-
-    pub(crate) fn finish(&mut self, parts: &mut Parts) {
-        if !self.after_call {
-            parts.content.push_str(&std::mem::take(&mut self.space));
-        }
-    }
-}
 
 /// Parses Hermes' calls: JSON, or tags, between markers. Calls in tags may lack the first marker, which Qwen3-Coder
 /// often omits, if they name a function of the request.

@@ -521,4 +521,10 @@ fn numbers_in_tags_keep_their_digits() {
         let expected = format!("{{\"path\":{number},\"content\":{{\"a\":[{number},-0.10]}}}}");
         assert_eq!(parts.calls[0].arguments, expected);
     }
+    let expected = format!("{{\"a\":{number},\"b\":[{number}]}}");
+    let gemma = format!("<|tool_call>call:add{{a:{number},b:[{number}]}}<tool_call|>");
+    let python = format!("<|tool_call_start|>[add(a={number}, b=[{number}])]<|tool_call_end|>");
+    for (parser, answer) in [(ToolParser::Gemma4, gemma), (ToolParser::Lfm2, python)] {
+        assert_eq!(read(parser, &answer, 5).calls[0].arguments, expected, "{parser:?}");
+    }
 }

@@ -1,7 +1,8 @@
 //! [`Allowed`]: the types of values that a schema allows. Notations in tags do not quote texts, so the schema decides
 //! whether `2026` is a text or a number: here, for those who read such a notation and for the grammars that write it.
 
-use super::{json_text, python};
+use super::super::json_text;
+use super::python;
 use crate::text::grammar::pointer;
 use serde_json::{Map, Value};
 
@@ -90,7 +91,7 @@ impl Allowed {
     /// allows what the text says, else a text if it allows one. A value that the schema does not allow is JSON, or a
     /// text.
     pub(super) fn read(&self, text: &str) -> String {
-        let quoted = || Value::from(text).to_string();
+        let quoted = || json_text::quoted(text);
         if self.constants.iter().any(|constant| constant == text) || self.types == Types::STRING {
             return quoted();
         }
@@ -99,14 +100,16 @@ impl Allowed {
         if json.as_ref().is_some_and(is_other) {
             return json_text::compact(text);
         }
-        if let Some(value) = self.python(text).filter(is_other) {
-            return value.to_string();
+        if let Some(json) = self.python(text)
+            && serde_json::from_str(&json).is_ok_and(|value| is_other(&value))
+        {
+            return json;
         }
         if self.texts_are_bare() || json.is_none() { quoted() } else { json_text::compact(text) }
     }
 
     /// A value as Python writes it. Where a schema says nothing, `None` may as well be a text.
-    fn python(&self, text: &str) -> Option<Value> {
+    fn python(&self, text: &str) -> Option<String> {
         if self.types == Types::ANY { None } else { python::literal(text) }
     }
 }

@@ -4,6 +4,7 @@
 //! Values are not escaped, so a file that is written may contain any of these tags. What follows a tag decides whether
 //! it ends a value or a call; calls within a value are counted, so that their ends are not taken for the call's own.
 
+use super::super::json_text::Object;
 use super::super::marker::begins;
 use super::types::{self, Allowed};
 use super::{CallDelta, ToolSet};
@@ -191,26 +192,23 @@ impl XmlCall {
         let parameters = tools.parameters(name);
         let declared = types::properties(parameters);
         let counts = self.is_balanced(body);
-        let mut arguments: Vec<(String, String)> = Vec::new();
+        let mut arguments = Object::default();
         while let Some((_, parameter)) = body.split_once(before_key) {
             let (key, rest) = parameter.split_once(after_key)?;
             let key = key.trim();
             let (_, rest) = rest.split_once(value[0])?;
-            arguments.retain(|(other, _)| other != key);
             let is_due = |next: &str| {
-                let is_given = next == key || arguments.iter().any(|(other, _)| other == next);
+                let is_given = next == key || arguments.has(next);
                 !is_given && declared.is_some_and(|declared| declared.contains_key(next))
             };
             let (value, after) = self.split_value(rest, counts, is_due);
             let value = value.strip_prefix('\n').unwrap_or(value);
             let value = value.strip_suffix('\n').unwrap_or(value);
             let schema = declared.and_then(|declared| declared.get(key)).unwrap_or(&Value::Null);
-            arguments.push((key.to_owned(), Allowed::by(schema, parameters).read(value)));
+            arguments.insert(key, Allowed::by(schema, parameters).read(value));
             body = after;
         }
-        let pairs: Vec<_> =
-            arguments.iter().map(|(key, value)| format!("{}:{value}", Value::from(key.as_str()))).collect();
-        let arguments = format!("{{{}}}", pairs.join(","));
+        let arguments = arguments.json();
         (!name.is_empty()).then(|| CallDelta { name: Some(name.to_owned()), arguments, ..CallDelta::default() })
     }
 
@@ -222,8 +220,8 @@ impl XmlCall {
     }
 
     /// A value, and what is after its closing tag: the first one that is followed by the end, or by another argument,
-    /// and that is not part of a call or an argument within the value. `is_due`: whether an argument is declared and was
-    /// not given yet.
+    /// and that is not part of a call or an argument within the value. `is_due`: whether an argument is declared and
+    /// was not given yet.
     fn split_value<'a>(&self, text: &'a str, counts: bool, is_due: impl Fn(&str) -> bool) -> (&'a str, &'a str) {
         let Tags { key: [before_key, after_key], value: [_, close], within: [open_call, close_call], .. } = *self.tags;
         let (mut calls, mut keys) = (0_usize, 0_usize);

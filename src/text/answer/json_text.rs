@@ -1,6 +1,8 @@
 //! Arguments that are passed on as the model wrote them: [`Repair`] makes the strings in them valid JSON, and
 //! [`compact`] leaves out white space. Numbers keep all of their digits.
 
+use std::collections::HashMap;
+
 /// Makes strings valid JSON while they stream. A raw control character in a string, such as a line break in code, can
 /// only mean itself, so it is escaped; a backslash before anything that is no escape becomes one of the text.
 #[derive(Clone, Debug, Default)]
@@ -65,6 +67,39 @@ impl Repair {
 pub(crate) fn repaired(text: &str) -> String {
     let mut repair = Repair::default();
     repair.push(text) + &repair.finish()
+}
+
+/// An object whose values are JSON as it was written. The last of several values of a key counts.
+#[derive(Debug, Default)]
+pub(crate) struct Object {
+    members: Vec<(String, String)>,
+    places: HashMap<String, usize>,
+}
+
+impl Object {
+    pub(crate) fn insert(&mut self, key: &str, json: String) {
+        match self.places.get(key) {
+            Some(&place) => self.members[place].1 = json,
+            None => {
+                self.places.insert(key.to_owned(), self.members.len());
+                self.members.push((key.to_owned(), json));
+            }
+        }
+    }
+
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.places.contains_key(key)
+    }
+
+    pub(crate) fn json(&self) -> String {
+        let members: Vec<_> = self.members.iter().map(|(key, json)| format!("{}:{json}", quoted(key))).collect();
+        format!("{{{}}}", members.join(","))
+    }
+}
+
+/// A text as a JSON string.
+pub(crate) fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
 }
 
 /// JSON without white space between its tokens.
