@@ -41,7 +41,8 @@ impl Prompts {
                 Ok(prompts)
             }
             Self::Texts(mut texts) => {
-                texts.iter_mut().for_each(|text| text.truncate(text.floor_char_boundary(bytes_max)));
+                let end = |text: &str| (0..=bytes_max.min(text.len())).rev().find(|&at| text.is_char_boundary(at));
+                texts.iter_mut().for_each(|text| text.truncate(end(text).unwrap_or(0)));
                 encode_with(state, texts, move |tokenizer, text| beginning(tokenizer, text, most)).await
             }
         }

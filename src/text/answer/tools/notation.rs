@@ -377,9 +377,10 @@ fn refers(schema: &Value) -> bool {
 
 /// A text as it is, or another value as JSON, if it is read as the same value.
 fn bare_constant(value: &Value, allowed: &Allowed, close: &Mark) -> Option<String> {
-    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let json = value.to_string();
+    let text = value.as_str().unwrap_or(&json).to_owned();
     let is_kept = !text.contains(close.text) && text.trim_matches('\n') == text;
-    (is_kept && allowed.read(&text) == value.to_string()).then(|| quoted(&text))
+    (is_kept && allowed.read(&text) == json).then(|| quoted(&text))
 }
 
 /// What a schema demands of a number.
