@@ -9,12 +9,78 @@ use super::Turns;
 use super::request::{BeamRoom, Event, Request, RequestError, SubmitError};
 use crate::config::SPECULATIVE_TOKENS_MAX;
 use futures_channel::mpsc;
-use futures_util::StreamExt;
+use futures_util::{Stream, StreamExt};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
 
 /// Yields tokens, then exactly one `Finished` or `Failed`. Dropping it cancels the choice.
-pub type EventReceiver = mpsc::Receiver<Event>;
+#[derive(Debug)]
+pub struct EventReceiver {
+    events: mpsc::Receiver<Event>,
+    is_complete: Arc<AtomicBool>,
+}
+
+impl EventReceiver {
+    /// The next event, if there is one already.
+    ///
+    /// # Errors
+    ///
+    /// If there is none yet, or if there will be none.
+    pub fn try_recv(&mut self) -> Result<Event, mpsc::TryRecvError> {
+        self.events.try_recv()
+    }
+
+    /// Ends the choice because nothing more of it is wanted. It counts as one that stopped, not as aborted.
+    pub fn stop(self) {
+        self.is_complete.store(true, Ordering::Release);
+    }
+}
+
+impl Stream for EventReceiver {
+    type Item = Event;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Event>> {
+        self.events.poll_next_unpin(context)
+    }
+}
+
+/// The engine's end of a choice's channel.
+#[derive(Debug)]
+pub(super) struct EventSender {
+    events: mpsc::Sender<Event>,
+    is_complete: Arc<AtomicBool>,
+}
+
+impl EventSender {
+    /// A channel with room for this many events.
+    fn channel(events_max: usize) -> (Self, EventReceiver) {
+        let (sender, receiver) = mpsc::channel(events_max);
+        let is_complete = Arc::new(AtomicBool::new(false));
+        (Self { events: sender, is_complete: is_complete.clone() }, EventReceiver { events: receiver, is_complete })
+    }
+
+    /// Sends an event, unless the receiver was dropped.
+    pub(super) fn send(&mut self, event: Event) {
+        drop(self.events.try_send(event));
+    }
+
+    /// How the receiver was dropped; `None` while it is there.
+    pub(super) fn dropped(&self) -> Option<Dropped> {
+        let how = || if self.is_complete.load(Ordering::Acquire) { Dropped::Complete } else { Dropped::Aborted };
+        self.events.is_closed().then(how)
+    }
+}
+
+/// How a receiver was dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Dropped {
+    /// The client has gone.
+    Aborted,
+    /// The client has all that it wants.
+    Complete,
+}
 
 /// State of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,6 +178,8 @@ stats! {
     prefix_queries,
     /// Prompt tokens found in the prefix cache, in any tier.
     prefix_hits,
+    /// Those of them that were in the device's memory.
+    prefix_hits_device,
     /// Those of them that came from host memory.
     prefix_hits_host,
     /// Those of them that were read from disk.
@@ -146,11 +214,11 @@ stats! {
     prompt_tokens,
     /// Generated tokens.
     generation_tokens,
-    /// Choices that ended at an end token or stop token.
+    /// Choices that ended at an end token or stop token, or that were complete for another reason.
     finished_stop,
     /// Choices that reached their length limit.
     finished_length,
-    /// Choices whose receiver was dropped.
+    /// Choices whose receiver was dropped before they were complete.
     finished_abort,
     /// Choices that ended with an error.
     finished_error,
@@ -199,7 +267,7 @@ pub(super) enum Message {
 /// A checked request with one sender per choice.
 pub(super) struct Submission {
     pub(super) request: Request,
-    pub(super) senders: Vec<mpsc::Sender<Event>>,
+    pub(super) senders: Vec<EventSender>,
 }
 
 /// The two ends of a new engine's channel. At most `queue_requests_max` requests wait for admission.
@@ -243,11 +311,12 @@ impl EngineHandle {
         queued.map_err(|_| SubmitError::Overloaded { limit })?;
 
         let prompt_len = u32::try_from(request.prompt.len()).expect("a checked prompt fits the context");
-        let room = info.max_model_len - prompt_len;
+        // A token is generated in any case.
+        let room = (info.max_model_len - prompt_len).max(1);
         let events_max = request.params.max_tokens.map_or(room, |wanted| wanted.min(room)) as usize + 4;
         // Worst case: every step reports the logprobs of only one prompt token.
         let events_max = events_max + request.params.prompt_logprobs.map_or(0, |_| prompt_len as usize);
-        let channels = (0..request.params.n).map(|_| mpsc::channel(events_max));
+        let channels = (0..request.params.n).map(|_| EventSender::channel(events_max));
         let (senders, receivers) = channels.unzip();
         let message = Message::Request(Box::new(Submission { request, senders }));
         self.sender.unbounded_send(message).map_err(|_| SubmitError::ShuttingDown)?;
@@ -362,8 +431,7 @@ impl Drop for EngineInbox {
         while let Some(message) = self.take() {
             if let Message::Request(submission) = message {
                 for mut sender in submission.senders {
-                    // The receiver may have been dropped.
-                    drop(sender.try_send(Event::Failed(error)));
+                    sender.send(Event::Failed(error));
                 }
             }
         }

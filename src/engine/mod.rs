@@ -42,7 +42,7 @@ use crate::engine::block_pool::Group;
 use crate::engine::disk::{Disk, DiskEvent};
 use crate::engine::draft_model::DraftModel;
 use crate::engine::faults::InjectedFaults;
-use crate::engine::handle::{EngineInbox, Message, Stats};
+use crate::engine::handle::{Dropped, EngineInbox, Message, Stats};
 use crate::engine::mover::Mover;
 use crate::engine::request::{Event, PromptEvent, RequestError};
 use crate::engine::scheduler::Scheduler;
@@ -158,8 +158,11 @@ impl<B: Backend, S: Source> Engine<B, S> {
     pub async fn step(&mut self) -> Result<(), EngineEnd> {
         self.take_messages();
         self.take_disk_events();
-        for stream in self.streams.take_closed() {
-            self.scheduler.abort(stream);
+        for (stream, how) in self.streams.take_closed() {
+            match how {
+                Dropped::Aborted => self.scheduler.abort(stream),
+                Dropped::Complete => self.scheduler.stop(stream),
+            }
         }
         let mut outcome = self.submit_and_read().await;
         if self.in_flight.is_empty() {
@@ -515,6 +518,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
             tokens_stored: self.scheduler.tokens_stored(),
             prefix_queries: counts.prefix_queries,
             prefix_hits: counts.prefix_hits,
+            prefix_hits_device: counts.prefix_hits - counts.prefix_hits_host - counts.prefix_hits_disk,
             prefix_hits_host: counts.prefix_hits_host,
             prefix_hits_disk: counts.prefix_hits_disk,
             files_written: counts.files_written,

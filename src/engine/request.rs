@@ -26,6 +26,8 @@ pub struct Request {
     pub client: u32,
     /// `Some`: return the prompt's embedding instead of generating tokens.
     pub pooling: Option<Pooling>,
+    /// Only what is known of the prompt is wanted, not the token that follows it. Then the prompt may fill the context.
+    pub prompt_only: bool,
     /// Report how much of the prompt was found in the prefix cache, and why not more.
     pub explain_prefix: bool,
     /// Report when the request is admitted.
@@ -329,8 +331,8 @@ pub enum SubmitError {
     /// The engine has ended: it lost the device or panicked.
     #[error("the device was lost")]
     DeviceLost,
-    /// The prompt leaves no room for a generated token.
-    #[error("the prompt has {tokens} tokens, but the context holds {limit} and one must be left to generate")]
+    /// The prompt does not fit the context, or leaves no room for a generated token.
+    #[error("the prompt has {tokens} tokens, but the context holds {limit}, of which one is left to generate")]
     PromptTooLong {
         /// Tokens in the prompt.
         tokens: u32,
@@ -439,7 +441,8 @@ impl Request {
         if prompt_len == 0 {
             return invalid("prompt", "must have at least one token".into());
         }
-        if prompt_len >= model_len_max {
+        let leaves_room = self.pooling.is_none() && !self.prompt_only;
+        if prompt_len > model_len_max - u32::from(leaves_room) {
             return Err(SubmitError::PromptTooLong { tokens: prompt_len, limit: model_len_max });
         }
         check_ids("prompt", self.prompt.iter(), vocab)?;

@@ -221,7 +221,9 @@ impl Scheduler {
         let mut sequence = Sequence::new(request, own, seed, order, self.limits.windows.len());
         let answer_max = if sequence.request.pooling.is_some() { Some(1) } else { sequence.params().max_tokens };
         let answer_max = answer_max.unwrap_or(u32::MAX);
-        sequence.tokens_limit = sequence.prompt_len().saturating_add(answer_max).min(self.limits.model_len_max);
+        // After a prompt that fills the context, the one token that is not wanted.
+        let most = self.limits.model_len_max.max(sequence.prompt_len() + 1);
+        sequence.tokens_limit = sequence.prompt_len().saturating_add(answer_max).min(most);
         let constrained = sequence.is_constrained() && !self.faults.has(InjectedFault::MaskBeforeToken);
         sequence.waits_for_host = waits_for_host || constrained || beams.is_some();
         if let Some(beams) = beams {
@@ -239,10 +241,23 @@ impl Scheduler {
         }
     }
 
-    /// Ends a choice whose receiver was dropped. Its blocks are freed once no step in flight uses them.
+    /// Ends a choice whose client has gone. Its blocks are freed once no step in flight uses them.
     pub fn abort(&mut self, stream: StreamId) {
-        let Some(id) = self.by_stream.remove(&stream) else { return };
-        self.counts.finished_abort += 1;
+        if let Some(id) = self.by_stream.remove(&stream) {
+            self.counts.finished_abort += 1;
+            self.end_choice(id, stream);
+        }
+    }
+
+    /// Ends a choice whose client has all that it wants, as [`Self::abort`] does.
+    pub fn stop(&mut self, stream: StreamId) {
+        if let Some(id) = self.by_stream.remove(&stream) {
+            self.counts.finished_stop += 1;
+            self.end_choice(id, stream);
+        }
+    }
+
+    fn end_choice(&mut self, id: SequenceId, stream: StreamId) {
         if let Some(group) = self.group_of(id) {
             return self.abort_beams(group, stream);
         }

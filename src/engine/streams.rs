@@ -1,14 +1,14 @@
 //! The senders of all live choices. Each gets its terminal event, however the engine ends.
 
+use super::handle::{Dropped, EventSender};
 use super::request::{Event, RequestError};
 use super::sequence::StreamId;
-use futures_channel::mpsc;
 use std::collections::BTreeMap;
 
 /// Senders by stream. An entry lasts until the terminal event is sent or the receiver is dropped.
 #[derive(Debug)]
 pub(super) struct Streams {
-    live: BTreeMap<StreamId, mpsc::Sender<Event>>,
+    live: BTreeMap<StreamId, EventSender>,
     next: u64,
     /// Error for the choices that are still live when the engine is dropped.
     last_words: RequestError,
@@ -20,7 +20,7 @@ impl Streams {
     }
 
     /// Adds the senders of one request and returns their streams.
-    pub(super) fn open(&mut self, senders: Vec<mpsc::Sender<Event>>) -> Vec<StreamId> {
+    pub(super) fn open(&mut self, senders: Vec<EventSender>) -> Vec<StreamId> {
         let first = self.next;
         self.next += senders.len() as u64;
         let ids: Vec<_> = (first..self.next).map(StreamId).collect();
@@ -34,7 +34,7 @@ impl Streams {
         for (stream, event) in events {
             let is_terminal = matches!(event, Event::Finished { .. } | Event::Failed(_));
             if let Some(sender) = self.live.get_mut(&stream) {
-                drop(sender.try_send(event));
+                sender.send(event);
             }
             if is_terminal {
                 self.live.remove(&stream);
@@ -43,9 +43,9 @@ impl Streams {
     }
 
     /// Removes the choices whose receivers were dropped, and returns them.
-    pub(super) fn take_closed(&mut self) -> Vec<StreamId> {
-        let closed: Vec<_> = self.live.iter().filter(|(_, sender)| sender.is_closed()).map(|(&id, _)| id).collect();
-        closed.iter().for_each(|id| drop(self.live.remove(id)));
+    pub(super) fn take_closed(&mut self) -> Vec<(StreamId, Dropped)> {
+        let closed: Vec<_> = self.live.iter().filter_map(|(&id, sender)| Some((id, sender.dropped()?))).collect();
+        closed.iter().for_each(|(id, _)| drop(self.live.remove(id)));
         closed
     }
 
@@ -58,7 +58,7 @@ impl Streams {
 impl Drop for Streams {
     fn drop(&mut self) {
         for sender in self.live.values_mut() {
-            drop(sender.try_send(Event::Failed(self.last_words)));
+            sender.send(Event::Failed(self.last_words));
         }
     }
 }

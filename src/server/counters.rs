@@ -42,8 +42,6 @@ pub(crate) struct Metrics {
     pub(crate) request_decode_time: Histogram,
     /// The mean time of a choice's tokens after the first.
     pub(crate) request_time_per_output_token: Histogram,
-    /// Choices ended by a stop string. Only the server sees these: the engine does not know text.
-    pub(crate) stopped_by_text: AtomicU64,
 }
 
 impl Default for Metrics {
@@ -60,7 +58,6 @@ impl Default for Metrics {
             request_inference_time: Histogram::new(REQUEST_SECONDS),
             request_decode_time: Histogram::new(REQUEST_SECONDS),
             request_time_per_output_token: Histogram::new(TOKEN_SECONDS),
-            stopped_by_text: AtomicU64::new(0),
         }
     }
 }

@@ -139,7 +139,8 @@ impl ChatTemplate {
         let kwargs = input.kwargs.into_iter().flatten();
         context.extend(self.tokens.iter().chain(kwargs).map(|(key, value)| (key.clone(), to_jinja(value))));
         context.push(("strftime_now".into(), JinjaValue::from_function(clock)));
-        context.push(("messages".into(), to_jinja(input.messages)));
+        let tagged = input.continue_final.then(|| Continued::new(input.messages)).transpose()?;
+        context.push(("messages".into(), to_jinja(tagged.as_ref().map_or(input.messages, |tagged| &tagged.messages))));
         context.push(("tools".into(), input.tools.map_or(JinjaValue::from(()), to_jinja)));
         context.push(("add_generation_prompt".into(), JinjaValue::from(input.add_generation_prompt)));
         let mut output = Capped::new(input.bytes_max);
@@ -150,19 +151,59 @@ impl ChatTemplate {
         }
         result.map_err(|error| template_error(&error))?;
         let text = String::from_utf8(output.bytes).map_err(|error| TemplateError::Failed(error.to_string()))?;
-        if input.continue_final { cut_after_content(text, input.messages) } else { Ok(text) }
+        match tagged {
+            Some(tagged) => tagged.cut(&text),
+            None => Ok(text),
+        }
     }
 }
 
-/// Cuts off what the template writes after the last message's content. White space around the content may differ.
-fn cut_after_content(mut text: String, messages: &Value) -> Result<String, TemplateError> {
-    let last = messages.as_array().and_then(|messages| messages.last());
-    let content = last.and_then(|message| message["content"].as_str()).ok_or(TemplateError::NotShown)?;
-    let start = text.rfind(content.trim()).ok_or(TemplateError::NotShown)?;
-    let whole = content.trim_start();
-    let shown = if text[start..].starts_with(whole) { whole } else { content.trim() };
-    text.truncate(start + shown.len());
-    Ok(text)
+/// A conversation whose last message is continued. A tag at the end of its content shows where that ends in the
+/// rendered text: the content itself may be empty, or occur again in what the template writes after it.
+struct Continued {
+    messages: Value,
+    /// White space at the end of the content, if there is other text before it.
+    space: String,
+}
+
+/// Noncharacters, which occur in no text of interchange.
+const END_TAG: &str = "\u{FDD2}\u{FDD3}";
+
+impl Continued {
+    fn new(messages: &Value) -> Result<Self, TemplateError> {
+        let mut messages = messages.clone();
+        let last = messages.as_array_mut().and_then(|messages| messages.last_mut()).ok_or(TemplateError::NotShown)?;
+        let content = content_to_continue(last).ok_or(TemplateError::NotShown)?;
+        let text_end = content.trim_end().len();
+        let space = if text_end == 0 { String::new() } else { content[text_end..].to_owned() };
+        // Behind the tag there is a space, which a template takes away if it trims the content.
+        content.push_str(END_TAG);
+        content.push(' ');
+        Ok(Self { messages, space })
+    }
+
+    /// The rendered text up to the end of the content.
+    fn cut(&self, text: &str) -> Result<String, TemplateError> {
+        let at = text.rfind(END_TAG).ok_or(TemplateError::NotShown)?;
+        let (shown, after) = (&text[..at], &text[at + END_TAG.len()..]);
+        let is_trimmed = !after.starts_with(' ');
+        let shown = if is_trimmed { shown.strip_suffix(&self.space).unwrap_or(shown) } else { shown };
+        Ok(shown.to_owned())
+    }
+}
+
+/// The text of a message's content, or of its last part.
+fn content_to_continue(message: &mut Value) -> Option<&mut String> {
+    let content = match message.get_mut("content")? {
+        Value::Array(parts) => {
+            if parts.last().is_none_or(|part| !part["text"].is_string()) {
+                parts.push(serde_json::json!({"type": "text", "text": ""}));
+            }
+            parts.last_mut()?.get_mut("text")?
+        }
+        content => content,
+    };
+    if let Value::String(text) = content { Some(text) } else { None }
 }
 
 fn to_jinja(value: &Value) -> JinjaValue {

@@ -245,6 +245,7 @@ fn bad_requests_are_refused_at_the_door() {
     assert_eq!(field(&|r| r.prompt = [].into()), "prompt");
     assert_eq!(field(&|r| r.prompt = [500].into()), "prompt");
     assert_eq!(field(&|r| r.prompt = vec![1; 64].into()), "too long");
+    assert_eq!(field(&|r| (r.prompt, r.prompt_only) = (vec![1; 65].into(), true)), "too long");
     assert_eq!(field(&|r| r.params.n = 0), "n");
     assert_eq!(field(&|r| r.params.n = 129), "n");
     assert_eq!(field(&|r| r.params.max_tokens = Some(0)), "max_tokens");

@@ -658,6 +658,7 @@ fn request(random: &mut Random, shape: &Shape, document: &[u32], salt: &str) -> 
         explain_prefix,
         report_admission: explain_prefix,
         pooling,
+        prompt_only: false,
         predicted: None,
     }
 }

@@ -1,7 +1,9 @@
 //! Replies to valid requests: bytes of streams, order of choices, stop strings, logprobs, seeds, usage.
 
+use crate::agents;
 use crate::harness::{
-    Answer, CHAT, COMPLETIONS, Server, blanked, config, demo_text, events, hello, merged, params, post, send, with,
+    Answer, CHAT, COMPLETIONS, MODEL, Server, blanked, config, demo_text, events, hello, merged, params, post, saying,
+    send, with,
 };
 use folio::engine;
 use folio::model::Model;
@@ -383,4 +385,80 @@ fn many_clients_at_once() {
     ));
     let together: Vec<_> = together.iter().map(text_of).collect();
     assert_eq!(together, alone);
+}
+
+/// Some readers of streams split lines at more characters than the standard does.
+#[test]
+fn a_stream_has_no_line_ends_within_an_event() {
+    let said = "a\u{2028}b\u{2029}c\u{85}d";
+    let server = saying(&[said]);
+    let user = json!([{"role": "user", "content": "Hello!"}]);
+    for (path, request) in [
+        (CHAT, hello()),
+        ("/v1/messages", json!({"model": MODEL, "messages": user, "max_tokens": 60})),
+        ("/v1/responses", json!({"model": MODEL, "input": "Hello!"})),
+        ("/api/chat", json!({"model": MODEL, "messages": user})),
+    ] {
+        let request = with(&request, &json!({"stream": true, "temperature": 0}));
+        let request = if path == CHAT { with(&request, &json!({"max_tokens": 60})) } else { request };
+        let text = server.post(path, &request).text;
+        assert!(!text.contains(['\u{2028}', '\u{2029}', '\u{85}']), "{path}: {text}");
+        assert!(text.contains("\\u2028") && text.contains("\\u2029") && text.contains("\\u0085"), "{path}: {text}");
+    }
+    let whole = server.post(CHAT, &with(&hello(), &json!({"max_tokens": 60})));
+    assert_eq!(whole.json()["choices"][0]["message"]["content"], said);
+}
+
+/// The content of an answer, streamed or whole, of any API.
+fn content_of(path: &str, text: &str) -> String {
+    let lines = text.lines().map(|line| line.strip_prefix("data: ").unwrap_or(line));
+    let values = lines.filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let of_event = |event: Value| -> String {
+        let one = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+        match path {
+            "/v1/messages" => {
+                let whole = event["content"].as_array().into_iter().flatten();
+                whole.filter_map(|block| block["text"].as_str()).collect::<String>() + &one("/delta/text")
+            }
+            "/v1/responses" if event["type"] == "response.output_text.delta" => one("/delta"),
+            "/v1/responses" => {
+                let items = event["output"].as_array().into_iter().flatten();
+                let messages = items.filter(|item| item["type"] == "message");
+                messages.filter_map(|item| item["content"][0]["text"].as_str()).collect()
+            }
+            "/api/chat" => one("/message/content"),
+            _ => one("/choices/0/message/content") + &one("/choices/0/delta/content"),
+        }
+    };
+    values.map(of_event).collect()
+}
+
+/// Clients always send stop strings, and know neither thoughts nor their tags.
+#[test]
+fn a_stop_string_ends_no_answer_within_its_thought_whatever_the_api() {
+    let server = agents::thinking(&["<think>\nOne STOP.\n\nTwo.\n</think>\n\nThe answer is 42. STOP Not this."]);
+    let user = json!([{"role": "user", "content": "What is it?"}]);
+    let base = json!({"model": MODEL, "messages": user, "max_tokens": 100, "temperature": 0});
+    for (path, request) in [
+        (CHAT, with(&base, &json!({"stop": ["STOP", "\n\n", "</think>", "Two"]}))),
+        (
+            "/v1/messages",
+            with(
+                &base,
+                &json!({"stop_sequences": ["STOP", "\n\n", "</think>", "Two"],
+            "thinking": {"type": "adaptive"}}),
+            ),
+        ),
+        ("/v1/responses", json!({"model": MODEL, "input": "What is it?", "stop": ["STOP", "\n\n", "</think>", "Two"]})),
+        (
+            "/api/chat",
+            json!({"model": MODEL, "messages": user, "think": true,
+            "options": {"stop": ["STOP", "\n\n", "</think>", "Two"], "temperature": 0}}),
+        ),
+    ] {
+        for stream in [false, true] {
+            let answer = server.post(path, &with(&request, &json!({"stream": stream})));
+            assert_eq!(content_of(path, &answer.text), "The answer is 42. ", "{path} {stream}: {}", answer.text);
+        }
+    }
 }

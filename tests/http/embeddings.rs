@@ -125,10 +125,10 @@ fn bad_numbers_and_long_inputs_end_their_own_request() {
         assert_eq!((bad.status.as_u16(), &bad.json()["error"]["code"]), (500, &json!("numerical_error")));
         assert_eq!(server.post(EMBEDDINGS, &json!({"input": [1, 2], "pooling": pooling})).status, 200);
     }
-    let long = server.post(EMBEDDINGS, &json!({"input": vec![1; 2048]}));
+    let long = server.post(EMBEDDINGS, &json!({"input": vec![1; 2049]}));
     let error = &long.json()["error"];
     assert_eq!((&error["code"], &error["param"]), (&json!("context_length_exceeded"), &json!("input")));
-    let cut = server.post(EMBEDDINGS, &json!({"input": vec![1; 2048], "truncate_prompt_tokens": 5})).json();
+    let cut = server.post(EMBEDDINGS, &json!({"input": vec![1; 2049], "truncate_prompt_tokens": 5})).json();
     assert_eq!(cut["usage"]["prompt_tokens"], 5);
     server.wait_until_idle();
 }

@@ -1,6 +1,6 @@
 //! What operators read: `/metrics` under the rules of Prometheus, the dashboard that draws it, and traces.
 
-use crate::harness::{CHAT, COMPLETIONS, MODEL, Server, config, hello, wait, with};
+use crate::harness::{CHAT, COMPLETIONS, MODEL, Server, config, hello, ids, saying, wait, with};
 use folio::server::{RequestTrace, ServerOptions, TraceSink};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -108,4 +108,45 @@ fn a_trace_says_how_a_request_went() {
     assert!(trace.error.is_some() && trace.completion_tokens < 500, "{trace:?}");
     server.post(CHAT, &json!({"messages": []}));
     assert_eq!(taken.lock().expect("no panic").len(), 3, "what was refused never ran");
+}
+
+/// Each answer counts once, and no counter ever falls: Prometheus would take it for a restart.
+#[test]
+fn an_answer_that_a_stop_string_ends_counts_once_as_stopped() {
+    let server = saying(&["one two three STOP four five six"]);
+    let ends = || {
+        let text = server.get("/metrics").text;
+        ["stop", "length", "abort", "error"].map(|reason| {
+            let line = format!("vllm:request_success_total{{model_name=\"{MODEL}\",finished_reason=\"{reason}\"}} ");
+            let count = text.lines().find_map(|sample| sample.strip_prefix(&line)).expect("a sample");
+            count.parse::<u64>().expect("a number")
+        })
+    };
+    let long = json!({"stream": true, "max_tokens": 500, "ignore_eos": true});
+    for _ in 0..3 {
+        let mut open = server.open(CHAT, &with(&hello(), &long));
+        assert!(open.more());
+        drop(open);
+        server.wait_until_idle();
+    }
+    assert_eq!(ends(), [0, 0, 3, 0]);
+    // A stop string within the answer, and one that is complete with the last token that is allowed.
+    let at_last = ids("one two three STOP").len();
+    let mut before = ends();
+    for (count, max_tokens) in [24, at_last, 24, at_last].into_iter().enumerate() {
+        let answer = server.post(CHAT, &with(&hello(), &json!({"stop": ["STOP"], "max_tokens": max_tokens})));
+        let choice = answer.json()["choices"][0].clone();
+        assert_eq!(
+            (&choice["finish_reason"], &choice["message"]["content"]),
+            (&json!("stop"), &json!("one two three "))
+        );
+        wait("the answer is counted", || {
+            let now = ends();
+            assert!(now.iter().zip(before).all(|(now, before)| *now >= before), "{now:?} after {before:?}");
+            before = now;
+            now[0] + now[1] == count as u64 + 1
+        });
+        assert_eq!((before[2], before[3]), (3, 0), "none is aborted");
+    }
+    assert!(before[0] >= 2, "{before:?}");
 }

@@ -5,6 +5,7 @@ use crate::document::golden;
 use crate::harness::{Answer, MODEL, QWEN, Server, config, demo_text, renamed, saying, with};
 use axum::body::Body;
 use axum::http::Request;
+use folio::config::Config;
 use folio::model::demo;
 use folio::server::{Puller, ServerOptions};
 use folio::text::TextModel;
@@ -201,4 +202,68 @@ fn texts_become_vectors() {
     let long = json!({"model": MODEL, "input": "a ".repeat(4000)});
     assert_eq!(server.post("/api/embed", &long).status, 200, "it is cut");
     assert_eq!(server.post("/api/embed", &with(&long, &json!({"truncate": false}))).status, 400);
+}
+
+/// A document's title and first paragraphs say what it is about.
+#[test]
+fn a_text_that_is_too_long_loses_its_end() {
+    let config = Config { max_model_len: Some(64), ..config() };
+    let server = Server::fake("", config, ServerOptions::default());
+    let words: Vec<String> = (0..200).map(|number| format!("word{number}")).collect();
+    let (text, other) = (words.join(" "), [&words[..100], &["end".to_owned()]].concat().join(" "));
+    let ids = demo_text().tokenizer.as_ref().expect("the demo has one").encode(&text, true).expect("it encodes");
+    let embedded = |path: &str, body: Value| {
+        let answer = server.post(path, &body).json();
+        let vectors = [&answer["embeddings"][0], &answer["embedding"], &answer["data"][0]["embedding"]];
+        let vector = vectors.into_iter().find_map(|vector| vector.as_array()).unwrap_or_else(|| panic!("{answer}"));
+        // The APIs write them with different precision.
+        vector.iter().map(|number| number.as_f64().expect("a number") as f32).collect::<Vec<_>>()
+    };
+    // All tokens of the context can be used where nothing is generated.
+    let first = embedded("/v1/embeddings", json!({"input": ids[..64]}));
+    assert_ne!(first, embedded("/v1/embeddings", json!({"input": ids[ids.len() - 64..]})));
+    let scored = json!({"model": MODEL, "prompt": ids[..64], "max_tokens": 0, "echo": true, "logprobs": 1});
+    let scored = server.post("/v1/completions", &scored);
+    assert_eq!(scored.json()["choices"][0]["logprobs"]["tokens"].as_array().map(Vec::len), Some(64), "{}", scored.text);
+    for (path, request) in [
+        ("/v1/embeddings", json!({"input": ids[..65]})),
+        ("/v1/completions", json!({"model": MODEL, "prompt": ids[..65], "max_tokens": 0, "echo": true})),
+        ("/v1/completions", json!({"model": MODEL, "prompt": ids[..64], "max_tokens": 1})),
+    ] {
+        assert_eq!(server.post(path, &request).status, 400, "{path}: {request}");
+    }
+    for text in [&text, &other] {
+        assert_eq!(embedded("/api/embed", json!({"model": MODEL, "input": text})), first);
+        assert_eq!(embedded("/api/embeddings", json!({"model": MODEL, "prompt": text})), first);
+    }
+}
+
+/// Numbers of calls have all of their digits, and arguments that span lines are JSON.
+#[test]
+fn arguments_keep_their_digits_whatever_the_api() {
+    let number = "123456789012345678901234567890.123456789012345678901";
+    let call = format!(
+        "<tool_call>\n{{\"name\": \"pay\", \"arguments\": {{\"a\": {number}, \"b\": \"x\ny\"}}}}\n</tool_call>"
+    );
+    let server = saying(&[&call]);
+    let function = json!({"name": "pay", "parameters": {"type": "object", "properties": {"a": {"type": "number"}}}});
+    let chat = json!([{"type": "function", "function": function}]);
+    let item = with(&json!({"type": "function"}), &function);
+    let block = json!({"name": "pay", "input_schema": function["parameters"]});
+    let user = json!([{"role": "user", "content": "Pay."}]);
+    let base = json!({"model": MODEL, "messages": user, "max_tokens": 200});
+    for (path, request) in [
+        ("/v1/chat/completions", with(&base, &json!({"tools": chat}))),
+        ("/v1/messages", with(&base, &json!({"tools": [block]}))),
+        ("/v1/responses", json!({"model": MODEL, "input": "Pay.", "tools": [item]})),
+        ("/api/chat", json!({"model": MODEL, "messages": user, "tools": chat})),
+    ] {
+        for stream in [false, true] {
+            let answer = server.post(path, &with(&request, &json!({"stream": stream})));
+            let text = answer.text.replace("\\\\n", "\\n");
+            assert!(text.contains(number) || stream && path != "/api/chat", "{path}: {}", answer.text);
+            assert!(!answer.text.contains("INVALID_JSON"), "{path}: {}", answer.text);
+            assert!(text.contains("x\\ny") || stream && path != "/api/chat", "{path}: {}", answer.text);
+        }
+    }
 }

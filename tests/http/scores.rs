@@ -152,3 +152,39 @@ fn a_prompt_without_valid_numbers_ends_its_own_request() {
     assert_eq!(ask(&json!([1, 2, 3])).status, 200);
     server.wait_until_idle();
 }
+
+/// `text[text_offset[i]..]` begins with the token, if it is shown.
+#[test]
+fn offsets_count_the_characters_that_the_text_shows() {
+    let server = Server::plain();
+    let prompt = "<|im_start|>user\nHello!<|im_end|>\n<|im_start|>assistant\nHi";
+    for (skips, stream) in [(true, false), (true, true), (false, false), (false, true)] {
+        let request = json!({"prompt": prompt, "max_tokens": 4, "echo": true, "logprobs": 0, "stream": stream,
+            "skip_special_tokens": skips, "temperature": 0});
+        let answer = server.post(COMPLETIONS, &request);
+        let choices: Vec<Value> = if stream {
+            answer
+                .chunks()
+                .iter()
+                .filter(|chunk| chunk["choices"][0].is_object())
+                .map(|c| c["choices"][0].clone())
+                .collect()
+        } else {
+            vec![answer.json()["choices"][0].clone()]
+        };
+        let text: String = choices.iter().filter_map(|choice| choice["text"].as_str()).collect();
+        let text: Vec<char> = text.chars().collect();
+        let list = |name: &str| {
+            let lists = choices.iter().filter_map(|choice| choice["logprobs"][name].as_array());
+            lists.flatten().cloned().collect::<Vec<Value>>()
+        };
+        let (tokens, offsets) = (list("tokens"), list("text_offset"));
+        assert!(tokens.len() > 8 && tokens.len() == offsets.len(), "{}", answer.text);
+        for (token, offset) in tokens.iter().zip(&offsets) {
+            let (token, offset) = (token.as_str().expect("a token"), offset.as_u64().expect("a number") as usize);
+            let is_hidden = skips && token.starts_with("<|im_");
+            let shown: String = text[offset..].iter().take(token.chars().count()).collect();
+            assert!(is_hidden || token.starts_with("bytes:") || shown == token, "{token:?} at {offset}: {shown:?}");
+        }
+    }
+}

@@ -285,3 +285,26 @@ fn clients_of_llama_cpp_send_schemas_too() {
     let answer = server.post("/completion", &pattern).json();
     assert!(answer["content"].as_str().is_some_and(|text| text.len() == 3), "{answer}");
 }
+
+/// Digits and letters of a pattern are those of ASCII, and names in references may have any characters.
+#[test]
+fn patterns_and_references_mean_what_the_standard_says() {
+    let server = Server::plain();
+    for seed in 0..5 {
+        let ask = |more: &Value| content(&server.post(CHAT, &with(&asking(more), &json!({"seed": seed}))));
+        let text = ask(&json!({"guided_regex": r"\d{2}/\w{2}/\D\W"}));
+        let is_meant = Regex::new(r"^[0-9]{2}/[0-9A-Za-z_]{2}/[^0-9][^0-9A-Za-z_]$").expect("a pattern");
+        assert!(is_meant.is_match(&text), "{text:?}");
+        for (name, reference) in [("a/b", "a~1b"), ("a~b", "a~0b"), ("Page<Item>", "Page%3CItem%3E"), ("50%", "50%25")]
+        {
+            let schema = json!({"type": "object", "properties": {"a": {"$ref": format!("#/$defs/{reference}")}},
+                "required": ["a"], "$defs": {(name): {"enum": ["x", "y"]}}});
+            for strict in [true, false] {
+                let named = json!({"name": "n", "schema": schema, "strict": strict});
+                let text = ask(&json!({"response_format": {"type": "json_schema", "json_schema": named}}));
+                let value: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+                assert!(value == json!({"a": "x"}) || value == json!({"a": "y"}), "{name}: {text}");
+            }
+        }
+    }
+}

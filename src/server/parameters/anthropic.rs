@@ -258,9 +258,15 @@ fn read_message(name: &str, message: &Value, blocks: &mut Vec<Block>) -> Result<
             Ok(())
         }
         Value::Array(items) => {
+            let mut rest = Vec::new();
             for (index, item) in items.iter().enumerate() {
-                blocks.extend(read_block(&format!("{at}[{index}]"), item, of_role)?);
+                match read_block(&format!("{at}[{index}]"), item, of_role)? {
+                    // Results follow their calls directly, as models know it. Clients may send text before them.
+                    Some(result @ Block::Result { .. }) => blocks.push(result),
+                    other => rest.extend(other),
+                }
             }
+            blocks.append(&mut rest);
             Ok(())
         }
         other => Err(wrong(&at, "a string or a list of blocks", other)),
@@ -409,11 +415,11 @@ impl Kind for BlockTools {
             if !matches!(tool["input_schema"], Value::Null | Value::Object(_)) {
                 return Err(wrong(&format!("{at}.input_schema"), "an object", &tool["input_schema"]));
             }
-            let mut function = json!({"name": tool["name"], "parameters": tool["input_schema"]});
-            for field in ["description", "strict"] {
-                if !tool[field].is_null() {
-                    function[field] = tool[field].clone();
-                }
+            // In the order that templates show and models know.
+            let fields = [("description", "description"), ("parameters", "input_schema"), ("strict", "strict")];
+            let mut function = json!({"name": tool["name"]});
+            for (ours, theirs) in fields.into_iter().filter(|(_, theirs)| !tool[*theirs].is_null()) {
+                function[ours] = tool[theirs].clone();
             }
             check_function(&at, &function)?;
             list.functions.push(json!({"type": "function", "function": function}));

@@ -2,6 +2,7 @@
 //! of the chat template.
 
 use crate::server::parameters::kinds::messages::MessageList;
+use crate::server::parameters::prepared::{TemplateForm, prepare, unreadable_arguments};
 use crate::server::parameters::structured::Structure;
 use crate::server::parameters::table::{ConversationFields, Queueing, SamplingFields};
 use crate::server::parameters::tools;
@@ -64,9 +65,20 @@ impl Conversation {
         last.map(|message| message["content"].as_str().unwrap_or_default().to_owned())
     }
 
+    /// Gives the messages the form that a template reads.
+    pub(crate) fn prepare(&mut self, form: TemplateForm) {
+        self.messages.change(|messages| prepare(messages, form));
+    }
+
+    /// The first call whose arguments are no JSON object: indices of its message and in it.
+    pub(crate) fn unreadable_arguments(&self) -> Option<(usize, usize)> {
+        self.messages.as_array().and_then(|messages| unreadable_arguments(messages))
+    }
+
     /// For a template that shows no tools: the same conversation with tools, calls and results written as text. A call
-    /// is JSON as the whole answer, which is what such a model's answers are parsed for.
-    pub(crate) fn with_tools_as_text(self) -> Self {
+    /// is JSON as the whole answer, which is what such a model's answers are parsed for. The tools are described in the
+    /// instructions, or by the user if the template knows no instructions.
+    pub(crate) fn with_tools_as_text(&self, has_system: bool) -> Self {
         let mut turns = Turns::default();
         if let Some(Value::Array(tools)) = &self.tools.shown {
             let functions: Vec<_> = tools.iter().map(|tool| tool["function"].to_string()).collect();
@@ -85,7 +97,10 @@ impl Conversation {
                 _ => turns.user(content),
             }
         }
-        Self { messages: turns.messages(), ..self }
+        let messages = if has_system { turns.messages() } else { turns.messages_without_system() };
+        let (tools, kwargs) = (self.tools.clone(), self.kwargs.clone());
+        let Self { add_generation_prompt, continue_final, .. } = *self;
+        Self { messages, tools, kwargs, add_generation_prompt, continue_final }
     }
 
     /// Whether the conversation has tools, or calls of earlier turns.

@@ -9,6 +9,7 @@ pub(crate) mod fields;
 pub(crate) mod kind;
 pub(crate) mod kinds;
 pub(crate) mod ollama;
+pub(crate) mod prepared;
 pub(crate) mod prompts;
 pub(crate) mod read;
 pub(crate) mod rerank;

@@ -145,7 +145,7 @@ fields! {
     /// `POST /api/embed`.
     OllamaEmbedRequest with target: Target, queueing: Queueing {
         /// What to embed: a text, or several.
-        input: Prompts = Required(PromptsKind { most: Most::Fixed(INPUTS_MAX) }),
+        input: Prompts = Required(PromptsKind { any_length: true, most: Most::Fixed(INPUTS_MAX) }),
         /// Cut an input that is too long; it is refused otherwise.
         truncate: bool = Flag(true),
         /// Elements to keep of each vector.
@@ -161,7 +161,7 @@ fields! {
     /// `POST /api/embeddings`, the older form of `/api/embed`.
     OllamaEmbeddingsRequest with target: Target, queueing: Queueing {
         /// What to embed.
-        prompt: Prompts = Required(PromptsKind { most: Most::Fixed(1) }),
+        prompt: Prompts = Required(PromptsKind { any_length: true, most: Most::Fixed(1) }),
     }
     ignores {
         keep_alive: "a server's only model stays loaded; one of several is kept so long",
@@ -228,14 +228,22 @@ fn seconds_of(text: &str) -> Option<f64> {
     if let Ok(seconds) = text.parse::<f64>() {
         return Some(seconds).filter(|seconds| seconds.is_finite());
     }
-    let (sign, mut rest) = text.strip_prefix('-').map_or((1.0, text), |rest| (-1.0, rest));
+    let sign = if text.starts_with('-') { -1.0 } else { 1.0 };
+    let mut rest = text.strip_prefix(['-', '+']).unwrap_or(text);
+    if rest.is_empty() {
+        return None;
+    }
     let mut sum = 0.0;
     while !rest.is_empty() {
         let unit = rest.find(|character: char| !character.is_ascii_digit() && character != '.')?;
         let number: f64 = rest[..unit].parse().ok()?;
-        let end = rest[unit..].find(|character: char| character.is_ascii_digit()).map_or(rest.len(), |end| unit + end);
+        let next = |character: char| character.is_ascii_digit() || character == '.';
+        let end = rest[unit..].find(next).map_or(rest.len(), |end| unit + end);
         sum += number
             * match &rest[unit..end] {
+                "ns" => 1e-9,
+                // Micro sign and Greek letter.
+                "us" | "µs" | "μs" => 1e-6,
                 "ms" => 1e-3,
                 "s" => 1.0,
                 "m" => 60.0,
@@ -244,7 +252,7 @@ fn seconds_of(text: &str) -> Option<f64> {
             };
         rest = &rest[end..];
     }
-    (!text.is_empty()).then_some(sign * sum)
+    Some(sign * sum)
 }
 
 /// Whether a request has nothing to answer, and is only about loading the model.
@@ -383,13 +391,13 @@ fn chat_message(name: &str, mut value: Value) -> Result<Value, ApiError> {
             let message = "images are not supported: models take text only";
             return Err(ApiError::unsupported(format!("{name}.images"), message));
         }
-        for (theirs, ours) in [("thinking", "reasoning_content"), ("tool_name", "name")] {
-            if let Some(text) = map.remove(theirs).filter(|text| !text.is_null()) {
-                if !text.is_string() {
-                    return Err(wrong(&format!("{name}.{theirs}"), "a string", &text));
-                }
-                map.insert(ours.to_owned(), text);
+        for field in ["thinking", "tool_name"] {
+            if let Some(value) = map.get(field).filter(|value| !value.is_null() && !value.is_string()) {
+                return Err(wrong(&format!("{name}.{field}"), "a string", value));
             }
+        }
+        if let Some(tool) = map.remove("tool_name").filter(Value::is_string) {
+            map.insert("name".to_owned(), tool);
         }
     }
     message(name, value)
@@ -433,5 +441,38 @@ impl Kind for Think {
 
     fn schema(&self, _: &Bounds) -> Value {
         json!({"enum": [true, false, "low", "medium", "high"]})
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_read_as_go_writes_them() {
+        for (text, seconds) in [
+            ("5m", 300.0),
+            ("+5m", 300.0),
+            ("1h30m", 5400.0),
+            ("1.5h", 5400.0),
+            (".5m", 30.0),
+            ("1m.5s", 60.5),
+            ("100000us", 0.1),
+            ("100µs", 1e-4),
+            ("100μs", 1e-4),
+            ("60000000000ns", 60.0),
+            ("300", 300.0),
+            ("0s", 0.0),
+        ] {
+            let read = keep_alive(&text.into()).unwrap_or_else(|_| panic!("{text}"));
+            let read = read.flatten().unwrap_or_else(|| panic!("{text}")).as_secs_f64();
+            assert!((read - seconds).abs() < 1e-9, "{text}: {read}");
+        }
+        for text in ["-1", "-1m", "-5us"] {
+            assert_eq!(keep_alive(&text.into()).ok(), Some(Some(None)), "{text}");
+        }
+        for text in ["", "+", "-", "5x", "m", "5 m", "5m3", "--5m", "+-5m"] {
+            assert!(keep_alive(&text.into()).is_err(), "{text}");
+        }
     }
 }

@@ -1,10 +1,11 @@
 //! Prompts of a request, as texts or token ids, and their encoding.
 
+use crate::engine::handle::EngineInfo;
 use crate::server::parameters::kind::{Bounds, Kind, Most, wrong};
 use crate::server::parameters::kinds::{Text, object, token_id, token_id_schema};
 use crate::server::state::{ModelState, prompt_bytes_max};
 use crate::server::wire::error::ApiError;
-use crate::text::{Gap, Infill, TextModel};
+use crate::text::{Gap, Infill, TextModel, Tokenizer, TokenizerError};
 use serde_json::{Value, json};
 
 /// The forms of `prompt`.
@@ -21,12 +22,64 @@ impl Prompts {
             Self::Texts(texts) => encode(state, texts, add_special).await,
         }
     }
+
+    /// Refuses texts that are certainly too long, before they are encoded.
+    pub(crate) fn check_bytes(&self, field: &str, info: &EngineInfo) -> Result<(), ApiError> {
+        let Self::Texts(texts) = self else { return Ok(()) };
+        let check = |text: &String| check_bytes(field, text.len(), info.max_model_len, prompt_bytes_max(info));
+        texts.iter().try_for_each(check)
+    }
+
+    /// The first `most` token ids of each prompt, with the special tokens that the tokenizer adds to a text. Texts may
+    /// be of any length.
+    pub(crate) async fn encode_beginning(self, state: &ModelState, most: usize) -> Result<Vec<Vec<u32>>, ApiError> {
+        // Nothing after this can be among the first tokens, so it is not encoded.
+        let bytes_max = BYTES_READ_PER_BYTE * prompt_bytes_max(state.ready()?);
+        match self {
+            Self::Ids(mut prompts) => {
+                prompts.iter_mut().for_each(|prompt| prompt.truncate(most));
+                Ok(prompts)
+            }
+            Self::Texts(mut texts) => {
+                let end = |text: &str| (0..=bytes_max.min(text.len())).rev().find(|&at| text.is_char_boundary(at));
+                texts.iter_mut().for_each(|text| text.truncate(end(text).unwrap_or(0)));
+                encode_with(state, texts, move |tokenizer, text| beginning(tokenizer, text, most)).await
+            }
+        }
+    }
 }
+
+/// The first `most` tokens of a text. The tokens that the tokenizer adds at the end stay there: models read the meaning
+/// of a text from them.
+pub(crate) fn beginning(tokenizer: &Tokenizer, text: &str, most: usize) -> Result<Vec<u32>, TokenizerError> {
+    let mut ids = tokenizer.encode(text, true)?;
+    let surplus = ids.len().saturating_sub(most);
+    if surplus > 0 {
+        let bare = tokenizer.encode(text, false)?;
+        let before = (0..=ids.len().saturating_sub(bare.len())).find(|&at| ids[at..].starts_with(&bare));
+        let end = before.map_or(ids.len(), |before| before + bare.len());
+        ids.drain(end.saturating_sub(surplus)..end);
+        ids.truncate(most);
+    }
+    Ok(ids)
+}
+
+/// Of a text that may be cut, this many times the bytes of the longest prompt are encoded.
+const BYTES_READ_PER_BYTE: usize = 4;
 
 /// A text, several, a list of token ids, or several lists.
 pub(crate) struct PromptsKind {
+    /// Whether texts may have any length, because those that are too long may be cut.
+    pub(crate) any_length: bool,
     /// Maximum number of prompts.
     pub(crate) most: Most,
+}
+
+impl PromptsKind {
+    fn checked(&self, at: &str, text: String, bounds: &Bounds) -> Result<String, ApiError> {
+        let prompt_bytes = if self.any_length { usize::MAX } else { bounds.prompt_bytes };
+        checked_text(at, text, &Bounds { prompt_bytes, ..*bounds })
+    }
 }
 
 impl Kind for PromptsKind {
@@ -34,7 +87,7 @@ impl Kind for PromptsKind {
 
     fn read(&self, at: &str, value: Value, bounds: &Bounds) -> Result<Prompts, ApiError> {
         let items = match value {
-            Value::String(text) => return Ok(Prompts::Texts(vec![checked_text(at, text, bounds)?])),
+            Value::String(text) => return Ok(Prompts::Texts(vec![self.checked(at, text, bounds)?])),
             Value::Array(items) if !items.is_empty() => items,
             other => {
                 return Err(wrong(at, "a non-empty string, list of strings, or list(s) of token ids", &other));
@@ -55,7 +108,7 @@ impl Kind for PromptsKind {
             return Ok(Prompts::Ids(lists.collect::<Result<_, _>>()?));
         }
         let texts = items.into_iter().map(|item| match item {
-            Value::String(text) => checked_text(at, text, bounds),
+            Value::String(text) => self.checked(at, text, bounds),
             other => Err(wrong(at, "strings only", &other)),
         });
         Ok(Prompts::Texts(texts.collect::<Result<_, _>>()?))
@@ -184,12 +237,15 @@ pub(crate) fn checked_text(field: &str, text: String, bounds: &Bounds) -> Result
     if text.is_empty() {
         return Err(ApiError::invalid(field, format!("`{field}` must not be empty")));
     }
-    let Bounds { context, prompt_bytes, .. } = *bounds;
-    if text.len() > prompt_bytes {
-        let has = format!("your prompt has {} bytes, of at most {prompt_bytes}", text.len());
-        return Err(ApiError::context_length(field, context, &has));
-    }
+    check_bytes(field, text.len(), bounds.context, bounds.prompt_bytes)?;
     Ok(text)
+}
+
+fn check_bytes(field: &str, bytes: usize, context: u32, most: usize) -> Result<(), ApiError> {
+    if bytes <= most {
+        return Ok(());
+    }
+    Err(ApiError::context_length(field, context, &format!("your prompt has {bytes} bytes, of at most {most}")))
 }
 
 fn ids(field: &str, items: &[Value], bounds: &Bounds) -> Result<Vec<u32>, ApiError> {
@@ -200,14 +256,21 @@ fn ids(field: &str, items: &[Value], bounds: &Bounds) -> Result<Vec<u32>, ApiErr
 }
 
 async fn encode(state: &ModelState, texts: Vec<String>, add_special: bool) -> Result<Vec<Vec<u32>>, ApiError> {
+    encode_with(state, texts, move |tokenizer, text| tokenizer.encode(text, add_special)).await
+}
+
+async fn encode_with(
+    state: &ModelState,
+    texts: Vec<String>,
+    encode: impl Fn(&Tokenizer, &str) -> Result<Vec<u32>, TokenizerError> + Send + 'static,
+) -> Result<Vec<Vec<u32>>, ApiError> {
     if state.text.tokenizer.is_none() {
         return Err(ApiError::invalid("prompt", "this model has no tokenizer: send token ids"));
     }
     let bytes = texts.iter().map(String::len).sum();
     let encoded = state.with_text(bytes, move |text| {
         let tokenizer = text.tokenizer.as_ref().expect("the tokenizer exists: checked above");
-        let encode = |text: &String| tokenizer.encode(text, add_special);
-        texts.iter().map(encode).collect::<Result<Vec<_>, _>>()
+        texts.iter().map(|text| encode(tokenizer, text)).collect::<Result<Vec<_>, _>>()
     });
     let prompts = encoded.await?.map_err(|error| ApiError::invalid("prompt", error.to_string()))?;
     if prompts.iter().any(Vec::is_empty) {

@@ -92,7 +92,7 @@ impl Sampling {
             show_stops: fields.include_stop_str_in_output,
             return_token_ids: fields.return_token_ids,
             tokens_as_ids: fields.return_tokens_as_token_ids,
-            prompt_tokens_max: prompt_tokens_max(&queueing, context),
+            prompt_tokens_max: prompt_tokens_max(&queueing, context - 1),
             explain_prefix: fields.debug.is_some_and(|debug| debug.prefix),
             include_usage: options.is_some_and(|options| options.include_usage),
             continuous_usage: options.is_some_and(|options| options.continuous_usage_stats),
@@ -147,6 +147,7 @@ impl Sampling {
             cache_salt: self.cache_salt.clone(),
             priority: self.priority,
             client: self.client.0,
+            prompt_only: self.silent,
             explain_prefix: self.explain_prefix,
             report_admission: true,
             ..Request::default()
@@ -275,7 +276,7 @@ pub(crate) fn truncated(mut prompt: Vec<u32>, most: Option<u32>) -> Vec<u32> {
     prompt
 }
 
-/// The limit set by `truncate_prompt_tokens`; −1 means as many tokens as fit in the context.
-pub(crate) fn prompt_tokens_max(queueing: &Queueing, context: u32) -> Option<u32> {
-    queueing.truncate_prompt_tokens.map(|most| u32::try_from(most).unwrap_or(context - 1))
+/// The limit set by `truncate_prompt_tokens`; −1 means `all`, as many tokens as fit.
+pub(crate) fn prompt_tokens_max(queueing: &Queueing, all: u32) -> Option<u32> {
+    queueing.truncate_prompt_tokens.map(|most| u32::try_from(most).unwrap_or(all))
 }

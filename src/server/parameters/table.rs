@@ -312,7 +312,7 @@ fields! {
     /// `POST /v1/completions`.
     CompletionRequest with target: Target, sampling: SamplingFields, queueing: Queueing {
         /// What to continue: a text, several, a list of token ids, or several lists.
-        prompt: Prompts = Required(PromptsKind { most: Most::Prompts }),
+        prompt: Prompts = Required(PromptsKind { any_length: false, most: Most::Prompts }),
         /// Tokens to generate at most; 16 by default, 0 only with `echo`; -1: as many as fit into the context.
         max_tokens: Option<Option<u32>> = Optional(MaxTokens { min: 0 }),
         /// Report the log-probabilities of the answer's tokens, with this many alternatives.
@@ -330,7 +330,7 @@ fields! {
     /// `POST /v1/embeddings`.
     EmbeddingRequest with target: Target, queueing: Queueing {
         /// What to embed: a text, several, a list of token ids, or several lists.
-        input: Prompts = Required(PromptsKind { most: Most::Fixed(INPUTS_MAX) }),
+        input: Prompts = Required(PromptsKind { any_length: false, most: Most::Fixed(INPUTS_MAX) }),
         /// Vectors as numbers (the default) or as base64 of little-endian 32-bit floats.
         encoding_format: Option<&'static str> = Optional(Choice(&["float", "base64"])),
         /// Elements to keep of each vector.
@@ -361,7 +361,7 @@ fields! {
     /// `POST /v1/completions/render`: a completions request, of which the rest is ignored.
     RenderCompletionRequest with target: Target {
         /// What to encode: a text, several, a list of token ids, or several lists.
-        prompt: Prompts = Required(PromptsKind { most: Most::Prompts }),
+        prompt: Prompts = Required(PromptsKind { any_length: false, most: Most::Prompts }),
         /// Encode texts with the special tokens that the tokenizer adds.
         add_special_tokens: bool = Flag(true),
     }
@@ -371,7 +371,7 @@ fields! {
     /// `POST /tokenize` with a text, as vLLM's clients send it.
     TokenizeTextRequest with target: Target {
         /// The text.
-        prompt: Prompts = Required(PromptsKind { most: Most::Fixed(1) }),
+        prompt: Prompts = Required(PromptsKind { any_length: false, most: Most::Fixed(1) }),
         /// Encode the text with the special tokens that the tokenizer adds.
         add_special_tokens: bool = Flag(true),
         /// Report the text of each token.
@@ -440,7 +440,7 @@ fields! {
     /// `POST /completion`, as llama.cpp's clients send it.
     LlamaRequest with target: Target, settings: LlamaSettings {
         /// What to continue: one text, or one list of token ids.
-        prompt: Prompts = Required(PromptsKind { most: Most::Fixed(1) }),
+        prompt: Prompts = Required(PromptsKind { any_length: false, most: Most::Fixed(1) }),
     }
 }
 

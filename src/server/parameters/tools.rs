@@ -47,7 +47,9 @@ pub(crate) fn resolve(
         tools = tools.map(|tools| tools.into_iter().filter(|tool| names.contains(&name_of(tool))).collect());
         choice = Some(mode);
     }
-    let functions: Vec<Value> = tools.iter().flatten().map(|tool| tool["function"].clone()).collect();
+    tools.iter_mut().flatten().for_each(drop_nulls);
+    let callable = ToolSet::new(tools.iter().flatten().map(|tool| tool["function"].clone()).collect());
+    let functions = &callable.functions;
     let none = answer::ToolChoice { single, ..answer::ToolChoice::default() };
     let forced = match choice.as_ref().map(|choice| (choice.as_str(), choice)) {
         None | Some((Some("auto"), _)) if functions.is_empty() => return Ok(none),
@@ -60,9 +62,42 @@ pub(crate) fn resolve(
         }
         None | Some((Some("auto"), _)) => None,
         Some((Some("required"), _)) => Some(functions.clone()),
-        Some((_, choice)) => Some(vec![named(choice, &functions)?]),
+        Some((_, choice)) => Some(vec![named(choice, functions)?]),
     };
-    Ok(answer::ToolChoice { shown: tools.map(Value::Array), callable: Arc::new(ToolSet { functions }), forced, single })
+    Ok(answer::ToolChoice { shown: tools.map(Value::Array), callable: Arc::new(callable), forced, single })
+}
+
+/// Leaves out what a function does not say, because templates would show it.
+fn drop_nulls(tool: &mut Value) {
+    if let Value::Object(function) = &mut tool["function"] {
+        function.retain(|_, value| !value.is_null());
+    }
+}
+
+/// The tools with all that a template may take for granted: each function has a description and parameters, and the
+/// defaults of choices are texts.
+pub(crate) fn completed(tools: &Value) -> Value {
+    let mut tools = tools.clone();
+    for tool in tools.as_array_mut().into_iter().flatten() {
+        let function = &mut tool["function"];
+        if !function["description"].is_string() {
+            function["description"] = "".into();
+        }
+        let parameters = &mut function["parameters"];
+        if !parameters.is_object() {
+            *parameters = json!({"type": "object"});
+        }
+        if !parameters["properties"].is_object() {
+            parameters["properties"] = json!({});
+        }
+        for property in parameters["properties"].as_object_mut().into_iter().flat_map(|all| all.values_mut()) {
+            let is_choice = property.get("enum").is_some() || property.get("oneOf").is_some();
+            if let Some(default) = property.get_mut("default").filter(|default| is_choice && !default.is_string()) {
+                *default = default.to_string().into();
+            }
+        }
+    }
+    tools
 }
 
 /// Mode and names of a `tool_choice` of type `allowed_tools`; `None` is a tool without a name.

@@ -36,7 +36,7 @@ impl Turns {
         join_value(self.turn("assistant").entry("reasoning_content").or_insert_with(|| "".into()), text);
     }
 
-    /// Adds a call by the assistant. Arguments that are not a JSON object stay text.
+    /// Adds a call by the assistant.
     pub(crate) fn call(&mut self, id: &str, name: &str, arguments: &Value) {
         let call = json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
         match self.turn("assistant").entry("tool_calls").or_insert_with(|| json!([])) {
@@ -60,6 +60,25 @@ impl Turns {
     /// Whether there is nothing but instructions.
     pub(crate) fn is_empty(&self) -> bool {
         self.turns.is_empty()
+    }
+
+    /// The messages for a chat template that refuses the role of instructions: the first message of the user begins
+    /// with them.
+    pub(crate) fn messages_without_system(mut self) -> MessageList {
+        let mut instructions = std::mem::take(&mut self.system);
+        match self.turns.first_mut().filter(|turn| turn["role"] == "user").and_then(|turn| turn.get_mut("content")) {
+            Some(Value::String(text)) if !instructions.is_empty() => {
+                instructions.push('\n');
+                join(&mut instructions, text);
+                *text = instructions;
+            }
+            Some(_) => {}
+            None => {
+                let user = json!({"role": "user", "content": instructions});
+                self.turns.splice(0..0, user.as_object().cloned());
+            }
+        }
+        self.messages()
     }
 
     /// The messages for the chat template.

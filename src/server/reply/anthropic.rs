@@ -11,6 +11,7 @@ use crate::server::wire::error::{ApiError, Dialect};
 use crate::server::wire::{json, sse};
 use crate::text::answer::CallDelta;
 use serde::Serialize;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 /// The reply to one request.
@@ -34,13 +35,11 @@ enum Block {
 
 impl Block {
     /// The block with what was written into it.
-    fn json(&self) -> Value {
+    fn content(&self) -> Content<'_> {
         match self {
-            Self::Thinking(text) => json!({"type": "thinking", "thinking": text, "signature": signature(text)}),
-            Self::Text(text) => json!({"type": "text", "text": text}),
-            Self::ToolUse { id, name, arguments } => {
-                json!({"type": "tool_use", "id": id, "name": name, "input": input(arguments)})
-            }
+            Self::Thinking(thinking) => Content::Thinking { thinking, signature: signature(thinking) },
+            Self::Text(text) => Content::Text { text },
+            Self::ToolUse { id, name, arguments } => Content::ToolUse { id, name, input: json::object_of(arguments) },
         }
     }
 
@@ -52,6 +51,28 @@ impl Block {
             Self::ToolUse { id, name, .. } => json!({"type": "tool_use", "id": id, "name": name, "input": {}}),
         }
     }
+}
+
+/// A complete block.
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Content<'a> {
+    Thinking { thinking: &'a str, signature: String },
+    Text { text: &'a str },
+    ToolUse { id: &'a str, name: &'a str, input: Box<RawValue> },
+}
+
+/// A message with its blocks.
+#[derive(Serialize)]
+struct Message<'a> {
+    id: &'a str,
+    r#type: &'static str,
+    role: &'static str,
+    model: &'a str,
+    content: Vec<Content<'a>>,
+    stop_reason: Option<&'static str>,
+    stop_sequence: Option<&'a str>,
+    usage: Value,
 }
 
 /// A change of a block.
@@ -87,16 +108,6 @@ fn signature(text: &str) -> String {
     blake3::hash(text.as_bytes()).to_hex().to_string()
 }
 
-/// The arguments as an object. Those that are none, because the answer was cut, are wrapped as Anthropic's
-/// documentation recommends.
-fn input(arguments: &str) -> Value {
-    match serde_json::from_str(arguments) {
-        Ok(object @ Value::Object(_)) => object,
-        _ if arguments.trim().is_empty() => json!({}),
-        _ => json!({"INVALID_JSON": arguments}),
-    }
-}
-
 impl AnthropicReply {
     pub(crate) fn new(state: &ModelState, model: String) -> Self {
         Self {
@@ -112,17 +123,17 @@ impl AnthropicReply {
     }
 
     /// The message with these blocks.
-    fn message(&self, content: &[Value], output_tokens: u32) -> Value {
-        json!({
-            "id": self.id,
-            "type": "message",
-            "role": "assistant",
-            "model": self.model,
-            "content": content,
-            "stop_reason": self.stop_reason,
-            "stop_sequence": self.stop_sequence,
-            "usage": self.usage(output_tokens),
-        })
+    fn message<'a>(&'a self, content: Vec<Content<'a>>, output_tokens: u32) -> Message<'a> {
+        Message {
+            id: &self.id,
+            r#type: "message",
+            role: "assistant",
+            model: &self.model,
+            content,
+            stop_reason: self.stop_reason,
+            stop_sequence: self.stop_sequence.as_deref(),
+            usage: self.usage(output_tokens),
+        }
     }
 
     /// The prompt's tokens that were cached are counted apart.
@@ -228,7 +239,7 @@ impl ReplyForm for AnthropicReply {
         let mut events = String::new();
         if !std::mem::replace(&mut self.is_begun, true) {
             let name = "message_start";
-            push(&mut events, name, &json!({"type": name, "message": self.message(&[], 0)}));
+            push(&mut events, name, &json!({"type": name, "message": self.message(Vec::new(), 0)}));
         }
         let parts = delta.parts;
         if !parts.reasoning.is_empty() {
@@ -259,7 +270,7 @@ impl ReplyForm for AnthropicReply {
     }
 
     fn whole(&self, _: Vec<String>) -> String {
-        let blocks: Vec<_> = self.blocks.iter().map(Block::json).collect();
-        self.message(&blocks, self.totals.completion_tokens).to_string()
+        let blocks = self.blocks.iter().map(Block::content).collect();
+        json::write(&self.message(blocks, self.totals.completion_tokens))
     }
 }

@@ -18,7 +18,6 @@ use crate::text::answer::{AnswerParser, Parts};
 use futures_util::{Stream, StreamExt};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
 /// Tokens of a prompt that were found in the prefix cache.
@@ -275,7 +274,11 @@ impl Generation {
             trace.trace.finish_reasons.push(if reason == FinishReason::Length { "length" } else { "stop" });
         }
         let choice = &mut self.choices[index];
-        choice.receiver = None;
+        match choice.receiver.take() {
+            // The engine does not know text: it is told that this was no abort.
+            Some(receiver) if by_text => receiver.stop(),
+            receiver => drop(receiver),
+        }
         self.metrics.request_prompt_tokens.observe(f64::from(choice.prompt_tokens));
         self.metrics.request_generation_tokens.observe(f64::from(choice.completion_tokens));
         if let (Some(first), Some(last)) = (choice.first_token, choice.last_token) {
@@ -294,10 +297,6 @@ impl Generation {
         if self.choices.iter().all(|choice| choice.receiver.is_none()) {
             let most = self.choices.iter().map(|choice| choice.completion_tokens).max().unwrap_or(0);
             self.metrics.request_max_num_generation_tokens.observe(f64::from(most));
-        }
-        if by_text {
-            // The engine sees a dropped receiver and counts an abort.
-            self.metrics.stopped_by_text.fetch_add(1, Ordering::Relaxed);
         }
     }
 }

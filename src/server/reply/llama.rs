@@ -110,7 +110,7 @@ impl LlamaReply {
         Self {
             model,
             settings,
-            tokens: TokenNames { tokenizer: state.text.tokenizer.clone(), by_id: false },
+            tokens: TokenNames { tokenizer: state.text.tokenizer.clone(), by_id: false, hides_special: false },
             eos_token_ids: info.eos_token_ids.clone(),
             probabilities,
             returns_tokens,

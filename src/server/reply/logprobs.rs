@@ -70,6 +70,8 @@ pub(super) struct TokenNames {
     pub(super) tokenizer: Option<Arc<Tokenizer>>,
     /// Logprobs name tokens by id, as vLLM does: `token_id:123`.
     pub(super) by_id: bool,
+    /// Special tokens are not shown in the text.
+    pub(super) hides_special: bool,
 }
 
 impl TokenNames {
@@ -117,6 +119,13 @@ impl TokenNames {
         Logprobs::Chat(ChatLogprobs { content: content.collect(), refusal: () })
     }
 
+    /// The characters that a token adds to the text. Counts only bytes that start a character, so a character that is
+    /// split over several tokens counts once.
+    fn characters(&self, id: u32) -> usize {
+        let is_hidden = self.hides_special && self.tokenizer.as_ref().is_some_and(|tokenizer| tokenizer.is_special(id));
+        if is_hidden { 0 } else { self.bytes(id).iter().filter(|byte| **byte & 0xC0 != 0x80).count() }
+    }
+
     /// Logprobs in the form of completions. A token given only by its id is the first of a prompt. `offset` counts the
     /// characters of all tokens so far.
     pub(super) fn completion<'a>(
@@ -135,8 +144,7 @@ impl TokenNames {
             lists.token_logprobs.push(token.map(|token| finite(token.logprob)));
             lists.top_logprobs.push(top);
             lists.text_offset.push(*offset);
-            // Counts only bytes that start a character, so a character split over several tokens counts once.
-            *offset += self.bytes(id).iter().filter(|byte| **byte & 0xC0 != 0x80).count();
+            *offset += self.characters(id);
         }
         Logprobs::Completion(lists)
     }

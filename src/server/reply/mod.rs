@@ -63,8 +63,11 @@ pub(crate) async fn respond<F: ReplyForm>(
     streams: bool,
 ) -> Result<Response, ApiError> {
     let usage = generation.usage();
-    let mut response =
-        if streams { sse::response(F::MEDIA_TYPE, events(generation, form)) } else { whole(generation, form).await? };
+    let mut response = if streams {
+        sse::response(F::MEDIA_TYPE, events(generation, form).map(sse::with_plain_lines))
+    } else {
+        whole(generation, form).await?
+    };
     response.extensions_mut().insert(usage);
     Ok(response)
 }

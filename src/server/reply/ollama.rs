@@ -13,7 +13,8 @@ use crate::text::answer::CallDelta;
 use crate::text::iso_time;
 use axum::extract::Request;
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::Value;
+use serde_json::value::RawValue;
 use std::time::Duration;
 
 /// The reply to one request.
@@ -39,8 +40,21 @@ pub(crate) struct OllamaReply {
 struct Part {
     thinking: String,
     content: String,
-    calls: Vec<Value>,
+    calls: Vec<Call>,
     logprobs: Vec<Value>,
+}
+
+/// A complete call.
+#[derive(Clone, Serialize)]
+struct Call {
+    function: Function,
+}
+
+#[derive(Clone, Serialize)]
+struct Function {
+    index: usize,
+    name: String,
+    arguments: Box<RawValue>,
 }
 
 impl Part {
@@ -97,8 +111,8 @@ struct Generated<'a> {
 struct More<'a> {
     #[serde(skip_serializing_if = "str::is_empty")]
     thinking: &'a str,
-    #[serde(skip_serializing_if = "<[Value]>::is_empty")]
-    tool_calls: &'a [Value],
+    #[serde(skip_serializing_if = "<[Call]>::is_empty")]
+    tool_calls: &'a [Call],
 }
 
 /// Whether it is the last line, and what that one says more.
@@ -168,7 +182,11 @@ fn line((model, is_chat): (&str, bool), created_at: &str, part: &Part, end: &End
 impl OllamaReply {
     /// A reply to a request that starts now, after its model was loaded. `logprobs`: whether it reports them.
     pub(crate) fn new(state: &ModelState, model: String, (is_chat, logprobs): (bool, bool), loaded: LoadTime) -> Self {
-        let tokens = logprobs.then(|| TokenNames { tokenizer: state.text.tokenizer.clone(), by_id: false });
+        let tokens = logprobs.then(|| TokenNames {
+            tokenizer: state.text.tokenizer.clone(),
+            by_id: false,
+            hides_special: false,
+        });
         Self {
             model,
             is_chat,
@@ -184,15 +202,10 @@ impl OllamaReply {
     }
 
     /// The call that was being written, which is complete.
-    fn end_call(&mut self) -> Option<Value> {
+    fn end_call(&mut self) -> Option<Call> {
         let CallDelta { index, name, arguments } = self.call.take()?;
-        // Arguments that were cut are no object; what there is of them is kept.
-        let arguments = match serde_json::from_str(&arguments) {
-            Ok(object @ Value::Object(_)) => object,
-            _ if arguments.trim().is_empty() => json!({}),
-            _ => json!({"INVALID_JSON": arguments}),
-        };
-        Some(json!({"function": {"index": index, "name": name.unwrap_or_default(), "arguments": arguments}}))
+        let function = Function { index, name: name.unwrap_or_default(), arguments: json::object_of(&arguments) };
+        Some(Call { function })
     }
 
     fn end(&self, finish: FinishReason, totals: Totals) -> End {

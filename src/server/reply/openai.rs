@@ -12,7 +12,7 @@ use crate::platform;
 use crate::server::parameters::sampling::Sampling;
 use crate::server::state::ModelState;
 use crate::server::wire::{json, sse};
-use crate::text::answer::{CallDelta, ToolParser};
+use crate::text::answer::CallDelta;
 use serde::Serialize;
 use std::sync::Arc;
 
@@ -52,8 +52,6 @@ pub(super) struct ReplyOptions {
     pub(super) usage: bool,
     /// Every chunk reports the usage so far.
     pub(super) continuous_usage: bool,
-    /// Mistral's templates want call ids of nine characters.
-    pub(super) short_call_ids: bool,
     /// Choices generated per prompt. The reply has the `best` ones of them.
     pub(super) drawn: usize,
     pub(super) best: usize,
@@ -115,12 +113,15 @@ impl OpenAiReply {
             // A whole reply always reports the usage.
             usage: sampling.include_usage || !sampling.stream,
             continuous_usage: sampling.continuous_usage,
-            short_call_ids: state.answer_format.tools == ToolParser::Mistral,
             drawn,
             best: sampling.best,
         };
         let progress = vec![Progress::default(); prompts.len() * drawn];
-        let tokens = TokenNames { tokenizer: state.text.tokenizer.clone(), by_id: sampling.tokens_as_ids };
+        let tokens = TokenNames {
+            tokenizer: state.text.tokenizer.clone(),
+            by_id: sampling.tokens_as_ids,
+            hides_special: sampling.skip_special,
+        };
         Self { kind, head, options, tokens, prompts, progress }
     }
 
@@ -168,7 +169,7 @@ impl OpenAiReply {
     /// Unique, because the id of the reply is part of it.
     fn call_id(&self, choice: usize, index: usize) -> String {
         let hash = blake3::hash(format!("{} {choice} {index}", self.head.id).as_bytes()).to_hex();
-        if self.options.short_call_ids { hash[..9].to_owned() } else { format!("call_{}", &hash[..24]) }
+        format!("call_{}", &hash[..24])
     }
 
     fn logprobs(&mut self, delta: &Delta, echoed: bool) -> Option<Logprobs> {

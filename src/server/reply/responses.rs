@@ -154,7 +154,11 @@ fn custom_input(arguments: &str) -> String {
 impl ResponsesReply {
     /// `logprobs`: how tokens are named, if the answer reports them.
     pub(crate) fn new(state: &ModelState, client: u32, model: String, asked: Asked, logprobs: bool) -> Self {
-        let tokens = logprobs.then(|| TokenNames { tokenizer: state.text.tokenizer.clone(), by_id: false });
+        let tokens = logprobs.then(|| TokenNames {
+            tokenizer: state.text.tokenizer.clone(),
+            by_id: false,
+            hides_special: false,
+        });
         Self {
             state: state.clone(),
             client,

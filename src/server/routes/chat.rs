@@ -4,10 +4,11 @@ use crate::engine::handle::EngineInfo;
 use crate::platform;
 use crate::server::guards::Client;
 use crate::server::parameters::conversation::{Conversation, Turn};
-use crate::server::parameters::read;
+use crate::server::parameters::prepared::TemplateForm;
 use crate::server::parameters::sampling::Sampling;
 use crate::server::parameters::structured::{self, Structure};
 use crate::server::parameters::table::ChatRequest;
+use crate::server::parameters::{read, tools};
 use crate::server::reply::generation::Generation;
 use crate::server::reply::openai::{Kind, OpenAiReply, PromptPart};
 use crate::server::reply::respond;
@@ -191,37 +192,82 @@ pub(crate) async fn rendered<T: Send + 'static>(
     state: &ModelState,
     info: &EngineInfo,
     (conversation, names): (Conversation, Names),
-    render: impl FnOnce(&TextModel, &ChatInput<'_>) -> Result<T, PromptError> + Send + 'static,
+    render: impl Fn(&TextModel, &ChatInput<'_>) -> Result<T, PromptError> + Send + 'static,
 ) -> Result<T, ApiError> {
     let bytes_max = prompt_bytes_max(info);
     let shows_tools = state.text.template.as_ref().is_none_or(|template| template.source().contains("tool"));
-    let conversation = if !shows_tools && conversation.uses_tools() {
-        if state.shared.is_new_name("the chat template") {
-            tracing::warn!("the chat template shows no tools, so they are described in the system message");
-        }
-        conversation.with_tools_as_text()
-    } else {
-        conversation
-    };
+    let has_tools_as_text = !shows_tools && conversation.uses_tools();
+    if has_tools_as_text && state.shared.is_new_name("the chat template") {
+        tracing::warn!("the chat template shows no tools, so they are described in the instructions");
+    }
+    // The error names the field that most likely caused it.
+    let unreadable = conversation.unreadable_arguments().filter(|_| name_of("prompt", names) == "messages");
     let work = move |text: &TextModel| {
         if conversation.content_bytes() > bytes_max {
             return Err(TemplateError::TooLong { bytes_max }.into());
         }
-        let input = ChatInput {
-            messages: &conversation.messages,
-            tools: conversation.tools.shown.as_ref(),
-            kwargs: conversation.kwargs.as_ref(),
-            add_generation_prompt: conversation.add_generation_prompt,
-            continue_final: conversation.continue_final,
-            unix_time: platform::unix_time(),
-            bytes_max,
-        };
-        render(text, &input)
+        let render = |conversation: &Conversation| render(text, &input(conversation, bytes_max));
+        if has_tools_as_text {
+            with_tools_as_text(conversation, render)
+        } else {
+            with_template(text, conversation, render)
+        }
     };
-    state.with_text(ALWAYS, work).await?.map_err(|error| match error {
-        PromptError::Template(TemplateError::TooLong { .. }) => too_many_bytes(info, bytes_max, names),
-        error => ApiError::invalid(name_of("prompt", names), error.to_string()),
+    state.with_text(ALWAYS, work).await?.map_err(|error| match (error, unreadable) {
+        (PromptError::Template(TemplateError::TooLong { .. }), _) => too_many_bytes(info, bytes_max, names),
+        (PromptError::Template(error), Some((message, call))) => {
+            let field = format!("messages[{message}].tool_calls[{call}].function.arguments");
+            let message =
+                format!("`{field}` is no JSON object, and the chat template refuses the conversation: {error}");
+            ApiError::invalid(field, message)
+        }
+        (error, _) => ApiError::invalid(name_of("prompt", names), error.to_string()),
     })
+}
+
+fn input(conversation: &Conversation, bytes_max: usize) -> ChatInput<'_> {
+    ChatInput {
+        messages: &conversation.messages,
+        tools: conversation.tools.shown.as_ref(),
+        kwargs: conversation.kwargs.as_ref(),
+        add_generation_prompt: conversation.add_generation_prompt,
+        continue_final: conversation.continue_final,
+        unix_time: platform::unix_time(),
+        bytes_max,
+    }
+}
+
+/// Renders a conversation with the template's own form of tools. Many templates take for granted what a tool may leave
+/// out: if the first try fails, it is filled in.
+fn with_template<T>(
+    text: &TextModel,
+    mut conversation: Conversation,
+    render: impl Fn(&Conversation) -> Result<T, PromptError>,
+) -> Result<T, PromptError> {
+    conversation.prepare(TemplateForm::of(text.template.as_ref().map_or("", |template| template.source())));
+    let first = render(&conversation);
+    match (&first, &conversation.tools.shown) {
+        (Err(PromptError::Template(TemplateError::Failed(_))), Some(tools)) => {
+            conversation.tools.shown = Some(tools::completed(tools));
+            render(&conversation).or(first)
+        }
+        _ => first,
+    }
+}
+
+/// Renders a conversation for a template that shows no tools. Some of these refuse instructions, too.
+fn with_tools_as_text<T>(
+    mut conversation: Conversation,
+    render: impl Fn(&Conversation) -> Result<T, PromptError>,
+) -> Result<T, PromptError> {
+    conversation.prepare(TemplateForm::default());
+    let first = render(&conversation.with_tools_as_text(true));
+    match first {
+        Err(PromptError::Template(TemplateError::Refused(_))) => {
+            render(&conversation.with_tools_as_text(false)).or(first)
+        }
+        _ => first,
+    }
 }
 
 fn too_many_bytes(info: &EngineInfo, bytes_max: usize, names: Names) -> ApiError {

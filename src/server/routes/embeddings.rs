@@ -10,7 +10,7 @@ use crate::server::parameters::read;
 use crate::server::parameters::sampling::{prompt_tokens_max, truncated};
 use crate::server::parameters::table::{EmbeddingRequest, Queueing};
 use crate::server::state::ModelState;
-use crate::server::wire::error::{ApiError, Names};
+use crate::server::wire::error::{ApiError, Names, name_of};
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::header::CONTENT_TYPE;
@@ -32,7 +32,7 @@ pub(crate) struct Inputs {
     add_special: bool,
     pooling: Pooling,
     normalize: bool,
-    /// Cut what does not fit into the context.
+    /// Leave out the end of what does not fit into the context.
     pub(crate) truncates: bool,
     /// The engine's field names and the request's, where they differ.
     pub(crate) names: Names,
@@ -109,7 +109,7 @@ pub(crate) async fn vectors(
         return Err(ApiError::unsupported("model", "this model does not support embeddings"));
     }
     let Inputs { prompts, queueing, add_special, pooling, normalize, truncates, names, dimensions } = inputs;
-    let most = prompt_tokens_max(&queueing, info.max_model_len).or(truncates.then_some(info.max_model_len - 1));
+    let most = prompt_tokens_max(&queueing, info.max_model_len);
     let base = EngineRequest {
         params: SamplingParams { max_tokens: Some(1), ..SamplingParams::default() },
         cache_salt: queueing.cache_salt,
@@ -121,7 +121,12 @@ pub(crate) async fn vectors(
     let checked = base.check_without_prompt(info.vocab, info.max_model_len);
     checked.map_err(|error| ApiError::refused(&error, names))?;
 
-    let inputs = prompts.encode(state, add_special).await?;
+    let inputs = if truncates {
+        prompts.encode_beginning(state, info.max_model_len as usize).await?
+    } else {
+        prompts.check_bytes(name_of("prompt", names), info)?;
+        prompts.encode(state, add_special).await?
+    };
     let inputs: Vec<_> = inputs.into_iter().map(|ids| truncated(ids, most)).collect();
     let prompt_tokens = inputs.iter().map(Vec::len).sum();
     let _active = state.count_answer();

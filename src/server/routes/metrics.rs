@@ -11,7 +11,6 @@ use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use std::fmt::{Display, Write};
-use std::sync::atomic::Ordering;
 
 /// A model with its label.
 struct Series {
@@ -140,7 +139,7 @@ fn write_speculation(text: &mut String, all: &[Series]) {
     }
 }
 
-/// Counters with a label that says why or where. Choices that ended at a stop string count as aborted in the engine.
+/// Counters with a label that says why or where.
 fn write_causes(text: &mut String, all: &[Series]) {
     type Counts = Vec<(&'static str, u64)>;
     let mut several = |(name, help): (&str, &str), key: &str, counts: &dyn Fn(&Series) -> Counts| {
@@ -154,23 +153,18 @@ fn write_causes(text: &mut String, all: &[Series]) {
     several(
         ("request_success_total", "Answers, by why they ended."),
         "finished_reason",
-        &|Series { stats, view, .. }| {
-            let by_text = view.metrics.stopped_by_text.load(Ordering::Relaxed);
+        &|Series { stats, .. }| {
             vec![
-                ("stop", stats.finished_stop + by_text),
+                ("stop", stats.finished_stop),
                 ("length", stats.finished_length),
-                ("abort", stats.finished_abort.saturating_sub(by_text)),
+                ("abort", stats.finished_abort),
                 ("error", stats.finished_error),
             ]
         },
     );
     let tiers = ("prefix_cache_tier_hits_total", "Prompt tokens found in the cache, by where.");
     several(tiers, "tier", &|Series { stats, .. }| {
-        vec![
-            ("device", stats.prefix_hits.saturating_sub(stats.prefix_hits_host + stats.prefix_hits_disk)),
-            ("host", stats.prefix_hits_host),
-            ("disk", stats.prefix_hits_disk),
-        ]
+        vec![("device", stats.prefix_hits_device), ("host", stats.prefix_hits_host), ("disk", stats.prefix_hits_disk)]
     });
     let ends = ("prefix_cache_ends_total", "Lookups in the cache, by why they ended.");
     several(ends, "cause", &|Series { stats, .. }| {

@@ -265,7 +265,8 @@ impl ApiError {
             SubmitError::DeviceLost => Self::device_lost(),
             SubmitError::PromptTooLong { tokens, limit } => {
                 let name = name("prompt");
-                let has = format!("your `{name}` resulted in {tokens} tokens, which leaves no room for an answer");
+                let no_room = if tokens > limit { "" } else { ", which leaves no room for an answer" };
+                let has = format!("your `{name}` resulted in {tokens} tokens{no_room}");
                 Self { overflow: Some((*tokens, *limit)), ..Self::context_length(name, *limit, &has) }
             }
             SubmitError::Invalid { field, message } => {

@@ -8,7 +8,8 @@ use super::error::{ApiError, shorten};
 use crate::server::guards::memory::Charge;
 use serde::Serialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
-use serde_json::{Map, Number, Value};
+use serde_json::value::RawValue;
+use serde_json::{Map, Number, Value, json};
 use std::cell::{Cell, RefCell};
 use std::fmt;
 
@@ -29,6 +30,16 @@ const CHARGED_WEIGHT: u32 = 4096;
 /// A reply as JSON.
 pub(crate) fn write(reply: &impl Serialize) -> String {
     serde_json::to_string(reply).expect("strings and numbers always serialise")
+}
+
+/// The arguments of a call as an object, with all digits of their numbers. Those that are none, because the answer was
+/// cut, are wrapped as Anthropic's documentation recommends.
+pub(crate) fn object_of(arguments: &str) -> Box<RawValue> {
+    let arguments = if arguments.trim().is_empty() { "{}" } else { arguments };
+    let object = serde_json::from_str::<Box<RawValue>>(arguments).ok().filter(|value| value.get().starts_with('{'));
+    object.unwrap_or_else(|| {
+        RawValue::from_string(json!({"INVALID_JSON": arguments}).to_string()).expect("a JSON value is written as JSON")
+    })
 }
 
 /// Parses one JSON value under the rules above. An escaped half of a character becomes U+FFFD.

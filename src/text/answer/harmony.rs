@@ -2,8 +2,11 @@
 //! reasoning, the commentary channel contains tool calls (`to=functions.name`) and remarks, the final channel contains
 //! the answer.
 
+use super::json_text::Repair;
 use super::parts::{CallDelta, Parts};
 use super::reasoning::{Stage, Start};
+use super::tool_set::ToolSet;
+use std::sync::Arc;
 
 /// The special tokens of harmony.
 pub(crate) const MARKERS: [&str; 7] =
@@ -12,17 +15,22 @@ pub(crate) const MARKERS: [&str; 7] =
 const HEADER_BYTES_MAX: usize = 256;
 /// What a header has before the name of what is called.
 const RECIPIENT: &str = "to=";
+/// Recipients that are no functions.
+const PEOPLE: [&str; 3] = ["assistant", "user", "all"];
 
 /// Parses an answer. It starts within a header, because the prompt ends with `<|start|>assistant`, unless it continues
 /// a message that the prompt has started.
 #[derive(Clone, Debug)]
 pub(crate) struct Harmony {
+    tools: Arc<ToolSet>,
     held: String,
     header: String,
     body: Option<Body>,
     calls: usize,
     /// The call has no arguments yet.
     is_blank: bool,
+    /// Makes the strings of the call's arguments valid.
+    repair: Repair,
     /// There was a marker, so all text is in messages.
     is_marked: bool,
 }
@@ -35,9 +43,11 @@ enum Body {
 }
 
 impl Harmony {
-    pub(crate) fn new(start: Start) -> Self {
+    /// A parser for a request with these tools.
+    pub(crate) fn new(start: Start, tools: Arc<ToolSet>) -> Self {
         let body = (start.stage == Stage::Answering).then_some(Body::Content);
-        Self { held: String::new(), header: String::new(), body, calls: 0, is_blank: false, is_marked: false }
+        let (held, header, repair) = (String::new(), String::new(), Repair::default());
+        Self { tools, held, header, body, calls: 0, is_blank: false, repair, is_marked: false }
     }
 
     pub(crate) fn is_reasoning(&self) -> bool {
@@ -85,7 +95,8 @@ impl Harmony {
             Some(Body::Call) if self.is_blank && text.trim().is_empty() => {}
             Some(Body::Call) => {
                 self.is_blank = false;
-                parts.call(self.calls, CallDelta { arguments: text.to_owned(), ..CallDelta::default() });
+                let arguments = self.repair.push(text);
+                parts.call(self.calls, CallDelta { arguments, ..CallDelta::default() });
             }
             None => {
                 self.header.push_str(text);
@@ -117,8 +128,13 @@ impl Harmony {
 
     /// Ends a call's message. One without a text has no arguments.
     fn end_arguments(&mut self, parts: &mut Parts) {
-        if self.body == Some(Body::Call) && std::mem::take(&mut self.is_blank) {
-            parts.call(self.calls, CallDelta { arguments: "{}".to_owned(), ..CallDelta::default() });
+        if self.body != Some(Body::Call) {
+            return;
+        }
+        let rest = std::mem::take(&mut self.repair).finish();
+        let arguments = if std::mem::take(&mut self.is_blank) { "{}".to_owned() } else { rest };
+        if !arguments.is_empty() {
+            parts.call(self.calls, CallDelta { arguments, ..CallDelta::default() });
         }
     }
 
@@ -130,18 +146,25 @@ impl Harmony {
             &rest[..end]
         });
         let channel = header.split_once("<|channel|>").map_or("", |(_, channel)| channel.trim_start());
-        self.body = Some(match recipient {
-            Some(recipient) => match recipient.strip_prefix("functions.") {
-                Some(name) => {
-                    parts.call(self.calls, CallDelta { name: Some(name.to_owned()), ..CallDelta::default() });
-                    self.is_blank = true;
-                    Body::Call
-                }
-                // A call of a built-in tool, which does not exist here.
-                None => Body::Reasoning,
-            },
-            None if channel.starts_with("analysis") => Body::Reasoning,
-            None => Body::Content,
+        self.body = Some(match recipient.map(|recipient| (recipient, self.function(recipient))) {
+            Some((_, Some(name))) => {
+                parts.call(self.calls, CallDelta { name: Some(name.to_owned()), ..CallDelta::default() });
+                self.is_blank = true;
+                Body::Call
+            }
+            // A call of a built-in tool, which does not exist here.
+            Some((recipient, None)) if !PEOPLE.contains(&recipient) => Body::Reasoning,
+            _ if channel.starts_with("analysis") => Body::Reasoning,
+            _ => Body::Content,
         });
+    }
+
+    /// The function that a recipient is. In long conversations models leave out what is before its name.
+    fn function<'a>(&self, recipient: &'a str) -> Option<&'a str> {
+        let name = recipient.strip_prefix("functions.");
+        name.or_else(|| {
+            let name = recipient.strip_prefix("function.").unwrap_or(recipient);
+            self.tools.has(name).then_some(name)
+        })
     }
 }

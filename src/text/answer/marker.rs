@@ -1,15 +1,16 @@
-//! [`Marker`] finds a fixed text in a stream. It holds back only text that may be the marker's beginning.
+//! [`Marker`] finds a fixed text in a stream, and [`Markers`] the first of several. They hold back only text that may
+//! be a marker's beginning.
 
 /// Finds a text in a stream.
 #[derive(Clone, Debug)]
 pub(crate) struct Marker {
     text: &'static str,
-    held: String,
+    search: Markers,
 }
 
 impl Marker {
     pub(crate) fn new(text: &'static str) -> Self {
-        Self { text, held: String::new() }
+        Self { text, search: Markers::new(vec![text.to_owned()]) }
     }
 
     pub(crate) fn text(&self) -> &'static str {
@@ -19,18 +20,49 @@ impl Marker {
     /// Takes more of the stream. Returns the text that is certainly before the marker and, once the marker is found,
     /// the text after it.
     pub(crate) fn push(&mut self, more: &str) -> (String, Option<String>) {
-        self.held.push_str(more);
-        if let Some(at) = self.held.find(self.text) {
-            let rest = self.held.split_off(at + self.text.len());
-            self.held.truncate(at);
-            return (std::mem::take(&mut self.held), Some(rest));
-        }
-        let certain = self.held.len() - overlap(&self.held, self.text);
-        let undecided = self.held.split_off(certain);
-        (std::mem::replace(&mut self.held, undecided), None)
+        let (before, found) = self.search.push(more);
+        (before, found.map(|(_, rest)| rest))
     }
 
     /// Ends the stream. The held text was not the marker, so it is returned.
+    pub(crate) fn finish(&mut self) -> String {
+        self.search.finish()
+    }
+}
+
+/// Finds the first of several texts in a stream.
+#[derive(Clone, Debug)]
+pub(crate) struct Markers {
+    texts: Vec<String>,
+    held: String,
+}
+
+impl Markers {
+    pub(crate) fn new(texts: Vec<String>) -> Self {
+        Self { texts, held: String::new() }
+    }
+
+    /// The text of a marker.
+    pub(crate) fn text(&self, index: usize) -> &str {
+        &self.texts[index]
+    }
+
+    /// Takes more of the stream. Returns the text that is certainly before a marker and, once one is found, its index
+    /// and the text after it.
+    pub(crate) fn push(&mut self, more: &str) -> (String, Option<(usize, String)>) {
+        self.held.push_str(more);
+        let places = self.texts.iter().enumerate().filter_map(|(index, text)| Some((self.held.find(text)?, index)));
+        if let Some((at, index)) = places.min() {
+            let rest = self.held.split_off(at + self.texts[index].len());
+            self.held.truncate(at);
+            return (std::mem::take(&mut self.held), Some((index, rest)));
+        }
+        let longest = self.texts.iter().map(|text| overlap(&self.held, text)).max().unwrap_or(0);
+        let undecided = self.held.split_off(self.held.len() - longest);
+        (std::mem::replace(&mut self.held, undecided), None)
+    }
+
+    /// Ends the stream. The held text was no marker, so it is returned.
     pub(crate) fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
@@ -42,4 +74,9 @@ fn overlap(text: &str, marker: &str) -> usize {
     let ends = |length: &usize| text.is_char_boundary(text.len() - length) && marker.is_char_boundary(*length);
     let mut lengths = (1..=longest).rev().filter(ends);
     lengths.find(|&length| marker.starts_with(&text[text.len() - length..])).unwrap_or(0)
+}
+
+/// Whether `text`, which goes on, begins with `start`; `None` if that is open.
+pub(crate) fn begins(text: &str, start: &str) -> Option<bool> {
+    if start.len() > text.len() && start.starts_with(text) { None } else { Some(text.starts_with(start)) }
 }

@@ -7,16 +7,19 @@
 //! Nothing here depends on HTTP, or on the JSON of a reply.
 
 mod harmony;
+mod json_text;
 mod marker;
 mod parts;
 mod reasoning;
+mod tool_set;
 mod tools;
 
 pub(crate) use parts::{CallDelta, Parts};
 pub use reasoning::ReasoningParser;
 pub(crate) use reasoning::{ReasoningTracker, Start};
+pub(crate) use tool_set::ToolSet;
 pub use tools::ToolParser;
-pub(crate) use tools::{ToolChoice, ToolSet, calls_or_json, forced_calls};
+pub(crate) use tools::{ToolChoice, calls_or_json, forced_calls};
 
 use super::{StopStrings, TextModel, Tokenizer};
 use harmony::Harmony;
@@ -83,7 +86,7 @@ impl AnswerParser {
     /// A parser for an answer that starts at `start`.
     pub(crate) fn new(format: AnswerFormat, start: Start, tools: &ToolChoice) -> Self {
         let form = if format.is_harmony() {
-            Form::Harmony(Harmony::new(start))
+            Form::Harmony(Harmony::new(start, tools.callable.clone()))
         } else {
             let reasoning = Splitter::new(format.reasoning, start);
             let has_tools = tools.shown.is_some();

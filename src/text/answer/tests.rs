@@ -72,7 +72,7 @@ fn answers() -> Vec<(ToolParser, ReasoningParser, String)> {
 #[test]
 fn a_cut_answer_shows_no_markup() {
     let functions = vec![json!({"name": "weather"}), json!({"name": "add"})];
-    let callable = Arc::new(ToolSet { functions });
+    let callable = Arc::new(ToolSet::new(functions));
     let tools = ToolChoice { shown: Some(json!([])), callable, ..ToolChoice::default() };
     for (form, reasoning, answer) in answers() {
         let text = if answer.contains(TEXT) { TEXT } else { "" };
@@ -105,7 +105,7 @@ fn a_cut_answer_shows_no_markup() {
 #[test]
 fn stop_strings_see_the_content_and_neither_thoughts_nor_markup() {
     let functions = vec![json!({"name": "weather"}), json!({"name": "add"})];
-    let callable = Arc::new(ToolSet { functions });
+    let callable = Arc::new(ToolSet::new(functions));
     let tools = ToolChoice { shown: Some(json!([])), callable, ..ToolChoice::default() };
     let hidden = ["Hm.", "</think>", "assistant", "<|channel|>", "message", "name", "weather", "Paris", "\n", "{", "["];
     for (form, reasoning, answer) in answers() {

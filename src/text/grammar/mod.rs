@@ -12,10 +12,12 @@
 mod cache;
 mod costs;
 mod gbnf;
+mod references;
 mod spec;
 mod vocabulary;
 mod watch;
 
+pub(crate) use references::pointer;
 pub use spec::{GrammarError, GrammarSpec, schema_in_lark};
 pub use watch::{Waiting, Watched};
 

@@ -1,6 +1,6 @@
 //! [`GrammarSpec`]: the kinds of constraints on an answer, checked before they are compiled.
 
-use super::gbnf;
+use super::{gbnf, references};
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
@@ -106,7 +106,8 @@ impl GrammarSpec {
     pub(super) fn top_level(&self) -> Result<TopLevelGrammar, GrammarError> {
         Ok(match self {
             Self::Schema { schema, strict } => TopLevelGrammar::from_json_schema(with_options(schema, *strict)?),
-            Self::Regex(regex) => TopLevelGrammar::from_regex(regex),
+            // Digits and letters are those of ASCII, as in a schema's pattern.
+            Self::Regex(regex) => TopLevelGrammar::from_regex(&llguidance::regex_to_lark(regex, "dw")),
             Self::Choice(choices) => TopLevelGrammar::from_lark(choice_grammar(choices)),
             // Parsed as Lark only. The list form of llguidance could contain an unchecked schema.
             Self::Lark(grammar) => TopLevelGrammar::from_grammar(GrammarWithLexer::from_lark(grammar.clone())),
@@ -131,7 +132,10 @@ fn with_options(schema: &Value, strict: bool) -> Result<Value, GrammarError> {
         Value::Bool(false) => return Err(GrammarError("the schema allows no value".into())),
         _ => return Err(GrammarError("a schema must be an object, true or false".into())),
     };
-    let mut schema = Value::Object(schema);
+    let mut schema = references::unescaped(Value::Object(schema));
+    if strict {
+        check_bounds(&schema)?;
+    }
     let allows_extra =
         schema.as_object_mut().and_then(|map| map.remove(ALLOW_EXTRA)).is_some_and(|value| value == true);
     if !allows_extra && !composes(&schema) {
@@ -140,6 +144,22 @@ fn with_options(schema: &Value, strict: bool) -> Result<Value, GrammarError> {
     let options = json!({"whitespace_pattern": JSON_SPACE, "lenient": !strict, "coerce_one_of": !strict});
     schema["x-guidance"] = options;
     Ok(schema)
+}
+
+/// Refuses bounds that the compiler cannot tell from their neighbors, because it computes with floats.
+fn check_bounds(schema: &Value) -> Result<(), GrammarError> {
+    let Value::Object(map) = schema else { return Ok(()) };
+    for key in ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"] {
+        let is_rounded = |bound: &i128| *bound as f64 as i128 != *bound;
+        if let Some(bound) = map.get(key).and_then(integer).filter(is_rounded) {
+            return Err(GrammarError(format!("`{key}`: {bound} is too large to be enforced exactly")));
+        }
+    }
+    map.iter().try_for_each(|(key, value)| subschemas(key, value).try_for_each(check_bounds))
+}
+
+fn integer(value: &Value) -> Option<i128> {
+    value.as_i64().map(i128::from).or(value.as_u64().map(i128::from))
 }
 
 /// Whether objects are described in several places at once, so that none of them knows all properties.
@@ -156,7 +176,7 @@ fn composes(schema: &Value) -> bool {
 pub(super) fn subschemas<'a>(key: &str, value: &'a Value) -> Box<dyn Iterator<Item = &'a Value> + 'a> {
     match (key, value) {
         ("properties" | "$defs" | "definitions", Value::Object(schemas)) => Box::new(schemas.values()),
-        ("anyOf" | "oneOf" | "prefixItems" | "items", Value::Array(schemas)) => Box::new(schemas.iter()),
+        ("anyOf" | "oneOf" | "allOf" | "prefixItems" | "items", Value::Array(schemas)) => Box::new(schemas.iter()),
         ("items" | "additionalProperties", schema) => Box::new(std::iter::once(schema)),
         _ => Box::new(std::iter::empty()),
     }
@@ -257,6 +277,16 @@ fn check_brackets(grammar: &str) -> Result<(), GrammarError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bounds_that_floats_cannot_express_are_refused_when_strict() {
+        let schema = |bound: u64| json!({"properties": {"id": {"anyOf": [{"type": "integer", "minimum": bound}]}}});
+        for (bound, is_exact) in [(1 << 53, true), ((1 << 53) + 1, false), (u64::MAX, false), (1 << 60, true)] {
+            assert_eq!(schema_in_lark(&schema(bound), true).is_ok(), is_exact, "{bound}");
+            schema_in_lark(&schema(bound), false).expect("not strict");
+        }
+        schema_in_lark(&json!({"properties": {"minimum": {"default": u64::MAX}}}), true).expect("no bound");
+    }
 
     #[test]
     fn names_of_properties_and_values_are_no_keywords() {

@@ -1,8 +1,8 @@
 //! The conversation of a chat request: checked, and normalized to the form that chat templates expect.
 //!
 //! Content parts are joined into one string. A missing content beside tool calls becomes the empty string. A refusal
-//! becomes the content, and a developer message a system message. The arguments of a tool call are parsed from a string
-//! to an object. The template decides which roles may follow each other.
+//! becomes the content, and a developer message a system message. The template decides which roles may follow each
+//! other; what it demands of messages beyond this is done in `prepared`.
 
 use crate::platform;
 use crate::server::parameters::kind::{Bounds, Kind, wrong};
@@ -28,6 +28,15 @@ impl MessageList {
     /// Messages in the form that chat templates expect.
     pub(crate) fn new(messages: Vec<Value>) -> Self {
         Self(Value::Array(messages))
+    }
+}
+
+impl MessageList {
+    /// Replaces the messages.
+    pub(crate) fn change(&mut self, change: impl FnOnce(Vec<Value>) -> Vec<Value>) {
+        if let Value::Array(messages) = self.0.take() {
+            self.0 = Value::Array(change(messages));
+        }
     }
 }
 
@@ -177,28 +186,22 @@ fn content_parts(name: &str, parts: &[Value]) -> Result<String, ApiError> {
 
 /// The tool calls of an assistant's message; `None` if there are none.
 fn tool_calls(name: &str, value: Option<Value>) -> Result<Option<Value>, ApiError> {
-    let mut calls = match value {
+    let calls = match value {
         None | Some(Value::Null) => return Ok(None),
         Some(Value::Array(calls)) if calls.is_empty() => return Ok(None),
         Some(Value::Array(calls)) if calls.len() <= CALLS_MAX => calls,
         Some(value) => return Err(wrong(name, &format!("a list of at most {CALLS_MAX} calls"), &value)),
     };
-    for (index, call) in calls.iter_mut().enumerate() {
+    for (index, call) in calls.iter().enumerate() {
         let name = format!("{name}[{index}].function");
-        let Some(Value::Object(function)) = call.get_mut("function") else {
+        let Some(Value::Object(function)) = call.get("function") else {
             return Err(ApiError::missing(name));
         };
         if !function.get("name").is_some_and(Value::is_string) {
             return Err(ApiError::missing(format!("{name}.name")));
         }
         match function.get("arguments") {
-            None | Some(Value::Null | Value::Object(_)) => {}
-            // Templates format an object in their own style. Text that is not a JSON object stays as it is.
-            Some(Value::String(text)) => {
-                if let Ok(arguments @ Value::Object(_)) = serde_json::from_str(text) {
-                    function.insert("arguments".into(), arguments);
-                }
-            }
+            None | Some(Value::Null | Value::Object(_) | Value::String(_)) => {}
             Some(value) => return Err(wrong(&format!("{name}.arguments"), "a string", value)),
         }
     }

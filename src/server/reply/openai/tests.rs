@@ -89,20 +89,12 @@ fn deltas(choice: usize, answer: &Answer, cut: bool) -> Vec<Delta> {
 fn form(kind: Kind, flags: [bool; 4], drawn: usize) -> OpenAiReply {
     let [logprobs, token_ids, echo, prompt_logprobs] = flags;
     let head = Head { id: "id".into(), created: 1, model: "demo".into(), fingerprint: "fp".into() };
-    let options = ReplyOptions {
-        logprobs,
-        prompt_logprobs,
-        token_ids,
-        usage: true,
-        continuous_usage: false,
-        short_call_ids: false,
-        drawn,
-        best: drawn,
-    };
+    let options =
+        ReplyOptions { logprobs, prompt_logprobs, token_ids, usage: true, continuous_usage: false, drawn, best: drawn };
     let echo = (echo && kind == Kind::Completion).then(|| "once ".to_owned());
     let prompts = vec![PromptPart { ids: vec![5, 7, 8].into(), echo }];
     let progress = vec![Progress::default(); drawn];
-    let tokens = TokenNames { tokenizer: Some(TOKENIZER.clone()), by_id: false };
+    let tokens = TokenNames { tokenizer: Some(TOKENIZER.clone()), by_id: false, hides_special: true };
     OpenAiReply { kind, head, options, tokens, prompts, progress }
 }
 

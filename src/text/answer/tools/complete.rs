@@ -1,15 +1,14 @@
 //! Calls between markers that are read when they are complete, because their notation is not JSON.
 
 use super::super::marker::Marker;
-use super::marked::Content;
+use super::content::Content;
 use super::{CallDelta, Parts};
-use serde_json::{Map, Value};
 
 /// Maximum nesting of arguments.
 pub(crate) const DEPTH_MAX: usize = 32;
 
-/// Name and arguments of a call.
-pub(crate) type Call = (String, Map<String, Value>);
+/// Name and arguments of a call; the arguments are JSON.
+pub(crate) type Call = (String, String);
 
 /// Parses calls between markers.
 #[derive(Clone, Debug)]
@@ -70,7 +69,6 @@ impl Complete {
             return;
         };
         for (name, arguments) in calls {
-            let arguments = Value::Object(arguments).to_string();
             self.content.call_begins();
             parts.call(self.calls, CallDelta { name: Some(name), arguments, ..CallDelta::default() });
             self.calls += 1;

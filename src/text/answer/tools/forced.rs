@@ -1,9 +1,9 @@
 //! Grammars that force an answer to be a tool call, in the format that the model was trained on.
 
 use super::notation::{self, Arguments, Mark, Notation, quoted};
-use super::{ToolChoice, ToolParser, gemma, marked, python, xml};
+use super::{ToolChoice, ToolParser, gemma, marked, python, types, xml};
 use crate::text::{GrammarError, GrammarSpec, Tokenizer, schema_in_lark};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::fmt::Write as _;
 
 /// The text around calls and around the parts of a call, in Lark notation.
@@ -45,15 +45,62 @@ pub(crate) fn calls_or_json(
     spec: &GrammarSpec,
 ) -> Result<Option<GrammarSpec>, GrammarError> {
     let GrammarSpec::Schema { schema, strict } = spec else { return Ok(None) };
-    let has_no_marker = matches!(parser, ToolParser::Llama3Json | ToolParser::Json | ToolParser::Harmony);
-    if tools.shown.is_none() || has_no_marker {
+    if tools.shown.is_none() || parser == ToolParser::Harmony {
         return Ok(None);
     }
     let answer = schema_in_lark(schema, *strict)?;
-    let (form, functions) = (form(parser, tokenizer), &tools.callable.functions);
-    let Some(arguments) = form.arguments(functions)? else { return Ok(None) };
-    let calls = form.calls(functions, &arguments, tools.single);
+    let functions = &tools.callable.functions;
+    let calls = match parser {
+        ToolParser::Llama3Json | ToolParser::Json if resembles_call(schema) => return Ok(None),
+        ToolParser::Llama3Json => objects(functions, "parameters", (!tools.single).then_some("call (\"; \" call)*"))?,
+        ToolParser::Json => {
+            objects(functions, "arguments", (!tools.single).then_some("call | \"[\" call (\", \" call)* \"]\""))?
+        }
+        _ => {
+            let form = form(parser, tokenizer);
+            let Some(arguments) = form.arguments(functions)? else { return Ok(None) };
+            form.calls(functions, &arguments, tools.single)
+        }
+    };
     Ok(Some(GrammarSpec::Lark(format!("start: calls | answer\nanswer: {answer}\n{calls}"))))
+}
+
+/// Whether an answer of this schema may be read as a call.
+fn resembles_call(schema: &Value) -> bool {
+    let has = |key: &str| types::properties(schema).is_some_and(|properties| properties.contains_key(key));
+    has("name") && ["arguments", "parameters"].into_iter().any(has)
+}
+
+/// The rules of calls that are JSON without a marker. Each is described by a schema, because a grammar can tell two
+/// objects apart that begin alike only if both are.
+fn objects(functions: &[Value], arguments: &str, several: Option<&str>) -> Result<String, GrammarError> {
+    let names: Vec<_> = (0..functions.len()).map(|index| format!("call{index}")).collect();
+    let mut grammar = format!("calls: {}\ncall: {}", several.unwrap_or("call"), names.join(" | "));
+    for (function, name) in functions.iter().zip(names) {
+        let mut parameters = notation::object_schema(function);
+        move_references(&mut parameters, &format!("#/properties/{arguments}"));
+        let properties = json!({"name": {"const": function["name"]}, arguments: parameters});
+        let schema = json!({"type": "object", "properties": properties, "required": ["name", arguments]});
+        let schema = schema_in_lark(&schema, function["strict"] == true)?;
+        write!(grammar, "\n{name}: {schema}").expect("a string takes text");
+    }
+    Ok(grammar)
+}
+
+/// Lets the references within a schema point to its new place.
+fn move_references(schema: &mut Value, place: &str) {
+    match schema {
+        Value::Object(map) => {
+            if let Some(Value::String(reference)) = map.get_mut("$ref")
+                && let Some(rest) = reference.strip_prefix('#')
+            {
+                *reference = format!("{place}{rest}");
+            }
+            map.values_mut().for_each(|value| move_references(value, place));
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| move_references(item, place)),
+        _ => {}
+    }
 }
 
 impl Form {

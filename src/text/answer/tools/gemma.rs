@@ -1,8 +1,9 @@
 //! Gemma's calls: `call:name{key:value}` between markers, in a notation similar to JSON: keys are unquoted, and strings
 //! have their own markers.
 
+use super::super::json_text::{Object, quoted};
 use super::complete::{Call, DEPTH_MAX};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 /// Opening marker, closing marker, and string delimiter.
 pub(crate) const MARKERS: [&str; 3] = ["<start_function_call>", "<end_function_call>", "<escape>"];
@@ -24,7 +25,7 @@ fn read_call(raw: &str, quote: &'static str) -> Option<Call> {
     let brace = call.find('{')?;
     let (name, arguments) = call.split_at(brace);
     let mut reader = Reader { rest: arguments, quote };
-    let Value::Object(arguments) = reader.value(0)? else { return None };
+    let arguments = reader.value(0)?;
     let name = name.trim();
     (!name.is_empty() && reader.rest.trim().is_empty()).then(|| (name.to_owned(), arguments))
 }
@@ -35,15 +36,16 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn value(&mut self, depth: usize) -> Option<Value> {
+    /// A value as JSON.
+    fn value(&mut self, depth: usize) -> Option<String> {
         if depth > DEPTH_MAX {
             return None;
         }
         if let Some(text) = self.string() {
-            return Some(Value::from(text));
+            return Some(quoted(text));
         }
         if self.eat("{") {
-            let mut map = Map::new();
+            let mut map = Object::default();
             while !self.eat("}") {
                 let key = match self.string() {
                     Some(key) => key,
@@ -51,10 +53,10 @@ impl<'a> Reader<'a> {
                 };
                 let key = key.trim().to_owned();
                 self.eat(":").then_some(())?;
-                map.insert(key, self.value(depth + 1)?);
+                map.insert(&key, self.value(depth + 1)?);
                 self.eat(",");
             }
-            return Some(Value::Object(map));
+            return Some(map.json());
         }
         if self.eat("[") {
             let mut items = Vec::new();
@@ -62,10 +64,11 @@ impl<'a> Reader<'a> {
                 items.push(self.value(depth + 1)?);
                 self.eat(",");
             }
-            return Some(Value::Array(items));
+            return Some(format!("[{}]", items.join(",")));
         }
         let bare = self.until(&[',', '}', ']'])?.trim();
-        (!bare.is_empty()).then(|| serde_json::from_str(bare).unwrap_or_else(|_| Value::from(bare)))
+        let is_json = serde_json::from_str::<Value>(bare).is_ok();
+        (!bare.is_empty()).then(|| if is_json { bare.to_owned() } else { quoted(bare) })
     }
 
     /// Parses a string between its delimiters.

@@ -1,6 +1,7 @@
 //! [`JsonCall`] parses one call, a JSON object, while it streams. It reports the name as soon as it is known, then the
 //! arguments as they are written.
 
+use super::super::json_text::{Repair, repaired};
 use super::CallDelta;
 use serde_json::Value;
 
@@ -44,6 +45,8 @@ pub(crate) struct JsonCall {
     name_sent: bool,
     /// Number of bytes of the arguments already reported.
     sent: usize,
+    /// Makes the arguments' strings valid.
+    repair: Repair,
 }
 
 /// State of a call after some text.
@@ -72,6 +75,7 @@ impl JsonCall {
             arguments: None,
             name_sent: false,
             sent: 0,
+            repair: Repair::default(),
         }
     }
 
@@ -131,14 +135,14 @@ impl JsonCall {
         match self.arguments {
             Some((start, end)) if self.raw[start..].starts_with('{') => {
                 let all = &self.raw[start..end.unwrap_or(self.raw.len())];
-                delta.arguments = all[self.sent..].to_owned();
+                delta.arguments = self.repair.push(&all[self.sent..]);
                 self.sent = all.len();
             }
             // The arguments are a string that contains the object, or null.
             Some((start, Some(end))) if self.sent == 0 => {
-                delta.arguments = match serde_json::from_str(&self.raw[start..end]) {
+                delta.arguments = match serde_json::from_str(&repaired(&self.raw[start..end])) {
                     Ok(Value::String(text)) if text.trim().is_empty() => "{}".to_owned(),
-                    Ok(Value::String(text)) => text,
+                    Ok(Value::String(text)) => repaired(&text),
                     Ok(Value::Null) | Err(_) => "{}".to_owned(),
                     Ok(other) => other.to_string(),
                 };

@@ -1,8 +1,9 @@
 //! Calls with markers: Hermes' `<tool_call>` … `</tool_call>`, and calls after Mistral's `[TOOL_CALLS]`.
 
-use super::super::marker::Marker;
+use super::super::marker::{Marker, Markers, begins};
+use super::content::Content;
 use super::json_call::{JsonCall, Outcome};
-use super::xml::{GLM, QWEN, XmlCall};
+use super::xml::{FUNCTION, GLM, QWEN, Tags, XmlCall};
 use super::{CallDelta, Parts, Staged, ToolSet};
 use std::sync::Arc;
 
@@ -13,37 +14,8 @@ pub(crate) const SEED_TOOL_CALL: [&str; 2] = ["<seed:tool_call>", "</seed:tool_c
 const CALLS: &str = "[TOOL_CALLS]";
 const ARGS: &str = "[ARGS]";
 
-/// Content before calls. White space at its end is dropped if a call follows, and so is white space between two calls.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Content {
-    space: String,
-    after_call: bool,
-}
-
-impl Content {
-    pub(crate) fn push(&mut self, text: &str, parts: &mut Parts) {
-        let mut text = std::mem::take(&mut self.space) + text;
-        let end = text.trim_end().len();
-        self.space = text.split_off(end);
-        if !text.is_empty() {
-            let text = if std::mem::take(&mut self.after_call) { text.trim_start() } else { &text };
-            parts.content.push_str(text);
-        }
-    }
-
-    pub(crate) fn call_begins(&mut self) {
-        self.space.clear();
-        self.after_call = true;
-    }
-
-    pub(crate) fn finish(&mut self, parts: &mut Parts) {
-        if !self.after_call {
-            parts.content.push_str(&std::mem::take(&mut self.space));
-        }
-    }
-}
-
-/// Parses Hermes' calls: JSON, or tags, between markers.
+/// Parses Hermes' calls: JSON, or tags, between markers. Calls in tags may lack the first marker, which Qwen3-Coder
+/// often omits, if they name a function of the request.
 #[derive(Clone, Debug)]
 pub(crate) struct Hermes {
     tools: Arc<ToolSet>,
@@ -51,9 +23,14 @@ pub(crate) struct Hermes {
     /// A call that starts with neither a brace nor a tag is GLM's.
     is_glm: bool,
     content: Content,
-    open: Marker,
+    /// Finds the markers, and the tags of the request's functions.
+    search: Markers,
+    /// The markers before the current call, which are content if it is none.
+    opening: String,
     stage: Stage,
     calls: usize,
+    /// Whether calls within the values of a call in tags are counted.
+    counts_nested: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -63,36 +40,157 @@ enum Stage {
     Opened(String),
     Json(JsonCall),
     Xml(XmlCall),
-    /// After a call: the closing marker, which some models omit.
+    /// After a call: the closing marker, which some models omit, and brackets too many.
     Closing(String),
 }
 
+/// Indices of the markers in [`Hermes::search`].
+const OPEN: usize = 0;
+const CLOSE: usize = 1;
+
 impl Hermes {
     pub(crate) fn new(tools: Arc<ToolSet>, markers: &'static [&'static str; 2], is_glm: bool) -> Self {
-        let open = Marker::new(markers[0]);
-        Self { tools, markers, is_glm, content: Content::default(), open, stage: Stage::Content, calls: 0 }
+        let names = tools.functions.iter().filter(|_| !is_glm).filter_map(|function| function["name"].as_str());
+        let tags = names.map(|name| format!("{FUNCTION}{name}>"));
+        let search = Markers::new(markers.iter().map(|&marker| marker.to_owned()).chain(tags).collect());
+        let (content, opening, stage) = (Content::default(), String::new(), Stage::Content);
+        Self { tools, markers, is_glm, content, search, opening, stage, calls: 0, counts_nested: true }
+    }
+
+    /// A marker or a tag in the content.
+    fn found(&mut self, index: usize, rest: String, parts: &mut Parts) -> String {
+        match index {
+            OPEN => {
+                self.opening = self.markers[0].to_owned();
+                self.stage = Stage::Opened(String::new());
+                rest
+            }
+            CLOSE => {
+                // After a call it closes nothing, and means nothing.
+                self.content.push(if self.calls > 0 { "" } else { self.markers[1] }, parts);
+                rest
+            }
+            _ => {
+                self.stage = self.in_tags(&QWEN);
+                format!("{}{rest}", self.search.text(index))
+            }
+        }
+    }
+
+    /// After the opening marker, which may come twice. Returns the text of the call, once its kind is known.
+    fn opened(&mut self, text: String, parts: &mut Parts) -> Option<String> {
+        let open = self.markers[0];
+        let mut call = text.trim_start();
+        while let Some(rest) = call.strip_prefix(open) {
+            call = rest.trim_start();
+        }
+        let is_tagged = begins(call, FUNCTION);
+        if call.is_empty() || begins(call, open).is_none() || is_tagged.is_none() {
+            self.stage = Stage::Opened(text);
+            return None;
+        }
+        let call = call.to_owned();
+        self.opening.push_str(&text[..text.len() - call.len()]);
+        match call.as_bytes()[0] {
+            b'<' if is_tagged == Some(true) => self.stage = self.in_tags(&QWEN),
+            b'<' => self.no_call("", parts),
+            first if first != b'{' && self.is_glm => self.stage = self.in_tags(&GLM),
+            _ => self.stage = Stage::Json(JsonCall::new()),
+        }
+        Some(call)
+    }
+
+    fn in_tags(&self, tags: &'static Tags) -> Stage {
+        Stage::Xml(XmlCall::new(tags, self.markers, self.counts_nested))
+    }
+
+    /// What looked like a call is content.
+    fn no_call(&mut self, raw: &str, parts: &mut Parts) {
+        let opening = std::mem::take(&mut self.opening);
+        self.content.push(&format!("{opening}{raw}"), parts);
+    }
+
+    fn add(&mut self, call: CallDelta, parts: &mut Parts) {
+        self.content.call_begins();
+        parts.call(self.calls, call);
     }
 
     fn close(&mut self, rest: &str) -> Option<String> {
+        self.opening.clear();
         self.calls += 1;
         self.stage = Stage::Closing(String::new());
         Some(rest.to_owned())
     }
 
+    /// After a call, with the text up to where it is known what follows.
+    fn closing(&mut self, held: &str) -> Option<String> {
+        let [open, close] = *self.markers;
+        let next = held.trim_start_matches(|c: char| c.is_whitespace() || matches!(c, '}' | ']' | ',' | ';'));
+        if begins(next, close).is_none() || begins(next, open).is_none() {
+            self.stage = Stage::Closing(next.to_owned());
+            return None;
+        }
+        if next.starts_with('{') {
+            self.stage = Stage::Json(JsonCall::new());
+            return Some(next.to_owned());
+        }
+        self.stage = Stage::Content;
+        Some(next.strip_prefix(close).unwrap_or(next).to_owned())
+    }
+
+    fn json(&mut self, mut call: JsonCall, text: &str, parts: &mut Parts) -> Option<String> {
+        let outcome = call.push(text);
+        if let (Outcome::Failed(bytes), None) = (outcome, call.name()) {
+            self.stage = Stage::Content;
+            self.no_call("", parts);
+            return Some(format!("{}{}", call.raw(), &text[bytes..]));
+        }
+        if let Some(delta) = call.take(outcome != Outcome::Open) {
+            self.add(delta, parts);
+        }
+        match outcome {
+            Outcome::Open => {
+                self.stage = Stage::Json(call);
+                None
+            }
+            Outcome::Whole(bytes) | Outcome::Failed(bytes) => self.close(&text[bytes..]),
+        }
+    }
+
+    fn tagged(&mut self, mut call: XmlCall, text: &str, parts: &mut Parts) -> Option<String> {
+        let Some(rest) = call.push(text, &self.tools) else {
+            self.stage = Stage::Xml(call);
+            return None;
+        };
+        match call.take(&self.tools) {
+            Some(delta) => {
+                self.add(delta, parts);
+                self.close(&rest)
+            }
+            None => {
+                self.no_call(call.raw(), parts);
+                Some(rest)
+            }
+        }
+    }
+
     pub(crate) fn finish(&mut self, parts: &mut Parts, is_cut: bool) {
-        let open = self.markers[0];
+        // After the end there is nothing that could end them.
+        self.counts_nested = false;
+        while let Stage::Xml(call) = &mut self.stage {
+            let rest = call.finish(&self.tools, is_cut);
+            let delta = rest.as_ref().and_then(|_| call.take(&self.tools));
+            let (Some(rest), Some(delta)) = (rest, delta) else { break };
+            self.add(delta, parts);
+            self.close("");
+            self.push(&rest, parts);
+        }
+        let opening = std::mem::take(&mut self.opening);
         let raw = match &mut self.stage {
-            Stage::Content => self.open.finish(),
-            Stage::Opened(space) => format!("{open}{space}"),
-            Stage::Json(call) if call.name().is_none() => format!("{open}{}", call.raw()),
-            Stage::Xml(call) => match call.take(&self.tools) {
-                Some(delta) => {
-                    self.content.call_begins();
-                    parts.call(self.calls, delta);
-                    String::new()
-                }
-                None => format!("{open}{}", call.raw()),
-            },
+            Stage::Content => self.search.finish(),
+            Stage::Opened(space) => format!("{opening}{space}"),
+            Stage::Json(call) if call.name().is_none() => format!("{opening}{}", call.raw()),
+            Stage::Xml(call) => format!("{opening}{}", call.raw()),
             Stage::Closing(held) => std::mem::take(held),
             Stage::Json(_) => String::new(),
         };
@@ -103,71 +201,16 @@ impl Hermes {
 
 impl Staged for Hermes {
     fn step(&mut self, text: &str, parts: &mut Parts) -> Option<String> {
-        let [open, end] = *self.markers;
-        match &mut self.stage {
+        match std::mem::replace(&mut self.stage, Stage::Content) {
             Stage::Content => {
-                let (before, found) = self.open.push(text);
+                let (before, found) = self.search.push(text);
                 self.content.push(&before, parts);
-                if found.is_some() {
-                    self.stage = Stage::Opened(String::new());
-                }
-                found
+                found.map(|(index, rest)| self.found(index, rest, parts))
             }
-            Stage::Opened(space) => {
-                space.push_str(text);
-                let first = space.trim_start().chars().next()?;
-                let text = std::mem::take(space);
-                self.stage = match first {
-                    '<' => Stage::Xml(XmlCall::new(&QWEN)),
-                    '{' => Stage::Json(JsonCall::new()),
-                    _ if self.is_glm => Stage::Xml(XmlCall::new(&GLM)),
-                    _ => Stage::Json(JsonCall::new()),
-                };
-                Some(text)
-            }
-            Stage::Json(call) => {
-                let outcome = call.push(text);
-                if let (Outcome::Failed(bytes), None) = (outcome, call.name()) {
-                    let raw = format!("{}{}", call.raw(), &text[bytes..]);
-                    self.content.push(open, parts);
-                    self.stage = Stage::Content;
-                    return Some(raw);
-                }
-                if let Some(delta) = call.take(outcome != Outcome::Open) {
-                    self.content.call_begins();
-                    parts.call(self.calls, delta);
-                }
-                match outcome {
-                    Outcome::Open => None,
-                    Outcome::Whole(bytes) | Outcome::Failed(bytes) => self.close(&text[bytes..]),
-                }
-            }
-            Stage::Xml(call) => {
-                let rest = call.push(text)?;
-                match call.take(&self.tools) {
-                    Some(delta) => {
-                        self.content.call_begins();
-                        parts.call(self.calls, delta);
-                        self.close(&rest)
-                    }
-                    None => {
-                        let raw = format!("{open}{}", call.raw());
-                        self.content.push(&raw, parts);
-                        self.stage = Stage::Content;
-                        Some(rest)
-                    }
-                }
-            }
-            Stage::Closing(held) => {
-                held.push_str(text);
-                let mark = held.trim_start();
-                if end.starts_with(mark) && mark != end {
-                    return None;
-                }
-                let rest = mark.strip_prefix(end).unwrap_or(mark).to_owned();
-                self.stage = Stage::Content;
-                Some(rest)
-            }
+            Stage::Opened(space) => self.opened(space + text, parts),
+            Stage::Json(call) => self.json(call, text, parts),
+            Stage::Xml(call) => self.tagged(call, text, parts),
+            Stage::Closing(held) => self.closing(&(held + text)),
         }
     }
 }

@@ -7,18 +7,21 @@
 
 mod bare;
 mod complete;
+mod content;
 mod forced;
 mod gemma;
 mod json_call;
 mod marked;
 mod notation;
 mod python;
+mod types;
 mod xml;
 
 pub(crate) use forced::{calls_or_json, forced_calls};
 
 use super::harmony::MARKERS;
 use super::parts::{CallDelta, Parts};
+use super::tool_set::ToolSet;
 use bare::Bare;
 use complete::Complete;
 use marked::{Hermes, Mistral};
@@ -118,30 +121,6 @@ impl ToolParser {
             Self::Harmony => &MARKERS,
             Self::Json => &[],
         }
-    }
-}
-
-/// The functions that a request lets the model call.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct ToolSet {
-    /// As in the request: `{name, description, parameters, strict}`.
-    pub(crate) functions: Vec<Value>,
-}
-
-impl ToolSet {
-    fn has(&self, name: &str) -> bool {
-        self.functions.iter().any(|function| function["name"] == name)
-    }
-
-    /// Whether a parameter is a string, so that a value that looks like a number stays a string.
-    fn is_text(&self, name: &str, parameter: &str) -> bool {
-        let function = self.functions.iter().find(|function| function["name"] == name);
-        function.is_some_and(|function| Self::is_string(&function["parameters"]["properties"][parameter]))
-    }
-
-    /// Whether a schema is that of a string.
-    fn is_string(schema: &Value) -> bool {
-        schema["type"] == "string"
     }
 }
 

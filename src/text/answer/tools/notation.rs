@@ -3,9 +3,9 @@
 //! They enforce types, constants, and which arguments there are, in the order of the schema. A schema that demands more
 //! of a value than its notation's grammar can say has none: then the call is JSON instead.
 
-use super::ToolSet;
+use super::types::Allowed;
 use crate::text::{GrammarError, schema_in_lark};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use std::fmt::Write as _;
 
 /// A notation of arguments. Markers are in Lark notation.
@@ -61,16 +61,20 @@ pub(super) fn arguments(notation: &Notation, functions: &[Value]) -> Result<Opti
 pub(super) fn in_json(functions: &[Value]) -> Result<Arguments, GrammarError> {
     let (mut each, mut rules) = (Vec::new(), String::new());
     for (index, function) in functions.iter().enumerate() {
-        let mut schema = function["parameters"].clone();
-        match &mut schema {
-            Value::Object(map) => drop(map.entry("type").or_insert("object".into())),
-            other => *other = json!({"type": "object"}),
-        }
-        let schema = schema_in_lark(&schema, function["strict"] == true)?;
+        let schema = schema_in_lark(&object_schema(function), function["strict"] == true)?;
         write!(rules, "\narguments{index}: {schema}").expect("a string takes text");
         each.push(format!("arguments{index}"));
     }
     Ok(Arguments { each, rules })
+}
+
+/// The schema of a function's arguments, which are an object whether it says so or not.
+pub(super) fn object_schema(function: &Value) -> Value {
+    let mut schema = function["parameters"].clone();
+    if let Value::Object(map) = &mut schema {
+        map.entry("type").or_insert("object".into());
+    }
+    schema
 }
 
 /// A string literal in Lark notation.
@@ -78,6 +82,8 @@ pub(super) fn quoted(text: &str) -> String {
     Value::from(text).to_string()
 }
 
+/// Maximum number of alternatives within each other.
+const ALTERNATIVES_DEPTH_MAX: usize = 32;
 /// Keywords that say nothing about a value's form.
 const NOTES: [&str; 5] = ["title", "description", "default", "examples", "deprecated"];
 
@@ -141,22 +147,50 @@ impl Writer<'_> {
         first
     }
 
-    /// An argument in tags.
+    /// An argument in tags: a text as it is, everything else as JSON. Those who read it know only the whole schema of
+    /// the arguments, so one that refers to other places of it has no grammar here.
     fn tagged(&mut self, key: &str, schema: &Value, strict: bool) -> Result<Option<String>, GrammarError> {
         let Notation::Tags { key: [before, between], open, close, after } = self.notation else { return Ok(None) };
-        let value = if ToolSet::is_string(schema) {
-            match self.value(schema)? {
-                Some(value) => value,
-                None => return Ok(None),
-            }
+        if refers(schema) {
+            return Ok(None);
+        }
+        let allowed = Allowed::by(schema, schema);
+        let value = if allowed.texts_are_bare() {
+            self.bare(schema, &allowed)
         } else {
             let value = self.rule(&schema_in_lark(schema, strict)?);
-            format!("{value} {}", close.lark)
+            Some(format!("{value} {}", close.lark))
         };
-        Ok(Some(format!("{before} {} {between} {open} {value} {after}", quoted(key))))
+        Ok(value.map(|value| format!("{before} {} {between} {open} {value} {after}", quoted(key))))
     }
 
-    /// A value of this schema, with the marker after it if it is a text in tags.
+    /// A value that may be a text without quotes, and the marker after it. Whatever is written is read as one of the
+    /// allowed types, so it may be any text, unless the schema demands more than a type.
+    fn bare(&mut self, schema: &Value, allowed: &Allowed) -> Option<String> {
+        let mut leaves = Vec::new();
+        alternatives(schema, 0, &mut leaves).then_some(())?;
+        let is_text = |leaf: &Leaf<'_>| matches!(leaf, Leaf::Type("string"));
+        if leaves.iter().any(is_text) {
+            return Some(self.text());
+        }
+        let each = leaves.iter().map(|leaf| self.bare_leaf(leaf, allowed));
+        let each: Vec<String> = each.collect::<Option<_>>()?;
+        Some(self.rule(&each.join(" | ")))
+    }
+
+    fn bare_leaf(&self, leaf: &Leaf<'_>, allowed: &Allowed) -> Option<String> {
+        let Notation::Tags { close, .. } = self.notation else { return None };
+        let written = match leaf {
+            Leaf::Constant(constant) => vec![bare_constant(constant, allowed, close)?],
+            Leaf::Type("null") => vec![quoted("null")],
+            Leaf::Type("boolean") => vec![quoted("true"), quoted("false")],
+            Leaf::Type(_) => return None,
+        };
+        let ended: Vec<_> = written.into_iter().map(|text| format!("{text} {}", close.lark)).collect();
+        Some(ended.join(" | "))
+    }
+
+    /// A value of this schema, in a notation that quotes texts.
     fn value(&mut self, schema: &Value) -> Result<Option<String>, GrammarError> {
         let nothing = Map::new();
         let schema = match schema {
@@ -263,11 +297,6 @@ impl Writer<'_> {
         let is_python = matches!(self.notation, Notation::Python);
         match (self.notation, value) {
             (_, Value::Array(_) | Value::Object(_)) => None,
-            (Notation::Tags { close, .. }, Value::String(text)) => {
-                let is_kept = !text.contains(close.text) && text.trim_matches('\n') == text;
-                is_kept.then(|| format!("{} {}", quoted(text), close.lark))
-            }
-            (Notation::Tags { .. }, _) => None,
             (Notation::Gemma(quote), Value::String(text)) => {
                 (!text.contains(quote.text)).then(|| format!("{} {} {}", quote.lark, quoted(text), quote.lark))
             }
@@ -306,6 +335,52 @@ impl Writer<'_> {
         let pair = self.rule(&format!("{key} {between} {any}"));
         self.rule(&format!("\"{{\" ({pair} ({separator} {pair})*)? \"}}\""))
     }
+}
+
+/// What a value without quotes may be.
+enum Leaf<'a> {
+    /// Any value of a type.
+    Type(&'a str),
+    /// One value.
+    Constant(&'a Value),
+}
+
+/// Adds all alternatives of a schema; false if it demands more than a type or a constant.
+fn alternatives<'a>(schema: &'a Value, depth: usize, leaves: &mut Vec<Leaf<'a>>) -> bool {
+    let Some(schema) = schema.as_object().filter(|_| depth < ALTERNATIVES_DEPTH_MAX) else { return false };
+    let only = |known: &[&str]| schema.keys().all(|key| known.contains(&&**key) || NOTES.contains(&&**key));
+    for key in ["anyOf", "oneOf"] {
+        if let Some(Value::Array(all)) = schema.get(key) {
+            return only(&[key]) && all.iter().all(|one| alternatives(one, depth + 1, leaves));
+        }
+    }
+    match (schema.get("const"), schema.get("enum"), schema.get("type")) {
+        (Some(constant), ..) => leaves.push(Leaf::Constant(constant)),
+        (None, Some(Value::Array(constants)), _) => leaves.extend(constants.iter().map(Leaf::Constant)),
+        (None, None, Some(Value::String(name))) => leaves.push(Leaf::Type(name)),
+        (None, None, Some(Value::Array(names))) => {
+            leaves.extend(names.iter().filter_map(Value::as_str).map(Leaf::Type));
+        }
+        _ => return false,
+    }
+    only(&["const", "enum", "type"])
+}
+
+/// Whether a schema refers to another place.
+fn refers(schema: &Value) -> bool {
+    match schema {
+        Value::Object(map) => map.get("$ref").is_some_and(Value::is_string) || map.values().any(refers),
+        Value::Array(items) => items.iter().any(refers),
+        _ => false,
+    }
+}
+
+/// A text as it is, or another value as JSON, if it is read as the same value.
+fn bare_constant(value: &Value, allowed: &Allowed, close: &Mark) -> Option<String> {
+    let json = value.to_string();
+    let text = value.as_str().unwrap_or(&json).to_owned();
+    let is_kept = !text.contains(close.text) && text.trim_matches('\n') == text;
+    (is_kept && allowed.read(&text) == json).then(|| quoted(&text))
 }
 
 /// What a schema demands of a number.

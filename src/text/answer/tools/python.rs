@@ -1,7 +1,8 @@
 //! LFM2's calls: a list of calls as Python writes them, `[name(key="text", other=[1, True])]`, between markers.
 
+use super::super::json_text::{Object, quoted};
 use super::complete::{Call, DEPTH_MAX};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 /// Opening and closing marker.
 pub(crate) const MARKERS: [&str; 2] = ["<|tool_call_start|>", "<|tool_call_end|>"];
@@ -17,6 +18,12 @@ pub(crate) fn read(raw: &str) -> Option<Vec<Call>> {
     ((!is_list || reader.eat("]")) && reader.rest.trim().is_empty()).then_some(calls)
 }
 
+/// Reads one value, as JSON.
+pub(crate) fn literal(text: &str) -> Option<String> {
+    let mut reader = Reader { rest: text };
+    reader.value(0).filter(|_| reader.rest.trim().is_empty())
+}
+
 struct Reader<'a> {
     rest: &'a str,
 }
@@ -26,17 +33,17 @@ impl<'a> Reader<'a> {
     fn call(&mut self) -> Option<Call> {
         let name = self.name()?.to_owned();
         self.eat("(").then_some(())?;
-        let mut arguments = Map::new();
+        let mut arguments = Object::default();
         while !self.eat(")") {
             let key = self.name()?.to_owned();
             self.eat("=").then_some(())?;
-            arguments.insert(key, self.value(0)?);
+            arguments.insert(&key, self.value(0)?);
             if !self.eat(",") {
                 self.eat(")").then_some(())?;
                 break;
             }
         }
-        Some((name, arguments))
+        Some((name, arguments.json()))
     }
 
     /// An identifier. Names of functions may have dots and dashes.
@@ -49,33 +56,38 @@ impl<'a> Reader<'a> {
         (!name.is_empty()).then_some(name)
     }
 
-    fn value(&mut self, depth: usize) -> Option<Value> {
+    /// A value as JSON.
+    fn value(&mut self, depth: usize) -> Option<String> {
         if depth > DEPTH_MAX {
             return None;
         }
         match self.rest.trim_start().chars().next()? {
-            '"' | '\'' => self.string().map(Value::from),
-            '[' => self.items("[", "]", depth).map(Value::from),
-            '(' => self.items("(", ")", depth).map(Value::from),
+            '"' | '\'' => self.string().map(|text| quoted(&text)),
+            '[' => self.items("[", "]", depth),
+            '(' => self.items("(", ")", depth),
             '{' => self.dictionary(depth),
             _ => match self.name_or_number()? {
-                "True" | "true" => Some(true.into()),
-                "False" | "false" => Some(false.into()),
-                "None" | "null" => Some(Value::Null),
-                number => serde_json::from_str(&number.replace('_', "")).ok().filter(Value::is_number),
+                "True" | "true" => Some("true".to_owned()),
+                "False" | "false" => Some("false".to_owned()),
+                "None" | "null" => Some("null".to_owned()),
+                number => {
+                    let number = number.replace('_', "");
+                    serde_json::from_str::<Value>(&number).is_ok_and(|value| value.is_number()).then_some(number)
+                }
             },
         }
     }
 
     fn name_or_number(&mut self) -> Option<&'a str> {
         let rest = self.rest.trim_start();
-        let end = rest.find(|c: char| c.is_whitespace() || matches!(c, ',' | ')' | ']' | '}' | ':'))?;
+        let ends = |c: char| c.is_whitespace() || matches!(c, ',' | ')' | ']' | '}' | ':');
+        let end = rest.find(ends).unwrap_or(rest.len());
         let (word, rest) = rest.split_at(end);
         self.rest = rest;
         Some(word)
     }
 
-    fn items(&mut self, open: &str, close: &str, depth: usize) -> Option<Vec<Value>> {
+    fn items(&mut self, open: &str, close: &str, depth: usize) -> Option<String> {
         self.eat(open).then_some(())?;
         let mut items = Vec::new();
         while !self.eat(close) {
@@ -85,22 +97,22 @@ impl<'a> Reader<'a> {
                 break;
             }
         }
-        Some(items)
+        Some(format!("[{}]", items.join(",")))
     }
 
-    fn dictionary(&mut self, depth: usize) -> Option<Value> {
+    fn dictionary(&mut self, depth: usize) -> Option<String> {
         self.eat("{").then_some(())?;
-        let mut map = Map::new();
+        let mut map = Object::default();
         while !self.eat("}") {
             let key = self.string()?;
             self.eat(":").then_some(())?;
-            map.insert(key, self.value(depth + 1)?);
+            map.insert(&key, self.value(depth + 1)?);
             if !self.eat(",") {
                 self.eat("}").then_some(())?;
                 break;
             }
         }
-        Some(map.into())
+        Some(map.json())
     }
 
     /// A text in single or double quotes, with Python's escapes for characters.

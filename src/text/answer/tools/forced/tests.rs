@@ -45,7 +45,7 @@ fn clock() -> Value {
 }
 
 fn choice(functions: Vec<Value>) -> ToolChoice {
-    let callable = Arc::new(ToolSet { functions });
+    let callable = Arc::new(ToolSet::new(functions));
     ToolChoice { shown: Some(json!([])), callable, forced: None, single: false }
 }
 
@@ -283,6 +283,102 @@ fn a_call_may_come_instead_of_json() {
         for (text, expected) in [(least, true), ("{\"noon\": true}", true), ("{\"city\": 1}", false), ("Hello", false)]
         {
             assert_eq!(allows(&spec, &tokenizer, text), expected, "{parser:?}: {text}");
+        }
+    }
+}
+
+/// Reader and grammar of a notation without quotes agree on what is a text.
+#[test]
+fn a_text_that_resembles_another_type_is_written_and_read_as_text() {
+    let string = json!({"type": "string"});
+    let nothing = json!({"type": "null"});
+    let integer = json!({"type": "integer"});
+    let number_or_text = json!({"anyOf": [integer, string]});
+    let cases = [
+        (string.clone(), vec![("123", json!("123")), ("null", json!("null"))]),
+        (json!({"anyOf": [string, nothing]}), vec![("2026", json!("2026")), ("null", Value::Null)]),
+        (json!({"type": ["string", "null"]}), vec![("true", json!("true")), ("a \"b\"", json!("a \"b\""))]),
+        (number_or_text, vec![("5", json!(5)), ("five", json!("five"))]),
+        (
+            json!({"enum": ["1", "2", true, null]}),
+            vec![("1", json!("1")), ("true", json!(true)), ("null", Value::Null)],
+        ),
+        (json!({"anyOf": [{"const": "1"}, nothing]}), vec![("1", json!("1")), ("null", Value::Null)]),
+    ];
+    for (schema, values) in cases {
+        let parameters = json!({"type": "object", "properties": {"a": schema}, "required": ["a"]});
+        let tools = choice(vec![json!({"name": "f", "parameters": parameters})]);
+        for (text, value) in values {
+            let glm = format!("<tool_call>f<arg_key>a</arg_key><arg_value>{text}</arg_value></tool_call>");
+            let seed = format!(
+                "<seed:tool_call>\n<function=f>\n<parameter=a>{text}</parameter>\n</function>\n</seed:tool_call>"
+            );
+            for (parser, answer) in [(ToolParser::Glm, glm), (ToolParser::SeedOss, seed)] {
+                let tokenizer = tokenizer(&names(parser), true);
+                let (spec, read_by) = forced_calls(parser, &tools, &tokenizer).expect("a grammar");
+                assert_eq!(read_by, parser, "{parameters}");
+                assert!(allows(&spec, &tokenizer, &answer), "{answer} by {parameters}");
+                assert_eq!(calls(parser, &tools, &answer), [("f".to_owned(), json!({"a": value}))]);
+            }
+        }
+    }
+    // What cannot be told apart without quotes, or is demanded of a text, is a call in JSON.
+    for schema in [json!({"enum": ["1", 1]}), json!({"anyOf": [{"type": "string", "minLength": 2}, nothing]})] {
+        let tools = choice(vec![json!({"name": "f", "parameters": {"type": "object", "properties": {"a": schema}}})]);
+        for parser in [ToolParser::Glm, ToolParser::SeedOss] {
+            let tokenizer = tokenizer(&names(parser), true);
+            let (_, read_by) = forced_calls(parser, &tools, &tokenizer).expect("a grammar");
+            assert_eq!(read_by, ToolParser::Json, "{schema}");
+        }
+    }
+}
+
+/// Calls without a marker may come instead of JSON, too.
+#[test]
+fn a_call_in_plain_json_may_come_instead_of_json() {
+    let schema = json!({"type": "object", "properties": {"noon": {"type": "boolean"}}, "required": ["noon"]});
+    let page = json!({"type": "object", "properties": {"next": {"$ref": "#/$defs/Page"}}, "required": ["next"]});
+    let page = json!({"name": "turn", "parameters": {"$ref": "#/$defs/Page", "$defs": {"Page": {
+        "anyOf": [page, {"type": "object", "properties": {"last": {"type": "integer"}}, "required": ["last"]}]}}}});
+    for (parser, key) in [(ToolParser::Llama3Json, "parameters"), (ToolParser::Json, "arguments")] {
+        let tokenizer = tokenizer(&[], true);
+        let tools = choice(vec![clock(), page.clone()]);
+        let spec = |schema: Value| {
+            let answer = GrammarSpec::Schema { schema, strict: true };
+            calls_or_json(parser, &tools, &tokenizer, &answer).expect("a grammar")
+        };
+        let both = spec(schema.clone()).expect("both can be told apart");
+        let time = format!("{{\"name\": \"get_time\", \"{key}\": {{}}}}");
+        let turn = format!("{{\"name\":\"turn\",\"{key}\":{{\"next\": {{\"last\": 5}}}}}}");
+        let two = if parser == ToolParser::Json { format!("[{time}, {turn}]") } else { format!("{time}; {turn}") };
+        for (text, expected) in [
+            (time.as_str(), true),
+            (&turn, true),
+            (&two, true),
+            ("{\"noon\": true}", true),
+            ("{\"noon\": 1}", false),
+            ("{\"name\": \"other\"}", false),
+            (&time.replace("{}", "{\"a\": 1}"), false),
+            (&turn.replace('5', "true"), false),
+        ] {
+            assert_eq!(allows(&both, &tokenizer, text), expected, "{parser:?}: {text}");
+        }
+        assert!(spec(json!({"type": "object"})).is_some(), "any object");
+        let call = json!({"type": "object", "properties": {"name": {}, (key): {}}});
+        assert_eq!(spec(call), None, "it cannot be told apart");
+    }
+}
+
+/// A function that declares no parameters has none, in every notation.
+#[test]
+fn a_forced_call_of_a_function_without_parameters_has_no_arguments() {
+    for parameters in [Value::Null, json!({"type": "object", "properties": null, "required": null})] {
+        let tools = choice(vec![json!({"name": "get_time", "parameters": parameters})]);
+        for parser in ToolParser::NAMES.map(|name| name.parse().expect("a parser")) {
+            let tokenizer = tokenizer(&names(parser), true);
+            let (spec, _) = forced_calls(parser, &tools, &tokenizer).expect("a grammar");
+            let GrammarSpec::Lark(grammar) = &spec else { panic!("a grammar of calls") };
+            assert!(!grammar.contains("%json") || grammar.contains("\"properties\":{}"), "{parser:?}: {grammar}");
         }
     }
 }

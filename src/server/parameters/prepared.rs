@@ -1,0 +1,312 @@
+//! [`prepare`]: gives the messages of a conversation the form that a chat template reads, whatever API and client they
+//! come from. This is the only place that does so.
+//!
+//! Thoughts get every name that templates know, calls get ids and arguments that are objects. What else a template
+//! needs is found in its text ([`TemplateForm`]).
+
+use serde_json::{Map, Value, json};
+use std::collections::VecDeque;
+
+/// Names under which templates and clients know an assistant's thought.
+const THOUGHTS: [&str; 3] = ["reasoning_content", "reasoning", "thinking"];
+/// Length of the ids of calls that Mistral's models know.
+const SHORT_ID: usize = 9;
+
+/// What a chat template demands of messages.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct TemplateForm {
+    /// Ids of calls have nine letters and digits: Mistral.
+    has_short_ids: bool,
+    /// Only the first call of a message is shown: gpt-oss and Llama 3.
+    has_single_calls: bool,
+    /// Beside a call there is either a thought or content: gpt-oss.
+    has_thought_or_content: bool,
+    /// Thoughts are parts of the content: Mistral.
+    has_thought_parts: bool,
+}
+
+impl TemplateForm {
+    /// The form that a template's text shows.
+    pub(crate) fn of(template: &str) -> Self {
+        let has = |text: &str| template.contains(text);
+        let takes_all_calls =
+            ["in message.tool_calls", "in message['tool_calls']", "in message[\"tool_calls\"]"].into_iter().any(has);
+        Self {
+            has_short_ids: has("[TOOL_CALLS]"),
+            has_single_calls: has("tool_calls[0]") && !takes_all_calls,
+            has_thought_or_content: has("<|channel|>") && has("message.thinking"),
+            has_thought_parts: has("== 'thinking'") || has("== \"thinking\""),
+        }
+    }
+}
+
+/// The messages in the form of a template.
+pub(crate) fn prepare(mut messages: Vec<Value>, form: TemplateForm) -> Vec<Value> {
+    name_thoughts(&mut messages);
+    read_arguments(&mut messages);
+    pair_ids(&mut messages, form.has_short_ids);
+    if form.has_single_calls {
+        messages = with_single_calls(messages);
+    }
+    for message in assistants(&mut messages) {
+        if form.has_thought_or_content && message.contains_key("tool_calls") {
+            add_content_to_thought(message);
+        }
+        if form.has_thought_parts {
+            add_thought_to_content(message);
+        }
+    }
+    messages
+}
+
+/// The first call whose arguments are text that is no JSON object: indices of its message and in it.
+pub(crate) fn unreadable_arguments(messages: &[Value]) -> Option<(usize, usize)> {
+    let is_unreadable = |call: &Value| !arguments(&call["function"]["arguments"]).is_object();
+    let in_message = |message: &Value| message["tool_calls"].as_array()?.iter().position(is_unreadable);
+    messages.iter().enumerate().find_map(|(index, message)| Some((index, in_message(message)?)))
+}
+
+fn assistants(messages: &mut [Value]) -> impl Iterator<Item = &mut Map<String, Value>> {
+    messages.iter_mut().filter_map(Value::as_object_mut).filter(|message| message["role"] == "assistant")
+}
+
+fn calls_of(message: &mut Map<String, Value>) -> impl Iterator<Item = &mut Map<String, Value>> {
+    let calls = message.get_mut("tool_calls").and_then(Value::as_array_mut);
+    calls.into_iter().flatten().filter_map(Value::as_object_mut)
+}
+
+fn text_in<'a>(message: &'a Map<String, Value>, key: &str) -> Option<&'a str> {
+    message.get(key).and_then(Value::as_str).filter(|text| !text.trim().is_empty())
+}
+
+fn thought_of(message: &Map<String, Value>) -> Option<String> {
+    THOUGHTS.iter().find_map(|name| text_in(message, name)).map(str::to_owned)
+}
+
+/// Gives each thought all names, because a template reads one of them.
+fn name_thoughts(messages: &mut [Value]) {
+    for message in assistants(messages) {
+        let thought = thought_of(message);
+        for name in THOUGHTS {
+            if message.get(name).is_some_and(Value::is_null) {
+                message.remove(name);
+            }
+            if let Some(thought) = &thought
+                && text_in(message, name).is_none()
+            {
+                message.insert(name.to_owned(), thought.clone().into());
+            }
+        }
+    }
+}
+
+/// Templates format arguments in their own style, or go through them.
+fn read_arguments(messages: &mut [Value]) {
+    for call in assistants(messages).flat_map(calls_of) {
+        if let Some(Value::Object(function)) = call.get_mut("function") {
+            let read = arguments(function.get("arguments").unwrap_or(&Value::Null));
+            function.insert("arguments".to_owned(), read);
+        }
+    }
+}
+
+/// The arguments of a call: an object. Some clients write none as null or as an empty text. Text that is no object
+/// stays as it is.
+fn arguments(value: &Value) -> Value {
+    match value {
+        Value::Null => json!({}),
+        Value::String(text) if matches!(text.trim(), "" | "null") => json!({}),
+        Value::String(text) => match serde_json::from_str(text) {
+            Ok(object @ Value::Object(_)) => object,
+            _ => value.clone(),
+        },
+        _ => value.clone(),
+    }
+}
+
+/// Gives each call an id, and its result the same one. Results without an id belong to the calls in their order.
+fn pair_ids(messages: &mut [Value], short: bool) {
+    let form = |id: &str| if short { short_id(id) } else { id.to_owned() };
+    let mut pending: VecDeque<(String, Value)> = VecDeque::new();
+    for (index, message) in messages.iter_mut().enumerate() {
+        let Value::Object(message) = message else { continue };
+        if message.contains_key("tool_calls") {
+            pending.clear();
+            for (place, call) in calls_of(message).enumerate() {
+                let id = text_in(call, "id").map_or_else(|| short_id(&format!("{index} {place}")), form);
+                pending.push_back((id.clone(), call["function"]["name"].clone()));
+                call.insert("id".to_owned(), id.into());
+                call.entry("type").or_insert_with(|| "function".into());
+            }
+        } else if message["role"] == "tool" {
+            let given = text_in(message, "tool_call_id").map(form);
+            let of_name = || pending.iter().position(|(_, name)| Some(name) == message.get("name"));
+            let place = match &given {
+                Some(id) => pending.iter().position(|(other, _)| other == id),
+                None => of_name().or((!pending.is_empty()).then_some(0)),
+            };
+            let paired = place.and_then(|place| pending.remove(place)).map(|(id, _)| id);
+            if let Some(id) = given.or(paired) {
+                message.insert("tool_call_id".to_owned(), id.into());
+            }
+        }
+    }
+}
+
+/// An id of nine letters and digits. Another id becomes a hash: the same each time, so that results find their calls.
+fn short_id(id: &str) -> String {
+    if id.len() == SHORT_ID && id.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+        return id.to_owned();
+    }
+    let hash = blake3::hash(id.as_bytes());
+    let digit = |byte: &u8| char::from_digit(u32::from(*byte) % 36, 36).expect("a digit is below its base");
+    hash.as_bytes().iter().take(SHORT_ID).map(digit).collect()
+}
+
+/// One message for each call, with its result after it.
+fn with_single_calls(messages: Vec<Value>) -> Vec<Value> {
+    let mut single = Vec::with_capacity(messages.len());
+    let mut messages = messages.into_iter().peekable();
+    while let Some(mut message) = messages.next() {
+        let calls = match message.get_mut("tool_calls") {
+            Some(Value::Array(calls)) if calls.len() > 1 => std::mem::take(calls),
+            _ => {
+                single.push(message);
+                continue;
+            }
+        };
+        let mut results = Vec::new();
+        while let Some(result) = messages.next_if(|next| next["role"] == "tool") {
+            results.push(result);
+        }
+        for (index, call) in calls.into_iter().enumerate() {
+            let (own, others) = results.into_iter().partition(|result: &Value| result["tool_call_id"] == call["id"]);
+            results = others;
+            let next = json!({"role": "assistant", "content": ""});
+            let mut asked = if index == 0 { std::mem::replace(&mut message, next) } else { message.clone() };
+            asked["tool_calls"] = json!([call]);
+            single.push(asked);
+            single.extend::<Vec<Value>>(own);
+        }
+        single.append(&mut results);
+    }
+    single
+}
+
+/// Makes a remark beside a call the end of the thought.
+fn add_content_to_thought(message: &mut Map<String, Value>) {
+    let (Some(thought), Some(content)) = (thought_of(message), text_in(message, "content")) else { return };
+    let both = format!("{thought}\n\n{content}");
+    for name in THOUGHTS {
+        message.insert(name.to_owned(), both.clone().into());
+    }
+    message.insert("content".to_owned(), "".into());
+}
+
+/// Makes a thought the first part of the content.
+fn add_thought_to_content(message: &mut Map<String, Value>) {
+    let Some(thought) = thought_of(message) else { return };
+    let mut parts = vec![json!({"type": "thinking", "thinking": thought, "closed": true})];
+    parts.extend(text_in(message, "content").map(|text| json!({"type": "text", "text": text})));
+    message.insert("content".to_owned(), parts.into());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(id: &str, arguments: Value) -> Value {
+        json!({"id": id, "type": "function", "function": {"name": "look", "arguments": arguments}})
+    }
+
+    #[test]
+    fn calls_without_arguments_have_an_empty_object() {
+        let none = [Value::Null, json!(""), json!(" \n"), json!("null"), json!("{}"), json!({})];
+        let calls: Vec<_> = none.iter().map(|arguments| call("1", arguments.clone())).collect();
+        let absent = json!({"id": "1", "function": {"name": "look"}});
+        let calls: Vec<_> = calls.into_iter().chain([absent]).collect();
+        let messages = vec![json!({"role": "assistant", "content": "", "tool_calls": calls})];
+        assert_eq!(unreadable_arguments(&messages), None);
+        for call in prepare(messages, TemplateForm::default())[0]["tool_calls"].as_array().expect("calls") {
+            assert_eq!(call["function"]["arguments"], json!({}), "{call}");
+        }
+        for broken in ["{", "[1]", "7", "\"{}\""] {
+            let calls = [call("1", json!({"a": 1})), call("2", json!(broken))];
+            let messages = [json!({"role": "user", "content": ""}), json!({"role": "assistant", "tool_calls": calls})];
+            assert_eq!(unreadable_arguments(&messages), Some((1, 1)), "{broken}");
+        }
+    }
+
+    #[test]
+    fn a_thought_has_every_name() {
+        for name in THOUGHTS {
+            let other = if name == "thinking" { "reasoning" } else { "thinking" };
+            let messages = vec![
+                json!({"role": "assistant", "content": "x", (name): "Hm.", (other): null}),
+                json!({"role": "assistant", "content": "x", (other): null}),
+                json!({"role": "user", "content": "x", (name): "Hm."}),
+            ];
+            let prepared = prepare(messages, TemplateForm::default());
+            assert!(THOUGHTS.iter().all(|name| prepared[0][name] == "Hm."), "{name}");
+            assert_eq!(prepared[1], json!({"role": "assistant", "content": "x"}));
+            assert_eq!(prepared[2], json!({"role": "user", "content": "x", (name): "Hm."}));
+        }
+    }
+
+    #[test]
+    fn ids_of_calls_are_short_where_the_template_demands_it() {
+        let messages = |ids: [&str; 2]| {
+            let result = |id: &str| json!({"role": "tool", "tool_call_id": id, "content": id});
+            let calls = ids.map(|id| call(id, json!({})));
+            vec![json!({"role": "assistant", "tool_calls": calls}), result(ids[1]), result(ids[0])]
+        };
+        let form = TemplateForm::of("[TOOL_CALLS]");
+        for ids in [["toolu_01", "call_2"], ["abcDEF123", "abc"], ["a b c d e", "äöüß"]] {
+            let prepared = prepare(messages(ids), form);
+            let [first, second] = [0, 1].map(|call| prepared[0]["tool_calls"][call]["id"].as_str().expect("an id"));
+            let fits = |id: &str| id.len() == 9 && id.bytes().all(|byte| byte.is_ascii_alphanumeric());
+            assert!(fits(first) && fits(second) && first != second, "{first} {second}");
+            assert_eq!([&prepared[2]["tool_call_id"], &prepared[1]["tool_call_id"]], [first, second]);
+            assert_eq!(first == ids[0], fits(ids[0]), "an id that fits stays");
+            let kept = prepare(messages(ids), TemplateForm::default());
+            assert_eq!(kept[0]["tool_calls"][0]["id"], ids[0]);
+        }
+        // Without ids, results belong to the calls in their order, or by name.
+        let mut calls = [call("", json!({})), call("", json!({})), call("", json!({}))];
+        calls[2]["function"]["name"] = "hear".into();
+        let result = |name: Option<&str>| json!({"role": "tool", "name": name, "content": ""});
+        let asked = json!({"role": "assistant", "tool_calls": calls});
+        let prepared = prepare(vec![asked, result(None), result(Some("hear")), result(None)], form);
+        let ids = [0, 1, 2].map(|call| prepared[0]["tool_calls"][call]["id"].as_str().expect("an id"));
+        assert!(ids[0] != ids[1] && ids[1] != ids[2]);
+        assert_eq!([1, 2, 3].map(|at| &prepared[at]["tool_call_id"]), [ids[0], ids[2], ids[1]]);
+    }
+
+    #[test]
+    fn a_template_of_single_calls_gets_one_message_for_each() {
+        let asked = json!({"role": "assistant", "content": "I look.", "thinking": "Hm.",
+            "tool_calls": [call("1", json!({"a": 1})), call("2", json!({}))]});
+        let result = |id: &str| json!({"role": "tool", "tool_call_id": id, "content": id});
+        let messages = vec![asked, result("2"), result("1"), json!({"role": "user", "content": "x"})];
+        let harmony = "<|channel|> message.thinking tool_calls[0]";
+        let prepared = prepare(messages.clone(), TemplateForm::of(harmony));
+        let roles: Vec<_> = prepared.iter().map(|message| message["role"].as_str().expect("a role")).collect();
+        assert_eq!(roles, ["assistant", "tool", "assistant", "tool", "user"]);
+        assert_eq!((&prepared[0]["thinking"], &prepared[0]["content"]), (&json!("Hm.\n\nI look."), &json!("")));
+        assert_eq!((&prepared[2]["thinking"], &prepared[2]["content"]), (&Value::Null, &json!("")));
+        assert_eq!([&prepared[1]["content"], &prepared[3]["content"]], ["1", "2"]);
+        let all = "tool_calls[0] {% for call in message.tool_calls %}";
+        assert_eq!(prepare(messages, TemplateForm::of(all)).len(), 4);
+    }
+
+    #[test]
+    fn a_thought_is_a_part_of_the_content_where_the_template_reads_parts() {
+        let form = TemplateForm::of("{% if block['type'] == 'thinking' %}");
+        let message = |content: &str| json!({"role": "assistant", "content": content, "reasoning": "Hm."});
+        let prepared = prepare(vec![message("Yes."), message(""), json!({"role": "assistant", "content": "x"})], form);
+        let thought = json!({"type": "thinking", "thinking": "Hm.", "closed": true});
+        assert_eq!(prepared[0]["content"], json!([thought, {"type": "text", "text": "Yes."}]));
+        assert_eq!(prepared[1]["content"], json!([thought]));
+        assert_eq!(prepared[2]["content"], "x");
+    }
+}

@@ -1,0 +1,276 @@
+//! [`Allowed`]: the types of values that a schema allows. Notations in tags do not quote texts, so the schema decides
+//! whether `2026` is a text or a number: here, for those who read such a notation and for the grammars that write it.
+
+use super::super::json_text;
+use super::python;
+use crate::text::grammar::pointer;
+use serde_json::{Map, Value};
+
+/// Maximum number of schemas that are visited to resolve one. A schema beyond that allows any value.
+const SCHEMAS_MAX: usize = 1000;
+/// Maximum number of references and alternatives within each other.
+const DEPTH_MAX: usize = 32;
+
+/// A set of JSON types.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Types(u8);
+
+impl Types {
+    const NONE: Self = Self(0);
+    const NULL: Self = Self(1);
+    const BOOLEAN: Self = Self(2);
+    const INTEGER: Self = Self(4);
+    const NUMBER: Self = Self(8 | 4);
+    const STRING: Self = Self(16);
+    const ARRAY: Self = Self(32);
+    const OBJECT: Self = Self(64);
+    const ANY: Self = Self(127);
+
+    fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    fn and(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    fn has(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// The type of this name; names that are no type allow nothing.
+    fn named(name: &str) -> Self {
+        match name {
+            "null" => Self::NULL,
+            "boolean" => Self::BOOLEAN,
+            "integer" => Self::INTEGER,
+            "number" => Self::NUMBER,
+            "string" => Self::STRING,
+            "array" => Self::ARRAY,
+            "object" => Self::OBJECT,
+            _ => Self::NONE,
+        }
+    }
+
+    fn of(value: &Value) -> Self {
+        match value {
+            Value::Null => Self::NULL,
+            Value::Bool(_) => Self::BOOLEAN,
+            Value::Number(number) if number.as_f64().is_some_and(|number| number.fract() == 0.0) => Self::INTEGER,
+            Value::Number(_) => Self::NUMBER,
+            Value::String(_) => Self::STRING,
+            Value::Array(_) => Self::ARRAY,
+            Value::Object(_) => Self::OBJECT,
+        }
+    }
+}
+
+/// The types of values that a schema allows.
+#[derive(Clone, Debug)]
+pub(super) struct Allowed {
+    types: Types,
+    /// Texts that the schema names.
+    constants: Vec<String>,
+}
+
+impl Allowed {
+    /// What a schema allows. Its references are looked up in `root`.
+    pub(super) fn by(schema: &Value, root: &Value) -> Self {
+        let mut resolver = Resolver { root, left: SCHEMAS_MAX, constants: Vec::new() };
+        let types = resolver.types(schema, 0);
+        Self { types, constants: resolver.constants }
+    }
+
+    /// Whether a value may be a text, which is then written without quotes. Where the schema says nothing, values are
+    /// JSON.
+    pub(super) fn texts_are_bare(&self) -> bool {
+        self.types.has(Types::STRING) && self.types != Types::ANY
+    }
+
+    /// The JSON of the value that is written as this text, without quotes if it is a text: another type if the schema
+    /// allows what the text says, else a text if it allows one. A value that the schema does not allow is JSON, or a
+    /// text.
+    pub(super) fn read(&self, text: &str) -> String {
+        let quoted = || json_text::quoted(text);
+        if self.constants.iter().any(|constant| constant == text) || self.types == Types::STRING {
+            return quoted();
+        }
+        let json = serde_json::from_str::<Value>(text).ok();
+        let is_other = |value: &Value| !value.is_string() && self.types.has(Types::of(value));
+        if json.as_ref().is_some_and(is_other) {
+            return json_text::compact(text);
+        }
+        if let Some(json) = self.python(text)
+            && serde_json::from_str(&json).is_ok_and(|value| is_other(&value))
+        {
+            return json;
+        }
+        if self.texts_are_bare() || json.is_none() { quoted() } else { json_text::compact(text) }
+    }
+
+    /// A value as Python writes it. Where a schema says nothing, `None` may as well be a text.
+    fn python(&self, text: &str) -> Option<String> {
+        if self.types == Types::ANY { None } else { python::literal(text) }
+    }
+}
+
+struct Resolver<'a> {
+    root: &'a Value,
+    /// Number of schemas that may still be visited.
+    left: usize,
+    constants: Vec<String>,
+}
+
+impl Resolver<'_> {
+    fn types(&mut self, schema: &Value, depth: usize) -> Types {
+        let Value::Object(schema) = schema else { return Types::ANY };
+        if self.left == 0 || depth > DEPTH_MAX {
+            return Types::ANY;
+        }
+        self.left -= 1;
+        let types = Self::named(schema).and(self.constants(schema));
+        let types = types.and(self.composed(schema, depth + 1));
+        if schema.get("nullable") == Some(&Value::Bool(true)) { types.or(Types::NULL) } else { types }
+    }
+
+    /// What `type` allows: a name, or a list of names.
+    fn named(schema: &Map<String, Value>) -> Types {
+        match schema.get("type") {
+            Some(Value::String(name)) => Types::named(name),
+            Some(Value::Array(names)) => {
+                names.iter().filter_map(Value::as_str).map(Types::named).fold(Types::NONE, Types::or)
+            }
+            _ => Types::ANY,
+        }
+    }
+
+    /// What `const` and `enum` allow.
+    fn constants(&mut self, schema: &Map<String, Value>) -> Types {
+        let list = schema.get("enum").and_then(Value::as_array);
+        let constants = schema.get("const").into_iter().chain(list.into_iter().flatten());
+        let mut types = Types::NONE;
+        for constant in constants {
+            types = types.or(Types::of(constant));
+            self.constants.extend(constant.as_str().map(str::to_owned));
+        }
+        if types == Types::NONE { Types::ANY } else { types }
+    }
+
+    /// What references and alternatives allow.
+    fn composed(&mut self, schema: &Map<String, Value>, depth: usize) -> Types {
+        let mut types = Types::ANY;
+        let root = self.root;
+        if let Some(target) = schema.get("$ref").and_then(Value::as_str).and_then(|to| referred(root, to)) {
+            types = types.and(self.types(target, depth));
+        }
+        for all in schema.get("allOf").and_then(Value::as_array).into_iter().flatten() {
+            types = types.and(self.types(all, depth));
+        }
+        for key in ["anyOf", "oneOf"] {
+            if let Some(Value::Array(alternatives)) = schema.get(key) {
+                let each = alternatives.iter().map(|alternative| self.types(alternative, depth));
+                types = types.and(each.fold(Types::NONE, Types::or));
+            }
+        }
+        types
+    }
+}
+
+/// The properties of a schema of arguments, which may be a reference itself.
+pub(super) fn properties(root: &Value) -> Option<&Map<String, Value>> {
+    let mut schema = root;
+    for _ in 0..DEPTH_MAX {
+        if let Some(properties) = schema["properties"].as_object() {
+            return Some(properties);
+        }
+        schema = referred(root, schema["$ref"].as_str()?)?;
+    }
+    None
+}
+
+/// The schema that a reference within `root` points to.
+fn referred<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
+    root.pointer(&pointer(reference)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// What a value of this schema is, for each text.
+    fn check(schema: &Value, pairs: &[(&str, Value)]) {
+        let root = json!({"$defs": {"Zip": {"type": "string"}, "a/b %": {"$ref": "#/$defs/Zip"}, "Loop": {
+            "$ref": "#/$defs/Loop"}}});
+        let allowed = Allowed::by(schema, &root);
+        for (text, value) in pairs {
+            let read: Value = serde_json::from_str(&allowed.read(text)).expect("JSON");
+            assert_eq!(read, *value, "{text:?} by {schema}");
+        }
+    }
+
+    #[test]
+    fn a_value_in_tags_has_the_type_that_its_schema_allows() {
+        let texts = ["123", "2026", "true", "1.10", r#"{"a": 1}"#, "[1]", r#""a""#, "a", "", "None ", "[1"];
+        let same = texts.map(|text| (text, json!(text)));
+        let string = json!({"type": "string"});
+        check(&string, &same);
+        check(&string, &[("null", json!("null")), ("None", json!("None"))]);
+        let nothing = json!({"type": "null"});
+        for optional in [
+            json!({"anyOf": [string, nothing]}),
+            json!({"oneOf": [nothing, string]}),
+            json!({"type": ["string", "null"]}),
+            json!({"type": "string", "nullable": true}),
+            json!({"anyOf": [{"$ref": "#/$defs/Zip"}, nothing], "default": null}),
+            json!({"anyOf": [{"anyOf": [string, nothing]}, nothing]}),
+            json!({"allOf": [{"anyOf": [string, nothing]}, {"description": "A name."}]}),
+        ] {
+            check(&optional, &same[..9]);
+            check(&optional, &[("null", Value::Null), ("None", Value::Null)]);
+        }
+        for text in [
+            json!({"$ref": "#/$defs/Zip"}),
+            json!({"$ref": "#/$defs/a~1b%20%25"}),
+            json!({"allOf": [{"$ref": "#/$defs/Zip"}]}),
+            json!({"enum": ["1", "2026", "true"]}),
+            json!({"const": "1"}),
+            json!({"anyOf": [{"const": "1"}, {"const": "2"}]}),
+        ] {
+            check(&text, &same[..4]);
+        }
+        check(&json!({"enum": ["1", "null", 1, null]}), &[("1", json!("1")), ("null", json!("null"))]);
+        check(&json!({"enum": ["auto", 1, null]}), &[("auto", json!("auto")), ("1", json!(1)), ("null", Value::Null)]);
+    }
+
+    #[test]
+    fn a_value_that_another_type_allows_is_no_text() {
+        let either = |kind: &str| json!({"anyOf": [{"type": "string"}, {"type": kind}]});
+        check(&either("integer"), &[("5", json!(5)), ("5.5", json!("5.5")), ("five", json!("five"))]);
+        check(&either("number"), &[("5.5", json!(5.5)), ("true", json!("true"))]);
+        check(&either("boolean"), &[("true", json!(true)), ("False", json!(false)), ("1", json!("1"))]);
+        check(&either("object"), &[("{\"a\": 1}", json!({"a": 1})), ("{", json!("{")), ("[1]", json!("[1]"))]);
+        check(&either("array"), &[("['a', 1]", json!(["a", 1])), ("[x]", json!("[x]"))]);
+    }
+
+    #[test]
+    fn values_that_are_written_as_in_python_are_read() {
+        let boolean = json!({"type": "boolean"});
+        check(&boolean, &[("True", json!(true)), ("False", json!(false)), ("true", json!(true)), ("1", json!(1))]);
+        check(&json!({"anyOf": [boolean, {"type": "null"}]}), &[("None", Value::Null), ("True", json!(true))]);
+        check(&json!({"type": "array"}), &[("['a', True]", json!(["a", true])), ("(1, 2)", json!([1, 2]))]);
+        check(&json!({"type": "object"}), &[("{'a': None}", json!({"a": null})), ("{a}", json!("{a}"))]);
+        // Where the schema says nothing, JSON is read and nothing else.
+        for open in [json!({}), json!(true), Value::Null, json!({"$ref": "#/none"}), json!({"$ref": "#/$defs/Loop"})] {
+            check(&open, &[("1", json!(1)), ("True", json!("True")), ("None", json!("None")), ("\"a\"", json!("a"))]);
+        }
+    }
+
+    #[test]
+    fn a_schema_of_many_alternatives_is_resolved_in_bounded_time() {
+        let twice = |name: String| json!({"anyOf": [{"$ref": name.clone()}, {"$ref": name}]});
+        let deep: Map<_, _> = (0..40).map(|n| (format!("d{n}"), twice(format!("#/$defs/d{}", n + 1)))).collect();
+        let root = json!({"$defs": deep});
+        assert_eq!(Allowed::by(&json!({"$ref": "#/$defs/d0"}), &root).read("1"), "1");
+    }
+}

@@ -1,0 +1,263 @@
+//! What chat templates of models demand of a conversation, whatever API it comes from. The templates are the decisive
+//! lines of those that models come with.
+
+use crate::harness::{Answer, CHAT, MODEL, Server, config, ids, with};
+use axum::http::StatusCode;
+use folio::model::demo;
+use folio::server::ServerOptions;
+use folio::text::TextModel;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// A server on the fake device whose model has this template.
+fn server(template: &str) -> Server {
+    let text = TextModel::from_parts(Some(demo::TOKENIZER_JSON), Some(demo::TOKENIZER_CONFIG_JSON), Some(template));
+    Server::fake_with("", config(), ServerOptions::default(), Arc::new(text.expect("a template")))
+}
+
+/// A server that tells what its template sees, as the reason of a refusal.
+fn telling(traits: &str, told: &str) -> Server {
+    server(&format!("{{# tool_calls {traits} #}}{{{{ raise_exception({told}|tojson) }}}}"))
+}
+
+/// Requests for an answer to the same conversation on every route: a question, a thought with two calls, and results.
+fn after_calls(ids: [&str; 2]) -> [(&'static str, Value); 4] {
+    let function = |arguments: Value| json!({"name": "look", "arguments": arguments});
+    let call = |id: &str, arguments: Value| json!({"id": id, "type": "function", "function": function(arguments)});
+    let result = |id: &str| json!({"role": "tool", "tool_call_id": id, "content": format!("result {id}")});
+    let user = json!({"role": "user", "content": "Look."});
+    let calls = [call(ids[0], json!("{\"at\": \"a\"}")), call(ids[1], json!(""))];
+    let asked = json!({"role": "assistant", "content": "", "reasoning_content": "Hm.", "tool_calls": calls});
+    let chat = json!({"model": MODEL, "max_tokens": 1, "messages": [user, asked, result(ids[0]), result(ids[1])]});
+    let used = |id: &str, input: Value| json!({"type": "tool_use", "id": id, "name": "look", "input": input});
+    let thought = json!({"type": "thinking", "thinking": "Hm.", "signature": "s"});
+    let found = |id: &str| json!({"type": "tool_result", "tool_use_id": id, "content": format!("result {id}")});
+    let messages = json!({"model": MODEL, "max_tokens": 1, "messages": [user,
+        {"role": "assistant", "content": [thought, used(ids[0], json!({"at": "a"})), used(ids[1], json!({}))]},
+        {"role": "user", "content": [found(ids[0]), found(ids[1])]}]});
+    let item =
+        |id: &str, arguments: &str| with(&json!({"type": "function_call", "call_id": id}), &function(arguments.into()));
+    let output = |id: &str| json!({"type": "function_call_output", "call_id": id, "output": format!("result {id}")});
+    let reasoning = json!({"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}]});
+    let responses = json!({"model": MODEL, "max_output_tokens": 16, "store": false, "input": [user, reasoning,
+        item(ids[0], "{\"at\": \"a\"}"), item(ids[1], ""), output(ids[0]), output(ids[1])]});
+    let bare = |arguments: Value| json!({"function": function(arguments)});
+    let told = |id: &str| json!({"role": "tool", "tool_name": "look", "content": format!("result {id}")});
+    let ollama = json!({"model": MODEL, "stream": false, "options": {"num_predict": 1}, "messages": [user,
+        {"role": "assistant", "content": "", "thinking": "Hm.",
+            "tool_calls": [bare(json!({"at": "a"})), bare(Value::Null)]}, told(ids[0]), told(ids[1])]});
+    [(CHAT, chat), ("/v1/messages", messages), ("/v1/responses", responses), ("/api/chat", ollama)]
+}
+
+fn refused(answer: &Answer) -> String {
+    let error = answer.json()["error"].clone();
+    error["message"].as_str().or(error.as_str()).unwrap_or_else(|| panic!("a refusal: {}", answer.text)).to_owned()
+}
+
+/// What a telling server's template saw.
+fn seen(server: &Server, path: &str, request: &Value) -> Value {
+    let told = refused(&server.post(path, request));
+    serde_json::from_str(&told).unwrap_or_else(|error| panic!("{path}: {error}: {told}"))
+}
+
+#[test]
+fn templates_see_the_same_conversation_whatever_the_api() {
+    // One after the other, because a refusal is short.
+    let servers = [1, 2, 3, 4]
+        .map(|at| telling("<|channel|> tool_calls[0] message.thinking", &format!("[messages|length, messages[{at}]]")));
+    for (path, request) in after_calls(["a1", "b2"]) {
+        let seen = [0, 1, 2, 3].map(|at| {
+            let told = seen(&servers[at], path, &request);
+            assert_eq!(told[0], 5, "{path}: {told}");
+            told[1].clone()
+        });
+        let roles = [0, 1, 2, 3].map(|at| &seen[at]["role"]);
+        assert_eq!(roles, ["assistant", "tool", "assistant", "tool"], "{path}");
+        for name in ["reasoning_content", "reasoning", "thinking"] {
+            assert_eq!((&seen[0][name], &seen[2][name]), (&json!("Hm."), &Value::Null), "{path}: {name}");
+        }
+        let arguments = |at: usize| seen[at]["tool_calls"][0]["function"]["arguments"].clone();
+        assert_eq!((arguments(0), arguments(2)), (json!({"at": "a"}), json!({})), "{path}");
+        for at in [0, 2] {
+            assert_eq!(seen[at]["tool_calls"][0]["id"], seen[at + 1]["tool_call_id"], "{path}");
+        }
+        assert_eq!((&seen[1]["content"], &seen[3]["content"]), (&json!("result a1"), &json!("result b2")), "{path}");
+    }
+}
+
+#[test]
+fn a_template_that_demands_ids_of_nine_letters_takes_any_call() {
+    let template = "{# [TOOL_CALLS] #}{% for message in messages %}{% for call in message.tool_calls or [] %}\
+        {% if call.id is not defined or call.id|length != 9 %}{{ raise_exception('ids have length 9') }}{% endif %}\
+        {{ call.id }}{% endfor %}{% if message.role == 'tool' %}{% if message.tool_call_id is not defined or \
+        message.tool_call_id|length != 9 %}{{ raise_exception('ids have length 9') }}{% endif %}\
+        {{ message.tool_call_id }}{% endif %}{% endfor %}x";
+    let server = server(template);
+    for ids in [["toolu_0123456789", "call_fedcba9876543210"], ["a", "b"], ["abcdefghi", "123456789"]] {
+        for (path, request) in after_calls(ids) {
+            let answer = server.post(path, &request);
+            assert_eq!(answer.status, StatusCode::OK, "{path}: {}", answer.text);
+        }
+    }
+}
+
+#[test]
+fn a_template_that_goes_through_arguments_takes_calls_without_any() {
+    let server = server(
+        "{% for message in messages %}{% for call in message.tool_calls or [] %}<function={{ call.function.name }}>\
+        {% for key, value in call.function.arguments|items %}{{ key }}={{ value }};{% endfor %}{% endfor %}\
+        {% endfor %}x",
+    );
+    let messages = |arguments: Value| {
+        let call = json!({"id": "1", "type": "function", "function": {"name": "look", "arguments": arguments}});
+        json!({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": [call]}]})
+    };
+    for none in [json!("{}"), json!(""), json!(" "), Value::Null, json!("null"), json!({})] {
+        let answer = server.post("/apply-template", &messages(none.clone()));
+        assert_eq!(answer.json()["prompt"], "<function=look>x", "{none}: {}", answer.text);
+    }
+    assert_eq!(server.post("/apply-template", &messages(json!("{\"a\": 1}"))).json()["prompt"], "<function=look>a=1;x");
+    for broken in ["{", "[1]", "no"] {
+        let answer = server.post("/apply-template", &messages(json!(broken)));
+        let field = "messages[1].tool_calls[0].function.arguments";
+        assert_eq!((answer.status, &answer.json()["error"]["param"]), (StatusCode::BAD_REQUEST, &json!(field)));
+    }
+}
+
+#[test]
+fn a_prompt_ends_with_exactly_the_text_that_is_continued() {
+    let own = std::str::from_utf8(demo::TOKENIZER_CONFIG_JSON).expect("JSON is text");
+    let own: Value = serde_json::from_str(own).expect("JSON");
+    let own = own["chat_template"].as_str().expect("a template");
+    let marked = "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n\
+        {% endfor %}";
+    let trimming = marked.replace("message.content", "message.content|trim");
+    let texts =
+        ["|", ">", "|>", "_", "e", "d", "i", "im", "end", "<", "<|", "<|im_end|>", "x", "", " ", "\n", "e ", "{"];
+    for (template, trims) in [(own, false), (marked, false), (trimming.as_str(), true)] {
+        let server = server(template);
+        for text in texts {
+            let messages = json!([{"role": "user", "content": "q"}, {"role": "assistant", "content": text}]);
+            let request = json!({"messages": messages, "add_generation_prompt": false, "continue_final_message": true});
+            let answer = server.post("/apply-template", &request);
+            let prompt = answer.json()["prompt"].as_str().unwrap_or_else(|| panic!("{}", answer.text)).to_owned();
+            let shown = if trims { text.trim() } else { text };
+            assert!(prompt.ends_with(&format!("<|im_start|>assistant\n{shown}")), "{text:?}: {prompt:?}");
+            let rendered = server.post("/v1/chat/completions/render", &with(&request, &json!({"model": MODEL})));
+            let ends = rendered.json()["token_ids"].as_array().expect("ids").len();
+            let whole = ids(&format!("<|im_start|>assistant\n{shown}")).len();
+            assert!(ends >= whole, "{text:?}: {}", rendered.text);
+        }
+    }
+}
+
+#[test]
+fn tools_are_described_by_the_user_where_instructions_are_refused() {
+    let gemma = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}\
+        {% for message in messages %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}\
+        {{ raise_exception('Conversation roles must alternate') }}{% endif %}<|im_start|>{{ message['role'] }}\n\
+        {{ message['content'] | trim }}<|im_end|>\n{% endfor %}";
+    let server = server(gemma);
+    let parameters = json!({"type": "object", "properties": {}});
+    let function = json!({"name": "look", "description": "Looks.", "parameters": parameters});
+    let chat = json!([{"type": "function", "function": function}]);
+    let responses = json!([{"type": "function", "name": "look", "parameters": parameters}]);
+    let messages = json!([{"name": "look", "input_schema": parameters}]);
+    for (path, request) in after_calls(["a1", "b2"]) {
+        let tools = match path {
+            "/v1/messages" => &messages,
+            "/v1/responses" => &responses,
+            _ => &chat,
+        };
+        let answer = server.post(path, &with(&request, &json!({"tools": tools})));
+        assert_eq!(answer.status, StatusCode::OK, "{path}: {}", answer.text);
+    }
+    let user = json!({"role": "user", "content": "Weather?"});
+    let system = json!({"role": "system", "content": "Be kind."});
+    let prompt = |messages: Value| {
+        let answer = server.post("/apply-template", &json!({"messages": messages, "tools": chat}));
+        answer.json()["prompt"].as_str().unwrap_or_else(|| panic!("{}", answer.text)).to_owned()
+    };
+    let shown = prompt(json!([user]));
+    assert!(shown.starts_with("<|im_start|>user\nYou can call") && shown.contains("Looks."), "{shown}");
+    assert!(shown.contains("\nWeather?<|im_end|>"), "{shown}");
+    assert!(prompt(json!([system, user])).contains("Be kind."));
+    // Without tools, the template decides.
+    let refused = server.post("/apply-template", &json!({"messages": [system, user]}));
+    assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{}", refused.text);
+}
+
+#[test]
+fn a_tool_needs_neither_a_description_nor_parameters() {
+    let harmony = "{% for tool in tools or [] %}{{ '// ' + tool.function.description + '\\n' }}{{ tool.function.name }}\
+        {% for key, spec in (tool.function.parameters.properties or {}).items() %}\
+        {% if spec.enum or spec.oneOf %}{{ '// default: ' + spec.default }}{% endif %}{% endfor %}{% endfor %}x";
+    let seed = "{% for tool in tools or [] %}{{ tool.function.name }}\
+        {% for key, spec in tool.function.parameters.properties.items() %}{{ key }}{% endfor %}{% endfor %}x";
+    let choice = |default: Value| json!({"type": "object", "properties": {"a": {"enum": [1, 2], "default": default}}});
+    for template in [harmony, seed] {
+        let server = server(template);
+        for parameters in [Value::Null, json!({}), json!({"type": "object"}), choice(json!(1)), choice(json!(true))] {
+            for description in [Value::Null, json!("Looks.")] {
+                let function = json!({"name": "look", "description": description, "parameters": parameters});
+                let tool = with(&function, &json!({"type": "function"}));
+                let block = json!({"name": "look", "description": description, "input_schema": parameters});
+                let chat = json!([{"type": "function", "function": function}]);
+                let user = json!([{"role": "user", "content": "a"}]);
+                let ask = json!({"model": MODEL, "messages": user, "max_tokens": 1});
+                for (path, request) in [
+                    (CHAT, with(&ask, &json!({"tools": chat}))),
+                    ("/v1/messages", with(&ask, &json!({"tools": [block]}))),
+                    ("/v1/responses", json!({"model": MODEL, "input": "a", "max_output_tokens": 16, "tools": [tool]})),
+                    ("/api/chat", json!({"model": MODEL, "stream": false, "messages": user, "tools": chat})),
+                ] {
+                    let answer = server.post(path, &request);
+                    assert_eq!(answer.status, StatusCode::OK, "{path}: {function}: {}", answer.text);
+                }
+            }
+        }
+        let nameless = json!({"messages": [{"role": "user", "content": "a"}],
+            "tools": [{"type": "function", "function": {"name": "look"}}]});
+        let prompt = server.post("/apply-template", &nameless).json()["prompt"].clone();
+        assert!(prompt.as_str().is_some_and(|text| text.contains("look")), "{prompt}");
+    }
+}
+
+#[test]
+fn a_tool_is_shown_alike_whatever_the_api() {
+    let server = telling("", "tools");
+    let parameters = json!({"type": "object", "properties": {"at": {"type": "string"}}});
+    let function = json!({"name": "look", "description": "Looks.", "parameters": parameters});
+    let chat = json!([{"type": "function", "function": function}]);
+    let user = json!([{"role": "user", "content": "a"}]);
+    let item = with(&json!({"type": "function"}), &function);
+    let block = json!({"input_schema": parameters, "description": "Looks.", "name": "look"});
+    for (path, request) in [
+        (CHAT, json!({"model": MODEL, "messages": user, "tools": chat})),
+        ("/v1/messages", json!({"model": MODEL, "messages": user, "max_tokens": 1, "tools": [block]})),
+        ("/v1/responses", json!({"model": MODEL, "input": "a", "tools": [item]})),
+        ("/api/chat", json!({"model": MODEL, "messages": user, "tools": chat})),
+    ] {
+        // As text, because the order counts.
+        assert_eq!(seen(&server, path, &request).to_string(), chat.to_string(), "{path}");
+    }
+}
+
+#[test]
+fn results_stand_directly_after_their_calls() {
+    let server = telling("", "messages[1:]");
+    let result = |id: &str| json!({"type": "tool_result", "tool_use_id": id, "content": id});
+    let text = json!({"type": "text", "text": "Go on."});
+    let used = |id: &str| json!({"type": "tool_use", "id": id, "name": "look", "input": {}});
+    for content in [
+        json!([text, result("a"), result("b")]),
+        json!([result("a"), text, result("b")]),
+        json!([result("a"), result("b"), text]),
+    ] {
+        let messages = json!([{"role": "user", "content": "Look."},
+            {"role": "assistant", "content": [used("a"), used("b")]}, {"role": "user", "content": content}]);
+        let seen = seen(&server, "/v1/messages", &json!({"model": MODEL, "max_tokens": 1, "messages": messages}));
+        let shown: Vec<_> = seen.as_array().expect("messages")[1..].iter().map(|message| &message["content"]).collect();
+        assert_eq!(shown, ["a", "b", "Go on."], "{content}");
+    }
+}
