@@ -27,7 +27,13 @@ async function watched(options = {}) {
         tell("count");
       });
     window.start = () =>
-      folio.load({ model: demo, worker: "/test/worker.js", limits: { maxNumSeqs: 2, maxModelLen: 256 }, ...options });
+      folio.load({
+        model: demo,
+        device: "webgpu",
+        worker: "/test/worker.js",
+        limits: { maxNumSeqs: 2, maxModelLen: 256 },
+        ...options,
+      });
     window.story = { prompt: "Once upon a time", temperature: 0, max_tokens: 60, ignore_eos: true };
   }, options);
   return { page, context, errors };
@@ -120,6 +126,7 @@ test("pages share one engine, which outlives the first of them", async () => {
   const answer = await other.evaluate(async () => {
     const options = {
       model: demo,
+      device: "webgpu",
       worker: "/test/worker.js",
       shared: true,
       limits: { maxNumSeqs: 2, maxModelLen: 256 },
