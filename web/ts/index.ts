@@ -1,6 +1,7 @@
 // Entry point of the package: `load()` starts the worker and returns an `Engine` with OpenAI's API.
 
 import { fromApi, fromWire, UnloadedError } from "./errors.js";
+import { checkOptions } from "./options.js";
 import { findModel } from "./place.js";
 import { PIECES_AHEAD, type LoadResult, type ModelPlace, type ToPage, type ToWorker } from "./protocol.js";
 import { startWorker } from "./start.js";
@@ -18,6 +19,7 @@ const BASE = "http://folio/v1";
 
 /** Loads a model and starts its engine in a worker. */
 export async function load(options: api.LoadOptions): Promise<Engine> {
+  checkOptions(options);
   const engine = new Engine(options);
   await engine.reload(options);
   return engine;

@@ -126,8 +126,10 @@ async function unnamedGguf(files: Record<string, string | Blob>): Promise<string
 /** A file of its own, or several, as files by name. */
 function asSource(model: Exclude<LoadOptions["model"], string | URL>): ModelSource {
   if (isContents(model)) return { files: { [nameOf(model)]: model } };
-  if ("length" in model) return { files: Object.fromEntries(Array.from(model, (file) => [nameOf(file), file])) };
-  if (typeof model.files === "object" && model.files !== null) return model;
+  if ("length" in model) {
+    const list = Array.from(model);
+    if (list.every(isContents)) return { files: Object.fromEntries(list.map((file) => [nameOf(file), file])) };
+  } else if (typeof model.files === "object" && model.files !== null) return model;
   throw new FolioError(`model: must be ${MODEL}`);
 }
 
