@@ -1,16 +1,28 @@
 //! The memory of the machine.
 
 /// Bytes that a process can still allocate without swapping: what the system calls available, or on Linux what is left
-/// of the control group's limit if that is less. `None` where it is not known, for example in a browser tab.
+/// of the control group's limit if that is less; in a browser tab, what WebAssembly can still address. `None` where it
+/// is not known.
 pub fn memory_available() -> Option<u64> {
+    #[cfg(target_arch = "wasm32")]
+    {
+        Some(addressable_left(core::arch::wasm32::memory_size::<0>()))
+    }
+
     #[cfg(any(windows, target_os = "macos"))]
     {
         let mut system = sysinfo::System::new();
         system.refresh_memory();
         Some(system.available_memory()).filter(|bytes| *bytes > 0)
     }
-    #[cfg(not(any(windows, target_os = "macos")))]
+    #[cfg(not(any(windows, target_os = "macos", target_arch = "wasm32")))]
     linux::available_below(std::path::Path::new("/"))
+}
+
+/// What a program with 32-bit addresses can allocate beside the pages of 64 KiB that it has.
+#[cfg(any(test, target_arch = "wasm32"))]
+fn addressable_left(pages: usize) -> u64 {
+    (1_u64 << 32).saturating_sub((pages as u64) << 16)
 }
 
 /// Bytes of the machine's memory that this process has; `None` where it is not known, for example in a browser tab.
@@ -21,7 +33,11 @@ pub fn memory_resident() -> Option<u64> {
         system.refresh_processes(sysinfo::ProcessesToUpdate::Some(&[own]), true);
         system.process(own).map(sysinfo::Process::memory)
     }
-    #[cfg(not(any(windows, target_os = "macos")))]
+    #[cfg(target_arch = "wasm32")]
+    {
+        None
+    }
+    #[cfg(not(any(windows, target_os = "macos", target_arch = "wasm32")))]
     linux::resident(&std::fs::read_to_string("/proc/self/status").ok()?)
 }
 
@@ -36,7 +52,7 @@ pub fn return_freed_memory() {
 }
 
 /// Linux tells it by files.
-#[cfg(any(test, not(any(windows, target_os = "macos"))))]
+#[cfg(any(test, not(any(windows, target_os = "macos", target_arch = "wasm32"))))]
 mod linux {
     use std::path::Path;
 
@@ -84,6 +100,13 @@ mod tests {
         assert!((1 << 20..1 << 50).contains(&bytes), "{bytes}");
         let own = super::memory_resident().expect("as it tells this");
         assert!((1 << 20..1 << 36).contains(&own), "{own}");
+    }
+
+    #[test]
+    fn a_tab_s_own_memory_ends_at_four_gib() {
+        assert_eq!(super::addressable_left(0), 4 << 30);
+        assert_eq!(super::addressable_left(0x4000), 3 << 30);
+        assert_eq!(super::addressable_left(0x1_0000), 0);
     }
 
     fn machine(files: &[(&str, &str)]) -> Option<u64> {

@@ -191,11 +191,11 @@ test("no adapter is a reason that people understand", async () => {
   });
   assert.deepEqual(
     results.map(({ name }) => name),
-    ["NoAdapterError", "NoAdapterError", "FolioError", "FolioError"],
+    ["NoAdapterError", "NoAdapterError", "NetworkError", "FolioError"],
   );
   assert.match(results[0].message, /offers no adapter/);
   assert.match(results[1].message, /has no WebGPU/);
-  assert.match(results[2].message, /worker could not be started/);
+  assert.match(results[2].message, /worker could not be started: .*no-such-worker\.js: .* status 404/);
   assert.match(results[3].message, /quantum is not auto, webgpu or cpu/);
   await context.close();
 });
@@ -205,7 +205,8 @@ test("a policy against WebAssembly, no SIMD, no SharedWorker: each is said with 
   const results = await page.evaluate(async () => {
     // As Chrome and Safari say it; the module is compiled in one of two ways.
     const failing = (message) =>
-      `WebAssembly.instantiate = WebAssembly.instantiateStreaming = async () => {
+      `WebAssembly.validate = () => false;
+       WebAssembly.instantiate = WebAssembly.instantiateStreaming = async () => {
          throw new WebAssembly.CompileError(${JSON.stringify(message)});
        };`;
     const load = (message) => outcome(() => lacking(failing(message), { device: "cpu" }));
@@ -253,5 +254,29 @@ test("without storage for files a model loads all the same, and a notice says th
     ],
   );
   assert.match(notices[0][1][0], /every load downloads the model/);
+  await context.close();
+});
+
+test("`auto` takes the processor instead of an adapter of software, named or not", async () => {
+  const { page, context } = await poorer();
+  const results = await page.evaluate(async () => {
+    const nameless = `Object.defineProperty(GPUAdapter.prototype, "info", { value: { vendor: "", architecture: "",
+      device: "", description: "", isFallbackAdapter: false } });`;
+    const named = nameless.replace('description: ""', 'description: "Great GPU"');
+    const results = [];
+    for (const [script, device] of [["", "auto"], [nameless, "auto"], [named, "auto"], ["", "webgpu"]]) {
+      const engine = await lacking(script, { device, limits: { maxNumSeqs: 1, maxModelLen: 64 } });
+      const { adapter, notices } = engine.info;
+      results.push([adapter, notices.filter((text) => text.includes("runs on the processor")).length]);
+      await engine.unload();
+    }
+    return results;
+  });
+  assert.deepEqual(results.slice(0, 3), [
+    ["CPU", 1],
+    ["CPU", 1],
+    ["Great GPU", 0],
+  ]);
+  assert.match(results[3][0], /swiftshader/i);
   await context.close();
 });

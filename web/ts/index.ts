@@ -35,9 +35,8 @@ export async function clearCache(
 ): Promise<void> {
   if (model === undefined) return await removeModels();
   if (typeof model === "object" && "id" in model) return await removeModels(model);
-  const { key, folder } = await findModel({ model, ...(hub && { hub }) });
+  const { key } = await findModel({ model, ...(hub && { hub }) });
   await removeModels({ key });
-  if (folder) await removeModels(folder);
 }
 
 /** A message to the worker, without its id. */

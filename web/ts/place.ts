@@ -73,7 +73,7 @@ function findByAddress(model: string): Found {
   const file = { name: gguf.replace(GGUF, ""), key: base + gguf, address: url.href, base, gguf, query };
   if (GGUF.test(url.pathname)) return file;
   const folder = `${url.href}/`;
-  return { ...file, folder: { key: folder, base: folder } };
+  return { ...file, key: folder, folder };
 }
 
 function parsed(address: string): URL {

@@ -21,8 +21,8 @@ export interface ModelPlace {
   listing: string | null;
   /** The GGUF file to open, if it was named. */
   gguf: string | null;
-  /** The folder of the same address, if only the contents tell whether it is a GGUF file. */
-  folder: { key: string; base: string } | null;
+  /** URL of the folder of the same address, if only the contents tell whether it is a GGUF file. */
+  folder: string | null;
   /** What selects one of several GGUF files: a quantization or a file name. */
   requested: string | null;
   cache: "opfs" | "revalidate" | "none";

@@ -7,8 +7,9 @@ import { fromWire, EngineCrashedError, ModelError, NetworkError, toWire } from "
 import { PIECES_AHEAD, type LoadResult, type ModelPlace, type ToPage, type ToWorker } from "../protocol.js";
 import type { ModelInfo, Progress } from "../types.js";
 import { chooseDevice } from "./device.js";
+import { ChangedError } from "./downloads.js";
 import { Sha256, WebEngine, type Call } from "./engine.js";
-import { ChangedError, ModelFiles } from "./files.js";
+import { ModelFiles } from "./files.js";
 import { instantiate } from "./module.js";
 import { Network } from "./network.js";
 
@@ -101,7 +102,7 @@ async function decided(
 ): Promise<ModelPlace> {
   if (!place.folder) return place;
   const files = await ModelFiles.open(place, signal, report);
-  return (await files.isGguf(place.gguf!)) ? place : { ...place, ...place.folder, gguf: null };
+  return (await files.isGguf(place.gguf!)) ? place : { ...place, base: place.folder, gguf: null };
 }
 
 async function loadFrom(
