@@ -87,7 +87,9 @@ async function typescript() {
 
 function demoPackage() {
   rmSync(join(demo, "folio-web-demo"), { recursive: true, force: true });
-  for (const file of DEMO_FILES) cpSync(join(root, "assets/demo", file), join(demo, "folio-web-demo", file));
+  for (const file of DEMO_FILES) {
+    cpSync(join(root, "assets/demo", file), join(demo, "folio-web-demo", file.replace(/\.json$/, ".json.bin")));
+  }
 }
 
 async function demoPage() {

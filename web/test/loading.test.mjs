@@ -38,6 +38,8 @@ function sharded() {
 }
 
 const parts = sharded();
+/** What hosts of single-page applications send for files that are not there. */
+const PAGE = Buffer.from("<!doctype html><title>Home</title>");
 const shardFile = (path) => parts[path] ?? (path === "model.safetensors" ? undefined : safe(path));
 /** A config with shapes that differ from the weights. */
 const wrongFile = (path) => {
@@ -71,7 +73,7 @@ function safe(path) {
 
 let server, browser;
 before(async () => {
-  server = await serve({ sharded: shardFile, wrong: wrongFile, hub: hub(false), badhub: hub(true) });
+  server = await serve({ sharded: shardFile, hosted: (path) => shardFile(path) ?? PAGE, wrong: wrongFile, hub: hub(false), badhub: hub(true) });
   browser = await launch();
 });
 after(async () => {
@@ -199,14 +201,16 @@ for (const cache of ["opfs", "none"]) {
     ));
 }
 
-test("shards and their index, with nothing kept", () =>
-  scene(
-    () => ({ delay: 5 }),
-    async (page) => {
-      const answer = await hello(page, { model: `${server.origin}/sharded`, rangeBytes: MIB, cache: "none" });
-      assert.equal(answer.value, HELLO, answer.message);
-    },
-  ));
+for (const folder of ["sharded", "hosted"]) {
+  test(`shards and their index, with nothing kept (${folder})`, () =>
+    scene(
+      () => ({ delay: 5 }),
+      async (page) => {
+        const answer = await fetched(page, { model: `${server.origin}/${folder}`, rangeBytes: MIB, cache: "none" });
+        assert.equal(answer.value, HELLO, answer.message);
+      },
+    ));
+}
 
 test("a repository's digests are compared", () =>
   scene(

@@ -75,7 +75,7 @@ export interface LoadOptions {
   speculation?: boolean;
   /**
    * Where the model is computed: on the GPU by WebGPU (`webgpu`), on one thread of the processor (`cpu`), or on the
-   * processor only if the browser offers no GPU (`auto`, the default).
+   * processor only if the browser offers no GPU, or software in place of one (`auto`, the default).
    */
   device?: "auto" | "webgpu" | "cpu";
   /** Share one engine between all pages of this site that load this model with this option. */

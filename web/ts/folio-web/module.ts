@@ -33,7 +33,10 @@ async function notStarted({ name, message }: Error): Promise<Error> {
     const advice = "the page's Content-Security-Policy must allow 'wasm-unsafe-eval' in script-src";
     return new BrowserError(`${advice}: ${message}`);
   }
-  if (!["CompileError", "LinkError"].includes(name)) return new NetworkError(`engine_bg.wasm: ${message} (${ADDRESS})`);
+  if (!["CompileError", "LinkError"].includes(name)) {
+    const where = message.includes(ADDRESS.href) ? "" : ` (${ADDRESS})`;
+    return new NetworkError(`engine_bg.wasm: ${message}${where}`);
+  }
   if (!WebAssembly.validate(SIMD)) {
     const needed = "the engine needs WebAssembly with SIMD: Chrome and Edge 91, Firefox 89, Safari 16.4 or later";
     return new BrowserError(`${needed}: ${message}`);
