@@ -118,7 +118,7 @@ test("`revalidate` fetches a newer file, and uses the old one without a network"
   for (const rule of [() => ({ status: 403 }), () => ({ page: PAGE })]) {
     server.begin(rule);
     const { notices } = await loads(options);
-    assert.match(notices.join(), /the cached file is used: /);
+    assert.match(notices.join(), /the cached files are used, because/);
   }
 });
 

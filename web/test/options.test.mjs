@@ -34,6 +34,7 @@ test("wrong options are refused at once, each by its name", async () => {
     [{ limits: { maxNumSeqs: 0 } }, "LimitError", /^limits\.maxNumSeqs: must be a whole number from 1 to 1024, not 0/],
     [{ limits: { maxModelLen: 1.5 } }, "LimitError", /^limits\.maxModelLen: must be a whole number/],
     [{ limits: { kvCacheBytes: -1 } }, "LimitError", /^limits\.kvCacheBytes: must be a whole number from 0/],
+    [{ limits: { kvCacheBytes: 1e15 } }, "LimitError", /^limits\.kvCacheBytes: must be .* to 17179869184, not 10{15}/],
     [{ limits: { kvHostBytes: NaN } }, "LimitError", /^limits\.kvHostBytes: .*not NaN/],
     [{ limits: { blockSize: 20 } }, "LimitError", /^limits\.blockSize: must be 16, 32 or 64, not 20/],
     [{ limits: { maxNumBatchedTokens: 2 } }, "LimitError", /^limits\.maxNumBatchedTokens: must be from \d+/],
@@ -48,6 +49,13 @@ test("wrong options are refused at once, each by its name", async () => {
     assert.match(String(told[at].message), message, JSON.stringify(options));
     assert.equal(told[at].name, name, told[at].message);
   });
+});
+
+test("a pool larger than a tab's memory is refused with both numbers", async () => {
+  const limits = { kvCacheBytes: 12 * 2 ** 30 + 12_000_000 };
+  const { name, message } = await tokens(page, { model: `${server.origin}/${TINY}`, limits });
+  assert.equal(name, "LimitError", message);
+  assert.match(message, /12\.0 GiB.* 3\.8 GiB.*limits\.kvCacheBytes \d+MiB or less; or load it with WebGPU/);
 });
 
 test("fractions of bytes are cut off, and null is a default", async () => {

@@ -48,13 +48,15 @@ const OPTIONS: Record<keyof LoadOptions, Check> = {
 };
 
 const BYTES_MAX = Number.MAX_SAFE_INTEGER;
+/** Browsers end themselves when a page wants far more memory than there is. */
+const POOL_BYTES_MAX = 16 * 2 ** 30;
 /** The limits' ranges, and whether they count bytes, which are often computed as a share. */
 const LIMITS: Record<keyof Limits, { least: number; most: number; bytes?: true }> = {
   maxModelLen: { least: 2, most: 2 ** 32 - 1 },
   maxNumSeqs: { least: 1, most: 1024 },
   maxNumBatchedTokens: { least: 1, most: 65_536 },
   blockSize: { least: 16, most: 64 },
-  kvCacheBytes: { least: 0, most: BYTES_MAX, bytes: true },
+  kvCacheBytes: { least: 0, most: POOL_BYTES_MAX, bytes: true },
   kvHostBytes: { least: 0, most: BYTES_MAX, bytes: true },
   bindingBytes: { least: 0, most: BYTES_MAX, bytes: true },
   seed: { least: 0, most: BYTES_MAX },

@@ -88,17 +88,18 @@ export class Downloads {
     await this.fetchSlice(file, facts, 0, response);
   }
 
-  /** Whether a file is still this version. Asks for one byte, which tells it. */
-  async isCurrent(file: string, kept: Facts): Promise<boolean> {
+  /** Whether a file is still this version, or still missing. Asks for one byte, which tells it. */
+  async isCurrent(file: string, kept: Facts | null): Promise<boolean> {
     const range = { first: 0, last: 0 };
     const response = await this.network.request(this.address(file), { file, range, orWhole: true });
     void response.body?.cancel();
-    if (response.status >= 400 && ![404, 410, 416].includes(response.status)) throw this.statusError(file, response);
+    if (response.status === 404 || response.status === 410) return kept === null;
+    if (!response.ok && response.status !== 416) throw this.statusError(file, response);
     const size = response.status === 200 ? announcedBytes(response) : (contentRange(response)?.size ?? null);
-    const same = response.ok && version(response) === kept.version && (size ?? kept.size) === kept.size;
-    // A network that wants a login answers with its own page.
-    if (!same && response.ok && isPage(response)) throw new StrangeError(file, "an HTML page");
-    return same;
+    if (kept && version(response) === kept.version && (size ?? kept.size) === kept.size) return true;
+    // The page that a host sends for a missing file, or that of a network that wants a login.
+    if (isPage(response) && kept) throw new StrangeError(file, "an HTML page");
+    return isPage(response);
   }
 
   /**

@@ -30,6 +30,8 @@ export class ModelFiles {
   /** What servers have sent in place of files, which therefore count as missing. */
   private readonly strange = new Map<string, StrangeError>();
   private listed: Listed[] | null = null;
+  /** Whether the server did not answer when it was asked for newer files. */
+  private unreachable = false;
 
   private constructor(
     private readonly place: ModelPlace,
@@ -157,7 +159,7 @@ export class ModelFiles {
       this.listed = kept && cache !== "revalidate" ? kept : await this.list(listing, name);
     } catch (error) {
       if (!kept || !(error instanceof NetworkError)) throw error;
-      this.notices.push(`the cached list of files is used: ${error.message}`);
+      this.useCached(error);
       this.listed = kept;
     }
     return this.listed;
@@ -176,7 +178,7 @@ export class ModelFiles {
     } catch (error) {
       if (!(error instanceof NetworkError)) throw error;
       const hint = "it was taken for a repository of the hub; a folder of this site is written";
-      throw new NetworkError(`${error.message} (${hint} ./${name.replace(/:.*/, "")}/)`);
+      throw new NetworkError(`${error.message} (${hint} ./${this.place.address.split("/").slice(-2).join("/")}/)`);
     }
     await this.kept.setListing(listed);
     return listed;
@@ -219,20 +221,30 @@ export class ModelFiles {
   /** The metadata of a cached file, compared with the server if this was asked for and the server can be reached. */
   private async current(file: string, kept: Facts | null): Promise<Facts | null> {
     this.cached = true;
-    if (this.place.cache !== "revalidate") return kept;
-    if (this.place.listing) {
-      const listed = (await this.listing())?.find(({ path }) => path === file);
-      if (!kept) return listed ? await this.newFacts(file) : null;
-      if (listed && listed.size === kept.size && listed.sha256 !== null && listed.sha256 === kept.sha256) return kept;
-    }
+    if (this.place.cache !== "revalidate" || this.unreachable) return kept;
     try {
-      if (kept && (await this.downloads.isCurrent(file, kept))) return kept;
-      return await this.newFacts(file);
+      if (await this.isCurrent(file, kept)) return kept;
     } catch (error) {
-      if (!(error instanceof NetworkError) || !kept) throw error;
-      this.notices.push(`the cached file is used: ${error.message}`);
+      if (!(error instanceof NetworkError)) throw error;
+      this.useCached(error);
       return kept;
     }
+    return await this.newFacts(file);
+  }
+
+  private async isCurrent(file: string, kept: Facts | null): Promise<boolean> {
+    if (this.place.listing) {
+      const listed = (await this.listing())?.find(({ path }) => path === file);
+      if (!listed || !kept) return !listed && !kept;
+      if (listed.size === kept.size && listed.sha256 !== null && listed.sha256 === kept.sha256) return true;
+    }
+    return await this.downloads.isCurrent(file, kept);
+  }
+
+  /** The server cannot be asked what is current. */
+  private useCached(error: NetworkError): void {
+    this.unreachable = true;
+    this.notices.push(`the cached files are used, because the server cannot tell of newer ones: ${error.message}`);
   }
 
   private async probe(file: string): Promise<Facts | null> {
