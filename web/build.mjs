@@ -1,6 +1,7 @@
 // Builds dist/, the package: the engine as wasm and the package's TypeScript; the files of the demo model's package,
-// demo/; and site/, the demo page with both. With the argument `demo` it builds demo/ alone; with `scripts`, all but the
-// wasm, which must have been built before; with `page`, the server's chat page, into assets/page, where it is committed.
+// demo/; and site/, the demo page with both. With the argument `demo` it builds demo/ alone; with `scripts`, all but
+// the wasm, which must have been built before; with `page`, the server's chat page, into assets/page, where it is
+// committed.
 //
 // dist/ needs cargo with the target wasm32-unknown-unknown; everything else comes with `npm ci`.
 

@@ -8,6 +8,13 @@ const ADDRESSABLE: u64 = 4 << 30;
 #[cfg(target_arch = "wasm32")]
 const TAB_RESERVE: u64 = 256 << 20;
 
+/// Where [`memory_available`] comes from, for display.
+pub const MEMORY_SOURCE: &str = if cfg!(target_arch = "wasm32") {
+    "what a tab's 4 GiB for the processor leave"
+} else {
+    "the machine's available memory"
+};
+
 /// Bytes that a process can still allocate without swapping: what the system calls available, or on Linux what is left
 /// of the control group's limit if that is less; in a browser tab, what WebAssembly can address for a model. `None`
 /// where it is not known.

@@ -73,7 +73,8 @@ function safe(path) {
 
 let server, browser;
 before(async () => {
-  server = await serve({ sharded: shardFile, hosted: (path) => shardFile(path) ?? PAGE, wrong: wrongFile, hub: hub(false), badhub: hub(true) });
+  const hosted = (path) => shardFile(path) ?? PAGE;
+  server = await serve({ sharded: shardFile, hosted, wrong: wrongFile, hub: hub(false), badhub: hub(true) });
   browser = await launch();
 });
 after(async () => {

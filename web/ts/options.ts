@@ -91,8 +91,9 @@ export function checkedLimits(limits: Limits | null | undefined): Limits {
 
 function checkedLimit(name: keyof Limits, value: unknown): number {
   const { least, most, bytes } = LIMITS[name];
-  const number = bytes && typeof value === "number" ? Math.floor(value) : value;
-  if (Number.isSafeInteger(number) && (number as number) >= least && (number as number) <= most) return number as number;
+  const number = typeof value === "number" ? value : NaN;
+  const whole = bytes ? Math.floor(number) : number;
+  if (Number.isSafeInteger(whole) && whole >= least && whole <= most) return whole;
   throw new LimitError(`limits.${name}: must be a whole number from ${least} to ${most}, not ${say(value)}`);
 }
 

@@ -103,7 +103,8 @@ export function demoFile(path) {
 
 /**
  * Loads a model in a page, on the processor, and resolves to its greedy tokens after a fixed prompt, the notices, and
- * the events of progress; or to the error. `options.text` is a conversation instead: the tokens are those of its prompt.
+ * the events of progress; or to the error. `options.text` is a conversation instead, and `tokens` is the number of
+ * tokens of its prompt.
  */
 export async function tokens(page, options) {
   return await page.evaluate(inPage, { options, prompt, count: greedy.length });

@@ -7,8 +7,8 @@ import type { ModelPlace } from "../protocol.js";
 const SOFTWARE = /swiftshader|llvmpipe|lavapipe|softpipe|basic render|software/i;
 
 /**
- * Multiply-adds of 32 bits per second, in billions, below which a GPU of unknown name is taken for software: the weakest
- * GPUs have several times as many, and software on the processor of a laptop fewer.
+ * Multiply-adds of 32 bits per second, in billions, below which a GPU of unknown name is taken for software: the
+ * weakest GPUs have several times as many, and software on the processor of a laptop fewer.
  */
 const GPU_RATE_MIN = 25;
 const THREADS = 1 << 14;
@@ -35,14 +35,15 @@ export interface Chosen {
 
 const CPU: Chosen = { device: "cpu", adapter: "CPU", subgroups: false, notice: null };
 
-/** Chooses a device. `auto` takes the processor itself rather than a GPU that is emulated on it, which is far slower. */
+/** Chooses a device. `auto` takes the processor itself rather than a GPU that is emulated on it, far more slowly. */
 export async function chooseDevice(wanted: ModelPlace["device"]): Promise<Chosen> {
   if (wanted === "cpu") return CPU;
   try {
     const adapter = await findAdapter();
     if (wanted === "webgpu" || !(await isSoftware(adapter))) return chosen(adapter);
-    const notice = `this browser's WebGPU runs on the processor (${nameOf(adapter)}), where the engine's own kernels are`;
-    return { ...CPU, notice: `${notice} faster, so these are used; device: "webgpu" takes it all the same` };
+    const emulated = `this browser's WebGPU runs on the processor (${nameOf(adapter) || "an adapter without a name"})`;
+    const instead = 'where the engine itself is faster; device: "webgpu" takes it all the same';
+    return { ...CPU, notice: `${emulated}, ${instead}` };
   } catch (error) {
     if (wanted === "webgpu") throw error;
     return CPU;

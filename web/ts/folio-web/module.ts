@@ -14,7 +14,7 @@ const SIMD = Uint8Array.of(
 /** The engine's module, while it is compiled and afterwards. */
 let started: Promise<unknown> | null = null;
 
-/** Compiles and starts the engine's module, once. After a crash its memory is unknown: a new instance takes its place. */
+/** Compiles and starts the engine's module, once. After a crash, of its memory nothing is known: it is started anew. */
 export async function instantiate(crashed: boolean): Promise<void> {
   if (crashed) restart();
   started ??= start({ module_or_path: ADDRESS });

@@ -164,8 +164,8 @@ export class Network {
     }
     if (origin === self.origin || !protocol.startsWith("http")) return new NetworkError(failed);
     const allow = `this page may read it only if its server sends Access-Control-Allow-Origin: ${self.origin}`;
-    const sure = await this.answersOthers(url);
-    return new NetworkError(`${failed}: ${sure ? `the server answers, but ${allow}` : `there may be no server; ${allow}`}`);
+    const found = (await this.answersOthers(url)) ? "the server answers, but" : "there may be no server;";
+    return new NetworkError(`${failed}: ${found} ${allow}`);
   }
 
   /** Whether a server answers at all, to a request whose answer cannot be read. */

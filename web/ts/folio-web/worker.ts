@@ -150,9 +150,11 @@ function differences(asked: ModelPlace, { place }: Current): string[] {
     return { name, cache, rangeBytes, speculation, device, ...Object.fromEntries(named) };
   };
   const [own, shared] = [options(asked), options(place)];
-  const differing = [...new Set([...Object.keys(own), ...Object.keys(shared)])].filter((key) => own[key] !== shared[key]);
+  const keys = [...new Set([...Object.keys(own), ...Object.keys(shared)])];
   const said = (value: unknown) => (value === undefined ? "its default" : JSON.stringify(value));
-  return differing.map((key) => `${key}: the shared engine was loaded with ${said(shared[key])}, not ${said(own[key])}`);
+  return keys
+    .filter((key) => own[key] !== shared[key])
+    .map((key) => `${key}: the shared engine was loaded with ${said(shared[key])}, not ${said(own[key])}`);
 }
 
 /** Errors of the engine's module have a name but no class. */
