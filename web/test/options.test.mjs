@@ -55,7 +55,7 @@ test("a pool larger than a tab's memory is refused with both numbers", async () 
   const limits = { kvCacheBytes: 12 * 2 ** 30 + 12_000_000 };
   const { name, message } = await tokens(page, { model: `${server.origin}/${TINY}`, limits });
   assert.equal(name, "LimitError", message);
-  assert.match(message, /12\.0 GiB.* 3\.8 GiB.*limits\.kvCacheBytes \d+MiB or less; or load it with WebGPU/);
+  assert.match(message, /12\.0 GiB.* 3\.8 GiB.*tab's 4 GiB.* limits\.kvCacheBytes .*; or load it with WebGPU/);
 });
 
 test("fractions of bytes are cut off, and null is a default", async () => {

@@ -42,6 +42,8 @@ const LABEL = "/model";
 /** What follows a file's name: its metadata, a slice, the part of a slice that was received. */
 const OWN = /^(json|\d+(\.part)?)$/;
 const CHECKSUM_BYTES = 32;
+const REMOVE_TRIES = 20;
+const REMOVE_PAUSE_MS = 100;
 
 /** The folder of one model. */
 export class Store {
@@ -112,8 +114,13 @@ export class Store {
   async remove(file: string): Promise<void> {
     const prefix = `${encodeURIComponent(file)}.`;
     const names: string[] = [];
-    for await (const name of namesIn(this.folder)) {
-      if (name.startsWith(prefix) && OWN.test(name.slice(prefix.length))) names.push(name);
+    try {
+      for await (const name of namesIn(this.folder)) {
+        if (name.startsWith(prefix) && OWN.test(name.slice(prefix.length))) names.push(name);
+      }
+    } catch (error) {
+      // Another page has deleted the whole folder.
+      ignoreMissing(error as Error);
     }
     for (const name of names) await this.folder.removeEntry(name).catch(() => {});
   }
@@ -159,9 +166,21 @@ export async function cachedModels(): Promise<CachedModel[]> {
 export async function removeModels(model?: { id: string } | { key: string }): Promise<void> {
   const root = await storageRoot();
   if (!root) return;
-  if (!model) return await root.removeEntry(MODELS, { recursive: true }).catch(ignoreMissing);
-  const id = "id" in model ? model.id : await folderName(model.key);
-  await (await allModels())?.removeEntry(id, { recursive: true }).catch(ignoreMissing);
+  if (!model) return await removeFolder(root, MODELS);
+  const all = await allModels();
+  if (all) await removeFolder(all, "id" in model ? model.id : await folderName(model.key));
+}
+
+/** Deletes a folder. A file in it that is being written is waited for. */
+async function removeFolder(parent: FileSystemDirectoryHandle, name: string): Promise<void> {
+  for (let tries = 1; ; tries++) {
+    try {
+      return await parent.removeEntry(name, { recursive: true }).catch(ignoreMissing);
+    } catch (error) {
+      if ((error as Error).name !== "NoModificationAllowedError" || tries === REMOVE_TRIES) throw error;
+      await new Promise((resolve) => setTimeout(resolve, REMOVE_PAUSE_MS));
+    }
+  }
 }
 
 function ignoreMissing(error: Error): void {
