@@ -123,9 +123,11 @@ test("a sandboxed frame is told that its origin is opaque", async () => {
     frame.sandbox = "allow-scripts";
     const { origin } = location;
     frame.srcdoc = `<script type="module">
-      import { load } from "${origin}/index.js";
-      load({ model: "${model}", worker: "${origin}/folio-web/worker.js" }).catch(({ name, message }) =>
-        parent.postMessage(name + ": " + message, "*"));
+      const loads = async () => {
+        const { load } = await import("${origin}/index.js");
+        await load({ model: "${model}", worker: "${origin}/folio-web/worker.js" });
+      };
+      loads().catch(({ name, message }) => parent.postMessage(name + ": " + message, "*"));
     </script>`;
     const told = new Promise((resolve) => addEventListener("message", ({ data }) => resolve(data), { once: true }));
     document.body.append(frame);
