@@ -10,7 +10,7 @@ const SOFTWARE = /swiftshader|llvmpipe|lavapipe|softpipe|basic render|software/i
  * Multiply-adds of 32 bits per second, in billions, below which a GPU of unknown name is taken for software: the
  * weakest GPUs have several times as many, and software on the processor of a laptop fewer.
  */
-const GPU_RATE_MIN = 25;
+const GPU_RATE_MIN = 16;
 const THREADS = 1 << 14;
 const ROUNDS = 1 << 11;
 /** Computes chains of products: four in each thread, so that no thread waits for one. */

@@ -13,6 +13,10 @@ export class Kept {
   private readonly memory = new Map<string, Uint8Array>();
   /** Slices that cannot be fetched alone and are not in the storage; the browser may put them on disk. */
   private readonly blobs = new Map<string, Blob>();
+  /** The slice that was read last. */
+  private last = "";
+  /** The slice behind it, while it is read and its checksum computed: the browser has other threads for that. */
+  private ahead: { key: string; slice: Promise<Uint8Array | undefined> } | null = null;
 
   private constructor(
     private readonly place: ModelPlace,
@@ -64,14 +68,35 @@ export class Kept {
 
   /** A slice from the storage. */
   async slice(file: string, facts: Facts, index: number): Promise<Uint8Array | undefined> {
-    const blob = this.blobs.get(sliceKey(file, index));
-    const bytes = sliceLength(facts, index);
-    const slice = blob ? new Uint8Array(await blob.arrayBuffer()) : await this.store?.slice(file, index, bytes);
-    if (slice) this.remember(file, index, slice);
+    const key = sliceKey(file, index);
+    // What was not there when it was read ahead may be there now.
+    const ahead = this.ahead?.key === key ? await this.ahead.slice : undefined;
+    const slice = ahead ?? (await this.stored(file, facts, index));
+    if (!slice) return undefined;
+    this.remember(file, index, slice);
+    this.readAhead(file, facts, index);
     return slice;
   }
 
+  private async stored(file: string, facts: Facts, index: number): Promise<Uint8Array | undefined> {
+    const blob = this.blobs.get(sliceKey(file, index));
+    if (blob) return new Uint8Array(await blob.arrayBuffer());
+    return await this.store?.slice(file, index, sliceLength(facts, index));
+  }
+
+  /** Begins to read the next slice of a file that is read from its beginning to its end. */
+  private readAhead(file: string, facts: Facts, index: number): void {
+    const follows = this.last === sliceKey(file, index - 1);
+    this.last = sliceKey(file, index);
+    const next = index + 1;
+    this.ahead = null;
+    if (!follows || next * facts.sliceBytes >= facts.size) return;
+    const slice = this.stored(file, facts, next).catch(() => undefined);
+    this.ahead = { key: sliceKey(file, next), slice };
+  }
+
   async setSlice(file: string, facts: Facts, index: number, bytes: Uint8Array): Promise<void> {
+    this.ahead = null;
     const written = await this.write(file, (store) => store.setSlice(file, index, bytes), facts.size);
     if (!written && !facts.ranges) this.blobs.set(sliceKey(file, index), new Blob([bytes as BlobPart]));
     this.remember(file, index, bytes);
@@ -91,6 +116,7 @@ export class Kept {
 
   /** Deletes what is kept of a file. */
   async remove(file: string): Promise<void> {
+    this.ahead = null;
     await this.store?.remove(file);
   }
 
@@ -101,6 +127,7 @@ export class Kept {
   /** Lets go of the slices in memory. */
   forgetMemory(): void {
     this.memory.clear();
+    this.ahead = null;
   }
 
   /** Stops writing to the storage if a file has no room in it. */
