@@ -31,7 +31,7 @@ export class Network {
   /** A request is sent again. */
   onRetry: (file: string) => void = () => {};
   /** Whether a file of this load came whole after requests for a range of it had failed. */
-  private wholeOnly = false;
+  private hasTakenWhole = false;
 
   constructor(
     readonly signal: AbortSignal,
@@ -124,14 +124,14 @@ export class Network {
    * ranges, so it is taken whole only in the end.
    */
   private async whole(url: string, wanted: Wanted, attempt: number): Promise<Response | null> {
-    if (!wanted.orWhole || !wanted.range || (attempt === 1 && !this.wholeOnly)) return null;
+    if (!wanted.orWhole || !wanted.range || (attempt === 1 && !this.hasTakenWhole)) return null;
     const { file, range } = wanted;
     const response = await this.send(url, { file }).catch(() => null);
     if (!response) return null;
     const bytes = Number(response.headers.get("content-length") ?? 0);
     const compressed = response.headers.has("content-encoding");
-    if (response.ok && (compressed || bytes <= range.last || this.wholeOnly || attempt === TRIES)) {
-      this.wholeOnly = true;
+    if (response.ok && (compressed || bytes <= range.last || attempt === TRIES)) {
+      this.hasTakenWhole = true;
       return response;
     }
     void response.body?.cancel();
