@@ -1,22 +1,24 @@
 // Builds dist/, the package: the engine as wasm and the package's TypeScript; the files of the demo model's package,
-// demo/; and site/, the demo page with both. With the argument `demo` it builds demo/ alone; with `page`, the server's
-// chat page, into assets/page, where it is committed.
+// demo/; and site/, the demo page with both. With the argument `demo` it builds demo/ alone; with `scripts`, all but
+// the wasm, which must have been built before; with `page`, the server's chat page, into assets/page, where it is
+// committed.
 //
 // dist/ needs cargo with the target wasm32-unknown-unknown; everything else comes with `npm ci`.
 
 import { spawnSync } from "node:child_process";
 import { createHash } from "node:crypto";
-import { cpSync, mkdirSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
+import { cpSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { gzipSync } from "node:zlib";
-import { SERVER_PAGE, serverPage, tabPage } from "./bundle.mjs";
+import { SERVER_PAGE, bundleWorker, serverPage, tabPage } from "./bundle.mjs";
 
 const web = dirname(fileURLToPath(import.meta.url));
 const root = dirname(web);
 const dist = join(web, "dist");
-/** The folder that holds the script of the worker; ts/index.ts says why it is named like the package. */
+/** The folder that holds the worker, complete in itself; ts/start.ts says why it is named like the package. */
 const inner = join(dist, "folio-web");
+const INNER_FILES = ["worker.js", "engine.js", "engine_bg.wasm", "engine.d.ts", "engine_bg.wasm.d.ts"];
 const demo = join(web, "demo");
 const site = join(web, "site");
 const target = process.env.CARGO_TARGET_DIR ?? join(root, "target");
@@ -36,9 +38,11 @@ const PAGE_FILES = [
   "licences.txt",
   "index.js",
   "errors.js",
-  "files.js",
+  "options.js",
   "place.js",
   "protocol.js",
+  "start.js",
+  "store.js",
   "stream.js",
   "folio-web/worker.js",
   "folio-web/engine.js",
@@ -75,13 +79,18 @@ function wasm() {
   if (gzip > WASM_GZIP_BYTES_MAX) throw new Error(`more than ${WASM_GZIP_BYTES_MAX} bytes gzipped`);
 }
 
-function typescript() {
+async function typescript() {
   run(process.execPath, [join(web, "node_modules/typescript/bin/tsc"), "-p", web]);
+  // Bundlers that know nothing of workers copy the folder: what the worker imports must be in it.
+  await bundleWorker(join(web, "ts/folio-web/worker.ts"), join(inner, "worker.js"));
+  for (const file of readdirSync(inner)) if (!INNER_FILES.includes(file)) rmSync(join(inner, file));
 }
 
 function demoPackage() {
   rmSync(join(demo, "folio-web-demo"), { recursive: true, force: true });
-  for (const file of DEMO_FILES) cpSync(join(root, "assets/demo", file), join(demo, "folio-web-demo", file));
+  for (const file of DEMO_FILES) {
+    cpSync(join(root, "assets/demo", file), join(demo, "folio-web-demo", file.replace(/\.json$/, ".json.bin")));
+  }
 }
 
 async function demoPage() {
@@ -118,10 +127,12 @@ else if (part === "page") {
   checkPage();
   write(SERVER_PAGE, await serverPage());
 } else {
-  rmSync(dist, { recursive: true, force: true });
-  mkdirSync(inner, { recursive: true });
-  wasm();
-  typescript();
+  if (part !== "scripts") {
+    rmSync(dist, { recursive: true, force: true });
+    mkdirSync(inner, { recursive: true });
+    wasm();
+  }
+  await typescript();
   demoPackage();
   checkPage();
   await demoPage();

@@ -1,4 +1,4 @@
-// Bundles the chat page: the one that `folio serve` embeds, and the demo page of the package.
+// Bundles the chat page, the one that `folio serve` embeds and the demo page of the package; and the package's worker.
 
 import { build } from "esbuild";
 import { readdirSync, readFileSync } from "node:fs";
@@ -30,6 +30,12 @@ async function bundle(entry) {
   });
   const text = (name) => outputFiles.find(({ path }) => path.endsWith(name)).text;
   return { script: text("app.js"), style: text("style.css"), licences: licences(Object.keys(metafile.inputs)) };
+}
+
+/** Bundles the package's worker, except the engine's module beside it, which wasm-bindgen has made. */
+export async function bundleWorker(entry, outfile) {
+  const external = ["./engine.js"];
+  await build({ entryPoints: [entry], outfile, bundle: true, format: "esm", target: "es2022", external });
 }
 
 /** The licences of the packages that these files belong to. */

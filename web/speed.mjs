@@ -80,7 +80,7 @@ async function open(page) {
   return await page.evaluate(async () => {
     const load = async () => {
       const began = performance.now();
-      window.engine = await folio.load({ model: demo });
+      window.engine = await folio.load({ model: demo, device: "webgpu" });
       return (performance.now() - began) / 1000;
     };
     const first = await load();

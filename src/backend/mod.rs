@@ -48,7 +48,7 @@ impl DeviceKind {
 }
 
 /// The source of memory that is the machine's.
-pub const MACHINE_MEMORY: &str = "the machine's available memory";
+pub const MACHINE_MEMORY: &str = crate::platform::MEMORY_SOURCE;
 
 /// Maximum rows of a product for which its weights are most of what it reads: more rows may have kernels that compute
 /// more, less exactly.

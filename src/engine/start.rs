@@ -433,6 +433,7 @@ async fn allocate<B: Backend, S: Source>(
         draft.backend.settle().await?;
     }
     let mut blocks = fit.blocks.clone();
+    let mut refused = None;
     let is_guess = sizes::is_guess(config, backend.caps());
     loop {
         let mut outcome = backend.allocate_pool(&blocks);
@@ -446,14 +447,19 @@ async fn allocate<B: Backend, S: Source>(
             }
         }
         let error = match outcome {
-            Ok(()) => return Ok(blocks),
+            Ok(()) => {
+                if let Some(error) = refused {
+                    let mib = sizes::kv_bytes(config, plan, &blocks) >> 20;
+                    progress(Progress::Notice(format!("{error}; the KV pool has {mib} MiB instead")));
+                }
+                return Ok(blocks);
+            }
             Err(error @ (BackendError::OutOfMemory { .. } | BackendError::Limit { .. })) => error,
             Err(error) => return Err(error.into()),
         };
         let Some(smaller) = sizes::shrink(&blocks, is_guess) else { return Err(error.into()) };
         blocks = smaller;
-        let mib = sizes::kv_bytes(config, plan, &blocks) >> 20;
-        progress(Progress::Notice(format!("{error}; trying again with a KV pool of {mib} MiB")));
+        refused.get_or_insert(error);
     }
 }
 

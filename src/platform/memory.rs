@@ -1,15 +1,35 @@
 //! The memory of the machine.
 
+/// What a program with 32-bit addresses can have.
+#[cfg(target_arch = "wasm32")]
+const ADDRESSABLE: u64 = 4 << 30;
+/// What the engine's program, tokenizers and requests need of that. What is in use does not count: memory that an
+/// earlier model had is free again, but WebAssembly cannot give it back.
+#[cfg(target_arch = "wasm32")]
+const TAB_RESERVE: u64 = 256 << 20;
+
+/// Where [`memory_available`] comes from, for display.
+pub const MEMORY_SOURCE: &str = if cfg!(target_arch = "wasm32") {
+    "what a tab's 4 GiB for the processor leave"
+} else {
+    "the machine's available memory"
+};
+
 /// Bytes that a process can still allocate without swapping: what the system calls available, or on Linux what is left
-/// of the control group's limit if that is less. `None` where it is not known, for example in a browser tab.
+/// of the control group's limit if that is less; in a browser tab, what WebAssembly can address for a model. `None`
+/// where it is not known.
 pub fn memory_available() -> Option<u64> {
+    #[cfg(target_arch = "wasm32")]
+    {
+        Some(ADDRESSABLE - TAB_RESERVE)
+    }
     #[cfg(any(windows, target_os = "macos"))]
     {
         let mut system = sysinfo::System::new();
         system.refresh_memory();
         Some(system.available_memory()).filter(|bytes| *bytes > 0)
     }
-    #[cfg(not(any(windows, target_os = "macos")))]
+    #[cfg(not(any(windows, target_os = "macos", target_arch = "wasm32")))]
     linux::available_below(std::path::Path::new("/"))
 }
 
@@ -21,7 +41,11 @@ pub fn memory_resident() -> Option<u64> {
         system.refresh_processes(sysinfo::ProcessesToUpdate::Some(&[own]), true);
         system.process(own).map(sysinfo::Process::memory)
     }
-    #[cfg(not(any(windows, target_os = "macos")))]
+    #[cfg(target_arch = "wasm32")]
+    {
+        None
+    }
+    #[cfg(not(any(windows, target_os = "macos", target_arch = "wasm32")))]
     linux::resident(&std::fs::read_to_string("/proc/self/status").ok()?)
 }
 
@@ -36,7 +60,7 @@ pub fn return_freed_memory() {
 }
 
 /// Linux tells it by files.
-#[cfg(any(test, not(any(windows, target_os = "macos"))))]
+#[cfg(any(test, not(any(windows, target_os = "macos", target_arch = "wasm32"))))]
 mod linux {
     use std::path::Path;
 

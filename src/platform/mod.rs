@@ -11,7 +11,7 @@ mod processors;
 #[cfg(unix)]
 mod signals;
 
-pub use memory::{memory_available, memory_resident, return_freed_memory};
+pub use memory::{MEMORY_SOURCE, memory_available, memory_resident, return_freed_memory};
 pub use model_file::{FileAccess, ModelFile};
 pub use own_file::{TEMPORARY, check_own_folder, create_own_folder, open_no_link, read_own_file, write_own_file};
 pub use pages::Pages;

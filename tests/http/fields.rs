@@ -192,6 +192,22 @@ fn a_long_prompt_may_lose_its_beginning() {
 }
 
 #[test]
+fn a_text_of_many_bytes_is_cut_to_the_tokens_that_fit() {
+    let server = Server::plain();
+    let long = "a ".repeat(50_000);
+    let messages = json!([{"role": "user", "content": long}]);
+    let cut = json!({"truncate_prompt_tokens": -1, "max_tokens": 1});
+    for (path, request) in [(COMPLETIONS, json!({"prompt": long})), (CHAT, json!({"messages": messages}))] {
+        let answer = server.post(path, &with(&request, &cut)).json();
+        assert_eq!(answer["usage"]["prompt_tokens"], 2047, "{path}: {answer}");
+        let refused = server.post(path, &with(&request, &json!({"max_tokens": 1}))).json();
+        assert_eq!(refused["error"]["code"], "context_length_exceeded", "{path}: {refused}");
+    }
+    let automatic = server.post("/v1/responses", &json!({"input": long, "truncation": "auto"})).json();
+    assert_eq!(automatic["usage"]["input_tokens"], 2047, "{automatic}");
+}
+
+#[test]
 fn the_last_message_is_continued() {
     let server = Server::cpu();
     let messages = json!([{"role": "user", "content": "Hello!"}, {"role": "assistant", "content": "Hi! What can"}]);

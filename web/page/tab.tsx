@@ -47,7 +47,12 @@ async function start(model: LoadOptions["model"]): Promise<void> {
   loading.value = controller;
   error.value = null;
   try {
-    const loaded = await load({ model, signal: controller.signal, onProgress: (now) => (progress.value = now) });
+    const loaded = await load({
+      model,
+      persist: true,
+      signal: controller.signal,
+      onProgress: (now) => (progress.value = now),
+    });
     store.model.value = (await loaded.models.list()).data[0]?.id ?? null;
     engine.value = loaded;
     void watch(loaded);
@@ -157,7 +162,12 @@ function Gate() {
 }
 
 function Bar({ now: { phase, file, loaded, total } }: { now: Progress }) {
-  const words = { download: `Downloading ${file}`, cache: `Reading ${file}`, device: "Moving weights to the GPU" };
+  const words = {
+    download: `Downloading ${file}`,
+    cache: `Reading ${file}`,
+    retry: `Interrupted, asking for ${file} again`,
+    device: "Moving weights to the device",
+  };
   const preparing = phase === "ready" || phase === "kernels";
   const text = preparing ? "Compiling kernels…" : `${words[phase]}: ${size(loaded)} of ${size(total)}`;
   return (

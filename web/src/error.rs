@@ -1,7 +1,8 @@
 //! Errors for JavaScript: an `Error` whose `name` is the kind.
 
-use folio::backend::BackendError;
+use folio::backend::{BackendError, MACHINE_MEMORY};
 use folio::engine::StartError;
+use folio::engine::fit::FitReport;
 use folio::model::LoadError;
 use wasm_bindgen::JsValue;
 
@@ -49,11 +50,22 @@ impl From<StartError> for EngineError {
             StartError::Backend(error) => error.into(),
             StartError::Weights(error) => error.into(),
             StartError::Plan(_) => Self { name: "DeviceError", message: error.to_string() },
-            StartError::Config(_) | StartError::Draft(_) | StartError::DoesNotFit(_) | StartError::Disk { .. } => {
-                Self::limit(error.to_string())
-            }
+            StartError::DoesNotFit(report) => Self::limit(does_not_fit(&report)),
+            StartError::Config(_) | StartError::Draft(_) | StartError::Disk { .. } => Self::limit(error.to_string()),
         }
     }
+}
+
+/// Why a model does not fit, by the names of the page's limits instead of the command line's options.
+fn does_not_fit(report: &FitReport) -> String {
+    let mut told = report.to_string();
+    for (option, limit) in [("--kv-cache-bytes", "limits.kvCacheBytes"), ("--kv-host-bytes", "limits.kvHostBytes")] {
+        told = told.replace(option, limit);
+    }
+    if report.requested.memory_source == MACHINE_MEMORY {
+        told += "; or load it with WebGPU, whose memory is not the tab's, or a smaller quantization";
+    }
+    told
 }
 
 impl From<EngineError> for JsValue {

@@ -2,7 +2,7 @@
 //! `web/ts`.
 
 use crate::error::EngineError;
-use folio::config::Config;
+use folio::config::{Config, ConfigError};
 use folio::engine::handle::{EngineInfo, Stats};
 use serde::Deserialize;
 use serde_json::json;
@@ -73,9 +73,27 @@ impl LoadOptions {
             speculation: default.speculation.filter(|_| self.speculation.unwrap_or(true)),
             ..default
         };
-        config.check().map_err(|error| EngineError::limit(error.to_string()))?;
+        config.check().map_err(|error| EngineError::limit(told(&error)))?;
         Ok(config)
     }
+}
+
+/// A setting outside its range, by the name of the page's limit instead of the command line's option.
+fn told(error: &ConfigError) -> String {
+    let message = error.message.split(' ').map(camel_case).collect::<Vec<_>>().join(" ");
+    format!("limits.{}: {message}", camel_case(error.option))
+}
+
+/// `max-num-seqs` as `maxNumSeqs`; other words and numbers as they are.
+fn camel_case(word: &str) -> String {
+    let mut parts = word.split('-');
+    let first = parts.next().unwrap_or_default();
+    parts.fold(first.into(), |mut name: String, part| {
+        let (initial, rest) = part.split_at_checked(1).unwrap_or_default();
+        name.push_str(&initial.to_uppercase());
+        name.push_str(rest);
+        name
+    })
 }
 
 pub(crate) fn info(info: &EngineInfo) -> String {

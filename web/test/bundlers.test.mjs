@@ -8,6 +8,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { pathToFileURL } from "node:url";
+import { build as esbuild } from "esbuild";
 import { launch } from "./support/browser.mjs";
 import { serve, unpacked, web } from "./support/server.mjs";
 
@@ -89,6 +90,16 @@ test("Vite, build; there with a GGUF file of the user too", async () => {
   const { prompt, greedy } = JSON.parse(readFileSync(join(GGUF, "reference.json"), "utf8")).cases[name].cases[1];
   const query = new URLSearchParams({ file: `/gguf/${name}`, prompt: JSON.stringify(prompt) });
   await saysBuilt(outDir, query, greedy.join());
+});
+
+test("esbuild, with the folders of the worker and of the demo beside the bundle", async () => {
+  const outdir = join(out, "esbuild");
+  await esbuild({ entryPoints: [join(project, "main.js")], outdir, bundle: true, format: "esm", logLevel: "warning" });
+  cpSync(join(modules, "folio-web/dist/folio-web"), join(outdir, "folio-web"), { recursive: true });
+  cpSync(join(modules, "folio-web-demo/folio-web-demo"), join(outdir, "folio-web-demo"), { recursive: true });
+  const html = '<link rel="icon" href="data:,"><body></body><script type="module" src="main.js"></script>';
+  writeFileSync(join(outdir, "index.html"), html);
+  await saysBuilt(outdir);
 });
 
 test("webpack", async () => {

@@ -29,7 +29,7 @@ before(async () => {
   await page.evaluate(async (system) => {
     // A block takes 96 KiB. The pool has room for one long prompt and a half.
     const limits = { maxModelLen: 512, kvCacheBytes: (24 * 96) << 10, kvHostBytes: 16 << 20 };
-    window.engine = await folio.load({ model: demo, limits });
+    window.engine = await folio.load({ model: demo, device: "webgpu", limits });
     window.ask = async (question) => {
       const messages = [
         { role: "system", content: system },

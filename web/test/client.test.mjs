@@ -18,7 +18,7 @@ before(async () => {
   await page.addScriptTag({ type: "module", url: "/bundle/openai.js" });
   await page.waitForFunction(() => "OpenAI" in window);
   await page.evaluate(async () => {
-    window.engine = await folio.load({ model: demo });
+    window.engine = await folio.load({ model: demo, device: "webgpu" });
     const baseURL = "http://folio/v1";
     window.client = new OpenAI({
       baseURL,

@@ -27,7 +27,13 @@ async function watched(options = {}) {
         tell("count");
       });
     window.start = () =>
-      folio.load({ model: demo, worker: "/test/worker.js", limits: { maxNumSeqs: 2, maxModelLen: 256 }, ...options });
+      folio.load({
+        model: demo,
+        device: "webgpu",
+        worker: "/test/worker.js",
+        limits: { maxNumSeqs: 2, maxModelLen: 256 },
+        ...options,
+      });
     window.story = { prompt: "Once upon a time", temperature: 0, max_tokens: 60, ignore_eos: true };
   }, options);
   return { page, context, errors };
@@ -120,6 +126,7 @@ test("pages share one engine, which outlives the first of them", async () => {
   const answer = await other.evaluate(async () => {
     const options = {
       model: demo,
+      device: "webgpu",
       worker: "/test/worker.js",
       shared: true,
       limits: { maxNumSeqs: 2, maxModelLen: 256 },
@@ -184,11 +191,11 @@ test("no adapter is a reason that people understand", async () => {
   });
   assert.deepEqual(
     results.map(({ name }) => name),
-    ["NoAdapterError", "NoAdapterError", "FolioError", "FolioError"],
+    ["NoAdapterError", "NoAdapterError", "NetworkError", "FolioError"],
   );
   assert.match(results[0].message, /offers no adapter/);
   assert.match(results[1].message, /has no WebGPU/);
-  assert.match(results[2].message, /worker could not be started/);
+  assert.match(results[2].message, /worker could not be started: .*no-such-worker\.js: .* status 404/);
   assert.match(results[3].message, /quantum is not auto, webgpu or cpu/);
   await context.close();
 });
@@ -198,7 +205,8 @@ test("a policy against WebAssembly, no SIMD, no SharedWorker: each is said with 
   const results = await page.evaluate(async () => {
     // As Chrome and Safari say it; the module is compiled in one of two ways.
     const failing = (message) =>
-      `WebAssembly.instantiate = WebAssembly.instantiateStreaming = async () => {
+      `WebAssembly.validate = () => false;
+       WebAssembly.instantiate = WebAssembly.instantiateStreaming = async () => {
          throw new WebAssembly.CompileError(${JSON.stringify(message)});
        };`;
     const load = (message) => outcome(() => lacking(failing(message), { device: "cpu" }));
@@ -246,5 +254,29 @@ test("without storage for files a model loads all the same, and a notice says th
     ],
   );
   assert.match(notices[0][1][0], /every load downloads the model/);
+  await context.close();
+});
+
+test("`auto` takes the processor instead of an adapter of software, named or not", async () => {
+  const { page, context } = await poorer();
+  const results = await page.evaluate(async () => {
+    const nameless = `Object.defineProperty(GPUAdapter.prototype, "info", { value: { vendor: "", architecture: "",
+      device: "", description: "", isFallbackAdapter: false } });`;
+    const named = nameless.replace('description: ""', 'description: "Great GPU"');
+    const results = [];
+    for (const [script, device] of [["", "auto"], [nameless, "auto"], [named, "auto"], ["", "webgpu"]]) {
+      const result = await outcome(async () => {
+        // Only WebGPU has bindings, and refuses this limit before anything is compiled.
+        const limits = { maxNumSeqs: 1, maxModelLen: 64, bindingBytes: 1000 };
+        const engine = await lacking(script, { device, limits });
+        const { adapter, notices } = engine.info;
+        await engine.unload();
+        return [adapter, notices.filter((text) => text.includes("runs on the processor")).length];
+      });
+      results.push(result.value ?? result.name);
+    }
+    return results;
+  });
+  assert.deepEqual(results, [["CPU", 1], ["CPU", 1], "LimitError", "LimitError"]);
   await context.close();
 });

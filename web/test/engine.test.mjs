@@ -14,7 +14,7 @@ before(async () => {
   server = await serve();
   browser = await launch();
   ({ page, errors } = await browser.page(server.origin));
-  await page.evaluate(async () => (window.engine = await folio.load({ model: demo })));
+  await page.evaluate(async () => (window.engine = await folio.load({ model: demo, device: "webgpu" })));
 });
 after(async () => {
   await browser.close();
@@ -179,7 +179,7 @@ test("a page learns what is wrong by types", async () => {
       await chat({ max_tokens: 0 }),
       await outcome(() => folio.load({ model: "http://[" })),
       await outcome(() => folio.load({ model: demo, limits: { blockSize: 7 } })),
-      await outcome(() => folio.load({ model: demo, limits: { bindingBytes: 1000 } })),
+      await outcome(() => folio.load({ model: demo, device: "webgpu", limits: { bindingBytes: 1000 } })),
     ];
   });
   const [hot, nobody, none, nothing, block, tight] = results;
@@ -196,6 +196,7 @@ test("small bindings shard the weights and change no token", async () => {
   const text = await page.evaluate(async () => {
     const small = await folio.load({
       model: demo,
+      device: "webgpu",
       limits: { bindingBytes: 2 << 20, maxNumSeqs: 2, maxModelLen: 256 },
     });
     const answer = await small.chat.completions.create({

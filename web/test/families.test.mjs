@@ -36,7 +36,7 @@ after(async () => {
 
 /** Runs in the page. */
 async function generate({ model, cases }) {
-  const engine = await folio.load({ model, limits: { maxNumSeqs: 4, maxModelLen: 192 } });
+  const engine = await folio.load({ model, device: "webgpu", limits: { maxNumSeqs: 4, maxModelLen: 192 } });
   const say = async ({ prompt, greedy }) => {
     const params = { prompt, temperature: 0, max_tokens: greedy.length, ignore_eos: true, return_token_ids: true };
     return (await engine.completions.create(params)).choices[0].token_ids;

@@ -68,7 +68,7 @@ test("desktop: two chats stream side by side", async () => {
   await page.waitForFunction(() => document.querySelectorAll("article.assistant .figures").length === 3);
   const figures = await page.locator(".chat").first().locator(".figures").last().textContent();
   assert.match(figures, /prompt \d+, [1-9]\d* cached/, "the shared system prompt was cached");
-  assert.match(await page.textContent(".models .state"), /swiftshader/i);
+  assert.match(await page.textContent(".models .state"), /on CPU \(simd128/);
   await page.getByRole("button", { name: "What the server does" }).click();
   await page.getByRole("img", { name: /^Running: 0 of 8 now/ }).waitFor();
   assert.deepEqual(errors, []);

@@ -15,7 +15,7 @@ before(async () => {
   server = await serve();
   browser = await launch();
   ({ page, errors } = await browser.page(server.origin));
-  await page.evaluate(async () => (window.engine = await folio.load({ model: demo })));
+  await page.evaluate(async () => (window.engine = await folio.load({ model: demo, device: "webgpu" })));
 });
 after(async () => {
   await browser.close();

@@ -50,12 +50,6 @@ export class IntegrityError extends FolioError {
   override readonly code = "integrity";
 }
 
-/** The site's storage quota is too small for the model. */
-export class QuotaError extends FolioError {
-  override readonly name = "QuotaError";
-  override readonly code = "quota";
-}
-
 /** The device was lost and could not be recovered; `engine.reload()` loads the model again. */
 export class DeviceLostError extends FolioError {
   override readonly name = "DeviceLostError";
@@ -104,7 +98,6 @@ const CLASSES = {
   MissingFileError,
   NetworkError,
   IntegrityError,
-  QuotaError,
   DeviceLostError,
   DeviceError,
   EngineCrashedError,

@@ -1,13 +1,16 @@
 // Entry point of the package: `load()` starts the worker and returns an `Engine` with OpenAI's API.
 
-import { BrowserError, fromApi, fromWire, FolioError, UnloadedError } from "./errors.js";
+import { fromApi, fromWire, UnloadedError } from "./errors.js";
+import { checkOptions } from "./options.js";
 import { findModel } from "./place.js";
 import { PIECES_AHEAD, type LoadResult, type ModelPlace, type ToPage, type ToWorker } from "./protocol.js";
+import { startWorker } from "./start.js";
+import { removeModels } from "./store.js";
 import { Stream } from "./stream.js";
 import type * as api from "./types.js";
 
 export * from "./errors.js";
-export { clearCache } from "./files.js";
+export { cachedModels } from "./store.js";
 export { Stream } from "./stream.js";
 export type * from "./types.js";
 
@@ -16,9 +19,24 @@ const BASE = "http://folio/v1";
 
 /** Loads a model and starts its engine in a worker. */
 export async function load(options: api.LoadOptions): Promise<Engine> {
+  checkOptions(options);
   const engine = new Engine(options);
   await engine.reload(options);
   return engine;
+}
+
+/**
+ * Deletes what was downloaded: of one model, as `load()` takes it or as `cachedModels()` lists it; or of all models.
+ * Does nothing where nothing is kept.
+ */
+export async function clearCache(
+  model?: api.LoadOptions["model"] | api.CachedModel,
+  { hub }: Pick<api.LoadOptions, "hub"> = {},
+): Promise<void> {
+  if (model === undefined) return await removeModels();
+  if (typeof model === "object" && "id" in model) return await removeModels(model);
+  const { key } = await findModel({ model, ...(hub && { hub }) });
+  await removeModels({ key });
 }
 
 /** A message to the worker, without its id. */
@@ -31,6 +49,8 @@ interface Waiting {
   progress?: (progress: api.Progress) => void;
   head?: (status: number, headers: string[]) => void;
   body?: ReadableStreamDefaultController<Uint8Array>;
+  /** Called once when the call has ended in whatever way. */
+  over?: () => void;
 }
 
 /** The page's connection to the worker. */
@@ -52,7 +72,7 @@ class Link {
   /** Sends a call; `waiting` receives the answer. */
   send(call: Call, waiting: Waiting, transfer: Transferable[] = []): number {
     const id = this.next++;
-    if (this.gone) waiting.failed(this.gone);
+    if (this.gone) fail(waiting, this.gone);
     else {
       this.calls.set(id, waiting);
       this.port.postMessage({ ...call, id }, transfer);
@@ -69,7 +89,10 @@ class Link {
 
   /** Sends a message about a running call. */
   tell(id: number, op: "pull" | "cancel"): void {
-    if (op === "cancel") this.calls.delete(id);
+    if (op === "cancel") {
+      this.calls.get(id)?.over?.();
+      this.calls.delete(id);
+    }
     if (!this.gone) this.port.postMessage({ id, op });
   }
 
@@ -80,13 +103,23 @@ class Link {
     for (const waiting of this.calls.values()) fail(waiting, error);
     this.calls.clear();
     this.letGo();
-    this.worker?.terminate();
-    if (!this.worker) (this.port as MessagePort).close();
+    if (this.worker) return this.worker.terminate();
+    this.port.postMessage({ id: 0, op: "bye" } satisfies ToWorker);
+    (this.port as MessagePort).close();
   }
 
-  /** A shared worker gets no event when a page closes, so it waits for this lock, which the page holds. */
+  /**
+   * A shared worker gets no event when a page closes, so it waits for a lock, which the page holds. Pages that were not
+   * loaded over https have no locks: they say goodbye, which a page that crashes does not.
+   */
   private async holdLock(): Promise<void> {
-    const lock = `folio-page-${crypto.randomUUID()}`;
+    if (!navigator.locks) {
+      const bye = () => this.close(new UnloadedError("the page was closed"));
+      globalThis.addEventListener?.("pagehide", bye);
+      this.letGo = () => globalThis.removeEventListener?.("pagehide", bye);
+      return;
+    }
+    const lock = `folio-page-${crypto.getRandomValues(new Uint32Array(4)).join("-")}`;
     await navigator.locks.request(lock, () => {
       if (!this.gone) this.port.postMessage({ id: 0, op: "hello", lock });
       return new Promise<void>((resolve) => (this.letGo = resolve));
@@ -107,14 +140,73 @@ class Link {
     }
     this.calls.delete(message.id);
     if (message.op === "error") fail(waiting, fromWire(message.error));
-    else if (message.op === "end") waiting.body?.close();
+    else if (message.op === "end") end(waiting);
     else waiting.done?.(message.value as never);
   }
 }
 
 function fail(waiting: Waiting, error: Error): void {
+  waiting.over?.();
   waiting.failed(error);
   waiting.body?.error(error);
+}
+
+function end(waiting: Waiting): void {
+  waiting.over?.();
+  waiting.body?.close();
+}
+
+/** A load that is running, and the calls that wait for it. */
+class Loading {
+  /** Ends the load with this error. */
+  stop: (error: Error) => void = () => {};
+  /** The worker, once it is started. */
+  link: Link | null = null;
+  /** Whether it has succeeded or failed. */
+  ended = false;
+  private stopped: Error | null = null;
+  private readonly result: Promise<LoadResult>;
+  private readonly watchers = new Set<(progress: api.Progress) => void>();
+  private waiting = 0;
+
+  constructor(run: (loading: Loading) => Promise<LoadResult>) {
+    const stopped = new Promise<never>((_, reject) => {
+      this.stop = (error) => {
+        this.stopped ??= error;
+        this.ended = true;
+        reject(error);
+      };
+    });
+    this.result = Promise.race([run(this), stopped]).finally(() => (this.ended = true));
+    this.result.catch((error) => this.link?.close(error));
+  }
+
+  throwIfStopped(): void {
+    if (this.stopped) throw this.stopped;
+  }
+
+  report(progress: api.Progress): void {
+    for (const watcher of this.watchers) watcher(progress);
+  }
+
+  /** Waits for the load's end. A load that nobody waits for any more is ended. */
+  async wait(signal?: AbortSignal | null, onProgress?: (progress: api.Progress) => void): Promise<LoadResult> {
+    signal?.throwIfAborted();
+    this.waiting++;
+    // The same function may wait twice.
+    const watcher = (progress: api.Progress) => onProgress?.(progress);
+    this.watchers.add(watcher);
+    let leave = () => {};
+    const aborted = new Promise<never>((_, reject) => (leave = () => reject(signal?.reason)));
+    signal?.addEventListener("abort", leave, { once: true });
+    try {
+      return await Promise.race([this.result, aborted]);
+    } finally {
+      signal?.removeEventListener("abort", leave);
+      this.watchers.delete(watcher);
+      if (--this.waiting === 0 && signal?.aborted) this.stop(signal.reason);
+    }
+  }
 }
 
 /** A loaded model. Created by {@link load}. */
@@ -122,6 +214,7 @@ export class Engine {
   /** The loaded model and its limits. */
   info!: api.ModelInfo;
   private link: Link | null = null;
+  private loading: Loading | null = null;
 
   /** @internal */
   constructor(private readonly options: api.LoadOptions) {}
@@ -219,20 +312,19 @@ export class Engine {
         reject(signal.reason);
         controller.error(signal.reason);
       };
+      // One signal may serve many requests: it keeps nothing of those that have ended.
       const over = () => signal.removeEventListener("abort", stop);
       const stream = new ReadableStream<Uint8Array>(
         {
           start: (made) => void (controller = made),
           pull: () => link.tell(id, "pull"),
-          cancel: () => {
-            over();
-            link.tell(id, "cancel");
-          },
+          cancel: () => link.tell(id, "cancel"),
         },
         { highWaterMark: PIECES_AHEAD },
       );
       const waiting: Waiting = {
         failed: reject,
+        over,
         body: controller,
         head: (status, pairs) => {
           const answer = new Headers();
@@ -241,38 +333,54 @@ export class Engine {
           resolve(new Response(empty ? null : stream, { status, headers: answer }));
         },
       };
+      signal.addEventListener("abort", stop);
       const id = link.send({ op: "fetch", method: request.method, url: pathname + search, headers, body }, waiting, [
         body.buffer,
       ]);
-      signal.addEventListener("abort", stop);
     });
   };
 
-  /** Ends all answers and frees the GPU's memory. {@link reload} loads the engine again. */
+  /**
+   * Ends all answers, and a load that is running, and frees the GPU's memory. {@link reload} loads the engine again.
+   */
   async unload(): Promise<void> {
-    const { link } = this;
-    this.link = null;
-    if (link && !link.gone) await link.ask({ op: "unload" });
-    link?.close(new UnloadedError("the engine was unloaded"));
+    const { link, loading } = this;
+    [this.link, this.loading] = [null, null];
+    const unloaded = new UnloadedError("the engine was unloaded");
+    loading?.stop(unloaded);
+    if (link && !link.gone) await link.ask({ op: "unload" }).catch(() => {});
+    link?.close(unloaded);
   }
 
-  /** Loads the model again, from the cache if there is one. For use after a lost device, a crash or an unload. */
+  /**
+   * Loads the model again, from the cache if there is one. For use after a lost device, a crash or an unload. Several
+   * calls at once load it once.
+   */
   async reload({ signal, onProgress }: Pick<api.LoadOptions, "signal" | "onProgress"> = {}): Promise<void> {
-    await this.unload();
     signal?.throwIfAborted();
-    const place = findModel(this.options);
-    const link = connect(this.options, place);
-    const stop = () => link.close(signal!.reason);
-    signal?.addEventListener("abort", stop);
+    const loading = (this.loading ??= new Loading((own) => this.run(own)));
     try {
-      const loaded = await link.ask<LoadResult>({ op: "load", place }, onProgress ?? this.options.onProgress);
-      [this.link, this.info] = [link, loaded.info];
-    } catch (error) {
-      link.close(error as Error);
-      throw error;
+      await loading.wait(signal, onProgress ?? this.options.onProgress);
     } finally {
-      signal?.removeEventListener("abort", stop);
+      if (this.loading === loading && loading.ended) this.loading = null;
     }
+  }
+
+  /** Runs a load from its beginning to its end. */
+  private async run(loading: Loading): Promise<LoadResult> {
+    const old = this.link;
+    this.link = null;
+    if (old && !old.gone) await old.ask({ op: "unload" }).catch(() => {});
+    old?.close(new UnloadedError("the engine is loaded again"));
+    const place = await findModel(this.options);
+    loading.throwIfStopped();
+    const { link, notices } = connect(this.options, place);
+    loading.link = link;
+    const loaded = await link.ask<LoadResult>({ op: "load", place }, (progress) => loading.report(progress));
+    loading.throwIfStopped();
+    notices.push(...(await persisted(this.options)));
+    [this.link, this.info] = [link, { ...loaded.info, notices: [...loaded.info.notices, ...notices] }];
+    return loaded;
   }
 
   private worker(): Link {
@@ -302,65 +410,16 @@ export class Engine {
   }
 }
 
-/** The worker's path from this file, for pages without a bundler whose copy of this package is on another origin. */
-const WORKER = "folio-web/worker.js";
-const HERE = import.meta.url;
-
 /** Starts a worker for this page, or connects to the site's shared worker for this model. */
-function connect({ worker, shared }: api.LoadOptions, place: ModelPlace): Link {
-  if (typeof Worker === "undefined") {
-    const instead = "on a server or in Node, run `folio serve` and use its HTTP API";
-    throw new BrowserError(`folio-web needs a browser's Web Workers, which are not here; ${instead}`);
-  }
-  if (shared && typeof SharedWorker === "undefined") throw new BrowserError("this browser lacks SharedWorker");
-  const failed = (event: Event) => {
-    const reason = (event as ErrorEvent).message ?? "its script did not load";
-    return new FolioError(`the worker could not be started: ${reason}`);
-  };
-  if (shared) {
-    const common = start(worker, sharedWorker(`folio ${place.key}`));
-    const link = new Link(common.port, null);
-    common.onerror = (event) => link.close(failed(event));
-    return link;
-  }
-  const own = start(worker, ownWorker);
-  const link = new Link(own, own);
-  own.onerror = (event) => link.close(failed(event));
-  return link;
+function connect(options: api.LoadOptions, place: ModelPlace): { link: Link; notices: string[] } {
+  const { port, worker, notices } = startWorker(options, place.key, (error) => link.close(error));
+  const link = new Link(port, worker);
+  return { link, notices };
 }
 
-/** Makes a worker, from the package's script or from that at `address`. */
-type Make<W> = (address?: URL) => W;
-
-// Bundlers find the worker's script by the form of these expressions. The name resolves twice: from this file to the
-// file beside it, and as an export of this package. Vite's development server needs the latter: it moves this file into
-// a folder of its own, where versions before 8 would look for a relative name.
-const ownWorker: Make<Worker> = (address) =>
-  address
-    ? new Worker(address, { type: "module" })
-    : new Worker(new URL("folio-web/worker.js", import.meta.url), { type: "module" });
-
-/** Pages share the worker of the same name. */
-const sharedWorker =
-  (name: string): Make<SharedWorker> =>
-  (address) =>
-    address
-      ? new SharedWorker(address, { type: "module", name })
-      : new SharedWorker(new URL("folio-web/worker.js", import.meta.url), /* @vite-ignore */ { type: "module", name });
-
-function start<W>(given: string | URL | undefined, make: Make<W>): W {
-  if (given) return make(withPageOrigin(new URL(given, globalThis.location?.href)));
-  try {
-    return make();
-  } catch (error) {
-    if ((error as Error).name !== "SecurityError" || !HERE.startsWith("http")) throw error;
-    return make(withPageOrigin(new URL(WORKER, HERE)));
-  }
-}
-
-/** A worker's script must have the page's origin; its imports need not. */
-function withPageOrigin(address: URL): URL {
-  if (address.origin === globalThis.location?.origin || address.protocol === "blob:") return address;
-  const script = new Blob([`import ${JSON.stringify(address.href)};`], { type: "text/javascript" });
-  return new URL(URL.createObjectURL(script));
+/** Asks the browser to keep the site's storage, if the page wants that. Returns notices. */
+async function persisted({ persist }: api.LoadOptions): Promise<string[]> {
+  if (!persist) return [];
+  const kept = await globalThis.navigator.storage?.persist?.().catch(() => false);
+  return kept ? [] : ["this browser may delete the model when the disk is full: it has refused to keep it"];
 }

@@ -9,6 +9,8 @@ export interface ModelPlace {
   name: string;
   /** Identifies the files: in the cache, and for pages that share an engine. */
   key: string;
+  /** Where the files are, for people. */
+  address: string;
   /** URL of the folder, with a trailing slash; not used if there are `files`. */
   base: string;
   /** What follows every URL of the folder, such as a signature. */
@@ -19,11 +21,15 @@ export interface ModelPlace {
   listing: string | null;
   /** The GGUF file to open, if it was named. */
   gguf: string | null;
+  /** URL of the folder of the same address, if only the contents tell whether it is a GGUF file. */
+  folder: string | null;
   /** What selects one of several GGUF files: a quantization or a file name. */
   requested: string | null;
-  cache: "opfs" | "none";
+  cache: "opfs" | "revalidate" | "none";
   /** Bytes per range request. */
   rangeBytes: number;
+  /** Milliseconds without a byte after which a request counts as interrupted. */
+  silenceMs: number;
   limits: Limits;
   speculation: boolean;
   device: "auto" | "webgpu" | "cpu";
@@ -32,6 +38,8 @@ export interface ModelPlace {
 export type ToWorker =
   /** `lock`: name of a lock that the page holds until it closes. */
   | { id: number; op: "hello"; lock: string }
+  /** The page closes; said where there are no locks, and before a page drops its port. */
+  | { id: number; op: "bye" }
   | { id: number; op: "load"; place: ModelPlace }
   | { id: number; op: "fetch"; method: string; url: string; headers: string[]; body: Uint8Array }
   /** The page is ready for one more chunk of the response. */

@@ -8,10 +8,10 @@ export type * from "./requests.js";
 /** Progress of a load. */
 export interface Progress {
   /**
-   * `download` and `cache` count the bytes of a file, `device` the bytes on the device, `kernels` compiled kernels;
-   * `ready` comes last.
+   * `download` and `cache` count the bytes of a file, `retry` tells that a request was interrupted and is sent again,
+   * `device` counts the bytes on the device, `kernels` compiled kernels; `ready` comes last.
    */
-  phase: "download" | "cache" | "device" | "kernels" | "ready";
+  phase: "download" | "cache" | "retry" | "device" | "kernels" | "ready";
   /** Name of the file; empty if the progress concerns all files. */
   file: string;
   loaded: number;
@@ -38,25 +38,33 @@ export interface Limits {
   seed?: number;
 }
 
-/** The files of a model by name: URLs, or contents such as a `File` that the user has chosen. */
+/** The contents of a file. A `File` that the user has chosen is read where it is. */
+export type Contents = Blob | ArrayBuffer | ArrayBufferView;
+
+/** The files of a model by name: URLs, or contents. */
 export interface ModelSource {
   /** The model's name in responses. */
   name?: string;
-  files: Record<string, string | URL | Blob>;
+  files: Record<string, string | URL | Contents>;
 }
 
 export interface LoadOptions {
   /**
    * The model, in GGUF or as a folder in the Hugging Face layout:
    * - a repository of the hub: `org/name`, `org/name@revision`, `org/name-GGUF:Q4_K_M`, `org/name:file.gguf`;
-   * - the URL of a GGUF file (of a split one, its first part) or of a folder;
-   * - a `File`, or all files of a split model or a folder, for example `input.files`;
+   * - the URL of a GGUF file (of a split one, its first part) or of a folder; `blob:` URLs too;
+   * - a `File` or other contents, or all files of a split model or a folder, for example `input.files`;
    * - files by name, such as the default export of the package `folio-web-demo`.
    */
-  model: string | File | ArrayLike<File> | ModelSource;
+  model: string | URL | Contents | ArrayLike<File> | ModelSource;
   onProgress?: (progress: Progress) => void;
-  /** Where downloaded files are cached: in the browser's storage (`opfs`), or nowhere (`none`). */
-  cache?: "opfs" | "none";
+  /**
+   * Where downloaded files are cached: in the browser's storage (`opfs`), or nowhere (`none`). `revalidate` is `opfs`,
+   * and asks the server once for each file whether it has changed; without a network the cached files are used.
+   */
+  cache?: "opfs" | "revalidate" | "none";
+  /** Ask the browser to keep the model even when the disk is full (false). Firefox asks the user. */
+  persist?: boolean;
   /** Aborts the load. */
   signal?: AbortSignal;
   limits?: Limits;
@@ -67,7 +75,7 @@ export interface LoadOptions {
   speculation?: boolean;
   /**
    * Where the model is computed: on the GPU by WebGPU (`webgpu`), on one thread of the processor (`cpu`), or on the
-   * processor only if the browser offers no GPU (`auto`, the default).
+   * processor only if the browser offers no GPU, or software in place of one (`auto`, the default).
    */
   device?: "auto" | "webgpu" | "cpu";
   /** Share one engine between all pages of this site that load this model with this option. */
@@ -75,11 +83,27 @@ export interface LoadOptions {
   /** The model's name in responses; by default the repository's, the folder's or the file's. */
   name?: string;
   /** URL of the hub, by default https://huggingface.co. */
-  hub?: string;
-  /** Bytes per range request (32 MiB). An interrupted download resumes at the last one. */
+  hub?: string | URL;
+  /** Bytes per range request, at least 64 KiB (32 MiB). An interrupted download resumes where it stopped. */
   rangeBytes?: number;
-  /** URL of the package's worker, if neither a bundler nor the browser finds it by itself. */
-  worker?: string | URL;
+  /** Milliseconds without a byte after which a request counts as interrupted (30,000). */
+  silenceMs?: number;
+  /**
+   * The package's worker, if neither a bundler nor the browser finds it by itself: its URL, which may be a
+   * `TrustedScriptURL`, or a function that makes it (with `shared`, a `SharedWorker`).
+   */
+  worker?: string | URL | { toString(): string } | (() => Worker | SharedWorker);
+}
+
+/** A model in the browser's storage, whole or in part. */
+export interface CachedModel {
+  /** Identifies it, for {@link clearCache}. */
+  id: string;
+  name: string;
+  /** Where it comes from. */
+  address: string;
+  /** Bytes that it takes. */
+  bytes: number;
 }
 
 /** The loaded model. */

@@ -142,7 +142,9 @@ impl KvStore {
     /// Allocates `tiles` tiles of zeros.
     pub(super) fn new(tile: KvTile, half: KvHalf, tiles: usize) -> Result<Self, BackendError> {
         let layout = TileLayout { tile, half };
-        let lines = Lines::zeroed((tiles * layout.words()).div_ceil(LANES), "the KV pool")?;
+        // Addresses have 32 bits in a browser's tab: what cannot be counted cannot be allocated.
+        let words = tiles.saturating_mul(layout.words());
+        let lines = Lines::zeroed(words.div_ceil(LANES), "the KV pool")?;
         Ok(Self { layout, tiles, lines })
     }
 

@@ -126,7 +126,7 @@ impl Loaded {
             return Err(BackendError::pool_sizes(blocks.len(), groups));
         }
         let store = |layer: &KvLayer, half| {
-            let tiles = blocks[layer.group as usize] as usize * layer.heads as usize;
+            let tiles = (blocks[layer.group as usize] as usize).saturating_mul(layer.heads as usize);
             let tiles = if half == KvHalf::Key || !layer.latent { tiles } else { 0 };
             KvStore::new(self.capacity.kv_tile(layer.head_dim), half, tiles)
         };

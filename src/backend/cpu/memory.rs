@@ -18,9 +18,10 @@ impl Lines {
         if count == 0 {
             return Ok(Self::default());
         }
-        let bytes = count.saturating_mul(size_of::<Words>());
-        let out_of_memory = || BackendError::OutOfMemory { what: what.into(), bytes: bytes as u64 };
-        Ok(Self { pages: Some(Pages::zeroed(bytes).ok_or_else(out_of_memory)?) })
+        let needed = (count as u64).saturating_mul(size_of::<Words>() as u64);
+        let pages = usize::try_from(needed).ok().and_then(Pages::zeroed);
+        let pages = pages.ok_or_else(|| BackendError::OutOfMemory { what: what.into(), bytes: needed })?;
+        Ok(Self { pages: Some(pages) })
     }
 
     /// All lines.

@@ -402,7 +402,10 @@ fn caps(gpu: &Gpu) -> Caps {
         binding_bytes_max: gpu.profile.binding_bytes_max,
         memory_bytes: gpu.memory.map(|(bytes, _)| bytes),
         memory_source: gpu.memory.map_or("", |(_, source)| source),
-        machine_bytes: kind.shares_memory().then(platform::memory_available).flatten(),
+        // A tab's own memory is not where the browser keeps buffers.
+        machine_bytes: (kind.shares_memory() && !cfg!(target_arch = "wasm32"))
+            .then(platform::memory_available)
+            .flatten(),
         allocation: allocation(&gpu.profile),
     }
 }

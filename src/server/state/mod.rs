@@ -35,8 +35,11 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
-/// Maximum bytes of prompt per token of context. A longer prompt cannot fit, so it is refused before it is tokenized.
-const BYTES_PER_TOKEN_MAX: usize = 8;
+/// Maximum bytes of a prompt per token of context. Tokens have fewer bytes on average, so that what is longer cannot
+/// fit and is refused before it is tokenized; what is shorter may be cut to the context (`truncate_prompt_tokens`).
+const BYTES_PER_TOKEN_MAX: usize = 64;
+/// A prompt may have as many bytes whatever the context, because they cost little.
+const PROMPT_BYTES_ALLOWED: usize = 256 << 10;
 /// Input above this many bytes is parsed and tokenized on a separate thread. Rendering a template and compiling a
 /// grammar may take long whatever their input is, so they are always off the async threads.
 const OFFLOAD_BYTES: usize = 4 << 10;
@@ -51,7 +54,7 @@ const CACHE_OWNER: &str = "folio: the API key that owns cached blocks";
 /// Maximum grammars that are compiled at once, so that they leave most of [`OFFLOADS_MAX`] to other work.
 const COMPILATIONS_MAX: usize = 16;
 pub(crate) fn prompt_bytes_max(info: &EngineInfo) -> usize {
-    info.max_model_len as usize * BYTES_PER_TOKEN_MAX
+    (info.max_model_len as usize).saturating_mul(BYTES_PER_TOKEN_MAX).max(PROMPT_BYTES_ALLOWED)
 }
 
 /// Limits of one request.

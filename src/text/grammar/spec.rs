@@ -55,10 +55,15 @@ impl GrammarError {
         Self::told(&error.to_string())
     }
 
-    /// An error from the compiler's message: its first line, shortened.
+    /// An error from the compiler's message: its first line, shortened. The parser of patterns shows the pattern below
+    /// that line, and names the reason in the last one.
     pub(super) fn told(message: &str) -> Self {
-        let line = message.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("it cannot be compiled");
-        Self(line.chars().take(TOLD_CHARACTERS).collect())
+        let mut lines = message.lines().map(str::trim).filter(|line| !line.is_empty());
+        let mut told: String = lines.next().unwrap_or("it cannot be compiled").into();
+        if let Some(reason) = lines.filter_map(|line| line.strip_prefix("error:")).next_back() {
+            told = format!("{}: {}", told.trim_end_matches(':'), reason.trim());
+        }
+        Self(told.chars().take(TOLD_CHARACTERS).collect())
     }
 }
 
@@ -286,6 +291,13 @@ mod tests {
             schema_in_lark(&schema(bound), false).expect("not strict");
         }
         schema_in_lark(&json!({"properties": {"minimum": {"default": u64::MAX}}}), true).expect("no bound");
+    }
+
+    #[test]
+    fn the_reason_why_a_pattern_is_refused_is_told() {
+        let shown = "regex parse error:\n    a(?=b)\n     ^^^\nerror: look-around is not supported";
+        assert_eq!(GrammarError::told(shown).to_string(), "regex parse error: look-around is not supported");
+        assert_eq!(GrammarError::told("\n Invalid type: objekt\nmore").to_string(), "Invalid type: objekt");
     }
 
     #[test]

@@ -5,14 +5,18 @@ import { chromium } from "playwright-core";
 
 const CANDIDATES = [process.env.CHROMIUM, "/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"];
 
-/** Starts a browser; `pages(origin)` opens a page and collects the errors of its console. */
-export async function launch({ webgpu = true } = {}) {
+/**
+ * Starts a browser; `page(origin)` opens a page and collects the errors of its console. `hosts` are the browser's own
+ * rules for names of hosts.
+ */
+export async function launch({ webgpu = true, hosts } = {}) {
   const executablePath = CANDIDATES.find((path) => path && existsSync(path));
   if (!executablePath) throw new Error("chromium is not installed; CHROMIUM may name it");
   const gpu = webgpu
     ? ["--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader"]
     : ["--disable-gpu", "--disable-blink-features=WebGPU"];
-  const args = [...gpu, "--disable-dev-shm-usage", "--no-sandbox"];
+  const rules = hosts ? [`--host-resolver-rules=${hosts}`] : [];
+  const args = [...gpu, ...rules, "--disable-dev-shm-usage", "--no-sandbox"];
   const browser = await chromium.launch({ executablePath, args });
   return {
     browser,

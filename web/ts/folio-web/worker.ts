@@ -3,24 +3,29 @@
 // Loading and every request are calls with an id. A response's body is sent in chunks as the page asks for them. A
 // cancelled call, a closed page and an unload all drop the response, which cancels the request.
 
-import {
-  fromWire,
-  BrowserError,
-  EngineCrashedError,
-  FolioError,
-  ModelError,
-  NoAdapterError,
-  NetworkError,
-  toWire,
-} from "../errors.js";
-import { ChangedError, ModelFiles } from "../files.js";
+import { fromWire, EngineCrashedError, ModelError, NetworkError, toWire } from "../errors.js";
 import { PIECES_AHEAD, type LoadResult, type ModelPlace, type ToPage, type ToWorker } from "../protocol.js";
 import type { ModelInfo, Progress } from "../types.js";
-import start, { __wbg_reset_state as restart, Sha256, WebEngine, type Call } from "./engine.js";
+import { chooseDevice } from "./device.js";
+import { ChangedError } from "./downloads.js";
+import { Sha256, WebEngine, type Call } from "./engine.js";
+import { ModelFiles } from "./files.js";
+import { instantiate } from "./module.js";
+import { Network } from "./network.js";
 
 interface Running {
   engine: WebEngine;
   info: ModelInfo;
+}
+
+/** The engine that the pages of this worker use, while it is loaded and afterwards. */
+interface Current {
+  place: ModelPlace;
+  running: Promise<Running>;
+  /** Ends the load. */
+  stop: AbortController;
+  /** The last report, for pages that join. */
+  progress: Progress | null;
 }
 
 interface Port {
@@ -34,48 +39,17 @@ const scope = self as unknown as {
 };
 
 const ports = new Set<PageSide>();
-/** The engine's module, while it is compiled and afterwards. */
-let started: Promise<unknown> | null = null;
 let crashed = false;
-let running: Promise<Running> | null = null;
-let loading = new AbortController();
+let current: Current | null = null;
 
 scope.folioCrashed = (message) => {
   crashed = true;
   end(new EngineCrashedError(message));
 };
 
-/** Compiles and starts the engine's module, once. */
-async function instantiate(): Promise<void> {
-  // After a crash its memory is in an unknown state, so a new instance takes its place.
-  if (crashed) restart();
-  crashed = false;
-  started ??= start({ module_or_path: new URL("./engine_bg.wasm", import.meta.url) });
-  try {
-    await started;
-  } catch (error) {
-    // A failed fetch may succeed later.
-    started = null;
-    throw notStarted(error as Error);
-  }
-}
-
-/** Why the module did not start, in words that say what to do. */
-function notStarted({ name, message }: Error): Error {
-  if (/unsafe-eval|content.security.policy/i.test(message)) {
-    const advice = "the page's Content-Security-Policy must allow 'wasm-unsafe-eval' in script-src";
-    return new BrowserError(`${advice}: ${message}`);
-  }
-  if (name === "CompileError" || name === "LinkError") {
-    const needed = "the engine needs WebAssembly with SIMD: Chrome and Edge 91, Firefox 89, Safari 16.4 or later";
-    return new BrowserError(`${needed}: ${message}`);
-  }
-  return new NetworkError(`engine_bg.wasm: ${message}`);
-}
-
 /** Reports to all pages that the engine has ended. */
 function end(error: Error): void {
-  running = null;
+  current = null;
   for (const port of ports) port.gone(error);
 }
 
@@ -87,42 +61,6 @@ if (typeof GPUAdapter !== "undefined") {
     if (this.features.has("subgroups")) requiredFeatures.add("subgroups");
     return requestDevice.call(this, { ...descriptor, requiredFeatures });
   };
-}
-
-/** A device to compute on. */
-interface Chosen {
-  device: "webgpu" | "cpu";
-  /** Its name. */
-  adapter: string;
-  /** Whether it has WebGPU's feature `subgroups`. */
-  subgroups: boolean;
-}
-
-const CPU: Chosen = { device: "cpu", adapter: "CPU", subgroups: false };
-
-async function chooseAdapter(): Promise<Chosen> {
-  const { gpu } = navigator;
-  if (!gpu) {
-    const secure = isSecureContext ? "" : " on a page that was not loaded over https or from localhost";
-    throw new NoAdapterError(`this browser has no WebGPU${secure}; recent versions of Chrome, Edge and Safari have it`);
-  }
-  const adapter = await gpu.requestAdapter();
-  if (!adapter)
-    throw new NoAdapterError("this browser has WebGPU, but it offers no adapter: the GPU or its driver may be blocked");
-  const { description, vendor, architecture, device } = adapter.info;
-  const name = description || [vendor, architecture || device].filter(Boolean).join(" ") || "unknown adapter";
-  return { device: "webgpu", adapter: name, subgroups: adapter.features.has("subgroups") };
-}
-
-async function chooseDevice(wanted: ModelPlace["device"]): Promise<Chosen> {
-  if (!["auto", "webgpu", "cpu"].includes(wanted)) throw new FolioError(`device: ${wanted} is not auto, webgpu or cpu`);
-  if (wanted === "cpu") return CPU;
-  try {
-    return await chooseAdapter();
-  } catch (error) {
-    if (wanted === "webgpu") throw error;
-    return CPU;
-  }
 }
 
 /** Resolves when the messages that wait have been handled. Timers would wait for milliseconds. */
@@ -137,44 +75,86 @@ function pause(): Promise<void> {
   });
 }
 
-async function load(place: ModelPlace, signal: AbortSignal, report: (progress: Progress) => void): Promise<Running> {
-  const { device, adapter, subgroups } = await chooseDevice(place.device);
-  await instantiate();
+/** Loads a model. Files from the cache with which that fails are fetched anew, once; so are files that have changed. */
+async function load(asked: ModelPlace, signal: AbortSignal, report: (progress: Progress) => void): Promise<Running> {
   for (let attempt = 1; ; attempt++) {
+    const place = await decided(asked, signal, report);
     const files = await ModelFiles.open(place, signal, report);
-    const notices = files.notice === null ? [] : [files.notice];
     try {
-      const { name, gguf, requested, limits, speculation } = place;
-      const options = JSON.stringify({ name, device, subgroups, gguf, requested, speculation, ...limits });
-      const note = (text: string) => void notices.push(text);
-      const onProgress = (phase: "device" | "kernels", loaded: number, total: number) =>
-        report({ phase, file: "", loaded, total });
-      const engine = await WebEngine.load(
-        files,
-        options,
-        onProgress,
-        note,
-        (message: string) => {
-          end(fromWire({ name: "DeviceLostError", message }));
-        },
-        pause,
-      );
-      try {
-        await files.complete(() => new Sha256());
-      } catch (error) {
-        engine.unload();
-        throw error;
-      }
-      const info = { adapter, notices, ...JSON.parse(engine.info()) };
-      report({ phase: "ready", file: "", loaded: info.weightBytes, total: info.weightBytes });
-      return { engine, info };
+      return await loadFrom(files, place, report);
     } catch (error) {
-      const cause = files.error ?? error;
-      if (!(cause instanceof ChangedError)) throw named(cause);
-      await files.forgetAll();
-      if (attempt === 2) throw new NetworkError(cause.message);
+      const cause = files.reason(files.error ?? named(error)) as Error;
+      const hasChanged = cause instanceof ChangedError;
+      // Nothing that may be wrong is kept.
+      const doubtful = hasChanged || ["ModelError", "IntegrityError"].includes(cause.name);
+      if (doubtful) await files.forgetAll();
+      if (doubtful && attempt === 1 && (hasChanged || files.cached)) continue;
+      throw hasChanged ? new NetworkError(cause.message) : cause;
     }
   }
+}
+
+/** The location of a model of which the contents tell whether it is a GGUF file or a folder. */
+async function decided(
+  place: ModelPlace,
+  signal: AbortSignal,
+  report: (progress: Progress) => void,
+): Promise<ModelPlace> {
+  if (!place.folder) return place;
+  const files = await ModelFiles.open(place, signal, report);
+  return (await files.isGguf(place.gguf!)) ? place : { ...place, base: place.folder, gguf: null };
+}
+
+async function loadFrom(
+  files: ModelFiles,
+  { name, gguf, requested, limits, speculation, device: wanted }: ModelPlace,
+  report: (progress: Progress) => void,
+): Promise<Running> {
+  const { device, adapter, subgroups, notice } = await chooseDevice(wanted);
+  const notices = notice === null ? [] : [notice];
+  await instantiate(crashed);
+  crashed = false;
+  const options = JSON.stringify({ name, device, subgroups, gguf, requested, speculation, ...limits });
+  const note = (text: string) => void notices.push(text);
+  const onProgress = (phase: "device" | "kernels", loaded: number, total: number) =>
+    report({ phase, file: "", loaded, total });
+  const lost = (message: string) => end(fromWire({ name: "DeviceLostError", message }));
+  const engine = await WebEngine.load(files, options, onProgress, note, lost, pause);
+  try {
+    await files.complete(() => new Sha256());
+  } catch (error) {
+    engine.unload();
+    throw error;
+  }
+  const info = { adapter, ...JSON.parse(engine.info()), notices: [...files.notices, ...notices] };
+  report({ phase: "ready", file: "", loaded: info.weightBytes, total: info.weightBytes });
+  return { engine, info };
+}
+
+/** Starts to load a model for all pages. */
+function begin(place: ModelPlace): Current {
+  const stop = new AbortController();
+  const report = (progress: Progress) => {
+    started.progress = progress;
+    for (const port of ports) port.report(progress);
+  };
+  const started: Current = { place, stop, progress: null, running: load(place, stop.signal, report) };
+  started.running.catch(() => current === started && (current = null));
+  return started;
+}
+
+/** Notices about options of a page that the engine which it joins does not have. */
+function differences(asked: ModelPlace, { place }: Current): string[] {
+  const options = ({ name, cache, rangeBytes, speculation, device, limits }: ModelPlace): Record<string, unknown> => {
+    const named = Object.entries(limits).map(([limit, value]) => [`limits.${limit}`, value]);
+    return { name, cache, rangeBytes, speculation, device, ...Object.fromEntries(named) };
+  };
+  const [own, shared] = [options(asked), options(place)];
+  const keys = [...new Set([...Object.keys(own), ...Object.keys(shared)])];
+  const said = (value: unknown) => (value === undefined ? "its default" : JSON.stringify(value));
+  return keys
+    .filter((key) => own[key] !== shared[key])
+    .map((key) => `${key}: the shared engine was loaded with ${said(shared[key])}, not ${said(own[key])}`);
 }
 
 /** Errors of the engine's module have a name but no class. */
@@ -189,6 +169,8 @@ function named(error: unknown): unknown {
 class PageSide {
   private readonly calls = new Map<number, { call: Call | null; room: number; wake: () => void }>();
   private loaded = false;
+  /** The call that waits for a load. */
+  private loading: number | null = null;
 
   constructor(private readonly port: Port) {
     ports.add(this);
@@ -198,6 +180,8 @@ class PageSide {
     switch (message.op) {
       case "hello":
         return void this.waitForEnd(message.lock);
+      case "bye":
+        return void this.close();
       case "load":
         return this.answer(message.id, this.load(message.id, message.place));
       case "fetch":
@@ -225,29 +209,41 @@ class PageSide {
     this.port.postMessage({ op: "gone", error: toWire(error) });
   }
 
+  /** The load of the engine goes on. */
+  report(progress: Progress): void {
+    if (this.loading !== null) this.port.postMessage({ id: this.loading, op: "progress", progress });
+  }
+
   private async load(id: number, place: ModelPlace): Promise<LoadResult> {
-    const report = (progress: Progress) => this.port.postMessage({ id, op: "progress", progress });
     this.loaded = true;
-    if (!running) {
-      loading = new AbortController();
-      const start = load(place, loading.signal, report);
-      running = start;
-      start.catch(() => running === start && (running = null));
+    this.loading = id;
+    const notices = current ? differences(place, current) : [];
+    current ??= begin(place);
+    if (current.progress) this.report(current.progress);
+    try {
+      const { info } = await current.running;
+      return { info: { ...info, notices: [...info.notices, ...notices] } };
+    } catch (error) {
+      this.loaded = false;
+      throw error;
+    } finally {
+      if (this.loading === id) this.loading = null;
     }
-    return { info: (await running).info };
   }
 
   private async withEngine<T>(use: (running: Running) => T): Promise<T> {
-    if (!running) throw new EngineCrashedError("no engine is loaded");
-    return use(await running);
+    if (!current) throw new EngineCrashedError("no engine is loaded");
+    return use(await current.running);
   }
 
   private async import(url: string): Promise<number> {
-    const response = await fetch(url).catch((error: Error) => {
-      throw new NetworkError(`${url}: ${error.message}`);
-    });
+    if (!current) throw new EngineCrashedError("no engine is loaded");
+    const network = new Network(new AbortController().signal, current.place.silenceMs);
+    const response = await network.request(url, { file: url });
     if (!response.ok) throw new NetworkError(`${url}: status ${response.status}`);
-    const file = new Uint8Array(await response.arrayBuffer());
+    const file = await network.body(response).catch((error) => {
+      throw network.failure(url, error);
+    });
     return await this.withEngine(({ engine }) => engine.import_cache(url, file));
   }
 
@@ -298,6 +294,10 @@ class PageSide {
   /** A page holds its lock until it closes. */
   private async waitForEnd(lock: string): Promise<void> {
     await navigator.locks.request(lock, () => {});
+    await this.close();
+  }
+
+  private async close(): Promise<void> {
     await this.leave();
     ports.delete(this);
   }
@@ -306,11 +306,11 @@ class PageSide {
   private async leave(): Promise<void> {
     for (const id of [...this.calls.keys()]) this.cancel(id);
     this.loaded = false;
-    if ([...ports].some((port) => port.loaded)) return;
-    loading.abort(new DOMException("the engine was unloaded", "AbortError"));
-    const last = running;
-    running = null;
-    await last?.then(({ engine }) => engine.unload()).catch(() => {});
+    if (!current || [...ports].some((port) => port.loaded)) return;
+    const { running, stop } = current;
+    current = null;
+    stop.abort(new DOMException("the engine was unloaded", "AbortError"));
+    await running.then(({ engine }) => engine.unload()).catch(() => {});
   }
 
   private answer(id: number, result: Promise<unknown>): void {
