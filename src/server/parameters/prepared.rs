@@ -215,14 +215,14 @@ fn add_thought_to_content(message: &mut Map<String, Value>) {
 mod tests {
     use super::*;
 
-    fn call(id: &str, arguments: Value) -> Value {
+    fn call(id: &str, arguments: &Value) -> Value {
         json!({"id": id, "type": "function", "function": {"name": "look", "arguments": arguments}})
     }
 
     #[test]
     fn calls_without_arguments_have_an_empty_object() {
         let none = [Value::Null, json!(""), json!(" \n"), json!("null"), json!("{}"), json!({})];
-        let calls: Vec<_> = none.iter().map(|arguments| call("1", arguments.clone())).collect();
+        let calls: Vec<_> = none.iter().map(|arguments| call("1", arguments)).collect();
         let absent = json!({"id": "1", "function": {"name": "look"}});
         let calls: Vec<_> = calls.into_iter().chain([absent]).collect();
         let messages = vec![json!({"role": "assistant", "content": "", "tool_calls": calls})];
@@ -231,7 +231,7 @@ mod tests {
             assert_eq!(call["function"]["arguments"], json!({}), "{call}");
         }
         for broken in ["{", "[1]", "7", "\"{}\""] {
-            let calls = [call("1", json!({"a": 1})), call("2", json!(broken))];
+            let calls = [call("1", &json!({"a": 1})), call("2", &json!(broken))];
             let messages = [json!({"role": "user", "content": ""}), json!({"role": "assistant", "tool_calls": calls})];
             assert_eq!(unreadable_arguments(&messages), Some((1, 1)), "{broken}");
         }
@@ -257,7 +257,7 @@ mod tests {
     fn ids_of_calls_are_short_where_the_template_demands_it() {
         let messages = |ids: [&str; 2]| {
             let result = |id: &str| json!({"role": "tool", "tool_call_id": id, "content": id});
-            let calls = ids.map(|id| call(id, json!({})));
+            let calls = ids.map(|id| call(id, &json!({})));
             vec![json!({"role": "assistant", "tool_calls": calls}), result(ids[1]), result(ids[0])]
         };
         let form = TemplateForm::of("[TOOL_CALLS]");
@@ -272,7 +272,7 @@ mod tests {
             assert_eq!(kept[0]["tool_calls"][0]["id"], ids[0]);
         }
         // Without ids, results belong to the calls in their order, or by name.
-        let mut calls = [call("", json!({})), call("", json!({})), call("", json!({}))];
+        let mut calls = [call("", &json!({})), call("", &json!({})), call("", &json!({}))];
         calls[2]["function"]["name"] = "hear".into();
         let result = |name: Option<&str>| json!({"role": "tool", "name": name, "content": ""});
         let asked = json!({"role": "assistant", "tool_calls": calls});
@@ -285,7 +285,7 @@ mod tests {
     #[test]
     fn a_template_of_single_calls_gets_one_message_for_each() {
         let asked = json!({"role": "assistant", "content": "I look.", "thinking": "Hm.",
-            "tool_calls": [call("1", json!({"a": 1})), call("2", json!({}))]});
+            "tool_calls": [call("1", &json!({"a": 1})), call("2", &json!({}))]});
         let result = |id: &str| json!({"role": "tool", "tool_call_id": id, "content": id});
         let messages = vec![asked, result("2"), result("1"), json!({"role": "user", "content": "x"})];
         let harmony = "<|channel|> message.thinking tool_calls[0]";

@@ -430,8 +430,8 @@ fn a_call_in_tags_may_lack_its_first_marker() {
     let call = "<function=weather>\n<parameter=city>\nOslo\n</parameter>\n</function>";
     let oslo = ("weather", json!({"city": "Oslo"}));
     for end in ["</tool_call>", "\n</tool_call>", ""] {
-        check(ToolParser::Hermes, &format!("{call}{end}"), "", &[oslo.clone()]);
-        check(ToolParser::Hermes, &format!("I look.\n\n{call}{end}"), "I look.", &[oslo.clone()]);
+        check(ToolParser::Hermes, &format!("{call}{end}"), "", std::slice::from_ref(&oslo));
+        check(ToolParser::Hermes, &format!("I look.\n\n{call}{end}"), "I look.", std::slice::from_ref(&oslo));
         let two = format!("{call}{end}\n{call}{end}");
         check(ToolParser::Hermes, &two, "", &[oslo.clone(), oslo.clone()]);
         let both = format!("{call}{end}\n<tool_call>\n{call}\n</tool_call>");
@@ -448,16 +448,16 @@ fn brackets_too_many_after_a_call_are_no_content() {
     let call = r#"{"name": "add", "arguments": {}}"#;
     let add = ("add", json!({}));
     for noise in ["}", "}}", "]", ",", ";", "}\n]", ""] {
-        check(ToolParser::Hermes, &format!("<tool_call>\n{call}{noise}\n</tool_call>"), "", &[add.clone()]);
-        check(ToolParser::Hermes, &format!("<tool_call>\n{call}{noise}"), "", &[add.clone()]);
+        check(ToolParser::Hermes, &format!("<tool_call>\n{call}{noise}\n</tool_call>"), "", std::slice::from_ref(&add));
+        check(ToolParser::Hermes, &format!("<tool_call>\n{call}{noise}"), "", std::slice::from_ref(&add));
         let said = format!("<tool_call>\n{call}{noise}\n</tool_call>\nDone.");
-        check(ToolParser::Hermes, &said, "Done.", &[add.clone()]);
+        check(ToolParser::Hermes, &said, "Done.", std::slice::from_ref(&add));
     }
     for between in ["", "\n", ", ", "}\n"] {
         let two = format!("<tool_call>\n{call}{between}{call}\n</tool_call>");
         check(ToolParser::Hermes, &two, "", &[add.clone(), add.clone()]);
     }
-    check(ToolParser::Hermes, &format!("<tool_call>\n<tool_call>{call}</tool_call>"), "", &[add.clone()]);
+    check(ToolParser::Hermes, &format!("<tool_call>\n<tool_call>{call}</tool_call>"), "", std::slice::from_ref(&add));
     check(ToolParser::Hermes, &format!("<tool_call>{call}</tool_call></tool_call>"), "", &[add]);
 }
 
