@@ -19,6 +19,7 @@ use anyhow::{Context as _, Result, anyhow};
 use clap::builder::BoolishValueParser;
 use clap::{ArgMatches, Args};
 use config::ConfigFile;
+use folio::engine::handle::Status;
 use folio::platform;
 use folio::server::socket::{self, Address, Listener, Proxies, SocketOptions};
 use folio::server::{Limits, Puller, ResponseBytes, ServerOptions, ServerState, TraceSink};
@@ -28,6 +29,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 use tokio::net::TcpListener;
+use tokio::sync::{OnceCell, oneshot};
 
 /// Interval at which the server checks whether its engine is ready or has ended.
 const POLL: Duration = Duration::from_millis(10);
@@ -128,8 +130,50 @@ enum Serving {
     Several(ServerState),
 }
 
+impl Serving {
+    /// Finds, downloads and begins to load the only model.
+    fn one(model: &Served, options: &ServerOptions) -> Result<Self> {
+        let session = Box::new(Session::start_to_serve(&model.args.model, &model.args.engine)?);
+        let state = session.api_state(model.names.clone(), model.options(options));
+        Ok(Self::One(session, state))
+    }
+
+    fn state(&self) -> &ServerState {
+        let (Self::One(_, state) | Self::Several(state)) = self;
+        state
+    }
+
+    /// The state, once the weights of the only model are loaded, or its engine has ended.
+    async fn when_loaded(&self) -> ServerState {
+        if let Self::One(session, _) = self {
+            while session.handle.status() == Status::Loading && !session.is_finished() {
+                tokio::time::sleep(POLL).await;
+            }
+        }
+        self.state().clone()
+    }
+}
+
+/// Runs work beside the server, which already answers.
+fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<oneshot::Receiver<T>> {
+    let (sender, receiver) = oneshot::channel();
+    // The server may have ended before.
+    let run = move || drop(sender.send(work()));
+    std::thread::Builder::new().name("serve-load".into()).spawn(run).context("a thread for loading")?;
+    Ok(receiver)
+}
+
+async fn when_set<T>(cell: &OnceCell<T>) -> &T {
+    loop {
+        if let Some(value) = cell.get() {
+            return value;
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
+
 pub(crate) fn run(args: ServeArgs, given: &ArgMatches) -> Result<()> {
-    let (args, mut models, has_tables) = with_config(args, given)?;
+    let (args, models, has_tables) = with_config(args, given)?;
     let access = args.access.read()?;
     if let Some(folder) = &args.response_store {
         fs::create_dir_all(folder).with_context(|| format!("--response-store {}", folder.display()))?;
@@ -142,43 +186,47 @@ pub(crate) fn run(args: ServeArgs, given: &ArgMatches) -> Result<()> {
     let sockets = sockets(&args);
     let load_timeout = Some(Duration::from_secs(args.load_timeout.into())).filter(|timeout| !timeout.is_zero());
     let is_one = models.len() == 1 && !has_tables && models[0].idle_unload().is_none();
-    let session = match is_one {
-        true => Some(Box::new(Session::start_to_serve(&models[0].args.model, &models[0].args.engine)?)),
-        false => None,
-    };
+    let name = models.first().map(|model| model.args.model.name()).unwrap_or_default();
     warn_if_open(&access, &address);
     if access.api_keys.len() > 1 && !access.share_prefixes {
         note("each API key has its own cached prompts; blocks of `cache import` are found with --share-prefixes only");
     }
     let options = options(args, access, traces.as_ref().map(Traces::sink));
-    let serving = match session {
-        Some(session) => {
-            let Served { names, .. } = &models[0];
-            let state = session.api_state(names.clone(), models[0].options(&options));
-            Serving::One(session, state)
-        }
-        None => Serving::Several(fleet::state(std::mem::take(&mut models), load_timeout, options)?),
+    let load = move || match is_one {
+        true => Serving::one(&models[0], &options),
+        false => Ok(Serving::Several(fleet::state(models, load_timeout, options)?)),
     };
-    let name = models.first().map(|model| model.args.model.name()).unwrap_or_default();
+    let loading = on_a_thread(load)?;
+    let (serving, mut failure) = (OnceCell::new(), None);
     runtime.block_on(async {
-        let (Serving::One(_, state) | Serving::Several(state)) = &serving;
-        let running = state.clone();
-        let signal = socket::shutdown_signal();
-        let stop = async {
-            tokio::select! {
-                () = announce(&serving, &name, &address) => {}
-                () = signal => tell_drain(running.active_answers()),
+        let coming = async {
+            match loading.await.unwrap_or_else(|_| Err(anyhow!("loading the model panicked, which is a bug"))) {
+                Ok(loaded) => Some(serving.get_or_init(|| std::future::ready(loaded)).await.when_loaded().await),
+                Err(error) => {
+                    failure = Some(error);
+                    None
+                }
             }
         };
-        socket::serve(listener, state.clone(), sockets, stop).await;
+        let stop = async {
+            let serving = when_set(&serving).await;
+            // Before, a signal ends the process at once: nothing is to be finished.
+            let signal = socket::shutdown_signal();
+            tokio::select! {
+                () = announce(serving, &name, &address) => {}
+                () = signal => tell_drain(serving.state().active_answers()),
+            }
+        };
+        socket::serve_when_ready(listener, (coming, load_timeout), sockets, stop).await;
     });
     // The runtime keeps running meanwhile, so that a second signal ends the process even while a model is loading.
-    let end = match serving {
-        Serving::One(session, _) => session.close(),
-        Serving::Several(state) => {
+    let end = match serving.into_inner() {
+        Some(Serving::One(session, _)) => session.close(),
+        Some(Serving::Several(state)) => {
             state.close();
             Ok(())
         }
+        None => failure.map_or(Ok(()), Err),
     };
     if let Some(traces) = traces {
         traces.close();

@@ -14,6 +14,7 @@
 mod bodies;
 mod connections;
 mod forwarded;
+mod gate;
 mod guesses;
 mod link;
 mod listener;
@@ -44,11 +45,11 @@ use std::convert::Infallible;
 use std::fmt::Write as _;
 use std::future::poll_fn;
 use std::net::IpAddr;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncWrite as _;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, sleep, timeout};
 use tower::ServiceExt;
 
@@ -115,13 +116,39 @@ pub async fn serve(
     options: SocketOptions,
     shutdown: impl Future<Output = ()>,
 ) {
+    serve_when_ready(listener, (std::future::ready(Some(state)), None), options, shutdown).await;
+}
+
+/// As [`serve`], for a state that comes later, once the model is there. Until then, requests wait for the given time at
+/// most (`None`: as long as it takes), and `/health` answers 503. Ends if there will be no state.
+pub async fn serve_when_ready(
+    listener: impl Into<Listener>,
+    (coming, load_timeout): (impl Future<Output = Option<ServerState>>, Option<Duration>),
+    options: SocketOptions,
+    shutdown: impl Future<Output = ()>,
+) {
     let listener = listener.into();
-    let server = Server::new(router(state.clone()), options);
+    let (open, ready) = watch::channel(None);
+    let server = Server::new(gate::gated(ready, load_timeout), options);
     // One future for all phases, so that no connection is lost between two of them.
-    let mut accept = Box::pin(server.accept(&listener));
+    let (mut accept, mut shutdown) = (Box::pin(server.accept(&listener)), pin!(shutdown));
+    let state = tokio::select! {
+        () = &mut accept => None,
+        () = &mut shutdown => None,
+        state = coming => state,
+    };
+    let Some(state) = state else {
+        // Those who wait are told.
+        drop(open);
+        drop(accept);
+        drop(listener);
+        drop(timeout(CLOSE, server.graceful.shutdown()).await);
+        return;
+    };
+    open.send_replace(Some(router(state.clone())));
     tokio::select! {
         () = &mut accept => {}
-        () = shutdown => {}
+        () = &mut shutdown => {}
     }
     state.begin_closing();
     if !server.options.shutdown_grace.is_zero() {
