@@ -24,6 +24,8 @@ beforeEach(async () => {
 
 const gguf = () => `${server.origin}/${TINY}`;
 const folder = () => `${server.origin}/folder/`;
+/** A conversation with the folder's model, in few slices. */
+const hello = (more) => tokens(page, { model: folder(), text: "Hello!", rangeBytes: 1 << 24, ...more });
 
 /** Loads the small file from a server with this rule and compares its answer. */
 async function loads(rule, options = {}) {
@@ -43,18 +45,17 @@ async function refuses(rule, message, name = "NetworkError") {
 }
 
 test("a page in place of a missing file is no file of the model", async () => {
-  const asked = { model: folder(), text: "Hello!" };
-  const alone = await tokens(page, asked);
+  const alone = await hello();
   await page.evaluate(() => folio.clearCache());
   for (const type of ["text/html", "application/octet-stream"]) {
     server.begin(({ path }) => (demoFile(path.replace("folder/", "")) ? {} : { page: PAGE, type }));
-    const hosted = await tokens(page, asked);
+    const hosted = await hello();
     assert.equal(hosted.message, undefined);
     assert.deepEqual(hosted.tokens, alone.tokens, "the prompt is the model's");
   }
   server.begin(({ path }) => (path.endsWith("config.json") ? { page: PAGE } : {}));
   await page.evaluate(() => folio.clearCache());
-  const needed = await tokens(page, asked);
+  const needed = await hello();
   assert.equal(needed.name, "NetworkError");
   assert.match(needed.message, /config\.json: the server answered with an HTML page/);
 });
@@ -132,7 +133,7 @@ test("compressed files are loaded as one stream", async () => {
     assert.deepEqual([again.tokens, server.requests], [GREEDY, []]);
   }
   server.begin(({ path }) => (path.endsWith("tokenizer.json") ? { gzip: true } : {}));
-  const mixed = await tokens(page, { model: folder(), text: "Hello!" });
+  const mixed = await hello();
   assert.equal(mixed.message, undefined);
 });
 
@@ -146,10 +147,10 @@ test("storage on another origin that forbids HEAD and exposes nothing is read", 
 
 test("every file of a folder is asked for with the folder's query", async () => {
   server.begin(({ query }) => (query.get("sig") === "1" ? {} : { status: 403 }));
-  const result = await tokens(page, { model: `${folder()}?sig=1`, text: "Hello!" });
+  const result = await hello({ model: `${folder()}?sig=1` });
   assert.equal(result.message, undefined);
   server.begin();
-  assert.equal((await tokens(page, { model: `${folder()}?sig=2`, text: "Hello!" })).message, undefined);
+  assert.equal((await hello({ model: `${folder()}?sig=2` })).message, undefined);
   assert.deepEqual(server.requests, [], "the query is not a part of the cache's key");
   await page.evaluate(() => folio.clearCache());
   server.begin(() => ({ status: 403 }));
