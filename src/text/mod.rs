@@ -18,7 +18,10 @@ mod literal;
 mod python;
 mod stream;
 mod template;
+mod template_filters;
 mod template_limits;
+mod template_methods;
+mod template_source;
 mod tokenizer;
 mod tokenizer_file;
 
@@ -33,7 +36,7 @@ use std::sync::Arc;
 
 /// Seconds since 1970 as `2026-01-31T23:59:59Z`.
 pub fn iso_time(unix_time: u64) -> String {
-    python::strftime("%Y-%m-%dT%H:%M:%SZ", unix_time).unwrap_or_default()
+    python::strftime("%Y-%m-%dT%H:%M:%SZ", unix_time)
 }
 
 /// The text side of a checkpoint: tokenizer, chat template and their configuration.

@@ -1,13 +1,14 @@
 //! [`ChatTemplate`] renders a conversation to the prompt's text, with the semantics of Hugging Face's templates.
 //!
 //! These are Jinja with trimmed blocks, Python's string and dict methods, `raise_exception`, `strftime_now`, loop
-//! controls, a `tojson` that neither sorts nor escapes for HTML, and a `{% generation %}` block that only marks text. A
-//! template comes with the model, so it may be hostile: the number of instructions, the bytes that they produce and the
-//! size of the output are limited (see [`template_limits`]).
+//! controls, a `tojson` that neither sorts nor escapes for HTML, and a `{% generation %}` block that only marks text.
+//! minijinja runs them; [`template_source`], [`template_filters`] and `template_methods` are what it does not do as
+//! Jinja2. A template comes with the model, so it may be hostile: the number of instructions, the bytes that they
+//! produce and the size of the output are limited (see [`template_limits`]).
 
 use super::TextError;
-use super::python;
 use super::template_limits::{self, Capped};
+use super::{python, template_filters, template_source};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Serde, Value as JinjaValue};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State};
@@ -110,15 +111,14 @@ impl ChatTemplate {
         environment.set_fuel(Some(FUEL));
         template_limits::guard_filters(&mut environment);
         template_limits::guard_tests(&mut environment);
-        environment.add_filter("tojson", python::tojson);
-        environment.add_test("iterable", python::is_iterable);
+        template_filters::add(&mut environment);
         environment.add_function("raise_exception", raise);
         let has_tool_template = named.iter().any(|(name, _)| name == "tool_use");
         let source = named.iter().map(|(_, text)| text.as_str()).collect::<Vec<_>>().join("\n");
         let fallback = named.first().map(|(name, _)| name.clone()).filter(|_| !named.iter().any(|n| n.0 == "default"));
         for (name, text) in named {
             let name = if Some(&name) == fallback.as_ref() { "default".to_owned() } else { name };
-            let text = without_generation_blocks(&text);
+            let text = template_source::for_minijinja(&text);
             environment.add_template_owned(name, text).map_err(|error| TextError::Template(one_line(&error)))?;
         }
         Ok(Self { environment, tokens, has_tool_template, source })
@@ -208,25 +208,4 @@ fn template_error(error: &Error) -> TemplateError {
 fn one_line(error: &Error) -> String {
     let line = error.line().map(|line| format!(" (line {line})")).unwrap_or_default();
     format!("{}{line}", error.detail().map_or_else(|| error.kind().to_string(), str::to_owned))
-}
-
-/// Turns `{% generation %} … {% endgeneration %}`, which marks the assistant's text for training, into a block that
-/// is always rendered.
-fn without_generation_blocks(template: &str) -> String {
-    let mut text = String::with_capacity(template.len());
-    let mut rest = template;
-    while let Some(open) = rest.find("{%") {
-        let (before, after) = rest.split_at(open + 2);
-        let Some((inside, behind)) = after.split_once("%}") else { break };
-        text.push_str(before);
-        match inside.trim_matches(|c: char| c.is_whitespace() || c == '-' || c == '+') {
-            "generation" => text.push_str(&inside.replace("generation", "if true")),
-            "endgeneration" => text.push_str(&inside.replace("endgeneration", "endif")),
-            _ => text.push_str(inside),
-        }
-        text.push_str("%}");
-        rest = behind;
-    }
-    text.push_str(rest);
-    text
 }
