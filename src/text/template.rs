@@ -13,6 +13,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Serde, Value as JinjaValue};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State};
 use serde_json::{Map, Value};
+use std::collections::BTreeMap;
 
 /// Fuel per rendering: pays for as many instructions, or for 64 bytes of data each. So a template makes at most 64 MiB
 /// of data; a long conversation needs a fraction of that.
@@ -29,6 +30,8 @@ pub struct ChatTemplate {
     /// bos_token, eos_token and similar strings, from tokenizer_config.json.
     tokens: Map<String, Value>,
     has_tool_template: bool,
+    /// What is wrong with templates that do not compile, by their names.
+    faults: BTreeMap<String, String>,
     /// Source text of all templates.
     source: String,
 }
@@ -76,21 +79,17 @@ pub enum TemplateError {
 }
 
 impl ChatTemplate {
-    /// The template of a tokenizer_config.json (a string, or a list of named templates), or `own` if it is given.
-    /// `None` if there is neither.
-    pub(super) fn from_config(config_json: Option<&[u8]>, own: Option<&str>) -> Result<Option<Self>, TextError> {
-        let config: Map<String, Value> = match config_json {
-            Some(bytes) => serde_json::from_slice(bytes).map_err(|error| TextError::Config(error.to_string()))?,
-            None => Map::new(),
+    /// The template of a tokenizer_config.json: a string, or a list of named templates. `None` if it has none.
+    pub(super) fn from_config(config: &Map<String, Value>) -> Result<Option<Self>, TextError> {
+        let named = match config.get("chat_template") {
+            Some(Value::String(text)) => vec![("default".to_owned(), text.clone())],
+            Some(Value::Array(list)) => list.iter().filter_map(named_template).collect(),
+            None | Some(Value::Null) => Vec::new(),
+            Some(_) => {
+                let message = "chat_template is neither a string nor a list".to_owned();
+                return Err(TextError::File { name: "tokenizer_config.json".to_owned(), message });
+            }
         };
-        let mut named = Vec::new();
-        match (own, config.get("chat_template")) {
-            (Some(text), _) => named.push(("default".to_owned(), text.to_owned())),
-            (None, Some(Value::String(text))) => named.push(("default".to_owned(), text.clone())),
-            (None, Some(Value::Array(list))) => named.extend(list.iter().filter_map(named_template)),
-            (None, None | Some(Value::Null)) => {}
-            (None, Some(_)) => return Err(TextError::Config("chat_template is neither a string nor a list".into())),
-        }
         if named.is_empty() {
             return Ok(None);
         }
@@ -98,7 +97,10 @@ impl ChatTemplate {
             let value = value.get("content").unwrap_or(value);
             (name.ends_with("_token") && value.is_string()).then(|| (name.clone(), value.clone()))
         });
-        Self::new(named, tokens.collect()).map(Some)
+        let named_tokens = config.get("extra_special_tokens").and_then(Value::as_object).into_iter().flatten();
+        let named_tokens =
+            named_tokens.map(|(name, value)| (name.clone(), value.get("content").unwrap_or(value).clone()));
+        Self::new(named, tokens.chain(named_tokens).collect()).map(Some)
     }
 
     fn new(named: Vec<(String, String)>, tokens: Map<String, Value>) -> Result<Self, TextError> {
@@ -116,12 +118,15 @@ impl ChatTemplate {
         let has_tool_template = named.iter().any(|(name, _)| name == "tool_use");
         let source = named.iter().map(|(_, text)| text.as_str()).collect::<Vec<_>>().join("\n");
         let fallback = named.first().map(|(name, _)| name.clone()).filter(|_| !named.iter().any(|n| n.0 == "default"));
+        let mut faults = BTreeMap::new();
         for (name, text) in named {
             let name = if Some(&name) == fallback.as_ref() { "default".to_owned() } else { name };
             let text = template_source::for_minijinja(&text);
-            environment.add_template_owned(name, text).map_err(|error| TextError::Template(one_line(&error)))?;
+            if let Err(error) = environment.add_template_owned(name.clone(), text) {
+                faults.insert(name, one_line(&error));
+            }
         }
-        Ok(Self { environment, tokens, has_tool_template, source })
+        Ok(Self { environment, tokens, has_tool_template, faults, source })
     }
 
     /// Source text of the templates. It shows which formats the model was trained on.
@@ -129,9 +134,17 @@ impl ChatTemplate {
         &self.source
     }
 
+    /// What is wrong with a template that does not compile.
+    pub(super) fn fault(&self) -> Option<&str> {
+        self.faults.values().next().map(String::as_str)
+    }
+
     /// Renders one conversation.
     pub(super) fn render(&self, input: &ChatInput<'_>) -> Result<String, TemplateError> {
         let name = if self.has_tool_template && input.tools.is_some() { "tool_use" } else { "default" };
+        if let Some(fault) = self.faults.get(name) {
+            return Err(TemplateError::Failed(fault.clone()));
+        }
         let template = self.environment.get_template(name).map_err(|error| TemplateError::Failed(one_line(&error)))?;
         let unix_time = input.unix_time;
         let clock = move |pattern: &str| python::strftime(pattern, unix_time);

@@ -221,7 +221,10 @@ fn dates_are_right() {
 fn a_tag_that_is_never_closed_is_an_error() {
     for template in ["{%}", "a{%}b", "{% generation", "{%- generation -%"] {
         let config = format!(r#"{{"chat_template": {}}}"#, Value::from(template));
-        assert!(TextModel::from_parts(None, Some(config.as_bytes()), None).is_err(), "{template}");
+        assert!(TextModel::from_parts(None, None, Some(template)).is_err(), "{template}");
+        let model = TextModel::from_parts(None, Some(config.as_bytes()), None).expect("all but chat works");
+        let fault = model.chat_text(&input(&json!([]), None)).expect_err("there is no chat");
+        assert!(matches!(fault, PromptError::Template(TemplateError::Failed(_))), "{template}");
     }
 }
 

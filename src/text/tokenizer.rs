@@ -54,7 +54,13 @@ enum Decoding {
 impl Tokenizer {
     /// Reads a tokenizer.json. Truncation and padding in the file are ignored: a prompt is never cut silently.
     pub fn from_json(bytes: &[u8]) -> Result<Self, TextError> {
-        let file = TokenizerFile::from_json(bytes).map_err(wrong)?;
+        Self::with_added(bytes, Vec::new())
+    }
+
+    /// [`Self::from_json`], with tokens that the file may lack.
+    pub(super) fn with_added(bytes: &[u8], added: Vec<AddedToken>) -> Result<Self, TextError> {
+        let mut file = TokenizerFile::from_json(bytes).map_err(wrong)?;
+        file.added_tokens.extend(added);
         let inner = file.tokenizer().map_err(wrong)?;
         Ok(Self::new(&file, inner))
     }

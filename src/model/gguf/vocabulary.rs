@@ -370,11 +370,27 @@ fn post_processor(metadata: &Metadata, tokens: &Tokens<'_>, adds_bos: bool) -> R
     Ok(json!({"type": "TemplateProcessing", "single": around("A", 0), "pair": pair, "special_tokens": specials}))
 }
 
+/// The chat template, or a list of named ones.
+fn chat_template(metadata: &Metadata) -> Result<Option<Value>, LoadError> {
+    let default = metadata.text("tokenizer.chat_template")?;
+    let names = metadata.texts("tokenizer.chat_templates")?.unwrap_or_default();
+    let mut named: Vec<Value> = default.map(|text| json!({"name": "default", "template": text})).into_iter().collect();
+    for name in names.iter().filter(|name| *name != "default") {
+        let template = metadata.text(&format!("tokenizer.chat_template.{name}"))?;
+        named.extend(template.map(|text| json!({"name": name, "template": text})));
+    }
+    Ok(match (default, named.len()) {
+        (_, 0) => None,
+        (Some(text), 1) => Some(text.into()),
+        _ => Some(named.into()),
+    })
+}
+
 /// The equivalent `tokenizer_config.json`.
 pub(super) fn tokenizer_config_json(metadata: &Metadata) -> Result<Value, LoadError> {
     let mut config = Map::new();
-    if let Some(template) = metadata.text("tokenizer.chat_template")? {
-        config.insert("chat_template".into(), template.into());
+    if let Some(template) = chat_template(metadata)? {
+        config.insert("chat_template".into(), template);
     }
     let texts = metadata.texts("tokenizer.ggml.tokens")?.unwrap_or_default();
     for (key, name) in [

@@ -237,3 +237,80 @@ fn results_that_are_longer_than_their_arguments_are_paid_for() {
     let deep = format!("{{{{ {}1{} }}}}", "(".repeat(100_000), ")".repeat(100_000));
     assert!(jinja(&deep).is_err(), "brackets are nested too deeply");
 }
+
+/// A folder of these files.
+fn folder(files: &[(&str, Value)]) -> TextFolder {
+    let mut folder = TextFolder::default();
+    for (name, content) in files {
+        let bytes = content.as_str().map_or_else(|| content.to_string().into_bytes(), |text| text.as_bytes().to_vec());
+        folder.insert(name, bytes);
+    }
+    folder
+}
+
+#[test]
+fn special_tokens_map_gives_templates_their_tokens_where_the_config_lists_no_added_tokens() {
+    let map = json!({"bos_token": {"content": "<s>", "lstrip": false}, "eos_token": "</s>"});
+    let template = json!("{{ bos_token }}{{ eos_token }}");
+    let text = |config: Value| {
+        let files = folder(&[
+            ("tokenizer_config.json", config),
+            ("special_tokens_map.json", map.clone()),
+            ("chat_template.jinja", template.clone()),
+        ]);
+        let model = TextModel::from_folder(&files, None).expect("it reads");
+        model.chat_text(&input(&json!([]), None)).expect("it renders")
+    };
+    assert_eq!(text(json!({})), "<s></s>");
+    assert_eq!(text(json!({"eos_token": "<end>"})), "<s></s>");
+    assert_eq!(text(json!({"eos_token": "<end>", "added_tokens_decoder": {}})), "<end>");
+}
+
+#[test]
+fn files_in_additional_chat_templates_are_named_templates() {
+    let (messages, tools) = (json!([]), json!([{}]));
+    let more = ("additional_chat_templates/tool_use.jinja", json!("tools"));
+    for default in
+        [("chat_template.jinja", json!("plain")), ("tokenizer_config.json", json!({"chat_template": "plain"}))]
+    {
+        let model = TextModel::from_folder(&folder(&[default, more.clone()]), None).expect("it reads");
+        assert_eq!(model.chat_text(&input(&messages, None)).expect("it renders"), "plain");
+        assert_eq!(model.chat_text(&input(&messages, Some(&tools))).expect("it renders"), "tools");
+    }
+    let model = TextModel::from_folder(&folder(&[more]), Some("own")).expect("it reads");
+    assert_eq!(model.chat_text(&input(&messages, Some(&tools))).expect("it renders"), "own");
+}
+
+#[test]
+fn tokens_that_tokenizer_json_lacks_are_added_from_the_other_files() {
+    let tokenizer = || ("tokenizer.json", serde_json::from_slice(TOKENIZER_JSON).expect("it is JSON"));
+    let added = |content: &str| json!({"content": content, "special": true});
+    let ids = |file: (&str, Value)| {
+        let model = TextModel::from_folder(&folder(&[tokenizer(), file]), None).expect("it reads");
+        model.tokenizer.expect("a tokenizer").encode("a <x1> b", false).expect("it encodes")
+    };
+    let plain = demo().tokenizer.expect("a tokenizer").encode("a <x1> b", false).expect("it encodes");
+    for file in [
+        ("tokenizer_config.json", json!({"added_tokens_decoder": {"5000": added("<x1>")}})),
+        ("added_tokens.json", json!({"<x1>": 5000})),
+        ("tokenizer_config.json", json!({"additional_special_tokens": ["<x1>"]})),
+        ("tokenizer_config.json", json!({"extra_special_tokens": {"image_token": "<x1>"}})),
+        ("tokenizer_config.json", json!({"pad_token": "<x1>"})),
+        ("special_tokens_map.json", json!({"pad_token": added("<x1>")})),
+    ] {
+        let ids = ids(file.clone());
+        assert!(ids.len() < plain.len() && ids.iter().any(|id| !plain.contains(id)), "{file:?}: {ids:?}");
+    }
+}
+
+#[test]
+fn a_template_that_does_not_compile_leaves_the_other_ones_usable() {
+    let files = folder(&[
+        ("chat_template.jinja", json!("plain")),
+        ("additional_chat_templates/tool_use.jinja", json!("{% if %}")),
+    ]);
+    let model = TextModel::from_folder(&files, None).expect("the model loads");
+    assert_eq!(model.chat_text(&input(&json!([]), None)).expect("it renders"), "plain");
+    let fault = model.chat_text(&input(&json!([]), Some(&json!([{}])))).expect_err("it does not compile");
+    assert!(fault.to_string().contains("chat template failed"), "{fault}");
+}
