@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use clap::builder::BoolishValueParser;
 use clap::{Args, ValueEnum};
 use folio::config::{Config, Speculation, SpeculationMethod};
-use folio::model::{Gguf, Model, ModelSpec, Quantization, Texts, demo};
+use folio::model::{Gguf, Model, ModelSpec, Quantization, Texts, demo, stand_in};
 use folio::plan::KvFormat;
 use folio::platform::FileAccess;
 use folio::text::{MORE_TEMPLATES, TextFolder, TextModel, Tokenizer};
@@ -421,7 +421,11 @@ fn text_folder(folder: &Path, with_tokenizer: bool) -> Result<TextFolder> {
     let names = TextFolder::NAMES.map(str::to_owned).into_iter().chain(more);
     let mut files = TextFolder::default();
     for name in names.filter(|name| with_tokenizer || name != "tokenizer.json") {
-        if let Some(bytes) = read_if_there(&folder.join(&name))? {
+        let path = folder.join(&name);
+        if let Some(bytes) = read_if_there(&path)? {
+            if let Some(message) = stand_in(&bytes) {
+                bail!("{} {message}", path.display());
+            }
             files.insert(&name, bytes);
         }
     }

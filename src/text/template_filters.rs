@@ -3,6 +3,7 @@
 
 use super::python::{self, is_space};
 use super::template_limits::{pay, pay_for_text};
+use super::template_methods::trimmed;
 use super::template_source;
 use minijinja::value::{Kwargs, Object, Rest, Value, ValueKind, ValueOrKwargs, from_args};
 use minijinja::{Environment, Error, ErrorKind, State, filters};
@@ -337,13 +338,8 @@ fn trim(_: &mut State<'_, '_>, arguments: Vec<Value>) -> Result<Value, Error> {
     let (value, rest) = subject(&arguments)?;
     let [characters] = bind(rest, ["chars"])?;
     let text = python::text(value);
-    Ok(Value::from(match characters.filter(|characters| !characters.is_none()) {
-        Some(characters) => {
-            let characters = python::text(&characters);
-            text.trim_matches(|c| characters.contains(c))
-        }
-        None => text.trim_matches(is_space),
-    }))
+    let characters = characters.filter(|characters| !characters.is_none()).map(|characters| python::text(&characters));
+    Ok(Value::from(trimmed(&text, characters.as_deref(), [true, true])))
 }
 
 fn word_count(_: &mut State<'_, '_>, arguments: Vec<Value>) -> Result<Value, Error> {

@@ -1,5 +1,6 @@
 //! Python's methods of texts, lists and maps, where minijinja's own lack parameters or differ.
 
+use super::literal::{MARK, MARK_END, without_marks};
 use super::python::{self, is_space};
 use super::template_filters::{bind, integer_or};
 use super::template_limits::pay;
@@ -113,9 +114,10 @@ fn searched(text: &str, name: &str, arguments: &[Value]) -> Result<Value, Error>
     let is_inside = start <= end && (start == 0 || start <= text.chars().count());
     let range = if is_inside { &text[byte(start)..byte(end)] } else { "" };
     if matches!(name, "startswith" | "endswith") {
+        let range = without_marks(range);
         let fits = |affix: &str| match name {
-            "startswith" => range.starts_with(affix),
-            _ => range.ends_with(affix),
+            "startswith" => range.starts_with(&*without_marks(affix)),
+            _ => range.ends_with(&*without_marks(affix)),
         };
         return match what.as_str() {
             Some(affix) => Ok(Value::from(is_inside && fits(affix))),
@@ -155,12 +157,15 @@ fn affix(arguments: &[Value]) -> Result<String, Error> {
 
 fn stripped(text: &str, name: &str, arguments: &[Value]) -> Result<Value, Error> {
     let (characters,): (Option<&str>,) = from_args(arguments)?;
+    Ok(Value::from(trimmed(text, characters, [name != "rstrip", name != "lstrip"])))
+}
+
+/// A text without these characters (white space if there are none) at these sides. The mark that a text lost its other
+/// one to, because it was split at a special string, does not count.
+pub(super) fn trimmed<'a>(text: &'a str, characters: Option<&str>, [start, end]: [bool; 2]) -> &'a str {
     let goes = |c: char| characters.map_or_else(|| is_space(c), |characters| characters.contains(c));
-    Ok(Value::from(match name {
-        "lstrip" => text.trim_start_matches(goes),
-        "rstrip" => text.trim_end_matches(goes),
-        _ => text.trim_matches(goes),
-    }))
+    let text = if start { text.trim_start_matches(|c| goes(c) || c == MARK_END) } else { text };
+    if end { text.trim_end_matches(|c| goes(c) || c == MARK) } else { text }
 }
 
 fn split(state: &State<'_, '_>, text: &str, from_right: bool, arguments: &[Value]) -> Result<Value, Error> {

@@ -1,6 +1,7 @@
 //! `json.dumps`, as templates call it: `tojson`.
 
 use super::float;
+use crate::text::literal::is_noncharacter;
 use crate::text::template_filters::bind;
 use crate::text::template_limits::{Capped, bytes_left, pay, pay_for_text};
 use minijinja::value::{Value, ValueKind};
@@ -118,8 +119,9 @@ impl serde_json::ser::Formatter for PythonJson {
             return writer.write_all(fragment.as_bytes());
         }
         for character in fragment.chars() {
-            if character.is_ascii() {
-                writer.write_all(&[character as u8])?;
+            // The marks in a text are none of its characters.
+            if character.is_ascii() || is_noncharacter(character) {
+                writer.write_all(character.encode_utf8(&mut [0; 4]).as_bytes())?;
                 continue;
             }
             for unit in character.encode_utf16(&mut [0; 2]) {
