@@ -314,3 +314,29 @@ fn a_template_that_does_not_compile_leaves_the_other_ones_usable() {
     let fault = model.chat_text(&input(&json!([]), Some(&json!([{}])))).expect_err("it does not compile");
     assert!(fault.to_string().contains("chat template failed"), "{fault}");
 }
+
+/// As Qwen 3's template does with thoughts, for a tokenizer whose tags are special tokens.
+#[test]
+fn a_template_finds_special_strings_in_a_message_and_the_prompt_is_the_text_that_is_shown() {
+    let template = "{% for m in messages %}{% set content = m.content %}{% if '<|im_end|>' in content %}\
+        {% set thought = content.split('<|im_end|>')[0].rstrip('\\n').split('<|im_start|>')[-1].lstrip('\\n') %}\
+        [{{ thought }}]{% set content = content.split('<|im_end|>')[-1].lstrip('\\n') %}{% endif %}\
+        {% if content.startswith('<|im_start|>') %}starts{% endif %}{{ content|trim }}<|im_end|>{% endfor %}";
+    let model = with_template(template);
+    let tokenizer = model.tokenizer.clone().expect("a tokenizer");
+    let end = tokenizer.id_of("<|im_end|>").expect("an end token");
+    let text = "<|im_start|>\nhmm\n<|im_end|>\n\nAnswer";
+    for (content, shown) in [
+        (text, "[hmm]Answer<|im_end|>"),
+        ("<|im_start|>x", "starts<|im_start|>x<|im_end|>"),
+        (" <|im_start|> ", "<|im_start|><|im_end|>"),
+    ] {
+        let messages = json!([{"role": "user", "content": content}]);
+        assert_eq!(model.chat_text(&input(&messages, None)), Ok(shown.into()), "what is shown of {content:?}");
+        let ids = model.chat_prompt(&input(&messages, None)).expect("it encodes");
+        let bytes: Vec<u8> = ids.iter().flat_map(|id| tokenizer.token_bytes(*id, None)).collect();
+        assert_eq!(String::from_utf8(bytes).as_deref(), Ok(shown), "the prompt of {content:?}");
+        let ends = ids.iter().filter(|id| tokenizer.is_special(**id)).collect::<Vec<_>>();
+        assert_eq!(ends, [&end], "only the template's token is special in the prompt of {content:?}");
+    }
+}
