@@ -33,8 +33,9 @@ pub(super) fn complete(config: &mut Map<String, Value>, family: &Family) {
     }
 }
 
-/// Of a `rope_scaling` beside `rope_parameters`, the former counts, as in transformers: people add it for long contexts.
-/// It changes the layers with full attention if the latter has objects by the kind of layer, and replaces it otherwise.
+/// Of a `rope_scaling` beside `rope_parameters`, the former counts, as in transformers: people add it for long
+/// contexts. It changes the layers with full attention if the latter has objects by the kind of layer, and replaces it
+/// otherwise.
 fn merge_rope_scaling(config: &mut Map<String, Value>) {
     let Some(Value::Object(scaling)) = config.get("rope_scaling").cloned() else { return };
     let Some(Value::Object(parameters)) = config.get_mut("rope_parameters") else { return };

@@ -130,8 +130,8 @@ impl<'a> ConfigReader<'a> {
         Ok(Some(Self { file: self.file, prefix: format!("{}{name}.", self.prefix), object }))
     }
 
-    /// Token ids below `vocab`, given as one number or a list; empty if the field is absent. What is none is ignored with
-    /// a warning: no token is like it.
+    /// Token ids below `vocab`, given as one number or a list; empty if the field is absent. What is none is ignored
+    /// with a warning: no token is like it.
     pub(super) fn token_ids(&self, name: &str, vocab: u32) -> Vec<u32> {
         let Some(value) = self.get(name) else { return Vec::new() };
         let list = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);

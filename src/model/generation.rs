@@ -17,8 +17,8 @@ pub struct GenerationDefaults {
 }
 
 impl GenerationDefaults {
-    /// Reads the file if there is one; `file` names it in errors. A default that no request could have is ignored with a
-    /// warning, as in transformers: a model is served without it.
+    /// Reads the file if there is one; `file` names it in errors. A default that no request could have is ignored with
+    /// a warning, as in transformers: a model is served without it.
     pub(super) fn new(spec: &ModelSpec, file: &str, json: Option<&[u8]>) -> Result<Self, LoadError> {
         let mut eos_token_ids = spec.eos_token_ids.clone();
         let Some(json) = json else { return Ok(Self { eos_token_ids, ..Self::default() }) };

@@ -6,20 +6,16 @@
 //! noncharacters, the marks are removed, and a second tokenizer encodes the text: it treats aliases as special tokens,
 //! and special strings as text. Unicode does not use noncharacters in interchange; any in a conversation become U+FFFD.
 //!
-//! A template may split a text at a special string, which leaves a mark at an end: see [`without_marks`].
+//! A template may split a text at a special string, which leaves a mark at an end: see [`super::marks`].
 //!
 //! A string may also be *completed* by what the template puts next to it, so the beginning of a special string is
 //! broken by a mark at the end of a value, or where a template may cut it: at trailing white space and at another added
 //! token.
 
+use super::marks::{MARK, MARK_END, is_noncharacter};
 use super::template::ChatInput;
 use serde_json::{Map, Value};
 
-/// Stands before a special-token string, or breaks the beginning of one; the first noncharacter of the block
-/// U+FDD0..=U+FDEF.
-pub(super) const MARK: char = '\u{FDD0}';
-/// Stands behind a special-token string.
-pub(super) const MARK_END: char = '\u{FDD2}';
 const ALIAS: char = '\u{FDD1}';
 const DIGIT_ZERO: u32 = 0xFDE0;
 const DIGITS: usize = 4;
@@ -38,16 +34,6 @@ pub(super) struct Literals {
 pub(super) struct Marked {
     pub(super) messages: Value,
     pub(super) tools: Option<Value>,
-}
-
-/// A text as the template would have it without marks.
-pub(super) fn without_marks(text: &str) -> std::borrow::Cow<'_, str> {
-    if text.contains([MARK, MARK_END]) { text.replace([MARK, MARK_END], "").into() } else { text.into() }
-}
-
-/// Whether a character is one of those that stand for marks and aliases.
-pub(super) fn is_noncharacter(character: char) -> bool {
-    ('\u{FDD0}'..='\u{FDEF}').contains(&character)
 }
 
 impl Literals {

@@ -16,6 +16,7 @@ mod folder;
 mod grammar;
 mod infill;
 mod literal;
+mod marks;
 mod python;
 mod stream;
 mod template;

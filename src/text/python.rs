@@ -4,8 +4,8 @@ mod json;
 mod time;
 
 use super::template_limits::pay_for_text;
-use minijinja::value::{Tuple, Value, ValueKind};
-use minijinja::{Error, Output, State, escape_formatter};
+use minijinja::value::{Kwargs, Tuple, Value, ValueKind, from_args};
+use minijinja::{Error, ErrorKind, Output, State, escape_formatter};
 
 pub(super) use json::tojson;
 pub(super) use time::strftime;
@@ -93,4 +93,31 @@ pub(super) fn float(number: f64) -> String {
 /// White space, as `str.isspace` has it.
 pub(super) fn is_space(character: char) -> bool {
     character.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&character)
+}
+
+/// Arguments by the names of their parameters, as Python binds them.
+pub(super) fn bind<const N: usize>(arguments: &[Value], names: [&str; N]) -> Result<[Option<Value>; N], Error> {
+    let values = bound_values(arguments, &names)?;
+    values.try_into().map_err(|_| Error::from(ErrorKind::TooManyArguments))
+}
+
+/// [`bind`], for a list of names.
+pub(super) fn bound_values(arguments: &[Value], names: &[&str]) -> Result<Vec<Option<Value>>, Error> {
+    let (positional, named): (&[Value], Kwargs) = from_args(arguments)?;
+    if positional.len() > names.len() {
+        return Err(Error::from(ErrorKind::TooManyArguments));
+    }
+    let bound = names.iter().enumerate().map(|(index, name)| match positional.get(index) {
+        Some(value) => Ok(Some(value.clone())),
+        None if named.has(name) => named.get(name).map(Some),
+        None => Ok(None),
+    });
+    let bound = bound.collect::<Result<Vec<_>, _>>()?;
+    named.assert_all_used()?;
+    Ok(bound)
+}
+
+/// An integer, or what it is when it is not given.
+pub(super) fn integer_or(argument: Option<Value>, default: i64) -> Result<i64, Error> {
+    argument.filter(|value| !value.is_none()).map_or(Ok(default), i64::try_from)
 }

@@ -8,7 +8,7 @@
 
 use super::TextError;
 use super::template_limits::{self, Capped};
-use super::{python, template_filters, template_source};
+use super::{python, template_filters, template_methods, template_source};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Serde, Value as JinjaValue};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State};
@@ -108,7 +108,7 @@ impl ChatTemplate {
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         environment.set_syntax(syntax.map_err(|error| TextError::Template(one_line(&error)))?);
         environment.set_auto_escape_callback(|_| AutoEscape::None);
-        environment.set_unknown_method_callback(template_limits::method);
+        environment.set_unknown_method_callback(template_methods::call);
         environment.set_formatter(python::format);
         environment.set_fuel(Some(FUEL));
         template_limits::guard_filters(&mut environment);
@@ -222,3 +222,6 @@ fn one_line(error: &Error) -> String {
     let line = error.line().map(|line| format!(" (line {line})")).unwrap_or_default();
     format!("{}{line}", error.detail().map_or_else(|| error.kind().to_string(), str::to_owned))
 }
+
+#[cfg(test)]
+mod tests;

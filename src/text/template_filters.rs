@@ -1,11 +1,11 @@
 //! Jinja2's filters, tests and functions where minijinja's differ: in their parameters, in what they make of values
 //! that they cannot read, or in how they write numbers.
 
-use super::python::{self, is_space};
+use super::python::{self, bind, bound_values, integer_or, is_space};
 use super::template_limits::{pay, pay_for_text};
-use super::template_methods::trimmed;
+use super::template_methods::{aligned, replaced, trimmed};
 use super::template_source;
-use minijinja::value::{Kwargs, Object, Rest, Value, ValueKind, ValueOrKwargs, from_args};
+use minijinja::value::{Kwargs, Object, Rest, Tuple, Value, ValueKind, ValueOrKwargs, from_args};
 use minijinja::{Environment, Error, ErrorKind, State, filters};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -98,44 +98,19 @@ fn subject(arguments: &[Value]) -> Result<(&Value, &[Value]), Error> {
     arguments.split_first().ok_or_else(|| Error::from(ErrorKind::MissingArgument))
 }
 
-/// Arguments by the names of their parameters, as Python binds them.
-pub(super) fn bind<const N: usize>(arguments: &[Value], names: [&str; N]) -> Result<[Option<Value>; N], Error> {
-    let values = bound_values(arguments, &names)?;
-    values.try_into().map_err(|_| Error::from(ErrorKind::TooManyArguments))
-}
-
-fn bound_values(arguments: &[Value], names: &[&str]) -> Result<Vec<Option<Value>>, Error> {
-    let (positional, named): (&[Value], Kwargs) = from_args(arguments)?;
-    if positional.len() > names.len() {
-        return Err(Error::from(ErrorKind::TooManyArguments));
-    }
-    let bound = names.iter().enumerate().map(|(index, name)| match positional.get(index) {
-        Some(value) => Ok(Some(value.clone())),
-        None if named.has(name) => named.get(name).map(Some),
-        None => Ok(None),
-    });
-    let bound = bound.collect::<Result<Vec<_>, _>>()?;
-    named.assert_all_used()?;
-    Ok(bound)
-}
-
 fn missing() -> Error {
     Error::from(ErrorKind::MissingArgument)
 }
 
 /// The text of an argument, or what it is when it is not given.
-pub(super) fn text_or(argument: Option<&Value>, default: &str) -> String {
+fn text_or(argument: Option<&Value>, default: &str) -> String {
     argument.map_or_else(|| default.to_owned(), python::text)
-}
-
-pub(super) fn integer_or(argument: Option<Value>, default: i64) -> Result<i64, Error> {
-    argument.filter(|value| !value.is_none()).map_or(Ok(default), i64::try_from)
 }
 
 fn center(state: &mut State<'_, '_>, arguments: Vec<Value>) -> Result<Value, Error> {
     let (value, rest) = subject(&arguments)?;
     let [width] = bind(rest, ["width"])?;
-    super::template_methods::aligned(state, &python::text(value), integer_or(width, 80)?, ' ', [true, true])
+    aligned(state, &python::text(value), integer_or(width, 80)?, ' ', [true, true])
 }
 
 /// `int(value)`, or a default for what is none.
@@ -227,7 +202,7 @@ fn printf(state: &State<'_, '_>, pattern: &str, mut values: Vec<Value>) -> Resul
 fn percent(state: &mut State<'_, '_>, arguments: Vec<Value>) -> Result<Value, Error> {
     let [left, right] = arguments.as_slice() else { return Err(missing()) };
     if let Some(pattern) = left.as_str() {
-        let several = right.downcast_object_ref::<minijinja::value::Tuple>().is_some();
+        let several = right.downcast_object_ref::<Tuple>().is_some();
         let values = if several { right.try_iter()?.collect() } else { vec![right.clone()] };
         return printf(state, pattern, values);
     }
@@ -326,7 +301,7 @@ fn replace(state: &mut State<'_, '_>, arguments: Vec<Value>) -> Result<Value, Er
     let [old, new, count] = bind(rest, ["old", "new", "count"])?;
     let (old, new) = (old.ok_or_else(missing)?, new.ok_or_else(missing)?);
     let texts = [python::text(value), python::text(&old), python::text(&new)];
-    super::template_methods::replaced(state, &texts, integer_or(count, -1)?)
+    replaced(state, &texts, integer_or(count, -1)?)
 }
 
 fn string(_: &mut State<'_, '_>, arguments: Vec<Value>) -> Result<Value, Error> {

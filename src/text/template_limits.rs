@@ -8,7 +8,6 @@
 //! Not bounded are the operators that minijinja applies to such lists itself, where nothing can be put in between: `~`,
 //! `+`, `in`, comparisons, and a list as the key in `{…}` and `[…]`.
 
-use super::template_methods;
 use minijinja::functions::Function;
 use minijinja::value::{FunctionArgs, FunctionResult, Rest, Value, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, State, filters, tests};
@@ -113,40 +112,6 @@ pub(super) fn guard_tests(environment: &mut Environment<'_>) {
                 test.call(state, &arguments).map(|value| value.is_true())
             });
         }
-    }
-}
-
-/// A method in the style of Python, paid for in advance.
-pub(super) fn method(
-    state: &mut State<'_, '_>,
-    value: &Value,
-    name: &str,
-    arguments: &[Value],
-) -> Result<Value, Error> {
-    // As text, as something to compare with, or as the key of a map.
-    arguments.iter().try_for_each(|argument| pay_for_text(state, argument))?;
-    if let Some(text) = value.as_str() {
-        pay(state, result_bytes(text, name, arguments))?;
-    } else if matches!(name, "count" | "index") {
-        pay_for_text(state, value)?;
-    }
-    template_methods::call(state, value, name, arguments)
-}
-
-/// Bytes of the largest result of a method of a text that does not pay itself.
-fn result_bytes(text: &str, name: &str, arguments: &[Value]) -> u64 {
-    let bytes = text.len() as u64;
-    let product = |count: usize, bytes: usize| (count as u64).saturating_mul(bytes as u64);
-    match name {
-        "join" => arguments.first().and_then(Value::len).map_or(0, |count| product(count, text.len())),
-        // A number in the pattern may be a width; a field may be repeated.
-        "format" => {
-            let numbers = text.split(|character: char| !character.is_ascii_digit()).filter(|digits| !digits.is_empty());
-            let widths = numbers.map(|digits| digits.parse().unwrap_or(u64::MAX)).fold(0, u64::saturating_add);
-            let longest = arguments.iter().filter_map(|argument| argument.as_str().map(str::len)).max().unwrap_or(0);
-            bytes.saturating_add(widths).saturating_add(product(text.matches('{').count(), longest))
-        }
-        _ => bytes,
     }
 }
 

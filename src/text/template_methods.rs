@@ -1,9 +1,8 @@
 //! Python's methods of texts, lists and maps, where minijinja's own lack parameters or differ.
 
-use super::literal::{MARK, MARK_END, without_marks};
-use super::python::{self, is_space};
-use super::template_filters::{bind, integer_or};
-use super::template_limits::pay;
+use super::marks::{MARK, MARK_END, without_marks};
+use super::python::{self, bind, integer_or, is_space};
+use super::template_limits::{pay, pay_for_text};
 use minijinja::value::{Kwargs, Tuple, Value, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State};
 use minijinja_contrib::pycompat::unknown_method_callback;
@@ -16,8 +15,15 @@ const ZEROS: [char; 19] = [
     '\u{ce6}', '\u{d66}', '\u{e50}', '\u{ed0}', '\u{f20}', '\u{1040}', '\u{17e0}', '\u{1810}', '\u{ff10}',
 ];
 
-/// Calls a method. What it takes as text must have been paid for.
+/// A method in the style of Python, paid for in advance.
 pub(super) fn call(state: &mut State<'_, '_>, value: &Value, name: &str, arguments: &[Value]) -> Result<Value, Error> {
+    // As text, as something to compare with, or as the key of a map.
+    arguments.iter().try_for_each(|argument| pay_for_text(state, argument))?;
+    if let Some(text) = value.as_str() {
+        pay(state, result_bytes(text, name, arguments))?;
+    } else if matches!(name, "count" | "index") {
+        pay_for_text(state, value)?;
+    }
     let own = match value.as_str() {
         Some(text) => of_text(state, text, name, arguments)?,
         None => of_container(value, name, arguments)?,
@@ -25,6 +31,23 @@ pub(super) fn call(state: &mut State<'_, '_>, value: &Value, name: &str, argumen
     match own {
         Some(result) => Ok(result),
         None => unknown_method_callback(state, value, name, arguments),
+    }
+}
+
+/// Bytes of the largest result of a method of a text that does not pay itself.
+fn result_bytes(text: &str, name: &str, arguments: &[Value]) -> u64 {
+    let bytes = text.len() as u64;
+    let product = |count: usize, bytes: usize| (count as u64).saturating_mul(bytes as u64);
+    match name {
+        "join" => arguments.first().and_then(Value::len).map_or(0, |count| product(count, text.len())),
+        // A number in the pattern may be a width; a field may be repeated.
+        "format" => {
+            let numbers = text.split(|character: char| !character.is_ascii_digit()).filter(|digits| !digits.is_empty());
+            let widths = numbers.map(|digits| digits.parse().unwrap_or(u64::MAX)).fold(0, u64::saturating_add);
+            let longest = arguments.iter().filter_map(|argument| argument.as_str().map(str::len)).max().unwrap_or(0);
+            bytes.saturating_add(widths).saturating_add(product(text.matches('{').count(), longest))
+        }
+        _ => bytes,
     }
 }
 

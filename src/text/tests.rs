@@ -1,20 +1,18 @@
 //! Checks against the demo model's own files and, for held-back text, against a plain definition.
 
-mod templates;
-
 use super::*;
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
-const TOKENIZER_JSON: &[u8] = include_bytes!("../../assets/demo/tokenizer.json");
+pub(super) const TOKENIZER_JSON: &[u8] = include_bytes!("../../assets/demo/tokenizer.json");
 const TOKENIZER_CONFIG_JSON: &[u8] = include_bytes!("../../assets/demo/tokenizer_config.json");
 const GOLDEN_JSON: &[u8] = include_bytes!("../../assets/demo/recipe/golden.json");
 
-fn demo() -> TextModel {
+pub(super) fn demo() -> TextModel {
     TextModel::from_parts(Some(TOKENIZER_JSON), Some(TOKENIZER_CONFIG_JSON), None).expect("the demo's files are valid")
 }
 
-fn input<'a>(messages: &'a Value, tools: Option<&'a Value>) -> ChatInput<'a> {
+pub(super) fn input<'a>(messages: &'a Value, tools: Option<&'a Value>) -> ChatInput<'a> {
     ChatInput {
         messages,
         tools,
@@ -27,7 +25,7 @@ fn input<'a>(messages: &'a Value, tools: Option<&'a Value>) -> ChatInput<'a> {
 }
 
 /// A model with this template and the demo's tokenizer.
-fn with_template(template: &str) -> TextModel {
+pub(super) fn with_template(template: &str) -> TextModel {
     TextModel::from_parts(Some(TOKENIZER_JSON), Some(TOKENIZER_CONFIG_JSON), Some(template)).expect("it compiles")
 }
 

@@ -1,7 +1,7 @@
 //! Hand-made GGUF files: valid ones give a model, tokenizer and template; hostile ones give an error that names file
 //! and field.
 
-use crate::builder::{self, Builder, Item, Tensor};
+use crate::builder::{Builder, Item, Tensor};
 use crate::models::{self, demo};
 use bytes::Bytes;
 use folio::model::rope::RopeScaling;
@@ -99,7 +99,7 @@ fn rotations_that_lack_something_are_refused() {
     ] {
         let mut file = models::small();
         let data = vec![0; if kind == 0 { 12 } else { 6 }];
-        file.tensors.push(builder::Tensor { name: name.into(), dimensions: vec![3], kind, offset: 0, data });
+        file.tensors.push(Tensor { name: name.into(), dimensions: vec![3], kind, offset: 0, data });
         file.pack();
         let message = open(file.bytes()).and_then(Model::from_gguf).err().expect("it is refused").to_string();
         assert!(message.contains(expected), "{message:?} lacks {expected:?}");
@@ -113,7 +113,7 @@ fn absurd_numbers_of_experts_are_refused() {
     let mut file = models::small();
     let count = 1 << 19;
     let name = "blk.0.ffn_gate_exps.weight".into();
-    let tensor = builder::Tensor { name, dimensions: vec![1, 1, count], kind: 0, offset: 0, data: vec![0; 4 << 19] };
+    let tensor = Tensor { name, dimensions: vec![1, 1, count], kind: 0, offset: 0, data: vec![0; 4 << 19] };
     file.tensors.push(tensor);
     file.pack();
     let message = open(file.bytes()).expect_err("too many").to_string();

@@ -250,7 +250,8 @@ pub(super) fn vocabulary(metadata: &Metadata) -> Result<Option<Vocabulary<'_>>, 
     };
     let post_processor = post_processor(metadata, &tokens, adds_bos(metadata, kind)?)?;
     let json = json!({
-        "version": "1.0", "added_tokens": tokens.added(metadata)?, "normalizer": normalizer, "pre_tokenizer": pre_tokenizer,
+        "version": "1.0", "added_tokens": tokens.added(metadata)?,
+        "normalizer": normalizer, "pre_tokenizer": pre_tokenizer,
         "post_processor": post_processor, "decoder": decoder, "model": model,
     });
     let mut is_first = vec![false; tokens.texts.len()];

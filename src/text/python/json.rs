@@ -1,8 +1,7 @@
 //! `json.dumps`, as templates call it: `tojson`.
 
-use super::float;
-use crate::text::literal::is_noncharacter;
-use crate::text::template_filters::bind;
+use super::{bind, float};
+use crate::text::marks::is_noncharacter;
 use crate::text::template_limits::{Capped, bytes_left, pay, pay_for_text};
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind, State};

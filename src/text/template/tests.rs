@@ -1,6 +1,8 @@
 //! Templates give what Jinja2 3.1 gives with transformers' settings. The expected texts are Jinja2's own.
 
-use super::*;
+use crate::text::tests::{TOKENIZER_JSON, demo, input, with_template};
+use crate::text::*;
+use serde_json::json;
 
 /// Renders with a few values that all tests use.
 fn jinja(template: &str) -> Result<String, String> {
@@ -138,8 +140,8 @@ fn a_plus_sign_before_a_value_changes_nothing() {
 #[test]
 fn numbers_print_as_in_python() {
     let expressions = "f, g, h, 1e-4, 0.00001, 123456789012345680.0, 1e15, 1e22, 1e23, 1.0, -0.0, 5e-324, 0.1 + 0.2";
-    let python = "(1e-05, 1e+16, 1.5e+300, 0.0001, 1e-05, 1.2345678901234568e+17, 1000000000000000.0, 1e+22, 1e+23, 1.0, \
-                  -0.0, 5e-324, 0.30000000000000004)";
+    let python = "(1e-05, 1e+16, 1.5e+300, 0.0001, 1e-05, 1.2345678901234568e+17, 1000000000000000.0, 1e+22, \
+                  1e+23, 1.0, -0.0, 5e-324, 0.30000000000000004)";
     check(&[
         (expressions, python),
         ("f", "1e-05"),
@@ -301,6 +303,18 @@ fn tokens_that_tokenizer_json_lacks_are_added_from_the_other_files() {
         let ids = ids(file.clone());
         assert!(ids.len() < plain.len() && ids.iter().any(|id| !plain.contains(id)), "{file:?}: {ids:?}");
     }
+}
+
+/// As in transformers 5: beside a tokenizer.json, its post-processor alone decides.
+#[test]
+fn add_bos_token_of_a_folder_changes_no_prompt() {
+    let ids = |config: Value| {
+        let tokenizer = ("tokenizer.json", serde_json::from_slice(TOKENIZER_JSON).expect("it is JSON"));
+        let files = folder(&[tokenizer, ("tokenizer_config.json", config)]);
+        let model = TextModel::from_folder(&files, None).expect("it reads");
+        model.tokenizer.expect("a tokenizer").encode("Hello", true).expect("it encodes")
+    };
+    assert_eq!(ids(json!({"add_bos_token": true, "bos_token": "<|im_start|>"})), ids(json!({})));
 }
 
 #[test]
