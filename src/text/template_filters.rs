@@ -11,11 +11,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 type Arguments = Rest<ValueOrKwargs>;
+/// A filter of this file; its first argument is the value before the bar.
+type Filter = fn(&mut State<'_, '_>, &[Value]) -> Result<Value, Error>;
 
 /// Adds all filters, tests and functions of this file.
 pub(super) fn add(environment: &mut Environment<'_>) {
     add_parameters(environment);
-    let own: [(&'static str, fn(&mut State<'_, '_>, Vec<Value>) -> Result<Value, Error>); 14] = [
+    let own: [(&'static str, Filter); 14] = [
         ("center", center),
         ("float", float),
         ("format", format),
@@ -35,7 +37,7 @@ pub(super) fn add(environment: &mut Environment<'_>) {
         environment.add_filter(name, move |state: &mut State<'_, '_>, arguments: Arguments| {
             let arguments = arguments.into_values();
             arguments.iter().try_for_each(|argument| pay_for_text(state, argument))?;
-            filter(state, arguments)
+            filter(state, &arguments)
         });
     }
     environment.add_filter("map", map);
@@ -107,15 +109,15 @@ fn text_or(argument: Option<&Value>, default: &str) -> String {
     argument.map_or_else(|| default.to_owned(), python::text)
 }
 
-fn center(state: &mut State<'_, '_>, arguments: Vec<Value>) -> Result<Value, Error> {
-    let (value, rest) = subject(&arguments)?;
+fn center(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
+    let (value, rest) = subject(arguments)?;
     let [width] = bind(rest, ["width"])?;
     aligned(state, &python::text(value), integer_or(width, 80)?, ' ', [true, true])
 }
 
 /// `int(value)`, or a default for what is none.
-fn int(_: &mut State<'_, '_>, arguments: Vec<Value>) -> Result<Value, Error> {
-    let (value, rest) = subject(&arguments)?;
+fn int(_: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
+    let (value, rest) = subject(arguments)?;
     let [default, base] = bind(rest, ["default", "base"])?;
     let base = u32::try_from(integer_or(base, 10)?).ok().filter(|base| (2..=36).contains(base)).unwrap_or(10);
     let number = match value.as_str() {
@@ -168,8 +170,8 @@ fn decimal(text: &str) -> Option<f64> {
 }
 
 /// `float(value)`, or a default for what is none.
-fn float(_: &mut State<'_, '_>, arguments: Vec<Value>) -> Result<Value, Error> {
-    let (value, rest) = subject(&arguments)?;
+fn float(_: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
+    let (value, rest) = subject(arguments)?;
     let [default] = bind(rest, ["default"])?;
     let number = match value.as_str() {
         Some(text) => decimal(text),
@@ -178,8 +180,8 @@ fn float(_: &mut State<'_, '_>, arguments: Vec<Value>) -> Result<Value, Error> {
     Ok(number.map(Value::from).or(default).unwrap_or_else(|| Value::from(0.0)))
 }
 
-fn format(state: &mut State<'_, '_>, arguments: Vec<Value>) -> Result<Value, Error> {
-    let (value, rest) = subject(&arguments)?;
+fn format(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
+    let (value, rest) = subject(arguments)?;
     let (positional, named): (&[Value], Kwargs) = from_args(rest)?;
     let mut rest = positional.to_vec();
     if named.args().next().is_some() {
@@ -199,8 +201,8 @@ fn printf(state: &State<'_, '_>, pattern: &str, mut values: Vec<Value>) -> Resul
 }
 
 /// Python's `%`: formats a text, or takes the remainder of numbers.
-fn percent(state: &mut State<'_, '_>, arguments: Vec<Value>) -> Result<Value, Error> {
-    let [left, right] = arguments.as_slice() else { return Err(missing()) };
+fn percent(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
+    let [left, right] = arguments else { return Err(missing()) };
     if let Some(pattern) = left.as_str() {
         let several = right.downcast_object_ref::<Tuple>().is_some();
         let values = if several { right.try_iter()?.collect() } else { vec![right.clone()] };
@@ -222,8 +224,8 @@ fn percent(state: &mut State<'_, '_>, arguments: Vec<Value>) -> Result<Value, Er
     Ok(Value::from(if is_off { remainder + right } else { remainder }))
 }
 
-fn indent(state: &mut State<'_, '_>, arguments: Vec<Value>) -> Result<Value, Error> {
-    let (value, rest) = subject(&arguments)?;
+fn indent(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
+    let (value, rest) = subject(arguments)?;
     let [width, first, blank] = bind(rest, ["width", "first", "blank"])?;
     let text = python::text(value);
     let is_true = |option: Option<Value>| option.is_some_and(|option| option.is_true());
@@ -243,8 +245,8 @@ fn indent(state: &mut State<'_, '_>, arguments: Vec<Value>) -> Result<Value, Err
     Ok(Value::from(indented.collect::<Vec<_>>().join("\n")))
 }
 
-fn join(state: &mut State<'_, '_>, arguments: Vec<Value>) -> Result<Value, Error> {
-    let (value, rest) = subject(&arguments)?;
+fn join(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
+    let (value, rest) = subject(arguments)?;
     let [separator, attribute] = bind(rest, ["d", "attribute"])?;
     let separator = text_or(separator.as_ref(), "");
     let mut text = String::new();
@@ -283,8 +285,8 @@ fn items_of(value: &Value) -> Result<Box<dyn Iterator<Item = Value>>, Error> {
 }
 
 /// What a loop runs over: a list for a text and for what has no known length, so that the loop knows its last item.
-fn items(state: &mut State<'_, '_>, arguments: Vec<Value>) -> Result<Value, Error> {
-    let (value, _) = subject(&arguments)?;
+fn items(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
+    let (value, _) = subject(arguments)?;
     if value.as_str().is_none() && value.kind() != ValueKind::Iterable {
         return Ok(value.clone());
     }
@@ -296,29 +298,29 @@ fn items(state: &mut State<'_, '_>, arguments: Vec<Value>) -> Result<Value, Erro
     Ok(Value::from(list))
 }
 
-fn replace(state: &mut State<'_, '_>, arguments: Vec<Value>) -> Result<Value, Error> {
-    let (value, rest) = subject(&arguments)?;
+fn replace(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
+    let (value, rest) = subject(arguments)?;
     let [old, new, count] = bind(rest, ["old", "new", "count"])?;
     let (old, new) = (old.ok_or_else(missing)?, new.ok_or_else(missing)?);
     let texts = [python::text(value), python::text(&old), python::text(&new)];
     replaced(state, &texts, integer_or(count, -1)?)
 }
 
-fn string(_: &mut State<'_, '_>, arguments: Vec<Value>) -> Result<Value, Error> {
-    let [value] = arguments.as_slice() else { return Err(Error::from(ErrorKind::TooManyArguments)) };
+fn string(_: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
+    let [value] = arguments else { return Err(Error::from(ErrorKind::TooManyArguments)) };
     Ok(if value.as_str().is_some() { value.clone() } else { Value::from(python::text(value)) })
 }
 
-fn trim(_: &mut State<'_, '_>, arguments: Vec<Value>) -> Result<Value, Error> {
-    let (value, rest) = subject(&arguments)?;
+fn trim(_: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
+    let (value, rest) = subject(arguments)?;
     let [characters] = bind(rest, ["chars"])?;
     let text = python::text(value);
     let characters = characters.filter(|characters| !characters.is_none()).map(|characters| python::text(&characters));
     Ok(Value::from(trimmed(&text, characters.as_deref(), [true, true])))
 }
 
-fn word_count(_: &mut State<'_, '_>, arguments: Vec<Value>) -> Result<Value, Error> {
-    let [value] = arguments.as_slice() else { return Err(Error::from(ErrorKind::TooManyArguments)) };
+fn word_count(_: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
+    let [value] = arguments else { return Err(Error::from(ErrorKind::TooManyArguments)) };
     let text = python::text(value);
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
     Ok(Value::from(text.split(|c| !is_word(c)).filter(|word| !word.is_empty()).count()))
