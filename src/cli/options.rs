@@ -10,10 +10,10 @@ use anyhow::{Context as _, Result, bail, ensure};
 use clap::builder::BoolishValueParser;
 use clap::{Args, ValueEnum};
 use folio::config::{Config, Speculation, SpeculationMethod};
-use folio::model::{Gguf, Model, ModelSpec, Quantization, Texts, demo};
+use folio::model::{Gguf, Model, ModelSpec, Quantization, Texts, demo, stand_in};
 use folio::plan::KvFormat;
 use folio::platform::FileAccess;
-use folio::text::{TextModel, Tokenizer};
+use folio::text::{MORE_TEMPLATES, TextFolder, TextModel, Tokenizer};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -408,18 +408,28 @@ impl TextFiles {
                     .with_context(|| path.display().to_string())
             }
             TextPlace::Folder(folder) => {
-                let own = read_if_there(&folder.join("chat_template.jinja"))?.map(String::from_utf8).transpose();
-                let template = match template {
-                    Some(given) => Some(given),
-                    None => own.with_context(|| format!("{}: chat_template.jinja is not UTF-8", folder.display()))?,
-                };
-                let tokenizer = if with_tokenizer { read_if_there(&folder.join("tokenizer.json"))? } else { None };
-                let config = read_if_there(&folder.join("tokenizer_config.json"))?;
-                TextModel::from_parts(tokenizer.as_deref(), config.as_deref(), template.as_deref())
-                    .with_context(|| folder.display().to_string())
+                let files = text_folder(&folder, with_tokenizer)?;
+                TextModel::from_folder(&files, template.as_deref()).with_context(|| folder.display().to_string())
             }
         }
     }
+}
+
+/// The text files of a folder.
+fn text_folder(folder: &Path, with_tokenizer: bool) -> Result<TextFolder> {
+    let more = names_in(&folder.join(MORE_TEMPLATES)).into_iter().map(|name| format!("{MORE_TEMPLATES}{name}"));
+    let names = TextFolder::NAMES.map(str::to_owned).into_iter().chain(more);
+    let mut files = TextFolder::default();
+    for name in names.filter(|name| with_tokenizer || name != "tokenizer.json") {
+        let path = folder.join(&name);
+        if let Some(bytes) = read_if_there(&path)? {
+            if let Some(message) = stand_in(&bytes) {
+                bail!("{} {message}", path.display());
+            }
+            files.insert(&name, bytes);
+        }
+    }
+    Ok(files)
 }
 
 fn is_gguf(path: &Path) -> bool {

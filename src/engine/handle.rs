@@ -106,6 +106,8 @@ pub struct EngineInfo {
     pub tier: String,
     /// Vocabulary size: every token id is below it.
     pub vocab: u32,
+    /// Whether the model can answer, not only give embeddings.
+    pub has_head: bool,
     /// Maximum tokens of prompt and answer together.
     pub max_model_len: u32,
     /// Tokens per block.
@@ -302,6 +304,10 @@ impl EngineHandle {
             Status::Ready => {}
         }
         let info = self.info().ok_or(SubmitError::Loading)?;
+        if !info.has_head && request.pooling.is_none() {
+            let message = "has no head (its file has no lm_head.weight), so it gives embeddings only".to_owned();
+            return Err(SubmitError::Invalid { field: "model", message });
+        }
         request.check(info.vocab, info.max_model_len)?;
         request.check_beams(info.max_num_seqs, &info.beam_room)?;
         request.params = request.params.normalized();

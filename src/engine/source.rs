@@ -15,6 +15,11 @@ pub trait Source {
     /// The model's plan; `activations` is the storage type of values between steps.
     fn record(&self, activations: Storage) -> Plan;
 
+    /// Whether it can answer, not only give embeddings.
+    fn has_head(&self) -> bool {
+        true
+    }
+
     /// The plan of the same model with its matrices quantized on load, used for advice when the model does not fit.
     /// `None` if this model cannot be quantized.
     fn record_quantized(&self, _activations: Storage, _quantization: Quantization) -> Option<Plan> {
@@ -41,6 +46,10 @@ pub trait Source {
 }
 
 impl Source for Model {
+    fn has_head(&self) -> bool {
+        Model::has_head(self)
+    }
+
     fn limit_context(&mut self, tokens: u32) {
         Model::limit_context(self, tokens);
     }

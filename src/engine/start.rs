@@ -228,7 +228,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
         let bytes = |plan: &Plan, blocks: &[u32]| sizes::kv_bytes(config, plan, blocks);
         let draft_bytes = draft.as_ref().map_or(0, |draft| bytes(&draft.plan.plan, &draft.plan.blocks(&blocks)));
         let kv_bytes = bytes(&plan, &blocks) + draft_bytes;
-        let info = info(&backend, &plan, &limits, fit.weight_bytes, kv_bytes);
+        let info = info(&backend, &plan, &limits, [fit.weight_bytes, kv_bytes], source.has_head());
         let draft_loaded = draft.as_ref().map(|draft| Box::new(draft.loaded(config, &capacity, &blocks)));
         let loaded = LoadedPlan { config: config.clone(), plan, capacity, blocks, draft: draft_loaded };
         let mover = Mover::calibrated(&mut backend, &limits, faults).await?;
@@ -578,13 +578,20 @@ fn tiers_with_disk(tiers: &TierLimits, disk: DiskUse, longest: &[u32]) -> TierLi
     TierLimits { host_bytes: tiers.host_bytes.max(one.min(PASSING_BYTES_MAX)), disk, ..tiers.clone() }
 }
 
-fn info<B: Backend>(backend: &B, plan: &Plan, limits: &Limits, weight_bytes: u64, kv_bytes: u64) -> EngineInfo {
+fn info<B: Backend>(
+    backend: &B,
+    plan: &Plan,
+    limits: &Limits,
+    [weight_bytes, kv_bytes]: [u64; 2],
+    has_head: bool,
+) -> EngineInfo {
     let caps = backend.caps();
     EngineInfo {
         device: caps.name.clone(),
         api: caps.api,
         tier: caps.tier.clone(),
         vocab: plan.vocab,
+        has_head,
         max_model_len: limits.model_len_max,
         block_size: limits.block_size,
         blocks: limits.blocks.iter().sum(),

@@ -53,8 +53,8 @@ impl ModelSpec {
         let scales = Multipliers::read(&config, family.scales, &heads)?;
         let (ropes, layers) = layers(&config, family, &heads, positions_max)?;
         let sparse = layers.iter().any(|layer| layer.experts);
-        let (field, default) = family.norms.epsilon;
-        let epsilon = config.number(field, 1e-12..=0.1)?.unwrap_or(default);
+        let field = family.norms.epsilon;
+        let epsilon = config.required(field, config.number(field, 1e-12..=0.1)?)?;
         let has_state = layers.iter().any(|layer| layer.kind.has_state());
         let is_by_kind = family.sizes == Sizes::ByKind;
         Ok(Self {
@@ -89,9 +89,10 @@ impl ModelSpec {
             logits_scale: scales.logits as f32,
             logits_softcap: scales.logits_softcap.map(|cap| cap as f32),
             tied_embeddings: tied(&whole, &config)?.unwrap_or(family.tied_default),
+            embedding_in_head: false,
             ropes,
             layers,
-            eos_token_ids: end_tokens(&whole, &config, vocab)?,
+            eos_token_ids: end_tokens(&whole, &config, vocab),
             tensors: family.tensors,
         })
     }
@@ -226,12 +227,12 @@ fn tied(whole: &ConfigReader<'_>, text: &ConfigReader<'_>) -> Result<Option<bool
     Ok(text.boolean("tie_word_embeddings")?.or(whole.boolean("tie_word_embeddings")?))
 }
 
-fn end_tokens(whole: &ConfigReader<'_>, text: &ConfigReader<'_>, vocab: u32) -> Result<Vec<u32>, LoadError> {
-    let inner = text.token_ids("eos_token_id", vocab)?;
-    let mut ids = if inner.is_empty() { whole.token_ids("eos_token_id", vocab)? } else { inner };
+fn end_tokens(whole: &ConfigReader<'_>, text: &ConfigReader<'_>, vocab: u32) -> Vec<u32> {
+    let inner = text.token_ids("eos_token_id", vocab);
+    let mut ids = if inner.is_empty() { whole.token_ids("eos_token_id", vocab) } else { inner };
     // Hunyuan's end of a document.
-    ids.extend(text.token_ids("eod_token_id", vocab)?.into_iter().filter(|id| !ids.contains(id)).collect::<Vec<_>>());
-    Ok(ids)
+    ids.extend(text.token_ids("eod_token_id", vocab).into_iter().filter(|id| !ids.contains(id)).collect::<Vec<_>>());
+    ids
 }
 
 impl Bias {

@@ -1,6 +1,7 @@
 //! Typed access to JSON objects of a checkpoint; each error is one line with file and field.
 
 use super::LoadError;
+use super::stand_in::stand_in;
 use serde_json::{Map, Value};
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -18,6 +19,9 @@ pub(super) struct ConfigReader<'a> {
 /// a field with such a value is rejected by name if it must be a number, and ignored if it is not used.
 pub(super) fn parse(file: &str, bytes: &[u8]) -> Result<Value, LoadError> {
     let fault = |message: String| LoadError::Json { file: file.into(), message };
+    if let Some(message) = stand_in(bytes) {
+        return Err(fault(message.into()));
+    }
     let text = std::str::from_utf8(bytes).map_err(|error| fault(error.to_string()))?;
     serde_json::from_str(text)
         .or_else(|error| serde_json::from_str(&quote_bare_words(text)).map_err(|_| error))
@@ -126,16 +130,20 @@ impl<'a> ConfigReader<'a> {
         Ok(Some(Self { file: self.file, prefix: format!("{}{name}.", self.prefix), object }))
     }
 
-    /// Token ids below `vocab`, given as one integer or a list; empty if the field is absent.
-    pub(super) fn token_ids(&self, name: &str, vocab: u32) -> Result<Vec<u32>, LoadError> {
-        let Some(value) = self.get(name) else { return Ok(Vec::new()) };
+    /// Token ids below `vocab`, given as one number or a list; empty if the field is absent. What is none is ignored
+    /// with a warning: no token is like it.
+    pub(super) fn token_ids(&self, name: &str, vocab: u32) -> Vec<u32> {
+        let Some(value) = self.get(name) else { return Vec::new() };
         let list = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
-        list.iter()
-            .map(|id| match id.as_u64() {
-                Some(number) if number < u64::from(vocab) => Ok(number as u32),
-                _ => Err(self.wrong(name, id, format!("a token id below the vocabulary of {vocab}"))),
-            })
-            .collect()
+        let id = |id: &Value| {
+            let number = id.as_f64().filter(|number| number.fract() == 0.0 && (0.0..f64::from(vocab)).contains(number));
+            if number.is_none() {
+                let error = self.wrong(name, id, format!("a token id below the vocabulary of {vocab}"));
+                tracing::warn!("{error}; it is ignored");
+            }
+            number.map(|number| number as u32)
+        };
+        list.iter().filter_map(id).collect()
     }
 
     fn wrong(&self, name: &str, value: &Value, expected: impl Display) -> LoadError {
@@ -172,7 +180,6 @@ mod tests {
         let rope = fields.object("rope").expect("an object").expect("present");
         let theta = rope.number("theta", 0.5..=1e9).expect_err("NaN is no number").to_string();
         assert_eq!(theta, "c.json: rope.theta is \"NaN\", not a number in 0.5..=1000000000.0");
-        let ids = fields.token_ids("ids", 8).expect_err("9 is beyond").to_string();
-        assert_eq!(ids, "c.json: ids is 9, not a token id below the vocabulary of 8");
+        assert_eq!(fields.token_ids("ids", 8), [1], "9 is beyond");
     }
 }

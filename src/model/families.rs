@@ -49,8 +49,8 @@ pub(super) struct NormsRow {
     /// LayerNorms: rows are centered first.
     pub(super) center: bool,
     pub(super) bias: bool,
-    /// The field of epsilon, and its default.
-    pub(super) epsilon: (&'static str, f64),
+    /// The field of epsilon.
+    pub(super) epsilon: &'static str,
 }
 
 /// Whether the sizes of heads and MLPs depend on the layer.

@@ -29,6 +29,7 @@ pub mod safetensors;
 mod shapes;
 pub mod source;
 pub mod spec;
+mod stand_in;
 mod tensor_names;
 mod weights;
 
@@ -39,6 +40,7 @@ pub use remote::RangeFiles;
 pub use safetensors::Safetensors;
 pub use source::{Element, TensorInfo, TensorRead, TensorSource};
 pub use spec::ModelSpec;
+pub use stand_in::stand_in;
 
 use crate::plan::{Plan, Storage, WeightId};
 use crate::platform::{self, FileAccess};
@@ -52,11 +54,14 @@ use weights::WeightTable;
 
 /// Maximum size of `config.json` and similar files, which are far smaller.
 const CONFIG_BYTES_MAX: u64 = 16 << 20;
+/// Bytes of each of the places at which two tensors are compared.
+const COMPARED_BYTES: u64 = 4096;
 
 /// A model, ready to be recorded and uploaded.
 pub struct Model {
     spec: ModelSpec,
     generation: GenerationDefaults,
+    has_head: bool,
     source: Box<dyn TensorSource>,
     /// The tensors as stored, if `source` quantizes them on load.
     stored: Option<BTreeMap<String, TensorInfo>>,
@@ -191,6 +196,7 @@ impl Model {
         };
         let generation = GenerationDefaults::new(&spec, &generation, generation_json.as_deref())?;
         let source = as_prequantized(&config, &config_json, Box::new(Safetensors::open(folder, access)?))?;
+        let spec = platform::block_on(untied_if_they_differ(spec, source.as_ref()))?;
         Self::new(spec, generation, source)
     }
 
@@ -209,8 +215,41 @@ impl Model {
         if let Some(rope) = spec.ropes.first_mut().filter(|_| !stored.rope_divisors.is_empty()) {
             rope.divide(source.name(), &stored.rope_divisors)?;
         }
+        // The tensors themselves say which products have biases.
+        if spec.latent.is_none() {
+            let has = |name: &str| source.tensors().keys().any(|tensor| tensor.ends_with(name));
+            spec.attention.qkv_bias = has(".self_attn.q_proj.bias") || has(".self_attn.qkv_proj.bias");
+            spec.attention.output_bias = has(".self_attn.o_proj.bias");
+        }
         let generation = GenerationDefaults::new(&spec, "generation_config.json", None)?;
-        Self::new(spec, generation, source)
+        let model = Self::new(spec, generation, source)?;
+        model.refuse_unread(&stored.own_names)?;
+        Ok(model)
+    }
+
+    /// Fails if a GGUF file has a tensor that nothing reads: it would change the results. `own_names` are the names of
+    /// its tensors, after those that a checkpoint has.
+    fn refuse_unread(&self, own_names: &[(String, String)]) -> Result<(), LoadError> {
+        let layers = self.spec.layers.len() as u64;
+        let read = weights::names_of(&self.spec);
+        let is_harmless = |own: &str| {
+            // Frequencies, which are computed or were read; layers that predict further tokens.
+            let layer = own.strip_prefix("blk.").and_then(|rest| rest.split('.').next()?.parse::<u64>().ok());
+            own.starts_with("rope_")
+                || own.contains("rot_embd")
+                || own.contains("rope_freqs")
+                || layer.is_some_and(|layer| layer >= layers)
+                || own.starts_with("mtp.")
+                || own.starts_with("nextn.")
+        };
+        match own_names.iter().find(|(name, own)| !read.contains(name) && !is_harmless(own)) {
+            None => Ok(()),
+            Some((_, own)) => Err(LoadError::Field {
+                file: self.source.name().to_owned(),
+                field: format!("tensor {own:?}"),
+                message: "is not a part of this architecture: without it the results would be others".to_owned(),
+            }),
+        }
     }
 
     /// A model from its parts, wherever they come from.
@@ -229,7 +268,8 @@ impl Model {
     pub fn quantized(self, quantization: Quantization) -> Result<Self, LoadError> {
         let stored = self.source.tensors().clone();
         let source = Box::new(Quantized::new(self.source, quantization));
-        Ok(Self { stored: Some(stored), ..Self::new(self.spec, self.generation, source)? })
+        let has_head = self.has_head;
+        Ok(Self { stored: Some(stored), has_head, ..Self::new(self.spec, self.generation, source)? })
     }
 
     /// Whether its matrices are quantized as they are read, as [`Self::quantized`] sets it.
@@ -256,13 +296,22 @@ impl Model {
         source: Box<dyn TensorSource>,
     ) -> Result<Self, LoadError> {
         let exists = |tensor: &str| source.tensors().contains_key(tensor);
-        if !spec.tied_embeddings && spec.tensors.lacks_head(exists) {
-            let file = source.name();
-            tracing::warn!("{file} has no head, so that only its embeddings of texts mean something, not its answers");
+        let has_head = spec.tied_embeddings || exists(spec.tensors.head);
+        if !has_head {
+            // The plan has a product with a head, which no request for embeddings runs.
+            tracing::warn!("{} has no {}: it gives embeddings of texts, not answers", source.name(), spec.tensors.head);
             spec.tied_embeddings = true;
         }
+        // safetensors' save_model keeps one name of tied weights.
+        spec.embedding_in_head =
+            spec.tied_embeddings && exists(spec.tensors.head) && spec.tensors.embedding_in(exists).is_none();
         let weights = WeightTable::resolve(&spec, source.name(), source.tensors())?;
-        Ok(Self { spec, generation, source, stored: None, weights })
+        Ok(Self { spec, generation, source, stored: None, weights, has_head })
+    }
+
+    /// Whether it can answer. Without a head, a model gives embeddings of texts only.
+    pub fn has_head(&self) -> bool {
+        self.has_head
     }
 
     /// What the checkpoint holds besides the text model, as a line for the user: towers for images and sound, and
@@ -346,6 +395,35 @@ impl Model {
 }
 
 /// Wraps `source` to show quantized tensors as ordinary ones, if the config says that the checkpoint is quantized.
+/// The spec with a head of its own if a checkpoint whose config ties it to the embedding has both, and they differ: as
+/// in transformers, with a warning. Compares a few kilobytes.
+async fn untied_if_they_differ(mut spec: ModelSpec, source: &dyn TensorSource) -> Result<ModelSpec, LoadError> {
+    let tensors = source.tensors();
+    let embedding = spec.tensors.embedding_in(|name| tensors.contains_key(name));
+    let (Some(embedding), Some(head), true) = (embedding, tensors.get(spec.tensors.head), spec.tied_embeddings) else {
+        return Ok(spec);
+    };
+    let Element::Float(format) = &head.element else { return Ok(spec) };
+    let is_alike = (&tensors[&embedding].shape, &tensors[&embedding].element) == (&head.shape, &head.element);
+    let Some(element_bytes) = format.element_bytes().filter(|_| is_alike) else { return Ok(spec) };
+    let bytes = head.shape.iter().product::<u64>() * u64::from(element_bytes);
+    for start in [0, bytes / 2, bytes.saturating_sub(COMPARED_BYTES)] {
+        let range = start..bytes.min(start + COMPARED_BYTES);
+        let (own, shared) =
+            (source.read(spec.tensors.head, range.clone()).await?, source.read(&embedding, range).await?);
+        if own != shared {
+            let file = source.name();
+            tracing::warn!(
+                "{file}: tie_word_embeddings is true, but {} is not the embedding: it is kept",
+                spec.tensors.head
+            );
+            spec.tied_embeddings = false;
+            return Ok(spec);
+        }
+    }
+    Ok(spec)
+}
+
 fn as_prequantized(
     file: &str,
     config_json: &[u8],
@@ -353,7 +431,10 @@ fn as_prequantized(
 ) -> Result<Box<dyn TensorSource>, LoadError> {
     Ok(match prequantized::method(file, config_json)? {
         Some(method) => Box::new(Prequantized::new(source, method)?),
-        None => source,
+        None => {
+            prequantized::check_plain(file, source.tensors())?;
+            source
+        }
     })
 }
 

@@ -79,6 +79,10 @@ pub(super) fn method(file: &str, config_json: &[u8]) -> Result<Option<Method>, L
     let value = config_reader::parse(file, config_json)?;
     let root = ConfigReader::root(file, &value)?;
     let Some(config) = root.object("quantization_config")? else { return Ok(None) };
+    let unless = |field: &str, known: &[&str]| match config.text(field)?.filter(|found| !known.contains(found)) {
+        Some(found) => Err(config.invalid(field, format!("is {found:?}, which is not supported; only FP8 is"))),
+        None => Ok(()),
+    };
     let name = config.required("quant_method", config.text("quant_method")?)?;
     let four_bits = || match config.required("bits", config.integer("bits", 1..=32)?)? {
         4 => Ok(()),
@@ -106,13 +110,40 @@ pub(super) fn method(file: &str, config_json: &[u8]) -> Result<Option<Method>, L
             }
             Method::Awq { group: group()? }
         }
-        "fp8" | "fbgemm_fp8" | "compressed-tensors" | "modelopt" => Method::Fp8,
+        "compressed-tensors" => {
+            unless("format", &["float-quantized", "naive-quantized"])?;
+            Method::Fp8
+        }
+        "modelopt" => {
+            unless("quant_algo", &["FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO"])?;
+            Method::Fp8
+        }
+        "fp8" | "fbgemm_fp8" => Method::Fp8,
         "mxfp4" => Method::Mxfp4,
         other => {
             let message = format!("is {other:?}, not gptq, awq, fp8, fbgemm_fp8, compressed-tensors or mxfp4");
             return Err(config.invalid("quant_method", message));
         }
     }))
+}
+
+/// Fails if the weights of a checkpoint are quantized although its config names no method.
+pub(super) fn check_plain(file: &str, tensors: &BTreeMap<String, TensorInfo>) -> Result<(), LoadError> {
+    let is_stored = |info: &TensorInfo, name: &str| info.element == Element::Other(name.into());
+    let format = tensors.iter().find_map(|(name, info)| match name.rsplit_once('.')?.1 {
+        "qweight" => Some("GPTQ or AWQ"),
+        "absmax" | "nf4" | "fp4" => Some("bitsandbytes"),
+        "SCB" => Some("bitsandbytes (8 bits)"),
+        "scales" if tensors.contains_key(&name.replace(".scales", ".biases")) => Some("MLX's format"),
+        "weight" if is_stored(info, "F8_E4M3") => Some("FP8"),
+        "weight" if is_stored(info, "I8") => Some("signed bytes"),
+        "weight" if is_stored(info, "U8") => Some("packed bytes"),
+        "weight_packed" => Some("packed integers (compressed-tensors)"),
+        _ => None,
+    });
+    let Some(format) = format else { return Ok(()) };
+    let message = format!("is missing, but the weights are quantized: {format}. Other files than {file} are not read");
+    Err(LoadError::Field { file: file.into(), field: "quantization_config".into(), message })
 }
 
 impl Prequantized {
@@ -199,7 +230,7 @@ fn expect(name: String, info: &TensorInfo, shape: &[usize], element: &Element) -
         return Err(LoadError::TensorShape { file, tensor: name, found: info.shape.clone(), expected });
     }
     if info.element != *element {
-        return Err(invalid(info, &name, format!("is stored as {:?}, not {element:?}", info.element)));
+        return Err(invalid(info, &name, format!("is stored as {}, not {element}", info.element)));
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 
 use super::safetensors::{self, Layout};
 use super::source::{TensorInfo, TensorRead, TensorSource};
+use super::stand_in::{START_BYTES, stand_in};
 use super::{CONFIG_BYTES_MAX, GenerationDefaults, LoadError, Model, ModelSpec, as_prequantized, read_error};
 use crate::platform::ModelFile;
 use bytes::Bytes;
@@ -66,7 +67,13 @@ pub async fn read_whole(
     match files.size(file).await? {
         None => Ok(None),
         Some(bytes) if bytes > bytes_max => Err(refusal(file, format!("more than {bytes_max} bytes"))),
-        Some(bytes) => Ok(Some(files.read(file, 0..bytes).await?)),
+        Some(bytes) => {
+            let content = files.read(file, 0..bytes).await?;
+            match stand_in(&content) {
+                Some(message) => Err(refusal(file, message.into())),
+                None => Ok(Some(content)),
+            }
+        }
     }
 }
 
@@ -80,6 +87,7 @@ impl Model {
         let generation_json = read_whole(files.as_ref(), generation, CONFIG_BYTES_MAX).await?;
         let generation = GenerationDefaults::new(&spec, generation, generation_json.as_deref())?;
         let source = as_prequantized(config, &config_json, Box::new(RemoteTensors::open(files).await?))?;
+        let spec = super::untied_if_they_differ(spec, source.as_ref()).await?;
         Self::new(spec, generation, source)
     }
 }
@@ -114,7 +122,7 @@ impl RemoteTensors {
 
     /// Reads the header of one file and adds its tensors.
     async fn add(&mut self, file: &str, file_bytes: u64) -> Result<(), LoadError> {
-        let start = self.files.read(file, 0..safetensors::LENGTH_BYTES.min(file_bytes)).await?;
+        let start = self.files.read(file, 0..START_BYTES.min(file_bytes)).await?;
         let length = safetensors::header_bytes(file, &start, file_bytes)?;
         let json = self.files.read(file, safetensors::LENGTH_BYTES..safetensors::LENGTH_BYTES + length).await?;
         let metadata = safetensors::read_header(file, &json, file_bytes)?;

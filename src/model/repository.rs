@@ -8,15 +8,16 @@ use std::collections::BTreeSet;
 /// Config of a safetensors model.
 const CONFIG: &str = "config.json";
 /// Optional small files.
-const BESIDE: [&str; 7] = [
+const BESIDE: [&str; 6] = [
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
     "chat_template.jinja",
-    "chat_template.json",
 ];
+/// Folder of further chat templates.
+const MORE_TEMPLATES: &str = "additional_chat_templates/";
 /// The default quantization, as in llama.cpp.
 const DEFAULT_QUANTIZATION: &str = "Q4_K_M";
 /// Prefixes of quantization names other than `Q` and a digit.
@@ -127,7 +128,10 @@ pub fn select(names: &[String], requested: Option<&str>) -> Result<Selection, Se
     if has(CONFIG) && (single || index) {
         let index = (!single).then_some(INDEX);
         let fixed = [CONFIG, if single { SINGLE } else { INDEX }];
-        let files = fixed.into_iter().chain(BESIDE.into_iter().filter(|name| has(name))).map(str::to_owned).collect();
+        let beside = BESIDE.into_iter().filter(|name| has(name));
+        let is_template = |name: &&str| name.starts_with(MORE_TEMPLATES) && name.ends_with(".jinja") && is_plain(name);
+        let templates = names.iter().map(String::as_str).filter(is_template);
+        let files = fixed.into_iter().chain(beside).chain(templates).map(str::to_owned).collect();
         return Ok(Selection::Folder { files, index });
     }
     if models.is_empty() {
@@ -292,8 +296,11 @@ mod tests {
             "original/consolidated.00.pth",
             "onnx/model.onnx",
             "tf_model.h5",
+            "additional_chat_templates/tool_use.jinja",
+            "additional_chat_templates/README.md",
         ];
-        let expected = names(&["config.json", "model.safetensors", "tokenizer.json"]);
+        let templates = "additional_chat_templates/tool_use.jinja";
+        let expected = names(&["config.json", "model.safetensors", "tokenizer.json", templates]);
         assert_eq!(select(&names(&all), None).ok(), Some(Selection::Folder { files: expected, index: None }));
         let sharded = ["config.json", INDEX, "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"];
         let expected = names(&["config.json", INDEX]);

@@ -28,8 +28,6 @@ pub struct RopeSpec {
 pub(super) struct RopeOptions {
     /// See [`RopeSpec::interleaved`].
     pub(super) interleaved: bool,
-    /// Default of `rope_theta`.
-    pub(super) theta: f64,
     /// Default of `partial_rotary_factor`.
     pub(super) partial_rotary_factor: f64,
 }
@@ -125,7 +123,7 @@ impl RopeSpec {
             let [global, local] = kinds;
             return Ok([global?, local?]);
         }
-        let global = Self::read(config, None, head_dim, RopeOptions { theta: 1e6, ..options })?;
+        let global = Self::read(config, None, head_dim, options)?;
         let theta = config.number("rope_local_base_freq", 1e-3..=1e30)?.unwrap_or(10_000.0);
         let local = Self { theta, scaling: RopeScaling::None, ..global.clone() };
         Ok([global, local])
@@ -144,9 +142,9 @@ impl RopeSpec {
     ) -> Result<Self, LoadError> {
         let scaling = parameters.cloned().or(config.object("rope_scaling")?);
         let theta = |fields: &ConfigReader<'_>| fields.number("rope_theta", 1e-3..=1e30);
-        let own_theta = parameters.map(theta).transpose()?.flatten();
+        let own_theta = scaling.as_ref().map(theta).transpose()?.flatten();
         let fraction = |fields: &ConfigReader<'_>| fields.number("partial_rotary_factor", 0.0..=1.0);
-        let own_fraction = parameters.map(fraction).transpose()?.flatten();
+        let own_fraction = scaling.as_ref().map(fraction).transpose()?.flatten();
         let fraction = own_fraction.or(fraction(config)?).unwrap_or(options.partial_rotary_factor);
         let is_proportional = match &scaling {
             Some(fields) => fields.text("rope_type")? == Some("proportional"),
@@ -158,7 +156,7 @@ impl RopeSpec {
             let message = format!("is {fraction}: it rotates {rotary_dim} of {head_dim} elements, not an even number");
             return Err(config.invalid("partial_rotary_factor", message));
         }
-        let theta = own_theta.or(theta(config)?).unwrap_or(options.theta);
+        let theta = config.required("rope_theta", own_theta.or(theta(config)?))?;
         let Some(fields) = scaling else {
             return Ok(Self::plain(theta, rotary_dim, options.interleaved));
         };
@@ -248,7 +246,7 @@ impl RopeSpec {
 }
 
 /// What YaRN multiplies cos and sin by if frequencies are divided by `factor`.
-pub(super) fn damping(slope: f64, factor: f64) -> f64 {
+pub(in crate::model) fn damping(slope: f64, factor: f64) -> f64 {
     if factor <= 1.0 { 1.0 } else { 0.1 * slope * factor.ln() + 1.0 }
 }
 
@@ -261,7 +259,9 @@ impl RopeScaling {
     ) -> Result<Self, LoadError> {
         let positive = |name: &str| fields.required(name, fields.number(name, 1e-6..=1e9)?);
         match fields.text("rope_type")?.or(fields.text("type")?) {
-            None | Some("default") => Ok(Self::None),
+            // Dynamic scaling begins beyond the trained length, which no context exceeds; sections of multimodal
+            // positions (mrope) are alike for text.
+            None | Some("default" | "dynamic" | "mrope") => Ok(Self::None),
             Some("linear") => Ok(Self::Linear { factor: positive("factor")? }),
             Some("llama3") => {
                 let (low, high) = (positive("low_freq_factor")?, positive("high_freq_factor")?);

@@ -6,6 +6,7 @@
 
 use super::config_reader::{self, ConfigReader};
 use super::source::{Element, TensorInfo, TensorRead, TensorSource};
+use super::stand_in::{START_BYTES, stand_in};
 use super::{LoadError, read_error};
 use crate::plan::WeightFormat;
 use crate::platform::{self, FileAccess, ModelFile};
@@ -76,7 +77,8 @@ impl Layout {
     ) -> Result<(), LoadError> {
         for (tensor, shard) in shard_of {
             let file = label(shard);
-            if self.tensors.get(tensor).is_none_or(|info| *info.file != *file) {
+            // A tensor that no file has is missed where a layer needs it.
+            if self.tensors.get(tensor).is_some_and(|info| *info.file != *file) {
                 return Err(LoadError::TensorMissing { file, tensor: tensor.clone() });
             }
         }
@@ -104,7 +106,10 @@ impl Safetensors {
         };
         let single = folder.join(SINGLE);
         let index = folder.join(INDEX);
-        if single.exists() || !index.exists() {
+        if !single.exists() && !index.exists() {
+            return Err(no_weights(folder));
+        }
+        if single.exists() {
             return Self::from_files(&single.display().to_string(), vec![open(&single)?]);
         }
         let label = index.display().to_string();
@@ -130,7 +135,7 @@ impl Safetensors {
 
     fn add(&mut self, label: &str, file: ModelFile) -> Result<(), LoadError> {
         let read = |range| file.read(range).map_err(|error| read_error(label, &error));
-        let header_bytes = header_bytes(label, &read(0..LENGTH_BYTES.min(file.bytes()))?, file.bytes())?;
+        let header_bytes = header_bytes(label, &read(0..START_BYTES.min(file.bytes()))?, file.bytes())?;
         let json = read(LENGTH_BYTES..LENGTH_BYTES + header_bytes)?;
         let metadata = read_header(label, &json, file.bytes())?;
         let label: Arc<str> = label.into();
@@ -138,6 +143,26 @@ impl Safetensors {
         self.shards.push(Shard { label, file });
         Ok(())
     }
+}
+
+/// The error for a folder without safetensors, which says what is there instead.
+fn no_weights(folder: &Path) -> LoadError {
+    let names = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut names: Vec<String> = names.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort();
+    let first = |has: &dyn Fn(&str) -> bool| names.iter().find(|name| has(name));
+    let message = if let Some(name) = first(&|name| name.starts_with("pytorch_model") && name.ends_with(".bin")) {
+        format!("there is {name}, a format that is not supported: convert it to safetensors")
+    } else if let Some(name) = first(&|name| name.starts_with("adapter_model.")) {
+        format!("there is {name}, an adapter without its model: merge the two")
+    } else if let Some(name) = first(&|name| name.starts_with("consolidated.")) {
+        format!("there is {name}, in Mistral's or Meta's own format: take the files in the format of transformers")
+    } else if let Some(name) = first(&|name| name.ends_with(".safetensors")) {
+        format!("there is {name}, but no {INDEX}")
+    } else {
+        "there is no such file".to_owned()
+    };
+    LoadError::Read { file: folder.join(SINGLE).display().to_string(), message }
 }
 
 impl TensorSource for Safetensors {
@@ -203,6 +228,9 @@ pub(super) fn read_index(label: &str, json: &[u8]) -> Result<BTreeMap<String, St
 /// Length of a header, from the first bytes of a file of `file_bytes` bytes.
 pub(super) fn header_bytes(label: &str, start: &[u8], file_bytes: u64) -> Result<u64, LoadError> {
     let fault = |message: &str| LoadError::Header { file: label.into(), message: message.into() };
+    if let Some(message) = stand_in(start) {
+        return Err(fault(message));
+    }
     let length =
         start.first_chunk().map(|bytes| u64::from_le_bytes(*bytes)).ok_or_else(|| fault("header too small"))?;
     if length > HEADER_BYTES_MAX {

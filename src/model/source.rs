@@ -4,6 +4,7 @@ use super::LoadError;
 use crate::plan::WeightFormat;
 use bytes::Bytes;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,6 +16,15 @@ pub enum Element {
     Float(WeightFormat),
     /// Any other type, by its name in the file. Allowed in tensors that no weight reads.
     Other(String),
+}
+
+impl fmt::Display for Element {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Float(format) => format.fmt(f),
+            Self::Other(name) => f.write_str(name),
+        }
+    }
 }
 
 /// Description of a tensor in a file.

@@ -59,6 +59,8 @@ pub struct ModelSpec {
     pub logits_softcap: Option<f32>,
     /// The LM head is the embedding table.
     pub tied_embeddings: bool,
+    /// The table that both share has the head's name.
+    pub embedding_in_head: bool,
     /// Rotary embeddings, indexed by [`LayerSpec::rope`].
     pub ropes: Vec<RopeSpec>,
     /// One entry per layer, in order.

@@ -389,9 +389,10 @@ impl Nesting {
 }
 
 impl TensorNames {
-    /// Whether a checkpoint with these tensors was saved from the class without a head.
-    pub(super) fn lacks_head(&self, exists: impl Fn(&str) -> bool) -> bool {
-        !exists(self.head) && Nesting::find(self.embedding, exists) == Nesting::Bare
+    /// The embedding's name in a checkpoint with these tensors; `None` if it has none.
+    pub(super) fn embedding_in(&self, exists: impl Fn(&str) -> bool) -> Option<String> {
+        let name = Nesting::find(self.embedding, &exists).of(self.embedding);
+        exists(&name).then_some(name)
     }
 
     /// The names of the same weights if each expert has its own tensors, as in GGUF.

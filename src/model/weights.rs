@@ -250,6 +250,11 @@ fn f32_row() -> Vec<Section> {
     vec![Section { rows: 1, format: WeightFormat::F32 }]
 }
 
+/// Names of all tensors that a model of this spec may read, in every way in which they may be stored.
+pub(super) fn names_of(spec: &ModelSpec) -> BTreeSet<String> {
+    required(spec).into_iter().flat_map(|weight| weight.parts).map(|part| part.tensor).collect()
+}
+
 /// Every checkpoint tensor that `spec` reads; of tensors that may be stored in several ways, the first way.
 pub(super) fn tensors_of(spec: &ModelSpec) -> impl Iterator<Item = Part> {
     let mut seen = BTreeSet::new();

@@ -1,19 +1,21 @@
 //! Keeps special-token strings inside a conversation ordinary text.
 //!
 //! A template writes `<|im_end|>` as a control token; a user who types the same characters must not get one. So before
-//! rendering, each such string in the conversation is broken by a [`MARK`] after its first character; after rendering,
-//! the unbroken ones are the template's own. They are replaced by aliases made of noncharacters, the marks are removed,
-//! and a second tokenizer encodes the text: it treats aliases as special tokens, and special strings as text. Unicode
-//! does not use noncharacters in interchange; any in a conversation become U+FFFD.
+//! rendering, each such string in the conversation is put between [`MARK`] and [`MARK_END`], where the template still
+//! finds it; after rendering, those without marks are the template's own. They are replaced by aliases made of
+//! noncharacters, the marks are removed, and a second tokenizer encodes the text: it treats aliases as special tokens,
+//! and special strings as text. Unicode does not use noncharacters in interchange; any in a conversation become U+FFFD.
 //!
-//! A string may also be *completed* by what the template puts next to it, so the beginning of a special string is also
-//! marked at the end of a value, or where a template may cut it: at trailing white space and at another added token.
+//! A template may split a text at a special string, which leaves a mark at an end: see [`super::marks`].
+//!
+//! A string may also be *completed* by what the template puts next to it, so the beginning of a special string is
+//! broken by a mark at the end of a value, or where a template may cut it: at trailing white space and at another added
+//! token.
 
+use super::marks::{MARK, MARK_END, is_noncharacter};
 use super::template::ChatInput;
 use serde_json::{Map, Value};
 
-/// Breaks a special-token string; the first noncharacter of the block U+FDD0..=U+FDEF.
-pub(super) const MARK: char = '\u{FDD0}';
 const ALIAS: char = '\u{FDD1}';
 const DIGIT_ZERO: u32 = 0xFDE0;
 const DIGITS: usize = 4;
@@ -32,10 +34,6 @@ pub(super) struct Literals {
 pub(super) struct Marked {
     pub(super) messages: Value,
     pub(super) tools: Option<Value>,
-}
-
-fn is_noncharacter(character: char) -> bool {
-    ('\u{FDD0}'..='\u{FDEF}').contains(&character)
 }
 
 impl Literals {
@@ -77,13 +75,20 @@ impl Literals {
     pub(super) fn alias_text(&self, rendered: &str) -> String {
         let mut text = String::with_capacity(rendered.len());
         let mut rest = rendered;
+        let mut is_marked = false;
         while let Some(character) = rest.chars().next() {
             if let Some(index) = self.special_at(rest) {
-                text.push_str(&Self::alias(index));
-                rest = &rest[self.special[index].len()..];
+                let (token, behind) = rest.split_at(self.special[index].len());
+                // One mark is enough: a template may have cut off the other.
+                match is_marked || behind.starts_with(MARK_END) {
+                    true => text.push_str(token),
+                    false => text.push_str(&Self::alias(index)),
+                }
+                (is_marked, rest) = (false, behind);
                 continue;
             }
-            if character != MARK {
+            is_marked = character == MARK;
+            if !matches!(character, MARK | MARK_END) {
                 text.push(character);
             }
             rest = &rest[character.len_utf8()..];
@@ -139,11 +144,21 @@ impl Literals {
 
     fn mark_text(&self, text: &str) -> String {
         let mut marked = String::with_capacity(text.len() + 8);
-        for (at, character) in text.char_indices() {
+        let mut rest = text;
+        while let Some(character) = rest.chars().next() {
+            if let Some(index) = self.special_at(rest) {
+                let (token, behind) = rest.split_at(self.special[index].len());
+                marked.extend([MARK]);
+                marked.push_str(token);
+                marked.extend([MARK_END]);
+                rest = behind;
+                continue;
+            }
             marked.push(if is_noncharacter(character) { char::REPLACEMENT_CHARACTER } else { character });
-            if self.starts_special(&text[at..]) {
+            if self.starts_special(rest) {
                 marked.push(MARK);
             }
+            rest = &rest[character.len_utf8()..];
         }
         marked
     }

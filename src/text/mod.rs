@@ -12,16 +12,22 @@
 pub mod answer;
 mod bpe;
 mod chunks;
+mod folder;
 mod grammar;
 mod infill;
 mod literal;
+mod marks;
 mod python;
 mod stream;
 mod template;
+mod template_filters;
 mod template_limits;
+mod template_methods;
+mod template_source;
 mod tokenizer;
 mod tokenizer_file;
 
+pub use folder::{MORE_TEMPLATES, TextFolder};
 pub use grammar::{
     Grammar, GrammarError, GrammarSpec, GrammarState, Grammars, NoTokenAllowed, Waiting, Watched, schema_in_lark,
 };
@@ -35,7 +41,7 @@ use std::sync::Arc;
 
 /// Seconds since 1970 as `2026-01-31T23:59:59Z`.
 pub fn iso_time(unix_time: u64) -> String {
-    python::strftime("%Y-%m-%dT%H:%M:%SZ", unix_time).unwrap_or_default()
+    python::strftime("%Y-%m-%dT%H:%M:%SZ", unix_time)
 }
 
 /// The text side of a checkpoint: tokenizer, chat template and their configuration.
@@ -45,7 +51,7 @@ pub struct TextModel {
     pub tokenizer: Option<Arc<Tokenizer>>,
     /// `None`: no chat.
     pub template: Option<ChatTemplate>,
-    /// Content of tokenizer_config.json, with the chat template in use.
+    /// Content of tokenizer_config.json and special_tokens_map.json, with the chat template in use.
     pub config: Map<String, Value>,
 }
 
@@ -55,9 +61,14 @@ pub enum TextError {
     /// tokenizer.json.
     #[error("tokenizer.json: {0}")]
     Tokenizer(String),
-    /// tokenizer_config.json.
-    #[error("tokenizer_config.json: {0}")]
-    Config(String),
+    /// Another file.
+    #[error("{name}: {message}")]
+    File {
+        /// The file's name.
+        name: String,
+        /// What is wrong.
+        message: String,
+    },
     /// The chat template, from any source.
     #[error("chat template: {0}")]
     Template(String),
@@ -81,18 +92,32 @@ pub enum PromptError {
 }
 
 impl TextModel {
-    /// Reads a checkpoint's files. `chat_template` (the text of chat_template.jinja, or the user's own) wins over the
-    /// template in tokenizer_config.json. A missing file is `None`; an invalid file is an error.
+    /// Reads tokenizer.json and tokenizer_config.json; `chat_template` wins over the template in the latter. A missing
+    /// file is `None`. See [`Self::from_folder`] for errors.
     pub fn from_parts(
         tokenizer_json: Option<&[u8]>,
         tokenizer_config_json: Option<&[u8]>,
         chat_template: Option<&str>,
     ) -> Result<Self, TextError> {
-        Self::with_tokenizer(
-            tokenizer_json.map(Tokenizer::from_json).transpose()?,
-            tokenizer_config_json,
-            chat_template,
-        )
+        let mut folder = TextFolder::default();
+        let files = [("tokenizer.json", tokenizer_json), ("tokenizer_config.json", tokenizer_config_json)];
+        for (name, bytes) in files {
+            folder.extend(bytes.map(|bytes| (name, bytes.to_vec())));
+        }
+        Self::from_folder(&folder, chat_template)
+    }
+
+    /// Reads a checkpoint's files; `own` is a chat template that wins over theirs.
+    ///
+    /// # Errors
+    ///
+    /// If a file is invalid, or `own` does not compile. A template of the checkpoint that does not compile is reported
+    /// when a conversation needs it, so that the model serves everything else.
+    pub fn from_folder(folder: &TextFolder, own: Option<&str>) -> Result<Self, TextError> {
+        let config = folder.config()?;
+        let added = folder.added_tokens(&config)?;
+        let tokenizer = folder.tokenizer.as_deref().map(|json| Tokenizer::with_added(json, added)).transpose()?;
+        Self::new(tokenizer, config, own)
     }
 
     /// [`Self::from_parts`], with a tokenizer that was read before.
@@ -101,14 +126,21 @@ impl TextModel {
         tokenizer_config_json: Option<&[u8]>,
         chat_template: Option<&str>,
     ) -> Result<Self, TextError> {
-        let tokenizer = tokenizer.map(Arc::new);
-        let template = ChatTemplate::from_config(tokenizer_config_json, chat_template)?;
-        let config = tokenizer_config_json.map(serde_json::from_slice).transpose();
-        let mut config: Map<_, _> = config.map_err(|error| TextError::Config(error.to_string()))?.unwrap_or_default();
-        if let Some(own) = chat_template {
-            config.insert("chat_template".into(), own.into());
+        let mut folder = TextFolder::default();
+        folder.extend(tokenizer_config_json.map(|bytes| ("tokenizer_config.json", bytes.to_vec())));
+        Self::new(tokenizer, folder.config()?, chat_template)
+    }
+
+    fn new(tokenizer: Option<Tokenizer>, mut config: Map<String, Value>, own: Option<&str>) -> Result<Self, TextError> {
+        config.extend(own.map(|text| ("chat_template".to_owned(), Value::from(text))));
+        let template = ChatTemplate::from_config(&config)?;
+        if let Some(fault) = template.as_ref().and_then(ChatTemplate::fault) {
+            if own.is_some() {
+                return Err(TextError::Template(fault.to_owned()));
+            }
+            tracing::warn!("the model's chat template cannot be used: {fault}");
         }
-        Ok(Self { tokenizer, template, config })
+        Ok(Self { tokenizer: tokenizer.map(Arc::new), template, config })
     }
 
     /// Renders a conversation to the prompt text that the model will see.

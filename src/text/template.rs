@@ -1,17 +1,19 @@
 //! [`ChatTemplate`] renders a conversation to the prompt's text, with the semantics of Hugging Face's templates.
 //!
 //! These are Jinja with trimmed blocks, Python's string and dict methods, `raise_exception`, `strftime_now`, loop
-//! controls, a `tojson` that neither sorts nor escapes for HTML, and a `{% generation %}` block that only marks text. A
-//! template comes with the model, so it may be hostile: the number of instructions, the bytes that they produce and the
-//! size of the output are limited (see [`template_limits`]).
+//! controls, a `tojson` that neither sorts nor escapes for HTML, and a `{% generation %}` block that only marks text.
+//! minijinja runs them; [`template_source`], [`template_filters`] and `template_methods` are what it does not do as
+//! Jinja2. A template comes with the model, so it may be hostile: the number of instructions, the bytes that they
+//! produce and the size of the output are limited (see [`template_limits`]).
 
 use super::TextError;
-use super::python;
 use super::template_limits::{self, Capped};
+use super::{python, template_filters, template_methods, template_source};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Serde, Value as JinjaValue};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State};
 use serde_json::{Map, Value};
+use std::collections::BTreeMap;
 
 /// Fuel per rendering: pays for as many instructions, or for 64 bytes of data each. So a template makes at most 64 MiB
 /// of data; a long conversation needs a fraction of that.
@@ -28,6 +30,8 @@ pub struct ChatTemplate {
     /// bos_token, eos_token and similar strings, from tokenizer_config.json.
     tokens: Map<String, Value>,
     has_tool_template: bool,
+    /// What is wrong with templates that do not compile, by their names.
+    faults: BTreeMap<String, String>,
     /// Source text of all templates.
     source: String,
 }
@@ -75,21 +79,17 @@ pub enum TemplateError {
 }
 
 impl ChatTemplate {
-    /// The template of a tokenizer_config.json (a string, or a list of named templates), or `own` if it is given.
-    /// `None` if there is neither.
-    pub(super) fn from_config(config_json: Option<&[u8]>, own: Option<&str>) -> Result<Option<Self>, TextError> {
-        let config: Map<String, Value> = match config_json {
-            Some(bytes) => serde_json::from_slice(bytes).map_err(|error| TextError::Config(error.to_string()))?,
-            None => Map::new(),
+    /// The template of a tokenizer_config.json: a string, or a list of named templates. `None` if it has none.
+    pub(super) fn from_config(config: &Map<String, Value>) -> Result<Option<Self>, TextError> {
+        let named = match config.get("chat_template") {
+            Some(Value::String(text)) => vec![("default".to_owned(), text.clone())],
+            Some(Value::Array(list)) => list.iter().filter_map(named_template).collect(),
+            None | Some(Value::Null) => Vec::new(),
+            Some(_) => {
+                let message = "chat_template is neither a string nor a list".to_owned();
+                return Err(TextError::File { name: "tokenizer_config.json".to_owned(), message });
+            }
         };
-        let mut named = Vec::new();
-        match (own, config.get("chat_template")) {
-            (Some(text), _) => named.push(("default".to_owned(), text.to_owned())),
-            (None, Some(Value::String(text))) => named.push(("default".to_owned(), text.clone())),
-            (None, Some(Value::Array(list))) => named.extend(list.iter().filter_map(named_template)),
-            (None, None | Some(Value::Null)) => {}
-            (None, Some(_)) => return Err(TextError::Config("chat_template is neither a string nor a list".into())),
-        }
         if named.is_empty() {
             return Ok(None);
         }
@@ -97,7 +97,10 @@ impl ChatTemplate {
             let value = value.get("content").unwrap_or(value);
             (name.ends_with("_token") && value.is_string()).then(|| (name.clone(), value.clone()))
         });
-        Self::new(named, tokens.collect()).map(Some)
+        let named_tokens = config.get("extra_special_tokens").and_then(Value::as_object).into_iter().flatten();
+        let named_tokens =
+            named_tokens.map(|(name, value)| (name.clone(), value.get("content").unwrap_or(value).clone()));
+        Self::new(named, tokens.chain(named_tokens).collect()).map(Some)
     }
 
     fn new(named: Vec<(String, String)>, tokens: Map<String, Value>) -> Result<Self, TextError> {
@@ -105,23 +108,25 @@ impl ChatTemplate {
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         environment.set_syntax(syntax.map_err(|error| TextError::Template(one_line(&error)))?);
         environment.set_auto_escape_callback(|_| AutoEscape::None);
-        environment.set_unknown_method_callback(template_limits::method);
+        environment.set_unknown_method_callback(template_methods::call);
         environment.set_formatter(python::format);
         environment.set_fuel(Some(FUEL));
         template_limits::guard_filters(&mut environment);
         template_limits::guard_tests(&mut environment);
-        environment.add_filter("tojson", python::tojson);
-        environment.add_test("iterable", python::is_iterable);
+        template_filters::add(&mut environment);
         environment.add_function("raise_exception", raise);
         let has_tool_template = named.iter().any(|(name, _)| name == "tool_use");
         let source = named.iter().map(|(_, text)| text.as_str()).collect::<Vec<_>>().join("\n");
         let fallback = named.first().map(|(name, _)| name.clone()).filter(|_| !named.iter().any(|n| n.0 == "default"));
+        let mut faults = BTreeMap::new();
         for (name, text) in named {
             let name = if Some(&name) == fallback.as_ref() { "default".to_owned() } else { name };
-            let text = without_generation_blocks(&text);
-            environment.add_template_owned(name, text).map_err(|error| TextError::Template(one_line(&error)))?;
+            let text = template_source::for_minijinja(&text);
+            if let Err(error) = environment.add_template_owned(name.clone(), text) {
+                faults.insert(name, one_line(&error));
+            }
         }
-        Ok(Self { environment, tokens, has_tool_template, source })
+        Ok(Self { environment, tokens, has_tool_template, faults, source })
     }
 
     /// Source text of the templates. It shows which formats the model was trained on.
@@ -129,9 +134,17 @@ impl ChatTemplate {
         &self.source
     }
 
+    /// What is wrong with a template that does not compile.
+    pub(super) fn fault(&self) -> Option<&str> {
+        self.faults.values().next().map(String::as_str)
+    }
+
     /// Renders one conversation.
     pub(super) fn render(&self, input: &ChatInput<'_>) -> Result<String, TemplateError> {
         let name = if self.has_tool_template && input.tools.is_some() { "tool_use" } else { "default" };
+        if let Some(fault) = self.faults.get(name) {
+            return Err(TemplateError::Failed(fault.clone()));
+        }
         let template = self.environment.get_template(name).map_err(|error| TemplateError::Failed(one_line(&error)))?;
         let unix_time = input.unix_time;
         let clock = move |pattern: &str| python::strftime(pattern, unix_time);
@@ -251,23 +264,5 @@ fn one_line(error: &Error) -> String {
     format!("{}{line}", error.detail().map_or_else(|| error.kind().to_string(), str::to_owned))
 }
 
-/// Turns `{% generation %} … {% endgeneration %}`, which marks the assistant's text for training, into a block that
-/// is always rendered.
-fn without_generation_blocks(template: &str) -> String {
-    let mut text = String::with_capacity(template.len());
-    let mut rest = template;
-    while let Some(open) = rest.find("{%") {
-        let (before, after) = rest.split_at(open + 2);
-        let Some((inside, behind)) = after.split_once("%}") else { break };
-        text.push_str(before);
-        match inside.trim_matches(|c: char| c.is_whitespace() || c == '-' || c == '+') {
-            "generation" => text.push_str(&inside.replace("generation", "if true")),
-            "endgeneration" => text.push_str(&inside.replace("endgeneration", "endif")),
-            _ => text.push_str(inside),
-        }
-        text.push_str("%}");
-        rest = behind;
-    }
-    text.push_str(rest);
-    text
-}
+#[cfg(test)]
+mod tests;

@@ -9,9 +9,8 @@
 //! `+`, `in`, comparisons, and a list as the key in `{…}` and `[…]`.
 
 use minijinja::functions::Function;
-use minijinja::value::{FunctionArgs, FunctionResult, Rest, Value, ValueKind};
+use minijinja::value::{FunctionArgs, FunctionResult, Rest, Value, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, State, filters, tests};
-use minijinja_contrib::pycompat::unknown_method_callback;
 use std::io;
 
 /// Bytes that one fuel pays for.
@@ -72,36 +71,12 @@ pub(super) fn guard_filters(environment: &mut Environment<'_>) {
     guard(environment, "capitalize", filters::capitalize);
     guard(environment, "escape", filters::escape);
     guard(environment, "e", filters::escape);
-    guard(environment, "format", filters::format);
-    guard(environment, "join", filters::join);
+    guard(environment, "forceescape", filters::escape);
     guard(environment, "lines", filters::lines);
     guard(environment, "lower", filters::lower);
-    guard(environment, "max", filters::max);
-    guard(environment, "min", filters::min);
-    guard(environment, "pprint", filters::pprint);
-    guard(environment, "replace", filters::replace);
-    guard(environment, "sort", filters::sort);
     guard(environment, "split", filters::split);
-    guard(environment, "string", filters::string);
     guard(environment, "title", filters::title);
-    guard(environment, "trim", filters::trim);
-    guard(environment, "unique", filters::unique);
     guard(environment, "upper", filters::upper);
-    guard_indent(environment);
-}
-
-/// Replaces `indent`, whose result may be longer than its arguments by any factor.
-fn guard_indent(environment: &mut Environment<'_>) {
-    let filter = Value::from_function(filters::indent);
-    environment.add_filter("indent", move |state: &mut State<'_, '_>, arguments: Rest<Value>| {
-        arguments.iter().try_for_each(|argument| pay_for_text(state, argument))?;
-        let lines = arguments.first().and_then(Value::as_str).map_or(0, |text| 1 + text.matches('\n').count() as u64);
-        let named = arguments.last().and_then(|options| options.get_attr("width").ok());
-        let width = |width: &Value| width.as_usize().or(width.as_str().map(str::len)).unwrap_or(0) as u64;
-        let width = arguments.get(1).into_iter().chain(&named).map(width).max().unwrap_or(0);
-        pay(state, lines.saturating_mul(width))?;
-        filter.call(state, &arguments)
-    });
 }
 
 fn guard<F, Rv, Args>(environment: &mut Environment<'_>, name: &'static str, filter: F)
@@ -111,7 +86,8 @@ where
     Args: for<'a> FunctionArgs<'a>,
 {
     let filter = Value::from_function(filter);
-    environment.add_filter(name, move |state: &mut State<'_, '_>, arguments: Rest<Value>| {
+    environment.add_filter(name, move |state: &mut State<'_, '_>, arguments: Rest<ValueOrKwargs>| {
+        let arguments = arguments.into_values();
         arguments.iter().try_for_each(|argument| pay_for_text(state, argument))?;
         filter.call(state, &arguments)
     });
@@ -136,47 +112,6 @@ pub(super) fn guard_tests(environment: &mut Environment<'_>) {
                 test.call(state, &arguments).map(|value| value.is_true())
             });
         }
-    }
-}
-
-/// A method in the style of Python, paid for in advance.
-pub(super) fn method(
-    state: &mut State<'_, '_>,
-    value: &Value,
-    name: &str,
-    arguments: &[Value],
-) -> Result<Value, Error> {
-    // As text, as something to compare with, or as the key of a map.
-    arguments.iter().try_for_each(|argument| pay_for_text(state, argument))?;
-    if let Some(text) = value.as_str() {
-        pay(state, result_bytes(text, name, arguments))?;
-    } else if name == "count" {
-        pay_for_text(state, value)?;
-    }
-    unknown_method_callback(state, value, name, arguments)
-}
-
-/// Bytes of the largest result that a method of a text can have.
-fn result_bytes(text: &str, name: &str, arguments: &[Value]) -> u64 {
-    let argument = |index: usize| arguments.get(index).and_then(Value::as_str);
-    let bytes = text.len() as u64;
-    let product = |count: usize, bytes: usize| (count as u64).saturating_mul(bytes as u64);
-    match name {
-        "replace" => {
-            let (old, new) = (argument(0).unwrap_or_default(), argument(1).unwrap_or_default());
-            bytes.saturating_add(product(text.matches(old).count(), new.len()))
-        }
-        "join" => arguments.first().and_then(Value::len).map_or(0, |count| product(count, text.len())),
-        "split" => (1 + argument(0).map_or(bytes / 2, |at| text.matches(at).count() as u64)).saturating_mul(ITEM_BYTES),
-        "splitlines" => (1 + text.matches('\n').count() as u64).saturating_mul(ITEM_BYTES),
-        // A number in the pattern may be a width; a field may be repeated.
-        "format" => {
-            let numbers = text.split(|character: char| !character.is_ascii_digit()).filter(|digits| !digits.is_empty());
-            let widths = numbers.map(|digits| digits.parse().unwrap_or(u64::MAX)).fold(0, u64::saturating_add);
-            let longest = arguments.iter().filter_map(|argument| argument.as_str().map(str::len)).max().unwrap_or(0);
-            bytes.saturating_add(widths).saturating_add(product(text.matches('{').count(), longest))
-        }
-        _ => bytes,
     }
 }
 

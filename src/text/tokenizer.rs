@@ -19,6 +19,8 @@ pub struct Tokenizer {
     literal: OnceLock<LiteralTokenizer>,
     literals: Literals,
     decoding: Decoding,
+    /// Spaces that the start of a whole text loses: the tokenizer put them there.
+    leading_spaces: usize,
     /// Whether long texts can be encoded in chunks.
     in_chunks: bool,
 }
@@ -54,7 +56,13 @@ enum Decoding {
 impl Tokenizer {
     /// Reads a tokenizer.json. Truncation and padding in the file are ignored: a prompt is never cut silently.
     pub fn from_json(bytes: &[u8]) -> Result<Self, TextError> {
-        let file = TokenizerFile::from_json(bytes).map_err(wrong)?;
+        Self::with_added(bytes, Vec::new())
+    }
+
+    /// [`Self::from_json`], with tokens that the file may lack.
+    pub(super) fn with_added(bytes: &[u8], added: Vec<AddedToken>) -> Result<Self, TextError> {
+        let mut file = TokenizerFile::from_json(bytes).map_err(wrong)?;
+        file.added_tokens.extend(added);
         let inner = file.tokenizer().map_err(wrong)?;
         Ok(Self::new(&file, inner))
     }
@@ -77,7 +85,8 @@ impl Tokenizer {
         let special = added.values().filter(|token| token.special).map(|token| token.content.clone()).collect();
         let literals = Literals::new(special, added.values().map(|token| token.content.clone()).collect());
         let decoding = Decoding::of(&file.decoder);
-        Self { inner, literal: OnceLock::new(), literals, decoding, in_chunks: chunks::is_local(file) }
+        let (leading_spaces, in_chunks) = (leading_spaces(&file.decoder), chunks::is_local(file));
+        Self { inner, literal: OnceLock::new(), literals, decoding, leading_spaces, in_chunks }
     }
 
     /// Ids of `text`. Special-token strings become special tokens. With `add_special`, includes the ids that the
@@ -194,6 +203,13 @@ impl Tokenizer {
         }
     }
 
+    /// A text that was decoded from its first token on, without the space that the tokenizer puts before every text. An
+    /// answer keeps it, because it continues its prompt.
+    pub fn whole_text<'a>(&self, text: &'a str) -> &'a str {
+        let spaces = text.bytes().take_while(|byte| *byte == b' ').count();
+        &text[spaces.min(self.leading_spaces)..]
+    }
+
     fn library_bytes(&self, id: u32, previous: Option<u32>) -> Vec<u8> {
         let decode = |ids: &[u32]| self.inner.decode(ids, false).unwrap_or_default();
         let Some(previous) = previous else { return decode(&[id]).into_bytes() };
@@ -206,16 +222,32 @@ fn wrong(error: impl std::fmt::Display) -> TextError {
     TextError::Tokenizer(error.to_string())
 }
 
+/// The parts of a tokenizer.json's `decoder`.
+fn decoder_parts(decoder: &Value) -> &[Value] {
+    match decoder["type"].as_str() {
+        Some("Sequence") => decoder["decoders"].as_array().map_or(&[][..], Vec::as_slice),
+        _ => std::slice::from_ref(decoder),
+    }
+}
+
+/// Spaces that a `decoder` strips from the start of a text.
+fn leading_spaces(decoder: &Value) -> usize {
+    let stripped = |part: &Value| match part["type"].as_str() {
+        Some("Strip") if part["content"] == " " => part["start"].as_u64().unwrap_or(0) as usize,
+        Some("Metaspace") => {
+            usize::from(part["prepend_scheme"] != "never" && part["add_prefix_space"].as_bool() != Some(false))
+        }
+        _ => 0,
+    };
+    decoder_parts(decoder).iter().map(stripped).sum()
+}
+
 impl Decoding {
     /// From the `decoder` of a tokenizer.json.
     fn of(decoder: &Value) -> Self {
-        let parts = match decoder["type"].as_str() {
-            Some("Sequence") => decoder["decoders"].as_array().map_or(&[][..], Vec::as_slice),
-            _ => std::slice::from_ref(decoder),
-        };
         let mut pieces = Vec::new();
         let mut byte_fallback = false;
-        for part in parts {
+        for part in decoder_parts(decoder) {
             match part["type"].as_str() {
                 Some("ByteLevel") => return Self::ByteLevel,
                 Some("ByteFallback") => byte_fallback = true,

@@ -3,6 +3,7 @@
 
 mod defaults;
 mod experts;
+mod files;
 
 use super::golden;
 use folio::model::rope::RopeScaling;
@@ -247,9 +248,6 @@ fn checkpoints_of_the_class_without_a_head_load() {
         assert!(found.iter().all(|(name, weight)| expected.get(name) == Some(weight)), "{family}");
         assert!(found.contains_key("embedding") && !found.contains_key("head"), "{family}");
     }
-    let folder = Folder::copy("qwen3");
-    folder.edit("config.json", &json!({"tie_word_embeddings": false}));
-    assert!(folder.error().contains("\"lm_head.weight\" is missing"), "a head that got lost is no such checkpoint");
 }
 
 #[test]
@@ -469,7 +467,6 @@ const CONFIG_FAULTS: &[(&str, &str)] = &[
     ),
     (r#"{"hidden_act": "relu"}"#, r#"hidden_act is "relu", not silu, gelu_pytorch_tanh, relu2 or xielu"#),
     (r#"{"tie_word_embeddings": "no"}"#, r#"tie_word_embeddings is "no", not true or false"#),
-    (r#"{"eos_token_id": [2, 256]}"#, "eos_token_id is 256, not a token id below the vocabulary of 256"),
     (
         r#"{"quantization_config": {"quant_method": "bitsandbytes"}}"#,
         concat!(
@@ -517,12 +514,6 @@ fn faults_of_windows_and_generation_name_their_fields() {
     let folder = Folder::copy("smollm3");
     folder.edit("config.json", &json!({"no_rope_layers": [1, 2]}));
     assert_eq!(folder.error(), "config.json: no_rope_layers has 2, not 0 or 1");
-    let folder = Folder::copy("llama");
-    folder.edit("generation_config.json", &json!({"temperature": -1}));
-    assert_eq!(folder.error(), "generation_config.json: temperature is -1, not a number in 0.0..=2.0");
-    folder.edit("generation_config.json", &json!({"temperature": 1, "eos_token_id": "2"}));
-    let expected = "generation_config.json: eos_token_id is \"2\", not a token id below the vocabulary of 256";
-    assert_eq!(folder.error(), expected);
 }
 
 #[test]
@@ -549,7 +540,8 @@ fn missing_and_unreadable_files_are_named() {
     for file in ["config.json", "model.safetensors"] {
         let folder = Folder::copy("llama");
         fs::remove_file(folder.path(file)).expect("it goes");
-        assert!(folder.error().starts_with(&format!("{file}: No such file")), "{}", folder.error());
+        let error = folder.error().to_lowercase();
+        assert!(error.starts_with(&format!("{file}: ")) && error.contains("no such file"), "{error}");
         fs::create_dir(folder.path(file)).expect("a folder in its place");
         assert!(folder.error().starts_with(&format!("{file}: ")), "{}", folder.error());
     }
@@ -588,7 +580,7 @@ fn damaged_headers_are_refused() {
         format!("{{\"a\":{{\"dtype\":\"{kind}\",\"shape\":[2],\"data_offsets\":{offsets}}}}}")
     };
     let table = [
-        (Vec::new(), "header too small"),
+        (Vec::new(), "is empty"),
         (vec![1, 2, 3], "header too small"),
         (start(0), "invalid header: EOF while parsing a value at line 1 column 0"),
         (start(100_000_001), "header too large"),

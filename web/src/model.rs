@@ -5,7 +5,7 @@ use crate::files::JsFiles;
 use crate::options::LoadOptions;
 use folio::model::repository::{self, Selection};
 use folio::model::{Gguf, Model, RangeFiles, Texts, remote::read_whole};
-use folio::text::{TextModel, Tokenizer};
+use folio::text::{MORE_TEMPLATES, TextFolder, TextModel, Tokenizer};
 
 /// Maximum bytes of a tokenizer or template file.
 const TEXT_BYTES_MAX: u64 = 256 << 20;
@@ -44,12 +44,15 @@ fn gguf_text(texts: &Texts) -> Result<TextModel, EngineError> {
     text.map_err(|error| EngineError::model(error.to_string()))
 }
 
-async fn folder_text(files: &dyn RangeFiles) -> Result<TextModel, EngineError> {
-    let tokenizer = read_whole(files, "tokenizer.json", TEXT_BYTES_MAX).await?;
-    let config = read_whole(files, "tokenizer_config.json", TEXT_BYTES_MAX).await?;
-    let template = read_whole(files, "chat_template.jinja", TEXT_BYTES_MAX).await?;
-    let template = template.map(|bytes| String::from_utf8(bytes.to_vec())).transpose();
-    let template = template.map_err(|_| EngineError::model("chat_template.jinja: not UTF-8"))?;
-    let text = TextModel::from_parts(tokenizer.as_deref(), config.as_deref(), template.as_deref());
+async fn folder_text(files: &JsFiles) -> Result<TextModel, EngineError> {
+    let names = files.names().await?.unwrap_or_default();
+    let more = names.into_iter().filter(|name| name.starts_with(MORE_TEMPLATES));
+    let mut folder = TextFolder::default();
+    for name in TextFolder::NAMES.map(str::to_owned).into_iter().chain(more) {
+        if let Some(bytes) = read_whole(files, &name, TEXT_BYTES_MAX).await? {
+            folder.insert(&name, bytes.to_vec());
+        }
+    }
+    let text = TextModel::from_folder(&folder, None);
     text.map_err(|error| EngineError::model(error.to_string()))
 }

@@ -18,7 +18,7 @@ pub(in crate::model) const LLAMA: Family = Family {
         one_plus: false,
         center: false,
         bias: false,
-        epsilon: ("rms_norm_eps", 1e-6),
+        epsilon: "rms_norm_eps",
     },
     sizes: Sizes::Same,
     mixers: Mixers::Attention,
@@ -35,10 +35,7 @@ pub(in crate::model) const LLAMA: Family = Family {
         gate_if: None,
         latent: false,
     },
-    rope: RopeRow {
-        layers: Ropes::One,
-        options: RopeOptions { interleaved: false, theta: 10_000.0, partial_rotary_factor: 1.0 },
-    },
+    rope: RopeRow { layers: Ropes::One, options: RopeOptions { interleaved: false, partial_rotary_factor: 1.0 } },
     mlp: MlpRow {
         activation: ActivationField::HiddenAct(Activation::Silu),
         gated: true,
@@ -165,10 +162,7 @@ pub(in crate::model) const ERNIE4_5: Family = Family {
         output_bias: Bias::Field("use_bias"),
         ..LLAMA.attention
     },
-    rope: RopeRow {
-        options: RopeOptions { interleaved: true, theta: 500_000.0, partial_rotary_factor: 1.0 },
-        ..LLAMA.rope
-    },
+    rope: RopeRow { options: RopeOptions { interleaved: true, partial_rotary_factor: 1.0 }, ..LLAMA.rope },
     mlp: MlpRow { bias: Bias::Field("use_bias"), ..LLAMA.mlp },
     tied_default: true,
     ..LLAMA
@@ -179,10 +173,7 @@ pub(in crate::model) const GLM4: Family = Family {
     model_type: "glm4",
     norms: NormsRow { place: NormPlace::BeforeAndAfter, ..LLAMA.norms },
     attention: AttentionRow { output_bias: Bias::Never, ..LLAMA.attention },
-    rope: RopeRow {
-        options: RopeOptions { interleaved: true, theta: 10_000.0, partial_rotary_factor: 0.5 },
-        ..LLAMA.rope
-    },
+    rope: RopeRow { options: RopeOptions { interleaved: true, partial_rotary_factor: 0.5 }, ..LLAMA.rope },
     mlp: UNBIASED_MLP,
     tensors: &tensor_names::GLM4,
     ..LLAMA
@@ -292,7 +283,7 @@ pub(in crate::model) const DEEPSEEK_V2: Family = Family {
 pub(in crate::model) const GLM4_MOE_LITE: Family = Family {
     architecture: "Glm4MoeLiteForCausalLM",
     model_type: "glm4_moe_lite",
-    rope: RopeRow { options: RopeOptions { theta: 1e6, ..DEEPSEEK_V3.rope.options }, ..LLAMA.rope },
+    rope: RopeRow { options: RopeOptions { ..DEEPSEEK_V3.rope.options }, ..LLAMA.rope },
     experts: Experts::AfterDense(AfterDense {
         dense: ("first_k_dense_replace", 1),
         count: "n_routed_experts",
@@ -314,7 +305,7 @@ pub(in crate::model) const QWEN2_MOE: Family = Family {
 pub(in crate::model) const COHERE2: Family = Family {
     architecture: "Cohere2ForCausalLM",
     model_type: "cohere2",
-    norms: NormsRow { place: NormPlace::BeforeBoth, center: true, epsilon: ("layer_norm_eps", 1e-5), ..LLAMA.norms },
+    norms: NormsRow { place: NormPlace::BeforeBoth, center: true, epsilon: "layer_norm_eps", ..LLAMA.norms },
     attention: AttentionRow { windows: Windows::Pattern(4), ..LLAMA.attention },
     rope: RopeRow { layers: Ropes::Local, options: RopeOptions { interleaved: true, ..LLAMA.rope.options } },
     mlp: UNBIASED_MLP,
@@ -343,7 +334,7 @@ pub(in crate::model) const APERTUS: Family = Family {
 pub(in crate::model) const STARCODER2: Family = Family {
     architecture: "Starcoder2ForCausalLM",
     model_type: "starcoder2",
-    norms: NormsRow { center: true, bias: true, epsilon: ("norm_epsilon", 1e-5), ..LLAMA.norms },
+    norms: NormsRow { center: true, bias: true, epsilon: "norm_epsilon", ..LLAMA.norms },
     attention: AttentionRow {
         qkv_bias: Bias::UnlessField("use_bias"),
         output_bias: Bias::UnlessField("use_bias"),

@@ -13,10 +13,10 @@ use crate::plan::Activation;
 pub(in crate::model) const LFM2: Family = Family {
     architecture: "Lfm2ForCausalLM",
     model_type: "lfm2",
-    norms: NormsRow { epsilon: ("norm_eps", 1e-5), ..LLAMA.norms },
+    norms: NormsRow { epsilon: "norm_eps", ..LLAMA.norms },
     mixers: Mixers::AttentionOrConvolution { sliding: false },
     attention: AttentionRow { head_norms: HeadNorms::EachHead, ..UNBIASED },
-    rope: RopeRow { options: RopeOptions { theta: 1e6, ..LLAMA.rope.options }, ..LLAMA.rope },
+    rope: RopeRow { options: RopeOptions { ..LLAMA.rope.options }, ..LLAMA.rope },
     mlp: MlpRow { size: MlpSize::Adjusted, ..UNBIASED_MLP },
     tied_default: true,
     tensors: &tensor_names::LFM2,
@@ -112,7 +112,7 @@ pub(in crate::model) const GRANITE_HYBRID: Family = Family {
 pub(in crate::model) const NEMOTRON_H: Family = Family {
     architecture: "NemotronHForCausalLM",
     model_type: "nemotron_h",
-    norms: NormsRow { epsilon: ("layer_norm_epsilon", 1e-5), ..LLAMA.norms },
+    norms: NormsRow { epsilon: "layer_norm_epsilon", ..LLAMA.norms },
     mixers: Mixers::Blocks,
     rope: RopeRow { layers: Ropes::Never, ..LLAMA.rope },
     mlp: MlpRow { activation: ActivationField::MlpHiddenAct(Activation::Relu2), gated: false, ..LLAMA.mlp },
@@ -128,7 +128,7 @@ pub(in crate::model) const FALCON_H1: Family = Family {
     mixers: Mixers::AttentionAndState,
     attention: UNBIASED,
     mlp: UNBIASED_MLP,
-    norms: NormsRow { epsilon: ("rms_norm_eps", 1e-5), ..LLAMA.norms },
+    norms: NormsRow { epsilon: "rms_norm_eps", ..LLAMA.norms },
     scales: Scales::FalconH1,
     tensors: &tensor_names::FALCON_H1,
     ..LLAMA

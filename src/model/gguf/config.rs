@@ -6,6 +6,7 @@ use super::families::{Family, Windows};
 use super::metadata::Metadata;
 use super::reader;
 use crate::model::LoadError;
+use crate::model::rope::damping;
 use crate::model::source::TensorInfo;
 use crate::model::spec::LAYERS_MAX;
 use serde_json::{Map, Value, json};
@@ -51,7 +52,7 @@ pub(super) fn config_json(
         "norm_epsilon": epsilon,
         "norm_eps": epsilon,
         "layer_norm_epsilon": epsilon,
-        "rope_theta": metadata.number(&family.key("rope.freq_base"))?,
+        "rope_theta": metadata.number(&family.key("rope.freq_base"))?.unwrap_or(10_000.0),
         "partial_rotary_factor": f64::from(rotary) / f64::from(head_dim),
         "query_pre_attn_scalar": if is_wide { f64::from(hidden) / f64::from(heads) } else { head_dim.into() },
         "attention_multiplier": 1.0 / f64::from(head_dim).sqrt(),
@@ -81,6 +82,26 @@ pub(super) fn config_json(
         states::fields(metadata, family, &mut config, tensors)?;
     }
     Ok(config)
+}
+
+/// Fails if the metadata asks for something that changes the results and is not supported.
+pub(super) fn check_supported(metadata: &Metadata, family: &Family) -> Result<(), LoadError> {
+    if let Some(kind) = metadata.text("general.type")?.filter(|kind| *kind != "model") {
+        return Err(metadata.invalid("general.type", format!("is {kind:?}, not a model")));
+    }
+    for (key, usual) in [("attention.causal", true), ("use_parallel_residual", false)] {
+        let key = family.key(key);
+        if metadata.boolean(&key)?.is_some_and(|given| given != usual) {
+            return Err(metadata.invalid(&key, format!("is {}, which is not supported", !usual)));
+        }
+    }
+    for key in ["attention.clamp_kqv", "attention.max_alibi_bias"] {
+        let key = family.key(key);
+        if let Some(given) = metadata.number(&key)?.filter(|given| *given != 0.0) {
+            return Err(metadata.invalid(&key, format!("is {given}, which is not supported")));
+        }
+    }
+    Ok(())
 }
 
 /// Fails unless a head of v is as long as one of k, where the plan has it so.
@@ -275,13 +296,18 @@ fn longrope(
 }
 
 fn rope_scaling(metadata: &Metadata, family: &Family) -> Result<Option<Map<String, Value>>, LoadError> {
-    let kind = metadata.text(&family.key("rope.scaling.type"))?;
+    let factor = match metadata.number(&family.key("rope.scaling.factor"))? {
+        Some(factor) => Some(factor),
+        // The key of files before November 2023.
+        None => metadata.number(&family.key("rope.scale_linear"))?,
+    };
+    let factor = factor.filter(|factor| *factor != 0.0);
+    let kind = metadata.text(&family.key("rope.scaling.type"))?.or(factor.map(|_| "linear"));
     let Some(kind) = kind.filter(|kind| *kind != "none") else { return Ok(None) };
     let mut scaling = Map::new();
     scaling.insert("rope_type".into(), kind.into());
     scaling.insert("truncate".into(), (!family.fractional_ramp).into());
     for (own, theirs) in [
-        ("rope.scaling.factor", "factor"),
         ("rope.scaling.original_context_length", "original_max_position_embeddings"),
         ("rope.scaling.yarn_attn_factor", "attention_factor"),
         ("rope.scaling.yarn_beta_fast", "beta_fast"),
@@ -292,12 +318,26 @@ fn rope_scaling(metadata: &Metadata, family: &Family) -> Result<Option<Map<Strin
             scaling.insert(theirs.into(), number.into());
         }
     }
+    scaling.extend(factor.map(|factor| ("factor".to_owned(), factor.into())));
     if let Some(slope) = metadata.number(&family.key("rope.scaling.yarn_log_multiplier"))?.filter(|slope| *slope != 0.0)
     {
         // With a latent, the file has what ln(factor) is multiplied by, and cos and sin are not scaled.
         let slope = if family.latent { 10.0 * slope } else { slope };
         scaling.insert("mscale".into(), if family.latent { slope } else { 1.0 }.into());
         scaling.insert("mscale_all_dim".into(), slope.into());
+    }
+    // It multiplies what YaRN multiplies cos and sin by, which the other key replaces.
+    if kind == "yarn"
+        && let Some(times) = metadata.number(&family.key("rope.scaling.attn_factor"))?
+    {
+        let given = |name: &str| scaling.get(name).and_then(Value::as_f64);
+        let damped = |slope: f64| damping(slope, factor.unwrap_or(1.0));
+        let plain = match (given("attention_factor"), given("mscale"), given("mscale_all_dim")) {
+            (Some(given), ..) => given,
+            (None, Some(slope), Some(all)) => damped(slope) / damped(all),
+            _ => damped(1.0),
+        };
+        scaling.insert("attention_factor".into(), (plain * times).into());
     }
     Ok(Some(scaling))
 }

@@ -53,6 +53,8 @@ pub(super) struct Stored {
     pub(super) rope_divisors: Vec<f32>,
     /// Whether a value head of a state has the key head whose number is the remainder, instead of the quotient.
     pub(super) tiled_heads: bool,
+    /// Names of the tensors that a checkpoint has (of one of several experts), each with the file's own name.
+    pub(super) own_names: Vec<(String, String)>,
 }
 
 /// Tokenizer and chat template of a GGUF file. They are translated when they are
@@ -91,6 +93,8 @@ struct GgufTensors {
     places: BTreeMap<String, Place>,
     /// Tensors of a checkpoint that are metadata here, in f32.
     numbers: BTreeMap<String, Bytes>,
+    /// See [`Stored::own_names`].
+    own_names: Vec<(String, String)>,
 }
 
 /// Where a tensor's blocks are, and how to read its rows.
@@ -162,12 +166,14 @@ impl Gguf {
             return Err(LoadError::Header { file: "GGUF".into(), message: "there is no file".into() });
         };
         let family = families::family(first)?;
+        config::check_supported(first, family)?;
         let mut tensors = GgufTensors {
             files,
             names: parts.iter().map(|part| (part.file().into(), part.file_bytes())).collect(),
             infos: BTreeMap::new(),
             places: BTreeMap::new(),
             numbers: BTreeMap::new(),
+            own_names: Vec::new(),
         };
         for index in 0..parts.len() {
             tensors.add(index, &parts, family)?;
@@ -178,7 +184,8 @@ impl Gguf {
         let factors = [short, tensors.vector("rope_factors_long.weight").await?];
         let config_json = config::config_json(first, family, &tensors.infos, &factors)?.to_string().into_bytes();
         let first = parts.into_iter().next().expect("there is a first file");
-        let stored = Stored { rope_divisors, tiled_heads: family.tiled_heads };
+        let own_names = std::mem::take(&mut tensors.own_names);
+        let stored = Stored { rope_divisors, tiled_heads: family.tiled_heads, own_names };
         Ok(Self { texts: Texts(Arc::new(first)), config_json, tensors, stored })
     }
 
@@ -235,6 +242,7 @@ impl GgufTensors {
             if self.infos.len() as u64 + copies > TENSORS_MAX {
                 return Err(fault(format!("exceeds the limit of {TENSORS_MAX} tensors, counting experts")));
             }
+            self.own_names.push((name.replace("{e}", "0"), own_name.clone()));
             let copy_bytes = (entry.bytes.end - entry.bytes.start) / copies;
             for copy in 0..copies {
                 let name = name.replace("{e}", &copy.to_string());

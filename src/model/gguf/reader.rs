@@ -2,7 +2,7 @@
 //! it is used to allocate or skip anything, so a hostile file cannot use more memory than its size.
 
 use super::blocks::BlockType;
-use crate::model::LoadError;
+use crate::model::{LoadError, stand_in};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -216,6 +216,9 @@ impl<'a> Cursor<'a> {
 pub(super) fn read(file: &str, bytes: &[u8], file_bytes: u64) -> Result<Container, LoadError> {
     let mut cursor = Cursor::new(file, bytes, 0);
     let header = |message: String| LoadError::Header { file: file.into(), message };
+    if let Some(message) = stand_in(bytes) {
+        return Err(header(message.into()));
+    }
     if cursor.array::<4>("magic")? != *b"GGUF" {
         return Err(header("is not a GGUF file: it does not begin with GGUF".into()));
     }

@@ -8,6 +8,8 @@ use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 use std::hash::BuildHasher as _;
 
+/// Value in `tokenizer.ggml.token_type` of the token for what has no other.
+const UNKNOWN: u32 = 2;
 /// Value in `tokenizer.ggml.token_type` of control tokens, which never come from a user's text.
 const CONTROL: u32 = 3;
 /// Value in `tokenizer.ggml.token_type` of user-defined tokens, which are matched in text before anything else.
@@ -56,6 +58,32 @@ const SPLIT_DEEPSEEK3: [&str; 3] = [
     ),
 ];
 
+/// [`SPLIT_O200K`] as in Kimi K2: Chinese characters stay apart from other letters.
+const SPLIT_KIMI: &str = concat!(
+    r"\p{Han}+",
+    r"|[^\r\n\p{L}\p{N}]?[[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]&&[^\p{Han}]]*[[\p{Ll}\p{Lm}\p{Lo}\p{M}]&&[^\p{Han}]]+",
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+    r"|[^\r\n\p{L}\p{N}]?[[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]&&[^\p{Han}]]+[[\p{Ll}\p{Lm}\p{Lo}\p{M}]&&[^\p{Han}]]*",
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+);
+
+/// Chinese, Japanese and Korean text of DeepSeek's first models.
+const SPLIT_CJK: &str = r"[\x{4E00}-\x{9FA5}\x{0800}-\x{4E00}\x{AC00}-\x{D7FF}]+";
+/// The split patterns of DeepSeek LLM: lines, cased letters, signs, spaces at the end, and numbers.
+const SPLIT_DEEPSEEK: [&str; 6] = [
+    r"[\r\n]",
+    r"\s?[\p{Lu}\p{Ll}\p{Lt}]+",
+    r"\s?[!-/:-~\x{FF01}-\x{FF0F}\x{FF1A}-\x{FF5E}\x{2018}-\x{201F}\x{3000}-\x{3002}]+",
+    r"\s+$",
+    SPLIT_CJK,
+    r"\p{N}+",
+];
+/// The split patterns of DeepSeek Coder.
+const SPLIT_DEEPSEEK_CODER: [&str; 5] = [r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", SPLIT_CJK, r"\p{N}"];
+/// The split pattern of Poro and Viking: words up to punctuation.
+const SPLIT_PORO: &str = r" ?[^(\s|.,!?\x{2026}\x{3002}\x{FF0C}\x{3001}\x{0964}\x{06D4}\x{060C})]+";
+
 /// How text is split before merging.
 enum Split {
     /// By regular expressions, each applied to the parts that the one before has left.
@@ -78,6 +106,7 @@ struct Style {
 /// The style for a name; several names may share one.
 fn style(name: &str) -> Option<Style> {
     let gpt4 = |digits: &str| Split::Patterns(vec![SPLIT_GPT4.replace("{}", digits)]);
+    let patterns = |patterns: &[&str]| Split::Patterns(patterns.iter().map(|pattern| (*pattern).to_owned()).collect());
     let plain = |split| Some(Style { split, ignore_merges: false, adds_bos: false });
     let with_words = |split| Some(Style { split, ignore_merges: true, adds_bos: true });
     match name {
@@ -85,17 +114,22 @@ fn style(name: &str) -> Option<Style> {
             with_words(gpt4("{1,3}"))
         }
         "tekken" => with_words(Split::Patterns(vec![SPLIT_TEKKEN.into()])),
-        "dbrx" | "smaug-bpe" | "chatglm-bpe" | "glm4" => plain(gpt4("{1,3}")),
-        "qwen2" | "deepseek-r1-qwen" | "megrez" | "stablelm2" | "hunyuan" | "solar-open" | "grok-2" | "kormo" => {
-            plain(gpt4(""))
-        }
+        "dbrx" | "smaug-bpe" | "chatglm-bpe" | "glm4" | "glm5" => plain(gpt4("{1,3}")),
+        "qwen2" | "deepseek-r1-qwen" | "megrez" | "stablelm2" | "hunyuan" | "solar-open" | "grok-2" | "kormo"
+        | "f2llmv2" => plain(gpt4("")),
         "deepseek-v3" | "hunyuan-dense" => plain(Split::Patterns(SPLIT_DEEPSEEK3.map(String::from).into())),
         "seed-coder" => plain(Split::Patterns(vec![SPLIT_SEED.into()])),
         "qwen35" => plain(Split::Patterns(vec![SPLIT_MARKS.into()])),
-        "gpt-4o" | "llama4" | "kanana2" => plain(Split::Patterns(vec![SPLIT_O200K.into()])),
-        "gpt-2" | "phi-2" | "olmo" | "mpt" | "jais" | "trillion" | "granite-docling" | "exaone4" | "default" => {
-            plain(Split::Gpt2)
-        }
+        "gpt-4o" | "llama4" | "kanana2" | "talkie" => plain(Split::Patterns(vec![SPLIT_O200K.into()])),
+        "kimi-k2" => plain(patterns(&[SPLIT_KIMI])),
+        "deepseek-llm" => plain(patterns(&SPLIT_DEEPSEEK)),
+        "deepseek-coder" => plain(patterns(&SPLIT_DEEPSEEK_CODER)),
+        "poro-chat" => plain(patterns(&[SPLIT_PORO])),
+        "viking" => plain(patterns(&[SPLIT_PORO, r"\p{N}"])),
+        // The second splits a number into groups of three digits from its end.
+        "superbpe" => plain(patterns(&[r"\p{N}+", r"(?=(\d{3})+(?!\d))"])),
+        "a.x-4.0" | "mellum" | "gigachat" | "gpt-2" | "phi-2" | "olmo" | "mpt" | "jais" | "trillion"
+        | "granite-docling" | "exaone4" | "default" => plain(Split::Gpt2),
         "smollm" | "starcoder" | "refact" | "codeshell" | "command-r" | "exaone" | "minerva-7b" => {
             plain(Split::Gpt2Digits)
         }
@@ -169,14 +203,22 @@ impl<'a> Tokens<'a> {
         Ok(Self { texts, kinds })
     }
 
-    fn added(&self) -> Value {
-        let added = self.texts.iter().zip(&self.kinds).enumerate();
-        let added = added.filter(|(_, (text, kind))| matches!(**kind, CONTROL | USER_DEFINED) && !text.is_empty());
-        let entry = |(id, (text, kind)): (usize, (&Cow<'_, str>, &u32))| {
-            json!({"id": id, "content": text, "single_word": false, "lstrip": false, "rstrip": false,
-                   "normalized": false, "special": *kind == CONTROL})
+    /// Tokens that are matched in a text before it is split. Those of Phi-3 also take the white space behind them,
+    /// for which a file has no field.
+    fn added(&self, metadata: &Metadata) -> Result<Value, LoadError> {
+        let name = metadata.text("general.name")?.unwrap_or_default().to_ascii_lowercase();
+        let is_phi3 = name.contains("phi-3") || name.contains("phi3");
+        let rstrip = |text: &str, kind: u32| {
+            is_phi3 && kind != USER_DEFINED && !matches!(text, "<unk>" | "<s>" | "<|endoftext|>")
         };
-        Value::Array(added.map(entry).collect())
+        let added = self.texts.iter().zip(&self.kinds).enumerate();
+        let added =
+            added.filter(|(_, (text, kind))| matches!(**kind, UNKNOWN | CONTROL | USER_DEFINED) && !text.is_empty());
+        let entry = |(id, (text, kind)): (usize, (&Cow<'_, str>, &u32))| {
+            json!({"id": id, "content": text, "single_word": false, "lstrip": false,
+                   "rstrip": rstrip(text, *kind), "normalized": false, "special": *kind != USER_DEFINED})
+        };
+        Ok(Value::Array(added.map(entry).collect()))
     }
 }
 
@@ -208,7 +250,8 @@ pub(super) fn vocabulary(metadata: &Metadata) -> Result<Option<Vocabulary<'_>>, 
     };
     let post_processor = post_processor(metadata, &tokens, adds_bos(metadata, kind)?)?;
     let json = json!({
-        "version": "1.0", "added_tokens": tokens.added(), "normalizer": normalizer, "pre_tokenizer": pre_tokenizer,
+        "version": "1.0", "added_tokens": tokens.added(metadata)?,
+        "normalizer": normalizer, "pre_tokenizer": pre_tokenizer,
         "post_processor": post_processor, "decoder": decoder, "model": model,
     });
     let mut is_first = vec![false; tokens.texts.len()];
@@ -228,7 +271,10 @@ struct Parts {
 
 fn byte_level(metadata: &Metadata, ids: &Ids<'_>) -> Result<(Parts, Vec<[u32; 4]>), LoadError> {
     let key = "tokenizer.ggml.pre";
-    let name = metadata.text(key)?.unwrap_or("default");
+    let name = metadata.text(key)?.unwrap_or_else(|| {
+        tracing::warn!("{key} is missing: text is split as for GPT-2, which may not be how the model was trained");
+        "default"
+    });
     let Style { split, ignore_merges, .. } = style(name)
         .ok_or_else(|| metadata.invalid(key, format!("is {name:?}, a pre-tokenizer that is not supported")))?;
     let merges = listed_merges(metadata, ids)?;
@@ -370,11 +416,27 @@ fn post_processor(metadata: &Metadata, tokens: &Tokens<'_>, adds_bos: bool) -> R
     Ok(json!({"type": "TemplateProcessing", "single": around("A", 0), "pair": pair, "special_tokens": specials}))
 }
 
+/// The chat template, or a list of named ones.
+fn chat_template(metadata: &Metadata) -> Result<Option<Value>, LoadError> {
+    let default = metadata.text("tokenizer.chat_template")?;
+    let names = metadata.texts("tokenizer.chat_templates")?.unwrap_or_default();
+    let mut named: Vec<Value> = default.map(|text| json!({"name": "default", "template": text})).into_iter().collect();
+    for name in names.iter().filter(|name| *name != "default") {
+        let template = metadata.text(&format!("tokenizer.chat_template.{name}"))?;
+        named.extend(template.map(|text| json!({"name": name, "template": text})));
+    }
+    Ok(match (default, named.len()) {
+        (_, 0) => None,
+        (Some(text), 1) => Some(text.into()),
+        _ => Some(named.into()),
+    })
+}
+
 /// The equivalent `tokenizer_config.json`.
 pub(super) fn tokenizer_config_json(metadata: &Metadata) -> Result<Value, LoadError> {
     let mut config = Map::new();
-    if let Some(template) = metadata.text("tokenizer.chat_template")? {
-        config.insert("chat_template".into(), template.into());
+    if let Some(template) = chat_template(metadata)? {
+        config.insert("chat_template".into(), template);
     }
     let texts = metadata.texts("tokenizer.ggml.tokens")?.unwrap_or_default();
     for (key, name) in [
@@ -437,18 +499,19 @@ fn named_ends(texts: &[Cow<'_, str>]) -> Vec<u32> {
 /// Ids that end an answer.
 pub(super) fn end_tokens(metadata: &Metadata, vocab: u64) -> Result<Vec<u32>, LoadError> {
     let mut ids = Vec::new();
-    let check = |key: &str, id: u32| match u64::from(id) < vocab {
-        true => Ok(id),
-        false => Err(metadata.invalid(key, format!("is {id}, not a token id below the vocabulary of {vocab}"))),
+    // As llama.cpp does, with a warning.
+    let mut add = |key: &str, id: u32| match u64::from(id) < vocab {
+        true => ids.push(id),
+        false => tracing::warn!("{key} is {id}, not a token id below the vocabulary of {vocab}; it is ignored"),
     };
     for key in ["tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"] {
         if let Some(id) = metadata.integer(key, 0..=u32::MAX)? {
-            ids.push(check(key, id)?);
+            add(key, id);
         }
     }
     let key = "tokenizer.ggml.eos_token_ids";
     for id in metadata.kinds(key)?.unwrap_or_default() {
-        ids.push(check(key, id)?);
+        add(key, id);
     }
     let key = "tokenizer.ggml.tokens";
     let texts = metadata.texts(key)?.unwrap_or_default();

@@ -29,8 +29,8 @@ pub(super) fn required(spec: &ModelSpec) -> Vec<Required> {
         experts: 1,
         parts: vec![Part::new(tensor, shape)],
     };
-    let mut required =
-        vec![whole("embedding", names.embedding, &table), whole("final_norm", names.final_norm, &table[1..])];
+    let embedding = if spec.embedding_in_head { names.head } else { names.embedding };
+    let mut required = vec![whole("embedding", embedding, &table), whole("final_norm", names.final_norm, &table[1..])];
     if !spec.tied_embeddings {
         required.push(whole("head", names.head, &table));
     }

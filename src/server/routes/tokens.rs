@@ -122,9 +122,9 @@ async fn tokenize_content(state: &ModelState, request: TokenizeContentRequest) -
 pub(crate) async fn detokenize(State(state): State<ModelState>, request: Request) -> Result<Json<Value>, ApiError> {
     let request: DetokenizeRequest = read::read(request, &state).await?;
     state.model(request.target.model)?;
-    tokenizer(&state)?;
+    let tokenizer = tokenizer(&state)?.clone();
     let (count, ids) = (request.tokens.len(), request.tokens);
-    let work = move |text: &TextModel| decode(text, &ids, false);
+    let work = move |text: &TextModel| tokenizer.whole_text(&decode(text, &ids, false)).to_owned();
     let text = state.with_text(count * BYTES_PER_ID, work).await?;
     Ok(Json(json!({"prompt": text, "content": text})))
 }

@@ -91,3 +91,47 @@ fn defaults_replace_neither_null_nor_another_name() {
     let error = ModelSpec::from_json("config.json", config.to_string().as_bytes()).expect_err("null is no size");
     assert_eq!(error.to_string(), "config.json: vocab_size is missing");
 }
+
+/// As people add it for long contexts; transformers prefers it to `rope_parameters` and what that says.
+#[test]
+fn a_rope_scaling_beside_rope_parameters_counts() {
+    let json = std::fs::read(golden("llama").join("config.json")).expect("the golden config reads");
+    let base: Value = serde_json::from_slice(&json).expect("it is JSON");
+    let ropes = |changes: Value| {
+        let mut config = base.clone();
+        config.as_object_mut().expect("it is an object").remove("rope_theta");
+        changes.as_object().expect("an object").iter().for_each(|(name, value)| config[name] = value.clone());
+        spec(&config).ropes
+    };
+    let linear = json!({"type": "linear", "factor": 4.0});
+    let parameters = json!({"rope_type": "default", "rope_theta": 5e5});
+    let expected = ropes(json!({"rope_parameters": null, "rope_scaling": linear, "rope_theta": 1e4}));
+    assert_eq!(ropes(json!({"rope_parameters": parameters, "rope_scaling": linear})), expected);
+    let with_theta = json!({"rope_parameters": parameters, "rope_scaling": linear, "rope_theta": 5e5});
+    let expected = ropes(json!({"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 5e5}}));
+    assert_eq!(ropes(with_theta), expected);
+    let own_theta = json!({"rope_parameters": parameters,
+        "rope_scaling": {"type": "linear", "factor": 4.0, "rope_theta": 5e5}});
+    assert_eq!(ropes(own_theta), expected);
+    let plain = ropes(json!({"rope_parameters": parameters}));
+    for nothing in [json!({}), Value::Null] {
+        assert_eq!(ropes(json!({"rope_parameters": parameters, "rope_scaling": nothing})), plain);
+    }
+    for unscaled in ["dynamic", "mrope", "default"] {
+        let scaling = json!({"rope_type": unscaled, "factor": 4.0, "rope_theta": 5e5});
+        assert_eq!(ropes(json!({"rope_parameters": scaling})), plain, "{unscaled}");
+    }
+}
+
+/// Where layers have rotations by their kind, it changes that of full attention.
+#[test]
+fn a_rope_scaling_changes_the_layers_with_full_attention() {
+    let json = std::fs::read(golden("gemma3").join("config.json")).expect("the golden config reads");
+    let mut config: Value = serde_json::from_slice(&json).expect("it is JSON");
+    config["rope_scaling"] = json!({"rope_type": "linear", "factor": 4.0});
+    let found = spec(&config).ropes;
+    config["rope_scaling"] = Value::Null;
+    config["rope_parameters"]["full_attention"]["rope_type"] = "linear".into();
+    config["rope_parameters"]["full_attention"]["factor"] = 4.0.into();
+    assert_eq!(found, spec(&config).ropes);
+}

@@ -1,0 +1,196 @@
+//! `strftime`, as templates call it: `strftime_now`.
+
+const WEEKDAYS: [&str; 7] = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];
+const MONTHS: [&str; 12] = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+];
+
+/// A moment, taken apart.
+struct Moment {
+    unix_time: u64,
+    /// Days since 1970-01-01.
+    days: u64,
+    year: u64,
+    month: u64,
+    day: u64,
+    hour: u64,
+    minute: u64,
+    second: u64,
+}
+
+/// How a field is filled up to its width.
+#[derive(Clone, Copy)]
+enum Padding {
+    None,
+    With(char),
+}
+
+/// `datetime.strftime(pattern)` of a time in UTC without a zone, with glibc's flags. An unknown code stays as it is.
+pub(in crate::text) fn strftime(pattern: &str, unix_time: u64) -> String {
+    let days = unix_time / 86_400;
+    let (year, month, day) = civil(days);
+    let (hour, minute, second) = (unix_time / 3600 % 24, unix_time / 60 % 60, unix_time % 60);
+    let moment = Moment { unix_time, days, year, month, day, hour, minute, second };
+    let mut text = String::new();
+    let mut rest = pattern;
+    while let Some((before, after)) = rest.split_once('%') {
+        text.push_str(before);
+        let flags_len = after.len() - after.trim_start_matches(['-', '_', '0', '^', '#']).len();
+        let (flags, behind) = after.split_at(flags_len);
+        let code = behind.chars().next();
+        let field = code.and_then(|code| moment.field(code, flags));
+        match (field, code) {
+            (Some(field), Some(code)) => {
+                text.push_str(&with_case(field, flags));
+                rest = &behind[code.len_utf8()..];
+            }
+            _ => {
+                text.push('%');
+                rest = after;
+            }
+        }
+    }
+    text.push_str(rest);
+    text
+}
+
+fn with_case(field: String, flags: &str) -> String {
+    if flags.contains(['^', '#']) { field.to_uppercase() } else { field }
+}
+
+impl Moment {
+    /// 0 is Sunday. 1970-01-01 was a Thursday.
+    fn weekday(&self) -> u64 {
+        (self.days + 4) % 7
+    }
+
+    /// Days since the first of January.
+    fn day_of_year(&self) -> u64 {
+        self.days - days_before(self.year)
+    }
+
+    /// The year and the number of the week that ISO 8601 counts: a week belongs to the year that has its Thursday.
+    fn iso_week(&self) -> (u64, u64) {
+        let thursday = self.days + 3 - (self.weekday() + 6) % 7;
+        let (year, ..) = civil(thursday);
+        (year, (thursday - days_before(year)) / 7 + 1)
+    }
+
+    /// What a code stands for. `None` if it is unknown.
+    fn field(&self, code: char, flags: &str) -> Option<String> {
+        let pad = |value: u64, width: usize, with: char| {
+            let padding = match flags.chars().rfind(|flag| matches!(flag, '-' | '_' | '0')) {
+                Some('-') => Padding::None,
+                Some('_') => Padding::With(' '),
+                Some(_) => Padding::With('0'),
+                None => Padding::With(with),
+            };
+            match padding {
+                Padding::None => value.to_string(),
+                Padding::With(' ') => format!("{value:width$}"),
+                Padding::With(_) => format!("{value:0width$}"),
+            }
+        };
+        let two = |value: u64| pad(value, 2, '0');
+        let hour_of_half = if self.hour.is_multiple_of(12) { 12 } else { self.hour % 12 };
+        let half = if self.hour < 12 { "AM" } else { "PM" };
+        let (month, weekday) = (MONTHS[self.month as usize - 1], WEEKDAYS[(self.weekday() as usize + 6) % 7]);
+        let whole = |pattern: &str| Some(strftime(pattern, self.unix_time));
+        let field = match code {
+            'Y' => self.year.to_string(),
+            'C' => two(self.year / 100),
+            'y' => two(self.year % 100),
+            'm' => two(self.month),
+            'd' => two(self.day),
+            'e' => pad(self.day, 2, ' '),
+            'H' => two(self.hour),
+            'I' => two(hour_of_half),
+            'k' => pad(self.hour, 2, ' '),
+            'l' => pad(hour_of_half, 2, ' '),
+            'M' => two(self.minute),
+            'S' => two(self.second),
+            'f' => "000000".to_owned(),
+            's' => self.unix_time.to_string(),
+            'B' => month.to_owned(),
+            'b' | 'h' => month[..3].to_owned(),
+            'A' => weekday.to_owned(),
+            'a' => weekday[..3].to_owned(),
+            'p' => half.to_owned(),
+            'P' => half.to_lowercase(),
+            'j' => pad(self.day_of_year() + 1, 3, '0'),
+            'u' => ((self.weekday() + 6) % 7 + 1).to_string(),
+            'w' => self.weekday().to_string(),
+            'U' => two((self.day_of_year() + 7 - self.weekday()) / 7),
+            'W' => two((self.day_of_year() + 7 - (self.weekday() + 6) % 7) / 7),
+            'G' => self.iso_week().0.to_string(),
+            'g' => two(self.iso_week().0 % 100),
+            'V' => two(self.iso_week().1),
+            'c' => return whole("%a %b %e %H:%M:%S %Y"),
+            'D' | 'x' => return whole("%m/%d/%y"),
+            'F' => return whole("%Y-%m-%d"),
+            'R' => return whole("%H:%M"),
+            'r' => return whole("%I:%M:%S %p"),
+            'T' | 'X' => return whole("%H:%M:%S"),
+            'Z' | 'z' => String::new(),
+            'n' => "\n".to_owned(),
+            't' => "\t".to_owned(),
+            '%' => "%".to_owned(),
+            _ => return None,
+        };
+        Some(field)
+    }
+}
+
+/// Days from 1970-01-01 to the first day of `year`.
+fn days_before(year: u64) -> u64 {
+    let past = year - 1;
+    past * 365 + past / 4 - past / 100 + past / 400 - 719_162
+}
+
+/// Year, month and day of the day `days` after 1970-01-01, by Howard Hinnant's `civil_from_days`: years begin in March,
+/// so that a leap day is the last of its year, and the calendar repeats every 400 years.
+fn civil(days: u64) -> (u64, u64, u64) {
+    const DAYS_PER_ERA: u64 = 146_097;
+    // Days from 0000-03-01 to 1970-01-01.
+    let days = days + 719_468;
+    let (era, day_of_era) = (days / DAYS_PER_ERA, days % DAYS_PER_ERA);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let months_since_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * months_since_march + 2) / 5 + 1;
+    let month = if months_since_march < 10 { months_since_march + 3 } else { months_since_march - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    (year, month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Dates come from requests, such as `keep_alive`.
+    #[test]
+    fn a_date_of_any_time_is_computed_at_once() {
+        let start = std::time::Instant::now();
+        let (mut days, mut last) = (0, (1969, 12, 31));
+        while days < 400_000 {
+            let date = civil(days);
+            let follows =
+                date.0 == last.0 && (date.1 == last.1 && date.2 == last.2 + 1 || date.1 == last.1 + 1 && date.2 == 1);
+            assert!(follows || date == (last.0 + 1, 1, 1), "{last:?} {date:?}");
+            (days, last) = (days + 1, date);
+        }
+        assert!(strftime("%F", u64::MAX).ends_with("-09"), "of a year beyond all calendars");
+        assert!(start.elapsed().as_secs() < 5);
+    }
+}

@@ -1,0 +1,426 @@
+//! Jinja2's filters, tests and functions where minijinja's differ: in their parameters, in what they make of values
+//! that they cannot read, or in how they write numbers.
+
+use super::python::{self, bind, bound_values, integer_or, is_space};
+use super::template_limits::{pay, pay_for_text};
+use super::template_methods::{aligned, replaced, trimmed};
+use super::template_source;
+use minijinja::value::{Kwargs, Object, Rest, Tuple, Value, ValueKind, ValueOrKwargs, from_args};
+use minijinja::{Environment, Error, ErrorKind, State, filters};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+type Arguments = Rest<ValueOrKwargs>;
+/// A filter of this file; its first argument is the value before the bar.
+type Filter = fn(&mut State<'_, '_>, &[Value]) -> Result<Value, Error>;
+
+/// Adds all filters, tests and functions of this file.
+pub(super) fn add(environment: &mut Environment<'_>) {
+    add_parameters(environment);
+    let own: [(&'static str, Filter); 14] = [
+        ("center", center),
+        ("float", float),
+        ("format", format),
+        ("indent", indent),
+        ("int", int),
+        ("join", join),
+        ("pprint", string),
+        ("replace", replace),
+        ("string", string),
+        ("trim", trim),
+        ("wordcount", word_count),
+        (template_source::ITEMS, items),
+        (template_source::PERCENT, percent),
+        (template_source::STR, string),
+    ];
+    for (name, filter) in own {
+        environment.add_filter(name, move |state: &mut State<'_, '_>, arguments: Arguments| {
+            let arguments = arguments.into_values();
+            arguments.iter().try_for_each(|argument| pay_for_text(state, argument))?;
+            filter(state, &arguments)
+        });
+    }
+    environment.add_filter("map", map);
+    environment.add_filter("tojson", |state: &mut State<'_, '_>, arguments: Arguments| {
+        python::tojson(state, &arguments.into_values())
+    });
+    environment.add_test("callable", |value: Value| value.kind() == ValueKind::Plain && value.as_object().is_some());
+    environment.add_test("iterable", is_iterable);
+    environment.add_test("sequence", is_sequence);
+    environment.add_function("cycler", |items: Rest<Value>| Value::from_object(Cycler::new(items.to_vec())));
+    environment.add_function("dict", dict);
+    environment.add_function("joiner", joiner);
+}
+
+/// Filters of minijinja by Jinja2's parameters: some take only keyword arguments, others only positional ones.
+fn add_parameters(environment: &mut Environment<'_>) {
+    let function = |name: &'static str, filter: Value, parameters: &'static [&'static str], named: bool| {
+        (name, filter, parameters, named)
+    };
+    let by = &["case_sensitive", "attribute"];
+    let filters = [
+        function("sort", Value::from_function(filters::sort), &["reverse", "case_sensitive", "attribute"], true),
+        function("unique", Value::from_function(filters::unique), by, true),
+        function("min", Value::from_function(filters::min), by, true),
+        function("max", Value::from_function(filters::max), by, true),
+        function("dictsort", Value::from_function(filters::dictsort), &["case_sensitive", "by", "reverse"], true),
+        function("batch", Value::from_function(filters::batch), &["linecount", "fill_with"], false),
+        function(
+            "truncate",
+            Value::from_function(minijinja_contrib::filters::truncate),
+            &["length", "killwords", "end", "leeway"],
+            true,
+        ),
+        function("slice", Value::from_function(filters::slice), &["slices", "fill_with"], false),
+        function("default", Value::from_function(filters::default), &["default_value", "boolean"], false),
+        function("d", Value::from_function(filters::default), &["default_value", "boolean"], false),
+    ];
+    for (name, filter, parameters, named) in filters {
+        environment.add_filter(name, move |state: &mut State<'_, '_>, arguments: Arguments| {
+            let arguments = arguments.into_values();
+            arguments.iter().try_for_each(|argument| pay_for_text(state, argument))?;
+            let (value, rest) = subject(&arguments)?;
+            let bound = bound_values(rest, parameters)?;
+            let mut call = vec![value.clone()];
+            if named {
+                let given = parameters.iter().zip(bound).filter_map(|(name, value)| Some((*name, value?)));
+                call.push(given.collect::<Kwargs>().into());
+            } else {
+                let first_default = |value: Option<Value>| value.unwrap_or_else(|| Value::from(""));
+                let last = bound.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
+                call.extend(bound.into_iter().take(last).map(first_default));
+            }
+            filter.call(state, &call)
+        });
+    }
+}
+
+/// A filter's value and its other arguments.
+fn subject(arguments: &[Value]) -> Result<(&Value, &[Value]), Error> {
+    arguments.split_first().ok_or_else(|| Error::from(ErrorKind::MissingArgument))
+}
+
+fn missing() -> Error {
+    Error::from(ErrorKind::MissingArgument)
+}
+
+/// The text of an argument, or what it is when it is not given.
+fn text_or(argument: Option<&Value>, default: &str) -> String {
+    argument.map_or_else(|| default.to_owned(), python::text)
+}
+
+fn center(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
+    let (value, rest) = subject(arguments)?;
+    let [width] = bind(rest, ["width"])?;
+    aligned(state, &python::text(value), integer_or(width, 80)?, ' ', [true, true])
+}
+
+/// `int(value)`, or a default for what is none.
+fn int(_: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
+    let (value, rest) = subject(arguments)?;
+    let [default, base] = bind(rest, ["default", "base"])?;
+    let base = u32::try_from(integer_or(base, 10)?).ok().filter(|base| (2..=36).contains(base)).unwrap_or(10);
+    let number = match value.as_str() {
+        Some(text) => integer(text, base).or_else(|| decimal(text).map(whole)),
+        None => number(value).map(|number| if value.is_integer() { value.clone() } else { whole(number) }),
+    };
+    Ok(number.or(default).unwrap_or_else(|| Value::from(0)))
+}
+
+/// A number, which true and false are too.
+fn number(value: &Value) -> Option<f64> {
+    match value.kind() {
+        ValueKind::Bool => Some(if value.is_true() { 1.0 } else { 0.0 }),
+        _ => f64::try_from(value.clone()).ok(),
+    }
+}
+
+fn whole(number: f64) -> Value {
+    Value::from(number.trunc() as i128)
+}
+
+fn integer(text: &str, base: u32) -> Option<Value> {
+    let text = text.trim_matches(is_space).to_ascii_lowercase();
+    let (sign, digits) = match text.strip_prefix('-') {
+        Some(digits) => (-1, digits),
+        None => (1, text.strip_prefix('+').unwrap_or(&text)),
+    };
+    let prefix = match base {
+        2 => "0b",
+        8 => "0o",
+        16 => "0x",
+        _ => "",
+    };
+    let digits = digits.strip_prefix(prefix).unwrap_or(digits);
+    let number = i128::from_str_radix(&without_underscores(digits)?, base).ok()?;
+    Some(Value::from(sign * number))
+}
+
+/// Underscores may stand between digits.
+fn without_underscores(digits: &str) -> Option<String> {
+    let wrong = digits.starts_with(['_', '+', '-']) || digits.ends_with('_') || digits.contains("__");
+    (!wrong).then(|| digits.replace('_', ""))
+}
+
+fn decimal(text: &str) -> Option<f64> {
+    let text = text.trim_matches(is_space);
+    let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
+    let number: f64 = without_underscores(digits)?.parse().ok()?;
+    Some(if text.starts_with('-') { -number } else { number })
+}
+
+/// `float(value)`, or a default for what is none.
+fn float(_: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
+    let (value, rest) = subject(arguments)?;
+    let [default] = bind(rest, ["default"])?;
+    let number = match value.as_str() {
+        Some(text) => decimal(text),
+        None => number(value),
+    };
+    Ok(number.map(Value::from).or(default).unwrap_or_else(|| Value::from(0.0)))
+}
+
+fn format(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
+    let (value, rest) = subject(arguments)?;
+    let (positional, named): (&[Value], Kwargs) = from_args(rest)?;
+    let mut rest = positional.to_vec();
+    if named.args().next().is_some() {
+        rest = vec![named.into()];
+    }
+    printf(state, &python::text(value), rest)
+}
+
+/// `pattern % values`. Fields for text get numbers as Python writes them.
+fn printf(state: &State<'_, '_>, pattern: &str, mut values: Vec<Value>) -> Result<Value, Error> {
+    if pattern.split('%').skip(1).all(|field| field.is_empty() || field.starts_with('s')) {
+        values = values.iter().map(|value| Value::from(python::text(value))).collect();
+    }
+    let text = minijinja::formatting::format(minijinja::formatting::FormatStyle::Printf, pattern, &values)?;
+    pay(state, text.len() as u64)?;
+    Ok(Value::from(text))
+}
+
+/// Python's `%`: formats a text, or takes the remainder of numbers.
+fn percent(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
+    let [left, right] = arguments else { return Err(missing()) };
+    if let Some(pattern) = left.as_str() {
+        let several = right.downcast_object_ref::<Tuple>().is_some();
+        let values = if several { right.try_iter()?.collect() } else { vec![right.clone()] };
+        return printf(state, pattern, values);
+    }
+    let zero = || Error::new(ErrorKind::InvalidOperation, "integer modulo by zero");
+    if left.is_integer() && right.is_integer() {
+        let (left, right) = (i128::try_from(left.clone())?, i128::try_from(right.clone())?);
+        let remainder = left.checked_rem(right).ok_or_else(zero)?;
+        let is_off = remainder != 0 && (remainder < 0) != (right < 0);
+        return Ok(Value::from(if is_off { remainder + right } else { remainder }));
+    }
+    let (left, right) = (f64::try_from(left.clone())?, f64::try_from(right.clone())?);
+    if right == 0.0 {
+        return Err(zero());
+    }
+    let remainder = left % right;
+    let is_off = remainder != 0.0 && (remainder < 0.0) != (right < 0.0);
+    Ok(Value::from(if is_off { remainder + right } else { remainder }))
+}
+
+fn indent(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
+    let (value, rest) = subject(arguments)?;
+    let [width, first, blank] = bind(rest, ["width", "first", "blank"])?;
+    let text = python::text(value);
+    let is_true = |option: Option<Value>| option.is_some_and(|option| option.is_true());
+    let (first, blank) = (is_true(first), is_true(blank));
+    let width = width.unwrap_or_else(|| Value::from(4));
+    let spaces = match width.as_str() {
+        Some(text) => text.len(),
+        None => usize::try_from(i64::try_from(width.clone())?.max(0)).unwrap_or(usize::MAX),
+    };
+    let lines = text.split('\n').count() as u64;
+    pay(state, lines.saturating_mul(spaces as u64).saturating_add(text.len() as u64))?;
+    let indent = width.as_str().map_or_else(|| " ".repeat(spaces), str::to_owned);
+    let indented = text.split('\n').enumerate().map(|(number, line)| {
+        let is_indented = if number == 0 { first } else { blank || !line.is_empty() };
+        if is_indented { format!("{indent}{line}") } else { line.to_owned() }
+    });
+    Ok(Value::from(indented.collect::<Vec<_>>().join("\n")))
+}
+
+fn join(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
+    let (value, rest) = subject(arguments)?;
+    let [separator, attribute] = bind(rest, ["d", "attribute"])?;
+    let separator = text_or(separator.as_ref(), "");
+    let mut text = String::new();
+    for (index, item) in items_of(value)?.enumerate() {
+        let item = match attribute.as_ref().filter(|attribute| !attribute.is_none()) {
+            Some(attribute) => by_attribute(&item, attribute)?,
+            None => item,
+        };
+        let item = python::text(&item);
+        pay(state, (separator.len() + item.len()) as u64)?;
+        if index > 0 {
+            text.push_str(&separator);
+        }
+        text.push_str(&item);
+    }
+    Ok(Value::from(text))
+}
+
+fn by_attribute(item: &Value, attribute: &Value) -> Result<Value, Error> {
+    match attribute.as_str() {
+        Some(path) => path.split('.').try_fold(item.clone(), |value, name| match name.parse::<usize>() {
+            Ok(index) => value.get_item_by_index(index),
+            Err(_) => value.get_attr(name),
+        }),
+        None => item.get_item(attribute),
+    }
+}
+
+/// The items of a list, the keys of a map, the characters of a text; nothing of an undefined value.
+fn items_of(value: &Value) -> Result<Box<dyn Iterator<Item = Value>>, Error> {
+    match value.as_str() {
+        Some(text) => Ok(Box::new(text.chars().map(Value::from).collect::<Vec<_>>().into_iter())),
+        None if value.is_undefined() => Ok(Box::new(std::iter::empty())),
+        None => Ok(Box::new(value.try_iter()?)),
+    }
+}
+
+/// What a loop runs over: a list for a text and for what has no known length, so that the loop knows its last item.
+fn items(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
+    let (value, _) = subject(arguments)?;
+    if value.as_str().is_none() && value.kind() != ValueKind::Iterable {
+        return Ok(value.clone());
+    }
+    let mut list = Vec::new();
+    for item in items_of(value)? {
+        pay(state, 64)?;
+        list.push(item);
+    }
+    Ok(Value::from(list))
+}
+
+fn replace(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
+    let (value, rest) = subject(arguments)?;
+    let [old, new, count] = bind(rest, ["old", "new", "count"])?;
+    let (old, new) = (old.ok_or_else(missing)?, new.ok_or_else(missing)?);
+    let texts = [python::text(value), python::text(&old), python::text(&new)];
+    replaced(state, &texts, integer_or(count, -1)?)
+}
+
+fn string(_: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
+    let [value] = arguments else { return Err(Error::from(ErrorKind::TooManyArguments)) };
+    Ok(if value.as_str().is_some() { value.clone() } else { Value::from(python::text(value)) })
+}
+
+fn trim(_: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
+    let (value, rest) = subject(arguments)?;
+    let [characters] = bind(rest, ["chars"])?;
+    let text = python::text(value);
+    let characters = characters.filter(|characters| !characters.is_none()).map(|characters| python::text(&characters));
+    Ok(Value::from(trimmed(&text, characters.as_deref(), [true, true])))
+}
+
+fn word_count(_: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
+    let [value] = arguments else { return Err(Error::from(ErrorKind::TooManyArguments)) };
+    let text = python::text(value);
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    Ok(Value::from(text.split(|c| !is_word(c)).filter(|word| !word.is_empty()).count()))
+}
+
+/// `map` by attribute or by filter, whose keyword arguments it passes on.
+fn map(state: &mut State<'_, '_>, value: Value, arguments: Arguments) -> Result<Value, Error> {
+    let arguments = arguments.into_values();
+    let (positional, named): (&[Value], Kwargs) = from_args(&arguments)?;
+    let Some((name, rest)) = positional.split_first() else {
+        let filter = Value::from_function(filters::map);
+        return filter.call(state, &[vec![value], arguments].concat());
+    };
+    let name = name.as_str().ok_or_else(|| Error::new(ErrorKind::InvalidOperation, "map needs a filter's name"))?;
+    let mut mapped = Vec::new();
+    for item in items_of(&value)? {
+        pay(state, 64)?;
+        let mut call = [&[item], rest].concat();
+        if named.args().next().is_some() {
+            call.push(named.clone().into());
+        }
+        mapped.push(state.apply_filter(name, &call)?);
+    }
+    Ok(Value::from(mapped))
+}
+
+/// `value is iterable`: false for none; true for an undefined value, which is empty.
+#[allow(clippy::needless_pass_by_value, reason = "a template test's arguments arrive by value")]
+fn is_iterable(value: Value) -> bool {
+    !value.is_none() && (value.is_undefined() || value.kind() == ValueKind::String || value.try_iter().is_ok())
+}
+
+/// `value is sequence`: what has a length and items, so also texts and maps.
+#[allow(clippy::needless_pass_by_value, reason = "a template test's arguments arrive by value")]
+fn is_sequence(value: Value) -> bool {
+    matches!(value.kind(), ValueKind::Undefined | ValueKind::String | ValueKind::Seq | ValueKind::Map)
+}
+
+/// `dict(pairs or map, name=value)`.
+#[allow(clippy::needless_pass_by_value, reason = "a template function's arguments arrive by value")]
+fn dict(state: &State<'_, '_>, arguments: Arguments) -> Result<Value, Error> {
+    let arguments = arguments.into_values();
+    arguments.iter().try_for_each(|argument| pay_for_text(state, argument))?;
+    let (positional, named): (&[Value], Kwargs) = from_args(&arguments)?;
+    let mut pairs = Vec::new();
+    for entry in positional.first().map(Value::try_iter).transpose()?.into_iter().flatten() {
+        let is_map = positional[0].kind() == ValueKind::Map;
+        pairs.push(match is_map {
+            true => (entry.clone(), positional[0].get_item(&entry)?),
+            false => (entry.get_item_by_index(0)?, entry.get_item_by_index(1)?),
+        });
+    }
+    for name in named.args() {
+        pairs.push((Value::from(name), named.get(name)?));
+    }
+    if positional.len() > 1 { Err(Error::from(ErrorKind::TooManyArguments)) } else { Ok(Value::from_pairs(pairs)) }
+}
+
+/// `joiner(sep)`: a function that returns nothing at first, and then the separator.
+fn joiner(separator: Option<Value>) -> Value {
+    let separator = separator.unwrap_or_else(|| Value::from(", "));
+    let used = AtomicBool::new(false);
+    Value::from_function(move || if used.swap(true, Ordering::Relaxed) { separator.clone() } else { Value::from("") })
+}
+
+/// `cycler(items…)`: has the items in turn.
+#[derive(Debug)]
+struct Cycler {
+    items: Vec<Value>,
+    at: AtomicUsize,
+}
+
+impl Cycler {
+    fn new(items: Vec<Value>) -> Self {
+        Self { items, at: AtomicUsize::new(0) }
+    }
+
+    fn current(&self) -> Option<Value> {
+        self.items.get(self.at.load(Ordering::Relaxed)).cloned()
+    }
+}
+
+impl Object for Cycler {
+    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
+        self.current().filter(|_| key.as_str() == Some("current"))
+    }
+
+    fn call_method(self: &Arc<Self>, _: &mut State<'_, '_>, name: &str, _: &[Value]) -> Result<Value, Error> {
+        let current = self.current().unwrap_or_default();
+        match name {
+            "next" => {
+                let next = (self.at.load(Ordering::Relaxed) + 1) % self.items.len().max(1);
+                self.at.store(next, Ordering::Relaxed);
+                Ok(current)
+            }
+            "reset" => {
+                self.at.store(0, Ordering::Relaxed);
+                Ok(Value::from(()))
+            }
+            _ => Err(Error::from(ErrorKind::UnknownMethod)),
+        }
+    }
+}
