@@ -24,8 +24,36 @@ const TOKENS: &[f64] = &[
     100_000.0,
 ];
 
+/// Why an answer ended, as its client sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    Stop,
+    Length,
+    /// The client has gone.
+    Abort,
+    Error,
+}
+
+/// Numbers of answers by why they ended, which only grow.
+#[derive(Debug, Default)]
+pub(crate) struct Ends([AtomicU64; 4]);
+
+impl Ends {
+    pub(crate) fn count(&self, end: End) {
+        self.0[end as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The numbers, by their names in vLLM.
+    pub(crate) fn counts(&self) -> [(&'static str, u64); 4] {
+        [("stop", End::Stop), ("length", End::Length), ("abort", End::Abort), ("error", End::Error)]
+            .map(|(name, end)| (name, self.0[end as usize].load(Ordering::Relaxed)))
+    }
+}
+
 /// Metrics that the server itself measures.
 pub(crate) struct Metrics {
+    /// Choices and embeddings, by why they ended.
+    pub(crate) ends: Ends,
     pub(crate) time_to_first_token: Histogram,
     pub(crate) inter_token_latency: Histogram,
     pub(crate) e2e_request_latency: Histogram,
@@ -47,6 +75,7 @@ pub(crate) struct Metrics {
 impl Default for Metrics {
     fn default() -> Self {
         Self {
+            ends: Ends::default(),
             time_to_first_token: Histogram::new(FIRST_TOKEN_SECONDS),
             inter_token_latency: Histogram::new(TOKEN_SECONDS),
             e2e_request_latency: Histogram::new(REQUEST_SECONDS),

@@ -179,8 +179,8 @@ struct Continued {
     space: String,
 }
 
-/// Noncharacters, which occur in no text of interchange.
-const END_TAG: &str = "\u{FDD2}\u{FDD3}";
+/// Noncharacters, which occur in no text of interchange; others than the marks of special tokens.
+const END_TAG: &str = "\u{FDD3}\u{FDD4}";
 
 impl Continued {
     fn new(messages: &Value) -> Result<Self, TemplateError> {

@@ -222,7 +222,7 @@ fn the_last_message_is_continued() {
     };
     assert!(render("so <|im_end|> it").ends_with("<|im_start|>assistant\nso <|im_end|> it"));
     assert!(render("a ").ends_with("assistant\na "));
-    assert!(render("").ends_with("<|im_end|>\n"), "nothing to go on from");
+    assert!(render("").ends_with("<|im_start|>assistant\n"), "an empty text is continued, too");
 }
 
 #[test]

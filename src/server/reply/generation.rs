@@ -5,12 +5,11 @@
 //! fewer and longer deltas, and no buffer grows beyond the receivers' own bounds.
 
 use super::weight;
-use crate::engine::handle::EventReceiver;
 use crate::engine::request::{Event, FinishReason, PrefixReport, PromptEvent, RequestError, Token};
 use crate::platform::Instant;
 use crate::server::counters::Metrics;
 use crate::server::parameters::sampling::Sampling;
-use crate::server::state::{Counted, ModelState};
+use crate::server::state::{Answering, Counted, ModelState};
 use crate::server::traces::{OpenTrace, RequestTrace, Usage};
 use crate::server::wire::error::ApiError;
 use crate::text::TextStream;
@@ -89,7 +88,7 @@ pub(crate) struct Generation {
 
 struct Choice {
     /// `None` once the choice has ended.
-    receiver: Option<EventReceiver>,
+    receiver: Option<Answering>,
     text: TextStream,
     answer: AnswerParser,
     /// Token ids that end a choice and have no text.
@@ -275,8 +274,7 @@ impl Generation {
         }
         let choice = &mut self.choices[index];
         match choice.receiver.take() {
-            // The engine does not know text: it is told that this was no abort.
-            Some(receiver) if by_text => receiver.stop(),
+            Some(receiver) if by_text || reason == FinishReason::Stop => receiver.stop(),
             receiver => drop(receiver),
         }
         self.metrics.request_prompt_tokens.observe(f64::from(choice.prompt_tokens));

@@ -150,18 +150,9 @@ fn write_causes(text: &mut String, all: &[Series]) {
             }
         }
     };
-    several(
-        ("request_success_total", "Answers, by why they ended."),
-        "finished_reason",
-        &|Series { stats, .. }| {
-            vec![
-                ("stop", stats.finished_stop),
-                ("length", stats.finished_length),
-                ("abort", stats.finished_abort),
-                ("error", stats.finished_error),
-            ]
-        },
-    );
+    several(("request_success_total", "Answers, by why they ended."), "finished_reason", &|Series { view, .. }| {
+        view.metrics.ends.counts().to_vec()
+    });
     let tiers = ("prefix_cache_tier_hits_total", "Prompt tokens found in the cache, by where.");
     several(tiers, "tier", &|Series { stats, .. }| {
         vec![("device", stats.prefix_hits_device), ("host", stats.prefix_hits_host), ("disk", stats.prefix_hits_disk)]

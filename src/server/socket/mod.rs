@@ -133,9 +133,10 @@ pub async fn serve_when_ready(
     // One future for all phases, so that no connection is lost between two of them.
     let (mut accept, mut shutdown) = (Box::pin(server.accept(&listener)), pin!(shutdown));
     let state = tokio::select! {
-        () = &mut accept => None,
-        () = &mut shutdown => None,
+        biased;
         state = coming => state,
+        () = &mut shutdown => None,
+        () = &mut accept => None,
     };
     let Some(state) = state else {
         // Those who wait are told.

@@ -5,12 +5,14 @@
 //! [`models`] finds them, [`fleet`] loads and unloads them, [`residents`] decides when, and [`facts`] is what is told
 //! of them meanwhile.
 
+mod answering;
 mod facts;
 mod fleet;
 mod model;
 mod models;
 mod residents;
 
+pub(crate) use answering::Answering;
 pub(crate) use facts::ModelFacts;
 pub use facts::ModelOutline;
 pub(crate) use fleet::{Entry, Fleet, Use};

@@ -1,7 +1,8 @@
 //! [`ModelState`]: what the routes need of the model that a request asks for.
 
+use super::answering::Answering;
 use super::{Counted, ModelFacts, ModelOutline, Reranker, ServerOptions, Shared};
-use crate::engine::handle::{EngineHandle, EngineInfo, EventReceiver, Status};
+use crate::engine::handle::{EngineHandle, EngineInfo, Status};
 use crate::engine::request::{Request, SubmitError};
 use crate::server::counters::{Metrics, Throughput};
 use crate::server::wire::error::ApiError;
@@ -49,9 +50,10 @@ impl ModelState {
     }
 
     /// Submits a request to the engine. Its prompt shares the cached blocks of its client.
-    pub(crate) fn submit(&self, mut request: Request) -> Result<Vec<EventReceiver>, SubmitError> {
+    pub(crate) fn submit(&self, mut request: Request) -> Result<Vec<Answering>, SubmitError> {
         request.cache_owner = self.shared.cache_owner(request.client);
-        self.engine.submit(request)
+        let receivers = self.engine.submit(request)?.into_iter();
+        Ok(receivers.map(|events| Answering::new(events, self.metrics.clone())).collect())
     }
 
     /// The engine's properties, or the error if it cannot serve requests.
