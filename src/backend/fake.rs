@@ -391,6 +391,7 @@ impl Backend for FakeBackend {
     }
 
     fn load(&mut self, plan: Arc<Plan>, capacity: &Capacity) -> Result<(), BackendError> {
+        platform::pause(self.script.loading);
         let layout = Layout::checked(&plan, capacity, &self.caps)?;
         self.held_bytes = layout.weight_bytes() + layout.state_bytes() + layout.work_bytes();
         self.check_memory("weights and rows", self.held_bytes)?;

@@ -208,18 +208,7 @@ fn a_damaged_model_does_not_concern_the_others() {
 #[cfg(unix)]
 #[test]
 fn a_signal_while_a_model_loads_ends_its_requests_and_the_server() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let place = |name: &str| folder.path().join(name);
-    for name in ["config.json", "model.safetensors", "tokenizer_config.json"] {
-        fs::copy(repository("assets/demo").join(name), place(name)).expect("a file of the demo copies");
-    }
-    let pipe = place("tokenizer.json");
-    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().expect("mkfifo runs").success());
-    let path = folder.path().to_string_lossy().into_owned();
-    let file = File::new(&format!(
-        "port = 0\ndevice = \"fake\"\n[models.demo]\n[models.slow]\nmodel = {}\n",
-        Value::from(path)
-    ));
+    let file = File::new("port = 0\ndevice = \"fake:loading=1500\"\n[models.demo]\n[models.slow]\n");
     let mut server = Server::of(folio(&["serve", "--config", file.name()]));
     let ask = json!({"model": "demo", "prompt": [5], "max_tokens": 1});
     assert!(server.ask("POST", "/v1/completions", &ask.to_string()).starts_with("HTTP/1.1 200"));
@@ -233,7 +222,6 @@ fn a_signal_while_a_model_loads_ends_its_requests_and_the_server() {
     stream.read_to_string(&mut answer).expect("the stream reads");
     assert!(answer.contains(": loading `slow`") && answer.contains("server_shutting_down"), "{answer}");
     assert!(answer.contains("data: [DONE]"), "{answer}");
-    fs::write(&pipe, fs::read(repository("assets/demo/tokenizer.json")).expect("it reads")).expect("it is read");
     let mut messages = String::new();
     server.messages.read_to_string(&mut messages).expect("stderr reads");
     assert_eq!(server.process.wait().expect("the server ends").code(), Some(0), "{messages}");

@@ -111,7 +111,8 @@ fn a_report_says_where_the_cached_prefix_ends_and_why() {
     let other: Vec<u32> = (10..30).chain(70..90).collect();
     let mut served = Served::new(limits());
     assert_eq!(served.ask(&document, None, 1), report(0, 0, Some(10), PrefixEnd::Difference));
-    assert_eq!(served.ask(&document, None, 2), report(32, 40, None, PrefixEnd::EndOfPrompt));
+    // What others computed is shared, and not told of beyond that.
+    assert_eq!(served.ask(&document, None, 2), report(32, 32, Some(42), PrefixEnd::EndOfPrompt));
     assert_eq!(served.ask(&other, None, 2), report(16, 20, Some(70), PrefixEnd::Difference));
     assert_eq!(served.ask(&document[..33], None, 2), report(32, 33, None, PrefixEnd::EndOfPrompt));
     assert_eq!(served.ask(&document[..32], None, 2), report(16, 32, None, PrefixEnd::EndOfPrompt));

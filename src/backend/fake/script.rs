@@ -19,6 +19,7 @@
 //! | `watchdog=MS` | a submission that takes longer on that clock loses the device |
 //! | `slow@K` | from batch K on, the GPU is 30 times slower, as one that another program uses |
 //! | `pause=MS` | every batch takes MS milliseconds |
+//! | `loading=MS` | loading a model takes MS milliseconds |
 //! | `say=A>B>C` | after the ids A, the device samples the ids B, the second time C, …; ids are separated by dots |
 //! | `context=N` | the model takes N positions, as clients with long prompts need (`folio serve`) |
 //! | `stray=N` | one of N drawn tokens is another one, as a draft model's |
@@ -74,6 +75,8 @@ pub struct Script {
     pub context: Option<u32>,
     /// Duration of a batch.
     pub pause: Duration,
+    /// Duration of a load.
+    pub loading: Duration,
     /// In every other stretch of so many batches, moving a block takes longer than computing it.
     pub dear: Option<u64>,
     /// Whether numbers also depend on the chunks that a sequence is computed in.
@@ -119,7 +122,7 @@ impl FromStr for Script {
             script.read_word(word).ok_or_else(|| {
                 let words = "lost@K, lost-submit@K, hang@K, dead@K, invalid@K, failed@K, panic@K, nan=T, oom=N, \
                              slow@K, memory=BYTES, binding=BYTES, gflops=N, gbps=N, watchdog=MS, \
-                             say=A>B>C, context=N, pause=MS, stray=N, rounding=1, seed=S";
+                             say=A>B>C, context=N, pause=MS, loading=MS, stray=N, rounding=1, seed=S";
                 BackendError::Unavailable(format!("fake device: unknown word {word:?}; expected {words}"))
             })?;
         }
@@ -175,6 +178,10 @@ impl Script {
             }
             ("watchdog", false) => {
                 self.watchdog = Some(Duration::from_millis(number));
+                return Some(());
+            }
+            ("loading", false) => {
+                self.loading = Duration::from_millis(number);
                 return Some(());
             }
             ("pause", false) => {
