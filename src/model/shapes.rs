@@ -45,7 +45,7 @@ impl ModelSpec {
     /// One of [`SHAPES`](Self::SHAPES), or `HxLxNxKxDxFxV`: hidden size, layers, query heads, key/value heads, head
     /// size, MLP size and vocabulary of a Qwen3 decoder with tied embeddings.
     pub fn named(name: &str) -> Result<Self, LoadError> {
-        let config = match name {
+        let mut config = match name {
             "qwen3-0.6b" => qwen3_shape([1024, 28, 16, 8, 128, 3072, 151_936]),
             "llama-3.2-1b" => json!({
                 "architectures": ["LlamaForCausalLM"], "hidden_size": 2048, "num_hidden_layers": 16,
@@ -65,14 +65,26 @@ impl ModelSpec {
                 None => qwen3_shape(seven_numbers(name)?),
             },
         };
+        complete(&mut config);
         Self::from_complete_json(&format!("shape {name}"), config.to_string().as_bytes())
+    }
+}
+
+/// Adds what a complete config has, where a shape leaves it out because it changes numbers only.
+fn complete(config: &mut Value) {
+    let Value::Object(fields) = config else { return };
+    if !fields.contains_key("rope_parameters") {
+        fields.entry("rope_theta").or_insert(10_000.0.into());
+    }
+    for epsilon in ["rms_norm_eps", "layer_norm_epsilon"] {
+        fields.entry(epsilon).or_insert(1e-5.into());
     }
 }
 
 /// The shapes that need more than seven numbers, from the published configs; what only changes numbers, such as the
 /// stretching of rotary frequencies, is left out.
 fn published(name: &str) -> Option<Value> {
-    let mut config = match name {
+    let config = match name {
         "olmo-3-7b" => olmo3([4096, 32, 32, 32, 11_008]),
         "olmo-3-32b" => olmo3([5120, 64, 40, 8, 27_648]),
         "phi-4-mini" => json!({
@@ -121,7 +133,6 @@ fn published(name: &str) -> Option<Value> {
         }),
         name => gemma4(name)?,
     };
-    config["rms_norm_eps"] = 1e-5.into();
     Some(config)
 }
 

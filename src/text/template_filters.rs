@@ -3,7 +3,7 @@
 
 use super::python::{self, bind, bound_values, integer_or, is_space};
 use super::template_limits::{pay, pay_for_text};
-use super::template_methods::{aligned, replaced, trimmed};
+use super::template_methods::{aligned, replaced, trimmed, widths};
 use super::template_source;
 use minijinja::value::{Kwargs, Object, Rest, Tuple, Value, ValueKind, ValueOrKwargs, from_args};
 use minijinja::{Environment, Error, ErrorKind, State, filters};
@@ -192,6 +192,7 @@ fn format(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error
 
 /// `pattern % values`. Fields for text get numbers as Python writes them.
 fn printf(state: &State<'_, '_>, pattern: &str, mut values: Vec<Value>) -> Result<Value, Error> {
+    pay(state, widths(pattern, &values))?;
     if pattern.split('%').skip(1).all(|field| field.is_empty() || field.starts_with('s')) {
         values = values.iter().map(|value| Value::from(python::text(value))).collect();
     }

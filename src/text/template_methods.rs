@@ -40,15 +40,25 @@ fn result_bytes(text: &str, name: &str, arguments: &[Value]) -> u64 {
     let product = |count: usize, bytes: usize| (count as u64).saturating_mul(bytes as u64);
     match name {
         "join" => arguments.first().and_then(Value::len).map_or(0, |count| product(count, text.len())),
-        // A number in the pattern may be a width; a field may be repeated.
+        // A field may be repeated.
         "format" => {
-            let numbers = text.split(|character: char| !character.is_ascii_digit()).filter(|digits| !digits.is_empty());
-            let widths = numbers.map(|digits| digits.parse().unwrap_or(u64::MAX)).fold(0, u64::saturating_add);
+            let widths = widths(text, arguments);
             let longest = arguments.iter().filter_map(|argument| argument.as_str().map(str::len)).max().unwrap_or(0);
             bytes.saturating_add(widths).saturating_add(product(text.matches('{').count(), longest))
         }
         _ => bytes,
     }
+}
+
+/// The sum of what may be widths of fields: numbers in a pattern, and values that it takes as widths.
+pub(super) fn widths(pattern: &str, values: &[Value]) -> u64 {
+    let numbers = pattern.split(|character: char| !character.is_ascii_digit()).filter(|digits| !digits.is_empty());
+    let numbers = numbers.map(|digits| digits.parse().unwrap_or(u64::MAX));
+    let takes_widths = pattern.contains('*') || pattern.contains(":{");
+    let values = values.iter().filter(|_| takes_widths);
+    let values = values.filter_map(|value| i128::try_from(value.clone()).ok());
+    let values = values.map(|value| u64::try_from(value.unsigned_abs()).unwrap_or(u64::MAX));
+    numbers.chain(values).fold(0, u64::saturating_add)
 }
 
 fn failed(message: &'static str) -> Error {

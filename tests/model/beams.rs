@@ -99,7 +99,7 @@ fn answer(mut receiver: EventReceiver, case: &Value) -> Answer {
 /// Compares all cases with the file, ties aside: answers whose scores differ by less than the tolerance may be in
 /// another order, and the last ones may be others.
 fn prove<B: Backend>(name: &str, open: impl Fn() -> B) {
-    let file = read_json(&golden("beams.json"));
+    let file = read_json(&super::repository("tests/data/golden/beams.json"));
     let cases = file["cases"].as_array().expect("a list");
     assert_eq!(cases.len(), 216);
     let (mut equal, mut total) = (0, 0);
