@@ -27,6 +27,7 @@ use served::{Served, ServedArgs, Sources};
 use std::fs;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::{OnceCell, oneshot};
@@ -197,11 +198,15 @@ pub(crate) fn run(args: ServeArgs, given: &ArgMatches) -> Result<()> {
         false => Ok(Serving::Several(fleet::state(models, load_timeout, options)?)),
     };
     let loading = on_a_thread(load)?;
-    let (serving, mut failure) = (OnceCell::new(), None);
+    let (serving, is_open, mut failure) = (OnceCell::new(), AtomicBool::new(false), None);
     runtime.block_on(async {
         let coming = async {
             match loading.await.unwrap_or_else(|_| Err(anyhow!("loading the model panicked, which is a bug"))) {
-                Ok(loaded) => Some(serving.get_or_init(|| std::future::ready(loaded)).await.when_loaded().await),
+                Ok(loaded) => {
+                    let state = serving.get_or_init(|| std::future::ready(loaded)).await.when_loaded().await;
+                    is_open.store(true, Ordering::Release);
+                    Some(state)
+                }
                 Err(error) => {
                     failure = Some(error);
                     None
@@ -213,7 +218,7 @@ pub(crate) fn run(args: ServeArgs, given: &ArgMatches) -> Result<()> {
             // Before, a signal ends the process at once: nothing is to be finished.
             let signal = socket::shutdown_signal();
             tokio::select! {
-                () = announce(serving, &name, &address) => {}
+                () = announce((serving, &is_open), &name, &address) => {}
                 () = signal => tell_drain(serving.state().active_answers()),
             }
         };
@@ -295,7 +300,7 @@ fn tell_drain(answers: usize) {
 
 /// Prints the server's address and model once it is ready. Returns when the engine of its only model has ended by
 /// itself.
-async fn announce(serving: &Serving, name: &str, address: &Address) {
+async fn announce((serving, is_open): (&Serving, &AtomicBool), name: &str, address: &Address) {
     let uses = match address {
         Address::Tcp(_) => format!("chat page; API: {address}/v1"),
         Address::Unix(_) => "API: /v1".to_owned(),
@@ -306,7 +311,9 @@ async fn announce(serving: &Serving, name: &str, address: &Address) {
     };
     let mut told = false;
     while !session.is_finished() {
-        if let (false, Some(info)) = (told, session.handle.info()) {
+        // From then on, requests are answered.
+        let info = session.handle.info().filter(|_| is_open.load(Ordering::Acquire));
+        if let (false, Some(info)) = (told, info) {
             told = true;
             let (device, context, seqs) = (&info.device, info.max_model_len, info.max_num_seqs);
             note(format_args!(
