@@ -553,7 +553,7 @@ mod tests {
     fn a_block_whose_hash_does_not_follow_from_its_tokens_is_not_imported() {
         let folder = tempfile::tempdir().expect("a folder for this test");
         let wrong = Origin { token_ids: [9].into(), ..(*origin(1)).clone() };
-        let file = Bytes::from(super::super::record_of(&form(), &wrong, &data(1)));
+        let file = super::super::record_of(&form(), &wrong, &data(1));
         let refused = import(folder.path(), &file).expect_err("its hash is another text's");
         assert_eq!(refused.to_string(), "its chain hash does not follow from its tokens");
         assert!(records_in(folder.path()).is_empty());

@@ -180,8 +180,7 @@ mod tests {
 
     #[test]
     fn addresses_of_one_network_are_one_peer() {
-        let [a, b, c, v4] =
-            ["2001:db8::1", "2001:db8::ffff:2", "2001:db8:0:1::1", "::ffff:10.0.0.1"].map(|text| address(text));
+        let [a, b, c, v4] = ["2001:db8::1", "2001:db8::ffff:2", "2001:db8:0:1::1", "::ffff:10.0.0.1"].map(address);
         assert_eq!(network(a), network(b));
         assert_ne!(network(a), network(c));
         assert_eq!(network(v4), IpAddr::from([10, 0, 0, 1]));
