@@ -45,6 +45,7 @@ pub use stand_in::stand_in;
 use crate::plan::{Plan, Storage, WeightId};
 use crate::platform::{self, FileAccess};
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use prequantized::Prequantized;
 use quantize::Quantized;
 use std::collections::BTreeMap;
@@ -196,7 +197,7 @@ impl Model {
         };
         let generation = GenerationDefaults::new(&spec, &generation, generation_json.as_deref())?;
         let source = as_prequantized(&config, &config_json, Box::new(Safetensors::open(folder, access)?))?;
-        let spec = platform::block_on(untied_if_they_differ(spec, source.as_ref()))?;
+        let spec = untied_if_they_differ(spec, source.as_ref()).now_or_never().expect("files are read at once")?;
         Self::new(spec, generation, source)
     }
 
@@ -394,7 +395,6 @@ impl Model {
     }
 }
 
-/// Wraps `source` to show quantized tensors as ordinary ones, if the config says that the checkpoint is quantized.
 /// The spec with a head of its own if a checkpoint whose config ties it to the embedding has both, and they differ: as
 /// in transformers, with a warning. Compares a few kilobytes.
 async fn untied_if_they_differ(mut spec: ModelSpec, source: &dyn TensorSource) -> Result<ModelSpec, LoadError> {
@@ -424,6 +424,7 @@ async fn untied_if_they_differ(mut spec: ModelSpec, source: &dyn TensorSource) -
     Ok(spec)
 }
 
+/// Wraps `source` to show quantized tensors as ordinary ones, if the config says that the checkpoint is quantized.
 fn as_prequantized(
     file: &str,
     config_json: &[u8],

@@ -4,7 +4,7 @@ use crate::error::EngineError;
 use crate::files::JsFiles;
 use crate::options::LoadOptions;
 use folio::model::repository::{self, Selection};
-use folio::model::{Gguf, Model, RangeFiles, Texts, remote::read_whole};
+use folio::model::{Gguf, Model, Texts, remote::read_whole};
 use folio::text::{MORE_TEMPLATES, TextFolder, TextModel, Tokenizer};
 
 /// Maximum bytes of a tokenizer or template file.

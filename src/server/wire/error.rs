@@ -7,6 +7,7 @@ use axum::http::header::{CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
+#[cfg(feature = "server")]
 use std::time::Duration;
 
 /// Maximum characters of a client's own text that an error message repeats.
