@@ -297,15 +297,15 @@ impl Model {
         source: Box<dyn TensorSource>,
     ) -> Result<Self, LoadError> {
         let exists = |tensor: &str| source.tensors().contains_key(tensor);
-        let has_head = spec.tied_embeddings || exists(spec.tensors.head);
+        let has_own_head = spec.tensors.head_in(exists).is_some();
+        let has_head = spec.tied_embeddings || has_own_head;
         if !has_head {
             // The plan has a product with a head, which no request for embeddings runs.
             tracing::warn!("{} has no {}: it gives embeddings of texts, not answers", source.name(), spec.tensors.head);
             spec.tied_embeddings = true;
         }
         // safetensors' save_model keeps one name of tied weights.
-        spec.embedding_in_head =
-            spec.tied_embeddings && exists(spec.tensors.head) && spec.tensors.embedding_in(exists).is_none();
+        spec.embedding_in_head = spec.tied_embeddings && has_own_head && spec.tensors.embedding_in(exists).is_none();
         let weights = WeightTable::resolve(&spec, source.name(), source.tensors())?;
         Ok(Self { spec, generation, source, stored: None, weights, has_head })
     }
@@ -399,18 +399,17 @@ impl Model {
 /// in transformers, with a warning. Compares a few kilobytes.
 async fn untied_if_they_differ(mut spec: ModelSpec, source: &dyn TensorSource) -> Result<ModelSpec, LoadError> {
     let tensors = source.tensors();
-    let embedding = spec.tensors.embedding_in(|name| tensors.contains_key(name));
-    let (Some(embedding), Some(head), true) = (embedding, tensors.get(spec.tensors.head), spec.tied_embeddings) else {
-        return Ok(spec);
-    };
+    let exists = |name: &str| tensors.contains_key(name);
+    let names = (spec.tensors.embedding_in(exists), spec.tensors.head_in(exists));
+    let ((Some(embedding), Some(head_name)), true) = (names, spec.tied_embeddings) else { return Ok(spec) };
+    let head = &tensors[&head_name];
     let Element::Float(format) = &head.element else { return Ok(spec) };
     let is_alike = (&tensors[&embedding].shape, &tensors[&embedding].element) == (&head.shape, &head.element);
     let Some(element_bytes) = format.element_bytes().filter(|_| is_alike) else { return Ok(spec) };
     let bytes = head.shape.iter().product::<u64>() * u64::from(element_bytes);
     for start in [0, bytes / 2, bytes.saturating_sub(COMPARED_BYTES)] {
         let range = start..bytes.min(start + COMPARED_BYTES);
-        let (own, shared) =
-            (source.read(spec.tensors.head, range.clone()).await?, source.read(&embedding, range).await?);
+        let (own, shared) = (source.read(&head_name, range.clone()).await?, source.read(&embedding, range).await?);
         if own != shared {
             let file = source.name();
             tracing::warn!(

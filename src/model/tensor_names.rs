@@ -391,7 +391,16 @@ impl Nesting {
 impl TensorNames {
     /// The embedding's name in a checkpoint with these tensors; `None` if it has none.
     pub(super) fn embedding_in(&self, exists: impl Fn(&str) -> bool) -> Option<String> {
-        let name = Nesting::find(self.embedding, &exists).of(self.embedding);
+        Self::name_in(self.embedding, exists)
+    }
+
+    /// The head's name in a checkpoint with these tensors; `None` if it has none.
+    pub(super) fn head_in(&self, exists: impl Fn(&str) -> bool) -> Option<String> {
+        Self::name_in(self.head, exists)
+    }
+
+    fn name_in(name: &str, exists: impl Fn(&str) -> bool) -> Option<String> {
+        let name = Nesting::find(name, &exists).of(name);
         exists(&name).then_some(name)
     }
 
