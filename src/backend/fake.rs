@@ -395,8 +395,7 @@ impl Backend for FakeBackend {
         let layout = Layout::checked(&plan, capacity, &self.caps)?;
         self.held_bytes = layout.weight_bytes() + layout.state_bytes() + layout.work_bytes();
         self.check_memory("weights and rows", self.held_bytes)?;
-        self.feed = vec![POISON; capacity.feed_slots as usize];
-        self.states = States::new(&plan, capacity);
+        (self.feed, self.states) = (vec![POISON; capacity.feed_slots as usize], States::new(&plan, capacity));
         (self.plan, self.capacity) = (plan, Some(capacity.clone()));
         Ok(())
     }

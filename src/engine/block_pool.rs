@@ -26,8 +26,8 @@ pub struct BlockHash([u8; 16]);
 pub type BlockKey = (usize, BlockHash);
 
 impl BlockHash {
-    /// The parent hash of a sequence's first block. Prompts with different owners or salts have different roots and never
-    /// share blocks.
+    /// The parent hash of a sequence's first block. Prompts with different owners or salts have different roots, and
+    /// never share blocks.
     pub fn root(key: &[u8; 32], owner: Option<&CacheOwner>, salt: Option<&str>) -> Self {
         let mut hasher = blake3::Hasher::new_keyed(key);
         if let Some(owner) = owner {

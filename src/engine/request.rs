@@ -16,8 +16,8 @@ pub struct Request {
     pub params: SamplingParams,
     /// Prompts with different salts never share cached blocks.
     pub cache_salt: Option<String>,
-    /// Whose cached blocks the prompt may share; `None`: those that belong to nobody. Unlike blocks with a salt, they go
-    /// to host memory and to files.
+    /// Whose cached blocks the prompt may share; `None`: those that belong to nobody. Unlike blocks with a salt, they
+    /// go to host memory and to files.
     pub cache_owner: Option<CacheOwner>,
     /// A lower value runs earlier. Requests of equal priority are served round-robin by client, then in order of
     /// arrival.

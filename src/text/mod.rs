@@ -6,7 +6,8 @@
 //! has a [`TextStream`] that turns ids into text. A [`Grammar`], compiled by [`Grammars`] from a [`GrammarSpec`],
 //! constrains an answer. [`answer`] splits reasoning and tool calls from an answer.
 //!
-//! Nothing here depends on the engine, HTTP, files or the clock: the time for `strftime_now` is an argument.
+//! Nothing here depends on the engine, HTTP, files or the clock: the time for `strftime_now` is an argument. Only the
+//! grammars of clients look at a clock, for the time that they may take.
 
 #[cfg(feature = "api")]
 pub mod answer;

@@ -524,8 +524,8 @@ fn without_hits(end: &End) -> End {
     }
 }
 
-/// Number of a prompt's tokens that another request with the same owner and salt shares, in whole blocks and without the last
-/// token.
+/// Number of a prompt's tokens that another request with the same owner and salt shares, in whole blocks and without
+/// the last token.
 fn shareable_tokens(case: &Case, index: usize) -> u32 {
     let request = &case.arrivals[index].request;
     if !case.config.prefix_caching {

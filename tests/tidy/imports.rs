@@ -21,7 +21,8 @@ const PURE: &[&str] = &[
 const IMPORTS: &[(&str, &[&str])] = &[
     ("plan", &[]),
     ("platform", &[]),
-    ("text", &[]),
+    // For the time that grammars of clients may take.
+    ("text", &["platform"]),
     ("config", &["plan"]),
     ("model", &["plan", "platform"]),
     ("backend", &["plan", "platform"]),

@@ -133,7 +133,8 @@ test("an answer: thoughts, markdown, code, formulas, figures, and all of it agai
     assert.equal(await answer.locator(`.markdown ${selector}`).count(), count, selector);
   }
   assert.match(await answer.textContent(), /<script>alert\(1\)<\/script>/);
-  assert.match(await answer.locator("p", { hasText: "First line" }).innerHTML(), /up<br>down[^]*First line<br>\s*second line/);
+  const lines = await answer.locator("p", { hasText: "First line" }).innerHTML();
+  assert.match(lines, /up<br>down[^]*First line<br>\s*second line/);
   assert.equal(await answer.locator("strong", { hasText: "强调。" }).count(), 1, "bold beside Chinese");
   assert.equal(await answer.locator("input[type=checkbox]").count(), 2);
   const folded = answer.locator(".markdown details");

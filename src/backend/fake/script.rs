@@ -180,12 +180,9 @@ impl Script {
                 self.watchdog = Some(Duration::from_millis(number));
                 return Some(());
             }
-            ("loading", false) => {
-                self.loading = Duration::from_millis(number);
-                return Some(());
-            }
-            ("pause", false) => {
-                self.pause = Duration::from_millis(number);
+            ("pause" | "loading", false) => {
+                let duration = if name == "pause" { &mut self.pause } else { &mut self.loading };
+                *duration = Duration::from_millis(number);
                 return Some(());
             }
             ("stray", false) => {

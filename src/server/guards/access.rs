@@ -5,10 +5,11 @@
 //! `docs/proxies.md` says what a proxy needs.
 
 use crate::platform::Instant;
-use crate::server::guards::{log, memory};
+use crate::server::guards::log;
 use crate::server::state::ServerState;
 use crate::server::traces::TraceParent;
 use crate::server::wire::error::{ApiError, Dialect, shorten};
+use crate::server::wire::memory;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::header::{AUTHORIZATION, HOST, ORIGIN, X_CONTENT_TYPE_OPTIONS};
@@ -101,7 +102,8 @@ fn is_open(path: &str) -> bool {
     OPEN.contains(&path)
 }
 
-/// Called when a request that needs a key, where keys are needed, has passed the guard. The socket layer, which knows connections, adds it to each request.
+/// Called when a request that needs a key, where keys are needed, has passed the guard. The socket layer, which knows
+/// connections, adds it to each request.
 #[cfg(feature = "server")]
 #[derive(Clone)]
 pub(crate) struct Passed(pub(crate) std::sync::Arc<dyn Fn() + Send + Sync>);

@@ -1,10 +1,10 @@
 //! Checks of a request's body: its headers, its size, the time it takes to arrive. A gzip body is decompressed, within
 //! the same limit. Large bodies are parsed and read off the async threads.
 
-use super::memory::Charge;
 use crate::server::state::{ALWAYS, Shared};
 use crate::server::wire::error::{ApiError, BodyTimeout, Dialect, shorten};
 use crate::server::wire::json::parse;
+use crate::server::wire::memory::Charge;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::HeaderMap;

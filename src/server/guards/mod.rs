@@ -1,5 +1,5 @@
 //! Checks that every request passes before its route reads it: host, origin and key ([`access`]), then the limits of
-//! the body ([`body`]) and of the memory that all requests take ([`memory`]). Around them is the access log ([`log`]).
+//! the body ([`body`]). Around them is the access log ([`log`]).
 //!
 //! Nothing here knows routes or request fields: a guard refuses a request, or identifies its client and passes on its
 //! body as a JSON object.
@@ -7,7 +7,6 @@
 pub(super) mod access;
 mod body;
 mod log;
-pub(super) mod memory;
 
 pub(super) use access::Client;
 pub(super) use body::{parse_ahead, read_object};

@@ -12,8 +12,8 @@ use tower::ServiceExt as _;
 /// Routes that say at once that the model is not there.
 const HEALTH: [&str; 3] = ["/health", "/v1/health", "/ping"];
 
-/// Routes that pass requests on to those of the server, once they are there. Until then, `/health` answers 503, and other
-/// requests wait for `limit` at most; `None`: as long as it takes.
+/// Routes that pass requests on to those of the server, once they are there. Until then, `/health` answers 503, and
+/// other requests wait for `limit` at most; `None`: as long as it takes.
 pub(super) fn gated(ready: watch::Receiver<Option<Router>>, limit: Option<Duration>) -> Router {
     Router::new().fallback(async move |request: Request| pass(ready, limit, request).await)
 }

@@ -76,8 +76,8 @@ impl Address {
 }
 
 impl Guesses {
-    /// When the key of a request from this address is looked at. A request that waits is counted as a wrong key, so that
-    /// many at once wait for one another.
+    /// When the key of a request from this address is looked at. A request that waits is counted as a wrong key, so
+    /// that many at once wait for one another.
     pub(super) fn turn(&self, address: IpAddr, key: &KeyDigest, now: Instant) -> Turn {
         let mut addresses = self.lock();
         let Some(address) = addresses.get_mut(&network(address)) else { return Turn::Now };

@@ -23,10 +23,10 @@ pub(crate) use models::{ModelStatus, ModelView, Models};
 use super::stored::Responses;
 use super::traces::TraceSink;
 use super::wire::error::ApiError;
+use super::wire::memory::RequestMemory;
 use crate::engine::handle::{EngineHandle, EngineInfo};
 use crate::engine::request::{CacheOwner, SamplingParams, SubmitError};
 use crate::platform;
-use crate::server::guards::memory::RequestMemory;
 use crate::text::TextModel;
 use crate::text::answer::{ReasoningParser, ToolParser};
 use base64::Engine as _;
@@ -182,8 +182,8 @@ pub struct ServerOptions {
     pub traces: Option<TraceSink>,
     /// Downloads models for clients; `None`: such requests are refused.
     pub pull: Option<Puller>,
-    /// Clients with different keys share the cached beginnings of their prompts. Then each can find out what others have
-    /// asked, by the time that its answers take.
+    /// Clients with different keys share the cached beginnings of their prompts. Then each can find out what others
+    /// have asked, by the time that its answers take.
     pub share_prefixes: bool,
     /// Refuse unknown request fields; otherwise they are logged and ignored.
     pub strict_fields: bool,
@@ -342,8 +342,8 @@ impl Shared {
     }
 }
 
-/// Digests of the API keys, if there are several whose prompts are kept apart. They are the same after a restart, so that
-/// blocks in files are found again.
+/// Digests of the API keys, if there are several whose prompts are kept apart. They are the same after a restart, so
+/// that blocks in files are found again.
 fn cache_owners(options: &ServerOptions) -> Vec<CacheOwner> {
     let is_apart = options.api_keys.len() > 1 && !options.share_prefixes;
     let keys = options.api_keys.iter().filter(|_| is_apart);

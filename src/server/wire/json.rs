@@ -5,7 +5,7 @@
 //! charged while they are parsed.
 
 use super::error::{ApiError, shorten};
-use crate::server::guards::memory::Charge;
+use super::memory::Charge;
 use serde::Serialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;

@@ -5,9 +5,9 @@
 //! tokens may follow, accepts the drawn one, and reports forced tokens.
 //!
 //! Grammars come from untrusted clients. They are limited before compilation (bytes, depth, width), during compilation
-//! and while they run (llguidance's own limits, set in [`limits`], and the times [`COMPILE_MAX`] and [`MASKS_MAX`]). The
-//! first tokens of an answer are tried at compilation, so a grammar that compiles also starts. A grammar that exceeds a
-//! limit is refused, without affecting other requests.
+//! and while they run (llguidance's own limits, set in [`limits`], and the times [`COMPILE_MAX`] and [`MASKS_MAX`]).
+//! The first tokens of an answer are tried at compilation, so a grammar that compiles also starts. A grammar that
+//! exceeds a limit is refused, without affecting other requests.
 
 mod cache;
 mod costs;

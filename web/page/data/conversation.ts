@@ -171,7 +171,8 @@ export function remove(conversation: Conversation, id: string): Conversation {
     delete messages[next];
     delete chosen[next];
   }
-  const removed = [...(conversation.removed ?? []), ...Object.keys(conversation.messages).filter((id) => !messages[id])];
+  const nowGone = Object.keys(conversation.messages).filter((id) => !messages[id]);
+  const removed = [...(conversation.removed ?? []), ...nowGone];
   const left = siblings({ ...conversation, messages }, parent).at(-1);
   if (left) chosen[parent] = left.id;
   else delete chosen[parent];

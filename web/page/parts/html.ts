@@ -37,7 +37,8 @@ const details: Parameters<MarkdownIt["block"]["ruler"]["before"]>[2] = (state, s
     if (depth <= 0) break;
   }
   const stop = Math.min(last + 1, end);
-  const inner = state.getLines(start, stop, state.blkIndent, false).trimStart().slice(opening[0].length).replace(DETAILS_END, "");
+  const whole = state.getLines(start, stop, state.blkIndent, false).trimStart();
+  const inner = whole.slice(opening[0].length).replace(DETAILS_END, "");
   const summary = SUMMARY.exec(inner);
   const open = state.push("details_open", "details", 1);
   open.map = [start, stop];

@@ -3,7 +3,7 @@
 //! A body is limited in bytes, but what it becomes is a multiple: each value of its JSON is charged with what the
 //! largest form that a route makes of it takes. A charge ends with the response.
 
-use crate::server::wire::error::ApiError;
+use super::error::ApiError;
 use axum::body::{Body, HttpBody as _};
 use axum::response::Response;
 use http_body_util::BodyExt as _;
@@ -54,7 +54,7 @@ impl Drop for Charge {
 }
 
 /// Keeps a charge until the response has ended.
-pub(super) fn kept(response: Response, charge: Arc<Charge>) -> Response {
+pub(crate) fn kept(response: Response, charge: Arc<Charge>) -> Response {
     if response.body().size_hint().exact().is_some() {
         // The response is complete; a wrapped body would not tell its length.
         return response;
