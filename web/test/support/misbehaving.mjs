@@ -4,7 +4,7 @@ import { existsSync, readFileSync } from "node:fs";
 import { createServer } from "node:http";
 import { join } from "node:path";
 import { gzipSync } from "node:zlib";
-import { root } from "./server.mjs";
+import { root, unpacked } from "./server.mjs";
 
 export const PAGE = Buffer.from("<!doctype html>\n<title>Home</title>\n<p>Welcome!</p>\n");
 
@@ -88,7 +88,7 @@ function corsHeaders({ noCors, plainCors }) {
   return headers;
 }
 
-const DATA = join(root, "tests/data/gguf");
+const DATA = unpacked("gguf");
 /** A small GGUF file, and what it answers. */
 export const TINY = "tiny-qwen3-Q4_0.gguf";
 export const tiny = readFileSync(join(DATA, TINY));
