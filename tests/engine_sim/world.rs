@@ -647,13 +647,11 @@ fn request(random: &mut Random, shape: &Shape, document: &[u32], salt: &str) -> 
     let (client, explain_prefix) = (random.below(3), random.once_in(4));
     let pooling = random.once_in(8).then(|| if random.once_in(2) { Pooling::Last } else { Pooling::Mean });
     params.prompt_logprobs = (pooling.is_none() && random.once_in(5)).then(|| random.below(4));
-    let is_salted = cache_salt.is_some();
     Request {
         prompt: prompt.into(),
         params,
         cache_salt,
-        // A client with blocks of its own. There are few such requests, because most cases are about sharing.
-        cache_owner: (client == 2 && is_salted).then_some([2; 32]),
+        cache_owner: None,
         priority,
         client,
         explain_prefix,
