@@ -1,6 +1,6 @@
 //! What operators read: `/metrics` under the rules of Prometheus, the dashboard that draws it, and traces.
 
-use crate::harness::{CHAT, COMPLETIONS, MODEL, Server, config, hello, ids, saying, wait, with};
+use crate::harness::{CHAT, COMPLETIONS, MODEL, Server, config, hello, ids, say, wait, with};
 use folio::server::{RequestTrace, ServerOptions, TraceSink};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -113,7 +113,9 @@ fn a_trace_says_how_a_request_went() {
 /// Each answer counts once, and no counter ever falls: Prometheus would take it for a restart.
 #[test]
 fn an_answer_that_a_stop_string_ends_counts_once_as_stopped() {
-    let server = saying(&["one two three STOP four five six"]);
+    // Slowly, so that clients leave before the end.
+    let script = format!("pause=2,{}", say(&["one two three STOP four five six"]));
+    let server = Server::fake(&script, config(), ServerOptions::default());
     let ends = || {
         let text = server.get("/metrics").text;
         ["stop", "length", "abort", "error"].map(|reason| {
