@@ -75,6 +75,11 @@ function code(text: string, language: string): string {
 }
 
 DOMPurify.addHook("afterSanitizeAttributes", (node) => {
+  if (node.tagName === "INPUT") {
+    // Boxes of a list of tasks. Several answers may number them alike.
+    node.setAttribute("aria-label", node.hasAttribute("checked") ? "Done" : "Not done");
+    node.removeAttribute("id");
+  }
   if (node.tagName !== "A") return;
   node.setAttribute("target", "_blank");
   node.setAttribute("rel", "noopener noreferrer");
