@@ -354,7 +354,8 @@ fn number(text: &str) -> usize {
     text.len()
 }
 
-/// A string literal without the escapes that minijinja does not know: `\a`, `\v`, `\UXXXXXXXX` and an escaped line end.
+/// A string literal without the escapes that minijinja does not know: `\a`, `\v`, `\U` with eight digits, and an
+/// escaped line end.
 fn with_known_escapes(literal: &str) -> String {
     let mut text = String::with_capacity(literal.len());
     let mut rest = literal;

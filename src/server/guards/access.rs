@@ -8,8 +8,8 @@ use crate::platform::Instant;
 use crate::server::guards::log;
 use crate::server::state::ServerState;
 use crate::server::traces::TraceParent;
+use crate::server::wire::body::kept_until_the_end;
 use crate::server::wire::error::{ApiError, Dialect, shorten};
-use crate::server::wire::memory;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::header::{AUTHORIZATION, HOST, ORIGIN, X_CONTENT_TYPE_OPTIONS};
@@ -41,7 +41,7 @@ pub(crate) async fn guard(State(state): State<ServerState>, mut request: Request
             request.extensions_mut().insert(client);
             let charge = state.shared.memory.request();
             request.extensions_mut().insert(charge.clone());
-            let mut response = memory::kept(next.run(request).await, charge);
+            let mut response = kept_until_the_end(next.run(request).await, charge);
             if has_key {
                 response.extensions_mut().insert(KeyOutcome::Right);
             }

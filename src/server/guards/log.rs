@@ -3,10 +3,9 @@
 
 use crate::platform::Instant;
 use crate::server::traces::Usage;
-use axum::body::{Body, HttpBody as _};
+use crate::server::wire::body::kept_until_the_end;
 use axum::http::Method;
 use axum::response::Response;
-use http_body_util::BodyExt as _;
 use std::sync::Arc;
 
 /// The log's name, for filters.
@@ -32,16 +31,7 @@ pub(super) fn logged(mut response: Response, id: &str, method: &Method, path: &s
     let status = response.status().as_u16();
     let path = path.chars().take(PATH_CHARACTERS).collect();
     let entry = Entry { id: id.to_owned(), method: method.clone(), path, status, started, usage };
-    if response.body().size_hint().exact().is_some() {
-        // The response is complete; a wrapped body would not tell its length.
-        return response;
-    }
-    response.map(|body| {
-        Body::new(body.map_frame(move |frame| {
-            let _kept_until_the_end = &entry;
-            frame
-        }))
-    })
+    kept_until_the_end(response, entry)
 }
 
 impl Drop for Entry {

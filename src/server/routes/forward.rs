@@ -9,15 +9,15 @@ use crate::server::guards::parse_ahead;
 use crate::server::parameters::ollama::{keep_alive, loads_only};
 use crate::server::reply::ollama::{LoadState, LoadTime, model_line};
 use crate::server::state::{Entry, Fleet, ModelFacts, ModelState, ServerState, Use};
+use crate::server::wire::body::kept_until_the_end;
 use crate::server::wire::error::{ApiError, Dialect, shorten};
 use crate::server::wire::{query, sse};
-use axum::body::{Body, Bytes, HttpBody as _};
+use axum::body::Bytes;
 use axum::extract::{Request, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{MethodRouter, post};
 use futures_util::{Stream, StreamExt as _, stream};
-use http_body_util::BodyExt as _;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use std::time::Duration;
@@ -85,16 +85,7 @@ async fn forward(
 /// The answer of a model, which is in use until the answer has ended.
 async fn answer(model: Use, handlers: MethodRouter<ModelState>, request: Request) -> Response {
     let Ok(response) = handlers.with_state::<()>(model.state().clone()).oneshot(request).await;
-    if response.body().size_hint().exact().is_some() {
-        // It is complete; a wrapped body would not tell its length.
-        return response;
-    }
-    response.map(|body| {
-        Body::new(body.map_frame(move |frame| {
-            let _in_use_until_the_end = &model;
-            frame
-        }))
-    })
+    kept_until_the_end(response, model)
 }
 
 /// The rest of a stream whose head has been sent: the events of this response, or its error as one.

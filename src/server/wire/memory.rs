@@ -4,9 +4,6 @@
 //! largest form that a route makes of it takes. A charge ends with the response.
 
 use super::error::ApiError;
-use axum::body::{Body, HttpBody as _};
-use axum::response::Response;
-use http_body_util::BodyExt as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -51,20 +48,6 @@ impl Drop for Charge {
     fn drop(&mut self) {
         self.memory.charged.fetch_sub(*self.bytes.get_mut(), Ordering::AcqRel);
     }
-}
-
-/// Keeps a charge until the response has ended.
-pub(crate) fn kept(response: Response, charge: Arc<Charge>) -> Response {
-    if response.body().size_hint().exact().is_some() {
-        // The response is complete; a wrapped body would not tell its length.
-        return response;
-    }
-    response.map(|body| {
-        Body::new(body.map_frame(move |frame| {
-            let _kept_until_the_end = &charge;
-            frame
-        }))
-    })
 }
 
 #[cfg(test)]
