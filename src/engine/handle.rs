@@ -8,6 +8,7 @@
 use super::Turns;
 use super::request::{BeamRoom, Event, Request, RequestError, SubmitError};
 use crate::config::SPECULATIVE_TOKENS_MAX;
+use crate::engine::request::DraftSkip;
 use futures_channel::mpsc;
 use futures_util::{Stream, StreamExt};
 use std::pin::Pin;
@@ -138,6 +139,8 @@ macro_rules! stats {
             $($(#[$doc])* pub $name: u64,)*
             /// Drafted tokens that were accepted, by their place among the drafts of a step.
             pub accepted_at: [u64; SPECULATIVE_TOKENS_MAX as usize],
+            /// Draws without drafts, by [`DraftSkip`].
+            pub draft_skips: [u64; DraftSkip::ALL.len()],
         }
 
         /// The same values as atomics: the engine writes them, any thread reads them.
@@ -145,18 +148,21 @@ macro_rules! stats {
         struct Cells {
             $($name: AtomicU64,)*
             accepted_at: [AtomicU64; SPECULATIVE_TOKENS_MAX as usize],
+            draft_skips: [AtomicU64; DraftSkip::ALL.len()],
         }
 
         impl Cells {
             fn store(&self, stats: &Stats) {
                 $(self.$name.store(stats.$name, Ordering::Relaxed);)*
                 let places = self.accepted_at.iter().zip(stats.accepted_at);
-                places.for_each(|(cell, count)| cell.store(count, Ordering::Relaxed));
+                let skips = self.draft_skips.iter().zip(stats.draft_skips);
+                places.chain(skips).for_each(|(cell, count)| cell.store(count, Ordering::Relaxed));
             }
 
             fn load(&self) -> Stats {
                 let accepted_at = std::array::from_fn(|place| self.accepted_at[place].load(Ordering::Relaxed));
-                Stats { $($name: self.$name.load(Ordering::Relaxed),)* accepted_at }
+                let draft_skips = std::array::from_fn(|skip| self.draft_skips[skip].load(Ordering::Relaxed));
+                Stats { $($name: self.$name.load(Ordering::Relaxed),)* accepted_at, draft_skips }
             }
         }
     };

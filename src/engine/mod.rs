@@ -11,6 +11,7 @@ mod beams;
 pub mod block_pool;
 pub mod disk;
 mod draft_model;
+mod draft_report;
 #[doc(hidden)]
 pub mod faults;
 mod fingerprint;
@@ -544,6 +545,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
             drafts: counts.drafts,
             draft_tokens: counts.draft_tokens,
             accepted_at: counts.accepted_at,
+            draft_skips: counts.draft_skips,
             corrupted_requests: counts.corrupted_requests,
             steps: counts.steps,
             step_dispatches: self.backend.dispatches().unwrap_or(0).into(),

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+pub use super::draft_report::{DraftReport, DraftSkip};
 pub use crate::plan::inputs::DrawParams;
 
 /// One prompt with its sampling parameters.
@@ -30,6 +31,8 @@ pub struct Request {
     pub prompt_only: bool,
     /// Report how much of the prompt was found in the prefix cache, and why not more.
     pub explain_prefix: bool,
+    /// Report with every token what became of the drafts.
+    pub explain_drafts: bool,
     /// Report when the request is admitted.
     pub report_admission: bool,
     /// The answer as it is expected, token by token. With speculation, it is where the drafts of every choice come
@@ -199,6 +202,8 @@ pub struct Token {
     pub restored_tokens: u32,
     /// As in [`Usage`].
     pub disk_tokens: u32,
+    /// What became of the choice's drafts up to this token, if requested.
+    pub drafts: Option<DraftReport>,
 }
 
 /// Why a choice finished.

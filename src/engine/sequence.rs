@@ -5,7 +5,10 @@
 //! flight has completed. This module only stores state; the scheduler makes the decisions.
 
 use super::block_pool::{BlockHash, BlockId};
-use super::request::{ConstraintState, Pooling, PrefixReport, Request, SamplingParams, Token, Unsatisfiable, Usage};
+use super::request::{
+    ConstraintState, DraftReport, DraftSkip, Pooling, PrefixReport, Request, SamplingParams, Token, Unsatisfiable,
+    Usage,
+};
 use super::speculation::Drafter;
 use crate::plan::inputs::{HistoryEntry, NONE};
 use std::collections::HashMap;
@@ -231,7 +234,8 @@ pub(super) struct Sequence {
     /// Guesses its next tokens, once its prompt is computed.
     pub(super) drafter: Option<Box<Drafter>>,
     /// Whether its guesses are good enough to wait for a token before the next row, which then verifies them.
-    pub(super) waits_to_draft: bool,
+    pub(super) draft_skip: Option<DraftSkip>,
+    pub(super) draft_report: DraftReport,
     /// Whether its last draw verifies drafts, so that the number of its tokens is not known yet.
     pub(super) verifies: bool,
     pub(super) beam: Option<Box<Beam>>,
@@ -274,7 +278,8 @@ impl Sequence {
             last_step: 0,
             waits_for_host: false,
             drafter: None,
-            waits_to_draft: false,
+            draft_skip: Some(DraftSkip::NothingFound),
+            draft_report: DraftReport::default(),
             verifies: false,
             beam: None,
             history: None,
@@ -356,7 +361,7 @@ impl Sequence {
 
     /// Whether its pending token must be read before it gets a row.
     pub(super) fn awaits_token(&self) -> bool {
-        self.pending > 0 && (self.waits_for_host || self.waits_to_draft || self.verifies)
+        self.pending > 0 && (self.waits_for_host || self.draft_skip.is_none() || self.verifies)
     }
 
     /// Whether its results of `step` are valid and wanted.

@@ -655,6 +655,7 @@ fn request(random: &mut Random, shape: &Shape, document: &[u32], salt: &str) -> 
         priority,
         client,
         explain_prefix,
+        explain_drafts: explain_prefix,
         report_admission: explain_prefix,
         pooling,
         prompt_only: false,

@@ -72,3 +72,26 @@ fn answers_with_drafts_are_those_without() {
     }
     assert!(!plain.get("/metrics").text.contains("per_pos"), "no places without speculation");
 }
+
+#[test]
+fn a_draw_without_drafts_says_why() {
+    let server = server(Some(Speculation { disable_by_batch_size: Some(1), ..Speculation::DEFAULT }));
+    let ask = |body: Value| send(&server.app, post("/v1/completions", &body));
+    let body = json!({"prompt": "abcdefgh", "max_tokens": 12, "ignore_eos": true, "debug": {"drafts": true}});
+    let alone = block_on(ask(body.clone())).json();
+    let drafts = &alone["debug"]["drafts"][0];
+    let of = |reason: &str| drafts["skips"][reason].as_u64().expect("a count");
+    assert_eq!(alone["debug"].get("prefix"), None, "it was not asked for");
+    assert_eq!(drafts["choice"], 0);
+    assert!(of("nothing_found") > 0 && of("many_sequences") == 0, "{drafts}");
+    let mut two = body;
+    two["n"] = 2.into();
+    let two = block_on(ask(two)).json();
+    let crowded = |choice: usize| two["debug"]["drafts"][choice]["skips"]["many_sequences"].as_u64();
+    assert!(crowded(0) > Some(0) && crowded(1) > Some(0), "{two}");
+    let total: u64 = server.engine.stats().draft_skips.iter().sum();
+    let text = server.get("/metrics").text;
+    let counted =
+        text.lines().filter_map(|line| line.strip_prefix("vllm:spec_decode_num_skips_total{")?.split(' ').nth(1));
+    assert_eq!(counted.map(|count| count.parse::<u64>().expect("a count")).sum::<u64>(), total);
+}

@@ -19,6 +19,7 @@ fn unpacked(name: &str) -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let place = target.join(format!("{name}-{:016x}", digest(&archive)));
     if !place.exists() {
+        std::fs::create_dir_all(target).expect("the folder of tests is made");
         let partial = tempfile::tempdir_in(target).expect("a folder is made");
         let status = Command::new("tar").arg("-xf").arg(&archive).arg("-C").arg(partial.path()).status();
         assert!(status.expect("tar starts").success(), "tar unpacks {}", archive.display());

@@ -471,6 +471,7 @@ impl Sequence {
             cached_tokens: self.cached_tokens.unwrap_or(0),
             restored_tokens: self.restored_tokens,
             disk_tokens: self.disk_tokens,
+            drafts: None,
         };
         let mut answer = Vec::with_capacity(beam.answer.len() + 1);
         answer.extend_from_slice(&beam.answer);

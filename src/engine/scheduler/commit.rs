@@ -426,7 +426,8 @@ impl Scheduler {
 
 /// A token of an answer, with the details that its request asked for.
 fn answered(sequence: &Sequence, sampled: Sampled) -> Token {
-    token(sampled, sequence.params().logprobs.is_some(), sequence.usage())
+    let drafts = sequence.request.explain_drafts.then_some(sequence.draft_report);
+    Token { drafts, ..token(sampled, sequence.params().logprobs.is_some(), sequence.usage()) }
 }
 
 fn token(sampled: Sampled, wants_logprob: bool, usage: Usage) -> Token {
@@ -438,5 +439,6 @@ fn token(sampled: Sampled, wants_logprob: bool, usage: Usage) -> Token {
         cached_tokens: usage.cached_tokens,
         restored_tokens: usage.restored_tokens,
         disk_tokens: usage.disk_tokens,
+        drafts: None,
     }
 }

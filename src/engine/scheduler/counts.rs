@@ -2,6 +2,7 @@
 
 use super::{PrefixEnds, Scheduler};
 use crate::config::SPECULATIVE_TOKENS_MAX;
+use crate::engine::request::DraftSkip;
 
 /// Counters since the start; they only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,6 +49,8 @@ pub struct Counts {
     pub draft_tokens: u64,
     /// Accepted drafts, by their place behind the last known token.
     pub accepted_at: [u64; SPECULATIVE_TOKENS_MAX as usize],
+    /// Draws without drafts, by [`DraftSkip`].
+    pub draft_skips: [u64; DraftSkip::ALL.len()],
     /// Scheduled steps.
     pub steps: u64,
 }

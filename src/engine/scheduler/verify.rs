@@ -19,6 +19,7 @@ use super::{Draft, Scheduler};
 use crate::config::Speculation;
 use crate::engine::batch::Batch;
 use crate::engine::faults::InjectedFault;
+use crate::engine::request::DraftSkip;
 use crate::engine::sequence::{Sequence, SequenceId};
 use crate::engine::speculation::pace::{Yield, accepted};
 use crate::engine::speculation::{Drafter, UNKNOWN};
@@ -150,6 +151,7 @@ impl Scheduler {
 
     /// Appends the draws of a row: the first, and each after a draft that equals the draw before it.
     pub(super) fn verify(&mut self, id: SequenceId, drafts: &[u32], mut drawn: Vec<Sampled>, events: &mut Events) {
+        self.count_drafts(id, drafts.len());
         let accepted = self.accept_drafts(id, drafts, &mut drawn, events);
         if drafts.is_empty() {
             return;
@@ -165,6 +167,23 @@ impl Scheduler {
             let rejected = u32::try_from(drafts.len() - accepted).expect("drafts are few");
             sequence.computed = (sequence.computed + rejected).min(sequence.tokens_known() - 1);
         }
+    }
+
+    /// Counts the drafts of a draw, or why there are none.
+    fn count_drafts(&mut self, id: SequenceId, count: usize) {
+        let sequence = &mut self.sequences[id];
+        if self.limits.speculation.is_none() || sequence.beam.is_some() {
+            return;
+        }
+        let report = &mut sequence.draft_report;
+        if count > 0 {
+            report.drafted += u32::try_from(count).expect("drafts are few");
+            return;
+        }
+        // A sequence that waited for its token to draft got none when its step was scheduled.
+        let skip = sequence.draft_skip.unwrap_or(DraftSkip::NoRoom);
+        report.skips[skip as usize] += 1;
+        self.counts.draft_skips[skip as usize] += 1;
     }
 
     /// Returns the number of accepted drafts.
@@ -185,6 +204,7 @@ impl Scheduler {
                 let next = std::mem::take(&mut drawn[accepted + 1]);
                 sampled = Sampled { token_id: sampled.token_id, ..next };
             }
+            self.sequences[id].draft_report.accepted += u32::from(is_draft);
             let ended = self.append_drawn(id, sampled, is_draft, events);
             let sequence = &mut self.sequences[id];
             // With tokens that a constraint forces after the drawn one, which may be drafts as well.
@@ -214,18 +234,22 @@ impl Scheduler {
 
     /// Decides whether a sequence waits for its next token, to verify drafts after it.
     pub(super) fn plan_to_draft(&mut self, id: SequenceId) {
+        self.sequences[id].draft_skip = self.draft_skip(id);
+    }
+
+    /// Why a sequence does not wait for its next token; `None` if it does.
+    fn draft_skip(&self, id: SequenceId) -> Option<DraftSkip> {
         let sequence = &self.sequences[id];
-        let rate = sequence.drafter.as_ref().and_then(|drafter| drafter.rate());
-        let (Some(settings), Some(rate)) = (self.speculation(), rate) else {
-            self.sequences[id].waits_to_draft = false;
-            return;
+        let Some(settings) = self.speculation() else { return Some(DraftSkip::ManySequences) };
+        let Some(rate) = sequence.drafter.as_ref().and_then(|drafter| drafter.rate()) else {
+            return Some(DraftSkip::NothingFound);
         };
         let running = self.running.len();
         let most = settings.num_speculative_tokens.min(sequence.tokens_limit - sequence.tokens_known());
         let most = most.min(self.limits.draws_max.saturating_sub(u32::try_from(running).unwrap_or(u32::MAX)));
         let count = self.pace.best(Yield::plain(running.max(1)), most, rate);
         let enough = running < SEQUENCES_MANY || 1.0 + accepted(count, rate) >= TOKENS_MIN_AMONG_MANY;
-        self.sequences[id].waits_to_draft = count > 0 && enough;
+        (count == 0 || !enough).then_some(DraftSkip::NotWorthwhile)
     }
 
     /// Gives a sequence whose prompt is computed a drafter.

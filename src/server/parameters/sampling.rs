@@ -40,6 +40,7 @@ pub(crate) struct Sampling {
     /// Maximum tokens of a prompt; only its last ones are kept.
     pub(crate) prompt_tokens_max: Option<u32>,
     pub(crate) explain_prefix: bool,
+    pub(crate) explain_drafts: bool,
     pub(crate) client: Client,
     /// What traces call the request.
     pub(crate) operation: &'static str,
@@ -93,7 +94,8 @@ impl Sampling {
             return_token_ids: fields.return_token_ids,
             tokens_as_ids: fields.return_tokens_as_token_ids,
             prompt_tokens_max: prompt_tokens_max(&queueing, context - 1),
-            explain_prefix: fields.debug.is_some_and(|debug| debug.prefix),
+            explain_prefix: fields.debug.as_ref().is_some_and(|debug| debug.prefix),
+            explain_drafts: fields.debug.as_ref().is_some_and(|debug| debug.drafts),
             include_usage: options.is_some_and(|options| options.include_usage),
             continuous_usage: options.is_some_and(|options| options.continuous_usage_stats),
             stops: fields.stop.unwrap_or_default(),
@@ -149,6 +151,7 @@ impl Sampling {
             client: self.client.0,
             prompt_only: self.silent,
             explain_prefix: self.explain_prefix,
+            explain_drafts: self.explain_drafts,
             report_admission: true,
             ..Request::default()
         }
@@ -179,7 +182,7 @@ impl Sampling {
     /// Compiles the grammar of an answer that is plain text.
     pub(crate) async fn constrain(&mut self, state: &ModelState) -> Result<(), ApiError> {
         if let Some(structure) = self.structure.take() {
-            self.params.constraint = Some(structured::from_the_start(state.grammar(structure).await?));
+            self.params.constraint = Some(structured::from_the_start(state.grammar(self.client.0, structure).await?));
         }
         Ok(())
     }

@@ -79,15 +79,17 @@ impl StructuredOutputs {
 }
 
 impl ModelState {
-    /// Compiles a grammar, on a separate thread.
-    pub(crate) async fn grammar(&self, structure: Structure) -> Result<Grammar, ApiError> {
+    /// Compiles a grammar of a client's, on a separate thread.
+    pub(crate) async fn grammar(&self, client: u32, structure: Structure) -> Result<Grammar, ApiError> {
         let Structure { spec, field } = structure;
-        self.grammar_of(field, move |_| Ok((spec, ()))).await.map(|(grammar, ())| grammar)
+        self.grammar_of(client, field, move |_| Ok((spec, ()))).await.map(|(grammar, ())| grammar)
     }
 
-    /// Compiles the grammar that `make` writes, both on a separate thread. Also returns what else it makes.
+    /// Compiles the grammar that `make` writes for a client, both on a separate thread. Also returns what else it
+    /// makes.
     pub(crate) async fn grammar_of<T: Send + 'static>(
         &self,
+        client: u32,
         field: &'static str,
         make: impl FnOnce(&Tokenizer) -> Result<(GrammarSpec, T), GrammarError> + Send + 'static,
     ) -> Result<(Grammar, T), ApiError> {
@@ -99,9 +101,10 @@ impl ModelState {
         let cell = self.grammars.clone();
         // The work ends when this request does.
         let waiting = Waiting::default();
-        let (watched, slot) = (waiting.watched(), self.shared.compiling()?);
+        let watched = waiting.watched();
+        let place = self.shared.compilations.place(client).await?;
         let compile = move || {
-            let _slot = slot;
+            let _place = place;
             let (spec, more) = make(&tokenizer)?;
             let grammars = cell.get_or_init(|| Grammars::new(tokenizer, vocab, &end_ids, CACHE_BYTES));
             Ok((grammars.as_ref().map_err(GrammarError::clone)?.compile_for(Some(watched), &spec)?, more))

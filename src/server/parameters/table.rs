@@ -176,6 +176,8 @@ fields! {
     Debug {
         /// Report how much of the prompt was cached and why it was not more.
         prefix: bool = Flag(false),
+        /// Report how many drafts each choice verified, and why its other draws had none.
+        drafts: bool = Flag(false),
     }
 }
 

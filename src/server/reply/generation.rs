@@ -5,7 +5,7 @@
 //! fewer and longer deltas, and no buffer grows beyond the receivers' own bounds.
 
 use super::weight;
-use crate::engine::request::{Event, FinishReason, PrefixReport, PromptEvent, RequestError, Token};
+use crate::engine::request::{DraftReport, Event, FinishReason, PrefixReport, PromptEvent, RequestError, Token};
 use crate::platform::Instant;
 use crate::server::counters::Metrics;
 use crate::server::parameters::sampling::Sampling;
@@ -63,6 +63,8 @@ pub(crate) struct Delta {
     pub(crate) prompt: Vec<Arc<[Token]>>,
     /// Why no more of the prompt was found in the prefix cache, if requested; sent once per prompt.
     pub(crate) prefix: Option<PrefixReport>,
+    /// What became of the choice's drafts, if requested; sent when it has ended.
+    pub(crate) drafts: Option<DraftReport>,
     /// Why the choice ended; `None` while it runs.
     pub(crate) finish: Option<FinishReason>,
     /// The stop string that ended it.
@@ -99,6 +101,7 @@ struct Choice {
     tokens: Vec<Token>,
     prompt: Vec<Arc<[Token]>>,
     prefix: Option<PrefixReport>,
+    drafts: Option<DraftReport>,
     prompt_tokens: u32,
     completion_tokens: u32,
     admitted: Option<Instant>,
@@ -141,6 +144,7 @@ impl Generation {
                 tokens: Vec::new(),
                 prompt: Vec::new(),
                 prefix: None,
+                drafts: None,
                 prompt_tokens,
                 completion_tokens: 0,
                 admitted: None,
@@ -197,6 +201,7 @@ impl Generation {
                 Poll::Ready(Some(Event::Token(token))) => {
                     new_tokens += 1;
                     self.cached[index / self.n].update(&token);
+                    choice.drafts = token.drafts;
                     let is_end = choice.end_ids.contains(&token.id);
                     if !is_end {
                         let text = choice.text.push(token.id).text;
@@ -232,8 +237,7 @@ impl Generation {
         }
         self.count(index, new_tokens);
         if let Some(reason) = delta.finish {
-            delta.stop = self.choices[index].answer.stop().map(str::to_owned);
-            self.end(index, reason, by_text);
+            self.end(&mut delta, reason, by_text);
         } else if delta.parts.is_empty() {
             return Poll::Pending;
         }
@@ -268,11 +272,13 @@ impl Generation {
         self.usage.update(totals.cached_tokens, totals.completion_tokens);
     }
 
-    fn end(&mut self, index: usize, reason: FinishReason, by_text: bool) {
+    fn end(&mut self, delta: &mut Delta, reason: FinishReason, by_text: bool) {
         if let Some(trace) = &mut self.trace {
             trace.trace.finish_reasons.push(if reason == FinishReason::Length { "length" } else { "stop" });
         }
-        let choice = &mut self.choices[index];
+        let choice = &mut self.choices[delta.choice];
+        delta.drafts = choice.drafts;
+        delta.stop = choice.answer.stop().map(str::to_owned);
         match choice.receiver.take() {
             Some(receiver) if by_text || reason == FinishReason::Stop => receiver.stop(),
             receiver => drop(receiver),

@@ -3,8 +3,10 @@
 
 use super::generation::Totals;
 use super::logprobs::Logprobs;
+use crate::engine::request::{DraftReport, DraftSkip};
 use serde::Serialize;
 use serde_json::Value;
+use std::collections::BTreeMap;
 
 /// One event, or the whole reply.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -28,10 +30,31 @@ pub(super) struct Extras {
     pub(super) prompt_logprobs: Option<Value>,
 }
 
-/// Why prompts were not entirely found in the prefix cache.
+/// Why prompts were not entirely found in the prefix cache, and what became of drafts.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Debug {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) prefix: Vec<PrefixMatch>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) drafts: Vec<Drafts>,
+}
+
+/// What became of the drafts of one choice.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Drafts {
+    pub(super) choice: usize,
+    drafted_tokens: u32,
+    accepted_tokens: u32,
+    /// Draws without drafts, by why there were none.
+    skips: BTreeMap<&'static str, u32>,
+}
+
+impl Drafts {
+    pub(super) fn new(choice: usize, report: DraftReport) -> Self {
+        let names = DraftSkip::ALL.iter().map(|(_, name)| *name);
+        let skips = names.zip(report.skips).collect();
+        Self { choice, drafted_tokens: report.drafted, accepted_tokens: report.accepted, skips }
+    }
 }
 
 /// How much of one prompt was found in the prefix cache.
@@ -184,7 +207,10 @@ impl Chunk {
 impl Extras {
     fn append(&mut self, later: Self) {
         match (&mut self.debug, later.debug) {
-            (Some(debug), Some(later)) => debug.prefix.extend(later.prefix),
+            (Some(debug), Some(later)) => {
+                debug.prefix.extend(later.prefix);
+                debug.drafts.extend(later.drafts);
+            }
             (debug, later) => *debug = debug.take().or(later),
         }
         self.prompt_token_ids = self.prompt_token_ids.take().or(later.prompt_token_ids);

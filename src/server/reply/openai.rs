@@ -4,7 +4,7 @@ use super::ReplyForm;
 use super::generation::{Delta, Totals};
 use super::logprobs::{Logprobs, TokenNames};
 use super::objects::{
-    Body, Choice, Chunk, Debug, Difference, Extras, FunctionCall, Message, PrefixMatch, ToolCall, Usage,
+    Body, Choice, Chunk, Debug, Difference, Drafts, Extras, FunctionCall, Message, PrefixMatch, ToolCall, Usage,
 };
 use crate::engine::handle::EngineInfo;
 use crate::engine::request::{FinishReason, PrefixEnd, PrefixReport, Token};
@@ -187,9 +187,17 @@ impl OpenAiReply {
         Some(self.tokens.completion(first.chain(tokens), &mut self.progress[delta.choice].text_offset))
     }
 
-    fn debug(&self, prompt: usize, report: PrefixReport) -> Debug {
+    fn debug(&self, delta: &mut Delta) -> Option<Debug> {
+        let (choice, prompt) = (delta.choice, delta.choice / self.options.drawn);
+        let prefix: Vec<_> = delta.prefix.take().map(|report| self.prefix_match(prompt, report)).into_iter().collect();
+        let drafts: Vec<_> = delta.drafts.map(|report| Drafts::new(choice, report)).into_iter().collect();
+        let is_asked = !prefix.is_empty() || !drafts.is_empty();
+        is_asked.then_some(Debug { prefix, drafts })
+    }
+
+    fn prefix_match(&self, prompt: usize, report: PrefixReport) -> PrefixMatch {
         let difference = |id| Difference { position: report.common_tokens, token_id: id, token: self.tokens.text(id) };
-        let found = PrefixMatch {
+        PrefixMatch {
             prompt,
             cached_tokens: report.cached_tokens,
             host_cached_tokens: report.restored_tokens,
@@ -197,8 +205,7 @@ impl OpenAiReply {
             matched_tokens: report.common_tokens,
             first_difference: report.differing.map(difference),
             stopped_by: end_name(report.end),
-        };
-        Debug { prefix: vec![found] }
+        }
     }
 
     /// The likeliest choices of each prompt by the mean logprob of their tokens, renumbered.
@@ -238,7 +245,7 @@ impl ReplyForm for OpenAiReply {
         let mut token_ids = self.options.token_ids.then(|| delta.tokens.iter().map(|token| token.id).collect());
         let prompt_logprobs =
             (begins && self.options.prompt_logprobs).then(|| self.tokens.prompt(prompt_tokens(&delta)));
-        let mut extras = Extras { debug: delta.prefix.map(|report| self.debug(prompt, report)), ..Extras::default() };
+        let mut extras = Extras { debug: self.debug(&mut delta), ..Extras::default() };
         if self.kind == Kind::Completion {
             let body = Body::Text(echo.unwrap_or_default() + &delta.parts.content);
             let choice = Choice { index, body, logprobs, finish_reason, token_ids, prompt_token_ids, prompt_logprobs };
@@ -291,6 +298,7 @@ impl ReplyForm for OpenAiReply {
         }
         if let Some(debug) = &mut whole.extras.debug {
             debug.prefix.sort_by_key(|found| found.prompt);
+            debug.drafts.sort_by_key(|drafts| drafts.choice);
         }
         if self.options.best < self.options.drawn {
             whole.choices = self.choose(whole.choices);

@@ -75,7 +75,7 @@ pub(crate) async fn begin(state: &ModelState, client: Client, turn: Turn) -> Res
     // Without a maximum, the answer may fill the context.
     sampling.complete(alternatives, max_tokens, info)?;
     let (tools, continued) = (Arc::new(conversation.tools.clone()), conversation.continued());
-    let shape = Shape::new(state, sampling.structure.take(), &tools).await?;
+    let shape = Shape::new(state, client, sampling.structure.take(), &tools).await?;
     let ids: Arc<[u32]> = sampling.truncated(prompt(state, info, conversation, names).await?).into();
     shape.apply(state, &mut sampling, &tools, (&ids, continued.as_deref()));
     let generation = Generation::submit(state, vec![ids.clone()], &sampling)?;
@@ -131,7 +131,12 @@ struct Shape {
 
 impl Shape {
     /// Compiles the grammar: before the prompt is rendered and encoded, because a wrong one is refused.
-    async fn new(state: &ModelState, structure: Option<Structure>, tools: &Arc<ToolChoice>) -> Result<Self, ApiError> {
+    async fn new(
+        state: &ModelState,
+        client: Client,
+        structure: Option<Structure>,
+        tools: &Arc<ToolChoice>,
+    ) -> Result<Self, ApiError> {
         let mut format = state.answer_format;
         // If a call is forced, the form of other answers does not matter.
         let is_forced = tools.forced.is_some();
@@ -150,7 +155,7 @@ impl Shape {
                 Ok((either.unwrap_or(spec), parser))
             }
         };
-        let (grammar, parser) = state.grammar_of(field, make).await?;
+        let (grammar, parser) = state.grammar_of(client.0, field, make).await?;
         format.tools = parser;
         Ok(Self { format, grammar: Some(grammar), is_forced })
     }

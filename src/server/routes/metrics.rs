@@ -5,6 +5,7 @@
 //! loaded again.
 
 use crate::engine::handle::{EngineHandle, EngineInfo, Stats};
+use crate::engine::request::DraftSkip;
 use crate::platform;
 use crate::server::state::{ModelView, ServerState};
 use axum::extract::State;
@@ -109,7 +110,7 @@ fn write_stats(text: &mut String, all: &[Series]) {
     count("engine_steps_total", "Steps of the engine.", |stats| stats.steps);
 }
 
-/// Drafts, and those accepted by their place among the drafts of a step; of loaded models.
+/// Drafts, why there were none, and those accepted by their place among the drafts of a step; of loaded models.
 fn write_speculation(text: &mut String, all: &[Series]) {
     type Count = (&'static str, &'static str, fn(&Stats) -> u64);
     let loaded: Vec<_> = all.iter().filter_map(|one| Some((one, one.info.as_ref()?.num_speculative_tokens))).collect();
@@ -126,6 +127,13 @@ fn write_speculation(text: &mut String, all: &[Series]) {
         head(text, &name, "counter", help);
         for (one, _) in &loaded {
             let _ = writeln!(text, "vllm:{name}{{{}}} {}", one.label, count(&one.stats));
+        }
+    }
+    let name = "spec_decode_num_skips_total";
+    head(text, name, "counter", "Draws of a sequence without drafts, by why there were none.");
+    for (one, _) in &loaded {
+        for ((_, reason), count) in DraftSkip::ALL.iter().zip(one.stats.draft_skips) {
+            let _ = writeln!(text, "vllm:{name}{{{},reason=\"{reason}\"}} {count}", one.label);
         }
     }
     let name = "spec_decode_num_accepted_tokens_per_pos_total";

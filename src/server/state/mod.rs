@@ -6,6 +6,7 @@
 //! of them meanwhile.
 
 mod answering;
+mod compilations;
 mod facts;
 mod fleet;
 mod model;
@@ -13,6 +14,7 @@ mod models;
 mod residents;
 
 pub(crate) use answering::Answering;
+use compilations::Compilations;
 pub(crate) use facts::ModelFacts;
 pub use facts::ModelOutline;
 pub(crate) use fleet::{Entry, Fleet, Use};
@@ -53,8 +55,6 @@ const NAMES_MAX: usize = 256;
 const OFFLOADS_MAX: usize = 64;
 /// Domain of the digests of keys that own cached blocks.
 const CACHE_OWNER: &str = "folio: the API key that owns cached blocks";
-/// Maximum grammars that are compiled at once, so that they leave most of [`OFFLOADS_MAX`] to other work.
-const COMPILATIONS_MAX: usize = 16;
 pub(crate) fn prompt_bytes_max(info: &EngineInfo) -> usize {
     (info.max_model_len as usize).saturating_mul(BYTES_PER_TOKEN_MAX).max(PROMPT_BYTES_ALLOWED)
 }
@@ -205,8 +205,7 @@ pub(crate) struct Shared {
     pub(crate) active: Arc<AtomicUsize>,
     /// Number of inputs being processed on separate threads.
     offloads: Arc<AtomicUsize>,
-    /// Grammars that are being compiled.
-    compilations: Arc<AtomicUsize>,
+    pub(crate) compilations: Compilations,
     /// Whose cached blocks a client's prompts share, by the index of its key; empty: all clients share all of them.
     cache_owners: Vec<CacheOwner>,
     /// The memory of all requests.
@@ -276,11 +275,11 @@ impl Shared {
         Self {
             cache_owners: cache_owners(&options),
             memory: RequestMemory::new(options.limits.requests_bytes_max),
+            compilations: Compilations::new(options.api_keys.len()),
             options,
             closing: AtomicBool::default(),
             active: Arc::default(),
             offloads: Arc::default(),
-            compilations: Arc::default(),
             logged_names: Mutex::default(),
             ids: AtomicU64::default(),
             created: platform::unix_time(),
@@ -300,15 +299,11 @@ impl Shared {
         seen.len() < NAMES_MAX && seen.insert(name.to_owned())
     }
 
-    /// A place among the grammars that are compiled at once, for as long as it is kept.
-    pub(crate) fn compiling(&self) -> Result<Counted, ApiError> {
-        Self::slot(&self.compilations, COMPILATIONS_MAX)
-    }
-
-    fn slot(count: &Arc<AtomicUsize>, limit: usize) -> Result<Counted, ApiError> {
-        let slot = Counted::new(count);
-        if count.load(Ordering::Acquire) > limit {
-            return Err(ApiError::refused(&SubmitError::Overloaded { limit: limit as u32 }, &[]));
+    /// A place among the works on separate threads, for as long as it is kept.
+    fn offload_slot(&self) -> Result<Counted, ApiError> {
+        let slot = Counted::new(&self.offloads);
+        if self.offloads.load(Ordering::Acquire) > OFFLOADS_MAX {
+            return Err(ApiError::refused(&SubmitError::Overloaded { limit: OFFLOADS_MAX as u32 }, &[]));
         }
         Ok(slot)
     }
@@ -323,7 +318,7 @@ impl Shared {
             return Ok(work());
         }
         // The work holds the count, because it continues when the client disconnects.
-        let slot = Self::slot(&self.offloads, OFFLOADS_MAX)?;
+        let slot = self.offload_slot()?;
         let done = platform::offload(move || {
             let result = work();
             drop(slot);

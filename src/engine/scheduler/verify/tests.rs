@@ -3,7 +3,7 @@
 use super::*;
 use crate::engine::batch::Row;
 use crate::engine::faults::InjectedFaults;
-use crate::engine::request::{BeamParams, Constraint, ConstraintState, Event, Request};
+use crate::engine::request::{BeamParams, Constraint, ConstraintState, DraftSkip, Event, Request};
 use crate::engine::request::{SamplingParams, SharedConstraint, Unsatisfiable};
 use crate::engine::scheduler::Limits;
 use crate::engine::scheduler::tests::{scheduler, step};
@@ -143,9 +143,9 @@ fn with_more_sequences_than_its_settings_allow_none_gets_drafts() {
         let ids = answering(&mut scheduler, count);
         assert_eq!(scheduler.drafts_that_fit(ids[0], 1, &scheduler.draft(64)) > 0, some, "{count} sequences");
         assert_eq!(ids.iter().all(|&id| scheduler.sequences[id].drafter.is_some()), some, "{count} sequences");
-        scheduler.sequences[ids[0]].waits_to_draft = !some;
+        scheduler.sequences[ids[0]].draft_skip = some.then_some(DraftSkip::NotWorthwhile);
         scheduler.plan_to_draft(ids[0]);
-        assert_eq!(scheduler.sequences[ids[0]].waits_to_draft, some, "{count} sequences");
+        assert_eq!(scheduler.sequences[ids[0]].draft_skip.is_none(), some, "{count} sequences");
     }
 }
 
@@ -160,7 +160,7 @@ fn one_of_many_sequences_waits_only_for_as_many_tokens_as_it_loses() {
         scheduler.sequences[id].drafter = Some(Box::new(Drafter::new(settings, &request, Vec::new())));
         change(&mut scheduler, id);
         scheduler.plan_to_draft(id);
-        scheduler.sequences[id].waits_to_draft
+        scheduler.sequences[id].draft_skip.is_none()
     };
     assert_eq!([1, 3, 4].map(|count| waits(count, 1, &|_, _| ())), [true, true, false]);
     assert_eq!([1, 3, 4].map(|count| waits(count, 6, &|_, _| ())), [true; 3]);

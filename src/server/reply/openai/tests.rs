@@ -53,7 +53,7 @@ fn token(id: u32) -> Token {
     let top = (0..id % 3).map(|rank| TokenLogprob { token_id: id + rank, logprob: -0.1 - rank as f32 });
     let (cached_tokens, restored_tokens, disk_tokens) = (0, 0, 0);
     let (logprob, top_logprobs) = (Some(-(id as f32) / 100.0), top.collect());
-    Token { id, logprob, top_logprobs, cached_tokens, restored_tokens, disk_tokens }
+    Token { id, logprob, top_logprobs, cached_tokens, restored_tokens, disk_tokens, drafts: None }
 }
 
 /// The deltas of one choice: split as the answer says, or all in one.
