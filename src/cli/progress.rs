@@ -37,13 +37,14 @@ pub(crate) struct Phase {
 
 impl Phase {
     /// Begins a phase, of which no amount is known yet.
-    pub(crate) fn start(name: &'static str, unit: Unit) -> Self {
+    pub(crate) fn start(name: impl Into<String>, unit: Unit) -> Self {
+        let name = name.into();
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
         bar.set_style(bar_style("{spinner} {msg} {elapsed}"));
-        bar.set_message(name);
+        bar.set_message(name.clone());
         let lines = bar.is_hidden().then(|| {
             let bar = bar.clone();
-            Lines::start(name.to_owned(), unit, move || Some((bar.position(), bar.length()?)))
+            Lines::start(name, unit, move || Some((bar.position(), bar.length()?)))
         });
         if lines.is_none() {
             bar.enable_steady_tick(TICK);

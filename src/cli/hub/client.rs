@@ -5,6 +5,7 @@
 //! not fit: before 1.0 it sends the token to the target of a redirect and verifies no hash; since 1.0 it includes its
 //! own storage system.)
 
+use super::super::progress::{Phase, Unit};
 use super::name::{is_commit, is_hex, is_hostile};
 use super::retry::Retry;
 use super::settings::Settings;
@@ -104,8 +105,14 @@ impl Client {
         Self { agent: config.into(), endpoint: settings.endpoint.clone(), token: settings.token.clone() }
     }
 
+    /// Says what is waited for while the hub is asked about a repository.
+    pub(super) fn asking(&self, repo: &str) -> Phase {
+        Phase::start(format!("asking {} about {repo}", self.endpoint), Unit::Pieces)
+    }
+
     /// The commit and the files of a revision.
     pub(super) fn listing(&self, repo: &str, revision: &str) -> Result<Listing, FetchError> {
+        let _phase = self.asking(repo);
         let url = format!("{}/api/models/{repo}/revision/{}", self.endpoint, encoded(revision, ""));
         let mut answer = self.ask(Method::Get, &url, None, repo, &format!("revision {revision}"))?;
         let body = answer.body_mut().with_config().limit(LIST_BYTES_MAX).read_to_vec();

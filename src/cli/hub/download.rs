@@ -46,7 +46,9 @@ impl Download<'_> {
                 wanted.push(name.as_str());
             }
         }
+        let asking = self.client.asking(self.repo);
         let mut remotes = in_parallel(&wanted, |name, _| Ok(self.client.remote(self.repo, self.commit, name)?))?;
+        drop(asking);
         if self.verifies {
             remotes = self.damaged(&remotes)?;
         }
@@ -118,7 +120,11 @@ impl Download<'_> {
         bar.set_message(remote.name.clone());
         let mut lock = fd_lock::RwLock::new(self.folder.lock_file(&remote.hash)?);
         if lock.try_write().is_err() {
-            bar.set_message(format!("{} (another process is downloading it)", remote.name));
+            let text = format!("{} (another process is downloading it)", remote.name);
+            if bar.is_hidden() {
+                note(format_args!("{}: waiting for {text}", self.repo));
+            }
+            bar.set_message(text);
         }
         // If another process held the lock, the file is now complete.
         let guard = lock.write().with_context(|| format!("{}: cannot lock the file", remote.name))?;

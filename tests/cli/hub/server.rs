@@ -11,6 +11,7 @@ use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
 
 pub(crate) const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 pub(crate) const TOKEN: &str = "hf_secret";
@@ -51,6 +52,8 @@ pub(crate) enum BadResponse {
     NoRange,
     /// These headers in place of the usual ones of that name.
     Headers(&'static [(&'static str, &'static str)]),
+    /// The usual one, so much later.
+    Late(Duration),
 }
 
 /// One request as received.
@@ -175,6 +178,9 @@ impl Hub {
     ) -> std::io::Result<()> {
         if let Some(BadResponse::Status(status, headers)) = bad {
             return send(out, *status, headers, &[], b"", usize::MAX);
+        }
+        if let Some(BadResponse::Late(pause)) = bad {
+            std::thread::sleep(*pause);
         }
         let path = request.line.rsplit(' ').next().unwrap_or_default();
         let state = self.state();

@@ -3,7 +3,7 @@
 use super::*;
 use crate::engine::faults::InjectedFaults;
 use crate::engine::panic_message;
-use crate::engine::request::{Pooling, Request};
+use crate::engine::request::{BeamParams, Pooling, Request, SamplingParams};
 use crate::engine::scheduler::tests::scheduler;
 use crate::engine::scheduler::{Limits, TierLimits};
 use crate::engine::sequence::StreamId;
@@ -101,6 +101,29 @@ fn a_snapshot_is_taken_after_whole_blocks_and_in_answers_only_while_few_sequence
     scheduler.states.register(slot, hash);
     scheduler.sequences[ids[0]].computed = 8;
     assert!(!scheduler.wants_snapshot(&scheduler.sequences[ids[0]]), "there is one");
+}
+
+#[test]
+fn answers_of_a_beam_search_leave_no_snapshots() {
+    let after = |beams: Option<BeamParams>| {
+        let scheduler = &mut stateful(|_| ());
+        let stream = StreamId(scheduler.arrivals);
+        let params = SamplingParams { beams, max_tokens: Some(10), ..SamplingParams::default() };
+        let request = Request { prompt: vec![1; 5].into(), params, ..Request::default() };
+        scheduler.add(Arc::new(request), &[stream], 0, false);
+        while let Some(batch) = scheduler.schedule(64) {
+            // A beam goes on with the likeliest tokens, an answer with the one that is drawn.
+            let likely =
+                Sampled { token_id: 1, top: vec![(1, -0.5), (2, -1.5), (3, -2.5), (4, -3.5)], ..Sampled::default() };
+            let sampled = vec![likely; batch.draws.len()];
+            drop(scheduler.commit(&batch, Results { sampled, ..Results::default() }));
+        }
+        let answer = chain(3).pop().expect("the block of tokens 9 to 12");
+        scheduler.states.lookup(&answer).is_some()
+    };
+    assert!(after(None), "the answer repeats the likeliest token");
+    let width = |width| BeamParams { width, length_penalty: 1.0, early_stopping: false };
+    assert!(!after(Some(width(2))), "nobody goes on from a beam, most of which are dropped");
 }
 
 /// A chain of hashes of blocks of equal tokens.
