@@ -116,6 +116,30 @@ test("a worker that does not start says why", async () => {
   assert.match(await told(isolated), /^BrowserError: .*worker\.js: .* needs the header Cross-Origin-Embedder-Policy/);
 });
 
+test("a sandboxed frame is told that its origin is opaque", async () => {
+  const open = await serve();
+  open.fault = () => ({ headers: { "access-control-allow-origin": "*" } });
+  const { page, context } = await browser.page(open.origin);
+  const message = await page.evaluate(async (model) => {
+    const frame = document.createElement("iframe");
+    frame.sandbox = "allow-scripts";
+    const { origin } = location;
+    frame.srcdoc = `<script type="module">
+      const loads = async () => {
+        const { load } = await import("${origin}/index.js");
+        await load({ model: "${model}", worker: "${origin}/folio-web/worker.js" });
+      };
+      loads().catch(({ name, message }) => parent.postMessage(name + ": " + message, "*"));
+    </script>`;
+    const told = new Promise((resolve) => addEventListener("message", ({ data }) => resolve(data), { once: true }));
+    document.body.append(frame);
+    return await told;
+  }, gguf());
+  await context.close();
+  await open.close();
+  assert.match(message, /^BrowserError: .*opaque origin/);
+});
+
 test("pages that share an engine see its progress, and a notice for each option that differs", async () => {
   const { page: other } = await browser.page(pages.origin, context);
   server.begin(({ count }) => ({ delay: count === 0 ? 0 : 500 }));

@@ -25,7 +25,7 @@ const TYPES = {
 /**
  * Starts a server. `folders` maps the first part of a path to a folder, or to a function from a path to bytes.
  * `server.fault(request)` may return faults of the response: `status`, `delay`, `noRanges`, `cutAt` (bytes), `etag`,
- * `shorten` (bytes). `server.requests` lists the requests.
+ * `shorten` (bytes), `headers`. `server.requests` lists the requests.
  */
 export async function serve(folders = {}) {
   const own = { "": join(web, "site"), test: join(web, "test/pages"), folder: join(root, "assets/demo") };
@@ -67,6 +67,7 @@ function answer(request, response, place, path, fault) {
     "content-type": TYPES[extname(path)] ?? "application/octet-stream",
     etag,
     "cache-control": "no-cache",
+    ...fault.headers,
   };
   const [, from, to] = /^bytes=(\d+)-(\d*)$/.exec(request.headers.range ?? "") ?? [];
   let [status, body] = [200, bytes];
