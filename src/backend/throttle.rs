@@ -112,7 +112,10 @@ impl Throttle {
     /// Maximum token rows of a batch whose predicted time is short enough.
     pub(crate) fn tokens_max(&self) -> Option<u32> {
         let row_seconds = self.many * self.row_operations;
-        let batch = self.caps.filter(|_| row_seconds > 0.0)?.batch;
+        if row_seconds <= 0.0 {
+            return None;
+        }
+        let batch = self.caps?.batch;
         Some((batch.as_secs_f64() / row_seconds).clamp(CHUNK_MIN, f64::from(u32::MAX)) as u32)
     }
 

@@ -59,7 +59,9 @@ impl<'a> Printer<'a> {
 
     /// Ends the last line of the reasoning, which may wait for the end of a word.
     fn end_reasoning(&mut self) {
-        if let Some(thoughts) = self.thoughts.as_mut().filter(|_| !self.reasoning.is_empty()) {
+        if let Some(thoughts) = self.thoughts.as_mut()
+            && !self.reasoning.is_empty()
+        {
             let _ = thoughts.write_all(b"\n");
         }
     }

@@ -208,7 +208,9 @@ async fn answer_prompt(
         printer.print(&event)?;
     }
     printer.finish()?;
-    meter.in_words().filter(|_| args.verbose).into_iter().for_each(note);
+    if args.verbose {
+        meter.in_words().into_iter().for_each(note);
+    }
     Ok(())
 }
 
@@ -218,7 +220,8 @@ fn prompt_request(session: &Session, args: &RunArgs, prompt: &str) -> Result<(&'
         session.text.tokenizer.is_some(),
         "this model has no tokenizer: pass token ids, as `prompt_token_ids` in a file for --input"
     );
-    let seed = args.engine.seed.filter(|_| args.beams.is_none());
+    // A beam search draws nothing.
+    let seed = if args.beams.is_none() { args.engine.seed } else { None };
     let mut body = args.request.fields_with_seed(seed);
     args.add_beams(&mut body);
     let has_template = session.text.template.is_some();

@@ -168,8 +168,10 @@ impl Fit {
 
     /// Bytes of the largest pool that could be given beside weights and activations; 0 if unknown.
     fn pool_left(&self) -> u64 {
-        let budget = self.budget_bytes.filter(|_| self.pool_is_given).unwrap_or(0);
-        budget.saturating_sub(self.fixed_bytes())
+        match self.budget_bytes {
+            Some(budget) if self.pool_is_given => budget.saturating_sub(self.fixed_bytes()),
+            _ => 0,
+        }
     }
 
     /// Bytes of activations and states together.
@@ -222,14 +224,18 @@ impl fmt::Display for Fit {
             write!(f, "states {}, ", Bytes(self.state_bytes))?;
         }
         let host = Some(Bytes(self.host_bytes)).filter(|bytes| bytes.0 > 0);
-        if let Some(host) = host.filter(|_| self.host_is_shared) {
+        if let Some(host) = host
+            && self.host_is_shared
+        {
             write!(f, "KV in host memory {host}, ")?;
         }
         write!(f, "KV pool {pool}")?;
         if let Some(budget) = self.budget_in_words() {
             write!(f, " of {budget}")?;
         }
-        if let Some(host) = host.filter(|_| !self.host_is_shared) {
+        if let Some(host) = host
+            && !self.host_is_shared
+        {
             write!(f, ", and {host} of host memory")?;
         }
         write!(f, ": {}", self.room())

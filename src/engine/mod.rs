@@ -251,7 +251,9 @@ impl<B: Backend, S: Source> Engine<B, S> {
                 Ok(())
             }
             Err(error) => {
-                if let Some(saves) = saves.filter(|_| !error.is_loss()) {
+                if let Some(saves) = saves
+                    && !error.is_loss()
+                {
                     self.backend.saved_blocks(saves).await?;
                 }
                 self.refuse(&batch, error)
@@ -360,7 +362,9 @@ impl<B: Backend, S: Source> Engine<B, S> {
     fn take_disk_event(&mut self, event: DiskEvent) {
         match event {
             DiskEvent::Read { slot, data, took } => {
-                if let Some(data) = data.as_ref().filter(|_| self.backend.given_times().is_none()) {
+                if let Some(data) = data.as_ref()
+                    && self.backend.given_times().is_none()
+                {
                     self.mover.rates.note_file(data.len() as u64, took);
                     self.scheduler.set_rates(self.mover.rates);
                 }

@@ -401,7 +401,10 @@ impl Sequence {
 
     /// Appends the masks for the tokens after each of these drafts, which the constraint allows. Returns their offsets.
     pub(super) fn push_draft_masks(&self, drafts: &[u32], masks: &mut Vec<u32>, words: usize) -> Vec<u32> {
-        let Some(guide) = self.guide.as_ref().filter(|_| !drafts.is_empty()) else { return vec![NONE; drafts.len()] };
+        let Some(guide) = self.guide.as_ref() else { return vec![NONE; drafts.len()] };
+        if drafts.is_empty() {
+            return Vec::new();
+        }
         let mut state = guide.state.fork();
         let mut push = |&draft: &u32| {
             let start = masks.len();
@@ -422,7 +425,9 @@ impl Sequence {
 
     /// The leading drafts that the constraint allows, without one after which nothing may follow.
     pub(super) fn allowed(&self, mut drafts: Vec<u32>) -> Vec<u32> {
-        if let Some(guide) = self.guide.as_ref().filter(|_| !drafts.is_empty()) {
+        if let Some(guide) = self.guide.as_ref()
+            && !drafts.is_empty()
+        {
             let mut state = guide.state.fork();
             let allowed = drafts.iter().take_while(|&&draft| state.accept(draft) == Ok(false)).count();
             drafts.truncate(allowed);
@@ -432,8 +437,10 @@ impl Sequence {
 
     /// Tokens that must follow, for a sequence that draws them because of their logprobs.
     pub(super) fn forced_drafts(&self) -> Vec<u32> {
-        let drawn = self.params().logprobs.is_some();
-        self.guide.as_ref().filter(|_| drawn).map_or_else(Vec::new, |guide| guide.state.fork().forced())
+        match &self.guide {
+            Some(guide) if self.params().logprobs.is_some() => guide.state.fork().forced(),
+            _ => Vec::new(),
+        }
     }
 
     /// Whether its last mask allowed no token.
@@ -453,8 +460,10 @@ impl Sequence {
 
     /// Tokens that must follow. Empty if logprobs were requested, because only drawing computes them.
     pub(super) fn forced(&mut self) -> Vec<u32> {
-        let drawn = self.params().logprobs.is_some();
-        self.guide.as_mut().filter(|_| !drawn).map_or_else(Vec::new, |guide| guide.state.forced())
+        if self.params().logprobs.is_some() {
+            return Vec::new();
+        }
+        self.guide.as_mut().map_or_else(Vec::new, |guide| guide.state.forced())
     }
 
     /// Adds a generated token.

@@ -109,7 +109,8 @@ pub(super) struct LoadedPlan {
 impl LoadedPlan {
     /// Token rows of the next step: the budget, or fewer if the device's submissions would take too long.
     pub(super) fn tokens_max(&self, hint: Option<u32>) -> u32 {
-        let hint = hint.filter(|_| !self.config.deterministic);
+        // A step of another size may round differently.
+        let hint = if self.config.deterministic { None } else { hint };
         hint.unwrap_or(u32::MAX).clamp(1, self.capacity.tokens_max)
     }
 
@@ -440,7 +441,9 @@ async fn allocate<B: Backend, S: Source>(
         if outcome.is_ok() {
             outcome = backend.settle().await;
         }
-        if let Some(draft) = draft.as_mut().filter(|_| outcome.is_ok()) {
+        if let Some(draft) = draft.as_mut()
+            && outcome.is_ok()
+        {
             outcome = draft.backend.allocate_pool(&draft.plan.blocks(&blocks));
             if outcome.is_ok() {
                 outcome = draft.backend.settle().await;

@@ -144,7 +144,7 @@ fn layers(
         LayerSpec {
             kind,
             norms: if is_exception { NormPlace::Before } else { place },
-            window: window.filter(|_| slides[index]),
+            window: if slides[index] { window } else { None },
             rope: layer_ropes[index],
             experts: sparse[index],
             mlp: if dense[index] { shape.mlp } else { 0 },

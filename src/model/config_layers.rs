@@ -73,7 +73,9 @@ pub(super) fn words(config: &ConfigReader<'_>, mixers: Mixers, windows: Windows)
     let count = config.required("num_hidden_layers", count(config)?)?;
     // Families whose layers have no windows and no states may have the field, but it means nothing.
     let reads = !matches!((mixers, windows), (Mixers::Attention | Mixers::AttentionAndState, Windows::Never));
-    if let Some(words) = config.list("layer_types")?.filter(|_| reads) {
+    if let Some(words) = config.list("layer_types")?
+        && reads
+    {
         check_count(config, "layer_types", words.len(), count)?;
         return words.iter().map(|word| parse_word(config, "layer_types", word, mixers)).collect();
     }
@@ -303,7 +305,8 @@ pub(super) fn shapes(
     let value_is_key = config.boolean("attention_k_eq_v")?.unwrap_or(false);
     let exceptions = config.object("per_layer_config")?;
     let global_dim = optional_size(config, "global_head_dim", HEAD_DIM_MAX)?;
-    let global_heads = config.integer("num_global_key_value_heads", 1..=1024)?.filter(|_| value_is_key);
+    let listed_heads = config.integer("num_global_key_value_heads", 1..=1024)?;
+    let global_heads = if value_is_key { listed_heads } else { None };
     for (index, (shape, slides)) in shapes.iter_mut().zip(slides).enumerate() {
         if !slides {
             shape.head_dim = global_dim.unwrap_or(shape.head_dim);

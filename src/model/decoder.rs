@@ -269,12 +269,12 @@ impl Recorder<'_> {
         (weight, bias): (WeightId, Option<WeightId>),
     ) {
         let product = |accumulate, out| Step::MatMul(MatMul { x, weight, bias, accumulate, out });
-        match buffers.branch.filter(|_| self.spec.layers[index].norms.after()) {
-            None => steps.push(product(true, buffers.x)),
-            Some(branch) => {
+        match buffers.branch {
+            Some(branch) if self.spec.layers[index].norms.after() => {
                 steps.push(product(false, branch));
                 steps.push(self.norm_onto_x(buffers, branch, index, "attention_post_norm", false));
             }
+            _ => steps.push(product(true, buffers.x)),
         }
     }
 

@@ -213,7 +213,9 @@ impl Model {
             (state.log_decays, state.tiled) = (false, stored.tiled_heads);
         }
         // They are those of layers without a window, whose rotation is the first.
-        if let Some(rope) = spec.ropes.first_mut().filter(|_| !stored.rope_divisors.is_empty()) {
+        if let Some(rope) = spec.ropes.first_mut()
+            && !stored.rope_divisors.is_empty()
+        {
             rope.divide(source.name(), &stored.rope_divisors)?;
         }
         // The tensors themselves say which products have biases.
@@ -405,7 +407,10 @@ async fn untied_if_they_differ(mut spec: ModelSpec, source: &dyn TensorSource) -
     let head = &tensors[&head_name];
     let Element::Float(format) = &head.element else { return Ok(spec) };
     let is_alike = (&tensors[&embedding].shape, &tensors[&embedding].element) == (&head.shape, &head.element);
-    let Some(element_bytes) = format.element_bytes().filter(|_| is_alike) else { return Ok(spec) };
+    let Some(element_bytes) = format.element_bytes() else { return Ok(spec) };
+    if !is_alike {
+        return Ok(spec);
+    }
     let bytes = head.shape.iter().product::<u64>() * u64::from(element_bytes);
     for start in [0, bytes / 2, bytes.saturating_sub(COMPARED_BYTES)] {
         let range = start..bytes.min(start + COMPARED_BYTES);

@@ -200,8 +200,10 @@ pub fn ggufs(names: &[String]) -> Vec<GgufFiles> {
 fn split_of(stem: &str) -> Option<(&str, usize)> {
     let (head, count) = stem.rsplit_once("-of-")?;
     let (head, number) = head.rsplit_once('-')?;
-    let number_of = |text: &str| text.parse::<usize>().ok().filter(|_| text.len() == 5);
-    let (number, count) = (number_of(number)?, number_of(count)?);
+    if number.len() != 5 || count.len() != 5 {
+        return None;
+    }
+    let (number, count) = (number.parse::<usize>().ok()?, count.parse().ok()?);
     (1..=count).contains(&number).then_some((head, count))
 }
 

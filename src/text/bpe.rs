@@ -212,7 +212,10 @@ impl Bpe {
         let mut queue: BinaryHeap<_> = candidates.collect();
         while let Some(Reverse((_, at, merged))) = queue.pop() {
             let left = symbols[at];
-            let Some(right_at) = left.next.filter(|_| left.bytes > 0) else { continue };
+            let Some(right_at) = left.next else { continue };
+            if left.bytes == 0 {
+                continue;
+            }
             let right = symbols[right_at];
             // One of them may have been merged with another since.
             if merge(left.id, right.id).is_none_or(|(_, now)| now != merged) {

@@ -117,7 +117,8 @@ impl ChatTemplate {
         environment.add_function("raise_exception", raise);
         let has_tool_template = named.iter().any(|(name, _)| name == "tool_use");
         let source = named.iter().map(|(_, text)| text.as_str()).collect::<Vec<_>>().join("\n");
-        let fallback = named.first().map(|(name, _)| name.clone()).filter(|_| !named.iter().any(|n| n.0 == "default"));
+        let has_default = named.iter().any(|(name, _)| name == "default");
+        let fallback = if has_default { None } else { named.first().map(|(name, _)| name.clone()) };
         let mut faults = BTreeMap::new();
         for (name, text) in named {
             let name = if Some(&name) == fallback.as_ref() { "default".to_owned() } else { name };

@@ -322,7 +322,9 @@ impl Widen<'_> {
             let [strip] = self.context.take::<T, 1>(self.panel, columns);
             let (strip_out, rest) = out.split_at_mut(strip.columns.len());
             for (at, (column, out)) in strip.columns.iter().zip(strip_out).enumerate() {
-                if let Some(ahead) = self.context.ahead.filter(|_| at % EIGHT == 0) {
+                if let Some(ahead) = self.context.ahead
+                    && at % EIGHT == 0
+                {
                     ahead.fetch(s, 1);
                 }
                 s.store(T::value(s, column, strip.scales, at), out);

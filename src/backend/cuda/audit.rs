@@ -166,7 +166,9 @@ fn key(nvrtc: &Nvrtc, kernel: &Kernel, architecture: &str, source: &str) -> u64 
 /// Adds the files that a source includes, and those that they include.
 fn add_includes(source: &str, files: &mut BTreeMap<String, String>) {
     for path in source.lines().filter_map(|line| line.strip_prefix("#include \"")?.split('"').next()) {
-        if let Some(text) = kernel::embedded(path).filter(|_| !files.contains_key(path)) {
+        if let Some(text) = kernel::embedded(path)
+            && !files.contains_key(path)
+        {
             files.insert(path.to_owned(), text.clone());
             add_includes(&text, files);
         }

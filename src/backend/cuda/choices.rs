@@ -36,7 +36,10 @@ impl Choices {
 
     /// Writes the file, if anything has changed.
     pub(super) fn save(&mut self) {
-        let Some(file) = self.file.as_deref().filter(|_| self.is_changed) else { return };
+        let Some(file) = self.file.as_deref() else { return };
+        if !self.is_changed {
+            return;
+        }
         self.is_changed = false;
         let text: String = self.fastest.iter().map(line).collect();
         if let Err(error) = write_sealed(file, text.as_bytes()) {

@@ -94,9 +94,9 @@ pub fn sample_row(logits: &[f32], row: &SampleRow, inputs: &BatchInputs, pending
         if row.logprob {
             sampled.logprob = (f64::from(logits[winner as usize]) - log_total) as f32;
         }
-        let mut allowed = allowed.filter(|_| row.top_allowed).unwrap_or_default();
-        allowed.sort_by_key(|token| !key(token.value));
         let top = if row.top_allowed {
+            let mut allowed = allowed.unwrap_or_default();
+            allowed.sort_by_key(|token| !key(token.value));
             allowed.into_iter().take(row.top_logprobs as usize).map(|token| token.id).collect()
         } else {
             top_ids(logits, row.top_logprobs as usize)

@@ -492,7 +492,8 @@ fn profile(adapter: &wgpu::Adapter, options: &WgpuOptions) -> Profile {
     let sizes = info.subgroup_min_size >= 4 && info.subgroup_max_size <= 128;
     let has_subgroups = (options.subgroups || adapter.features().contains(wgpu::Features::SUBGROUP)) && sizes;
     // Software adapters compute a matrix element by element, and their own kernels do that better.
-    let matrices = Matrices::of(adapter).filter(|_| has_subgroups && class != Class::Software);
+    let has_matrices = has_subgroups && class != Class::Software;
+    let matrices = if has_matrices { Matrices::of(adapter) } else { None };
     let best = match (has_subgroups, matrices) {
         (false, _) => Tier::T0,
         (true, None) => Tier::T1,
@@ -516,12 +517,17 @@ fn profile(adapter: &wgpu::Adapter, options: &WgpuOptions) -> Profile {
         half_conversion: flags.contains(wgpu::DownlevelFlags::SHADER_F16_IN_F32),
         texels,
         subgroup_size_min: if tier >= Tier::T1 { info.subgroup_min_size } else { 0 },
-        matrices: matrices.filter(|_| tier >= Tier::T2).map(|matrices| match options.matrix_lanes {
-            Some(lanes) => Matrices { lanes, ..matrices },
-            None => matrices,
-        }),
+        matrices: match matrices {
+            Some(matrices) if tier >= Tier::T2 => {
+                Some(Matrices { lanes: options.matrix_lanes.unwrap_or(matrices.lanes), ..matrices })
+            }
+            _ => None,
+        },
         // Another class is another device.
-        cores: hardware::cores(adapter).filter(|_| options.class.is_none()).unwrap_or(class.usual_cores()),
+        cores: match hardware::cores(adapter) {
+            Some(cores) if options.class.is_none() => cores,
+            _ => class.usual_cores(),
+        },
         // Kernels of software adapters have no such variant.
         int8_activations: int8_activations && class != Class::Software,
         tuning: Tuning::USUAL,

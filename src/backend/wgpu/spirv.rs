@@ -116,7 +116,10 @@ fn instructions(mut words: &[u32]) -> Result<Vec<(u32, &[u32])>, String> {
     let mut instructions = Vec::new();
     while let Some(first) = words.first() {
         let length = (first >> 16) as usize;
-        let (instruction, rest) = words.split_at_checked(length).filter(|_| length > 0).ok_or("the module is cut")?;
+        let (instruction, rest) = match words.split_at_checked(length) {
+            Some(split) if length > 0 => split,
+            _ => return Err("the module is cut".into()),
+        };
         instructions.push((first & 0xffff, instruction));
         words = rest;
     }

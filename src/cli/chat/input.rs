@@ -64,7 +64,9 @@ impl Input {
         if !line.trim().is_empty() {
             // Failing to keep a line is not an error: the conversation goes on.
             let is_new = self.editor.add_history_entry(&line).unwrap_or(false);
-            if let Some(path) = self.history.as_ref().filter(|_| is_new) {
+            if let Some(path) = self.history.as_ref()
+                && is_new
+            {
                 let _ = self.editor.append_history(path);
             }
         }

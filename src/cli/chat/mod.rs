@@ -286,7 +286,9 @@ impl<'a> Chat<'a> {
         match self.runtime.block_on(answer(partner, &self.model, body.into())) {
             Ok((message, meter)) => {
                 messages.push(message);
-                meter.in_words().filter(|_| self.is_verbose).into_iter().for_each(note);
+                if self.is_verbose {
+                    meter.in_words().into_iter().for_each(note);
+                }
                 Ok(true)
             }
             Err(error) if partner.is_finished() || super::output::is_lost(&error) => Err(error),

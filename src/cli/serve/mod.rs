@@ -312,8 +312,10 @@ async fn announce((serving, is_open): (&Serving, &AtomicBool), name: &str, addre
     let mut told = false;
     while !session.is_finished() {
         // From then on, requests are answered.
-        let info = session.handle.info().filter(|_| is_open.load(Ordering::Acquire));
-        if let (false, Some(info)) = (told, info) {
+        if let Some(info) = session.handle.info()
+            && is_open.load(Ordering::Acquire)
+            && !told
+        {
             told = true;
             let (device, context, seqs) = (&info.device, info.max_model_len, info.max_num_seqs);
             note(format_args!(

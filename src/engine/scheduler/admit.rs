@@ -152,9 +152,11 @@ impl Scheduler {
         let key = if salted { &self.limits.hash_key } else { &self.limits.shared_key };
         assert!(full as usize * size <= sequence.tokens.len(), "only blocks whose ids are all known are hashed");
         for index in sequence.hashes.len()..full as usize {
-            let salt = sequence.request.cache_salt.as_deref().filter(|_| !self.faults.has(InjectedFault::SaltIgnored));
-            let cut_off = self.faults.has(InjectedFault::SaltCutOff);
-            let salt = salt.map(|salt| if cut_off { &salt[..salt.len().min(16)] } else { salt });
+            let salt = match sequence.request.cache_salt.as_deref() {
+                Some(_) if self.faults.has(InjectedFault::SaltIgnored) => None,
+                Some(salt) if self.faults.has(InjectedFault::SaltCutOff) => Some(&salt[..salt.len().min(16)]),
+                salt => salt,
+            };
             let owner = sequence.request.cache_owner.as_ref();
             let parent = sequence.hashes.last().copied().unwrap_or_else(|| BlockHash::root(key, owner, salt));
             sequence.hashes.push(parent.next(key, &sequence.tokens[index * size..(index + 1) * size]));

@@ -252,7 +252,8 @@ impl Scheduler {
         let is_running = |id: &SequenceId| self.is_running(*id);
         let runs = members.iter().any(is_running);
         self.running.sort_by_key(|&id| self.sequences[id].order);
-        for &id in members.iter().filter(|_| runs) {
+        let running: &[SequenceId] = if runs { &members } else { &[] };
+        for &id in running {
             if self.sequences[id].feed_slot == NONE {
                 self.seat(id);
             }

@@ -382,7 +382,8 @@ impl Scheduler {
             let follows = !self.faults.has(InjectedFault::IndirectSharersKept);
             let sequence = &self.sequences[id];
             let has_state = !self.goes_on_from(sequence, spoilt);
-            for (group, table) in sequence.tables.iter().enumerate().filter(|_| follows) {
+            let tables = if follows { &sequence.tables[..] } else { &[] };
+            for (group, table) in tables.iter().enumerate() {
                 let sound = table.held().take_while(|&block| has_state && !unfilled.contains(&(group, block))).count();
                 unfilled.extend(table.held().skip(sound).map(|block| (group, block)));
             }

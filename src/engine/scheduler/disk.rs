@@ -232,15 +232,24 @@ impl Scheduler {
 
     /// The snapshot after a block of a sequence is written soon, if there is one and it is complete.
     fn finish_snapshot(&mut self, id: SequenceId, index: usize) {
-        let hash = self.sequences[id].hashes.get(index).filter(|_| self.keeps_states());
-        let slot = hash.and_then(|hash| self.states.lookup(hash)).filter(|&slot| !self.is_written(slot));
-        slot.into_iter().for_each(|slot| self.finish_block(id, self.state_group(), index, slot));
+        if !self.keeps_states() {
+            return;
+        }
+        let Some(hash) = self.sequences[id].hashes.get(index) else { return };
+        if let Some(slot) = self.states.lookup(hash)
+            && !self.is_written(slot)
+        {
+            self.finish_block(id, self.state_group(), index, slot);
+        }
     }
 
     /// A block of a sequence, or the state after it, will not change any more; if it can be shared, it is written soon.
     pub(super) fn finish_block(&mut self, id: SequenceId, group: usize, index: usize, block: BlockId) {
         let sequence = &self.sequences[id];
-        let Some(&hash) = sequence.hashes.get(index).filter(|_| self.disk.is_written()) else { return };
+        if !self.disk.is_written() {
+            return;
+        }
+        let Some(&hash) = sequence.hashes.get(index) else { return };
         let is_cached = self.group(group).lookup(&hash) == Some(block);
         let spared = self.spared_max(group);
         let is_new = self.disk.wants(&(group, hash)) && sequence.request.cache_salt.is_none();

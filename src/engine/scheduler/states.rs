@@ -110,7 +110,9 @@ impl Scheduler {
     fn fresh_slot(&mut self, id: SequenceId, draft: &mut Draft) -> u32 {
         let other = |&other: &SequenceId| other != id && self.sequences[other].states.live != NONE;
         let other = self.running.iter().copied().find(other);
-        if let Some(other) = other.filter(|_| self.faults.has(InjectedFault::StateSlotShared)) {
+        if let Some(other) = other
+            && self.faults.has(InjectedFault::StateSlotShared)
+        {
             let slot = self.sequences[other].states.live;
             self.states.share(slot);
             return slot;
@@ -245,7 +247,10 @@ impl Scheduler {
 
     /// Finds the state after a matched chain, and keeps it from being evicted.
     pub(super) fn keep_snapshot(&mut self, chain: &[BlockHash]) -> Option<Found> {
-        let hash = chain.last().filter(|_| self.keeps_states())?;
+        if !self.keeps_states() {
+            return None;
+        }
+        let hash = chain.last()?;
         if let Some(slot) = self.states.lookup(hash) {
             self.states.share(slot);
             return Some(Found::Device(slot));

@@ -56,7 +56,10 @@ impl Scheduler {
         let is_worth_it = !self.host.is_off() && self.is_worth_moving(group, self.spared_max(group));
         // If the step after the one that writes a state was refused, the state is free before it is written.
         let is_worth_it = is_worth_it && self.is_complete(group, block);
-        let Some(hash) = evicted.filter(|_| is_worth_it) else { return Some(block) };
+        let Some(hash) = evicted else { return Some(block) };
+        if !is_worth_it {
+            return Some(block);
+        }
         let origin = origin.filter(|origin| self.evict_to_disk(origin, (group, hash)));
         let is_new = !self.host.has(group, &hash);
         let slot = is_new.then(|| self.host.reserve(group, hash, Fill::Leaving)).flatten();
@@ -106,7 +109,9 @@ impl Scheduler {
                 (Some(slot), true) => self.host.abandon(slot),
                 (None, _) => {}
             }
-            if let Some(origin) = save.origin.as_ref().filter(|_| failed) {
+            if let Some(origin) = save.origin.as_ref()
+                && failed
+            {
                 self.disk.abandon(origin);
             }
         }

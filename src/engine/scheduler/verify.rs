@@ -34,7 +34,9 @@ const TOKENS_MIN_AMONG_MANY: f64 = 2.0;
 impl Scheduler {
     /// Takes note of what a step took, read to read.
     pub fn note_step(&mut self, batch: &Batch, time: Duration) {
-        if let Some((rows, drafts)) = batch.single_rows().filter(|_| self.limits.speculation.is_some()) {
+        if let Some((rows, drafts)) = batch.single_rows()
+            && self.limits.speculation.is_some()
+        {
             self.pace.note(rows, drafts, time.as_secs_f64());
         }
     }
@@ -60,8 +62,8 @@ impl Scheduler {
     /// Guesses of the tokens after the next `count` tokens of a sequence, which are to be verified with them.
     pub(super) fn drafts(&self, id: SequenceId, count: u32, draft: &mut Draft) -> Vec<u32> {
         let sequence = &self.sequences[id];
-        let Some(drafter) = sequence.drafter.as_ref().filter(|_| sequence.is_answering()) else { return Vec::new() };
-        if sequence.missing() != count || sequence.pending > 0 {
+        let Some(drafter) = sequence.drafter.as_ref() else { return Vec::new() };
+        if !sequence.is_answering() || sequence.missing() != count || sequence.pending > 0 {
             return Vec::new();
         }
         // What was computed with drafts that were not all accepted is computed again; without drafts, for good.

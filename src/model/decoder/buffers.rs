@@ -118,10 +118,12 @@ impl Buffers {
         let tokens = |plan: &mut Plan, name, columns, storage| plan.buffer(name, Rows::Tokens, columns, storage);
         let attending = || spec.layers.iter().filter(|layer| layer.kind.attends());
         let query = || attending().map(|layer| spec.query_columns(layer));
-        let qkv = attending().map(|layer| spec.qkv_columns(layer));
         let x = tokens(plan, "x", spec.hidden, Storage::F32);
         let normed = tokens(plan, "normed", spec.hidden, activations);
-        let qkv = by_columns(plan, &QKV, qkv.filter(|_| spec.latent.is_none()), activations);
+        let qkv = match spec.latent {
+            Some(_) => BTreeMap::new(),
+            None => by_columns(plan, &QKV, attending().map(|layer| spec.qkv_columns(layer)), activations),
+        };
         let q = by_columns(plan, &Q, query(), activations);
         let attended = by_columns(plan, &ATTENDED, query(), activations);
         let latent = spec.latent.map(|latent| LatentBuffers::new(plan, spec.query_heads, &latent, activations));

@@ -16,8 +16,9 @@ impl Recorder<'_> {
             NormPlace::BeforeBoth => buffers.normed,
             _ => self.enter(steps, buffers, index, "mlp_norm"),
         };
-        let experts = buffers.experts.filter(|_| layer.experts);
-        let Some(branch) = buffers.branch.filter(|_| layer.norms.after()) else {
+        let experts = if layer.experts { buffers.experts } else { None };
+        let branch = if layer.norms.after() { buffers.branch } else { None };
+        let Some(branch) = branch else {
             return match experts {
                 Some(experts) => self.experts(steps, experts, index, [x, x], (true, buffers.x)),
                 None => self.mlp(steps, buffers.dense[&layer.mlp], index, x, (true, buffers.x)),

@@ -155,13 +155,7 @@ impl Gguf {
 
     /// A model from its files and their headers.
     async fn from_parts(files: Box<dyn RangeFiles>, parts: Vec<Metadata>) -> Result<Self, LoadError> {
-        let count = parts.len();
-        for (index, part) in parts.iter().enumerate().filter(|_| count > 1) {
-            let found = part.splits()?;
-            if found != Some((index as u32, count as u32)) {
-                return Err(part.invalid("split.no", format!("is not {index} of {count}")));
-            }
-        }
+        check_parts(&parts)?;
         let Some(first) = parts.first() else {
             return Err(LoadError::Header { file: "GGUF".into(), message: "there is no file".into() });
         };
@@ -198,6 +192,20 @@ impl Gguf {
     pub(super) fn into_parts(self) -> (Vec<u8>, Box<dyn TensorSource>, Stored) {
         (self.config_json, Box::new(self.tensors), self.stored)
     }
+}
+
+/// Checks that the parts of a split model are all there, and in order.
+fn check_parts(parts: &[Metadata]) -> Result<(), LoadError> {
+    let count = parts.len();
+    if count == 1 {
+        return Ok(());
+    }
+    for (index, part) in parts.iter().enumerate() {
+        if part.splits()? != Some((index as u32, count as u32)) {
+            return Err(part.invalid("split.no", format!("is not {index} of {count}")));
+        }
+    }
+    Ok(())
 }
 
 /// Names of the files beside the first file, `name`, of a split model, in order. The first may have any name if it is

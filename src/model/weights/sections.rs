@@ -53,7 +53,7 @@ pub(super) fn required(spec: &ModelSpec) -> Vec<Required> {
         for row in names.layer.iter().copied().flatten() {
             let name = format!("layers.{layer}.{}", row.weight);
             if row.weight.starts_with("state_") {
-                let state = spec.state.filter(|_| spec.layers[layer].kind.has_state());
+                let state = if spec.layers[layer].kind.has_state() { spec.state } else { None };
                 let parts = state.map(|state| state::parts(spec, &state, row, layer)).unwrap_or_default();
                 required.extend((!parts.is_empty()).then_some(Required { name, experts: 1, parts }));
             } else if let Some(sections) = sections(spec, layer, row.weight) {
@@ -113,7 +113,7 @@ fn layer_parts(row: &LayerNames, layer: usize, Sections { experts, mut shapes, f
 fn sections(spec: &ModelSpec, layer: usize, weight: &str) -> Option<Sections> {
     let layer = &spec.layers[layer];
     if ["expert_", "router", "shared_", "dense_"].iter().any(|prefix| weight.starts_with(prefix)) {
-        let experts = spec.experts.filter(|_| layer.experts)?;
+        let experts = if layer.experts { spec.experts? } else { return None };
         return expert_sections(spec, &experts, weight);
     }
     if ["latent", "query"].iter().any(|prefix| weight.starts_with(prefix)) {
@@ -198,7 +198,10 @@ fn latent_sections(spec: &ModelSpec, weight: &str) -> Option<Sections> {
 
 /// [`sections`] for weights that only layers with a short convolution have.
 fn convolution_sections(spec: &ModelSpec, kind: LayerKind, weight: &str) -> Option<Sections> {
-    let convolution = spec.convolution.filter(|_| kind == LayerKind::Convolution)?;
+    if kind != LayerKind::Convolution {
+        return None;
+    }
+    let convolution = spec.convolution?;
     let [hidden, taps] = [spec.hidden, convolution.taps].map(u64::from);
     let (present, shape) = match weight {
         "convolution_input" => (true, vec![3 * hidden, hidden]),

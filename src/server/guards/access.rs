@@ -35,7 +35,10 @@ pub(crate) async fn guard(State(state): State<ServerState>, mut request: Request
     let mut response = match check(&state, &request) {
         Ok((client, has_key)) => {
             #[cfg(feature = "server")]
-            if let Some(Passed(tell)) = request.extensions_mut().remove().filter(|_| has_key && !is_open(&path)) {
+            if let Some(Passed(tell)) = request.extensions_mut().remove()
+                && has_key
+                && !is_open(&path)
+            {
                 tell();
             }
             request.extensions_mut().insert(client);
@@ -49,7 +52,9 @@ pub(crate) async fn guard(State(state): State<ServerState>, mut request: Request
         }
         Err(error) => refusal(error),
     };
-    if let Some(error) = response.extensions_mut().remove::<ApiError>().filter(|_| dialect != Dialect::OpenAi) {
+    if let Some(error) = response.extensions_mut().remove::<ApiError>()
+        && dialect != Dialect::OpenAi
+    {
         *response.body_mut() = Body::from(error.json(dialect));
     }
     let mut response = log::logged(response, &id, &method, &path, started);

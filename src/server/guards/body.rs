@@ -56,9 +56,8 @@ pub(crate) async fn parse_ahead<T>(
     look: impl FnOnce(&Map<String, Value>) -> Result<T, ApiError>,
 ) -> Result<(Request, T), ApiError> {
     let (mut parts, body) = request.into_parts();
-    let length = parts.headers.get(CONTENT_LENGTH).filter(|_| !parts.headers.contains_key(CONTENT_ENCODING));
     // A body whose length is not told may be long.
-    let bytes_len = length.and_then(|length| length.to_str().ok()?.parse().ok()).unwrap_or(ALWAYS);
+    let bytes_len = length_of(&parts.headers).unwrap_or(ALWAYS);
     let object = read_object(Request::from_parts(parts.clone(), body), shared, Ok).await?;
     let seen = look(&object)?;
     parts.extensions.insert(Parsed { object, bytes_len });
@@ -70,6 +69,14 @@ pub(crate) async fn parse_ahead<T>(
 enum Encoding {
     Plain,
     Gzip,
+}
+
+/// Bytes of a body as it is parsed, if its headers tell.
+fn length_of(headers: &HeaderMap) -> Option<usize> {
+    if headers.contains_key(CONTENT_ENCODING) {
+        return None;
+    }
+    headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
 fn check_headers(headers: &HeaderMap, bytes_max: usize, dialect: Dialect) -> Result<Encoding, ApiError> {

@@ -61,8 +61,11 @@ impl Conversation {
 
     /// The text of the last message, if the answer continues it.
     pub(crate) fn continued(&self) -> Option<String> {
-        let last = self.messages.as_array().and_then(|messages| messages.last()).filter(|_| self.continue_final);
-        last.map(|message| message["content"].as_str().unwrap_or_default().to_owned())
+        if !self.continue_final {
+            return None;
+        }
+        let last = self.messages.as_array()?.last()?;
+        Some(last["content"].as_str().unwrap_or_default().to_owned())
     }
 
     /// Gives the messages the form that a template reads.

@@ -160,10 +160,11 @@ impl Row {
     /// The sentence as help for a flag, with the range of a fraction.
     pub(crate) fn help(&self) -> String {
         let sentence = self.sentence.trim_end_matches('.');
-        let end = |name: &str| self.schema.get(name).filter(|_| self.schema["type"][0] == "number");
-        let range = match (end("minimum"), end("exclusiveMinimum"), end("maximum")) {
-            (Some(min), _, Some(max)) => format!(" [from {min} to {max}]"),
-            (_, Some(min), Some(max)) => format!(" [above {min}, at most {max}]"),
+        let ends = ["minimum", "exclusiveMinimum", "maximum"].map(|name| self.schema.get(name));
+        let range = match ends {
+            _ if self.schema["type"][0] != "number" => String::new(),
+            [Some(min), _, Some(max)] => format!(" [from {min} to {max}]"),
+            [_, Some(min), Some(max)] => format!(" [above {min}, at most {max}]"),
             _ => String::new(),
         };
         sentence.to_owned() + &range

@@ -504,8 +504,11 @@ impl Item {
             }
             Self::Result { id, text } => turns.result(&id, &text),
             Self::Reasoning { text, sealed } => {
-                let opened = sealed.filter(|_| text.is_empty()).and_then(|sealed| seal.open(&sealed));
-                turns.reasoning(&opened.unwrap_or(text));
+                let text = match sealed {
+                    Some(sealed) if text.is_empty() => seal.open(&sealed).unwrap_or(text),
+                    _ => text,
+                };
+                turns.reasoning(&text);
             }
             Self::Reference(_) | Self::Unknown(_) => {}
         }

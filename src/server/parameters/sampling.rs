@@ -226,7 +226,7 @@ fn sampling_params(fields: &SamplingFields, defaults: &SamplingParams) -> Sampli
         max_tokens: None,
         draw: DrawParams {
             temperature: if is_greedy { 0.0 } else { fields.temperature.unwrap_or(defaults.draw.temperature) },
-            top_p: fields.top_p.filter(|_| !is_greedy).unwrap_or(defaults.draw.top_p),
+            top_p: if is_greedy { defaults.draw.top_p } else { fields.top_p.unwrap_or(defaults.draw.top_p) },
             top_k: fields.top_k.map_or(defaults.draw.top_k, |top_k| top_k.max(0) as u32),
             min_p: fields.min_p.unwrap_or(defaults.draw.min_p),
             repetition_penalty: fields

@@ -117,8 +117,8 @@ fn allowed_tools(choice: &Value) -> Result<(Value, HashSet<Option<String>>), Api
 
 /// The function that a `tool_choice` names.
 fn named(choice: &Value, functions: &[Value]) -> Result<Value, ApiError> {
-    let name = choice["function"]["name"].as_str().or(choice["name"].as_str());
-    let name = name.filter(|_| choice["type"] == "function");
+    let named = choice["function"]["name"].as_str().or(choice["name"].as_str());
+    let name = if choice["type"] == "function" { named } else { None };
     let rule = "\"none\", \"auto\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": …}}";
     let name = name.ok_or_else(|| wrong("tool_choice", rule, choice))?;
     let function = functions.iter().find(|function| function["name"] == name);

@@ -157,7 +157,10 @@ impl AnthropicReply {
     }
 
     fn close(&mut self, events: &mut String) {
-        let Some(last) = self.blocks.last().filter(|_| self.is_open) else { return };
+        let Some(last) = self.blocks.last() else { return };
+        if !self.is_open {
+            return;
+        }
         if let Block::Thinking(text) = last {
             self.change(events, Change::Signature { signature: signature(text) });
         }

@@ -175,7 +175,8 @@ impl ReplyForm for LlamaReply {
     fn chunks(&mut self, delta: Delta, totals: Totals) -> Vec<Chunk> {
         self.has_new_line |= delta.parts.content.contains('\n');
         let end = delta.finish.map(|finish| self.end(finish, delta.tokens.last(), totals));
-        let ids = delta.tokens.iter().map(|token| token.id).filter(|_| self.returns_tokens);
+        let returned = if self.returns_tokens { &delta.tokens[..] } else { &[] };
+        let ids = returned.iter().map(|token| token.id);
         let probabilities = || delta.tokens.iter().map(|token| self.probability(token)).collect();
         vec![Chunk {
             index: delta.choice,

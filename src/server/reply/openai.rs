@@ -182,7 +182,7 @@ impl OpenAiReply {
         // If the prompt is repeated, it is in the first chunk.
         let ids = &self.prompts[delta.choice / self.options.drawn].ids;
         let first = ids.iter().take(usize::from(echoed)).map(|id| (*id, None));
-        let scored = prompt_tokens(delta).filter(|_| echoed);
+        let scored = echoed.then(|| prompt_tokens(delta)).into_iter().flatten();
         let tokens = scored.chain(&delta.tokens).map(|token| (token.id, Some(token)));
         Some(self.tokens.completion(first.chain(tokens), &mut self.progress[delta.choice].text_offset))
     }
@@ -239,7 +239,7 @@ impl ReplyForm for OpenAiReply {
         progress.logprob.1 += delta.tokens.len();
         let finish_reason = delta.finish.map(|finish| finish_name(finish, progress.has_calls));
         let PromptPart { ids, echo } = &self.prompts[prompt];
-        let (echo, prompt_token_ids) = (echo.clone().filter(|_| begins), begins && self.options.token_ids);
+        let (echo, prompt_token_ids) = (if begins { echo.clone() } else { None }, begins && self.options.token_ids);
         let prompt_token_ids = prompt_token_ids.then(|| ids.to_vec());
         let mut logprobs = self.logprobs(&delta, echo.is_some());
         let mut token_ids = self.options.token_ids.then(|| delta.tokens.iter().map(|token| token.id).collect());
@@ -258,7 +258,7 @@ impl ReplyForm for OpenAiReply {
         let mut chunks = Vec::new();
         if begins {
             extras.prompt_token_ids = prompt_token_ids;
-            extras.prompt_logprobs = prompt_logprobs.filter(|_| index == 0);
+            extras.prompt_logprobs = if index == 0 { prompt_logprobs } else { None };
             let role = Message { role: Some("assistant"), content: Some(Some(String::new())), ..Message::default() };
             chunks.push(self.chunk(choice(role, None, None, None), totals, std::mem::take(&mut extras)));
         }

@@ -319,7 +319,11 @@ impl ResponsesReply {
 
     /// Ends the last item. It is incomplete if the answer was cut within it.
     fn close(&mut self, is_cut: bool, events: &mut Events) {
-        let Some(last) = self.items.last_mut().filter(|_| std::mem::take(&mut self.is_open)) else { return };
+        let was_open = std::mem::take(&mut self.is_open);
+        let Some(last) = self.items.last_mut() else { return };
+        if !was_open {
+            return;
+        }
         last.is_cut = is_cut;
         if let Body::Reasoning { text, sealed } = &mut last.body {
             *sealed = self.asked.sealed.then(|| self.state.shared.seal.seal(text));

@@ -140,7 +140,7 @@ impl Shape {
         let mut format = state.answer_format;
         // If a call is forced, the form of other answers does not matter.
         let is_forced = tools.forced.is_some();
-        let structure = structure.filter(|_| !is_forced);
+        let structure = if is_forced { None } else { structure };
         let field = structure.as_ref().map_or("tools", |structure| structure.field);
         // There is no prompt without a tokenizer.
         if state.text.tokenizer.is_none() || (!is_forced && structure.is_none()) {
@@ -206,7 +206,8 @@ pub(crate) async fn rendered<T: Send + 'static>(
         tracing::warn!("the chat template shows no tools, so they are described in the instructions");
     }
     // The error names the field that most likely caused it.
-    let unreadable = conversation.unreadable_arguments().filter(|_| name_of("prompt", names) == "messages");
+    let is_chat = name_of("prompt", names) == "messages";
+    let unreadable = if is_chat { conversation.unreadable_arguments() } else { None };
     let work = move |text: &TextModel| {
         if conversation.content_bytes() > bytes_max {
             return Err(TemplateError::TooLong { bytes_max }.into());

@@ -119,13 +119,17 @@ impl Asked {
     fn of(object: &Map<String, Value>, path: &str, may_stream: bool) -> Result<Self, ApiError> {
         let is_ollama = Dialect::of(path) == Dialect::Ollama;
         // Ollama's older clients call it so.
-        let model = object.get("model").or_else(|| object.get("name").filter(|_| is_ollama));
+        let by_name = if is_ollama { object.get("name") } else { None };
+        let model = object.get("model").or(by_name);
         let model = match model {
             None | Some(Value::Null) => None,
             Some(Value::String(name)) => Some(name.clone()),
             Some(_) => return Err(ApiError::invalid("model", "`model` must be a string")),
         };
-        let idle = object.get("keep_alive").filter(|_| is_ollama).map(keep_alive).transpose()?.flatten();
+        let idle = match object.get("keep_alive") {
+            Some(time) if is_ollama => keep_alive(time)?,
+            _ => None,
+        };
         Ok(Self {
             model,
             streams: may_stream && object.get("stream") == Some(&Value::Bool(true)),

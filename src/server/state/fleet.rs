@@ -192,7 +192,9 @@ impl Fleet {
             return Err(ApiError::refused(&SubmitError::Overloaded { limit }, &[]));
         }
         let (sender, receiver) = oneshot::channel();
-        let deadline = self.load_timeout.filter(|_| !streams).map(|timeout| now.saturating_add(timeout));
+        // The client of a stream hears that its request waits.
+        let timeout = if streams { None } else { self.load_timeout };
+        let deadline = timeout.map(|timeout| now.saturating_add(timeout));
         if residents.wait(index, sender, deadline).is_some() {
             return Err(ApiError::shutting_down());
         }

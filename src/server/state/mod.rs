@@ -341,8 +341,10 @@ impl Shared {
 /// that blocks in files are found again.
 fn cache_owners(options: &ServerOptions) -> Vec<CacheOwner> {
     let is_apart = options.api_keys.len() > 1 && !options.share_prefixes;
-    let keys = options.api_keys.iter().filter(|_| is_apart);
-    keys.map(|key| blake3::derive_key(CACHE_OWNER, key.as_bytes())).collect()
+    if !is_apart {
+        return Vec::new();
+    }
+    options.api_keys.iter().map(|key| blake3::derive_key(CACHE_OWNER, key.as_bytes())).collect()
 }
 
 /// Makes texts that clients keep and send back, and that nobody else can make.

@@ -120,7 +120,7 @@ impl<L: Clone, W> Residents<L, W> {
     pub(super) fn expires(&self, index: usize) -> Option<Duration> {
         let model = &self.models[index];
         let is_idle = matches!(model.phase, Phase::Loaded(_)) && model.users == 0;
-        model.idle.filter(|_| is_idle).map(|idle| model.last_used.saturating_add(idle))
+        if is_idle { Some(model.last_used.saturating_add(model.idle?)) } else { None }
     }
 
     /// How long a model stays loaded without requests, from now on.
@@ -249,7 +249,8 @@ impl<L: Clone, W> Residents<L, W> {
         let mut next = None;
         for (index, model) in self.models.iter_mut().enumerate() {
             let is_unused = model.users == 0;
-            let due = model.idle.filter(|_| is_unused).map(|idle| model.last_used.saturating_add(idle));
+            let idle = if is_unused { model.idle } else { None };
+            let due = idle.map(|idle| model.last_used.saturating_add(idle));
             if let (Phase::Loaded(loaded), Some(due)) = (&model.phase, due) {
                 if due <= now {
                     model.phase = Phase::Draining(loaded.clone());

@@ -211,7 +211,10 @@ impl Responses {
         let mut kept = self.kept();
         let (mut next, mut parts) = (Some(id.to_owned()), Vec::new());
         while let Some(id) = next.take() {
-            let stored = kept.find(client, &id).filter(|_| parts.len() < CHAIN_MAX)?.stored()?;
+            if parts.len() == CHAIN_MAX {
+                return None;
+            }
+            let stored = kept.find(client, &id)?.stored()?;
             parts.push(stored.items().cloned().collect::<Vec<_>>());
             next = stored.previous;
         }

@@ -308,8 +308,11 @@ impl Parser<'_> {
             Some(c) => return Ok(c),
         };
         let hex: String = self.rest.by_ref().take(digits).collect();
-        let c = u32::from_str_radix(&hex, 16).ok().filter(|_| hex.len() == digits).and_then(char::from_u32);
-        c.ok_or_else(|| "an escaped character is no character".to_owned())
+        let number = u32::from_str_radix(&hex, 16).ok();
+        match number.and_then(char::from_u32) {
+            Some(c) if hex.len() == digits => Ok(c),
+            _ => Err("an escaped character is no character".to_owned()),
+        }
     }
 
     fn name(&mut self) -> String {

@@ -137,8 +137,8 @@ fn prefill_variant(head_dim: u32, format: KvFormat, is_plain: bool, facts: &Fact
         KvFormat::Q8 => is_plain,
         KvFormat::Fp8 => false,
     };
-    let large = [sized(8, 1, 64)].into_iter().filter(|_| is_large);
-    large.chain([sized(8, 1, 32)]).find(fits).unwrap_or(sized(4, 1, 32))
+    let large = is_large.then(|| sized(8, 1, 64));
+    large.into_iter().chain([sized(8, 1, 32)]).find(fits).unwrap_or(sized(4, 1, 32))
 }
 
 /// Blocks of `attend_paged_decode` that a device runs at once.
@@ -417,7 +417,10 @@ fn tensor_planner(recorder: &Recorder<'_>, step: &AttendPaged) -> Option<Planner
         && step.scale > 0.0
         // These would need more registers than there are; no model has both.
         && !(layer.head_dim > 192 && step.softcap.is_some() && step.alibi.is_some());
-    let planner = planner(plan, capacity, recorder.device, layer.group as usize).filter(|_| is_tensor);
+    if !is_tensor {
+        return None;
+    }
+    let planner = planner(plan, capacity, recorder.device, layer.group as usize);
     planner.filter(|planner| planner.ratio == step.query_heads / layer.heads.max(1))
 }
 

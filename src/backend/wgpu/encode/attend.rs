@@ -333,7 +333,10 @@ fn kernel(options: AttendOptions, head_dim: u32, rows: u32, format: KvFormat, pr
     let runs = head_dim / 8;
     let kernel = if profile.texels {
         texel_kernel(runs.div_ceil(8), rows)
-    } else if let Some(matrices) = profile.matrices.filter(|_| rows > ROWS_MAX && format != KvFormat::F32) {
+    } else if let Some(matrices) = profile.matrices
+        && rows > ROWS_MAX
+        && format != KvFormat::F32
+    {
         matrices_kernel(runs.next_power_of_two().max(8), matrices)
     } else if rows > ROWS_MAX {
         let runs = runs.next_power_of_two().max(8);

@@ -166,8 +166,10 @@ impl Shape {
     fn splits(self, profile: &Profile, deterministic: bool, size: &Size) -> (u32, u32) {
         let columns = 8 * size.eights;
         let tiles = self.workgroups(size);
-        let least = self.span_min().filter(|_| !deterministic && tiles < 2 * profile.cores);
-        let Some(least) = least else { return (1, columns) };
+        let Some(least) = self.span_min() else { return (1, columns) };
+        if deterministic || tiles >= 2 * profile.cores {
+            return (1, columns);
+        }
         let wanted = (profile.product_workgroups() / tiles).clamp(1, (columns / least).max(1));
         let span = columns.div_ceil(wanted).next_multiple_of(SPAN_COLUMNS);
         (columns.div_ceil(span), span)
@@ -411,8 +413,12 @@ fn encode_shard(
     };
     let mut bindings = vec![x, shard.buffer.fetch()];
     bindings.extend(with.norm.map(|norm| recorder.vector(norm.weight).read()));
-    bindings.extend(bias.filter(|_| splits == 1));
-    bindings.push(if splits == 1 { out } else { scratch.read_write() });
+    if splits == 1 {
+        bindings.extend(bias);
+        bindings.push(out);
+    } else {
+        bindings.push(scratch.read_write());
+    }
     let kernel = shape.kernel(&size, splits, step.bias.is_some(), with, profile);
     recorder.dispatch(&kernel, &params, &bindings, shape.workgroups(&size) * splits)?;
     if splits == 1 {

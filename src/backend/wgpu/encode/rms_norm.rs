@@ -75,7 +75,9 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &RmsNorm) -> Result<(), 
     if recorder.profile.texels {
         let mut bindings = vec![x.fetch(), weight.fetch(), out];
         bindings.extend(step.delta.iter().flat_map(|delta| [recorder.row_buffer(*delta).fetch(), x.read_write()]));
-        bindings.extend(options.into_iter().filter(|_| kind == Kind::Options));
+        if kind == Kind::Options {
+            bindings.extend(options);
+        }
         return recorder.dispatch(&texel_kernel(kind), &params, &bindings, rows);
     }
     let workgroup = if recorder.profile.class == Class::Software { 64 } else { 256 };
@@ -84,7 +86,9 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &RmsNorm) -> Result<(), 
         Some(delta) => vec![recorder.row_buffer(delta).read(), weight.read(), x.read_write(), out],
         None => vec![x.read(), weight.read(), out],
     };
-    bindings.extend(options.into_iter().filter(|_| kind == Kind::Options));
+    if kind == Kind::Options {
+        bindings.extend(options);
+    }
     recorder.dispatch(&kernel, &params, &bindings, rows)
 }
 

@@ -103,7 +103,8 @@ impl Variant {
 
     /// The number defined as `name`.
     pub fn number(&self, name: &str) -> Option<u32> {
-        self.kernel.defines.iter().find_map(|(define, number)| number.filter(|_| *define == name))
+        let numbers = self.kernel.defines.iter().filter(|(define, _)| *define == name);
+        numbers.filter_map(|(_, number)| *number).next()
     }
 
     /// Whether `define` is defined.

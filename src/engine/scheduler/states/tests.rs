@@ -218,8 +218,10 @@ fn snapshots_after(prompt: usize, tokens: u32, is_used: bool) -> Vec<bool> {
         let batch = scheduler.schedule(64).expect("it continues");
         let sampled = vec![Sampled { token_id: 1, ..Sampled::default() }; batch.draws.len()];
         drop(scheduler.commit(&batch, Results { sampled, ..Results::default() }));
-        let last = scheduler.sequences[id].states.last.filter(|_| is_used && used.is_none());
-        if let Some((slot, _)) = last {
+        if let Some((slot, _)) = scheduler.sequences[id].states.last
+            && is_used
+            && used.is_none()
+        {
             scheduler.states.share(slot);
             used = Some(slot);
         }

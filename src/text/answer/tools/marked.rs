@@ -50,7 +50,9 @@ const CLOSE: usize = 1;
 
 impl Hermes {
     pub(crate) fn new(tools: Arc<ToolSet>, markers: &'static [&'static str; 2], is_glm: bool) -> Self {
-        let names = tools.functions.iter().filter(|_| !is_glm).filter_map(|function| function["name"].as_str());
+        // GLM's calls have no tags with the name.
+        let tagged = if is_glm { &[] } else { &tools.functions[..] };
+        let names = tagged.iter().filter_map(|function| function["name"].as_str());
         let tags = names.map(|name| format!("{FUNCTION}{name}>"));
         let search = Markers::new(markers.iter().map(|&marker| marker.to_owned()).chain(tags).collect());
         let (content, opening, stage) = (Content::default(), String::new(), Stage::Content);
@@ -246,7 +248,10 @@ impl Mistral {
     /// Parses the text after the marker, as far as it is complete.
     fn open_call(&mut self, head: &str, parts: &mut Parts) -> Option<String> {
         let head = head.trim_start();
-        if let Some(list) = head.strip_prefix('[').filter(|_| !ARGS.starts_with(head) && !head.starts_with(ARGS)) {
+        if let Some(list) = head.strip_prefix('[')
+            && !ARGS.starts_with(head)
+            && !head.starts_with(ARGS)
+        {
             self.stage = MistralStage::List;
             return Some(list.to_owned());
         }

@@ -347,7 +347,10 @@ enum Leaf<'a> {
 
 /// Adds all alternatives of a schema; false if it demands more than a type or a constant.
 fn alternatives<'a>(schema: &'a Value, depth: usize, leaves: &mut Vec<Leaf<'a>>) -> bool {
-    let Some(schema) = schema.as_object().filter(|_| depth < ALTERNATIVES_DEPTH_MAX) else { return false };
+    if depth == ALTERNATIVES_DEPTH_MAX {
+        return false;
+    }
+    let Some(schema) = schema.as_object() else { return false };
     let only = |known: &[&str]| schema.keys().all(|key| known.contains(&&**key) || NOTES.contains(&&**key));
     for key in ["anyOf", "oneOf"] {
         if let Some(Value::Array(all)) = schema.get(key) {

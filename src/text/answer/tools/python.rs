@@ -21,7 +21,8 @@ pub(crate) fn read(raw: &str) -> Option<Vec<Call>> {
 /// Reads one value, as JSON.
 pub(crate) fn literal(text: &str) -> Option<String> {
     let mut reader = Reader { rest: text };
-    reader.value(0).filter(|_| reader.rest.trim().is_empty())
+    let value = reader.value(0)?;
+    reader.rest.trim().is_empty().then_some(value)
 }
 
 struct Reader<'a> {

@@ -90,7 +90,9 @@ impl XmlCall {
         if std::mem::take(&mut self.nested) > 0 {
             // What looked like a call within a value was none, because it never ended.
             (self.counts_nested, self.searched, self.has_key) = (false, 0, false);
-            if let Some(end) = self.end(tools).filter(|_| !is_cut) {
+            if let Some(end) = self.end(tools)
+                && !is_cut
+            {
                 return Some(self.raw.split_off(end));
             }
         }
