@@ -156,6 +156,8 @@ export interface SamplingFields {
   debug?: {
     /** Report how much of the prompt was cached and why it was not more. */
     prefix?: boolean | null;
+    /** Report how many drafts each choice verified, and why its other draws had none. */
+    drafts?: boolean | null;
   } | null;
   /** Accepted and not used. */
   metadata?: Record<string, string> | null;
