@@ -95,6 +95,10 @@ pub struct Engine<B: Backend, S: Source = Model> {
     disk: Option<Box<dyn Disk>>,
     /// Whether nothing can be computed before a file is read.
     waits_for_disk: bool,
+    /// Files that were not what they should be.
+    files_refused: u64,
+    /// Whether the disk can be neither read nor written.
+    disk_is_failing: bool,
     /// When the step before the next one to be read was read.
     last_read: Option<Instant>,
     inbox: EngineInbox,
@@ -345,9 +349,14 @@ impl<B: Backend, S: Source> Engine<B, S> {
 
     /// Waits for the list of the files that are there at the start.
     async fn find_files(&mut self) {
-        let Some(disk) = &mut self.disk else { return };
-        let event = disk.wait().await;
-        self.take_disk_event(event);
+        while let Some(disk) = &mut self.disk {
+            let event = disk.wait().await;
+            let is_list = matches!(event, DiskEvent::Found(_));
+            self.take_disk_event(event);
+            if is_list {
+                return;
+            }
+        }
     }
 
     fn take_disk_events(&mut self) {
@@ -371,6 +380,9 @@ impl<B: Backend, S: Source> Engine<B, S> {
             DiskEvent::Written { key, done } => self.scheduler.wrote(key, done),
             DiskEvent::Found(keys) => self.scheduler.found_on_disk(keys),
             DiskEvent::Lost(keys) => self.scheduler.lost_on_disk(keys),
+            DiskEvent::Emptied => self.scheduler.lost_disk(),
+            DiskEvent::Refused(files) => self.files_refused += files,
+            DiskEvent::Usable(is_usable) => self.disk_is_failing = !is_usable,
         }
     }
 
@@ -523,6 +535,8 @@ impl<B: Backend, S: Source> Engine<B, S> {
             prefix_hits_disk: counts.prefix_hits_disk,
             files_written: counts.files_written,
             files_read: counts.files_read,
+            files_refused: self.files_refused,
+            disk_failing: self.disk_is_failing.into(),
             blocks_on_disk: self.scheduler.disk().len() as u64,
             blocks_saved: counts.blocks_saved,
             blocks_restored: counts.blocks_restored,

@@ -39,6 +39,11 @@ impl Scheduler {
         keys.into_iter().for_each(|key| self.disk.remove(&key));
     }
 
+    /// There are no files any more.
+    pub(crate) fn lost_disk(&mut self) {
+        self.disk.clear();
+    }
+
     /// A block was copied. Returns whether this copy is still to be written.
     pub(crate) fn hand_over(&mut self, origin: &Arc<Origin>) -> bool {
         self.disk.hand_over(origin)

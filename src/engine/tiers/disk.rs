@@ -108,6 +108,11 @@ impl DiskTier {
         self.held.remove(key);
     }
 
+    /// No file holds any block any more.
+    pub(crate) fn clear(&mut self) {
+        self.held.clear();
+    }
+
     /// Removes the file of a block whose content turned out to be wrong.
     pub(crate) fn withdraw(&mut self, key: BlockKey) {
         if self.held.remove(&key) || self.writing.contains_key(&key) {
