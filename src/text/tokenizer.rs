@@ -114,7 +114,7 @@ impl Tokenizer {
     fn encode_with_added(&self, tokenizer: &Inner, text: &str) -> Result<Vec<u32>, TokenizerError> {
         let own = encode_whole(tokenizer, "a", false)?;
         let with = encode_whole(tokenizer, "a", true)?;
-        let found = own.len().checked_sub(1).and_then(|_| with.windows(own.len()).position(|ids| ids == own));
+        let found = if own.is_empty() { None } else { with.windows(own.len()).position(|ids| ids == own) };
         let Some(at) = found else {
             return encode_whole(tokenizer, text, true);
         };
