@@ -20,7 +20,7 @@ const GROWTH_BYTES: usize = 4 << 10;
 /// No normalizer without a text of its own makes a text more than this many times longer; NFKC comes close.
 const UNICODE_GROWTH_MAX: usize = 12;
 /// Bytes that are normalized at once to learn how long a text becomes.
-const MEASURED_BYTES: usize = 1 << 10;
+const MEASURED_BYTES: usize = 256;
 /// Maximum normalizers of a tokenizer.
 const STEPS_MAX: usize = 64;
 

@@ -257,6 +257,8 @@ fn a_text_that_the_tokenizer_makes_long_is_refused_on_every_route() {
             ("/v1/messages", json!({"model": "demo", "messages": messages(text), "max_tokens": 1}), "messages"),
             ("/v1/responses", json!({"input": text, "max_output_tokens": 16}), "input"),
             ("/api/generate", json!({"prompt": text, "stream": false, "options": {"num_predict": 1}}), "prompt"),
+            ("/api/chat", json!({"messages": messages(text), "stream": false}), "messages"),
+            ("/completion", json!({"prompt": text, "n_predict": 1}), "prompt"),
             ("/tokenize", json!({"prompt": text}), "prompt"),
             ("/tokenize", json!({"content": text}), "content"),
         ]
@@ -269,7 +271,7 @@ fn a_text_that_the_tokenizer_makes_long_is_refused_on_every_route() {
             "{path}: {}",
             answer.text
         );
-        println!("{path} {field}: {}", answer.text);
+        assert!(answer.text.contains(&format!("\"param\":\"{field}\"")), "{path}: {}", answer.text);
         assert_eq!(server.post(path, &good).status, 200, "{path}");
     }
 }

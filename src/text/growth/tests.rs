@@ -60,7 +60,7 @@ fn a_normalizer_that_makes_texts_long_is_an_error_of_the_text() {
         replace(&json!({"String": "a"}), &long),
         replace(&json!({"Regex": "(?<=a{1000})a"}), &long),
         prepend(&long),
-        sequence(vec![prepend(&"b".repeat(1000)); 60]),
+        sequence(vec![prepend(&"b".repeat(10_000)); 60]),
         sequence(vec![replace(&json!({"String": "a"}), "\u{fdfa}\u{fdfa}\u{fdfa}"), json!({"type": "NFKC"})]),
         table,
     ];
@@ -71,9 +71,8 @@ fn a_normalizer_that_makes_texts_long_is_an_error_of_the_text() {
         let taken = allocation_counter::measure(|| answer = tokenizer.encode(&text, true)).bytes_max;
         let error = answer.expect_err("it grows").to_string();
         assert!(error.contains("its normalizer makes the text more than 16 times as long"), "{error}");
-        println!("{} bytes a byte: {parts:.100}", taken / TEXT_BYTES as u64);
-        assert!(taken < BYTES_PER_BYTE_MAX * TEXT_BYTES as u64, "{taken} bytes: {parts:.200}");
-        assert!(encode(&parts, "").is_ok(), "nothing grows: {parts:.200}");
+        assert!(taken < BYTES_PER_BYTE_MAX * TEXT_BYTES as u64, "{taken} bytes: {:.200}", parts.to_string());
+        assert!(encode(&parts, "").is_ok(), "nothing grows: {:.200}", parts.to_string());
     }
 }
 
