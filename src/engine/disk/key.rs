@@ -10,7 +10,7 @@ use std::path::Path;
 const FILE_NAME: &str = "key";
 
 /// What the hashes of the files in a folder are keyed with.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct FolderKey([u8; 32]);
 
 impl FolderKey {
