@@ -95,10 +95,6 @@ pub struct Engine<B: Backend, S: Source = Model> {
     disk: Option<Box<dyn Disk>>,
     /// Whether nothing can be computed before a file is read.
     waits_for_disk: bool,
-    /// Files that were not what they should be.
-    files_refused: u64,
-    /// Whether the disk can be neither read nor written.
-    disk_is_failing: bool,
     /// When the step before the next one to be read was read.
     last_read: Option<Instant>,
     inbox: EngineInbox,
@@ -380,9 +376,9 @@ impl<B: Backend, S: Source> Engine<B, S> {
             DiskEvent::Written { key, done } => self.scheduler.wrote(key, done),
             DiskEvent::Found(keys) => self.scheduler.found_on_disk(keys),
             DiskEvent::Lost(keys) => self.scheduler.lost_on_disk(keys),
-            DiskEvent::Emptied => self.scheduler.lost_disk(),
-            DiskEvent::Refused(files) => self.files_refused += files,
-            DiskEvent::Usable(is_usable) => self.disk_is_failing = !is_usable,
+            DiskEvent::Emptied => self.scheduler.lost_all_on_disk(),
+            DiskEvent::Refused(files) => self.scheduler.refused_on_disk(files),
+            DiskEvent::Usable(is_usable) => self.scheduler.set_disk_usable(is_usable),
         }
     }
 
@@ -535,8 +531,8 @@ impl<B: Backend, S: Source> Engine<B, S> {
             prefix_hits_disk: counts.prefix_hits_disk,
             files_written: counts.files_written,
             files_read: counts.files_read,
-            files_refused: self.files_refused,
-            disk_failing: self.disk_is_failing.into(),
+            files_refused: counts.files_refused,
+            disk_failing: self.scheduler.disk().is_failing().into(),
             blocks_on_disk: self.scheduler.disk().len() as u64,
             blocks_saved: counts.blocks_saved,
             blocks_restored: counts.blocks_restored,

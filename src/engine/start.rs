@@ -243,8 +243,6 @@ impl<B: Backend, S: Source> Engine<B, S> {
             mover,
             disk,
             waits_for_disk: false,
-            files_refused: 0,
-            disk_is_failing: false,
             last_read: None,
             in_flight: VecDeque::new(),
             turn: None,

@@ -2,7 +2,6 @@
 //! longer, and a chain of them, or one with a long replacement, could take all memory for a short prompt.
 
 use super::charsmap;
-use super::tokenizer_file::Inner;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize as _;
@@ -10,8 +9,8 @@ use serde_json::Value;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokenizers::utils::SysRegex;
 use tokenizers::{
-    NormalizedString, Normalizer, NormalizerWrapper, OffsetReferential, OffsetType, PreTokenizedString,
-    PreTokenizer as _, PreTokenizerWrapper, Result,
+    Decoder, Model, NormalizedString, Normalizer, NormalizerWrapper, OffsetReferential, OffsetType, PostProcessor,
+    PreTokenizedString, PreTokenizer as _, PreTokenizerWrapper, Result, TokenizerImpl,
 };
 
 /// How many times longer a text may become, and bytes besides.
@@ -187,7 +186,10 @@ impl Normalizer for OneText<'_> {
 }
 
 /// A text cut into words, as the tokenizer's model wants them.
-pub(super) fn words(tokenizer: &Inner, text: &str) -> Result<PreTokenizedString> {
+pub(super) fn words(
+    tokenizer: &TokenizerImpl<impl Model, Normalizers, PreTokenizerWrapper, impl PostProcessor, impl Decoder>,
+    text: &str,
+) -> Result<PreTokenizedString> {
     let (room, added) = (room(text), tokenizer.get_added_vocabulary());
     let mut words = match tokenizer.get_normalizer() {
         None => added.extract_and_normalize::<Normalizers>(None, text),

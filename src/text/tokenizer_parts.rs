@@ -1,5 +1,5 @@
 //! Checks the parts of a tokenizer.json that the library builds as it finds them: what would make it panic, or a
-//! request take memory without measure, is refused when the file is read. `growth` bounds what encoding makes of a text.
+//! request take memory without measure, is refused when the file is read. `growth` bounds what encoding makes of texts.
 
 use serde_json::Value;
 use serde_json::value::RawValue;
