@@ -39,15 +39,15 @@ fn replace(pattern: &Value, content: &str) -> Value {
     json!({"type": "Replace", "pattern": pattern, "content": content})
 }
 
-fn sequence(parts: Vec<Value>) -> Value {
+fn sequence(parts: &[Value]) -> Value {
     json!({"type": "Sequence", "normalizers": parts})
 }
 
 #[test]
 fn a_normalizer_that_makes_texts_long_is_an_error_of_the_text() {
     let long = "b".repeat(500_000);
-    let doubling = |pattern: Value| sequence(vec![replace(&pattern, "aa"); 40]);
-    let nested = sequence(vec![sequence(vec![replace(&json!({"String": "a"}), "aaaa"); 8]); 4]);
+    let doubling = |pattern: Value| sequence(&vec![replace(&pattern, "aa"); 40]);
+    let nested = sequence(&vec![sequence(&vec![replace(&json!({"String": "a"}), "aaaa"); 8]); 4]);
     let prepend = |text: &str| json!({"type": "Prepend", "prepend": text});
     let table = json!({"type": "Precompiled", "precompiled_charsmap": STANDARD.encode(one(b'a', &"b".repeat(1000)))});
     let hostile = [
@@ -60,8 +60,8 @@ fn a_normalizer_that_makes_texts_long_is_an_error_of_the_text() {
         replace(&json!({"String": "a"}), &long),
         replace(&json!({"Regex": "(?<=a{1000})a"}), &long),
         prepend(&long),
-        sequence(vec![prepend(&"b".repeat(10_000)); 60]),
-        sequence(vec![replace(&json!({"String": "a"}), "\u{fdfa}\u{fdfa}\u{fdfa}"), json!({"type": "NFKC"})]),
+        sequence(&vec![prepend(&"b".repeat(10_000)); 60]),
+        sequence(&[replace(&json!({"String": "a"}), "\u{fdfa}\u{fdfa}\u{fdfa}"), json!({"type": "NFKC"})]),
         table,
     ];
     for normalizer in hostile {
@@ -106,7 +106,7 @@ fn an_added_token_that_the_normalizer_makes_long_is_refused() {
             "special": false,
         })
     };
-    let chain = sequence(vec![replace(&json!({"String": "a"}), "aa"); 40]);
+    let chain = sequence(&vec![replace(&json!({"String": "a"}), "aa"); 40]);
     let message = refusal(&json!({"normalizer": chain, "added_tokens": [token("a")]}));
     assert!(message.contains("tokenizer.json") && message.contains("its normalizer"), "{message}");
     let message = refusal(&json!({"added_tokens": [token(&"a".repeat(1 << 20))]}));
@@ -117,7 +117,7 @@ fn an_added_token_that_the_normalizer_makes_long_is_refused() {
 fn a_table_of_replacements_that_leads_outside_is_refused() {
     let table = |table: &[u8]| {
         let part = json!({"type": "Precompiled", "precompiled_charsmap": STANDARD.encode(table)});
-        let nested = sequence(vec![json!({"type": "NFC"}), sequence(vec![part.clone()])]);
+        let nested = sequence(&[json!({"type": "NFC"}), sequence(std::slice::from_ref(&part))]);
         [part, nested].map(|normalizer| json!({"normalizer": normalizer}))
     };
     for parts in table(&one(b'a', "bcd")) {
@@ -206,7 +206,7 @@ fn other_parts_that_the_library_would_not_survive_are_refused() {
     let huge = json!({"normalizer": {"type": "Prepend", "prepend": "a".repeat(2 << 20)}});
     let message = refusal(&huge);
     assert!(message.starts_with("tokenizer.json: `normalizer` has "), "{message}");
-    let many = json!({"normalizer": sequence(vec![json!({"type": "NFC"}); 1000])});
+    let many = json!({"normalizer": sequence(&vec![json!({"type": "NFC"}); 1000])});
     assert!(refusal(&many).starts_with("tokenizer.json: `normalizer`: more than 64"));
 }
 
@@ -215,14 +215,14 @@ fn other_parts_that_the_library_would_not_survive_are_refused() {
 fn usual_normalizers_give_the_ids_of_the_library() {
     let space = replace(&json!({"String": " "}), "\u{17f}");
     let normalizers = [
-        sequence(vec![json!({"type": "Prepend", "prepend": "\u{17f}"}), space.clone()]),
-        sequence(vec![json!({"type": "NFKC"}), replace(&json!({"Regex": " {2,}"}), " "), space.clone()]),
-        sequence(vec![json!({"type": "NFKD"}), json!({"type": "StripAccents"}), json!({"type": "Lowercase"})]),
+        sequence(&[json!({"type": "Prepend", "prepend": "\u{17f}"}), space.clone()]),
+        sequence(&[json!({"type": "NFKC"}), replace(&json!({"Regex": " {2,}"}), " "), space.clone()]),
+        sequence(&[json!({"type": "NFKD"}), json!({"type": "StripAccents"}), json!({"type": "Lowercase"})]),
         json!({"type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true, "lowercase": true}),
         json!({"type": "Precompiled", "precompiled_charsmap": STANDARD.encode(one(b'a', "bcd"))}),
         replace(&json!({"Regex": "(?i)a|(?=b)"}), "..."),
         json!({"type": "Strip", "strip_left": true, "strip_right": true}),
-        sequence(Vec::new()),
+        sequence(&[]),
     ];
     let metaspace = json!({"type": "Metaspace", "replacement": "\u{17e}", "prepend_scheme": "always", "split": true});
     let samples = ["  A cab,  \u{c9}cole ", "\u{fdfa}", "", "a", "\u{130}\u{1e9b}\u{323} b", &"caba ".repeat(300)];
