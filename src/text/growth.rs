@@ -35,8 +35,8 @@ pub(super) struct Normalizers(Arc<[Step]>);
 enum Step {
     /// Replaces what matches.
     Replace { regex: SysRegex, content: String },
-    /// Puts so many bytes before a text.
-    Prepend(NormalizerWrapper, usize),
+    /// Puts something before a text.
+    Prepend(String),
     /// Makes a text at most so many times longer, each part of it apart.
     Local(NormalizerWrapper, usize),
 }
@@ -54,12 +54,20 @@ impl Normalizers {
 
     /// Normalizes a text that may have `room` bytes at most, at any time.
     fn apply(&self, text: &mut NormalizedString, room: usize) -> Result<()> {
-        for step in &*self.0 {
-            if step.length(text.get(), room)? > room {
-                return Err(TooLong("normalizer").into());
-            }
-            step.run(text)?;
+        if text.is_empty() {
+            return Ok(());
         }
+        if let [Step::Local(library, _)] = &*self.0 {
+            self.0[0].check(text.get(), room)?;
+            return library.normalize(text);
+        }
+        // The library panics when it loses track of where text came from that was put in. Nobody asks it.
+        let mut whole = text.get().to_owned();
+        for step in &*self.0 {
+            step.check(&whole, room)?;
+            whole = step.run(whole)?;
+        }
+        *text = NormalizedString::from(whole);
         Ok(())
     }
 }
@@ -92,10 +100,7 @@ fn add_steps(normalizer: &Value, steps: &mut Vec<Step>) -> Result<()> {
     let library = NormalizerWrapper::deserialize(normalizer)?;
     steps.push(match library {
         NormalizerWrapper::Replace(_) => replace(normalizer)?,
-        NormalizerWrapper::Prepend(ref prepend) => {
-            let bytes = prepend.prepend.len();
-            Step::Prepend(library, bytes)
-        }
+        NormalizerWrapper::Prepend(prepend) => Step::Prepend(prepend.prepend),
         _ => Step::Local(library, growth),
     });
     Ok(())
@@ -115,11 +120,23 @@ fn replace(normalizer: &Value) -> Result<Step> {
 }
 
 impl Step {
-    fn run(&self, text: &mut NormalizedString) -> Result<()> {
+    fn run(&self, text: String) -> Result<String> {
         match self {
-            Self::Replace { regex, content } => text.replace(regex, content),
-            Self::Prepend(library, _) | Self::Local(library, _) => library.normalize(text),
+            // Nothing is put into an empty text.
+            Self::Replace { .. } | Self::Prepend(_) if text.is_empty() => Ok(text),
+            Self::Replace { regex, content } => Ok(replaced(&text, regex, content)),
+            Self::Prepend(before) => Ok([before, &text[..]].concat()),
+            Self::Local(library, _) => {
+                let mut text = NormalizedString::from(text);
+                library.normalize(&mut text)?;
+                Ok(text.get().to_owned())
+            }
         }
+    }
+
+    /// Fails if a text will have more than `room` bytes after this step.
+    fn check(&self, text: &str, room: usize) -> Result<()> {
+        if self.length(text, room)? > room { Err(TooLong("normalizer").into()) } else { Ok(()) }
     }
 
     /// Bytes of a text after this step, or a bound that is not above `room`. Needs little memory.
@@ -129,13 +146,25 @@ impl Step {
                 let bound = text.len().saturating_add((text.len() + 1).saturating_mul(content.len()));
                 if bound <= room { Ok(bound) } else { Ok(replaced_length(text, regex, content, room)) }
             }
-            Self::Prepend(_, bytes) => Ok(text.len().saturating_add(*bytes)),
+            Self::Prepend(before) => Ok(text.len().saturating_add(before.len())),
             Self::Local(library, growth) => {
                 let bound = text.len().saturating_mul(*growth);
                 if bound <= room { Ok(bound) } else { local_length(text, library, room) }
             }
         }
     }
+}
+
+/// A text with `content` in place of what matches.
+fn replaced(text: &str, regex: &SysRegex, content: &str) -> String {
+    let (mut whole, mut rest) = (String::with_capacity(text.len()), 0);
+    for (start, end) in regex.find_iter(text) {
+        whole.push_str(&text[rest..start]);
+        whole.push_str(content);
+        rest = end;
+    }
+    whole.push_str(&text[rest..]);
+    whole
 }
 
 /// Bytes of a text after a replacement; counted only until they cannot be within `room` any more.

@@ -210,6 +210,19 @@ fn other_parts_that_the_library_would_not_survive_are_refused() {
     assert!(refusal(&many).starts_with("tokenizer.json: `normalizer`: more than 64"));
 }
 
+/// After such a replacement the library panics when it normalizes further.
+#[test]
+fn text_that_is_put_in_at_the_edges_may_be_normalized_further() {
+    let between = replace(&json!({"Regex": " {0,}"}), " ");
+    let others = ["Lowercase", "NFKC", "StripAccents", "Nmt"].map(|kind| json!({"type": kind}));
+    for other in others {
+        let normalizer = sequence(&[between.clone(), other.clone(), between.clone(), other.clone()]);
+        let metaspace = json!({"type": "Metaspace", "replacement": "_", "prepend_scheme": "always", "split": true});
+        let parts = json!({"normalizer": normalizer, "pre_tokenizer": metaspace});
+        assert!(encode(&parts, "Hello  w\u{e9}rld abc").is_ok(), "{other}");
+    }
+}
+
 /// The library is the reference for what is within the limits.
 #[test]
 fn usual_normalizers_give_the_ids_of_the_library() {
