@@ -170,6 +170,10 @@ fn in_order(mut records: Vec<Record>) -> Vec<Record> {
 
 fn write(out: &Path, records: &[Record]) -> Result<()> {
     let mut file = std::io::BufWriter::new(fs::File::create(out)?);
-    records.iter().try_for_each(|record| std::io::Write::write_all(&mut file, &record.whole))?;
+    // The files of the folder have its key; one that is passed on has none.
+    for record in records {
+        std::io::Write::write_all(&mut file, &record.header(None))?;
+        std::io::Write::write_all(&mut file, &record.data)?;
+    }
     Ok(std::io::Write::flush(&mut file)?)
 }

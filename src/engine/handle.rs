@@ -196,6 +196,10 @@ stats! {
     files_written,
     /// Files of KV blocks read.
     files_read,
+    /// Files of KV blocks that were damaged or put there by somebody else, and were removed.
+    files_refused,
+    /// 1 while the folder of KV blocks can be neither read nor written, else 0.
+    disk_failing,
     /// KV blocks that can be read from disk.
     blocks_on_disk,
     /// KV blocks copied to host memory.

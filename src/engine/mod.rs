@@ -348,9 +348,14 @@ impl<B: Backend, S: Source> Engine<B, S> {
 
     /// Waits for the list of the files that are there at the start.
     async fn find_files(&mut self) {
-        let Some(disk) = &mut self.disk else { return };
-        let event = disk.wait().await;
-        self.take_disk_event(event);
+        while let Some(disk) = &mut self.disk {
+            let event = disk.wait().await;
+            let is_list = matches!(event, DiskEvent::Found(_));
+            self.take_disk_event(event);
+            if is_list {
+                return;
+            }
+        }
     }
 
     fn take_disk_events(&mut self) {
@@ -376,6 +381,9 @@ impl<B: Backend, S: Source> Engine<B, S> {
             DiskEvent::Written { key, done } => self.scheduler.wrote(key, done),
             DiskEvent::Found(keys) => self.scheduler.found_on_disk(keys),
             DiskEvent::Lost(keys) => self.scheduler.lost_on_disk(keys),
+            DiskEvent::Emptied => self.scheduler.lost_all_on_disk(),
+            DiskEvent::Refused(files) => self.scheduler.refused_on_disk(files),
+            DiskEvent::Usable(is_usable) => self.scheduler.set_disk_usable(is_usable),
         }
     }
 
@@ -528,6 +536,8 @@ impl<B: Backend, S: Source> Engine<B, S> {
             prefix_hits_disk: counts.prefix_hits_disk,
             files_written: counts.files_written,
             files_read: counts.files_read,
+            files_refused: counts.files_refused,
+            disk_failing: self.scheduler.disk().is_failing().into(),
             blocks_on_disk: self.scheduler.disk().len() as u64,
             blocks_saved: counts.blocks_saved,
             blocks_restored: counts.blocks_restored,

@@ -13,7 +13,10 @@ mod signals;
 
 pub use memory::{MEMORY_SOURCE, memory_available, memory_resident, return_freed_memory};
 pub use model_file::{FileAccess, ModelFile};
-pub use own_file::{TEMPORARY, check_own_folder, create_own_folder, open_no_link, read_own_file, write_own_file};
+pub use own_file::{
+    TEMPORARY, check_own_folder, create_own_file, create_own_folder, open_no_link, read_own_file, read_secret_file,
+    write_own_file,
+};
 pub use pages::Pages;
 pub use processors::physical_cores;
 #[cfg(unix)]
@@ -118,6 +121,13 @@ fn run_caught<F: Future>(make: impl FnOnce() -> F) -> std::thread::Result<F::Out
         drop(make);
         Err(Box::new("a tab has no threads"))
     }
+}
+
+/// A key that nobody can guess.
+pub fn random_key() -> [u8; 32] {
+    let mut key = [0; 32];
+    getrandom::fill(&mut key).expect("the system has a random source");
+    key
 }
 
 /// An unpredictable number.

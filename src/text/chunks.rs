@@ -6,11 +6,12 @@
 //! of the first chunk end and those of the second continue. The result is exact. If neighbors never agree (a word of
 //! kilobytes), or the tokenizer is of another kind ([`is_local`]), the text is encoded in one piece.
 
+use super::growth;
 use super::tokenizer_file::{Inner, TokenizerFile};
 use serde_json::Value;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use tokenizers::{Model as _, OffsetReferential, OffsetType, PreTokenizer as _};
+use tokenizers::{Model as _, OffsetReferential, OffsetType};
 
 /// Bytes of a chunk, and bytes of the next chunk that it also encodes.
 #[derive(Clone, Copy, Debug)]
@@ -120,11 +121,7 @@ fn encode_all(
 }
 
 fn encode_chunk(tokenizer: &Inner, text: &str, range: &Range<usize>) -> tokenizers::Result<Chunk> {
-    let added = tokenizer.get_added_vocabulary();
-    let mut split = added.extract_and_normalize(tokenizer.get_normalizer(), &text[range.clone()]);
-    if let Some(pre_tokenizer) = tokenizer.get_pre_tokenizer() {
-        pre_tokenizer.pre_tokenize(&mut split)?;
-    }
+    let mut split = growth::words(tokenizer, &text[range.clone()])?;
     split.tokenize(|word| tokenizer.get_model().tokenize(word.get()))?;
     let mut chunk = Chunk { range: range.clone(), words: Vec::new(), ids: Vec::new() };
     for (_, (start, _), tokens) in split.get_splits(OffsetReferential::Original, OffsetType::Byte) {

@@ -12,9 +12,11 @@
 #[cfg(feature = "api")]
 pub mod answer;
 mod bpe;
+mod charsmap;
 mod chunks;
 mod folder;
 mod grammar;
+mod growth;
 mod infill;
 mod literal;
 mod marks;
@@ -27,6 +29,7 @@ mod template_methods;
 mod template_source;
 mod tokenizer;
 mod tokenizer_file;
+mod tokenizer_parts;
 
 pub use folder::{MORE_TEMPLATES, TextFolder};
 pub use grammar::{

@@ -6,11 +6,13 @@
 
 use super::TextError;
 use super::chunks;
+use super::growth;
 use super::literal::Literals;
 use super::tokenizer_file::{Inner, TokenizerFile};
+use super::tokenizer_parts::check_library_decoder;
 use serde_json::Value;
 use std::sync::OnceLock;
-use tokenizers::{AddedToken, PostProcessor as _};
+use tokenizers::{AddedToken, Encoding, Model as _, OffsetType, PostProcessor as _};
 
 /// A tokenizer of one model.
 pub struct Tokenizer {
@@ -63,8 +65,7 @@ impl Tokenizer {
     pub(super) fn with_added(bytes: &[u8], added: Vec<AddedToken>) -> Result<Self, TextError> {
         let mut file = TokenizerFile::from_json(bytes).map_err(wrong)?;
         file.added_tokens.extend(added);
-        let inner = file.tokenizer().map_err(wrong)?;
-        Ok(Self::new(&file, inner))
+        Self::new(&file, file.tokenizer().map_err(wrong)?)
     }
 
     /// Reads a tokenizer.json whose model, of type BPE, has neither `vocab` nor `merges`, which are given apart: the
@@ -76,17 +77,19 @@ impl Tokenizer {
         merges: &[[u32; 4]],
     ) -> Result<Self, TextError> {
         let file = TokenizerFile::from_json(json).map_err(wrong)?;
-        let inner = file.with_tables(tokens, merges).map_err(wrong)?;
-        Ok(Self::new(&file, inner))
+        Self::new(&file, file.with_tables(tokens, merges).map_err(wrong)?)
     }
 
-    fn new(file: &TokenizerFile<'_>, inner: Inner) -> Self {
+    fn new(file: &TokenizerFile<'_>, inner: Inner) -> Result<Self, TextError> {
         let added = inner.get_added_tokens_decoder();
         let special = added.values().filter(|token| token.special).map(|token| token.content.clone()).collect();
         let literals = Literals::new(special, added.values().map(|token| token.content.clone()).collect());
         let decoding = Decoding::of(&file.decoder);
+        if decoding == Decoding::Library {
+            check_library_decoder(&file.decoder).map_err(wrong)?;
+        }
         let (leading_spaces, in_chunks) = (leading_spaces(&file.decoder), chunks::is_local(file));
-        Self { inner, literal: OnceLock::new(), literals, decoding, leading_spaces, in_chunks }
+        Ok(Self { inner, literal: OnceLock::new(), literals, decoding, leading_spaces, in_chunks })
     }
 
     /// Ids of `text`. Special-token strings become special tokens. With `add_special`, includes the ids that the
@@ -104,18 +107,16 @@ impl Tokenizer {
                 return Ok(ids);
             }
         }
-        let encoding = tokenizer.encode_fast(text, add_special).map_err(TokenizerError::new)?;
-        Ok(encoding.get_ids().to_vec())
+        encode_whole(tokenizer, text, add_special)
     }
 
     /// Adds the special ids around those of `text`, as found by encoding a short text.
     fn encode_with_added(&self, tokenizer: &Inner, text: &str) -> Result<Vec<u32>, TokenizerError> {
-        let own = tokenizer.encode_fast("a", false).map_err(TokenizerError::new)?;
-        let with = tokenizer.encode_fast("a", true).map_err(TokenizerError::new)?;
-        let (own, with) = (own.get_ids(), with.get_ids());
-        let Some(at) = with.windows(own.len()).position(|ids| ids == own) else {
-            let encoding = tokenizer.encode_fast(text, true).map_err(TokenizerError::new)?;
-            return Ok(encoding.get_ids().to_vec());
+        let own = encode_whole(tokenizer, "a", false)?;
+        let with = encode_whole(tokenizer, "a", true)?;
+        let found = if own.is_empty() { None } else { with.windows(own.len()).position(|ids| ids == own) };
+        let Some(at) = found else {
+            return encode_whole(tokenizer, text, true);
         };
         let ids = self.encode_by(tokenizer, text, false)?;
         Ok([&with[..at], &ids, &with[at + own.len()..]].concat())
@@ -212,10 +213,25 @@ impl Tokenizer {
 
     fn library_bytes(&self, id: u32, previous: Option<u32>) -> Vec<u8> {
         let decode = |ids: &[u32]| self.inner.decode(ids, false).unwrap_or_default();
-        let Some(previous) = previous else { return decode(&[id]).into_bytes() };
+        // The library's decoders want a token that there is.
+        let Some(previous) = previous.filter(|&id| self.inner.id_to_token(id).is_some()) else {
+            return decode(&[id]).into_bytes();
+        };
         let both = decode(&[previous, id]);
         both.strip_prefix(&decode(&[previous])).map_or_else(|| decode(&[id]), str::to_owned).into_bytes()
     }
+}
+
+/// Ids of a text in one piece, as the library's `encode_fast` finds them, within the limits of [`growth`].
+fn encode_whole(tokenizer: &Inner, text: &str, add_special: bool) -> Result<Vec<u32>, TokenizerError> {
+    let encode = || {
+        let mut words = growth::words(tokenizer, text)?;
+        words.tokenize(|word| tokenizer.get_model().tokenize(word.get()))?;
+        let encoding = words.into_encoding(None, 0, OffsetType::None)?;
+        tokenizer.post_process(encoding, None, add_special)
+    };
+    let encoding: tokenizers::Result<Encoding> = encode();
+    Ok(encoding.map_err(TokenizerError::new)?.get_ids().to_vec())
 }
 
 fn wrong(error: impl std::fmt::Display) -> TextError {

@@ -5,42 +5,60 @@
 //! its rare options are left to the library.
 
 use super::bpe::{self, BpeOptions, TokenModel, Vocabulary};
-use serde::de::{Error as _, MapAccess, SeqAccess, Visitor};
+use super::growth::Normalizers;
+use super::tokenizer_parts as parts;
+use serde::de::{DeserializeOwned, Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::fmt;
 use tokenizers::models::bpe::{BpeBuilder, Vocab};
-use tokenizers::{
-    AddedToken, DecoderWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper, Result, TokenizerImpl,
-};
+use tokenizers::{AddedToken, DecoderWrapper, PostProcessorWrapper, PreTokenizerWrapper, Result, TokenizerImpl};
 
 /// The library's tokenizer, with a model that may be ours.
 pub(super) type Inner =
-    TokenizerImpl<TokenModel, NormalizerWrapper, PreTokenizerWrapper, PostProcessorWrapper, DecoderWrapper>;
+    TokenizerImpl<TokenModel, Normalizers, PreTokenizerWrapper, PostProcessorWrapper, DecoderWrapper>;
 
 /// A `tokenizer.json`, except for its model's vocabulary. Truncation and padding are ignored: a prompt is never cut
 /// silently.
-#[derive(Deserialize)]
 pub(super) struct TokenizerFile<'a> {
-    #[serde(default)]
     pub(super) added_tokens: Vec<AddedToken>,
-    #[serde(default)]
     pub(super) normalizer: Value,
-    #[serde(default)]
     pub(super) pre_tokenizer: Value,
-    #[serde(default)]
     post_processor: Value,
-    #[serde(default)]
     pub(super) decoder: Value,
+    model: &'a RawValue,
+}
+
+/// The same, before its parts are read.
+#[derive(Deserialize)]
+struct Unread<'a> {
+    #[serde(default)]
+    added_tokens: Vec<AddedToken>,
+    #[serde(borrow)]
+    normalizer: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pre_tokenizer: Option<&'a RawValue>,
+    #[serde(borrow)]
+    post_processor: Option<&'a RawValue>,
+    #[serde(borrow)]
+    decoder: Option<&'a RawValue>,
     #[serde(borrow)]
     model: &'a RawValue,
 }
 
 impl<'a> TokenizerFile<'a> {
-    pub(super) fn from_json(json: &'a [u8]) -> serde_json::Result<Self> {
-        serde_json::from_slice(json)
+    pub(super) fn from_json(json: &'a [u8]) -> Result<Self> {
+        let file: Unread<'_> = serde_json::from_slice(json)?;
+        Ok(Self {
+            added_tokens: file.added_tokens,
+            normalizer: parts::read("normalizer", file.normalizer)?,
+            pre_tokenizer: parts::read("pre_tokenizer", file.pre_tokenizer)?,
+            post_processor: parts::read("post_processor", file.post_processor)?,
+            decoder: parts::read("decoder", file.decoder)?,
+            model: file.model,
+        })
     }
 
     /// The tokenizer that it describes.
@@ -80,10 +98,19 @@ impl<'a> TokenizerFile<'a> {
 
     fn with_model(&self, model: TokenModel) -> Result<Inner> {
         let mut tokenizer = Inner::new(model);
-        tokenizer.with_normalizer(Option::<NormalizerWrapper>::deserialize(&self.normalizer)?)?;
-        tokenizer.with_pre_tokenizer(Option::<PreTokenizerWrapper>::deserialize(&self.pre_tokenizer)?);
-        tokenizer.with_post_processor(Option::<PostProcessorWrapper>::deserialize(&self.post_processor)?);
-        tokenizer.with_decoder(Option::<DecoderWrapper>::deserialize(&self.decoder)?);
+        let at = |part: &'static str| move |error: tokenizers::Error| format!("`{part}`: {error}");
+        let normalizers = Normalizers::from_json(&self.normalizer);
+        tokenizer.with_normalizer(normalizers.map_err(at("normalizer"))?)?;
+        let pre_tokenizer = part::<PreTokenizerWrapper>(&self.pre_tokenizer, parts::check_pre_tokenizer);
+        tokenizer.with_pre_tokenizer(pre_tokenizer.map_err(at("pre_tokenizer"))?);
+        let post_processor = part::<PostProcessorWrapper>(&self.post_processor, parts::check_post_processor);
+        tokenizer.with_post_processor(post_processor.map_err(at("post_processor"))?);
+        let decoder = part::<DecoderWrapper>(&self.decoder, parts::check_decoder);
+        tokenizer.with_decoder(decoder.map_err(at("decoder"))?);
+        if let Some(long) = self.added_tokens.iter().find(|token| token.content.len() > parts::ADDED_TOKEN_BYTES_MAX) {
+            let (bytes, most) = (long.content.len(), parts::ADDED_TOKEN_BYTES_MAX);
+            return Err(format!("`added_tokens`: one has {bytes} bytes, of at most {most}").into());
+        }
         tokenizer.add_tokens(self.added_tokens.iter().cloned())?;
         Ok(tokenizer)
     }
@@ -95,6 +122,12 @@ impl<'a> TokenizerFile<'a> {
         }
         Ok(serde_json::from_str::<Kind>(self.model.get())?.r#type)
     }
+}
+
+/// Builds a part of a tokenizer, if the file has it.
+fn part<T: DeserializeOwned>(json: &Value, check: fn(&Value) -> std::result::Result<(), String>) -> Result<Option<T>> {
+    check(json)?;
+    Ok(Option::deserialize(json)?)
 }
 
 fn by_id(vocabulary: &Vocabulary, left: &str, right: &str, rank: u32) -> Result<[u32; 4]> {

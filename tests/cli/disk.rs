@@ -246,3 +246,24 @@ fn the_disk_tier_has_a_folder_and_a_size() {
     let disk = ["--kv-disk", file, "--kv-disk-bytes", "1GiB"];
     refusal(&[&["run", "--prompt", "a", "--device", "fake"][..], &disk].concat(), &["--kv-disk", "a file: "]);
 }
+
+/// Whoever reads the key could plant blocks, and one that is cut would hide them.
+#[test]
+fn a_wrong_key_of_a_folder_is_named_at_the_start() {
+    let folder = tempfile::tempdir().expect("a folder for this test");
+    let path = folder.path().to_str().expect("the path is UTF-8");
+    let key = folder.path().join("key");
+    let run = ["run", "--prompt", "a", "--device", "fake", "--kv-disk", path, "--kv-disk-bytes", "1GiB"];
+    fs::write(&key, "short").expect("the folder takes files");
+    refusal(&run, &["--kv-disk", "/key: ", "5 bytes"]);
+    fs::write(&key, [7; 32]).expect("the folder takes files");
+    #[cfg(unix)]
+    {
+        let mode = |mode| std::os::unix::fs::PermissionsExt::from_mode(mode);
+        fs::set_permissions(&key, mode(0o644)).expect("it is ours");
+        refusal(&run, &["--kv-disk", "/key: ", "chmod 600"]);
+        fs::set_permissions(&key, mode(0o600)).expect("it is ours");
+    }
+    result(&run);
+    assert_eq!(fs::read(&key).expect("it is there"), [7; 32], "it stays");
+}

@@ -84,7 +84,7 @@ impl Disk for SlowDisk {
             self.files.borrow_mut().remove(&name);
         }
         let file = self.files.borrow().get(&name).cloned();
-        let sound = file.map(|file| block_in(&file, &self.form, &origin, self.faults));
+        let sound = file.map(|file| block_in(&file, &self.form, &origin, None, self.faults));
         if sound.as_ref().is_some_and(Result::is_err) {
             self.files.borrow_mut().remove(&name);
         }
@@ -96,7 +96,7 @@ impl Disk for SlowDisk {
         let done = !self.random.once_in(10);
         if done {
             let whole = record_of(&self.form, &origin, &data);
-            let (record, _) = Record::read(&whole).expect("what is written can be read");
+            let (record, _) = Record::read(&whole, None).expect("what is written can be read");
             assert_eq!(self.form.check(&record), Ok(()), "its hash has the key of blocks without a salt");
             let file = self.outcome(&origin, &data);
             self.files.borrow_mut().insert(file_name(origin.key), file);

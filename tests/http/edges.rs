@@ -7,12 +7,15 @@ use axum::http::Request;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use folio::config::Config;
+use folio::model::demo;
 use folio::platform::block_on;
 use folio::server::{Limits, ServerOptions};
+use folio::text::TextModel;
 use futures_util::StreamExt;
 use serde_json::{Value, json};
 use std::io::Write as _;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Clients cut texts between the two halves of a character.
@@ -233,5 +236,42 @@ fn a_hundred_thousand_messages_are_refused_at_once() {
         });
         let best = best.min().expect("five requests");
         assert!(best < Duration::from_secs(1), "{path} takes {best:?}");
+    }
+}
+
+/// One request must not take the memory of a server, whatever its model's tokenizer makes of it.
+#[test]
+fn a_text_that_the_tokenizer_makes_long_is_refused_on_every_route() {
+    let mut tokenizer: Value = serde_json::from_slice(demo::TOKENIZER_JSON).expect("it is JSON");
+    let doubling = json!({"type": "Replace", "pattern": {"String": "~"}, "content": "~~"});
+    tokenizer["normalizer"] = json!({"type": "Sequence", "normalizers": vec![doubling; 40]});
+    let json = tokenizer.to_string();
+    let text = TextModel::from_parts(Some(json.as_bytes()), Some(demo::TOKENIZER_CONFIG_JSON), None);
+    let server = Server::plain_with(Arc::new(text.expect("no text has grown yet")));
+    let (hostile, usual) = ("~".repeat(2000), "Hello".to_owned());
+    let messages = |text: &str| json!([{"role": "user", "content": text}]);
+    let routes = |text: &str| {
+        [
+            ("/v1/completions", json!({"prompt": text, "max_tokens": 1}), "prompt"),
+            ("/v1/chat/completions", json!({"messages": messages(text), "max_tokens": 1}), "messages"),
+            ("/v1/messages", json!({"model": "demo", "messages": messages(text), "max_tokens": 1}), "messages"),
+            ("/v1/responses", json!({"input": text, "max_output_tokens": 16}), "input"),
+            ("/api/generate", json!({"prompt": text, "stream": false, "options": {"num_predict": 1}}), "prompt"),
+            ("/api/chat", json!({"messages": messages(text), "stream": false}), "messages"),
+            ("/completion", json!({"prompt": text, "n_predict": 1}), "prompt"),
+            ("/tokenize", json!({"prompt": text}), "prompt"),
+            ("/tokenize", json!({"content": text}), "content"),
+        ]
+    };
+    for ((path, body, field), (_, good, _)) in routes(&hostile).into_iter().zip(routes(&usual)) {
+        let answer = server.post(path, &body);
+        assert_eq!(answer.status, 400, "{path}: {:.300}", answer.text);
+        assert!(
+            answer.text.contains("normalizer makes the text more than 16 times as long"),
+            "{path}: {}",
+            answer.text
+        );
+        assert!(answer.text.contains(&format!("\"param\":\"{field}\"")), "{path}: {}", answer.text);
+        assert_eq!(server.post(path, &good).status, 200, "{path}");
     }
 }

@@ -361,6 +361,66 @@ fn a_prefix_outlives_its_server_on_disk() {
 }
 
 #[test]
+fn a_server_goes_on_without_the_folder_of_its_blocks_and_says_so() {
+    let parent = tempfile::tempdir().expect("a folder for this test");
+    let folder = parent.path().join("kv");
+    let kv_disk = Some(folio::config::DiskConfig { folder: folder.clone(), bytes: 64 << 20 });
+    let config = folio::config::Config { kv_disk, ..config() };
+    let server = Server::fake("", config, ServerOptions::default());
+    let ask = |first: u32| {
+        let prompt: Vec<u32> = (first..first + 100).collect();
+        assert_eq!(server.post(COMPLETIONS, &json!({"prompt": prompt, "max_tokens": 1})).status, 200);
+    };
+    let wait_for = |health: &Value| {
+        while server.get("/health").json() != *health {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    };
+    let metric = |line: &str| assert!(server.get("/metrics").text.contains(&format!("vllm:{line}\n")), "{line}");
+    ask(0);
+    wait_for(&json!({"status": "ok"}));
+    std::fs::remove_dir_all(&folder).expect("it is there");
+    std::fs::write(&folder, "a file in its place").expect("the parent takes files");
+    wait_for(&json!({"status": "ok", "kv_disk": "failing"}));
+    assert_eq!(server.get("/health").status, 200, "requests are answered");
+    metric("kv_disk_failing{model_name=\"demo\"} 1");
+    ask(0);
+    ask(200);
+    std::fs::remove_file(&folder).expect("it is there");
+    wait_for(&json!({"status": "ok"}));
+    metric("kv_disk_failing{model_name=\"demo\"} 0");
+    ask(300);
+    while std::fs::read_dir(&folder).is_ok_and(|entries| entries.count() < 2) {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_planted_block_is_not_used_and_counted() {
+    let folder = tempfile::tempdir().expect("a folder for this test");
+    let kv_disk = Some(folio::config::DiskConfig { folder: folder.path().to_owned(), bytes: 64 << 20 });
+    let config = folio::config::Config { kv_disk, ..config() };
+    let prompt: Vec<u32> = (0..300).collect();
+    let ask = |server: &Server| server.post(COMPLETIONS, &json!({"prompt": prompt, "max_tokens": 1})).json();
+    let metric = |server: &Server, line: &str| server.get("/metrics").text.contains(&format!("vllm:{line}\n"));
+    let first = Server::fake("", config.clone(), ServerOptions::default());
+    ask(&first);
+    while !metric(&first, "kv_files_written_total{model_name=\"demo\"} 18") {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    drop(first);
+    // The same blocks, as somebody without the folder's key would have written them.
+    let other_key: Vec<u8> = std::fs::read(folder.path().join("key")).expect("it is there");
+    let other_key: Vec<u8> = other_key.iter().map(|byte| byte ^ 1).collect();
+    std::fs::write(folder.path().join("key"), other_key).expect("it can be written");
+    let second = Server::fake("", config, ServerOptions::default());
+    assert_eq!(ask(&second)["usage"]["prompt_tokens_details"], json!({"cached_tokens": 0}));
+    second.wait_until_idle();
+    assert!(metric(&second, "kv_files_read_total{model_name=\"demo\"} 0"));
+    assert!(metric(&second, "kv_files_refused_total{model_name=\"demo\"} 18"));
+}
+
+#[test]
 fn an_evicted_prefix_is_told() {
     let small = folio::config::Config { kv_cache_bytes: Some(1 << 20), max_model_len: Some(400), ..config() };
     let server = Server::fake("", small, ServerOptions::default());

@@ -9,7 +9,7 @@
 //! | 4 | [`VERSION`] |
 //! | 4 | length of the header, at most [`HEADER_BYTES_MAX`] |
 //! | 8 | length of the block's bytes |
-//! | 32 | BLAKE3 of all other bytes of the record |
+//! | 32 | BLAKE3 of all other bytes of the record; in a folder of `--kv-disk` keyed with its [`FolderKey`] |
 //! | 4 | 1 if its bits are those of one build only (`--deterministic`), else 0 |
 //! | 32 | fingerprint of the model, as loaded |
 //! | 16, 16 | chain hash of the block, and of the block before it or the chain's root |
@@ -31,6 +31,7 @@
 //! Nothing in a file is trusted: lengths are checked before they are used, and a record that does not say what it
 //! should is an error, never a panic.
 
+use super::key::FolderKey;
 use crate::engine::block_pool::BlockHash;
 use crate::engine::tiers::Origin;
 use crate::plan::{KvFormat, KvLayer, StateLayer};
@@ -158,8 +159,8 @@ impl Form {
         u64::from(HEADER_BYTES_MAX) + largest
     }
 
-    /// The header of a block's record; the block's bytes follow it in the file.
-    pub fn header(&self, origin: &Origin, data: &[u8]) -> Vec<u8> {
+    /// The header of a block's record, for a folder with this key, if any; the block's bytes follow it in the file.
+    pub fn header(&self, origin: &Origin, data: &[u8], key: Option<&FolderKey>) -> Vec<u8> {
         let (group, hash) = origin.key;
         let mut header = Vec::with_capacity(512);
         header.extend_from_slice(MAGIC);
@@ -184,7 +185,7 @@ impl Form {
         origin.token_ids.iter().for_each(|&id| number(&mut header, id));
         let length = count(header.len());
         header[12..16].copy_from_slice(&length.to_le_bytes());
-        seal(&mut header, data);
+        seal(&mut header, data, key);
         header
     }
 
@@ -207,13 +208,18 @@ fn other(is_other: bool, what: &'static str) -> Result<(), FileError> {
 }
 
 impl Record {
-    /// The first record of a file, and the bytes after it. What the record says of itself is consistent.
-    pub fn read(file: &Bytes) -> Result<(Self, Bytes), FileError> {
-        Self::read_checked(file, true)
+    /// The first record of a file, and the bytes after it. What the record says of itself is consistent, and it was
+    /// written for the folder with this key; without one, it is portable.
+    pub fn read(file: &Bytes, key: Option<&FolderKey>) -> Result<(Self, Bytes), FileError> {
+        Self::read_checked(file, key, true)
     }
 
     /// [`Record::read`]; the injected bug leaves the checksum out.
-    pub(super) fn read_checked(file: &Bytes, checks: bool) -> Result<(Self, Bytes), FileError> {
+    pub(super) fn read_checked(
+        file: &Bytes,
+        key: Option<&FolderKey>,
+        checks: bool,
+    ) -> Result<(Self, Bytes), FileError> {
         let mut reader = Reader { bytes: file, at: 0 };
         if reader.take(8)? != MAGIC {
             return Err(FileError::Damaged("it is not a file of KV blocks"));
@@ -230,8 +236,11 @@ impl Record {
             return Err(FileError::Damaged("its header is too short"));
         }
         let expected: [u8; 32] = reader.array()?;
-        if checks && checksum(&file[..header_bytes], &file[header_bytes..whole]) != expected {
-            return Err(FileError::Damaged("its checksum is wrong"));
+        if checks && checksum(&file[..header_bytes], &file[header_bytes..whole], key) != expected {
+            return Err(FileError::Damaged(match key {
+                Some(_) => "its checksum is not that of a block that was written to this folder",
+                None => "its checksum is wrong",
+            }));
         }
         let (form, origin) = Self::read_header(&file[..header_bytes], reader.at)?;
         let (data, whole, rest) = (file.slice(header_bytes..whole), file.slice(..whole), file.slice(whole..));
@@ -257,14 +266,21 @@ impl Record {
         layers.is_some_and(|layers| layers.iter().any(|layer| matches!(layer, LayerForm::State { .. })))
     }
 
-    /// All records of a file; at most `records_max`.
+    /// Its header, for a folder with this key or, without one, portable.
+    pub fn header(&self, key: Option<&FolderKey>) -> Vec<u8> {
+        let mut header = self.whole[..self.whole.len() - self.data.len()].to_vec();
+        seal(&mut header, &self.data, key);
+        header
+    }
+
+    /// All records of a portable file; at most `records_max`.
     pub fn read_all(file: &Bytes, records_max: usize) -> Result<Vec<Self>, FileError> {
         let (mut records, mut rest) = (Vec::new(), file.clone());
         while !rest.is_empty() {
             if records.len() == records_max {
                 return Err(FileError::Damaged("it has too many blocks"));
             }
-            let (record, after) = Self::read(&rest)?;
+            let (record, after) = Self::read(&rest, None)?;
             records.push(record);
             rest = after;
         }
@@ -335,16 +351,17 @@ fn count(count: usize) -> u32 {
     u32::try_from(count).expect("counts of a model are small")
 }
 
-/// Sets the checksum of a record in its header.
-pub fn seal(header: &mut [u8], data: &[u8]) {
-    let checksum = checksum(header, data);
-    header[CHECKSUM].copy_from_slice(&checksum);
+/// Sets the checksum of a record in its header, for a folder with this key, if any.
+pub fn seal(header: &mut [u8], data: &[u8], key: Option<&FolderKey>) {
+    let checksum = checksum(header, data, key);
+    header[CHECKSUM].copy_from_slice(checksum.as_bytes());
 }
 
-fn checksum(header: &[u8], data: &[u8]) -> [u8; 32] {
-    let mut hasher = blake3::Hasher::new();
+/// Compared with that of a file, it takes the same time whatever the file has.
+fn checksum(header: &[u8], data: &[u8], key: Option<&FolderKey>) -> blake3::Hash {
+    let mut hasher = key.map_or_else(blake3::Hasher::new, FolderKey::hasher);
     hasher.update(&header[..CHECKSUM.start]).update(&header[CHECKSUM.end..]).update(data);
-    *hasher.finalize().as_bytes()
+    hasher.finalize()
 }
 
 impl LayerForm {
@@ -451,13 +468,13 @@ mod tests {
 
     fn file(form: &Form, origin: &Origin, fill: u8) -> Vec<u8> {
         let data = vec![fill; 2 * 4 * (8 + 16) * 2];
-        let mut file = form.header(origin, &data);
+        let mut file = form.header(origin, &data, None);
         file.extend(data);
         file
     }
 
     fn read(file: &[u8]) -> Result<Record, FileError> {
-        Record::read(&Bytes::copy_from_slice(file)).map(|(record, _)| record)
+        Record::read(&Bytes::copy_from_slice(file), None).map(|(record, _)| record)
     }
 
     #[test]
@@ -477,7 +494,7 @@ mod tests {
         let form = form();
         for (group, bytes, is_state) in [(0, 384, false), (1, 128, false), (2, 32, true)] {
             let origin = Origin { key: (group, origin(&form, [1, 2, 3, 4]).key.1), ..origin(&form, [1, 2, 3, 4]) };
-            let write = |bytes: usize| [form.header(&origin, &vec![9; bytes]), vec![9; bytes]].concat();
+            let write = |bytes: usize| [form.header(&origin, &vec![9; bytes], None), vec![9; bytes]].concat();
             let record = read(&write(bytes)).expect("it is whole");
             assert_eq!((form.check(&record), record.check_block(&origin)), (Ok(()), Ok(())));
             assert_eq!((record.data.len(), record.is_state()), (bytes, is_state));
@@ -533,6 +550,22 @@ mod tests {
     }
 
     #[test]
+    fn only_a_record_with_the_hash_of_its_folder_is_read_there() {
+        let form = form();
+        let origin = origin(&form, [1, 2, 3, 4]);
+        let [own, other] = [1, 2].map(|fill| Some(FolderKey::new([fill; 32])));
+        let keys = [own.as_ref(), other.as_ref(), None];
+        let record = read(&file(&form, &origin, 9)).expect("it is whole");
+        for written in keys {
+            let file = Bytes::from([&record.header(written)[..], &record.data].concat());
+            for reader in keys {
+                let is_same = written.map(|key| key as *const _) == reader.map(|key| key as *const _);
+                assert_eq!(Record::read(&file, reader).is_ok(), is_same);
+            }
+        }
+    }
+
+    #[test]
     fn a_file_may_hold_several_records() {
         let form = form();
         let files = [[1, 2, 3, 4], [5, 6, 7, 8]].map(|tokens| file(&form, &origin(&form, tokens), 1));
@@ -564,7 +597,7 @@ mod tests {
             file[at..end].copy_from_slice(&bytes[..end - at]);
             let header_bytes = u32::from_le_bytes(file[12..16].try_into().expect("four bytes")) as usize;
             let (header, data) = file.split_at_mut(header_bytes);
-            seal(header, data);
+            seal(header, data, None);
             let _ = read(&file);
             let _ = read(&bytes);
         }

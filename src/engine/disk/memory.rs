@@ -83,7 +83,7 @@ impl Disk for MemoryDisk {
     fn read(&mut self, slot: HostSlot, origin: Arc<Origin>) {
         let mut shelf = self.files.shelf();
         let file = shelf.files.get(&origin.key);
-        let data = file.and_then(|file| block_in(file, &self.form, &origin, InjectedFaults::default()).ok());
+        let data = file.and_then(|file| block_in(file, &self.form, &origin, None, InjectedFaults::default()).ok());
         shelf.events.push_back(DiskEvent::Read { slot, data, took: Duration::ZERO });
     }
 

@@ -1,15 +1,22 @@
 //! The disk tier: files of KV blocks that outlive the process. [`file`](mod@file) is their form, [`FolderDisk`] keeps
 //! them in a folder, [`MemoryDisk`] where there are no files.
 //!
+//! Nothing but an engine or an explicit import puts a block into a folder: its files are hashed with the folder's
+//! [key]. [`writer`] also looks after the folder.
+//!
 //! A [`Disk`] works beside the engine: it is asked for something and says later what has become of it. The scheduler
 //! knows which blocks it holds and decides what is read and written ([`tiers`](super::tiers)).
 
 pub mod file;
 mod folder;
+mod key;
 mod memory;
+mod place;
+mod writer;
 
 pub use file::{FileError, Form, MAGIC, Record};
 pub use folder::{FolderDisk, ImportError, import, records_in};
+pub use key::FolderKey;
 pub use memory::{MemoryDisk, MemoryFiles};
 
 use super::block_pool::BlockKey;
@@ -43,6 +50,12 @@ pub enum DiskEvent {
     Found(Vec<BlockKey>),
     /// There are no files of these blocks any more.
     Lost(Vec<BlockKey>),
+    /// There are no files any more.
+    Emptied,
+    /// So many files were damaged or put there by somebody else, and are removed.
+    Refused(u64),
+    /// Whether files can be read and written. They can when a disk is opened.
+    Usable(bool),
 }
 
 /// A place for files of KV blocks. No call waits for a file.
@@ -71,9 +84,15 @@ pub trait Disk {
     fn wait(&mut self) -> Pin<Box<dyn Future<Output = DiskEvent> + '_>>;
 }
 
-/// The bytes of a block from its file, if the file is what it should be.
-pub fn block_in(file: &Bytes, form: &Form, origin: &Origin, faults: InjectedFaults) -> Result<Bytes, FileError> {
-    let (record, rest) = Record::read_checked(file, !faults.has(InjectedFault::PartFileRead))?;
+/// The bytes of a block from its file, if the file is what it should be and was written for the folder with this key.
+pub fn block_in(
+    file: &Bytes,
+    form: &Form,
+    origin: &Origin,
+    key: Option<&FolderKey>,
+    faults: InjectedFaults,
+) -> Result<Bytes, FileError> {
+    let (record, rest) = Record::read_checked(file, key, !faults.has(InjectedFault::PartFileRead))?;
     if !rest.is_empty() {
         return Err(FileError::Damaged("it has more than one block"));
     }
@@ -87,9 +106,9 @@ pub fn block_in(file: &Bytes, form: &Form, origin: &Origin, faults: InjectedFaul
     Ok(record.data)
 }
 
-/// The record of a block.
+/// The portable record of a block.
 pub fn record_of(form: &Form, origin: &Origin, data: &[u8]) -> Bytes {
-    let mut record = form.header(origin, data);
+    let mut record = form.header(origin, data, None);
     record.extend_from_slice(data);
     record.into()
 }

@@ -21,6 +21,8 @@ pub struct Counts {
     pub files_written: u64,
     /// Files read and used.
     pub files_read: u64,
+    /// Files that were not what they should be.
+    pub files_refused: u64,
     /// Blocks copied to host memory.
     pub blocks_saved: u64,
     /// Blocks copied back from host memory.

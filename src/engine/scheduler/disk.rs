@@ -39,6 +39,21 @@ impl Scheduler {
         keys.into_iter().for_each(|key| self.disk.remove(&key));
     }
 
+    /// There are no files any more.
+    pub(crate) fn lost_all_on_disk(&mut self) {
+        self.disk.clear();
+    }
+
+    /// So many files were not what they should be.
+    pub(crate) fn refused_on_disk(&mut self, files: u64) {
+        self.counts.files_refused += files;
+    }
+
+    /// Files can be read and written, or cannot.
+    pub(crate) fn set_disk_usable(&mut self, is_usable: bool) {
+        self.disk.set_usable(is_usable);
+    }
+
     /// A block was copied. Returns whether this copy is still to be written.
     pub(crate) fn hand_over(&mut self, origin: &Arc<Origin>) -> bool {
         self.disk.hand_over(origin)

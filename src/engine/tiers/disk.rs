@@ -55,6 +55,7 @@ pub(crate) struct Reading {
 pub struct DiskTier {
     block_bytes: Vec<u64>,
     use_of: DiskUse,
+    is_failing: bool,
     held: HashSet<BlockKey>,
     /// Blocks that are being copied from the device or written, and whether the disk has them. A block that was
     /// withdrawn meanwhile may be copied again before its first copy has ended: each copy has an origin of its own.
@@ -106,6 +107,20 @@ impl DiskTier {
     /// No file holds this block any more.
     pub(crate) fn remove(&mut self, key: &BlockKey) {
         self.held.remove(key);
+    }
+
+    /// Whether files can be neither read nor written.
+    pub fn is_failing(&self) -> bool {
+        self.is_failing
+    }
+
+    pub(crate) fn set_usable(&mut self, is_usable: bool) {
+        self.is_failing = !is_usable;
+    }
+
+    /// No file holds any block any more.
+    pub(crate) fn clear(&mut self) {
+        self.held.clear();
     }
 
     /// Removes the file of a block whose content turned out to be wrong.

@@ -93,6 +93,7 @@ fn write_stats(text: &mut String, all: &[Series]) {
     stat("num_requests_running", "gauge", "Requests that run.", |stats| stats.requests_running);
     stat("num_requests_waiting", "gauge", "Requests that wait.", |stats| stats.requests_waiting);
     stat("kv_host_bytes", "gauge", "Bytes of KV blocks in host memory.", |stats| stats.host_bytes_used);
+    stat("kv_disk_failing", "gauge", "Whether the folder of KV blocks cannot be used.", |stats| stats.disk_failing);
     stat("kv_disk_blocks", "gauge", "KV blocks that can be read from disk.", |stats| stats.blocks_on_disk);
     let mut count = |name: &str, help: &str, count: fn(&Stats) -> u64| stat(name, "counter", help, count);
     count("prefix_cache_queries_total", "Prompt tokens looked up in the cache.", |stats| stats.prefix_queries);
@@ -101,6 +102,7 @@ fn write_stats(text: &mut String, all: &[Series]) {
     count("kv_blocks_restored_total", "KV blocks moved back.", |stats| stats.blocks_restored);
     count("kv_files_written_total", "Files of KV blocks written.", |stats| stats.files_written);
     count("kv_files_read_total", "Files of KV blocks read.", |stats| stats.files_read);
+    count("kv_files_refused_total", "Files that were damaged or of somebody else.", |stats| stats.files_refused);
     count("prompt_tokens_total", "Tokens of prompts.", |stats| stats.prompt_tokens);
     count("generation_tokens_total", "Generated tokens.", |stats| stats.generation_tokens);
     count("num_preemptions_total", "Preemptions.", |stats| stats.preemptions);

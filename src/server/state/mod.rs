@@ -352,9 +352,7 @@ pub(crate) struct Seal([u8; 32]);
 
 impl Seal {
     fn new() -> Self {
-        let mut key = [0; 32];
-        key.chunks_mut(8).for_each(|bytes| bytes.copy_from_slice(&platform::random_u64().to_le_bytes()));
-        Self(key)
+        Self(platform::random_key())
     }
 
     /// The text in an opaque form, with a signature.
