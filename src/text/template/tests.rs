@@ -134,6 +134,7 @@ fn a_percent_sign_formats_texts_and_divides_numbers() {
 #[test]
 fn a_plus_sign_before_a_value_changes_nothing() {
     check(&[("+i", "3"), ("[+1, -+2]", "[1, -2]"), ("i - 1 - +1", "1"), ("1 + +2", "3"), ("(+i) ~ -i", "3-3")]);
+    check(&[("+i, -i", "(3, -3)"), ("+i ~ 1", "31"), ("+i % 2, 1", "(1, 1)")]);
     assert_eq!(jinja("{% set x = +1 %}{% if +x %}{{ x }}{% endif %}"), Ok("1".into()));
 }
 
