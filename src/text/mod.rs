@@ -22,6 +22,8 @@ mod python;
 mod stream;
 mod template;
 mod template_filters;
+mod template_format;
+mod template_html;
 mod template_limits;
 mod template_methods;
 mod template_source;

@@ -305,7 +305,9 @@ fn parts(pre: &str, text: &str) -> Vec<String> {
             if tokens.contains(&token) {
                 continue;
             }
-            if let [start @ .., last] = piece && len > 1 {
+            if let [start @ .., last] = piece
+                && len > 1
+            {
                 merges.push(format!("{} {last}", start.iter().collect::<String>()));
             }
             tokens.push(token);

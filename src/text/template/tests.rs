@@ -355,3 +355,18 @@ fn a_template_finds_special_strings_in_a_message_and_the_prompt_is_the_text_that
         assert_eq!(ends, [&end], "only the template's token is special in the prompt of {content:?}");
     }
 }
+
+/// What Jinja2 renders of several hundred templates, with null for an error: `.ci/templates` compares the file with Jinja2 itself.
+#[test]
+fn every_template_of_the_list_renders_as_in_jinja2() {
+    let file = include_str!("../../../tests/data/jinja2.json");
+    let file: Value = serde_json::from_str(file).expect("it is JSON");
+    let kwargs = file["values"].as_object().expect("an object");
+    for case in file["templates"].as_array().expect("a list") {
+        let [template, expected] = [0, 1].map(|index| case[index].as_str());
+        let messages = json!([]);
+        let input = ChatInput { kwargs: Some(kwargs), unix_time: 1_753_522_876, ..input(&messages, None) };
+        let text = TextModel::from_parts(None, None, template).ok().and_then(|model| model.chat_text(&input).ok());
+        assert_eq!(text.as_deref(), expected, "{}", case[0]);
+    }
+}
