@@ -16,6 +16,7 @@ mod chunks;
 mod folder;
 mod grammar;
 mod infill;
+pub(crate) mod integers;
 mod literal;
 mod marks;
 mod python;

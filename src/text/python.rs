@@ -1,18 +1,23 @@
 //! Python behavior that templates expect: `str`, `repr` of numbers, `json.dumps` and `strftime`.
 
+mod arguments;
+mod html;
 mod json;
+mod numbers;
 mod pretty;
 mod repr;
 mod time;
 mod wrap;
 
-use super::template_html;
 use super::template_limits::pay_for_text;
-use minijinja::value::{Kwargs, Value, ValueKind, from_args};
-use minijinja::{AutoEscape, Error, ErrorKind, Output, State};
+use minijinja::value::{Value, ValueKind};
+use minijinja::{AutoEscape, Error, Output, State};
 use std::borrow::Cow;
 
+pub(super) use arguments::{Filter, bind, bound_values, integer_or, items_of, refuse_none, subject};
+pub(super) use html::escaped;
 pub(super) use json::tojson;
+pub(super) use numbers::{LongInteger, decimal, float, integer, without_underscores};
 pub(super) use pretty::pretty;
 pub(super) use repr::{escaped_to_ascii, is_printable, repr};
 pub(super) use time::strftime;
@@ -23,7 +28,7 @@ pub(super) fn format(out: &mut Output<'_>, state: &mut State<'_, '_>, value: &Va
     pay_for_text(state, value)?;
     let text = text_of(value);
     match state.auto_escape() {
-        AutoEscape::Html if !value.is_safe() => out.write_str(&template_html::escaped(&text)).map_err(Error::from),
+        AutoEscape::Html if !value.is_safe() => out.write_str(&escaped(&text)).map_err(Error::from),
         _ => out.write_str(&text).map_err(Error::from),
     }
 }
@@ -48,51 +53,7 @@ pub(super) fn is_of_type(value: &Value, name: &str) -> bool {
     value.as_object().is_some_and(|object| object.type_name().rsplit("::").next() == Some(name))
 }
 
-/// `repr` of a floating-point number: the shortest digits that give this number, with an exponent below 1e-4 and from
-/// 1e16 on.
-pub(super) fn float(number: f64) -> String {
-    if number.is_nan() {
-        return "nan".to_owned();
-    }
-    let scientific = format!("{number:e}");
-    let Some((mantissa, exponent)) = scientific.split_once('e') else { return scientific };
-    match exponent.parse::<i32>() {
-        Ok(-4..16) | Err(_) => format!("{number:?}"),
-        Ok(exponent) => {
-            let sign = if exponent < 0 { '-' } else { '+' };
-            format!("{mantissa}e{sign}{:02}", exponent.unsigned_abs())
-        }
-    }
-}
-
 /// White space, as `str.isspace` has it.
 pub(super) fn is_space(character: char) -> bool {
     character.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&character)
-}
-
-/// Arguments by the names of their parameters, as Python binds them.
-pub(super) fn bind<const N: usize>(arguments: &[Value], names: [&str; N]) -> Result<[Option<Value>; N], Error> {
-    let values = bound_values(arguments, &names)?;
-    values.try_into().map_err(|_| Error::from(ErrorKind::TooManyArguments))
-}
-
-/// [`bind`], for a list of names.
-pub(super) fn bound_values(arguments: &[Value], names: &[&str]) -> Result<Vec<Option<Value>>, Error> {
-    let (positional, named): (&[Value], Kwargs) = from_args(arguments)?;
-    if positional.len() > names.len() {
-        return Err(Error::from(ErrorKind::TooManyArguments));
-    }
-    let bound = names.iter().enumerate().map(|(index, name)| match positional.get(index) {
-        Some(value) => Ok(Some(value.clone())),
-        None if named.has(name) => named.get(name).map(Some),
-        None => Ok(None),
-    });
-    let bound = bound.collect::<Result<Vec<_>, _>>()?;
-    named.assert_all_used()?;
-    Ok(bound)
-}
-
-/// An integer, or what it is when it is not given.
-pub(super) fn integer_or(argument: Option<Value>, default: i64) -> Result<i64, Error> {
-    argument.filter(|value| !value.is_none()).map_or(Ok(default), i64::try_from)
 }

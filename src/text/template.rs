@@ -8,7 +8,7 @@
 
 use super::TextError;
 use super::template_limits::{self, Capped};
-use super::{python, template_filters, template_methods, template_source};
+use super::{integers, python, template_filters, template_methods, template_source};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Serde, Value as JinjaValue};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State};
@@ -220,7 +220,16 @@ fn content_to_continue(message: &mut Value) -> Option<&mut String> {
 }
 
 fn to_jinja(value: &Value) -> JinjaValue {
-    JinjaValue::from(Serde(value))
+    if let Some(digits) = integers::digits(value) {
+        return python::integer(digits);
+    }
+    match value {
+        Value::Array(items) => items.iter().map(to_jinja).collect(),
+        Value::Object(entries) => {
+            JinjaValue::from_pairs(entries.iter().map(|(key, value)| (key.as_str(), to_jinja(value))))
+        }
+        _ => JinjaValue::from(Serde(value)),
+    }
 }
 
 fn named_template(entry: &Value) -> Option<(String, String)> {

@@ -1,19 +1,19 @@
 //! Jinja2's filters, tests and functions where minijinja's differ: in their parameters, in what they make of values
 //! that they cannot read, or in how they write numbers.
 
-use super::python::{self, bind, bound_values, integer_or, is_of_type, is_space};
+use super::python::{
+    self, Filter, LongInteger, bind, bound_values, decimal, integer_or, is_of_type, is_space, items_of, refuse_none,
+    subject, without_underscores,
+};
 use super::template_limits::{pay, pay_for_text};
-use super::template_methods::{aligned, replaced, trimmed};
+use super::template_methods::{aligned, lines, replaced, trimmed};
 use super::{template_format, template_html, template_source};
 use minijinja::value::{Kwargs, Object, Rest, Tuple, Value, ValueKind, ValueOrKwargs, from_args};
-use minijinja::{Environment, Error, ErrorKind, State, filters, functions};
+use minijinja::{Environment, Error, ErrorKind, State, filters, functions, tests};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 type Arguments = Rest<ValueOrKwargs>;
-/// A filter of this file; its first argument is the value before the bar.
-pub(super) type Filter = fn(&mut State<'_, '_>, &[Value]) -> Result<Value, Error>;
-
 /// Adds all filters, tests and functions of this file.
 pub(super) fn add(environment: &mut Environment<'_>) {
     add_parameters(environment);
@@ -49,8 +49,11 @@ pub(super) fn add(environment: &mut Environment<'_>) {
     });
     environment.add_test("callable", is_callable);
     environment.add_test("divisibleby", is_divisible);
+    environment.add_test("int", |value: Value| tests::is_integer(&value) || is_long(&value));
+    environment.add_test("integer", |value: Value| tests::is_integer(&value) || is_long(&value));
     environment.add_test("iterable", is_iterable);
     environment.add_test("mapping", |value: Value| value.kind() == ValueKind::Map && !is_of_type(&value, "Namespace"));
+    environment.add_test("number", |value: Value| tests::is_number(&value) || is_long(&value));
     environment.add_test("sequence", is_sequence);
     environment.add_function("cycler", cycler);
     environment.add_function("dict", dict);
@@ -75,11 +78,6 @@ fn add_filters_of_lists(environment: &mut Environment<'_>) {
             filter.call(state, &arguments)
         });
     }
-}
-
-fn refuse_none(value: &Value) -> Result<(), Error> {
-    let error = || Error::new(ErrorKind::InvalidOperation, "none has no items");
-    if value.is_none() { Err(error()) } else { Ok(()) }
 }
 
 /// Filters of minijinja by Jinja2's parameters: some take only keyword arguments, others only positional ones.
@@ -126,11 +124,6 @@ fn add_parameters(environment: &mut Environment<'_>) {
             filter.call(state, &call)
         });
     }
-}
-
-/// A filter's value and its other arguments.
-pub(super) fn subject(arguments: &[Value]) -> Result<(&Value, &[Value]), Error> {
-    arguments.split_first().ok_or_else(|| Error::from(ErrorKind::MissingArgument))
 }
 
 fn missing() -> Error {
@@ -208,20 +201,6 @@ fn integer(text: &str, base: u32) -> Option<Value> {
     Some(Value::from(sign * number))
 }
 
-/// Underscores may stand between digits.
-fn without_underscores(digits: &str) -> Option<String> {
-    let wrong = digits.starts_with(['_', '+', '-']) || digits.ends_with('_') || digits.contains("__");
-    (!wrong).then(|| digits.replace('_', ""))
-}
-
-/// `float(text)`, if that is a number.
-pub(super) fn decimal(text: &str) -> Option<f64> {
-    let text = text.trim_matches(is_space);
-    let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
-    let number: f64 = without_underscores(digits)?.parse().ok()?;
-    Some(if text.starts_with('-') { -number } else { number })
-}
-
 /// `float(value)`, or a default for what is none.
 fn float(_: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
     let (value, rest) = subject(arguments)?;
@@ -283,10 +262,11 @@ fn indent(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error
         Some(text) => text.len(),
         None => usize::try_from(i64::try_from(width.clone())?.max(0)).unwrap_or(usize::MAX),
     };
-    let lines = text.split('\n').count() as u64;
-    pay(state, lines.saturating_mul(spaces as u64).saturating_add(text.len() as u64))?;
+    let ended = text + "\n";
+    let lines = lines(state, &ended, false)?;
+    pay(state, (lines.len() as u64).saturating_mul(spaces as u64).saturating_add(ended.len() as u64))?;
     let indent = width.as_str().map_or_else(|| " ".repeat(spaces), str::to_owned);
-    let indented = text.split('\n').enumerate().map(|(number, line)| {
+    let indented = lines.into_iter().enumerate().map(|(number, line)| {
         let is_indented = if number == 0 { first } else { blank || !line.is_empty() };
         if is_indented { format!("{indent}{line}") } else { line.to_owned() }
     });
@@ -320,16 +300,6 @@ fn by_attribute(item: &Value, attribute: &Value) -> Result<Value, Error> {
             Err(_) => value.get_attr(name),
         }),
         None => item.get_item(attribute),
-    }
-}
-
-/// The items of a list, the keys of a map, the characters of a text; nothing of an undefined value.
-pub(super) fn items_of(value: &Value) -> Result<Box<dyn Iterator<Item = Value> + '_>, Error> {
-    refuse_none(value)?;
-    match value.as_str() {
-        Some(text) => Ok(Box::new(text.chars().map(Value::from))),
-        None if value.is_undefined() => Ok(Box::new(std::iter::empty())),
-        None => Ok(Box::new(value.try_iter()?)),
     }
 }
 
@@ -402,7 +372,12 @@ fn map(state: &mut State<'_, '_>, value: Value, arguments: Arguments) -> Result<
 
 #[allow(clippy::needless_pass_by_value, reason = "a template test's arguments arrive by value")]
 fn is_callable(value: Value) -> bool {
-    value.kind() == ValueKind::Plain && value.as_object().is_some() || is_of_type(&value, "Macro")
+    let is_function = value.kind() == ValueKind::Plain && value.as_object().is_some();
+    is_function && !is_long(&value) || is_of_type(&value, "Macro")
+}
+
+fn is_long(value: &Value) -> bool {
+    value.downcast_object_ref::<LongInteger>().is_some()
 }
 
 /// `value is divisibleby num`.

@@ -263,6 +263,36 @@ fn field_end(text: &str) -> Option<usize> {
     })
 }
 
+/// `format(text, spec)`, whose width has been paid for.
+fn text_with_spec(text: &str, spec: &str) -> Result<String, Error> {
+    let sides = |character: Option<char>| character.filter(|character| matches!(character, '<' | '>' | '^'));
+    let mut characters = spec.chars();
+    let (first, second) = (characters.next(), characters.next());
+    let (fill, side, rest) = match (first, sides(second), sides(first)) {
+        (Some(fill), Some(side), _) => (fill, side, &spec[fill.len_utf8() + 1..]),
+        (_, None, Some(side)) => (' ', side, &spec[1..]),
+        _ => (' ', '<', spec),
+    };
+    let rest = rest.strip_suffix('s').unwrap_or(rest);
+    let (width, precision) = rest.split_once('.').map_or((rest, None), |(width, count)| (width, Some(count)));
+    let number = |digits: &str| digits.parse::<usize>().map_err(|_| failed("the format does not fit a text"));
+    let text: String = match precision {
+        Some(count) => text.chars().take(number(count)?).collect(),
+        None => text.to_owned(),
+    };
+    let width = if width.is_empty() { 0 } else { number(width)? };
+    // A zero before the width fills with zeros.
+    let fill = if rest.starts_with('0') && sides(first).or(sides(second)).is_none() { '0' } else { fill };
+    let free = width.saturating_sub(text.chars().count());
+    let left = match side {
+        '<' => 0,
+        '>' => free,
+        _ => free / 2,
+    };
+    let filling = |count: usize| std::iter::repeat_n(fill, count).collect::<String>();
+    Ok(filling(left) + &text + &filling(free - left))
+}
+
 /// `format(value, spec)`.
 fn with_spec(state: &State<'_, '_>, value: &Value, spec: &str) -> Result<String, Error> {
     if spec.is_empty() {
@@ -273,7 +303,7 @@ fn with_spec(state: &State<'_, '_>, value: &Value, spec: &str) -> Result<String,
     pay(state, size)?;
     let value = match value.kind() {
         ValueKind::Bool | ValueKind::Number => number(value, false)?,
-        ValueKind::String => value.clone(),
+        ValueKind::String => return text_with_spec(value.as_str().unwrap_or_default(), spec),
         _ => return Err(failed("only texts and numbers have formats")),
     };
     let spec = match spec.strip_suffix('n') {

@@ -1,7 +1,6 @@
 //! Jinja2's filters for HTML, addresses and long lines.
 
-use super::python::{self, Wrapping, bind, integer_or};
-use super::template_filters::{Filter, decimal, subject};
+use super::python::{self, Filter, Wrapping, bind, decimal, escaped, integer_or, subject};
 use super::template_limits::pay;
 use super::template_methods::lines;
 use minijinja::value::{Value, ValueKind};
@@ -47,22 +46,6 @@ const ENTITIES: [(&str, &str); 23] = [
 ];
 /// Maximum characters of an entity.
 const ENTITY_MAX: usize = 10;
-
-/// A text in HTML, as MarkupSafe writes it.
-pub(super) fn escaped(text: &str) -> String {
-    let mut html = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character {
-            '&' => html.push_str("&amp;"),
-            '<' => html.push_str("&lt;"),
-            '>' => html.push_str("&gt;"),
-            '"' => html.push_str("&#34;"),
-            '\'' => html.push_str("&#39;"),
-            _ => html.push(character),
-        }
-    }
-    html
-}
 
 fn escape(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
     let (value, _) = subject(arguments)?;

@@ -1,8 +1,7 @@
 //! Python's methods of texts, lists and maps, where minijinja's own lack parameters or differ.
 
 use super::marks::{MARK, MARK_END, without_marks};
-use super::python::{bind, integer_or, is_printable, is_space};
-use super::template_filters::items_of;
+use super::python::{bind, integer_or, is_printable, is_space, items_of};
 use super::template_format::{formatted, formatted_by_map};
 use super::template_limits::{pay, pay_for_text};
 use minijinja::value::{Tuple, Value, ValueKind, from_args};

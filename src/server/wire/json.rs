@@ -6,6 +6,7 @@
 
 use super::error::{ApiError, shorten};
 use super::memory::Charge;
+use crate::text::integers;
 use serde::Serialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
@@ -22,6 +23,8 @@ const LARGE: u32 = 31;
 /// Bytes of a weight of one, as a number in a tree takes them. A small object takes up to 2 kB in the largest form that
 /// a route makes of it, as an item of the Responses API.
 const WEIGHT_BYTES: u64 = 32;
+/// The fields whose values chat templates write, with all digits of their integers.
+const SHOWN: [&str; 3] = ["chat_template_kwargs", "messages", "tools"];
 /// Characters of a field's name in an error.
 const FIELD_CHARACTERS: usize = 64;
 /// Weight after which it is charged.
@@ -42,20 +45,22 @@ pub(crate) fn object_of(arguments: &str) -> Box<RawValue> {
     })
 }
 
-/// Parses one JSON value under the rules above. An escaped half of a character becomes U+FFFD.
+/// Parses one JSON value under the rules above. Integers beyond 64 bits are marked in the fields that templates show,
+/// and rounded elsewhere (see [`integers`]). An escaped half of a character becomes U+FFFD.
 /// What the values take is charged, also if they are refused.
 pub(crate) fn parse(bytes: &[u8], charge: &Charge) -> Result<Value, ApiError> {
     let wrong = |error: &dyn fmt::Display| ApiError::body(format!("the body is not valid JSON: {error}"));
     std::str::from_utf8(bytes).map_err(|error| wrong(&error))?;
-    charge.add(bytes.len() as u64)?;
+    let marked = integers::marked(bytes);
+    charge.add((bytes.len() + marked.as_ref().map_or(0, Vec::len)) as u64)?;
     let weigher = Weigher::new(charge);
-    let mut deserializer = serde_json::Deserializer::from_slice(bytes);
+    let mut deserializer = serde_json::Deserializer::from_slice(marked.as_deref().unwrap_or(bytes));
     let strict = Strict { depth: 0, weigher: &weigher };
     let result = strict.deserialize(&mut deserializer);
     if let Some(refusal) = weigher.refusal.take() {
         return Err(refusal);
     }
-    let value = match result {
+    let mut value = match result {
         // Clients cut texts between the two halves of a character.
         Err(error) if error.to_string().contains("hex escape") => {
             return parse_mended(bytes, charge).ok_or_else(|| wrong(&error))?;
@@ -63,6 +68,10 @@ pub(crate) fn parse(bytes: &[u8], charge: &Charge) -> Result<Value, ApiError> {
         value => value.map_err(|error| wrong(&error))?,
     };
     deserializer.end().map_err(|error| wrong(&error))?;
+    if marked.is_some() {
+        let fields = value.as_object_mut().into_iter().flatten();
+        fields.filter(|(name, _)| !SHOWN.contains(&name.as_str())).for_each(|(_, value)| integers::round(value));
+    }
     Ok(value)
 }
 

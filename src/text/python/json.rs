@@ -1,6 +1,6 @@
 //! `json.dumps`, as templates call it: `tojson`.
 
-use super::{bind, float, repr};
+use super::{LongInteger, bind, float, repr};
 use crate::text::marks::is_noncharacter;
 use crate::text::template_limits::{Capped, bytes_left, pay, pay_for_text};
 use minijinja::value::{Value, ValueKind};
@@ -174,6 +174,6 @@ fn scalar(value: &Value) -> Option<String> {
             }),
             _ => Some(repr::number(value)),
         },
-        _ => None,
+        _ => value.downcast_object_ref::<LongInteger>().map(|_| value.to_string()),
     }
 }

@@ -356,7 +356,8 @@ fn a_template_finds_special_strings_in_a_message_and_the_prompt_is_the_text_that
     }
 }
 
-/// What Jinja2 renders of several hundred templates, with null for an error: `.ci/templates` compares the file with Jinja2 itself.
+/// What Jinja2 renders of several hundred templates, with null for an error. `.ci/templates` compares the file with
+/// Jinja2 itself.
 #[test]
 fn every_template_of_the_list_renders_as_in_jinja2() {
     let file = include_str!("../../../tests/data/jinja2.json");
