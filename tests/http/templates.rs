@@ -341,9 +341,8 @@ fn numbers_of_template_settings_are_shown_and_others_have_64_bits() {
     let server = server("{{ raise_exception(x|tojson ~ (x is integer) ~ (x is callable)) }}");
     let [long, more] = ["123456789012345678901234567890", "1234567890123456789012345678901234567890123"];
     for number in [long, more] {
-        let body =
-            format!(r#"{{"messages": [{{"role": "user", "content": "a"}}], "chat_template_kwargs": {{"x": N}}}}"#);
-        let told = refused(&post_text(&server, "/apply-template", body.replace('N', number)));
+        let body = json!({"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {"x": "N"}});
+        let told = refused(&post_text(&server, "/apply-template", body.to_string().replace("\"N\"", number)));
         assert_eq!(told, format!("{number}TrueFalse"));
     }
     let body = json!({"model": MODEL, "messages": [{"role": "user", "content": "a"}], "seed": "N"});

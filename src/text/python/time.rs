@@ -60,7 +60,7 @@ pub(in crate::text) fn strftime(pattern: &str, unix_time: u64) -> String {
         let field = code.zip(width).and_then(|(code, width)| Some((moment.field(code, flags)?, code, width)));
         match field {
             Some((field, code, width)) => {
-                text.push_str(&filled(with_case(field, flags), flags, width));
+                text.push_str(&filled(&with_case(field, flags), flags, width));
                 rest = &behind[code.len_utf8()..];
             }
             None => {
@@ -74,11 +74,11 @@ pub(in crate::text) fn strftime(pattern: &str, unix_time: u64) -> String {
 }
 
 /// A field filled up to a width: numbers with zeros and others with spaces, unless a flag says otherwise.
-fn filled(field: String, flags: &str, width: usize) -> String {
+fn filled(field: &str, flags: &str, width: usize) -> String {
     let is_number = field.chars().all(|c| c.is_ascii_digit());
     let flag = flags.chars().rfind(|flag| matches!(flag, '_' | '0'));
     let fill = if flag == Some('0') || flag.is_none() && is_number { "0" } else { " " };
-    fill.repeat(width.saturating_sub(field.chars().count())) + &field
+    fill.repeat(width.saturating_sub(field.chars().count())) + field
 }
 
 fn with_case(field: String, flags: &str) -> String {

@@ -2,6 +2,7 @@
 
 use crate::text::tests::{TOKENIZER_JSON, demo, input, with_template};
 use crate::text::*;
+use proptest::prelude::*;
 use serde_json::json;
 
 /// Renders with a few values that all tests use.
@@ -369,5 +370,62 @@ fn every_template_of_the_list_renders_as_in_jinja2() {
         let input = ChatInput { kwargs: Some(kwargs), unix_time: 1_753_522_876, ..input(&messages, None) };
         let text = TextModel::from_parts(None, None, template).ok().and_then(|model| model.chat_text(&input).ok());
         assert_eq!(text.as_deref(), expected, "{}", case[0]);
+    }
+}
+
+/// What templates consist of, and pieces of it.
+const FRAGMENTS: [&str; 40] = [
+    "{{",
+    "}}",
+    "{%",
+    "%}",
+    "{#",
+    "#}",
+    "{%-",
+    "-%}",
+    "{%+",
+    "+%}",
+    "{{-",
+    "-}}",
+    "for x in ",
+    "if ",
+    "else",
+    "endfor",
+    "set a = ",
+    "raw",
+    "endraw",
+    "generation",
+    "not ",
+    "in ",
+    "is ",
+    "x",
+    "3",
+    "'a'",
+    "\"\\n\"",
+    "'",
+    "\\",
+    "+",
+    "-",
+    "~",
+    "%",
+    "*",
+    "**",
+    "//",
+    ",",
+    "(",
+    ")",
+    "é",
+];
+
+proptest! {
+    /// A template may be wrong, but it must not stop the server.
+    #[test]
+    fn a_source_of_any_fragments_is_read_without_a_panic(
+        fragments in proptest::collection::vec(proptest::sample::select(FRAGMENTS.to_vec()), 0..24),
+    ) {
+        let source = fragments.concat();
+        for source in [source.clone(), format!("{{{{ {source} }}}}"), format!("{{% for x in {source} %}}")] {
+            let _ = jinja(&source);
+        }
     }
 }
