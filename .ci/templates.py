@@ -28,13 +28,13 @@ TOOL = {"type": "function", "function": {
         "city": {"type": "string", "description": "The city"},
         "step": {"type": "number", "default": 1e-05},
         "unit": {"type": "string", "enum": ["c", "f"]}}}}}
-CALL = {"id": "call_abc1", "type": "function", "function": {
+CALL = {"id": "callAbc01", "type": "function", "function": {
     "name": "get_weather", "arguments": {"city": "Paris", "step": 1e16, "none": None, "yes": True}}}
 SYSTEM = {"role": "system", "content": "Be brief."}
 USER = {"role": "user", "content": "Hi  there, it's\nme"}
 ANSWER = {"role": "assistant", "content": "Hello!"}
 CALLING = {"role": "assistant", "content": "", "tool_calls": [CALL]}
-RESULT = {"role": "tool", "name": "get_weather", "tool_call_id": "call_abc1", "content": "{\"t\": 21}"}
+RESULT = {"role": "tool", "name": "get_weather", "tool_call_id": "callAbc01", "content": "{\"t\": 21}"}
 CONVERSATIONS = {
     "user": ([USER], None),
     "system": ([SYSTEM, USER], None),

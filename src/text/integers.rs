@@ -72,16 +72,13 @@ fn is_integer(text: &str) -> bool {
     !digits.is_empty() && !has_zero_before && digits.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Parses JSON with its long integers marked.
-///
-/// # Errors
-///
-/// As [`serde_json::from_str`].
-pub(crate) fn parse(json: &str) -> serde_json::Result<Value> {
-    match marked(json.as_bytes()) {
+/// Parses JSON with its long integers marked. `None` if it is not an object.
+pub(crate) fn parse_object(json: &str) -> Option<Value> {
+    let value: Result<Value, _> = match marked(json.as_bytes()) {
         Some(marked) => serde_json::from_slice(&marked),
         None => serde_json::from_str(json),
-    }
+    };
+    value.ok().filter(|value| value.is_object() && digits(value).is_none())
 }
 
 /// JSON with the digits of marked integers.
@@ -122,7 +119,7 @@ mod tests {
     #[test]
     fn long_integers_keep_their_digits_and_all_else_stays_as_it_is() {
         for number in ["18446744073709551616", "-9223372036854775809", "123456789012345678901234567890"] {
-            let value = parse(&format!(r#"{{"a": [{number}, 1]}}"#)).expect("it is JSON");
+            let value = parse_object(&format!(r#"{{"a": [{number}, 1]}}"#)).expect("an object");
             assert_eq!(digits(&value["a"][0]), Some(number));
             assert_eq!(to_json(&value), format!(r#"{{"a":[{number},1]}}"#));
             let mut rounded = value;
@@ -134,15 +131,15 @@ mod tests {
         }
         let text = r#"{"a\"123456789012345678901234567890": "123456789012345678901234567890\\"}"#;
         assert_eq!(marked(text.as_bytes()), None, "strings are no numbers");
-        assert_eq!(parse("[-0, -0.0]").expect("it is JSON").to_string(), "[0,-0.0]");
+        let zeros = parse_object(r#"{"a": [-0, -0.0]}"#).expect("an object");
+        assert_eq!(zeros["a"].to_string(), "[0,-0.0]");
     }
 
     #[test]
     fn what_is_not_json_does_not_become_it() {
-        for json in
-            ["0123456789012345678901", "-", "[12345678901234567890123,]", "1234567890123456789012a", "\"", "\"\\"]
-        {
-            assert!(parse(json).is_err(), "{json}");
+        for value in ["0123456789012345678901", "-", "[12345678901234567890123,]", "1234567890123456789012a", "\"\\"] {
+            assert_eq!(parse_object(&format!("{{\"a\": {value}}}")), None, "{value}");
         }
+        assert_eq!(parse_object("12345678901234567890123"), None, "a number is no object");
     }
 }

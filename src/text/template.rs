@@ -2,9 +2,10 @@
 //!
 //! These are Jinja with trimmed blocks, Python's string and dict methods, `raise_exception`, `strftime_now`, loop
 //! controls, a `tojson` that neither sorts nor escapes for HTML, and a `{% generation %}` block that only marks text.
-//! minijinja runs them; [`template_source`], [`template_filters`] and `template_methods` are what it does not do as
-//! Jinja2. A template comes with the model, so it may be hostile: the number of instructions, the bytes that they
-//! produce and the size of the output are limited (see [`template_limits`]).
+//! minijinja runs them; [`template_source`], [`template_filters`], `template_html`, `template_format`,
+//! `template_methods` and [`python`] are what it does not do as Jinja2. A template comes with the model, so it may be
+//! hostile: the number of instructions, the bytes that they produce and the size of the output are limited (see
+//! [`template_limits`]).
 
 use super::TextError;
 use super::template_limits::{self, Capped};

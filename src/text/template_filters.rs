@@ -52,7 +52,7 @@ pub(super) fn add(environment: &mut Environment<'_>) {
     environment.add_test("int", |value: Value| tests::is_integer(&value) || is_long(&value));
     environment.add_test("integer", |value: Value| tests::is_integer(&value) || is_long(&value));
     environment.add_test("iterable", is_iterable);
-    environment.add_test("mapping", |value: Value| value.kind() == ValueKind::Map && !is_of_type(&value, "Namespace"));
+    environment.add_test("mapping", |value: Value| is_map(&value));
     environment.add_test("number", |value: Value| tests::is_number(&value) || is_long(&value));
     environment.add_test("sequence", is_sequence);
     environment.add_function("cycler", cycler);
@@ -151,8 +151,12 @@ fn abs(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
 /// An attribute of a value; entries of maps are none.
 fn attribute(_: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
     let [value, name] = arguments else { return Err(missing()) };
-    let has_entries = value.kind() == ValueKind::Map && !is_of_type(value, "Namespace");
-    if has_entries { Ok(Value::UNDEFINED) } else { value.get_item(name) }
+    if is_map(value) { Ok(Value::UNDEFINED) } else { value.get_item(name) }
+}
+
+/// Whether the value is a map of Python; macros and namespaces are maps of minijinja too.
+fn is_map(value: &Value) -> bool {
+    value.kind() == ValueKind::Map && !is_of_type(value, "Namespace") && !is_of_type(value, "Macro")
 }
 
 fn refuse_undefined(value: &Value) -> Result<(), Error> {

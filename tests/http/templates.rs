@@ -345,6 +345,23 @@ fn numbers_of_template_settings_are_shown_and_others_have_64_bits() {
         let told = refused(&post_text(&server, "/apply-template", body.to_string().replace("\"N\"", number)));
         assert_eq!(told, format!("{number}TrueFalse"));
     }
+    // Where an object is expected, a number is none.
+    let call = json!({"type": "function", "function": {"name": "look", "arguments": "N"}});
+    let used = json!({"type": "tool_use", "id": "a", "name": "look", "input": "N"});
+    let user = json!({"role": "user", "content": "a"});
+    let tool = json!({"type": "function", "function": {"name": "look", "parameters": "N"}});
+    let ask = json!({"model": MODEL, "max_tokens": 1, "messages": [user]});
+    for (path, request, field) in [
+        (CHAT, with(&ask, &json!({"messages": [user, {"role": "assistant", "tool_calls": [call]}]})), "arguments"),
+        ("/v1/messages", with(&ask, &json!({"messages": [user, {"role": "assistant", "content": [used]}]})), "input"),
+        (CHAT, with(&ask, &json!({"tools": [tool]})), "parameters"),
+        (CHAT, with(&ask, &json!({"chat_template_kwargs": "N"})), "chat_template_kwargs"),
+        (CHAT, with(&ask, &json!({"messages": [{"role": "user", "content": "N"}]})), "content"),
+    ] {
+        let answer = post_text(&server, path, request.to_string().replace("\"N\"", long));
+        assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{path}: {}", answer.text);
+        assert!(answer.text.contains(&format!("{field}` must be")), "{path}: {}", answer.text);
+    }
     let body = json!({"model": MODEL, "messages": [{"role": "user", "content": "a"}], "seed": "N"});
     let answer = post_text(&server, CHAT, body.to_string().replace("\"N\"", long));
     assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{}", answer.text);

@@ -117,10 +117,7 @@ fn arguments(value: &Value) -> Value {
     match value {
         Value::Null => json!({}),
         Value::String(text) if matches!(text.trim(), "" | "null") => json!({}),
-        Value::String(text) => match integers::parse(text) {
-            Ok(object @ Value::Object(_)) => object,
-            _ => value.clone(),
-        },
+        Value::String(text) => integers::parse_object(text).unwrap_or_else(|| value.clone()),
         _ => value.clone(),
     }
 }

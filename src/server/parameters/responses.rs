@@ -497,10 +497,10 @@ impl Item {
             Self::Message { role: Role::User, text } => turns.user(&text),
             Self::Message { role: Role::Assistant, text } => turns.assistant(&text),
             Self::Call { id, namespace, name, arguments, is_custom } => {
-                let arguments = match integers::parse(&arguments) {
+                let arguments = match integers::parse_object(&arguments) {
                     _ if is_custom => json!({"input": arguments}),
-                    Ok(object @ Value::Object(_)) => object,
-                    _ => arguments.into(),
+                    Some(object) => object,
+                    None => arguments.into(),
                 };
                 turns.call(&id, &names.shown(namespace.as_deref(), &name), &arguments);
             }
