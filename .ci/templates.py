@@ -28,13 +28,13 @@ TOOL = {"type": "function", "function": {
         "city": {"type": "string", "description": "The city"},
         "step": {"type": "number", "default": 1e-05},
         "unit": {"type": "string", "enum": ["c", "f"]}}}}}
-CALL = {"id": "call_abc1", "type": "function", "function": {
+CALL = {"id": "callAbc01", "type": "function", "function": {
     "name": "get_weather", "arguments": {"city": "Paris", "step": 1e16, "none": None, "yes": True}}}
 SYSTEM = {"role": "system", "content": "Be brief."}
 USER = {"role": "user", "content": "Hi  there, it's\nme"}
 ANSWER = {"role": "assistant", "content": "Hello!"}
 CALLING = {"role": "assistant", "content": "", "tool_calls": [CALL]}
-RESULT = {"role": "tool", "name": "get_weather", "tool_call_id": "call_abc1", "content": "{\"t\": 21}"}
+RESULT = {"role": "tool", "name": "get_weather", "tool_call_id": "callAbc01", "content": "{\"t\": 21}"}
 CONVERSATIONS = {
     "user": ([USER], None),
     "system": ([SYSTEM, USER], None),
@@ -127,8 +127,27 @@ def by_folio(template):
             server.wait()
 
 
+def check_list(jinja):
+    """Whether tests/data/jinja2.json, which folio's unit tests read, has what Jinja2 renders; null is an error."""
+    file = json.loads(pathlib.Path("tests/data/jinja2.json").read_text())
+    jinja.globals["strftime_now"] = lambda pattern: datetime.fromtimestamp(1753522876, timezone.utc).replace(
+        tzinfo=None).strftime(pattern)
+    wrong = 0
+    for template, expected in file["templates"]:
+        try:
+            text = jinja.from_string(template).render(**file["values"])
+        except Exception:  # Any error of the template's code.
+            text = None
+        if text != expected:
+            wrong += 1
+            print(f"tests/data/jinja2.json: {template}\n  Jinja2  {text!r}\n  file    {expected!r}")
+    return wrong
+
+
 def main():
     place, jinja = pathlib.Path(sys.argv[1]), environment()
+    if check_list(environment()):
+        sys.exit(1)
     failed, compared, lenient = 0, 0, 0
     for name, source in templates(place).items():
         found = by_folio(source)

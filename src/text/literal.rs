@@ -12,6 +12,7 @@
 //! broken by a mark at the end of a value, or where a template may cut it: at trailing white space and at another added
 //! token.
 
+use super::integers;
 use super::marks::{MARK, MARK_END, is_noncharacter};
 use super::template::ChatInput;
 use serde_json::{Map, Value};
@@ -121,6 +122,7 @@ impl Literals {
         match value {
             Value::String(text) => self.text_needs_marks(text),
             Value::Array(items) => items.iter().any(|item| self.needs_marks(item)),
+            _ if integers::digits(value).is_some() => false,
             Value::Object(map) => map.iter().any(|(key, item)| self.text_needs_marks(key) || self.needs_marks(item)),
             _ => false,
         }
@@ -134,6 +136,7 @@ impl Literals {
         match value {
             Value::String(text) => Value::String(self.mark_text(text)),
             Value::Array(items) => items.iter().map(|item| self.mark_value(item)).collect(),
+            _ if integers::digits(value).is_some() => value.clone(),
             Value::Object(map) => {
                 let pairs = map.iter().map(|(key, item)| (self.mark_text(key), self.mark_value(item)));
                 Value::Object(pairs.collect::<Map<_, _>>())

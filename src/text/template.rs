@@ -2,13 +2,14 @@
 //!
 //! These are Jinja with trimmed blocks, Python's string and dict methods, `raise_exception`, `strftime_now`, loop
 //! controls, a `tojson` that neither sorts nor escapes for HTML, and a `{% generation %}` block that only marks text.
-//! minijinja runs them; [`template_source`], [`template_filters`] and `template_methods` are what it does not do as
-//! Jinja2. A template comes with the model, so it may be hostile: the number of instructions, the bytes that they
-//! produce and the size of the output are limited (see [`template_limits`]).
+//! minijinja runs them; [`template_source`], [`template_filters`], `template_html`, `template_format`,
+//! `template_methods` and [`python`] are what it does not do as Jinja2. A template comes with the model, so it may be
+//! hostile: the number of instructions, the bytes that they produce and the size of the output are limited (see
+//! [`template_limits`]).
 
 use super::TextError;
 use super::template_limits::{self, Capped};
-use super::{python, template_filters, template_methods, template_source};
+use super::{integers, python, template_filters, template_methods, template_source};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Serde, Value as JinjaValue};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State};
@@ -221,7 +222,16 @@ fn content_to_continue(message: &mut Value) -> Option<&mut String> {
 }
 
 fn to_jinja(value: &Value) -> JinjaValue {
-    JinjaValue::from(Serde(value))
+    if let Some(digits) = integers::digits(value) {
+        return python::integer(digits);
+    }
+    match value {
+        Value::Array(items) => items.iter().map(to_jinja).collect(),
+        Value::Object(entries) => {
+            JinjaValue::from_pairs(entries.iter().map(|(key, value)| (key.as_str(), to_jinja(value))))
+        }
+        _ => JinjaValue::from(Serde(value)),
+    }
 }
 
 fn named_template(entry: &Value) -> Option<(String, String)> {

@@ -1,30 +1,33 @@
 //! Jinja2's filters, tests and functions where minijinja's differ: in their parameters, in what they make of values
 //! that they cannot read, or in how they write numbers.
 
-use super::python::{self, bind, bound_values, integer_or, is_space};
+use super::python::{
+    self, Filter, LongInteger, bind, bound_values, decimal, integer_or, is_of_type, is_space, items_of, refuse_none,
+    subject, without_underscores,
+};
 use super::template_limits::{pay, pay_for_text};
-use super::template_methods::{aligned, replaced, trimmed, widths};
-use super::template_source;
+use super::template_methods::{aligned, lines, replaced, trimmed};
+use super::{template_format, template_html, template_source};
 use minijinja::value::{Kwargs, Object, Rest, Tuple, Value, ValueKind, ValueOrKwargs, from_args};
-use minijinja::{Environment, Error, ErrorKind, State, filters};
+use minijinja::{Environment, Error, ErrorKind, State, filters, functions, tests};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 type Arguments = Rest<ValueOrKwargs>;
-/// A filter of this file; its first argument is the value before the bar.
-type Filter = fn(&mut State<'_, '_>, &[Value]) -> Result<Value, Error>;
-
 /// Adds all filters, tests and functions of this file.
 pub(super) fn add(environment: &mut Environment<'_>) {
     add_parameters(environment);
-    let own: [(&'static str, Filter); 14] = [
+    add_filters_of_lists(environment);
+    let own: [(&'static str, Filter); 16] = [
+        ("abs", abs),
+        ("attr", attribute),
         ("center", center),
         ("float", float),
         ("format", format),
         ("indent", indent),
         ("int", int),
         ("join", join),
-        ("pprint", string),
+        ("pprint", pretty),
         ("replace", replace),
         ("string", string),
         ("trim", trim),
@@ -33,7 +36,7 @@ pub(super) fn add(environment: &mut Environment<'_>) {
         (template_source::PERCENT, percent),
         (template_source::STR, string),
     ];
-    for (name, filter) in own {
+    for (name, filter) in own.into_iter().chain(template_html::FILTERS) {
         environment.add_filter(name, move |state: &mut State<'_, '_>, arguments: Arguments| {
             let arguments = arguments.into_values();
             arguments.iter().try_for_each(|argument| pay_for_text(state, argument))?;
@@ -44,12 +47,37 @@ pub(super) fn add(environment: &mut Environment<'_>) {
     environment.add_filter("tojson", |state: &mut State<'_, '_>, arguments: Arguments| {
         python::tojson(state, &arguments.into_values())
     });
-    environment.add_test("callable", |value: Value| value.kind() == ValueKind::Plain && value.as_object().is_some());
+    environment.add_test("callable", is_callable);
+    environment.add_test("divisibleby", is_divisible);
+    environment.add_test("int", |value: Value| tests::is_integer(&value) || is_long(&value));
+    environment.add_test("integer", |value: Value| tests::is_integer(&value) || is_long(&value));
     environment.add_test("iterable", is_iterable);
+    environment.add_test("mapping", |value: Value| is_map(&value));
+    environment.add_test("number", |value: Value| tests::is_number(&value) || is_long(&value));
     environment.add_test("sequence", is_sequence);
-    environment.add_function("cycler", |items: Rest<Value>| Value::from_object(Cycler::new(items.to_vec())));
+    environment.add_function("cycler", cycler);
     environment.add_function("dict", dict);
     environment.add_function("joiner", joiner);
+    environment.add_function("namespace", |state: &mut State<'_, '_>, arguments: Arguments| {
+        let values = dict(state, arguments)?;
+        Value::from_function(functions::namespace).call(state, &[values])
+    });
+}
+
+/// Filters of minijinja that take none for an empty list, as Jinja2 does not.
+fn add_filters_of_lists(environment: &mut Environment<'_>) {
+    let filters = [
+        ("groupby", Value::from_function(filters::groupby)),
+        ("list", Value::from_function(filters::list)),
+        ("sum", Value::from_function(filters::sum)),
+    ];
+    for (name, filter) in filters {
+        environment.add_filter(name, move |state: &mut State<'_, '_>, arguments: Arguments| {
+            let arguments = arguments.into_values();
+            refuse_none(subject(&arguments)?.0)?;
+            filter.call(state, &arguments)
+        });
+    }
 }
 
 /// Filters of minijinja by Jinja2's parameters: some take only keyword arguments, others only positional ones.
@@ -81,6 +109,9 @@ fn add_parameters(environment: &mut Environment<'_>) {
             arguments.iter().try_for_each(|argument| pay_for_text(state, argument))?;
             let (value, rest) = subject(&arguments)?;
             let bound = bound_values(rest, parameters)?;
+            if !matches!(name, "default" | "d" | "truncate") {
+                refuse_none(value)?;
+            }
             let mut call = vec![value.clone()];
             if named {
                 let given = parameters.iter().zip(bound).filter_map(|(name, value)| Some((*name, value?)));
@@ -93,11 +124,6 @@ fn add_parameters(environment: &mut Environment<'_>) {
             filter.call(state, &call)
         });
     }
-}
-
-/// A filter's value and its other arguments.
-fn subject(arguments: &[Value]) -> Result<(&Value, &[Value]), Error> {
-    arguments.split_first().ok_or_else(|| Error::from(ErrorKind::MissingArgument))
 }
 
 fn missing() -> Error {
@@ -115,10 +141,33 @@ fn center(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error
     aligned(state, &python::text(value), integer_or(width, 80)?, ' ', [true, true])
 }
 
+/// The absolute value of a number, which true and false are too.
+fn abs(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
+    let [value] = arguments else { return Err(Error::from(ErrorKind::TooManyArguments)) };
+    let number = if value.kind() == ValueKind::Bool { Value::from(i32::from(value.is_true())) } else { value.clone() };
+    Value::from_function(filters::abs).call(state, &[number])
+}
+
+/// An attribute of a value; entries of maps are none.
+fn attribute(_: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
+    let [value, name] = arguments else { return Err(missing()) };
+    if is_map(value) { Ok(Value::UNDEFINED) } else { value.get_item(name) }
+}
+
+/// Whether the value is a map of Python; macros and namespaces are maps of minijinja too.
+fn is_map(value: &Value) -> bool {
+    value.kind() == ValueKind::Map && !is_of_type(value, "Namespace") && !is_of_type(value, "Macro")
+}
+
+fn refuse_undefined(value: &Value) -> Result<(), Error> {
+    if value.is_undefined() { Err(Error::from(ErrorKind::UndefinedError)) } else { Ok(()) }
+}
+
 /// `int(value)`, or a default for what is none.
 fn int(_: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
     let (value, rest) = subject(arguments)?;
     let [default, base] = bind(rest, ["default", "base"])?;
+    refuse_undefined(value)?;
     let base = u32::try_from(integer_or(base, 10)?).ok().filter(|base| (2..=36).contains(base)).unwrap_or(10);
     let number = match value.as_str() {
         Some(text) => integer(text, base).or_else(|| decimal(text).map(whole)),
@@ -156,23 +205,11 @@ fn integer(text: &str, base: u32) -> Option<Value> {
     Some(Value::from(sign * number))
 }
 
-/// Underscores may stand between digits.
-fn without_underscores(digits: &str) -> Option<String> {
-    let wrong = digits.starts_with(['_', '+', '-']) || digits.ends_with('_') || digits.contains("__");
-    (!wrong).then(|| digits.replace('_', ""))
-}
-
-fn decimal(text: &str) -> Option<f64> {
-    let text = text.trim_matches(is_space);
-    let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
-    let number: f64 = without_underscores(digits)?.parse().ok()?;
-    Some(if text.starts_with('-') { -number } else { number })
-}
-
 /// `float(value)`, or a default for what is none.
 fn float(_: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
     let (value, rest) = subject(arguments)?;
     let [default] = bind(rest, ["default"])?;
+    refuse_undefined(value)?;
     let number = match value.as_str() {
         Some(text) => decimal(text),
         None => number(value),
@@ -183,31 +220,21 @@ fn float(_: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
 fn format(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
     let (value, rest) = subject(arguments)?;
     let (positional, named): (&[Value], Kwargs) = from_args(rest)?;
-    let mut rest = positional.to_vec();
-    if named.args().next().is_some() {
-        rest = vec![named.into()];
-    }
-    printf(state, &python::text(value), rest)
+    let is_named = named.args().next().is_some();
+    let values = if is_named { named.into() } else { Value::from(Tuple::from(positional.to_vec())) };
+    template_format::percent(state, &python::text(value), &values)
 }
 
-/// `pattern % values`. Fields for text get numbers as Python writes them.
-fn printf(state: &State<'_, '_>, pattern: &str, mut values: Vec<Value>) -> Result<Value, Error> {
-    pay(state, widths(pattern, &values))?;
-    if pattern.split('%').skip(1).all(|field| field.is_empty() || field.starts_with('s')) {
-        values = values.iter().map(|value| Value::from(python::text(value))).collect();
-    }
-    let text = minijinja::formatting::format(minijinja::formatting::FormatStyle::Printf, pattern, &values)?;
-    pay(state, text.len() as u64)?;
-    Ok(Value::from(text))
+fn pretty(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
+    let [value] = arguments else { return Err(Error::from(ErrorKind::TooManyArguments)) };
+    python::pretty(state, value).map(Value::from)
 }
 
 /// Python's `%`: formats a text, or takes the remainder of numbers.
 fn percent(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
     let [left, right] = arguments else { return Err(missing()) };
     if let Some(pattern) = left.as_str() {
-        let several = right.downcast_object_ref::<Tuple>().is_some();
-        let values = if several { right.try_iter()?.collect() } else { vec![right.clone()] };
-        return printf(state, pattern, values);
+        return template_format::percent(state, pattern, right);
     }
     let zero = || Error::new(ErrorKind::InvalidOperation, "integer modulo by zero");
     if left.is_integer() && right.is_integer() {
@@ -228,6 +255,9 @@ fn percent(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Erro
 fn indent(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
     let (value, rest) = subject(arguments)?;
     let [width, first, blank] = bind(rest, ["width", "first", "blank"])?;
+    if value.is_none() || value.is_undefined() {
+        return Err(Error::new(ErrorKind::InvalidOperation, "only a text is indented"));
+    }
     let text = python::text(value);
     let is_true = |option: Option<Value>| option.is_some_and(|option| option.is_true());
     let (first, blank) = (is_true(first), is_true(blank));
@@ -236,10 +266,11 @@ fn indent(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error
         Some(text) => text.len(),
         None => usize::try_from(i64::try_from(width.clone())?.max(0)).unwrap_or(usize::MAX),
     };
-    let lines = text.split('\n').count() as u64;
-    pay(state, lines.saturating_mul(spaces as u64).saturating_add(text.len() as u64))?;
+    let ended = text + "\n";
+    let lines = lines(state, &ended, false)?;
+    pay(state, (lines.len() as u64).saturating_mul(spaces as u64).saturating_add(ended.len() as u64))?;
     let indent = width.as_str().map_or_else(|| " ".repeat(spaces), str::to_owned);
-    let indented = text.split('\n').enumerate().map(|(number, line)| {
+    let indented = lines.into_iter().enumerate().map(|(number, line)| {
         let is_indented = if number == 0 { first } else { blank || !line.is_empty() };
         if is_indented { format!("{indent}{line}") } else { line.to_owned() }
     });
@@ -276,18 +307,10 @@ fn by_attribute(item: &Value, attribute: &Value) -> Result<Value, Error> {
     }
 }
 
-/// The items of a list, the keys of a map, the characters of a text; nothing of an undefined value.
-fn items_of(value: &Value) -> Result<Box<dyn Iterator<Item = Value>>, Error> {
-    match value.as_str() {
-        Some(text) => Ok(Box::new(text.chars().map(Value::from).collect::<Vec<_>>().into_iter())),
-        None if value.is_undefined() => Ok(Box::new(std::iter::empty())),
-        None => Ok(Box::new(value.try_iter()?)),
-    }
-}
-
 /// What a loop runs over: a list for a text and for what has no known length, so that the loop knows its last item.
 fn items(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
     let (value, _) = subject(arguments)?;
+    refuse_none(value)?;
     if value.as_str().is_none() && value.kind() != ValueKind::Iterable {
         return Ok(value.clone());
     }
@@ -337,6 +360,9 @@ fn map(state: &mut State<'_, '_>, value: Value, arguments: Arguments) -> Result<
     };
     let name = name.as_str().ok_or_else(|| Error::new(ErrorKind::InvalidOperation, "map needs a filter's name"))?;
     let mut mapped = Vec::new();
+    if value.is_none() {
+        return Ok(Value::from(mapped));
+    }
     for item in items_of(&value)? {
         pay(state, 64)?;
         let mut call = [&[item], rest].concat();
@@ -346,6 +372,24 @@ fn map(state: &mut State<'_, '_>, value: Value, arguments: Arguments) -> Result<
         mapped.push(state.apply_filter(name, &call)?);
     }
     Ok(Value::from(mapped))
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "a template test's arguments arrive by value")]
+fn is_callable(value: Value) -> bool {
+    let is_function = value.kind() == ValueKind::Plain && value.as_object().is_some();
+    is_function && !is_long(&value) || is_of_type(&value, "Macro")
+}
+
+fn is_long(value: &Value) -> bool {
+    value.downcast_object_ref::<LongInteger>().is_some()
+}
+
+/// `value is divisibleby num`.
+fn is_divisible(state: &mut State<'_, '_>, value: Value, arguments: Arguments) -> Result<bool, Error> {
+    let [divisor] = bind(&arguments.into_values(), ["num"])?;
+    let divisor = divisor.ok_or_else(missing)?;
+    refuse_undefined(&divisor)?;
+    Ok(percent(state, &[value, divisor])? == Value::from(0))
 }
 
 /// `value is iterable`: false for none; true for an undefined value, which is empty.
@@ -381,10 +425,18 @@ fn dict(state: &State<'_, '_>, arguments: Arguments) -> Result<Value, Error> {
 }
 
 /// `joiner(sep)`: a function that returns nothing at first, and then the separator.
-fn joiner(separator: Option<Value>) -> Value {
+fn joiner(arguments: Arguments) -> Result<Value, Error> {
+    let [separator] = bind(&arguments.into_values(), ["sep"])?;
     let separator = separator.unwrap_or_else(|| Value::from(", "));
     let used = AtomicBool::new(false);
-    Value::from_function(move || if used.swap(true, Ordering::Relaxed) { separator.clone() } else { Value::from("") })
+    let next = move || if used.swap(true, Ordering::Relaxed) { separator.clone() } else { Value::from("") };
+    Ok(Value::from_function(next))
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "a template function's arguments arrive by value")]
+fn cycler(items: Rest<Value>) -> Result<Value, Error> {
+    let cycler = Cycler { items: items.to_vec(), at: AtomicUsize::new(0) };
+    if cycler.items.is_empty() { Err(missing()) } else { Ok(Value::from_object(cycler)) }
 }
 
 /// `cycler(items…)`: has the items in turn.
@@ -395,10 +447,6 @@ struct Cycler {
 }
 
 impl Cycler {
-    fn new(items: Vec<Value>) -> Self {
-        Self { items, at: AtomicUsize::new(0) }
-    }
-
     fn current(&self) -> Option<Value> {
         self.items.get(self.at.load(Ordering::Relaxed)).cloned()
     }

@@ -69,9 +69,6 @@ pub(super) fn guard_filters(environment: &mut Environment<'_>) {
     environment.remove_global("debug");
     environment.remove_filter("chain");
     guard(environment, "capitalize", filters::capitalize);
-    guard(environment, "escape", filters::escape);
-    guard(environment, "e", filters::escape);
-    guard(environment, "forceescape", filters::escape);
     guard(environment, "lines", filters::lines);
     guard(environment, "lower", filters::lower);
     guard(environment, "split", filters::split);

@@ -1,9 +1,10 @@
 //! Python's methods of texts, lists and maps, where minijinja's own lack parameters or differ.
 
 use super::marks::{MARK, MARK_END, without_marks};
-use super::python::{self, bind, integer_or, is_space};
+use super::python::{bind, integer_or, is_printable, is_space, items_of};
+use super::template_format::{formatted, formatted_by_map};
 use super::template_limits::{pay, pay_for_text};
-use minijinja::value::{Kwargs, Tuple, Value, ValueKind, from_args};
+use minijinja::value::{Tuple, Value, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
@@ -15,18 +16,19 @@ const ZEROS: [char; 19] = [
     '\u{ce6}', '\u{d66}', '\u{e50}', '\u{ed0}', '\u{f20}', '\u{1040}', '\u{17e0}', '\u{1810}', '\u{ff10}',
 ];
 
-/// A method in the style of Python, paid for in advance.
+/// A method in the style of Python. What the result of a text's method may be larger than that text is paid for there.
 pub(super) fn call(state: &mut State<'_, '_>, value: &Value, name: &str, arguments: &[Value]) -> Result<Value, Error> {
     // As text, as something to compare with, or as the key of a map.
     arguments.iter().try_for_each(|argument| pay_for_text(state, argument))?;
     if let Some(text) = value.as_str() {
-        pay(state, result_bytes(text, name, arguments))?;
+        pay(state, text.len() as u64)?;
     } else if matches!(name, "count" | "index") {
         pay_for_text(state, value)?;
     }
     let own = match value.as_str() {
-        Some(text) => of_text(state, text, name, arguments)?,
-        None => of_container(value, name, arguments)?,
+        Some(text) if value.kind() == ValueKind::String => of_text(state, text, name, arguments)?,
+        _ if value.kind() == ValueKind::Number => of_number(value, name, arguments)?,
+        _ => of_container(state, value, name, arguments)?,
     };
     match own {
         Some(result) => Ok(result),
@@ -34,38 +36,24 @@ pub(super) fn call(state: &mut State<'_, '_>, value: &Value, name: &str, argumen
     }
 }
 
-/// Bytes of the largest result of a method of a text that does not pay itself.
-fn result_bytes(text: &str, name: &str, arguments: &[Value]) -> u64 {
-    let bytes = text.len() as u64;
-    let product = |count: usize, bytes: usize| (count as u64).saturating_mul(bytes as u64);
-    match name {
-        "join" => arguments.first().and_then(Value::len).map_or(0, |count| product(count, text.len())),
-        // A field may be repeated.
-        "format" => {
-            let widths = widths(text, arguments);
-            let longest = arguments.iter().filter_map(|argument| argument.as_str().map(str::len)).max().unwrap_or(0);
-            bytes.saturating_add(widths).saturating_add(product(text.matches('{').count(), longest))
-        }
-        _ => bytes,
-    }
-}
-
-/// The sum of what may be widths of fields: numbers in a pattern, and values that it takes as widths.
-pub(super) fn widths(pattern: &str, values: &[Value]) -> u64 {
-    let numbers = pattern.split(|character: char| !character.is_ascii_digit()).filter(|digits| !digits.is_empty());
-    let numbers = numbers.map(|digits| digits.parse().unwrap_or(u64::MAX));
-    let takes_widths = pattern.contains('*') || pattern.contains(":{");
-    let values = values.iter().filter(|_| takes_widths);
-    let values = values.filter_map(|value| i128::try_from(value.clone()).ok());
-    let values = values.map(|value| u64::try_from(value.unsigned_abs()).unwrap_or(u64::MAX));
-    numbers.chain(values).fold(0, u64::saturating_add)
-}
-
 fn failed(message: &'static str) -> Error {
     Error::new(ErrorKind::InvalidOperation, message)
 }
 
-fn of_container(value: &Value, name: &str, arguments: &[Value]) -> Result<Option<Value>, Error> {
+fn of_number(value: &Value, name: &str, arguments: &[Value]) -> Result<Option<Value>, Error> {
+    let result = match name {
+        "is_integer" => Value::from(value.is_integer() || f64::try_from(value.clone())?.fract() == 0.0),
+        "bit_length" if value.is_integer() => {
+            let bits = i128::try_from(value.clone())?.unsigned_abs();
+            Value::from(u128::BITS - bits.leading_zeros())
+        }
+        _ => return Ok(None),
+    };
+    let () = from_args(arguments)?;
+    Ok(Some(result))
+}
+
+fn of_container(state: &State<'_, '_>, value: &Value, name: &str, arguments: &[Value]) -> Result<Option<Value>, Error> {
     let is_list = matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable);
     Ok(match name {
         "copy" if is_list || value.kind() == ValueKind::Map => {
@@ -78,6 +66,18 @@ fn of_container(value: &Value, name: &str, arguments: &[Value]) -> Result<Option
             let (start, end) = bounds(items.len(), start, end)?;
             let found = items.iter().enumerate().take(end).skip(start).find(|(_, item)| Some(*item) == what.as_ref());
             Some(Value::from(found.ok_or_else(|| failed("the value is not in the list"))?.0))
+        }
+        "decode" => value.as_bytes().map(|bytes| Value::from(String::from_utf8_lossy(bytes))),
+        // Also of the function `dict`.
+        "fromkeys" if matches!(value.kind(), ValueKind::Map | ValueKind::Plain) => {
+            let (keys, filling): (Value, Option<Value>) = from_args(arguments)?;
+            let filling = filling.unwrap_or_else(|| Value::from(()));
+            let mut pairs = Vec::new();
+            for key in items_of(&keys)? {
+                pay(state, ITEM_BYTES)?;
+                pairs.push((key, filling.clone()));
+            }
+            Some(Value::from_pairs(pairs))
         }
         _ => None,
     })
@@ -93,6 +93,7 @@ fn of_text(state: &State<'_, '_>, text: &str, name: &str, arguments: &[Value]) -
         "isdecimal" => Value::from(!text.is_empty() && text.chars().all(is_decimal)),
         "isdigit" => Value::from(!text.is_empty() && text.chars().all(|c| is_decimal(c) || is_small_digit(c))),
         "isidentifier" => Value::from(is_identifier(text)),
+        "join" => joined(state, text, arguments)?,
         "strip" | "lstrip" | "rstrip" => stripped(text, name, arguments)?,
         "split" | "rsplit" => split(state, text, name == "rsplit", arguments)?,
         "splitlines" => split_lines(state, text, arguments)?,
@@ -122,8 +123,16 @@ fn of_text(state: &State<'_, '_>, text: &str, name: &str, arguments: &[Value]) -
         }
         "title" => Value::from(title(text)),
         "swapcase" => Value::from(text.chars().map(swapped).collect::<String>()),
-        "casefold" => Value::from(text.to_lowercase().replace('ß', "ss")),
-        "format" => return formatted(text, arguments).map(Some),
+        "casefold" => Value::from(text.chars().map(folded).collect::<String>()),
+        "encode" => Value::from_bytes(text.as_bytes().to_vec()),
+        "expandtabs" => expand_tabs(state, text, arguments)?,
+        "format" => formatted(state, text, arguments)?,
+        "format_map" => formatted_by_map(state, text, arguments)?,
+        "isnumeric" => Value::from(!text.is_empty() && text.chars().all(is_numeric)),
+        "isprintable" => Value::from(text.chars().all(is_printable)),
+        "istitle" => Value::from(text.chars().any(char::is_alphabetic) && text == title(text)),
+        "maketrans" => translation(arguments)?,
+        "translate" => translated(state, text, arguments)?,
         _ => return Ok(None),
     }))
 }
@@ -188,6 +197,21 @@ fn affix(arguments: &[Value]) -> Result<String, Error> {
     Ok(affix.to_owned())
 }
 
+/// `separator.join(texts)`.
+fn joined(state: &State<'_, '_>, separator: &str, arguments: &[Value]) -> Result<Value, Error> {
+    let (list,): (Value,) = from_args(arguments)?;
+    let mut joined = String::new();
+    for (index, item) in items_of(&list)?.enumerate() {
+        let text = item.as_str().ok_or_else(|| failed("only texts are joined"))?;
+        pay(state, (separator.len() + text.len()) as u64)?;
+        if index > 0 {
+            joined.push_str(separator);
+        }
+        joined.push_str(text);
+    }
+    Ok(Value::from(joined))
+}
+
 fn stripped(text: &str, name: &str, arguments: &[Value]) -> Result<Value, Error> {
     let (characters,): (Option<&str>,) = from_args(arguments)?;
     Ok(Value::from(trimmed(text, characters, [name != "rstrip", name != "lstrip"])))
@@ -249,6 +273,11 @@ fn words<'a>(text: &'a str, count: usize, from_right: bool) -> Vec<&'a str> {
 fn split_lines(state: &State<'_, '_>, text: &str, arguments: &[Value]) -> Result<Value, Error> {
     let [keep] = bind(arguments, ["keepends"])?;
     let keep = keep.is_some_and(|keep| keep.is_true());
+    Ok(lines(state, text, keep)?.into_iter().map(Value::from).collect())
+}
+
+/// `str.splitlines`, with or without the ends of the lines.
+pub(super) fn lines<'a>(state: &State<'_, '_>, text: &'a str, keep: bool) -> Result<Vec<&'a str>, Error> {
     let ends = |c: char| matches!(c, '\n'..='\r' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}');
     pay(state, (1 + text.matches(ends).count() as u64).saturating_mul(ITEM_BYTES))?;
     let mut lines = Vec::new();
@@ -257,10 +286,10 @@ fn split_lines(state: &State<'_, '_>, text: &str, arguments: &[Value]) -> Result
         let len = rest.find(ends).unwrap_or(rest.len());
         let behind = &rest[len..];
         let end = if behind.starts_with("\r\n") { 2 } else { behind.chars().next().map_or(0, char::len_utf8) };
-        lines.push(Value::from(&rest[..if keep { len + end } else { len }]));
+        lines.push(&rest[..if keep { len + end } else { len }]);
         rest = &rest[len + end..];
     }
-    Ok(Value::from(lines))
+    Ok(lines)
 }
 
 fn partition(text: &str, from_right: bool, arguments: &[Value]) -> Result<Value, Error> {
@@ -315,31 +344,108 @@ fn title(text: &str) -> String {
     for character in text.chars() {
         match in_word {
             true => titled.extend(character.to_lowercase()),
-            false => titled.extend(character.to_uppercase()),
+            false => titled.push_str(&capital(character)),
         }
         in_word = character.is_alphabetic();
     }
     titled
 }
 
+/// A character as a capital. Of several that it may become, only the first is one.
+fn capital(character: char) -> String {
+    let mut upper = character.to_uppercase();
+    let first = upper.next();
+    first.into_iter().chain(upper.flat_map(char::to_lowercase)).collect()
+}
+
 fn swapped(character: char) -> String {
     if character.is_uppercase() { character.to_lowercase().collect() } else { character.to_uppercase().collect() }
 }
 
-/// `str.format`. Fields without a format get numbers as Python writes them.
-fn formatted(pattern: &str, arguments: &[Value]) -> Result<Value, Error> {
-    use minijinja::formatting::{FormatStyle, format};
-    if pattern.contains([':', '[', '.', '!']) {
-        return format(FormatStyle::StrFormat, pattern, arguments).map(Value::from);
+/// A character without differences of case. The dotless i keeps its own.
+fn folded(character: char) -> String {
+    let lower = character.to_lowercase();
+    if character == 'ı' {
+        lower.collect()
+    } else {
+        lower.flat_map(char::to_uppercase).flat_map(char::to_lowercase).collect()
     }
-    let (positional, named): (&[Value], Kwargs) = from_args(arguments)?;
-    let as_text = |value: &Value| Value::from(python::text(value));
-    let mut texts: Vec<Value> = positional.iter().map(as_text).collect();
-    let names: Vec<&str> = named.args().collect();
-    if !names.is_empty() {
-        let pairs: Result<Vec<_>, Error> =
-            names.into_iter().map(|name| Ok((name, as_text(&named.get::<Value>(name)?)))).collect();
-        texts.push(pairs?.into_iter().collect::<Kwargs>().into());
+}
+
+/// A digit, a fraction, a number of letters, or a Chinese numeral.
+fn is_numeric(character: char) -> bool {
+    character.is_numeric()
+        || "一二三四五六七八九十百千万亿億兆零〇两兩壹贰貳叁參肆伍陆陸柒捌玖拾佰仟萬廿卅".contains(character)
+}
+
+/// Spaces in the place of tabs, up to the next column that is a multiple of the size.
+fn expand_tabs(state: &State<'_, '_>, text: &str, arguments: &[Value]) -> Result<Value, Error> {
+    let [size] = bind(arguments, ["tabsize"])?;
+    let size = usize::try_from(integer_or(size, 8)?).unwrap_or(0);
+    let tabs = text.matches('\t').count() as u64;
+    pay(state, tabs.saturating_mul(size as u64).saturating_add(text.len() as u64))?;
+    let (mut expanded, mut column) = (String::new(), 0);
+    for character in text.chars() {
+        match character {
+            '\t' if size > 0 => {
+                let spaces = size - column % size;
+                expanded.extend(std::iter::repeat_n(' ', spaces));
+                column += spaces;
+            }
+            '\t' => {}
+            '\n' | '\r' => {
+                expanded.push(character);
+                column = 0;
+            }
+            _ => {
+                expanded.push(character);
+                column += 1;
+            }
+        }
     }
-    format(FormatStyle::StrFormat, pattern, &texts).map(Value::from)
+    Ok(Value::from(expanded))
+}
+
+/// `str.maketrans`: a map of the numbers of characters, for `translate`.
+fn translation(arguments: &[Value]) -> Result<Value, Error> {
+    let number = |character: char| Value::from(character as u32);
+    if let [map] = arguments
+        && map.kind() == ValueKind::Map
+    {
+        let mut pairs = Vec::new();
+        for key in map.try_iter()? {
+            let code = match key.as_str() {
+                Some(text) => text.chars().next().map(number).ok_or_else(|| failed("a key has no character"))?,
+                None => key.clone(),
+            };
+            pairs.push((code, map.get_item(&key)?));
+        }
+        return Ok(Value::from_pairs(pairs));
+    }
+    let (from, to, removed): (&str, &str, Option<&str>) = from_args(arguments)?;
+    if from.chars().count() != to.chars().count() {
+        return Err(failed("maketrans needs texts of the same length"));
+    }
+    let pairs = from.chars().zip(to.chars()).map(|(from, to)| (number(from), number(to)));
+    let removed = removed.into_iter().flat_map(str::chars).map(|character| (number(character), Value::from(())));
+    Ok(Value::from_pairs(pairs.chain(removed)))
+}
+
+/// Characters by a map of their numbers: to a text, to the number of another, or to nothing.
+fn translated(state: &State<'_, '_>, text: &str, arguments: &[Value]) -> Result<Value, Error> {
+    let (map,): (Value,) = from_args(arguments)?;
+    let mut translated = String::new();
+    for character in text.chars() {
+        let value = map.get_item(&Value::from(character as u32))?;
+        if value.is_undefined() {
+            translated.push(character);
+        } else if let Some(text) = value.as_str() {
+            pay(state, text.len() as u64)?;
+            translated.push_str(text);
+        } else if !value.is_none() {
+            let code = u32::try_from(value)?;
+            translated.push(char::from_u32(code).ok_or_else(|| failed("a number is not that of a character"))?);
+        }
+    }
+    Ok(Value::from(translated))
 }

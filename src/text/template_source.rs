@@ -152,7 +152,8 @@ impl<'a> Tag<'a> {
         self.operators(&mut edits);
         self.loop_items(&mut edits);
         self.tuple(&mut edits);
-        edits.sort_by_key(|edit| edit.at);
+        // What is inserted before a token comes before what replaces it.
+        edits.sort_by_key(|edit| (edit.at, edit.removed));
         let mut at = 0;
         for edit in edits {
             text.push_str(&self.source[at..edit.at]);

@@ -2,7 +2,8 @@
 //! lines of those that models come with.
 
 use crate::harness::{Answer, CHAT, MODEL, Server, config, ids, with};
-use axum::http::StatusCode;
+use axum::body::Body;
+use axum::http::{Request, StatusCode};
 use folio::model::demo;
 use folio::server::ServerOptions;
 use folio::text::TextModel;
@@ -260,4 +261,109 @@ fn results_stand_directly_after_their_calls() {
         let shown: Vec<_> = seen.as_array().expect("messages")[1..].iter().map(|message| &message["content"]).collect();
         assert_eq!(shown, ["a", "b", "Go on."], "{content}");
     }
+}
+
+/// Sends a body as text: a value of serde_json has numbers of 64 bits.
+fn post_text(server: &Server, path: &str, body: String) -> Answer {
+    let request = Request::post(path).header("content-type", "application/json").body(Body::from(body));
+    server.send(request.expect("a request"))
+}
+
+/// Numbers as JSON, and as Python's `json.loads` and `str` give them back.
+const NUMBERS: [[&str; 2]; 9] = [
+    ["12345678901234567890"; 2],
+    ["18446744073709551616"; 2],
+    ["-9223372036854775809"; 2],
+    ["123456789012345678901234567890"; 2],
+    ["1234567890123456789012345678901234567890123456789012345678901234567890"; 2],
+    ["0.1000000000000000055511151231257827", "0.1"],
+    ["100000000000000000000.0", "1e+20"],
+    ["-0", "0"],
+    ["1E22", "1e+22"],
+];
+
+#[test]
+fn numbers_of_earlier_calls_are_shown_with_their_digits() {
+    let arguments = "messages[1].tool_calls[0].function.arguments";
+    let servers = [
+        server(&format!("{{# tool_calls #}}{{{{ raise_exception({arguments}|tojson) }}}}")),
+        server(&format!("{{# tool_calls #}}{{{{ raise_exception({arguments}.at ~ {arguments}|string) }}}}")),
+    ];
+    for [json, shown] in NUMBERS {
+        for (path, request) in after_calls(["a1", "b2"]) {
+            let body = request.to_string();
+            let long = body.replace("\\\"a\\\"", json).replace("{\"at\":\"a\"}", &format!("{{\"at\":{json}}}"));
+            assert_ne!(long, body, "{path}");
+            // A special string in the conversation, whose texts are then marked.
+            for body in [long.replace("\"Look.\"", "\"<|im_end|>\""), long] {
+                let told = refused(&post_text(&servers[0], path, body.clone()));
+                assert_eq!(told, format!("{{\"at\": {shown}}}"), "{path}: {json}");
+                let told = refused(&post_text(&servers[1], path, body));
+                assert_eq!(told, format!("{shown}{{'at': {shown}}}"), "{path}: {json}");
+            }
+        }
+    }
+}
+
+#[test]
+fn numbers_of_tools_are_shown_with_their_digits() {
+    let telling = telling("", "tools");
+    let plain = server("{% for message in messages %}{{ message.content }}{% endfor %}");
+    let parameters = json!({"type": "object", "properties": {"at": {"type": "integer", "default": "N"}}});
+    let function = json!({"name": "look", "description": "Looks.", "parameters": parameters});
+    let chat = json!([{"type": "function", "function": function}]);
+    let user = json!([{"role": "user", "content": "a"}]);
+    let item = with(&json!({"type": "function"}), &function);
+    let block = json!({"input_schema": parameters, "description": "Looks.", "name": "look"});
+    for [json, shown] in NUMBERS {
+        for (path, request) in [
+            (CHAT, json!({"model": MODEL, "max_tokens": 1, "messages": user, "tools": chat})),
+            ("/v1/messages", json!({"model": MODEL, "messages": user, "max_tokens": 1, "tools": [block]})),
+            ("/v1/responses", json!({"model": MODEL, "max_output_tokens": 16, "input": "a", "tools": [item]})),
+            ("/api/chat", json!({"model": MODEL, "stream": false, "messages": user, "tools": chat})),
+        ] {
+            let body = request.to_string().replace("\"N\"", json);
+            let told = refused(&post_text(&telling, path, body.clone()));
+            assert!(told.contains(&format!("\"default\": {shown}}}")), "{path}: {json}: {told}");
+            // What is answered has numbers, and no sign of how they were kept.
+            let answer = post_text(&plain, path, body);
+            assert_eq!(answer.status, StatusCode::OK, "{path}: {json}: {}", answer.text);
+            assert!(!answer.text.contains('\u{FDD5}'), "{path}: {json}: {}", answer.text);
+        }
+        let body = json!({"messages": user, "tools": chat}).to_string().replace("\"N\"", json);
+        let prompt = post_text(&plain, "/apply-template", body).json()["prompt"].to_string();
+        assert!(shown.contains(['.', 'e']) || prompt.contains(&format!("default\\\":{shown}}}")), "{json}: {prompt}");
+    }
+}
+
+#[test]
+fn numbers_of_template_settings_are_shown_and_others_have_64_bits() {
+    let server = server("{{ raise_exception(x|tojson ~ (x is integer) ~ (x is callable)) }}");
+    let [long, more] = ["123456789012345678901234567890", "1234567890123456789012345678901234567890123"];
+    for number in [long, more] {
+        let body = json!({"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {"x": "N"}});
+        let told = refused(&post_text(&server, "/apply-template", body.to_string().replace("\"N\"", number)));
+        assert_eq!(told, format!("{number}TrueFalse"));
+    }
+    // Where an object is expected, a number is none.
+    let call = json!({"type": "function", "function": {"name": "look", "arguments": "N"}});
+    let used = json!({"type": "tool_use", "id": "a", "name": "look", "input": "N"});
+    let user = json!({"role": "user", "content": "a"});
+    let tool = json!({"type": "function", "function": {"name": "look", "parameters": "N"}});
+    let ask = json!({"model": MODEL, "max_tokens": 1, "messages": [user]});
+    for (path, request, field) in [
+        (CHAT, with(&ask, &json!({"messages": [user, {"role": "assistant", "tool_calls": [call]}]})), "arguments"),
+        ("/v1/messages", with(&ask, &json!({"messages": [user, {"role": "assistant", "content": [used]}]})), "input"),
+        (CHAT, with(&ask, &json!({"tools": [tool]})), "parameters"),
+        (CHAT, with(&ask, &json!({"chat_template_kwargs": "N"})), "chat_template_kwargs"),
+        (CHAT, with(&ask, &json!({"messages": [{"role": "user", "content": "N"}]})), "content"),
+    ] {
+        let answer = post_text(&server, path, request.to_string().replace("\"N\"", long));
+        assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{path}: {}", answer.text);
+        assert!(answer.text.contains(&format!("{field}` must be")), "{path}: {}", answer.text);
+    }
+    let body = json!({"model": MODEL, "messages": [{"role": "user", "content": "a"}], "seed": "N"});
+    let answer = post_text(&server, CHAT, body.to_string().replace("\"N\"", long));
+    assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{}", answer.text);
+    assert!(answer.text.contains("`seed`") && !answer.text.contains('\u{FDD5}'), "{}", answer.text);
 }

@@ -17,6 +17,7 @@ mod emulator;
 mod fit;
 mod gguf;
 mod gguf_reader;
+mod gguf_splits;
 mod gpus;
 mod kv_coded;
 mod latents;

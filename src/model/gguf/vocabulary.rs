@@ -84,6 +84,13 @@ const SPLIT_DEEPSEEK_CODER: [&str; 5] = [r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", 
 /// The split pattern of Poro and Viking: words up to punctuation.
 const SPLIT_PORO: &str = r" ?[^(\s|.,!?\x{2026}\x{3002}\x{FF0C}\x{3001}\x{0964}\x{06D4}\x{060C})]+";
 
+/// Korean, punctuation, Bopomofo, Chinese and Japanese of Youtu's models, before the words of [`SPLIT_O200K`].
+const SPLIT_YOUTU_CJK: &str = concat!(
+    r"[\x{AC00}-\x{D7A3}\x{3131}-\x{318E}]+",
+    r"|[\x{FF01}\x{2026}\x{201C}\x{201D}\x{2018}\x{2019}\x{2014}\x{FF1A}\x{FF1B}\x{FF0C}\x{3001}-\x{303F}",
+    r"\x{FE30}-\x{FE4F}]+|[\x{3105}-\x{312F}]+|[\x{4E00}-\x{9FA5}\x{3040}-\x{309F}\x{30A0}-\x{30FF}]+",
+);
+
 /// How text is split before merging.
 enum Split {
     /// By regular expressions, each applied to the parts that the one before has left.
@@ -108,12 +115,13 @@ fn style(name: &str) -> Option<Style> {
     let gpt4 = |digits: &str| Split::Patterns(vec![SPLIT_GPT4.replace("{}", digits)]);
     let patterns = |patterns: &[&str]| Split::Patterns(patterns.iter().map(|pattern| (*pattern).to_owned()).collect());
     let plain = |split| Some(Style { split, ignore_merges: false, adds_bos: false });
-    let with_words = |split| Some(Style { split, ignore_merges: true, adds_bos: true });
+    let with_words = |split| Some(Style { split, ignore_merges: true, adds_bos: false });
+    let words_and_bos = |split| Some(Style { split, ignore_merges: true, adds_bos: true });
     match name {
         "llama3" | "llama-v3" | "llama-bpe" | "falcon3" | "falcon-h1" | "pixtral" | "midm-2.0" | "lfm2" => {
-            with_words(gpt4("{1,3}"))
+            words_and_bos(gpt4("{1,3}"))
         }
-        "tekken" => with_words(Split::Patterns(vec![SPLIT_TEKKEN.into()])),
+        "tekken" => words_and_bos(Split::Patterns(vec![SPLIT_TEKKEN.into()])),
         "dbrx" | "smaug-bpe" | "chatglm-bpe" | "glm4" | "glm5" => plain(gpt4("{1,3}")),
         "qwen2" | "deepseek-r1-qwen" | "megrez" | "stablelm2" | "hunyuan" | "solar-open" | "grok-2" | "kormo"
         | "f2llmv2" => plain(gpt4("")),
@@ -122,6 +130,9 @@ fn style(name: &str) -> Option<Style> {
         "qwen35" => plain(Split::Patterns(vec![SPLIT_MARKS.into()])),
         "gpt-4o" | "llama4" | "kanana2" | "talkie" => plain(Split::Patterns(vec![SPLIT_O200K.into()])),
         "kimi-k2" => plain(patterns(&[SPLIT_KIMI])),
+        "minicpm5" => with_words(patterns(&[r"\p{N}{1,3}", &SPLIT_GPT4.replace("{}", "+")])),
+        // Each digit is a part of its own.
+        "youtu" => with_words(patterns(&[SPLIT_YOUTU_CJK, &SPLIT_O200K.replace("{1,3}", "")])),
         "deepseek-llm" => plain(patterns(&SPLIT_DEEPSEEK)),
         "deepseek-coder" => plain(patterns(&SPLIT_DEEPSEEK_CODER)),
         "poro-chat" => plain(patterns(&[SPLIT_PORO])),

@@ -9,6 +9,7 @@ use crate::server::parameters::tools;
 use crate::server::parameters::turns::Turns;
 use crate::server::wire::error::{ApiError, Names};
 use crate::text::answer::ToolChoice;
+use crate::text::integers;
 use serde_json::{Map, Value};
 
 /// How tools are described where the chat template does not do it.
@@ -84,7 +85,7 @@ impl Conversation {
     pub(crate) fn with_tools_as_text(&self, has_system: bool) -> Self {
         let mut turns = Turns::default();
         if let Some(Value::Array(tools)) = &self.tools.shown {
-            let functions: Vec<_> = tools.iter().map(|tool| tool["function"].to_string()).collect();
+            let functions: Vec<_> = tools.iter().map(|tool| integers::to_json(&tool["function"])).collect();
             turns.system(&format!("{TOOLS_BEFORE}\n{}\n{TOOLS_AFTER}", functions.join("\n")));
         }
         for message in self.messages.as_array().into_iter().flatten() {
@@ -94,7 +95,7 @@ impl Conversation {
                 Some("assistant") => {
                     turns.assistant(content);
                     let calls = message["tool_calls"].as_array().into_iter().flatten();
-                    calls.for_each(|call| turns.assistant(&call["function"].to_string()));
+                    calls.for_each(|call| turns.assistant(&integers::to_json(&call["function"])));
                 }
                 Some("tool") => turns.user(&format!("The function returned:\n{content}")),
                 _ => turns.user(content),

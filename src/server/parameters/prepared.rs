@@ -4,6 +4,7 @@
 //! Thoughts get every name that templates know, calls get ids and arguments that are objects. What else a template
 //! needs is found in its text ([`TemplateForm`]).
 
+use crate::text::integers;
 use serde_json::{Map, Value, json};
 use std::collections::VecDeque;
 
@@ -116,10 +117,7 @@ fn arguments(value: &Value) -> Value {
     match value {
         Value::Null => json!({}),
         Value::String(text) if matches!(text.trim(), "" | "null") => json!({}),
-        Value::String(text) => match serde_json::from_str(text) {
-            Ok(object @ Value::Object(_)) => object,
-            _ => value.clone(),
-        },
+        Value::String(text) => integers::parse_object(text).unwrap_or_else(|| value.clone()),
         _ => value.clone(),
     }
 }

@@ -17,7 +17,7 @@ use crate::server::parameters::tools::{self, TOOL_NAME_PATTERN, TOOLS_MAX, ToolL
 use crate::server::parameters::turns::Turns;
 use crate::server::state::Seal;
 use crate::server::wire::error::{ApiError, Names, shorten};
-use crate::text::GrammarSpec;
+use crate::text::{GrammarSpec, integers};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 
@@ -392,6 +392,8 @@ impl Kind for ToolItems {
         for (index, tool) in tools.given.clone().iter().enumerate() {
             tools.add(&format!("{at}[{index}]"), tool, None)?;
         }
+        // What is given back has numbers alone.
+        tools.given.iter_mut().for_each(integers::round);
         if tools.list.functions.len() > TOOLS_MAX {
             return Err(ApiError::invalid(at, format!("`{at}` has more than {TOOLS_MAX} functions")));
         }
@@ -495,10 +497,10 @@ impl Item {
             Self::Message { role: Role::User, text } => turns.user(&text),
             Self::Message { role: Role::Assistant, text } => turns.assistant(&text),
             Self::Call { id, namespace, name, arguments, is_custom } => {
-                let arguments = match serde_json::from_str(&arguments) {
+                let arguments = match integers::parse_object(&arguments) {
                     _ if is_custom => json!({"input": arguments}),
-                    Ok(object @ Value::Object(_)) => object,
-                    _ => arguments.into(),
+                    Some(object) => object,
+                    None => arguments.into(),
                 };
                 turns.call(&id, &names.shown(namespace.as_deref(), &name), &arguments);
             }

@@ -3,6 +3,7 @@
 use crate::server::parameters::kind::{Bounds, Kind, wrong};
 use crate::server::wire::error::{ApiError, shorten};
 use crate::text::answer::{self, ToolSet};
+use crate::text::integers;
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -48,7 +49,12 @@ pub(crate) fn resolve(
         choice = Some(mode);
     }
     tools.iter_mut().flatten().for_each(drop_nulls);
-    let callable = ToolSet::new(tools.iter().flatten().map(|tool| tool["function"].clone()).collect());
+    let rounded = |tool: &Value| {
+        let mut function = tool["function"].clone();
+        integers::round(&mut function);
+        function
+    };
+    let callable = ToolSet::new(tools.iter().flatten().map(rounded).collect());
     let functions = &callable.functions;
     let none = answer::ToolChoice { single, ..answer::ToolChoice::default() };
     let forced = match choice.as_ref().map(|choice| (choice.as_str(), choice)) {
@@ -93,7 +99,7 @@ pub(crate) fn completed(tools: &Value) -> Value {
         for property in parameters["properties"].as_object_mut().into_iter().flat_map(|all| all.values_mut()) {
             let is_choice = property.get("enum").is_some() || property.get("oneOf").is_some();
             if let Some(default) = property.get_mut("default").filter(|default| is_choice && !default.is_string()) {
-                *default = default.to_string().into();
+                *default = integers::to_json(default).into();
             }
         }
     }

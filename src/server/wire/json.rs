@@ -6,6 +6,7 @@
 
 use super::error::{ApiError, shorten};
 use super::memory::Charge;
+use crate::text::integers;
 use serde::Serialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
@@ -22,6 +23,10 @@ const LARGE: u32 = 31;
 /// Bytes of a weight of one, as a number in a tree takes them. A small object takes up to 2 kB in the largest form that
 /// a route makes of it, as an item of the Responses API.
 const WEIGHT_BYTES: u64 = 32;
+/// Fields with objects of a client's own that chat templates write.
+const SHOWN: [&str; 3] = ["chat_template_kwargs", "messages", "tools"];
+/// The objects of a client's own in these fields.
+const OWN: [&str; 5] = ["arguments", "chat_template_kwargs", "input", "input_schema", "parameters"];
 /// Characters of a field's name in an error.
 const FIELD_CHARACTERS: usize = 64;
 /// Weight after which it is charged.
@@ -42,20 +47,22 @@ pub(crate) fn object_of(arguments: &str) -> Box<RawValue> {
     })
 }
 
-/// Parses one JSON value under the rules above. An escaped half of a character becomes U+FFFD.
+/// Parses one JSON value under the rules above. Integers beyond 64 bits are marked in objects that templates write, and
+/// rounded elsewhere (see [`integers`]). An escaped half of a character becomes U+FFFD.
 /// What the values take is charged, also if they are refused.
 pub(crate) fn parse(bytes: &[u8], charge: &Charge) -> Result<Value, ApiError> {
     let wrong = |error: &dyn fmt::Display| ApiError::body(format!("the body is not valid JSON: {error}"));
     std::str::from_utf8(bytes).map_err(|error| wrong(&error))?;
-    charge.add(bytes.len() as u64)?;
+    let marked = integers::marked(bytes);
+    charge.add((bytes.len() + marked.as_ref().map_or(0, Vec::len)) as u64)?;
     let weigher = Weigher::new(charge);
-    let mut deserializer = serde_json::Deserializer::from_slice(bytes);
+    let mut deserializer = serde_json::Deserializer::from_slice(marked.as_deref().unwrap_or(bytes));
     let strict = Strict { depth: 0, weigher: &weigher };
     let result = strict.deserialize(&mut deserializer);
     if let Some(refusal) = weigher.refusal.take() {
         return Err(refusal);
     }
-    let value = match result {
+    let mut value = match result {
         // Clients cut texts between the two halves of a character.
         Err(error) if error.to_string().contains("hex escape") => {
             return parse_mended(bytes, charge).ok_or_else(|| wrong(&error))?;
@@ -63,7 +70,23 @@ pub(crate) fn parse(bytes: &[u8], charge: &Charge) -> Result<Value, ApiError> {
         value => value.map_err(|error| wrong(&error))?,
     };
     deserializer.end().map_err(|error| wrong(&error))?;
+    if marked.is_some() {
+        for (name, value) in value.as_object_mut().into_iter().flatten() {
+            round(name, value, SHOWN.contains(&name.as_str()));
+        }
+    }
     Ok(value)
+}
+
+/// Rounds integers beyond 64 bits, except those within objects that templates write.
+fn round(name: &str, value: &mut Value, is_shown: bool) {
+    match value {
+        _ if !is_shown || integers::digits(value).is_some() => integers::round(value),
+        Value::Object(_) if OWN.contains(&name) => {}
+        Value::Object(entries) => entries.iter_mut().for_each(|(name, value)| round(name, value, true)),
+        Value::Array(items) => items.iter_mut().for_each(|item| round("", item, true)),
+        _ => {}
+    }
 }
 
 /// [`parse`] with U+FFFD for escaped halves of characters; `None` if there are none.

@@ -1,12 +1,11 @@
 //! `json.dumps`, as templates call it: `tojson`.
 
-use super::{bind, float};
+use super::{LongInteger, bind, float, repr};
 use crate::text::marks::is_noncharacter;
 use crate::text::template_limits::{Capped, bytes_left, pay, pay_for_text};
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind, State};
-use serde::Serialize;
-use std::io;
+use std::io::{self, Write as _};
 
 /// Maximum characters of one level's indent.
 const INDENT_MAX: usize = 64;
@@ -27,16 +26,16 @@ pub(in crate::text) fn tojson(state: &State<'_, '_>, arguments: &[Value]) -> Res
         }
         None => (comma_default.to_owned(), ": ".to_owned()),
     };
-    let value = if is_true(sort_keys) { sorted(value)? } else { value.clone() };
+    let (ensure_ascii, sort_keys) = (is_true(ensure_ascii), is_true(sort_keys));
     // The value is paid for, but not its separators, indents and escapes.
-    let mut output = Capped::new(usize::try_from(bytes_left(state)).unwrap_or(usize::MAX));
-    let style = PythonJson { comma, colon, indent, ensure_ascii: is_true(ensure_ascii), depth: 0, empty: true };
-    let outcome = value.serialize(&mut serde_json::Serializer::with_formatter(&mut output, style));
-    if output.full {
+    let output = Capped::new(usize::try_from(bytes_left(state)).unwrap_or(usize::MAX));
+    let mut writer = Writer { output, comma, colon, indent, ensure_ascii, sort_keys };
+    let outcome = writer.value(value, 0);
+    if writer.output.full {
         pay(state, u64::MAX)?;
     }
-    outcome.map_err(invalid)?;
-    String::from_utf8(output.bytes).map_err(invalid)
+    outcome?;
+    String::from_utf8(writer.output.bytes).map_err(invalid)
 }
 
 /// An indent is a number of spaces or a text.
@@ -47,124 +46,134 @@ fn indent_text(indent: Value) -> Result<String, Error> {
     }
 }
 
-/// The value with the keys of all its maps in order.
-fn sorted(value: &Value) -> Result<Value, Error> {
-    match value.kind() {
-        ValueKind::Map => {
-            let mut keys: Vec<Value> = value.try_iter()?.collect();
-            keys.sort();
-            let pairs: Result<Vec<_>, Error> =
-                keys.into_iter().map(|key| Ok((key.clone(), sorted(&value.get_item(&key)?)?))).collect();
-            Ok(Value::from_pairs(pairs?))
-        }
-        ValueKind::Seq | ValueKind::Iterable => {
-            Ok(Value::from(value.try_iter()?.map(|item| sorted(&item)).collect::<Result<Vec<_>, _>>()?))
-        }
-        _ => Ok(value.clone()),
-    }
-}
-
 fn invalid(error: impl std::fmt::Display) -> Error {
     Error::new(ErrorKind::BadSerialization, error.to_string())
 }
 
-struct PythonJson {
+struct Writer {
+    output: Capped,
     comma: String,
     colon: String,
     /// What one level of a value on several lines begins with.
     indent: Option<String>,
     ensure_ascii: bool,
-    depth: usize,
-    empty: bool,
+    sort_keys: bool,
 }
 
-impl PythonJson {
-    fn open<W: ?Sized + io::Write>(&mut self, writer: &mut W, bracket: &[u8]) -> io::Result<()> {
-        self.depth += 1;
-        self.empty = true;
-        writer.write_all(bracket)
+impl Writer {
+    fn put(&mut self, text: &str) -> Result<(), Error> {
+        self.output.write_all(text.as_bytes()).map_err(invalid)
     }
 
-    fn close<W: ?Sized + io::Write>(&mut self, writer: &mut W, bracket: &[u8]) -> io::Result<()> {
-        self.depth -= 1;
-        if !self.empty {
-            self.line(writer)?;
+    fn value(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
+        match value.kind() {
+            ValueKind::String => self.string(value.as_str().unwrap_or_default()),
+            ValueKind::Seq | ValueKind::Iterable => self.list(value, depth),
+            ValueKind::Map => self.map(value, depth),
+            _ => match scalar(value) {
+                Some(text) => self.put(&text),
+                None => Err(invalid(format_args!("a value of the type {} has no JSON", value.kind()))),
+            },
         }
-        self.empty = false;
-        writer.write_all(bracket)
     }
 
-    fn item<W: ?Sized + io::Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
-        if !first {
-            writer.write_all(self.comma.as_bytes())?;
+    fn list(&mut self, list: &Value, depth: usize) -> Result<(), Error> {
+        self.put("[")?;
+        let mut is_empty = true;
+        for item in list.try_iter()? {
+            self.next(is_empty, depth + 1)?;
+            self.value(&item, depth + 1)?;
+            is_empty = false;
         }
-        self.line(writer)
+        self.close(is_empty, depth, "]")
     }
 
-    fn line<W: ?Sized + io::Write>(&self, writer: &mut W) -> io::Result<()> {
+    fn map(&mut self, map: &Value, depth: usize) -> Result<(), Error> {
+        self.put("{")?;
+        let mut keys: Vec<Value> = map.try_iter()?.collect();
+        if self.sort_keys {
+            keys.sort();
+        }
+        for (index, key) in keys.iter().enumerate() {
+            self.next(index == 0, depth + 1)?;
+            let name = key.as_str().map(str::to_owned).or_else(|| scalar(key));
+            self.string(&name.ok_or_else(|| invalid("keys must be texts, numbers, true, false or none"))?)?;
+            self.output.write_all(self.colon.as_bytes()).map_err(invalid)?;
+            self.value(&map.get_item(key)?, depth + 1)?;
+        }
+        self.close(keys.is_empty(), depth, "}")
+    }
+
+    /// What stands before an item.
+    fn next(&mut self, is_first: bool, depth: usize) -> Result<(), Error> {
+        if !is_first {
+            self.output.write_all(self.comma.as_bytes()).map_err(invalid)?;
+        }
+        self.line(depth).map_err(invalid)
+    }
+
+    fn close(&mut self, is_empty: bool, depth: usize, bracket: &str) -> Result<(), Error> {
+        if !is_empty {
+            self.line(depth).map_err(invalid)?;
+        }
+        self.put(bracket)
+    }
+
+    fn line(&mut self, depth: usize) -> io::Result<()> {
         let Some(indent) = &self.indent else { return Ok(()) };
-        writer.write_all(b"\n")?;
-        (0..self.depth).try_for_each(|_| writer.write_all(indent.as_bytes()))
+        self.output.write_all(b"\n")?;
+        (0..depth).try_for_each(|_| self.output.write_all(indent.as_bytes()))
+    }
+
+    fn string(&mut self, text: &str) -> Result<(), Error> {
+        self.put("\"")?;
+        let ensure_ascii = self.ensure_ascii;
+        let mut plain = 0;
+        for (at, character) in text.char_indices().filter(|(_, character)| is_escaped(*character, ensure_ascii)) {
+            self.put(&text[plain..at])?;
+            self.escape(character).map_err(invalid)?;
+            plain = at + character.len_utf8();
+        }
+        self.put(&text[plain..])?;
+        self.put("\"")
+    }
+
+    fn escape(&mut self, character: char) -> io::Result<()> {
+        match character {
+            '"' => self.output.write_all(b"\\\""),
+            '\\' => self.output.write_all(b"\\\\"),
+            '\n' => self.output.write_all(b"\\n"),
+            '\r' => self.output.write_all(b"\\r"),
+            '\t' => self.output.write_all(b"\\t"),
+            '\u{8}' => self.output.write_all(b"\\b"),
+            '\u{c}' => self.output.write_all(b"\\f"),
+            _ => character.encode_utf16(&mut [0; 2]).iter().try_for_each(|unit| write!(self.output, "\\u{unit:04x}")),
+        }
     }
 }
 
-impl serde_json::ser::Formatter for PythonJson {
-    fn write_f64<W: ?Sized + io::Write>(&mut self, writer: &mut W, value: f64) -> io::Result<()> {
-        writer.write_all(float(value).as_bytes())
+fn is_escaped(character: char, ensure_ascii: bool) -> bool {
+    match character {
+        '"' | '\\' | '\0'..='\u{1f}' => true,
+        // The marks in a text are none of its characters.
+        _ => ensure_ascii && !matches!(character, ' '..='~') && !is_noncharacter(character),
     }
+}
 
-    fn write_string_fragment<W: ?Sized + io::Write>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()> {
-        if !self.ensure_ascii {
-            return writer.write_all(fragment.as_bytes());
-        }
-        for character in fragment.chars() {
-            // The marks in a text are none of its characters.
-            if character.is_ascii() || is_noncharacter(character) {
-                writer.write_all(character.encode_utf8(&mut [0; 4]).as_bytes())?;
-                continue;
-            }
-            for unit in character.encode_utf16(&mut [0; 2]) {
-                write!(writer, "\\u{unit:04x}")?;
-            }
-        }
-        Ok(())
-    }
-
-    fn begin_array<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.open(writer, b"[")
-    }
-
-    fn end_array<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.close(writer, b"]")
-    }
-
-    fn begin_array_value<W: ?Sized + io::Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
-        self.item(writer, first)
-    }
-
-    fn end_array_value<W: ?Sized + io::Write>(&mut self, _: &mut W) -> io::Result<()> {
-        self.empty = false;
-        Ok(())
-    }
-
-    fn begin_object<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.open(writer, b"{")
-    }
-
-    fn end_object<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.close(writer, b"}")
-    }
-
-    fn begin_object_key<W: ?Sized + io::Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
-        self.item(writer, first)
-    }
-
-    fn begin_object_value<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        writer.write_all(self.colon.as_bytes())
-    }
-
-    fn end_object_value<W: ?Sized + io::Write>(&mut self, _: &mut W) -> io::Result<()> {
-        self.empty = false;
-        Ok(())
+/// A value that is neither text, list nor map. `None` for what JSON does not have.
+fn scalar(value: &Value) -> Option<String> {
+    match value.kind() {
+        ValueKind::None => Some("null".to_owned()),
+        ValueKind::Bool => Some(if value.is_true() { "true" } else { "false" }.to_owned()),
+        ValueKind::Number => match f64::try_from(value.clone()) {
+            Ok(number) if !value.is_integer() => Some(match number {
+                f64::INFINITY => "Infinity".to_owned(),
+                f64::NEG_INFINITY => "-Infinity".to_owned(),
+                _ if number.is_nan() => "NaN".to_owned(),
+                _ => float(number),
+            }),
+            _ => Some(repr::number(value)),
+        },
+        _ => value.downcast_object_ref::<LongInteger>().map(|_| value.to_string()),
     }
 }

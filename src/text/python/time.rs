@@ -16,6 +16,9 @@ const MONTHS: [&str; 12] = [
     "December",
 ];
 
+/// Maximum width of a field.
+const WIDTH_MAX: usize = 99;
+
 /// A moment, taken apart.
 struct Moment {
     unix_time: u64,
@@ -48,14 +51,19 @@ pub(in crate::text) fn strftime(pattern: &str, unix_time: u64) -> String {
         text.push_str(before);
         let flags_len = after.len() - after.trim_start_matches(['-', '_', '0', '^', '#']).len();
         let (flags, behind) = after.split_at(flags_len);
+        let (digits, behind) =
+            behind.split_at(behind.len() - behind.trim_start_matches(|c: char| c.is_ascii_digit()).len());
+        // The other ways to write numbers and years are the usual ones.
+        let behind = behind.strip_prefix(['E', 'O']).unwrap_or(behind);
         let code = behind.chars().next();
-        let field = code.and_then(|code| moment.field(code, flags));
-        match (field, code) {
-            (Some(field), Some(code)) => {
-                text.push_str(&with_case(field, flags));
+        let width = if digits.is_empty() { Some(0) } else { digits.parse().ok().filter(|width| *width <= WIDTH_MAX) };
+        let field = code.zip(width).and_then(|(code, width)| Some((moment.field(code, flags)?, code, width)));
+        match field {
+            Some((field, code, width)) => {
+                text.push_str(&filled(&with_case(field, flags), flags, width));
                 rest = &behind[code.len_utf8()..];
             }
-            _ => {
+            None => {
                 text.push('%');
                 rest = after;
             }
@@ -63,6 +71,14 @@ pub(in crate::text) fn strftime(pattern: &str, unix_time: u64) -> String {
     }
     text.push_str(rest);
     text
+}
+
+/// A field filled up to a width: numbers with zeros and others with spaces, unless a flag says otherwise.
+fn filled(field: &str, flags: &str, width: usize) -> String {
+    let is_number = field.chars().all(|c| c.is_ascii_digit());
+    let flag = flags.chars().rfind(|flag| matches!(flag, '_' | '0'));
+    let fill = if flag == Some('0') || flag.is_none() && is_number { "0" } else { " " };
+    fill.repeat(width.saturating_sub(field.chars().count())) + field
 }
 
 fn with_case(field: String, flags: &str) -> String {

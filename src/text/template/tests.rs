@@ -2,6 +2,7 @@
 
 use crate::text::tests::{TOKENIZER_JSON, demo, input, with_template};
 use crate::text::*;
+use proptest::prelude::*;
 use serde_json::json;
 
 /// Renders with a few values that all tests use.
@@ -134,6 +135,7 @@ fn a_percent_sign_formats_texts_and_divides_numbers() {
 #[test]
 fn a_plus_sign_before_a_value_changes_nothing() {
     check(&[("+i", "3"), ("[+1, -+2]", "[1, -2]"), ("i - 1 - +1", "1"), ("1 + +2", "3"), ("(+i) ~ -i", "3-3")]);
+    check(&[("+i, -i", "(3, -3)"), ("+i ~ 1", "31"), ("+i % 2, 1", "(1, 1)")]);
     assert_eq!(jinja("{% set x = +1 %}{% if +x %}{{ x }}{% endif %}"), Ok("1".into()));
 }
 
@@ -352,5 +354,78 @@ fn a_template_finds_special_strings_in_a_message_and_the_prompt_is_the_text_that
         assert_eq!(String::from_utf8(bytes).as_deref(), Ok(shown), "the prompt of {content:?}");
         let ends = ids.iter().filter(|id| tokenizer.is_special(**id)).collect::<Vec<_>>();
         assert_eq!(ends, [&end], "only the template's token is special in the prompt of {content:?}");
+    }
+}
+
+/// What Jinja2 renders of several hundred templates, with null for an error. `.ci/templates` compares the file with
+/// Jinja2 itself.
+#[test]
+fn every_template_of_the_list_renders_as_in_jinja2() {
+    let file = include_str!("../../../tests/data/jinja2.json");
+    let file: Value = serde_json::from_str(file).expect("it is JSON");
+    let kwargs = file["values"].as_object().expect("an object");
+    for case in file["templates"].as_array().expect("a list") {
+        let [template, expected] = [0, 1].map(|index| case[index].as_str());
+        let messages = json!([]);
+        let input = ChatInput { kwargs: Some(kwargs), unix_time: 1_753_522_876, ..input(&messages, None) };
+        let text = TextModel::from_parts(None, None, template).ok().and_then(|model| model.chat_text(&input).ok());
+        assert_eq!(text.as_deref(), expected, "{}", case[0]);
+    }
+}
+
+/// What templates consist of, and pieces of it.
+const FRAGMENTS: [&str; 40] = [
+    "{{",
+    "}}",
+    "{%",
+    "%}",
+    "{#",
+    "#}",
+    "{%-",
+    "-%}",
+    "{%+",
+    "+%}",
+    "{{-",
+    "-}}",
+    "for x in ",
+    "if ",
+    "else",
+    "endfor",
+    "set a = ",
+    "raw",
+    "endraw",
+    "generation",
+    "not ",
+    "in ",
+    "is ",
+    "x",
+    "3",
+    "'a'",
+    "\"\\n\"",
+    "'",
+    "\\",
+    "+",
+    "-",
+    "~",
+    "%",
+    "*",
+    "**",
+    "//",
+    ",",
+    "(",
+    ")",
+    "é",
+];
+
+proptest! {
+    /// A template may be wrong, but it must not stop the server.
+    #[test]
+    fn a_source_of_any_fragments_is_read_without_a_panic(
+        fragments in proptest::collection::vec(proptest::sample::select(FRAGMENTS.to_vec()), 0..24),
+    ) {
+        let source = fragments.concat();
+        for source in [source.clone(), format!("{{{{ {source} }}}}"), format!("{{% for x in {source} %}}")] {
+            let _ = jinja(&source);
+        }
     }
 }

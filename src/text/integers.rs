@@ -1,0 +1,145 @@
+//! Integers of JSON beyond 64 bits, with all their digits.
+//!
+//! A number of serde_json has 64 bits; its feature for longer ones would keep every number as a text, so that a prompt
+//! of token ids takes several times as much memory. So a long integer is *marked*: an object of one entry, whose key is
+//! [`KEY`] and whose value has the digits. Only what becomes text may have marked integers: [`to_json`] and templates
+//! write their digits. [`round`] makes numbers of them for everything else.
+
+use serde_json::{Number, Value};
+
+/// A noncharacter, which is the key of no other object.
+const KEY: &str = "\u{FDD5}";
+
+/// The digits of a marked integer, with its sign.
+pub(crate) fn digits(value: &Value) -> Option<&str> {
+    let entries = value.as_object().filter(|entries| entries.len() == 1)?;
+    entries.get(KEY)?.as_str().filter(|digits| is_integer(digits))
+}
+
+/// The text of JSON with its long integers marked, and without the sign of a zero, which is none for Python. `None` if
+/// it has neither.
+pub(crate) fn marked(json: &[u8]) -> Option<Vec<u8>> {
+    let mut marked = Vec::new();
+    let (mut copied, mut at) = (0, 0);
+    while at < json.len() {
+        match json[at] {
+            b'"' => at = string_end(json, at),
+            b'-' | b'0'..=b'9' => {
+                let is_number = |byte: &u8| byte.is_ascii_digit() || matches!(byte, b'+' | b'-' | b'.' | b'e' | b'E');
+                let end = at + json[at..].iter().take_while(|byte| is_number(byte)).count();
+                let number = std::str::from_utf8(&json[at..end]).unwrap_or_default();
+                if number == "-0" || is_long(number) {
+                    marked.extend(&json[copied..at]);
+                    match number {
+                        "-0" => marked.push(b'0'),
+                        digits => marked.extend(format!("{{\"{KEY}\":\"{digits}\"}}").bytes()),
+                    }
+                    copied = end;
+                }
+                at = end;
+            }
+            _ => at += 1,
+        }
+    }
+    if copied == 0 {
+        return None;
+    }
+    marked.extend(&json[copied..]);
+    Some(marked)
+}
+
+/// The place behind the string that begins at `start`.
+fn string_end(json: &[u8], start: usize) -> usize {
+    let mut at = start + 1;
+    while let Some(byte) = json.get(at) {
+        match byte {
+            b'"' => return at + 1,
+            b'\\' => at += 2,
+            _ => at += 1,
+        }
+    }
+    json.len()
+}
+
+fn is_long(number: &str) -> bool {
+    // The shortest one is 2^63 below zero.
+    number.len() >= 19 && is_integer(number) && number.parse::<u64>().is_err() && number.parse::<i64>().is_err()
+}
+
+fn is_integer(text: &str) -> bool {
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    let has_zero_before = digits.len() > 1 && digits.starts_with('0');
+    !digits.is_empty() && !has_zero_before && digits.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// Parses JSON with its long integers marked. `None` if it is not an object.
+pub(crate) fn parse_object(json: &str) -> Option<Value> {
+    let value: Result<Value, _> = match marked(json.as_bytes()) {
+        Some(marked) => serde_json::from_slice(&marked),
+        None => serde_json::from_str(json),
+    };
+    value.ok().filter(|value| value.is_object() && digits(value).is_none())
+}
+
+/// JSON with the digits of marked integers.
+pub(crate) fn to_json(value: &Value) -> String {
+    let json = value.to_string();
+    let open = format!("{{\"{KEY}\":\"");
+    let mut pieces = json.split(&open);
+    let mut text = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        match piece.split_once("\"}").filter(|(digits, _)| is_integer(digits)) {
+            Some((digits, behind)) => text.extend([digits, behind]),
+            None => text.extend([open.as_str(), piece]),
+        }
+    }
+    text
+}
+
+/// Turns marked integers into the numbers that are nearest.
+pub(crate) fn round(value: &mut Value) {
+    if let Some(digits) = digits(value) {
+        let nearest: f64 = digits.parse().unwrap_or_default();
+        let number = Number::from_f64(nearest.clamp(f64::MIN, f64::MAX));
+        *value = number.map_or(Value::Null, Value::Number);
+        return;
+    }
+    match value {
+        Value::Array(items) => items.iter_mut().for_each(round),
+        Value::Object(entries) => entries.values_mut().for_each(round),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn long_integers_keep_their_digits_and_all_else_stays_as_it_is() {
+        for number in ["18446744073709551616", "-9223372036854775809", "123456789012345678901234567890"] {
+            let value = parse_object(&format!(r#"{{"a": [{number}, 1]}}"#)).expect("an object");
+            assert_eq!(digits(&value["a"][0]), Some(number));
+            assert_eq!(to_json(&value), format!(r#"{{"a":[{number},1]}}"#));
+            let mut rounded = value;
+            round(&mut rounded);
+            assert_eq!(rounded["a"][0], json!(number.parse::<f64>().expect("a number")));
+        }
+        for json in ["18446744073709551615", "-9223372036854775808", "0", "1e30", "12345678901234567890.5"] {
+            assert_eq!(marked(json.as_bytes()), None, "{json}");
+        }
+        let text = r#"{"a\"123456789012345678901234567890": "123456789012345678901234567890\\"}"#;
+        assert_eq!(marked(text.as_bytes()), None, "strings are no numbers");
+        let zeros = parse_object(r#"{"a": [-0, -0.0]}"#).expect("an object");
+        assert_eq!(zeros["a"].to_string(), "[0,-0.0]");
+    }
+
+    #[test]
+    fn what_is_not_json_does_not_become_it() {
+        for value in ["0123456789012345678901", "-", "[12345678901234567890123,]", "1234567890123456789012a", "\"\\"] {
+            assert_eq!(parse_object(&format!("{{\"a\": {value}}}")), None, "{value}");
+        }
+        assert_eq!(parse_object("12345678901234567890123"), None, "a number is no object");
+    }
+}
