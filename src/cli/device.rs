@@ -286,12 +286,12 @@ impl Adapters {
 
     /// The chosen adapter, unless the processor was measured to be faster.
     fn best(&self) -> Option<usize> {
-        self.chosen.filter(|_| self.rivals.is_none_or(|rivals| rivals.gpu_wins()))
+        if self.rivals.is_none_or(|rivals| rivals.gpu_wins()) { self.chosen } else { None }
     }
 
     /// The chosen adapter, if it is an integrated GPU that is yet to be compared with the processor.
     fn untried(&self) -> Option<&AdapterReport> {
-        self.integrated().filter(|_| self.rivals.is_none())
+        if self.rivals.is_none() { self.integrated() } else { None }
     }
 
     fn integrated(&self) -> Option<&AdapterReport> {

@@ -454,7 +454,7 @@ impl Cycler {
 
 impl Object for Cycler {
     fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
-        self.current().filter(|_| key.as_str() == Some("current"))
+        if key.as_str() == Some("current") { self.current() } else { None }
     }
 
     fn call_method(self: &Arc<Self>, _: &mut State<'_, '_>, name: &str, _: &[Value]) -> Result<Value, Error> {

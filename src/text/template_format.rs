@@ -118,9 +118,9 @@ fn converted(state: &State<'_, '_>, conversion: &Conversion<'_>, value: &Value) 
         }
         _ => return Err(failed("the format has an unknown conversion")),
     };
-    let text: String = match exact.filter(|_| *kind != 'c').and_then(|count| usize::try_from(count).ok()) {
-        Some(count) => text.chars().take(count).collect(),
-        None => text,
+    let text: String = match exact.and_then(|count| usize::try_from(count).ok()) {
+        Some(count) if *kind != 'c' => text.chars().take(count).collect(),
+        _ => text,
     };
     let fill = " ".repeat((wide as usize).saturating_sub(text.chars().count()));
     let is_left = flags.contains('-') || width.starts_with('-');
@@ -144,7 +144,10 @@ fn character(value: &Value) -> Result<char, Error> {
     match value.as_str() {
         Some(text) => {
             let mut characters = text.chars();
-            characters.next().filter(|_| characters.next().is_none()).ok_or_else(wrong)
+            match (characters.next(), characters.next()) {
+                (Some(character), None) => Ok(character),
+                _ => Err(wrong()),
+            }
         }
         None => char::from_u32(u32::try_from(value.clone()).map_err(|_| wrong())?).ok_or_else(wrong),
     }
@@ -185,7 +188,7 @@ impl Arguments<'_> {
                 rest = behind;
                 continue;
             }
-            let end = field_end(behind).filter(|_| bracket == "{" && depth < 2);
+            let end = if bracket == "{" && depth < 2 { field_end(behind) } else { None };
             let end = end.ok_or_else(|| failed("the format has a single bracket"))?;
             let value = self.field(state, &behind[..end], depth)?;
             pay(state, value.len() as u64)?;

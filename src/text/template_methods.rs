@@ -171,10 +171,10 @@ fn searched(text: &str, name: &str, arguments: &[Value]) -> Result<Value, Error>
         return Ok(Value::from(if is_inside { range.matches(what).count() } else { 0 }));
     }
     let found = if name.starts_with('r') { range.rfind(what) } else { range.find(what) };
-    match found.filter(|_| is_inside) {
-        Some(at) => Ok(Value::from(start + range[..at].chars().count())),
-        None if name.ends_with("find") => Ok(Value::from(-1)),
-        None => Err(failed("substring not found")),
+    match found {
+        Some(at) if is_inside => Ok(Value::from(start + range[..at].chars().count())),
+        _ if name.ends_with("find") => Ok(Value::from(-1)),
+        _ => Err(failed("substring not found")),
     }
 }
 
@@ -259,10 +259,10 @@ fn words<'a>(text: &'a str, count: usize, from_right: bool) -> Vec<&'a str> {
             true => rest.rfind(is_space).map(|at| at + rest[at..].chars().next().map_or(0, char::len_utf8)),
             false => rest.find(is_space),
         };
-        let (word, others) = match (cut.filter(|_| words.len() < count), from_right) {
-            (None, _) => (rest, ""),
-            (Some(at), true) => (&rest[at..], trimmed(&rest[..at])),
-            (Some(at), false) => (&rest[..at], trimmed(&rest[at..])),
+        let (word, others) = match cut {
+            Some(at) if words.len() < count && from_right => (&rest[at..], trimmed(&rest[..at])),
+            Some(at) if words.len() < count => (&rest[..at], trimmed(&rest[at..])),
+            _ => (rest, ""),
         };
         words.push(word);
         rest = others;

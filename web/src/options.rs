@@ -70,7 +70,7 @@ impl LoadOptions {
             kv_cache_bytes: self.kv_cache_bytes,
             kv_host_bytes: self.kv_host_bytes.unwrap_or(0),
             seed: self.seed,
-            speculation: default.speculation.filter(|_| self.speculation.unwrap_or(true)),
+            speculation: if self.speculation.unwrap_or(true) { default.speculation } else { None },
             ..default
         };
         config.check().map_err(|error| EngineError::limit(told(&error)))?;

@@ -358,7 +358,7 @@ fn layer_elements(subject: &Subject<'_>) -> f64 {
             LayerKind::AttentionAndState => attention + state,
             LayerKind::FeedForward => 0,
         };
-        let experts = spec.experts.filter(|_| layer.experts);
+        let experts = if layer.experts { spec.experts } else { None };
         let chosen = experts.map_or(0, |experts| {
             let shared = experts.shared.map_or(0, |shared| u64::from(shared.mlp));
             u64::from(experts.per_token) * u64::from(experts.mlp) + shared

@@ -176,7 +176,9 @@ impl Writer {
                 let Some(name) = name.to_str() else { continue };
                 let Ok(found) = entry.metadata().map(|found| (found.len(), found.modified())) else { continue };
                 let (bytes, used) = (found.0, found.1.unwrap_or(SystemTime::UNIX_EPOCH));
-                if let Some(key) = file::block_of(name).filter(|_| folder != self.place.all) {
+                if let Some(key) = file::block_of(name)
+                    && folder != self.place.all
+                {
                     files.push(Found { path, bytes, used, key: (folder == self.place.own).then_some(key) });
                 } else if name.starts_with(platform::TEMPORARY)
                     && used.elapsed().is_ok_and(|age| age > TEMPORARY_AGE_MAX)

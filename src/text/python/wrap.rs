@@ -56,7 +56,10 @@ fn next_line<'a>(chunks: &mut Vec<&'a [char]>, wrapping: Wrapping) -> Vec<&'a [c
 
 /// Where a long word is broken: at the end of the line, or behind its last hyphen there.
 fn break_of(chunk: &[char], space: usize, breaks_on_hyphens: bool) -> usize {
-    let hyphen = chunk[..space].iter().rposition(|c| *c == '-').filter(|_| breaks_on_hyphens);
+    if !breaks_on_hyphens {
+        return space;
+    }
+    let hyphen = chunk[..space].iter().rposition(|c| *c == '-');
     let hyphen = hyphen.filter(|at| chunk[..*at].iter().any(|c| *c != '-'));
     hyphen.map_or(space, |at| at + 1)
 }
