@@ -21,7 +21,8 @@ fn main() -> io::Result<()> {
                 let path = format!("{part}/{name}");
                 let known = path[folder.len() + 1..].trim_end_matches(".wgsl");
                 let text = Path::new(&root).join(&path);
-                writeln!(list, "    ({known:?}, include_str!({text:?})),").expect("writing to a String cannot fail");
+                writeln!(list, "    ({known:?}, include_str!({text:?})),")
+                    .expect("writing to a String cannot fail");
             }
         }
         list.push(']');
@@ -35,7 +36,10 @@ fn names(folder: &Path) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(folder)? {
         let name = entry?.file_name().to_string_lossy().into_owned();
-        if [".wgsl", ".cu", ".cuh"].iter().any(|extension| name.ends_with(extension)) {
+        if [".wgsl", ".cu", ".cuh"]
+            .iter()
+            .any(|extension| name.ends_with(extension))
+        {
             names.push(name);
         }
     }

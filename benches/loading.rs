@@ -36,10 +36,16 @@ fn main() {
     let temporary = tempfile::tempdir().expect("there is a temporary folder");
     let folder = temporary.path();
     write_checkpoint(folder);
-    let adapter = env::args().skip(1).find_map(|argument| argument.parse().ok());
+    let adapter = env::args()
+        .skip(1)
+        .find_map(|argument| argument.parse().ok());
     let cores = thread::available_parallelism().map_or(1, usize::from) as f64;
     let mut faults = Vec::new();
-    for (name, quantization) in [("bf16", None), ("q8", Some(Quantization::Q8)), ("q4", Some(Quantization::Q4))] {
+    for (name, quantization) in [
+        ("bf16", None),
+        ("q8", Some(Quantization::Q8)),
+        ("q4", Some(Quantization::Q4)),
+    ] {
         let stored = || Model::open(folder).expect("the checkpoint loads");
         let input = stored().record(Storage::F32).weight_bytes() as f64;
         let open = || match quantization {
@@ -49,8 +55,12 @@ fn main() {
         let runs: Vec<Run> = (0..ROUNDS)
             .map(|_| match adapter {
                 Some(index) => {
-                    let options = WgpuOptions { adapter: Some(index), ..WgpuOptions::default() };
-                    let open_device = || block_on(WgpuBackend::open(&options)).expect("the adapter opens");
+                    let options = WgpuOptions {
+                        adapter: Some(index),
+                        ..WgpuOptions::default()
+                    };
+                    let open_device =
+                        || block_on(WgpuBackend::open(&options)).expect("the adapter opens");
                     measure(&open(), open_device)
                 }
                 None => measure(&open(), ReferenceBackend::new),
@@ -66,18 +76,28 @@ fn main() {
             "{name}: {:.0} MB/s of input, {:.0} a core; {peak:.0} MB of own memory{}",
             input / loading / 1e6,
             per_core / 1e6,
-            share.map(|share| format!("; {:.0} % of the upload speed from memory", 100.0 * share)).unwrap_or_default()
+            share
+                .map(|share| format!("; {:.0} % of the upload speed from memory", 100.0 * share))
+                .unwrap_or_default()
         );
         if let (None, Some(share)) = (quantization, share)
             && share < SHARE_MIN
         {
-            faults.push(format!("{name}: {share:.2} of the upload speed, below {SHARE_MIN}"));
+            faults.push(format!(
+                "{name}: {share:.2} of the upload speed, below {SHARE_MIN}"
+            ));
         }
         if quantization == Some(Quantization::Q4) && per_core < QUANTISING_MIN {
-            faults.push(format!("{name}: {per_core:.0} B/s per core, below {QUANTISING_MIN:.0}"));
+            faults.push(format!(
+                "{name}: {per_core:.0} B/s per core, below {QUANTISING_MIN:.0}"
+            ));
         }
     }
-    assert!(cfg!(debug_assertions) || faults.is_empty(), "{}", faults.join("; "));
+    assert!(
+        cfg!(debug_assertions) || faults.is_empty(),
+        "{}",
+        faults.join("; ")
+    );
 }
 
 /// Seconds from page cache to device, seconds from memory to device, and the peak of the process's own memory.
@@ -91,7 +111,9 @@ fn measure<B: Backend>(model: &Model, open: impl Fn() -> B) -> Run {
     let plan = Arc::new(model.record(Storage::F32));
     let fresh = || {
         let mut backend = open();
-        backend.load(plan.clone(), &capacity()).expect("the device has room");
+        backend
+            .load(plan.clone(), &capacity())
+            .expect("the device has room");
         backend
     };
     let mut backend = fresh();
@@ -112,13 +134,23 @@ fn measure<B: Backend>(model: &Model, open: impl Fn() -> B) -> Run {
     let mut backend = fresh();
     let start = Instant::now();
     for (id, row, rows) in ready {
-        backend.write_weight(id, row, rows).expect("the device takes it");
+        backend
+            .write_weight(id, row, rows)
+            .expect("the device takes it");
     }
     block_on(backend.settle()).expect("the device takes it");
-    Run { loading, upload: start.elapsed().as_secs_f64(), anonymous_max }
+    Run {
+        loading,
+        upload: start.elapsed().as_secs_f64(),
+        anonymous_max,
+    }
 }
 
-fn upload(model: &Model, plan: &Plan, write: impl FnMut(WeightId, u32, Bytes) -> Result<(), BackendError>) {
+fn upload(
+    model: &Model,
+    plan: &Plan,
+    write: impl FnMut(WeightId, u32, Bytes) -> Result<(), BackendError>,
+) {
     if let Err(error) = block_on(model.upload(plan, write)) {
         panic!("loading fails: {error}");
     }
@@ -127,7 +159,9 @@ fn upload(model: &Model, plan: &Plan, write: impl FnMut(WeightId, u32, Bytes) ->
 /// Resident memory that is not file-backed; 0 if the system does not report it.
 fn anonymous_bytes() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("RssAnon:"));
     let kib = line.and_then(|rest| rest.trim().trim_end_matches(" kB").parse::<u64>().ok());
     1024 * kib.unwrap_or(0)
 }
@@ -158,7 +192,10 @@ fn write_checkpoint(folder: &Path) {
         "rms_norm_eps": 1e-5, "rope_theta": 10_000.0, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
     });
     fs::write(folder.join("config.json"), config.to_string()).expect("the config is written");
-    let mut shapes = vec![("model.embed_tokens.weight".into(), VOCAB, HIDDEN), ("model.norm.weight".into(), 1, HIDDEN)];
+    let mut shapes = vec![
+        ("model.embed_tokens.weight".into(), VOCAB, HIDDEN),
+        ("model.norm.weight".into(), 1, HIDDEN),
+    ];
     for layer in 0..LAYERS {
         let query = QUERY_HEADS * HEAD_DIM;
         for (name, rows, columns) in [
@@ -185,8 +222,13 @@ fn write_checkpoint(folder: &Path) {
         .collect();
     let bytes: &[u8] = bytemuck::cast_slice(&values);
     let views = shapes.iter().map(|(name, rows, columns)| {
-        let shape = if *rows == 1 { vec![*columns] } else { vec![*rows, *columns] };
-        let view = TensorView::new(Dtype::BF16, shape, &bytes[..2 * rows * columns]).expect("shape and bytes agree");
+        let shape = if *rows == 1 {
+            vec![*columns]
+        } else {
+            vec![*rows, *columns]
+        };
+        let view = TensorView::new(Dtype::BF16, shape, &bytes[..2 * rows * columns])
+            .expect("shape and bytes agree");
         (name.clone(), view)
     });
     let file = folder.join("model.safetensors");

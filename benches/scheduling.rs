@@ -19,10 +19,18 @@ const LIMIT: Duration = Duration::from_micros(200);
 
 fn main() {
     let rounds: Vec<_> = (0..5).map(|_| round()).collect();
-    let best = rounds.iter().min_by_key(|(schedule, _)| *schedule).expect("there are rounds");
+    let best = rounds
+        .iter()
+        .min_by_key(|(schedule, _)| *schedule)
+        .expect("there are rounds");
     let (schedule, commit) = best;
-    println!("{SEQUENCES} running sequences: schedule + flatten {schedule:?} (limit {LIMIT:?}), commit {commit:?}");
-    assert!(cfg!(debug_assertions) || *schedule <= LIMIT, "scheduling stays within its limit");
+    println!(
+        "{SEQUENCES} running sequences: schedule + flatten {schedule:?} (limit {LIMIT:?}), commit {commit:?}"
+    );
+    assert!(
+        cfg!(debug_assertions) || *schedule <= LIMIT,
+        "scheduling stays within its limit"
+    );
 }
 
 /// Median times of scheduling with flattening, and of committing.
@@ -30,18 +38,28 @@ fn round() -> (Duration, Duration) {
     let mut scheduler = Scheduler::new(limits(), InjectedFaults::default());
     for index in 0..SEQUENCES {
         let params = SamplingParams {
-            draw: DrawParams { frequency_penalty: 0.1, ..DrawParams::default() },
+            draw: DrawParams {
+                frequency_penalty: 0.1,
+                ..DrawParams::default()
+            },
             ..SamplingParams::default()
         };
-        let prompt = (0..PROMPT_LEN).map(|position| (position * 31 + index) % 32_000).collect();
-        let request = Request { prompt, params, ..Request::default() };
+        let prompt = (0..PROMPT_LEN)
+            .map(|position| (position * 31 + index) % 32_000)
+            .collect();
+        let request = Request {
+            prompt,
+            params,
+            ..Request::default()
+        };
         scheduler.add(Arc::new(request), &[StreamId(u64::from(index))], 1, false);
     }
     while scheduler.waiting_len() > 0 {
         step(&mut scheduler);
     }
     step(&mut scheduler);
-    let (mut schedules, mut commits): (Vec<_>, Vec<_>) = (0..STEPS).map(|_| step(&mut scheduler)).unzip();
+    let (mut schedules, mut commits): (Vec<_>, Vec<_>) =
+        (0..STEPS).map(|_| step(&mut scheduler)).unzip();
     schedules.sort_unstable();
     commits.sort_unstable();
     (schedules[STEPS / 2], commits[STEPS / 2])
@@ -49,13 +67,24 @@ fn round() -> (Duration, Duration) {
 
 fn step(scheduler: &mut Scheduler) -> (Duration, Duration) {
     let start = Instant::now();
-    let batch = scheduler.schedule(limits().tokens_max).expect("sequences run on");
+    let batch = scheduler
+        .schedule(limits().tokens_max)
+        .expect("sequences run on");
     let inputs = scheduler.flatten(&batch);
     let schedule = start.elapsed();
-    let token = |row: &folio::plan::inputs::SampleRow| Sampled { token_id: row.position % 997, ..Sampled::default() };
+    let token = |row: &folio::plan::inputs::SampleRow| Sampled {
+        token_id: row.position % 997,
+        ..Sampled::default()
+    };
     let sampled = inputs.samples.iter().map(token).collect();
     let start = Instant::now();
-    let events = scheduler.commit(&batch, Results { sampled, ..Results::default() });
+    let events = scheduler.commit(
+        &batch,
+        Results {
+            sampled,
+            ..Results::default()
+        },
+    );
     let commit = start.elapsed();
     drop((events, inputs));
     (schedule, commit)

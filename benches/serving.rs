@@ -55,30 +55,63 @@ impl Server {
         drop(match adapter {
             Some(index) => {
                 let open = move || {
-                    let options = WgpuOptions { adapter: Some(index), ..WgpuOptions::default() };
+                    let options = WgpuOptions {
+                        adapter: Some(index),
+                        ..WgpuOptions::default()
+                    };
                     block_on(WgpuBackend::open(&options))
                 };
                 engine::spawn(open, Model::demo(), config, inbox, |_| {})
             }
-            None => engine::spawn(|| Ok(ReferenceBackend::new()), Model::demo(), config, inbox, |_| {}),
+            None => engine::spawn(
+                || Ok(ReferenceBackend::new()),
+                Model::demo(),
+                config,
+                inbox,
+                |_| {},
+            ),
         });
         while engine.status() != Status::Ready {
             assert_eq!(engine.status(), Status::Loading, "the engine starts");
             thread::sleep(Duration::from_millis(5));
         }
-        let text = TextModel::from_parts(Some(demo::TOKENIZER_JSON), Some(demo::TOKENIZER_CONFIG_JSON), None);
+        let text = TextModel::from_parts(
+            Some(demo::TOKENIZER_JSON),
+            Some(demo::TOKENIZER_CONFIG_JSON),
+            None,
+        );
         let text = Arc::new(text.expect("the demo's files are right"));
-        let state = ServerState::new(engine.clone(), text, vec!["demo".into()], ServerOptions::default());
+        let state = ServerState::new(
+            engine.clone(),
+            text,
+            vec!["demo".into()],
+            ServerOptions::default(),
+        );
         let (told, address) = std::sync::mpsc::channel();
         thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("threads start");
+            let runtime = tokio::runtime::Builder::new_multi_thread()
+                .enable_all()
+                .build()
+                .expect("threads start");
             runtime.block_on(async {
-                let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
-                told.send(listener.local_addr().expect("it is bound")).expect("the receiver waits");
-                serve(listener, state, SocketOptions::default(), std::future::pending()).await;
+                let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+                    .await
+                    .expect("a port is free");
+                told.send(listener.local_addr().expect("it is bound"))
+                    .expect("the receiver waits");
+                serve(
+                    listener,
+                    state,
+                    SocketOptions::default(),
+                    std::future::pending(),
+                )
+                .await;
             });
         });
-        Self { address: address.recv().expect("the server starts"), engine }
+        Self {
+            address: address.recv().expect("the server starts"),
+            engine,
+        }
     }
 
     /// Sends a request on a new connection and reads the complete answer.
@@ -86,7 +119,11 @@ impl Server {
         let mut stream = TcpStream::connect(self.address).expect("the server listens");
         let head = "host: localhost\r\nconnection: close\r\ncontent-type: application/json";
         let length = body.len();
-        write!(stream, "{line} HTTP/1.1\r\n{head}\r\ncontent-length: {length}\r\n\r\n{body}").expect("it reads");
+        write!(
+            stream,
+            "{line} HTTP/1.1\r\n{head}\r\ncontent-length: {length}\r\n\r\n{body}"
+        )
+        .expect("it reads");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("it answers");
         answer
@@ -120,14 +157,21 @@ impl Server {
 
 /// The completion tokens in the last usage record of a stream.
 fn completion_tokens(answer: &str) -> u32 {
-    let (_, rest) = answer.rsplit_once("\"completion_tokens\":").unwrap_or_else(|| panic!("no usage: {answer}"));
-    rest.chars().map_while(|c| c.to_digit(10)).fold(0, |number, digit| 10 * number + digit)
+    let (_, rest) = answer
+        .rsplit_once("\"completion_tokens\":")
+        .unwrap_or_else(|| panic!("no usage: {answer}"));
+    rest.chars()
+        .map_while(|c| c.to_digit(10))
+        .fold(0, |number, digit| 10 * number + digit)
 }
 
 fn chat(seed: usize, more: &Value) -> Value {
     let mut body = json!({"messages": [{"role": "user", "content": "Hello!"}], "temperature": 1, "seed": seed,
         "max_tokens": ANSWER, "ignore_eos": true, "stream": true, "stream_options": {"include_usage": true}});
-    let (body_map, more) = (body.as_object_mut().expect("an object"), more.as_object().expect("an object"));
+    let (body_map, more) = (
+        body.as_object_mut().expect("an object"),
+        more.as_object().expect("an object"),
+    );
     body_map.extend(more.clone());
     body
 }
@@ -158,7 +202,9 @@ fn constrained(server: &Server, more: &Value) -> f64 {
         .iter()
         .map(|body| {
             let mut body = body.clone();
-            body.as_object_mut().expect("an object").extend(schema.as_object().expect("an object").clone());
+            body.as_object_mut()
+                .expect("an object")
+                .extend(schema.as_object().expect("an object").clone());
             body
         })
         .collect();
@@ -172,7 +218,10 @@ fn beside_constrained(server: &Server, logprobs: bool) -> f64 {
     let path = "/v1/chat/completions";
     let mut bodies: Vec<_> = (0..8).map(|seed| chat(seed, &json!({}))).collect();
     median(|_| {
-        bodies[7] = chat(7, &json!({"response_format": people(), "max_tokens": 4 * ANSWER, "logprobs": logprobs}));
+        bodies[7] = chat(
+            7,
+            &json!({"response_format": people(), "max_tokens": 4 * ANSWER, "logprobs": logprobs}),
+        );
         let beside = server.tokens_per_s(path, &bodies, 7);
         bodies[7] = chat(7, &json!({"max_tokens": 4 * ANSWER}));
         beside / server.tokens_per_s(path, &bodies, 7)
@@ -184,7 +233,9 @@ fn streaming(server: &Server) -> f64 {
     const CLIENTS: u32 = 64;
     // The prefix cache never hits: every round has its own prompts.
     let prompt = |round: usize, client: u32| -> Vec<u32> {
-        (0..PROMPT).map(|index| (7 * index + 31 * client + 1009 * round as u32) % 4000 + 16).collect()
+        (0..PROMPT)
+            .map(|index| (7 * index + 31 * client + 1009 * round as u32) % 4000 + 16)
+            .collect()
     };
     median(|round| {
         let body = |client| {
@@ -201,18 +252,32 @@ fn streaming(server: &Server) -> f64 {
                 ignore_eos: true,
                 ..Default::default()
             };
-            let request = Request { prompt: prompt(2 * round + 1, client).into(), params, ..Request::default() };
-            let receiver = server.engine.submit(request).expect("the engine takes it").remove(0);
-            receiver.filter(|event| future::ready(matches!(event, Event::Token(_)))).count()
+            let request = Request {
+                prompt: prompt(2 * round + 1, client).into(),
+                params,
+                ..Request::default()
+            };
+            let receiver = server
+                .engine
+                .submit(request)
+                .expect("the engine takes it")
+                .remove(0);
+            receiver
+                .filter(|event| future::ready(matches!(event, Event::Token(_))))
+                .count()
         });
-        let tokens: usize = block_on(future::join_all(alone.collect::<Vec<_>>())).into_iter().sum();
+        let tokens: usize = block_on(future::join_all(alone.collect::<Vec<_>>()))
+            .into_iter()
+            .sum();
         streamed / (tokens as f64 / start.elapsed().as_secs_f64())
     })
 }
 
 /// The speed while ten clients read `/metrics`, relative to none; derived from the cost of many times as many clients.
 fn scraping(server: &Server) -> f64 {
-    let bodies: Vec<_> = (0..8).map(|seed| chat(seed, &json!({"max_tokens": 3 * ANSWER}))).collect();
+    let bodies: Vec<_> = (0..8)
+        .map(|seed| chat(seed, &json!({"max_tokens": 3 * ANSWER})))
+        .collect();
     let speed = || server.tokens_per_s("/v1/chat/completions", &bodies, 8);
     let kept = median(|_| {
         let quiet = speed();
@@ -233,7 +298,10 @@ fn scraping(server: &Server) -> f64 {
         });
         scraped / quiet
     });
-    println!("speed while {} clients read /metrics: {kept:.3}", SCRAPERS * SCRAPERS_MORE);
+    println!(
+        "speed while {} clients read /metrics: {kept:.3}",
+        SCRAPERS * SCRAPERS_MORE
+    );
     1.0 - (1.0 - kept) / SCRAPERS_MORE as f64
 }
 
@@ -248,15 +316,24 @@ impl Scraper {
     }
 
     fn read(&mut self) {
-        self.0.write_all(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n").expect("the server reads");
+        self.0
+            .write_all(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            .expect("the server reads");
         let (mut seen, mut buffer) = (Vec::new(), [0; 16 << 10]);
         loop {
             let count = self.0.read(&mut buffer).expect("the server answers");
             assert!(count > 0, "the connection stays open");
             seen.extend_from_slice(&buffer[..count]);
             let text = String::from_utf8_lossy(&seen);
-            let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
-            let length = |line: &str| line.to_lowercase().strip_prefix("content-length: ")?.parse().ok();
+            let Some((head, body)) = text.split_once("\r\n\r\n") else {
+                continue;
+            };
+            let length = |line: &str| {
+                line.to_lowercase()
+                    .strip_prefix("content-length: ")?
+                    .parse()
+                    .ok()
+            };
             let length = head.lines().find_map(length);
             if body.len() >= length.unwrap_or(usize::MAX) {
                 return;
@@ -267,9 +344,15 @@ impl Scraper {
 
 /// Sends ten times a small server's capacity within a second. Returns the share of refusals that came within the limit.
 fn refusals(adapter: Option<usize>) -> f64 {
-    let config = Config { max_num_seqs: 8, queue_requests_max: 8, ..config() };
+    let config = Config {
+        max_num_seqs: 8,
+        queue_requests_max: 8,
+        ..config()
+    };
     let server = Server::start(adapter, config);
-    let bodies: Vec<_> = (0..160).map(|seed| chat(seed, &json!({})).to_string()).collect();
+    let bodies: Vec<_> = (0..160)
+        .map(|seed| chat(seed, &json!({})).to_string())
+        .collect();
     let mut times: Vec<Duration> = thread::scope(|scope| {
         let clients: Vec<_> = bodies
             .iter()
@@ -288,16 +371,27 @@ fn refusals(adapter: Option<usize>) -> f64 {
                 })
             })
             .collect();
-        clients.into_iter().filter_map(|client| client.join().expect("a client ends")).collect()
+        clients
+            .into_iter()
+            .filter_map(|client| client.join().expect("a client ends"))
+            .collect()
     });
     assert!(!times.is_empty(), "nobody was refused");
     times.sort_unstable();
-    println!("{} of 160 refused, half within {:?}", times.len(), times[times.len() / 2]);
+    println!(
+        "{} of 160 refused, half within {:?}",
+        times.len(),
+        times[times.len() / 2]
+    );
     times.iter().filter(|time| **time <= REFUSAL_MAX).count() as f64 / times.len() as f64
 }
 
 fn config() -> Config {
-    Config { kv_cache_bytes: Some(64 << 20), max_num_seqs: 64, ..Config::default() }
+    Config {
+        kv_cache_bytes: Some(64 << 20),
+        max_num_seqs: 64,
+        ..Config::default()
+    }
 }
 
 /// The selected figures, and those below their limit.
@@ -309,35 +403,78 @@ struct Report {
 impl Report {
     /// Measures and checks a figure, if it is selected.
     fn judge(&mut self, name: &str, least: f64, measure: impl FnOnce() -> f64) {
-        if self.part.as_ref().is_some_and(|part| !name.contains(part.as_str())) {
+        if self
+            .part
+            .as_ref()
+            .is_some_and(|part| !name.contains(part.as_str()))
+        {
             return;
         }
         let value = measure();
         println!("{name}: {value:.3} (at least {least})");
         if value < least {
-            self.faults.push(format!("{name}: {value:.3} is less than {least}"));
+            self.faults
+                .push(format!("{name}: {value:.3} is less than {least}"));
         }
     }
 }
 
 fn main() {
-    let arguments: Vec<String> = env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
+    let arguments: Vec<String> = env::args()
+        .skip(1)
+        .filter(|argument| !argument.starts_with('-'))
+        .collect();
     let adapter = arguments.iter().find_map(|argument| argument.parse().ok());
-    let part = arguments.into_iter().find(|argument| argument.parse::<usize>().is_err());
-    let mut report = Report { part, faults: Vec::new() };
+    let part = arguments
+        .into_iter()
+        .find(|argument| argument.parse::<usize>().is_err());
+    let mut report = Report {
+        part,
+        faults: Vec::new(),
+    };
     let server = Server::start(adapter, config());
     // Warm-up: compiles the grammar and the kernels.
-    server.tokens_per_s("/v1/chat/completions", &[chat(0, &json!({"response_format": people()}))], 1);
+    server.tokens_per_s(
+        "/v1/chat/completions",
+        &[chat(0, &json!({"response_format": people()}))],
+        1,
+    );
     let drawn = json!({"logprobs": true});
-    report.judge("JSON schema, 8 of 8, against free decoding", CONSTRAINED_MIN, || constrained(&server, &json!({})));
-    report.judge("JSON schema, 8 of 8, every token sampled", CONSTRAINED_MIN, || constrained(&server, &drawn));
+    report.judge(
+        "JSON schema, 8 of 8, against free decoding",
+        CONSTRAINED_MIN,
+        || constrained(&server, &json!({})),
+    );
+    report.judge(
+        "JSON schema, 8 of 8, every token sampled",
+        CONSTRAINED_MIN,
+        || constrained(&server, &drawn),
+    );
     let name = "free answers beside a constrained one, 1 of 8";
-    report.judge(name, BESIDE_CONSTRAINED_MIN, || beside_constrained(&server, false));
+    report.judge(name, BESIDE_CONSTRAINED_MIN, || {
+        beside_constrained(&server, false)
+    });
     let name = "free answers beside a constrained one, every token sampled";
-    report.judge(name, BESIDE_CONSTRAINED_MIN, || beside_constrained(&server, true));
-    report.judge("64 streaming clients against the engine alone", STREAMING_MIN, || streaming(&server));
-    report.judge("speed while ten clients read /metrics", 1.0 - SCRAPES_MAX, || scraping(&server));
+    report.judge(name, BESIDE_CONSTRAINED_MIN, || {
+        beside_constrained(&server, true)
+    });
+    report.judge(
+        "64 streaming clients against the engine alone",
+        STREAMING_MIN,
+        || streaming(&server),
+    );
+    report.judge(
+        "speed while ten clients read /metrics",
+        1.0 - SCRAPES_MAX,
+        || scraping(&server),
+    );
     drop(server);
-    report.judge("refusals within the limit", REFUSED_MIN, || refusals(adapter));
-    assert!(cfg!(debug_assertions) || report.faults.is_empty(), "{}", report.faults.join("; "));
+    report.judge("refusals within the limit", REFUSED_MIN, || {
+        refusals(adapter)
+    });
+    assert!(
+        cfg!(debug_assertions) || report.faults.is_empty(),
+        "{}",
+        report.faults.join("; ")
+    );
 }

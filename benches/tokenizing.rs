@@ -13,8 +13,14 @@ const LIMIT: Duration = Duration::from_secs(1);
 fn main() {
     let tokenizer = Tokenizer::from_json(demo::TOKENIZER_JSON).expect("the demo's tokenizer");
     let prose = "It was a dark night; 12 foxes slept in 3 dens.\n\n\"Who is there?\" asked the oldest one. ";
-    let texts =
-        [("prose", prose), ("digits", "7"), ("sums", "1+"), ("one word", "a"), ("spaces", " "), ("kanji", "漢字")];
+    let texts = [
+        ("prose", prose),
+        ("digits", "7"),
+        ("sums", "1+"),
+        ("one word", "a"),
+        ("spaces", " "),
+        ("kanji", "漢字"),
+    ];
     let mut worst = Duration::ZERO;
     for (name, unit) in texts {
         let text = unit.repeat(BYTES / unit.len());
@@ -27,5 +33,8 @@ fn main() {
         println!("{name:8} {BYTES} bytes, {ids} ids: {best:?} (limit {LIMIT:?})");
         worst = worst.max(best);
     }
-    assert!(cfg!(debug_assertions) || worst <= LIMIT, "tokenizing stays within its limit");
+    assert!(
+        cfg!(debug_assertions) || worst <= LIMIT,
+        "tokenizing stays within its limit"
+    );
 }

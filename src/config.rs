@@ -97,25 +97,45 @@ impl Speculation {
     };
 
     /// N-grams for a sequence that runs alone: its steps wait for memory, so that verified drafts cost little.
-    pub const SINGLE_SEQUENCE: Self = Self { disable_by_batch_size: Some(1), ..Self::DEFAULT };
+    pub const SINGLE_SEQUENCE: Self = Self {
+        disable_by_batch_size: Some(1),
+        ..Self::DEFAULT
+    };
 
     /// Maximum sequences that run at once while drafts are verified, of `max_num_seqs`.
     pub fn sequences_max(&self, max_num_seqs: u32) -> u32 {
-        self.disable_by_batch_size.map_or(max_num_seqs, |most| most.min(max_num_seqs))
+        self.disable_by_batch_size
+            .map_or(max_num_seqs, |most| most.min(max_num_seqs))
     }
 
     fn check(&self) -> Result<(), ConfigError> {
-        let fail = |message| Err(ConfigError { option: "speculative-config", message });
-        let Self { num_speculative_tokens, prompt_lookup_min: min, prompt_lookup_max: max, .. } = *self;
+        let fail = |message| {
+            Err(ConfigError {
+                option: "speculative-config",
+                message,
+            })
+        };
+        let Self {
+            num_speculative_tokens,
+            prompt_lookup_min: min,
+            prompt_lookup_max: max,
+            ..
+        } = *self;
         if !(1..=SPECULATIVE_TOKENS_MAX).contains(&num_speculative_tokens) {
             let range = format!("must be from 1 to {SPECULATIVE_TOKENS_MAX}");
-            return fail(format!("`num_speculative_tokens` {range}, not {num_speculative_tokens}"));
+            return fail(format!(
+                "`num_speculative_tokens` {range}, not {num_speculative_tokens}"
+            ));
         }
         if !(1..=PROMPT_LOOKUP_MAX).contains(&max) {
-            return fail(format!("`prompt_lookup_max` must be from 1 to {PROMPT_LOOKUP_MAX}, not {max}"));
+            return fail(format!(
+                "`prompt_lookup_max` must be from 1 to {PROMPT_LOOKUP_MAX}, not {max}"
+            ));
         }
         if !(1..=max).contains(&min) {
-            return fail(format!("`prompt_lookup_min` must be from 1 to `prompt_lookup_max` ({max}), not {min}"));
+            return fail(format!(
+                "`prompt_lookup_min` must be from 1 to `prompt_lookup_max` ({max}), not {min}"
+            ));
         }
         if self.disable_by_batch_size == Some(0) {
             return fail("`disable_by_batch_size` must be at least 1, not 0".into());
@@ -162,34 +182,59 @@ impl Config {
     pub fn check(&self) -> Result<(), ConfigError> {
         let fail = |option, message| Err(ConfigError { option, message });
         if ![16, 32, 64].contains(&self.block_size) {
-            return fail("block-size", format!("must be 16, 32 or 64, not {}", self.block_size));
+            return fail(
+                "block-size",
+                format!("must be 16, 32 or 64, not {}", self.block_size),
+            );
         }
         if !(1..=1024).contains(&self.max_num_seqs) {
-            return fail("max-num-seqs", format!("must be from 1 to 1024, not {}", self.max_num_seqs));
+            return fail(
+                "max-num-seqs",
+                format!("must be from 1 to 1024, not {}", self.max_num_seqs),
+            );
         }
         let tokens_min = self.max_num_seqs + self.block_size;
         if !(tokens_min..=65_536).contains(&self.max_num_batched_tokens) {
             let given = self.max_num_batched_tokens;
-            let rule = "max-num-seqs + block-size, so that prefill continues beside a full decode batch";
-            return fail("max-num-batched-tokens", format!("must be from {tokens_min} ({rule}) to 65536, not {given}"));
+            let rule =
+                "max-num-seqs + block-size, so that prefill continues beside a full decode batch";
+            return fail(
+                "max-num-batched-tokens",
+                format!("must be from {tokens_min} ({rule}) to 65536, not {given}"),
+            );
         }
-        if let Some(count) = self.state_snapshots.filter(|count| *count > STATE_SNAPSHOTS_MAX) {
-            return fail("state-snapshots", format!("must be at most {STATE_SNAPSHOTS_MAX}, not {count}"));
+        if let Some(count) = self
+            .state_snapshots
+            .filter(|count| *count > STATE_SNAPSHOTS_MAX)
+        {
+            return fail(
+                "state-snapshots",
+                format!("must be at most {STATE_SNAPSHOTS_MAX}, not {count}"),
+            );
         }
         if self.max_model_len.is_some_and(|length| length < 2) {
-            return fail("max-model-len", "must be at least 2: one prompt token and one answer token".into());
+            return fail(
+                "max-model-len",
+                "must be at least 2: one prompt token and one answer token".into(),
+            );
         }
         if !(self.gpu_memory_utilization > 0.0 && self.gpu_memory_utilization <= 1.0) {
             return fail(
                 "gpu-memory-utilization",
-                format!("must be above 0 and at most 1, not {}", self.gpu_memory_utilization),
+                format!(
+                    "must be above 0 and at most 1, not {}",
+                    self.gpu_memory_utilization
+                ),
             );
         }
         if let Some(speculation) = &self.speculation {
             speculation.check()?;
         }
         if !(1..=65_536).contains(&self.queue_requests_max) {
-            return fail("queue-requests-max", format!("must be from 1 to 65536, not {}", self.queue_requests_max));
+            return fail(
+                "queue-requests-max",
+                format!("must be from 1 to 65536, not {}", self.queue_requests_max),
+            );
         }
         Ok(())
     }

@@ -16,7 +16,10 @@ const TENSOR_BYTES: usize = 448 << 10;
 const CONFIG: &[u8] = include_bytes!("../llama.json");
 
 fuzz_target!(|bytes: &[u8]| {
-    let parts = bytes.iter().position(|byte| *byte == 0).filter(|at| *at > 0);
+    let parts = bytes
+        .iter()
+        .position(|byte| *byte == 0)
+        .filter(|at| *at > 0);
     let (config, file) = match parts {
         None => (CONFIG, bytes.to_vec()),
         Some(at) => {
@@ -28,8 +31,13 @@ fuzz_target!(|bytes: &[u8]| {
         }
     };
     let file = ModelFile::in_memory(Bytes::from(file));
-    let Ok(tensors) = Safetensors::from_files("fuzzed", vec![("fuzzed.safetensors".into(), file)]) else { return };
-    let Ok(model) = Model::from_parts(config, None, Box::new(tensors)) else { return };
+    let Ok(tensors) = Safetensors::from_files("fuzzed", vec![("fuzzed.safetensors".into(), file)])
+    else {
+        return;
+    };
+    let Ok(model) = Model::from_parts(config, None, Box::new(tensors)) else {
+        return;
+    };
     let plan = model.record(Storage::F32);
     let _ = block_on(model.upload(&plan, |_, _, _| Ok::<_, Infallible>(())));
 });

@@ -19,14 +19,23 @@ fuzz_target!(|head: &[u8]| {
     let mut file = head.to_vec();
     file.resize(head.len() + TENSOR_BYTES, TENSOR_BYTE);
     let file = ModelFile::in_memory(Bytes::from(file));
-    let Ok(gguf) = Gguf::from_files(vec![("fuzzed.gguf".into(), file)]) else { return };
+    let Ok(gguf) = Gguf::from_files(vec![("fuzzed.gguf".into(), file)]) else {
+        return;
+    };
     let texts = gguf.texts();
-    if let (Ok(Some(vocabulary)), Ok(config)) = (texts.vocabulary(), texts.tokenizer_config_json()) {
-        let tokens = vocabulary.tokens.iter().map(|(text, id)| (text.as_ref(), *id));
-        let tokenizer = Tokenizer::from_tables(&vocabulary.tokenizer_json, tokens, &vocabulary.merges);
+    if let (Ok(Some(vocabulary)), Ok(config)) = (texts.vocabulary(), texts.tokenizer_config_json())
+    {
+        let tokens = vocabulary
+            .tokens
+            .iter()
+            .map(|(text, id)| (text.as_ref(), *id));
+        let tokenizer =
+            Tokenizer::from_tables(&vocabulary.tokenizer_json, tokens, &vocabulary.merges);
         let _ = TextModel::with_tokenizer(tokenizer.ok(), Some(&config), None);
     }
-    let Ok(model) = Model::from_gguf(gguf) else { return };
+    let Ok(model) = Model::from_gguf(gguf) else {
+        return;
+    };
     let plan = model.record(Storage::F32);
     let uploaded = block_on(model.upload(&plan, |_, _, _| Ok::<_, Infallible>(())));
     uploaded.expect("what has been resolved can be read");

@@ -30,21 +30,43 @@ fuzz_target!(|bytes: &[u8]| {
     file.text("tokenizer.ggml.pre", line());
     file.texts("tokenizer.ggml.tokens", line());
     file.texts("tokenizer.ggml.merges", line());
-    file.numbers("tokenizer.ggml.token_type", 5, line(), |text| text.parse::<i32>().ok().map(i32::to_le_bytes));
-    file.numbers("tokenizer.ggml.scores", 6, line(), |text| text.parse::<f32>().ok().map(f32::to_le_bytes));
+    file.numbers("tokenizer.ggml.token_type", 5, line(), |text| {
+        text.parse::<i32>().ok().map(i32::to_le_bytes)
+    });
+    file.numbers("tokenizer.ggml.scores", 6, line(), |text| {
+        text.parse::<f32>().ok().map(f32::to_le_bytes)
+    });
     file.flags(line());
     file.text("tokenizer.chat_template", line());
     let text = String::from_utf8_lossy(line()).into_owned();
     let file = ModelFile::in_memory(Bytes::from(file.file()));
-    let Ok(gguf) = Gguf::from_files(vec![("fuzzed.gguf".into(), file)]) else { return };
+    let Ok(gguf) = Gguf::from_files(vec![("fuzzed.gguf".into(), file)]) else {
+        return;
+    };
     let texts = gguf.texts();
-    let (Ok(Some(vocabulary)), Ok(config)) = (texts.vocabulary(), texts.tokenizer_config_json()) else { return };
-    let tokens = vocabulary.tokens.iter().map(|(text, id)| (text.as_ref(), *id));
-    let Ok(tokenizer) = Tokenizer::from_tables(&vocabulary.tokenizer_json, tokens, &vocabulary.merges) else { return };
-    let Ok(model) = TextModel::with_tokenizer(Some(tokenizer), Some(&config), None) else { return };
-    let Some(tokenizer) = &model.tokenizer else { return };
+    let (Ok(Some(vocabulary)), Ok(config)) = (texts.vocabulary(), texts.tokenizer_config_json())
+    else {
+        return;
+    };
+    let tokens = vocabulary
+        .tokens
+        .iter()
+        .map(|(text, id)| (text.as_ref(), *id));
+    let Ok(tokenizer) =
+        Tokenizer::from_tables(&vocabulary.tokenizer_json, tokens, &vocabulary.merges)
+    else {
+        return;
+    };
+    let Ok(model) = TextModel::with_tokenizer(Some(tokenizer), Some(&config), None) else {
+        return;
+    };
+    let Some(tokenizer) = &model.tokenizer else {
+        return;
+    };
     for add_special in [false, true] {
-        let Ok(ids) = tokenizer.encode(&text, add_special) else { continue };
+        let Ok(ids) = tokenizer.encode(&text, add_special) else {
+            continue;
+        };
         let mut previous = None;
         for id in ids {
             tokenizer.token_bytes(id, previous);
@@ -106,9 +128,17 @@ impl Pairs {
         }
     }
 
-    fn numbers(&mut self, key: &str, kind: u32, line: &[u8], number: impl Fn(&str) -> Option<[u8; 4]>) {
+    fn numbers(
+        &mut self,
+        key: &str,
+        kind: u32,
+        line: &[u8],
+        number: impl Fn(&str) -> Option<[u8; 4]>,
+    ) {
         if !line.is_empty() {
-            let entries = line.split(|byte| *byte == b'\t').map(|entry| number(from_utf8(entry).unwrap_or_default()));
+            let entries = line
+                .split(|byte| *byte == b'\t')
+                .map(|entry| number(from_utf8(entry).unwrap_or_default()));
             let numbers: Vec<[u8; 4]> = entries.map(Option::unwrap_or_default).collect();
             self.list(key, kind, numbers.len());
             self.bytes.extend(numbers.concat());
@@ -118,18 +148,35 @@ impl Pairs {
     /// Three flags, then the ids of special tokens.
     fn flags(&mut self, line: &[u8]) {
         let names = ["add_bos_token", "add_eos_token", "add_space_prefix"];
-        for (name, flag) in names.into_iter().zip(line).filter(|(_, flag)| **flag != b'-') {
+        for (name, flag) in names
+            .into_iter()
+            .zip(line)
+            .filter(|(_, flag)| **flag != b'-')
+        {
             self.key(&format!("tokenizer.ggml.{name}"), 7);
             self.bytes.push(flag & 1);
         }
-        let names = ["bos_token_id", "eos_token_id", "unknown_token_id", "eot_token_id"];
+        let names = [
+            "bos_token_id",
+            "eos_token_id",
+            "unknown_token_id",
+            "eot_token_id",
+        ];
         for (name, id) in names.into_iter().zip(line.iter().skip(3)) {
-            self.integer(&format!("tokenizer.ggml.{name}"), u32::from(id.wrapping_sub(b'0')));
+            self.integer(
+                &format!("tokenizer.ggml.{name}"),
+                u32::from(id.wrapping_sub(b'0')),
+            );
         }
     }
 
     fn file(self) -> Vec<u8> {
-        let mut file = [b"GGUF".as_slice(), &3_u32.to_le_bytes(), &1_u64.to_le_bytes()].concat();
+        let mut file = [
+            b"GGUF".as_slice(),
+            &3_u32.to_le_bytes(),
+            &1_u64.to_le_bytes(),
+        ]
+        .concat();
         file.extend(self.count.to_le_bytes());
         file.extend(self.bytes);
         let name = b"token_embd.weight";
@@ -138,7 +185,10 @@ impl Pairs {
         file.extend(2_u32.to_le_bytes());
         file.extend([8, self.tokens].map(u64::to_le_bytes).concat());
         file.extend([0; 4 + 8]);
-        file.resize(file.len().next_multiple_of(32) + 32 * self.tokens as usize, 0);
+        file.resize(
+            file.len().next_multiple_of(32) + 32 * self.tokens as usize,
+            0,
+        );
         file
     }
 }

@@ -23,8 +23,8 @@ pub use script::{Say, Script};
 use super::layout::{Layout, PoolLayout};
 use super::{Allocation, Backend, BackendError, BlockRef, Capacity, Caps, DeviceKind, GivenTimes};
 use crate::plan::inputs::{
-    BatchInputs, BiasEntry, FEED, GroupInputs, HistoryEntry, NONE, NUMERICAL_ERROR, PoolRow, Results, SampleRow,
-    Sampled,
+    BatchInputs, BiasEntry, FEED, GroupInputs, HistoryEntry, NONE, NUMERICAL_ERROR, PoolRow,
+    Results, SampleRow, Sampled,
 };
 use crate::plan::{Plan, Storage, WeightId};
 use crate::platform;
@@ -58,7 +58,10 @@ struct Slot {
 }
 
 /// A slot before it is written.
-const BLANK: Slot = Slot { token_id: POISON, state: 0 };
+const BLANK: Slot = Slot {
+    token_id: POISON,
+    state: 0,
+};
 
 /// The states that a row sees in one KV group, summed up: a row that becomes visible or leaves the window costs little.
 #[derive(Clone, Copy, Debug, Default)]
@@ -134,7 +137,11 @@ impl FakeBackend {
         let caps = Caps {
             name: "fake".into(),
             api: "fake",
-            kind: if script.memory.is_some() { DeviceKind::Discrete } else { DeviceKind::Software },
+            kind: if script.memory.is_some() {
+                DeviceKind::Discrete
+            } else {
+                DeviceKind::Software
+            },
             tier: "no arithmetic".into(),
             activations: Storage::F32,
             int8_activations: false,
@@ -187,13 +194,19 @@ impl FakeBackend {
     }
 
     fn block_size(&self) -> u32 {
-        self.capacity.as_ref().expect("a loaded device has a capacity").block_size
+        self.capacity
+            .as_ref()
+            .expect("a loaded device has a capacity")
+            .block_size
     }
 
     /// Fails if `bytes`, the total in use, exceed the device memory.
     fn check_memory(&self, what: &str, bytes: u64) -> Result<(), BackendError> {
         match self.script.memory {
-            Some(memory) if bytes > memory => Err(BackendError::OutOfMemory { what: what.into(), bytes }),
+            Some(memory) if bytes > memory => Err(BackendError::OutOfMemory {
+                what: what.into(),
+                bytes,
+            }),
             _ => Ok(()),
         }
     }
@@ -212,7 +225,11 @@ impl FakeBackend {
         match self.queue.pop_front() {
             Some(Command::Run(number, inputs)) => {
                 let fails = self.script.failed.contains(&number);
-                let results = if fails { self.spoil(&inputs) } else { self.run(&inputs) };
+                let results = if fails {
+                    self.spoil(&inputs)
+                } else {
+                    self.run(&inputs)
+                };
                 self.results.push_back(results);
             }
             Some(Command::Save(number, blocks)) => {
@@ -220,7 +237,9 @@ impl FakeBackend {
                 self.saved.insert(number, copies);
             }
             Some(Command::Restore(blocks)) => {
-                blocks.iter().for_each(|(block, bytes)| self.overwrite(*block, bytes));
+                blocks
+                    .iter()
+                    .for_each(|(block, bytes)| self.overwrite(*block, bytes));
             }
             None => {}
         }
@@ -228,11 +247,25 @@ impl FakeBackend {
 
     /// A copy of a block or state: its content, and zeros up to the length that a copy has on every backend.
     fn copy_of(&mut self, block: BlockRef) -> Bytes {
-        let kv_format = self.capacity.as_ref().expect("a loaded device has a capacity").kv_format;
-        let length = self.plan.block_bytes(block.group, self.block_size(), kv_format);
+        let kv_format = self
+            .capacity
+            .as_ref()
+            .expect("a loaded device has a capacity")
+            .kv_format;
+        let length = self
+            .plan
+            .block_bytes(block.group, self.block_size(), kv_format);
         let is_state = self.plan.state_group() == Some(block.group);
-        let mut copy = if is_state { self.states.copy_of(block.block) } else { slots_to_bytes(self.block(block)) };
-        copy.resize(copy.len().max(usize::try_from(length).expect("a block fits memory")), 0);
+        let mut copy = if is_state {
+            self.states.copy_of(block.block)
+        } else {
+            slots_to_bytes(self.block(block))
+        };
+        copy.resize(
+            copy.len()
+                .max(usize::try_from(length).expect("a block fits memory")),
+            0,
+        );
         copy.into()
     }
 
@@ -257,10 +290,16 @@ impl FakeBackend {
         for (index, group) in inputs.groups.iter().enumerate() {
             let written = group.slot_mapping.iter().map(|slot| slot / size);
             let copied = group.copies.iter().map(|&(_, target)| target);
-            written.chain(copied).for_each(|block| self.poison(index, block));
+            written
+                .chain(copied)
+                .for_each(|block| self.poison(index, block));
         }
         self.states.spoil(inputs);
-        let slots = inputs.samples.iter().map(|sample| sample.feed_slot).filter(|&slot| slot != NONE);
+        let slots = inputs
+            .samples
+            .iter()
+            .map(|sample| sample.feed_slot)
+            .filter(|&slot| slot != NONE);
         slots.for_each(|slot| self.feed[slot as usize] = POISON);
         Results::default()
     }
@@ -275,7 +314,13 @@ impl FakeBackend {
                 pool.copy_within(source..source + size, target as usize * size);
             }
         }
-        let id = |&id: &u32| if id & FEED == 0 { id } else { self.feed[(id & !FEED) as usize] };
+        let id = |&id: &u32| {
+            if id & FEED == 0 {
+                id
+            } else {
+                self.feed[(id & !FEED) as usize]
+            }
+        };
         let token_ids: Vec<_> = inputs.token_ids.iter().map(id).collect();
         for (pool, group) in self.pool.iter_mut().zip(&inputs.groups) {
             for (&slot, &token_id) in group.slot_mapping.iter().zip(&token_ids) {
@@ -283,29 +328,61 @@ impl FakeBackend {
             }
         }
         let mut hashes = Vec::with_capacity(token_ids.len());
-        (0..inputs.sequences.len()).for_each(|index| self.run_sequence(index, inputs, &token_ids, &mut hashes));
-        let history = |&row: &u32| Some(History { hash: hashes[row as usize]?, said: self.said(row, inputs) });
+        (0..inputs.sequences.len())
+            .for_each(|index| self.run_sequence(index, inputs, &token_ids, &mut hashes));
+        let history = |&row: &u32| {
+            Some(History {
+                hash: hashes[row as usize]?,
+                said: self.said(row, inputs),
+            })
+        };
         let histories: Vec<_> = inputs.logits_rows.iter().map(history).collect();
         let draw = |sample: &SampleRow| match histories[sample.logits_row as usize] {
             Some(ref history) => self.draw(sample, history, inputs),
-            None => Sampled { token_id: NUMERICAL_ERROR, ..Default::default() },
+            None => Sampled {
+                token_id: NUMERICAL_ERROR,
+                ..Default::default()
+            },
         };
         let sampled: Vec<_> = inputs.samples.iter().map(draw).collect();
-        for (sample, sampled) in inputs.samples.iter().zip(&sampled).filter(|(sample, _)| sample.feed_slot != NONE) {
+        for (sample, sampled) in inputs
+            .samples
+            .iter()
+            .zip(&sampled)
+            .filter(|(sample, _)| sample.feed_slot != NONE)
+        {
             self.feed[sample.feed_slot as usize] = sampled.token_id;
         }
         let rows = |pool: &PoolRow| &hashes[pool.row_start as usize..][..pool.row_count as usize];
-        let pooled = inputs.pools.iter().map(|pool| sum_of_states(rows(pool))).collect();
+        let pooled = inputs
+            .pools
+            .iter()
+            .map(|pool| sum_of_states(rows(pool)))
+            .collect();
         Results { sampled, pooled }
     }
 
     /// Computes and stores the states of a sequence's rows, and adds the hash of what each row sees; `None` if the
     /// script makes it invalid.
-    fn run_sequence(&mut self, index: usize, inputs: &BatchInputs, token_ids: &[u32], hashes: &mut Vec<Option<u64>>) {
+    fn run_sequence(
+        &mut self,
+        index: usize,
+        inputs: &BatchInputs,
+        token_ids: &[u32],
+        hashes: &mut Vec<Option<u64>>,
+    ) {
         let rows = inputs.sequences[index];
         let start = inputs.positions[rows.row_start as usize];
-        let rounding = self.script.rounding.then(|| u64::from(start) << 32 | u64::from(rows.row_count));
-        let windows: Vec<_> = self.plan.kv_groups.iter().map(|group| group.window).collect();
+        let rounding = self
+            .script
+            .rounding
+            .then(|| u64::from(start) << 32 | u64::from(rows.row_count));
+        let windows: Vec<_> = self
+            .plan
+            .kv_groups
+            .iter()
+            .map(|group| group.window)
+            .collect();
         let mut views = vec![View::default(); windows.len()];
         let mut kept = self.states.before(inputs, index);
         for (group, view) in views.iter_mut().enumerate() {
@@ -317,8 +394,16 @@ impl FakeBackend {
             let (position, token_id) = (inputs.positions[row], token_ids[row]);
             let is_invalid = self.script.nan == Some(token_id) || kept == Some(INVALID);
             let is_invalid = is_invalid || views.iter().any(|view| view.invalid > 0);
-            let sums = views.iter().map(|view| view.sum).chain(rounding).chain(kept);
-            let state = if is_invalid { INVALID } else { row_state(position, token_id, sums) };
+            let sums = views
+                .iter()
+                .map(|view| view.sum)
+                .chain(rounding)
+                .chain(kept);
+            let state = if is_invalid {
+                INVALID
+            } else {
+                row_state(position, token_id, sums)
+            };
             kept = kept.map(|kept| states::fold(kept, state));
             for (group, view) in views.iter_mut().enumerate() {
                 self.pool[group][inputs.groups[group].slot_mapping[row] as usize].state = state;
@@ -327,7 +412,9 @@ impl FakeBackend {
             let is_valid = views.iter().all(|view| view.invalid == 0);
             hashes.push(is_valid.then(|| history(views.iter().map(|view| view.sum))));
             for (group, view) in views.iter_mut().enumerate() {
-                for passed in first_visible(position, windows[group])..first_visible(position + 1, windows[group]) {
+                for passed in first_visible(position, windows[group])
+                    ..first_visible(position + 1, windows[group])
+                {
                     view.remove(passed, self.slot(group, index, passed, inputs).state);
                 }
             }
@@ -339,16 +426,26 @@ impl FakeBackend {
     fn slot(&self, group: usize, index: usize, position: u32, inputs: &BatchInputs) -> Slot {
         let (arrays, size) = (&inputs.groups[group], self.block_size());
         let block = arrays.block_tables[(arrays.table_starts[index] + position / size) as usize];
-        if block == NONE { BLANK } else { self.pool[group][(block * size + position % size) as usize] }
+        if block == NONE {
+            BLANK
+        } else {
+            self.pool[group][(block * size + position % size) as usize]
+        }
     }
 
     /// The scripted token that follows the tokens that a row sees, if any.
     fn said(&self, row: u32, inputs: &BatchInputs) -> Option<u32> {
         let say = self.script.say.as_ref()?;
-        let index = inputs.sequences.partition_point(|rows| rows.row_start + rows.row_count <= row);
+        let index = inputs
+            .sequences
+            .partition_point(|rows| rows.row_start + rows.row_count <= row);
         let position = inputs.positions[row as usize];
         let visible = first_visible(position, self.plan.kv_groups.first()?.window)..=position;
-        say.next(&visible.map(|position| self.slot(0, index, position, inputs).token_id).collect::<Vec<_>>())
+        say.next(
+            &visible
+                .map(|position| self.slot(0, index, position, inputs).token_id)
+                .collect::<Vec<_>>(),
+        )
     }
 
     fn draw(&self, sample: &SampleRow, history: &History, inputs: &BatchInputs) -> Sampled {
@@ -357,28 +454,70 @@ impl FakeBackend {
         }
         let past = &inputs.history[sample.history.start as usize..][..sample.history.len as usize];
         let bias = &inputs.bias[sample.bias.start as usize..][..sample.bias.len as usize];
-        let pending = (sample.pending_slot != NONE).then(|| self.feed[sample.pending_slot as usize]);
+        let pending =
+            (sample.pending_slot != NONE).then(|| self.feed[sample.pending_slot as usize]);
         let words = self.plan.vocab.div_ceil(32) as usize;
-        let mask = (sample.mask_start != NONE).then(|| &inputs.masks[sample.mask_start as usize..][..words]);
+        let mask = (sample.mask_start != NONE)
+            .then(|| &inputs.masks[sample.mask_start as usize..][..words]);
         let allows = |id: u32| mask.is_none_or(|mask| mask[id as usize / 32] >> (id % 32) & 1 == 1);
-        let said = history.said.filter(|&id| id < self.plan.vocab && allows(id));
-        let drawn = || next_token(history.hash, sample, past, pending, bias, mask, self.plan.vocab);
-        let Some(token_id) = said.or_else(drawn) else {
-            return Sampled { token_id: NUMERICAL_ERROR, ..Default::default() };
+        let said = history
+            .said
+            .filter(|&id| id < self.plan.vocab && allows(id));
+        let drawn = || {
+            next_token(
+                history.hash,
+                sample,
+                past,
+                pending,
+                bias,
+                mask,
+                self.plan.vocab,
+            )
         };
-        let strays = self.script.stray.is_some_and(|count| mix(!history.hash, STRAY).is_multiple_of(count));
-        let token_id = if strays { (token_id + 1) % self.plan.vocab } else { token_id };
+        let Some(token_id) = said.or_else(drawn) else {
+            return Sampled {
+                token_id: NUMERICAL_ERROR,
+                ..Default::default()
+            };
+        };
+        let strays = self
+            .script
+            .stray
+            .is_some_and(|count| mix(!history.hash, STRAY).is_multiple_of(count));
+        let token_id = if strays {
+            (token_id + 1) % self.plan.vocab
+        } else {
+            token_id
+        };
         if sample.top_allowed {
             let top = continuations(history.hash, sample.top_logprobs, mask, self.plan.vocab);
-            return Sampled { top, ..self.told(&SampleRow { top_logprobs: 0, ..*sample }, history.hash, token_id) };
+            return Sampled {
+                top,
+                ..self.told(
+                    &SampleRow {
+                        top_logprobs: 0,
+                        ..*sample
+                    },
+                    history.hash,
+                    token_id,
+                )
+            };
         }
         self.told(sample, history.hash, token_id)
     }
 
     /// A token with the logprobs that its row asks for.
     fn told(&self, sample: &SampleRow, history: u64, token_id: u32) -> Sampled {
-        let logprob = if sample.logprob { logprob(scored_rank(history, token_id)) } else { 0.0 };
-        Sampled { token_id, logprob, top: likely(history, token_id, sample.top_logprobs, self.plan.vocab) }
+        let logprob = if sample.logprob {
+            logprob(scored_rank(history, token_id))
+        } else {
+            0.0
+        };
+        Sampled {
+            token_id,
+            logprob,
+            top: likely(history, token_id, sample.top_logprobs, self.plan.vocab),
+        }
     }
 }
 
@@ -395,25 +534,46 @@ impl Backend for FakeBackend {
         let layout = Layout::checked(&plan, capacity, &self.caps)?;
         self.held_bytes = layout.weight_bytes() + layout.state_bytes() + layout.work_bytes();
         self.check_memory("weights and rows", self.held_bytes)?;
-        (self.feed, self.states) = (vec![POISON; capacity.feed_slots as usize], States::new(&plan, capacity));
+        (self.feed, self.states) = (
+            vec![POISON; capacity.feed_slots as usize],
+            States::new(&plan, capacity),
+        );
         (self.plan, self.capacity) = (plan, Some(capacity.clone()));
         Ok(())
     }
 
-    fn write_weight(&mut self, weight: WeightId, first_row: u32, rows: Bytes) -> Result<(), BackendError> {
+    fn write_weight(
+        &mut self,
+        weight: WeightId,
+        first_row: u32,
+        rows: Bytes,
+    ) -> Result<(), BackendError> {
         let spec = self.plan.weight_spec(weight);
-        assert!(spec.whole_rows(first_row, rows.len() as u64).is_some(), "rows of {} lie within it", spec.name);
+        assert!(
+            spec.whole_rows(first_row, rows.len() as u64).is_some(),
+            "rows of {} lie within it",
+            spec.name
+        );
         Ok(())
     }
 
     fn allocate_pool(&mut self, blocks: &[u32]) -> Result<(), BackendError> {
-        let capacity = self.capacity.as_ref().expect("a pool is allocated after loading");
+        let capacity = self
+            .capacity
+            .as_ref()
+            .expect("a pool is allocated after loading");
         let layout = PoolLayout::checked(&self.plan, capacity, &self.caps, blocks)?;
         let total: u32 = blocks.iter().sum();
         if self.script.oom.is_some_and(|limit| total > limit) {
-            return Err(BackendError::OutOfMemory { what: "the KV pool".into(), bytes: layout.bytes() });
+            return Err(BackendError::OutOfMemory {
+                what: "the KV pool".into(),
+                bytes: layout.bytes(),
+            });
         }
-        self.check_memory("weights, rows and the KV pool", self.held_bytes + layout.bytes())?;
+        self.check_memory(
+            "weights, rows and the KV pool",
+            self.held_bytes + layout.bytes(),
+        )?;
         let slots = |&count: &u32| vec![BLANK; count as usize * self.block_size() as usize];
         self.pool = blocks.iter().map(slots).collect();
         Ok(())
@@ -421,7 +581,11 @@ impl Backend for FakeBackend {
 
     async fn warm_up(&mut self, _progress: &mut dyn FnMut(u32, u32)) -> Result<(), BackendError> {
         let capacity = self.capacity.as_ref().expect("the pool is allocated");
-        match self.clock.as_mut().is_none_or(|clock| clock.calibrate(&self.plan, capacity)) {
+        match self
+            .clock
+            .as_mut()
+            .is_none_or(|clock| clock.calibrate(&self.plan, capacity))
+        {
             true => Ok(()),
             false => Err(self.lose()),
         }
@@ -431,22 +595,31 @@ impl Backend for FakeBackend {
         assert!(!self.is_lost, "nothing is submitted to a lost device");
         self.submitted += 1;
         let number = self.submitted;
-        assert!(!self.script.panic.contains(&number), "fake device: a panic at batch {number}, as scripted");
+        assert!(
+            !self.script.panic.contains(&number),
+            "fake device: a panic at batch {number}, as scripted"
+        );
         if self.script.lost_submit.contains(&number) {
             return Err(self.lose());
         }
         if self.script.invalid.contains(&number) {
-            return Err(BackendError::Validation(format!("fake device: batch {number}, as scripted")));
+            return Err(BackendError::Validation(format!(
+                "fake device: batch {number}, as scripted"
+            )));
         }
         self.check(inputs);
-        let capacity = self.capacity.as_ref().expect("a loaded device has a capacity");
+        let capacity = self
+            .capacity
+            .as_ref()
+            .expect("a loaded device has a capacity");
         let timed = self.clock.as_mut().map(|clock| {
             if self.script.slow.contains(&number) {
                 clock.slow_down();
             }
             clock.submit(&self.plan, capacity, inputs)
         });
-        self.queue.push_back(Command::Run(number, Box::new(inputs.clone())));
+        self.queue
+            .push_back(Command::Run(number, Box::new(inputs.clone())));
         while !self.queue.is_empty() && self.chance() {
             self.run_next();
         }
@@ -460,16 +633,25 @@ impl Backend for FakeBackend {
             self.is_lost = true;
             return Err(BackendError::Hung(self.script.pause));
         }
-        let is_killed = self.clock.as_mut().zip(timed).is_some_and(|(clock, timed)| !clock.read(&timed));
+        let is_killed = self
+            .clock
+            .as_mut()
+            .zip(timed)
+            .is_some_and(|(clock, timed)| !clock.read(&timed));
         if is_killed || self.script.lost.contains(&number) || self.script.dead.contains(&number) {
             return Err(self.lose());
         }
         while self.results.is_empty() && !self.queue.is_empty() {
             self.run_next();
         }
-        let results = self.results.pop_front().expect("a batch is read once, in order");
+        let results = self
+            .results
+            .pop_front()
+            .expect("a batch is read once, in order");
         if self.script.failed.contains(&number) {
-            return Err(BackendError::Validation(format!("fake device: batch {number}, as scripted")));
+            return Err(BackendError::Validation(format!(
+                "fake device: batch {number}, as scripted"
+            )));
         }
         Ok(results)
     }
@@ -480,7 +662,8 @@ impl Backend for FakeBackend {
 
     fn save_blocks(&mut self, blocks: &[BlockRef]) -> Result<Saves, BackendError> {
         self.saves += 1;
-        self.queue.push_back(Command::Save(self.saves, blocks.to_vec()));
+        self.queue
+            .push_back(Command::Save(self.saves, blocks.to_vec()));
         Ok(Saves(self.saves))
     }
 
@@ -488,7 +671,10 @@ impl Backend for FakeBackend {
         while !self.saved.contains_key(&number) && !self.queue.is_empty() {
             self.run_next();
         }
-        Ok(self.saved.remove(&number).expect("copies are read once, while their device lives"))
+        Ok(self
+            .saved
+            .remove(&number)
+            .expect("copies are read once, while their device lives"))
     }
 
     fn restore_blocks(&mut self, blocks: &[(BlockRef, Bytes)]) -> Result<(), BackendError> {
@@ -504,7 +690,12 @@ impl Backend for FakeBackend {
         if let Some(clock) = &mut self.clock {
             clock.note_loss();
         }
-        if self.script.dead.iter().any(|&number| number <= self.submitted) {
+        if self
+            .script
+            .dead
+            .iter()
+            .any(|&number| number <= self.submitted)
+        {
             return Err(self.lose());
         }
         self.is_lost = false;
@@ -519,38 +710,99 @@ impl Backend for FakeBackend {
 /// Asserts the requirements on every batch. A violation is a bug of the engine.
 impl FakeBackend {
     fn check(&self, inputs: &BatchInputs) {
-        let capacity = self.capacity.as_ref().expect("a loaded device has a capacity");
+        let capacity = self
+            .capacity
+            .as_ref()
+            .expect("a loaded device has a capacity");
         let within = |length: usize, limit: u32| length <= limit as usize;
-        assert!(within(inputs.token_ids.len(), capacity.tokens_max), "token rows are within capacity");
-        assert!(within(inputs.sequences.len(), capacity.sequences_max), "sequences are within capacity");
-        assert!(within(inputs.samples.len(), capacity.samples_max), "sample rows are within capacity");
-        assert!(within(inputs.history.len(), capacity.history_max), "history is within capacity");
-        assert!(within(inputs.bias.len(), capacity.bias_max), "bias is within capacity");
-        assert!(within(inputs.masks.len(), capacity.mask_words_max), "masks are within capacity");
-        assert_eq!(inputs.positions.len(), inputs.token_ids.len(), "every token has a position");
-        assert_eq!(inputs.groups.len(), self.pool.len(), "every KV group has its arrays");
-        assert!(inputs.samples.is_sorted_by_key(|sample| sample.logits_row), "samples are sorted by logits row");
         assert!(
-            inputs.samples.iter().all(|sample| within(sample.logits_row as usize + 1, inputs.logits_rows.len() as u32))
+            within(inputs.token_ids.len(), capacity.tokens_max),
+            "token rows are within capacity"
         );
+        assert!(
+            within(inputs.sequences.len(), capacity.sequences_max),
+            "sequences are within capacity"
+        );
+        assert!(
+            within(inputs.samples.len(), capacity.samples_max),
+            "sample rows are within capacity"
+        );
+        assert!(
+            within(inputs.history.len(), capacity.history_max),
+            "history is within capacity"
+        );
+        assert!(
+            within(inputs.bias.len(), capacity.bias_max),
+            "bias is within capacity"
+        );
+        assert!(
+            within(inputs.masks.len(), capacity.mask_words_max),
+            "masks are within capacity"
+        );
+        assert_eq!(
+            inputs.positions.len(),
+            inputs.token_ids.len(),
+            "every token has a position"
+        );
+        assert_eq!(
+            inputs.groups.len(),
+            self.pool.len(),
+            "every KV group has its arrays"
+        );
+        assert!(
+            inputs.samples.is_sorted_by_key(|sample| sample.logits_row),
+            "samples are sorted by logits row"
+        );
+        assert!(inputs.samples.iter().all(|sample| within(
+            sample.logits_row as usize + 1,
+            inputs.logits_rows.len() as u32
+        )));
         self.states.check(inputs);
         let mut next_row = 0;
         for rows in &inputs.sequences {
-            assert_eq!(rows.row_start, next_row, "sequences cover the rows in order");
+            assert_eq!(
+                rows.row_start, next_row,
+                "sequences cover the rows in order"
+            );
             next_row += rows.row_count;
             let last = inputs.positions[next_row as usize - 1];
-            assert_eq!(rows.context_len, last + 1, "the context ends with the last row");
+            assert_eq!(
+                rows.context_len,
+                last + 1,
+                "the context ends with the last row"
+            );
         }
-        assert!(within(next_row as usize, inputs.token_ids.len() as u32), "sequences cover the rows");
-        assert!(within(inputs.pools.len(), capacity.sequences_max), "pool rows are within capacity");
-        let pooled = |pool: &PoolRow| pool.row_count > 0 && pool.row_start + pool.row_count <= next_row;
+        assert!(
+            within(next_row as usize, inputs.token_ids.len() as u32),
+            "sequences cover the rows"
+        );
+        assert!(
+            within(inputs.pools.len(), capacity.sequences_max),
+            "pool rows are within capacity"
+        );
+        let pooled =
+            |pool: &PoolRow| pool.row_count > 0 && pool.row_start + pool.row_count <= next_row;
         assert!(inputs.pools.iter().all(pooled), "pool rows name token rows");
-        let slots = inputs.samples.iter().map(|sample| sample.feed_slot).filter(|&slot| slot != NONE);
+        let slots = inputs
+            .samples
+            .iter()
+            .map(|sample| sample.feed_slot)
+            .filter(|&slot| slot != NONE);
         let distinct: BTreeSet<_> = slots.clone().collect();
-        assert_eq!(distinct.len(), slots.count(), "feed slots of a batch are distinct");
+        assert_eq!(
+            distinct.len(),
+            slots.count(),
+            "feed slots of a batch are distinct"
+        );
         for (arrays, pool) in inputs.groups.iter().zip(&self.pool) {
-            assert!(within(arrays.block_tables.len(), capacity.table_entries_max), "tables are within capacity");
-            assert!(within(arrays.copies.len(), capacity.copies_max), "copies are within capacity");
+            assert!(
+                within(arrays.block_tables.len(), capacity.table_entries_max),
+                "tables are within capacity"
+            );
+            assert!(
+                within(arrays.copies.len(), capacity.copies_max),
+                "copies are within capacity"
+            );
             check_writes(arrays, inputs.token_ids.len(), pool.len());
         }
     }
@@ -560,11 +812,21 @@ fn check_writes(arrays: &GroupInputs, rows: usize, slots: usize) {
     assert_eq!(arrays.slot_mapping.len(), rows, "every row has a slot");
     let written: BTreeSet<_> = arrays.slot_mapping.iter().collect();
     assert_eq!(written.len(), rows, "no slot is written twice in a batch");
-    assert!(written.iter().all(|&&slot| (slot as usize) < slots), "slots lie in the pool");
+    assert!(
+        written.iter().all(|&&slot| (slot as usize) < slots),
+        "slots lie in the pool"
+    );
     let sources: BTreeSet<_> = arrays.copies.iter().map(|copy| copy.0).collect();
     let targets: BTreeSet<_> = arrays.copies.iter().map(|copy| copy.1).collect();
-    assert_eq!(targets.len(), arrays.copies.len(), "targets of copies are distinct");
-    assert!(sources.is_disjoint(&targets), "no block is both source and target of a copy");
+    assert_eq!(
+        targets.len(),
+        arrays.copies.len(),
+        "targets of copies are distinct"
+    );
+    assert!(
+        sources.is_disjoint(&targets),
+        "no block is both source and target of a copy"
+    );
 }
 
 /// Bytes of a slot in a copy of a block.
@@ -572,7 +834,8 @@ const SLOT_BYTES: usize = 12;
 
 /// A copy of a block: the token and the state of each slot, little-endian.
 fn slots_to_bytes(slots: &[Slot]) -> Vec<u8> {
-    let bytes = |slot: &Slot| [&slot.token_id.to_le_bytes()[..], &slot.state.to_le_bytes()].concat();
+    let bytes =
+        |slot: &Slot| [&slot.token_id.to_le_bytes()[..], &slot.state.to_le_bytes()].concat();
     slots.iter().flat_map(bytes).collect()
 }
 
@@ -621,40 +884,68 @@ pub fn next_token(
     let mut hash = history;
     if sample.draw.temperature > 0.0 {
         hash = mix(hash, sample.seed);
-        hash = mix(hash, u64::from(sample.choice) << 32 | u64::from(sample.position));
+        hash = mix(
+            hash,
+            u64::from(sample.choice) << 32 | u64::from(sample.position),
+        );
     }
     if sample.draw.has_penalties() {
-        let mut counts: BTreeMap<_, _> = past.iter().map(|entry| (entry.token_id, entry.generated)).collect();
-        pending.into_iter().for_each(|token_id| *counts.entry(token_id).or_insert(0) += 1);
-        hash = counts.into_iter().fold(hash, |hash, (id, count)| mix(hash, u64::from(id) << 32 | u64::from(count)));
+        let mut counts: BTreeMap<_, _> = past
+            .iter()
+            .map(|entry| (entry.token_id, entry.generated))
+            .collect();
+        pending
+            .into_iter()
+            .for_each(|token_id| *counts.entry(token_id).or_insert(0) += 1);
+        hash = counts.into_iter().fold(hash, |hash, (id, count)| {
+            mix(hash, u64::from(id) << 32 | u64::from(count))
+        });
     }
     let mut biases = BTreeMap::new();
-    bias.iter().for_each(|entry| *biases.entry(entry.token_id).or_insert(0.0) += entry.bias);
+    bias.iter()
+        .for_each(|entry| *biases.entry(entry.token_id).or_insert(0.0) += entry.bias);
     let (held_back, biases): (BTreeMap<_, _>, BTreeMap<_, _>) =
         biases.into_iter().partition(|&(_, bias)| bias < HELD_BACK);
-    let hash = biases.iter().fold(hash, |hash, (&id, bias)| mix(hash, u64::from(id) << 32 | u64::from(bias.to_bits())));
-    let choose = |count: usize| usize::try_from(hash % count as u64).expect("a vocabulary is a u32");
+    let hash = biases.iter().fold(hash, |hash, (&id, bias)| {
+        mix(hash, u64::from(id) << 32 | u64::from(bias.to_bits()))
+    });
+    let choose =
+        |count: usize| usize::try_from(hash % count as u64).expect("a vocabulary is a u32");
     if mask.is_none() && held_back.is_empty() {
         return u32::try_from(choose(vocab as usize)).ok();
     }
     let allows = |&id: &u32| mask.is_none_or(|mask| mask[id as usize / 32] >> (id % 32) & 1 == 1);
-    let mut ids: Vec<_> = (0..vocab).filter(allows).filter(|id| !held_back.contains_key(id)).collect();
+    let mut ids: Vec<_> = (0..vocab)
+        .filter(allows)
+        .filter(|id| !held_back.contains_key(id))
+        .collect();
     if ids.is_empty() {
         // A bias makes a token unlikely, not impossible.
         ids = (0..vocab).filter(allows).collect();
     }
-    if ids.is_empty() { None } else { Some(ids[choose(ids.len())]) }
+    if ids.is_empty() {
+        None
+    } else {
+        Some(ids[choose(ids.len())])
+    }
 }
 
 /// The `count` most likely tokens with their logprobs, where `token_id` is the first of them. They depend on history
 /// and token, so that tests can detect those of another row.
 pub fn likely(history: u64, token_id: u32, count: u32, vocab: u32) -> Vec<(u32, f32)> {
     let rank = scored_rank(history, token_id);
-    (0..count.min(vocab)).map(|index| ((token_id + index) % vocab, logprob(rank + index))).collect()
+    (0..count.min(vocab))
+        .map(|index| ((token_id + index) % vocab, logprob(rank + index)))
+        .collect()
 }
 
 /// The `count` most likely of the tokens that `mask` allows, with their logprobs.
-pub fn continuations(history: u64, count: u32, mask: Option<&[u32]>, vocab: u32) -> Vec<(u32, f32)> {
+pub fn continuations(
+    history: u64,
+    count: u32,
+    mask: Option<&[u32]>,
+    vocab: u32,
+) -> Vec<(u32, f32)> {
     let allows = |&id: &u32| mask.is_none_or(|mask| mask[id as usize / 32] >> (id % 32) & 1 == 1);
     let with_rank = |id| (mix(!history, u64::from(id)) % 4096, id);
     let mut ranked: Vec<_> = (0..vocab).filter(allows).map(with_rank).collect();
@@ -681,7 +972,9 @@ fn sum_of_states(histories: &[Option<u64>]) -> Vec<f32> {
     let mut sums = vec![0.0; POOLED_COLUMNS];
     for history in histories {
         let state = history.map_or(vec![f32::NAN; POOLED_COLUMNS], hidden);
-        sums.iter_mut().zip(state).for_each(|(sum, value)| *sum += value);
+        sums.iter_mut()
+            .zip(state)
+            .for_each(|(sum, value)| *sum += value);
     }
     sums
 }

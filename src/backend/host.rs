@@ -3,7 +3,9 @@
 //! message, not a panic or another sequence's data.
 
 use super::{BackendError, BlockRef, Capacity};
-use crate::plan::inputs::{self, BatchInputs, FEED, GroupInputs, NONE, SampleRow, TOP_LOGPROBS_MAX};
+use crate::plan::inputs::{
+    self, BatchInputs, FEED, GroupInputs, NONE, SampleRow, TOP_LOGPROBS_MAX,
+};
 use crate::plan::{BufferSpec, Plan, Rows, StateLayer};
 use std::ops::Range;
 
@@ -26,11 +28,21 @@ pub(crate) fn check_block(
     copy: Option<&[u8]>,
 ) -> Result<(), BackendError> {
     let is_state = plan.state_group() == Some(group);
-    let known = if is_state { Some(&capacity.state_slots) } else { blocks.get(group) };
+    let known = if is_state {
+        Some(&capacity.state_slots)
+    } else {
+        blocks.get(group)
+    };
     let count = *known.ok_or_else(BackendError::no_pool)?;
-    let what = if is_state { "state slot".to_owned() } else { format!("block of KV group {group}") };
+    let what = if is_state {
+        "state slot".to_owned()
+    } else {
+        format!("block of KV group {group}")
+    };
     if block >= count {
-        return Err(BackendError::Validation(format!("{what} {block}; there are {count}")));
+        return Err(BackendError::Validation(format!(
+            "{what} {block}; there are {count}"
+        )));
     }
     let needed = plan.block_bytes(group, capacity.block_size, capacity.kv_format);
     match copy {
@@ -46,9 +58,15 @@ pub(crate) fn check_block(
 pub(crate) fn save_state(plan: &Plan, states: &[Vec<f32>], slot: u32) -> Vec<u8> {
     let of_layer = |(layer, states): (&StateLayer, &Vec<f32>)| {
         let elements = states[state_range(layer, slot)].iter();
-        elements.flat_map(|element| element.to_le_bytes()).collect::<Vec<_>>()
+        elements
+            .flat_map(|element| element.to_le_bytes())
+            .collect::<Vec<_>>()
     };
-    plan.state_layers.iter().zip(states).flat_map(of_layer).collect()
+    plan.state_layers
+        .iter()
+        .zip(states)
+        .flat_map(of_layer)
+        .collect()
 }
 
 /// Overwrites a state slot with a copy of its size.
@@ -56,7 +74,10 @@ pub(crate) fn restore_state(plan: &Plan, states: &mut [Vec<f32>], slot: u32, cop
     let (elements, _) = copy.as_chunks::<4>();
     let mut elements = elements.iter().map(|bytes| f32::from_le_bytes(*bytes));
     for (layer, states) in plan.state_layers.iter().zip(states) {
-        states[state_range(layer, slot)].iter_mut().zip(&mut elements).for_each(|(own, element)| *own = element);
+        states[state_range(layer, slot)]
+            .iter_mut()
+            .zip(&mut elements)
+            .for_each(|(own, element)| *own = element);
     }
 }
 
@@ -66,9 +87,17 @@ fn state_range(layer: &StateLayer, slot: u32) -> Range<usize> {
 }
 
 /// Overwrites the first rows of a row buffer, rounded to its storage.
-pub(crate) fn overwrite_rows(spec: &BufferSpec, elements: &mut [f32], values: &[f32]) -> Result<(), BackendError> {
+pub(crate) fn overwrite_rows(
+    spec: &BufferSpec,
+    elements: &mut [f32],
+    values: &[f32],
+) -> Result<(), BackendError> {
     if values.len() > elements.len() {
-        return Err(BackendError::values(values.len(), spec.name, elements.len()));
+        return Err(BackendError::values(
+            values.len(),
+            spec.name,
+            elements.len(),
+        ));
     }
     for (element, value) in elements.iter_mut().zip(values) {
         *element = spec.storage.round(*value);
@@ -79,7 +108,11 @@ pub(crate) fn overwrite_rows(spec: &BufferSpec, elements: &mut [f32], values: &[
 /// Overwrites all states of a layer.
 pub(crate) fn overwrite_states(states: &mut [f32], values: &[f32]) -> Result<(), BackendError> {
     if values.len() != states.len() {
-        return Err(BackendError::values(values.len(), "the states of a layer", states.len()));
+        return Err(BackendError::values(
+            values.len(),
+            "the states of a layer",
+            states.len(),
+        ));
     }
     states.copy_from_slice(values);
     Ok(())
@@ -89,7 +122,9 @@ pub(crate) fn overwrite_states(states: &mut [f32], values: &[f32]) -> Result<(),
 pub(crate) fn overwrite_feed(feed: &mut [u32], token_ids: &[u32]) -> Result<(), BackendError> {
     let slots = feed.len();
     let message = || format!("{} token ids for {slots} feed slots", token_ids.len());
-    let part = feed.get_mut(..token_ids.len()).ok_or_else(|| BackendError::Validation(message()))?;
+    let part = feed
+        .get_mut(..token_ids.len())
+        .ok_or_else(|| BackendError::Validation(message()))?;
     part.copy_from_slice(token_ids);
     Ok(())
 }
@@ -101,7 +136,12 @@ pub(crate) fn check_batch(
     blocks: &[u32],
     inputs: &BatchInputs,
 ) -> Result<(), String> {
-    Limits { plan, capacity, blocks }.check(inputs)
+    Limits {
+        plan,
+        capacity,
+        blocks,
+    }
+    .check(inputs)
 }
 
 /// What a batch must keep to.
@@ -115,19 +155,31 @@ impl Limits<'_> {
     fn check(&self, inputs: &BatchInputs) -> Result<(), String> {
         self.check_rows(inputs)?;
         self.check_states(inputs)?;
-        require!(inputs.groups.len() == self.plan.kv_groups.len(), "{} KV groups of inputs", inputs.groups.len());
+        require!(
+            inputs.groups.len() == self.plan.kv_groups.len(),
+            "{} KV groups of inputs",
+            inputs.groups.len()
+        );
         for (index, group) in inputs.groups.iter().enumerate() {
-            self.check_group(inputs, index, group).map_err(|message| format!("KV group {index}: {message}"))?;
+            self.check_group(inputs, index, group)
+                .map_err(|message| format!("KV group {index}: {message}"))?;
         }
         for (index, row) in inputs.samples.iter().enumerate() {
-            self.check_sample(inputs, row).map_err(|message| format!("sample row {index}: {message}"))?;
+            self.check_sample(inputs, row)
+                .map_err(|message| format!("sample row {index}: {message}"))?;
         }
         let (pools, sequences_max) = (inputs.pools.len(), self.capacity.sequences_max as usize);
-        require!(pools <= sequences_max, "{pools} pool rows, the capacity is {sequences_max}");
+        require!(
+            pools <= sequences_max,
+            "{pools} pool rows, the capacity is {sequences_max}"
+        );
         for (index, row) in inputs.pools.iter().enumerate() {
             let end = u64::from(row.row_start) + u64::from(row.row_count);
             let whole = row.row_count > 0 && end <= inputs.token_ids.len() as u64;
-            require!(whole, "pool row {index} has no token rows, or token rows outside the batch");
+            require!(
+                whole,
+                "pool row {index} has no token rows, or token rows outside the batch"
+            );
         }
         let sorted = inputs.samples.is_sorted_by_key(|row| row.logits_row);
         require!(sorted, "sample rows are not sorted by logits row");
@@ -135,92 +187,208 @@ impl Limits<'_> {
     }
 
     fn check_states(&self, inputs: &BatchInputs) -> Result<(), String> {
-        let wanted = if self.plan.state_layers.is_empty() { 0 } else { inputs.sequences.len() };
-        require!(inputs.states.len() == wanted, "{} state slots for {wanted} states", inputs.states.len());
+        let wanted = if self.plan.state_layers.is_empty() {
+            0
+        } else {
+            inputs.sequences.len()
+        };
+        require!(
+            inputs.states.len() == wanted,
+            "{} state slots for {wanted} states",
+            inputs.states.len()
+        );
         let slots = self.capacity.state_slots;
         for (index, state) in inputs.states.iter().enumerate() {
             let known = (state.from < slots || state.from == NONE) && state.to < slots;
-            require!(known, "the state of sequence {index} has an unknown slot; there are {slots}");
+            require!(
+                known,
+                "the state of sequence {index} has an unknown slot; there are {slots}"
+            );
         }
         Ok(())
     }
 
     fn check_rows(&self, inputs: &BatchInputs) -> Result<(), String> {
         let (rows, capacity) = (inputs.token_ids.len(), self.capacity);
-        require!(rows <= capacity.tokens_max as usize, "{rows} token rows, the capacity is {}", capacity.tokens_max);
-        require!(inputs.positions.len() == rows, "{} positions for {rows} token rows", inputs.positions.len());
+        require!(
+            rows <= capacity.tokens_max as usize,
+            "{rows} token rows, the capacity is {}",
+            capacity.tokens_max
+        );
+        require!(
+            inputs.positions.len() == rows,
+            "{} positions for {rows} token rows",
+            inputs.positions.len()
+        );
         let (sequences, sequences_max) = (inputs.sequences.len(), capacity.sequences_max);
-        require!(sequences <= sequences_max as usize, "{sequences} sequences, the capacity is {sequences_max}");
+        require!(
+            sequences <= sequences_max as usize,
+            "{sequences} sequences, the capacity is {sequences_max}"
+        );
         let mut covered = 0;
         for sequence in &inputs.sequences {
-            require!(sequence.row_start == covered, "rows {covered}.. belong to no sequence");
+            require!(
+                sequence.row_start == covered,
+                "rows {covered}.. belong to no sequence"
+            );
             covered += sequence.row_count;
-            require!(covered as usize <= rows, "a sequence ends at row {covered} of {rows}");
+            require!(
+                covered as usize <= rows,
+                "a sequence ends at row {covered} of {rows}"
+            );
             let positions = &inputs.positions[sequence.row_start as usize..covered as usize];
-            let within = positions.iter().all(|position| *position < sequence.context_len);
-            require!(within, "a position is not below its context of {}", sequence.context_len);
+            let within = positions
+                .iter()
+                .all(|position| *position < sequence.context_len);
+            require!(
+                within,
+                "a position is not below its context of {}",
+                sequence.context_len
+            );
         }
-        require!(covered as usize == rows, "rows {covered}.. belong to no sequence");
+        require!(
+            covered as usize == rows,
+            "rows {covered}.. belong to no sequence"
+        );
         for &id in &inputs.token_ids {
-            let (what, limit) =
-                if id & FEED == 0 { ("token", self.plan.vocab) } else { ("feed slot", capacity.feed_slots) };
-            require!(id & !FEED < limit, "{what} {} is not below {limit}", id & !FEED);
+            let (what, limit) = if id & FEED == 0 {
+                ("token", self.plan.vocab)
+            } else {
+                ("feed slot", capacity.feed_slots)
+            };
+            require!(
+                id & !FEED < limit,
+                "{what} {} is not below {limit}",
+                id & !FEED
+            );
         }
         let logits_rows = inputs.logits_rows.len();
-        let needs_capacity = self.plan.buffers.iter().any(|buffer| buffer.rows == Rows::Samples);
+        let needs_capacity = self
+            .plan
+            .buffers
+            .iter()
+            .any(|buffer| buffer.rows == Rows::Samples);
         let fits = logits_rows <= capacity.samples_max as usize || !needs_capacity;
-        require!(fits, "{logits_rows} logits rows, the capacity is {}", capacity.samples_max);
+        require!(
+            fits,
+            "{logits_rows} logits rows, the capacity is {}",
+            capacity.samples_max
+        );
         for &row in &inputs.logits_rows {
-            require!((row as usize) < rows, "logits row {row} of {rows} token rows");
+            require!(
+                (row as usize) < rows,
+                "logits row {row} of {rows} token rows"
+            );
         }
         Ok(())
     }
 
-    fn check_group(&self, inputs: &BatchInputs, index: usize, group: &GroupInputs) -> Result<(), String> {
+    fn check_group(
+        &self,
+        inputs: &BatchInputs,
+        index: usize,
+        group: &GroupInputs,
+    ) -> Result<(), String> {
         let (blocks, size) = (self.blocks[index], self.capacity.block_size);
         let (starts, sequences) = (group.table_starts.len(), inputs.sequences.len());
-        require!(starts == sequences, "{starts} table starts for {sequences} sequences");
+        require!(
+            starts == sequences,
+            "{starts} table starts for {sequences} sequences"
+        );
         let (slots, rows) = (group.slot_mapping.len(), inputs.token_ids.len());
         require!(slots == rows, "{slots} slots for {rows} token rows");
-        let (entries, entries_max) = (group.block_tables.len(), self.capacity.table_entries_max as usize);
-        require!(entries <= entries_max, "{entries} table entries, the capacity is {entries_max}");
+        let (entries, entries_max) = (
+            group.block_tables.len(),
+            self.capacity.table_entries_max as usize,
+        );
+        require!(
+            entries <= entries_max,
+            "{entries} table entries, the capacity is {entries_max}"
+        );
         let (copies, copies_max) = (group.copies.len(), self.capacity.copies_max as usize);
-        require!(copies <= copies_max, "{copies} copies, the capacity is {copies_max}");
+        require!(
+            copies <= copies_max,
+            "{copies} copies, the capacity is {copies_max}"
+        );
         for (sequence, &start) in inputs.sequences.iter().zip(&group.table_starts) {
             let end = start as usize + sequence.context_len.div_ceil(size) as usize;
-            require!(end <= entries, "a context of {} needs table entries up to {end}", sequence.context_len);
+            require!(
+                end <= entries,
+                "a context of {} needs table entries up to {end}",
+                sequence.context_len
+            );
         }
         let known = |block: &u32| *block < blocks || *block == NONE;
-        require!(group.block_tables.iter().all(known), "a table names an unknown block; there are {blocks}");
+        require!(
+            group.block_tables.iter().all(known),
+            "a table names an unknown block; there are {blocks}"
+        );
         let known = |slot: &u32| *slot / size < blocks || *slot == NONE;
-        require!(group.slot_mapping.iter().all(known), "a slot lies in an unknown block; there are {blocks}");
+        require!(
+            group.slot_mapping.iter().all(known),
+            "a slot lies in an unknown block; there are {blocks}"
+        );
         let known = |(source, target): &(u32, u32)| *source < blocks && *target < blocks;
-        require!(group.copies.iter().all(known), "a copy names an unknown block; there are {blocks}");
+        require!(
+            group.copies.iter().all(known),
+            "a copy names an unknown block; there are {blocks}"
+        );
         Ok(())
     }
 
     fn check_sample(&self, inputs: &BatchInputs, row: &SampleRow) -> Result<(), String> {
         let logits_rows = inputs.logits_rows.len();
-        require!((row.logits_row as usize) < logits_rows, "logits row {} of {logits_rows}", row.logits_row);
+        require!(
+            (row.logits_row as usize) < logits_rows,
+            "logits row {} of {logits_rows}",
+            row.logits_row
+        );
         for slot in [row.feed_slot, row.pending_slot] {
             let slots = self.capacity.feed_slots;
-            require!(slot < slots || slot == NONE, "feed slot {slot} is not below {slots}");
+            require!(
+                slot < slots || slot == NONE,
+                "feed slot {slot} is not below {slots}"
+            );
         }
-        let within = |range: inputs::Range, entries: usize| range.start as usize + range.len as usize <= entries;
-        require!(within(row.history, inputs.history.len()), "its history range is outside the batch's");
-        require!(within(row.bias, inputs.bias.len()), "its bias range is outside the batch's");
+        let within = |range: inputs::Range, entries: usize| {
+            range.start as usize + range.len as usize <= entries
+        };
+        require!(
+            within(row.history, inputs.history.len()),
+            "its history range is outside the batch's"
+        );
+        require!(
+            within(row.bias, inputs.bias.len()),
+            "its bias range is outside the batch's"
+        );
         let vocab = self.plan.vocab;
         let history = inputs.history.iter().all(|entry| entry.token_id < vocab);
-        require!(history && inputs.bias.iter().all(|entry| entry.token_id < vocab), "an entry has an unknown id");
-        let mask = inputs::Range { start: row.mask_start, len: self.plan.vocab.div_ceil(32) };
-        require!(row.mask_start == NONE || within(mask, inputs.masks.len()), "its mask range is outside the batch's");
+        require!(
+            history && inputs.bias.iter().all(|entry| entry.token_id < vocab),
+            "an entry has an unknown id"
+        );
+        let mask = inputs::Range {
+            start: row.mask_start,
+            len: self.plan.vocab.div_ceil(32),
+        };
+        require!(
+            row.mask_start == NONE || within(mask, inputs.masks.len()),
+            "its mask range is outside the batch's"
+        );
         require!(
             row.scored_token < vocab || row.scored_token == NONE,
             "its scored token {} is not below {vocab}",
             row.scored_token
         );
-        require!(row.top_logprobs <= TOP_LOGPROBS_MAX, "{} top logprobs, more than the maximum", row.top_logprobs);
-        require!(!row.top_allowed || row.lists_allowed(), "a list of allowed tokens with other adjustments");
+        require!(
+            row.top_logprobs <= TOP_LOGPROBS_MAX,
+            "{} top logprobs, more than the maximum",
+            row.top_logprobs
+        );
+        require!(
+            !row.top_allowed || row.lists_allowed(),
+            "a list of allowed tokens with other adjustments"
+        );
         let finite = row.draw.temperature.is_finite() && row.draw.temperature.is_sign_positive();
         require!(finite, "temperature {}", row.draw.temperature);
         Ok(())

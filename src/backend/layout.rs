@@ -37,24 +37,41 @@ impl Excess {
     /// Converts to an error of this device.
     fn on(self, caps: &Caps) -> BackendError {
         match self {
-            Self::Buffer { what, needed, limit } => {
-                BackendError::Limit { what, needed, limit, device: caps.name.clone() }
-            }
+            Self::Buffer {
+                what,
+                needed,
+                limit,
+            } => BackendError::Limit {
+                what,
+                needed,
+                limit,
+                device: caps.name.clone(),
+            },
             Self::KvGroups { groups, limit } => too_many_groups(groups, limit),
         }
     }
 }
 
 fn too_many_groups(groups: usize, limit: usize) -> BackendError {
-    let (what, message) = (format!("a plan with {groups} KV groups"), format!("the kernels support at most {limit}"));
+    let (what, message) = (
+        format!("a plan with {groups} KV groups"),
+        format!("the kernels support at most {limit}"),
+    );
     BackendError::Unsupported { what, message }
 }
 
 impl fmt::Display for Excess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Buffer { what, needed, limit } => {
-                write!(f, "{what} needs {needed} bytes in one binding; the device's limit is {limit}")
+            Self::Buffer {
+                what,
+                needed,
+                limit,
+            } => {
+                write!(
+                    f,
+                    "{what} needs {needed} bytes in one binding; the device's limit is {limit}"
+                )
             }
             Self::KvGroups { groups, limit } => too_many_groups(*groups, *limit).fmt(f),
         }
@@ -121,29 +138,47 @@ impl Layout {
         let group_rows = group_rows(plan, capacity, caps);
         let rows = plan.buffers.iter().map(|spec| {
             let count = spec.rows.count(capacity.tokens_max, group_rows);
-            limits.binding(u64::from(count) * spec.row_bytes(), || format!("row buffer {} ({count} rows)", spec.name))
+            limits.binding(u64::from(count) * spec.row_bytes(), || {
+                format!("row buffer {} ({count} rows)", spec.name)
+            })
         });
         let rows = rows.collect();
         let states = plan.state_layers.iter().enumerate().map(|(index, layer)| {
             let bytes = u64::from(capacity.state_slots) * layer.bytes();
-            limits.binding(bytes, || format!("state layer {index} ({} slots)", capacity.state_slots))
+            limits.binding(bytes, || {
+                format!("state layer {index} ({} slots)", capacity.state_slots)
+            })
         });
         let states = states.collect();
-        let weights = plan.weights.iter().map(|spec| weight_shards(spec, &mut limits)).collect();
-        let side = caps
-            .allocation
-            .side
-            .of(plan, capacity)
-            .into_iter()
-            .map(|SideBuffer { name, bytes }| SideBuffer { name, bytes: limits.buffer(bytes, || name.to_owned()) });
+        let weights = plan
+            .weights
+            .iter()
+            .map(|spec| weight_shards(spec, &mut limits))
+            .collect();
+        let side = caps.allocation.side.of(plan, capacity).into_iter().map(
+            |SideBuffer { name, bytes }| SideBuffer {
+                name,
+                bytes: limits.buffer(bytes, || name.to_owned()),
+            },
+        );
         let side = side.collect();
-        Self { weights, rows, states, group_rows, side, excess: limits.excess }
+        Self {
+            weights,
+            rows,
+            states,
+            group_rows,
+            side,
+            excess: limits.excess,
+        }
     }
 
     /// Like [`Self::new`], but fails if a limit is exceeded.
     pub fn checked(plan: &Plan, capacity: &Capacity, caps: &Caps) -> Result<Self, BackendError> {
         let mut layout = Self::new(plan, capacity, caps);
-        layout.excess.take().map_or(Ok(layout), |excess| Err(excess.on(caps)))
+        layout
+            .excess
+            .take()
+            .map_or(Ok(layout), |excess| Err(excess.on(caps)))
     }
 
     /// Bytes of the weights in device memory.
@@ -165,51 +200,88 @@ impl Layout {
 impl PoolLayout {
     /// Lays out a pool of `blocks[g]` blocks for KV group `g`.
     pub fn new(plan: &Plan, capacity: &Capacity, caps: &Caps, blocks: &[u32]) -> Self {
-        assert_eq!(blocks.len(), plan.kv_groups.len(), "one block count per KV group");
+        assert_eq!(
+            blocks.len(),
+            plan.kv_groups.len(),
+            "one block count per KV group"
+        );
         let mut limits = Limits::new(caps);
         let layers = plan.kv_layers.iter().enumerate().map(|(index, layer)| {
-            let head_bytes = u64::from(blocks[layer.group as usize]) * head_block_bytes(layer, capacity);
+            let head_bytes =
+                u64::from(blocks[layer.group as usize]) * head_block_bytes(layer, capacity);
             let heads_max = limits.room(head_bytes).min(layer.heads).max(1);
             let starts = (0..layer.heads).step_by(heads_max as usize);
             let shard = |head_start| {
                 let heads = heads_max.min(layer.heads - head_start);
                 let what = || format!("one KV head of layer {index} over all blocks");
                 let bytes = limits.binding(u64::from(heads) * head_bytes, what);
-                KvShard { head_start, heads, bytes, halves: layer.halves() }
+                KvShard {
+                    head_start,
+                    heads,
+                    bytes,
+                    halves: layer.halves(),
+                }
             };
             starts.map(shard).collect()
         });
         let layers = layers.collect();
-        Self { layers, excess: limits.excess }
+        Self {
+            layers,
+            excess: limits.excess,
+        }
     }
 
     /// Like [`Self::new`], but fails if a buffer is too large, or `blocks` is for another number of KV groups.
-    pub fn checked(plan: &Plan, capacity: &Capacity, caps: &Caps, blocks: &[u32]) -> Result<Self, BackendError> {
+    pub fn checked(
+        plan: &Plan,
+        capacity: &Capacity,
+        caps: &Caps,
+        blocks: &[u32],
+    ) -> Result<Self, BackendError> {
         if blocks.len() != plan.kv_groups.len() {
             return Err(BackendError::pool_sizes(blocks.len(), plan.kv_groups.len()));
         }
         let mut layout = Self::new(plan, capacity, caps, blocks);
-        layout.excess.take().map_or(Ok(layout), |excess| Err(excess.on(caps)))
+        layout
+            .excess
+            .take()
+            .map_or(Ok(layout), |excess| Err(excess.on(caps)))
     }
 
     /// Bytes of all keys and values.
     pub fn bytes(&self) -> u64 {
-        self.layers.iter().flatten().map(|shard| u64::from(shard.halves) * shard.bytes).sum()
+        self.layers
+            .iter()
+            .flatten()
+            .map(|shard| u64::from(shard.halves) * shard.bytes)
+            .sum()
     }
 }
 
 /// Maximum token rows of a batch for which every row buffer fits one binding.
 pub fn tokens_max(plan: &Plan, caps: &Caps) -> u64 {
     let token_bytes = |buffer: &BufferSpec| u64::from(buffer.rows.count(1, 0)) * buffer.row_bytes();
-    let buffers = plan.buffers.iter().map(token_bytes).filter(|bytes| *bytes > 0);
-    buffers.map(|bytes| usable(caps.binding_bytes_max, caps) / bytes).min().unwrap_or(u64::MAX)
+    let buffers = plan
+        .buffers
+        .iter()
+        .map(token_bytes)
+        .filter(|bytes| *bytes > 0);
+    buffers
+        .map(|bytes| usable(caps.binding_bytes_max, caps) / bytes)
+        .min()
+        .unwrap_or(u64::MAX)
 }
 
 /// Maximum blocks of a KV group: the keys of one head of a layer, which are never cut, fit one binding, and slot
 /// numbers fit a `u32`.
 pub fn blocks_max(plan: &Plan, capacity: &Capacity, caps: &Caps) -> u64 {
     let slots = u64::from(u32::MAX - 1) / u64::from(capacity.block_size);
-    let block_bytes = plan.kv_layers.iter().map(|layer| head_block_bytes(layer, capacity)).max().unwrap_or(0);
+    let block_bytes = plan
+        .kv_layers
+        .iter()
+        .map(|layer| head_block_bytes(layer, capacity))
+        .max()
+        .unwrap_or(0);
     (usable(caps.binding_bytes_max, caps) / block_bytes.max(1)).min(slots)
 }
 
@@ -220,9 +292,17 @@ fn head_block_bytes(layer: &KvLayer, capacity: &Capacity) -> u64 {
 
 /// Maximum logits rows for which the widest `Rows::Samples` buffer fits one binding.
 fn group_rows(plan: &Plan, capacity: &Capacity, caps: &Caps) -> u32 {
-    let samples = plan.buffers.iter().filter(|spec| spec.rows == Rows::Samples);
+    let samples = plan
+        .buffers
+        .iter()
+        .filter(|spec| spec.rows == Rows::Samples);
     let room = |spec: &BufferSpec| Limits::new(caps).room(spec.row_bytes());
-    samples.map(room).min().unwrap_or(u32::MAX).min(capacity.samples_max).max(1)
+    samples
+        .map(room)
+        .min()
+        .unwrap_or(u32::MAX)
+        .min(capacity.samples_max)
+        .max(1)
 }
 
 fn weight_shards(spec: &WeightSpec, limits: &mut Limits<'_>) -> Vec<WeightShard> {
@@ -230,7 +310,11 @@ fn weight_shards(spec: &WeightSpec, limits: &mut Limits<'_>) -> Vec<WeightShard>
     let (mut shards, mut row_start) = (Vec::new(), 0);
     for section in &spec.sections {
         let wide = spec.rows == 1 && limits.caps.allocation.wide_vectors;
-        let format = if wide { WeightFormat::F32 } else { section.format };
+        let format = if wide {
+            WeightFormat::F32
+        } else {
+            section.format
+        };
         let row_bytes = format.row_bytes(spec.columns);
         let rows_max = limits.room(row_bytes).max(1);
         let section_end = row_start + section.rows;
@@ -245,7 +329,12 @@ fn weight_shards(spec: &WeightSpec, limits: &mut Limits<'_>) -> Vec<WeightShard>
             };
             let what = || format!("a row of weight {}", spec.name);
             let bytes = limits.binding(u64::from(rows) * row_bytes, what);
-            shards.push(WeightShard { row_start, rows, format, bytes });
+            shards.push(WeightShard {
+                row_start,
+                rows,
+                format,
+                bytes,
+            });
             row_start += rows;
         }
     }
@@ -278,7 +367,8 @@ impl<'a> Limits<'a> {
 
     /// Number of pieces of this many bytes that fit one binding.
     fn room(&self, bytes: u64) -> u32 {
-        u32::try_from(usable(self.caps.binding_bytes_max, self.caps) / bytes.max(1)).unwrap_or(u32::MAX)
+        u32::try_from(usable(self.caps.binding_bytes_max, self.caps) / bytes.max(1))
+            .unwrap_or(u32::MAX)
     }
 
     /// Padded size of a buffer under the binding limit: a shard, or a row buffer.
@@ -295,7 +385,11 @@ impl<'a> Limits<'a> {
         let granule = self.caps.allocation.granule;
         let needed = bytes.max(1).next_multiple_of(granule);
         if needed > limit && self.excess.is_none() {
-            self.excess = Some(Excess::Buffer { what: what(), needed, limit });
+            self.excess = Some(Excess::Buffer {
+                what: what(),
+                needed,
+                limit,
+            });
         }
         needed
     }

@@ -11,7 +11,8 @@
 use super::{BackendError, Capacity};
 use crate::plan::Plan;
 use crate::plan::inputs::{
-    self, BatchInputs, FEED, GroupInputs, NONE, Range, SampleRow, Sampled, SequenceRows, TOP_LOGPROBS_MAX,
+    self, BatchInputs, FEED, GroupInputs, NONE, Range, SampleRow, Sampled, SequenceRows,
+    TOP_LOGPROBS_MAX,
 };
 
 /// Declares each number as a Rust constant and as an entry of [`TABLE`].
@@ -246,7 +247,10 @@ pub(crate) const GROUPS_MAX: usize = 8;
 
 /// Header word where the record of KV group `group` starts: `group_header` in a kernel's params.
 pub(crate) fn group_header(group: u32) -> u32 {
-    debug_assert!((group as usize) < GROUPS_MAX, "a plan with more KV groups is rejected when it is loaded");
+    debug_assert!(
+        (group as usize) < GROUPS_MAX,
+        "a plan with more KV groups is rejected when it is loaded"
+    );
     META_GROUPS + group * GROUP_WORDS
 }
 
@@ -306,12 +310,9 @@ pub(crate) fn flatten(
     begin(words, META_SEQUENCES);
     words.extend(inputs.sequences.iter().flat_map(sequence_record));
     begin(words, META_STATES);
-    words.extend(
-        inputs
-            .states
-            .iter()
-            .flat_map(|state| record::<{ STATE_WORDS as usize }>(&[(STATE_FROM, state.from), (STATE_TO, state.to)])),
-    );
+    words.extend(inputs.states.iter().flat_map(|state| {
+        record::<{ STATE_WORDS as usize }>(&[(STATE_FROM, state.from), (STATE_TO, state.to)])
+    }));
     begin(words, META_LOGITS_ROWS);
     words.extend_from_slice(&inputs.logits_rows);
     push_samples(inputs, words);
@@ -326,7 +327,8 @@ pub(crate) fn flatten(
 /// Records in the header that an array starts at the current end of `words`.
 fn begin(words: &mut [u32], header: u32) {
     debug_assert!(header < META_WORDS, "array offsets are header words");
-    words[header as usize] = u32::try_from(words.len()).expect("a batch is far smaller than 2^32 words");
+    words[header as usize] =
+        u32::try_from(words.len()).expect("a batch is far smaller than 2^32 words");
 }
 
 /// A record with these words at these offsets and 0 elsewhere.
@@ -388,13 +390,19 @@ fn push_samples(inputs: &BatchInputs, words: &mut Vec<u32>) {
     }));
     begin(words, META_BIAS);
     words.extend(inputs.bias.iter().flat_map(|entry| {
-        record::<{ BIAS_WORDS as usize }>(&[(BIAS_TOKEN_ID, entry.token_id), (BIAS_VALUE, entry.bias.to_bits())])
+        record::<{ BIAS_WORDS as usize }>(&[
+            (BIAS_TOKEN_ID, entry.token_id),
+            (BIAS_VALUE, entry.bias.to_bits()),
+        ])
     }));
     begin(words, META_MASKS);
     words.extend_from_slice(&inputs.masks);
     begin(words, META_POOLS);
     words.extend(inputs.pools.iter().flat_map(|pool| {
-        record::<{ POOL_WORDS as usize }>(&[(POOL_ROW_START, pool.row_start), (POOL_ROW_COUNT, pool.row_count)])
+        record::<{ POOL_WORDS as usize }>(&[
+            (POOL_ROW_START, pool.row_start),
+            (POOL_ROW_COUNT, pool.row_count),
+        ])
     }));
 }
 
@@ -424,7 +432,14 @@ pub(crate) struct Requested {
 
 /// The results requested by each sample row of a batch.
 pub(crate) fn requested(inputs: &BatchInputs) -> Vec<Requested> {
-    inputs.samples.iter().map(|row| Requested { logprob: row.logprob, top: row.top_logprobs }).collect()
+    inputs
+        .samples
+        .iter()
+        .map(|row| Requested {
+            logprob: row.logprob,
+            top: row.top_logprobs,
+        })
+        .collect()
 }
 
 /// Words of each result record of a batch: with the longest list that a row requests.
@@ -439,22 +454,39 @@ fn stride_of(lists: impl Iterator<Item = u32>) -> u32 {
 /// Decodes `rows` pooled rows.
 pub(crate) fn pooled(words: &[u32], rows: usize, columns: usize) -> Vec<Vec<f32>> {
     let rows = words.chunks_exact(columns.max(1)).take(rows);
-    rows.map(|row| row.iter().map(|bits| f32::from_bits(*bits)).collect()).collect()
+    rows.map(|row| row.iter().map(|bits| f32::from_bits(*bits)).collect())
+        .collect()
 }
 
 /// Decodes the result records of the sample rows.
 pub(crate) fn sampled(words: &[u32], requested: &[Requested]) -> Vec<Sampled> {
     let decode = |(row, requested): (&[u32], &Requested)| {
         let list = row[RESULT_WORDS as usize..].chunks_exact(LIKELY_WORDS as usize);
-        let top = list.map(|likely| (likely[LIKELY_ID as usize], f32::from_bits(likely[LIKELY_LOGPROB as usize])));
+        let top = list.map(|likely| {
+            (
+                likely[LIKELY_ID as usize],
+                f32::from_bits(likely[LIKELY_LOGPROB as usize]),
+            )
+        });
         Sampled {
             token_id: row[RESULT_TOKEN_ID as usize],
-            logprob: if requested.logprob { f32::from_bits(row[RESULT_LOGPROB as usize]) } else { 0.0 },
-            top: top.take(requested.top as usize).take_while(|(id, _)| *id != NONE).collect(),
+            logprob: if requested.logprob {
+                f32::from_bits(row[RESULT_LOGPROB as usize])
+            } else {
+                0.0
+            },
+            top: top
+                .take(requested.top as usize)
+                .take_while(|(id, _)| *id != NONE)
+                .collect(),
         }
     };
     let stride = stride_of(requested.iter().map(|requested| requested.top)) as usize;
-    words.chunks_exact(stride).zip(requested).map(decode).collect()
+    words
+        .chunks_exact(stride)
+        .zip(requested)
+        .map(decode)
+        .collect()
 }
 
 /// Checks that the batch stays within capacity, pool and its own arrays.
@@ -463,40 +495,87 @@ fn check(context: &Context<'_>, inputs: &BatchInputs) -> Result<(), BackendError
     let tokens = inputs.token_ids.len();
     let fits = |what: &str, len: usize, max: u32| match len <= max as usize {
         true => Ok(()),
-        false => Err(refused(format!("{len} {what} exceed the capacity of {max}"))),
+        false => Err(refused(format!(
+            "{len} {what} exceed the capacity of {max}"
+        ))),
     };
     fits("token rows", tokens, capacity.tokens_max)?;
     fits("sequences", inputs.sequences.len(), capacity.sequences_max)?;
-    fits("logits rows", inputs.logits_rows.len(), capacity.samples_max)?;
+    fits(
+        "logits rows",
+        inputs.logits_rows.len(),
+        capacity.samples_max,
+    )?;
     fits("sample rows", inputs.samples.len(), capacity.samples_max)?;
-    fits("history entries", inputs.history.len(), capacity.history_max)?;
+    fits(
+        "history entries",
+        inputs.history.len(),
+        capacity.history_max,
+    )?;
     fits("bias entries", inputs.bias.len(), capacity.bias_max)?;
     fits("pool rows", inputs.pools.len(), capacity.sequences_max)?;
     let pooled = inputs.pools.iter().all(|pool| {
         let end = u64::from(pool.row_start) + u64::from(pool.row_count);
         pool.row_count > 0 && end <= tokens as u64
     });
-    require(pooled, "a pool row has no token rows, or token rows outside the batch")?;
+    require(
+        pooled,
+        "a pool row has no token rows, or token rows outside the batch",
+    )?;
     fits("mask words", inputs.masks.len(), capacity.mask_words_max)?;
     let ids = inputs.token_ids.iter().all(|id| match id & FEED {
         0 => *id < context.plan.vocab || context.plan.vocab == 0,
         _ => (id & !FEED) < capacity.feed_slots,
     });
-    require(ids, "a token id is neither in the vocabulary nor a feed slot")?;
-    require(inputs.positions.len() == tokens, "positions and token rows differ in number")?;
-    require(inputs.logits_rows.iter().all(|row| (*row as usize) < tokens), "a logits row is not a token row")?;
+    require(
+        ids,
+        "a token id is neither in the vocabulary nor a feed slot",
+    )?;
+    require(
+        inputs.positions.len() == tokens,
+        "positions and token rows differ in number",
+    )?;
+    require(
+        inputs
+            .logits_rows
+            .iter()
+            .all(|row| (*row as usize) < tokens),
+        "a logits row is not a token row",
+    )?;
     let rows = |s: &SequenceRows| {
-        let rows = inputs.positions.get(s.row_start as usize..s.row_start as usize + s.row_count as usize);
+        let rows = inputs
+            .positions
+            .get(s.row_start as usize..s.row_start as usize + s.row_count as usize);
         let first = s.context_len.checked_sub(s.row_count);
-        rows.zip(first).is_some_and(|(rows, first)| rows.iter().zip(first..).all(|(row, expected)| *row == expected))
+        rows.zip(first).is_some_and(|(rows, first)| {
+            rows.iter()
+                .zip(first..)
+                .all(|(row, expected)| *row == expected)
+        })
     };
-    require(inputs.sequences.iter().all(rows), "a sequence's rows are not the last positions of its context")?;
-    let states = if context.plan.state_layers.is_empty() { 0 } else { inputs.sequences.len() };
-    require(inputs.states.len() == states, "states and sequences differ in number")?;
+    require(
+        inputs.sequences.iter().all(rows),
+        "a sequence's rows are not the last positions of its context",
+    )?;
+    let states = if context.plan.state_layers.is_empty() {
+        0
+    } else {
+        inputs.sequences.len()
+    };
+    require(
+        inputs.states.len() == states,
+        "states and sequences differ in number",
+    )?;
     let slot = |slot: u32| slot < capacity.state_slots;
-    let states = inputs.states.iter().all(|state| (state.from == NONE || slot(state.from)) && slot(state.to));
+    let states = inputs
+        .states
+        .iter()
+        .all(|state| (state.from == NONE || slot(state.from)) && slot(state.to));
     require(states, "a state slot is unknown")?;
-    require(inputs.groups.len() == context.plan.kv_groups.len(), "inputs for the wrong number of KV groups")?;
+    require(
+        inputs.groups.len() == context.plan.kv_groups.len(),
+        "inputs for the wrong number of KV groups",
+    )?;
     for (group, blocks) in inputs.groups.iter().zip(context.blocks) {
         check_group(context, inputs, group, *blocks)?;
     }
@@ -510,18 +589,49 @@ fn check_group(
     blocks: u32,
 ) -> Result<(), BackendError> {
     let capacity = context.capacity;
-    require(group.block_tables.len() <= capacity.table_entries_max as usize, "the block tables exceed the capacity")?;
-    require(group.copies.len() <= capacity.copies_max as usize, "the block copies exceed the capacity")?;
-    require(group.slot_mapping.len() == inputs.token_ids.len(), "slots and token rows differ in number")?;
-    require(group.table_starts.len() == inputs.sequences.len(), "tables and sequences differ in number")?;
-    require(group.block_tables.iter().all(|id| *id == NONE || *id < blocks), "a table contains an unknown block")?;
+    require(
+        group.block_tables.len() <= capacity.table_entries_max as usize,
+        "the block tables exceed the capacity",
+    )?;
+    require(
+        group.copies.len() <= capacity.copies_max as usize,
+        "the block copies exceed the capacity",
+    )?;
+    require(
+        group.slot_mapping.len() == inputs.token_ids.len(),
+        "slots and token rows differ in number",
+    )?;
+    require(
+        group.table_starts.len() == inputs.sequences.len(),
+        "tables and sequences differ in number",
+    )?;
+    require(
+        group
+            .block_tables
+            .iter()
+            .all(|id| *id == NONE || *id < blocks),
+        "a table contains an unknown block",
+    )?;
     let slots = u64::from(blocks) * u64::from(capacity.block_size);
-    require(group.slot_mapping.iter().all(|slot| *slot == NONE || u64::from(*slot) < slots), "a slot is unknown")?;
-    require(group.copies.iter().all(|(from, to)| from.max(to) < &blocks), "a block copy contains an unknown block")?;
-    let tables = group.table_starts.iter().zip(&inputs.sequences).all(|(start, sequence)| {
-        let entries = sequence.context_len.div_ceil(capacity.block_size);
-        *start as usize + entries as usize <= group.block_tables.len()
-    });
+    require(
+        group
+            .slot_mapping
+            .iter()
+            .all(|slot| *slot == NONE || u64::from(*slot) < slots),
+        "a slot is unknown",
+    )?;
+    require(
+        group.copies.iter().all(|(from, to)| from.max(to) < &blocks),
+        "a block copy contains an unknown block",
+    )?;
+    let tables = group
+        .table_starts
+        .iter()
+        .zip(&inputs.sequences)
+        .all(|(start, sequence)| {
+            let entries = sequence.context_len.div_ceil(capacity.block_size);
+            *start as usize + entries as usize <= group.block_tables.len()
+        });
     require(tables, "a block table is shorter than its sequence")
 }
 
@@ -530,7 +640,8 @@ fn check_samples(context: &Context<'_>, inputs: &BatchInputs) -> Result<(), Back
     let slot = |slot: u32| slot == NONE || slot < context.capacity.feed_slots;
     let mask_words = context.plan.vocab.div_ceil(32) as usize;
     for row in &inputs.samples {
-        let mask = row.mask_start == NONE || row.mask_start as usize + mask_words <= inputs.masks.len();
+        let mask =
+            row.mask_start == NONE || row.mask_start as usize + mask_words <= inputs.masks.len();
         let whole = (row.logits_row as usize) < inputs.logits_rows.len()
             && slot(row.feed_slot)
             && slot(row.pending_slot)
@@ -540,16 +651,30 @@ fn check_samples(context: &Context<'_>, inputs: &BatchInputs) -> Result<(), Back
             && (row.scored_token == NONE || row.scored_token < context.plan.vocab)
             && row.top_logprobs <= TOP_LOGPROBS_MAX
             && (!row.top_allowed || row.lists_allowed());
-        require(whole, "a sample row refers to an unknown row, slot or range")?;
+        require(
+            whole,
+            "a sample row refers to an unknown row, slot or range",
+        )?;
     }
     let sorted = inputs.samples.is_sorted_by_key(|row| row.logits_row);
     require(sorted, "the sample rows are not sorted by logits row")?;
-    let ids = inputs.history.iter().map(|e| e.token_id).chain(inputs.bias.iter().map(|e| e.token_id));
-    require(ids.into_iter().all(|id| id < context.plan.vocab), "a history or bias entry has an unknown token id")
+    let ids = inputs
+        .history
+        .iter()
+        .map(|e| e.token_id)
+        .chain(inputs.bias.iter().map(|e| e.token_id));
+    require(
+        ids.into_iter().all(|id| id < context.plan.vocab),
+        "a history or bias entry has an unknown token id",
+    )
 }
 
 fn require(holds: bool, otherwise: &str) -> Result<(), BackendError> {
-    if holds { Ok(()) } else { Err(refused(otherwise.to_owned())) }
+    if holds {
+        Ok(())
+    } else {
+        Err(refused(otherwise.to_owned()))
+    }
 }
 
 fn refused(message: String) -> BackendError {
@@ -566,29 +691,62 @@ mod tests {
     fn every_record_has_room_for_its_words_and_no_two_share_one() {
         let table: BTreeMap<_, _> = TABLE.iter().copied().collect();
         assert_eq!(table.len(), TABLE.len(), "names are unique");
-        let records = table.iter().filter_map(|(name, words)| Some((name.strip_suffix("_WORDS")?, *words)));
+        let records = table
+            .iter()
+            .filter_map(|(name, words)| Some((name.strip_suffix("_WORDS")?, *words)));
         let mut named = 0;
         for (record, words) in records {
             let prefix = format!("{record}_");
-            let fields = TABLE.iter().filter(|(name, _)| name.starts_with(&prefix) && !name.ends_with("_WORDS"));
+            let fields = TABLE
+                .iter()
+                .filter(|(name, _)| name.starts_with(&prefix) && !name.ends_with("_WORDS"));
             let places: Vec<u32> = fields.map(|(_, place)| *place).collect();
-            assert!(places.iter().all(|place| *place < words), "{record}: {places:?} lie within {words} words");
-            assert_eq!(places.iter().collect::<BTreeSet<_>>().len(), places.len(), "{record}: {places:?} are distinct");
+            assert!(
+                places.iter().all(|place| *place < words),
+                "{record}: {places:?} lie within {words} words"
+            );
+            assert_eq!(
+                places.iter().collect::<BTreeSet<_>>().len(),
+                places.len(),
+                "{record}: {places:?} are distinct"
+            );
             named += places.len();
         }
         // Fourteen widths, four values, and the word that a merge item has in place of another.
-        assert_eq!(named + 14 + 4 + 1, TABLE.len(), "all others are words of a record");
-        const { assert!(META_STATES < META_GROUPS, "the records of groups come last in the header") };
+        assert_eq!(
+            named + 14 + 4 + 1,
+            TABLE.len(),
+            "all others are words of a record"
+        );
+        const {
+            assert!(
+                META_STATES < META_GROUPS,
+                "the records of groups come last in the header"
+            )
+        };
     }
 
     #[test]
     fn floats_and_both_halves_of_a_seed_are_kept() {
-        let mut row = SampleRow { seed: 3 << 32 | 5, scored_token: 7, ..SampleRow::greedy(1, 2) };
+        let mut row = SampleRow {
+            seed: 3 << 32 | 5,
+            scored_token: 7,
+            ..SampleRow::greedy(1, 2)
+        };
         row.draw.min_p = 0.25;
         let words = sample_record(&row);
         let at = |field: u32| words[field as usize];
-        assert_eq!([SAMPLE_LOGITS_ROW, SAMPLE_POSITION, SAMPLE_SCORED_TOKEN].map(at), [1, 2, 7]);
-        assert_eq!([SAMPLE_SEED_LOW, SAMPLE_SEED_HIGH, SAMPLE_PENDING_SLOT].map(at), [5, 3, NONE]);
-        assert_eq!([SAMPLE_MIN_P, SAMPLE_TOP_P].map(|field| f32::from_bits(at(field))), [0.25, 1.0]);
+        assert_eq!(
+            [SAMPLE_LOGITS_ROW, SAMPLE_POSITION, SAMPLE_SCORED_TOKEN].map(at),
+            [1, 2, 7]
+        );
+        assert_eq!(
+            [SAMPLE_SEED_LOW, SAMPLE_SEED_HIGH, SAMPLE_PENDING_SLOT].map(at),
+            [5, 3, NONE]
+        );
+        assert_eq!(
+            [SAMPLE_MIN_P, SAMPLE_TOP_P].map(|field| f32::from_bits(at(field))),
+            [0.25, 1.0]
+        );
     }
 }

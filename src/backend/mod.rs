@@ -103,7 +103,13 @@ pub struct Allocation {
 impl Default for Allocation {
     fn default() -> Self {
         let side = SideBuffers::default();
-        Self { granule: 1, buffer_bytes_max: u64::MAX, kv_groups_max: usize::MAX, wide_vectors: false, side }
+        Self {
+            granule: 1,
+            buffer_bytes_max: u64::MAX,
+            kv_groups_max: usize::MAX,
+            wide_vectors: false,
+            side,
+        }
     }
 }
 
@@ -130,13 +136,19 @@ impl SideBuffers {
 
     /// The side buffers for this plan and capacity.
     pub fn of(&self, plan: &Plan, capacity: &Capacity) -> Vec<SideBuffer> {
-        self.0.as_ref().map_or_else(Vec::new, |list| list(plan, capacity))
+        self.0
+            .as_ref()
+            .map_or_else(Vec::new, |list| list(plan, capacity))
     }
 }
 
 impl fmt::Debug for SideBuffers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "SideBuffers(..)" } else { "SideBuffers(none)" })
+        f.write_str(if self.0.is_some() {
+            "SideBuffers(..)"
+        } else {
+            "SideBuffers(none)"
+        })
     }
 }
 
@@ -187,7 +199,11 @@ pub struct Capacity {
 impl Capacity {
     /// Layout of one head's rows in a block of the pool.
     pub fn kv_tile(&self, head_dim: u32) -> KvTile {
-        KvTile { format: self.kv_format, slots: self.block_size as usize, head_dim: head_dim as usize }
+        KvTile {
+            format: self.kv_format,
+            slots: self.block_size as usize,
+            head_dim: head_dim as usize,
+        }
     }
 }
 
@@ -248,19 +264,28 @@ impl BackendError {
     /// Unsupported number of columns: kernels read rows in vectors of `multiple` elements.
     pub(crate) fn columns(what: &str, columns: u32, multiple: u32) -> Self {
         let what = format!("{what} with {columns} columns");
-        Self::Unsupported { what, message: format!("the number of columns must be a multiple of {multiple}") }
+        Self::Unsupported {
+            what,
+            message: format!("the number of columns must be a multiple of {multiple}"),
+        }
     }
 
     /// Unsupported head size of the attention kernels.
     pub(crate) fn head_dim(step: &str, head_dim: u32) -> Self {
         let what = format!("{step} with heads of {head_dim} elements");
-        Self::Unsupported { what, message: format!("the head size must be a multiple of 8, at most {HEAD_DIM_MAX}") }
+        Self::Unsupported {
+            what,
+            message: format!("the head size must be a multiple of 8, at most {HEAD_DIM_MAX}"),
+        }
     }
 
     /// Rows in a storage that the kernels of a backend do not keep them in.
     pub(crate) fn storage(buffer: &BufferSpec, kept: &str) -> Self {
         let what = format!("buffer {} of {}", buffer.name, buffer.storage);
-        Self::Unsupported { what, message: format!("the kernels keep rows in {kept}") }
+        Self::Unsupported {
+            what,
+            message: format!("the kernels keep rows in {kept}"),
+        }
     }
 
     /// A call before [`Backend::load`].
@@ -295,7 +320,9 @@ impl BackendError {
 
     /// Bytes that are not whole rows of a weight.
     pub(crate) fn not_whole_rows(weight: &str, first_row: u32, bytes: usize) -> Self {
-        Self::Validation(format!("weight {weight}: {bytes} bytes at row {first_row} are not whole rows"))
+        Self::Validation(format!(
+            "weight {weight}: {bytes} bytes at row {first_row} are not whole rows"
+        ))
     }
 
     /// A submission while all `slots` for batches in flight are taken.
@@ -324,7 +351,10 @@ pub struct GivenTimes {
 }
 
 /// Executes one plan.
-#[allow(async_fn_in_trait, reason = "one thread owns the backend; a Send bound is not wanted")]
+#[allow(
+    async_fn_in_trait,
+    reason = "one thread owns the backend; a Send bound is not wanted"
+)]
 pub trait Backend {
     /// Identifies a submitted batch until it is read.
     type Ticket;
@@ -338,7 +368,12 @@ pub trait Backend {
     fn load(&mut self, plan: Arc<Plan>, capacity: &Capacity) -> Result<(), BackendError>;
 
     /// Writes whole rows of a weight, in its format. Each row is written once; chunks may come in any order.
-    fn write_weight(&mut self, weight: WeightId, first_row: u32, rows: Bytes) -> Result<(), BackendError>;
+    fn write_weight(
+        &mut self,
+        weight: WeightId,
+        first_row: u32,
+        rows: Bytes,
+    ) -> Result<(), BackendError>;
 
     /// Creates the KV pool with `blocks[g]` blocks for KV group `g`, zeroed. After `OutOfMemory` nothing stays
     /// allocated, and the caller may retry with fewer blocks.
@@ -417,7 +452,10 @@ pub enum KvHalf {
 }
 
 /// Access to a device's buffers, for kernel checks: not used by the engine.
-#[allow(async_fn_in_trait, reason = "one thread owns the backend; a Send bound is not wanted")]
+#[allow(
+    async_fn_in_trait,
+    reason = "one thread owns the backend; a Send bound is not wanted"
+)]
 pub trait Inspect: Backend {
     /// Overwrites the first rows of a row buffer, rounded to its storage.
     fn write_buffer(&mut self, buffer: BufferId, values: &[f32]) -> Result<(), BackendError>;

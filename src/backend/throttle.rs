@@ -24,9 +24,15 @@ pub(crate) struct Caps {
 }
 
 /// For a process of its own.
-pub(crate) const NATIVE: Caps = Caps { submission: Duration::from_millis(100), batch: Duration::from_secs(2) };
+pub(crate) const NATIVE: Caps = Caps {
+    submission: Duration::from_millis(100),
+    batch: Duration::from_secs(2),
+};
 /// For a browser's tab, which shares the GPU with the page's drawing.
-pub(crate) const TAB: Caps = Caps { submission: Duration::from_millis(50), batch: Duration::from_millis(200) };
+pub(crate) const TAB: Caps = Caps {
+    submission: Duration::from_millis(50),
+    batch: Duration::from_millis(200),
+};
 /// Maximum dispatches of one layer's attention.
 const SLICES_MAX: f64 = 64.0;
 /// Factor of the estimates after a loss: the lost batch may have been slower than any before.
@@ -59,7 +65,10 @@ pub(crate) struct Throttle {
 impl Throttle {
     /// A throttle for a device whose speed is unknown yet; `None`: without effect.
     pub(crate) fn new(caps: Option<Caps>) -> Self {
-        Self { caps, ..Self::default() }
+        Self {
+            caps,
+            ..Self::default()
+        }
     }
 
     /// Whether the device has a watchdog or a display.
@@ -69,12 +78,17 @@ impl Throttle {
 
     /// Maximum predicted seconds of a submission.
     fn cap(&self) -> f64 {
-        self.caps.map_or(f64::INFINITY, |caps| caps.submission.as_secs_f64())
+        self.caps
+            .map_or(f64::INFINITY, |caps| caps.submission.as_secs_f64())
     }
 
     /// Predicted seconds of work in a batch of `tokens` rows; infinite if unknown, 0 if the throttle is off.
     fn seconds(&self, tokens: u32, work: Work) -> f64 {
-        let (speed, amount) = if tokens <= FEW_ROWS { (self.few, work.bytes) } else { (self.many, work.operations) };
+        let (speed, amount) = if tokens <= FEW_ROWS {
+            (self.few, work.bytes)
+        } else {
+            (self.many, work.operations)
+        };
         match (self.is_on(), speed > 0.0) {
             (false, _) => 0.0,
             (true, false) => f64::INFINITY,
@@ -133,7 +147,11 @@ impl Throttle {
             _ => (&mut self.many, work.operations),
         };
         let speed = elapsed.as_secs_f64() / amount.max(1.0);
-        *mean = if *mean == 0.0 { speed } else { 0.75 * *mean + 0.25 * speed };
+        *mean = if *mean == 0.0 {
+            speed
+        } else {
+            0.75 * *mean + 0.25 * speed
+        };
         if tokens > FEW_ROWS {
             self.row_operations = work.operations / f64::from(tokens);
         }
@@ -144,11 +162,17 @@ impl Throttle {
 mod tests {
     use super::*;
 
-    const ROW: Work = Work { operations: 1e9, bytes: 1e6 };
+    const ROW: Work = Work {
+        operations: 1e9,
+        bytes: 1e6,
+    };
 
     /// A thousand operations, and a byte, per token row; a millisecond per row.
     fn note(throttle: &mut Throttle, tokens: u32) {
-        let load = Load { tokens, work: ROW * f64::from(tokens) };
+        let load = Load {
+            tokens,
+            work: ROW * f64::from(tokens),
+        };
         throttle.note(load, Duration::from_millis(tokens.into()));
     }
 
@@ -156,23 +180,50 @@ mod tests {
     fn a_batch_is_cut_by_its_predicted_time() {
         let mut throttle = Throttle::new(Some(NATIVE));
         let layers = vec![ROW * 8.0; 64];
-        let parts = |throttle: &Throttle, tokens| throttle.cut(&layers, tokens, |work| *work).collect::<Vec<_>>();
+        let parts = |throttle: &Throttle, tokens| {
+            throttle
+                .cut(&layers, tokens, |work| *work)
+                .collect::<Vec<_>>()
+        };
         assert_eq!(parts(&throttle, 512).len(), 64, "nothing is known yet");
         assert_eq!(parts(&throttle, 1).len(), 64, "not even for small batches");
-        assert_eq!((throttle.tokens_max(), throttle.slices(512, ROW * 512.0)), (None, 1));
+        assert_eq!(
+            (throttle.tokens_max(), throttle.slices(512, ROW * 512.0)),
+            (None, 1)
+        );
         note(&mut throttle, 1);
-        assert_eq!(parts(&throttle, 512).len(), 64, "a small batch says nothing about large ones");
+        assert_eq!(
+            parts(&throttle, 512).len(),
+            64,
+            "a small batch says nothing about large ones"
+        );
         note(&mut throttle, 64);
         let cut = parts(&throttle, 512);
         assert_eq!(cut.concat(), layers, "every dispatch runs, in order");
-        assert_eq!(cut.iter().map(|part| part.len()).collect::<Vec<_>>(), [12, 12, 12, 12, 12, 4], "100 ms each");
-        assert_eq!(parts(&throttle, 16).len(), 6, "by bytes, which take as long here");
+        assert_eq!(
+            cut.iter().map(|part| part.len()).collect::<Vec<_>>(),
+            [12, 12, 12, 12, 12, 4],
+            "100 ms each"
+        );
+        assert_eq!(
+            parts(&throttle, 16).len(),
+            6,
+            "by bytes, which take as long here"
+        );
         assert_eq!(throttle.tokens_max(), Some(2000), "two seconds");
         throttle.note_loss();
-        assert_eq!(parts(&throttle, 512).len(), 22, "a loss raises the estimate");
+        assert_eq!(
+            parts(&throttle, 512).len(),
+            22,
+            "a loss raises the estimate"
+        );
         assert_eq!(throttle.tokens_max(), Some(500));
         (0..3).for_each(|_| throttle.note_loss());
-        assert_eq!(throttle.tokens_max(), Some(64), "a chunk stays worth its while");
+        assert_eq!(
+            throttle.tokens_max(),
+            Some(64),
+            "a chunk stays worth its while"
+        );
     }
 
     #[test]
@@ -180,7 +231,10 @@ mod tests {
         let mut throttle = Throttle::new(Some(NATIVE));
         note(&mut throttle, 64);
         let slices = |seconds: f64| throttle.slices(64, ROW * (1e3 * seconds));
-        assert_eq!([0.0, 0.09, 0.11, 0.3, 1.5, 1e9].map(slices), [1, 1, 2, 4, 16, 64]);
+        assert_eq!(
+            [0.0, 0.09, 0.11, 0.3, 1.5, 1e9].map(slices),
+            [1, 1, 2, 4, 16, 64]
+        );
     }
 
     #[test]
@@ -188,6 +242,9 @@ mod tests {
         let mut throttle = Throttle::new(None);
         (0..2).for_each(|_| note(&mut throttle, 64));
         assert_eq!(throttle.cut(&[ROW * 1e9; 9], 64, |work| *work).count(), 1);
-        assert_eq!((throttle.tokens_max(), throttle.slices(64, ROW * 1e9)), (None, 1));
+        assert_eq!(
+            (throttle.tokens_max(), throttle.slices(64, ROW * 1e9)),
+            (None, 1)
+        );
     }
 }

@@ -4,7 +4,9 @@
 
 use super::Capacity;
 use crate::plan::Plan;
-use crate::plan::inputs::{BatchInputs, DrawParams, GroupInputs, NONE, PoolRow, SampleRow, SequenceRows, StateRows};
+use crate::plan::inputs::{
+    BatchInputs, DrawParams, GroupInputs, NONE, PoolRow, SampleRow, SequenceRows, StateRows,
+};
 
 /// Rows of the larger batch that is measured at start.
 const CALIBRATION_ROWS: u32 = 64;
@@ -16,8 +18,13 @@ const FEW_ROWS: u32 = 16;
 /// The batches that are measured before the first request, so that the times of its batches can be predicted: one row,
 /// and a chunk.
 pub(crate) fn calibration(plan: &Plan, capacity: &Capacity) -> Vec<BatchInputs> {
-    let chunk = CALIBRATION_ROWS.min(capacity.tokens_max).min(plan.positions_max.max(1));
-    [1, chunk].into_iter().filter_map(|rows| batch(plan, capacity, 1, rows)).collect()
+    let chunk = CALIBRATION_ROWS
+        .min(capacity.tokens_max)
+        .min(plan.positions_max.max(1));
+    [1, chunk]
+        .into_iter()
+        .filter_map(|rows| batch(plan, capacity, 1, rows))
+        .collect()
 }
 
 /// Greedy decoding of this many sequences with short contexts; `None` if the capacity has no room for it.
@@ -30,9 +37,13 @@ pub(crate) fn decoding(plan: &Plan, capacity: &Capacity, sequences: u32) -> Opti
 pub(crate) fn usual_kinds(plan: &Plan, capacity: &Capacity, blocks: &[u32]) -> Vec<BatchInputs> {
     let counts = |max: u32| {
         let powers = (FEW_ROWS.ilog2() + 1..u32::BITS).map(|power| 1 << power);
-        (1..=FEW_ROWS).chain(powers).take_while(move |count| *count < max).chain([max])
+        (1..=FEW_ROWS)
+            .chain(powers)
+            .take_while(move |count| *count < max)
+            .chain([max])
     };
-    let decoding = counts(capacity.sequences_max).filter_map(|sequences| decoding(plan, capacity, sequences));
+    let decoding =
+        counts(capacity.sequences_max).filter_map(|sequences| decoding(plan, capacity, sequences));
     let prompts = counts(capacity.tokens_max).filter_map(|tokens| {
         let sequences = tokens.div_ceil(plan.positions_max.max(1));
         batch(plan, capacity, sequences, tokens / sequences)
@@ -40,47 +51,85 @@ pub(crate) fn usual_kinds(plan: &Plan, capacity: &Capacity, blocks: &[u32]) -> V
     let special = batch(plan, capacity, 1, 1).map(|plain| {
         let mut long = stretched(plan, capacity, &plain);
         for (group, blocks) in long.groups.iter_mut().zip(blocks) {
-            group.copies = if *blocks > 1 && capacity.copies_max > 0 { vec![(0, 1)] } else { Vec::new() };
+            group.copies = if *blocks > 1 && capacity.copies_max > 0 {
+                vec![(0, 1)]
+            } else {
+                Vec::new()
+            };
         }
         [drawn(&plain, 0.0, false), long]
     });
-    decoding.chain(prompts).chain(special.into_iter().flatten()).collect()
+    decoding
+        .chain(prompts)
+        .chain(special.into_iter().flatten())
+        .collect()
 }
 
 /// Batches that need all other kernels: penalties, logprobs, pooling.
 pub(crate) fn rare_kinds(plan: &Plan, capacity: &Capacity) -> Vec<BatchInputs> {
-    let Some(plain) = batch(plan, capacity, 1, 1) else { return Vec::new() };
-    let pooled = BatchInputs { pools: vec![PoolRow { row_start: 0, row_count: 1 }], ..plain.clone() };
-    let drawn = [(0.0, true), (1.0, false), (1.0, true)].map(|(penalty, logprob)| drawn(&plain, penalty, logprob));
+    let Some(plain) = batch(plan, capacity, 1, 1) else {
+        return Vec::new();
+    };
+    let pooled = BatchInputs {
+        pools: vec![PoolRow {
+            row_start: 0,
+            row_count: 1,
+        }],
+        ..plain.clone()
+    };
+    let drawn = [(0.0, true), (1.0, false), (1.0, true)]
+        .map(|(penalty, logprob)| drawn(&plain, penalty, logprob));
     drawn.into_iter().chain([pooled]).collect()
 }
 
 /// A batch of one row, drawn in this way.
 fn drawn(plain: &BatchInputs, frequency_penalty: f32, logprob: bool) -> BatchInputs {
     let mut drawn = plain.clone();
-    let draw = DrawParams { frequency_penalty, ..DrawParams::default() };
-    drawn.samples[0] = SampleRow { draw, logprob, ..drawn.samples[0] };
+    let draw = DrawParams {
+        frequency_penalty,
+        ..DrawParams::default()
+    };
+    drawn.samples[0] = SampleRow {
+        draw,
+        logprob,
+        ..drawn.samples[0]
+    };
     drawn
 }
 
 /// A batch of one row with a long context.
 pub(crate) fn stretched(plan: &Plan, capacity: &Capacity, plain: &BatchInputs) -> BatchInputs {
     let mut long = plain.clone();
-    let entries = LONG_CONTEXT.div_ceil(capacity.block_size).min(capacity.table_entries_max);
-    let context_len = (entries * capacity.block_size).min(plan.positions_max).max(1);
+    let entries = LONG_CONTEXT
+        .div_ceil(capacity.block_size)
+        .min(capacity.table_entries_max);
+    let context_len = (entries * capacity.block_size)
+        .min(plan.positions_max)
+        .max(1);
     long.positions = vec![context_len - 1];
     long.sequences[0].context_len = context_len;
-    long.groups.iter_mut().for_each(|group| group.block_tables = vec![NONE; entries as usize]);
+    long.groups
+        .iter_mut()
+        .for_each(|group| group.block_tables = vec![NONE; entries as usize]);
     long
 }
 
 /// A batch of greedy sequences of `rows` token rows each; `None` if the capacity has no room for it.
-pub(crate) fn batch(plan: &Plan, capacity: &Capacity, sequences: u32, rows: u32) -> Option<BatchInputs> {
+pub(crate) fn batch(
+    plan: &Plan,
+    capacity: &Capacity,
+    sequences: u32,
+    rows: u32,
+) -> Option<BatchInputs> {
     let (tokens, entries) = (sequences * rows, rows.div_ceil(capacity.block_size));
     let has_room = tokens <= capacity.tokens_max
         && sequences <= capacity.sequences_max.min(capacity.samples_max)
         && entries * sequences <= capacity.table_entries_max;
-    let states = if plan.state_layers.is_empty() { 0 } else { sequences };
+    let states = if plan.state_layers.is_empty() {
+        0
+    } else {
+        sequences
+    };
     if !has_room || tokens == 0 || states > capacity.state_slots {
         return None;
     }
@@ -90,15 +139,26 @@ pub(crate) fn batch(plan: &Plan, capacity: &Capacity, sequences: u32, rows: u32)
         slot_mapping: vec![NONE; tokens as usize],
         copies: Vec::new(),
     };
-    let sequence = |index| SequenceRows { row_start: index * rows, row_count: rows, context_len: rows };
+    let sequence = |index| SequenceRows {
+        row_start: index * rows,
+        row_count: rows,
+        context_len: rows,
+    };
     Some(BatchInputs {
         token_ids: vec![0; tokens as usize],
         positions: (0..sequences).flat_map(|_| 0..rows).collect(),
         sequences: (0..sequences).map(sequence).collect(),
-        states: (0..states).map(|slot| StateRows { from: NONE, to: slot }).collect(),
+        states: (0..states)
+            .map(|slot| StateRows {
+                from: NONE,
+                to: slot,
+            })
+            .collect(),
         groups: vec![group; plan.kv_groups.len()],
         logits_rows: (0..sequences).map(|index| (index + 1) * rows - 1).collect(),
-        samples: (0..sequences).map(|index| SampleRow::greedy(index, rows)).collect(),
+        samples: (0..sequences)
+            .map(|index| SampleRow::greedy(index, rows))
+            .collect(),
         tails: plan.tails.iter().map(|(tail, _)| *tail).collect(),
         ..BatchInputs::default()
     })

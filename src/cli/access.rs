@@ -13,7 +13,12 @@ use std::path::PathBuf;
 pub(crate) struct AccessArgs {
     /// API key that requests must send; may be given several times. Other users of this machine can see it in the list
     /// of processes; --api-key-file is safer
-    #[arg(long, env = "FOLIO_API_KEY", value_name = "KEY", hide_env_values = true)]
+    #[arg(
+        long,
+        env = "FOLIO_API_KEY",
+        value_name = "KEY",
+        hide_env_values = true
+    )]
     api_key: Vec<String>,
     /// File with API keys, one per line; with several keys, waiting requests are served round-robin by key
     #[arg(long, env = "FOLIO_API_KEY_FILE", value_name = "FILE")]
@@ -57,16 +62,30 @@ impl AccessArgs {
             let text = fs::read_to_string(path).with_context(|| name.clone())?;
             api_keys.extend(keys_of(&text).context(name)?);
         }
-        let (allowed_origins, allowed_hosts) = (self.allowed_origins.clone(), self.allowed_host.clone());
-        let Self { metrics_open, share_prefixes, .. } = *self;
-        Ok(Access { api_keys, allowed_origins, allowed_hosts, metrics_open, share_prefixes })
+        let (allowed_origins, allowed_hosts) =
+            (self.allowed_origins.clone(), self.allowed_host.clone());
+        let Self {
+            metrics_open,
+            share_prefixes,
+            ..
+        } = *self;
+        Ok(Access {
+            api_keys,
+            allowed_origins,
+            allowed_hosts,
+            metrics_open,
+            share_prefixes,
+        })
     }
 }
 
 /// The keys of a file. Blank lines are skipped.
 fn keys_of(text: &str) -> Result<Vec<String>> {
     let mut keys = Vec::new();
-    for (line, key) in (1..).zip(text.lines().map(str::trim)).filter(|(_, key)| !key.is_empty()) {
+    for (line, key) in (1..)
+        .zip(text.lines().map(str::trim))
+        .filter(|(_, key)| !key.is_empty())
+    {
         check_key(key).with_context(|| format!("line {line}"))?;
         keys.push(key.to_owned());
     }
@@ -77,8 +96,14 @@ fn keys_of(text: &str) -> Result<Vec<String>> {
 /// Only keys that a client can send in a header, and that are certainly one key.
 fn check_key(key: &str) -> Result<()> {
     ensure!(!key.is_empty(), "the key is empty");
-    ensure!(!key.contains(','), "the key contains a comma: pass --api-key several times, or use --api-key-file");
-    ensure!(key.bytes().all(|byte| byte.is_ascii_graphic()), "a key consists of ASCII characters without spaces");
+    ensure!(
+        !key.contains(','),
+        "the key contains a comma: pass --api-key several times, or use --api-key-file"
+    );
+    ensure!(
+        key.bytes().all(|byte| byte.is_ascii_graphic()),
+        "a key consists of ASCII characters without spaces"
+    );
     Ok(())
 }
 
@@ -98,7 +123,10 @@ pub(crate) fn place(text: &str) -> Result<String> {
 /// A host name or address as in a `Host` header, without its port, or `*`.
 pub(crate) fn host(text: &str) -> Result<String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-    let is_address = text.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok();
+    let is_address = text
+        .trim_matches(['[', ']'])
+        .parse::<std::net::IpAddr>()
+        .is_ok();
     if text == "*" || is_address || (!text.is_empty() && text.bytes().all(plain)) {
         return Ok(text.to_owned());
     }
@@ -113,18 +141,35 @@ fn host_pattern(text: &str) -> Result<String> {
 /// Names under which other machines of a network find this one, if it has the name `name`. None of the domains can be
 /// registered by a stranger.
 pub(crate) fn own_names(name: &str) -> Vec<String> {
-    let domains = ["", ".local", ".lan", ".home", ".home.arpa", ".internal", ".localdomain"];
-    domains.iter().map(|domain| format!("{name}{domain}")).filter(|name| host(name).is_ok()).collect()
+    let domains = [
+        "",
+        ".local",
+        ".lan",
+        ".home",
+        ".home.arpa",
+        ".internal",
+        ".localdomain",
+    ];
+    domains
+        .iter()
+        .map(|domain| format!("{name}{domain}"))
+        .filter(|name| host(name).is_ok())
+        .collect()
 }
 
 /// An origin as browsers send it (scheme, host and port, without a trailing slash), in which `*` stands for any
 /// characters of host and port. A scheme that belongs to one application may stand alone: `app://`.
 fn origin(text: &str) -> Result<String> {
-    let plain = |part: &str| part.bytes().all(|b| b.is_ascii_graphic() && !b"/?#@".contains(&b));
+    let plain = |part: &str| {
+        part.bytes()
+            .all(|b| b.is_ascii_graphic() && !b"/?#@".contains(&b))
+    };
     let is_scheme = |scheme: &str| !scheme.is_empty() && plain(scheme) && !scheme.contains('*');
     let is_web = |scheme: &str| ["http", "https"].contains(&scheme);
     match text.split_once("://") {
-        Some((scheme, "")) if is_scheme(scheme) && !is_web(scheme) => return Ok(format!("{scheme}://*")),
+        Some((scheme, "")) if is_scheme(scheme) && !is_web(scheme) => {
+            return Ok(format!("{scheme}://*"));
+        }
         Some((scheme, host)) if is_scheme(scheme) => {
             let host = host.trim_end_matches('/');
             if !host.is_empty() && plain(host) {
@@ -143,26 +188,47 @@ mod tests {
 
     #[test]
     fn keys_are_lines_and_anything_doubtful_is_an_error() {
-        assert_eq!(keys_of("one\n\r\n  two \r\n").expect("two keys"), ["one", "two"]);
-        for (text, words) in
-            [("", "no key"), ("\n \n", "no key"), ("ok\na,b", "line 2"), ("a b", "spaces"), ("ключ", "ASCII")]
-        {
+        assert_eq!(
+            keys_of("one\n\r\n  two \r\n").expect("two keys"),
+            ["one", "two"]
+        );
+        for (text, words) in [
+            ("", "no key"),
+            ("\n \n", "no key"),
+            ("ok\na,b", "line 2"),
+            ("a b", "spaces"),
+            ("ключ", "ASCII"),
+        ] {
             let error = format!("{:#}", keys_of(text).expect_err(text));
             assert!(error.contains(words), "{text:?}: {error}");
-            assert!(!error.contains("a,b"), "the key itself is not printed: {error}");
+            assert!(
+                !error.contains("a,b"),
+                "the key itself is not printed: {error}"
+            );
         }
         assert!(check_key("").is_err());
     }
 
     #[test]
     fn hosts_and_origins_are_as_browsers_send_them() {
-        for good in ["localhost", "gpu.example.org", "10.0.0.1", "::1", "[::1]", "*"] {
+        for good in [
+            "localhost",
+            "gpu.example.org",
+            "10.0.0.1",
+            "::1",
+            "[::1]",
+            "*",
+        ] {
             assert_eq!(host(good).expect(good), good);
         }
         for wrong in ["", " ", "http://gpu", "gpu:80", "*.example.org", "a/b"] {
             assert!(host(wrong).is_err(), "{wrong}");
         }
-        assert!(place("unix:folio.sock").is_ok() == cfg!(unix) && place("unix:").is_err() && place("a/b").is_err());
+        assert!(
+            place("unix:folio.sock").is_ok() == cfg!(unix)
+                && place("unix:").is_err()
+                && place("a/b").is_err()
+        );
         assert!(host_pattern("*.example.org").is_ok() && host_pattern("http://*").is_err());
         assert!(own_names("gpu").contains(&"gpu.local".to_owned()) && own_names("a b").is_empty());
         for (given, sent) in [
@@ -174,7 +240,16 @@ mod tests {
         ] {
             assert_eq!(origin(given).expect(given), sent);
         }
-        for wrong in ["", "/", "a.org", "https://", "://a.org", "https://a.org/page", "*://a.org", "null"] {
+        for wrong in [
+            "",
+            "/",
+            "a.org",
+            "https://",
+            "://a.org",
+            "https://a.org/page",
+            "*://a.org",
+            "null",
+        ] {
             assert!(origin(wrong).is_err(), "{wrong}");
         }
     }

@@ -73,19 +73,26 @@ fn import(args: &ImportArgs) -> Result<()> {
     check_begins(&args.file).with_context(at)?;
     let file = platform::read_file(&args.file, FILE_BYTES_MAX).with_context(at)?;
     let count = disk::import(&args.kv_disk, &file.into()).with_context(at)?;
-    result(format_args!("{count} blocks are in {}", args.kv_disk.display()))
+    result(format_args!(
+        "{count} blocks are in {}",
+        args.kv_disk.display()
+    ))
 }
 
 /// Looks at the beginning of a file, before all of it is read.
 fn check_begins(path: &Path) -> Result<()> {
     let mut head = [0; disk::MAGIC.len()];
     let read = std::io::Read::read_exact(&mut platform::open_regular(path)?, &mut head);
-    ensure!(read.is_ok() && head == *disk::MAGIC, "it is not a file of KV blocks");
+    ensure!(
+        read.is_ok() && head == *disk::MAGIC,
+        "it is not a file of KV blocks"
+    );
     Ok(())
 }
 
 fn export(args: &ExportArgs) -> Result<()> {
-    let prompt = fs::read_to_string(&args.prompt).with_context(|| args.prompt.display().to_string())?;
+    let prompt =
+        fs::read_to_string(&args.prompt).with_context(|| args.prompt.display().to_string())?;
     // The blocks pass through a folder beside the file: it has room for what the file has room for.
     let mut folder = args.out.clone().into_os_string();
     folder.push(format!(".tmp-{:016x}", platform::random_u64()));
@@ -118,9 +125,17 @@ fn compute(args: &ExportArgs, prompt: &str, folder: &Path) -> Result<bool> {
     let (model, text) = args.model.open_with_text()?;
     let keeps_states = model.record(Storage::F32).state_group().is_some();
     let mut config = args.engine.config()?;
-    ensure!(config.prefix_caching, "--no-prefix-caching leaves nothing to export");
-    config.kv_disk = Some(DiskConfig { folder: folder.to_owned(), bytes: u64::MAX });
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    ensure!(
+        config.prefix_caching,
+        "--no-prefix-caching leaves nothing to export"
+    );
+    config.kv_disk = Some(DiskConfig {
+        folder: folder.to_owned(),
+        bytes: u64::MAX,
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     let session = Session::start_on(args.engine.device()?, model, text, config)?.wait_ready()?;
     let has_template = session.text.template.is_some();
     let outcome = requests(prompt, has_template, keeps_states).and_then(|requests| {
@@ -136,33 +151,62 @@ fn compute(args: &ExportArgs, prompt: &str, folder: &Path) -> Result<bool> {
 
 /// The routes and the bodies for a prompt, to be sent one after the other. A state is kept where a prompt differs from
 /// what is cached, so that a system message needs a second question: then there is a state after its last whole block.
-fn requests(prompt: &str, has_template: bool, keeps_states: bool) -> Result<Vec<(&'static str, Value)>> {
+fn requests(
+    prompt: &str,
+    has_template: bool,
+    keeps_states: bool,
+) -> Result<Vec<(&'static str, Value)>> {
     if let Ok(body) = serde_json::from_str(prompt) {
         return Ok(vec![request(body)?]);
     }
     if !has_template {
-        return Ok(vec![request([("prompt".to_owned(), json!(prompt))].into_iter().collect())?]);
+        return Ok(vec![request(
+            [("prompt".to_owned(), json!(prompt))].into_iter().collect(),
+        )?]);
     }
     let with = |question: &&str| {
-        let messages = [json!({"role": "system", "content": prompt}), json!({"role": "user", "content": question})];
-        request([("messages".to_owned(), json!(messages))].into_iter().collect())
+        let messages = [
+            json!({"role": "system", "content": prompt}),
+            json!({"role": "user", "content": question}),
+        ];
+        request(
+            [("messages".to_owned(), json!(messages))]
+                .into_iter()
+                .collect(),
+        )
     };
-    QUESTIONS[..if keeps_states { 2 } else { 1 }].iter().map(with).collect()
+    QUESTIONS[..if keeps_states { 2 } else { 1 }]
+        .iter()
+        .map(with)
+        .collect()
 }
 
 /// The route and the body of a request that computes its prompt.
 fn request(mut body: Map<String, Value>) -> Result<(&'static str, Value)> {
-    ensure!(!body.contains_key("cache_salt"), "`cache_salt`: salted blocks never leave the process");
+    ensure!(
+        !body.contains_key("cache_salt"),
+        "`cache_salt`: salted blocks never leave the process"
+    );
     body.insert("max_tokens".to_owned(), 1.into());
-    let path = if body.contains_key("messages") { "/v1/chat/completions" } else { "/v1/completions" };
+    let path = if body.contains_key("messages") {
+        "/v1/chat/completions"
+    } else {
+        "/v1/completions"
+    };
     Ok((path, body.into()))
 }
 
 /// Sorts blocks by their place in the prompt, then by KV group.
 fn in_order(mut records: Vec<Record>) -> Vec<Record> {
-    let parents: HashMap<_, _> = records.iter().map(|record| (record.origin.key.1, record.origin.parent)).collect();
+    let parents: HashMap<_, _> = records
+        .iter()
+        .map(|record| (record.origin.key.1, record.origin.parent))
+        .collect();
     let depth = |record: &Record| {
-        std::iter::successors(parents.get(&record.origin.key.1), |parent| parents.get(parent)).count()
+        std::iter::successors(parents.get(&record.origin.key.1), |parent| {
+            parents.get(parent)
+        })
+        .count()
     };
     records.sort_by_cached_key(|record| (depth(record), record.origin.key));
     records

@@ -13,7 +13,11 @@ pub(crate) struct Meter {
 impl Meter {
     /// The request is made now.
     pub(crate) fn start() -> Self {
-        Self { started: Instant::now(), first: None, usage: None }
+        Self {
+            started: Instant::now(),
+            first: None,
+            usage: None,
+        }
     }
 
     /// An event has come.
@@ -29,9 +33,14 @@ impl Meter {
     pub(crate) fn in_words(&self) -> Option<String> {
         let ((usage, ended), first) = (self.usage.as_ref()?, self.first?);
         let count = |name: &str| usage[name].as_u64().unwrap_or(0);
-        let cached = usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap_or(0);
+        let cached = usage["prompt_tokens_details"]["cached_tokens"]
+            .as_u64()
+            .unwrap_or(0);
         let (prompt, answer) = (count("prompt_tokens"), count("completion_tokens"));
-        let (wait, rest) = ((first - self.started).as_secs_f64(), (*ended - first).as_secs_f64());
+        let (wait, rest) = (
+            (first - self.started).as_secs_f64(),
+            (*ended - first).as_secs_f64(),
+        );
         // The first token's time is the prompt's.
         let speed = answer.saturating_sub(1) as f64 / rest.max(1e-6);
         Some(format!(

@@ -17,7 +17,9 @@ use folio::backend::cpu::{CpuBackend, CpuOptions, Level};
 use folio::backend::cuda::{CudaBackend, CudaDevice, CudaOptions, SHIPPED_VARIABLE, Survey};
 use folio::backend::fake::{FakeBackend, Script};
 use folio::backend::reference::ReferenceBackend;
-use folio::backend::wgpu::{AdapterReport, Choices, Class, Int8Activations, Tier, WgpuBackend, WgpuOptions, choices};
+use folio::backend::wgpu::{
+    AdapterReport, Choices, Class, Int8Activations, Tier, WgpuBackend, WgpuOptions, choices,
+};
 use folio::backend::{Backend, BackendError, Caps, DeviceKind};
 use folio::config::Config;
 use folio::platform;
@@ -44,9 +46,14 @@ impl FromStr for DeviceChoice {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (name, detail) = text.split_once(':').map_or((text, None), |(name, detail)| (name, Some(detail)));
+        let (name, detail) = text
+            .split_once(':')
+            .map_or((text, None), |(name, detail)| (name, Some(detail)));
         let index = |detail: Option<&str>| {
-            let parse = |text: &str| text.parse().map_err(|_| format!("`{text}` is not a device number"));
+            let parse = |text: &str| {
+                text.parse()
+                    .map_err(|_| format!("`{text}` is not a device number"))
+            };
             detail.map(parse).transpose()
         };
         match (name, detail) {
@@ -58,16 +65,21 @@ impl FromStr for DeviceChoice {
             ("cuda-dry", Some(detail)) => Ok(Self::CudaDry(compute_capability(detail)?)),
             ("cuda-emulator", Some(detail)) => Ok(Self::CudaEmulator(compute_capability(detail)?)),
             ("fake", detail) => Ok(Self::Fake(detail.map(str::to_owned))),
-            _ => Err("expected auto, cpu, reference, wgpu[:N], cuda[:N] or fake[:SCRIPT]".to_owned()),
+            _ => {
+                Err("expected auto, cpu, reference, wgpu[:N], cuda[:N] or fake[:SCRIPT]".to_owned())
+            }
         }
     }
 }
 
 /// Reads an architecture, for example `sm_90a` for compute capability 9.0.
 fn compute_capability(architecture: &str) -> Result<(u32, u32), String> {
-    let number = architecture.strip_prefix("sm_").map(|number| number.trim_end_matches('a'));
+    let number = architecture
+        .strip_prefix("sm_")
+        .map(|number| number.trim_end_matches('a'));
     let number: Option<u32> = number.and_then(|number| number.parse().ok());
-    let number = number.ok_or_else(|| format!("`{architecture}` is not an architecture such as sm_90a"))?;
+    let number =
+        number.ok_or_else(|| format!("`{architecture}` is not an architecture such as sm_90a"))?;
     Ok((number / 10, number % 10))
 }
 
@@ -144,24 +156,49 @@ impl From<Int8Choice> for Int8Activations {
 #[derive(Args, Clone, Debug)]
 pub(crate) struct DeviceArgs {
     /// auto, cpu, reference, wgpu[:N], cuda[:N] or fake[:SCRIPT]
-    #[arg(long = "device", env = "FOLIO_DEVICE", default_value = "auto", value_name = "DEVICE")]
+    #[arg(
+        long = "device",
+        env = "FOLIO_DEVICE",
+        default_value = "auto",
+        value_name = "DEVICE"
+    )]
     pub(crate) choice: DeviceChoice,
     /// Threads of the CPU device [default: one per physical core]
     #[arg(long, env = "FOLIO_THREADS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
     /// Use this instruction set on the CPU device, one that the processor has; for tests
-    #[arg(long, env = "FOLIO_CPU_SIMD", value_name = "SET", hide_short_help = true)]
+    #[arg(
+        long,
+        env = "FOLIO_CPU_SIMD",
+        value_name = "SET",
+        hide_short_help = true
+    )]
     cpu_simd: Option<Level>,
     /// Round activations to 8 bits in products with quantized weights, when a wgpu device runs a single sequence: less
     /// arithmetic per weight, for a loss far below that of 8-bit weights; never with --deterministic
-    #[arg(long, env = "FOLIO_INT8_ACTIVATIONS", value_name = "WHEN", default_value = "off")]
+    #[arg(
+        long,
+        env = "FOLIO_INT8_ACTIVATIONS",
+        value_name = "WHEN",
+        default_value = "off"
+    )]
     int8_activations: Int8Choice,
     /// Use the kernels of this class of GPU on a wgpu device, whatever the adapter is; for tests
-    #[arg(long, env = "FOLIO_WGPU_CLASS", value_name = "CLASS", hide_short_help = true)]
+    #[arg(
+        long,
+        env = "FOLIO_WGPU_CLASS",
+        value_name = "CLASS",
+        hide_short_help = true
+    )]
     class: Option<ClassChoice>,
     /// Use at most this tier of kernels on a wgpu device: t0 is WebGPU's baseline, t1 has subgroups, t2 cooperative
     /// matrices; for tests
-    #[arg(long, env = "FOLIO_WGPU_TIER", value_name = "TIER", hide_short_help = true)]
+    #[arg(
+        long,
+        env = "FOLIO_WGPU_TIER",
+        value_name = "TIER",
+        hide_short_help = true
+    )]
     tier: Option<TierChoice>,
     /// Bind at most this many bytes at once on a wgpu device; for tests
     #[arg(long, value_name = "BYTES", hide = true)]
@@ -172,7 +209,10 @@ impl DeviceArgs {
     /// The requested device, or an error that lists the available ones.
     pub(crate) fn resolve(&self) -> Result<Device> {
         Ok(match resolve(&self.choice)? {
-            Device::Cpu(_) => Device::Cpu(CpuOptions { threads: self.threads.map(usize::from), level: self.cpu_simd }),
+            Device::Cpu(_) => Device::Cpu(CpuOptions {
+                threads: self.threads.map(usize::from),
+                level: self.cpu_simd,
+            }),
             Device::Wgpu(options) => Device::Wgpu(WgpuOptions {
                 class: self.class.map(Class::from),
                 tier: self.tier.map(Tier::from),
@@ -226,9 +266,10 @@ impl Device {
     pub(crate) fn with_dtype(self, dtype: Dtype) -> Result<Self> {
         match (self, dtype) {
             #[cfg(feature = "cuda")]
-            (Self::Cuda(options), Dtype::Float32) => {
-                Ok(Self::Cuda(CudaOptions { activations: folio::plan::Storage::F32, ..options }))
-            }
+            (Self::Cuda(options), Dtype::Float32) => Ok(Self::Cuda(CudaOptions {
+                activations: folio::plan::Storage::F32,
+                ..options
+            })),
             #[cfg(feature = "cuda")]
             (device @ Self::Cuda(_), _) => Ok(device),
             (device, Dtype::Auto | Dtype::Float32) => Ok(device),
@@ -281,17 +322,26 @@ impl Adapters {
         if self.cuda.obstacle.is_none() {
             return "cuda:0".to_owned();
         }
-        self.best().map_or_else(|| "cpu".to_owned(), |index| format!("wgpu:{index}"))
+        self.best()
+            .map_or_else(|| "cpu".to_owned(), |index| format!("wgpu:{index}"))
     }
 
     /// The chosen adapter, unless the processor was measured to be faster.
     fn best(&self) -> Option<usize> {
-        if self.rivals.is_none_or(|rivals| rivals.gpu_wins()) { self.chosen } else { None }
+        if self.rivals.is_none_or(|rivals| rivals.gpu_wins()) {
+            self.chosen
+        } else {
+            None
+        }
     }
 
     /// The chosen adapter, if it is an integrated GPU that is yet to be compared with the processor.
     fn untried(&self) -> Option<&AdapterReport> {
-        if self.rivals.is_none() { self.integrated() } else { None }
+        if self.rivals.is_none() {
+            self.integrated()
+        } else {
+            None
+        }
     }
 
     fn integrated(&self) -> Option<&AdapterReport> {
@@ -331,7 +381,10 @@ pub(crate) fn survey() -> Adapters {
         reason: reason.to_string(),
         rivals: None,
     };
-    if let Some(known) = adapters.integrated().and_then(|report| rivals::known(&key(report))) {
+    if let Some(known) = adapters
+        .integrated()
+        .and_then(|report| rivals::known(&key(report)))
+    {
         adapters.set_rivals(known);
     }
     adapters
@@ -341,7 +394,11 @@ pub(crate) fn survey() -> Adapters {
 fn key(report: &AdapterReport) -> String {
     let cpu = CpuBackend::default();
     let (gpu, driver, threads) = (&report.name, &report.driver, platform::parallelism());
-    format!("{gpu}, {driver}, {} with {threads} threads, folio {}", cpu.caps().tier, env!("CARGO_PKG_VERSION"))
+    format!(
+        "{gpu}, {driver}, {} with {threads} threads, folio {}",
+        cpu.caps().tier,
+        env!("CARGO_PKG_VERSION")
+    )
 }
 
 /// Measures a device.
@@ -361,7 +418,10 @@ impl DeviceJob for Measure {
 
 /// Compares an integrated GPU with the processor and keeps the result.
 fn compare(report: &AdapterReport) -> Result<Rivals> {
-    note(format_args!("measuring whether {} or the processor is faster; later starts know it", report.name));
+    note(format_args!(
+        "measuring whether {} or the processor is faster; later starts know it",
+        report.name
+    ));
     let _phase = Phase::start("measuring both devices", Unit::Pieces);
     let gpu = adapter(report.index).with(Measure)?;
     let cpu = Device::Cpu(CpuOptions::default()).with(Measure)?;
@@ -379,14 +439,21 @@ fn resolve_cuda(index: Option<usize>) -> Result<Device> {
     }
     let device = index.unwrap_or(0);
     if device >= adapters.cuda.devices.len() {
-        bail!("no device cuda:{device}; available devices: {}", known(&adapters));
+        bail!(
+            "no device cuda:{device}; available devices: {}",
+            known(&adapters)
+        );
     }
     Ok(cuda(CudaDevice::Gpu(device)))
 }
 
 #[cfg(feature = "cuda")]
 fn cuda(device: CudaDevice) -> Device {
-    Device::Cuda(CudaOptions { device, cache_dir: folders::cache("cuda"), ..CudaOptions::default() })
+    Device::Cuda(CudaOptions {
+        device,
+        cache_dir: folders::cache("cuda"),
+        ..CudaOptions::default()
+    })
 }
 
 /// A device whose kernels are compiled and not run. Their images are written to the folder of shipped ones, if one is
@@ -394,7 +461,11 @@ fn cuda(device: CudaDevice) -> Device {
 #[cfg(feature = "cuda")]
 fn resolve_cuda_dry(compute: (u32, u32)) -> Result<Device> {
     let cache_dir = std::env::var_os(SHIPPED_VARIABLE).map(PathBuf::from);
-    Ok(Device::Cuda(CudaOptions { device: CudaDevice::Dry(compute), cache_dir, ..CudaOptions::default() }))
+    Ok(Device::Cuda(CudaOptions {
+        device: CudaDevice::Dry(compute),
+        cache_dir,
+        ..CudaOptions::default()
+    }))
 }
 
 /// The folder with the sources of the CUDA kernels, for their emulator.
@@ -404,7 +475,9 @@ const SOURCES_VARIABLE: &str = "FOLIO_CUDA_SOURCES";
 #[cfg(all(feature = "cuda", unix))]
 fn resolve_cuda_emulator(compute: (u32, u32)) -> Result<Device> {
     let sources = std::env::var_os(SOURCES_VARIABLE).map(PathBuf::from);
-    let sources = sources.with_context(|| format!("the emulator needs {SOURCES_VARIABLE}, the repository's cuda/"))?;
+    let sources = sources.with_context(|| {
+        format!("the emulator needs {SOURCES_VARIABLE}, the repository's cuda/")
+    })?;
     Ok(cuda(CudaDevice::Emulator(compute, sources)))
 }
 
@@ -425,7 +498,10 @@ fn resolve_cuda_emulator(_compute: (u32, u32)) -> Result<Device> {
 
 #[cfg(not(feature = "cuda"))]
 fn resolve_cuda(_index: Option<usize>) -> Result<Device> {
-    bail!("this build has no CUDA support; available devices: {}", known(&survey()))
+    bail!(
+        "this build has no CUDA support; available devices: {}",
+        known(&survey())
+    )
 }
 
 /// The default limits of the engine: larger on an NVIDIA device.
@@ -436,12 +512,20 @@ pub(crate) fn defaults(choice: &DeviceChoice) -> Config {
         DeviceChoice::Auto => CudaBackend::survey().obstacle.is_none(),
         _ => false,
     };
-    if is_cuda { cuda_defaults() } else { Config::default() }
+    if is_cuda {
+        cuda_defaults()
+    } else {
+        Config::default()
+    }
 }
 
 /// The default limits of the engine on an NVIDIA device.
 pub(crate) fn cuda_defaults() -> Config {
-    Config { max_num_seqs: 256, max_num_batched_tokens: 2048, ..Config::default() }
+    Config {
+        max_num_seqs: 256,
+        max_num_batched_tokens: 2048,
+        ..Config::default()
+    }
 }
 
 /// The default limits of the engine.
@@ -472,22 +556,36 @@ fn resolve(choice: &DeviceChoice) -> Result<Device> {
                 None => {}
                 Some(Ok(rivals)) => adapters.set_rivals(rivals),
                 Some(Err(error)) => {
-                    note(format_args!("the integrated GPU cannot be used: {error:#}; running on the CPU"));
+                    note(format_args!(
+                        "the integrated GPU cannot be used: {error:#}; running on the CPU"
+                    ));
                     return Ok(Device::Cpu(CpuOptions::default()));
                 }
             }
             let Some(index) = adapters.best() else {
-                let why = if adapters.rivals.is_some() { "auto" } else { "no GPU" };
-                note(format_args!("{why}: {}; running on the CPU", adapters.reason));
+                let why = if adapters.rivals.is_some() {
+                    "auto"
+                } else {
+                    "no GPU"
+                };
+                note(format_args!(
+                    "{why}: {}; running on the CPU",
+                    adapters.reason
+                ));
                 return Ok(Device::Cpu(CpuOptions::default()));
             };
             if adapters.rivals.is_some() {
-                note(format_args!("auto: {}; running on wgpu:{index}", adapters.reason));
+                note(format_args!(
+                    "auto: {}; running on wgpu:{index}",
+                    adapters.reason
+                ));
             }
             #[cfg(feature = "cuda")]
             {
                 let obstacle = adapters.cuda.obstacle.unwrap_or_default();
-                note(format_args!("no CUDA device: {obstacle}; running on wgpu:{index}"));
+                note(format_args!(
+                    "no CUDA device: {obstacle}; running on wgpu:{index}"
+                ));
             }
             Ok(adapter(index))
         }
@@ -495,7 +593,10 @@ fn resolve(choice: &DeviceChoice) -> Result<Device> {
             let adapters = survey();
             let index = index.or(adapters.chosen).unwrap_or(0);
             if index >= adapters.reports.len() {
-                bail!("no device wgpu:{index}; available devices: {}", known(&adapters));
+                bail!(
+                    "no device wgpu:{index}; available devices: {}",
+                    known(&adapters)
+                );
             }
             Ok(adapter(index))
         }
@@ -505,7 +606,11 @@ fn resolve(choice: &DeviceChoice) -> Result<Device> {
 /// The adapter with this index.
 fn adapter(index: usize) -> Device {
     let cache_dir = folders::cache("wgpu");
-    Device::Wgpu(WgpuOptions { adapter: Some(index), cache_dir, ..WgpuOptions::default() })
+    Device::Wgpu(WgpuOptions {
+        adapter: Some(index),
+        cache_dir,
+        ..WgpuOptions::default()
+    })
 }
 
 /// What earlier starts measured to be best on an adapter, by the shapes of models.
@@ -518,10 +623,16 @@ pub(crate) fn reason(choice: &DeviceChoice) -> String {
     match choice {
         DeviceChoice::Auto => {
             let adapters = survey();
-            let cpu = if adapters.chosen_name() == "cpu" { "; running on the CPU" } else { "" };
+            let cpu = if adapters.chosen_name() == "cpu" {
+                "; running on the CPU"
+            } else {
+                ""
+            };
             format!("{}{cpu}", adapters.reason)
         }
-        DeviceChoice::Wgpu(None) => "the adapter that auto prefers, or else the first one".to_owned(),
+        DeviceChoice::Wgpu(None) => {
+            "the adapter that auto prefers, or else the first one".to_owned()
+        }
         _ => "selected by --device".to_owned(),
     }
 }
@@ -529,8 +640,20 @@ pub(crate) fn reason(choice: &DeviceChoice) -> String {
 fn known(adapters: &Adapters) -> String {
     let mut names = vec!["cpu".to_owned(), "reference".to_owned()];
     #[cfg(feature = "cuda")]
-    names.extend(adapters.cuda.devices.iter().map(|device| format!("cuda:{} ({})", device.index, device.name)));
-    names.extend(adapters.reports.iter().enumerate().map(|(index, report)| format!("wgpu:{index} ({})", report.name)));
+    names.extend(
+        adapters
+            .cuda
+            .devices
+            .iter()
+            .map(|device| format!("cuda:{} ({})", device.index, device.name)),
+    );
+    names.extend(
+        adapters
+            .reports
+            .iter()
+            .enumerate()
+            .map(|(index, report)| format!("wgpu:{index} ({})", report.name)),
+    );
     names.join(", ")
 }
 
@@ -540,14 +663,21 @@ mod tests {
 
     #[test]
     fn devices_parse() {
-        let check = |text: &str, choice: DeviceChoice| assert_eq!(text.parse(), Ok(choice), "{text}");
+        let check =
+            |text: &str, choice: DeviceChoice| assert_eq!(text.parse(), Ok(choice), "{text}");
         check("auto", DeviceChoice::Auto);
         check("wgpu", DeviceChoice::Wgpu(None));
         check("wgpu:3", DeviceChoice::Wgpu(Some(3)));
         check("cuda:0", DeviceChoice::Cuda(Some(0)));
-        check("fake:lose at=4", DeviceChoice::Fake(Some("lose at=4".to_owned())));
+        check(
+            "fake:lose at=4",
+            DeviceChoice::Fake(Some("lose at=4".to_owned())),
+        );
         for wrong in ["", "gpu", "cpu:1", "wgpu:", "wgpu:-1", "auto:2"] {
-            assert!(wrong.parse::<DeviceChoice>().is_err(), "{wrong:?} is refused");
+            assert!(
+                wrong.parse::<DeviceChoice>().is_err(),
+                "{wrong:?} is refused"
+            );
         }
     }
 
@@ -579,9 +709,15 @@ mod tests {
         };
         let integrated = |rivals| adapters(DeviceKind::Integrated, rivals);
         assert!(integrated(None).untried().is_some(), "it is measured first");
-        assert!(adapters(DeviceKind::Discrete, None).untried().is_none(), "nothing is measured");
+        assert!(
+            adapters(DeviceKind::Discrete, None).untried().is_none(),
+            "nothing is measured"
+        );
         assert_eq!(adapters(DeviceKind::Discrete, None).best(), Some(0));
-        let [fast, slow] = [900.0, 100.0].map(|speed| Speed { prefill: speed, decode: speed });
+        let [fast, slow] = [900.0, 100.0].map(|speed| Speed {
+            prefill: speed,
+            decode: speed,
+        });
         for (gpu, cpu, best) in [(fast, slow, Some(0)), (slow, fast, None)] {
             let measured = integrated(Some(Rivals { gpu, cpu }));
             assert_eq!(measured.best(), best);

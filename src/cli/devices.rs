@@ -17,7 +17,11 @@ pub(crate) struct DevicesArgs {
 
 pub(crate) fn run(args: &DevicesArgs) -> Result<()> {
     let adapters = device::survey();
-    let text = if args.json { serde_json::to_string_pretty(&as_json(&adapters))? } else { as_text(&adapters) };
+    let text = if args.json {
+        serde_json::to_string_pretty(&as_json(&adapters))?
+    } else {
+        as_text(&adapters)
+    };
     output::result(text)
 }
 
@@ -65,7 +69,8 @@ fn as_json(adapters: &Adapters) -> Value {
             "chosen": adapters.chosen_name() == format!("wgpu:{index}"),
         })
     }));
-    let mut report = json!({"devices": devices, "chosen": adapters.chosen_name(), "reason": adapters.reason});
+    let mut report =
+        json!({"devices": devices, "chosen": adapters.chosen_name(), "reason": adapters.reason});
     #[cfg(feature = "cuda")]
     {
         report["cuda"] = json!({"parts": adapters.cuda.parts, "obstacle": adapters.cuda.obstacle});
@@ -77,13 +82,21 @@ fn as_text(adapters: &Adapters) -> String {
     let cpu = CpuBackend::default();
     let chosen = adapters.chosen_name();
     let mark = |name: &str| if name == chosen { '*' } else { ' ' };
-    let mut text = format!("{} cpu     {}, {}\n", mark("cpu"), cpu.caps().name, cpu.caps().tier);
+    let mut text = format!(
+        "{} cpu     {}, {}\n",
+        mark("cpu"),
+        cpu.caps().name,
+        cpu.caps().tier
+    );
     #[cfg(feature = "cuda")]
     {
         for device in &adapters.cuda.devices {
             let (name, (major, minor)) = (format!("cuda:{}", device.index), device.compute);
             let (mark, memory) = (mark(&name), mib(device.memory_bytes));
-            text += &format!("{mark} {name}  {}, compute capability {major}.{minor}, memory {memory}\n", device.name);
+            text += &format!(
+                "{mark} {name}  {}, compute capability {major}.{minor}, memory {memory}\n",
+                device.name
+            );
         }
         for part in &adapters.cuda.parts {
             text += &format!("          {part}\n");
@@ -104,7 +117,9 @@ fn adapter_text(report: &AdapterReport) -> String {
         (Some(bytes), Some(source)) => format!("memory {} ({source})", mib(bytes)),
         _ => "memory unknown".to_owned(),
     };
-    let compiler = report.shader_compiler.map_or_else(String::new, |name| format!(", shaders by {name}"));
+    let compiler = report
+        .shader_compiler
+        .map_or_else(String::new, |name| format!(", shaders by {name}"));
     format!(
         "{} ({}, {kind}), {}\n          {:?}, class {class}, subgroups {smallest}..{largest}, bindings {}, buffers {}, \
          workgroup memory {} KiB, {memory}{compiler}",

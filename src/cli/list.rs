@@ -34,14 +34,27 @@ pub(crate) fn run(args: &ListArgs) -> Result<()> {
 
 fn as_text(entries: &[Entry]) -> String {
     let rows: Vec<[String; 4]> = entries.iter().map(columns).collect();
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let width = |column: usize| {
+        rows.iter()
+            .map(|row| row[column].chars().count())
+            .max()
+            .unwrap_or(0)
+    };
     let (repo, revision, bytes) = (width(0), width(1), width(2));
-    let line = |row: &[String; 4]| format!("{:repo$}  {:revision$}  {:>bytes$}  {}\n", row[0], row[1], row[2], row[3]);
+    let line = |row: &[String; 4]| {
+        format!(
+            "{:repo$}  {:revision$}  {:>bytes$}  {}\n",
+            row[0], row[1], row[2], row[3]
+        )
+    };
     rows.iter().map(line).collect()
 }
 
 fn columns(entry: &Entry) -> [String; 4] {
-    let commit = entry.commit.as_deref().map(|commit| &commit[..COMMIT_DIGITS]);
+    let commit = entry
+        .commit
+        .as_deref()
+        .map(|commit| &commit[..COMMIT_DIGITS]);
     let revision = match (entry.revisions.join(", "), commit) {
         (names, Some(commit)) if names.is_empty() => commit.to_owned(),
         (names, Some(commit)) => format!("{names} ({commit})"),
@@ -52,5 +65,10 @@ fn columns(entry: &Entry) -> [String; 4] {
         let gap = if last.is_empty() { "" } else { "  " };
         last += &format!("{gap}problem: {}", entry.problems.join("; "));
     }
-    [entry.repo.clone(), revision, BinaryBytes(entry.bytes).to_string(), last]
+    [
+        entry.repo.clone(),
+        revision,
+        BinaryBytes(entry.bytes).to_string(),
+        last,
+    ]
 }

@@ -151,7 +151,9 @@ fn command_line() -> clap::Command {
             let is_common = COMMON.contains(&arg.get_id().as_str());
             arg.hide_short_help(!is_common)
         });
-        command.after_help("--help shows all options").after_long_help(LOG_HELP)
+        command
+            .after_help("--help shows all options")
+            .after_long_help(LOG_HELP)
     })
 }
 
@@ -209,7 +211,13 @@ fn end(outcome: anyhow::Result<()>) -> ExitCode {
 /// Mesa's device-select layer asks the display server for its preferred adapter, and prints a complaint on stderr if
 /// there is none. This disables the layer if there is no display, unless the user selected an adapter through it.
 fn hush_display_layer() {
-    let asked = ["DISPLAY", "WAYLAND_DISPLAY", "XDG_RUNTIME_DIR", "MESA_VK_DEVICE_SELECT", "DRI_PRIME"];
+    let asked = [
+        "DISPLAY",
+        "WAYLAND_DISPLAY",
+        "XDG_RUNTIME_DIR",
+        "MESA_VK_DEVICE_SELECT",
+        "DRI_PRIME",
+    ];
     if asked.iter().all(|name| std::env::var_os(name).is_none()) {
         platform::set_variable_while_alone("NODEVICE_SELECT", "1");
     }
@@ -236,17 +244,31 @@ fn explain(fault: &clap::Error) -> ExitCode {
     }
     let text = fault.to_string();
     let mut paragraphs = text.split("\n\n").map(str::trim);
-    let first = paragraphs.next().unwrap_or_default().trim_start_matches("error: ");
-    let variable =
-        variable_at_fault(fault, std::env::args()).map_or_else(String::new, |name| format!(", set by {name}"));
-    let tips: Vec<&str> = paragraphs.filter(|paragraph| paragraph.starts_with("tip: ")).collect();
-    let advice = if tips.is_empty() { "try --help".to_owned() } else { tips.join("; ") };
+    let first = paragraphs
+        .next()
+        .unwrap_or_default()
+        .trim_start_matches("error: ");
+    let variable = variable_at_fault(fault, std::env::args())
+        .map_or_else(String::new, |name| format!(", set by {name}"));
+    let tips: Vec<&str> = paragraphs
+        .filter(|paragraph| paragraph.starts_with("tip: "))
+        .collect();
+    let advice = if tips.is_empty() {
+        "try --help".to_owned()
+    } else {
+        tips.join("; ")
+    };
     fail(&format!("{first}{variable} ({advice})"), USAGE)
 }
 
 /// The environment variable that set an option's invalid value; `None` if the value is from the command line.
-fn variable_at_fault(fault: &clap::Error, mut arguments: impl Iterator<Item = String>) -> Option<String> {
-    let Some(ContextValue::String(option)) = fault.get(ContextKind::InvalidArg) else { return None };
+fn variable_at_fault(
+    fault: &clap::Error,
+    mut arguments: impl Iterator<Item = String>,
+) -> Option<String> {
+    let Some(ContextValue::String(option)) = fault.get(ContextKind::InvalidArg) else {
+        return None;
+    };
     let flag = option.split(' ').next()?;
     if arguments.any(|argument| argument == flag || argument.starts_with(&format!("{flag}="))) {
         return None;
@@ -254,7 +276,10 @@ fn variable_at_fault(fault: &clap::Error, mut arguments: impl Iterator<Item = St
     let mut cli = command_line();
     cli.build();
     let mut options = cli.get_subcommands().flat_map(clap::Command::get_arguments);
-    let name = options.find(|candidate| candidate.to_string() == *option)?.get_env()?.to_str()?;
+    let name = options
+        .find(|candidate| candidate.to_string() == *option)?
+        .get_env()?
+        .to_str()?;
     std::env::var_os(name).map(|_| name.to_owned())
 }
 
@@ -273,12 +298,19 @@ fn more_help() -> String {
 
 /// Logs warnings to stderr, and requests if this is a server. `FOLIO_LOG` sets another filter.
 fn log_to_stderr(is_server: bool) {
-    let usual = if is_server { "folio=warn,folio::access=info" } else { "folio=warn" };
+    let usual = if is_server {
+        "folio=warn,folio::access=info"
+    } else {
+        "folio=warn"
+    };
     let filter = tracing_subscriber::EnvFilter::try_from_env("FOLIO_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(usual));
     // In a terminal, unless `NO_COLOR` or `CLICOLOR=0` is set.
     let colours = console::colors_enabled_stderr();
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr);
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(colours)
+        .with_writer(std::io::stderr);
     // If stderr is closed, that error cannot be reported anywhere.
     log.log_internal_errors(false).init();
 }
@@ -286,11 +318,19 @@ fn log_to_stderr(is_server: bool) {
 /// Reports a panic, which is a bug, as one line that users can report.
 fn panic_in_one_line() {
     std::panic::set_hook(Box::new(|panic| {
-        let place = panic.location().map_or_else(String::new, |at| format!(" at {}:{}", at.file(), at.line()));
+        let place = panic
+            .location()
+            .map_or_else(String::new, |at| format!(" at {}:{}", at.file(), at.line()));
         let payload = panic.payload();
         let text = payload.downcast_ref::<&str>().copied();
-        let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message");
-        let _ = writeln!(std::io::stderr(), "bug: folio panicked{place}: {}", one_line(text));
+        let text = text
+            .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+            .unwrap_or("no message");
+        let _ = writeln!(
+            std::io::stderr(),
+            "bug: folio panicked{place}: {}",
+            one_line(text)
+        );
     }));
 }
 
@@ -305,6 +345,9 @@ mod tests {
 
     #[test]
     fn messages_fit_one_line() {
-        assert_eq!(one_line("error in kernel\n  at line 3\n"), "error in kernel at line 3");
+        assert_eq!(
+            one_line("error in kernel\n  at line 3\n"),
+            "error in kernel at line 3"
+        );
     }
 }

@@ -131,10 +131,17 @@ pub(crate) struct EngineArgs {
 pub(crate) fn with_defaults(command: clap::Command) -> clap::Command {
     command.mut_args(|arg| {
         let of = |config: &Config| default_of(arg.get_id().as_str(), config);
-        let (Some(default), Some(on_cuda)) = (of(&Config::default()), of(&device::cuda_defaults())) else { return arg };
-        let on_cuda = (cfg!(feature = "cuda") && on_cuda != default).then(|| format!(", on CUDA devices {on_cuda}"));
+        let (Some(default), Some(on_cuda)) = (of(&Config::default()), of(&device::cuda_defaults()))
+        else {
+            return arg;
+        };
+        let on_cuda = (cfg!(feature = "cuda") && on_cuda != default)
+            .then(|| format!(", on CUDA devices {on_cuda}"));
         let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
-        arg.help(format!("{help} [default: {default}{}]", on_cuda.unwrap_or_default()))
+        arg.help(format!(
+            "{help} [default: {default}{}]",
+            on_cuda.unwrap_or_default()
+        ))
     })
 }
 
@@ -169,7 +176,9 @@ impl EngineArgs {
                 .max_num_batched_tokens
                 .unwrap_or_else(|| default.max_num_batched_tokens.max(tokens_min)),
             block_size,
-            gpu_memory_utilization: self.gpu_memory_utilization.unwrap_or(default.gpu_memory_utilization),
+            gpu_memory_utilization: self
+                .gpu_memory_utilization
+                .unwrap_or(default.gpu_memory_utilization),
             kv_cache_bytes: self.kv_cache_bytes,
             kv_host_bytes: self.host_tier.bytes(),
             kv_disk: self.disk_tier.config(),
@@ -185,7 +194,9 @@ impl EngineArgs {
             look_ahead: !self.no_look_ahead,
             deterministic: self.deterministic,
             speculation: self.speculation(default.speculation)?,
-            queue_requests_max: self.queue_requests_max.unwrap_or(default.queue_requests_max),
+            queue_requests_max: self
+                .queue_requests_max
+                .unwrap_or(default.queue_requests_max),
             seed: self.seed,
         };
         config.check()?;
@@ -211,13 +222,20 @@ impl EngineArgs {
             "--draft-model and `model` in --speculative-config name different models"
         );
         let settings = config.map_or(Some(speculation::BY_MODEL), |config| config.settings);
-        let settings = settings.context("--draft-model: --speculative-config null turns drafts off")?;
-        Ok(Some(Speculation { method: SpeculationMethod::DraftModel, ..settings }))
+        let settings =
+            settings.context("--draft-model: --speculative-config null turns drafts off")?;
+        Ok(Some(Speculation {
+            method: SpeculationMethod::DraftModel,
+            ..settings
+        }))
     }
 
     /// The draft model, if drafts come from one.
     pub(crate) fn draft_model(&self) -> Option<&Path> {
-        let named = self.speculative_config.as_ref().and_then(|config| config.model.as_deref());
+        let named = self
+            .speculative_config
+            .as_ref()
+            .and_then(|config| config.model.as_deref());
         self.draft_model.as_deref().or(named)
     }
 }
@@ -225,35 +243,63 @@ impl EngineArgs {
 impl ModelArgs {
     /// Whether --model is on the command line. A typed value that is also the variable's makes no difference.
     pub(crate) fn is_typed(&self) -> bool {
-        self.model.is_some() && self.model.as_deref().map(Path::as_os_str) != std::env::var_os("FOLIO_MODEL").as_deref()
+        self.model.is_some()
+            && self.model.as_deref().map(Path::as_os_str)
+                != std::env::var_os("FOLIO_MODEL").as_deref()
     }
 
     /// These options, with the model that is the command's first argument, if it has one. It wins over the variable.
     pub(crate) fn or_first(&self, first: Option<&Path>) -> Result<Self> {
-        let Some(first) = first else { return Ok(self.clone()) };
-        ensure!(!self.is_typed(), "the model is named twice: as `{}` and by --model", first.display());
-        Ok(Self { model: Some(first.to_owned()), ..self.clone() })
+        let Some(first) = first else {
+            return Ok(self.clone());
+        };
+        ensure!(
+            !self.is_typed(),
+            "the model is named twice: as `{}` and by --model",
+            first.display()
+        );
+        Ok(Self {
+            model: Some(first.to_owned()),
+            ..self.clone()
+        })
     }
 
     /// The same options for another model.
     pub(crate) fn instead(&self, model: &Path) -> Self {
-        Self { model: Some(model.to_owned()), located: OnceLock::new(), ..self.clone() }
+        Self {
+            model: Some(model.to_owned()),
+            located: OnceLock::new(),
+            ..self.clone()
+        }
     }
 
     /// The same options for another model, whose chat template is not needed.
     pub(crate) fn beside(&self, model: &Path) -> Self {
-        Self { chat_template: None, ..self.instead(model) }
+        Self {
+            chat_template: None,
+            ..self.instead(model)
+        }
     }
 
     /// Name of the model in reports: the path as typed, or the name of the demo model.
     pub(crate) fn name(&self) -> String {
-        self.model.as_deref().map_or_else(|| "folio-tiny".to_owned(), |path| path.to_string_lossy().into_owned())
+        self.model.as_deref().map_or_else(
+            || "folio-tiny".to_owned(),
+            |path| path.to_string_lossy().into_owned(),
+        )
     }
 
     /// Default name of the model in requests: the stem of a GGUF file, else [`Self::name`].
     pub(crate) fn served_name(&self) -> String {
-        let is_gguf = |path: &&Path| path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"));
-        let stem = self.model.as_deref().filter(is_gguf).and_then(Path::file_stem);
+        let is_gguf = |path: &&Path| {
+            path.extension()
+                .is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"))
+        };
+        let stem = self
+            .model
+            .as_deref()
+            .filter(is_gguf)
+            .and_then(Path::file_stem);
         stem.map_or_else(|| self.name(), |stem| stem.to_string_lossy().into_owned())
     }
 
@@ -283,7 +329,9 @@ impl ModelArgs {
 
     /// The folder or GGUF file, downloaded if necessary; `None` means the demo model.
     fn path(&self) -> Result<Option<&Path>> {
-        let Some(model) = &self.model else { return Ok(None) };
+        let Some(model) = &self.model else {
+            return Ok(None);
+        };
         if let Some(path) = self.located.get() {
             return Ok(Some(path));
         }
@@ -312,7 +360,11 @@ impl ModelArgs {
 
     /// The description of a model that is not cached; `None` for other models.
     pub(crate) fn describe_far(&self) -> Result<Option<Model>> {
-        let described = self.model.as_deref().map(|model| hub::describe(model, self.hub)).transpose()?;
+        let described = self
+            .model
+            .as_deref()
+            .map(|model| hub::describe(model, self.hub))
+            .transpose()?;
         match described {
             Some(Described::Far(model)) => self.quantized(*model).map(Some),
             _ => Ok(None),
@@ -321,7 +373,11 @@ impl ModelArgs {
 
     /// The model at `path`, and the place of its texts.
     fn open_path(&self, path: PathBuf) -> Result<(Model, TextPlace)> {
-        let access = if self.mmap { FileAccess::Map } else { FileAccess::Read };
+        let access = if self.mmap {
+            FileAccess::Map
+        } else {
+            FileAccess::Read
+        };
         if is_gguf(&path) {
             let gguf = Gguf::open_with(&path, access)?;
             let texts = gguf.texts();
@@ -330,11 +386,18 @@ impl ModelArgs {
         let what = "is neither a GGUF file nor a folder with config.json and safetensors";
         ensure!(path.is_dir(), "{} {what}", path.display());
         if !path.join("config.json").exists() {
-            let ggufs: Vec<String> = names_in(&path).into_iter().filter(|name| is_gguf(name.as_ref())).collect();
+            let ggufs: Vec<String> = names_in(&path)
+                .into_iter()
+                .filter(|name| is_gguf(name.as_ref()))
+                .collect();
             if let Some(first) = ggufs.first() {
                 let first = path.join(first);
                 let all = ggufs.join(", ");
-                bail!("{} holds GGUF files ({all}); name the file: {}", path.display(), first.display());
+                bail!(
+                    "{} holds GGUF files ({all}); name the file: {}",
+                    path.display(),
+                    first.display()
+                );
             }
         }
         Ok((Model::open_with(&path, access)?, TextPlace::Folder(path)))
@@ -358,7 +421,10 @@ enum TextPlace {
 impl TextFiles {
     /// Neither tokenizer nor template.
     pub(crate) fn none() -> Self {
-        Self { place: TextPlace::Nowhere, template: None }
+        Self {
+            place: TextPlace::Nowhere,
+            template: None,
+        }
     }
 
     /// The model's licence, if a GGUF file or the head of a folder's README.md names one.
@@ -369,10 +435,15 @@ impl TextFiles {
                 let readme = read_if_there(&folder.join("README.md")).ok().flatten()?;
                 let readme = String::from_utf8_lossy(&readme).into_owned();
                 let head = readme.strip_prefix("---\n")?.split("\n---").next()?;
-                let licence = head.lines().find_map(|line| line.strip_prefix("license:"))?.trim();
+                let licence = head
+                    .lines()
+                    .find_map(|line| line.strip_prefix("license:"))?
+                    .trim();
                 Some(licence.trim_matches(['"', '\'']).to_owned())
             }
-            TextPlace::Demo => Some(concat!("that of folio: ", env!("CARGO_PKG_LICENSE")).to_owned()),
+            TextPlace::Demo => {
+                Some(concat!("that of folio: ", env!("CARGO_PKG_LICENSE")).to_owned())
+            }
             TextPlace::Nowhere => None,
         }
     }
@@ -393,23 +464,37 @@ impl TextFiles {
             TextPlace::Nowhere => Ok(TextModel::default()),
             TextPlace::Demo => {
                 let tokenizer = with_tokenizer.then_some(demo::TOKENIZER_JSON);
-                Ok(TextModel::from_parts(tokenizer, Some(demo::TOKENIZER_CONFIG_JSON), template.as_deref())?)
+                Ok(TextModel::from_parts(
+                    tokenizer,
+                    Some(demo::TOKENIZER_CONFIG_JSON),
+                    template.as_deref(),
+                )?)
             }
             TextPlace::Gguf(path, texts) => {
-                let vocabulary = if with_tokenizer { texts.vocabulary()? } else { None };
+                let vocabulary = if with_tokenizer {
+                    texts.vocabulary()?
+                } else {
+                    None
+                };
                 let tokenizer = vocabulary.map(|vocabulary| {
-                    let tokens = vocabulary.tokens.iter().map(|(text, id)| (text.as_ref(), *id));
+                    let tokens = vocabulary
+                        .tokens
+                        .iter()
+                        .map(|(text, id)| (text.as_ref(), *id));
                     Tokenizer::from_tables(&vocabulary.tokenizer_json, tokens, &vocabulary.merges)
                 });
                 let config = texts.tokenizer_config_json()?;
                 tokenizer
                     .transpose()
-                    .and_then(|tokenizer| TextModel::with_tokenizer(tokenizer, Some(&config), template.as_deref()))
+                    .and_then(|tokenizer| {
+                        TextModel::with_tokenizer(tokenizer, Some(&config), template.as_deref())
+                    })
                     .with_context(|| path.display().to_string())
             }
             TextPlace::Folder(folder) => {
                 let files = text_folder(&folder, with_tokenizer)?;
-                TextModel::from_folder(&files, template.as_deref()).with_context(|| folder.display().to_string())
+                TextModel::from_folder(&files, template.as_deref())
+                    .with_context(|| folder.display().to_string())
             }
         }
     }
@@ -417,7 +502,9 @@ impl TextFiles {
 
 /// The text files of a folder.
 fn text_folder(folder: &Path, with_tokenizer: bool) -> Result<TextFolder> {
-    let more = names_in(&folder.join(MORE_TEMPLATES)).into_iter().map(|name| format!("{MORE_TEMPLATES}{name}"));
+    let more = names_in(&folder.join(MORE_TEMPLATES))
+        .into_iter()
+        .map(|name| format!("{MORE_TEMPLATES}{name}"));
     let names = TextFolder::NAMES.map(str::to_owned).into_iter().chain(more);
     let mut files = TextFolder::default();
     for name in names.filter(|name| with_tokenizer || name != "tokenizer.json") {
@@ -433,7 +520,8 @@ fn text_folder(folder: &Path, with_tokenizer: bool) -> Result<TextFolder> {
 }
 
 fn is_gguf(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"))
+    path.extension()
+        .is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"))
 }
 
 fn read_text(path: &Path) -> Result<String> {

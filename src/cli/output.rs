@@ -28,7 +28,9 @@ pub(crate) fn note(text: impl Display) {
 
 /// A text without the characters that control a terminal: it may be another server's, or a file's.
 fn plain(text: &str) -> String {
-    text.chars().filter(|character| matches!(character, '\n' | '\t') || !character.is_control()).collect()
+    text.chars()
+        .filter(|character| matches!(character, '\n' | '\t') || !character.is_control())
+        .collect()
 }
 
 /// Whether a command failed because stdout was closed.
@@ -47,7 +49,9 @@ fn io_error(error: &anyhow::Error) -> Option<&io::Error> {
 
 /// Style of a progress bar. The template is a constant of this program, so it is valid.
 pub(crate) fn bar_style(template: &str) -> ProgressStyle {
-    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("━╸ ")
+    ProgressStyle::with_template(template)
+        .unwrap_or_else(|_| ProgressStyle::default_bar())
+        .progress_chars("━╸ ")
 }
 
 #[cfg(test)]
@@ -56,6 +60,9 @@ mod tests {
 
     #[test]
     fn no_text_controls_the_terminal() {
-        assert_eq!(plain("a\tb\n\x1b]0;title\x07\u{9b}2Jc\r"), "a\tb\n]0;title2Jc");
+        assert_eq!(
+            plain("a\tb\n\x1b]0;title\x07\u{9b}2Jc\r"),
+            "a\tb\n]0;title2Jc"
+        );
     }
 }

@@ -87,11 +87,26 @@ pub(crate) fn run(args: &PlanArgs, given: &ArgMatches) -> Result<bool> {
     let model = model(&named, args.shape.as_deref())?;
     let subject = subject(args)?;
     let plan = model.record(subject.caps.activations);
-    let draft = args.engine.draft_model().map(|name| draft_plan(&named, name, &plan, &subject.caps)).transpose()?;
+    let draft = args
+        .engine
+        .draft_model()
+        .map(|name| draft_plan(&named, name, &plan, &subject.caps))
+        .transpose()?;
     let fit_report = FitReport::new(&model, &plan, draft.as_ref(), &config, &subject.caps);
     let name = args.shape.clone().unwrap_or_else(|| named.name());
-    let report = Report { name, model: &model, plan: &plan, config: &config, subject: &subject, fit_report };
-    let text = if args.json { report.as_json().to_string() } else { report.as_text() };
+    let report = Report {
+        name,
+        model: &model,
+        plan: &plan,
+        config: &config,
+        subject: &subject,
+        fit_report,
+    };
+    let text = if args.json {
+        report.as_json().to_string()
+    } else {
+        report.as_text()
+    };
     output::result(text)?;
     Ok(report.fit_report.requested.fits())
 }
@@ -99,9 +114,17 @@ pub(crate) fn run(args: &PlanArgs, given: &ArgMatches) -> Result<bool> {
 /// Prints the plan of all models of a file.
 fn run_all(file: &Path, json: bool, given: &ArgMatches) -> Result<bool> {
     let typed: Vec<_> = std::env::args_os().skip(2).collect();
-    let command = super::command_line().find_subcommand("plan").cloned().context("this command is gone")?;
-    let sources =
-        Sources { command, known: serve::command(), typed: &typed, given, file: Some(ConfigFile::read(file)?) };
+    let command = super::command_line()
+        .find_subcommand("plan")
+        .cloned()
+        .context("this command is gone")?;
+    let sources = Sources {
+        command,
+        known: serve::command(),
+        typed: &typed,
+        given,
+        file: Some(ConfigFile::read(file)?),
+    };
     let mut models = sources.tables::<PlanArgs>()?;
     if models.is_empty() {
         let (all, _) = sources.parse::<PlanArgs>(None)?;
@@ -114,10 +137,17 @@ fn run_all(file: &Path, json: bool, given: &ArgMatches) -> Result<bool> {
             name => name.to_owned(),
         })
         .collect();
-    let members =
-        models.iter().zip(&names).map(|((_, args), name)| Member { name, model: &args.model, engine: &args.engine });
+    let members = models.iter().zip(&names).map(|((_, args), name)| Member {
+        name,
+        model: &args.model,
+        engine: &args.engine,
+    });
     let shares = Shares::new(&members.collect::<Vec<_>>())?;
-    output::result(if json { shares.as_json().to_string() } else { shares.as_text() })?;
+    output::result(if json {
+        shares.as_json().to_string()
+    } else {
+        shares.as_text()
+    })?;
     Ok(shares.fits())
 }
 
@@ -150,18 +180,32 @@ fn subject(args: &PlanArgs) -> Result<Subject> {
             machine_bytes: None,
             allocation: usual_allocation(BINDING_BYTES_USUAL),
         };
-        return Ok(Subject { caps, reason: "assumed because of --memory".into(), is_here: false, read_gbps: None });
+        return Ok(Subject {
+            caps,
+            reason: "assumed because of --memory".into(),
+            is_here: false,
+            read_gbps: None,
+        });
     }
     let device = args.engine.device()?;
     let read_gbps = read_gbps(&device)?;
-    Ok(Subject { caps: device.caps()?, reason: device::reason(&args.engine.device.choice), is_here: true, read_gbps })
+    Ok(Subject {
+        caps: device.caps()?,
+        reason: device::reason(&args.engine.device.choice),
+        is_here: true,
+        read_gbps,
+    })
 }
 
 fn read_gbps(device: &Device) -> Result<Option<f64>> {
     Ok(match device {
         Device::Cpu(options) => Some(CpuBackend::new(options).read_gbps()),
         Device::Reference => Some(CpuBackend::default().read_gbps()),
-        Device::Wgpu(options) => Some(platform::block_on(Yardstick::open(options))?.brief().read_gbps(READ_BYTES)?),
+        Device::Wgpu(options) => Some(
+            platform::block_on(Yardstick::open(options))?
+                .brief()
+                .read_gbps(READ_BYTES)?,
+        ),
         #[cfg(feature = "cuda")]
         Device::Cuda(options) => Some(cuda::bench::Yardstick::open(options)?.read_gbps()?),
         Device::Fake(_) => None,
@@ -196,19 +240,32 @@ impl Report<'_> {
             format!("limits       {}", limits(self.subject)),
             format!("memory       {memory}"),
             format!("weights      {}", Bytes(asked.weight_bytes)),
-            format!("activations  {}, {}", Bytes(asked.activation_bytes), self.step_in_words()),
+            format!(
+                "activations  {}, {}",
+                Bytes(asked.activation_bytes),
+                self.step_in_words()
+            ),
             format!("KV pool      {}", self.pool_in_words()),
             format!("context      {}", self.context_in_words()),
         ];
         if asked.state_bytes > 0 {
             let (bytes, each) = (Bytes(asked.state_bytes), Bytes(self.plan.state_bytes()));
             let slots = asked.capacity.state_slots;
-            lines.insert(6, format!("states       {bytes}: {slots} of sequences and snapshots, {each} each"));
+            lines.insert(
+                6,
+                format!("states       {bytes}: {slots} of sequences and snapshots, {each} each"),
+            );
         }
         if asked.host_bytes > 0 {
-            let from = if asked.host_is_shared { ", from the same memory" } else { "" };
+            let from = if asked.host_is_shared {
+                ", from the same memory"
+            } else {
+                ""
+            };
             let bytes = Bytes(asked.host_bytes);
-            lines.push(format!("host memory  {bytes} for KV blocks that leave the pool{from} (--kv-host-bytes)"));
+            lines.push(format!(
+                "host memory  {bytes} for KV blocks that leave the pool{from} (--kv-host-bytes)"
+            ));
         }
         if asked.fits() {
             lines.push(format!("decode       {}", self.speed_in_words(asked)));
@@ -216,7 +273,12 @@ impl Report<'_> {
         if !self.fit_report.alternatives.is_empty() {
             lines.push(String::new());
             lines.push("alternatives:".to_owned());
-            lines.extend(self.fit_report.alternatives.iter().map(|(change, fit)| self.other_in_words(change, fit)));
+            lines.extend(
+                self.fit_report
+                    .alternatives
+                    .iter()
+                    .map(|(change, fit)| self.other_in_words(change, fit)),
+            );
         }
         lines.push(String::new());
         let verdict = match asked.fits() {
@@ -232,7 +294,10 @@ impl Report<'_> {
     fn model_in_words(&self) -> String {
         let spec = self.model.spec();
         let (layers, positions) = (spec.layers.len(), self.plan.positions_max);
-        format!("{}: {}, {layers} layers, context of {positions} tokens", self.name, spec.architecture)
+        format!(
+            "{}: {}, {layers} layers, context of {positions} tokens",
+            self.name, spec.architecture
+        )
     }
 
     fn step_in_words(&self) -> String {
@@ -244,7 +309,10 @@ impl Report<'_> {
 
     fn pool_in_words(&self) -> String {
         let asked = &self.fit_report.requested;
-        let (blocks, token) = (asked.blocks.iter().sum::<u32>(), Bytes(asked.kv_token_bytes));
+        let (blocks, token) = (
+            asked.blocks.iter().sum::<u32>(),
+            Bytes(asked.kv_token_bytes),
+        );
         let (size, format) = (asked.block_size, asked.kv_format);
         let of = format!("{blocks} blocks of {size} tokens, {token} per token ({format})");
         format!("{}: {of}", Bytes(asked.kv_bytes))
@@ -254,8 +322,14 @@ impl Report<'_> {
         let asked = &self.fit_report.requested;
         let wanted = asked.model_len_requested;
         match asked.is_full() {
-            true => format!("{wanted}; {} sequences of this length at once", asked.sequences),
-            false if asked.fits() => format!("{} of {wanted}; one sequence of this length", asked.model_len_max),
+            true => format!(
+                "{wanted}; {} sequences of this length at once",
+                asked.sequences
+            ),
+            false if asked.fits() => format!(
+                "{} of {wanted}; one sequence of this length",
+                asked.model_len_max
+            ),
             false => format!("0 of {wanted}"),
         }
     }
@@ -267,7 +341,9 @@ impl Report<'_> {
         match self.subject.read_gbps {
             Some(gbps) => {
                 let speed = number(fit.tokens_per_s(gbps * 1e9));
-                format!("at most {speed} tokens/s per sequence: {read} at {gbps:.1} GB/s, as measured")
+                format!(
+                    "at most {speed} tokens/s per sequence: {read} at {gbps:.1} GB/s, as measured"
+                )
             }
             None => format!("{read}; tokens/s are at most the device's bandwidth divided by that"),
         }
@@ -277,14 +353,22 @@ impl Report<'_> {
         // 38 columns: the longest change is `--quantization q4 --kv-cache-dtype q8`.
         let change = format!("{change:<38}");
         if !fit.fits() {
-            return format!("  {change} weights {}: does not fit", Bytes(fit.weight_bytes));
+            return format!(
+                "  {change} weights {}: does not fit",
+                Bytes(fit.weight_bytes)
+            );
         }
-        let speed = self
-            .subject
-            .read_gbps
-            .map_or_else(String::new, |gbps| format!(", at most {} tokens/s", number(fit.tokens_per_s(gbps * 1e9))));
+        let speed = self.subject.read_gbps.map_or_else(String::new, |gbps| {
+            format!(
+                ", at most {} tokens/s",
+                number(fit.tokens_per_s(gbps * 1e9))
+            )
+        });
         let (weights, pool) = (Bytes(fit.weight_bytes), Bytes(fit.kv_bytes));
-        format!("  {change} weights {weights}, KV pool {pool}: {}{speed}", fit.room())
+        format!(
+            "  {change} weights {weights}, KV pool {pool}: {}{speed}",
+            fit.room()
+        )
     }
 
     fn as_json(&self) -> Value {
@@ -353,7 +437,11 @@ fn limits(subject: &Subject) -> String {
 
 /// Formats about two digits, for people.
 fn number(value: f64) -> String {
-    if value < 10.0 { format!("{value:.1}") } else { format!("{value:.0}") }
+    if value < 10.0 {
+        format!("{value:.1}")
+    } else {
+        format!("{value:.0}")
+    }
 }
 
 /// Rounded to one decimal place: an estimate is no more precise.

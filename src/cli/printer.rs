@@ -17,16 +17,34 @@ pub(crate) struct Printer<'a> {
 
 impl<'a> Printer<'a> {
     pub(crate) fn new(output: &'a mut dyn Write) -> Self {
-        let thoughts = io::stderr().is_terminal().then(|| Box::new(prose::thoughts()) as Box<dyn Write>);
-        Self { output, thoughts, content: String::new(), reasoning: String::new(), tool_calls: Vec::new() }
+        let thoughts = io::stderr()
+            .is_terminal()
+            .then(|| Box::new(prose::thoughts()) as Box<dyn Write>);
+        Self {
+            output,
+            thoughts,
+            content: String::new(),
+            reasoning: String::new(),
+            tool_calls: Vec::new(),
+        }
     }
 
     /// Prints the new output of one event.
     pub(crate) fn print(&mut self, event: &Value) -> Result<()> {
-        for choice in event["choices"].as_array().into_iter().flatten().filter(|choice| choice["index"] == 0) {
+        for choice in event["choices"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter(|choice| choice["index"] == 0)
+        {
             let delta = &choice["delta"];
             self.print_reasoning(delta["reasoning_content"].as_str().unwrap_or_default());
-            self.print_content(delta["content"].as_str().or(choice["text"].as_str()).unwrap_or_default())?;
+            self.print_content(
+                delta["content"]
+                    .as_str()
+                    .or(choice["text"].as_str())
+                    .unwrap_or_default(),
+            )?;
             for call in delta["tool_calls"].as_array().into_iter().flatten() {
                 self.add_call(call);
             }
@@ -69,7 +87,10 @@ impl<'a> Printer<'a> {
     /// The first part of a call has its name; later parts add to its arguments.
     fn add_call(&mut self, part: &Value) {
         let arguments = part["function"]["arguments"].as_str().unwrap_or_default();
-        let known = self.tool_calls.iter_mut().find(|call| call["index"] == part["index"]);
+        let known = self
+            .tool_calls
+            .iter_mut()
+            .find(|call| call["index"] == part["index"]);
         match known {
             Some(call) => {
                 let before = call["function"]["arguments"].as_str().unwrap_or_default();
@@ -124,8 +145,14 @@ mod tests {
         }
         let message = printer.finish().expect("a vector takes everything");
         assert_eq!(message["content"], "Let me look.");
-        assert_eq!(message["tool_calls"][0]["function"], json!({"name": "look", "arguments": "{\"at\": 1}"}));
+        assert_eq!(
+            message["tool_calls"][0]["function"],
+            json!({"name": "look", "arguments": "{\"at\": 1}"})
+        );
         let printed = String::from_utf8(output).expect("UTF-8");
-        assert_eq!(printed, "Let me look.\n{\"tool_call\":{\"name\":\"look\",\"arguments\":\"{\\\"at\\\": 1}\"}}\n");
+        assert_eq!(
+            printed,
+            "Let me look.\n{\"tool_call\":{\"name\":\"look\",\"arguments\":\"{\\\"at\\\": 1}\"}}\n"
+        );
     }
 }

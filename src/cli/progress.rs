@@ -49,7 +49,11 @@ impl Phase {
         if lines.is_none() {
             bar.enable_steady_tick(TICK);
         }
-        Self { bar, unit, _lines: lines }
+        Self {
+            bar,
+            unit,
+            _lines: lines,
+        }
     }
 
     /// So much is done.
@@ -59,7 +63,9 @@ impl Phase {
                 Unit::Bytes => "{bytes}/{total_bytes} {binary_bytes_per_sec}",
                 Unit::Pieces => "{pos}/{len}",
             };
-            self.bar.set_style(bar_style(&format!("{{msg}} {{bar:20}} {amount}, {{eta}} left")));
+            self.bar.set_style(bar_style(&format!(
+                "{{msg}} {{bar:20}} {amount}, {{eta}} left"
+            )));
         }
         self.bar.set_length(total);
         self.bar.set_position(done);
@@ -85,7 +91,11 @@ pub(crate) struct Lines {
 
 impl Lines {
     /// `amount` tells what is done, and of how much, if that is known.
-    pub(crate) fn start(name: String, unit: Unit, amount: impl Fn() -> Option<(u64, u64)> + Send + 'static) -> Self {
+    pub(crate) fn start(
+        name: String,
+        unit: Unit,
+        amount: impl Fn() -> Option<(u64, u64)> + Send + 'static,
+    ) -> Self {
         Self::said(name, unit, amount, (FIRST_LINE, LINES), note)
     }
 
@@ -117,7 +127,10 @@ impl Lines {
             }
         };
         // Without a thread there are no lines.
-        let thread = std::thread::Builder::new().name("progress".into()).spawn(work).ok();
+        let thread = std::thread::Builder::new()
+            .name("progress".into())
+            .spawn(work)
+            .ok();
         Self { ended, thread }
     }
 }
@@ -134,9 +147,15 @@ impl Drop for Lines {
 }
 
 fn line(name: &str, unit: Unit, amount: Option<(u64, u64)>, elapsed: Duration) -> String {
-    let Some((done, total)) = amount else { return format!("{name} …") };
+    let Some((done, total)) = amount else {
+        return format!("{name} …");
+    };
     let left = elapsed.mul_f64(total.saturating_sub(done) as f64 / done.max(1) as f64);
-    let left = if done > 0 { format!(", {} left", HumanDuration(left)) } else { String::new() };
+    let left = if done > 0 {
+        format!(", {} left", HumanDuration(left))
+    } else {
+        String::new()
+    };
     format!("{name}: {}{left}", unit.in_words(done, total))
 }
 
@@ -156,7 +175,11 @@ mod tests {
         };
         let times = (first, Duration::from_millis(1));
         let lines = Lines::said("checking kernels".into(), Unit::Pieces, amount, times, say);
-        let mut all: Vec<String> = if first.is_zero() { heard.iter().take(3).collect() } else { Vec::new() };
+        let mut all: Vec<String> = if first.is_zero() {
+            heard.iter().take(3).collect()
+        } else {
+            Vec::new()
+        };
         drop(lines);
         all.extend(heard.iter());
         all
@@ -166,16 +189,33 @@ mod tests {
     fn without_a_terminal_long_work_says_lines_and_its_time() {
         let all = said(Duration::ZERO);
         assert_eq!(all[0], "checking kernels …");
-        assert!(all[1].starts_with("checking kernels: 2 of 4, ") && all[1].ends_with(" left"), "{all:?}");
-        assert!(all.last().is_some_and(|last| last.starts_with("checking kernels: 0.") && last.ends_with(" s")));
-        assert_eq!(said(Duration::from_secs(60)), [] as [String; 0], "short work is not worth a line");
+        assert!(
+            all[1].starts_with("checking kernels: 2 of 4, ") && all[1].ends_with(" left"),
+            "{all:?}"
+        );
+        assert!(
+            all.last().is_some_and(
+                |last| last.starts_with("checking kernels: 0.") && last.ends_with(" s")
+            )
+        );
+        assert_eq!(
+            said(Duration::from_secs(60)),
+            [] as [String; 0],
+            "short work is not worth a line"
+        );
     }
 
     #[test]
     fn a_line_tells_phase_amount_and_time() {
         let said = |amount| line("loading", Unit::Bytes, amount, Duration::from_secs(2));
         assert_eq!(said(None), "loading …");
-        assert_eq!(said(Some((1 << 20, 4 << 20))), "loading: 1.00 MiB of 4.00 MiB, 6 seconds left");
-        assert_eq!(line("checking", Unit::Pieces, Some((0, 9)), Duration::ZERO), "checking: 0 of 9");
+        assert_eq!(
+            said(Some((1 << 20, 4 << 20))),
+            "loading: 1.00 MiB of 4.00 MiB, 6 seconds left"
+        );
+        assert_eq!(
+            line("checking", Unit::Pieces, Some((0, 9)), Duration::ZERO),
+            "checking: 0 of 9"
+        );
     }
 }

@@ -83,7 +83,9 @@ impl<W: Write> Prose<W> {
         if c != '\t' && c.is_control() {
             return Ok(());
         }
-        let Some(mut mark) = self.mark.take() else { return self.inline(c) };
+        let Some(mut mark) = self.mark.take() else {
+            return self.inline(c);
+        };
         mark.push(c);
         match mark_of(&mark, self.is_fenced) {
             Mark::Open => self.mark = Some(mark),
@@ -131,7 +133,8 @@ impl<W: Write> Prose<W> {
             }
             '`' if self.marks => {
                 self.is_code = !self.is_code;
-                self.word.push_str(if self.is_code { CODE.0 } else { CODE.1 });
+                self.word
+                    .push_str(if self.is_code { CODE.0 } else { CODE.1 });
             }
             _ => {
                 // Writing without spaces may be wrapped after any of its wide characters.
@@ -200,12 +203,22 @@ impl<W: Write> Prose<W> {
 
 /// What an answer's text on stdout looks like.
 pub(crate) fn answer() -> Prose<io::Stdout> {
-    Prose::new(io::stdout(), columns(&Term::stdout()), console::colors_enabled(), false)
+    Prose::new(
+        io::stdout(),
+        columns(&Term::stdout()),
+        console::colors_enabled(),
+        false,
+    )
 }
 
 /// What a model's thoughts on stderr look like.
 pub(crate) fn thoughts() -> Prose<io::Stderr> {
-    Prose::new(io::stderr(), columns(&Term::stderr()), false, console::colors_enabled_stderr())
+    Prose::new(
+        io::stderr(),
+        columns(&Term::stderr()),
+        false,
+        console::colors_enabled_stderr(),
+    )
 }
 
 fn columns(terminal: &Term) -> usize {
@@ -215,7 +228,9 @@ fn columns(terminal: &Term) -> usize {
 impl<W: Write> Write for Prose<W> {
     /// Takes whole characters.
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
-        String::from_utf8_lossy(text).chars().try_for_each(|c| self.take(c))?;
+        String::from_utf8_lossy(text)
+            .chars()
+            .try_for_each(|c| self.take(c))?;
         Ok(text.len())
     }
 
@@ -240,8 +255,11 @@ fn mark_of(line: &str, is_fenced: bool) -> Mark {
     if is_fenced {
         return Mark::None;
     }
-    let is_number = |text: &str| (1..=3).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
-    let is_heading = |text: &str| (1..=6).contains(&text.len()) && text.bytes().all(|byte| byte == b'#');
+    let is_number = |text: &str| {
+        (1..=3).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    let is_heading =
+        |text: &str| (1..=6).contains(&text.len()) && text.bytes().all(|byte| byte == b'#');
     match text.strip_suffix(' ') {
         Some("-" | "*" | "+") => Mark::Item(before + 2),
         Some(mark) if is_heading(mark) => Mark::Heading,
@@ -273,26 +291,62 @@ mod tests {
     #[test]
     fn lines_are_wrapped_between_words() {
         assert_eq!(shown("one two three", 8, false), "one two\nthree\n");
-        assert_eq!(shown("a  b\n\n  c", 8, false), "a  b\n\n  c\n", "spaces and empty lines stay");
-        assert_eq!(shown("incomprehensible is long", 8, false), "incomprehensible\nis long\n");
-        assert_eq!(shown("一二三四五", 6, false), "一二三\n四五\n", "a wide character has two columns");
-        assert_eq!(shown("- one two three", 9, true), "• one two\n  three\n", "an item's text is aligned");
+        assert_eq!(
+            shown("a  b\n\n  c", 8, false),
+            "a  b\n\n  c\n",
+            "spaces and empty lines stay"
+        );
+        assert_eq!(
+            shown("incomprehensible is long", 8, false),
+            "incomprehensible\nis long\n"
+        );
+        assert_eq!(
+            shown("一二三四五", 6, false),
+            "一二三\n四五\n",
+            "a wide character has two columns"
+        );
+        assert_eq!(
+            shown("- one two three", 9, true),
+            "• one two\n  three\n",
+            "an item's text is aligned"
+        );
         assert_eq!(shown("12. one two", 8, true), "12. one\n    two\n");
     }
 
     #[test]
     fn marks_become_colours() {
         let bold = |text: &str| format!("{}{text}{}", BOLD.0, BOLD.1);
-        assert_eq!(shown("a **b c** d", 80, true), format!("a {} d\n", bold("b c")));
-        assert_eq!(shown("x * y = `a*b`", 80, true), format!("x * y = {}a*b{}\n", CODE.0, CODE.1));
-        assert_eq!(shown("## Title", 80, true), format!("{}Title{NORMAL}\n", BOLD.0));
+        assert_eq!(
+            shown("a **b c** d", 80, true),
+            format!("a {} d\n", bold("b c"))
+        );
+        assert_eq!(
+            shown("x * y = `a*b`", 80, true),
+            format!("x * y = {}a*b{}\n", CODE.0, CODE.1)
+        );
+        assert_eq!(
+            shown("## Title", 80, true),
+            format!("{}Title{NORMAL}\n", BOLD.0)
+        );
         let code = shown("```rust\n  let a =  1; // long\n```\nb", 8, true);
-        assert_eq!(code, format!("\n{}  let a =  1; // long{NORMAL}\n\nb\n", CODE.0), "code is not wrapped");
-        assert_eq!(shown("**open", 80, true), format!("{}open{NORMAL}\n", BOLD.0), "a line's end is plain");
+        assert_eq!(
+            code,
+            format!("\n{}  let a =  1; // long{NORMAL}\n\nb\n", CODE.0),
+            "code is not wrapped"
+        );
+        assert_eq!(
+            shown("**open", 80, true),
+            format!("{}open{NORMAL}\n", BOLD.0),
+            "a line's end is plain"
+        );
         for plain in ["---", "*", "#hash", "1.5 x", "a_b"] {
             assert_eq!(shown(plain, 80, true), format!("{plain}\n"));
         }
-        assert_eq!(shown("a **b** `c`", 80, false), "a **b** `c`\n", "without colours, marks stay");
+        assert_eq!(
+            shown("a **b** `c`", 80, false),
+            "a **b** `c`\n",
+            "without colours, marks stay"
+        );
     }
 
     #[test]

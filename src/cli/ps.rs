@@ -49,20 +49,33 @@ pub(crate) fn run(args: &PsArgs) -> Result<()> {
     }
     let mut rows = vec![["name", "status", "memory", "context", ""].map(str::to_owned)];
     rows.extend(models.iter().map(|model| {
-        let status = if model.failure.is_some() { "failed" } else { &model.status };
+        let status = if model.failure.is_some() {
+            "failed"
+        } else {
+            &model.status
+        };
         let bytes = running(&loaded, &model.name)["size_vram"].as_u64();
         [
             model.name.clone(),
             status.to_owned(),
             bytes.map_or_else(String::new, |bytes| Bytes(bytes).to_string()),
-            model.context.map_or_else(String::new, |context| context.to_string()),
+            model
+                .context
+                .map_or_else(String::new, |context| context.to_string()),
             model.failure.clone().unwrap_or_default(),
         ]
     }));
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let width = |column: usize| {
+        rows.iter()
+            .map(|row| row[column].chars().count())
+            .max()
+            .unwrap_or(0)
+    };
     let [name, status, memory, context] = [0, 1, 2, 3].map(width);
     let line = |[first, second, third, fourth, last]: &[String; 5]| {
-        let line = format!("{first:name$}  {second:status$}  {third:>memory$}  {fourth:>context$}  {last}");
+        let line = format!(
+            "{first:name$}  {second:status$}  {third:>memory$}  {fourth:>context$}  {last}"
+        );
         line.trim_end().to_owned()
     };
     output::result(rows.iter().map(line).collect::<Vec<_>>().join("\n"))
@@ -72,7 +85,9 @@ pub(crate) fn run(args: &PsArgs) -> Result<()> {
 fn running<'a>(loaded: &'a Value, name: &str) -> &'a Value {
     let tagged = format!("{name}:latest");
     let mut models = loaded["models"].as_array().into_iter().flatten();
-    models.find(|model| model["name"] == name || model["name"] == *tagged).unwrap_or(&Value::Null)
+    models
+        .find(|model| model["name"] == name || model["name"] == *tagged)
+        .unwrap_or(&Value::Null)
 }
 
 /// Has a model loaded, and waits for it.

@@ -30,7 +30,12 @@ pub(crate) struct ServerArgs {
     #[arg(long, env = "FOLIO_SERVER", value_name = "URL")]
     server: Option<String>,
     /// API key of that server
-    #[arg(long, env = "FOLIO_API_KEY", value_name = "KEY", hide_env_values = true)]
+    #[arg(
+        long,
+        env = "FOLIO_API_KEY",
+        value_name = "KEY",
+        hide_env_values = true
+    )]
     api_key: Option<String>,
 }
 
@@ -59,12 +64,15 @@ pub(crate) struct RemoteModel {
 impl ServerArgs {
     /// The server, if one is named.
     pub(crate) fn named(&self) -> Option<Remote> {
-        self.server.as_deref().map(|url| Remote::new(url, self.api_key.clone()))
+        self.server
+            .as_deref()
+            .map(|url| Remote::new(url, self.api_key.clone()))
     }
 
     /// The server that is named, or the one of this machine.
     pub(crate) fn remote(&self) -> Remote {
-        self.named().unwrap_or_else(|| Remote::new(HERE, self.api_key.clone()))
+        self.named()
+            .unwrap_or_else(|| Remote::new(HERE, self.api_key.clone()))
     }
 }
 
@@ -81,8 +89,16 @@ impl Remote {
             .build();
         // Clients of OpenAI's API are given the URL with its version.
         let base = url.trim_end_matches('/').trim_end_matches("/v1").to_owned();
-        let base = if base.contains("://") { base } else { format!("http://{base}") };
-        Self { agent: config.into(), base, api_key }
+        let base = if base.contains("://") {
+            base
+        } else {
+            format!("http://{base}")
+        };
+        Self {
+            agent: config.into(),
+            base,
+            api_key,
+        }
     }
 
     /// The answer to a request without a body.
@@ -98,8 +114,14 @@ impl Remote {
 
     /// The events of a streamed answer, up to `[DONE]`. They are read on a thread of their own, which ends with the
     /// first event after the stream was dropped.
-    pub(crate) fn events(&self, path: &str, body: &Value) -> Result<impl Stream<Item = Result<Value>> + use<>> {
-        let response = self.send(path, body).map_err(|error| self.unreachable(&error))?;
+    pub(crate) fn events(
+        &self,
+        path: &str,
+        body: &Value,
+    ) -> Result<impl Stream<Item = Result<Value>> + use<>> {
+        let response = self
+            .send(path, body)
+            .map_err(|error| self.unreachable(&error))?;
         let (mut sender, events) = mpsc::channel(EVENTS_MAX);
         if response.status() != 200 {
             bail!("{}", refusal(response));
@@ -121,7 +143,10 @@ impl Remote {
                 }
             }
         };
-        std::thread::Builder::new().name("events".into()).spawn(read).context("a thread for the answer")?;
+        std::thread::Builder::new()
+            .name("events".into())
+            .spawn(read)
+            .context("a thread for the answer")?;
         Ok(events)
     }
 
@@ -129,9 +154,15 @@ impl Remote {
     pub(crate) fn models(&self) -> Result<Vec<RemoteModel>> {
         let list = self.get("/v1/models")?;
         let mut models: Vec<RemoteModel> = Vec::new();
-        for card in list["data"].as_array().context("the server has no list of models")? {
+        for card in list["data"]
+            .as_array()
+            .context("the server has no list of models")?
+        {
             let text = |value: &Value| value.as_str().map(str::to_owned);
-            let (id, root) = (text(&card["id"]).context("a model has no name")?, text(&card["root"]));
+            let (id, root) = (
+                text(&card["id"]).context("a model has no name")?,
+                text(&card["root"]),
+            );
             let name = root.unwrap_or_else(|| id.clone());
             match models.iter_mut().find(|model| model.name == name) {
                 Some(model) => model.names.push(id),
@@ -150,22 +181,34 @@ impl Remote {
     /// The model with this name; without one, the first.
     pub(crate) fn model(&self, name: Option<&str>) -> Result<RemoteModel> {
         let models = self.models()?;
-        let known: Vec<_> = models.iter().flat_map(|model| model.names.clone()).collect();
-        let is_it = |model: &RemoteModel| name.is_none_or(|name| model.names.iter().any(|own| own == name));
+        let known: Vec<_> = models
+            .iter()
+            .flat_map(|model| model.names.clone())
+            .collect();
+        let is_it =
+            |model: &RemoteModel| name.is_none_or(|name| model.names.iter().any(|own| own == name));
         let found = models.into_iter().find(is_it);
         found.with_context(|| {
-            format!("{} has no model {}; it has {}", self.base, name.unwrap_or("at all"), known.join(", "))
+            format!(
+                "{} has no model {}; it has {}",
+                self.base,
+                name.unwrap_or("at all"),
+                known.join(", ")
+            )
         })
     }
 
     /// Has a model loaded or unloaded, and does not wait for it.
     pub(crate) fn ask(&self, what: &str, name: &str) -> Result<()> {
-        self.post(&format!("/models/{what}"), &json!({"model": name})).map(drop)
+        self.post(&format!("/models/{what}"), &json!({"model": name}))
+            .map(drop)
     }
 
     fn send(&self, path: &str, body: &Value) -> Result<Response<Body>, ureq::Error> {
         let request = self.with_key(self.agent.post(format!("{}{path}", self.base)));
-        request.content_type("application/json").send(body.to_string())
+        request
+            .content_type("application/json")
+            .send(body.to_string())
     }
 
     fn with_key<B>(&self, request: RequestBuilder<B>) -> RequestBuilder<B> {
@@ -178,13 +221,21 @@ impl Remote {
     fn json(&self, answer: Result<Response<Body>, ureq::Error>) -> Result<Value> {
         let response = answer.map_err(|error| self.unreachable(&error))?;
         ensure!(response.status() == 200, "{}", refusal(response));
-        let body = response.into_body().into_with_config().limit(ANSWER_BYTES_MAX).read_to_vec();
+        let body = response
+            .into_body()
+            .into_with_config()
+            .limit(ANSWER_BYTES_MAX)
+            .read_to_vec();
         let body = body.map_err(|error| self.unreachable(&error))?;
-        serde_json::from_slice(&body).with_context(|| format!("{} is not a server of folio's kind", self.base))
+        serde_json::from_slice(&body)
+            .with_context(|| format!("{} is not a server of folio's kind", self.base))
     }
 
     fn unreachable(&self, error: &ureq::Error) -> anyhow::Error {
-        anyhow!("no answer from {}: {error}; is `folio serve` running there? --server names another place", self.base)
+        anyhow!(
+            "no answer from {}: {error}; is `folio serve` running there? --server names another place",
+            self.base
+        )
     }
 }
 
@@ -206,7 +257,14 @@ fn event(data: &str) -> Result<Value> {
 /// What a server says when it refuses a request.
 fn refusal(response: Response<Body>) -> String {
     let status = response.status();
-    let body = response.into_body().into_with_config().limit(ANSWER_BYTES_MAX).read_to_vec().unwrap_or_default();
+    let body = response
+        .into_body()
+        .into_with_config()
+        .limit(ANSWER_BYTES_MAX)
+        .read_to_vec()
+        .unwrap_or_default();
     let body: Value = serde_json::from_slice(&body).unwrap_or_default();
-    body["error"]["message"].as_str().map_or_else(|| format!("the server answered {status}"), str::to_owned)
+    body["error"]["message"]
+        .as_str()
+        .map_or_else(|| format!("the server answered {status}"), str::to_owned)
 }

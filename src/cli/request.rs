@@ -41,11 +41,18 @@ impl RequestArgs {
             ("top_p", self.top_p.clone().map(Value::from)),
             ("top_k", self.top_k.map(Value::from)),
             ("min_p", self.min_p.clone().map(Value::from)),
-            ("stop", (!self.stop.is_empty()).then(|| Value::from(self.stop.clone()))),
+            (
+                "stop",
+                (!self.stop.is_empty()).then(|| Value::from(self.stop.clone())),
+            ),
             ("ignore_eos", self.ignore_eos.then_some(Value::Bool(true))),
         ];
         let mut fields = self.extra_body.clone().unwrap_or_default();
-        fields.extend(flags.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))));
+        fields.extend(
+            flags
+                .into_iter()
+                .filter_map(|(name, value)| Some((name.to_owned(), value?))),
+        );
         fields
     }
 
@@ -54,7 +61,9 @@ impl RequestArgs {
         let mut fields = self.fields();
         if let Some(seed) = seed {
             // The API takes a signed number with the same bits.
-            fields.entry("seed").or_insert_with(|| seed.cast_signed().into());
+            fields
+                .entry("seed")
+                .or_insert_with(|| seed.cast_signed().into());
         }
         fields
     }
@@ -70,7 +79,11 @@ pub(crate) fn server_options(strict: bool) -> ServerOptions {
         choices_max: 128,
         prompts_max: 2048,
     };
-    ServerOptions { limits, strict_fields: strict, ..ServerOptions::default() }
+    ServerOptions {
+        limits,
+        strict_fields: strict,
+        ..ServerOptions::default()
+    }
 }
 
 fn parse_number(text: &str) -> Result<Number, String> {
@@ -95,29 +108,65 @@ mod tests {
     }
 
     fn fields(arguments: &[&str]) -> Value {
-        let command = Command::try_parse_from([&["folio"], arguments].concat()).expect("the arguments are right");
+        let command = Command::try_parse_from([&["folio"], arguments].concat())
+            .expect("the arguments are right");
         command.request.fields_with_seed(Some(u64::MAX)).into()
     }
 
     #[test]
     fn every_flag_has_help() {
         let command = <Command as clap::CommandFactory>::command();
-        let bare = |flag: &&clap::Arg| flag.get_help().is_none_or(|help| help.to_string().len() < 10);
-        assert!(command.get_arguments().find(bare).is_none(), "a field has another name in the API");
+        let bare = |flag: &&clap::Arg| {
+            flag.get_help()
+                .is_none_or(|help| help.to_string().len() < 10)
+        };
+        assert!(
+            command.get_arguments().find(bare).is_none(),
+            "a field has another name in the API"
+        );
         let help = command.clone().render_help().to_string();
-        assert!(help.contains("[from 0 to 2]") && help.contains("[from 0 to 1]"), "{help}");
+        assert!(
+            help.contains("[from 0 to 2]") && help.contains("[from 0 to 1]"),
+            "{help}"
+        );
     }
 
     #[test]
     fn flags_become_fields_and_the_rest_is_absent() {
         assert_eq!(fields(&[]), json!({"seed": -1}));
-        let given = ["--temperature", "0.7", "--stop", "a", "--stop", "b", "--ignore-eos", "--max-tokens", "3"];
+        let given = [
+            "--temperature",
+            "0.7",
+            "--stop",
+            "a",
+            "--stop",
+            "b",
+            "--ignore-eos",
+            "--max-tokens",
+            "3",
+        ];
         let expected = json!({"temperature": 0.7, "stop": ["a", "b"], "ignore_eos": true, "max_tokens": 3, "seed": -1});
         assert_eq!(fields(&given), expected);
-        let extra = ["--extra-body", r#"{"seed": 5, "top_k": 1, "logprobs": true}"#, "--top-k", "-1"];
-        assert_eq!(fields(&extra), json!({"seed": 5, "top_k": -1, "logprobs": true}), "a flag wins");
-        for wrong in [["--temperature", "NaN"], ["--extra-body", "[]"], ["--extra-body", "{"]] {
-            assert!(Command::try_parse_from([&["folio"], &wrong[..]].concat()).is_err(), "{wrong:?}");
+        let extra = [
+            "--extra-body",
+            r#"{"seed": 5, "top_k": 1, "logprobs": true}"#,
+            "--top-k",
+            "-1",
+        ];
+        assert_eq!(
+            fields(&extra),
+            json!({"seed": 5, "top_k": -1, "logprobs": true}),
+            "a flag wins"
+        );
+        for wrong in [
+            ["--temperature", "NaN"],
+            ["--extra-body", "[]"],
+            ["--extra-body", "{"],
+        ] {
+            assert!(
+                Command::try_parse_from([&["folio"], &wrong[..]].concat()).is_err(),
+                "{wrong:?}"
+            );
         }
     }
 }

@@ -57,7 +57,11 @@ impl Speed {
 
 impl fmt::Display for Speed {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{:.0} tokens/s of a prompt and {:.0} of an answer", self.prefill, self.decode)
+        write!(
+            formatter,
+            "{:.0} tokens/s of a prompt and {:.0} of an answer",
+            self.prefill, self.decode
+        )
     }
 }
 
@@ -76,7 +80,11 @@ impl Rivals {
 
 impl fmt::Display for Rivals {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "measured {} on the integrated GPU, {} on the processor", self.gpu, self.cpu)
+        write!(
+            formatter,
+            "measured {} on the integrated GPU, {} on the processor",
+            self.gpu, self.cpu
+        )
     }
 }
 
@@ -91,7 +99,8 @@ pub(crate) fn keep(key: &str, rivals: Rivals) {
     let mut all = all(&path);
     all.insert(key.to_owned(), rivals);
     if let (Some(folder), Ok(json)) = (path.parent(), serde_json::to_vec_pretty(&all)) {
-        let kept = platform::create_own_folder(folder).and_then(|()| platform::write_own_file(&path, &[&json]));
+        let kept = platform::create_own_folder(folder)
+            .and_then(|()| platform::write_own_file(&path, &[&json]));
         if let Err(error) = kept {
             tracing::warn!("{}: {error}", path.display());
         }
@@ -129,7 +138,11 @@ where
     while handle.status() == Status::Loading && !thread.is_finished() {
         std::thread::sleep(POLL);
     }
-    let outcome = if handle.status() == Status::Ready { measured(&handle) } else { Err(anyhow::anyhow!("no engine")) };
+    let outcome = if handle.status() == Status::Ready {
+        measured(&handle)
+    } else {
+        Err(anyhow::anyhow!("no engine"))
+    };
     handle.drain();
     match thread.join() {
         Ok(end) => end?,
@@ -144,10 +157,24 @@ fn measured(handle: &EngineHandle) -> Result<Speed> {
     let prefill = run(handle, PROMPT, 1)?;
     let decode = run(handle, 1, ANSWER)?;
     // Without a token before the deadline the speed is below what would have taken as long.
-    let prefill = f64::from(PROMPT) / prefill.first().map_or(DEADLINE, |first| *first).as_secs_f64();
-    let (first, last) = (decode.first().copied().unwrap_or(DEADLINE), decode.last().copied().unwrap_or(DEADLINE));
+    let prefill = f64::from(PROMPT)
+        / prefill
+            .first()
+            .map_or(DEADLINE, |first| *first)
+            .as_secs_f64();
+    let (first, last) = (
+        decode.first().copied().unwrap_or(DEADLINE),
+        decode.last().copied().unwrap_or(DEADLINE),
+    );
     let steps = decode.len().saturating_sub(1).max(1) as f64;
-    Ok(Speed { prefill, decode: steps / (last - first).max(Duration::from_micros(1)).as_secs_f64().max(1e-6) })
+    Ok(Speed {
+        prefill,
+        decode: steps
+            / (last - first)
+                .max(Duration::from_micros(1))
+                .as_secs_f64()
+                .max(1e-6),
+    })
 }
 
 /// When the tokens of one request come, until it ends or the deadline.
@@ -160,7 +187,11 @@ fn run(handle: &EngineHandle, prompt: u32, answer: u32) -> Result<Vec<Duration>>
     };
     let prompt: Vec<u32> = (0..prompt).collect();
     let start = Instant::now();
-    let mut receivers = handle.submit(Request { prompt: prompt.into(), params, ..Request::default() })?;
+    let mut receivers = handle.submit(Request {
+        prompt: prompt.into(),
+        params,
+        ..Request::default()
+    })?;
     ensure!(receivers.len() == 1, "one choice has one receiver");
     Ok(arrivals(&mut receivers[0], start))
 }
@@ -187,15 +218,28 @@ mod tests {
     fn the_faster_one_for_a_typical_request_wins() {
         let speed = |prefill, decode| Speed { prefill, decode };
         let rivals = |gpu, cpu| Rivals { gpu, cpu };
-        assert!(rivals(speed(900.0, 30.0), speed(100.0, 30.0)).gpu_wins(), "the same decode, a faster prompt");
-        assert!(!rivals(speed(900.0, 10.0), speed(300.0, 30.0)).gpu_wins(), "an answer takes longer than its prompt");
+        assert!(
+            rivals(speed(900.0, 30.0), speed(100.0, 30.0)).gpu_wins(),
+            "the same decode, a faster prompt"
+        );
+        assert!(
+            !rivals(speed(900.0, 10.0), speed(300.0, 30.0)).gpu_wins(),
+            "an answer takes longer than its prompt"
+        );
         let said = rivals(speed(900.4, 10.0), speed(300.0, 30.0)).to_string();
-        assert!(said.contains("900 tokens/s of a prompt and 10 of an answer on the integrated GPU"), "{said}");
+        assert!(
+            said.contains("900 tokens/s of a prompt and 10 of an answer on the integrated GPU"),
+            "{said}"
+        );
     }
 
     #[test]
     fn a_device_is_measured_in_time() {
-        let speed = speed(|| Ok(CpuBackend::new(&CpuOptions::default()))).expect("the processor is always there");
-        assert!(speed.prefill > 1.0 && speed.decode > 1.0 && speed.seconds().is_finite(), "{speed}");
+        let speed = speed(|| Ok(CpuBackend::new(&CpuOptions::default())))
+            .expect("the processor is always there");
+        assert!(
+            speed.prefill > 1.0 && speed.decode > 1.0 && speed.seconds().is_finite(),
+            "{speed}"
+        );
     }
 }

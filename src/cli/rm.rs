@@ -15,5 +15,9 @@ pub(crate) struct RmArgs {
 
 pub(crate) fn run(args: &RmArgs) -> Result<()> {
     let bytes = hub::remove(&args.name)?;
-    output::result(format_args!("removed {}, {}", args.name, BinaryBytes(bytes)))
+    output::result(format_args!(
+        "removed {}, {}",
+        args.name,
+        BinaryBytes(bytes)
+    ))
 }

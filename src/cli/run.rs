@@ -40,7 +40,13 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     engine: EngineArgs,
     /// The same as PROMPT
-    #[arg(help_heading = "Task", short, long, value_name = "TEXT", conflicts_with = "input")]
+    #[arg(
+        help_heading = "Task",
+        short,
+        long,
+        value_name = "TEXT",
+        conflicts_with = "input"
+    )]
     prompt: Option<String>,
     /// System message before the prompt
     #[arg(help_heading = "Task", long, value_name = "TEXT", conflicts_with_all = ["raw", "input"])]
@@ -92,11 +98,18 @@ impl RunArgs {
     fn model_and_words(&self) -> Result<(ModelArgs, Option<String>)> {
         let mut words = self.rest.clone();
         let mut first = self.first.as_deref();
-        if words.is_empty() && self.prompt.is_none() && self.input.is_none() && self.model.is_typed() {
+        if words.is_empty()
+            && self.prompt.is_none()
+            && self.input.is_none()
+            && self.model.is_typed()
+        {
             words.extend(first.take().map(|word| word.to_string_lossy().into_owned()));
         }
         let text = (!words.is_empty()).then(|| words.join(" "));
-        Ok((self.model.or_first(first)?, text.or_else(|| self.prompt.clone())))
+        Ok((
+            self.model.or_first(first)?,
+            text.or_else(|| self.prompt.clone()),
+        ))
     }
 
     /// What is to be answered; `None` if nothing is given and a person is at the terminal.
@@ -111,7 +124,10 @@ impl RunArgs {
             return Ok(None);
         }
         parts.extend(text.filter(|text| text != "-"));
-        ensure!(!parts.is_empty(), "there is no prompt: pass it after the model, by --prompt, or through a pipe");
+        ensure!(
+            !parts.is_empty(),
+            "there is no prompt: pass it after the model, by --prompt, or through a pipe"
+        );
         Ok(Some(Task::Prompt(parts.join("\n"))))
     }
 }
@@ -121,7 +137,9 @@ fn stdin_text() -> Result<String> {
     let (ended, ends) = mpsc::channel::<()>();
     std::thread::spawn(move || {
         if ends.recv_timeout(SILENCE) == Err(RecvTimeoutError::Timeout) {
-            note("reading text before the prompt from stdin, which has not ended; </dev/null keeps stdin out");
+            note(
+                "reading text before the prompt from stdin, which has not ended; </dev/null keeps stdin out",
+            );
         }
     });
     let text = io::read_to_string(io::stdin()).context("cannot read the prompt from stdin")?;
@@ -133,7 +151,12 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
     let (model, text) = args.model_and_words()?;
     // Files are opened first, so that a wrong name is reported before the model loads.
     let Some(task) = args.task(text)? else {
-        return chat::start(&model, &args.engine, &args.request, (args.system.as_deref(), args.verbose));
+        return chat::start(
+            &model,
+            &args.engine,
+            &args.request,
+            (args.system.as_deref(), args.verbose),
+        );
     };
     let mut output = open_output(args.output.as_deref())?;
     let mut engine = args.engine.clone();
@@ -141,7 +164,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
     if matches!(task, Task::Lines(_)) {
         engine.queue_requests_max = Some(batch::QUEUE_REQUESTS_MAX);
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     let session = Session::start(&model, &engine)?.wait_ready()?;
     let names = match args.served_model_name.as_slice() {
         [] => vec![model.name()],
@@ -167,12 +192,18 @@ fn open_input(path: &Path) -> Result<Box<dyn BufRead + Send>> {
     if path.as_os_str() == "-" {
         return Ok(Box::new(BufReader::new(io::stdin())));
     }
-    Ok(Box::new(BufReader::new(File::open(path).with_context(|| path.display().to_string())?)))
+    Ok(Box::new(BufReader::new(
+        File::open(path).with_context(|| path.display().to_string())?,
+    )))
 }
 
 fn open_output(path: Option<&Path>) -> Result<Box<dyn Write>> {
-    let Some(path) = path else { return Ok(Box::new(BufWriter::new(io::stdout()))) };
-    Ok(Box::new(BufWriter::new(File::create(path).with_context(|| path.display().to_string())?)))
+    let Some(path) = path else {
+        return Ok(Box::new(BufWriter::new(io::stdout())));
+    };
+    Ok(Box::new(BufWriter::new(
+        File::create(path).with_context(|| path.display().to_string())?,
+    )))
 }
 
 async fn answer_prompt(
@@ -189,13 +220,18 @@ async fn answer_prompt(
         return Ok(output.flush()?);
     }
     let choices = body["n"].as_u64().unwrap_or(1);
-    ensure!(choices == 1, "`n` is {choices}: pass --json to print all choices");
+    ensure!(
+        choices == 1,
+        "`n` is {choices}: pass --json to print all choices"
+    );
     let mut printer = Printer::new(output);
     if body["use_beam_search"] == true {
         // The best answer is known only at the end.
         let answer: Value = api.post(path, &body).await?.json().await?;
         let choice = &answer["choices"][0];
-        printer.print(&json!({"choices": [{"index": 0, "delta": choice["message"], "text": choice["text"]}]}))?;
+        printer.print(
+            &json!({"choices": [{"index": 0, "delta": choice["message"], "text": choice["text"]}]}),
+        )?;
         return printer.finish().map(|_| ());
     }
     body["stream"] = true.into();
@@ -215,13 +251,21 @@ async fn answer_prompt(
 }
 
 /// The route for a prompt and the request's body.
-fn prompt_request(session: &Session, args: &RunArgs, prompt: &str) -> Result<(&'static str, Value)> {
+fn prompt_request(
+    session: &Session,
+    args: &RunArgs,
+    prompt: &str,
+) -> Result<(&'static str, Value)> {
     ensure!(
         session.text.tokenizer.is_some(),
         "this model has no tokenizer: pass token ids, as `prompt_token_ids` in a file for --input"
     );
     // A beam search draws nothing.
-    let seed = if args.beams.is_none() { args.engine.seed } else { None };
+    let seed = if args.beams.is_none() {
+        args.engine.seed
+    } else {
+        None
+    };
     let mut body = args.request.fields_with_seed(seed);
     args.add_beams(&mut body);
     let has_template = session.text.template.is_some();
@@ -230,15 +274,21 @@ fn prompt_request(session: &Session, args: &RunArgs, prompt: &str) -> Result<(&'
         "--system needs a chat template, which this model does not have (--chat-template sets one)"
     );
     if has_template && !args.raw {
-        let system = args.system.iter().map(|text| json!({"role": "system", "content": text}));
+        let system = args
+            .system
+            .iter()
+            .map(|text| json!({"role": "system", "content": text}));
         let messages = system.chain([json!({"role": "user", "content": prompt})]);
         body.insert("messages".to_owned(), messages.collect());
         return Ok(("/v1/chat/completions", body.into()));
     }
     if !has_template && !args.raw {
-        note("this model has no chat template: continuing the prompt as text (--chat-template sets a template)");
+        note(
+            "this model has no chat template: continuing the prompt as text (--chat-template sets a template)",
+        );
     }
     body.insert("prompt".to_owned(), prompt.into());
-    body.entry("max_tokens").or_insert_with(|| MAX_TOKENS_ROOM.into());
+    body.entry("max_tokens")
+        .or_insert_with(|| MAX_TOKENS_ROOM.into());
     Ok(("/v1/completions", body.into()))
 }

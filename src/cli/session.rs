@@ -62,7 +62,14 @@ impl DeviceJob for Spawn {
     {
         let mut loading = Loading::new(self.tells, &self.model);
         let progress = move |progress| loading.tell(progress);
-        engine::spawn_with_draft(open, self.model, self.draft, self.config, self.inbox, progress)
+        engine::spawn_with_draft(
+            open,
+            self.model,
+            self.draft,
+            self.config,
+            self.inbox,
+            progress,
+        )
     }
 }
 
@@ -80,24 +87,67 @@ impl Session {
         let (config, device) = (engine.config()?, engine.device()?);
         if let Some(model) = model.describe_far()? {
             let caps = device.caps()?;
-            let report = FitReport::new(&model, &model.record(caps.activations), None, &config, &caps);
-            ensure!(report.requested.fits(), StartError::DoesNotFit(Box::new(report)));
+            let report = FitReport::new(
+                &model,
+                &model.record(caps.activations),
+                None,
+                &config,
+                &caps,
+            );
+            ensure!(
+                report.requested.fits(),
+                StartError::DoesNotFit(Box::new(report))
+            );
         }
-        Self::spawn(device, Models::open(model, engine)?, config, (Tells::Everything, None))
+        Self::spawn(
+            device,
+            Models::open(model, engine)?,
+            config,
+            (Tells::Everything, None),
+        )
     }
 
     /// Like [`Self::start_to_serve`], with limits that were planned for several models, which take turns on the device.
-    pub(crate) fn start_planned(model: &ModelArgs, engine: &EngineArgs, config: Config, turns: Turns) -> Result<Self> {
-        Self::spawn(engine.device()?, Models::open(model, engine)?, config, (Tells::Everything, Some(turns)))
+    pub(crate) fn start_planned(
+        model: &ModelArgs,
+        engine: &EngineArgs,
+        config: Config,
+        turns: Turns,
+    ) -> Result<Self> {
+        Self::spawn(
+            engine.device()?,
+            Models::open(model, engine)?,
+            config,
+            (Tells::Everything, Some(turns)),
+        )
     }
 
     /// Like [`Self::start`], with parts from the caller, who knows what is in them.
-    pub(crate) fn start_on(device: Device, model: Model, text: TextFiles, config: Config) -> Result<Self> {
-        Self::spawn(device, Models { model, text, draft: None }, config, (Tells::Nothing, None))
+    pub(crate) fn start_on(
+        device: Device,
+        model: Model,
+        text: TextFiles,
+        config: Config,
+    ) -> Result<Self> {
+        Self::spawn(
+            device,
+            Models {
+                model,
+                text,
+                draft: None,
+            },
+            config,
+            (Tells::Nothing, None),
+        )
     }
 
     /// Reads the texts while the weights load.
-    fn spawn(device: Device, models: Models, config: Config, (tells, turns): (Tells, Option<Turns>)) -> Result<Self> {
+    fn spawn(
+        device: Device,
+        models: Models,
+        config: Config,
+        (tells, turns): (Tells, Option<Turns>),
+    ) -> Result<Self> {
         let Models { model, text, draft } = models;
         let (draft, draft_text) = draft.unzip();
         let (handle, inbox) = handle::channel(config.queue_requests_max);
@@ -113,9 +163,20 @@ impl Session {
             },
             _ => model,
         };
-        let thread = device.with(Spawn { model, draft, config, inbox, tells });
+        let thread = device.with(Spawn {
+            model,
+            draft,
+            config,
+            inbox,
+            tells,
+        });
         match read_texts(text, draft_text) {
-            Ok(text) => Ok(Self { handle, text: Arc::new(text), generation, thread }),
+            Ok(text) => Ok(Self {
+                handle,
+                text: Arc::new(text),
+                generation,
+                thread,
+            }),
             Err(error) => {
                 // A process must not end while one of its threads uses a driver. The first error is the one to report.
                 handle.drain();
@@ -152,7 +213,10 @@ impl Session {
     /// State of the API over this engine, for a socket or for calls in process. Requests name the model by one of
     /// `names`. Sampling defaults are the model's own.
     pub(crate) fn api_state(&self, names: Vec<String>, options: ServerOptions) -> ServerState {
-        let options = ServerOptions { defaults: self.defaults(), ..options };
+        let options = ServerOptions {
+            defaults: self.defaults(),
+            ..options
+        };
         ServerState::new(self.handle.clone(), self.text.clone(), names, options)
     }
 
@@ -181,9 +245,18 @@ struct Models {
 impl Models {
     fn open(model: &ModelArgs, engine: &EngineArgs) -> Result<Self> {
         let (opened, text) = model.open_with_text()?;
-        let open_draft = |name: &Path| model.beside(name).open_with_text().context("the draft model");
+        let open_draft = |name: &Path| {
+            model
+                .beside(name)
+                .open_with_text()
+                .context("the draft model")
+        };
         let draft = engine.draft_model().map(open_draft).transpose()?;
-        Ok(Self { model: opened, text, draft })
+        Ok(Self {
+            model: opened,
+            text,
+            draft,
+        })
     }
 }
 
@@ -242,7 +315,12 @@ impl Stage {
 impl Loading {
     fn new(tells: Tells, model: &Model) -> Self {
         let quantizes = model.quantizes();
-        let mut loading = Self { phase: None, tells, quantizes, compiling_since: None };
+        let mut loading = Self {
+            phase: None,
+            tells,
+            quantizes,
+            compiling_since: None,
+        };
         loading.phase(Stage::Device);
         loading
     }
@@ -271,7 +349,10 @@ impl Loading {
                 if done == total {
                     self.phase(Stage::Measurements);
                     if self.tells == Tells::Everything && !std::io::stderr().is_terminal() {
-                        note(format_args!("compiled {total} kernels in {:.1} s", since.elapsed().as_secs_f64()));
+                        note(format_args!(
+                            "compiled {total} kernels in {:.1} s",
+                            since.elapsed().as_secs_f64()
+                        ));
                     }
                 }
             }
@@ -281,7 +362,11 @@ impl Loading {
                 }
                 self.phase(Stage::Pool);
             }
-            Progress::Disk { folder, blocks, fingerprint } if self.tells >= Tells::Disk => {
+            Progress::Disk {
+                folder,
+                blocks,
+                fingerprint,
+            } if self.tells >= Tells::Disk => {
                 let (folder, ms) = (folder.display(), 1e3 * fingerprint.as_secs_f64());
                 self.note(format_args!(
                     "{folder} has {blocks} KV blocks of this model, whose fingerprint took {ms:.1} ms"
@@ -306,7 +391,12 @@ mod tests {
 
     #[test]
     fn each_part_of_a_start_has_its_own_phase() {
-        let mut loading = Loading { phase: None, tells: Tells::Nothing, quantizes: true, compiling_since: None };
+        let mut loading = Loading {
+            phase: None,
+            tells: Tells::Nothing,
+            quantizes: true,
+            compiling_since: None,
+        };
         let mut told = |progress| {
             loading.tell(progress);
             let (stage, _) = loading.phase.as_ref().expect("something is being done");
@@ -317,6 +407,10 @@ mod tests {
         assert_eq!(told(weights(1)), "quantizing weights");
         assert_eq!(told(weights(9)), "measuring the device");
         assert_eq!(told(kernels(1)), "compiling kernels");
-        assert_eq!(told(kernels(2)), "measuring the device", "what follows is not the kernels' time");
+        assert_eq!(
+            told(kernels(2)),
+            "measuring the device",
+            "what follows is not the kernels' time"
+        );
     }
 }

@@ -77,7 +77,13 @@ struct Described {
 impl Share {
     /// A model that is never loaded, and why.
     fn refused(name: String, place: usize, reason: String) -> Self {
-        Self { name, place, fit: Err(reason), kv_cache_bytes: None, outline: None }
+        Self {
+            name,
+            place,
+            fit: Err(reason),
+            kv_cache_bytes: None,
+            outline: None,
+        }
     }
 
     /// Bytes that it takes when it is loaded.
@@ -93,12 +99,18 @@ impl Shares {
         let mut described = Vec::new();
         for member in members {
             let place = place(&mut places, member)?;
-            let config = member.engine.config().with_context(|| member.name.to_owned())?;
+            let config = member
+                .engine
+                .config()
+                .with_context(|| member.name.to_owned())?;
             let model = Described::new(member, config, place, &places[place].caps);
             described.push(model.map_err(|error| (place, format!("{error:#}"))));
         }
         for (index, place) in places.iter_mut().enumerate() {
-            let here = described.iter().flatten().filter(|model| model.place == index);
+            let here = described
+                .iter()
+                .flatten()
+                .filter(|model| model.place == index);
             // With options of their own, the smallest share counts.
             place.budget = here.filter_map(|model| model.budget(&place.caps)).min();
         }
@@ -107,8 +119,11 @@ impl Shares {
             match model {
                 Err((place, reason)) => Share::refused(name, *place, reason.clone()),
                 Ok(model) => {
-                    let beside: Vec<_> =
-                        described.iter().flatten().filter(|other| other.place == model.place).collect();
+                    let beside: Vec<_> = described
+                        .iter()
+                        .flatten()
+                        .filter(|other| other.place == model.place)
+                        .collect();
                     model.share(name, &beside, &places[model.place])
                 }
             }
@@ -124,19 +139,30 @@ impl Shares {
 
     /// Bytes of all models of a memory.
     fn sum(&self, place: usize) -> u64 {
-        self.models.iter().filter(|share| share.place == place).map(Share::bytes).sum()
+        self.models
+            .iter()
+            .filter(|share| share.place == place)
+            .map(Share::bytes)
+            .sum()
     }
 
     /// Whether all models of a memory can be loaded at the same time.
     fn is_side_by_side(&self, place: usize) -> bool {
-        self.places[place].budget.is_none_or(|budget| self.sum(place) <= budget)
+        self.places[place]
+            .budget
+            .is_none_or(|budget| self.sum(place) <= budget)
     }
 
     /// A table with a line for each model, and a sentence for each memory.
     pub(crate) fn as_text(&self) -> String {
-        let has_host = self.models.iter().filter_map(|share| share.fit.as_ref().ok()).any(|fit| fit.host_bytes > 0);
-        let columns =
-            ["model", "weights", "activations", "KV pool"].into_iter().chain(has_host.then_some("host memory"));
+        let has_host = self
+            .models
+            .iter()
+            .filter_map(|share| share.fit.as_ref().ok())
+            .any(|fit| fit.host_bytes > 0);
+        let columns = ["model", "weights", "activations", "KV pool"]
+            .into_iter()
+            .chain(has_host.then_some("host memory"));
         let heads = columns.chain(["together", "context"]).map(str::to_owned);
         let mut rows = vec![heads.collect::<Vec<_>>()];
         let mut reasons = Vec::new();
@@ -144,8 +170,12 @@ impl Shares {
             match &share.fit {
                 Ok(fit) => {
                     let host = has_host.then_some(fit.host_bytes);
-                    let sizes = [fit.weight_bytes, fit.activation_bytes, fit.kv_bytes].into_iter().chain(host);
-                    let sizes = sizes.chain([fit.total_bytes()]).map(|bytes| Bytes(bytes).to_string());
+                    let sizes = [fit.weight_bytes, fit.activation_bytes, fit.kv_bytes]
+                        .into_iter()
+                        .chain(host);
+                    let sizes = sizes
+                        .chain([fit.total_bytes()])
+                        .map(|bytes| Bytes(bytes).to_string());
                     let sizes: Vec<_> = sizes.collect();
                     let room = fit.room().trim_start_matches("context ").to_owned();
                     rows.push([&[share.name.clone()][..], &sizes, &[room]].concat());
@@ -167,9 +197,14 @@ impl Shares {
         let Place { key, budget, .. } = &self.places[index];
         let sum = Bytes(self.sum(index));
         match budget {
-            None => format!("{key}: {sum} together; its memory is not known, so nothing is unloaded for want of it"),
+            None => format!(
+                "{key}: {sum} together; its memory is not known, so nothing is unloaded for want of it"
+            ),
             Some(budget) if self.is_side_by_side(index) => {
-                format!("{key}: {sum} together of {}; all can be loaded at the same time", Bytes(*budget))
+                format!(
+                    "{key}: {sum} together of {}; all can be loaded at the same time",
+                    Bytes(*budget)
+                )
             }
             Some(budget) => format!(
                 "{key}: {sum} together, but {} usable; the least recently used are unloaded for others",
@@ -209,13 +244,21 @@ impl Shares {
 
 /// The index of the memory of a model's device, which is opened if it is new.
 fn place(places: &mut Vec<Place>, member: &Member<'_>) -> Result<usize> {
-    let device = member.engine.device().with_context(|| member.name.to_owned())?;
+    let device = member
+        .engine
+        .device()
+        .with_context(|| member.name.to_owned())?;
     let key = key(&device);
     if let Some(known) = places.iter().position(|place| place.key == key) {
         return Ok(known);
     }
     let caps = device.caps()?;
-    places.push(Place { key, caps, budget: None, turns: Turns::default() });
+    places.push(Place {
+        key,
+        caps,
+        budget: None,
+        turns: Turns::default(),
+    });
     Ok(places.len() - 1)
 }
 
@@ -238,17 +281,32 @@ impl Described {
         let defaults = SamplingParams::from_defaults(model.generation());
         let plan = model.record(caps.activations);
         let draft = member.engine.draft_model().map(|name| {
-            let draft = member.model.beside(name).describe().context("the draft model")?;
+            let draft = member
+                .model
+                .beside(name)
+                .describe()
+                .context("the draft model")?;
             anyhow::Ok(DraftPlan::new(draft.record(caps.activations), &plan)?)
         });
         let draft = draft.transpose()?;
         let alone = FitReport::new(&model, &plan, draft.as_ref(), &config, caps);
-        Ok(Self { place, config, plan, draft, text, defaults, alone })
+        Ok(Self {
+            place,
+            config,
+            plan,
+            draft,
+            text,
+            defaults,
+            alone,
+        })
     }
 
     /// The fit with a pool of this size.
     fn fit(&self, kv_cache_bytes: Option<u64>, caps: &Caps) -> Fit {
-        let config = Config { kv_cache_bytes, ..self.config.clone() };
+        let config = Config {
+            kv_cache_bytes,
+            ..self.config.clone()
+        };
         Fit::new(&config, &self.plan, self.draft.as_ref(), caps)
     }
 
@@ -266,7 +324,10 @@ impl Described {
         if !self.alone.requested.fits() {
             return Share::refused(name, self.place, self.alone.to_string());
         }
-        let kv_cache_bytes = self.config.kv_cache_bytes.or_else(|| self.pool_bytes(all, place));
+        let kv_cache_bytes = self
+            .config
+            .kv_cache_bytes
+            .or_else(|| self.pool_bytes(all, place));
         let fit = self.fit(kv_cache_bytes, &place.caps);
         let budget = place.budget.unwrap_or(u64::MAX);
         if !fit.fits() || fit.total_bytes() > budget {
@@ -275,7 +336,13 @@ impl Described {
             return Share::refused(name, self.place, reason);
         }
         let outline = Some(self.outline(&fit));
-        Share { name, place: self.place, fit: Ok(Box::new(fit)), kv_cache_bytes, outline }
+        Share {
+            name,
+            place: self.place,
+            fit: Ok(Box::new(fit)),
+            kv_cache_bytes,
+            outline,
+        }
     }
 
     /// What is known of the model, which this part of the memory makes of it.
@@ -298,15 +365,31 @@ impl Described {
     fn pool_bytes(&self, all: &[&Self], place: &Place) -> Option<u64> {
         let budget = place.budget?;
         let fixed: u64 = all.iter().map(|model| model.fixed_bytes()).sum();
-        let given: u64 = all.iter().filter_map(|model| model.config.kv_cache_bytes).sum();
-        let sharers: Vec<_> = all.iter().filter(|model| model.config.kv_cache_bytes.is_none()).collect();
+        let given: u64 = all
+            .iter()
+            .filter_map(|model| model.config.kv_cache_bytes)
+            .sum();
+        let sharers: Vec<_> = all
+            .iter()
+            .filter(|model| model.config.kv_cache_bytes.is_none())
+            .collect();
         let left = budget.saturating_sub(fixed + given);
         // As for one model: other programs need some of the machine's memory.
-        let left = if place.caps.kind == DeviceKind::Processor { left / 2 } else { left };
+        let left = if place.caps.kind == DeviceKind::Processor {
+            left / 2
+        } else {
+            left
+        };
         let equal = left / (sharers.len() as u64).max(1);
         let alone = &self.alone.requested;
-        let is_enough = sharers.iter().all(|model| equal >= model.alone.requested.kv_least_bytes);
-        let wanted = if is_enough { equal } else { alone.kv_full_bytes };
+        let is_enough = sharers
+            .iter()
+            .all(|model| equal >= model.alone.requested.kv_least_bytes);
+        let wanted = if is_enough {
+            equal
+        } else {
+            alone.kv_full_bytes
+        };
         Some(wanted.min(alone.kv_bytes))
     }
 }
@@ -314,8 +397,15 @@ impl Described {
 /// Lines whose columns are as wide as their widest cell; the first column is text, the others are numbers.
 fn aligned(rows: &[Vec<String>]) -> Vec<String> {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
-    let widths: Vec<_> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
+    let width = |column: usize| {
+        rows.iter()
+            .filter_map(|row| row.get(column))
+            .map(|cell| cell.chars().count())
+            .max()
+    };
+    let widths: Vec<_> = (0..columns)
+        .map(|column| width(column).unwrap_or(0))
+        .collect();
     let line = |row: &Vec<String>| {
         let cells = row.iter().zip(&widths).enumerate();
         let cells = cells.map(|(column, (cell, width))| match column {

@@ -39,7 +39,11 @@ pub(crate) fn run(args: &ShowArgs) -> Result<()> {
         Some(_) => "none: only completions",
     };
     let about = about(&model.name(), &opened, template, licence.as_deref());
-    output::result(if args.json { about.to_string() } else { as_text(&about) })
+    output::result(if args.json {
+        about.to_string()
+    } else {
+        as_text(&about)
+    })
 }
 
 fn about(name: &str, model: &Model, template: &str, licence: Option<&str>) -> Value {
@@ -60,7 +64,10 @@ fn about(name: &str, model: &Model, template: &str, licence: Option<&str>) -> Va
 
 /// Elements of all weights.
 fn parameters(plan: &Plan) -> u64 {
-    plan.weights.iter().map(|weight| u64::from(weight.rows) * u64::from(weight.columns)).sum()
+    plan.weights
+        .iter()
+        .map(|weight| u64::from(weight.rows) * u64::from(weight.columns))
+        .sum()
 }
 
 /// The formats of the weights, the most frequent first, with their shares of the elements from a hundredth on.
@@ -73,10 +80,16 @@ fn format(plan: &Plan) -> String {
         }
     }
     let all = elements.values().sum::<u64>().max(1);
-    let mut formats: Vec<(String, u64)> = elements.into_iter().map(|(name, count)| (name, count * 100 / all)).collect();
+    let mut formats: Vec<(String, u64)> = elements
+        .into_iter()
+        .map(|(name, count)| (name, count * 100 / all))
+        .collect();
     formats.sort_by_key(|(_, share)| std::cmp::Reverse(*share));
     let shown = formats.iter().filter(|(_, share)| *share > 0);
-    shown.map(|(name, share)| format!("{name} {share} %")).collect::<Vec<_>>().join(", ")
+    shown
+        .map(|(name, share)| format!("{name} {share} %"))
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 fn as_text(about: &Value) -> String {
@@ -84,13 +97,24 @@ fn as_text(about: &Value) -> String {
     let text = |name: &str| about[name].as_str().unwrap_or("unknown").to_owned();
     let rows = [
         ("model", text("model")),
-        ("family", format!("{}, {} layers", text("family"), number("layers"))),
-        ("size", format!("{} parameters, {}", HumanCount(number("parameters")), BinaryBytes(number("bytes")))),
+        (
+            "family",
+            format!("{}, {} layers", text("family"), number("layers")),
+        ),
+        (
+            "size",
+            format!(
+                "{} parameters, {}",
+                HumanCount(number("parameters")),
+                BinaryBytes(number("bytes"))
+            ),
+        ),
         ("format", text("format")),
         ("context", format!("{} tokens", number("context"))),
         ("vocabulary", format!("{} tokens", number("vocabulary"))),
         ("template", text("template")),
         ("licence", text("licence")),
     ];
-    rows.map(|(name, value)| format!("{name:12} {value}")).join("\n")
+    rows.map(|(name, value)| format!("{name:12} {value}"))
+        .join("\n")
 }

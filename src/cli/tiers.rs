@@ -24,7 +24,10 @@ pub(crate) struct HostTierArgs {
 impl HostTierArgs {
     /// Bytes of host memory; 0 for none.
     pub(crate) fn bytes(&self) -> u64 {
-        self.kv_host_bytes.or(self.swap_space).or(self.kv_offloading_size).unwrap_or(0)
+        self.kv_host_bytes
+            .or(self.swap_space)
+            .or(self.kv_offloading_size)
+            .unwrap_or(0)
     }
 }
 
@@ -33,7 +36,12 @@ impl HostTierArgs {
 pub(crate) struct DiskTierArgs {
     /// Folder for KV blocks of prompts without a cache salt, which later requests and later starts find again; several
     /// processes may use it [default: none]
-    #[arg(long, env = "FOLIO_KV_DISK", value_name = "FOLDER", requires = "kv_disk_bytes")]
+    #[arg(
+        long,
+        env = "FOLIO_KV_DISK",
+        value_name = "FOLDER",
+        requires = "kv_disk_bytes"
+    )]
     kv_disk: Option<PathBuf>,
     /// Maximum bytes of the files in --kv-disk, for example 64GiB; the least recently used are removed
     #[arg(long, env = "FOLIO_KV_DISK_BYTES", value_name = "BYTES", value_parser = parse_bytes, requires = "kv_disk")]
@@ -50,8 +58,14 @@ impl DiskTierArgs {
 
 /// A number of GiB, in bytes.
 fn parse_gib(text: &str) -> Result<u64, String> {
-    let is_number = text.trim().ends_with(|last: char| last.is_ascii_digit() || last == '.');
-    let bytes = if is_number { parse_bytes(&format!("{}GiB", text.trim())) } else { Err(String::new()) };
+    let is_number = text
+        .trim()
+        .ends_with(|last: char| last.is_ascii_digit() || last == '.');
+    let bytes = if is_number {
+        parse_bytes(&format!("{}GiB", text.trim()))
+    } else {
+        Err(String::new())
+    };
     bytes.map_err(|_| format!("`{text}` is not a number of GiB"))
 }
 

@@ -30,7 +30,10 @@ const INTERVAL: Duration = Duration::from_secs(1);
 const WAITING: usize = 8 * BATCH;
 /// The variables of OpenTelemetry that hold headers of an export; the first that is set counts. They are no options,
 /// because headers carry keys, and a command line is no secret.
-const HEADERS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS"];
+const HEADERS: [&str; 2] = [
+    "OTEL_EXPORTER_OTLP_TRACES_HEADERS",
+    "OTEL_EXPORTER_OTLP_HEADERS",
+];
 /// A span of a server.
 const KIND_SERVER: u32 = 2;
 /// The status of a request that failed.
@@ -46,17 +49,32 @@ pub(crate) struct TraceArgs {
 
 /// A URL as it is; its path is not completed.
 fn endpoint(text: &str) -> Result<String> {
-    let is_url = ["http://", "https://"].iter().any(|scheme| text.strip_prefix(scheme).is_some_and(|r| !r.is_empty()));
-    ensure!(is_url, "expected a URL such as http://localhost:4318/v1/traces");
+    let is_url = ["http://", "https://"]
+        .iter()
+        .any(|scheme| text.strip_prefix(scheme).is_some_and(|r| !r.is_empty()));
+    ensure!(
+        is_url,
+        "expected a URL such as http://localhost:4318/v1/traces"
+    );
     Ok(text.to_owned())
 }
 
 /// The headers that the environment asks for.
 fn headers_from_env() -> Result<HeaderMap> {
-    let set = HEADERS.iter().filter_map(|name| Some((name, std::env::var_os(name).filter(|value| !value.is_empty())?)));
-    let Some((name, text)) = { set }.next() else { return Ok(HeaderMap::new()) };
-    let text = text.to_str().with_context(|| format!("{name} is not UTF-8"))?;
-    headers(text).with_context(|| format!("{name}: expected NAME=VALUE,NAME=VALUE with percent codes"))
+    let set = HEADERS.iter().filter_map(|name| {
+        Some((
+            name,
+            std::env::var_os(name).filter(|value| !value.is_empty())?,
+        ))
+    });
+    let Some((name, text)) = { set }.next() else {
+        return Ok(HeaderMap::new());
+    };
+    let text = text
+        .to_str()
+        .with_context(|| format!("{name} is not UTF-8"))?;
+    headers(text)
+        .with_context(|| format!("{name}: expected NAME=VALUE,NAME=VALUE with percent codes"))
 }
 
 /// Reads OpenTelemetry's list of headers, `k=v,k2=v2` with percent-encoded values. Errors repeat no value: it may be a
@@ -64,13 +82,18 @@ fn headers_from_env() -> Result<HeaderMap> {
 fn headers(text: &str) -> Result<HeaderMap> {
     let mut headers = HeaderMap::new();
     for (place, entry) in (1..).zip(text.split(',')) {
-        let (name, value) = entry.split_once('=').with_context(|| format!("entry {place} has no `=`"))?;
+        let (name, value) = entry
+            .split_once('=')
+            .with_context(|| format!("entry {place} has no `=`"))?;
         let name = name.trim();
         let name = HeaderName::from_bytes(name.as_bytes())
             .with_context(|| format!("entry {place}: {name:?} is not the name of a header"))?;
         let value = percent_decode_str(value.trim()).decode_utf8();
-        let value = value.ok().and_then(|value| HeaderValue::from_str(&value).ok());
-        let value = value.with_context(|| format!("entry {place}: a header cannot have the value of {name}"))?;
+        let value = value
+            .ok()
+            .and_then(|value| HeaderValue::from_str(&value).ok());
+        let value = value
+            .with_context(|| format!("entry {place}: a header cannot have the value of {name}"))?;
         headers.insert(name, value);
     }
     Ok(headers)
@@ -86,10 +109,16 @@ pub(crate) struct Traces {
 impl TraceArgs {
     /// Starts to send traces, if that is asked for.
     pub(crate) fn start(&self) -> Result<Option<Traces>> {
-        let Some(endpoint) = self.otlp_traces_endpoint.clone() else { return Ok(None) };
+        let Some(endpoint) = self.otlp_traces_endpoint.clone() else {
+            return Ok(None);
+        };
         let collector = Collector {
             // The headers are for this endpoint, and for no other that it may name.
-            agent: Agent::config_builder().timeout_global(Some(TIMEOUT)).max_redirects(0).build().into(),
+            agent: Agent::config_builder()
+                .timeout_global(Some(TIMEOUT))
+                .max_redirects(0)
+                .build()
+                .into(),
             endpoint,
             headers: headers_from_env()?,
         };
@@ -147,7 +176,9 @@ impl Collector {
         for (name, value) in &self.headers {
             post = post.header(name, value);
         }
-        post.content_type("application/json").send(request(spans).to_string()).map(drop)
+        post.content_type("application/json")
+            .send(request(spans).to_string())
+            .map(drop)
     }
 }
 
@@ -164,7 +195,9 @@ fn without_credentials(address: &str) -> String {
 fn export(receiver: &Receiver<Option<RequestTrace>>, collector: &Collector) {
     let (mut is_open, mut told) = (true, false);
     while is_open {
-        let Ok(Some(first)) = receiver.recv() else { return };
+        let Ok(Some(first)) = receiver.recv() else {
+            return;
+        };
         let (mut batch, deadline) = (vec![span(&first)], Instant::now() + INTERVAL);
         while batch.len() < BATCH {
             match receiver.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
@@ -185,7 +218,10 @@ fn export(receiver: &Receiver<Option<RequestTrace>>, collector: &Collector) {
 
 /// The body of an export.
 fn request(spans: &[Value]) -> Value {
-    let resource = [("service.name", json!("folio")), ("service.version", json!(env!("CARGO_PKG_VERSION")))];
+    let resource = [
+        ("service.name", json!("folio")),
+        ("service.version", json!(env!("CARGO_PKG_VERSION"))),
+    ];
     json!({"resourceSpans": [{
         "resource": {"attributes": resource.map(|(key, value)| attribute(key, &value))},
         "scopeSpans": [{"scope": {"name": "folio"}, "spans": spans}],
@@ -202,10 +238,21 @@ fn hex(bytes: &[u8]) -> String {
 /// A request as a span.
 fn span(trace: &RequestTrace) -> Value {
     let random = || platform::random_u64().max(1).to_be_bytes();
-    let trace_id = trace.parent.map_or_else(|| hex(&[random(), random()].concat()), |parent| hex(&parent.trace));
+    let trace_id = trace.parent.map_or_else(
+        || hex(&[random(), random()].concat()),
+        |parent| hex(&parent.trace),
+    );
     // 64-bit numbers are texts in OTLP's JSON.
-    let nanos = |time: SystemTime| time.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos().to_string();
-    let attributes: Vec<_> = attributes(trace).iter().map(|(key, value)| attribute(key, value)).collect();
+    let nanos = |time: SystemTime| {
+        time.duration_since(UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_nanos()
+            .to_string()
+    };
+    let attributes: Vec<_> = attributes(trace)
+        .iter()
+        .map(|(key, value)| attribute(key, value))
+        .collect();
     let mut span = json!({
         "traceId": trace_id,
         "spanId": hex(&random()),
@@ -231,7 +278,10 @@ fn attribute(key: &str, value: &Value) -> Value {
         Value::Number(number) if number.is_f64() => json!({"doubleValue": number}),
         Value::Number(number) => json!({"intValue": number.to_string()}),
         Value::Array(texts) => {
-            let values: Vec<_> = texts.iter().map(|text| json!({"stringValue": text})).collect();
+            let values: Vec<_> = texts
+                .iter()
+                .map(|text| json!({"stringValue": text}))
+                .collect();
             json!({"arrayValue": {"values": values}})
         }
         other => json!({"stringValue": other}),
@@ -244,29 +294,64 @@ fn attributes(trace: &RequestTrace) -> Vec<(&'static str, Value)> {
     // The shortest digits, not those of the nearest f64.
     let number = |value: f32| json!(value.to_string().parse::<f64>().unwrap_or_default());
     let seconds = |value: Duration| json!(value.as_secs_f64());
-    let prefilled = trace.first_token.zip(trace.queued).map(|(first, queued)| first.saturating_sub(queued));
-    let decoded = trace.first_token.map(|first| trace.duration.saturating_sub(first));
+    let prefilled = trace
+        .first_token
+        .zip(trace.queued)
+        .map(|(first, queued)| first.saturating_sub(queued));
+    let decoded = trace
+        .first_token
+        .map(|first| trace.duration.saturating_sub(first));
     let named = [
         ("gen_ai.operation.name", Some(json!(trace.operation))),
         ("gen_ai.provider.name", Some(json!("folio"))),
         ("gen_ai.request.model", Some(json!(trace.model))),
         ("gen_ai.response.model", Some(json!(trace.model))),
-        ("gen_ai.request.choice.count", (trace.choices != 1).then(|| json!(trace.choices))),
-        ("gen_ai.request.max_tokens", trace.max_tokens.map(|most| json!(most))),
-        ("gen_ai.request.temperature", Some(number(trace.temperature))),
+        (
+            "gen_ai.request.choice.count",
+            (trace.choices != 1).then(|| json!(trace.choices)),
+        ),
+        (
+            "gen_ai.request.max_tokens",
+            trace.max_tokens.map(|most| json!(most)),
+        ),
+        (
+            "gen_ai.request.temperature",
+            Some(number(trace.temperature)),
+        ),
         ("gen_ai.request.top_p", Some(number(trace.top_p))),
-        ("gen_ai.response.finish_reasons", Some(json!(trace.finish_reasons))),
-        ("gen_ai.usage.input_tokens", Some(json!(trace.prompt_tokens))),
-        ("gen_ai.usage.cache_read.input_tokens", Some(json!(trace.cached_tokens))),
-        ("gen_ai.usage.output_tokens", Some(json!(trace.completion_tokens))),
+        (
+            "gen_ai.response.finish_reasons",
+            Some(json!(trace.finish_reasons)),
+        ),
+        (
+            "gen_ai.usage.input_tokens",
+            Some(json!(trace.prompt_tokens)),
+        ),
+        (
+            "gen_ai.usage.cache_read.input_tokens",
+            Some(json!(trace.cached_tokens)),
+        ),
+        (
+            "gen_ai.usage.output_tokens",
+            Some(json!(trace.completion_tokens)),
+        ),
         ("gen_ai.latency.time_in_queue", trace.queued.map(seconds)),
-        ("gen_ai.latency.time_to_first_token", trace.first_token.map(seconds)),
-        ("gen_ai.latency.time_in_model_prefill", prefilled.map(seconds)),
+        (
+            "gen_ai.latency.time_to_first_token",
+            trace.first_token.map(seconds),
+        ),
+        (
+            "gen_ai.latency.time_in_model_prefill",
+            prefilled.map(seconds),
+        ),
         ("gen_ai.latency.time_in_model_decode", decoded.map(seconds)),
         ("gen_ai.latency.e2e", Some(seconds(trace.duration))),
         ("error.type", trace.error.as_ref().map(|error| json!(error))),
     ];
-    named.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+    named
+        .into_iter()
+        .filter_map(|(name, value)| Some((name, value?)))
+        .collect()
 }
 
 #[cfg(test)]
@@ -276,7 +361,10 @@ mod tests {
     #[test]
     fn no_credentials_of_an_address_are_logged() {
         for (address, logged) in [
-            ("http://user:secret@host:4318/v1/traces?key=secret#secret", "http://host:4318/v1/traces"),
+            (
+                "http://user:secret@host:4318/v1/traces?key=secret#secret",
+                "http://host:4318/v1/traces",
+            ),
             ("https://se%40cret@host", "https://host"),
             ("http://a:b@c@[::1]:80/x@y", "http://[::1]:80/x@y"),
         ] {
@@ -286,7 +374,8 @@ mod tests {
 
     #[test]
     fn headers_are_read_as_opentelemetry_writes_them() {
-        let read = headers("api-key=a%20b%3D%2C, X-Tenant = one=two ,empty=").expect("they are right");
+        let read =
+            headers("api-key=a%20b%3D%2C, X-Tenant = one=two ,empty=").expect("they are right");
         let of = |name: &str| read.get(name).map(|value| value.to_str().expect("text"));
         assert_eq!(of("api-key"), Some("a b=,"));
         assert_eq!(of("x-tenant"), Some("one=two"));
@@ -296,11 +385,20 @@ mod tests {
             ("a=b,", "entry 2 has no `=`"),
             ("a=b,x y=secret", "entry 2: \"x y\" is not the name"),
             ("=secret", "entry 1: \"\" is not the name"),
-            ("a=secret%0Ahost: x", "entry 1: a header cannot have the value of a"),
-            ("a=secret%FF", "entry 1: a header cannot have the value of a"),
+            (
+                "a=secret%0Ahost: x",
+                "entry 1: a header cannot have the value of a",
+            ),
+            (
+                "a=secret%FF",
+                "entry 1: a header cannot have the value of a",
+            ),
         ] {
             let error = format!("{:#}", headers(wrong).expect_err(wrong));
-            assert!(error.contains(word) && !error.contains("secret"), "{wrong}: {error}");
+            assert!(
+                error.contains(word) && !error.contains("secret"),
+                "{wrong}: {error}"
+            );
         }
     }
 }

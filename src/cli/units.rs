@@ -2,7 +2,9 @@
 
 /// `1073741824`, `512MiB`, `512M` (powers of 1024) or `1.5GB` (powers of 1000).
 pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
-    let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+    let split = text
+        .find(|c: char| c.is_ascii_alphabetic())
+        .unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
     let factor: f64 = match unit.to_ascii_lowercase().as_str() {
         "" | "b" => 1.0,
@@ -12,9 +14,16 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
         "kb" => 1e3,
         "mb" => 1e6,
         "gb" => 1e9,
-        _ => return Err(format!("unknown unit `{unit}`: use KiB, MiB, GiB, KB, MB or GB")),
+        _ => {
+            return Err(format!(
+                "unknown unit `{unit}`: use KiB, MiB, GiB, KB, MB or GB"
+            ));
+        }
     };
-    let number: f64 = number.trim().parse().map_err(|_| format!("`{text}` is not a number of bytes"))?;
+    let number: f64 = number
+        .trim()
+        .parse()
+        .map_err(|_| format!("`{text}` is not a number of bytes"))?;
     if !(number >= 0.0 && number * factor < 1e18) {
         return Err(format!("`{text}` is not a number of bytes"));
     }

@@ -12,7 +12,8 @@ use super::speculation::UNKNOWN;
 use super::tiers::{Restore, Save};
 use crate::plan::Tail;
 use crate::plan::inputs::{
-    BatchInputs, BiasEntry, FEED, GroupInputs, NONE, PoolRow, Range, SampleRow, SequenceRows, StateRows,
+    BatchInputs, BiasEntry, FEED, GroupInputs, NONE, PoolRow, Range, SampleRow, SequenceRows,
+    StateRows,
 };
 use std::collections::BTreeSet;
 
@@ -109,12 +110,19 @@ impl Row {
 
     /// The token rows without those of drafts.
     fn without_drafts(&self, row_start: u32) -> SequenceRows {
-        SequenceRows { row_start, row_count: self.count, context_len: self.start + self.count }
+        SequenceRows {
+            row_start,
+            row_count: self.count,
+            context_len: self.start + self.count,
+        }
     }
 
     /// Number of leading drafts that are known. A draft model guesses the others, one after the other.
     pub(super) fn drafts_known(&self) -> usize {
-        self.drafts.iter().take_while(|&&draft| draft != UNKNOWN).count()
+        self.drafts
+            .iter()
+            .take_while(|&&draft| draft != UNKNOWN)
+            .count()
     }
 
     /// Whether a draft model has to guess its next draft.
@@ -131,13 +139,20 @@ impl Batch {
     pub(super) fn prefill_tokens(&self) -> u64 {
         let counts = || self.rows.iter().map(|row| row.count);
         let prefill: u32 = counts().filter(|&count| count >= PREFILL_ROWS_MIN).sum();
-        if prefill * 2 > counts().sum() { prefill.into() } else { 0 }
+        if prefill * 2 > counts().sum() {
+            prefill.into()
+        } else {
+            0
+        }
     }
 
     /// Number of token rows, and how many of them are drafts, if every sequence computes only one token and its drafts.
     pub(super) fn single_rows(&self) -> Option<(u32, u32)> {
         let drafts = self.rows.iter().map(Row::drafted).sum();
-        self.rows.iter().all(|row| row.count == 1).then(|| (index(self.rows.len()) + drafts, drafts))
+        self.rows
+            .iter()
+            .all(|row| row.count == 1)
+            .then(|| (index(self.rows.len()) + drafts, drafts))
     }
 
     /// Number of results that a draw has.
@@ -147,7 +162,13 @@ impl Batch {
 
     /// The flat arrays of this batch. `sequences` and `pool` must be unchanged since scheduling; `eos` lists the
     /// model's end tokens. A mask has one bit for each of `vocab` ids.
-    pub(super) fn flatten(&self, sequences: &mut Sequences, pool: &BlockPool, eos: &[u32], vocab: u32) -> BatchInputs {
+    pub(super) fn flatten(
+        &self,
+        sequences: &mut Sequences,
+        pool: &BlockPool,
+        eos: &[u32],
+        vocab: u32,
+    ) -> BatchInputs {
         let mut inputs = self.no_rows();
         let mut firsts = Vec::with_capacity(self.rows.len());
         for row in &self.rows {
@@ -160,9 +181,15 @@ impl Batch {
         let mut draws = self.draws.iter().peekable();
         let mut scores = self.scores.iter().peekable();
         for row in 0..index(self.rows.len()) {
-            let rows = self.rows[row as usize].without_drafts(inputs.sequences[firsts[row as usize]].row_start);
+            let rows = self.rows[row as usize]
+                .without_drafts(inputs.sequences[firsts[row as usize]].row_start);
             if let Some(score) = scores.next_if(|score| score.row == row) {
-                self.flatten_score(score, &sequences[score.sequence], rows.row_start, &mut inputs);
+                self.flatten_score(
+                    score,
+                    &sequences[score.sequence],
+                    rows.row_start,
+                    &mut inputs,
+                );
             }
             if draws.peek().is_some_and(|draw| draw.row == row) {
                 inputs.logits_rows.push(rows.row_start + rows.row_count - 1);
@@ -170,54 +197,124 @@ impl Batch {
             while let Some(draw) = draws.next_if(|draw| draw.row == row) {
                 let sequence = &mut sequences[draw.sequence];
                 let mask_start = sequence.push_mask(&mut inputs.masks, vocab.div_ceil(32) as usize);
-                let held_back = held_back(sequence.params(), rows.context_len - sequence.prompt_len(), eos);
+                let held_back = held_back(
+                    sequence.params(),
+                    rows.context_len - sequence.prompt_len(),
+                    eos,
+                );
                 let mask_start = if sequence.beam.is_some() && !held_back.is_empty() {
                     mask_out(&mut inputs.masks, mask_start, &held_back, vocab)
                 } else {
                     mask_start
                 };
-                let place = Place { position: rows.context_len, mask_start, accepted: &[] };
+                let place = Place {
+                    position: rows.context_len,
+                    mask_start,
+                    accepted: &[],
+                };
                 self.flatten_draw(draw, &sequences[draw.sequence], place, eos, &mut inputs);
-                self.flatten_draft_draws(draw, &sequences[draw.sequence], rows, (eos, vocab), &mut inputs);
+                self.flatten_draft_draws(
+                    draw,
+                    &sequences[draw.sequence],
+                    rows,
+                    (eos, vocab),
+                    &mut inputs,
+                );
             }
         }
-        assert!(draws.next().is_none() && scores.next().is_none(), "draws and scores are sorted by row");
-        assert_eq!(inputs.token_ids.len(), inputs.positions.len(), "every token row has a position");
-        debug_assert!(self.pools.is_sorted_by(|a, b| a.row < b.row), "pools are sorted by row, at most one each");
+        assert!(
+            draws.next().is_none() && scores.next().is_none(),
+            "draws and scores are sorted by row"
+        );
+        assert_eq!(
+            inputs.token_ids.len(),
+            inputs.positions.len(),
+            "every token row has a position"
+        );
+        debug_assert!(
+            self.pools.is_sorted_by(|a, b| a.row < b.row),
+            "pools are sorted by row, at most one each"
+        );
         inputs.pools.extend(self.pools.iter().map(|pool| {
             let rows = inputs.sequences[firsts[pool.row as usize]];
-            debug_assert!(pool.count > 0 && pool.count <= rows.row_count, "only states of the row itself are pooled");
-            PoolRow { row_start: rows.row_start + rows.row_count - pool.count, row_count: pool.count }
+            debug_assert!(
+                pool.count > 0 && pool.count <= rows.row_count,
+                "only states of the row itself are pooled"
+            );
+            PoolRow {
+                row_start: rows.row_start + rows.row_count - pool.count,
+                row_count: pool.count,
+            }
         }));
-        let tails = [(Tail::Sample, inputs.samples.is_empty()), (Tail::Pool, inputs.pools.is_empty())];
-        inputs.tails = tails.into_iter().filter(|(_, empty)| !empty).map(|(tail, _)| tail).collect();
+        let tails = [
+            (Tail::Sample, inputs.samples.is_empty()),
+            (Tail::Pool, inputs.pools.is_empty()),
+        ];
+        inputs.tails = tails
+            .into_iter()
+            .filter(|(_, empty)| !empty)
+            .map(|(tail, _)| tail)
+            .collect();
         inputs
     }
 
     /// The arrays without rows: only the copies of blocks.
     fn no_rows(&self) -> BatchInputs {
-        let groups = self.copies.iter().map(|copies| GroupInputs { copies: copies.clone(), ..Default::default() });
-        BatchInputs { groups: groups.collect(), ..Default::default() }
+        let groups = self.copies.iter().map(|copies| GroupInputs {
+            copies: copies.clone(),
+            ..Default::default()
+        });
+        BatchInputs {
+            groups: groups.collect(),
+            ..Default::default()
+        }
     }
 
     /// The arrays with which a draft model guesses the next draft of each row that waits for one: the row itself, then
     /// one draft after the other. A guess is drawn as the model draws at that place, with the same noise, so that it is
     /// more often right; though without a mask.
-    pub(super) fn flatten_guesses(&self, sequences: &Sequences, pool: &BlockPool, eos: &[u32]) -> BatchInputs {
+    pub(super) fn flatten_guesses(
+        &self,
+        sequences: &Sequences,
+        pool: &BlockPool,
+        eos: &[u32],
+    ) -> BatchInputs {
         let mut inputs = self.no_rows();
-        for (row_index, row) in self.rows.iter().enumerate().filter(|(_, row)| row.awaits_guess()) {
+        for (row_index, row) in self
+            .rows
+            .iter()
+            .enumerate()
+            .filter(|(_, row)| row.awaits_guess())
+        {
             let (sequence, known) = (&sequences[row.sequence], row.drafts_known());
             let position = row.start + row.count + index(known);
             if known == 0 {
                 self.flatten_row(row, sequence, pool, &mut inputs);
             } else {
                 // The copies came with the first guess.
-                inputs.groups.iter_mut().for_each(|group| group.copies.clear());
-                self.flatten_draft(position - 1, row.drafts[known - 1], sequence, pool, &mut inputs);
+                inputs
+                    .groups
+                    .iter_mut()
+                    .for_each(|group| group.copies.clear());
+                self.flatten_draft(
+                    position - 1,
+                    row.drafts[known - 1],
+                    sequence,
+                    pool,
+                    &mut inputs,
+                );
             }
             inputs.logits_rows.push(index(inputs.positions.len()) - 1);
-            let draw = Draw { sequence: row.sequence, row: index(row_index), pending: false };
-            let place = Place { position, mask_start: NONE, accepted: &row.drafts[..known] };
+            let draw = Draw {
+                sequence: row.sequence,
+                row: index(row_index),
+                pending: false,
+            };
+            let place = Place {
+                position,
+                mask_start: NONE,
+                accepted: &row.drafts[..known],
+            };
             self.flatten_draw(&draw, sequence, place, eos, &mut inputs);
         }
         for sample in &mut inputs.samples {
@@ -228,11 +325,23 @@ impl Batch {
     }
 
     /// Adds one sample row per scored prompt token. The token is known, not drawn.
-    fn flatten_score(&self, score: &Score, sequence: &Sequence, row_start: u32, inputs: &mut BatchInputs) {
+    fn flatten_score(
+        &self,
+        score: &Score,
+        sequence: &Sequence,
+        row_start: u32,
+        inputs: &mut BatchInputs,
+    ) {
         let row = &self.rows[score.row as usize];
         let scored = score.first..score.first + score.count;
-        assert!(row.start <= scored.start && scored.end <= row.start + row.count, "a score lies within its row");
-        assert!((scored.end as usize) < sequence.tokens.len(), "a scored token is known");
+        assert!(
+            row.start <= scored.start && scored.end <= row.start + row.count,
+            "a score lies within its row"
+        );
+        assert!(
+            (scored.end as usize) < sequence.tokens.len(),
+            "a scored token is known"
+        );
         let row_start = row_start + score.first - row.start;
         for offset in 0..score.count {
             inputs.logits_rows.push(row_start + offset);
@@ -246,31 +355,70 @@ impl Batch {
         }
     }
 
-    fn flatten_row(&self, row: &Row, sequence: &Sequence, pool: &BlockPool, inputs: &mut BatchInputs) {
+    fn flatten_row(
+        &self,
+        row: &Row,
+        sequence: &Sequence,
+        pool: &BlockPool,
+        inputs: &mut BatchInputs,
+    ) {
         let end = row.start + row.count;
-        assert!(row.count > 0 && end <= sequence.computed, "a row computes what was scheduled");
-        assert!(end <= sequence.tokens_known() + 1, "a row computes known tokens, or exactly the pending one");
+        assert!(
+            row.count > 0 && end <= sequence.computed,
+            "a row computes what was scheduled"
+        );
+        assert!(
+            end <= sequence.tokens_known() + 1,
+            "a row computes known tokens, or exactly the pending one"
+        );
         let row_start = index(inputs.positions.len());
-        let drafts = if row.states.is_some() { &row.drafts[..] } else { &[] };
+        let drafts = if row.states.is_some() {
+            &row.drafts[..]
+        } else {
+            &[]
+        };
         let rows = row.start..end + index(drafts.len());
-        inputs.sequences.push(SequenceRows { row_start, row_count: index(rows.len()), context_len: rows.end });
+        inputs.sequences.push(SequenceRows {
+            row_start,
+            row_count: index(rows.len()),
+            context_len: rows.end,
+        });
         inputs.states.extend(row.states);
         inputs.positions.extend(rows.clone());
-        let known = sequence.tokens.get(row.start as usize..end.min(sequence.tokens_known()) as usize);
-        inputs.token_ids.extend_from_slice(known.unwrap_or_default());
+        let known = sequence
+            .tokens
+            .get(row.start as usize..end.min(sequence.tokens_known()) as usize);
+        inputs
+            .token_ids
+            .extend_from_slice(known.unwrap_or_default());
         if end > sequence.tokens_known() {
-            assert!(sequence.feed_slot & FEED == 0, "a pending token is in a feed slot");
+            assert!(
+                sequence.feed_slot & FEED == 0,
+                "a pending token is in a feed slot"
+            );
             inputs.token_ids.push(FEED | sequence.feed_slot);
         }
         inputs.token_ids.extend_from_slice(drafts);
         for (group, arrays) in inputs.groups.iter_mut().enumerate() {
-            self.flatten_table(&sequence.tables[group].blocks, group, rows.clone(), pool, arrays);
+            self.flatten_table(
+                &sequence.tables[group].blocks,
+                group,
+                rows.clone(),
+                pool,
+                arrays,
+            );
         }
     }
 
     /// Adds each draft of a row as if it were the only row of another sequence with the same blocks. Keys and values
     /// are written before attention in every layer, so a draft sees those before it.
-    fn flatten_drafts(&self, row: &Row, sequence: &Sequence, pool: &BlockPool, inputs: &mut BatchInputs) {
+    fn flatten_drafts(
+        &self,
+        row: &Row,
+        sequence: &Sequence,
+        pool: &BlockPool,
+        inputs: &mut BatchInputs,
+    ) {
         for (position, &draft) in (row.start + row.count..).zip(&row.drafts) {
             self.flatten_draft(position, draft, sequence, pool, inputs);
         }
@@ -286,7 +434,11 @@ impl Batch {
     ) {
         assert!(draft != UNKNOWN, "a draft is known when it is computed");
         let row_start = index(inputs.positions.len());
-        inputs.sequences.push(SequenceRows { row_start, row_count: 1, context_len: position + 1 });
+        inputs.sequences.push(SequenceRows {
+            row_start,
+            row_count: 1,
+            context_len: position + 1,
+        });
         inputs.positions.push(position);
         inputs.token_ids.push(draft);
         for (group, arrays) in inputs.groups.iter_mut().enumerate() {
@@ -306,15 +458,30 @@ impl Batch {
     ) {
         let block_size = pool.block_size();
         let length = pool.blocks_for(positions.end) as usize;
-        let first = pool.first_visible(group, positions.start).min(pool.blocks_for(positions.end) - 1);
-        assert!((first as usize) < length && length <= blocks.len(), "a block table covers the positions of its row");
+        let first = pool
+            .first_visible(group, positions.start)
+            .min(pool.blocks_for(positions.end) - 1);
+        assert!(
+            (first as usize) < length && length <= blocks.len(),
+            "a block table covers the positions of its row"
+        );
         arrays.table_starts.push(index(arrays.block_tables.len()));
-        arrays.block_tables.extend(std::iter::repeat_n(NONE, first as usize));
-        arrays.block_tables.extend_from_slice(&blocks[first as usize..length]);
+        arrays
+            .block_tables
+            .extend(std::iter::repeat_n(NONE, first as usize));
+        arrays
+            .block_tables
+            .extend_from_slice(&blocks[first as usize..length]);
         let off_by_one = self.faults.has(InjectedFault::SlotOffByOne);
         arrays.slot_mapping.extend(positions.map(|position| {
-            let (block, offset) = (blocks[(position / block_size) as usize], position % block_size);
-            debug_assert!(block != NONE, "a row writes to blocks that its sequence holds");
+            let (block, offset) = (
+                blocks[(position / block_size) as usize],
+                position % block_size,
+            );
+            debug_assert!(
+                block != NONE,
+                "a row writes to blocks that its sequence holds"
+            );
             block * block_size + if off_by_one && offset == 0 { 1 } else { offset }
         }));
     }
@@ -329,23 +496,51 @@ impl Batch {
         inputs: &mut BatchInputs,
     ) {
         let drafts = &self.rows[draw.row as usize].drafts;
-        assert!(drafts.is_empty() || !draw.pending, "a draft follows known tokens");
-        let masks = sequence.push_draft_masks(drafts, &mut inputs.masks, vocab.div_ceil(32) as usize);
+        assert!(
+            drafts.is_empty() || !draw.pending,
+            "a draft follows known tokens"
+        );
+        let masks =
+            sequence.push_draft_masks(drafts, &mut inputs.masks, vocab.div_ceil(32) as usize);
         for (accepted, mask_start) in (1..=drafts.len()).zip(masks) {
-            inputs.logits_rows.push(rows.row_start + rows.row_count - 1 + index(accepted));
+            inputs
+                .logits_rows
+                .push(rows.row_start + rows.row_count - 1 + index(accepted));
             let (position, accepted) = (rows.context_len + index(accepted), &drafts[..accepted]);
-            self.flatten_draw(draw, sequence, Place { position, mask_start, accepted }, eos, inputs);
+            self.flatten_draw(
+                draw,
+                sequence,
+                Place {
+                    position,
+                    mask_start,
+                    accepted,
+                },
+                eos,
+                inputs,
+            );
         }
         if self.faults.has(InjectedFault::DraftNoiseOfFirstRow) {
             let first = inputs.samples.len() - drafts.len();
-            inputs.samples[first..].iter_mut().for_each(|sample| sample.position = rows.context_len);
+            inputs.samples[first..]
+                .iter_mut()
+                .for_each(|sample| sample.position = rows.context_len);
         }
     }
 
-    fn flatten_draw(&self, draw: &Draw, sequence: &Sequence, place: Place<'_>, eos: &[u32], inputs: &mut BatchInputs) {
+    fn flatten_draw(
+        &self,
+        draw: &Draw,
+        sequence: &Sequence,
+        place: Place<'_>,
+        eos: &[u32],
+        inputs: &mut BatchInputs,
+    ) {
         let params = sequence.params();
         let candidates = |beams: BeamParams| beams::candidates(params, beams.width, eos.len());
-        assert!(place.position >= sequence.prompt_len(), "prompt tokens are never drawn");
+        assert!(
+            place.position >= sequence.prompt_len(),
+            "prompt tokens are never drawn"
+        );
         assert!(sequence.feed_slot != NONE, "a drawn token has a feed slot");
         let start = inputs.history.len();
         if place.accepted.is_empty() {
@@ -353,18 +548,34 @@ impl Batch {
         } else {
             inputs.history.extend(sequence.history_with(place.accepted));
         }
-        let history = Range { start: index(start), len: index(inputs.history.len() - start) };
+        let history = Range {
+            start: index(start),
+            len: index(inputs.history.len() - start),
+        };
         let start = inputs.bias.len();
         if sequence.beam.is_none() {
-            push_bias(params, place.position - sequence.prompt_len(), eos, &mut inputs.bias);
+            push_bias(
+                params,
+                place.position - sequence.prompt_len(),
+                eos,
+                &mut inputs.bias,
+            );
         }
-        let bias = Range { start: index(start), len: index(inputs.bias.len() - start) };
-        let unread =
-            draw.pending && params.draw.has_penalties() && !self.faults.has(InjectedFault::PenaltyWithoutPending);
+        let bias = Range {
+            start: index(start),
+            len: index(inputs.bias.len() - start),
+        };
+        let unread = draw.pending
+            && params.draw.has_penalties()
+            && !self.faults.has(InjectedFault::PenaltyWithoutPending);
         inputs.samples.push(SampleRow {
             logits_row: index(inputs.logits_rows.len() - 1),
             // What a step that verifies drafts draws is read before it is used.
-            feed_slot: if self.rows[draw.row as usize].drafts.is_empty() { sequence.feed_slot } else { NONE },
+            feed_slot: if self.rows[draw.row as usize].drafts.is_empty() {
+                sequence.feed_slot
+            } else {
+                NONE
+            },
             seed: sequence.seed,
             choice: sequence.choice.index,
             position: place.position,
@@ -375,7 +586,9 @@ impl Batch {
             mask_start: place.mask_start,
             scored_token: NONE,
             logprob: sequence.beam.is_none() && params.logprobs.is_some(),
-            top_logprobs: params.beams.map_or(params.logprobs.unwrap_or(0), candidates),
+            top_logprobs: params
+                .beams
+                .map_or(params.logprobs.unwrap_or(0), candidates),
             top_allowed: sequence.beam.is_some(),
         });
     }
@@ -383,10 +596,16 @@ impl Batch {
 
 /// Adds the request's logit bias. While `generated` is below `min_tokens`, also forbids end and stop tokens.
 fn push_bias(params: &SamplingParams, generated: u32, eos: &[u32], entries: &mut Vec<BiasEntry>) {
-    let bias = params.logit_bias.iter().map(|(&token_id, &bias)| BiasEntry { token_id, bias });
+    let bias = params
+        .logit_bias
+        .iter()
+        .map(|(&token_id, &bias)| BiasEntry { token_id, bias });
     let held_back = held_back(params, generated, eos);
     entries.extend(bias.filter(|entry| !held_back.contains(&entry.token_id)));
-    entries.extend(held_back.into_iter().map(|token_id| BiasEntry { token_id, bias: HELD_BACK }));
+    entries.extend(held_back.into_iter().map(|token_id| BiasEntry {
+        token_id,
+        bias: HELD_BACK,
+    }));
 }
 
 /// The end and stop tokens that may not be drawn yet, while `generated` is below `min_tokens`.
@@ -394,7 +613,11 @@ fn held_back(params: &SamplingParams, generated: u32, eos: &[u32]) -> BTreeSet<u
     if generated >= params.min_tokens {
         return BTreeSet::new();
     }
-    let eos = eos.iter().take(if params.ignore_eos { 0 } else { EOS_TOKEN_IDS_MAX });
+    let eos = eos.iter().take(if params.ignore_eos {
+        0
+    } else {
+        EOS_TOKEN_IDS_MAX
+    });
     params.stop_token_ids.iter().chain(eos).copied().collect()
 }
 
@@ -403,14 +626,21 @@ fn held_back(params: &SamplingParams, generated: u32, eos: &[u32]) -> BTreeSet<u
 fn mask_out(masks: &mut Vec<u32>, start: u32, ids: &BTreeSet<u32>, vocab: u32) -> u32 {
     let start = if start == NONE {
         let start = index(masks.len());
-        let allowed = |word: u32| if vocab - 32 * word >= 32 { u32::MAX } else { (1 << (vocab - 32 * word)) - 1 };
+        let allowed = |word: u32| {
+            if vocab - 32 * word >= 32 {
+                u32::MAX
+            } else {
+                (1 << (vocab - 32 * word)) - 1
+            }
+        };
         masks.extend((0..vocab.div_ceil(32)).map(allowed));
         start
     } else {
         start
     };
     let mut mask = masks[start as usize..].to_vec();
-    ids.iter().for_each(|id| mask[*id as usize / 32] &= !(1 << (id % 32)));
+    ids.iter()
+        .for_each(|id| mask[*id as usize / 32] &= !(1 << (id % 32)));
     if mask.iter().any(|&word| word != 0) {
         masks[start as usize..].copy_from_slice(&mask);
     }

@@ -59,15 +59,23 @@ pub(super) fn candidates(params: &SamplingParams, width: u32, eos: usize) -> u32
     let eos = if params.ignore_eos { 0 } else { eos };
     let ends = u32::try_from(eos + params.stop_token_ids.len()).unwrap_or(u32::MAX);
     let wanted = width.saturating_mul(ends.saturating_add(1).max(2));
-    wanted.max(params.logprobs.unwrap_or(0)).min(TOP_LOGPROBS_MAX)
+    wanted
+        .max(params.logprobs.unwrap_or(0))
+        .min(TOP_LOGPROBS_MAX)
 }
 
 /// The continuations of all beams, best first; ties by beam, then as the device lists them. `beams` has the score of
 /// each beam and its candidates.
-pub(super) fn ranked<'a>(beams: impl Iterator<Item = (f64, &'a [(u32, f32)])>) -> Vec<Continuation> {
+pub(super) fn ranked<'a>(
+    beams: impl Iterator<Item = (f64, &'a [(u32, f32)])>,
+) -> Vec<Continuation> {
     let continuations = beams.enumerate().flat_map(|(beam, (score, candidates))| {
-        let continued =
-            move |&(token_id, logprob)| Continuation { beam, token_id, logprob, score: score + f64::from(logprob) };
+        let continued = move |&(token_id, logprob)| Continuation {
+            beam,
+            token_id,
+            logprob,
+            score: score + f64::from(logprob),
+        };
         candidates.iter().map(continued)
     });
     let mut ranked: Vec<_> = continuations.collect();
@@ -77,7 +85,11 @@ pub(super) fn ranked<'a>(beams: impl Iterator<Item = (f64, &'a [(u32, f32)])>) -
 
 impl<T> BeamSearch<T> {
     pub(super) fn new(params: BeamParams, faults: InjectedFaults) -> Self {
-        Self { params, finished: Vec::new(), faults }
+        Self {
+            params,
+            finished: Vec::new(),
+            faults,
+        }
     }
 
     pub(super) fn width(&self) -> u32 {
@@ -108,7 +120,8 @@ impl<T> BeamSearch<T> {
                 break;
             }
             let fate = fate(continuation);
-            let revived = self.faults.has(InjectedFault::FinishedBeamRevived) && fate == Fate::Ends(FinishReason::Stop);
+            let revived = self.faults.has(InjectedFault::FinishedBeamRevived)
+                && fate == Fate::Ends(FinishReason::Stop);
             if (fate == Fate::Continues || revived) && next.len() < width {
                 next.push(*continuation);
             }
@@ -118,12 +131,22 @@ impl<T> BeamSearch<T> {
             {
                 let score = continuation.score / norm;
                 let at = self.finished.partition_point(|other| other.score >= score);
-                self.finished.insert(at, Hypothesis { answer: answer(continuation), score, reason });
+                self.finished.insert(
+                    at,
+                    Hypothesis {
+                        answer: answer(continuation),
+                        score,
+                        reason,
+                    },
+                );
             }
             rank += usize::from(fate != Fate::Forbidden);
         }
         self.finished.truncate(width);
-        if next.first().is_some_and(|best| self.is_over(best.score / norm)) {
+        if next
+            .first()
+            .is_some_and(|best| self.is_over(best.score / norm))
+        {
             next.clear();
         }
         next
@@ -132,7 +155,12 @@ impl<T> BeamSearch<T> {
     /// Whether no beam can improve the hypotheses any more; `best` is the best beam's score as if it ended now.
     fn is_over(&self, best: f64) -> bool {
         let is_full = self.finished.len() == self.params.width as usize;
-        is_full && (self.params.early_stopping || self.finished.last().is_some_and(|worst| best <= worst.score))
+        is_full
+            && (self.params.early_stopping
+                || self
+                    .finished
+                    .last()
+                    .is_some_and(|worst| best <= worst.score))
     }
 }
 
@@ -141,14 +169,25 @@ mod tests {
     use super::*;
 
     fn search(width: u32, length_penalty: f32, early_stopping: bool) -> BeamSearch<u32> {
-        BeamSearch::new(BeamParams { width, length_penalty, early_stopping }, InjectedFaults::default())
+        BeamSearch::new(
+            BeamParams {
+                width,
+                length_penalty,
+                early_stopping,
+            },
+            InjectedFaults::default(),
+        )
     }
 
     /// One step from a single beam; tokens from 100 on end.
     fn step(search: &mut BeamSearch<u32>, length: u32, candidates: &[(u32, f32)]) -> Vec<u32> {
         let ranked = ranked([(0.0, candidates)].into_iter());
         let fate = |c: &Continuation| {
-            if c.token_id < 100 { Fate::Continues } else { Fate::Ends(FinishReason::Stop) }
+            if c.token_id < 100 {
+                Fate::Continues
+            } else {
+                Fate::Ends(FinishReason::Stop)
+            }
         };
         let next = search.select(&ranked, length, fate, |c| c.token_id);
         next.iter().map(|c| c.token_id).collect()
@@ -157,22 +196,48 @@ mod tests {
     #[test]
     fn an_end_counts_only_among_the_best_and_is_replaced_by_the_next_best() {
         let mut search = search(2, 1.0, false);
-        assert_eq!(step(&mut search, 1, &[(100, -1.0), (1, -2.0), (101, -3.0), (2, -4.0), (3, -5.0)]), [1, 2]);
-        let found: Vec<_> = search.into_finished().iter().map(|h| (h.answer, h.score)).collect();
+        assert_eq!(
+            step(
+                &mut search,
+                1,
+                &[(100, -1.0), (1, -2.0), (101, -3.0), (2, -4.0), (3, -5.0)]
+            ),
+            [1, 2]
+        );
+        let found: Vec<_> = search
+            .into_finished()
+            .iter()
+            .map(|h| (h.answer, h.score))
+            .collect();
         assert_eq!(found, [(100, -1.0)], "rank 2 is too late for an end");
     }
 
     #[test]
     fn a_search_is_over_when_no_beam_can_be_better_or_as_soon_as_it_may() {
         let two = [(100, -4.0), (101, -5.0), (1, -6.0), (2, -7.0)];
-        assert_eq!(step(&mut search(2, 1.0, false), 4, &two), [0; 0], "-6 is worse than both");
+        assert_eq!(
+            step(&mut search(2, 1.0, false), 4, &two),
+            [0; 0],
+            "-6 is worse than both"
+        );
         let near = [(100, -4.0), (1, -4.5), (101, -5.0), (2, -7.0)];
         let mut patient = search(2, 0.0, false);
-        assert_eq!(step(&mut patient, 1, &near), [1, 2], "one hypothesis is not enough");
-        assert_eq!(step(&mut patient, 2, &[(100, -6.0), (1, -5.5), (2, -8.0)]), [1, 2], "-5.5 may still improve on -6");
+        assert_eq!(
+            step(&mut patient, 1, &near),
+            [1, 2],
+            "one hypothesis is not enough"
+        );
+        assert_eq!(
+            step(&mut patient, 2, &[(100, -6.0), (1, -5.5), (2, -8.0)]),
+            [1, 2],
+            "-5.5 may still improve on -6"
+        );
         let mut hasty = search(2, 0.0, true);
         assert_eq!(step(&mut hasty, 1, &near), [1, 2]);
-        assert_eq!(step(&mut hasty, 2, &[(100, -6.0), (1, -5.5), (2, -8.0)]), [0; 0]);
+        assert_eq!(
+            step(&mut hasty, 2, &[(100, -6.0), (1, -5.5), (2, -8.0)]),
+            [0; 0]
+        );
     }
 
     #[test]
@@ -180,17 +245,33 @@ mod tests {
         let mut search = search(2, 2.0, false);
         step(&mut search, 1, &[(100, -2.0), (1, -3.0), (2, -3.0)]);
         step(&mut search, 4, &[(101, -16.0), (1, -17.0), (2, -17.0)]);
-        let found: Vec<_> = search.into_finished().iter().map(|h| (h.answer, h.score)).collect();
+        let found: Vec<_> = search
+            .into_finished()
+            .iter()
+            .map(|h| (h.answer, h.score))
+            .collect();
         assert_eq!(found, [(101, -1.0), (100, -2.0)]);
     }
 
     #[test]
     fn candidates_cover_all_ends() {
         let count = |stops: usize, ignore_eos| {
-            let params = SamplingParams { stop_token_ids: vec![1; stops], ignore_eos, ..SamplingParams::default() };
+            let params = SamplingParams {
+                stop_token_ids: vec![1; stops],
+                ignore_eos,
+                ..SamplingParams::default()
+            };
             candidates(&params, 4, 2)
         };
-        assert_eq!([count(0, true), count(0, false), count(1, true), count(3, false)], [8, 12, 8, 24]);
+        assert_eq!(
+            [
+                count(0, true),
+                count(0, false),
+                count(1, true),
+                count(3, false)
+            ],
+            [8, 12, 8, 24]
+        );
         assert_eq!(count(128, false), TOP_LOGPROBS_MAX);
     }
 }

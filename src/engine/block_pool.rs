@@ -104,7 +104,13 @@ impl Group {
     pub(super) fn new(window: Option<u32>, blocks: u32, faults: InjectedFaults) -> Self {
         assert!(blocks < NONE, "NONE is not a block id");
         assert!(window != Some(0), "a query sees its own key");
-        let blank = Block { references: 0, pins: 0, hash: None, older: NONE, newer: NONE };
+        let blank = Block {
+            references: 0,
+            pins: 0,
+            hash: None,
+            older: NONE,
+            newer: NONE,
+        };
         let mut group = Self {
             window,
             blocks: vec![blank; blocks as usize],
@@ -173,21 +179,35 @@ impl Group {
 
     /// Releases a reservation: just before its block is allocated, or when the sequence ends.
     pub(super) fn unreserve(&mut self, count: u32) {
-        assert!(count <= self.reserved, "only reserved blocks are unreserved");
+        assert!(
+            count <= self.reserved,
+            "only reserved blocks are unreserved"
+        );
         self.reserved -= count;
     }
 
     /// Takes the least recently used free block and removes it from the prefix cache; also returns the hash it had
     /// there. Its old content stays in place.
     pub(super) fn allocate(&mut self) -> Option<(BlockId, Option<BlockHash>)> {
-        let id = if self.faults.has(InjectedFault::NewestEvicted) { self.newest } else { self.oldest };
+        let id = if self.faults.has(InjectedFault::NewestEvicted) {
+            self.newest
+        } else {
+            self.oldest
+        };
         if id == NONE {
             return None;
         }
         debug_assert!(self.is_free(id), "the free queue holds only free blocks");
-        debug_assert!(self.free > self.reserved, "a reserved block is unreserved before it is allocated");
+        debug_assert!(
+            self.free > self.reserved,
+            "a reserved block is unreserved before it is allocated"
+        );
         self.dequeue(id);
-        let evicted = if self.faults.has(InjectedFault::StaleHash) { None } else { self.withdraw(id) };
+        let evicted = if self.faults.has(InjectedFault::StaleHash) {
+            None
+        } else {
+            self.withdraw(id)
+        };
         self.blocks[id as usize].references = 1;
         self.held += 1;
         Some((id, evicted))
@@ -196,13 +216,19 @@ impl Group {
     /// The cached block with this hash: these tokens after exactly this prefix.
     pub(super) fn lookup(&self, hash: &BlockHash) -> Option<BlockId> {
         let found = self.by_hash.get(hash).copied();
-        debug_assert!(found.is_none_or(|id| self.blocks[id as usize].hash == Some(*hash)), "hash and block match");
+        debug_assert!(
+            found.is_none_or(|id| self.blocks[id as usize].hash == Some(*hash)),
+            "hash and block match"
+        );
         found
     }
 
     /// Adds a holder. A free cached block leaves the free queue.
     pub(super) fn share(&mut self, id: BlockId) {
-        assert!(self.references(id) > 0 || self.is_cached(id), "only a held or cached block is shared");
+        assert!(
+            self.references(id) > 0 || self.is_cached(id),
+            "only a held or cached block is shared"
+        );
         if self.is_free(id) {
             self.dequeue(id);
         }
@@ -215,7 +241,10 @@ impl Group {
     /// from its deepest block, so that of equally old blocks the deepest is evicted first.
     pub(super) fn release(&mut self, id: BlockId) {
         let block = &mut self.blocks[id as usize];
-        assert!(block.references > 0, "only a block with a holder is released");
+        assert!(
+            block.references > 0,
+            "only a block with a holder is released"
+        );
         block.references -= 1;
         self.held -= 1;
         self.enqueue_if_free(id);
@@ -270,18 +299,31 @@ impl Group {
     }
 
     fn enqueue_if_free(&mut self, id: BlockId) {
-        debug_assert!(!self.is_queued(id), "a block that was held is not in the free queue");
+        debug_assert!(
+            !self.is_queued(id),
+            "a block that was held is not in the free queue"
+        );
         let block = &self.blocks[id as usize];
         if block.is_free() {
-            if block.hash.is_some() { self.enqueue_newest(id) } else { self.enqueue_oldest(id) }
+            if block.hash.is_some() {
+                self.enqueue_newest(id)
+            } else {
+                self.enqueue_oldest(id)
+            }
         }
     }
 
     fn dequeue(&mut self, id: BlockId) {
         let Block { older, newer, .. } = self.blocks[id as usize];
         assert!(self.free > 0, "the free queue is not empty");
-        debug_assert!(older != NONE || self.oldest == id, "only the oldest block has no older neighbor");
-        debug_assert!(newer != NONE || self.newest == id, "only the newest block has no newer neighbor");
+        debug_assert!(
+            older != NONE || self.oldest == id,
+            "only the oldest block has no older neighbor"
+        );
+        debug_assert!(
+            newer != NONE || self.newest == id,
+            "only the newest block has no newer neighbor"
+        );
         self.link(older, newer);
         let block = &mut self.blocks[id as usize];
         (block.older, block.newer) = (NONE, NONE);
@@ -289,14 +331,20 @@ impl Group {
     }
 
     fn enqueue_newest(&mut self, id: BlockId) {
-        debug_assert!(self.is_free(id) && !self.is_queued(id), "a block joins the queue once, when nobody holds it");
+        debug_assert!(
+            self.is_free(id) && !self.is_queued(id),
+            "a block joins the queue once, when nobody holds it"
+        );
         self.link(self.newest, id);
         self.link(id, NONE);
         self.free += 1;
     }
 
     fn enqueue_oldest(&mut self, id: BlockId) {
-        debug_assert!(self.is_free(id) && !self.is_queued(id), "a block joins the queue once, when nobody holds it");
+        debug_assert!(
+            self.is_free(id) && !self.is_queued(id),
+            "a block joins the queue once, when nobody holds it"
+        );
         self.link(id, self.oldest);
         self.link(NONE, id);
         self.free += 1;
@@ -304,7 +352,10 @@ impl Group {
 
     /// Links two blocks as neighbors in the free queue; [`NONE`] stands for its ends.
     fn link(&mut self, older: BlockId, newer: BlockId) {
-        debug_assert!(older != newer || older == NONE, "a block is not its own neighbor");
+        debug_assert!(
+            older != newer || older == NONE,
+            "a block is not its own neighbor"
+        );
         match older {
             NONE => self.oldest = newer,
             id => self.blocks[id as usize].newer = newer,
@@ -317,9 +368,16 @@ impl Group {
 
     /// Asserts the group's invariants; `occurrences` counts how often each block occurs in live tables.
     pub(super) fn check(&self, occurrences: &[u32]) {
-        assert_eq!(occurrences.len(), self.blocks.len(), "there is one count per block");
+        assert_eq!(
+            occurrences.len(),
+            self.blocks.len(),
+            "there is one count per block"
+        );
         for (block, &occurs) in self.blocks.iter().zip(occurrences) {
-            assert_eq!(block.references, occurs, "a block's reference count equals its occurrences in live tables");
+            assert_eq!(
+                block.references, occurs,
+                "a block's reference count equals its occurrences in live tables"
+            );
         }
         let held: u64 = occurrences.iter().map(|&occurs| u64::from(occurs)).sum();
         assert_eq!(self.held, held, "holders are counted");
@@ -330,15 +388,37 @@ impl Group {
             assert_eq!(block.older, older, "the free queue is linked both ways");
             (older, id, queued) = (id, block.newer, queued + 1);
         }
-        assert_eq!(older, self.newest, "the free queue ends at its newest block");
-        assert_eq!(queued, self.free, "the free count equals the queue's length");
+        assert_eq!(
+            older, self.newest,
+            "the free queue ends at its newest block"
+        );
+        assert_eq!(
+            queued, self.free,
+            "the free count equals the queue's length"
+        );
         let held = self.blocks.iter().filter(|block| !block.is_free()).count();
-        assert_eq!(held + queued as usize, self.blocks.len(), "free + referenced = total");
+        assert_eq!(
+            held + queued as usize,
+            self.blocks.len(),
+            "free + referenced = total"
+        );
         assert!(self.reserved <= self.free, "reserved blocks are free");
-        let hashed = self.blocks.iter().filter(|block| block.hash.is_some()).count();
-        assert_eq!(hashed, self.by_hash.len(), "every registered hash has exactly one block");
+        let hashed = self
+            .blocks
+            .iter()
+            .filter(|block| block.hash.is_some())
+            .count();
+        assert_eq!(
+            hashed,
+            self.by_hash.len(),
+            "every registered hash has exactly one block"
+        );
         for (hash, &id) in &self.by_hash {
-            assert_eq!(self.blocks[id as usize].hash.as_ref(), Some(hash), "hash and block name each other");
+            assert_eq!(
+                self.blocks[id as usize].hash.as_ref(),
+                Some(hash),
+                "hash and block name each other"
+            );
         }
     }
 }
@@ -353,11 +433,24 @@ pub struct BlockPool {
 
 impl BlockPool {
     /// A pool with `blocks[g]` free blocks for the group with window `windows[g]`.
-    pub fn new(block_size: u32, windows: &[Option<u32>], blocks: &[u32], faults: InjectedFaults) -> Self {
+    pub fn new(
+        block_size: u32,
+        windows: &[Option<u32>],
+        blocks: &[u32],
+        faults: InjectedFaults,
+    ) -> Self {
         assert_eq!(windows.len(), blocks.len(), "every KV group has blocks");
         assert!(block_size > 0, "a block holds tokens");
-        let groups = windows.iter().zip(blocks).map(|(&window, &count)| Group::new(window, count, faults)).collect();
-        Self { block_size, groups, faults }
+        let groups = windows
+            .iter()
+            .zip(blocks)
+            .map(|(&window, &count)| Group::new(window, count, faults))
+            .collect();
+        Self {
+            block_size,
+            groups,
+            faults,
+        }
     }
 
     /// The KV groups, in the order of the plan.
@@ -382,21 +475,34 @@ impl BlockPool {
 
     /// Index of the first block that a query at `position` attends to in this group.
     pub(super) fn first_visible(&self, group: usize, position: u32) -> u32 {
-        let Some(window) = self.groups[group].window else { return 0 };
+        let Some(window) = self.groups[group].window else {
+            return 0;
+        };
         let first = (position + 1).saturating_sub(window) / self.block_size;
-        debug_assert!(first <= position / self.block_size, "a query sees its own block");
+        debug_assert!(
+            first <= position / self.block_size,
+            "a query sees its own block"
+        );
         first + u32::from(self.faults.has(InjectedFault::WindowBlockFreedEarly))
     }
 
     /// Number of leading blocks of this chain that a prompt can reuse. A group with full attention needs all of them to
     /// be cached; a window group needs those that the next query attends to. `elsewhere` says whether a colder tier
     /// holds a block of a group.
-    pub(super) fn longest_prefix(&self, hashes: &[BlockHash], elsewhere: impl Fn(usize, &BlockHash) -> bool) -> u32 {
+    pub(super) fn longest_prefix(
+        &self,
+        hashes: &[BlockHash],
+        elsewhere: impl Fn(usize, &BlockHash) -> bool,
+    ) -> u32 {
         let mut length = hashes.len();
-        let found =
-            |group: usize, hash: &BlockHash| self.groups[group].lookup(hash).is_some() || elsewhere(group, hash);
+        let found = |group: usize, hash: &BlockHash| {
+            self.groups[group].lookup(hash).is_some() || elsewhere(group, hash)
+        };
         for group in (0..self.groups.len()).filter(|&group| self.groups[group].window.is_none()) {
-            length = hashes[..length].iter().take_while(|hash| found(group, hash)).count();
+            length = hashes[..length]
+                .iter()
+                .take_while(|hash| found(group, hash))
+                .count();
         }
         // A gap in a window rules out every length whose window reaches it, so the search continues below it.
         while let Some(gap) = self.window_gap(&hashes[..length], &found) {
@@ -406,12 +512,21 @@ impl BlockPool {
         u32::try_from(length).expect("a chain has few blocks")
     }
 
-    fn window_gap(&self, hashes: &[BlockHash], found: &impl Fn(usize, &BlockHash) -> bool) -> Option<usize> {
-        let position = u32::try_from(hashes.len()).expect("a chain has few blocks") * self.block_size;
-        (0..self.groups.len()).filter(|&group| self.groups[group].window.is_some()).find_map(|group| {
-            let first = (self.first_visible(group, position) as usize).min(hashes.len());
-            (first..hashes.len()).rev().find(|&index| !found(group, &hashes[index]))
-        })
+    fn window_gap(
+        &self,
+        hashes: &[BlockHash],
+        found: &impl Fn(usize, &BlockHash) -> bool,
+    ) -> Option<usize> {
+        let position =
+            u32::try_from(hashes.len()).expect("a chain has few blocks") * self.block_size;
+        (0..self.groups.len())
+            .filter(|&group| self.groups[group].window.is_some())
+            .find_map(|group| {
+                let first = (self.first_visible(group, position) as usize).min(hashes.len());
+                (first..hashes.len())
+                    .rev()
+                    .find(|&index| !found(group, &hashes[index]))
+            })
     }
 
     /// Forgets all content and all holders, after the device was lost.
@@ -423,7 +538,11 @@ impl BlockPool {
 
     /// Asserts the pool's invariants; `occurrences[g][b]` counts block `b` in live tables of group `g`.
     pub(super) fn check(&self, occurrences: &[Vec<u32>]) {
-        assert_eq!(occurrences.len(), self.groups.len(), "every KV group is counted");
+        assert_eq!(
+            occurrences.len(),
+            self.groups.len(),
+            "every KV group is counted"
+        );
         for (group, occurrences) in self.groups.iter().zip(occurrences) {
             group.check(occurrences);
         }
@@ -458,26 +577,43 @@ mod tests {
     fn blank_blocks_go_before_cached_ones_and_the_deepest_cached_block_before_its_parents() {
         let mut pool = pool(4, None);
         let group = pool.group_mut(0);
-        let ids: Vec<_> = (0..3).map(|_| group.allocate().expect("the case is valid").0).collect();
+        let ids: Vec<_> = (0..3)
+            .map(|_| group.allocate().expect("the case is valid").0)
+            .collect();
         for (&id, hash) in ids.iter().zip(chain(2)) {
             group.register(id, hash);
         }
         ids.iter().rev().for_each(|&id| group.release(id));
-        let order: Vec<_> = (0..4).map(|_| group.allocate().expect("the case is valid").0).collect();
-        assert_eq!(order, [ids[2], 3, ids[1], ids[0]], "blocks without a hash first, then the deepest of the chain");
-        assert_eq!(group.allocate(), None, "nothing can be allocated from an empty pool");
+        let order: Vec<_> = (0..4)
+            .map(|_| group.allocate().expect("the case is valid").0)
+            .collect();
+        assert_eq!(
+            order,
+            [ids[2], 3, ids[1], ids[0]],
+            "blocks without a hash first, then the deepest of the chain"
+        );
+        assert_eq!(
+            group.allocate(),
+            None,
+            "nothing can be allocated from an empty pool"
+        );
     }
 
     #[test]
     fn a_discarded_block_is_reused_before_all_others() {
         let mut pool = pool(3, None);
         let group = pool.group_mut(0);
-        let ids: Vec<_> = (0..3).map(|_| group.allocate().expect("the case is valid").0).collect();
+        let ids: Vec<_> = (0..3)
+            .map(|_| group.allocate().expect("the case is valid").0)
+            .collect();
         for (&id, hash) in ids.iter().zip(chain(3)) {
             group.register(id, hash);
         }
         group.discard(ids[2]);
-        assert!(!group.is_cached(ids[2]) && !group.is_free(ids[2]), "a held block stays with its holder");
+        assert!(
+            !group.is_cached(ids[2]) && !group.is_free(ids[2]),
+            "a held block stays with its holder"
+        );
         ids.iter().for_each(|&id| group.release(id));
         group.discard(ids[1]);
         assert_eq!(group.allocate(), Some((ids[1], None)));
@@ -487,7 +623,9 @@ mod tests {
     #[test]
     fn a_cached_block_is_taken_back_from_the_middle_of_the_queue() {
         let mut pool = pool(3, None);
-        let ids: Vec<_> = (0..3).map(|_| pool.group_mut(0).allocate().expect("the case is valid").0).collect();
+        let ids: Vec<_> = (0..3)
+            .map(|_| pool.group_mut(0).allocate().expect("the case is valid").0)
+            .collect();
         for (&id, hash) in ids.iter().zip(chain(3)) {
             pool.group_mut(0).register(id, hash);
             pool.group_mut(0).release(id);
@@ -495,13 +633,21 @@ mod tests {
         pool.group_mut(0).share(ids[1]);
         assert_eq!(pool.groups()[0].free(), 2);
         pool.check(&[vec![0, 1, 0]]);
-        assert_eq!(prefix(&pool, &chain(3)), 3, "taking a block changes no match");
+        assert_eq!(
+            prefix(&pool, &chain(3)),
+            3,
+            "taking a block changes no match"
+        );
         assert_eq!(
             pool.group_mut(0).allocate(),
             Some((ids[0], Some(chain(1)[0]))),
             "the oldest remaining block is evicted"
         );
-        assert_eq!(prefix(&pool, &chain(3)), 0, "a chain without its first block matches nothing");
+        assert_eq!(
+            prefix(&pool, &chain(3)),
+            0,
+            "a chain without its first block matches nothing"
+        );
     }
 
     #[test]
@@ -544,7 +690,11 @@ mod tests {
         let windowed = pool(8, Some(6));
         let first = |position| windowed.first_visible(0, position);
         assert_eq!([0, 5, 8, 9, 12, 13].map(first), [0, 0, 0, 1, 1, 2]);
-        assert_eq!(pool(8, None).first_visible(0, 1000), 0, "full attention attends to everything");
+        assert_eq!(
+            pool(8, None).first_visible(0, 1000),
+            0,
+            "full attention attends to everything"
+        );
     }
 
     #[test]
@@ -557,18 +707,37 @@ mod tests {
             pool.group_mut(0).register(id, hash);
         }
         assert_eq!(prefix(&pool, &hashes), 4);
-        assert_eq!(prefix(&pool, &hashes[..3]), 0, "a query at 12 attends to block 1, which was evicted");
+        assert_eq!(
+            prefix(&pool, &hashes[..3]),
+            0,
+            "a query at 12 attends to block 1, which was evicted"
+        );
     }
 
     #[test]
     fn salts_and_parents_change_a_hash() {
         let plain = BlockHash::root(&KEY, None, None);
-        assert_ne!(plain, BlockHash::root(&KEY, None, Some("")), "an empty salt differs from no salt");
-        assert_ne!(BlockHash::root(&KEY, None, Some("a")), BlockHash::root(&KEY, None, Some("b")));
-        assert_ne!(plain, BlockHash::root(&[8; 32], None, None), "the hash depends on the key");
-        let [one, other] = [[1; 32], [2; 32]].map(|owner| BlockHash::root(&KEY, Some(&owner), None));
+        assert_ne!(
+            plain,
+            BlockHash::root(&KEY, None, Some("")),
+            "an empty salt differs from no salt"
+        );
+        assert_ne!(
+            BlockHash::root(&KEY, None, Some("a")),
+            BlockHash::root(&KEY, None, Some("b"))
+        );
+        assert_ne!(
+            plain,
+            BlockHash::root(&[8; 32], None, None),
+            "the hash depends on the key"
+        );
+        let [one, other] =
+            [[1; 32], [2; 32]].map(|owner| BlockHash::root(&KEY, Some(&owner), None));
         assert!(plain != one && one != other, "and on the owner");
         assert_ne!(plain.next(&KEY, &[1, 2]), plain.next(&KEY, &[2, 1]));
-        assert_ne!(plain.next(&KEY, &[1]).next(&KEY, &[1]), plain.next(&KEY, &[1]));
+        assert_ne!(
+            plain.next(&KEY, &[1]).next(&KEY, &[1]),
+            plain.next(&KEY, &[1])
+        );
     }
 }

@@ -55,14 +55,24 @@ impl<B: Backend, S> DraftModel<B, S> {
 
     /// Draws a token for each sample row.
     pub(super) async fn guess(&mut self, inputs: BatchInputs) -> Result<Vec<u32>, BackendError> {
-        let inputs = BatchInputs { groups: self.groups_of(&inputs), ..inputs };
+        let inputs = BatchInputs {
+            groups: self.groups_of(&inputs),
+            ..inputs
+        };
         let ticket = self.backend.submit(&inputs)?;
         let results = self.backend.read(ticket).await?;
-        Ok(results.sampled.into_iter().map(|sampled| sampled.token_id).collect())
+        Ok(results
+            .sampled
+            .into_iter()
+            .map(|sampled| sampled.token_id)
+            .collect())
     }
 
     fn groups_of(&self, inputs: &BatchInputs) -> Vec<GroupInputs> {
-        self.groups.iter().map(|&group| inputs.groups[group].clone()).collect()
+        self.groups
+            .iter()
+            .map(|&group| inputs.groups[group].clone())
+            .collect()
     }
 }
 
@@ -81,7 +91,10 @@ impl DraftPlan {
             return Err(DraftError::States);
         }
         let groups = shared_groups(model, &plan)?;
-        Ok(Self { plan: Arc::new(plan), groups })
+        Ok(Self {
+            plan: Arc::new(plan),
+            groups,
+        })
     }
 
     /// Number of blocks of each of its KV groups, given those of the model's.
@@ -92,10 +105,20 @@ impl DraftPlan {
     /// The model's plan as far as the sizes of steps and pool go, with the rows and the KV layers of both models. A
     /// context is as long as both allow.
     pub(super) fn joined(&self, model: &Plan) -> Plan {
-        let group_of = |layer: &KvLayer| u32::try_from(self.groups[layer.group as usize]).expect("KV groups are few");
-        let own_layers = self.plan.kv_layers.iter().map(|layer| KvLayer { group: group_of(layer), ..*layer });
+        let group_of = |layer: &KvLayer| {
+            u32::try_from(self.groups[layer.group as usize]).expect("KV groups are few")
+        };
+        let own_layers = self.plan.kv_layers.iter().map(|layer| KvLayer {
+            group: group_of(layer),
+            ..*layer
+        });
         Plan {
-            buffers: model.buffers.iter().chain(&self.plan.buffers).cloned().collect(),
+            buffers: model
+                .buffers
+                .iter()
+                .chain(&self.plan.buffers)
+                .cloned()
+                .collect(),
             kv_groups: model.kv_groups.clone(),
             kv_layers: model.kv_layers.iter().copied().chain(own_layers).collect(),
             vocab: model.vocab,
@@ -109,15 +132,30 @@ impl DraftPlan {
 /// tokens, and of these the one that keeps fewest. An error names a window that is too long for all groups.
 fn shared_groups(plan: &Plan, draft: &Plan) -> Result<Vec<usize>, DraftError> {
     if draft.vocab != plan.vocab {
-        return Err(DraftError::Vocabulary { draft: draft.vocab, model: plan.vocab });
+        return Err(DraftError::Vocabulary {
+            draft: draft.vocab,
+            model: plan.vocab,
+        });
     }
     let kept = |window: Option<u32>| window.unwrap_or(u32::MAX);
     let group_of = |window: Option<u32>| {
-        let groups = plan.kv_groups.iter().enumerate().filter(|(_, group)| kept(group.window) >= kept(window));
-        let least = groups.min_by_key(|(_, group)| kept(group.window)).map(|(index, _)| index);
-        least.ok_or(DraftError::Window { window: window.unwrap_or(draft.positions_max) })
+        let groups = plan
+            .kv_groups
+            .iter()
+            .enumerate()
+            .filter(|(_, group)| kept(group.window) >= kept(window));
+        let least = groups
+            .min_by_key(|(_, group)| kept(group.window))
+            .map(|(index, _)| index);
+        least.ok_or(DraftError::Window {
+            window: window.unwrap_or(draft.positions_max),
+        })
     };
-    draft.kv_groups.iter().map(|group| group_of(group.window)).collect()
+    draft
+        .kv_groups
+        .iter()
+        .map(|group| group_of(group.window))
+        .collect()
 }
 
 #[cfg(test)]
@@ -127,7 +165,12 @@ mod tests {
 
     fn plan(windows: &[Option<u32>], vocab: u32) -> Plan {
         let kv_groups = windows.iter().map(|&window| KvGroup { window }).collect();
-        Plan { kv_groups, vocab, positions_max: 100, ..Plan::default() }
+        Plan {
+            kv_groups,
+            vocab,
+            positions_max: 100,
+            ..Plan::default()
+        }
     }
 
     #[test]
@@ -136,8 +179,16 @@ mod tests {
             shared_groups(&plan(model, 8), &plan(draft, 8)).map_err(|error| error.to_string())
         };
         assert_eq!(shared(&[None], &[None]), Ok(vec![0]));
-        assert_eq!(shared(&[None, Some(8)], &[Some(8), None]), Ok(vec![1, 0]), "in any order");
-        assert_eq!(shared(&[None, Some(8)], &[Some(9)]), Ok(vec![0]), "a longer window needs the whole");
+        assert_eq!(
+            shared(&[None, Some(8)], &[Some(8), None]),
+            Ok(vec![1, 0]),
+            "in any order"
+        );
+        assert_eq!(
+            shared(&[None, Some(8)], &[Some(9)]),
+            Ok(vec![0]),
+            "a longer window needs the whole"
+        );
         assert_eq!(
             shared(&[None, Some(16), Some(12)], &[Some(9), Some(4)]),
             Ok(vec![2, 2]),
@@ -145,7 +196,9 @@ mod tests {
         );
         let error = shared(&[Some(8)], &[None]).expect_err("nothing keeps all tokens");
         assert!(error.contains("100 tokens"), "{error}");
-        let error = shared_groups(&plan(&[None], 8), &plan(&[None], 9)).expect_err("another vocabulary").to_string();
+        let error = shared_groups(&plan(&[None], 8), &plan(&[None], 9))
+            .expect_err("another vocabulary")
+            .to_string();
         assert!(error.contains("9 tokens") && error.contains('8'), "{error}");
     }
 }

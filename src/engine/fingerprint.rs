@@ -25,20 +25,28 @@ impl Samples {
     pub(super) fn add(&mut self, plan: &Plan, weight: WeightId, first_row: u32, rows: &[u8]) {
         let start = Instant::now();
         let most = sample_bytes(plan, weight, rows.len());
-        let ends = [&rows[..rows.len().min(most)], &rows[rows.len().saturating_sub(most)..]];
+        let ends = [
+            &rows[..rows.len().min(most)],
+            &rows[rows.len().saturating_sub(most)..],
+        ];
         let mut hasher = blake3::Hasher::new();
         hasher.update(&(rows.len() as u64).to_le_bytes());
         for end in ends {
             hasher.update(end);
             self.bytes += end.len() as u64;
         }
-        self.hashes.push((weight.0, first_row, *hasher.finalize().as_bytes()));
+        self.hashes
+            .push((weight.0, first_row, *hasher.finalize().as_bytes()));
         self.took += start.elapsed();
     }
 
     /// The fingerprint of a model with this [`identity`](super::Source::identity) whose weights have been added, and
     /// how long all of it took, which is a part of the start. The order in which the weights came does not matter.
-    pub(super) fn fingerprint(self, identity: impl FnOnce() -> [u8; 32], plan: &Plan) -> ([u8; 32], Duration) {
+    pub(super) fn fingerprint(
+        self,
+        identity: impl FnOnce() -> [u8; 32],
+        plan: &Plan,
+    ) -> ([u8; 32], Duration) {
         let (start, samples) = (Instant::now(), self.took);
         let fingerprint = self.hash(&identity(), plan);
         (fingerprint, samples + start.elapsed())
@@ -49,11 +57,17 @@ impl Samples {
         let mut hasher = blake3::Hasher::new_derive_key("folio 2026 fingerprint of a model");
         hasher.update(identity);
         for weight in &plan.weights {
-            let format = format!("{:?} {:?} {} {}", weight.name, weight.sections, weight.rows, weight.columns);
+            let format = format!(
+                "{:?} {:?} {} {}",
+                weight.name, weight.sections, weight.rows, weight.columns
+            );
             hasher.update(format.as_bytes());
         }
         for (weight, first_row, hash) in &self.hashes {
-            hasher.update(&weight.to_le_bytes()).update(&first_row.to_le_bytes()).update(hash);
+            hasher
+                .update(&weight.to_le_bytes())
+                .update(&first_row.to_le_bytes())
+                .update(hash);
         }
         *hasher.finalize().as_bytes()
     }
@@ -65,7 +79,9 @@ fn sample_bytes(plan: &Plan, weight: WeightId, chunk: usize) -> usize {
     let of_weight = ALL_BYTES / 2 / plan.weights.len().max(1) as u64;
     let whole = plan.weight_spec(weight).bytes().max(1);
     let part = u128::from(of_weight) * chunk as u128 / u128::from(whole);
-    usize::try_from(part).unwrap_or(SAMPLE_BYTES).clamp(SAMPLE_BYTES_MIN, SAMPLE_BYTES)
+    usize::try_from(part)
+        .unwrap_or(SAMPLE_BYTES)
+        .clamp(SAMPLE_BYTES_MIN, SAMPLE_BYTES)
 }
 
 #[cfg(test)]
@@ -79,15 +95,23 @@ mod tests {
             name: format!("layers.{index}.o"),
             rows: 1,
             columns,
-            sections: vec![Section { rows: 1, format: WeightFormat::Bf16 }],
+            sections: vec![Section {
+                rows: 1,
+                format: WeightFormat::Bf16,
+            }],
             experts: 1,
         };
-        Plan { weights: columns.iter().enumerate().map(weight).collect(), ..Plan::default() }
+        Plan {
+            weights: columns.iter().enumerate().map(weight).collect(),
+            ..Plan::default()
+        }
     }
 
     fn fingerprint(identity: u8, chunks: &[(u32, u32, &[u8])]) -> [u8; 32] {
         let (plan, mut samples) = (plan(&[2048, 1]), Samples::default());
-        chunks.iter().for_each(|&(weight, row, bytes)| samples.add(&plan, WeightId(weight), row, bytes));
+        chunks
+            .iter()
+            .for_each(|&(weight, row, bytes)| samples.add(&plan, WeightId(weight), row, bytes));
         samples.fingerprint(|| [identity; 32], &plan).0
     }
 
@@ -96,7 +120,11 @@ mod tests {
         let (long, mut changed) = (vec![1; 4096], vec![1; 4096]);
         changed[4095] = 2;
         let own = fingerprint(1, &[(0, 0, &long), (1, 0, &[1, 2])]);
-        assert_eq!(own, fingerprint(1, &[(1, 0, &[1, 2]), (0, 0, &long)]), "in another order");
+        assert_eq!(
+            own,
+            fingerprint(1, &[(1, 0, &[1, 2]), (0, 0, &long)]),
+            "in another order"
+        );
         for other in [
             fingerprint(2, &[(0, 0, &long), (1, 0, &[1, 2])]),
             fingerprint(1, &[(0, 0, &changed), (1, 0, &[1, 2])]),
@@ -112,14 +140,20 @@ mod tests {
         // More than 60 GB in 30,000 weights: most have one chunk, and each of a hundred has 150 chunks.
         const CHUNK: usize = 4 << 20;
         let chunks_of = |weight: usize| if weight.is_multiple_of(300) { 150 } else { 1 };
-        let columns: Vec<u32> = (0..30_000).map(|weight| (chunks_of(weight) * CHUNK / 2) as u32).collect();
+        let columns: Vec<u32> = (0..30_000)
+            .map(|weight| (chunks_of(weight) * CHUNK / 2) as u32)
+            .collect();
         let mut plan = plan(&columns);
         let (bytes, other) = (vec![7; CHUNK], vec![8; CHUNK]);
         let sampled = |plan: &Plan, changed: Option<u32>| {
             let mut samples = Samples::default();
             for weight in 0..30_000 {
                 for chunk in 0..chunks_of(weight as usize) {
-                    let bytes = if changed == Some(weight) { &other } else { &bytes };
+                    let bytes = if changed == Some(weight) {
+                        &other
+                    } else {
+                        &bytes
+                    };
                     samples.add(plan, WeightId(weight), chunk as u32, bytes);
                 }
             }
@@ -127,12 +161,24 @@ mod tests {
         };
         let own = sampled(&plan, None);
         let chunks = own.hashes.len() as u64;
-        assert!(chunks > 40_000 && own.bytes <= ALL_BYTES + 2 * SAMPLE_BYTES_MIN as u64 * chunks, "{}", own.bytes);
+        assert!(
+            chunks > 40_000 && own.bytes <= ALL_BYTES + 2 * SAMPLE_BYTES_MIN as u64 * chunks,
+            "{}",
+            own.bytes
+        );
         let own = own.hash(&[1; 32], &plan);
-        assert_ne!(sampled(&plan, Some(29_999)).hash(&[1; 32], &plan), own, "other bytes");
+        assert_ne!(
+            sampled(&plan, Some(29_999)).hash(&[1; 32], &plan),
+            own,
+            "other bytes"
+        );
         let same = sampled(&plan, None);
         plan.weights[15_001].sections[0].format = WeightFormat::F16;
-        assert_ne!(same.hash(&[1; 32], &plan), own, "another format of the same size");
+        assert_ne!(
+            same.hash(&[1; 32], &plan),
+            own,
+            "another format of the same size"
+        );
     }
 
     #[test]
@@ -142,7 +188,10 @@ mod tests {
             std::thread::sleep(PAUSE);
             [1; 32]
         };
-        let samples = Samples { took: 10 * PAUSE, ..Samples::default() };
+        let samples = Samples {
+            took: 10 * PAUSE,
+            ..Samples::default()
+        };
         assert!(samples.fingerprint(identity, &plan(&[1])).1 >= 11 * PAUSE);
     }
 }

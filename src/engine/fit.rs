@@ -87,16 +87,27 @@ impl Fit {
         let activation_bytes = layouts.iter().map(Layout::work_bytes).sum();
         let state_bytes: u64 = layouts.iter().map(Layout::state_bytes).sum();
         let (host_bytes, host_is_shared) = (sizes::host_bytes(config), caps.kind.shares_memory());
-        let taken = weight_bytes + activation_bytes + state_bytes + if host_is_shared { host_bytes } else { 0 };
+        let taken = weight_bytes
+            + activation_bytes
+            + state_bytes
+            + if host_is_shared { host_bytes } else { 0 };
         let blocks = sizes::pool_blocks(config, plan, caps, &capacity, taken);
         let smallest = || PoolLayout::new(plan, &capacity, caps, &sizes::blocks_least(plan));
-        let excess = layouts.into_iter().find_map(|layout| layout.excess).or_else(|| smallest().excess);
+        let excess = layouts
+            .into_iter()
+            .find_map(|layout| layout.excess)
+            .or_else(|| smallest().excess);
         let requested = sizes::model_len_requested(config, plan);
         let kv_bytes = sizes::kv_bytes(config, plan, &blocks);
         let budget_bytes = sizes::budget_bytes(config, caps);
-        let within = excess.is_none() && budget_bytes.is_none_or(|budget| taken + kv_bytes <= budget);
+        let within =
+            excess.is_none() && budget_bytes.is_none_or(|budget| taken + kv_bytes <= budget);
         let held = sizes::model_len_held(requested, config.block_size, plan, &blocks);
-        let model_len_max = if within && held >= MODEL_LEN_MIN { held } else { 0 };
+        let model_len_max = if within && held >= MODEL_LEN_MIN {
+            held
+        } else {
+            0
+        };
         let sequences = match model_len_max {
             0 => 0,
             length => sizes::sequences_held(config, plan, &blocks, length),
@@ -152,7 +163,11 @@ impl Fit {
 
     /// Bytes of the tier in host memory that are part of the budget.
     fn shared_host_bytes(&self) -> u64 {
-        if self.host_is_shared { self.host_bytes } else { 0 }
+        if self.host_is_shared {
+            self.host_bytes
+        } else {
+            0
+        }
     }
 
     /// Upper bound of tokens per second for a sequence that runs alone, given the device's read bandwidth.
@@ -163,7 +178,10 @@ impl Fit {
     /// Context length and number of sequences, as text.
     pub fn room(&self) -> String {
         let plural = if self.sequences == 1 { "" } else { "s" };
-        format!("context {} × {} sequence{plural}", self.model_len_max, self.sequences)
+        format!(
+            "context {} × {} sequence{plural}",
+            self.model_len_max, self.sequences
+        )
     }
 
     /// Bytes of the largest pool that could be given beside weights and activations; 0 if unknown.
@@ -185,7 +203,11 @@ impl Fit {
         let of = (budget != memory).then(|| format!("{share} % of {}", Bytes(memory)));
         let source = Some(self.memory_source.to_owned()).filter(|source| !source.is_empty());
         let details: Vec<_> = of.into_iter().chain(source).collect();
-        let details = if details.is_empty() { String::new() } else { format!(" ({})", details.join(", ")) };
+        let details = if details.is_empty() {
+            String::new()
+        } else {
+            format!(" ({})", details.join(", "))
+        };
         Some(format!("{}{details}", Bytes(budget)))
     }
 
@@ -205,12 +227,16 @@ impl Fit {
                 "weights ({weights}), activations ({activations}){host} and KV pool ({pool}) do not fit in {budget}"
             ),
             Some(budget) if !self.pool_is_given && host.is_empty() => {
-                format!("weights ({weights}) and activations ({activations}) leave no room for a KV pool in {budget}")
+                format!(
+                    "weights ({weights}) and activations ({activations}) leave no room for a KV pool in {budget}"
+                )
             }
             Some(budget) if !self.pool_is_given => format!(
                 "weights ({weights}), activations ({activations}){host} leave no room for a KV pool in {budget}"
             ),
-            _ => format!("a KV pool of {pool} is too small for any sequence; the smallest that works is {least}"),
+            _ => format!(
+                "a KV pool of {pool} is too small for any sequence; the smallest that works is {least}"
+            ),
         }
     }
 }
@@ -218,7 +244,8 @@ impl Fit {
 /// One line, printed when an engine starts.
 impl fmt::Display for Fit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [weights, activations, pool] = [self.weight_bytes, self.activation_bytes, self.kv_bytes].map(Bytes);
+        let [weights, activations, pool] =
+            [self.weight_bytes, self.activation_bytes, self.kv_bytes].map(Bytes);
         write!(f, "weights {weights}, activations {activations}, ")?;
         if self.state_bytes > 0 {
             write!(f, "states {}, ", Bytes(self.state_bytes))?;
@@ -257,9 +284,12 @@ pub struct Change {
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let options = [
-            self.quantization.map(|quantization| format!("--quantization {quantization}")),
-            self.kv_format.map(|format| format!("--kv-cache-dtype {format}")),
-            self.kv_cache_bytes.map(|bytes| format!("--kv-cache-bytes {}MiB", bytes >> 20)),
+            self.quantization
+                .map(|quantization| format!("--quantization {quantization}")),
+            self.kv_format
+                .map(|format| format!("--kv-cache-dtype {format}")),
+            self.kv_cache_bytes
+                .map(|bytes| format!("--kv-cache-bytes {}MiB", bytes >> 20)),
         ];
         f.pad(&options.into_iter().flatten().collect::<Vec<_>>().join(" "))
     }
@@ -277,12 +307,25 @@ pub struct FitReport {
 impl FitReport {
     /// Computes the fit and, if it is below the whole context, the alternatives. `plan` is the plan that `source`
     /// recorded.
-    pub fn new(source: &impl Source, plan: &Plan, draft: Option<&DraftPlan>, config: &Config, caps: &Caps) -> Self {
-        let wanted = Wanted { draft, config, caps };
+    pub fn new(
+        source: &impl Source,
+        plan: &Plan,
+        draft: Option<&DraftPlan>,
+        config: &Config,
+        caps: &Caps,
+    ) -> Self {
+        let wanted = Wanted {
+            draft,
+            config,
+            caps,
+        };
         let requested = wanted.fit(plan);
         let mut alternatives = Vec::new();
         if requested.is_full() || requested.excess.is_some() {
-            return Self { requested, alternatives };
+            return Self {
+                requested,
+                alternatives,
+            };
         }
         alternatives.extend(wanted.narrower_kv(&requested, Change::default(), plan));
         if requested.pool_is_given || requested.budget_bytes.is_none() {
@@ -290,17 +333,25 @@ impl FitReport {
         }
         if requested.budget_bytes.is_some() {
             for quantization in [Quantization::Q8, Quantization::Q4] {
-                let Some(smaller) = source.record_quantized(caps.activations, quantization) else { continue };
+                let Some(smaller) = source.record_quantized(caps.activations, quantization) else {
+                    continue;
+                };
                 let fit = wanted.fit(&smaller);
                 if fit.weight_bytes < requested.weight_bytes {
-                    let change = Change { quantization: Some(quantization), ..Change::default() };
+                    let change = Change {
+                        quantization: Some(quantization),
+                        ..Change::default()
+                    };
                     let narrower = wanted.narrower_kv(&fit, change, &smaller);
                     alternatives.push((change, fit));
                     alternatives.extend(narrower);
                 }
             }
         }
-        Self { requested, alternatives }
+        Self {
+            requested,
+            alternatives,
+        }
     }
 
     /// The smallest change with which the whole context fits, else the change with the longest context; `None` if no
@@ -308,14 +359,28 @@ impl FitReport {
     pub fn advice(&self) -> Option<&(Change, Fit)> {
         let whole = self.alternatives.iter().find(|(_, fit)| fit.is_full());
         // `max_by_key` returns the last of equal elements, hence `rev`: the smallest change comes first.
-        let most = || self.alternatives.iter().rev().max_by_key(|(_, fit)| fit.model_len_max);
-        whole.or_else(most).filter(|(_, fit)| fit.model_len_max > self.requested.model_len_max)
+        let most = || {
+            self.alternatives
+                .iter()
+                .rev()
+                .max_by_key(|(_, fit)| fit.model_len_max)
+        };
+        whole
+            .or_else(most)
+            .filter(|(_, fit)| fit.model_len_max > self.requested.model_len_max)
     }
 
     /// Device memory in bytes needed for the smallest alternative and the shortest sequence.
     fn memory_least_bytes(&self) -> u64 {
-        let forms = self.alternatives.iter().map(|(_, fit)| fit).chain([&self.requested]);
-        let least = forms.map(|fit| fit.fixed_bytes() + fit.kv_least_bytes).min().unwrap_or(0);
+        let forms = self
+            .alternatives
+            .iter()
+            .map(|(_, fit)| fit)
+            .chain([&self.requested]);
+        let least = forms
+            .map(|fit| fit.fixed_bytes() + fit.kv_least_bytes)
+            .min()
+            .unwrap_or(0);
         let share = match (self.requested.budget_bytes, self.requested.memory_bytes) {
             (Some(budget), Some(memory)) if budget > 0 => memory as f64 / budget as f64,
             _ => 1.0,
@@ -342,9 +407,19 @@ impl Wanted<'_> {
         if fit.is_full() || self.config.kv_format.is_coded() {
             return None;
         }
-        let config = Config { kv_format: KvFormat::Q8, ..self.config.clone() };
-        let narrower = Wanted { config: &config, ..*self }.fit(plan);
-        let change = Change { kv_format: Some(KvFormat::Q8), ..change };
+        let config = Config {
+            kv_format: KvFormat::Q8,
+            ..self.config.clone()
+        };
+        let narrower = Wanted {
+            config: &config,
+            ..*self
+        }
+        .fit(plan);
+        let change = Change {
+            kv_format: Some(KvFormat::Q8),
+            ..change
+        };
         (narrower.model_len_max > fit.model_len_max).then_some((change, narrower))
     }
 
@@ -353,11 +428,26 @@ impl Wanted<'_> {
     fn larger_pool(&self, kv_full_bytes: u64, plan: &Plan) -> Option<(Change, Fit)> {
         let first = kv_full_bytes.next_multiple_of(1 << 20);
         let fit = |bytes: u64| {
-            let config = Config { kv_cache_bytes: Some(bytes), ..self.config.clone() };
-            let change = Change { kv_cache_bytes: Some(bytes), ..Change::default() };
-            (change, Wanted { config: &config, ..*self }.fit(plan))
+            let config = Config {
+                kv_cache_bytes: Some(bytes),
+                ..self.config.clone()
+            };
+            let change = Change {
+                kv_cache_bytes: Some(bytes),
+                ..Change::default()
+            };
+            (
+                change,
+                Wanted {
+                    config: &config,
+                    ..*self
+                }
+                .fit(plan),
+            )
         };
-        (0..POOL_DOUBLINGS_MAX).map(|doublings| fit(first << doublings)).find(|(_, fit)| fit.is_full())
+        (0..POOL_DOUBLINGS_MAX)
+            .map(|doublings| fit(first << doublings))
+            .find(|(_, fit)| fit.is_full())
     }
 }
 
@@ -380,18 +470,35 @@ impl fmt::Display for FitReport {
         }
         match self.advice() {
             Some((change, fit)) if change.quantization.is_some() => {
-                write!(f, "; with {change}: weights {}, {}", Bytes(fit.weight_bytes), fit.room())
+                write!(
+                    f,
+                    "; with {change}: weights {}, {}",
+                    Bytes(fit.weight_bytes),
+                    fit.room()
+                )
             }
             Some((change, fit)) => write!(f, "; with {change}: {}", fit.room()),
             None if requested.excess.is_some() => Ok(()),
-            None if requested.fits() => write!(f, "; for more, use a smaller model or a device with more memory"),
+            None if requested.fits() => write!(
+                f,
+                "; for more, use a smaller model or a device with more memory"
+            ),
             None if requested.pool_left() >= requested.kv_least_bytes.max(1 << 20) => {
-                write!(f, "; use --kv-cache-bytes {}MiB or less", requested.pool_left() >> 20)
+                write!(
+                    f,
+                    "; use --kv-cache-bytes {}MiB or less",
+                    requested.pool_left() >> 20
+                )
             }
-            None if requested.shared_host_bytes() > 0 => write!(f, "; use a smaller --kv-host-bytes"),
+            None if requested.shared_host_bytes() > 0 => {
+                write!(f, "; use a smaller --kv-host-bytes")
+            }
             None => {
                 let least = Bytes(self.memory_least_bytes());
-                write!(f, "; use a smaller model, or a device with more than {least}")
+                write!(
+                    f,
+                    "; use a smaller model, or a device with more than {least}"
+                )
             }
         }
     }
@@ -426,12 +533,17 @@ mod tests {
     /// 256·64·2; the last norm 64·4; 8 rotary frequencies.
     const WEIGHT_BYTES: u64 = 2 * (36_864 * 2 + 640) + 32_768 + 256 + 32;
     /// 512 rows of x, normed, qkv, q, attended, gate_up, activated; 64 of sampled, sampled_normed, logits.
-    const ACTIVATION_BYTES: u64 = 4 * (512 * (64 + 64 + 128 + 64 + 64 + 256 + 128) + (64 + 32) * (64 + 64 + 256));
+    const ACTIVATION_BYTES: u64 =
+        4 * (512 * (64 + 64 + 128 + 64 + 64 + 256 + 128) + (64 + 32) * (64 + 64 + 256));
     /// 2 layers of K and V, 2 heads, 32 slots of 16 halves.
     const BLOCK_BYTES: u64 = 2 * 2 * 2 * 32 * 16 * 2;
 
     fn config() -> Config {
-        Config { gpu_memory_utilization: 0.5, max_model_len: Some(1024), ..Config::default() }
+        Config {
+            gpu_memory_utilization: 0.5,
+            max_model_len: Some(1024),
+            ..Config::default()
+        }
     }
 
     fn gpu(memory: Option<u64>) -> Caps {
@@ -462,10 +574,21 @@ mod tests {
         // bytes. Two blocks are spare; a sequence of 1024 tokens takes 32.
         let check = |memory: u64, blocks: u32, context: u32, sequences: u32| {
             let fit = report_for(&config(), &gpu(Some(memory))).requested;
-            assert_eq!((fit.weight_bytes, fit.activation_bytes), (WEIGHT_BYTES, ACTIVATION_BYTES));
+            assert_eq!(
+                (fit.weight_bytes, fit.activation_bytes),
+                (WEIGHT_BYTES, ACTIVATION_BYTES)
+            );
             assert_eq!(fit.budget_bytes, Some(memory / 2));
-            assert_eq!((&fit.blocks[..], fit.kv_bytes), (&[blocks][..], u64::from(blocks) * BLOCK_BYTES), "{memory}");
-            assert_eq!((fit.model_len_max, fit.sequences), (context, sequences), "{memory}");
+            assert_eq!(
+                (&fit.blocks[..], fit.kv_bytes),
+                (&[blocks][..], u64::from(blocks) * BLOCK_BYTES),
+                "{memory}"
+            );
+            assert_eq!(
+                (fit.model_len_max, fit.sequences),
+                (context, sequences),
+                "{memory}"
+            );
             assert_eq!((fit.fits(), fit.is_full()), (context > 0, context == 1024));
             assert_eq!(fit.kv_full_bytes, 34 * BLOCK_BYTES);
             assert_eq!(fit.kv_token_bytes * 32, BLOCK_BYTES);
@@ -493,10 +616,21 @@ mod tests {
         // has 8 bits in both. A layer has 448 rows of 64 columns and 64 of 128.
         let (vectors, table) = (2 * 640 + 288, 256 * 80);
         let report = report_for(&config(), &gpu(Some(3_848_304)));
-        let found: Vec<_> =
-            report.alternatives.iter().map(|(change, fit)| (*change, fit.weight_bytes, fit.model_len_max)).collect();
-        let change = |quantization, kv_format| Change { quantization, kv_format, kv_cache_bytes: None };
-        let (q8, q4, kv_q8) = (Some(Quantization::Q8), Some(Quantization::Q4), Some(KvFormat::Q8));
+        let found: Vec<_> = report
+            .alternatives
+            .iter()
+            .map(|(change, fit)| (*change, fit.weight_bytes, fit.model_len_max))
+            .collect();
+        let change = |quantization, kv_format| Change {
+            quantization,
+            kv_format,
+            kv_cache_bytes: None,
+        };
+        let (q8, q4, kv_q8) = (
+            Some(Quantization::Q8),
+            Some(Quantization::Q4),
+            Some(KvFormat::Q8),
+        );
         let weights_q8 = vectors + table + 2 * (448 * 80 + 64 * 144);
         let weights_q4 = vectors + table + 2 * (448 * 48 + 64 * 80);
         // A block takes 8192 bytes, or 5120 in q8.
@@ -513,29 +647,64 @@ mod tests {
                         sequence";
         assert_eq!(report.to_string(), expected);
         // The smallest change with which everything fits wins over larger ones that would hold more.
-        let report = report_for(&Config { max_model_len: Some(288), ..config() }, &gpu(Some(3_848_304)));
-        assert_eq!(report.advice().map(|(change, _)| change.to_string()).as_deref(), Some("--quantization q8"));
+        let report = report_for(
+            &Config {
+                max_model_len: Some(288),
+                ..config()
+            },
+            &gpu(Some(3_848_304)),
+        );
+        assert_eq!(
+            report
+                .advice()
+                .map(|(change, _)| change.to_string())
+                .as_deref(),
+            Some("--quantization q8")
+        );
         let report = report_for(&config(), &gpu(Some(3_000_000)));
         assert!(report.advice().is_none());
         // 75 296 bytes in q4, 1 720 320 of activations, 3 blocks; twice that.
-        assert!(report.to_string().ends_with("; use a smaller model, or a device with more than 3.5 MiB"), "{report}");
+        assert!(
+            report
+                .to_string()
+                .ends_with("; use a smaller model, or a device with more than 3.5 MiB"),
+            "{report}"
+        );
         let report = report_for(&config(), &gpu(Some(4_098_304)));
         let words = "the context (max_model_len) is limited to 480 tokens instead of 1024, because the KV pool has no \
                      room for a longer sequence; with --quantization";
-        assert!(report.requested.fits() && report.to_string().starts_with(words), "{report}");
+        assert!(
+            report.requested.fits() && report.to_string().starts_with(words),
+            "{report}"
+        );
         let report = report_for(&config(), &gpu(Some(100_000_000)));
         assert!(
-            report.alternatives.is_empty() && report.to_string().ends_with("context 1024 × 64 sequences"),
+            report.alternatives.is_empty()
+                && report.to_string().ends_with("context 1024 × 64 sequences"),
             "{report}"
         );
     }
 
     #[test]
     fn a_step_has_as_many_tokens_as_a_binding_holds() {
-        let report = |binding_bytes_max| report_for(&config(), &Caps { binding_bytes_max, ..gpu(Some(100_000_000)) });
+        let report = |binding_bytes_max| {
+            report_for(
+                &config(),
+                &Caps {
+                    binding_bytes_max,
+                    ..gpu(Some(100_000_000))
+                },
+            )
+        };
         // 64 sequences and a block; the widest row has 256 elements.
         let smallest = report(96 * 1024);
-        assert_eq!((smallest.requested.capacity.tokens_max, smallest.requested.fits()), (96, true));
+        assert_eq!(
+            (
+                smallest.requested.capacity.tokens_max,
+                smallest.requested.fits()
+            ),
+            (96, true)
+        );
         // One head of a block takes 32 slots of 16 halves.
         assert_eq!(smallest.requested.blocks, [96], "{smallest}");
         assert_eq!(report(500 * 1024 + 1023).requested.capacity.tokens_max, 500);
@@ -548,23 +717,57 @@ mod tests {
 
     #[test]
     fn a_given_pool_is_held_against_memory_only_where_that_is_known() {
-        let given = |blocks: u64| Config { kv_cache_bytes: Some(blocks * BLOCK_BYTES), ..config() };
-        let fits = |config: &Config, kind| report_for(config, &Caps { kind, ..gpu(Some(3_000_000)) }).requested.fits();
-        assert!(fits(&given(100), DeviceKind::Discrete), "a given pool size may use all of the memory, not a share");
+        let given = |blocks: u64| Config {
+            kv_cache_bytes: Some(blocks * BLOCK_BYTES),
+            ..config()
+        };
+        let fits = |config: &Config, kind| {
+            report_for(
+                config,
+                &Caps {
+                    kind,
+                    ..gpu(Some(3_000_000))
+                },
+            )
+            .requested
+            .fits()
+        };
+        assert!(
+            fits(&given(100), DeviceKind::Discrete),
+            "a given pool size may use all of the memory, not a share"
+        );
         assert!(!fits(&given(200), DeviceKind::Discrete));
-        assert!(fits(&given(200), DeviceKind::Integrated), "the machine's memory is unknown, the device's is a guess");
+        assert!(
+            fits(&given(200), DeviceKind::Integrated),
+            "the machine's memory is unknown, the device's is a guess"
+        );
         assert!(!fits(&given(200), DeviceKind::Software));
         let report = report_for(&given(2), &gpu(None));
         let expected = "a KV pool of 16.0 KiB is too small for any sequence; the smallest that works is 24.0 KiB; \
                         with --kv-cache-bytes 1MiB: context 1024 × 3 sequences";
         assert_eq!(report.to_string(), expected);
-        let report = report_for(&Config { max_model_len: Some(4096), ..given(34) }, &gpu(None));
-        assert_eq!(report.advice().map(|(change, _)| change.to_string()).as_deref(), Some("--kv-cache-bytes 2MiB"));
+        let report = report_for(
+            &Config {
+                max_model_len: Some(4096),
+                ..given(34)
+            },
+            &gpu(None),
+        );
+        assert_eq!(
+            report
+                .advice()
+                .map(|(change, _)| change.to_string())
+                .as_deref(),
+            Some("--kv-cache-bytes 2MiB")
+        );
     }
 
     #[test]
     fn a_given_pool_larger_than_the_memory_that_a_device_shares_is_refused_with_both_numbers() {
-        let given = |blocks: u64| Config { kv_cache_bytes: Some(blocks * BLOCK_BYTES), ..config() };
+        let given = |blocks: u64| Config {
+            kv_cache_bytes: Some(blocks * BLOCK_BYTES),
+            ..config()
+        };
         let words = "weights (178 KiB), activations (1.6 MiB) and KV pool (1.6 MiB) do not fit in 2.9 MiB (the \
                      machine's available memory)";
         // What an integrated GPU reports is neither an upper nor a lower limit.
@@ -573,49 +776,121 @@ mod tests {
             (DeviceKind::Integrated, 1_000_000),
             (DeviceKind::Integrated, 9_000_000),
         ] {
-            let caps = Caps { kind, machine_bytes: Some(3_000_000), ..gpu(Some(reported)) };
-            assert!(report_for(&given(100), &caps).requested.fits(), "{kind:?}, {reported}");
-            let expected = format!("{words}; with --kv-cache-bytes 1MiB: context 1024 × 3 sequences");
+            let caps = Caps {
+                kind,
+                machine_bytes: Some(3_000_000),
+                ..gpu(Some(reported))
+            };
+            assert!(
+                report_for(&given(100), &caps).requested.fits(),
+                "{kind:?}, {reported}"
+            );
+            let expected =
+                format!("{words}; with --kv-cache-bytes 1MiB: context 1024 × 3 sequences");
             assert_eq!(report_for(&given(200), &caps).to_string(), expected);
-            let report = report_for(&Config { max_model_len: Some(4096), ..given(200) }, &caps);
-            assert_eq!(report.to_string(), format!("{words}; use --kv-cache-bytes 1MiB or less"));
+            let report = report_for(
+                &Config {
+                    max_model_len: Some(4096),
+                    ..given(200)
+                },
+                &caps,
+            );
+            assert_eq!(
+                report.to_string(),
+                format!("{words}; use --kv-cache-bytes 1MiB or less")
+            );
         }
     }
 
     #[test]
     fn blocks_in_host_memory_are_part_of_a_memory_that_is_shared() {
-        let with_host = Config { kv_host_bytes: 2_000_000, ..config() };
-        let on = |kind, bytes| report_for(&with_host, &Caps { kind, ..gpu(Some(bytes)) });
-        let plain = |kind, bytes| report_for(&config(), &Caps { kind, ..gpu(Some(bytes)) }).requested;
+        let with_host = Config {
+            kv_host_bytes: 2_000_000,
+            ..config()
+        };
+        let on = |kind, bytes| {
+            report_for(
+                &with_host,
+                &Caps {
+                    kind,
+                    ..gpu(Some(bytes))
+                },
+            )
+        };
+        let plain = |kind, bytes| {
+            report_for(
+                &config(),
+                &Caps {
+                    kind,
+                    ..gpu(Some(bytes))
+                },
+            )
+            .requested
+        };
         let own = on(DeviceKind::Discrete, 10_098_304).requested;
-        assert_eq!((own.kv_bytes, own.host_bytes), (plain(DeviceKind::Discrete, 10_098_304).kv_bytes, 2_000_000));
-        assert!(own.to_string().contains(", and 1.9 MiB of host memory: context "), "{own}");
+        assert_eq!(
+            (own.kv_bytes, own.host_bytes),
+            (plain(DeviceKind::Discrete, 10_098_304).kv_bytes, 2_000_000)
+        );
+        assert!(
+            own.to_string()
+                .contains(", and 1.9 MiB of host memory: context "),
+            "{own}"
+        );
         // The same pool as in a memory whose half is so much smaller.
         for kind in [DeviceKind::Integrated, DeviceKind::Processor] {
             let shared = on(kind, 10_098_304).requested;
             let smaller = plain(kind, 6_098_304);
             assert_eq!(shared.kv_bytes, smaller.kv_bytes, "{kind:?}");
-            assert_eq!(shared.total_bytes(), smaller.total_bytes() + 2_000_000, "{kind:?}");
-            assert!(shared.to_string().contains("KV in host memory 1.9 MiB, KV pool"), "{shared}");
+            assert_eq!(
+                shared.total_bytes(),
+                smaller.total_bytes() + 2_000_000,
+                "{kind:?}"
+            );
+            assert!(
+                shared
+                    .to_string()
+                    .contains("KV in host memory 1.9 MiB, KV pool"),
+                "{shared}"
+            );
         }
         let refused = on(DeviceKind::Integrated, 4_098_304).to_string();
         let words = "weights (178 KiB), activations (1.6 MiB), --kv-host-bytes (1.9 MiB) leave no room for a KV pool";
-        assert!(refused.starts_with(words) && refused.ends_with("; use a smaller --kv-host-bytes"), "{refused}");
-        let off = Config { prefix_caching: false, ..with_host.clone() };
-        assert_eq!(report_for(&off, &gpu(Some(10_098_304))).requested.host_bytes, 0, "nothing leaves the pool");
+        assert!(
+            refused.starts_with(words) && refused.ends_with("; use a smaller --kv-host-bytes"),
+            "{refused}"
+        );
+        let off = Config {
+            prefix_caching: false,
+            ..with_host.clone()
+        };
+        assert_eq!(
+            report_for(&off, &gpu(Some(10_098_304)))
+                .requested
+                .host_bytes,
+            0,
+            "nothing leaves the pool"
+        );
     }
 
     #[test]
     fn processors_leave_memory_to_other_programs() {
         let on = |kind, bytes| {
-            let caps = Caps { kind, machine_bytes: Some(bytes), ..gpu(Some(bytes)) };
+            let caps = Caps {
+                kind,
+                machine_bytes: Some(bytes),
+                ..gpu(Some(bytes))
+            };
             report_for(&config(), &caps).requested
         };
         let pool = |kind| on(kind, 4_000_000).kv_bytes;
         let [all, half] = [DeviceKind::Discrete, DeviceKind::Processor].map(pool);
         assert!(half.abs_diff(all / 2) <= BLOCK_BYTES, "{half} of {all}");
         let small = on(DeviceKind::Processor, 1_500_000);
-        assert!(!small.fits(), "weights and activations do not fit: {small:?}");
+        assert!(
+            !small.fits(),
+            "weights and activations do not fit: {small:?}"
+        );
     }
 
     /// In a browser, no size is known: a large pool is tried, and halved while the device refuses it.
@@ -625,10 +900,20 @@ mod tests {
         let model = Model::random(spec, 0);
         let plan = model.record(Storage::F32);
         let fit = |caps: &Caps| Fit::new(&Config::default(), &plan, None, caps);
-        let (tried, software) = (fit(&gpu(None)), fit(&Caps { kind: DeviceKind::Software, ..gpu(None) }));
+        let (tried, software) = (
+            fit(&gpu(None)),
+            fit(&Caps {
+                kind: DeviceKind::Software,
+                ..gpu(None)
+            }),
+        );
         let block = tried.kv_bytes / u64::from(tried.blocks[0]);
         for (fit, bytes) in [(&tried, 2 << 30), (&software, 512 << 20)] {
-            assert!(fit.kv_bytes <= bytes && fit.kv_bytes + block > bytes, "{} of {bytes} bytes", fit.kv_bytes);
+            assert!(
+                fit.kv_bytes <= bytes && fit.kv_bytes + block > bytes,
+                "{} of {bytes} bytes",
+                fit.kv_bytes
+            );
         }
         assert_eq!(sizes::shrink(&[1000, 31], true), Some(vec![500, 15]));
         assert_eq!(sizes::shrink(&[1000, 31], false), Some(vec![750, 23]));
@@ -637,9 +922,15 @@ mod tests {
 
     #[test]
     fn the_source_of_a_size_is_said() {
-        let caps = Caps { memory_source: "Vulkan's memory budget", ..gpu(Some(6 << 30)) };
+        let caps = Caps {
+            memory_source: "Vulkan's memory budget",
+            ..gpu(Some(6 << 30))
+        };
         let text = report_for(&Config::default(), &caps).requested.to_string();
-        assert!(text.contains("(90 % of 6.0 GiB, Vulkan's memory budget)"), "{text}");
+        assert!(
+            text.contains("(90 % of 6.0 GiB, Vulkan's memory budget)"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -59,7 +59,16 @@ impl EventSender {
     fn channel(events_max: usize) -> (Self, EventReceiver) {
         let (sender, receiver) = mpsc::channel(events_max);
         let is_complete = Arc::new(AtomicBool::new(false));
-        (Self { events: sender, is_complete: is_complete.clone() }, EventReceiver { events: receiver, is_complete })
+        (
+            Self {
+                events: sender,
+                is_complete: is_complete.clone(),
+            },
+            EventReceiver {
+                events: receiver,
+                is_complete,
+            },
+        )
     }
 
     /// Sends an event, unless the receiver was dropped.
@@ -69,7 +78,13 @@ impl EventSender {
 
     /// How the receiver was dropped; `None` while it is there.
     pub(super) fn dropped(&self) -> Option<Dropped> {
-        let how = || if self.is_complete.load(Ordering::Acquire) { Dropped::Complete } else { Dropped::Aborted };
+        let how = || {
+            if self.is_complete.load(Ordering::Acquire) {
+                Dropped::Complete
+            } else {
+                Dropped::Aborted
+            }
+        };
         self.events.is_closed().then(how)
     }
 }
@@ -293,8 +308,19 @@ pub fn channel(queue_requests_max: u32) -> (EngineHandle, EngineInbox) {
         queue_requests_max,
         cells: Cells::default(),
     });
-    let handle = EngineHandle { sender, shared: shared.clone() };
-    (handle, EngineInbox { receiver, shared, last_words: RequestError::Internal, turns: None })
+    let handle = EngineHandle {
+        sender,
+        shared: shared.clone(),
+    };
+    (
+        handle,
+        EngineInbox {
+            receiver,
+            shared,
+            last_words: RequestError::Internal,
+            turns: None,
+        },
+    )
 }
 
 /// Submits requests to an engine and monitors it.
@@ -315,27 +341,46 @@ impl EngineHandle {
         }
         let info = self.info().ok_or(SubmitError::Loading)?;
         if !info.has_head && request.pooling.is_none() {
-            let message = "has no head (its file has no lm_head.weight), so it gives embeddings only".to_owned();
-            return Err(SubmitError::Invalid { field: "model", message });
+            let message =
+                "has no head (its file has no lm_head.weight), so it gives embeddings only"
+                    .to_owned();
+            return Err(SubmitError::Invalid {
+                field: "model",
+                message,
+            });
         }
         request.check(info.vocab, info.max_model_len)?;
         request.check_beams(info.max_num_seqs, &info.beam_room)?;
         request.params = request.params.normalized();
         let limit = self.shared.queue_requests_max;
         let one_more = |queued| (queued < limit).then_some(queued + 1);
-        let queued = self.shared.queued.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
+        let queued =
+            self.shared
+                .queued
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
         queued.map_err(|_| SubmitError::Overloaded { limit })?;
 
-        let prompt_len = u32::try_from(request.prompt.len()).expect("a checked prompt fits the context");
+        let prompt_len =
+            u32::try_from(request.prompt.len()).expect("a checked prompt fits the context");
         // A token is generated in any case.
         let room = (info.max_model_len - prompt_len).max(1);
-        let events_max = request.params.max_tokens.map_or(room, |wanted| wanted.min(room)) as usize + 4;
+        let events_max = request
+            .params
+            .max_tokens
+            .map_or(room, |wanted| wanted.min(room)) as usize
+            + 4;
         // Worst case: every step reports the logprobs of only one prompt token.
-        let events_max = events_max + request.params.prompt_logprobs.map_or(0, |_| prompt_len as usize);
+        let events_max = events_max
+            + request
+                .params
+                .prompt_logprobs
+                .map_or(0, |_| prompt_len as usize);
         let channels = (0..request.params.n).map(|_| EventSender::channel(events_max));
         let (senders, receivers) = channels.unzip();
         let message = Message::Request(Box::new(Submission { request, senders }));
-        self.sender.unbounded_send(message).map_err(|_| SubmitError::ShuttingDown)?;
+        self.sender
+            .unbounded_send(message)
+            .map_err(|_| SubmitError::ShuttingDown)?;
         Ok(receivers)
     }
 
@@ -359,7 +404,10 @@ impl EngineHandle {
 
     /// Refuses new requests from now on. The engine ends when the last accepted one is done.
     pub fn drain(&self) {
-        if self.shared.change_status(&[Status::Loading, Status::Ready], Status::Draining) {
+        if self
+            .shared
+            .change_status(&[Status::Loading, Status::Ready], Status::Draining)
+        {
             // An engine that has ended needs no waking.
             drop(self.sender.unbounded_send(Message::Drain));
         }
@@ -420,14 +468,21 @@ impl EngineInbox {
 
     /// Marks the start or end of a device recovery.
     pub(super) fn set_loading(&self, loading: bool) {
-        let (from, to) = if loading { (Status::Ready, Status::Loading) } else { (Status::Loading, Status::Ready) };
+        let (from, to) = if loading {
+            (Status::Ready, Status::Loading)
+        } else {
+            (Status::Loading, Status::Ready)
+        };
         self.shared.change_status(&[from], to);
     }
 
     /// Marks the engine as failed.
     pub(super) fn set_failed(&mut self, last_words: RequestError) {
         self.last_words = last_words;
-        self.shared.change_status(&[Status::Loading, Status::Ready, Status::Draining], Status::Failed);
+        self.shared.change_status(
+            &[Status::Loading, Status::Ready, Status::Draining],
+            Status::Failed,
+        );
     }
 
     /// Publishes the engine's counters; `dequeued` is the number of requests that left the queue since the last call.
@@ -441,8 +496,13 @@ impl EngineInbox {
 impl Drop for EngineInbox {
     /// Sends requests that arrived too late their terminal event.
     fn drop(&mut self) {
-        let error = if self.is_draining() { RequestError::ShuttingDown } else { self.last_words };
-        self.shared.change_status(&[Status::Loading, Status::Ready], Status::Failed);
+        let error = if self.is_draining() {
+            RequestError::ShuttingDown
+        } else {
+            self.last_words
+        };
+        self.shared
+            .change_status(&[Status::Loading, Status::Ready], Status::Failed);
         self.receiver.close();
         while let Some(message) = self.take() {
             if let Message::Request(submission) = message {
@@ -456,12 +516,23 @@ impl Drop for EngineInbox {
 
 impl Shared {
     fn status(&self) -> Status {
-        const STATES: [Status; 4] = [Status::Loading, Status::Ready, Status::Draining, Status::Failed];
+        const STATES: [Status; 4] = [
+            Status::Loading,
+            Status::Ready,
+            Status::Draining,
+            Status::Failed,
+        ];
         STATES[self.status.load(Ordering::Acquire) as usize]
     }
 
     fn change_status(&self, from: &[Status], to: Status) -> bool {
-        let change = |status: u8| from.iter().any(|&from| from as u8 == status).then_some(to as u8);
-        self.status.fetch_update(Ordering::AcqRel, Ordering::Acquire, change).is_ok()
+        let change = |status: u8| {
+            from.iter()
+                .any(|&from| from as u8 == status)
+                .then_some(to as u8)
+        };
+        self.status
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, change)
+            .is_ok()
     }
 }

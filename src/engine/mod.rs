@@ -190,14 +190,20 @@ impl<B: Backend, S: Source> Engine<B, S> {
             let batch = self.scheduler.schedule(tokens_max);
             self.ask_disk();
             let admitted = self.scheduler.take_admitted().into_iter();
-            self.streams.send(admitted.map(|stream| (stream, Event::Prompt(PromptEvent::Admitted))).collect());
+            self.streams.send(
+                admitted
+                    .map(|stream| (stream, Event::Prompt(PromptEvent::Admitted)))
+                    .collect(),
+            );
             let Some(mut batch) = batch else { break };
             self.take_turn().await;
             self.guess_drafts(&mut batch).await?;
             self.submit(batch).await?;
         }
         self.waits_for_disk = self.in_flight.is_empty() && !self.scheduler.is_idle();
-        let Some(step) = self.in_flight.pop_front() else { return Ok(()) };
+        let Some(step) = self.in_flight.pop_front() else {
+            return Ok(());
+        };
         let outcome = self.backend.read(step.ticket).await;
         self.read_follower(step.follower).await?;
         let is_lost = outcome.as_ref().is_err_and(BackendError::is_loss);
@@ -214,7 +220,8 @@ impl<B: Backend, S: Source> Engine<B, S> {
             (Err(error), _) | (_, Err(error)) => return self.refuse(&step.batch, error),
         };
         self.note_time(&step.batch, step.submitted);
-        self.streams.send(self.scheduler.commit(&step.batch, results));
+        self.streams
+            .send(self.scheduler.commit(&step.batch, results));
         if !step.batch.saves.is_empty() {
             self.mover.trim(self.scheduler.host());
         }
@@ -223,8 +230,15 @@ impl<B: Backend, S: Source> Engine<B, S> {
 
     /// What the devices recommend; a draft model's device computes the same rows.
     fn token_budget_hint(&self) -> Option<u32> {
-        let draft = self.draft.as_ref().and_then(|draft| draft.backend.token_budget_hint());
-        self.backend.token_budget_hint().into_iter().chain(draft).min()
+        let draft = self
+            .draft
+            .as_ref()
+            .and_then(|draft| draft.backend.token_budget_hint());
+        self.backend
+            .token_budget_hint()
+            .into_iter()
+            .chain(draft)
+            .min()
     }
 
     /// Waits until this engine may submit a step.
@@ -239,7 +253,11 @@ impl<B: Backend, S: Source> Engine<B, S> {
     /// Starts the copies of a batch, then submits it.
     async fn submit(&mut self, batch: Batch) -> Result<(), BackendError> {
         let inputs = self.scheduler.flatten(&batch);
-        let saves = match self.mover.start(&mut self.backend, &batch, self.in_flight.is_empty()).await {
+        let saves = match self
+            .mover
+            .start(&mut self.backend, &batch, self.in_flight.is_empty())
+            .await
+        {
             Ok(saves) => saves,
             Err(error) => return self.refuse(&batch, error),
         };
@@ -247,7 +265,13 @@ impl<B: Backend, S: Source> Engine<B, S> {
             Ok(ticket) => {
                 let submitted = Instant::now();
                 let follower = self.follow(&inputs)?;
-                self.in_flight.push_back(InFlight { batch, ticket, saves, follower, submitted });
+                self.in_flight.push_back(InFlight {
+                    batch,
+                    ticket,
+                    saves,
+                    follower,
+                    submitted,
+                });
                 Ok(())
             }
             Err(error) => {
@@ -263,7 +287,9 @@ impl<B: Backend, S: Source> Engine<B, S> {
 
     /// Has the draft model guess the drafts that a step is to verify. If it fails, the step goes on without them.
     async fn guess_drafts(&mut self, batch: &mut Batch) -> Result<(), BackendError> {
-        let Some(draft) = &mut self.draft else { return Ok(()) };
+        let Some(draft) = &mut self.draft else {
+            return Ok(());
+        };
         while let Some(inputs) = self.scheduler.flatten_guesses(batch) {
             match draft.guess(inputs).await {
                 Ok(guesses) => self.scheduler.take_guesses(batch, &guesses),
@@ -298,7 +324,9 @@ impl<B: Backend, S: Source> Engine<B, S> {
 
     /// Has the draft model compute the rows of a step too.
     fn follow(&mut self, inputs: &BatchInputs) -> Result<Option<B::Ticket>, BackendError> {
-        let Some(draft) = &mut self.draft else { return Ok(None) };
+        let Some(draft) = &mut self.draft else {
+            return Ok(None);
+        };
         match draft.follow(inputs) {
             Err(error) if !error.is_loss() => {
                 tracing::warn!("the draft model failed: {error}");
@@ -310,7 +338,9 @@ impl<B: Backend, S: Source> Engine<B, S> {
 
     /// Waits for the draft model's rows of a step.
     async fn read_follower(&mut self, follower: Option<B::Ticket>) -> Result<(), BackendError> {
-        let Some((draft, ticket)) = self.draft.as_mut().zip(follower) else { return Ok(()) };
+        let Some((draft, ticket)) = self.draft.as_mut().zip(follower) else {
+            return Ok(());
+        };
         match draft.backend.read(ticket).await {
             Err(error) if error.is_loss() => Err(error),
             Err(error) => {
@@ -325,7 +355,10 @@ impl<B: Backend, S: Source> Engine<B, S> {
     fn store(&mut self, saves: &[Save], saved: Vec<Bytes>) {
         assert_eq!(saved.len(), saves.len(), "every leaving block has a copy");
         for (save, bytes) in saves.iter().zip(saved) {
-            let origin = save.origin.as_ref().filter(|origin| self.scheduler.hand_over(origin));
+            let origin = save
+                .origin
+                .as_ref()
+                .filter(|origin| self.scheduler.hand_over(origin));
             if let Some((disk, origin)) = self.disk.as_mut().zip(origin) {
                 disk.write(origin.clone(), bytes.clone());
             }
@@ -420,7 +453,9 @@ impl<B: Backend, S: Source> Engine<B, S> {
             // All handles are gone, but the requests are still served.
             Either::Right((None, event)) => (Some(event.await), None),
         };
-        event.into_iter().for_each(|event| self.take_disk_event(event));
+        event
+            .into_iter()
+            .for_each(|event| self.take_disk_event(event));
         message.into_iter().for_each(|message| self.take(message));
     }
 
@@ -432,12 +467,16 @@ impl<B: Backend, S: Source> Engine<B, S> {
         let start = last.map_or(submitted, |last| last.max(submitted));
         let given = self.backend.given_times();
         if given.is_none() {
-            self.scheduler.note_step(batch, now.duration_since(last.unwrap_or(submitted)));
+            self.scheduler
+                .note_step(batch, now.duration_since(last.unwrap_or(submitted)));
         }
         if !self.scheduler.host().is_off() {
             match given {
                 Some(times) => self.mover.rates = Rates::given(times.byte, times.token),
-                None => self.mover.rates.note_prefill(batch.prefill_tokens(), now.duration_since(start)),
+                None => self
+                    .mover
+                    .rates
+                    .note_prefill(batch.prefill_tokens(), now.duration_since(start)),
             }
             self.scheduler.set_rates(self.mover.rates);
         }
@@ -457,7 +496,8 @@ impl<B: Backend, S: Source> Engine<B, S> {
             return Err(error);
         }
         tracing::error!("a batch failed: {error}");
-        self.streams.send(self.scheduler.fail(batch, RequestError::Internal));
+        self.streams
+            .send(self.scheduler.fail(batch, RequestError::Internal));
         Ok(())
     }
 
@@ -470,7 +510,8 @@ impl<B: Backend, S: Source> Engine<B, S> {
         self.turn = None;
         self.scheduler.restart();
         let now = Instant::now();
-        self.losses.retain(|&loss| now.duration_since(loss) < RECOVERY_PERIOD);
+        self.losses
+            .retain(|&loss| now.duration_since(loss) < RECOVERY_PERIOD);
         self.losses.push(now);
         if self.losses.len() >= LOSSES_MAX {
             return Err(self.give_up(format!("{lost} ({LOSSES_MAX} times within ten minutes)")));
@@ -484,7 +525,9 @@ impl<B: Backend, S: Source> Engine<B, S> {
     }
 
     async fn bring_back(&mut self) -> Result<(), StartError> {
-        self.loaded.bring_back(&mut self.backend, &self.source).await?;
+        self.loaded
+            .bring_back(&mut self.backend, &self.source)
+            .await?;
         if let Some((draft, loaded)) = self.draft.as_mut().zip(self.loaded.draft.as_ref()) {
             loaded.bring_back(&mut draft.backend, &draft.source).await?;
         }
@@ -505,15 +548,22 @@ impl<B: Backend, S: Source> Engine<B, S> {
 
     fn take(&mut self, message: Message) {
         // A drain is read from the status; its message only wakes the engine.
-        let Message::Request(submission) = message else { return };
+        let Message::Request(submission) = message else {
+            return;
+        };
         let streams = self.streams.open(submission.senders);
-        let seed = submission.request.params.seed.unwrap_or_else(|| self.seeds.draw());
+        let seed = submission
+            .request
+            .params
+            .seed
+            .unwrap_or_else(|| self.seeds.draw());
         self.requests_taken += 1;
         if let Some(disk) = &mut self.disk {
             disk.refresh();
         }
         let waits_for_host = self.faults.waits_for_host(self.requests_taken);
-        self.scheduler.add(Arc::new(submission.request), &streams, seed, waits_for_host);
+        self.scheduler
+            .add(Arc::new(submission.request), &streams, seed, waits_for_host);
     }
 
     fn publish(&mut self) {
@@ -525,13 +575,18 @@ impl<B: Backend, S: Source> Engine<B, S> {
         let stats = Stats {
             requests_running: self.scheduler.running_len() as u64,
             requests_waiting: (self.scheduler.waiting_len() as u64).saturating_sub(queued),
-            blocks_used: groups.iter().map(|group| u64::from(group.referenced())).sum(),
+            blocks_used: groups
+                .iter()
+                .map(|group| u64::from(group.referenced()))
+                .sum(),
             blocks_held: groups.iter().map(Group::held).sum(),
             blocks_total: groups.iter().map(|group| u64::from(group.total())).sum(),
             tokens_stored: self.scheduler.tokens_stored(),
             prefix_queries: counts.prefix_queries,
             prefix_hits: counts.prefix_hits,
-            prefix_hits_device: counts.prefix_hits - counts.prefix_hits_host - counts.prefix_hits_disk,
+            prefix_hits_device: counts.prefix_hits
+                - counts.prefix_hits_host
+                - counts.prefix_hits_disk,
             prefix_hits_host: counts.prefix_hits_host,
             prefix_hits_disk: counts.prefix_hits_disk,
             files_written: counts.files_written,
@@ -565,7 +620,10 @@ impl<B: Backend, S: Source> Engine<B, S> {
             step_dispatches: self.backend.dispatches().unwrap_or(0).into(),
             recoveries: self.recoveries,
         };
-        self.inbox.publish(&stats, u32::try_from(dequeued).expect("the queue is bounded"));
+        self.inbox.publish(
+            &stats,
+            u32::try_from(dequeued).expect("the queue is bounded"),
+        );
     }
 
     /// The scheduler and the device, for the simulator.
@@ -588,7 +646,10 @@ impl Seeds {
 /// The message with which `work` panics.
 #[cfg(test)]
 fn panic_message(work: impl FnOnce()) -> String {
-    let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).expect_err("it panics");
+    let panic =
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).expect_err("it panics");
     let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or(panic.downcast_ref::<&str>().copied()).unwrap_or_default().to_owned()
+    text.or(panic.downcast_ref::<&str>().copied())
+        .unwrap_or_default()
+        .to_owned()
 }

@@ -37,7 +37,10 @@ impl Mover {
         limits: &Limits,
         faults: InjectedFaults,
     ) -> Result<Self, BackendError> {
-        let mut mover = Self { faults, ..Self::default() };
+        let mut mover = Self {
+            faults,
+            ..Self::default()
+        };
         if limits.tiers.host_bytes > 0 {
             mover.calibrate(backend, limits).await?;
         }
@@ -46,7 +49,11 @@ impl Mover {
 
     /// Measures an upload and a step of prompt tokens, so that the first decisions are informed. The pool is still
     /// empty, and nothing that is left in it is ever read.
-    pub(super) async fn calibrate<B: Backend>(&mut self, backend: &mut B, limits: &Limits) -> Result<(), BackendError> {
+    pub(super) async fn calibrate<B: Backend>(
+        &mut self,
+        backend: &mut B,
+        limits: &Limits,
+    ) -> Result<(), BackendError> {
         if let Some(times) = backend.given_times() {
             self.rates = Rates::given(times.byte, times.token);
             return Ok(());
@@ -69,16 +76,28 @@ impl Mover {
     }
 
     /// Measures a step of prompt tokens.
-    async fn time_prefill<B: Backend>(&mut self, backend: &mut B, limits: &Limits) -> Result<(), BackendError> {
-        let tokens = TRIAL_TOKENS.min(limits.model_len_max - 1).min(limits.tokens_max);
+    async fn time_prefill<B: Backend>(
+        &mut self,
+        backend: &mut B,
+        limits: &Limits,
+    ) -> Result<(), BackendError> {
+        let tokens = TRIAL_TOKENS
+            .min(limits.model_len_max - 1)
+            .min(limits.tokens_max);
         let mut trial = Scheduler::new(limits.clone(), InjectedFaults::default());
-        let request = Request { prompt: vec![0; tokens as usize].into(), ..Request::default() };
+        let request = Request {
+            prompt: vec![0; tokens as usize].into(),
+            ..Request::default()
+        };
         trial.add(Arc::new(request), &[StreamId(0)], 0, false);
-        let Some(batch) = trial.schedule(limits.tokens_max) else { return Ok(()) };
+        let Some(batch) = trial.schedule(limits.tokens_max) else {
+            return Ok(());
+        };
         let (inputs, start) = (trial.flatten(&batch), Instant::now());
         let ticket = backend.submit(&inputs)?;
         backend.read(ticket).await?;
-        self.rates.note_prefill(batch.prefill_tokens(), start.elapsed());
+        self.rates
+            .note_prefill(batch.prefill_tokens(), start.elapsed());
         Ok(())
     }
 
@@ -89,7 +108,10 @@ impl Mover {
         backend: &mut B,
         blocks: &[(BlockRef, Bytes)],
     ) -> Result<(), BackendError> {
-        let (bytes, start) = (blocks.iter().map(|(_, bytes)| bytes.len() as u64).sum(), Instant::now());
+        let (bytes, start) = (
+            blocks.iter().map(|(_, bytes)| bytes.len() as u64).sum(),
+            Instant::now(),
+        );
         backend.restore_blocks(blocks)?;
         let last = blocks.last().map(|(block, _)| *block);
         let ticket = backend.save_blocks(last.as_slice())?;
@@ -108,17 +130,32 @@ impl Mover {
         is_idle: bool,
     ) -> Result<Option<B::Saves>, BackendError> {
         let leaving = Self::leaving(&batch.saves);
-        let saves = if leaving.is_empty() { None } else { Some(backend.save_blocks(&leaving)?) };
+        let saves = if leaving.is_empty() {
+            None
+        } else {
+            Some(backend.save_blocks(&leaving)?)
+        };
         let arriving = batch.restores.iter().map(|restore| {
-            let bytes = self.slots.get(restore.slot as usize).cloned().unwrap_or_default();
-            (BlockRef { group: restore.group, block: restore.block }, bytes)
+            let bytes = self
+                .slots
+                .get(restore.slot as usize)
+                .cloned()
+                .unwrap_or_default();
+            (
+                BlockRef {
+                    group: restore.group,
+                    block: restore.block,
+                },
+                bytes,
+            )
         });
         let mut arriving: Vec<_> = arriving.collect();
         if self.faults.has(InjectedFault::RestoredLate) {
             std::mem::swap(&mut arriving, &mut self.late);
         }
         if !arriving.is_empty() {
-            self.upload(backend, &arriving, is_idle && saves.is_none()).await?;
+            self.upload(backend, &arriving, is_idle && saves.is_none())
+                .await?;
         }
         Ok(saves)
     }
@@ -140,19 +177,29 @@ impl Mover {
 
     /// The blocks to copy.
     pub(super) fn leaving(saves: &[Save]) -> Vec<BlockRef> {
-        saves.iter().map(|save| BlockRef { group: save.group, block: save.block }).collect()
+        saves
+            .iter()
+            .map(|save| BlockRef {
+                group: save.group,
+                block: save.block,
+            })
+            .collect()
     }
 
     /// Stores the bytes of a block that has arrived in host memory.
     pub(super) fn fill(&mut self, slot: HostSlot, bytes: Bytes) {
         let slot = slot as usize;
-        self.slots.resize(self.slots.len().max(slot + 1), Bytes::new());
+        self.slots
+            .resize(self.slots.len().max(slot + 1), Bytes::new());
         self.slots[slot] = bytes;
     }
 
     /// Drops the bytes of slots that are no longer in use.
     pub(super) fn trim(&mut self, host: &HostTier) {
-        for (slot, bytes) in (0..).zip(&mut self.slots).filter(|(_, bytes)| !bytes.is_empty()) {
+        for (slot, bytes) in (0..)
+            .zip(&mut self.slots)
+            .filter(|(_, bytes)| !bytes.is_empty())
+        {
             if !host.is_used(slot as HostSlot) {
                 *bytes = Bytes::new();
             }
@@ -163,7 +210,8 @@ impl Mover {
 /// The blocks of the longest sequence, or as many of them as are copied at the start.
 fn trial_blocks(limits: &Limits) -> Vec<BlockRef> {
     let groups = limits.blocks_of_longest().into_iter().enumerate();
-    let blocks = groups.flat_map(|(group, count)| (0..count).map(move |block| BlockRef { group, block }));
+    let blocks =
+        groups.flat_map(|(group, count)| (0..count).map(move |block| BlockRef { group, block }));
     let mut bytes = 0;
     let fits = |block: &BlockRef| {
         bytes += limits.tiers.block_bytes[block.group];
@@ -250,14 +298,24 @@ mod tests {
         for _ in 0..3 * UPLOADS_PER_MEASURED {
             block_on(mover.upload(&mut device, &blocks, false)).expect("it copies");
         }
-        assert!(mover.rates.favor_moving(1 << 30, 1), "a busy device tells nothing");
+        assert!(
+            mover.rates.favor_moving(1 << 30, 1),
+            "a busy device tells nothing"
+        );
         device.uploads = 0;
         block_on(mover.upload(&mut device, &blocks, true)).expect("it copies");
         assert_eq!(device.uploads, 0, "it was waited for");
         for _ in 1..UPLOADS_PER_MEASURED {
             block_on(mover.upload(&mut device, &blocks, true)).expect("it copies");
         }
-        assert_eq!(device.uploads, UPLOADS_PER_MEASURED - 1, "it is seldom waited for");
-        assert!(!mover.rates.favor_moving(1000, 1000), "moving takes twice as long");
+        assert_eq!(
+            device.uploads,
+            UPLOADS_PER_MEASURED - 1,
+            "it is seldom waited for"
+        );
+        assert!(
+            !mover.rates.favor_moving(1000, 1000),
+            "moving takes twice as long"
+        );
     }
 }

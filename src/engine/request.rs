@@ -337,7 +337,9 @@ pub enum SubmitError {
     #[error("the device was lost")]
     DeviceLost,
     /// The prompt does not fit the context, or leaves no room for a generated token.
-    #[error("the prompt has {tokens} tokens, but the context holds {limit}, of which one is left to generate")]
+    #[error(
+        "the prompt has {tokens} tokens, but the context holds {limit}, of which one is left to generate"
+    )]
     PromptTooLong {
         /// Tokens in the prompt.
         tokens: u32,
@@ -368,12 +370,20 @@ pub struct NumberRange {
 impl NumberRange {
     /// The range `min..=max`.
     pub const fn new(min: f32, max: f32) -> Self {
-        Self { min, max, above_min: false }
+        Self {
+            min,
+            max,
+            above_min: false,
+        }
     }
 
     /// The range above `min`, up to and including `max`.
     pub const fn above(min: f32, max: f32) -> Self {
-        Self { min, max, above_min: true }
+        Self {
+            min,
+            max,
+            above_min: true,
+        }
     }
 
     /// Whether the value is within the range.
@@ -384,7 +394,11 @@ impl NumberRange {
 
 impl fmt::Display for NumberRange {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { min, max, above_min } = self;
+        let Self {
+            min,
+            max,
+            above_min,
+        } = self;
         if *above_min {
             write!(formatter, "above {min}, at most {max}")
         } else {
@@ -435,7 +449,9 @@ pub fn check_cache_salt(salt: &str) -> Result<(), String> {
     if (1..=CACHE_SALT_LEN_MAX).contains(&salt.len()) && salt.bytes().all(in_alphabet) {
         Ok(())
     } else {
-        Err(format!("must be 1 to {CACHE_SALT_LEN_MAX} of [A-Za-z0-9_-]"))
+        Err(format!(
+            "must be 1 to {CACHE_SALT_LEN_MAX} of [A-Za-z0-9_-]"
+        ))
     }
 }
 
@@ -448,22 +464,36 @@ impl Request {
         }
         let leaves_room = self.pooling.is_none() && !self.prompt_only;
         if prompt_len > model_len_max - u32::from(leaves_room) {
-            return Err(SubmitError::PromptTooLong { tokens: prompt_len, limit: model_len_max });
+            return Err(SubmitError::PromptTooLong {
+                tokens: prompt_len,
+                limit: model_len_max,
+            });
         }
         check_ids("prompt", self.prompt.iter(), vocab)?;
-        check_ids("prediction", self.predicted.iter().flat_map(|predicted| predicted.iter()), vocab)?;
+        check_ids(
+            "prediction",
+            self.predicted.iter().flat_map(|predicted| predicted.iter()),
+            vocab,
+        )?;
         self.check_without_prompt(vocab, model_len_max)
     }
 
     /// Checks that the beams of a search fit an engine with `max_num_seqs` sequences and this much room.
     pub fn check_beams(&self, max_num_seqs: u32, room: &BeamRoom) -> Result<(), SubmitError> {
-        let Some(BeamParams { width, .. }) = self.params.beams else { return Ok(()) };
+        let Some(BeamParams { width, .. }) = self.params.beams else {
+            return Ok(());
+        };
         if width > max_num_seqs {
-            return invalid("best_of", format!("must be at most {max_num_seqs}, which run at once, not {width}"));
+            return invalid(
+                "best_of",
+                format!("must be at most {max_num_seqs}, which run at once, not {width}"),
+            );
         }
         let prompt_len = u32::try_from(self.prompt.len()).unwrap_or(u32::MAX);
         if room.tokens_max(prompt_len, width) <= prompt_len {
-            let message = format!("is {width}, but the KV pool does not hold so many beams after this prompt");
+            let message = format!(
+                "is {width}, but the KV pool does not hold so many beams after this prompt"
+            );
             return invalid("best_of", message);
         }
         Ok(())
@@ -481,25 +511,47 @@ impl Request {
 impl SamplingParams {
     /// The values of a model's generation_config.json; the usual defaults where it is silent.
     pub fn from_defaults(defaults: &GenerationDefaults) -> Self {
-        Self { max_tokens: defaults.max_new_tokens, draw: defaults.draw, ..Self::default() }
+        Self {
+            max_tokens: defaults.max_new_tokens,
+            draw: defaults.draw,
+            ..Self::default()
+        }
     }
 
     fn check(&self, vocab: u32, model_len_max: u32) -> Result<(), SubmitError> {
         if !(1..=CHOICES_MAX).contains(&self.n) {
-            return invalid("n", format!("must be from 1 to {CHOICES_MAX}, not {}", self.n));
+            return invalid(
+                "n",
+                format!("must be from 1 to {CHOICES_MAX}, not {}", self.n),
+            );
         }
         if self.max_tokens == Some(0) {
             return invalid("max_tokens", "must be at least 1".into());
         }
         if self.min_tokens > model_len_max {
-            return invalid("min_tokens", format!("must be at most {model_len_max}, not {}", self.min_tokens));
+            return invalid(
+                "min_tokens",
+                format!("must be at most {model_len_max}, not {}", self.min_tokens),
+            );
         }
         if let Some(most) = self.max_tokens.filter(|most| self.min_tokens > *most) {
-            return invalid("min_tokens", format!("must not be above max_tokens ({most}), but is {}", self.min_tokens));
+            return invalid(
+                "min_tokens",
+                format!(
+                    "must not be above max_tokens ({most}), but is {}",
+                    self.min_tokens
+                ),
+            );
         }
-        for (field, count) in [("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)] {
+        for (field, count) in [
+            ("logprobs", self.logprobs),
+            ("prompt_logprobs", self.prompt_logprobs),
+        ] {
             if let Some(count) = count.filter(|count| *count > LOGPROBS_MAX) {
-                return invalid(field, format!("must be at most {LOGPROBS_MAX}, not {count}"));
+                return invalid(
+                    field,
+                    format!("must be at most {LOGPROBS_MAX}, not {count}"),
+                );
             }
         }
         check_range("temperature", self.draw.temperature, TEMPERATURE)?;
@@ -507,31 +559,59 @@ impl SamplingParams {
         check_range("presence_penalty", self.draw.presence_penalty, PENALTY)?;
         check_range("frequency_penalty", self.draw.frequency_penalty, PENALTY)?;
         check_range("top_p", self.draw.top_p, TOP_P)?;
-        check_range("repetition_penalty", self.draw.repetition_penalty, REPETITION_PENALTY)?;
+        check_range(
+            "repetition_penalty",
+            self.draw.repetition_penalty,
+            REPETITION_PENALTY,
+        )?;
         check_count("logit_bias", self.logit_bias.len(), LOGIT_BIAS_MAX)?;
-        check_count("stop_token_ids", self.stop_token_ids.len(), STOP_TOKEN_IDS_MAX)?;
+        check_count(
+            "stop_token_ids",
+            self.stop_token_ids.len(),
+            STOP_TOKEN_IDS_MAX,
+        )?;
         check_ids("logit_bias", self.logit_bias.keys(), vocab)?;
         check_ids("stop_token_ids", self.stop_token_ids.iter(), vocab)?;
-        self.logit_bias.values().try_for_each(|&bias| check_range("logit_bias", bias, LOGIT_BIAS))?;
+        self.logit_bias
+            .values()
+            .try_for_each(|&bias| check_range("logit_bias", bias, LOGIT_BIAS))?;
         self.beams.map_or(Ok(()), |beams| self.check_beams(beams))
     }
 
     /// Checks what only a beam search requires.
     fn check_beams(&self, beams: BeamParams) -> Result<(), SubmitError> {
         if !(1..=BEAMS_MAX).contains(&beams.width) {
-            return invalid("best_of", format!("must be from 1 to {BEAMS_MAX} beams, not {}", beams.width));
+            return invalid(
+                "best_of",
+                format!("must be from 1 to {BEAMS_MAX} beams, not {}", beams.width),
+            );
         }
         if self.n > beams.width {
-            return invalid("n", format!("must be at most the number of beams ({}), not {}", beams.width, self.n));
+            return invalid(
+                "n",
+                format!(
+                    "must be at most the number of beams ({}), not {}",
+                    beams.width, self.n
+                ),
+            );
         }
         check_range("length_penalty", beams.length_penalty, LENGTH_PENALTY)?;
         let (draw, usual) = (&self.draw, DrawParams::default());
         let foreign = [
             ("seed", self.seed.is_some()),
             ("logit_bias", !self.logit_bias.is_empty()),
-            ("repetition_penalty", draw.repetition_penalty != usual.repetition_penalty),
-            ("presence_penalty", draw.presence_penalty != usual.presence_penalty),
-            ("frequency_penalty", draw.frequency_penalty != usual.frequency_penalty),
+            (
+                "repetition_penalty",
+                draw.repetition_penalty != usual.repetition_penalty,
+            ),
+            (
+                "presence_penalty",
+                draw.presence_penalty != usual.presence_penalty,
+            ),
+            (
+                "frequency_penalty",
+                draw.frequency_penalty != usual.frequency_penalty,
+            ),
         ];
         match foreign.into_iter().find(|(_, is_set)| *is_set) {
             Some((field, _)) => invalid(field, "has no meaning in a beam search".into()),
@@ -561,16 +641,37 @@ fn invalid<T>(field: &'static str, message: String) -> Result<T, SubmitError> {
 }
 
 fn check_range(field: &'static str, value: f32, range: NumberRange) -> Result<(), SubmitError> {
-    if range.contains(value) { Ok(()) } else { invalid(field, format!("must be a number {range}, not {value}")) }
+    if range.contains(value) {
+        Ok(())
+    } else {
+        invalid(field, format!("must be a number {range}, not {value}"))
+    }
 }
 
 fn check_count(field: &'static str, count: usize, most: usize) -> Result<(), SubmitError> {
-    if count <= most { Ok(()) } else { invalid(field, format!("must have at most {most} entries, not {count}")) }
+    if count <= most {
+        Ok(())
+    } else {
+        invalid(
+            field,
+            format!("must have at most {most} entries, not {count}"),
+        )
+    }
 }
 
-fn check_ids<'a>(field: &'static str, mut ids: impl Iterator<Item = &'a u32>, vocab: u32) -> Result<(), SubmitError> {
+fn check_ids<'a>(
+    field: &'static str,
+    mut ids: impl Iterator<Item = &'a u32>,
+    vocab: u32,
+) -> Result<(), SubmitError> {
     match ids.find(|&&id| id >= vocab) {
-        Some(id) => invalid(field, format!("must hold token ids from 0 to {}, not {id}", vocab.saturating_sub(1))),
+        Some(id) => invalid(
+            field,
+            format!(
+                "must hold token ids from 0 to {}, not {id}",
+                vocab.saturating_sub(1)
+            ),
+        ),
         None => Ok(()),
     }
 }
@@ -584,39 +685,89 @@ mod tests {
         let check = |params: SamplingParams| params.check(100, 50);
         let refused = |params| matches!(check(params), Err(SubmitError::Invalid { .. }));
         let usual = SamplingParams::default;
-        assert_eq!(check(SamplingParams { min_tokens: 50, ..usual() }), Ok(()));
-        assert!(refused(SamplingParams { min_tokens: 51, ..usual() }));
-        assert!(refused(SamplingParams { min_tokens: 52, ..usual() }));
-        for (count, is_refused) in [(LOGPROBS_MAX, false), (LOGPROBS_MAX + 1, true), (LOGPROBS_MAX + 2, true)] {
-            assert_eq!(refused(SamplingParams { logprobs: Some(count), ..usual() }), is_refused, "{count}");
-            assert_eq!(refused(SamplingParams { prompt_logprobs: Some(count), ..usual() }), is_refused, "{count}");
+        assert_eq!(
+            check(SamplingParams {
+                min_tokens: 50,
+                ..usual()
+            }),
+            Ok(())
+        );
+        assert!(refused(SamplingParams {
+            min_tokens: 51,
+            ..usual()
+        }));
+        assert!(refused(SamplingParams {
+            min_tokens: 52,
+            ..usual()
+        }));
+        for (count, is_refused) in [
+            (LOGPROBS_MAX, false),
+            (LOGPROBS_MAX + 1, true),
+            (LOGPROBS_MAX + 2, true),
+        ] {
+            assert_eq!(
+                refused(SamplingParams {
+                    logprobs: Some(count),
+                    ..usual()
+                }),
+                is_refused,
+                "{count}"
+            );
+            assert_eq!(
+                refused(SamplingParams {
+                    prompt_logprobs: Some(count),
+                    ..usual()
+                }),
+                is_refused,
+                "{count}"
+            );
         }
     }
 
     #[test]
     fn a_models_defaults_are_taken_over() {
-        let draw = DrawParams { temperature: 0.25, ..DrawParams::default() };
-        let defaults = GenerationDefaults { max_new_tokens: Some(17), draw, ..GenerationDefaults::default() };
+        let draw = DrawParams {
+            temperature: 0.25,
+            ..DrawParams::default()
+        };
+        let defaults = GenerationDefaults {
+            max_new_tokens: Some(17),
+            draw,
+            ..GenerationDefaults::default()
+        };
         let params = SamplingParams::from_defaults(&defaults);
         assert_eq!((params.max_tokens, params.draw), (Some(17), draw));
     }
 
     #[test]
     fn the_pool_limits_the_length_of_beams_that_share_only_the_prompt() {
-        let room = BeamRoom { block_size: 4, groups: vec![(20, u32::MAX)] };
+        let room = BeamRoom {
+            block_size: 4,
+            groups: vec![(20, u32::MAX)],
+        };
         // Two full blocks are shared; 18 are left for 4 beams, 4 each.
         assert_eq!(room.tokens_max(10, 4), 24);
         assert_eq!(room.tokens_max(79, 4), 76, "no token fits");
-        let windowed = BeamRoom { block_size: 4, groups: vec![(20, 5)] };
+        let windowed = BeamRoom {
+            block_size: 4,
+            groups: vec![(20, 5)],
+        };
         assert_eq!(windowed.tokens_max(10, 4), u32::MAX);
     }
 
     #[test]
     fn ranges_say_what_they_contain() {
-        let cases = [(PENALTY, [-2.0, 2.0]), (LENGTH_PENALTY, [-10.0, 10.0]), (LOGIT_BIAS, [-100.0, 100.0])];
+        let cases = [
+            (PENALTY, [-2.0, 2.0]),
+            (LENGTH_PENALTY, [-10.0, 10.0]),
+            (LOGIT_BIAS, [-100.0, 100.0]),
+        ];
         for (range, bounds) in cases {
             assert!(bounds.iter().all(|&bound| range.contains(bound)), "{range}");
-            assert!(bounds.iter().all(|&bound| !range.contains(bound * 1.01)), "{range}");
+            assert!(
+                bounds.iter().all(|&bound| !range.contains(bound * 1.01)),
+                "{range}"
+            );
         }
         assert_eq!(PENALTY.to_string(), "from -2 to 2");
         assert_eq!(TOP_P.to_string(), "above 0, at most 1");
@@ -630,7 +781,12 @@ mod tests {
     fn a_salt_has_characters_and_not_too_many() {
         let longest = "-aZ_09".repeat(22)[..CACHE_SALT_LEN_MAX].to_owned();
         assert_eq!(check_cache_salt(&longest), Ok(()));
-        for wrong in [String::new(), format!("{longest}a"), "a b".into(), "é".into()] {
+        for wrong in [
+            String::new(),
+            format!("{longest}a"),
+            "a b".into(),
+            "é".into(),
+        ] {
             assert!(check_cache_salt(&wrong).is_err(), "{wrong:?}");
         }
     }
@@ -640,20 +796,46 @@ mod tests {
         let refused = |params: SamplingParams| params.check(2000, 50).is_err();
         for (more, is_refused) in [(0, false), (1, true)] {
             let stop_token_ids = vec![7; STOP_TOKEN_IDS_MAX + more];
-            assert_eq!(refused(SamplingParams { stop_token_ids, ..SamplingParams::default() }), is_refused);
-            let logit_bias = (0..(LOGIT_BIAS_MAX + more) as u32).map(|id| (id, 1.0)).collect();
-            assert_eq!(refused(SamplingParams { logit_bias, ..SamplingParams::default() }), is_refused);
+            assert_eq!(
+                refused(SamplingParams {
+                    stop_token_ids,
+                    ..SamplingParams::default()
+                }),
+                is_refused
+            );
+            let logit_bias = (0..(LOGIT_BIAS_MAX + more) as u32)
+                .map(|id| (id, 1.0))
+                .collect();
+            assert_eq!(
+                refused(SamplingParams {
+                    logit_bias,
+                    ..SamplingParams::default()
+                }),
+                is_refused
+            );
         }
     }
 
     #[test]
     fn only_values_that_would_overflow_are_replaced() {
         let normalized = |temperature| {
-            let draw = DrawParams { temperature, ..DrawParams::default() };
-            SamplingParams { draw, ..SamplingParams::default() }.normalized().draw.temperature
+            let draw = DrawParams {
+                temperature,
+                ..DrawParams::default()
+            };
+            SamplingParams {
+                draw,
+                ..SamplingParams::default()
+            }
+            .normalized()
+            .draw
+            .temperature
         };
         let below = TEMPERATURE_MIN.next_down();
-        assert_eq!([0.0, below, TEMPERATURE_MIN, 0.5].map(normalized), [0.0, 0.0, TEMPERATURE_MIN, 0.5]);
+        assert_eq!(
+            [0.0, below, TEMPERATURE_MIN, 0.5].map(normalized),
+            [0.0, 0.0, TEMPERATURE_MIN, 0.5]
+        );
     }
 
     #[test]

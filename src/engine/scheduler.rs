@@ -37,7 +37,9 @@ use super::batch::{Batch, Draw, Row};
 use super::block_pool::{BlockPool, Group};
 use super::faults::{InjectedFault, InjectedFaults};
 use super::request::Request;
-use super::sequence::{Choice, Exit, HeldStates, Order, Sequence, SequenceId, Sequences, StreamId, Table};
+use super::sequence::{
+    Choice, Exit, HeldStates, Order, Sequence, SequenceId, Sequences, StreamId, Table,
+};
 use super::speculation::Answers;
 use super::speculation::pace::{Pace, Yield};
 use super::tiers::{DiskTier, HostTier, Rates, TierLimits};
@@ -176,11 +178,21 @@ struct Draft {
 impl Scheduler {
     /// A scheduler over an empty pool.
     pub fn new(limits: Limits, faults: InjectedFaults) -> Self {
-        assert!(limits.tokens_max > 0 && limits.sequences_max > 0, "a step has room for a row");
-        assert!(!limits.deterministic || limits.tokens_max >= limits.block_size, "a step has room for a fixed chunk");
+        assert!(
+            limits.tokens_max > 0 && limits.sequences_max > 0,
+            "a step has room for a row"
+        );
+        assert!(
+            !limits.deterministic || limits.tokens_max >= limits.block_size,
+            "a step has room for a fixed chunk"
+        );
         Self {
             pool: BlockPool::new(limits.block_size, &limits.windows, &limits.blocks, faults),
-            host: HostTier::new(limits.tiers.host_bytes, limits.tiers.block_bytes.clone(), faults),
+            host: HostTier::new(
+                limits.tiers.host_bytes,
+                limits.tiers.block_bytes.clone(),
+                faults,
+            ),
             disk: DiskTier::new(limits.tiers.disk, limits.tiers.block_bytes.clone()),
             rates: Rates::default(),
             restores_in_flight: 0,
@@ -208,34 +220,69 @@ impl Scheduler {
 
     /// Queues a request; `streams` has one entry per choice. With `waits_for_host`, it gets no row while the id of its
     /// last token is unknown. This is always so under a constraint and for beams.
-    pub fn add(&mut self, request: Arc<Request>, streams: &[StreamId], seed: u64, waits_for_host: bool) {
+    pub fn add(
+        &mut self,
+        request: Arc<Request>,
+        streams: &[StreamId],
+        seed: u64,
+        waits_for_host: bool,
+    ) {
         assert!(!streams.is_empty(), "a request has a choice");
-        debug_assert!(streams.iter().all(|stream| !self.by_stream.contains_key(stream)), "a stream is used once");
+        debug_assert!(
+            streams
+                .iter()
+                .all(|stream| !self.by_stream.contains_key(stream)),
+            "a stream is used once"
+        );
         let index = |index| u32::try_from(index).expect("choices are few");
-        let choice = |(position, &stream)| Choice { index: index(position), stream };
+        let choice = |(position, &stream)| Choice {
+            index: index(position),
+            stream,
+        };
         let choices: Vec<_> = streams.iter().enumerate().map(choice).collect();
         let (round, arrival) = (self.round_robin.next(request.client), self.arrivals);
-        let order = Order { priority: request.priority, round, arrival, choice: 0 };
+        let order = Order {
+            priority: request.priority,
+            round,
+            arrival,
+            choice: 0,
+        };
         let beams = request.params.beams;
-        let own = if beams.is_some() { &choices[..1] } else { &choices };
+        let own = if beams.is_some() {
+            &choices[..1]
+        } else {
+            &choices
+        };
         let mut sequence = Sequence::new(request, own, seed, order, self.limits.windows.len());
-        let answer_max = if sequence.request.pooling.is_some() { Some(1) } else { sequence.params().max_tokens };
+        let answer_max = if sequence.request.pooling.is_some() {
+            Some(1)
+        } else {
+            sequence.params().max_tokens
+        };
         let answer_max = answer_max.unwrap_or(u32::MAX);
         // After a prompt that fills the context, the one token that is not wanted.
         let most = self.limits.model_len_max.max(sequence.prompt_len() + 1);
         sequence.tokens_limit = sequence.prompt_len().saturating_add(answer_max).min(most);
-        let constrained = sequence.is_constrained() && !self.faults.has(InjectedFault::MaskBeforeToken);
+        let constrained =
+            sequence.is_constrained() && !self.faults.has(InjectedFault::MaskBeforeToken);
         sequence.waits_for_host = waits_for_host || constrained || beams.is_some();
         if let Some(beams) = beams {
-            let room = self.limits.beam_room().tokens_max(sequence.prompt_len(), beams.width);
+            let room = self
+                .limits
+                .beam_room()
+                .tokens_max(sequence.prompt_len(), beams.width);
             sequence.tokens_limit = sequence.tokens_limit.min(room);
         }
-        assert!(sequence.prompt_len() < sequence.tokens_limit, "a queued prompt leaves room for a token");
+        assert!(
+            sequence.prompt_len() < sequence.tokens_limit,
+            "a queued prompt leaves room for a token"
+        );
         self.arrivals += 1;
         let order = sequence.order;
         let id = self.sequences.insert(sequence);
         self.waiting.insert(order, id);
-        self.by_stream.extend(streams.iter().map(|&stream| (stream, id)));
+        self.by_stream
+            .extend(streams.iter().map(|&stream| (stream, id)));
         if let Some(beams) = beams {
             self.start_beams(id, beams, choices);
         }
@@ -262,7 +309,10 @@ impl Scheduler {
             return self.abort_beams(group, stream);
         }
         let sequence = &mut self.sequences[id];
-        debug_assert!(sequence.streams().any(|own| own == stream), "a stream names the sequence that computes for it");
+        debug_assert!(
+            sequence.streams().any(|own| own == stream),
+            "a stream names the sequence that computes for it"
+        );
         if sequence.choice.stream != stream {
             sequence.forks.retain(|choice| choice.stream != stream);
         } else if sequence.forks.is_empty() {
@@ -276,7 +326,10 @@ impl Scheduler {
     /// The next step's batch, with at most `tokens_max` token rows; `None` if nothing can be computed now. At most one
     /// step may be in flight.
     pub fn schedule(&mut self, tokens_max: u32) -> Option<Batch> {
-        assert!(self.steps_in_flight <= 1, "a sequence has at most one pending token");
+        assert!(
+            self.steps_in_flight <= 1,
+            "a sequence has at most one pending token"
+        );
         let mut draft = self.draft(tokens_max.clamp(1, self.limits.tokens_max));
         let others = self.schedule_decodes(&mut draft);
         self.schedule_prefills(others, &mut draft);
@@ -284,9 +337,16 @@ impl Scheduler {
             self.admit(&mut draft);
         }
         if draft.batch.rows.is_empty() {
-            debug_assert!(draft.batch.saves.is_empty() && draft.batch.restores.is_empty(), "only rows take blocks");
-            let idle = self.running.is_empty() && self.waiting.is_empty() || !self.disk.reading.is_empty();
-            assert!(idle || self.steps_in_flight > 0, "with no step in flight, some sequence can always continue");
+            debug_assert!(
+                draft.batch.saves.is_empty() && draft.batch.restores.is_empty(),
+                "only rows take blocks"
+            );
+            let idle =
+                self.running.is_empty() && self.waiting.is_empty() || !self.disk.reading.is_empty();
+            assert!(
+                idle || self.steps_in_flight > 0,
+                "with no step in flight, some sequence can always continue"
+            );
             return None;
         }
         self.save_some_finished(&mut draft.batch.saves);
@@ -298,8 +358,17 @@ impl Scheduler {
 
     /// The flat arrays of a batch that was just scheduled. Masks are computed here, while the previous step runs.
     pub fn flatten(&mut self, batch: &Batch) -> BatchInputs {
-        assert_eq!(batch.step + 1, self.counts.steps, "only the batch scheduled last is flattened");
-        batch.flatten(&mut self.sequences, &self.pool, &self.limits.eos_token_ids, self.limits.vocab)
+        assert_eq!(
+            batch.step + 1,
+            self.counts.steps,
+            "only the batch scheduled last is flattened"
+        );
+        batch.flatten(
+            &mut self.sequences,
+            &self.pool,
+            &self.limits.eos_token_ids,
+            self.limits.vocab,
+        )
     }
 
     /// Whether the next step may be submitted before the tokens of the step in flight are read. Rows that need the host
@@ -307,7 +376,11 @@ impl Scheduler {
     pub fn may_look_ahead(&self) -> bool {
         let waits = |id: &&SequenceId| self.sequences[**id].awaits_token();
         let waiting = self.running.iter().filter(waits).count();
-        let skipped_before = self.running.iter().filter(waits).any(|&id| self.sequences[id].skipped);
+        let skipped_before = self
+            .running
+            .iter()
+            .filter(waits)
+            .any(|&id| self.sequences[id].skipped);
         !skipped_before && waiting * 4 < self.running.len().max(1)
     }
 
@@ -370,7 +443,10 @@ impl Scheduler {
     fn draft(&self, tokens_max: u32) -> Draft {
         let groups = self.limits.windows.len();
         let copies = vec![Vec::new(); groups];
-        let (rows, draws) = (Vec::with_capacity(self.running.len()), Vec::with_capacity(self.running.len()));
+        let (rows, draws) = (
+            Vec::with_capacity(self.running.len()),
+            Vec::with_capacity(self.running.len()),
+        );
         let (scores, pools) = (Vec::new(), Vec::new());
         Draft {
             batch: Batch {
@@ -400,10 +476,13 @@ impl Scheduler {
     /// is kept for it. The sequence that has waited longest goes first, so that small steps serve all sequences in
     /// turn. Returns the other running sequences, in order.
     fn schedule_decodes(&mut self, draft: &mut Draft) -> Vec<SequenceId> {
-        let decodes = |id: &SequenceId| self.sequences[*id].is_schedulable() && self.sequences[*id].missing() == 1;
+        let decodes = |id: &SequenceId| {
+            self.sequences[*id].is_schedulable() && self.sequences[*id].missing() == 1
+        };
         let (mut ids, others): (Vec<_>, Vec<_>) = self.running.iter().copied().partition(decodes);
         ids.sort_by_key(|&id| self.sequences[id].last_step);
-        let prefills = (!self.waiting.is_empty() && self.has_seat()) || ids.len() < self.running.len();
+        let prefills =
+            (!self.waiting.is_empty() && self.has_seat()) || ids.len() < self.running.len();
         let kept = if prefills { draft.tokens_left / 4 } else { 0 };
         draft.drawn = Yield::plain(ids.len());
         for id in ids {
@@ -418,14 +497,26 @@ impl Scheduler {
     /// Schedules chunks of running sequences that miss more than one token, in order. Tokens forced by constraints come
     /// first, because they are few and their clients are waiting; they get at most half of the room. Prompts follow.
     fn schedule_prefills(&mut self, running: Vec<SequenceId>, draft: &mut Draft) {
-        let (answers, prompts): (Vec<_>, Vec<_>) =
-            running.into_iter().partition(|&id| self.sequences[id].is_answering());
-        let kept = if prompts.is_empty() && self.waiting.is_empty() { 0 } else { draft.tokens_left / 2 };
-        for (id, kept) in answers.into_iter().map(|id| (id, kept)).chain(prompts.into_iter().map(|id| (id, 0))) {
+        let (answers, prompts): (Vec<_>, Vec<_>) = running
+            .into_iter()
+            .partition(|&id| self.sequences[id].is_answering());
+        let kept = if prompts.is_empty() && self.waiting.is_empty() {
+            0
+        } else {
+            draft.tokens_left / 2
+        };
+        for (id, kept) in answers
+            .into_iter()
+            .map(|id| (id, kept))
+            .chain(prompts.into_iter().map(|id| (id, 0)))
+        {
             let sequence = &mut self.sequences[id];
             if sequence.awaits_token() {
                 sequence.skipped = true;
-            } else if sequence.is_schedulable() && sequence.missing() > 1 && draft.tokens_left > kept {
+            } else if sequence.is_schedulable()
+                && sequence.missing() > 1
+                && draft.tokens_left > kept
+            {
                 self.schedule_row(id, draft);
             }
         }
@@ -438,9 +529,15 @@ impl Scheduler {
         if self.sequences[id].exit.is_some() || self.sequences[id].feed_slot == NONE {
             return;
         }
-        debug_assert!(!self.leaving.contains(&id), "a leaving sequence gets no row");
+        debug_assert!(
+            !self.leaving.contains(&id),
+            "a leaving sequence gets no row"
+        );
         let wanted = self.chunk(&self.sequences[id], draft);
-        if wanted == 0 || !self.has_room_for(&self.sequences[id], wanted, draft) || !self.has_state_for(id, draft) {
+        if wanted == 0
+            || !self.has_room_for(&self.sequences[id], wanted, draft)
+            || !self.has_state_for(id, draft)
+        {
             return;
         }
         let enough = if self.limits.deterministic { wanted } else { 1 };
@@ -448,35 +545,59 @@ impl Scheduler {
             self.make_room(id, enough, draft);
         }
         let count = wanted.min(self.tokens_that_fit(id));
-        if self.sequences[id].exit.is_some() || self.sequences[id].feed_slot == NONE || count < enough {
+        if self.sequences[id].exit.is_some()
+            || self.sequences[id].feed_slot == NONE
+            || count < enough
+        {
             return;
         }
         let mut drafts = self.drafts(id, count, draft);
         let states = self.take_state(id, &mut drafts, draft);
         let drafted = u32::try_from(drafts.len()).expect("drafts are few");
         self.take_blocks(id, count + drafted, draft);
-        self.push_row(Row { sequence: id, start: self.sequences[id].computed, count, drafts, states }, draft);
+        self.push_row(
+            Row {
+                sequence: id,
+                start: self.sequences[id].computed,
+                count,
+                drafts,
+                states,
+            },
+            draft,
+        );
     }
 
     fn has_room_for(&self, sequence: &Sequence, count: u32, draft: &Draft) -> bool {
         let entries = self.pool.blocks_for(sequence.computed + count);
-        entries <= draft.table_entries_left && draft.has_room_to_draw(sequence, self.limits.eos_token_ids.len())
+        entries <= draft.table_entries_left
+            && draft.has_room_to_draw(sequence, self.limits.eos_token_ids.len())
     }
 
     fn push_row(&mut self, row: Row, draft: &mut Draft) {
         let (id, count) = (row.sequence, row.count);
-        debug_assert!(count > 0 && count <= draft.tokens_left, "a row is within the step's budget");
+        debug_assert!(
+            count > 0 && count <= draft.tokens_left,
+            "a row is within the step's budget"
+        );
         let sequence = &mut self.sequences[id];
-        debug_assert!(count <= sequence.missing(), "a row computes only existing tokens");
+        debug_assert!(
+            count <= sequence.missing(),
+            "a row computes only existing tokens"
+        );
         // Drafts are computed too, but count only once they are accepted.
         sequence.computed += count;
         sequence.in_flight += 1;
         sequence.skipped = false;
         sequence.last_step = draft.batch.step;
-        let tables = 1 + if row.states.is_some() { 0 } else { row.drafted() };
+        let tables = 1 + if row.states.is_some() {
+            0
+        } else {
+            row.drafted()
+        };
         draft.tokens_left -= count + row.drafted();
         draft.drafts_left -= row.drafted();
-        draft.table_entries_left -= tables * self.pool.blocks_for(sequence.computed + row.drafted());
+        draft.table_entries_left -=
+            tables * self.pool.blocks_for(sequence.computed + row.drafted());
         let complete = sequence.missing() == 0;
         if !row.is_tentative() {
             self.register_full_blocks(id);
@@ -495,15 +616,28 @@ impl Scheduler {
 
     fn push_draw(&mut self, id: SequenceId, row: u32, draft: &mut Draft) {
         let sequence = &mut self.sequences[id];
-        debug_assert!((row as usize) < draft.batch.rows.len(), "a draw follows a row");
+        debug_assert!(
+            (row as usize) < draft.batch.rows.len(),
+            "a draw follows a row"
+        );
         let drafted = draft.batch.rows[row as usize].drafted();
-        debug_assert!(drafted == 0 || sequence.pending == 0, "a draft follows known tokens");
-        debug_assert!(sequence.feed_slot != NONE && sequence.pending <= 1, "a running sequence draws its next token");
+        debug_assert!(
+            drafted == 0 || sequence.pending == 0,
+            "a draft follows known tokens"
+        );
+        debug_assert!(
+            sequence.feed_slot != NONE && sequence.pending <= 1,
+            "a running sequence draws its next token"
+        );
         let (history, bias) = side_entries(sequence, self.limits.eos_token_ids.len(), drafted);
         draft.history_left -= history;
         draft.bias_left -= bias;
         sequence.verifies = drafted > 0;
-        draft.batch.draws.push(Draw { sequence: id, row, pending: sequence.pending > 0 });
+        draft.batch.draws.push(Draw {
+            sequence: id,
+            row,
+            pending: sequence.pending > 0,
+        });
         sequence.pending += 1;
         sequence.in_flight += 1;
     }
@@ -513,11 +647,15 @@ impl Scheduler {
     fn fork(&mut self, parent: SequenceId, row: u32, draft: &mut Draft) {
         let forks = std::mem::take(&mut self.sequences[parent].forks);
         let computed = self.sequences[parent].computed;
-        debug_assert!(forks.is_empty() || computed == self.sequences[parent].prompt_len(), "forks share the prompt");
+        debug_assert!(
+            forks.is_empty() || computed == self.sequences[parent].prompt_len(),
+            "forks share the prompt"
+        );
         for choice in forks {
             let mut child = self.sequences[parent].fork(choice);
             let order = child.order;
-            if !self.has_seat() || !draft.has_room_to_draw(&child, self.limits.eos_token_ids.len()) {
+            if !self.has_seat() || !draft.has_room_to_draw(&child, self.limits.eos_token_ids.len())
+            {
                 child.drop_tables();
                 child.states = HeldStates::default();
                 let id = self.sequences.insert(child);
@@ -536,17 +674,25 @@ impl Scheduler {
     /// Becomes a holder of a fork's blocks and of its state.
     fn hold(&mut self, tables: &[Table], states: &HeldStates) {
         for (group, table) in tables.iter().enumerate() {
-            table.held().for_each(|block| self.pool.group_mut(group).share(block));
+            table
+                .held()
+                .for_each(|block| self.pool.group_mut(group).share(block));
         }
         states.held().for_each(|slot| self.states.share(slot));
     }
 
     /// Moves a sequence to the running ones.
     fn seat(&mut self, id: SequenceId) {
-        debug_assert!(self.sequences[id].feed_slot == NONE, "a sequence starts running only once");
+        debug_assert!(
+            self.sequences[id].feed_slot == NONE,
+            "a sequence starts running only once"
+        );
         let order = self.sequences[id].order;
-        let place = self.running.binary_search_by_key(&order, |&other| self.sequences[other].order);
-        self.running.insert(place.expect_err("every sequence has its own place"), id);
+        let place = self
+            .running
+            .binary_search_by_key(&order, |&other| self.sequences[other].order);
+        self.running
+            .insert(place.expect_err("every sequence has its own place"), id);
         self.take_feed_slot(id);
     }
 
@@ -558,15 +704,29 @@ impl Scheduler {
         }
         let sequence = &self.sequences[id];
         let known = sequence.tokens_known();
-        let computed = if self.faults.has(InjectedFault::HashOfPartBlock) { known } else { sequence.computed };
+        let computed = if self.faults.has(InjectedFault::HashOfPartBlock) {
+            known
+        } else {
+            sequence.computed
+        };
         let full = computed.min(known).min(self.shareable(sequence)) / self.limits.block_size;
         self.extend_hashes(id, full);
         let sequence = &mut self.sequences[id];
-        debug_assert!(full as usize <= sequence.hashes.len(), "a registered block has a hash");
+        debug_assert!(
+            full as usize <= sequence.hashes.len(),
+            "a registered block has a hash"
+        );
         for index in sequence.registered..full {
-            for (group, table) in sequence.tables.iter().enumerate().filter(|(_, table)| index >= table.passed) {
+            for (group, table) in sequence
+                .tables
+                .iter()
+                .enumerate()
+                .filter(|(_, table)| index >= table.passed)
+            {
                 if let Some(&block) = table.blocks.get(index as usize) {
-                    self.pool.group_mut(group).register(block, sequence.hashes[index as usize]);
+                    self.pool
+                        .group_mut(group)
+                        .register(block, sequence.hashes[index as usize]);
                 }
             }
         }
@@ -588,7 +748,11 @@ impl Scheduler {
         if self.waiting.remove(&order).is_none() {
             let running = self.running.len();
             self.running.retain(|&other| other != id);
-            debug_assert_eq!(self.running.len() + 1, running, "a sequence that leaves was running or waiting");
+            debug_assert_eq!(
+                self.running.len() + 1,
+                running,
+                "a sequence that leaves was running or waiting"
+            );
         }
         if self.sequences[id].in_flight == 0 {
             self.settle(id);
@@ -606,7 +770,10 @@ impl Scheduler {
     /// Releases everything that a sequence holds. A preempted one returns to the queue with its tokens, at its old
     /// place.
     fn settle(&mut self, id: SequenceId) {
-        assert_eq!(self.sequences[id].in_flight, 0, "nothing that a step in flight uses is released");
+        assert_eq!(
+            self.sequences[id].in_flight, 0,
+            "nothing that a step in flight uses is released"
+        );
         self.end_disk_wait(id);
         self.finish_blocks(id);
         self.release_blocks(id);
@@ -617,7 +784,10 @@ impl Scheduler {
             // It is queued when all beams of its group have come so far.
             Some(Exit::Preempted) if sequence.beam.is_some() => {}
             Some(Exit::Preempted) => {
-                assert_eq!(sequence.pending, 0, "a sequence waits with all its ids known");
+                assert_eq!(
+                    sequence.pending, 0,
+                    "a sequence waits with all its ids known"
+                );
                 let order = sequence.order;
                 self.waiting.insert(order, id);
             }
@@ -635,7 +805,10 @@ impl Scheduler {
 
     fn release_blocks(&mut self, id: SequenceId) {
         let sequence = &mut self.sequences[id];
-        debug_assert!(sequence.exit.is_some(), "only a leaving sequence releases its blocks");
+        debug_assert!(
+            sequence.exit.is_some(),
+            "only a leaving sequence releases its blocks"
+        );
         for (group, table) in sequence.tables.iter().enumerate() {
             self.pool.group_mut(group).unreserve(table.reserved);
             let release = |block| self.pool.group_mut(group).release(block);
@@ -650,20 +823,41 @@ impl Scheduler {
 
     /// Asserts the invariants that hold between two steps.
     pub fn check(&self) {
-        let mut occurrences: Vec<_> = self.limits.blocks.iter().map(|&count| vec![0; count as usize]).collect();
+        let mut occurrences: Vec<_> = self
+            .limits
+            .blocks
+            .iter()
+            .map(|&count| vec![0; count as usize])
+            .collect();
         for sequence in self.sequences.iter() {
             for (table, occurrences) in sequence.tables.iter().zip(&mut occurrences) {
-                table.held().for_each(|block| occurrences[block as usize] += 1);
+                table
+                    .held()
+                    .for_each(|block| occurrences[block as usize] += 1);
             }
-            assert!(sequence.computed <= sequence.tokens_total(), "only existing tokens are computed");
+            assert!(
+                sequence.computed <= sequence.tokens_total(),
+                "only existing tokens are computed"
+            );
         }
         self.pool.check(&occurrences);
         let kept = |sequence: &Sequence| sequence.disk.arrived.len() + sequence.disk.kept.len();
-        self.host.check(self.restores_in_flight, self.sequences.iter().map(kept).sum());
+        self.host.check(
+            self.restores_in_flight,
+            self.sequences.iter().map(kept).sum(),
+        );
         self.check_slots();
         let order = |id: &SequenceId| self.sequences[*id].order;
-        assert!(self.running.is_sorted_by_key(order), "running sequences are in order");
-        let queued = self.running.len() + self.waiting.len() + self.leaving.len() + self.folded_len();
-        assert_eq!(queued, self.sequences.ids().count(), "every sequence is running, waiting, leaving or folded");
+        assert!(
+            self.running.is_sorted_by_key(order),
+            "running sequences are in order"
+        );
+        let queued =
+            self.running.len() + self.waiting.len() + self.leaving.len() + self.folded_len();
+        assert_eq!(
+            queued,
+            self.sequences.ids().count(),
+            "every sequence is running, waiting, leaving or folded"
+        );
     }
 }

@@ -6,8 +6,8 @@
 
 use super::block_pool::{BlockHash, BlockId};
 use super::request::{
-    ConstraintState, DraftReport, DraftSkip, Pooling, PrefixReport, Request, SamplingParams, Token, Unsatisfiable,
-    Usage,
+    ConstraintState, DraftReport, DraftSkip, Pooling, PrefixReport, Request, SamplingParams, Token,
+    Unsatisfiable, Usage,
 };
 use super::speculation::Drafter;
 use crate::plan::inputs::{HistoryEntry, NONE};
@@ -42,7 +42,12 @@ pub(super) struct Beam {
 
 impl Beam {
     pub(super) fn new(group: GroupId) -> Self {
-        Self { group, score: 0.0, answer: Vec::new(), candidates: None }
+        Self {
+            group,
+            score: 0.0,
+            answer: Vec::new(),
+            candidates: None,
+        }
     }
 }
 
@@ -110,7 +115,14 @@ pub(super) struct HeldStates {
 
 impl Default for HeldStates {
     fn default() -> Self {
-        Self { live: NONE, before: NONE, kept: None, read: NONE, last: None, branch: 0 }
+        Self {
+            live: NONE,
+            before: NONE,
+            kept: None,
+            read: NONE,
+            last: None,
+            branch: 0,
+        }
     }
 }
 
@@ -118,12 +130,17 @@ impl HeldStates {
     /// The slots held, with repetitions.
     pub(super) fn held(&self) -> impl Iterator<Item = u32> + use<> {
         let kept = self.kept.map_or(NONE, |(_, slot)| slot);
-        [self.live, self.before, kept].into_iter().filter(|&slot| slot != NONE)
+        [self.live, self.before, kept]
+            .into_iter()
+            .filter(|&slot| slot != NONE)
     }
 
     /// What a fork holds: the same state after the same tokens.
     pub(super) fn fork(&self) -> Self {
-        Self { live: self.live, ..Self::default() }
+        Self {
+            live: self.live,
+            ..Self::default()
+        }
     }
 }
 
@@ -138,7 +155,10 @@ impl History {
     fn count(&mut self, token_id: u32, generated: u32) {
         let index = *self.by_token.entry(token_id).or_insert(self.entries.len());
         if index == self.entries.len() {
-            self.entries.push(HistoryEntry { token_id, generated });
+            self.entries.push(HistoryEntry {
+                token_id,
+                generated,
+            });
         } else {
             self.entries[index].generated += generated;
         }
@@ -155,7 +175,10 @@ struct Guide {
 
 impl Clone for Guide {
     fn clone(&self) -> Self {
-        Self { state: self.state.fork(), stuck: self.stuck }
+        Self {
+            state: self.state.fork(),
+            stuck: self.stuck,
+        }
     }
 }
 
@@ -244,12 +267,21 @@ pub(super) struct Sequence {
 }
 
 impl Sequence {
-    pub(super) fn new(request: Arc<Request>, choices: &[Choice], seed: u64, order: Order, groups: usize) -> Self {
+    pub(super) fn new(
+        request: Arc<Request>,
+        choices: &[Choice],
+        seed: u64,
+        order: Order,
+        groups: usize,
+    ) -> Self {
         let (&choice, forks) = choices.split_first().expect("a request has a choice");
         let mut sequence = Self {
             choice,
             seed,
-            order: Order { choice: choice.index, ..order },
+            order: Order {
+                choice: choice.index,
+                ..order
+            },
             tokens: request.prompt.to_vec(),
             pending: 0,
             computed: 0,
@@ -287,7 +319,10 @@ impl Sequence {
             request,
         };
         let constraint = sequence.request.params.constraint.as_ref();
-        sequence.guide = constraint.map(|constraint| Guide { state: constraint.0.start(), stuck: false });
+        sequence.guide = constraint.map(|constraint| Guide {
+            state: constraint.0.start(),
+            stuck: false,
+        });
         sequence.start_history();
         sequence
     }
@@ -311,7 +346,9 @@ impl Sequence {
     /// Clears its block tables, after the caller has released or lost the blocks. The whole sequence must be
     /// recomputed.
     pub(super) fn drop_tables(&mut self) {
-        self.tables.iter_mut().for_each(|table| *table = Table::default());
+        self.tables
+            .iter_mut()
+            .for_each(|table| *table = Table::default());
         (self.computed, self.registered, self.guarded) = (0, 0, false);
     }
 
@@ -335,7 +372,9 @@ impl Sequence {
 
     /// The streams of its own choice and of the choices that will fork from it.
     pub(super) fn streams(&self) -> impl Iterator<Item = StreamId> + '_ {
-        std::iter::once(&self.choice).chain(&self.forks).map(|choice| choice.stream)
+        std::iter::once(&self.choice)
+            .chain(&self.forks)
+            .map(|choice| choice.stream)
     }
 
     /// Number of tokens whose ids are known.
@@ -382,7 +421,9 @@ impl Sequence {
     /// Appends the mask for its next token, `words` words, to `masks`. Returns the mask's offset, or [`NONE`] if any
     /// token is allowed. For a mask that allows no token, the device draws nothing.
     pub(super) fn push_mask(&mut self, masks: &mut Vec<u32>, words: usize) -> u32 {
-        let Some(guide) = &mut self.guide else { return NONE };
+        let Some(guide) = &mut self.guide else {
+            return NONE;
+        };
         let start = masks.len();
         masks.resize(start + words, 0);
         match guide.state.fill_mask(&mut masks[start..]) {
@@ -400,8 +441,15 @@ impl Sequence {
     }
 
     /// Appends the masks for the tokens after each of these drafts, which the constraint allows. Returns their offsets.
-    pub(super) fn push_draft_masks(&self, drafts: &[u32], masks: &mut Vec<u32>, words: usize) -> Vec<u32> {
-        let Some(guide) = self.guide.as_ref() else { return vec![NONE; drafts.len()] };
+    pub(super) fn push_draft_masks(
+        &self,
+        drafts: &[u32],
+        masks: &mut Vec<u32>,
+        words: usize,
+    ) -> Vec<u32> {
+        let Some(guide) = self.guide.as_ref() else {
+            return vec![NONE; drafts.len()];
+        };
         if drafts.is_empty() {
             return Vec::new();
         }
@@ -409,7 +457,10 @@ impl Sequence {
         let mut push = |&draft: &u32| {
             let start = masks.len();
             masks.resize(start + words, 0);
-            match state.accept(draft).and_then(|_| state.fill_mask(&mut masks[start..])) {
+            match state
+                .accept(draft)
+                .and_then(|_| state.fill_mask(&mut masks[start..]))
+            {
                 Ok(true) => {}
                 Ok(false) => {
                     masks.truncate(start);
@@ -429,7 +480,10 @@ impl Sequence {
             && !drafts.is_empty()
         {
             let mut state = guide.state.fork();
-            let allowed = drafts.iter().take_while(|&&draft| state.accept(draft) == Ok(false)).count();
+            let allowed = drafts
+                .iter()
+                .take_while(|&&draft| state.accept(draft) == Ok(false))
+                .count();
             drafts.truncate(allowed);
         }
         drafts
@@ -450,12 +504,16 @@ impl Sequence {
 
     /// Whether nothing may follow this token, as far as the constraint is concerned.
     pub(super) fn would_end_with(&self, token_id: u32) -> Result<bool, Unsatisfiable> {
-        self.guide.as_ref().map_or(Ok(false), |guide| guide.state.fork().accept(token_id))
+        self.guide
+            .as_ref()
+            .map_or(Ok(false), |guide| guide.state.fork().accept(token_id))
     }
 
     /// Passes a token whose id has become known to the constraint. Returns `true` if nothing may follow it.
     pub(super) fn guide(&mut self, token_id: u32) -> Result<bool, Unsatisfiable> {
-        self.guide.as_mut().map_or(Ok(false), |guide| guide.state.accept(token_id))
+        self.guide
+            .as_mut()
+            .map_or(Ok(false), |guide| guide.state.accept(token_id))
     }
 
     /// Tokens that must follow. Empty if logprobs were requested, because only drawing computes them.
@@ -463,7 +521,9 @@ impl Sequence {
         if self.params().logprobs.is_some() {
             return Vec::new();
         }
-        self.guide.as_mut().map_or_else(Vec::new, |guide| guide.state.forced())
+        self.guide
+            .as_mut()
+            .map_or_else(Vec::new, |guide| guide.state.forced())
     }
 
     /// Adds a generated token.
@@ -479,18 +539,25 @@ impl Sequence {
 
     /// [`Self::history`] as it will be once these drafts are accepted.
     pub(super) fn history_with(&self, drafts: &[u32]) -> Vec<HistoryEntry> {
-        let Some(history) = &self.history else { return Vec::new() };
+        let Some(history) = &self.history else {
+            return Vec::new();
+        };
         let mut entries = history.entries.clone();
         for &draft in drafts {
             let added = history.entries.len();
             let known = history.by_token.get(&draft).copied();
             let index = known.or_else(|| {
-                let found = entries[added..].iter().position(|entry| entry.token_id == draft);
+                let found = entries[added..]
+                    .iter()
+                    .position(|entry| entry.token_id == draft);
                 found.map(|index| added + index)
             });
             match index {
                 Some(index) => entries[index].generated += 1,
-                None => entries.push(HistoryEntry { token_id: draft, generated: 1 }),
+                None => entries.push(HistoryEntry {
+                    token_id: draft,
+                    generated: 1,
+                }),
             }
         }
         entries
@@ -498,7 +565,9 @@ impl Sequence {
 
     /// Distinct past tokens; empty if no penalty needs them.
     pub(super) fn history(&self) -> &[HistoryEntry] {
-        self.history.as_ref().map_or(&[], |history| &history.entries)
+        self.history
+            .as_ref()
+            .map_or(&[], |history| &history.entries)
     }
 
     pub(super) fn usage(&self) -> Usage {
@@ -516,9 +585,15 @@ impl Sequence {
         if !self.params().draw.has_penalties() {
             return;
         }
-        let mut history = History { entries: Vec::new(), by_token: HashMap::new() };
+        let mut history = History {
+            entries: Vec::new(),
+            by_token: HashMap::new(),
+        };
         if self.params().draw.repetition_penalty != 1.0 {
-            self.request.prompt.iter().for_each(|&token_id| history.count(token_id, 0));
+            self.request
+                .prompt
+                .iter()
+                .for_each(|&token_id| history.count(token_id, 0));
         }
         self.history = Some(history);
     }
@@ -543,11 +618,17 @@ impl Sequences {
 
     pub(super) fn remove(&mut self, id: SequenceId) -> Sequence {
         self.vacant.push(id);
-        self.cells[id.0 as usize].take().expect("a removed sequence was live")
+        self.cells[id.0 as usize]
+            .take()
+            .expect("a removed sequence was live")
     }
 
     pub(super) fn ids(&self) -> impl Iterator<Item = SequenceId> + '_ {
-        let live = self.cells.iter().enumerate().filter(|(_, cell)| cell.is_some());
+        let live = self
+            .cells
+            .iter()
+            .enumerate()
+            .filter(|(_, cell)| cell.is_some());
         live.map(|(index, _)| SequenceId(u32::try_from(index).expect("live sequences are few")))
     }
 
@@ -564,13 +645,17 @@ impl Index<SequenceId> for Sequences {
     type Output = Sequence;
 
     fn index(&self, id: SequenceId) -> &Sequence {
-        self.cells[id.0 as usize].as_ref().expect("a named sequence is live")
+        self.cells[id.0 as usize]
+            .as_ref()
+            .expect("a named sequence is live")
     }
 }
 
 impl IndexMut<SequenceId> for Sequences {
     fn index_mut(&mut self, id: SequenceId) -> &mut Sequence {
-        self.cells[id.0 as usize].as_mut().expect("a named sequence is live")
+        self.cells[id.0 as usize]
+            .as_mut()
+            .expect("a named sequence is live")
     }
 }
 
@@ -617,10 +702,26 @@ mod tests {
 
     fn counting(logprobs: Option<u32>) -> Sequence {
         let constraint = Some(SharedConstraint(Arc::new(Counting)));
-        let params = SamplingParams { constraint, logprobs, ..SamplingParams::default() };
-        let request = Request { prompt: [9].into(), params, ..Request::default() };
-        let choice = Choice { index: 0, stream: StreamId(0) };
-        let order = Order { priority: 0, round: 0, arrival: 0, choice: 0 };
+        let params = SamplingParams {
+            constraint,
+            logprobs,
+            ..SamplingParams::default()
+        };
+        let request = Request {
+            prompt: [9].into(),
+            params,
+            ..Request::default()
+        };
+        let choice = Choice {
+            index: 0,
+            stream: StreamId(0),
+        };
+        let order = Order {
+            priority: 0,
+            round: 0,
+            arrival: 0,
+            choice: 0,
+        };
         Sequence::new(Arc::new(request), &[choice], 0, order, 1)
     }
 
@@ -631,16 +732,27 @@ mod tests {
         assert_eq!(sequence.allowed(vec![0, 2, 3]), [0]);
         assert_eq!(sequence.allowed(vec![0, 1, 2, 3, 4]), [0, 1, 2, 3]);
         assert!(sequence.allowed(Vec::new()).is_empty());
-        assert_eq!([0, 1].map(|id| sequence.would_end_with(id)), [Ok(false), Err(Unsatisfiable)]);
+        assert_eq!(
+            [0, 1].map(|id| sequence.would_end_with(id)),
+            [Ok(false), Err(Unsatisfiable)]
+        );
     }
 
     #[test]
     fn forced_tokens_are_drawn_as_drafts_if_their_logprobs_are_wanted() {
         let [mut plain, mut with_logprobs] = [counting(None), counting(Some(0))];
-        [&mut plain, &mut with_logprobs].into_iter().for_each(|sequence| assert_eq!(sequence.guide(0), Ok(false)));
+        [&mut plain, &mut with_logprobs]
+            .into_iter()
+            .for_each(|sequence| assert_eq!(sequence.guide(0), Ok(false)));
         let (none, rest) = (Vec::<u32>::new(), vec![1_u32, 2, 3, 4]);
-        assert_eq!((plain.forced_drafts(), plain.forced()), (none.clone(), rest.clone()));
-        assert_eq!((with_logprobs.forced_drafts(), with_logprobs.forced()), (rest, none));
+        assert_eq!(
+            (plain.forced_drafts(), plain.forced()),
+            (none.clone(), rest.clone())
+        );
+        assert_eq!(
+            (with_logprobs.forced_drafts(), with_logprobs.forced()),
+            (rest, none)
+        );
     }
 
     #[test]
@@ -649,10 +761,15 @@ mod tests {
         let request = Arc::make_mut(&mut sequence.request);
         request.params.draw.presence_penalty = 0.5;
         sequence.start_history();
-        [3, 4, 3].into_iter().for_each(|token_id| sequence.push(token_id));
+        [3, 4, 3]
+            .into_iter()
+            .for_each(|token_id| sequence.push(token_id));
         let counts = |drafts: &[u32]| {
             let entries = sequence.history_with(drafts);
-            entries.iter().map(|entry| (entry.token_id, entry.generated)).collect::<Vec<_>>()
+            entries
+                .iter()
+                .map(|entry| (entry.token_id, entry.generated))
+                .collect::<Vec<_>>()
         };
         assert_eq!(counts(&[]), [(3, 2), (4, 1)]);
         assert_eq!(counts(&[5, 3, 6, 6]), [(3, 3), (4, 1), (5, 1), (6, 2)]);

@@ -22,7 +22,10 @@ const BLOCKS_SPARE: u32 = 2;
 
 /// The requested context length: the setting, or the model's own.
 pub(super) fn model_len_requested(config: &Config, plan: &Plan) -> u32 {
-    config.max_model_len.unwrap_or(plan.positions_max).min(plan.positions_max)
+    config
+        .max_model_len
+        .unwrap_or(plan.positions_max)
+        .min(plan.positions_max)
 }
 
 /// Maximum prompt tokens whose logprobs one step computes. Each needs a row of logits.
@@ -34,7 +37,8 @@ pub(super) fn scores_max(config: &Config) -> u32 {
 /// may run then. A step with fewer sequences has room for more drafts.
 fn draws_max(config: &Config) -> u32 {
     let sequences = config.max_num_seqs;
-    let with_drafts = |settings: Speculation| settings.sequences_max(sequences) + settings.num_speculative_tokens;
+    let with_drafts =
+        |settings: Speculation| settings.sequences_max(sequences) + settings.num_speculative_tokens;
     config.speculation.map_or(0, with_drafts).max(sequences)
 }
 
@@ -57,7 +61,8 @@ pub(super) fn capacity(config: &Config, plan: &Plan, caps: &Caps) -> Capacity {
     let length = model_len_requested(config, plan);
     let bounded = |one: u32| {
         let all = u64::from(draws) * u64::from(one);
-        u32::try_from(all.min(SIDE_ENTRIES_MAX.max(u64::from(one)))).expect("side arrays are bounded")
+        u32::try_from(all.min(SIDE_ENTRIES_MAX.max(u64::from(one))))
+            .expect("side arrays are bounded")
     };
     Capacity {
         tokens_max: tokens_max(config, plan, caps),
@@ -79,7 +84,13 @@ pub(super) fn capacity(config: &Config, plan: &Plan, caps: &Caps) -> Capacity {
 }
 
 /// Number of blocks per KV group, before any allocation is tried. `taken` is the bytes of everything else.
-pub(super) fn pool_blocks(config: &Config, plan: &Plan, caps: &Caps, capacity: &Capacity, taken: u64) -> Vec<u32> {
+pub(super) fn pool_blocks(
+    config: &Config,
+    plan: &Plan,
+    caps: &Caps,
+    capacity: &Capacity,
+    taken: u64,
+) -> Vec<u32> {
     let block_bytes = |group| plan.block_bytes(group, config.block_size, config.kv_format);
     let groups = plan.kv_groups.len();
     let all_groups_bytes = (0..groups).map(block_bytes).sum::<u64>().max(1);
@@ -94,12 +105,23 @@ pub(super) fn pool_blocks(config: &Config, plan: &Plan, caps: &Caps, capacity: &
             *blocks = share.min(window_blocks_max(config, plan, group));
         }
         let windows = (0..groups).filter(|&group| plan.kv_groups[group].window.is_some());
-        let taken: u64 = windows.map(|group| blocks[group] * block_bytes(group)).sum();
-        let full: Vec<_> = (0..groups).filter(|&group| plan.kv_groups[group].window.is_none()).collect();
-        let full_bytes = full.iter().map(|&group| block_bytes(group)).sum::<u64>().max(1);
-        full.iter().for_each(|&group| blocks[group] = (bytes - taken) / full_bytes);
+        let taken: u64 = windows
+            .map(|group| blocks[group] * block_bytes(group))
+            .sum();
+        let full: Vec<_> = (0..groups)
+            .filter(|&group| plan.kv_groups[group].window.is_none())
+            .collect();
+        let full_bytes = full
+            .iter()
+            .map(|&group| block_bytes(group))
+            .sum::<u64>()
+            .max(1);
+        full.iter()
+            .for_each(|&group| blocks[group] = (bytes - taken) / full_bytes);
     }
-    let clamped = blocks.into_iter().map(|count| u32::try_from(count.min(limit)).expect("the limit is a u32"));
+    let clamped = blocks
+        .into_iter()
+        .map(|count| u32::try_from(count.min(limit)).expect("the limit is a u32"));
     clamped.collect()
 }
 
@@ -112,17 +134,31 @@ pub(super) fn blocks_least(plan: &Plan) -> Vec<u32> {
 /// device's memory is unknown. `None` if it would be too small for any sequence.
 pub(super) fn shrink(blocks: &[u32], is_guess: bool) -> Option<Vec<u32>> {
     let parts = if is_guess { 2 } else { 4 };
-    let smaller: Vec<_> = blocks.iter().map(|&count| count - count.div_ceil(parts)).collect();
-    smaller.iter().all(|&count| count > BLOCKS_SPARE).then_some(smaller)
+    let smaller: Vec<_> = blocks
+        .iter()
+        .map(|&count| count - count.div_ceil(parts))
+        .collect();
+    smaller
+        .iter()
+        .all(|&count| count > BLOCKS_SPARE)
+        .then_some(smaller)
 }
 
 /// The longest sequence that this pool can hold, at most `requested`.
 pub(super) fn model_len_held(requested: u32, block_size: u32, plan: &Plan, blocks: &[u32]) -> u32 {
     let held = |(group, &count): (&crate::plan::KvGroup, &u32)| match group.window {
         Some(window) if count >= window.div_ceil(block_size) + 1 + BLOCKS_SPARE => requested,
-        _ => count.saturating_sub(BLOCKS_SPARE).saturating_mul(block_size),
+        _ => count
+            .saturating_sub(BLOCKS_SPARE)
+            .saturating_mul(block_size),
     };
-    plan.kv_groups.iter().zip(blocks).map(held).min().unwrap_or(requested).min(requested)
+    plan.kv_groups
+        .iter()
+        .zip(blocks)
+        .map(held)
+        .min()
+        .unwrap_or(requested)
+        .min(requested)
 }
 
 /// Number of sequences of `length` tokens that this pool holds at once, at most `max_num_seqs`.
@@ -130,38 +166,55 @@ pub(super) fn sequences_held(config: &Config, plan: &Plan, blocks: &[u32], lengt
     let held = |(group, &count): (usize, &u32)| {
         count.saturating_sub(BLOCKS_SPARE) / sequence_blocks(config, plan, group, length).max(1)
     };
-    blocks.iter().enumerate().map(held).min().unwrap_or(u32::MAX).min(config.max_num_seqs)
+    blocks
+        .iter()
+        .enumerate()
+        .map(held)
+        .min()
+        .unwrap_or(u32::MAX)
+        .min(config.max_num_seqs)
 }
 
 /// Bytes of the smallest pool that holds one sequence of `length` tokens.
 pub(super) fn kv_bytes_min(config: &Config, plan: &Plan, length: u32) -> u64 {
     let groups = 0..plan.kv_groups.len();
-    let blocks: Vec<u32> =
-        groups.map(|group| sequence_blocks(config, plan, group, length).saturating_add(BLOCKS_SPARE)).collect();
+    let blocks: Vec<u32> = groups
+        .map(|group| sequence_blocks(config, plan, group, length).saturating_add(BLOCKS_SPARE))
+        .collect();
     kv_bytes(config, plan, &blocks)
 }
 
 /// Number of blocks in a KV group that a sequence of `length` tokens holds between two steps.
 fn sequence_blocks(config: &Config, plan: &Plan, group: usize, length: u32) -> u32 {
     let all = length.div_ceil(config.block_size);
-    plan.kv_groups[group].window.map_or(all, |window| all.min(window.div_ceil(config.block_size) + 1))
+    plan.kv_groups[group].window.map_or(all, |window| {
+        all.min(window.div_ceil(config.block_size) + 1)
+    })
 }
 
 /// Bytes of a pool with this many blocks per group.
 pub(super) fn kv_bytes(config: &Config, plan: &Plan, blocks: &[u32]) -> u64 {
-    let bytes = |(group, &count)| plan.block_bytes(group, config.block_size, config.kv_format) * u64::from(count);
+    let bytes = |(group, &count)| {
+        plan.block_bytes(group, config.block_size, config.kv_format) * u64::from(count)
+    };
     blocks.iter().enumerate().map(bytes).sum()
 }
 
 /// Bytes of a block of each KV group, and of a state slot if the plan has states.
 pub(super) fn block_bytes(config: &Config, plan: &Plan) -> Vec<u64> {
     let groups = (0..plan.kv_groups.len()).chain(plan.state_group());
-    groups.map(|group| plan.block_bytes(group, config.block_size, config.kv_format)).collect()
+    groups
+        .map(|group| plan.block_bytes(group, config.block_size, config.kv_format))
+        .collect()
 }
 
 /// Bytes of the machine's memory for blocks that leave the pool.
 pub(super) fn host_bytes(config: &Config) -> u64 {
-    if config.prefix_caching { config.kv_host_bytes } else { 0 }
+    if config.prefix_caching {
+        config.kv_host_bytes
+    } else {
+        0
+    }
 }
 
 /// Number of blocks worth having: twice what all sequences need at their longest. The other half is for cached
@@ -176,12 +229,20 @@ fn pool_bytes(config: &Config, caps: &Caps, taken: u64, demand_bytes: u64) -> u6
         return bytes;
     }
     let Some(usable) = budget_bytes(config, caps) else {
-        let bytes = if is_guess(config, caps) { KV_BYTES_TRIED } else { KV_BYTES_SOFTWARE };
+        let bytes = if is_guess(config, caps) {
+            KV_BYTES_TRIED
+        } else {
+            KV_BYTES_SOFTWARE
+        };
         return bytes.min(demand_bytes);
     };
     let left = usable.saturating_sub(taken);
     // Other programs need some of a machine's memory, and the system needs some for its page cache.
-    let left = if caps.kind == DeviceKind::Processor { left / 2 } else { left };
+    let left = if caps.kind == DeviceKind::Processor {
+        left / 2
+    } else {
+        left
+    };
     left.min(demand_bytes)
 }
 
@@ -192,7 +253,9 @@ fn memory_for_states(config: &Config, caps: &Caps) -> u64 {
 
 /// Whether the size of the pool is a guess: a GPU that does not report its memory is asked for much.
 pub(super) fn is_guess(config: &Config, caps: &Caps) -> bool {
-    config.kv_cache_bytes.is_none() && caps.memory_bytes.is_none() && caps.kind != DeviceKind::Software
+    config.kv_cache_bytes.is_none()
+        && caps.memory_bytes.is_none()
+        && caps.kind != DeviceKind::Software
 }
 
 /// Memory of which [`budget_bytes`] is a share, and where its size comes from; `None` if unknown. With an explicit pool
@@ -215,7 +278,11 @@ pub(super) fn budget_bytes(config: &Config, caps: &Caps) -> Option<u64> {
     match (config.kv_cache_bytes, caps.kind) {
         (Some(_), _) => Some(memory),
         (None, DeviceKind::Software) => None,
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of a byte count")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a share of a byte count"
+        )]
         (None, _) => Some((memory as f64 * f64::from(config.gpu_memory_utilization)) as u64),
     }
 }

@@ -7,7 +7,10 @@ use crate::plan::{Plan, Storage, WeightId};
 use bytes::Bytes;
 
 /// What an engine needs from a model.
-#[allow(async_fn_in_trait, reason = "one thread owns the engine; a Send bound is not wanted")]
+#[allow(
+    async_fn_in_trait,
+    reason = "one thread owns the engine; a Send bound is not wanted"
+)]
 pub trait Source {
     /// Says that no sequence will be longer than this, before anything else is asked for.
     fn limit_context(&mut self, _tokens: u32) {}

@@ -110,16 +110,31 @@ impl LoadedPlan {
     /// Token rows of the next step: the budget, or fewer if the device's submissions would take too long.
     pub(super) fn tokens_max(&self, hint: Option<u32>) -> u32 {
         // A step of another size may round differently.
-        let hint = if self.config.deterministic { None } else { hint };
+        let hint = if self.config.deterministic {
+            None
+        } else {
+            hint
+        };
         hint.unwrap_or(u32::MAX).clamp(1, self.capacity.tokens_max)
     }
 
     /// Reloads everything after a device loss.
-    pub(super) async fn bring_back<B: Backend>(&self, backend: &mut B, source: &impl Source) -> Result<(), StartError> {
+    pub(super) async fn bring_back<B: Backend>(
+        &self,
+        backend: &mut B,
+        source: &impl Source,
+    ) -> Result<(), StartError> {
         backend.reset().await?;
         backend.load(self.plan.clone(), &self.capacity)?;
         backend.allocate_pool(&self.blocks)?;
-        upload(backend, source, &self.plan, &mut Samples::default(), &mut |_| {}).await?;
+        upload(
+            backend,
+            source,
+            &self.plan,
+            &mut Samples::default(),
+            &mut |_| {},
+        )
+        .await?;
         Ok(backend.warm_up(&mut |_, _| {}).await?)
     }
 }
@@ -167,10 +182,19 @@ impl<B: Backend, S: Source> Engine<B, S> {
     ) -> Result<Self, StartError> {
         config.check()?;
         let open_disk = |form: &Form| {
-            let disk = config.kv_disk.as_ref().map(|disk| FolderDisk::open(&disk.folder, disk.bytes, form));
-            Ok(disk.transpose()?.map(|disk| Box::new(disk) as Box<dyn Disk>))
+            let disk = config
+                .kv_disk
+                .as_ref()
+                .map(|disk| FolderDisk::open(&disk.folder, disk.bytes, form));
+            Ok(disk
+                .transpose()?
+                .map(|disk| Box::new(disk) as Box<dyn Disk>))
         };
-        let extras = Extras { draft, faults: InjectedFaults::default(), open_disk };
+        let extras = Extras {
+            draft,
+            faults: InjectedFaults::default(),
+            open_disk,
+        };
         Self::start_with(backend, model, extras, config, inbox, progress).await
     }
 
@@ -184,8 +208,16 @@ impl<B: Backend, S: Source> Engine<B, S> {
         progress: impl FnMut(Progress),
     ) -> Result<Self, StartError> {
         config.check()?;
-        let open_disk = |form: &Form| Ok(Some(Box::new(MemoryDisk::new(files.clone(), form.clone())) as Box<dyn Disk>));
-        let extras = Extras { draft: None, faults: InjectedFaults::default(), open_disk };
+        let open_disk = |form: &Form| {
+            Ok(Some(
+                Box::new(MemoryDisk::new(files.clone(), form.clone())) as Box<dyn Disk>
+            ))
+        };
+        let extras = Extras {
+            draft: None,
+            faults: InjectedFaults::default(),
+            open_disk,
+        };
         Self::start_with(backend, model, extras, config, inbox, progress).await
     }
 
@@ -205,21 +237,45 @@ impl<B: Backend, S: Source> Engine<B, S> {
         let plan = Arc::new(source.record(backend.caps().activations));
         check(&plan).map_err(StartError::Plan)?;
         let faults = extras.faults;
-        let mut draft = extras.draft.map(|(backend, source)| Drafting::new(backend, source, &plan)).transpose()?;
+        let mut draft = extras
+            .draft
+            .map(|(backend, source)| Drafting::new(backend, source, &plan))
+            .transpose()?;
         let config = &adapted(config, &plan, draft.is_some(), &mut progress)?;
         let draft_plan = draft.as_ref().map(|draft| &draft.plan);
-        let fit = check_fit(&source, &plan, draft_plan, config, backend.caps(), &mut progress)?;
+        let fit = check_fit(
+            &source,
+            &plan,
+            draft_plan,
+            config,
+            backend.caps(),
+            &mut progress,
+        )?;
         let capacity = fit.capacity.clone();
         let mut samples = Samples::default();
-        let blocks = allocate(&mut backend, draft.as_mut(), config, &plan, &fit, &mut progress).await?;
+        let blocks = allocate(
+            &mut backend,
+            draft.as_mut(),
+            config,
+            &plan,
+            &fit,
+            &mut progress,
+        )
+        .await?;
         upload(&mut backend, &source, &plan, &mut samples, &mut progress).await?;
         if let Some(draft) = &mut draft {
-            let (source, plan, samples) = (&draft.source, &draft.plan.plan, &mut Samples::default());
+            let (source, plan, samples) =
+                (&draft.source, &draft.plan.plan, &mut Samples::default());
             upload(&mut draft.backend, source, plan, samples, &mut progress).await?;
         }
-        backend.warm_up(&mut |done, total| progress(Progress::Kernels { done, total })).await?;
+        backend
+            .warm_up(&mut |done, total| progress(Progress::Kernels { done, total }))
+            .await?;
         if let Some(draft) = &mut draft {
-            draft.backend.warm_up(&mut |done, total| progress(Progress::Kernels { done, total })).await?;
+            draft
+                .backend
+                .warm_up(&mut |done, total| progress(Progress::Kernels { done, total }))
+                .await?;
         }
         let model_len_max = model_len_left(config, &plan, &fit, &blocks, &mut progress);
         let (fingerprint, fingerprint_took) = samples.fingerprint(|| source.identity(), &plan);
@@ -227,11 +283,27 @@ impl<B: Backend, S: Source> Engine<B, S> {
         let mut limits = limits(&source, &plan, &capacity, config, &blocks, model_len_max);
         let disk = open(extras.open_disk, &form, config, &mut limits)?;
         let bytes = |plan: &Plan, blocks: &[u32]| sizes::kv_bytes(config, plan, blocks);
-        let draft_bytes = draft.as_ref().map_or(0, |draft| bytes(&draft.plan.plan, &draft.plan.blocks(&blocks)));
+        let draft_bytes = draft.as_ref().map_or(0, |draft| {
+            bytes(&draft.plan.plan, &draft.plan.blocks(&blocks))
+        });
         let kv_bytes = bytes(&plan, &blocks) + draft_bytes;
-        let info = info(&backend, &plan, &limits, [fit.weight_bytes, kv_bytes], source.has_head());
-        let draft_loaded = draft.as_ref().map(|draft| Box::new(draft.loaded(config, &capacity, &blocks)));
-        let loaded = LoadedPlan { config: config.clone(), plan, capacity, blocks, draft: draft_loaded };
+        let info = info(
+            &backend,
+            &plan,
+            &limits,
+            [fit.weight_bytes, kv_bytes],
+            source.has_head(),
+        );
+        let draft_loaded = draft
+            .as_ref()
+            .map(|draft| Box::new(draft.loaded(config, &capacity, &blocks)));
+        let loaded = LoadedPlan {
+            config: config.clone(),
+            plan,
+            capacity,
+            blocks,
+            draft: draft_loaded,
+        };
         let mover = Mover::calibrated(&mut backend, &limits, faults).await?;
         let mut scheduler = Scheduler::new(limits, faults);
         scheduler.set_rates(mover.rates);
@@ -257,7 +329,12 @@ impl<B: Backend, S: Source> Engine<B, S> {
             faults,
         };
         engine.find_files().await;
-        tell_found(engine.scheduler.disk().len(), config, fingerprint_took, &mut progress);
+        tell_found(
+            engine.scheduler.disk().len(),
+            config,
+            fingerprint_took,
+            &mut progress,
+        );
         engine.inbox.set_ready(info);
         Ok(engine)
     }
@@ -278,9 +355,14 @@ where
 {
     let serve = move || async move {
         let backend = open().map_err(StartError::from)?;
-        Engine::start(backend, model, &config, inbox, progress).await?.run().await
+        Engine::start(backend, model, &config, inbox, progress)
+            .await?
+            .run()
+            .await
     };
-    platform::spawn("folio-engine", serve, |panic| Err(EngineEnd::Panicked(panic)))
+    platform::spawn("folio-engine", serve, |panic| {
+        Err(EngineEnd::Panicked(panic))
+    })
 }
 
 /// [`spawn`] with a draft model, if there is one: opens the device once for each model.
@@ -301,9 +383,14 @@ where
         let backend = open().map_err(StartError::from)?;
         let opened = draft.map(|draft| Ok((open()?, draft))).transpose();
         let draft = opened.map_err(|error: BackendError| StartError::from(error))?;
-        Engine::start_with_draft(backend, model, draft, &config, inbox, progress).await?.run().await
+        Engine::start_with_draft(backend, model, draft, &config, inbox, progress)
+            .await?
+            .run()
+            .await
     };
-    platform::spawn("folio-engine", serve, |panic| Err(EngineEnd::Panicked(panic)))
+    platform::spawn("folio-engine", serve, |panic| {
+        Err(EngineEnd::Panicked(panic))
+    })
 }
 
 /// A draft model while it is loaded.
@@ -318,16 +405,30 @@ impl<B: Backend, S: Source> Drafting<B, S> {
         let plan = source.record(backend.caps().activations);
         check(&plan).map_err(StartError::Plan)?;
         let plan = DraftPlan::new(plan, model)?;
-        Ok(Self { backend, source, plan })
+        Ok(Self {
+            backend,
+            source,
+            plan,
+        })
     }
 
     fn loaded(&self, config: &Config, capacity: &Capacity, blocks: &[u32]) -> LoadedPlan {
         let (plan, blocks) = (self.plan.plan.clone(), self.plan.blocks(blocks));
-        LoadedPlan { config: config.clone(), plan, capacity: capacity.clone(), blocks, draft: None }
+        LoadedPlan {
+            config: config.clone(),
+            plan,
+            capacity: capacity.clone(),
+            blocks,
+            draft: None,
+        }
     }
 
     fn finish(self) -> DraftModel<B, S> {
-        DraftModel { backend: self.backend, source: self.source, groups: self.plan.groups }
+        DraftModel {
+            backend: self.backend,
+            source: self.source,
+            groups: self.plan.groups,
+        }
     }
 }
 
@@ -339,7 +440,10 @@ fn check_method(config: &Config, has_draft: bool) -> Result<(), ConfigError> {
         (false, true) => "a draft model needs the method `draft_model`",
         _ => return Ok(()),
     };
-    Err(ConfigError { option: "speculative-config", message: message.into() })
+    Err(ConfigError {
+        option: "speculative-config",
+        message: message.into(),
+    })
 }
 
 /// The settings that hold for this model; fails if what it cannot do is asked for.
@@ -396,7 +500,10 @@ fn check_fit(
     if let Some(parts) = source.left_out() {
         progress(Progress::Notice(parts));
     }
-    let (tokens, configured) = (report.requested.capacity.tokens_max, config.max_num_batched_tokens);
+    let (tokens, configured) = (
+        report.requested.capacity.tokens_max,
+        config.max_num_batched_tokens,
+    );
     if tokens < configured {
         progress(Progress::Notice(format!(
             "a step (max_num_batched_tokens) is limited to {tokens} tokens instead of {configured}, because more do \
@@ -453,24 +560,37 @@ async fn allocate<B: Backend, S: Source>(
             Ok(()) => {
                 if let Some(error) = refused {
                     let mib = sizes::kv_bytes(config, plan, &blocks) >> 20;
-                    progress(Progress::Notice(format!("{error}; the KV pool has {mib} MiB instead")));
+                    progress(Progress::Notice(format!(
+                        "{error}; the KV pool has {mib} MiB instead"
+                    )));
                 }
                 return Ok(blocks);
             }
             Err(error @ (BackendError::OutOfMemory { .. } | BackendError::Limit { .. })) => error,
             Err(error) => return Err(error.into()),
         };
-        let Some(smaller) = sizes::shrink(&blocks, is_guess) else { return Err(error.into()) };
+        let Some(smaller) = sizes::shrink(&blocks, is_guess) else {
+            return Err(error.into());
+        };
         blocks = smaller;
         refused.get_or_insert(error);
     }
 }
 
 /// The longest sequence that the allocated pool holds. Reports a notice if it is shorter than planned.
-fn model_len_left(config: &Config, plan: &Plan, fit: &Fit, blocks: &[u32], progress: &mut impl FnMut(Progress)) -> u32 {
+fn model_len_left(
+    config: &Config,
+    plan: &Plan,
+    fit: &Fit,
+    blocks: &[u32],
+    progress: &mut impl FnMut(Progress),
+) -> u32 {
     let planned = fit.model_len_max;
     let held = sizes::model_len_held(planned, config.block_size, plan, blocks);
-    assert!(held >= 2, "a pool always keeps the spare blocks and one more");
+    assert!(
+        held >= 2,
+        "a pool always keeps the spare blocks and one more"
+    );
     if held < planned {
         progress(Progress::Notice(format!(
             "the context (max_model_len) is limited to {held} tokens instead of {planned}, because the device did not \
@@ -522,20 +642,44 @@ fn random_key() -> [u8; 32] {
 }
 
 fn no_folder(config: &Config, error: &io::Error) -> StartError {
-    let folder = config.kv_disk.as_ref().map_or_else(String::new, |disk| disk.folder.display().to_string());
-    StartError::Disk { folder, message: error.to_string() }
+    let folder = config
+        .kv_disk
+        .as_ref()
+        .map_or_else(String::new, |disk| disk.folder.display().to_string());
+    StartError::Disk {
+        folder,
+        message: error.to_string(),
+    }
 }
 
 /// What the blocks of this engine have in common.
-fn form<B: Backend>(backend: &B, plan: &Plan, capacity: &Capacity, config: &Config, fingerprint: [u8; 32]) -> Form {
+fn form<B: Backend>(
+    backend: &B,
+    plan: &Plan,
+    capacity: &Capacity,
+    config: &Config,
+    fingerprint: [u8; 32],
+) -> Form {
     let caps = backend.caps();
     let layers_of = |group: usize| {
-        let own = plan.kv_layers.iter().filter(move |layer| layer.group as usize == group);
+        let own = plan
+            .kv_layers
+            .iter()
+            .filter(move |layer| layer.group as usize == group);
         own.map(LayerForm::from).collect()
     };
-    let states = plan.state_group().map(|_| plan.state_layers.iter().map(LayerForm::from).collect());
+    let states = plan
+        .state_group()
+        .map(|_| plan.state_layers.iter().map(LayerForm::from).collect());
     // Fixed chunks depend on the size of a step.
-    let build = [env!("CARGO_PKG_VERSION"), &platform::build_id(), caps.api, &caps.name, &caps.tier].join(" ");
+    let build = [
+        env!("CARGO_PKG_VERSION"),
+        &platform::build_id(),
+        caps.api,
+        &caps.name,
+        &caps.tier,
+    ]
+    .join(" ");
     Form {
         fingerprint,
         kv_format: config.kv_format,
@@ -543,7 +687,10 @@ fn form<B: Backend>(backend: &B, plan: &Plan, capacity: &Capacity, config: &Conf
         adapter: NO_ADAPTER.to_owned(),
         build: format!("{build} {:?} {}", caps.activations, capacity.tokens_max),
         deterministic: config.deterministic,
-        layers: (0..plan.kv_groups.len()).map(layers_of).chain(states).collect(),
+        layers: (0..plan.kv_groups.len())
+            .map(layers_of)
+            .chain(states)
+            .collect(),
     }
 }
 
@@ -559,7 +706,11 @@ fn open(
     }
     let disk = open_disk(form).map_err(|error| no_folder(config, &error))?;
     if let Some(disk) = &disk {
-        let disk_use = if disk.is_written() { DiskUse::ReadAndWrite } else { DiskUse::Read };
+        let disk_use = if disk.is_written() {
+            DiskUse::ReadAndWrite
+        } else {
+            DiskUse::Read
+        };
         limits.shared_key = form.key();
         let mut longest = limits.blocks_of_longest();
         // And the state after them.
@@ -570,15 +721,33 @@ fn open(
 }
 
 /// Says what was found on disk, and what telling the model's blocks apart took.
-fn tell_found(blocks: usize, config: &Config, fingerprint: Duration, progress: &mut impl FnMut(Progress)) {
+fn tell_found(
+    blocks: usize,
+    config: &Config,
+    fingerprint: Duration,
+    progress: &mut impl FnMut(Progress),
+) {
     let Some(disk) = &config.kv_disk else { return };
-    progress(Progress::Disk { folder: disk.folder.clone(), blocks, fingerprint });
+    progress(Progress::Disk {
+        folder: disk.folder.clone(),
+        blocks,
+        fingerprint,
+    });
 }
 
 /// Blocks from files pass through host memory: there is room for the longest sequence, within reason.
 fn tiers_with_disk(tiers: &TierLimits, disk: DiskUse, longest: &[u32]) -> TierLimits {
-    let one: u64 = tiers.block_bytes.iter().zip(longest).map(|(bytes, &count)| bytes * u64::from(count)).sum();
-    TierLimits { host_bytes: tiers.host_bytes.max(one.min(PASSING_BYTES_MAX)), disk, ..tiers.clone() }
+    let one: u64 = tiers
+        .block_bytes
+        .iter()
+        .zip(longest)
+        .map(|(bytes, &count)| bytes * u64::from(count))
+        .sum();
+    TierLimits {
+        host_bytes: tiers.host_bytes.max(one.min(PASSING_BYTES_MAX)),
+        disk,
+        ..tiers.clone()
+    }
 }
 
 fn info<B: Backend>(
@@ -603,7 +772,9 @@ fn info<B: Backend>(
         max_num_seqs: limits.sequences_max,
         eos_token_ids: limits.eos_token_ids.clone(),
         embedding_len: plan.pooled_columns(),
-        num_speculative_tokens: limits.speculation.map_or(0, |settings| settings.num_speculative_tokens),
+        num_speculative_tokens: limits
+            .speculation
+            .map_or(0, |settings| settings.num_speculative_tokens),
         beam_room: limits.beam_room(),
     }
 }

@@ -16,7 +16,11 @@ pub(super) struct Streams {
 
 impl Streams {
     pub(super) fn new() -> Self {
-        Self { live: BTreeMap::new(), next: 0, last_words: RequestError::Internal }
+        Self {
+            live: BTreeMap::new(),
+            next: 0,
+            last_words: RequestError::Internal,
+        }
     }
 
     /// Adds the senders of one request and returns their streams.
@@ -44,7 +48,11 @@ impl Streams {
 
     /// Removes the choices whose receivers were dropped, and returns them.
     pub(super) fn take_closed(&mut self) -> Vec<(StreamId, Dropped)> {
-        let closed: Vec<_> = self.live.iter().filter_map(|(&id, sender)| Some((id, sender.dropped()?))).collect();
+        let closed: Vec<_> = self
+            .live
+            .iter()
+            .filter_map(|(&id, sender)| Some((id, sender.dropped()?)))
+            .collect();
         closed.iter().for_each(|(id, _)| drop(self.live.remove(id)));
         closed
     }

@@ -50,7 +50,10 @@ impl Turns {
     }
 
     fn turn(&self) -> Turn {
-        Turn { turns: self.clone(), is_over: false }
+        Turn {
+            turns: self.clone(),
+            is_over: false,
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Line> {
@@ -93,7 +96,9 @@ mod tests {
         let turns = Turns::default();
         let first = turns.take().now_or_never().expect("nobody has it");
         let (mut second, mut third) = (pin!(turns.take()), pin!(turns.take()));
-        assert!(second.as_mut().now_or_never().is_none() && third.as_mut().now_or_never().is_none());
+        assert!(
+            second.as_mut().now_or_never().is_none() && third.as_mut().now_or_never().is_none()
+        );
         assert!(first.is_wanted());
         drop(first);
         let mut again = pin!(turns.take());

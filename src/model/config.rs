@@ -10,12 +10,13 @@ use super::config_layers::{self as per_layer, LayerShape, Word};
 use super::config_reader::{self, ConfigReader};
 use super::config_state::{self, ParallelScales};
 use super::families::{
-    ActivationField, AttentionRow, Bias, Experts, FAMILIES, Family, Mixers, MlpRow, NormsRow, Rule, Scales, Sizes,
+    ActivationField, AttentionRow, Bias, Experts, FAMILIES, Family, Mixers, MlpRow, NormsRow, Rule,
+    Scales, Sizes,
 };
 use super::rope::{RopeSpec, damping};
 use super::spec::{
-    AttentionSpec, Factors, HeadNorms, IDS_MAX, LatentSpec, LayerKind, LayerSpec, MlpSpec, ModelSpec, NormPlace,
-    NormSpec, OutputGate,
+    AttentionSpec, Factors, HeadNorms, IDS_MAX, LatentSpec, LayerKind, LayerSpec, MlpSpec,
+    ModelSpec, NormPlace, NormSpec, OutputGate,
 };
 use crate::plan::check::{GROUP_SIZE_MAX, HEAD_DIM_MAX, LATENT_DIM_MAX, LATENT_HEADS_MAX};
 use crate::plan::{Activation, QueryGrowth};
@@ -29,8 +30,15 @@ impl ModelSpec {
         let whole = ConfigReader::root(file, &value)?;
         let text = whole.object("text_config")?;
         let family = family(file, &whole, text.as_ref())?;
-        let config = if text.is_some() { &mut value["text_config"] } else { &mut value };
-        config_defaults::complete(config.as_object_mut().expect("the config is an object"), family);
+        let config = if text.is_some() {
+            &mut value["text_config"]
+        } else {
+            &mut value
+        };
+        config_defaults::complete(
+            config.as_object_mut().expect("the config is an object"),
+            family,
+        );
         Self::from_value(file, &value)
     }
 
@@ -49,7 +57,11 @@ impl ModelSpec {
         let vocab = config.required("vocab_size", vocab)?;
         let positions_max = config.integer("max_position_embeddings", 2..=IDS_MAX)?;
         let positions_max = config.required("max_position_embeddings", positions_max)?;
-        let heads = if family.attention.latent { Heads::read_latent(&config)? } else { Heads::read(&config)? };
+        let heads = if family.attention.latent {
+            Heads::read_latent(&config)?
+        } else {
+            Heads::read(&config)?
+        };
         let scales = Multipliers::read(&config, family.scales, &heads)?;
         let (ropes, layers) = layers(&config, family, &heads, positions_max)?;
         let sparse = layers.iter().any(|layer| layer.experts);
@@ -71,19 +83,34 @@ impl ModelSpec {
             },
             attention: attention(&config, family.attention, &scales)?,
             latent: heads.latent,
-            convolution: match layers.iter().any(|layer| layer.kind == LayerKind::Convolution) {
+            convolution: match layers
+                .iter()
+                .any(|layer| layer.kind == LayerKind::Convolution)
+            {
                 true => Some(per_layer::convolution(&config)?),
                 false => None,
             },
-            state: if has_state { config_state::state(&config, family.mixers, epsilon)? } else { None },
+            state: if has_state {
+                config_state::state(&config, family.mixers, epsilon)?
+            } else {
+                None
+            },
             factors: scales.factors,
             mlp: MlpSpec {
                 activation: activation(&config, family.mlp)?,
                 gated: family.mlp.gated,
                 bias: family.mlp.bias.read(&config)?,
             },
-            experts: if sparse { config_experts::experts(&config, family.experts)? } else { None },
-            layer_embedding: if is_by_kind { layer_embedding(&config, vocab)? } else { None },
+            experts: if sparse {
+                config_experts::experts(&config, family.experts)?
+            } else {
+                None
+            },
+            layer_embedding: if is_by_kind {
+                layer_embedding(&config, vocab)?
+            } else {
+                None
+            },
             layer_scalar: is_by_kind,
             embedding_scale: (scales.embedding / scales.residual) as f32,
             logits_scale: scales.logits as f32,
@@ -117,16 +144,24 @@ fn layers(
     let usual = LayerShape {
         kv_heads: heads.kv,
         head_dim: heads.dim,
-        mlp: if dense.contains(&true) { per_layer::mlp_size(config, family.mlp.size)? } else { 0 },
+        mlp: if dense.contains(&true) {
+            per_layer::mlp_size(config, family.mlp.size)?
+        } else {
+            0
+        },
         kv_from: None,
         value_is_key: false,
     };
     let shapes = per_layer::shapes(config, family.sizes, usual, &slides)?;
     let mut rope = family.rope;
     if heads.latent.is_some() {
-        rope.options.interleaved = config.boolean("rope_interleave")?.unwrap_or(rope.options.interleaved);
+        rope.options.interleaved = config
+            .boolean("rope_interleave")?
+            .unwrap_or(rope.options.interleaved);
     } else {
-        shapes.iter().try_for_each(|shape| check_groups(config, heads.query, shape.kv_heads))?;
+        shapes
+            .iter()
+            .try_for_each(|shape| check_groups(config, heads.query, shape.kv_heads))?;
     }
     let (ropes, layer_ropes) = per_layer::ropes(config, rope, heads.rotated(), &slides, &shapes)?;
     let window = match slides.contains(&true) {
@@ -139,11 +174,15 @@ fn layers(
     let layer = |index: usize| {
         let (kind, shape): (_, LayerShape) = (words[index].kind(family.mixers), shapes[index]);
         // OLMo hybrid: layers with a state have norms before.
-        let is_exception =
-            kind == LayerKind::State && matches!(family.mixers, Mixers::AttentionOrState(Rule::NegativeDelta));
+        let is_exception = kind == LayerKind::State
+            && matches!(family.mixers, Mixers::AttentionOrState(Rule::NegativeDelta));
         LayerSpec {
             kind,
-            norms: if is_exception { NormPlace::Before } else { place },
+            norms: if is_exception {
+                NormPlace::Before
+            } else {
+                place
+            },
             window: if slides[index] { window } else { None },
             rope: layer_ropes[index],
             experts: sparse[index],
@@ -159,11 +198,18 @@ fn layers(
 
 /// Where a family has norms, unless a field says that there are none after its branches.
 fn norm_place(config: &ConfigReader<'_>, row: NormsRow) -> Result<NormPlace, LoadError> {
-    let after = row.after_if.map_or(Ok(None), |field| config.boolean(field))?.unwrap_or(true);
+    let after = row
+        .after_if
+        .map_or(Ok(None), |field| config.boolean(field))?
+        .unwrap_or(true);
     Ok(if after { row.place } else { NormPlace::Before })
 }
 
-fn attention(config: &ConfigReader<'_>, row: AttentionRow, scales: &Multipliers) -> Result<AttentionSpec, LoadError> {
+fn attention(
+    config: &ConfigReader<'_>,
+    row: AttentionRow,
+    scales: &Multipliers,
+) -> Result<AttentionSpec, LoadError> {
     Ok(AttentionSpec {
         scale: scales.attention as f32,
         softcap: scales.attention_softcap.map(|cap| cap as f32),
@@ -171,9 +217,17 @@ fn attention(config: &ConfigReader<'_>, row: AttentionRow, scales: &Multipliers)
         output_bias: row.output_bias.read(config)?,
         head_norms: head_norms(config, row)?,
         value_norm: row.value_norm,
-        query_growth: if row.query_growth { query_growth(config)? } else { None },
+        query_growth: if row.query_growth {
+            query_growth(config)?
+        } else {
+            None
+        },
         sinks: row.sinks,
-        gate: match row.gate_if.map_or(Ok(None), |field| config.boolean(field))?.unwrap_or(true) {
+        gate: match row
+            .gate_if
+            .map_or(Ok(None), |field| config.boolean(field))?
+            .unwrap_or(true)
+        {
             true => row.gate,
             false => OutputGate::None,
         },
@@ -181,27 +235,46 @@ fn attention(config: &ConfigReader<'_>, row: AttentionRow, scales: &Multipliers)
 }
 
 /// The row of a config; that of a multimodal checkpoint is found by the `model_type` of its text model.
-fn family(file: &str, whole: &ConfigReader<'_>, text: Option<&ConfigReader<'_>>) -> Result<&'static Family, LoadError> {
-    let kind = text.map(|text| text.text("model_type")).transpose()?.flatten();
+fn family(
+    file: &str,
+    whole: &ConfigReader<'_>,
+    text: Option<&ConfigReader<'_>>,
+) -> Result<&'static Family, LoadError> {
+    let kind = text
+        .map(|text| text.text("model_type"))
+        .transpose()?
+        .flatten();
     let architectures = whole.list("architectures")?.unwrap_or_default();
     let found = match (kind, architectures.first()) {
         (Some(kind), _) => kind,
         (None, Some(Value::String(name))) => name.as_str(),
-        (None, Some(_)) => return Err(whole.invalid("architectures", "holds something that is not a name")),
+        (None, Some(_)) => {
+            return Err(whole.invalid("architectures", "holds something that is not a name"));
+        }
         (None, None) => whole.required("architectures", whole.text("model_type")?)?,
     };
     let known = |family: &&Family| family.architecture == found || family.model_type == found;
     FAMILIES.into_iter().find(known).ok_or_else(|| {
         let names = FAMILIES.map(|family| family.architecture);
-        let lacking = UNSUPPORTED.iter().find(|(field, _)| text.unwrap_or(whole).get(field).is_some());
+        let lacking = UNSUPPORTED
+            .iter()
+            .find(|(field, _)| text.unwrap_or(whole).get(field).is_some());
         let (file, found) = (file.into(), found.to_owned());
-        LoadError::Architecture { file, hint: hint(&found, &names, lacking), found, known: names.join(", ") }
+        LoadError::Architecture {
+            file,
+            hint: hint(&found, &names, lacking),
+            found,
+            known: names.join(", "),
+        }
     })
 }
 
 /// Fields that only models with certain layers have, and what these layers compute.
 const UNSUPPORTED: [(&str, &str); 4] = [
-    ("linear_num_value_heads", "layers with a gated delta rule of another form"),
+    (
+        "linear_num_value_heads",
+        "layers with a gated delta rule of another form",
+    ),
     ("mamba_d_state", "Mamba layers of another form"),
     ("ssm_state_size", "Mamba layers of another form"),
     ("num_codebooks", "several codebooks"),
@@ -211,10 +284,21 @@ const UNSUPPORTED: [(&str, &str); 4] = [
 /// that none of them computes, with the field that says so.
 pub(super) fn hint(found: &str, known: &[&str], lacking: Option<&(&str, &str)>) -> String {
     let plain = |name: &str| name.to_lowercase().replace(['_', '-'], "");
-    let alike = |name: &&&str| plain(name).chars().zip(plain(found).chars()).take_while(|(a, b)| a == b).count();
-    let nearest = known.iter().rev().max_by_key(alike).filter(|name| alike(name) >= 3);
+    let alike = |name: &&&str| {
+        plain(name)
+            .chars()
+            .zip(plain(found).chars())
+            .take_while(|(a, b)| a == b)
+            .count()
+    };
+    let nearest = known
+        .iter()
+        .rev()
+        .max_by_key(alike)
+        .filter(|name| alike(name) >= 3);
     let nearest = nearest.map(|name| format!("; the nearest supported one is {name}"));
-    let lacking = lacking.map(|(field, what)| format!("; {field} means {what}, which is not supported"));
+    let lacking =
+        lacking.map(|(field, what)| format!("; {field} means {what}, which is not supported"));
     [nearest, lacking].into_iter().flatten().collect()
 }
 
@@ -224,14 +308,25 @@ fn tied(whole: &ConfigReader<'_>, text: &ConfigReader<'_>) -> Result<Option<bool
     if let Some(tied) = text.boolean("tie_embedding")? {
         return Ok(Some(tied));
     }
-    Ok(text.boolean("tie_word_embeddings")?.or(whole.boolean("tie_word_embeddings")?))
+    Ok(text
+        .boolean("tie_word_embeddings")?
+        .or(whole.boolean("tie_word_embeddings")?))
 }
 
 fn end_tokens(whole: &ConfigReader<'_>, text: &ConfigReader<'_>, vocab: u32) -> Vec<u32> {
     let inner = text.token_ids("eos_token_id", vocab);
-    let mut ids = if inner.is_empty() { whole.token_ids("eos_token_id", vocab) } else { inner };
+    let mut ids = if inner.is_empty() {
+        whole.token_ids("eos_token_id", vocab)
+    } else {
+        inner
+    };
     // Hunyuan's end of a document.
-    ids.extend(text.token_ids("eod_token_id", vocab).into_iter().filter(|id| !ids.contains(id)).collect::<Vec<_>>());
+    ids.extend(
+        text.token_ids("eod_token_id", vocab)
+            .into_iter()
+            .filter(|id| !ids.contains(id))
+            .collect::<Vec<_>>(),
+    );
     ids
 }
 
@@ -261,19 +356,37 @@ impl Heads {
         let query = config.integer("num_attention_heads", 1..=LATENT_HEADS_MAX)?;
         let query = config.required("num_attention_heads", query)?;
         if config.boolean("attention_bias")?.unwrap_or(false) {
-            return Err(config.invalid("attention_bias", "is true: biases of latent attention are not supported"));
+            return Err(config.invalid(
+                "attention_bias",
+                "is true: biases of latent attention are not supported",
+            ));
         }
         let size = |name: &str| config.multiple_of_eight(name, HEAD_DIM_MAX);
-        let query_rank = config.get("q_lora_rank").map(|_| config.multiple_of_eight("q_lora_rank", 1 << 16));
+        let query_rank = config
+            .get("q_lora_rank")
+            .map(|_| config.multiple_of_eight("q_lora_rank", 1 << 16));
         let (rank, rotated) = (size("kv_lora_rank")?, size("qk_rope_head_dim")?);
         let (plain, value) = (size("qk_nope_head_dim")?, size("v_head_dim")?);
         if rank + rotated > LATENT_DIM_MAX {
-            let message =
-                format!("is {rank}: with {rotated} rotated elements, a token would have over {LATENT_DIM_MAX}");
+            let message = format!(
+                "is {rank}: with {rotated} rotated elements, a token would have over {LATENT_DIM_MAX}"
+            );
             return Err(config.invalid("kv_lora_rank", message));
         }
-        let latent = Some(LatentSpec { query_rank: query_rank.transpose()?, rank, plain, rotated, value });
-        Ok(Self { hidden, query, kv: 1, dim: rank + rotated, latent })
+        let latent = Some(LatentSpec {
+            query_rank: query_rank.transpose()?,
+            rank,
+            plain,
+            rotated,
+            value,
+        });
+        Ok(Self {
+            hidden,
+            query,
+            kv: 1,
+            dim: rank + rotated,
+            latent,
+        })
     }
 
     /// Elements of a head that are rotated, or a part of which is.
@@ -285,11 +398,19 @@ impl Heads {
         let hidden = config.multiple_of_eight("hidden_size", 1 << 16)?;
         let query = config.integer("num_attention_heads", 1..=1024)?;
         let query = config.required("num_attention_heads", query)?;
-        let kv = config.integer("num_key_value_heads", 1..=1024)?.unwrap_or(query);
+        let kv = config
+            .integer("num_key_value_heads", 1..=1024)?
+            .unwrap_or(query);
         check_groups(config, query, kv)?;
         if config.get("head_dim").is_some() {
             let dim = config.multiple_of_eight("head_dim", HEAD_DIM_MAX)?;
-            return Ok(Self { hidden, query, kv, dim, latent: None });
+            return Ok(Self {
+                hidden,
+                query,
+                kv,
+                dim,
+                latent: None,
+            });
         }
         let dim = hidden / query;
         if hidden % query != 0 {
@@ -300,7 +421,13 @@ impl Heads {
             let message = format!("would be {dim}, not a multiple of 8 up to {HEAD_DIM_MAX}");
             return Err(config.invalid("head_dim", message));
         }
-        Ok(Self { hidden, query, kv, dim, latent: None })
+        Ok(Self {
+            hidden,
+            query,
+            kv,
+            dim,
+            latent: None,
+        })
     }
 }
 
@@ -310,7 +437,8 @@ fn check_groups(config: &ConfigReader<'_>, query: u32, kv: u32) -> Result<(), Lo
         return Err(config.invalid("num_key_value_heads", message));
     }
     if query / kv > GROUP_SIZE_MAX {
-        let message = format!("is {kv}: more than {GROUP_SIZE_MAX} of {query} query heads would share one");
+        let message =
+            format!("is {kv}: more than {GROUP_SIZE_MAX} of {query} query heads would share one");
         return Err(config.invalid("num_key_value_heads", message));
     }
     Ok(())
@@ -322,7 +450,11 @@ fn head_norms(config: &ConfigReader<'_>, row: AttentionRow) -> Result<HeadNorms,
         Some(field) => config.boolean(field)?.unwrap_or(false),
         None => true,
     };
-    Ok(if present { row.head_norms } else { HeadNorms::None })
+    Ok(if present {
+        row.head_norms
+    } else {
+        HeadNorms::None
+    })
 }
 
 /// Factor of q · k with a latent: 1 / √(elements of a head), times the square of what YaRN multiplies cos and sin by
@@ -333,9 +465,16 @@ fn latent_scale(config: &ConfigReader<'_>, latent: &LatentSpec) -> Result<f64, L
         None => config.object("rope_scaling")?,
     };
     let plain = 1.0 / f64::from(latent.plain + latent.rotated).sqrt();
-    let Some(fields) = fields else { return Ok(plain) };
-    let (slope, factor) = (fields.number("mscale_all_dim", 0.0..=1e3)?, fields.number("factor", 1e-6..=1e9)?);
-    let (Some(slope), Some(factor)) = (slope, factor) else { return Ok(plain) };
+    let Some(fields) = fields else {
+        return Ok(plain);
+    };
+    let (slope, factor) = (
+        fields.number("mscale_all_dim", 0.0..=1e3)?,
+        fields.number("factor", 1e-6..=1e9)?,
+    );
+    let (Some(slope), Some(factor)) = (slope, factor) else {
+        return Ok(plain);
+    };
     Ok(plain * damping(slope, factor).powi(2))
 }
 
@@ -345,13 +484,21 @@ fn query_growth(config: &ConfigReader<'_>) -> Result<Option<QueryGrowth>, LoadEr
         Some(fields) => Some(fields),
         None => config.object("rope_scaling")?,
     };
-    let Some(fields) = fields else { return Ok(None) };
-    let Some(slope) = fields.number("llama_4_scaling_beta", 0.0..=1e3)?.filter(|slope| *slope > 0.0) else {
+    let Some(fields) = fields else {
+        return Ok(None);
+    };
+    let Some(slope) = fields
+        .number("llama_4_scaling_beta", 0.0..=1e3)?
+        .filter(|slope| *slope > 0.0)
+    else {
         return Ok(None);
     };
     let name = "original_max_position_embeddings";
     let positions = fields.required(name, fields.integer(name, 1..=IDS_MAX)?)?;
-    Ok(Some(QueryGrowth { slope: slope as f32, positions }))
+    Ok(Some(QueryGrowth {
+        slope: slope as f32,
+        positions,
+    }))
 }
 
 /// `hidden_size_per_layer_input`: elements of the embeddings that layers have of their own.
@@ -360,7 +507,9 @@ fn layer_embedding(config: &ConfigReader<'_>, vocab: u32) -> Result<Option<u32>,
     if config.integer(name, 0..=1 << 16)?.unwrap_or(0) == 0 {
         return Ok(None);
     }
-    let table = config.integer("vocab_size_per_layer_input", 1..=IDS_MAX)?.unwrap_or(vocab);
+    let table = config
+        .integer("vocab_size_per_layer_input", 1..=IDS_MAX)?
+        .unwrap_or(vocab);
     if table != vocab {
         let message = format!("is {table}, not vocab_size = {vocab}");
         return Err(config.invalid("vocab_size_per_layer_input", message));
@@ -395,7 +544,10 @@ fn activation(config: &ConfigReader<'_>, row: MlpRow) -> Result<Activation, Load
         Some("relu2") => Ok(Activation::Relu2),
         // Its numbers are tensors, which only families with this default have.
         Some("xielu") if default == Activation::Xielu => Ok(default),
-        Some(other) => Err(config.invalid(name, format!("is {other:?}, not silu, gelu_pytorch_tanh, relu2 or xielu"))),
+        Some(other) => Err(config.invalid(
+            name,
+            format!("is {other:?}, not silu, gelu_pytorch_tanh, relu2 or xielu"),
+        )),
     }
 }
 
@@ -430,18 +582,28 @@ impl Multipliers {
         };
         match scales {
             Scales::Plain => Ok(plain),
-            Scales::Gemma { scalar_default, softcaps } => {
-                if config.get("use_bidirectional_attention").is_some_and(|value| *value != Value::Bool(false)) {
+            Scales::Gemma {
+                scalar_default,
+                softcaps,
+            } => {
+                if config
+                    .get("use_bidirectional_attention")
+                    .is_some_and(|value| *value != Value::Bool(false))
+                {
                     let message = "is set, but only attention to earlier tokens is supported";
                     return Err(config.invalid("use_bidirectional_attention", message));
                 }
                 let scalar = match scalar_default {
-                    Some(default) => config.number("query_pre_attn_scalar", 1e-3..=1e6)?.unwrap_or(default),
+                    Some(default) => config
+                        .number("query_pre_attn_scalar", 1e-3..=1e6)?
+                        .unwrap_or(default),
                     None => f64::from(heads.dim),
                 };
                 let softcap = |name: &str, index: usize| match config.number(name, 1e-3..=1e6)? {
                     _ if scalar_default.is_none() => Ok(None),
-                    None if !config.is_null(name) => Ok::<_, LoadError>(softcaps.map(|caps| caps[index])),
+                    None if !config.is_null(name) => {
+                        Ok::<_, LoadError>(softcaps.map(|caps| caps[index]))
+                    }
                     given => Ok(given),
                 };
                 Ok(Self {
@@ -452,11 +614,15 @@ impl Multipliers {
                     ..plain
                 })
             }
-            Scales::LogitScale(default) => {
-                Ok(Self { logits: config.number("logit_scale", 1e-6..=1e6)?.unwrap_or(default), ..plain })
-            }
+            Scales::LogitScale(default) => Ok(Self {
+                logits: config.number("logit_scale", 1e-6..=1e6)?.unwrap_or(default),
+                ..plain
+            }),
             Scales::Unscaled => {
-                if config.get("use_bidirectional_attention").is_some_and(|value| *value == "all") {
+                if config
+                    .get("use_bidirectional_attention")
+                    .is_some_and(|value| *value == "all")
+                {
                     let message = "is \"all\", but only attention to earlier tokens is supported";
                     return Err(config.invalid("use_bidirectional_attention", message));
                 }
@@ -469,7 +635,9 @@ impl Multipliers {
             }
             Scales::FalconH1 => Self::read_parallel(config, &plain),
             Scales::Multipliers => {
-                let number = |name: &str| Ok::<_, LoadError>(config.number(name, 1e-3..=1e6)?.unwrap_or(1.0));
+                let number = |name: &str| {
+                    Ok::<_, LoadError>(config.number(name, 1e-3..=1e6)?.unwrap_or(1.0))
+                };
                 Ok(Self {
                     attention: number("attention_multiplier")?,
                     embedding: number("embedding_multiplier")?,
@@ -483,8 +651,13 @@ impl Multipliers {
 
     /// The multipliers of a model with attention and a state side by side.
     fn read_parallel(config: &ConfigReader<'_>, plain: &Self) -> Result<Self, LoadError> {
-        let number = |name: &str| Ok::<_, LoadError>(config.number(name, 1e-6..=1e6)?.unwrap_or(1.0));
-        let ParallelScales { attention, residual, factors } = ParallelScales::read(config)?;
+        let number =
+            |name: &str| Ok::<_, LoadError>(config.number(name, 1e-6..=1e6)?.unwrap_or(1.0));
+        let ParallelScales {
+            attention,
+            residual,
+            factors,
+        } = ParallelScales::read(config)?;
         Ok(Self {
             attention: attention * plain.attention,
             embedding: number("embedding_multiplier")?,

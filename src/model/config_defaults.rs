@@ -18,15 +18,23 @@ const SYNONYMS: [(&str, &[&str]); 4] = [
 /// transformers.
 pub(super) fn complete(config: &mut Map<String, Value>, family: &Family) {
     for name in ["rope_parameters", "rope_scaling", "rope_theta"] {
-        if config.get(name).is_some_and(|value| value.is_null() || value.as_object().is_some_and(Map::is_empty)) {
+        if config
+            .get(name)
+            .is_some_and(|value| value.is_null() || value.as_object().is_some_and(Map::is_empty))
+        {
             config.remove(name);
         }
     }
     merge_rope_scaling(config);
     let all: Value = serde_json::from_str(DEFAULTS).expect("the table of defaults is JSON");
-    let own = all[family.model_type].as_object().expect("every family has its defaults");
+    let own = all[family.model_type]
+        .as_object()
+        .expect("every family has its defaults");
     for (name, default) in own {
-        let synonyms = SYNONYMS.iter().find(|(field, _)| field == name).map_or(&[][..], |(_, others)| others);
+        let synonyms = SYNONYMS
+            .iter()
+            .find(|(field, _)| field == name)
+            .map_or(&[][..], |(_, others)| others);
         if !synonyms.iter().any(|other| config.contains_key(*other)) {
             config.entry(name).or_insert_with(|| default.clone());
         }
@@ -37,8 +45,12 @@ pub(super) fn complete(config: &mut Map<String, Value>, family: &Family) {
 /// contexts. It changes the layers with full attention if the latter has objects by the kind of layer, and replaces it
 /// otherwise.
 fn merge_rope_scaling(config: &mut Map<String, Value>) {
-    let Some(Value::Object(scaling)) = config.get("rope_scaling").cloned() else { return };
-    let Some(Value::Object(parameters)) = config.get_mut("rope_parameters") else { return };
+    let Some(Value::Object(scaling)) = config.get("rope_scaling").cloned() else {
+        return;
+    };
+    let Some(Value::Object(parameters)) = config.get_mut("rope_parameters") else {
+        return;
+    };
     if let Some(Value::Object(full)) = parameters.get_mut("full_attention") {
         full.extend(scaling);
         config.remove("rope_scaling");
@@ -47,6 +59,8 @@ fn merge_rope_scaling(config: &mut Map<String, Value>) {
     let has_theta = scaling.contains_key("rope_theta") || !parameters.contains_key("rope_theta");
     config.remove("rope_parameters");
     if !has_theta && !config.contains_key("rope_theta") {
-        tracing::warn!("rope_scaling replaces rope_parameters with its rope_theta: give rope_scaling a rope_theta");
+        tracing::warn!(
+            "rope_scaling replaces rope_parameters with its rope_theta: give rope_scaling a rope_theta"
+        );
     }
 }

@@ -10,50 +10,82 @@ use crate::plan::check::ROUTES_MAX;
 use serde_json::Value;
 
 /// For each layer, whether it has experts.
-pub(super) fn sparse(config: &ConfigReader<'_>, experts: Experts, words: &[Word]) -> Result<Vec<bool>, LoadError> {
+pub(super) fn sparse(
+    config: &ConfigReader<'_>,
+    experts: Experts,
+    words: &[Word],
+) -> Result<Vec<bool>, LoadError> {
     let count = words.len();
     match experts {
         Experts::Never => Ok(vec![false; count]),
         Experts::EveryLayer { shared: true, .. } => {
-            let experts = config.integer("num_local_experts", 0..=EXPERTS_MAX)?.unwrap_or(0);
+            let experts = config
+                .integer("num_local_experts", 0..=EXPERTS_MAX)?
+                .unwrap_or(0);
             Ok(vec![experts > 0; count])
         }
         Experts::EveryLayer { .. } | Experts::EveryLayerBesideGated => Ok(vec![true; count]),
         Experts::Blocks => Ok(words.iter().map(|word| *word == Word::Experts).collect()),
-        Experts::AfterDense(AfterDense { dense: (field, default), .. }) => {
+        Experts::AfterDense(AfterDense {
+            dense: (field, default),
+            ..
+        }) => {
             if let Some(kinds) = config.list("mlp_layer_types")? {
                 return sparse_kinds(config, kinds, count);
             }
             let dense = config.integer(field, 0..=LAYERS_MAX)?.unwrap_or(default) as usize;
             Ok((0..count).map(|layer| layer >= dense).collect())
         }
-        Experts::BesideMlp => Ok(vec![config.boolean("enable_moe_block")?.unwrap_or(false); count]),
+        Experts::BesideMlp => Ok(vec![
+            config.boolean("enable_moe_block")?.unwrap_or(false);
+            count
+        ]),
         Experts::SparseLayers { .. } => {
-            let step = config.integer("decoder_sparse_step", 1..=LAYERS_MAX)?.unwrap_or(1) as usize;
+            let step = config
+                .integer("decoder_sparse_step", 1..=LAYERS_MAX)?
+                .unwrap_or(1) as usize;
             let dense = config.list("mlp_only_layers")?.unwrap_or_default();
-            let is_dense = |layer: usize| dense.iter().any(|entry| entry.as_u64() == Some(layer as u64));
-            Ok((0..count).map(|layer| (layer + 1) % step == 0 && !is_dense(layer)).collect())
+            let is_dense = |layer: usize| {
+                dense
+                    .iter()
+                    .any(|entry| entry.as_u64() == Some(layer as u64))
+            };
+            Ok((0..count)
+                .map(|layer| (layer + 1) % step == 0 && !is_dense(layer))
+                .collect())
         }
     }
 }
 
 /// Reads `mlp_layer_types`.
-fn sparse_kinds(config: &ConfigReader<'_>, kinds: &[Value], count: usize) -> Result<Vec<bool>, LoadError> {
+fn sparse_kinds(
+    config: &ConfigReader<'_>,
+    kinds: &[Value],
+    count: usize,
+) -> Result<Vec<bool>, LoadError> {
     if kinds.len() != count {
-        let message = format!("has {} entries, not num_hidden_layers = {count}", kinds.len());
+        let message = format!(
+            "has {} entries, not num_hidden_layers = {count}",
+            kinds.len()
+        );
         return Err(config.invalid("mlp_layer_types", message));
     }
     let sparse = |kind: &Value| match kind.as_str() {
         Some("sparse") => Ok(true),
         Some("dense") => Ok(false),
-        _ => Err(config.invalid("mlp_layer_types", format!("has {kind}, not dense or sparse"))),
+        _ => Err(config.invalid(
+            "mlp_layer_types",
+            format!("has {kind}, not dense or sparse"),
+        )),
     };
     kinds.iter().map(sparse).collect()
 }
 
 /// A router with these scores; `factor` is the default of `routed_scaling_factor`.
 fn router(config: &ConfigReader<'_>, scores: Scores, factor: f64) -> Result<RouterSpec, LoadError> {
-    let factor = config.number("routed_scaling_factor", 1e-3..=1e3)?.unwrap_or(factor) as f32;
+    let factor = config
+        .number("routed_scaling_factor", 1e-3..=1e3)?
+        .unwrap_or(factor) as f32;
     let choice_bias = match scores {
         Scores::Sigmoid => true,
         Scores::SigmoidIf(field) => config.boolean(field)?.unwrap_or(true),
@@ -62,27 +94,57 @@ fn router(config: &ConfigReader<'_>, scores: Scores, factor: f64) -> Result<Rout
                 "greedy" => None,
                 "group_limited_greedy" => expert_groups(config)?,
                 method => {
-                    let message = format!("is {method:?}, not \"greedy\" or \"group_limited_greedy\"");
+                    let message =
+                        format!("is {method:?}, not \"greedy\" or \"group_limited_greedy\"");
                     return Err(config.invalid("topk_method", message));
                 }
             };
-            return Ok(RouterSpec { sigmoid: false, renormalize: false, choice_bias: false, groups, factor });
+            return Ok(RouterSpec {
+                sigmoid: false,
+                renormalize: false,
+                choice_bias: false,
+                groups,
+                factor,
+            });
         }
     };
-    let (groups, renormalize) = (expert_groups(config)?, config.boolean("norm_topk_prob")?.unwrap_or(true));
-    Ok(RouterSpec { sigmoid: true, renormalize, choice_bias, groups, factor })
+    let (groups, renormalize) = (
+        expert_groups(config)?,
+        config.boolean("norm_topk_prob")?.unwrap_or(true),
+    );
+    Ok(RouterSpec {
+        sigmoid: true,
+        renormalize,
+        choice_bias,
+        groups,
+        factor,
+    })
 }
 
 /// The options of layers with experts.
-pub(super) fn experts(config: &ConfigReader<'_>, experts: Experts) -> Result<Option<ExpertsSpec>, LoadError> {
-    let normalizes = |default| Ok::<_, LoadError>(config.boolean("norm_topk_prob")?.unwrap_or(default));
-    let softmax =
-        |renormalize| RouterSpec { sigmoid: false, renormalize, choice_bias: false, groups: None, factor: 1.0 };
+pub(super) fn experts(
+    config: &ConfigReader<'_>,
+    experts: Experts,
+) -> Result<Option<ExpertsSpec>, LoadError> {
+    let normalizes =
+        |default| Ok::<_, LoadError>(config.boolean("norm_topk_prob")?.unwrap_or(default));
+    let softmax = |renormalize| RouterSpec {
+        sigmoid: false,
+        renormalize,
+        choice_bias: false,
+        groups: None,
+        factor: 1.0,
+    };
     let (router, bias, shared) = match experts {
         Experts::Never => return Ok(None),
-        Experts::SparseLayers { shared, normalizes: default } => {
-            (softmax(normalizes(default)?), false, shared_behind_gate(config, shared)?)
-        }
+        Experts::SparseLayers {
+            shared,
+            normalizes: default,
+        } => (
+            softmax(normalizes(default)?),
+            false,
+            shared_behind_gate(config, shared)?,
+        ),
         Experts::EveryLayer { bias, shared } => (softmax(true), bias, shared_mlp(config, shared)?),
         Experts::EveryLayerBesideGated => (softmax(true), false, shared_behind_gate(config, true)?),
         Experts::BesideMlp => (softmax(true), false, None),
@@ -106,34 +168,64 @@ pub(super) fn experts(config: &ConfigReader<'_>, experts: Experts) -> Result<Opt
         _ if config.get("num_local_experts").is_some() => "num_local_experts",
         _ => "num_experts",
     };
-    let chosen = if matches!(experts, Experts::BesideMlp) { "top_k_experts" } else { "num_experts_per_tok" };
-    let size =
-        if matches!(experts, Experts::EveryLayer { .. }) { "intermediate_size" } else { "moe_intermediate_size" };
+    let chosen = if matches!(experts, Experts::BesideMlp) {
+        "top_k_experts"
+    } else {
+        "num_experts_per_tok"
+    };
+    let size = if matches!(experts, Experts::EveryLayer { .. }) {
+        "intermediate_size"
+    } else {
+        "moe_intermediate_size"
+    };
     let count = config.required(counted, config.integer(counted, 1..=EXPERTS_MAX)?)?;
     let per_token = config.required(chosen, config.integer(chosen, 1..=ROUTES_MAX)?)?;
     if per_token > count {
-        return Err(config.invalid(chosen, format!("is {per_token}, more than {counted} = {count}")));
+        return Err(config.invalid(
+            chosen,
+            format!("is {per_token}, more than {counted} = {count}"),
+        ));
     }
-    if let Some(ExpertGroups { count: groups, kept }) = router.groups
+    if let Some(ExpertGroups {
+        count: groups,
+        kept,
+    }) = router.groups
         && (count % groups != 0 || count / groups < 2 || per_token > count / groups * kept)
     {
-        let message = format!("is {groups}: {count} experts, {per_token} a token, do not fit into {kept} of them");
+        let message = format!(
+            "is {groups}: {count} experts, {per_token} a token, do not fit into {kept} of them"
+        );
         return Err(config.invalid("n_group", message));
     }
     let mlp = config.multiple_of_eight(size, 1 << 20)?;
     let beside = matches!(experts, Experts::BesideMlp);
     let latent = match config.get("moe_latent_size") {
         Some(_) if !matches!(experts, Experts::Blocks) => {
-            return Err(config.invalid("moe_latent_size", "is set, which is not supported in this architecture"));
+            return Err(config.invalid(
+                "moe_latent_size",
+                "is set, which is not supported in this architecture",
+            ));
         }
         Some(_) => Some(config.multiple_of_eight("moe_latent_size", 1 << 16)?),
         None => None,
     };
-    Ok(Some(ExpertsSpec { count, per_token, mlp, latent, router, bias, shared, beside }))
+    Ok(Some(ExpertsSpec {
+        count,
+        per_token,
+        mlp,
+        latent,
+        router,
+        bias,
+        shared,
+        beside,
+    }))
 }
 
 /// The MLP of size `shared_expert_intermediate_size`, if the family has it.
-fn shared_behind_gate(config: &ConfigReader<'_>, shared: bool) -> Result<Option<SharedSpec>, LoadError> {
+fn shared_behind_gate(
+    config: &ConfigReader<'_>,
+    shared: bool,
+) -> Result<Option<SharedSpec>, LoadError> {
     if !shared {
         return Ok(None);
     }
@@ -151,13 +243,24 @@ fn shared_mlp(config: &ConfigReader<'_>, shared: bool) -> Result<Option<SharedSp
 }
 
 /// `n_shared_experts` experts that every token passes, as one MLP; `size` is the field with the size of one.
-fn shared_experts(config: &ConfigReader<'_>, size: Option<&str>) -> Result<Option<SharedSpec>, LoadError> {
-    let count = config.integer("n_shared_experts", 0..=EXPERTS_MAX)?.unwrap_or(0);
+fn shared_experts(
+    config: &ConfigReader<'_>,
+    size: Option<&str>,
+) -> Result<Option<SharedSpec>, LoadError> {
+    let count = config
+        .integer("n_shared_experts", 0..=EXPERTS_MAX)?
+        .unwrap_or(0);
     let mlp = config.multiple_of_eight(size.unwrap_or("moe_intermediate_size"), 1 << 20)?;
     if count.checked_mul(mlp).is_none_or(|all| all > 1 << 20) {
-        return Err(config.invalid("n_shared_experts", format!("is {count}: experts of {mlp} would be too large")));
+        return Err(config.invalid(
+            "n_shared_experts",
+            format!("is {count}: experts of {mlp} would be too large"),
+        ));
     }
-    Ok((count > 0).then_some(SharedSpec { mlp: count * mlp, gated: false }))
+    Ok((count > 0).then_some(SharedSpec {
+        mlp: count * mlp,
+        gated: false,
+    }))
 }
 
 /// `n_group` and `topk_group`; `None` if all groups are kept.
@@ -165,7 +268,10 @@ fn expert_groups(config: &ConfigReader<'_>) -> Result<Option<ExpertGroups>, Load
     let count = config.integer("n_group", 1..=32)?.unwrap_or(1);
     let kept = config.integer("topk_group", 1..=32)?.unwrap_or(1);
     if kept > count {
-        return Err(config.invalid("topk_group", format!("is {kept}, more than n_group = {count}")));
+        return Err(config.invalid(
+            "topk_group",
+            format!("is {kept}, more than n_group = {count}"),
+        ));
     }
     Ok((kept < count).then_some(ExpertGroups { count, kept }))
 }

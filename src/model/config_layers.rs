@@ -15,7 +15,9 @@ const HEAD_SHAPES_MAX: usize = 2;
 
 /// The number of layers.
 fn count(config: &ConfigReader<'_>) -> Result<Option<usize>, LoadError> {
-    Ok(config.integer("num_hidden_layers", 1..=LAYERS_MAX)?.map(|count| count as usize))
+    Ok(config
+        .integer("num_hidden_layers", 1..=LAYERS_MAX)?
+        .map(|count| count as usize))
 }
 
 /// What a config calls a layer.
@@ -32,7 +34,9 @@ pub(super) enum Word {
 impl Word {
     pub(super) fn kind(self, mixers: Mixers) -> LayerKind {
         match self {
-            Self::Attention(_) if matches!(mixers, Mixers::AttentionAndState) => LayerKind::AttentionAndState,
+            Self::Attention(_) if matches!(mixers, Mixers::AttentionAndState) => {
+                LayerKind::AttentionAndState
+            }
             Self::Attention(_) => LayerKind::Attention,
             Self::Convolution => LayerKind::Convolution,
             Self::State => LayerKind::State,
@@ -55,7 +59,8 @@ impl Word {
         let known = match mixers {
             Mixers::Attention => matches!(found, Self::Attention(_)),
             Mixers::AttentionOrConvolution { sliding } => {
-                matches!(found, Self::Convolution | Self::Attention(false)) || sliding && found == Self::Attention(true)
+                matches!(found, Self::Convolution | Self::Attention(false))
+                    || sliding && found == Self::Attention(true)
             }
             Mixers::AttentionOrState(_) => matches!(found, Self::State | Self::Attention(false)),
             Mixers::AttentionAndState => found == Self::Attention(false),
@@ -66,25 +71,48 @@ impl Word {
 }
 
 /// What each layer is. Windows that `layer_types` does not say are added by [`slides`].
-pub(super) fn words(config: &ConfigReader<'_>, mixers: Mixers, windows: Windows) -> Result<Vec<Word>, LoadError> {
+pub(super) fn words(
+    config: &ConfigReader<'_>,
+    mixers: Mixers,
+    windows: Windows,
+) -> Result<Vec<Word>, LoadError> {
     if let Mixers::Blocks = mixers {
         return blocks(config);
     }
     let count = config.required("num_hidden_layers", count(config)?)?;
     // Families whose layers have no windows and no states may have the field, but it means nothing.
-    let reads = !matches!((mixers, windows), (Mixers::Attention | Mixers::AttentionAndState, Windows::Never));
+    let reads = !matches!(
+        (mixers, windows),
+        (
+            Mixers::Attention | Mixers::AttentionAndState,
+            Windows::Never
+        )
+    );
     if let Some(words) = config.list("layer_types")?
         && reads
     {
         check_count(config, "layer_types", words.len(), count)?;
-        return words.iter().map(|word| parse_word(config, "layer_types", word, mixers)).collect();
+        return words
+            .iter()
+            .map(|word| parse_word(config, "layer_types", word, mixers))
+            .collect();
     }
     let every = |n: usize, other: Word| {
         let attends = move |layer: usize| (layer + 1).is_multiple_of(n);
-        (0..count).map(move |layer| if attends(layer) { Word::Attention(false) } else { other }).collect()
+        (0..count)
+            .map(move |layer| {
+                if attends(layer) {
+                    Word::Attention(false)
+                } else {
+                    other
+                }
+            })
+            .collect()
     };
     Ok(match mixers {
-        Mixers::Attention | Mixers::AttentionAndState | Mixers::Blocks => vec![Word::Attention(false); count],
+        Mixers::Attention | Mixers::AttentionAndState | Mixers::Blocks => {
+            vec![Word::Attention(false); count]
+        }
         Mixers::AttentionOrConvolution { sliding: true } => {
             let word = |layer: usize| match layer % 4 {
                 2 => Word::Attention(false),
@@ -95,7 +123,9 @@ pub(super) fn words(config: &ConfigReader<'_>, mixers: Mixers, windows: Windows)
         }
         Mixers::AttentionOrConvolution { sliding: false } => convolutions(config, count)?,
         Mixers::AttentionOrState(Rule::Delta | Rule::NegativeDelta) => {
-            let interval = config.integer("full_attention_interval", 1..=LAYERS_MAX)?.unwrap_or(4);
+            let interval = config
+                .integer("full_attention_interval", 1..=LAYERS_MAX)?
+                .unwrap_or(4);
             every(interval as usize, Word::State)
         }
         Mixers::AttentionOrState(Rule::Mamba2) => vec![Word::State; count],
@@ -109,7 +139,9 @@ fn blocks(config: &ConfigReader<'_>) -> Result<Vec<Word>, LoadError> {
             let name = "hybrid_override_pattern";
             let word = |letter: char| {
                 let word = Word::parse(letter.encode_utf8(&mut [0; 4]), Mixers::Blocks);
-                word.ok_or_else(|| config.invalid(name, format!("has {letter:?}, not M, *, - or E")))
+                word.ok_or_else(|| {
+                    config.invalid(name, format!("has {letter:?}, not M, *, - or E"))
+                })
             };
             (name, letters.chars().map(word).collect::<Result<_, _>>()?)
         }
@@ -120,14 +152,27 @@ fn blocks(config: &ConfigReader<'_>) -> Result<Vec<Word>, LoadError> {
             (name, words.iter().map(word).collect::<Result<_, _>>()?)
         }
     };
-    check_count(config, name, words.len(), count(config)?.unwrap_or(words.len()))?;
+    check_count(
+        config,
+        name,
+        words.len(),
+        count(config)?.unwrap_or(words.len()),
+    )?;
     if words.is_empty() || words.len() > LAYERS_MAX as usize {
-        return Err(config.invalid(name, format!("has {} entries, not 1 to {LAYERS_MAX}", words.len())));
+        return Err(config.invalid(
+            name,
+            format!("has {} entries, not 1 to {LAYERS_MAX}", words.len()),
+        ));
     }
     Ok(words)
 }
 
-fn parse_word(config: &ConfigReader<'_>, name: &str, word: &Value, mixers: Mixers) -> Result<Word, LoadError> {
+fn parse_word(
+    config: &ConfigReader<'_>,
+    name: &str,
+    word: &Value,
+    mixers: Mixers,
+) -> Result<Word, LoadError> {
     let found = word.as_str().and_then(|text| Word::parse(text, mixers));
     found.ok_or_else(|| config.invalid(name, format!("has {word}, an unknown kind of layer")))
 }
@@ -137,9 +182,15 @@ fn convolutions(config: &ConfigReader<'_>, count: usize) -> Result<Vec<Word>, Lo
     let attends = config.required("layer_types", config.list("full_attn_idxs")?)?;
     let mut words = vec![Word::Convolution; count];
     for index in attends {
-        let layer = index.as_u64().and_then(|index| words.get_mut(usize::try_from(index).ok()?));
-        *layer.ok_or_else(|| config.invalid("full_attn_idxs", format!("has {index}, not one of {count} layers")))? =
-            Word::Attention(false);
+        let layer = index
+            .as_u64()
+            .and_then(|index| words.get_mut(usize::try_from(index).ok()?));
+        *layer.ok_or_else(|| {
+            config.invalid(
+                "full_attn_idxs",
+                format!("has {index}, not one of {count} layers"),
+            )
+        })? = Word::Attention(false);
     }
     Ok(words)
 }
@@ -147,7 +198,10 @@ fn convolutions(config: &ConfigReader<'_>, count: usize) -> Result<Vec<Word>, Lo
 /// The options of short convolutions.
 pub(super) fn convolution(config: &ConfigReader<'_>) -> Result<ConvolutionSpec, LoadError> {
     let taps = config.integer("conv_L_cache", 2..=TAPS_MAX)?.unwrap_or(3);
-    Ok(ConvolutionSpec { taps, bias: config.boolean("conv_bias")?.unwrap_or(false) })
+    Ok(ConvolutionSpec {
+        taps,
+        bias: config.boolean("conv_bias")?.unwrap_or(false),
+    })
 }
 
 /// The size of an MLP that is not its experts'.
@@ -162,18 +216,29 @@ pub(super) fn mlp_size(config: &ConfigReader<'_>, size: MlpSize) -> Result<u32, 
         return config.multiple_of_eight(name, MAX);
     }
     let whole = config.required(name, config.integer(name, 8..=MAX)?)?;
-    let factor = config.number("block_ffn_dim_multiplier", 1e-3..=1e3)?.unwrap_or(1.0);
-    let multiple = config.integer("block_multiple_of", 8..=1 << 16)?.unwrap_or(256);
+    let factor = config
+        .number("block_ffn_dim_multiplier", 1e-3..=1e3)?
+        .unwrap_or(1.0);
+    let multiple = config
+        .integer("block_multiple_of", 8..=1 << 16)?
+        .unwrap_or(256);
     let size = (f64::from(2 * whole / 3) * factor) as u32;
     let size = size.max(1).next_multiple_of(multiple);
     if !size.is_multiple_of(8) || size > MAX {
-        return Err(config.invalid(name, format!("is {whole}: the adjusted size would be {size}")));
+        return Err(config.invalid(
+            name,
+            format!("is {whole}: the adjusted size would be {size}"),
+        ));
     }
     Ok(size)
 }
 
 /// For each layer, whether it has a sliding window.
-pub(super) fn slides(config: &ConfigReader<'_>, windows: Windows, words: &[Word]) -> Result<Vec<bool>, LoadError> {
+pub(super) fn slides(
+    config: &ConfigReader<'_>,
+    windows: Windows,
+    words: &[Word],
+) -> Result<Vec<bool>, LoadError> {
     let asked = config.boolean("use_sliding_window")?.unwrap_or(false);
     let window = config.get("sliding_window").is_some();
     let count = words.len();
@@ -185,29 +250,51 @@ pub(super) fn slides(config: &ConfigReader<'_>, windows: Windows, words: &[Word]
         _ => {}
     }
     let slides: Vec<bool> = match windows {
-        _ if config.get("layer_types").is_some() => words.iter().map(|word| *word == Word::Attention(true)).collect(),
+        _ if config.get("layer_types").is_some() => words
+            .iter()
+            .map(|word| *word == Word::Attention(true))
+            .collect(),
         Windows::Never => none,
-        Windows::Words => words.iter().map(|word| *word == Word::Attention(true)).collect(),
+        Windows::Words => words
+            .iter()
+            .map(|word| *word == Word::Attention(true))
+            .collect(),
         Windows::EveryLayer => vec![true; count],
         Windows::UpperLayers => {
-            let first = config.integer("max_window_layers", 0..=u32::MAX)?.unwrap_or(28) as usize;
+            let first = config
+                .integer("max_window_layers", 0..=u32::MAX)?
+                .unwrap_or(28) as usize;
             (0..count).map(|layer| layer >= first).collect()
         }
         Windows::Pattern(every) | Windows::PatternIfSet(every) => pattern(config, every, count)?,
-        Windows::UnrotatedLayers => rotated_layers(config, count)?.into_iter().map(|rotated| !rotated).collect(),
+        Windows::UnrotatedLayers => rotated_layers(config, count)?
+            .into_iter()
+            .map(|rotated| !rotated)
+            .collect(),
     };
     if slides.contains(&true) && !window {
-        return Err(config.invalid("sliding_window", "is missing, but some layers have a sliding window"));
+        return Err(config.invalid(
+            "sliding_window",
+            "is missing, but some layers have a sliding window",
+        ));
     }
     Ok(slides)
 }
 
 /// Fails unless a list has an entry per layer.
-fn check_count(config: &ConfigReader<'_>, name: &str, found: usize, count: usize) -> Result<(), LoadError> {
+fn check_count(
+    config: &ConfigReader<'_>,
+    name: &str,
+    found: usize,
+    count: usize,
+) -> Result<(), LoadError> {
     if found == count {
         return Ok(());
     }
-    Err(config.invalid(name, format!("has {found} entries, not num_hidden_layers = {count}")))
+    Err(config.invalid(
+        name,
+        format!("has {found} entries, not num_hidden_layers = {count}"),
+    ))
 }
 
 /// All but every n-th layer; n is `sliding_window_pattern`, or `every` if it is absent.
@@ -216,7 +303,12 @@ fn pattern(config: &ConfigReader<'_>, every: u32, count: usize) -> Result<Vec<bo
         if letters.is_empty() || letters.chars().any(|letter| !"LG".contains(letter)) {
             return Err(config.invalid("sliding_window_pattern", "is not a text of L and G"));
         }
-        return Ok(letters.chars().cycle().take(count).map(|letter| letter == 'L').collect());
+        return Ok(letters
+            .chars()
+            .cycle()
+            .take(count)
+            .map(|letter| letter == 'L')
+            .collect());
     }
     let given = config.integer("sliding_window_pattern", 1..=LAYERS_MAX)?;
     let given = given.or(config.integer("_sliding_window_pattern", 1..=LAYERS_MAX)?);
@@ -236,29 +328,56 @@ pub(super) fn ropes(
     shapes: &[LayerShape],
 ) -> Result<LayerRopes, LoadError> {
     let dim_of = |local: bool| {
-        let found = slides.iter().zip(shapes).find(|(slides, _)| **slides == local);
+        let found = slides
+            .iter()
+            .zip(shapes)
+            .find(|(slides, _)| **slides == local);
         found.map_or(head_dim, |(_, shape)| shape.head_dim)
     };
     let one = || Ok::<_, LoadError>(vec![RopeSpec::from_config(config, head_dim, row.options)?]);
     let count = slides.len();
-    let by_window = || slides.iter().map(|&slides| Some(usize::from(slides))).collect();
+    let by_window = || {
+        slides
+            .iter()
+            .map(|&slides| Some(usize::from(slides)))
+            .collect()
+    };
     Ok(match row.layers {
         Ropes::One => (one()?, vec![Some(0); count]),
-        Ropes::LocalAndGlobal => {
-            (RopeSpec::global_and_local(config, [dim_of(false), dim_of(true)], row.options)?.into(), by_window())
-        }
-        Ropes::ScaledIfGlobal => (RopeSpec::scaled_and_plain(config, head_dim, row.options)?.into(), by_window()),
-        Ropes::SomeLayers => {
-            (one()?, rotated_layers(config, count)?.into_iter().map(|rotated| rotated.then_some(0)).collect())
-        }
+        Ropes::LocalAndGlobal => (
+            RopeSpec::global_and_local(config, [dim_of(false), dim_of(true)], row.options)?.into(),
+            by_window(),
+        ),
+        Ropes::ScaledIfGlobal => (
+            RopeSpec::scaled_and_plain(config, head_dim, row.options)?.into(),
+            by_window(),
+        ),
+        Ropes::SomeLayers => (
+            one()?,
+            rotated_layers(config, count)?
+                .into_iter()
+                .map(|rotated| rotated.then_some(0))
+                .collect(),
+        ),
         Ropes::LocalUnlessAllGlobal => {
             let all = !slides.contains(&true);
-            (one()?, slides.iter().map(|&slides| (all || slides).then_some(0)).collect())
+            (
+                one()?,
+                slides
+                    .iter()
+                    .map(|&slides| (all || slides).then_some(0))
+                    .collect(),
+            )
         }
         Ropes::Never => (Vec::new(), vec![None; count]),
-        Ropes::Local => (one()?, slides.iter().map(|&slides| slides.then_some(0)).collect()),
+        Ropes::Local => (
+            one()?,
+            slides.iter().map(|&slides| slides.then_some(0)).collect(),
+        ),
         Ropes::PositionEmbeddingType { default } => {
-            let rotates = config.text("position_embedding_type")?.map_or(default, |kind| kind == "rope");
+            let rotates = config
+                .text("position_embedding_type")?
+                .map_or(default, |kind| kind == "rope");
             (one()?, vec![rotates.then_some(0); count])
         }
     })
@@ -267,11 +386,16 @@ pub(super) fn ropes(
 /// For each layer, whether it has rotary embeddings: `no_rope_layers` has a 1 if so.
 fn rotated_layers(config: &ConfigReader<'_>, count: usize) -> Result<Vec<bool>, LoadError> {
     let Some(given) = config.list("no_rope_layers")? else {
-        let interval = config.integer("no_rope_layer_interval", 1..=LAYERS_MAX)?.unwrap_or(4) as usize;
+        let interval = config
+            .integer("no_rope_layer_interval", 1..=LAYERS_MAX)?
+            .unwrap_or(4) as usize;
         return Ok((1..=count).map(|layer| layer % interval != 0).collect());
     };
     if given.len() != count {
-        let message = format!("has {} entries, not num_hidden_layers = {count}", given.len());
+        let message = format!(
+            "has {} entries, not num_hidden_layers = {count}",
+            given.len()
+        );
         return Err(config.invalid("no_rope_layers", message));
     }
     let rotates = |entry: &Value| match entry.as_u64() {
@@ -313,36 +437,71 @@ pub(super) fn shapes(
             shape.kv_heads = global_heads.unwrap_or(shape.kv_heads);
             shape.value_is_key = value_is_key;
         }
-        let Some(own) = exceptions.as_ref().map(|all| all.object(&index.to_string())).transpose()?.flatten() else {
+        let Some(own) = exceptions
+            .as_ref()
+            .map(|all| all.object(&index.to_string()))
+            .transpose()?
+            .flatten()
+        else {
             continue;
         };
         shape.head_dim = optional_size(&own, "head_dim", HEAD_DIM_MAX)?.unwrap_or(shape.head_dim);
-        shape.kv_heads = own.integer("num_key_value_heads", 1..=1024)?.unwrap_or(shape.kv_heads);
+        shape.kv_heads = own
+            .integer("num_key_value_heads", 1..=1024)?
+            .unwrap_or(shape.kv_heads);
     }
     let count = slides.len();
-    let shared = config.integer("num_kv_shared_layers", 0..=LAYERS_MAX)?.unwrap_or(0) as usize;
+    let shared = config
+        .integer("num_kv_shared_layers", 0..=LAYERS_MAX)?
+        .unwrap_or(0) as usize;
     let is_double = config.boolean("use_double_wide_mlp")?.unwrap_or(false);
     if shared >= count {
-        return Err(config.invalid("num_kv_shared_layers", format!("is {shared} of {count} layers")));
+        return Err(config.invalid(
+            "num_kv_shared_layers",
+            format!("is {shared} of {count} layers"),
+        ));
     }
     for index in count - shared..count {
-        let from = (0..count - shared).rev().find(|&from| slides[from] == slides[index]);
+        let from = (0..count - shared)
+            .rev()
+            .find(|&from| slides[from] == slides[index]);
         let from = from.ok_or_else(|| {
-            config
-                .invalid("num_kv_shared_layers", format!("is {shared}: layer {index} has none of its kind before them"))
+            config.invalid(
+                "num_kv_shared_layers",
+                format!("is {shared}: layer {index} has none of its kind before them"),
+            )
         })?;
         let (kv_heads, head_dim) = (shapes[from].kv_heads, shapes[from].head_dim);
         let mlp = if is_double { 2 * usual.mlp } else { usual.mlp };
-        shapes[index] = LayerShape { kv_heads, head_dim, mlp, kv_from: Some(from), value_is_key: false };
+        shapes[index] = LayerShape {
+            kv_heads,
+            head_dim,
+            mlp,
+            kv_from: Some(from),
+            value_is_key: false,
+        };
     }
-    let kinds: BTreeSet<_> = shapes.iter().map(|shape| (shape.head_dim, shape.kv_heads)).collect();
+    let kinds: BTreeSet<_> = shapes
+        .iter()
+        .map(|shape| (shape.head_dim, shape.kv_heads))
+        .collect();
     if kinds.len() > HEAD_SHAPES_MAX {
-        let message = format!("gives layers {} kinds of heads; at most {HEAD_SHAPES_MAX} are supported", kinds.len());
+        let message = format!(
+            "gives layers {} kinds of heads; at most {HEAD_SHAPES_MAX} are supported",
+            kinds.len()
+        );
         return Err(config.invalid("per_layer_config", message));
     }
     Ok(shapes)
 }
 
-fn optional_size(config: &ConfigReader<'_>, name: &str, max: u32) -> Result<Option<u32>, LoadError> {
-    config.get(name).map(|_| config.multiple_of_eight(name, max)).transpose()
+fn optional_size(
+    config: &ConfigReader<'_>,
+    name: &str,
+    max: u32,
+) -> Result<Option<u32>, LoadError> {
+    config
+        .get(name)
+        .map(|_| config.multiple_of_eight(name, max))
+        .transpose()
 }

@@ -18,7 +18,10 @@ pub(super) struct ConfigReader<'a> {
 /// Parses a JSON file. Python writes `NaN` and `Infinity`, which JSON does not have. They are read as strings, so that
 /// a field with such a value is rejected by name if it must be a number, and ignored if it is not used.
 pub(super) fn parse(file: &str, bytes: &[u8]) -> Result<Value, LoadError> {
-    let fault = |message: String| LoadError::Json { file: file.into(), message };
+    let fault = |message: String| LoadError::Json {
+        file: file.into(),
+        message,
+    };
     if let Some(message) = stand_in(bytes) {
         return Err(fault(message.into()));
     }
@@ -34,7 +37,9 @@ fn quote_bare_words(text: &str) -> String {
     let mut rest = text;
     let (mut in_string, mut escaped) = (false, false);
     while let Some(first) = rest.chars().next() {
-        let word = ["NaN", "-Infinity", "Infinity"].into_iter().find(|word| !in_string && rest.starts_with(word));
+        let word = ["NaN", "-Infinity", "Infinity"]
+            .into_iter()
+            .find(|word| !in_string && rest.starts_with(word));
         if let Some(word) = word {
             out.extend(["\"", word, "\""]);
             rest = &rest[word.len()..];
@@ -52,15 +57,26 @@ impl<'a> ConfigReader<'a> {
     /// The object a file holds.
     pub(super) fn root(file: &'a str, value: &'a Value) -> Result<Self, LoadError> {
         match value {
-            Value::Object(object) => Ok(Self { file, prefix: String::new(), object }),
-            _ => Err(LoadError::Json { file: file.into(), message: "not a JSON object".into() }),
+            Value::Object(object) => Ok(Self {
+                file,
+                prefix: String::new(),
+                object,
+            }),
+            _ => Err(LoadError::Json {
+                file: file.into(),
+                message: "not a JSON object".into(),
+            }),
         }
     }
 
     /// The error for an invalid field `name`; `message` continues a sentence that starts with the field's name.
     pub(super) fn invalid(&self, name: &str, message: impl Into<String>) -> LoadError {
         let field = format!("{}{name}", self.prefix);
-        LoadError::Field { file: self.file.into(), field, message: message.into() }
+        LoadError::Field {
+            file: self.file.into(),
+            field,
+            message: message.into(),
+        }
     }
 
     pub(super) fn get(&self, name: &str) -> Option<&'a Value> {
@@ -83,11 +99,23 @@ impl<'a> ConfigReader<'a> {
     }
 
     /// An integer within `range`.
-    pub(super) fn integer(&self, name: &str, range: RangeInclusive<u32>) -> Result<Option<u32>, LoadError> {
-        let Some(value) = self.get(name) else { return Ok(None) };
+    pub(super) fn integer(
+        &self,
+        name: &str,
+        range: RangeInclusive<u32>,
+    ) -> Result<Option<u32>, LoadError> {
+        let Some(value) = self.get(name) else {
+            return Ok(None);
+        };
         match value.as_f64() {
-            Some(number) if number.fract() == 0.0 && within(number, &range) => Ok(Some(number as u32)),
-            _ => Err(self.wrong(name, value, format!("an integer in {}..={}", range.start(), range.end()))),
+            Some(number) if number.fract() == 0.0 && within(number, &range) => {
+                Ok(Some(number as u32))
+            }
+            _ => Err(self.wrong(
+                name,
+                value,
+                format!("an integer in {}..={}", range.start(), range.end()),
+            )),
         }
     }
 
@@ -101,8 +129,14 @@ impl<'a> ConfigReader<'a> {
     }
 
     /// A finite number within `range`.
-    pub(super) fn number(&self, name: &str, range: RangeInclusive<f64>) -> Result<Option<f64>, LoadError> {
-        let Some(value) = self.get(name) else { return Ok(None) };
+    pub(super) fn number(
+        &self,
+        name: &str,
+        range: RangeInclusive<f64>,
+    ) -> Result<Option<f64>, LoadError> {
+        let Some(value) = self.get(name) else {
+            return Ok(None);
+        };
         match value.as_f64() {
             Some(number) if range.contains(&number) => Ok(Some(number)),
             _ => Err(self.wrong(name, value, format!("a number in {range:?}"))),
@@ -110,35 +144,68 @@ impl<'a> ConfigReader<'a> {
     }
 
     pub(super) fn boolean(&self, name: &str) -> Result<Option<bool>, LoadError> {
-        let Some(value) = self.get(name) else { return Ok(None) };
-        value.as_bool().map(Some).ok_or_else(|| self.wrong(name, value, "true or false"))
+        let Some(value) = self.get(name) else {
+            return Ok(None);
+        };
+        value
+            .as_bool()
+            .map(Some)
+            .ok_or_else(|| self.wrong(name, value, "true or false"))
     }
 
     pub(super) fn text(&self, name: &str) -> Result<Option<&'a str>, LoadError> {
-        let Some(value) = self.get(name) else { return Ok(None) };
-        value.as_str().map(Some).ok_or_else(|| self.wrong(name, value, "a string"))
+        let Some(value) = self.get(name) else {
+            return Ok(None);
+        };
+        value
+            .as_str()
+            .map(Some)
+            .ok_or_else(|| self.wrong(name, value, "a string"))
     }
 
     pub(super) fn list(&self, name: &str) -> Result<Option<&'a [Value]>, LoadError> {
-        let Some(value) = self.get(name) else { return Ok(None) };
-        value.as_array().map(|list| Some(list.as_slice())).ok_or_else(|| self.wrong(name, value, "a list"))
+        let Some(value) = self.get(name) else {
+            return Ok(None);
+        };
+        value
+            .as_array()
+            .map(|list| Some(list.as_slice()))
+            .ok_or_else(|| self.wrong(name, value, "a list"))
     }
 
     pub(super) fn object(&self, name: &str) -> Result<Option<Self>, LoadError> {
-        let Some(value) = self.get(name) else { return Ok(None) };
-        let object = value.as_object().ok_or_else(|| self.wrong(name, value, "an object"))?;
-        Ok(Some(Self { file: self.file, prefix: format!("{}{name}.", self.prefix), object }))
+        let Some(value) = self.get(name) else {
+            return Ok(None);
+        };
+        let object = value
+            .as_object()
+            .ok_or_else(|| self.wrong(name, value, "an object"))?;
+        Ok(Some(Self {
+            file: self.file,
+            prefix: format!("{}{name}.", self.prefix),
+            object,
+        }))
     }
 
     /// Token ids below `vocab`, given as one number or a list; empty if the field is absent. What is none is ignored
     /// with a warning: no token is like it.
     pub(super) fn token_ids(&self, name: &str, vocab: u32) -> Vec<u32> {
-        let Some(value) = self.get(name) else { return Vec::new() };
-        let list = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
+        let Some(value) = self.get(name) else {
+            return Vec::new();
+        };
+        let list = value
+            .as_array()
+            .map_or(std::slice::from_ref(value), Vec::as_slice);
         let id = |id: &Value| {
-            let number = id.as_f64().filter(|number| number.fract() == 0.0 && (0.0..f64::from(vocab)).contains(number));
+            let number = id
+                .as_f64()
+                .filter(|number| number.fract() == 0.0 && (0.0..f64::from(vocab)).contains(number));
             if number.is_none() {
-                let error = self.wrong(name, id, format!("a token id below the vocabulary of {vocab}"));
+                let error = self.wrong(
+                    name,
+                    id,
+                    format!("a token id below the vocabulary of {vocab}"),
+                );
                 tracing::warn!("{error}; it is ignored");
             }
             number.map(|number| number as u32)
@@ -149,7 +216,10 @@ impl<'a> ConfigReader<'a> {
     fn wrong(&self, name: &str, value: &Value, expected: impl Display) -> LoadError {
         let mut found = value.to_string();
         if found.len() > 40 {
-            let end = (0..=40).rev().find(|&at| found.is_char_boundary(at)).unwrap_or(0);
+            let end = (0..=40)
+                .rev()
+                .find(|&at| found.is_char_boundary(at))
+                .unwrap_or(0);
             found.truncate(end);
             found.push('…');
         }
@@ -167,19 +237,37 @@ mod tests {
 
     #[test]
     fn bare_words_become_strings_outside_strings_only() {
-        let quoted = quote_bare_words(r#"{"a": NaN, "b": [-Infinity, Infinity], "c \" NaN": "NaN \\"}"#);
-        assert_eq!(quoted, r#"{"a": "NaN", "b": ["-Infinity", "Infinity"], "c \" NaN": "NaN \\"}"#);
+        let quoted =
+            quote_bare_words(r#"{"a": NaN, "b": [-Infinity, Infinity], "c \" NaN": "NaN \\"}"#);
+        assert_eq!(
+            quoted,
+            r#"{"a": "NaN", "b": ["-Infinity", "Infinity"], "c \" NaN": "NaN \\"}"#
+        );
     }
 
     #[test]
     fn errors_name_file_field_and_value() {
-        let value = parse("c.json", br#"{"layers": 0, "rope": {"theta": NaN}, "ids": [1, 9]}"#).expect("parses");
+        let value = parse(
+            "c.json",
+            br#"{"layers": 0, "rope": {"theta": NaN}, "ids": [1, 9]}"#,
+        )
+        .expect("parses");
         let fields = ConfigReader::root("c.json", &value).expect("an object");
-        let message = |result: Result<Option<u32>, LoadError>| result.expect_err("refused").to_string();
-        assert_eq!(message(fields.integer("layers", 1..=9)), "c.json: layers is 0, not an integer in 1..=9");
+        let message =
+            |result: Result<Option<u32>, LoadError>| result.expect_err("refused").to_string();
+        assert_eq!(
+            message(fields.integer("layers", 1..=9)),
+            "c.json: layers is 0, not an integer in 1..=9"
+        );
         let rope = fields.object("rope").expect("an object").expect("present");
-        let theta = rope.number("theta", 0.5..=1e9).expect_err("NaN is no number").to_string();
-        assert_eq!(theta, "c.json: rope.theta is \"NaN\", not a number in 0.5..=1000000000.0");
+        let theta = rope
+            .number("theta", 0.5..=1e9)
+            .expect_err("NaN is no number")
+            .to_string();
+        assert_eq!(
+            theta,
+            "c.json: rope.theta is \"NaN\", not a number in 0.5..=1000000000.0"
+        );
         assert_eq!(fields.token_ids("ids", 8), [1], "9 is beyond");
     }
 }

@@ -13,7 +13,11 @@ const HEADS_MAX: u32 = 1024;
 const STATE_DIM_MAX: u32 = 512;
 
 /// The state of a family; `epsilon` is that of its norms.
-pub(super) fn state(config: &ConfigReader<'_>, mixers: Mixers, epsilon: f64) -> Result<Option<StateSpec>, LoadError> {
+pub(super) fn state(
+    config: &ConfigReader<'_>,
+    mixers: Mixers,
+    epsilon: f64,
+) -> Result<Option<StateSpec>, LoadError> {
     Ok(match mixers {
         Mixers::Attention | Mixers::AttentionOrConvolution { .. } => None,
         Mixers::AttentionOrState(Rule::Delta) => Some(delta(config, 1.0, epsilon)?),
@@ -38,25 +42,42 @@ fn delta(config: &ConfigReader<'_>, beta_scale: f32, epsilon: f64) -> Result<Sta
         key_dim: size("linear_key_head_dim")?,
         value_dim,
         tiled: false,
-        taps: config.integer("linear_conv_kernel_dim", 2..=TAPS_MAX)?.unwrap_or(4),
+        taps: config
+            .integer("linear_conv_kernel_dim", 2..=TAPS_MAX)?
+            .unwrap_or(4),
         convolution_bias: false,
         bias: false,
         log_decays: true,
-        norm: GatedNormSpec { present: true, run: value_dim, shared: true, gate_first: false, epsilon: epsilon as f32 },
+        norm: GatedNormSpec {
+            present: true,
+            run: value_dim,
+            shared: true,
+            gate_first: false,
+            epsilon: epsilon as f32,
+        },
     };
     check_heads(config, "linear_num_key_heads", spec)
 }
 
 /// Mamba 2; some fields have one of two names.
 fn mamba2(config: &ConfigReader<'_>, bias: &str, epsilon: f64) -> Result<StateSpec, LoadError> {
-    let either = |names: [&'static str; 2]| if config.get(names[0]).is_some() { names[0] } else { names[1] };
+    let either = |names: [&'static str; 2]| {
+        if config.get(names[0]).is_some() {
+            names[0]
+        } else {
+            names[1]
+        }
+    };
     let name = either(["mamba_num_heads", "mamba_n_heads"]);
     let heads = config.required(name, config.integer(name, 1..=HEADS_MAX)?)?;
     let name = either(["n_groups", "mamba_n_groups"]);
     let key_heads = config.integer(name, 1..=HEADS_MAX)?.unwrap_or(1);
-    let key_dim = config.multiple_of_eight(either(["ssm_state_size", "mamba_d_state"]), STATE_DIM_MAX)?;
+    let key_dim =
+        config.multiple_of_eight(either(["ssm_state_size", "mamba_d_state"]), STATE_DIM_MAX)?;
     let value_dim = mamba2_head(config, either(["mamba_head_dim", "mamba_d_head"]), heads)?;
-    let taps = config.integer(either(["conv_kernel", "mamba_d_conv"]), 2..=TAPS_MAX)?.unwrap_or(4);
+    let taps = config
+        .integer(either(["conv_kernel", "mamba_d_conv"]), 2..=TAPS_MAX)?
+        .unwrap_or(4);
     let spec = StateSpec {
         rule: StateRule::Mamba2,
         key_heads,
@@ -65,7 +86,9 @@ fn mamba2(config: &ConfigReader<'_>, bias: &str, epsilon: f64) -> Result<StateSp
         value_dim,
         tiled: false,
         taps,
-        convolution_bias: config.boolean(either(["use_conv_bias", "mamba_conv_bias"]))?.unwrap_or(true),
+        convolution_bias: config
+            .boolean(either(["use_conv_bias", "mamba_conv_bias"]))?
+            .unwrap_or(true),
         bias: config.boolean(bias)?.unwrap_or(false),
         log_decays: true,
         norm: GatedNormSpec {
@@ -86,10 +109,13 @@ fn mamba2_head(config: &ConfigReader<'_>, name: &str, heads: u32) -> Result<u32,
     }
     let hidden = config.integer("hidden_size", 1..=1 << 16)?.unwrap_or(0);
     let expand = config.integer("mamba_expand", 1..=64)?.unwrap_or(2);
-    let all = config.integer("mamba_d_ssm", 1..=1 << 20)?.unwrap_or(expand * hidden);
+    let all = config
+        .integer("mamba_d_ssm", 1..=1 << 20)?
+        .unwrap_or(expand * hidden);
     let dim = all / heads;
     if !all.is_multiple_of(heads) || dim == 0 || dim > STATE_DIM_MAX || !dim.is_multiple_of(8) {
-        let message = format!("would be {all} / {heads}, not a multiple of 8 up to {STATE_DIM_MAX}");
+        let message =
+            format!("would be {all} / {heads}, not a multiple of 8 up to {STATE_DIM_MAX}");
         return Err(config.invalid(name, message));
     }
     Ok(dim)
@@ -97,9 +123,17 @@ fn mamba2_head(config: &ConfigReader<'_>, name: &str, heads: u32) -> Result<u32,
 
 /// Mamba 2 beside attention: it may have no norm, or its gate before it.
 fn beside_attention(config: &ConfigReader<'_>, epsilon: f64) -> Result<StateSpec, LoadError> {
-    for name in ["attention_bias", "mlp_bias", "projectors_bias", "mamba_proj_bias"] {
+    for name in [
+        "attention_bias",
+        "mlp_bias",
+        "projectors_bias",
+        "mamba_proj_bias",
+    ] {
         if config.boolean(name)?.unwrap_or(false) {
-            return Err(config.invalid(name, "is true: biases are not supported in this architecture"));
+            return Err(config.invalid(
+                name,
+                "is true: biases are not supported in this architecture",
+            ));
         }
     }
     let mut spec = mamba2(config, "mamba_proj_bias", epsilon)?;
@@ -108,9 +142,16 @@ fn beside_attention(config: &ConfigReader<'_>, epsilon: f64) -> Result<StateSpec
     Ok(spec)
 }
 
-fn check_heads(config: &ConfigReader<'_>, name: &str, spec: StateSpec) -> Result<StateSpec, LoadError> {
+fn check_heads(
+    config: &ConfigReader<'_>,
+    name: &str,
+    spec: StateSpec,
+) -> Result<StateSpec, LoadError> {
     if !spec.heads.is_multiple_of(spec.key_heads) {
-        let message = format!("is {}, which does not divide the {} heads", spec.key_heads, spec.heads);
+        let message = format!(
+            "is {}, which does not divide the {} heads",
+            spec.key_heads, spec.heads
+        );
         return Err(config.invalid(name, message));
     }
     Ok(spec)
@@ -129,7 +170,8 @@ impl ParallelScales {
     /// Reads all multipliers. The gate of an MLP and z pass a function that is not linear, so that their factors belong
     /// to the norms before them; everything else follows from these.
     pub(super) fn read(config: &ConfigReader<'_>) -> Result<Self, LoadError> {
-        let number = |name: &str| Ok::<_, LoadError>(config.number(name, 1e-6..=1e6)?.unwrap_or(1.0));
+        let number =
+            |name: &str| Ok::<_, LoadError>(config.number(name, 1e-6..=1e6)?.unwrap_or(1.0));
         let [gate, down] = numbers(config, "mlp_multipliers")?;
         let [z, u, b, c, dt] = numbers(config, "ssm_multipliers")?;
         let (input, residual) = (number("ssm_in_multiplier")? * z, down / gate);
@@ -143,14 +185,24 @@ impl ParallelScales {
             state: (number("ssm_out_multiplier")? / residual) as f32,
         };
         let attention = number("key_multiplier")? * (attended / input) * (attended / input);
-        Ok(Self { attention, residual, factors })
+        Ok(Self {
+            attention,
+            residual,
+            factors,
+        })
     }
 }
 
 /// A list of positive numbers; ones if it is absent.
 fn numbers<const N: usize>(config: &ConfigReader<'_>, name: &str) -> Result<[f64; N], LoadError> {
-    let Some(list) = config.list(name)? else { return Ok([1.0; N]) };
-    let number = |value: &Value| value.as_f64().filter(|number| (1e-6..=1e6).contains(number));
+    let Some(list) = config.list(name)? else {
+        return Ok([1.0; N]);
+    };
+    let number = |value: &Value| {
+        value
+            .as_f64()
+            .filter(|number| (1e-6..=1e6).contains(number))
+    };
     let numbers: Option<Vec<f64>> = list.iter().map(number).collect();
     let numbers = numbers.and_then(|numbers| numbers.try_into().ok());
     numbers.ok_or_else(|| config.invalid(name, format!("is not {N} numbers above zero")))

@@ -12,9 +12,10 @@ mod state;
 use super::spec::{HeadNorms, LayerKind, LayerSpec, ModelSpec, OutputGate};
 use super::weights::WeightTable;
 use crate::plan::{
-    Activation, AttendPaged, BufferId, ConvolutionForm, CopyBlocks, Embed, GatedActivation, Gates, GatherRows,
-    HeadNorm, KvGroup, KvLayer, MatMul, NormOptions, Plan, Pool, RmsNorm, Rope, RopeStoreKv, Sample, ScaleLogits,
-    ShortConvolution, StateLayer, Step, Storage, StoreOptions, Tail, Up, WeightId,
+    Activation, AttendPaged, BufferId, ConvolutionForm, CopyBlocks, Embed, GatedActivation, Gates,
+    GatherRows, HeadNorm, KvGroup, KvLayer, MatMul, NormOptions, Plan, Pool, RmsNorm, Rope,
+    RopeStoreKv, Sample, ScaleLogits, ShortConvolution, StateLayer, Step, Storage, StoreOptions,
+    Tail, Up, WeightId,
 };
 use buffers::Buffers;
 
@@ -29,14 +30,30 @@ struct Recorder<'a> {
 
 /// Records the plan of a model.
 pub(super) fn record(spec: &ModelSpec, weights: &WeightTable, activations: Storage) -> Plan {
-    let mut plan = Plan { vocab: spec.vocab, positions_max: spec.positions_max, ..Plan::default() };
+    let mut plan = Plan {
+        vocab: spec.vocab,
+        positions_max: spec.positions_max,
+        ..Plan::default()
+    };
     let buffers = Buffers::new(&mut plan, spec, activations);
-    let mut recorder = Recorder { spec, weights, plan, ropes: Vec::new(), kv_layers: Vec::new() };
+    let mut recorder = Recorder {
+        spec,
+        weights,
+        plan,
+        ropes: Vec::new(),
+        kv_layers: Vec::new(),
+    };
     recorder.record_ropes();
 
     let table = recorder.weight("embedding");
-    let mut body =
-        vec![Step::CopyBlocks(CopyBlocks), Step::Embed(Embed { table, scale: spec.embedding_scale, out: buffers.x })];
+    let mut body = vec![
+        Step::CopyBlocks(CopyBlocks),
+        Step::Embed(Embed {
+            table,
+            scale: spec.embedding_scale,
+            out: buffers.x,
+        }),
+    ];
     recorder.layer_embeddings(&mut body, &buffers);
     for (index, layer) in spec.layers.iter().enumerate() {
         recorder.mix(&mut body, &buffers, index, layer);
@@ -47,7 +64,10 @@ pub(super) fn record(spec: &ModelSpec, weights: &WeightTable, activations: Stora
     }
     let final_norm = recorder.norm(buffers.x, "final_norm", false, buffers.normed);
     let sample = recorder.sample(&buffers, table, &final_norm);
-    let pool = vec![Step::RmsNorm(final_norm), Step::Pool(Pool { x: buffers.normed })];
+    let pool = vec![
+        Step::RmsNorm(final_norm),
+        Step::Pool(Pool { x: buffers.normed }),
+    ];
     recorder.plan.body = body;
     recorder.plan.tails = vec![(Tail::Sample, sample), (Tail::Pool, pool)];
     recorder.plan
@@ -57,7 +77,9 @@ impl Recorder<'_> {
     /// Declares a weight of the model's table in the plan.
     fn weight(&mut self, name: &str) -> WeightId {
         let weight = self.weights.get(name);
-        let id = self.plan.weight_in_sections(name, weight.columns, &weight.sections);
+        let id = self
+            .plan
+            .weight_in_sections(name, weight.columns, &weight.sections);
         self.plan.stack_experts(id, weight.experts);
         id
     }
@@ -70,7 +92,12 @@ impl Recorder<'_> {
         for (index, rope) in self.spec.ropes.iter().enumerate() {
             let frequencies = self.weight(&format!("rope.{index}"));
             let (rotary_dim, interleaved) = (rope.rotary_dim, rope.interleaved);
-            self.ropes.push(Rope { frequencies, rotary_dim, interleaved, scale: rope.scale() });
+            self.ropes.push(Rope {
+                frequencies,
+                rotary_dim,
+                interleaved,
+                scale: rope.scale(),
+            });
         }
     }
 
@@ -83,18 +110,31 @@ impl Recorder<'_> {
 
     /// The KV layer of a layer. Layers with equal windows share block ids.
     fn kv_layer(&mut self, layer: &LayerSpec) -> u32 {
-        let group = KvGroup { window: layer.window };
+        let group = KvGroup {
+            window: layer.window,
+        };
         let groups = &mut self.plan.kv_groups;
-        let index = groups.iter().position(|known| *known == group).unwrap_or_else(|| {
-            groups.push(group);
-            groups.len() - 1
-        });
+        let index = groups
+            .iter()
+            .position(|known| *known == group)
+            .unwrap_or_else(|| {
+                groups.push(group);
+                groups.len() - 1
+            });
         let own = self.plan.kv_layers.len() as u32;
-        let kv_layer = layer.kv_from.and_then(|from| self.kv_layers[from]).unwrap_or(own);
+        let kv_layer = layer
+            .kv_from
+            .and_then(|from| self.kv_layers[from])
+            .unwrap_or(own);
         if kv_layer == own {
             let (heads, head_dim) = (layer.kv_heads, layer.head_dim);
             let latent = self.spec.latent.is_some();
-            self.plan.kv_layers.push(KvLayer { group: index as u32, heads, head_dim, latent });
+            self.plan.kv_layers.push(KvLayer {
+                group: index as u32,
+                heads,
+                head_dim,
+                latent,
+            });
         }
         self.kv_layers.push(Some(kv_layer));
         kv_layer
@@ -106,12 +146,32 @@ impl Recorder<'_> {
         let (epsilon, one_plus, center) = (norm.epsilon, norm.one_plus, norm.center);
         let weight = self.weight(name);
         let bias = norm.bias.then(|| self.weight(&format!("{name}_bias")));
-        let options = NormOptions { center, bias, scale: None };
-        RmsNorm { x, delta: None, weight, epsilon, one_plus, accumulate, options, out }
+        let options = NormOptions {
+            center,
+            bias,
+            scale: None,
+        };
+        RmsNorm {
+            x,
+            delta: None,
+            weight,
+            epsilon,
+            one_plus,
+            accumulate,
+            options,
+            out,
+        }
     }
 
     /// The last norm of a layer: `x += norm(branch)`, times the layer's number if it has one.
-    fn norm_onto_x(&mut self, buffers: &Buffers, branch: BufferId, layer: usize, name: &str, is_last: bool) -> Step {
+    fn norm_onto_x(
+        &mut self,
+        buffers: &Buffers,
+        branch: BufferId,
+        layer: usize,
+        name: &str,
+        is_last: bool,
+    ) -> Step {
         let mut norm = self.norm(branch, &format!("layers.{layer}.{name}"), true, buffers.x);
         let has_scalar = is_last && self.spec.layer_scalar;
         norm.options.scale = has_scalar.then(|| self.layer_weight(layer, "scalar"));
@@ -130,11 +190,22 @@ impl Recorder<'_> {
     }
 
     /// Starts a branch: returns `x`, or its norm.
-    fn enter(&mut self, steps: &mut Vec<Step>, buffers: &Buffers, layer: usize, norm: &str) -> BufferId {
+    fn enter(
+        &mut self,
+        steps: &mut Vec<Step>,
+        buffers: &Buffers,
+        layer: usize,
+        norm: &str,
+    ) -> BufferId {
         if !self.spec.layers[layer].norms.before() {
             return buffers.x;
         }
-        steps.push(Step::RmsNorm(self.norm(buffers.x, &format!("layers.{layer}.{norm}"), false, buffers.normed)));
+        steps.push(Step::RmsNorm(self.norm(
+            buffers.x,
+            &format!("layers.{layer}.{norm}"),
+            false,
+            buffers.normed,
+        )));
         buffers.normed
     }
 
@@ -176,13 +247,29 @@ impl Recorder<'_> {
         let qkv = buffers.qkv[&self.spec.qkv_columns(layer)];
 
         let weight = self.layer_weight(index, "qkv");
-        let bias = attention.qkv_bias.then(|| self.layer_weight(index, "qkv_bias"));
-        steps.push(Step::MatMul(MatMul { x, weight, bias, accumulate: false, out: qkv }));
+        let bias = attention
+            .qkv_bias
+            .then(|| self.layer_weight(index, "qkv_bias"));
+        steps.push(Step::MatMul(MatMul {
+            x,
+            weight,
+            bias,
+            accumulate: false,
+            out: qkv,
+        }));
         let q_norm = self.head_norm(index, "q_norm");
-        let k_norm = if q_only { None } else { self.head_norm(index, "k_norm") };
+        let k_norm = if q_only {
+            None
+        } else {
+            self.head_norm(index, "k_norm")
+        };
         let rope = layer.rope.map(|rope| self.ropes[rope]);
         let v_epsilon = (attention.value_norm && !q_only).then_some(self.spec.norm.epsilon);
-        let options = StoreOptions { v_epsilon, query_growth: attention.query_growth, q_only };
+        let options = StoreOptions {
+            v_epsilon,
+            query_growth: attention.query_growth,
+            q_only,
+        };
         steps.push(Step::RopeStoreKv(RopeStoreKv {
             qkv,
             layer: kv_layer,
@@ -206,7 +293,9 @@ impl Recorder<'_> {
         }));
         let attended = self.gate_output(steps, layer, (qkv, attended, q));
         let weight = self.layer_weight(index, "output");
-        let bias = attention.output_bias.then(|| self.layer_weight(index, "output_bias"));
+        let bias = attention
+            .output_bias
+            .then(|| self.layer_weight(index, "output_bias"));
         self.leave(steps, buffers, index, attended, (weight, bias));
     }
 
@@ -239,10 +328,17 @@ impl Recorder<'_> {
         let spec = self.spec.convolution.expect("the model has convolutions");
         let [gated, convolved] = buffers.convolution.expect("the model has convolutions");
         let layer = self.state_layer((spec.taps - 1) * self.spec.hidden);
-        let bias = |recorder: &mut Self, name: &str| spec.bias.then(|| recorder.layer_weight(index, name));
+        let bias =
+            |recorder: &mut Self, name: &str| spec.bias.then(|| recorder.layer_weight(index, name));
         let input_bias = bias(self, "convolution_input_bias");
         let weight = self.layer_weight(index, "convolution_input");
-        steps.push(Step::MatMul(MatMul { x, weight, bias: input_bias, accumulate: false, out: gated }));
+        steps.push(Step::MatMul(MatMul {
+            x,
+            weight,
+            bias: input_bias,
+            accumulate: false,
+            out: gated,
+        }));
         let own_bias = bias(self, "convolution_bias");
         let weight = self.layer_weight(index, "convolution");
         steps.push(Step::ShortConvolution(ShortConvolution {
@@ -268,7 +364,15 @@ impl Recorder<'_> {
         x: BufferId,
         (weight, bias): (WeightId, Option<WeightId>),
     ) {
-        let product = |accumulate, out| Step::MatMul(MatMul { x, weight, bias, accumulate, out });
+        let product = |accumulate, out| {
+            Step::MatMul(MatMul {
+                x,
+                weight,
+                bias,
+                accumulate,
+                out,
+            })
+        };
         match buffers.branch {
             Some(branch) if self.spec.layers[index].norms.after() => {
                 steps.push(product(false, branch));
@@ -279,17 +383,46 @@ impl Recorder<'_> {
     }
 
     /// Records final norm and LM head, only for the rows that are sampled.
-    fn sample(&mut self, buffers: &Buffers, embedding: WeightId, final_norm: &RmsNorm) -> Vec<Step> {
-        let Buffers { x, sampled, sampled_normed, logits, .. } = *buffers;
-        let head = if self.spec.tied_embeddings { embedding } else { self.weight("head") };
+    fn sample(
+        &mut self,
+        buffers: &Buffers,
+        embedding: WeightId,
+        final_norm: &RmsNorm,
+    ) -> Vec<Step> {
+        let Buffers {
+            x,
+            sampled,
+            sampled_normed,
+            logits,
+            ..
+        } = *buffers;
+        let head = if self.spec.tied_embeddings {
+            embedding
+        } else {
+            self.weight("head")
+        };
         let mut steps = vec![
             Step::GatherRows(GatherRows { x, out: sampled }),
-            Step::RmsNorm(RmsNorm { x: sampled, out: sampled_normed, ..*final_norm }),
-            Step::MatMul(MatMul { x: sampled_normed, weight: head, bias: None, accumulate: false, out: logits }),
+            Step::RmsNorm(RmsNorm {
+                x: sampled,
+                out: sampled_normed,
+                ..*final_norm
+            }),
+            Step::MatMul(MatMul {
+                x: sampled_normed,
+                weight: head,
+                bias: None,
+                accumulate: false,
+                out: logits,
+            }),
         ];
         let (scale, softcap) = (self.spec.logits_scale, self.spec.logits_softcap);
         if scale != 1.0 || softcap.is_some() {
-            steps.push(Step::ScaleLogits(ScaleLogits { logits, scale, softcap }));
+            steps.push(Step::ScaleLogits(ScaleLogits {
+                logits,
+                scale,
+                softcap,
+            }));
         }
         steps.push(Step::Sample(Sample { logits }));
         steps

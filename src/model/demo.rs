@@ -7,7 +7,8 @@ use bytes::Bytes;
 /// `config.json`.
 pub const CONFIG_JSON: &[u8] = include_bytes!("../../assets/demo/config.json");
 /// `generation_config.json`.
-pub const GENERATION_CONFIG_JSON: &[u8] = include_bytes!("../../assets/demo/generation_config.json");
+pub const GENERATION_CONFIG_JSON: &[u8] =
+    include_bytes!("../../assets/demo/generation_config.json");
 /// `tokenizer.json`.
 pub const TOKENIZER_JSON: &[u8] = include_bytes!("../../assets/demo/tokenizer.json");
 /// `tokenizer_config.json`, with the chat template.
@@ -19,8 +20,10 @@ static WEIGHTS: &[u8] = include_bytes!("../../assets/demo/model.safetensors");
 pub(crate) fn model() -> Model {
     let name = "model.safetensors";
     let file = ModelFile::in_memory(Bytes::from_static(WEIGHTS));
-    let source = Safetensors::from_files(name, vec![(name.into(), file)]).expect("the embedded weights are whole");
-    Model::from_parts(CONFIG_JSON, Some(GENERATION_CONFIG_JSON), Box::new(source)).expect("the embedded model loads")
+    let source = Safetensors::from_files(name, vec![(name.into(), file)])
+        .expect("the embedded weights are whole");
+    Model::from_parts(CONFIG_JSON, Some(GENERATION_CONFIG_JSON), Box::new(source))
+        .expect("the embedded model loads")
 }
 
 #[cfg(test)]
@@ -36,15 +39,25 @@ mod tests {
         let model = model();
         let plan = model.record(Storage::F32);
         let mut bytes_shared = 0;
-        let uploaded = block_on(model.upload(&plan, |id, _, bytes| -> Result<(), Infallible> {
-            let is_shared = file.contains(&bytes.as_ptr());
-            let is_stored = plan.weight_spec(id).format_of(0) == WeightFormat::Bf16;
-            assert_eq!(is_shared, is_stored, "{} is copied only if it is widened", plan.weight_spec(id).name);
-            bytes_shared += if is_shared { bytes.len() } else { 0 };
-            Ok(())
-        }));
+        let uploaded = block_on(
+            model.upload(&plan, |id, _, bytes| -> Result<(), Infallible> {
+                let is_shared = file.contains(&bytes.as_ptr());
+                let is_stored = plan.weight_spec(id).format_of(0) == WeightFormat::Bf16;
+                assert_eq!(
+                    is_shared,
+                    is_stored,
+                    "{} is copied only if it is widened",
+                    plan.weight_spec(id).name
+                );
+                bytes_shared += if is_shared { bytes.len() } else { 0 };
+                Ok(())
+            }),
+        );
         uploaded.expect("the demo model uploads");
-        assert!(bytes_shared * 100 > WEIGHTS.len() * 99, "nearly all of the file: {bytes_shared} bytes");
+        assert!(
+            bytes_shared * 100 > WEIGHTS.len() * 99,
+            "nearly all of the file: {bytes_shared} bytes"
+        );
     }
 
     #[test]

@@ -19,18 +19,35 @@ pub struct GenerationDefaults {
 impl GenerationDefaults {
     /// Reads the file if there is one; `file` names it in errors. A default that no request could have is ignored with
     /// a warning, as in transformers: a model is served without it.
-    pub(super) fn new(spec: &ModelSpec, file: &str, json: Option<&[u8]>) -> Result<Self, LoadError> {
+    pub(super) fn new(
+        spec: &ModelSpec,
+        file: &str,
+        json: Option<&[u8]>,
+    ) -> Result<Self, LoadError> {
         let mut eos_token_ids = spec.eos_token_ids.clone();
-        let Some(json) = json else { return Ok(Self { eos_token_ids, ..Self::default() }) };
+        let Some(json) = json else {
+            return Ok(Self {
+                eos_token_ids,
+                ..Self::default()
+            });
+        };
         let value = config_reader::parse(file, json)?;
         let config = ConfigReader::root(file, &value)?;
         eos_token_ids.extend(config.token_ids("eos_token_id", spec.vocab));
         let mut seen = std::collections::BTreeSet::new();
         eos_token_ids.retain(|&id| seen.insert(id));
         let plain = DrawParams::default();
-        let number = |name, range, default| usable(config.number(name, range)).map_or(default, |number| number as f32);
-        let keeps_all = config.get("top_k").is_some_and(|value| value.as_i64() == Some(-1));
-        let top_k = if keeps_all { Some(0) } else { usable(config.integer("top_k", 0..=u32::MAX)) };
+        let number = |name, range, default| {
+            usable(config.number(name, range)).map_or(default, |number| number as f32)
+        };
+        let keeps_all = config
+            .get("top_k")
+            .is_some_and(|value| value.as_i64() == Some(-1));
+        let top_k = if keeps_all {
+            Some(0)
+        } else {
+            usable(config.integer("top_k", 0..=u32::MAX))
+        };
         Ok(Self {
             eos_token_ids,
             draw: DrawParams {
@@ -38,7 +55,11 @@ impl GenerationDefaults {
                 top_p: number("top_p", 1e-6..=1.0, plain.top_p),
                 top_k: top_k.unwrap_or(plain.top_k),
                 min_p: number("min_p", 0.0..=1.0, plain.min_p),
-                repetition_penalty: number("repetition_penalty", 1e-3..=2.0, plain.repetition_penalty),
+                repetition_penalty: number(
+                    "repetition_penalty",
+                    1e-3..=2.0,
+                    plain.repetition_penalty,
+                ),
                 ..plain
             },
             max_new_tokens: usable(config.integer("max_new_tokens", 1..=u32::MAX)),

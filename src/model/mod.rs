@@ -196,8 +196,14 @@ impl Model {
             Err(error) => return Err(read_error(&generation, &error)),
         };
         let generation = GenerationDefaults::new(&spec, &generation, generation_json.as_deref())?;
-        let source = as_prequantized(&config, &config_json, Box::new(Safetensors::open(folder, access)?))?;
-        let spec = untied_if_they_differ(spec, source.as_ref()).now_or_never().expect("files are read at once")?;
+        let source = as_prequantized(
+            &config,
+            &config_json,
+            Box::new(Safetensors::open(folder, access)?),
+        )?;
+        let spec = untied_if_they_differ(spec, source.as_ref())
+            .now_or_never()
+            .expect("files are read at once")?;
         Self::new(spec, generation, source)
     }
 
@@ -221,7 +227,8 @@ impl Model {
         // The tensors themselves say which products have biases.
         if spec.latent.is_none() {
             let has = |name: &str| source.tensors().keys().any(|tensor| tensor.ends_with(name));
-            spec.attention.qkv_bias = has(".self_attn.q_proj.bias") || has(".self_attn.qkv_proj.bias");
+            spec.attention.qkv_bias =
+                has(".self_attn.q_proj.bias") || has(".self_attn.qkv_proj.bias");
             spec.attention.output_bias = has(".self_attn.o_proj.bias");
         }
         let generation = GenerationDefaults::new(&spec, "generation_config.json", None)?;
@@ -237,7 +244,9 @@ impl Model {
         let read = weights::names_of(&self.spec);
         let is_harmless = |own: &str| {
             // Frequencies, which are computed or were read; layers that predict further tokens.
-            let layer = own.strip_prefix("blk.").and_then(|rest| rest.split('.').next()?.parse::<u64>().ok());
+            let layer = own
+                .strip_prefix("blk.")
+                .and_then(|rest| rest.split('.').next()?.parse::<u64>().ok());
             own.starts_with("rope_")
                 || own.contains("rot_embd")
                 || own.contains("rope_freqs")
@@ -245,12 +254,17 @@ impl Model {
                 || own.starts_with("mtp.")
                 || own.starts_with("nextn.")
         };
-        match own_names.iter().find(|(name, own)| !read.contains(name) && !is_harmless(own)) {
+        match own_names
+            .iter()
+            .find(|(name, own)| !read.contains(name) && !is_harmless(own))
+        {
             None => Ok(()),
             Some((_, own)) => Err(LoadError::Field {
                 file: self.source.name().to_owned(),
                 field: format!("tensor {own:?}"),
-                message: "is not a part of this architecture: without it the results would be others".to_owned(),
+                message:
+                    "is not a part of this architecture: without it the results would be others"
+                        .to_owned(),
             }),
         }
     }
@@ -262,8 +276,13 @@ impl Model {
         source: Box<dyn TensorSource>,
     ) -> Result<Self, LoadError> {
         let spec = ModelSpec::from_json("config.json", config_json)?;
-        let generation = GenerationDefaults::new(&spec, "generation_config.json", generation_config_json)?;
-        Self::new(spec, generation, as_prequantized("config.json", config_json, source)?)
+        let generation =
+            GenerationDefaults::new(&spec, "generation_config.json", generation_config_json)?;
+        Self::new(
+            spec,
+            generation,
+            as_prequantized("config.json", config_json, source)?,
+        )
     }
 
     /// The same model, with its matrices quantized as they are read. Weights that are already quantized stay as they
@@ -272,7 +291,11 @@ impl Model {
         let stored = self.source.tensors().clone();
         let source = Box::new(Quantized::new(self.source, quantization));
         let has_head = self.has_head;
-        Ok(Self { stored: Some(stored), has_head, ..Self::new(self.spec, self.generation, source)? })
+        Ok(Self {
+            stored: Some(stored),
+            has_head,
+            ..Self::new(self.spec, self.generation, source)?
+        })
     }
 
     /// Whether its matrices are quantized as they are read, as [`Self::quantized`] sets it.
@@ -289,8 +312,10 @@ impl Model {
     /// weights.
     pub fn random(spec: ModelSpec, seed: u64) -> Self {
         let source = random::RandomTensors::new(&spec, seed);
-        let generation = GenerationDefaults::new(&spec, "generation_config.json", None).expect("no file has no faults");
-        Self::new(spec, generation, Box::new(source)).expect("random tensors have the shapes the spec asks for")
+        let generation = GenerationDefaults::new(&spec, "generation_config.json", None)
+            .expect("no file has no faults");
+        Self::new(spec, generation, Box::new(source))
+            .expect("random tensors have the shapes the spec asks for")
     }
 
     fn new(
@@ -303,13 +328,25 @@ impl Model {
         let has_head = spec.tied_embeddings || has_own_head;
         if !has_head {
             // The plan has a product with a head, which no request for embeddings runs.
-            tracing::warn!("{} has no {}: it gives embeddings of texts, not answers", source.name(), spec.tensors.head);
+            tracing::warn!(
+                "{} has no {}: it gives embeddings of texts, not answers",
+                source.name(),
+                spec.tensors.head
+            );
             spec.tied_embeddings = true;
         }
         // safetensors' save_model keeps one name of tied weights.
-        spec.embedding_in_head = spec.tied_embeddings && has_own_head && spec.tensors.embedding_in(exists).is_none();
+        spec.embedding_in_head =
+            spec.tied_embeddings && has_own_head && spec.tensors.embedding_in(exists).is_none();
         let weights = WeightTable::resolve(&spec, source.name(), source.tensors())?;
-        Ok(Self { spec, generation, source, stored: None, weights, has_head })
+        Ok(Self {
+            spec,
+            generation,
+            source,
+            stored: None,
+            weights,
+            has_head,
+        })
     }
 
     /// Whether it can answer. Without a head, a model gives embeddings of texts only.
@@ -322,22 +359,41 @@ impl Model {
     pub fn left_out(&self) -> Option<String> {
         let layers = self.spec.layers.len() as u64;
         let beyond = |name: &str| {
-            let after = |prefix: &str| name.split_once(prefix)?.1.split('.').next()?.parse::<u64>().ok();
-            after(".layers.").or_else(|| after("blk.")).is_some_and(|layer| layer >= layers)
+            let after = |prefix: &str| {
+                name.split_once(prefix)?
+                    .1
+                    .split('.')
+                    .next()?
+                    .parse::<u64>()
+                    .ok()
+            };
+            after(".layers.")
+                .or_else(|| after("blk."))
+                .is_some_and(|layer| layer >= layers)
         };
         let holds = |name: &str, words: &[&str]| words.iter().any(|word| name.contains(word));
         let part = |name: &str| match name {
             _ if holds(name, &["vision", "visual", "multi_modal_projector"]) => Some("vision"),
             _ if holds(name, &["audio"]) => Some("audio"),
-            _ if name.starts_with("mtp.") || beyond(name) => Some("layers that predict further tokens"),
+            _ if name.starts_with("mtp.") || beyond(name) => {
+                Some("layers that predict further tokens")
+            }
             _ => None,
         };
         let mut counts = BTreeMap::new();
         for part in self.source.tensors().keys().filter_map(|name| part(name)) {
             *counts.entry(part).or_insert(0) += 1;
         }
-        let parts: Vec<_> = counts.iter().map(|(part, count)| format!("{part} ({count} tensors)")).collect();
-        (!parts.is_empty()).then(|| format!("not loaded, because only text is supported: {}", parts.join(", ")))
+        let parts: Vec<_> = counts
+            .iter()
+            .map(|(part, count)| format!("{part} ({count} tensors)"))
+            .collect();
+        (!parts.is_empty()).then(|| {
+            format!(
+                "not loaded, because only text is supported: {}",
+                parts.join(", ")
+            )
+        })
     }
 
     /// The same model with another context length; for devices that compute nothing with positions.
@@ -349,7 +405,10 @@ impl Model {
     /// Says that no sequence will be longer than this, which selects the rotary frequencies of longrope.
     pub fn limit_context(&mut self, tokens: u32) {
         let positions_max = tokens.min(self.spec.positions_max);
-        self.weights.compute_ropes(&ModelSpec { positions_max, ..self.spec.clone() });
+        self.weights.compute_ropes(&ModelSpec {
+            positions_max,
+            ..self.spec.clone()
+        });
     }
 
     /// The architecture.
@@ -379,8 +438,15 @@ impl Model {
     }
 
     /// The plan that [`Model::record`] would return if the stored weights were quantized on load; only for its sizes.
-    pub fn record_quantized(&self, activations: Storage, quantization: Quantization) -> Result<Plan, LoadError> {
-        let stored = self.stored.as_ref().unwrap_or_else(|| self.source.tensors());
+    pub fn record_quantized(
+        &self,
+        activations: Storage,
+        quantization: Quantization,
+    ) -> Result<Plan, LoadError> {
+        let stored = self
+            .stored
+            .as_ref()
+            .unwrap_or_else(|| self.source.tensors());
         let tensors = quantize::quantized_infos(stored, quantization);
         let weights = WeightTable::resolve(&self.spec, self.source.name(), &tensors)?;
         Ok(decoder::record(&self.spec, &weights, activations))
@@ -399,22 +465,38 @@ impl Model {
 
 /// The spec with a head of its own if a checkpoint whose config ties it to the embedding has both, and they differ: as
 /// in transformers, with a warning. Compares a few kilobytes.
-async fn untied_if_they_differ(mut spec: ModelSpec, source: &dyn TensorSource) -> Result<ModelSpec, LoadError> {
+async fn untied_if_they_differ(
+    mut spec: ModelSpec,
+    source: &dyn TensorSource,
+) -> Result<ModelSpec, LoadError> {
     let tensors = source.tensors();
     let exists = |name: &str| tensors.contains_key(name);
-    let names = (spec.tensors.embedding_in(exists), spec.tensors.head_in(exists));
-    let ((Some(embedding), Some(head_name)), true) = (names, spec.tied_embeddings) else { return Ok(spec) };
+    let names = (
+        spec.tensors.embedding_in(exists),
+        spec.tensors.head_in(exists),
+    );
+    let ((Some(embedding), Some(head_name)), true) = (names, spec.tied_embeddings) else {
+        return Ok(spec);
+    };
     let head = &tensors[&head_name];
-    let Element::Float(format) = &head.element else { return Ok(spec) };
-    let is_alike = (&tensors[&embedding].shape, &tensors[&embedding].element) == (&head.shape, &head.element);
-    let Some(element_bytes) = format.element_bytes() else { return Ok(spec) };
+    let Element::Float(format) = &head.element else {
+        return Ok(spec);
+    };
+    let is_alike =
+        (&tensors[&embedding].shape, &tensors[&embedding].element) == (&head.shape, &head.element);
+    let Some(element_bytes) = format.element_bytes() else {
+        return Ok(spec);
+    };
     if !is_alike {
         return Ok(spec);
     }
     let bytes = head.shape.iter().product::<u64>() * u64::from(element_bytes);
     for start in [0, bytes / 2, bytes.saturating_sub(COMPARED_BYTES)] {
         let range = start..bytes.min(start + COMPARED_BYTES);
-        let (own, shared) = (source.read(&head_name, range.clone()).await?, source.read(&embedding, range).await?);
+        let (own, shared) = (
+            source.read(&head_name, range.clone()).await?,
+            source.read(&embedding, range).await?,
+        );
         if own != shared {
             let file = source.name();
             tracing::warn!(
@@ -444,5 +526,8 @@ fn as_prequantized(
 }
 
 fn read_error(file: &str, error: &io::Error) -> LoadError {
-    LoadError::Read { file: file.into(), message: error.to_string() }
+    LoadError::Read {
+        file: file.into(),
+        message: error.to_string(),
+    }
 }

@@ -29,7 +29,11 @@ const BLOCK: usize = 128;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Method {
     /// 4 bits, packed along the columns; with act-order, each column's group is looked up.
-    Gptq { group: usize, act_order: bool, zero_offset: i16 },
+    Gptq {
+        group: usize,
+        act_order: bool,
+        zero_offset: i16,
+    },
     /// 4 bits, packed along the outputs.
     Awq { group: usize },
     /// E4M3 with scales.
@@ -78,9 +82,17 @@ enum Fp8Scales {
 pub(super) fn method(file: &str, config_json: &[u8]) -> Result<Option<Method>, LoadError> {
     let value = config_reader::parse(file, config_json)?;
     let root = ConfigReader::root(file, &value)?;
-    let Some(config) = root.object("quantization_config")? else { return Ok(None) };
-    let unless = |field: &str, known: &[&str]| match config.text(field)?.filter(|found| !known.contains(found)) {
-        Some(found) => Err(config.invalid(field, format!("is {found:?}, which is not supported; only FP8 is"))),
+    let Some(config) = root.object("quantization_config")? else {
+        return Ok(None);
+    };
+    let unless = |field: &str, known: &[&str]| match config
+        .text(field)?
+        .filter(|found| !known.contains(found))
+    {
+        Some(found) => Err(config.invalid(
+            field,
+            format!("is {found:?}, which is not supported; only FP8 is"),
+        )),
         None => Ok(()),
     };
     let name = config.required("quant_method", config.text("quant_method")?)?;
@@ -101,11 +113,18 @@ pub(super) fn method(file: &str, config_json: &[u8]) -> Result<Option<Method>, L
             four_bits()?;
             let is_new = config.text("checkpoint_format")? == Some("gptq_v2");
             let act_order = config.boolean("desc_act")?.unwrap_or(false);
-            Method::Gptq { group: group()?, act_order, zero_offset: if is_new { 0 } else { 1 } }
+            Method::Gptq {
+                group: group()?,
+                act_order,
+                zero_offset: if is_new { 0 } else { 1 },
+            }
         }
         "awq" => {
             four_bits()?;
-            if let Some(version) = config.text("version")?.filter(|version| *version != "gemm" && *version != "GEMM") {
+            if let Some(version) = config
+                .text("version")?
+                .filter(|version| *version != "gemm" && *version != "GEMM")
+            {
                 return Err(config.invalid("version", format!("is {version:?}, not gemm")));
             }
             Method::Awq { group: group()? }
@@ -115,35 +134,53 @@ pub(super) fn method(file: &str, config_json: &[u8]) -> Result<Option<Method>, L
             Method::Fp8
         }
         "modelopt" => {
-            unless("quant_algo", &["FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO"])?;
+            unless(
+                "quant_algo",
+                &["FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO"],
+            )?;
             Method::Fp8
         }
         "fp8" | "fbgemm_fp8" => Method::Fp8,
         "mxfp4" => Method::Mxfp4,
         other => {
-            let message = format!("is {other:?}, not gptq, awq, fp8, fbgemm_fp8, compressed-tensors or mxfp4");
+            let message = format!(
+                "is {other:?}, not gptq, awq, fp8, fbgemm_fp8, compressed-tensors or mxfp4"
+            );
             return Err(config.invalid("quant_method", message));
         }
     }))
 }
 
 /// Fails if the weights of a checkpoint are quantized although its config names no method.
-pub(super) fn check_plain(file: &str, tensors: &BTreeMap<String, TensorInfo>) -> Result<(), LoadError> {
+pub(super) fn check_plain(
+    file: &str,
+    tensors: &BTreeMap<String, TensorInfo>,
+) -> Result<(), LoadError> {
     let is_stored = |info: &TensorInfo, name: &str| info.element == Element::Other(name.into());
-    let format = tensors.iter().find_map(|(name, info)| match name.rsplit_once('.')?.1 {
-        "qweight" => Some("GPTQ or AWQ"),
-        "absmax" | "nf4" | "fp4" => Some("bitsandbytes"),
-        "SCB" => Some("bitsandbytes (8 bits)"),
-        "scales" if tensors.contains_key(&name.replace(".scales", ".biases")) => Some("MLX's format"),
-        "weight" if is_stored(info, "F8_E4M3") => Some("FP8"),
-        "weight" if is_stored(info, "I8") => Some("signed bytes"),
-        "weight" if is_stored(info, "U8") => Some("packed bytes"),
-        "weight_packed" => Some("packed integers (compressed-tensors)"),
-        _ => None,
-    });
+    let format = tensors
+        .iter()
+        .find_map(|(name, info)| match name.rsplit_once('.')?.1 {
+            "qweight" => Some("GPTQ or AWQ"),
+            "absmax" | "nf4" | "fp4" => Some("bitsandbytes"),
+            "SCB" => Some("bitsandbytes (8 bits)"),
+            "scales" if tensors.contains_key(&name.replace(".scales", ".biases")) => {
+                Some("MLX's format")
+            }
+            "weight" if is_stored(info, "F8_E4M3") => Some("FP8"),
+            "weight" if is_stored(info, "I8") => Some("signed bytes"),
+            "weight" if is_stored(info, "U8") => Some("packed bytes"),
+            "weight_packed" => Some("packed integers (compressed-tensors)"),
+            _ => None,
+        });
     let Some(format) = format else { return Ok(()) };
-    let message = format!("is missing, but the weights are quantized: {format}. Other files than {file} are not read");
-    Err(LoadError::Field { file: file.into(), field: "quantization_config".into(), message })
+    let message = format!(
+        "is missing, but the weights are quantized: {format}. Other files than {file} are not read"
+    );
+    Err(LoadError::Field {
+        file: file.into(),
+        field: "quantization_config".into(),
+        message,
+    })
 }
 
 impl Prequantized {
@@ -160,7 +197,14 @@ impl Prequantized {
                         _ => vec![matrix.rows as u64, matrix.columns as u64],
                     };
                     let element = Element::Float(matrix.format);
-                    infos.insert(own.clone(), TensorInfo { file: info.file.clone(), shape, element });
+                    infos.insert(
+                        own.clone(),
+                        TensorInfo {
+                            file: info.file.clone(),
+                            shape,
+                            element,
+                        },
+                    );
                     matrices.insert(own, matrix);
                 }
                 None => {
@@ -168,7 +212,11 @@ impl Prequantized {
                 }
             }
         }
-        Ok(Self { inner, infos, matrices })
+        Ok(Self {
+            inner,
+            infos,
+            matrices,
+        })
     }
 
     /// All bytes of a tensor; a slice without copying if the files are mapped.
@@ -200,7 +248,10 @@ fn matrix(
 ) -> Result<Option<(String, Matrix)>, LoadError> {
     match method {
         Method::Gptq { .. } | Method::Awq { .. } => match name.strip_suffix(".qweight") {
-            Some(stem) => Ok(Some((format!("{stem}.weight"), packed(stem, info, all, method)?))),
+            Some(stem) => Ok(Some((
+                format!("{stem}.weight"),
+                packed(stem, info, all, method)?,
+            ))),
             None => Ok(None),
         },
         Method::Fp8 if info.element == Element::Other("F8_E4M3".into()) => {
@@ -219,32 +270,63 @@ fn part<'a>(
     near: &TensorInfo,
     all: &'a BTreeMap<String, TensorInfo>,
 ) -> Result<&'a TensorInfo, LoadError> {
-    all.get(&name).ok_or_else(|| LoadError::TensorMissing { file: near.file.to_string(), tensor: name })
+    all.get(&name).ok_or_else(|| LoadError::TensorMissing {
+        file: near.file.to_string(),
+        tensor: name,
+    })
 }
 
 /// Checks that a tensor has this shape and element type.
-fn expect(name: String, info: &TensorInfo, shape: &[usize], element: &Element) -> Result<(), LoadError> {
+fn expect(
+    name: String,
+    info: &TensorInfo,
+    shape: &[usize],
+    element: &Element,
+) -> Result<(), LoadError> {
     let expected: Vec<u64> = shape.iter().map(|size| *size as u64).collect();
     let file = info.file.to_string();
     if info.shape != expected {
-        return Err(LoadError::TensorShape { file, tensor: name, found: info.shape.clone(), expected });
+        return Err(LoadError::TensorShape {
+            file,
+            tensor: name,
+            found: info.shape.clone(),
+            expected,
+        });
     }
     if info.element != *element {
-        return Err(invalid(info, &name, format!("is stored as {}, not {element}", info.element)));
+        return Err(invalid(
+            info,
+            &name,
+            format!("is stored as {}, not {element}", info.element),
+        ));
     }
     Ok(())
 }
 
 fn invalid(info: &TensorInfo, name: &str, message: String) -> LoadError {
-    LoadError::Field { file: info.file.to_string(), field: format!("tensor {name:?}"), message }
+    LoadError::Field {
+        file: info.file.to_string(),
+        field: format!("tensor {name:?}"),
+        message,
+    }
 }
 
 fn sizes(name: &str, info: &TensorInfo, dimensions: usize) -> Result<Vec<usize>, LoadError> {
-    let small = |size: &u64| usize::try_from(*size).ok().filter(|size| *size > 0 && *size < 1 << 28);
+    let small = |size: &u64| {
+        usize::try_from(*size)
+            .ok()
+            .filter(|size| *size > 0 && *size < 1 << 28)
+    };
     let sizes: Option<Vec<usize>> = info.shape.iter().map(small).collect();
     sizes
         .filter(|sizes| sizes.len() == dimensions)
-        .ok_or_else(|| invalid(info, name, format!("has shape {:?}, not {dimensions} sizes", info.shape)))
+        .ok_or_else(|| {
+            invalid(
+                info,
+                name,
+                format!("has shape {:?}, not {dimensions} sizes", info.shape),
+            )
+        })
 }
 
 fn packed(
@@ -262,58 +344,131 @@ fn packed(
     };
     let group = group.min(columns);
     if columns % GROUP != 0 || columns % group != 0 || rows % 8 != 0 {
-        let message = format!("is {rows} × {columns}, which is not a multiple of the group size {group}");
+        let message =
+            format!("is {rows} × {columns}, which is not a multiple of the group size {group}");
         return Err(invalid(info, &name("qweight"), message));
     }
     let (groups, words) = (columns / group, Element::Other("I32".into()));
     expect(name("qweight"), info, &found, &words)?;
     let half = Element::Float(WeightFormat::F16);
-    expect(name("scales"), part(name("scales"), info, all)?, &[groups, rows], &half)?;
-    expect(name("qzeros"), part(name("qzeros"), info, all)?, &[groups, rows / 8], &words)?;
+    expect(
+        name("scales"),
+        part(name("scales"), info, all)?,
+        &[groups, rows],
+        &half,
+    )?;
+    expect(
+        name("qzeros"),
+        part(name("qzeros"), info, all)?,
+        &[groups, rows / 8],
+        &words,
+    )?;
     let mut parts = vec![name("qweight"), name("scales"), name("qzeros")];
-    let act_order = matches!(method, Method::Gptq { act_order: true, .. });
+    let act_order = matches!(
+        method,
+        Method::Gptq {
+            act_order: true,
+            ..
+        }
+    );
     if act_order {
-        expect(name("g_idx"), part(name("g_idx"), info, all)?, &[columns], &words)?;
+        expect(
+            name("g_idx"),
+            part(name("g_idx"), info, all)?,
+            &[columns],
+            &words,
+        )?;
         parts.push(name("g_idx"));
     }
-    let format = if act_order { WeightFormat::Q8 } else { WeightFormat::Q4Zero };
-    Ok(Matrix { kind: Kind::Packed(method), parts, rows, columns, format })
+    let format = if act_order {
+        WeightFormat::Q8
+    } else {
+        WeightFormat::Q4Zero
+    };
+    Ok(Matrix {
+        kind: Kind::Packed(method),
+        parts,
+        rows,
+        columns,
+        format,
+    })
 }
 
-fn fp8(name: &str, info: &TensorInfo, all: &BTreeMap<String, TensorInfo>) -> Result<Matrix, LoadError> {
+fn fp8(
+    name: &str,
+    info: &TensorInfo,
+    all: &BTreeMap<String, TensorInfo>,
+) -> Result<Matrix, LoadError> {
     let found = sizes(name, info, 2)?;
     let (rows, columns) = (found[0], found[1]);
     let block = [rows.div_ceil(BLOCK) as u64, columns.div_ceil(BLOCK) as u64];
     let names = ["_scale_inv", "_scale"].map(|suffix| format!("{name}{suffix}"));
-    let scale = names.iter().find(|name| all.contains_key(*name)).unwrap_or(&names[1]);
+    let scale = names
+        .iter()
+        .find(|name| all.contains_key(*name))
+        .unwrap_or(&names[1]);
     let scale_info = part(scale.clone(), info, all)?;
     let scales = match &scale_info.shape[..] {
         [] | [1] | [1, 1] if rows > 1 => Fp8Scales::Tensor,
         [count] | [count, 1] if *count == rows as u64 => Fp8Scales::Row,
         shape if *shape == block => Fp8Scales::Block,
         shape => {
-            let message = format!("has shape {shape:?}, not one per tensor, row or block of {rows} × {columns}");
+            let message = format!(
+                "has shape {shape:?}, not one per tensor, row or block of {rows} × {columns}"
+            );
             return Err(invalid(scale_info, scale, message));
         }
     };
     let is_bf16 = match &scale_info.element {
         Element::Float(WeightFormat::F32) => false,
         Element::Float(WeightFormat::Bf16) => true,
-        other => return Err(invalid(scale_info, scale, format!("is stored as {other:?}, not F32 or BF16"))),
+        other => {
+            return Err(invalid(
+                scale_info,
+                scale,
+                format!("is stored as {other:?}, not F32 or BF16"),
+            ));
+        }
     };
     let (kind, format) = (Kind::Fp8 { scales, is_bf16 }, WeightFormat::E4m3);
-    Ok(Matrix { kind, parts: vec![name.into(), scale.clone()], rows, columns, format })
+    Ok(Matrix {
+        kind,
+        parts: vec![name.into(), scale.clone()],
+        rows,
+        columns,
+        format,
+    })
 }
 
-fn mxfp4(stem: &str, info: &TensorInfo, all: &BTreeMap<String, TensorInfo>) -> Result<Matrix, LoadError> {
+fn mxfp4(
+    stem: &str,
+    info: &TensorInfo,
+    all: &BTreeMap<String, TensorInfo>,
+) -> Result<Matrix, LoadError> {
     let (blocks, scales) = (format!("{stem}_blocks"), format!("{stem}_scales"));
     let found = sizes(&blocks, info, 4)?;
     let bytes = Element::Other("U8".into());
-    expect(blocks.clone(), info, &[found[0], found[1], found[2], GROUP / 2], &bytes)?;
-    expect(scales.clone(), part(scales.clone(), info, all)?, &found[..3], &bytes)?;
+    expect(
+        blocks.clone(),
+        info,
+        &[found[0], found[1], found[2], GROUP / 2],
+        &bytes,
+    )?;
+    expect(
+        scales.clone(),
+        part(scales.clone(), info, all)?,
+        &found[..3],
+        &bytes,
+    )?;
     let (rows, columns) = (found[0] * found[1], found[2] * GROUP);
     let parts = vec![blocks, scales];
-    Ok(Matrix { kind: Kind::Mxfp4, parts, rows, columns, format: WeightFormat::Mxfp4 })
+    Ok(Matrix {
+        kind: Kind::Mxfp4,
+        parts,
+        rows,
+        columns,
+        format: WeightFormat::Mxfp4,
+    })
 }
 
 impl TensorSource for Prequantized {
@@ -326,7 +481,9 @@ impl TensorSource for Prequantized {
     }
 
     fn read<'a>(&'a self, tensor: &'a str, bytes: Range<u64>) -> TensorRead<'a> {
-        let Some(matrix) = self.matrices.get(tensor) else { return self.inner.read(tensor, bytes) };
+        let Some(matrix) = self.matrices.get(tensor) else {
+            return self.inner.read(tensor, bytes);
+        };
         Box::pin(async move {
             let mut parts = Vec::with_capacity(matrix.parts.len());
             for part in &matrix.parts {
@@ -335,7 +492,11 @@ impl TensorSource for Prequantized {
             let wrong = |message: &str| invalid(&self.infos[tensor], tensor, message.into());
             let row_bytes = matrix.format.row_bytes(matrix.columns as u32);
             let rows = (bytes.start / row_bytes) as usize..(bytes.end / row_bytes) as usize;
-            assert_eq!(rows.len() as u64 * row_bytes, bytes.end - bytes.start, "quantized tensors are read by rows");
+            assert_eq!(
+                rows.len() as u64 * row_bytes,
+                bytes.end - bytes.start,
+                "quantized tensors are read by rows"
+            );
             matrix.check(&parts, &rows).map_err(wrong)?;
             Ok(matrix.rows(&parts, rows))
         })
@@ -350,10 +511,17 @@ impl Matrix {
     /// Checks contents that shapes do not determine.
     fn check(&self, parts: &[Bytes], rows: &Range<usize>) -> Result<(), &'static str> {
         match self.kind {
-            Kind::Packed(Method::Gptq { group, act_order: true, .. }) => {
+            Kind::Packed(Method::Gptq {
+                group,
+                act_order: true,
+                ..
+            }) => {
                 let groups = self.columns / group.min(self.columns);
-                let known = (0..self.columns).all(|column| (word(&parts[3], column) as usize) < groups);
-                known.then_some(()).ok_or("has a g_idx beyond its last group")
+                let known =
+                    (0..self.columns).all(|column| (word(&parts[3], column) as usize) < groups);
+                known
+                    .then_some(())
+                    .ok_or("has a g_idx beyond its last group")
             }
             Kind::Fp8 { .. } => {
                 let codes = &parts[0][rows.start * self.columns..rows.end * self.columns];
@@ -372,7 +540,11 @@ impl Matrix {
             let first = rows.start + piece * PIECE_ROWS;
             for (row, out) in (first..).zip(out.chunks_exact_mut(row_bytes)) {
                 match self.kind {
-                    Kind::Packed(Method::Gptq { act_order: true, zero_offset, .. }) => {
+                    Kind::Packed(Method::Gptq {
+                        act_order: true,
+                        zero_offset,
+                        ..
+                    }) => {
                         self.act_ordered(parts, row, zero_offset, out);
                     }
                     Kind::Packed(method) => self.four_bits(parts, row, method, out),
@@ -397,13 +569,18 @@ impl Matrix {
             };
             writer.codes(at, &std::array::from_fn(code));
             let (group, zero_place, zero_offset) = match method {
-                Method::Gptq { group, zero_offset, .. } => (group, row % 8, zero_offset),
+                Method::Gptq {
+                    group, zero_offset, ..
+                } => (group, row % 8, zero_offset),
                 Method::Awq { group } => (group, place, 0),
-                Method::Fp8 | Method::Mxfp4 => unreachable!("only these two pack eight codes a word"),
+                Method::Fp8 | Method::Mxfp4 => {
+                    unreachable!("only these two pack eight codes a word")
+                }
             };
             let group = GROUP * at / group.min(self.columns);
             let scale = &parts[1][2 * (group * rows + row)..][..2];
-            let zero = i16::from(nibble(&parts[2], group * (rows / 8) + row / 8, zero_place)) + zero_offset;
+            let zero = i16::from(nibble(&parts[2], group * (rows / 8) + row / 8, zero_place))
+                + zero_offset;
             writer.scale(at, &[scale, &zero.to_le_bytes()].concat());
         }
     }
@@ -414,7 +591,8 @@ impl Matrix {
             let group = word(&parts[3], column) as usize;
             let at = 2 * (group * rows + row);
             let scale = f16::from_le_bytes([parts[1][at], parts[1][at + 1]]).to_f32();
-            let zero = i16::from(nibble(&parts[2], group * (rows / 8) + row / 8, row % 8)) + zero_offset;
+            let zero =
+                i16::from(nibble(&parts[2], group * (rows / 8) + row / 8, row % 8)) + zero_offset;
             let code = i16::from(nibble(&parts[0], column / 8 * rows + row, column % 8));
             scale * f32::from(code - zero)
         };
@@ -422,12 +600,21 @@ impl Matrix {
         quantize_row(self.format, &values, self.columns, out);
     }
 
-    fn e4m3(&self, parts: &[Bytes], row: usize, (scales, is_bf16): (Fp8Scales, bool), out: &mut [u8]) {
+    fn e4m3(
+        &self,
+        parts: &[Bytes],
+        row: usize,
+        (scales, is_bf16): (Fp8Scales, bool),
+        out: &mut [u8],
+    ) {
         let blocks = self.columns.div_ceil(BLOCK);
         let codes = &parts[0][row * self.columns..][..self.columns];
         let mut writer = RowWriter::new(self.format, self.columns, out);
         for (at, codes) in codes.chunks(GROUP).enumerate() {
-            writer.codes(at, &std::array::from_fn(|i| codes.get(i).copied().unwrap_or(0)));
+            writer.codes(
+                at,
+                &std::array::from_fn(|i| codes.get(i).copied().unwrap_or(0)),
+            );
         }
         for block in 0..blocks {
             let at = match scales {
@@ -450,7 +637,10 @@ impl Matrix {
         let mut writer = RowWriter::new(self.format, self.columns, out);
         for at in 0..groups {
             let bytes = &parts[0][(row * groups + at) * GROUP / 2..][..GROUP / 2];
-            writer.codes(at, &std::array::from_fn(|i| bytes[i / 2] >> (4 * (i % 2)) & 15));
+            writer.codes(
+                at,
+                &std::array::from_fn(|i| bytes[i / 2] >> (4 * (i % 2)) & 15),
+            );
             writer.scale(at, &parts[1][row * groups + at..][..1]);
         }
     }
@@ -485,7 +675,14 @@ mod tests {
                 other => Element::Other(other.into()),
             };
             let shape = shape.iter().map(|size| *size as u64).collect();
-            self.infos.insert(name.into(), TensorInfo { file: "m".into(), shape, element });
+            self.infos.insert(
+                name.into(),
+                TensorInfo {
+                    file: "m".into(),
+                    shape,
+                    element,
+                },
+            );
             self.data.insert(name.into(), data.into());
         }
     }
@@ -508,14 +705,18 @@ mod tests {
     fn noise(count: usize, seed: u64) -> Vec<u8> {
         let mut state = seed;
         let step = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (state >> 56) as u8
         };
         std::iter::repeat_with(step).take(count).collect()
     }
 
     fn halves(count: usize) -> Vec<u8> {
-        (0..count).flat_map(|i| f16::from_f32(0.01 + (i * 7 % 31) as f32 / 100.0).to_le_bytes()).collect()
+        (0..count)
+            .flat_map(|i| f16::from_f32(0.01 + (i * 7 % 31) as f32 / 100.0).to_le_bytes())
+            .collect()
     }
 
     fn half(bytes: &[u8], index: usize) -> f32 {
@@ -523,9 +724,16 @@ mod tests {
     }
 
     /// Compares every weight of `tensor` with `expected(row, column)`, read in two pieces.
-    fn compare(source: &Prequantized, tensor: &str, allowed: f32, expected: impl Fn(usize, usize) -> f32) {
+    fn compare(
+        source: &Prequantized,
+        tensor: &str,
+        allowed: f32,
+        expected: impl Fn(usize, usize) -> f32,
+    ) {
         let info = &source.tensors()[tensor];
-        let Element::Float(format) = info.element else { panic!("{tensor} can be read") };
+        let Element::Float(format) = info.element else {
+            panic!("{tensor} can be read")
+        };
         let columns = *info.shape.last().expect("a matrix") as usize;
         let rows = info.shape.iter().product::<u64>() as usize / columns;
         let row_bytes = format.row_bytes(columns as u32) as usize;
@@ -535,8 +743,12 @@ mod tests {
             let bytes = block_on(source.read(tensor, range)).expect("it is read");
             for (row, bytes) in part.zip(bytes.chunks_exact(row_bytes)) {
                 for column in 0..columns {
-                    let (found, expected) = (format.decode(bytes, columns, column), expected(row, column));
-                    assert!((found - expected).abs() <= allowed, "{tensor}[{row}][{column}]: {found} for {expected}");
+                    let (found, expected) =
+                        (format.decode(bytes, columns, column), expected(row, column));
+                    assert!(
+                        (found - expected).abs() <= allowed,
+                        "{tensor}[{row}][{column}]: {found} for {expected}"
+                    );
                 }
             }
         }
@@ -545,27 +757,49 @@ mod tests {
     #[test]
     fn gptq_is_scale_times_code_less_zero() {
         let (rows, columns) = (24, 128);
-        for (group, act_order, zero_offset) in [(32, false, 1), (64, false, 0), (128, false, 1), (32, true, 1)] {
+        for (group, act_order, zero_offset) in [
+            (32, false, 1),
+            (64, false, 0),
+            (128, false, 1),
+            (32, true, 1),
+        ] {
             let groups = columns / group;
             let mut files = Memory::default();
             let codes = noise(columns / 8 * rows * 4, 1);
             let (scales, zeros) = (halves(groups * rows), noise(groups * rows / 8 * 4, 2));
-            let of_column = |column: usize| if act_order { column * 5 % groups } else { column / group };
-            let g_idx = (0..columns).flat_map(|column| (of_column(column) as u32).to_le_bytes()).collect();
+            let of_column = |column: usize| {
+                if act_order {
+                    column * 5 % groups
+                } else {
+                    column / group
+                }
+            };
+            let g_idx = (0..columns)
+                .flat_map(|column| (of_column(column) as u32).to_le_bytes())
+                .collect();
             files.add("a.qweight", &[columns / 8, rows], "I32", codes.clone());
             files.add("a.scales", &[groups, rows], "F16", scales.clone());
             files.add("a.qzeros", &[groups, rows / 8], "I32", zeros.clone());
             files.add("a.g_idx", &[columns], "I32", g_idx);
-            let method = Method::Gptq { group, act_order, zero_offset };
+            let method = Method::Gptq {
+                group,
+                act_order,
+                zero_offset,
+            };
             let source = Prequantized::new(Box::new(files), method).expect("it opens");
             let value = |row: usize, column: usize| {
                 let at = of_column(column);
                 let code = word(&codes, column / 8 * rows + row) >> (4 * (column % 8)) & 15;
-                let zero = (word(&zeros, at * rows / 8 + row / 8) >> (4 * (row % 8)) & 15) as i16 + zero_offset;
+                let zero = (word(&zeros, at * rows / 8 + row / 8) >> (4 * (row % 8)) & 15) as i16
+                    + zero_offset;
                 half(&scales, at * rows + row) * (code as f32 - f32::from(zero))
             };
             // Where columns change groups: half a step of 1/127 of the largest possible weight.
-            let allowed = if act_order { 0.51 * 16.0 * 0.32 / 127.0 } else { 0.0 };
+            let allowed = if act_order {
+                0.51 * 16.0 * 0.32 / 127.0
+            } else {
+                0.0
+            };
             compare(&source, "a.weight", allowed, value);
         }
     }
@@ -575,15 +809,26 @@ mod tests {
         let (rows, columns, group) = (16, 96, 32);
         let mut files = Memory::default();
         let codes = noise(columns * rows / 8 * 4, 3);
-        let (scales, zeros) = (halves(columns / group * rows), noise(columns / group * rows / 8 * 4, 4));
+        let (scales, zeros) = (
+            halves(columns / group * rows),
+            noise(columns / group * rows / 8 * 4, 4),
+        );
         files.add("a.qweight", &[columns, rows / 8], "I32", codes.clone());
         files.add("a.scales", &[columns / group, rows], "F16", scales.clone());
-        files.add("a.qzeros", &[columns / group, rows / 8], "I32", zeros.clone());
+        files.add(
+            "a.qzeros",
+            &[columns / group, rows / 8],
+            "I32",
+            zeros.clone(),
+        );
         let source = Prequantized::new(Box::new(files), Method::Awq { group }).expect("it opens");
         // Nibble i of a word is output [0, 2, 4, 6, 1, 3, 5, 7][i] of its eight.
         let order = [0, 2, 4, 6, 1, 3, 5, 7];
         compare(&source, "a.weight", 0.0, |row, column| {
-            let place = order.iter().position(|output| *output == row % 8).expect("one of eight");
+            let place = order
+                .iter()
+                .position(|output| *output == row % 8)
+                .expect("one of eight");
             let code = word(&codes, column * rows / 8 + row / 8) >> (4 * place) & 15;
             let zero = word(&zeros, column / group * rows / 8 + row / 8) >> (4 * place) & 15;
             half(&scales, column / group * rows + row) * (code as f32 - zero as f32)
@@ -593,14 +838,19 @@ mod tests {
     #[test]
     fn fp8_scales_are_of_a_tensor_a_row_or_a_block() {
         let (rows, columns) = (130, 264);
-        let codes: Vec<u8> = noise(rows * columns, 5).into_iter().map(|code| code & 0xfe).collect();
+        let codes: Vec<u8> = noise(rows * columns, 5)
+            .into_iter()
+            .map(|code| code & 0xfe)
+            .collect();
         let scale = |index: usize| 0.5 + index as f32 / 8.0;
         type At = fn(usize, usize) -> usize;
         let table: [(&str, &[usize], At); 4] = [
             ("_scale", &[], |_, _| 0),
             ("_scale", &[1], |_, _| 0),
             ("_scale", &[130, 1], |row, _| row),
-            ("_scale_inv", &[2, 3], |row, column| row / 128 * 3 + column / 128),
+            ("_scale_inv", &[2, 3], |row, column| {
+                row / 128 * 3 + column / 128
+            }),
         ];
         for (suffix, shape, at) in table {
             for element in ["F32", "BF16"] {
@@ -611,11 +861,20 @@ mod tests {
                 };
                 let mut files = Memory::default();
                 files.add("a.weight", &[rows, columns], "F8_E4M3", codes.clone());
-                files.add(&format!("a.weight{suffix}"), shape, element, (0..count).flat_map(bytes).collect());
+                files.add(
+                    &format!("a.weight{suffix}"),
+                    shape,
+                    element,
+                    (0..count).flat_map(bytes).collect(),
+                );
                 let source = Prequantized::new(Box::new(files), Method::Fp8).expect("it opens");
                 compare(&source, "a.weight", 0.0, |row, column| {
                     let scale = scale(at(row, column));
-                    let scale = if element == "F32" { scale } else { bf16::from_f32(scale).to_f32() };
+                    let scale = if element == "F32" {
+                        scale
+                    } else {
+                        bf16::from_f32(scale).to_f32()
+                    };
                     scale * crate::plan::format::decode_e4m3(codes[row * columns + column])
                 });
             }
@@ -627,16 +886,29 @@ mod tests {
         let (experts, rows, groups) = (2, 6, 3);
         let mut files = Memory::default();
         let codes = noise(experts * rows * groups * 16, 6);
-        let scales: Vec<u8> = (0..experts * rows * groups).map(|i| 120 + (i % 9) as u8).collect();
-        files.add("e.gate_up_proj_blocks", &[experts, rows, groups, 16], "U8", codes.clone());
-        files.add("e.gate_up_proj_scales", &[experts, rows, groups], "U8", scales.clone());
+        let scales: Vec<u8> = (0..experts * rows * groups)
+            .map(|i| 120 + (i % 9) as u8)
+            .collect();
+        files.add(
+            "e.gate_up_proj_blocks",
+            &[experts, rows, groups, 16],
+            "U8",
+            codes.clone(),
+        );
+        files.add(
+            "e.gate_up_proj_scales",
+            &[experts, rows, groups],
+            "U8",
+            scales.clone(),
+        );
         let source = Prequantized::new(Box::new(files), Method::Mxfp4).expect("it opens");
         assert_eq!(source.tensors()["e.gate_up_proj"].shape, [2, 6, 96]);
         let levels = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
         compare(&source, "e.gate_up_proj", 0.0, |row, column| {
             let code = codes[(row * groups * 32 + column) / 2] >> (4 * (column % 2)) & 15;
             let sign = if code < 8 { 1.0 } else { -1.0 };
-            sign * levels[usize::from(code & 7)] * 2f32.powi(i32::from(scales[row * groups + column / 32]) - 127)
+            sign * levels[usize::from(code & 7)]
+                * 2f32.powi(i32::from(scales[row * groups + column / 32]) - 127)
         });
     }
 
@@ -647,10 +919,22 @@ mod tests {
             files.add("a.qweight", &[8, 16], "I32", vec![0; 512]);
             files.add("a.qzeros", &[2, 2], "I32", vec![0; 16]);
             if !scales.is_empty() {
-                files.add("a.scales", scales, "F16", vec![0; 2 * scales.iter().product::<usize>()]);
+                files.add(
+                    "a.scales",
+                    scales,
+                    "F16",
+                    vec![0; 2 * scales.iter().product::<usize>()],
+                );
             }
-            let method = Method::Gptq { group: 32, act_order: false, zero_offset: 1 };
-            let message = Prequantized::new(Box::new(files), method).err().expect("refused").to_string();
+            let method = Method::Gptq {
+                group: 32,
+                act_order: false,
+                zero_offset: 1,
+            };
+            let message = Prequantized::new(Box::new(files), method)
+                .err()
+                .expect("refused")
+                .to_string();
             assert!(message.contains(expected), "{message:?} lacks {expected:?}");
         };
         check(&[], "\"a.scales\" is missing");

@@ -57,8 +57,13 @@ impl Quantized {
 
     /// The formats of a tensor as stored and as read, if they differ.
     fn formats(&self, tensor: &str) -> Option<(WeightFormat, WeightFormat)> {
-        match (&self.inner.tensors()[tensor].element, &self.infos[tensor].element) {
-            (Element::Float(stored), Element::Float(read)) if stored != read => Some((*stored, *read)),
+        match (
+            &self.inner.tensors()[tensor].element,
+            &self.infos[tensor].element,
+        ) {
+            (Element::Float(stored), Element::Float(read)) if stored != read => {
+                Some((*stored, *read))
+            }
             _ => None,
         }
     }
@@ -76,11 +81,21 @@ pub(super) fn quantized_infos(
             Quantization::Q4 if !is_table(name) => WeightFormat::Q4,
             _ => WeightFormat::Q8,
         };
-        let is_matrix =
-            is_matrix(name, info, by_rows) && columns(info).is_some_and(|columns| columns.is_multiple_of(8));
+        let is_matrix = is_matrix(name, info, by_rows)
+            && columns(info).is_some_and(|columns| columns.is_multiple_of(8));
         let is_dense = matches!(&info.element, Element::Float(stored) if !stored.is_quantised());
-        let element = if is_matrix && is_dense { Element::Float(format) } else { info.element.clone() };
-        (name.clone(), TensorInfo { element, ..info.clone() })
+        let element = if is_matrix && is_dense {
+            Element::Float(format)
+        } else {
+            info.element.clone()
+        };
+        (
+            name.clone(),
+            TensorInfo {
+                element,
+                ..info.clone()
+            },
+        )
     });
     infos.collect()
 }
@@ -98,9 +113,12 @@ fn is_matrix(name: &str, info: &TensorInfo, by_rows: bool) -> bool {
         ".router.layer.weight",
         ".router.proj.weight",
     ];
-    let chooses = routers.iter().any(|router| name.ends_with(router)) || name.ends_with(".shared_expert_gate.weight");
+    let chooses = routers.iter().any(|router| name.ends_with(router))
+        || name.ends_with(".shared_expert_gate.weight");
     let gates = ["in_proj_a", "in_proj_b", "in_proj_ba", "a_proj", "b_proj"];
-    let keeps = gates.iter().any(|gate| name.ends_with(&format!(".linear_attn.{gate}.weight")));
+    let keeps = gates
+        .iter()
+        .any(|gate| name.ends_with(&format!(".linear_attn.{gate}.weight")));
     let is_stack = info.shape.len() == 3 && by_rows;
     (info.shape.len() == 2 || is_stack) && !name.ends_with("bias") && !chooses && !keeps
 }
@@ -108,13 +126,17 @@ fn is_matrix(name: &str, info: &TensorInfo, by_rows: bool) -> bool {
 /// Whether this may be a tensor of all experts' matrices, each stored by rows: those of Granite, Gemma 4 and Qwen.
 fn is_stack_of_rows(name: &str) -> bool {
     let has = |parts: &[&str]| parts.iter().any(|part| name.ends_with(part));
-    has(&[".block_sparse_moe.input_linear.weight", ".block_sparse_moe.output_linear.weight"])
-        || has(&[".experts.gate_up_proj", ".experts.down_proj"])
+    has(&[
+        ".block_sparse_moe.input_linear.weight",
+        ".block_sparse_moe.output_linear.weight",
+    ]) || has(&[".experts.gate_up_proj", ".experts.down_proj"])
 }
 
 /// Whether this is an embedding table or LM head.
 fn is_table(name: &str) -> bool {
-    ["embed_tokens", "backbone.embeddings", "lm_head"].iter().any(|part| name.contains(part))
+    ["embed_tokens", "backbone.embeddings", "lm_head"]
+        .iter()
+        .any(|part| name.contains(part))
 }
 
 fn columns(info: &TensorInfo) -> Option<u32> {
@@ -131,7 +153,9 @@ impl TensorSource for Quantized {
     }
 
     fn read<'a>(&'a self, tensor: &'a str, bytes: Range<u64>) -> TensorRead<'a> {
-        let Some((stored, read)) = self.formats(tensor) else { return self.inner.read(tensor, bytes) };
+        let Some((stored, read)) = self.formats(tensor) else {
+            return self.inner.read(tensor, bytes);
+        };
         Box::pin(async move {
             let info = &self.infos[tensor];
             let columns = columns(info).expect("a quantized matrix has columns");
@@ -140,7 +164,10 @@ impl TensorSource for Quantized {
                 bytes.start.is_multiple_of(to) && bytes.end.is_multiple_of(to),
                 "quantized tensors are read by whole rows"
             );
-            let rows = self.inner.read(tensor, bytes.start / to * from..bytes.end / to * from).await?;
+            let rows = self
+                .inner
+                .read(tensor, bytes.start / to * from..bytes.end / to * from)
+                .await?;
             quantize_rows(stored, read, columns as usize, &rows).ok_or_else(|| LoadError::Field {
                 file: info.file.to_string(),
                 field: format!("tensor {tensor:?}"),
@@ -155,8 +182,16 @@ impl TensorSource for Quantized {
 }
 
 /// Converts whole rows to another format; `None` if a number among them is not finite.
-pub(super) fn quantize_rows(from: WeightFormat, to: WeightFormat, columns: usize, rows: &[u8]) -> Option<Bytes> {
-    let (from_bytes, to_bytes) = (from.row_bytes(columns as u32) as usize, to.row_bytes(columns as u32) as usize);
+pub(super) fn quantize_rows(
+    from: WeightFormat,
+    to: WeightFormat,
+    columns: usize,
+    rows: &[u8],
+) -> Option<Bytes> {
+    let (from_bytes, to_bytes) = (
+        from.row_bytes(columns as u32) as usize,
+        to.row_bytes(columns as u32) as usize,
+    );
     let mut out = vec![0; rows.len() / from_bytes * to_bytes];
     let finite = AtomicBool::new(true);
     platform::for_each_chunk(&mut out, PIECE_ROWS * to_bytes, |piece, out| {
@@ -217,14 +252,22 @@ pub(super) fn quantize_row(to: WeightFormat, values: &[f32], columns: usize, out
 /// The smallest f16 that is at least `value`, so that no code overflows.
 fn half_above(value: f32) -> f16 {
     let half = f16::from_f32(value.min(65504.0));
-    if half.to_f32() >= value || half.to_bits() >= 0x7bff { half } else { f16::from_bits(half.to_bits() + 1) }
+    if half.to_f32() >= value || half.to_bits() >= 0x7bff {
+        half
+    } else {
+        f16::from_bits(half.to_bits() + 1)
+    }
 }
 
 fn eight_bits(values: &[f32; GROUP]) -> (f16, [u8; GROUP]) {
     let (low, high) = range(values);
     let largest = high.max(-low);
     let scale = half_above(largest / 127.0);
-    let inverse = if scale == f16::ZERO { 0.0 } else { 1.0 / scale.to_f32() };
+    let inverse = if scale == f16::ZERO {
+        0.0
+    } else {
+        1.0 / scale.to_f32()
+    };
     let code = |value: f32| ((value * inverse + 128.5).clamp(1.0, 255.0) as i32 - 128) as i8;
     (scale, values.map(|value| code(value).cast_unsigned()))
 }
@@ -248,18 +291,30 @@ fn range(values: &[f32; GROUP]) -> (f32, f32) {
     let (mut low, mut high) = ([f32::INFINITY; 8], [f32::NEG_INFINITY; 8]);
     for eight in values.as_chunks::<8>().0 {
         for lane in 0..8 {
-            low[lane] = if eight[lane] < low[lane] { eight[lane] } else { low[lane] };
-            high[lane] = if eight[lane] > high[lane] { eight[lane] } else { high[lane] };
+            low[lane] = if eight[lane] < low[lane] {
+                eight[lane]
+            } else {
+                low[lane]
+            };
+            high[lane] = if eight[lane] > high[lane] {
+                eight[lane]
+            } else {
+                high[lane]
+            };
         }
     }
-    (low.into_iter().fold(f32::INFINITY, f32::min), high.into_iter().fold(f32::NEG_INFINITY, f32::max))
+    (
+        low.into_iter().fold(f32::INFINITY, f32::min),
+        high.into_iter().fold(f32::NEG_INFINITY, f32::max),
+    )
 }
 
 /// Codes, and their squared error.
 #[inline(always)]
 fn four_bit_codes(values: &[f32; GROUP], scale: f32, min: f32) -> ([f32; GROUP], f32) {
     let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
-    let codes = values.map(|value| ((value - min) * inverse).clamp(0.0, 15.0) + ROUNDING - ROUNDING);
+    let codes =
+        values.map(|value| ((value - min) * inverse).clamp(0.0, 15.0) + ROUNDING - ROUNDING);
     let error = sum(|index| {
         let miss = scale * codes[index] + min - values[index];
         miss * miss
@@ -278,7 +333,9 @@ fn four_bits(values: &[f32; GROUP]) -> (f16, f16, [u8; GROUP]) {
     let mut best = rounded((high - low) / 15.0, low);
     let (mut codes, mut error) = four_bit_codes(values, best.0.to_f32(), best.1.to_f32());
     for _ in 0..FITS {
-        let Some((scale, min)) = least_squares(values, &codes) else { break };
+        let Some((scale, min)) = least_squares(values, &codes) else {
+            break;
+        };
         let next = rounded(scale, min);
         let (next_codes, next_error) = four_bit_codes(values, next.0.to_f32(), next.1.to_f32());
         if next_error >= error {
@@ -293,8 +350,14 @@ fn four_bits(values: &[f32; GROUP]) -> (f16, f16, [u8; GROUP]) {
 #[inline(always)]
 fn least_squares(values: &[f32; GROUP], codes: &[f32; GROUP]) -> Option<(f32, f32)> {
     let count = GROUP as f32;
-    let (codes_sum, squares) = (sum(|index| codes[index]), sum(|index| codes[index] * codes[index]));
-    let (total, products) = (sum(|index| values[index]), sum(|index| codes[index] * values[index]));
+    let (codes_sum, squares) = (
+        sum(|index| codes[index]),
+        sum(|index| codes[index] * codes[index]),
+    );
+    let (total, products) = (
+        sum(|index| values[index]),
+        sum(|index| codes[index] * values[index]),
+    );
     let determinant = count * squares - codes_sum * codes_sum;
     if determinant <= 0.0 {
         return None;
@@ -310,12 +373,18 @@ mod tests {
 
     fn noise(count: usize) -> Vec<f32> {
         (0..count)
-            .map(|i| ((i as f32 * 12.9898).sin() * 43758.547).fract() * if i % 37 == 0 { 4.0 } else { 0.5 })
+            .map(|i| {
+                ((i as f32 * 12.9898).sin() * 43758.547).fract()
+                    * if i % 37 == 0 { 4.0 } else { 0.5 }
+            })
             .collect()
     }
 
     fn rows(values: &[f32]) -> Vec<u8> {
-        values.iter().flat_map(|value| bf16::from_f32(*value).to_le_bytes()).collect()
+        values
+            .iter()
+            .flat_map(|value| bf16::from_f32(*value).to_le_bytes())
+            .collect()
     }
 
     /// A weight changes by at most half a step of its group, plus the rounding of its scale.
@@ -324,21 +393,42 @@ mod tests {
         for columns in [8, 40, 64, 1000] {
             let source = rows(&noise(5 * columns));
             for (format, steps) in [(WeightFormat::Q8, 127.0), (WeightFormat::Q4, 15.0)] {
-                let out = quantize_rows(WeightFormat::Bf16, format, columns, &source).expect("finite");
+                let out =
+                    quantize_rows(WeightFormat::Bf16, format, columns, &source).expect("finite");
                 let row_bytes = format.row_bytes(columns as u32) as usize;
-                for (row, out) in source.chunks_exact(2 * columns).zip(out.chunks_exact(row_bytes)) {
+                for (row, out) in source
+                    .chunks_exact(2 * columns)
+                    .zip(out.chunks_exact(row_bytes))
+                {
                     let value = |index| WeightFormat::Bf16.decode(row, columns, index);
                     for group in (0..columns).step_by(GROUP) {
                         let of_group = group..columns.min(group + GROUP);
-                        let largest = of_group.clone().map(|index| value(index).abs()).fold(0.0, f32::max);
-                        let (low, high) =
-                            of_group.clone().map(value).fold((0.0f32, 0.0f32), |(l, h), v| (l.min(v), h.max(v)));
-                        let range = if format == WeightFormat::Q8 { largest } else { high - low };
+                        let largest = of_group
+                            .clone()
+                            .map(|index| value(index).abs())
+                            .fold(0.0, f32::max);
+                        let (low, high) = of_group
+                            .clone()
+                            .map(value)
+                            .fold((0.0f32, 0.0f32), |(l, h), v| (l.min(v), h.max(v)));
+                        let range = if format == WeightFormat::Q8 {
+                            largest
+                        } else {
+                            high - low
+                        };
                         for index in of_group {
                             let miss = (format.decode(out, columns, index) - value(index)).abs();
                             // Fitting may increase one weight's error to reduce others.
-                            let allowed = if format == WeightFormat::Q8 { 0.505 } else { 1.1 } * range / steps;
-                            assert!(miss <= allowed + 1e-6, "{format} {index} of {columns}: {miss} of {allowed}");
+                            let allowed = if format == WeightFormat::Q8 {
+                                0.505
+                            } else {
+                                1.1
+                            } * range
+                                / steps;
+                            assert!(
+                                miss <= allowed + 1e-6,
+                                "{format} {index} of {columns}: {miss} of {allowed}"
+                            );
                         }
                     }
                 }
@@ -350,10 +440,23 @@ mod tests {
     fn extremes_stay_finite() {
         for values in [[0.0; 64], [1e-8; 64], [-3e38; 64], [65504.0 * 200.0; 64]] {
             for format in [WeightFormat::Q8, WeightFormat::Q4] {
-                let out = quantize_rows(WeightFormat::Bf16, format, 64, &rows(&values)).expect("finite");
-                assert!((0..64).all(|index| format.decode(&out, 64, index).is_finite()), "{format} {}", values[0]);
+                let out =
+                    quantize_rows(WeightFormat::Bf16, format, 64, &rows(&values)).expect("finite");
+                assert!(
+                    (0..64).all(|index| format.decode(&out, 64, index).is_finite()),
+                    "{format} {}",
+                    values[0]
+                );
             }
         }
-        assert!(quantize_rows(WeightFormat::Bf16, WeightFormat::Q8, 64, &rows(&[f32::NAN; 64])).is_none());
+        assert!(
+            quantize_rows(
+                WeightFormat::Bf16,
+                WeightFormat::Q8,
+                64,
+                &rows(&[f32::NAN; 64])
+            )
+            .is_none()
+        );
     }
 }

@@ -38,17 +38,35 @@ impl RandomTensors {
                 (part, WeightFormat::Bf16)
             };
             let element = Element::Float(format);
-            (part.tensor, TensorInfo { file: file.clone(), shape: part.shape, element })
+            (
+                part.tensor,
+                TensorInfo {
+                    file: file.clone(),
+                    shape: part.shape,
+                    element,
+                },
+            )
         };
-        Self { seed, tensors: tensors_of(spec).map(info).collect() }
+        Self {
+            seed,
+            tensors: tensors_of(spec).map(info).collect(),
+        }
     }
 
     fn make(&self, tensor: &str, bytes: Range<u64>) -> Bytes {
         let TensorInfo { shape, element, .. } = &self.tensors[tensor];
         if tensor.contains("norm") {
-            return ONE.to_le_bytes().into_iter().cycle().skip(bytes.start as usize % 2).take(length(&bytes)).collect();
+            return ONE
+                .to_le_bytes()
+                .into_iter()
+                .cycle()
+                .skip(bytes.start as usize % 2)
+                .take(length(&bytes))
+                .collect();
         }
-        let key = tensor.bytes().fold(self.seed, |key, byte| mix(key ^ u64::from(byte)));
+        let key = tensor
+            .bytes()
+            .fold(self.seed, |key, byte| mix(key ^ u64::from(byte)));
         if let (Element::Float(WeightFormat::Mxfp4), [.., columns]) = (element, &shape[..]) {
             return mxfp4(key, *columns, bytes);
         }
@@ -114,7 +132,9 @@ impl TensorSource for RandomTensors {
     }
 
     fn read<'a>(&'a self, tensor: &'a str, bytes: Range<u64>) -> TensorRead<'a> {
-        Box::pin(std::future::ready(Ok::<_, LoadError>(self.make(tensor, bytes))))
+        Box::pin(std::future::ready(Ok::<_, LoadError>(
+            self.make(tensor, bytes),
+        )))
     }
 }
 
@@ -126,10 +146,17 @@ mod tests {
     fn any_range_is_a_slice_of_the_whole() {
         let spec = ModelSpec::named("64x1x1x1x8x8x4096").expect("a shape");
         let source = RandomTensors::new(&spec, 5);
-        for (tensor, length) in [("model.embed_tokens.weight", 64 * 4096 * 2), ("model.norm.weight", 128)] {
+        for (tensor, length) in [
+            ("model.embed_tokens.weight", 64 * 4096 * 2),
+            ("model.norm.weight", 128),
+        ] {
             let whole = source.make(tensor, 0..length);
             for (start, end) in [(0, 2), (6, 20), (3, 11), (1, length), (length - 5, length)] {
-                assert_eq!(source.make(tensor, start..end), whole[start as usize..end as usize], "{start}..{end}");
+                assert_eq!(
+                    source.make(tensor, start..end),
+                    whole[start as usize..end as usize],
+                    "{start}..{end}"
+                );
             }
         }
     }
@@ -141,7 +168,10 @@ mod tests {
         let source = RandomTensors::new(&ModelSpec::named("gpt-oss-20b").expect("a shape"), 5);
         let tensor = "model.layers.3.mlp.experts.down_proj";
         assert_eq!(source.tensors[tensor].shape, [32, 2880, 2880]);
-        assert_eq!(source.tensors[tensor].element, Element::Float(WeightFormat::Mxfp4));
+        assert_eq!(
+            source.tensors[tensor].element,
+            Element::Float(WeightFormat::Mxfp4)
+        );
         let row_bytes = WeightFormat::Mxfp4.row_bytes(2880);
         assert_eq!(row_bytes, 1440 + 96);
         let rows = source.make(tensor, 0..20 * row_bytes);
@@ -149,12 +179,20 @@ mod tests {
             .chunks_exact(row_bytes as usize)
             .flat_map(|row| (0..2880).map(|column| WeightFormat::Mxfp4.decode(row, 2880, column)))
             .collect();
-        let mean_square = |of: &[f32]| of.iter().map(|n| f64::from(*n).powi(2)).sum::<f64>() / of.len() as f64;
+        let mean_square =
+            |of: &[f32]| of.iter().map(|n| f64::from(*n).powi(2)).sum::<f64>() / of.len() as f64;
         let size = mean_square(&numbers).sqrt() * 2880_f64.sqrt();
-        assert!((0.5..2.0).contains(&size), "elements are about 1 / sqrt(columns), not {size}");
+        assert!(
+            (0.5..2.0).contains(&size),
+            "elements are about 1 / sqrt(columns), not {size}"
+        );
         assert!(numbers[..2880] != numbers[2880..5760], "rows differ");
         for (start, end) in [(0, 7), (1434, 1543), (row_bytes - 3, 3 * row_bytes + 5)] {
-            assert_eq!(source.make(tensor, start..end), rows[start as usize..end as usize], "{start}..{end}");
+            assert_eq!(
+                source.make(tensor, start..end),
+                rows[start as usize..end as usize],
+                "{start}..{end}"
+            );
         }
     }
 }

@@ -4,7 +4,9 @@
 use super::safetensors::{self, Layout};
 use super::source::{TensorInfo, TensorRead, TensorSource};
 use super::stand_in::{START_BYTES, stand_in};
-use super::{CONFIG_BYTES_MAX, GenerationDefaults, LoadError, Model, ModelSpec, as_prequantized, read_error};
+use super::{
+    CONFIG_BYTES_MAX, GenerationDefaults, LoadError, Model, ModelSpec, as_prequantized, read_error,
+};
 use crate::platform::ModelFile;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,7 +37,9 @@ pub(super) struct LocalFiles(pub(super) Vec<(String, ModelFile)>);
 
 impl LocalFiles {
     fn find(&self, name: &str) -> Option<&ModelFile> {
-        self.0.iter().find_map(|(label, file)| (label == name).then_some(file))
+        self.0
+            .iter()
+            .find_map(|(label, file)| (label == name).then_some(file))
     }
 }
 
@@ -46,15 +50,21 @@ impl RangeFiles for LocalFiles {
 
     fn read<'a>(&'a self, file: &'a str, bytes: Range<u64>) -> TensorRead<'a> {
         let read = self.find(file).ok_or_else(|| missing(file));
-        Box::pin(ready(read.and_then(|found| found.read(bytes).map_err(|error| read_error(file, &error)))))
+        Box::pin(ready(read.and_then(|found| {
+            found.read(bytes).map_err(|error| read_error(file, &error))
+        })))
     }
 
     fn check(&self) -> Result<(), LoadError> {
-        self.0.iter().try_for_each(|(label, file)| match file.is_unchanged() {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(LoadError::Changed { file: label.clone() }),
-            Err(error) => Err(read_error(label, &error)),
-        })
+        self.0
+            .iter()
+            .try_for_each(|(label, file)| match file.is_unchanged() {
+                Ok(true) => Ok(()),
+                Ok(false) => Err(LoadError::Changed {
+                    file: label.clone(),
+                }),
+                Err(error) => Err(read_error(label, &error)),
+            })
     }
 }
 
@@ -66,7 +76,9 @@ pub async fn read_whole(
 ) -> Result<Option<Bytes>, LoadError> {
     match files.size(file).await? {
         None => Ok(None),
-        Some(bytes) if bytes > bytes_max => Err(refusal(file, format!("more than {bytes_max} bytes"))),
+        Some(bytes) if bytes > bytes_max => {
+            Err(refusal(file, format!("more than {bytes_max} bytes")))
+        }
         Some(bytes) => {
             let content = files.read(file, 0..bytes).await?;
             match stand_in(&content) {
@@ -86,7 +98,11 @@ impl Model {
         let spec = ModelSpec::from_json(config, &config_json)?;
         let generation_json = read_whole(files.as_ref(), generation, CONFIG_BYTES_MAX).await?;
         let generation = GenerationDefaults::new(&spec, generation, generation_json.as_deref())?;
-        let source = as_prequantized(config, &config_json, Box::new(RemoteTensors::open(files).await?))?;
+        let source = as_prequantized(
+            config,
+            &config_json,
+            Box::new(RemoteTensors::open(files).await?),
+        )?;
         let spec = super::untied_if_they_differ(spec, source.as_ref()).await?;
         Self::new(spec, generation, source)
     }
@@ -103,17 +119,33 @@ struct RemoteTensors {
 impl RemoteTensors {
     async fn open(files: Box<dyn RangeFiles>) -> Result<Self, LoadError> {
         let single = files.size(safetensors::SINGLE).await?;
-        let mut source = Self { name: safetensors::SINGLE, files, labels: Vec::new(), layout: Layout::default() };
+        let mut source = Self {
+            name: safetensors::SINGLE,
+            files,
+            labels: Vec::new(),
+            layout: Layout::default(),
+        };
         if let Some(bytes) = single {
             source.add(safetensors::SINGLE, bytes).await?;
             return Ok(source);
         }
-        let index = read_whole(source.files.as_ref(), safetensors::INDEX, safetensors::INDEX_BYTES_MAX).await?;
-        let shard_of =
-            safetensors::read_index(safetensors::INDEX, &index.ok_or_else(|| missing(safetensors::SINGLE))?)?;
+        let index = read_whole(
+            source.files.as_ref(),
+            safetensors::INDEX,
+            safetensors::INDEX_BYTES_MAX,
+        )
+        .await?;
+        let shard_of = safetensors::read_index(
+            safetensors::INDEX,
+            &index.ok_or_else(|| missing(safetensors::SINGLE))?,
+        )?;
         source.name = safetensors::INDEX;
         for file in shard_of.values().collect::<BTreeSet<_>>() {
-            let bytes = source.files.size(file).await?.ok_or_else(|| missing(file))?;
+            let bytes = source
+                .files
+                .size(file)
+                .await?
+                .ok_or_else(|| missing(file))?;
             source.add(file, bytes).await?;
         }
         source.layout.keep_indexed(&shard_of, str::to_owned)?;
@@ -122,12 +154,22 @@ impl RemoteTensors {
 
     /// Reads the header of one file and adds its tensors.
     async fn add(&mut self, file: &str, file_bytes: u64) -> Result<(), LoadError> {
-        let start = self.files.read(file, 0..START_BYTES.min(file_bytes)).await?;
+        let start = self
+            .files
+            .read(file, 0..START_BYTES.min(file_bytes))
+            .await?;
         let length = safetensors::header_bytes(file, &start, file_bytes)?;
-        let json = self.files.read(file, safetensors::LENGTH_BYTES..safetensors::LENGTH_BYTES + length).await?;
+        let json = self
+            .files
+            .read(
+                file,
+                safetensors::LENGTH_BYTES..safetensors::LENGTH_BYTES + length,
+            )
+            .await?;
         let metadata = safetensors::read_header(file, &json, file_bytes)?;
         let label: Arc<str> = file.into();
-        self.layout.add(self.labels.len(), &label, length, &metadata);
+        self.layout
+            .add(self.labels.len(), &label, length, &metadata);
         self.labels.push(label);
         Ok(())
     }
@@ -144,7 +186,8 @@ impl TensorSource for RemoteTensors {
 
     fn read<'a>(&'a self, tensor: &'a str, bytes: Range<u64>) -> TensorRead<'a> {
         let place = &self.layout.places[tensor];
-        self.files.read(&self.labels[place.file], place.range(&bytes))
+        self.files
+            .read(&self.labels[place.file], place.range(&bytes))
     }
 }
 
@@ -153,5 +196,8 @@ pub(super) fn missing(file: &str) -> LoadError {
 }
 
 fn refusal(file: &str, message: String) -> LoadError {
-    LoadError::Read { file: file.into(), message }
+    LoadError::Read {
+        file: file.into(),
+        message,
+    }
 }

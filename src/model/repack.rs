@@ -16,7 +16,11 @@ impl<'a> RowWriter<'a> {
         let layout = format.layout(columns);
         assert_eq!(out.len(), layout.row_bytes, "one row of {format}");
         out.fill(0);
-        Self { codes: format.parts().0, layout, out }
+        Self {
+            codes: format.parts().0,
+            layout,
+            out,
+        }
     }
 
     /// Writes the codes of group `group`, each below the format's limit.
@@ -45,7 +49,12 @@ impl<'a> RowWriter<'a> {
     /// Low and high four bits of a byte: codes `i` and `i + 4` of each eight.
     fn four(&mut self, group: usize, codes: &[u8; GROUP]) {
         let out = &mut self.out[16 * group..][..16];
-        for (out, codes) in out.as_chunks_mut::<4>().0.iter_mut().zip(codes.as_chunks::<8>().0) {
+        for (out, codes) in out
+            .as_chunks_mut::<4>()
+            .0
+            .iter_mut()
+            .zip(codes.as_chunks::<8>().0)
+        {
             *out = std::array::from_fn(|i| codes[i] & 15 | (codes[4 + i] & 15) << 4);
         }
     }

@@ -110,7 +110,11 @@ impl GgufFiles {
     }
 
     fn label(&self) -> String {
-        if self.count == 1 { self.files[0].clone() } else { format!("{} ({} parts)", self.files[0], self.count) }
+        if self.count == 1 {
+            self.files[0].clone()
+        } else {
+            format!("{} ({} parts)", self.files[0], self.count)
+        }
     }
 }
 
@@ -120,36 +124,61 @@ pub fn select(names: &[String], requested: Option<&str>) -> Result<Selection, Se
     let models = ggufs(names);
     if let Some(requested) = requested {
         if models.is_empty() {
-            return Err(SelectError::NoGguf { requested: requested.into() });
+            return Err(SelectError::NoGguf {
+                requested: requested.into(),
+            });
         }
-        return Ok(Selection::Gguf { files: pick(models, requested)?, by_default: false });
+        return Ok(Selection::Gguf {
+            files: pick(models, requested)?,
+            by_default: false,
+        });
     }
     let (single, index) = (has(SINGLE), has(INDEX));
     if has(CONFIG) && (single || index) {
         let index = (!single).then_some(INDEX);
         let fixed = [CONFIG, if single { SINGLE } else { INDEX }];
         let beside = BESIDE.into_iter().filter(|name| has(name));
-        let is_template = |name: &&str| name.starts_with(MORE_TEMPLATES) && name.ends_with(".jinja") && is_plain(name);
+        let is_template = |name: &&str| {
+            name.starts_with(MORE_TEMPLATES) && name.ends_with(".jinja") && is_plain(name)
+        };
         let templates = names.iter().map(String::as_str).filter(is_template);
-        let files = fixed.into_iter().chain(beside).chain(templates).map(str::to_owned).collect();
+        let files = fixed
+            .into_iter()
+            .chain(beside)
+            .chain(templates)
+            .map(str::to_owned)
+            .collect();
         return Ok(Selection::Folder { files, index });
     }
     if models.is_empty() {
-        let missing = if single || index { CONFIG } else { "safetensors or GGUF files" };
-        return Err(SelectError::NoModel { missing, there: listed(names.iter().map(String::as_str)) });
+        let missing = if single || index {
+            CONFIG
+        } else {
+            "safetensors or GGUF files"
+        };
+        return Err(SelectError::NoModel {
+            missing,
+            there: listed(names.iter().map(String::as_str)),
+        });
     }
     let files = match <[GgufFiles; 1]>::try_from(models) {
         Ok([only]) => whole(only)?,
         Err(models) => pick(models, DEFAULT_QUANTIZATION)?,
     };
-    Ok(Selection::Gguf { files, by_default: true })
+    Ok(Selection::Gguf {
+        files,
+        by_default: true,
+    })
 }
 
 /// The shards that an index lists; all are in `names`.
 pub fn shards(index_json: &[u8], names: &[String]) -> Result<Vec<String>, SelectError> {
     let fault = |message: String| Err(SelectError::Index(message));
-    let index: Value = serde_json::from_slice(index_json).map_err(|error| SelectError::Index(format!(": {error}")))?;
-    let Some(map) = index["weight_map"].as_object() else { return fault(": weight_map is missing".into()) };
+    let index: Value = serde_json::from_slice(index_json)
+        .map_err(|error| SelectError::Index(format!(": {error}")))?;
+    let Some(map) = index["weight_map"].as_object() else {
+        return fault(": weight_map is missing".into());
+    };
     let mut shards = BTreeSet::new();
     for (tensor, shard) in map {
         let Some(shard) = shard.as_str() else {
@@ -172,7 +201,9 @@ pub fn shards(index_json: &[u8], names: &[String]) -> Result<Vec<String>, Select
 /// Whether a name is a plain relative path on every system: no `..`, no absolute path, no drive, no alternate stream.
 pub fn is_plain(name: &str) -> bool {
     let component = |part: &str| !matches!(part, "" | "." | "..");
-    name.split('/').all(component) && !name.contains(['\\', ':']) && !name.contains(char::is_control)
+    name.split('/').all(component)
+        && !name.contains(['\\', ':'])
+        && !name.contains(char::is_control)
 }
 
 /// The GGUF models among the names, without projectors (`mmproj`) and statistics (`imatrix`), which are not models.
@@ -183,14 +214,23 @@ pub fn ggufs(names: &[String]) -> Vec<GgufFiles> {
     for name in sorted {
         let lower = name.to_ascii_lowercase();
         let file = lower.rsplit('/').next().unwrap_or_default();
-        let Some(stem) = lower.strip_suffix(".gguf").map(|stem| &name[..stem.len()]) else { continue };
+        let Some(stem) = lower.strip_suffix(".gguf").map(|stem| &name[..stem.len()]) else {
+            continue;
+        };
         if file.starts_with("mmproj") || file.contains("imatrix") {
             continue;
         }
         let (stem, count) = split_of(stem).map_or((stem, 1), |(stem, count)| (stem, count));
-        match models.last_mut().filter(|last| count > 1 && last.stem == stem && last.count == count) {
+        match models
+            .last_mut()
+            .filter(|last| count > 1 && last.stem == stem && last.count == count)
+        {
             Some(model) => model.files.push(name.clone()),
-            None => models.push(GgufFiles { stem: stem.to_owned(), files: vec![name.clone()], count }),
+            None => models.push(GgufFiles {
+                stem: stem.to_owned(),
+                files: vec![name.clone()],
+                count,
+            }),
         }
     }
     models
@@ -209,17 +249,33 @@ fn split_of(stem: &str) -> Option<(&str, usize)> {
 
 /// The one model that `requested` names: by a file's exact name, else by the quantization in its name.
 fn pick(mut models: Vec<GgufFiles>, requested: &str) -> Result<Vec<String>, SelectError> {
-    if let Some(at) = models.iter().position(|model| model.files.iter().any(|file| file == requested)) {
+    if let Some(at) = models
+        .iter()
+        .position(|model| model.files.iter().any(|file| file == requested))
+    {
         return whole(models.swap_remove(at));
     }
-    let there = listed(models.iter().map(GgufFiles::label).collect::<Vec<_>>().iter().map(String::as_str));
+    let there = listed(
+        models
+            .iter()
+            .map(GgufFiles::label)
+            .collect::<Vec<_>>()
+            .iter()
+            .map(String::as_str),
+    );
     models.retain(|model| carries(&model.stem, requested));
     match <[GgufFiles; 1]>::try_from(models) {
         Ok([only]) => whole(only),
-        Err(none) if none.is_empty() => Err(SelectError::NoMatch { requested: requested.into(), there }),
+        Err(none) if none.is_empty() => Err(SelectError::NoMatch {
+            requested: requested.into(),
+            there,
+        }),
         Err(several) => {
             let files = listed(several.iter().map(|model| model.files[0].as_str()));
-            Err(SelectError::Ambiguous { requested: requested.into(), files })
+            Err(SelectError::Ambiguous {
+                requested: requested.into(),
+                files,
+            })
         }
     }
 }
@@ -227,7 +283,11 @@ fn pick(mut models: Vec<GgufFiles>, requested: &str) -> Result<Vec<String>, Sele
 fn whole(model: GgufFiles) -> Result<Vec<String>, SelectError> {
     if !model.is_whole() {
         let GgufFiles { stem, files, count } = model;
-        return Err(SelectError::Incomplete { stem, count, present: files.len() });
+        return Err(SelectError::Incomplete {
+            stem,
+            count,
+            present: files.len(),
+        });
     }
     Ok(model.files)
 }
@@ -281,7 +341,9 @@ mod tests {
     }
 
     fn refused(all: &[&str], requested: Option<&str>, part: &str) {
-        let error = select(&names(all), requested).expect_err("it is refused").to_string();
+        let error = select(&names(all), requested)
+            .expect_err("it is refused")
+            .to_string();
         assert!(error.contains(part), "{error}");
     }
 
@@ -302,13 +364,32 @@ mod tests {
             "additional_chat_templates/README.md",
         ];
         let templates = "additional_chat_templates/tool_use.jinja";
-        let expected = names(&["config.json", "model.safetensors", "tokenizer.json", templates]);
-        assert_eq!(select(&names(&all), None).ok(), Some(Selection::Folder { files: expected, index: None }));
-        let sharded = ["config.json", INDEX, "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"];
+        let expected = names(&[
+            "config.json",
+            "model.safetensors",
+            "tokenizer.json",
+            templates,
+        ]);
+        assert_eq!(
+            select(&names(&all), None).ok(),
+            Some(Selection::Folder {
+                files: expected,
+                index: None
+            })
+        );
+        let sharded = [
+            "config.json",
+            INDEX,
+            "model-00001-of-00002.safetensors",
+            "model-00002-of-00002.safetensors",
+        ];
         let expected = names(&["config.json", INDEX]);
         assert_eq!(
             select(&names(&sharded), None).ok(),
-            Some(Selection::Folder { files: expected, index: Some(INDEX) })
+            Some(Selection::Folder {
+                files: expected,
+                index: Some(INDEX)
+            })
         );
         refused(
             &["config.json", "pytorch_model.bin"],
@@ -316,7 +397,11 @@ mod tests {
             "no safetensors or GGUF files found (files: config.json, py",
         );
         refused(&["model.safetensors"], None, "no config.json");
-        refused(&["config.json", "model.safetensors"], Some("Q8_0"), "no GGUF files");
+        refused(
+            &["config.json", "model.safetensors"],
+            Some("Q8_0"),
+            "no GGUF files",
+        );
         refused(&[], None, "files: none");
     }
 
@@ -324,12 +409,20 @@ mod tests {
     fn an_index_names_files_that_are_there() {
         let there = names(&["a.safetensors", "b.safetensors", "c.safetensors"]);
         let check = |json: &str, part: &str| {
-            let error = shards(json.as_bytes(), &there).expect_err("it is refused").to_string();
+            let error = shards(json.as_bytes(), &there)
+                .expect_err("it is refused")
+                .to_string();
             assert!(error.contains(part), "{error}");
         };
         let good = br#"{"weight_map": {"x": "b.safetensors", "y": "a.safetensors", "z": "a.safetensors"}}"#;
-        assert_eq!(shards(good, &there).ok(), Some(names(&["a.safetensors", "b.safetensors"])));
-        check(r#"{"weight_map": {"x": "../a.safetensors"}}"#, "invalid file name");
+        assert_eq!(
+            shards(good, &there).ok(),
+            Some(names(&["a.safetensors", "b.safetensors"]))
+        );
+        check(
+            r#"{"weight_map": {"x": "../a.safetensors"}}"#,
+            "invalid file name",
+        );
         check(r#"{"weight_map": {"x": "d.safetensors"}}"#, "missing");
         check(r#"{"weight_map": {"x": 1}}"#, "not a string");
         check(r#"{"weight_map": {}}"#, "empty");
@@ -355,7 +448,10 @@ mod tests {
         assert_eq!(gguf(&all, Some("q4_k_s")), ["m-Q4_K_S.gguf"]);
         assert_eq!(gguf(&all, Some("Q8_0")), ["m-q8_0.gguf"]);
         assert_eq!(gguf(&all, Some("m-IQ4_XS.gguf")), ["m-IQ4_XS.gguf"]);
-        let parts = ["BF16/m-BF16-00001-of-00002.gguf", "BF16/m-BF16-00002-of-00002.gguf"];
+        let parts = [
+            "BF16/m-BF16-00001-of-00002.gguf",
+            "BF16/m-BF16-00002-of-00002.gguf",
+        ];
         assert_eq!(gguf(&all, Some("BF16")), parts);
         assert_eq!(gguf(&all, Some(parts[1])), parts, "any part selects all");
         refused(
@@ -363,16 +459,30 @@ mod tests {
             Some("Q4_K"),
             "no GGUF file matches `Q4_K` (files: BF16/m-BF16-00001-of-00002.gguf (2 parts), m-IQ",
         );
-        refused(&all, Some("other.gguf"), "no GGUF file matches `other.gguf`");
-        refused(&["a-Q4_0.gguf", "b-Q4_0.gguf"], Some("Q4_0"), "several files, choose one: a-Q4_0.gguf, b-");
+        refused(
+            &all,
+            Some("other.gguf"),
+            "no GGUF file matches `other.gguf`",
+        );
+        refused(
+            &["a-Q4_0.gguf", "b-Q4_0.gguf"],
+            Some("Q4_0"),
+            "several files, choose one: a-Q4_0.gguf, b-",
+        );
         refused(&["a-Q2_K.gguf", "a-Q4_0.gguf"], None, "`Q4_K_M`");
-        refused(&["a-Q4_0-00001-of-00003.gguf", "a-Q4_0-00003-of-00003.gguf"], None, "3 parts, but only 2");
+        refused(
+            &["a-Q4_0-00001-of-00003.gguf", "a-Q4_0-00003-of-00003.gguf"],
+            None,
+            "3 parts, but only 2",
+        );
         assert_eq!(gguf(&["only.gguf"], None), ["only.gguf"]);
     }
 
     #[test]
     fn a_quantization_is_read_off_a_name() {
-        let check = |stem: &str, found: Option<&str>| assert_eq!(quantization_of(stem).as_deref(), found, "{stem}");
+        let check = |stem: &str, found: Option<&str>| {
+            assert_eq!(quantization_of(stem).as_deref(), found, "{stem}")
+        };
         check("Qwen3-0.6B-Q4_K_M", Some("Q4_K_M"));
         check("model.q8_0", Some("Q8_0"));
         check("BF16/model", Some("BF16"));

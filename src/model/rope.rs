@@ -89,7 +89,12 @@ impl RopeSpec {
         head_dim: u32,
         options: RopeOptions,
     ) -> Result<Self, LoadError> {
-        Self::read(config, config.object("rope_parameters")?.as_ref(), head_dim, options)
+        Self::read(
+            config,
+            config.object("rope_parameters")?.as_ref(),
+            head_dim,
+            options,
+        )
     }
 
     /// The variant for layers without a window, which is scaled, and the one for layers with a window, which is not.
@@ -103,7 +108,10 @@ impl RopeSpec {
             return Self::global_and_local(config, [head_dim; 2], options);
         }
         let scaled = Self::from_config(config, head_dim, options)?;
-        let plain = Self { scaling: RopeScaling::None, ..scaled.clone() };
+        let plain = Self {
+            scaling: RopeScaling::None,
+            ..scaled.clone()
+        };
         Ok([scaled, plain])
     }
 
@@ -115,23 +123,39 @@ impl RopeSpec {
         options: RopeOptions,
     ) -> Result<[Self; 2], LoadError> {
         if let Some(parameters) = config.object("rope_parameters")? {
-            let kinds =
-                [("full_attention", head_dim), ("sliding_attention", local_head_dim)].map(|(kind, head_dim)| {
-                    let parameters = parameters.required(kind, parameters.object(kind)?)?;
-                    Self::read(config, Some(&parameters), head_dim, options)
-                });
+            let kinds = [
+                ("full_attention", head_dim),
+                ("sliding_attention", local_head_dim),
+            ]
+            .map(|(kind, head_dim)| {
+                let parameters = parameters.required(kind, parameters.object(kind)?)?;
+                Self::read(config, Some(&parameters), head_dim, options)
+            });
             let [global, local] = kinds;
             return Ok([global?, local?]);
         }
         let global = Self::read(config, None, head_dim, options)?;
-        let theta = config.number("rope_local_base_freq", 1e-3..=1e30)?.unwrap_or(10_000.0);
-        let local = Self { theta, scaling: RopeScaling::None, ..global.clone() };
+        let theta = config
+            .number("rope_local_base_freq", 1e-3..=1e30)?
+            .unwrap_or(10_000.0);
+        let local = Self {
+            theta,
+            scaling: RopeScaling::None,
+            ..global.clone()
+        };
         Ok([global, local])
     }
 
     fn plain(theta: f64, rotary_dim: u32, interleaved: bool) -> Self {
         let scaling = RopeScaling::None;
-        Self { theta, rotary_dim, interleaved, scaling, divisors: Vec::new(), long_divisors: Vec::new() }
+        Self {
+            theta,
+            rotary_dim,
+            interleaved,
+            scaling,
+            divisors: Vec::new(),
+            long_divisors: Vec::new(),
+        }
     }
 
     fn read(
@@ -143,17 +167,26 @@ impl RopeSpec {
         let scaling = parameters.cloned().or(config.object("rope_scaling")?);
         let theta = |fields: &ConfigReader<'_>| fields.number("rope_theta", 1e-3..=1e30);
         let own_theta = scaling.as_ref().map(theta).transpose()?.flatten();
-        let fraction = |fields: &ConfigReader<'_>| fields.number("partial_rotary_factor", 0.0..=1.0);
+        let fraction =
+            |fields: &ConfigReader<'_>| fields.number("partial_rotary_factor", 0.0..=1.0);
         let own_fraction = scaling.as_ref().map(fraction).transpose()?.flatten();
-        let fraction = own_fraction.or(fraction(config)?).unwrap_or(options.partial_rotary_factor);
+        let fraction = own_fraction
+            .or(fraction(config)?)
+            .unwrap_or(options.partial_rotary_factor);
         let is_proportional = match &scaling {
             Some(fields) => fields.text("rope_type")? == Some("proportional"),
             None => false,
         };
         // A proportional rotation pairs elements of the whole head, but only the first pairs turn.
-        let rotary_dim = if is_proportional { head_dim } else { (f64::from(head_dim) * fraction) as u32 };
+        let rotary_dim = if is_proportional {
+            head_dim
+        } else {
+            (f64::from(head_dim) * fraction) as u32
+        };
         if rotary_dim == 0 || !rotary_dim.is_multiple_of(2) {
-            let message = format!("is {fraction}: it rotates {rotary_dim} of {head_dim} elements, not an even number");
+            let message = format!(
+                "is {fraction}: it rotates {rotary_dim} of {head_dim} elements, not an even number"
+            );
             return Err(config.invalid("partial_rotary_factor", message));
         }
         let theta = config.required("rope_theta", own_theta.or(theta(config)?))?;
@@ -175,13 +208,20 @@ impl RopeSpec {
                 rope.theta *= alpha.powf(dim / (dim - 2.0));
             }
             (Some("longrope" | "su"), _) => rope.read_long(&fields, config)?,
-            _ => rope.scaling = RopeScaling::from_fields(&fields, config, theta, f64::from(rotary_dim))?,
+            _ => {
+                rope.scaling =
+                    RopeScaling::from_fields(&fields, config, theta, f64::from(rotary_dim))?
+            }
         }
         Ok(rope)
     }
 
     /// Reads the two lists of divisors of longrope.
-    fn read_long(&mut self, fields: &ConfigReader<'_>, config: &ConfigReader<'_>) -> Result<(), LoadError> {
+    fn read_long(
+        &mut self,
+        fields: &ConfigReader<'_>,
+        config: &ConfigReader<'_>,
+    ) -> Result<(), LoadError> {
         let name = "original_max_position_embeddings";
         let given = match fields.number(name, 2.0..=1e9)? {
             Some(given) => Some(given),
@@ -197,15 +237,28 @@ impl RopeSpec {
         };
         let read = |name: &str| {
             let list = fields.required(name, fields.list(name)?)?;
-            let number = |value: &Value| value.as_f64().filter(|number| (1e-6..=1e9).contains(number));
-            let numbers: Option<Vec<f32>> = list.iter().map(|value| number(value).map(|n| n as f32)).collect();
+            let number = |value: &Value| {
+                value
+                    .as_f64()
+                    .filter(|number| (1e-6..=1e9).contains(number))
+            };
+            let numbers: Option<Vec<f32>> = list
+                .iter()
+                .map(|value| number(value).map(|n| n as f32))
+                .collect();
             match numbers {
                 Some(numbers) if numbers.len() == self.rotary_dim as usize / 2 => Ok(numbers),
-                _ => Err(fields.invalid(name, format!("is not {} numbers above zero", self.rotary_dim / 2))),
+                _ => Err(fields.invalid(
+                    name,
+                    format!("is not {} numbers above zero", self.rotary_dim / 2),
+                )),
             }
         };
         let (short, long) = (read("short_factor")?, read("long_factor")?);
-        self.scaling = RopeScaling::Long { original_positions, attention_factor };
+        self.scaling = RopeScaling::Long {
+            original_positions,
+            attention_factor,
+        };
         self.divisors = short;
         self.long_divisors = long;
         Ok(())
@@ -214,19 +267,32 @@ impl RopeSpec {
     /// Factor of cos and sin.
     pub fn scale(&self) -> f32 {
         match self.scaling {
-            RopeScaling::Yarn { attention_factor, .. } | RopeScaling::Long { attention_factor, .. } => {
-                attention_factor as f32
+            RopeScaling::Yarn {
+                attention_factor, ..
             }
+            | RopeScaling::Long {
+                attention_factor, ..
+            } => attention_factor as f32,
             _ => 1.0,
         }
     }
 
     /// Sets additional divisors of the frequencies from a file, if it has any.
     pub(super) fn divide(&mut self, file: &str, divisors: &[f32]) -> Result<(), LoadError> {
-        let usable = divisors.iter().all(|divisor| divisor.is_finite() && *divisor > 0.0);
+        let usable = divisors
+            .iter()
+            .all(|divisor| divisor.is_finite() && *divisor > 0.0);
         if !usable || !divisors.is_empty() && divisors.len() != self.rotary_dim as usize / 2 {
-            let message = format!("has {} numbers; expected {}, all above zero", divisors.len(), self.rotary_dim / 2);
-            return Err(LoadError::Field { file: file.into(), field: "rope_freqs.weight".into(), message });
+            let message = format!(
+                "has {} numbers; expected {}, all above zero",
+                divisors.len(),
+                self.rotary_dim / 2
+            );
+            return Err(LoadError::Field {
+                file: file.into(),
+                field: "rope_freqs.weight".into(),
+                message,
+            });
         }
         self.divisors = divisors.into();
         Ok(())
@@ -236,18 +302,35 @@ impl RopeSpec {
     pub fn frequencies(&self, positions_max: u32) -> Vec<f32> {
         let is_long = matches!(self.scaling,
             RopeScaling::Long { original_positions, .. } if f64::from(positions_max) > original_positions);
-        let divisors = if is_long { &self.long_divisors } else { &self.divisors };
+        let divisors = if is_long {
+            &self.long_divisors
+        } else {
+            &self.divisors
+        };
         let dim = f64::from(self.rotary_dim);
-        let plain = (0..self.rotary_dim / 2).map(|pair| self.theta.powf(-2.0 * f64::from(pair) / dim));
-        let divisors = divisors.iter().map(|divisor| f64::from(*divisor)).chain(std::iter::repeat(1.0));
-        let scaled = plain.zip(0..).map(|(frequency, pair)| self.scaling.apply(frequency, f64::from(pair)));
-        scaled.zip(divisors).map(|(frequency, divisor)| (frequency / divisor) as f32).collect()
+        let plain =
+            (0..self.rotary_dim / 2).map(|pair| self.theta.powf(-2.0 * f64::from(pair) / dim));
+        let divisors = divisors
+            .iter()
+            .map(|divisor| f64::from(*divisor))
+            .chain(std::iter::repeat(1.0));
+        let scaled = plain
+            .zip(0..)
+            .map(|(frequency, pair)| self.scaling.apply(frequency, f64::from(pair)));
+        scaled
+            .zip(divisors)
+            .map(|(frequency, divisor)| (frequency / divisor) as f32)
+            .collect()
     }
 }
 
 /// What YaRN multiplies cos and sin by if frequencies are divided by `factor`.
 pub(in crate::model) fn damping(slope: f64, factor: f64) -> f64 {
-    if factor <= 1.0 { 1.0 } else { 0.1 * slope * factor.ln() + 1.0 }
+    if factor <= 1.0 {
+        1.0
+    } else {
+        0.1 * slope * factor.ln() + 1.0
+    }
 }
 
 impl RopeScaling {
@@ -262,13 +345,16 @@ impl RopeScaling {
             // Dynamic scaling begins beyond the trained length, which no context exceeds; sections of multimodal
             // positions (mrope) are alike for text.
             None | Some("default" | "dynamic" | "mrope") => Ok(Self::None),
-            Some("linear") => Ok(Self::Linear { factor: positive("factor")? }),
+            Some("linear") => Ok(Self::Linear {
+                factor: positive("factor")?,
+            }),
             Some("llama3") => {
                 let (low, high) = (positive("low_freq_factor")?, positive("high_freq_factor")?);
                 if low >= high {
-                    return Err(
-                        fields.invalid("low_freq_factor", format!("is {low}, not below high_freq_factor = {high}"))
-                    );
+                    return Err(fields.invalid(
+                        "low_freq_factor",
+                        format!("is {low}, not below high_freq_factor = {high}"),
+                    ));
                 }
                 Ok(Self::Llama3 {
                     factor: positive("factor")?,
@@ -278,34 +364,63 @@ impl RopeScaling {
                 })
             }
             Some("yarn") => Self::yarn(fields, config, theta, dim),
-            Some(other) => {
-                Err(fields.invalid("rope_type", format!("is {other:?}, not default, linear, llama3, yarn or longrope")))
-            }
+            Some(other) => Err(fields.invalid(
+                "rope_type",
+                format!("is {other:?}, not default, linear, llama3, yarn or longrope"),
+            )),
         }
     }
 
-    fn yarn(fields: &ConfigReader<'_>, config: &ConfigReader<'_>, theta: f64, dim: f64) -> Result<Self, LoadError> {
+    fn yarn(
+        fields: &ConfigReader<'_>,
+        config: &ConfigReader<'_>,
+        theta: f64,
+        dim: f64,
+    ) -> Result<Self, LoadError> {
         let number = |name: &str| fields.number(name, 1e-6..=1e9);
         let factor = fields.required("factor", number("factor")?)?;
         let positions = match number("original_max_position_embeddings")? {
             Some(positions) => positions,
-            None => config.required("max_position_embeddings", config.number("max_position_embeddings", 1.0..=1e9)?)?,
+            None => config.required(
+                "max_position_embeddings",
+                config.number("max_position_embeddings", 1.0..=1e9)?,
+            )?,
         };
         // The (fractional) index of the pair that makes this many turns within the trained context.
         let pair = |turns: f64| dim * (positions / (turns * TAU)).ln() / (2.0 * theta.ln());
-        let (start, end) = (pair(number("beta_fast")?.unwrap_or(32.0)), pair(number("beta_slow")?.unwrap_or(1.0)));
+        let (start, end) = (
+            pair(number("beta_fast")?.unwrap_or(32.0)),
+            pair(number("beta_slow")?.unwrap_or(1.0)),
+        );
         let truncate = fields.boolean("truncate")?.unwrap_or(true);
-        let (start, end) = if truncate { (start.floor(), end.ceil()) } else { (start, end) };
+        let (start, end) = if truncate {
+            (start.floor(), end.ceil())
+        } else {
+            (start, end)
+        };
         let (ramp_start, ramp_end) = (start.max(0.0), end.min(dim - 1.0));
         let damped = |slope: f64| damping(slope, factor);
-        let attention_factor = match (number("attention_factor")?, number("mscale")?, number("mscale_all_dim")?) {
+        let attention_factor = match (
+            number("attention_factor")?,
+            number("mscale")?,
+            number("mscale_all_dim")?,
+        ) {
             (Some(given), ..) => given,
             (None, Some(slope), Some(all)) => damped(slope) / damped(all),
             _ => damped(1.0),
         };
         // As transformers does: avoids a ramp of length zero.
-        let ramp_end = if ramp_end == ramp_start { ramp_end + 0.001 } else { ramp_end };
-        Ok(Self::Yarn { factor, ramp_start, ramp_end, attention_factor })
+        let ramp_end = if ramp_end == ramp_start {
+            ramp_end + 0.001
+        } else {
+            ramp_end
+        };
+        Ok(Self::Yarn {
+            factor,
+            ramp_start,
+            ramp_end,
+            attention_factor,
+        })
     }
 
     /// The scaled frequency of a pair, from its plain frequency.
@@ -320,12 +435,23 @@ impl RopeScaling {
                 }
             }
             Self::Linear { factor } => frequency / factor,
-            Self::Llama3 { factor, low_freq_factor, high_freq_factor, original_positions } => {
+            Self::Llama3 {
+                factor,
+                low_freq_factor,
+                high_freq_factor,
+                original_positions,
+            } => {
                 let waves = original_positions * frequency / TAU;
-                let kept = ((waves - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0);
+                let kept = ((waves - low_freq_factor) / (high_freq_factor - low_freq_factor))
+                    .clamp(0.0, 1.0);
                 frequency * (kept + (1.0 - kept) / factor)
             }
-            Self::Yarn { factor, ramp_start, ramp_end, .. } => {
+            Self::Yarn {
+                factor,
+                ramp_start,
+                ramp_end,
+                ..
+            } => {
                 let divided = ((pair - ramp_start) / (ramp_end - ramp_start)).clamp(0.0, 1.0);
                 frequency * ((1.0 - divided) + divided / factor)
             }
@@ -339,19 +465,34 @@ mod tests {
 
     #[test]
     fn llama3_keeps_short_waves_divides_long_ones_and_ramps_between() {
-        let scaling =
-            RopeScaling::Llama3 { factor: 8.0, low_freq_factor: 1.0, high_freq_factor: 4.0, original_positions: 64.0 };
+        let scaling = RopeScaling::Llama3 {
+            factor: 8.0,
+            low_freq_factor: 1.0,
+            high_freq_factor: 4.0,
+            original_positions: 64.0,
+        };
         let wave = |positions: f64| TAU / positions;
         assert_eq!(scaling.apply(wave(15.0), 0.0), wave(15.0));
         assert_eq!(scaling.apply(wave(65.0), 0.0), wave(65.0) / 8.0);
         let middle = scaling.apply(wave(64.0 / 2.5), 0.0);
-        assert!((middle - wave(64.0 / 2.5) * (0.5 + 0.5 / 8.0)).abs() < 1e-12, "half way between both ends: {middle}");
+        assert!(
+            (middle - wave(64.0 / 2.5) * (0.5 + 0.5 / 8.0)).abs() < 1e-12,
+            "half way between both ends: {middle}"
+        );
     }
 
     #[test]
     fn yarn_keeps_the_first_pairs_divides_the_last_and_ramps_between() {
-        let scaling = RopeScaling::Yarn { factor: 4.0, ramp_start: 1.0, ramp_end: 3.0, attention_factor: 1.1 };
-        assert_eq!([0.0, 1.0, 2.0, 3.0, 4.0].map(|pair| scaling.apply(8.0, pair)), [8.0, 8.0, 5.0, 2.0, 2.0]);
+        let scaling = RopeScaling::Yarn {
+            factor: 4.0,
+            ramp_start: 1.0,
+            ramp_end: 3.0,
+            attention_factor: 1.1,
+        };
+        assert_eq!(
+            [0.0, 1.0, 2.0, 3.0, 4.0].map(|pair| scaling.apply(8.0, pair)),
+            [8.0, 8.0, 5.0, 2.0, 2.0]
+        );
         let rope = RopeSpec {
             theta: 10_000.0,
             rotary_dim: 8,

@@ -58,11 +58,21 @@ pub(super) struct Place {
 
 impl Layout {
     /// Adds the tensors of file number `file`; its header is `header_bytes` long.
-    pub(super) fn add(&mut self, file: usize, label: &Arc<str>, header_bytes: u64, metadata: &Metadata) {
+    pub(super) fn add(
+        &mut self,
+        file: usize,
+        label: &Arc<str>,
+        header_bytes: u64,
+        metadata: &Metadata,
+    ) {
         let data = LENGTH_BYTES + header_bytes;
         for (name, info) in metadata.tensors() {
             let shape = info.shape.iter().map(|&size| size as u64).collect();
-            let tensor = TensorInfo { file: label.clone(), shape, element: element(info.dtype) };
+            let tensor = TensorInfo {
+                file: label.clone(),
+                shape,
+                element: element(info.dtype),
+            };
             let bytes = data + info.data_offsets.0 as u64..data + info.data_offsets.1 as u64;
             self.places.insert(name.clone(), Place { file, bytes });
             self.tensors.insert(name, tensor);
@@ -78,11 +88,19 @@ impl Layout {
         for (tensor, shard) in shard_of {
             let file = label(shard);
             // A tensor that no file has is missed where a layer needs it.
-            if self.tensors.get(tensor).is_some_and(|info| *info.file != *file) {
-                return Err(LoadError::TensorMissing { file, tensor: tensor.clone() });
+            if self
+                .tensors
+                .get(tensor)
+                .is_some_and(|info| *info.file != *file)
+            {
+                return Err(LoadError::TensorMissing {
+                    file,
+                    tensor: tensor.clone(),
+                });
             }
         }
-        self.tensors.retain(|tensor, _| shard_of.contains_key(tensor));
+        self.tensors
+            .retain(|tensor, _| shard_of.contains_key(tensor));
         Ok(())
     }
 }
@@ -91,7 +109,10 @@ impl Place {
     /// The range of the file for a range of the tensor.
     pub(super) fn range(&self, bytes: &Range<u64>) -> Range<u64> {
         let range = self.bytes.start + bytes.start..self.bytes.start + bytes.end;
-        assert!(range.end <= self.bytes.end, "a tensor is read within its bounds");
+        assert!(
+            range.end <= self.bytes.end,
+            "a tensor is read within its bounds"
+        );
         range
     }
 }
@@ -113,20 +134,27 @@ impl Safetensors {
             return Self::from_files(&single.display().to_string(), vec![open(&single)?]);
         }
         let label = index.display().to_string();
-        let json = platform::read_file(&index, INDEX_BYTES_MAX).map_err(|error| read_error(&label, &error))?;
+        let json = platform::read_file(&index, INDEX_BYTES_MAX)
+            .map_err(|error| read_error(&label, &error))?;
         let shard_of = read_index(&label, &json)?;
         let mut files = Vec::new();
         for name in shard_of.values().collect::<BTreeSet<_>>() {
             files.push(open(&folder.join(name))?);
         }
         let mut source = Self::from_files(&label, files)?;
-        source.layout.keep_indexed(&shard_of, |shard| folder.join(shard).display().to_string())?;
+        source
+            .layout
+            .keep_indexed(&shard_of, |shard| folder.join(shard).display().to_string())?;
         Ok(source)
     }
 
     /// A checkpoint from files in memory, with their names.
     pub fn from_files(name: &str, files: Vec<(String, ModelFile)>) -> Result<Self, LoadError> {
-        let mut source = Self { name: name.into(), shards: Vec::new(), layout: Layout::default() };
+        let mut source = Self {
+            name: name.into(),
+            shards: Vec::new(),
+            layout: Layout::default(),
+        };
         for (label, file) in files {
             source.add(&label, file)?;
         }
@@ -135,11 +163,16 @@ impl Safetensors {
 
     fn add(&mut self, label: &str, file: ModelFile) -> Result<(), LoadError> {
         let read = |range| file.read(range).map_err(|error| read_error(label, &error));
-        let header_bytes = header_bytes(label, &read(0..START_BYTES.min(file.bytes()))?, file.bytes())?;
+        let header_bytes = header_bytes(
+            label,
+            &read(0..START_BYTES.min(file.bytes()))?,
+            file.bytes(),
+        )?;
         let json = read(LENGTH_BYTES..LENGTH_BYTES + header_bytes)?;
         let metadata = read_header(label, &json, file.bytes())?;
         let label: Arc<str> = label.into();
-        self.layout.add(self.shards.len(), &label, header_bytes, &metadata);
+        self.layout
+            .add(self.shards.len(), &label, header_bytes, &metadata);
         self.shards.push(Shard { label, file });
         Ok(())
     }
@@ -148,21 +181,30 @@ impl Safetensors {
 /// The error for a folder without safetensors, which says what is there instead.
 fn no_weights(folder: &Path) -> LoadError {
     let names = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut names: Vec<String> = names.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    let mut names: Vec<String> = names
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect();
     names.sort();
     let first = |has: &dyn Fn(&str) -> bool| names.iter().find(|name| has(name));
-    let message = if let Some(name) = first(&|name| name.starts_with("pytorch_model") && name.ends_with(".bin")) {
+    let message = if let Some(name) =
+        first(&|name| name.starts_with("pytorch_model") && name.ends_with(".bin"))
+    {
         format!("there is {name}, a format that is not supported: convert it to safetensors")
     } else if let Some(name) = first(&|name| name.starts_with("adapter_model.")) {
         format!("there is {name}, an adapter without its model: merge the two")
     } else if let Some(name) = first(&|name| name.starts_with("consolidated.")) {
-        format!("there is {name}, in Mistral's or Meta's own format: take the files in the format of transformers")
+        format!(
+            "there is {name}, in Mistral's or Meta's own format: take the files in the format of transformers"
+        )
     } else if let Some(name) = first(&|name| name.ends_with(".safetensors")) {
         format!("there is {name}, but no {INDEX}")
     } else {
         "there is no such file".to_owned()
     };
-    LoadError::Read { file: folder.join(SINGLE).display().to_string(), message }
+    LoadError::Read {
+        file: folder.join(SINGLE).display().to_string(),
+        message,
+    }
 }
 
 impl TensorSource for Safetensors {
@@ -179,7 +221,10 @@ impl TensorSource for Safetensors {
         let shard = &self.shards[place.file];
         Box::pin(async move {
             shard.check()?;
-            shard.file.read(place.range(&bytes)).map_err(|error| read_error(&shard.label, &error))
+            shard
+                .file
+                .read(place.range(&bytes))
+                .map_err(|error| read_error(&shard.label, &error))
         })
     }
 
@@ -192,7 +237,9 @@ impl Shard {
     fn check(&self) -> Result<(), LoadError> {
         match self.file.is_unchanged() {
             Ok(true) => Ok(()),
-            Ok(false) => Err(LoadError::Changed { file: self.label.to_string() }),
+            Ok(false) => Err(LoadError::Changed {
+                file: self.label.to_string(),
+            }),
             Err(error) => Err(read_error(&self.label, &error)),
         }
     }
@@ -216,9 +263,15 @@ pub(super) fn read_index(label: &str, json: &[u8]) -> Result<BTreeMap<String, St
         .map(|(tensor, _)| {
             let file = map.required(tensor, map.text(tensor)?)?;
             let mut components = Path::new(file).components();
-            let plain = matches!((components.next(), components.next()), (Some(Component::Normal(_)), None));
+            let plain = matches!(
+                (components.next(), components.next()),
+                (Some(Component::Normal(_)), None)
+            );
             if !plain || file.contains(['/', '\\', ':']) {
-                return Err(map.invalid(tensor, format!("names {file:?}, which is not a file of the model's folder")));
+                return Err(map.invalid(
+                    tensor,
+                    format!("names {file:?}, which is not a file of the model's folder"),
+                ));
             }
             Ok((tensor.clone(), file.to_owned()))
         })
@@ -227,12 +280,17 @@ pub(super) fn read_index(label: &str, json: &[u8]) -> Result<BTreeMap<String, St
 
 /// Length of a header, from the first bytes of a file of `file_bytes` bytes.
 pub(super) fn header_bytes(label: &str, start: &[u8], file_bytes: u64) -> Result<u64, LoadError> {
-    let fault = |message: &str| LoadError::Header { file: label.into(), message: message.into() };
+    let fault = |message: &str| LoadError::Header {
+        file: label.into(),
+        message: message.into(),
+    };
     if let Some(message) = stand_in(start) {
         return Err(fault(message));
     }
-    let length =
-        start.first_chunk().map(|bytes| u64::from_le_bytes(*bytes)).ok_or_else(|| fault("header too small"))?;
+    let length = start
+        .first_chunk()
+        .map(|bytes| u64::from_le_bytes(*bytes))
+        .ok_or_else(|| fault("header too small"))?;
     if length > HEADER_BYTES_MAX {
         return Err(fault("header too large"));
     }
@@ -252,13 +310,24 @@ fn first_lost(metadata: &Metadata, data_bytes: u64) -> Option<(String, u64)> {
 
 /// Parses a header without the file: `json` is the header without the length before it; `file_bytes` is the length of
 /// the whole file.
-pub(super) fn read_header(label: &str, json: &[u8], file_bytes: u64) -> Result<Metadata, LoadError> {
-    let fault = |message: String| LoadError::Header { file: label.into(), message };
+pub(super) fn read_header(
+    label: &str,
+    json: &[u8],
+    file_bytes: u64,
+) -> Result<Metadata, LoadError> {
+    let fault = |message: String| LoadError::Header {
+        file: label.into(),
+        message,
+    };
     let parsed = serde_json::from_slice(json);
     let metadata: Metadata = parsed.map_err(|error| fault(format!("invalid header: {error}")))?;
     let data_bytes = file_bytes.saturating_sub(LENGTH_BYTES + json.len() as u64);
     if let Some((tensor, missing)) = first_lost(&metadata, data_bytes) {
-        return Err(LoadError::TensorShort { file: label.into(), tensor, missing });
+        return Err(LoadError::TensorShort {
+            file: label.into(),
+            tensor,
+            missing,
+        });
     }
     if metadata.data_len() as u64 != data_bytes {
         return Err(fault(SafeTensorError::MetadataIncompleteBuffer.to_string()));

@@ -72,7 +72,9 @@ impl ModelSpec {
 
 /// Adds what a complete config has, where a shape leaves it out because it changes numbers only.
 fn complete(config: &mut Value) {
-    let Value::Object(fields) = config else { return };
+    let Value::Object(fields) = config else {
+        return;
+    };
     if !fields.contains_key("rope_parameters") {
         fields.entry("rope_theta").or_insert(10_000.0.into());
     }

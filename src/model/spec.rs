@@ -295,7 +295,11 @@ impl ModelSpec {
 
     /// Elements of a row of q, of k and v if the layer computes them, and of output gates.
     pub fn qkv_columns(&self, layer: &LayerSpec) -> u32 {
-        let kv = if layer.kv_from.is_some() { 0 } else { 2 * layer.kv_columns() };
+        let kv = if layer.kv_from.is_some() {
+            0
+        } else {
+            2 * layer.kv_columns()
+        };
         self.query_columns(layer) + kv + self.gate_columns(layer)
     }
 

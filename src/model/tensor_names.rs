@@ -3,7 +3,8 @@
 mod state;
 
 pub(super) use state::{
-    FALCON_H1, GRANITE_HYBRID, LFM2, LFM2_MOE, LFM3, NEMOTRON_H, OLMO_HYBRID, QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT,
+    FALCON_H1, GRANITE_HYBRID, LFM2, LFM2_MOE, LFM3, NEMOTRON_H, OLMO_HYBRID, QWEN3_5, QWEN3_5_MOE,
+    QWEN3_NEXT,
 };
 
 /// The tensor names of a family. In names of a layer, `{}` is the layer's number.
@@ -62,18 +63,32 @@ impl Order {
     /// The stored position of row `row` of the `rows` rows of an expert.
     pub(super) fn stored_row(self, row: usize, rows: usize) -> usize {
         match self {
-            Self::ExpertsInterleaved | Self::TransposedInterleaved => row % (rows / 2) * 2 + row / (rows / 2),
+            Self::ExpertsInterleaved | Self::TransposedInterleaved => {
+                row % (rows / 2) * 2 + row / (rows / 2)
+            }
             _ => row,
         }
     }
 }
 
 const fn names(weight: &'static str, tensors: &'static [&'static str]) -> LayerNames {
-    LayerNames { weight, tensors, order: Order::Rows }
+    LayerNames {
+        weight,
+        tensors,
+        order: Order::Rows,
+    }
 }
 
-const fn stacked(weight: &'static str, tensors: &'static [&'static str], order: Order) -> LayerNames {
-    LayerNames { weight, tensors, order }
+const fn stacked(
+    weight: &'static str,
+    tensors: &'static [&'static str],
+    order: Order,
+) -> LayerNames {
+    LayerNames {
+        weight,
+        tensors,
+        order,
+    }
 }
 
 /// Stacked q, k and v, and the output projection.
@@ -102,8 +117,20 @@ const ATTENTION: &[LayerNames] = &[
 
 /// Stacked gate and up, and down.
 const GATED_MLP: &[LayerNames] = &[
-    names("gate_up", &["model.layers.{}.mlp.gate_proj.weight", "model.layers.{}.mlp.up_proj.weight"]),
-    names("gate_up_bias", &["model.layers.{}.mlp.gate_proj.bias", "model.layers.{}.mlp.up_proj.bias"]),
+    names(
+        "gate_up",
+        &[
+            "model.layers.{}.mlp.gate_proj.weight",
+            "model.layers.{}.mlp.up_proj.weight",
+        ],
+    ),
+    names(
+        "gate_up_bias",
+        &[
+            "model.layers.{}.mlp.gate_proj.bias",
+            "model.layers.{}.mlp.up_proj.bias",
+        ],
+    ),
     names("down", &["model.layers.{}.mlp.down_proj.weight"]),
     names("down_bias", &["model.layers.{}.mlp.down_proj.bias"]),
 ];
@@ -122,22 +149,46 @@ const FUSED_MLP: &[LayerNames] = &[
 
 /// A norm before attention and one before the MLP.
 const NORMS_BEFORE: &[LayerNames] = &[
-    names("attention_norm", &["model.layers.{}.input_layernorm.weight"]),
-    names("mlp_norm", &["model.layers.{}.post_attention_layernorm.weight"]),
+    names(
+        "attention_norm",
+        &["model.layers.{}.input_layernorm.weight"],
+    ),
+    names(
+        "mlp_norm",
+        &["model.layers.{}.post_attention_layernorm.weight"],
+    ),
 ];
 
 /// Norms on both sides of attention and of the MLP.
 const NORMS_AROUND: &[LayerNames] = &[
-    names("attention_norm", &["model.layers.{}.input_layernorm.weight"]),
-    names("attention_post_norm", &["model.layers.{}.post_attention_layernorm.weight"]),
-    names("mlp_norm", &["model.layers.{}.pre_feedforward_layernorm.weight"]),
-    names("mlp_post_norm", &["model.layers.{}.post_feedforward_layernorm.weight"]),
+    names(
+        "attention_norm",
+        &["model.layers.{}.input_layernorm.weight"],
+    ),
+    names(
+        "attention_post_norm",
+        &["model.layers.{}.post_attention_layernorm.weight"],
+    ),
+    names(
+        "mlp_norm",
+        &["model.layers.{}.pre_feedforward_layernorm.weight"],
+    ),
+    names(
+        "mlp_post_norm",
+        &["model.layers.{}.post_feedforward_layernorm.weight"],
+    ),
 ];
 
 /// A norm after attention and one after the MLP.
 const NORMS_AFTER: &[LayerNames] = &[
-    names("attention_post_norm", &["model.layers.{}.post_attention_layernorm.weight"]),
-    names("mlp_post_norm", &["model.layers.{}.post_feedforward_layernorm.weight"]),
+    names(
+        "attention_post_norm",
+        &["model.layers.{}.post_attention_layernorm.weight"],
+    ),
+    names(
+        "mlp_post_norm",
+        &["model.layers.{}.post_feedforward_layernorm.weight"],
+    ),
 ];
 
 /// Experts with separate tensors: three matrices each, and possibly biases in GGUF.
@@ -146,39 +197,90 @@ const EXPERTS_APART: &[LayerNames] = &[
     names("router_bias", &["model.layers.{}.mlp.gate.bias"]),
     names(
         "expert_gate_up_bias",
-        &["model.layers.{}.mlp.experts.{e}.gate_proj.bias", "model.layers.{}.mlp.experts.{e}.up_proj.bias"],
+        &[
+            "model.layers.{}.mlp.experts.{e}.gate_proj.bias",
+            "model.layers.{}.mlp.experts.{e}.up_proj.bias",
+        ],
     ),
-    names("expert_down_bias", &["model.layers.{}.mlp.experts.{e}.down_proj.bias"]),
+    names(
+        "expert_down_bias",
+        &["model.layers.{}.mlp.experts.{e}.down_proj.bias"],
+    ),
     names(
         "expert_gate_up",
-        &["model.layers.{}.mlp.experts.{e}.gate_proj.weight", "model.layers.{}.mlp.experts.{e}.up_proj.weight"],
+        &[
+            "model.layers.{}.mlp.experts.{e}.gate_proj.weight",
+            "model.layers.{}.mlp.experts.{e}.up_proj.weight",
+        ],
     ),
-    names("expert_down", &["model.layers.{}.mlp.experts.{e}.down_proj.weight"]),
+    names(
+        "expert_down",
+        &["model.layers.{}.mlp.experts.{e}.down_proj.weight"],
+    ),
 ];
 
 /// Norms around, with the names of GLM 4.
 const NORMS_AROUND_GLM: &[LayerNames] = &[
-    names("attention_norm", &["model.layers.{}.input_layernorm.weight"]),
-    names("attention_post_norm", &["model.layers.{}.post_self_attn_layernorm.weight"]),
-    names("mlp_norm", &["model.layers.{}.post_attention_layernorm.weight"]),
-    names("mlp_post_norm", &["model.layers.{}.post_mlp_layernorm.weight"]),
+    names(
+        "attention_norm",
+        &["model.layers.{}.input_layernorm.weight"],
+    ),
+    names(
+        "attention_post_norm",
+        &["model.layers.{}.post_self_attn_layernorm.weight"],
+    ),
+    names(
+        "mlp_norm",
+        &["model.layers.{}.post_attention_layernorm.weight"],
+    ),
+    names(
+        "mlp_post_norm",
+        &["model.layers.{}.post_mlp_layernorm.weight"],
+    ),
 ];
 
 /// Experts of Granite: all in one tensor.
 const GRANITE_EXPERTS: &[LayerNames] = &[
-    names("router", &["model.layers.{}.block_sparse_moe.router.layer.weight"]),
-    stacked("expert_gate_up", &["model.layers.{}.block_sparse_moe.input_linear.weight"], Order::Experts),
-    stacked("expert_down", &["model.layers.{}.block_sparse_moe.output_linear.weight"], Order::Experts),
+    names(
+        "router",
+        &["model.layers.{}.block_sparse_moe.router.layer.weight"],
+    ),
+    stacked(
+        "expert_gate_up",
+        &["model.layers.{}.block_sparse_moe.input_linear.weight"],
+        Order::Experts,
+    ),
+    stacked(
+        "expert_down",
+        &["model.layers.{}.block_sparse_moe.output_linear.weight"],
+        Order::Experts,
+    ),
 ];
 
 /// Experts of gpt-oss: all in one tensor.
 const GPT_OSS_EXPERTS: &[LayerNames] = &[
     names("router", &["model.layers.{}.mlp.router.weight"]),
     names("router_bias", &["model.layers.{}.mlp.router.bias"]),
-    stacked("expert_gate_up", &["model.layers.{}.mlp.experts.gate_up_proj"], Order::TransposedInterleaved),
-    stacked("expert_gate_up_bias", &["model.layers.{}.mlp.experts.gate_up_proj_bias"], Order::TransposedInterleaved),
-    stacked("expert_down", &["model.layers.{}.mlp.experts.down_proj"], Order::Transposed),
-    stacked("expert_down_bias", &["model.layers.{}.mlp.experts.down_proj_bias"], Order::Transposed),
+    stacked(
+        "expert_gate_up",
+        &["model.layers.{}.mlp.experts.gate_up_proj"],
+        Order::TransposedInterleaved,
+    ),
+    stacked(
+        "expert_gate_up_bias",
+        &["model.layers.{}.mlp.experts.gate_up_proj_bias"],
+        Order::TransposedInterleaved,
+    ),
+    stacked(
+        "expert_down",
+        &["model.layers.{}.mlp.experts.down_proj"],
+        Order::Transposed,
+    ),
+    stacked(
+        "expert_down_bias",
+        &["model.layers.{}.mlp.experts.down_proj_bias"],
+        Order::Transposed,
+    ),
 ];
 
 const SINKS: &[LayerNames] = &[names("sinks", &["model.layers.{}.self_attn.sinks"])];
@@ -198,37 +300,63 @@ pub(super) const HUGGING_FACE: TensorNames = TensorNames {
 };
 
 /// Gemma 2 and 3.
-pub(super) const GEMMA: TensorNames = TensorNames { layer: &[NORMS_AROUND, ATTENTION, GATED_MLP], ..HUGGING_FACE };
+pub(super) const GEMMA: TensorNames = TensorNames {
+    layer: &[NORMS_AROUND, ATTENTION, GATED_MLP],
+    ..HUGGING_FACE
+};
 
 /// Phi 3: one tensor for q, k and v, one for gate and up.
-pub(super) const PHI3: TensorNames = TensorNames { layer: &[NORMS_BEFORE, FUSED_ATTENTION, FUSED_MLP], ..HUGGING_FACE };
+pub(super) const PHI3: TensorNames = TensorNames {
+    layer: &[NORMS_BEFORE, FUSED_ATTENTION, FUSED_MLP],
+    ..HUGGING_FACE
+};
 
 /// OLMo 2.
-pub(super) const OLMO2: TensorNames = TensorNames { layer: &[NORMS_AFTER, ATTENTION, GATED_MLP], ..HUGGING_FACE };
+pub(super) const OLMO2: TensorNames = TensorNames {
+    layer: &[NORMS_AFTER, ATTENTION, GATED_MLP],
+    ..HUGGING_FACE
+};
 
 /// GLM 4: one tensor for gate and up.
-pub(super) const GLM4: TensorNames = TensorNames { layer: &[NORMS_AROUND_GLM, ATTENTION, FUSED_MLP], ..HUGGING_FACE };
+pub(super) const GLM4: TensorNames = TensorNames {
+    layer: &[NORMS_AROUND_GLM, ATTENTION, FUSED_MLP],
+    ..HUGGING_FACE
+};
 
 /// Granite with experts.
-pub(super) const GRANITE_MOE: TensorNames =
-    TensorNames { layer: &[NORMS_BEFORE, ATTENTION, GRANITE_EXPERTS], ..HUGGING_FACE };
+pub(super) const GRANITE_MOE: TensorNames = TensorNames {
+    layer: &[NORMS_BEFORE, ATTENTION, GRANITE_EXPERTS],
+    ..HUGGING_FACE
+};
 
 /// Qwen 3 with experts; some layers may have an MLP instead.
-pub(super) const QWEN3_MOE: TensorNames =
-    TensorNames { layer: &[NORMS_BEFORE, ATTENTION, GATED_MLP, EXPERTS_APART], ..HUGGING_FACE };
+pub(super) const QWEN3_MOE: TensorNames = TensorNames {
+    layer: &[NORMS_BEFORE, ATTENTION, GATED_MLP, EXPERTS_APART],
+    ..HUGGING_FACE
+};
 
 /// gpt-oss, in 16 bits or MXFP4.
-pub(super) const GPT_OSS: TensorNames =
-    TensorNames { layer: &[NORMS_BEFORE, ATTENTION, SINKS, GPT_OSS_EXPERTS], ..HUGGING_FACE };
+pub(super) const GPT_OSS: TensorNames = TensorNames {
+    layer: &[NORMS_BEFORE, ATTENTION, SINKS, GPT_OSS_EXPERTS],
+    ..HUGGING_FACE
+};
 
 /// gpt-oss in GGUF.
-const GPT_OSS_APART: TensorNames =
-    TensorNames { layer: &[NORMS_BEFORE, ATTENTION, SINKS, EXPERTS_APART], ..HUGGING_FACE };
+const GPT_OSS_APART: TensorNames = TensorNames {
+    layer: &[NORMS_BEFORE, ATTENTION, SINKS, EXPERTS_APART],
+    ..HUGGING_FACE
+};
 
 /// [`ATTENTION`] of Hunyuan.
 const ATTENTION_HUNYUAN: &[LayerNames] = &[
-    names("q_norm", &["model.layers.{}.self_attn.query_layernorm.weight"]),
-    names("k_norm", &["model.layers.{}.self_attn.key_layernorm.weight"]),
+    names(
+        "q_norm",
+        &["model.layers.{}.self_attn.query_layernorm.weight"],
+    ),
+    names(
+        "k_norm",
+        &["model.layers.{}.self_attn.key_layernorm.weight"],
+    ),
     ATTENTION[0],
     ATTENTION[1],
     ATTENTION[4],
@@ -256,14 +384,26 @@ const XIELU: &[LayerNames] = &[names(
 
 /// [`NORMS_BEFORE`] of Apertus.
 const NORMS_BEFORE_APERTUS: &[LayerNames] = &[
-    names("attention_norm", &["model.layers.{}.attention_layernorm.weight"]),
-    names("mlp_norm", &["model.layers.{}.feedforward_layernorm.weight"]),
+    names(
+        "attention_norm",
+        &["model.layers.{}.attention_layernorm.weight"],
+    ),
+    names(
+        "mlp_norm",
+        &["model.layers.{}.feedforward_layernorm.weight"],
+    ),
 ];
 
 /// Biases of [`NORMS_BEFORE`].
 const NORM_BIASES: &[LayerNames] = &[
-    names("attention_norm_bias", &["model.layers.{}.input_layernorm.bias"]),
-    names("mlp_norm_bias", &["model.layers.{}.post_attention_layernorm.bias"]),
+    names(
+        "attention_norm_bias",
+        &["model.layers.{}.input_layernorm.bias"],
+    ),
+    names(
+        "mlp_norm_bias",
+        &["model.layers.{}.post_attention_layernorm.bias"],
+    ),
 ];
 
 /// [`UNGATED_MLP`] of StarCoder 2.
@@ -276,86 +416,196 @@ const MLP_STARCODER2: &[LayerNames] = &[
 
 /// Experts that every token passes, as one MLP, and the bias for the choice of the others.
 const SHARED_EXPERTS: &[LayerNames] = &[
-    names("router_choice_bias", &["model.layers.{}.mlp.gate.e_score_correction_bias"]),
+    names(
+        "router_choice_bias",
+        &["model.layers.{}.mlp.gate.e_score_correction_bias"],
+    ),
     names(
         "shared_gate_up",
-        &["model.layers.{}.mlp.shared_experts.gate_proj.weight", "model.layers.{}.mlp.shared_experts.up_proj.weight"],
+        &[
+            "model.layers.{}.mlp.shared_experts.gate_proj.weight",
+            "model.layers.{}.mlp.shared_experts.up_proj.weight",
+        ],
     ),
-    names("shared_down", &["model.layers.{}.mlp.shared_experts.down_proj.weight"]),
+    names(
+        "shared_down",
+        &["model.layers.{}.mlp.shared_experts.down_proj.weight"],
+    ),
 ];
 
 /// The MLP of Qwen that every token passes, behind a gate.
 const SHARED_EXPERT: &[LayerNames] = &[
-    names("shared_gate", &["model.layers.{}.mlp.shared_expert_gate.weight"]),
+    names(
+        "shared_gate",
+        &["model.layers.{}.mlp.shared_expert_gate.weight"],
+    ),
     names(
         "shared_gate_up",
-        &["model.layers.{}.mlp.shared_expert.gate_proj.weight", "model.layers.{}.mlp.shared_expert.up_proj.weight"],
+        &[
+            "model.layers.{}.mlp.shared_expert.gate_proj.weight",
+            "model.layers.{}.mlp.shared_expert.up_proj.weight",
+        ],
     ),
-    names("shared_down", &["model.layers.{}.mlp.shared_expert.down_proj.weight"]),
+    names(
+        "shared_down",
+        &["model.layers.{}.mlp.shared_expert.down_proj.weight"],
+    ),
 ];
 
 /// What Gemma 4 has besides: experts beside the MLP, embeddings of the layers, and a number that ends each layer.
 const EXTRAS_GEMMA4: &[LayerNames] = &[
     names("scalar", &["model.layers.{}.layer_scalar"]),
-    names("layer_gate", &["model.layers.{}.per_layer_input_gate.weight"]),
-    names("layer_output", &["model.layers.{}.per_layer_projection.weight"]),
-    names("layer_output_norm", &["model.layers.{}.post_per_layer_input_norm.weight"]),
-    names("dense_post_norm", &["model.layers.{}.post_feedforward_layernorm_1.weight"]),
-    names("expert_norm", &["model.layers.{}.pre_feedforward_layernorm_2.weight"]),
-    names("expert_post_norm", &["model.layers.{}.post_feedforward_layernorm_2.weight"]),
+    names(
+        "layer_gate",
+        &["model.layers.{}.per_layer_input_gate.weight"],
+    ),
+    names(
+        "layer_output",
+        &["model.layers.{}.per_layer_projection.weight"],
+    ),
+    names(
+        "layer_output_norm",
+        &["model.layers.{}.post_per_layer_input_norm.weight"],
+    ),
+    names(
+        "dense_post_norm",
+        &["model.layers.{}.post_feedforward_layernorm_1.weight"],
+    ),
+    names(
+        "expert_norm",
+        &["model.layers.{}.pre_feedforward_layernorm_2.weight"],
+    ),
+    names(
+        "expert_post_norm",
+        &["model.layers.{}.post_feedforward_layernorm_2.weight"],
+    ),
     names("router_norm", &["model.layers.{}.router.scale"]),
     names("router", &["model.layers.{}.router.proj.weight"]),
-    names("router_scales", &["model.layers.{}.router.per_expert_scale"]),
-    stacked("expert_gate_up", &["model.layers.{}.experts.gate_up_proj"], Order::Experts),
-    stacked("expert_down", &["model.layers.{}.experts.down_proj"], Order::Experts),
+    names(
+        "router_scales",
+        &["model.layers.{}.router.per_expert_scale"],
+    ),
+    stacked(
+        "expert_gate_up",
+        &["model.layers.{}.experts.gate_up_proj"],
+        Order::Experts,
+    ),
+    stacked(
+        "expert_down",
+        &["model.layers.{}.experts.down_proj"],
+        Order::Experts,
+    ),
 ];
 
 /// Hunyuan.
-pub(super) const HUNYUAN_DENSE: TensorNames =
-    TensorNames { layer: &[NORMS_BEFORE, ATTENTION_HUNYUAN, GATED_MLP], ..HUGGING_FACE };
+pub(super) const HUNYUAN_DENSE: TensorNames = TensorNames {
+    layer: &[NORMS_BEFORE, ATTENTION_HUNYUAN, GATED_MLP],
+    ..HUGGING_FACE
+};
 
 /// GLM 4.5 and 4.6.
-pub(super) const GLM4_MOE: TensorNames =
-    TensorNames { layer: &[NORMS_BEFORE, ATTENTION, GATED_MLP, EXPERTS_APART, SHARED_EXPERTS], ..HUGGING_FACE };
+pub(super) const GLM4_MOE: TensorNames = TensorNames {
+    layer: &[
+        NORMS_BEFORE,
+        ATTENTION,
+        GATED_MLP,
+        EXPERTS_APART,
+        SHARED_EXPERTS,
+    ],
+    ..HUGGING_FACE
+};
 
 /// Qwen 2 with experts.
-pub(super) const QWEN2_MOE: TensorNames =
-    TensorNames { layer: &[NORMS_BEFORE, ATTENTION, GATED_MLP, EXPERTS_APART, SHARED_EXPERT], ..HUGGING_FACE };
+pub(super) const QWEN2_MOE: TensorNames = TensorNames {
+    layer: &[
+        NORMS_BEFORE,
+        ATTENTION,
+        GATED_MLP,
+        EXPERTS_APART,
+        SHARED_EXPERT,
+    ],
+    ..HUGGING_FACE
+};
 
 /// Llama's scheme with an MLP without gate.
-pub(super) const UNGATED: TensorNames = TensorNames { layer: &[NORMS_BEFORE, ATTENTION, UNGATED_MLP], ..HUGGING_FACE };
+pub(super) const UNGATED: TensorNames = TensorNames {
+    layer: &[NORMS_BEFORE, ATTENTION, UNGATED_MLP],
+    ..HUGGING_FACE
+};
 
 /// Apertus.
-pub(super) const APERTUS: TensorNames =
-    TensorNames { layer: &[NORMS_BEFORE_APERTUS, ATTENTION, UNGATED_MLP, XIELU], ..HUGGING_FACE };
+pub(super) const APERTUS: TensorNames = TensorNames {
+    layer: &[NORMS_BEFORE_APERTUS, ATTENTION, UNGATED_MLP, XIELU],
+    ..HUGGING_FACE
+};
 
 /// StarCoder 2.
-pub(super) const STARCODER2: TensorNames =
-    TensorNames { layer: &[NORMS_BEFORE, NORM_BIASES, ATTENTION, MLP_STARCODER2], ..HUGGING_FACE };
+pub(super) const STARCODER2: TensorNames = TensorNames {
+    layer: &[NORMS_BEFORE, NORM_BIASES, ATTENTION, MLP_STARCODER2],
+    ..HUGGING_FACE
+};
 
 /// Gemma 4.
-pub(super) const GEMMA4: TensorNames =
-    TensorNames { layer: &[NORMS_AROUND, ATTENTION, GATED_MLP, EXTRAS_GEMMA4], ..HUGGING_FACE };
+pub(super) const GEMMA4: TensorNames = TensorNames {
+    layer: &[NORMS_AROUND, ATTENTION, GATED_MLP, EXTRAS_GEMMA4],
+    ..HUGGING_FACE
+};
 
 /// Latent attention: q, with a latent of its own or without, and the latent of keys and values. GGUF may have the keys'
 /// and the values' part of the last product as tensors of their own.
 const ATTENTION_LATENT: &[LayerNames] = &[
     names("query", &["model.layers.{}.self_attn.q_proj.weight"]),
-    names("query_latent", &["model.layers.{}.self_attn.q_a_proj.weight"]),
-    names("query_latent_norm", &["model.layers.{}.self_attn.q_a_layernorm.weight"]),
+    names(
+        "query_latent",
+        &["model.layers.{}.self_attn.q_a_proj.weight"],
+    ),
+    names(
+        "query_latent_norm",
+        &["model.layers.{}.self_attn.q_a_layernorm.weight"],
+    ),
     names("query_up", &["model.layers.{}.self_attn.q_b_proj.weight"]),
-    names("latent", &["model.layers.{}.self_attn.kv_a_proj_with_mqa.weight"]),
-    names("latent_norm", &["model.layers.{}.self_attn.kv_a_layernorm.weight"]),
-    stacked("latent_keys", &["model.layers.{}.self_attn.kv_b_proj.weight"], Order::HeadKeys),
-    stacked("latent_values", &["model.layers.{}.self_attn.kv_b_proj.weight"], Order::HeadValues),
-    stacked("latent_keys", &["model.layers.{}.self_attn.k_b_proj.weight"], Order::Experts),
-    stacked("latent_values", &["model.layers.{}.self_attn.v_b_proj.weight"], Order::Experts),
+    names(
+        "latent",
+        &["model.layers.{}.self_attn.kv_a_proj_with_mqa.weight"],
+    ),
+    names(
+        "latent_norm",
+        &["model.layers.{}.self_attn.kv_a_layernorm.weight"],
+    ),
+    stacked(
+        "latent_keys",
+        &["model.layers.{}.self_attn.kv_b_proj.weight"],
+        Order::HeadKeys,
+    ),
+    stacked(
+        "latent_values",
+        &["model.layers.{}.self_attn.kv_b_proj.weight"],
+        Order::HeadValues,
+    ),
+    stacked(
+        "latent_keys",
+        &["model.layers.{}.self_attn.k_b_proj.weight"],
+        Order::Experts,
+    ),
+    stacked(
+        "latent_values",
+        &["model.layers.{}.self_attn.v_b_proj.weight"],
+        Order::Experts,
+    ),
     ATTENTION[4],
 ];
 
 /// DeepSeek V2 and V3, and GLM 4.7 Flash.
-pub(super) const DEEPSEEK: TensorNames =
-    TensorNames { layer: &[NORMS_BEFORE, ATTENTION_LATENT, GATED_MLP, EXPERTS_APART, SHARED_EXPERTS], ..HUGGING_FACE };
+pub(super) const DEEPSEEK: TensorNames = TensorNames {
+    layer: &[
+        NORMS_BEFORE,
+        ATTENTION_LATENT,
+        GATED_MLP,
+        EXPERTS_APART,
+        SHARED_EXPERTS,
+    ],
+    ..HUGGING_FACE
+};
 
 /// How the tensors of a checkpoint's text model are nested among those of other parts, such as vision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -374,12 +624,19 @@ impl Nesting {
     /// The nesting with which `exists` knows `name`.
     pub(super) fn find(name: &str, exists: impl Fn(&str) -> bool) -> Self {
         let nestings = [Self::Plain, Self::Inner, Self::Outer, Self::Bare];
-        nestings.into_iter().find(|nesting| exists(&nesting.of(name))).unwrap_or(Self::Plain)
+        nestings
+            .into_iter()
+            .find(|nesting| exists(&nesting.of(name)))
+            .unwrap_or(Self::Plain)
     }
 
     /// The nested name of a tensor.
     pub(super) fn of(self, name: &str) -> String {
-        match (self, name.strip_prefix("model.").or(name.strip_prefix("backbone."))) {
+        match (
+            self,
+            name.strip_prefix("model.")
+                .or(name.strip_prefix("backbone.")),
+        ) {
             (Self::Inner, Some(rest)) => format!("model.language_model.{rest}"),
             (Self::Outer, _) => format!("language_model.{name}"),
             (Self::Bare, Some(rest)) => rest.into(),

@@ -62,15 +62,28 @@ impl WeightTable {
         tensors: &BTreeMap<String, TensorInfo>,
     ) -> Result<Self, LoadError> {
         let mut weights = BTreeMap::new();
-        let nesting = Nesting::find(spec.tensors.embedding, |tensor| tensors.contains_key(tensor));
+        let nesting = Nesting::find(spec.tensors.embedding, |tensor| {
+            tensors.contains_key(tensor)
+        });
         let mut all = required(spec);
-        all.iter_mut().flat_map(|weight| &mut weight.parts).for_each(|part| part.tensor = nesting.of(&part.tensor));
+        all.iter_mut()
+            .flat_map(|weight| &mut weight.parts)
+            .for_each(|part| part.tensor = nesting.of(&part.tensor));
         // Of several ways to store a weight, the first that is there; if none is, the first is missing.
-        let is_there = |weight: &Required| weight.parts.iter().all(|part| tensors.contains_key(&part.tensor));
-        let found: BTreeSet<String> =
-            all.iter().filter(|weight| is_there(weight)).map(|weight| weight.name.clone()).collect();
+        let is_there = |weight: &Required| {
+            weight
+                .parts
+                .iter()
+                .all(|part| tensors.contains_key(&part.tensor))
+        };
+        let found: BTreeSet<String> = all
+            .iter()
+            .filter(|weight| is_there(weight))
+            .map(|weight| weight.name.clone())
+            .collect();
         for weight in all {
-            let is_other_way = weights.contains_key(&weight.name) || found.contains(&weight.name) && !is_there(&weight);
+            let is_other_way = weights.contains_key(&weight.name)
+                || found.contains(&weight.name) && !is_there(&weight);
             if !is_other_way {
                 let resolved = resolve_weight(weight.experts, weight.parts, name, tensors)?;
                 weights.insert(weight.name, resolved);
@@ -88,25 +101,51 @@ impl WeightTable {
             let frequencies = rope.frequencies(spec.positions_max);
             let columns = u32::try_from(frequencies.len()).expect("a head has few elements");
             let content = Content::Computed(frequencies);
-            let weight = Weight { rows: 1, columns, sections: f32_row(), experts: 1, content };
+            let weight = Weight {
+                rows: 1,
+                columns,
+                sections: f32_row(),
+                experts: 1,
+                content,
+            };
             self.weights.insert(format!("rope.{index}"), weight);
         }
     }
 
     /// Computes the weights of the gated norms of states that have no norm.
     fn compute_norms(&mut self, spec: &ModelSpec) {
-        let Some(norm) = spec.state.map(|state| state.norm).filter(|norm| !norm.present) else { return };
-        let stateful = (0..).zip(&spec.layers).filter(|(_, layer)| layer.kind.has_state());
+        let Some(norm) = spec
+            .state
+            .map(|state| state.norm)
+            .filter(|norm| !norm.present)
+        else {
+            return;
+        };
+        let stateful = (0..)
+            .zip(&spec.layers)
+            .filter(|(_, layer)| layer.kind.has_state());
         for (index, _) in stateful {
-            let content = Content::Computed(vec![spec.factors.state * GatedNormSpec::NONE_ROOT; norm.run as usize]);
-            let weight = Weight { rows: 1, columns: norm.run, sections: f32_row(), experts: 1, content };
-            self.weights.insert(format!("layers.{index}.state_norm"), weight);
+            let content = Content::Computed(vec![
+                spec.factors.state * GatedNormSpec::NONE_ROOT;
+                norm.run as usize
+            ]);
+            let weight = Weight {
+                rows: 1,
+                columns: norm.run,
+                sections: f32_row(),
+                experts: 1,
+                content,
+            };
+            self.weights
+                .insert(format!("layers.{index}.state_norm"), weight);
         }
     }
 
     /// The weight called `name` in the plan.
     pub(super) fn get(&self, name: &str) -> &Weight {
-        self.weights.get(name).unwrap_or_else(|| panic!("a plan only names weights of its model's table, not {name}"))
+        self.weights
+            .get(name)
+            .unwrap_or_else(|| panic!("a plan only names weights of its model's table, not {name}"))
     }
 
     /// Reads every weight of `plan` in chunks of whole rows and passes them to `write`.
@@ -118,10 +157,17 @@ impl WeightTable {
     ) -> Result<(), UploadError<E>> {
         for (id, spec) in (0..).map(WeightId).zip(&plan.weights) {
             let weight = self.get(&spec.name);
-            assert_eq!((weight.rows, weight.columns), (spec.rows, spec.columns), "the plan is of this model");
+            assert_eq!(
+                (weight.rows, weight.columns),
+                (spec.rows, spec.columns),
+                "the plan is of this model"
+            );
             match &weight.content {
                 Content::Computed(values) => {
-                    let row = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+                    let row = values
+                        .iter()
+                        .flat_map(|value| value.to_le_bytes())
+                        .collect();
                     write(id, 0, row).map_err(UploadError::Write)?;
                 }
                 Content::Vector(parts) => {
@@ -133,8 +179,12 @@ impl WeightTable {
                     for part in parts {
                         let mut write_part = |row: u32, rows| write(id, first_row + row, rows);
                         match part.0.order {
-                            Order::HeadKeys => latent::upload_keys(source, part, &mut write_part).await?,
-                            Order::Transposed | Order::TransposedInterleaved | Order::ExpertsInterleaved => {
+                            Order::HeadKeys => {
+                                latent::upload_keys(source, part, &mut write_part).await?
+                            }
+                            Order::Transposed
+                            | Order::TransposedInterleaved
+                            | Order::ExpertsInterleaved => {
                                 upload_experts(source, part, weight, &mut write_part).await?;
                             }
                             _ => upload_rows(source, part, weight.columns, &mut write_part).await?,
@@ -162,16 +212,30 @@ async fn upload_rows<E>(
         Change::None => stored_bytes,
         _ => stored_bytes.max(WeightFormat::F32.row_bytes(columns)),
     };
-    let rows_max = u32::try_from(CHUNK_BYTES_MAX / largest).expect("a chunk has few rows").max(1);
+    let rows_max = u32::try_from(CHUNK_BYTES_MAX / largest)
+        .expect("a chunk has few rows")
+        .max(1);
     let mut to = 0;
     for run in part.all_runs() {
         let mut row = run.start;
         while row < run.end {
             let end = run.end.min(row + rows_max);
-            let bytes = source.read(&part.tensor, u64::from(row) * stored_bytes..u64::from(end) * stored_bytes).await?;
-            assert_eq!(bytes.len() as u64, u64::from(end - row) * stored_bytes, "a source returns the range asked for");
-            let bytes =
-                if part.change == Change::None { bytes } else { changed(&bytes, *stored, columns, part.change) };
+            let bytes = source
+                .read(
+                    &part.tensor,
+                    u64::from(row) * stored_bytes..u64::from(end) * stored_bytes,
+                )
+                .await?;
+            assert_eq!(
+                bytes.len() as u64,
+                u64::from(end - row) * stored_bytes,
+                "a source returns the range asked for"
+            );
+            let bytes = if part.change == Change::None {
+                bytes
+            } else {
+                changed(&bytes, *stored, columns, part.change)
+            };
             write(to, bytes).map_err(UploadError::Write)?;
             to += end - row;
             row = end;
@@ -185,10 +249,16 @@ fn changed(rows: &[u8], stored: WeightFormat, columns: u32, change: Change) -> B
     let columns = columns as usize;
     let row = |row: &[u8]| {
         (0..columns)
-            .flat_map(|column| change.apply(stored.decode(row, columns, column)).to_le_bytes())
+            .flat_map(|column| {
+                change
+                    .apply(stored.decode(row, columns, column))
+                    .to_le_bytes()
+            })
             .collect::<Vec<u8>>()
     };
-    rows.chunks_exact(stored.row_bytes(columns as u32) as usize).flat_map(row).collect()
+    rows.chunks_exact(stored.row_bytes(columns as u32) as usize)
+        .flat_map(row)
+        .collect()
 }
 
 /// Uploads a tensor of all experts whose layout differs from the weight's: transposed, or with alternating rows.
@@ -201,16 +271,19 @@ async fn upload_experts<E>(
     let row_bytes = stored.row_bytes(weight.columns) as usize;
     // The contiguous unit: an element, or a whole row.
     let size = match part.order {
-        Order::Transposed | Order::TransposedInterleaved => {
-            stored.element_bytes().expect("elements that lie as columns have bytes of their own") as usize
-        }
+        Order::Transposed | Order::TransposedInterleaved => stored
+            .element_bytes()
+            .expect("elements that lie as columns have bytes of their own")
+            as usize,
         _ => row_bytes,
     };
     let rows = (weight.rows / weight.experts) as usize;
     let chunk_rows = (CHUNK_BYTES_MAX as usize / row_bytes).clamp(1, rows);
     for expert in 0..weight.experts as usize {
         let start = (expert * rows * row_bytes) as u64;
-        let stored = source.read(&part.tensor, start..start + (rows * row_bytes) as u64).await?;
+        let stored = source
+            .read(&part.tensor, start..start + (rows * row_bytes) as u64)
+            .await?;
         for first in (0..rows).step_by(chunk_rows) {
             let mut chunk = vec![0; chunk_rows.min(rows - first) * row_bytes];
             platform::for_each_chunk(&mut chunk, row_bytes, |row, out| {
@@ -226,19 +299,31 @@ async fn upload_experts<E>(
 }
 
 /// Reads a vector, widened to f32.
-async fn read_vector(source: &dyn TensorSource, parts: &[(Part, WeightFormat)]) -> Result<Bytes, LoadError> {
+async fn read_vector(
+    source: &dyn TensorSource,
+    parts: &[(Part, WeightFormat)],
+) -> Result<Bytes, LoadError> {
     let mut row = Vec::new();
     for (part, stored) in parts {
         let each = part.each();
         let each_bytes = stored.row_bytes(each);
         let experts = part.stored_rows() / each;
-        let bytes = source.read(&part.tensor, 0..u64::from(experts) * each_bytes).await?;
+        let bytes = source
+            .read(&part.tensor, 0..u64::from(experts) * each_bytes)
+            .await?;
         for run in bytes.chunks_exact(each_bytes as usize) {
             let each = each as usize;
-            let value = |n| part.change.apply(stored.decode(run, each, part.order.stored_row(n, each)));
+            let value = |n| {
+                part.change
+                    .apply(stored.decode(run, each, part.order.stored_row(n, each)))
+            };
             let elements = part.all_runs().into_iter().flatten().map(|n| n as usize);
             // The runs of a vector of all experts are those of each expert.
-            let elements = if experts > 1 { (0..each).collect() } else { elements.collect::<Vec<_>>() };
+            let elements = if experts > 1 {
+                (0..each).collect()
+            } else {
+                elements.collect::<Vec<_>>()
+            };
             row.extend(elements.into_iter().flat_map(|n| value(n).to_le_bytes()));
         }
     }
@@ -247,18 +332,27 @@ async fn read_vector(source: &dyn TensorSource, parts: &[(Part, WeightFormat)]) 
 
 /// The only section of a vector.
 fn f32_row() -> Vec<Section> {
-    vec![Section { rows: 1, format: WeightFormat::F32 }]
+    vec![Section {
+        rows: 1,
+        format: WeightFormat::F32,
+    }]
 }
 
 /// Names of all tensors that a model of this spec may read, in every way in which they may be stored.
 pub(super) fn names_of(spec: &ModelSpec) -> BTreeSet<String> {
-    required(spec).into_iter().flat_map(|weight| weight.parts).map(|part| part.tensor).collect()
+    required(spec)
+        .into_iter()
+        .flat_map(|weight| weight.parts)
+        .map(|part| part.tensor)
+        .collect()
 }
 
 /// Every checkpoint tensor that `spec` reads; of tensors that may be stored in several ways, the first way.
 pub(super) fn tensors_of(spec: &ModelSpec) -> impl Iterator<Item = Part> {
     let mut seen = BTreeSet::new();
-    let first = required(spec).into_iter().filter(move |required| seen.insert(required.name.clone()));
+    let first = required(spec)
+        .into_iter()
+        .filter(move |required| seen.insert(required.name.clone()));
     first.flat_map(|required| required.parts)
 }
 
@@ -275,26 +369,66 @@ fn resolve_weight(
     let rows = stored.iter().map(|(part, _)| part.rows()).sum();
     let Some(columns) = stored[0].0.columns() else {
         let content = Content::Vector(stored);
-        return Ok(Weight { rows: 1, columns: rows, sections: f32_row(), experts: 1, content });
+        return Ok(Weight {
+            rows: 1,
+            columns: rows,
+            sections: f32_row(),
+            experts: 1,
+            content,
+        });
     };
-    let section = |(part, stored): &(Part, WeightFormat)| Section { rows: part.rows(), format: part.format(*stored) };
+    let section = |(part, stored): &(Part, WeightFormat)| Section {
+        rows: part.rows(),
+        format: part.format(*stored),
+    };
     let sections = stored.iter().map(section).collect();
-    Ok(Weight { rows, columns, sections, experts, content: Content::Matrix(stored) })
+    Ok(Weight {
+        rows,
+        columns,
+        sections,
+        experts,
+        content: Content::Matrix(stored),
+    })
 }
 
 /// Looks up a tensor, which must have the required shape, and its stored type.
-fn find(part: Part, name: &str, tensors: &BTreeMap<String, TensorInfo>) -> Result<(Part, WeightFormat), LoadError> {
+fn find(
+    part: Part,
+    name: &str,
+    tensors: &BTreeMap<String, TensorInfo>,
+) -> Result<(Part, WeightFormat), LoadError> {
     let tensor = part.tensor.clone();
-    let Some(TensorInfo { file, shape, element }) = tensors.get(&tensor) else {
-        return Err(LoadError::TensorMissing { file: name.into(), tensor });
+    let Some(TensorInfo {
+        file,
+        shape,
+        element,
+    }) = tensors.get(&tensor)
+    else {
+        return Err(LoadError::TensorMissing {
+            file: name.into(),
+            tensor,
+        });
     };
-    let part = if matches!(element, Element::Float(format) if format.is_quantised()) { part.by_rows() } else { part };
+    let part = if matches!(element, Element::Float(format) if format.is_quantised()) {
+        part.by_rows()
+    } else {
+        part
+    };
     if *shape != part.shape {
         let (found, expected) = (shape.clone(), part.shape.clone());
-        return Err(LoadError::TensorShape { file: file.to_string(), tensor, found, expected });
+        return Err(LoadError::TensorShape {
+            file: file.to_string(),
+            tensor,
+            found,
+            expected,
+        });
     }
     match element {
         Element::Float(format) => Ok((part, *format)),
-        Element::Other(found) => Err(LoadError::TensorType { file: file.to_string(), tensor, found: found.clone() }),
+        Element::Other(found) => Err(LoadError::TensorType {
+            file: file.to_string(),
+            tensor,
+            found: found.clone(),
+        }),
     }
 }

@@ -5,7 +5,10 @@
 //! else may read it: no later step before the buffer is next written, and no tail. Values are rounded in between
 //! exactly as the buffer would have rounded them.
 
-use super::{AttendPaged, BufferId, GatedActivation, MatMul, NormOptions, Plan, RmsNorm, RopeStoreKv, Step, Up};
+use super::{
+    AttendPaged, BufferId, GatedActivation, MatMul, NormOptions, Plan, RmsNorm, RopeStoreKv, Step,
+    Up,
+};
 
 /// A product with the adjacent steps fused into it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -28,14 +31,22 @@ impl Fused {
 /// The fused product that `rest` starts with, if its first steps can be fused.
 pub fn find(plan: &Plan, rest: &[Step]) -> Option<Fused> {
     let norm = match rest.first()? {
-        Step::RmsNorm(norm) if norm.delta.is_none() && !norm.accumulate && norm.options == NormOptions::default() => {
+        Step::RmsNorm(norm)
+            if norm.delta.is_none()
+                && !norm.accumulate
+                && norm.options == NormOptions::default() =>
+        {
             Some(*norm)
         }
         _ => None,
     };
     let at = usize::from(norm.is_some());
-    let Step::MatMul(product) = *rest.get(at)? else { return None };
-    if norm.is_some_and(|norm| norm.out != product.x || is_read_later(plan, product.x, &rest[at + 1..])) {
+    let Step::MatMul(product) = *rest.get(at)? else {
+        return None;
+    };
+    if norm.is_some_and(|norm| {
+        norm.out != product.x || is_read_later(plan, product.x, &rest[at + 1..])
+    }) {
         return None;
     }
     let gated = match rest.get(at + 1) {
@@ -55,15 +66,31 @@ pub fn find(plan: &Plan, rest: &[Step]) -> Option<Fused> {
     if norm.is_some_and(|norm| norm.x == out) {
         return None;
     }
-    let fused = Fused { norm, product, gated };
-    debug_assert!(fused.steps() <= rest.len(), "only steps that are there are fused");
+    let fused = Fused {
+        norm,
+        product,
+        gated,
+    };
+    debug_assert!(
+        fused.steps() <= rest.len(),
+        "only steps that are there are fused"
+    );
     (fused.steps() > 1).then_some(fused)
 }
 
 /// The store and the attention of a layer that `rest` starts with, if nothing else reads their queries.
 pub fn find_attention(plan: &Plan, rest: &[Step]) -> Option<(RopeStoreKv, AttendPaged)> {
-    let [Step::RopeStoreKv(store), Step::AttendPaged(attend), later @ ..] = rest else { return None };
-    let is_one = store.q == attend.q && store.layer == attend.layer && store.query_heads == attend.query_heads;
+    let [
+        Step::RopeStoreKv(store),
+        Step::AttendPaged(attend),
+        later @ ..,
+    ] = rest
+    else {
+        return None;
+    };
+    let is_one = store.q == attend.q
+        && store.layer == attend.layer
+        && store.query_heads == attend.query_heads;
     // Every part of the attention reads qkv, while others write their result.
     let apart = attend.out != store.qkv;
     (is_one && apart && !is_read_later(plan, store.q, later)).then_some((*store, *attend))
@@ -73,11 +100,18 @@ pub fn find_attention(plan: &Plan, rest: &[Step]) -> Option<(RopeStoreKv, Attend
 fn is_read_later(plan: &Plan, buffer: BufferId, rest: &[Step]) -> bool {
     let read_first = |steps: &[Step]| {
         let accesses = steps.iter().flat_map(Step::buffers);
-        accesses.filter(|(touched, _)| *touched == buffer).map(|(_, access)| access.reads()).next()
+        accesses
+            .filter(|(touched, _)| *touched == buffer)
+            .map(|(_, access)| access.reads())
+            .next()
     };
     // Nothing in the rest of the body touches the buffer, so any tail may read its content. For steps within a tail,
     // all tails are checked, their own among them: this fuses less than possible, never more.
-    let tails = || plan.tails.iter().any(|(_, steps)| read_first(steps).unwrap_or(false));
+    let tails = || {
+        plan.tails
+            .iter()
+            .any(|(_, steps)| read_first(steps).unwrap_or(false))
+    };
     read_first(rest).unwrap_or_else(tails)
 }
 
@@ -93,10 +127,26 @@ mod tests {
         let [x, normed, product, out] =
             [("x", 8), ("normed", 8), ("product", 16), ("out", 8)].map(|(n, c)| buffer(n, c));
         let weight = plan.weight("w", 16, 8, WeightFormat::F32);
-        let (delta, epsilon, one_plus, accumulate, options) = (None, 1e-5, false, false, NormOptions::default());
+        let (delta, epsilon, one_plus, accumulate, options) =
+            (None, 1e-5, false, false, NormOptions::default());
         plan.body = vec![
-            Step::RmsNorm(RmsNorm { x, delta, weight, epsilon, one_plus, accumulate, options, out: normed }),
-            Step::MatMul(MatMul { x: normed, weight, bias: None, accumulate, out: product }),
+            Step::RmsNorm(RmsNorm {
+                x,
+                delta,
+                weight,
+                epsilon,
+                one_plus,
+                accumulate,
+                options,
+                out: normed,
+            }),
+            Step::MatMul(MatMul {
+                x: normed,
+                weight,
+                bias: None,
+                accumulate,
+                out: product,
+            }),
             Step::GatedActivation(GatedActivation {
                 gate_up: product,
                 gates: Gates::default(),
@@ -111,7 +161,8 @@ mod tests {
     }
 
     fn found(plan: &Plan, from: usize) -> Option<(bool, bool, usize)> {
-        find(plan, &plan.body[from..]).map(|fused| (fused.norm.is_some(), fused.gated.is_some(), fused.steps()))
+        find(plan, &plan.body[from..])
+            .map(|fused| (fused.norm.is_some(), fused.gated.is_some(), fused.steps()))
     }
 
     #[test]
@@ -126,11 +177,15 @@ mod tests {
     #[test]
     fn what_is_normalized_is_not_written() {
         let mut onto_x = plan(|_| Vec::new());
-        let Step::MatMul(product) = &mut onto_x.body[1] else { unreachable!("the second step is the product") };
+        let Step::MatMul(product) = &mut onto_x.body[1] else {
+            unreachable!("the second step is the product")
+        };
         product.out = BufferId(0);
         assert_eq!(found(&onto_x, 0), None);
         let mut gated_onto_x = plan(|_| Vec::new());
-        let Step::GatedActivation(gated) = &mut gated_onto_x.body[2] else { unreachable!("the third step is gated") };
+        let Step::GatedActivation(gated) = &mut gated_onto_x.body[2] else {
+            unreachable!("the third step is gated")
+        };
         gated.out = BufferId(0);
         assert_eq!(found(&gated_onto_x, 0), None);
     }
@@ -141,40 +196,94 @@ mod tests {
         let mut plan = Plan::default();
         let mut buffer = |name, columns| plan.buffer(name, Rows::Tokens, columns, Storage::F32);
         let [qkv, q, out] = [("qkv", 24), ("q", 8), ("out", 8)].map(|(n, c)| buffer(n, c));
-        let (q_norm, k_norm, rope, options) = (None, None, None, crate::plan::StoreOptions::default());
-        let store = RopeStoreKv { qkv, layer: 3, query_heads: 1, q_norm, k_norm, rope, options, q };
+        let (q_norm, k_norm, rope, options) =
+            (None, None, None, crate::plan::StoreOptions::default());
+        let store = RopeStoreKv {
+            qkv,
+            layer: 3,
+            query_heads: 1,
+            q_norm,
+            k_norm,
+            rope,
+            options,
+            q,
+        };
         let (scale, softcap, alibi, sinks) = (1.0, None, None, None);
-        let attend = AttendPaged { q, layer: 3, query_heads: 1, scale, softcap, alibi, sinks, out };
+        let attend = AttendPaged {
+            q,
+            layer: 3,
+            query_heads: 1,
+            scale,
+            softcap,
+            alibi,
+            sinks,
+            out,
+        };
         let found = |attend, later: &[Step]| {
-            let steps = [&[Step::RopeStoreKv(store), Step::AttendPaged(attend)], later].concat();
+            let steps = [
+                &[Step::RopeStoreKv(store), Step::AttendPaged(attend)],
+                later,
+            ]
+            .concat();
             find_attention(&plan, &steps).is_some()
         };
         assert!(found(attend, &[]));
         assert!(!found(AttendPaged { layer: 2, ..attend }, &[]));
         assert!(!found(AttendPaged { out: qkv, ..attend }, &[]));
-        assert!(!found(attend, &[Step::GatherRows(GatherRows { x: q, out })]));
-        assert!(found(attend, &[Step::GatherRows(GatherRows { x: out, out: q })]));
+        assert!(!found(
+            attend,
+            &[Step::GatherRows(GatherRows { x: q, out })]
+        ));
+        assert!(found(
+            attend,
+            &[Step::GatherRows(GatherRows { x: out, out: q })]
+        ));
     }
 
     /// A buffer that is read later must be written.
     #[test]
     fn what_others_read_is_not_fused_away() {
         let read = |what: usize| {
-            move |buffers: [BufferId; 4]| vec![Step::GatherRows(GatherRows { x: buffers[what], out: buffers[0] })]
+            move |buffers: [BufferId; 4]| {
+                vec![Step::GatherRows(GatherRows {
+                    x: buffers[what],
+                    out: buffers[0],
+                })]
+            }
         };
         assert_eq!(found(&plan(read(1)), 0), None, "the norm is read");
-        assert_eq!(found(&plan(read(2)), 0), Some((true, false, 2)), "the product is read");
+        assert_eq!(
+            found(&plan(read(2)), 0),
+            Some((true, false, 2)),
+            "the product is read"
+        );
         let rewritten = plan(|[x, normed, product, out]| {
-            let again = Step::GatherRows(GatherRows { x: out, out: normed });
+            let again = Step::GatherRows(GatherRows {
+                x: out,
+                out: normed,
+            });
             vec![
                 again,
-                Step::GatherRows(GatherRows { x: normed, out: product }),
+                Step::GatherRows(GatherRows {
+                    x: normed,
+                    out: product,
+                }),
                 Step::GatherRows(GatherRows { x: product, out: x }),
             ]
         });
-        assert_eq!(found(&rewritten, 0), Some((true, true, 3)), "what is written anew may be read");
+        assert_eq!(
+            found(&rewritten, 0),
+            Some((true, true, 3)),
+            "what is written anew may be read"
+        );
         let mut tail = plan(|_| Vec::new());
-        tail.tails = vec![(Tail::Sample, vec![Step::GatherRows(GatherRows { x: BufferId(1), out: BufferId(3) })])];
+        tail.tails = vec![(
+            Tail::Sample,
+            vec![Step::GatherRows(GatherRows {
+                x: BufferId(1),
+                out: BufferId(3),
+            })],
+        )];
         assert_eq!(found(&tail, 0), None, "the tail reads the norm");
     }
 }

@@ -98,12 +98,17 @@ impl Default for DrawParams {
 impl DrawParams {
     /// Greedy: the most likely token, with every option off.
     pub fn greedy() -> Self {
-        Self { temperature: 0.0, ..Self::default() }
+        Self {
+            temperature: 0.0,
+            ..Self::default()
+        }
     }
 
     /// Whether any penalty is on, so that earlier tokens change the logits.
     pub fn has_penalties(&self) -> bool {
-        self.repetition_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
+        self.repetition_penalty != 1.0
+            || self.presence_penalty != 0.0
+            || self.frequency_penalty != 0.0
     }
 }
 
@@ -276,7 +281,8 @@ impl SampleShape {
         for row in rows {
             let adjust = row.draw.has_penalties() || row.bias.len > 0 || row.mask_start != NONE;
             let logprobs = row.logprob || row.top_logprobs > 0;
-            let plain = row.draw.temperature == 0.0 && !adjust && !logprobs && row.scored_token == NONE;
+            let plain =
+                row.draw.temperature == 0.0 && !adjust && !logprobs && row.scored_token == NONE;
             shape.plain |= plain;
             shape.full |= !plain;
             shape.adjust |= adjust;

@@ -19,7 +19,10 @@ pub mod step;
 pub mod work;
 
 pub use format::{KvFormat, Layout, Storage, WeightFormat};
-pub use operands::{BufferId, BufferSpec, KvGroup, KvLayer, Operands, Rows, Section, StateLayer, WeightId, WeightSpec};
+pub use operands::{
+    BufferId, BufferSpec, KvGroup, KvLayer, Operands, Rows, Section, StateLayer, WeightId,
+    WeightSpec,
+};
 pub use step::*;
 
 /// An optional part of the plan, which runs only if the batch requests it.
@@ -56,19 +59,41 @@ pub struct Plan {
 
 impl Plan {
     /// Adds a buffer.
-    pub fn buffer(&mut self, name: &'static str, rows: Rows, columns: u32, storage: Storage) -> BufferId {
+    pub fn buffer(
+        &mut self,
+        name: &'static str,
+        rows: Rows,
+        columns: u32,
+        storage: Storage,
+    ) -> BufferId {
         let id = BufferId(u32::try_from(self.buffers.len()).expect("a plan has few buffers"));
-        self.buffers.push(BufferSpec { name, rows, columns, storage });
+        self.buffers.push(BufferSpec {
+            name,
+            rows,
+            columns,
+            storage,
+        });
         id
     }
 
     /// Adds a weight of one format.
-    pub fn weight(&mut self, name: impl Into<String>, rows: u32, columns: u32, format: WeightFormat) -> WeightId {
+    pub fn weight(
+        &mut self,
+        name: impl Into<String>,
+        rows: u32,
+        columns: u32,
+        format: WeightFormat,
+    ) -> WeightId {
         self.weight_in_sections(name, columns, &[Section { rows, format }])
     }
 
     /// Adds a weight whose rows may have different formats.
-    pub fn weight_in_sections(&mut self, name: impl Into<String>, columns: u32, parts: &[Section]) -> WeightId {
+    pub fn weight_in_sections(
+        &mut self,
+        name: impl Into<String>,
+        columns: u32,
+        parts: &[Section],
+    ) -> WeightId {
         let id = WeightId(u32::try_from(self.weights.len()).expect("a plan has few weights"));
         let mut sections: Vec<Section> = Vec::with_capacity(parts.len());
         for part in parts {
@@ -78,14 +103,23 @@ impl Plan {
             }
         }
         let rows = sections.iter().map(|section| section.rows).sum();
-        self.weights.push(WeightSpec { name: name.into(), rows, columns, sections, experts: 1 });
+        self.weights.push(WeightSpec {
+            name: name.into(),
+            rows,
+            columns,
+            sections,
+            experts: 1,
+        });
         id
     }
 
     /// Declares that a weight contains the rows of `experts` experts, one after the other.
     pub fn stack_experts(&mut self, weight: WeightId, experts: u32) {
         let spec = &mut self.weights[weight.0 as usize];
-        assert!(experts > 0 && spec.rows.is_multiple_of(experts), "all experts have the same number of rows");
+        assert!(
+            experts > 0 && spec.rows.is_multiple_of(experts),
+            "all experts have the same number of rows"
+        );
         spec.experts = experts;
     }
 
@@ -93,12 +127,20 @@ impl Plan {
     pub fn operands(&self) -> Operands<'_> {
         let (buffers, weights) = (&self.buffers, &self.weights);
         let (kv_layers, state_layers) = (&self.kv_layers, &self.state_layers);
-        Operands { buffers, weights, kv_layers, state_layers, vocab: self.vocab }
+        Operands {
+            buffers,
+            weights,
+            kv_layers,
+            state_layers,
+            vocab: self.vocab,
+        }
     }
 
     /// All steps: the body's, then those of each tail.
     pub fn steps(&self) -> impl Iterator<Item = &Step> {
-        self.body.iter().chain(self.tails.iter().flat_map(|(_, steps)| steps))
+        self.body
+            .iter()
+            .chain(self.tails.iter().flat_map(|(_, steps)| steps))
     }
 
     /// The spec of a buffer of this plan.
@@ -113,7 +155,10 @@ impl Plan {
 
     /// The steps of `tail`, empty when the plan has none.
     pub fn tail(&self, tail: Tail) -> &[Step] {
-        self.tails.iter().find(|(name, _)| *name == tail).map_or(&[], |(_, steps)| steps)
+        self.tails
+            .iter()
+            .find(|(name, _)| *name == tail)
+            .map_or(&[], |(_, steps)| steps)
     }
 
     /// Columns of the rows that the pool tail sums; 0 if the plan has no pool tail.
@@ -142,7 +187,8 @@ impl Plan {
                 Step::MatMulExperts(step @ MatMulExperts { weight, .. }) => {
                     let spec = self.weight_spec(*weight);
                     let routed = step.shape(self).per_token.min(spec.experts);
-                    bytes[weight.0 as usize] = spec.bytes() / u64::from(spec.experts.max(1)) * u64::from(routed);
+                    bytes[weight.0 as usize] =
+                        spec.bytes() / u64::from(spec.experts.max(1)) * u64::from(routed);
                 }
                 _ => {}
             }
@@ -159,7 +205,9 @@ impl Plan {
     /// Bytes of K and V read per token when its sequence has `context` tokens, limited by attention windows.
     pub fn token_kv_bytes(&self, context: u32, format: KvFormat) -> u64 {
         let bytes = |layer: &KvLayer| {
-            let window = self.kv_groups[layer.group as usize].window.unwrap_or(u32::MAX);
+            let window = self.kv_groups[layer.group as usize]
+                .window
+                .unwrap_or(u32::MAX);
             layer.token_bytes(format) * u64::from(context.min(window))
         };
         self.kv_layers.iter().map(bytes).sum()
@@ -182,7 +230,12 @@ impl Plan {
             return self.state_bytes();
         }
         debug_assert!(group < self.kv_groups.len(), "a KV group of this plan");
-        let layers = self.kv_layers.iter().filter(|layer| layer.group as usize == group);
-        layers.map(|layer| u64::from(block_size) * layer.token_bytes(format)).sum()
+        let layers = self
+            .kv_layers
+            .iter()
+            .filter(|layer| layer.group as usize == group);
+        layers
+            .map(|layer| u64::from(block_size) * layer.token_bytes(format))
+            .sum()
     }
 }

@@ -82,13 +82,21 @@ pub struct Section {
 impl WeightSpec {
     /// The format of a row.
     pub fn format_of(&self, row: u32) -> WeightFormat {
-        debug_assert!(row < self.rows, "row {row} is one of the {} rows of {}", self.rows, self.name);
+        debug_assert!(
+            row < self.rows,
+            "row {row} is one of the {} rows of {}",
+            self.rows,
+            self.name
+        );
         let mut end = 0;
         let holds = |section: &&Section| {
             end += section.rows;
             row < end
         };
-        self.sections.iter().find(holds).map_or(WeightFormat::F32, |section| section.format)
+        self.sections
+            .iter()
+            .find(holds)
+            .map_or(WeightFormat::F32, |section| section.format)
     }
 
     /// Bytes of one row in its format.
@@ -98,12 +106,21 @@ impl WeightSpec {
 
     /// Bytes of the longest row.
     pub fn row_bytes_max(&self) -> u64 {
-        self.sections.iter().map(|section| section.format.row_bytes(self.columns)).max().unwrap_or(0)
+        self.sections
+            .iter()
+            .map(|section| section.format.row_bytes(self.columns))
+            .max()
+            .unwrap_or(0)
     }
 
     /// Bytes of the rows before `row`.
     pub fn bytes_before(&self, row: u32) -> u64 {
-        debug_assert!(row <= self.rows, "row {row} is one of the {} rows of {}, or their end", self.rows, self.name);
+        debug_assert!(
+            row <= self.rows,
+            "row {row} is one of the {} rows of {}, or their end",
+            self.rows,
+            self.name
+        );
         let (mut left, mut bytes) = (row, 0);
         for section in &self.sections {
             let rows = left.min(section.rows);
@@ -127,7 +144,8 @@ impl WeightSpec {
         })?;
         let row_bytes = self.row_bytes(first_row).max(1);
         let rows = u32::try_from(bytes / row_bytes).ok()?;
-        (bytes.is_multiple_of(row_bytes) && rows > 0 && rows <= section_end - first_row).then_some(rows)
+        (bytes.is_multiple_of(row_bytes) && rows > 0 && rows <= section_end - first_row)
+            .then_some(rows)
     }
 }
 
@@ -205,11 +223,13 @@ impl<'a> Operands<'a> {
 
     /// Name of a buffer, or its number if it is unknown, so that an invalid plan can be printed too.
     pub fn buffer_name(&self, id: BufferId) -> String {
-        self.buffer(id).map_or_else(|| format!("buffer#{}", id.0), |buffer| buffer.name.into())
+        self.buffer(id)
+            .map_or_else(|| format!("buffer#{}", id.0), |buffer| buffer.name.into())
     }
 
     /// Name of a weight, or its number if it is unknown.
     pub fn weight_name(&self, id: WeightId) -> String {
-        self.weight(id).map_or_else(|| format!("weight#{}", id.0), |weight| weight.name.clone())
+        self.weight(id)
+            .map_or_else(|| format!("weight#{}", id.0), |weight| weight.name.clone())
     }
 }

@@ -6,17 +6,37 @@ use std::fmt::{self, Display, Formatter};
 
 impl Display for Plan {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        writeln!(f, "vocabulary {}, positions {}", self.vocab, self.positions_max)?;
+        writeln!(
+            f,
+            "vocabulary {}, positions {}",
+            self.vocab, self.positions_max
+        )?;
         writeln!(f, "buffers")?;
         for buffer in &self.buffers {
-            writeln!(f, "  {}: {} × {} {}", buffer.name, buffer.rows, buffer.columns, buffer.storage)?;
+            writeln!(
+                f,
+                "  {}: {} × {} {}",
+                buffer.name, buffer.rows, buffer.columns, buffer.storage
+            )?;
         }
         writeln!(f, "weights")?;
         for weight in &self.weights {
-            let experts = if weight.experts == 1 { String::new() } else { format!(", {} experts", weight.experts) };
-            let formats: Vec<String> = weight.sections.iter().map(|section| section.format.to_string()).collect();
+            let experts = if weight.experts == 1 {
+                String::new()
+            } else {
+                format!(", {} experts", weight.experts)
+            };
+            let formats: Vec<String> = weight
+                .sections
+                .iter()
+                .map(|section| section.format.to_string())
+                .collect();
             let formats = formats.join(" + ");
-            writeln!(f, "  {}: {} × {} {formats}{experts}", weight.name, weight.rows, weight.columns)?;
+            writeln!(
+                f,
+                "  {}: {} × {} {formats}{experts}",
+                weight.name, weight.rows, weight.columns
+            )?;
         }
         writeln!(f, "kv groups")?;
         for (index, group) in self.kv_groups.iter().enumerate() {
@@ -27,7 +47,11 @@ impl Display for Plan {
         }
         writeln!(f, "kv layers")?;
         for (index, layer) in self.kv_layers.iter().enumerate() {
-            writeln!(f, "  {index}: group {}, {} heads of {}", layer.group, layer.heads, layer.head_dim)?;
+            writeln!(
+                f,
+                "  {index}: group {}, {} heads of {}",
+                layer.group, layer.heads, layer.head_dim
+            )?;
         }
         if !self.state_layers.is_empty() {
             writeln!(f, "state layers")?;
@@ -98,7 +122,9 @@ impl Display for Activation {
         match self {
             Self::Silu => f.write_str("silu"),
             Self::GeluTanh => f.write_str("gelu_tanh"),
-            Self::ClampedSwiglu { alpha, limit } => write!(f, "clamped_swiglu alpha {alpha} limit {limit}"),
+            Self::ClampedSwiglu { alpha, limit } => {
+                write!(f, "clamped_swiglu alpha {alpha} limit {limit}")
+            }
             Self::Relu2 => f.write_str("relu2"),
             Self::Sigmoid => f.write_str("sigmoid"),
             Self::Xielu => f.write_str("xielu"),

@@ -25,7 +25,10 @@ impl Add for Work {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
-        Self { operations: self.operations + other.operations, bytes: self.bytes + other.bytes }
+        Self {
+            operations: self.operations + other.operations,
+            bytes: self.bytes + other.bytes,
+        }
     }
 }
 
@@ -33,7 +36,10 @@ impl Mul<f64> for Work {
     type Output = Self;
 
     fn mul(self, factor: f64) -> Self {
-        Self { operations: self.operations * factor, bytes: self.bytes * factor }
+        Self {
+            operations: self.operations * factor,
+            bytes: self.bytes * factor,
+        }
     }
 }
 
@@ -67,7 +73,10 @@ impl Reach {
             }
             reach
         };
-        plan.kv_groups.iter().map(|group| of_group(group.window)).collect()
+        plan.kv_groups
+            .iter()
+            .map(|group| of_group(group.window))
+            .collect()
     }
 }
 
@@ -83,63 +92,111 @@ impl StepWork {
     /// The work of `step` for `tokens` token rows and `samples` gathered rows.
     pub fn of(plan: &Plan, step: &Step, tokens: u32, samples: u32, kv_format: KvFormat) -> Self {
         let rows = |buffer| f64::from(plan.buffer_spec(buffer).rows.count(tokens, samples));
-        let elements: f64 =
-            step.buffers().iter().map(|(id, _)| rows(*id) * f64::from(plan.buffer_spec(*id).columns)).sum();
-        let weights = || step.weights().into_iter().map(|id| plan.weight_spec(id).bytes() as f64).sum::<f64>();
-        let fixed = |operations, weight_bytes| Work { operations, bytes: 4.0 * elements + weight_bytes };
+        let elements: f64 = step
+            .buffers()
+            .iter()
+            .map(|(id, _)| rows(*id) * f64::from(plan.buffer_spec(*id).columns))
+            .sum();
+        let weights = || {
+            step.weights()
+                .into_iter()
+                .map(|id| plan.weight_spec(id).bytes() as f64)
+                .sum::<f64>()
+        };
+        let fixed = |operations, weight_bytes| Work {
+            operations,
+            bytes: 4.0 * elements + weight_bytes,
+        };
         let other = OPERATIONS_PER_ELEMENT * elements;
         match step {
             Step::MatMul(MatMul { x, weight, .. }) => {
                 let spec = plan.weight_spec(*weight);
                 let operations = 2.0 * rows(*x) * f64::from(spec.rows) * f64::from(spec.columns);
-                Self { fixed: fixed(operations, weights()), attended: None }
+                Self {
+                    fixed: fixed(operations, weights()),
+                    attended: None,
+                }
             }
             Step::MatMulExperts(step @ MatMulExperts { weight, .. }) => {
                 let spec = plan.weight_spec(*weight);
-                let (experts, routes) = (f64::from(spec.experts.max(1)), f64::from(step.shape(plan).routes(tokens)));
-                let operations = 2.0 * routes * f64::from(spec.rows) / experts * f64::from(spec.columns);
-                Self { fixed: fixed(operations, weights() * routes.min(experts) / experts), attended: None }
+                let (experts, routes) = (
+                    f64::from(spec.experts.max(1)),
+                    f64::from(step.shape(plan).routes(tokens)),
+                );
+                let operations =
+                    2.0 * routes * f64::from(spec.rows) / experts * f64::from(spec.columns);
+                Self {
+                    fixed: fixed(operations, weights() * routes.min(experts) / experts),
+                    attended: None,
+                }
             }
-            Step::AttendPaged(AttendPaged { layer, query_heads, .. }) => {
+            Step::AttendPaged(AttendPaged {
+                layer, query_heads, ..
+            }) => {
                 let layer = plan.kv_layers[*layer as usize];
                 // Two products, of q with k and of the weights with v.
                 let per_pair = 4.0 * f64::from(*query_heads) * f64::from(layer.head_dim);
                 let per_key = layer.token_bytes(kv_format) as f64;
-                Self { fixed: fixed(other, 0.0), attended: Some((layer.group, per_pair, per_key)) }
+                Self {
+                    fixed: fixed(other, 0.0),
+                    attended: Some((layer.group, per_pair, per_key)),
+                }
             }
             Step::StateScan(StateScan { layer, .. }) => {
                 // Decay, two products with the state, and the product that changes it; the state is read and written
                 // once, if there is one sequence.
                 let state = f64::from(plan.state_layers[*layer as usize].elements);
                 let operations = 7.0 * f64::from(tokens) * state;
-                Self { fixed: fixed(operations, weights() + 8.0 * state), attended: None }
+                Self {
+                    fixed: fixed(operations, weights() + 8.0 * state),
+                    attended: None,
+                }
             }
             // A look-up reads one row per token.
-            Step::Embed(_) => Self { fixed: fixed(other, 4.0 * elements), attended: None },
-            _ => Self { fixed: fixed(other, weights()), attended: None },
+            Step::Embed(_) => Self {
+                fixed: fixed(other, 4.0 * elements),
+                attended: None,
+            },
+            _ => Self {
+                fixed: fixed(other, weights()),
+                attended: None,
+            },
         }
     }
 
     /// The work in a batch with this reach.
     pub fn at(&self, reach: &[Reach]) -> Work {
-        let attended = self.attended.map_or_else(Work::default, |(group, per_pair, per_key)| {
-            let reach = reach[group as usize];
-            Work { operations: per_pair * reach.pairs, bytes: per_key * reach.keys }
-        });
+        let attended = self
+            .attended
+            .map_or_else(Work::default, |(group, per_pair, per_key)| {
+                let reach = reach[group as usize];
+                Work {
+                    operations: per_pair * reach.pairs,
+                    bytes: per_key * reach.keys,
+                }
+            });
         self.fixed + attended
     }
 
     /// A part of the step.
     #[must_use]
     pub fn share(self, share: f64) -> Self {
-        let attended = self.attended.map(|(group, per_pair, per_key)| (group, per_pair * share, per_key * share));
-        Self { fixed: self.fixed * share, attended }
+        let attended = self
+            .attended
+            .map(|(group, per_pair, per_key)| (group, per_pair * share, per_key * share));
+        Self {
+            fixed: self.fixed * share,
+            attended,
+        }
     }
 
     /// Both steps in one dispatch; at most one of them is attention.
     #[must_use]
     pub fn with(self, other: Self) -> Self {
-        Self { fixed: self.fixed + other.fixed, attended: self.attended.or(other.attended) }
+        Self {
+            fixed: self.fixed + other.fixed,
+            attended: self.attended.or(other.attended),
+        }
     }
 }
 
@@ -152,12 +209,36 @@ mod tests {
 
     #[test]
     fn a_chunk_sees_what_its_rows_see() {
-        let plan = Plan { kv_groups: vec![KvGroup { window: None }, KvGroup { window: Some(4) }], ..Plan::default() };
-        let rows = |row_count, context_len| SequenceRows { row_start: 0, row_count, context_len };
-        let inputs = BatchInputs { sequences: vec![rows(3, 10), rows(1, 7)], ..BatchInputs::default() };
-        let [all, window] = Reach::of(&plan, &inputs)[..] else { panic!("there are two groups") };
-        assert_eq!(all, Reach { pairs: 8.0 + 9.0 + 10.0 + 7.0, keys: 10.0 + 7.0 });
-        assert_eq!(window, Reach { pairs: 3.0 * 4.0 + 4.0, keys: 6.0 + 4.0 });
+        let plan = Plan {
+            kv_groups: vec![KvGroup { window: None }, KvGroup { window: Some(4) }],
+            ..Plan::default()
+        };
+        let rows = |row_count, context_len| SequenceRows {
+            row_start: 0,
+            row_count,
+            context_len,
+        };
+        let inputs = BatchInputs {
+            sequences: vec![rows(3, 10), rows(1, 7)],
+            ..BatchInputs::default()
+        };
+        let [all, window] = Reach::of(&plan, &inputs)[..] else {
+            panic!("there are two groups")
+        };
+        assert_eq!(
+            all,
+            Reach {
+                pairs: 8.0 + 9.0 + 10.0 + 7.0,
+                keys: 10.0 + 7.0
+            }
+        );
+        assert_eq!(
+            window,
+            Reach {
+                pairs: 3.0 * 4.0 + 4.0,
+                keys: 6.0 + 4.0
+            }
+        );
     }
 
     /// The usual estimates: two operations per weight and token, every weight read once, and attention by its context.
@@ -166,15 +247,26 @@ mod tests {
         let spec = ModelSpec::named("llama-3-8b").expect("a known shape");
         let plan = Model::random(spec, 0).record(Storage::F32);
         let work = |tokens, context: f64| -> Work {
-            let reach = [Reach { pairs: context * f64::from(tokens), keys: context }];
-            plan.steps().map(|step| StepWork::of(&plan, step, tokens, 1, KvFormat::F16).at(&reach)).sum()
+            let reach = [Reach {
+                pairs: context * f64::from(tokens),
+                keys: context,
+            }];
+            plan.steps()
+                .map(|step| StepWork::of(&plan, step, tokens, 1, KvFormat::F16).at(&reach))
+                .sum()
         };
         let one = work(1, 0.0);
         assert!((1.45e10..1.6e10).contains(&one.operations), "{one:?}");
         let weights = plan.token_weight_bytes() as f64;
-        assert!(one.bytes > weights && one.bytes < 1.01 * weights, "{one:?} for {weights} bytes");
+        assert!(
+            one.bytes > weights && one.bytes < 1.01 * weights,
+            "{one:?} for {weights} bytes"
+        );
         let attention = work(1, 8192.0).operations - one.operations;
         assert_eq!(attention, 32.0 * 4.0 * 32.0 * 128.0 * 8192.0);
-        assert_eq!(work(1, 8192.0).bytes - one.bytes, plan.token_kv_bytes(8192, KvFormat::F16) as f64);
+        assert_eq!(
+            work(1, 8192.0).bytes - one.bytes,
+            plan.token_kv_bytes(8192, KvFormat::F16) as f64
+        );
     }
 }

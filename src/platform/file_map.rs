@@ -5,7 +5,10 @@
 //! asks [`a_map_is_damaged`] afterwards and reports an error. Other causes of SIGBUS go to the handler that was there
 //! before. Windows does not truncate files that are mapped.
 
-#![allow(unsafe_code, reason = "memory maps and signal handlers need it, and no crate has a handler that returns")]
+#![allow(
+    unsafe_code,
+    reason = "memory maps and signal handlers need it, and no crate has a handler that returns"
+)]
 
 use std::fs::File;
 use std::io;
@@ -71,12 +74,17 @@ mod guard {
                 return Err(io::Error::other("no handler for SIGBUS could be installed"));
             }
             for (index, (from, to)) in MAPS.iter().enumerate() {
-                if from.compare_exchange(0, start, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                if from
+                    .compare_exchange(0, start, Ordering::AcqRel, Ordering::Relaxed)
+                    .is_ok()
+                {
                     to.store(start + bytes, Ordering::Release);
                     return Ok(Self(index));
                 }
             }
-            Err(io::Error::other(format!("more than {MAPS_MAX} files are mapped")))
+            Err(io::Error::other(format!(
+                "more than {MAPS_MAX} files are mapped"
+            )))
         }
     }
 
@@ -95,16 +103,24 @@ mod guard {
             let page = usize::try_from(libc::sysconf(libc::_SC_PAGESIZE)).ok()?;
             let mut before: libc::sigaction = std::mem::zeroed();
             let mut action: libc::sigaction = std::mem::zeroed();
-            let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) = on_bus_error;
+            let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) =
+                on_bus_error;
             action.sa_sigaction = handler as usize;
             // On the alternate stack, as the handler of stack overflows: the fault may come from anywhere.
             action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-            (libc::sigaction(libc::SIGBUS, &raw const action, &raw mut before) == 0).then_some((before, page))
+            (libc::sigaction(libc::SIGBUS, &raw const action, &raw mut before) == 0)
+                .then_some((before, page))
         }
     }
 
-    extern "C" fn on_bus_error(_signal: libc::c_int, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
-        let Some(Some((before, page))) = BEFORE.get() else { return };
+    extern "C" fn on_bus_error(
+        _signal: libc::c_int,
+        info: *mut libc::siginfo_t,
+        _context: *mut libc::c_void,
+    ) {
+        let Some(Some((before, page))) = BEFORE.get() else {
+            return;
+        };
         // SAFETY: the kernel passes valid information about the fault.
         let address = unsafe { (*info).si_addr() } as usize;
         let inside = MAPS.iter().find_map(|(from, to)| {
@@ -124,7 +140,8 @@ mod guard {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
         // SAFETY: the range lies within a map of ours, whose pages nothing can read any more; mmap is a system call,
         // which takes no lock of this process.
-        let there = unsafe { libc::mmap(start as *mut _, end - start, libc::PROT_READ, flags, -1, 0) };
+        let there =
+            unsafe { libc::mmap(start as *mut _, end - start, libc::PROT_READ, flags, -1, 0) };
         there != libc::MAP_FAILED
     }
 }

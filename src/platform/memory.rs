@@ -52,7 +52,10 @@ pub fn memory_resident() -> Option<u64> {
 /// Gives memory that was freed back to the system, after much of it was. Allocators keep some of it otherwise.
 pub fn return_freed_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    #[allow(unsafe_code, reason = "the C library has no safe interface to its allocator")]
+    #[allow(
+        unsafe_code,
+        reason = "the C library has no safe interface to its allocator"
+    )]
     // SAFETY: this function may be called at any time from any thread, and touches only memory that is free.
     unsafe {
         libc::malloc_trim(0);
@@ -81,7 +84,11 @@ mod linux {
     /// The bytes of a line such as `MemAvailable:   12345678 kB`.
     fn row(text: &str, name: &str) -> Option<u64> {
         let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-        line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
+        line.split_whitespace()
+            .next()?
+            .parse::<u64>()
+            .ok()?
+            .checked_mul(1024)
     }
 
     /// What is left of the lowest limit of this process's control group and its parents (version 2).
@@ -92,7 +99,10 @@ mod linux {
         let left = |group: &Path| {
             let group = Path::new("sys/fs/cgroup").join(group).display().to_string();
             // The word `max` is no number: this group has no limit.
-            Some(number(format!("{group}/memory.max"))?.saturating_sub(number(format!("{group}/memory.current"))?))
+            Some(
+                number(format!("{group}/memory.max"))?
+                    .saturating_sub(number(format!("{group}/memory.current"))?),
+            )
         };
         Path::new(own).ancestors().filter_map(left).min()
     }
@@ -122,13 +132,20 @@ mod tests {
 
     #[test]
     fn the_lowest_limit_counts() {
-        let meminfo = ("proc/meminfo", "MemTotal: 2000 kB\nMemAvailable:   1000 kB\n");
+        let meminfo = (
+            "proc/meminfo",
+            "MemTotal: 2000 kB\nMemAvailable:   1000 kB\n",
+        );
         assert_eq!(machine(&[]), None);
         assert_eq!(machine(&[meminfo]), Some(1_024_000));
         let own = ("proc/self/cgroup", "0::/a/b\n");
         let limit = ("sys/fs/cgroup/a/memory.max", "500000\n");
         let used = ("sys/fs/cgroup/a/memory.current", "100000\n");
-        assert_eq!(machine(&[meminfo, own, limit, used]), Some(400_000), "a parent's limit counts too");
+        assert_eq!(
+            machine(&[meminfo, own, limit, used]),
+            Some(400_000),
+            "a parent's limit counts too"
+        );
         let none = ("sys/fs/cgroup/a/memory.max", "max\n");
         assert_eq!(machine(&[meminfo, own, none, used]), Some(1_024_000));
         let high = ("sys/fs/cgroup/a/memory.max", "5000000000\n");

@@ -14,8 +14,8 @@ mod signals;
 pub use memory::{MEMORY_SOURCE, memory_available, memory_resident, return_freed_memory};
 pub use model_file::{FileAccess, ModelFile};
 pub use own_file::{
-    TEMPORARY, check_own_folder, create_own_file, create_own_folder, open_no_link, read_own_file, read_secret_file,
-    write_own_file,
+    TEMPORARY, check_own_folder, create_own_file, create_own_folder, open_no_link, read_own_file,
+    read_secret_file, write_own_file,
 };
 pub use pages::Pages;
 pub use processors::physical_cores;
@@ -56,7 +56,9 @@ pub async fn offload<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stati
             // Sending fails if the request was cancelled and nobody waits any more.
             let _ = sender.send(work());
         };
-        let thread = std::thread::Builder::new().name("offload".into()).stack_size(OFFLOAD_STACK_BYTES);
+        let thread = std::thread::Builder::new()
+            .name("offload".into())
+            .stack_size(OFFLOAD_STACK_BYTES);
         thread.spawn(run).ok()?;
         receiver.await.ok()
     }
@@ -66,22 +68,36 @@ pub async fn offload<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stati
 pub fn discard<T: Send + 'static>(value: T) {
     #[cfg(not(target_arch = "wasm32"))]
     // If no thread can be started, the value is freed here.
-    drop(std::thread::Builder::new().name("discard".into()).spawn(move || drop(value)));
+    drop(
+        std::thread::Builder::new()
+            .name("discard".into())
+            .spawn(move || drop(value)),
+    );
     #[cfg(target_arch = "wasm32")]
     drop(value);
 }
 
 /// Seconds since the Unix epoch, for the `created` fields of the API.
 pub fn unix_time() -> u64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs()
+    SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or(Duration::ZERO)
+        .as_secs()
 }
 
 /// The name of this machine, if it is known.
 pub fn host_name() -> Option<String> {
-    let file =
-        std::fs::read_to_string("/proc/sys/kernel/hostname").or_else(|_| std::fs::read_to_string("/etc/hostname"));
-    let variable = || std::env::var("COMPUTERNAME").or_else(|_| std::env::var("HOSTNAME")).ok();
-    file.ok().or_else(variable).map(|name| name.trim().to_owned()).filter(|name| !name.is_empty())
+    let file = std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .or_else(|_| std::fs::read_to_string("/etc/hostname"));
+    let variable = || {
+        std::env::var("COMPUTERNAME")
+            .or_else(|_| std::env::var("HOSTNAME"))
+            .ok()
+    };
+    file.ok()
+        .or_else(variable)
+        .map(|name| name.trim().to_owned())
+        .filter(|name| !name.is_empty())
 }
 
 /// Number of threads that compute in parallel.
@@ -106,10 +122,17 @@ where
     let work = move || {
         run_caught(make).unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<String>().map(String::as_str);
-            panicked(text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("without a message").to_string())
+            panicked(
+                text.or(panic.downcast_ref::<&str>().copied())
+                    .unwrap_or("without a message")
+                    .to_string(),
+            )
         })
     };
-    std::thread::Builder::new().name(name.to_string()).spawn(work).expect("this platform has threads")
+    std::thread::Builder::new()
+        .name(name.to_string())
+        .spawn(work)
+        .expect("this platform has threads")
 }
 
 /// Creates a future and runs it to completion; `Err` is a panic's payload.
@@ -165,7 +188,10 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
     std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK);
     let file = options.open(path)?;
     if !file.metadata()?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "not a regular file",
+        ));
     }
     Ok(file)
 }
@@ -174,9 +200,14 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
 pub fn read_file(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     // The limit applies to the bytes read, because the file may grow.
-    open_regular(path)?.take(bytes_max + 1).read_to_end(&mut bytes)?;
+    open_regular(path)?
+        .take(bytes_max + 1)
+        .read_to_end(&mut bytes)?;
     if bytes.len() as u64 > bytes_max {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("more than {bytes_max} bytes")));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("more than {bytes_max} bytes"),
+        ));
     }
     Ok(bytes)
 }
@@ -185,15 +216,25 @@ pub fn read_file(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
 /// `work(chunk index, chunk)` for each, in parallel where there are threads.
 ///
 /// The split does not depend on the number of threads, so the results do not either.
-pub fn for_each_chunk<T: Send>(items: &mut [T], chunk: usize, work: impl Fn(usize, &mut [T]) + Send + Sync) {
+pub fn for_each_chunk<T: Send>(
+    items: &mut [T],
+    chunk: usize,
+    work: impl Fn(usize, &mut [T]) + Send + Sync,
+) {
     assert!(chunk > 0, "a chunk holds at least one element");
     #[cfg(not(target_arch = "wasm32"))]
     {
         use rayon::prelude::*;
-        items.par_chunks_mut(chunk).enumerate().for_each(|(index, part)| work(index, part));
+        items
+            .par_chunks_mut(chunk)
+            .enumerate()
+            .for_each(|(index, part)| work(index, part));
     }
     #[cfg(target_arch = "wasm32")]
-    items.chunks_mut(chunk).enumerate().for_each(|(index, part)| work(index, part));
+    items
+        .chunks_mut(chunk)
+        .enumerate()
+        .for_each(|(index, part)| work(index, part));
 }
 
 /// Whether this processor has the AVX2, FMA and F16C instructions.
@@ -223,7 +264,9 @@ pub fn build_id() -> String {
     id.map_or_else(
         |_| String::new(),
         |(length, time)| {
-            let age = time.duration_since(std::time::UNIX_EPOCH).unwrap_or(Duration::ZERO);
+            let age = time
+                .duration_since(std::time::UNIX_EPOCH)
+                .unwrap_or(Duration::ZERO);
             format!("{length}-{}", age.as_nanos())
         },
     )
@@ -236,7 +279,10 @@ pub fn set_variable_while_alone(name: &str, value: &str) -> bool {
     if threads != 1 {
         return false;
     }
-    #[allow(unsafe_code, reason = "a driver layer can be configured only by environment variables")]
+    #[allow(
+        unsafe_code,
+        reason = "a driver layer can be configured only by environment variables"
+    )]
     // SAFETY: this is the only thread, counted above, so nothing reads or writes the environment meanwhile.
     unsafe {
         std::env::set_var(name, value);

@@ -52,7 +52,10 @@ impl ModelFile {
 
     /// Wraps bytes without a file: embedded in the binary, or downloaded.
     pub fn in_memory(bytes: Bytes) -> Self {
-        Self { bytes: bytes.len() as u64, content: Content::Memory(bytes) }
+        Self {
+            bytes: bytes.len() as u64,
+            content: Content::Memory(bytes),
+        }
     }
 
     /// Length in bytes, when it was opened.
@@ -63,7 +66,11 @@ impl ModelFile {
     /// Reads exactly this range, which must lie within the length that the file had. Does not notice other contents;
     /// callers ask [`ModelFile::is_unchanged`].
     pub fn read(&self, range: Range<u64>) -> io::Result<Bytes> {
-        assert!(range.start <= range.end && range.end <= self.bytes, "{range:?} of a file of {} bytes", self.bytes);
+        assert!(
+            range.start <= range.end && range.end <= self.bytes,
+            "{range:?} of a file of {} bytes",
+            self.bytes
+        );
         let slice = |bytes: &Bytes| bytes.slice(range.start as usize..range.end as usize);
         match &self.content {
             Content::Memory(bytes) => Ok(slice(bytes)),
@@ -78,7 +85,9 @@ impl ModelFile {
 
     /// Whether the file is as it was when it was opened, as far as its length and time of modification tell.
     pub fn is_unchanged(&self) -> io::Result<bool> {
-        let (Content::File(file, before) | Content::Map(_, file, before)) = &self.content else { return Ok(true) };
+        let (Content::File(file, before) | Content::Map(_, file, before)) = &self.content else {
+            return Ok(true);
+        };
         let now = file.metadata()?;
         // Not every file system has a time of modification.
         let modified = |metadata: &Metadata| metadata.modified().ok();

@@ -14,9 +14,14 @@ pub fn physical_cores() -> usize {
 fn cores_below(root: &Path) -> Option<usize> {
     let text = |path: &str| std::fs::read_to_string(root.join(path)).ok();
     let status = text("proc/self/status")?;
-    let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
-    let siblings =
-        |processor: usize| text(&format!("sys/devices/system/cpu/cpu{processor}/topology/thread_siblings_list"));
+    let allowed = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+    let siblings = |processor: usize| {
+        text(&format!(
+            "sys/devices/system/cpu/cpu{processor}/topology/thread_siblings_list"
+        ))
+    };
     let cores: Option<BTreeSet<String>> = list(allowed)?.into_iter().map(siblings).collect();
     cores.map(|cores| cores.len())
 }
@@ -26,7 +31,10 @@ fn list(text: &str) -> Option<Vec<usize>> {
     let mut numbers = Vec::new();
     for part in text.trim().split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
-        numbers.extend(first.parse::<usize>().ok()?..=last.parse::<usize>().ok().filter(|last| *last < 1 << 16)?);
+        numbers.extend(
+            first.parse::<usize>().ok()?
+                ..=last.parse::<usize>().ok().filter(|last| *last < 1 << 16)?,
+        );
     }
     Some(numbers)
 }
@@ -44,10 +52,22 @@ mod tests {
             std::fs::write(path, text).expect("the folder takes files");
         };
         assert_eq!(cores_below(root.path()), None);
-        write("proc/self/status", "Name:\tfolio\nCpus_allowed_list:\t0-1,4-5,7\n");
+        write(
+            "proc/self/status",
+            "Name:\tfolio\nCpus_allowed_list:\t0-1,4-5,7\n",
+        );
         assert_eq!(cores_below(root.path()), None, "no topology");
-        for (processor, siblings) in [(0, "0,4\n"), (1, "1,5\n"), (4, "0,4\n"), (5, "1,5\n"), (7, "3,7\n")] {
-            write(&format!("sys/devices/system/cpu/cpu{processor}/topology/thread_siblings_list"), siblings);
+        for (processor, siblings) in [
+            (0, "0,4\n"),
+            (1, "1,5\n"),
+            (4, "0,4\n"),
+            (5, "1,5\n"),
+            (7, "3,7\n"),
+        ] {
+            write(
+                &format!("sys/devices/system/cpu/cpu{processor}/topology/thread_siblings_list"),
+                siblings,
+            );
         }
         assert_eq!(cores_below(root.path()), Some(3));
         assert_eq!(list("0-x"), None);

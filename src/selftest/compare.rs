@@ -54,8 +54,16 @@ const FLUSHED: f64 = 1e-30;
 pub(super) fn attention(kind: RowKind, format: KvFormat) -> f64 {
     // Keys and values of f32 are not rounded.
     let halves = kind.halves && format != KvFormat::F32;
-    let share = if kind.storage == Storage::F32 { ATTENTION } else { ATTENTION + PROBABILITIES };
-    if halves { share + HALF_ATTENTION } else { share }
+    let share = if kind.storage == Storage::F32 {
+        ATTENTION
+    } else {
+        ATTENTION + PROBABILITIES
+    };
+    if halves {
+        share + HALF_ATTENTION
+    } else {
+        share
+    }
 }
 
 /// The largest deviation of a run, as a multiple of its tolerance.
@@ -67,36 +75,72 @@ pub(super) struct Worst {
 }
 
 /// Compares all outputs of a run; an error names the mismatched value.
-pub(super) fn compare_run(fixture: &Fixture, run: &Run, expected: &Outcome, found: &Outcome) -> Result<Worst, String> {
+pub(super) fn compare_run(
+    fixture: &Fixture,
+    run: &Run,
+    expected: &Outcome,
+    found: &Outcome,
+) -> Result<Worst, String> {
     let mut worst = Worst::default();
     for (index, check) in run.checks.iter().enumerate() {
         let (expected_values, found_values) = (&expected.values[index], &found.values[index]);
         match check {
-            Check::Rows { buffer, allowed, .. } => {
+            Check::Rows {
+                buffer, allowed, ..
+            } => {
                 let spec = fixture.plan.buffer_spec(*buffer);
                 let allowed = allowed(expected_values);
-                compare_values(expected_values, found_values, &allowed, spec.storage, &mut worst).map_err(
-                    |(at, message)| {
-                        let (row, column) = (at / spec.columns as usize, at % spec.columns as usize);
-                        format!("{}[{row}][{column}] {message}", spec.name)
-                    },
-                )?;
+                compare_values(
+                    expected_values,
+                    found_values,
+                    &allowed,
+                    spec.storage,
+                    &mut worst,
+                )
+                .map_err(|(at, message)| {
+                    let (row, column) = (at / spec.columns as usize, at % spec.columns as usize);
+                    format!("{}[{row}][{column}] {message}", spec.name)
+                })?;
             }
-            Check::Kv { layer, half, allowed } => {
+            Check::Kv {
+                layer,
+                half,
+                allowed,
+            } => {
                 let allowed = allowed(expected_values);
-                compare_values(expected_values, found_values, &allowed, decoded(fixture.kv_format), &mut worst)
-                    .map_err(|(at, message)| format!("layer {layer} {half:?} element {at} {message}"))?;
+                compare_values(
+                    expected_values,
+                    found_values,
+                    &allowed,
+                    decoded(fixture.kv_format),
+                    &mut worst,
+                )
+                .map_err(|(at, message)| {
+                    format!("layer {layer} {half:?} element {at} {message}")
+                })?;
             }
             Check::State { layer, allowed } => {
                 let allowed = allowed(expected_values);
-                compare_values(expected_values, found_values, &allowed, Storage::F32, &mut worst)
-                    .map_err(|(at, message)| format!("state layer {layer} element {at} {message}"))?;
+                compare_values(
+                    expected_values,
+                    found_values,
+                    &allowed,
+                    Storage::F32,
+                    &mut worst,
+                )
+                .map_err(|(at, message)| format!("state layer {layer} element {at} {message}"))?;
             }
             Check::Sampled => compare_sampled(fixture, run, expected, found, &mut worst)?,
             Check::Pooled { allowed } => {
                 let allowed = allowed(expected_values);
-                compare_values(expected_values, found_values, &allowed, Storage::F32, &mut worst)
-                    .map_err(|(at, message)| format!("pooled element {at} {message}"))?;
+                compare_values(
+                    expected_values,
+                    found_values,
+                    &allowed,
+                    Storage::F32,
+                    &mut worst,
+                )
+                .map_err(|(at, message)| format!("pooled element {at} {message}"))?;
             }
         }
     }
@@ -116,7 +160,11 @@ pub(super) fn attention_of_stored(kind: RowKind, format: KvFormat) -> f64 {
 
 /// Storage type that an element of the pool decodes to.
 fn decoded(format: KvFormat) -> Storage {
-    if format == KvFormat::F16 { Storage::F16 } else { Storage::F32 }
+    if format == KvFormat::F16 {
+        Storage::F16
+    } else {
+        Storage::F32
+    }
 }
 
 /// One unit in the last place, relative to the value.
@@ -137,21 +185,39 @@ fn compare_values(
 ) -> Result<(), (usize, String)> {
     assert_eq!(expected.len(), allowed.len(), "one tolerance per value");
     if expected.len() != found.len() {
-        return Err((0, format!("has {} values, expected {}", found.len(), expected.len())));
+        return Err((
+            0,
+            format!("has {} values, expected {}", found.len(), expected.len()),
+        ));
     }
     // Half precision has its own subnormals, which no device flushes when it stores them.
-    let smallest = if storage == Storage::F16 { 2f64.powi(-24) } else { FLUSHED };
-    for (at, ((&expected, &found), &allowed)) in expected.iter().zip(found).zip(allowed).enumerate() {
+    let smallest = if storage == Storage::F16 {
+        2f64.powi(-24)
+    } else {
+        FLUSHED
+    };
+    for (at, ((&expected, &found), &allowed)) in expected.iter().zip(found).zip(allowed).enumerate()
+    {
         if expected.is_nan() && found.is_nan() || expected == found {
             continue;
         }
         let exact = allowed == EXACT;
         let value = f64::from(expected).abs();
-        let tolerance = if exact { FLUSHED } else { allowed + unit(storage) * value + smallest };
+        let tolerance = if exact {
+            FLUSHED
+        } else {
+            allowed + unit(storage) * value + smallest
+        };
         let ratio = (f64::from(expected) - f64::from(found)).abs() / tolerance;
         // Written so that NaN fails.
-        if !matches!(ratio.partial_cmp(&1.0), Some(std::cmp::Ordering::Less | std::cmp::Ordering::Equal)) {
-            return Err((at, format!("is {found:e}, expected {expected:e} (±{tolerance:.1e})")));
+        if !matches!(
+            ratio.partial_cmp(&1.0),
+            Some(std::cmp::Ordering::Less | std::cmp::Ordering::Equal)
+        ) {
+            return Err((
+                at,
+                format!("is {found:e}, expected {expected:e} (±{tolerance:.1e})"),
+            ));
         }
         worst.ratio = worst.ratio.max(ratio);
     }
@@ -167,7 +233,11 @@ fn compare_sampled(
     worst: &mut Worst,
 ) -> Result<(), String> {
     if found.sampled.len() != expected.sampled.len() {
-        return Err(format!("{} sampled rows, expected {}", found.sampled.len(), expected.sampled.len()));
+        return Err(format!(
+            "{} sampled rows, expected {}",
+            found.sampled.len(),
+            expected.sampled.len()
+        ));
     }
     // Slots whose content depends on a near-tie.
     let mut open = vec![false; fixture.feed_slots as usize];
@@ -184,7 +254,8 @@ fn compare_sampled(
             if row.feed_slot != NONE {
                 open[row.feed_slot as usize] = true;
             }
-            compare_top(&expected.top, &found.top, worst).map_err(|message| format!("row {index}: {message}"))?;
+            compare_top(&expected.top, &found.top, worst)
+                .map_err(|message| format!("row {index}: {message}"))?;
             continue;
         }
         compare_row(expected, found, worst).map_err(|message| format!("row {index}: {message}"))?;
@@ -200,18 +271,32 @@ fn compare_sampled(
 fn compare_row(expected: &Sampled, found: &Sampled, worst: &mut Worst) -> Result<(), String> {
     worst.compared += 1;
     if expected.token_id != found.token_id {
-        return Err(format!("token {}, expected {}", found.token_id, expected.token_id));
+        return Err(format!(
+            "token {}, expected {}",
+            found.token_id, expected.token_id
+        ));
     }
     compare_logprob(expected.logprob, found.logprob, worst)?;
     compare_top(&expected.top, &found.top, worst)
 }
 
-fn compare_top(expected: &[(u32, f32)], found: &[(u32, f32)], worst: &mut Worst) -> Result<(), String> {
+fn compare_top(
+    expected: &[(u32, f32)],
+    found: &[(u32, f32)],
+    worst: &mut Worst,
+) -> Result<(), String> {
     let ids = |top: &[(u32, f32)]| top.iter().map(|(id, _)| *id).collect::<Vec<_>>();
     if ids(expected) != ids(found) {
-        return Err(format!("top ids {:?}, expected {:?}", ids(found), ids(expected)));
+        return Err(format!(
+            "top ids {:?}, expected {:?}",
+            ids(found),
+            ids(expected)
+        ));
     }
-    expected.iter().zip(found).try_for_each(|(expected, found)| compare_logprob(expected.1, found.1, worst))
+    expected
+        .iter()
+        .zip(found)
+        .try_for_each(|(expected, found)| compare_logprob(expected.1, found.1, worst))
 }
 
 fn compare_logprob(expected: f32, found: f32, worst: &mut Worst) -> Result<(), String> {
@@ -220,8 +305,13 @@ fn compare_logprob(expected: f32, found: f32, worst: &mut Worst) -> Result<(), S
     if expected == found {
         return Ok(());
     }
-    if !matches!(ratio.partial_cmp(&1.0), Some(std::cmp::Ordering::Less | std::cmp::Ordering::Equal)) {
-        return Err(format!("logprob {found}, expected {expected} (±{tolerance:.1e})"));
+    if !matches!(
+        ratio.partial_cmp(&1.0),
+        Some(std::cmp::Ordering::Less | std::cmp::Ordering::Equal)
+    ) {
+        return Err(format!(
+            "logprob {found}, expected {expected} (±{tolerance:.1e})"
+        ));
     }
     worst.ratio = worst.ratio.max(ratio);
     Ok(())

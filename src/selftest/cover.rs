@@ -17,11 +17,20 @@ pub(super) fn pairwise(cases: &[(&str, Vec<String>)], devices: usize) -> Vec<BTr
     // Then cases are repeated for values that occur in fewer cases than there are devices.
     for again in [false, true] {
         for ((step, values), share) in cases.iter().zip(&mut shares) {
-            let unmet = |device: usize| values.iter().filter(|value| !met.contains(&(device, *step, *value))).count();
-            let best = (0..devices).max_by_key(|device| (unmet(*device), usize::MAX - loads[*device]));
+            let unmet = |device: usize| {
+                values
+                    .iter()
+                    .filter(|value| !met.contains(&(device, *step, *value)))
+                    .count()
+            };
+            let best =
+                (0..devices).max_by_key(|device| (unmet(*device), usize::MAX - loads[*device]));
             let best = best.expect("there are devices");
-            let chosen: Vec<usize> =
-                if again { (0..devices).filter(|device| unmet(*device) > 0).collect() } else { vec![best] };
+            let chosen: Vec<usize> = if again {
+                (0..devices).filter(|device| unmet(*device) > 0).collect()
+            } else {
+                vec![best]
+            };
             for device in chosen {
                 loads[device] += usize::from(share.insert(device));
                 met.extend(values.iter().map(|value| (device, *step, value.as_str())));
@@ -33,9 +42,15 @@ pub(super) fn pairwise(cases: &[(&str, Vec<String>)], devices: usize) -> Vec<BTr
 
 /// The values of a case: the options of its fixture, and sizes by their position in the shape.
 pub(super) fn values(fixture: &Fixture, run: &Run) -> Vec<String> {
-    let options = fixture.option.split([',', '·']).map(|option| option.trim().to_owned());
+    let options = fixture
+        .option
+        .split([',', '·'])
+        .map(|option| option.trim().to_owned());
     let sizes = run.shape.split(", ").enumerate().flat_map(|(part, sizes)| {
-        sizes.split(" × ").enumerate().map(move |(place, size)| format!("{part}.{place}: {size}"))
+        sizes
+            .split(" × ")
+            .enumerate()
+            .map(move |(place, size)| format!("{part}.{place}: {size}"))
     });
     options.chain(sizes).collect()
 }
@@ -46,10 +61,22 @@ mod tests {
 
     #[test]
     fn a_value_of_one_case_is_met_by_all_devices() {
-        let case = |values: &[&str]| ("step", values.iter().map(|value| (*value).to_owned()).collect());
-        let shares = pairwise(&[case(&["a", "b"]), case(&["a", "c"]), case(&["a", "c"])], 2);
+        let case = |values: &[&str]| {
+            (
+                "step",
+                values.iter().map(|value| (*value).to_owned()).collect(),
+            )
+        };
+        let shares = pairwise(
+            &[case(&["a", "b"]), case(&["a", "c"]), case(&["a", "c"])],
+            2,
+        );
         assert_eq!(shares[0], BTreeSet::from([0, 1]), "b is in one case only");
-        assert_eq!((shares[1].len(), shares[2].len()), (1, 1), "c is in as many cases as there are devices");
+        assert_eq!(
+            (shares[1].len(), shares[2].len()),
+            (1, 1),
+            "c is in as many cases as there are devices"
+        );
         assert_ne!(shares[1], shares[2]);
     }
 }

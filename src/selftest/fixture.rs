@@ -5,7 +5,10 @@ use crate::backend::{Capacity, KvHalf};
 use crate::plan::check::check_filled;
 use crate::plan::error::PlanError;
 use crate::plan::inputs::{BatchInputs, GroupInputs, NONE, SequenceRows};
-use crate::plan::{BufferId, KvFormat, KvGroup, KvLayer, Plan, Rows, Section, Step, Storage, WeightFormat, WeightId};
+use crate::plan::{
+    BufferId, KvFormat, KvGroup, KvLayer, Plan, Rows, Section, Step, Storage, WeightFormat,
+    WeightId,
+};
 use bytes::Bytes;
 
 /// A plan with its weights and the batches to run.
@@ -37,9 +40,17 @@ pub(super) const EXACT: f64 = -1.0;
 /// An output to compare, with its tolerance.
 pub(super) enum Check {
     /// The first rows of a buffer.
-    Rows { buffer: BufferId, rows: u32, allowed: Allowed },
+    Rows {
+        buffer: BufferId,
+        rows: u32,
+        allowed: Allowed,
+    },
     /// Keys or values of a layer.
-    Kv { layer: u32, half: KvHalf, allowed: Allowed },
+    Kv {
+        layer: u32,
+        half: KvHalf,
+        allowed: Allowed,
+    },
     /// The states of a layer in all slots.
     State { layer: u32, allowed: Allowed },
     /// Sampled rows and feed slots.
@@ -106,34 +117,65 @@ impl Mutant {
         match self {
             Self::SwapRows(buffer, first, second) => {
                 let columns = fixture.plan.buffer_spec(buffer).columns as usize;
-                swap_ranges(run.buffer(buffer), first as usize * columns, second as usize * columns, columns);
+                swap_ranges(
+                    run.buffer(buffer),
+                    first as usize * columns,
+                    second as usize * columns,
+                    columns,
+                );
             }
             Self::SwapHeads(buffer, dim, first, second) => {
                 let columns = fixture.plan.buffer_spec(buffer).columns as usize;
                 for row in run.buffer(buffer).chunks_exact_mut(columns) {
-                    swap_ranges(row, (first * dim) as usize, (second * dim) as usize, dim as usize);
+                    swap_ranges(
+                        row,
+                        (first * dim) as usize,
+                        (second * dim) as usize,
+                        dim as usize,
+                    );
                 }
             }
             Self::SwapWeightRows(weight, first, second) => {
                 let spec = fixture.plan.weight_spec(weight);
-                assert_eq!(spec.format_of(first), spec.format_of(second), "swapped rows have the same format");
+                assert_eq!(
+                    spec.format_of(first),
+                    spec.format_of(second),
+                    "swapped rows have the same format"
+                );
                 let mut bytes = weights[weight.0 as usize].to_vec();
-                let [first_at, second_at] = [first, second].map(|row| spec.bytes_before(row) as usize);
-                swap_ranges(&mut bytes, first_at, second_at, spec.row_bytes(first) as usize);
+                let [first_at, second_at] =
+                    [first, second].map(|row| spec.bytes_before(row) as usize);
+                swap_ranges(
+                    &mut bytes,
+                    first_at,
+                    second_at,
+                    spec.row_bytes(first) as usize,
+                );
                 weights[weight.0 as usize] = bytes.into();
             }
             Self::SwapBlocks(group, first, second) => {
-                run.inputs.groups[group].block_tables.swap(first as usize, second as usize);
+                run.inputs.groups[group]
+                    .block_tables
+                    .swap(first as usize, second as usize);
             }
-            Self::SwapTokens(first, second) => run.inputs.token_ids.swap(first as usize, second as usize),
+            Self::SwapTokens(first, second) => {
+                run.inputs.token_ids.swap(first as usize, second as usize)
+            }
             Self::SwapSlots(group, first, second) => {
-                run.inputs.groups[group].slot_mapping.swap(first as usize, second as usize);
+                run.inputs.groups[group]
+                    .slot_mapping
+                    .swap(first as usize, second as usize);
             }
             Self::SwapScales(layer, half, dim) => {
-                swap_scales(&mut run.kv[layer as usize][usize::from(half == KvHalf::Value)], dim as usize);
+                swap_scales(
+                    &mut run.kv[layer as usize][usize::from(half == KvHalf::Value)],
+                    dim as usize,
+                );
             }
             Self::DropCopy(group) => _ = run.inputs.groups[group].copies.pop(),
-            Self::SwapLogitsRows(first, second) => run.inputs.logits_rows.swap(first as usize, second as usize),
+            Self::SwapLogitsRows(first, second) => {
+                run.inputs.logits_rows.swap(first as usize, second as usize)
+            }
             Self::ShorterPool => run.inputs.pools[0].row_count -= 1,
             Self::SwapStates(first, second) => {
                 let from = |index: u32| run.inputs.states[index as usize].from;
@@ -144,7 +186,10 @@ impl Mutant {
             Self::StartAgain => {
                 let start = run.inputs.states.iter().any(|state| state.from != NONE);
                 let from = |to| if start { NONE } else { to };
-                run.inputs.states.iter_mut().for_each(|state| state.from = from(state.to));
+                run.inputs
+                    .states
+                    .iter_mut()
+                    .for_each(|state| state.from = from(state.to));
             }
             Self::OtherSeed => run.inputs.samples.iter_mut().for_each(|row| row.seed ^= 1),
         }
@@ -172,7 +217,8 @@ fn swap_scales(values: &mut [f32], dim: usize) {
 
 /// The largest magnitude.
 pub(super) fn largest(row: &[f32]) -> f32 {
-    row.iter().fold(0.0, |max, value| f32::max(max, value.abs()))
+    row.iter()
+        .fold(0.0, |max, value| f32::max(max, value.abs()))
 }
 
 impl Run {
@@ -194,16 +240,29 @@ impl Run {
 
     fn buffer(&mut self, buffer: BufferId) -> &mut Vec<f32> {
         let filled = self.buffers.iter_mut().find(|(id, _)| *id == buffer);
-        &mut filled.expect("a mutant changes a buffer that the run fills").1
+        &mut filled
+            .expect("a mutant changes a buffer that the run fills")
+            .1
     }
 
     /// A copy of the run with the same contents and checks but mutant tolerances.
     fn copy_for_mutation(&self, rounds_to_codes: bool) -> Self {
         let allowed = || generous(if rounds_to_codes { 1e-2 } else { 1e-3 });
         let checks = self.checks.iter().map(|check| match check {
-            Check::Rows { buffer, rows, .. } => Check::Rows { buffer: *buffer, rows: *rows, allowed: allowed() },
-            Check::Kv { layer, half, .. } => Check::Kv { layer: *layer, half: *half, allowed: allowed() },
-            Check::State { layer, .. } => Check::State { layer: *layer, allowed: allowed() },
+            Check::Rows { buffer, rows, .. } => Check::Rows {
+                buffer: *buffer,
+                rows: *rows,
+                allowed: allowed(),
+            },
+            Check::Kv { layer, half, .. } => Check::Kv {
+                layer: *layer,
+                half: *half,
+                allowed: allowed(),
+            },
+            Check::State { layer, .. } => Check::State {
+                layer: *layer,
+                allowed: allowed(),
+            },
             Check::Sampled => Check::Sampled,
             Check::Pooled { .. } => Check::Pooled { allowed: allowed() },
         });
@@ -225,8 +284,10 @@ impl Run {
 /// Tolerance for mutants: far wider than any entry of the table, so that the table detects at least as much.
 fn generous(share: f64) -> Allowed {
     Box::new(move |expected| {
-        let max =
-            expected.iter().filter(|value| value.is_finite()).fold(0.0, |max, v| f64::max(max, f64::from(v.abs())));
+        let max = expected
+            .iter()
+            .filter(|value| value.is_finite())
+            .fold(0.0, |max, v| f64::max(max, f64::from(v.abs())));
         vec![share * max; expected.len()]
     })
 }
@@ -237,7 +298,11 @@ impl Fixture {
         Self {
             step,
             option: option.into(),
-            plan: Plan { vocab: 256, positions_max: 4096, ..Plan::default() },
+            plan: Plan {
+                vocab: 256,
+                positions_max: 4096,
+                ..Plan::default()
+            },
             weights: Vec::new(),
             block_size: 16,
             kv_format: KvFormat::F16,
@@ -255,14 +320,26 @@ impl Fixture {
     }
 
     /// Adds a weight with these values, encoded in its format.
-    pub(super) fn weight(&mut self, name: &str, rows: u32, format: WeightFormat, values: &[f32]) -> WeightId {
+    pub(super) fn weight(
+        &mut self,
+        name: &str,
+        rows: u32,
+        format: WeightFormat,
+        values: &[f32],
+    ) -> WeightId {
         let columns = u32::try_from(values.len()).expect("a test weight is small") / rows;
-        self.weights.push(weights::encode(format, columns as usize, values).into());
+        self.weights
+            .push(weights::encode(format, columns as usize, values).into());
         self.plan.weight(name, rows, columns, format)
     }
 
     /// Like [`Fixture::weight`], with rows in several formats.
-    pub(super) fn weight_in_sections(&mut self, name: &str, sections: &[Section], values: &[f32]) -> WeightId {
+    pub(super) fn weight_in_sections(
+        &mut self,
+        name: &str,
+        sections: &[Section],
+        values: &[f32],
+    ) -> WeightId {
         let rows: u32 = sections.iter().map(|section| section.rows).sum();
         let columns = values.len() / rows as usize;
         let (mut bytes, mut values) = (Vec::new(), values);
@@ -272,7 +349,11 @@ impl Fixture {
             values = rest;
         }
         self.weights.push(bytes.into());
-        self.plan.weight_in_sections(name, u32::try_from(columns).expect("a test weight is small"), sections)
+        self.plan.weight_in_sections(
+            name,
+            u32::try_from(columns).expect("a test weight is small"),
+            sections,
+        )
     }
 
     /// The decoded values of a weight.
@@ -287,16 +368,33 @@ impl Fixture {
     }
 
     /// Adds a KV group with one layer.
-    pub(super) fn layer(&mut self, heads: u32, head_dim: u32, window: Option<u32>, blocks: u32) -> u32 {
+    pub(super) fn layer(
+        &mut self,
+        heads: u32,
+        head_dim: u32,
+        window: Option<u32>,
+        blocks: u32,
+    ) -> u32 {
         let group = u32::try_from(self.plan.kv_groups.len()).expect("a plan has few KV groups");
         self.plan.kv_groups.push(KvGroup { window });
-        self.plan.kv_layers.push(KvLayer { group, heads, head_dim, latent: false });
+        self.plan.kv_layers.push(KvLayer {
+            group,
+            heads,
+            head_dim,
+            latent: false,
+        });
         self.blocks.push(blocks);
         u32::try_from(self.plan.kv_layers.len() - 1).expect("a plan has few layers")
     }
 
     /// Adds a buffer.
-    pub(super) fn buffer(&mut self, name: &'static str, rows: Rows, columns: u32, storage: Storage) -> BufferId {
+    pub(super) fn buffer(
+        &mut self,
+        name: &'static str,
+        rows: Rows,
+        columns: u32,
+        storage: Storage,
+    ) -> BufferId {
         self.plan.buffer(name, rows, columns, storage)
     }
 
@@ -307,18 +405,28 @@ impl Fixture {
 
     /// Whether a step quantizes keys and values, so that the table must allow for an adjacent code.
     fn rounds_to_codes(&self) -> bool {
-        let stores = self.plan.body.iter().any(|step| matches!(step, Step::RopeStoreKv(_) | Step::RopeStoreLatent(_)));
+        let stores = self
+            .plan
+            .body
+            .iter()
+            .any(|step| matches!(step, Step::RopeStoreKv(_) | Step::RopeStoreLatent(_)));
         self.kv_format.is_coded() && stores
     }
 
     /// The capacity that the largest run needs.
     pub(super) fn capacity(&self) -> Capacity {
         let most = |count: &dyn Fn(&BatchInputs) -> usize| {
-            let most = self.runs.iter().map(|run| count(&run.inputs)).max().unwrap_or(0);
+            let most = self
+                .runs
+                .iter()
+                .map(|run| count(&run.inputs))
+                .max()
+                .unwrap_or(0);
             u32::try_from(most).expect("a test batch is small").max(1)
         };
-        let groups =
-            |count: fn(&GroupInputs) -> usize| most(&|inputs| inputs.groups.iter().map(count).max().unwrap_or(0));
+        let groups = |count: fn(&GroupInputs) -> usize| {
+            most(&|inputs| inputs.groups.iter().map(count).max().unwrap_or(0))
+        };
         Capacity {
             tokens_max: most(&|inputs| inputs.token_ids.len()),
             sequences_max: most(&|inputs| inputs.sequences.len().max(inputs.pools.len())),
@@ -338,13 +446,22 @@ impl Fixture {
 
     /// Checks the plan as the engine does at start; the runs fill buffers and pool.
     pub(super) fn check_plan(&self) -> Result<(), PlanError> {
-        let filled: Vec<BufferId> = self.runs.iter().flat_map(|run| run.buffers.iter().map(|(id, _)| *id)).collect();
+        let filled: Vec<BufferId> = self
+            .runs
+            .iter()
+            .flat_map(|run| run.buffers.iter().map(|(id, _)| *id))
+            .collect();
         check_filled(&self.plan, &filled)
     }
 
     /// Number of elements of a layer's keys, and of its values.
     pub(super) fn pool_elements(&self, layer: u32) -> usize {
-        let KvLayer { group, heads, head_dim, .. } = self.plan.kv_layers[layer as usize];
+        let KvLayer {
+            group,
+            heads,
+            head_dim,
+            ..
+        } = self.plan.kv_layers[layer as usize];
         (self.blocks[group as usize] * heads * self.block_size * head_dim) as usize
     }
 }
@@ -356,10 +473,9 @@ impl Noise {
     /// A separate stream for each name.
     pub(super) fn new(name: &str) -> Self {
         // FNV-1a hash of the name.
-        Self(
-            name.bytes()
-                .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)),
-        )
+        Self(name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+        }))
     }
 
     /// 64 random bits.
@@ -372,7 +488,8 @@ impl Noise {
 
     /// A random integer below `limit`.
     pub(super) fn below(&mut self, limit: u32) -> u32 {
-        u32::try_from(((self.bits() >> 32) * u64::from(limit)) >> 32).expect("the product is below the limit")
+        u32::try_from(((self.bits() >> 32) * u64::from(limit)) >> 32)
+            .expect("the product is below the limit")
     }
 
     /// A uniform random value in ±1.
@@ -416,37 +533,75 @@ pub(super) fn plain_batch(rows: u32) -> BatchInputs {
     BatchInputs {
         token_ids: (0..rows).map(|row| row * 7 % 256).collect(),
         positions: (0..rows).collect(),
-        sequences: vec![SequenceRows { row_start: 0, row_count: rows, context_len: rows }],
+        sequences: vec![SequenceRows {
+            row_start: 0,
+            row_count: rows,
+            context_len: rows,
+        }],
         ..BatchInputs::default()
     }
 }
 
 /// A batch of (rows, context) sequences over shuffled blocks. Each group has `blocks[g]` blocks; the tables of a
 /// window group have [`NONE`] for blocks that no row sees any more.
-pub(super) fn paged_batch(fixture: &Fixture, sequences: &[(u32, u32)], noise: &mut Noise) -> BatchInputs {
+pub(super) fn paged_batch(
+    fixture: &Fixture,
+    sequences: &[(u32, u32)],
+    noise: &mut Noise,
+) -> BatchInputs {
     let mut inputs = BatchInputs::default();
     for &(row_count, context_len) in sequences {
         let row_start = u32::try_from(inputs.positions.len()).expect("a test batch is small");
-        inputs.sequences.push(SequenceRows { row_start, row_count, context_len });
-        inputs.positions.extend(context_len - row_count..context_len);
+        inputs.sequences.push(SequenceRows {
+            row_start,
+            row_count,
+            context_len,
+        });
+        inputs
+            .positions
+            .extend(context_len - row_count..context_len);
     }
-    inputs.token_ids = inputs.positions.iter().map(|position| position % fixture.plan.vocab).collect();
+    inputs.token_ids = inputs
+        .positions
+        .iter()
+        .map(|position| position % fixture.plan.vocab)
+        .collect();
     for (group, &blocks) in fixture.plan.kv_groups.iter().zip(&fixture.blocks) {
-        inputs.groups.push(group_inputs(*group, blocks, fixture.block_size, sequences, noise));
+        inputs.groups.push(group_inputs(
+            *group,
+            blocks,
+            fixture.block_size,
+            sequences,
+            noise,
+        ));
     }
     inputs
 }
 
-fn group_inputs(group: KvGroup, blocks: u32, size: u32, sequences: &[(u32, u32)], noise: &mut Noise) -> GroupInputs {
+fn group_inputs(
+    group: KvGroup,
+    blocks: u32,
+    size: u32,
+    sequences: &[(u32, u32)],
+    noise: &mut Noise,
+) -> GroupInputs {
     let mut free = noise.shuffled(blocks).into_iter();
     let mut inputs = GroupInputs::default();
     for &(rows, context) in sequences {
-        let first_seen = group.window.map_or(0, |window| (context - rows + 1).saturating_sub(window));
+        let first_seen = group
+            .window
+            .map_or(0, |window| (context - rows + 1).saturating_sub(window));
         let start = inputs.block_tables.len();
-        inputs.table_starts.push(u32::try_from(start).expect("a test batch is small"));
+        inputs
+            .table_starts
+            .push(u32::try_from(start).expect("a test batch is small"));
         for entry in 0..context.div_ceil(size) {
             let passed = (entry + 1) * size <= first_seen;
-            let block = if passed { NONE } else { free.next().expect("the pool holds the batch") };
+            let block = if passed {
+                NONE
+            } else {
+                free.next().expect("the pool holds the batch")
+            };
             inputs.block_tables.push(block);
         }
         for position in context - rows..context {
@@ -458,10 +613,23 @@ fn group_inputs(group: KvGroup, blocks: u32, size: u32, sequences: &[(u32, u32)]
 }
 
 /// Pool content of a layer: noise in the slots of the batch's contexts, NaN where no query may read.
-pub(super) fn pool_content(fixture: &Fixture, layer: u32, inputs: &BatchInputs, noise: &mut Noise) -> [Vec<f32>; 2] {
-    let KvLayer { group, heads, head_dim, .. } = fixture.plan.kv_layers[layer as usize];
+pub(super) fn pool_content(
+    fixture: &Fixture,
+    layer: u32,
+    inputs: &BatchInputs,
+    noise: &mut Noise,
+) -> [Vec<f32>; 2] {
+    let KvLayer {
+        group,
+        heads,
+        head_dim,
+        ..
+    } = fixture.plan.kv_layers[layer as usize];
     let (size, group) = (fixture.block_size, &inputs.groups[group as usize]);
-    let mut halves = [unwritten(fixture.pool_elements(layer)), unwritten(fixture.pool_elements(layer))];
+    let mut halves = [
+        unwritten(fixture.pool_elements(layer)),
+        unwritten(fixture.pool_elements(layer)),
+    ];
     for (sequence, &start) in inputs.sequences.iter().zip(&group.table_starts) {
         for position in 0..sequence.context_len {
             let block = group.block_tables[(start + position / size) as usize];
@@ -481,7 +649,12 @@ pub(super) fn pool_content(fixture: &Fixture, layer: u32, inputs: &BatchInputs, 
 
 /// Tolerance of `factor` times each expected value.
 pub(super) fn relative(factor: f64) -> Allowed {
-    Box::new(move |expected| expected.iter().map(|value| factor * f64::from(value.abs())).collect())
+    Box::new(move |expected| {
+        expected
+            .iter()
+            .map(|value| factor * f64::from(value.abs()))
+            .collect()
+    })
 }
 
 /// Tolerance of `steps` codes of a format in each row of `dim` elements, plus 0.1 % for the error of the scale.
@@ -490,7 +663,8 @@ pub(super) fn codes(format: KvFormat, steps: f64, dim: u32) -> Allowed {
         let rows = expected.chunks_exact(dim as usize);
         rows.flat_map(|row| {
             let largest = largest(row);
-            row.iter().map(move |value| 1.001 * steps * f64::from(format.code_step(*value, largest)))
+            row.iter()
+                .map(move |value| 1.001 * steps * f64::from(format.code_step(*value, largest)))
         })
         .collect()
     })
@@ -498,7 +672,13 @@ pub(super) fn codes(format: KvFormat, steps: f64, dim: u32) -> Allowed {
 
 /// The sum of two tolerances.
 pub(super) fn either(first: Allowed, second: Allowed) -> Allowed {
-    Box::new(move |expected| first(expected).iter().zip(second(expected)).map(|(a, b)| a + b).collect())
+    Box::new(move |expected| {
+        first(expected)
+            .iter()
+            .zip(second(expected))
+            .map(|(a, b)| a + b)
+            .collect()
+    })
 }
 
 /// Requires the same bits.

@@ -167,7 +167,10 @@ pub struct Report {
 
 impl Report {
     fn new(caps: &Caps) -> Self {
-        Self { device: format!("{} ({}, {})", caps.name, caps.api, caps.tier), rows: Vec::new() }
+        Self {
+            device: format!("{} ({}, {})", caps.name, caps.api, caps.tier),
+            rows: Vec::new(),
+        }
     }
 
     /// Adds the results of a check to those of the same step and option with other rows.
@@ -195,11 +198,19 @@ impl Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.device)?;
-        writeln!(f, "{:<52} {:>5} {:>10} {:>7}", "step/option", "cases", "values", "worst")?;
+        writeln!(
+            f,
+            "{:<52} {:>5} {:>10} {:>7}",
+            "step/option", "cases", "values", "worst"
+        )?;
         for row in &self.rows {
             let verdict = if row.misses.is_empty() { "ok" } else { "MISS" };
             let (compared, left_out) = row.compared;
-            write!(f, "{:<52} {:>5} {compared:>10} {:>7.3} {verdict}", row.name, row.cases, row.worst)?;
+            write!(
+                f,
+                "{:<52} {:>5} {compared:>10} {:>7.3} {verdict}",
+                row.name, row.cases, row.worst
+            )?;
             if left_out > 0 {
                 write!(f, " ({left_out} near-ties left out)")?;
             }
@@ -208,26 +219,37 @@ impl fmt::Display for Report {
                 writeln!(f, "    {miss}")?;
             }
         }
-        let (cases, missed) =
-            self.rows.iter().fold((0, 0), |(cases, missed), row| (cases + row.cases, missed + row.misses.len()));
+        let (cases, missed) = self.rows.iter().fold((0, 0), |(cases, missed), row| {
+            (cases + row.cases, missed + row.misses.len())
+        });
         write!(f, "{cases} cases, {missed} missed")
     }
 }
 
 /// Checks a device. A case that the device rejects counts as failed; a lost device ends the check.
-pub async fn run<B: Inspect>(device: &mut B, options: &SelftestOptions) -> Result<Report, BackendError> {
+pub async fn run<B: Inspect>(
+    device: &mut B,
+    options: &SelftestOptions,
+) -> Result<Report, BackendError> {
     let mut reports = run_all(std::slice::from_mut(device), options).await?;
     Ok(reports.pop().expect("a device has a report"))
 }
 
 /// Loads and submits every case without comparing anything, for devices that compile kernels and run none. The report
 /// has the number of cases only.
-pub async fn touch<B: Inspect>(device: &mut B, options: &SelftestOptions) -> Result<Report, BackendError> {
+pub async fn touch<B: Inspect>(
+    device: &mut B,
+    options: &SelftestOptions,
+) -> Result<Report, BackendError> {
     let mut report = Report::new(device.caps());
     for fixture in fixtures(options, RowKind::of(device.caps())).flatten() {
         load(device, &fixture, &fixture.weights, &fixture.capacity())?;
         let mut row = ReportRow::of(fixture.name());
-        for run in fixture.runs.iter().filter(|run| selected(options, &fixture, run)) {
+        for run in fixture
+            .runs
+            .iter()
+            .filter(|run| selected(options, &fixture, run))
+        {
             execute(device, &fixture, run).await?;
             row.cases += 1;
         }
@@ -238,18 +260,39 @@ pub async fn touch<B: Inspect>(device: &mut B, options: &SelftestOptions) -> Res
 
 /// Like [`run`], for several ways to open one adapter. The reference computes expected results once for all of them.
 /// Unless [`SelftestOptions::product`] is set, the cases are distributed over them; see [`cover`].
-pub async fn run_all<B: Inspect>(devices: &mut [B], options: &SelftestOptions) -> Result<Vec<Report>, BackendError> {
-    let Some(rows) = devices.first().map(|device| RowKind::of(device.caps())) else { return Ok(Vec::new()) };
-    assert!(devices.iter().all(|device| RowKind::of(device.caps()) == rows), "the devices have one kind of rows");
-    let mut reports: Vec<Report> = devices.iter().map(|device| Report::new(device.caps())).collect();
+pub async fn run_all<B: Inspect>(
+    devices: &mut [B],
+    options: &SelftestOptions,
+) -> Result<Vec<Report>, BackendError> {
+    let Some(rows) = devices.first().map(|device| RowKind::of(device.caps())) else {
+        return Ok(Vec::new());
+    };
+    assert!(
+        devices
+            .iter()
+            .all(|device| RowKind::of(device.caps()) == rows),
+        "the devices have one kind of rows"
+    );
+    let mut reports: Vec<Report> = devices
+        .iter()
+        .map(|device| Report::new(device.caps()))
+        .collect();
     // Only for a report of progress are all cases made twice.
-    let count = || fixtures(options, rows).map(|fixtures| cases(options, &fixtures).len()).sum();
+    let count = || {
+        fixtures(options, rows)
+            .map(|fixtures| cases(options, &fixtures).len())
+            .sum()
+    };
     let (mut done, total) = (0, options.observer.0.as_ref().map_or(0, |_| count()));
     let mut number = 0;
     for fixtures in fixtures(options, rows) {
         let mut shares = shares(options, &fixtures, devices.len()).into_iter();
         for fixture in fixtures {
-            let runs: Vec<&Run> = fixture.runs.iter().filter(|run| selected(options, &fixture, run)).collect();
+            let runs: Vec<&Run> = fixture
+                .runs
+                .iter()
+                .filter(|run| selected(options, &fixture, run))
+                .collect();
             let shares: Vec<BTreeSet<usize>> = shares.by_ref().take(runs.len()).collect();
             options.observer.tell(&Told::Progress { done, total });
             done += runs.len();
@@ -260,13 +303,21 @@ pub async fn run_all<B: Inspect>(devices: &mut [B], options: &SelftestOptions) -
             let expected = expected(&fixture, &runs, rows.int8).await?;
             for (index, (device, report)) in devices.iter_mut().zip(&mut reports).enumerate() {
                 let own = runs.iter().copied().zip(&expected).zip(&shares);
-                let own: Vec<(&Run, &Outcome)> =
-                    own.filter(|(_, share)| share.contains(&index)).map(|(own, _)| own).collect();
+                let own: Vec<(&Run, &Outcome)> = own
+                    .filter(|(_, share)| share.contains(&index))
+                    .map(|(own, _)| own)
+                    .collect();
                 if !own.is_empty() {
                     let mut row = ReportRow::of(fixture.name());
-                    options.observer.tell(&Told::Begins { number: number - 1, name: &row.name });
+                    options.observer.tell(&Told::Begins {
+                        number: number - 1,
+                        name: &row.name,
+                    });
                     check(device, &fixture, &own, &mut row).await?;
-                    options.observer.tell(&Told::Ends { number: number - 1, row: &row });
+                    options.observer.tell(&Told::Ends {
+                        number: number - 1,
+                        row: &row,
+                    });
                     report.add(row);
                 }
             }
@@ -286,13 +337,20 @@ pub fn cover_gaps(options: &SelftestOptions, devices: usize) -> (usize, usize, V
     }
     let (mut all, mut met, mut gaps) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
     for ((step, values), share) in cases.iter().zip(&shares) {
-        gaps.extend(share.is_empty().then(|| format!("{step}: no device runs {values:?}")));
+        gaps.extend(
+            share
+                .is_empty()
+                .then(|| format!("{step}: no device runs {values:?}")),
+        );
         for value in values {
             all.extend((0..devices).map(|device| (step, value, device)));
             met.extend(share.iter().map(|device| (step, value, *device)));
         }
     }
-    gaps.extend(all.difference(&met).map(|(step, value, device)| format!("{step}: device {device} misses {value}")));
+    gaps.extend(
+        all.difference(&met)
+            .map(|(step, value, device)| format!("{step}: device {device} misses {value}")),
+    );
     (cases.len(), shares.iter().map(BTreeSet::len).sum(), gaps)
 }
 
@@ -300,7 +358,10 @@ pub fn cover_gaps(options: &SelftestOptions, devices: usize) -> (usize, usize, V
 fn cases(options: &SelftestOptions, fixtures: &[Fixture]) -> Vec<(&'static str, Vec<String>)> {
     let mut cases = Vec::new();
     for fixture in fixtures {
-        let runs = fixture.runs.iter().filter(|run| selected(options, fixture, run));
+        let runs = fixture
+            .runs
+            .iter()
+            .filter(|run| selected(options, fixture, run));
         cases.extend(runs.map(|run| (fixture.step, cover::values(fixture, run))));
     }
     cases
@@ -309,16 +370,32 @@ fn cases(options: &SelftestOptions, fixtures: &[Fixture]) -> Vec<(&'static str, 
 /// For each of the [`cases`]: the devices that run it.
 fn shares(options: &SelftestOptions, fixtures: &[Fixture], devices: usize) -> Vec<BTreeSet<usize>> {
     let cases = cases(options, fixtures);
-    if options.product { vec![(0..devices).collect(); cases.len()] } else { cover::pairwise(&cases, devices) }
+    if options.product {
+        vec![(0..devices).collect(); cases.len()]
+    } else {
+        cover::pairwise(&cases, devices)
+    }
 }
 
 /// The expected results, from the reference.
-async fn expected(fixture: &Fixture, runs: &[&Run], int8: bool) -> Result<Vec<Outcome>, BackendError> {
+async fn expected(
+    fixture: &Fixture,
+    runs: &[&Run],
+    int8: bool,
+) -> Result<Vec<Outcome>, BackendError> {
     let mut outcomes = Vec::new();
     if !runs.is_empty() {
         let mut reference = ReferenceBackend::with_int8_activations(int8);
         let kv_format = fixture.kv_expected.unwrap_or(fixture.kv_format);
-        load(&mut reference, fixture, &fixture.weights, &Capacity { kv_format, ..fixture.capacity() })?;
+        load(
+            &mut reference,
+            fixture,
+            &fixture.weights,
+            &Capacity {
+                kv_format,
+                ..fixture.capacity()
+            },
+        )?;
         for run in runs {
             outcomes.push(execute(&mut reference, fixture, run).await?);
         }
@@ -333,7 +410,8 @@ async fn check<B: Inspect>(
     cases: &[(&Run, &Outcome)],
     row: &mut ReportRow,
 ) -> Result<(), BackendError> {
-    let wrong = |error| BackendError::Validation(format!("the plan of {}: {error}", fixture.name()));
+    let wrong =
+        |error| BackendError::Validation(format!("the plan of {}: {error}", fixture.name()));
     fixture.check_plan().map_err(wrong)?;
     if let Err(error) = load(device, fixture, &fixture.weights, &fixture.capacity()) {
         row.misses.push(error.to_string());
@@ -347,11 +425,18 @@ async fn check<B: Inspect>(
             return Err(error.clone());
         }
         row.cases += 1;
-        match result.map_err(|error| error.to_string()).and_then(|found| compare_run(fixture, run, expected, &found)) {
+        match result
+            .map_err(|error| error.to_string())
+            .and_then(|found| compare_run(fixture, run, expected, &found))
+        {
             Ok(worst) => row.note(&run.shape, &worst),
             Err(message) => {
                 let kernels = device.kernels();
-                let of = if kernels.is_empty() { String::new() } else { format!(" by {}", kernels.join(", ")) };
+                let of = if kernels.is_empty() {
+                    String::new()
+                } else {
+                    format!(" by {}", kernels.join(", "))
+                };
                 row.misses.push(format!("{}: {message}{of}", run.shape));
             }
         }
@@ -362,7 +447,14 @@ async fn check<B: Inspect>(
 impl ReportRow {
     fn of(name: String) -> Self {
         let (worst_shape, misses) = (String::new(), Vec::new());
-        Self { name, cases: 0, worst: 0.0, worst_shape, compared: (0, 0), misses }
+        Self {
+            name,
+            cases: 0,
+            worst: 0.0,
+            worst_shape,
+            compared: (0, 0),
+            misses,
+        }
     }
 
     fn note(&mut self, shape: &str, worst: &Worst) {
@@ -381,7 +473,11 @@ pub async fn blind_spots(options: &SelftestOptions) -> Result<(usize, Vec<String
     for fixture in fixtures(options, RowKind::default()).flatten() {
         let (mut reference, mut device) = (ReferenceBackend::new(), ReferenceBackend::new());
         load(&mut device, &fixture, &fixture.weights, &fixture.capacity())?;
-        for run in fixture.runs.iter().filter(|run| selected(options, &fixture, run)) {
+        for run in fixture
+            .runs
+            .iter()
+            .filter(|run| selected(options, &fixture, run))
+        {
             let found = execute(&mut device, &fixture, run).await?;
             for mutant in &run.mutants {
                 let (weights, mutated) = mutant.apply(&fixture, run);
@@ -409,13 +505,21 @@ struct RowKind {
 
 impl RowKind {
     fn of(caps: &Caps) -> Self {
-        Self { storage: caps.activations, int8: caps.int8_activations, halves: caps.half_products }
+        Self {
+            storage: caps.activations,
+            int8: caps.int8_activations,
+            halves: caps.half_products,
+        }
     }
 }
 
 impl Default for RowKind {
     fn default() -> Self {
-        Self { storage: Storage::F32, int8: false, halves: false }
+        Self {
+            storage: Storage::F32,
+            int8: false,
+            halves: false,
+        }
     }
 }
 
@@ -437,24 +541,36 @@ fn fixtures(options: &SelftestOptions, rows: RowKind) -> impl Iterator<Item = Ve
         }
     }
     let (draws, shapes) = (options.draws, options.shapes);
-    let of_storage = move |storage| FILES.iter().map(move |file| file(RowKind { storage, ..rows }, shapes));
+    let of_storage = move |storage| {
+        FILES
+            .iter()
+            .map(move |file| file(RowKind { storage, ..rows }, shapes))
+    };
     let sampling = std::iter::once_with(move || sampling::fixtures(draws, shapes));
-    storages.into_iter().flat_map(of_storage).chain(sampling).map(move |mut fixtures| {
-        if shapes == Shapes::One {
-            for fixture in &mut fixtures {
-                let middle = fixture.runs.len() / 2;
-                fixture.runs = vec![fixture.runs.swap_remove(middle)];
+    storages
+        .into_iter()
+        .flat_map(of_storage)
+        .chain(sampling)
+        .map(move |mut fixtures| {
+            if shapes == Shapes::One {
+                for fixture in &mut fixtures {
+                    let middle = fixture.runs.len() / 2;
+                    fixture.runs = vec![fixture.runs.swap_remove(middle)];
+                }
             }
-        }
-        fixtures
-    })
+            fixtures
+        })
 }
 
 fn selected(options: &SelftestOptions, fixture: &Fixture, run: &Run) -> bool {
-    let Some(filter) = &options.filter else { return true };
+    let Some(filter) = &options.filter else {
+        return true;
+    };
     let name = format!("{}/{}", fixture.name(), run.shape);
     let contains = |filter: &str| filter.split('|').any(|part| name.contains(part));
-    filter.strip_prefix('!').map_or_else(|| contains(filter), |others| !contains(others))
+    filter
+        .strip_prefix('!')
+        .map_or_else(|| contains(filter), |others| !contains(others))
 }
 
 /// Loads plan, weights (in three chunks, the last first) and pool.
@@ -477,7 +593,8 @@ fn load<B: Inspect>(
             }
         }
         for (first, end) in chunks.into_iter().rev() {
-            let rows = bytes.slice(spec.bytes_before(first) as usize..spec.bytes_before(end) as usize);
+            let rows =
+                bytes.slice(spec.bytes_before(first) as usize..spec.bytes_before(end) as usize);
             device.write_weight(crate::plan::WeightId(index), first, rows)?;
         }
     }
@@ -485,7 +602,11 @@ fn load<B: Inspect>(
 }
 
 /// Fills all buffers, runs the batch and reads the values to check.
-async fn execute<B: Inspect>(device: &mut B, fixture: &Fixture, run: &Run) -> Result<Outcome, BackendError> {
+async fn execute<B: Inspect>(
+    device: &mut B,
+    fixture: &Fixture,
+    run: &Run,
+) -> Result<Outcome, BackendError> {
     for (buffer, values) in &run.buffers {
         device.write_buffer(*buffer, values)?;
     }
@@ -513,5 +634,9 @@ async fn execute<B: Inspect>(device: &mut B, fixture: &Fixture, run: &Run) -> Re
         });
     }
     let feed = device.read_feed(fixture.feed_slots).await?;
-    Ok(Outcome { sampled: results.sampled, values, feed })
+    Ok(Outcome {
+        sampled: results.sampled,
+        values,
+        feed,
+    })
 }

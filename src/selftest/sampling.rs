@@ -15,16 +15,32 @@ type Option_ = (&'static str, fn(&mut SampleRow, &mut Noise));
 
 const OPTIONS: [Option_; 14] = [
     ("greedy", |row, _| row.draw.temperature = 0.0),
-    ("temperature", |row, noise| row.draw.temperature = [0.3, 0.7, 1.0, 1.9][noise.below(4) as usize]),
-    ("top_k", |row, noise| row.draw.top_k = [1, 2, 5, 40, 100_000][noise.below(5) as usize]),
-    ("top_p", |row, noise| row.draw.top_p = [0.0, 0.1, 0.5, 0.9, 0.99][noise.below(5) as usize]),
-    ("min_p", |row, noise| row.draw.min_p = [0.01, 0.1, 0.5, 1.0][noise.below(4) as usize]),
-    ("repetition", |row, noise| row.draw.repetition_penalty = [0.8, 1.1, 2.0][noise.below(3) as usize]),
-    ("presence", |row, noise| row.draw.presence_penalty = [-1.0, 0.5, 2.0][noise.below(3) as usize]),
-    ("frequency", |row, noise| row.draw.frequency_penalty = [-0.5, 0.3, 1.5][noise.below(3) as usize]),
+    ("temperature", |row, noise| {
+        row.draw.temperature = [0.3, 0.7, 1.0, 1.9][noise.below(4) as usize]
+    }),
+    ("top_k", |row, noise| {
+        row.draw.top_k = [1, 2, 5, 40, 100_000][noise.below(5) as usize]
+    }),
+    ("top_p", |row, noise| {
+        row.draw.top_p = [0.0, 0.1, 0.5, 0.9, 0.99][noise.below(5) as usize]
+    }),
+    ("min_p", |row, noise| {
+        row.draw.min_p = [0.01, 0.1, 0.5, 1.0][noise.below(4) as usize]
+    }),
+    ("repetition", |row, noise| {
+        row.draw.repetition_penalty = [0.8, 1.1, 2.0][noise.below(3) as usize]
+    }),
+    ("presence", |row, noise| {
+        row.draw.presence_penalty = [-1.0, 0.5, 2.0][noise.below(3) as usize]
+    }),
+    ("frequency", |row, noise| {
+        row.draw.frequency_penalty = [-0.5, 0.3, 1.5][noise.below(3) as usize]
+    }),
     ("bias", |row, _| row.bias.len = 12),
     ("mask", |row, _| row.mask_start = 0),
-    ("logprobs", |row, noise| (row.logprob, row.top_logprobs) = (true, [0, 1, 5, 20][noise.below(4) as usize])),
+    ("logprobs", |row, noise| {
+        (row.logprob, row.top_logprobs) = (true, [0, 1, 5, 20][noise.below(4) as usize])
+    }),
     ("together", together),
     ("scored", scored),
     ("beam", beam),
@@ -62,18 +78,28 @@ pub(super) fn fixtures(draws: Draws, shapes: Shapes) -> Vec<Fixture> {
         Draws::Usual => 26,
         Draws::Many => 256,
     };
-    let mut fixtures: Vec<Fixture> = OPTIONS.iter().map(|option| drawn(256, *option, batches)).collect();
+    let mut fixtures: Vec<Fixture> = OPTIONS
+        .iter()
+        .map(|option| drawn(256, *option, batches))
+        .collect();
     for &vocab in shapes.of(&[33, 4096, 151_937]) {
         fixtures.extend([OPTIONS[12], OPTIONS[13]].map(|option| drawn(vocab, option, 2)));
     }
     for &vocab in shapes.of(&[1, 33, 1003, 4096]) {
-        fixtures.extend([OPTIONS[0], OPTIONS[1], OPTIONS[11]].map(|option| drawn(vocab, option, 2)));
+        fixtures
+            .extend([OPTIONS[0], OPTIONS[1], OPTIONS[11]].map(|option| drawn(vocab, option, 2)));
     }
     fixtures.extend(shapes.of(&[256, 1003]).iter().copied().map(ties));
     fixtures.extend(shapes.of(&[256, 4100]).iter().copied().map(bad_rows));
     if shapes == Shapes::All {
-        fixtures.extend([OPTIONS[0], OPTIONS[1], OPTIONS[3], OPTIONS[11]].map(|option| drawn(151_937, option, 1)));
-        fixtures.extend([OPTIONS[1], OPTIONS[2], OPTIONS[3], OPTIONS[10]].map(|option| drawn(151_936, option, 1)));
+        fixtures.extend(
+            [OPTIONS[0], OPTIONS[1], OPTIONS[3], OPTIONS[11]]
+                .map(|option| drawn(151_937, option, 1)),
+        );
+        fixtures.extend(
+            [OPTIONS[1], OPTIONS[2], OPTIONS[3], OPTIONS[10]]
+                .map(|option| drawn(151_936, option, 1)),
+        );
         fixtures.push(groups());
     }
     fixtures
@@ -84,7 +110,10 @@ fn fixture(option: &str, vocab: u32) -> (Fixture, crate::plan::BufferId) {
     let mut fixture = Fixture::new("sample", option);
     fixture.plan.vocab = vocab;
     let logits = fixture.buffer("logits", Rows::Samples, vocab, Storage::F32);
-    fixture.plan.tails.push((Tail::Sample, vec![Step::Sample(Sample { logits })]));
+    fixture
+        .plan
+        .tails
+        .push((Tail::Sample, vec![Step::Sample(Sample { logits })]));
     (fixture, logits)
 }
 
@@ -118,14 +147,18 @@ fn drawn(vocab: u32, (name, option): Option_, batches: u32) -> Fixture {
             row.feed_slot = if index % 5 == 4 { NONE } else { index };
             row.pending_slot = if index % 3 == 0 { 32 + index } else { NONE };
             let history = run.inputs.history.len() as u32 / 4;
-            row.history = Range { start: index % 4 * history, len: history };
+            row.history = Range {
+                start: index % 4 * history,
+                len: history,
+            };
             option(&mut row, &mut noise);
             row.bias.len = row.bias.len.min(run.inputs.bias.len() as u32);
             run.inputs.samples.push(row);
         }
         // If several tokens are likely, a different seed must change the result.
         if name == "temperature" && vocab > 1 {
-            run.mutants.extend((spread < 12.0).then_some(Mutant::OtherSeed));
+            run.mutants
+                .extend((spread < 12.0).then_some(Mutant::OtherSeed));
             run.mutants.push(Mutant::SwapRows(logits, 0, ROWS - 1));
         }
         fixture.runs.push(run);
@@ -139,13 +172,21 @@ fn side_inputs(run: &mut Run, vocab: u32, noise: &mut Noise) {
     let entries = 60.min(ids.len() / 2);
     for list in 0..4 {
         for &token_id in ids.iter().skip(list * entries / 4).take(entries) {
-            run.inputs.history.push(HistoryEntry { token_id, generated: noise.below(4) });
+            run.inputs.history.push(HistoryEntry {
+                token_id,
+                generated: noise.below(4),
+            });
         }
     }
     for &token_id in ids.iter().take(12) {
-        run.inputs.bias.push(BiasEntry { token_id, bias: noise.uniform() * 5.0 });
+        run.inputs.bias.push(BiasEntry {
+            token_id,
+            bias: noise.uniform() * 5.0,
+        });
     }
-    run.inputs.masks = (0..vocab.div_ceil(32)).map(|_| noise.bits() as u32 | 1).collect();
+    run.inputs.masks = (0..vocab.div_ceil(32))
+        .map(|_| noise.bits() as u32 | 1)
+        .collect();
 }
 
 /// All logits equal: expects the lowest id, all of a tie at the k-th value, and top ids in order.
@@ -153,11 +194,18 @@ fn ties(vocab: u32) -> Fixture {
     let (mut fixture, logits) = fixture(&format!("ties, vocab {vocab}"), vocab);
     let mut noise = Noise::new("ties");
     let level = |bits: u64| [-1.5, 0.0, -0.0, 2.0, 2.0][(bits % 5) as usize];
-    let values: Vec<f32> = (0..ROWS * vocab).map(|_| level(noise.bits() >> 7)).collect();
+    let values: Vec<f32> = (0..ROWS * vocab)
+        .map(|_| level(noise.bits() >> 7))
+        .collect();
     let mut greedy = batch("greedy".into(), values.clone(), logits, vocab);
     greedy.exact = true;
     for row in 0..ROWS {
-        let row = SampleRow { logprob: true, top_logprobs: 20, feed_slot: row, ..SampleRow::greedy(row, row) };
+        let row = SampleRow {
+            logprob: true,
+            top_logprobs: 20,
+            feed_slot: row,
+            ..SampleRow::greedy(row, row)
+        };
         greedy.inputs.samples.push(row);
     }
     // Shuffled ids would be detected: the result in each row is the lowest of hundreds.
@@ -166,8 +214,17 @@ fn ties(vocab: u32) -> Fixture {
     for index in 0..ROWS * CHOICES {
         let row = SampleRow::greedy(index / CHOICES, index);
         let (top_k, top_p) = if index % 2 == 0 { (7, 1.0) } else { (0, 0.4) };
-        let draw = DrawParams { temperature: 0.8, top_k, top_p, ..DrawParams::default() };
-        random.inputs.samples.push(SampleRow { draw, seed: noise.bits(), ..row });
+        let draw = DrawParams {
+            temperature: 0.8,
+            top_k,
+            top_p,
+            ..DrawParams::default()
+        };
+        random.inputs.samples.push(SampleRow {
+            draw,
+            seed: noise.bits(),
+            ..row
+        });
     }
     fixture.runs.extend([greedy, random]);
     fixture
@@ -197,7 +254,10 @@ fn bad_rows(vocab: u32) -> Fixture {
                 _ => NONE,
             };
             run.inputs.samples.push(SampleRow {
-                draw: DrawParams { temperature, ..DrawParams::default() },
+                draw: DrawParams {
+                    temperature,
+                    ..DrawParams::default()
+                },
                 seed: noise.bits(),
                 feed_slot: index,
                 logprob: true,
@@ -215,7 +275,10 @@ fn bad_rows(vocab: u32) -> Fixture {
 /// The whole tail with more logits than a low limit binds at once: gather, product and draw in groups of rows.
 fn groups() -> Fixture {
     let (rows, vocab, hidden) = (40, 100_003, 8);
-    let mut fixture = Fixture::new("sample", format!("gather, head and draw of {rows} rows, vocab {vocab}"));
+    let mut fixture = Fixture::new(
+        "sample",
+        format!("gather, head and draw of {rows} rows, vocab {vocab}"),
+    );
     fixture.plan.vocab = vocab;
     let mut noise = Noise::new(&fixture.name());
     let head: Vec<f32> = (0..vocab * hidden).map(|_| noise.uniform()).collect();
@@ -223,8 +286,18 @@ fn groups() -> Fixture {
     let x = fixture.buffer("x", Rows::Tokens, hidden, Storage::F32);
     let gathered = fixture.buffer("gathered", Rows::Samples, hidden, Storage::F32);
     let logits = fixture.buffer("logits", Rows::Samples, vocab, Storage::F32);
-    let product = Step::MatMul(MatMul { x: gathered, weight, bias: None, accumulate: false, out: logits });
-    let tail = vec![Step::GatherRows(GatherRows { x, out: gathered }), product, Step::Sample(Sample { logits })];
+    let product = Step::MatMul(MatMul {
+        x: gathered,
+        weight,
+        bias: None,
+        accumulate: false,
+        out: logits,
+    });
+    let tail = vec![
+        Step::GatherRows(GatherRows { x, out: gathered }),
+        product,
+        Step::Sample(Sample { logits }),
+    ];
     fixture.plan.tails.push((Tail::Sample, tail));
     let mut run = Run::new(format!("{rows} rows"), plain_batch(rows));
     run.inputs.token_ids.fill(0);
@@ -235,12 +308,27 @@ fn groups() -> Fixture {
     run.logits = Some(head_logits(&fixture, weight, &values));
     run.buffers.push((x, values));
     for index in 0..rows {
-        let row = SampleRow { feed_slot: index, seed: noise.bits(), ..SampleRow::greedy(index, index) };
-        let draw = DrawParams { temperature: (index % 2) as f32, ..DrawParams::default() };
-        run.inputs.samples.push(SampleRow { draw, logprob: true, top_logprobs: 0, ..row });
+        let row = SampleRow {
+            feed_slot: index,
+            seed: noise.bits(),
+            ..SampleRow::greedy(index, index)
+        };
+        let draw = DrawParams {
+            temperature: (index % 2) as f32,
+            ..DrawParams::default()
+        };
+        run.inputs.samples.push(SampleRow {
+            draw,
+            logprob: true,
+            top_logprobs: 0,
+            ..row
+        });
     }
     run.checks.push(Check::Sampled);
-    run.mutants = vec![Mutant::SwapRows(x, 0, rows - 1), Mutant::SwapLogitsRows(0, rows - 1)];
+    run.mutants = vec![
+        Mutant::SwapRows(x, 0, rows - 1),
+        Mutant::SwapLogitsRows(0, rows - 1),
+    ];
     fixture.runs.push(run);
     fixture
 }
@@ -250,7 +338,9 @@ fn head_logits(fixture: &Fixture, weight: crate::plan::WeightId, x: &[f32]) -> V
     let columns = fixture.plan.weight_spec(weight).columns as usize;
     let weights = fixture.weight_values(weight);
     let row = |x: &[f32]| {
-        let products = weights.chunks_exact(columns).map(|weights| weights.iter().zip(x).map(|(w, x)| w * x).sum());
+        let products = weights
+            .chunks_exact(columns)
+            .map(|weights| weights.iter().zip(x).map(|(w, x)| w * x).sum());
         products.collect::<Vec<f32>>()
     };
     x.chunks_exact(columns).rev().flat_map(row).collect()

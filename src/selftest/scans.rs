@@ -7,8 +7,8 @@ use super::dense::{DENSE, expect_rows};
 use super::fixture::{Allowed, Check, Fixture, Mutant, Noise, Run, plain_batch, relative};
 use super::states::{BATCHES, SLOTS, Sequences, batch, states};
 use crate::plan::{
-    Activation, GatedActivation, GatedNorm, Gates, Rows, ScanRule, StateLayer, StateScan, Step, Storage, Up,
-    WeightFormat,
+    Activation, GatedActivation, GatedNorm, Gates, Rows, ScanRule, StateLayer, StateScan, Step,
+    Storage, Up, WeightFormat,
 };
 
 /// Columns before the gates, and after them: no kernel may read them.
@@ -17,13 +17,28 @@ const OTHERS: (u32, u32) = (16, 5);
 /// Heads, key heads, elements of a key and of a value.
 type Sizes = [u32; 4];
 
-const SIZES: [Sizes; 7] =
-    [[1, 1, 8, 8], [2, 2, 24, 128], [4, 1, 16, 24], [6, 2, 40, 72], [3, 3, 128, 16], [4, 2, 128, 128], [2, 1, 256, 64]];
+const SIZES: [Sizes; 7] = [
+    [1, 1, 8, 8],
+    [2, 2, 24, 128],
+    [4, 1, 16, 24],
+    [6, 2, 40, 72],
+    [3, 3, 128, 16],
+    [4, 2, 128, 128],
+    [2, 1, 256, 64],
+];
 
 /// More batches of recurrences: chunks of 16 rows that are one row short, full, and one row long; sequences on both
 /// sides of the 8 rows from which on there are chunks.
 const CHUNKS: [Sequences; 3] = [
-    &[(15, false), (1, false), (16, true), (17, false), (35, false), (7, true), (8, false)],
+    &[
+        (15, false),
+        (1, false),
+        (16, true),
+        (17, false),
+        (35, false),
+        (7, true),
+        (8, false),
+    ],
     &[(16, false)],
     &[(9, true), (8, false)],
 ];
@@ -33,19 +48,30 @@ pub(super) fn fixtures(storage: Storage, shapes: Shapes) -> Vec<Fixture> {
     let mut fixtures = Vec::new();
     for &sizes in shapes.of(&SIZES) {
         for beta_scale in [1.0, 2.0] {
-            fixtures.push(state_scan(storage, (ScanRule::Delta { beta_scale }, false), sizes));
+            fixtures.push(state_scan(
+                storage,
+                (ScanRule::Delta { beta_scale }, false),
+                sizes,
+            ));
         }
-        fixtures.extend([false, true].map(|skip| state_scan(storage, (ScanRule::Mamba2, skip), sizes)));
+        fixtures
+            .extend([false, true].map(|skip| state_scan(storage, (ScanRule::Mamba2, skip), sizes)));
     }
     for format in DENSE {
         for &(groups, group) in shapes.of(&[(1, 8), (3, 40), (2, 1032)]) {
             for shared in [false, true] {
                 fixtures
-                    .extend([false, true].map(|first| gated_norm(storage, format, (groups, group), (shared, first))));
+                    .extend([false, true].map(|first| {
+                        gated_norm(storage, format, (groups, group), (shared, first))
+                    }));
             }
         }
     }
-    for (activation, shared_by) in [(Activation::Silu, 1), (Activation::Sigmoid, 1), (Activation::Sigmoid, 8)] {
+    for (activation, shared_by) in [
+        (Activation::Silu, 1),
+        (Activation::Sigmoid, 1),
+        (Activation::Sigmoid, 8),
+    ] {
         let columns = shapes.of(&[8, 40, 1032]).iter();
         fixtures.extend(columns.map(|columns| gates(storage, activation, shared_by, *columns)));
     }
@@ -72,12 +98,28 @@ fn state_scan(storage: Storage, (rule, has_skip): (ScanRule, bool), sizes: Sizes
         })
         .collect();
     let decay = fixture.weight("decay", 1, WeightFormat::F32, &decays);
-    let dt_bias = fixture.weight("dt_bias", 1, WeightFormat::Bf16, &noise.values(heads as usize));
-    let skip = has_skip.then(|| fixture.weight("skip", 1, WeightFormat::F32, &noise.values(heads as usize)));
+    let dt_bias = fixture.weight(
+        "dt_bias",
+        1,
+        WeightFormat::Bf16,
+        &noise.values(heads as usize),
+    );
+    let skip = has_skip
+        .then(|| fixture.weight("skip", 1, WeightFormat::F32, &noise.values(heads as usize)));
     let (columns, elements) = (heads * value_dim, heads * key_dim * value_dim);
-    let convolved = fixture.buffer("convolved", Rows::Tokens, 2 * key_heads * key_dim + columns, storage);
+    let convolved = fixture.buffer(
+        "convolved",
+        Rows::Tokens,
+        2 * key_heads * key_dim + columns,
+        storage,
+    );
     let gate_count = rule.gates() * heads;
-    let mixed = fixture.buffer("mixed", Rows::Tokens, OTHERS.0 + gate_count + OTHERS.1, storage);
+    let mixed = fixture.buffer(
+        "mixed",
+        Rows::Tokens,
+        OTHERS.0 + gate_count + OTHERS.1,
+        storage,
+    );
     let out = fixture.buffer("out", Rows::Tokens, columns, storage);
     fixture.state_slots = SLOTS;
     fixture.plan.state_layers.push(StateLayer { elements });
@@ -102,17 +144,36 @@ fn state_scan(storage: Storage, (rule, has_skip): (ScanRule, bool), sizes: Sizes
         let mut run = scan_run(&fixture, sequences, sizes, &mut noise);
         let rows = run.inputs.positions.len() as u32;
         if rows > 1 {
-            let channels = if rule == ScanRule::Mamba2 { value_dim } else { key_dim };
-            let other = if rule == ScanRule::Mamba2 { 1 } else { key_heads };
-            run.mutants.extend((heads > 1).then_some(Mutant::SwapHeads(convolved, channels, 0, other)));
-            run.mutants.extend((rows > 8 && heads > 1).then_some(Mutant::SwapHeads(mixed, 1, gates, gates + 1)));
+            let channels = if rule == ScanRule::Mamba2 {
+                value_dim
+            } else {
+                key_dim
+            };
+            let other = if rule == ScanRule::Mamba2 {
+                1
+            } else {
+                key_heads
+            };
+            run.mutants
+                .extend((heads > 1).then_some(Mutant::SwapHeads(convolved, channels, 0, other)));
+            run.mutants
+                .extend((rows > 8 && heads > 1).then_some(Mutant::SwapHeads(
+                    mixed,
+                    1,
+                    gates,
+                    gates + 1,
+                )));
             run.mutants.push(Mutant::SwapRows(convolved, 0, rows - 1));
         }
         if sequences.len() > 1 {
-            run.mutants.extend([Mutant::SwapStates(0, 1), Mutant::StartAgain]);
+            run.mutants
+                .extend([Mutant::SwapStates(0, 1), Mutant::StartAgain]);
         }
         expect_rows(&fixture, &mut run, out, rows, of_heads(columns, value_dim));
-        run.checks.push(Check::State { layer: 0, allowed: of_heads(elements, key_dim * value_dim) });
+        run.checks.push(Check::State {
+            layer: 0,
+            allowed: of_heads(elements, key_dim * value_dim),
+        });
         fixture.runs.push(run);
     }
     fixture
@@ -124,12 +185,21 @@ fn scan_run(fixture: &Fixture, sequences: Sequences, sizes: Sizes, noise: &mut N
     let inputs = batch(sequences, noise);
     let rows = inputs.token_ids.len();
     let shape = format!("{heads} × {key_heads} heads of {key_dim} × {value_dim}");
-    let mut run = Run::new(format!("{shape}, {} sequences of {rows} rows", sequences.len()), inputs);
+    let mut run = Run::new(
+        format!("{shape}, {} sequences of {rows} rows", sequences.len()),
+        inputs,
+    );
     let [convolved, mixed] = [0, 1].map(crate::plan::BufferId);
     let width = |buffer| fixture.plan.buffer_spec(buffer).columns as usize;
-    run.buffers.push((convolved, noise.values(rows * width(convolved))));
-    run.buffers.push((mixed, among_others(rows, width(mixed), noise)));
-    run.states.push(states(&run.inputs, (heads * key_dim * value_dim) as usize, noise));
+    run.buffers
+        .push((convolved, noise.values(rows * width(convolved))));
+    run.buffers
+        .push((mixed, among_others(rows, width(mixed), noise)));
+    run.states.push(states(
+        &run.inputs,
+        (heads * key_dim * value_dim) as usize,
+        noise,
+    ));
     run
 }
 
@@ -152,7 +222,9 @@ fn of_heads(columns: u32, head_columns: u32) -> Allowed {
         for (at, value) in expected.iter().enumerate() {
             largest[head(at)] = largest[head(at)].max(value.abs());
         }
-        (0..expected.len()).map(|at| SCANS * f64::from(largest[head(at)])).collect()
+        (0..expected.len())
+            .map(|at| SCANS * f64::from(largest[head(at)]))
+            .collect()
     })
 }
 
@@ -170,19 +242,42 @@ fn gated_norm(
     let weights = noise.values(if shared { group } else { columns } as usize);
     let weight = fixture.weight("weight", 1, format, &weights);
     let x = fixture.buffer("x", Rows::Tokens, columns, storage);
-    let mixed = fixture.buffer("mixed", Rows::Tokens, OTHERS.0 + columns + OTHERS.1, storage);
+    let mixed = fixture.buffer(
+        "mixed",
+        Rows::Tokens,
+        OTHERS.0 + columns + OTHERS.1,
+        storage,
+    );
     let out = fixture.buffer("out", Rows::Tokens, columns, storage);
     let (epsilon, gates) = (1e-5, OTHERS.0);
-    fixture.push(Step::GatedNorm(GatedNorm { x, mixed, gates, group, weight, epsilon, gate_first, out }));
+    fixture.push(Step::GatedNorm(GatedNorm {
+        x,
+        mixed,
+        gates,
+        group,
+        weight,
+        epsilon,
+        gate_first,
+        out,
+    }));
     for rows in [1, 5, 33] {
-        let mut run = Run::new(format!("{groups} × {group} columns, {rows} rows"), plain_batch(rows));
-        run.buffers.push((x, noise.values((rows * columns) as usize)));
+        let mut run = Run::new(
+            format!("{groups} × {group} columns, {rows} rows"),
+            plain_batch(rows),
+        );
+        run.buffers
+            .push((x, noise.values((rows * columns) as usize)));
         let width = fixture.plan.buffer_spec(mixed).columns as usize;
-        run.buffers.push((mixed, among_others(rows as usize, width, &mut noise)));
+        run.buffers
+            .push((mixed, among_others(rows as usize, width, &mut noise)));
         if rows > 1 {
-            run.mutants.extend([Mutant::SwapRows(x, 0, rows - 1), Mutant::SwapRows(mixed, 0, rows - 1)]);
+            run.mutants.extend([
+                Mutant::SwapRows(x, 0, rows - 1),
+                Mutant::SwapRows(mixed, 0, rows - 1),
+            ]);
         }
-        run.mutants.extend((groups > 1).then_some(Mutant::SwapHeads(x, group, 0, groups - 1)));
+        run.mutants
+            .extend((groups > 1).then_some(Mutant::SwapHeads(x, group, 0, groups - 1)));
         // An activation and a norm.
         expect_rows(&fixture, &mut run, out, rows, relative(2.0 * RELATIVE));
         fixture.runs.push(run);
@@ -192,13 +287,19 @@ fn gated_norm(
 
 /// Gates of another buffer's columns, as of attention.
 fn gates(storage: Storage, activation: Activation, shared_by: u32, columns: u32) -> Fixture {
-    let mut fixture = Fixture::new("gated_activation", format!("{storage:?}, {activation} of {shared_by}"));
+    let mut fixture = Fixture::new(
+        "gated_activation",
+        format!("{storage:?}, {activation} of {shared_by}"),
+    );
     let mut noise = Noise::new(&format!("gates {} {columns}", fixture.option));
     let width = OTHERS.0 + columns / shared_by + if shared_by == 1 { 8 } else { OTHERS.1 };
     let gate_up = fixture.buffer("mixed", Rows::Tokens, width, storage);
     let x = fixture.buffer("x", Rows::Tokens, columns, storage);
     let out = fixture.buffer("out", Rows::Tokens, columns, storage);
-    let gates = Gates { first: OTHERS.0, shared_by };
+    let gates = Gates {
+        first: OTHERS.0,
+        shared_by,
+    };
     fixture.push(Step::GatedActivation(GatedActivation {
         gate_up,
         gates,
@@ -209,10 +310,17 @@ fn gates(storage: Storage, activation: Activation, shared_by: u32, columns: u32)
     }));
     for rows in [1, 5, 33] {
         let mut run = Run::new(format!("{columns} columns, {rows} rows"), plain_batch(rows));
-        run.buffers.push((gate_up, among_others(rows as usize, width as usize, &mut noise)));
-        run.buffers.push((x, noise.values((rows * columns) as usize)));
+        run.buffers.push((
+            gate_up,
+            among_others(rows as usize, width as usize, &mut noise),
+        ));
+        run.buffers
+            .push((x, noise.values((rows * columns) as usize)));
         if rows > 1 {
-            run.mutants.extend([Mutant::SwapRows(gate_up, 0, rows - 1), Mutant::SwapRows(x, 0, rows - 1)]);
+            run.mutants.extend([
+                Mutant::SwapRows(gate_up, 0, rows - 1),
+                Mutant::SwapRows(x, 0, rows - 1),
+            ]);
         }
         expect_rows(&fixture, &mut run, out, rows, relative(2.0 * RELATIVE));
         fixture.runs.push(run);

@@ -5,7 +5,9 @@ use super::compare::PRODUCTS;
 use super::dense::expect_rows;
 use super::fixture::{Check, Fixture, Mutant, Noise, Run, each, plain_batch, relative, unwritten};
 use crate::plan::inputs::{BatchInputs, NONE, SequenceRows, StateRows};
-use crate::plan::{ConvolutionForm, Rows, ShortConvolution, StateLayer, Step, Storage, WeightFormat};
+use crate::plan::{
+    ConvolutionForm, Rows, ShortConvolution, StateLayer, Step, Storage, WeightFormat,
+};
 
 /// State slots: more than a batch has sequences.
 pub(super) const SLOTS: u32 = 9;
@@ -18,7 +20,14 @@ pub(super) const BATCHES: [Sequences; 6] = [
     &[(1, true)],
     &[(70, true)],
     &[(1, false), (1, true), (1, false)],
-    &[(2, false), (33, false), (3, true), (1, false), (6, false), (7, true)],
+    &[
+        (2, false),
+        (33, false),
+        (3, true),
+        (1, false),
+        (6, false),
+        (7, true),
+    ],
     &[(5, true), (1, false), (4, false), (130, false)],
 ];
 
@@ -28,7 +37,10 @@ pub(super) fn fixtures(storage: Storage, shapes: Shapes) -> Vec<Fixture> {
     for &columns in shapes.of(&[8, 40, 1032]) {
         for &taps in shapes.of(&[2, 3, 4, 7, 8]) {
             for form in [ConvolutionForm::Gated, ConvolutionForm::Silu] {
-                fixtures.extend([false, true].map(|bias| short_convolution(storage, columns, taps, (form, bias))));
+                fixtures.extend(
+                    [false, true]
+                        .map(|bias| short_convolution(storage, columns, taps, (form, bias))),
+                );
             }
         }
     }
@@ -38,32 +50,77 @@ pub(super) fn fixtures(storage: Storage, shapes: Shapes) -> Vec<Fixture> {
 /// Columns after those that are convolved, in rows of values alone.
 const OTHERS: u32 = 5;
 
-fn short_convolution(storage: Storage, columns: u32, taps: u32, (form, has_bias): (ConvolutionForm, bool)) -> Fixture {
+fn short_convolution(
+    storage: Storage,
+    columns: u32,
+    taps: u32,
+    (form, has_bias): (ConvolutionForm, bool),
+) -> Fixture {
     let names = if has_bias { ", bias" } else { "" };
-    let mut fixture = Fixture::new("short_convolution", format!("{storage:?}, {form:?}, {taps} taps{names}"));
+    let mut fixture = Fixture::new(
+        "short_convolution",
+        format!("{storage:?}, {form:?}, {taps} taps{names}"),
+    );
     let mut noise = Noise::new(&format!("short_convolution {} {columns}", fixture.option));
-    let weight = fixture.weight("weight", 1, WeightFormat::F32, &noise.values((columns * taps) as usize));
-    let bias = has_bias.then(|| fixture.weight("bias", 1, WeightFormat::F32, &noise.values(columns as usize)));
-    let width = if form == ConvolutionForm::Gated { 3 * columns } else { columns + OTHERS };
+    let weight = fixture.weight(
+        "weight",
+        1,
+        WeightFormat::F32,
+        &noise.values((columns * taps) as usize),
+    );
+    let bias = has_bias.then(|| {
+        fixture.weight(
+            "bias",
+            1,
+            WeightFormat::F32,
+            &noise.values(columns as usize),
+        )
+    });
+    let width = if form == ConvolutionForm::Gated {
+        3 * columns
+    } else {
+        columns + OTHERS
+    };
     let x = fixture.buffer("x", Rows::Tokens, width, storage);
     let out = fixture.buffer("out", Rows::Tokens, columns, storage);
     fixture.state_slots = SLOTS;
-    fixture.plan.state_layers.push(StateLayer { elements: (taps - 1) * columns });
-    let step = ShortConvolution { x, form, layer: 0, taps, weight, bias, out };
+    fixture.plan.state_layers.push(StateLayer {
+        elements: (taps - 1) * columns,
+    });
+    let step = ShortConvolution {
+        x,
+        form,
+        layer: 0,
+        taps,
+        weight,
+        bias,
+        out,
+    };
     fixture.push(Step::ShortConvolution(step));
     for sequences in BATCHES {
         let inputs = batch(sequences, &mut noise);
         let rows = u32::try_from(inputs.token_ids.len()).expect("a test batch is small");
-        let mut run = Run::new(format!("{columns} columns, {} sequences of {rows} rows", sequences.len()), inputs);
+        let mut run = Run::new(
+            format!(
+                "{columns} columns, {} sequences of {rows} rows",
+                sequences.len()
+            ),
+            inputs,
+        );
         let mut values: Vec<f32> = (0..rows * width).map(|_| noise.uniform()).collect();
         if form == ConvolutionForm::Silu {
-            values.chunks_exact_mut(width as usize).for_each(|row| row[columns as usize..].fill(f32::NAN));
+            values
+                .chunks_exact_mut(width as usize)
+                .for_each(|row| row[columns as usize..].fill(f32::NAN));
         }
         let states = states(&run.inputs, ((taps - 1) * columns) as usize, &mut noise);
         let sums = absolute_sums(&fixture, &run.inputs, &values, &states, &step);
         run.buffers.push((x, values));
         run.states.push(states);
-        run.checks.push(Check::State { layer: 0, allowed: relative(1e-6) });
+        run.checks.push(Check::State {
+            layer: 0,
+            allowed: relative(1e-6),
+        });
         run.mutants.push(if form == ConvolutionForm::Gated {
             Mutant::SwapHeads(x, columns, 0, 1)
         } else {
@@ -73,7 +130,8 @@ fn short_convolution(storage: Storage, columns: u32, taps: u32, (form, has_bias)
             run.mutants.push(Mutant::SwapRows(x, 0, rows - 1));
         }
         if sequences.len() > 1 {
-            run.mutants.extend([Mutant::SwapStates(0, 1), Mutant::StartAgain]);
+            run.mutants
+                .extend([Mutant::SwapStates(0, 1), Mutant::StartAgain]);
         }
         expect_rows(&fixture, &mut run, out, rows, each(sums));
         fixture.runs.push(run);
@@ -91,11 +149,22 @@ pub(super) fn batch(sequences: Sequences, noise: &mut Noise) -> BatchInputs {
     let mut row_start = 0;
     for (index, &(row_count, starts)) in sequences.iter().enumerate() {
         let before = if starts { 0 } else { 11 };
-        inputs.sequences.push(SequenceRows { row_start, row_count, context_len: before + row_count });
+        inputs.sequences.push(SequenceRows {
+            row_start,
+            row_count,
+            context_len: before + row_count,
+        });
         inputs.positions.extend(before..before + row_count);
         let to = slots[index];
-        let from = if matches!(index, 3 | 4) { slots[sequences.len()] } else { to };
-        inputs.states.push(StateRows { from: if starts { NONE } else { from }, to });
+        let from = if matches!(index, 3 | 4) {
+            slots[sequences.len()]
+        } else {
+            to
+        };
+        inputs.states.push(StateRows {
+            from: if starts { NONE } else { from },
+            to,
+        });
         row_start += row_count;
     }
     inputs
@@ -121,8 +190,13 @@ fn absolute_sums(
 ) -> Vec<f64> {
     let weights = fixture.weight_values(step.weight);
     let (taps, columns) = (step.taps as usize, weights.len() / step.taps as usize);
-    let biases = step.bias.map_or_else(|| vec![0.0; columns], |bias| fixture.weight_values(bias));
-    let (width, is_gated) = (x.len() / inputs.token_ids.len(), step.form == ConvolutionForm::Gated);
+    let biases = step
+        .bias
+        .map_or_else(|| vec![0.0; columns], |bias| fixture.weight_values(bias));
+    let (width, is_gated) = (
+        x.len() / inputs.token_ids.len(),
+        step.form == ConvolutionForm::Gated,
+    );
     let mut sums = Vec::new();
     for (rows, state) in inputs.sequences.iter().zip(&inputs.states) {
         let mut convolved = match state.from {
@@ -131,13 +205,27 @@ fn absolute_sums(
         };
         for row in rows.row_start..rows.row_start + rows.row_count {
             let row = &x[row as usize * width..][..width];
-            let factor = |column: usize| if is_gated { row[2 * columns + column] } else { 1.0 };
+            let factor = |column: usize| {
+                if is_gated {
+                    row[2 * columns + column]
+                } else {
+                    1.0
+                }
+            };
             convolved.extend((0..columns).map(|column| row[column] * factor(column)));
             let window = &convolved[convolved.len() - taps * columns..];
             sums.extend((0..columns).map(|column| {
-                let tap = |tap: usize| f64::from((weights[column * taps + tap] * window[tap * columns + column]).abs());
+                let tap = |tap: usize| {
+                    f64::from((weights[column * taps + tap] * window[tap * columns + column]).abs())
+                };
                 let sum = (0..taps).map(tap).sum::<f64>() + f64::from(biases[column].abs());
-                PRODUCTS * sum * if is_gated { f64::from(row[columns + column].abs()) } else { 1.1 }
+                PRODUCTS
+                    * sum
+                    * if is_gated {
+                        f64::from(row[columns + column].abs())
+                    } else {
+                        1.1
+                    }
             }));
         }
     }

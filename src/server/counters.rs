@@ -8,20 +8,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 const FIRST_TOKEN_SECONDS: &[f64] = &[
-    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
-    160.0, 640.0, 2560.0,
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
+    20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
 ];
 const TOKEN_SECONDS: &[f64] = &[
-    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
-    20.0, 40.0, 80.0,
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5,
+    5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
 ];
 const REQUEST_SECONDS: &[f64] = &[
-    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0,
-    1920.0, 7680.0,
+    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0,
+    480.0, 960.0, 1920.0, 7680.0,
 ];
 const TOKENS: &[f64] = &[
-    1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10_000.0, 20_000.0, 50_000.0,
-    100_000.0,
+    1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10_000.0,
+    20_000.0, 50_000.0, 100_000.0,
 ];
 
 /// Why an answer ended, as its client sees it.
@@ -45,8 +45,13 @@ impl Ends {
 
     /// The numbers, by their names in vLLM.
     pub(crate) fn counts(&self) -> [(&'static str, u64); 4] {
-        [("stop", End::Stop), ("length", End::Length), ("abort", End::Abort), ("error", End::Error)]
-            .map(|(name, end)| (name, self.0[end as usize].load(Ordering::Relaxed)))
+        [
+            ("stop", End::Stop),
+            ("length", End::Length),
+            ("abort", End::Abort),
+            ("error", End::Error),
+        ]
+        .map(|(name, end)| (name, self.0[end as usize].load(Ordering::Relaxed)))
     }
 }
 
@@ -95,16 +100,56 @@ impl Metrics {
     /// All histograms, with vLLM's names and what they count.
     pub(crate) fn histograms(&self) -> [(&'static str, &'static str, &Histogram); 11] {
         [
-            ("time_to_first_token_seconds", "Time to the first token.", &self.time_to_first_token),
-            ("inter_token_latency_seconds", "Time between two tokens.", &self.inter_token_latency),
-            ("request_time_per_output_token_seconds", "Mean time per token.", &self.request_time_per_output_token),
-            ("e2e_request_latency_seconds", "Time of a whole answer.", &self.e2e_request_latency),
-            ("request_queue_time_seconds", "Time that a prompt waits.", &self.request_queue_time),
-            ("request_prefill_time_seconds", "Time from admission to the first token.", &self.request_prefill_time),
-            ("request_inference_time_seconds", "Time from admission to the last token.", &self.request_inference_time),
-            ("request_decode_time_seconds", "Time from the first token to the last.", &self.request_decode_time),
-            ("request_prompt_tokens", "Tokens of a prompt.", &self.request_prompt_tokens),
-            ("request_generation_tokens", "Tokens of an answer.", &self.request_generation_tokens),
+            (
+                "time_to_first_token_seconds",
+                "Time to the first token.",
+                &self.time_to_first_token,
+            ),
+            (
+                "inter_token_latency_seconds",
+                "Time between two tokens.",
+                &self.inter_token_latency,
+            ),
+            (
+                "request_time_per_output_token_seconds",
+                "Mean time per token.",
+                &self.request_time_per_output_token,
+            ),
+            (
+                "e2e_request_latency_seconds",
+                "Time of a whole answer.",
+                &self.e2e_request_latency,
+            ),
+            (
+                "request_queue_time_seconds",
+                "Time that a prompt waits.",
+                &self.request_queue_time,
+            ),
+            (
+                "request_prefill_time_seconds",
+                "Time from admission to the first token.",
+                &self.request_prefill_time,
+            ),
+            (
+                "request_inference_time_seconds",
+                "Time from admission to the last token.",
+                &self.request_inference_time,
+            ),
+            (
+                "request_decode_time_seconds",
+                "Time from the first token to the last.",
+                &self.request_decode_time,
+            ),
+            (
+                "request_prompt_tokens",
+                "Tokens of a prompt.",
+                &self.request_prompt_tokens,
+            ),
+            (
+                "request_generation_tokens",
+                "Tokens of an answer.",
+                &self.request_generation_tokens,
+            ),
             (
                 "request_max_num_generation_tokens",
                 "Tokens of the longest answer of a request.",
@@ -124,7 +169,11 @@ pub(crate) struct Histogram {
 
 impl Histogram {
     fn new(bounds: &'static [f64]) -> Self {
-        Self { bounds, counts: (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect(), sum_bits: AtomicU64::new(0) }
+        Self {
+            bounds,
+            counts: (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect(),
+            sum_bits: AtomicU64::new(0),
+        }
     }
 
     pub(crate) fn observe(&self, value: f64) {
@@ -132,7 +181,9 @@ impl Histogram {
         self.counts[bucket].fetch_add(1, Ordering::Relaxed);
         let add = |bits| Some((f64::from_bits(bits) + value).to_bits());
         // This never fails: `add` always returns `Some`.
-        let _ = self.sum_bits.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        let _ = self
+            .sum_bits
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
 
     pub(crate) fn write(&self, text: &mut String, name: &str, label: &str) {
@@ -143,7 +194,10 @@ impl Histogram {
             let _ = writeln!(text, "vllm:{name}_bucket{{{label},le=\"{bound}\"}} {total}");
         }
         let sum = f64::from_bits(self.sum_bits.load(Ordering::Relaxed));
-        let _ = writeln!(text, "vllm:{name}_sum{{{label}}} {sum:?}\nvllm:{name}_count{{{label}}} {total}");
+        let _ = writeln!(
+            text,
+            "vllm:{name}_sum{{{label}}} {sum:?}\nvllm:{name}_count{{{label}}} {total}"
+        );
     }
 }
 
@@ -161,7 +215,11 @@ struct Look {
 
 impl Default for Throughput {
     fn default() -> Self {
-        Self(Mutex::new(Look { at: Instant::now(), tokens: 0, rate: 0.0 }))
+        Self(Mutex::new(Look {
+            at: Instant::now(),
+            tokens: 0,
+            rate: 0.0,
+        }))
     }
 }
 
@@ -171,7 +229,11 @@ impl Throughput {
         let seconds = look.at.elapsed().as_secs_f64();
         if seconds >= RATE_SECONDS_MIN {
             let rate = tokens.saturating_sub(look.tokens) as f64 / seconds;
-            *look = Look { at: Instant::now(), tokens, rate };
+            *look = Look {
+                at: Instant::now(),
+                tokens,
+                rate,
+            };
         }
         look.rate
     }

@@ -67,7 +67,9 @@ pub enum LocalError {
 impl LocalApi {
     /// An API with the same routes as the HTTP server.
     pub fn new(state: ServerState) -> Self {
-        Self { router: router(state) }
+        Self {
+            router: router(state),
+        }
     }
 
     /// Answers one request. Dropping the future or the response cancels the request.
@@ -82,7 +84,9 @@ impl LocalApi {
         for (name, value) in headers {
             request = request.header(name, value);
         }
-        let request = request.body(Body::from(body)).map_err(|error| LocalError::Request(error.to_string()))?;
+        let request = request
+            .body(Body::from(body))
+            .map_err(|error| LocalError::Request(error.to_string()))?;
         let response = match self.router.clone().oneshot(request).await {
             Ok(response) => response,
             Err(never) => match never {},
@@ -91,15 +95,22 @@ impl LocalApi {
         let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
         Ok(LocalResponse {
             status: parts.status.as_u16(),
-            headers: parts.headers.iter().map(|(name, value)| (name.to_string(), text(value))).collect(),
-            body: LocalBody { chunks: body.into_data_stream() },
+            headers: parts
+                .headers
+                .iter()
+                .map(|(name, value)| (name.to_string(), text(value)))
+                .collect(),
+            body: LocalBody {
+                chunks: body.into_data_stream(),
+            },
         })
     }
 
     /// Posts `body` to `path`, such as `/v1/chat/completions`. A refusal becomes an error when the response is read.
     pub async fn post(&self, path: &str, body: &Value) -> Result<LocalResponse, LocalError> {
         let headers = [("content-type".to_owned(), "application/json".to_owned())];
-        self.call("POST", path, &headers, body.to_string().into()).await
+        self.call("POST", path, &headers, body.to_string().into())
+            .await
     }
 }
 
@@ -112,17 +123,30 @@ impl LocalResponse {
         }
         let body = parse(&bytes)?;
         let status = self.status;
-        if (200..300).contains(&status) { Ok(body) } else { Err(LocalError::Api { status, body }) }
+        if (200..300).contains(&status) {
+            Ok(body)
+        } else {
+            Err(LocalError::Api { status, body })
+        }
     }
 
     /// The events of the response to a request with `"stream": true`.
     pub async fn events(self) -> Result<LocalEvents, LocalError> {
-        let is_stream = |(name, value): &(String, String)| name == "content-type" && value == "text/event-stream";
+        let is_stream = |(name, value): &(String, String)| {
+            name == "content-type" && value == "text/event-stream"
+        };
         if self.headers.iter().any(is_stream) {
-            return Ok(LocalEvents { status: self.status, body: self.body, held: Vec::new(), ended: false });
+            return Ok(LocalEvents {
+                status: self.status,
+                body: self.body,
+                held: Vec::new(),
+                ended: false,
+            });
         }
         self.json().await?;
-        Err(LocalError::Response("not an event stream: set `stream` to true".into()))
+        Err(LocalError::Response(
+            "not an event stream: set `stream` to true".into(),
+        ))
     }
 }
 
@@ -131,7 +155,9 @@ impl Stream for LocalBody {
 
     /// The stream ends early if the handler failed, as a connection would.
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        self.chunks.poll_next_unpin(context).map(|chunk| chunk.and_then(Result::ok))
+        self.chunks
+            .poll_next_unpin(context)
+            .map(|chunk| chunk.and_then(Result::ok))
     }
 }
 
@@ -151,7 +177,10 @@ impl LocalEvents {
                     self.ended = !matches!(&event, Ok(event) if event["error"].is_null());
                     let refused = |body: Value| match body["error"] {
                         Value::Null => Ok(body),
-                        _ => Err(LocalError::Api { status: self.status, body }),
+                        _ => Err(LocalError::Api {
+                            status: self.status,
+                            body,
+                        }),
                     };
                     return Some(event.and_then(refused));
                 }
@@ -178,7 +207,11 @@ impl Stream for LocalEvents {
                 None => {
                     self.ended = true;
                     let within = !self.held.is_empty();
-                    let error = || Err(LocalError::Response("the stream ended in the middle of an event".into()));
+                    let error = || {
+                        Err(LocalError::Response(
+                            "the stream ended in the middle of an event".into(),
+                        ))
+                    };
                     return Poll::Ready(within.then(error));
                 }
             }

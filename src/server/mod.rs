@@ -28,8 +28,8 @@ pub(crate) mod wire;
 pub use local::{LocalApi, LocalBody, LocalError, LocalEvents, LocalResponse};
 pub use parameters::read::nearest;
 pub use state::{
-    FleetOptions, Limits, LoadedModel, ModelOutline, ModelSource, Puller, Reranker, ResponseBytes, ServerOptions,
-    ServerState,
+    FleetOptions, Limits, LoadedModel, ModelOutline, ModelSource, Puller, Reranker, ResponseBytes,
+    ServerOptions, ServerState,
 };
 pub use traces::{RequestTrace, TraceParent, TraceSink};
 pub use wire::error::BodyTimeout;
@@ -59,7 +59,8 @@ pub fn paths() -> Vec<&'static str> {
 
 /// The documentation of a chat request's fields.
 fn chat_rows() -> &'static [Row] {
-    static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| ChatRequest::rows(&Bounds::new(&Limits::default(), None)));
+    static ROWS: LazyLock<Vec<Row>> =
+        LazyLock::new(|| ChatRequest::rows(&Bounds::new(&Limits::default(), None)));
     &ROWS
 }
 
@@ -70,19 +71,39 @@ pub fn field_names() -> impl Iterator<Item = &'static str> {
 
 /// Help for a command-line flag that sets this field of a chat request: its sentence and its range.
 pub fn field_help(name: &str) -> String {
-    chat_rows().iter().find(|row| row.name == name).map(Row::help).unwrap_or_default()
+    chat_rows()
+        .iter()
+        .find(|row| row.name == name)
+        .map(Row::help)
+        .unwrap_or_default()
 }
 
 /// CORS for pages of the allowed sites; `None` if no site is allowed.
 fn cors(origins: &[String]) -> Option<CorsLayer> {
     let allowed = origins.to_vec();
     let is_allowed = move |origin: &HeaderValue, _: &Parts| {
-        origin.to_str().is_ok_and(|origin| allowed.iter().any(|pattern| access::matches(pattern, origin)))
+        origin.to_str().is_ok_and(|origin| {
+            allowed
+                .iter()
+                .any(|pattern| access::matches(pattern, origin))
+        })
     };
     let origin = AllowOrigin::predicate(is_allowed);
-    let seen = ["x-request-id", "x-should-retry", "retry-after", "x-ignored-tools"].map(HeaderName::from_static);
-    let layer = CorsLayer::new().allow_origin(origin).allow_methods([Method::GET, Method::POST, Method::DELETE]);
-    let layer = layer.allow_headers(AllowHeaders::mirror_request()).expose_headers(seen);
+    let seen = [
+        "x-request-id",
+        "x-should-retry",
+        "retry-after",
+        "x-ignored-tools",
+    ]
+    .map(HeaderName::from_static);
+    let layer = CorsLayer::new().allow_origin(origin).allow_methods([
+        Method::GET,
+        Method::POST,
+        Method::DELETE,
+    ]);
+    let layer = layer
+        .allow_headers(AllowHeaders::mirror_request())
+        .expose_headers(seen);
     (!origins.is_empty()).then(|| layer.max_age(PREFLIGHT_MAX_AGE))
 }
 
@@ -94,11 +115,18 @@ pub fn router(state: ServerState) -> Router {
     });
     let cors = cors(&state.shared.options.allowed_origins);
     let mut router = Router::new();
-    for Route { path, handlers, operation } in routes() {
+    for Route {
+        path,
+        handlers,
+        operation,
+    } in routes()
+    {
         let handlers = match (handlers, state.models.one()) {
             (Handlers::Server(handlers), _) => handlers,
             (Handlers::Model(handlers), Some(model)) => handlers.with_state(model.clone()),
-            (Handlers::Model(handlers), None) => forward::forwarded(handlers, operation.answer.may_stream()),
+            (Handlers::Model(handlers), None) => {
+                forward::forwarded(handlers, operation.answer.may_stream())
+            }
         };
         // Base addresses that end with a slash are common.
         if !path.ends_with(['/', '}']) {
@@ -108,10 +136,19 @@ pub fn router(state: ServerState) -> Router {
     }
     let router = router
         .fallback(async |request: Request| ApiError::unknown_route(request.uri().path()))
-        .method_not_allowed_fallback(async |request: Request| ApiError::wrong_method(request.method().as_str()))
-        .layer(axum::middleware::from_fn_with_state(state.clone(), access::guard));
+        .method_not_allowed_fallback(async |request: Request| {
+            ApiError::wrong_method(request.method().as_str())
+        })
+        .layer(axum::middleware::from_fn_with_state(
+            state.clone(),
+            access::guard,
+        ));
     // Outside the guard: a browser's preflight request carries no key.
-    let router = if let Some(cors) = cors { router.layer(cors) } else { router };
+    let router = if let Some(cors) = cors {
+        router.layer(cors)
+    } else {
+        router
+    };
     router
         .layer(panics)
         // The size of a body is checked where it is read, so that the error has the API's own form.

@@ -24,14 +24,20 @@ impl TraceParent {
     /// Reads `00-{trace}-{span}-{flags}`; `None` for anything else.
     pub fn parse(text: &str) -> Option<Self> {
         let parts: Vec<&str> = text.split('-').collect();
-        let [version, trace, span, flags, ..] = parts[..] else { return None };
+        let [version, trace, span, flags, ..] = parts[..] else {
+            return None;
+        };
         if version == "ff" || (version == "00" && parts.len() != 4) {
             return None;
         }
         let [_] = bytes::<1>(version)?;
         let (trace, span, [flags]) = (bytes::<16>(trace)?, bytes::<8>(span)?, bytes::<1>(flags)?);
         let is_valid = trace != [0; 16] && span != [0; 8];
-        is_valid.then_some(Self { trace, span, sampled: flags & 1 == 1 })
+        is_valid.then_some(Self {
+            trace,
+            span,
+            sampled: flags & 1 == 1,
+        })
     }
 }
 
@@ -105,7 +111,11 @@ pub(crate) struct OpenTrace {
 
 impl OpenTrace {
     pub(crate) fn new(sink: &TraceSink, trace: RequestTrace) -> Self {
-        Self { trace, sink: sink.clone(), since: Instant::now() }
+        Self {
+            trace,
+            sink: sink.clone(),
+            since: Instant::now(),
+        }
     }
 
     /// The request was admitted.
@@ -141,19 +151,28 @@ pub(crate) struct Usage {
 impl Usage {
     /// Of prompts with this many tokens in all.
     pub(crate) fn new(prompt_tokens: u32) -> Arc<Self> {
-        Arc::new(Self { prompt_tokens: prompt_tokens.into(), ..Self::default() })
+        Arc::new(Self {
+            prompt_tokens: prompt_tokens.into(),
+            ..Self::default()
+        })
     }
 
     /// Tokens have come: the totals of the generation.
     pub(crate) fn update(&self, cached_tokens: u32, completion_tokens: u32) {
         self.first_token.get_or_init(Instant::now);
         self.cached_tokens.store(cached_tokens, Ordering::Relaxed);
-        self.completion_tokens.store(completion_tokens, Ordering::Relaxed);
+        self.completion_tokens
+            .store(completion_tokens, Ordering::Relaxed);
     }
 
     /// Tokens of the prompts, those of them that were cached, and tokens of the answers.
     pub(crate) fn tokens(&self) -> [u32; 3] {
-        [&self.prompt_tokens, &self.cached_tokens, &self.completion_tokens].map(|count| count.load(Ordering::Relaxed))
+        [
+            &self.prompt_tokens,
+            &self.cached_tokens,
+            &self.completion_tokens,
+        ]
+        .map(|count| count.load(Ordering::Relaxed))
     }
 
     /// When the first token came.
@@ -170,9 +189,16 @@ mod tests {
     fn only_a_whole_traceparent_is_read() {
         let good = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
         let parent = TraceParent::parse(good).expect("it is whole");
-        assert_eq!((parent.trace[0], parent.span[7], parent.sampled), (0x0a, 0x31, true));
-        assert!(TraceParent::parse(&good.replace("-01", "-00")).is_some_and(|parent| !parent.sampled));
-        assert!(TraceParent::parse(&good.replacen("00", "01", 1).replace("-01", "-01-more")).is_some());
+        assert_eq!(
+            (parent.trace[0], parent.span[7], parent.sampled),
+            (0x0a, 0x31, true)
+        );
+        assert!(
+            TraceParent::parse(&good.replace("-01", "-00")).is_some_and(|parent| !parent.sampled)
+        );
+        assert!(
+            TraceParent::parse(&good.replacen("00", "01", 1).replace("-01", "-01-more")).is_some()
+        );
         for wrong in [
             "",
             "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331",

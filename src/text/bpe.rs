@@ -67,9 +67,15 @@ impl Vocabulary {
     pub(super) fn new<'a>(tokens: impl Iterator<Item = (&'a str, u32)> + Clone) -> Option<Self> {
         let count = tokens.clone().count();
         let bytes = tokens.clone().map(|(text, _)| text.len()).sum::<usize>();
-        let ids = tokens.clone().map(|(_, id)| id).max().map_or(0, |id| id.saturating_add(1));
+        let ids = tokens
+            .clone()
+            .map(|(_, id)| id)
+            .max()
+            .map_or(0, |id| id.saturating_add(1));
         // The first character is a place for the empty text.
-        if u32::try_from(bytes).is_err() || ids > u32::try_from(count).ok()?.saturating_mul(SPREAD_MAX) {
+        if u32::try_from(bytes).is_err()
+            || ids > u32::try_from(count).ok()?.saturating_mul(SPREAD_MAX)
+        {
             return None;
         }
         let mut texts = String::with_capacity(bytes + 1);
@@ -80,14 +86,18 @@ impl Vocabulary {
             by_text: HashTable::with_capacity(count),
             hasher: DefaultHashBuilder::default(),
         };
-        tokens.into_iter().try_for_each(|(text, id)| vocabulary.insert(text, id))?;
+        tokens
+            .into_iter()
+            .try_for_each(|(text, id)| vocabulary.insert(text, id))?;
         Some(vocabulary)
     }
 
     fn insert(&mut self, text: &str, id: u32) -> Option<()> {
         let hash = self.hasher.hash_one(text);
         let (texts, places) = (&self.texts, &self.places);
-        let same = |entry: &(u32, u32)| entry.0 == part(hash) && text_at(texts, places, entry.1) == Some(text);
+        let same = |entry: &(u32, u32)| {
+            entry.0 == part(hash) && text_at(texts, places, entry.1) == Some(text)
+        };
         if let Ok(entry) = self.by_text.find_entry(hash, same) {
             let ((_, before), _) = entry.remove();
             self.places[before as usize] = (0, 0);
@@ -101,7 +111,9 @@ impl Vocabulary {
         }
         *place = (start, end);
         let (texts, places, hasher) = (&self.texts, &self.places, &self.hasher);
-        let rehash = |entry: &(u32, u32)| hasher.hash_one(text_at(texts, places, entry.1).unwrap_or_default());
+        let rehash = |entry: &(u32, u32)| {
+            hasher.hash_one(text_at(texts, places, entry.1).unwrap_or_default())
+        };
         self.by_text.insert_unique(hash, (part(hash), id), rehash);
         Some(())
     }
@@ -156,25 +168,51 @@ impl Bpe {
         for &[left, right, merged, rank] in merges {
             by_pair.insert(pair(left, right), (rank, merged));
         }
-        let bytes = (0..=255).map(|byte: u8| vocabulary.id(&format!("<{byte:#04X}>"))).collect();
-        Self(Arc::new(Tables { vocabulary, merges: by_pair, bytes, options }))
+        let bytes = (0..=255)
+            .map(|byte: u8| vocabulary.id(&format!("<{byte:#04X}>")))
+            .collect();
+        Self(Arc::new(Tables {
+            vocabulary,
+            merges: by_pair,
+            bytes,
+            options,
+        }))
     }
 
     /// The characters of a word: tokens, bytes, or unknown.
     fn symbols(&self, word: &str) -> Result<Vec<Symbol>> {
-        let Tables { vocabulary, bytes, options, .. } = &*self.0;
+        let Tables {
+            vocabulary,
+            bytes,
+            options,
+            ..
+        } = &*self.0;
         let mut symbols = Vec::with_capacity(word.len());
-        let mut push = |id, bytes| symbols.push(Symbol { id, bytes, previous: None, next: None });
+        let mut push = |id, bytes| {
+            symbols.push(Symbol {
+                id,
+                bytes,
+                previous: None,
+                next: None,
+            })
+        };
         // An unknown character is added when the next one is known, because it may grow until then.
         let mut unknown: Option<(u32, usize)> = None;
         for (at, character) in word.char_indices() {
             let text = &word[at..at + character.len_utf8()];
             if let Some(id) = vocabulary.id(text) {
-                unknown.take().into_iter().for_each(|(id, bytes)| push(id, bytes));
+                unknown
+                    .take()
+                    .into_iter()
+                    .for_each(|(id, bytes)| push(id, bytes));
                 push(id, text.len());
                 continue;
             }
-            let ids = || text.bytes().map(|byte| bytes[usize::from(byte)]).collect::<Option<Vec<_>>>();
+            let ids = || {
+                text.bytes()
+                    .map(|byte| bytes[usize::from(byte)])
+                    .collect::<Option<Vec<_>>>()
+            };
             if options.byte_fallback
                 && let Some(ids) = ids()
             {
@@ -182,9 +220,14 @@ impl Bpe {
                 ids.into_iter().for_each(|id| push(id, 1));
                 continue;
             }
-            let Some(name) = &options.unknown else { continue };
-            let id =
-                || vocabulary.id(name).ok_or_else(|| format!("the unknown token {name:?} is not in the vocabulary"));
+            let Some(name) = &options.unknown else {
+                continue;
+            };
+            let id = || {
+                vocabulary
+                    .id(name)
+                    .ok_or_else(|| format!("the unknown token {name:?} is not in the vocabulary"))
+            };
             unknown = Some(match unknown {
                 Some((id, bytes)) if options.fuse_unknown => (id, bytes + text.len()),
                 before => {
@@ -196,7 +239,10 @@ impl Bpe {
         unknown.into_iter().for_each(|(id, bytes)| push(id, bytes));
         let count = symbols.len();
         for (index, symbol) in symbols.iter_mut().enumerate() {
-            (symbol.previous, symbol.next) = (index.checked_sub(1), Some(index + 1).filter(|next| *next < count));
+            (symbol.previous, symbol.next) = (
+                index.checked_sub(1),
+                Some(index + 1).filter(|next| *next < count),
+            );
         }
         Ok(symbols)
     }
@@ -221,12 +267,20 @@ impl Bpe {
             if merge(left.id, right.id).is_none_or(|(_, now)| now != merged) {
                 continue;
             }
-            symbols[at] = Symbol { id: merged, bytes: left.bytes + right.bytes, next: right.next, ..left };
+            symbols[at] = Symbol {
+                id: merged,
+                bytes: left.bytes + right.bytes,
+                next: right.next,
+                ..left
+            };
             symbols[right_at].bytes = 0;
             if let Some(next) = right.next {
                 symbols[next].previous = Some(at);
             }
-            for (first, second) in [left.previous.zip(Some(at)), Some(at).zip(right.next)].into_iter().flatten() {
+            for (first, second) in [left.previous.zip(Some(at)), Some(at).zip(right.next)]
+                .into_iter()
+                .flatten()
+            {
                 if let Some((rank, merged)) = merge(symbols[first].id, symbols[second].id) {
                     queue.push(Reverse((rank, first, merged)));
                 }
@@ -286,7 +340,8 @@ impl Model for TokenModel {
         match self {
             Self::Bpe(bpe) => {
                 let ids = 0..u32::try_from(bpe.0.vocabulary.places.len()).unwrap_or(u32::MAX);
-                ids.filter_map(|id| Some((bpe.0.vocabulary.text(id)?.to_owned(), id))).collect()
+                ids.filter_map(|id| Some((bpe.0.vocabulary.text(id)?.to_owned(), id)))
+                    .collect()
             }
             Self::Library(model) => model.get_vocab(),
         }
@@ -322,15 +377,27 @@ mod tests {
     /// Ids and places of the tokens, or that there is an error.
     fn tokens(model: &impl Model, text: &str) -> Option<Vec<(u32, (usize, usize))>> {
         let tokens = model.tokenize(text).ok()?;
-        Some(tokens.into_iter().map(|token| (token.id, token.offsets)).collect())
+        Some(
+            tokens
+                .into_iter()
+                .map(|token| (token.id, token.offsets))
+                .collect(),
+        )
     }
 
     /// A vocabulary of the letters a to d, of some bytes, and of what `pairs` of tokens become.
     fn grown(pairs: &[(usize, usize)]) -> (Vec<String>, Vec<(String, String)>) {
-        let mut texts: Vec<String> = ["a", "b", "c", "d", "?"].into_iter().chain(BYTES).map(String::from).collect();
+        let mut texts: Vec<String> = ["a", "b", "c", "d", "?"]
+            .into_iter()
+            .chain(BYTES)
+            .map(String::from)
+            .collect();
         let mut merges = Vec::new();
         for &(left, right) in pairs {
-            let (left, right) = (texts[left % texts.len()].clone(), texts[right % texts.len()].clone());
+            let (left, right) = (
+                texts[left % texts.len()].clone(),
+                texts[right % texts.len()].clone(),
+            );
             let both = format!("{left}{right}");
             if both.len() <= 12 {
                 if !texts.contains(&both) {
@@ -379,12 +446,27 @@ mod tests {
     fn the_last_id_of_a_text_counts_and_ids_are_not_shared() {
         let new = |tokens: &[(&'static str, u32)]| Vocabulary::new(tokens.iter().copied());
         let vocabulary = new(&[("a", 0), ("b", 1), ("a", 2), ("", 3)]).expect("ids differ");
-        assert_eq!(["a", "b", "", "c"].map(|text| vocabulary.id(text)), [Some(2), Some(1), Some(3), None]);
-        assert_eq!([0, 1, 2, 3, 4].map(|id| vocabulary.text(id)), [None, Some("b"), Some("a"), Some(""), None]);
+        assert_eq!(
+            ["a", "b", "", "c"].map(|text| vocabulary.id(text)),
+            [Some(2), Some(1), Some(3), None]
+        );
+        assert_eq!(
+            [0, 1, 2, 3, 4].map(|id| vocabulary.text(id)),
+            [None, Some("b"), Some("a"), Some(""), None]
+        );
         assert_eq!(vocabulary.len(), 3);
-        assert!(new(&[("a", 0), ("b", 0)]).is_none(), "two texts have one id");
-        assert!(new(&[("a", 0), ("b", 8)]).is_none(), "few tokens, far apart");
-        assert!(new(&[("a", 0), ("b", u32::MAX)]).is_none(), "few tokens, far apart");
+        assert!(
+            new(&[("a", 0), ("b", 0)]).is_none(),
+            "two texts have one id"
+        );
+        assert!(
+            new(&[("a", 0), ("b", 8)]).is_none(),
+            "few tokens, far apart"
+        );
+        assert!(
+            new(&[("a", 0), ("b", u32::MAX)]).is_none(),
+            "few tokens, far apart"
+        );
         assert_eq!(new(&[]).expect("it is empty").len(), 0);
     }
 }

@@ -14,8 +14,15 @@ const REPLACEMENT_BYTES_MAX: usize = 1 << 10;
 pub(super) fn growth(charsmap: &[u8]) -> Result<usize, &'static str> {
     let (size, rest) = charsmap.split_first_chunk().ok_or("it is too short")?;
     let bytes = u32::from_le_bytes(*size) as usize / 4 * 4;
-    let (units, texts) = rest.split_at_checked(bytes).ok_or("its trie is longer than the whole")?;
-    let units: Vec<Unit> = units.as_chunks().0.iter().map(|unit| Unit(u32::from_le_bytes(*unit))).collect();
+    let (units, texts) = rest
+        .split_at_checked(bytes)
+        .ok_or("its trie is longer than the whole")?;
+    let units: Vec<Unit> = units
+        .as_chunks()
+        .0
+        .iter()
+        .map(|unit| Unit(u32::from_le_bytes(*unit)))
+        .collect();
     let texts = str::from_utf8(texts).map_err(|_| "its texts are not UTF-8")?;
     growth_of(&units, texts)
 }
@@ -45,9 +52,19 @@ fn growth_of(units: &[Unit], texts: &str) -> Result<usize, &'static str> {
 
 /// Bytes of the text that starts at `start`.
 fn replacement(texts: &str, start: usize) -> Result<usize, &'static str> {
-    let text = texts.get(start..).ok_or("its trie leads outside of its texts")?;
-    let length = text.bytes().take(REPLACEMENT_BYTES_MAX + 1).take_while(|&byte| byte != 0).count();
-    if length > REPLACEMENT_BYTES_MAX { Err("it has a replacement of more than 1024 bytes") } else { Ok(length) }
+    let text = texts
+        .get(start..)
+        .ok_or("its trie leads outside of its texts")?;
+    let length = text
+        .bytes()
+        .take(REPLACEMENT_BYTES_MAX + 1)
+        .take_while(|&byte| byte != 0)
+        .count();
+    if length > REPLACEMENT_BYTES_MAX {
+        Err("it has a replacement of more than 1024 bytes")
+    } else {
+        Ok(length)
+    }
 }
 
 /// A unit of the trie.
@@ -108,16 +125,29 @@ pub(super) mod tests {
             table[4 + 4 * unit..8 + 4 * unit].copy_from_slice(&value.to_le_bytes());
             growth(&table)
         };
-        assert_eq!(with(1, 1 << 31 | 1), Ok(1), "an empty text at the end of the texts");
+        assert_eq!(
+            with(1, 1 << 31 | 1),
+            Ok(1),
+            "an empty text at the end of the texts"
+        );
         assert!(with(1, 1 << 31 | 3).is_err(), "a text after the end");
         assert!(with(0, u32::MAX).is_err(), "children after the end");
-        assert!(with(256 ^ 97, 1000 << 10 | 1 << 8 | 97).is_err(), "a leaf after the end");
-        assert!(growth(&one(b'a', &"b".repeat(1025))).is_err(), "a long text");
+        assert!(
+            with(256 ^ 97, 1000 << 10 | 1 << 8 | 97).is_err(),
+            "a leaf after the end"
+        );
+        assert!(
+            growth(&one(b'a', &"b".repeat(1025))).is_err(),
+            "a long text"
+        );
         assert!(growth(&[]).is_err());
         assert!(growth(&[0; 4]).is_err(), "no units");
         assert!(growth(&[0xff; 4]).is_err(), "a length that is not there");
         assert!(growth(&sound[..100]).is_err());
-        assert!(growth(&[&sound[..], &[0xff]].concat()).is_err(), "not UTF-8");
+        assert!(
+            growth(&[&sound[..], &[0xff]].concat()).is_err(),
+            "not UTF-8"
+        );
         let mut inside = sound.clone();
         inside.splice(sound.len() - 2.., "\u{e9}\0".bytes());
         inside[4 + 4..8 + 4].copy_from_slice(&(1_u32 << 31 | 1).to_le_bytes());

@@ -21,7 +21,10 @@ pub(super) struct Sizes {
 }
 
 /// A chunk is about 40 ms of work; starting a thread takes a thousandth of that.
-pub(super) const SIZES: Sizes = Sizes { chunk: 32 << 10, overlap: 4 << 10 };
+pub(super) const SIZES: Sizes = Sizes {
+    chunk: 32 << 10,
+    overlap: 4 << 10,
+};
 const THREADS_MAX: usize = 8;
 /// Words that start this close to a chunk's end are not trusted: with more text they might start elsewhere.
 const DOUBT_BYTES: usize = 64;
@@ -37,13 +40,17 @@ struct Chunk {
 /// Whether a tokenizer.json splits text into words independently of the preceding text.
 pub(super) fn is_local(file: &TokenizerFile<'_>) -> bool {
     let normalizer = file.normalizer["type"].as_str();
-    let is_unicode_form = normalizer.is_none_or(|kind| ["NFC", "NFD", "NFKC", "NFKD"].contains(&kind));
+    let is_unicode_form =
+        normalizer.is_none_or(|kind| ["NFC", "NFD", "NFKC", "NFKD"].contains(&kind));
     let pre_tokenizer = &file.pre_tokenizer;
     let parts = match pre_tokenizer["pretokenizers"].as_array() {
         Some(parts) => parts.as_slice(),
         None => std::slice::from_ref(pre_tokenizer),
     };
-    let scans = parts.iter().filter(|part| part["type"] == "Split" || part["use_regex"] != false).count();
+    let scans = parts
+        .iter()
+        .filter(|part| part["type"] == "Split" || part["use_regex"] != false)
+        .count();
     is_unicode_form
         && !file.added_tokens.iter().any(|token| token.single_word)
         && scans == 1
@@ -55,7 +62,10 @@ fn is_local_part(part: &Value) -> bool {
         Some("ByteLevel") => part["add_prefix_space"] == false,
         Some("Split") => {
             let isolated = part["behavior"] == "Isolated" && part["invert"] == false;
-            isolated && part["pattern"]["Regex"].as_str().is_some_and(looks_ahead_one_character)
+            isolated
+                && part["pattern"]["Regex"]
+                    .as_str()
+                    .is_some_and(looks_ahead_one_character)
         }
         _ => false,
     }
@@ -63,15 +73,26 @@ fn is_local_part(part: &Value) -> bool {
 
 /// Whether a pattern depends only on what it matches, the run of white space around it, and one more character.
 fn looks_ahead_one_character(pattern: &str) -> bool {
-    let looks_back = ["(?<", "(?=", "\\b", "\\B", "\\A", "\\G", "\\K"].iter().any(|part| pattern.contains(part));
+    let looks_back = ["(?<", "(?=", "\\b", "\\B", "\\A", "\\G", "\\K"]
+        .iter()
+        .any(|part| pattern.contains(part));
     let anchored = pattern.replace("[^", "").contains('^');
-    let looks_far = pattern.split("(?!").skip(1).any(|rest| !rest.starts_with("\\S)"));
+    let looks_far = pattern
+        .split("(?!")
+        .skip(1)
+        .any(|rest| !rest.starts_with("\\S)"));
     !looks_back && !anchored && !looks_far
 }
 
 /// Ids of `text`, without the special ids that a tokenizer adds around it. `None` if it has to be encoded in one piece.
-pub(super) fn encode(tokenizer: &Inner, text: &str, sizes: Sizes) -> tokenizers::Result<Option<Vec<u32>>> {
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
+pub(super) fn encode(
+    tokenizer: &Inner,
+    text: &str,
+    sizes: Sizes,
+) -> tokenizers::Result<Option<Vec<u32>>> {
+    let threads = std::thread::available_parallelism()
+        .map_or(1, usize::from)
+        .min(THREADS_MAX);
     let ranges = ranges(text, sizes);
     if threads == 1 || ranges.len() == 1 {
         return Ok(None);
@@ -81,7 +102,11 @@ pub(super) fn encode(tokenizer: &Inner, text: &str, sizes: Sizes) -> tokenizers:
 }
 
 fn ranges(text: &str, sizes: Sizes) -> Vec<Range<usize>> {
-    let boundary = |at: usize| (at..text.len()).find(|&at| text.is_char_boundary(at)).unwrap_or(text.len());
+    let boundary = |at: usize| {
+        (at..text.len())
+            .find(|&at| text.is_char_boundary(at))
+            .unwrap_or(text.len())
+    };
     let starts = (0..text.len()).step_by(sizes.chunk).map(boundary);
     let end = |start: usize| boundary(start + sizes.chunk + sizes.overlap);
     let mut ranges: Vec<_> = starts.map(|start| start..end(start)).collect();
@@ -108,11 +133,20 @@ fn encode_all(
         Ok(done)
     };
     let mut chunks = std::thread::scope(|scope| -> tokenizers::Result<Vec<Chunk>> {
-        let spawn = |_| std::thread::Builder::new().name("encode".into()).spawn_scoped(scope, work).ok();
+        let spawn = |_| {
+            std::thread::Builder::new()
+                .name("encode".into())
+                .spawn_scoped(scope, work)
+                .ok()
+        };
         let others: Vec<_> = (1..threads).filter_map(spawn).collect();
         let mut chunks: Vec<Chunk> = work()?;
         for other in others {
-            chunks.extend(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
+            chunks.extend(
+                other
+                    .join()
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?,
+            );
         }
         Ok(chunks)
     })?;
@@ -123,10 +157,16 @@ fn encode_all(
 fn encode_chunk(tokenizer: &Inner, text: &str, range: &Range<usize>) -> tokenizers::Result<Chunk> {
     let mut split = growth::words(tokenizer, &text[range.clone()])?;
     split.tokenize(|word| tokenizer.get_model().tokenize(word.get()))?;
-    let mut chunk = Chunk { range: range.clone(), words: Vec::new(), ids: Vec::new() };
+    let mut chunk = Chunk {
+        range: range.clone(),
+        words: Vec::new(),
+        ids: Vec::new(),
+    };
     for (_, (start, _), tokens) in split.get_splits(OffsetReferential::Original, OffsetType::Byte) {
         chunk.words.push((range.start + start, chunk.ids.len()));
-        chunk.ids.extend(tokens.iter().flatten().map(|token| token.id));
+        chunk
+            .ids
+            .extend(tokens.iter().flatten().map(|token| token.id));
     }
     Ok(chunk)
 }
@@ -146,13 +186,24 @@ fn join(text: &str, chunks: &[Chunk]) -> Option<Vec<u32>> {
 }
 
 /// The first word that starts at the same place in both chunks: its entry in `words`, and its index in `next`.
-fn meeting(text: &str, words: &[(usize, usize)], end: usize, next: &Chunk) -> Option<((usize, usize), usize)> {
+fn meeting(
+    text: &str,
+    words: &[(usize, usize)],
+    end: usize,
+    next: &Chunk,
+) -> Option<((usize, usize), usize)> {
     let first = words.partition_point(|&(start, _)| start <= next.range.start);
     words[first..].iter().find_map(|&(start, id)| {
         let sure = start + DOUBT_BYTES <= end && is_certain(&text[start..end]);
-        let index = next.words.binary_search_by_key(&start, |&(start, _)| start).ok()?;
+        let index = next
+            .words
+            .binary_search_by_key(&start, |&(start, _)| start)
+            .ok()?;
         // An empty word starts at the same place as the next one.
-        let alone = next.words.get(index + 1).is_none_or(|&(other, _)| other != start);
+        let alone = next
+            .words
+            .get(index + 1)
+            .is_none_or(|&(other, _)| other != start);
         (sure && alone).then_some(((start, id), index))
     })
 }
@@ -160,8 +211,10 @@ fn meeting(text: &str, words: &[(usize, usize)], end: usize, next: &Chunk) -> Op
 /// Whether a word that starts here would also start here in a longer text: its run of white space ends within this
 /// text, and its first character neither combines nor reorders with the preceding one.
 fn is_certain(rest: &str) -> bool {
-    let is_starter =
-        |c: char| c.is_ascii() || matches!(c, '\u{c0}'..='\u{24f}' | '\u{400}'..='\u{481}' | '\u{4e00}'..='\u{9fff}');
+    let is_starter = |c: char| {
+        c.is_ascii()
+            || matches!(c, '\u{c0}'..='\u{24f}' | '\u{400}'..='\u{481}' | '\u{4e00}'..='\u{9fff}')
+    };
     rest.starts_with(is_starter) && !rest.trim_start().is_empty()
 }
 
@@ -172,7 +225,10 @@ mod tests {
     use serde_json::json;
 
     const TOKENIZER_JSON: &[u8] = include_bytes!("../../assets/demo/tokenizer.json");
-    const SMALL: Sizes = Sizes { chunk: 1024, overlap: 512 };
+    const SMALL: Sizes = Sizes {
+        chunk: 1024,
+        overlap: 512,
+    };
 
     fn demo_json() -> Value {
         serde_json::from_slice(TOKENIZER_JSON).expect("the demo's tokenizer is JSON")
@@ -195,13 +251,20 @@ mod tests {
         let (letters, digits) = (r"[^\r\n\p{L}\p{N}]?\p{L}+", r"\p{N}{1,3}");
         let (signs, blanks) = (r" ?[^\s\p{L}\p{N}]+[\r\n/]*", r"\s*[\r\n]+|\s+(?!\S)|\s+");
         let llama = [contractions, letters, digits, signs, blanks].join("|");
-        let (upper, lower) = (r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]");
+        let (upper, lower) = (
+            r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]",
+            r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]",
+        );
         let small = format!(r"[^\r\n\p{{L}}\p{{N}}]?{upper}*{lower}+{contractions}?");
         let large = format!(r"[^\r\n\p{{L}}\p{{N}}]?{upper}+{lower}*{contractions}?");
         let gpt = [small.as_str(), &large, digits, signs, blanks].join("|");
-        let byte_level =
-            json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true});
-        let kinds = [byte_level, split(&llama), demo_json()["pre_tokenizer"].clone(), split(&gpt)];
+        let byte_level = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true});
+        let kinds = [
+            byte_level,
+            split(&llama),
+            demo_json()["pre_tokenizer"].clone(),
+            split(&gpt),
+        ];
         let build = |pre_tokenizer| {
             let mut json = demo_json();
             json["pre_tokenizer"] = pre_tokenizer;
@@ -214,7 +277,11 @@ mod tests {
     }
 
     fn whole(tokenizer: &Inner, text: &str) -> Vec<u32> {
-        tokenizer.encode_fast(text, false).expect("it encodes").get_ids().to_vec()
+        tokenizer
+            .encode_fast(text, false)
+            .expect("it encodes")
+            .get_ids()
+            .to_vec()
     }
 
     /// Runs of all kinds of characters that the patterns treat differently.
@@ -254,7 +321,11 @@ mod tests {
         ];
         let run = (0..atoms.len(), 0..6_u32).prop_map(move |(atom, length)| {
             // Mostly short, sometimes longer than an overlap.
-            atoms[atom].repeat(if length == 5 { 300 } else { 1 + length as usize })
+            atoms[atom].repeat(if length == 5 {
+                300
+            } else {
+                1 + length as usize
+            })
         });
         prop::collection::vec(run, 200..900).prop_map(|runs| runs.concat())
     }
@@ -276,15 +347,24 @@ mod tests {
         if std::thread::available_parallelism().map_or(1, usize::from) == 1 {
             return;
         }
-        let prose = "It was a dark night; 12 foxes (or 13?) slept.\n\n\"Who?\" asked HTTPServer's dog. ".repeat(100);
+        let prose =
+            "It was a dark night; 12 foxes (or 13?) slept.\n\n\"Who?\" asked HTTPServer's dog. "
+                .repeat(100);
         for (kind, tokenizer) in tokenizers().iter().enumerate() {
             let ids = encode(tokenizer, &prose, SMALL).expect("it encodes");
             assert_eq!(ids, Some(whole(tokenizer, &prose)), "pattern {kind}");
-            assert_eq!(encode(tokenizer, &"a".repeat(9000), SMALL).expect("it encodes"), None, "pattern {kind}");
+            assert_eq!(
+                encode(tokenizer, &"a".repeat(9000), SMALL).expect("it encodes"),
+                None,
+                "pattern {kind}"
+            );
         }
         let digits = "7".repeat(9000);
         let qwen = &tokenizers()[2];
-        assert_eq!(encode(qwen, &digits, SMALL).expect("it encodes"), Some(whole(qwen, &digits)));
+        assert_eq!(
+            encode(qwen, &digits, SMALL).expect("it encodes"),
+            Some(whole(qwen, &digits))
+        );
     }
 
     #[test]

@@ -38,23 +38,35 @@ impl TextFolder {
             "added_tokens.json" => self.added_tokens = Some(bytes),
             "chat_template.jinja" => self.template = Some(bytes),
             _ => {
-                let name = name.strip_prefix(MORE_TEMPLATES).and_then(|name| name.strip_suffix(".jinja"));
-                self.more_templates.extend(name.map(|name| (name.to_owned(), bytes)));
+                let name = name
+                    .strip_prefix(MORE_TEMPLATES)
+                    .and_then(|name| name.strip_suffix(".jinja"));
+                self.more_templates
+                    .extend(name.map(|name| (name.to_owned(), bytes)));
             }
         }
     }
 
     pub(super) fn extend<'a>(&mut self, files: impl IntoIterator<Item = (&'a str, Vec<u8>)>) {
-        files.into_iter().for_each(|(name, bytes)| self.insert(name, bytes));
+        files
+            .into_iter()
+            .for_each(|(name, bytes)| self.insert(name, bytes));
     }
 
     /// tokenizer_config.json with what the other files add to it.
     pub(super) fn config(&self) -> Result<Map<String, Value>, TextError> {
         let mut config = object("tokenizer_config.json", self.config.as_deref())?;
         if !config.contains_key("added_tokens_decoder") {
-            config.extend(object("special_tokens_map.json", self.special_tokens_map.as_deref())?);
+            config.extend(object(
+                "special_tokens_map.json",
+                self.special_tokens_map.as_deref(),
+            )?);
         }
-        let template = self.template.as_deref().map(|bytes| utf8("chat_template.jinja", bytes)).transpose()?;
+        let template = self
+            .template
+            .as_deref()
+            .map(|bytes| utf8("chat_template.jinja", bytes))
+            .transpose()?;
         if self.more_templates.is_empty() {
             config.extend(template.map(|text| ("chat_template".to_owned(), Value::from(text))));
             return Ok(config);
@@ -69,7 +81,10 @@ impl TextFolder {
         }
         for (name, bytes) in &self.more_templates {
             named.retain(|entry| entry["name"] != name.as_str());
-            named.push(entry(name, utf8(&format!("{MORE_TEMPLATES}{name}.jinja"), bytes)?));
+            named.push(entry(
+                name,
+                utf8(&format!("{MORE_TEMPLATES}{name}.jinja"), bytes)?,
+            ));
         }
         config.insert("chat_template".into(), named.into());
         Ok(config)
@@ -77,16 +92,34 @@ impl TextFolder {
 
     /// Tokens that tokenizer.json may lack: those of `added_tokens_decoder`, or without it of added_tokens.json, then
     /// those that have a role, and the additional special ones.
-    pub(super) fn added_tokens(&self, config: &Map<String, Value>) -> Result<Vec<AddedToken>, TextError> {
-        let roles = config.iter().filter(|(name, _)| name.ends_with("_token")).map(|(_, value)| value);
-        let lists = ["extra_special_tokens", "additional_special_tokens"].map(|name| match config.get(name) {
+    pub(super) fn added_tokens(
+        &self,
+        config: &Map<String, Value>,
+    ) -> Result<Vec<AddedToken>, TextError> {
+        let roles = config
+            .iter()
+            .filter(|(name, _)| name.ends_with("_token"))
+            .map(|(_, value)| value);
+        let lists = ["extra_special_tokens", "additional_special_tokens"].map(|name| match config
+            .get(name)
+        {
             Some(Value::Array(list)) => list.iter().collect(),
             Some(Value::Object(named)) => named.values().collect(),
             _ => Vec::new(),
         });
-        let special: Vec<AddedToken> = roles.chain(lists.into_iter().flatten()).filter_map(special_token).collect();
-        let mut tokens = match config.get("added_tokens_decoder").and_then(Value::as_object) {
-            Some(by_id) => in_order(by_id.iter().map(|(id, token)| (id.parse().ok(), added_token(token)))),
+        let special: Vec<AddedToken> = roles
+            .chain(lists.into_iter().flatten())
+            .filter_map(special_token)
+            .collect();
+        let mut tokens = match config
+            .get("added_tokens_decoder")
+            .and_then(Value::as_object)
+        {
+            Some(by_id) => in_order(
+                by_id
+                    .iter()
+                    .map(|(id, token)| (id.parse().ok(), added_token(token))),
+            ),
             None => {
                 let ids = object("added_tokens.json", self.added_tokens.as_deref())?;
                 in_order(ids.into_iter().map(|(text, id)| {
@@ -106,7 +139,9 @@ impl TextFolder {
 
 /// Tokens by their ids; those without an id are left out.
 fn in_order(tokens: impl Iterator<Item = (Option<u64>, Option<AddedToken>)>) -> Vec<AddedToken> {
-    let mut tokens: Vec<(u64, AddedToken)> = tokens.filter_map(|(id, token)| Some((id?, token?))).collect();
+    let mut tokens: Vec<(u64, AddedToken)> = tokens
+        .filter_map(|(id, token)| Some((id?, token?)))
+        .collect();
     tokens.sort_by_key(|(id, _)| *id);
     tokens.into_iter().map(|(_, token)| token).collect()
 }
@@ -135,10 +170,18 @@ fn special_token(value: &Value) -> Option<AddedToken> {
 
 fn object(name: &str, bytes: Option<&[u8]>) -> Result<Map<String, Value>, TextError> {
     let object = bytes.map(serde_json::from_slice).transpose();
-    let wrong = |message: String| TextError::File { name: name.to_owned(), message };
-    Ok(object.map_err(|error| wrong(error.to_string()))?.unwrap_or_default())
+    let wrong = |message: String| TextError::File {
+        name: name.to_owned(),
+        message,
+    };
+    Ok(object
+        .map_err(|error| wrong(error.to_string()))?
+        .unwrap_or_default())
 }
 
 fn utf8<'a>(name: &str, bytes: &'a [u8]) -> Result<&'a str, TextError> {
-    str::from_utf8(bytes).map_err(|_| TextError::File { name: name.to_owned(), message: "is not UTF-8".to_owned() })
+    str::from_utf8(bytes).map_err(|_| TextError::File {
+        name: name.to_owned(),
+        message: "is not UTF-8".to_owned(),
+    })
 }

@@ -9,8 +9,9 @@ use serde_json::Value;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokenizers::utils::SysRegex;
 use tokenizers::{
-    Decoder, Model, NormalizedString, Normalizer, NormalizerWrapper, OffsetReferential, OffsetType, PostProcessor,
-    PreTokenizedString, PreTokenizer as _, PreTokenizerWrapper, Result, TokenizerImpl,
+    Decoder, Model, NormalizedString, Normalizer, NormalizerWrapper, OffsetReferential, OffsetType,
+    PostProcessor, PreTokenizedString, PreTokenizer as _, PreTokenizerWrapper, Result,
+    TokenizerImpl,
 };
 
 /// How many times longer a text may become, and bytes besides.
@@ -82,7 +83,9 @@ impl Normalizer for Normalizers {
 
 /// Bytes that a text may have while it is encoded.
 fn room(text: &str) -> usize {
-    text.len().saturating_mul(GROWTH_MAX).saturating_add(GROWTH_BYTES)
+    text.len()
+        .saturating_mul(GROWTH_MAX)
+        .saturating_add(GROWTH_BYTES)
 }
 
 fn add_steps(normalizer: &Value, steps: &mut Vec<Step>) -> Result<()> {
@@ -94,7 +97,9 @@ fn add_steps(normalizer: &Value, steps: &mut Vec<Step>) -> Result<()> {
     }
     // The library trusts the table.
     let growth = match normalizer["precompiled_charsmap"].as_str() {
-        Some(text) => charsmap_growth(text).map_err(|error| format!("`precompiled_charsmap`: {error}"))?,
+        Some(text) => {
+            charsmap_growth(text).map_err(|error| format!("`precompiled_charsmap`: {error}"))?
+        }
         None => UNICODE_GROWTH_MAX,
     };
     let library = NormalizerWrapper::deserialize(normalizer)?;
@@ -114,9 +119,17 @@ fn replace(normalizer: &Value) -> Result<Step> {
     let pattern = &normalizer["pattern"];
     let regex = match (pattern["String"].as_str(), pattern["Regex"].as_str()) {
         (Some(text), _) => SysRegex::new(&regex_syntax::escape(text))?,
-        (_, regex) => SysRegex::new(regex.ok_or("a pattern that is neither `String` nor `Regex`")?)?,
+        (_, regex) => {
+            SysRegex::new(regex.ok_or("a pattern that is neither `String` nor `Regex`")?)?
+        }
     };
-    Ok(Step::Replace { regex, content: normalizer["content"].as_str().unwrap_or_default().to_owned() })
+    Ok(Step::Replace {
+        regex,
+        content: normalizer["content"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned(),
+    })
 }
 
 impl Step {
@@ -136,20 +149,34 @@ impl Step {
 
     /// Fails if a text will have more than `room` bytes after this step.
     fn check(&self, text: &str, room: usize) -> Result<()> {
-        if self.length(text, room)? > room { Err(TooLong("normalizer").into()) } else { Ok(()) }
+        if self.length(text, room)? > room {
+            Err(TooLong("normalizer").into())
+        } else {
+            Ok(())
+        }
     }
 
     /// Bytes of a text after this step, or a bound that is not above `room`. Needs little memory.
     fn length(&self, text: &str, room: usize) -> Result<usize> {
         match self {
             Self::Replace { regex, content } => {
-                let bound = text.len().saturating_add((text.len() + 1).saturating_mul(content.len()));
-                if bound <= room { Ok(bound) } else { Ok(replaced_length(text, regex, content, room)) }
+                let bound = text
+                    .len()
+                    .saturating_add((text.len() + 1).saturating_mul(content.len()));
+                if bound <= room {
+                    Ok(bound)
+                } else {
+                    Ok(replaced_length(text, regex, content, room))
+                }
             }
             Self::Prepend(before) => Ok(text.len().saturating_add(before.len())),
             Self::Local(library, growth) => {
                 let bound = text.len().saturating_mul(*growth);
-                if bound <= room { Ok(bound) } else { local_length(text, library, room) }
+                if bound <= room {
+                    Ok(bound)
+                } else {
+                    local_length(text, library, room)
+                }
             }
         }
     }
@@ -185,7 +212,9 @@ fn replaced_length(text: &str, regex: &SysRegex, content: &str, room: usize) -> 
 fn local_length(text: &str, library: &NormalizerWrapper, room: usize) -> Result<usize> {
     let (mut length, mut rest) = (0, text);
     while !rest.is_empty() && length <= room {
-        let end = (MEASURED_BYTES..rest.len()).find(|&at| rest.is_char_boundary(at)).unwrap_or(rest.len());
+        let end = (MEASURED_BYTES..rest.len())
+            .find(|&at| rest.is_char_boundary(at))
+            .unwrap_or(rest.len());
         let (part, after) = rest.split_at(end);
         let mut part = NormalizedString::from(part);
         library.normalize(&mut part)?;
@@ -216,16 +245,27 @@ impl Normalizer for OneText<'_> {
 
 /// A text cut into words, as the tokenizer's model wants them.
 pub(super) fn words(
-    tokenizer: &TokenizerImpl<impl Model, Normalizers, PreTokenizerWrapper, impl PostProcessor, impl Decoder>,
+    tokenizer: &TokenizerImpl<
+        impl Model,
+        Normalizers,
+        PreTokenizerWrapper,
+        impl PostProcessor,
+        impl Decoder,
+    >,
     text: &str,
 ) -> Result<PreTokenizedString> {
     let (room, added) = (room(text), tokenizer.get_added_vocabulary());
     let mut words = match tokenizer.get_normalizer() {
         None => added.extract_and_normalize::<Normalizers>(None, text),
         Some(normalizers) => {
-            let one = OneText { normalizers, room: Mutex::new(Ok(room)) };
+            let one = OneText {
+                normalizers,
+                room: Mutex::new(Ok(room)),
+            };
             let words = added.extract_and_normalize(Some(&one), text);
-            one.room.into_inner().unwrap_or_else(PoisonError::into_inner)?;
+            one.room
+                .into_inner()
+                .unwrap_or_else(PoisonError::into_inner)?;
             words
         }
     };
@@ -235,18 +275,32 @@ pub(super) fn words(
     Ok(words)
 }
 
-fn pre_tokenize(part: &PreTokenizerWrapper, words: &mut PreTokenizedString, room: usize) -> Result<()> {
+fn pre_tokenize(
+    part: &PreTokenizerWrapper,
+    words: &mut PreTokenizedString,
+    room: usize,
+) -> Result<()> {
     if let PreTokenizerWrapper::Sequence(parts) = part {
-        return parts.as_ref().iter().try_for_each(|part| pre_tokenize(part, words, room));
+        return parts
+            .as_ref()
+            .iter()
+            .try_for_each(|part| pre_tokenize(part, words, room));
     }
     part.pre_tokenize(words)?;
     // The others only cut.
-    let grows = matches!(part, PreTokenizerWrapper::ByteLevel(_) | PreTokenizerWrapper::Metaspace(_));
+    let grows = matches!(
+        part,
+        PreTokenizerWrapper::ByteLevel(_) | PreTokenizerWrapper::Metaspace(_)
+    );
     let length = |words: &PreTokenizedString| {
         let splits = words.get_splits(OffsetReferential::Normalized, OffsetType::Byte);
         splits.iter().map(|(word, ..)| word.len()).sum::<usize>()
     };
-    if grows && length(words) > room { Err(TooLong("pre-tokenizer").into()) } else { Ok(()) }
+    if grows && length(words) > room {
+        Err(TooLong("pre-tokenizer").into())
+    } else {
+        Ok(())
+    }
 }
 
 #[cfg(test)]

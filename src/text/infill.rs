@@ -13,7 +13,12 @@ struct Marks {
 }
 
 const fn marks(before: &'static str, after: &'static str, gap: &'static str) -> Marks {
-    Marks { before, after, gap, after_first: false }
+    Marks {
+        before,
+        after,
+        gap,
+        after_first: false,
+    }
 }
 
 /// From the models' own documentation.
@@ -28,7 +33,12 @@ const FAMILIES: &[Marks] = &[
     // Code Llama.
     marks("▁<PRE>", "▁<SUF>", "▁<MID>"),
     // Codestral: the answer follows the text before the gap.
-    Marks { before: "[PREFIX]", after: "[SUFFIX]", gap: "", after_first: true },
+    Marks {
+        before: "[PREFIX]",
+        after: "[SUFFIX]",
+        gap: "",
+        after_first: true,
+    },
 ];
 
 /// Tokens after which another file would begin, so that the gap is filled.
@@ -69,25 +79,47 @@ impl<'a> Infill<'a> {
     /// `None` if the model has no tokens for it.
     pub fn new(tokenizer: &'a Tokenizer) -> Option<Self> {
         let has = |token: &str| token.is_empty() || tokenizer.id_of(token).is_some();
-        let marks = FAMILIES.iter().find(|marks| [marks.before, marks.after, marks.gap].into_iter().all(has))?;
+        let marks = FAMILIES
+            .iter()
+            .find(|marks| [marks.before, marks.after, marks.gap].into_iter().all(has))?;
         Some(Self { tokenizer, marks })
     }
 
     /// Tokens that end an answer, besides the model's end tokens.
     pub fn end_ids(&self) -> Vec<u32> {
         let own = [self.marks.before, self.marks.after, self.marks.gap];
-        own.iter().chain(ENDS).filter_map(|token| self.tokenizer.id_of(token)).collect()
+        own.iter()
+            .chain(ENDS)
+            .filter_map(|token| self.tokenizer.id_of(token))
+            .collect()
     }
 
     /// The prompt. Strings of special tokens within the texts are ordinary text.
     pub fn prompt(&self, gap: Gap<'_>) -> Result<Vec<u32>, TokenizerError> {
-        let literal = |text: &str| if text.is_empty() { Ok(Vec::new()) } else { self.tokenizer.encode_literal(text) };
+        let literal = |text: &str| {
+            if text.is_empty() {
+                Ok(Vec::new())
+            } else {
+                self.tokenizer.encode_literal(text)
+            }
+        };
         let marked = |token: &str, text: &str| {
-            Ok::<_, TokenizerError>(self.tokenizer.id_of(token).into_iter().chain(literal(text)?).collect::<Vec<_>>())
+            Ok::<_, TokenizerError>(
+                self.tokenizer
+                    .id_of(token)
+                    .into_iter()
+                    .chain(literal(text)?)
+                    .collect::<Vec<_>>(),
+            )
         };
         // What the tokenizer adds at the beginning of every text.
         let mut ids = self.tokenizer.encode("", true)?;
-        let of = |names: &[&'static str]| names.iter().copied().find(|name| self.tokenizer.id_of(name).is_some());
+        let of = |names: &[&'static str]| {
+            names
+                .iter()
+                .copied()
+                .find(|name| self.tokenizer.id_of(name).is_some())
+        };
         match (of(REPOSITORY), of(FILE)) {
             _ if gap.files.is_empty() => {}
             (Some(repository), Some(file)) => {
@@ -103,8 +135,15 @@ impl<'a> Infill<'a> {
                 }
             }
         }
-        let (before, after) = (marked(self.marks.before, gap.before)?, marked(self.marks.after, gap.after)?);
-        ids.extend(if self.marks.after_first { [after, before].concat() } else { [before, after].concat() });
+        let (before, after) = (
+            marked(self.marks.before, gap.before)?,
+            marked(self.marks.after, gap.after)?,
+        );
+        ids.extend(if self.marks.after_first {
+            [after, before].concat()
+        } else {
+            [before, after].concat()
+        });
         ids.extend(marked(self.marks.gap, gap.begun)?);
         Ok(ids)
     }

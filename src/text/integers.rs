@@ -13,7 +13,10 @@ const KEY: &str = "\u{FDD5}";
 /// The digits of a marked integer, with its sign.
 pub(crate) fn digits(value: &Value) -> Option<&str> {
     let entries = value.as_object().filter(|entries| entries.len() == 1)?;
-    entries.get(KEY)?.as_str().filter(|digits| is_integer(digits))
+    entries
+        .get(KEY)?
+        .as_str()
+        .filter(|digits| is_integer(digits))
 }
 
 /// The text of JSON with its long integers marked, and without the sign of a zero, which is none for Python. `None` if
@@ -25,7 +28,9 @@ pub(crate) fn marked(json: &[u8]) -> Option<Vec<u8>> {
         match json[at] {
             b'"' => at = string_end(json, at),
             b'-' | b'0'..=b'9' => {
-                let is_number = |byte: &u8| byte.is_ascii_digit() || matches!(byte, b'+' | b'-' | b'.' | b'e' | b'E');
+                let is_number = |byte: &u8| {
+                    byte.is_ascii_digit() || matches!(byte, b'+' | b'-' | b'.' | b'e' | b'E')
+                };
                 let end = at + json[at..].iter().take_while(|byte| is_number(byte)).count();
                 let number = std::str::from_utf8(&json[at..end]).unwrap_or_default();
                 if number == "-0" || is_long(number) {
@@ -63,7 +68,10 @@ fn string_end(json: &[u8], start: usize) -> usize {
 
 fn is_long(number: &str) -> bool {
     // The shortest one is 2^63 below zero.
-    number.len() >= 19 && is_integer(number) && number.parse::<u64>().is_err() && number.parse::<i64>().is_err()
+    number.len() >= 19
+        && is_integer(number)
+        && number.parse::<u64>().is_err()
+        && number.parse::<i64>().is_err()
 }
 
 fn is_integer(text: &str) -> bool {
@@ -78,7 +86,9 @@ pub(crate) fn parse_object(json: &str) -> Option<Value> {
         Some(marked) => serde_json::from_slice(&marked),
         None => serde_json::from_str(json),
     };
-    value.ok().filter(|value| value.is_object() && digits(value).is_none())
+    value
+        .ok()
+        .filter(|value| value.is_object() && digits(value).is_none())
 }
 
 /// JSON with the digits of marked integers.
@@ -88,7 +98,10 @@ pub(crate) fn to_json(value: &Value) -> String {
     let mut pieces = json.split(&open);
     let mut text = pieces.next().unwrap_or_default().to_owned();
     for piece in pieces {
-        match piece.split_once("\"}").filter(|(digits, _)| is_integer(digits)) {
+        match piece
+            .split_once("\"}")
+            .filter(|(digits, _)| is_integer(digits))
+        {
             Some((digits, behind)) => text.extend([digits, behind]),
             None => text.extend([open.as_str(), piece]),
         }
@@ -118,15 +131,28 @@ mod tests {
 
     #[test]
     fn long_integers_keep_their_digits_and_all_else_stays_as_it_is() {
-        for number in ["18446744073709551616", "-9223372036854775809", "123456789012345678901234567890"] {
+        for number in [
+            "18446744073709551616",
+            "-9223372036854775809",
+            "123456789012345678901234567890",
+        ] {
             let value = parse_object(&format!(r#"{{"a": [{number}, 1]}}"#)).expect("an object");
             assert_eq!(digits(&value["a"][0]), Some(number));
             assert_eq!(to_json(&value), format!(r#"{{"a":[{number},1]}}"#));
             let mut rounded = value;
             round(&mut rounded);
-            assert_eq!(rounded["a"][0], json!(number.parse::<f64>().expect("a number")));
+            assert_eq!(
+                rounded["a"][0],
+                json!(number.parse::<f64>().expect("a number"))
+            );
         }
-        for json in ["18446744073709551615", "-9223372036854775808", "0", "1e30", "12345678901234567890.5"] {
+        for json in [
+            "18446744073709551615",
+            "-9223372036854775808",
+            "0",
+            "1e30",
+            "12345678901234567890.5",
+        ] {
             assert_eq!(marked(json.as_bytes()), None, "{json}");
         }
         let text = r#"{"a\"123456789012345678901234567890": "123456789012345678901234567890\\"}"#;
@@ -137,9 +163,23 @@ mod tests {
 
     #[test]
     fn what_is_not_json_does_not_become_it() {
-        for value in ["0123456789012345678901", "-", "[12345678901234567890123,]", "1234567890123456789012a", "\"\\"] {
-            assert_eq!(parse_object(&format!("{{\"a\": {value}}}")), None, "{value}");
+        for value in [
+            "0123456789012345678901",
+            "-",
+            "[12345678901234567890123,]",
+            "1234567890123456789012a",
+            "\"\\",
+        ] {
+            assert_eq!(
+                parse_object(&format!("{{\"a\": {value}}}")),
+                None,
+                "{value}"
+            );
         }
-        assert_eq!(parse_object("12345678901234567890123"), None, "a number is no object");
+        assert_eq!(
+            parse_object("12345678901234567890123"),
+            None,
+            "a number is no object"
+        );
     }
 }

@@ -45,7 +45,14 @@ impl Literals {
         for token in &special {
             first_bytes[usize::from(token.as_bytes()[0])] = true;
         }
-        Self { special, added: added.into_iter().filter(|token| !token.is_empty()).collect(), first_bytes }
+        Self {
+            special,
+            added: added
+                .into_iter()
+                .filter(|token| !token.is_empty())
+                .collect(),
+            first_bytes,
+        }
     }
 
     /// The special-token strings, in the order of their aliases.
@@ -59,12 +66,15 @@ impl Literals {
             let value = (index >> (4 * place)) & 15;
             char::from_u32(DIGIT_ZERO + value as u32).expect("U+FDE0..=U+FDEF are scalar values")
         };
-        std::iter::once(ALIAS).chain((0..DIGITS).rev().map(digit)).collect()
+        std::iter::once(ALIAS)
+            .chain((0..DIGITS).rev().map(digit))
+            .collect()
     }
 
     /// A marked copy of the conversation; `None` if there is nothing to mark, which is nearly always the case.
     pub(super) fn mark_input(&self, input: &ChatInput<'_>) -> Option<Marked> {
-        let needs = self.needs_marks(input.messages) || input.tools.is_some_and(|tools| self.needs_marks(tools));
+        let needs = self.needs_marks(input.messages)
+            || input.tools.is_some_and(|tools| self.needs_marks(tools));
         needs.then(|| Marked {
             messages: self.mark_value(input.messages),
             tools: input.tools.map(|tools| self.mark_value(tools)),
@@ -102,7 +112,9 @@ impl Literals {
         if !self.first_bytes[first] {
             return None;
         }
-        self.special.iter().position(|token| text.starts_with(token.as_str()))
+        self.special
+            .iter()
+            .position(|token| text.starts_with(token.as_str()))
     }
 
     /// Whether a special-token string starts here, or a beginning of one that the following text may complete.
@@ -114,7 +126,9 @@ impl Literals {
             let common = common_prefix(text, token);
             let rest = &text[common..];
             common == token.len()
-                || common > 0 && (rest.trim().is_empty() || self.added.iter().any(|added| rest.starts_with(added)))
+                || common > 0
+                    && (rest.trim().is_empty()
+                        || self.added.iter().any(|added| rest.starts_with(added)))
         })
     }
 
@@ -123,13 +137,16 @@ impl Literals {
             Value::String(text) => self.text_needs_marks(text),
             Value::Array(items) => items.iter().any(|item| self.needs_marks(item)),
             _ if integers::digits(value).is_some() => false,
-            Value::Object(map) => map.iter().any(|(key, item)| self.text_needs_marks(key) || self.needs_marks(item)),
+            Value::Object(map) => map
+                .iter()
+                .any(|(key, item)| self.text_needs_marks(key) || self.needs_marks(item)),
             _ => false,
         }
     }
 
     fn text_needs_marks(&self, text: &str) -> bool {
-        text.char_indices().any(|(at, character)| is_noncharacter(character) || self.starts_special(&text[at..]))
+        text.char_indices()
+            .any(|(at, character)| is_noncharacter(character) || self.starts_special(&text[at..]))
     }
 
     fn mark_value(&self, value: &Value) -> Value {
@@ -138,7 +155,9 @@ impl Literals {
             Value::Array(items) => items.iter().map(|item| self.mark_value(item)).collect(),
             _ if integers::digits(value).is_some() => value.clone(),
             Value::Object(map) => {
-                let pairs = map.iter().map(|(key, item)| (self.mark_text(key), self.mark_value(item)));
+                let pairs = map
+                    .iter()
+                    .map(|(key, item)| (self.mark_text(key), self.mark_value(item)));
                 Value::Object(pairs.collect::<Map<_, _>>())
             }
             other => other.clone(),
@@ -157,7 +176,11 @@ impl Literals {
                 rest = behind;
                 continue;
             }
-            marked.push(if is_noncharacter(character) { char::REPLACEMENT_CHARACTER } else { character });
+            marked.push(if is_noncharacter(character) {
+                char::REPLACEMENT_CHARACTER
+            } else {
+                character
+            });
             if self.starts_special(rest) {
                 marked.push(MARK);
             }
@@ -169,5 +192,9 @@ impl Literals {
 
 /// Length of the common prefix in bytes, ending at a character boundary of `text`.
 fn common_prefix(text: &str, token: &str) -> usize {
-    text.chars().zip(token.chars()).take_while(|(a, b)| a == b).map(|(a, _)| a.len_utf8()).sum()
+    text.chars()
+        .zip(token.chars())
+        .take_while(|(a, b)| a == b)
+        .map(|(a, _)| a.len_utf8())
+        .sum()
 }

@@ -8,7 +8,11 @@ pub(super) const MARK_END: char = '\u{FDD2}';
 
 /// A text as the template would have it without marks.
 pub(super) fn without_marks(text: &str) -> std::borrow::Cow<'_, str> {
-    if text.contains([MARK, MARK_END]) { text.replace([MARK, MARK_END], "").into() } else { text.into() }
+    if text.contains([MARK, MARK_END]) {
+        text.replace([MARK, MARK_END], "").into()
+    } else {
+        text.into()
+    }
 }
 
 /// Whether a character is one of those that stand for marks and aliases.

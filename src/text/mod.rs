@@ -36,7 +36,8 @@ mod tokenizer_parts;
 
 pub use folder::{MORE_TEMPLATES, TextFolder};
 pub use grammar::{
-    Grammar, GrammarError, GrammarSpec, GrammarState, Grammars, NoTokenAllowed, Waiting, Watched, schema_in_lark,
+    Grammar, GrammarError, GrammarSpec, GrammarState, Grammars, NoTokenAllowed, Waiting, Watched,
+    schema_in_lark,
 };
 pub use infill::{Gap, Infill};
 pub use stream::{StopStrings, TextPiece, TextStream, Utf8Stream};
@@ -88,7 +89,9 @@ pub enum PromptError {
     #[error("this model has no tokenizer: send token ids to /v1/completions")]
     NoTokenizer,
     /// The model has no chat template.
-    #[error("`messages` needs a chat template: pass --chat-template, or use `prompt` with /v1/completions")]
+    #[error(
+        "`messages` needs a chat template: pass --chat-template, or use `prompt` with /v1/completions"
+    )]
     NoTemplate,
     /// The template refused the conversation, or failed.
     #[error(transparent)]
@@ -107,7 +110,10 @@ impl TextModel {
         chat_template: Option<&str>,
     ) -> Result<Self, TextError> {
         let mut folder = TextFolder::default();
-        let files = [("tokenizer.json", tokenizer_json), ("tokenizer_config.json", tokenizer_config_json)];
+        let files = [
+            ("tokenizer.json", tokenizer_json),
+            ("tokenizer_config.json", tokenizer_config_json),
+        ];
         for (name, bytes) in files {
             folder.extend(bytes.map(|bytes| (name, bytes.to_vec())));
         }
@@ -123,7 +129,11 @@ impl TextModel {
     pub fn from_folder(folder: &TextFolder, own: Option<&str>) -> Result<Self, TextError> {
         let config = folder.config()?;
         let added = folder.added_tokens(&config)?;
-        let tokenizer = folder.tokenizer.as_deref().map(|json| Tokenizer::with_added(json, added)).transpose()?;
+        let tokenizer = folder
+            .tokenizer
+            .as_deref()
+            .map(|json| Tokenizer::with_added(json, added))
+            .transpose()?;
         Self::new(tokenizer, config, own)
     }
 
@@ -138,7 +148,11 @@ impl TextModel {
         Self::new(tokenizer, folder.config()?, chat_template)
     }
 
-    fn new(tokenizer: Option<Tokenizer>, mut config: Map<String, Value>, own: Option<&str>) -> Result<Self, TextError> {
+    fn new(
+        tokenizer: Option<Tokenizer>,
+        mut config: Map<String, Value>,
+        own: Option<&str>,
+    ) -> Result<Self, TextError> {
         config.extend(own.map(|text| ("chat_template".to_owned(), Value::from(text))));
         let template = ChatTemplate::from_config(&config)?;
         if let Some(fault) = template.as_ref().and_then(ChatTemplate::fault) {
@@ -147,7 +161,11 @@ impl TextModel {
             }
             tracing::warn!("the model's chat template cannot be used: {fault}");
         }
-        Ok(Self { tokenizer: tokenizer.map(Arc::new), template, config })
+        Ok(Self {
+            tokenizer: tokenizer.map(Arc::new),
+            template,
+            config,
+        })
     }
 
     /// Renders a conversation to the prompt text that the model will see.
@@ -163,7 +181,11 @@ impl TextModel {
         match tokenizer.literals().mark_input(input) {
             None => Ok(tokenizer.encode(&template.render(input)?, false)?),
             Some(marked) => {
-                let input = ChatInput { messages: &marked.messages, tools: marked.tools.as_ref(), ..*input };
+                let input = ChatInput {
+                    messages: &marked.messages,
+                    tools: marked.tools.as_ref(),
+                    ..*input
+                };
                 Ok(tokenizer.encode_marked(&template.render(&input)?)?)
             }
         }

@@ -14,7 +14,9 @@ use minijinja::value::{Value, ValueKind};
 use minijinja::{AutoEscape, Error, Output, State};
 use std::borrow::Cow;
 
-pub(super) use arguments::{Filter, bind, bound_values, integer_or, items_of, refuse_none, subject};
+pub(super) use arguments::{
+    Filter, bind, bound_values, integer_or, items_of, refuse_none, subject,
+};
 pub(super) use html::escaped;
 pub(super) use json::tojson;
 pub(super) use numbers::{LongInteger, decimal, float, integer, without_underscores};
@@ -24,7 +26,11 @@ pub(super) use time::strftime;
 pub(super) use wrap::{Wrapping, wrap};
 
 /// `{{ value }}`: as `str(value)` in Python.
-pub(super) fn format(out: &mut Output<'_>, state: &mut State<'_, '_>, value: &Value) -> Result<(), Error> {
+pub(super) fn format(
+    out: &mut Output<'_>,
+    state: &mut State<'_, '_>,
+    value: &Value,
+) -> Result<(), Error> {
     pay_for_text(state, value)?;
     let text = text_of(value);
     match state.auto_escape() {
@@ -43,14 +49,18 @@ fn text_of(value: &Value) -> Cow<'_, str> {
         ValueKind::String => value.as_str().unwrap_or_default().into(),
         ValueKind::Number => repr::number(value).into(),
         ValueKind::Undefined => "".into(),
-        ValueKind::Seq | ValueKind::Iterable | ValueKind::Map | ValueKind::Bytes => repr(value).into(),
+        ValueKind::Seq | ValueKind::Iterable | ValueKind::Map | ValueKind::Bytes => {
+            repr(value).into()
+        }
         _ => value.to_string().into(),
     }
 }
 
 /// Whether the value is an object of the type of minijinja that has this name, which has no other public sign.
 pub(super) fn is_of_type(value: &Value, name: &str) -> bool {
-    value.as_object().is_some_and(|object| object.type_name().rsplit("::").next() == Some(name))
+    value
+        .as_object()
+        .is_some_and(|object| object.type_name().rsplit("::").next() == Some(name))
 }
 
 /// White space, as `str.isspace` has it.

@@ -32,7 +32,9 @@ impl Utf8Stream {
                     let (valid, wrong) = rest.split_at(error.valid_up_to());
                     text.push_str(&String::from_utf8_lossy(valid));
                     rest = wrong;
-                    let Some(length) = error.error_len() else { break };
+                    let Some(length) = error.error_len() else {
+                        break;
+                    };
                     text.push(char::REPLACEMENT_CHARACTER);
                     rest = &rest[length..];
                 }
@@ -44,7 +46,11 @@ impl Utf8Stream {
 
     /// Ends the stream. An incomplete character counts as invalid.
     pub fn finish(&mut self) -> String {
-        if std::mem::take(&mut self.pending).is_empty() { String::new() } else { "\u{FFFD}".to_owned() }
+        if std::mem::take(&mut self.pending).is_empty() {
+            String::new()
+        } else {
+            "\u{FFFD}".to_owned()
+        }
     }
 }
 
@@ -82,7 +88,11 @@ impl Matcher {
             length += usize::from(stop[at] == stop[length]);
             borders[at] = length;
         }
-        Self { stop, borders, matched: 0 }
+        Self {
+            stop,
+            borders,
+            matched: 0,
+        }
     }
 
     /// Takes a byte. Returns whether the stop string is now complete.
@@ -98,8 +108,18 @@ impl Matcher {
 impl StopStrings {
     /// Empty strings are ignored.
     pub fn new(stops: &[String]) -> Self {
-        let matchers = stops.iter().filter(|stop| !stop.is_empty()).map(|stop| Matcher::new(stop)).collect();
-        Self { matchers, held: String::new(), complete: None, shown: false, unstoppable: 0 }
+        let matchers = stops
+            .iter()
+            .filter(|stop| !stop.is_empty())
+            .map(|stop| Matcher::new(stop))
+            .collect();
+        Self {
+            matchers,
+            held: String::new(),
+            complete: None,
+            shown: false,
+            unstoppable: 0,
+        }
     }
 
     /// Sets whether the text ends after a stop string (`shown`) or before it.
@@ -109,7 +129,10 @@ impl StopStrings {
 
     /// Sets the number of the first token in which stop strings count; the first token is 1.
     pub fn min_tokens(self, tokens: u32) -> Self {
-        Self { unstoppable: tokens.saturating_sub(1), ..self }
+        Self {
+            unstoppable: tokens.saturating_sub(1),
+            ..self
+        }
     }
 
     /// Takes the text of one more token. Returns the text that is certainly before any stop string, and whether one is
@@ -125,14 +148,22 @@ impl StopStrings {
         for (at, byte) in text.bytes().enumerate() {
             // If several stop strings end here, the longest starts first and wins.
             let matchers = self.matchers.iter_mut().enumerate();
-            let complete = matchers.filter_map(|(index, m)| m.push(byte).then_some((m.stop.len(), index))).max();
+            let complete = matchers
+                .filter_map(|(index, m)| m.push(byte).then_some((m.stop.len(), index)))
+                .max();
             if let Some((length, index)) = complete {
                 self.complete = Some(index);
-                self.held.truncate(before + at + 1 - if self.shown { 0 } else { length });
+                self.held
+                    .truncate(before + at + 1 - if self.shown { 0 } else { length });
                 return (std::mem::take(&mut self.held), true);
             }
         }
-        let undecided = self.matchers.iter().map(|matcher| matcher.matched).max().unwrap_or(0);
+        let undecided = self
+            .matchers
+            .iter()
+            .map(|matcher| matcher.matched)
+            .max()
+            .unwrap_or(0);
         let certain = self.held.len() - undecided;
         let rest = self.held.split_off(certain);
         (std::mem::replace(&mut self.held, rest), false)
@@ -141,7 +172,9 @@ impl StopStrings {
     /// Ends the text, or a part of it that no stop string continues. The held text was not a stop string, so it is
     /// returned.
     pub fn finish(&mut self) -> String {
-        self.matchers.iter_mut().for_each(|matcher| matcher.matched = 0);
+        self.matchers
+            .iter_mut()
+            .for_each(|matcher| matcher.matched = 0);
         std::mem::take(&mut self.held)
     }
 
@@ -192,7 +225,9 @@ impl TextStream {
 
     /// Takes the next token. After `stopped`, call neither `push` nor `finish`.
     pub fn push(&mut self, id: u32) -> TextPiece {
-        let Some(tokenizer) = &self.tokenizer else { return TextPiece::default() };
+        let Some(tokenizer) = &self.tokenizer else {
+            return TextPiece::default();
+        };
         let previous = self.previous.replace(id);
         if self.skip_special && tokenizer.is_special(id) && !self.kept.contains(&id) {
             return TextPiece::default();

@@ -23,7 +23,13 @@ const FUEL: u64 = 1 << 20;
 const REFUSAL_CHARACTERS_MAX: usize = 500;
 
 /// Variables that a request must not set, because the renderer sets them.
-pub const RESERVED_KWARGS: [&str; 5] = ["chat_template", "messages", "tools", "tokenize", "add_generation_prompt"];
+pub const RESERVED_KWARGS: [&str; 5] = [
+    "chat_template",
+    "messages",
+    "tools",
+    "tokenize",
+    "add_generation_prompt",
+];
 
 /// The compiled templates of one model.
 pub struct ChatTemplate {
@@ -72,7 +78,9 @@ pub enum TemplateError {
         bytes_max: usize,
     },
     /// The last message cannot be found in the rendered text, so it cannot be continued.
-    #[error("the chat template does not render the last message verbatim, so it cannot be continued")]
+    #[error(
+        "the chat template does not render the last message verbatim, so it cannot be continued"
+    )]
     NotShown,
     /// The rendering took too many instructions, or too much memory.
     #[error("the chat template takes too much time or memory on this conversation")]
@@ -88,7 +96,10 @@ impl ChatTemplate {
             None | Some(Value::Null) => Vec::new(),
             Some(_) => {
                 let message = "chat_template is neither a string nor a list".to_owned();
-                return Err(TextError::File { name: "tokenizer_config.json".to_owned(), message });
+                return Err(TextError::File {
+                    name: "tokenizer_config.json".to_owned(),
+                    message,
+                });
             }
         };
         if named.is_empty() {
@@ -98,15 +109,22 @@ impl ChatTemplate {
             let value = value.get("content").unwrap_or(value);
             (name.ends_with("_token") && value.is_string()).then(|| (name.clone(), value.clone()))
         });
-        let named_tokens = config.get("extra_special_tokens").and_then(Value::as_object).into_iter().flatten();
-        let named_tokens =
-            named_tokens.map(|(name, value)| (name.clone(), value.get("content").unwrap_or(value).clone()));
+        let named_tokens = config
+            .get("extra_special_tokens")
+            .and_then(Value::as_object)
+            .into_iter()
+            .flatten();
+        let named_tokens = named_tokens
+            .map(|(name, value)| (name.clone(), value.get("content").unwrap_or(value).clone()));
         Self::new(named, tokens.chain(named_tokens).collect()).map(Some)
     }
 
     fn new(named: Vec<(String, String)>, tokens: Map<String, Value>) -> Result<Self, TextError> {
         let mut environment = Environment::new();
-        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+        let syntax = SyntaxConfig::builder()
+            .trim_blocks(true)
+            .lstrip_blocks(true)
+            .build();
         environment.set_syntax(syntax.map_err(|error| TextError::Template(one_line(&error)))?);
         environment.set_auto_escape_callback(|_| AutoEscape::None);
         environment.set_unknown_method_callback(template_methods::call);
@@ -117,18 +135,36 @@ impl ChatTemplate {
         template_filters::add(&mut environment);
         environment.add_function("raise_exception", raise);
         let has_tool_template = named.iter().any(|(name, _)| name == "tool_use");
-        let source = named.iter().map(|(_, text)| text.as_str()).collect::<Vec<_>>().join("\n");
+        let source = named
+            .iter()
+            .map(|(_, text)| text.as_str())
+            .collect::<Vec<_>>()
+            .join("\n");
         let has_default = named.iter().any(|(name, _)| name == "default");
-        let fallback = if has_default { None } else { named.first().map(|(name, _)| name.clone()) };
+        let fallback = if has_default {
+            None
+        } else {
+            named.first().map(|(name, _)| name.clone())
+        };
         let mut faults = BTreeMap::new();
         for (name, text) in named {
-            let name = if Some(&name) == fallback.as_ref() { "default".to_owned() } else { name };
+            let name = if Some(&name) == fallback.as_ref() {
+                "default".to_owned()
+            } else {
+                name
+            };
             let text = template_source::for_minijinja(&text);
             if let Err(error) = environment.add_template_owned(name.clone(), text) {
                 faults.insert(name, one_line(&error));
             }
         }
-        Ok(Self { environment, tokens, has_tool_template, faults, source })
+        Ok(Self {
+            environment,
+            tokens,
+            has_tool_template,
+            faults,
+            source,
+        })
     }
 
     /// Source text of the templates. It shows which formats the model was trained on.
@@ -143,29 +179,62 @@ impl ChatTemplate {
 
     /// Renders one conversation.
     pub(super) fn render(&self, input: &ChatInput<'_>) -> Result<String, TemplateError> {
-        let name = if self.has_tool_template && input.tools.is_some() { "tool_use" } else { "default" };
+        let name = if self.has_tool_template && input.tools.is_some() {
+            "tool_use"
+        } else {
+            "default"
+        };
         if let Some(fault) = self.faults.get(name) {
             return Err(TemplateError::Failed(fault.clone()));
         }
-        let template = self.environment.get_template(name).map_err(|error| TemplateError::Failed(one_line(&error)))?;
+        let template = self
+            .environment
+            .get_template(name)
+            .map_err(|error| TemplateError::Failed(one_line(&error)))?;
         let unix_time = input.unix_time;
         let clock = move |pattern: &str| python::strftime(pattern, unix_time);
         let mut context: Vec<(String, JinjaValue)> = Vec::new();
         let kwargs = input.kwargs.into_iter().flatten();
-        context.extend(self.tokens.iter().chain(kwargs).map(|(key, value)| (key.clone(), to_jinja(value))));
+        context.extend(
+            self.tokens
+                .iter()
+                .chain(kwargs)
+                .map(|(key, value)| (key.clone(), to_jinja(value))),
+        );
         context.push(("strftime_now".into(), JinjaValue::from_function(clock)));
-        let tagged = input.continue_final.then(|| Continued::new(input.messages)).transpose()?;
-        context.push(("messages".into(), to_jinja(tagged.as_ref().map_or(input.messages, |tagged| &tagged.messages))));
-        context.push(("tools".into(), input.tools.map_or(JinjaValue::from(()), to_jinja)));
-        context.push(("add_generation_prompt".into(), JinjaValue::from(input.add_generation_prompt)));
+        let tagged = input
+            .continue_final
+            .then(|| Continued::new(input.messages))
+            .transpose()?;
+        context.push((
+            "messages".into(),
+            to_jinja(
+                tagged
+                    .as_ref()
+                    .map_or(input.messages, |tagged| &tagged.messages),
+            ),
+        ));
+        context.push((
+            "tools".into(),
+            input.tools.map_or(JinjaValue::from(()), to_jinja),
+        ));
+        context.push((
+            "add_generation_prompt".into(),
+            JinjaValue::from(input.add_generation_prompt),
+        ));
         let mut output = Capped::new(input.bytes_max);
         let context = JinjaValue::from_pairs(context);
-        let result = template.render_captured_to(context, &mut output).map(|_| ());
+        let result = template
+            .render_captured_to(context, &mut output)
+            .map(|_| ());
         if output.full {
-            return Err(TemplateError::TooLong { bytes_max: input.bytes_max });
+            return Err(TemplateError::TooLong {
+                bytes_max: input.bytes_max,
+            });
         }
         result.map_err(|error| template_error(&error))?;
-        let text = String::from_utf8(output.bytes).map_err(|error| TemplateError::Failed(error.to_string()))?;
+        let text = String::from_utf8(output.bytes)
+            .map_err(|error| TemplateError::Failed(error.to_string()))?;
         match tagged {
             Some(tagged) => tagged.cut(&text),
             None => Ok(text),
@@ -187,10 +256,17 @@ const END_TAG: &str = "\u{FDD3}\u{FDD4}";
 impl Continued {
     fn new(messages: &Value) -> Result<Self, TemplateError> {
         let mut messages = messages.clone();
-        let last = messages.as_array_mut().and_then(|messages| messages.last_mut()).ok_or(TemplateError::NotShown)?;
+        let last = messages
+            .as_array_mut()
+            .and_then(|messages| messages.last_mut())
+            .ok_or(TemplateError::NotShown)?;
         let content = content_to_continue(last).ok_or(TemplateError::NotShown)?;
         let text_end = content.trim_end().len();
-        let space = if text_end == 0 { String::new() } else { content[text_end..].to_owned() };
+        let space = if text_end == 0 {
+            String::new()
+        } else {
+            content[text_end..].to_owned()
+        };
         // Behind the tag there is a space, which a template takes away if it trims the content.
         content.push_str(END_TAG);
         content.push(' ');
@@ -202,7 +278,11 @@ impl Continued {
         let at = text.rfind(END_TAG).ok_or(TemplateError::NotShown)?;
         let (shown, after) = (&text[..at], &text[at + END_TAG.len()..]);
         let is_trimmed = !after.starts_with(' ');
-        let shown = if is_trimmed { shown.strip_suffix(&self.space).unwrap_or(shown) } else { shown };
+        let shown = if is_trimmed {
+            shown.strip_suffix(&self.space).unwrap_or(shown)
+        } else {
+            shown
+        };
         Ok(shown.to_owned())
     }
 }
@@ -218,7 +298,11 @@ fn content_to_continue(message: &mut Value) -> Option<&mut String> {
         }
         content => content,
     };
-    if let Value::String(text) = content { Some(text) } else { None }
+    if let Value::String(text) = content {
+        Some(text)
+    } else {
+        None
+    }
 }
 
 fn to_jinja(value: &Value) -> JinjaValue {
@@ -227,19 +311,27 @@ fn to_jinja(value: &Value) -> JinjaValue {
     }
     match value {
         Value::Array(items) => items.iter().map(to_jinja).collect(),
-        Value::Object(entries) => {
-            JinjaValue::from_pairs(entries.iter().map(|(key, value)| (key.as_str(), to_jinja(value))))
-        }
+        Value::Object(entries) => JinjaValue::from_pairs(
+            entries
+                .iter()
+                .map(|(key, value)| (key.as_str(), to_jinja(value))),
+        ),
         _ => JinjaValue::from(Serde(value)),
     }
 }
 
 fn named_template(entry: &Value) -> Option<(String, String)> {
-    Some((entry["name"].as_str()?.to_owned(), entry["template"].as_str()?.to_owned()))
+    Some((
+        entry["name"].as_str()?.to_owned(),
+        entry["template"].as_str()?.to_owned(),
+    ))
 }
 
 /// `raise_exception(message)`: refuses the conversation.
-#[allow(clippy::needless_pass_by_value, reason = "a template function's arguments arrive by value")]
+#[allow(
+    clippy::needless_pass_by_value,
+    reason = "a template function's arguments arrive by value"
+)]
 fn raise(state: &State<'_, '_>, message: JinjaValue) -> Result<JinjaValue, Error> {
     template_limits::pay_for_text(state, &message)?;
     let text = message.to_string();
@@ -271,8 +363,16 @@ fn template_error(error: &Error) -> TemplateError {
 }
 
 fn one_line(error: &Error) -> String {
-    let line = error.line().map(|line| format!(" (line {line})")).unwrap_or_default();
-    format!("{}{line}", error.detail().map_or_else(|| error.kind().to_string(), str::to_owned))
+    let line = error
+        .line()
+        .map(|line| format!(" (line {line})"))
+        .unwrap_or_default();
+    format!(
+        "{}{line}",
+        error
+            .detail()
+            .map_or_else(|| error.kind().to_string(), str::to_owned)
+    )
 }
 
 #[cfg(test)]

@@ -2,8 +2,8 @@
 //! that they cannot read, or in how they write numbers.
 
 use super::python::{
-    self, Filter, LongInteger, bind, bound_values, decimal, integer_or, is_of_type, is_space, items_of, refuse_none,
-    subject, without_underscores,
+    self, Filter, LongInteger, bind, bound_values, decimal, integer_or, is_of_type, is_space,
+    items_of, refuse_none, subject, without_underscores,
 };
 use super::template_limits::{pay, pay_for_text};
 use super::template_methods::{aligned, lines, replaced, trimmed};
@@ -37,31 +37,48 @@ pub(super) fn add(environment: &mut Environment<'_>) {
         (template_source::STR, string),
     ];
     for (name, filter) in own.into_iter().chain(template_html::FILTERS) {
-        environment.add_filter(name, move |state: &mut State<'_, '_>, arguments: Arguments| {
-            let arguments = arguments.into_values();
-            arguments.iter().try_for_each(|argument| pay_for_text(state, argument))?;
-            filter(state, &arguments)
-        });
+        environment.add_filter(
+            name,
+            move |state: &mut State<'_, '_>, arguments: Arguments| {
+                let arguments = arguments.into_values();
+                arguments
+                    .iter()
+                    .try_for_each(|argument| pay_for_text(state, argument))?;
+                filter(state, &arguments)
+            },
+        );
     }
     environment.add_filter("map", map);
-    environment.add_filter("tojson", |state: &mut State<'_, '_>, arguments: Arguments| {
-        python::tojson(state, &arguments.into_values())
-    });
+    environment.add_filter(
+        "tojson",
+        |state: &mut State<'_, '_>, arguments: Arguments| {
+            python::tojson(state, &arguments.into_values())
+        },
+    );
     environment.add_test("callable", is_callable);
     environment.add_test("divisibleby", is_divisible);
-    environment.add_test("int", |value: Value| tests::is_integer(&value) || is_long(&value));
-    environment.add_test("integer", |value: Value| tests::is_integer(&value) || is_long(&value));
+    environment.add_test("int", |value: Value| {
+        tests::is_integer(&value) || is_long(&value)
+    });
+    environment.add_test("integer", |value: Value| {
+        tests::is_integer(&value) || is_long(&value)
+    });
     environment.add_test("iterable", is_iterable);
     environment.add_test("mapping", |value: Value| is_map(&value));
-    environment.add_test("number", |value: Value| tests::is_number(&value) || is_long(&value));
+    environment.add_test("number", |value: Value| {
+        tests::is_number(&value) || is_long(&value)
+    });
     environment.add_test("sequence", is_sequence);
     environment.add_function("cycler", cycler);
     environment.add_function("dict", dict);
     environment.add_function("joiner", joiner);
-    environment.add_function("namespace", |state: &mut State<'_, '_>, arguments: Arguments| {
-        let values = dict(state, arguments)?;
-        Value::from_function(functions::namespace).call(state, &[values])
-    });
+    environment.add_function(
+        "namespace",
+        |state: &mut State<'_, '_>, arguments: Arguments| {
+            let values = dict(state, arguments)?;
+            Value::from_function(functions::namespace).call(state, &[values])
+        },
+    );
 }
 
 /// Filters of minijinja that take none for an empty list, as Jinja2 does not.
@@ -72,57 +89,103 @@ fn add_filters_of_lists(environment: &mut Environment<'_>) {
         ("sum", Value::from_function(filters::sum)),
     ];
     for (name, filter) in filters {
-        environment.add_filter(name, move |state: &mut State<'_, '_>, arguments: Arguments| {
-            let arguments = arguments.into_values();
-            refuse_none(subject(&arguments)?.0)?;
-            filter.call(state, &arguments)
-        });
+        environment.add_filter(
+            name,
+            move |state: &mut State<'_, '_>, arguments: Arguments| {
+                let arguments = arguments.into_values();
+                refuse_none(subject(&arguments)?.0)?;
+                filter.call(state, &arguments)
+            },
+        );
     }
 }
 
 /// Filters of minijinja by Jinja2's parameters: some take only keyword arguments, others only positional ones.
 fn add_parameters(environment: &mut Environment<'_>) {
-    let function = |name: &'static str, filter: Value, parameters: &'static [&'static str], named: bool| {
-        (name, filter, parameters, named)
-    };
+    let function = |name: &'static str,
+                    filter: Value,
+                    parameters: &'static [&'static str],
+                    named: bool| { (name, filter, parameters, named) };
     let by = &["case_sensitive", "attribute"];
     let filters = [
-        function("sort", Value::from_function(filters::sort), &["reverse", "case_sensitive", "attribute"], true),
+        function(
+            "sort",
+            Value::from_function(filters::sort),
+            &["reverse", "case_sensitive", "attribute"],
+            true,
+        ),
         function("unique", Value::from_function(filters::unique), by, true),
         function("min", Value::from_function(filters::min), by, true),
         function("max", Value::from_function(filters::max), by, true),
-        function("dictsort", Value::from_function(filters::dictsort), &["case_sensitive", "by", "reverse"], true),
-        function("batch", Value::from_function(filters::batch), &["linecount", "fill_with"], false),
+        function(
+            "dictsort",
+            Value::from_function(filters::dictsort),
+            &["case_sensitive", "by", "reverse"],
+            true,
+        ),
+        function(
+            "batch",
+            Value::from_function(filters::batch),
+            &["linecount", "fill_with"],
+            false,
+        ),
         function(
             "truncate",
             Value::from_function(minijinja_contrib::filters::truncate),
             &["length", "killwords", "end", "leeway"],
             true,
         ),
-        function("slice", Value::from_function(filters::slice), &["slices", "fill_with"], false),
-        function("default", Value::from_function(filters::default), &["default_value", "boolean"], false),
-        function("d", Value::from_function(filters::default), &["default_value", "boolean"], false),
+        function(
+            "slice",
+            Value::from_function(filters::slice),
+            &["slices", "fill_with"],
+            false,
+        ),
+        function(
+            "default",
+            Value::from_function(filters::default),
+            &["default_value", "boolean"],
+            false,
+        ),
+        function(
+            "d",
+            Value::from_function(filters::default),
+            &["default_value", "boolean"],
+            false,
+        ),
     ];
     for (name, filter, parameters, named) in filters {
-        environment.add_filter(name, move |state: &mut State<'_, '_>, arguments: Arguments| {
-            let arguments = arguments.into_values();
-            arguments.iter().try_for_each(|argument| pay_for_text(state, argument))?;
-            let (value, rest) = subject(&arguments)?;
-            let bound = bound_values(rest, parameters)?;
-            if !matches!(name, "default" | "d" | "truncate") {
-                refuse_none(value)?;
-            }
-            let mut call = vec![value.clone()];
-            if named {
-                let given = parameters.iter().zip(bound).filter_map(|(name, value)| Some((*name, value?)));
-                call.push(given.collect::<Kwargs>().into());
-            } else {
-                let first_default = |value: Option<Value>| value.unwrap_or_else(|| Value::from(""));
-                let last = bound.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
-                call.extend(bound.into_iter().take(last).map(first_default));
-            }
-            filter.call(state, &call)
-        });
+        environment.add_filter(
+            name,
+            move |state: &mut State<'_, '_>, arguments: Arguments| {
+                let arguments = arguments.into_values();
+                arguments
+                    .iter()
+                    .try_for_each(|argument| pay_for_text(state, argument))?;
+                let (value, rest) = subject(&arguments)?;
+                let bound = bound_values(rest, parameters)?;
+                if !matches!(name, "default" | "d" | "truncate") {
+                    refuse_none(value)?;
+                }
+                let mut call = vec![value.clone()];
+                if named {
+                    let given = parameters
+                        .iter()
+                        .zip(bound)
+                        .filter_map(|(name, value)| Some((*name, value?)));
+                    call.push(given.collect::<Kwargs>().into());
+                } else {
+                    let first_default =
+                        |value: Option<Value>| value.unwrap_or_else(|| Value::from(""));
+                    let last = bound
+                        .iter()
+                        .rposition(Option::is_some)
+                        .map_or(0, |last| last + 1);
+                    call.extend(bound.into_iter().take(last).map(first_default));
+                }
+                filter.call(state, &call)
+            },
+        );
     }
 }
 
@@ -138,20 +201,38 @@ fn text_or(argument: Option<&Value>, default: &str) -> String {
 fn center(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
     let (value, rest) = subject(arguments)?;
     let [width] = bind(rest, ["width"])?;
-    aligned(state, &python::text(value), integer_or(width, 80)?, ' ', [true, true])
+    aligned(
+        state,
+        &python::text(value),
+        integer_or(width, 80)?,
+        ' ',
+        [true, true],
+    )
 }
 
 /// The absolute value of a number, which true and false are too.
 fn abs(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
-    let [value] = arguments else { return Err(Error::from(ErrorKind::TooManyArguments)) };
-    let number = if value.kind() == ValueKind::Bool { Value::from(i32::from(value.is_true())) } else { value.clone() };
+    let [value] = arguments else {
+        return Err(Error::from(ErrorKind::TooManyArguments));
+    };
+    let number = if value.kind() == ValueKind::Bool {
+        Value::from(i32::from(value.is_true()))
+    } else {
+        value.clone()
+    };
     Value::from_function(filters::abs).call(state, &[number])
 }
 
 /// An attribute of a value; entries of maps are none.
 fn attribute(_: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
-    let [value, name] = arguments else { return Err(missing()) };
-    if is_map(value) { Ok(Value::UNDEFINED) } else { value.get_item(name) }
+    let [value, name] = arguments else {
+        return Err(missing());
+    };
+    if is_map(value) {
+        Ok(Value::UNDEFINED)
+    } else {
+        value.get_item(name)
+    }
 }
 
 /// Whether the value is a map of Python; macros and namespaces are maps of minijinja too.
@@ -160,7 +241,11 @@ fn is_map(value: &Value) -> bool {
 }
 
 fn refuse_undefined(value: &Value) -> Result<(), Error> {
-    if value.is_undefined() { Err(Error::from(ErrorKind::UndefinedError)) } else { Ok(()) }
+    if value.is_undefined() {
+        Err(Error::from(ErrorKind::UndefinedError))
+    } else {
+        Ok(())
+    }
 }
 
 /// `int(value)`, or a default for what is none.
@@ -168,10 +253,19 @@ fn int(_: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
     let (value, rest) = subject(arguments)?;
     let [default, base] = bind(rest, ["default", "base"])?;
     refuse_undefined(value)?;
-    let base = u32::try_from(integer_or(base, 10)?).ok().filter(|base| (2..=36).contains(base)).unwrap_or(10);
+    let base = u32::try_from(integer_or(base, 10)?)
+        .ok()
+        .filter(|base| (2..=36).contains(base))
+        .unwrap_or(10);
     let number = match value.as_str() {
         Some(text) => integer(text, base).or_else(|| decimal(text).map(whole)),
-        None => number(value).map(|number| if value.is_integer() { value.clone() } else { whole(number) }),
+        None => number(value).map(|number| {
+            if value.is_integer() {
+                value.clone()
+            } else {
+                whole(number)
+            }
+        }),
     };
     Ok(number.or(default).unwrap_or_else(|| Value::from(0)))
 }
@@ -214,34 +308,52 @@ fn float(_: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
         Some(text) => decimal(text),
         None => number(value),
     };
-    Ok(number.map(Value::from).or(default).unwrap_or_else(|| Value::from(0.0)))
+    Ok(number
+        .map(Value::from)
+        .or(default)
+        .unwrap_or_else(|| Value::from(0.0)))
 }
 
 fn format(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
     let (value, rest) = subject(arguments)?;
     let (positional, named): (&[Value], Kwargs) = from_args(rest)?;
     let is_named = named.args().next().is_some();
-    let values = if is_named { named.into() } else { Value::from(Tuple::from(positional.to_vec())) };
+    let values = if is_named {
+        named.into()
+    } else {
+        Value::from(Tuple::from(positional.to_vec()))
+    };
     template_format::percent(state, &python::text(value), &values)
 }
 
 fn pretty(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
-    let [value] = arguments else { return Err(Error::from(ErrorKind::TooManyArguments)) };
+    let [value] = arguments else {
+        return Err(Error::from(ErrorKind::TooManyArguments));
+    };
     python::pretty(state, value).map(Value::from)
 }
 
 /// Python's `%`: formats a text, or takes the remainder of numbers.
 fn percent(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
-    let [left, right] = arguments else { return Err(missing()) };
+    let [left, right] = arguments else {
+        return Err(missing());
+    };
     if let Some(pattern) = left.as_str() {
         return template_format::percent(state, pattern, right);
     }
     let zero = || Error::new(ErrorKind::InvalidOperation, "integer modulo by zero");
     if left.is_integer() && right.is_integer() {
-        let (left, right) = (i128::try_from(left.clone())?, i128::try_from(right.clone())?);
+        let (left, right) = (
+            i128::try_from(left.clone())?,
+            i128::try_from(right.clone())?,
+        );
         let remainder = left.checked_rem(right).ok_or_else(zero)?;
         let is_off = remainder != 0 && (remainder < 0) != (right < 0);
-        return Ok(Value::from(if is_off { remainder + right } else { remainder }));
+        return Ok(Value::from(if is_off {
+            remainder + right
+        } else {
+            remainder
+        }));
     }
     let (left, right) = (f64::try_from(left.clone())?, f64::try_from(right.clone())?);
     if right == 0.0 {
@@ -249,14 +361,21 @@ fn percent(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Erro
     }
     let remainder = left % right;
     let is_off = remainder != 0.0 && (remainder < 0.0) != (right < 0.0);
-    Ok(Value::from(if is_off { remainder + right } else { remainder }))
+    Ok(Value::from(if is_off {
+        remainder + right
+    } else {
+        remainder
+    }))
 }
 
 fn indent(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
     let (value, rest) = subject(arguments)?;
     let [width, first, blank] = bind(rest, ["width", "first", "blank"])?;
     if value.is_none() || value.is_undefined() {
-        return Err(Error::new(ErrorKind::InvalidOperation, "only a text is indented"));
+        return Err(Error::new(
+            ErrorKind::InvalidOperation,
+            "only a text is indented",
+        ));
     }
     let text = python::text(value);
     let is_true = |option: Option<Value>| option.is_some_and(|option| option.is_true());
@@ -268,11 +387,26 @@ fn indent(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error
     };
     let ended = text + "\n";
     let lines = lines(state, &ended, false)?;
-    pay(state, (lines.len() as u64).saturating_mul(spaces as u64).saturating_add(ended.len() as u64))?;
-    let indent = width.as_str().map_or_else(|| " ".repeat(spaces), str::to_owned);
+    pay(
+        state,
+        (lines.len() as u64)
+            .saturating_mul(spaces as u64)
+            .saturating_add(ended.len() as u64),
+    )?;
+    let indent = width
+        .as_str()
+        .map_or_else(|| " ".repeat(spaces), str::to_owned);
     let indented = lines.into_iter().enumerate().map(|(number, line)| {
-        let is_indented = if number == 0 { first } else { blank || !line.is_empty() };
-        if is_indented { format!("{indent}{line}") } else { line.to_owned() }
+        let is_indented = if number == 0 {
+            first
+        } else {
+            blank || !line.is_empty()
+        };
+        if is_indented {
+            format!("{indent}{line}")
+        } else {
+            line.to_owned()
+        }
     });
     Ok(Value::from(indented.collect::<Vec<_>>().join("\n")))
 }
@@ -299,10 +433,13 @@ fn join(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> 
 
 fn by_attribute(item: &Value, attribute: &Value) -> Result<Value, Error> {
     match attribute.as_str() {
-        Some(path) => path.split('.').try_fold(item.clone(), |value, name| match name.parse::<usize>() {
-            Ok(index) => value.get_item_by_index(index),
-            Err(_) => value.get_attr(name),
-        }),
+        Some(path) => {
+            path.split('.')
+                .try_fold(item.clone(), |value, name| match name.parse::<usize>() {
+                    Ok(index) => value.get_item_by_index(index),
+                    Err(_) => value.get_attr(name),
+                })
+        }
         None => item.get_item(attribute),
     }
 }
@@ -331,23 +468,41 @@ fn replace(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Erro
 }
 
 fn string(_: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
-    let [value] = arguments else { return Err(Error::from(ErrorKind::TooManyArguments)) };
-    Ok(if value.as_str().is_some() { value.clone() } else { Value::from(python::text(value)) })
+    let [value] = arguments else {
+        return Err(Error::from(ErrorKind::TooManyArguments));
+    };
+    Ok(if value.as_str().is_some() {
+        value.clone()
+    } else {
+        Value::from(python::text(value))
+    })
 }
 
 fn trim(_: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
     let (value, rest) = subject(arguments)?;
     let [characters] = bind(rest, ["chars"])?;
     let text = python::text(value);
-    let characters = characters.filter(|characters| !characters.is_none()).map(|characters| python::text(&characters));
-    Ok(Value::from(trimmed(&text, characters.as_deref(), [true, true])))
+    let characters = characters
+        .filter(|characters| !characters.is_none())
+        .map(|characters| python::text(&characters));
+    Ok(Value::from(trimmed(
+        &text,
+        characters.as_deref(),
+        [true, true],
+    )))
 }
 
 fn word_count(_: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
-    let [value] = arguments else { return Err(Error::from(ErrorKind::TooManyArguments)) };
+    let [value] = arguments else {
+        return Err(Error::from(ErrorKind::TooManyArguments));
+    };
     let text = python::text(value);
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
-    Ok(Value::from(text.split(|c| !is_word(c)).filter(|word| !word.is_empty()).count()))
+    Ok(Value::from(
+        text.split(|c| !is_word(c))
+            .filter(|word| !word.is_empty())
+            .count(),
+    ))
 }
 
 /// `map` by attribute or by filter, whose keyword arguments it passes on.
@@ -358,7 +513,9 @@ fn map(state: &mut State<'_, '_>, value: Value, arguments: Arguments) -> Result<
         let filter = Value::from_function(filters::map);
         return filter.call(state, &[vec![value], arguments].concat());
     };
-    let name = name.as_str().ok_or_else(|| Error::new(ErrorKind::InvalidOperation, "map needs a filter's name"))?;
+    let name = name
+        .as_str()
+        .ok_or_else(|| Error::new(ErrorKind::InvalidOperation, "map needs a filter's name"))?;
     let mut mapped = Vec::new();
     if value.is_none() {
         return Ok(Value::from(mapped));
@@ -374,7 +531,10 @@ fn map(state: &mut State<'_, '_>, value: Value, arguments: Arguments) -> Result<
     Ok(Value::from(mapped))
 }
 
-#[allow(clippy::needless_pass_by_value, reason = "a template test's arguments arrive by value")]
+#[allow(
+    clippy::needless_pass_by_value,
+    reason = "a template test's arguments arrive by value"
+)]
 fn is_callable(value: Value) -> bool {
     let is_function = value.kind() == ValueKind::Plain && value.as_object().is_some();
     is_function && !is_long(&value) || is_of_type(&value, "Macro")
@@ -385,7 +545,11 @@ fn is_long(value: &Value) -> bool {
 }
 
 /// `value is divisibleby num`.
-fn is_divisible(state: &mut State<'_, '_>, value: Value, arguments: Arguments) -> Result<bool, Error> {
+fn is_divisible(
+    state: &mut State<'_, '_>,
+    value: Value,
+    arguments: Arguments,
+) -> Result<bool, Error> {
     let [divisor] = bind(&arguments.into_values(), ["num"])?;
     let divisor = divisor.ok_or_else(missing)?;
     refuse_undefined(&divisor)?;
@@ -393,25 +557,46 @@ fn is_divisible(state: &mut State<'_, '_>, value: Value, arguments: Arguments) -
 }
 
 /// `value is iterable`: false for none; true for an undefined value, which is empty.
-#[allow(clippy::needless_pass_by_value, reason = "a template test's arguments arrive by value")]
+#[allow(
+    clippy::needless_pass_by_value,
+    reason = "a template test's arguments arrive by value"
+)]
 fn is_iterable(value: Value) -> bool {
-    !value.is_none() && (value.is_undefined() || value.kind() == ValueKind::String || value.try_iter().is_ok())
+    !value.is_none()
+        && (value.is_undefined() || value.kind() == ValueKind::String || value.try_iter().is_ok())
 }
 
 /// `value is sequence`: what has a length and items, so also texts and maps.
-#[allow(clippy::needless_pass_by_value, reason = "a template test's arguments arrive by value")]
+#[allow(
+    clippy::needless_pass_by_value,
+    reason = "a template test's arguments arrive by value"
+)]
 fn is_sequence(value: Value) -> bool {
-    matches!(value.kind(), ValueKind::Undefined | ValueKind::String | ValueKind::Seq | ValueKind::Map)
+    matches!(
+        value.kind(),
+        ValueKind::Undefined | ValueKind::String | ValueKind::Seq | ValueKind::Map
+    )
 }
 
 /// `dict(pairs or map, name=value)`.
-#[allow(clippy::needless_pass_by_value, reason = "a template function's arguments arrive by value")]
+#[allow(
+    clippy::needless_pass_by_value,
+    reason = "a template function's arguments arrive by value"
+)]
 fn dict(state: &State<'_, '_>, arguments: Arguments) -> Result<Value, Error> {
     let arguments = arguments.into_values();
-    arguments.iter().try_for_each(|argument| pay_for_text(state, argument))?;
+    arguments
+        .iter()
+        .try_for_each(|argument| pay_for_text(state, argument))?;
     let (positional, named): (&[Value], Kwargs) = from_args(&arguments)?;
     let mut pairs = Vec::new();
-    for entry in positional.first().map(Value::try_iter).transpose()?.into_iter().flatten() {
+    for entry in positional
+        .first()
+        .map(Value::try_iter)
+        .transpose()?
+        .into_iter()
+        .flatten()
+    {
         let is_map = positional[0].kind() == ValueKind::Map;
         pairs.push(match is_map {
             true => (entry.clone(), positional[0].get_item(&entry)?),
@@ -421,7 +606,11 @@ fn dict(state: &State<'_, '_>, arguments: Arguments) -> Result<Value, Error> {
     for name in named.args() {
         pairs.push((Value::from(name), named.get(name)?));
     }
-    if positional.len() > 1 { Err(Error::from(ErrorKind::TooManyArguments)) } else { Ok(Value::from_pairs(pairs)) }
+    if positional.len() > 1 {
+        Err(Error::from(ErrorKind::TooManyArguments))
+    } else {
+        Ok(Value::from_pairs(pairs))
+    }
 }
 
 /// `joiner(sep)`: a function that returns nothing at first, and then the separator.
@@ -429,14 +618,30 @@ fn joiner(arguments: Arguments) -> Result<Value, Error> {
     let [separator] = bind(&arguments.into_values(), ["sep"])?;
     let separator = separator.unwrap_or_else(|| Value::from(", "));
     let used = AtomicBool::new(false);
-    let next = move || if used.swap(true, Ordering::Relaxed) { separator.clone() } else { Value::from("") };
+    let next = move || {
+        if used.swap(true, Ordering::Relaxed) {
+            separator.clone()
+        } else {
+            Value::from("")
+        }
+    };
     Ok(Value::from_function(next))
 }
 
-#[allow(clippy::needless_pass_by_value, reason = "a template function's arguments arrive by value")]
+#[allow(
+    clippy::needless_pass_by_value,
+    reason = "a template function's arguments arrive by value"
+)]
 fn cycler(items: Rest<Value>) -> Result<Value, Error> {
-    let cycler = Cycler { items: items.to_vec(), at: AtomicUsize::new(0) };
-    if cycler.items.is_empty() { Err(missing()) } else { Ok(Value::from_object(cycler)) }
+    let cycler = Cycler {
+        items: items.to_vec(),
+        at: AtomicUsize::new(0),
+    };
+    if cycler.items.is_empty() {
+        Err(missing())
+    } else {
+        Ok(Value::from_object(cycler))
+    }
 }
 
 /// `cycler(items…)`: has the items in turn.
@@ -454,10 +659,19 @@ impl Cycler {
 
 impl Object for Cycler {
     fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
-        if key.as_str() == Some("current") { self.current() } else { None }
+        if key.as_str() == Some("current") {
+            self.current()
+        } else {
+            None
+        }
     }
 
-    fn call_method(self: &Arc<Self>, _: &mut State<'_, '_>, name: &str, _: &[Value]) -> Result<Value, Error> {
+    fn call_method(
+        self: &Arc<Self>,
+        _: &mut State<'_, '_>,
+        name: &str,
+        _: &[Value],
+    ) -> Result<Value, Error> {
         let current = self.current().unwrap_or_default();
         match name {
             "next" => {

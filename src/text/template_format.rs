@@ -19,7 +19,10 @@ struct Values<'a> {
 
 impl Values<'_> {
     fn next(&mut self) -> Result<Value, Error> {
-        self.items.next().cloned().ok_or_else(|| failed("not enough arguments for the format"))
+        self.items
+            .next()
+            .cloned()
+            .ok_or_else(|| failed("not enough arguments for the format"))
     }
 }
 
@@ -32,11 +35,22 @@ struct Conversion<'a> {
 }
 
 /// `pattern % values`: a tuple has several values, a map has those of fields with names.
-pub(super) fn percent(state: &State<'_, '_>, pattern: &str, values: &Value) -> Result<Value, Error> {
+pub(super) fn percent(
+    state: &State<'_, '_>,
+    pattern: &str,
+    values: &Value,
+) -> Result<Value, Error> {
     let several = values.downcast_object_ref::<Tuple>().is_some();
-    let items: Vec<Value> = if several { values.try_iter()?.collect() } else { vec![values.clone()] };
+    let items: Vec<Value> = if several {
+        values.try_iter()?.collect()
+    } else {
+        vec![values.clone()]
+    };
     let map = Some(values).filter(|values| values.kind() == ValueKind::Map);
-    let mut values = Values { map, items: items.iter() };
+    let mut values = Values {
+        map,
+        items: items.iter(),
+    };
     let mut text = String::new();
     let mut rest = pattern;
     while let Some((before, after)) = rest.split_once('%') {
@@ -63,8 +77,12 @@ pub(super) fn percent(state: &State<'_, '_>, pattern: &str, values: &Value) -> R
 
 /// The value of a field with a name, and the length of that.
 fn named(after: &str, values: &Values<'_>) -> Result<(Option<Value>, usize), Error> {
-    let Some(inside) = after.strip_prefix('(') else { return Ok((None, 0)) };
-    let (name, _) = inside.split_once(')').ok_or_else(|| failed("a format's name has no end"))?;
+    let Some(inside) = after.strip_prefix('(') else {
+        return Ok((None, 0));
+    };
+    let (name, _) = inside
+        .split_once(')')
+        .ok_or_else(|| failed("a format's name has no end"))?;
     let map = values.map.ok_or_else(|| failed("the format needs a map"))?;
     let value = map.get_attr(name)?;
     if value.is_undefined() {
@@ -74,7 +92,10 @@ fn named(after: &str, values: &Values<'_>) -> Result<(Option<Value>, usize), Err
 }
 
 /// Reads flags, width, precision and kind, and their length.
-fn conversion<'a>(text: &'a str, values: &mut Values<'_>) -> Result<(Conversion<'a>, usize), Error> {
+fn conversion<'a>(
+    text: &'a str,
+    values: &mut Values<'_>,
+) -> Result<(Conversion<'a>, usize), Error> {
     let flags = &text[..text.len() - text.trim_start_matches(['-', '+', ' ', '#', '0']).len()];
     let mut rest = &text[flags.len()..];
     let mut number = |rest: &mut &'a str| -> Result<String, Error> {
@@ -96,15 +117,42 @@ fn conversion<'a>(text: &'a str, values: &mut Values<'_>) -> Result<(Conversion<
         None => None,
     };
     rest = rest.trim_start_matches(['h', 'l', 'L']);
-    let kind = rest.chars().next().ok_or_else(|| failed("the format is incomplete"))?;
+    let kind = rest
+        .chars()
+        .next()
+        .ok_or_else(|| failed("the format is incomplete"))?;
     let len = text.len() - rest.len() + kind.len_utf8();
-    Ok((Conversion { flags, width, precision, kind }, len))
+    Ok((
+        Conversion {
+            flags,
+            width,
+            precision,
+            kind,
+        },
+        len,
+    ))
 }
 
-fn converted(state: &State<'_, '_>, conversion: &Conversion<'_>, value: &Value) -> Result<String, Error> {
-    let Conversion { flags, width, precision, kind } = conversion;
-    let wide = width.trim_start_matches('-').parse().unwrap_or(if width.is_empty() { 0 } else { u64::MAX });
-    let exact = precision.as_ref().map(|digits| digits.parse().unwrap_or(if digits.is_empty() { 0 } else { u64::MAX }));
+fn converted(
+    state: &State<'_, '_>,
+    conversion: &Conversion<'_>,
+    value: &Value,
+) -> Result<String, Error> {
+    let Conversion {
+        flags,
+        width,
+        precision,
+        kind,
+    } = conversion;
+    let wide = width
+        .trim_start_matches('-')
+        .parse()
+        .unwrap_or(if width.is_empty() { 0 } else { u64::MAX });
+    let exact = precision.as_ref().map(|digits| {
+        digits
+            .parse()
+            .unwrap_or(if digits.is_empty() { 0 } else { u64::MAX })
+    });
     pay(state, wide.saturating_add(exact.unwrap_or(0)))?;
     let text = match kind {
         's' => python::text(value),
@@ -112,9 +160,18 @@ fn converted(state: &State<'_, '_>, conversion: &Conversion<'_>, value: &Value) 
         'a' => escaped_to_ascii(&repr(value)),
         'c' => character(value)?.to_string(),
         'd' | 'i' | 'u' | 'x' | 'X' | 'o' | 'e' | 'E' | 'f' | 'F' | 'g' | 'G' => {
-            let precision = precision.as_ref().map_or(String::new(), |digits| format!(".{digits}"));
-            let pattern = format!("%{flags}{width}{precision}{}", if *kind == 'u' { 'd' } else { *kind });
-            return format(FormatStyle::Printf, &pattern, &[number(value, matches!(kind, 'd' | 'i' | 'u'))?]);
+            let precision = precision
+                .as_ref()
+                .map_or(String::new(), |digits| format!(".{digits}"));
+            let pattern = format!(
+                "%{flags}{width}{precision}{}",
+                if *kind == 'u' { 'd' } else { *kind }
+            );
+            return format(
+                FormatStyle::Printf,
+                &pattern,
+                &[number(value, matches!(kind, 'd' | 'i' | 'u'))?],
+            );
         }
         _ => return Err(failed("the format has an unknown conversion")),
     };
@@ -149,7 +206,9 @@ fn character(value: &Value) -> Result<char, Error> {
                 _ => Err(wrong()),
             }
         }
-        None => char::from_u32(u32::try_from(value.clone()).map_err(|_| wrong())?).ok_or_else(wrong),
+        None => {
+            char::from_u32(u32::try_from(value.clone()).map_err(|_| wrong())?).ok_or_else(wrong)
+        }
     }
 }
 
@@ -161,17 +220,36 @@ struct Arguments<'a> {
 }
 
 /// `pattern.format(…)`.
-pub(super) fn formatted(state: &State<'_, '_>, pattern: &str, arguments: &[Value]) -> Result<Value, Error> {
+pub(super) fn formatted(
+    state: &State<'_, '_>,
+    pattern: &str,
+    arguments: &[Value],
+) -> Result<Value, Error> {
     let (positional, named): (&[Value], Kwargs) = from_args(arguments)?;
-    let pairs: Result<Vec<(&str, Value)>, Error> = named.args().map(|name| Ok((name, named.get(name)?))).collect();
-    let mut arguments = Arguments { positional, named: Some(Value::from_pairs(pairs?)), next: 0 };
+    let pairs: Result<Vec<(&str, Value)>, Error> = named
+        .args()
+        .map(|name| Ok((name, named.get(name)?)))
+        .collect();
+    let mut arguments = Arguments {
+        positional,
+        named: Some(Value::from_pairs(pairs?)),
+        next: 0,
+    };
     Ok(Value::from(arguments.fill(state, pattern, 0)?))
 }
 
 /// `pattern.format_map(map)`.
-pub(super) fn formatted_by_map(state: &State<'_, '_>, pattern: &str, arguments: &[Value]) -> Result<Value, Error> {
+pub(super) fn formatted_by_map(
+    state: &State<'_, '_>,
+    pattern: &str,
+    arguments: &[Value],
+) -> Result<Value, Error> {
     let (map,): (Value,) = from_args(arguments)?;
-    let mut arguments = Arguments { positional: &[], named: Some(map), next: 0 };
+    let mut arguments = Arguments {
+        positional: &[],
+        named: Some(map),
+        next: 0,
+    };
     Ok(Value::from(arguments.fill(state, pattern, 0)?))
 }
 
@@ -188,7 +266,11 @@ impl Arguments<'_> {
                 rest = behind;
                 continue;
             }
-            let end = if bracket == "{" && depth < 2 { field_end(behind) } else { None };
+            let end = if bracket == "{" && depth < 2 {
+                field_end(behind)
+            } else {
+                None
+            };
             let end = end.ok_or_else(|| failed("the format has a single bracket"))?;
             let value = self.field(state, &behind[..end], depth)?;
             pay(state, value.len() as u64)?;
@@ -228,7 +310,11 @@ impl Arguments<'_> {
         } else if let Ok(index) = first.parse::<usize>() {
             self.positional.get(index).cloned()
         } else {
-            self.named.as_ref().map(|named| named.get_attr(first)).transpose()?.filter(|value| !value.is_undefined())
+            self.named
+                .as_ref()
+                .map(|named| named.get_attr(first))
+                .transpose()?
+                .filter(|value| !value.is_undefined())
         }
         .ok_or_else(missing)?;
         while !path.is_empty() {
@@ -252,23 +338,26 @@ impl Arguments<'_> {
 /// The end of a field, within which there may be others.
 fn field_end(text: &str) -> Option<usize> {
     let mut depth = 0;
-    text.char_indices().find_map(|(at, character)| match character {
-        '{' => {
-            depth += 1;
-            None
-        }
-        '}' if depth == 0 => Some(at),
-        '}' => {
-            depth -= 1;
-            None
-        }
-        _ => None,
-    })
+    text.char_indices()
+        .find_map(|(at, character)| match character {
+            '{' => {
+                depth += 1;
+                None
+            }
+            '}' if depth == 0 => Some(at),
+            '}' => {
+                depth -= 1;
+                None
+            }
+            _ => None,
+        })
 }
 
 /// `format(text, spec)`, whose width has been paid for.
 fn text_with_spec(text: &str, spec: &str) -> Result<String, Error> {
-    let sides = |character: Option<char>| character.filter(|character| matches!(character, '<' | '>' | '^'));
+    let sides = |character: Option<char>| {
+        character.filter(|character| matches!(character, '<' | '>' | '^'))
+    };
     let mut characters = spec.chars();
     let (first, second) = (characters.next(), characters.next());
     let (fill, side, rest) = match (first, sides(second), sides(first)) {
@@ -277,15 +366,25 @@ fn text_with_spec(text: &str, spec: &str) -> Result<String, Error> {
         _ => (' ', '<', spec),
     };
     let rest = rest.strip_suffix('s').unwrap_or(rest);
-    let (width, precision) = rest.split_once('.').map_or((rest, None), |(width, count)| (width, Some(count)));
-    let number = |digits: &str| digits.parse::<usize>().map_err(|_| failed("the format does not fit a text"));
+    let (width, precision) = rest
+        .split_once('.')
+        .map_or((rest, None), |(width, count)| (width, Some(count)));
+    let number = |digits: &str| {
+        digits
+            .parse::<usize>()
+            .map_err(|_| failed("the format does not fit a text"))
+    };
     let text: String = match precision {
         Some(count) => text.chars().take(number(count)?).collect(),
         None => text.to_owned(),
     };
     let width = if width.is_empty() { 0 } else { number(width)? };
     // A zero before the width fills with zeros.
-    let fill = if rest.starts_with('0') && sides(first).or(sides(second)).is_none() { '0' } else { fill };
+    let fill = if rest.starts_with('0') && sides(first).or(sides(second)).is_none() {
+        '0'
+    } else {
+        fill
+    };
     let free = width.saturating_sub(text.chars().count());
     let left = match side {
         '<' => 0,
@@ -301,8 +400,12 @@ fn with_spec(state: &State<'_, '_>, value: &Value, spec: &str) -> Result<String,
     if spec.is_empty() {
         return Ok(python::text(value));
     }
-    let numbers = spec.split(|c: char| !c.is_ascii_digit()).filter(|digits| !digits.is_empty());
-    let size = numbers.map(|digits| digits.parse().unwrap_or(u64::MAX)).fold(0, u64::saturating_add);
+    let numbers = spec
+        .split(|c: char| !c.is_ascii_digit())
+        .filter(|digits| !digits.is_empty());
+    let size = numbers
+        .map(|digits| digits.parse().unwrap_or(u64::MAX))
+        .fold(0, u64::saturating_add);
     pay(state, size)?;
     let value = match value.kind() {
         ValueKind::Bool | ValueKind::Number => number(value, false)?,

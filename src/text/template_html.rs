@@ -49,11 +49,17 @@ const ENTITY_MAX: usize = 10;
 
 fn escape(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
     let (value, _) = subject(arguments)?;
-    if value.is_safe() { Ok(value.clone()) } else { force_escape(state, arguments) }
+    if value.is_safe() {
+        Ok(value.clone())
+    } else {
+        force_escape(state, arguments)
+    }
 }
 
 fn force_escape(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
-    let [value] = arguments else { return Err(Error::from(ErrorKind::TooManyArguments)) };
+    let [value] = arguments else {
+        return Err(Error::from(ErrorKind::TooManyArguments));
+    };
     let text = python::text(value);
     pay(state, text.len() as u64 * 5)?;
     Ok(Value::from_safe_string(escaped(&text)))
@@ -67,7 +73,8 @@ fn file_size(_: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error>
         Some(text) => decimal(text),
         None => f64::try_from(value.clone()).ok(),
     };
-    let size = size.ok_or_else(|| Error::new(ErrorKind::InvalidOperation, "the size is not a number"))?;
+    let size =
+        size.ok_or_else(|| Error::new(ErrorKind::InvalidOperation, "the size is not a number"))?;
     let base = if is_binary { 1024.0 } else { 1000.0 };
     if size == 1.0 {
         return Ok(Value::from("1 Byte"));
@@ -75,20 +82,35 @@ fn file_size(_: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error>
     if size < base {
         return Ok(Value::from(format!("{} Bytes", size.trunc())));
     }
-    let (mut unit, mut names) = (base, ["k", "M", "G", "T", "P", "E", "Z", "Y"].into_iter().peekable());
+    let (mut unit, mut names) = (
+        base,
+        ["k", "M", "G", "T", "P", "E", "Z", "Y"]
+            .into_iter()
+            .peekable(),
+    );
     let mut name = names.next().unwrap_or_default();
     while let Some(next) = names.next_if(|_| size >= unit * base) {
         (unit, name) = (unit * base, next);
     }
-    let suffix = if is_binary { format!("{}iB", name.to_uppercase()) } else { format!("{name}B") };
+    let suffix = if is_binary {
+        format!("{}iB", name.to_uppercase())
+    } else {
+        format!("{name}B")
+    };
     Ok(Value::from(format!("{:.1} {suffix}", size / unit)))
 }
 
 /// The text without comments and tags, with single spaces and without the names of characters.
 fn strip_tags(_: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
-    let [value] = arguments else { return Err(Error::from(ErrorKind::TooManyArguments)) };
+    let [value] = arguments else {
+        return Err(Error::from(ErrorKind::TooManyArguments));
+    };
     let text = without(&without(&python::text(value), "<!--", "-->"), "<", ">");
-    let text = text.split(python::is_space).filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
+    let text = text
+        .split(python::is_space)
+        .filter(|word| !word.is_empty())
+        .collect::<Vec<_>>()
+        .join(" ");
     Ok(Value::from(unescaped(&text)))
 }
 
@@ -97,7 +119,9 @@ fn without(text: &str, open: &str, close: &str) -> String {
     let mut kept = String::with_capacity(text.len());
     let mut rest = text;
     while let Some((before, inside)) = rest.split_once(open) {
-        let Some((_, behind)) = inside.split_once(close) else { break };
+        let Some((_, behind)) = inside.split_once(close) else {
+            break;
+        };
         kept.push_str(before);
         rest = behind;
     }
@@ -109,7 +133,11 @@ fn unescaped(html: &str) -> String {
     let mut rest = html;
     while let Some((before, after)) = rest.split_once('&') {
         text.push_str(before);
-        let end = after.char_indices().take(ENTITY_MAX).find(|(_, c)| *c == ';').map(|(at, _)| at);
+        let end = after
+            .char_indices()
+            .take(ENTITY_MAX)
+            .find(|(_, c)| *c == ';')
+            .map(|(at, _)| at);
         match end.and_then(|end| Some((entity(&after[..end])?, end))) {
             Some((character, end)) => {
                 text.push_str(&character);
@@ -126,7 +154,10 @@ fn unescaped(html: &str) -> String {
 
 fn entity(name: &str) -> Option<String> {
     let Some(number) = name.strip_prefix('#') else {
-        return ENTITIES.iter().find(|(entity, _)| *entity == name).map(|(_, text)| (*text).to_owned());
+        return ENTITIES
+            .iter()
+            .find(|(entity, _)| *entity == name)
+            .map(|(_, text)| (*text).to_owned());
     };
     let code = match number.strip_prefix(['x', 'X']) {
         Some(digits) => u32::from_str_radix(digits, 16),
@@ -137,7 +168,9 @@ fn entity(name: &str) -> Option<String> {
 
 /// A part of an address, or the pairs of a query.
 fn url_encode(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
-    let [value] = arguments else { return Err(Error::from(ErrorKind::TooManyArguments)) };
+    let [value] = arguments else {
+        return Err(Error::from(ErrorKind::TooManyArguments));
+    };
     let is_list = matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable);
     if !is_list && value.kind() != ValueKind::Map {
         let text = python::text(value);
@@ -150,7 +183,8 @@ fn url_encode(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, E
             true => (entry.get_item_by_index(0)?, entry.get_item_by_index(1)?),
             false => (entry.clone(), value.get_item(&entry)?),
         };
-        let [key, value] = [key, value].map(|part| quoted(&python::text(&part), "").replace("%20", "+"));
+        let [key, value] =
+            [key, value].map(|part| quoted(&python::text(&part), "").replace("%20", "+"));
         pay(state, (key.len() + value.len()) as u64)?;
         pairs.push(format!("{key}={value}"));
     }
@@ -161,7 +195,10 @@ fn quoted(text: &str, also_safe: &str) -> String {
     let mut quoted = String::with_capacity(text.len());
     for byte in text.bytes() {
         let character = char::from(byte);
-        if character.is_ascii_alphanumeric() || "_.-~".contains(character) || also_safe.contains(character) {
+        if character.is_ascii_alphanumeric()
+            || "_.-~".contains(character)
+            || also_safe.contains(character)
+        {
             quoted.push(character);
         } else {
             quoted.push_str(&format!("%{byte:02X}"));
@@ -172,19 +209,35 @@ fn quoted(text: &str, also_safe: &str) -> String {
 
 fn word_wrap(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
     let (value, rest) = subject(arguments)?;
-    let [width, long_words, separator, hyphens] =
-        bind(rest, ["width", "break_long_words", "wrapstring", "break_on_hyphens"])?;
+    let [width, long_words, separator, hyphens] = bind(
+        rest,
+        [
+            "width",
+            "break_long_words",
+            "wrapstring",
+            "break_on_hyphens",
+        ],
+    )?;
     let is_true = |option: Option<Value>| option.is_none_or(|option| option.is_true());
-    let width = usize::try_from(integer_or(width, 79)?).ok().filter(|width| *width > 0);
-    let width = width.ok_or_else(|| Error::new(ErrorKind::InvalidOperation, "the width must be at least 1"))?;
+    let width = usize::try_from(integer_or(width, 79)?)
+        .ok()
+        .filter(|width| *width > 0);
+    let width = width
+        .ok_or_else(|| Error::new(ErrorKind::InvalidOperation, "the width must be at least 1"))?;
     let separator = separator.filter(|separator| !separator.is_none());
     let separator = separator.map_or_else(|| "\n".to_owned(), |separator| python::text(&separator));
-    let wrapping = Wrapping { width, breaks_long_words: is_true(long_words), breaks_on_hyphens: is_true(hyphens) };
+    let wrapping = Wrapping {
+        width,
+        breaks_long_words: is_true(long_words),
+        breaks_on_hyphens: is_true(hyphens),
+    };
     let text = python::text(value);
     // A line has a character at least.
     pay(state, text.len() as u64 * (16 + separator.len() as u64))?;
     let lines = lines(state, &text, false)?.into_iter();
-    let wrapped: Vec<String> = lines.map(|line| python::wrap(line, wrapping).join(&separator)).collect();
+    let wrapped: Vec<String> = lines
+        .map(|line| python::wrap(line, wrapping).join(&separator))
+        .collect();
     Ok(Value::from(wrapped.join(&separator)))
 }
 
@@ -193,7 +246,10 @@ fn xml_attributes(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Valu
     let (map, rest) = subject(arguments)?;
     let [space] = bind(rest, ["autospace"])?;
     if map.kind() != ValueKind::Map {
-        return Err(Error::new(ErrorKind::InvalidOperation, "xmlattr needs a map"));
+        return Err(Error::new(
+            ErrorKind::InvalidOperation,
+            "xmlattr needs a map",
+        ));
     }
     let mut text = String::new();
     for key in map.try_iter()? {
@@ -203,13 +259,24 @@ fn xml_attributes(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Valu
         }
         let name = python::text(&key);
         if name.contains(|c: char| python::is_space(c) || matches!(c, '/' | '>' | '=')) {
-            return Err(Error::new(ErrorKind::InvalidOperation, format!("{name:?} is not the name of an attribute")));
+            return Err(Error::new(
+                ErrorKind::InvalidOperation,
+                format!("{name:?} is not the name of an attribute"),
+            ));
         }
-        let value = if value.is_safe() { python::text(&value) } else { escaped(&python::text(&value)) };
+        let value = if value.is_safe() {
+            python::text(&value)
+        } else {
+            escaped(&python::text(&value))
+        };
         let attribute = format!(" {}=\"{value}\"", escaped(&name));
         pay(state, attribute.len() as u64)?;
         text.push_str(&attribute);
     }
     let has_space = space.is_none_or(|space| space.is_true());
-    Ok(Value::from_safe_string(if has_space { text } else { text.trim_start().to_owned() }))
+    Ok(Value::from_safe_string(if has_space {
+        text
+    } else {
+        text.trim_start().to_owned()
+    }))
 }

@@ -38,7 +38,9 @@ pub(super) fn pay_for_text(state: &State<'_, '_>, value: &Value) -> Result<(), E
 
 /// Bytes that the rest of the fuel pays for.
 pub(super) fn bytes_left(state: &State<'_, '_>) -> u64 {
-    state.fuel_levels().map_or(u64::MAX, |(_, left)| left.saturating_mul(BYTES_PER_FUEL))
+    state
+        .fuel_levels()
+        .map_or(u64::MAX, |(_, left)| left.saturating_mul(BYTES_PER_FUEL))
 }
 
 /// Adds the size of a value's text to `bytes`, and stops soon after that exceeds `left`.
@@ -48,7 +50,10 @@ fn add_text_bytes(value: &Value, left: u64, depth: u32, bytes: &mut u64) -> Resu
         return Ok(());
     }
     let Some(depth) = depth.checked_sub(1) else {
-        return Err(Error::new(ErrorKind::InvalidOperation, "lists are nested too deeply"));
+        return Err(Error::new(
+            ErrorKind::InvalidOperation,
+            "lists are nested too deeply",
+        ));
     };
     let is_map = value.kind() == ValueKind::Map;
     for item in value.try_iter().into_iter().flatten() {
@@ -83,11 +88,16 @@ where
     Args: for<'a> FunctionArgs<'a>,
 {
     let filter = Value::from_function(filter);
-    environment.add_filter(name, move |state: &mut State<'_, '_>, arguments: Rest<ValueOrKwargs>| {
-        let arguments = arguments.into_values();
-        arguments.iter().try_for_each(|argument| pay_for_text(state, argument))?;
-        filter.call(state, &arguments)
-    });
+    environment.add_filter(
+        name,
+        move |state: &mut State<'_, '_>, arguments: Rest<ValueOrKwargs>| {
+            let arguments = arguments.into_values();
+            arguments
+                .iter()
+                .try_for_each(|argument| pay_for_text(state, argument))?;
+            filter.call(state, &arguments)
+        },
+    );
 }
 
 /// Replaces the tests that compare lists, also by the names of operators, by ones that pay for it first.
@@ -97,17 +107,25 @@ pub(super) fn guard_tests(environment: &mut Environment<'_>) {
         (&["ne", "!="], Value::from_function(tests::is_ne)),
         (&["lt", "lessthan", "<"], Value::from_function(tests::is_lt)),
         (&["le", "<="], Value::from_function(tests::is_le)),
-        (&["gt", "greaterthan", ">"], Value::from_function(tests::is_gt)),
+        (
+            &["gt", "greaterthan", ">"],
+            Value::from_function(tests::is_gt),
+        ),
         (&["ge", ">="], Value::from_function(tests::is_ge)),
         (&["in"], Value::from_function(tests::is_in)),
     ];
     for (names, test) in comparisons {
         for name in names {
             let test = test.clone();
-            environment.add_test(*name, move |state: &mut State<'_, '_>, arguments: Rest<Value>| {
-                arguments.iter().try_for_each(|argument| pay_for_text(state, argument))?;
-                test.call(state, &arguments).map(|value| value.is_true())
-            });
+            environment.add_test(
+                *name,
+                move |state: &mut State<'_, '_>, arguments: Rest<Value>| {
+                    arguments
+                        .iter()
+                        .try_for_each(|argument| pay_for_text(state, argument))?;
+                    test.call(state, &arguments).map(|value| value.is_true())
+                },
+            );
         }
     }
 }
@@ -124,7 +142,11 @@ pub(super) struct Capped {
 impl Capped {
     /// A writer of at most `bytes_max` bytes.
     pub(super) fn new(bytes_max: usize) -> Self {
-        Self { bytes: Vec::new(), bytes_max, full: false }
+        Self {
+            bytes: Vec::new(),
+            bytes_max,
+            full: false,
+        }
     }
 }
 

@@ -27,7 +27,9 @@ pub(super) fn for_minijinja(source: &str) -> String {
     while let Some(at) = next_tag(rest) {
         let (before, from_tag) = rest.split_at(at);
         text.push_str(before);
-        let Some(read) = copied(from_tag).or_else(|| Tag::read(from_tag).map(|tag| tag.rewrite(&mut text))) else {
+        let Some(read) =
+            copied(from_tag).or_else(|| Tag::read(from_tag).map(|tag| tag.rewrite(&mut text)))
+        else {
             rest = from_tag;
             break;
         };
@@ -48,7 +50,9 @@ struct Read {
 
 fn next_tag(text: &str) -> Option<usize> {
     let opens = |at: usize| matches!(text.as_bytes().get(at + 1), Some(b'{' | b'%' | b'#'));
-    text.match_indices('{').map(|(at, _)| at).find(|at| opens(*at))
+    text.match_indices('{')
+        .map(|(at, _)| at)
+        .find(|at| opens(*at))
 }
 
 /// A comment or a raw block, which is copied as it is.
@@ -66,7 +70,10 @@ fn copied(text: &str) -> Option<Read> {
             }
         }
     };
-    Some(Read { len: end, is_copied: true })
+    Some(Read {
+        len: end,
+        is_copied: true,
+    })
 }
 
 /// The name and the length of a tag that consists of a name alone.
@@ -119,10 +126,16 @@ impl<'a> Tag<'a> {
         loop {
             let rest = &text[at..];
             let first = rest.chars().next()?;
-            let marked = rest.strip_prefix(['-', '+']).is_some_and(|rest| rest.starts_with(close));
+            let marked = rest
+                .strip_prefix(['-', '+'])
+                .is_some_and(|rest| rest.starts_with(close));
             if depth == 0 && (rest.starts_with(close) || marked) {
                 let len = at + close.len() + usize::from(marked);
-                return Some(Self { source: &text[..len], tokens, is_statement });
+                return Some(Self {
+                    source: &text[..len],
+                    tokens,
+                    is_statement,
+                });
             }
             if first.is_whitespace() {
                 at += first.len_utf8();
@@ -132,7 +145,12 @@ impl<'a> Tag<'a> {
             if matches!(first, ')' | ']' | '}') {
                 depth = depth.saturating_sub(1);
             }
-            tokens.push(Token { text: &rest[..len], start: at, kind, depth });
+            tokens.push(Token {
+                text: &rest[..len],
+                start: at,
+                kind,
+                depth,
+            });
             if matches!(first, '(' | '[' | '{') {
                 depth += 1;
             }
@@ -161,11 +179,17 @@ impl<'a> Tag<'a> {
             at = edit.at + edit.removed;
         }
         text.push_str(&self.source[at..]);
-        Read { len: self.source.len(), is_copied: false }
+        Read {
+            len: self.source.len(),
+            is_copied: false,
+        }
     }
 
     fn text(&self, index: usize) -> &'a str {
-        self.tokens.get(index).filter(|token| token.kind != Kind::Literal).map_or("", |token| token.text)
+        self.tokens
+            .get(index)
+            .filter(|token| token.kind != Kind::Literal)
+            .map_or("", |token| token.text)
     }
 
     fn end(&self, index: usize) -> usize {
@@ -174,13 +198,24 @@ impl<'a> Tag<'a> {
 
     fn replace(&self, index: usize, text: &str) -> Edit {
         let token = self.tokens[index];
-        Edit { at: token.start, removed: token.text.len(), text: text.to_owned() }
+        Edit {
+            at: token.start,
+            removed: token.text.len(),
+            text: text.to_owned(),
+        }
     }
 
     /// Encloses tokens in brackets and appends a filter.
     fn filtered(&self, first: usize, last: usize, filter: &str) -> [Edit; 2] {
-        let edit = |at, text| Edit { at, removed: 0, text };
-        [edit(self.tokens[first].start, "(".to_owned()), edit(self.end(last), format!(")|{filter}"))]
+        let edit = |at, text| Edit {
+            at,
+            removed: 0,
+            text,
+        };
+        [
+            edit(self.tokens[first].start, "(".to_owned()),
+            edit(self.end(last), format!(")|{filter}")),
+        ]
     }
 
     fn generation(&self, edits: &mut Vec<Edit>) {
@@ -202,13 +237,16 @@ impl<'a> Tag<'a> {
     }
 
     fn signs(&self, edits: &mut Vec<Edit>) {
-        let signs = (0..self.tokens.len()).filter(|index| self.text(*index) == "+" && !self.follows_operand(*index));
+        let signs = (0..self.tokens.len())
+            .filter(|index| self.text(*index) == "+" && !self.follows_operand(*index));
         edits.extend(signs.map(|index| self.replace(index, "")));
     }
 
     /// Whether an operand stands before this token, so that a sign here is an operator between two.
     fn follows_operand(&self, index: usize) -> bool {
-        let Some(before) = index.checked_sub(1) else { return false };
+        let Some(before) = index.checked_sub(1) else {
+            return false;
+        };
         if before == 0 && self.is_statement {
             return false;
         }
@@ -222,7 +260,11 @@ impl<'a> Tag<'a> {
 
     fn is_keyword(&self, index: usize) -> bool {
         let is_name = index > 0 && matches!(self.text(index - 1), "." | "|");
-        !is_name && matches!(self.text(index), "and" | "or" | "not" | "in" | "is" | "if" | "else")
+        !is_name
+            && matches!(
+                self.text(index),
+                "and" | "or" | "not" | "in" | "is" | "if" | "else"
+            )
     }
 
     /// Whether this token ends an operand of `~` (and itself belongs to none).
@@ -246,14 +288,18 @@ impl<'a> Tag<'a> {
     /// The first token of the operand before `index`, for operators that end at what `ends` names.
     fn operand_before(&self, index: usize, ends: impl Fn(usize) -> bool) -> Option<usize> {
         let depth = self.tokens[index].depth;
-        let inside = |at: &usize| self.tokens[*at].depth >= depth && !(self.tokens[*at].depth == depth && ends(*at));
+        let inside = |at: &usize| {
+            self.tokens[*at].depth >= depth && !(self.tokens[*at].depth == depth && ends(*at))
+        };
         (0..index).rev().take_while(inside).last()
     }
 
     /// The last token of the operand behind `index`.
     fn operand_behind(&self, index: usize, ends: impl Fn(usize) -> bool) -> Option<usize> {
         let depth = self.tokens[index].depth;
-        let inside = |at: &usize| self.tokens[*at].depth >= depth && !(self.tokens[*at].depth == depth && ends(*at));
+        let inside = |at: &usize| {
+            self.tokens[*at].depth >= depth && !(self.tokens[*at].depth == depth && ends(*at))
+        };
         (index + 1..self.tokens.len()).take_while(inside).last()
     }
 
@@ -262,8 +308,14 @@ impl<'a> Tag<'a> {
         for index in 0..self.tokens.len() {
             match self.text(index) {
                 "~" => {
-                    texts.extend(self.operand_before(index, |at| self.is_boundary(at)).map(|first| (first, index - 1)));
-                    texts.extend(self.operand_behind(index, |at| self.is_boundary(at)).map(|last| (index + 1, last)));
+                    texts.extend(
+                        self.operand_before(index, |at| self.is_boundary(at))
+                            .map(|first| (first, index - 1)),
+                    );
+                    texts.extend(
+                        self.operand_behind(index, |at| self.is_boundary(at))
+                            .map(|last| (index + 1, last)),
+                    );
                 }
                 "%" => self.percent(index, edits),
                 _ => {}
@@ -280,7 +332,10 @@ impl<'a> Tag<'a> {
     fn percent(&self, index: usize, edits: &mut Vec<Edit>) {
         let is_product = |at: usize| matches!(self.text(at), "*" | "/" | "//" | "%");
         let ends = |at: usize| self.is_boundary(at) || is_product(at);
-        let (Some(first), Some(last)) = (self.operand_before(index, ends), self.operand_behind(index, ends)) else {
+        let (Some(first), Some(last)) = (
+            self.operand_before(index, ends),
+            self.operand_behind(index, ends),
+        ) else {
             return;
         };
         if first > 0 && is_product(first - 1) {
@@ -288,15 +343,26 @@ impl<'a> Tag<'a> {
         }
         let [open, close] = self.filtered(first, index - 1, PERCENT);
         edits.extend([open, close, self.replace(index, "(")]);
-        edits.push(Edit { at: self.end(last), removed: 0, text: ")".to_owned() });
+        edits.push(Edit {
+            at: self.end(last),
+            removed: 0,
+            text: ")".to_owned(),
+        });
     }
 
     /// `{{ a, b }}` is a tuple.
     fn tuple(&self, edits: &mut Vec<Edit>) {
         let is_comma = |index: usize| self.tokens[index].depth == 0 && self.text(index) == ",";
         if !self.is_statement && (0..self.tokens.len()).any(is_comma) {
-            let edit = |at, text: &str| Edit { at, removed: 0, text: text.to_owned() };
-            edits.extend([edit(self.tokens[0].start, "("), edit(self.end(self.tokens.len() - 1), ")")]);
+            let edit = |at, text: &str| Edit {
+                at,
+                removed: 0,
+                text: text.to_owned(),
+            };
+            edits.extend([
+                edit(self.tokens[0].start, "("),
+                edit(self.end(self.tokens.len() - 1), ")"),
+            ]);
         }
     }
 
@@ -304,10 +370,16 @@ impl<'a> Tag<'a> {
         if !self.is_statement || self.text(0) != "for" {
             return;
         }
-        let is = |index: usize, word: &str| self.tokens[index].depth == 0 && self.text(index) == word;
-        let Some(start) = (1..self.tokens.len()).find(|index| is(*index, "in")) else { return };
-        let is_end = |index: &usize| is(*index, "if") || self.is_boundary(*index) && is(*index, "recursive");
-        let end = (start + 1..self.tokens.len()).find(is_end).unwrap_or(self.tokens.len());
+        let is =
+            |index: usize, word: &str| self.tokens[index].depth == 0 && self.text(index) == word;
+        let Some(start) = (1..self.tokens.len()).find(|index| is(*index, "in")) else {
+            return;
+        };
+        let is_end =
+            |index: &usize| is(*index, "if") || self.is_boundary(*index) && is(*index, "recursive");
+        let end = (start + 1..self.tokens.len())
+            .find(is_end)
+            .unwrap_or(self.tokens.len());
         if start + 1 < end {
             edits.extend(self.filtered(start + 1, end - 1, ITEMS));
         }
@@ -330,9 +402,14 @@ fn token(text: &str, first: char) -> Option<(Kind, usize)> {
         return Some((Kind::Word, number(text)));
     }
     if is_word(first) {
-        return Some((Kind::Word, text.find(|c: char| !is_word(c)).unwrap_or(text.len())));
+        return Some((
+            Kind::Word,
+            text.find(|c: char| !is_word(c)).unwrap_or(text.len()),
+        ));
     }
-    let is_double = ["**", "//", "==", "!=", "<=", ">="].iter().any(|operator| text.starts_with(operator));
+    let is_double = ["**", "//", "==", "!=", "<=", ">="]
+        .iter()
+        .any(|operator| text.starts_with(operator));
     Some((Kind::Operator, if is_double { 2 } else { first.len_utf8() }))
 }
 
@@ -342,7 +419,9 @@ fn number(text: &str) -> usize {
     let is_hex = text.starts_with("0x") || text.starts_with("0X");
     let mut characters = text.char_indices().peekable();
     while let Some((at, c)) = characters.next() {
-        let next_is_digit = characters.peek().is_some_and(|(_, next)| next.is_ascii_digit());
+        let next_is_digit = characters
+            .peek()
+            .is_some_and(|(_, next)| next.is_ascii_digit());
         let goes_on = c.is_ascii_alphanumeric()
             || c == '_'
             || c == '.' && next_is_digit
@@ -366,7 +445,10 @@ fn with_known_escapes(literal: &str) -> String {
             Some('\n') => (String::new(), 1),
             Some('a') => ("\u{7}".to_owned(), 1),
             Some('v') => ("\u{b}".to_owned(), 1),
-            Some('U') => match after.get(1..9).and_then(|digits| u32::from_str_radix(digits, 16).ok()) {
+            Some('U') => match after
+                .get(1..9)
+                .and_then(|digits| u32::from_str_radix(digits, 16).ok())
+            {
                 Some(code) => (char::from_u32(code).map_or(String::new(), escaped), 9),
                 None => ("\\U".to_owned(), 1),
             },
@@ -382,5 +464,9 @@ fn with_known_escapes(literal: &str) -> String {
 
 /// A character within a string literal.
 fn escaped(character: char) -> String {
-    if matches!(character, '\'' | '"' | '\\') { format!("\\{character}") } else { character.to_string() }
+    if matches!(character, '\'' | '"' | '\\') {
+        format!("\\{character}")
+    } else {
+        character.to_string()
+    }
 }

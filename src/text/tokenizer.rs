@@ -50,7 +50,10 @@ enum Decoding {
     /// Each character stands for a byte (GPT-2's table).
     ByteLevel,
     /// Text, with a replacement for spaces and tokens `<0xAB>` for single bytes.
-    Pieces { replace: Vec<(String, String)>, byte_fallback: bool },
+    Pieces {
+        replace: Vec<(String, String)>,
+        byte_fallback: bool,
+    },
     /// Decoded by the tokenizers library, together with the previous token.
     Library,
 }
@@ -82,14 +85,28 @@ impl Tokenizer {
 
     fn new(file: &TokenizerFile<'_>, inner: Inner) -> Result<Self, TextError> {
         let added = inner.get_added_tokens_decoder();
-        let special = added.values().filter(|token| token.special).map(|token| token.content.clone()).collect();
-        let literals = Literals::new(special, added.values().map(|token| token.content.clone()).collect());
+        let special = added
+            .values()
+            .filter(|token| token.special)
+            .map(|token| token.content.clone())
+            .collect();
+        let literals = Literals::new(
+            special,
+            added.values().map(|token| token.content.clone()).collect(),
+        );
         let decoding = Decoding::of(&file.decoder);
         if decoding == Decoding::Library {
             check_library_decoder(&file.decoder).map_err(wrong)?;
         }
         let (leading_spaces, in_chunks) = (leading_spaces(&file.decoder), chunks::is_local(file));
-        Ok(Self { inner, literal: OnceLock::new(), literals, decoding, leading_spaces, in_chunks })
+        Ok(Self {
+            inner,
+            literal: OnceLock::new(),
+            literals,
+            decoding,
+            leading_spaces,
+            in_chunks,
+        })
     }
 
     /// Ids of `text`. Special-token strings become special tokens. With `add_special`, includes the ids that the
@@ -98,12 +115,23 @@ impl Tokenizer {
         self.encode_by(&self.inner, text, add_special)
     }
 
-    fn encode_by(&self, tokenizer: &Inner, text: &str, add_special: bool) -> Result<Vec<u32>, TokenizerError> {
+    fn encode_by(
+        &self,
+        tokenizer: &Inner,
+        text: &str,
+        add_special: bool,
+    ) -> Result<Vec<u32>, TokenizerError> {
         if self.in_chunks && text.len() > chunks::SIZES.chunk {
-            if add_special && tokenizer.get_post_processor().is_some_and(|adder| adder.added_tokens(false) > 0) {
+            if add_special
+                && tokenizer
+                    .get_post_processor()
+                    .is_some_and(|adder| adder.added_tokens(false) > 0)
+            {
                 return self.encode_with_added(tokenizer, text);
             }
-            if let Some(ids) = chunks::encode(tokenizer, text, chunks::SIZES).map_err(TokenizerError::new)? {
+            if let Some(ids) =
+                chunks::encode(tokenizer, text, chunks::SIZES).map_err(TokenizerError::new)?
+            {
                 return Ok(ids);
             }
         }
@@ -114,7 +142,11 @@ impl Tokenizer {
     fn encode_with_added(&self, tokenizer: &Inner, text: &str) -> Result<Vec<u32>, TokenizerError> {
         let own = encode_whole(tokenizer, "a", false)?;
         let with = encode_whole(tokenizer, "a", true)?;
-        let found = if own.is_empty() { None } else { with.windows(own.len()).position(|ids| ids == own) };
+        let found = if own.is_empty() {
+            None
+        } else {
+            with.windows(own.len()).position(|ids| ids == own)
+        };
         let Some(at) = found else {
             return encode_whole(tokenizer, text, true);
         };
@@ -127,7 +159,10 @@ impl Tokenizer {
         let literal = self.literal.get_or_init(|| self.literal_tokenizer());
         let text = self.literals.alias_text(rendered);
         let ids = self.encode_by(&literal.inner, &text, false)?;
-        Ok(ids.iter().map(|id| *literal.alias_ids.get(id).unwrap_or(id)).collect())
+        Ok(ids
+            .iter()
+            .map(|id| *literal.alias_ids.get(id).unwrap_or(id))
+            .collect())
     }
 
     /// Ids of `text`, with special-token strings treated as ordinary text.
@@ -145,9 +180,14 @@ impl Tokenizer {
         let added = self.inner.get_added_tokens_decoder();
         let mut alias_ids = std::collections::HashMap::new();
         for (index, content) in self.literals.special().iter().enumerate() {
-            let Some((id, token)) = added.iter().find(|(_, token)| &token.content == content) else { continue };
+            let Some((id, token)) = added.iter().find(|(_, token)| &token.content == content)
+            else {
+                continue;
+            };
             let alias = Literals::alias(index);
-            let stand_in = AddedToken::from(alias.clone(), false).lstrip(token.lstrip).rstrip(token.rstrip);
+            let stand_in = AddedToken::from(alias.clone(), false)
+                .lstrip(token.lstrip)
+                .rstrip(token.rstrip);
             if inner.add_tokens([stand_in.normalized(false)]).is_ok()
                 && let Some(alias_id) = inner.token_to_id(&alias)
             {
@@ -161,7 +201,12 @@ impl Tokenizer {
     /// Vocabulary size: the highest id plus one.
     pub fn vocabulary(&self) -> u32 {
         let model = self.inner.get_vocab_size(false) as u32;
-        let added = self.inner.get_added_tokens_decoder().keys().max().map_or(0, |id| id + 1);
+        let added = self
+            .inner
+            .get_added_tokens_decoder()
+            .keys()
+            .max()
+            .map_or(0, |id| id + 1);
         model.max(added)
     }
 
@@ -186,19 +231,32 @@ impl Tokenizer {
     /// matters only for decoders that depend on neighbors.
     pub fn token_bytes(&self, id: u32, previous: Option<u32>) -> Vec<u8> {
         let added = self.inner.get_added_vocabulary();
-        if let Some(token) = added.get_added_tokens_decoder().get(&id).filter(|token| token.special) {
+        if let Some(token) = added
+            .get_added_tokens_decoder()
+            .get(&id)
+            .filter(|token| token.special)
+        {
             return token.content.clone().into_bytes();
         }
-        let Some(token) = added.simple_id_to_token(id).or_else(|| self.inner.id_to_token(id)) else {
+        let Some(token) = added
+            .simple_id_to_token(id)
+            .or_else(|| self.inner.id_to_token(id))
+        else {
             return Vec::new();
         };
         match &self.decoding {
             Decoding::ByteLevel => byte_level(&token).unwrap_or_else(|| token.into_bytes()),
-            Decoding::Pieces { replace, byte_fallback } => {
+            Decoding::Pieces {
+                replace,
+                byte_fallback,
+            } => {
                 if *byte_fallback && let Some(byte) = fallback_byte(&token) {
                     return vec![byte];
                 }
-                replace.iter().fold(token, |token, (from, to)| token.replace(from.as_str(), to)).into_bytes()
+                replace
+                    .iter()
+                    .fold(token, |token, (from, to)| token.replace(from.as_str(), to))
+                    .into_bytes()
             }
             Decoding::Library => self.library_bytes(id, previous),
         }
@@ -218,12 +276,18 @@ impl Tokenizer {
             return decode(&[id]).into_bytes();
         };
         let both = decode(&[previous, id]);
-        both.strip_prefix(&decode(&[previous])).map_or_else(|| decode(&[id]), str::to_owned).into_bytes()
+        both.strip_prefix(&decode(&[previous]))
+            .map_or_else(|| decode(&[id]), str::to_owned)
+            .into_bytes()
     }
 }
 
 /// Ids of a text in one piece, as the library's `encode_fast` finds them, within the limits of [`growth`].
-fn encode_whole(tokenizer: &Inner, text: &str, add_special: bool) -> Result<Vec<u32>, TokenizerError> {
+fn encode_whole(
+    tokenizer: &Inner,
+    text: &str,
+    add_special: bool,
+) -> Result<Vec<u32>, TokenizerError> {
     let encode = || {
         let mut words = growth::words(tokenizer, text)?;
         words.tokenize(|word| tokenizer.get_model().tokenize(word.get()))?;
@@ -241,7 +305,9 @@ fn wrong(error: impl std::fmt::Display) -> TextError {
 /// The parts of a tokenizer.json's `decoder`.
 fn decoder_parts(decoder: &Value) -> &[Value] {
     match decoder["type"].as_str() {
-        Some("Sequence") => decoder["decoders"].as_array().map_or(&[][..], Vec::as_slice),
+        Some("Sequence") => decoder["decoders"]
+            .as_array()
+            .map_or(&[][..], Vec::as_slice),
         _ => std::slice::from_ref(decoder),
     }
 }
@@ -250,9 +316,9 @@ fn decoder_parts(decoder: &Value) -> &[Value] {
 fn leading_spaces(decoder: &Value) -> usize {
     let stripped = |part: &Value| match part["type"].as_str() {
         Some("Strip") if part["content"] == " " => part["start"].as_u64().unwrap_or(0) as usize,
-        Some("Metaspace") => {
-            usize::from(part["prepend_scheme"] != "never" && part["add_prefix_space"].as_bool() != Some(false))
-        }
+        Some("Metaspace") => usize::from(
+            part["prepend_scheme"] != "never" && part["add_prefix_space"].as_bool() != Some(false),
+        ),
         _ => 0,
     };
     decoder_parts(decoder).iter().map(stripped).sum()
@@ -270,23 +336,36 @@ impl Decoding {
                 // A leading space is stripped from a whole text only; an answer continues its prompt.
                 Some("Fuse" | "Strip") => {}
                 Some("Metaspace") => {
-                    pieces.push((part["replacement"].as_str().unwrap_or("\u{2581}").to_owned(), " ".to_owned()));
+                    pieces.push((
+                        part["replacement"]
+                            .as_str()
+                            .unwrap_or("\u{2581}")
+                            .to_owned(),
+                        " ".to_owned(),
+                    ));
                 }
-                Some("Replace") => match (part["pattern"]["String"].as_str(), part["content"].as_str()) {
-                    (Some(from), Some(to)) => pieces.push((from.to_owned(), to.to_owned())),
-                    _ => return Self::Library,
-                },
+                Some("Replace") => {
+                    match (part["pattern"]["String"].as_str(), part["content"].as_str()) {
+                        (Some(from), Some(to)) => pieces.push((from.to_owned(), to.to_owned())),
+                        _ => return Self::Library,
+                    }
+                }
                 _ => return Self::Library,
             }
         }
-        Self::Pieces { replace: pieces, byte_fallback }
+        Self::Pieces {
+            replace: pieces,
+            byte_fallback,
+        }
     }
 }
 
 /// `<0xAB>` → 0xAB.
 fn fallback_byte(token: &str) -> Option<u8> {
     let digits = token.strip_prefix("<0x")?.strip_suffix('>')?;
-    (digits.len() == 2).then(|| u8::from_str_radix(digits, 16).ok()).flatten()
+    (digits.len() == 2)
+        .then(|| u8::from_str_radix(digits, 16).ok())
+        .flatten()
 }
 
 /// A byte-level token's bytes; `None` if a character maps to no byte (an added token that was not mapped).

@@ -14,11 +14,18 @@ use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::fmt;
 use tokenizers::models::bpe::{BpeBuilder, Vocab};
-use tokenizers::{AddedToken, DecoderWrapper, PostProcessorWrapper, PreTokenizerWrapper, Result, TokenizerImpl};
+use tokenizers::{
+    AddedToken, DecoderWrapper, PostProcessorWrapper, PreTokenizerWrapper, Result, TokenizerImpl,
+};
 
 /// The library's tokenizer, with a model that may be ours.
-pub(super) type Inner =
-    TokenizerImpl<TokenModel, Normalizers, PreTokenizerWrapper, PostProcessorWrapper, DecoderWrapper>;
+pub(super) type Inner = TokenizerImpl<
+    TokenModel,
+    Normalizers,
+    PreTokenizerWrapper,
+    PostProcessorWrapper,
+    DecoderWrapper,
+>;
 
 /// A `tokenizer.json`, except for its model's vocabulary. Truncation and padding are ignored: a prompt is never cut
 /// silently.
@@ -65,21 +72,40 @@ impl<'a> TokenizerFile<'a> {
     pub(super) fn tokenizer(&self) -> Result<Inner> {
         let kind = self.model_kind()?;
         if kind.as_deref() != Some("BPE") {
-            return self.with_model(TokenModel::Library(Box::new(serde_json::from_str(self.model.get())?)));
+            return self.with_model(TokenModel::Library(Box::new(serde_json::from_str(
+                self.model.get(),
+            )?)));
         }
         let model: Bpe<'_> = serde_json::from_str(self.model.get())?;
         let vocab = model.vocab.as_ref().ok_or("its model has no vocab")?;
-        let merges: Vec<_> = model.merges.iter().flatten().filter_map(|Merge(pair)| pair.as_ref()).collect();
+        let merges: Vec<_> = model
+            .merges
+            .iter()
+            .flatten()
+            .filter_map(|Merge(pair)| pair.as_ref())
+            .collect();
         if !model.is_rare()
-            && let Some(vocabulary) = Vocabulary::new(vocab.0.iter().map(|(text, id)| (text.as_ref(), *id)))
+            && let Some(vocabulary) =
+                Vocabulary::new(vocab.0.iter().map(|(text, id)| (text.as_ref(), *id)))
         {
             let ranked = (0..).zip(merges);
             let merges = ranked.map(|(rank, (left, right))| by_id(&vocabulary, left, right, rank));
             let merges = merges.collect::<Result<Vec<_>>>()?;
-            return self.with_model(TokenModel::Bpe(bpe::Bpe::new(vocabulary, &merges, model.options())));
+            return self.with_model(TokenModel::Bpe(bpe::Bpe::new(
+                vocabulary,
+                &merges,
+                model.options(),
+            )));
         }
-        let vocab: Vocab = vocab.0.iter().map(|(text, id)| (text.to_string(), *id)).collect();
-        let merges = merges.into_iter().map(|(left, right)| (left.to_string(), right.to_string())).collect();
+        let vocab: Vocab = vocab
+            .0
+            .iter()
+            .map(|(text, id)| (text.to_string(), *id))
+            .collect();
+        let merges = merges
+            .into_iter()
+            .map(|(left, right)| (left.to_string(), right.to_string()))
+            .collect();
         let model = model.builder().vocab_and_merges(vocab, merges).build()?;
         self.with_model(TokenModel::Library(Box::new(model.into())))
     }
@@ -93,7 +119,11 @@ impl<'a> TokenizerFile<'a> {
     ) -> Result<Inner> {
         let model: Bpe<'_> = serde_json::from_str(self.model.get())?;
         let vocabulary = Vocabulary::new(tokens).ok_or("its ids are not those of a list")?;
-        self.with_model(TokenModel::Bpe(bpe::Bpe::new(vocabulary, merges, model.options())))
+        self.with_model(TokenModel::Bpe(bpe::Bpe::new(
+            vocabulary,
+            merges,
+            model.options(),
+        )))
     }
 
     fn with_model(&self, model: TokenModel) -> Result<Inner> {
@@ -101,13 +131,19 @@ impl<'a> TokenizerFile<'a> {
         let at = |part: &'static str| move |error: tokenizers::Error| format!("`{part}`: {error}");
         let normalizers = Normalizers::from_json(&self.normalizer);
         tokenizer.with_normalizer(normalizers.map_err(at("normalizer"))?)?;
-        let pre_tokenizer = part::<PreTokenizerWrapper>(&self.pre_tokenizer, parts::check_pre_tokenizer);
+        let pre_tokenizer =
+            part::<PreTokenizerWrapper>(&self.pre_tokenizer, parts::check_pre_tokenizer);
         tokenizer.with_pre_tokenizer(pre_tokenizer.map_err(at("pre_tokenizer"))?);
-        let post_processor = part::<PostProcessorWrapper>(&self.post_processor, parts::check_post_processor);
+        let post_processor =
+            part::<PostProcessorWrapper>(&self.post_processor, parts::check_post_processor);
         tokenizer.with_post_processor(post_processor.map_err(at("post_processor"))?);
         let decoder = part::<DecoderWrapper>(&self.decoder, parts::check_decoder);
         tokenizer.with_decoder(decoder.map_err(at("decoder"))?);
-        if let Some(long) = self.added_tokens.iter().find(|token| token.content.len() > parts::ADDED_TOKEN_BYTES_MAX) {
+        if let Some(long) = self
+            .added_tokens
+            .iter()
+            .find(|token| token.content.len() > parts::ADDED_TOKEN_BYTES_MAX)
+        {
             let (bytes, most) = (long.content.len(), parts::ADDED_TOKEN_BYTES_MAX);
             return Err(format!("`added_tokens`: one has {bytes} bytes, of at most {most}").into());
         }
@@ -125,14 +161,20 @@ impl<'a> TokenizerFile<'a> {
 }
 
 /// Builds a part of a tokenizer, if the file has it.
-fn part<T: DeserializeOwned>(json: &Value, check: fn(&Value) -> std::result::Result<(), String>) -> Result<Option<T>> {
+fn part<T: DeserializeOwned>(
+    json: &Value,
+    check: fn(&Value) -> std::result::Result<(), String>,
+) -> Result<Option<T>> {
     check(json)?;
     Ok(Option::deserialize(json)?)
 }
 
 fn by_id(vocabulary: &Vocabulary, left: &str, right: &str, rank: u32) -> Result<[u32; 4]> {
-    let id =
-        |text: &str| vocabulary.id(text).ok_or_else(|| format!("the merge token {text:?} is not in the vocabulary"));
+    let id = |text: &str| {
+        vocabulary
+            .id(text)
+            .ok_or_else(|| format!("the merge token {text:?} is not in the vocabulary"))
+    };
     Ok([id(left)?, id(right)?, id(&[left, right].concat())?, rank])
 }
 
@@ -157,7 +199,8 @@ impl Bpe<'_> {
     /// Whether it has an option that only the library knows.
     fn is_rare(&self) -> bool {
         let affixes = [&self.continuing_subword_prefix, &self.end_of_word_suffix];
-        self.dropout.is_some_and(|dropout| dropout != 0.0) || affixes.into_iter().flatten().any(|text| !text.is_empty())
+        self.dropout.is_some_and(|dropout| dropout != 0.0)
+            || affixes.into_iter().flatten().any(|text| !text.is_empty())
     }
 
     fn options(&self) -> BpeOptions {
@@ -170,8 +213,15 @@ impl Bpe<'_> {
     }
 
     fn builder(&self) -> BpeBuilder {
-        let BpeOptions { unknown, fuse_unknown, byte_fallback, ignore_merges } = self.options();
-        let builder = BpeBuilder::new().fuse_unk(fuse_unknown).byte_fallback(byte_fallback);
+        let BpeOptions {
+            unknown,
+            fuse_unknown,
+            byte_fallback,
+            ignore_merges,
+        } = self.options();
+        let builder = BpeBuilder::new()
+            .fuse_unk(fuse_unknown)
+            .byte_fallback(byte_fallback);
         let mut builder = builder.ignore_merges(ignore_merges);
         if let Some(dropout) = self.dropout {
             builder = builder.dropout(dropout);
@@ -206,7 +256,10 @@ impl<'de: 'a, 'a> Deserialize<'de> for Texts<'a> {
                 formatter.write_str("ids by token")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Self::Value, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(
+                self,
+                mut map: A,
+            ) -> std::result::Result<Self::Value, A::Error> {
                 let mut tokens = Vec::new();
                 while let Some((Text(text), id)) = map.next_entry()? {
                     tokens.push((text, id));
@@ -231,18 +284,33 @@ impl<'de: 'a, 'a> Deserialize<'de> for Merge<'a> {
                 formatter.write_str("two tokens")
             }
 
-            fn visit_borrowed_str<E: serde::de::Error>(self, text: &'de str) -> std::result::Result<Merge<'de>, E> {
+            fn visit_borrowed_str<E: serde::de::Error>(
+                self,
+                text: &'de str,
+            ) -> std::result::Result<Merge<'de>, E> {
                 let pair = split(text).map_err(E::custom)?;
                 Ok(Merge(pair.map(|(left, right)| (left.into(), right.into()))))
             }
 
-            fn visit_str<E: serde::de::Error>(self, text: &str) -> std::result::Result<Merge<'de>, E> {
+            fn visit_str<E: serde::de::Error>(
+                self,
+                text: &str,
+            ) -> std::result::Result<Merge<'de>, E> {
                 let pair = split(text).map_err(E::custom)?;
-                Ok(Merge(pair.map(|(left, right)| (left.to_owned().into(), right.to_owned().into()))))
+                Ok(Merge(pair.map(|(left, right)| {
+                    (left.to_owned().into(), right.to_owned().into())
+                })))
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> std::result::Result<Merge<'de>, A::Error> {
-                match (list.next_element()?, list.next_element()?, list.next_element::<Text<'de>>()?) {
+            fn visit_seq<A: SeqAccess<'de>>(
+                self,
+                mut list: A,
+            ) -> std::result::Result<Merge<'de>, A::Error> {
+                match (
+                    list.next_element()?,
+                    list.next_element()?,
+                    list.next_element::<Text<'de>>()?,
+                ) {
                     (Some(Text(left)), Some(Text(right)), None) => Ok(Merge(Some((left, right)))),
                     _ => Err(A::Error::custom("a merge is not two tokens")),
                 }
@@ -269,18 +337,31 @@ mod tests {
     use serde_json::json;
     use tokenizers::{Model as _, ModelWrapper, Tokenizer};
 
-    const SAMPLES: [&str; 4] =
-        ["Once upon a time, there", " a  b\n\n12345 it's", "<|im_start|>user\nh\u{e9}<|im_end|>", "abaab"];
+    const SAMPLES: [&str; 4] = [
+        "Once upon a time, there",
+        " a  b\n\n12345 it's",
+        "<|im_start|>user\nh\u{e9}<|im_end|>",
+        "abaab",
+    ];
 
     /// The library's own reader is the reference.
     #[test]
     fn a_file_is_read_as_the_library_reads_it() {
-        let demo: Value = serde_json::from_slice(demo::TOKENIZER_JSON).expect("the demo's tokenizer is JSON");
+        let demo: Value =
+            serde_json::from_slice(demo::TOKENIZER_JSON).expect("the demo's tokenizer is JSON");
         let mut with_pairs = demo.clone();
-        let merges = with_pairs["model"]["merges"].as_array_mut().expect("it has merges");
+        let merges = with_pairs["model"]["merges"]
+            .as_array_mut()
+            .expect("it has merges");
         for merge in merges.iter_mut() {
-            let pair: Vec<&str> = merge.as_str().map_or_else(Vec::new, |text| text.split(' ').collect());
-            *merge = if pair.is_empty() { merge.clone() } else { json!(pair) };
+            let pair: Vec<&str> = merge
+                .as_str()
+                .map_or_else(Vec::new, |text| text.split(' ').collect());
+            *merge = if pair.is_empty() {
+                merge.clone()
+            } else {
+                json!(pair)
+            };
         }
         let small = json!({
             "type": "BPE", "dropout": 0.5, "unk_token": "?", "continuing_subword_prefix": "##",
@@ -293,13 +374,24 @@ mod tests {
             "merges": ["#version: 0.2", "a b", "\n \u{e9}"],
         });
         let pieces = json!({"type": "WordLevel", "vocab": {"?": 0, "a": 1}, "unk_token": "?"});
-        let with_model = |model: Value| json!({"version": "1.0", "added_tokens": [], "model": model});
-        for json in [demo, with_pairs, with_model(small), with_model(escaped), with_model(pieces)] {
+        let with_model =
+            |model: Value| json!({"version": "1.0", "added_tokens": [], "model": model});
+        for json in [
+            demo,
+            with_pairs,
+            with_model(small),
+            with_model(escaped),
+            with_model(pieces),
+        ] {
             let text = json.to_string();
             let expected = Tokenizer::from_bytes(text.as_bytes()).expect("the library reads it");
             let found = TokenizerFile::from_json(text.as_bytes()).expect("it is a tokenizer.json");
             let found = found.tokenizer().expect("it describes a tokenizer");
-            assert_eq!(found.get_model().get_vocab(), expected.get_model().get_vocab(), "{text:.300}");
+            assert_eq!(
+                found.get_model().get_vocab(),
+                expected.get_model().get_vocab(),
+                "{text:.300}"
+            );
             if let TokenModel::Library(found) = found.get_model() {
                 let value = |model: &ModelWrapper| serde_json::to_value(model).expect("it is JSON");
                 assert!(value(found) == value(expected.get_model()), "{text:.300}");
@@ -307,13 +399,24 @@ mod tests {
                 continue;
             }
             for sample in SAMPLES {
-                let ids = expected.encode_fast(sample, true).map(|encoding| encoding.get_ids().to_vec());
-                let found = found.encode_fast(sample, true).map(|encoding| encoding.get_ids().to_vec());
+                let ids = expected
+                    .encode_fast(sample, true)
+                    .map(|encoding| encoding.get_ids().to_vec());
+                let found = found
+                    .encode_fast(sample, true)
+                    .map(|encoding| encoding.get_ids().to_vec());
                 assert_eq!(found.ok(), ids.ok(), "{sample}: {text:.300}");
             }
         }
-        for merge in [json!("ab"), json!("a b c"), json!(["a"]), json!(["a", "b", "c"]), json!(7)] {
-            let model = json!({"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [merge]});
+        for merge in [
+            json!("ab"),
+            json!("a b c"),
+            json!(["a"]),
+            json!(["a", "b", "c"]),
+            json!(7),
+        ] {
+            let model =
+                json!({"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [merge]});
             let text = with_model(model).to_string();
             let file = TokenizerFile::from_json(text.as_bytes()).expect("it is a tokenizer.json");
             assert!(file.tokenizer().is_err(), "{text}");

@@ -17,9 +17,14 @@ pub(super) const ADDED_TOKEN_BYTES_MAX: usize = 16 << 10;
 
 /// Reads a part; `null` if the file has none.
 pub(super) fn read(name: &str, part: Option<&RawValue>) -> Result<Value, String> {
-    let Some(json) = part.map(RawValue::get) else { return Ok(Value::Null) };
+    let Some(json) = part.map(RawValue::get) else {
+        return Ok(Value::Null);
+    };
     if json.len() > PART_BYTES_MAX {
-        return Err(format!("`{name}` has {} bytes, of at most {PART_BYTES_MAX}", json.len()));
+        return Err(format!(
+            "`{name}` has {} bytes, of at most {PART_BYTES_MAX}",
+            json.len()
+        ));
     }
     serde_json::from_str(json).map_err(|error| format!("`{name}`: {error}"))
 }
@@ -55,13 +60,17 @@ pub(super) fn check_post_processor(part: &Value) -> Result<(), String> {
         return Err(format!("more than {PROCESSORS_MAX} processors"));
     }
     let mut templates = parts.iter().filter(|part| part.get("single").is_some());
-    let added = templates.next().map_or(Ok(0), |template| added_ids(template))?;
+    let added = templates
+        .next()
+        .map_or(Ok(0), |template| added_ids(template))?;
     // The library does not know what a second one should do.
     if templates.next().is_some() {
         return Err("more than one `TemplateProcessing`".to_owned());
     }
     if added > ADDED_IDS_MAX {
-        return Err(format!("it adds {added} ids to a text, of at most {ADDED_IDS_MAX}"));
+        return Err(format!(
+            "it adds {added} ids to a text, of at most {ADDED_IDS_MAX}"
+        ));
     }
     Ok(())
 }
@@ -80,7 +89,11 @@ fn added_ids(template: &Value) -> Result<usize, String> {
             let count = |list: &str| token[list].as_array().map(Vec::len);
             match (count("ids"), count("tokens")) {
                 (Some(ids), Some(tokens)) if ids == tokens => added += ids,
-                _ => return Err(format!("`special_tokens`: {id:?} has no ids, or not as many as tokens")),
+                _ => {
+                    return Err(format!(
+                        "`special_tokens`: {id:?} has no ids, or not as many as tokens"
+                    ));
+                }
             }
         }
     }
@@ -93,7 +106,9 @@ pub(super) fn check_decoder(part: &Value) -> Result<(), String> {
     for part in parts(part, "decoders") {
         growth = growth.saturating_mul(decoded_growth(part));
         if growth > DECODED_GROWTH_MAX {
-            return Err(format!("it makes a text more than {DECODED_GROWTH_MAX} times as long"));
+            return Err(format!(
+                "it makes a text more than {DECODED_GROWTH_MAX} times as long"
+            ));
         }
     }
     Ok(())
@@ -101,7 +116,9 @@ pub(super) fn check_decoder(part: &Value) -> Result<(), String> {
 
 /// Checks a `decoder` that the library is to run.
 pub(super) fn check_library_decoder(part: &Value) -> Result<(), String> {
-    let is_cut = |part: &&Value| part["type"] == "Strip" && part["stop"].as_u64().is_some_and(|stop| stop > 0);
+    let is_cut = |part: &&Value| {
+        part["type"] == "Strip" && part["stop"].as_u64().is_some_and(|stop| stop > 0)
+    };
     match parts(part, "decoders").iter().any(is_cut) {
         // It would look before the start of a shorter token.
         true => Err("`decoder`: the `stop` of a `Strip` is not 0".to_owned()),

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 fn copy(folder: &Path) -> PathBuf {
     let weights = folder.join("model.safetensors");
     for file in ["config.json", "generation_config.json", "model.safetensors"] {
-        fs::copy(packed::model("golden/llama").join(file), folder.join(file)).expect("the file copies");
+        fs::copy(packed::model("golden/llama").join(file), folder.join(file))
+            .expect("the file copies");
     }
     weights
 }
@@ -29,7 +30,10 @@ fn ask(server: &Server) -> String {
 
 /// Overwrites every byte of the weights in place, or cuts the file.
 fn damage(weights: &Path, cut: bool) {
-    let file = fs::OpenOptions::new().write(true).open(weights).expect("it opens");
+    let file = fs::OpenOptions::new()
+        .write(true)
+        .open(weights)
+        .expect("it opens");
     let bytes = file.metadata().expect("it has a length").len();
     if cut {
         file.set_len(100).expect("it can be cut");
@@ -43,7 +47,12 @@ fn a_model_that_is_loaded_does_not_need_its_files() {
     for cut in [false, true] {
         let folder = tempfile::tempdir().expect("a folder");
         let weights = copy(folder.path());
-        let server = Server::with(&["--device", "cpu", "--model", folder.path().to_str().expect("a path")]);
+        let server = Server::with(&[
+            "--device",
+            "cpu",
+            "--model",
+            folder.path().to_str().expect("a path"),
+        ]);
         let before = logprobs(&ask(&server)).expect("an answer");
         damage(&weights, cut);
         assert_eq!(logprobs(&ask(&server)), Some(before.clone()));
@@ -63,12 +72,25 @@ fn a_truncated_map_ends_the_engine_with_an_error() {
     assert!(logprobs(&ask(&server)).is_some(), "a map is read");
     damage(&weights, true);
     let answer = ask(&server);
-    assert!(answer.starts_with("HTTP/1.1 5"), "no answer from zeros: {answer}");
+    assert!(
+        answer.starts_with("HTTP/1.1 5"),
+        "no answer from zeros: {answer}"
+    );
     let mut messages = String::new();
-    server.messages.read_to_string(&mut messages).expect("stderr reads");
-    assert_eq!(server.process.wait().expect("the server ends").code(), Some(1), "{messages}");
+    server
+        .messages
+        .read_to_string(&mut messages)
+        .expect("stderr reads");
+    assert_eq!(
+        server.process.wait().expect("the server ends").code(),
+        Some(1),
+        "{messages}"
+    );
     let last = messages.lines().last().unwrap_or_default();
-    assert!(last.contains("truncated") && last.contains("model.safetensors"), "{messages}");
+    assert!(
+        last.contains("truncated") && last.contains("model.safetensors"),
+        "{messages}"
+    );
 }
 
 #[test]
@@ -78,10 +100,13 @@ fn a_map_and_a_copy_give_the_same_answer() {
         let path = gguf.to_str().expect("a path").to_owned();
         let input = ["run", "--device", "cpu", "--model", &path, "--input", "-"];
         let mut command = folio(&[&input[..], options].concat());
-        command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
+        command
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped());
         let mut process = command.spawn().expect("the binary starts");
         let line = br#"{"prompt_token_ids": [3, 4, 5], "max_tokens": 8, "temperature": 0}"#;
-        std::io::Write::write_all(&mut process.stdin.take().expect("stdin"), line).expect("it reads");
+        std::io::Write::write_all(&mut process.stdin.take().expect("stdin"), line)
+            .expect("it reads");
         text(&process.wait_with_output().expect("it ends").stdout)
     };
     let copied = run(&[]);
@@ -94,17 +119,38 @@ fn a_map_and_a_copy_give_the_same_answer() {
 fn a_pipe_in_place_of_a_model_is_refused_at_once() {
     let folder = tempfile::tempdir().expect("a folder for this test");
     let weights = copy(folder.path());
-    for name in ["model.safetensors", "config.json", "tokenizer.json", "model.gguf"] {
+    for name in [
+        "model.safetensors",
+        "config.json",
+        "tokenizer.json",
+        "model.gguf",
+    ] {
         let path = weights.with_file_name(name);
         drop(fs::remove_file(&path));
         let made = std::process::Command::new("mkfifo").arg(&path).status();
         assert!(made.expect("mkfifo starts").success());
-        let model = if name == "model.gguf" { path.clone() } else { folder.path().to_owned() };
+        let model = if name == "model.gguf" {
+            path.clone()
+        } else {
+            folder.path().to_owned()
+        };
         let start = Instant::now();
-        let output = folio(&["run", "--device", "fake", "--prompt", "a", "--model", &model.to_string_lossy()]).output();
+        let output = folio(&[
+            "run",
+            "--device",
+            "fake",
+            "--prompt",
+            "a",
+            "--model",
+            &model.to_string_lossy(),
+        ])
+        .output();
         let output = output.expect("it starts");
         let errors = text(&output.stderr);
-        assert!(!output.status.success() && errors.contains("not a regular file"), "{name}: {errors}");
+        assert!(
+            !output.status.success() && errors.contains("not a regular file"),
+            "{name}: {errors}"
+        );
         assert!(start.elapsed() < Duration::from_secs(20), "{name}");
         fs::remove_file(&path).expect("it is there");
         copy(folder.path());

@@ -19,7 +19,10 @@ struct User {
 
 impl User {
     fn of(hub: &Hub) -> Self {
-        Self { home: tempfile::tempdir().expect("a folder for this test"), endpoint: hub.endpoint.clone() }
+        Self {
+            home: tempfile::tempdir().expect("a folder for this test"),
+            endpoint: hub.endpoint.clone(),
+        }
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
@@ -27,12 +30,16 @@ impl User {
         // The developer's own settings must not affect a test.
         for (name, _) in std::env::vars() {
             let upper = name.to_ascii_uppercase();
-            let steers = ["FOLIO_", "HF_", "HUGGING", "XDG_"].iter().any(|prefix| upper.starts_with(prefix));
+            let steers = ["FOLIO_", "HF_", "HUGGING", "XDG_"]
+                .iter()
+                .any(|prefix| upper.starts_with(prefix));
             if steers || upper.ends_with("_PROXY") {
                 command.env_remove(name);
             }
         }
-        command.env("HF_HOME", self.home.path()).env("HF_ENDPOINT", &self.endpoint);
+        command
+            .env("HF_HOME", self.home.path())
+            .env("HF_ENDPOINT", &self.endpoint);
         command.args(arguments).stdin(Stdio::null());
         command
     }
@@ -44,7 +51,11 @@ impl User {
     /// Output of a command that must succeed.
     fn result(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
-        assert!(output.status.success(), "{arguments:?} failed: {}", text(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{arguments:?} failed: {}",
+            text(&output.stderr)
+        );
         text(&output.stdout).trim_end().to_owned()
     }
 
@@ -52,12 +63,25 @@ impl User {
     fn refusal(&self, arguments: &[&str], words: &[&str]) -> String {
         let output = self.run(arguments);
         let message = text(&output.stderr);
-        assert!(output.status.code().is_some_and(|code| code == 1 || code == 2), "{arguments:?} must fail: {message}");
-        assert_eq!(text(&output.stdout), "", "{arguments:?}: stdout is for results");
+        assert!(
+            output
+                .status
+                .code()
+                .is_some_and(|code| code == 1 || code == 2),
+            "{arguments:?} must fail: {message}"
+        );
+        assert_eq!(
+            text(&output.stdout),
+            "",
+            "{arguments:?}: stdout is for results"
+        );
         let last = message.lines().last().unwrap_or_default().to_owned();
         assert!(last.starts_with("error: "), "{arguments:?}: {message}");
         for word in words {
-            assert!(last.contains(word), "{arguments:?}: {word:?} is not in {message}");
+            assert!(
+                last.contains(word),
+                "{arguments:?}: {word:?} is not in {message}"
+            );
         }
         last
     }
@@ -76,10 +100,13 @@ impl User {
 
     /// Names in the folder of blobs.
     fn blobs(&self) -> Vec<String> {
-        let entries = fs::read_dir(self.repo().join("blobs")).map_or_else(|_| Vec::new(), Iterator::collect);
+        let entries =
+            fs::read_dir(self.repo().join("blobs")).map_or_else(|_| Vec::new(), Iterator::collect);
         let name = |entry: std::io::Result<fs::DirEntry>| entry.expect("it lists").file_name();
-        let mut names: Vec<String> =
-            entries.into_iter().map(|entry| name(entry).to_string_lossy().into_owned()).collect();
+        let mut names: Vec<String> = entries
+            .into_iter()
+            .map(|entry| name(entry).to_string_lossy().into_owned())
+            .collect();
         names.sort();
         names
     }
@@ -115,22 +142,60 @@ fn count(lines: &[String], part: &str) -> usize {
 fn only_what_is_needed_comes_and_it_comes_once() {
     let hub = tiny();
     let user = User::of(&hub);
-    let output = user.command(&["pull", "org/tiny"]).env("HF_TOKEN", TOKEN).output().expect("the binary starts");
-    assert_eq!(text(&output.stdout).trim_end(), user.snapshot().to_string_lossy(), "{}", text(&output.stderr));
-    assert!(text(&output.stderr).contains("org/tiny: downloading 3 files, 187"), "{}", text(&output.stderr));
+    let output = user
+        .command(&["pull", "org/tiny"])
+        .env("HF_TOKEN", TOKEN)
+        .output()
+        .expect("the binary starts");
+    assert_eq!(
+        text(&output.stdout).trim_end(),
+        user.snapshot().to_string_lossy(),
+        "{}",
+        text(&output.stderr)
+    );
+    assert!(
+        text(&output.stderr).contains("org/tiny: downloading 3 files, 187"),
+        "{}",
+        text(&output.stderr)
+    );
 
     let requests = hub.requests();
     let wanted = ["config.json", "generation_config.json", "model.safetensors"];
     for request in &requests {
-        let known = wanted.iter().any(|name| request.line.ends_with(&format!("/resolve/{COMMIT}/{name}")));
-        assert!(known || request.line == "GET hub /api/models/org/tiny/revision/main", "{}", request.line);
+        let known = wanted
+            .iter()
+            .any(|name| request.line.ends_with(&format!("/resolve/{COMMIT}/{name}")));
+        assert!(
+            known || request.line == "GET hub /api/models/org/tiny/revision/main",
+            "{}",
+            request.line
+        );
         let sees_token = request.line.contains(" hub ");
-        assert_eq!(request.authorization.is_some(), sees_token, "{}", request.line);
-        assert!(request.authorization.as_deref().is_none_or(|found| found == format!("Bearer {TOKEN}")));
+        assert_eq!(
+            request.authorization.is_some(),
+            sees_token,
+            "{}",
+            request.line
+        );
+        assert!(
+            request
+                .authorization
+                .as_deref()
+                .is_none_or(|found| found == format!("Bearer {TOKEN}"))
+        );
     }
-    assert_eq!(requests.iter().filter(|request| request.line.contains(" cdn ")).count(), 1);
+    assert_eq!(
+        requests
+            .iter()
+            .filter(|request| request.line.contains(" cdn "))
+            .count(),
+        1
+    );
     // The layout equals that of Python's client.
-    assert_eq!(fs::read_to_string(user.repo().join("refs/main")).expect("a revision"), COMMIT);
+    assert_eq!(
+        fs::read_to_string(user.repo().join("refs/main")).expect("a revision"),
+        COMMIT
+    );
     let mut hashes = wanted.map(|name| hub.hash(name));
     hashes.sort();
     assert_eq!(user.blobs(), hashes);
@@ -145,7 +210,11 @@ fn only_what_is_needed_comes_and_it_comes_once() {
 
     user.pull("org/tiny");
     let lines = hub.lines();
-    assert_eq!((count(&lines, "HEAD"), lines.len()), (3, 4), "what is there is compared, not downloaded: {lines:?}");
+    assert_eq!(
+        (count(&lines, "HEAD"), lines.len()),
+        (3, 4),
+        "what is there is compared, not downloaded: {lines:?}"
+    );
     user.result(&["pull", "org/tiny", "--offline"]);
     assert!(hub.lines().is_empty(), "offline is without any request");
     // A new commit with the same weights does not download them again.
@@ -154,26 +223,52 @@ fn only_what_is_needed_comes_and_it_comes_once() {
     hub.set_file("config.json", &[&golden("config.json")[..], b"\n"].concat());
     assert!(user.pull("org/tiny").ends_with(&next));
     let lines = hub.lines();
-    assert_eq!((count(&lines, "GET cdn"), count(&lines, "GET hub /org")), (0, 1), "{lines:?}");
+    assert_eq!(
+        (count(&lines, "GET cdn"), count(&lines, "GET hub /org")),
+        (0, 1),
+        "{lines:?}"
+    );
 }
 
 #[test]
 fn a_model_runs_by_name_online_and_off() {
     let hub = tiny();
     let user = User::of(&hub);
-    let golden: Value = serde_json::from_slice(&golden("golden.json")).expect("the reference is JSON");
+    let golden: Value =
+        serde_json::from_slice(&golden("golden.json")).expect("the reference is JSON");
     let case = &golden["cases"][0];
     let input = user.home.path().join("in.jsonl");
     let line = json!({"prompt_token_ids": case["prompt"], "max_tokens": 24, "ignore_eos": true});
     fs::write(&input, line.to_string()).expect("the folder takes files");
     let input = input.to_string_lossy();
-    let run = ["run", "--device", "cpu", "--temperature", "0", "--input", &input, "--model"];
-    for more in [&["org/tiny@main"][..], &["org/tiny"], &["org/tiny", "--offline"]] {
-        let answer: Value = serde_json::from_str(&user.result(&[&run[..], more].concat())).expect("a line of JSON");
-        assert_eq!(answer["outputs"][0]["token_ids"], case["greedy"], "{more:?}");
+    let run = [
+        "run",
+        "--device",
+        "cpu",
+        "--temperature",
+        "0",
+        "--input",
+        &input,
+        "--model",
+    ];
+    for more in [
+        &["org/tiny@main"][..],
+        &["org/tiny"],
+        &["org/tiny", "--offline"],
+    ] {
+        let answer: Value =
+            serde_json::from_str(&user.result(&[&run[..], more].concat())).expect("a line of JSON");
+        assert_eq!(
+            answer["outputs"][0]["token_ids"], case["greedy"],
+            "{more:?}"
+        );
     }
     let lines = hub.lines();
-    assert_eq!((count(&lines, "GET cdn"), count(&lines, "HEAD")), (1, 3), "only `pull` compares what is cached");
+    assert_eq!(
+        (count(&lines, "GET cdn"), count(&lines, "HEAD")),
+        (1, 3),
+        "only `pull` compares what is cached"
+    );
 }
 
 #[test]
@@ -186,7 +281,17 @@ fn a_gguf_by_name_is_the_one_by_path() {
     fs::write(&input, line.to_string()).expect("the folder takes files");
     let (input, file) = (input.to_string_lossy(), file.to_string_lossy());
     let run = |model: &str| {
-        user.result(&["run", "--device", "cpu", "--temperature", "0", "--input", &input, "--model", model])
+        user.result(&[
+            "run",
+            "--device",
+            "cpu",
+            "--temperature",
+            "0",
+            "--input",
+            &input,
+            "--model",
+            model,
+        ])
     };
     let answer = run("org/tiny:q4_0");
     assert!(answer.contains("token_ids"), "{answer}");
@@ -204,19 +309,47 @@ fn a_plan_by_name_reads_headers_and_keeps_nothing() {
         report["asked"].clone()
     };
     let local = asked(&packed::model("golden/llama").to_string_lossy());
-    assert!(hub.lines().is_empty() && local["weight_bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{local}");
+    assert!(
+        hub.lines().is_empty()
+            && local["weight_bytes"]
+                .as_u64()
+                .is_some_and(|bytes| bytes > 0),
+        "{local}"
+    );
     assert_eq!(asked("org/tiny"), local);
     let (mut ranges, weights) = (0, golden("model.safetensors").len() as u64);
-    for request in hub.requests().iter().filter(|request| request.line.starts_with("GET cdn")) {
-        let range = request.range.as_deref().and_then(|range| range.strip_prefix("bytes=")?.split_once('-'));
+    for request in hub
+        .requests()
+        .iter()
+        .filter(|request| request.line.starts_with("GET cdn"))
+    {
+        let range = request
+            .range
+            .as_deref()
+            .and_then(|range| range.strip_prefix("bytes=")?.split_once('-'));
         let (start, last) = range.expect("weights are asked for by ranges");
-        ranges += last.parse::<u64>().expect("a number") + 1 - start.parse::<u64>().expect("a number");
+        ranges +=
+            last.parse::<u64>().expect("a number") + 1 - start.parse::<u64>().expect("a number");
     }
-    assert!(ranges > 8 && ranges < weights / 2, "{ranges} bytes of {weights} are headers");
+    assert!(
+        ranges > 8 && ranges < weights / 2,
+        "{ranges} bytes of {weights} are headers"
+    );
     assert!(user.blobs().is_empty(), "nothing is kept");
     // A model that does not fit is not downloaded.
-    let serve = ["serve", "--port", "0", "--device", "fake:memory=1000", "--model", "org/tiny"];
-    user.refusal(&serve, &["no room for a KV pool in 899 B", "use a smaller model"]);
+    let serve = [
+        "serve",
+        "--port",
+        "0",
+        "--device",
+        "fake:memory=1000",
+        "--model",
+        "org/tiny",
+    ];
+    user.refusal(
+        &serve,
+        &["no room for a KV pool in 899 B", "use a smaller model"],
+    );
     assert!(user.blobs().is_empty(), "nothing was fetched");
     user.pull("org/tiny");
     hub.lines();
@@ -224,11 +357,21 @@ fn a_plan_by_name_reads_headers_and_keeps_nothing() {
     assert!(hub.lines().is_empty(), "what is there is not asked for");
 
     let name = "tiny-qwen3-Q4_0.gguf";
-    let hub = Hub::new([(name, fs::read(packed::model("gguf").join(name)).expect("it is there"))]);
+    let hub = Hub::new([(
+        name,
+        fs::read(packed::model("gguf").join(name)).expect("it is there"),
+    )]);
     let user = User::of(&hub);
-    let asked = |model: &str| user.result(&["plan", "--json", "--memory", "1GiB", "--model", model]);
-    let (far, near) = (asked("org/tiny"), asked(&packed::model("gguf").join(name).to_string_lossy()));
-    assert_eq!(far.split("\"asked\"").nth(1), near.split("\"asked\"").nth(1));
+    let asked =
+        |model: &str| user.result(&["plan", "--json", "--memory", "1GiB", "--model", model]);
+    let (far, near) = (
+        asked("org/tiny"),
+        asked(&packed::model("gguf").join(name).to_string_lossy()),
+    );
+    assert_eq!(
+        far.split("\"asked\"").nth(1),
+        near.split("\"asked\"").nth(1)
+    );
     assert!(far.contains("\"asked\"") && user.blobs().is_empty());
 }
 
@@ -237,27 +380,67 @@ fn a_path_wins_over_a_name_and_neither_is_told_as_both() {
     let hub = tiny();
     let user = User::of(&hub);
     let run = |model: &str| {
-        let mut command = user.command(&["run", "--device", "cpu", "--prompt", "a", "--model", model]);
-        text(&command.current_dir(user.home.path()).output().expect("the binary starts").stderr)
+        let mut command =
+            user.command(&["run", "--device", "cpu", "--prompt", "a", "--model", model]);
+        text(
+            &command
+                .current_dir(user.home.path())
+                .output()
+                .expect("the binary starts")
+                .stderr,
+        )
     };
     fs::create_dir_all(user.home.path().join("org/tiny")).expect("the folder takes folders");
     let message = run("org/tiny");
-    assert!(message.contains("config.json") && hub.lines().is_empty(), "the folder is meant: {message}");
+    assert!(
+        message.contains("config.json") && hub.lines().is_empty(),
+        "the folder is meant: {message}"
+    );
     let message = run("no/such/folder");
-    assert!(message.contains("not an existing file or folder"), "{message}");
-    assert!(message.contains("not a model name") && hub.lines().is_empty(), "{message}");
-    hub.fail(1, "/api/", BadResponse::Status(404, &[("X-Error-Code", "RepoNotFound")]));
+    assert!(
+        message.contains("not an existing file or folder"),
+        "{message}"
+    );
+    assert!(
+        message.contains("not a model name") && hub.lines().is_empty(),
+        "{message}"
+    );
+    hub.fail(
+        1,
+        "/api/",
+        BadResponse::Status(404, &[("X-Error-Code", "RepoNotFound")]),
+    );
     let message = run("org/other");
-    assert!(message.contains("org/other was not found") && message.contains("no file or folder"), "{message}");
-    for name in ["gpt2", "org/tiny@../x", "../tiny", "org/tiny:../x.gguf", "https://hub/org/tiny"] {
-        user.refusal(&["pull", name], &[name.rsplit('@').next().unwrap_or_default().trim_start_matches("org/tiny:")]);
+    assert!(
+        message.contains("org/other was not found") && message.contains("no file or folder"),
+        "{message}"
+    );
+    for name in [
+        "gpt2",
+        "org/tiny@../x",
+        "../tiny",
+        "org/tiny:../x.gguf",
+        "https://hub/org/tiny",
+    ] {
+        user.refusal(
+            &["pull", name],
+            &[name
+                .rsplit('@')
+                .next()
+                .unwrap_or_default()
+                .trim_start_matches("org/tiny:")],
+        );
     }
 }
 
 /// The shards `model-0000N-of-0000M.safetensors` come from the index.
 #[test]
 fn shards_are_those_that_the_index_names() {
-    let index = |shard: &str| json!({"weight_map": {"a": "m-2.safetensors", "b": shard}}).to_string().into_bytes();
+    let index = |shard: &str| {
+        json!({"weight_map": {"a": "m-2.safetensors", "b": shard}})
+            .to_string()
+            .into_bytes()
+    };
     let hub = Hub::new([
         ("config.json", b"{}".to_vec()),
         ("m-1.safetensors", b"one".to_vec()),
@@ -270,8 +453,14 @@ fn shards_are_those_that_the_index_names() {
     let there = |name: &str| folder.join(name).exists();
     assert!(there("m-1.safetensors") && there("m-2.safetensors") && !there("m-3.safetensors"));
     fs::remove_file(folder.join("m-2.safetensors")).expect("it is there");
-    user.refusal(&["pull", "org/tiny", "--offline"], &["m-2.safetensors", "missing"]);
-    for (shard, words) in [("../up.safetensors", "invalid file name"), ("m-4.safetensors", "missing")] {
+    user.refusal(
+        &["pull", "org/tiny", "--offline"],
+        &["m-2.safetensors", "missing"],
+    );
+    for (shard, words) in [
+        ("../up.safetensors", "invalid file name"),
+        ("m-4.safetensors", "missing"),
+    ] {
         hub.set_file("model.safetensors.index.json", &index(shard));
         User::of(&hub).refusal(&["pull", "org/tiny"], &[shard, words]);
     }
@@ -293,24 +482,42 @@ fn gguf_files_are_chosen_by_quantisation_or_name() {
     let check = |name: &str, first: &str, files: usize| {
         assert_eq!(user.pull(name), user.snapshot().join(first));
         let lines = hub.lines();
-        assert_eq!((count(&lines, "GET cdn"), count(&lines, "GET")), (files, 2 * files + 1), "{lines:?}");
+        assert_eq!(
+            (count(&lines, "GET cdn"), count(&lines, "GET")),
+            (files, 2 * files + 1),
+            "{lines:?}"
+        );
     };
     check("org/tiny:iq4_xs", "m-IQ4_XS.gguf", 1);
     check("org/tiny:Q8_0", "m-Q8_0-00001-of-00002.gguf", 2);
     let output = user.run(&["pull", "org/tiny"]);
     assert!(text(&output.stdout).trim_end().ends_with("m-Q4_K_M.gguf"));
-    assert!(text(&output.stderr).contains("org/tiny: using m-Q4_K_M.gguf"), "the default is said aloud");
+    assert!(
+        text(&output.stderr).contains("org/tiny: using m-Q4_K_M.gguf"),
+        "the default is said aloud"
+    );
     hub.requests();
     check("org/tiny:m-Q4_K_M.gguf", "m-Q4_K_M.gguf", 0);
     user.refusal(
         &["pull", "org/tiny:Q5_K_M"],
-        &["Q5_K_M", "files: ", "m-IQ4_XS.gguf", "m-Q8_0-00001-of-00002.gguf (2"],
+        &[
+            "Q5_K_M",
+            "files: ",
+            "m-IQ4_XS.gguf",
+            "m-Q8_0-00001-of-00002.gguf (2",
+        ],
     );
-    user.refusal(&["pull", "org/tiny:mmproj-F16.gguf"], &["mmproj-F16.gguf", "files: "]);
+    user.refusal(
+        &["pull", "org/tiny:mmproj-F16.gguf"],
+        &["mmproj-F16.gguf", "files: "],
+    );
     let offline = user.result(&["pull", "org/tiny:Q8_0", "--offline"]);
     assert!(offline.ends_with("m-Q8_0-00001-of-00002.gguf"));
     fs::remove_file(user.snapshot().join("m-Q8_0-00002-of-00002.gguf")).expect("it is there");
-    user.refusal(&["pull", "org/tiny:Q8_0", "--offline"], &["offline", "2 parts, but only 1"]);
+    user.refusal(
+        &["pull", "org/tiny:Q8_0", "--offline"],
+        &["offline", "2 parts, but only 1"],
+    );
 }
 
 #[test]
@@ -318,19 +525,37 @@ fn a_cut_download_goes_on_where_it_ended() {
     let hub = tiny();
     let weights = golden("model.safetensors");
     let ranges = |hub: &Hub| -> Vec<Option<String>> {
-        hub.requests().into_iter().filter(|request| request.line.contains("GET cdn")).map(|found| found.range).collect()
+        hub.requests()
+            .into_iter()
+            .filter(|request| request.line.contains("GET cdn"))
+            .map(|found| found.range)
+            .collect()
     };
-    let whole =
-        |user: &User| assert_eq!(fs::read(user.snapshot().join("model.safetensors")).expect("it reads"), weights);
+    let whole = |user: &User| {
+        assert_eq!(
+            fs::read(user.snapshot().join("model.safetensors")).expect("it reads"),
+            weights
+        )
+    };
     // Resumed within one run.
     let user = User::of(&hub);
     hub.fail(2, "GET cdn", BadResponse::Cut(70_000));
     user.pull("org/tiny");
     whole(&user);
-    assert_eq!(ranges(&hub), [None, Some("bytes=70000-".into()), Some("bytes=140000-".into())]);
+    assert_eq!(
+        ranges(&hub),
+        [
+            None,
+            Some("bytes=70000-".into()),
+            Some("bytes=140000-".into())
+        ]
+    );
     // Resumed from a partial file of an earlier run or another client.
     let user = User::of(&hub);
-    let incomplete = user.repo().join("blobs").join(format!("{}.incomplete", hub.hash("model.safetensors")));
+    let incomplete = user
+        .repo()
+        .join("blobs")
+        .join(format!("{}.incomplete", hub.hash("model.safetensors")));
     let leave = |bytes: &[u8]| {
         fs::create_dir_all(incomplete.parent().expect("a folder")).expect("the folder is made");
         fs::write(&incomplete, bytes).expect("the folder takes files");
@@ -340,7 +565,10 @@ fn a_cut_download_goes_on_where_it_ended() {
     whole(&user);
     assert_eq!(ranges(&hub), [Some("bytes=50000-".into())]);
     // A server without range requests sends from the start; a partial file that is too long is discarded.
-    for (left, range) in [(&weights[..60_000], Some("bytes=60000-")), (&[0; 400_000][..], None)] {
+    for (left, range) in [
+        (&weights[..60_000], Some("bytes=60000-")),
+        (&[0; 400_000][..], None),
+    ] {
         fs::remove_dir_all(user.repo()).expect("it is there");
         leave(left);
         hub.fail(1, "GET cdn", BadResponse::NoRange);
@@ -357,11 +585,25 @@ fn retries_end_and_keep_what_came() {
     let hub = tiny();
     let user = User::of(&hub);
     hub.fail(usize::MAX, "GET cdn", BadResponse::Cut(10));
-    user.refusal(&["pull", "org/tiny"], &["model.safetensors", "keeps failing", "again to resume"]);
+    user.refusal(
+        &["pull", "org/tiny"],
+        &["model.safetensors", "keeps failing", "again to resume"],
+    );
     let lines = hub.lines();
-    assert!((10..100).contains(&count(&lines, "GET cdn")), "{}", lines.len());
-    assert!(user.blobs().iter().any(|name| name.ends_with(".incomplete")));
-    assert!(!user.repo().join("refs/main").exists(), "a revision is noted when it is whole");
+    assert!(
+        (10..100).contains(&count(&lines, "GET cdn")),
+        "{}",
+        lines.len()
+    );
+    assert!(
+        user.blobs()
+            .iter()
+            .any(|name| name.ends_with(".incomplete"))
+    );
+    assert!(
+        !user.repo().join("refs/main").exists(),
+        "a revision is noted when it is whole"
+    );
 }
 
 #[test]
@@ -373,7 +615,11 @@ fn wrong_contents_are_removed() {
         hub.fail(1, part, fault);
         user.refusal(&["pull", "org/tiny"], words);
         let (lines, hash) = (hub.lines(), hub.hash("model.safetensors"));
-        let left: Vec<String> = user.blobs().into_iter().filter(|name| name.starts_with(&hash)).collect();
+        let left: Vec<String> = user
+            .blobs()
+            .into_iter()
+            .filter(|name| name.starts_with(&hash))
+            .collect();
         assert!(left.is_empty(), "{left:?} after {lines:?}");
         assert!(user.pull("org/tiny").exists(), "the next try is a new one");
         hub.requests();
@@ -381,22 +627,48 @@ fn wrong_contents_are_removed() {
     check(
         "GET cdn",
         BadResponse::Garbage,
-        &["model.safetensors", "hash mismatch: got", "expected", &hub.hash("model.safetensors"), "removed"],
+        &[
+            "model.safetensors",
+            "hash mismatch: got",
+            "expected",
+            &hub.hash("model.safetensors"),
+            "removed",
+        ],
     );
     let longer = vec![0; size + 1];
     check(
         "GET cdn",
         BadResponse::Bytes(longer),
-        &["model.safetensors", &(size + 1).to_string(), &size.to_string(), "removed"],
+        &[
+            "model.safetensors",
+            &(size + 1).to_string(),
+            &size.to_string(),
+            "removed",
+        ],
     );
     let shorter = vec![0; size - 1];
-    check("GET cdn", BadResponse::Bytes(shorter), &["model.safetensors", &(size - 1).to_string(), "removed"]);
+    check(
+        "GET cdn",
+        BadResponse::Bytes(shorter),
+        &["model.safetensors", &(size - 1).to_string(), "removed"],
+    );
     let lies = BadResponse::Headers(&[("X-Linked-Size", "1000")]);
-    check("HEAD hub /org/tiny/resolve/0123456789abcdef0123456789abcdef01234567/model", lies, &["1000", "removed"]);
+    check(
+        "HEAD hub /org/tiny/resolve/0123456789abcdef0123456789abcdef01234567/model",
+        lies,
+        &["1000", "removed"],
+    );
     // A small file is verified by git's hash.
     let user = User::of(&hub);
-    hub.fail(1, "/config.json", BadResponse::Headers(&[("ETag", "\"0123456789012345678901234567890123456789\"")]));
-    user.refusal(&["pull", "org/tiny"], &["config.json", "hash mismatch", &hub.hash("config.json")]);
+    hub.fail(
+        1,
+        "/config.json",
+        BadResponse::Headers(&[("ETag", "\"0123456789012345678901234567890123456789\"")]),
+    );
+    user.refusal(
+        &["pull", "org/tiny"],
+        &["config.json", "hash mismatch", &hub.hash("config.json")],
+    );
 }
 
 #[test]
@@ -406,7 +678,11 @@ fn pull_repairs_what_is_damaged_in_the_cache() {
     user.pull("org/tiny");
     hub.requests();
     let weights = golden("model.safetensors");
-    let flipped = weights.iter().enumerate().map(|(at, byte)| byte ^ u8::from(at == 1000)).collect();
+    let flipped = weights
+        .iter()
+        .enumerate()
+        .map(|(at, byte)| byte ^ u8::from(at == 1000))
+        .collect();
     let damages: [(&str, Vec<u8>); 4] = [
         ("model.safetensors", flipped),
         ("model.safetensors", weights[..weights.len() - 1].to_vec()),
@@ -414,17 +690,33 @@ fn pull_repairs_what_is_damaged_in_the_cache() {
         ("config.json", Vec::new()),
     ];
     for (name, bytes) in damages {
-        fs::write(user.repo().join("blobs").join(hub.hash(name)), bytes).expect("the blob is there");
+        fs::write(user.repo().join("blobs").join(hub.hash(name)), bytes)
+            .expect("the blob is there");
         let output = user.run(&["pull", "org/tiny"]);
         let message = text(&output.stderr);
         assert!(output.status.success(), "{message}");
         let said = format!("org/tiny: {name} is damaged in the local cache: downloading it again");
-        assert_eq!(message.lines().filter(|line| line.contains("damaged")).collect::<Vec<_>>(), [said], "{message}");
+        assert_eq!(
+            message
+                .lines()
+                .filter(|line| line.contains("damaged"))
+                .collect::<Vec<_>>(),
+            [said],
+            "{message}"
+        );
         for part in ["config.json", "model.safetensors"] {
-            assert_eq!(fs::read(user.snapshot().join(part)).expect("it reads"), golden(part), "{name}: {part}");
+            assert_eq!(
+                fs::read(user.snapshot().join(part)).expect("it reads"),
+                golden(part),
+                "{name}: {part}"
+            );
         }
         let lines = hub.lines();
-        assert_eq!(count(&lines, "GET hub /org"), 1, "only what is damaged is downloaded: {lines:?}");
+        assert_eq!(
+            count(&lines, "GET hub /org"),
+            1,
+            "only what is damaged is downloaded: {lines:?}"
+        );
     }
 }
 
@@ -437,24 +729,77 @@ fn refusals_say_what_to_do() {
         user.refusal(&["pull", "org/tiny@v1"], words);
         hub.requests();
     };
-    check("/api/", 401, &[("X-Error-Code", "RepoNotFound")], &["org/tiny", "private", "HF_TOKEN"]);
-    check("/api/", 404, &[("X-Error-Code", "RepoNotFound")], &["org/tiny was not found"]);
-    check("/api/", 404, &[("X-Error-Code", "RevisionNotFound")], &["org/tiny has no revision v1"]);
-    check("/api/", 404, &[], &["org/tiny at http", "has no revision v1"]);
-    check("HEAD", 401, &[("X-Error-Code", "GatedRepo")], &["gated", "accept its terms", "HF_TOKEN"]);
-    check("HEAD", 403, &[("X-Error-Code", "GatedRepo")], &["gated", "HF_TOKEN"]);
-    check("HEAD", 404, &[("X-Error-Code", "EntryNotFound")], &["org/tiny has no file"]);
+    check(
+        "/api/",
+        401,
+        &[("X-Error-Code", "RepoNotFound")],
+        &["org/tiny", "private", "HF_TOKEN"],
+    );
+    check(
+        "/api/",
+        404,
+        &[("X-Error-Code", "RepoNotFound")],
+        &["org/tiny was not found"],
+    );
+    check(
+        "/api/",
+        404,
+        &[("X-Error-Code", "RevisionNotFound")],
+        &["org/tiny has no revision v1"],
+    );
+    check(
+        "/api/",
+        404,
+        &[],
+        &["org/tiny at http", "has no revision v1"],
+    );
+    check(
+        "HEAD",
+        401,
+        &[("X-Error-Code", "GatedRepo")],
+        &["gated", "accept its terms", "HF_TOKEN"],
+    );
+    check(
+        "HEAD",
+        403,
+        &[("X-Error-Code", "GatedRepo")],
+        &["gated", "HF_TOKEN"],
+    );
+    check(
+        "HEAD",
+        404,
+        &[("X-Error-Code", "EntryNotFound")],
+        &["org/tiny has no file"],
+    );
     let message = &[("X-Error-Message", "not you")];
     check("HEAD", 403, message, &["403", "not you", "HF_TOKEN"]);
     check("HEAD", 418, &[], &["418"]);
 
-    hub.fail(usize::MAX, "HEAD", BadResponse::Status(403, &[("X-Error-Code", "GatedRepo")]));
-    let output = user.command(&["pull", "org/tiny"]).env("HF_TOKEN", TOKEN).output().expect("the binary starts");
+    hub.fail(
+        usize::MAX,
+        "HEAD",
+        BadResponse::Status(403, &[("X-Error-Code", "GatedRepo")]),
+    );
+    let output = user
+        .command(&["pull", "org/tiny"])
+        .env("HF_TOKEN", TOKEN)
+        .output()
+        .expect("the binary starts");
     let message = text(&output.stderr);
-    assert!(message.contains("no access yet") && !message.contains(TOKEN), "{message}");
-    let output = user.command(&["pull", "org/tiny"]).env("HF_TOKEN", "two words").output().expect("the binary starts");
+    assert!(
+        message.contains("no access yet") && !message.contains(TOKEN),
+        "{message}"
+    );
+    let output = user
+        .command(&["pull", "org/tiny"])
+        .env("HF_TOKEN", "two words")
+        .output()
+        .expect("the binary starts");
     let message = text(&output.stderr);
-    assert!(message.contains("HF_TOKEN") && !message.contains("two words"), "{message}");
+    assert!(
+        message.contains("HF_TOKEN") && !message.contains("two words"),
+        "{message}"
+    );
 }
 
 #[test]
@@ -474,7 +819,11 @@ fn a_busy_hub_is_asked_again_within_bounds() {
     assert_eq!(hub.lines().len(), 6, "retries end");
     let hub = tiny();
     let user = User::of(&hub);
-    hub.fail(1, "/api/", BadResponse::Status(429, &[("Retry-After", "3600")]));
+    hub.fail(
+        1,
+        "/api/",
+        BadResponse::Status(429, &[("Retry-After", "3600")]),
+    );
     user.refusal(&["pull", "org/tiny"], &["retry after 3600 s"]);
     assert_eq!(hub.lines().len(), 1, "nobody is kept waiting for an hour");
 }
@@ -486,11 +835,19 @@ fn the_token_stays_at_the_endpoint() {
     // A renamed repository redirects within the endpoint, so the token is sent.
     const HERE: &[(&str, &str)] = &[("Location", "/api/models/org/new/revision/main")];
     hub.fail(1, "/api/models/org/tiny", BadResponse::Status(307, HERE));
-    fs::write(user.home.path().join("token"), format!("{TOKEN}\n")).expect("the folder takes files");
+    fs::write(user.home.path().join("token"), format!("{TOKEN}\n"))
+        .expect("the folder takes files");
     user.pull("org/tiny");
     let requests = hub.requests();
-    let renamed = requests.iter().find(|request| request.line.contains("/org/new/")).expect("it is followed");
-    assert_eq!(renamed.authorization, Some(format!("Bearer {TOKEN}")), "the token file counts");
+    let renamed = requests
+        .iter()
+        .find(|request| request.line.contains("/org/new/"))
+        .expect("it is followed");
+    assert_eq!(
+        renamed.authorization,
+        Some(format!("Bearer {TOKEN}")),
+        "the token file counts"
+    );
     // A redirect to another origin is followed without the token. Invalid and endless redirects are refused.
     let other = tiny();
     let away: &'static str = format!("{}/api/models/org/tiny/revision/main", other.endpoint).leak();
@@ -498,8 +855,15 @@ fn the_token_stays_at_the_endpoint() {
     hub.fail(1, "/api/", BadResponse::Status(302, location));
     user.pull("org/tiny");
     assert_eq!(other.requests()[0].authorization, None);
-    hub.fail(1, "/api/", BadResponse::Status(302, &[("Location", "file:///etc/passwd")]));
-    user.refusal(&["pull", "org/tiny"], &["invalid redirect to", "file:///etc/passwd"]);
+    hub.fail(
+        1,
+        "/api/",
+        BadResponse::Status(302, &[("Location", "file:///etc/passwd")]),
+    );
+    user.refusal(
+        &["pull", "org/tiny"],
+        &["invalid redirect to", "file:///etc/passwd"],
+    );
     hub.fail(usize::MAX, "/api/", BadResponse::Status(302, HERE));
     user.refusal(&["pull", "org/tiny"], &["more than 5 redirects"]);
 }
@@ -521,12 +885,17 @@ fn hostile_names_lead_nowhere() {
     }
     for tag in ["\"../../../evil\"", "\"/etc/passwd\"", "\"short\""] {
         let hub = tiny();
-        let headers: &'static [(&str, &str)] = vec![("ETag", String::leak(tag.to_owned()) as &str)].leak();
+        let headers: &'static [(&str, &str)] =
+            vec![("ETag", String::leak(tag.to_owned()) as &str)].leak();
         hub.fail(1, "/config.json", BadResponse::Headers(headers));
         User::of(&hub).refusal(&["pull", "org/tiny"], &["config.json", "no hash"]);
     }
     let hub = tiny();
-    hub.fail(1, "/config.json", BadResponse::Headers(&[("X-Repo-Commit", "ffffffffffffffffffffffffffffffffffffffff")]));
+    hub.fail(
+        1,
+        "/config.json",
+        BadResponse::Headers(&[("X-Repo-Commit", "ffffffffffffffffffffffffffffffffffffffff")]),
+    );
     User::of(&hub).refusal(&["pull", "org/tiny"], &["config.json", "another commit"]);
 }
 
@@ -542,26 +911,40 @@ fn links_that_leave_the_cache_are_not_followed() {
     let snapshot = user.pull("org/tiny");
     // A file that is loaded if present, although the hub does not list it.
     symlink(&secret, snapshot.join("tokenizer.json")).expect("a link");
-    for arguments in [&["pull", "org/tiny"][..], &["pull", "org/tiny", "--offline"]] {
+    for arguments in [
+        &["pull", "org/tiny"][..],
+        &["pull", "org/tiny", "--offline"],
+    ] {
         user.refusal(arguments, &["tokenizer.json", "link to a place outside"]);
     }
     fs::remove_file(snapshot.join("tokenizer.json")).expect("it is there");
     fs::remove_file(snapshot.join("config.json")).expect("it is there");
     symlink("../../../../secret", snapshot.join("config.json")).expect("a link");
     fs::write(user.home.path().join("secret"), "{}").expect("the folder takes files");
-    user.refusal(&["pull", "org/tiny", "--offline"], &["config.json", "link to a place outside"]);
+    user.refusal(
+        &["pull", "org/tiny", "--offline"],
+        &["config.json", "link to a place outside"],
+    );
     // Links are not followed for writing either.
     let fresh = User::of(&hub);
     let blobs = fresh.repo().join("blobs");
     fs::create_dir_all(&blobs).expect("the folder is made");
-    symlink(&secret, blobs.join(format!("{}.incomplete", hub.hash("config.json")))).expect("a link");
+    symlink(
+        &secret,
+        blobs.join(format!("{}.incomplete", hub.hash("config.json"))),
+    )
+    .expect("a link");
     fresh.pull("org/tiny");
     assert_eq!(fs::read_to_string(&secret).expect("it is there"), "{}");
     let fresh = User::of(&hub);
     let locks = fresh.home.path().join("hub/.locks/models--org--tiny");
     fs::create_dir_all(&locks).expect("the folder is made");
     let created = outside.path().join("created");
-    symlink(&created, locks.join(format!("{}.lock", hub.hash("config.json")))).expect("a link");
+    symlink(
+        &created,
+        locks.join(format!("{}.lock", hub.hash("config.json"))),
+    )
+    .expect("a link");
     fresh.refusal(&["pull", "org/tiny"], &[".lock"]);
     assert!(!created.exists(), "no file is created through a link");
     for part in ["blobs", "snapshots", "refs"] {
@@ -570,7 +953,11 @@ fn links_that_leave_the_cache_are_not_followed() {
         symlink(outside.path(), fresh.repo().join(part)).expect("a link");
         fresh.refusal(&["pull", "org/tiny"], &[part, "link to a place outside"]);
     }
-    assert_eq!(fs::read_dir(outside.path()).expect("it lists").count(), 1, "nothing was written outside");
+    assert_eq!(
+        fs::read_dir(outside.path()).expect("it lists").count(),
+        1,
+        "nothing was written outside"
+    );
 }
 
 #[test]
@@ -579,11 +966,21 @@ fn two_pulls_at_once_share_the_work() {
     let user = User::of(&hub);
     // No bytes are sent before both processes have found that all three files are missing.
     hub.hold(6, "HEAD");
-    let pull = || user.command(&["pull", "org/tiny"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let pull = || {
+        user.command(&["pull", "org/tiny"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+    };
     let both = [(); 2].map(|()| pull().expect("the binary starts"));
     for process in both {
         let output = process.wait_with_output().expect("it ends");
-        assert_eq!(text(&output.stdout).trim_end(), user.snapshot().to_string_lossy(), "{}", text(&output.stderr));
+        assert_eq!(
+            text(&output.stdout).trim_end(),
+            user.snapshot().to_string_lossy(),
+            "{}",
+            text(&output.stderr)
+        );
     }
     let lines = hub.lines();
     assert_eq!(count(&lines, "GET cdn"), 1, "{lines:?}");
@@ -597,18 +994,32 @@ fn without_the_hub_the_cache_has_to_do() {
     let mut user = User::of(&hub);
     user.refusal(
         &["pull", "org/tiny", "--offline"],
-        &["org/tiny is not in the local cache (--offline)", "revision main"],
+        &[
+            "org/tiny is not in the local cache (--offline)",
+            "revision main",
+        ],
     );
     for variable in ["HF_HUB_OFFLINE", "FOLIO_OFFLINE"] {
-        let output = user.command(&["pull", "org/tiny"]).env(variable, "1").output().expect("the binary starts");
+        let output = user
+            .command(&["pull", "org/tiny"])
+            .env(variable, "1")
+            .output()
+            .expect("the binary starts");
         assert!(text(&output.stderr).contains("offline"), "{variable}");
     }
     assert!(hub.lines().is_empty());
     user.pull("org/tiny");
-    user.refusal(&["pull", "org/tiny@v2", "--offline"], &["revision v2 is not cached"]);
-    assert!(user.result(&["pull", &format!("org/tiny@{COMMIT}"), "--offline"]).ends_with(COMMIT));
+    user.refusal(
+        &["pull", "org/tiny@v2", "--offline"],
+        &["revision v2 is not cached"],
+    );
+    assert!(
+        user.result(&["pull", &format!("org/tiny@{COMMIT}"), "--offline"])
+            .ends_with(COMMIT)
+    );
     // An unreachable hub does not prevent using a cached model.
-    let closed = std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    let closed =
+        std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     user.endpoint = format!("http://{}", closed.expect("a port was free"));
     let output = user.run(&["pull", "org/tiny"]);
     assert!(
@@ -616,15 +1027,29 @@ fn without_the_hub_the_cache_has_to_do() {
         "{}",
         text(&output.stderr)
     );
-    user.refusal(&["pull", "org/other"], &["cannot reach http://127.0.0.1:", "not complete in the local cache"]);
+    user.refusal(
+        &["pull", "org/other"],
+        &[
+            "cannot reach http://127.0.0.1:",
+            "not complete in the local cache",
+        ],
+    );
     user.endpoint = "ftp://hub".to_owned();
     user.refusal(&["pull", "org/tiny"], &["HF_ENDPOINT", "ftp://hub"]);
     // The cache may be in another folder.
     let elsewhere = user.home.path().join("elsewhere");
     fs::rename(user.home.path().join("hub"), &elsewhere).expect("it moves");
     let mut command = user.command(&["list", "--json"]);
-    let output = command.env("HF_ENDPOINT", "").env("HF_HUB_CACHE", &elsewhere).output().expect("the binary starts");
-    assert!(text(&output.stdout).contains("org/tiny"), "{}", text(&output.stderr));
+    let output = command
+        .env("HF_ENDPOINT", "")
+        .env("HF_HUB_CACHE", &elsewhere)
+        .output()
+        .expect("the binary starts");
+    assert!(
+        text(&output.stdout).contains("org/tiny"),
+        "{}",
+        text(&output.stderr)
+    );
 }
 
 #[test]
@@ -633,16 +1058,30 @@ fn the_list_tells_formats_and_what_is_broken() {
     let user = User::of(&hub);
     assert_eq!(user.result(&["list"]), "");
     user.pull("org/tiny");
-    let list = || -> Value { serde_json::from_str(&user.result(&["list", "--json"])).expect("one JSON object") };
-    let bytes: usize =
-        ["config.json", "generation_config.json", "model.safetensors"].map(|name| golden(name).len()).iter().sum();
+    let list = || -> Value {
+        serde_json::from_str(&user.result(&["list", "--json"])).expect("one JSON object")
+    };
+    let bytes: usize = ["config.json", "generation_config.json", "model.safetensors"]
+        .map(|name| golden(name).len())
+        .iter()
+        .sum();
     let whole = json!({"repo": "org/tiny", "revisions": ["main"], "commit": COMMIT, "bytes": bytes,
                        "formats": ["safetensors bf16"], "problems": []});
     assert_eq!(list()["models"], json!([whole]));
     let line = user.result(&["list"]);
-    assert!(line.starts_with("org/tiny  main (01234567)  187") && line.ends_with("safetensors bf16"), "{line}");
+    assert!(
+        line.starts_with("org/tiny  main (01234567)  187") && line.ends_with("safetensors bf16"),
+        "{line}"
+    );
 
-    let folder = |name: &str| user.home.path().join("hub").join(name).join("snapshots").join(COMMIT);
+    let folder = |name: &str| {
+        user.home
+            .path()
+            .join("hub")
+            .join(name)
+            .join("snapshots")
+            .join(COMMIT)
+    };
     let put = |repo: &str, name: &str, bytes: &[u8]| {
         fs::create_dir_all(folder(repo)).expect("the folder is made");
         fs::write(folder(repo).join(name), bytes).expect("the folder takes files");
@@ -651,13 +1090,17 @@ fn the_list_tells_formats_and_what_is_broken() {
     put("models--org--a-GGUF", "a-Q8_0-00002-of-00002.gguf", b"GGUF");
     put("models--org--b", "config.json", b"{}");
     put("datasets--org--c", "data.csv", b"");
-    fs::create_dir_all(user.home.path().join("hub/models--org--empty")).expect("the folder is made");
+    fs::create_dir_all(user.home.path().join("hub/models--org--empty"))
+        .expect("the folder is made");
     let partial = user.repo().join("blobs").join("ab.incomplete");
     fs::write(partial, [0; 2048]).expect("the folder takes files");
     fs::remove_file(user.repo().join("blobs").join(hub.hash("config.json"))).expect("it is there");
     let found = list();
     let models = found["models"].as_array().expect("a list");
-    let names: Vec<&str> = models.iter().filter_map(|model| model["repo"].as_str()).collect();
+    let names: Vec<&str> = models
+        .iter()
+        .filter_map(|model| model["repo"].as_str())
+        .collect();
     assert_eq!(names, ["org/a-GGUF", "org/b", "org/empty", "org/tiny"]);
     assert_eq!(models[0]["formats"], json!(["gguf Q4_K_M", "gguf Q8_0"]));
     let problem = |index: usize, part: &str| {

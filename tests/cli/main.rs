@@ -46,7 +46,9 @@ fn folio(arguments: &[&str]) -> Command {
 /// A program without the developer's own settings, which must not affect a test.
 fn program(name: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(name);
-    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("FOLIO_") || name.starts_with("OTEL_")) {
+    for (name, _) in
+        std::env::vars().filter(|(name, _)| name.starts_with("FOLIO_") || name.starts_with("OTEL_"))
+    {
         command.env_remove(name);
     }
     command.args(arguments).stdin(Stdio::null());
@@ -64,7 +66,11 @@ fn text(bytes: &[u8]) -> String {
 /// Runs a command that must succeed, and returns its output.
 fn result(arguments: &[&str]) -> String {
     let output = run(arguments);
-    assert!(output.status.success(), "{arguments:?} failed: {}", text(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{arguments:?} failed: {}",
+        text(&output.stderr)
+    );
     text(&output.stdout)
 }
 
@@ -73,13 +79,38 @@ fn refusal(arguments: &[&str], words: &[&str]) {
     let output = run(arguments);
     let message = text(&output.stderr);
     assert!(!output.status.success(), "{arguments:?} must fail");
-    assert!(output.status.code().is_some_and(|code| code == 1 || code == 2), "{arguments:?}: {:?}", output.status);
-    assert_eq!(text(&output.stdout), "", "{arguments:?}: stdout is for results");
-    let errors: Vec<&str> = message.lines().filter(|line| line.starts_with("error: ")).collect();
-    assert_eq!(errors.len(), 1, "{arguments:?}: one line tells the error: {message}");
-    assert_eq!(message.lines().last(), errors.last().copied(), "{arguments:?}: nothing follows it: {message}");
+    assert!(
+        output
+            .status
+            .code()
+            .is_some_and(|code| code == 1 || code == 2),
+        "{arguments:?}: {:?}",
+        output.status
+    );
+    assert_eq!(
+        text(&output.stdout),
+        "",
+        "{arguments:?}: stdout is for results"
+    );
+    let errors: Vec<&str> = message
+        .lines()
+        .filter(|line| line.starts_with("error: "))
+        .collect();
+    assert_eq!(
+        errors.len(),
+        1,
+        "{arguments:?}: one line tells the error: {message}"
+    );
+    assert_eq!(
+        message.lines().last(),
+        errors.last().copied(),
+        "{arguments:?}: nothing follows it: {message}"
+    );
     for word in words {
-        assert!(errors[0].contains(word), "{arguments:?}: {word:?} is not in {message}");
+        assert!(
+            errors[0].contains(word),
+            "{arguments:?}: {word:?} is not in {message}"
+        );
     }
 }
 
@@ -98,17 +129,31 @@ fn read_json(file: &Path) -> Value {
 
 /// Prompts for the demo model with the answers of another implementation, in f32.
 fn demo_golden() -> Vec<Value> {
-    parsed("assets/demo/recipe/golden.json")["prompts"].as_array().expect("a list of prompts").clone()
+    parsed("assets/demo/recipe/golden.json")["prompts"]
+        .as_array()
+        .expect("a list of prompts")
+        .clone()
 }
 
 fn golden_answer(golden: &Value) -> String {
-    golden["greedy_text"].as_str().expect("a text").trim_end_matches("<|im_end|>").to_owned()
+    golden["greedy_text"]
+        .as_str()
+        .expect("a text")
+        .trim_end_matches("<|im_end|>")
+        .to_owned()
 }
 
 #[cfg(target_os = "linux")]
 #[test]
 fn a_pool_larger_than_the_machines_memory_is_refused() {
-    let pool = ["--device", "cpu", "--kv-cache-bytes", "100000GiB", "--max-num-seqs", "1"];
+    let pool = [
+        "--device",
+        "cpu",
+        "--kv-cache-bytes",
+        "100000GiB",
+        "--max-num-seqs",
+        "1",
+    ];
     let words = ["KV pool (", " TiB) do not fit in ", "with --kv-cache-bytes"];
     refusal(&[&["run", "--prompt", "a"][..], &pool].concat(), &words);
     refusal(&[&["serve", "--port", "0"][..], &pool].concat(), &words);
@@ -117,75 +162,186 @@ fn a_pool_larger_than_the_machines_memory_is_refused() {
 #[test]
 fn the_size_of_the_host_tier_is_given_once() {
     let serve = ["serve", "--port", "0", "--device", "fake"];
-    let sizes = [["--kv-host-bytes", "1GiB"], ["--swap-space", "1"], ["--kv-offloading-size", "1"]];
+    let sizes = [
+        ["--kv-host-bytes", "1GiB"],
+        ["--swap-space", "1"],
+        ["--kv-offloading-size", "1"],
+    ];
     for [first, second] in [[0, 1], [0, 2], [1, 2]] {
         let words = [sizes[first][0], "cannot be used with", sizes[second][0]];
-        refusal(&[&serve[..], &sizes[first], &sizes[second]].concat(), &words);
+        refusal(
+            &[&serve[..], &sizes[first], &sizes[second]].concat(),
+            &words,
+        );
     }
-    refusal(&[&serve[..], &["--swap-space", "4GiB"]].concat(), &["`4GiB` is not a number of GiB"]);
+    refusal(
+        &[&serve[..], &["--swap-space", "4GiB"]].concat(),
+        &["`4GiB` is not a number of GiB"],
+    );
 }
 
 #[test]
 fn a_context_that_is_lowered_is_said() {
-    let words =
-        "the context (max_model_len) is limited to 2048 tokens instead of 5000, because the model has no positions";
+    let words = "the context (max_model_len) is limited to 2048 tokens instead of 5000, because the model has no positions";
     let lowered = ["--device", "cpu", "--max-model-len", "5000"];
-    for command in
-        [&["run", "--prompt", "a", "--max-tokens", "1"][..], &["bench", "--scenario", "serve", "--requests", "1"]]
-    {
+    for command in [
+        &["run", "--prompt", "a", "--max-tokens", "1"][..],
+        &["bench", "--scenario", "serve", "--requests", "1"],
+    ] {
         let output = run(&[command, &lowered[..]].concat());
         let message = text(&output.stderr);
-        assert_eq!(message.lines().filter(|line| line.contains(words)).count(), 1, "{command:?}: {message}");
+        assert_eq!(
+            message.lines().filter(|line| line.contains(words)).count(),
+            1,
+            "{command:?}: {message}"
+        );
     }
-    let output = run(&["run", "--prompt", "a", "--max-tokens", "1", "--device", "cpu", "--max-model-len", "2048"]);
-    assert!(!text(&output.stderr).contains("limited"), "{}", text(&output.stderr));
+    let output = run(&[
+        "run",
+        "--prompt",
+        "a",
+        "--max-tokens",
+        "1",
+        "--device",
+        "cpu",
+        "--max-model-len",
+        "2048",
+    ]);
+    assert!(
+        !text(&output.stderr).contains("limited"),
+        "{}",
+        text(&output.stderr)
+    );
 }
 
 #[test]
 fn run_answers_a_prompt() {
     let golden = demo_golden();
-    let greedy = ["run", "--device", "cpu", "--temperature", "0", "--max-tokens", "64", "--prompt"];
-    let prompt = golden[0]["messages"][0]["content"].as_str().expect("a user's message");
-    assert_eq!(result(&[&greedy[..], &[prompt]].concat()), golden_answer(&golden[0]) + "\n");
+    let greedy = [
+        "run",
+        "--device",
+        "cpu",
+        "--temperature",
+        "0",
+        "--max-tokens",
+        "64",
+        "--prompt",
+    ];
+    let prompt = golden[0]["messages"][0]["content"]
+        .as_str()
+        .expect("a user's message");
+    assert_eq!(
+        result(&[&greedy[..], &[prompt]].concat()),
+        golden_answer(&golden[0]) + "\n"
+    );
     let rendered = golden[0]["prompt_text"].as_str().expect("a text");
     let raw = result(&[&greedy[..], &[rendered, "--raw"]].concat());
-    assert_eq!(raw, golden_answer(&golden[0]) + "\n", "--raw takes the text as it is");
-    let same = |seed| result(&["run", "--device", "cpu", "--temperature", "1", "--seed", seed, "--prompt", "Hello!"]);
+    assert_eq!(
+        raw,
+        golden_answer(&golden[0]) + "\n",
+        "--raw takes the text as it is"
+    );
+    let same = |seed| {
+        result(&[
+            "run",
+            "--device",
+            "cpu",
+            "--temperature",
+            "1",
+            "--seed",
+            seed,
+            "--prompt",
+            "Hello!",
+        ])
+    };
     assert_eq!(same("7"), same("7"), "a seed fixes the answer");
 }
 
 /// Every command can make an adapter run the kernels of another class.
 #[test]
 fn kernels_of_another_gpu_are_chosen_by_option_or_variable() {
-    let commands: [&[&str]; 6] =
-        [&["serve"], &["chat"], &["run", "--prompt", "a"], &["plan"], &["bench"], &["selftest"]];
-    let wrong =
-        [("FOLIO_WGPU_CLASS", "--class", "discrete, integrated, software"), ("FOLIO_WGPU_TIER", "--tier", "t0, t1")];
+    let commands: [&[&str]; 6] = [
+        &["serve"],
+        &["chat"],
+        &["run", "--prompt", "a"],
+        &["plan"],
+        &["bench"],
+        &["selftest"],
+    ];
+    let wrong = [
+        (
+            "FOLIO_WGPU_CLASS",
+            "--class",
+            "discrete, integrated, software",
+        ),
+        ("FOLIO_WGPU_TIER", "--tier", "t0, t1"),
+    ];
     for (variable, option, allowed) in wrong {
         for command in commands {
-            let output = folio(command).env(variable, "huge").output().expect("the binary starts");
+            let output = folio(command)
+                .env(variable, "huge")
+                .output()
+                .expect("the binary starts");
             let message = text(&output.stderr);
             assert_eq!(output.status.code(), Some(2), "{command:?}: {message}");
-            assert!([variable, "huge", allowed].iter().all(|word| message.contains(word)), "{command:?}: {message}");
+            assert!(
+                [variable, "huge", allowed]
+                    .iter()
+                    .all(|word| message.contains(word)),
+                "{command:?}: {message}"
+            );
         }
-        let output = folio(&["plan", option, "huge"]).env(variable, "also wrong").output().expect("the binary starts");
+        let output = folio(&["plan", option, "huge"])
+            .env(variable, "also wrong")
+            .output()
+            .expect("the binary starts");
         let message = text(&output.stderr);
-        assert!(message.contains(option) && !message.contains(variable), "the typed value was wrong: {message}");
+        assert!(
+            message.contains(option) && !message.contains(variable),
+            "the typed value was wrong: {message}"
+        );
     }
     let devices: Value = serde_json::from_str(&result(&["devices", "--json"])).expect("it is JSON");
-    if !devices["devices"].as_array().expect("a list").iter().any(|device| device["device"] == "wgpu:0") {
+    if !devices["devices"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .any(|device| device["device"] == "wgpu:0")
+    {
         println!("SKIPPED: wgpu finds no adapter to choose kernels for");
         return;
     }
     let mut plan = folio(&["plan", "--device", "wgpu:0", "--json"]);
-    let output = plan.env("FOLIO_WGPU_CLASS", "integrated").env("FOLIO_WGPU_TIER", "t0").output();
+    let output = plan
+        .env("FOLIO_WGPU_CLASS", "integrated")
+        .env("FOLIO_WGPU_TIER", "t0")
+        .output();
     let output = output.expect("the binary starts");
     let plan: Value = serde_json::from_str(&text(&output.stdout)).expect("it is JSON");
     let tier = plan["device"]["tier"].as_str().expect("a tier");
     let integrated = plan["device"]["kind"] == "integrated";
-    assert_eq!(tier, if integrated { "T0" } else { "T0, kernels of the integrated class" });
-    let typed = result(&["plan", "--device", "wgpu:0", "--json", "--class", "integrated", "--tier", "t0"]);
-    assert_eq!(serde_json::from_str::<Value>(&typed).expect("it is JSON")["device"]["tier"], tier);
+    assert_eq!(
+        tier,
+        if integrated {
+            "T0"
+        } else {
+            "T0, kernels of the integrated class"
+        }
+    );
+    let typed = result(&[
+        "plan",
+        "--device",
+        "wgpu:0",
+        "--json",
+        "--class",
+        "integrated",
+        "--tier",
+        "t0",
+    ]);
+    assert_eq!(
+        serde_json::from_str::<Value>(&typed).expect("it is JSON")["device"]["tier"],
+        tier
+    );
 }
 
 #[test]
@@ -197,42 +353,109 @@ fn run_answers_a_file_as_one_batch() {
         .collect();
     lines.insert(1, r#"{"prompt": "a", "no_such_field": 1}"#.to_owned());
     lines.insert(2, "not JSON".to_owned());
-    lines.push(json!({"prompt_token_ids": golden[0]["prompt_ids"], "n": 2, "logprobs": 5}).to_string());
+    lines.push(
+        json!({"prompt_token_ids": golden[0]["prompt_ids"], "n": 2, "logprobs": 5}).to_string(),
+    );
     lines.push(json!({"prompt_token_ids": [4_000_000]}).to_string());
-    lines.push(json!({"messages": golden[0]["messages"], "stop": golden_answer(&golden[0])[4..8]}).to_string());
+    lines.push(
+        json!({"messages": golden[0]["messages"], "stop": golden_answer(&golden[0])[4..8]})
+            .to_string(),
+    );
     let folder = tempfile::tempdir().expect("a folder for this test");
-    let (input, output) = (folder.path().join("in.jsonl"), folder.path().join("out.jsonl"));
+    let (input, output) = (
+        folder.path().join("in.jsonl"),
+        folder.path().join("out.jsonl"),
+    );
     fs::write(&input, lines.join("\n")).expect("the folder takes files");
     let (input, output) = (input.to_string_lossy(), output.to_string_lossy());
-    let greedy = ["run", "--device", "cpu", "--temperature", "0", "--max-tokens", "64", "--input", &input];
+    let greedy = [
+        "run",
+        "--device",
+        "cpu",
+        "--temperature",
+        "0",
+        "--max-tokens",
+        "64",
+        "--input",
+        &input,
+    ];
     let run = run(&[&greedy[..], &["--output", &output]].concat());
-    assert_eq!((text(&run.stdout).as_str(), run.status.code()), ("", Some(1)), "results go to the file; some failed");
-    assert!(text(&run.stderr).contains(&format!("3 of {} lines failed", lines.len())), "{}", text(&run.stderr));
+    assert_eq!(
+        (text(&run.stdout).as_str(), run.status.code()),
+        ("", Some(1)),
+        "results go to the file; some failed"
+    );
+    assert!(
+        text(&run.stderr).contains(&format!("3 of {} lines failed", lines.len())),
+        "{}",
+        text(&run.stderr)
+    );
 
     let answers = fs::read_to_string(&*output).expect("the output was written");
-    let answers: Vec<Value> = answers.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect();
+    let answers: Vec<Value> = answers
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("a line is JSON"))
+        .collect();
     assert_eq!(answers.len(), lines.len());
     for (index, answer) in answers.iter().enumerate() {
-        assert_eq!(answer["index"], index, "answers come in the order of their lines");
+        assert_eq!(
+            answer["index"], index,
+            "answers come in the order of their lines"
+        );
     }
-    assert!(answers[1]["error"].as_str().is_some_and(|error| error.contains("no_such_field")), "{}", answers[1]);
+    assert!(
+        answers[1]["error"]
+            .as_str()
+            .is_some_and(|error| error.contains("no_such_field")),
+        "{}",
+        answers[1]
+    );
     assert!(answers[2]["error"].is_string(), "{}", answers[2]);
     let good = answers[..1].iter().chain(&answers[3..=golden.len() + 1]);
     for (answer, golden) in good.zip(&golden) {
-        assert_eq!(answer["outputs"][0]["token_ids"], golden["greedy_ids"], "{golden}");
+        assert_eq!(
+            answer["outputs"][0]["token_ids"], golden["greedy_ids"],
+            "{golden}"
+        );
         assert_eq!(answer["outputs"][0]["text"], golden_answer(golden));
-        assert_eq!(answer["usage"]["completion_tokens"], golden["greedy_ids"].as_array().map_or(0, Vec::len));
-        assert_eq!(answer["usage"]["prompt_tokens"], golden["prompt_ids"].as_array().map_or(0, Vec::len));
+        assert_eq!(
+            answer["usage"]["completion_tokens"],
+            golden["greedy_ids"].as_array().map_or(0, Vec::len)
+        );
+        assert_eq!(
+            answer["usage"]["prompt_tokens"],
+            golden["prompt_ids"].as_array().map_or(0, Vec::len)
+        );
     }
-    let [choices, unknown, stopped] = &answers[golden.len() + 2..] else { panic!("three more lines") };
-    assert_eq!(choices["outputs"][0], choices["outputs"][1], "greedy choices are equal");
+    let [choices, unknown, stopped] = &answers[golden.len() + 2..] else {
+        panic!("three more lines")
+    };
+    assert_eq!(
+        choices["outputs"][0], choices["outputs"][1],
+        "greedy choices are equal"
+    );
     assert_eq!(choices["outputs"][0]["token_ids"], golden[0]["greedy_ids"]);
     let entry = &choices["outputs"][0]["logprobs"][0];
-    let (logprob, reference) = (&entry["top"][1]["logprob"], &golden[0]["top5_logprobs_first_8"][0][1][1]);
+    let (logprob, reference) = (
+        &entry["top"][1]["logprob"],
+        &golden[0]["top5_logprobs_first_8"][0][1][1],
+    );
     let difference = logprob.as_f64().unwrap_or(f64::NAN) - reference.as_f64().unwrap_or(f64::NAN);
-    assert!(difference.abs() < 0.05, "{entry} is near the reference's {reference}");
-    assert!(unknown["error"].as_str().is_some_and(|error| error.contains("4000000")), "{unknown}");
-    assert_eq!(stopped["outputs"][0]["text"], golden_answer(&golden[0])[..4], "text ends before the stop string");
+    assert!(
+        difference.abs() < 0.05,
+        "{entry} is near the reference's {reference}"
+    );
+    assert!(
+        unknown["error"]
+            .as_str()
+            .is_some_and(|error| error.contains("4000000")),
+        "{unknown}"
+    );
+    assert_eq!(
+        stopped["outputs"][0]["text"],
+        golden_answer(&golden[0])[..4],
+        "text ends before the stop string"
+    );
     assert_eq!(stopped["outputs"][0]["finish_reason"], "stop");
 }
 
@@ -242,40 +465,107 @@ fn a_model_without_tokenizer_serves_token_ids() {
     let folder = tempfile::tempdir().expect("a folder for this test");
     let input = folder.path().join("in.jsonl");
     let lines = [
-        json!({"prompt_token_ids": case["prompt"], "max_tokens": 24, "ignore_eos": true}).to_string(),
+        json!({"prompt_token_ids": case["prompt"], "max_tokens": 24, "ignore_eos": true})
+            .to_string(),
         json!({"prompt": "text"}).to_string(),
     ];
     fs::write(&input, lines.join("\n")).expect("the folder takes files");
     let (input, model) = (input.to_string_lossy(), packed::model("golden/llama"));
-    let arguments = ["run", "--device", "cpu", "--temperature", "0", "--input", &input, "--model"];
+    let arguments = [
+        "run",
+        "--device",
+        "cpu",
+        "--temperature",
+        "0",
+        "--input",
+        &input,
+        "--model",
+    ];
     let output = run(&[&arguments[..], &[&model.to_string_lossy()]].concat());
     let answers = text(&output.stdout);
-    let answers: Vec<Value> = answers.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect();
+    let answers: Vec<Value> = answers
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("a line is JSON"))
+        .collect();
     assert_eq!(answers[0]["outputs"][0]["token_ids"], case["greedy"]);
     assert_eq!(answers[0]["outputs"][0]["text"], Value::Null);
     assert_eq!(answers[0]["outputs"][0]["finish_reason"], "length");
-    assert!(answers[1]["error"].as_str().is_some_and(|error| error.contains("tokenizer")), "{}", answers[1]);
+    assert!(
+        answers[1]["error"]
+            .as_str()
+            .is_some_and(|error| error.contains("tokenizer")),
+        "{}",
+        answers[1]
+    );
 }
 
 #[test]
 fn wrong_arguments_are_told_in_one_line() {
-    refusal(&["run", "--prompt", "a", "--device", "wgpu:99"], &["wgpu:99", "cpu"]);
-    refusal(&["run", "--prompt", "a", "--device", "cuda"], &["CUDA", "cpu"]);
-    refusal(&["run", "--prompt", "a", "--device", "tpu"], &["--device", "auto"]);
+    refusal(
+        &["run", "--prompt", "a", "--device", "wgpu:99"],
+        &["wgpu:99", "cpu"],
+    );
+    refusal(
+        &["run", "--prompt", "a", "--device", "cuda"],
+        &["CUDA", "cpu"],
+    );
+    refusal(
+        &["run", "--prompt", "a", "--device", "tpu"],
+        &["--device", "auto"],
+    );
     refusal(&["run"], &["--prompt"]);
-    refusal(&["run", "--prompt", "a", "--device", "cpu", "--block-size", "17"], &["block-size", "17"]);
-    refusal(&["run", "--prompt", "a", "--device", "cpu", "--temperature", "9"], &["temperature", "9"]);
-    refusal(&["run", "--device", "cpu", "--input", "no-such-file.jsonl"], &["no-such-file.jsonl"]);
-    refusal(&["bench", "--device", "cpu", "--shape", "1x2x3"], &["1x2x3"]);
+    refusal(
+        &[
+            "run",
+            "--prompt",
+            "a",
+            "--device",
+            "cpu",
+            "--block-size",
+            "17",
+        ],
+        &["block-size", "17"],
+    );
+    refusal(
+        &[
+            "run",
+            "--prompt",
+            "a",
+            "--device",
+            "cpu",
+            "--temperature",
+            "9",
+        ],
+        &["temperature", "9"],
+    );
+    refusal(
+        &["run", "--device", "cpu", "--input", "no-such-file.jsonl"],
+        &["no-such-file.jsonl"],
+    );
+    refusal(
+        &["bench", "--device", "cpu", "--shape", "1x2x3"],
+        &["1x2x3"],
+    );
     refusal(&["nonsense"], &["nonsense"]);
 }
 
 #[test]
 fn help_says_the_defaults() {
     let help = result(&["serve", "--help"]);
-    for (option, default) in [("--max-num-seqs", "64"), ("--block-size", "32"), ("--gpu-memory-utilization", "0.9")] {
-        let text = help.split(option).nth(1).and_then(|rest| rest.split("[env:").next()).expect("the option is there");
-        assert!(text.contains(&format!("[default: {default}")), "{option}: {text}");
+    for (option, default) in [
+        ("--max-num-seqs", "64"),
+        ("--block-size", "32"),
+        ("--gpu-memory-utilization", "0.9"),
+    ] {
+        let text = help
+            .split(option)
+            .nth(1)
+            .and_then(|rest| rest.split("[env:").next())
+            .expect("the option is there");
+        assert!(
+            text.contains(&format!("[default: {default}")),
+            "{option}: {text}"
+        );
     }
 }
 
@@ -284,22 +574,45 @@ fn broken_model_folders_are_told_in_one_line() {
     let folder = tempfile::tempdir().expect("a folder for this test");
     let place = folder.path();
     let model = place.to_string_lossy();
-    let check = |words: &[&str]| refusal(&["run", "--device", "cpu", "--prompt", "a", "--model", &model], words);
-    refusal(&["run", "--device", "cpu", "--prompt", "a", "--model", "no/such/folder"], &["no/such/folder"]);
+    let check = |words: &[&str]| {
+        refusal(
+            &["run", "--device", "cpu", "--prompt", "a", "--model", &model],
+            words,
+        )
+    };
+    refusal(
+        &[
+            "run",
+            "--device",
+            "cpu",
+            "--prompt",
+            "a",
+            "--model",
+            "no/such/folder",
+        ],
+        &["no/such/folder"],
+    );
     check(&["config.json"]);
 
     let copy = |name: &str| {
-        fs::copy(repository("assets/demo").join(name), place.join(name)).expect("a file of the demo copies");
+        fs::copy(repository("assets/demo").join(name), place.join(name))
+            .expect("a file of the demo copies");
     };
-    for name in ["model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
+    for name in [
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ] {
         copy(name);
     }
     fs::write(place.join("config.json"), "{").expect("the folder takes files");
     check(&["config.json"]);
-    let config = fs::read_to_string(repository("assets/demo/config.json")).expect("the demo has a config");
+    let config =
+        fs::read_to_string(repository("assets/demo/config.json")).expect("the demo has a config");
     let wrong = |from: &str, to: &str| {
         assert!(config.contains(from), "{from} is in the demo's config");
-        fs::write(place.join("config.json"), config.replace(from, to)).expect("the folder takes files");
+        fs::write(place.join("config.json"), config.replace(from, to))
+            .expect("the folder takes files");
     };
     wrong("\"num_key_value_heads\": 2", "\"num_key_value_heads\": 3");
     check(&["config.json", "num_key_value_heads", "3"]);
@@ -312,7 +625,11 @@ fn broken_model_folders_are_told_in_one_line() {
 
     copy("config.json");
     let weights = fs::read(place.join("model.safetensors")).expect("the copy reads");
-    fs::write(place.join("model.safetensors"), &weights[..weights.len() / 2]).expect("the folder takes files");
+    fs::write(
+        place.join("model.safetensors"),
+        &weights[..weights.len() / 2],
+    )
+    .expect("the folder takes files");
     check(&["model.safetensors"]);
     copy("model.safetensors");
     fs::write(place.join("tokenizer.json"), "{}").expect("the folder takes files");
@@ -321,14 +638,21 @@ fn broken_model_folders_are_told_in_one_line() {
 
 #[test]
 fn devices_names_the_cpu_and_the_choice() {
-    let devices: Value = serde_json::from_str(&result(&["devices", "--json"])).expect("one JSON object");
+    let devices: Value =
+        serde_json::from_str(&result(&["devices", "--json"])).expect("one JSON object");
     let list = devices["devices"].as_array().expect("a list");
     assert_eq!(list[0]["device"], "cpu");
-    let chosen: Vec<&Value> = list.iter().filter(|device| device["chosen"] == true).collect();
+    let chosen: Vec<&Value> = list
+        .iter()
+        .filter(|device| device["chosen"] == true)
+        .collect();
     assert_eq!(chosen.len(), 1, "exactly one is chosen: {devices}");
     assert_eq!(chosen[0]["device"], devices["chosen"]);
     let software = chosen[0]["kind"] == "software" && chosen[0]["device"] != "cpu";
-    assert!(!software, "a driver that runs shaders on the CPU is never chosen: {devices}");
+    assert!(
+        !software,
+        "a driver that runs shaders on the CPU is never chosen: {devices}"
+    );
     assert!(result(&["devices"]).contains("auto selects"));
 }
 
@@ -336,20 +660,39 @@ fn devices_names_the_cpu_and_the_choice() {
 #[cfg(feature = "cuda")]
 #[test]
 fn devices_says_what_of_cuda_is_missing() {
-    let devices: Value = serde_json::from_str(&result(&["devices", "--json"])).expect("one JSON object");
-    let parts = devices["cuda"]["parts"].as_array().expect("a list of what was found and what is missing");
+    let devices: Value =
+        serde_json::from_str(&result(&["devices", "--json"])).expect("one JSON object");
+    let parts = devices["cuda"]["parts"]
+        .as_array()
+        .expect("a list of what was found and what is missing");
     assert!(!parts.is_empty(), "{devices}");
-    let listed = devices["devices"].as_array().expect("a list").iter().any(|device| device["api"] == "cuda");
+    let listed = devices["devices"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .any(|device| device["api"] == "cuda");
     let Some(obstacle) = devices["cuda"]["obstacle"].as_str() else {
         assert!(listed && devices["chosen"] == "cuda:0", "{devices}");
         return;
     };
     assert!(devices["chosen"] != "cuda:0", "{devices}");
     refusal(&["run", "--prompt", "a", "--device", "cuda"], &[obstacle]);
-    let output = run(&["run", "--prompt", "Hi", "--max-tokens", "1", "--device", "auto"]);
+    let output = run(&[
+        "run",
+        "--prompt",
+        "Hi",
+        "--max-tokens",
+        "1",
+        "--device",
+        "auto",
+    ]);
     let said = text(&output.stderr);
     assert!(output.status.success(), "{said}");
-    assert_eq!(said.lines().filter(|line| line.contains(obstacle)).count(), 1, "one line tells why: {said}");
+    assert_eq!(
+        said.lines().filter(|line| line.contains(obstacle)).count(),
+        1,
+        "one line tells why: {said}"
+    );
 }
 
 /// A server of the demo model on a free port; it ends with the test.
@@ -376,41 +719,75 @@ impl Server {
     #[cfg(unix)]
     fn after(words: &str, script: &str) -> Self {
         let mut command = Command::new("sh");
-        command.args(["-c", &format!("{words}; exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_folio")]);
+        command.args([
+            "-c",
+            &format!("{words}; exec \"$0\" \"$@\""),
+            env!("CARGO_BIN_EXE_folio"),
+        ]);
         command.args(["serve", "--port", "0", "--device", script]);
         Self::of(command)
     }
 
     fn of(mut command: Command) -> Self {
-        let mut process = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().expect("the binary starts");
+        let mut process = command
+            .stderr(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("the binary starts");
         let mut messages = BufReader::new(process.stderr.take().expect("stderr is piped"));
         let (mut line, mut greeting) = (String::new(), String::new());
         while !line.contains("http://") {
             line.clear();
-            assert!(messages.read_line(&mut line).expect("stderr reads") > 0, "the server ended before it was ready");
+            assert!(
+                messages.read_line(&mut line).expect("stderr reads") > 0,
+                "the server ended before it was ready"
+            );
             greeting += &line;
         }
-        let rest = line.split("http://").nth(1).expect("the line names the address");
-        let address = rest.split(|c: char| c.is_whitespace() || c == '/').next().unwrap_or_default().to_owned();
-        Self { process, messages: Box::new(messages), address, greeting, headers: Vec::new() }
+        let rest = line
+            .split("http://")
+            .nth(1)
+            .expect("the line names the address");
+        let address = rest
+            .split(|c: char| c.is_whitespace() || c == '/')
+            .next()
+            .unwrap_or_default()
+            .to_owned();
+        Self {
+            process,
+            messages: Box::new(messages),
+            address,
+            greeting,
+            headers: Vec::new(),
+        }
     }
 
     /// Sends a request and returns the whole response, head and body.
     fn ask(&self, method: &str, path: &str, body: &str) -> String {
         let mut stream = self.open(method, path, body);
         let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("the answer is text");
+        stream
+            .read_to_string(&mut answer)
+            .expect("the answer is text");
         answer
     }
 
     fn open(&self, method: &str, path: &str, body: &str) -> TcpStream {
         let mut stream = TcpStream::connect(&self.address).expect("the server listens");
         let headers = self.headers.concat();
-        let host = if headers.contains("Host:") { String::new() } else { format!("Host: {}\r\n", self.address) };
+        let host = if headers.contains("Host:") {
+            String::new()
+        } else {
+            format!("Host: {}\r\n", self.address)
+        };
         let head = format!("{method} {path} HTTP/1.1\r\n{host}{headers}Connection: close\r\n");
         let length = body.len();
-        let request = format!("{head}Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}");
-        stream.write_all(request.as_bytes()).expect("the server takes the request");
+        let request = format!(
+            "{head}Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+        );
+        stream
+            .write_all(request.as_bytes())
+            .expect("the server takes the request");
         stream
     }
 }
@@ -440,7 +817,10 @@ fn serve_answers_and_ends_when_told() {
     let mut line = String::new();
     while !line.starts_with("data: ") {
         line.clear();
-        assert!(stream.read_line(&mut line).expect("the stream reads") > 0, "the stream has begun");
+        assert!(
+            stream.read_line(&mut line).expect("the stream reads") > 0,
+            "the stream has begun"
+        );
     }
     signal(&server, "-TERM");
     let mut rest = String::new();
@@ -448,19 +828,38 @@ fn serve_answers_and_ends_when_told() {
     assert!(rest.contains("\"finish_reason\":\"length\""), "{rest}");
     assert!(rest.contains("data: [DONE]"), "{rest}");
     let mut messages = String::new();
-    server.messages.read_to_string(&mut messages).expect("stderr reads");
-    assert_eq!(server.process.wait().expect("the server ends").code(), Some(0), "{messages}");
+    server
+        .messages
+        .read_to_string(&mut messages)
+        .expect("stderr reads");
+    assert_eq!(
+        server.process.wait().expect("the server ends").code(),
+        Some(0),
+        "{messages}"
+    );
 }
 
 #[test]
 fn serve_guards_and_limits_as_told() {
-    let keys = ["--api-key", "sesame", "--choices-max", "2", "--prompts-max", "3"];
+    let keys = [
+        "--api-key",
+        "sesame",
+        "--choices-max",
+        "2",
+        "--prompts-max",
+        "3",
+    ];
     let mut server = Server::with(&[&["--device", "fake"], &keys[..]].concat());
     let status = |server: &Server, body: Value| {
         let answer = server.ask("POST", "/v1/completions", &body.to_string());
-        answer.split(' ').nth(1).and_then(|status| status.parse::<u16>().ok()).unwrap_or_else(|| panic!("{answer}"))
+        answer
+            .split(' ')
+            .nth(1)
+            .and_then(|status| status.parse::<u16>().ok())
+            .unwrap_or_else(|| panic!("{answer}"))
     };
-    let short = |prompts: usize, n: u32| json!({"prompt": vec!["Hello"; prompts], "n": n, "max_tokens": 2});
+    let short =
+        |prompts: usize, n: u32| json!({"prompt": vec!["Hello"; prompts], "n": n, "max_tokens": 2});
     assert_eq!(status(&server, short(1, 1)), 401, "the key is asked for");
     server.headers = vec!["Authorization: Bearer sesame\r\n"];
     assert_eq!(status(&server, short(3, 2)), 200);
@@ -475,30 +874,66 @@ fn serve_guards_and_limits_as_told() {
     assert_eq!(status(&server, short(1, 1)), 200, "--allowed-host");
     server.headers = vec!["Host: evil.example\r\n"];
     let refused = server.ask("POST", "/v1/completions", &short(1, 1).to_string());
-    assert!(refused.starts_with("HTTP/1.1 403 ") && refused.contains("allow it with --allowed-host"), "{refused}");
-    assert!(result(&["serve", "--help"]).contains("--allowed-host <HOST>"), "the flag that the refusal names exists");
-    refusal(&["serve", "--choices-max", "129"], &["--choices-max", "129"]);
+    assert!(
+        refused.starts_with("HTTP/1.1 403 ") && refused.contains("allow it with --allowed-host"),
+        "{refused}"
+    );
+    assert!(
+        result(&["serve", "--help"]).contains("--allowed-host <HOST>"),
+        "the flag that the refusal names exists"
+    );
+    refusal(
+        &["serve", "--choices-max", "129"],
+        &["--choices-max", "129"],
+    );
     refusal(&["serve", "--prompts-max", "0"], &["--prompts-max", "0"]);
 }
 
 /// An empty setting is an error, never a setting that is off; and no message repeats a key.
 #[test]
 fn security_settings_fail_closed() {
-    let variables =
-        ["FOLIO_API_KEY", "FOLIO_API_KEY_FILE", "FOLIO_HOST", "FOLIO_ALLOWED_HOST", "FOLIO_ALLOWED_ORIGINS"];
+    let variables = [
+        "FOLIO_API_KEY",
+        "FOLIO_API_KEY_FILE",
+        "FOLIO_HOST",
+        "FOLIO_ALLOWED_HOST",
+        "FOLIO_ALLOWED_ORIGINS",
+    ];
     for variable in variables {
-        let option = format!("--{}", variable.trim_start_matches("FOLIO_").to_lowercase().replace('_', "-"));
+        let option = format!(
+            "--{}",
+            variable
+                .trim_start_matches("FOLIO_")
+                .to_lowercase()
+                .replace('_', "-")
+        );
         let mut command = folio(&["serve", "--device", "fake", "--port", "0"]);
-        let by_variable = command.env(variable, "").output().expect("the binary starts");
-        let by_option = run(&["serve", "--device", "fake", "--port", "0", &format!("{option}=")]);
+        let by_variable = command
+            .env(variable, "")
+            .output()
+            .expect("the binary starts");
+        let by_option = run(&[
+            "serve",
+            "--device",
+            "fake",
+            "--port",
+            "0",
+            &format!("{option}="),
+        ]);
         for output in [by_variable, by_option] {
             let message = text(&output.stderr);
-            assert!(matches!(output.status.code(), Some(1 | 2)), "{variable}: {message}");
+            assert!(
+                matches!(output.status.code(), Some(1 | 2)),
+                "{variable}: {message}"
+            );
             assert!(message.contains(&option), "{variable}: {message}");
         }
     }
     let serve = |option: &str, value: &str, words: &[&str]| {
-        refusal(&["serve", "--device", "fake", "--port", "0", option, value], &[&[option], words].concat());
+        refusal(
+            &["serve", "--device", "fake", "--port", "0", option, value],
+            &[&[option], words].concat(),
+        );
     };
     serve("--api-key", "one,two", &["comma", "--api-key-file"]);
     serve("--api-key", "one two", &["spaces"]);
@@ -513,10 +948,17 @@ fn security_settings_fail_closed() {
     serve("--api-key-file", path, &["has no key"]);
     fs::write(&file, "good\nsecret one\n").expect("a file");
     serve("--api-key-file", path, &["line 2", "spaces"]);
-    assert!(!text(&run(&["serve", "--api-key-file", path]).stderr).contains("secret"), "a key is not printed");
+    assert!(
+        !text(&run(&["serve", "--api-key-file", path]).stderr).contains("secret"),
+        "a key is not printed"
+    );
     fs::write(&file, "sesame\n\nother\n").expect("a file");
     let mut server = Server::with(&["--device", "fake", "--api-key-file", path]);
-    assert!(server.ask("GET", "/v1/models", "").starts_with("HTTP/1.1 401"));
+    assert!(
+        server
+            .ask("GET", "/v1/models", "")
+            .starts_with("HTTP/1.1 401")
+    );
     for (header, status) in [
         ("Authorization: Bearer sesame\r\n", "200"),
         ("X-Api-Key: other\r\n", "200"),
@@ -526,25 +968,38 @@ fn security_settings_fail_closed() {
     ] {
         server.headers = vec![header];
         let answer = server.ask("GET", "/v1/models", "");
-        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{header}: {answer}");
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status}")),
+            "{header}: {answer}"
+        );
     }
 }
 
 #[cfg(unix)]
 fn signal(server: &Server, name: &str) {
     let id = server.process.id().to_string();
-    assert!(Command::new("kill").args([name, &id]).status().expect("kill runs").success());
+    assert!(
+        Command::new("kill")
+            .args([name, &id])
+            .status()
+            .expect("kill runs")
+            .success()
+    );
 }
 
 /// Opens a stream and waits until it has begun.
 #[cfg(unix)]
 fn begun(server: &Server, max_tokens: u32) -> BufReader<TcpStream> {
-    let body = json!({"prompt": "Hello", "stream": true, "ignore_eos": true, "max_tokens": max_tokens});
+    let body =
+        json!({"prompt": "Hello", "stream": true, "ignore_eos": true, "max_tokens": max_tokens});
     let mut stream = BufReader::new(server.open("POST", "/v1/completions", &body.to_string()));
     let mut line = String::new();
     while !line.starts_with("data: ") {
         line.clear();
-        assert!(stream.read_line(&mut line).expect("the stream reads") > 0, "the stream has begun");
+        assert!(
+            stream.read_line(&mut line).expect("the stream reads") > 0,
+            "the stream has begun"
+        );
     }
     stream
 }
@@ -558,12 +1013,21 @@ fn a_hang_up_drains_like_sigterm() {
     for _ in 0..2 {
         signal(&server, "-HUP");
         let drains = || server.ask("GET", "/health", "").starts_with("HTTP/1.1 503");
-        assert!((0..1000).any(|_| drains()), "no drain; are these tests run with SIGHUP ignored, as under nohup?");
+        assert!(
+            (0..1000).any(|_| drains()),
+            "no drain; are these tests run with SIGHUP ignored, as under nohup?"
+        );
     }
     let mut rest = String::new();
     stream.read_to_string(&mut rest).expect("the stream reads");
-    assert!(rest.contains("\"finish_reason\":\"length\"") && rest.contains("data: [DONE]"), "{rest}");
-    assert_eq!(server.process.wait().expect("the server ends").code(), Some(0));
+    assert!(
+        rest.contains("\"finish_reason\":\"length\"") && rest.contains("data: [DONE]"),
+        "{rest}"
+    );
+    assert_eq!(
+        server.process.wait().expect("the server ends").code(),
+        Some(0)
+    );
 }
 
 /// As `nohup` starts it.
@@ -572,21 +1036,52 @@ fn a_hang_up_drains_like_sigterm() {
 fn a_hang_up_that_is_ignored_stays_ignored() {
     let mut server = Server::after("trap '' HUP", "fake");
     signal(&server, "-HUP");
-    let answer = server.ask("POST", "/v1/completions", &json!({"prompt": "Hello", "max_tokens": 2}).to_string());
+    let answer = server.ask(
+        "POST",
+        "/v1/completions",
+        &json!({"prompt": "Hello", "max_tokens": 2}).to_string(),
+    );
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-    assert!(server.process.try_wait().expect("it can be asked").is_none());
+    assert!(
+        server
+            .process
+            .try_wait()
+            .expect("it can be asked")
+            .is_none()
+    );
 }
 
 #[cfg(unix)]
 #[test]
 fn connections_are_limited_by_options_and_by_the_limit_of_files() {
-    refusal(&["serve", "--port", "0", "--device", "fake", "--max-connections", "0"], &["--max-connections"]);
-    let limits = ["--device", "fake:pause=10", "--max-connections", "1", "--max-connections-per-peer", "0"];
+    refusal(
+        &[
+            "serve",
+            "--port",
+            "0",
+            "--device",
+            "fake",
+            "--max-connections",
+            "0",
+        ],
+        &["--max-connections"],
+    );
+    let limits = [
+        "--device",
+        "fake:pause=10",
+        "--max-connections",
+        "1",
+        "--max-connections-per-peer",
+        "0",
+    ];
     let server = Server::with(&limits);
     assert!(!server.greeting.contains("warning"), "{}", server.greeting);
     let stream = begun(&server, 2000);
     let answer = server.ask("GET", "/health", "");
-    assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("too_many_connections"), "{answer}");
+    assert!(
+        answer.starts_with("HTTP/1.1 503") && answer.contains("too_many_connections"),
+        "{answer}"
+    );
     drop(stream);
     let server = Server::after("ulimit -n 300", "fake");
     let words = "at most 150 connections instead of 4096: this process may open only 300 files";
@@ -603,23 +1098,52 @@ fn a_second_signal_ends_the_server_at_once() {
     while !server.ask("GET", "/health", "").starts_with("HTTP/1.1 503") {
         std::thread::yield_now();
     }
-    assert!(server.process.try_wait().expect("it can be asked").is_none(), "the stream may go on for minutes");
+    assert!(
+        server
+            .process
+            .try_wait()
+            .expect("it can be asked")
+            .is_none(),
+        "the stream may go on for minutes"
+    );
     signal(&server, "-TERM");
-    assert_eq!(server.process.wait().expect("the server ends").code(), Some(130));
+    assert_eq!(
+        server.process.wait().expect("the server ends").code(),
+        Some(130)
+    );
 }
 
 #[cfg(unix)]
 #[test]
 fn a_server_whose_engine_is_gone_ends_with_a_failure() {
-    for (script, words) in [("fake:panic@3", "panic"), ("fake:dead@3", "lost"), ("fake:hang@2,hang@4,hang@6", "hangs")]
-    {
+    for (script, words) in [
+        ("fake:panic@3", "panic"),
+        ("fake:dead@3", "lost"),
+        ("fake:hang@2,hang@4,hang@6", "hangs"),
+    ] {
         let mut server = Server::with(&["--device", script]);
         let body = json!({"prompt": "Hello", "stream": true, "ignore_eos": true, "max_tokens": 50});
         let answer = server.ask("POST", "/v1/completions", &body.to_string());
-        assert!(answer.contains("\"error\"") && answer.contains("data: [DONE]"), "{script}: {answer}");
+        assert!(
+            answer.contains("\"error\"") && answer.contains("data: [DONE]"),
+            "{script}: {answer}"
+        );
         let mut messages = String::new();
-        server.messages.read_to_string(&mut messages).expect("stderr reads");
-        assert_eq!(server.process.wait().expect("the server ends").code(), Some(1), "{script}: {messages}");
-        assert!(messages.lines().last().is_some_and(|line| line.contains(words)), "{script}: {messages}");
+        server
+            .messages
+            .read_to_string(&mut messages)
+            .expect("stderr reads");
+        assert_eq!(
+            server.process.wait().expect("the server ends").code(),
+            Some(1),
+            "{script}: {messages}"
+        );
+        assert!(
+            messages
+                .lines()
+                .last()
+                .is_some_and(|line| line.contains(words)),
+            "{script}: {messages}"
+        );
     }
 }

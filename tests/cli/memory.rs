@@ -14,15 +14,28 @@ const FACTOR: f64 = 1.35;
 /// A row of the memory of a process, in bytes: `VmHWM` is the most that it has had, `VmRSS` what it has now.
 fn memory(process: u32, row: &str) -> f64 {
     let status = fs::read_to_string(format!("/proc/{process}/status")).expect("it runs");
-    let line = status.lines().find_map(|line| line.strip_prefix(row)?.strip_prefix(':')).expect("the system tells it");
-    line.trim().trim_end_matches(" kB").parse::<f64>().expect("a number") * 1024.0
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix(row)?.strip_prefix(':'))
+        .expect("the system tells it");
+    line.trim()
+        .trim_end_matches(" kB")
+        .parse::<f64>()
+        .expect("a number")
+        * 1024.0
 }
 
 /// Writes a model with weights of more than 200 MB, and returns its path.
 fn wide(folder: &Path) -> String {
     let mut file = models::demo();
-    file.set("qwen3.feed_forward_length", super::builder::Item::U32(WIDE as u32));
-    for tensor in file.tensors.iter_mut().filter(|tensor| tensor.name.contains("ffn_") && !tensor.name.contains("norm"))
+    file.set(
+        "qwen3.feed_forward_length",
+        super::builder::Item::U32(WIDE as u32),
+    );
+    for tensor in file
+        .tensors
+        .iter_mut()
+        .filter(|tensor| tensor.name.contains("ffn_") && !tensor.name.contains("norm"))
     {
         let inner = usize::from(!tensor.name.contains("ffn_down"));
         tensor.dimensions[inner] = WIDE;
@@ -38,18 +51,36 @@ fn wide(folder: &Path) -> String {
 fn a_server_takes_what_its_plan_says() {
     let folder = tempfile::tempdir().expect("a folder for this test");
     let path = wide(folder.path());
-    let options = ["--device", "cpu", "--model", &path, "--kv-cache-bytes", "16MiB"];
+    let options = [
+        "--device",
+        "cpu",
+        "--model",
+        &path,
+        "--kv-cache-bytes",
+        "16MiB",
+    ];
 
-    let plan: Value = serde_json::from_str(&result(&[&["plan", "--json"], &options[..]].concat())).expect("JSON");
-    let bytes = |name: &str| plan["asked"][name].as_f64().unwrap_or_else(|| panic!("{name}: {plan}"));
+    let plan: Value =
+        serde_json::from_str(&result(&[&["plan", "--json"], &options[..]].concat())).expect("JSON");
+    let bytes = |name: &str| {
+        plan["asked"][name]
+            .as_f64()
+            .unwrap_or_else(|| panic!("{name}: {plan}"))
+    };
     let planned = bytes("weight_bytes") + bytes("activation_bytes") + bytes("kv_bytes");
     assert!(bytes("weight_bytes") > 200e6, "{plan}");
     let server = Server::of(folio(&[&["serve", "--port", "0"], &options[..]].concat()));
-    let body = json!({"messages": [{"role": "user", "content": "Hello! ".repeat(100)}], "max_tokens": 4});
+    let body =
+        json!({"messages": [{"role": "user", "content": "Hello! ".repeat(100)}], "max_tokens": 4});
     let answer = server.ask("POST", "/v1/chat/completions", &body.to_string());
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     let taken = memory(server.process.id(), "VmHWM");
-    assert!(taken < FACTOR * planned, "{:.0} MB are taken, {:.0} MB are planned", taken / 1e6, planned / 1e6);
+    assert!(
+        taken < FACTOR * planned,
+        "{:.0} MB are taken, {:.0} MB are planned",
+        taken / 1e6,
+        planned / 1e6
+    );
 }
 
 /// What requests may take of a process beside the model, in bytes; `docs/promises.md` states it.
@@ -63,14 +94,24 @@ fn no_request_takes_the_memory_or_the_time_of_others() {
     let server = Server::with(&["--device", "fake"]);
     let process = server.process.id();
     let before = memory(process, "VmRSS");
-    let objects = format!("{{\"model\":\"demo\",\"input\":[{}{{\"\":0}}]}}", "{\"\":0},".repeat(550_000));
+    let objects = format!(
+        "{{\"model\":\"demo\",\"input\":[{}{{\"\":0}}]}}",
+        "{\"\":0},".repeat(550_000)
+    );
     let grammar = |schema: Value| {
         let format = json!({"type": "json_schema", "json_schema": {"name": "x", "schema": schema}});
         let message = json!([{"role": "user", "content": "Hello!"}]);
-        ("/v1/chat/completions", json!({"messages": message, "response_format": format, "max_tokens": 9}).to_string())
+        (
+            "/v1/chat/completions",
+            json!({"messages": message, "response_format": format, "max_tokens": 9}).to_string(),
+        )
     };
     let regex = |regex: &str| {
-        ("/v1/completions", json!({"prompt": "a", "structured_outputs": {"regex": regex}, "max_tokens": 9}).to_string())
+        (
+            "/v1/completions",
+            json!({"prompt": "a", "structured_outputs": {"regex": regex}, "max_tokens": 9})
+                .to_string(),
+        )
     };
     let hostile = [
         ("/v1/responses", objects),
@@ -104,7 +145,11 @@ fn load(server: &Server, model: &str) -> f64 {
 
 /// The number of open files of a process, and of its threads.
 fn files_and_threads(process: u32) -> [usize; 2] {
-    ["fd", "task"].map(|kind| fs::read_dir(format!("/proc/{process}/{kind}")).expect("it runs").count())
+    ["fd", "task"].map(|kind| {
+        fs::read_dir(format!("/proc/{process}/{kind}"))
+            .expect("it runs")
+            .count()
+    })
 }
 
 /// One is unloaded by its age and the other by requests. What is lost at each load adds up in every round; with one
@@ -115,18 +160,30 @@ fn models_that_are_unloaded_give_their_memory_back() {
     const BYTES_PER_LOAD_MAX: f64 = 20e3;
     let folder = tempfile::tempdir().expect("a folder for this test");
     let tiny = packed::model("gguf/tiny-qwen3-Q8_0.gguf");
-    let [wide, tiny] = [wide(folder.path()).into(), tiny.to_string_lossy()].map(|path| Value::from(path).to_string());
+    let [wide, tiny] = [wide(folder.path()).into(), tiny.to_string_lossy()]
+        .map(|path| Value::from(path).to_string());
     let file = folder.path().join("folio.toml");
-    let models = format!("[models.wide]\nmodel = {wide}\nidle-unload = 1\n[models.tiny]\nmodel = {tiny}\n");
-    fs::write(&file, format!("port = 0\ndevice = \"cpu\"\nkv-cache-bytes = \"16MiB\"\n{models}"))
-        .expect("it is written");
+    let models =
+        format!("[models.wide]\nmodel = {wide}\nidle-unload = 1\n[models.tiny]\nmodel = {tiny}\n");
+    fs::write(
+        &file,
+        format!("port = 0\ndevice = \"cpu\"\nkv-cache-bytes = \"16MiB\"\n{models}"),
+    )
+    .expect("it is written");
     let mut command = folio(&["serve", "--config", &file.to_string_lossy()]);
     // Nobody reads the messages, and the pipe that they wait in is not large.
-    command.env("FOLIO_LOG", "folio=warn").env("MALLOC_ARENA_MAX", "1");
+    command
+        .env("FOLIO_LOG", "folio=warn")
+        .env("MALLOC_ARENA_MAX", "1");
     let server = Server::of(command);
     let process = server.process.id();
     let unloaded = || {
-        while server.ask("GET", "/v1/models", "").matches("\"unloaded\"").count() < 2 {
+        while server
+            .ask("GET", "/v1/models", "")
+            .matches("\"unloaded\"")
+            .count()
+            < 2
+        {
             std::thread::sleep(Duration::from_millis(20));
         }
         memory(process, "VmRSS")
@@ -135,12 +192,22 @@ fn models_that_are_unloaded_give_their_memory_back() {
     let before = unloaded();
     let loaded = load(&server, "wide");
     let after = unloaded();
-    assert!(loaded - before > 200e6, "{before} bytes before it was loaded, {loaded} after");
-    assert!(after - before < 0.05 * (loaded - before), "{before} bytes before it was loaded, {after} afterwards");
+    assert!(
+        loaded - before > 200e6,
+        "{before} bytes before it was loaded, {loaded} after"
+    );
+    assert!(
+        after - before < 0.05 * (loaded - before),
+        "{before} bytes before it was loaded, {after} afterwards"
+    );
 
     let come_and_go = || {
         load(&server, "tiny");
-        let unload = server.ask("POST", "/models/unload", &json!({"model": "tiny"}).to_string());
+        let unload = server.ask(
+            "POST",
+            "/models/unload",
+            &json!({"model": "tiny"}).to_string(),
+        );
         assert!(unload.starts_with("HTTP/1.1 200"), "{unload}");
     };
     (0..LOADS / 2).for_each(|_| come_and_go());
@@ -151,11 +218,21 @@ fn models_that_are_unloaded_give_their_memory_back() {
         (last - before) / f64::from(LOADS)
     });
     grown.sort_by(f64::total_cmp);
-    assert!(grown[1] < BYTES_PER_LOAD_MAX, "{grown:?} bytes more per load");
+    assert!(
+        grown[1] < BYTES_PER_LOAD_MAX,
+        "{grown:?} bytes more per load"
+    );
     // Connections are closed a little later than their clients see it.
     let is_back = (0..500).any(|_| {
         std::thread::sleep(Duration::from_millis(20));
-        files_and_threads(process).iter().zip(things).all(|(now, before)| *now <= before)
+        files_and_threads(process)
+            .iter()
+            .zip(things)
+            .all(|(now, before)| *now <= before)
     });
-    assert!(is_back, "{things:?} files and threads before, {:?} afterwards", files_and_threads(process));
+    assert!(
+        is_back,
+        "{things:?} files and threads before, {:?} afterwards",
+        files_and_threads(process)
+    );
 }

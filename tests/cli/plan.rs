@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 fn planned(arguments: &[&str]) -> (Value, Option<i32>) {
     let output = run(&[&["plan", "--json"], arguments].concat());
     let stdout = text(&output.stdout);
-    let report = serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {stdout}"));
+    let report = serde_json::from_str(&stdout)
+        .unwrap_or_else(|error| panic!("{arguments:?}: {error}: {stdout}"));
     (report, output.status.code())
 }
 
@@ -15,13 +16,27 @@ fn planned(arguments: &[&str]) -> (Value, Option<i32>) {
 #[test]
 fn plan_says_whether_it_fits_and_what_to_do() {
     let said = result(&["plan", "--memory", "6GiB"]);
-    assert!(said.contains("weights      9.9 MiB") && said.contains("2048; 64 sequences"), "{said}");
-    assert!(said.lines().last().is_some_and(|line| line.starts_with("fits: ")), "{said}");
+    assert!(
+        said.contains("weights      9.9 MiB") && said.contains("2048; 64 sequences"),
+        "{said}"
+    );
+    assert!(
+        said.lines()
+            .last()
+            .is_some_and(|line| line.starts_with("fits: ")),
+        "{said}"
+    );
     let (report, code) = planned(&["--memory", "6GiB"]);
     let asked = &report["asked"];
     assert_eq!((asked["fits"].as_bool(), code), (Some(true), Some(0)));
-    assert_eq!((&asked["max_model_len"], &asked["sequences"]), (&json!(2048), &json!(64)));
-    assert_eq!((&asked["kv_token_bytes"], &asked["blocks"]), (&json!(96 << 10 >> 5), &json!([2 * 64 * 64 + 2])));
+    assert_eq!(
+        (&asked["max_model_len"], &asked["sequences"]),
+        (&json!(2048), &json!(64))
+    );
+    assert_eq!(
+        (&asked["kv_token_bytes"], &asked["blocks"]),
+        (&json!(96 << 10 >> 5), &json!([2 * 64 * 64 + 2]))
+    );
 
     let output = run(&["plan", "--memory", "22MiB"]);
     assert_eq!(output.status.code(), Some(1), "it does not fit");
@@ -32,73 +47,165 @@ fn plan_says_whether_it_fits_and_what_to_do() {
     );
     let last = said.lines().last().unwrap_or_default();
     let advice = "--quantization q4 --kv-cache-dtype q8";
-    assert!(last.starts_with(&format!("with {advice}: weights 3.5 MiB, context ")), "{said}");
+    assert!(
+        last.starts_with(&format!("with {advice}: weights 3.5 MiB, context ")),
+        "{said}"
+    );
     let (report, code) = planned(&["--memory", "22MiB"]);
-    assert_eq!((report["asked"]["fits"].as_bool(), code), (Some(false), Some(1)));
+    assert_eq!(
+        (report["asked"]["fits"].as_bool(), code),
+        (Some(false), Some(1))
+    );
     assert_eq!(report["advice"], advice);
     assert_eq!(report["others"][0]["fits"], false, "q8: {report}");
     // Following the advice has the predicted result.
-    for other in report["others"].as_array().expect("a list").iter().filter(|other| other["fits"] == true) {
-        let options = other["option"].as_str().expect("a text").split(' ').collect::<Vec<_>>();
+    for other in report["others"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter(|other| other["fits"] == true)
+    {
+        let options = other["option"]
+            .as_str()
+            .expect("a text")
+            .split(' ')
+            .collect::<Vec<_>>();
         let (taken, code) = planned(&[&["--memory", "22MiB"], &options[..]].concat());
-        assert_eq!((&taken["asked"]["max_model_len"], code), (&other["max_model_len"], Some(0)), "{options:?}");
+        assert_eq!(
+            (&taken["asked"]["max_model_len"], code),
+            (&other["max_model_len"], Some(0)),
+            "{options:?}"
+        );
     }
     let (report, code) = planned(&["--memory", "8MiB"]);
     assert_eq!((&report["advice"], code), (&Value::Null, Some(1)));
-    assert!(report["summary"].as_str().is_some_and(|text| text.contains("use a smaller model")), "{report}");
+    assert!(
+        report["summary"]
+            .as_str()
+            .is_some_and(|text| text.contains("use a smaller model")),
+        "{report}"
+    );
 
-    let (report, _) = planned(&["--shape", "llama-3-8b", "--memory", "24GiB", "--max-num-seqs", "8"]);
+    let (report, _) = planned(&[
+        "--shape",
+        "llama-3-8b",
+        "--memory",
+        "24GiB",
+        "--max-num-seqs",
+        "8",
+    ]);
     assert_eq!(
-        (&report["asked"]["max_model_len"], &report["asked"]["kv_token_bytes"]),
+        (
+            &report["asked"]["max_model_len"],
+            &report["asked"]["kv_token_bytes"]
+        ),
         (&json!(8192), &json!(131_072))
     );
     let host = ["--kv-host-bytes", "1GiB"];
     let (report, _) = planned(&[&["--memory", "6GiB"], &host[..]].concat());
     assert_eq!(report["asked"]["kv_host_bytes"], 1 << 30);
     let said = result(&[&["plan", "--device", "fake"], &host[..]].concat());
-    assert!(said.contains("\nhost memory  1.0 GiB for KV blocks that leave the pool, from the same memory"), "{said}");
+    assert!(
+        said.contains(
+            "\nhost memory  1.0 GiB for KV blocks that leave the pool, from the same memory"
+        ),
+        "{said}"
+    );
     refusal(&["plan", "--memory", "0"], &["--memory"]);
-    refusal(&["plan", "a", "--shape", "qwen3-0.6b"], &["cannot be used with"]);
+    refusal(
+        &["plan", "a", "--shape", "qwen3-0.6b"],
+        &["cannot be used with"],
+    );
     refusal(&["plan", "a", "--model", "b"], &["named twice"]);
     refusal(&["plan", "--shape", "1x2x3"], &["1x2x3"]);
-    refusal(&["plan", "--device", "cpu", "--model", "no/such/folder"], &["no/such/folder"]);
+    refusal(
+        &["plan", "--device", "cpu", "--model", "no/such/folder"],
+        &["no/such/folder"],
+    );
 }
 
 #[test]
 fn plan_reads_every_kind_of_model_and_measures_a_device_that_is_here() {
     let folder = packed::model("golden/qwen3").to_string_lossy().into_owned();
-    let file = packed::model("gguf/tiny-qwen3-Q4_0.gguf").to_string_lossy().into_owned();
+    let file = packed::model("gguf/tiny-qwen3-Q4_0.gguf")
+        .to_string_lossy()
+        .into_owned();
     for model in [folder, file] {
         let (report, code) = planned(&["--device", "cpu", &model]);
         assert_eq!((&report["model"], code), (&json!(model), Some(0)));
-        assert!(report["device"]["read_gbps"].as_f64().is_some_and(|gbps| gbps > 0.0), "{report}");
-        assert!(report["asked"]["tokens_per_s_max"].as_f64().is_some_and(|speed| speed > 0.0), "{report}");
+        assert!(
+            report["device"]["read_gbps"]
+                .as_f64()
+                .is_some_and(|gbps| gbps > 0.0),
+            "{report}"
+        );
+        assert!(
+            report["asked"]["tokens_per_s_max"]
+                .as_f64()
+                .is_some_and(|speed| speed > 0.0),
+            "{report}"
+        );
     }
     let said = result(&["plan", "--device", "cpu"]);
-    assert!(said.contains("at most ") && said.contains(" GB/s, as measured"), "{said}");
+    assert!(
+        said.contains("at most ") && said.contains(" GB/s, as measured"),
+        "{said}"
+    );
 }
 
 #[test]
 fn serve_refuses_what_plan_says_does_not_fit_and_in_its_words() {
     let device = "fake:memory=14680064";
     let (report, _) = planned(&["--device", device]);
-    refusal(&["serve", "--port", "0", "--device", device], &[report["summary"].as_str().expect("a text")]);
-    refusal(&["run", "--prompt", "a", "--device", device], &["no room for a KV pool in 12.6 MiB", "--quantization q4"]);
-    refusal(&["serve", "--port", "0", "--device", "fake", "--kv-cache-bytes", "1KiB"], &["too small for any sequence"]);
+    refusal(
+        &["serve", "--port", "0", "--device", device],
+        &[report["summary"].as_str().expect("a text")],
+    );
+    refusal(
+        &["run", "--prompt", "a", "--device", device],
+        &["no room for a KV pool in 12.6 MiB", "--quantization q4"],
+    );
+    refusal(
+        &[
+            "serve",
+            "--port",
+            "0",
+            "--device",
+            "fake",
+            "--kv-cache-bytes",
+            "1KiB",
+        ],
+        &["too small for any sequence"],
+    );
     let options = ["--device", device, "--quantization", "q4"];
     let (report, _) = planned(&options);
     let greeting = Server::with(&options).greeting.clone();
     let context = &report["asked"]["max_model_len"];
-    assert!(greeting.contains(&format!("context {context} × ")), "{greeting}");
-    assert!(greeting.contains(&format!("limited to {context} tokens instead of 2048")), "{greeting}");
+    assert!(
+        greeting.contains(&format!("context {context} × ")),
+        "{greeting}"
+    );
+    assert!(
+        greeting.contains(&format!("limited to {context} tokens instead of 2048")),
+        "{greeting}"
+    );
     let greeting = Server::with(&["--device", "fake"]).greeting.clone();
-    assert!(greeting.contains("weights 9.9 MiB, activations 8.4 MiB, KV pool "), "{greeting}");
+    assert!(
+        greeting.contains("weights 9.9 MiB, activations 8.4 MiB, KV pool "),
+        "{greeting}"
+    );
 }
 
 /// What a report says on a line, between two texts.
 fn said<'a>(report: &'a str, line: &str, (before, after): (&str, &str)) -> &'a str {
-    let line = report.lines().find(|text| text.starts_with(line)).unwrap_or_else(|| panic!("{line}: {report}"));
-    let rest = line.split_once(before).unwrap_or_else(|| panic!("{before}: {line}")).1;
+    let line = report
+        .lines()
+        .find(|text| text.starts_with(line))
+        .unwrap_or_else(|| panic!("{line}: {report}"));
+    let rest = line
+        .split_once(before)
+        .unwrap_or_else(|| panic!("{before}: {line}"))
+        .1;
     rest.split(after).next().unwrap_or(rest).trim()
 }
 
@@ -107,14 +214,20 @@ fn row(shape: &str, columns: usize) -> String {
     let of = ["--shape", shape, "--memory", "24GiB"];
     let report = |options: &[&str]| text(&run(&[&["plan"], &of[..], options].concat()).stdout);
     let (plain, q4) = (report(&[]), report(&["--quantization", "q4"]));
-    let (small, _) = planned(&[&of[..], &["--quantization", "q4", "--kv-cache-dtype", "q8"]].concat());
+    let (small, _) =
+        planned(&[&of[..], &["--quantization", "q4", "--kv-cache-dtype", "q8"]].concat());
     let weights = |report| said(report, "weights ", ("weights ", "\n"));
     let asked = &small["asked"];
     let context = match asked["fits"] == true {
         true => format!("{} × {}", asked["max_model_len"], asked["sequences"]),
         false => "none".to_owned(),
     };
-    let mut cells = vec![shape, weights(&plain), weights(&q4), said(&plain, "KV pool ", ("tokens, ", " per token"))];
+    let mut cells = vec![
+        shape,
+        weights(&plain),
+        weights(&q4),
+        said(&plain, "KV pool ", ("tokens, ", " per token")),
+    ];
     if columns == 6 {
         cells.push(said(&plain, "states ", ("snapshots, ", " each")));
     }
@@ -145,6 +258,13 @@ fn the_tables_of_shapes_are_what_plan_says() {
     if std::env::var_os("FOLIO_REFRESH").is_some() {
         std::fs::write(&path, &written).expect("the page can be written");
     }
-    let wrong: Vec<_> = page.lines().zip(written.lines()).filter(|(old, new)| old != new).collect();
-    assert!(wrong.is_empty(), "docs/formats.md, rewritten with FOLIO_REFRESH=1: {wrong:#?}");
+    let wrong: Vec<_> = page
+        .lines()
+        .zip(written.lines())
+        .filter(|(old, new)| old != new)
+        .collect();
+    assert!(
+        wrong.is_empty(),
+        "docs/formats.md, rewritten with FOLIO_REFRESH=1: {wrong:#?}"
+    );
 }

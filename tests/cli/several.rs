@@ -1,7 +1,9 @@
 //! Several models behind one server, from the command line: a file of options, the plan of all models, and the commands
 //! that speak to a running server.
 
-use super::{Server, demo_golden, folio, golden_answer, packed, refusal, repository, result, run, text};
+use super::{
+    Server, demo_golden, folio, golden_answer, packed, refusal, repository, result, run, text,
+};
 use folio::backend::DeviceKind;
 use folio::backend::wgpu::WgpuBackend;
 use serde_json::{Value, json};
@@ -22,7 +24,10 @@ impl File {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("folio.toml");
         fs::write(&path, options).expect("it can be written");
-        Self { _folder: folder, path }
+        Self {
+            _folder: folder,
+            path,
+        }
     }
 
     fn name(&self) -> &str {
@@ -50,10 +55,17 @@ fn body(answer: &str) -> Value {
 
 /// What `folio ps` tells of each model.
 fn statuses(server: &str) -> Vec<String> {
-    let listed: Value = serde_json::from_str(&result(&["ps", "--server", server, "--json"])).expect("JSON");
+    let listed: Value =
+        serde_json::from_str(&result(&["ps", "--server", server, "--json"])).expect("JSON");
     let models = listed["models"].as_array().expect("a list").iter();
     models
-        .map(|model| format!("{} {}", model["name"].as_str().unwrap_or(""), model["status"].as_str().unwrap_or("")))
+        .map(|model| {
+            format!(
+                "{} {}",
+                model["name"].as_str().unwrap_or(""),
+                model["status"].as_str().unwrap_or("")
+            )
+        })
         .collect()
 }
 
@@ -61,9 +73,18 @@ fn statuses(server: &str) -> Vec<String> {
 fn chat(options: &[&str]) -> String {
     let sampling = ["--temperature", "0", "--max-tokens", "12"];
     let mut command = folio(&[&["chat"], options, &sampling].concat());
-    let mut process =
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
-    process.stdin.take().expect("it is piped").write_all(b"Hello!\n").expect("it reads");
+    let mut process = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    process
+        .stdin
+        .take()
+        .expect("it is piped")
+        .write_all(b"Hello!\n")
+        .expect("it reads");
     let output = process.wait_with_output().expect("it ends");
     assert!(output.status.success(), "{}", text(&output.stderr));
     text(&output.stdout)
@@ -73,12 +94,25 @@ fn chat(options: &[&str]) -> String {
 fn a_file_serves_several_models() {
     let file = three("cpu", "max-num-seqs = 8");
     let mut server = Server::of(folio(&["serve", "--config", file.name()]));
-    assert!(server.greeting.contains("all can be loaded at the same time"), "{}", server.greeting);
+    assert!(
+        server
+            .greeting
+            .contains("all can be loaded at the same time"),
+        "{}",
+        server.greeting
+    );
     let address = server.address.clone();
     let show = body(&server.ask("POST", "/api/show", &json!({"model": "chat"}).to_string()));
-    assert_eq!(show["capabilities"], json!(["completion", "tools", "embedding"]), "{show}");
+    assert_eq!(
+        show["capabilities"],
+        json!(["completion", "tools", "embedding"]),
+        "{show}"
+    );
     assert_eq!(show["model_info"]["folio.context_length"], 2048, "{show}");
-    assert_eq!(statuses(&address), ["chat unloaded", "folder unloaded", "gguf unloaded"]);
+    assert_eq!(
+        statuses(&address),
+        ["chat unloaded", "folder unloaded", "gguf unloaded"]
+    );
 
     let golden = demo_golden();
     let ask = json!({"model": "gpt-4o-mini", "messages": golden[0]["messages"], "temperature": 0, "max_tokens": 64});
@@ -89,52 +123,104 @@ fn a_file_serves_several_models() {
         let answer = server.ask("POST", "/v1/completions", &ask.to_string());
         assert_eq!(body(&answer)["usage"]["completion_tokens"], 3, "{answer}");
     }
-    let size = |folder: &Path| super::read_json(&folder.join("config.json"))["hidden_size"].as_u64().expect("a size");
-    let sizes = [repository("assets/demo"), packed::model("golden/qwen3")].map(|folder| size(&folder) as usize);
+    let size = |folder: &Path| {
+        super::read_json(&folder.join("config.json"))["hidden_size"]
+            .as_u64()
+            .expect("a size")
+    };
+    let sizes = [repository("assets/demo"), packed::model("golden/qwen3")]
+        .map(|folder| size(&folder) as usize);
     assert_ne!(sizes[0], sizes[1]);
     for (model, size) in [("folder", sizes[1]), ("chat", sizes[0])] {
-        let answer = server.ask("POST", "/v1/embeddings", &json!({"model": model, "input": [5, 6, 7]}).to_string());
-        let vector: Vec<f64> = serde_json::from_value(body(&answer)["data"][0]["embedding"].take()).expect("numbers");
+        let answer = server.ask(
+            "POST",
+            "/v1/embeddings",
+            &json!({"model": model, "input": [5, 6, 7]}).to_string(),
+        );
+        let vector: Vec<f64> =
+            serde_json::from_value(body(&answer)["data"][0]["embedding"].take()).expect("numbers");
         let length = vector.iter().map(|x| x * x).sum::<f64>().sqrt();
-        assert!(vector.len() == size && (length - 1.0).abs() < 1e-3, "{model}: {length}, {answer}");
+        assert!(
+            vector.len() == size && (length - 1.0).abs() < 1e-3,
+            "{model}: {length}, {answer}"
+        );
     }
-    assert_eq!(statuses(&address), ["chat loaded", "folder loaded", "gguf loaded"]);
+    assert_eq!(
+        statuses(&address),
+        ["chat loaded", "folder loaded", "gguf loaded"]
+    );
     let listed = result(&["ps", "--server", &address]);
-    assert!(listed.lines().count() == 4 && listed.contains("chat    loaded"), "{listed}");
+    assert!(
+        listed.lines().count() == 4 && listed.contains("chat    loaded"),
+        "{listed}"
+    );
     let load = body(&server.ask("GET", "/v1/loads", ""));
-    let most: Vec<_> = (0..3).map(|index| load["loads"][index]["max_running_requests"].clone()).collect();
-    assert_eq!(most, [8, 4, 8], "a table's option wins over the top of the file");
+    let most: Vec<_> = (0..3)
+        .map(|index| load["loads"][index]["max_running_requests"].clone())
+        .collect();
+    assert_eq!(
+        most,
+        [8, 4, 8],
+        "a table's option wins over the top of the file"
+    );
 
     result(&["stop", "folder", "--server", &address]);
     assert_eq!(statuses(&address)[1], "folder unloaded");
-    refusal(&["stop", "folder", "--server", &address], &["the model is not loaded"]);
+    refusal(
+        &["stop", "folder", "--server", &address],
+        &["the model is not loaded"],
+    );
     result(&["load", "folder", "--server", &address]);
     assert_eq!(statuses(&address)[1], "folder loaded");
-    refusal(&["load", "nobody", "--server", &address], &["`nobody` not found; there is `chat`, `gpt-4o-mini`"]);
+    refusal(
+        &["load", "nobody", "--server", &address],
+        &["`nobody` not found; there is `chat`, `gpt-4o-mini`"],
+    );
 
     let here = chat(&["--device", "cpu"]);
     assert_eq!(chat(&["--server", &address]), here);
-    assert_eq!(chat(&["--server", &address, "--model", "gpt-4o-mini"]), here);
-    refusal(&["chat", "--server", &address, "--model", "nobody"], &["has no model nobody", "gpt-4o-mini, folder"]);
+    assert_eq!(
+        chat(&["--server", &address, "--model", "gpt-4o-mini"]),
+        here
+    );
+    refusal(
+        &["chat", "--server", &address, "--model", "nobody"],
+        &["has no model nobody", "gpt-4o-mini, folder"],
+    );
 
     #[cfg(unix)]
     {
         super::signal(&server, "-TERM");
         let mut messages = String::new();
-        server.messages.read_to_string(&mut messages).expect("stderr reads");
-        assert_eq!(server.process.wait().expect("the server ends").code(), Some(0), "{messages}");
+        server
+            .messages
+            .read_to_string(&mut messages)
+            .expect("stderr reads");
+        assert_eq!(
+            server.process.wait().expect("the server ends").code(),
+            Some(0),
+            "{messages}"
+        );
         assert_eq!(messages.matches("is unloaded").count(), 4, "{messages}");
     }
-    refusal(&["ps", "--server", &address], &["no answer from http://", "is `folio serve` running there?"]);
+    refusal(
+        &["ps", "--server", &address],
+        &["no answer from http://", "is `folio serve` running there?"],
+    );
 }
 
 /// Clients of random models, on the processor and on every software adapter, while models come and go.
 #[test]
 fn many_clients_of_random_models_are_answered() {
-    let adapters = WgpuBackend::adapters().into_iter().filter(|adapter| adapter.kind == DeviceKind::Software);
+    let adapters = WgpuBackend::adapters()
+        .into_iter()
+        .filter(|adapter| adapter.kind == DeviceKind::Software);
     let golden = &demo_golden()[0];
     let expected = golden_answer(golden);
-    for device in adapters.map(|adapter| format!("wgpu:{}", adapter.index)).chain(["cpu".to_owned()]) {
+    for device in adapters
+        .map(|adapter| format!("wgpu:{}", adapter.index))
+        .chain(["cpu".to_owned()])
+    {
         let file = three(&device, "");
         let server = Server::of(folio(&["serve", "--config", file.name()]));
         let client = |client: usize| {
@@ -144,9 +230,15 @@ fn many_clients_of_random_models_are_answered() {
                     "chat" => {
                         json!({"model": model, "messages": golden["messages"], "temperature": 0, "max_tokens": 64})
                     }
-                    _ => json!({"model": model, "prompt": [5, 6, 7], "max_tokens": 64, "ignore_eos": true}),
+                    _ => {
+                        json!({"model": model, "prompt": [5, 6, 7], "max_tokens": 64, "ignore_eos": true})
+                    }
                 };
-                let route = if model == "chat" { "/v1/chat/completions" } else { "/v1/completions" };
+                let route = if model == "chat" {
+                    "/v1/chat/completions"
+                } else {
+                    "/v1/completions"
+                };
                 let answer = server.ask("POST", route, &ask.to_string());
                 let is_right = match model {
                     "chat" => answer.contains(&expected),
@@ -154,31 +246,58 @@ fn many_clients_of_random_models_are_answered() {
                 };
                 assert!(is_right, "{device}, client {client}, {model}: {answer}");
                 if client % 8 == turn {
-                    server.ask("POST", "/models/unload", &json!({"model": model}).to_string());
+                    server.ask(
+                        "POST",
+                        "/models/unload",
+                        &json!({"model": model}).to_string(),
+                    );
                 }
             }
         };
-        std::thread::scope(|scope| (0..32).for_each(|number| drop(scope.spawn(move || client(number)))));
+        std::thread::scope(|scope| {
+            (0..32).for_each(|number| drop(scope.spawn(move || client(number))))
+        });
     }
 }
 
 #[test]
 fn several_models_without_a_file() {
     let path = packed::model("golden/qwen3").to_string_lossy().into_owned();
-    let gguf = packed::model("gguf/tiny-qwen3-Q8_0.gguf").to_string_lossy().into_owned();
+    let gguf = packed::model("gguf/tiny-qwen3-Q8_0.gguf")
+        .to_string_lossy()
+        .into_owned();
     let server = Server::with(&["--device", "fake", "--model", &path, "--model", &gguf]);
-    assert_eq!(statuses(&server.address), [format!("{path} unloaded"), "tiny-qwen3-Q8_0 unloaded".to_owned()]);
+    assert_eq!(
+        statuses(&server.address),
+        [
+            format!("{path} unloaded"),
+            "tiny-qwen3-Q8_0 unloaded".to_owned()
+        ]
+    );
     for name in ["qwen3", "tiny-qwen3-Q8_0"] {
         let ask = json!({"model": name, "prompt": [5], "max_tokens": 1});
         let answer = server.ask("POST", "/v1/completions", &ask.to_string());
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     }
     let alone = Server::with(&["--device", "fake", "--model", &path]);
-    let answer = alone.ask("POST", "/v1/completions", &json!({"model": "qwen3", "prompt": [5]}).to_string());
-    assert!(answer.starts_with("HTTP/1.1 200"), "a single model is found by its folder's name too: {answer}");
+    let answer = alone.ask(
+        "POST",
+        "/v1/completions",
+        &json!({"model": "qwen3", "prompt": [5]}).to_string(),
+    );
+    assert!(
+        answer.starts_with("HTTP/1.1 200"),
+        "a single model is found by its folder's name too: {answer}"
+    );
     refusal(&["serve", &path, &path], &["two models have the name"]);
-    refusal(&["serve", &path, "--model", &gguf], &["the model is named twice"]);
-    refusal(&["serve", &path, &gguf, "--served-model-name", "a"], &["--served-model-name names one model"]);
+    refusal(
+        &["serve", &path, "--model", &gguf],
+        &["the model is named twice"],
+    );
+    refusal(
+        &["serve", &path, &gguf, "--served-model-name", "a"],
+        &["--served-model-name names one model"],
+    );
 }
 
 #[test]
@@ -198,7 +317,10 @@ fn a_damaged_model_does_not_concern_the_others() {
     };
     for (model, words) in [("cut", "cut.gguf"), ("none", "no/such")] {
         let refused = ask(model);
-        assert!(refused.starts_with("HTTP/1.1 503") && refused.contains("model_load_failed"), "{refused}");
+        assert!(
+            refused.starts_with("HTTP/1.1 503") && refused.contains("model_load_failed"),
+            "{refused}"
+        );
         assert!(refused.contains(words), "{refused}");
     }
     assert!(ask("demo").starts_with("HTTP/1.1 200"));
@@ -208,10 +330,15 @@ fn a_damaged_model_does_not_concern_the_others() {
 #[cfg(unix)]
 #[test]
 fn a_signal_while_a_model_loads_ends_its_requests_and_the_server() {
-    let file = File::new("port = 0\ndevice = \"fake:loading=1500\"\n[models.demo]\n[models.slow]\n");
+    let file =
+        File::new("port = 0\ndevice = \"fake:loading=1500\"\n[models.demo]\n[models.slow]\n");
     let mut server = Server::of(folio(&["serve", "--config", file.name()]));
     let ask = json!({"model": "demo", "prompt": [5], "max_tokens": 1});
-    assert!(server.ask("POST", "/v1/completions", &ask.to_string()).starts_with("HTTP/1.1 200"));
+    assert!(
+        server
+            .ask("POST", "/v1/completions", &ask.to_string())
+            .starts_with("HTTP/1.1 200")
+    );
     let ask = json!({"model": "slow", "prompt": "Hello", "stream": true});
     let mut stream = server.open("POST", "/v1/completions", &ask.to_string());
     while statuses(&server.address)[1] != "slow loading" {
@@ -219,12 +346,24 @@ fn a_signal_while_a_model_loads_ends_its_requests_and_the_server() {
     }
     super::signal(&server, "-TERM");
     let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("the stream reads");
-    assert!(answer.contains(": loading `slow`") && answer.contains("server_shutting_down"), "{answer}");
+    stream
+        .read_to_string(&mut answer)
+        .expect("the stream reads");
+    assert!(
+        answer.contains(": loading `slow`") && answer.contains("server_shutting_down"),
+        "{answer}"
+    );
     assert!(answer.contains("data: [DONE]"), "{answer}");
     let mut messages = String::new();
-    server.messages.read_to_string(&mut messages).expect("stderr reads");
-    assert_eq!(server.process.wait().expect("the server ends").code(), Some(0), "{messages}");
+    server
+        .messages
+        .read_to_string(&mut messages)
+        .expect("stderr reads");
+    assert_eq!(
+        server.process.wait().expect("the server ends").code(),
+        Some(0),
+        "{messages}"
+    );
     assert_eq!(messages.matches("is unloaded").count(), 2, "{messages}");
 }
 
@@ -233,18 +372,25 @@ fn one_plan_is_made_for_all_models() {
     let planned = |options: &str| {
         let file = File::new(options);
         let output = run(&["plan", "--config", file.name(), "--json"]);
-        let report: Value =
-            serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output.stderr)));
+        let report: Value = serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|_| panic!("{}", text(&output.stderr)));
         (report, output.status.code())
     };
-    let tables = "[models.a]\n[models.b]\nmax-num-seqs = 32\n[models.c]\nkv-cache-bytes = \"4MiB\"\n";
+    let tables =
+        "[models.a]\n[models.b]\nmax-num-seqs = 32\n[models.c]\nkv-cache-bytes = \"4MiB\"\n";
     // Weights of 10 MiB and activations of 8 MiB each.
     let (report, code) = planned(&format!("device = \"fake:memory=104857600\"\n{tables}"));
-    let of = |report: &Value, index: usize, name: &str| report["models"][index][name].as_u64().expect("a number");
+    let of = |report: &Value, index: usize, name: &str| {
+        report["models"][index][name].as_u64().expect("a number")
+    };
     let device = &report["devices"][0];
     assert_eq!(
         (code, &device["side_by_side"], device["bytes"].as_u64()),
-        (Some(0), &json!(true), Some((0..3).map(|index| of(&report, index, "bytes")).sum()))
+        (
+            Some(0),
+            &json!(true),
+            Some((0..3).map(|index| of(&report, index, "bytes")).sum())
+        )
     );
     let pools = [0, 1, 2].map(|index| of(&report, index, "kv_bytes"));
     assert!(
@@ -252,34 +398,79 @@ fn one_plan_is_made_for_all_models() {
         "what is left is shared equally: {pools:?}"
     );
     let budget = device["budget_bytes"].as_u64().expect("it is known");
-    assert!(device["bytes"].as_u64().is_some_and(|bytes| bytes <= budget && bytes > budget * 9 / 10), "{report}");
+    assert!(
+        device["bytes"]
+            .as_u64()
+            .is_some_and(|bytes| bytes <= budget && bytes > budget * 9 / 10),
+        "{report}"
+    );
 
     let (report, code) = planned(&format!("device = \"fake:memory=31457280\"\n{tables}"));
-    assert_eq!((code, &report["devices"][0]["side_by_side"]), (Some(0), &json!(false)), "{report}");
+    assert_eq!(
+        (code, &report["devices"][0]["side_by_side"]),
+        (Some(0), &json!(false)),
+        "{report}"
+    );
     let (report, code) = planned(&format!("device = \"fake:memory=14680064\"\n{tables}"));
-    assert_eq!((code, &report["models"][0]["fits"]), (Some(1), &json!(false)), "{report}");
-    assert!(report["models"][0]["reason"].as_str().is_some_and(|reason| reason.contains("no room for a KV pool")));
+    assert_eq!(
+        (code, &report["models"][0]["fits"]),
+        (Some(1), &json!(false)),
+        "{report}"
+    );
+    assert!(
+        report["models"][0]["reason"]
+            .as_str()
+            .is_some_and(|reason| reason.contains("no room for a KV pool"))
+    );
     let tabled = |options: &str| {
-        result(&["plan", "--config", File::new(&format!("device = \"fake\"\nport = 1\n{options}{tables}")).name()])
+        result(&[
+            "plan",
+            "--config",
+            File::new(&format!("device = \"fake\"\nport = 1\n{options}{tables}")).name(),
+        ])
     };
     let table = tabled("");
-    assert!(table.starts_with("model  ") && table.contains("\na  ") && table.contains("\nc  "), "{table}");
-    assert!(!table.contains("host memory") && tabled("kv-host-bytes = \"8MiB\"\n").contains("  host memory  "));
+    assert!(
+        table.starts_with("model  ") && table.contains("\na  ") && table.contains("\nc  "),
+        "{table}"
+    );
+    assert!(
+        !table.contains("host memory")
+            && tabled("kv-host-bytes = \"8MiB\"\n").contains("  host memory  ")
+    );
 }
 
 #[test]
 fn what_is_wrong_in_a_file_is_named() {
     for (options, words) in [
-        ("prot = 1", &["there is no option `prot`; did you mean `port`?"][..]),
+        (
+            "prot = 1",
+            &["there is no option `prot`; did you mean `port`?"][..],
+        ),
         ("port = 70000", &["invalid value '70000'", "--port"]),
-        ("[models.a]\nmax-num-seqs = \"x\"", &["model a", "--max-num-seqs"]),
-        ("[models.a]\nmodle = \"x\"", &["models.a: there is no option `modle`; did you mean `model`?"]),
-        ("model = \"x\"\n[models.a]\n", &["the file's tables name the models"]),
-        ("[models.a]\nalias = \"b\"\n[models.b]\n", &["two models have the name b"]),
+        (
+            "[models.a]\nmax-num-seqs = \"x\"",
+            &["model a", "--max-num-seqs"],
+        ),
+        (
+            "[models.a]\nmodle = \"x\"",
+            &["models.a: there is no option `modle`; did you mean `model`?"],
+        ),
+        (
+            "model = \"x\"\n[models.a]\n",
+            &["the file's tables name the models"],
+        ),
+        (
+            "[models.a]\nalias = \"b\"\n[models.b]\n",
+            &["two models have the name b"],
+        ),
         ("port = ", &["folio.toml", "line 1"]),
     ] {
         let file = File::new(options);
         refusal(&["serve", "--config", file.name()], words);
     }
-    refusal(&["serve", "--config", "no-such-file.toml"], &["no-such-file.toml"]);
+    refusal(
+        &["serve", "--config", "no-such-file.toml"],
+        &["no-such-file.toml"],
+    );
 }

@@ -5,13 +5,33 @@ use super::{packed, refusal, repository, run, text};
 #[test]
 fn speculation_is_refused_by_the_name_of_the_field() {
     for (config, words) in [
-        (r#"{"method":"eagle"}"#, "`method` must be \"ngram\" or \"draft_model\""),
+        (
+            r#"{"method":"eagle"}"#,
+            "`method` must be \"ngram\" or \"draft_model\"",
+        ),
         (r#"{"draft_tokens":4}"#, "unknown field `draft_tokens`"),
-        (r#"{"num_speculative_tokens":33}"#, "`num_speculative_tokens` must be from 1 to 32, not 33"),
-        (r#"{"prompt_lookup_max":0}"#, "`prompt_lookup_max` must be from 1 to 64, not 0"),
-        (r#"{"prompt_lookup_max":2,"prompt_lookup_min":3}"#, "must be from 1 to `prompt_lookup_max` (2), not 3"),
+        (
+            r#"{"num_speculative_tokens":33}"#,
+            "`num_speculative_tokens` must be from 1 to 32, not 33",
+        ),
+        (
+            r#"{"prompt_lookup_max":0}"#,
+            "`prompt_lookup_max` must be from 1 to 64, not 0",
+        ),
+        (
+            r#"{"prompt_lookup_max":2,"prompt_lookup_min":3}"#,
+            "must be from 1 to `prompt_lookup_max` (2), not 3",
+        ),
     ] {
-        let command = ["run", "--prompt", "a", "--device", "fake", "--speculative-config", config];
+        let command = [
+            "run",
+            "--prompt",
+            "a",
+            "--device",
+            "fake",
+            "--speculative-config",
+            config,
+        ];
         refusal(&command, &["--speculative-config", words]);
     }
 }
@@ -22,34 +42,92 @@ fn drafts_do_not_change_an_answer() {
     let prompt = "one two three one two three one two";
     for device in ["reference", "cpu"] {
         for sampling in [["--temperature", "0"], ["--temperature", "0.8"]] {
-            let fixed = ["run", "--device", device, "--max-tokens", "48", "--seed", "7", "--prompt", prompt];
+            let fixed = [
+                "run",
+                "--device",
+                device,
+                "--max-tokens",
+                "48",
+                "--seed",
+                "7",
+                "--prompt",
+                prompt,
+            ];
             let plain = run(&[&fixed[..], &sampling, &["--speculative-config", "null"]].concat());
             let drafted = run(&[&fixed[..], &sampling, &["--speculative-config", lookup]].concat());
-            assert!(plain.status.success() && drafted.status.success(), "{}", text(&drafted.stderr));
-            assert_eq!(text(&plain.stdout), text(&drafted.stdout), "{device}, {sampling:?}");
+            assert!(
+                plain.status.success() && drafted.status.success(),
+                "{}",
+                text(&drafted.stderr)
+            );
+            assert_eq!(
+                text(&plain.stdout),
+                text(&drafted.stdout),
+                "{device}, {sampling:?}"
+            );
         }
     }
 }
 
 fn path(path: &str) -> String {
-    repository(path).to_str().expect("the path is UTF-8").to_owned()
+    repository(path)
+        .to_str()
+        .expect("the path is UTF-8")
+        .to_owned()
 }
 
 #[test]
 fn a_draft_model_changes_no_answer() {
     let demo = path("assets/demo");
     for sampling in [["--temperature", "0"], ["--temperature", "0.8"]] {
-        let fixed = ["run", "--device", "cpu", "--max-tokens", "32", "--seed", "7", "--prompt", "the moon", "--raw"];
+        let fixed = [
+            "run",
+            "--device",
+            "cpu",
+            "--max-tokens",
+            "32",
+            "--seed",
+            "7",
+            "--prompt",
+            "the moon",
+            "--raw",
+        ];
         let plain = run(&[&fixed[..], &sampling, &["--speculative-config", "null"]].concat());
         let drafted = run(&[&fixed[..], &sampling, &["--draft-model", &demo]].concat());
-        assert!(plain.status.success() && drafted.status.success(), "{}", text(&drafted.stderr));
+        assert!(
+            plain.status.success() && drafted.status.success(),
+            "{}",
+            text(&drafted.stderr)
+        );
         assert_eq!(text(&plain.stdout), text(&drafted.stdout), "{sampling:?}");
     }
     let llama = packed::model("golden/llama").to_string_lossy().into_owned();
-    let other = ["run", "--prompt", "a", "--device", "cpu", "--draft-model", &llama];
-    refusal(&other, &["the draft model has no tokenizer, but the model has one"]);
-    let both = ["run", "--prompt", "a", "--device", "cpu", "--draft-model", &llama];
-    refusal(&[&both[..], &["--speculative-config", "null"]].concat(), &["--speculative-config null turns drafts off"]);
+    let other = [
+        "run",
+        "--prompt",
+        "a",
+        "--device",
+        "cpu",
+        "--draft-model",
+        &llama,
+    ];
+    refusal(
+        &other,
+        &["the draft model has no tokenizer, but the model has one"],
+    );
+    let both = [
+        "run",
+        "--prompt",
+        "a",
+        "--device",
+        "cpu",
+        "--draft-model",
+        &llama,
+    ];
+    refusal(
+        &[&both[..], &["--speculative-config", "null"]].concat(),
+        &["--speculative-config null turns drafts off"],
+    );
 }
 
 #[test]
@@ -57,7 +135,8 @@ fn a_draft_model_is_part_of_the_plan() {
     let weights = |more: &[&str]| {
         let output = run(&[&["plan", "--json", "--memory", "1GiB"], more].concat());
         assert!(output.status.success(), "{}", text(&output.stderr));
-        let report: serde_json::Value = serde_json::from_str(&text(&output.stdout)).expect("it is JSON");
+        let report: serde_json::Value =
+            serde_json::from_str(&text(&output.stdout)).expect("it is JSON");
         report["asked"]["weight_bytes"].as_u64().expect("a number")
     };
     let alone = weights(&[]);

@@ -26,28 +26,58 @@ fn collect(listener: &TcpListener) -> (String, Value) {
     reader.read_exact(&mut body).expect("the body is whole");
     let answer =
         b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}";
-    reader.get_mut().write_all(answer).expect("the server reads");
-    (head, serde_json::from_slice(&body).expect("the body is JSON"))
+    reader
+        .get_mut()
+        .write_all(answer)
+        .expect("the server reads");
+    (
+        head,
+        serde_json::from_slice(&body).expect("the body is JSON"),
+    )
 }
 
 #[test]
 fn a_collector_gets_a_span_of_each_request() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("the loopback has ports");
-    let endpoint = format!("http://{}/v1/traces", listener.local_addr().expect("an address"));
-    let mut command = folio(&["serve", "--port", "0", "--device", "fake", "--otlp-traces-endpoint", &endpoint]);
+    let endpoint = format!(
+        "http://{}/v1/traces",
+        listener.local_addr().expect("an address")
+    );
+    let mut command = folio(&[
+        "serve",
+        "--port",
+        "0",
+        "--device",
+        "fake",
+        "--otlp-traces-endpoint",
+        &endpoint,
+    ]);
     command.env("OTEL_EXPORTER_OTLP_HEADERS", "x-api-key=unused");
-    command.env("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "authorization=Bearer%20abc,x-tenant=one");
+    command.env(
+        "OTEL_EXPORTER_OTLP_TRACES_HEADERS",
+        "authorization=Bearer%20abc,x-tenant=one",
+    );
     let mut server = Server::of(command);
-    server.headers = vec!["traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n"];
+    server.headers =
+        vec!["traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n"];
     let body = json!({"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 5, "ignore_eos": true,
         "temperature": 0.7});
     let answer = server.ask("POST", "/v1/chat/completions", &body.to_string());
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     let (head, sent) = collect(&listener);
-    assert!(head.starts_with("POST /v1/traces ") && head.to_lowercase().contains("application/json"), "{head}");
+    assert!(
+        head.starts_with("POST /v1/traces ") && head.to_lowercase().contains("application/json"),
+        "{head}"
+    );
     let head = head.to_lowercase();
-    assert!(head.contains("\nauthorization: bearer abc\r") && head.contains("\nx-tenant: one\r"), "{head}");
-    assert!(!head.contains("x-api-key"), "the variable of traces replaces the general one: {head}");
+    assert!(
+        head.contains("\nauthorization: bearer abc\r") && head.contains("\nx-tenant: one\r"),
+        "{head}"
+    );
+    assert!(
+        !head.contains("x-api-key"),
+        "the variable of traces replaces the general one: {head}"
+    );
     let resource = &sent["resourceSpans"][0];
     assert_eq!(
         resource["resource"]["attributes"][0],
@@ -55,36 +85,87 @@ fn a_collector_gets_a_span_of_each_request() {
     );
     let span = &resource["scopeSpans"][0]["spans"][0];
     assert_eq!(span["traceId"], "0af7651916cd43dd8448eb211c80319c");
-    assert_eq!((&span["parentSpanId"], &span["kind"]), (&json!("b7ad6b7169203331"), &json!(2)));
-    assert!(span["spanId"].as_str().is_some_and(|id| id.len() == 16 && id != "b7ad6b7169203331"), "{span}");
-    let time = |name: &str| span[name].as_str().and_then(|time| time.parse::<u128>().ok()).expect("a text of digits");
-    assert!(time("startTimeUnixNano") < time("endTimeUnixNano") && span["status"].is_null(), "{span}");
+    assert_eq!(
+        (&span["parentSpanId"], &span["kind"]),
+        (&json!("b7ad6b7169203331"), &json!(2))
+    );
+    assert!(
+        span["spanId"]
+            .as_str()
+            .is_some_and(|id| id.len() == 16 && id != "b7ad6b7169203331"),
+        "{span}"
+    );
+    let time = |name: &str| {
+        span[name]
+            .as_str()
+            .and_then(|time| time.parse::<u128>().ok())
+            .expect("a text of digits")
+    };
+    assert!(
+        time("startTimeUnixNano") < time("endTimeUnixNano") && span["status"].is_null(),
+        "{span}"
+    );
     let attributes = span["attributes"].as_array().expect("a list");
-    let value = |key: &str| attributes.iter().find(|one| one["key"] == key).map_or(&Value::Null, |one| &one["value"]);
-    assert_eq!(value("gen_ai.operation.name"), &json!({"stringValue": "chat"}));
-    assert_eq!(value("gen_ai.usage.output_tokens"), &json!({"intValue": "5"}));
-    assert_eq!(value("gen_ai.request.temperature"), &json!({"doubleValue": 0.7}));
+    let value = |key: &str| {
+        attributes
+            .iter()
+            .find(|one| one["key"] == key)
+            .map_or(&Value::Null, |one| &one["value"])
+    };
+    assert_eq!(
+        value("gen_ai.operation.name"),
+        &json!({"stringValue": "chat"})
+    );
+    assert_eq!(
+        value("gen_ai.usage.output_tokens"),
+        &json!({"intValue": "5"})
+    );
+    assert_eq!(
+        value("gen_ai.request.temperature"),
+        &json!({"doubleValue": 0.7})
+    );
     let reasons = json!({"arrayValue": {"values": [{"stringValue": "length"}]}});
     assert_eq!(value("gen_ai.response.finish_reasons"), &reasons);
-    assert!(value("gen_ai.latency.time_in_queue")["doubleValue"].is_f64(), "{span}");
+    assert!(
+        value("gen_ai.latency.time_in_queue")["doubleValue"].is_f64(),
+        "{span}"
+    );
 }
 
 #[test]
 fn the_last_spans_are_sent_and_unsampled_parents_stay_unsampled() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("the loopback has ports");
-    let endpoint = format!("http://{}/v1/traces", listener.local_addr().expect("an address"));
-    let mut server =
-        Server::of(folio(&["serve", "--port", "0", "--device", "fake", "--otlp-traces-endpoint", &endpoint]));
+    let endpoint = format!(
+        "http://{}/v1/traces",
+        listener.local_addr().expect("an address")
+    );
+    let mut server = Server::of(folio(&[
+        "serve",
+        "--port",
+        "0",
+        "--device",
+        "fake",
+        "--otlp-traces-endpoint",
+        &endpoint,
+    ]));
     let body = json!({"prompt": "a", "max_tokens": 1}).to_string();
     for flags in ["00", "01"] {
-        let parent = format!("traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-{flags}\r\n");
+        let parent = format!(
+            "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-{flags}\r\n"
+        );
         server.headers = vec![Box::leak(parent.into_boxed_str())];
-        assert!(server.ask("POST", "/v1/completions", &body).starts_with("HTTP/1.1 200 "));
+        assert!(
+            server
+                .ask("POST", "/v1/completions", &body)
+                .starts_with("HTTP/1.1 200 ")
+        );
     }
     // Before the interval of exports is over.
     signal(&server, "-TERM");
     let (_, sent) = collect(&listener);
-    let spans = sent["resourceSpans"][0]["scopeSpans"][0]["spans"].as_array().expect("a list");
+    let spans = sent["resourceSpans"][0]["scopeSpans"][0]["spans"]
+        .as_array()
+        .expect("a list");
     let flags: Vec<_> = spans.iter().map(|span| span["flags"].as_u64()).collect();
     assert_eq!(flags, [Some(0), Some(1)], "{sent}");
 }
@@ -92,35 +173,74 @@ fn the_last_spans_are_sent_and_unsampled_parents_stay_unsampled() {
 #[test]
 fn a_collector_that_never_answers_delays_neither_requests_nor_the_end() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("the loopback has ports");
-    let endpoint = format!("http://{}/v1/traces", listener.local_addr().expect("an address"));
-    let mut server =
-        Server::of(folio(&["serve", "--port", "0", "--device", "fake", "--otlp-traces-endpoint", &endpoint]));
+    let endpoint = format!(
+        "http://{}/v1/traces",
+        listener.local_addr().expect("an address")
+    );
+    let mut server = Server::of(folio(&[
+        "serve",
+        "--port",
+        "0",
+        "--device",
+        "fake",
+        "--otlp-traces-endpoint",
+        &endpoint,
+    ]));
     let body = json!({"prompt": "a", "max_tokens": 1}).to_string();
     let start = Instant::now();
     for _ in 0..30 {
-        assert!(server.ask("POST", "/v1/completions", &body).starts_with("HTTP/1.1 200 "));
+        assert!(
+            server
+                .ask("POST", "/v1/completions", &body)
+                .starts_with("HTTP/1.1 200 ")
+        );
     }
-    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    assert!(
+        start.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        start.elapsed()
+    );
     signal(&server, "-TERM");
     let start = Instant::now();
     server.process.wait().expect("it ends");
-    assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
+    assert!(
+        start.elapsed() < Duration::from_secs(4),
+        "{:?}",
+        start.elapsed()
+    );
 }
 
 #[test]
 fn headers_are_not_sent_where_a_collector_redirects_to() {
-    let [listener, other] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("the loopback has ports"));
+    let [listener, other] =
+        [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("the loopback has ports"));
     let address = |listener: &TcpListener| listener.local_addr().expect("an address");
     let endpoint = format!("http://{}/v1/traces", address(&listener));
-    let mut command = folio(&["serve", "--port", "0", "--device", "fake", "--otlp-traces-endpoint", &endpoint]);
+    let mut command = folio(&[
+        "serve",
+        "--port",
+        "0",
+        "--device",
+        "fake",
+        "--otlp-traces-endpoint",
+        &endpoint,
+    ]);
     command.env("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20abc");
     let mut server = Server::of(command);
     let body = json!({"prompt": "a", "max_tokens": 1}).to_string();
-    assert!(server.ask("POST", "/v1/completions", &body).starts_with("HTTP/1.1 200 "));
+    assert!(
+        server
+            .ask("POST", "/v1/completions", &body)
+            .starts_with("HTTP/1.1 200 ")
+    );
     let (stream, _) = listener.accept().expect("the server connects");
     let location = format!("http://{}/stolen", address(&other));
-    let moved = format!("HTTP/1.1 307 Moved\r\nlocation: {location}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
-    (&stream).write_all(moved.as_bytes()).expect("the server reads");
+    let moved = format!(
+        "HTTP/1.1 307 Moved\r\nlocation: {location}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+    );
+    (&stream)
+        .write_all(moved.as_bytes())
+        .expect("the server reads");
     signal(&server, "-TERM");
     server.process.wait().expect("it ends");
     other.set_nonblocking(true).expect("a socket can be");
@@ -130,10 +250,17 @@ fn headers_are_not_sent_where_a_collector_redirects_to() {
 #[test]
 fn malformed_headers_end_the_server_before_it_starts() {
     let endpoint = ["--otlp-traces-endpoint", "http://127.0.0.1:1/v1/traces"];
-    let mut command = folio(&[&["serve", "--port", "0", "--device", "fake"][..], &endpoint].concat());
-    let output = command.env("OTEL_EXPORTER_OTLP_HEADERS", "a=b,secret").output().expect("the binary starts");
+    let mut command =
+        folio(&[&["serve", "--port", "0", "--device", "fake"][..], &endpoint].concat());
+    let output = command
+        .env("OTEL_EXPORTER_OTLP_HEADERS", "a=b,secret")
+        .output()
+        .expect("the binary starts");
     let message = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{message}");
-    assert!(message.starts_with("error: OTEL_EXPORTER_OTLP_HEADERS: ") && message.contains("entry 2"), "{message}");
+    assert!(
+        message.starts_with("error: OTEL_EXPORTER_OTLP_HEADERS: ") && message.contains("entry 2"),
+        "{message}"
+    );
     assert!(!message.contains("secret"), "{message}");
 }

@@ -50,21 +50,36 @@ impl Costs {
     /// the mildest bug that concerns it.
     fn missed(&self) -> Option<&'static str> {
         let floors = [
-            (self.hits * 100 >= self.prompt_tokens * 60, "60 % of the revisited tokens are found (69 % usually)"),
-            (self.computed * 100 <= self.tokens * 115, "15 % of the tokens are computed twice (12 % usually)"),
-            (self.preemptions * 30 <= self.briefs, "one brief request in 30 is preempted (one in 56 usually)"),
+            (
+                self.hits * 100 >= self.prompt_tokens * 60,
+                "60 % of the revisited tokens are found (69 % usually)",
+            ),
+            (
+                self.computed * 100 <= self.tokens * 115,
+                "15 % of the tokens are computed twice (12 % usually)",
+            ),
+            (
+                self.preemptions * 30 <= self.briefs,
+                "one brief request in 30 is preempted (one in 56 usually)",
+            ),
             (
                 self.other_turns * self.busy * 4 <= self.busy_turns * self.others,
                 "who sends little waits a quarter of the others' time (a twelfth usually)",
             ),
         ];
-        floors.into_iter().find_map(|(held, floor)| (!held).then_some(floor))
+        floors
+            .into_iter()
+            .find_map(|(held, floor)| (!held).then_some(floor))
     }
 }
 
 fn measure(fault: Option<InjectedFault>) -> Costs {
     let mut costs = Costs::default();
-    for_seeds(SEEDS, |seed, sum: &mut Costs| sum.add(&measure_seed(seed, fault)), |sum| costs.add(&sum));
+    for_seeds(
+        SEEDS,
+        |seed, sum: &mut Costs| sum.add(&measure_seed(seed, fault)),
+        |sum| costs.add(&sum),
+    );
     costs
 }
 
@@ -86,16 +101,24 @@ fn measure_seed(seed: u64, fault: Option<InjectedFault>) -> Costs {
         briefs: briefs.arrivals.len() as u64,
         preemptions: brief.stats.preemptions,
         busy: requests(&case, true).count() as u64,
-        busy_turns: requests(&case, true).map(|(index, turn)| waited(&crowded, index, turn)).sum(),
+        busy_turns: requests(&case, true)
+            .map(|(index, turn)| waited(&crowded, index, turn))
+            .sum(),
         others: requests(&case, false).count() as u64,
-        other_turns: requests(&case, false).map(|(index, turn)| waited(&crowded, index, turn)).sum(),
+        other_turns: requests(&case, false)
+            .map(|(index, turn)| waited(&crowded, index, turn))
+            .sum(),
     }
 }
 
 /// The requests of the busy client or of the others, with their turns of arrival.
 fn requests(case: &Case, busy: bool) -> impl Iterator<Item = (usize, u32)> {
     let counts = move |arrival: &Arrival| (arrival.request.client == BUSY_CLIENT) == busy;
-    let arrivals = case.arrivals.iter().enumerate().filter(move |(_, arrival)| counts(arrival));
+    let arrivals = case
+        .arrivals
+        .iter()
+        .enumerate()
+        .filter(move |(_, arrival)| counts(arrival));
     arrivals.map(|(index, arrival)| (index, arrival.turn))
 }
 
@@ -106,8 +129,13 @@ fn waited(outcome: &Outcome, index: usize, turn: u32) -> u64 {
 
 /// A case without faults and without stop tokens.
 fn quiet(seed: u64, sequences: u32, blocks: u64, arrivals: Vec<Arrival>) -> Case {
-    let shape =
-        Shape { windows: vec![None], vocab: VOCAB, eos_token_ids: Vec::new(), model_len: 48, keeps_states: false };
+    let shape = Shape {
+        windows: vec![None],
+        vocab: VOCAB,
+        eos_token_ids: Vec::new(),
+        model_len: 48,
+        keeps_states: false,
+    };
     let config = Config {
         max_num_seqs: sequences,
         max_num_batched_tokens: 24,
@@ -117,14 +145,37 @@ fn quiet(seed: u64, sequences: u32, blocks: u64, arrivals: Vec<Arrival>) -> Case
         seed: Some(1),
         ..Config::default()
     };
-    let script = Script { seed, ..Script::default() };
-    Case { shape, config, script, draft: None, faults: InjectedFaults::default(), arrivals }
+    let script = Script {
+        seed,
+        ..Script::default()
+    };
+    Case {
+        shape,
+        config,
+        script,
+        draft: None,
+        faults: InjectedFaults::default(),
+        arrivals,
+    }
 }
 
 fn arrival(turn: u32, client: u32, prompt: Vec<u32>, answer_len: u32) -> Arrival {
-    let params = SamplingParams { max_tokens: Some(answer_len), seed: Some(1), ..SamplingParams::default() };
-    let request = Request { prompt: prompt.into(), params, client, ..Request::default() };
-    Arrival { turn, request, aborts: vec![None] }
+    let params = SamplingParams {
+        max_tokens: Some(answer_len),
+        seed: Some(1),
+        ..SamplingParams::default()
+    };
+    let request = Request {
+        prompt: prompt.into(),
+        params,
+        client,
+        ..Request::default()
+    };
+    Arrival {
+        turn,
+        request,
+        aborts: vec![None],
+    }
 }
 
 fn words(random: &mut Random, count: u32) -> Vec<u32> {
@@ -137,7 +188,11 @@ fn revisits(seed: u64) -> Case {
     let documents: Vec<_> = (0..8).map(|_| words(&mut random, 24)).collect();
     let (mut turn, mut last, mut arrivals) = (0, [0, 1], Vec::new());
     for _ in 0..40 {
-        let next = if random.once_in(3) { random.below(8) as usize } else { last[random.below(2) as usize] };
+        let next = if random.once_in(3) {
+            random.below(8) as usize
+        } else {
+            last[random.below(2) as usize]
+        };
         last = [next, if next == last[0] { last[1] } else { last[0] }];
         let mut prompt = documents[next].clone();
         prompt.extend(words(&mut random, 3));
@@ -176,7 +231,11 @@ fn briefs(seed: u64) -> Case {
 fn crowd(seed: u64) -> Case {
     let mut random = Random(seed);
     let mut arrivals: Vec<_> = (0..24).map(|_| (0, BUSY_CLIENT)).collect();
-    arrivals.extend((1..=3).flat_map(|client| [client; 2]).map(|client| (random.within(5, 40), client)));
+    arrivals.extend(
+        (1..=3)
+            .flat_map(|client| [client; 2])
+            .map(|client| (random.within(5, 40), client)),
+    );
     arrivals.sort_by_key(|&(turn, _)| turn);
     let request = |(turn, client)| {
         let prompt = words(&mut random, 6);
@@ -204,6 +263,9 @@ fn every_slowdown_is_found() {
     for fault in SLOWDOWNS {
         let costs = measure(Some(fault));
         println!("{fault:?}: {:?}: {costs:?}", costs.missed());
-        assert!(costs.missed().is_some(), "{fault:?} is not found: {costs:?}");
+        assert!(
+            costs.missed().is_some(),
+            "{fault:?} is not found: {costs:?}"
+        );
     }
 }

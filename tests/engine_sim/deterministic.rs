@@ -30,7 +30,11 @@ fn rounded(seed: u64, fault: Option<InjectedFault>) -> Case {
         _ => {}
     }
     case.faults.fault = fault;
-    if random.once_in(3) { with_states(&mut random, case) } else { case }
+    if random.once_in(3) {
+        with_states(&mut random, case)
+    } else {
+        case
+    }
 }
 
 /// The outcome of one request of a case on a sound device with room for it.
@@ -43,15 +47,22 @@ fn alone(case: &Case, index: usize) -> Outcome {
     arrival.aborts.fill(None);
     case.arrivals = vec![arrival];
     let outcome = run(&case);
-    assert_eq!(outcome.stats.preemptions, 0, "there is room for the request");
+    assert_eq!(
+        outcome.stats.preemptions, 0,
+        "there is room for the request"
+    );
     outcome
 }
 
 /// The outcome of a case, checked against those of its requests alone.
 fn check_against_alone(case: &Case) -> Outcome {
     let outcome = run(case);
-    let alone: Vec<_> = (0..case.arrivals.len()).map(|index| alone(case, index)).collect();
-    compare(case, &outcome, |index, choice| alone[index].seen[0][choice].clone());
+    let alone: Vec<_> = (0..case.arrivals.len())
+        .map(|index| alone(case, index))
+        .collect();
+    compare(case, &outcome, |index, choice| {
+        alone[index].seen[0][choice].clone()
+    });
     outcome
 }
 
@@ -62,12 +73,19 @@ fn bits_do_not_depend_on_what_else_runs() {
         let stats = check_against_alone(&rounded(seed, None)).stats;
         *sum = (sum.0 + stats.preemptions, sum.1 + stats.prefix_hits);
     };
-    for_seeds(2 * SEEDS, work, |sum| totals = (totals.0 + sum.0, totals.1 + sum.1));
+    for_seeds(2 * SEEDS, work, |sum| {
+        totals = (totals.0 + sum.0, totals.1 + sum.1)
+    });
     println!("preemptions, prefix hits: {totals:?}");
-    assert!(totals.0 > SEEDS / 2 && totals.1 > SEEDS, "(preemptions, prefix hits): {totals:?}");
-    for fault in
-        [InjectedFault::GridFollowsCompany, InjectedFault::AnswerRecomputedInChunks, InjectedFault::PartChunksShared]
-    {
+    assert!(
+        totals.0 > SEEDS / 2 && totals.1 > SEEDS,
+        "(preemptions, prefix hits): {totals:?}"
+    );
+    for fault in [
+        InjectedFault::GridFollowsCompany,
+        InjectedFault::AnswerRecomputedInChunks,
+        InjectedFault::PartChunksShared,
+    ] {
         let finds = |seed| quietly(|| check_against_alone(&rounded(seed, Some(fault)))).is_err();
         assert!((0..SEEDS).any(finds), "{fault:?} is found");
     }
@@ -77,8 +95,18 @@ fn bits_do_not_depend_on_what_else_runs() {
 fn bits(mut receiver: EventReceiver) -> Option<Vec<u32>> {
     let mut bits = Vec::new();
     let mut put = |token: &Token| {
-        let top = token.top_logprobs.iter().flat_map(|top| [top.token_id, top.logprob.to_bits()]);
-        bits.extend(token.logprob.into_iter().map(f32::to_bits).chain(top).chain([token.id]));
+        let top = token
+            .top_logprobs
+            .iter()
+            .flat_map(|top| [top.token_id, top.logprob.to_bits()]);
+        bits.extend(
+            token
+                .logprob
+                .into_iter()
+                .map(f32::to_bits)
+                .chain(top)
+                .chain([token.id]),
+        );
     };
     loop {
         match receiver.try_recv().ok()? {
@@ -98,7 +126,11 @@ fn prompt(first: u32, length: u32) -> Request {
         logprobs: Some(2),
         ..SamplingParams::default()
     };
-    Request { prompt: (first..first + length).collect(), params, ..Request::default() }
+    Request {
+        prompt: (first..first + length).collect(),
+        params,
+        ..Request::default()
+    }
 }
 
 /// The bits of a request on a device with a pool of so many blocks, if that is not the default, and with these requests
@@ -119,18 +151,30 @@ fn bits_on(
         ..Config::default()
     };
     let model = Model::demo();
-    let block_bytes = model.record(Storage::F32).block_bytes(0, config.block_size, config.kv_format);
+    let block_bytes =
+        model
+            .record(Storage::F32)
+            .block_bytes(0, config.block_size, config.kv_format);
     config.kv_cache_bytes = blocks.map(|blocks| blocks * block_bytes);
     let (handle, inbox) = channel(16);
-    let mut engine = block_on(Engine::start(device, model, &config, inbox, |_| {})).expect("starts");
-    let submit = |handle: &EngineHandle, request: &Request| handle.submit(request.clone()).expect("valid").remove(0);
-    let mut others: Vec<_> = before.iter().map(|request| submit(&handle, request)).collect();
+    let mut engine =
+        block_on(Engine::start(device, model, &config, inbox, |_| {})).expect("starts");
+    let submit = |handle: &EngineHandle, request: &Request| {
+        handle.submit(request.clone()).expect("valid").remove(0)
+    };
+    let mut others: Vec<_> = before
+        .iter()
+        .map(|request| submit(&handle, request))
+        .collect();
     block_on(engine.step()).expect("a step");
     let receiver = submit(&handle, request);
     others.extend(after.iter().map(|request| submit(&handle, request)));
     handle.drain();
     block_on(engine.run()).expect("a drained engine ends well");
-    (bits(receiver).expect("it finishes"), handle.stats().preemptions)
+    (
+        bits(receiver).expect("it finishes"),
+        handle.stats().preemptions,
+    )
 }
 
 #[test]
@@ -144,7 +188,13 @@ fn the_cpu_gives_the_same_bits_alone_in_company_and_preempted() {
 }
 
 fn gives_the_same_bits<B: Backend>(open: impl Fn() -> B) {
-    let company = [prompt(40, 50), prompt(900, 7), prompt(200, 33), prompt(1, 60), prompt(77, 3)];
+    let company = [
+        prompt(40, 50),
+        prompt(900, 7),
+        prompt(200, 33),
+        prompt(1, 60),
+        prompt(77, 3),
+    ];
     let mut long = prompt(40, 58);
     long.params.max_tokens = Some(70);
     let mut scored = prompt(500, 41);
@@ -152,11 +202,22 @@ fn gives_the_same_bits<B: Backend>(open: impl Fn() -> B) {
     for request in [prompt(500, 41), scored] {
         let (alone, _) = bits_on(open(), &request, None, &[], &[]);
         assert!(alone.len() > 100);
-        assert_eq!(bits_on(open(), &request, None, &company[..2], &company[2..]).0, alone);
-        assert_eq!(bits_on(open(), &request, None, &company[2..3], &company[3..]).0, alone);
-        assert_eq!(bits_on(open(), &request, None, &[prompt(500, 57)], &[]).0, alone, "with a cached prefix");
+        assert_eq!(
+            bits_on(open(), &request, None, &company[..2], &company[2..]).0,
+            alone
+        );
+        assert_eq!(
+            bits_on(open(), &request, None, &company[2..3], &company[3..]).0,
+            alone
+        );
+        assert_eq!(
+            bits_on(open(), &request, None, &[prompt(500, 57)], &[]).0,
+            alone,
+            "with a cached prefix"
+        );
         // With ten blocks, the older request needs those of the younger one before that has finished.
-        let (preempted, preemptions) = bits_on(open(), &request, Some(10), std::slice::from_ref(&long), &[]);
+        let (preempted, preemptions) =
+            bits_on(open(), &request, Some(10), std::slice::from_ref(&long), &[]);
         assert_eq!(preempted, alone);
         assert!(preemptions > 0, "it was preempted");
     }

@@ -40,9 +40,19 @@ struct SlowDisk {
 
 impl SlowDisk {
     fn new(files: &Files, form: &Form, faults: InjectedFaults, seed: u64) -> Self {
-        let found = files.borrow().keys().filter_map(|name| block_of(name)).collect();
+        let found = files
+            .borrow()
+            .keys()
+            .filter_map(|name| block_of(name))
+            .collect();
         let pending = [(0, DiskEvent::Found(found))].into();
-        Self { files: files.clone(), form: form.clone(), faults, random: Random(seed), pending }
+        Self {
+            files: files.clone(),
+            form: form.clone(),
+            faults,
+            random: Random(seed),
+            pending,
+        }
     }
 
     fn later(&mut self, event: DiskEvent) {
@@ -57,10 +67,15 @@ impl SlowDisk {
         match self.random.below(8) {
             0 => {
                 let kept = record.len() - data.len() + data.len() / 16;
-                [&record[..kept], &vec![0; record.len() - kept][..]].concat().into()
+                [&record[..kept], &vec![0; record.len() - kept][..]]
+                    .concat()
+                    .into()
             }
             1 => {
-                let form = Form { fingerprint: [1; 32], ..self.form.clone() };
+                let form = Form {
+                    fingerprint: [1; 32],
+                    ..self.form.clone()
+                };
                 record_of(&form, &other_text(&form, origin, 0), &changed)
             }
             2 => record_of(&self.form, &other_text(&self.form, origin, 1), &changed),
@@ -73,7 +88,11 @@ impl SlowDisk {
 fn other_text(form: &Form, origin: &Origin, more: u32) -> Origin {
     let token_ids: Box<[u32]> = origin.token_ids.iter().map(|id| id + more).collect();
     let parent = BlockHash::root(&form.key(), None, None);
-    Origin { key: (origin.key.0, parent.next(&form.key(), &token_ids)), parent, token_ids }
+    Origin {
+        key: (origin.key.0, parent.next(&form.key(), &token_ids)),
+        parent,
+        token_ids,
+    }
 }
 
 impl Disk for SlowDisk {
@@ -89,7 +108,11 @@ impl Disk for SlowDisk {
             self.files.borrow_mut().remove(&name);
         }
         let data = sound.and_then(Result::ok);
-        self.later(DiskEvent::Read { slot, data, took: Duration::ZERO });
+        self.later(DiskEvent::Read {
+            slot,
+            data,
+            took: Duration::ZERO,
+        });
     }
 
     fn write(&mut self, origin: Arc<Origin>, data: Bytes) {
@@ -97,11 +120,18 @@ impl Disk for SlowDisk {
         if done {
             let whole = record_of(&self.form, &origin, &data);
             let (record, _) = Record::read(&whole, None).expect("what is written can be read");
-            assert_eq!(self.form.check(&record), Ok(()), "its hash has the key of blocks without a salt");
+            assert_eq!(
+                self.form.check(&record),
+                Ok(()),
+                "its hash has the key of blocks without a salt"
+            );
             let file = self.outcome(&origin, &data);
             self.files.borrow_mut().insert(file_name(origin.key), file);
         }
-        self.later(DiskEvent::Written { key: origin.key, done });
+        self.later(DiskEvent::Written {
+            key: origin.key,
+            done,
+        });
     }
 
     fn remove(&mut self, key: (usize, BlockHash)) {
@@ -118,7 +148,10 @@ impl Disk for SlowDisk {
     }
 
     fn wait(&mut self) -> Pin<Box<dyn Future<Output = DiskEvent> + '_>> {
-        let (_, event) = self.pending.pop_front().expect("an engine that waits has asked for something");
+        let (_, event) = self
+            .pending
+            .pop_front()
+            .expect("an engine that waits has asked for something");
         Box::pin(ready(event))
     }
 }
@@ -135,14 +168,18 @@ fn run_twice(case: &Case, seed: u64) -> [Outcome; 2] {
     let first = run_with(case, disk(seed));
     check(case, &first);
     let second = run_with(case, disk(!seed));
-    compare(case, &second, |index, choice| expected(case, &case.arrivals[index].request, choice as u32));
+    compare(case, &second, |index, choice| {
+        expected(case, &case.arrivals[index].request, choice as u32)
+    });
     [first, second]
 }
 
 /// The case on a device that fails some batches.
 fn failing(seed: u64, mut case: Case) -> Case {
     let mut random = Random(seed);
-    case.script.failed.extend([0; 4].map(|_| u64::from(random.within(1, 40))));
+    case.script
+        .failed
+        .extend([0; 4].map(|_| u64::from(random.within(1, 40))));
     case
 }
 
@@ -155,7 +192,8 @@ struct Sum {
 }
 
 fn pass(seed: u64, case: &Case, sum: &mut Sum) {
-    let [first, second] = caught(|| run_twice(case, seed)).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+    let [first, second] =
+        caught(|| run_twice(case, seed)).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
     sum.written += first.stats.files_written + second.stats.files_written;
     sum.read += first.stats.files_read + second.stats.files_read;
     sum.hits += first.stats.prefix_hits_disk;
@@ -171,42 +209,79 @@ fn sums(cases: impl Fn(u64) -> Case + Sync) -> Sum {
         total.hits_of_successor += sum.hits_of_successor;
     };
     for_seeds(SEEDS, |seed, sum| pass(seed, &cases(seed), sum), join);
-    let Sum { written, read, hits, hits_of_successor } = total;
-    println!("{written} files written, {read} read, {hits} tokens found, {hits_of_successor} after a restart");
+    let Sum {
+        written,
+        read,
+        hits,
+        hits_of_successor,
+    } = total;
+    println!(
+        "{written} files written, {read} read, {hits} tokens found, {hits_of_successor} after a restart"
+    );
     total
 }
 
 #[test]
 fn files_are_written_and_read_and_every_token_is_right() {
     let total = sums(returning);
-    assert!(total.written > 5 * SEEDS && total.read > 2 * SEEDS, "blocks are written and read");
+    assert!(
+        total.written > 5 * SEEDS && total.read > 2 * SEEDS,
+        "blocks are written and read"
+    );
     assert!(total.hits > SEEDS / 2, "files save computing");
-    assert!(total.hits < 2 * SEEDS, "what host memory holds does not count");
-    assert!(total.hits_of_successor > 12 * SEEDS, "they outlive the engine, also for those that wait in a queue");
-    assert!(total.read * 10 < 108 * SEEDS, "blocks that no window reaches are not read");
+    assert!(
+        total.hits < 2 * SEEDS,
+        "what host memory holds does not count"
+    );
+    assert!(
+        total.hits_of_successor > 12 * SEEDS,
+        "they outlive the engine, also for those that wait in a queue"
+    );
+    assert!(
+        total.read * 10 < 108 * SEEDS,
+        "blocks that no window reaches are not read"
+    );
 }
 
 #[test]
 fn states_are_written_and_read_with_their_blocks() {
     let total = sums(returning_with_states);
     assert!(total.hits > SEEDS / 2, "files save computing");
-    assert!(total.hits_of_successor > 14 * SEEDS, "blocks are read with the states after them");
+    assert!(
+        total.hits_of_successor > 14 * SEEDS,
+        "blocks are read with the states after them"
+    );
     let total = sums(|seed| faulty(seed, returning_with_states(seed)));
-    assert!(total.hits_of_successor > 13 * SEEDS, "files are found after faults too");
+    assert!(
+        total.hits_of_successor > 13 * SEEDS,
+        "files are found after faults too"
+    );
 }
 
 #[test]
 fn faulty_devices_write_no_wrong_files() {
     let total = sums(|seed| faulty(seed, returning(seed)));
-    assert!(total.hits_of_successor > SEEDS, "files are found after faults too");
+    assert!(
+        total.hits_of_successor > SEEDS,
+        "files are found after faults too"
+    );
 }
 
 #[test]
 fn files_are_right_where_moving_becomes_dear() {
-    for (case, written_max) in [(returning as Cases, 29 * SEEDS), (returning_with_states, 39 * SEEDS)] {
+    for (case, written_max) in [
+        (returning as Cases, 29 * SEEDS),
+        (returning_with_states, 39 * SEEDS),
+    ] {
         let total = sums(|seed| dear(seed, case(seed)));
-        assert!(total.hits_of_successor > 2 * SEEDS, "files are found while moving is cheap");
-        assert!(total.written < written_max, "few are written while it is dear");
+        assert!(
+            total.hits_of_successor > 2 * SEEDS,
+            "files are found while moving is cheap"
+        );
+        assert!(
+            total.written < written_max,
+            "few are written while it is dear"
+        );
     }
 }
 
@@ -229,8 +304,13 @@ fn every_planted_bug_of_the_disk_is_found() {
         (InjectedFault::OtherTextRead, returning),
         (InjectedFault::MissingFileRead, returning),
         (InjectedFault::StateNotRestored, returning_with_states),
-        (InjectedFault::StateOfOtherBlockRestored, returning_with_states),
-        (InjectedFault::SnapshotWrittenEarly, |seed| failing(seed, returning_with_states(seed))),
+        (
+            InjectedFault::StateOfOtherBlockRestored,
+            returning_with_states,
+        ),
+        (InjectedFault::SnapshotWrittenEarly, |seed| {
+            failing(seed, returning_with_states(seed))
+        }),
     ];
     for (fault, case) in cases {
         let with_fault = |seed| {
@@ -240,8 +320,12 @@ fn every_planted_bug_of_the_disk_is_found() {
         };
         let attempt = |seed| quietly(|| run_twice(&with_fault(seed), seed)).err();
         let found = (0..SEEDS_PER_FAULT).find_map(|seed| Some((seed, attempt(seed)?)));
-        let (seed, error) = found.unwrap_or_else(|| panic!("{fault:?} is not found in {SEEDS_PER_FAULT} seeds"));
+        let (seed, error) =
+            found.unwrap_or_else(|| panic!("{fault:?} is not found in {SEEDS_PER_FAULT} seeds"));
         pass(seed, &case(seed), &mut Sum::default());
-        println!("{fault:?}: seed {seed}: {}", error.lines().next().unwrap_or_default());
+        println!(
+            "{fault:?}: seed {seed}: {}",
+            error.lines().next().unwrap_or_default()
+        );
     }
 }

@@ -69,12 +69,18 @@ fn quietly<T>(work: impl FnOnce() -> T) -> Result<T, String> {
 fn caught<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
-        text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("a panic").to_string()
+        text.or(panic.downcast_ref::<&str>().copied())
+            .unwrap_or("a panic")
+            .to_string()
     })
 }
 
 /// Processes seeds on all cores and combines their results.
-fn for_seeds<T: Default + Send>(seeds: u64, work: impl Fn(u64, &mut T) + Sync, mut join: impl FnMut(T)) {
+fn for_seeds<T: Default + Send>(
+    seeds: u64,
+    work: impl Fn(u64, &mut T) + Sync,
+    mut join: impl FnMut(T),
+) {
     let next = AtomicU64::new(0);
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     std::thread::scope(|scope| {
@@ -90,7 +96,11 @@ fn for_seeds<T: Default + Send>(seeds: u64, work: impl Fn(u64, &mut T) + Sync, m
         };
         let workers: Vec<_> = (0..cores).map(|_| scope.spawn(worker)).collect();
         for worker in workers {
-            join(worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            join(
+                worker
+                    .join()
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+            );
         }
     });
 }
@@ -102,7 +112,9 @@ fn pass(seed: u64, case: &Case) -> Outcome {
 }
 
 fn variable(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|text| text.parse().expect("the variable is a number"))
+    std::env::var(name)
+        .ok()
+        .map(|text| text.parse().expect("the variable is a number"))
 }
 
 #[derive(Default)]
@@ -136,11 +148,17 @@ fn every_seed_gives_the_oracles_tokens() {
     for_seeds(seeds, work, |sum| totals.add(&sum.stats, &sum.aborted_in));
     println!("{seeds} seeds: {:?} {:?}", totals.stats, totals.aborted_in);
     // The simulation proves nothing unless these situations occur.
-    assert!(totals.stats.preemptions > seeds / 2, "pools run out of blocks");
+    assert!(
+        totals.stats.preemptions > seeds / 2,
+        "pools run out of blocks"
+    );
     assert!(totals.stats.prefix_hits > seeds, "prefixes are shared");
     assert_eq!(totals.aborted_in.len(), 4, "readers leave in every phase");
     let rejected = totals.stats.draft_tokens - totals.stats.accepted_tokens();
-    assert!(totals.stats.accepted_tokens() > 2 * seeds && rejected > 2 * seeds, "drafts are accepted and rejected");
+    assert!(
+        totals.stats.accepted_tokens() > 2 * seeds && rejected > 2 * seeds,
+        "drafts are accepted and rejected"
+    );
 }
 
 #[test]
@@ -152,7 +170,9 @@ fn one_seed() {
 /// The case of a seed on a device that fails two batches.
 fn failing(seed: u64) -> Case {
     let (mut random, mut case) = (Random(!seed), case(seed));
-    case.script.failed.extend([0; 2].map(|_| u64::from(random.within(1, 40))));
+    case.script
+        .failed
+        .extend([0; 2].map(|_| u64::from(random.within(1, 40))));
     case
 }
 
@@ -161,16 +181,26 @@ fn failing(seed: u64) -> Case {
 fn failing_while_shared(seed: u64) -> Case {
     let (mut random, mut case) = (Random(!seed), case(seed));
     case.shape.windows = vec![Some(random.within(3, 5))];
-    (case.config.prefix_caching, case.config.look_ahead, case.config.deterministic) = (true, true, false);
+    (
+        case.config.prefix_caching,
+        case.config.look_ahead,
+        case.config.deterministic,
+    ) = (true, true, false);
     (case.config.max_num_seqs, case.config.max_num_batched_tokens) = (6, random.within(10, 20));
     case.config.kv_cache_bytes = Some(200 * BLOCK_BYTES);
     case.script.failed.insert(random.within(1, 6).into());
-    let document: Vec<_> = (0..case.shape.model_len - 1).map(|_| random.within(8, case.shape.vocab - 1)).collect();
+    let document: Vec<_> = (0..case.shape.model_len - 1)
+        .map(|_| random.within(8, case.shape.vocab - 1))
+        .collect();
     let shortest = random.within(4, 12);
     for arrival in &mut case.arrivals {
         let request = &mut arrival.request;
         request.prompt = document[..random.within(shortest, shortest + 11) as usize].into();
-        (request.cache_salt, request.pooling, request.params.prompt_logprobs) = (None, None, None);
+        (
+            request.cache_salt,
+            request.pooling,
+            request.params.prompt_logprobs,
+        ) = (None, None, None);
         arrival.turn = 0;
     }
     case
@@ -178,7 +208,11 @@ fn failing_while_shared(seed: u64) -> Case {
 
 #[test]
 fn what_shares_unfilled_blocks_starts_over() {
-    for_seeds(SEEDS_PER_FAULT, |seed, ()| drop(pass(seed, &failing_while_shared(seed))), |()| ());
+    for_seeds(
+        SEEDS_PER_FAULT,
+        |seed, ()| drop(pass(seed, &failing_while_shared(seed))),
+        |()| (),
+    );
 }
 
 #[test]
@@ -219,10 +253,15 @@ fn every_planted_bug_is_found() {
             case.faults.fault = Some(fault);
             case
         };
-        let found = (0..SEEDS_PER_FAULT).find_map(|seed| Some((seed, attempt(&with_fault(seed), true).err()?)));
-        let (seed, error) = found.unwrap_or_else(|| panic!("{fault:?} is not found in {SEEDS_PER_FAULT} seeds"));
+        let found = (0..SEEDS_PER_FAULT)
+            .find_map(|seed| Some((seed, attempt(&with_fault(seed), true).err()?)));
+        let (seed, error) =
+            found.unwrap_or_else(|| panic!("{fault:?} is not found in {SEEDS_PER_FAULT} seeds"));
         pass(seed, &sound(seed));
-        println!("{fault:?}: seed {seed}: {}", error.lines().next().unwrap_or_default());
+        println!(
+            "{fault:?}: seed {seed}: {}",
+            error.lines().next().unwrap_or_default()
+        );
     }
 }
 
@@ -239,7 +278,11 @@ fn penalties_do_not_depend_on_look_ahead() {
             case.config.look_ahead = look_ahead;
             tokens(&pass(seed, &case))
         };
-        assert_eq!(with(true), with(false), "seed {seed}: tokens with look-ahead on and off");
+        assert_eq!(
+            with(true),
+            with(false),
+            "seed {seed}: tokens with look-ahead on and off"
+        );
     };
     let mut penalized = 0;
     for_seeds(500, work, |sum| penalized += sum);
@@ -253,7 +296,11 @@ fn tokens(outcome: &Outcome) -> Vec<Vec<(Vec<u32>, String)>> {
         other => format!("{other:?}"),
     };
     let choice = |seen: &world::Seen| (seen.tokens.clone(), end(&seen.end));
-    outcome.seen.iter().map(|choices| choices.iter().map(choice).collect()).collect()
+    outcome
+        .seen
+        .iter()
+        .map(|choices| choices.iter().map(choice).collect())
+        .collect()
 }
 
 #[test]
@@ -263,12 +310,20 @@ fn a_thousand_aborts_leave_the_pool_whole_and_the_survivors_alone() {
         let mut case = case(1_000_000 + seed);
         case.config.prefix_caching = true;
         let mut quiet = case.clone();
-        quiet.arrivals.iter_mut().for_each(|arrival| arrival.aborts.fill(None));
+        quiet
+            .arrivals
+            .iter_mut()
+            .for_each(|arrival| arrival.aborts.fill(None));
         for arrival in &mut case.arrivals {
             arrival.request.params.n = arrival.request.params.n.max(1 + random.below(2));
-            arrival.aborts.resize(arrival.request.params.n as usize, None);
+            arrival
+                .aborts
+                .resize(arrival.request.params.n as usize, None);
             let turn = arrival.turn;
-            arrival.aborts.iter_mut().for_each(|abort| *abort = random.once_in(2).then(|| turn + random.below(30)));
+            arrival
+                .aborts
+                .iter_mut()
+                .for_each(|abort| *abort = random.once_in(2).then(|| turn + random.below(30)));
         }
         for (quiet, loud) in quiet.arrivals.iter_mut().zip(&case.arrivals) {
             quiet.request = loud.request.clone();
@@ -287,26 +342,48 @@ fn a_thousand_aborts_leave_the_pool_whole_and_the_survivors_alone() {
     };
     let mut aborted_in = BTreeMap::new();
     let mut join = |sum: BTreeMap<Phase, u32>| {
-        sum.into_iter().for_each(|(phase, count)| *aborted_in.entry(phase).or_insert(0) += count);
+        sum.into_iter()
+            .for_each(|(phase, count)| *aborted_in.entry(phase).or_insert(0) += count);
     };
     for_seeds(400, work, &mut join);
     println!("{aborted_in:?}");
-    assert!(aborted_in.values().sum::<u32>() > 1000, "a thousand readers leave: {aborted_in:?}");
-    let phases = [Phase::Queued, Phase::Prefill, Phase::Decode, Phase::DecodeInFlight];
-    assert!(phases.iter().all(|phase| aborted_in.get(phase) > Some(&20)), "in every phase: {aborted_in:?}");
+    assert!(
+        aborted_in.values().sum::<u32>() > 1000,
+        "a thousand readers leave: {aborted_in:?}"
+    );
+    let phases = [
+        Phase::Queued,
+        Phase::Prefill,
+        Phase::Decode,
+        Phase::DecodeInFlight,
+    ];
+    assert!(
+        phases.iter().all(|phase| aborted_in.get(phase) > Some(&20)),
+        "in every phase: {aborted_in:?}"
+    );
 }
 
 #[test]
 fn nobody_who_runs_waits_more_than_two_steps() {
     let work = |seed, runs: &mut u64| {
         let mut case = case(seed);
-        case.arrivals.iter_mut().for_each(|arrival| arrival.aborts.fill(None));
+        case.arrivals
+            .iter_mut()
+            .for_each(|arrival| arrival.aborts.fill(None));
         let outcome = pass(seed, &case);
         // A preempted sequence is not running, so its gap is longer.
         if outcome.stats.preemptions == 0 {
             // Forced tokens come with the token before them; then each may take a step.
-            let forced_max = if case.config.deterministic { rules::FORCED_MAX as u32 } else { 0 };
-            assert!(outcome.gap_max <= 3 + forced_max, "seed {seed}: {} steps from token to token", outcome.gap_max);
+            let forced_max = if case.config.deterministic {
+                rules::FORCED_MAX as u32
+            } else {
+                0
+            };
+            assert!(
+                outcome.gap_max <= 3 + forced_max,
+                "seed {seed}: {} steps from token to token",
+                outcome.gap_max
+            );
             *runs += 1;
         }
     };

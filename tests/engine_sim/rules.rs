@@ -27,7 +27,10 @@ pub(crate) fn shared(seed: u64, vocab: u32) -> SharedConstraint {
 
 impl Constraint for Rules {
     fn start(&self) -> Box<dyn ConstraintState> {
-        Box::new(Walk { hash: mix(0, self.seed), vocab: self.vocab })
+        Box::new(Walk {
+            hash: mix(0, self.seed),
+            vocab: self.vocab,
+        })
     }
 }
 
@@ -52,7 +55,10 @@ impl ConstraintState for Walk {
     }
 
     fn fill_mask(&mut self, mask: &mut [u32]) -> Result<bool, Unsatisfiable> {
-        assert!(mask.iter().all(|&word| word == 0), "a mask is zero on entry");
+        assert!(
+            mask.iter().all(|&word| word == 0),
+            "a mask is zero on entry"
+        );
         let allowed = (0..self.vocab).filter(|&id| self.allows(id));
         allowed.for_each(|id| mask[id as usize / 32] |= 1 << (id % 32));
         Ok(!(6..8).contains(&(self.hash % 16)))

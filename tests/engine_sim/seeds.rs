@@ -11,14 +11,29 @@ fn answers(script: &str, seed: Option<u64>) -> Vec<Vec<u32>> {
     (without.params.seed, without.params.n) = (None, 2);
     let mut case = scripted(script, vec![(0, without.clone()), (2, without)]);
     case.config.seed = seed;
-    run(&case).seen.into_iter().flatten().map(|seen| seen.tokens).collect()
+    run(&case)
+        .seen
+        .into_iter()
+        .flatten()
+        .map(|seen| seen.tokens)
+        .collect()
 }
 
 #[test]
 fn requests_without_a_seed_differ_from_each_other_and_from_run_to_run() {
-    let all = [answers("", None), answers("", None), answers("", Some(5)), answers("", Some(6))].concat();
+    let all = [
+        answers("", None),
+        answers("", None),
+        answers("", Some(5)),
+        answers("", Some(6)),
+    ]
+    .concat();
     assert!(all.iter().all(|answer| answer.len() == 12));
-    assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), 16, "no answer comes twice: {all:?}");
+    assert_eq!(
+        all.iter().collect::<BTreeSet<_>>().len(),
+        16,
+        "no answer comes twice: {all:?}"
+    );
 }
 
 #[test]

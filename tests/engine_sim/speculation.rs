@@ -28,7 +28,12 @@ pub(crate) fn speculate(random: &mut Random, case: &mut Case) {
             case.arrivals[index].request.predicted = Some(predicted.into());
         }
     }
-    if let Some(settings) = case.config.speculation.as_mut().filter(|_| random.once_in(4)) {
+    if let Some(settings) = case
+        .config
+        .speculation
+        .as_mut()
+        .filter(|_| random.once_in(4))
+    {
         settings.disable_by_batch_size = Some(random.within(1, 3));
     }
 }
@@ -39,11 +44,27 @@ fn draft_model(random: &mut Random, case: &mut Case) {
     for arrival in &mut case.arrivals {
         arrival.request.predicted.take_if(|_| random.once_in(2));
     }
-    let widest = case.shape.windows.iter().copied().max_by_key(|window| window.unwrap_or(u32::MAX));
-    let windows = if random.once_in(3) { widest.into_iter().collect() } else { case.shape.windows.clone() };
+    let widest = case
+        .shape
+        .windows
+        .iter()
+        .copied()
+        .max_by_key(|window| window.unwrap_or(u32::MAX));
+    let windows = if random.once_in(3) {
+        widest.into_iter().collect()
+    } else {
+        case.shape.windows.clone()
+    };
     let stray = Some(u64::from(random.within(2, 8)));
-    let script = Script { seed: random.below(1000).into(), stray, ..Script::default() };
-    let shape = Shape { windows, ..case.shape.clone() };
+    let script = Script {
+        seed: random.below(1000).into(),
+        stray,
+        ..Script::default()
+    };
+    let shape = Shape {
+        windows,
+        ..case.shape.clone()
+    };
     set_draft_model(case, shape, script);
 }
 
@@ -106,14 +127,22 @@ fn speculating(seed: u64) -> Case {
 fn drafts_save_steps_and_change_no_answer() {
     let work = |seed, sum: &mut (u64, u64)| {
         let mut case = speculating(seed);
-        case.arrivals.iter_mut().for_each(|arrival| arrival.aborts.fill(None));
+        case.arrivals
+            .iter_mut()
+            .for_each(|arrival| arrival.aborts.fill(None));
         let with = pass(seed, &case).stats.steps;
-        *sum = (sum.0 + with, sum.1 + pass(seed, &without_drafts(&case)).stats.steps);
+        *sum = (
+            sum.0 + with,
+            sum.1 + pass(seed, &without_drafts(&case)).stats.steps,
+        );
     };
     let mut steps = (0, 0);
     for_seeds(600, work, |sum| steps = (steps.0 + sum.0, steps.1 + sum.1));
     println!("steps with drafts and without: {steps:?}");
-    assert!(steps.0 * 10 < steps.1 * 9, "drafts save a tenth of the steps: {steps:?}");
+    assert!(
+        steps.0 * 10 < steps.1 * 9,
+        "drafts save a tenth of the steps: {steps:?}"
+    );
 }
 
 #[test]
@@ -122,15 +151,25 @@ fn drafts_change_no_bit_of_a_deterministic_answer() {
         let (mut random, mut case) = (Random(seed), speculating(seed));
         case.config.deterministic = true;
         case.script.rounding = true;
-        case.arrivals.iter_mut().for_each(|arrival| arrival.aborts.fill(None));
+        case.arrivals
+            .iter_mut()
+            .for_each(|arrival| arrival.aborts.fill(None));
         let without = run(&without_drafts(&case));
         for (arrival, seen) in case.arrivals.iter_mut().zip(&without.seen) {
-            let right = |&id: &u32| if random.once_in(6) { random.below(case.shape.vocab) } else { id };
+            let right = |&id: &u32| {
+                if random.once_in(6) {
+                    random.below(case.shape.vocab)
+                } else {
+                    id
+                }
+            };
             arrival.request.predicted = Some(seen[0].tokens.iter().map(right).collect());
         }
         let with = run(&case);
         *accepted += with.stats.accepted_tokens();
-        compare(&case, &with, |index, choice| without.seen[index][choice].clone());
+        compare(&case, &with, |index, choice| {
+            without.seen[index][choice].clone()
+        });
     };
     let mut accepted = 0;
     for_seeds(300, work, |sum| accepted += sum);
@@ -146,15 +185,26 @@ fn drafts_survive_devices_that_fail() {
 #[test]
 fn a_right_prediction_takes_a_step_for_every_five_tokens() {
     let mut case = crate::faults::scripted("", vec![(0, crate::faults::request(10, 5, 13))]);
-    case.config.speculation =
-        Some(Speculation { num_speculative_tokens: 4, prompt_lookup_min: 2, ..Speculation::DEFAULT });
+    case.config.speculation = Some(Speculation {
+        num_speculative_tokens: 4,
+        prompt_lookup_min: 2,
+        ..Speculation::DEFAULT
+    });
     let answer = expected(&case, &case.arrivals[0].request, 0).tokens;
     case.arrivals[0].request.predicted = Some(answer.into());
     let outcome = run(&case);
     crate::world::check(&case, &outcome);
     assert!(matches!(outcome.seen[0][0].end, End::Finished(..)));
     let stats = outcome.stats;
-    assert_eq!((stats.steps, stats.drafts, stats.draft_tokens, stats.accepted_tokens()), (4, 3, 9, 9));
+    assert_eq!(
+        (
+            stats.steps,
+            stats.drafts,
+            stats.draft_tokens,
+            stats.accepted_tokens()
+        ),
+        (4, 3, 9, 9)
+    );
 }
 
 /// A model is the best draft model for itself: it sees the same tokens through the same blocks, whatever the scheduler
@@ -165,7 +215,14 @@ fn a_model_guesses_its_own_tokens() {
         let mut case = speculating(seed);
         case.script.nan = None;
         let shape = case.shape.clone();
-        set_draft_model(&mut case, shape, Script { seed, ..Script::default() });
+        set_draft_model(
+            &mut case,
+            shape,
+            Script {
+                seed,
+                ..Script::default()
+            },
+        );
         for arrival in &mut case.arrivals {
             (arrival.request.predicted, arrival.request.params.constraint) = (None, None);
         }
@@ -173,6 +230,11 @@ fn a_model_guesses_its_own_tokens() {
         *sum = (sum.0 + stats.accepted_tokens(), sum.1 + stats.draft_tokens);
     };
     let (mut accepted, mut drafted) = (0, 0);
-    for_seeds(300, work, |sum| (accepted, drafted) = (accepted + sum.0, drafted + sum.1));
-    assert!(drafted > 5_000 && accepted * 100 > drafted * 99, "{accepted} of {drafted} drafts are accepted");
+    for_seeds(300, work, |sum| {
+        (accepted, drafted) = (accepted + sum.0, drafted + sum.1)
+    });
+    assert!(
+        drafted > 5_000 && accepted * 100 > drafted * 99,
+        "{accepted} of {drafted} drafts are accepted"
+    );
 }

@@ -40,7 +40,9 @@ fn stateful(seed: u64) -> Case {
     case.config.max_num_batched_tokens = case.config.max_num_seqs + 4 + random.below(24);
     let blocks = u64::from(case.shape.model_len.div_ceil(4) + 2 + random.below(8));
     case.config.kv_cache_bytes = Some(blocks * BLOCK_BYTES * case.shape.windows.len() as u64);
-    case.arrivals.iter_mut().for_each(|arrival| arrival.turn /= 2);
+    case.arrivals
+        .iter_mut()
+        .for_each(|arrival| arrival.turn /= 2);
     with_states(&mut random, case)
 }
 
@@ -80,16 +82,30 @@ fn every_seed_gives_the_oracles_tokens() {
         totals.rejected += sum.rejected;
     };
     for_seeds(SEEDS, work, join);
-    let Totals { preemptions, hits, accepted, rejected } = totals;
-    println!("{SEEDS} seeds: {preemptions} preemptions, {hits} cached, {accepted} accepted, {rejected} rejected");
+    let Totals {
+        preemptions,
+        hits,
+        accepted,
+        rejected,
+    } = totals;
+    println!(
+        "{SEEDS} seeds: {preemptions} preemptions, {hits} cached, {accepted} accepted, {rejected} rejected"
+    );
     assert!(preemptions > SEEDS / 4, "pools run out of blocks");
     assert!(hits > SEEDS, "prompts find snapshots");
-    assert!(accepted > SEEDS / 2 && rejected > SEEDS / 2, "drafts are accepted and rejected");
+    assert!(
+        accepted > SEEDS / 2 && rejected > SEEDS / 2,
+        "drafts are accepted and rejected"
+    );
 }
 
 #[test]
 fn states_start_again_on_faulty_devices() {
-    for_seeds(SEEDS, |seed, ()| drop(pass(seed, &faulty(seed, stateful(seed)))), |()| ());
+    for_seeds(
+        SEEDS,
+        |seed, ()| drop(pass(seed, &faulty(seed, stateful(seed)))),
+        |()| (),
+    );
 }
 
 #[test]
@@ -112,10 +128,15 @@ fn every_planted_bug_is_found() {
             case.faults.fault = Some(fault);
             case
         };
-        let found = (0..SEEDS_PER_FAULT).find_map(|seed| Some((seed, attempt(&with_fault(seed), true).err()?)));
-        let (seed, error) = found.unwrap_or_else(|| panic!("{fault:?} is not found in {SEEDS_PER_FAULT} seeds"));
+        let found = (0..SEEDS_PER_FAULT)
+            .find_map(|seed| Some((seed, attempt(&with_fault(seed), true).err()?)));
+        let (seed, error) =
+            found.unwrap_or_else(|| panic!("{fault:?} is not found in {SEEDS_PER_FAULT} seeds"));
         pass(seed, &sound(seed));
-        println!("{fault:?}: seed {seed}: {}", error.lines().next().unwrap_or_default());
+        println!(
+            "{fault:?}: seed {seed}: {}",
+            error.lines().next().unwrap_or_default()
+        );
     }
 }
 
@@ -133,35 +154,68 @@ fn who_goes_on_from_an_unwritten_state_starts_over() {
 
 /// Requests one after the other, and how many of their prompts' tokens were cached.
 fn cached(snapshots: u32, requests: Vec<Request>) -> Vec<u32> {
-    let arrivals = requests.into_iter().zip(0..).map(|(request, index)| (30 * index, request)).collect();
+    let arrivals = requests
+        .into_iter()
+        .zip(0..)
+        .map(|(request, index)| (30 * index, request))
+        .collect();
     let mut case = scripted("", arrivals);
     case.shape.keeps_states = true;
     case.config.state_snapshots = Some(snapshots);
     let outcome = run(&case);
     check(&case, &outcome);
-    let cached = |end: &End| if let End::Finished(_, usage) = end { usage.cached_tokens } else { panic!("{end:?}") };
-    outcome.seen.iter().map(|choices| cached(&choices[0].end)).collect()
+    let cached = |end: &End| {
+        if let End::Finished(_, usage) = end {
+            usage.cached_tokens
+        } else {
+            panic!("{end:?}")
+        }
+    };
+    outcome
+        .seen
+        .iter()
+        .map(|choices| cached(&choices[0].end))
+        .collect()
 }
 
 /// Blocks have 4 tokens.
 #[test]
 fn snapshots_are_where_prompts_end_and_differ_and_where_answers_end() {
-    let with = |prompt: Vec<u32>| Request { prompt: prompt.into(), ..request(0, 1, 3) };
+    let with = |prompt: Vec<u32>| Request {
+        prompt: prompt.into(),
+        ..request(0, 1, 3)
+    };
     let prompt: Vec<u32> = (10..28).collect();
     let one = || with(prompt.clone());
-    assert_eq!(cached(8, vec![one(), one()]), [0, 16], "the prompt's last whole block");
+    assert_eq!(
+        cached(8, vec![one(), one()]),
+        [0, 16],
+        "the prompt's last whole block"
+    );
     assert_eq!(cached(0, vec![one(), one()]), [0, 0], "without snapshots");
     let differs = |last: u32| with([&prompt[..10], &[last; 8]].concat());
     let found = cached(8, vec![one(), differs(90), differs(91), one()]);
-    assert_eq!(found, [0, 0, 8, 16], "the first that differs computes the state there, and the next one finds it");
+    assert_eq!(
+        found,
+        [0, 0, 8, 16],
+        "the first that differs computes the state there, and the next one finds it"
+    );
     let mut case = scripted("", vec![(0, request(10, 18, 16))]);
     case.shape.keeps_states = true;
     let mut answered = expected(&case, &case.arrivals[0].request, 0).tokens;
     answered.splice(0..0, prompt.clone());
     let turn = |length: usize| with([&answered[..length], &[99; 3]].concat());
     let talk = vec![case.arrivals[0].request.clone(), turn(33), turn(33)];
-    assert_eq!(cached(8, talk.clone()), [0, 32, 32], "the last whole block of an answer");
-    assert_eq!(cached(1, talk), [0, 16, 32], "of an answer only while there is room");
+    assert_eq!(
+        cached(8, talk.clone()),
+        [0, 32, 32],
+        "the last whole block of an answer"
+    );
+    assert_eq!(
+        cached(1, talk),
+        [0, 16, 32],
+        "of an answer only while there is room"
+    );
 }
 
 #[test]
@@ -173,5 +227,9 @@ fn a_snapshot_costs_a_step() {
         check(&case, &outcome);
         outcome.stats.steps
     };
-    assert_eq!(steps(true), steps(false) + 1, "the prompt's rest has a step of its own");
+    assert_eq!(
+        steps(true),
+        steps(false) + 1,
+        "the prompt's rest has a step of its own"
+    );
 }

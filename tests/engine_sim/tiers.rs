@@ -16,22 +16,36 @@ pub(crate) fn returning(seed: u64) -> Case {
     case.config.max_num_seqs = random.within(1, 4);
     case.config.max_num_batched_tokens = case.config.max_num_seqs + 4 + random.below(24);
     let longest = u64::from(case.shape.model_len.div_ceil(4));
-    case.config.kv_cache_bytes = Some((longest + 2 + u64::from(random.below(4))) * BLOCK_BYTES * groups);
+    case.config.kv_cache_bytes =
+        Some((longest + 2 + u64::from(random.below(4))) * BLOCK_BYTES * groups);
     case.config.kv_host_bytes = u64::from(random.within(4, 40)) * BLOCK_BYTES;
-    let documents: Vec<Vec<u32>> =
-        (0..3).map(|_| (0..case.shape.model_len).map(|_| random.within(8, case.shape.vocab - 1)).collect()).collect();
+    let documents: Vec<Vec<u32>> = (0..3)
+        .map(|_| {
+            (0..case.shape.model_len)
+                .map(|_| random.within(8, case.shape.vocab - 1))
+                .collect()
+        })
+        .collect();
     let pattern = case.arrivals.clone();
     let (mut turn, count) = (0, random.within(8, 18));
     case.arrivals = (0..count as usize)
         .map(|index| {
             let mut arrival = pattern[index % pattern.len()].clone();
-            let (document, length) = (random.below(3) as usize, random.within(9, case.shape.model_len - 4));
+            let (document, length) = (
+                random.below(3) as usize,
+                random.within(9, case.shape.model_len - 4),
+            );
             arrival.request.prompt = documents[document][..length as usize].into();
-            arrival.request.cache_salt = [None, None, None, Some("a".to_owned())][random.below(4) as usize].clone();
+            arrival.request.cache_salt =
+                [None, None, None, Some("a".to_owned())][random.below(4) as usize].clone();
             turn += random.below(6);
             (arrival.turn, arrival.request.params.max_tokens) = (turn, Some(random.within(1, 6)));
             arrival.request.params.min_tokens = 0;
-            arrival.aborts.iter_mut().flatten().for_each(|abort| *abort = turn + random.below(25));
+            arrival
+                .aborts
+                .iter_mut()
+                .flatten()
+                .for_each(|abort| *abort = turn + random.below(25));
             arrival
         })
         .collect();
@@ -74,10 +88,23 @@ fn blocks_leave_and_return_and_every_token_is_right() {
         total.restored += sum.restored;
         total.hits += sum.hits;
     };
-    for_seeds(SEEDS_PER_FAULT, |seed, sum: &mut Sum| sum.add(&pass_returning(seed)), join);
-    println!("{} blocks saved, {} restored, {} tokens found", total.saved, total.restored, total.hits);
-    assert!(total.saved > 10 * SEEDS_PER_FAULT && total.restored > 5 * SEEDS_PER_FAULT, "blocks move");
-    assert!(total.hits > 16 * SEEDS_PER_FAULT, "host memory saves computing");
+    for_seeds(
+        SEEDS_PER_FAULT,
+        |seed, sum: &mut Sum| sum.add(&pass_returning(seed)),
+        join,
+    );
+    println!(
+        "{} blocks saved, {} restored, {} tokens found",
+        total.saved, total.restored, total.hits
+    );
+    assert!(
+        total.saved > 10 * SEEDS_PER_FAULT && total.restored > 5 * SEEDS_PER_FAULT,
+        "blocks move"
+    );
+    assert!(
+        total.hits > 16 * SEEDS_PER_FAULT,
+        "host memory saves computing"
+    );
 }
 
 fn pass_returning(seed: u64) -> Outcome {
@@ -91,22 +118,35 @@ fn sums_with_states(spoil: impl Fn(u64, Case) -> Case + Sync) -> Sum {
         total.restored += sum.restored;
         total.hits += sum.hits;
     };
-    let work = |seed, sum: &mut Sum| sum.add(&pass(seed, &spoil(seed, returning_with_states(seed))));
+    let work =
+        |seed, sum: &mut Sum| sum.add(&pass(seed, &spoil(seed, returning_with_states(seed))));
     for_seeds(SEEDS_PER_FAULT, work, join);
-    println!("{} blocks and states restored, {} tokens found", total.restored, total.hits);
+    println!(
+        "{} blocks and states restored, {} tokens found",
+        total.restored, total.hits
+    );
     total
 }
 
 #[test]
 fn states_leave_and_return_with_their_blocks() {
     let total = sums_with_states(|_, case| case);
-    assert!(total.restored > 5 * SEEDS_PER_FAULT, "blocks and states move");
-    assert!(total.hits > 16 * SEEDS_PER_FAULT, "host memory saves computing");
+    assert!(
+        total.restored > 5 * SEEDS_PER_FAULT,
+        "blocks and states move"
+    );
+    assert!(
+        total.hits > 16 * SEEDS_PER_FAULT,
+        "host memory saves computing"
+    );
 }
 
 #[test]
 fn states_return_on_faulty_devices() {
-    assert!(sums_with_states(faulty).restored > SEEDS_PER_FAULT, "states return on faulty devices too");
+    assert!(
+        sums_with_states(faulty).restored > SEEDS_PER_FAULT,
+        "states return on faulty devices too"
+    );
     assert!(sums_with_states(failing_and_refusing).restored > SEEDS_PER_FAULT);
 }
 
@@ -122,13 +162,22 @@ fn failing_and_refusing(seed: u64, mut case: Case) -> Case {
 #[test]
 fn blocks_that_are_computed_while_moving_is_dear_are_right() {
     let work = |seed, sum: &mut Sum| {
-        let cases = [dear(seed, returning(seed)), faulty(seed, dear(seed, returning(seed)))];
+        let cases = [
+            dear(seed, returning(seed)),
+            faulty(seed, dear(seed, returning(seed))),
+        ];
         cases.iter().for_each(|case| sum.add(&pass(seed, case)));
     };
     let mut restored = 0;
     for_seeds(SEEDS_PER_FAULT, work, |sum| restored += sum.restored);
-    assert!(restored > SEEDS_PER_FAULT, "blocks return while moving is cheap");
-    assert!(sums_with_states(dear).restored > SEEDS_PER_FAULT, "and so do states");
+    assert!(
+        restored > SEEDS_PER_FAULT,
+        "blocks return while moving is cheap"
+    );
+    assert!(
+        sums_with_states(dear).restored > SEEDS_PER_FAULT,
+        "and so do states"
+    );
 }
 
 #[test]
@@ -136,7 +185,10 @@ fn faulty_devices_lose_nothing_that_host_memory_holds() {
     let work = |seed, sum: &mut Sum| sum.add(&pass(seed, &faulty(seed, returning(seed))));
     let mut restored = 0;
     for_seeds(SEEDS_PER_FAULT, work, |sum| restored += sum.restored);
-    assert!(restored > SEEDS_PER_FAULT, "blocks return on faulty devices too");
+    assert!(
+        restored > SEEDS_PER_FAULT,
+        "blocks return on faulty devices too"
+    );
 }
 
 #[test]
@@ -161,7 +213,9 @@ fn every_planted_bug_of_states_in_the_tiers_is_found() {
         InjectedFault::HostSlotReusedEarly,
         InjectedFault::LeavingBlockFound,
     ];
-    FAULTS.into_iter().for_each(|fault| find(fault, returning_with_states));
+    FAULTS
+        .into_iter()
+        .for_each(|fault| find(fault, returning_with_states));
 }
 
 /// Asserts that a bug is found in some of the cases.
@@ -171,8 +225,13 @@ fn find(fault: InjectedFault, cases: impl Fn(u64) -> Case) {
         case.faults.fault = Some(fault);
         case
     };
-    let found = (0..SEEDS_PER_FAULT).find_map(|seed| Some((seed, attempt(&with_fault(seed), true).err()?)));
-    let (seed, error) = found.unwrap_or_else(|| panic!("{fault:?} is not found in {SEEDS_PER_FAULT} seeds"));
+    let found =
+        (0..SEEDS_PER_FAULT).find_map(|seed| Some((seed, attempt(&with_fault(seed), true).err()?)));
+    let (seed, error) =
+        found.unwrap_or_else(|| panic!("{fault:?} is not found in {SEEDS_PER_FAULT} seeds"));
     pass(seed, &cases(seed));
-    println!("{fault:?}: seed {seed}: {}", error.lines().next().unwrap_or_default());
+    println!(
+        "{fault:?}: seed {seed}: {}",
+        error.lines().next().unwrap_or_default()
+    );
 }

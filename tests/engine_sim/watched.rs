@@ -27,7 +27,12 @@ struct Named {
 
 impl Watched {
     pub(crate) fn new(device: FakeBackend) -> Self {
-        Self { device, in_flight: VecDeque::new(), arriving: BTreeSet::new(), computed: 0 }
+        Self {
+            device,
+            in_flight: VecDeque::new(),
+            arriving: BTreeSet::new(),
+            computed: 0,
+        }
     }
 }
 
@@ -43,7 +48,12 @@ impl Backend for Watched {
         self.device.load(plan, capacity)
     }
 
-    fn write_weight(&mut self, weight: WeightId, first_row: u32, rows: bytes::Bytes) -> Result<(), BackendError> {
+    fn write_weight(
+        &mut self,
+        weight: WeightId,
+        first_row: u32,
+        rows: bytes::Bytes,
+    ) -> Result<(), BackendError> {
         self.device.write_weight(weight, first_row, rows)
     }
 
@@ -53,21 +63,45 @@ impl Backend for Watched {
 
     fn submit(&mut self, inputs: &BatchInputs) -> Result<fake::Ticket, BackendError> {
         let arriving = std::mem::take(&mut self.arriving);
-        let (states, blocks) = arriving.into_iter().partition(|&(group, _)| group == inputs.groups.len());
-        let mut named = Named { blocks, ..Named::default() };
+        let (states, blocks) = arriving
+            .into_iter()
+            .partition(|&(group, _)| group == inputs.groups.len());
+        let mut named = Named {
+            blocks,
+            ..Named::default()
+        };
         let states: BTreeSet<(usize, u32)> = states;
-        named.state_slots.extend(states.into_iter().map(|(_, slot)| slot));
+        named
+            .state_slots
+            .extend(states.into_iter().map(|(_, slot)| slot));
         let ticket = self.device.submit(inputs)?;
         for (group, arrays) in inputs.groups.iter().enumerate() {
-            let copies = arrays.copies.iter().flat_map(|&(source, target)| [source, target]);
-            let blocks = arrays.block_tables.iter().copied().chain(copies).filter(|&block| block != NONE);
+            let copies = arrays
+                .copies
+                .iter()
+                .flat_map(|&(source, target)| [source, target]);
+            let blocks = arrays
+                .block_tables
+                .iter()
+                .copied()
+                .chain(copies)
+                .filter(|&block| block != NONE);
             named.blocks.extend(blocks.map(|block| (group, block)));
         }
-        let fed = inputs.token_ids.iter().filter(|&&id| id & FEED != 0).map(|&id| id & !FEED);
+        let fed = inputs
+            .token_ids
+            .iter()
+            .filter(|&&id| id & FEED != 0)
+            .map(|&id| id & !FEED);
         let slots = fed.chain(inputs.samples.iter().map(|sample| sample.feed_slot));
         named.feed_slots.extend(slots.filter(|&slot| slot != NONE));
-        let states = inputs.states.iter().flat_map(|states| [states.from, states.to]);
-        named.state_slots.extend(states.filter(|&slot| slot != NONE));
+        let states = inputs
+            .states
+            .iter()
+            .flat_map(|states| [states.from, states.to]);
+        named
+            .state_slots
+            .extend(states.filter(|&slot| slot != NONE));
         self.in_flight.push_back(named);
         self.computed += inputs.token_ids.len() as u64;
         Ok(ticket)
@@ -82,12 +116,16 @@ impl Backend for Watched {
         self.device.save_blocks(blocks)
     }
 
-    async fn saved_blocks(&mut self, saves: fake::Saves) -> Result<Vec<bytes::Bytes>, BackendError> {
+    async fn saved_blocks(
+        &mut self,
+        saves: fake::Saves,
+    ) -> Result<Vec<bytes::Bytes>, BackendError> {
         self.device.saved_blocks(saves).await
     }
 
     fn restore_blocks(&mut self, blocks: &[(BlockRef, bytes::Bytes)]) -> Result<(), BackendError> {
-        self.arriving.extend(blocks.iter().map(|(block, _)| (block.group, block.block)));
+        self.arriving
+            .extend(blocks.iter().map(|(block, _)| (block.group, block.block)));
         self.device.restore_blocks(blocks)
     }
 
@@ -104,21 +142,43 @@ impl Backend for Watched {
 
 /// Checks that no step in flight uses a free block or state. Those that are not cached may be overwritten at any time.
 pub(crate) fn watch(scheduler: &Scheduler, device: &mut Watched) {
-    let slots: BTreeSet<_> = device.in_flight.iter().flat_map(|named| named.feed_slots.iter().copied()).collect();
-    let handed_on = scheduler.feed_slots_free().iter().find(|slot| slots.contains(slot));
-    assert_eq!(handed_on, None, "a feed slot is free while a step in flight uses it");
+    let slots: BTreeSet<_> = device
+        .in_flight
+        .iter()
+        .flat_map(|named| named.feed_slots.iter().copied())
+        .collect();
+    let handed_on = scheduler
+        .feed_slots_free()
+        .iter()
+        .find(|slot| slots.contains(slot));
+    assert_eq!(
+        handed_on, None,
+        "a feed slot is free while a step in flight uses it"
+    );
     let states = scheduler.states();
     for slot in (0..states.total()).filter(|&slot| states.is_free(slot)) {
-        let named = device.in_flight.iter().any(|named| named.state_slots.contains(&slot));
-        assert!(!named, "state slot {slot} is free while a step in flight uses it");
+        let named = device
+            .in_flight
+            .iter()
+            .any(|named| named.state_slots.contains(&slot));
+        assert!(
+            !named,
+            "state slot {slot} is free while a step in flight uses it"
+        );
         if !states.is_cached(slot) {
             device.device.poison_state(slot);
         }
     }
     for (index, group) in scheduler.pool().groups().iter().enumerate() {
         for block in (0..group.total()).filter(|&block| group.is_free(block)) {
-            let named = device.in_flight.iter().any(|named| named.blocks.contains(&(index, block)));
-            assert!(!named, "block {block} of group {index} is free while a step in flight uses it");
+            let named = device
+                .in_flight
+                .iter()
+                .any(|named| named.blocks.contains(&(index, block)));
+            assert!(
+                !named,
+                "block {block} of group {index} is free while a step in flight uses it"
+            );
             if !group.is_cached(block) {
                 device.device.poison(index, block);
             }

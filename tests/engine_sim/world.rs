@@ -10,7 +10,8 @@ use folio::engine::disk::{Disk, Form};
 use folio::engine::faults::InjectedFaults;
 use folio::engine::handle::{EngineHandle, EventReceiver, Stats, channel};
 use folio::engine::request::{
-    CACHE_SALT_LEN_MAX, Event, FinishReason, Pooling, PromptEvent, Request, RequestError, SamplingParams, Token, Usage,
+    CACHE_SALT_LEN_MAX, Event, FinishReason, Pooling, PromptEvent, Request, RequestError,
+    SamplingParams, Token, Usage,
 };
 use folio::engine::scheduler::{Phase, Scheduler};
 use folio::engine::sequence::StreamId;
@@ -62,18 +63,35 @@ impl Shape {
     /// What rows of this model see.
     pub(crate) fn plain_history(&self) -> PlainHistory {
         let plain = PlainHistory::new(&self.windows);
-        if self.keeps_states { plain.with_state() } else { plain }
+        if self.keeps_states {
+            plain.with_state()
+        } else {
+            plain
+        }
     }
 }
 
 impl Source for Shape {
     fn record(&self, _: Storage) -> Plan {
-        let groups = self.windows.iter().map(|&window| KvGroup { window }).collect();
-        let layer = |group| KvLayer { group, heads: 1, head_dim: 8, latent: false };
+        let groups = self
+            .windows
+            .iter()
+            .map(|&window| KvGroup { window })
+            .collect();
+        let layer = |group| KvLayer {
+            group,
+            heads: 1,
+            head_dim: 8,
+            latent: false,
+        };
         Plan {
             kv_groups: groups,
             kv_layers: (0..self.windows.len() as u32).map(layer).collect(),
-            state_layers: if self.keeps_states { vec![StateLayer { elements: 8 }] } else { Vec::new() },
+            state_layers: if self.keeps_states {
+                vec![StateLayer { elements: 8 }]
+            } else {
+                Vec::new()
+            },
             vocab: self.vocab,
             positions_max: self.model_len,
             ..Plan::default()
@@ -121,7 +139,11 @@ impl Case {
     /// Number of blocks of each KV group.
     pub(crate) fn blocks(&self) -> u32 {
         let bytes = self.config.kv_cache_bytes.expect("the case sets it") / BLOCK_BYTES;
-        let layers = self.shape.windows.len() + self.draft.as_ref().map_or(0, |(shape, _)| shape.windows.len());
+        let layers = self.shape.windows.len()
+            + self
+                .draft
+                .as_ref()
+                .map_or(0, |(shape, _)| shape.windows.len());
         (bytes / layers as u64) as u32
     }
 }
@@ -170,9 +192,23 @@ pub(crate) fn run(case: &Case) -> Outcome {
 pub(crate) fn run_with(case: &Case, disk: impl FnOnce(&Form) -> Option<Box<dyn Disk>>) -> Outcome {
     let (handle, inbox) = channel(case.config.queue_requests_max);
     let device = |script: &Script| Watched::new(FakeBackend::new(script.clone()));
-    let draft = case.draft.as_ref().map(|(shape, script)| (device(script), shape.clone()));
-    let extras = Extras { draft, faults: case.faults, open_disk: |form: &Form| Ok(disk(form)) };
-    let start = Engine::start_with(device(&case.script), case.shape.clone(), extras, &case.config, inbox, |_| {});
+    let draft = case
+        .draft
+        .as_ref()
+        .map(|(shape, script)| (device(script), shape.clone()));
+    let extras = Extras {
+        draft,
+        faults: case.faults,
+        open_disk: |form: &Form| Ok(disk(form)),
+    };
+    let start = Engine::start_with(
+        device(&case.script),
+        case.shape.clone(),
+        extras,
+        &case.config,
+        inbox,
+        |_| {},
+    );
     let mut engine = block_on(start).expect("the case's pool holds its model");
     let mut readers = Readers::new(case);
     for turn in 0.. {
@@ -184,7 +220,10 @@ pub(crate) fn run_with(case: &Case, disk: impl FnOnce(&Form) -> Option<Box<dyn D
             let computed = engine.parts().1.computed;
             drop(engine);
             readers.read(turn);
-            return Outcome { computed, ..readers.finish(&handle, Err(end)) };
+            return Outcome {
+                computed,
+                ..readers.finish(&handle, Err(end))
+            };
         }
         let (scheduler, device) = engine.parts();
         watch(scheduler, device);
@@ -196,18 +235,33 @@ pub(crate) fn run_with(case: &Case, disk: impl FnOnce(&Form) -> Option<Box<dyn D
         }
     }
     let computed = engine.parts().1.computed;
-    Outcome { computed, ..readers.finish(&handle, Ok(())) }
+    Outcome {
+        computed,
+        ..readers.finish(&handle, Ok(()))
+    }
 }
 
 /// An idle engine holds nothing.
 fn check_whole(scheduler: &Scheduler, handle: &EngineHandle) {
     for group in scheduler.pool().groups() {
         assert_eq!(group.referenced(), 0, "an idle engine holds no block");
-        assert_eq!(group.available(), group.total(), "an idle engine reserves no block");
+        assert_eq!(
+            group.available(),
+            group.total(),
+            "an idle engine reserves no block"
+        );
     }
-    assert_eq!(scheduler.states().referenced(), 0, "an idle engine holds no state");
+    assert_eq!(
+        scheduler.states().referenced(),
+        0,
+        "an idle engine holds no state"
+    );
     let stats = handle.stats();
-    assert_eq!((stats.requests_running, stats.requests_waiting), (0, 0), "an idle engine has no requests");
+    assert_eq!(
+        (stats.requests_running, stats.requests_waiting),
+        (0, 0),
+        "an idle engine has no requests"
+    );
     assert_eq!(stats.blocks_used, 0, "an idle engine reports no block");
 }
 
@@ -248,9 +302,16 @@ impl Readers {
     }
 
     fn submit(&mut self, turn: u32, case: &Case, handle: &EngineHandle) {
-        while let Some(arrival) = case.arrivals.get(self.receivers.len()).filter(|arrival| arrival.turn <= turn) {
-            let receivers = handle.submit(arrival.request.clone()).expect("the case's requests are valid");
-            self.receivers.push(receivers.into_iter().map(Some).collect());
+        while let Some(arrival) = case
+            .arrivals
+            .get(self.receivers.len())
+            .filter(|arrival| arrival.turn <= turn)
+        {
+            let receivers = handle
+                .submit(arrival.request.clone())
+                .expect("the case's requests are valid");
+            self.receivers
+                .push(receivers.into_iter().map(Some).collect());
             self.first_stream.push(self.streams);
             self.streams += u64::from(arrival.request.params.n);
         }
@@ -263,9 +324,18 @@ impl Readers {
                 if due && receiver.take().is_some() {
                     let phase = scheduler.phase(StreamId(self.first_stream[index] + choice as u64));
                     let has_tokens = !self.seen[index][choice].tokens.is_empty();
-                    assert!(phase != Some(Phase::Prefill) || !has_tokens, "an answer begins after its prompt");
-                    assert!(phase != Some(Phase::Queued) || scheduler.waiting_len() > 0, "queued ones are counted");
-                    *self.aborted_in.entry(phase.unwrap_or(Phase::Queued)).or_default() += 1;
+                    assert!(
+                        phase != Some(Phase::Prefill) || !has_tokens,
+                        "an answer begins after its prompt"
+                    );
+                    assert!(
+                        phase != Some(Phase::Queued) || scheduler.waiting_len() > 0,
+                        "queued ones are counted"
+                    );
+                    *self
+                        .aborted_in
+                        .entry(phase.unwrap_or(Phase::Queued))
+                        .or_default() += 1;
                     self.seen[index][choice].end = Some(End::Aborted);
                 }
             }
@@ -274,8 +344,21 @@ impl Readers {
 
     /// Reads all available events. Nothing may follow a terminal event.
     fn read(&mut self, turn: u32) {
-        for (index, (receivers, seen)) in self.receivers.iter_mut().zip(&mut self.seen).enumerate() {
-            for (choice, (cell, Sight { told, tokens, logprobs, end })) in receivers.iter_mut().zip(seen).enumerate() {
+        for (index, (receivers, seen)) in self.receivers.iter_mut().zip(&mut self.seen).enumerate()
+        {
+            for (
+                choice,
+                (
+                    cell,
+                    Sight {
+                        told,
+                        tokens,
+                        logprobs,
+                        end,
+                    },
+                ),
+            ) in receivers.iter_mut().zip(seen).enumerate()
+            {
                 let Some(receiver) = cell else { continue };
                 while let Ok(event) = receiver.try_recv() {
                     assert!(end.is_none(), "nothing follows a terminal event");
@@ -284,7 +367,9 @@ impl Readers {
                             assert!(tokens.is_empty(), "prompt events come before tokens");
                             match fact {
                                 PromptEvent::Admitted | PromptEvent::Prefix(_) => {}
-                                PromptEvent::Logprobs(tokens) => told.extend(tokens.iter().flat_map(numbers)),
+                                PromptEvent::Logprobs(tokens) => {
+                                    told.extend(tokens.iter().flat_map(numbers))
+                                }
                                 PromptEvent::Embedding(vector) => told.extend(vector),
                             }
                         }
@@ -292,10 +377,15 @@ impl Readers {
                             tokens.push(token.id);
                             logprobs.extend(numbers(&token));
                             self.first_turns.entry(index).or_insert(turn);
-                            let before = self.token_turns.insert((index, choice), turn).unwrap_or(turn);
+                            let before = self
+                                .token_turns
+                                .insert((index, choice), turn)
+                                .unwrap_or(turn);
                             self.gap_max = self.gap_max.max(turn - before);
                         }
-                        Event::Finished { reason, usage } => *end = Some(End::Finished(reason, usage)),
+                        Event::Finished { reason, usage } => {
+                            *end = Some(End::Finished(reason, usage))
+                        }
                         Event::Failed(error) => *end = Some(End::Failed(error)),
                     }
                 }
@@ -313,9 +403,19 @@ impl Readers {
     fn finish(self, handle: &EngineHandle, result: Result<(), EngineEnd>) -> Outcome {
         let came = self.receivers.len();
         let seen = self.seen.into_iter().take(came).map(|choices| {
-            let seen = |Sight { told, tokens, logprobs, end }: Sight| {
+            let seen = |Sight {
+                            told,
+                            tokens,
+                            logprobs,
+                            end,
+                        }: Sight| {
                 let end = end.expect("every choice ends");
-                Seen { told, tokens, logprobs, end }
+                Seen {
+                    told,
+                    tokens,
+                    logprobs,
+                    end,
+                }
             };
             choices.into_iter().map(seen).collect()
         });
@@ -334,26 +434,40 @@ impl Readers {
 
 /// The numbers reported with a token, in order.
 fn numbers(token: &Token) -> Vec<f32> {
-    let top = token.top_logprobs.iter().flat_map(|top| [top.token_id as f32, top.logprob]);
+    let top = token
+        .top_logprobs
+        .iter()
+        .flat_map(|top| [top.token_id as f32, top.logprob]);
     token.logprob.into_iter().chain(top).collect()
 }
 
 /// The numbers that a token should be reported with, if its row asks for `count` alternatives.
 fn wanted_numbers(case: &Case, history: u64, token_id: u32, count: Option<u32>) -> Vec<f32> {
-    let Some(count) = count else { return Vec::new() };
+    let Some(count) = count else {
+        return Vec::new();
+    };
     let top = fake::likely(history, token_id, count, case.shape.vocab);
     let own = -0.5 - fake::scored_rank(history, token_id) as f32;
-    std::iter::once(own).chain(top.into_iter().flat_map(|(id, logprob)| [id as f32, logprob])).collect()
+    std::iter::once(own)
+        .chain(
+            top.into_iter()
+                .flat_map(|(id, logprob)| [id as f32, logprob]),
+        )
+        .collect()
 }
 
 /// What a choice should get, computed from its list of tokens.
 pub(crate) fn expected(case: &Case, request: &Request, choice: u32) -> Seen {
     let params = &request.params;
     if params.beams.is_some() {
-        return beams::search(case, request).seen.swap_remove(choice as usize);
+        return beams::search(case, request)
+            .seen
+            .swap_remove(choice as usize);
     }
     let prompt_len = request.prompt.len() as u32;
-    let limit = prompt_len.saturating_add(params.max_tokens.unwrap_or(u32::MAX)).min(case.shape.model_len);
+    let limit = prompt_len
+        .saturating_add(params.max_tokens.unwrap_or(u32::MAX))
+        .min(case.shape.model_len);
     let (mut tokens, mut logprobs) = (request.prompt.to_vec(), Vec::new());
     let mut plain = case.shape.plain_history();
     // Everything from the script's token on is invalid.
@@ -366,7 +480,10 @@ pub(crate) fn expected(case: &Case, request: &Request, choice: u32) -> Seen {
     let of_prompt: Vec<_> = tokens.iter().map(|&id| history_with(id)).collect();
     let mut last = of_prompt[of_prompt.len() - 1];
     let (told, sound) = told(case, request, &of_prompt);
-    let mut state = params.constraint.as_ref().map(|constraint| constraint.0.start());
+    let mut state = params
+        .constraint
+        .as_ref()
+        .map(|constraint| constraint.0.start());
     // Forced tokens are not drawn, so their logits are not used, unless their logprobs are to be reported.
     let mut forced = VecDeque::new();
     let end = loop {
@@ -374,11 +491,16 @@ pub(crate) fn expected(case: &Case, request: &Request, choice: u32) -> Seen {
             break End::Failed(RequestError::NumericalError);
         }
         if request.pooling.is_some() {
-            let usage = Usage { prompt_tokens: prompt_len, ..Usage::default() };
+            let usage = Usage {
+                prompt_tokens: prompt_len,
+                ..Usage::default()
+            };
             break End::Finished(FinishReason::Stop, usage);
         }
         let mut mask = vec![0; case.shape.vocab.div_ceil(32) as usize];
-        let is_masked = state.as_mut().is_some_and(|state| state.fill_mask(&mut mask).expect("masks are cheap here"));
+        let is_masked = state
+            .as_mut()
+            .is_some_and(|state| state.fill_mask(&mut mask).expect("masks are cheap here"));
         if is_masked && mask.iter().all(|&word| word == 0) {
             break End::Failed(RequestError::Grammar);
         }
@@ -386,26 +508,55 @@ pub(crate) fn expected(case: &Case, request: &Request, choice: u32) -> Seen {
             (Some(id), _) => (id, false),
             (None, None) => break End::Failed(RequestError::NumericalError),
             (None, Some(history)) => {
-                let id = draw(case, params, choice, &tokens, prompt_len, history, is_masked.then_some(&mask[..]));
+                let id = draw(
+                    case,
+                    params,
+                    choice,
+                    &tokens,
+                    prompt_len,
+                    history,
+                    is_masked.then_some(&mask[..]),
+                );
                 logprobs.extend(wanted_numbers(case, history, id, params.logprobs));
                 (id, true)
             }
         };
         tokens.push(id);
         last = history_with(id);
-        let is_complete = state.as_mut().is_some_and(|state| state.accept(id).expect("the token is allowed"));
-        if let Some(state) = state.as_mut().filter(|_| is_drawn && params.logprobs.is_none()) {
+        let is_complete = state
+            .as_mut()
+            .is_some_and(|state| state.accept(id).expect("the token is allowed"));
+        if let Some(state) = state
+            .as_mut()
+            .filter(|_| is_drawn && params.logprobs.is_none())
+        {
             forced.extend(state.forced());
         }
         let is_eos = !params.ignore_eos && case.shape.eos_token_ids.contains(&id);
         let is_stop = is_complete || is_eos || params.stop_token_ids.contains(&id);
         if is_stop || tokens.len() as u32 == limit {
-            let reason = if is_stop { FinishReason::Stop } else { FinishReason::Length };
+            let reason = if is_stop {
+                FinishReason::Stop
+            } else {
+                FinishReason::Length
+            };
             let completion_tokens = tokens.len() as u32 - prompt_len;
-            break End::Finished(reason, Usage { prompt_tokens: prompt_len, completion_tokens, ..Usage::default() });
+            break End::Finished(
+                reason,
+                Usage {
+                    prompt_tokens: prompt_len,
+                    completion_tokens,
+                    ..Usage::default()
+                },
+            );
         }
     };
-    Seen { told, tokens: tokens.split_off(prompt_len as usize), logprobs, end }
+    Seen {
+        told,
+        tokens: tokens.split_off(prompt_len as usize),
+        logprobs,
+        end,
+    }
 }
 
 /// The numbers reported for a prompt, up to the first invalid one, and whether all are valid; `histories` are those of
@@ -417,17 +568,38 @@ pub(crate) fn told(case: &Case, request: &Request, histories: &[Option<u64>]) ->
         let histories: Vec<_> = valid(0, prompt.len() - 1).collect();
         let count = request.params.prompt_logprobs;
         let numbers = |(&history, &id): (&u64, &u32)| wanted_numbers(case, history, id, count);
-        let told = histories.iter().zip(&prompt[1..]).flat_map(numbers).collect();
+        let told = histories
+            .iter()
+            .zip(&prompt[1..])
+            .flat_map(numbers)
+            .collect();
         return (told, histories.len() == prompt.len() - 1);
     }
-    let Some(pooling) = request.pooling else { return (Vec::new(), true) };
-    let from = if pooling == Pooling::Last { prompt.len() - 1 } else { 0 };
+    let Some(pooling) = request.pooling else {
+        return (Vec::new(), true);
+    };
+    let from = if pooling == Pooling::Last {
+        prompt.len() - 1
+    } else {
+        0
+    };
     let states: Vec<_> = valid(from, prompt.len()).map(fake::hidden).collect();
     if states.len() < prompt.len() - from {
         return (Vec::new(), false);
     }
-    let column = |column: usize| states.iter().map(|state| f64::from(state[column])).sum::<f64>() / states.len() as f64;
-    ((0..fake::POOLED_COLUMNS).map(|index| column(index) as f32).collect(), true)
+    let column = |column: usize| {
+        states
+            .iter()
+            .map(|state| f64::from(state[column]))
+            .sum::<f64>()
+            / states.len() as f64
+    };
+    (
+        (0..fake::POOLED_COLUMNS)
+            .map(|index| column(index) as f32)
+            .collect(),
+        true,
+    )
 }
 
 fn draw(
@@ -446,7 +618,13 @@ fn draw(
             *counts.entry(id).or_insert(0) += u32::from(!is_prompt);
         }
     }
-    let past: Vec<_> = counts.into_iter().map(|(token_id, generated)| HistoryEntry { token_id, generated }).collect();
+    let past: Vec<_> = counts
+        .into_iter()
+        .map(|(token_id, generated)| HistoryEntry {
+            token_id,
+            generated,
+        })
+        .collect();
     let bias = biases(case, params, tokens.len() as u32 - prompt_len);
     let row = SampleRow {
         seed: params.seed.expect("the case's requests have seeds"),
@@ -454,26 +632,47 @@ fn draw(
         draw: params.draw,
         ..SampleRow::greedy(0, tokens.len() as u32)
     };
-    fake::next_token(history, &row, &past, None, &bias, mask, case.shape.vocab).expect("a mask that allows something")
+    fake::next_token(history, &row, &past, None, &bias, mask, case.shape.vocab)
+        .expect("a mask that allows something")
 }
 
 /// A request's own biases; before `min_tokens` are generated, what would end the choice is held back instead.
 fn biases(case: &Case, params: &SamplingParams, generated: u32) -> Vec<BiasEntry> {
     let mut biases = params.logit_bias.clone();
     if generated < params.min_tokens {
-        let eos = case.shape.eos_token_ids.iter().filter(|_| !params.ignore_eos);
-        biases.extend(params.stop_token_ids.iter().chain(eos).map(|&id| (id, f32::MIN)));
+        let eos = case
+            .shape
+            .eos_token_ids
+            .iter()
+            .filter(|_| !params.ignore_eos);
+        biases.extend(
+            params
+                .stop_token_ids
+                .iter()
+                .chain(eos)
+                .map(|&id| (id, f32::MIN)),
+        );
     }
-    biases.into_iter().map(|(token_id, bias)| BiasEntry { token_id, bias }).collect()
+    biases
+        .into_iter()
+        .map(|(token_id, bias)| BiasEntry { token_id, bias })
+        .collect()
 }
 
 /// Compares what every receiver got with the oracle.
 pub(crate) fn check(case: &Case, outcome: &Outcome) {
-    compare(case, outcome, |index, choice| expected(case, &case.arrivals[index].request, choice as u32));
-    for (index, seen) in
-        outcome.seen.iter().enumerate().flat_map(|(index, choices)| choices.iter().map(move |seen| (index, seen)))
+    compare(case, outcome, |index, choice| {
+        expected(case, &case.arrivals[index].request, choice as u32)
+    });
+    for (index, seen) in outcome
+        .seen
+        .iter()
+        .enumerate()
+        .flat_map(|(index, choices)| choices.iter().map(move |seen| (index, seen)))
     {
-        let End::Finished(_, usage) = &seen.end else { continue };
+        let End::Finished(_, usage) = &seen.end else {
+            continue;
+        };
         let shareable = shareable_tokens(case, index);
         assert!(
             usage.cached_tokens <= shareable,
@@ -498,18 +697,35 @@ pub(crate) fn compare(case: &Case, outcome: &Outcome, wanted: impl Fn(usize, usi
                 _ => false,
             };
             if partial {
-                assert!(wanted.tokens.starts_with(&seen.tokens), "{name}: its tokens before the end are correct");
-                assert!(wanted.logprobs.starts_with(&seen.logprobs), "{name}: its logprobs before the end are correct");
-                assert!(wanted.told.starts_with(&seen.told), "{name}: its prompt numbers before the end are correct");
+                assert!(
+                    wanted.tokens.starts_with(&seen.tokens),
+                    "{name}: its tokens before the end are correct"
+                );
+                assert!(
+                    wanted.logprobs.starts_with(&seen.logprobs),
+                    "{name}: its logprobs before the end are correct"
+                );
+                assert!(
+                    wanted.told.starts_with(&seen.told),
+                    "{name}: its prompt numbers before the end are correct"
+                );
                 continue;
             }
             assert_eq!(seen.tokens, wanted.tokens, "{name}: tokens");
             assert_eq!(seen.logprobs, wanted.logprobs, "{name}: logprobs");
             // A step that fails does not report its valid rows.
             let whole = wanted.end != End::Failed(RequestError::NumericalError);
-            let right = if whole { wanted.told == seen.told } else { wanted.told.starts_with(&seen.told) };
+            let right = if whole {
+                wanted.told == seen.told
+            } else {
+                wanted.told.starts_with(&seen.told)
+            };
             assert!(right, "{name}: told {:?}, not {:?}", seen.told, wanted.told);
-            assert_eq!(without_hits(&seen.end), without_hits(&wanted.end), "{name}: end");
+            assert_eq!(
+                without_hits(&seen.end),
+                without_hits(&wanted.end),
+                "{name}: end"
+            );
         }
     }
 }
@@ -517,9 +733,15 @@ pub(crate) fn compare(case: &Case, outcome: &Outcome, wanted: impl Fn(usize, usi
 /// An end without the number of cached tokens, which may depend on other requests.
 fn without_hits(end: &End) -> End {
     match end {
-        End::Finished(reason, usage) => {
-            End::Finished(*reason, Usage { cached_tokens: 0, restored_tokens: 0, disk_tokens: 0, ..*usage })
-        }
+        End::Finished(reason, usage) => End::Finished(
+            *reason,
+            Usage {
+                cached_tokens: 0,
+                restored_tokens: 0,
+                disk_tokens: 0,
+                ..*usage
+            },
+        ),
         other => other.clone(),
     }
 }
@@ -531,21 +753,36 @@ fn shareable_tokens(case: &Case, index: usize) -> u32 {
     if !case.config.prefix_caching {
         return 0;
     }
-    let others = case.arrivals.iter().enumerate().filter(|&(other, _)| other != index);
+    let others = case
+        .arrivals
+        .iter()
+        .enumerate()
+        .filter(|&(other, _)| other != index);
     let whose = |request: &Request| (request.cache_owner, request.cache_salt.clone());
     let same = others.filter(|(_, other)| whose(&other.request) == whose(request));
     let common = same.flat_map(|(_, other)| {
         let answers: Vec<_> = match other.request.params.beams {
             Some(_) => beams::search(case, &other.request).explored,
-            None => (0..other.request.params.n).map(|choice| expected(case, &other.request, choice).tokens).collect(),
+            None => (0..other.request.params.n)
+                .map(|choice| expected(case, &other.request, choice).tokens)
+                .collect(),
         };
         answers.into_iter().chain([Vec::new()]).map(|answer| {
             let tokens = [&other.request.prompt[..], &answer].concat();
-            tokens.iter().zip(request.prompt.iter()).take_while(|(left, right)| left == right).count() as u32
+            tokens
+                .iter()
+                .zip(request.prompt.iter())
+                .take_while(|(left, right)| left == right)
+                .count() as u32
         })
     });
     let size = case.config.block_size;
-    common.max().unwrap_or(0).min(request.prompt.len() as u32 - 1) / size * size
+    common
+        .max()
+        .unwrap_or(0)
+        .min(request.prompt.len() as u32 - 1)
+        / size
+        * size
 }
 
 /// The case of a seed: small pools, shared prefixes, dropped receivers.
@@ -557,15 +794,40 @@ pub(crate) fn case(seed: u64) -> Case {
         _ => vec![None, Some(random.within(3, 14))],
     };
     let model_len = random.within(24, 48);
-    let shape =
-        Shape { windows, vocab: random.within(30, 200), eos_token_ids: vec![0, 7], model_len, keeps_states: false };
+    let shape = Shape {
+        windows,
+        vocab: random.within(30, 200),
+        eos_token_ids: vec![0, 7],
+        model_len,
+        keeps_states: false,
+    };
     let config = config(&mut random, &shape);
-    let nan = random.once_in(10).then(|| random.within(8, shape.vocab - 1));
-    let script = Script { seed, nan, ..Script::default() };
-    let host_rows_every = if random.once_in(5) { u64::from(random.within(1, 4)) } else { 0 };
-    let faults = InjectedFaults { fault: None, host_rows_every };
+    let nan = random
+        .once_in(10)
+        .then(|| random.within(8, shape.vocab - 1));
+    let script = Script {
+        seed,
+        nan,
+        ..Script::default()
+    };
+    let host_rows_every = if random.once_in(5) {
+        u64::from(random.within(1, 4))
+    } else {
+        0
+    };
+    let faults = InjectedFaults {
+        fault: None,
+        host_rows_every,
+    };
     let arrivals = arrivals(&mut random, &shape);
-    let mut case = Case { shape, config, script, draft: None, faults, arrivals };
+    let mut case = Case {
+        shape,
+        config,
+        script,
+        draft: None,
+        faults,
+        arrivals,
+    };
     if random.once_in(3) {
         speculation::speculate(&mut random, &mut case);
     }
@@ -590,8 +852,13 @@ fn config(random: &mut Random, shape: &Shape) -> Config {
 }
 
 fn arrivals(random: &mut Random, shape: &Shape) -> Vec<Arrival> {
-    let documents: Vec<Vec<u32>> =
-        (0..2).map(|_| (0..shape.model_len).map(|_| random.within(8, shape.vocab - 1)).collect()).collect();
+    let documents: Vec<Vec<u32>> = (0..2)
+        .map(|_| {
+            (0..shape.model_len)
+                .map(|_| random.within(8, shape.vocab - 1))
+                .collect()
+        })
+        .collect();
     // Salts of a case differ only at their ends.
     let salt = "s".repeat(random.below(CACHE_SALT_LEN_MAX as u32 - 1) as usize);
     let mut turn = 0;
@@ -603,7 +870,11 @@ fn arrivals(random: &mut Random, shape: &Shape) -> Vec<Arrival> {
             let request = request(random, shape, document, &salt);
             let abort = |random: &mut Random| random.once_in(7).then(|| turn + random.below(25));
             let aborts = (0..request.params.n).map(|_| abort(random)).collect();
-            Arrival { turn, request, aborts }
+            Arrival {
+                turn,
+                request,
+                aborts,
+            }
         })
         .collect();
     arrivals.sort_by_key(|arrival| arrival.turn);
@@ -619,24 +890,48 @@ fn request(random: &mut Random, shape: &Shape, document: &[u32], salt: &str) -> 
     let penalties = random.once_in(3);
     // Half of the biases concern tokens that may end the choice.
     let biased = |random: &mut Random| {
-        if random.once_in(2) { [0, 7, 9][random.below(3) as usize] } else { random.below(shape.vocab) }
+        if random.once_in(2) {
+            [0, 7, 9][random.below(3) as usize]
+        } else {
+            random.below(shape.vocab)
+        }
     };
     let bias = |random: &mut Random| (biased(random), [-1.5, 1.0, 2.0][random.below(3) as usize]);
     let max_tokens = (!random.once_in(6)).then(|| random.within(1, 24));
-    let constraint = random.once_in(3).then(|| rules::shared(random.below(1000).into(), shape.vocab));
+    let constraint = random
+        .once_in(3)
+        .then(|| rules::shared(random.below(1000).into(), shape.vocab));
     let mut params = SamplingParams {
-        n: if random.once_in(3) { random.within(2, 4) } else { 1 },
+        n: if random.once_in(3) {
+            random.within(2, 4)
+        } else {
+            1
+        },
         max_tokens,
-        min_tokens: if random.once_in(3) { random.below(max_tokens.unwrap_or(20) + 1) } else { 0 },
+        min_tokens: if random.once_in(3) {
+            random.below(max_tokens.unwrap_or(20) + 1)
+        } else {
+            0
+        },
         draw: DrawParams {
             temperature: if random.once_in(2) { 0.0 } else { 1.0 },
-            repetition_penalty: if penalties && random.once_in(2) { 1.2 } else { 1.0 },
+            repetition_penalty: if penalties && random.once_in(2) {
+                1.2
+            } else {
+                1.0
+            },
             frequency_penalty: if penalties { 0.5 } else { 0.0 },
             ..DrawParams::default()
         },
-        logit_bias: (0..random.below(2) * random.below(3)).map(|_| bias(random)).collect(),
+        logit_bias: (0..random.below(2) * random.below(3))
+            .map(|_| bias(random))
+            .collect(),
         seed: Some(u64::from(random.below(1000))),
-        stop_token_ids: if random.once_in(4) { vec![9] } else { Vec::new() },
+        stop_token_ids: if random.once_in(4) {
+            vec![9]
+        } else {
+            Vec::new()
+        },
         ignore_eos: random.once_in(4),
         constraint,
         logprobs: random.once_in(4).then(|| random.below(4)),
@@ -645,7 +940,13 @@ fn request(random: &mut Random, shape: &Shape, document: &[u32], salt: &str) -> 
     let cache_salt = salts[random.below(5) as usize].map(|end| format!("{salt}{end}"));
     let priority = if random.once_in(5) { -1 } else { 0 };
     let (client, explain_prefix) = (random.below(3), random.once_in(4));
-    let pooling = random.once_in(8).then(|| if random.once_in(2) { Pooling::Last } else { Pooling::Mean });
+    let pooling = random.once_in(8).then(|| {
+        if random.once_in(2) {
+            Pooling::Last
+        } else {
+            Pooling::Mean
+        }
+    });
     params.prompt_logprobs = (pooling.is_none() && random.once_in(5)).then(|| random.below(4));
     Request {
         prompt: prompt.into(),

@@ -18,15 +18,27 @@ use std::fmt::Write as _;
 /// The version of Mesa for which the table holds: Debian 12's.
 const MESA: &str = "22.3.6";
 const CHIPS: [Chip; 3] = [
-    Chip { family: "NAVI21", name: "RDNA 2 (Navi 21)" },
-    Chip { family: "GFX1100", name: "RDNA 3 (Navi 31)" },
-    Chip { family: "VEGA10", name: "GCN 5 (Vega 10)" },
+    Chip {
+        family: "NAVI21",
+        name: "RDNA 2 (Navi 21)",
+    },
+    Chip {
+        family: "GFX1100",
+        name: "RDNA 3 (Navi 31)",
+    },
+    Chip {
+        family: "VEGA10",
+        name: "GCN 5 (Vega 10)",
+    },
 ];
 const TABLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/gpu-code.md");
 const BEGIN: &str = "<!-- begin: written by tests/gpu_code -->\n";
 
 /// The first of AMD's chips with matrix units, by the name that Mesa 25 has for it.
-const MATRICES_CHIP: Chip = Chip { family: "NAVI31", name: "RDNA 3 (Navi 31)" };
+const MATRICES_CHIP: Chip = Chip {
+    family: "NAVI31",
+    name: "RDNA 3 (Navi 31)",
+};
 /// The version of Mesa for which their table holds: Debian 13's.
 const MATRICES_MESA: &str = "25.0.7";
 const MATRICES_BEGIN: &str = "<!-- begin: matrices, written by tests/gpu_code -->\n";
@@ -59,30 +71,59 @@ fn hot_kernels() -> Vec<Hot> {
         !optional.iter().any(|define| variant.is_defined(define))
     };
     let usual_rows = |variant: &Variant| {
-        let lanes = if variant.number("ROWS") == Some(1) { 16 } else { 8 };
+        let lanes = if variant.number("ROWS") == Some(1) {
+            16
+        } else {
+            8
+        };
         let few = ["SPLITS", "PARTIAL", "GELU_TANH", "CLAMPED_SWIGLU"];
         variant.number("LANES") == Some(lanes) && !few.iter().any(|name| variant.is_defined(name))
     };
-    let few = [WeightFormat::Bf16, WeightFormat::Q4, WeightFormat::Q4K, WeightFormat::Q6K];
+    let few = [
+        WeightFormat::Bf16,
+        WeightFormat::Q4,
+        WeightFormat::Q4K,
+        WeightFormat::Q6K,
+    ];
     // Quantized products are listed with a bias, which only changes their last lines.
-    let mut all: Vec<Variant> = variants().into_iter().filter(|variant| !variant.matrices()).collect();
-    all.retain(|variant| is_usual(variant) || (variant.stem().starts_with("matmul") && !variant.texels()));
+    let mut all: Vec<Variant> = variants()
+        .into_iter()
+        .filter(|variant| !variant.matrices())
+        .collect();
+    all.retain(|variant| {
+        is_usual(variant) || (variant.stem().starts_with("matmul") && !variant.texels())
+    });
     let mut kernels: Vec<Hot> = Vec::new();
     for variant in all {
         let number = |name: &str| variant.number(name).unwrap_or(0);
         let dense = !variant.is_defined("GROUPS");
-        let format_named = |list: &[WeightFormat]| variant.format().is_some_and(|format| list.contains(&format));
+        let format_named = |list: &[WeightFormat]| {
+            variant
+                .format()
+                .is_some_and(|format| list.contains(&format))
+        };
         let (name, products) = match variant.stem() {
-            "matmul_rows" if usual_rows(&variant) && (number("ROWS") == 1 || format_named(&few)) => {
+            "matmul_rows"
+                if usual_rows(&variant) && (number("ROWS") == 1 || format_named(&few)) =>
+            {
                 let (rows, outputs) = (number("ROWS"), number("OUTPUTS"));
-                let options = [("INT8", ", in bytes"), ("NORM", ", after a norm"), ("GATED", ", activated")];
-                let options = options.map(|(define, text)| if variant.is_defined(define) { text } else { "" }).concat();
+                let options = [
+                    ("INT8", ", in bytes"),
+                    ("NORM", ", after a norm"),
+                    ("GATED", ", activated"),
+                ];
+                let options = options
+                    .map(|(define, text)| if variant.is_defined(define) { text } else { "" })
+                    .concat();
                 let products = if dense { 8 } else { 32 } * rows * outputs;
                 (format!("matmul_rows, {rows} rows{options}"), Some(products))
             }
-            "matmul_tile" if format_named(&few) => (format!("matmul_tile, {} rows", number("TILE_ROWS")), None),
+            "matmul_tile" if format_named(&few) => {
+                (format!("matmul_tile, {} rows", number("TILE_ROWS")), None)
+            }
             "matmul_experts_vec"
-                if !variant.is_defined("PARTIAL") && format_named(&[WeightFormat::Mxfp4, WeightFormat::Q4K]) =>
+                if !variant.is_defined("PARTIAL")
+                    && format_named(&[WeightFormat::Mxfp4, WeightFormat::Q4K]) =>
             {
                 ("matmul_experts_vec".into(), Some(32 * number("OUTPUTS")))
             }
@@ -90,24 +131,48 @@ fn hot_kernels() -> Vec<Hot> {
                 ("matmul_experts_tile".into(), None)
             }
             "attend_paged_decode" | "attend_paged_prefill"
-                if [16, 32].contains(&number("HEAD_CHUNKS")) && [0, 1, 4, 8].contains(&number("ROWS")) =>
+                if [16, 32].contains(&number("HEAD_CHUNKS"))
+                    && [0, 1, 4, 8].contains(&number("ROWS")) =>
             {
                 let kv = kv_name(&variant);
                 let rows = variant.number("ROWS").unwrap_or(32);
-                let tier = if variant.subgroups() { ", subgroups" } else { "" };
-                (format!("{}, head of {}, {kv}, {rows} rows{tier}", variant.stem(), 8 * number("HEAD_CHUNKS")), None)
+                let tier = if variant.subgroups() {
+                    ", subgroups"
+                } else {
+                    ""
+                };
+                (
+                    format!(
+                        "{}, head of {}, {kv}, {rows} rows{tier}",
+                        variant.stem(),
+                        8 * number("HEAD_CHUNKS")
+                    ),
+                    None,
+                )
             }
             "attend_paged_merge" => (variant.stem().into(), None),
-            "state_scan" | "state_scan_chunks" if !variant.is_defined("SKIP") && number("KEYS_EACH") % 16 == 0 => {
+            "state_scan" | "state_scan_chunks"
+                if !variant.is_defined("SKIP") && number("KEYS_EACH") % 16 == 0 =>
+            {
                 let keys = 8 * number("KEYS_EACH") + 128 * number("KEY_RUNS");
-                (format!("{}, {}, {keys} keys", variant.stem(), rule(&variant)), None)
+                (
+                    format!("{}, {}, {keys} keys", variant.stem(), rule(&variant)),
+                    None,
+                )
             }
             "sample" | "sample_survey" | "sample_draw"
                 if number("WORKGROUP") == 256 && variant.is_defined("VECTORS") =>
             {
-                let options = ["ADJUST", "LOGPROBS"].into_iter().filter(|option| variant.is_defined(option));
+                let options = ["ADJUST", "LOGPROBS"]
+                    .into_iter()
+                    .filter(|option| variant.is_defined(option));
                 let options: Vec<String> = options.map(str::to_lowercase).collect();
-                (format!("{} {}", variant.stem(), options.join(", ")).trim().to_owned(), None)
+                (
+                    format!("{} {}", variant.stem(), options.join(", "))
+                        .trim()
+                        .to_owned(),
+                    None,
+                )
             }
             _ => continue,
         };
@@ -116,17 +181,27 @@ fn hot_kernels() -> Vec<Hot> {
             None => name,
         };
         let fused = variant.is_defined("NORM") || variant.is_defined("GATED");
-        if variant.is_defined("BIAS") && dense && !fused || kernels.iter().any(|hot| hot.name == name) {
+        if variant.is_defined("BIAS") && dense && !fused
+            || kernels.iter().any(|hot| hot.name == name)
+        {
             continue;
         }
-        kernels.push(Hot { name, variant, products });
+        kernels.push(Hot {
+            name,
+            variant,
+            products,
+        });
     }
     kernels
 }
 
 /// The rule by which a token changes a state.
 fn rule(variant: &Variant) -> &'static str {
-    if variant.is_defined("DELTA") { "delta rule" } else { "mamba2" }
+    if variant.is_defined("DELTA") {
+        "delta rule"
+    } else {
+        "mamba2"
+    }
 }
 
 /// One line of the table: the figures of a kernel on every chip.
@@ -137,7 +212,11 @@ fn line(hot: &Hot, reports: &[Report]) -> String {
         let inner = match (&report.inner, hot.products) {
             (None, _) => "– | –".to_owned(),
             (Some(inner), Some(products)) => {
-                format!("{:.1} | {}", f64::from(inner.vector) / f64::from(products), inner.loads)
+                format!(
+                    "{:.1} | {}",
+                    f64::from(inner.vector) / f64::from(products),
+                    inner.loads
+                )
             }
             (Some(inner), None) => {
                 format!(
@@ -147,7 +226,12 @@ fn line(hot: &Hot, reports: &[Report]) -> String {
                 )
             }
         };
-        write!(line, " {registers} | {} | {inner} |", report.workgroup_bytes).expect("a string takes everything");
+        write!(
+            line,
+            " {registers} | {} | {inner} |",
+            report.workgroup_bytes
+        )
+        .expect("a string takes everything");
     }
     line
 }
@@ -155,24 +239,32 @@ fn line(hot: &Hot, reports: &[Report]) -> String {
 #[test]
 fn hot_kernels_compile_for_real_gpus_as_the_table_says() {
     if !radv::is_there() {
-        let message =
-            "RADV (Debian's mesa-vulkan-drivers) is not installed: the kernels are not compiled for real GPUs";
+        let message = "RADV (Debian's mesa-vulkan-drivers) is not installed: the kernels are not compiled for real GPUs";
         assert!(std::env::var_os("FOLIO_REQUIRE_GPU").is_none(), "{message}");
         println!("skipped: {message}");
         return;
     }
     let _alone = radv::alone();
     let kernels = hot_kernels();
-    assert!(kernels.len() > 60, "every hot kernel is listed, not {}", kernels.len());
+    assert!(
+        kernels.len() > 60,
+        "every hot kernel is listed, not {}",
+        kernels.len()
+    );
     let compilers = CHIPS.each_ref().map(radv::Compiler::new);
     let mut lines = String::new();
     let mut spilled = Vec::new();
     for hot in &kernels {
-        let reports = compilers.each_ref().map(|compiler| compiler.compile(&hot.variant));
+        let reports = compilers
+            .each_ref()
+            .map(|compiler| compiler.compile(&hot.variant));
         for (chip, report) in CHIPS.iter().zip(&reports) {
             if report.spills > 0 || report.scratch_bytes > 0 {
                 let (spills, scratch) = (report.spills, report.scratch_bytes);
-                spilled.push(format!("{} on {}: {spills} spills, {scratch} bytes of scratch", hot.name, chip.name));
+                spilled.push(format!(
+                    "{} on {}: {spills} spills, {scratch} bytes of scratch",
+                    hot.name, chip.name
+                ));
             }
         }
         lines += &line(hot, &reports);
@@ -185,7 +277,12 @@ fn hot_kernels_compile_for_real_gpus_as_the_table_says() {
 fn header() -> String {
     let (mut names, mut dashes) = ("| kernel |".to_owned(), "|---|".to_owned());
     for chip in &CHIPS {
-        write!(names, " {}: registers · waves | bytes | work | loads |", chip.name).expect("a string takes everything");
+        write!(
+            names,
+            " {}: registers · waves | bytes | work | loads |",
+            chip.name
+        )
+        .expect("a string takes everything");
         dashes += "---|---|---|---|";
     }
     format!("{names}\n{dashes}\n")
@@ -202,11 +299,23 @@ fn kernels_with_matrices_compile_for_a_real_gpu_as_the_table_says() {
     }
     let _alone = radv::alone();
     let compiler = radv::Compiler::new(&MATRICES_CHIP);
-    assert!(compiler.has_matrices, "Mesa {} has matrices", compiler.version);
-    let few = [WeightFormat::Bf16, WeightFormat::Q4, WeightFormat::Q4K, WeightFormat::Q6K, WeightFormat::Mxfp4];
+    assert!(
+        compiler.has_matrices,
+        "Mesa {} has matrices",
+        compiler.version
+    );
+    let few = [
+        WeightFormat::Bf16,
+        WeightFormat::Q4,
+        WeightFormat::Q4K,
+        WeightFormat::Q6K,
+        WeightFormat::Mxfp4,
+    ];
     let is_hot = |variant: &Variant| {
         let number = |name: &str| variant.number(name).unwrap_or(0);
-        let is_plain = !["SPLITS", "SOFTCAP"].iter().any(|define| variant.is_defined(define));
+        let is_plain = !["SPLITS", "SOFTCAP"]
+            .iter()
+            .any(|define| variant.is_defined(define));
         let is_usual = match variant.format() {
             Some(format) => few.contains(&format),
             None => [16, 32].contains(&number("HEAD_CHUNKS")),
@@ -224,26 +333,46 @@ fn kernels_with_matrices_compile_for_a_real_gpu_as_the_table_says() {
         let (stem, rows) = (variant.stem(), number("TILE_ROWS"));
         let name = match variant.format() {
             Some(format) => format!("{stem}, {rows} rows, {lanes} lanes, {format}"),
-            None => format!("{stem}, head of {}, {lanes} lanes, {}", 8 * number("HEAD_CHUNKS"), kv_name(variant)),
+            None => format!(
+                "{stem}, head of {}, {lanes} lanes, {}",
+                8 * number("HEAD_CHUNKS"),
+                kv_name(variant)
+            ),
         };
         if !names.insert(name.clone()) {
             continue;
         }
         let report = compiler.compile(variant);
-        assert!(report.spills == 0 && report.scratch_bytes == 0, "{name}: {report:?}");
-        let inner = report.inner.unwrap_or_else(|| panic!("{name} has an inner loop"));
+        assert!(
+            report.spills == 0 && report.scratch_bytes == 0,
+            "{name}: {report:?}"
+        );
+        let inner = report
+            .inner
+            .unwrap_or_else(|| panic!("{name} has an inner loop"));
         let (matrices, others) = (inner.matrices, inner.vector - inner.matrices);
         assert!(matrices > 0, "{name} uses the matrix units");
         let share = 100 * MATRIX_CYCLES * matrices / (MATRIX_CYCLES * matrices + others);
-        let (registers, waves, bytes) = (report.vector_registers, report.waves, report.workgroup_bytes);
-        let line = format!("| {name} | {registers} · {waves} | {bytes} | {matrices} | {others} | {share} % |");
+        let (registers, waves, bytes) = (
+            report.vector_registers,
+            report.waves,
+            report.workgroup_bytes,
+        );
+        let line = format!(
+            "| {name} | {registers} · {waves} | {bytes} | {matrices} | {others} | {share} % |"
+        );
         lines += &line;
         lines.push('\n');
     }
     assert!(names.len() >= 20, "{names:?}");
     let header = "| kernel | registers · waves | bytes | matrix instructions | others | time on the matrix units |\n\
                   |---|---|---|---|---|---|\n";
-    compare(header, &lines, (MATRICES_BEGIN, MATRICES_MESA), &compiler.version);
+    compare(
+        header,
+        &lines,
+        (MATRICES_BEGIN, MATRICES_MESA),
+        &compiler.version,
+    );
 }
 
 /// Subgroups of a workgroup of a kernel with matrices.
@@ -255,22 +384,32 @@ fn subgroups(variant: &Variant) -> u32 {
 /// Compares the lines with those of the document after a marker, or writes them there. They hold for a version of Mesa.
 fn compare(header: &str, lines: &str, (begin, mesa): (&str, &str), version: &str) {
     let document = std::fs::read_to_string(TABLE).expect("docs/gpu-code.md is there");
-    let (before, rest) = document.split_once(begin).expect("the table begins at its marker");
+    let (before, rest) = document
+        .split_once(begin)
+        .expect("the table begins at its marker");
     let (table, after) = rest.split_once(END).expect("the table ends at its marker");
     if std::env::var_os("FOLIO_REFRESH").is_some() {
         let text = format!("{before}{begin}{header}{lines}{END}{after}");
         std::fs::write(TABLE, text).expect("the table is written");
         return;
     }
-    let known = table.strip_prefix(header).expect("the table has its header");
+    let known = table
+        .strip_prefix(header)
+        .expect("the table has its header");
     let changed: Vec<String> = lines
         .lines()
         .filter(|line| !known.lines().any(|known| known == *line))
-        .chain(known.lines().filter(|line| !lines.lines().any(|found| found == *line)))
+        .chain(
+            known
+                .lines()
+                .filter(|line| !lines.lines().any(|found| found == *line)),
+        )
         .map(str::to_owned)
         .collect();
-    let message =
-        format!("docs/gpu-code.md differs (FOLIO_REFRESH=1 writes it); new and old lines:\n{}", changed.join("\n"));
+    let message = format!(
+        "docs/gpu-code.md differs (FOLIO_REFRESH=1 writes it); new and old lines:\n{}",
+        changed.join("\n")
+    );
     if version.contains(mesa) {
         assert!(changed.is_empty(), "{message}");
     } else if !changed.is_empty() {

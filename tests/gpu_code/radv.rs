@@ -9,11 +9,15 @@ use std::ffi::CStr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Debian's and Fedora's names of the driver's manifest.
-const MANIFESTS: [&str; 2] =
-    ["/usr/share/vulkan/icd.d/radeon_icd.x86_64.json", "/usr/share/vulkan/icd.d/radeon_icd.json"];
+const MANIFESTS: [&str; 2] = [
+    "/usr/share/vulkan/icd.d/radeon_icd.x86_64.json",
+    "/usr/share/vulkan/icd.d/radeon_icd.json",
+];
 
 fn manifest() -> Option<&'static str> {
-    MANIFESTS.into_iter().find(|path| std::path::Path::new(path).exists())
+    MANIFESTS
+        .into_iter()
+        .find(|path| std::path::Path::new(path).exists())
 }
 
 /// Whether the driver is installed.
@@ -66,8 +70,14 @@ impl Compiler {
     pub(crate) fn new(chip: &Chip) -> Self {
         // SAFETY: only tests that hold `alone` write variables or call Vulkan, whose drivers read them.
         unsafe {
-            std::env::set_var("VK_DRIVER_FILES", manifest().expect("the driver is installed"));
-            std::env::set_var("VK_ICD_FILENAMES", manifest().expect("the driver is installed"));
+            std::env::set_var(
+                "VK_DRIVER_FILES",
+                manifest().expect("the driver is installed"),
+            );
+            std::env::set_var(
+                "VK_ICD_FILENAMES",
+                manifest().expect("the driver is installed"),
+            );
             std::env::set_var("RADV_FORCE_FAMILY", chip.family);
         }
         // SAFETY: the calls follow Vulkan's rules: structs outlive the calls that take them, the device is created
@@ -77,25 +87,42 @@ impl Compiler {
             let application = vk::ApplicationInfo::default().api_version(vk::API_VERSION_1_3);
             let info = vk::InstanceCreateInfo::default().application_info(&application);
             let instance = entry.create_instance(&info, None).expect("an instance");
-            let physical = instance.enumerate_physical_devices().expect("devices are listed")[0];
+            let physical = instance
+                .enumerate_physical_devices()
+                .expect("devices are listed")[0];
             let mut driver = vk::PhysicalDeviceDriverProperties::default();
             instance.get_physical_device_properties2(
                 physical,
                 &mut vk::PhysicalDeviceProperties2::default().push_next(&mut driver),
             );
-            let version = driver.driver_info_as_c_str().unwrap_or_default().to_string_lossy().into_owned();
+            let version = driver
+                .driver_info_as_c_str()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned();
             let queues = [vk::DeviceQueueCreateInfo::default().queue_priorities(&[1.0])];
             // wgpu opens devices with these checks of buffers, which the hardware does.
             let mut reports = vk::PhysicalDevicePipelineExecutablePropertiesFeaturesKHR::default();
             reports = reports.pipeline_executable_info(true);
-            let mut robust = vk::PhysicalDeviceRobustness2FeaturesEXT::default().robust_buffer_access2(true);
-            let mut matrices = vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default().cooperative_matrix(true);
-            let mut halves = vk::PhysicalDevice16BitStorageFeatures::default().storage_buffer16_bit_access(true);
-            let mut core = vk::PhysicalDeviceVulkan12Features::default().shader_float16(true).vulkan_memory_model(true);
-            let mut extensions =
-                vec![khr::pipeline_executable_properties::NAME.as_ptr(), ash::ext::robustness2::NAME.as_ptr()];
-            let has = instance.enumerate_device_extension_properties(physical).expect("extensions are listed");
-            let has_matrices = has.iter().any(|has| has.extension_name_as_c_str() == Ok(khr::cooperative_matrix::NAME));
+            let mut robust =
+                vk::PhysicalDeviceRobustness2FeaturesEXT::default().robust_buffer_access2(true);
+            let mut matrices =
+                vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default().cooperative_matrix(true);
+            let mut halves =
+                vk::PhysicalDevice16BitStorageFeatures::default().storage_buffer16_bit_access(true);
+            let mut core = vk::PhysicalDeviceVulkan12Features::default()
+                .shader_float16(true)
+                .vulkan_memory_model(true);
+            let mut extensions = vec![
+                khr::pipeline_executable_properties::NAME.as_ptr(),
+                ash::ext::robustness2::NAME.as_ptr(),
+            ];
+            let has = instance
+                .enumerate_device_extension_properties(physical)
+                .expect("extensions are listed");
+            let has_matrices = has
+                .iter()
+                .any(|has| has.extension_name_as_c_str() == Ok(khr::cooperative_matrix::NAME));
             let features = vk::PhysicalDeviceFeatures::default().robust_buffer_access(true);
             let mut info = vk::DeviceCreateInfo::default()
                 .queue_create_infos(&queues)
@@ -104,12 +131,24 @@ impl Compiler {
                 .push_next(&mut robust);
             if has_matrices {
                 extensions.push(khr::cooperative_matrix::NAME.as_ptr());
-                info = info.push_next(&mut matrices).push_next(&mut halves).push_next(&mut core);
+                info = info
+                    .push_next(&mut matrices)
+                    .push_next(&mut halves)
+                    .push_next(&mut core);
             }
             let info = info.enabled_extension_names(&extensions);
-            let device = instance.create_device(physical, &info, None).expect("RADV opens a chip that is not there");
+            let device = instance
+                .create_device(physical, &info, None)
+                .expect("RADV opens a chip that is not there");
             let executables = khr::pipeline_executable_properties::Device::new(&instance, &device);
-            Self { device, executables, instance, version, has_matrices, _entry: entry }
+            Self {
+                device,
+                executables,
+                instance,
+                version,
+                has_matrices,
+                _entry: entry,
+            }
         }
     }
 
@@ -132,9 +171,13 @@ impl Compiler {
         // SAFETY: as above; objects are destroyed in the reverse order, after their last use.
         unsafe {
             let info = vk::DescriptorSetLayoutCreateInfo::default().bindings(&bindings);
-            let sets = [device.create_descriptor_set_layout(&info, None).expect("a set layout")];
+            let sets = [device
+                .create_descriptor_set_layout(&info, None)
+                .expect("a set layout")];
             let info = vk::PipelineLayoutCreateInfo::default().set_layouts(&sets);
-            let layout = device.create_pipeline_layout(&info, None).expect("a pipeline layout");
+            let layout = device
+                .create_pipeline_layout(&info, None)
+                .expect("a pipeline layout");
             let info = vk::ShaderModuleCreateInfo::default().code(&words);
             let module = device.create_shader_module(&info, None).expect("a module");
             let stage = vk::PipelineShaderStageCreateInfo::default()
@@ -144,9 +187,14 @@ impl Compiler {
                 .name(c"main");
             let flags = vk::PipelineCreateFlags::CAPTURE_STATISTICS_KHR
                 | vk::PipelineCreateFlags::CAPTURE_INTERNAL_REPRESENTATIONS_KHR;
-            let info = vk::ComputePipelineCreateInfo::default().flags(flags).stage(stage).layout(layout);
-            let pipeline = device.create_compute_pipelines(vk::PipelineCache::null(), &[info], None);
-            let pipeline = pipeline.unwrap_or_else(|(_, error)| panic!("{}: {error}", variant.name()))[0];
+            let info = vk::ComputePipelineCreateInfo::default()
+                .flags(flags)
+                .stage(stage)
+                .layout(layout);
+            let pipeline =
+                device.create_compute_pipelines(vk::PipelineCache::null(), &[info], None);
+            let pipeline =
+                pipeline.unwrap_or_else(|(_, error)| panic!("{}: {error}", variant.name()))[0];
             let report = self.report(pipeline);
             device.destroy_pipeline(pipeline, None);
             device.destroy_shader_module(module, None);
@@ -163,27 +211,55 @@ impl Compiler {
         let info = vk::PipelineExecutableInfoKHR::default().pipeline(pipeline);
         // SAFETY: as the caller promises; the second call fills buffers of the sizes that the first one gave.
         let (statistics, listing) = unsafe {
-            let statistics = self.executables.get_pipeline_executable_statistics(&info).expect("statistics");
-            let get = self.executables.fp().get_pipeline_executable_internal_representations_khr;
+            let statistics = self
+                .executables
+                .get_pipeline_executable_statistics(&info)
+                .expect("statistics");
+            let get = self
+                .executables
+                .fp()
+                .get_pipeline_executable_internal_representations_khr;
             let mut count = 0;
-            let result = get(self.device.handle(), &info, &mut count, std::ptr::null_mut());
+            let result = get(
+                self.device.handle(),
+                &info,
+                &mut count,
+                std::ptr::null_mut(),
+            );
             result.result().expect("representations are counted");
-            let mut found = vec![vk::PipelineExecutableInternalRepresentationKHR::default(); count as usize];
-            get(self.device.handle(), &info, &mut count, found.as_mut_ptr()).result().expect("sizes");
-            let mut texts: Vec<Vec<u8>> = found.iter().map(|found| vec![0; found.data_size]).collect();
+            let mut found =
+                vec![vk::PipelineExecutableInternalRepresentationKHR::default(); count as usize];
+            get(self.device.handle(), &info, &mut count, found.as_mut_ptr())
+                .result()
+                .expect("sizes");
+            let mut texts: Vec<Vec<u8>> =
+                found.iter().map(|found| vec![0; found.data_size]).collect();
             for (found, text) in found.iter_mut().zip(&mut texts) {
                 found.p_data = text.as_mut_ptr().cast();
             }
-            get(self.device.handle(), &info, &mut count, found.as_mut_ptr()).result().expect("texts");
+            get(self.device.handle(), &info, &mut count, found.as_mut_ptr())
+                .result()
+                .expect("texts");
             let assembly = |name: &CStr| name.to_string_lossy().contains("ssembly");
-            let at = found.iter().position(|found| found.name_as_c_str().is_ok_and(assembly)).expect("a listing");
+            let at = found
+                .iter()
+                .position(|found| found.name_as_c_str().is_ok_and(assembly))
+                .expect("a listing");
             (statistics, String::from_utf8_lossy(&texts[at]).into_owned())
         };
         let number = |name: &str| {
-            let found =
-                statistics.iter().find(|found| found.name_as_c_str().is_ok_and(|n| n.to_string_lossy() == name));
+            let found = statistics.iter().find(|found| {
+                found
+                    .name_as_c_str()
+                    .is_ok_and(|n| n.to_string_lossy() == name)
+            });
             // SAFETY: all of RADV's statistics are of this kind.
-            unsafe { found.unwrap_or_else(|| panic!("RADV reports {name}")).value.u64 }
+            unsafe {
+                found
+                    .unwrap_or_else(|| panic!("RADV reports {name}"))
+                    .value
+                    .u64
+            }
         };
         Report {
             vector_registers: number("VGPRs"),
@@ -209,12 +285,17 @@ impl Drop for Compiler {
 /// The kernel as SPIR-V, the way wgpu translates trusted shaders for Vulkan 1.3, and its number of storage buffers.
 fn spirv(variant: &Variant) -> (Vec<u32>, u32) {
     let name = variant.name();
-    let text = variant.text().unwrap_or_else(|error| panic!("{name}: {error}"));
-    let module = naga::front::wgsl::parse_str(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let text = variant
+        .text()
+        .unwrap_or_else(|error| panic!("{name}: {error}"));
+    let module =
+        naga::front::wgsl::parse_str(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
     let mut validator = Validator::new(ValidationFlags::all(), Capabilities::all());
     validator.subgroup_stages(naga::valid::ShaderStages::COMPUTE);
     validator.subgroup_operations(SubgroupOperationSet::all());
-    let info = validator.validate(&module).unwrap_or_else(|error| panic!("{name}: {error:?}"));
+    let info = validator
+        .validate(&module)
+        .unwrap_or_else(|error| panic!("{name}: {error:?}"));
     let storages = module
         .global_variables
         .iter()
@@ -229,7 +310,11 @@ fn spirv(variant: &Variant) -> (Vec<u32>, u32) {
         ..Default::default()
     };
     let words = variant.spirv().unwrap_or_else(|| {
-        naga::back::spv::write_vec(&module, &info, &options, None).map_err(|error| error.to_string())
+        naga::back::spv::write_vec(&module, &info, &options, None)
+            .map_err(|error| error.to_string())
     });
-    (words.unwrap_or_else(|error| panic!("{name}: {error}")), storages)
+    (
+        words.unwrap_or_else(|error| panic!("{name}: {error}")),
+        storages,
+    )
 }

@@ -15,16 +15,30 @@ fn expand(value: &Value) -> Value {
         let (key, argument) = map.iter().next().expect("one pair");
         let count = |value: &Value| value.as_u64().expect("a count") as usize;
         match key.as_str() {
-            "$repeat" => return argument[0].as_str().expect("a string").repeat(count(&argument[1])).into(),
+            "$repeat" => {
+                return argument[0]
+                    .as_str()
+                    .expect("a string")
+                    .repeat(count(&argument[1]))
+                    .into();
+            }
             "$list" => return Value::Array(vec![expand(&argument[0]); count(&argument[1])]),
-            "$keys" => return (0..count(argument)).map(|key| (key.to_string(), json!(1))).collect(),
+            "$keys" => {
+                return (0..count(argument))
+                    .map(|key| (key.to_string(), json!(1)))
+                    .collect();
+            }
             "$nest" => return (0..count(argument)).fold(json!(1), |inner, _| json!([inner])),
             _ => {}
         }
     }
     match value {
         Value::Array(items) => items.iter().map(expand).collect(),
-        Value::Object(map) => Value::Object(map.iter().map(|(key, item)| (key.clone(), expand(item))).collect()),
+        Value::Object(map) => Value::Object(
+            map.iter()
+                .map(|(key, item)| (key.clone(), expand(item)))
+                .collect(),
+        ),
         other => other.clone(),
     }
 }
@@ -42,7 +56,11 @@ fn request(case: &Value) -> Request<Body> {
     if !headers.is_some_and(|headers| headers.contains_key("content-type")) {
         request = request.header("content-type", "application/json");
     }
-    for (name, value) in headers.into_iter().flatten().filter(|(_, value)| value.is_string()) {
+    for (name, value) in headers
+        .into_iter()
+        .flatten()
+        .filter(|(_, value)| value.is_string())
+    {
         request = request.header(name, value.as_str().expect("a string"));
     }
     let base = match endpoint {
@@ -51,8 +69,13 @@ fn request(case: &Value) -> Request<Body> {
     };
     let body = match (&case["raw"], &case["bytes"], &case["depth"]) {
         (Value::String(raw), _, _) => raw.clone().into_bytes(),
-        (_, Value::Array(bytes), _) => bytes.iter().map(|byte| byte.as_u64().expect("a byte") as u8).collect(),
-        (_, _, Value::Number(depth)) => "[".repeat(depth.as_u64().expect("a depth") as usize).into_bytes(),
+        (_, Value::Array(bytes), _) => bytes
+            .iter()
+            .map(|byte| byte.as_u64().expect("a byte") as u8)
+            .collect(),
+        (_, _, Value::Number(depth)) => "["
+            .repeat(depth.as_u64().expect("a depth") as usize)
+            .into_bytes(),
         _ => {
             let more = case.get("with").map_or(json!({}), expand);
             with(&base, &more).to_string().into_bytes()
@@ -73,32 +96,54 @@ fn faults_of(case: &Value, answer: &Answer, time: Duration) -> Option<String> {
     // Ollama's form has the message as a text, with the rest beside it.
     let (error, names) = match &json["error"] {
         Value::String(_) => (json.clone(), ["error", "param", "code"].as_slice()),
-        error => (error.clone(), ["message", "type", "param", "code"].as_slice()),
+        error => (
+            error.clone(),
+            ["message", "type", "param", "code"].as_slice(),
+        ),
     };
-    let keys: Vec<_> = error.as_object().into_iter().flat_map(|error| error.keys()).collect();
+    let keys: Vec<_> = error
+        .as_object()
+        .into_iter()
+        .flat_map(|error| error.keys())
+        .collect();
     if keys != *names {
         return Some(format!("keys {keys:?}"));
     }
-    if !error["message"].as_str().or(error["error"].as_str()).is_some_and(|text| (1..500).contains(&text.len())) {
+    if !error["message"]
+        .as_str()
+        .or(error["error"].as_str())
+        .is_some_and(|text| (1..500).contains(&text.len()))
+    {
         return Some("the message is empty or long".into());
     }
-    if case.get("param").is_some_and(|param| *param != error["param"]) {
+    if case
+        .get("param")
+        .is_some_and(|param| *param != error["param"])
+    {
         return Some("another param".into());
     }
-    (error["code"] != case["code"].as_str().unwrap_or("invalid_value")).then(|| "another code".into())
+    (error["code"] != case["code"].as_str().unwrap_or("invalid_value"))
+        .then(|| "another code".into())
 }
 
 #[test]
 fn every_bad_request_is_refused_and_disturbs_nobody() {
-    let cases: Value = serde_json::from_str(include_str!("../data/http/bad_requests.json")).expect("the table is JSON");
+    let cases: Value = serde_json::from_str(include_str!("../data/http/bad_requests.json"))
+        .expect("the table is JSON");
     let cases = cases.as_array().expect("a list");
     assert!(cases.len() > 150, "the table is whole");
     let server = Server::plain();
     let canary = || blanked(&server.post(CHAT, &hello()).text);
-    let neighbour_request = with(&hello(), &json!({"stream": true, "seed": 5, "temperature": 1, "ignore_eos": true}));
+    let neighbour_request = with(
+        &hello(),
+        &json!({"stream": true, "seed": 5, "temperature": 1, "ignore_eos": true}),
+    );
     let expected = canary();
     let neighbour_expected = merged(&server.open(CHAT, &neighbour_request).rest());
-    assert!(neighbour_expected.len() > 600, "the neighbour says something");
+    assert!(
+        neighbour_expected.len() > 600,
+        "the neighbour says something"
+    );
     let mut wrong = Vec::new();
     for case in cases {
         let mut neighbour = server.open(CHAT, &neighbour_request);
@@ -115,12 +160,24 @@ fn every_bad_request_is_refused_and_disturbs_nobody() {
                 time = start.elapsed();
             }
         }
-        wrong.extend(faults_of(case, &answer, time).map(|fault| format!("{case}: {fault}: {}", answer.text)));
-        assert_eq!(merged(&neighbour.rest()), neighbour_expected, "{case} changed a neighbour");
+        wrong.extend(
+            faults_of(case, &answer, time).map(|fault| format!("{case}: {fault}: {}", answer.text)),
+        );
+        assert_eq!(
+            merged(&neighbour.rest()),
+            neighbour_expected,
+            "{case} changed a neighbour"
+        );
         assert_eq!(server.get("/health").status, 200, "{case}");
         assert_eq!(canary(), expected, "{case} changed the canary");
     }
-    assert!(wrong.is_empty(), "{} of {} cases:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{} of {} cases:\n{}",
+        wrong.len(),
+        cases.len(),
+        wrong.join("\n")
+    );
     server.wait_until_idle();
 }
 
@@ -176,5 +233,12 @@ fn what_clients_send_beside_is_taken() {
 fn greedy_means_greedy_for_tiny_temperatures() {
     let server = Server::cpu();
     let greedy = blanked(&server.post(CHAT, &hello()).text);
-    assert_eq!(blanked(&server.post(CHAT, &with(&hello(), &json!({"temperature": 1e-40}))).text), greedy);
+    assert_eq!(
+        blanked(
+            &server
+                .post(CHAT, &with(&hello(), &json!({"temperature": 1e-40})))
+                .text
+        ),
+        greedy
+    );
 }

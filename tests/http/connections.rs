@@ -16,7 +16,14 @@ fn open_files() -> u64 {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let wanted = maximum.map_or(4200, |maximum| maximum.min(4200));
     if current.is_some_and(|current| current < wanted) {
-        setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum }).expect("a process may raise it");
+        setrlimit(
+            Resource::Nofile,
+            Rlimit {
+                current: Some(wanted),
+                maximum,
+            },
+        )
+        .expect("a process may raise it");
     }
     getrlimit(Resource::Nofile).current.unwrap_or(wanted)
 }
@@ -27,12 +34,18 @@ fn open_files() -> u64 {
 }
 
 fn keyed() -> ServerOptions {
-    ServerOptions { api_keys: vec!["sesame".into()], ..ServerOptions::default() }
+    ServerOptions {
+        api_keys: vec!["sesame".into()],
+        ..ServerOptions::default()
+    }
 }
 
 /// The chat request of a client with this key.
 fn with_key(body: &Value, key: &str) -> String {
-    request(&body.to_string()).replace("Host: localhost", &format!("Host: localhost\r\nAuthorization: Bearer {key}"))
+    request(&body.to_string()).replace(
+        "Host: localhost",
+        &format!("Host: localhost\r\nAuthorization: Bearer {key}"),
+    )
 }
 
 fn ask(listening: &Listening, request: &str) -> TcpStream {
@@ -42,15 +55,21 @@ fn ask(listening: &Listening, request: &str) -> TcpStream {
 }
 
 fn is_healthy(listening: &Listening) -> bool {
-    let mut health = ask(listening, "GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    let mut health = ask(
+        listening,
+        "GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+    );
     read_to_close(&mut health).starts_with("HTTP/1.1 200 ")
 }
 
 #[test]
 fn idle_connections_silence_nobody() {
     let count = 1400.min(open_files() as usize / 3);
-    let options =
-        SocketOptions { connections_max: count / 2, connections_per_peer_max: Some(count / 4), ..Default::default() };
+    let options = SocketOptions {
+        connections_max: count / 2,
+        connections_per_peer_max: Some(count / 4),
+        ..Default::default()
+    };
     let listening = Listening::with("pause=2", options, keyed());
     let mut open = ask(&listening, &with_key(&long(), "sesame"));
     read_until(&mut open, "\"role\"");
@@ -59,47 +78,78 @@ fn idle_connections_silence_nobody() {
     let mut client = ask(&listening, &with_key(&hello(), "sesame"));
     assert!(read_until(&mut client, "\"usage\"").starts_with("HTTP/1.1 200 "));
     assert_eq!(read_to_close(&mut idle[0]), "", "the oldest has made room");
-    assert!(read_until(&mut open, "[DONE]").contains("\"finish_reason\":\"length\""), "the open stream goes on");
+    assert!(
+        read_until(&mut open, "[DONE]").contains("\"finish_reason\":\"length\""),
+        "the open stream goes on"
+    );
     let mut newest = idle.pop().expect("many are open");
-    newest.write_all(with_key(&hello(), "sesame").as_bytes()).expect("it reads");
-    assert!(read_until(&mut newest, "\"usage\"").starts_with("HTTP/1.1 200 "), "the newest is still open");
+    newest
+        .write_all(with_key(&hello(), "sesame").as_bytes())
+        .expect("it reads");
+    assert!(
+        read_until(&mut newest, "\"usage\"").starts_with("HTTP/1.1 200 "),
+        "the newest is still open"
+    );
 }
 
 #[test]
 fn the_oldest_idle_connection_makes_room() {
-    let listening = Listening::start("", SocketOptions { connections_max: 2, ..SocketOptions::default() });
+    let listening = Listening::start(
+        "",
+        SocketOptions {
+            connections_max: 2,
+            ..SocketOptions::default()
+        },
+    );
     let (mut first, mut second) = (listening.connect(), listening.connect());
     let mut third = listening.send(&hello());
     assert!(read_until(&mut third, "\"usage\"").starts_with("HTTP/1.1 200 "));
     assert_eq!(read_to_close(&mut first), "");
-    second.write_all(request(&hello().to_string()).as_bytes()).expect("it reads");
+    second
+        .write_all(request(&hello().to_string()).as_bytes())
+        .expect("it reads");
     assert!(read_until(&mut second, "\"usage\"").starts_with("HTTP/1.1 200 "));
 }
 
 #[test]
 fn a_peer_is_limited_until_its_first_valid_request() {
-    let options = SocketOptions { connections_per_peer_max: Some(2), ..SocketOptions::default() };
+    let options = SocketOptions {
+        connections_per_peer_max: Some(2),
+        ..SocketOptions::default()
+    };
     let listening = Listening::with("pause=2", options, keyed());
-    let mut streams: Vec<_> = (0..3).map(|_| ask(&listening, &with_key(&long(), "sesame"))).collect();
+    let mut streams: Vec<_> = (0..3)
+        .map(|_| ask(&listening, &with_key(&long(), "sesame")))
+        .collect();
     for stream in &mut streams {
         read_until(stream, "\"role\"");
     }
     let mut wrong = ask(&listening, &with_key(&hello(), "guess"));
     assert!(read_until(&mut wrong, "}}").starts_with("HTTP/1.1 401 "));
     let mut idle: Vec<_> = (0..2).map(|_| listening.connect()).collect();
-    assert_eq!(read_to_close(&mut wrong), "", "a refused request does not count");
+    assert_eq!(
+        read_to_close(&mut wrong),
+        "",
+        "a refused request does not count"
+    );
     let mut last = ask(&listening, &with_key(&hello(), "sesame"));
     assert!(read_until(&mut last, "\"usage\"").starts_with("HTTP/1.1 200 "));
     assert_eq!(read_to_close(&mut idle[0]), "");
     for stream in &mut streams {
-        assert!(read_until(stream, "[DONE]").contains("\"finish_reason\":\"length\""), "streams are not counted");
+        assert!(
+            read_until(stream, "[DONE]").contains("\"finish_reason\":\"length\""),
+            "streams are not counted"
+        );
     }
 }
 
 /// Clients that open many connections at once and send their requests right away lose none.
 #[test]
 fn a_burst_of_requests_is_answered_whatever_the_limit_per_peer() {
-    let options = SocketOptions { connections_per_peer_max: Some(1), ..SocketOptions::default() };
+    let options = SocketOptions {
+        connections_per_peer_max: Some(1),
+        ..SocketOptions::default()
+    };
     let listening = Listening::start("", options);
     let mut burst: Vec<_> = (0..32).map(|_| listening.send(&hello())).collect();
     for stream in &mut burst {
@@ -109,11 +159,20 @@ fn a_burst_of_requests_is_answered_whatever_the_limit_per_peer() {
 
 #[test]
 fn a_full_server_says_so() {
-    let listening = Listening::start("pause=5", SocketOptions { connections_max: 1, ..SocketOptions::default() });
+    let listening = Listening::start(
+        "pause=5",
+        SocketOptions {
+            connections_max: 1,
+            ..SocketOptions::default()
+        },
+    );
     let mut open = listening.send(&long());
     read_until(&mut open, "\"role\"");
     let refusal = read_to_close(&mut listening.send(&hello())).to_lowercase();
-    assert!(refusal.starts_with("http/1.1 503 ") && refusal.contains("\r\nretry-after: "), "{refusal}");
+    assert!(
+        refusal.starts_with("http/1.1 503 ") && refusal.contains("\r\nretry-after: "),
+        "{refusal}"
+    );
     let (_, body) = refusal.split_once("\r\n\r\n").expect("a body");
     let error: Value = serde_json::from_str(body).expect("the body is JSON");
     assert_eq!(error["error"]["code"], "too_many_connections");
@@ -126,23 +185,35 @@ fn a_client_that_shuts_down_its_writing_side_gets_its_answer() {
     let listening = Listening::start("pause=20", SocketOptions::default());
     for (stream, version) in [(false, "HTTP/1.1"), (true, "HTTP/1.1"), (true, "HTTP/1.0")] {
         let body = with(&hello(), &json!({"stream": stream, "ignore_eos": true}));
-        let mut client = ask(&listening, &request(&body.to_string()).replace("HTTP/1.1", version));
+        let mut client = ask(
+            &listening,
+            &request(&body.to_string()).replace("HTTP/1.1", version),
+        );
         client.shutdown(Shutdown::Write).expect("it is open");
         let mut answer = read_to_close(&mut client);
         while let Some(rest) = answer.strip_prefix("HTTP/1.1 100 Continue\r\n\r\n") {
             assert_eq!(version, "HTTP/1.1", "HTTP/1.0 knows no interim responses");
             answer = rest.to_owned();
         }
-        assert!(answer.starts_with(version) && answer.contains(" 200 OK\r\n"), "{answer}");
+        assert!(
+            answer.starts_with(version) && answer.contains(" 200 OK\r\n"),
+            "{answer}"
+        );
         assert!(answer.contains("\"finish_reason\":\"length\""), "{answer}");
     }
-    let mut health = ask(&listening, "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    let mut health = ask(
+        &listening,
+        "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    );
     health.shutdown(Shutdown::Write).expect("it is open");
     assert!(read_to_close(&mut health).starts_with("HTTP/1.1 200 "));
     // A request whose body is cut off is refused, and nothing runs.
     let whole = request(&hello().to_string());
     let mut cut = ask(&listening, &whole[..whole.len() - 5]);
     cut.shutdown(Shutdown::Write).expect("it is open");
-    assert!(read_to_close(&mut cut).starts_with("HTTP/1.1 400 "), "half a body");
+    assert!(
+        read_to_close(&mut cut).starts_with("HTTP/1.1 400 "),
+        "half a body"
+    );
     listening.server.wait_until_idle();
 }

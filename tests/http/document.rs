@@ -14,16 +14,37 @@ use std::sync::Arc;
 /// Fields that require another field, with that field as JSON; first those of one path.
 const NEEDS: &[(&str, &str)] = &[
     ("best_of", r#"{"max_tokens": 1}"#),
-    ("continue_final_message", r#"{"messages": [{"role": "assistant", "content": "Hi"}]}"#),
+    (
+        "continue_final_message",
+        r#"{"messages": [{"role": "assistant", "content": "Hi"}]}"#,
+    ),
     ("early_stopping", r#"{"use_beam_search": true}"#),
     ("length_penalty", r#"{"use_beam_search": true}"#),
-    ("min_tokens", r#"{"max_tokens": 100000, "max_output_tokens": 100000, "n_predict": -1}"#),
+    (
+        "min_tokens",
+        r#"{"max_tokens": 100000, "max_output_tokens": 100000, "n_predict": -1}"#,
+    ),
     ("stream_options", r#"{"stream": true}"#),
-    ("tool_choice", r#"{"tools": [{"type": "function", "function": {"name": "f"}}]}"#),
-    ("/v1/responses tool_choice", r#"{"tools": [{"type": "function", "name": "f"}]}"#),
-    ("/responses tool_choice", r#"{"tools": [{"type": "function", "name": "f"}]}"#),
-    ("/v1/responses/input_tokens tool_choice", r#"{"tools": [{"type": "function", "name": "f"}]}"#),
-    ("/responses/input_tokens tool_choice", r#"{"tools": [{"type": "function", "name": "f"}]}"#),
+    (
+        "tool_choice",
+        r#"{"tools": [{"type": "function", "function": {"name": "f"}}]}"#,
+    ),
+    (
+        "/v1/responses tool_choice",
+        r#"{"tools": [{"type": "function", "name": "f"}]}"#,
+    ),
+    (
+        "/responses tool_choice",
+        r#"{"tools": [{"type": "function", "name": "f"}]}"#,
+    ),
+    (
+        "/v1/responses/input_tokens tool_choice",
+        r#"{"tools": [{"type": "function", "name": "f"}]}"#,
+    ),
+    (
+        "/responses/input_tokens tool_choice",
+        r#"{"tools": [{"type": "function", "name": "f"}]}"#,
+    ),
     ("/api/pull model", r#"{"name": "demo"}"#),
     ("/api/chat tools", r#"{"messages": []}"#),
     ("/v1/messages tool_choice", r#"{"tools": [{"name": "f"}]}"#),
@@ -44,8 +65,13 @@ pub(crate) fn golden(path: &str, text: &str) {
     if std::env::var("FOLIO_REFRESH").is_ok_and(|value| value == "1") {
         std::fs::write(&file, text).expect("the file can be written");
     }
-    let written = std::fs::read_to_string(&file).unwrap_or_default().replace("\r\n", "\n");
-    assert!(written == text, "{path} is stale: FOLIO_REFRESH=1 cargo test --test http document");
+    let written = std::fs::read_to_string(&file)
+        .unwrap_or_default()
+        .replace("\r\n", "\n");
+    assert!(
+        written == text,
+        "{path} is stale: FOLIO_REFRESH=1 cargo test --test http document"
+    );
 }
 
 #[test]
@@ -65,19 +91,33 @@ fn the_types_of_the_npm_package_are_fresh() {
 fn the_page_of_the_api_lists_the_routes() {
     let page = include_str!("../../docs/api.md").replace("\r\n", "\n");
     let (begin, end) = ("<!-- routes: begin -->\n", "<!-- routes: end -->");
-    let (before, rest) = page.split_once(begin).expect("the page has a table of routes");
+    let (before, rest) = page
+        .split_once(begin)
+        .expect("the page has a table of routes");
     let (_, after) = rest.split_once(end).expect("the table ends");
-    golden("docs/api.md", &format!("{before}{begin}{}{end}{after}", routes(&document())));
+    golden(
+        "docs/api.md",
+        &format!("{before}{begin}{}{end}{after}", routes(&document())),
+    );
 }
 
 /// A Markdown table of the routes. A route that exists with and without `/v1` is listed once.
 fn routes(document: &Value) -> String {
     let paths = document["paths"].as_object().expect("a document has paths");
     let mut table = "| Route | |\n|---|---|\n".to_owned();
-    for (path, operations) in paths.iter().filter(|(path, _)| !paths.contains_key(&format!("/v1{path}"))) {
+    for (path, operations) in paths
+        .iter()
+        .filter(|(path, _)| !paths.contains_key(&format!("/v1{path}")))
+    {
         let operations = operations.as_object().expect("a path has operations");
-        let methods: Vec<String> = operations.keys().map(|method| method.to_uppercase()).collect();
-        let summary = operations.values().find_map(|operation| operation["summary"].as_str()).unwrap_or_default();
+        let methods: Vec<String> = operations
+            .keys()
+            .map(|method| method.to_uppercase())
+            .collect();
+        let summary = operations
+            .values()
+            .find_map(|operation| operation["summary"].as_str())
+            .unwrap_or_default();
         table += &format!("| `{} {path}` | {summary} |\n", methods.join(", "));
     }
     table
@@ -85,7 +125,9 @@ fn routes(document: &Value) -> String {
 
 fn resolved<'a>(document: &'a Value, schema: &'a Value) -> &'a Value {
     match schema["$ref"].as_str() {
-        Some(name) => document.pointer(name.trim_start_matches('#')).expect("a reference leads somewhere"),
+        Some(name) => document
+            .pointer(name.trim_start_matches('#'))
+            .expect("a reference leads somewhere"),
         None => schema,
     }
 }
@@ -93,21 +135,44 @@ fn resolved<'a>(document: &'a Value, schema: &'a Value) -> &'a Value {
 /// A value that a schema accepts.
 fn valid(document: &Value, schema: &Value) -> Value {
     let schema = resolved(document, schema);
-    let kind = if schema["type"].is_array() { &schema["type"][0] } else { &schema["type"] };
-    let first = [&schema["examples"], &schema["enum"]].into_iter().find_map(|list| list.get(0));
+    let kind = if schema["type"].is_array() {
+        &schema["type"][0]
+    } else {
+        &schema["type"]
+    };
+    let first = [&schema["examples"], &schema["enum"]]
+        .into_iter()
+        .find_map(|list| list.get(0));
     if let Some(value) = first.or(schema.get("const")) {
         return value.clone();
     }
     match kind.as_str() {
         Some("boolean") => true.into(),
-        Some("integer" | "number") => schema.get("maximum").or(schema.get("minimum")).cloned().unwrap_or(json!(1)),
+        Some("integer" | "number") => schema
+            .get("maximum")
+            .or(schema.get("minimum"))
+            .cloned()
+            .unwrap_or(json!(1)),
         Some("string") => "a".into(),
         Some("array") => json!([valid(document, &schema["items"])]),
         Some("object") => {
-            let required = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
-            required.map(|name| (name.to_owned(), valid(document, &schema["properties"][name]))).collect()
+            let required = schema["required"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(Value::as_str);
+            required
+                .map(|name| {
+                    (
+                        name.to_owned(),
+                        valid(document, &schema["properties"][name]),
+                    )
+                })
+                .collect()
         }
-        _ => schema["anyOf"].get(0).map_or(json!({}), |schema| valid(document, schema)),
+        _ => schema["anyOf"]
+            .get(0)
+            .map_or(json!({}), |schema| valid(document, schema)),
     }
 }
 
@@ -116,9 +181,15 @@ fn ends(document: &Value, schema: &Value) -> Vec<(Value, bool)> {
     let schema = resolved(document, schema);
     let mut found = Vec::new();
     let count = |name: &str| schema[name].as_u64().map(|count| count as usize);
-    if let Some(options) = schema["anyOf"].as_array().filter(|_| schema["type"].is_null()) {
+    if let Some(options) = schema["anyOf"]
+        .as_array()
+        .filter(|_| schema["type"].is_null())
+    {
         // A value beyond the bounds of one form may be valid in another.
-        return options.iter().flat_map(|option| ends(document, option)).collect();
+        return options
+            .iter()
+            .flat_map(|option| ends(document, option))
+            .collect();
     }
     if let Some(values) = schema["enum"].as_array() {
         found.extend(values.iter().map(|value| (value.clone(), true)));
@@ -127,7 +198,9 @@ fn ends(document: &Value, schema: &Value) -> Vec<(Value, bool)> {
     for (name, step) in [("minimum", -1), ("maximum", 1)] {
         if let Some(end) = schema[name].as_i64() {
             found.push((end.into(), true));
-            let past = end.checked_add(step).map_or(json!(1e30 * step as f64), Value::from);
+            let past = end
+                .checked_add(step)
+                .map_or(json!(1e30 * step as f64), Value::from);
             found.push((past, false));
         }
     }
@@ -139,12 +212,25 @@ fn ends(document: &Value, schema: &Value) -> Vec<(Value, bool)> {
     }
     if let Some(pattern) = schema["pattern"].as_str() {
         let pattern = Regex::new(pattern).expect("a pattern");
-        let texts = ["".into(), "a".into(), "a b".into(), "ä".into(), "a".repeat(64), "a".repeat(128), "a".repeat(129)];
-        found.extend(texts.map(|text: String| (Value::from(text.as_str()), pattern.is_match(&text))));
+        let texts = [
+            "".into(),
+            "a".into(),
+            "a b".into(),
+            "ä".into(),
+            "a".repeat(64),
+            "a".repeat(128),
+            "a".repeat(129),
+        ];
+        found.extend(
+            texts.map(|text: String| (Value::from(text.as_str()), pattern.is_match(&text))),
+        );
     }
     found.extend(count("minLength").map(|count| ("a".repeat(count - 1).into(), false)));
     if let Some(count) = count("maxLength") {
-        found.extend([("a".repeat(count).into(), true), ("a".repeat(count + 1).into(), false)]);
+        found.extend([
+            ("a".repeat(count).into(), true),
+            ("a".repeat(count + 1).into(), false),
+        ]);
     }
     let items = |count| Value::from(vec![valid(document, &schema["items"]); count]);
     found.extend(count("minItems").map(|count| (items(count - 1), false)));
@@ -153,7 +239,11 @@ fn ends(document: &Value, schema: &Value) -> Vec<(Value, bool)> {
     }
     if schema["type"] == "array" || schema["type"][0] == "array" {
         let inner = ends(document, &schema["items"]);
-        found.extend(inner.into_iter().map(|(item, taken)| (json!([item]), taken)));
+        found.extend(
+            inner
+                .into_iter()
+                .map(|(item, taken)| (json!([item]), taken)),
+        );
     }
     found.extend(object_ends(document, schema));
     found
@@ -163,15 +253,30 @@ fn object_ends(document: &Value, schema: &Value) -> Vec<(Value, bool)> {
     let mut found = Vec::new();
     let values = &schema["additionalProperties"];
     if let Some(most) = schema["maxProperties"].as_u64() {
-        let keys = |count| -> Value { (0..count).map(|key: u64| (key.to_string(), valid(document, values))).collect() };
+        let keys = |count| -> Value {
+            (0..count)
+                .map(|key: u64| (key.to_string(), valid(document, values)))
+                .collect()
+        };
         found.extend([(keys(most), true), (keys(most + 1), false)]);
         let inner = ends(document, values);
-        found.extend(inner.into_iter().map(|(value, taken)| (json!({"7": value}), taken)));
+        found.extend(
+            inner
+                .into_iter()
+                .map(|(value, taken)| (json!({"7": value}), taken)),
+        );
     }
-    let base = if schema["properties"].is_object() { valid(document, schema) } else { json!({}) };
+    let base = if schema["properties"].is_object() {
+        valid(document, schema)
+    } else {
+        json!({})
+    };
     for (name, property) in schema["properties"].as_object().into_iter().flatten() {
         let wrong = wrong_type(property).map(|value| (value, false));
-        let inner = ends(document, property).into_iter().chain(wrong).filter(|_| property["enum"].is_null());
+        let inner = ends(document, property)
+            .into_iter()
+            .chain(wrong)
+            .filter(|_| property["enum"].is_null());
         found.extend(inner.map(|(value, taken)| (with(&base, &json!({name: value})), taken)));
         if is_required(schema, name) {
             let mut without = base.clone();
@@ -186,27 +291,46 @@ fn object_ends(document: &Value, schema: &Value) -> Vec<(Value, bool)> {
 fn wrong_type(schema: &Value) -> Option<Value> {
     let text = schema.to_string();
     let is = |kind: &str| text.contains(&format!("\"{kind}\""));
-    if ["type", "anyOf", "enum", "const", "$ref"].iter().all(|key| schema.get(key).is_none()) {
+    if ["type", "anyOf", "enum", "const", "$ref"]
+        .iter()
+        .all(|key| schema.get(key).is_none())
+    {
         return None;
     }
     if schema.get("enum").is_some() {
         return Some(json!({}));
     }
-    let candidates = [("boolean", json!(true)), ("string", json!("x")), ("object", json!({})), ("array", json!([]))];
-    candidates.into_iter().find(|(kind, _)| !is(kind) && !is("$ref")).map(|(_, value)| value)
+    let candidates = [
+        ("boolean", json!(true)),
+        ("string", json!("x")),
+        ("object", json!({})),
+        ("array", json!([])),
+    ];
+    candidates
+        .into_iter()
+        .find(|(kind, _)| !is(kind) && !is("$ref"))
+        .map(|(_, value)| value)
 }
 
 /// The forms of a request with an example of each.
 fn forms(document: &Value, body: &Value) -> Vec<(Value, Value)> {
     let schema = resolved(document, &body["content"]["application/json"]["schema"]);
-    let options = schema["anyOf"].as_array().cloned().unwrap_or_else(|| vec![schema.clone()]);
-    let options = options.iter().map(|option| resolved(document, option).clone());
-    options.map(|schema| (schema.clone(), schema["examples"][0].clone())).collect()
+    let options = schema["anyOf"]
+        .as_array()
+        .cloned()
+        .unwrap_or_else(|| vec![schema.clone()]);
+    let options = options
+        .iter()
+        .map(|option| resolved(document, option).clone());
+    options
+        .map(|schema| (schema.clone(), schema["examples"][0].clone()))
+        .collect()
 }
 
 /// A server for which every route has a valid request.
 fn filling_gaps() -> Server {
-    let text = TextModel::with_tokenizer(Some(renamed(QWEN)), Some(demo::TOKENIZER_CONFIG_JSON), None);
+    let text =
+        TextModel::with_tokenizer(Some(renamed(QWEN)), Some(demo::TOKENIZER_CONFIG_JSON), None);
     Server::plain_with(Arc::new(text.expect("the demo's files are right")))
 }
 
@@ -216,7 +340,9 @@ fn every_bound_of_the_document_holds() {
     let document = server.get("/openapi.json").json();
     let (mut wrong, mut count) = (Vec::new(), 0);
     for (path, operations) in document["paths"].as_object().expect("paths") {
-        let Some(body) = operations["post"].get("requestBody") else { continue };
+        let Some(body) = operations["post"].get("requestBody") else {
+            continue;
+        };
         // A server of one model refuses it; `models` tests it.
         if path == "/models/unload" {
             continue;
@@ -237,7 +363,12 @@ fn every_bound_of_the_document_holds() {
         }
     }
     assert!(count > 1000, "{count} values were tried");
-    assert!(wrong.is_empty(), "{} of {count}:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{} of {count}:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
 }
 
 #[test]
@@ -245,14 +376,21 @@ fn fields_of_other_servers_are_refused_or_ignored_by_name() {
     let server = filling_gaps();
     let document = server.get("/openapi.json").json();
     for (path, operations) in document["paths"].as_object().expect("paths") {
-        let Some(body) = operations["post"].get("requestBody") else { continue };
+        let Some(body) = operations["post"].get("requestBody") else {
+            continue;
+        };
         for (form, example) in forms(&document, body) {
-            let ask = |name: &str, value: Value| server.post(path, &with(&example, &json!({name: value})));
+            let ask = |name: &str, value: Value| {
+                server.post(path, &with(&example, &json!({name: value})))
+            };
             let listed = |list: &str| form[list].as_object().expect("fields with reasons").clone();
             let (refused, ignored) = (listed("x-unsupported-fields"), listed("x-ignored-fields"));
             for (name, reason) in &refused {
                 let answer = ask(name, "x".into());
-                let message = format!("`{name}` is not supported: {}", reason.as_str().expect("a reason"));
+                let message = format!(
+                    "`{name}` is not supported: {}",
+                    reason.as_str().expect("a reason")
+                );
                 assert_eq!(answer.status, 400, "{path} {name}");
                 let json = answer.json();
                 let [param, said] = if json["error"].is_string() {
@@ -260,32 +398,72 @@ fn fields_of_other_servers_are_refused_or_ignored_by_name() {
                 } else {
                     [&json["error"]["param"], &json["error"]["message"]]
                 };
-                assert_eq!((param, said), (&name.as_str().into(), &message.into()), "{path}");
-                assert_eq!(ask(name, Value::Null).status, 200, "{path}: {name} is not used");
+                assert_eq!(
+                    (param, said),
+                    (&name.as_str().into(), &message.into()),
+                    "{path}"
+                );
+                assert_eq!(
+                    ask(name, Value::Null).status,
+                    200,
+                    "{path}: {name} is not used"
+                );
             }
             for name in ignored.keys() {
                 assert_eq!(ask(name, "x".into()).status, 200, "{path} {name}");
             }
             let is_row = |name: &&String| form["properties"].get(name.as_str()).is_some();
-            assert_eq!(refused.keys().chain(ignored.keys()).find(is_row), None, "{path}: a listed field has no row");
+            assert_eq!(
+                refused.keys().chain(ignored.keys()).find(is_row),
+                None,
+                "{path}: a listed field has no row"
+            );
         }
     }
 }
 
 #[test]
 fn a_field_is_refused_by_name_only_where_other_servers_have_it() {
-    let strict = ServerOptions { strict_fields: true, ..ServerOptions::default() };
+    let strict = ServerOptions {
+        strict_fields: true,
+        ..ServerOptions::default()
+    };
     let server = Server::fake("", config(), strict);
-    let code = |path: &str, request: Value| server.post(path, &request).json()["error"]["code"].clone();
-    assert_eq!(code(COMPLETIONS, json!({"prompt": "a", "logprob_token_ids": [1]})), "unsupported_parameter");
+    let code =
+        |path: &str, request: Value| server.post(path, &request).json()["error"]["code"].clone();
+    assert_eq!(
+        code(
+            COMPLETIONS,
+            json!({"prompt": "a", "logprob_token_ids": [1]})
+        ),
+        "unsupported_parameter"
+    );
     let elsewhere = json!({"input": "a", "logprob_token_ids": [1]});
-    assert_eq!(code("/v1/embeddings", elsewhere), "invalid_value", "it is unknown there");
-    assert_eq!(code(COMPLETIONS, json!({"prompt": "a", "verbosity": "low"})), "invalid_value", "it is unknown there");
-    assert_eq!(code(CHAT, with(&hello(), &json!({"verbosity": "low"}))), Value::Null, "it is ignored there");
+    assert_eq!(
+        code("/v1/embeddings", elsewhere),
+        "invalid_value",
+        "it is unknown there"
+    );
+    assert_eq!(
+        code(COMPLETIONS, json!({"prompt": "a", "verbosity": "low"})),
+        "invalid_value",
+        "it is unknown there"
+    );
+    assert_eq!(
+        code(CHAT, with(&hello(), &json!({"verbosity": "low"}))),
+        Value::Null,
+        "it is ignored there"
+    );
 }
 
 /// How the response to `example` with one more field contradicts the document, if it does.
-fn fault(server: &Server, path: &str, example: &Value, (name, value): (&str, &Value), taken: bool) -> Option<String> {
+fn fault(
+    server: &Server,
+    path: &str,
+    example: &Value,
+    (name, value): (&str, &Value),
+    taken: bool,
+) -> Option<String> {
     let mut request = example.clone();
     let of_path = format!("{} {name}", path.trim_end_matches("/count_tokens"));
     let needs = |of: &str| NEEDS.iter().find(|(field, _)| *field == of);
@@ -304,9 +482,14 @@ fn fault(server: &Server, path: &str, example: &Value, (name, value): (&str, &Va
         return Some(format!("taken: {}", answer.status));
     }
     let json = answer.json();
-    let param = json["error"]["param"].as_str().or(json["param"].as_str()).unwrap_or_default().to_owned();
+    let param = json["error"]["param"]
+        .as_str()
+        .or(json["param"].as_str())
+        .unwrap_or_default()
+        .to_owned();
     let renamed = NAMES.contains(&(name, param.as_str()));
-    (!renamed && !param.starts_with(name)).then(|| format!("refused by another name: {}", answer.text))
+    (!renamed && !param.starts_with(name))
+        .then(|| format!("refused by another name: {}", answer.text))
 }
 
 /// The requests' schemas as TypeScript.
@@ -315,7 +498,9 @@ fn typescript(document: &Value) -> String {
         "// Request types of the API, made from the engine's table of request fields. Do not edit; to write it anew:\n\
          // FOLIO_REFRESH=1 cargo test --test http document\n",
     );
-    let schemas = document["components"]["schemas"].as_object().expect("schemas");
+    let schemas = document["components"]["schemas"]
+        .as_object()
+        .expect("schemas");
     let mut names: Vec<String> = Vec::new();
     let paths = document["paths"].as_object().expect("paths").values();
     paths.for_each(|path| references(&path["post"]["requestBody"], schemas, &mut names));
@@ -329,7 +514,11 @@ fn typescript(document: &Value) -> String {
         match own["properties"].as_object_mut() {
             Some(properties) => {
                 properties.retain(|_, property| property["x-group"].is_null());
-                text += &format!("\nexport interface {name}{} {}\n", extended(schema, &groups), type_of(&own, ""));
+                text += &format!(
+                    "\nexport interface {name}{} {}\n",
+                    extended(schema, &groups),
+                    type_of(&own, "")
+                );
             }
             None => text += &format!("\nexport type {name} = {};\n", type_of(schema, "")),
         }
@@ -342,8 +531,12 @@ fn groups<'a>(requests: impl Iterator<Item = &'a Value>) -> Map<String, Value> {
     let mut groups = Map::new();
     for request in requests {
         for (name, property) in request["properties"].as_object().into_iter().flatten() {
-            let Some(group) = property["x-group"].as_str() else { continue };
-            let schema = groups.entry(group).or_insert_with(|| json!({"type": "object"}));
+            let Some(group) = property["x-group"].as_str() else {
+                continue;
+            };
+            let schema = groups
+                .entry(group)
+                .or_insert_with(|| json!({"type": "object"}));
             schema["properties"][name] = property.clone();
             if is_required(request, name) && !is_required(schema, name) {
                 let known = schema["required"].as_array().cloned().unwrap_or_default();
@@ -357,7 +550,10 @@ fn groups<'a>(requests: impl Iterator<Item = &'a Value>) -> Map<String, Value> {
 /// The groups that a request extends, each without the fields that a row of the request hides.
 fn extended(request: &Value, groups: &Map<String, Value>) -> String {
     let base = |(group, schema): (&String, &Value)| {
-        let fields = schema["properties"].as_object().expect("a group has fields").keys();
+        let fields = schema["properties"]
+            .as_object()
+            .expect("a group has fields")
+            .keys();
         let has = |name: &&String| request["properties"][name.as_str()]["x-group"] == *group;
         let (kept, hidden): (Vec<_>, Vec<_>) = fields.partition(has);
         let hidden: Vec<_> = hidden.iter().map(|name| format!("\"{name}\"")).collect();
@@ -377,20 +573,28 @@ fn extended(request: &Value, groups: &Map<String, Value>) -> String {
 }
 
 fn is_required(schema: &Value, name: &str) -> bool {
-    schema["required"].as_array().is_some_and(|names| names.iter().any(|known| known == name))
+    schema["required"]
+        .as_array()
+        .is_some_and(|names| names.iter().any(|known| known == name))
 }
 
 /// Adds the names that a schema references, recursively.
 fn references(schema: &Value, schemas: &Map<String, Value>, names: &mut Vec<String>) {
     match schema {
-        Value::Array(items) => items.iter().for_each(|item| references(item, schemas, names)),
+        Value::Array(items) => items
+            .iter()
+            .for_each(|item| references(item, schemas, names)),
         Value::Object(map) => {
-            let name = map.get("$ref").and_then(Value::as_str).and_then(|path| path.rsplit('/').next());
+            let name = map
+                .get("$ref")
+                .and_then(Value::as_str)
+                .and_then(|path| path.rsplit('/').next());
             if let Some(name) = name.filter(|name| !names.iter().any(|known| known == name)) {
                 names.push(name.to_owned());
                 references(&schemas[name], schemas, names);
             }
-            map.values().for_each(|value| references(value, schemas, names));
+            map.values()
+                .for_each(|value| references(value, schemas, names));
         }
         _ => {}
     }
@@ -408,8 +612,16 @@ fn type_of(schema: &Value, indent: &str) -> String {
     if let Some(values) = schema["enum"].as_array() {
         return union(values.iter().map(Value::to_string).collect());
     }
-    if let Some(options) = schema["anyOf"].as_array().filter(|_| schema["type"].is_null()) {
-        return union(options.iter().map(|option| type_of(option, indent)).collect());
+    if let Some(options) = schema["anyOf"]
+        .as_array()
+        .filter(|_| schema["type"].is_null())
+    {
+        return union(
+            options
+                .iter()
+                .map(|option| type_of(option, indent))
+                .collect(),
+        );
     }
     match &schema["type"] {
         Value::Array(kinds) => {
@@ -434,13 +646,25 @@ fn type_of(schema: &Value, indent: &str) -> String {
 
 fn object_type(schema: &Value, indent: &str) -> String {
     let Some(properties) = schema["properties"].as_object() else {
-        return format!("Record<string, {}>", type_of(&schema["additionalProperties"], indent));
+        return format!(
+            "Record<string, {}>",
+            type_of(&schema["additionalProperties"], indent)
+        );
     };
     let inner = format!("{indent}  ");
     let member = |(name, property): (&String, &Value)| {
-        let about = property["description"].as_str().map(|text| format!("{inner}/** {text} */\n")).unwrap_or_default();
+        let about = property["description"]
+            .as_str()
+            .map(|text| format!("{inner}/** {text} */\n"))
+            .unwrap_or_default();
         let mark = if is_required(schema, name) { "" } else { "?" };
-        format!("{about}{inner}{name}{mark}: {};\n", type_of(property, &inner))
+        format!(
+            "{about}{inner}{name}{mark}: {};\n",
+            type_of(property, &inner)
+        )
     };
-    format!("{{\n{}{indent}}}", properties.iter().map(member).collect::<String>())
+    format!(
+        "{{\n{}{indent}}}",
+        properties.iter().map(member).collect::<String>()
+    )
 }

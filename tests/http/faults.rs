@@ -1,7 +1,8 @@
 //! Clients that disconnect, full queues, devices that fail, servers that are loading or shutting down.
 
 use crate::harness::{
-    CHAT, COMPLETIONS, MODEL, Server, blanked, config, demo_text, events, hello, merged, post, send, wait, with,
+    CHAT, COMPLETIONS, MODEL, Server, blanked, config, demo_text, events, hello, merged, post,
+    send, wait, with,
 };
 use axum::http::StatusCode;
 use folio::config::Config;
@@ -26,12 +27,18 @@ fn long() -> Value {
 #[test]
 fn a_client_that_leaves_frees_its_blocks() {
     let server = slow(config());
-    let survivor = with(&hello(), &json!({"stream": true, "seed": 9, "temperature": 1, "ignore_eos": true}));
+    let survivor = with(
+        &hello(),
+        &json!({"stream": true, "seed": 9, "temperature": 1, "ignore_eos": true}),
+    );
     let expected = merged(&server.open(CHAT, &survivor).rest());
     for round in 0..30 {
         let neighbour = server.open(CHAT, &survivor);
         let stream = round % 2 == 0;
-        let request = with(&long(), &json!({"stream": stream, "n": 1 + round % 3, "seed": round}));
+        let request = with(
+            &long(),
+            &json!({"stream": stream, "n": 1 + round % 3, "seed": round}),
+        );
         if stream {
             let mut open = server.open(CHAT, &request);
             for _ in 0..round % 7 {
@@ -45,10 +52,17 @@ fn a_client_that_leaves_frees_its_blocks() {
             let steps = server.engine.stats().steps + round % 5;
             let moment = std::future::poll_fn(|context| {
                 context.waker().wake_by_ref();
-                if server.engine.stats().steps >= steps { Poll::Ready(()) } else { Poll::Pending }
+                if server.engine.stats().steps >= steps {
+                    Poll::Ready(())
+                } else {
+                    Poll::Pending
+                }
             });
             let left = block_on(select(answer, moment));
-            assert!(matches!(left, Either::Right(_)), "the answer is not there yet");
+            assert!(
+                matches!(left, Either::Right(_)),
+                "the answer is not there yet"
+            );
         }
         assert_eq!(merged(&neighbour.rest()), expected, "round {round}");
     }
@@ -59,11 +73,21 @@ fn a_client_that_leaves_frees_its_blocks() {
 
 #[test]
 fn a_queued_client_that_leaves_removes_only_itself() {
-    let config = Config { max_num_seqs: 1, queue_requests_max: 8, ..config() };
+    let config = Config {
+        max_num_seqs: 1,
+        queue_requests_max: 8,
+        ..config()
+    };
     let server = slow(config);
-    let running = server.open(CHAT, &with(&hello(), &json!({"stream": true, "ignore_eos": true})));
+    let running = server.open(
+        CHAT,
+        &with(&hello(), &json!({"stream": true, "ignore_eos": true})),
+    );
     let queued = server.open(CHAT, &with(&long(), &json!({"stream": true})));
-    let behind = server.open(CHAT, &with(&hello(), &json!({"stream": true, "ignore_eos": true})));
+    let behind = server.open(
+        CHAT,
+        &with(&hello(), &json!({"stream": true, "ignore_eos": true})),
+    );
     drop(queued);
     assert!(running.rest().ends_with("data: [DONE]\n\n"));
     assert!(behind.rest().ends_with("data: [DONE]\n\n"));
@@ -72,14 +96,23 @@ fn a_queued_client_that_leaves_removes_only_itself() {
 
 #[test]
 fn a_full_queue_is_said_at_once() {
-    let server = slow(Config { max_num_seqs: 1, max_num_batched_tokens: 64, ..config() });
+    let server = slow(Config {
+        max_num_seqs: 1,
+        max_num_batched_tokens: 64,
+        ..config()
+    });
     let request = with(&long(), &json!({"stream": true}));
     let running = server.open(CHAT, &request);
     // Until the engine has scheduled it, the first request also occupies a place in the queue.
-    wait("the first one runs", || server.engine.stats().requests_running == 1);
+    wait("the first one runs", || {
+        server.engine.stats().requests_running == 1
+    });
     let open: Vec<_> = (0..64).map(|_| server.open(CHAT, &request)).collect();
     let refused: Vec<_> = (0..20).map(|_| server.post(CHAT, &hello())).collect();
-    let full = refused.iter().find(|answer| answer.status == StatusCode::TOO_MANY_REQUESTS).expect("the queue is full");
+    let full = refused
+        .iter()
+        .find(|answer| answer.status == StatusCode::TOO_MANY_REQUESTS)
+        .expect("the queue is full");
     assert_eq!(full.json()["error"]["code"], "queue_full");
     assert_eq!(full.header("retry-after"), "1");
     // A request with several prompts is accepted as a whole or not at all.
@@ -93,7 +126,12 @@ fn a_full_queue_is_said_at_once() {
 #[test]
 fn numbers_that_are_none_end_one_request() {
     let server = Server::fake("nan=4000", config(), ServerOptions::default());
-    let good = || server.post(COMPLETIONS, &json!({"prompt": [1, 2, 3], "max_tokens": 30, "temperature": 0}));
+    let good = || {
+        server.post(
+            COMPLETIONS,
+            &json!({"prompt": [1, 2, 3], "max_tokens": 30, "temperature": 0}),
+        )
+    };
     let expected = blanked(&good().text);
     let bad = json!({"prompt": [1, 4000], "max_tokens": 30, "temperature": 0});
     let answer = server.post(COMPLETIONS, &bad);
@@ -102,7 +140,10 @@ fn numbers_that_are_none_end_one_request() {
     assert_eq!(answer.header("x-should-retry"), "false");
     let stream = server.post(COMPLETIONS, &with(&bad, &json!({"stream": true})));
     let events = stream.events();
-    assert_eq!((stream.status.as_u16(), events.len(), events[1]), (200, 2, "[DONE]"));
+    assert_eq!(
+        (stream.status.as_u16(), events.len(), events[1]),
+        (200, 2, "[DONE]")
+    );
     let error: Value = serde_json::from_str(events[0]).expect("JSON");
     assert_eq!(error["error"]["code"], "numerical_error");
     assert_eq!(blanked(&good().text), expected);
@@ -124,10 +165,19 @@ fn a_refused_batch_ends_its_own_requests_only() {
         );
         server.wait_until_idle();
         assert_eq!(server.get("/health").status, 200, "{script}");
-        assert_eq!(blanked(&server.post(CHAT, &hello()).text), expected, "{script}");
+        assert_eq!(
+            blanked(&server.post(CHAT, &hello()).text),
+            expected,
+            "{script}"
+        );
         let server = Server::fake(script, config(), ServerOptions::default());
-        let text = server.open(CHAT, &with(&hello(), &json!({"stream": true}))).rest();
-        assert!(text.contains("\"code\":\"internal_error\"") && text.ends_with("data: [DONE]\n\n"), "{script}: {text}");
+        let text = server
+            .open(CHAT, &with(&hello(), &json!({"stream": true})))
+            .rest();
+        assert!(
+            text.contains("\"code\":\"internal_error\"") && text.ends_with("data: [DONE]\n\n"),
+            "{script}: {text}"
+        );
     }
 }
 
@@ -137,25 +187,55 @@ fn a_device_that_comes_back_keeps_streams_open() {
     let request = with(&hello(), &json!({"stream": true, "ignore_eos": true}));
     let expected = merged(&quiet.open(CHAT, &request).rest());
     // Lost in prefill, in decode, at submission, twice; and a batch that never completes.
-    for script in ["lost@1", "lost@5", "lost-submit@4", "lost@3,lost@5", "hang@1", "hang@5", "hang@3,lost@5"] {
+    for script in [
+        "lost@1",
+        "lost@5",
+        "lost-submit@4",
+        "lost@3,lost@5",
+        "hang@1",
+        "hang@5",
+        "hang@3,lost@5",
+    ] {
         let server = Server::fake(script, config(), ServerOptions::default());
-        assert_eq!(merged(&server.open(CHAT, &request).rest()), expected, "{script}");
+        assert_eq!(
+            merged(&server.open(CHAT, &request).rest()),
+            expected,
+            "{script}"
+        );
         assert_eq!(server.get("/health").status, 200, "{script}");
-        assert_eq!(server.engine.stats().recoveries as usize, script.split(',').count(), "{script}");
+        assert_eq!(
+            server.engine.stats().recoveries as usize,
+            script.split(',').count(),
+            "{script}"
+        );
     }
 }
 
 #[test]
 fn a_device_lost_while_idle_is_back_before_the_next_answer() {
-    let answer = |server: &Server| blanked(&server.post(CHAT, &with(&hello(), &json!({"max_tokens": 2}))).text);
+    let answer = |server: &Server| {
+        blanked(
+            &server
+                .post(CHAT, &with(&hello(), &json!({"max_tokens": 2})))
+                .text,
+        )
+    };
     let expected = answer(&Server::plain());
     for batch in 3..6 {
-        let server = Server::fake(&format!("lost-submit@{batch}"), config(), ServerOptions::default());
+        let server = Server::fake(
+            &format!("lost-submit@{batch}"),
+            config(),
+            ServerOptions::default(),
+        );
         for _ in 0..4 {
             assert_eq!(answer(&server), expected, "lost before batch {batch}");
             server.wait_until_idle();
         }
-        assert_eq!(server.engine.stats().recoveries, 1, "lost before batch {batch}");
+        assert_eq!(
+            server.engine.stats().recoveries,
+            1,
+            "lost before batch {batch}"
+        );
     }
 }
 
@@ -163,7 +243,9 @@ fn a_device_lost_while_idle_is_back_before_the_next_answer() {
 fn a_device_that_stays_away_ends_streams_and_health() {
     for script in ["dead@5", "lost@3,lost@5,lost@7", "hang@3,hang@5,hang@7"] {
         let server = Server::fake(script, config(), ServerOptions::default());
-        let text = server.open(CHAT, &with(&long(), &json!({"stream": true}))).rest();
+        let text = server
+            .open(CHAT, &with(&long(), &json!({"stream": true})))
+            .rest();
         let events = events(&text);
         let error: Value = serde_json::from_str(events[events.len() - 2]).expect("JSON");
         assert_eq!(
@@ -184,8 +266,13 @@ fn a_device_that_stays_away_ends_streams_and_health() {
 #[test]
 fn a_panic_of_the_engine_ends_streams_and_health() {
     let server = Server::fake("panic@5", config(), ServerOptions::default());
-    let text = server.open(CHAT, &with(&long(), &json!({"stream": true}))).rest();
-    assert!(text.contains("\"error\"") && text.ends_with("data: [DONE]\n\n"), "{text}");
+    let text = server
+        .open(CHAT, &with(&long(), &json!({"stream": true})))
+        .rest();
+    assert!(
+        text.contains("\"error\"") && text.ends_with("data: [DONE]\n\n"),
+        "{text}"
+    );
     wait("health has noticed", || server.get("/health").status == 503);
     assert_eq!(server.post(CHAT, &hello()).status, 503);
 }
@@ -193,42 +280,78 @@ fn a_panic_of_the_engine_ends_streams_and_health() {
 #[test]
 fn before_it_is_ready_it_says_so() {
     let (handle, _inbox) = channel(4);
-    let app = router(ServerState::new(handle, demo_text(), vec![MODEL.into()], ServerOptions::default()));
+    let app = router(ServerState::new(
+        handle,
+        demo_text(),
+        vec![MODEL.into()],
+        ServerOptions::default(),
+    ));
     for request in [
         post(CHAT, &hello()),
         post(COMPLETIONS, &json!({"prompt": "x"})),
-        axum::http::Request::get("/health").body(axum::body::Body::empty()).expect("a request"),
+        axum::http::Request::get("/health")
+            .body(axum::body::Body::empty())
+            .expect("a request"),
     ] {
         let answer = block_on(send(&app, request));
-        assert_eq!((answer.status.as_u16(), &answer.json()["error"]["code"]), (503, &json!("model_loading")));
+        assert_eq!(
+            (answer.status.as_u16(), &answer.json()["error"]["code"]),
+            (503, &json!("model_loading"))
+        );
         assert_eq!(answer.header("retry-after"), "5");
     }
-    let models = axum::http::Request::get("/v1/models").body(axum::body::Body::empty()).expect("a request");
+    let models = axum::http::Request::get("/v1/models")
+        .body(axum::body::Body::empty())
+        .expect("a request");
     assert_eq!(block_on(send(&app, models)).status, 200);
 }
 
 #[test]
 fn draining_finishes_streams_and_refuses_the_rest() {
     let server = slow(config());
-    let mut open = server.open(CHAT, &with(&hello(), &json!({"stream": true, "ignore_eos": true})));
+    let mut open = server.open(
+        CHAT,
+        &with(&hello(), &json!({"stream": true, "ignore_eos": true})),
+    );
     assert!(open.more(), "it runs");
     server.engine.drain();
     assert_eq!(server.get("/health").status, 503);
     let refused = server.post(CHAT, &hello());
-    assert_eq!((refused.status.as_u16(), &refused.json()["error"]["code"]), (503, &json!("server_shutting_down")));
+    assert_eq!(
+        (refused.status.as_u16(), &refused.json()["error"]["code"]),
+        (503, &json!("server_shutting_down"))
+    );
     assert!(!refused.header("retry-after").is_empty());
     let text = open.rest();
-    assert!(text.contains("\"finish_reason\":\"length\"") && text.ends_with("data: [DONE]\n\n"), "{text}");
+    assert!(
+        text.contains("\"finish_reason\":\"length\"") && text.ends_with("data: [DONE]\n\n"),
+        "{text}"
+    );
 }
 
 #[test]
 fn clients_with_other_keys_take_turns() {
-    let options = ServerOptions { api_keys: vec!["first".into(), "second".into()], ..ServerOptions::default() };
-    let server = Server::fake("pause=5", Config { max_num_seqs: 1, ..config() }, options);
+    let options = ServerOptions {
+        api_keys: vec!["first".into(), "second".into()],
+        ..ServerOptions::default()
+    };
+    let server = Server::fake(
+        "pause=5",
+        Config {
+            max_num_seqs: 1,
+            ..config()
+        },
+        options,
+    );
     let order = std::sync::Mutex::new(Vec::new());
     let keyed = |key: &'static str, more: Value| {
-        let mut request = post(CHAT, &with(&with(&hello(), &json!({"ignore_eos": true})), &more));
-        request.headers_mut().insert("x-api-key", axum::http::HeaderValue::from_static(key));
+        let mut request = post(
+            CHAT,
+            &with(&with(&hello(), &json!({"ignore_eos": true})), &more),
+        );
+        request
+            .headers_mut()
+            .insert("x-api-key", axum::http::HeaderValue::from_static(key));
         request
     };
     let ask = |key: &'static str, priority: i32| {
@@ -241,12 +364,17 @@ fn clients_with_other_keys_take_turns() {
     };
     let many = (0..6).map(|_| ask("first", 0));
     // Polls answers in the order in which the engine woke them, however late this thread runs.
-    let all: FuturesUnordered<_> = many.chain([ask("second", 0), ask("second", 0), ask("first", -1)]).collect();
+    let all: FuturesUnordered<_> = many
+        .chain([ask("second", 0), ask("second", 0), ask("first", -1)])
+        .collect();
     // Holds the only place until all others wait, because they are rendered on threads and arrive in any order.
     let long = keyed("first", json!({"stream": true, "max_tokens": 2000}));
-    let mut long = Some(block_on(server.app.clone().oneshot(long)).expect("the router never fails"));
+    let mut long =
+        Some(block_on(server.app.clone().oneshot(long)).expect("the router never fails"));
     let release = std::future::poll_fn(|context| {
-        if server.engine.stats().requests_waiting < 9 && order.lock().expect("nobody panicked").is_empty() {
+        if server.engine.stats().requests_waiting < 9
+            && order.lock().expect("nobody panicked").is_empty()
+        {
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
@@ -255,9 +383,17 @@ fn clients_with_other_keys_take_turns() {
     });
     block_on(futures_util::future::join(all.collect::<()>(), release));
     let order = order.into_inner().expect("nobody panicked");
-    let places: Vec<_> = (0..order.len()).filter(|&place| order[place].0 == "second").collect();
-    assert!(places.len() == 2 && places[1] <= 5, "the second client waits one round, not the whole queue: {order:?}");
+    let places: Vec<_> = (0..order.len())
+        .filter(|&place| order[place].0 == "second")
+        .collect();
+    assert!(
+        places.len() == 2 && places[1] <= 5,
+        "the second client waits one round, not the whole queue: {order:?}"
+    );
     let urgent = order.iter().position(|&(_, priority)| priority == -1);
-    assert!(urgent <= Some(2), "priority precedes round-robin: {order:?}");
+    assert!(
+        urgent <= Some(2),
+        "priority precedes round-robin: {order:?}"
+    );
     server.wait_until_idle();
 }

@@ -49,7 +49,9 @@ impl Answer {
     }
 
     pub(crate) fn header(&self, name: &str) -> &str {
-        self.headers.get(name).map_or("", |value| value.to_str().expect("headers are text"))
+        self.headers
+            .get(name)
+            .map_or("", |value| value.to_str().expect("headers are text"))
     }
 
     /// The data of each event.
@@ -60,13 +62,23 @@ impl Answer {
     /// The JSON of each event except the last, which is `[DONE]`.
     pub(crate) fn chunks(&self) -> Vec<Value> {
         let mut events = self.events();
-        assert_eq!(events.pop(), Some("[DONE]"), "a stream ends with [DONE]: {}", self.text);
-        events.into_iter().map(|event| serde_json::from_str(event).expect("an event is JSON")).collect()
+        assert_eq!(
+            events.pop(),
+            Some("[DONE]"),
+            "a stream ends with [DONE]: {}",
+            self.text
+        );
+        events
+            .into_iter()
+            .map(|event| serde_json::from_str(event).expect("an event is JSON"))
+            .collect()
     }
 }
 
 pub(crate) fn events(text: &str) -> Vec<&str> {
-    text.split_terminator("\n\n").map(|event| event.strip_prefix("data: ").expect("an event has data")).collect()
+    text.split_terminator("\n\n")
+        .map(|event| event.strip_prefix("data: ").expect("an event has data"))
+        .collect()
 }
 
 /// A response that is still being streamed.
@@ -78,15 +90,23 @@ pub(crate) struct Open {
 impl Open {
     /// Starts a request and returns its response while the body is still open.
     pub(crate) fn start(app: &Router, path: &str, body: &Value) -> Self {
-        let response = block_on(app.clone().oneshot(post(path, body))).expect("the router never fails");
+        let response =
+            block_on(app.clone().oneshot(post(path, body))).expect("the router never fails");
         assert_eq!(response.status(), StatusCode::OK);
-        Self { body: response.into_body().into_data_stream(), text: String::new() }
+        Self {
+            body: response.into_body().into_data_stream(),
+            text: String::new(),
+        }
     }
 
     /// Waits for more; false at the end.
     pub(crate) fn more(&mut self) -> bool {
-        let Some(bytes) = block_on(self.body.next()) else { return false };
-        self.text.push_str(std::str::from_utf8(&bytes.expect("a body has no errors")).expect("events are UTF-8"));
+        let Some(bytes) = block_on(self.body.next()) else {
+            return false;
+        };
+        self.text.push_str(
+            std::str::from_utf8(&bytes.expect("a body has no errors")).expect("events are UTF-8"),
+        );
         true
     }
 
@@ -97,7 +117,11 @@ impl Open {
 }
 
 static TEXT: LazyLock<Arc<TextModel>> = LazyLock::new(|| {
-    let text = TextModel::from_parts(Some(demo::TOKENIZER_JSON), Some(demo::TOKENIZER_CONFIG_JSON), None);
+    let text = TextModel::from_parts(
+        Some(demo::TOKENIZER_JSON),
+        Some(demo::TOKENIZER_CONFIG_JSON),
+        None,
+    );
     Arc::new(text.expect("the demo's files are right"))
 });
 
@@ -108,19 +132,29 @@ pub(crate) fn demo_text() -> Arc<TextModel> {
 /// The demo's tokenizer with other names of its special tokens, in their order.
 pub(crate) fn renamed(names: [&str; 4]) -> Tokenizer {
     let own = ["<tool_call>", "</tool_call>", "<think>", "</think>"];
-    let text = std::str::from_utf8(demo::TOKENIZER_JSON).expect("JSON is text").to_owned();
-    let text = own
-        .iter()
-        .zip(names)
-        .fold(text, |text, (own, name)| text.replace(&format!("\"{own}\""), &format!("\"{name}\"")));
+    let text = std::str::from_utf8(demo::TOKENIZER_JSON)
+        .expect("JSON is text")
+        .to_owned();
+    let text = own.iter().zip(names).fold(text, |text, (own, name)| {
+        text.replace(&format!("\"{own}\""), &format!("\"{name}\""))
+    });
     Tokenizer::from_json(text.as_bytes()).expect("it is a tokenizer")
 }
 
 /// The names of Qwen's tokens that mark a gap, and a file.
-pub(crate) const QWEN: [&str; 4] = ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|file_sep|>"];
+pub(crate) const QWEN: [&str; 4] = [
+    "<|fim_prefix|>",
+    "<|fim_suffix|>",
+    "<|fim_middle|>",
+    "<|file_sep|>",
+];
 
 pub(crate) fn config() -> Config {
-    Config { kv_cache_bytes: Some(32 << 20), block_size: 16, ..Config::default() }
+    Config {
+        kv_cache_bytes: Some(32 << 20),
+        block_size: 16,
+        ..Config::default()
+    }
 }
 
 impl Server {
@@ -129,16 +163,37 @@ impl Server {
         Self::fake_with(script, config, options, demo_text())
     }
 
-    pub(crate) fn fake_with(script: &str, config: Config, options: ServerOptions, text: Arc<TextModel>) -> Self {
+    pub(crate) fn fake_with(
+        script: &str,
+        config: Config,
+        options: ServerOptions,
+        text: Arc<TextModel>,
+    ) -> Self {
         let script: Script = script.parse().expect("a script");
-        let spawn = |inbox| engine::spawn(move || Ok(FakeBackend::new(script)), Model::demo(), config, inbox, |_| {});
+        let spawn = |inbox| {
+            engine::spawn(
+                move || Ok(FakeBackend::new(script)),
+                Model::demo(),
+                config,
+                inbox,
+                |_| {},
+            )
+        };
         Self::start(spawn, options, text)
     }
 
     /// A server on the CPU with the demo model.
     pub(crate) fn cpu() -> Self {
         Self::start(
-            |inbox| engine::spawn(|| Ok(ReferenceBackend::new()), Model::demo(), config(), inbox, |_| {}),
+            |inbox| {
+                engine::spawn(
+                    || Ok(ReferenceBackend::new()),
+                    Model::demo(),
+                    config(),
+                    inbox,
+                    |_| {},
+                )
+            },
             ServerOptions::default(),
             demo_text(),
         )
@@ -160,8 +215,18 @@ impl Server {
         let (handle, inbox) = channel(64);
         let thread = spawn(inbox);
         wait("the engine is ready", || handle.status() == Status::Ready);
-        let state = ServerState::new(handle.clone(), text, vec![MODEL.into(), "other/name".into()], options);
-        Self { app: router(state.clone()), state, engine: handle, thread: Some(thread) }
+        let state = ServerState::new(
+            handle.clone(),
+            text,
+            vec![MODEL.into(), "other/name".into()],
+            options,
+        );
+        Self {
+            app: router(state.clone()),
+            state,
+            engine: handle,
+            thread: Some(thread),
+        }
     }
 
     pub(crate) fn send(&self, request: Request<Body>) -> Answer {
@@ -201,16 +266,30 @@ impl Drop for Server {
 }
 
 pub(crate) async fn send(app: &Router, request: Request<Body>) -> Answer {
-    let response = app.clone().oneshot(request).await.expect("the router never fails");
+    let response = app
+        .clone()
+        .oneshot(request)
+        .await
+        .expect("the router never fails");
     let (parts, body) = response.into_parts();
-    let bytes: Bytes = body.collect().await.expect("a body has no errors").to_bytes();
+    let bytes: Bytes = body
+        .collect()
+        .await
+        .expect("a body has no errors")
+        .to_bytes();
     let text = String::from_utf8(bytes.into()).expect("answers are UTF-8");
-    Answer { status: parts.status, headers: parts.headers, text }
+    Answer {
+        status: parts.status,
+        headers: parts.headers,
+        text,
+    }
 }
 
 pub(crate) fn post(path: &str, body: &Value) -> Request<Body> {
     let request = Request::post(path).header("content-type", "application/json");
-    request.body(Body::from(body.to_string())).expect("a request")
+    request
+        .body(Body::from(body.to_string()))
+        .expect("a request")
 }
 
 pub(crate) fn wait(what: &str, mut done: impl FnMut() -> bool) {
@@ -244,11 +323,20 @@ pub(crate) fn blanked(text: &str) -> String {
         };
         let (id, rest) = rest.split_once('"').expect("an id ends");
         let kind = id.split('-').next().expect("an id has a kind");
-        let (middle, rest) = rest.split_once("\"created\":").expect("an answer has its time");
+        let (middle, rest) = rest
+            .split_once("\"created\":")
+            .expect("an answer has its time");
         let rest = rest.trim_start_matches(|digit: char| digit.is_ascii_digit());
-        let (before, after) = rest.split_once("\"fp_").expect("an answer has a fingerprint");
-        let rest = format!("{before}\"FP{}", &after[after.find('"').expect("a fingerprint ends")..]);
-        blank.push_str(&format!("{prefix}{{\"id\":\"{kind}-ID\"{middle}\"created\":0{rest}"));
+        let (before, after) = rest
+            .split_once("\"fp_")
+            .expect("an answer has a fingerprint");
+        let rest = format!(
+            "{before}\"FP{}",
+            &after[after.find('"').expect("a fingerprint ends")..]
+        );
+        blank.push_str(&format!(
+            "{prefix}{{\"id\":\"{kind}-ID\"{middle}\"created\":0{rest}"
+        ));
     }
     blank
 }
@@ -271,17 +359,28 @@ pub(crate) fn merged(text: &str) -> String {
             has_text && choice["delta"]["role"].is_null() && choice["index"] == index
         };
         // The last text of a completion comes with the finish reason; the chunk before it has only text.
-        match merged.iter_mut().rev().find(|chunk| chunk["choices"][0]["index"] == index).filter(|last| is_text(last)) {
+        match merged
+            .iter_mut()
+            .rev()
+            .find(|chunk| chunk["choices"][0]["index"] == index)
+            .filter(|last| is_text(last))
+        {
             Some(last) if is_text(&chunk) => append(&mut last["choices"][0], &chunk["choices"][0]),
             _ => merged.push(chunk),
         }
     }
-    merged.iter().map(|chunk| format!("data: {chunk}\n\n")).chain([tail]).collect()
+    merged
+        .iter()
+        .map(|chunk| format!("data: {chunk}\n\n"))
+        .chain([tail])
+        .collect()
 }
 
 fn append(last: &mut Value, next: &Value) {
     for path in ["/text", "/delta/content"] {
-        if let (Some(Value::String(text)), Some(more)) = (last.pointer_mut(path), next.pointer(path)) {
+        if let (Some(Value::String(text)), Some(more)) =
+            (last.pointer_mut(path), next.pointer(path))
+        {
             text.push_str(more.as_str().expect("a text"));
         }
     }
@@ -296,7 +395,12 @@ pub(crate) fn params() -> SamplingParams {
 pub(crate) const END: u32 = 4091;
 
 pub(crate) fn ids(text: &str) -> Vec<u32> {
-    demo_text().tokenizer.as_ref().expect("the demo has one").encode(text, false).expect("it encodes")
+    demo_text()
+        .tokenizer
+        .as_ref()
+        .expect("the demo has one")
+        .encode(text, false)
+        .expect("it encodes")
 }
 
 pub(crate) fn dotted(ids: &[u32]) -> String {
@@ -306,7 +410,9 @@ pub(crate) fn dotted(ids: &[u32]) -> String {
 /// A script of the fake device with these answers, one per turn.
 pub(crate) fn say(answers: &[&str]) -> String {
     let begin = dotted(&ids("<|im_start|>assistant\n"));
-    let answers = answers.iter().map(|answer| format!(">{}", dotted(&[ids(answer), vec![END]].concat())));
+    let answers = answers
+        .iter()
+        .map(|answer| format!(">{}", dotted(&[ids(answer), vec![END]].concat())));
     format!("say={begin}{}", answers.collect::<String>())
 }
 

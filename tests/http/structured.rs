@@ -9,7 +9,11 @@ use serde_json::{Map, Value, json};
 fn content(answer: &Answer) -> String {
     assert_eq!(answer.status, 200, "{}", answer.text);
     let choice = &answer.json()["choices"][0];
-    choice["text"].as_str().or(choice["message"]["content"].as_str()).expect("a text").to_owned()
+    choice["text"]
+        .as_str()
+        .or(choice["message"]["content"].as_str())
+        .expect("a text")
+        .to_owned()
 }
 
 fn person() -> Value {
@@ -20,14 +24,23 @@ fn person() -> Value {
 
 fn is_person(value: &Value) -> bool {
     let is_tag = |tag: &Value| tag == "a" || tag == "b";
-    let tags = value["tags"].as_array().is_some_and(|tags| tags.len() <= 2 && tags.iter().all(is_tag));
-    let name = value["name"].as_str().is_some_and(|name| name.chars().count() <= 8);
-    let age = value["age"].as_i64().is_some_and(|age| (0..=150).contains(&age));
+    let tags = value["tags"]
+        .as_array()
+        .is_some_and(|tags| tags.len() <= 2 && tags.iter().all(is_tag));
+    let name = value["name"]
+        .as_str()
+        .is_some_and(|name| name.chars().count() <= 8);
+    let age = value["age"]
+        .as_i64()
+        .is_some_and(|age| (0..=150).contains(&age));
     name && age && tags && value.as_object().is_some_and(|map| map.len() == 3)
 }
 
 fn asking(more: &Value) -> Value {
-    with(&with(&hello(), &json!({"temperature": 1, "max_tokens": 400})), more)
+    with(
+        &with(&hello(), &json!({"temperature": 1, "max_tokens": 400})),
+        more,
+    )
 }
 
 #[test]
@@ -45,14 +58,19 @@ fn every_spelling_of_a_schema() {
             let request = with(&asking(&more), &json!({"seed": seed}));
             let answer = server.post(CHAT, &request);
             let text = content(&answer);
-            let value: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+            let value: Value =
+                serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
             assert!(is_person(&value), "{text}");
             assert_eq!(answer.json()["choices"][0]["finish_reason"], "stop");
             let stream = server.post(CHAT, &with(&request, &json!({"stream": true})));
             let streamed: String = stream
                 .chunks()
                 .iter()
-                .filter_map(|c| c["choices"][0]["delta"]["content"].as_str().map(str::to_owned))
+                .filter_map(|c| {
+                    c["choices"][0]["delta"]["content"]
+                        .as_str()
+                        .map(str::to_owned)
+                })
                 .collect();
             assert_eq!(streamed, text, "a stream says the same");
         }
@@ -74,14 +92,25 @@ fn patterns_choices_and_grammars() {
     let sum = completion(&json!({"guided_grammar": "start: N \"+\" N\nN: /[1-9]/"}));
     assert!(sum.len() == 3 && sum.as_bytes()[1] == b'+', "{sum}");
     for field in ["guided_grammar", "ebnf", "grammar"] {
-        let sum = completion(&json!({field: "root ::= term (\"+\" term)? # a sum\nterm ::= [1-9] | \"(\" root \")\""}));
+        let sum = completion(
+            &json!({field: "root ::= term (\"+\" term)? # a sum\nterm ::= [1-9] | \"(\" root \")\""}),
+        );
         let closed = sum.matches('(').count() == sum.matches(')').count();
-        assert!(closed && sum.chars().all(|c| "123456789+()".contains(c)), "{sum}");
+        assert!(
+            closed && sum.chars().all(|c| "123456789+()".contains(c)),
+            "{sum}"
+        );
     }
     // Literals and classes that begin alike: a lexer would commit to one of them.
     let word = completion(&json!({"ebnf": "root ::= (\"yes\" | [a-z]) [a-z]{5} \"!\""}));
-    assert!((word.len() == 7 || word.len() == 9) && word.ends_with('!'), "{word}");
-    let object = content(&server.post(CHAT, &asking(&json!({"response_format": {"type": "json_object"}, "seed": 2}))));
+    assert!(
+        (word.len() == 7 || word.len() == 9) && word.ends_with('!'),
+        "{word}"
+    );
+    let object = content(&server.post(
+        CHAT,
+        &asking(&json!({"response_format": {"type": "json_object"}, "seed": 2})),
+    ));
     assert!(object.starts_with('{'), "{object}");
 }
 
@@ -93,13 +122,24 @@ fn only_allowed_tokens_and_no_bad_words() {
     let ids = |more: &Value| {
         let answer = server.post(COMPLETIONS, &with(&base, more));
         assert_eq!(answer.status, 200, "{}", answer.text);
-        let ids = answer.json()["choices"][0]["token_ids"].as_array().expect("ids").clone();
-        ids.iter().map(|id| id.as_u64().expect("an id")).collect::<Vec<_>>()
+        let ids = answer.json()["choices"][0]["token_ids"]
+            .as_array()
+            .expect("ids")
+            .clone();
+        ids.iter()
+            .map(|id| id.as_u64().expect("an id"))
+            .collect::<Vec<_>>()
     };
     let allowed = ids(&json!({"allowed_token_ids": [7, 2000, 4095]}));
-    assert!(allowed.len() == 200 && allowed.iter().all(|id| [7, 2000, 4095].contains(id)), "{allowed:?}");
+    assert!(
+        allowed.len() == 200 && allowed.iter().all(|id| [7, 2000, 4095].contains(id)),
+        "{allowed:?}"
+    );
     // Beside a grammar, both hold.
-    let even: Vec<u32> = "02468".chars().flat_map(|digit| harness::ids(&digit.to_string())).collect();
+    let even: Vec<u32> = "02468"
+        .chars()
+        .flat_map(|digit| harness::ids(&digit.to_string()))
+        .collect();
     let both = content(&server.post(
         COMPLETIONS,
         &with(
@@ -108,8 +148,14 @@ fn only_allowed_tokens_and_no_bad_words() {
         "allowed_token_ids": even, "ignore_eos": false, "max_tokens": 9}),
         ),
     ));
-    assert!(both.len() == 9 && both.chars().all(|c| "02468".contains(c)), "{both}");
-    let few: Vec<u32> = ["hat", " hat", " a"].into_iter().flat_map(harness::ids).collect();
+    assert!(
+        both.len() == 9 && both.chars().all(|c| "02468".contains(c)),
+        "{both}"
+    );
+    let few: Vec<u32> = ["hat", " hat", " a"]
+        .into_iter()
+        .flat_map(harness::ids)
+        .collect();
     assert_eq!(few.len(), 3, "each is one token");
     let said = |more: &Value| {
         let request = with(&base, &json!({"allowed_token_ids": few}));
@@ -126,9 +172,15 @@ fn an_unknown_type_of_response_format_is_told_with_the_field_to_use() {
     for kind in ["grammar", "regex", "structural_tag"] {
         let answer = server.post(CHAT, &asking(&json!({"response_format": {"type": kind}})));
         let error = answer.json()["error"].clone();
-        assert_eq!((answer.status.as_u16(), &error["param"]), (400, &json!("response_format.type")));
+        assert_eq!(
+            (answer.status.as_u16(), &error["param"]),
+            (400, &json!("response_format.type"))
+        );
         let message = error["message"].as_str().expect("a message");
-        assert!(message.contains("json_schema") && message.contains("`structured_outputs`"), "{message}");
+        assert!(
+            message.contains("json_schema") && message.contains("`structured_outputs`"),
+            "{message}"
+        );
         assert!(message.contains(kind), "{message}");
     }
 }
@@ -142,26 +194,38 @@ fn an_object_has_declared_keys_only_unless_its_schema_allows_others() {
     let key = Regex::new(r#"[{,]\s*"((?:[^"\\]|\\.)*)"\s*:"#).expect("a pattern");
     let others = |schema: &Value| {
         let more = json!({"guided_json": schema, "max_tokens": 60});
-        let texts = (0..12).map(|seed| content(&server.post(CHAT, &with(&asking(&more), &json!({"seed": seed})))));
-        let is_other = |text: &String| key.captures_iter(text).any(|found| !["ok", "no"].contains(&&found[1]));
+        let texts = (0..12)
+            .map(|seed| content(&server.post(CHAT, &with(&asking(&more), &json!({"seed": seed})))));
+        let is_other = |text: &String| {
+            key.captures_iter(text)
+                .any(|found| !["ok", "no"].contains(&&found[1]))
+        };
         texts.filter(is_other).collect::<Vec<_>>()
     };
     assert_eq!(others(&schema), Vec::<String>::new());
-    assert!(!others(&with(&schema, &json!({"x-allow-extra": true}))).is_empty(), "the standard allows other keys");
+    assert!(
+        !others(&with(&schema, &json!({"x-allow-extra": true}))).is_empty(),
+        "the standard allows other keys"
+    );
 }
 
 #[test]
 fn a_schema_that_is_too_large_is_refused_with_the_limit() {
     let server = Server::plain();
     let properties = |count: u32| -> Value {
-        let all: Map<String, Value> = (0..count).map(|key| (format!("p{key}"), json!({"type": "boolean"}))).collect();
+        let all: Map<String, Value> = (0..count)
+            .map(|key| (format!("p{key}"), json!({"type": "boolean"})))
+            .collect();
         json!({"type": "object", "properties": all})
     };
     let alternatives = json!({"anyOf": vec![json!({}); 6000]});
     for (schema, limit) in [(alternatives, "512"), (properties(1001), "1000")] {
         let named = json!({"name": "x", "schema": schema});
         let formats = [
-            (CHAT, json!({"response_format": {"type": "json_schema", "json_schema": named}})),
+            (
+                CHAT,
+                json!({"response_format": {"type": "json_schema", "json_schema": named}}),
+            ),
             (CHAT, json!({"guided_json": schema, "stream": true})),
             (
                 CHAT,
@@ -174,12 +238,22 @@ fn a_schema_that_is_too_large_is_refused_with_the_limit() {
             assert_eq!(answer.status, 400, "{}", answer.text);
             let error = answer.json()["error"].clone();
             let message = error["message"].as_str().expect("a message");
-            assert!(error["code"] == "grammar_error" && message.contains(limit), "{error}");
+            assert!(
+                error["code"] == "grammar_error" && message.contains(limit),
+                "{error}"
+            );
         }
     }
     // Within the limits, whatever becomes of it is no failure of the server.
-    let many = server.post(CHAT, &with(&hello(), &json!({"guided_json": properties(401)})));
-    assert!(many.status == 200 || many.json()["error"]["code"] == "grammar_error", "{}", many.text);
+    let many = server.post(
+        CHAT,
+        &with(&hello(), &json!({"guided_json": properties(401)})),
+    );
+    assert!(
+        many.status == 200 || many.json()["error"]["code"] == "grammar_error",
+        "{}",
+        many.text
+    );
     server.wait_until_idle();
 }
 
@@ -205,24 +279,38 @@ fn forced_tokens_take_no_step_each() {
         server.wait_until_idle();
         let before = server.engine.stats().steps;
         let answer = server.post(CHAT, &with(&asking(&schema), more));
-        (content(&answer), server.engine.stats().steps - before, answer.json()["usage"]["completion_tokens"].clone())
+        (
+            content(&answer),
+            server.engine.stats().steps - before,
+            answer.json()["usage"]["completion_tokens"].clone(),
+        )
     };
     let (text, jumped, tokens) = steps(&json!({}));
     let (same, walked, drawn) = steps(&json!({"logprobs": true}));
     let value = |text: &str| serde_json::from_str::<Value>(text).expect("JSON");
     assert_eq!(value(&text), value(&same));
     println!("{tokens} tokens in {jumped} steps, {drawn} in {walked}");
-    assert!(jumped * 2 < walked, "{jumped} steps with jumps, {walked} without: {text}");
+    assert!(
+        jumped * 2 < walked,
+        "{jumped} steps with jumps, {walked} without: {text}"
+    );
 }
 
 #[test]
 fn free_answers_beside_constrained_ones_do_not_change() {
     let server = Server::plain();
-    let free =
-        with(&hello(), &json!({"temperature": 1, "seed": 42, "stream": true, "ignore_eos": true, "max_tokens": 60}));
+    let free = with(
+        &hello(),
+        &json!({"temperature": 1, "seed": 42, "stream": true, "ignore_eos": true, "max_tokens": 60}),
+    );
     let alone = merged(&server.post(CHAT, &free).text);
-    let constrained = with(&asking(&json!({"guided_json": person()})), &json!({"stream": true, "n": 2}));
-    let open: Vec<_> = (0..3).map(|seed| server.open(CHAT, &with(&constrained, &json!({"seed": seed})))).collect();
+    let constrained = with(
+        &asking(&json!({"guided_json": person()})),
+        &json!({"stream": true, "n": 2}),
+    );
+    let open: Vec<_> = (0..3)
+        .map(|seed| server.open(CHAT, &with(&constrained, &json!({"seed": seed}))))
+        .collect();
     assert_eq!(merged(&server.post(CHAT, &free).text), alone);
     for open in open {
         assert!(open.rest().ends_with("data: [DONE]\n\n"));
@@ -233,9 +321,15 @@ fn free_answers_beside_constrained_ones_do_not_change() {
 #[test]
 fn the_demo_model_fills_a_schema() {
     let server = Server::cpu();
-    let request = with(&hello(), &json!({"guided_json": person(), "max_tokens": 300}));
+    let request = with(
+        &hello(),
+        &json!({"guided_json": person(), "max_tokens": 300}),
+    );
     for temperature in [0, 1] {
-        let answer = server.post(CHAT, &with(&request, &json!({"temperature": temperature, "seed": 1})));
+        let answer = server.post(
+            CHAT,
+            &with(&request, &json!({"temperature": temperature, "seed": 1})),
+        );
         let text = content(&answer);
         let value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
         assert!(is_person(&value), "{text}");
@@ -249,29 +343,61 @@ fn a_structure_goes_with_every_other_field() {
     let base = json!({"prompt": ["Hello", "A fox"], "temperature": 1, "seed": 5, "max_tokens": 40, "echo": true,
         "guided_regex": "[0-9]{4}!", "return_token_ids": true, "logprobs": 1, "prompt_logprobs": 0});
     let is_right = |text: &str, prompt: &str| {
-        let digits = text.strip_prefix(prompt).and_then(|rest| rest.strip_suffix('!')).unwrap_or_default();
+        let digits = text
+            .strip_prefix(prompt)
+            .and_then(|rest| rest.strip_suffix('!'))
+            .unwrap_or_default();
         digits.len() == 4 && digits.bytes().all(|byte| byte.is_ascii_digit())
     };
-    let whole = server.post(COMPLETIONS, &with(&base, &json!({"n": 2, "best_of": 4}))).json();
-    let choices = whole["choices"].as_array().unwrap_or_else(|| panic!("{whole}"));
+    let whole = server
+        .post(COMPLETIONS, &with(&base, &json!({"n": 2, "best_of": 4})))
+        .json();
+    let choices = whole["choices"]
+        .as_array()
+        .unwrap_or_else(|| panic!("{whole}"));
     assert_eq!(choices.len(), 4);
     for (choice, prompt) in choices.iter().zip(["Hello", "Hello", "A fox", "A fox"]) {
-        assert!(is_right(choice["text"].as_str().expect("a text"), prompt), "{choice}");
+        assert!(
+            is_right(choice["text"].as_str().expect("a text"), prompt),
+            "{choice}"
+        );
         assert_eq!(choice["finish_reason"], "stop");
         let count = |list: &Value| list.as_array().map_or(0, Vec::len);
-        let (prompt, answer) = (count(&choice["prompt_token_ids"]), count(&choice["token_ids"]));
-        assert_eq!(count(&choice["logprobs"]["tokens"]), prompt + answer, "{choice}");
+        let (prompt, answer) = (
+            count(&choice["prompt_token_ids"]),
+            count(&choice["token_ids"]),
+        );
+        assert_eq!(
+            count(&choice["logprobs"]["tokens"]),
+            prompt + answer,
+            "{choice}"
+        );
         assert_eq!(count(&choice["prompt_logprobs"]), prompt);
     }
-    let chunks = server.post(COMPLETIONS, &with(&base, &json!({"stream": true}))).chunks();
+    let chunks = server
+        .post(COMPLETIONS, &with(&base, &json!({"stream": true})))
+        .chunks();
     for (index, prompt) in ["Hello", "A fox"].iter().enumerate() {
-        let of_choice = chunks.iter().map(|chunk| &chunk["choices"][0]).filter(|choice| choice["index"] == index);
-        let text: String = of_choice.map(|choice| choice["text"].as_str().expect("a text")).collect();
+        let of_choice = chunks
+            .iter()
+            .map(|chunk| &chunk["choices"][0])
+            .filter(|choice| choice["index"] == index);
+        let text: String = of_choice
+            .map(|choice| choice["text"].as_str().expect("a text"))
+            .collect();
         assert!(is_right(&text, prompt), "{text}");
     }
     // A complete structure ends the answer regardless of other fields about its length.
-    let early = server.post(COMPLETIONS, &with(&base, &json!({"min_tokens": 30}))).json();
-    assert!(is_right(early["choices"][0]["text"].as_str().expect("a text"), "Hello"), "{early}");
+    let early = server
+        .post(COMPLETIONS, &with(&base, &json!({"min_tokens": 30})))
+        .json();
+    assert!(
+        is_right(
+            early["choices"][0]["text"].as_str().expect("a text"),
+            "Hello"
+        ),
+        "{early}"
+    );
 }
 
 #[test]
@@ -280,30 +406,51 @@ fn clients_of_llama_cpp_send_schemas_too() {
     let request = json!({"prompt": "Hello", "json_schema": person(), "temperature": 1, "seed": 3, "n_predict": 400});
     let answer = server.post("/completion", &request).json();
     let text = answer["content"].as_str().expect("a text");
-    assert!(is_person(&serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))), "{text}");
-    let pattern = json!({"prompt": "Hello", "structured_outputs": {"regex": "[a-c]{3}"}, "n_predict": 20});
+    assert!(
+        is_person(&serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))),
+        "{text}"
+    );
+    let pattern =
+        json!({"prompt": "Hello", "structured_outputs": {"regex": "[a-c]{3}"}, "n_predict": 20});
     let answer = server.post("/completion", &pattern).json();
-    assert!(answer["content"].as_str().is_some_and(|text| text.len() == 3), "{answer}");
+    assert!(
+        answer["content"]
+            .as_str()
+            .is_some_and(|text| text.len() == 3),
+        "{answer}"
+    );
 }
 
 /// Digits and letters of a pattern are those of ASCII, and names in references may have any characters.
 #[test]
 fn patterns_and_references_mean_what_the_standard_says() {
     let server = Server::plain();
-    let is_meant = Regex::new(r"^[0-9]{2}/[0-9A-Za-z_]{2}/[^0-9][^0-9A-Za-z_]$").expect("a pattern");
+    let is_meant =
+        Regex::new(r"^[0-9]{2}/[0-9A-Za-z_]{2}/[^0-9][^0-9A-Za-z_]$").expect("a pattern");
     for seed in 0..5 {
-        let ask = |more: &Value| content(&server.post(CHAT, &with(&asking(more), &json!({"seed": seed}))));
+        let ask = |more: &Value| {
+            content(&server.post(CHAT, &with(&asking(more), &json!({"seed": seed}))))
+        };
         let text = ask(&json!({"guided_regex": r"\d{2}/\w{2}/\D\W"}));
         assert!(is_meant.is_match(&text), "{text:?}");
-        for (name, reference) in [("a/b", "a~1b"), ("a~b", "a~0b"), ("Page<Item>", "Page%3CItem%3E"), ("50%", "50%25")]
-        {
+        for (name, reference) in [
+            ("a/b", "a~1b"),
+            ("a~b", "a~0b"),
+            ("Page<Item>", "Page%3CItem%3E"),
+            ("50%", "50%25"),
+        ] {
             let schema = json!({"type": "object", "properties": {"a": {"$ref": format!("#/$defs/{reference}")}},
                 "required": ["a"], "$defs": {(name): {"enum": ["x", "y"]}}});
             for strict in [true, false] {
                 let named = json!({"name": "n", "schema": schema, "strict": strict});
-                let text = ask(&json!({"response_format": {"type": "json_schema", "json_schema": named}}));
-                let value: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
-                assert!(value == json!({"a": "x"}) || value == json!({"a": "y"}), "{name}: {text}");
+                let text =
+                    ask(&json!({"response_format": {"type": "json_schema", "json_schema": named}}));
+                let value: Value =
+                    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+                assert!(
+                    value == json!({"a": "x"}) || value == json!({"a": "y"}),
+                    "{name}: {text}"
+                );
             }
         }
     }

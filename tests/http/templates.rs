@@ -12,22 +12,37 @@ use std::sync::Arc;
 
 /// A server on the fake device whose model has this template.
 fn server(template: &str) -> Server {
-    let text = TextModel::from_parts(Some(demo::TOKENIZER_JSON), Some(demo::TOKENIZER_CONFIG_JSON), Some(template));
-    Server::fake_with("", config(), ServerOptions::default(), Arc::new(text.expect("a template")))
+    let text = TextModel::from_parts(
+        Some(demo::TOKENIZER_JSON),
+        Some(demo::TOKENIZER_CONFIG_JSON),
+        Some(template),
+    );
+    Server::fake_with(
+        "",
+        config(),
+        ServerOptions::default(),
+        Arc::new(text.expect("a template")),
+    )
 }
 
 /// A server that tells what its template sees, as the reason of a refusal.
 fn telling(traits: &str, told: &str) -> Server {
-    server(&format!("{{# tool_calls {traits} #}}{{{{ raise_exception({told}|tojson) }}}}"))
+    server(&format!(
+        "{{# tool_calls {traits} #}}{{{{ raise_exception({told}|tojson) }}}}"
+    ))
 }
 
 /// Requests for an answer to the same conversation on every route: a question, a thought with two calls, and results.
 fn after_calls(ids: [&str; 2]) -> [(&'static str, Value); 4] {
     let function = |arguments: Value| json!({"name": "look", "arguments": arguments});
     let call = |id: &str, arguments: Value| json!({"id": id, "type": "function", "function": function(arguments)});
-    let result = |id: &str| json!({"role": "tool", "tool_call_id": id, "content": format!("result {id}")});
+    let result =
+        |id: &str| json!({"role": "tool", "tool_call_id": id, "content": format!("result {id}")});
     let user = json!({"role": "user", "content": "Look."});
-    let calls = [call(ids[0], json!("{\"at\": \"a\"}")), call(ids[1], json!(""))];
+    let calls = [
+        call(ids[0], json!("{\"at\": \"a\"}")),
+        call(ids[1], json!("")),
+    ];
     let asked = json!({"role": "assistant", "content": "", "reasoning_content": "Hm.", "tool_calls": calls});
     let chat = json!({"model": MODEL, "max_tokens": 1, "messages": [user, asked, result(ids[0]), result(ids[1])]});
     let used = |id: &str, input: Value| json!({"type": "tool_use", "id": id, "name": "look", "input": input});
@@ -36,23 +51,38 @@ fn after_calls(ids: [&str; 2]) -> [(&'static str, Value); 4] {
     let messages = json!({"model": MODEL, "max_tokens": 1, "messages": [user,
         {"role": "assistant", "content": [thought, used(ids[0], json!({"at": "a"})), used(ids[1], json!({}))]},
         {"role": "user", "content": [found(ids[0]), found(ids[1])]}]});
-    let item =
-        |id: &str, arguments: &str| with(&json!({"type": "function_call", "call_id": id}), &function(arguments.into()));
+    let item = |id: &str, arguments: &str| {
+        with(
+            &json!({"type": "function_call", "call_id": id}),
+            &function(arguments.into()),
+        )
+    };
     let output = |id: &str| json!({"type": "function_call_output", "call_id": id, "output": format!("result {id}")});
-    let reasoning = json!({"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}]});
+    let reasoning =
+        json!({"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}]});
     let responses = json!({"model": MODEL, "max_output_tokens": 16, "store": false, "input": [user, reasoning,
         item(ids[0], "{\"at\": \"a\"}"), item(ids[1], ""), output(ids[0]), output(ids[1])]});
     let bare = |arguments: Value| json!({"function": function(arguments)});
-    let told = |id: &str| json!({"role": "tool", "tool_name": "look", "content": format!("result {id}")});
+    let told =
+        |id: &str| json!({"role": "tool", "tool_name": "look", "content": format!("result {id}")});
     let ollama = json!({"model": MODEL, "stream": false, "options": {"num_predict": 1}, "messages": [user,
         {"role": "assistant", "content": "", "thinking": "Hm.",
             "tool_calls": [bare(json!({"at": "a"})), bare(Value::Null)]}, told(ids[0]), told(ids[1])]});
-    [(CHAT, chat), ("/v1/messages", messages), ("/v1/responses", responses), ("/api/chat", ollama)]
+    [
+        (CHAT, chat),
+        ("/v1/messages", messages),
+        ("/v1/responses", responses),
+        ("/api/chat", ollama),
+    ]
 }
 
 fn refused(answer: &Answer) -> String {
     let error = answer.json()["error"].clone();
-    error["message"].as_str().or(error.as_str()).unwrap_or_else(|| panic!("a refusal: {}", answer.text)).to_owned()
+    error["message"]
+        .as_str()
+        .or(error.as_str())
+        .unwrap_or_else(|| panic!("a refusal: {}", answer.text))
+        .to_owned()
 }
 
 /// What a telling server's template saw.
@@ -64,8 +94,12 @@ fn seen(server: &Server, path: &str, request: &Value) -> Value {
 #[test]
 fn templates_see_the_same_conversation_whatever_the_api() {
     // One after the other, because a refusal is short.
-    let servers = [1, 2, 3, 4]
-        .map(|at| telling("<|channel|> tool_calls[0] message.thinking", &format!("[messages|length, messages[{at}]]")));
+    let servers = [1, 2, 3, 4].map(|at| {
+        telling(
+            "<|channel|> tool_calls[0] message.thinking",
+            &format!("[messages|length, messages[{at}]]"),
+        )
+    });
     for (path, request) in after_calls(["a1", "b2"]) {
         let seen = [0, 1, 2, 3].map(|at| {
             let told = seen(&servers[at], path, &request);
@@ -75,14 +109,30 @@ fn templates_see_the_same_conversation_whatever_the_api() {
         let roles = [0, 1, 2, 3].map(|at| &seen[at]["role"]);
         assert_eq!(roles, ["assistant", "tool", "assistant", "tool"], "{path}");
         for name in ["reasoning_content", "reasoning", "thinking"] {
-            assert_eq!((&seen[0][name], &seen[2][name]), (&json!("Hm."), &Value::Null), "{path}: {name}");
+            assert_eq!(
+                (&seen[0][name], &seen[2][name]),
+                (&json!("Hm."), &Value::Null),
+                "{path}: {name}"
+            );
         }
         let arguments = |at: usize| seen[at]["tool_calls"][0]["function"]["arguments"].clone();
-        assert_eq!((arguments(0), arguments(2)), (json!({"at": "a"}), json!({})), "{path}");
+        assert_eq!(
+            (arguments(0), arguments(2)),
+            (json!({"at": "a"}), json!({})),
+            "{path}"
+        );
         for at in [0, 2] {
-            assert_eq!(seen[at]["tool_calls"][0]["id"], seen[at + 1]["tool_call_id"], "{path}");
+            assert_eq!(
+                seen[at]["tool_calls"][0]["id"],
+                seen[at + 1]["tool_call_id"],
+                "{path}"
+            );
         }
-        assert_eq!((&seen[1]["content"], &seen[3]["content"]), (&json!("result a1"), &json!("result b2")), "{path}");
+        assert_eq!(
+            (&seen[1]["content"], &seen[3]["content"]),
+            (&json!("result a1"), &json!("result b2")),
+            "{path}"
+        );
     }
 }
 
@@ -94,7 +144,11 @@ fn a_template_that_demands_ids_of_nine_letters_takes_any_call() {
         message.tool_call_id|length != 9 %}{{ raise_exception('ids have length 9') }}{% endif %}\
         {{ message.tool_call_id }}{% endif %}{% endfor %}x";
     let server = server(template);
-    for ids in [["toolu_0123456789", "call_fedcba9876543210"], ["a", "b"], ["abcdefghi", "123456789"]] {
+    for ids in [
+        ["toolu_0123456789", "call_fedcba9876543210"],
+        ["a", "b"],
+        ["abcdefghi", "123456789"],
+    ] {
         for (path, request) in after_calls(ids) {
             let answer = server.post(path, &request);
             assert_eq!(answer.status, StatusCode::OK, "{path}: {}", answer.text);
@@ -113,15 +167,35 @@ fn a_template_that_goes_through_arguments_takes_calls_without_any() {
         let call = json!({"id": "1", "type": "function", "function": {"name": "look", "arguments": arguments}});
         json!({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": [call]}]})
     };
-    for none in [json!("{}"), json!(""), json!(" "), Value::Null, json!("null"), json!({})] {
+    for none in [
+        json!("{}"),
+        json!(""),
+        json!(" "),
+        Value::Null,
+        json!("null"),
+        json!({}),
+    ] {
         let answer = server.post("/apply-template", &messages(none.clone()));
-        assert_eq!(answer.json()["prompt"], "<function=look>x", "{none}: {}", answer.text);
+        assert_eq!(
+            answer.json()["prompt"],
+            "<function=look>x",
+            "{none}: {}",
+            answer.text
+        );
     }
-    assert_eq!(server.post("/apply-template", &messages(json!("{\"a\": 1}"))).json()["prompt"], "<function=look>a=1;x");
+    assert_eq!(
+        server
+            .post("/apply-template", &messages(json!("{\"a\": 1}")))
+            .json()["prompt"],
+        "<function=look>a=1;x"
+    );
     for broken in ["{", "[1]", "no"] {
         let answer = server.post("/apply-template", &messages(json!(broken)));
         let field = "messages[1].tool_calls[0].function.arguments";
-        assert_eq!((answer.status, &answer.json()["error"]["param"]), (StatusCode::BAD_REQUEST, &json!(field)));
+        assert_eq!(
+            (answer.status, &answer.json()["error"]["param"]),
+            (StatusCode::BAD_REQUEST, &json!(field))
+        );
     }
 }
 
@@ -133,18 +207,46 @@ fn a_prompt_ends_with_exactly_the_text_that_is_continued() {
     let marked = "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n\
         {% endfor %}";
     let trimming = marked.replace("message.content", "message.content|trim");
-    let texts =
-        ["|", ">", "|>", "_", "e", "d", "i", "im", "end", "<", "<|", "<|im_end|>", "x", "", " ", "\n", "e ", "{"];
+    let texts = [
+        "|",
+        ">",
+        "|>",
+        "_",
+        "e",
+        "d",
+        "i",
+        "im",
+        "end",
+        "<",
+        "<|",
+        "<|im_end|>",
+        "x",
+        "",
+        " ",
+        "\n",
+        "e ",
+        "{",
+    ];
     for (template, trims) in [(own, false), (marked, false), (trimming.as_str(), true)] {
         let server = server(template);
         for text in texts {
-            let messages = json!([{"role": "user", "content": "q"}, {"role": "assistant", "content": text}]);
+            let messages =
+                json!([{"role": "user", "content": "q"}, {"role": "assistant", "content": text}]);
             let request = json!({"messages": messages, "add_generation_prompt": false, "continue_final_message": true});
             let answer = server.post("/apply-template", &request);
-            let prompt = answer.json()["prompt"].as_str().unwrap_or_else(|| panic!("{}", answer.text)).to_owned();
+            let prompt = answer.json()["prompt"]
+                .as_str()
+                .unwrap_or_else(|| panic!("{}", answer.text))
+                .to_owned();
             let shown = if trims { text.trim() } else { text };
-            assert!(prompt.ends_with(&format!("<|im_start|>assistant\n{shown}")), "{text:?}: {prompt:?}");
-            let rendered = server.post("/v1/chat/completions/render", &with(&request, &json!({"model": MODEL})));
+            assert!(
+                prompt.ends_with(&format!("<|im_start|>assistant\n{shown}")),
+                "{text:?}: {prompt:?}"
+            );
+            let rendered = server.post(
+                "/v1/chat/completions/render",
+                &with(&request, &json!({"model": MODEL})),
+            );
             let ends = rendered.json()["token_ids"].as_array().expect("ids").len();
             let whole = ids(&format!("<|im_start|>assistant\n{shown}")).len();
             assert!(ends >= whole, "{text:?}: {}", rendered.text);
@@ -176,11 +278,20 @@ fn tools_are_described_by_the_user_where_instructions_are_refused() {
     let user = json!({"role": "user", "content": "Weather?"});
     let system = json!({"role": "system", "content": "Be kind."});
     let prompt = |messages: Value| {
-        let answer = server.post("/apply-template", &json!({"messages": messages, "tools": chat}));
-        answer.json()["prompt"].as_str().unwrap_or_else(|| panic!("{}", answer.text)).to_owned()
+        let answer = server.post(
+            "/apply-template",
+            &json!({"messages": messages, "tools": chat}),
+        );
+        answer.json()["prompt"]
+            .as_str()
+            .unwrap_or_else(|| panic!("{}", answer.text))
+            .to_owned()
     };
     let shown = prompt(json!([user]));
-    assert!(shown.starts_with("<|im_start|>user\nYou can call") && shown.contains("Looks."), "{shown}");
+    assert!(
+        shown.starts_with("<|im_start|>user\nYou can call") && shown.contains("Looks."),
+        "{shown}"
+    );
     assert!(shown.contains("\nWeather?<|im_end|>"), "{shown}");
     assert!(prompt(json!([system, user])).contains("Be kind."));
     // Without tools, the template decides.
@@ -198,29 +309,51 @@ fn a_tool_needs_neither_a_description_nor_parameters() {
     let choice = |default: Value| json!({"type": "object", "properties": {"a": {"enum": [1, 2], "default": default}}});
     for template in [harmony, seed] {
         let server = server(template);
-        for parameters in [Value::Null, json!({}), json!({"type": "object"}), choice(json!(1)), choice(json!(true))] {
+        for parameters in [
+            Value::Null,
+            json!({}),
+            json!({"type": "object"}),
+            choice(json!(1)),
+            choice(json!(true)),
+        ] {
             for description in [Value::Null, json!("Looks.")] {
-                let function = json!({"name": "look", "description": description, "parameters": parameters});
+                let function =
+                    json!({"name": "look", "description": description, "parameters": parameters});
                 let tool = with(&function, &json!({"type": "function"}));
-                let block = json!({"name": "look", "description": description, "input_schema": parameters});
+                let block =
+                    json!({"name": "look", "description": description, "input_schema": parameters});
                 let chat = json!([{"type": "function", "function": function}]);
                 let user = json!([{"role": "user", "content": "a"}]);
                 let ask = json!({"model": MODEL, "messages": user, "max_tokens": 1});
                 for (path, request) in [
                     (CHAT, with(&ask, &json!({"tools": chat}))),
                     ("/v1/messages", with(&ask, &json!({"tools": [block]}))),
-                    ("/v1/responses", json!({"model": MODEL, "input": "a", "max_output_tokens": 16, "tools": [tool]})),
-                    ("/api/chat", json!({"model": MODEL, "stream": false, "messages": user, "tools": chat})),
+                    (
+                        "/v1/responses",
+                        json!({"model": MODEL, "input": "a", "max_output_tokens": 16, "tools": [tool]}),
+                    ),
+                    (
+                        "/api/chat",
+                        json!({"model": MODEL, "stream": false, "messages": user, "tools": chat}),
+                    ),
                 ] {
                     let answer = server.post(path, &request);
-                    assert_eq!(answer.status, StatusCode::OK, "{path}: {function}: {}", answer.text);
+                    assert_eq!(
+                        answer.status,
+                        StatusCode::OK,
+                        "{path}: {function}: {}",
+                        answer.text
+                    );
                 }
             }
         }
         let nameless = json!({"messages": [{"role": "user", "content": "a"}],
             "tools": [{"type": "function", "function": {"name": "look"}}]});
         let prompt = server.post("/apply-template", &nameless).json()["prompt"].clone();
-        assert!(prompt.as_str().is_some_and(|text| text.contains("look")), "{prompt}");
+        assert!(
+            prompt.as_str().is_some_and(|text| text.contains("look")),
+            "{prompt}"
+        );
     }
 }
 
@@ -234,13 +367,29 @@ fn a_tool_is_shown_alike_whatever_the_api() {
     let item = with(&json!({"type": "function"}), &function);
     let block = json!({"input_schema": parameters, "description": "Looks.", "name": "look"});
     for (path, request) in [
-        (CHAT, json!({"model": MODEL, "messages": user, "tools": chat})),
-        ("/v1/messages", json!({"model": MODEL, "messages": user, "max_tokens": 1, "tools": [block]})),
-        ("/v1/responses", json!({"model": MODEL, "input": "a", "tools": [item]})),
-        ("/api/chat", json!({"model": MODEL, "messages": user, "tools": chat})),
+        (
+            CHAT,
+            json!({"model": MODEL, "messages": user, "tools": chat}),
+        ),
+        (
+            "/v1/messages",
+            json!({"model": MODEL, "messages": user, "max_tokens": 1, "tools": [block]}),
+        ),
+        (
+            "/v1/responses",
+            json!({"model": MODEL, "input": "a", "tools": [item]}),
+        ),
+        (
+            "/api/chat",
+            json!({"model": MODEL, "messages": user, "tools": chat}),
+        ),
     ] {
         // As text, because the order counts.
-        assert_eq!(seen(&server, path, &request).to_string(), chat.to_string(), "{path}");
+        assert_eq!(
+            seen(&server, path, &request).to_string(),
+            chat.to_string(),
+            "{path}"
+        );
     }
 }
 
@@ -257,15 +406,24 @@ fn results_stand_directly_after_their_calls() {
     ] {
         let messages = json!([{"role": "user", "content": "Look."},
             {"role": "assistant", "content": [used("a"), used("b")]}, {"role": "user", "content": content}]);
-        let seen = seen(&server, "/v1/messages", &json!({"model": MODEL, "max_tokens": 1, "messages": messages}));
-        let shown: Vec<_> = seen.as_array().expect("messages")[1..].iter().map(|message| &message["content"]).collect();
+        let seen = seen(
+            &server,
+            "/v1/messages",
+            &json!({"model": MODEL, "max_tokens": 1, "messages": messages}),
+        );
+        let shown: Vec<_> = seen.as_array().expect("messages")[1..]
+            .iter()
+            .map(|message| &message["content"])
+            .collect();
         assert_eq!(shown, ["a", "b", "Go on."], "{content}");
     }
 }
 
 /// Sends a body as text: a value of serde_json has numbers of 64 bits.
 fn post_text(server: &Server, path: &str, body: String) -> Answer {
-    let request = Request::post(path).header("content-type", "application/json").body(Body::from(body));
+    let request = Request::post(path)
+        .header("content-type", "application/json")
+        .body(Body::from(body));
     server.send(request.expect("a request"))
 }
 
@@ -286,13 +444,19 @@ const NUMBERS: [[&str; 2]; 9] = [
 fn numbers_of_earlier_calls_are_shown_with_their_digits() {
     let arguments = "messages[1].tool_calls[0].function.arguments";
     let servers = [
-        server(&format!("{{# tool_calls #}}{{{{ raise_exception({arguments}|tojson) }}}}")),
-        server(&format!("{{# tool_calls #}}{{{{ raise_exception({arguments}.at ~ {arguments}|string) }}}}")),
+        server(&format!(
+            "{{# tool_calls #}}{{{{ raise_exception({arguments}|tojson) }}}}"
+        )),
+        server(&format!(
+            "{{# tool_calls #}}{{{{ raise_exception({arguments}.at ~ {arguments}|string) }}}}"
+        )),
     ];
     for [json, shown] in NUMBERS {
         for (path, request) in after_calls(["a1", "b2"]) {
             let body = request.to_string();
-            let long = body.replace("\\\"a\\\"", json).replace("{\"at\":\"a\"}", &format!("{{\"at\":{json}}}"));
+            let long = body
+                .replace("\\\"a\\\"", json)
+                .replace("{\"at\":\"a\"}", &format!("{{\"at\":{json}}}"));
             assert_ne!(long, body, "{path}");
             // A special string in the conversation, whose texts are then marked.
             for body in [long.replace("\"Look.\"", "\"<|im_end|>\""), long] {
@@ -309,7 +473,8 @@ fn numbers_of_earlier_calls_are_shown_with_their_digits() {
 fn numbers_of_tools_are_shown_with_their_digits() {
     let telling = telling("", "tools");
     let plain = server("{% for message in messages %}{{ message.content }}{% endfor %}");
-    let parameters = json!({"type": "object", "properties": {"at": {"type": "integer", "default": "N"}}});
+    let parameters =
+        json!({"type": "object", "properties": {"at": {"type": "integer", "default": "N"}}});
     let function = json!({"name": "look", "description": "Looks.", "parameters": parameters});
     let chat = json!([{"type": "function", "function": function}]);
     let user = json!([{"role": "user", "content": "a"}]);
@@ -317,32 +482,68 @@ fn numbers_of_tools_are_shown_with_their_digits() {
     let block = json!({"input_schema": parameters, "description": "Looks.", "name": "look"});
     for [json, shown] in NUMBERS {
         for (path, request) in [
-            (CHAT, json!({"model": MODEL, "max_tokens": 1, "messages": user, "tools": chat})),
-            ("/v1/messages", json!({"model": MODEL, "messages": user, "max_tokens": 1, "tools": [block]})),
-            ("/v1/responses", json!({"model": MODEL, "max_output_tokens": 16, "input": "a", "tools": [item]})),
-            ("/api/chat", json!({"model": MODEL, "stream": false, "messages": user, "tools": chat})),
+            (
+                CHAT,
+                json!({"model": MODEL, "max_tokens": 1, "messages": user, "tools": chat}),
+            ),
+            (
+                "/v1/messages",
+                json!({"model": MODEL, "messages": user, "max_tokens": 1, "tools": [block]}),
+            ),
+            (
+                "/v1/responses",
+                json!({"model": MODEL, "max_output_tokens": 16, "input": "a", "tools": [item]}),
+            ),
+            (
+                "/api/chat",
+                json!({"model": MODEL, "stream": false, "messages": user, "tools": chat}),
+            ),
         ] {
             let body = request.to_string().replace("\"N\"", json);
             let told = refused(&post_text(&telling, path, body.clone()));
-            assert!(told.contains(&format!("\"default\": {shown}}}")), "{path}: {json}: {told}");
+            assert!(
+                told.contains(&format!("\"default\": {shown}}}")),
+                "{path}: {json}: {told}"
+            );
             // What is answered has numbers, and no sign of how they were kept.
             let answer = post_text(&plain, path, body);
-            assert_eq!(answer.status, StatusCode::OK, "{path}: {json}: {}", answer.text);
-            assert!(!answer.text.contains('\u{FDD5}'), "{path}: {json}: {}", answer.text);
+            assert_eq!(
+                answer.status,
+                StatusCode::OK,
+                "{path}: {json}: {}",
+                answer.text
+            );
+            assert!(
+                !answer.text.contains('\u{FDD5}'),
+                "{path}: {json}: {}",
+                answer.text
+            );
         }
-        let body = json!({"messages": user, "tools": chat}).to_string().replace("\"N\"", json);
+        let body = json!({"messages": user, "tools": chat})
+            .to_string()
+            .replace("\"N\"", json);
         let prompt = post_text(&plain, "/apply-template", body).json()["prompt"].to_string();
-        assert!(shown.contains(['.', 'e']) || prompt.contains(&format!("default\\\":{shown}}}")), "{json}: {prompt}");
+        assert!(
+            shown.contains(['.', 'e']) || prompt.contains(&format!("default\\\":{shown}}}")),
+            "{json}: {prompt}"
+        );
     }
 }
 
 #[test]
 fn numbers_of_template_settings_are_shown_and_others_have_64_bits() {
     let server = server("{{ raise_exception(x|tojson ~ (x is integer) ~ (x is callable)) }}");
-    let [long, more] = ["123456789012345678901234567890", "1234567890123456789012345678901234567890123"];
+    let [long, more] = [
+        "123456789012345678901234567890",
+        "1234567890123456789012345678901234567890123",
+    ];
     for number in [long, more] {
         let body = json!({"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {"x": "N"}});
-        let told = refused(&post_text(&server, "/apply-template", body.to_string().replace("\"N\"", number)));
+        let told = refused(&post_text(
+            &server,
+            "/apply-template",
+            body.to_string().replace("\"N\"", number),
+        ));
         assert_eq!(told, format!("{number}TrueFalse"));
     }
     // Where an object is expected, a number is none.
@@ -352,18 +553,56 @@ fn numbers_of_template_settings_are_shown_and_others_have_64_bits() {
     let tool = json!({"type": "function", "function": {"name": "look", "parameters": "N"}});
     let ask = json!({"model": MODEL, "max_tokens": 1, "messages": [user]});
     for (path, request, field) in [
-        (CHAT, with(&ask, &json!({"messages": [user, {"role": "assistant", "tool_calls": [call]}]})), "arguments"),
-        ("/v1/messages", with(&ask, &json!({"messages": [user, {"role": "assistant", "content": [used]}]})), "input"),
+        (
+            CHAT,
+            with(
+                &ask,
+                &json!({"messages": [user, {"role": "assistant", "tool_calls": [call]}]}),
+            ),
+            "arguments",
+        ),
+        (
+            "/v1/messages",
+            with(
+                &ask,
+                &json!({"messages": [user, {"role": "assistant", "content": [used]}]}),
+            ),
+            "input",
+        ),
         (CHAT, with(&ask, &json!({"tools": [tool]})), "parameters"),
-        (CHAT, with(&ask, &json!({"chat_template_kwargs": "N"})), "chat_template_kwargs"),
-        (CHAT, with(&ask, &json!({"messages": [{"role": "user", "content": "N"}]})), "content"),
+        (
+            CHAT,
+            with(&ask, &json!({"chat_template_kwargs": "N"})),
+            "chat_template_kwargs",
+        ),
+        (
+            CHAT,
+            with(
+                &ask,
+                &json!({"messages": [{"role": "user", "content": "N"}]}),
+            ),
+            "content",
+        ),
     ] {
         let answer = post_text(&server, path, request.to_string().replace("\"N\"", long));
-        assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{path}: {}", answer.text);
-        assert!(answer.text.contains(&format!("{field}` must be")), "{path}: {}", answer.text);
+        assert_eq!(
+            answer.status,
+            StatusCode::BAD_REQUEST,
+            "{path}: {}",
+            answer.text
+        );
+        assert!(
+            answer.text.contains(&format!("{field}` must be")),
+            "{path}: {}",
+            answer.text
+        );
     }
     let body = json!({"model": MODEL, "messages": [{"role": "user", "content": "a"}], "seed": "N"});
     let answer = post_text(&server, CHAT, body.to_string().replace("\"N\"", long));
     assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{}", answer.text);
-    assert!(answer.text.contains("`seed`") && !answer.text.contains('\u{FDD5}'), "{}", answer.text);
+    assert!(
+        answer.text.contains("`seed`") && !answer.text.contains('\u{FDD5}'),
+        "{}",
+        answer.text
+    );
 }

@@ -38,7 +38,12 @@ impl Backend for Noted {
         self.device.load(plan, capacity)
     }
 
-    fn write_weight(&mut self, weight: WeightId, first_row: u32, rows: Bytes) -> Result<(), BackendError> {
+    fn write_weight(
+        &mut self,
+        weight: WeightId,
+        first_row: u32,
+        rows: Bytes,
+    ) -> Result<(), BackendError> {
         self.device.write_weight(weight, first_row, rows)
     }
 
@@ -47,7 +52,10 @@ impl Backend for Noted {
     }
 
     fn submit(&mut self, inputs: &BatchInputs) -> Result<fake::Ticket, BackendError> {
-        self.steps.lock().unwrap_or_else(PoisonError::into_inner).push(self.name);
+        self.steps
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(self.name);
         self.device.submit(inputs)
     }
 
@@ -82,8 +90,18 @@ fn noted(log: &Arc<Log>, steps: &Steps, name: &'static str) -> ModelSource {
     source_of(log, name, 1, move |inbox| {
         let steps = steps.clone();
         let script = "pause=4".parse().expect("a script");
-        let open = move || Ok(Noted { device: FakeBackend::new(script), name, steps });
-        let config = Config { max_num_batched_tokens: 32, max_num_seqs: 8, ..config() };
+        let open = move || {
+            Ok(Noted {
+                device: FakeBackend::new(script),
+                name,
+                steps,
+            })
+        };
+        let config = Config {
+            max_num_batched_tokens: 32,
+            max_num_seqs: 8,
+            ..config()
+        };
         Ok(engine::spawn(open, Model::demo(), config, inbox, |_| {}))
     })
 }
@@ -92,8 +110,17 @@ fn noted(log: &Arc<Log>, steps: &Steps, name: &'static str) -> ModelSource {
 fn engines_on_one_device_take_turns() {
     const STEP: Duration = Duration::from_millis(4);
     let log = Arc::<Log>::default();
-    let sources = ["a", "b"].map(|name| noted(&log, &Arc::default(), name)).into();
-    let server = Several::of(sources, &FleetOptions { places: vec![None], load_timeout: None }, log.clone());
+    let sources = ["a", "b"]
+        .map(|name| noted(&log, &Arc::default(), name))
+        .into();
+    let server = Several::of(
+        sources,
+        &FleetOptions {
+            places: vec![None],
+            load_timeout: None,
+        },
+        log.clone(),
+    );
     let stream = |model: &str, tokens: u32| {
         let more = json!({"stream": true, "ignore_eos": true, "max_tokens": tokens});
         let mut open = server.open(&with(&of(model), &more));
@@ -105,7 +132,10 @@ fn engines_on_one_device_take_turns() {
     let steps = |model: &str| -> u32 {
         let text = server.get("/metrics").text;
         let line = format!("vllm:engine_steps_total{{model_name=\"{model}\"}} ");
-        let count = text.lines().find_map(|line_of| line_of.strip_prefix(&line)).expect("it is counted");
+        let count = text
+            .lines()
+            .find_map(|line_of| line_of.strip_prefix(&line))
+            .expect("it is counted");
         count.parse().expect("a number")
     };
     let long = stream("a", 2000);
@@ -114,8 +144,14 @@ fn engines_on_one_device_take_turns() {
     assert!(short.rest().contains("\"finish_reason\":\"length\""));
     let (took, after) = (started.elapsed(), [steps("a"), steps("b")]);
     let [of_a, of_b] = [0, 1].map(|index| after[index] - before[index]);
-    assert!(of_b > 20 && of_a <= 2 * of_b + 4 && of_b <= 2 * of_a + 4, "{of_a} and {of_b} steps");
-    assert!(took >= STEP * (of_a + of_b) * 3 / 4, "{of_a} and {of_b} steps of 4 ms one after the other in {took:?}");
+    assert!(
+        of_b > 20 && of_a <= 2 * of_b + 4 && of_b <= 2 * of_a + 4,
+        "{of_a} and {of_b} steps"
+    );
+    assert!(
+        took >= STEP * (of_a + of_b) * 3 / 4,
+        "{of_a} and {of_b} steps of 4 ms one after the other in {took:?}"
+    );
     drop(long);
 }
 
@@ -125,25 +161,52 @@ fn a_long_prompt_of_one_model_delays_the_streams_of_another_by_two_steps() {
     const PROMPT: u32 = 1900;
     let (log, steps) = (Arc::<Log>::default(), Steps::default());
     let sources = ["a", "b"].map(|name| noted(&log, &steps, name)).into();
-    let server = Several::of(sources, &FleetOptions { places: vec![None], load_timeout: None }, log);
+    let server = Several::of(
+        sources,
+        &FleetOptions {
+            places: vec![None],
+            load_timeout: None,
+        },
+        log,
+    );
     let prompt: Vec<u32> = (0..PROMPT).map(|index| 5 + index * 7 % 4000).collect();
     let prompt = json!({"model": "a", "prompt": prompt, "max_tokens": 1});
     // So that loading it takes no part.
-    block_on(send(&server.app, post(COMPLETIONS, &with(&prompt, &json!({"prompt": [5]})))));
-    let mut stream = server.open(&with(&of("b"), &json!({"stream": true, "ignore_eos": true, "max_tokens": 1000})));
+    block_on(send(
+        &server.app,
+        post(COMPLETIONS, &with(&prompt, &json!({"prompt": [5]}))),
+    ));
+    let mut stream = server.open(&with(
+        &of("b"),
+        &json!({"stream": true, "ignore_eos": true, "max_tokens": 1000}),
+    ));
     while !stream.text.contains("content\":\"") {
         assert!(stream.more());
     }
     steps.lock().unwrap_or_else(PoisonError::into_inner).clear();
     let answer = block_on(send(&server.app, post(COMPLETIONS, &prompt)));
-    assert_eq!(answer.json()["usage"]["prompt_tokens"], PROMPT, "{}", answer.text);
+    assert_eq!(
+        answer.json()["usage"]["prompt_tokens"],
+        PROMPT,
+        "{}",
+        answer.text
+    );
     let steps = std::mem::take(&mut *steps.lock().unwrap_or_else(PoisonError::into_inner));
     drop(stream);
-    let last = steps.iter().rposition(|name| *name == "a").expect("it was computed");
-    let between: Vec<_> = steps[..=last].split(|name| *name == "b").map(<[_]>::len).collect();
+    let last = steps
+        .iter()
+        .rposition(|name| *name == "a")
+        .expect("it was computed");
+    let between: Vec<_> = steps[..=last]
+        .split(|name| *name == "b")
+        .map(<[_]>::len)
+        .collect();
     let count: usize = between.iter().sum();
     assert!(count >= PROMPT as usize / 32, "{count} steps");
     let long = between.iter().filter(|steps| **steps > 2).count();
     let longest = between.iter().max().copied().unwrap_or(0);
-    assert!(long <= between.len() / 10 && longest <= count / 4, "steps between two tokens: {between:?}");
+    assert!(
+        long <= between.len() / 10 && longest <= count / 4,
+        "steps between two tokens: {between:?}"
+    );
 }

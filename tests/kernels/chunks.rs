@@ -8,8 +8,8 @@ use folio::backend::wgpu::{Class, WgpuBackend, WgpuOptions};
 use folio::backend::{Capacity, Inspect};
 use folio::plan::inputs::{BatchInputs, NONE, SequenceRows, StateRows};
 use folio::plan::{
-    BufferId, ConvolutionForm, KvFormat, Plan, Rows, ScanRule, ShortConvolution, StateLayer, StateScan, Step, Storage,
-    WeightFormat, WeightId,
+    BufferId, ConvolutionForm, KvFormat, Plan, Rows, ScanRule, ShortConvolution, StateLayer,
+    StateScan, Step, Storage, WeightFormat, WeightId,
 };
 use folio::platform::block_on;
 use std::sync::Arc;
@@ -21,7 +21,11 @@ const SIZES: [u32; 4] = [4, 2, 24, 40];
 
 /// A convolution and the recurrence over what it convolves.
 fn plan(rule: ScanRule) -> Plan {
-    let mut plan = Plan { vocab: 8, positions_max: 4096, ..Plan::default() };
+    let mut plan = Plan {
+        vocab: 8,
+        positions_max: 4096,
+        ..Plan::default()
+    };
     let [heads, key_heads, key_dim, value_dim] = SIZES;
     let channels = 2 * key_heads * key_dim + heads * value_dim;
     let mut weight = |name, columns| plan.weight(name, 1, columns, WeightFormat::F32);
@@ -29,7 +33,8 @@ fn plan(rule: ScanRule) -> Plan {
         [("taps", TAPS * channels), ("decay", heads), ("bias", heads)].map(|(n, c)| weight(n, c));
     let mut buffer = |name, columns| plan.buffer(name, Rows::Tokens, columns, Storage::F32);
     let mixed = buffer("mixed", channels + rule.gates() * heads);
-    let [convolved, out] = [("convolved", channels), ("out", heads * value_dim)].map(|(n, c)| buffer(n, c));
+    let [convolved, out] =
+        [("convolved", channels), ("out", heads * value_dim)].map(|(n, c)| buffer(n, c));
     let states = [(TAPS - 1) * channels, heads * key_dim * value_dim];
     plan.state_layers = states.map(|elements| StateLayer { elements }).into();
     plan.body = vec![
@@ -81,7 +86,9 @@ fn capacity(deterministic: bool) -> Capacity {
 }
 
 fn noise(count: u32, seed: f32) -> Vec<f32> {
-    (0..count).map(|at| (at as f32 * 12.9898 + seed).sin()).collect()
+    (0..count)
+        .map(|at| (at as f32 * 12.9898 + seed).sin())
+        .collect()
 }
 
 /// The outputs of a sequence, and its states, if it is cut into `chunks` and moves from slot to slot.
@@ -94,12 +101,21 @@ fn run(device: &mut impl Inspect, plan: &Plan, chunks: &[u32], slots: [u32; 2]) 
         let inputs = BatchInputs {
             token_ids: vec![0; count as usize],
             positions: (start..start + count).collect(),
-            sequences: vec![SequenceRows { row_start: 0, row_count: count, context_len: start + count }],
-            states: vec![StateRows { from: if start == 0 { NONE } else { from }, to }],
+            sequences: vec![SequenceRows {
+                row_start: 0,
+                row_count: count,
+                context_len: start + count,
+            }],
+            states: vec![StateRows {
+                from: if start == 0 { NONE } else { from },
+                to,
+            }],
             ..BatchInputs::default()
         };
         let part = &rows[(start * width) as usize..((start + count) * width) as usize];
-        device.write_buffer(BufferId(0), part).expect("the rows are written");
+        device
+            .write_buffer(BufferId(0), part)
+            .expect("the rows are written");
         let ticket = device.submit(&inputs).expect("the batch is accepted");
         block_on(device.read(ticket)).expect("it runs");
         outputs.extend(block_on(device.read_buffer(BufferId(2), count)).expect("it is read"));
@@ -121,16 +137,27 @@ const ROUNDING: f32 = 4e-5;
 fn check(name: &str, device: &mut impl Inspect, deterministic: bool, exact: bool) {
     for rule in [ScanRule::Delta { beta_scale: 2.0 }, ScanRule::Mamba2] {
         let plan = plan(rule);
-        device.load(Arc::new(plan.clone()), &capacity(deterministic)).expect("the plan is loaded");
+        device
+            .load(Arc::new(plan.clone()), &capacity(deterministic))
+            .expect("the plan is loaded");
         for (id, weight) in (0..).zip(&plan.weights) {
-            let values = noise(weight.columns, 3.0).into_iter().map(|value| if id == 1 { -value.abs() } else { value });
+            let values = noise(weight.columns, 3.0)
+                .into_iter()
+                .map(|value| if id == 1 { -value.abs() } else { value });
             let bytes: Vec<u8> = values.flat_map(f32::to_le_bytes).collect();
-            device.write_weight(WeightId(id), 0, bytes.into()).expect("the weight is written");
+            device
+                .write_weight(WeightId(id), 0, bytes.into())
+                .expect("the weight is written");
         }
         device.allocate_pool(&[]).expect("there is no pool");
         let whole = run(device, &plan, &[ROWS], [3, 3]);
-        assert!(whole.iter().all(|value| value.is_finite()), "{name}, {rule:?}");
-        let largest = whole.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
+        assert!(
+            whole.iter().all(|value| value.is_finite()),
+            "{name}, {rule:?}"
+        );
+        let largest = whole
+            .iter()
+            .fold(0.0_f32, |largest, value| largest.max(value.abs()));
         let mut rounded = false;
         for (chunks, slots) in [
             (&[1; ROWS as usize][..], [0, 0]),
@@ -141,12 +168,19 @@ fn check(name: &str, device: &mut impl Inspect, deterministic: bool, exact: bool
             let found = run(device, &plan, chunks, slots);
             let is_same = |(found, whole): (&f32, &f32)| {
                 rounded |= found.to_bits() != whole.to_bits();
-                if exact { found.to_bits() == whole.to_bits() } else { (found - whole).abs() <= ROUNDING * largest }
+                if exact {
+                    found.to_bits() == whole.to_bits()
+                } else {
+                    (found - whole).abs() <= ROUNDING * largest
+                }
             };
             let place = format!("{name}, {rule:?}: chunks of {chunks:?} in slots {slots:?}");
             assert!(found.iter().zip(&whole).all(is_same), "{place}");
         }
-        assert!(exact || rounded, "{name}, {rule:?}: chunks are not chunks of these rows");
+        assert!(
+            exact || rounded,
+            "{name}, {rule:?}: chunks are not chunks of these rows"
+        );
     }
 }
 
@@ -154,7 +188,15 @@ fn check(name: &str, device: &mut impl Inspect, deterministic: bool, exact: bool
 fn the_chunks_of_a_sequence_change_nothing() {
     check("reference", &mut ReferenceBackend::new(), false, true);
     for threads in [1, 3] {
-        check("cpu", &mut CpuBackend::new(&CpuOptions { threads: Some(threads), level: None }), false, true);
+        check(
+            "cpu",
+            &mut CpuBackend::new(&CpuOptions {
+                threads: Some(threads),
+                level: None,
+            }),
+            false,
+            true,
+        );
     }
     for adapter in WgpuBackend::adapters() {
         for (class, deterministic, exact) in [
@@ -163,9 +205,19 @@ fn the_chunks_of_a_sequence_change_nothing() {
             (Some(Class::Discrete), true, true),
             (Some(Class::Discrete), false, false),
         ] {
-            let options = WgpuOptions { adapter: Some(adapter.index), class, ..WgpuOptions::default() };
-            let mut device = block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens");
-            check(&format!("{} as {class:?}", adapter.name), &mut device, deterministic, exact);
+            let options = WgpuOptions {
+                adapter: Some(adapter.index),
+                class,
+                ..WgpuOptions::default()
+            };
+            let mut device =
+                block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens");
+            check(
+                &format!("{} as {class:?}", adapter.name),
+                &mut device,
+                deterministic,
+                exact,
+            );
         }
     }
 }
@@ -174,7 +226,9 @@ fn the_chunks_of_a_sequence_change_nothing() {
 #[test]
 fn the_chunks_of_a_sequence_change_nothing_in_cuda() {
     for deterministic in [true, false] {
-        let Some(mut device) = crate::emulator::emulated(Storage::F32, (8, 0)) else { return };
+        let Some(mut device) = crate::emulator::emulated(Storage::F32, (8, 0)) else {
+            return;
+        };
         check("cuda", &mut device, deterministic, deterministic);
     }
 }

@@ -38,7 +38,10 @@ fn config() -> Config {
 }
 
 fn number(value: &Value) -> u32 {
-    value.as_u64().and_then(|value| u32::try_from(value).ok()).expect("a number")
+    value
+        .as_u64()
+        .and_then(|value| u32::try_from(value).ok())
+        .expect("a number")
 }
 
 fn request(case: &Value) -> Request {
@@ -58,20 +61,34 @@ fn request(case: &Value) -> Request {
         beams: Some(beams),
         ..SamplingParams::default()
     };
-    Request { prompt: ids(&case["prompt"]).into(), params, ..Request::default() }
+    Request {
+        prompt: ids(&case["prompt"]).into(),
+        params,
+        ..Request::default()
+    }
 }
 
 /// The answers of all cases of a model.
 fn search<B: Backend>(backend: B, model: &str, cases: &[&Value]) -> Vec<Vec<Answer>> {
     let model = Model::open(&golden(model)).expect("the golden model loads");
     let (handle, inbox) = channel(256);
-    let engine = block_on(Engine::start(backend, model, &config(), inbox, |_| {})).expect("it starts");
-    let receivers: Vec<_> =
-        cases.iter().map(|case| handle.submit(request(case)).expect("the case is a valid request")).collect();
+    let engine =
+        block_on(Engine::start(backend, model, &config(), inbox, |_| {})).expect("it starts");
+    let receivers: Vec<_> = cases
+        .iter()
+        .map(|case| {
+            handle
+                .submit(request(case))
+                .expect("the case is a valid request")
+        })
+        .collect();
     handle.drain();
     block_on(engine.run()).expect("the engine answers all");
     let of_case = |(receivers, case): (Vec<EventReceiver>, &&Value)| {
-        receivers.into_iter().map(|receiver| answer(receiver, case)).collect()
+        receivers
+            .into_iter()
+            .map(|receiver| answer(receiver, case))
+            .collect()
     };
     receivers.into_iter().zip(cases).map(of_case).collect()
 }
@@ -90,10 +107,17 @@ fn answer(mut receiver: EventReceiver, case: &Value) -> Answer {
         }
     }
     let stops = tokens.last() == Some(&number(&case["eos"]));
-    let reason = if stops { FinishReason::Stop } else { FinishReason::Length };
+    let reason = if stops {
+        FinishReason::Stop
+    } else {
+        FinishReason::Length
+    };
     assert_eq!(end, Some((reason, tokens.len() as u32)), "{case}");
     let penalty = case["length_penalty"].as_f64().expect("a number");
-    Answer { score: sum / (tokens.len() as f64).powf(penalty), tokens }
+    Answer {
+        score: sum / (tokens.len() as f64).powf(penalty),
+        tokens,
+    }
 }
 
 /// Compares all cases with the file, ties aside: answers whose scores differ by less than the tolerance may be in
@@ -107,13 +131,21 @@ fn prove<B: Backend>(name: &str, open: impl Fn() -> B) {
         let cases: Vec<&Value> = cases.iter().filter(|case| case["model"] == model).collect();
         for (case, found) in cases.iter().zip(search(open(), model, &cases)) {
             let list = |name: &str| case[name].as_array().expect("a list").clone();
-            let scores: Vec<f64> = list("scores").iter().map(|score| score.as_f64().expect("a number")).collect();
+            let scores: Vec<f64> = list("scores")
+                .iter()
+                .map(|score| score.as_f64().expect("a number"))
+                .collect();
             let sequences: Vec<_> = list("sequences").iter().map(ids).collect();
             let last = scores[scores.len() - 1];
             for (rank, answer) in found.iter().enumerate() {
-                let place = format!("{name}, rank {rank}: {answer:?}, expected {:?}, of {case}", sequences[rank]);
+                let place = format!(
+                    "{name}, rank {rank}: {answer:?}, expected {:?}, of {case}",
+                    sequences[rank]
+                );
                 assert!((answer.score - scores[rank]).abs() <= TOLERANCE, "{place}");
-                let twin = sequences.iter().position(|sequence| *sequence == answer.tokens);
+                let twin = sequences
+                    .iter()
+                    .position(|sequence| *sequence == answer.tokens);
                 match twin {
                     Some(at) => assert!((answer.score - scores[at]).abs() <= TOLERANCE, "{place}"),
                     None => assert!((answer.score - last).abs() <= TOLERANCE, "{place}"),
@@ -124,7 +156,10 @@ fn prove<B: Backend>(name: &str, open: impl Fn() -> B) {
         }
     }
     println!("{name}: {equal} of {total} answers are equal and at the same place");
-    assert!(equal * 100 >= total * 95, "{name}: only {equal} of {total} answers are at their place");
+    assert!(
+        equal * 100 >= total * 95,
+        "{name}: only {equal} of {total} answers are at their place"
+    );
 }
 
 #[test]
@@ -140,7 +175,12 @@ fn beams_on_the_cpu_are_those_of_transformers() {
 #[test]
 fn beams_on_every_adapter_are_those_of_transformers() {
     for adapter in adapters() {
-        let options = WgpuOptions { adapter: Some(adapter), ..WgpuOptions::default() };
-        prove("wgpu", || block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens"));
+        let options = WgpuOptions {
+            adapter: Some(adapter),
+            ..WgpuOptions::default()
+        };
+        prove("wgpu", || {
+            block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens")
+        });
     }
 }

@@ -20,8 +20,8 @@ use super::longrope::LONGROPE;
 use super::models;
 use super::states::STATES;
 use super::{
-    CPU, Case, Device, REFERENCE, Target, WGPU, WHOLE, compare, cpus, families, golden, golden_cases,
-    largest_difference, read_json, support,
+    CPU, Case, Device, REFERENCE, Target, WGPU, WHOLE, compare, cpus, families, golden,
+    golden_cases, largest_difference, read_json, support,
 };
 use bytes::Bytes;
 use folio::backend::reference::ReferenceBackend;
@@ -78,15 +78,23 @@ pub(super) struct Checkpoint {
 
 #[test]
 fn every_family_is_the_golden_one_in_gguf() {
-    prove_converted(&REFERENCE, &mut ReferenceBackend::new(), &[(F32, "F32"), (F16, "F16")]);
+    prove_converted(
+        &REFERENCE,
+        &mut ReferenceBackend::new(),
+        &[(F32, "F32"), (F16, "F16")],
+    );
     cpus().for_each(|mut cpu| prove_converted(&CPU, &mut cpu, &[(F32, "F32"), (F16, "F16")]));
 }
 
 #[test]
 fn every_adapter_runs_every_family_in_gguf() {
     for adapter in WgpuBackend::adapters() {
-        let options = WgpuOptions { adapter: Some(adapter.index), ..WgpuOptions::default() };
-        let mut backend = block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens");
+        let options = WgpuOptions {
+            adapter: Some(adapter.index),
+            ..WgpuOptions::default()
+        };
+        let mut backend =
+            block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens");
         prove_converted(&WGPU, &mut backend, &[(F16, "F16")]);
     }
 }
@@ -95,27 +103,38 @@ fn every_adapter_runs_every_family_in_gguf() {
 /// `.ci/converted` gives them to llama.cpp.
 #[test]
 fn files_are_written_for_other_engines() {
-    let Some(folder) = std::env::var_os("FOLIO_CONVERTED").map(std::path::PathBuf::from) else { return };
+    let Some(folder) = std::env::var_os("FOLIO_CONVERTED").map(std::path::PathBuf::from) else {
+        return;
+    };
     for (family, file) in files() {
-        std::fs::write(folder.join(format!("{family}.gguf")), file.bytes()).expect("the folder is writable");
-        std::fs::copy(golden(family).join("golden.json"), folder.join(format!("{family}.json")))
+        std::fs::write(folder.join(format!("{family}.gguf")), file.bytes())
             .expect("the folder is writable");
+        std::fs::copy(
+            golden(family).join("golden.json"),
+            folder.join(format!("{family}.json")),
+        )
+        .expect("the folder is writable");
     }
 }
 
 /// Every family as a file with a vocabulary.
 pub(super) fn files() -> impl Iterator<Item = (&'static str, Builder)> {
-    converted().map(|(family, _)| family).chain([LONGROPE]).map(|family| {
-        let mut file = Checkpoint::read(family).convert(F32);
-        models::bytes_vocabulary(&mut file, 256);
-        file.pack();
-        (family, file)
-    })
+    converted()
+        .map(|(family, _)| family)
+        .chain([LONGROPE])
+        .map(|family| {
+            let mut file = Checkpoint::read(family).convert(F32);
+            models::bytes_vocabulary(&mut file, 256);
+            file.pack();
+            (family, file)
+        })
 }
 
 /// The golden folders whose architectures GGUF has.
 fn converted() -> impl Iterator<Item = (&'static str, f32)> {
-    families().chain(STATES).filter(|(family, _)| !["lfm3", "olmo_hybrid"].contains(family))
+    families()
+        .chain(STATES)
+        .filter(|(family, _)| !["lfm3", "olmo_hybrid"].contains(family))
 }
 
 fn prove_converted<B: Backend + Inspect>(target: &Target, backend: &mut B, kinds: &[(u32, &str)]) {
@@ -126,11 +145,20 @@ fn prove_converted<B: Backend + Inspect>(target: &Target, backend: &mut B, kinds
             let mut device = Device::new(backend, &model, KvFormat::F32);
             let mut worst = 0.0_f32;
             for case in golden_cases(family) {
-                let run = device.generate(std::slice::from_ref(&case), WHOLE, false).remove(0);
-                let place = format!("{family} in GGUF of {name} on {}, prompt of {}", target.name, case.prompt.len());
+                let run = device
+                    .generate(std::slice::from_ref(&case), WHOLE, false)
+                    .remove(0);
+                let place = format!(
+                    "{family} in GGUF of {name} on {}, prompt of {}",
+                    target.name,
+                    case.prompt.len()
+                );
                 worst = worst.max(compare(&place, &case, &run, target.logits_f32));
             }
-            println!("{family} in GGUF of {name} on {}: logits differ by at most {worst:.1e}", target.name);
+            println!(
+                "{family} in GGUF of {name} on {}: logits differ by at most {worst:.1e}",
+                target.name
+            );
         }
         support::ran("families", family, "gguf", target.name);
     }
@@ -146,7 +174,10 @@ fn experts_in_mxfp4_are_the_numbers_they_stand_for() {
     let difference = largest_difference(&expected, &found);
     assert!(difference <= 1e-4, "logits differ by {difference}");
     let golden = &golden_cases("gpt-oss")[2].logits;
-    assert!(largest_difference(golden, &found) > 0.1, "the experts are others than the golden ones");
+    assert!(
+        largest_difference(golden, &found) > 0.1,
+        "the experts are others than the golden ones"
+    );
 }
 
 /// gpt-oss with random experts: in f32, and the same numbers in MXFP4.
@@ -162,16 +193,24 @@ pub(super) fn mxfp4_experts() -> (Builder, Builder) {
         packed.data.clear();
         for block in plain.data.chunks_exact_mut(32 * 4) {
             let codes: [u8; 32] = std::array::from_fn(|_| {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                state = state
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407);
                 (state >> 60) as u8
             });
             // A scale around 2⁻⁵, so that weights have the size of the original ones.
             packed.data.push(122 + (state >> 40) as u8 % 3);
             let scale = 2_f32.powi(i32::from(*packed.data.last().expect("just pushed")) - 127);
-            packed.data.extend((0..16).map(|i| codes[i] | codes[i + 16] << 4));
+            packed
+                .data
+                .extend((0..16).map(|i| codes[i] | codes[i + 16] << 4));
             for (value, code) in block.chunks_exact_mut(4).zip(codes) {
                 let magnitude = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0][usize::from(code & 7)];
-                let number = if code < 8 { magnitude * scale } else { -magnitude * scale };
+                let number = if code < 8 {
+                    magnitude * scale
+                } else {
+                    -magnitude * scale
+                };
                 value.copy_from_slice(&number.to_le_bytes());
             }
         }
@@ -182,9 +221,16 @@ pub(super) fn mxfp4_experts() -> (Builder, Builder) {
 
 /// Logits after one of the golden prompts of gpt-oss.
 pub(super) fn logits<B: Backend + Inspect>(file: &Builder, backend: &mut B) -> Vec<f32> {
-    let one = Case { greedy: vec![0], ..golden_cases("gpt-oss").remove(2) };
+    let one = Case {
+        greedy: vec![0],
+        ..golden_cases("gpt-oss").remove(2)
+    };
     let mut device = Device::new(backend, &open(file), KvFormat::F32);
-    device.generate(&[one], WHOLE, false).remove(0).logits.remove(0)
+    device
+        .generate(&[one], WHOLE, false)
+        .remove(0)
+        .logits
+        .remove(0)
 }
 
 /// Some properties are given only by the architecture's name, not by a key, so a wrong name gives another model.
@@ -192,34 +238,95 @@ pub(super) fn logits<B: Backend + Inspect>(file: &Builder, backend: &mut B) -> V
 fn what_a_file_says_is_heard() {
     type Change = fn(&mut Builder);
     let table: [(&str, Change); 28] = [
-        ("mistral-window", |file| file.set("llama.attention.sliding_window", Item::U32(25))),
-        ("mistral-window", |file| file.pairs.retain(|(key, _)| key != "llama.attention.sliding_window")),
-        ("llama3-rope", |file| file.tensors.retain(|tensor| tensor.name != "rope_freqs.weight")),
-        ("gemma2", |file| file.set("gemma2.attention.sliding_window_pattern", Item::U32(4))),
-        ("gemma2", |file| file.set("gemma2.final_logit_softcapping", Item::F32(14.0))),
-        ("gemma3", |file| file.set("gemma3.rope.freq_base_swa", Item::F32(11_000.0))),
-        ("granite", |file| file.set("granite.residual_scale", Item::F32(0.25))),
-        ("smollm3", |file| file.pairs.retain(|(key, _)| key != "smollm3.attention.rope_pattern")),
-        ("gpt-oss", |file| file.set("gpt-oss.rope.scaling.factor", Item::F32(16.0))),
-        ("olmo3", |file| file.pairs.retain(|(key, _)| key != "olmo2.attention.sliding_window")),
-        ("granite4-dense", |file| file.set("granite.rope.scaling.finetuned", Item::Boolean(false))),
-        ("ministral3", |file| file.set("mistral3.attention.temperature_scale", Item::F32(0.2))),
-        ("hunyuan_v1_dense", |file| file.set("hunyuan-dense.rope.freq_base", Item::F32(10_000.0))),
-        ("glm4_moe", |file| file.set("glm4moe.expert_weights_scale", Item::F32(1.5))),
-        ("glm4_moe", |file| file.set("glm4moe.expert_weights_norm", Item::Boolean(false))),
-        ("deepseek_v3", |file| file.set("deepseek2.rope.scaling.yarn_log_multiplier", Item::F32(0.2))),
-        ("deepseek_v3", |file| file.set("deepseek2.expert_group_used_count", Item::U32(4))),
-        ("glm4_moe_lite", |file| file.set("deepseek2.expert_weights_scale", Item::F32(1.5))),
-        ("qwen2_moe", |file| file.set("qwen2moe.expert_weights_norm", Item::Boolean(true))),
-        ("cohere2", |file| file.set("cohere2.logit_scale", Item::F32(0.3))),
-        ("granite4-h-dense", |file| file.set("granitehybrid.rope.scaling.finetuned", Item::Boolean(true))),
-        ("granite4-h-moe", |file| file.set("granitehybrid.residual_scale", Item::F32(0.25))),
-        ("nemotron_h-moe", |file| file.set("nemotron_h_moe.expert_weights_scale", Item::F32(1.5))),
-        ("qwen3_5", |file| file.set("qwen35.rope.dimension_count", Item::U32(16))),
-        ("apertus", |file| file.set("xielu.alpha_p", Item::F32s(vec![2.0, 2.0]))),
-        ("gemma4-e", |file| file.tensors.retain(|tensor| tensor.name != "rope_freqs.weight")),
-        ("gemma4-e", |file| file.set("gemma4.rope.freq_base_swa", Item::F32(11_000.0))),
-        ("gemma4-dense", |file| file.set("gemma4.final_logit_softcapping", Item::F32(14.0))),
+        ("mistral-window", |file| {
+            file.set("llama.attention.sliding_window", Item::U32(25))
+        }),
+        ("mistral-window", |file| {
+            file.pairs
+                .retain(|(key, _)| key != "llama.attention.sliding_window")
+        }),
+        ("llama3-rope", |file| {
+            file.tensors
+                .retain(|tensor| tensor.name != "rope_freqs.weight")
+        }),
+        ("gemma2", |file| {
+            file.set("gemma2.attention.sliding_window_pattern", Item::U32(4))
+        }),
+        ("gemma2", |file| {
+            file.set("gemma2.final_logit_softcapping", Item::F32(14.0))
+        }),
+        ("gemma3", |file| {
+            file.set("gemma3.rope.freq_base_swa", Item::F32(11_000.0))
+        }),
+        ("granite", |file| {
+            file.set("granite.residual_scale", Item::F32(0.25))
+        }),
+        ("smollm3", |file| {
+            file.pairs
+                .retain(|(key, _)| key != "smollm3.attention.rope_pattern")
+        }),
+        ("gpt-oss", |file| {
+            file.set("gpt-oss.rope.scaling.factor", Item::F32(16.0))
+        }),
+        ("olmo3", |file| {
+            file.pairs
+                .retain(|(key, _)| key != "olmo2.attention.sliding_window")
+        }),
+        ("granite4-dense", |file| {
+            file.set("granite.rope.scaling.finetuned", Item::Boolean(false))
+        }),
+        ("ministral3", |file| {
+            file.set("mistral3.attention.temperature_scale", Item::F32(0.2))
+        }),
+        ("hunyuan_v1_dense", |file| {
+            file.set("hunyuan-dense.rope.freq_base", Item::F32(10_000.0))
+        }),
+        ("glm4_moe", |file| {
+            file.set("glm4moe.expert_weights_scale", Item::F32(1.5))
+        }),
+        ("glm4_moe", |file| {
+            file.set("glm4moe.expert_weights_norm", Item::Boolean(false))
+        }),
+        ("deepseek_v3", |file| {
+            file.set("deepseek2.rope.scaling.yarn_log_multiplier", Item::F32(0.2))
+        }),
+        ("deepseek_v3", |file| {
+            file.set("deepseek2.expert_group_used_count", Item::U32(4))
+        }),
+        ("glm4_moe_lite", |file| {
+            file.set("deepseek2.expert_weights_scale", Item::F32(1.5))
+        }),
+        ("qwen2_moe", |file| {
+            file.set("qwen2moe.expert_weights_norm", Item::Boolean(true))
+        }),
+        ("cohere2", |file| {
+            file.set("cohere2.logit_scale", Item::F32(0.3))
+        }),
+        ("granite4-h-dense", |file| {
+            file.set("granitehybrid.rope.scaling.finetuned", Item::Boolean(true))
+        }),
+        ("granite4-h-moe", |file| {
+            file.set("granitehybrid.residual_scale", Item::F32(0.25))
+        }),
+        ("nemotron_h-moe", |file| {
+            file.set("nemotron_h_moe.expert_weights_scale", Item::F32(1.5))
+        }),
+        ("qwen3_5", |file| {
+            file.set("qwen35.rope.dimension_count", Item::U32(16))
+        }),
+        ("apertus", |file| {
+            file.set("xielu.alpha_p", Item::F32s(vec![2.0, 2.0]))
+        }),
+        ("gemma4-e", |file| {
+            file.tensors
+                .retain(|tensor| tensor.name != "rope_freqs.weight")
+        }),
+        ("gemma4-e", |file| {
+            file.set("gemma4.rope.freq_base_swa", Item::F32(11_000.0))
+        }),
+        ("gemma4-dense", |file| {
+            file.set("gemma4.final_logit_softcapping", Item::F32(14.0))
+        }),
     ];
     let mut backend = ReferenceBackend::new();
     for (index, (family, change)) in table.into_iter().enumerate() {
@@ -227,11 +334,21 @@ fn what_a_file_says_is_heard() {
         change(&mut file);
         file.pack();
         let case = golden_cases(family).remove(3);
-        let one = Case { greedy: vec![0], ..case };
+        let one = Case {
+            greedy: vec![0],
+            ..case
+        };
         let mut device = Device::new(&mut backend, &open(&file), KvFormat::F32);
-        let found = device.generate(std::slice::from_ref(&one), WHOLE, false).remove(0).logits.remove(0);
+        let found = device
+            .generate(std::slice::from_ref(&one), WHOLE, false)
+            .remove(0)
+            .logits
+            .remove(0);
         let difference = largest_difference(&one.logits, &found);
-        assert!(difference > 2.0 * REFERENCE.logits_f32, "change {index}, of {family}: only {difference}");
+        assert!(
+            difference > 2.0 * REFERENCE.logits_f32,
+            "change {index}, of {family}: only {difference}"
+        );
     }
 }
 
@@ -244,35 +361,62 @@ pub(super) fn open(file: &Builder) -> Model {
 impl Checkpoint {
     pub(super) fn read(family: &str) -> Self {
         let config = read_json(&golden(family).join("config.json"));
-        let bytes = std::fs::read(golden(family).join("model.safetensors")).expect("the golden weights");
+        let bytes =
+            std::fs::read(golden(family).join("model.safetensors")).expect("the golden weights");
         let file = safetensors::SafeTensors::deserialize(&bytes).expect("the golden weights");
         let values = |view: &safetensors::tensor::TensorView<'_>| {
             let number = |bytes: &[u8]| match *bytes {
                 [low, high] => bf16::from_le_bytes([low, high]).to_f32(),
-                _ => f32::from_le_bytes(bytes.try_into().expect("the golden weights are bf16 or f32")),
+                _ => f32::from_le_bytes(
+                    bytes
+                        .try_into()
+                        .expect("the golden weights are bf16 or f32"),
+                ),
             };
-            let each = if view.dtype() == safetensors::Dtype::F32 { 4 } else { 2 };
-            (view.shape().to_vec(), view.data().chunks_exact(each).map(number).collect())
+            let each = if view.dtype() == safetensors::Dtype::F32 {
+                4
+            } else {
+                2
+            };
+            (
+                view.shape().to_vec(),
+                view.data().chunks_exact(each).map(number).collect(),
+            )
         };
         // Of a multimodal checkpoint, the text model.
         let text_name = |name: &str| {
             let name = name.strip_prefix("language_model.").unwrap_or(name);
             name.replace("model.language_model.", "model.")
         };
-        let is_text = |name: &str| !["vision", "visual", "projector"].iter().any(|part| name.contains(part));
+        let is_text = |name: &str| {
+            !["vision", "visual", "projector"]
+                .iter()
+                .any(|part| name.contains(part))
+        };
         let named = file.tensors().into_iter().filter(|(name, _)| is_text(name));
-        let tensors: BTreeMap<_, _> = named.map(|(name, view)| (text_name(&name), values(&view))).collect();
-        let text = config.get("text_config").cloned().unwrap_or_else(|| config.clone());
+        let tensors: BTreeMap<_, _> = named
+            .map(|(name, view)| (text_name(&name), values(&view)))
+            .collect();
+        let text = config
+            .get("text_config")
+            .cloned()
+            .unwrap_or_else(|| config.clone());
         let architecture = config["architectures"][0].as_str().expect("a name");
         let has = |part: &str| tensors.keys().any(|name| name.contains(part));
         if let Some(own) = Self::hybrid_name(architecture, has) {
-            return Self { own, config: text, tensors };
+            return Self {
+                own,
+                config: text,
+                tensors,
+            };
         }
         let own = match architecture {
             "LlamaForCausalLM" | "MistralForCausalLM" => "llama",
             "Ministral3ForCausalLM" | "Mistral3ForConditionalGeneration" => "mistral3",
             "GemmaForCausalLM" => "gemma",
-            "Gemma4ForCausalLM" | "Gemma4UnifiedForCausalLM" | "Gemma4ForConditionalGeneration" => "gemma4",
+            "Gemma4ForCausalLM" | "Gemma4UnifiedForCausalLM" | "Gemma4ForConditionalGeneration" => {
+                "gemma4"
+            }
             "Qwen2MoeForCausalLM" => "qwen2moe",
             "Olmo3ForCausalLM" => "olmo2",
             "Exaone4ForCausalLM" => "exaone4",
@@ -280,7 +424,9 @@ impl Checkpoint {
             "Ernie4_5ForCausalLM" => "ernie4_5",
             "Glm4ForCausalLM" => "glm4",
             "Glm4MoeForCausalLM" => "glm4moe",
-            "DeepseekV2ForCausalLM" | "DeepseekV3ForCausalLM" | "Glm4MoeLiteForCausalLM" => "deepseek2",
+            "DeepseekV2ForCausalLM" | "DeepseekV3ForCausalLM" | "Glm4MoeLiteForCausalLM" => {
+                "deepseek2"
+            }
             "GraniteMoeForCausalLM" => "granitemoe",
             "GraniteMoeHybridForCausalLM" => "granite",
             "HunYuanDenseV1ForCausalLM" => "hunyuan-dense",
@@ -300,11 +446,19 @@ impl Checkpoint {
             "GptOssForCausalLM" => "gpt-oss",
             other => panic!("{other} has no name in GGUF"),
         };
-        Self { own, config: text, tensors }
+        Self {
+            own,
+            config: text,
+            tensors,
+        }
     }
 
     pub(super) fn convert(mut self, matrices: u32) -> Builder {
-        let mut file = Builder { version: 3, pairs: Vec::new(), tensors: Vec::new() };
+        let mut file = Builder {
+            version: 3,
+            pairs: Vec::new(),
+            tensors: Vec::new(),
+        };
         file.set("general.architecture", Item::Text(self.own.into()));
         self.write_sizes(&mut file);
         self.write_rope(&mut file);
@@ -315,11 +469,20 @@ impl Checkpoint {
             for (name, values) in self.changed(&name, values) {
                 let name = self.own_name(&name);
                 // Vectors and routers are stored in f32.
-                let is_state = ["ssm_a", "ssm_d", "ssm_norm", "conv"].iter().any(|part| name.contains(part));
+                let is_state = ["ssm_a", "ssm_d", "ssm_norm", "conv"]
+                    .iter()
+                    .any(|part| name.contains(part));
                 let is_state = is_state && !name.contains("_proj") && !name.contains("ssm_alpha");
-                let is_exact =
-                    values.0.len() == 1 || name.contains("ffn_gate_inp") || name.ends_with(".bias") || is_state;
-                push(&mut file, name, &values, if is_exact { F32 } else { matrices });
+                let is_exact = values.0.len() == 1
+                    || name.contains("ffn_gate_inp")
+                    || name.ends_with(".bias")
+                    || is_state;
+                push(
+                    &mut file,
+                    name,
+                    &values,
+                    if is_exact { F32 } else { matrices },
+                );
             }
         }
         file.pack();
@@ -340,19 +503,37 @@ impl Checkpoint {
         set("context_length", self.whole("max_position_embeddings"));
         set("embedding_length", self.whole("hidden_size"));
         // Granite 4 calls its only MLP shared.
-        set("feed_forward_length", self.whole("shared_intermediate_size").or(self.whole("intermediate_size")));
+        set(
+            "feed_forward_length",
+            self.whole("shared_intermediate_size")
+                .or(self.whole("intermediate_size")),
+        );
         set("attention.head_count", self.whole("num_attention_heads"));
         set("attention.head_count_kv", self.whole("num_key_value_heads"));
         set("attention.key_length", self.whole("head_dim"));
         set("attention.value_length", self.whole("head_dim"));
         let fields = ["num_local_experts", "num_experts", "n_routed_experts"];
-        if let Some(count) = fields.iter().find_map(|field| self.whole(field)).filter(|count| *count > 0) {
+        if let Some(count) = fields
+            .iter()
+            .find_map(|field| self.whole(field))
+            .filter(|count| *count > 0)
+        {
             set("expert_count", Some(count));
-            set("expert_used_count", self.whole("num_experts_per_tok").or(self.whole("top_k_experts")));
-            let expert = if self.own == "gpt-oss" { "intermediate_size" } else { "moe_intermediate_size" };
+            set(
+                "expert_used_count",
+                self.whole("num_experts_per_tok")
+                    .or(self.whole("top_k_experts")),
+            );
+            let expert = if self.own == "gpt-oss" {
+                "intermediate_size"
+            } else {
+                "moe_intermediate_size"
+            };
             set("expert_feed_forward_length", self.whole(expert));
         }
-        let epsilon = |field: &str, key: &str| Some((self.config[field].as_f64()?, format!("{}.{key}", self.own)));
+        let epsilon = |field: &str, key: &str| {
+            Some((self.config[field].as_f64()?, format!("{}.{key}", self.own)))
+        };
         let (epsilon, key) = epsilon("rms_norm_eps", "attention.layer_norm_rms_epsilon")
             .or_else(|| epsilon("layer_norm_eps", "attention.layer_norm_epsilon"))
             .or_else(|| epsilon("norm_epsilon", "attention.layer_norm_epsilon"))
@@ -363,22 +544,31 @@ impl Checkpoint {
     }
 
     fn head_dim(&self) -> u32 {
-        let of_hidden =
-            || self.whole("hidden_size").expect("a size") / self.whole("num_attention_heads").expect("heads");
+        let of_hidden = || {
+            self.whole("hidden_size").expect("a size")
+                / self.whole("num_attention_heads").expect("heads")
+        };
         self.whole("head_dim").unwrap_or_else(of_hidden)
     }
 
     fn write_rope(&self, file: &mut Builder) {
         let key = |key: &str| format!("{}.rope.{key}", self.own);
-        let all = self.config.get("rope_parameters").unwrap_or(&self.config["rope_scaling"]);
+        let all = self
+            .config
+            .get("rope_parameters")
+            .unwrap_or(&self.config["rope_scaling"]);
         let rope = all.get("full_attention").unwrap_or(all);
         let number = |field: &str| rope[field].as_f64().map(|number| number as f32);
         let of_config = |field: &str| self.config[field].as_f64().map(|number| number as f32);
         // Nemotron-H has no rotation.
-        let Some(base) = number("rope_theta").or(of_config("rope_theta")) else { return };
+        let Some(base) = number("rope_theta").or(of_config("rope_theta")) else {
+            return;
+        };
         // The exponent of NTK.
         let dim = f64::from(self.head_dim());
-        let ntk = rope["alpha"].as_f64().map_or(1.0, |alpha| alpha.powf(dim / (dim - 2.0)));
+        let ntk = rope["alpha"]
+            .as_f64()
+            .map_or(1.0, |alpha| alpha.powf(dim / (dim - 2.0)));
         // Gemma 1 and 2 have no key for their rope base; the architecture implies it.
         if !matches!(self.own, "gemma" | "gemma2") {
             file.set(&key("freq_base"), Item::F32((f64::from(base) * ntk) as f32));
@@ -387,8 +577,14 @@ impl Checkpoint {
             file.set(&key("freq_base_swa"), Item::F32(local as f32));
         }
         let fraction = of_config("partial_rotary_factor").unwrap_or(1.0);
-        if self.is_interleaved() || matches!(self.own, "phi3" | "cohere2" | "ernie4_5") || fraction < 1.0 {
-            file.set(&key("dimension_count"), Item::U32((self.head_dim() as f32 * fraction) as u32));
+        if self.is_interleaved()
+            || matches!(self.own, "phi3" | "cohere2" | "ernie4_5")
+            || fraction < 1.0
+        {
+            file.set(
+                &key("dimension_count"),
+                Item::U32((self.head_dim() as f32 * fraction) as u32),
+            );
         }
         let positions = || number("original_max_position_embeddings").expect("a length") as u32;
         match rope["rope_type"].as_str().or(rope["type"].as_str()) {
@@ -403,35 +599,71 @@ impl Checkpoint {
                 ] {
                     if let Some(number) = number(field) {
                         let is_latent = self.own == "deepseek2" && field == "mscale_all_dim";
-                        file.set(&key(own), Item::F32(if is_latent { 0.1 * number } else { number }));
+                        file.set(
+                            &key(own),
+                            Item::F32(if is_latent { 0.1 * number } else { number }),
+                        );
                     }
                 }
-                file.set(&key("scaling.original_context_length"), Item::U32(positions()));
+                file.set(
+                    &key("scaling.original_context_length"),
+                    Item::U32(positions()),
+                );
                 if let Some(growth) = number("llama_4_scaling_beta") {
-                    file.set(&format!("{}.attention.temperature_scale", self.own), Item::F32(growth));
+                    file.set(
+                        &format!("{}.attention.temperature_scale", self.own),
+                        Item::F32(growth),
+                    );
                 }
             }
             Some("llama3") => {
-                push(file, "rope_freqs.weight".into(), &llama3_divisors(rope, base, self.head_dim()), F32);
+                push(
+                    file,
+                    "rope_freqs.weight".into(),
+                    &llama3_divisors(rope, base, self.head_dim()),
+                    F32,
+                );
             }
             Some("longrope") => {
-                let original = self.whole("original_max_position_embeddings").expect("a length");
+                let original = self
+                    .whole("original_max_position_embeddings")
+                    .expect("a length");
                 file.set(&key("scaling.original_context_length"), Item::U32(original));
-                let stretch = of_config("max_position_embeddings").expect("a length") / original as f32;
+                let stretch =
+                    of_config("max_position_embeddings").expect("a length") / original as f32;
                 let factor = (1.0 + stretch.ln() / (original as f32).ln()).sqrt();
                 file.set(&key("scaling.attn_factor"), Item::F32(factor));
-                for (tensor, field) in [("rope_factors_long", "long_factor"), ("rope_factors_short", "short_factor")] {
+                for (tensor, field) in [
+                    ("rope_factors_long", "long_factor"),
+                    ("rope_factors_short", "short_factor"),
+                ] {
                     let list = rope[field].as_array().expect("a list");
-                    let list: Vec<f32> = list.iter().map(|factor| factor.as_f64().expect("a number") as f32).collect();
-                    push(file, format!("{tensor}.weight"), &(vec![list.len()], list), F32);
+                    let list: Vec<f32> = list
+                        .iter()
+                        .map(|factor| factor.as_f64().expect("a number") as f32)
+                        .collect();
+                    push(
+                        file,
+                        format!("{tensor}.weight"),
+                        &(vec![list.len()], list),
+                        F32,
+                    );
                 }
             }
             // All pairs have frequencies of the whole head, but only the first ones turn.
             Some("proportional") => {
                 let pairs = self.whole_head_dim() as usize / 2;
-                let turning = (number("partial_rotary_factor").expect("a fraction") * pairs as f32) as usize;
-                let divisors = (0..pairs).map(|pair| if pair < turning { 1.0 } else { 1e30 }).collect();
-                push(file, "rope_freqs.weight".into(), &(vec![pairs], divisors), F32);
+                let turning =
+                    (number("partial_rotary_factor").expect("a fraction") * pairs as f32) as usize;
+                let divisors = (0..pairs)
+                    .map(|pair| if pair < turning { 1.0 } else { 1e30 })
+                    .collect();
+                push(
+                    file,
+                    "rope_freqs.weight".into(),
+                    &(vec![pairs], divisors),
+                    F32,
+                );
             }
             _ => {}
         }
@@ -440,17 +672,28 @@ impl Checkpoint {
     /// Elements of a head of Gemma 4's layers without a window.
     fn whole_head_dim(&self) -> u32 {
         let exceptions = self.config["per_layer_config"].as_object();
-        let exception = exceptions.and_then(|all| all.values().find_map(|own| own["head_dim"].as_u64()));
-        exception.map(|dim| dim as u32).or(self.whole("global_head_dim")).expect("a size")
+        let exception =
+            exceptions.and_then(|all| all.values().find_map(|own| own["head_dim"].as_u64()));
+        exception
+            .map(|dim| dim as u32)
+            .or(self.whole("global_head_dim"))
+            .expect("a size")
     }
 
     /// The sizes of Gemma 4's layers.
     fn write_gemma4(&self, file: &mut Builder) {
         let key = |key: &str| format!("gemma4.{key}");
         let kinds = self.config["layer_types"].as_array().expect("a list");
-        let local: Vec<bool> = kinds.iter().map(|kind| kind == "sliding_attention").collect();
+        let local: Vec<bool> = kinds
+            .iter()
+            .map(|kind| kind == "sliding_attention")
+            .collect();
         let (dim, whole) = (self.head_dim(), self.whole_head_dim());
-        for (own, size) in [("key_length", whole), ("value_length", whole), ("key_length_swa", dim)] {
+        for (own, size) in [
+            ("key_length", whole),
+            ("value_length", whole),
+            ("key_length_swa", dim),
+        ] {
             file.set(&key(&format!("attention.{own}")), Item::U32(size));
         }
         file.set(&key("attention.value_length_swa"), Item::U32(dim));
@@ -458,17 +701,38 @@ impl Checkpoint {
         file.set(&key("rope.dimension_count_swa"), Item::U32(dim));
         let usual = self.whole("num_key_value_heads").expect("heads");
         let exceptions = self.config["per_layer_config"].as_object();
-        let exception = exceptions.and_then(|all| all.values().find_map(|own| own["num_key_value_heads"].as_u64()));
-        let global = exception.map(|heads| heads as u32).or(self.whole("num_global_key_value_heads")).unwrap_or(usual);
-        let heads = local.iter().map(|local| if *local { usual } else { global }).collect();
+        let exception = exceptions.and_then(|all| {
+            all.values()
+                .find_map(|own| own["num_key_value_heads"].as_u64())
+        });
+        let global = exception
+            .map(|heads| heads as u32)
+            .or(self.whole("num_global_key_value_heads"))
+            .unwrap_or(usual);
+        let heads = local
+            .iter()
+            .map(|local| if *local { usual } else { global })
+            .collect();
         file.set(&key("attention.head_count_kv"), Item::I32s(heads));
         let shared = self.whole("num_kv_shared_layers").unwrap_or(0);
         file.set(&key("attention.shared_kv_layers"), Item::U32(shared));
-        let (mlp, first_shared) = (self.whole("intermediate_size").expect("a size"), local.len() - shared as usize);
+        let (mlp, first_shared) = (
+            self.whole("intermediate_size").expect("a size"),
+            local.len() - shared as usize,
+        );
         let is_double = self.config["use_double_wide_mlp"] == true;
-        let mlps = (0..local.len()).map(|layer| if is_double && layer >= first_shared { 2 * mlp } else { mlp });
+        let mlps = (0..local.len()).map(|layer| {
+            if is_double && layer >= first_shared {
+                2 * mlp
+            } else {
+                mlp
+            }
+        });
         file.set(&key("feed_forward_length"), Item::I32s(mlps.collect()));
-        file.set(&key("attention.sliding_window_pattern"), Item::Booleans(local));
+        file.set(
+            &key("attention.sliding_window_pattern"),
+            Item::Booleans(local),
+        );
         let own = self.whole("hidden_size_per_layer_input").unwrap_or(0);
         file.set(&key("embedding_length_per_layer_input"), Item::U32(own));
     }
@@ -502,23 +766,39 @@ impl Checkpoint {
                 self.write_latent(file);
             }
             "qwen2moe" => {
-                let shared = self.whole("shared_expert_intermediate_size").expect("a size");
+                let shared = self
+                    .whole("shared_expert_intermediate_size")
+                    .expect("a size");
                 file.set(&key("expert_shared_feed_forward_length"), Item::U32(shared));
             }
             "glm4moe" => {
                 copy("expert_weights_scale", "routed_scaling_factor");
                 let mut set = |own: &str, value: u32| file.set(&key(own), Item::U32(value));
-                set("expert_shared_count", self.whole("n_shared_experts").expect("a count"));
-                set("leading_dense_block_count", self.whole("first_k_dense_replace").expect("a count"));
+                set(
+                    "expert_shared_count",
+                    self.whole("n_shared_experts").expect("a count"),
+                );
+                set(
+                    "leading_dense_block_count",
+                    self.whole("first_k_dense_replace").expect("a count"),
+                );
                 set("expert_gating_func", 2);
                 set("nextn_predict_layers", 0);
-                file.set(&key("expert_weights_norm"), Item::Boolean(self.config["norm_topk_prob"] == true));
+                file.set(
+                    &key("expert_weights_norm"),
+                    Item::Boolean(self.config["norm_topk_prob"] == true),
+                );
             }
             "apertus" => {
                 for name in ["alpha_p", "alpha_n", "beta", "eps"] {
                     let layers = 0..self.whole("num_hidden_layers").expect("a count");
-                    let number = |layer| self.tensors[&format!("model.layers.{layer}.mlp.act_fn.{name}")].1[0];
-                    file.set(&format!("xielu.{name}"), Item::F32s(layers.map(number).collect()));
+                    let number = |layer| {
+                        self.tensors[&format!("model.layers.{layer}.mlp.act_fn.{name}")].1[0]
+                    };
+                    file.set(
+                        &format!("xielu.{name}"),
+                        Item::F32s(layers.map(number).collect()),
+                    );
                 }
             }
             // In the published SmolLM 3, every fourth layer has no rotation, which is also the meaning of a file
@@ -532,26 +812,46 @@ impl Checkpoint {
         }
         // A phi3 file without a window has the value zero. The converter omits Mistral's window, so llama.cpp uses full
         // attention; here it is written under the key of the other families.
-        let window = self.whole("sliding_window").or((self.own == "phi3").then_some(0));
+        let window = self
+            .whole("sliding_window")
+            .or((self.own == "phi3").then_some(0));
         if let Some(window) = window.filter(|_| self.own != "qwen2moe") {
             file.set(&key("attention.sliding_window"), Item::U32(window));
         }
-        if let ("olmo2" | "exaone4", Some(kinds)) = (self.own, self.config["layer_types"].as_array()) {
-            let local = kinds.iter().map(|kind| kind == "sliding_attention").collect();
-            file.set(&key("attention.sliding_window_pattern"), Item::Booleans(local));
+        if let ("olmo2" | "exaone4", Some(kinds)) =
+            (self.own, self.config["layer_types"].as_array())
+        {
+            let local = kinds
+                .iter()
+                .map(|kind| kind == "sliding_attention")
+                .collect();
+            file.set(
+                &key("attention.sliding_window_pattern"),
+                Item::Booleans(local),
+            );
         }
     }
 
     fn is_interleaved(&self) -> bool {
-        matches!(self.own, "llama" | "mistral3" | "arcee" | "smollm3" | "granite" | "granitemoe" | "granitehybrid")
+        matches!(
+            self.own,
+            "llama" | "mistral3" | "arcee" | "smollm3" | "granite" | "granitemoe" | "granitehybrid"
+        )
     }
 
     /// Combines the experts' tensors of a matrix into one.
     fn stack_experts(&mut self) {
-        let stacked = self.tensors.keys().filter(|name| name.contains(".experts.0.")).cloned();
+        let stacked = self
+            .tensors
+            .keys()
+            .filter(|name| name.contains(".experts.0."))
+            .cloned();
         for first in stacked.collect::<Vec<_>>() {
             let fields = ["num_local_experts", "num_experts", "n_routed_experts"];
-            let count = fields.iter().find_map(|field| self.whole(field)).expect("a count");
+            let count = fields
+                .iter()
+                .find_map(|field| self.whole(field))
+                .expect("a count");
             let (mut shape, mut all) = (Vec::new(), Vec::new());
             for expert in 0..count {
                 let name = first.replace(".experts.0.", &format!(".experts.{expert}."));
@@ -559,7 +859,8 @@ impl Checkpoint {
                 shape = [&[count as usize], &each[..]].concat();
                 all.extend(values);
             }
-            self.tensors.insert(first.replace(".experts.0.", ".experts."), (shape, all));
+            self.tensors
+                .insert(first.replace(".experts.0.", ".experts."), (shape, all));
         }
     }
 
@@ -575,12 +876,19 @@ impl Checkpoint {
             let columns = shape.get(1).copied().unwrap_or(1);
             let half = self.head_dim() as usize / 2;
             // Row `2i + j` of a head was row `i + j · d/2`.
-            let row = |row: usize| row / (2 * half) * 2 * half + row % (2 * half) / 2 + row % 2 * half;
-            let changed = (0..shape[0]).flat_map(|r| &values[row(r) * columns..][..columns]).copied().collect();
+            let row =
+                |row: usize| row / (2 * half) * 2 * half + row % (2 * half) / 2 + row % 2 * half;
+            let changed = (0..shape[0])
+                .flat_map(|r| &values[row(r) * columns..][..columns])
+                .copied()
+                .collect();
             return vec![(name.into(), (shape, changed))];
         }
         if matches!(self.own, "gemma" | "gemma2" | "gemma3") && name.ends_with("norm.weight") {
-            return vec![(name.into(), (shape, values.iter().map(|value| value + 1.0).collect()))];
+            return vec![(
+                name.into(),
+                (shape, values.iter().map(|value| value + 1.0).collect()),
+            )];
         }
         // Granite 4 and Granite with experts: gate and up are one tensor, gate first.
         if name.contains("input_linear") {
@@ -589,7 +897,13 @@ impl Checkpoint {
             each[half] /= 2;
             let run = each[half..].iter().product::<usize>();
             let part = |odd: usize, part: &str| {
-                let values = values.chunks_exact(run).skip(odd).step_by(2).flatten().copied().collect();
+                let values = values
+                    .chunks_exact(run)
+                    .skip(odd)
+                    .step_by(2)
+                    .flatten()
+                    .copied()
+                    .collect();
                 (name.replace("input_linear", part), (each.clone(), values))
             };
             return vec![part(0, "gate_proj"), part(1, "up_proj")];
@@ -600,7 +914,10 @@ impl Checkpoint {
         if name.contains("kv_b_proj") {
             return self.cut(name, &shape, &values);
         }
-        if let Some(stem) = name.strip_suffix("_bias").filter(|_| name.contains(".experts.")) {
+        if let Some(stem) = name
+            .strip_suffix("_bias")
+            .filter(|_| name.contains(".experts."))
+        {
             return untangled(&format!("{stem}.bias"), (shape, values));
         }
         if name.contains(".experts.") && self.own == "gpt-oss" {
@@ -610,14 +927,23 @@ impl Checkpoint {
     }
 
     pub(super) fn own_name(&self, name: &str) -> String {
-        let rest = name.strip_prefix("model.layers.").or(name.strip_prefix("backbone.layers."));
+        let rest = name
+            .strip_prefix("model.layers.")
+            .or(name.strip_prefix("backbone.layers."));
         let Some((layer, name)) = rest.and_then(|rest| rest.split_once('.')) else {
-            return WHOLE_NAMES.into_iter().fold(name.to_owned(), |name, (theirs, own)| name.replace(theirs, own));
+            return WHOLE_NAMES
+                .into_iter()
+                .fold(name.to_owned(), |name, (theirs, own)| {
+                    name.replace(theirs, own)
+                });
         };
         if let Some(own) = self.state_name(name) {
             return format!("blk.{layer}.{own}");
         }
-        let whole = SUFFIXLESS_NAMES.iter().find(|(theirs, _)| *theirs == name).map(|(_, own)| *own);
+        let whole = SUFFIXLESS_NAMES
+            .iter()
+            .find(|(theirs, _)| *theirs == name)
+            .map(|(_, own)| *own);
         if let Some(whole) = whole {
             return format!("blk.{layer}.{whole}");
         }
@@ -641,8 +967,8 @@ impl Checkpoint {
             "self_attn.k_norm" | "self_attn.key_layernorm" => "attn_k_norm",
             "self_attn" if suffix == "sinks" => return format!("blk.{layer}.attn_sinks.weight"),
             "post_attention_layernorm" => match self.own {
-                "gemma2" | "gemma3" | "gemma4" | "olmo2" | "exaone4" | "gpt-oss" | "seed_oss" | "glm4moe"
-                | "qwen35" | "qwen35moe" | "qwen3next" => "post_attention_norm",
+                "gemma2" | "gemma3" | "gemma4" | "olmo2" | "exaone4" | "gpt-oss" | "seed_oss"
+                | "glm4moe" | "qwen35" | "qwen35moe" | "qwen3next" => "post_attention_norm",
                 _ => "ffn_norm",
             },
             "pre_feedforward_layernorm" | "feedforward_layernorm" => "ffn_norm",
@@ -657,7 +983,9 @@ impl Checkpoint {
             "mlp.gate_proj" | "shared_mlp.gate_proj" => "ffn_gate",
             "mlp.up_proj" | "mlp.gate_up_proj" | "mlp.c_fc" | "shared_mlp.up_proj" => "ffn_up",
             "mlp.down_proj" | "mlp.c_proj" | "shared_mlp.output_linear" => "ffn_down",
-            "mlp.gate" | "mlp.router" | "router.proj" | "block_sparse_moe.router.layer" => "ffn_gate_inp",
+            "mlp.gate" | "mlp.router" | "router.proj" | "block_sparse_moe.router.layer" => {
+                "ffn_gate_inp"
+            }
             "mlp.shared_expert_gate" => "ffn_gate_inp_shexp",
             "mlp.shared_expert.gate_proj" | "mlp.shared_experts.gate_proj" => "ffn_gate_shexp",
             "mlp.shared_expert.up_proj" | "mlp.shared_experts.up_proj" => "ffn_up_shexp",
@@ -676,9 +1004,21 @@ impl Checkpoint {
 
 pub(super) fn push(file: &mut Builder, name: String, (shape, values): &Values, kind: u32) {
     let data = match kind {
-        F32 => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
-        _ => values.iter().flat_map(|value| f16::from_f32(*value).to_le_bytes()).collect(),
+        F32 => values
+            .iter()
+            .flat_map(|value| value.to_le_bytes())
+            .collect(),
+        _ => values
+            .iter()
+            .flat_map(|value| f16::from_f32(*value).to_le_bytes())
+            .collect(),
     };
     let dimensions = shape.iter().rev().map(|size| *size as u64).collect();
-    file.tensors.push(Tensor { name, dimensions, kind, offset: 0, data });
+    file.tensors.push(Tensor {
+        name,
+        dimensions,
+        kind,
+        offset: 0,
+        data,
+    });
 }

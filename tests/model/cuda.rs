@@ -9,14 +9,19 @@ use super::latents::LATENTS;
 use super::quantized::{held_out, loss};
 use super::states::STATES;
 use super::today::TODAY;
-use super::{Case, Device, FAMILIES, Target, WGPU, WHOLE, compare, golden, golden_cases, prove, prove_demo};
+use super::{
+    Case, Device, FAMILIES, Target, WGPU, WHOLE, compare, golden, golden_cases, prove, prove_demo,
+};
 use folio::backend::cuda::{CudaBackend, CudaOptions};
 use folio::backend::reference::ReferenceBackend;
 use folio::backend::{Backend, Inspect};
 use folio::model::Model;
 use folio::plan::{KvFormat, Storage};
 
-const CUDA: Target = Target { name: "cuda", ..WGPU };
+const CUDA: Target = Target {
+    name: "cuda",
+    ..WGPU
+};
 /// Maximum |Δ logprob| of the five most likely tokens with bfloat16 activations.
 const LOGPROB_BF16: f32 = 0.1;
 /// Maximum relative change of the loss.
@@ -35,7 +40,13 @@ fn device(activations: Storage) -> Option<CudaBackend> {
         println!("SKIPPED: {obstacle}");
         return None;
     }
-    Some(CudaBackend::open(&CudaOptions { activations, ..CudaOptions::default() }).expect("a listed device opens"))
+    Some(
+        CudaBackend::open(&CudaOptions {
+            activations,
+            ..CudaOptions::default()
+        })
+        .expect("a listed device opens"),
+    )
 }
 
 // Every family, in chunks and as a batch whose tokens are fed on the device. A device is emulated by one thread, so
@@ -65,10 +76,14 @@ fn kernels_on_the_host_reproduce_latents_states_and_longrope() {
 /// Checks families.
 #[cfg(unix)]
 fn on_the_host(families: impl IntoIterator<Item = (&'static str, f32)>) {
-    let Some(mut backend) = emulated(Storage::F32, (8, 0)) else { return };
+    let Some(mut backend) = emulated(Storage::F32, (8, 0)) else {
+        return;
+    };
     for (family, tolerance) in families {
         let mut cases = golden_cases(family);
-        cases.iter_mut().for_each(|case| case.greedy.truncate(HOST_TOKENS));
+        cases
+            .iter_mut()
+            .for_each(|case| case.greedy.truncate(HOST_TOKENS));
         let model = Model::open(&golden(family)).expect("the golden model loads");
         let mut device = Device::new(&mut backend, &model, KvFormat::F16);
         for (case, run) in cases.iter().zip(device.generate(&cases, HOST_CHUNK, true)) {
@@ -84,17 +99,24 @@ fn on_the_host(families: impl IntoIterator<Item = (&'static str, f32)>) {
 #[cfg(unix)]
 #[test]
 fn bfloat16_on_the_host_keeps_logprobs_and_loss() {
-    let Some(mut backend) = emulated(Storage::Bf16, (8, 0)) else { return };
+    let Some(mut backend) = emulated(Storage::Bf16, (8, 0)) else {
+        return;
+    };
     prove_bf16(&mut backend, 1);
 }
 
 #[test]
 fn an_nvidia_device_reproduces_golden_logits_and_tokens() {
-    let Some(mut backend) = device(Storage::F32) else { return };
+    let Some(mut backend) = device(Storage::F32) else {
+        return;
+    };
     prove(&CUDA, &mut backend);
     prove_demo(&CUDA, &mut backend);
     drop(backend);
-    prove_bf16(&mut device(Storage::Bf16).expect("it was there"), usize::MAX);
+    prove_bf16(
+        &mut device(Storage::Bf16).expect("it was there"),
+        usize::MAX,
+    );
 }
 
 /// Checks the most likely tokens for the demo model's golden prompts, and the loss on some held-out conversations.
@@ -104,10 +126,17 @@ fn prove_bf16<B: Backend + Inspect>(backend: &mut B, texts: usize) {
     let (expected, _) = loss(&mut ReferenceBackend::new(), &model, KvFormat::F16, &texts);
     let (found, tokens) = loss(backend, &model, KvFormat::F16, &texts);
     println!("held-out loss of {tokens} tokens: {found:.4}, on the REFERENCE {expected:.4}");
-    assert!((found - expected).abs() <= LOSS_BF16 * expected, "{found} is not {expected}");
+    assert!(
+        (found - expected).abs() <= LOSS_BF16 * expected,
+        "{found} is not {expected}"
+    );
 
     // One token is generated, whatever it is.
-    let case = |ids: &Vec<u32>| Case { prompt: ids[..ids.len().min(60)].to_vec(), greedy: vec![0], logits: Vec::new() };
+    let case = |ids: &Vec<u32>| Case {
+        prompt: ids[..ids.len().min(60)].to_vec(),
+        greedy: vec![0],
+        logits: Vec::new(),
+    };
     let cases: Vec<Case> = texts.iter().take(4).map(|(ids, _)| case(ids)).collect();
     let mut cpu = ReferenceBackend::new();
     let expected = Device::new(&mut cpu, &model, KvFormat::F16).generate(&cases, WHOLE, false);
@@ -116,7 +145,10 @@ fn prove_bf16<B: Backend + Inspect>(backend: &mut B, texts: usize) {
         let (expected, found) = (&expected.steps[0].top, &found.steps[0].top);
         for ((id, logprob), (_, other)) in expected.iter().zip(found) {
             let allowed = LOGPROB_BF16 * logprob.abs().max(1.0);
-            assert!((logprob - other).abs() <= allowed, "token {id}: {other}, not {logprob}");
+            assert!(
+                (logprob - other).abs() <= allowed,
+                "token {id}: {other}, not {logprob}"
+            );
         }
     }
 }

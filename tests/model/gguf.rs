@@ -2,7 +2,8 @@
 //! `FOLIO_GGUF_DATA` names a folder with more files beside a `reference.json`.
 
 use super::{
-    CPU, Case, Device, REFERENCE, Target, WGPU, WHOLE, cpus, ids, largest_difference, numbers, packed, read_json,
+    CPU, Case, Device, REFERENCE, Target, WGPU, WHOLE, cpus, ids, largest_difference, numbers,
+    packed, read_json,
 };
 use folio::backend::reference::ReferenceBackend;
 use folio::backend::wgpu::{WgpuBackend, WgpuOptions};
@@ -25,8 +26,12 @@ fn the_cpu_reproduces_gguf_files() {
 #[test]
 fn every_adapter_reproduces_gguf_files() {
     for adapter in WgpuBackend::adapters() {
-        let options = WgpuOptions { adapter: Some(adapter.index), ..WgpuOptions::default() };
-        let mut backend = block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens");
+        let options = WgpuOptions {
+            adapter: Some(adapter.index),
+            ..WgpuOptions::default()
+        };
+        let mut backend =
+            block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens");
         prove_gguf(&WGPU, &mut backend);
     }
 }
@@ -41,12 +46,25 @@ pub(super) struct File {
 
 /// The files of the reference that exist here.
 pub(super) fn files() -> Vec<File> {
-    let folder = std::env::var_os("FOLIO_GGUF_DATA").map_or_else(|| packed::model("gguf"), PathBuf::from);
+    let folder =
+        std::env::var_os("FOLIO_GGUF_DATA").map_or_else(|| packed::model("gguf"), PathBuf::from);
     let reference = read_json(&folder.join("reference.json"));
-    let named = reference["cases"].as_object().expect("an object by file").iter();
+    let named = reference["cases"]
+        .as_object()
+        .expect("an object by file")
+        .iter();
     let files = named.map(|(name, expected)| {
-        let cases = expected["cases"].as_array().expect("a list of cases").iter().map(case).collect();
-        File { name: name.clone(), path: folder.join(name), cases }
+        let cases = expected["cases"]
+            .as_array()
+            .expect("a list of cases")
+            .iter()
+            .map(case)
+            .collect();
+        File {
+            name: name.clone(),
+            path: folder.join(name),
+            cases,
+        }
     });
     let files: Vec<_> = files.filter(|file| file.path.exists()).collect();
     assert!(files.len() >= 5, "only {} files", files.len());
@@ -54,9 +72,21 @@ pub(super) fn files() -> Vec<File> {
 }
 
 fn case(json: &Value) -> (Case, usize) {
-    let margins = json["margins"].as_array().expect("a list of margins").iter();
-    let sure = margins.take_while(|margin| margin.as_f64().expect("a number") > MARGIN).count();
-    (Case { prompt: ids(&json["prompt"]), greedy: ids(&json["greedy"]), logits: numbers(&json["logits"]) }, sure)
+    let margins = json["margins"]
+        .as_array()
+        .expect("a list of margins")
+        .iter();
+    let sure = margins
+        .take_while(|margin| margin.as_f64().expect("a number") > MARGIN)
+        .count();
+    (
+        Case {
+            prompt: ids(&json["prompt"]),
+            greedy: ids(&json["greedy"]),
+            logits: numbers(&json["logits"]),
+        },
+        sure,
+    )
 }
 
 impl File {
@@ -74,12 +104,21 @@ impl File {
     ) -> (f32, usize) {
         let (mut worst, mut tokens) = (0.0_f32, 0);
         for (case, sure) in &self.cases {
-            let run = device.generate(std::slice::from_ref(case), chunk, false).remove(0);
+            let run = device
+                .generate(std::slice::from_ref(case), chunk, false)
+                .remove(0);
             let difference = largest_difference(&case.logits, &run.logits[0]);
             let place = format!("{} {place}, prompt of {}", self.name, case.prompt.len());
-            assert!(difference <= tolerance, "{place}: logits differ by {difference}");
+            assert!(
+                difference <= tolerance,
+                "{place}: logits differ by {difference}"
+            );
             worst = worst.max(difference);
-            assert_eq!(run.tokens[..*sure], case.greedy[..*sure], "{place}: greedy tokens");
+            assert_eq!(
+                run.tokens[..*sure],
+                case.greedy[..*sure],
+                "{place}: greedy tokens"
+            );
             tokens += sure;
         }
         assert!(tokens > 0, "{}: a token is compared", self.name);
@@ -93,6 +132,9 @@ fn prove_gguf<B: Backend + Inspect>(target: &Target, backend: &mut B) {
         let mut device = Device::new(backend, &model, KvFormat::F32);
         let place = format!("on {}", target.name);
         let (worst, tokens) = file.compare(&place, &mut device, WHOLE, target.logits_f32);
-        println!("{} {place}: logits differ by at most {worst:.1e}, {tokens} tokens compared", file.name);
+        println!(
+            "{} {place}: logits differ by at most {worst:.1e}, {tokens} tokens compared",
+            file.name
+        );
     }
 }

@@ -14,16 +14,21 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 
 pub(crate) fn open(bytes: Vec<u8>) -> Result<Gguf, LoadError> {
-    Gguf::from_files(vec![("x.gguf".into(), ModelFile::in_memory(Bytes::from(bytes)))])
+    Gguf::from_files(vec![(
+        "x.gguf".into(),
+        ModelFile::in_memory(Bytes::from(bytes)),
+    )])
 }
 
 fn weights(model: &Model) -> BTreeMap<(String, u32), Bytes> {
     let plan = model.record(Storage::F32);
     let mut rows = BTreeMap::new();
-    let uploaded = block_on(model.upload(&plan, |id, row, bytes| -> Result<(), Infallible> {
-        rows.insert((plan.weight_spec(id).name.clone(), row), bytes);
-        Ok(())
-    }));
+    let uploaded = block_on(
+        model.upload(&plan, |id, row, bytes| -> Result<(), Infallible> {
+            rows.insert((plan.weight_spec(id).name.clone(), row), bytes);
+            Ok(())
+        }),
+    );
     uploaded.expect("the model uploads");
     rows
 }
@@ -31,7 +36,10 @@ fn weights(model: &Model) -> BTreeMap<(String, u32), Bytes> {
 /// The file's tokenizer, if it has a vocabulary.
 pub(crate) fn tokenizer(texts: &Texts) -> Option<Tokenizer> {
     let vocabulary = texts.vocabulary().expect("the vocabulary is right")?;
-    let tokens = vocabulary.tokens.iter().map(|(text, id)| (text.as_ref(), *id));
+    let tokens = vocabulary
+        .tokens
+        .iter()
+        .map(|(text, id)| (text.as_ref(), *id));
     let tokenizer = Tokenizer::from_tables(&vocabulary.tokenizer_json, tokens, &vocabulary.merges);
     Some(tokenizer.expect("it is a tokenizer"))
 }
@@ -45,20 +53,50 @@ fn the_demo_model_is_itself_in_gguf() {
         let texts = gguf.texts();
         let model = Model::from_gguf(gguf).expect("it loads");
         let original = Model::demo();
-        assert_eq!(model.record(Storage::F32).to_string(), original.record(Storage::F32).to_string());
-        assert!(weights(&model) == weights(&original), "the same bytes for the same weights");
+        assert_eq!(
+            model.record(Storage::F32).to_string(),
+            original.record(Storage::F32).to_string()
+        );
+        assert!(
+            weights(&model) == weights(&original),
+            "the same bytes for the same weights"
+        );
         let eos = &model.generation().eos_token_ids;
-        assert!(original.generation().eos_token_ids.iter().all(|id| eos.contains(id)), "{eos:?}");
+        assert!(
+            original
+                .generation()
+                .eos_token_ids
+                .iter()
+                .all(|id| eos.contains(id)),
+            "{eos:?}"
+        );
 
-        let config = texts.tokenizer_config_json().expect("the metadata is right");
-        let text = TextModel::with_tokenizer(tokenizer(&texts), Some(&config), None).expect("text is right");
+        let config = texts
+            .tokenizer_config_json()
+            .expect("the metadata is right");
+        let text = TextModel::with_tokenizer(tokenizer(&texts), Some(&config), None)
+            .expect("text is right");
         assert!(text.template.is_some(), "the file has a chat template");
         let found = text.tokenizer.expect("the file has a vocabulary");
-        let expected = Tokenizer::from_json(demo_model::TOKENIZER_JSON).expect("the demo's tokenizer");
-        for sample in ["Once upon a time, there", " a  b\n\n\n12345 it's", "<|im_start|>user\nhé 😀<|im_end|>", ""] {
+        let expected =
+            Tokenizer::from_json(demo_model::TOKENIZER_JSON).expect("the demo's tokenizer");
+        for sample in [
+            "Once upon a time, there",
+            " a  b\n\n\n12345 it's",
+            "<|im_start|>user\nhé 😀<|im_end|>",
+            "",
+        ] {
             let ids = expected.encode(sample, true).expect("it encodes");
-            assert_eq!(found.encode(sample, true).expect("it encodes"), ids, "{sample:?}");
-            let bytes = |tokenizer: &Tokenizer| ids.iter().flat_map(|id| tokenizer.token_bytes(*id, None)).collect();
+            assert_eq!(
+                found.encode(sample, true).expect("it encodes"),
+                ids,
+                "{sample:?}"
+            );
+            let bytes = |tokenizer: &Tokenizer| {
+                ids.iter()
+                    .flat_map(|id| tokenizer.token_bytes(*id, None))
+                    .collect()
+            };
             let (found, expected): (Vec<u8>, Vec<u8>) = (bytes(&found), bytes(&expected));
             assert_eq!(found, expected, "{sample:?}");
         }
@@ -81,11 +119,16 @@ fn the_way_to_split_text_decides_about_a_bos() {
         if let Some(flag) = flag {
             file.set("tokenizer.ggml.add_bos_token", Item::Boolean(flag));
         }
-        let texts = Texts::from_gguf("x.gguf", ModelFile::in_memory(Bytes::from(file.bytes()))).expect("it reads");
+        let texts = Texts::from_gguf("x.gguf", ModelFile::in_memory(Bytes::from(file.bytes())))
+            .expect("it reads");
         let tokenizer = tokenizer(&texts).expect("there is a vocabulary");
         let ids = tokenizer.encode("Once upon", true).expect("it encodes");
         assert_eq!(ids[0] == 5, begins, "{pre} {flag:?}: {ids:?}");
-        assert_ne!(tokenizer.encode("Once upon", false).expect("it encodes")[0], 5, "{pre} {flag:?}");
+        assert_ne!(
+            tokenizer.encode("Once upon", false).expect("it encodes")[0],
+            5,
+            "{pre} {flag:?}"
+        );
     }
 }
 
@@ -93,15 +136,33 @@ fn the_way_to_split_text_decides_about_a_bos() {
 #[test]
 fn rotations_that_lack_something_are_refused() {
     for (name, kind, expected) in [
-        ("rope_factors_long.weight", 0, "llama.rope.scaling.original_context_length is missing"),
-        ("rope_freqs.weight", 1, "rope_freqs.weight\" has type F16, not F32"),
+        (
+            "rope_factors_long.weight",
+            0,
+            "llama.rope.scaling.original_context_length is missing",
+        ),
+        (
+            "rope_freqs.weight",
+            1,
+            "rope_freqs.weight\" has type F16, not F32",
+        ),
         ("rope_freqs.weight", 0, "rope_freqs.weight has 3 numbers"),
     ] {
         let mut file = models::small();
         let data = vec![0; if kind == 0 { 12 } else { 6 }];
-        file.tensors.push(Tensor { name: name.into(), dimensions: vec![3], kind, offset: 0, data });
+        file.tensors.push(Tensor {
+            name: name.into(),
+            dimensions: vec![3],
+            kind,
+            offset: 0,
+            data,
+        });
         file.pack();
-        let message = open(file.bytes()).and_then(Model::from_gguf).err().expect("it is refused").to_string();
+        let message = open(file.bytes())
+            .and_then(Model::from_gguf)
+            .err()
+            .expect("it is refused")
+            .to_string();
         assert!(message.contains(expected), "{message:?} lacks {expected:?}");
     }
 }
@@ -113,11 +174,20 @@ fn absurd_numbers_of_experts_are_refused() {
     let mut file = models::small();
     let count = 1 << 19;
     let name = "blk.0.ffn_gate_exps.weight".into();
-    let tensor = Tensor { name, dimensions: vec![1, 1, count], kind: 0, offset: 0, data: vec![0; 4 << 19] };
+    let tensor = Tensor {
+        name,
+        dimensions: vec![1, 1, count],
+        kind: 0,
+        offset: 0,
+        data: vec![0; 4 << 19],
+    };
     file.tensors.push(tensor);
     file.pack();
     let message = open(file.bytes()).expect_err("too many").to_string();
-    assert!(message.contains("blk.0.ffn_gate_exps.weight") && message.contains("exceeds the limit"), "{message}");
+    assert!(
+        message.contains("blk.0.ffn_gate_exps.weight") && message.contains("exceeds the limit"),
+        "{message}"
+    );
 }
 
 #[test]
@@ -136,8 +206,18 @@ fn scores_merge_as_sentence_piece_does() {
     texts.extend((0..256).map(|byte| format!("<0x{byte:02X}>")));
     let mut kinds: Vec<u32> = [vec![2, 3, 3], vec![6; 256]].concat();
     let mut scores = vec![0.0; texts.len()];
-    let words = [("\u{2581}", -9.0), ("a", -9.0), ("b", -9.0), ("c", -9.0), ("ab", -3.0), ("bc", -2.0)];
-    for (text, score) in words.into_iter().chain([("\u{2581}a", -4.0), ("abc", -1.0)]) {
+    let words = [
+        ("\u{2581}", -9.0),
+        ("a", -9.0),
+        ("b", -9.0),
+        ("c", -9.0),
+        ("ab", -3.0),
+        ("bc", -2.0),
+    ];
+    for (text, score) in words
+        .into_iter()
+        .chain([("\u{2581}a", -4.0), ("abc", -1.0)])
+    {
         texts.push(text.into());
         kinds.push(1);
         scores.push(score);
@@ -149,36 +229,59 @@ fn scores_merge_as_sentence_piece_does() {
     file.set("tokenizer.ggml.token_type", Item::I32s(kinds));
     file.set("tokenizer.ggml.scores", Item::F32s(scores));
     file.set("tokenizer.ggml.bos_token_id", Item::U32(1));
-    let tokenizer = tokenizer(&open(file.bytes()).expect("it opens").texts()).expect("there is a vocabulary");
+    let tokenizer =
+        tokenizer(&open(file.bytes()).expect("it opens").texts()).expect("there is a vocabulary");
     let tokens = |text: &str| -> Vec<String> {
         let ids = tokenizer.encode(text, true).expect("it encodes");
-        ids.into_iter().map(|id| texts[id as usize].clone()).collect()
+        ids.into_iter()
+            .map(|id| texts[id as usize].clone())
+            .collect()
     };
     // "bc" scores higher than "ab" and "▁a"; then "a" joins it, and nothing joins "▁" with the whole.
     assert_eq!(tokens("abc"), ["<s>", "\u{2581}", "abc"]);
     assert_eq!(tokens("ab"), ["<s>", "\u{2581}", "ab"]);
-    assert_eq!(tokens("babc a"), ["<s>", "\u{2581}", "b", "abc", "\u{2581}a"]);
+    assert_eq!(
+        tokens("babc a"),
+        ["<s>", "\u{2581}", "b", "abc", "\u{2581}a"]
+    );
     assert_eq!(tokens("é"), ["<s>", "\u{2581}", "<0xC3>", "<0xA9>"]);
     let ids = tokenizer.encode("é", false).expect("it encodes");
-    let bytes: Vec<u8> = ids.iter().flat_map(|id| tokenizer.token_bytes(*id, None)).collect();
+    let bytes: Vec<u8> = ids
+        .iter()
+        .flat_map(|id| tokenizer.token_bytes(*id, None))
+        .collect();
     assert_eq!(String::from_utf8(bytes).expect("whole characters"), " é");
 }
 
 /// As with the runs of spaces of Mistral 7B, which all have one score.
 #[test]
 fn of_equal_scores_the_leftmost_pair_merges_first() {
-    let runs = (1..=16).rev().filter(|length| *length != 15).map(|length| "a".repeat(length));
+    let runs = (1..=16)
+        .rev()
+        .filter(|length| *length != 15)
+        .map(|length| "a".repeat(length));
     let texts: Vec<String> = std::iter::once("<unk>".to_owned()).chain(runs).collect();
     let mut file = demo();
     file.pairs.retain(|(key, _)| !key.starts_with("tokenizer."));
     file.set("tokenizer.ggml.model", Item::Text("llama".into()));
-    file.set("tokenizer.ggml.token_type", Item::I32s([vec![2], vec![1; texts.len() - 1]].concat()));
+    file.set(
+        "tokenizer.ggml.token_type",
+        Item::I32s([vec![2], vec![1; texts.len() - 1]].concat()),
+    );
     file.set("tokenizer.ggml.scores", Item::F32s(vec![-1e9; texts.len()]));
     file.set("tokenizer.ggml.tokens", Item::Texts(texts.clone()));
     file.set("tokenizer.ggml.add_space_prefix", Item::Boolean(false));
-    let tokenizer = tokenizer(&open(file.bytes()).expect("it opens").texts()).expect("there is a vocabulary");
-    for (length, expected) in [(16, vec![16]), (17, vec![16, 1]), (32, vec![16, 16]), (41, vec![16, 16, 9])] {
-        let ids = tokenizer.encode(&"a".repeat(length), false).expect("it encodes");
+    let tokenizer =
+        tokenizer(&open(file.bytes()).expect("it opens").texts()).expect("there is a vocabulary");
+    for (length, expected) in [
+        (16, vec![16]),
+        (17, vec![16, 1]),
+        (32, vec![16, 16]),
+        (41, vec![16, 16, 9]),
+    ] {
+        let ids = tokenizer
+            .encode(&"a".repeat(length), false)
+            .expect("it encodes");
         let lengths: Vec<usize> = ids.iter().map(|id| texts[*id as usize].len()).collect();
         assert_eq!(lengths, expected, "a run of {length}");
     }
@@ -186,16 +289,30 @@ fn of_equal_scores_the_leftmost_pair_merges_first() {
 
 /// A SentencePiece file with Phi-3's special tokens.
 fn phi3(name: &str) -> (Tokenizer, Vec<String>) {
-    let texts = ["<unk>", "<s>", "<|user|>", "<|end|>", "\u{2581}", "\n", "H", "\u{2581}H"].map(String::from);
+    let texts = [
+        "<unk>",
+        "<s>",
+        "<|user|>",
+        "<|end|>",
+        "\u{2581}",
+        "\n",
+        "H",
+        "\u{2581}H",
+    ]
+    .map(String::from);
     let mut file = demo();
     file.pairs.retain(|(key, _)| !key.starts_with("tokenizer."));
     file.set("general.name", Item::Text(name.into()));
     file.set("tokenizer.ggml.model", Item::Text("llama".into()));
     file.set("tokenizer.ggml.tokens", Item::Texts(texts.to_vec()));
-    file.set("tokenizer.ggml.token_type", Item::I32s(vec![2, 3, 3, 3, 1, 1, 1, 1]));
+    file.set(
+        "tokenizer.ggml.token_type",
+        Item::I32s(vec![2, 3, 3, 3, 1, 1, 1, 1]),
+    );
     file.set("tokenizer.ggml.scores", Item::F32s(vec![0.0; 8]));
     file.set("tokenizer.ggml.add_bos_token", Item::Boolean(false));
-    let tokenizer = tokenizer(&open(file.bytes()).expect("it opens").texts()).expect("there is a vocabulary");
+    let tokenizer =
+        tokenizer(&open(file.bytes()).expect("it opens").texts()).expect("there is a vocabulary");
     (tokenizer, texts.to_vec())
 }
 
@@ -203,11 +320,21 @@ fn phi3(name: &str) -> (Tokenizer, Vec<String>) {
 #[test]
 fn special_tokens_of_phi_3_take_the_white_space_behind_them() {
     for (name, expected) in [
-        ("Phi 3", &["<|user|>", "\u{2581}", "\n", "H", "<|end|>", "\u{2581}", "\n"][..]),
-        ("Phi-3.5-mini-instruct", &["<|user|>", "\u{2581}H", "<|end|>"]),
+        (
+            "Phi 3",
+            &[
+                "<|user|>", "\u{2581}", "\n", "H", "<|end|>", "\u{2581}", "\n",
+            ][..],
+        ),
+        (
+            "Phi-3.5-mini-instruct",
+            &["<|user|>", "\u{2581}H", "<|end|>"],
+        ),
     ] {
         let (tokenizer, texts) = phi3(name);
-        let ids = tokenizer.encode("<|user|>\nH<|end|>\n", false).expect("it encodes");
+        let ids = tokenizer
+            .encode("<|user|>\nH<|end|>\n", false)
+            .expect("it encodes");
         let tokens: Vec<&str> = ids.iter().map(|id| texts[*id as usize].as_str()).collect();
         assert_eq!(tokens, expected, "{name}");
     }
@@ -216,7 +343,10 @@ fn special_tokens_of_phi_3_take_the_white_space_behind_them() {
 #[test]
 fn the_unknown_token_of_a_file_is_a_special_token() {
     let (tokenizer, _) = phi3("any");
-    assert_eq!(tokenizer.encode("<unk>H", false).expect("it encodes"), [0, 7]);
+    assert_eq!(
+        tokenizer.encode("<unk>H", false).expect("it encodes"),
+        [0, 7]
+    );
     assert!(tokenizer.is_special(0));
 }
 
@@ -226,7 +356,8 @@ fn a_whole_text_has_no_space_that_the_tokenizer_put_before_it() {
     assert_eq!(tokenizer.whole_text(" H"), "H");
     assert_eq!(tokenizer.whole_text("  H"), " H");
     assert_eq!(tokenizer.whole_text("<s> H"), "<s> H");
-    let byte_level = Tokenizer::from_json(demo_model::TOKENIZER_JSON).expect("the demo's tokenizer");
+    let byte_level =
+        Tokenizer::from_json(demo_model::TOKENIZER_JSON).expect("the demo's tokenizer");
     assert_eq!(byte_level.whole_text(" H"), " H");
 }
 
@@ -234,10 +365,18 @@ fn a_whole_text_has_no_space_that_the_tokenizer_put_before_it() {
 fn named_templates_of_a_file_are_those_of_its_folder() {
     let mut file = demo();
     file.set("tokenizer.chat_template", Item::Text("plain".into()));
-    file.set("tokenizer.chat_template.tool_use", Item::Text("tools".into()));
-    file.set("tokenizer.chat_templates", Item::Texts(vec!["default".into(), "tool_use".into()]));
+    file.set(
+        "tokenizer.chat_template.tool_use",
+        Item::Text("tools".into()),
+    );
+    file.set(
+        "tokenizer.chat_templates",
+        Item::Texts(vec!["default".into(), "tool_use".into()]),
+    );
     let texts = open(file.bytes()).expect("it opens").texts();
-    let config = texts.tokenizer_config_json().expect("the metadata is right");
+    let config = texts
+        .tokenizer_config_json()
+        .expect("the metadata is right");
     let text = TextModel::with_tokenizer(None, Some(&config), None).expect("text is right");
     let (messages, tools) = (serde_json::json!([]), serde_json::json!([{}]));
     for (tools, expected) in [(None, "plain"), (Some(&tools), "tools")] {
@@ -257,7 +396,8 @@ fn named_templates_of_a_file_are_those_of_its_folder() {
 /// The one-layer model of architecture llama with these keys.
 fn llama(keys: &[(&str, Item)]) -> Result<Model, LoadError> {
     let mut file = models::small();
-    keys.iter().for_each(|(key, item)| file.set(key, item.clone()));
+    keys.iter()
+        .for_each(|(key, item)| file.set(key, item.clone()));
     Model::from_gguf(open(file.bytes())?)
 }
 
@@ -266,22 +406,42 @@ fn llama(keys: &[(&str, Item)]) -> Result<Model, LoadError> {
 fn every_key_that_scales_rotations_counts() {
     let scaling = |keys: &[(&str, Item)]| llama(keys).expect("it loads").spec().ropes[0].scaling;
     let linear = RopeScaling::Linear { factor: 4.0 };
-    assert_eq!(scaling(&[("llama.rope.scale_linear", Item::F32(4.0))]), linear);
-    assert_eq!(scaling(&[("llama.rope.scaling.factor", Item::F32(4.0))]), linear);
+    assert_eq!(
+        scaling(&[("llama.rope.scale_linear", Item::F32(4.0))]),
+        linear
+    );
+    assert_eq!(
+        scaling(&[("llama.rope.scaling.factor", Item::F32(4.0))]),
+        linear
+    );
     let none = ("llama.rope.scaling.type", Item::Text("none".into()));
-    assert_eq!(scaling(&[none, ("llama.rope.scaling.factor", Item::F32(4.0))]), RopeScaling::None);
+    assert_eq!(
+        scaling(&[none, ("llama.rope.scaling.factor", Item::F32(4.0))]),
+        RopeScaling::None
+    );
     let yarn = [
         ("llama.rope.scaling.type", Item::Text("yarn".into())),
         ("llama.rope.scaling.factor", Item::F32(4.0)),
         ("llama.rope.scaling.original_context_length", Item::U32(16)),
     ];
     let factor = |scaling| match scaling {
-        RopeScaling::Yarn { attention_factor, .. } => attention_factor,
+        RopeScaling::Yarn {
+            attention_factor, ..
+        } => attention_factor,
         other => panic!("{other:?}"),
     };
     let plain = factor(scaling(&yarn));
-    let times = factor(scaling(&[&yarn[..], &[("llama.rope.scaling.attn_factor", Item::F32(1.5))]].concat()));
-    assert!((times - 1.5 * plain).abs() < 1e-6, "{times} is not 1.5 times {plain}");
+    let times = factor(scaling(
+        &[
+            &yarn[..],
+            &[("llama.rope.scaling.attn_factor", Item::F32(1.5))],
+        ]
+        .concat(),
+    ));
+    assert!(
+        (times - 1.5 * plain).abs() < 1e-6,
+        "{times} is not 1.5 times {plain}"
+    );
 }
 
 #[test]
@@ -293,16 +453,28 @@ fn what_changes_the_results_and_is_not_supported_is_refused_by_name() {
         ("llama.attention.max_alibi_bias", Item::F32(8.0)),
         ("general.type", Item::Text("adapter".into())),
     ] {
-        let error = llama(&[(key, item)]).err().expect("it is refused").to_string();
+        let error = llama(&[(key, item)])
+            .err()
+            .expect("it is refused")
+            .to_string();
         assert!(error.starts_with(&format!("x.gguf: {key} is ")), "{error}");
     }
-    for (key, item) in [("llama.attention.causal", Item::Boolean(true)), ("general.type", Item::Text("model".into()))] {
+    for (key, item) in [
+        ("llama.attention.causal", Item::Boolean(true)),
+        ("general.type", Item::Text("model".into())),
+    ] {
         llama(&[(key, item)]).expect("this is as usual");
     }
 }
 
 fn vector(name: &str, elements: usize) -> Tensor {
-    Tensor { name: name.into(), dimensions: vec![elements as u64], kind: 0, offset: 0, data: vec![0; 4 * elements] }
+    Tensor {
+        name: name.into(),
+        dimensions: vec![elements as u64],
+        kind: 0,
+        offset: 0,
+        data: vec![0; 4 * elements],
+    }
 }
 
 /// As in llama.cpp: a tensor that nothing reads would have changed the results.
@@ -314,9 +486,19 @@ fn a_tensor_that_nothing_reads_is_refused_by_name() {
         file.pack();
         open(file.bytes()).and_then(Model::from_gguf)
     };
-    for name in ["blk.0.attn_q_norm.weight", "blk.0.mystery.weight", "output_norm.bias", "extra"] {
+    for name in [
+        "blk.0.attn_q_norm.weight",
+        "blk.0.mystery.weight",
+        "output_norm.bias",
+        "extra",
+    ] {
         let error = with(name, 32).err().expect("it is refused").to_string();
-        assert!(error.contains(&format!("tensor {name:?} is not a part of this architecture")), "{error}");
+        assert!(
+            error.contains(&format!(
+                "tensor {name:?} is not a part of this architecture"
+            )),
+            "{error}"
+        );
     }
     for name in ["blk.0.attn_rot_embd.weight", "blk.1.nextn.enorm.weight"] {
         with(name, 32).expect("it is known to be of no use");
@@ -325,15 +507,28 @@ fn a_tensor_that_nothing_reads_is_refused_by_name() {
 
 #[test]
 fn biases_are_applied_where_a_file_has_them() {
-    for names in [&["attn_output"][..], &["attn_q", "attn_k", "attn_v"], &["attn_q", "attn_k", "attn_v", "attn_output"]]
-    {
+    for names in [
+        &["attn_output"][..],
+        &["attn_q", "attn_k", "attn_v"],
+        &["attn_q", "attn_k", "attn_v", "attn_output"],
+    ] {
         let mut file = models::small();
-        file.tensors.extend(names.iter().map(|name| vector(&format!("blk.0.{name}.bias"), 32)));
+        file.tensors.extend(
+            names
+                .iter()
+                .map(|name| vector(&format!("blk.0.{name}.bias"), 32)),
+        );
         file.pack();
-        let model = open(file.bytes()).and_then(Model::from_gguf).expect("it loads");
+        let model = open(file.bytes())
+            .and_then(Model::from_gguf)
+            .expect("it loads");
         let attention = model.spec().attention;
         let found = (attention.qkv_bias, attention.output_bias);
-        assert_eq!(found, (names.contains(&"attn_q"), names.contains(&"attn_output")), "{names:?}");
+        assert_eq!(
+            found,
+            (names.contains(&"attn_q"), names.contains(&"attn_output")),
+            "{names:?}"
+        );
     }
 }
 
@@ -349,16 +544,29 @@ fn gemma4_merges_by_its_list() {
     file.set("tokenizer.ggml.model", Item::Text("gemma4".into()));
     file.set("tokenizer.ggml.tokens", Item::Texts(texts.clone()));
     file.set("tokenizer.ggml.token_type", Item::I32s(kinds));
-    file.set("tokenizer.ggml.merges", Item::Texts(["b c", "a bc", "\u{2581} a"].map(String::from).into()));
+    file.set(
+        "tokenizer.ggml.merges",
+        Item::Texts(["b c", "a bc", "\u{2581} a"].map(String::from).into()),
+    );
     file.set("tokenizer.ggml.bos_token_id", Item::U32(1));
     // Published files say so, but the model expects its BOS.
     file.set("tokenizer.ggml.add_bos_token", Item::Boolean(false));
-    let tokenizer = tokenizer(&open(file.bytes()).expect("it opens").texts()).expect("there is a vocabulary");
+    let tokenizer =
+        tokenizer(&open(file.bytes()).expect("it opens").texts()).expect("there is a vocabulary");
     let ids = tokenizer.encode("babc a\u{e9}", true).expect("it encodes");
     let tokens: Vec<&str> = ids.iter().map(|id| texts[*id as usize].as_str()).collect();
-    assert_eq!(tokens, ["<bos>", "b", "abc", "\u{2581}a", "<0xC3>", "<0xA9>"]);
-    let bytes: Vec<u8> = ids[1..].iter().flat_map(|id| tokenizer.token_bytes(*id, None)).collect();
-    assert_eq!(String::from_utf8(bytes).expect("whole characters"), "babc a\u{e9}");
+    assert_eq!(
+        tokens,
+        ["<bos>", "b", "abc", "\u{2581}a", "<0xC3>", "<0xA9>"]
+    );
+    let bytes: Vec<u8> = ids[1..]
+        .iter()
+        .flat_map(|id| tokenizer.token_bytes(*id, None))
+        .collect();
+    assert_eq!(
+        String::from_utf8(bytes).expect("whole characters"),
+        "babc a\u{e9}"
+    );
 }
 
 /// The pre-tokenizers of today's families split as those of their checkpoints.
@@ -387,7 +595,10 @@ fn hostile_heads_are_named() {
     table.extend((0..33).map(|length| (good[..length].to_vec(), "x.gguf")));
     for (bytes, expected) in table {
         let message = open(bytes).expect_err(expected).to_string();
-        assert!(message.contains(expected) && message.starts_with("x.gguf: "), "{message:?} lacks {expected:?}");
+        assert!(
+            message.contains(expected) && message.starts_with("x.gguf: "),
+            "{message:?} lacks {expected:?}"
+        );
         assert!(!message.contains('\n'), "{message:?} is one line");
     }
 }
@@ -397,7 +608,10 @@ fn hostile_heads_are_named() {
 fn hostile_entries_are_named() {
     type Change = fn(&mut Builder);
     let table: [(Change, &str); 25] = [
-        (|file| file.set("general.architecture", Item::Text("mamba".into())), "\"mamba\" is not supported; expected"),
+        (
+            |file| file.set("general.architecture", Item::Text("mamba".into())),
+            "\"mamba\" is not supported; expected",
+        ),
         (
             |file| {
                 file.set("general.architecture", Item::Text("qwen3ssm".into()));
@@ -405,29 +619,106 @@ fn hostile_entries_are_named() {
             },
             "the nearest supported one is qwen3; ssm.state_size means layers with a recurrent state of another form",
         ),
-        (|file| file.pairs.retain(|(key, _)| key != "general.architecture"), "general.architecture is missing"),
-        (|file| file.set("general.alignment", Item::U32(0)), "general.alignment is 0"),
-        (|file| file.set("general.alignment", Item::U32(3)), "general.alignment is 3"),
-        (|file| file.set("general.alignment", Item::U64(1 << 63)), "general.alignment is 9223372036854775808"),
-        (|file| file.set("general.alignment", Item::Text("32".into())), "general.alignment is not an integer"),
-        (|file| file.set("qwen3.block_count", Item::U32(0)), "qwen3.block_count is 0"),
-        (|file| file.set("qwen3.block_count", Item::Text("6".into())), "qwen3.block_count is not an integer"),
-        (|file| file.set("qwen3.attention.head_count", Item::U32(3)), "num_attention_heads"),
-        (|file| file.set("qwen3.embedding_length", Item::U32(512)), "embed_tokens"),
-        (|file| file.set("qwen3.rope.freq_base", Item::F32(f32::NAN)), "rope.freq_base is not a finite number"),
-        (|file| file.set("tokenizer.ggml.tokens", Item::I32s(vec![1])), "tokenizer.ggml.tokens is not a list"),
-        (|file| file.set("tokenizer.ggml.token_type", Item::I32s(vec![1])), "token_type has 1 entries"),
-        (|file| file.set("tokenizer.ggml.merges", Item::Texts(vec!["xyzzy".into()])), "has the merge \"xyzzy\""),
-        (|file| file.set("tokenizer.ggml.pre", Item::Text("klingon".into())), "tokenizer.ggml.pre is \"klingon\""),
-        (|file| file.set("x", Item::Raw([9u32, 9, 0, 0].map(u32::to_le_bytes).concat())), "x is a list of lists"),
-        (|file| file.set("x", Item::Raw([9u32, 10, u32::MAX, u32::MAX].map(u32::to_le_bytes).concat())), "x is 18446"),
-        (|file| file.set("x", Item::Raw(77u32.to_le_bytes().into())), "x has a value of unknown type 77"),
-        (|file| file.pairs.push(("qwen3.block_count".into(), Item::U32(6))), "qwen3.block_count is a duplicate"),
-        (|file| file.tensors[1].dimensions = vec![], "has 0 dimensions"),
-        (|file| file.tensors[1].dimensions = vec![1 << 40, 1 << 40], "impossible shape"),
+        (
+            |file| file.pairs.retain(|(key, _)| key != "general.architecture"),
+            "general.architecture is missing",
+        ),
+        (
+            |file| file.set("general.alignment", Item::U32(0)),
+            "general.alignment is 0",
+        ),
+        (
+            |file| file.set("general.alignment", Item::U32(3)),
+            "general.alignment is 3",
+        ),
+        (
+            |file| file.set("general.alignment", Item::U64(1 << 63)),
+            "general.alignment is 9223372036854775808",
+        ),
+        (
+            |file| file.set("general.alignment", Item::Text("32".into())),
+            "general.alignment is not an integer",
+        ),
+        (
+            |file| file.set("qwen3.block_count", Item::U32(0)),
+            "qwen3.block_count is 0",
+        ),
+        (
+            |file| file.set("qwen3.block_count", Item::Text("6".into())),
+            "qwen3.block_count is not an integer",
+        ),
+        (
+            |file| file.set("qwen3.attention.head_count", Item::U32(3)),
+            "num_attention_heads",
+        ),
+        (
+            |file| file.set("qwen3.embedding_length", Item::U32(512)),
+            "embed_tokens",
+        ),
+        (
+            |file| file.set("qwen3.rope.freq_base", Item::F32(f32::NAN)),
+            "rope.freq_base is not a finite number",
+        ),
+        (
+            |file| file.set("tokenizer.ggml.tokens", Item::I32s(vec![1])),
+            "tokenizer.ggml.tokens is not a list",
+        ),
+        (
+            |file| file.set("tokenizer.ggml.token_type", Item::I32s(vec![1])),
+            "token_type has 1 entries",
+        ),
+        (
+            |file| file.set("tokenizer.ggml.merges", Item::Texts(vec!["xyzzy".into()])),
+            "has the merge \"xyzzy\"",
+        ),
+        (
+            |file| file.set("tokenizer.ggml.pre", Item::Text("klingon".into())),
+            "tokenizer.ggml.pre is \"klingon\"",
+        ),
+        (
+            |file| {
+                file.set(
+                    "x",
+                    Item::Raw([9u32, 9, 0, 0].map(u32::to_le_bytes).concat()),
+                )
+            },
+            "x is a list of lists",
+        ),
+        (
+            |file| {
+                file.set(
+                    "x",
+                    Item::Raw(
+                        [9u32, 10, u32::MAX, u32::MAX]
+                            .map(u32::to_le_bytes)
+                            .concat(),
+                    ),
+                )
+            },
+            "x is 18446",
+        ),
+        (
+            |file| file.set("x", Item::Raw(77u32.to_le_bytes().into())),
+            "x has a value of unknown type 77",
+        ),
+        (
+            |file| file.pairs.push(("qwen3.block_count".into(), Item::U32(6))),
+            "qwen3.block_count is a duplicate",
+        ),
+        (
+            |file| file.tensors[1].dimensions = vec![],
+            "has 0 dimensions",
+        ),
+        (
+            |file| file.tensors[1].dimensions = vec![1 << 40, 1 << 40],
+            "impossible shape",
+        ),
         (|file| file.tensors[1].kind = 99, "has type 99"),
         (|file| file.tensors[1].offset += 8, "not a multiple of 32"),
-        (|file| file.tensors[1].name = file.tensors[0].name.clone(), "is a duplicate"),
+        (
+            |file| file.tensors[1].name = file.tensors[0].name.clone(),
+            "is a duplicate",
+        ),
     ];
     for (change, expected) in table {
         let mut file = demo();
@@ -436,9 +727,15 @@ fn hostile_entries_are_named() {
             gguf.texts().vocabulary()?;
             Model::from_gguf(gguf)
         };
-        let message =
-            open(file.bytes()).and_then(read).err().unwrap_or_else(|| panic!("{expected} is refused")).to_string();
-        assert!(message.contains(expected) && message.starts_with("x.gguf: "), "{message:?} lacks {expected:?}");
+        let message = open(file.bytes())
+            .and_then(read)
+            .err()
+            .unwrap_or_else(|| panic!("{expected} is refused"))
+            .to_string();
+        assert!(
+            message.contains(expected) && message.starts_with("x.gguf: "),
+            "{message:?} lacks {expected:?}"
+        );
     }
 }
 
@@ -446,7 +743,9 @@ fn hostile_entries_are_named() {
 fn tensors_may_neither_overlap_nor_leave_the_file() {
     let mut file = demo();
     file.tensors[2].offset = file.tensors[1].offset;
-    let message = open(file.bytes()).expect_err("two tensors in one place").to_string();
+    let message = open(file.bytes())
+        .expect_err("two tensors in one place")
+        .to_string();
     assert!(message.contains("overlaps"), "{message}");
     for offset in [1 << 40, u64::MAX - 31] {
         let mut file = demo();
@@ -472,18 +771,41 @@ fn split_files_are_one_model() {
     }
     let open = |name: &str| Gguf::open(&folder.path().join(name)).and_then(Model::from_gguf);
     let model = open("m-00001-of-00002.gguf").expect("both halves load");
-    assert!(weights(&model) == weights(&Model::demo()), "the same bytes for the same weights");
-    assert!(open("m-00002-of-00002.gguf").err().expect("refused").to_string().contains("give the first"));
+    assert!(
+        weights(&model) == weights(&Model::demo()),
+        "the same bytes for the same weights"
+    );
+    assert!(
+        open("m-00002-of-00002.gguf")
+            .err()
+            .expect("refused")
+            .to_string()
+            .contains("give the first")
+    );
     std::fs::remove_file(folder.path().join("m-00002-of-00002.gguf")).expect("it is removed");
-    assert!(open("m-00001-of-00002.gguf").err().expect("refused").to_string().contains("m-00002-of-00002.gguf"));
+    assert!(
+        open("m-00001-of-00002.gguf")
+            .err()
+            .expect("refused")
+            .to_string()
+            .contains("m-00002-of-00002.gguf")
+    );
 }
 
 /// Writes a file as three parts: the first has the metadata, the others only say which part they are.
 fn write_split(whole: &Builder, folder: &std::path::Path) {
     let count = whole.tensors.len().div_ceil(3);
     for (number, tensors) in whole.tensors.chunks(count).enumerate() {
-        let pairs = if number == 0 { whole.pairs.clone() } else { Vec::new() };
-        let mut part = Builder { version: whole.version, pairs, tensors: tensors.to_vec() };
+        let pairs = if number == 0 {
+            whole.pairs.clone()
+        } else {
+            Vec::new()
+        };
+        let mut part = Builder {
+            version: whole.version,
+            pairs,
+            tensors: tensors.to_vec(),
+        };
         part.set("split.no", Item::U16(number as u16));
         part.set("split.count", Item::U16(3));
         part.pack();
@@ -497,25 +819,37 @@ fn split_files_of_every_family_are_one_model() {
     for (family, whole) in crate::converted::files() {
         let folder = tempfile::tempdir().expect("a folder");
         write_split(&whole, folder.path());
-        let split = Gguf::open(&folder.path().join("m-00001-of-00003.gguf")).and_then(Model::from_gguf);
+        let split =
+            Gguf::open(&folder.path().join("m-00001-of-00003.gguf")).and_then(Model::from_gguf);
         let split = split.unwrap_or_else(|error| panic!("{family}: {error}"));
-        let whole = open(whole.bytes()).and_then(Model::from_gguf).expect("one file loads");
-        assert!(weights(&split) == weights(&whole), "{family}: the same bytes for the same weights");
+        let whole = open(whole.bytes())
+            .and_then(Model::from_gguf)
+            .expect("one file loads");
+        assert!(
+            weights(&split) == weights(&whole),
+            "{family}: the same bytes for the same weights"
+        );
     }
 }
 
 /// The demo with the names and types of these tokens at the end of its vocabulary; the id of the first.
 fn with_last_tokens(tokens: &[(&str, u32)]) -> (Builder, u32) {
     let mut file = demo();
-    let mut lists = file.pairs.iter().filter_map(|(key, item)| match (key.as_str(), item) {
-        ("tokenizer.ggml.tokens", Item::Texts(texts)) => Some(texts.clone()),
-        _ => None,
-    });
+    let mut lists = file
+        .pairs
+        .iter()
+        .filter_map(|(key, item)| match (key.as_str(), item) {
+            ("tokenizer.ggml.tokens", Item::Texts(texts)) => Some(texts.clone()),
+            _ => None,
+        });
     let mut texts = lists.next().expect("the demo has a vocabulary");
     let mut kinds = vec![1; texts.len()];
     let first = texts.len() - tokens.len();
     // The demo has ends of its own.
-    texts.iter_mut().filter(|text| tokens.iter().any(|(name, _)| text == name)).for_each(String::clear);
+    texts
+        .iter_mut()
+        .filter(|text| tokens.iter().any(|(name, _)| text == name))
+        .for_each(String::clear);
     for (at, (text, kind)) in (first..).zip(tokens) {
         texts[at] = (*text).to_owned();
         kinds[at] = *kind;
@@ -530,8 +864,14 @@ fn with_last_tokens(tokens: &[(&str, u32)]) -> (Builder, u32) {
 /// The ends among the last tokens of [`with_last_tokens`], by name.
 fn last_ends<'n>(tokens: &[(&'n str, u32)]) -> Vec<&'n str> {
     let (file, first) = with_last_tokens(tokens);
-    let model = open(file.bytes()).and_then(Model::from_gguf).expect("it loads");
-    let ends = model.generation().eos_token_ids.iter().filter(|id| **id >= first);
+    let model = open(file.bytes())
+        .and_then(Model::from_gguf)
+        .expect("it loads");
+    let ends = model
+        .generation()
+        .eos_token_ids
+        .iter()
+        .filter(|id| **id >= first);
     ends.map(|id| tokens[(id - first) as usize].0).collect()
 }
 
@@ -565,8 +905,12 @@ fn tokens_with_the_name_of_an_end_end_an_answer_whatever_their_type() {
             let tokens = [(name, kind)];
             assert_eq!(last_ends(&tokens), [name], "type {kind}");
             let (file, id) = with_last_tokens(&tokens);
-            let tokenizer = tokenizer(&open(file.bytes()).expect("it opens").texts()).expect("a vocabulary");
-            assert!(tokenizer.is_special(id), "{name} of type {kind} is not text of an answer");
+            let tokenizer =
+                tokenizer(&open(file.bytes()).expect("it opens").texts()).expect("a vocabulary");
+            assert!(
+                tokenizer.is_special(id),
+                "{name} of type {kind} is not text of an answer"
+            );
         }
     }
 }
@@ -575,21 +919,41 @@ fn tokens_with_the_name_of_an_end_end_an_answer_whatever_their_type() {
 fn an_end_of_one_message_of_several_does_not_end_an_answer() {
     let harmony = [("<|return|>", 3), ("<|call|>", 3), ("<|end|>", 3)];
     assert_eq!(last_ends(&harmony), ["<|return|>", "<|call|>"]);
-    assert_eq!(last_ends(&[("<|flush|>", 3), ("<|calls|>", 3), ("<|end|>", 4)]), ["<|flush|>", "<|calls|>"]);
-    assert_eq!(last_ends(&[("<|tool_response>", 3), ("</s>", 4)]), ["<|tool_response>"]);
-    assert_eq!(last_ends(&[("<end_of_turn>", 3), ("</s>", 4)]), ["<end_of_turn>"]);
+    assert_eq!(
+        last_ends(&[("<|flush|>", 3), ("<|calls|>", 3), ("<|end|>", 4)]),
+        ["<|flush|>", "<|calls|>"]
+    );
+    assert_eq!(
+        last_ends(&[("<|tool_response>", 3), ("</s>", 4)]),
+        ["<|tool_response>"]
+    );
+    assert_eq!(
+        last_ends(&[("<end_of_turn>", 3), ("</s>", 4)]),
+        ["<end_of_turn>"]
+    );
 }
 
 #[test]
 fn all_listed_end_tokens_end_an_answer() {
     let (mut file, first) = with_last_tokens(&[("x", 1), ("y", 1)]);
-    file.set("tokenizer.ggml.eos_token_ids", Item::I32s(vec![3, first, first + 1]));
-    let model = open(file.bytes()).and_then(Model::from_gguf).expect("it loads");
-    assert!([3, first, first + 1].iter().all(|id| model.generation().eos_token_ids.contains(id)));
+    file.set(
+        "tokenizer.ggml.eos_token_ids",
+        Item::I32s(vec![3, first, first + 1]),
+    );
+    let model = open(file.bytes())
+        .and_then(Model::from_gguf)
+        .expect("it loads");
+    assert!(
+        [3, first, first + 1]
+            .iter()
+            .all(|id| model.generation().eos_token_ids.contains(id))
+    );
     // What is no token ends nothing, and keeps no model from being served.
     file.set("tokenizer.ggml.eos_token_ids", Item::I32s(vec![1 << 30]));
     file.set("tokenizer.ggml.eot_token_id", Item::U32(1 << 30));
-    let model = open(file.bytes()).and_then(Model::from_gguf).expect("it loads");
+    let model = open(file.bytes())
+        .and_then(Model::from_gguf)
+        .expect("it loads");
     assert!(!model.generation().eos_token_ids.contains(&(1 << 30)));
 }
 
@@ -623,20 +987,28 @@ proptest! {
 fn seeds_of_the_fuzzer_are_models() {
     let read = |file: std::io::Result<std::fs::DirEntry>| {
         let path = file.expect("the folder lists").path();
-        (path.display().to_string(), std::fs::read(&path).expect("the seed reads"))
+        (
+            path.display().to_string(),
+            std::fs::read(&path).expect("the seed reads"),
+        )
     };
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/seeds/gguf");
-    let small = std::fs::read_dir(folder).expect("the folder lists").map(read);
+    let small = std::fs::read_dir(folder)
+        .expect("the folder lists")
+        .map(read);
     let families = crate::converted::files().map(|(family, file)| (family.to_owned(), file.head()));
     let mut architectures = std::collections::BTreeSet::new();
     for (name, head) in small.chain(families) {
         let mut file = head.clone();
         file.resize(head.len() + (1 << 20), 0x3f);
-        let model = open(file).and_then(Model::from_gguf).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let model = open(file)
+            .and_then(Model::from_gguf)
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
         weights(&model);
         architectures.insert(model.spec().architecture);
         if let Some(folder) = std::env::var_os("FOLIO_FUZZ_SEEDS").filter(|_| !name.contains('/')) {
-            std::fs::write(std::path::Path::new(&folder).join(name), head).expect("the folder is writable");
+            std::fs::write(std::path::Path::new(&folder).join(name), head)
+                .expect("the folder is writable");
         }
     }
     assert_eq!(architectures.len(), 38, "{architectures:?}");

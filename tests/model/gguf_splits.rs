@@ -9,10 +9,18 @@ fn the_names_of_ways_to_split_are_those_of_llama_cpp() {
     let numbers = |pre: &str, text: &str| {
         let mut file = demo();
         file.set("tokenizer.ggml.pre", Item::Text(pre.into()));
-        let tokenizer = tokenizer(&open(file.bytes()).expect("it opens").texts()).expect("there is a vocabulary");
+        let tokenizer = tokenizer(&open(file.bytes()).expect("it opens").texts())
+            .expect("there is a vocabulary");
         let ids = tokenizer.encode(text, false).expect("it encodes");
-        let bytes: Vec<u8> = ids.iter().flat_map(|id| tokenizer.token_bytes(*id, None)).collect();
-        assert_eq!(String::from_utf8(bytes).expect("whole characters"), text, "{pre}");
+        let bytes: Vec<u8> = ids
+            .iter()
+            .flat_map(|id| tokenizer.token_bytes(*id, None))
+            .collect();
+        assert_eq!(
+            String::from_utf8(bytes).expect("whole characters"),
+            text,
+            "{pre}"
+        );
     };
     for pre in [
         "deepseek-llm",
@@ -67,35 +75,84 @@ fn parts(pre: &str, text: &str) -> Vec<String> {
     file.pairs.retain(|(key, _)| !key.starts_with("tokenizer."));
     file.set("tokenizer.ggml.model", Item::Text("gpt2".into()));
     file.set("tokenizer.ggml.pre", Item::Text(pre.into()));
-    file.set("tokenizer.ggml.token_type", Item::I32s(vec![1; tokens.len()]));
+    file.set(
+        "tokenizer.ggml.token_type",
+        Item::I32s(vec![1; tokens.len()]),
+    );
     file.set("tokenizer.ggml.tokens", Item::Texts(tokens));
     file.set("tokenizer.ggml.merges", Item::Texts(merges));
-    let tokenizer = tokenizer(&open(file.bytes()).expect("it opens").texts()).expect("there is a vocabulary");
+    let tokenizer =
+        tokenizer(&open(file.bytes()).expect("it opens").texts()).expect("there is a vocabulary");
     let ids = tokenizer.encode(text, false).expect("it encodes");
-    ids.iter().map(|id| String::from_utf8(tokenizer.token_bytes(*id, None)).expect("whole characters")).collect()
+    ids.iter()
+        .map(|id| String::from_utf8(tokenizer.token_bytes(*id, None)).expect("whole characters"))
+        .collect()
 }
 
 /// As the expressions of llama.cpp split.
 #[test]
 fn texts_of_minicpm5_and_youtu_are_split_like_those_of_llama_cpp() {
-    assert_eq!(parts("minicpm5", "It'S HereNow 1234!\n"), ["It", "'S", " HereNow", " ", "123", "4", "!\n"]);
-    assert_eq!(parts("youtu", "It'S HereNow 12!\n"), ["It'S", " Here", "Now", " ", "1", "2", "!\n"]);
-    assert_eq!(parts("youtu", "杜甫 한글、a"), ["杜甫", " ", "한글", "、", "a"]);
+    assert_eq!(
+        parts("minicpm5", "It'S HereNow 1234!\n"),
+        ["It", "'S", " HereNow", " ", "123", "4", "!\n"]
+    );
+    assert_eq!(
+        parts("youtu", "It'S HereNow 12!\n"),
+        ["It'S", " Here", "Now", " ", "1", "2", "!\n"]
+    );
+    assert_eq!(
+        parts("youtu", "杜甫 한글、a"),
+        ["杜甫", " ", "한글", "、", "a"]
+    );
 }
 
 #[test]
 fn pre_tokenizers_split_digits_words_and_lines() {
     let text = "Ab 12345 x?\n\nd\u{4e00}\u{3042}";
     let expected: [(&str, &[&str]); 4] = [
-        ("glm4", &["Ab", " ", "123", "45", " x", "?\n\n", "d\u{4e00}\u{3042}"]),
-        ("seed-coder", &["Ab", " ", "1", "2", "3", "4", "5", " x", "?", "\n\n", "d\u{4e00}\u{3042}"]),
-        ("hunyuan-dense", &["Ab", " ", "123", "45", " x", "?\n\n", "d", "\u{4e00}\u{3042}"]),
-        ("exaone4", &["Ab", " 12345", " x", "?", "\n", "\n", "d\u{4e00}\u{3042}"]),
+        (
+            "glm4",
+            &["Ab", " ", "123", "45", " x", "?\n\n", "d\u{4e00}\u{3042}"],
+        ),
+        (
+            "seed-coder",
+            &[
+                "Ab",
+                " ",
+                "1",
+                "2",
+                "3",
+                "4",
+                "5",
+                " x",
+                "?",
+                "\n\n",
+                "d\u{4e00}\u{3042}",
+            ],
+        ),
+        (
+            "hunyuan-dense",
+            &[
+                "Ab",
+                " ",
+                "123",
+                "45",
+                " x",
+                "?\n\n",
+                "d",
+                "\u{4e00}\u{3042}",
+            ],
+        ),
+        (
+            "exaone4",
+            &["Ab", " 12345", " x", "?", "\n", "\n", "d\u{4e00}\u{3042}"],
+        ),
     ];
     for (name, parts) in expected {
         let mut file = demo();
         file.set("tokenizer.ggml.pre", Item::Text(name.into()));
-        let tokenizer = tokenizer(&open(file.bytes()).expect("it opens").texts()).expect("there is a vocabulary");
+        let tokenizer = tokenizer(&open(file.bytes()).expect("it opens").texts())
+            .expect("there is a vocabulary");
         let of = |text: &str| tokenizer.encode(text, false).expect("it encodes");
         let apart: Vec<u32> = parts.iter().flat_map(|part| of(part)).collect();
         assert_eq!(of(text), apart, "{name}");

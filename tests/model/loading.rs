@@ -25,7 +25,8 @@ impl Folder {
     fn copy(name: &str) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         for file in ["config.json", "generation_config.json", "model.safetensors"] {
-            fs::copy(golden(name).join(file), folder.path().join(file)).expect("a golden file copies");
+            fs::copy(golden(name).join(file), folder.path().join(file))
+                .expect("a golden file copies");
         }
         Self(folder)
     }
@@ -48,13 +49,17 @@ impl Folder {
 
     /// The error of opening it, with the folder's name taken out.
     fn error(&self) -> String {
-        let error = self.open().err().map_or_else(|| "it opened".into(), |error| error.to_string());
+        let error = self
+            .open()
+            .err()
+            .map_or_else(|| "it opened".into(), |error| error.to_string());
         error.replace(&format!("{}/", self.0.path().display()), "")
     }
 
     /// Sets fields of a JSON file; `null` removes a field.
     fn edit(&self, file: &str, changes: &Value) {
-        let mut json: Value = serde_json::from_slice(&self.read(file)).expect("the golden file is JSON");
+        let mut json: Value =
+            serde_json::from_slice(&self.read(file)).expect("the golden file is JSON");
         merge(&mut json, changes);
         self.write(file, json.to_string());
     }
@@ -63,12 +68,19 @@ impl Folder {
     fn tensors(&self) -> (Map<String, Value>, Vec<u8>) {
         let bytes = self.read("model.safetensors");
         let header = u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes")) as usize;
-        let json: Value = serde_json::from_slice(&bytes[8..8 + header]).expect("the header is JSON");
-        (json.as_object().expect("an object").clone(), bytes[8 + header..].to_vec())
+        let json: Value =
+            serde_json::from_slice(&bytes[8..8 + header]).expect("the header is JSON");
+        (
+            json.as_object().expect("an object").clone(),
+            bytes[8 + header..].to_vec(),
+        )
     }
 
     fn write_tensors(&self, file: &str, header: &Map<String, Value>, data: &[u8]) {
-        self.write(file, safetensors_bytes(&Value::Object(header.clone()).to_string(), data));
+        self.write(
+            file,
+            safetensors_bytes(&Value::Object(header.clone()).to_string(), data),
+        );
     }
 
     /// Changes the header entry of one tensor.
@@ -83,9 +95,14 @@ impl Folder {
         let (header, data) = self.tensors();
         let mut shards = [(Map::new(), Vec::new()), (Map::new(), Vec::new())];
         let mut weight_map = Map::new();
-        for (number, (name, info)) in header.iter().filter(|(name, _)| *name != "__metadata__").enumerate() {
+        for (number, (name, info)) in header
+            .iter()
+            .filter(|(name, _)| *name != "__metadata__")
+            .enumerate()
+        {
             let shard = number % 2;
-            let offset = |index: usize| info["data_offsets"][index].as_u64().expect("an offset") as usize;
+            let offset =
+                |index: usize| info["data_offsets"][index].as_u64().expect("an offset") as usize;
             let (shard_header, shard_data) = &mut shards[shard];
             let start = shard_data.len();
             shard_data.extend_from_slice(&data[offset(0)..offset(1)]);
@@ -97,17 +114,28 @@ impl Folder {
         for (shard, (header, data)) in shards.iter().enumerate() {
             self.write_tensors(shard_file(shard), header, data);
         }
-        self.write("model.safetensors.index.json", json!({"weight_map": weight_map}).to_string());
+        self.write(
+            "model.safetensors.index.json",
+            json!({"weight_map": weight_map}).to_string(),
+        );
         fs::remove_file(self.path("model.safetensors")).expect("the single file goes");
     }
 }
 
 fn shard_file(shard: usize) -> &'static str {
-    ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"][shard]
+    [
+        "model-00001-of-00002.safetensors",
+        "model-00002-of-00002.safetensors",
+    ][shard]
 }
 
 fn safetensors_bytes(header: &str, data: &[u8]) -> Vec<u8> {
-    [&(header.len() as u64).to_le_bytes(), header.as_bytes(), data].concat()
+    [
+        &(header.len() as u64).to_le_bytes(),
+        header.as_bytes(),
+        data,
+    ]
+    .concat()
 }
 
 fn merge(json: &mut Value, changes: &Value) {
@@ -123,20 +151,33 @@ fn merge(json: &mut Value, changes: &Value) {
 fn upload(model: &Model) -> BTreeMap<String, Vec<f32>> {
     let plan = model.record(Storage::F32);
     let mut rows: Vec<BTreeMap<u32, Vec<f32>>> = vec![BTreeMap::new(); plan.weights.len()];
-    let uploaded = block_on(model.upload(&plan, |id, first_row, bytes| -> Result<(), Infallible> {
-        let spec = plan.weight_spec(id);
-        let (columns, format) = (spec.columns as usize, spec.format_of(first_row));
-        assert!(spec.whole_rows(first_row, bytes.len() as u64).is_some(), "{} comes in whole rows", spec.name);
-        for (index, row) in bytes.chunks(spec.row_bytes(first_row) as usize).enumerate() {
-            let values = (0..columns).map(|column| format.decode(row, columns, column)).collect();
-            let again = rows[id.0 as usize].insert(first_row + index as u32, values);
-            assert!(again.is_none(), "each row of {} is written once", spec.name);
-        }
-        Ok(())
-    }));
+    let uploaded = block_on(model.upload(
+        &plan,
+        |id, first_row, bytes| -> Result<(), Infallible> {
+            let spec = plan.weight_spec(id);
+            let (columns, format) = (spec.columns as usize, spec.format_of(first_row));
+            assert!(
+                spec.whole_rows(first_row, bytes.len() as u64).is_some(),
+                "{} comes in whole rows",
+                spec.name
+            );
+            for (index, row) in bytes.chunks(spec.row_bytes(first_row) as usize).enumerate() {
+                let values = (0..columns)
+                    .map(|column| format.decode(row, columns, column))
+                    .collect();
+                let again = rows[id.0 as usize].insert(first_row + index as u32, values);
+                assert!(again.is_none(), "each row of {} is written once", spec.name);
+            }
+            Ok(())
+        },
+    ));
     uploaded.expect("the model uploads");
     let named = plan.weights.iter().zip(rows).map(|(spec, rows)| {
-        assert!(rows.keys().copied().eq(0..spec.rows), "all rows of {} are written", spec.name);
+        assert!(
+            rows.keys().copied().eq(0..spec.rows),
+            "all rows of {} are written",
+            spec.name
+        );
         (spec.name.clone(), rows.into_values().flatten().collect())
     });
     named.collect()
@@ -145,13 +186,25 @@ fn upload(model: &Model) -> BTreeMap<String, Vec<f32>> {
 #[test]
 fn old_and_new_configs_give_the_same_model() {
     let plain = ["llama", "llama3-rope", "mistral-window", "qwen2", "qwen3"];
-    for name in plain.into_iter().chain(["gemma2", "phi3", "smollm3", "olmo2", "granite", "qwen3-moe", "gpt-oss"]) {
+    for name in plain.into_iter().chain([
+        "gemma2",
+        "phi3",
+        "smollm3",
+        "olmo2",
+        "granite",
+        "qwen3-moe",
+        "gpt-oss",
+    ]) {
         let folder = Folder::copy(name);
         let config: Value = serde_json::from_slice(&folder.read("config.json")).expect("JSON");
         let new = folder.open().expect("the new style opens");
         let mut rope = config["rope_parameters"].clone();
         let theta = rope["rope_theta"].take();
-        let scaling = if rope["rope_type"] == "default" { Value::Null } else { rope };
+        let scaling = if rope["rope_type"] == "default" {
+            Value::Null
+        } else {
+            rope
+        };
         let old = json!({"rope_parameters": null, "dtype": null, "layer_types": null, "torch_dtype": "bfloat16",
             "rope_theta": theta, "rope_scaling": scaling});
         folder.edit("config.json", &old);
@@ -164,19 +217,44 @@ fn old_and_new_configs_give_the_same_model() {
 fn two_rope_bases_are_read_in_both_styles() {
     let folder = Folder::copy("gemma3");
     let new = folder.open().expect("the new style opens");
-    assert_eq!(new.spec().ropes.iter().map(|rope| rope.theta).collect::<Vec<_>>(), [1e6, 1e4]);
+    assert_eq!(
+        new.spec()
+            .ropes
+            .iter()
+            .map(|rope| rope.theta)
+            .collect::<Vec<_>>(),
+        [1e6, 1e4]
+    );
     let ropes: Vec<_> = new.spec().layers.iter().map(|layer| layer.rope).collect();
-    assert_eq!(ropes, [Some(1), Some(1), Some(1), Some(1), Some(1), Some(0)], "the last layer sees everything");
+    assert_eq!(
+        ropes,
+        [Some(1), Some(1), Some(1), Some(1), Some(1), Some(0)],
+        "the last layer sees everything"
+    );
     folder.edit(
         "config.json",
         &json!({"rope_parameters": null, "layer_types": null, "rope_theta": 1e6,
         "rope_local_base_freq": 1e4, "sliding_window_pattern": 6}),
     );
-    assert_eq!(folder.open().expect("the old style opens").spec(), new.spec());
-    folder.edit("config.json", &json!({"rope_scaling": {"rope_type": "linear", "factor": 8.0}}));
+    assert_eq!(
+        folder.open().expect("the old style opens").spec(),
+        new.spec()
+    );
+    folder.edit(
+        "config.json",
+        &json!({"rope_scaling": {"rope_type": "linear", "factor": 8.0}}),
+    );
     let scaled = folder.open().expect("it opens");
     let global = RopeScaling::Linear { factor: 8.0 };
-    assert_eq!(scaled.spec().ropes.iter().map(|rope| rope.scaling).collect::<Vec<_>>(), [global, RopeScaling::None]);
+    assert_eq!(
+        scaled
+            .spec()
+            .ropes
+            .iter()
+            .map(|rope| rope.scaling)
+            .collect::<Vec<_>>(),
+        [global, RopeScaling::None]
+    );
 }
 
 /// If a Gemma config has no cap, the architecture's default applies; `null` disables the cap.
@@ -188,7 +266,10 @@ fn caps_are_the_architectures_own_unless_the_config_says_otherwise() {
         (model.spec().attention.softcap, model.spec().logits_softcap)
     };
     assert_eq!(caps(&folder), (Some(20.0), Some(15.0)));
-    folder.edit("config.json", &json!({"attn_logit_softcapping": null, "final_logit_softcapping": null}));
+    folder.edit(
+        "config.json",
+        &json!({"attn_logit_softcapping": null, "final_logit_softcapping": null}),
+    );
     assert_eq!(caps(&folder), (None, None));
     let mut config: Value = serde_json::from_slice(&folder.read("config.json")).expect("JSON");
     let fields = config.as_object_mut().expect("an object");
@@ -203,19 +284,38 @@ fn layers_with_experts_follow_the_config() {
     let sparse = |changes: Value| -> Result<Vec<bool>, String> {
         let folder = Folder::copy("qwen3-moe");
         folder.edit("config.json", &changes);
-        let spec =
-            ModelSpec::from_json("config.json", &folder.read("config.json")).map_err(|error| error.to_string())?;
+        let spec = ModelSpec::from_json("config.json", &folder.read("config.json"))
+            .map_err(|error| error.to_string())?;
         Ok(spec.layers.iter().map(|layer| layer.experts).collect())
     };
     assert_eq!(sparse(json!({})), Ok(vec![true, true]));
-    assert_eq!(sparse(json!({"num_local_experts": null, "num_experts": 8})), Ok(vec![true, true]), "the older name");
-    assert_eq!(sparse(json!({"decoder_sparse_step": 2})), Ok(vec![false, true]));
-    assert_eq!(sparse(json!({"mlp_only_layers": [1]})), Ok(vec![true, false]));
-    assert_eq!(sparse(json!({"decoder_sparse_step": 3})), Ok(vec![false, false]));
+    assert_eq!(
+        sparse(json!({"num_local_experts": null, "num_experts": 8})),
+        Ok(vec![true, true]),
+        "the older name"
+    );
+    assert_eq!(
+        sparse(json!({"decoder_sparse_step": 2})),
+        Ok(vec![false, true])
+    );
+    assert_eq!(
+        sparse(json!({"mlp_only_layers": [1]})),
+        Ok(vec![true, false])
+    );
+    assert_eq!(
+        sparse(json!({"decoder_sparse_step": 3})),
+        Ok(vec![false, false])
+    );
     let expected = "config.json: num_experts_per_tok is 9, more than num_local_experts = 8";
-    assert_eq!(sparse(json!({"num_experts_per_tok": 9})), Err(expected.into()));
+    assert_eq!(
+        sparse(json!({"num_experts_per_tok": 9})),
+        Err(expected.into())
+    );
     let expected = "config.json: num_experts is missing";
-    assert_eq!(sparse(json!({"num_local_experts": null})), Err(expected.into()));
+    assert_eq!(
+        sparse(json!({"num_local_experts": null})),
+        Err(expected.into())
+    );
 }
 
 #[test]
@@ -223,17 +323,37 @@ fn layers_without_rotation_follow_the_config() {
     let rotated = |changes: Value| -> Vec<bool> {
         let folder = Folder::copy("smollm3");
         folder.edit("config.json", &changes);
-        folder.open().expect("it opens").spec().layers.iter().map(|layer| layer.rope.is_some()).collect()
+        folder
+            .open()
+            .expect("it opens")
+            .spec()
+            .layers
+            .iter()
+            .map(|layer| layer.rope.is_some())
+            .collect()
     };
     assert_eq!(rotated(json!({})), [true, false]);
-    assert_eq!(rotated(json!({"no_rope_layers": null})), [true, true], "each fourth layer has none");
-    assert_eq!(rotated(json!({"no_rope_layers": null, "no_rope_layer_interval": 1})), [false, false]);
+    assert_eq!(
+        rotated(json!({"no_rope_layers": null})),
+        [true, true],
+        "each fourth layer has none"
+    );
+    assert_eq!(
+        rotated(json!({"no_rope_layers": null, "no_rope_layer_interval": 1})),
+        [false, false]
+    );
 }
 
 /// Embedding models are saved so: the class without a head has no prefix `model.`, whatever the config says of a head.
 #[test]
 fn checkpoints_of_the_class_without_a_head_load() {
-    for (family, tied) in [("qwen3", true), ("qwen3", false), ("qwen2", false), ("gemma3", true), ("llama", false)] {
+    for (family, tied) in [
+        ("qwen3", true),
+        ("qwen3", false),
+        ("qwen2", false),
+        ("gemma3", true),
+        ("llama", false),
+    ] {
         let folder = Folder::copy(family);
         let expected = upload(&folder.open().expect("the golden model loads"));
         let (header, data) = folder.tensors();
@@ -241,12 +361,27 @@ fn checkpoints_of_the_class_without_a_head_load() {
             "lm_head.weight" => "unused.weight".to_owned(),
             _ => name.trim_start_matches("model.").to_owned(),
         };
-        let bare = header.iter().map(|(name, info)| (bare(name), info.clone())).collect();
+        let bare = header
+            .iter()
+            .map(|(name, info)| (bare(name), info.clone()))
+            .collect();
         folder.write_tensors("model.safetensors", &bare, &data);
         folder.edit("config.json", &json!({"tie_word_embeddings": tied}));
-        let found = upload(&folder.open().unwrap_or_else(|error| panic!("{family}: {error}")));
-        assert!(found.iter().all(|(name, weight)| expected.get(name) == Some(weight)), "{family}");
-        assert!(found.contains_key("embedding") && !found.contains_key("head"), "{family}");
+        let found = upload(
+            &folder
+                .open()
+                .unwrap_or_else(|error| panic!("{family}: {error}")),
+        );
+        assert!(
+            found
+                .iter()
+                .all(|(name, weight)| expected.get(name) == Some(weight)),
+            "{family}"
+        );
+        assert!(
+            found.contains_key("embedding") && !found.contains_key("head"),
+            "{family}"
+        );
     }
 }
 
@@ -264,13 +399,21 @@ fn every_stored_type_gives_the_same_numbers() {
     let stored = upload(&folder.open().expect("it opens"));
     let (mut header, data) = folder.tensors();
     let mut widened = Vec::new();
-    for (name, info) in header.iter_mut().filter(|(name, _)| *name != "__metadata__") {
-        let offset = |index: usize| info["data_offsets"][index].as_u64().expect("an offset") as usize;
+    for (name, info) in header
+        .iter_mut()
+        .filter(|(name, _)| *name != "__metadata__")
+    {
+        let offset =
+            |index: usize| info["data_offsets"][index].as_u64().expect("an offset") as usize;
         let values = &data[offset(0)..offset(1)];
         let start = widened.len();
         // Converts some tensors to f32, so that q, k and v of one layer differ in type.
         if name.contains("k_proj") || name.contains("norm") {
-            let decode = |index| WeightFormat::Bf16.decode(values, values.len() / 2, index).to_le_bytes();
+            let decode = |index| {
+                WeightFormat::Bf16
+                    .decode(values, values.len() / 2, index)
+                    .to_le_bytes()
+            };
             widened.extend((0..values.len() / 2).flat_map(decode));
             info["dtype"] = json!("F32");
         } else {
@@ -283,11 +426,23 @@ fn every_stored_type_gives_the_same_numbers() {
     assert_eq!(upload(&model), stored);
     let plan = model.record(Storage::F32);
     let formats = |name: &str| {
-        let weight = plan.weights.iter().find(|weight| weight.name == name).expect("a weight of the plan");
-        weight.sections.iter().map(|section| section.format).collect::<Vec<_>>()
+        let weight = plan
+            .weights
+            .iter()
+            .find(|weight| weight.name == name)
+            .expect("a weight of the plan");
+        weight
+            .sections
+            .iter()
+            .map(|section| section.format)
+            .collect::<Vec<_>>()
     };
     let (bf16, f32) = (WeightFormat::Bf16, WeightFormat::F32);
-    assert_eq!(formats("layers.0.qkv"), [bf16, f32, bf16], "every part stays as stored");
+    assert_eq!(
+        formats("layers.0.qkv"),
+        [bf16, f32, bf16],
+        "every part stays as stored"
+    );
     assert_eq!(formats("layers.0.down"), [bf16]);
 }
 
@@ -295,14 +450,33 @@ fn every_stored_type_gives_the_same_numbers() {
 fn generation_defaults_and_end_tokens_are_read() {
     let folder = Folder::copy("llama");
     folder.edit("config.json", &json!({"eos_token_id": [7, 2]}));
-    folder.edit("generation_config.json", &json!({"eos_token_id": [2, 9], "temperature": 0.6, "top_k": -1}));
+    folder.edit(
+        "generation_config.json",
+        &json!({"eos_token_id": [2, 9], "temperature": 0.6, "top_k": -1}),
+    );
     let model = folder.open().expect("it opens");
     let generation = model.generation();
     assert_eq!(generation.eos_token_ids, [7, 2, 9]);
-    let DrawParams { temperature, top_k, top_p, .. } = generation.draw;
-    assert_eq!((temperature, top_k, top_p), (0.6, 0, 1.0), "what the file does not say is the default");
+    let DrawParams {
+        temperature,
+        top_k,
+        top_p,
+        ..
+    } = generation.draw;
+    assert_eq!(
+        (temperature, top_k, top_p),
+        (0.6, 0, 1.0),
+        "what the file does not say is the default"
+    );
     fs::remove_file(folder.path("generation_config.json")).expect("it goes");
-    assert_eq!(folder.open().expect("it opens without").generation().eos_token_ids, [7, 2]);
+    assert_eq!(
+        folder
+            .open()
+            .expect("it opens without")
+            .generation()
+            .eos_token_ids,
+        [7, 2]
+    );
     let demo = Model::demo();
     assert_eq!(demo.generation().eos_token_ids, [4091, 4089]);
     assert_eq!(demo.generation().draw.top_p, 0.9);
@@ -314,12 +488,28 @@ fn windows_follow_the_config() {
         let folder = Folder::copy(name);
         folder.edit("config.json", &changes);
         let model = folder.open().expect("it opens");
-        model.spec().layers.iter().map(|layer| layer.window).collect()
+        model
+            .spec()
+            .layers
+            .iter()
+            .map(|layer| layer.window)
+            .collect()
     };
     assert_eq!(windows("mistral-window", json!({})), [Some(24), Some(24)]);
-    assert_eq!(windows("mistral-window", json!({"sliding_window": null})), [None, None]);
-    assert_eq!(windows("mistral-window", json!({"sliding_window": 512})), [None, None], "it hides nothing");
-    assert_eq!(windows("llama", json!({"sliding_window": 24})), [None, None], "Llama has no windows");
+    assert_eq!(
+        windows("mistral-window", json!({"sliding_window": null})),
+        [None, None]
+    );
+    assert_eq!(
+        windows("mistral-window", json!({"sliding_window": 512})),
+        [None, None],
+        "it hides nothing"
+    );
+    assert_eq!(
+        windows("llama", json!({"sliding_window": 24})),
+        [None, None],
+        "Llama has no windows"
+    );
     let upper = json!({"use_sliding_window": true, "sliding_window": 32, "max_window_layers": 1, "layer_types": null});
     assert_eq!(windows("qwen3", upper), [None, Some(32)]);
     let kinds = json!({"use_sliding_window": true, "sliding_window": 32,
@@ -329,34 +519,62 @@ fn windows_follow_the_config() {
 
 #[test]
 fn random_models_have_their_shape_and_depend_on_the_seed_alone() {
-    let weights = |seed| upload(&Model::random(ModelSpec::named("64x2x4x2x16x96x256").expect("a shape"), seed));
+    let weights = |seed| {
+        upload(&Model::random(
+            ModelSpec::named("64x2x4x2x16x96x256").expect("a shape"),
+            seed,
+        ))
+    };
     let first = weights(1);
     assert_eq!(first, weights(1));
     assert_ne!(first, weights(2));
     let qkv = &first["layers.1.qkv"];
     assert_eq!(qkv.len(), (4 + 2 + 2) * 16 * 64);
-    let size = (qkv.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>() / qkv.len() as f64).sqrt();
-    assert!((0.5..2.0).contains(&(size * 64_f64.sqrt())), "elements are about 1 / sqrt(columns), not {size}");
+    let size = (qkv
+        .iter()
+        .map(|value| f64::from(*value).powi(2))
+        .sum::<f64>()
+        / qkv.len() as f64)
+        .sqrt();
+    assert!(
+        (0.5..2.0).contains(&(size * 64_f64.sqrt())),
+        "elements are about 1 / sqrt(columns), not {size}"
+    );
     assert!(first["final_norm"].iter().all(|value| *value == 1.0));
 }
 
 #[test]
 fn chunks_are_whole_rows_in_order_and_small() {
-    let model = Model::random(ModelSpec::named("40x1x1x1x8x8x1300000").expect("a shape"), 3);
+    let model = Model::random(
+        ModelSpec::named("40x1x1x1x8x8x1300000").expect("a shape"),
+        3,
+    );
     let plan = model.record(Storage::F32);
     let (mut next_row, mut chunks) = (0, 0);
-    let uploaded = block_on(model.upload(&plan, |id, first_row, bytes| -> Result<(), Infallible> {
-        let spec = plan.weight_spec(id);
-        assert!(bytes.len() <= 4 << 20, "{} bytes of {}", bytes.len(), spec.name);
-        if spec.name == "embedding" {
-            assert_eq!(first_row, next_row);
-            next_row += (bytes.len() as u64 / spec.row_bytes(first_row)) as u32;
-            chunks += 1;
-        }
-        Ok(())
-    }));
+    let uploaded = block_on(model.upload(
+        &plan,
+        |id, first_row, bytes| -> Result<(), Infallible> {
+            let spec = plan.weight_spec(id);
+            assert!(
+                bytes.len() <= 4 << 20,
+                "{} bytes of {}",
+                bytes.len(),
+                spec.name
+            );
+            if spec.name == "embedding" {
+                assert_eq!(first_row, next_row);
+                next_row += (bytes.len() as u64 / spec.row_bytes(first_row)) as u32;
+                chunks += 1;
+            }
+            Ok(())
+        },
+    ));
     uploaded.expect("it uploads");
-    assert_eq!((next_row, chunks), (1_300_000, 25), "104 MB in pieces of at most 4 MiB");
+    assert_eq!(
+        (next_row, chunks),
+        (1_300_000, 25),
+        "104 MB in pieces of at most 4 MiB"
+    );
 }
 
 #[test]
@@ -364,7 +582,10 @@ fn a_file_cut_short_while_it_loads_is_an_error() {
     let folder = Folder::copy("llama");
     let model = folder.open().expect("it opens");
     let plan = model.record(Storage::F32);
-    let file = fs::OpenOptions::new().write(true).open(folder.path("model.safetensors")).expect("it opens");
+    let file = fs::OpenOptions::new()
+        .write(true)
+        .open(folder.path("model.safetensors"))
+        .expect("it opens");
     let mut chunks = 0;
     let error = block_on(model.upload(&plan, |_, _, _| -> Result<(), Infallible> {
         chunks += 1;
@@ -373,8 +594,14 @@ fn a_file_cut_short_while_it_loads_is_an_error() {
         }
         Ok(())
     }));
-    assert_eq!(chunks, 3, "nothing is read once the file has another length");
-    assert!(matches!(error, Err(UploadError::Load(LoadError::Changed { .. }))), "{error:?}");
+    assert_eq!(
+        chunks, 3,
+        "nothing is read once the file has another length"
+    );
+    assert!(
+        matches!(error, Err(UploadError::Load(LoadError::Changed { .. }))),
+        "{error:?}"
+    );
 }
 
 #[test]
@@ -393,14 +620,20 @@ fn a_file_overwritten_while_it_loads_is_an_error() {
         }
         Ok(())
     }));
-    assert!(matches!(error, Err(UploadError::Load(LoadError::Changed { .. }))), "{error:?}");
+    assert!(
+        matches!(error, Err(UploadError::Load(LoadError::Changed { .. }))),
+        "{error:?}"
+    );
 }
 
 #[test]
 fn an_upload_ends_with_the_first_error_of_the_device() {
     let model = Model::demo();
     let error = block_on(model.upload(&model.record(Storage::F32), |_, _, _| Err("full")));
-    assert!(matches!(error, Err(UploadError::Write("full"))), "{error:?}");
+    assert!(
+        matches!(error, Err(UploadError::Write("full"))),
+        "{error:?}"
+    );
 }
 
 /// Changes to a valid `config.json`, and the resulting error; `…` stands for the rest of a list.
@@ -417,56 +650,134 @@ const CONFIG_FAULTS: &[(&str, &str)] = &[
         r#"{"architectures": ["Qwen3VLForCausalLM"]}"#,
         "architecture \"Qwen3VLForCausalLM\" is not supported; the nearest supported one is Qwen3ForCausalLM; …",
     ),
-    (r#"{"architectures": null, "model_type": null}"#, "architectures is missing"),
-    (r#"{"architectures": [1]}"#, "architectures holds something that is not a name"),
-    (r#"{"num_hidden_layers": 0}"#, "num_hidden_layers is 0, not an integer in 1..=1024"),
-    (r#"{"num_hidden_layers": 1000000000}"#, "num_hidden_layers is 1000000000, not an integer in 1..=1024"),
-    (r#"{"num_hidden_layers": 1.5}"#, "num_hidden_layers is 1.5, not an integer in 1..=1024"),
+    (
+        r#"{"architectures": null, "model_type": null}"#,
+        "architectures is missing",
+    ),
+    (
+        r#"{"architectures": [1]}"#,
+        "architectures holds something that is not a name",
+    ),
+    (
+        r#"{"num_hidden_layers": 0}"#,
+        "num_hidden_layers is 0, not an integer in 1..=1024",
+    ),
+    (
+        r#"{"num_hidden_layers": 1000000000}"#,
+        "num_hidden_layers is 1000000000, not an integer in 1..=1024",
+    ),
+    (
+        r#"{"num_hidden_layers": 1.5}"#,
+        "num_hidden_layers is 1.5, not an integer in 1..=1024",
+    ),
     (r#"{"hidden_size": null}"#, "hidden_size is missing"),
-    (r#"{"hidden_size": "64"}"#, r#"hidden_size is "64", not an integer in 8..=65536"#),
-    (r#"{"hidden_size": 60}"#, "hidden_size is 60, not a multiple of 8"),
-    (r#"{"intermediate_size": 100}"#, "intermediate_size is 100, not a multiple of 8"),
-    (r#"{"head_dim": 0}"#, "head_dim is 0, not an integer in 8..=512"),
+    (
+        r#"{"hidden_size": "64"}"#,
+        r#"hidden_size is "64", not an integer in 8..=65536"#,
+    ),
+    (
+        r#"{"hidden_size": 60}"#,
+        "hidden_size is 60, not a multiple of 8",
+    ),
+    (
+        r#"{"intermediate_size": 100}"#,
+        "intermediate_size is 100, not a multiple of 8",
+    ),
+    (
+        r#"{"head_dim": 0}"#,
+        "head_dim is 0, not an integer in 8..=512",
+    ),
     (r#"{"head_dim": 20}"#, "head_dim is 20, not a multiple of 8"),
-    (r#"{"head_dim": 520}"#, "head_dim is 520, not an integer in 8..=512"),
+    (
+        r#"{"head_dim": 520}"#,
+        "head_dim is 520, not an integer in 8..=512",
+    ),
     (
         r#"{"head_dim": null, "num_attention_heads": 6, "num_key_value_heads": 3}"#,
         "num_attention_heads is 6, which does not divide hidden_size = 64",
     ),
-    (r#"{"head_dim": null, "num_attention_heads": 16}"#, "head_dim would be 4, not a multiple of 8 up to 512"),
-    (r#"{"num_key_value_heads": 3}"#, "num_key_value_heads is 3, which does not divide num_attention_heads = 4"),
-    (r#"{"num_attention_heads": 34}"#, "num_key_value_heads is 2: more than 16 of 34 query heads would share one"),
-    (r#"{"num_attention_heads": 0}"#, "num_attention_heads is 0, not an integer in 1..=1024"),
-    (r#"{"vocab_size": 2147483648}"#, "vocab_size is 2147483648, not an integer in 1..=16777216"),
-    (r#"{"max_position_embeddings": 0}"#, "max_position_embeddings is 0, not an integer in 2..=16777216"),
-    (r#"{"rms_norm_eps": 0}"#, "rms_norm_eps is 0, not a number in 1e-12..=0.1"),
-    (r#"{"rope_parameters": {"rope_theta": 0.0}}"#, "rope_parameters.rope_theta is 0.0, not a number in 0.001..=1e30"),
-    (r#"{"rope_parameters": {"rope_theta": -1}}"#, "rope_parameters.rope_theta is -1, not a number in 0.001..=1e30"),
-    (r#"{"rope_parameters": null, "rope_theta": "1e4"}"#, r#"rope_theta is "1e4", not a number in 0.001..=1e30"#),
-    (r#"{"rope_parameters": {"rope_type": "yarn"}}"#, "rope_parameters.factor is missing"),
+    (
+        r#"{"head_dim": null, "num_attention_heads": 16}"#,
+        "head_dim would be 4, not a multiple of 8 up to 512",
+    ),
+    (
+        r#"{"num_key_value_heads": 3}"#,
+        "num_key_value_heads is 3, which does not divide num_attention_heads = 4",
+    ),
+    (
+        r#"{"num_attention_heads": 34}"#,
+        "num_key_value_heads is 2: more than 16 of 34 query heads would share one",
+    ),
+    (
+        r#"{"num_attention_heads": 0}"#,
+        "num_attention_heads is 0, not an integer in 1..=1024",
+    ),
+    (
+        r#"{"vocab_size": 2147483648}"#,
+        "vocab_size is 2147483648, not an integer in 1..=16777216",
+    ),
+    (
+        r#"{"max_position_embeddings": 0}"#,
+        "max_position_embeddings is 0, not an integer in 2..=16777216",
+    ),
+    (
+        r#"{"rms_norm_eps": 0}"#,
+        "rms_norm_eps is 0, not a number in 1e-12..=0.1",
+    ),
+    (
+        r#"{"rope_parameters": {"rope_theta": 0.0}}"#,
+        "rope_parameters.rope_theta is 0.0, not a number in 0.001..=1e30",
+    ),
+    (
+        r#"{"rope_parameters": {"rope_theta": -1}}"#,
+        "rope_parameters.rope_theta is -1, not a number in 0.001..=1e30",
+    ),
+    (
+        r#"{"rope_parameters": null, "rope_theta": "1e4"}"#,
+        r#"rope_theta is "1e4", not a number in 0.001..=1e30"#,
+    ),
+    (
+        r#"{"rope_parameters": {"rope_type": "yarn"}}"#,
+        "rope_parameters.factor is missing",
+    ),
     (
         r#"{"rope_parameters": {"rope_type": "ntk"}}"#,
         r#"rope_parameters.rope_type is "ntk", not default, linear, llama3, yarn or longrope"#,
     ),
-    (r#"{"rope_parameters": {"rope_type": "longrope"}}"#, "original_max_position_embeddings is missing"),
+    (
+        r#"{"rope_parameters": {"rope_type": "longrope"}}"#,
+        "original_max_position_embeddings is missing",
+    ),
     (
         r#"{"original_max_position_embeddings": 64, "rope_scaling": {"type": "su", "short_factor": [1]},
             "rope_parameters": null}"#,
         "rope_scaling.short_factor is not 8 numbers above zero",
     ),
-    (r#"{"rope_parameters": {"rope_type": "linear"}}"#, "rope_parameters.factor is missing"),
+    (
+        r#"{"rope_parameters": {"rope_type": "linear"}}"#,
+        "rope_parameters.factor is missing",
+    ),
     (
         r#"{"rope_parameters": null,
             "rope_scaling": {"type": "llama3", "low_freq_factor": 4, "high_freq_factor": 4}}"#,
         "rope_scaling.low_freq_factor is 4, not below high_freq_factor = 4",
     ),
-    (r#"{"rope_parameters": [1]}"#, "rope_parameters is [1], not an object"),
+    (
+        r#"{"rope_parameters": [1]}"#,
+        "rope_parameters is [1], not an object",
+    ),
     (
         r#"{"partial_rotary_factor": 0.01}"#,
         "partial_rotary_factor is 0.01: it rotates 0 of 16 elements, not an even number",
     ),
-    (r#"{"hidden_act": "relu"}"#, r#"hidden_act is "relu", not silu, gelu_pytorch_tanh, relu2 or xielu"#),
-    (r#"{"tie_word_embeddings": "no"}"#, r#"tie_word_embeddings is "no", not true or false"#),
+    (
+        r#"{"hidden_act": "relu"}"#,
+        r#"hidden_act is "relu", not silu, gelu_pytorch_tanh, relu2 or xielu"#,
+    ),
+    (
+        r#"{"tie_word_embeddings": "no"}"#,
+        r#"tie_word_embeddings is "no", not true or false"#,
+    ),
     (
         r#"{"quantization_config": {"quant_method": "bitsandbytes"}}"#,
         concat!(
@@ -488,9 +799,14 @@ const CONFIG_FAULTS: &[(&str, &str)] = &[
 fn faults_of_the_config_are_one_line_with_file_and_field() {
     for (changes, expected) in CONFIG_FAULTS {
         let folder = Folder::copy("llama");
-        folder.edit("config.json", &serde_json::from_str(changes).expect("the changes are JSON"));
+        folder.edit(
+            "config.json",
+            &serde_json::from_str(changes).expect("the changes are JSON"),
+        );
         let (error, expected) = (folder.error(), format!("config.json: {expected}"));
-        let agree = expected.strip_suffix('…').map_or(error == expected, |start| error.starts_with(start));
+        let agree = expected
+            .strip_suffix('…')
+            .map_or(error == expected, |start| error.starts_with(start));
         assert!(agree, "{changes}: {error}, not {expected}");
     }
 }
@@ -499,21 +815,39 @@ fn faults_of_the_config_are_one_line_with_file_and_field() {
 fn faults_of_windows_and_generation_name_their_fields() {
     let folder = Folder::copy("mistral-window");
     folder.edit("config.json", &json!({"sliding_window": 0}));
-    assert_eq!(folder.error(), "config.json: sliding_window is 0, not an integer in 1..=4294967295");
+    assert_eq!(
+        folder.error(),
+        "config.json: sliding_window is 0, not an integer in 1..=4294967295"
+    );
     let folder = Folder::copy("qwen3");
     folder.edit("config.json", &json!({"layer_types": ["full_attention"]}));
-    assert_eq!(folder.error(), "config.json: layer_types has 1 entries, not num_hidden_layers = 2");
-    folder.edit("config.json", &json!({"layer_types": ["full_attention", "linear_attention"]}));
-    assert_eq!(folder.error(), "config.json: layer_types has \"linear_attention\", an unknown kind of layer");
+    assert_eq!(
+        folder.error(),
+        "config.json: layer_types has 1 entries, not num_hidden_layers = 2"
+    );
+    folder.edit(
+        "config.json",
+        &json!({"layer_types": ["full_attention", "linear_attention"]}),
+    );
+    assert_eq!(
+        folder.error(),
+        "config.json: layer_types has \"linear_attention\", an unknown kind of layer"
+    );
     let folder = Folder::copy("gemma2");
     folder.edit("config.json", &json!({"sliding_window": null}));
-    assert_eq!(folder.error(), "config.json: sliding_window is missing, but some layers have a sliding window");
+    assert_eq!(
+        folder.error(),
+        "config.json: sliding_window is missing, but some layers have a sliding window"
+    );
     folder.edit("config.json", &json!({"use_bidirectional_attention": true}));
     let expected = "config.json: use_bidirectional_attention is set, but only attention to earlier tokens is supported";
     assert_eq!(folder.error(), expected);
     let folder = Folder::copy("smollm3");
     folder.edit("config.json", &json!({"no_rope_layers": [1, 2]}));
-    assert_eq!(folder.error(), "config.json: no_rope_layers has 2, not 0 or 1");
+    assert_eq!(
+        folder.error(),
+        "config.json: no_rope_layers has 2, not 0 or 1"
+    );
 }
 
 #[test]
@@ -521,10 +855,14 @@ fn numbers_that_json_lacks_are_refused_by_field() {
     let folder = Folder::copy("llama");
     let config = String::from_utf8(folder.read("config.json")).expect("UTF-8");
     folder.write("config.json", config.replace("10000.0", "NaN"));
-    let expected = "config.json: rope_parameters.rope_theta is \"NaN\", not a number in 0.001..=1e30";
+    let expected =
+        "config.json: rope_parameters.rope_theta is \"NaN\", not a number in 0.001..=1e30";
     assert_eq!(folder.error(), expected);
     // In an unused field, such values are accepted, because Python writes such files.
-    folder.write("config.json", config.replace("\"use_cache\": true", "\"use_cache\": [-Infinity, NaN]"));
+    folder.write(
+        "config.json",
+        config.replace("\"use_cache\": true", "\"use_cache\": [-Infinity, NaN]"),
+    );
     assert_eq!(folder.error(), "it opened");
 }
 
@@ -532,18 +870,31 @@ fn numbers_that_json_lacks_are_refused_by_field() {
 fn missing_and_unreadable_files_are_named() {
     let folder = Folder::copy("llama");
     folder.write("config.json", "{\"vocab_size\": ");
-    assert_eq!(folder.error(), "config.json: EOF while parsing a value at line 1 column 15");
+    assert_eq!(
+        folder.error(),
+        "config.json: EOF while parsing a value at line 1 column 15"
+    );
     folder.write("config.json", "[]");
     assert_eq!(folder.error(), "config.json: not a JSON object");
     folder.write("config.json", [0xff, 0xfe]);
-    assert_eq!(folder.error(), "config.json: invalid utf-8 sequence of 1 bytes from index 0");
+    assert_eq!(
+        folder.error(),
+        "config.json: invalid utf-8 sequence of 1 bytes from index 0"
+    );
     for file in ["config.json", "model.safetensors"] {
         let folder = Folder::copy("llama");
         fs::remove_file(folder.path(file)).expect("it goes");
         let error = folder.error().to_lowercase();
-        assert!(error.starts_with(&format!("{file}: ")) && error.contains("no such file"), "{error}");
+        assert!(
+            error.starts_with(&format!("{file}: ")) && error.contains("no such file"),
+            "{error}"
+        );
         fs::create_dir(folder.path(file)).expect("a folder in its place");
-        assert!(folder.error().starts_with(&format!("{file}: ")), "{}", folder.error());
+        assert!(
+            folder.error().starts_with(&format!("{file}: ")),
+            "{}",
+            folder.error()
+        );
     }
 }
 
@@ -558,7 +909,10 @@ fn faults_of_the_tensors_are_named() {
     folder.edit("config.json", &json!({"attention_bias": true}));
     let expected = "model.safetensors: tensor \"model.layers.0.self_attn.q_proj.bias\" is missing";
     assert_eq!(folder.error(), expected);
-    folder.edit("config.json", &json!({"attention_bias": false, "num_hidden_layers": 3}));
+    folder.edit(
+        "config.json",
+        &json!({"attention_bias": false, "num_hidden_layers": 3}),
+    );
     let expected = "model.safetensors: tensor \"model.layers.2.input_layernorm.weight\" is missing";
     assert_eq!(folder.error(), expected);
     let folder = Folder::copy("llama");
@@ -582,25 +936,43 @@ fn damaged_headers_are_refused() {
     let table = [
         (Vec::new(), "is empty"),
         (vec![1, 2, 3], "header too small"),
-        (start(0), "invalid header: EOF while parsing a value at line 1 column 0"),
+        (
+            start(0),
+            "invalid header: EOF while parsing a value at line 1 column 0",
+        ),
         (start(100_000_001), "header too large"),
         (start(u64::MAX), "header too large"),
         (start(50), "invalid header length"),
         (safetensors_bytes("{\"a\"", &[]), "invalid header"),
-        (safetensors_bytes(&tensor("[0,4]", "BF17"), &[0; 4]), "invalid header: unknown variant `BF17`"),
-        (safetensors_bytes(&tensor("[4,8]", "BF16"), &[0; 8]), "invalid header: invalid offset for tensor `a`"),
+        (
+            safetensors_bytes(&tensor("[0,4]", "BF17"), &[0; 4]),
+            "invalid header: unknown variant `BF17`",
+        ),
+        (
+            safetensors_bytes(&tensor("[4,8]", "BF16"), &[0; 8]),
+            "invalid header: invalid offset for tensor `a`",
+        ),
         (
             safetensors_bytes(&tensor("[0,6]", "BF16"), &[0; 6]),
             "invalid header: invalid shape, data type, or offset for tensor",
         ),
-        (safetensors_bytes(&tensor("[0,4]", "BF16"), &[0; 9]), "incomplete metadata, file not fully covered"),
-        (safetensors_bytes(&tensor("[0,4]", "BF16"), &[0; 3]), "tensor \"a\" is truncated: 1 bytes are missing"),
+        (
+            safetensors_bytes(&tensor("[0,4]", "BF16"), &[0; 9]),
+            "incomplete metadata, file not fully covered",
+        ),
+        (
+            safetensors_bytes(&tensor("[0,4]", "BF16"), &[0; 3]),
+            "tensor \"a\" is truncated: 1 bytes are missing",
+        ),
     ];
     for (bytes, expected) in table {
         let folder = Folder::copy("llama");
         folder.write("model.safetensors", bytes);
         let error = folder.error();
-        assert!(error.starts_with(&format!("model.safetensors: {expected}")), "{error} instead of {expected}");
+        assert!(
+            error.starts_with(&format!("model.safetensors: {expected}")),
+            "{error} instead of {expected}"
+        );
         assert!(!error.contains('\n'), "one line: {error}");
     }
     let overlapping = "{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]},\
@@ -619,34 +991,68 @@ fn faults_of_the_index_are_named() {
         folder.shard();
         folder
     };
-    for (name, shown) in [("../x", "../x"), ("/etc/passwd", "/etc/passwd"), ("a/b", "a/b"), ("..", ".."), ("", "")] {
+    for (name, shown) in [
+        ("../x", "../x"),
+        ("/etc/passwd", "/etc/passwd"),
+        ("a/b", "a/b"),
+        ("..", ".."),
+        ("", ""),
+    ] {
         let folder = sharded();
         folder.edit(index, &json!({"weight_map": {"lm_head.weight": name}}));
         let expected = "which is not a file of the model's folder";
-        assert_eq!(folder.error(), format!("{index}: weight_map.lm_head.weight names {shown:?}, {expected}"));
+        assert_eq!(
+            folder.error(),
+            format!("{index}: weight_map.lm_head.weight names {shown:?}, {expected}")
+        );
     }
     let folder = sharded();
-    folder.edit(index, &json!({"weight_map": {"lm_head.weight": shard_file(1)}}));
-    assert_eq!(folder.error(), format!("{}: tensor \"lm_head.weight\" is missing", shard_file(1)));
+    folder.edit(
+        index,
+        &json!({"weight_map": {"lm_head.weight": shard_file(1)}}),
+    );
+    assert_eq!(
+        folder.error(),
+        format!("{}: tensor \"lm_head.weight\" is missing", shard_file(1))
+    );
     let folder = sharded();
     folder.write(index, "{}");
     assert_eq!(folder.error(), format!("{index}: weight_map is missing"));
     let folder = sharded();
     folder.edit(index, &json!({"weight_map": {"lm_head.weight": 1}}));
-    assert_eq!(folder.error(), format!("{index}: weight_map.lm_head.weight is 1, not a string"));
+    assert_eq!(
+        folder.error(),
+        format!("{index}: weight_map.lm_head.weight is 1, not a string")
+    );
     let folder = sharded();
     fs::remove_file(folder.path(shard_file(0))).expect("it goes");
-    assert!(folder.error().starts_with(&format!("{}: No such file", shard_file(0))), "{}", folder.error());
+    assert!(
+        folder
+            .error()
+            .starts_with(&format!("{}: No such file", shard_file(0))),
+        "{}",
+        folder.error()
+    );
 }
 
 /// Whatever bytes a folder contains, opening it gives a model or a one-line error.
 #[test]
 fn layers_with_many_kinds_of_heads_are_refused() {
     let folder = Folder::copy("llama");
-    fs::copy(golden("gemma4-dense").join("config.json"), folder.path("config.json")).expect("a golden file copies");
-    folder.edit("config.json", &json!({"per_layer_config": {"0": {"head_dim": 8}}}));
+    fs::copy(
+        golden("gemma4-dense").join("config.json"),
+        folder.path("config.json"),
+    )
+    .expect("a golden file copies");
+    folder.edit(
+        "config.json",
+        &json!({"per_layer_config": {"0": {"head_dim": 8}}}),
+    );
     let error = folder.error();
-    assert!(error.contains("per_layer_config") && error.contains("kinds of heads; at most 2"), "{error}");
+    assert!(
+        error.contains("per_layer_config") && error.contains("kinds of heads; at most 2"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -655,7 +1061,9 @@ fn damaged_bytes_never_panic() {
     let originals = ["config.json", "model.safetensors"].map(|file| (file, folder.read(file)));
     let mut state = 1_u64;
     let mut random = |below: usize| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) as usize % below
     };
     let mut refused = 0;

@@ -48,7 +48,9 @@ use folio::backend::wgpu::{WgpuBackend, WgpuOptions};
 use folio::backend::{Backend, Capacity, Inspect};
 use folio::model::{Model, Safetensors};
 use folio::plan::check::check;
-use folio::plan::inputs::{BatchInputs, FEED, GroupInputs, NONE, PoolRow, SampleRow, Sampled, SequenceRows, StateRows};
+use folio::plan::inputs::{
+    BatchInputs, FEED, GroupInputs, NONE, PoolRow, SampleRow, Sampled, SequenceRows, StateRows,
+};
 use folio::plan::{BufferId, KvFormat, Plan, Sample, Step, Tail, WeightId};
 use folio::platform::{FileAccess, block_on};
 use latents::LATENTS;
@@ -66,11 +68,22 @@ struct Target {
     bit_exact: bool,
 }
 
-const REFERENCE: Target = Target { name: "reference", logits_f32: 2e-3, bit_exact: true };
+const REFERENCE: Target = Target {
+    name: "reference",
+    logits_f32: 2e-3,
+    bit_exact: true,
+};
 
-const CPU: Target = Target { name: "cpu", ..REFERENCE };
+const CPU: Target = Target {
+    name: "cpu",
+    ..REFERENCE
+};
 
-const WGPU: Target = Target { name: "wgpu", logits_f32: 1e-2, bit_exact: false };
+const WGPU: Target = Target {
+    name: "wgpu",
+    logits_f32: 1e-2,
+    bit_exact: false,
+};
 
 /// Maximum |Δ logit| with f16 keys and values.
 const LOGITS_F16: f32 = 3e-2;
@@ -117,7 +130,10 @@ fn the_reference_reproduces_the_demo_model() {
 
 /// As many tests run at once as there are cores, and threads that wait for each other spin. The kernels and [`threads`]
 /// are tested with several.
-const ONE_THREAD: CpuOptions = CpuOptions { level: None, threads: Some(1) };
+const ONE_THREAD: CpuOptions = CpuOptions {
+    level: None,
+    threads: Some(1),
+};
 
 /// The native CPU device.
 fn cpu() -> CpuBackend {
@@ -126,7 +142,12 @@ fn cpu() -> CpuBackend {
 
 /// The native CPU device with each instruction set of this processor.
 fn cpus() -> impl Iterator<Item = CpuBackend> {
-    Level::available().into_iter().map(|level| CpuBackend::new(&CpuOptions { level: Some(level), ..ONE_THREAD }))
+    Level::available().into_iter().map(|level| {
+        CpuBackend::new(&CpuOptions {
+            level: Some(level),
+            ..ONE_THREAD
+        })
+    })
 }
 
 #[test]
@@ -152,9 +173,13 @@ fn adapters() -> Vec<usize> {
 #[test]
 fn every_adapter_reproduces_golden_logits_and_tokens() {
     for adapter in adapters() {
-        let options = WgpuOptions { adapter: Some(adapter), ..WgpuOptions::default() };
+        let options = WgpuOptions {
+            adapter: Some(adapter),
+            ..WgpuOptions::default()
+        };
         // One device for all families, so that its kernels are compiled only once.
-        let mut backend = block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens");
+        let mut backend =
+            block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens");
         prove(&WGPU, &mut backend);
         prove_demo(&WGPU, &mut backend);
     }
@@ -164,19 +189,40 @@ fn every_adapter_reproduces_golden_logits_and_tokens() {
 #[test]
 fn a_wrong_number_in_the_config_shows_in_the_logits() {
     let table = [
-        ("llama", json!({"rope_parameters": {"rope_theta": 10_100.0}})),
+        (
+            "llama",
+            json!({"rope_parameters": {"rope_theta": 10_100.0}}),
+        ),
         ("llama", json!({"rms_norm_eps": 1e-2})),
-        ("llama3-rope", json!({"rope_parameters": {"rope_type": "default", "rope_theta": 500_000.0}})),
+        (
+            "llama3-rope",
+            json!({"rope_parameters": {"rope_type": "default", "rope_theta": 500_000.0}}),
+        ),
         ("mistral-window", json!({"sliding_window": 25})),
         ("mistral-window", json!({"sliding_window": null})),
-        ("qwen3", json!({"rope_parameters": {"rope_theta": 10_000.0}})),
+        (
+            "qwen3",
+            json!({"rope_parameters": {"rope_theta": 10_000.0}}),
+        ),
         ("gemma2", json!({"attn_logit_softcapping": 50.0})),
         ("gemma2", json!({"final_logit_softcapping": null})),
         ("gemma2", json!({"query_pre_attn_scalar": 17})),
-        ("gemma2", json!({"layer_types": null, "sliding_window_pattern": 4})),
-        ("gemma3", json!({"rope_parameters": null, "rope_local_base_freq": 1e6})),
-        ("gemma3", json!({"rope_parameters": null, "rope_theta": 1e4})),
-        ("phi3", json!({"partial_rotary_factor": 0.5, "rope_parameters": null})),
+        (
+            "gemma2",
+            json!({"layer_types": null, "sliding_window_pattern": 4}),
+        ),
+        (
+            "gemma3",
+            json!({"rope_parameters": null, "rope_local_base_freq": 1e6}),
+        ),
+        (
+            "gemma3",
+            json!({"rope_parameters": null, "rope_theta": 1e4}),
+        ),
+        (
+            "phi3",
+            json!({"partial_rotary_factor": 0.5, "rope_parameters": null}),
+        ),
         ("smollm3", json!({"no_rope_layers": [1, 1]})),
         ("granite", json!({"embedding_multiplier": 11.0})),
         ("granite", json!({"attention_multiplier": 0.25})),
@@ -190,14 +236,20 @@ fn a_wrong_number_in_the_config_shows_in_the_logits() {
         ("olmo3", json!({"sliding_window": 25})),
         ("seed_oss", json!({"rope_theta": 1e6})),
         ("granite4-dense", json!({"position_embedding_type": "nope"})),
-        ("hunyuan_v1_dense", json!({"rope_scaling": {"type": "dynamic", "alpha": 900.0}})),
+        (
+            "hunyuan_v1_dense",
+            json!({"rope_scaling": {"type": "dynamic", "alpha": 900.0}}),
+        ),
         ("glm4_moe", json!({"routed_scaling_factor": 1.5})),
         ("glm4_moe", json!({"partial_rotary_factor": 1.0})),
         ("glm4_moe", json!({"num_experts_per_tok": 3})),
         ("qwen2_moe", json!({"norm_topk_prob": true})),
         ("cohere2", json!({"logit_scale": 0.3})),
         ("cohere2", json!({"sliding_window_pattern": 2})),
-        ("phi3-longrope", json!({"partial_rotary_factor": 0.75, "original_max_position_embeddings": 32})),
+        (
+            "phi3-longrope",
+            json!({"partial_rotary_factor": 0.75, "original_max_position_embeddings": 32}),
+        ),
         ("gemma4-dense", json!({"final_logit_softcapping": null})),
         // A partial rotation instead of a proportional one, and the reverse.
         (
@@ -206,25 +258,38 @@ fn a_wrong_number_in_the_config_shows_in_the_logits() {
                 "full_attention": {"rope_type": "default", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
                 "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}}),
         ),
-        ("glm4_moe", json!({"rope_scaling": {"rope_type": "proportional"}})),
+        (
+            "glm4_moe",
+            json!({"rope_scaling": {"rope_type": "proportional"}}),
+        ),
         (
             "gpt-oss",
             json!({"rope_parameters": {"rope_type": "yarn", "rope_theta": 150_000.0, "factor": 32.0,
             "original_max_position_embeddings": 4096, "attention_factor": 1.0}}),
         ),
     ];
-    table.iter().for_each(|(family, changes)| changes_show(family, changes));
+    table
+        .iter()
+        .for_each(|(family, changes)| changes_show(family, changes));
 }
 
 /// Changes of a golden config that show in its logits.
 fn changes_show(family: &str, changes: &Value) {
     let model = changed(family, changes);
-    let case = Case { greedy: vec![0], ..golden_cases(family).remove(3) };
+    let case = Case {
+        greedy: vec![0],
+        ..golden_cases(family).remove(3)
+    };
     let mut backend = ReferenceBackend::new();
     let mut device = Device::new(&mut backend, &model, KvFormat::F32);
-    let run = device.generate(std::slice::from_ref(&case), WHOLE, false).remove(0);
+    let run = device
+        .generate(std::slice::from_ref(&case), WHOLE, false)
+        .remove(0);
     let difference = largest_difference(&case.logits, &run.logits[0]);
-    assert!(difference > 2.0 * REFERENCE.logits_f32, "{family} with {changes}: only {difference}");
+    assert!(
+        difference > 2.0 * REFERENCE.logits_f32,
+        "{family} with {changes}: only {difference}"
+    );
 }
 
 /// Layers with and without a window have separate block ids. As long as the window hides nothing, the results equal the
@@ -232,20 +297,42 @@ fn changes_show(family: &str, changes: &Value) {
 #[test]
 fn two_kv_groups_run_side_by_side() {
     let kinds = json!(["sliding_attention", "full_attention"]);
-    let model = changed("qwen3", &json!({"use_sliding_window": true, "sliding_window": 24, "layer_types": kinds}));
+    let model = changed(
+        "qwen3",
+        &json!({"use_sliding_window": true, "sliding_window": 24, "layer_types": kinds}),
+    );
     let mut backend = ReferenceBackend::new();
     let mut device = Device::new(&mut backend, &model, KvFormat::F32);
     assert_eq!(device.plan.kv_groups.len(), 2);
     let cases = golden_cases("qwen3");
-    let alone: Vec<Run> =
-        cases.iter().map(|case| device.generate(std::slice::from_ref(case), WHOLE, false).remove(0)).collect();
-    assert!(device.generate(&cases, CHUNK, true) == alone, "a batch equals its members, bit for bit");
+    let alone: Vec<Run> = cases
+        .iter()
+        .map(|case| {
+            device
+                .generate(std::slice::from_ref(case), WHOLE, false)
+                .remove(0)
+        })
+        .collect();
+    assert!(
+        device.generate(&cases, CHUNK, true) == alone,
+        "a batch equals its members, bit for bit"
+    );
     for (case, run) in cases.iter().zip(&alone) {
         let difference = largest_difference(&case.logits, &run.logits[0]);
         let hides = case.prompt.len() > 24;
-        assert_eq!(difference > REFERENCE.logits_f32, hides, "prompt of {}: {difference}", case.prompt.len());
+        assert_eq!(
+            difference > REFERENCE.logits_f32,
+            hides,
+            "prompt of {}: {difference}",
+            case.prompt.len()
+        );
         let unhidden = 24_usize.saturating_sub(case.prompt.len()).min(24);
-        assert_eq!(run.tokens[..unhidden], case.greedy[..unhidden], "prompt of {}", case.prompt.len());
+        assert_eq!(
+            run.tokens[..unhidden],
+            case.greedy[..unhidden],
+            "prompt of {}",
+            case.prompt.len()
+        );
     }
 }
 
@@ -255,7 +342,8 @@ fn changed(family: &str, changes: &Value) -> Model {
     for (name, value) in changes.as_object().expect("an object") {
         config[name] = value.clone();
     }
-    let source = Safetensors::open(&golden(family), FileAccess::Read).expect("the golden weights load");
+    let source =
+        Safetensors::open(&golden(family), FileAccess::Read).expect("the golden weights load");
     Model::from_parts(config.to_string().as_bytes(), None, Box::new(source)).expect("it loads")
 }
 
@@ -264,23 +352,46 @@ fn prove<B: Backend + Inspect>(target: &Target, backend: &mut B) {
     for (family, logits_f16) in FAMILIES {
         let cases = golden_cases(family);
         let model = Model::open(&golden(family)).expect("the golden model loads");
-        for (kv_format, tolerance) in [(KvFormat::F32, target.logits_f32), (KvFormat::F16, logits_f16)] {
+        for (kv_format, tolerance) in [
+            (KvFormat::F32, target.logits_f32),
+            (KvFormat::F16, logits_f16),
+        ] {
             let mut device = Device::new(backend, &model, kv_format);
             let mut alone = Vec::new();
             let mut worst = 0.0_f32;
             for case in &cases {
-                let run = device.generate(std::slice::from_ref(case), WHOLE, false).remove(0);
-                let place = format!("{family} on {}, {kv_format:?}, prompt of {}", target.name, case.prompt.len());
+                let run = device
+                    .generate(std::slice::from_ref(case), WHOLE, false)
+                    .remove(0);
+                let place = format!(
+                    "{family} on {}, {kv_format:?}, prompt of {}",
+                    target.name,
+                    case.prompt.len()
+                );
                 worst = worst.max(compare(&place, case, &run, tolerance));
-                let in_chunks = device.generate(std::slice::from_ref(case), CHUNK, false).remove(0);
-                worst = worst.max(compare(&format!("{place} in chunks of {CHUNK}"), case, &in_chunks, tolerance));
+                let in_chunks = device
+                    .generate(std::slice::from_ref(case), CHUNK, false)
+                    .remove(0);
+                worst = worst.max(compare(
+                    &format!("{place} in chunks of {CHUNK}"),
+                    case,
+                    &in_chunks,
+                    tolerance,
+                ));
                 if target.bit_exact {
                     assert!(in_chunks == run, "{place}: chunks change nothing");
                 }
                 alone.push(run);
             }
-            for (case, (run, alone)) in cases.iter().zip(device.generate(&cases, CHUNK, true).iter().zip(&alone)) {
-                let place = format!("{family} on {}, {kv_format:?}, batched {}", target.name, case.prompt.len());
+            for (case, (run, alone)) in cases
+                .iter()
+                .zip(device.generate(&cases, CHUNK, true).iter().zip(&alone))
+            {
+                let place = format!(
+                    "{family} on {}, {kv_format:?}, batched {}",
+                    target.name,
+                    case.prompt.len()
+                );
                 worst = worst.max(compare(&place, case, run, tolerance));
                 if target.bit_exact {
                     assert!(run == alone, "{place}: a batch is its members, bit for bit");
@@ -293,7 +404,10 @@ fn prove<B: Backend + Inspect>(target: &Target, backend: &mut B) {
                 &alone,
                 tolerance,
             );
-            println!("{family} on {}, {kv_format:?}: logits differ by at most {worst:.1e}", target.name);
+            println!(
+                "{family} on {}, {kv_format:?}: logits differ by at most {worst:.1e}",
+                target.name
+            );
         }
         support::ran("families", family, "safetensors", target.name);
     }
@@ -311,31 +425,68 @@ fn prove_prompts<B: Backend + Inspect>(
     for (case, run) in cases.iter().zip(runs) {
         let prompt = [&case.prompt[..], &case.greedy].concat();
         let first = case.prompt.len() - 1;
-        let whole = Case { prompt: prompt.clone(), greedy: vec![0], logits: Vec::new() };
+        let whole = Case {
+            prompt: prompt.clone(),
+            greedy: vec![0],
+            logits: Vec::new(),
+        };
         let mut sequences = device.sequences(&[whole]);
         let (mut inputs, _) = device.batch(&mut sequences, &[0], WHOLE, false);
         inputs.logits_rows = (first as u32..prompt.len() as u32 - 1).collect();
         let row = |(index, token): (u32, &u32)| {
-            let row = SampleRow { scored_token: *token, logprob: true, top_logprobs: 3, ..SampleRow::greedy(index, 0) };
-            SampleRow { position: index + first as u32 + 1, ..row }
+            let row = SampleRow {
+                scored_token: *token,
+                logprob: true,
+                top_logprobs: 3,
+                ..SampleRow::greedy(index, 0)
+            };
+            SampleRow {
+                position: index + first as u32 + 1,
+                ..row
+            }
         };
         inputs.samples = (0..).zip(&case.greedy).map(row).collect();
         inputs.tails.push(Tail::Pool);
         let (rows, half) = (prompt.len() as u32, prompt.len() as u32 / 2);
         let pools = [(0, half), (half, rows - half), (0, rows)];
-        inputs.pools = pools.map(|(row_start, row_count)| PoolRow { row_start, row_count }).to_vec();
-        let ticket = device.backend.submit(&inputs).expect("the batch is accepted");
+        inputs.pools = pools
+            .map(|(row_start, row_count)| PoolRow {
+                row_start,
+                row_count,
+            })
+            .to_vec();
+        let ticket = device
+            .backend
+            .submit(&inputs)
+            .expect("the batch is accepted");
         let results = block_on(device.backend.read(ticket)).expect("the batch is read");
         for (step, (found, expected)) in results.sampled.iter().zip(&run.steps).enumerate() {
-            let place = format!("{place}, prompt of {}, scored token {step}", case.prompt.len());
+            let place = format!(
+                "{place}, prompt of {}, scored token {step}",
+                case.prompt.len()
+            );
             assert_eq!(found.token_id, case.greedy[step], "{place}");
-            assert_eq!(found.top[0].0, found.token_id, "{place}: it is the most likely");
-            assert!((found.logprob - expected.logprob).abs() <= 2.0 * tolerance, "{place}: {found:?}, {expected:?}");
+            assert_eq!(
+                found.top[0].0, found.token_id,
+                "{place}: it is the most likely"
+            );
+            assert!(
+                (found.logprob - expected.logprob).abs() <= 2.0 * tolerance,
+                "{place}: {found:?}, {expected:?}"
+            );
         }
-        let [left, right, all] = &results.pooled[..] else { panic!("{place}: three sums") };
-        assert!(all.iter().any(|sum| sum.abs() > 1e-3), "{place}: states are not all zero");
+        let [left, right, all] = &results.pooled[..] else {
+            panic!("{place}: three sums")
+        };
+        assert!(
+            all.iter().any(|sum| sum.abs() > 1e-3),
+            "{place}: states are not all zero"
+        );
         for ((left, right), all) in left.iter().zip(right).zip(all) {
-            assert!((left + right - all).abs() <= 1e-4 * (1.0 + all.abs()), "{place}: {left} + {right} is {all}");
+            assert!(
+                (left + right - all).abs() <= 1e-4 * (1.0 + all.abs()),
+                "{place}: {left} + {right} is {all}"
+            );
         }
     }
 }
@@ -344,20 +495,38 @@ fn prove_prompts<B: Backend + Inspect>(
 fn prove_demo<B: Backend + Inspect>(target: &Target, backend: &mut B) {
     let model = Model::demo();
     let file = repository("assets/demo/recipe/golden.json");
-    let prompts = read_json(&file)["prompts"].as_array().expect("a list of prompts").clone();
+    let prompts = read_json(&file)["prompts"]
+        .as_array()
+        .expect("a list of prompts")
+        .clone();
     let eos = &model.generation().eos_token_ids;
     for (kv_format, tolerance) in [(KvFormat::F32, 1e-3), (KvFormat::F16, LOGITS_F16)] {
         let mut device = Device::new(backend, &model, kv_format);
         let (mut compared, mut total) = (0, 0);
         for prompt in &prompts {
             let greedy = ids(&prompt["greedy_ids"]);
-            assert!(greedy.len() == 64 || eos.contains(greedy.last().expect("an answer")), "it ends with an end token");
-            let case = Case { prompt: ids(&prompt["prompt_ids"]), greedy, logits: Vec::new() };
-            let run = device.generate(std::slice::from_ref(&case), WHOLE, false).remove(0);
+            assert!(
+                greedy.len() == 64 || eos.contains(greedy.last().expect("an answer")),
+                "it ends with an end token"
+            );
+            let case = Case {
+                prompt: ids(&prompt["prompt_ids"]),
+                greedy,
+                logits: Vec::new(),
+            };
+            let run = device
+                .generate(std::slice::from_ref(&case), WHOLE, false)
+                .remove(0);
             total += case.greedy.len();
             let equal = equal_tokens(&case, &run, tolerance);
             compared += equal;
-            for (step, (found, expected)) in run.steps.iter().zip(top_logprobs(prompt)).take(equal).enumerate() {
+            for (step, (found, expected)) in run
+                .steps
+                .iter()
+                .zip(top_logprobs(prompt))
+                .take(equal)
+                .enumerate()
+            {
                 compare_top(
                     &format!("{kv_format:?}, {:?}, step {step}", prompt["prompt_text"]),
                     found,
@@ -366,10 +535,19 @@ fn prove_demo<B: Backend + Inspect>(target: &Target, backend: &mut B) {
                 );
             }
         }
-        println!("demo model on {}, {kv_format:?}: {compared} of {total} tokens compared", target.name);
-        assert!(compared * 100 >= total * 80, "only {compared} of {total} tokens could be compared");
+        println!(
+            "demo model on {}, {kv_format:?}: {compared} of {total} tokens compared",
+            target.name
+        );
+        assert!(
+            compared * 100 >= total * 80,
+            "only {compared} of {total} tokens could be compared"
+        );
         if kv_format == KvFormat::F32 {
-            assert_eq!(compared, total, "with f32 keys and values no step is near a tie");
+            assert_eq!(
+                compared, total,
+                "with f32 keys and values no step is near a tie"
+            );
         }
     }
 }
@@ -394,7 +572,8 @@ struct Run {
 
 /// Path of a file of the repository, whose folder is set by cargo, or by `.ci/gpu` on another machine.
 fn repository(path: &str) -> PathBuf {
-    let root = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+    let root =
+        std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
     Path::new(&root).join(path)
 }
 
@@ -403,50 +582,91 @@ fn golden(family: &str) -> PathBuf {
 }
 
 fn read_json(file: &Path) -> Value {
-    serde_json::from_slice(&std::fs::read(file).expect("the golden file reads")).expect("the golden file is JSON")
+    serde_json::from_slice(&std::fs::read(file).expect("the golden file reads"))
+        .expect("the golden file is JSON")
 }
 
 fn ids(value: &Value) -> Vec<u32> {
     let list = value.as_array().expect("a list of ids");
-    list.iter().map(|id| id.as_u64().expect("an id") as u32).collect()
+    list.iter()
+        .map(|id| id.as_u64().expect("an id") as u32)
+        .collect()
 }
 
 fn golden_cases(family: &str) -> Vec<Case> {
     let json = read_json(&golden(family).join("golden.json"));
-    let cases = json["cases"].as_array().expect("a list of cases").iter().map(|case| Case {
-        prompt: ids(&case["prompt"]),
-        greedy: ids(&case["greedy"]),
-        logits: numbers(&case["logits"]),
-    });
+    let cases = json["cases"]
+        .as_array()
+        .expect("a list of cases")
+        .iter()
+        .map(|case| Case {
+            prompt: ids(&case["prompt"]),
+            greedy: ids(&case["greedy"]),
+            logits: numbers(&case["logits"]),
+        });
     let cases: Vec<Case> = cases.collect();
     let lengths: Vec<usize> = cases.iter().map(|case| case.prompt.len()).collect();
-    assert!(lengths.starts_with(&[1, 7, 33, 130]), "{family}: the cases the tests are made for");
+    assert!(
+        lengths.starts_with(&[1, 7, 33, 130]),
+        "{family}: the cases the tests are made for"
+    );
     cases
 }
 
 fn numbers(value: &Value) -> Vec<f32> {
-    value.as_array().expect("a list").iter().map(|number| number.as_f64().expect("a number") as f32).collect()
+    value
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|number| number.as_f64().expect("a number") as f32)
+        .collect()
 }
 
 fn top_logprobs(prompt: &Value) -> Vec<Vec<(u32, f32)>> {
-    let pair = |pair: &Value| (pair[0].as_u64().expect("an id") as u32, pair[1].as_f64().expect("a logprob") as f32);
-    let steps = prompt["top5_logprobs_first_8"].as_array().expect("a list of steps");
-    steps.iter().map(|step| step.as_array().expect("a list of pairs").iter().map(pair).collect()).collect()
+    let pair = |pair: &Value| {
+        (
+            pair[0].as_u64().expect("an id") as u32,
+            pair[1].as_f64().expect("a logprob") as f32,
+        )
+    };
+    let steps = prompt["top5_logprobs_first_8"]
+        .as_array()
+        .expect("a list of steps");
+    steps
+        .iter()
+        .map(|step| {
+            step.as_array()
+                .expect("a list of pairs")
+                .iter()
+                .map(pair)
+                .collect()
+        })
+        .collect()
 }
 
 /// Compares a run with its golden case. Golden cases have no step near a tie, so tokens are identical. Returns the
 /// largest difference of logits.
 fn compare(place: &str, case: &Case, run: &Run, tolerance: f32) -> f32 {
     let difference = largest_difference(&case.logits, &run.logits[0]);
-    assert!(difference <= tolerance, "{place}: logits differ by {difference}, at most {tolerance} is allowed");
+    assert!(
+        difference <= tolerance,
+        "{place}: logits differ by {difference}, at most {tolerance} is allowed"
+    );
     assert_eq!(run.tokens, case.greedy, "{place}: greedy tokens");
     difference
 }
 
 fn largest_difference(expected: &[f32], found: &[f32]) -> f32 {
     assert_eq!(expected.len(), found.len(), "a logit for each token");
-    assert!(found.iter().all(|logit| logit.is_finite()), "logits are numbers");
-    expected.iter().zip(found).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+    assert!(
+        found.iter().all(|logit| logit.is_finite()),
+        "logits are numbers"
+    );
+    expected
+        .iter()
+        .zip(found)
+        .map(|(a, b)| (a - b).abs())
+        .fold(0.0, f32::max)
 }
 
 /// Number of equal leading tokens. They may differ only where the run's own two most likely tokens are nearly tied.
@@ -455,7 +675,10 @@ fn equal_tokens(case: &Case, run: &Run, tolerance: f32) -> usize {
         if found != expected {
             let top = &run.steps[index].top;
             let margin = top[0].1 - top[1].1;
-            assert!(margin < 2.0 * tolerance, "token {index} is {found}, not {expected}, with a margin of {margin}");
+            assert!(
+                margin < 2.0 * tolerance,
+                "token {index} is {found}, not {expected}, with a margin of {margin}"
+            );
             return index;
         }
     }
@@ -465,15 +688,30 @@ fn equal_tokens(case: &Case, run: &Run, tolerance: f32) -> usize {
 
 /// Checks that every expected logprob is reported, or lies within the tolerance of the last one reported.
 fn compare_top(place: &str, found: &Sampled, expected: &[(u32, f32)], tolerance: f32) {
-    assert_eq!(found.top.len(), expected.len(), "{place}: as many as asked for");
+    assert_eq!(
+        found.top.len(),
+        expected.len(),
+        "{place}: as many as asked for"
+    );
     let last = found.top[found.top.len() - 1].1;
     for (id, logprob) in expected {
-        let near = found.top.iter().find(|(found_id, _)| found_id == id).map_or(last, |(_, found)| *found);
+        let near = found
+            .top
+            .iter()
+            .find(|(found_id, _)| found_id == id)
+            .map_or(last, |(_, found)| *found);
         // Unlikely tokens have large logprobs; f16 keys and values move them in proportion.
         let allowed = tolerance * logprob.abs().max(1.0);
-        assert!((near - logprob).abs() <= allowed, "{place}: logprob of {id} is {near}, not {logprob}");
+        assert!(
+            (near - logprob).abs() <= allowed,
+            "{place}: logprob of {id} is {near}, not {logprob}"
+        );
     }
-    let drawn = found.top.iter().find(|(id, _)| *id == found.token_id).expect("a greedy token is among the likeliest");
+    let drawn = found
+        .top
+        .iter()
+        .find(|(id, _)| *id == found.token_id)
+        .expect("a greedy token is among the likeliest");
     assert_eq!(drawn.1, found.logprob, "{place}: one logprob of one token");
 }
 
@@ -500,7 +738,12 @@ struct Sizes {
 
 impl Default for Sizes {
     fn default() -> Self {
-        Self { tokens_max: TOKENS_MAX, blocks: 97, sequences_max: SEQUENCES_MAX, deterministic: true }
+        Self {
+            tokens_max: TOKENS_MAX,
+            blocks: 97,
+            sequences_max: SEQUENCES_MAX,
+            deterministic: true,
+        }
     }
 }
 
@@ -524,7 +767,13 @@ impl<'a, B: Backend + Inspect> Device<'a, B> {
     }
 
     /// [`Device::with`], with a plan that may differ from the recorded one.
-    fn of_plan(backend: &'a mut B, model: &Model, plan: Plan, kv_format: KvFormat, sizes: Sizes) -> Self {
+    fn of_plan(
+        backend: &'a mut B,
+        model: &Model,
+        plan: Plan,
+        kv_format: KvFormat,
+        sizes: Sizes,
+    ) -> Self {
         Self::of_weights(backend, model, plan, kv_format, sizes, |_, rows| rows)
     }
 
@@ -537,7 +786,12 @@ impl<'a, B: Backend + Inspect> Device<'a, B> {
         sizes: Sizes,
         change: impl Fn(WeightId, Bytes) -> Bytes,
     ) -> Self {
-        let Sizes { tokens_max, blocks, sequences_max, deterministic } = sizes;
+        let Sizes {
+            tokens_max,
+            blocks,
+            sequences_max,
+            deterministic,
+        } = sizes;
         check(&plan).expect("the recorded plan is right");
         let plan = Arc::new(plan);
         let capacity = Capacity {
@@ -555,14 +809,24 @@ impl<'a, B: Backend + Inspect> Device<'a, B> {
             kv_format,
             deterministic,
         };
-        backend.load(plan.clone(), &capacity).expect("the plan loads");
+        backend
+            .load(plan.clone(), &capacity)
+            .expect("the plan loads");
         let write = |id, row, bytes| backend.write_weight(id, row, change(id, bytes));
         block_on(model.upload(&plan, write)).expect("weights upload");
-        backend.allocate_pool(&vec![blocks; plan.kv_groups.len()]).expect("a small pool fits");
+        backend
+            .allocate_pool(&vec![blocks; plan.kv_groups.len()])
+            .expect("a small pool fits");
         let Some(Step::Sample(Sample { logits })) = plan.tail(Tail::Sample).last() else {
             panic!("the tail ends by sampling")
         };
-        Self { logits: *logits, backend, plan, blocks, sequences_max }
+        Self {
+            logits: *logits,
+            backend,
+            plan,
+            blocks,
+            sequences_max,
+        }
     }
 
     /// Generates greedily for all cases at once, until each has as many tokens as its golden answer. With `feed`,
@@ -571,16 +835,21 @@ impl<'a, B: Backend + Inspect> Device<'a, B> {
         let mut sequences = self.sequences(cases);
         let mut runs: Vec<Run> = cases.iter().map(|_| Run::default()).collect();
         loop {
-            let live: Vec<usize> = (0..cases.len()).filter(|&i| runs[i].tokens.len() < cases[i].greedy.len()).collect();
+            let live: Vec<usize> = (0..cases.len())
+                .filter(|&i| runs[i].tokens.len() < cases[i].greedy.len())
+                .collect();
             if live.is_empty() {
                 return runs;
             }
             let (inputs, sampled) = self.batch(&mut sequences, &live, chunk, feed);
             let ticket = self.backend.submit(&inputs).expect("the batch is accepted");
-            let results = block_on(self.backend.read(ticket)).expect("the batch is read").sampled;
+            let results = block_on(self.backend.read(ticket))
+                .expect("the batch is read")
+                .sampled;
             assert_eq!(results.len(), sampled.len(), "one result a sample row");
             let rows = sampled.len() as u32;
-            let logits = block_on(self.backend.read_buffer(self.logits, rows)).expect("logits are read");
+            let logits =
+                block_on(self.backend.read_buffer(self.logits, rows)).expect("logits are read");
             let rows = logits.chunks(self.plan.vocab as usize);
             for ((index, result), row) in sampled.into_iter().zip(results).zip(rows) {
                 sequences[index].tokens.push(result.token_id);
@@ -596,21 +865,41 @@ impl<'a, B: Backend + Inspect> Device<'a, B> {
     fn sequences(&self, cases: &[Case]) -> Vec<Sequence> {
         let mut next = 0;
         let sequence = |case: &Case| {
-            let count = (case.prompt.len() + case.greedy.len()).div_ceil(BLOCK_SIZE as usize) as u32;
+            let count =
+                (case.prompt.len() + case.greedy.len()).div_ceil(BLOCK_SIZE as usize) as u32;
             let taken = next..next + count;
             next += count;
             assert!(next <= self.blocks, "the pool holds all sequences");
             // The strides are coprime to the number of blocks, so each block is used once, in scrambled order.
-            let scatter = |group: u32| taken.clone().map(|i| (i * (29 + group) + 11) % self.blocks).collect();
+            let scatter = |group: u32| {
+                taken
+                    .clone()
+                    .map(|i| (i * (29 + group) + 11) % self.blocks)
+                    .collect()
+            };
             let blocks = (0..self.plan.kv_groups.len() as u32).map(scatter).collect();
-            Sequence { tokens: case.prompt.clone(), computed: 0, blocks, generated: 0 }
+            Sequence {
+                tokens: case.prompt.clone(),
+                computed: 0,
+                blocks,
+                generated: 0,
+            }
         };
         cases.iter().map(sequence).collect()
     }
 
     /// Builds the batch of the next step for the sequences `live`. Also returns those that get a token from it.
-    fn batch(&self, sequences: &mut [Sequence], live: &[usize], chunk: u32, feed: bool) -> (BatchInputs, Vec<usize>) {
-        let mut inputs = BatchInputs { tails: vec![Tail::Sample], ..BatchInputs::default() };
+    fn batch(
+        &self,
+        sequences: &mut [Sequence],
+        live: &[usize],
+        chunk: u32,
+        feed: bool,
+    ) -> (BatchInputs, Vec<usize>) {
+        let mut inputs = BatchInputs {
+            tails: vec![Tail::Sample],
+            ..BatchInputs::default()
+        };
         inputs.groups = vec![GroupInputs::default(); self.plan.kv_groups.len()];
         let mut sampled = Vec::new();
         for &index in live {
@@ -618,15 +907,26 @@ impl<'a, B: Backend + Inspect> Device<'a, B> {
             let total = sequence.tokens.len() as u32;
             let (start, end) = (sequence.computed, total.min(sequence.computed + chunk));
             let row_start = inputs.token_ids.len() as u32;
-            inputs.sequences.push(SequenceRows { row_start, row_count: end - start, context_len: end });
+            inputs.sequences.push(SequenceRows {
+                row_start,
+                row_count: end - start,
+                context_len: end,
+            });
             if !self.plan.state_layers.is_empty() {
                 // The stride is coprime to the number of slots.
                 let slot = (index as u32 * 3 + 5) % self.sequences_max;
-                inputs.states.push(StateRows { from: if start == 0 { NONE } else { slot }, to: slot });
+                inputs.states.push(StateRows {
+                    from: if start == 0 { NONE } else { slot },
+                    to: slot,
+                });
             }
             for position in start..end {
                 let is_fed = feed && sequence.generated > 0 && position == total - 1;
-                inputs.token_ids.push(if is_fed { FEED | index as u32 } else { sequence.tokens[position as usize] });
+                inputs.token_ids.push(if is_fed {
+                    FEED | index as u32
+                } else {
+                    sequence.tokens[position as usize]
+                });
                 inputs.positions.push(position);
             }
             for (group, inputs) in inputs.groups.iter_mut().enumerate() {
@@ -637,7 +937,12 @@ impl<'a, B: Backend + Inspect> Device<'a, B> {
                 let logits_row = inputs.logits_rows.len() as u32;
                 inputs.logits_rows.push(inputs.token_ids.len() as u32 - 1);
                 let greedy = SampleRow::greedy(logits_row, total);
-                inputs.samples.push(SampleRow { feed_slot: index as u32, logprob: true, top_logprobs: 5, ..greedy });
+                inputs.samples.push(SampleRow {
+                    feed_slot: index as u32,
+                    logprob: true,
+                    top_logprobs: 5,
+                    ..greedy
+                });
                 sampled.push(index);
             }
             sequence.computed = end;
@@ -647,15 +952,28 @@ impl<'a, B: Backend + Inspect> Device<'a, B> {
 }
 
 /// Adds the block table and slots of one sequence. Blocks before the window of the first row are left out.
-fn push_tables(inputs: &mut GroupInputs, blocks: &[u32], rows: std::ops::Range<u32>, window: Option<u32>) {
+fn push_tables(
+    inputs: &mut GroupInputs,
+    blocks: &[u32],
+    rows: std::ops::Range<u32>,
+    window: Option<u32>,
+) {
     let first_seen = window.map_or(0, |window| (rows.start + 1).saturating_sub(window));
     inputs.table_starts.push(inputs.block_tables.len() as u32);
-    for (index, &block) in blocks.iter().take(rows.end.div_ceil(BLOCK_SIZE) as usize).enumerate() {
+    for (index, &block) in blocks
+        .iter()
+        .take(rows.end.div_ceil(BLOCK_SIZE) as usize)
+        .enumerate()
+    {
         let is_passed = (index as u32 + 1) * BLOCK_SIZE <= first_seen;
-        inputs.block_tables.push(if is_passed { NONE } else { block });
+        inputs
+            .block_tables
+            .push(if is_passed { NONE } else { block });
     }
     for position in rows {
         let block = blocks[(position / BLOCK_SIZE) as usize];
-        inputs.slot_mapping.push(block * BLOCK_SIZE + position % BLOCK_SIZE);
+        inputs
+            .slot_mapping
+            .push(block * BLOCK_SIZE + position % BLOCK_SIZE);
     }
 }

@@ -2,7 +2,9 @@
 //! weights of a device. Each shows in golden logits.
 
 use super::converted::{self, Checkpoint, F32};
-use super::{Case, Device, REFERENCE, Sizes, WHOLE, compare, golden, golden_cases, largest_difference};
+use super::{
+    Case, Device, REFERENCE, Sizes, WHOLE, compare, golden, golden_cases, largest_difference,
+};
 use bytes::Bytes;
 use folio::backend::Inspect as _;
 use folio::backend::reference::ReferenceBackend;
@@ -20,30 +22,54 @@ fn values_are_keys_before_their_norm() {
         for after_norm in [false, true] {
             let mut checkpoint = Checkpoint::read(family);
             assert_eq!(checkpoint.config["attention_k_eq_v"], true, "{family}");
-            let layers = checkpoint.config["layer_types"].as_array().expect("a list").clone();
-            for (layer, _) in layers.iter().enumerate().filter(|(_, kind)| *kind == "full_attention") {
+            let layers = checkpoint.config["layer_types"]
+                .as_array()
+                .expect("a list")
+                .clone();
+            for (layer, _) in layers
+                .iter()
+                .enumerate()
+                .filter(|(_, kind)| *kind == "full_attention")
+            {
                 let tensor = |name: &str| format!("model.layers.{layer}.self_attn.{name}.weight");
                 let norm = checkpoint.tensors[&tensor("k_norm")].1.clone();
                 let (shape, mut rows) = checkpoint.tensors[&tensor("k_proj")].clone();
                 if after_norm {
                     for (row, values) in rows.chunks_exact_mut(shape[1]).enumerate() {
-                        values.iter_mut().for_each(|value| *value *= norm[row % norm.len()]);
+                        values
+                            .iter_mut()
+                            .for_each(|value| *value *= norm[row % norm.len()]);
                     }
                 }
                 let earlier = checkpoint.tensors.insert(tensor("v_proj"), (shape, rows));
-                assert!(earlier.is_none(), "{family}: layer {layer} has no values of its own");
+                assert!(
+                    earlier.is_none(),
+                    "{family}: layer {layer} has no values of its own"
+                );
             }
             let model = converted::open(&checkpoint.convert(F32));
             let case = golden_cases(family).pop().expect("the longest case");
             let mut backend = ReferenceBackend::new();
             let mut device = Device::new(&mut backend, &model, KvFormat::F32);
-            let run = device.generate(std::slice::from_ref(&case), WHOLE, false).remove(0);
+            let run = device
+                .generate(std::slice::from_ref(&case), WHOLE, false)
+                .remove(0);
             if after_norm {
                 let difference = largest_difference(&case.logits, &run.logits[0]);
-                println!("{family}, values are keys after the norm: logits differ by {difference:.2}");
-                assert!(difference > 20.0 * REFERENCE.logits_f32, "{family}: only {difference}");
+                println!(
+                    "{family}, values are keys after the norm: logits differ by {difference:.2}"
+                );
+                assert!(
+                    difference > 20.0 * REFERENCE.logits_f32,
+                    "{family}: only {difference}"
+                );
             } else {
-                compare(&format!("{family} with values of its own"), &case, &run, REFERENCE.logits_f32);
+                compare(
+                    &format!("{family} with values of its own"),
+                    &case,
+                    &run,
+                    REFERENCE.logits_f32,
+                );
             }
         }
     }
@@ -55,7 +81,10 @@ fn values_are_keys_before_their_norm() {
 fn biases_choose_experts_but_do_not_weigh_them() {
     for family in ["glm4_moe", "glm4_moe_lite", "nemotron_h-moe"] {
         let model = Model::open(&golden(family)).expect("the golden model loads");
-        let case = Case { greedy: vec![0], ..golden_cases(family).remove(0) };
+        let case = Case {
+            greedy: vec![0],
+            ..golden_cases(family).remove(0)
+        };
         let plan = model.record(Storage::F32);
         let (at, router) = first_router(&plan);
         let bias = router.routing.bias.expect("the router has biases");
@@ -63,9 +92,14 @@ fn biases_choose_experts_but_do_not_weigh_them() {
 
         // Scores with biases, and what makes logits whose sigmoids are in proportion to them.
         let biases = vector(&model, &plan, bias);
-        let scores = logits.iter().zip(biases).map(|(logit, bias)| 1.0 / (1.0 + (-logit).exp()) + bias);
+        let scores = logits
+            .iter()
+            .zip(biases)
+            .map(|(logit, bias)| 1.0 / (1.0 + (-logit).exp()) + bias);
         let inverse = |score: f32| (score / (1.0 - score)).ln();
-        let moves = scores.zip(&logits).map(|(score, logit)| inverse((score / 4.0).max(1e-9)) - logit);
+        let moves = scores
+            .zip(&logits)
+            .map(|(score, logit)| inverse((score / 4.0).max(1e-9)) - logit);
         let moves: Bytes = moves.flat_map(f32::to_le_bytes).collect();
         let change = |id, rows| if id == bias { moves.clone() } else { rows };
         let mut wrong = plan.clone();
@@ -83,18 +117,34 @@ fn biases_choose_experts_but_do_not_weigh_them() {
 
         let mut backend = ReferenceBackend::new();
         let sizes = Sizes::default();
-        let mut device = Device::of_weights(&mut backend, &model, wrong, KvFormat::F32, sizes, change);
-        let run = device.generate(std::slice::from_ref(&case), WHOLE, false).remove(0);
+        let mut device =
+            Device::of_weights(&mut backend, &model, wrong, KvFormat::F32, sizes, change);
+        let run = device
+            .generate(std::slice::from_ref(&case), WHOLE, false)
+            .remove(0);
         let difference = largest_difference(&case.logits, &run.logits[0]);
         println!("{family}, biases weigh experts: logits differ by {difference:.4}");
-        assert!(difference > REFERENCE.logits_f32, "{family}: only {difference}");
+        assert!(
+            difference > REFERENCE.logits_f32,
+            "{family}: only {difference}"
+        );
     }
 }
 
 /// The first router of a plan, and its place.
 fn first_router(plan: &Plan) -> (usize, RouteExperts) {
-    let router = |step: &Step| if let Step::RouteExperts(step) = step { Some(*step) } else { None };
-    plan.body.iter().enumerate().find_map(|(at, step)| Some((at, router(step)?))).expect("the plan has a router")
+    let router = |step: &Step| {
+        if let Step::RouteExperts(step) = step {
+            Some(*step)
+        } else {
+            None
+        }
+    };
+    plan.body
+        .iter()
+        .enumerate()
+        .find_map(|(at, step)| Some((at, router(step)?)))
+        .expect("the plan has a router")
 }
 
 /// A vector of a model.
@@ -102,7 +152,10 @@ fn vector(model: &Model, plan: &Plan, vector: WeightId) -> Vec<f32> {
     let mut values = Vec::new();
     let upload = model.upload(plan, |id, _, rows| -> Result<(), Infallible> {
         if id == vector {
-            values = rows.chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().expect("four"))).collect();
+            values = rows
+                .chunks_exact(4)
+                .map(|bytes| f32::from_le_bytes(bytes.try_into().expect("four")))
+                .collect();
         }
         Ok(())
     });
@@ -123,8 +176,16 @@ fn routes(
     let router = first_router(&plan).1;
     let rows = plan.buffer_spec(router.routes).rows.count(1, 0);
     let mut backend = ReferenceBackend::new();
-    let mut device = Device::of_weights(&mut backend, model, plan, KvFormat::F32, Sizes::default(), change);
+    let mut device = Device::of_weights(
+        &mut backend,
+        model,
+        plan,
+        KvFormat::F32,
+        Sizes::default(),
+        change,
+    );
     device.generate(std::slice::from_ref(case), WHOLE, false);
-    let mut read = |buffer, rows| block_on(device.backend.read_buffer(buffer, rows)).expect("rows are read");
+    let mut read =
+        |buffer, rows| block_on(device.backend.read_buffer(buffer, rows)).expect("rows are read");
     (read(router.logits, 1), read(router.routes, rows))
 }

@@ -4,8 +4,8 @@
 use super::kv_coded::{self, FLIPS, TOKENS, alone, moved, rows};
 use super::states::STATES;
 use super::{
-    BLOCK_SIZE, CHUNK, CPU, Case, Device, TOKENS_MAX, WGPU, WHOLE, families, golden, largest_difference, push_tables,
-    read_json, support,
+    BLOCK_SIZE, CHUNK, CPU, Case, Device, TOKENS_MAX, WGPU, WHOLE, families, golden,
+    largest_difference, push_tables, read_json, support,
 };
 use folio::backend::reference::ReferenceBackend;
 use folio::backend::wgpu::{WgpuBackend, WgpuOptions};
@@ -27,12 +27,23 @@ fn quantising_on_load_costs_little() {
     assert!(count > 1000, "only {count} tokens count");
     println!("held-out loss: bf16 {stored:.4}");
     for (quantization, allowed) in [(Quantization::Q8, 0.005), (Quantization::Q4, 0.08)] {
-        let model = Model::demo().quantized(quantization).expect("it is quantized");
+        let model = Model::demo()
+            .quantized(quantization)
+            .expect("it is quantized");
         let (found, _) = loss(&mut cpu, &model, KvFormat::F32, &texts);
         let change = found / stored - 1.0;
-        println!("held-out loss: {quantization:?} {found:.4} ({:+.2} %)", 100.0 * change);
-        assert!(change.abs() <= allowed, "{quantization:?}: {change} is more than {allowed}");
-        assert!(found.to_bits() != stored.to_bits(), "{quantization:?} changes something");
+        println!(
+            "held-out loss: {quantization:?} {found:.4} ({:+.2} %)",
+            100.0 * change
+        );
+        assert!(
+            change.abs() <= allowed,
+            "{quantization:?}: {change} is more than {allowed}"
+        );
+        assert!(
+            found.to_bits() != stored.to_bits(),
+            "{quantization:?} changes something"
+        );
     }
 }
 
@@ -41,33 +52,53 @@ fn quantising_on_load_costs_little() {
 #[test]
 fn activations_in_bytes_cost_little() {
     let full = std::env::var("FOLIO_MODEL_FULL").is_ok_and(|value| value == "1");
-    let (texts, quantizations) =
-        if full { (2, &[Quantization::Q4, Quantization::Q8][..]) } else { (1, &[Quantization::Q4][..]) };
+    let (texts, quantizations) = if full {
+        (2, &[Quantization::Q4, Quantization::Q8][..])
+    } else {
+        (1, &[Quantization::Q4][..])
+    };
     let texts: Vec<Text> = held_out().into_iter().take(texts).collect();
     for quantization in quantizations {
-        let model = Model::demo().quantized(*quantization).expect("it is quantized");
+        let model = Model::demo()
+            .quantized(*quantization)
+            .expect("it is quantized");
         let [exact, rounded] = [false, true].map(|int8| {
             let mut backend = ReferenceBackend::with_int8_activations(int8);
             loss_in_batches(&mut backend, &model, KvFormat::F32, &texts, 1)
         });
         let change = rounded.0 / exact.0 - 1.0;
         let (found, tokens) = rounded;
-        println!("held-out loss of {tokens} tokens, {quantization:?}: {found:.4} ({:+.3} %)", 100.0 * change);
-        assert!(change.abs() <= 0.005, "{quantization:?}: {change} is more than 0.5 %");
-        assert!(rounded.0.to_bits() != exact.0.to_bits(), "{quantization:?}: rounding changes something");
+        println!(
+            "held-out loss of {tokens} tokens, {quantization:?}: {found:.4} ({:+.3} %)",
+            100.0 * change
+        );
+        assert!(
+            change.abs() <= 0.005,
+            "{quantization:?}: {change} is more than 0.5 %"
+        );
+        assert!(
+            rounded.0.to_bits() != exact.0.to_bits(),
+            "{quantization:?}: rounding changes something"
+        );
     }
 }
 
 /// Maximum change of the logits by quantizing, relative to their spread. These models have random weights, which
 /// amplify errors many times; unrelated logits would differ by √2. The test above measures the cost for a trained
 /// model.
-const MOVED_MAX: [(Quantization, &str, f64); 2] = [(Quantization::Q8, "q8", 0.4), (Quantization::Q4, "q4", 1.3)];
+const MOVED_MAX: [(Quantization, &str, f64); 2] =
+    [(Quantization::Q8, "q8", 0.4), (Quantization::Q4, "q4", 1.3)];
 
 #[test]
 fn every_family_runs_quantised() {
     let mut adapters = opened_adapters();
     for (family, _) in families() {
-        runs_quantised(family, |quantization| open(family, quantization), &kv_coded::cases(family), &mut adapters);
+        runs_quantised(
+            family,
+            |quantization| open(family, quantization),
+            &kv_coded::cases(family),
+            &mut adapters,
+        );
     }
 }
 
@@ -75,7 +106,12 @@ fn every_family_runs_quantised() {
 fn every_family_runs_quantised_that_keeps_states() {
     let mut adapters = opened_adapters();
     for (family, _) in STATES {
-        runs_quantised(family, |quantization| open(family, quantization), &kv_coded::cases(family), &mut adapters);
+        runs_quantised(
+            family,
+            |quantization| open(family, quantization),
+            &kv_coded::cases(family),
+            &mut adapters,
+        );
     }
 }
 
@@ -90,10 +126,16 @@ pub(super) fn open(family: &str, quantization: Option<Quantization>) -> Model {
 
 pub(super) fn opened_adapters() -> Vec<WgpuBackend> {
     let open = |adapter| {
-        let options = WgpuOptions { adapter: Some(adapter), ..WgpuOptions::default() };
+        let options = WgpuOptions {
+            adapter: Some(adapter),
+            ..WgpuOptions::default()
+        };
         block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens")
     };
-    WgpuBackend::adapters().into_iter().map(|adapter| open(adapter.index)).collect()
+    WgpuBackend::adapters()
+        .into_iter()
+        .map(|adapter| open(adapter.index))
+        .collect()
 }
 
 /// Checks a family in 8 and 4 bits: on the reference close to the unquantized model, on the CPU and on every adapter
@@ -104,26 +146,68 @@ pub(super) fn runs_quantised(
     cases: &[Case],
     adapters: &mut [WgpuBackend],
 ) {
-    let cases: Vec<Case> = cases.iter().filter(|case| case.prompt.len() > 7).cloned().collect();
+    let cases: Vec<Case> = cases
+        .iter()
+        .filter(|case| case.prompt.len() > 7)
+        .cloned()
+        .collect();
     let (mut reference, mut cpu) = (ReferenceBackend::new(), super::cpu());
-    let stored = alone(&mut Device::new(&mut reference, &open(None), KvFormat::F32), &cases, WHOLE);
+    let stored = alone(
+        &mut Device::new(&mut reference, &open(None), KvFormat::F32),
+        &cases,
+        WHOLE,
+    );
     for (quantization, name, moved_max) in MOVED_MAX {
         let model = open(Some(quantization));
-        let expected = alone(&mut Device::new(&mut reference, &model, KvFormat::F32), &cases, WHOLE);
+        let expected = alone(
+            &mut Device::new(&mut reference, &model, KvFormat::F32),
+            &cases,
+            WHOLE,
+        );
         let moved = moved(family, &rows(&stored, &expected));
-        let moved_max = if FLIPS.contains(&family) { 1.3 } else { moved_max };
-        assert!(moved > 0.0 && moved <= moved_max, "{family} in {name}: {moved}");
-        let on_cpu = alone(&mut Device::new(&mut cpu, &model, KvFormat::F32), &cases, CHUNK);
-        let on_adapters = adapters
-            .iter_mut()
-            .map(|backend| (&WGPU, alone(&mut Device::new(backend, &model, KvFormat::F32), &cases, CHUNK)));
+        let moved_max = if FLIPS.contains(&family) {
+            1.3
+        } else {
+            moved_max
+        };
+        assert!(
+            moved > 0.0 && moved <= moved_max,
+            "{family} in {name}: {moved}"
+        );
+        let on_cpu = alone(
+            &mut Device::new(&mut cpu, &model, KvFormat::F32),
+            &cases,
+            CHUNK,
+        );
+        let on_adapters = adapters.iter_mut().map(|backend| {
+            (
+                &WGPU,
+                alone(
+                    &mut Device::new(backend, &model, KvFormat::F32),
+                    &cases,
+                    CHUNK,
+                ),
+            )
+        });
         for (target, found) in [(&CPU, on_cpu)].into_iter().chain(on_adapters) {
             let compared = rows(&expected, &found);
-            let worst = compared.iter().map(|(a, b)| largest_difference(a, b)).fold(0.0, f32::max);
-            println!("{family} in {name}: moved by {moved:.3} of its spread; a device differs by {worst:.1e}");
-            assert!(worst <= target.logits_f32, "{family} in {name} on {}: {worst}", target.name);
+            let worst = compared
+                .iter()
+                .map(|(a, b)| largest_difference(a, b))
+                .fold(0.0, f32::max);
+            println!(
+                "{family} in {name}: moved by {moved:.3} of its spread; a device differs by {worst:.1e}"
+            );
+            assert!(
+                worst <= target.logits_f32,
+                "{family} in {name} on {}: {worst}",
+                target.name
+            );
             // These cases were not chosen to avoid ties, so a few rows may be missing.
-            assert!(compared.len() * 10 >= TOKENS * cases.len() * 8, "{family} in {name}: equal tokens");
+            assert!(
+                compared.len() * 10 >= TOKENS * cases.len() * 8,
+                "{family} in {name}: equal tokens"
+            );
             support::ran("families", family, name, target.name);
         }
     }
@@ -132,11 +216,16 @@ pub(super) fn runs_quantised(
 pub(super) fn held_out() -> Vec<Text> {
     let file = super::repository("tests/data/held-out.json");
     let tokenizer = Tokenizer::from_json(demo::TOKENIZER_JSON).expect("the demo's tokenizer");
-    let conversations = read_json(&file).as_array().expect("a list of conversations").clone();
+    let conversations = read_json(&file)
+        .as_array()
+        .expect("a list of conversations")
+        .clone();
     let text = |conversation: &serde_json::Value| {
         let (mut ids, mut counts) = (Vec::new(), Vec::new());
         for part in conversation.as_array().expect("a list of parts") {
-            let part_ids = tokenizer.encode(part[0].as_str().expect("a text"), false).expect("it encodes");
+            let part_ids = tokenizer
+                .encode(part[0].as_str().expect("a text"), false)
+                .expect("it encodes");
             counts.extend(part_ids.iter().map(|_| part[1] == 1));
             ids.extend(part_ids);
         }
@@ -175,20 +264,47 @@ fn loss_in_batches<B: Backend + Inspect>(
             // The logits of a token predict the next one.
             let next = start as usize + 1..ids.len().min(end as usize + 1);
             let counted: Vec<usize> = next.filter(|&place| counts[place]).collect();
-            let mut inputs = BatchInputs { tails: vec![Tail::Sample], ..BatchInputs::default() };
+            let mut inputs = BatchInputs {
+                tails: vec![Tail::Sample],
+                ..BatchInputs::default()
+            };
             inputs.token_ids = ids[start as usize..end as usize].to_vec();
             inputs.positions = (start..end).collect();
-            inputs.sequences = vec![SequenceRows { row_start: 0, row_count: end - start, context_len: end }];
+            inputs.sequences = vec![SequenceRows {
+                row_start: 0,
+                row_count: end - start,
+                context_len: end,
+            }];
             inputs.groups = vec![GroupInputs::default()];
             push_tables(&mut inputs.groups[0], &blocks, start..end, None);
-            inputs.logits_rows = counted.iter().map(|&place| place as u32 - 1 - start).collect();
-            inputs.samples = (0..).zip(&counted).map(|(row, _)| SampleRow::greedy(row, 0)).collect();
-            let ticket = device.backend.submit(&inputs).expect("the batch is accepted");
+            inputs.logits_rows = counted
+                .iter()
+                .map(|&place| place as u32 - 1 - start)
+                .collect();
+            inputs.samples = (0..)
+                .zip(&counted)
+                .map(|(row, _)| SampleRow::greedy(row, 0))
+                .collect();
+            let ticket = device
+                .backend
+                .submit(&inputs)
+                .expect("the batch is accepted");
             block_on(device.backend.read(ticket)).expect("the batch is read");
-            let logits = block_on(device.backend.read_buffer(device.logits, counted.len() as u32)).expect("logits");
-            for (place, logits) in counted.iter().zip(logits.chunks_exact(device.plan.vocab as usize)) {
+            let logits = block_on(
+                device
+                    .backend
+                    .read_buffer(device.logits, counted.len() as u32),
+            )
+            .expect("logits");
+            for (place, logits) in counted
+                .iter()
+                .zip(logits.chunks_exact(device.plan.vocab as usize))
+            {
                 let largest = logits.iter().copied().fold(f32::MIN, f32::max);
-                let total: f64 = logits.iter().map(|logit| f64::from(logit - largest).exp()).sum();
+                let total: f64 = logits
+                    .iter()
+                    .map(|logit| f64::from(logit - largest).exp())
+                    .sum();
                 sum += total.ln() - f64::from(logits[ids[*place] as usize] - largest);
                 count += 1;
             }

@@ -35,8 +35,13 @@ fn shapes_have_the_published_parameters() {
         ("glm-4.7-flash", 29_943_393_920),
     ] {
         let plan = plan(name);
-        let weights = plan.weights.iter().filter(|weight| !weight.name.starts_with("rope"));
-        let count: u64 = weights.map(|weight| u64::from(weight.rows) * u64::from(weight.columns)).sum();
+        let weights = plan
+            .weights
+            .iter()
+            .filter(|weight| !weight.name.starts_with("rope"));
+        let count: u64 = weights
+            .map(|weight| u64::from(weight.rows) * u64::from(weight.columns))
+            .sum();
         assert_eq!(count, parameters, "{name}");
     }
 }
@@ -44,17 +49,29 @@ fn shapes_have_the_published_parameters() {
 /// The experts of gpt-oss are published in MXFP4, 4.25 bits a number, and everything else in 16 bits.
 #[test]
 fn gpt_oss_has_the_published_bytes() {
-    for (name, experts_gb, others_gb) in [("gpt-oss-20b", 10.15, 3.61), ("gpt-oss-120b", 60.9, 4.33)] {
+    for (name, experts_gb, others_gb) in
+        [("gpt-oss-20b", 10.15, 3.61), ("gpt-oss-120b", 60.9, 4.33)]
+    {
         let plan = plan(name);
-        let is_expert = |weight: &&WeightSpec| matches!(weight.sections[0].format, WeightFormat::Mxfp4);
+        let is_expert =
+            |weight: &&WeightSpec| matches!(weight.sections[0].format, WeightFormat::Mxfp4);
         let (experts, others): (Vec<_>, Vec<_>) = plan.weights.iter().partition(is_expert);
-        assert!(experts.iter().all(|weight| weight.name.contains(".expert_") && weight.experts > 1));
-        let gb = |weights: &[&WeightSpec]| weights.iter().map(|weight| weight.bytes()).sum::<u64>() as f64 / 1e9;
+        assert!(
+            experts
+                .iter()
+                .all(|weight| weight.name.contains(".expert_") && weight.experts > 1)
+        );
+        let gb = |weights: &[&WeightSpec]| {
+            weights.iter().map(|weight| weight.bytes()).sum::<u64>() as f64 / 1e9
+        };
         let (experts, others) = (gb(&experts), gb(&others));
         println!("{name}: experts {experts:.3} GB, others {others:.3} GB");
         // Rows of scales are padded, and biases are in f32.
         let is_right = |bytes: f64, published: f64| (0.99..1.025).contains(&(bytes / published));
-        assert!(is_right(experts, experts_gb) && is_right(others, others_gb), "{name}");
+        assert!(
+            is_right(experts, experts_gb) && is_right(others, others_gb),
+            "{name}"
+        );
     }
 }
 
@@ -67,9 +84,16 @@ fn every_name_of_a_shape_is_known() {
 
 #[test]
 fn what_is_no_shape_is_refused() {
-    let error = ModelSpec::named("64x2x4").expect_err("seven numbers are needed").to_string();
-    assert!(error.starts_with("shape: \"64x2x4\" is unknown; expected one of qwen3-0.6b"), "{error}");
-    let error = ModelSpec::named("64x2x4x3x16x96x256").expect_err("3 does not divide 4").to_string();
+    let error = ModelSpec::named("64x2x4")
+        .expect_err("seven numbers are needed")
+        .to_string();
+    assert!(
+        error.starts_with("shape: \"64x2x4\" is unknown; expected one of qwen3-0.6b"),
+        "{error}"
+    );
+    let error = ModelSpec::named("64x2x4x3x16x96x256")
+        .expect_err("3 does not divide 4")
+        .to_string();
     assert_eq!(
         error,
         "shape 64x2x4x3x16x96x256: num_key_value_heads is 3, which does not divide num_attention_heads = 4"

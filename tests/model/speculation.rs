@@ -20,7 +20,10 @@ use folio::platform::block_on;
 const STATES: [&str; 2] = ["lfm2", "lfm2_moe"];
 /// Models with one KV group, with a window, with experts, and with sinks.
 const MODELS: [&str; 4] = ["llama", "gemma3", "qwen3-moe", "gpt-oss"];
-const SPECULATION: Speculation = Speculation { disable_by_batch_size: None, ..Speculation::DEFAULT };
+const SPECULATION: Speculation = Speculation {
+    disable_by_batch_size: None,
+    ..Speculation::DEFAULT
+};
 /// Every so many drafts are wrong.
 const MISTAKES: usize = 4;
 
@@ -52,9 +55,14 @@ pub(super) fn answers<B: Backend>(
     let (handle, inbox) = channel(config.queue_requests_max);
     // Devices without real times: drafts are verified however long it takes.
     let draft = draft.map(|draft| (Witness::new(open()), draft));
-    let started = Engine::start_with_draft(Witness::new(open()), model, draft, config, inbox, |_| {});
+    let started =
+        Engine::start_with_draft(Witness::new(open()), model, draft, config, inbox, |_| {});
     let engine = block_on(started).expect("it starts");
-    let submit = |request: &Request| handle.submit(request.clone()).expect("the request is valid");
+    let submit = |request: &Request| {
+        handle
+            .submit(request.clone())
+            .expect("the request is valid")
+    };
     let receivers: Vec<EventReceiver> = requests.iter().flat_map(submit).collect();
     handle.drain();
     block_on(engine.run()).expect("the engine answers all");
@@ -66,8 +74,19 @@ fn drawn(mut receiver: EventReceiver) -> Vec<Drawn> {
     while let Ok(event) = receiver.try_recv() {
         match event {
             Event::Token(token) => {
-                let top = token.top_logprobs.iter().flat_map(|top| [top.token_id, top.logprob.to_bits()]);
-                answer.push((token.id, token.logprob.map(f32::to_bits).into_iter().chain(top).collect()));
+                let top = token
+                    .top_logprobs
+                    .iter()
+                    .flat_map(|top| [top.token_id, top.logprob.to_bits()]);
+                answer.push((
+                    token.id,
+                    token
+                        .logprob
+                        .map(f32::to_bits)
+                        .into_iter()
+                        .chain(top)
+                        .collect(),
+                ));
             }
             Event::Finished { .. } => return answer,
             other => panic!("{other:?}"),
@@ -78,14 +97,23 @@ fn drawn(mut receiver: EventReceiver) -> Vec<Drawn> {
 
 /// Drafts of which some are wrong, at other places for each request.
 fn spoilt(tokens: impl Iterator<Item = u32>, first: usize) -> Option<std::sync::Arc<[u32]>> {
-    let wrong = |(place, id): (usize, u32)| if (place + first).is_multiple_of(MISTAKES) { id ^ 1 } else { id };
+    let wrong = |(place, id): (usize, u32)| {
+        if (place + first).is_multiple_of(MISTAKES) {
+            id ^ 1
+        } else {
+            id
+        }
+    };
     Some(tokens.enumerate().map(wrong).collect())
 }
 
 /// Checks that drafts were accepted and rejected.
 fn check_drafts(place: &str, stats: &Stats) {
     let (accepted, drafted) = (stats.accepted_tokens(), stats.draft_tokens);
-    println!("{place}: {accepted} of {drafted} drafts accepted in {} steps", stats.steps);
+    println!(
+        "{place}: {accepted} of {drafted} drafts accepted in {} steps",
+        stats.steps
+    );
     assert!(accepted > 20 && drafted > accepted, "{place}: {stats:?}");
 }
 
@@ -99,7 +127,14 @@ fn golden_requests(family: &str) -> Vec<(Request, Vec<u32>)> {
     };
     let request = |case: Case| {
         let params = params(case.greedy.len());
-        (Request { prompt: case.prompt.into(), params, ..Request::default() }, case.greedy)
+        (
+            Request {
+                prompt: case.prompt.into(),
+                params,
+                ..Request::default()
+            },
+            case.greedy,
+        )
     };
     golden_cases(family).into_iter().map(request).collect()
 }
@@ -111,7 +146,13 @@ fn prove_greedy<B: Backend>(name: &str, models: &[&str], open: impl Fn() -> B) {
         for (index, (request, tokens)) in requests.iter_mut().zip(&golden).enumerate() {
             request.predicted = spoilt(tokens.iter().copied(), index);
         }
-        let (found, stats) = answers(&open, family, None, &config(Some(SPECULATION), false), &requests);
+        let (found, stats) = answers(
+            &open,
+            family,
+            None,
+            &config(Some(SPECULATION), false),
+            &requests,
+        );
         check_golden(&format!("{family} on {name}"), &found, &golden);
         check_drafts(&format!("{family} on {name}"), &stats);
     }
@@ -127,20 +168,35 @@ fn check_golden(place: &str, found: &[Vec<Drawn>], golden: &[Vec<u32>]) {
 /// Greedy answers are the golden ones with a draft model, good or bad: the model itself, whose guesses are right, and a
 /// random one.
 fn prove_draft_model<B: Backend>(name: &str, models: &[&str], open: impl Fn() -> B) {
-    let config = config(Some(Speculation { method: SpeculationMethod::DraftModel, ..SPECULATION }), false);
+    let config = config(
+        Some(Speculation {
+            method: SpeculationMethod::DraftModel,
+            ..SPECULATION
+        }),
+        false,
+    );
     for &family in models {
-        let (requests, golden_tokens): (Vec<_>, Vec<_>) = golden_requests(family).into_iter().unzip();
+        let (requests, golden_tokens): (Vec<_>, Vec<_>) =
+            golden_requests(family).into_iter().unzip();
         let own = Model::open(&golden(family)).expect("the golden model loads");
         let vocab = own.record(Storage::F32).vocab;
-        let spec = ModelSpec::named(&format!("32x1x2x1x16x64x{vocab}")).expect("the shape is valid");
+        let spec =
+            ModelSpec::named(&format!("32x1x2x1x16x64x{vocab}")).expect("the shape is valid");
         for (draft, is_own) in [(own, true), (Model::random(spec, 1), false)] {
             let place = format!("{family} on {name}, its own draft model: {is_own}");
             let (found, stats) = answers(&open, family, Some(draft), &config, &requests);
             check_golden(&place, &found, &golden_tokens);
             let (accepted, drafted) = (stats.accepted_tokens(), stats.draft_tokens);
-            println!("{place}: {accepted} of {drafted} drafts accepted in {} steps", stats.steps);
+            println!(
+                "{place}: {accepted} of {drafted} drafts accepted in {} steps",
+                stats.steps
+            );
             assert!(drafted > 20, "{place}: {stats:?}");
-            assert_eq!(accepted * 100 >= drafted * 95, is_own, "{place}: {accepted} of {drafted}");
+            assert_eq!(
+                accepted * 100 >= drafted * 95,
+                is_own,
+                "{place}: {accepted} of {drafted}"
+            );
         }
     }
 }
@@ -150,21 +206,34 @@ fn prove_drawn<B: Backend>(name: &str, models: &[&str], deterministic: bool, ope
     for &family in models {
         let cases = golden_cases(family);
         let params = SamplingParams {
-            draw: DrawParams { temperature: 0.8, repetition_penalty: 1.1, ..DrawParams::default() },
+            draw: DrawParams {
+                temperature: 0.8,
+                repetition_penalty: 1.1,
+                ..DrawParams::default()
+            },
             seed: Some(5),
             ignore_eos: true,
             max_tokens: Some(24),
             logprobs: Some(2),
             ..SamplingParams::default()
         };
-        let request =
-            |case: &Case| Request { prompt: case.prompt.clone().into(), params: params.clone(), ..Request::default() };
+        let request = |case: &Case| Request {
+            prompt: case.prompt.clone().into(),
+            params: params.clone(),
+            ..Request::default()
+        };
         let mut requests: Vec<_> = cases.iter().map(request).collect();
         let (without, _) = answers(&open, family, None, &config(None, deterministic), &requests);
         for (index, request) in requests.iter_mut().enumerate() {
             request.predicted = spoilt(without[index].iter().map(|(id, _)| *id), index);
         }
-        let (with, stats) = answers(&open, family, None, &config(Some(SPECULATION), deterministic), &requests);
+        let (with, stats) = answers(
+            &open,
+            family,
+            None,
+            &config(Some(SPECULATION), deterministic),
+            &requests,
+        );
         let place = format!("{family} on {name}, drawn");
         assert!(with == without, "{place}: drafts change an answer");
         check_drafts(&place, &stats);
@@ -192,8 +261,12 @@ fn drafts_change_no_answer_of_the_cpu() {
 #[test]
 fn drafts_change_no_answer_of_any_adapter() {
     for adapter in adapters() {
-        let options = WgpuOptions { adapter: Some(adapter), ..WgpuOptions::default() };
-        let open = || block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens");
+        let options = WgpuOptions {
+            adapter: Some(adapter),
+            ..WgpuOptions::default()
+        };
+        let open =
+            || block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens");
         prove_greedy("wgpu", &MODELS, open);
         prove_drawn("wgpu", &MODELS[..1], true, open);
         prove_draft_model("wgpu", &MODELS[..1], open);

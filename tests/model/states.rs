@@ -4,8 +4,8 @@
 use super::speculation::{Drawn, answers};
 use super::today::{Mistake, prove_list};
 use super::{
-    CPU, Case, Device, LOGITS_F16, REFERENCE, Run, SEQUENCES_MAX, Target, WGPU, WHOLE, adapters, compare, cpus, golden,
-    golden_cases, read_json,
+    CPU, Case, Device, LOGITS_F16, REFERENCE, Run, SEQUENCES_MAX, Target, WGPU, WHOLE, adapters,
+    compare, cpus, golden, golden_cases, read_json,
 };
 use folio::backend::reference::ReferenceBackend;
 use folio::backend::wgpu::{WgpuBackend, WgpuOptions};
@@ -19,7 +19,9 @@ use folio::model::spec::{LayerKind, LayerSpec};
 use folio::model::{LoadError, Model, ModelSpec};
 use folio::plan::check::check;
 use folio::plan::inputs::BatchInputs;
-use folio::plan::{Activation, GatedActivation, GatedNorm, KvFormat, Plan, ScanRule, StateScan, Step, Storage, Up};
+use folio::plan::{
+    Activation, GatedActivation, GatedNorm, KvFormat, Plan, ScanRule, StateScan, Step, Storage, Up,
+};
 use folio::platform::block_on;
 use serde_json::{Value, json};
 
@@ -46,7 +48,12 @@ pub(super) const STATES: [(&str, f32); 16] = [
 #[test]
 fn the_reference_reproduces_golden_logits_and_tokens() {
     let mut backend = ReferenceBackend::new();
-    prove_list(&STATES, &REFERENCE, &mut backend, &[KvFormat::F32, KvFormat::F16]);
+    prove_list(
+        &STATES,
+        &REFERENCE,
+        &mut backend,
+        &[KvFormat::F32, KvFormat::F16],
+    );
     prove_chunks(&REFERENCE, &mut backend);
 }
 
@@ -61,8 +68,12 @@ fn every_instruction_set_reproduces_golden_logits_and_tokens() {
 #[test]
 fn every_adapter_reproduces_golden_logits_and_tokens() {
     for adapter in adapters() {
-        let options = WgpuOptions { adapter: Some(adapter), ..WgpuOptions::default() };
-        let mut backend = block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens");
+        let options = WgpuOptions {
+            adapter: Some(adapter),
+            ..WgpuOptions::default()
+        };
+        let mut backend =
+            block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens");
         prove_list(&STATES, &WGPU, &mut backend, &[KvFormat::F32]);
         prove_chunks(&WGPU, &mut backend);
     }
@@ -74,12 +85,25 @@ fn prove_chunks<B: Backend + Inspect>(target: &Target, backend: &mut B) {
         let model = Model::open(&golden(family)).expect("the golden model loads");
         let case = golden_cases(family).remove(2);
         let mut device = Device::new(backend, &model, KvFormat::F32);
-        let mut run = |chunk| device.generate(std::slice::from_ref(&case), chunk, false).remove(0);
+        let mut run = |chunk| {
+            device
+                .generate(std::slice::from_ref(&case), chunk, false)
+                .remove(0)
+        };
         let whole: Run = run(WHOLE);
         for chunk in [1, 2, 3, 5, 16] {
             let run = run(chunk);
-            compare(&format!("{family} on {} in chunks of {chunk}", target.name), &case, &run, target.logits_f32);
-            assert!(!target.bit_exact || run == whole, "{family} on {}: chunks of {chunk}", target.name);
+            compare(
+                &format!("{family} on {} in chunks of {chunk}", target.name),
+                &case,
+                &run,
+                target.logits_f32,
+            );
+            assert!(
+                !target.bit_exact || run == whole,
+                "{family} on {}: chunks of {chunk}",
+                target.name
+            );
         }
     }
 }
@@ -105,7 +129,11 @@ pub(super) fn request(case: &Case) -> Request {
         max_tokens: Some(case.greedy.len() as u32),
         ..SamplingParams::default()
     };
-    Request { prompt: case.prompt.clone().into(), params, ..Request::default() }
+    Request {
+        prompt: case.prompt.clone().into(),
+        params,
+        ..Request::default()
+    }
 }
 
 /// The tokens of a finished answer.
@@ -124,7 +152,15 @@ pub(super) fn tokens(mut receiver: EventReceiver) -> Vec<u32> {
 /// More requests than run at once, in a pool that some of them outgrow.
 #[test]
 fn an_engine_answers_with_the_golden_tokens_whoever_is_preempted() {
-    for family in ["lfm2", "lfm2_moe", "qwen3_5", "qwen3_next", "granite4-h-dense", "nemotron_h", "falcon_h1"] {
+    for family in [
+        "lfm2",
+        "lfm2_moe",
+        "qwen3_5",
+        "qwen3_next",
+        "granite4-h-dense",
+        "nemotron_h",
+        "falcon_h1",
+    ] {
         let model = Model::open(&golden(family)).expect("the golden model loads");
         let config = config(&model.record(Storage::F32), 38);
         let (handle, inbox) = channel(config.queue_requests_max);
@@ -136,17 +172,38 @@ fn an_engine_answers_with_the_golden_tokens_whoever_is_preempted() {
         };
         let started = Engine::start(ReferenceBackend::new(), model, &config, inbox, progress);
         let engine = block_on(started).expect("it starts");
-        assert!(notices.iter().any(|text| text.contains("recurrent state")), "{notices:?}");
+        assert!(
+            notices.iter().any(|text| text.contains("recurrent state")),
+            "{notices:?}"
+        );
         let cases = golden_cases(family);
-        let asked: Vec<&Case> = [3, 3, 3, 3, 0, 4, 2, 1, 3, 2].map(|case| &cases[case]).to_vec();
-        let receivers: Vec<_> =
-            asked.iter().map(|case| handle.submit(request(case)).expect("a valid request").remove(0)).collect();
+        let asked: Vec<&Case> = [3, 3, 3, 3, 0, 4, 2, 1, 3, 2]
+            .map(|case| &cases[case])
+            .to_vec();
+        let receivers: Vec<_> = asked
+            .iter()
+            .map(|case| {
+                handle
+                    .submit(request(case))
+                    .expect("a valid request")
+                    .remove(0)
+            })
+            .collect();
         handle.drain();
         block_on(engine.run()).expect("the engine answers all");
         for (case, receiver) in asked.into_iter().zip(receivers) {
-            assert_eq!(tokens(receiver), case.greedy, "{family}, prompt of {}", case.prompt.len());
+            assert_eq!(
+                tokens(receiver),
+                case.greedy,
+                "{family}, prompt of {}",
+                case.prompt.len()
+            );
         }
-        assert!(handle.stats().preemptions > 0, "the pool is too small for all: {:?}", handle.stats());
+        assert!(
+            handle.stats().preemptions > 0,
+            "the pool is too small for all: {:?}",
+            handle.stats()
+        );
     }
 }
 
@@ -154,7 +211,13 @@ fn an_engine_answers_with_the_golden_tokens_whoever_is_preempted() {
 fn roomy(family: &str, max_num_seqs: u32, prefix_caching: bool) -> Config {
     let model = Model::open(&golden(family)).expect("the golden model loads");
     let config = config(&model.record(Storage::F32), 200);
-    Config { max_num_seqs, prefix_caching, state_snapshots: Some(60), speculation: None, ..config }
+    Config {
+        max_num_seqs,
+        prefix_caching,
+        state_snapshots: Some(60),
+        speculation: None,
+        ..config
+    }
 }
 
 /// The same prompts twice, then with their answers and more, each after the one before: from a snapshot, every token
@@ -186,8 +249,17 @@ fn from_a_snapshot_every_bit_is_the_same() {
         // In blocks of 16: of the prompts of 33, 130 and 300 tokens, then of four prompts with their answers.
         let prompts = 32 + 128 + 288;
         // Of the model with windows, two answers leave a state, but not all blocks of the window before it.
-        let found = prompts + if family == "lfm3" { 16 + 48 } else { 16 + 16 + 48 + 144 };
-        assert_eq!((stats.prefix_hits, plain.prefix_hits), (found, 0), "{family}");
+        let found = prompts
+            + if family == "lfm3" {
+                16 + 48
+            } else {
+                16 + 16 + 48 + 144
+            };
+        assert_eq!(
+            (stats.prefix_hits, plain.prefix_hits),
+            (found, 0),
+            "{family}"
+        );
     }
 }
 
@@ -196,17 +268,36 @@ fn scored(family: &str, prompt: Vec<u32>, first: usize) -> Vec<u32> {
     let model = Model::open(&golden(family)).expect("the golden model loads");
     let config = roomy(family, 1, false);
     let (handle, inbox) = channel(1);
-    let engine = block_on(Engine::start(ReferenceBackend::new(), model, &config, inbox, |_| {})).expect("it starts");
-    let params =
-        SamplingParams { prompt_logprobs: Some(0), max_tokens: Some(1), seed: Some(1), ..SamplingParams::default() };
-    let request = Request { prompt: prompt.into(), params, ..Request::default() };
+    let engine = block_on(Engine::start(
+        ReferenceBackend::new(),
+        model,
+        &config,
+        inbox,
+        |_| {},
+    ))
+    .expect("it starts");
+    let params = SamplingParams {
+        prompt_logprobs: Some(0),
+        max_tokens: Some(1),
+        seed: Some(1),
+        ..SamplingParams::default()
+    };
+    let request = Request {
+        prompt: prompt.into(),
+        params,
+        ..Request::default()
+    };
     let mut receiver = handle.submit(request).expect("a valid request").remove(0);
     handle.drain();
     block_on(engine.run()).expect("the engine answers all");
     let mut logprobs = Vec::new();
     while let Ok(event) = receiver.try_recv() {
         if let Event::Prompt(PromptEvent::Logprobs(tokens)) = event {
-            logprobs.extend(tokens.iter().filter_map(|token| token.logprob.map(f32::to_bits)));
+            logprobs.extend(
+                tokens
+                    .iter()
+                    .filter_map(|token| token.logprob.map(f32::to_bits)),
+            );
         }
     }
     // The first token of a prompt has none.
@@ -222,17 +313,34 @@ fn choices_and_beams_go_on_from_one_state() {
         let mut choices = request(&case);
         (choices.params.n, choices.params.logprobs) = (3, Some(0));
         let mut search = choices.clone();
-        search.params.beams = Some(BeamParams { width: 3, length_penalty: 1.0, early_stopping: false });
+        search.params.beams = Some(BeamParams {
+            width: 3,
+            length_penalty: 1.0,
+            early_stopping: false,
+        });
         let config = roomy(family, 6, true);
-        let (found, _) = answers(&ReferenceBackend::new, family, None, &config, &[choices, search]);
+        let (found, _) = answers(
+            &ReferenceBackend::new,
+            family,
+            None,
+            &config,
+            &[choices, search],
+        );
         assert_eq!(found.len(), 6);
         let ids = |answer: &[Drawn]| answer.iter().map(|(id, _)| *id).collect::<Vec<_>>();
-        found[..3].iter().for_each(|answer| assert_eq!(ids(answer), case.greedy, "{family}: a choice"));
+        found[..3]
+            .iter()
+            .for_each(|answer| assert_eq!(ids(answer), case.greedy, "{family}: a choice"));
         assert!(ids(&found[3]) != ids(&found[4]), "{family}: beams differ");
         for answer in &found {
             let prompt = [&case.prompt[..], &ids(answer)].concat();
             let logprobs: Vec<_> = answer.iter().map(|(_, bits)| bits[0]).collect();
-            assert_eq!(logprobs, scored(family, prompt, case.prompt.len()), "{family}: {:?}", ids(answer));
+            assert_eq!(
+                logprobs,
+                scored(family, prompt, case.prompt.len()),
+                "{family}: {:?}",
+                ids(answer)
+            );
         }
     }
 }
@@ -244,13 +352,24 @@ fn states_are_part_of_what_fits() {
     let backend = ReferenceBackend::new();
     let plan = model.record(Storage::F32);
     let fit = Fit::new(&config(&plan, 60), &plan, None, backend.caps());
-    assert_eq!(plan.state_layers.len(), 3, "three layers with two tokens of 48 columns");
-    assert_eq!((plan.state_bytes(), fit.state_bytes), (3 * 2 * 48 * 4, 8 * 3 * 2 * 48 * 4));
-    assert_eq!(fit.total_bytes(), fit.weight_bytes + fit.activation_bytes + fit.state_bytes + fit.kv_bytes);
+    assert_eq!(
+        plan.state_layers.len(),
+        3,
+        "three layers with two tokens of 48 columns"
+    );
+    assert_eq!(
+        (plan.state_bytes(), fit.state_bytes),
+        (3 * 2 * 48 * 4, 8 * 3 * 2 * 48 * 4)
+    );
+    assert_eq!(
+        fit.total_bytes(),
+        fit.weight_bytes + fit.activation_bytes + fit.state_bytes + fit.kv_bytes
+    );
     assert!(fit.to_string().contains("states 9.0 KiB, "), "{fit}");
     let text = plan.to_string();
     assert!(text.contains("state layers\n  0: 96 elements\n"), "{text}");
-    let line = "convolved = short_convolution(gated, state layer 0, 3 taps of layers.0.convolution)";
+    let line =
+        "convolved = short_convolution(gated, state layer 0, 3 taps of layers.0.convolution)";
     assert!(text.contains(line), "{text}");
 }
 
@@ -304,23 +423,51 @@ const MISTAKES: &[(&str, &str, Mistake)] = &[
             Step::ShortConvolution(step) => Some(&mut step.weight),
             _ => None,
         });
-        let (first, second) = (weights.next().expect("a layer"), weights.next().expect("another"));
+        let (first, second) = (
+            weights.next().expect("a layer"),
+            weights.next().expect("another"),
+        );
         std::mem::swap(first, second);
     }),
-    ("lfm2", "a layer has the convolution of the one before", |plan| {
-        plan.body.retain(|step| !matches!(step, Step::ShortConvolution(step) if step.layer == 1));
+    (
+        "lfm2",
+        "a layer has the convolution of the one before",
+        |plan| {
+            plan.body
+                .retain(|step| !matches!(step, Step::ShortConvolution(step) if step.layer == 1));
+        },
+    ),
+    ("qwen3_5", "value heads lie in tiles", |plan| {
+        scans(plan, |step| step.tiled = true)
     }),
-    ("qwen3_5", "value heads lie in tiles", |plan| scans(plan, |step| step.tiled = true)),
-    ("qwen3_5", "the gate is before the norm", |plan| gated_norms(plan, |step| step.gate_first = true)),
-    ("qwen3_5", "attention has no output gate", without_output_gates),
+    ("qwen3_5", "the gate is before the norm", |plan| {
+        gated_norms(plan, |step| step.gate_first = true)
+    }),
+    (
+        "qwen3_5",
+        "attention has no output gate",
+        without_output_gates,
+    ),
     ("qwen3_5", "decays and biases are swapped", |plan| {
-        scans(plan, |step| std::mem::swap(&mut step.decay, &mut step.dt_bias));
+        scans(plan, |step| {
+            std::mem::swap(&mut step.decay, &mut step.dt_bias)
+        });
     }),
-    ("olmo_hybrid", "β is up to 1", |plan| scans(plan, |step| step.rule = ScanRule::Delta { beta_scale: 1.0 })),
-    ("granite4-h-dense", "the norm is before the gate", |plan| gated_norms(plan, |step| step.gate_first = false)),
-    ("granite4-h-dense", "values do not skip the state", |plan| scans(plan, |step| step.skip = None)),
-    ("nemotron_h", "groups are normalized together", |plan| gated_norms(plan, |step| step.group *= 2)),
-    ("nemotron_h", "groups lie in tiles", |plan| scans(plan, |step| step.tiled = true)),
+    ("olmo_hybrid", "β is up to 1", |plan| {
+        scans(plan, |step| step.rule = ScanRule::Delta { beta_scale: 1.0 })
+    }),
+    ("granite4-h-dense", "the norm is before the gate", |plan| {
+        gated_norms(plan, |step| step.gate_first = false)
+    }),
+    ("granite4-h-dense", "values do not skip the state", |plan| {
+        scans(plan, |step| step.skip = None)
+    }),
+    ("nemotron_h", "groups are normalized together", |plan| {
+        gated_norms(plan, |step| step.group *= 2)
+    }),
+    ("nemotron_h", "groups lie in tiles", |plan| {
+        scans(plan, |step| step.tiled = true)
+    }),
     ("lfm3", "heads have no gates", without_output_gates),
 ];
 
@@ -332,11 +479,22 @@ fn planted_mistakes_show_in_the_logits() {
         let mut plan = model.record(Storage::F32);
         mistake(&mut plan);
         let mut backend = ReferenceBackend::new();
-        let mut device = Device::of_plan(&mut backend, &model, plan, KvFormat::F32, super::Sizes::default());
-        let run = device.generate(std::slice::from_ref(&case), WHOLE, false).remove(0);
+        let mut device = Device::of_plan(
+            &mut backend,
+            &model,
+            plan,
+            KvFormat::F32,
+            super::Sizes::default(),
+        );
+        let run = device
+            .generate(std::slice::from_ref(&case), WHOLE, false)
+            .remove(0);
         let difference = super::largest_difference(&case.logits, &run.logits[0]);
         println!("{family}, {what}: logits differ by {difference:.2}");
-        assert!(difference > 20.0 * REFERENCE.logits_f32, "{family}, {what}: only {difference}");
+        assert!(
+            difference > 20.0 * REFERENCE.logits_f32,
+            "{family}, {what}: only {difference}"
+        );
     }
 }
 
@@ -353,7 +511,10 @@ fn a_wrong_number_in_the_config_shows_in_the_logits() {
         ("qwen3_next", json!({"partial_rotary_factor": 0.5})),
         ("qwen3_next", json!({"rope_theta": 1e4})),
         ("olmo_hybrid", json!({"linear_allow_neg_eigval": false})),
-        ("granite4-h-dense", json!({"position_embedding_type": "rope"})),
+        (
+            "granite4-h-dense",
+            json!({"position_embedding_type": "rope"}),
+        ),
         ("granite4-h-moe", json!({"residual_multiplier": 0.25})),
         ("nemotron_h-moe", json!({"routed_scaling_factor": 1.5})),
         ("falcon_h1", json!({"embedding_multiplier": 4.0})),
@@ -365,13 +526,30 @@ fn a_wrong_number_in_the_config_shows_in_the_logits() {
         ("falcon_h1", json!({"ssm_out_multiplier": 1.0})),
         ("falcon_h1", json!({"mlp_multipliers": [1.0, 0.6]})),
         ("falcon_h1", json!({"mlp_multipliers": [0.8, 1.0]})),
-        ("falcon_h1", json!({"ssm_multipliers": [1.0, 0.9, 0.5, 0.8, 0.6]})),
-        ("falcon_h1", json!({"ssm_multipliers": [0.7, 1.1, 0.5, 0.8, 0.6]})),
-        ("falcon_h1", json!({"ssm_multipliers": [0.7, 0.9, 1.0, 0.8, 0.6]})),
-        ("falcon_h1", json!({"ssm_multipliers": [0.7, 0.9, 0.5, 1.2, 0.6]})),
-        ("falcon_h1", json!({"ssm_multipliers": [0.7, 0.9, 0.5, 0.8, 1.0]})),
+        (
+            "falcon_h1",
+            json!({"ssm_multipliers": [1.0, 0.9, 0.5, 0.8, 0.6]}),
+        ),
+        (
+            "falcon_h1",
+            json!({"ssm_multipliers": [0.7, 1.1, 0.5, 0.8, 0.6]}),
+        ),
+        (
+            "falcon_h1",
+            json!({"ssm_multipliers": [0.7, 0.9, 1.0, 0.8, 0.6]}),
+        ),
+        (
+            "falcon_h1",
+            json!({"ssm_multipliers": [0.7, 0.9, 0.5, 1.2, 0.6]}),
+        ),
+        (
+            "falcon_h1",
+            json!({"ssm_multipliers": [0.7, 0.9, 0.5, 0.8, 1.0]}),
+        ),
     ];
-    table.iter().for_each(|(family, changes)| super::changes_show(family, changes));
+    table
+        .iter()
+        .for_each(|(family, changes)| super::changes_show(family, changes));
 }
 
 /// Slots that do not exist, or not one per sequence, are refused before anything runs.
@@ -391,7 +569,12 @@ fn wrong_slots_are_refused() {
         for change in changes {
             let mut inputs = good.clone();
             change(&mut inputs);
-            let error = device.backend.submit(&inputs).map(|_| ()).expect_err("refused").to_string();
+            let error = device
+                .backend
+                .submit(&inputs)
+                .map(|_| ())
+                .expect_err("refused")
+                .to_string();
             assert!(error.contains("state"), "{name}: {error}");
         }
         let ticket = device.backend.submit(&good).expect("the batch is accepted");
@@ -400,15 +583,23 @@ fn wrong_slots_are_refused() {
     refuse("reference", &mut ReferenceBackend::new());
     cpus().take(1).for_each(|mut cpu| refuse("cpu", &mut cpu));
     for adapter in adapters() {
-        let options = WgpuOptions { adapter: Some(adapter), ..WgpuOptions::default() };
-        refuse("wgpu", &mut block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens"));
+        let options = WgpuOptions {
+            adapter: Some(adapter),
+            ..WgpuOptions::default()
+        };
+        refuse(
+            "wgpu",
+            &mut block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens"),
+        );
     }
 }
 
 #[test]
 fn a_state_layer_belongs_to_one_step() {
     let refused = |spoil: fn(&mut Plan)| {
-        let mut plan = Model::open(&golden("lfm2")).expect("the golden model loads").record(Storage::F32);
+        let mut plan = Model::open(&golden("lfm2"))
+            .expect("the golden model loads")
+            .record(Storage::F32);
         spoil(&mut plan);
         check(&plan).expect_err("refused").to_string()
     };
@@ -425,51 +616,90 @@ fn a_state_layer_belongs_to_one_step() {
             }
         });
     });
-    assert_eq!(twice, "body step 12 (short_convolution): duplicate use of state layer 0");
+    assert_eq!(
+        twice,
+        "body step 12 (short_convolution): duplicate use of state layer 0"
+    );
 }
 
 /// A golden config with changed fields.
 fn spec(family: &str, changes: &Value) -> Result<ModelSpec, LoadError> {
     let mut config = read_json(&golden(family).join("config.json"));
     let changes = changes.as_object().expect("an object").clone();
-    changes.into_iter().for_each(|(name, value)| config[name] = value);
+    changes
+        .into_iter()
+        .for_each(|(name, value)| config[name] = value);
     ModelSpec::from_json("config.json", config.to_string().as_bytes())
 }
 
 /// Kinds of layers have old and new words, letters, and an interval.
 #[test]
 fn configs_of_hybrids_are_read_in_both_styles() {
-    let delta = json!(["linear_attention", "linear_attention", "linear_attention", "full_attention"]);
+    let delta = json!([
+        "linear_attention",
+        "linear_attention",
+        "linear_attention",
+        "full_attention"
+    ]);
     let blocks = json!(["mamba", "mlp", "mamba", "attention", "mlp", "mamba"]);
-    let state = ["mamba_num_heads", "mamba_head_dim", "n_groups", "ssm_state_size", "conv_kernel", "use_conv_bias"];
+    let state = [
+        "mamba_num_heads",
+        "mamba_head_dim",
+        "n_groups",
+        "ssm_state_size",
+        "conv_kernel",
+        "use_conv_bias",
+    ];
     let mut older = json!({
         "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_n_groups": 2, "mamba_d_state": 16, "mamba_d_conv": 4,
         "mamba_conv_bias": true,
     });
-    state.into_iter().for_each(|field| older[field] = Value::Null);
+    state
+        .into_iter()
+        .for_each(|field| older[field] = Value::Null);
     for (family, changes) in [
-        ("qwen3_next", json!({"full_attention_interval": null, "layer_types": delta})),
+        (
+            "qwen3_next",
+            json!({"full_attention_interval": null, "layer_types": delta}),
+        ),
         ("qwen3_5", json!({"layer_types": null})),
         (
             "nemotron_h",
             json!({"hybrid_override_pattern": null, "num_hidden_layers": null, "layers_block_type": blocks}),
         ),
-        ("nemotron_h-moe", json!({"layers_block_type": null, "hybrid_override_pattern": "MEM*E"})),
+        (
+            "nemotron_h-moe",
+            json!({"layers_block_type": null, "hybrid_override_pattern": "MEM*E"}),
+        ),
         ("nemotron_h", older),
         ("granite4-h-dense", json!({"mamba_d_head": "auto"})),
-        ("granite4-h-moe", json!({"layer_types": ["mamba", "mamba", "attention", "mamba"]})),
+        (
+            "granite4-h-moe",
+            json!({"layer_types": ["mamba", "mamba", "attention", "mamba"]}),
+        ),
         ("falcon_h1", json!({"mamba_d_head": "auto"})),
     ] {
         let usual = spec(family, &json!({})).expect("the golden config");
-        assert_eq!(spec(family, &changes).expect("the other style"), usual, "{family} with {changes}");
+        assert_eq!(
+            spec(family, &changes).expect("the other style"),
+            usual,
+            "{family} with {changes}"
+        );
     }
-    let default = spec("lfm3", &json!({"layer_types": null, "num_hidden_layers": 9})).expect("a pattern");
+    let default = spec(
+        "lfm3",
+        &json!({"layer_types": null, "num_hidden_layers": 9}),
+    )
+    .expect("a pattern");
     let letter = |layer: &LayerSpec| match (layer.kind, layer.window) {
         (LayerKind::Attention, None) => 'f',
         (LayerKind::Attention, Some(24)) => 's',
         _ => 'c',
     };
-    assert_eq!(default.layers.iter().map(letter).collect::<String>(), "ccfcscfcs");
+    assert_eq!(
+        default.layers.iter().map(letter).collect::<String>(),
+        "ccfcscfcs"
+    );
     for (family, changes, message) in [
         (
             "nemotron_h",
@@ -481,22 +711,41 @@ fn configs_of_hybrids_are_read_in_both_styles() {
             json!({"hybrid_override_pattern": "M"}),
             "hybrid_override_pattern has 1 entries, not num_hidden_layers = 6",
         ),
-        ("nemotron_h-moe", json!({"moe_latent_size": 20}), "moe_latent_size is 20, not a multiple of 8"),
+        (
+            "nemotron_h-moe",
+            json!({"moe_latent_size": 20}),
+            "moe_latent_size is 20, not a multiple of 8",
+        ),
         (
             "lfm2_moe",
             json!({"moe_latent_size": 16}),
             "moe_latent_size is set, which is not supported in this architecture",
         ),
-        ("qwen3_5", json!({"linear_num_key_heads": 3}), "linear_num_key_heads is 3, which does not divide the 4 heads"),
-        ("falcon_h1", json!({"mlp_bias": true}), "mlp_bias is true: biases are not supported in this architecture"),
-        ("falcon_h1", json!({"ssm_multipliers": [1.0]}), "ssm_multipliers is not 5 numbers above zero"),
+        (
+            "qwen3_5",
+            json!({"linear_num_key_heads": 3}),
+            "linear_num_key_heads is 3, which does not divide the 4 heads",
+        ),
+        (
+            "falcon_h1",
+            json!({"mlp_bias": true}),
+            "mlp_bias is true: biases are not supported in this architecture",
+        ),
+        (
+            "falcon_h1",
+            json!({"ssm_multipliers": [1.0]}),
+            "ssm_multipliers is not 5 numbers above zero",
+        ),
         (
             "granite4-h-dense",
             json!({"layer_types": ["conv", "conv", "conv", "conv"]}),
             "layer_types has \"conv\", an unknown kind of layer",
         ),
     ] {
-        assert_eq!(spec(family, &changes).expect_err("refused").to_string(), format!("config.json: {message}"));
+        assert_eq!(
+            spec(family, &changes).expect_err("refused").to_string(),
+            format!("config.json: {message}")
+        );
     }
 }
 
@@ -505,22 +754,44 @@ fn configs_of_hybrids_are_read_in_both_styles() {
 fn configs_of_lfm2_are_read_in_both_styles() {
     let spec = |changes: Value| spec("lfm2", &changes);
     let usual = spec(json!({})).expect("the golden config");
-    assert_eq!(spec(json!({"layer_types": null, "full_attn_idxs": [2]})).expect("by index"), usual);
+    assert_eq!(
+        spec(json!({"layer_types": null, "full_attn_idxs": [2]})).expect("by index"),
+        usual
+    );
     let size = |changes| spec(changes).expect("a size").layers[0].mlp;
-    assert_eq!(size(json!({"block_auto_adjust_ff_dim": null, "intermediate_size": 12_288})), 8192);
+    assert_eq!(
+        size(json!({"block_auto_adjust_ff_dim": null, "intermediate_size": 12_288})),
+        8192
+    );
     let published = json!({"block_auto_adjust_ff_dim": true, "block_ff_dim": 6656, "block_ffn_dim_multiplier": 1.0});
     assert_eq!(size(published), 4608, "two thirds, up to a multiple of 256");
-    assert!(!spec(json!({"tie_embedding": false})).expect("untied").tied_embeddings);
+    assert!(
+        !spec(json!({"tie_embedding": false}))
+            .expect("untied")
+            .tied_embeddings
+    );
     for (changes, message) in [
-        (json!({"layer_types": ["conv"]}), "layer_types has 1 entries, not num_hidden_layers = 4"),
+        (
+            json!({"layer_types": ["conv"]}),
+            "layer_types has 1 entries, not num_hidden_layers = 4",
+        ),
         (
             json!({"layer_types": ["conv", "mamba", "conv", "conv"]}),
             "layer_types has \"mamba\", an unknown kind of layer",
         ),
         (json!({"layer_types": null}), "layer_types is missing"),
-        (json!({"layer_types": null, "full_attn_idxs": [4]}), "full_attn_idxs has 4, not one of 4 layers"),
-        (json!({"conv_L_cache": 9}), "conv_L_cache is 9, not an integer in 2..=8"),
+        (
+            json!({"layer_types": null, "full_attn_idxs": [4]}),
+            "full_attn_idxs has 4, not one of 4 layers",
+        ),
+        (
+            json!({"conv_L_cache": 9}),
+            "conv_L_cache is 9, not an integer in 2..=8",
+        ),
     ] {
-        assert_eq!(spec(changes).expect_err("refused").to_string(), format!("config.json: {message}"));
+        assert_eq!(
+            spec(changes).expect_err("refused").to_string(),
+            format!("config.json: {message}")
+        );
     }
 }

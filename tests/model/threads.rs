@@ -13,14 +13,26 @@ use folio::plan::KvFormat;
 fn answers_have_the_same_bits_with_any_number_of_threads() {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     for (family, _) in FAMILIES {
-        let (cases, model) = (cases(family), Model::open(&golden(family)).expect("the golden model loads"));
+        let (cases, model) = (
+            cases(family),
+            Model::open(&golden(family)).expect("the golden model loads"),
+        );
         let answers = |threads| {
-            let mut cpu = CpuBackend::new(&CpuOptions { threads: Some(threads), ..CpuOptions::default() });
+            let mut cpu = CpuBackend::new(&CpuOptions {
+                threads: Some(threads),
+                ..CpuOptions::default()
+            });
             let mut device = Device::new(&mut cpu, &model, KvFormat::F16);
-            (alone(&mut device, &cases, CHUNK), device.generate(&cases, CHUNK, true))
+            (
+                alone(&mut device, &cases, CHUNK),
+                device.generate(&cases, CHUNK, true),
+            )
         };
         let expected = answers(1);
-        assert!(expected.0 == expected.1, "{family}: a batch equals its members, bit for bit");
+        assert!(
+            expected.0 == expected.1,
+            "{family}: a batch equals its members, bit for bit"
+        );
         for threads in [2, 3, processors + 2] {
             assert!(answers(threads) == expected, "{family}: {threads} threads");
         }
@@ -32,8 +44,14 @@ fn answers_have_the_same_bits_with_any_number_of_threads() {
 #[test]
 fn a_step_allocates_only_its_results() {
     for (family, _) in families().chain(STATES) {
-        let (cases, model) = (golden_cases(family), Model::open(&golden(family)).expect("the golden model loads"));
-        let mut cpu = CpuBackend::new(&CpuOptions { threads: Some(1), ..CpuOptions::default() });
+        let (cases, model) = (
+            golden_cases(family),
+            Model::open(&golden(family)).expect("the golden model loads"),
+        );
+        let mut cpu = CpuBackend::new(&CpuOptions {
+            threads: Some(1),
+            ..CpuOptions::default()
+        });
         let device = Device::new(&mut cpu, &model, KvFormat::F16);
         let mut sequences = device.sequences(&cases);
         let live: Vec<usize> = (0..cases.len()).collect();
@@ -42,14 +60,28 @@ fn a_step_allocates_only_its_results() {
             for row in &mut inputs.samples {
                 (row.draw.temperature, row.draw.top_k, row.draw.top_p) = (0.8, 40, 0.9);
             }
-            let mut submit = || drop(device.backend.submit(&inputs).expect("the batch is accepted"));
+            let mut submit = || {
+                drop(
+                    device
+                        .backend
+                        .submit(&inputs)
+                        .expect("the batch is accepted"),
+                )
+            };
             // An arena that had to grow keeps its largest part, so a few batches may pass until nothing grows.
             (0..3).for_each(|_| submit());
             let allocations = allocation_counter::measure(&mut submit).count_total;
             // The list of results, and the likeliest tokens of each.
             let results = 1 + sampled.len() as u64;
-            assert_eq!(allocations, results, "{family}: {what} of {} sequences", cases.len());
-            sampled.iter().for_each(|&index| sequences[index].tokens.push(0));
+            assert_eq!(
+                allocations,
+                results,
+                "{family}: {what} of {} sequences",
+                cases.len()
+            );
+            sampled
+                .iter()
+                .for_each(|&index| sequences[index].tokens.push(0));
         }
     }
 }

@@ -52,8 +52,15 @@ async fn answer(handle: &EngineHandle, prompt: &[u32], count: usize) -> Vec<u32>
         max_tokens: Some(u32::try_from(count).expect("answers are short")),
         ..SamplingParams::default()
     };
-    let request = Request { prompt: prompt.into(), params, ..Request::default() };
-    let mut events = handle.submit(request).expect("the queue has room").swap_remove(0);
+    let request = Request {
+        prompt: prompt.into(),
+        params,
+        ..Request::default()
+    };
+    let mut events = handle
+        .submit(request)
+        .expect("the queue has room")
+        .swap_remove(0);
     let mut tokens = Vec::new();
     while let Some(event) = events.next().await {
         match event {
@@ -66,7 +73,12 @@ async fn answer(handle: &EngineHandle, prompt: &[u32], count: usize) -> Vec<u32>
 }
 
 /// Answers prompts one after the other.
-fn serve<B: Backend>(backend: B, model: Model, config: &Config, prompts: &[(&[u32], usize)]) -> (Vec<Vec<u32>>, Stats) {
+fn serve<B: Backend>(
+    backend: B,
+    model: Model,
+    config: &Config,
+    prompts: &[(&[u32], usize)],
+) -> (Vec<Vec<u32>>, Stats) {
     let (handle, inbox) = channel(8);
     let engine = block_on(Engine::start(backend, model, config, inbox, |_| {})).expect("it starts");
     let ask = async {
@@ -84,7 +96,12 @@ fn serve<B: Backend>(backend: B, model: Model, config: &Config, prompts: &[(&[u3
 
 /// The golden prompts of each model return after others have taken their blocks. Golden tokens are those without tiers;
 /// in quantized blocks, a prompt that returns has the tokens that it had before.
-fn returns<B: Backend>(name: &str, models: &[&str], kv_format: KvFormat, mut open: impl FnMut() -> B) {
+fn returns<B: Backend>(
+    name: &str,
+    models: &[&str],
+    kv_format: KvFormat,
+    mut open: impl FnMut() -> B,
+) {
     for &family in models {
         let cases = golden_cases(family);
         let (short, long) = (&cases[2], &cases[3]);
@@ -102,14 +119,32 @@ fn returns<B: Backend>(name: &str, models: &[&str], kv_format: KvFormat, mut ope
         let all_groups = |group| plan.block_bytes(group, CONFIG.block_size, kv_format);
         let pool = (0..plan.kv_groups.len()).map(all_groups).sum::<u64>() * 12;
         // A model that keeps states has a slot for one snapshot beside the running ones.
-        let config = Config { kv_cache_bytes: Some(pool), kv_format, state_snapshots: Some(1), ..CONFIG };
+        let config = Config {
+            kv_cache_bytes: Some(pool),
+            kv_format,
+            state_snapshots: Some(1),
+            ..CONFIG
+        };
         let (with, stats) = serve(open(), model, &config, &turns);
         for (answer, expected) in [0, 2].into_iter().zip([long, short]) {
-            assert!(kv_format != KvFormat::F16 || with[answer] == expected.greedy, "{family} on {name}, turn {answer}");
-            assert_eq!(with[answer + 3], with[answer], "{family} on {name}, the prompt of turn {answer} returns");
+            assert!(
+                kv_format != KvFormat::F16 || with[answer] == expected.greedy,
+                "{family} on {name}, turn {answer}"
+            );
+            assert_eq!(
+                with[answer + 3],
+                with[answer],
+                "{family} on {name}, the prompt of turn {answer} returns"
+            );
         }
-        assert!(stats.blocks_saved >= 16 && stats.blocks_restored >= 8, "{family} on {name}: blocks move: {stats:?}");
-        assert!(stats.prefix_hits_host >= 128, "{family} on {name}: the long prompt is not computed again: {stats:?}");
+        assert!(
+            stats.blocks_saved >= 16 && stats.blocks_restored >= 8,
+            "{family} on {name}: blocks move: {stats:?}"
+        );
+        assert!(
+            stats.prefix_hits_host >= 128,
+            "{family} on {name}: the long prompt is not computed again: {stats:?}"
+        );
     }
 }
 
@@ -126,8 +161,12 @@ fn conversations_return_on_the_cpu() {
 #[test]
 fn conversations_return_on_every_adapter() {
     for adapter in adapters() {
-        let options = WgpuOptions { adapter: Some(adapter), ..WgpuOptions::default() };
-        let open = || block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens");
+        let options = WgpuOptions {
+            adapter: Some(adapter),
+            ..WgpuOptions::default()
+        };
+        let open =
+            || block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens");
         returns("wgpu", &MODELS[..3], KvFormat::F16, open);
         returns("wgpu", &HYBRIDS, KvFormat::F16, open);
         returns("wgpu, quantized", &MODELS[..1], KvFormat::Fp8, open);
@@ -146,12 +185,25 @@ fn conversations_return_in_the_cuda_emulator() {
 
 /// The config of [`returns`] with a folder on disk.
 fn with_disk(folder: &Path, deterministic: bool) -> Config {
-    let kv_disk = Some(DiskConfig { folder: folder.to_owned(), bytes: 64 << 20 });
-    Config { kv_disk, deterministic, kv_host_bytes: 0, ..CONFIG }
+    let kv_disk = Some(DiskConfig {
+        folder: folder.to_owned(),
+        bytes: 64 << 20,
+    });
+    Config {
+        kv_disk,
+        deterministic,
+        kv_host_bytes: 0,
+        ..CONFIG
+    }
 }
 
 /// One engine writes the blocks of the golden prompts, another reads them: as after a restart, or on another backend.
-fn outlives<W: Backend, R: Backend>(name: &str, models: &[&str], writer: impl Fn() -> W, reader: impl Fn() -> R) {
+fn outlives<W: Backend, R: Backend>(
+    name: &str,
+    models: &[&str],
+    writer: impl Fn() -> W,
+    reader: impl Fn() -> R,
+) {
     for &family in models {
         let folder = tempfile::tempdir().expect("a folder for this test");
         let config = with_disk(folder.path(), false);
@@ -160,26 +212,52 @@ fn outlives<W: Backend, R: Backend>(name: &str, models: &[&str], writer: impl Fn
         let turns: [(&[u32], usize); 2] = [(&long.prompt, 24), (&short.prompt, 24)];
         let open = || Model::open(&golden(family)).expect("the golden model loads");
         let right = |answers: Vec<Vec<u32>>, when: &str| {
-            assert_eq!(answers, [&long.greedy[..], &short.greedy], "{family}, {name}, {when}");
+            assert_eq!(
+                answers,
+                [&long.greedy[..], &short.greedy],
+                "{family}, {name}, {when}"
+            );
         };
         let (answers, stats) = serve(writer(), open(), &config, &turns);
         right(answers, "writing");
-        assert_eq!((stats.files_read, stats.prefix_hits_disk), (0, 0), "{family}, {name}: nothing was there");
+        assert_eq!(
+            (stats.files_read, stats.prefix_hits_disk),
+            (0, 0),
+            "{family}, {name}: nothing was there"
+        );
         let (answers, stats) = serve(reader(), open(), &config, &turns);
         right(answers, "reading");
-        assert!(stats.prefix_hits_disk >= 128, "{family}, {name}: the long prompt is not computed again: {stats:?}");
-        let quantized = open().quantized(Quantization::Q8).expect("it can be quantized");
+        assert!(
+            stats.prefix_hits_disk >= 128,
+            "{family}, {name}: the long prompt is not computed again: {stats:?}"
+        );
+        let quantized = open()
+            .quantized(Quantization::Q8)
+            .expect("it can be quantized");
         let (_, stats) = serve(reader(), quantized, &config, &turns[..1]);
-        assert_eq!(stats.files_read, 0, "{family}, {name}: other weights find nothing");
+        assert_eq!(
+            stats.files_read, 0,
+            "{family}, {name}: other weights find nothing"
+        );
     }
 }
 
 #[test]
 fn conversations_outlive_the_process() {
-    outlives("reference", &MODELS[..2], ReferenceBackend::new, ReferenceBackend::new);
+    outlives(
+        "reference",
+        &MODELS[..2],
+        ReferenceBackend::new,
+        ReferenceBackend::new,
+    );
     outlives("cpu", &MODELS, cpu, cpu);
     outlives("reference to cpu", &MODELS[..2], ReferenceBackend::new, cpu);
-    outlives("reference", &HYBRIDS, ReferenceBackend::new, ReferenceBackend::new);
+    outlives(
+        "reference",
+        &HYBRIDS,
+        ReferenceBackend::new,
+        ReferenceBackend::new,
+    );
     outlives("reference to cpu", &HYBRIDS, ReferenceBackend::new, cpu);
     outlives("cpu", &HYBRIDS, cpu, cpu);
 }
@@ -187,8 +265,12 @@ fn conversations_outlive_the_process() {
 #[test]
 fn files_of_the_cpu_serve_every_adapter_and_the_reverse() {
     for adapter in adapters() {
-        let options = WgpuOptions { adapter: Some(adapter), ..WgpuOptions::default() };
-        let open = || block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens");
+        let options = WgpuOptions {
+            adapter: Some(adapter),
+            ..WgpuOptions::default()
+        };
+        let open =
+            || block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens");
         outlives("wgpu", &MODELS[..1], open, open);
         outlives("cpu to wgpu", &MODELS[..2], cpu, open);
         outlives("wgpu to cpu", &MODELS[..2], open, cpu);
@@ -223,12 +305,30 @@ fn deterministic_engines_use_only_files_of_their_kind() {
     let turns: [(&[u32], usize); 1] = [(&long.prompt, 24)];
     // What it has written is complete when it ends, later than its last count of files.
     ask(serve(cpu(), open(), &config, &turns));
-    assert_eq!(ask(serve(ReferenceBackend::new(), open(), &config, &turns)).files_read, 0, "another backend");
+    assert_eq!(
+        ask(serve(ReferenceBackend::new(), open(), &config, &turns)).files_read,
+        0,
+        "another backend"
+    );
     let plain = with_disk(folder.path(), false);
-    assert_eq!(ask(serve(cpu(), open(), &plain, &turns)).files_read, 0, "another rule");
-    let steps = Config { max_num_batched_tokens: 64, ..config.clone() };
-    assert_eq!(ask(serve(cpu(), open(), &steps, &turns)).files_read, 0, "other chunks");
-    assert!(ask(serve(cpu(), open(), &config, &turns)).prefix_hits_disk > 0, "the same build");
+    assert_eq!(
+        ask(serve(cpu(), open(), &plain, &turns)).files_read,
+        0,
+        "another rule"
+    );
+    let steps = Config {
+        max_num_batched_tokens: 64,
+        ..config.clone()
+    };
+    assert_eq!(
+        ask(serve(cpu(), open(), &steps, &turns)).files_read,
+        0,
+        "other chunks"
+    );
+    assert!(
+        ask(serve(cpu(), open(), &config, &turns)).prefix_hits_disk > 0,
+        "the same build"
+    );
 }
 
 /// Prompts that return from host memory, from files of the same engine and from those of another: every token and every
@@ -236,18 +336,29 @@ fn deterministic_engines_use_only_files_of_their_kind() {
 #[test]
 fn with_a_state_from_a_colder_tier_every_bit_is_the_same() {
     for (family, _) in STATES {
-        let plan = Model::open(&golden(family)).expect("the golden model loads").record(Storage::F32);
+        let plan = Model::open(&golden(family))
+            .expect("the golden model loads")
+            .record(Storage::F32);
         let cases = golden_cases(family);
         let with_logprobs = |prompt: Vec<u32>, count| {
             let mut request = request(&cases[3]);
-            (request.prompt, request.params.logprobs, request.params.max_tokens) =
-                (prompt.into(), Some(4), Some(count));
+            (
+                request.prompt,
+                request.params.logprobs,
+                request.params.max_tokens,
+            ) = (prompt.into(), Some(4), Some(count));
             request
         };
         let long = &cases[3];
         let other: Vec<u32> = long.prompt.iter().rev().copied().collect();
         let next = [&long.prompt[..], &long.greedy, &[5, 6, 7]].concat();
-        let turns = [(long.prompt.clone(), 20), (other.clone(), 2), (next.clone(), 4), (other, 2), (next, 4)];
+        let turns = [
+            (long.prompt.clone(), 20),
+            (other.clone(), 2),
+            (next.clone(), 4),
+            (other, 2),
+            (next, 4),
+        ];
         let requests = turns.map(|(prompt, count)| with_logprobs(prompt, count));
         let all_groups = |group| plan.block_bytes(group, CONFIG.block_size, KvFormat::F32);
         let pool = (0..plan.kv_groups.len()).map(all_groups).sum::<u64>() * 13;
@@ -260,16 +371,33 @@ fn with_a_state_from_a_colder_tier_every_bit_is_the_same() {
             state_snapshots: Some(1),
             ..CONFIG
         };
-        let run = |config: Config| answers(&ReferenceBackend::new, family, None, &config, &requests);
+        let run =
+            |config: Config| answers(&ReferenceBackend::new, family, None, &config, &requests);
         let same = |(found, stats): (Vec<Vec<Drawn>>, Stats), plain: &[Vec<Drawn>], tier: &str| {
-            assert!(found == plain, "{family}: what {tier} holds changes an answer");
+            assert!(
+                found == plain,
+                "{family}: what {tier} holds changes an answer"
+            );
             stats
         };
-        let (plain, _) = run(Config { prefix_caching: false, ..base.clone() });
-        let stats = same(run(Config { kv_host_bytes: 8 << 20, ..base.clone() }), &plain, "host memory");
+        let (plain, _) = run(Config {
+            prefix_caching: false,
+            ..base.clone()
+        });
+        let stats = same(
+            run(Config {
+                kv_host_bytes: 8 << 20,
+                ..base.clone()
+            }),
+            &plain,
+            "host memory",
+        );
         assert!(stats.prefix_hits_host >= 128, "{family}: {stats:?}");
         let folder = tempfile::tempdir().expect("a folder for this test");
-        let with_disk = || Config { kv_disk: with_disk(folder.path(), false).kv_disk, ..base.clone() };
+        let with_disk = || Config {
+            kv_disk: with_disk(folder.path(), false).kv_disk,
+            ..base.clone()
+        };
         same(run(with_disk()), &plain, "the disk");
         let stats = same(run(with_disk()), &plain, "the disk of another engine");
         assert!(stats.prefix_hits_disk >= 128, "{family}: {stats:?}");
@@ -283,45 +411,90 @@ fn copies<B: Backend + Inspect>(backend: &mut B, blocks: &[BlockRef]) -> Vec<byt
 }
 
 fn one_form<B: Backend + Inspect>(name: &str, backend: &mut B) {
-    for (format, family) in KvFormat::ALL.into_iter().flat_map(|format| MODELS.map(|family| (format, family))) {
+    for (format, family) in KvFormat::ALL
+        .into_iter()
+        .flat_map(|format| MODELS.map(|family| (format, family)))
+    {
         let model = Model::open(&golden(family)).expect("the golden model loads");
         let mut reference = ReferenceBackend::new();
         let plan = Device::new(&mut reference, &model, format).plan.clone();
         let groups = plan.kv_groups.len();
-        let blocks: Vec<_> = [5, 0, 96, 40].map(|block| BlockRef { group: block as usize % groups, block }).into();
+        let blocks: Vec<_> = [5, 0, 96, 40]
+            .map(|block| BlockRef {
+                group: block as usize % groups,
+                block,
+            })
+            .into();
         let layers = 0..u32::try_from(plan.kv_layers.len()).expect("layers are few");
         // A latent has no values of its own.
         let of_layer = |layer: u32| {
             let count = plan.kv_layers[layer as usize].halves() as usize;
-            [KvHalf::Key, KvHalf::Value].into_iter().take(count).map(move |half| (layer, half))
+            [KvHalf::Key, KvHalf::Value]
+                .into_iter()
+                .take(count)
+                .map(move |half| (layer, half))
         };
         let halves = || layers.clone().flat_map(of_layer);
         for (layer, half) in halves() {
-            let mut values = block_on(reference.read_kv(layer, half)).expect("the pool is allocated");
+            let mut values =
+                block_on(reference.read_kv(layer, half)).expect("the pool is allocated");
             let shift = f64::from(layer) + if half == KvHalf::Key { 0.25 } else { 0.75 };
-            (0..).zip(&mut values).for_each(|(at, value)| *value = ((f64::from(at) * 12.9898) + shift).sin() as f32);
-            reference.write_kv(layer, half, &values).expect("the values fit");
+            (0..)
+                .zip(&mut values)
+                .for_each(|(at, value)| *value = ((f64::from(at) * 12.9898) + shift).sin() as f32);
+            reference
+                .write_kv(layer, half, &values)
+                .expect("the values fit");
         }
         let sent = copies(&mut reference, &blocks);
         let device = Device::new(backend, &model, format);
         let loads: Vec<_> = blocks.iter().copied().zip(sent.iter().cloned()).collect();
-        device.backend.restore_blocks(&loads).expect("the copies fit");
-        assert_eq!(copies(device.backend, &blocks), sent, "{family} on {name}, {format:?}: copies return as they came");
+        device
+            .backend
+            .restore_blocks(&loads)
+            .expect("the copies fit");
+        assert_eq!(
+            copies(device.backend, &blocks),
+            sent,
+            "{family} on {name}, {format:?}: copies return as they came"
+        );
         let untouched = BlockRef { group: 0, block: 7 };
-        assert!(copies(device.backend, &[untouched])[0].iter().all(|&byte| byte == 0), "other blocks stay");
+        assert!(
+            copies(device.backend, &[untouched])[0]
+                .iter()
+                .all(|&byte| byte == 0),
+            "other blocks stay"
+        );
         for (layer, half) in halves() {
-            let found = block_on(device.backend.read_kv(layer, half)).expect("the pool is allocated");
+            let found =
+                block_on(device.backend.read_kv(layer, half)).expect("the pool is allocated");
             let expected = block_on(reference.read_kv(layer, half)).expect("the pool is allocated");
             let size = found.len() / 97;
             let group = plan.kv_layers[layer as usize].group as usize;
-            for block in blocks.iter().filter(|block| block.group == group).map(|block| block.block as usize) {
+            for block in blocks
+                .iter()
+                .filter(|block| block.group == group)
+                .map(|block| block.block as usize)
+            {
                 let range = block * size..(block + 1) * size;
-                assert_eq!(found[range.clone()], expected[range], "{family} on {name}, {format:?}, layer {layer}");
+                assert_eq!(
+                    found[range.clone()],
+                    expected[range],
+                    "{family} on {name}, {format:?}, layer {layer}"
+                );
             }
         }
-        let wrong = device.backend.restore_blocks(&[(blocks[0], sent[0].slice(1..))]);
-        assert!(wrong.is_err_and(|error| error.to_string().contains("a copy of")), "a short copy is refused");
-        let unknown = device.backend.save_blocks(&[BlockRef { group: 0, block: 97 }]);
+        let wrong = device
+            .backend
+            .restore_blocks(&[(blocks[0], sent[0].slice(1..))]);
+        assert!(
+            wrong.is_err_and(|error| error.to_string().contains("a copy of")),
+            "a short copy is refused"
+        );
+        let unknown = device.backend.save_blocks(&[BlockRef {
+            group: 0,
+            block: 97,
+        }]);
         assert!(unknown.is_err(), "an unknown block is refused");
     }
 }
@@ -331,37 +504,69 @@ fn one_form_of_states<B: Backend + Inspect>(name: &str, backend: &mut B) {
     for family in HYBRIDS {
         let model = Model::open(&golden(family)).expect("the golden model loads");
         let mut reference = ReferenceBackend::new();
-        let plan = Device::new(&mut reference, &model, KvFormat::F16).plan.clone();
+        let plan = Device::new(&mut reference, &model, KvFormat::F16)
+            .plan
+            .clone();
         let group = plan.state_group().expect("it keeps states");
         let slots = [2, 0].map(|block| BlockRef { group, block });
         let layers = || (0..).zip(&plan.state_layers);
         for (layer, _) in layers() {
             let mut values = block_on(reference.read_state(layer)).expect("the layer exists");
             let shift = f64::from(layer);
-            (0..).zip(&mut values).for_each(|(at, value)| *value = ((f64::from(at) * 12.9898) + shift).sin() as f32);
-            reference.write_state(layer, &values).expect("the values fit");
+            (0..)
+                .zip(&mut values)
+                .for_each(|(at, value)| *value = ((f64::from(at) * 12.9898) + shift).sin() as f32);
+            reference
+                .write_state(layer, &values)
+                .expect("the values fit");
         }
         let sent = copies(&mut reference, &slots);
         let device = Device::new(backend, &model, KvFormat::F16);
         let loads: Vec<_> = slots.into_iter().zip(sent.iter().cloned()).collect();
-        device.backend.restore_blocks(&loads).expect("the copies fit");
-        assert_eq!(copies(device.backend, &slots), sent, "{family} on {name}: copies return as they came");
+        device
+            .backend
+            .restore_blocks(&loads)
+            .expect("the copies fit");
+        assert_eq!(
+            copies(device.backend, &slots),
+            sent,
+            "{family} on {name}: copies return as they came"
+        );
         for (layer, spec) in layers() {
             let found = block_on(device.backend.read_state(layer)).expect("the layer exists");
             let expected = block_on(reference.read_state(layer)).expect("the layer exists");
             let of_slot = |values: &[f32], slot: u32| {
-                values.chunks(spec.elements as usize).nth(slot as usize).expect("a slot").to_vec()
+                values
+                    .chunks(spec.elements as usize)
+                    .nth(slot as usize)
+                    .expect("a slot")
+                    .to_vec()
             };
             for slot in slots {
-                let (found, expected) = (of_slot(&found, slot.block), of_slot(&expected, slot.block));
+                let (found, expected) =
+                    (of_slot(&found, slot.block), of_slot(&expected, slot.block));
                 assert_eq!(found, expected, "{family} on {name}, state layer {layer}");
             }
-            assert!(of_slot(&found, 1).iter().all(|&element| element == 0.0), "other slots stay");
+            assert!(
+                of_slot(&found, 1).iter().all(|&element| element == 0.0),
+                "other slots stay"
+            );
         }
-        let wrong = device.backend.restore_blocks(&[(slots[0], sent[0].slice(4..))]);
-        assert!(wrong.is_err_and(|error| error.to_string().contains("a copy of")), "a short copy is refused");
-        let unknown = device.backend.save_blocks(&[BlockRef { group, block: SEQUENCES_MAX }]);
-        assert!(unknown.is_err_and(|error| error.to_string().contains("state slot 8")), "an unknown slot is refused");
+        let wrong = device
+            .backend
+            .restore_blocks(&[(slots[0], sent[0].slice(4..))]);
+        assert!(
+            wrong.is_err_and(|error| error.to_string().contains("a copy of")),
+            "a short copy is refused"
+        );
+        let unknown = device.backend.save_blocks(&[BlockRef {
+            group,
+            block: SEQUENCES_MAX,
+        }]);
+        assert!(
+            unknown.is_err_and(|error| error.to_string().contains("state slot 8")),
+            "an unknown slot is refused"
+        );
     }
 }
 
@@ -370,7 +575,10 @@ fn a_copy_of_a_state_has_one_form_on_every_backend() {
     one_form_of_states("reference", &mut ReferenceBackend::new());
     one_form_of_states("cpu", &mut cpu());
     for adapter in adapters() {
-        let options = WgpuOptions { adapter: Some(adapter), ..WgpuOptions::default() };
+        let options = WgpuOptions {
+            adapter: Some(adapter),
+            ..WgpuOptions::default()
+        };
         one_form_of_states(
             "wgpu",
             &mut block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens"),
@@ -387,8 +595,14 @@ fn a_copy_of_a_block_has_one_form_on_every_backend() {
     one_form("reference", &mut ReferenceBackend::new());
     one_form("cpu", &mut cpu());
     for adapter in adapters() {
-        let options = WgpuOptions { adapter: Some(adapter), ..WgpuOptions::default() };
-        one_form("wgpu", &mut block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens"));
+        let options = WgpuOptions {
+            adapter: Some(adapter),
+            ..WgpuOptions::default()
+        };
+        one_form(
+            "wgpu",
+            &mut block_on(WgpuBackend::open(&options)).expect("an adapter that is listed opens"),
+        );
     }
     #[cfg(all(feature = "cuda", unix))]
     if let Some(mut device) = emulated(Storage::F32, (8, 0)) {

@@ -11,10 +11,18 @@ pub(crate) fn emulated(activations: Storage, compute: (u32, u32)) -> Option<Cuda
 }
 
 /// The same, where `watch` may find races too.
-pub(crate) fn opened(activations: Storage, compute: (u32, u32), watch: Watch) -> Option<CudaBackend> {
+pub(crate) fn opened(
+    activations: Storage,
+    compute: (u32, u32),
+    watch: Watch,
+) -> Option<CudaBackend> {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("cuda");
     let cache_dir = Some(Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-emulator"));
-    let options = CudaOptions { cache_dir, activations, ..CudaOptions::default() };
+    let options = CudaOptions {
+        cache_dir,
+        activations,
+        ..CudaOptions::default()
+    };
     match CudaBackend::emulated(&sources, compute, &options, watch) {
         Ok(backend) => Some(backend),
         Err(error) => {

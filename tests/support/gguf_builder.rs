@@ -48,10 +48,32 @@ impl Item {
             Self::F32(value) => with(6, &value.to_le_bytes()),
             Self::Boolean(value) => with(7, &[u8::from(*value)]),
             Self::Text(value) => with(8, &text(value)),
-            Self::Texts(values) => list(8, values.len(), values.iter().flat_map(|value| text(value)).collect()),
-            Self::I32s(values) => list(5, values.len(), values.iter().flat_map(|value| value.to_le_bytes()).collect()),
-            Self::Booleans(values) => list(7, values.len(), values.iter().map(|value| u8::from(*value)).collect()),
-            Self::F32s(values) => list(6, values.len(), values.iter().flat_map(|value| value.to_le_bytes()).collect()),
+            Self::Texts(values) => list(
+                8,
+                values.len(),
+                values.iter().flat_map(|value| text(value)).collect(),
+            ),
+            Self::I32s(values) => list(
+                5,
+                values.len(),
+                values
+                    .iter()
+                    .flat_map(|value| value.to_le_bytes())
+                    .collect(),
+            ),
+            Self::Booleans(values) => list(
+                7,
+                values.len(),
+                values.iter().map(|value| u8::from(*value)).collect(),
+            ),
+            Self::F32s(values) => list(
+                6,
+                values.len(),
+                values
+                    .iter()
+                    .flat_map(|value| value.to_le_bytes())
+                    .collect(),
+            ),
             Self::Raw(bytes) => bytes.clone(),
         }
     }
@@ -88,7 +110,10 @@ impl Builder {
         for tensor in &self.tensors {
             file.extend(text(&tensor.name));
             file.extend((tensor.dimensions.len() as u32).to_le_bytes());
-            tensor.dimensions.iter().for_each(|size| file.extend(size.to_le_bytes()));
+            tensor
+                .dimensions
+                .iter()
+                .for_each(|size| file.extend(size.to_le_bytes()));
             file.extend(tensor.kind.to_le_bytes());
             file.extend(tensor.offset.to_le_bytes());
         }

@@ -8,7 +8,11 @@ use serde_json::Value;
 #[allow(dead_code, reason = "not every test needs both models")]
 pub(crate) fn demo() -> Builder {
     let config = json(demo_model::CONFIG_JSON);
-    let mut file = Builder { version: 3, pairs: Vec::new(), tensors: Vec::new() };
+    let mut file = Builder {
+        version: 3,
+        pairs: Vec::new(),
+        tensors: Vec::new(),
+    };
     file.set("general.architecture", Item::Text("qwen3".into()));
     for (key, field) in [
         ("context_length", "max_position_embeddings"),
@@ -20,22 +24,44 @@ pub(crate) fn demo() -> Builder {
         ("attention.key_length", "head_dim"),
         ("attention.value_length", "head_dim"),
     ] {
-        file.set(&format!("qwen3.{key}"), Item::U32(config[field].as_u64().expect("a number") as u32));
+        file.set(
+            &format!("qwen3.{key}"),
+            Item::U32(config[field].as_u64().expect("a number") as u32),
+        );
     }
     let number = |field: &Value| field.as_f64().expect("a number") as f32;
-    file.set("qwen3.attention.layer_norm_rms_epsilon", Item::F32(number(&config["rms_norm_eps"])));
-    let theta = config.get("rope_theta").unwrap_or(&config["rope_parameters"]["rope_theta"]);
+    file.set(
+        "qwen3.attention.layer_norm_rms_epsilon",
+        Item::F32(number(&config["rms_norm_eps"])),
+    );
+    let theta = config
+        .get("rope_theta")
+        .unwrap_or(&config["rope_parameters"]["rope_theta"]);
     file.set("qwen3.rope.freq_base", Item::F32(number(theta)));
     vocabulary(&mut file);
-    let bytes = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/assets/demo/model.safetensors"));
+    let bytes = std::fs::read(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/assets/demo/model.safetensors"
+    ));
     let bytes = bytes.expect("the demo's weights");
     let tensors = safetensors::SafeTensors::deserialize(&bytes).expect("the demo's weights");
     let mut named: Vec<_> = tensors.tensors();
     named.sort_by(|a, b| a.0.cmp(&b.0));
     for (name, tensor) in named {
-        let dimensions = tensor.shape().iter().rev().map(|size| *size as u64).collect();
+        let dimensions = tensor
+            .shape()
+            .iter()
+            .rev()
+            .map(|size| *size as u64)
+            .collect();
         let data = tensor.data().to_vec();
-        file.tensors.push(Tensor { name: own_name(&name), dimensions, kind: 30, offset: 0, data });
+        file.tensors.push(Tensor {
+            name: own_name(&name),
+            dimensions,
+            kind: 30,
+            offset: 0,
+            data,
+        });
     }
     file.pack();
     file
@@ -44,7 +70,11 @@ pub(crate) fn demo() -> Builder {
 /// A model with one layer and four tokens, small enough to damage each of its bytes in a test.
 #[allow(dead_code, reason = "not every test needs both models")]
 pub(crate) fn small() -> Builder {
-    let mut file = Builder { version: 3, pairs: Vec::new(), tensors: Vec::new() };
+    let mut file = Builder {
+        version: 3,
+        pairs: Vec::new(),
+        tensors: Vec::new(),
+    };
     file.set("general.architecture", Item::Text("llama".into()));
     for (key, value) in [
         ("context_length", 64),
@@ -57,8 +87,14 @@ pub(crate) fn small() -> Builder {
     }
     file.set("llama.attention.layer_norm_rms_epsilon", Item::F32(1e-5));
     file.set("tokenizer.ggml.model", Item::Text("llama".into()));
-    file.set("tokenizer.ggml.tokens", Item::Texts(["<unk>", "a", "b", "ab"].map(String::from).into()));
-    file.set("tokenizer.ggml.scores", Item::F32s(vec![0.0, -1.0, -2.0, -3.0]));
+    file.set(
+        "tokenizer.ggml.tokens",
+        Item::Texts(["<unk>", "a", "b", "ab"].map(String::from).into()),
+    );
+    file.set(
+        "tokenizer.ggml.scores",
+        Item::F32s(vec![0.0, -1.0, -2.0, -3.0]),
+    );
     file.set("tokenizer.ggml.add_bos_token", Item::Boolean(false));
     let mut add = |name: &str, dimensions: &[u64], kind: u32, bytes: u64| {
         let length = dimensions.iter().product::<u64>() / 32 * bytes;
@@ -75,7 +111,15 @@ pub(crate) fn small() -> Builder {
     for name in ["output_norm", "blk.0.attn_norm", "blk.0.ffn_norm"] {
         add(name, &[32], 0, 128);
     }
-    for name in ["attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"] {
+    for name in [
+        "attn_q",
+        "attn_k",
+        "attn_v",
+        "attn_output",
+        "ffn_gate",
+        "ffn_up",
+        "ffn_down",
+    ] {
         add(&format!("blk.0.{name}"), &[32, 32], 2, 18);
     }
     file.pack();
@@ -86,18 +130,40 @@ pub(crate) fn small() -> Builder {
 #[allow(dead_code, reason = "not every test needs it")]
 pub(crate) fn bytes_vocabulary(file: &mut Builder, count: u32) {
     file.set("tokenizer.ggml.model", Item::Text("llama".into()));
-    let texts = (0..count).map(|id| if id == 0 { "<unk>".into() } else { format!("<0x{:02X}>", id % 256) });
+    let texts = (0..count).map(|id| {
+        if id == 0 {
+            "<unk>".into()
+        } else {
+            format!("<0x{:02X}>", id % 256)
+        }
+    });
     file.set("tokenizer.ggml.tokens", Item::Texts(texts.collect()));
-    file.set("tokenizer.ggml.scores", Item::F32s(vec![0.0; count as usize]));
-    file.set("tokenizer.ggml.token_type", Item::I32s((0..count).map(|id| if id == 0 { 2 } else { 6 }).collect()));
+    file.set(
+        "tokenizer.ggml.scores",
+        Item::F32s(vec![0.0; count as usize]),
+    );
+    file.set(
+        "tokenizer.ggml.token_type",
+        Item::I32s((0..count).map(|id| if id == 0 { 2 } else { 6 }).collect()),
+    );
     file.set("tokenizer.ggml.add_bos_token", Item::Boolean(false));
 }
 
 fn vocabulary(file: &mut Builder) {
-    let (tokenizer, config) = (json(demo_model::TOKENIZER_JSON), json(demo_model::TOKENIZER_CONFIG_JSON));
-    let vocabulary = tokenizer["model"]["vocab"].as_object().expect("a vocabulary");
+    let (tokenizer, config) = (
+        json(demo_model::TOKENIZER_JSON),
+        json(demo_model::TOKENIZER_CONFIG_JSON),
+    );
+    let vocabulary = tokenizer["model"]["vocab"]
+        .as_object()
+        .expect("a vocabulary");
     let added = tokenizer["added_tokens"].as_array().expect("added tokens");
-    let count = 1 + added.iter().map(|token| id(&token["id"])).chain(vocabulary.values().map(id)).max().unwrap_or(0);
+    let count = 1 + added
+        .iter()
+        .map(|token| id(&token["id"]))
+        .chain(vocabulary.values().map(id))
+        .max()
+        .unwrap_or(0);
     let (mut texts, mut kinds) = (vec![String::new(); count], vec![1; count]);
     for (token, number) in vocabulary {
         texts[id(number)] = token.clone();
@@ -108,13 +174,27 @@ fn vocabulary(file: &mut Builder) {
     }
     let merge = |merge: &Value| match merge {
         Value::String(merge) => merge.clone(),
-        pair => format!("{} {}", pair[0].as_str().expect("a text"), pair[1].as_str().expect("a text")),
+        pair => format!(
+            "{} {}",
+            pair[0].as_str().expect("a text"),
+            pair[1].as_str().expect("a text")
+        ),
     };
-    let merges = tokenizer["model"]["merges"].as_array().expect("merges").iter().map(merge).collect();
-    let eos = texts.iter().position(|text| *text == config["eos_token"].as_str().expect("a text"));
+    let merges = tokenizer["model"]["merges"]
+        .as_array()
+        .expect("merges")
+        .iter()
+        .map(merge)
+        .collect();
+    let eos = texts
+        .iter()
+        .position(|text| *text == config["eos_token"].as_str().expect("a text"));
     file.set("tokenizer.ggml.model", Item::Text("gpt2".into()));
     file.set("tokenizer.ggml.pre", Item::Text("qwen2".into()));
-    file.set("tokenizer.ggml.eos_token_id", Item::U32(eos.expect("an end token") as u32));
+    file.set(
+        "tokenizer.ggml.eos_token_id",
+        Item::U32(eos.expect("an end token") as u32),
+    );
     file.set("tokenizer.ggml.tokens", Item::Texts(texts));
     file.set("tokenizer.ggml.token_type", Item::I32s(kinds));
     file.set("tokenizer.ggml.merges", Item::Texts(merges));

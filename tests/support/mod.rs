@@ -9,7 +9,11 @@ pub(crate) fn ran(table: &str, row: &str, column: &str, backend: &str) {
     if backend == "reference" {
         return;
     }
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("support").join(table);
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"))
+        .join("support")
+        .join(table);
     let note = folder.join(format!("{row}.{column}.{backend}"));
-    fs::create_dir_all(folder).and_then(|()| fs::write(note, "")).expect("the target folder can be written");
+    fs::create_dir_all(folder)
+        .and_then(|()| fs::write(note, ""))
+        .expect("the target folder can be written");
 }

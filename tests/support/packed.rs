@@ -9,7 +9,11 @@ use std::sync::LazyLock;
 pub(crate) fn model(path: &str) -> PathBuf {
     static GOLDEN: LazyLock<PathBuf> = LazyLock::new(|| unpacked("golden"));
     static GGUF: LazyLock<PathBuf> = LazyLock::new(|| unpacked("gguf"));
-    let folder = if path.starts_with("golden") { &GOLDEN } else { &GGUF };
+    let folder = if path.starts_with("golden") {
+        &GOLDEN
+    } else {
+        &GGUF
+    };
     folder.join(path)
 }
 
@@ -21,8 +25,17 @@ fn unpacked(name: &str) -> PathBuf {
     if !place.exists() {
         std::fs::create_dir_all(target).expect("the folder of tests is made");
         let partial = tempfile::tempdir_in(target).expect("a folder is made");
-        let status = Command::new("tar").arg("-xf").arg(&archive).arg("-C").arg(partial.path()).status();
-        assert!(status.expect("tar starts").success(), "tar unpacks {}", archive.display());
+        let status = Command::new("tar")
+            .arg("-xf")
+            .arg(&archive)
+            .arg("-C")
+            .arg(partial.path())
+            .status();
+        assert!(
+            status.expect("tar starts").success(),
+            "tar unpacks {}",
+            archive.display()
+        );
         if let Err(error) = std::fs::rename(partial.path(), &place) {
             assert!(place.exists(), "{}: {error}", place.display());
         }
@@ -32,6 +45,8 @@ fn unpacked(name: &str) -> PathBuf {
 
 fn digest(file: &Path) -> u64 {
     let mut hasher = DefaultHasher::new();
-    std::fs::read(file).expect("the archive is part of the repository").hash(&mut hasher);
+    std::fs::read(file)
+        .expect("the archive is part of the repository")
+        .hash(&mut hasher);
     hasher.finish()
 }

@@ -24,7 +24,10 @@ fn tokens(body: &str) -> String {
             out.pop();
         }
         let is_word = |byte: Option<u8>| byte.is_some_and(is_word);
-        if std::mem::take(&mut space) && is_word(out.bytes().last()) && is_word(token.bytes().next()) {
+        if std::mem::take(&mut space)
+            && is_word(out.bytes().last())
+            && is_word(token.bytes().next())
+        {
             out.push(' ');
         }
         out.push_str(token);
@@ -37,12 +40,18 @@ fn copies(sources: &[Source]) -> Vec<String> {
     let mut findings = Vec::new();
     for source in sources {
         let (code, text) = (code(&source.text), uncommented(&source.text));
-        for function in functions(&code).into_iter().filter(|function| function.lines >= LINES_MIN) {
+        for function in functions(&code)
+            .into_iter()
+            .filter(|function| function.lines >= LINES_MIN)
+        {
             let body = tokens(&text[function.body]);
             let place = format!("{}:{}", source.path, function.line);
             match seen.get(&body) {
                 Some(first) => {
-                    findings.push(source.finding(function.line, &format!("{} is a copy of {first}", function.name)));
+                    findings.push(source.finding(
+                        function.line,
+                        &format!("{} is a copy of {first}", function.name),
+                    ));
                 }
                 None => drop(seen.insert(body, place)),
             }
@@ -53,21 +62,38 @@ fn copies(sources: &[Source]) -> Vec<String> {
 
 #[test]
 fn no_function_is_a_copy() {
-    judge("copies", &copies(&sources(&["src", "web/src", "tests", "benches"], &["rs"])));
+    judge(
+        "copies",
+        &copies(&sources(&["src", "web/src", "tests", "benches"], &["rs"])),
+    );
 }
 
 #[test]
 fn a_planted_copy_is_found() {
     let long = |name: &str, argument: &str| {
-        let lines: String = (0..8).map(|line| format!("    let x{line} = go(\"a b\", {line});\n")).collect();
+        let lines: String = (0..8)
+            .map(|line| format!("    let x{line} = go(\"a b\", {line});\n"))
+            .collect();
         format!("fn {name}() {{\n{lines}    end({argument})\n}}\n")
     };
     let found = |a: String, b: String| {
-        let source = |path: &str, text: String| Source { path: path.to_owned(), text };
+        let source = |path: &str, text: String| Source {
+            path: path.to_owned(),
+            text,
+        };
         copies(&[source("a.rs", a), source("b.rs", b)])
     };
-    let copy = found(long("first", "x, y"), long("second", "\n        x, // why\n        y,\n    "));
+    let copy = found(
+        long("first", "x, y"),
+        long("second", "\n        x, // why\n        y,\n    "),
+    );
     assert_eq!(copy, ["b.rs:1: second is a copy of a.rs:1"]);
-    assert!(found(long("first", "x"), long("second", "z")).is_empty(), "a function with another name is not a copy");
-    assert!(found(long("first", "\"a  b\""), long("second", "\"a b\"")).is_empty(), "literals keep their spaces");
+    assert!(
+        found(long("first", "x"), long("second", "z")).is_empty(),
+        "a function with another name is not a copy"
+    );
+    assert!(
+        found(long("first", "\"a  b\""), long("second", "\"a b\"")).is_empty(),
+        "literals keep their spaces"
+    );
 }

@@ -26,8 +26,14 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ("config", &["plan"]),
     ("model", &["plan", "platform"]),
     ("backend", &["plan", "platform"]),
-    ("engine", &["backend", "config", "model", "plan", "platform"]),
-    ("server", &["engine::handle", "engine::request", "platform", "text"]),
+    (
+        "engine",
+        &["backend", "config", "model", "plan", "platform"],
+    ),
+    (
+        "server",
+        &["engine::handle", "engine::request", "platform", "text"],
+    ),
     ("selftest", &["backend", "plan", "platform"]),
 ];
 
@@ -37,9 +43,28 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("server::counters", &[]),
     ("server::stored", &[]),
     ("server::traces", &[]),
-    ("server::state", &["server::counters", "server::stored", "server::traces", "server::wire"]),
-    ("server::guards", &["server::state", "server::traces", "server::wire"]),
-    ("server::parameters", &["server::guards", "server::state", "server::traces", "server::wire"]),
+    (
+        "server::state",
+        &[
+            "server::counters",
+            "server::stored",
+            "server::traces",
+            "server::wire",
+        ],
+    ),
+    (
+        "server::guards",
+        &["server::state", "server::traces", "server::wire"],
+    ),
+    (
+        "server::parameters",
+        &[
+            "server::guards",
+            "server::state",
+            "server::traces",
+            "server::wire",
+        ],
+    ),
     (
         "server::reply",
         &[
@@ -53,7 +78,14 @@ const ROOMS: &[(&str, &[&str])] = &[
     ),
     (
         "server::routes",
-        &["server::guards", "server::parameters", "server::reply", "server::state", "server::stored", "server::wire"],
+        &[
+            "server::guards",
+            "server::parameters",
+            "server::reply",
+            "server::state",
+            "server::stored",
+            "server::wire",
+        ],
     ),
 ];
 
@@ -63,11 +95,17 @@ const CRATES: &[(&str, &[&str])] = &[
     ("cudarc", &["src/backend/cuda/"]),
     ("axum", &["src/server/", "tests/"]),
     ("tokio", &["src/server/", "src/cli/", "tests/", "benches/"]),
-    ("ureq", &["src/cli/hub/", "src/cli/remote.rs", "src/cli/traces.rs"]),
+    (
+        "ureq",
+        &["src/cli/hub/", "src/cli/remote.rs", "src/cli/traces.rs"],
+    ),
 ];
 
 pub(crate) fn within(path: &str, prefix: &str) -> bool {
-    path == prefix || path.strip_prefix(prefix).is_some_and(|rest| rest.starts_with("::"))
+    path == prefix
+        || path
+            .strip_prefix(prefix)
+            .is_some_and(|rest| rest.starts_with("::"))
 }
 
 /// Applies the import table and two rules that a table of prefixes cannot express: scheduling is pure, and only the
@@ -75,35 +113,54 @@ pub(crate) fn within(path: &str, prefix: &str) -> bool {
 fn may_import(module: &str, path: &str, backends: &[String]) -> bool {
     if PURE.iter().any(|&pure| within(module, pure)) {
         let known = ["config", "plan::inputs", "plan::Tail", "engine::request"];
-        return PURE.iter().chain(&known).any(|&allowed| within(path, allowed));
+        return PURE
+            .iter()
+            .chain(&known)
+            .any(|&allowed| within(path, allowed));
     }
     if let Some(backend) = backends.iter().find(|&backend| within(path, backend)) {
         return within(module, backend) || within(module, "selftest");
     }
-    if let Some((room, known)) = ROOMS.iter().find(|(room, _)| within(module, room) && within(path, "server")) {
+    if let Some((room, known)) = ROOMS
+        .iter()
+        .find(|(room, _)| within(module, room) && within(path, "server"))
+    {
         return within(path, room) || known.iter().any(|&known| within(path, known));
     }
     let top = module.split("::").next().expect("a path has a first part");
-    let Some((_, allowed)) = IMPORTS.iter().find(|(prefix, _)| *prefix == top) else { return true };
+    let Some((_, allowed)) = IMPORTS.iter().find(|(prefix, _)| *prefix == top) else {
+        return true;
+    };
     within(path, top) || allowed.iter().any(|&prefix| within(path, prefix))
 }
 
 /// Modules of `src/backend` that are not backends: checks for those in host memory, buffer sizes, the length of
 /// submissions, typical batches, and the batch format
 /// for GPUs.
-const SHARED: [&str; 5] =
-    ["backend::host", "backend::layout", "backend::metadata", "backend::throttle", "backend::warm_up"];
+const SHARED: [&str; 5] = [
+    "backend::host",
+    "backend::layout",
+    "backend::metadata",
+    "backend::throttle",
+    "backend::warm_up",
+];
 
 /// `backend::reference`, `backend::wgpu`, …: read from the folder `src/backend`, so that a new backend is included.
 fn backends() -> Vec<String> {
     let mut found: BTreeSet<String> = BTreeSet::new();
     for source in sources(&["src/backend"], &["rs"]) {
         let module = source.module();
-        if let Some(name) = module.strip_prefix("backend::").and_then(|rest| rest.split("::").next()) {
+        if let Some(name) = module
+            .strip_prefix("backend::")
+            .and_then(|rest| rest.split("::").next())
+        {
             found.insert(format!("backend::{name}"));
         }
     }
-    found.into_iter().filter(|module| !SHARED.contains(&module.as_str())).collect()
+    found
+        .into_iter()
+        .filter(|module| !SHARED.contains(&module.as_str()))
+        .collect()
 }
 
 #[test]
@@ -133,10 +190,19 @@ fn scheduling_is_pure() {
             continue;
         }
         let text = shipped_code(&source);
-        for word in ["Instant", "SystemTime", "std::thread", "rand", "getrandom", "async", "platform"] {
+        for word in [
+            "Instant",
+            "SystemTime",
+            "std::thread",
+            "rand",
+            "getrandom",
+            "async",
+            "platform",
+        ] {
             let hits = places(&text, word).into_iter();
-            findings
-                .extend(hits.map(|at| source.finding(line_of(&text, at), &format!("scheduling knows no `{word}`"))));
+            findings.extend(hits.map(|at| {
+                source.finding(line_of(&text, at), &format!("scheduling knows no `{word}`"))
+            }));
         }
     }
     judge("purity", &findings);
@@ -148,16 +214,24 @@ fn crates_stay_in_their_folders() {
     for source in rust() {
         let text = code(&source.text);
         for (name, folders) in CRATES {
-            if folders.iter().any(|&folder| source.path.starts_with(folder)) {
+            if folders
+                .iter()
+                .any(|&folder| source.path.starts_with(folder))
+            {
                 continue;
             }
             for at in places(&text, name) {
                 let statement = text[..at].rfind([';', '}']).map_or(0, |end| end + 1);
-                let in_use = text[statement..at].trim_start().trim_start_matches("pub ").starts_with("use ");
-                let in_path = text[..at].ends_with("::") || in_use && text[statement..at].contains("::");
+                let in_use = text[statement..at]
+                    .trim_start()
+                    .trim_start_matches("pub ")
+                    .starts_with("use ");
+                let in_path =
+                    text[..at].ends_with("::") || in_use && text[statement..at].contains("::");
                 let names_it = text[at + name.len()..].starts_with("::") || in_use;
                 if names_it && !in_path {
-                    let message = format!("the crate {name} is named only in {}", folders.join(", "));
+                    let message =
+                        format!("the crate {name} is named only in {}", folders.join(", "));
                     findings.push(source.finding(line_of(&text, at), &message));
                 }
             }
@@ -171,20 +245,30 @@ fn targets_and_features_are_named_where_they_belong() {
     let mut findings = Vec::new();
     for source in sources(&["src"], &["rs"]) {
         let text = code(&source.text);
-        let may = ["src/platform/", "src/backend/wgpu/", "src/backend/cpu/simd/"];
+        let may = [
+            "src/platform/",
+            "src/backend/wgpu/",
+            "src/backend/cpu/simd/",
+        ];
         let target_may = may.iter().any(|folder| source.path.starts_with(folder));
-        for at in places(&text, "target_arch").into_iter().filter(|_| !target_may) {
-            findings.push(
-                source.finding(
-                    line_of(&text, at),
-                    "target_arch is for platform/, backend/wgpu, backend/cpu/simd and web",
-                ),
-            );
+        for at in places(&text, "target_arch")
+            .into_iter()
+            .filter(|_| !target_may)
+        {
+            findings.push(source.finding(
+                line_of(&text, at),
+                "target_arch is for platform/, backend/wgpu, backend/cpu/simd and web",
+            ));
         }
         let module = source.module();
-        let bare = ["model", "plan", "engine"].iter().any(|&top| within(&module, top));
+        let bare = ["model", "plan", "engine"]
+            .iter()
+            .any(|&top| within(&module, top));
         for at in places(&text, "feature =").into_iter().filter(|_| bare) {
-            findings.push(source.finding(line_of(&text, at), "model, plan and engine have no cfg(feature)"));
+            findings.push(source.finding(
+                line_of(&text, at),
+                "model, plan and engine have no cfg(feature)",
+            ));
         }
     }
     judge("targets", &findings);
@@ -194,13 +278,33 @@ fn targets_and_features_are_named_where_they_belong() {
 fn the_table_says_no() {
     let backends = ["backend::reference".to_owned(), "backend::wgpu".to_owned()];
     let may = |module, path| may_import(module, path, &backends);
-    assert!(may("engine", "backend::Backend") && may("engine::scheduler", "engine::block_pool::BlockPool"));
-    assert!(may("server::routes::chat", "server::reply::respond") && may("server::guards::access", "server::state"));
-    assert!(!may("server::reply::openai", "server::routes::chat") && !may("server::wire::json", "server::state"));
-    assert!(!may("server::parameters::tools", "server::reply") && !may("text::answer", "server::wire::error"));
-    assert!(may("model::decoder", "plan::Step") && may("server::chat", "engine::handle::EngineHandle"));
-    assert!(!may("engine", "backend::reference::ReferenceBackend") && !may("engine::scheduler", "platform::Instant"));
-    assert!(!may("engine::scheduler", "engine::handle::EngineHandle") && !may("server::chat", "engine::Engine"));
+    assert!(
+        may("engine", "backend::Backend")
+            && may("engine::scheduler", "engine::block_pool::BlockPool")
+    );
+    assert!(
+        may("server::routes::chat", "server::reply::respond")
+            && may("server::guards::access", "server::state")
+    );
+    assert!(
+        !may("server::reply::openai", "server::routes::chat")
+            && !may("server::wire::json", "server::state")
+    );
+    assert!(
+        !may("server::parameters::tools", "server::reply")
+            && !may("text::answer", "server::wire::error")
+    );
+    assert!(
+        may("model::decoder", "plan::Step") && may("server::chat", "engine::handle::EngineHandle")
+    );
+    assert!(
+        !may("engine", "backend::reference::ReferenceBackend")
+            && !may("engine::scheduler", "platform::Instant")
+    );
+    assert!(
+        !may("engine::scheduler", "engine::handle::EngineHandle")
+            && !may("server::chat", "engine::Engine")
+    );
     assert!(
         !may("plan", "model::Model")
             && !may("text", "config::Config")

@@ -6,15 +6,26 @@ use std::fs;
 
 /// Names of the steps in snake case, from the enum itself.
 fn step_stems() -> Vec<String> {
-    let plan = fs::read_to_string(root().join("src/plan/step/mod.rs")).expect("src/plan/step/mod.rs lists the steps");
+    let plan = fs::read_to_string(root().join("src/plan/step/mod.rs"))
+        .expect("src/plan/step/mod.rs lists the steps");
     let plan = code(&plan);
-    let start = plan.find("pub enum Step {").expect("Step is an enum of src/plan/step/mod.rs");
+    let start = plan
+        .find("pub enum Step {")
+        .expect("Step is an enum of src/plan/step/mod.rs");
     let body = &plan[start..item_end(&plan, start)];
     let variant = |line: &str| {
-        let name: String = line.strip_prefix("    ")?.bytes().take_while(|&b| is_word(b)).map(char::from).collect();
+        let name: String = line
+            .strip_prefix("    ")?
+            .bytes()
+            .take_while(|&b| is_word(b))
+            .map(char::from)
+            .collect();
         name.starts_with(char::is_uppercase).then_some(name)
     };
-    body.lines().filter_map(variant).map(|name| snake_case(&name)).collect()
+    body.lines()
+        .filter_map(variant)
+        .map(|name| snake_case(&name))
+        .collect()
 }
 
 /// `RopeStoreKv` → `rope_store_kv`; `MatMul` is one word in file names.
@@ -32,29 +43,54 @@ fn snake_case(name: &str) -> String {
 #[test]
 fn every_step_has_its_files_and_every_shader_its_step() {
     let stems = step_stems();
-    assert!(stems.contains(&"rope_store_kv".to_owned()), "the steps are read from the enum: {stems:?}");
+    assert!(
+        stems.contains(&"rope_store_kv".to_owned()),
+        "the steps are read from the enum: {stems:?}"
+    );
     let root = root();
-    let of_step = |kernel: &str, stem: &str| kernel == stem || kernel.starts_with(&format!("{stem}_"));
+    let of_step =
+        |kernel: &str, stem: &str| kernel == stem || kernel.starts_with(&format!("{stem}_"));
     let mut findings = Vec::new();
     for stem in &stems {
         for (folder, what) in [("src/plan/step", "file"), ("src/backend/reference", "twin")] {
             if !root.join(format!("{folder}/{stem}.rs")).exists() {
-                findings.push(format!("{folder}/{stem}.rs:1: the step {stem} has no {what}"));
+                findings.push(format!(
+                    "{folder}/{stem}.rs:1: the step {stem} has no {what}"
+                ));
             }
         }
     }
     for (folder, extension) in [("shaders", "wgsl"), ("cuda", "cu")] {
         let kernels: Vec<String> = fs::read_dir(root.join(folder))
             .expect("the folder holds kernels")
-            .map(|entry| entry.expect("the folder lists").file_name().to_string_lossy().into_owned())
-            .filter_map(|name| name.strip_suffix(&format!(".{extension}")).map(str::to_owned))
+            .map(|entry| {
+                entry
+                    .expect("the folder lists")
+                    .file_name()
+                    .to_string_lossy()
+                    .into_owned()
+            })
+            .filter_map(|name| {
+                name.strip_suffix(&format!(".{extension}"))
+                    .map(str::to_owned)
+            })
             .filter(|stem| !stem.starts_with("bench_"))
             .collect();
-        for stem in stems.iter().filter(|stem| !kernels.iter().any(|kernel| of_step(kernel, stem))) {
-            findings.push(format!("{folder}/{stem}.{extension}:1: the step {stem} has no kernel"));
+        for stem in stems
+            .iter()
+            .filter(|stem| !kernels.iter().any(|kernel| of_step(kernel, stem)))
+        {
+            findings.push(format!(
+                "{folder}/{stem}.{extension}:1: the step {stem} has no kernel"
+            ));
         }
-        for kernel in kernels.iter().filter(|kernel| !stems.iter().any(|stem| of_step(kernel, stem))) {
-            findings.push(format!("{folder}/{kernel}.{extension}:1: no step has this stem"));
+        for kernel in kernels
+            .iter()
+            .filter(|kernel| !stems.iter().any(|stem| of_step(kernel, stem)))
+        {
+            findings.push(format!(
+                "{folder}/{kernel}.{extension}:1: no step has this stem"
+            ));
         }
     }
     judge("stems", &findings);
@@ -66,12 +102,22 @@ fn every_step_has_its_files_and_every_shader_its_step() {
 fn sums_in_loops_start_with_a_value() {
     let mut findings = Vec::new();
     let kernels = sources(&["shaders"], &["wgsl"]);
-    assert!(
-        kernels.iter().any(|source| sums_without_value(&source.text.replace("= Quad()", ": Quad")).next().is_some())
-    );
-    for source in kernels.iter().filter(|source| !["texel", "matrices"].iter().any(|what| source.path.contains(what))) {
+    assert!(kernels.iter().any(|source| {
+        sums_without_value(&source.text.replace("= Quad()", ": Quad"))
+            .next()
+            .is_some()
+    }));
+    for source in kernels.iter().filter(|source| {
+        !["texel", "matrices"]
+            .iter()
+            .any(|what| source.path.contains(what))
+    }) {
         let without = sums_without_value(&source.text);
-        findings.extend(without.map(|(line, name)| source.finding(line, &format!("{name} starts without a value"))));
+        findings.extend(
+            without.map(|(line, name)| {
+                source.finding(line, &format!("{name} starts without a value"))
+            }),
+        );
     }
     judge("sums", &findings);
 }
@@ -82,7 +128,10 @@ fn sums_without_value(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let lines = text.lines().enumerate();
     lines.filter_map(move |(index, line)| {
         let line = line.trim();
-        if ["for ", "while ", "loop "].iter().any(|word| line.starts_with(word)) {
+        if ["for ", "while ", "loop "]
+            .iter()
+            .any(|word| line.starts_with(word))
+        {
             loops.push(depth);
         }
         depth += line.matches('{').count();
@@ -92,7 +141,10 @@ fn sums_without_value(text: &str) -> impl Iterator<Item = (usize, &str)> {
         }
         let (name, kind) = line.strip_prefix("var ")?.split_once(": ")?;
         let adds = |line: &str| {
-            let is_target = line.trim().strip_prefix(name).is_some_and(|rest| rest.starts_with(['[', ' ']));
+            let is_target = line
+                .trim()
+                .strip_prefix(name)
+                .is_some_and(|rest| rest.starts_with(['[', ' ']));
             is_target && line.contains(" += ") || line.contains(&format!("&{name})"))
         };
         let is_sum = text.lines().skip(index).any(adds);
@@ -105,13 +157,20 @@ fn sums_without_value(text: &str) -> impl Iterator<Item = (usize, &str)> {
 fn cuda_kernels_say_where_they_have_run() {
     let kernels = sources(&["cuda"], &["cu"]);
     let says = |source: &&Source| {
-        let header = source.text.split("\n\n").next().unwrap_or_default().replace("\n// ", " ");
+        let header = source
+            .text
+            .split("\n\n")
+            .next()
+            .unwrap_or_default()
+            .replace("\n// ", " ");
         header.contains("not yet run on a GPU") || header.contains("Run on ")
     };
     let findings = kernels.iter().filter(|source| !says(source));
     judge(
         "proof",
-        &findings.map(|source| source.finding(1, "its header does not say where it has run")).collect::<Vec<_>>(),
+        &findings
+            .map(|source| source.finding(1, "its header does not say where it has run"))
+            .collect::<Vec<_>>(),
     );
 }
 

@@ -13,5 +13,10 @@ mod style;
 
 /// Fails with all findings.
 fn judge(rule: &str, findings: &[String]) {
-    assert!(findings.is_empty(), "{rule}: {} findings\n  {}", findings.len(), findings.join("\n  "));
+    assert!(
+        findings.is_empty(),
+        "{rule}: {} findings\n  {}",
+        findings.len(),
+        findings.join("\n  ")
+    );
 }

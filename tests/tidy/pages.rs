@@ -10,17 +10,25 @@ const README_WORDS_MAX: usize = 1500;
 fn pages() -> Vec<Source> {
     let mut pages = sources(&["docs"], &["md"]);
     for path in ["README.md", "web/README.md"] {
-        let text = fs::read_to_string(root().join(path)).expect("the page is part of the repository");
-        pages.push(Source { path: path.to_owned(), text });
+        let text =
+            fs::read_to_string(root().join(path)).expect("the page is part of the repository");
+        pages.push(Source {
+            path: path.to_owned(),
+            text,
+        });
     }
     pages
 }
 
 #[test]
 fn readme_is_short() {
-    let text = fs::read_to_string(root().join("README.md")).expect("README.md is part of the repository");
+    let text =
+        fs::read_to_string(root().join("README.md")).expect("README.md is part of the repository");
     let words = text.split_whitespace().count();
-    assert!(words <= README_WORDS_MAX, "README.md has {words} words of at most {README_WORDS_MAX}: move some to docs/");
+    assert!(
+        words <= README_WORDS_MAX,
+        "README.md has {words} words of at most {README_WORDS_MAX}: move some to docs/"
+    );
 }
 
 /// The owner's documentation names the page, so that both are updated together.
@@ -28,14 +36,21 @@ fn readme_is_short() {
 fn every_page_of_docs_has_an_owner_that_names_it() {
     let mut findings = Vec::new();
     for page in pages().iter().filter(|page| page.path.starts_with("docs/")) {
-        let owner = page.text.strip_prefix("<!-- owner: ").and_then(|rest| rest.split_once(" -->"));
+        let owner = page
+            .text
+            .strip_prefix("<!-- owner: ")
+            .and_then(|rest| rest.split_once(" -->"));
         let Some((owner, _)) = owner else {
             findings.push(page.finding(1, "the page does not begin with <!-- owner: FILE -->"));
             continue;
         };
-        let named = fs::read_to_string(root().join(owner)).is_ok_and(|text| text.contains(&page.path));
+        let named =
+            fs::read_to_string(root().join(owner)).is_ok_and(|text| text.contains(&page.path));
         if !named {
-            findings.push(page.finding(1, &format!("its owner {owner} does not exist, or does not name the page")));
+            findings.push(page.finding(
+                1,
+                &format!("its owner {owner} does not exist, or does not name the page"),
+            ));
         }
     }
     judge("pages", &findings);
@@ -43,13 +58,21 @@ fn every_page_of_docs_has_an_owner_that_names_it() {
 
 /// Link targets of `[text](target)` in a line, without web addresses and anchors.
 fn links(line: &str) -> impl Iterator<Item = &str> {
-    let targets = line.split("](").skip(1).filter_map(|rest| rest.split(')').next());
-    targets.filter(|target| !target.contains("://")).filter_map(|target| target.split('#').next())
+    let targets = line
+        .split("](")
+        .skip(1)
+        .filter_map(|rest| rest.split(')').next());
+    targets
+        .filter(|target| !target.contains("://"))
+        .filter_map(|target| target.split('#').next())
 }
 
 #[test]
 fn links_between_pages_lead_somewhere() {
-    assert_eq!(links("[a](b.md#c), ![d](e/f.png) [g](https://h)").collect::<Vec<_>>(), ["b.md", "e/f.png"]);
+    assert_eq!(
+        links("[a](b.md#c), ![d](e/f.png) [g](https://h)").collect::<Vec<_>>(),
+        ["b.md", "e/f.png"]
+    );
     let mut findings = Vec::new();
     for page in pages() {
         let file = root().join(&page.path);
@@ -65,15 +88,26 @@ fn links_between_pages_lead_somewhere() {
 
 /// Rows of a table of docs/promises.md: cells of a promise and its tests, as `ring/file::name`.
 fn promises(text: &str) -> impl Iterator<Item = (usize, Vec<&str>)> {
-    let rows = (1..).zip(text.lines()).filter(|(_, line)| line.starts_with("| ") && !line.starts_with("| Promise"));
-    rows.map(|(line, row)| (line, row.split('`').filter(|part| part.contains("::")).collect()))
+    let rows = (1..)
+        .zip(text.lines())
+        .filter(|(_, line)| line.starts_with("| ") && !line.starts_with("| Promise"));
+    rows.map(|(line, row)| {
+        (
+            line,
+            row.split('`').filter(|part| part.contains("::")).collect(),
+        )
+    })
 }
 
 #[test]
 fn every_promise_has_tests_that_exist() {
-    let planted: Vec<_> = promises("| Promise | Tests |\n|---|---|\n| a `b` | `c/d::e`, `f/g::h` |\n").collect();
+    let planted: Vec<_> =
+        promises("| Promise | Tests |\n|---|---|\n| a `b` | `c/d::e`, `f/g::h` |\n").collect();
     assert_eq!(planted, [(3, vec!["c/d::e", "f/g::h"])]);
-    let page = pages().into_iter().find(|page| page.path == "docs/promises.md").expect("the page exists");
+    let page = pages()
+        .into_iter()
+        .find(|page| page.path == "docs/promises.md")
+        .expect("the page exists");
     let (mut findings, mut rows) = (Vec::new(), 0);
     for (line, tests) in promises(&page.text) {
         rows += 1;
@@ -82,10 +116,19 @@ fn every_promise_has_tests_that_exist() {
         }
         for test in tests {
             let (file, name) = test.split_once("::").expect("it was found by this");
-            let folder = if file.starts_with("src/") { "" } else { "tests/" };
-            let text = fs::read_to_string(root().join(format!("{folder}{file}.rs"))).unwrap_or_default();
+            let folder = if file.starts_with("src/") {
+                ""
+            } else {
+                "tests/"
+            };
+            let text =
+                fs::read_to_string(root().join(format!("{folder}{file}.rs"))).unwrap_or_default();
             let head = format!("fn {name}(");
-            if !text.split("#[test]").skip(1).any(|rest| rest.trim_start().starts_with(&head)) {
+            if !text
+                .split("#[test]")
+                .skip(1)
+                .any(|rest| rest.trim_start().starts_with(&head))
+            {
                 findings.push(page.finding(line, &format!("there is no test {test}")));
             }
         }

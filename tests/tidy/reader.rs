@@ -44,7 +44,9 @@ fn collect(folder: &Path, extensions: &[&str], out: &mut Vec<Source>) {
         let extension = path.extension().unwrap_or_default();
         extensions.iter().any(|&known| extension == known)
     };
-    let Ok(entries) = fs::read_dir(folder) else { return };
+    let Ok(entries) = fs::read_dir(folder) else {
+        return;
+    };
     for entry in entries {
         let path = entry.expect("a folder of the repository lists").path();
         if path.is_dir() && BUILT.iter().any(|built| path.ends_with(built)) {
@@ -54,8 +56,13 @@ fn collect(folder: &Path, extensions: &[&str], out: &mut Vec<Source>) {
             collect(&path, extensions, out);
         } else if known(&path) {
             let text = fs::read_to_string(&path).expect("a source file is UTF-8");
-            let relative = path.strip_prefix(root()).expect("the file lies in the repository");
-            out.push(Source { path: relative.to_string_lossy().replace('\\', "/"), text });
+            let relative = path
+                .strip_prefix(root())
+                .expect("the file lies in the repository");
+            out.push(Source {
+                path: relative.to_string_lossy().replace('\\', "/"),
+                text,
+            });
         }
     }
 }
@@ -68,7 +75,10 @@ pub(crate) fn sources(folders: &[&str], extensions: &[&str]) -> Vec<Source> {
         collect(&root().join(folder), extensions, &mut found);
     }
     found.sort_by(|a, b| a.path.cmp(&b.path));
-    assert!(!found.is_empty(), "{folders:?} hold no {extensions:?} files: this test reads the wrong place");
+    assert!(
+        !found.is_empty(),
+        "{folders:?} hold no {extensions:?} files: this test reads the wrong place"
+    );
     found
 }
 
@@ -78,20 +88,37 @@ pub(crate) fn rust() -> Vec<Source> {
 
 /// The end of a quoted literal that starts at `at` (raw strings too), or `None` if none starts there.
 pub(crate) fn literal_end(bytes: &[u8], at: usize) -> Option<usize> {
-    let hashes_at = |from: usize| bytes[from..].iter().take_while(|&&byte| byte == b'#').count();
+    let hashes_at = |from: usize| {
+        bytes[from..]
+            .iter()
+            .take_while(|&&byte| byte == b'#')
+            .count()
+    };
     let before = at.checked_sub(1).map_or(b' ', |index| bytes[index]);
-    if bytes[at] == b'r' && !before.is_ascii_alphanumeric() && before != b'_' || bytes[at..].starts_with(b"br") {
-        let open = at + bytes[at..].iter().position(|&byte| byte == b'r').expect("the prefix has an r") + 1;
+    if bytes[at] == b'r' && !before.is_ascii_alphanumeric() && before != b'_'
+        || bytes[at..].starts_with(b"br")
+    {
+        let open = at
+            + bytes[at..]
+                .iter()
+                .position(|&byte| byte == b'r')
+                .expect("the prefix has an r")
+            + 1;
         let hashes = hashes_at(open);
         if bytes.get(open + hashes) == Some(&b'"') {
-            let close: Vec<u8> = std::iter::once(b'"').chain(std::iter::repeat_n(b'#', hashes)).collect();
+            let close: Vec<u8> = std::iter::once(b'"')
+                .chain(std::iter::repeat_n(b'#', hashes))
+                .collect();
             let body = open + hashes + 1;
-            let length = bytes[body..].windows(close.len()).position(|window| window == close);
+            let length = bytes[body..]
+                .windows(close.len())
+                .position(|window| window == close);
             return Some(length.map_or(bytes.len(), |length| body + length + close.len()));
         }
     }
     let quote = bytes[at];
-    let character = quote == b'\'' && (bytes.get(at + 1) == Some(&b'\\') || is_char(&bytes[at + 1..]));
+    let character =
+        quote == b'\'' && (bytes.get(at + 1) == Some(&b'\\') || is_char(&bytes[at + 1..]));
     if quote != b'"' && !character {
         return None;
     }
@@ -104,13 +131,23 @@ pub(crate) fn literal_end(bytes: &[u8], at: usize) -> Option<usize> {
 
 /// `x'` or any one UTF-8 character before a quote: a char literal and not a lifetime.
 fn is_char(rest: &[u8]) -> bool {
-    let width = rest.iter().skip(1).take_while(|&&byte| byte & 0xC0 == 0x80).count() + 1;
+    let width = rest
+        .iter()
+        .skip(1)
+        .take_while(|&&byte| byte & 0xC0 == 0x80)
+        .count()
+        + 1;
     rest.first().is_some_and(|&byte| byte != b'\'') && rest.get(width) == Some(&b'\'')
 }
 
 fn comment_end(bytes: &[u8], at: usize) -> Option<usize> {
     if bytes[at..].starts_with(b"//") {
-        return Some(bytes[at..].iter().position(|&byte| byte == b'\n').map_or(bytes.len(), |length| at + length));
+        return Some(
+            bytes[at..]
+                .iter()
+                .position(|&byte| byte == b'\n')
+                .map_or(bytes.len(), |length| at + length),
+        );
     }
     if !bytes[at..].starts_with(b"/*") {
         return None;
@@ -199,7 +236,10 @@ pub(crate) fn shipped(text: &str) -> String {
     let mut out = code(text);
     while let Some(start) = out.find("#[cfg(test)]") {
         let end = item_end(&out, start + "#[cfg(test)]".len());
-        let blanked: String = out[start..end].chars().map(|c| if c == '\n' { c } else { ' ' }).collect();
+        let blanked: String = out[start..end]
+            .chars()
+            .map(|c| if c == '\n' { c } else { ' ' })
+            .collect();
         out.replace_range(start..end, &blanked);
     }
     out
@@ -221,7 +261,10 @@ pub(crate) fn places(code: &str, word: &str) -> Vec<usize> {
         let end = at + word.len();
         open && (end >= bytes.len() || !is_word(bytes[end]) || !is_word(bytes[end - 1]))
     };
-    code.match_indices(word).map(|(at, _)| at).filter(whole).collect()
+    code.match_indices(word)
+        .map(|(at, _)| at)
+        .filter(whole)
+        .collect()
 }
 
 /// A function with a body.
@@ -239,12 +282,25 @@ pub(crate) struct Function {
 pub(crate) fn functions(code: &str) -> Vec<Function> {
     let mut found = Vec::new();
     for at in places(code, "fn") {
-        let name: String = code[at + 2..].trim_start().bytes().take_while(|&b| is_word(b)).map(char::from).collect();
+        let name: String = code[at + 2..]
+            .trim_start()
+            .bytes()
+            .take_while(|&b| is_word(b))
+            .map(char::from)
+            .collect();
         let end = item_end(code, at);
         if !name.is_empty() && code[..end].ends_with('}') {
-            let open = at + code[at..end].find('{').expect("a function that ends with a brace has an opening one");
+            let open = at
+                + code[at..end]
+                    .find('{')
+                    .expect("a function that ends with a brace has an opening one");
             let lines = code[at..end].matches('\n').count() + 1;
-            found.push(Function { name, line: line_of(code, at), lines, body: open..end });
+            found.push(Function {
+                name,
+                line: line_of(code, at),
+                lines,
+                body: open..end,
+            });
         }
     }
     found
@@ -270,13 +326,19 @@ pub(crate) fn expand(code: &str, at: usize, prefix: &str, out: &mut Vec<String>)
         return at + 1;
     }
     let end = at + code[at..].bytes().take_while(|&byte| is_word(byte)).count();
-    let path = if prefix.is_empty() { code[at..end].to_owned() } else { format!("{prefix}::{}", &code[at..end]) };
+    let path = if prefix.is_empty() {
+        code[at..end].to_owned()
+    } else {
+        format!("{prefix}::{}", &code[at..end])
+    };
     if code[end..].starts_with("::") {
         return expand(code, end + 2, &path, out);
     }
     out.push(path);
     let rest = code[end..].trim_start();
-    let renamed = rest.strip_prefix("as ").map_or(0, |name| name.bytes().take_while(|&byte| is_word(byte)).count() + 4);
+    let renamed = rest.strip_prefix("as ").map_or(0, |name| {
+        name.bytes().take_while(|&byte| is_word(byte)).count() + 4
+    });
     (end + renamed).max(at + 1)
 }
 
@@ -295,7 +357,10 @@ pub(crate) fn imports(module: &str, code: &str) -> Vec<(usize, String)> {
         if chained {
             continue;
         }
-        let ups = code[at..].split("::").take_while(|&part| part == "super").count();
+        let ups = code[at..]
+            .split("::")
+            .take_while(|&part| part == "super")
+            .count();
         let parts: Vec<&str> = module.split("::").collect();
         let parent = parts[..parts.len().saturating_sub(ups)].join("::");
         let mut paths = Vec::new();
@@ -314,11 +379,29 @@ fn the_reader_sees_what_it_must() {
                 #[cfg(test)]\nmod tests { fn g() { x.unwrap() } }\n";
     let shipped = shipped(text);
     assert_eq!(shipped.len(), text.len(), "offsets stay the same");
-    let found: Vec<String> = imports("engine::batch", &shipped).into_iter().map(|(_, path)| path).collect();
-    assert_eq!(found, ["backend::reference::ReferenceBackend", "plan", "engine::handle::go"]);
+    let found: Vec<String> = imports("engine::batch", &shipped)
+        .into_iter()
+        .map(|(_, path)| path)
+        .collect();
+    assert_eq!(
+        found,
+        [
+            "backend::reference::ReferenceBackend",
+            "plan",
+            "engine::handle::go"
+        ]
+    );
     let found = functions(&shipped);
-    assert_eq!(found.iter().map(|f| (f.name.as_str(), f.line, f.lines)).collect::<Vec<_>>(), [("f", 4, 3)]);
+    assert_eq!(
+        found
+            .iter()
+            .map(|f| (f.name.as_str(), f.line, f.lines))
+            .collect::<Vec<_>>(),
+        [("f", 4, 3)]
+    );
     assert!(text[found[0].body.clone()].starts_with("{\n  super"));
     assert!(!shipped.contains("unwrap"), "test code is left out");
-    assert!(uncommented(text).contains("crate::text") && !uncommented(text).contains("crate::server"));
+    assert!(
+        uncommented(text).contains("crate::text") && !uncommented(text).contains("crate::server")
+    );
 }

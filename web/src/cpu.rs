@@ -23,7 +23,10 @@ pub(crate) struct TabCpu {
 
 impl TabCpu {
     pub(crate) fn new(pause: Function) -> Self {
-        Self { device: CpuBackend::default(), pause }
+        Self {
+            device: CpuBackend::default(),
+            pause,
+        }
     }
 }
 
@@ -39,7 +42,12 @@ impl Backend for TabCpu {
         self.device.load(plan, capacity)
     }
 
-    fn write_weight(&mut self, weight: WeightId, first_row: u32, rows: Bytes) -> Result<(), BackendError> {
+    fn write_weight(
+        &mut self,
+        weight: WeightId,
+        first_row: u32,
+        rows: Bytes,
+    ) -> Result<(), BackendError> {
         self.device.write_weight(weight, first_row, rows)
     }
 
@@ -81,11 +89,31 @@ impl Backend for TabCpu {
 /// differ.
 #[wasm_bindgen]
 pub async fn cpu_selftest(filter: Option<String>) -> Result<String, JsError> {
-    let options =
-        SelftestOptions { filter, shapes: Shapes::One, draws: Draws::Few, product: true, ..SelftestOptions::default() };
-    let open = |level| CpuBackend::new(&CpuOptions { threads: Some(1), level: Some(level) });
+    let options = SelftestOptions {
+        filter,
+        shapes: Shapes::One,
+        draws: Draws::Few,
+        product: true,
+        ..SelftestOptions::default()
+    };
+    let open = |level| {
+        CpuBackend::new(&CpuOptions {
+            threads: Some(1),
+            level: Some(level),
+        })
+    };
     let mut devices: Vec<_> = Level::available().into_iter().map(open).collect();
-    let reports = run_all(&mut devices, &options).await.map_err(|error| JsError::new(&error.to_string()))?;
-    let text = reports.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
-    if reports.iter().all(Report::passed) { Ok(text) } else { Err(JsError::new(&text)) }
+    let reports = run_all(&mut devices, &options)
+        .await
+        .map_err(|error| JsError::new(&error.to_string()))?;
+    let text = reports
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join("\n");
+    if reports.iter().all(Report::passed) {
+        Ok(text)
+    } else {
+        Err(JsError::new(&text))
+    }
 }

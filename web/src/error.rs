@@ -15,12 +15,18 @@ pub(crate) struct EngineError {
 impl EngineError {
     /// The model's files are invalid.
     pub(crate) fn model(message: impl Into<String>) -> Self {
-        Self { name: "ModelError", message: message.into() }
+        Self {
+            name: "ModelError",
+            message: message.into(),
+        }
     }
 
     /// The requested limits do not fit the device.
     pub(crate) fn limit(message: impl Into<String>) -> Self {
-        Self { name: "LimitError", message: message.into() }
+        Self {
+            name: "LimitError",
+            message: message.into(),
+        }
     }
 }
 
@@ -36,11 +42,14 @@ impl From<BackendError> for EngineError {
             BackendError::Limit { .. } | BackendError::OutOfMemory { .. } => "LimitError",
             BackendError::Lost(_) | BackendError::Hung(_) => "DeviceLostError",
             BackendError::Unavailable(_) => "NoAdapterError",
-            BackendError::Validation(_) | BackendError::Kernel { .. } | BackendError::Unsupported { .. } => {
-                "DeviceError"
-            }
+            BackendError::Validation(_)
+            | BackendError::Kernel { .. }
+            | BackendError::Unsupported { .. } => "DeviceError",
         };
-        Self { name, message: error.to_string() }
+        Self {
+            name,
+            message: error.to_string(),
+        }
     }
 }
 
@@ -49,9 +58,14 @@ impl From<StartError> for EngineError {
         match error {
             StartError::Backend(error) => error.into(),
             StartError::Weights(error) => error.into(),
-            StartError::Plan(_) => Self { name: "DeviceError", message: error.to_string() },
+            StartError::Plan(_) => Self {
+                name: "DeviceError",
+                message: error.to_string(),
+            },
             StartError::DoesNotFit(report) => Self::limit(does_not_fit(&report)),
-            StartError::Config(_) | StartError::Draft(_) | StartError::Disk { .. } => Self::limit(error.to_string()),
+            StartError::Config(_) | StartError::Draft(_) | StartError::Disk { .. } => {
+                Self::limit(error.to_string())
+            }
         }
     }
 }
@@ -59,11 +73,15 @@ impl From<StartError> for EngineError {
 /// Why a model does not fit, by the names of the page's limits instead of the command line's options.
 fn does_not_fit(report: &FitReport) -> String {
     let mut told = report.to_string();
-    for (option, limit) in [("--kv-cache-bytes", "limits.kvCacheBytes"), ("--kv-host-bytes", "limits.kvHostBytes")] {
+    for (option, limit) in [
+        ("--kv-cache-bytes", "limits.kvCacheBytes"),
+        ("--kv-host-bytes", "limits.kvHostBytes"),
+    ] {
         told = told.replace(option, limit);
     }
     if report.requested.memory_source == MACHINE_MEMORY {
-        told += "; or load it with WebGPU, whose memory is not the tab's, or a smaller quantization";
+        told +=
+            "; or load it with WebGPU, whose memory is not the tab's, or a smaller quantization";
     }
     told
 }

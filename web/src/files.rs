@@ -36,7 +36,11 @@ impl JsFiles {
 
     /// Names of all files; `None` if they are not known, because they are a folder on a server that lists nothing.
     pub(crate) async fn names(&self) -> Result<Option<Vec<String>>, LoadError> {
-        let names = self.0.names().await.map_err(|error| read_error("the list of files", &error))?;
+        let names = self
+            .0
+            .names()
+            .await
+            .map_err(|error| read_error("the list of files", &error))?;
         let names: Option<Array> = names.dyn_into().ok();
         Ok(names.map(|names| names.iter().filter_map(|name| name.as_string()).collect()))
     }
@@ -45,20 +49,33 @@ impl JsFiles {
 impl RangeFiles for JsFiles {
     fn size<'a>(&'a self, file: &'a str) -> SizeRead<'a> {
         Box::pin(async move {
-            let size = self.0.size(file).await.map_err(|error| read_error(file, &error))?;
+            let size = self
+                .0
+                .size(file)
+                .await
+                .map_err(|error| read_error(file, &error))?;
             Ok(size.as_f64().map(|size| size as u64))
         })
     }
 
     fn read<'a>(&'a self, file: &'a str, bytes: Range<u64>) -> TensorRead<'a> {
         Box::pin(async move {
-            let read = self.0.read(file, bytes.start as f64, bytes.end as f64).await;
+            let read = self
+                .0
+                .read(file, bytes.start as f64, bytes.end as f64)
+                .await;
             let read = read.map_err(|error| read_error(file, &error))?;
             let read: Uint8Array = read.dyn_into().map_err(|other| read_error(file, &other))?;
             let (found, wanted) = (u64::from(read.length()), bytes.end - bytes.start);
             if found != wanted {
-                let message = format!("size mismatch: got {found} bytes, expected {wanted} at {}", bytes.start);
-                return Err(LoadError::Read { file: file.into(), message });
+                let message = format!(
+                    "size mismatch: got {found} bytes, expected {wanted} at {}",
+                    bytes.start
+                );
+                return Err(LoadError::Read {
+                    file: file.into(),
+                    message,
+                });
             }
             Ok(Bytes::from(read.to_vec()))
         })
@@ -67,6 +84,11 @@ impl RangeFiles for JsFiles {
 
 /// The worker keeps the error itself; only its message is needed here.
 fn read_error(file: &str, error: &JsValue) -> LoadError {
-    let message = error.dyn_ref::<js_sys::Error>().map(|error| String::from(error.message()));
-    LoadError::Read { file: file.into(), message: message.unwrap_or_else(|| format!("{error:?}")) }
+    let message = error
+        .dyn_ref::<js_sys::Error>()
+        .map(|error| String::from(error.message()));
+    LoadError::Read {
+        file: file.into(),
+        message: message.unwrap_or_else(|| format!("{error:?}")),
+    }
 }

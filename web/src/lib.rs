@@ -99,14 +99,30 @@ impl WebEngine {
         let options = LoadOptions::parse(options)?;
         options.config()?;
         let (model, text) = model::open(JsFiles::new(files), &options).await?;
-        let parts = Parts { model, text, on_progress, on_notice, on_end };
+        let parts = Parts {
+            model,
+            text,
+            on_progress,
+            on_notice,
+            on_end,
+        };
         let engine = match options.device {
             Device::WebGpu => {
                 // The browser offers one adapter. Even a software adapter is used: the CPU device was not asked for.
                 let (adapter, binding_bytes_max) = (Some(0), options.binding_bytes);
                 let subgroups = options.subgroups;
-                let gpu = WgpuOptions { adapter, binding_bytes_max, subgroups, ..WgpuOptions::default() };
-                Self::start(WgpuBackend::open(&gpu).await.map_err(EngineError::from)?, parts, options).await
+                let gpu = WgpuOptions {
+                    adapter,
+                    binding_bytes_max,
+                    subgroups,
+                    ..WgpuOptions::default()
+                };
+                Self::start(
+                    WgpuBackend::open(&gpu).await.map_err(EngineError::from)?,
+                    parts,
+                    options,
+                )
+                .await
             }
             Device::Cpu => Self::start(TabCpu::new(pause), parts, options).await,
         };
@@ -114,18 +130,38 @@ impl WebEngine {
     }
 
     /// Answers one HTTP request. `headers` are names and values alternating.
-    pub fn fetch(&self, method: String, url: String, headers: Vec<String>, body: Vec<u8>, sink: Sink) -> Call {
+    pub fn fetch(
+        &self,
+        method: String,
+        url: String,
+        headers: Vec<String>,
+        body: Vec<u8>,
+        sink: Sink,
+    ) -> Call {
         let api = self.api.clone();
         let (answer, abort) = abortable(async move {
-            let headers: Vec<_> = headers.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect();
+            let headers: Vec<_> = headers
+                .chunks_exact(2)
+                .map(|pair| (pair[0].clone(), pair[1].clone()))
+                .collect();
             let answer = match api.call(&method, &url, &headers, Bytes::from(body)).await {
                 Ok(answer) => answer,
                 Err(error) => return sink.fail(&error.to_string()),
             };
-            sink.head(answer.status, answer.headers.into_iter().flat_map(|(name, value)| [name, value]).collect());
+            sink.head(
+                answer.status,
+                answer
+                    .headers
+                    .into_iter()
+                    .flat_map(|(name, value)| [name, value])
+                    .collect(),
+            );
             let mut pieces = answer.body;
             while let Some(piece) = pieces.next().await {
-                if JsFuture::from(sink.chunk(Uint8Array::from(piece.as_ref()))).await.is_err() {
+                if JsFuture::from(sink.chunk(Uint8Array::from(piece.as_ref())))
+                    .await
+                    .is_err()
+                {
                     return;
                 }
             }
@@ -153,7 +189,9 @@ impl WebEngine {
 
     /// The loaded model and its limits, as JSON.
     pub fn info(&self) -> String {
-        self.handle.info().map_or_else(|| "null".into(), options::info)
+        self.handle
+            .info()
+            .map_or_else(|| "null".into(), options::info)
     }
 
     /// Ends all requests and frees the device's memory.
@@ -173,8 +211,18 @@ struct Parts {
 }
 
 impl WebEngine {
-    async fn start<B: Backend + 'static>(backend: B, parts: Parts, options: LoadOptions) -> Result<Self, EngineError> {
-        let Parts { model, text, on_progress, on_notice, on_end } = parts;
+    async fn start<B: Backend + 'static>(
+        backend: B,
+        parts: Parts,
+        options: LoadOptions,
+    ) -> Result<Self, EngineError> {
+        let Parts {
+            model,
+            text,
+            on_progress,
+            on_notice,
+            on_end,
+        } = parts;
         let config = options.config()?;
         let defaults = SamplingParams::from_defaults(model.generation());
         let (handle, inbox) = handle::channel(config.queue_requests_max);
@@ -191,18 +239,30 @@ impl WebEngine {
             });
         };
         let files = MemoryFiles::new(IMPORTED_BYTES_MAX);
-        let engine = Engine::start_with_files(backend, model, &files, &config, inbox, &mut progress).await?;
+        let engine =
+            Engine::start_with_files(backend, model, &files, &config, inbox, &mut progress).await?;
 
-        let server = ServerOptions { allowed_hosts: vec!["*".into()], defaults, ..ServerOptions::default() };
+        let server = ServerOptions {
+            allowed_hosts: vec!["*".into()],
+            defaults,
+            ..ServerOptions::default()
+        };
         let state = ServerState::new(handle.clone(), Arc::new(text), vec![options.name], server);
         let (running, run) = abortable(engine.run());
         spawn_local(async move {
             if let Ok(end) = running.await {
-                let message = end.err().map_or_else(|| "the engine ended".into(), |end| end.to_string());
+                let message = end
+                    .err()
+                    .map_or_else(|| "the engine ended".into(), |end| end.to_string());
                 drop(on_end.call1(&JsValue::NULL, &message.into()));
             }
         });
-        Ok(Self { handle, api: LocalApi::new(state), files, run })
+        Ok(Self {
+            handle,
+            api: LocalApi::new(state),
+            files,
+            run,
+        })
     }
 }
 

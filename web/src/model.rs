@@ -11,7 +11,10 @@ use folio::text::{MORE_TEMPLATES, TextFolder, TextModel, Tokenizer};
 const TEXT_BYTES_MAX: u64 = 256 << 20;
 
 /// The model behind `files` that `options` name, with its tokenizer and chat template, each of which may be missing.
-pub(crate) async fn open(files: JsFiles, options: &LoadOptions) -> Result<(Model, TextModel), EngineError> {
+pub(crate) async fn open(
+    files: JsFiles,
+    options: &LoadOptions,
+) -> Result<(Model, TextModel), EngineError> {
     if let Some(file) = gguf_file(&files, options).await? {
         let gguf = Gguf::open_remote(Box::new(files), &file).await?;
         let text = gguf_text(&gguf.texts())?;
@@ -26,7 +29,9 @@ async fn gguf_file(files: &JsFiles, options: &LoadOptions) -> Result<Option<Stri
     if options.gguf.is_some() {
         return Ok(options.gguf.clone());
     }
-    let Some(names) = files.names().await? else { return Ok(None) };
+    let Some(names) = files.names().await? else {
+        return Ok(None);
+    };
     let selected = repository::select(&names, options.requested.as_deref());
     match selected.map_err(|error| EngineError::model(format!("{}: {error}", options.name)))? {
         Selection::Gguf { mut files, .. } => Ok(Some(files.swap_remove(0))),
@@ -36,17 +41,24 @@ async fn gguf_file(files: &JsFiles, options: &LoadOptions) -> Result<Option<Stri
 
 fn gguf_text(texts: &Texts) -> Result<TextModel, EngineError> {
     let tokenizer = texts.vocabulary()?.map(|vocabulary| {
-        let tokens = vocabulary.tokens.iter().map(|(text, id)| (text.as_ref(), *id));
+        let tokens = vocabulary
+            .tokens
+            .iter()
+            .map(|(text, id)| (text.as_ref(), *id));
         Tokenizer::from_tables(&vocabulary.tokenizer_json, tokens, &vocabulary.merges)
     });
     let config = texts.tokenizer_config_json()?;
-    let text = tokenizer.transpose().and_then(|tokenizer| TextModel::with_tokenizer(tokenizer, Some(&config), None));
+    let text = tokenizer
+        .transpose()
+        .and_then(|tokenizer| TextModel::with_tokenizer(tokenizer, Some(&config), None));
     text.map_err(|error| EngineError::model(error.to_string()))
 }
 
 async fn folder_text(files: &JsFiles) -> Result<TextModel, EngineError> {
     let names = files.names().await?.unwrap_or_default();
-    let more = names.into_iter().filter(|name| name.starts_with(MORE_TEMPLATES));
+    let more = names
+        .into_iter()
+        .filter(|name| name.starts_with(MORE_TEMPLATES));
     let mut folder = TextFolder::default();
     for name in TextFolder::NAMES.map(str::to_owned).into_iter().chain(more) {
         if let Some(bytes) = read_whole(files, &name, TEXT_BYTES_MAX).await? {

@@ -65,22 +65,35 @@ impl LoadOptions {
         let config = Config {
             max_model_len: self.max_model_len,
             max_num_seqs,
-            max_num_batched_tokens: self.max_num_batched_tokens.unwrap_or(batched_tokens.max(tokens_min)),
+            max_num_batched_tokens: self
+                .max_num_batched_tokens
+                .unwrap_or(batched_tokens.max(tokens_min)),
             block_size,
             kv_cache_bytes: self.kv_cache_bytes,
             kv_host_bytes: self.kv_host_bytes.unwrap_or(0),
             seed: self.seed,
-            speculation: if self.speculation.unwrap_or(true) { default.speculation } else { None },
+            speculation: if self.speculation.unwrap_or(true) {
+                default.speculation
+            } else {
+                None
+            },
             ..default
         };
-        config.check().map_err(|error| EngineError::limit(told(&error)))?;
+        config
+            .check()
+            .map_err(|error| EngineError::limit(told(&error)))?;
         Ok(config)
     }
 }
 
 /// A setting outside its range, by the name of the page's limit instead of the command line's option.
 fn told(error: &ConfigError) -> String {
-    let message = error.message.split(' ').map(camel_case).collect::<Vec<_>>().join(" ");
+    let message = error
+        .message
+        .split(' ')
+        .map(camel_case)
+        .collect::<Vec<_>>()
+        .join(" ");
     format!("limits.{}: {message}", camel_case(error.option))
 }
 

@@ -24,9 +24,12 @@ impl Sha256 {
 
     /// The digest in lower-case hexadecimal digits.
     pub fn hex(self) -> String {
-        self.0.finalize().iter().fold(String::new(), |mut text, byte| {
-            write!(text, "{byte:02x}").expect("a string takes text");
-            text
-        })
+        self.0
+            .finalize()
+            .iter()
+            .fold(String::new(), |mut text, byte| {
+                write!(text, "{byte:02x}").expect("a string takes text");
+                text
+            })
     }
 }

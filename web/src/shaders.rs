@@ -15,5 +15,11 @@ pub fn shader_variants() -> Result<String, JsError> {
             "texels": variant.texels(),
         }))
     };
-    Ok(serde_json::Value::Array(variants().into_iter().map(object).collect::<Result<_, JsError>>()?).to_string())
+    Ok(serde_json::Value::Array(
+        variants()
+            .into_iter()
+            .map(object)
+            .collect::<Result<_, JsError>>()?,
+    )
+    .to_string())
 }

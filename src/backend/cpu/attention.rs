@@ -50,7 +50,13 @@ struct Attention<'a> {
 }
 
 /// Runs the step.
-pub(super) fn run(step: &AttendPaged, loaded: &mut Loaded, team: &mut Team, arena: &Bump, inputs: &BatchInputs) {
+pub(super) fn run(
+    step: &AttendPaged,
+    loaded: &mut Loaded,
+    team: &mut Team,
+    arena: &Bump,
+    inputs: &BatchInputs,
+) {
     let layer = loaded.plan.kv_layers[step.layer as usize];
     let mut partials = std::mem::take(&mut loaded.partials);
     loaded.write(step.out, inputs, |loaded, out, storage| {
@@ -90,7 +96,9 @@ impl Attention<'_> {
             });
         }
         // Few queries over long contexts: threads share the parts of each.
-        let units = items.iter().flat_map(|item| item.parts.clone().map(move |part| (item, part)));
+        let units = items
+            .iter()
+            .flat_map(|item| item.parts.clone().map(move |part| (item, part)));
         let units = ArenaVec::from_iter_in(units, arena).into_bump_slice();
         partials.resize_with(units.len().max(partials.len()), Partial::default);
         let shared = SharedSlice::new(partials);
@@ -131,14 +139,26 @@ impl Attention<'_> {
         let rows_max = (QUERIES / self.group_size()).max(1);
         let mut items = ArenaVec::new_in(arena);
         for (sequence, rows) in self.inputs.sequences.iter().enumerate() {
-            let (start, end) = (rows.row_start as usize, (rows.row_start + rows.row_count) as usize);
+            let (start, end) = (
+                rows.row_start as usize,
+                (rows.row_start + rows.row_count) as usize,
+            );
             for first in (start..end).step_by(rows_max) {
                 let rows = first..(first + rows_max).min(end);
                 let positions = &self.inputs.positions[rows.clone()];
-                let first = positions.iter().map(|&position| self.first_visible(position)).min().unwrap_or(0);
+                let first = positions
+                    .iter()
+                    .map(|&position| self.first_visible(position))
+                    .min()
+                    .unwrap_or(0);
                 let last = positions.iter().copied().max().unwrap_or(0) as usize;
                 let parts = first / PART..last / PART + 1;
-                let item = |head| Item { sequence, rows: rows.clone(), head, parts: parts.clone() };
+                let item = |head| Item {
+                    sequence,
+                    rows: rows.clone(),
+                    head,
+                    parts: parts.clone(),
+                };
                 items.extend((0..self.heads).map(item));
             }
         }
@@ -150,17 +170,27 @@ impl Attention<'_> {
     }
 
     fn first_visible(&self, position: u32) -> usize {
-        self.window.map_or(0, |window| (position + 1).saturating_sub(window)) as usize
+        self.window
+            .map_or(0, |window| (position + 1).saturating_sub(window)) as usize
     }
 
     /// All parts of an item.
     #[inline(always)]
-    fn attend<S: Simd>(&self, s: S, item: &Item, scratch: &mut ThreadScratch, out: &SharedSlice<'_, f32>) {
+    fn attend<S: Simd>(
+        &self,
+        s: S,
+        item: &Item,
+        scratch: &mut ThreadScratch,
+        out: &SharedSlice<'_, f32>,
+    ) {
         let mut total = std::mem::take(&mut scratch.total);
         total.clear(item.rows.len() * self.group_size(), self.vectors());
         for part in item.parts.clone() {
             self.attend_part(s, item, part, scratch);
-            s.vectorize(Merge { total: &mut total, part: &scratch.part });
+            s.vectorize(Merge {
+                total: &mut total,
+                part: &scratch.part,
+            });
         }
         self.finish(item, &total, out);
         scratch.total = total;
@@ -169,7 +199,14 @@ impl Attention<'_> {
     fn context<'a>(&'a self, item: &Item, store: &'a KvStore, half: KvHalf) -> Context<'a> {
         let group = &self.inputs.groups[self.group];
         let table = &group.block_tables[group.table_starts[item.sequence] as usize..];
-        Context { store, half, table, heads: self.heads, head: item.head, ahead: None }
+        Context {
+            store,
+            half,
+            table,
+            heads: self.heads,
+            head: item.head,
+            ahead: None,
+        }
     }
 
     /// Leaves the results of one part in `scratch.part`.
@@ -177,32 +214,66 @@ impl Attention<'_> {
     fn attend_part<S: Simd>(&self, s: S, item: &Item, part: usize, scratch: &mut ThreadScratch) {
         let (size, dim) = (self.group_size(), self.head_dim);
         let count = item.rows.len() * size;
-        let last = self.inputs.positions[item.rows.clone()].iter().copied().max().unwrap_or(0) as usize;
+        let last = self.inputs.positions[item.rows.clone()]
+            .iter()
+            .copied()
+            .max()
+            .unwrap_or(0) as usize;
         let positions = part * PART..((part + 1) * PART).min(last + 1);
         scratch.part.clear(count, self.vectors());
         scratch.queries.clear();
         for row in item.rows.clone() {
             let from = (row * self.step.query_heads as usize + item.head * size) * dim;
-            scratch.queries.extend(self.q[from..from + size * dim].iter().map(|value| value * self.step.scale));
+            scratch.queries.extend(
+                self.q[from..from + size * dim]
+                    .iter()
+                    .map(|value| value * self.step.scale),
+            );
         }
         scratch.scores.resize(count * PART, 0.0);
         let keys = self.context(item, self.keys, KvHalf::Key);
         let values = self.context(item, self.values, KvHalf::Value);
         let panels = positions.start / LANES..positions.end.div_ceil(LANES);
-        let queries = Rows { values: &scratch.queries, stride: dim, count, list: None };
+        let queries = Rows {
+            values: &scratch.queries,
+            stride: dim,
+            count,
+            list: None,
+        };
         // The values are fetched while the keys are multiplied, and the next keys while the values are.
-        let ahead = Ahead::new(values, positions.clone(), panels.len() * dim.div_ceil(EIGHT));
-        let keys = Context { ahead: Some(&ahead), ..keys };
+        let ahead = Ahead::new(
+            values,
+            positions.clone(),
+            panels.len() * dim.div_ceil(EIGHT),
+        );
+        let keys = Context {
+            ahead: Some(&ahead),
+            ..keys
+        };
         let scores = &mut scratch.scores;
         prepare(s, queries, &keys, dim, &mut scratch.product);
-        product(s, queries, &keys, panels.clone(), 0..dim, &mut scratch.product, |query, panel, lanes| {
-            scores[query * PART + (panel - panels.start) * LANES..][..LANES].copy_from_slice(lanes);
-        });
+        product(
+            s,
+            queries,
+            &keys,
+            panels.clone(),
+            0..dim,
+            &mut scratch.product,
+            |query, panel, lanes| {
+                scores[query * PART + (panel - panels.start) * LANES..][..LANES]
+                    .copy_from_slice(lanes);
+            },
+        );
         let mut hidden = [false; PART / LANES];
         for (panel, hidden) in panels.clone().zip(&mut hidden) {
             *hidden = !keys.is_visible(panel * LANES);
         }
-        for (query, scores) in scratch.scores.chunks_exact_mut(PART).take(count).enumerate() {
+        for (query, scores) in scratch
+            .scores
+            .chunks_exact_mut(PART)
+            .take(count)
+            .enumerate()
+        {
             let position = self.inputs.positions[item.rows.start + query / size];
             let seen = |at: usize| at.saturating_sub(positions.start).min(PART);
             let softmax = Softmax {
@@ -210,39 +281,78 @@ impl Attention<'_> {
                 seen: seen(self.first_visible(position))..seen(position as usize + 1),
                 hidden,
                 softcap: self.step.softcap,
-                slope: self.alibi.map(|slopes| slopes[item.head * size + query % size]),
+                slope: self
+                    .alibi
+                    .map(|slopes| slopes[item.head * size + query % size]),
                 first_distance: positions.start as f32 - position as f32,
             };
             (scratch.part.largest[query], scratch.part.sums[query]) = s.vectorize(softmax);
         }
-        let (weights, vectors) = (Rows { values: &scratch.scores, stride: PART, count, list: None }, self.vectors());
+        let (weights, vectors) = (
+            Rows {
+                values: &scratch.scores,
+                stride: PART,
+                count,
+                list: None,
+            },
+            self.vectors(),
+        );
         let outputs = &mut scratch.part.outputs;
         prepare(s, weights, &values, positions.len(), &mut scratch.product);
         let (next_keys, next) = self.next(item, positions.end, last + 1);
         let ahead = Ahead::new(next_keys, next, vectors * positions.len().div_ceil(EIGHT));
-        let values = Context { ahead: Some(&ahead), ..values };
-        product(s, weights, &values, 0..vectors, positions, &mut scratch.product, |query, panel, lanes| {
-            outputs[query * vectors + panel] = *lanes;
-        });
+        let values = Context {
+            ahead: Some(&ahead),
+            ..values
+        };
+        product(
+            s,
+            weights,
+            &values,
+            0..vectors,
+            positions,
+            &mut scratch.product,
+            |query, panel, lanes| {
+                outputs[query * vectors + panel] = *lanes;
+            },
+        );
     }
 
     /// The keys that are probably multiplied after those before `end`: of the next part, or of the next head's first.
-    fn next<'a>(&'a self, item: &Item, end: usize, context_end: usize) -> (Context<'a>, Range<usize>) {
+    fn next<'a>(
+        &'a self,
+        item: &Item,
+        end: usize,
+        context_end: usize,
+    ) -> (Context<'a>, Range<usize>) {
         let keys = self.context(item, self.keys, KvHalf::Key);
         if end < context_end {
             return (keys, end..(end + PART).min(context_end));
         }
         let first = item.parts.start * PART;
         let is_last = item.head + 1 == self.heads;
-        let end = if is_last { first } else { (first + PART).min(context_end) };
-        (Context { head: item.head + 1, ..keys }, first..end)
+        let end = if is_last {
+            first
+        } else {
+            (first + PART).min(context_end)
+        };
+        (
+            Context {
+                head: item.head + 1,
+                ..keys
+            },
+            first..end,
+        )
     }
 
     /// Adds the sinks, divides, and writes the rows.
     fn finish(&self, item: &Item, total: &Partial, out: &SharedSlice<'_, f32>) {
         let (size, dim) = (self.group_size(), self.head_dim);
         for (query, outputs) in total.outputs.chunks_exact(self.vectors()).enumerate() {
-            let (row, head) = (item.rows.start + query / size, item.head * size + query % size);
+            let (row, head) = (
+                item.rows.start + query / size,
+                item.head * size + query % size,
+            );
             let from = (row * self.step.query_heads as usize + head) * dim;
             #[allow(unsafe_code, reason = "rows and heads of items are disjoint")]
             // SAFETY: one item has this row and head, and one thread has the item.
@@ -282,7 +392,10 @@ impl Kernel for Softmax<'_> {
     fn run<S: Simd>(self, s: S) -> (f32, f32) {
         let vectors = self.scores.as_chunks_mut::<LANES>().0;
         let mut largest = s.splat(HIDDEN);
-        let (first, end) = (s.splat(self.seen.start as f32), s.splat(self.seen.end as f32));
+        let (first, end) = (
+            s.splat(self.seen.start as f32),
+            s.splat(self.seen.end as f32),
+        );
         let mut any = false;
         for (index, scores) in vectors.iter_mut().enumerate() {
             let range = index * LANES..(index + 1) * LANES;
@@ -297,7 +410,11 @@ impl Kernel for Softmax<'_> {
                 score = s.mul(s.splat(cap), s.tanh(s.div(score, s.splat(cap))));
             }
             if let Some(slope) = self.slope {
-                score = s.mul_add(s.splat(slope), s.add(place, s.splat(self.first_distance)), score);
+                score = s.mul_add(
+                    s.splat(slope),
+                    s.add(place, s.splat(self.first_distance)),
+                    score,
+                );
             }
             if range.start < self.seen.start || range.end > self.seen.end {
                 score = s.if_less(place, first, s.splat(HIDDEN), score);
@@ -321,7 +438,9 @@ impl Kernel for Softmax<'_> {
     }
 }
 
-const NUMBERS: Lanes = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0];
+const NUMBERS: Lanes = [
+    0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0,
+];
 
 /// Adds the result of a part to that of the parts before it.
 struct Merge<'a> {
@@ -338,12 +457,25 @@ impl Kernel for Merge<'_> {
         let vectors = part.outputs.len() / part.sums.len();
         for query in 0..part.sums.len() {
             let largest = total.largest[query].max(part.largest[query]);
-            let (old, new) = ((total.largest[query] - largest).exp(), (part.largest[query] - largest).exp());
+            let (old, new) = (
+                (total.largest[query] - largest).exp(),
+                (part.largest[query] - largest).exp(),
+            );
             total.largest[query] = largest;
             total.sums[query] = total.sums[query] * old + part.sums[query] * new;
             let outputs = query * vectors..(query + 1) * vectors;
-            for (total, part) in total.outputs[outputs.clone()].iter_mut().zip(&part.outputs[outputs]) {
-                s.store(s.mul_add(s.load(total), s.splat(old), s.mul(s.load(part), s.splat(new))), total);
+            for (total, part) in total.outputs[outputs.clone()]
+                .iter_mut()
+                .zip(&part.outputs[outputs])
+            {
+                s.store(
+                    s.mul_add(
+                        s.load(total),
+                        s.splat(old),
+                        s.mul(s.load(part), s.splat(new)),
+                    ),
+                    total,
+                );
             }
         }
     }

@@ -45,7 +45,10 @@ impl<'a> Context<'a> {
     #[inline(always)]
     fn tile(&self, position: usize) -> Option<&'a [u32]> {
         let words = self.store.layout.words();
-        Some(&self.store.words()[(self.block(position)? * self.heads + self.head) * words..][..words])
+        Some(
+            &self.store.words()[(self.block(position)? * self.heads + self.head) * words..]
+                [..words],
+        )
     }
 
     /// Columns of a panel, cut where tiles end.
@@ -61,11 +64,19 @@ impl<'a> Context<'a> {
 
     /// Columns of consecutive panels that lie in one tile each; zeros, if it is hidden. `T` is as the layout says.
     #[inline(always)]
-    fn take<T: Element, const P: usize>(&self, panel: usize, columns: Range<usize>) -> [Strip<'a, T>; P] {
+    fn take<T: Element, const P: usize>(
+        &self,
+        panel: usize,
+        columns: Range<usize>,
+    ) -> [Strip<'a, T>; P] {
         let (layout, count) = (self.store.layout, columns.len());
         let is_key = layout.half == KvHalf::Key;
         let mut strips = [Strip::zeros(count); P];
-        let mut tile = if is_key { None } else { self.tile(columns.start) };
+        let mut tile = if is_key {
+            None
+        } else {
+            self.tile(columns.start)
+        };
         for (panel, strip) in (panel..).zip(&mut strips) {
             let position = if is_key { panel * LANES } else { columns.start };
             if is_key {
@@ -95,7 +106,13 @@ impl<'a> Context<'a> {
             let mut keys = [[0.0; LANES]; LANES];
             let keys_out = &mut keys[..elements.len()];
             let (panel, columns) = (position / LANES, elements.clone());
-            Widen { context: *self, panel, columns, out: keys_out }.run(s);
+            Widen {
+                context: *self,
+                panel,
+                columns,
+                out: keys_out,
+            }
+            .run(s);
             for (index, out) in out.iter_mut().enumerate() {
                 *out = std::array::from_fn(|element| keys[element][index]);
             }
@@ -136,14 +153,20 @@ impl<'a> Ahead<'a> {
         let layout = context.store.layout;
         let lines = positions.len().div_ceil(LANES) * layout.words() / layout.tile.slots;
         let positions = Cell::new((positions.start, positions.end));
-        Self { context, positions, lines: Cell::default(), count: lines.div_ceil(calls.max(1)) }
+        Self {
+            context,
+            positions,
+            lines: Cell::default(),
+            count: lines.div_ceil(calls.max(1)),
+        }
     }
 
     /// Starts to fetch the next lines, as many as for `calls` calls.
     #[inline(always)]
     pub(super) fn fetch<S: Simd>(&self, s: S, calls: usize) {
         let mut count = self.count * calls;
-        let ((mut line, mut line_end), (mut position, end)) = (self.lines.get(), self.positions.get());
+        let ((mut line, mut line_end), (mut position, end)) =
+            (self.lines.get(), self.positions.get());
         while count > 0 {
             if line == line_end {
                 if position >= end {
@@ -153,7 +176,9 @@ impl<'a> Ahead<'a> {
                 (line, line_end, position) = (lines.start, lines.end, position + LANES);
             }
             let now = count.min(line_end - line);
-            self.context.store.lines()[line..line + now].iter().for_each(|line| s.prefetch(line, 0));
+            self.context.store.lines()[line..line + now]
+                .iter()
+                .for_each(|line| s.prefetch(line, 0));
             (line, count) = (line + now, count - now);
         }
         self.lines.set((line, line_end));
@@ -166,12 +191,23 @@ impl Source for Context<'_> {
     const DOTS: bool = true;
 
     #[inline(always)]
-    fn decode<S: Simd>(&self, s: S, panels: Range<usize>, columns: Range<usize>, out: &mut [Lanes]) {
+    fn decode<S: Simd>(
+        &self,
+        s: S,
+        panels: Range<usize>,
+        columns: Range<usize>,
+        out: &mut [Lanes],
+    ) {
         for (panel, out) in panels.zip(out.chunks_exact_mut(columns.len())) {
             if self.is_turned() {
                 self.turn(s, panel, columns.clone(), out);
             } else {
-                s.vectorize(Widen { context: *self, panel, columns: columns.clone(), out });
+                s.vectorize(Widen {
+                    context: *self,
+                    panel,
+                    columns: columns.clone(),
+                    out,
+                });
             }
         }
     }
@@ -186,9 +222,21 @@ impl Source for Context<'_> {
         sums: &mut [Lanes],
     ) {
         if self.is_turned() {
-            s.vectorize(DotTurned { context: *self, panels, columns, x, sums });
+            s.vectorize(DotTurned {
+                context: *self,
+                panels,
+                columns,
+                x,
+                sums,
+            });
         } else {
-            s.vectorize(Dot { context: *self, panel: panels.start, columns, x, sums });
+            s.vectorize(Dot {
+                context: *self,
+                panel: panels.start,
+                columns,
+                x,
+                sums,
+            });
         }
     }
 }
@@ -262,7 +310,10 @@ impl<'a, T: Element> Strip<'a, T> {
     #[inline(always)]
     fn zeros(count: usize) -> Self {
         let zeros = ZEROS.as_flattened();
-        Self { columns: &bytemuck::cast_slice(zeros)[..count], scales: bytemuck::cast_slice(zeros) }
+        Self {
+            columns: &bytemuck::cast_slice(zeros)[..count],
+            scales: bytemuck::cast_slice(zeros),
+        }
     }
 }
 
@@ -381,12 +432,19 @@ impl<const M: usize> Dot<'_, M> {
     #[inline(always)]
     fn turns<S: Simd, T: Element, const P: usize>(&self, s: S, sums: &mut [[Lanes; M]]) {
         let sums: &mut [[Lanes; M]; P] = sums.try_into().expect("sums of as many panels");
-        let mut totals = Totals { s, totals: [[s.splat(0.0); M]; P] };
+        let mut totals = Totals {
+            s,
+            totals: [[s.splat(0.0); M]; P],
+        };
         totals.load(sums);
         let mut x = self.x;
         for columns in self.context.strips(self.columns.clone()) {
             let (strip_x, rest) = x.split_at(columns.len());
-            totals.add::<T>(&self.context.take(self.panel, columns), strip_x, self.context.ahead);
+            totals.add::<T>(
+                &self.context.take(self.panel, columns),
+                strip_x,
+                self.context.ahead,
+            );
             x = rest;
         }
         totals.store(sums);
@@ -412,9 +470,19 @@ impl<const M: usize> Kernel for DotTurned<'_, M> {
             for (panel, sums) in self.panels.clone().zip(&mut *sums) {
                 let turned = &mut [[0.0; LANES]; GROUP][..x.len()];
                 self.context.turn(s, panel, first..first + x.len(), turned);
-                let mut totals = Totals { s, totals: [[s.splat(0.0); M]] };
+                let mut totals = Totals {
+                    s,
+                    totals: [[s.splat(0.0); M]],
+                };
                 totals.load(std::array::from_ref(sums));
-                totals.add::<f32>(&[Strip { columns: turned, scales: &[] }], x, None);
+                totals.add::<f32>(
+                    &[Strip {
+                        columns: turned,
+                        scales: &[],
+                    }],
+                    x,
+                    None,
+                );
                 totals.store(std::array::from_mut(sums));
             }
         }
@@ -431,39 +499,60 @@ impl<S: Simd, const M: usize, const P: usize> Totals<S, M, P> {
     #[inline(always)]
     fn load(&mut self, sums: &[[Lanes; M]; P]) {
         for (totals, sums) in self.totals.iter_mut().zip(sums) {
-            totals.iter_mut().zip(sums).for_each(|(total, sum)| *total = self.s.load(sum));
+            totals
+                .iter_mut()
+                .zip(sums)
+                .for_each(|(total, sum)| *total = self.s.load(sum));
         }
     }
 
     #[inline(always)]
     fn store(&self, sums: &mut [[Lanes; M]; P]) {
         for (totals, sums) in self.totals.iter().zip(sums) {
-            totals.iter().zip(sums).for_each(|(total, sum)| self.s.store(*total, sum));
+            totals
+                .iter()
+                .zip(sums)
+                .for_each(|(total, sum)| self.s.store(*total, sum));
         }
     }
 
     /// Adds the products of the columns with `x`, of which there are as many.
     #[inline(always)]
-    fn add<T: Element>(&mut self, strips: &[Strip<'_, T>; P], x: &[[f32; M]], ahead: Option<&Ahead<'_>>) {
+    fn add<T: Element>(
+        &mut self,
+        strips: &[Strip<'_, T>; P],
+        x: &[[f32; M]],
+        ahead: Option<&Ahead<'_>>,
+    ) {
         for (eight, x) in x.as_chunks::<EIGHT>().0.iter().enumerate() {
             let first = EIGHT * eight;
             let zeros = [[T::zeroed(); LANES]; EIGHT];
             let mut columns = [&zeros; P];
             for (strip, columns) in strips.iter().zip(&mut columns) {
-                *columns = strip.columns[first..].first_chunk().expect("a strip has a column for each of x");
+                *columns = strip.columns[first..]
+                    .first_chunk()
+                    .expect("a strip has a column for each of x");
             }
             if let Some(ahead) = ahead {
                 ahead.fetch(self.s, P);
             }
             for i in 0..EIGHT {
                 for (panel, (columns, strip)) in columns.iter().zip(strips).enumerate() {
-                    self.column(panel, T::value(self.s, &columns[i], strip.scales, first + i), &x[i]);
+                    self.column(
+                        panel,
+                        T::value(self.s, &columns[i], strip.scales, first + i),
+                        &x[i],
+                    );
                 }
             }
         }
         for (at, x) in x.iter().enumerate().skip(x.len() / EIGHT * EIGHT) {
             for (panel, strip) in strips.iter().enumerate() {
-                self.column(panel, T::value(self.s, &strip.columns[at], strip.scales, at), x);
+                self.column(
+                    panel,
+                    T::value(self.s, &strip.columns[at], strip.scales, at),
+                    x,
+                );
             }
         }
     }
@@ -486,21 +575,35 @@ mod tests {
     #[test]
     fn keys_are_read_as_values() {
         for format in KvFormat::ALL {
-            let tile = KvTile { format, slots: 32, head_dim: 40 };
+            let tile = KvTile {
+                format,
+                slots: 32,
+                head_dim: 40,
+            };
             let stores = [KvHalf::Key, KvHalf::Value].map(|half| {
                 let mut store = KvStore::new(tile, half, 3).unwrap();
-                let values: Vec<f32> = (0..store.elements()).map(|at| (at as f32 * 12.9898).sin()).collect();
+                let values: Vec<f32> = (0..store.elements())
+                    .map(|at| (at as f32 * 12.9898).sin())
+                    .collect();
                 store.write_all(&values);
                 store
             });
             for level in Level::available() {
                 let read = stores.each_ref().map(|store| {
-                    let context =
-                        Context { store, half: KvHalf::Value, table: &[2, 0, NONE], heads: 1, head: 0, ahead: None };
+                    let context = Context {
+                        store,
+                        half: KvHalf::Value,
+                        table: &[2, 0, NONE],
+                        heads: 1,
+                        head: 0,
+                        ahead: None,
+                    };
                     let mut out = vec![[f32::NAN; LANES]; 3 * 64];
                     with_simd!(level, s => context.decode(s, 0..3, 32..96, &mut out));
                     // Elements beyond the head are not defined.
-                    let defined = |(at, lanes): (usize, &Lanes)| lanes[..if at / 64 == 2 { 8 } else { LANES }].to_vec();
+                    let defined = |(at, lanes): (usize, &Lanes)| {
+                        lanes[..if at / 64 == 2 { 8 } else { LANES }].to_vec()
+                    };
                     out.iter().enumerate().map(defined).collect::<Vec<_>>()
                 });
                 assert!(read[0] == read[1], "{format} {level}");
@@ -510,36 +613,73 @@ mod tests {
 
     #[test]
     fn panels_hold_what_the_format_says() {
-        for (format, half) in KvFormat::ALL.into_iter().flat_map(|f| [(f, KvHalf::Key), (f, KvHalf::Value)]) {
-            let tile = KvTile { format, slots: 32, head_dim: 24 };
+        for (format, half) in KvFormat::ALL
+            .into_iter()
+            .flat_map(|f| [(f, KvHalf::Key), (f, KvHalf::Value)])
+        {
+            let tile = KvTile {
+                format,
+                slots: 32,
+                head_dim: 24,
+            };
             let mut store = KvStore::new(tile, half, 6).unwrap();
-            let values: Vec<f32> = (0..store.elements()).map(|at| (at as f32 * 12.9898).sin()).collect();
+            let values: Vec<f32> = (0..store.elements())
+                .map(|at| (at as f32 * 12.9898).sin())
+                .collect();
             store.write_all(&values);
             store.copy(0, 4, 2);
             let (read, mut expected) = (store.read_all(), vec![0.0; 24]);
             let mut packed = vec![0; tile.words()];
-            for (row, (values, read)) in values.chunks(24).zip(read.chunks(24)).take(4 * 32).enumerate() {
+            for (row, (values, read)) in values
+                .chunks(24)
+                .zip(read.chunks(24))
+                .take(4 * 32)
+                .enumerate()
+            {
                 tile.encode(&mut packed, row % 32, values);
                 tile.decode(&packed, row % 32, &mut expected);
                 assert_eq!(read, expected, "{format}");
             }
             assert_eq!(read[..2 * 32 * 24], read[4 * 32 * 24..]);
             // Blocks 1 and 2 hold positions 0 to 63 of head 1.
-            let context = Context { store: &store, half, table: &[1, 2, NONE], heads: 2, head: 1, ahead: None };
+            let context = Context {
+                store: &store,
+                half,
+                table: &[1, 2, NONE],
+                heads: 2,
+                head: 1,
+                ahead: None,
+            };
             for level in Level::available() {
-                let (panels, columns) = if half == KvHalf::Key { (1..6, 0..24) } else { (0..2, 32..96) };
+                let (panels, columns) = if half == KvHalf::Key {
+                    (1..6, 0..24)
+                } else {
+                    (0..2, 32..96)
+                };
                 let mut out = vec![[f32::NAN; LANES]; panels.len() * columns.len()];
                 with_simd!(level, s => context.decode(s, panels.clone(), columns.clone(), &mut out));
-                for (at, lane) in (0..out.len()).flat_map(|at| (0..LANES).map(move |lane| (at, lane))) {
-                    let (output, column) =
-                        ((panels.start + at / columns.len()) * LANES + lane, columns.start + at % columns.len());
-                    let (position, element) = if half == KvHalf::Key { (output, column) } else { (column, output) };
+                for (at, lane) in
+                    (0..out.len()).flat_map(|at| (0..LANES).map(move |lane| (at, lane)))
+                {
+                    let (output, column) = (
+                        (panels.start + at / columns.len()) * LANES + lane,
+                        columns.start + at % columns.len(),
+                    );
+                    let (position, element) = if half == KvHalf::Key {
+                        (output, column)
+                    } else {
+                        (column, output)
+                    };
                     if element >= 24 {
                         continue;
                     }
                     let tile = [2 + 1, 4 + 1].get(position / 32);
-                    let expected = tile.map_or(0.0, |tile| read[(tile * 32 + position % 32) * 24 + element]);
-                    assert_eq!(out[at][lane], expected, "{format} {level} {position} {element}");
+                    let expected =
+                        tile.map_or(0.0, |tile| read[(tile * 32 + position % 32) * 24 + element]);
+                    assert_eq!(
+                        out[at][lane], expected,
+                        "{format} {level} {position} {element}"
+                    );
                 }
             }
         }

@@ -35,7 +35,8 @@ impl Past<'_> {
                 let own = row[..columns].iter().enumerate();
                 match self.form {
                     ConvolutionForm::Gated => {
-                        own.zip(&row[2 * columns..]).for_each(|((column, gate), value)| each(column, gate * value));
+                        own.zip(&row[2 * columns..])
+                            .for_each(|((column, gate), value)| each(column, gate * value));
                     }
                     ConvolutionForm::Silu => own.for_each(|(column, value)| each(column, *value)),
                 }
@@ -50,29 +51,49 @@ impl Past<'_> {
 }
 
 /// Runs the step.
-pub(super) fn run(step: &ShortConvolution, loaded: &mut Loaded, team: &mut Team, arena: &Bump, inputs: &BatchInputs) {
+pub(super) fn run(
+    step: &ShortConvolution,
+    loaded: &mut Loaded,
+    team: &mut Team,
+    arena: &Bump,
+    inputs: &BatchInputs,
+) {
     let mut states = std::mem::take(&mut loaded.states[step.layer as usize]);
-    let (taps, columns, width) = (step.taps as usize, loaded.columns(step.out), loaded.columns(step.x));
+    let (taps, columns, width) = (
+        step.taps as usize,
+        loaded.columns(step.out),
+        loaded.columns(step.x),
+    );
     loaded.write(step.out, inputs, |loaded, out, storage| {
-        let (weight, bias) = (loaded.vector(step.weight), step.bias.map(|bias| loaded.vector(bias)));
+        let (weight, bias) = (
+            loaded.vector(step.weight),
+            step.bias.map(|bias| loaded.vector(bias)),
+        );
         let (x, level) = (loaded.rows(step.x, inputs), loaded.level);
         let sequences = inputs.sequences.iter().enumerate();
-        let owners = sequences.flat_map(|(index, rows)| std::iter::repeat_n(index, rows.row_count as usize));
+        let owners =
+            sequences.flat_map(|(index, rows)| std::iter::repeat_n(index, rows.row_count as usize));
         let owners = ArenaVec::from_iter_in(owners, arena).into_bump_slice();
         each_row(team, out, columns, |row, out| {
             let past = past(step, owners[row], (x, width), &states, columns, inputs);
             let first = row - inputs.sequences[owners[row]].row_start as usize;
             out.fill(0.0);
             for tap in 0..taps {
-                past.inputs(first + tap, |column, input| out[column] += weight[column * taps + tap] * input);
+                past.inputs(first + tap, |column, input| {
+                    out[column] += weight[column * taps + tap] * input
+                });
             }
             if let Some(bias) = bias {
-                out.iter_mut().zip(bias).for_each(|(out, bias)| *out += bias);
+                out.iter_mut()
+                    .zip(bias)
+                    .for_each(|(out, bias)| *out += bias);
             }
             match step.form {
                 ConvolutionForm::Gated => {
                     let gates = &x[row * width + columns..][..columns];
-                    out.iter_mut().zip(gates).for_each(|(out, gate)| *out = storage.round(gate * *out));
+                    out.iter_mut()
+                        .zip(gates)
+                        .for_each(|(out, gate)| *out = storage.round(gate * *out));
                 }
                 ConvolutionForm::Silu => silu(level, out, storage),
             }
@@ -101,9 +122,20 @@ fn past<'a>(
     columns: usize,
     inputs: &BatchInputs,
 ) -> Past<'a> {
-    let (rows, from, kept) = (inputs.sequences[index], inputs.states[index].from, step.taps as usize - 1);
+    let (rows, from, kept) = (
+        inputs.sequences[index],
+        inputs.states[index].from,
+        step.taps as usize - 1,
+    );
     let elements = kept * columns;
     let state = (from != NONE).then(|| &states[from as usize * elements..][..elements]);
     let rows = width * rows.row_start as usize..width * (rows.row_start + rows.row_count) as usize;
-    Past { state, x: &x[rows], form: step.form, width, columns, kept }
+    Past {
+        state,
+        x: &x[rows],
+        form: step.form,
+        width,
+        columns,
+        kept,
+    }
 }

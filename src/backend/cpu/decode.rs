@@ -45,13 +45,32 @@ impl Decode<'_> {
     #[inline(always)]
     fn run_as<S: Simd>(self, s: S, format: WeightFormat) {
         let layout = word_layout(format, self.weights.columns);
-        for (panel, out) in self.panels.zip(self.out.chunks_exact_mut(self.columns.len())) {
+        for (panel, out) in self
+            .panels
+            .zip(self.out.chunks_exact_mut(self.columns.len()))
+        {
             for (group, out) in (self.columns.start / GROUP..).zip(out.chunks_mut(GROUP)) {
                 let (count, mut rest) = (out.len(), [[0.0; LANES]; GROUP]);
                 let whole = out.first_chunk_mut();
                 let is_whole = whole.is_some();
-                let group = Group { s, layout, lines: self.weights.panel(panel), group };
-                visit(format, count, &mut Turn::new(group, 0, Store { s, out: whole.unwrap_or(&mut rest) }));
+                let group = Group {
+                    s,
+                    layout,
+                    lines: self.weights.panel(panel),
+                    group,
+                };
+                visit(
+                    format,
+                    count,
+                    &mut Turn::new(
+                        group,
+                        0,
+                        Store {
+                            s,
+                            out: whole.unwrap_or(&mut rest),
+                        },
+                    ),
+                );
                 if !is_whole {
                     out.copy_from_slice(&rest[..count]);
                 }
@@ -120,15 +139,32 @@ impl<'a, const M: usize> Dot<'a, M> {
 
     /// With the rows' elements in the last group, if it is not whole.
     #[inline(always)]
-    fn run_with<S: Simd, T: DotTurns<'a, S, M>>(self, s: S, format: WeightFormat, rest: &'a [[f32; M]; GROUP]) {
+    fn run_with<S: Simd, T: DotTurns<'a, S, M>>(
+        self,
+        s: S,
+        format: WeightFormat,
+        rest: &'a [[f32; M]; GROUP],
+    ) {
         let layout = word_layout(format, self.weights.columns);
         let sums = self.sums.as_chunks_mut::<M>().0;
         let mut fetch = Fetch::new(self.weights, format, self.panels.len(), self.columns.start);
         for (x, group) in self.x.chunks(GROUP).zip(self.columns.start / GROUP..) {
             let count = x.len();
             let (x, ahead) = (x.first_chunk().unwrap_or(rest), fetch.distance());
-            let common = Common { s, layout, weights: self.weights, group, ahead, x };
-            for (first, sums) in self.panels.clone().step_by(T::PANELS).zip(sums.chunks_mut(T::PANELS)) {
+            let common = Common {
+                s,
+                layout,
+                weights: self.weights,
+                group,
+                ahead,
+                x,
+            };
+            for (first, sums) in self
+                .panels
+                .clone()
+                .step_by(T::PANELS)
+                .zip(sums.chunks_mut(T::PANELS))
+            {
                 let mut turns = T::begin(&common, first, sums);
                 visit(format, count, &mut turns);
                 turns.end(s, sums);
@@ -178,13 +214,29 @@ impl<'a, S: Simd, const M: usize> DotTurns<'a, S, M> for One<'a, S, M> {
         let s = common.s;
         let lines = common.weights.panel(first);
         let totals = std::array::from_fn(|row| s.load(&sums[0][row]));
-        let group = Group { s, layout: common.layout, lines, group: common.group };
-        Turn::new(group, common.ahead, Products { s, x: common.x, totals })
+        let group = Group {
+            s,
+            layout: common.layout,
+            lines,
+            group: common.group,
+        };
+        Turn::new(
+            group,
+            common.ahead,
+            Products {
+                s,
+                x: common.x,
+                totals,
+            },
+        )
     }
 
     #[inline(always)]
     fn end(self, s: S, sums: &mut [[Lanes; M]]) {
-        sums[0].iter_mut().zip(self.visitor.totals).for_each(|(sum, total)| s.store(total, sum));
+        sums[0]
+            .iter_mut()
+            .zip(self.visitor.totals)
+            .for_each(|(sum, total)| s.store(total, sum));
     }
 }
 
@@ -198,7 +250,10 @@ where
     #[inline(always)]
     fn begin(common: &Common<'a, S, M>, first: usize, sums: &[[Lanes; M]]) -> Self {
         let second = A::PANELS.min(sums.len() - 1);
-        (A::begin(common, first, sums), B::begin(common, first + second, &sums[second..]))
+        (
+            A::begin(common, first, sums),
+            B::begin(common, first + second, &sums[second..]),
+        )
     }
 
     #[inline(always)]
@@ -234,22 +289,41 @@ impl<'a> Fetch<'a> {
     #[inline(always)]
     fn new(weights: Panels<'a>, format: WeightFormat, panels: usize, column: usize) -> Self {
         let group = (GROUP * weights.words).div_ceil(weights.columns);
-        let ahead = if format.is_quantised() { QUANTIZED_AHEAD } else { DENSE_AHEAD };
-        Self { weights, panels, group, line: column * weights.words / weights.columns, ahead }
+        let ahead = if format.is_quantised() {
+            QUANTIZED_AHEAD
+        } else {
+            DENSE_AHEAD
+        };
+        Self {
+            weights,
+            panels,
+            group,
+            line: column * weights.words / weights.columns,
+            ahead,
+        }
     }
 
     /// Distance of the lines that the current group fetches from its own.
     #[inline(always)]
     fn distance(&self) -> usize {
         let (at, words) = (self.line + self.ahead, self.weights.words);
-        if at < words { self.ahead } else { self.ahead + at / words * (self.panels - 1) * words }
+        if at < words {
+            self.ahead
+        } else {
+            self.ahead + at / words * (self.panels - 1) * words
+        }
     }
 
     /// Fetches for the current group of a panel.
     #[inline(always)]
     fn fetch<S: Simd>(&self, s: S, panel: usize, distance: usize) {
-        let (first, lines) = (panel * self.weights.words + self.line + distance, self.weights.lines);
-        let fetched = lines.get(first..(first + self.group).min(lines.len())).unwrap_or_default();
+        let (first, lines) = (
+            panel * self.weights.words + self.line + distance,
+            self.weights.lines,
+        );
+        let fetched = lines
+            .get(first..(first + self.group).min(lines.len()))
+            .unwrap_or_default();
         fetched.iter().for_each(|line| s.prefetch(line, 0));
     }
 }
@@ -276,5 +350,9 @@ impl<S: Simd, const M: usize> Visit<S> for Products<'_, S, M> {
 /// Where the parts of a row are; rows of dense formats have no parts.
 #[inline(always)]
 fn word_layout(format: WeightFormat, columns: usize) -> WordLayout {
-    if format.is_quantised() { format.layout(columns).into() } else { WordLayout::default() }
+    if format.is_quantised() {
+        format.layout(columns).into()
+    } else {
+        WordLayout::default()
+    }
 }

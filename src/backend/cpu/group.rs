@@ -108,7 +108,15 @@ impl<'a, S: Simd, V> Turn<'a, S, V> {
     #[inline(always)]
     pub(super) fn new(group: Group<'a, S>, ahead: usize, visitor: V) -> Self {
         let (zero, none) = (group.s.splat(0.0), group.s.splat_word(0));
-        Self { group, a: zero, b: zero, lower: none, upper: none, ahead, visitor }
+        Self {
+            group,
+            a: zero,
+            b: zero,
+            lower: none,
+            upper: none,
+            ahead,
+            visitor,
+        }
     }
 
     /// What the code of column `i` of eight stands for.
@@ -128,10 +136,18 @@ impl<'a, S: Simd, V> Turn<'a, S, V> {
                 Some(table) => s.select(s.shr(self.lower, four), &table),
                 None => s.nibble(s.shr(self.lower, four)),
             },
-            Codes::FourOne => s.to_float(s.or(and(s, s.shr(self.lower, four), 15), self.upper(i as u32, 4, 1))),
-            Codes::FourTwo => s.to_float(s.or(and(s, s.shr(self.lower, four), 15), self.upper(two, 4, 3))),
+            Codes::FourOne => s.to_float(s.or(
+                and(s, s.shr(self.lower, four), 15),
+                self.upper(i as u32, 4, 1),
+            )),
+            Codes::FourTwo => {
+                s.to_float(s.or(and(s, s.shr(self.lower, four), 15), self.upper(two, 4, 3)))
+            }
             Codes::Two => s.to_float(and(s, s.shr(self.lower, two), 3)),
-            Codes::TwoOne => s.to_float(s.or(and(s, s.shr(self.lower, two), 3), self.upper(i as u32, 2, 1))),
+            Codes::TwoOne => s.to_float(s.or(
+                and(s, s.shr(self.lower, two), 3),
+                self.upper(i as u32, 2, 1),
+            )),
         }
     }
 
@@ -139,7 +155,11 @@ impl<'a, S: Simd, V> Turn<'a, S, V> {
     #[inline(always)]
     fn upper(&self, from: u32, to: u32, mask: u32) -> S::I {
         let s = self.group.s;
-        let moved = if from >= to { s.shr(self.upper, from - to) } else { s.shl(self.upper, to - from) };
+        let moved = if from >= to {
+            s.shr(self.upper, from - to)
+        } else {
+            s.shl(self.upper, to - from)
+        };
         and(s, moved, mask << to)
     }
 }
@@ -150,7 +170,8 @@ impl<S: Simd, V: Visit<S>> Turns<S> for Turn<'_, S, V> {
         let line = GROUP * self.group.group + column;
         let bits = self.group.words(line);
         self.group.s.prefetch(&self.group.lines[line], self.ahead);
-        self.visitor.visit(column, self.group.s.float_from_bits(bits));
+        self.visitor
+            .visit(column, self.group.s.float_from_bits(bits));
     }
 
     #[inline(always)]
@@ -161,7 +182,10 @@ impl<S: Simd, V: Visit<S>> Turns<S> for Turn<'_, S, V> {
         s.prefetch(&self.group.lines[line], self.ahead);
         let [low, high] = match format {
             WeightFormat::F16 => [s.half(words), s.half(s.shr(words, 16))],
-            _ => [s.float_from_bits(s.shl(words, 16)), s.float_from_bits(and(s, words, 0xffff_0000))],
+            _ => [
+                s.float_from_bits(s.shl(words, 16)),
+                s.float_from_bits(and(s, words, 0xffff_0000)),
+            ],
         };
         self.visitor.visit(2 * pair, low);
         if 2 * pair + 1 < count {
@@ -178,7 +202,9 @@ impl<S: Simd, V: Visit<S>> Turns<S> for Turn<'_, S, V> {
         }
         match codes {
             Codes::Dense | Codes::Eight => {}
-            Codes::Four | Codes::FourOne | Codes::FourTwo => self.lower = group.words(4 * group.group + eight),
+            Codes::Four | Codes::FourOne | Codes::FourTwo => {
+                self.lower = group.words(4 * group.group + eight)
+            }
             Codes::Two | Codes::TwoOne => self.lower = group.twos(0, eight),
         }
         match codes {
@@ -192,7 +218,9 @@ impl<S: Simd, V: Visit<S>> Turns<S> for Turn<'_, S, V> {
     fn column(&mut self, format: WeightFormat, eight: usize, i: usize) {
         let (s, level) = (self.group.s, self.level(format, eight, i));
         let value = match format.parts().2 {
-            Scales::None | Scales::Half | Scales::Exponent | Scales::Wide | Scales::K32 => s.mul(self.a, level),
+            Scales::None | Scales::Half | Scales::Exponent | Scales::Wide | Scales::K32 => {
+                s.mul(self.a, level)
+            }
             _ => s.mul_add(self.a, level, self.b),
         };
         self.visitor.visit(EIGHT * eight + i, value);
@@ -226,13 +254,19 @@ impl<'a, S: Simd> Group<'a, S> {
     /// The bits of the second plane for eight columns, from bit 0 on.
     #[inline(always)]
     fn ones(&self, eight: usize) -> S::I {
-        self.s.shr(self.words(self.layout.plane + self.group), (EIGHT * eight) as u32)
+        self.s.shr(
+            self.words(self.layout.plane + self.group),
+            (EIGHT * eight) as u32,
+        )
     }
 
     /// The two bits for each of eight columns in the plane that begins at line `plane`, from bit 0 on.
     #[inline(always)]
     fn twos(&self, plane: usize, eight: usize) -> S::I {
-        self.s.shr(self.words(plane + 2 * self.group + eight / 2), 16 * (eight % 2) as u32)
+        self.s.shr(
+            self.words(plane + 2 * self.group + eight / 2),
+            16 * (eight % 2) as u32,
+        )
     }
 
     /// Byte `index` of the bytes that begin at line `line`, one per row: unsigned.
@@ -246,7 +280,10 @@ impl<'a, S: Simd> Group<'a, S> {
     #[inline(always)]
     fn signed_byte(&self, line: usize, index: usize) -> S::F {
         let words = self.s.load_words(&self.lines[line + index / 4]);
-        self.s.to_float(self.s.sar(self.s.shl(words, 24 - 8 * (index % 4) as u32), 24))
+        self.s.to_float(
+            self.s
+                .sar(self.s.shl(words, 24 - 8 * (index % 4) as u32), 24),
+        )
     }
 
     /// Half `index` of the halves that begin at line `line`.
@@ -275,13 +312,22 @@ impl<'a, S: Simd> Group<'a, S> {
             Scales::Exponent => {
                 // Half of 2^(byte − 127); 2^−127, for byte 0, is subnormal.
                 let power = s.float_from_bits(s.shl(self.byte(line, group), 23));
-                [s.mul(s.max(power, s.splat(f32::from_bits(1 << 22))), s.splat(0.5)), none]
+                [
+                    s.mul(s.max(power, s.splat(f32::from_bits(1 << 22))), s.splat(0.5)),
+                    none,
+                ]
             }
-            Scales::Wide => [s.float_from_bits(s.load_words(&self.lines[line + group / 4])), none],
+            Scales::Wide => [
+                s.float_from_bits(s.load_words(&self.lines[line + group / 4])),
+                none,
+            ],
             Scales::K32 => [s.mul(unit(0), self.signed_byte(line, group)), none],
             Scales::K32Min => {
                 let a = s.mul(unit(0), s.to_float(self.byte(line, 2 * group)));
-                [a, negative(s.mul(unit(1), s.to_float(self.byte(line, 2 * group + 1))))]
+                [
+                    a,
+                    negative(s.mul(unit(1), s.to_float(self.byte(line, 2 * group + 1)))),
+                ]
             }
             Scales::K16 => {
                 let a = s.mul(unit(0), self.signed_byte(line, 2 * group + part));

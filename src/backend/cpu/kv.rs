@@ -22,12 +22,21 @@ pub(super) struct TileLayout {
 impl TileLayout {
     /// Columns of a panel.
     pub(super) fn columns(&self) -> usize {
-        if self.half == KvHalf::Key { self.tile.head_dim } else { self.tile.slots }
+        if self.half == KvHalf::Key {
+            self.tile.head_dim
+        } else {
+            self.tile.slots
+        }
     }
 
     /// Panels of a tile.
     fn panels(&self) -> usize {
-        (if self.half == KvHalf::Key { self.tile.slots } else { self.tile.head_dim }).div_ceil(LANES)
+        (if self.half == KvHalf::Key {
+            self.tile.slots
+        } else {
+            self.tile.head_dim
+        })
+        .div_ceil(LANES)
     }
 
     /// Words of the codes, or of all elements.
@@ -46,20 +55,31 @@ impl TileLayout {
 
     /// Words of a tile.
     pub(super) fn words(&self) -> usize {
-        let scales = if self.tile.format.is_coded() { self.tile.slots.next_multiple_of(LANES) } else { 0 };
+        let scales = if self.tile.format.is_coded() {
+            self.tile.slots.next_multiple_of(LANES)
+        } else {
+            0
+        };
         self.element_words() + scales
     }
 
     /// Place of an element.
     fn index(&self, slot: usize, element: usize) -> usize {
-        let (output, column) = if self.half == KvHalf::Key { (slot, element) } else { (element, slot) };
+        let (output, column) = if self.half == KvHalf::Key {
+            (slot, element)
+        } else {
+            (element, slot)
+        };
         (output / LANES * self.columns() + column) * LANES + output % LANES
     }
 
     /// Rounds a row into `slot`; `packed` is a buffer.
     pub(super) fn write(&self, tile: &mut [u32], slot: usize, row: &[f32], packed: &mut Vec<u32>) {
         // One row is encoded as its format says, and its elements are distributed.
-        let one = KvTile { slots: 1, ..self.tile };
+        let one = KvTile {
+            slots: 1,
+            ..self.tile
+        };
         packed.resize(one.words(), 0);
         one.encode(packed, 0, row);
         match self.tile.format {
@@ -87,7 +107,9 @@ impl TileLayout {
             KvFormat::F16 => self.collect::<u16>(tile, copy),
             KvFormat::Q8 | KvFormat::Fp8 => {
                 self.collect::<u8>(tile, copy);
-                copy.extend_from_slice(bytemuck::cast_slice(&tile[self.element_words()..][..self.tile.slots]));
+                copy.extend_from_slice(bytemuck::cast_slice(
+                    &tile[self.element_words()..][..self.tile.slots],
+                ));
             }
         }
     }
@@ -104,8 +126,16 @@ impl TileLayout {
     fn restore(&self, tile: &mut [u32], copy: &[u8], words: &mut Vec<u32>) {
         words.resize(self.tile.words(), 0);
         bytemuck::cast_slice_mut(words).copy_from_slice(copy);
-        let rows = self.tile.words() - if self.tile.format.is_coded() { self.tile.slots } else { 0 };
-        for (slot, row) in words[..rows].chunks_exact(rows / self.tile.slots).enumerate() {
+        let rows = self.tile.words()
+            - if self.tile.format.is_coded() {
+                self.tile.slots
+            } else {
+                0
+            };
+        for (slot, row) in words[..rows]
+            .chunks_exact(rows / self.tile.slots)
+            .enumerate()
+        {
             match self.tile.format {
                 KvFormat::F32 => self.distribute::<u32>(tile, slot, row),
                 KvFormat::F16 => self.distribute::<u16>(tile, slot, row),
@@ -124,7 +154,9 @@ impl TileLayout {
                 KvFormat::F32 => f32::from_bits(tile[index]),
                 KvFormat::F16 => bytemuck::cast_slice::<u32, half::f16>(tile)[index].to_f32(),
                 KvFormat::Q8 => f32::from(bytemuck::cast_slice::<u32, i8>(tile)[index]) * scale,
-                KvFormat::Fp8 => e4m3_half(bytemuck::cast_slice::<u32, u8>(tile)[index]).to_f32() * scale,
+                KvFormat::Fp8 => {
+                    e4m3_half(bytemuck::cast_slice::<u32, u8>(tile)[index]).to_f32() * scale
+                }
             };
         }
     }
@@ -145,7 +177,11 @@ impl KvStore {
         // Addresses have 32 bits in a browser's tab: what cannot be counted cannot be allocated.
         let words = tiles.saturating_mul(layout.words());
         let lines = Lines::zeroed(words.div_ceil(LANES), "the KV pool")?;
-        Ok(Self { layout, tiles, lines })
+        Ok(Self {
+            layout,
+            tiles,
+            lines,
+        })
     }
 
     /// Number of elements in all rows.
@@ -171,8 +207,14 @@ impl KvStore {
     /// Rounds rows of all tiles, `[tile][slot][element]`.
     pub(super) fn write_all(&mut self, values: &[f32]) {
         let (layout, mut packed) = (self.layout, Vec::new());
-        let KvTile { slots, head_dim, .. } = layout.tile;
-        for (tile, rows) in self.words_mut().chunks_exact_mut(layout.words()).zip(values.chunks(slots * head_dim)) {
+        let KvTile {
+            slots, head_dim, ..
+        } = layout.tile;
+        for (tile, rows) in self
+            .words_mut()
+            .chunks_exact_mut(layout.words())
+            .zip(values.chunks(slots * head_dim))
+        {
             for (slot, row) in rows.chunks_exact(head_dim).enumerate() {
                 layout.write(tile, slot, row, &mut packed);
             }
@@ -181,9 +223,15 @@ impl KvStore {
 
     /// Widens all rows.
     pub(super) fn read_all(&self) -> Vec<f32> {
-        let KvTile { slots, head_dim, .. } = self.layout.tile;
+        let KvTile {
+            slots, head_dim, ..
+        } = self.layout.tile;
         let mut values = vec![0.0; self.elements()];
-        for (tile, rows) in self.words().chunks_exact(self.layout.words()).zip(values.chunks_mut(slots * head_dim)) {
+        for (tile, rows) in self
+            .words()
+            .chunks_exact(self.layout.words())
+            .zip(values.chunks_mut(slots * head_dim))
+        {
             for (slot, row) in rows.chunks_exact_mut(head_dim).enumerate() {
                 self.layout.read(tile, slot, row);
             }
@@ -195,7 +243,9 @@ impl KvStore {
     pub(super) fn save(&self, first: usize, count: usize, copy: &mut Vec<u8>) {
         let words = self.layout.words();
         let tiles = &self.words()[first * words..(first + count) * words];
-        tiles.chunks_exact(words).for_each(|tile| self.layout.save(tile, copy));
+        tiles
+            .chunks_exact(words)
+            .for_each(|tile| self.layout.save(tile, copy));
     }
 
     /// Overwrites tiles, starting at tile `first`, with a copy.
@@ -203,7 +253,10 @@ impl KvStore {
         let (layout, mut buffer) = (self.layout, Vec::new());
         let words = layout.words();
         let copies = copy.chunks_exact(layout.tile.words() * 4);
-        for (tile, copy) in self.words_mut()[first * words..].chunks_exact_mut(words).zip(copies) {
+        for (tile, copy) in self.words_mut()[first * words..]
+            .chunks_exact_mut(words)
+            .zip(copies)
+        {
             layout.restore(tile, copy, &mut buffer);
         }
     }
@@ -211,6 +264,7 @@ impl KvStore {
     /// Copies `count` tiles.
     pub(super) fn copy(&mut self, source: usize, target: usize, count: usize) {
         let words = self.layout.words();
-        self.words_mut().copy_within(source * words..(source + count) * words, target * words);
+        self.words_mut()
+            .copy_within(source * words..(source + count) * words, target * words);
     }
 }

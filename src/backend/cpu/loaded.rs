@@ -9,7 +9,9 @@ use super::weight::{Matrix, decode};
 use crate::backend::host::{check_block, restore_state, save_state};
 use crate::backend::{BackendError, BlockRef, Capacity, KvHalf};
 use crate::plan::inputs::BatchInputs;
-use crate::plan::{BufferId, BufferSpec, KvLayer, Plan, Rows, StateLayer, Step, Storage, WeightId, WeightSpec};
+use crate::plan::{
+    BufferId, BufferSpec, KvLayer, Plan, Rows, StateLayer, Step, Storage, WeightId, WeightSpec,
+};
 use bytes::Bytes;
 use std::sync::Arc;
 
@@ -18,7 +20,10 @@ enum Weight {
     /// Read by products and look-ups.
     Matrix(Matrix),
     /// Read as a whole: norms, biases, frequencies.
-    Vector { spec: WeightSpec, values: Option<Vec<f32>> },
+    Vector {
+        spec: WeightSpec,
+        values: Option<Vec<f32>>,
+    },
 }
 
 /// A plan and everything allocated for it.
@@ -48,7 +53,11 @@ pub(super) struct Loaded {
 
 impl Loaded {
     /// Allocates weights, row buffers, state slots and feed slots; the pool follows.
-    pub(super) fn new(plan: Arc<Plan>, capacity: Capacity, level: Level) -> Result<Self, BackendError> {
+    pub(super) fn new(
+        plan: Arc<Plan>,
+        capacity: Capacity,
+        level: Level,
+    ) -> Result<Self, BackendError> {
         let mut is_matrix = vec![false; plan.weights.len()];
         for step in plan.steps() {
             let matrix = match step {
@@ -61,12 +70,21 @@ impl Loaded {
         }
         let weight = |(spec, is_matrix): (&WeightSpec, &bool)| match is_matrix {
             true => Ok(Weight::Matrix(Matrix::new(spec)?)),
-            false => Ok(Weight::Vector { spec: spec.clone(), values: None }),
+            false => Ok(Weight::Vector {
+                spec: spec.clone(),
+                values: None,
+            }),
         };
-        let weights = plan.weights.iter().zip(&is_matrix).map(weight).collect::<Result<_, BackendError>>()?;
+        let weights = plan
+            .weights
+            .iter()
+            .zip(&is_matrix)
+            .map(weight)
+            .collect::<Result<_, BackendError>>()?;
         let rows_max = |rows: Rows| rows.count(capacity.tokens_max, capacity.samples_max) as usize;
         let buffer = |spec: &BufferSpec| vec![0.0; rows_max(spec.rows) * spec.columns as usize];
-        let states = |layer: &StateLayer| vec![0.0; capacity.state_slots as usize * layer.elements as usize];
+        let states =
+            |layer: &StateLayer| vec![0.0; capacity.state_slots as usize * layer.elements as usize];
         Ok(Self {
             weights,
             buffers: plan.buffers.iter().map(buffer).collect(),
@@ -92,11 +110,22 @@ impl Loaded {
         bytes: &[u8],
         team: &mut Team,
     ) -> Result<(), BackendError> {
-        match self.weights.get_mut(id.0 as usize).ok_or_else(|| BackendError::no_weight(id))? {
+        match self
+            .weights
+            .get_mut(id.0 as usize)
+            .ok_or_else(|| BackendError::no_weight(id))?
+        {
             Weight::Matrix(matrix) => matrix.write(first_row, bytes, team),
             Weight::Vector { spec, values } => {
-                if spec.rows != 1 || spec.whole_rows(first_row, bytes.len() as u64).is_none() || values.is_some() {
-                    return Err(BackendError::not_whole_rows(&spec.name, first_row, bytes.len()));
+                if spec.rows != 1
+                    || spec.whole_rows(first_row, bytes.len() as u64).is_none()
+                    || values.is_some()
+                {
+                    return Err(BackendError::not_whole_rows(
+                        &spec.name,
+                        first_row,
+                        bytes.len(),
+                    ));
                 }
                 let mut decoded = vec![0.0; spec.columns as usize];
                 decode(spec.format_of(0), bytes, &mut decoded);
@@ -126,12 +155,23 @@ impl Loaded {
             return Err(BackendError::pool_sizes(blocks.len(), groups));
         }
         let store = |layer: &KvLayer, half| {
-            let tiles = (blocks[layer.group as usize] as usize).saturating_mul(layer.heads as usize);
-            let tiles = if half == KvHalf::Key || !layer.latent { tiles } else { 0 };
+            let tiles =
+                (blocks[layer.group as usize] as usize).saturating_mul(layer.heads as usize);
+            let tiles = if half == KvHalf::Key || !layer.latent {
+                tiles
+            } else {
+                0
+            };
             KvStore::new(self.capacity.kv_tile(layer.head_dim), half, tiles)
         };
-        let halves = |layer: &KvLayer| Ok([store(layer, KvHalf::Key)?, store(layer, KvHalf::Value)?]);
-        self.pool = self.plan.kv_layers.iter().map(halves).collect::<Result<_, BackendError>>()?;
+        let halves =
+            |layer: &KvLayer| Ok([store(layer, KvHalf::Key)?, store(layer, KvHalf::Value)?]);
+        self.pool = self
+            .plan
+            .kv_layers
+            .iter()
+            .map(halves)
+            .collect::<Result<_, BackendError>>()?;
         self.blocks = blocks.to_vec();
         Ok(())
     }
@@ -154,7 +194,11 @@ impl Loaded {
     }
 
     /// Overwrites a block or state slot with a copy.
-    pub(super) fn restore_block(&mut self, block: BlockRef, mut copy: &[u8]) -> Result<(), BackendError> {
+    pub(super) fn restore_block(
+        &mut self,
+        block: BlockRef,
+        mut copy: &[u8],
+    ) -> Result<(), BackendError> {
         check_block(&self.plan, &self.capacity, &self.blocks, block, Some(copy))?;
         if self.plan.state_group() == Some(block.group) {
             restore_state(&self.plan, &mut self.states, block.block, copy);
@@ -178,18 +222,26 @@ impl Loaded {
         if layer as usize >= self.plan.kv_layers.len() {
             return Err(BackendError::no_kv_layer(layer));
         }
-        let halves = self.pool.get_mut(layer as usize).ok_or_else(BackendError::no_pool)?;
+        let halves = self
+            .pool
+            .get_mut(layer as usize)
+            .ok_or_else(BackendError::no_pool)?;
         Ok(&mut halves[usize::from(half == KvHalf::Value)])
     }
 
     /// The states of a layer in all slots.
     pub(super) fn states(&mut self, layer: u32) -> Result<&mut Vec<f32>, BackendError> {
-        self.states.get_mut(layer as usize).ok_or_else(|| BackendError::no_state_layer(layer))
+        self.states
+            .get_mut(layer as usize)
+            .ok_or_else(|| BackendError::no_state_layer(layer))
     }
 
     /// Number of rows of `buffer` in this batch.
     pub(super) fn row_count(&self, buffer: BufferId, inputs: &BatchInputs) -> usize {
-        let (tokens, samples) = (inputs.token_ids.len() as u32, inputs.logits_rows.len() as u32);
+        let (tokens, samples) = (
+            inputs.token_ids.len() as u32,
+            inputs.logits_rows.len() as u32,
+        );
         self.plan.buffer_spec(buffer).rows.count(tokens, samples) as usize
     }
 
@@ -233,8 +285,13 @@ impl Loaded {
     /// The values of a vector.
     pub(super) fn vector(&self, id: WeightId) -> &[f32] {
         match &self.weights[id.0 as usize] {
-            Weight::Vector { values: Some(values), .. } => values,
-            Weight::Vector { spec, .. } => unreachable!("{} was written, as every weight", spec.name),
+            Weight::Vector {
+                values: Some(values),
+                ..
+            } => values,
+            Weight::Vector { spec, .. } => {
+                unreachable!("{} was written, as every weight", spec.name)
+            }
             Weight::Matrix(matrix) => unreachable!("{} is a matrix", matrix.spec().name),
         }
     }

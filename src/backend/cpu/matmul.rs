@@ -17,14 +17,26 @@ use std::ops::Range;
 pub(super) fn run(step: &MatMul, loaded: &mut Loaded, team: &mut Team, inputs: &BatchInputs) {
     loaded.write(step.out, inputs, |loaded, values, storage| {
         let matrix = loaded.matrix(step.weight);
-        let (columns, count) = (matrix.spec().columns as usize, loaded.row_count(step.x, inputs));
-        let rows = Rows { values: loaded.rows(step.x, inputs), stride: columns, count, list: None };
-        let (bias, outputs) = (step.bias.map(|id| loaded.vector(id)), matrix.spec().rows as usize);
+        let (columns, count) = (
+            matrix.spec().columns as usize,
+            loaded.row_count(step.x, inputs),
+        );
+        let rows = Rows {
+            values: loaded.rows(step.x, inputs),
+            stride: columns,
+            count,
+            list: None,
+        };
+        let (bias, outputs) = (
+            step.bias.map(|id| loaded.vector(id)),
+            matrix.spec().rows as usize,
+        );
         let values = SharedSlice::new(values);
         let emit = |row: usize, first: usize, found: &[f32]| {
             #[allow(unsafe_code, reason = "panels of different threads are disjoint")]
             // SAFETY: a panel is in one part of one thread.
-            let out = unsafe { values.part(row * outputs + first..row * outputs + first + found.len()) };
+            let out =
+                unsafe { values.part(row * outputs + first..row * outputs + first + found.len()) };
             for (index, (out, value)) in out.iter_mut().zip(found).enumerate() {
                 let bias = bias.map_or(0.0, |bias| bias[first + index]);
                 let old = if step.accumulate { *out } else { 0.0 };
@@ -55,7 +67,8 @@ fn multiply(
         let mut before = 0;
         for section in sections {
             let count = section.panel_count();
-            let [start, end] = [part.start, part.end].map(|panel| panel.clamp(before, before + count) - before);
+            let [start, end] =
+                [part.start, part.end].map(|panel| panel.clamp(before, before + count) - before);
             before += count;
             if start == end {
                 continue;
@@ -86,7 +99,9 @@ pub(super) fn run_experts(
             bias: step.bias.map(|id| loaded.vector(id)),
             routes: match step.routes {
                 Some(routes) => loaded.rows(routes, inputs),
-                None => arena.alloc_slice_fill_iter(shape.head_routes(inputs.positions.len() as u32)).as_flattened(),
+                None => arena
+                    .alloc_slice_fill_iter(shape.head_routes(inputs.positions.len() as u32))
+                    .as_flattened(),
             },
             per_token: shape.per_token as usize,
             x: loaded.rows(step.x, inputs),
@@ -130,9 +145,13 @@ struct Experts<'a> {
 impl Experts<'_> {
     fn run(&self, values: &mut [f32], team: &mut Team, arena: &Bump) {
         let (chosen, values) = (self.chosen(arena), SharedSlice::new(values));
-        team.run(self.outputs().div_ceil(LANES), DOT_PANELS, |parts, scratch| {
-            parts.for_each(|panels| self.run_part(panels, chosen, &values, scratch));
-        });
+        team.run(
+            self.outputs().div_ceil(LANES),
+            DOT_PANELS,
+            |parts, scratch| {
+                parts.for_each(|panels| self.run_part(panels, chosen, &values, scratch));
+            },
+        );
     }
 
     /// The experts that have routes.
@@ -144,10 +163,15 @@ impl Experts<'_> {
             routes.sort_unstable_by_key(|&route| (expert(route), route));
             routes
         };
-        let rows: &[usize] = arena.alloc_slice_fill_with(routes.len(), |at| routes[at] / self.x_routes);
+        let rows: &[usize] =
+            arena.alloc_slice_fill_with(routes.len(), |at| routes[at] / self.x_routes);
         let (mut chosen, mut first) = (ArenaVec::new_in(arena), 0);
         for routes in routes.chunk_by(|&a, &b| expert(a) == expert(b)) {
-            chosen.push(Chosen { expert: expert(routes[0]), routes, rows: &rows[first..][..routes.len()] });
+            chosen.push(Chosen {
+                expert: expert(routes[0]),
+                routes,
+                rows: &rows[first..][..routes.len()],
+            });
             first += routes.len();
         }
         chosen.into_bump_slice()
@@ -179,22 +203,39 @@ impl Experts<'_> {
             let own = panels.start * LANES..(panels.end * LANES).min(outputs);
             (0..tokens).for_each(|token| place(token, &own).fill(0.0));
         }
-        for Chosen { expert, routes, rows } in chosen {
+        for Chosen {
+            expert,
+            routes,
+            rows,
+        } in chosen
+        {
             let sections = self.matrix.sections_of(*expert);
-            let rows = Rows { values: self.x, stride: self.x_stride, count: rows.len(), list: Some(rows) };
-            multiply(self.level, rows, sections, std::iter::once(panels.clone()), scratch, |row, first, found| {
-                let (route, own) = (routes[row], first - expert * outputs);
-                let (target, weight) = match self.combine {
-                    true => (route / self.per_token, self.routes[2 * route + 1]),
-                    false => (route, 1.0),
-                };
-                let out = place(target, &(own..own + found.len()));
-                for (index, (out, value)) in out.iter_mut().zip(found).enumerate() {
-                    let value = value + self.bias.map_or(0.0, |bias| bias[first + index]);
-                    let old = if self.combine { *out } else { 0.0 };
-                    *out = self.storage.round(old + weight * value);
-                }
-            });
+            let rows = Rows {
+                values: self.x,
+                stride: self.x_stride,
+                count: rows.len(),
+                list: Some(rows),
+            };
+            multiply(
+                self.level,
+                rows,
+                sections,
+                std::iter::once(panels.clone()),
+                scratch,
+                |row, first, found| {
+                    let (route, own) = (routes[row], first - expert * outputs);
+                    let (target, weight) = match self.combine {
+                        true => (route / self.per_token, self.routes[2 * route + 1]),
+                        false => (route, 1.0),
+                    };
+                    let out = place(target, &(own..own + found.len()));
+                    for (index, (out, value)) in out.iter_mut().zip(found).enumerate() {
+                        let value = value + self.bias.map_or(0.0, |bias| bias[first + index]);
+                        let old = if self.combine { *out } else { 0.0 };
+                        *out = self.storage.round(old + weight * value);
+                    }
+                },
+            );
         }
     }
 }
@@ -204,9 +245,13 @@ pub(super) fn route(step: &RouteExperts, loaded: &mut Loaded, arena: &Bump, inpu
     loaded.write(step.routes, inputs, |loaded, routes, _| {
         let (experts, per_token) = (loaded.columns(step.logits), loaded.per_token(step.routes));
         let routing = step.routing;
-        let (ids, keys) = (arena.alloc_slice_fill_copy(experts, 0), arena.alloc_slice_fill_copy(experts, 0));
+        let (ids, keys) = (
+            arena.alloc_slice_fill_copy(experts, 0),
+            arena.alloc_slice_fill_copy(experts, 0),
+        );
         let values = arena.alloc_slice_fill_copy(experts, 0.0);
-        let [bias, scales] = [routing.bias, routing.expert_scale].map(|weight| weight.map(|id| loaded.vector(id)));
+        let [bias, scales] =
+            [routing.bias, routing.expert_scale].map(|weight| weight.map(|id| loaded.vector(id)));
         let logits = loaded.rows(step.logits, inputs).chunks_exact(experts);
         for (logits, routes) in logits.zip(routes.chunks_exact_mut(2 * per_token)) {
             ids.iter_mut().enumerate().for_each(|(at, id)| *id = at);
@@ -216,7 +261,11 @@ pub(super) fn route(step: &RouteExperts, loaded: &mut Loaded, arena: &Bump, inpu
                 true => sigmoid(logits[id]),
                 false => (logits[id] - logits[ids[0]]).exp(),
             };
-            let counted = if routing.renormalize { &ids[..per_token] } else { &ids[..] };
+            let counted = if routing.renormalize {
+                &ids[..per_token]
+            } else {
+                &ids[..]
+            };
             let sum: f32 = counted.iter().map(|&id| share(id)).sum();
             let sum = match (routing.sigmoid, routing.renormalize) {
                 (true, true) => sum + 1e-20,
@@ -245,10 +294,17 @@ fn choice_keys(
 ) {
     values.copy_from_slice(logits);
     if let Some(bias) = bias {
-        values.iter_mut().zip(bias).for_each(|(value, bias)| *value = sigmoid(*value) + bias);
+        values
+            .iter_mut()
+            .zip(bias)
+            .for_each(|(value, bias)| *value = sigmoid(*value) + bias);
     }
-    keys.iter_mut().zip(&*values).for_each(|(key, &value)| *key = order(value));
-    let Some(ExpertGroups { count, kept }) = groups else { return };
+    keys.iter_mut()
+        .zip(&*values)
+        .for_each(|(key, &value)| *key = order(value));
+    let Some(ExpertGroups { count, kept }) = groups else {
+        return;
+    };
     let size = logits.len() / count as usize;
     // A group's value is its first element from here on.
     for group in values.chunks_exact_mut(size) {
@@ -259,7 +315,9 @@ fn choice_keys(
     }
     let value = |group: usize| (order(values[group * size]), std::cmp::Reverse(group));
     for group in 0..count as usize {
-        let better = (0..count as usize).filter(|&other| value(other) > value(group)).count();
+        let better = (0..count as usize)
+            .filter(|&other| value(other) > value(group))
+            .count();
         if better >= kept as usize {
             keys[group * size..][..size].fill(0);
         }
@@ -269,5 +327,9 @@ fn choice_keys(
 /// Maps a logit to an integer with the same order: −0 is below 0, and NaN above everything.
 fn order(logit: f32) -> u32 {
     let bits = logit.to_bits();
-    if bits >> 31 == 0 { bits | 1 << 31 } else { !bits }
+    if bits >> 31 == 0 {
+        bits | 1 << 31
+    } else {
+        !bits
+    }
 }

@@ -20,18 +20,25 @@ impl Lines {
         }
         let needed = (count as u64).saturating_mul(size_of::<Words>() as u64);
         let pages = usize::try_from(needed).ok().and_then(Pages::zeroed);
-        let pages = pages.ok_or_else(|| BackendError::OutOfMemory { what: what.into(), bytes: needed })?;
+        let pages = pages.ok_or_else(|| BackendError::OutOfMemory {
+            what: what.into(),
+            bytes: needed,
+        })?;
         Ok(Self { pages: Some(pages) })
     }
 
     /// All lines.
     pub(super) fn lines(&self) -> &[Words] {
-        self.pages.as_ref().map_or(&[], |pages| pages.words().as_chunks().0)
+        self.pages
+            .as_ref()
+            .map_or(&[], |pages| pages.words().as_chunks().0)
     }
 
     /// All lines, to write.
     pub(super) fn lines_mut(&mut self) -> &mut [Words] {
-        self.pages.as_mut().map_or(&mut [], |pages| pages.words_mut().as_chunks_mut().0)
+        self.pages
+            .as_mut()
+            .map_or(&mut [], |pages| pages.words_mut().as_chunks_mut().0)
     }
 }
 
@@ -48,7 +55,11 @@ unsafe impl<T: Send> Sync for SharedSlice<'_, T> {}
 impl<'a, T> SharedSlice<'a, T> {
     /// Shares a slice.
     pub(super) fn new(slice: &'a mut [T]) -> Self {
-        Self { start: slice.as_mut_ptr(), len: slice.len(), lifetime: std::marker::PhantomData }
+        Self {
+            start: slice.as_mut_ptr(),
+            len: slice.len(),
+            lifetime: std::marker::PhantomData,
+        }
     }
 
     /// Elements `range`, to write.
@@ -57,7 +68,10 @@ impl<'a, T> SharedSlice<'a, T> {
     /// While the result is alive, no other part of the slice that overlaps `range` is.
     #[allow(clippy::mut_from_ref, reason = "disjoint parts of one slice")]
     pub(super) unsafe fn part(&self, range: std::ops::Range<usize>) -> &mut [T] {
-        assert!(range.start <= range.end && range.end <= self.len, "a part of the slice");
+        assert!(
+            range.start <= range.end && range.end <= self.len,
+            "a part of the slice"
+        );
         // SAFETY: the range lies in the slice, which is borrowed for 'a, and the caller promises that nobody else
         // accesses these elements.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
@@ -75,7 +89,10 @@ mod tests {
             let mut lines = Lines::zeroed(count, "test").unwrap();
             assert_eq!(lines.lines().len(), count);
             assert!(lines.lines().as_ptr().addr().is_multiple_of(64) || count == 0);
-            lines.lines_mut().iter_mut().for_each(|line| *line = [7; LANES]);
+            lines
+                .lines_mut()
+                .iter_mut()
+                .for_each(|line| *line = [7; LANES]);
             assert!(lines.lines().iter().all(|line| *line == [7; LANES]));
         }
         assert!(Lines::zeroed(usize::MAX / 128, "too many").is_err());

@@ -32,7 +32,10 @@ mod weight;
 pub use simd::Level;
 
 use super::host::{check_batch, overwrite_feed, overwrite_rows, overwrite_states};
-use super::{Allocation, Backend, BackendError, BlockRef, Capacity, Caps, DeviceKind, Inspect, KvHalf, MACHINE_MEMORY};
+use super::{
+    Allocation, Backend, BackendError, BlockRef, Capacity, Caps, DeviceKind, Inspect, KvHalf,
+    MACHINE_MEMORY,
+};
 use crate::plan::inputs::{BatchInputs, Results};
 use crate::plan::{BufferId, Plan, Step, Storage, WeightId};
 use crate::platform;
@@ -65,9 +68,16 @@ pub struct CpuBackend {
 impl CpuBackend {
     /// A device without plan, weights or pool.
     pub fn new(options: &CpuOptions) -> Self {
-        let best = *Level::available().last().expect("every processor has its baseline");
+        let best = *Level::available()
+            .last()
+            .expect("every processor has its baseline");
         let level = options.level.unwrap_or(best);
-        let team = Team::new(options.threads.unwrap_or_else(platform::physical_cores).max(1));
+        let team = Team::new(
+            options
+                .threads
+                .unwrap_or_else(platform::physical_cores)
+                .max(1),
+        );
         let memory_bytes = platform::memory_available();
         let caps = Caps {
             name: "cpu".into(),
@@ -81,9 +91,18 @@ impl CpuBackend {
             memory_bytes,
             memory_source: MACHINE_MEMORY,
             machine_bytes: memory_bytes,
-            allocation: Allocation { wide_vectors: true, ..Allocation::default() },
+            allocation: Allocation {
+                wide_vectors: true,
+                ..Allocation::default()
+            },
         };
-        Self { caps, level, team, arena: Bump::new(), loaded: None }
+        Self {
+            caps,
+            level,
+            team,
+            arena: Bump::new(),
+            loaded: None,
+        }
     }
 
     fn loaded(&mut self) -> Result<&mut Loaded, BackendError> {
@@ -108,13 +127,21 @@ impl Backend for CpuBackend {
     fn load(&mut self, plan: Arc<Plan>, capacity: &Capacity) -> Result<(), BackendError> {
         if !(capacity.block_size as usize).is_multiple_of(LANES) {
             let what = format!("a block size of {}", capacity.block_size);
-            return Err(BackendError::Unsupported { what, message: format!("it must be a multiple of {LANES}") });
+            return Err(BackendError::Unsupported {
+                what,
+                message: format!("it must be a multiple of {LANES}"),
+            });
         }
         self.loaded = Some(Loaded::new(plan, capacity.clone(), self.level)?);
         Ok(())
     }
 
-    fn write_weight(&mut self, weight: WeightId, first_row: u32, rows: Bytes) -> Result<(), BackendError> {
+    fn write_weight(
+        &mut self,
+        weight: WeightId,
+        first_row: u32,
+        rows: Bytes,
+    ) -> Result<(), BackendError> {
         let loaded = self.loaded.as_mut().ok_or_else(BackendError::not_loaded)?;
         loaded.write_weight(weight, first_row, &rows, &mut self.team)
     }
@@ -126,12 +153,15 @@ impl Backend for CpuBackend {
     fn submit(&mut self, inputs: &BatchInputs) -> Result<Self::Ticket, BackendError> {
         let loaded = self.loaded.as_mut().ok_or_else(BackendError::not_loaded)?;
         if let Some(name) = loaded.missing_weight() {
-            return Err(BackendError::Validation(format!("weight {name} is incomplete")));
+            return Err(BackendError::Validation(format!(
+                "weight {name} is incomplete"
+            )));
         }
         if loaded.pool.len() != loaded.plan.kv_layers.len() {
             return Err(BackendError::no_pool());
         }
-        check_batch(&loaded.plan, &loaded.capacity, &loaded.blocks, inputs).map_err(BackendError::Validation)?;
+        check_batch(&loaded.plan, &loaded.capacity, &loaded.blocks, inputs)
+            .map_err(BackendError::Validation)?;
         Ok(run(loaded, &mut self.team, &mut self.arena, inputs))
     }
 
@@ -141,7 +171,10 @@ impl Backend for CpuBackend {
 
     fn save_blocks(&mut self, blocks: &[BlockRef]) -> Result<Vec<Bytes>, BackendError> {
         let loaded = self.loaded()?;
-        blocks.iter().map(|&block| loaded.save_block(block)).collect()
+        blocks
+            .iter()
+            .map(|&block| loaded.save_block(block))
+            .collect()
     }
 
     async fn saved_blocks(&mut self, saves: Vec<Bytes>) -> Result<Vec<Bytes>, BackendError> {
@@ -150,7 +183,9 @@ impl Backend for CpuBackend {
 
     fn restore_blocks(&mut self, blocks: &[(BlockRef, Bytes)]) -> Result<(), BackendError> {
         let loaded = self.loaded()?;
-        blocks.iter().try_for_each(|(block, bytes)| loaded.restore_block(*block, bytes))
+        blocks
+            .iter()
+            .try_for_each(|(block, bytes)| loaded.restore_block(*block, bytes))
     }
 
     async fn reset(&mut self) -> Result<(), BackendError> {
@@ -196,7 +231,9 @@ fn copy_blocks(loaded: &mut Loaded, inputs: &BatchInputs) {
         let heads = layer.heads as usize;
         for &(source, target) in &inputs.groups[layer.group as usize].copies {
             let halves = halves.iter_mut().take(layer.halves() as usize);
-            halves.for_each(|half| half.copy(source as usize * heads, target as usize * heads, heads));
+            halves.for_each(|half| {
+                half.copy(source as usize * heads, target as usize * heads, heads)
+            });
         }
     }
 }
@@ -212,13 +249,19 @@ impl Inspect for CpuBackend {
         let loaded = self.loaded()?;
         let elements = rows as usize * loaded.columns(buffer);
         let values = loaded.buffers[buffer.0 as usize].get(..elements);
-        values.map(<[f32]>::to_vec).ok_or_else(|| BackendError::Validation(format!("a buffer has under {rows} rows")))
+        values
+            .map(<[f32]>::to_vec)
+            .ok_or_else(|| BackendError::Validation(format!("a buffer has under {rows} rows")))
     }
 
     fn write_kv(&mut self, layer: u32, half: KvHalf, values: &[f32]) -> Result<(), BackendError> {
         let store = self.loaded()?.half(layer, half)?;
         if values.len() != store.elements() {
-            return Err(BackendError::values(values.len(), "a half", store.elements()));
+            return Err(BackendError::values(
+                values.len(),
+                "a half",
+                store.elements(),
+            ));
         }
         store.write_all(values);
         Ok(())
@@ -242,6 +285,7 @@ impl Inspect for CpuBackend {
 
     async fn read_feed(&mut self, slots: u32) -> Result<Vec<u32>, BackendError> {
         let feed = self.loaded()?.feed.get(..slots as usize);
-        feed.map(<[u32]>::to_vec).ok_or_else(|| BackendError::Validation(format!("fewer than {slots} feed slots")))
+        feed.map(<[u32]>::to_vec)
+            .ok_or_else(|| BackendError::Validation(format!("fewer than {slots} feed slots")))
     }
 }

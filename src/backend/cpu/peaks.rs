@@ -21,7 +21,11 @@ impl CpuBackend {
     /// Measures the peaks; takes a few seconds.
     pub fn peaks(&mut self) -> Peaks {
         let (read_gbps, copy_gbps) = self.bandwidth();
-        Peaks { copy_gbps, read_gbps, fma_gflops: self.fma_gflops() }
+        Peaks {
+            copy_gbps,
+            read_gbps,
+            fma_gflops: self.fma_gflops(),
+        }
     }
 
     /// Read bandwidth, 10⁹ bytes per second.
@@ -32,8 +36,10 @@ impl CpuBackend {
     /// Bandwidth of reading, and of copying (bytes read and written).
     fn bandwidth(&mut self) -> (f64, f64) {
         let (source, mut target) = (buffer(), buffer());
-        let (source, target): (&[Lanes], &mut [Lanes]) =
-            (bytemuck::cast_slice(source.lines()), bytemuck::cast_slice_mut(target.lines_mut()));
+        let (source, target): (&[Lanes], &mut [Lanes]) = (
+            bytemuck::cast_slice(source.lines()),
+            bytemuck::cast_slice_mut(target.lines_mut()),
+        );
         let team = &mut self.team;
         let seconds = best_seconds(|| {
             let target = SharedSlice::new(target);
@@ -46,7 +52,10 @@ impl CpuBackend {
             });
         });
         // Where a buffer lies in a machine's memory may matter.
-        (self.read(source).max(self.read(target)), 2.0 * BYTES as f64 / seconds / 1e9)
+        (
+            self.read(source).max(self.read(target)),
+            2.0 * BYTES as f64 / seconds / 1e9,
+        )
     }
 
     fn read(&mut self, source: &[Lanes]) -> f64 {
@@ -77,7 +86,8 @@ impl CpuBackend {
 
 /// Memory like that of weights, and written once, so that all of it is there.
 fn buffer() -> Lines {
-    let mut buffer = Lines::zeroed(BYTES / size_of::<Lanes>(), "peaks").expect("there is memory to measure");
+    let mut buffer =
+        Lines::zeroed(BYTES / size_of::<Lanes>(), "peaks").expect("there is memory to measure");
     buffer.lines_mut().fill([1.0_f32.to_bits(); LANES]);
     buffer
 }

@@ -63,12 +63,24 @@ impl Source for Panels<'_> {
     const DOTS: bool = true;
 
     #[inline(always)]
-    fn decode<S: Simd>(&self, s: S, panels: Range<usize>, columns: Range<usize>, out: &mut [Lanes]) {
-        s.vectorize(Decode { weights: *self, panels, columns, out });
+    fn decode<S: Simd>(
+        &self,
+        s: S,
+        panels: Range<usize>,
+        columns: Range<usize>,
+        out: &mut [Lanes],
+    ) {
+        s.vectorize(Decode {
+            weights: *self,
+            panels,
+            columns,
+            out,
+        });
     }
 
     fn lines(&self, panels: Range<usize>) -> &[Words] {
-        let [start, end] = [panels.start, panels.end].map(|panel| (panel * self.words).min(self.lines.len()));
+        let [start, end] =
+            [panels.start, panels.end].map(|panel| (panel * self.words).min(self.lines.len()));
         &self.lines[start..end]
     }
 
@@ -81,7 +93,13 @@ impl Source for Panels<'_> {
         x: &[[f32; M]],
         sums: &mut [Lanes],
     ) {
-        s.vectorize(Dot { weights: *self, panels, columns, x, sums });
+        s.vectorize(Dot {
+            weights: *self,
+            panels,
+            columns,
+            x,
+            sums,
+        });
     }
 }
 
@@ -125,7 +143,13 @@ const fn tile_rows(accumulators: usize) -> usize {
 
 /// Prepares the buffers for products of these rows with panels of so many columns, whichever of a source.
 #[inline(always)]
-pub(super) fn prepare<S: Simd, W: Source>(_: S, x: Rows<'_>, _: &W, columns: usize, scratch: &mut ProductScratch) {
+pub(super) fn prepare<S: Simd, W: Source>(
+    _: S,
+    x: Rows<'_>,
+    _: &W,
+    columns: usize,
+    scratch: &mut ProductScratch,
+) {
     if scratch.decoded.is_empty() {
         scratch.allocate(DECODED, ROWS_MAX * TILE_PANELS);
     }
@@ -153,8 +177,16 @@ pub(super) fn product<S: Simd, W: Source>(
     for pass in (0..passes).map(|pass| super::team::share(x.count, pass, passes)) {
         let (first_row, count) = (pass.start, pass.len());
         let rows = match x.list {
-            Some(list) => Rows { list: Some(&list[first_row..]), count, ..x },
-            None => Rows { values: x.row(first_row), count, ..x },
+            Some(list) => Rows {
+                list: Some(&list[first_row..]),
+                count,
+                ..x
+            },
+            None => Rows {
+                values: x.row(first_row),
+                count,
+                ..x
+            },
         };
         let mut first = panels.start;
         while first < panels.end {
@@ -164,10 +196,21 @@ pub(super) fn product<S: Simd, W: Source>(
             }
             let group = first..first + at_once;
             let next = group.end..group.end + at_once;
-            let [of_row, of_panel] = multiply(s, rows, source, [group.clone(), next], columns.clone(), scratch);
+            let [of_row, of_panel] = multiply(
+                s,
+                rows,
+                source,
+                [group.clone(), next],
+                columns.clone(),
+                scratch,
+            );
             for row in 0..count {
                 for (index, panel) in group.clone().enumerate() {
-                    emit(first_row + row, panel, &scratch.totals[row * of_row + index * of_panel]);
+                    emit(
+                        first_row + row,
+                        panel,
+                        &scratch.totals[row * of_row + index * of_panel],
+                    );
                 }
             }
             first += at_once;
@@ -184,7 +227,11 @@ const fn dot_rows<S: Simd>(count: usize) -> Option<usize> {
         5..=6 => 6,
         _ => 8,
     };
-    if S::DOTS && (count == 1 || count <= 8 && rows <= S::ACCUMULATORS) { Some(rows) } else { None }
+    if S::DOTS && (count == 1 || count <= 8 && rows <= S::ACCUMULATORS) {
+        Some(rows)
+    } else {
+        None
+    }
 }
 
 /// Leaves the products of all rows with a few panels in `scratch.totals`, and fetches the next panels. Returns the
@@ -217,7 +264,11 @@ fn multiply<S: Simd, W: Source>(
     let tiles = x.count.div_ceil(tile_rows(S::ACCUMULATORS));
     let part = (DECODED / at_once).min(BLOCK);
     let next = source.lines(next);
-    let next = if size_of_val(next) <= FETCHED_MAX { next } else { &[] };
+    let next = if size_of_val(next) <= FETCHED_MAX {
+        next
+    } else {
+        &[]
+    };
     for block in columns.clone().step_by(BLOCK) {
         let block = block..(block + BLOCK).min(columns.end);
         sums.fill([0.0; LANES]);
@@ -234,7 +285,10 @@ fn multiply<S: Simd, W: Source>(
                 multiply_tile(s, x, rows, part.clone(), decoded, fetched, sums);
             }
         }
-        s.vectorize(Add { to: totals, from: sums });
+        s.vectorize(Add {
+            to: totals,
+            from: sums,
+        });
     }
     [at_once, 1]
 }
@@ -245,7 +299,11 @@ fn interleave(x: Rows<'_>, padded: usize, columns: usize, to: &mut Vec<f32>) {
     to.resize(columns * padded, 0.0);
     for row in 0..padded {
         let values = x.row(row.min(x.count - 1))[..columns].iter();
-        to[row..].iter_mut().step_by(padded).zip(values).for_each(|(to, value)| *to = *value);
+        to[row..]
+            .iter_mut()
+            .step_by(padded)
+            .zip(values)
+            .for_each(|(to, value)| *to = *value);
     }
 }
 
@@ -265,14 +323,20 @@ fn multiply_few<S: Simd, W: Source, const M: usize>(
     let x = scratch.interleaved.as_chunks::<M>().0;
     let totals = &mut scratch.totals[..panels.len() * M];
     totals.fill([0.0; LANES]);
-    for (totals, first) in totals.chunks_mut(DOT_PANELS * M).zip(panels.step_by(DOT_PANELS)) {
+    for (totals, first) in totals
+        .chunks_mut(DOT_PANELS * M)
+        .zip(panels.step_by(DOT_PANELS))
+    {
         for block in columns.clone().step_by(BLOCK) {
             let block = block..(block + BLOCK).min(columns.end);
             let sums = &mut scratch.sums[..totals.len()];
             sums.fill([0.0; LANES]);
             let x = &x[block.start - columns.start..block.end - columns.start];
             source.dot(s, first..first + totals.len() / M, block, x, sums);
-            s.vectorize(Add { to: totals, from: sums });
+            s.vectorize(Add {
+                to: totals,
+                from: sums,
+            });
         }
     }
 }
@@ -343,15 +407,22 @@ impl<const M: usize, const P: usize, const FETCHES: bool> Kernel for Tile<'_, M,
     fn run<S: Simd>(self, s: S) {
         let columns = self.decoded.len() / P;
         let x = self.x.map(|row| &row[..columns]);
-        let panels: [&[Lanes]; P] = std::array::from_fn(|panel| &self.decoded[panel * columns..][..columns]);
-        let mut fetched = self.fetched.chunks(self.fetched.len().div_ceil(columns).max(1));
+        let panels: [&[Lanes]; P] =
+            std::array::from_fn(|panel| &self.decoded[panel * columns..][..columns]);
+        let mut fetched = self
+            .fetched
+            .chunks(self.fetched.len().div_ceil(columns).max(1));
         let sums = self.sums.as_chunks_mut::<P>().0;
         let sums: &mut [[Lanes; P]; M] = sums.try_into().expect("one sum per row and panel");
         let mut registers: [[S::F; P]; M] =
             std::array::from_fn(|row| std::array::from_fn(|panel| s.load(&sums[row][panel])));
         for column in 0..columns {
             if FETCHES {
-                fetched.next().unwrap_or_default().iter().for_each(|line| s.prefetch(line, 0));
+                fetched
+                    .next()
+                    .unwrap_or_default()
+                    .iter()
+                    .for_each(|line| s.prefetch(line, 0));
             }
             let weights: [S::F; P] = std::array::from_fn(|panel| s.load(&panels[panel][column]));
             for row in 0..M {
@@ -378,7 +449,13 @@ mod tests {
     struct Plain(usize, Vec<Lanes>);
 
     impl Source for Plain {
-        fn decode<S: Simd>(&self, _: S, panels: Range<usize>, columns: Range<usize>, out: &mut [Lanes]) {
+        fn decode<S: Simd>(
+            &self,
+            _: S,
+            panels: Range<usize>,
+            columns: Range<usize>,
+            out: &mut [Lanes],
+        ) {
             for (panel, out) in panels.zip(out.chunks_exact_mut(columns.len())) {
                 out.copy_from_slice(&self.1[panel * self.0..][columns.clone()]);
             }
@@ -392,17 +469,29 @@ mod tests {
     /// Right, and the same bits for each row alone.
     #[test]
     fn outputs_are_sums_of_products_and_depend_on_their_row_and_panel_alone() {
-        for (count, panels, columns) in [(1, 11, 300), (2, 3, 8), (5, 5, 600), (13, 2, 64), (40, 3, 264), (300, 1, 40)]
-        {
+        for (count, panels, columns) in [
+            (1, 11, 300),
+            (2, 3, 8),
+            (5, 5, 600),
+            (13, 2, 64),
+            (40, 3, 264),
+            (300, 1, 40),
+        ] {
             let values: Vec<f32> = (0..count * columns).map(noise).collect();
             let lanes = |at: usize| std::array::from_fn(|lane| noise(at * LANES + lane + 7));
             let plain = Plain(columns, (0..panels * columns).map(lanes).collect());
             for level in Level::available() {
                 let run = |values: &[f32], count| {
                     let mut found = vec![[f32::NAN; LANES]; count * panels];
-                    let x = Rows { values, stride: columns, count, list: None };
+                    let x = Rows {
+                        values,
+                        stride: columns,
+                        count,
+                        list: None,
+                    };
                     let mut scratch = ProductScratch::default();
-                    let emit = |row: usize, panel: usize, out: &Lanes| found[row * panels + panel] = *out;
+                    let emit =
+                        |row: usize, panel: usize, out: &Lanes| found[row * panels + panel] = *out;
                     with_simd!(level, s => prepare(s, x, &plain, columns, &mut scratch));
                     with_simd!(level, s => product(s, x, &plain, 0..panels, 0..columns, &mut scratch, emit));
                     found
@@ -410,13 +499,24 @@ mod tests {
                 let together = run(&values, count);
                 for row in 0..count {
                     let x = &values[row * columns..][..columns];
-                    assert_eq!(run(x, 1), together[row * panels..][..panels], "row {row} of {count}, {level}");
+                    assert_eq!(
+                        run(x, 1),
+                        together[row * panels..][..panels],
+                        "row {row} of {count}, {level}"
+                    );
                     for (panel, found) in together[row * panels..][..panels].iter().enumerate() {
                         for (lane, found) in found.iter().enumerate() {
-                            let weight = |column: usize| f64::from(plain.1[panel * columns + column][lane]);
-                            let products = x.iter().enumerate().map(|(at, &value)| f64::from(value) * weight(at));
+                            let weight =
+                                |column: usize| f64::from(plain.1[panel * columns + column][lane]);
+                            let products = x
+                                .iter()
+                                .enumerate()
+                                .map(|(at, &value)| f64::from(value) * weight(at));
                             let expected: f64 = products.sum();
-                            assert!((f64::from(*found) - expected).abs() < 1e-4, "{row} {panel} {lane} {level}");
+                            assert!(
+                                (f64::from(*found) - expected).abs() < 1e-4,
+                                "{row} {panel} {lane} {level}"
+                            );
                         }
                     }
                 }

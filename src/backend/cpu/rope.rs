@@ -24,7 +24,10 @@ impl Transform<'_> {
     fn apply(&self, row: usize, position: u32, heads: &[f32], out: &mut [f32]) {
         match &self.norm {
             Some((norm, weight)) if !norm.after_rotation => {
-                for (x, out) in heads.chunks_exact(weight.len()).zip(out.chunks_exact_mut(weight.len())) {
+                for (x, out) in heads
+                    .chunks_exact(weight.len())
+                    .zip(out.chunks_exact_mut(weight.len()))
+                {
                     normalize(self.level, x, weight, norm.epsilon, norm.one_plus, out);
                 }
             }
@@ -44,7 +47,9 @@ impl Transform<'_> {
 
     /// Rotates the heads of row `row`.
     fn rotate(&self, row: usize, out: &mut [f32]) {
-        let Some((rope, turns)) = &self.rope else { return };
+        let Some((rope, turns)) = &self.rope else {
+            return;
+        };
         let pairs = rope.rotary_dim as usize / 2;
         let turns = &turns[row * pairs..][..pairs];
         for head in out.chunks_exact_mut(self.head_dim) {
@@ -71,9 +76,18 @@ fn rotate([a, b]: [f32; 2], [cos, sin]: [f32; 2]) -> [f32; 2] {
 pub(super) fn run(step: &RopeStoreKv, loaded: &mut Loaded, team: &mut Team, inputs: &BatchInputs) {
     let layer = loaded.plan.kv_layers[step.layer as usize];
     let mut turns = std::mem::take(&mut loaded.turns);
-    let set = step.rope.map(|rope| turns.prepare(&rope, loaded.vector(rope.frequencies), &inputs.positions));
-    let rope = step.rope.zip(set).map(|(rope, set)| (rope, turns.rows(set)));
-    let kv_columns = if step.options.q_only { 0 } else { (layer.heads * layer.head_dim) as usize };
+    let set = step
+        .rope
+        .map(|rope| turns.prepare(&rope, loaded.vector(rope.frequencies), &inputs.positions));
+    let rope = step
+        .rope
+        .zip(set)
+        .map(|(rope, set)| (rope, turns.rows(set)));
+    let kv_columns = if step.options.q_only {
+        0
+    } else {
+        (layer.heads * layer.head_dim) as usize
+    };
     let mut keys = std::mem::take(&mut loaded.rotated_keys);
     keys.resize(inputs.positions.len() * kv_columns, 0.0);
     loaded.write(step.q, inputs, |loaded, q, storage| {
@@ -102,7 +116,8 @@ pub(super) fn run(step: &RopeStoreKv, loaded: &mut Loaded, team: &mut Team, inpu
                 };
                 let position = inputs.positions[row];
                 q_transform.apply(row, position, &qkv[..q_columns], q);
-                q.iter_mut().for_each(|value| *value = storage.round(*value));
+                q.iter_mut()
+                    .for_each(|value| *value = storage.round(*value));
                 k_transform.apply(row, position, &qkv[q_columns..][..kv_columns], keys);
             }
         };
@@ -120,12 +135,24 @@ pub(super) fn run(step: &RopeStoreKv, loaded: &mut Loaded, team: &mut Team, inpu
 }
 
 /// Writes keys and values to the pool. A head's tiles belong to one thread.
-fn store(step: &RopeStoreKv, layer: KvLayer, loaded: &mut Loaded, team: &mut Team, inputs: &BatchInputs, keys: &[f32]) {
+fn store(
+    step: &RopeStoreKv,
+    layer: KvLayer,
+    loaded: &mut Loaded,
+    team: &mut Team,
+    inputs: &BatchInputs,
+    keys: &[f32],
+) {
     let mut pool = std::mem::take(&mut loaded.pool);
     let halves = &mut pool[step.layer as usize];
     let layouts = [halves[0].layout, halves[1].layout];
-    let words = halves.each_mut().map(|half| SharedSlice::new(half.words_mut()));
-    let (slots, block_size) = (&inputs.groups[layer.group as usize].slot_mapping, loaded.capacity.block_size as usize);
+    let words = halves
+        .each_mut()
+        .map(|half| SharedSlice::new(half.words_mut()));
+    let (slots, block_size) = (
+        &inputs.groups[layer.group as usize].slot_mapping,
+        loaded.capacity.block_size as usize,
+    );
     let (heads, dim) = (layer.heads as usize, layer.head_dim as usize);
     let (qkv, qkv_columns) = (loaded.rows(step.qkv, inputs), loaded.columns(step.qkv));
     let values_at = loaded.columns(step.q) + heads * dim;
@@ -159,40 +186,82 @@ fn store(step: &RopeStoreKv, layer: KvLayer, loaded: &mut Loaded, team: &mut Tea
     if slots.len() < 8 {
         work(0..2 * heads, team.own());
     } else {
-        team.run(2 * heads, 1, |parts, scratch| parts.for_each(|part| work(part, scratch)));
+        team.run(2 * heads, 1, |parts, scratch| {
+            parts.for_each(|part| work(part, scratch))
+        });
     }
     loaded.pool = pool;
 }
 
 /// Runs the step for latents.
-pub(super) fn run_latent(step: &RopeStoreLatent, loaded: &mut Loaded, team: &mut Team, inputs: &BatchInputs) {
+pub(super) fn run_latent(
+    step: &RopeStoreLatent,
+    loaded: &mut Loaded,
+    team: &mut Team,
+    inputs: &BatchInputs,
+) {
     let dim = loaded.plan.kv_layers[step.layer as usize].head_dim as usize;
     let mut turns = std::mem::take(&mut loaded.turns);
-    let set = turns.prepare(&step.rope, loaded.vector(step.rope.frequencies), &inputs.positions);
+    let set = turns.prepare(
+        &step.rope,
+        loaded.vector(step.rope.frequencies),
+        &inputs.positions,
+    );
     let mut keys = std::mem::take(&mut loaded.rotated_keys);
     keys.resize(inputs.positions.len() * dim, 0.0);
     loaded.write(step.q, inputs, |loaded, q, storage| {
-        let (rope, level, rotary) = (Some((step.rope, turns.rows(set))), loaded.level, step.rope.rotary_dim as usize);
-        let turn = Transform { level, head_dim: rotary, norm: None, rope, growth: None };
+        let (rope, level, rotary) = (
+            Some((step.rope, turns.rows(set))),
+            loaded.level,
+            step.rope.rotary_dim as usize,
+        );
+        let turn = Transform {
+            level,
+            head_dim: rotary,
+            norm: None,
+            rope,
+            growth: None,
+        };
         let (norm, heads) = (loaded.vector(step.norm), step.query_heads as usize);
         let (rank, each) = (dim - rotary, loaded.columns(step.query) / heads);
-        let [query, absorbed, latent] = [step.query, step.absorbed, step.latent].map(|id| loaded.rows(id, inputs));
-        let (q, keys, rows) = (SharedSlice::new(q), SharedSlice::new(&mut keys), inputs.positions.len());
+        let [query, absorbed, latent] =
+            [step.query, step.absorbed, step.latent].map(|id| loaded.rows(id, inputs));
+        let (q, keys, rows) = (
+            SharedSlice::new(q),
+            SharedSlice::new(&mut keys),
+            inputs.positions.len(),
+        );
         let work = |rows: Range<usize>| {
             for row in rows {
                 #[allow(unsafe_code, reason = "rows of different threads are disjoint")]
                 // SAFETY: each row is in one part of one thread.
                 let (q, key) = unsafe {
-                    (q.part(row * heads * dim..(row + 1) * heads * dim), keys.part(row * dim..(row + 1) * dim))
+                    (
+                        q.part(row * heads * dim..(row + 1) * heads * dim),
+                        keys.part(row * dim..(row + 1) * dim),
+                    )
                 };
                 let (position, latent) = (inputs.positions[row], &latent[row * dim..][..dim]);
-                normalize(level, &latent[..rank], norm, step.epsilon, false, &mut key[..rank]);
+                normalize(
+                    level,
+                    &latent[..rank],
+                    norm,
+                    step.epsilon,
+                    false,
+                    &mut key[..rank],
+                );
                 turn.apply(row, position, &latent[rank..], &mut key[rank..]);
                 for (head, q) in q.chunks_exact_mut(dim).enumerate() {
                     let head = row * heads + head;
                     q[..rank].copy_from_slice(&absorbed[head * rank..][..rank]);
-                    turn.apply(row, position, &query[(head + 1) * each - rotary..][..rotary], &mut q[rank..]);
-                    q.iter_mut().for_each(|value| *value = storage.round(*value));
+                    turn.apply(
+                        row,
+                        position,
+                        &query[(head + 1) * each - rotary..][..rotary],
+                        &mut q[rank..],
+                    );
+                    q.iter_mut()
+                        .for_each(|value| *value = storage.round(*value));
                 }
             }
         };
@@ -208,13 +277,23 @@ pub(super) fn run_latent(step: &RopeStoreLatent, loaded: &mut Loaded, team: &mut
 }
 
 /// Writes latents to the pool.
-fn store_latent(step: &RopeStoreLatent, loaded: &mut Loaded, team: &mut Team, inputs: &BatchInputs, keys: &[f32]) {
+fn store_latent(
+    step: &RopeStoreLatent,
+    loaded: &mut Loaded,
+    team: &mut Team,
+    inputs: &BatchInputs,
+    keys: &[f32],
+) {
     let layer = loaded.plan.kv_layers[step.layer as usize];
     let (dim, block_size) = (layer.head_dim as usize, loaded.capacity.block_size as usize);
     let store = &mut loaded.pool[step.layer as usize][0];
     let (layout, packed) = (store.layout, &mut team.own().words);
     let slots = &inputs.groups[layer.group as usize].slot_mapping;
-    for (key, &slot) in keys.chunks_exact(dim).zip(slots).filter(|(_, slot)| **slot != NONE) {
+    for (key, &slot) in keys
+        .chunks_exact(dim)
+        .zip(slots)
+        .filter(|(_, slot)| **slot != NONE)
+    {
         let (block, slot) = (slot as usize / block_size, slot as usize % block_size);
         let tile = &mut store.words_mut()[block * layout.words()..][..layout.words()];
         layout.write(tile, slot, key, packed);

@@ -6,24 +6,34 @@ use super::simd::{Kernel, LANES, Level, Simd, with_simd};
 use super::team::Team;
 use crate::plan::inputs::{BatchInputs, FEED, PoolRow};
 use crate::plan::{
-    Activation, Embed, GatedActivation, GatedNorm, Gates, GatherRows, NormOptions, Pool, RmsNorm, ScaleLogits, Storage,
-    Up,
+    Activation, Embed, GatedActivation, GatedNorm, Gates, GatherRows, NormOptions, Pool, RmsNorm,
+    ScaleLogits, Storage, Up,
 };
 
 /// Elements below which a step takes less time than waking the other threads.
 const ALONE: usize = 1 << 14;
 
 /// Calls `work(row, elements)` for every row of `columns` elements, divided among the threads.
-pub(super) fn each_row(team: &mut Team, rows: &mut [f32], columns: usize, work: impl Fn(usize, &mut [f32]) + Sync) {
+pub(super) fn each_row(
+    team: &mut Team,
+    rows: &mut [f32],
+    columns: usize,
+    work: impl Fn(usize, &mut [f32]) + Sync,
+) {
     if rows.len() <= ALONE {
-        return rows.chunks_exact_mut(columns).enumerate().for_each(|(row, values)| work(row, values));
+        return rows
+            .chunks_exact_mut(columns)
+            .enumerate()
+            .for_each(|(row, values)| work(row, values));
     }
     let (count, rows) = (rows.len() / columns, SharedSlice::new(rows));
     team.run(count, 1, |parts, _| {
         for row in parts.flatten() {
             #[allow(unsafe_code, reason = "rows of different threads are disjoint")]
             // SAFETY: each row is in one part of one thread.
-            work(row, unsafe { rows.part(row * columns..(row + 1) * columns) });
+            work(row, unsafe {
+                rows.part(row * columns..(row + 1) * columns)
+            });
         }
     });
 }
@@ -47,7 +57,10 @@ impl<F: Function> Kernel for Map<'_, F> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        assert!(self.a.len() == self.out.len() && self.b.len() == self.out.len(), "operands have the same length");
+        assert!(
+            self.a.len() == self.out.len() && self.b.len() == self.out.len(),
+            "operands have the same length"
+        );
         let (a, a_rest) = self.a.as_chunks::<LANES>();
         let (b, b_rest) = self.b.as_chunks::<LANES>();
         let (out, out_rest) = self.out.as_chunks_mut::<LANES>();
@@ -61,11 +74,21 @@ impl<F: Function> Kernel for Map<'_, F> {
                 lanes
             };
             let mut last = padded(out_rest);
-            s.store(self.f.call(s, s.load(&padded(a_rest)), s.load(&padded(b_rest)), s.load(&last)), &mut last);
+            s.store(
+                self.f.call(
+                    s,
+                    s.load(&padded(a_rest)),
+                    s.load(&padded(b_rest)),
+                    s.load(&last),
+                ),
+                &mut last,
+            );
             out_rest.copy_from_slice(&last[..out_rest.len()]);
         }
         if self.storage != Storage::F32 {
-            self.out.iter_mut().for_each(|value| *value = self.storage.round(*value));
+            self.out
+                .iter_mut()
+                .for_each(|value| *value = self.storage.round(*value));
         }
     }
 }
@@ -121,7 +144,9 @@ impl Kernel for Squares<'_> {
             sums[index % 4] = s.mul_add(value, value, sums[index % 4]);
         }
         let sum = s.sum(s.add(s.add(sums[0], sums[1]), s.add(sums[2], sums[3])));
-        rest.iter().map(|value| value - self.mean).fold(sum, |sum, value| sum + value * value)
+        rest.iter()
+            .map(|value| value - self.mean)
+            .fold(sum, |sum, value| sum + value * value)
     }
 }
 
@@ -149,16 +174,36 @@ impl Normalize {
     /// The norm of most models: by the root mean square.
     fn new(level: Level, x: &[f32], epsilon: f32, one_plus: bool) -> Self {
         let inverse = inverse_deviation(level, x, 0.0, epsilon);
-        Self { mean: 0.0, inverse, one_plus, accumulate: false, scale: 1.0 }
+        Self {
+            mean: 0.0,
+            inverse,
+            one_plus,
+            accumulate: false,
+            scale: 1.0,
+        }
     }
 }
 
 impl Function for Normalize {
     #[inline(always)]
     fn call<S: Simd>(&self, s: S, a: S::F, b: S::F, old: S::F) -> S::F {
-        let weight = if self.one_plus { s.add(b, s.splat(1.0)) } else { b };
-        let value = s.mul(s.mul(s.sub(a, s.splat(self.mean)), s.splat(self.inverse)), weight);
-        s.mul(if self.accumulate { s.add(old, value) } else { value }, s.splat(self.scale))
+        let weight = if self.one_plus {
+            s.add(b, s.splat(1.0))
+        } else {
+            b
+        };
+        let value = s.mul(
+            s.mul(s.sub(a, s.splat(self.mean)), s.splat(self.inverse)),
+            weight,
+        );
+        s.mul(
+            if self.accumulate {
+                s.add(old, value)
+            } else {
+                value
+            },
+            s.splat(self.scale),
+        )
     }
 }
 
@@ -180,20 +225,51 @@ struct Rescale {
 impl Function for Rescale {
     #[inline(always)]
     fn call<S: Simd>(&self, s: S, a: S::F, _: S::F, old: S::F) -> S::F {
-        let weight = if self.one_plus { s.add(a, s.splat(1.0)) } else { a };
+        let weight = if self.one_plus {
+            s.add(a, s.splat(1.0))
+        } else {
+            a
+        };
         s.mul(s.mul(old, s.splat(self.scale)), weight)
     }
 }
 
 /// Normalizes one run of elements.
-pub(super) fn normalize(level: Level, x: &[f32], weight: &[f32], epsilon: f32, one_plus: bool, out: &mut [f32]) {
-    map(level, x, weight, out, Storage::F32, Normalize::new(level, x, epsilon, one_plus));
+pub(super) fn normalize(
+    level: Level,
+    x: &[f32],
+    weight: &[f32],
+    epsilon: f32,
+    one_plus: bool,
+    out: &mut [f32],
+) {
+    map(
+        level,
+        x,
+        weight,
+        out,
+        Storage::F32,
+        Normalize::new(level, x, epsilon, one_plus),
+    );
 }
 
 /// Normalizes one run of elements where it is.
-pub(super) fn normalize_in_place(level: Level, x: &mut [f32], weight: &[f32], epsilon: f32, one_plus: bool) {
+pub(super) fn normalize_in_place(
+    level: Level,
+    x: &mut [f32],
+    weight: &[f32],
+    epsilon: f32,
+    one_plus: bool,
+) {
     let scale = inverse_deviation(level, x, 0.0, epsilon);
-    map(level, weight, weight, x, Storage::F32, Rescale { scale, one_plus });
+    map(
+        level,
+        weight,
+        weight,
+        x,
+        Storage::F32,
+        Rescale { scale, one_plus },
+    );
 }
 
 /// Divides elements by their root mean square.
@@ -214,14 +290,24 @@ pub(super) fn rms_norm(step: &RmsNorm, loaded: &mut Loaded, team: &mut Team, inp
         });
     }
     loaded.write(step.out, inputs, |loaded, out, storage| {
-        let (x, weight, level) = (loaded.rows(step.x, inputs), loaded.vector(step.weight), loaded.level);
-        let NormOptions { center, bias, scale } = step.options;
+        let (x, weight, level) = (
+            loaded.rows(step.x, inputs),
+            loaded.vector(step.weight),
+            loaded.level,
+        );
+        let NormOptions {
+            center,
+            bias,
+            scale,
+        } = step.options;
         let [bias, scale] = [bias, scale].map(|option| option.map(|id| loaded.vector(id)));
         let run = weight.len();
         each_row(team, out, run, |row, out| {
             let x = &x[row * run..][..run];
-            let mut f =
-                Normalize { accumulate: step.accumulate, ..Normalize::new(level, x, step.epsilon, step.one_plus) };
+            let mut f = Normalize {
+                accumulate: step.accumulate,
+                ..Normalize::new(level, x, step.epsilon, step.one_plus)
+            };
             if center {
                 f.mean = (x.iter().map(|&x| f64::from(x)).sum::<f64>() / run as f64) as f32;
                 f.inverse = inverse_deviation(level, x, f.mean, step.epsilon);
@@ -265,7 +351,9 @@ pub(super) fn silu(level: Level, values: &mut [f32], storage: Storage) {
 #[inline(always)]
 fn exp_m1<S: Simd>(s: S, x: S::F) -> S::F {
     let inner = [120.0, 24.0, 6.0, 2.0f32].iter();
-    let sum = inner.fold(s.splat(1.0 / 720.0), |sum, divisor| s.mul_add(sum, x, s.splat(1.0 / divisor)));
+    let sum = inner.fold(s.splat(1.0 / 720.0), |sum, divisor| {
+        s.mul_add(sum, x, s.splat(1.0 / divisor))
+    });
     let near = s.mul_add(s.mul(x, x), sum, x);
     s.if_less(s.splat(-0.25), x, near, s.sub(s.exp(x), s.splat(1.0)))
 }
@@ -276,9 +364,19 @@ struct Activate(Activation, [f32; 4]);
 
 impl Activate {
     fn new(activation: Activation, numbers: Option<&[f32]>) -> Self {
-        let Some(numbers) = numbers else { return Self(activation, [0.0; 4]) };
+        let Some(numbers) = numbers else {
+            return Self(activation, [0.0; 4]);
+        };
         let softplus = |x: f32| x.max(0.0) + (-x.abs()).exp().ln_1p();
-        Self(activation, [softplus(numbers[0]), numbers[2] + softplus(numbers[1]), numbers[2], numbers[3]])
+        Self(
+            activation,
+            [
+                softplus(numbers[0]),
+                numbers[2] + softplus(numbers[1]),
+                numbers[2],
+                numbers[3],
+            ],
+        )
     }
 }
 
@@ -291,7 +389,11 @@ impl Function for Activate {
                 // ½ (1 + tanh u) = 1 / (1 + e^(−2u)), without cancellation where tanh u is near −1. u / gate:
                 const SLOPE: f32 = 0.797_884_6;
                 let square = s.mul(gate, gate);
-                let factor = s.mul_add(square, s.splat(2.0 * SLOPE * 0.044_715), s.splat(2.0 * SLOPE));
+                let factor = s.mul_add(
+                    square,
+                    s.splat(2.0 * SLOPE * 0.044_715),
+                    s.splat(2.0 * SLOPE),
+                );
                 s.mul(swish(s, gate, factor), up)
             }
             Activation::ClampedSwiglu { alpha, limit } => {
@@ -329,11 +431,17 @@ impl Function for Gated {
     #[inline(always)]
     fn call<S: Simd>(&self, s: S, a: S::F, b: S::F, old: S::F) -> S::F {
         let gate = self.gate.map_or(a, |gate| s.splat(gate));
-        self.activate.call(s, gate, if self.has_up { b } else { s.splat(1.0) }, old)
+        self.activate
+            .call(s, gate, if self.has_up { b } else { s.splat(1.0) }, old)
     }
 }
 
-pub(super) fn gated_activation(step: &GatedActivation, loaded: &mut Loaded, team: &mut Team, inputs: &BatchInputs) {
+pub(super) fn gated_activation(
+    step: &GatedActivation,
+    loaded: &mut Loaded,
+    team: &mut Team,
+    inputs: &BatchInputs,
+) {
     loaded.write(step.out, inputs, |loaded, out, storage| {
         let (gate_up, columns) = (loaded.rows(step.gate_up, inputs), loaded.columns(step.out));
         let numbers = step.numbers.map(|numbers| loaded.vector(numbers));
@@ -344,17 +452,26 @@ pub(super) fn gated_activation(step: &GatedActivation, loaded: &mut Loaded, team
             let up = match step.up {
                 Up::SecondHalf => Some(&gate_up[row * width + columns..][..columns]),
                 Up::One => None,
-                Up::Of(buffer, first) => {
-                    Some(&loaded.rows(buffer, inputs)[row * loaded.columns(buffer) + first as usize..][..columns])
-                }
+                Up::Of(buffer, first) => Some(
+                    &loaded.rows(buffer, inputs)[row * loaded.columns(buffer) + first as usize..]
+                        [..columns],
+                ),
             };
             if shared_by == 1 {
-                let f = Gated { activate, gate: None, has_up: up.is_some() };
+                let f = Gated {
+                    activate,
+                    gate: None,
+                    has_up: up.is_some(),
+                };
                 return map(loaded.level, gates, up.unwrap_or(gates), out, storage, f);
             }
             let run = shared_by as usize;
             for (index, (gate, out)) in gates.iter().zip(out.chunks_exact_mut(run)).enumerate() {
-                let f = Gated { activate, gate: Some(*gate), has_up: up.is_some() };
+                let f = Gated {
+                    activate,
+                    gate: Some(*gate),
+                    has_up: up.is_some(),
+                };
                 // Without `up`, no operand is read.
                 let up = up.map_or(&gate_up[..run], |up| &up[index * run..][..run]);
                 map(loaded.level, up, up, out, storage, f);
@@ -363,20 +480,51 @@ pub(super) fn gated_activation(step: &GatedActivation, loaded: &mut Loaded, team
     });
 }
 
-pub(super) fn gated_norm(step: &GatedNorm, loaded: &mut Loaded, team: &mut Team, inputs: &BatchInputs) {
+pub(super) fn gated_norm(
+    step: &GatedNorm,
+    loaded: &mut Loaded,
+    team: &mut Team,
+    inputs: &BatchInputs,
+) {
     loaded.write(step.out, inputs, |loaded, out, storage| {
-        let (x, weight, level) = (loaded.rows(step.x, inputs), loaded.vector(step.weight), loaded.level);
+        let (x, weight, level) = (
+            loaded.rows(step.x, inputs),
+            loaded.vector(step.weight),
+            loaded.level,
+        );
         let (mixed, width) = (loaded.rows(step.mixed, inputs), loaded.columns(step.mixed));
         let (group, columns) = (step.group as usize, loaded.columns(step.x));
         each_row(team, out, group, |index, out| {
             let (row, first) = (index * group / columns, index * group % columns);
             let x = &x[index * group..][..group];
             let gates = &mixed[row * width + step.gates as usize + first..][..group];
-            map(level, gates, x, out, Storage::F32, Activate::new(Activation::Silu, None));
+            map(
+                level,
+                gates,
+                x,
+                out,
+                Storage::F32,
+                Activate::new(Activation::Silu, None),
+            );
             // A gate after the norm is a factor all the same.
-            let scale = inverse_deviation(level, if step.gate_first { out } else { x }, 0.0, step.epsilon);
+            let scale = inverse_deviation(
+                level,
+                if step.gate_first { out } else { x },
+                0.0,
+                step.epsilon,
+            );
             let weight = &weight[first % weight.len()..][..group];
-            map(level, weight, weight, out, storage, Rescale { scale, one_plus: false });
+            map(
+                level,
+                weight,
+                weight,
+                out,
+                storage,
+                Rescale {
+                    scale,
+                    one_plus: false,
+                },
+            );
         });
     });
 }
@@ -384,10 +532,19 @@ pub(super) fn gated_norm(step: &GatedNorm, loaded: &mut Loaded, team: &mut Team,
 pub(super) fn embed(step: &Embed, loaded: &mut Loaded, team: &mut Team, inputs: &BatchInputs) {
     loaded.write(step.out, inputs, |loaded, out, storage| {
         let (table, bytes) = (loaded.matrix(step.table), &mut team.own().bytes);
-        for (&id, row) in inputs.token_ids.iter().zip(out.chunks_exact_mut(loaded.columns(step.out))) {
-            let id = if id & FEED == 0 { id } else { loaded.feed[(id & !FEED) as usize] };
+        for (&id, row) in inputs
+            .token_ids
+            .iter()
+            .zip(out.chunks_exact_mut(loaded.columns(step.out)))
+        {
+            let id = if id & FEED == 0 {
+                id
+            } else {
+                loaded.feed[(id & !FEED) as usize]
+            };
             table.decode_row(id as usize, bytes, row);
-            row.iter_mut().for_each(|value| *value = storage.round(*value * step.scale));
+            row.iter_mut()
+                .for_each(|value| *value = storage.round(*value * step.scale));
         }
     });
 }
@@ -422,14 +579,31 @@ impl Function for Scale {
     }
 }
 
-pub(super) fn scale_logits(step: &ScaleLogits, loaded: &mut Loaded, team: &mut Team, inputs: &BatchInputs) {
+pub(super) fn scale_logits(
+    step: &ScaleLogits,
+    loaded: &mut Loaded,
+    team: &mut Team,
+    inputs: &BatchInputs,
+) {
     loaded.write(step.logits, inputs, |loaded, logits, storage| {
         // Parts of a row, since there may be fewer rows than threads.
         const PART: usize = 1 << 12;
         let columns = loaded.columns(step.logits);
-        let part = if columns.is_multiple_of(PART) { PART } else { columns };
+        let part = if columns.is_multiple_of(PART) {
+            PART
+        } else {
+            columns
+        };
         each_row(team, logits, part, |_, logits| {
-            update(loaded.level, logits, storage, Scale { scale: step.scale, softcap: step.softcap });
+            update(
+                loaded.level,
+                logits,
+                storage,
+                Scale {
+                    scale: step.scale,
+                    softcap: step.softcap,
+                },
+            );
         });
     });
 }
@@ -438,8 +612,13 @@ pub(super) fn pool(step: &Pool, loaded: &Loaded, inputs: &BatchInputs) -> Vec<Ve
     let (x, columns) = (loaded.rows(step.x, inputs), loaded.columns(step.x));
     let sum = |row: &PoolRow| {
         let mut sums = vec![0.0_f64; columns];
-        for values in x[row.row_start as usize * columns..].chunks_exact(columns).take(row.row_count as usize) {
-            sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += f64::from(*value));
+        for values in x[row.row_start as usize * columns..]
+            .chunks_exact(columns)
+            .take(row.row_count as usize)
+        {
+            sums.iter_mut()
+                .zip(values)
+                .for_each(|(sum, value)| *sum += f64::from(*value));
         }
         sums.into_iter().map(|sum| sum as f32).collect()
     };

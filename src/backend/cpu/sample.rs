@@ -25,13 +25,25 @@ const REACH: f32 = 20.5;
 const SPAN: usize = 512;
 
 /// Runs the step: draws all rows, then fills the feed slots.
-pub(super) fn run(step: &Sample, loaded: &mut Loaded, team: &mut Team, inputs: &BatchInputs) -> Vec<Sampled> {
+pub(super) fn run(
+    step: &Sample,
+    loaded: &mut Loaded,
+    team: &mut Team,
+    inputs: &BatchInputs,
+) -> Vec<Sampled> {
     let (level, vocab) = (loaded.level, loaded.columns(step.logits));
     let values = loaded.rows(step.logits, inputs);
     let mut sampled = vec![Sampled::default(); inputs.samples.len()];
     let sample = |row: &SampleRow, arena: &Bump| {
         let pending = (row.pending_slot != NONE).then(|| loaded.feed[row.pending_slot as usize]);
-        sample_row(level, &values[row.logits_row as usize * vocab..][..vocab], row, inputs, pending, arena)
+        sample_row(
+            level,
+            &values[row.logits_row as usize * vocab..][..vocab],
+            row,
+            inputs,
+            pending,
+            arena,
+        )
     };
     if let ([row], [out]) = (&inputs.samples[..], &mut sampled[..]) {
         *out = sample(row, &team.own().arena);
@@ -49,7 +61,11 @@ pub(super) fn run(step: &Sample, loaded: &mut Loaded, team: &mut Team, inputs: &
     }
     for (row, result) in inputs.samples.iter().zip(&sampled) {
         if row.feed_slot != NONE {
-            let id = if result.token_id == NUMERICAL_ERROR { 0 } else { result.token_id };
+            let id = if result.token_id == NUMERICAL_ERROR {
+                0
+            } else {
+                result.token_id
+            };
             loaded.feed[row.feed_slot as usize] = id;
         }
     }
@@ -74,13 +90,24 @@ impl<'a> Scan<'a> {
             largest
         }));
         let largest = spans.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        Self { spans, largest, bad: !finite || largest == f32::NEG_INFINITY }
+        Self {
+            spans,
+            largest,
+            bad: !finite || largest == f32::NEG_INFINITY,
+        }
     }
 
     /// Calls `visit` with the tokens whose value is at least `least`, in order of id.
     fn each(&self, values: &[f32], least: f32, mut visit: impl FnMut(u32, f32)) {
-        for (index, span) in values.chunks(SPAN).enumerate().filter(|(index, _)| self.spans[*index] >= least) {
-            for (id, &value) in (index * SPAN..).zip(span).filter(|(_, value)| **value >= least) {
+        for (index, span) in values
+            .chunks(SPAN)
+            .enumerate()
+            .filter(|(index, _)| self.spans[*index] >= least)
+        {
+            for (id, &value) in (index * SPAN..)
+                .zip(span)
+                .filter(|(_, value)| **value >= least)
+            {
                 visit(id as u32, value);
             }
         }
@@ -103,7 +130,10 @@ impl Kernel for Largest<'_> {
             bad = s.if_less(value, s.splat(f32::INFINITY), bad, s.splat(1.0));
         }
         let largest = rest.iter().copied().fold(s.largest(largest), f32::max);
-        (largest, s.largest(bad) == 0.0 && rest.iter().all(|value| *value < f32::INFINITY))
+        (
+            largest,
+            s.largest(bad) == 0.0 && rest.iter().all(|value| *value < f32::INFINITY),
+        )
     }
 }
 
@@ -123,7 +153,8 @@ impl Kernel for Exponentials<'_> {
         for vector in vectors {
             sum = s.add(sum, s.exp(s.sub(s.load(vector), s.splat(self.largest))));
         }
-        rest.iter().fold(s.sum(sum), |sum, value| sum + (value - self.largest).exp())
+        rest.iter()
+            .fold(s.sum(sum), |sum, value| sum + (value - self.largest).exp())
     }
 }
 
@@ -136,12 +167,16 @@ fn sample_row(
     pending: Option<u32>,
     arena: &Bump,
 ) -> Sampled {
-    let error = || Sampled { token_id: NUMERICAL_ERROR, ..Sampled::default() };
+    let error = || Sampled {
+        token_id: NUMERICAL_ERROR,
+        ..Sampled::default()
+    };
     let raw = Scan::of(level, logits, arena);
     if raw.bad {
         return error();
     }
-    let is_adjusted = row.bias.len > 0 || row.mask_start != NONE || row.history.len > 0 || pending.is_some();
+    let is_adjusted =
+        row.bias.len > 0 || row.mask_start != NONE || row.history.len > 0 || pending.is_some();
     let mut allowed = None;
     let winner = if row.scored_token != NONE {
         Some(row.scored_token)
@@ -156,16 +191,24 @@ fn sample_row(
         Some(draw(logits, &raw, row, arena))
     };
     let Some(winner) = winner else { return error() };
-    let mut sampled = Sampled { token_id: winner, ..Sampled::default() };
+    let mut sampled = Sampled {
+        token_id: winner,
+        ..Sampled::default()
+    };
     if row.logprob || row.top_logprobs > 0 {
         let sum = |values| with_simd!(level, s => s.vectorize(Exponentials { values, largest: raw.largest }));
-        let total: f64 = logits.chunks(SPAN).map(|values| f64::from(sum(values))).sum();
+        let total: f64 = logits
+            .chunks(SPAN)
+            .map(|values| f64::from(sum(values)))
+            .sum();
         let log_total = f64::from(raw.largest) + total.ln();
         let logprob = |id: u32| (f64::from(logits[id as usize]) - log_total) as f32;
         if row.logprob {
             sampled.logprob = logprob(winner);
         }
-        let (values, scan) = allowed.as_ref().map_or((logits, &raw), |(values, scan)| (*values, scan));
+        let (values, scan) = allowed
+            .as_ref()
+            .map_or((logits, &raw), |(values, scan)| (*values, scan));
         let top = top_ids(values, scan, row.top_logprobs as usize, arena);
         sampled.top = top.iter().map(|&(_, id)| (id, logprob(id))).collect();
     }
@@ -180,13 +223,19 @@ fn top_ids<'a>(logits: &[f32], scan: &Scan<'_>, count: usize, arena: &'a Bump) -
     let spans = arena.alloc_slice_copy(scan.spans);
     // The count-th largest span has a logit that large, and so do those before it.
     let least = if count < spans.len() {
-        *spans.select_nth_unstable_by(count - 1, |a, b| b.total_cmp(a)).1
+        *spans
+            .select_nth_unstable_by(count - 1, |a, b| b.total_cmp(a))
+            .1
     } else {
         f32::NEG_INFINITY
     };
     let mut tokens = ArenaVec::new_in(arena);
     // Zeros and subnormals count as the same value.
-    let least = if flush(least) == 0.0 { -f32::MIN_POSITIVE } else { least };
+    let least = if flush(least) == 0.0 {
+        -f32::MIN_POSITIVE
+    } else {
+        least
+    };
     scan.each(logits, least, |id, value| {
         if value > f32::NEG_INFINITY {
             tokens.push((key(value), id));
@@ -209,7 +258,11 @@ fn key(value: f32) -> u32 {
 
 /// Flushes zeros and subnormals to +0.
 fn flush(value: f32) -> f32 {
-    if value.to_bits() & 0x7f80_0000 == 0 { 0.0 } else { value }
+    if value.to_bits() & 0x7f80_0000 == 0 {
+        0.0
+    } else {
+        value
+    }
 }
 
 /// The entries of a side array.
@@ -231,11 +284,24 @@ fn adjusted<'a>(
     }
     let history = &inputs.history[span(row.history)];
     let pending_count = |id: u32| u32::from(pending == Some(id));
-    let known = history.iter().map(|entry| (entry.token_id, entry.generated + pending_count(entry.token_id)));
-    let new = pending.filter(|id| history.iter().all(|entry| entry.token_id != *id)).map(|id| (id, 1));
+    let known = history.iter().map(|entry| {
+        (
+            entry.token_id,
+            entry.generated + pending_count(entry.token_id),
+        )
+    });
+    let new = pending
+        .filter(|id| history.iter().all(|entry| entry.token_id != *id))
+        .map(|id| (id, 1));
     for (token_id, generated) in known.chain(new) {
-        let Some(value) = values.get_mut(token_id as usize) else { continue };
-        *value = if *value > 0.0 { *value / row.draw.repetition_penalty } else { *value * row.draw.repetition_penalty };
+        let Some(value) = values.get_mut(token_id as usize) else {
+            continue;
+        };
+        *value = if *value > 0.0 {
+            *value / row.draw.repetition_penalty
+        } else {
+            *value * row.draw.repetition_penalty
+        };
         if generated > 0 {
             *value -= generated as f32 * row.draw.frequency_penalty;
             *value -= row.draw.presence_penalty;
@@ -245,7 +311,10 @@ fn adjusted<'a>(
         if !values.iter().all(|value| *value < f32::INFINITY) {
             return None;
         }
-        for (values, word) in values.chunks_mut(32).zip(&inputs.masks[row.mask_start as usize..]) {
+        for (values, word) in values
+            .chunks_mut(32)
+            .zip(&inputs.masks[row.mask_start as usize..])
+        {
             for (bit, value) in values.iter_mut().enumerate() {
                 if word >> bit & 1 == 0 {
                     *value = f32::NEG_INFINITY;
@@ -269,7 +338,11 @@ struct Candidate {
 fn draw(values: &[f32], scan: &Scan<'_>, row: &SampleRow, arena: &Bump) -> u32 {
     let largest = flush(scan.largest);
     // The least value that is the largest one: all zeros and subnormals are equal.
-    let equal = if largest == 0.0 { -f32::MIN_POSITIVE } else { largest };
+    let equal = if largest == 0.0 {
+        -f32::MIN_POSITIVE
+    } else {
+        largest
+    };
     let mut first = None;
     scan.each(values, equal, |id, value| {
         if first.is_none() && flush(value) == largest {
@@ -283,12 +356,22 @@ fn draw(values: &[f32], scan: &Scan<'_>, row: &SampleRow, arena: &Bump) -> u32 {
     let temperature = f64::from(row.draw.temperature);
     let distance = |value: f32| (f64::from(value) - f64::from(largest)) / temperature;
     // One more rounding step down, for the rounding of this bound itself.
-    let least = (largest - REACH * row.draw.temperature).next_down().min(equal);
-    let floor = if row.draw.min_p > 0.0 { f64::from(row.draw.min_p).ln() } else { f64::NEG_INFINITY };
+    let least = (largest - REACH * row.draw.temperature)
+        .next_down()
+        .min(equal);
+    let floor = if row.draw.min_p > 0.0 {
+        f64::from(row.draw.min_p).ln()
+    } else {
+        f64::NEG_INFINITY
+    };
     let mut candidates = ArenaVec::new_in(arena);
     scan.each(values, least, |id, value| {
         let value = flush(value);
-        let candidate = Candidate { id, value, distance: distance(value) };
+        let candidate = Candidate {
+            id,
+            value,
+            distance: distance(value),
+        };
         if candidate.distance >= floor && value > f32::NEG_INFINITY {
             candidates.push(candidate);
         }

@@ -40,7 +40,9 @@ pub(super) fn run(step: &StateScan, loaded: &mut Loaded, team: &mut Team, inputs
     let heads = step.heads as usize;
     // The states move to where they belong first. No sequence reads a slot that another one writes.
     for state in &inputs.states {
-        let slot = |slot: u32| slot as usize * heads * head_elements..(slot as usize + 1) * heads * head_elements;
+        let slot = |slot: u32| {
+            slot as usize * heads * head_elements..(slot as usize + 1) * heads * head_elements
+        };
         match state.from {
             NONE => states[slot(state.to)].fill(0.0),
             from if from != state.to => states.copy_within(slot(from), slot(state.to).start),
@@ -98,14 +100,23 @@ impl Scan<'_> {
                     #[allow(unsafe_code, reason = "heads are disjoint")]
                     // SAFETY: these columns of a row belong to one head, and each head to one thread.
                     let out = unsafe { out.part(first..first + width) };
-                    out.iter_mut().zip(values).for_each(|(out, value)| *out = self.storage.round(*value));
+                    out.iter_mut()
+                        .zip(values)
+                        .for_each(|(out, value)| *out = self.storage.round(*value));
                 }
             }
         }
     }
 
     /// Runs the tokens of a block through some columns of the state; `block.values` become the outputs.
-    fn tile(&self, head: usize, rows: Range<usize>, columns: Range<usize>, state: &mut [f32], block: &mut ScanScratch) {
+    fn tile(
+        &self,
+        head: usize,
+        rows: Range<usize>,
+        columns: Range<usize>,
+        state: &mut [f32],
+        block: &mut ScanScratch,
+    ) {
         let (value_dim, width) = (self.step.value_dim as usize, columns.len());
         let copy = |from: &[f32]| {
             let mut lanes = [0.0; LANES];
@@ -113,10 +124,16 @@ impl Scan<'_> {
             lanes
         };
         block.tile.clear();
-        block.tile.extend(state.chunks_exact(value_dim).map(|row| copy(&row[columns.clone()])));
+        block.tile.extend(
+            state
+                .chunks_exact(value_dim)
+                .map(|row| copy(&row[columns.clone()])),
+        );
         block.values.clear();
         let first = self.parts()[2] + head * value_dim + columns.start;
-        block.values.extend(rows.map(|row| copy(&self.convolved[row * self.channels() + first..][..width])));
+        block.values.extend(
+            rows.map(|row| copy(&self.convolved[row * self.channels() + first..][..width])),
+        );
         let tokens = Tokens {
             state: &mut block.tile,
             queries: &block.queries,
@@ -148,7 +165,14 @@ impl Scan<'_> {
 
     /// Queries, keys and factors of a block for a head.
     fn prepare(&self, head: usize, rows: Range<usize>, block: &mut ScanScratch) {
-        let StateScan { heads, key_heads, key_dim, rule, gates, .. } = *self.step;
+        let StateScan {
+            heads,
+            key_heads,
+            key_dim,
+            rule,
+            gates,
+            ..
+        } = *self.step;
         let (heads, dim) = (heads as usize, key_dim as usize);
         let key_head = head / self.step.shared_by() as usize % key_heads as usize * dim;
         let [query_part, key_part, _] = self.parts();
@@ -159,23 +183,34 @@ impl Scan<'_> {
         block.factors.clear();
         for row in rows {
             let channels = &self.convolved[row * self.channels()..][..self.channels()];
-            let (query, key) = (&channels[query_part + key_head..][..dim], &channels[key_part + key_head..][..dim]);
-            let gate =
-                |index: usize| f64::from(self.mixed[row * self.mixed_columns + gates as usize + index * heads + head]);
+            let (query, key) = (
+                &channels[query_part + key_head..][..dim],
+                &channels[key_part + key_head..][..dim],
+            );
+            let gate = |index: usize| {
+                f64::from(
+                    self.mixed[row * self.mixed_columns + gates as usize + index * heads + head],
+                )
+            };
             match rule {
                 ScanRule::Delta { beta_scale } => {
-                    let unit = |values: &[f32]| 1.0 / (squares(self.level, values) + UNIT_EPSILON).sqrt();
+                    let unit =
+                        |values: &[f32]| 1.0 / (squares(self.level, values) + UNIT_EPSILON).sqrt();
                     let (of_query, of_key) = (unit(query) / (dim as f32).sqrt(), unit(key));
                     queries.extend(query.iter().map(|value| value * of_query));
                     keys.extend(key.iter().map(|value| value * of_key));
                     let rate = f64::from(beta_scale) / (1.0 + (-gate(0)).exp());
-                    block.factors.push([(decay * softplus(gate(1) + bias)).exp() as f32, rate as f32]);
+                    block
+                        .factors
+                        .push([(decay * softplus(gate(1) + bias)).exp() as f32, rate as f32]);
                 }
                 ScanRule::Mamba2 => {
                     queries.extend(query);
                     keys.extend(key);
                     let rate = softplus(gate(0) + bias);
-                    block.factors.push([(decay * rate).exp() as f32, rate as f32]);
+                    block
+                        .factors
+                        .push([(decay * rate).exp() as f32, rate as f32]);
                 }
             }
         }
@@ -205,7 +240,11 @@ impl Kernel for Tokens<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let dim = self.state.len();
-        let tokens = self.queries.chunks_exact(dim).zip(self.keys.chunks_exact(dim)).zip(self.factors);
+        let tokens = self
+            .queries
+            .chunks_exact(dim)
+            .zip(self.keys.chunks_exact(dim))
+            .zip(self.factors);
         let (state, _) = self.state.as_chunks_mut::<4>();
         // Four sums, so that additions do not wait for each other.
         for (((query, key), [keep, rate]), value) in tokens.zip(self.values) {

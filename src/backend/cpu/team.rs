@@ -7,7 +7,10 @@
 //!
 //! Between steps the threads spin for a moment, because the next step usually follows within microseconds, and then
 //! sleep: an idle team costs nothing.
-#![allow(unsafe_code, reason = "threads borrow the caller's work for the duration of one call")]
+#![allow(
+    unsafe_code,
+    reason = "threads borrow the caller's work for the duration of one call"
+)]
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -77,19 +80,31 @@ pub(super) struct Team {
 impl Team {
     /// A team of `threads` threads, including the caller's. It has fewer if the system does not start them.
     pub(super) fn new(threads: usize) -> Self {
-        let shared =
-            Arc::new(Shared { gate: Gate::default(), work: AtomicWork::default(), panicked: AtomicBool::new(false) });
+        let shared = Arc::new(Shared {
+            gate: Gate::default(),
+            work: AtomicWork::default(),
+            panicked: AtomicBool::new(false),
+        });
         let worker = |index: usize| {
             let (shared, sleeps) = (Arc::clone(&shared), Arc::new(AtomicBool::new(false)));
             let flag = Arc::clone(&sleeps);
             let thread = thread::Builder::new().name(format!("cpu-{index}"));
             let handle = thread.spawn(move || shared.serve(index, &flag)).ok()?;
-            Some(Worker { thread: handle.thread().clone(), sleeps, handle: Some(handle) })
+            Some(Worker {
+                thread: handle.thread().clone(),
+                sleeps,
+                handle: Some(handle),
+            })
         };
         let workers: Vec<Worker> = (1..threads).map_while(worker).collect();
         let scratch = (0..=workers.len()).map(|_| ThreadScratch::new()).collect();
         let shares = (0..=workers.len()).map(|_| Share::default()).collect();
-        Self { shared, workers, scratch, shares }
+        Self {
+            shared,
+            workers,
+            scratch,
+            shares,
+        }
     }
 
     /// Number of threads.
@@ -107,11 +122,20 @@ impl Team {
     /// each is in one part of one thread. Parts have a multiple of `least` items, except the
     /// last one of a share. Panics if a thread
     /// did.
-    pub(super) fn run(&mut self, items: usize, least: usize, work: impl Fn(Parts<'_>, &mut ThreadScratch) + Sync) {
+    pub(super) fn run(
+        &mut self,
+        items: usize,
+        least: usize,
+        work: impl Fn(Parts<'_>, &mut ThreadScratch) + Sync,
+    ) {
         let threads = self.threads().min(items.div_ceil(least)).max(1);
         assert!(u32::try_from(items).is_ok(), "{items} items are too many");
         for (index, left) in self.shares.iter_mut().enumerate() {
-            *left.0.get_mut() = Share::packed(if index < threads { share(items, index, threads) } else { 0..0 });
+            *left.0.get_mut() = Share::packed(if index < threads {
+                share(items, index, threads)
+            } else {
+                0..0
+            });
         }
         let least = if threads == 1 { items.max(1) } else { least };
         let (shares, scratch) = (&self.shares[..], SharedSlice::new(&mut self.scratch));
@@ -139,7 +163,10 @@ impl Team {
         if let Err(panic) = own {
             std::panic::resume_unwind(panic);
         }
-        assert!(!self.shared.panicked.swap(false, Ordering::Relaxed), "a thread of the CPU device panicked");
+        assert!(
+            !self.shared.panicked.swap(false, Ordering::Relaxed),
+            "a thread of the CPU device panicked"
+        );
     }
 }
 
@@ -251,14 +278,25 @@ impl Share {
         let mut left = self.0.load(Ordering::Relaxed);
         loop {
             let items = (left >> 32) as usize..(left & u64::from(u32::MAX)) as usize;
-            let size = (items.len() / PARTS / least * least).max(least).min(items.len());
+            let size = (items.len() / PARTS / least * least)
+                .max(least)
+                .min(items.len());
             if size == 0 {
                 return None;
             }
-            let at = if is_own { items.start + size } else { items.end - size };
+            let at = if is_own {
+                items.start + size
+            } else {
+                items.end - size
+            };
             let [first, last] = [items.start..at, at..items.end];
             let (part, rest) = if is_own { (first, last) } else { (last, first) };
-            match self.0.compare_exchange_weak(left, Self::packed(rest), Ordering::Relaxed, Ordering::Relaxed) {
+            match self.0.compare_exchange_weak(
+                left,
+                Self::packed(rest),
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            ) {
                 Ok(_) => return Some(part),
                 Err(other) => left = other,
             }
@@ -278,8 +316,14 @@ impl Iterator for Parts<'_> {
 
     fn next(&mut self) -> Option<Range<usize>> {
         let own = self.shares[self.own].take(true, self.least);
-        let others = self.shares[self.own + 1..].iter().chain(&self.shares[..self.own]);
-        own.or_else(|| others.filter_map(|share| share.take(false, self.least)).next())
+        let others = self.shares[self.own + 1..]
+            .iter()
+            .chain(&self.shares[..self.own]);
+        own.or_else(|| {
+            others
+                .filter_map(|share| share.take(false, self.least))
+                .next()
+        })
     }
 }
 
@@ -306,7 +350,11 @@ mod tests {
                         part.for_each(|item| _ = calls[item].fetch_add(round, Ordering::Relaxed));
                     }
                 });
-                assert!(calls.iter().all(|calls| calls.load(Ordering::Relaxed) == round));
+                assert!(
+                    calls
+                        .iter()
+                        .all(|calls| calls.load(Ordering::Relaxed) == round)
+                );
                 if round % 50 == 0 {
                     thread::sleep(2 * AWAKE);
                 }
@@ -333,7 +381,10 @@ mod tests {
                 }
             });
             assert_eq!(done.into_inner(), ITEMS);
-            assert!(slow.into_inner() <= ITEMS / threads / PARTS, "{threads} threads");
+            assert!(
+                slow.into_inner() <= ITEMS / threads / PARTS,
+                "{threads} threads"
+            );
         }
     }
 
@@ -342,19 +393,27 @@ mod tests {
         let mut team = Team::new(3);
         for bad in [0, 150, 299] {
             let failed = catch_unwind(AssertUnwindSafe(|| {
-                team.run(300, 1, |mut parts, _| assert!(!parts.any(|part| part.contains(&bad))));
+                team.run(300, 1, |mut parts, _| {
+                    assert!(!parts.any(|part| part.contains(&bad)))
+                });
             }));
             assert!(failed.is_err(), "item {bad}");
         }
         let sum = AtomicUsize::new(0);
-        team.run(3, 1, |parts, _| parts.flatten().for_each(|item| _ = sum.fetch_add(item, Ordering::Relaxed)));
+        team.run(3, 1, |parts, _| {
+            parts
+                .flatten()
+                .for_each(|item| _ = sum.fetch_add(item, Ordering::Relaxed))
+        });
         assert_eq!(sum.into_inner(), 3);
     }
 
     #[test]
     fn shares_cover_all_items_once() {
         for (items, count) in [(0, 3), (1, 3), (7, 3), (64, 5)] {
-            let shares: Vec<_> = (0..count).flat_map(|index| share(items, index, count)).collect();
+            let shares: Vec<_> = (0..count)
+                .flat_map(|index| share(items, index, count))
+                .collect();
             assert_eq!(shares, (0..items).collect::<Vec<_>>());
         }
     }

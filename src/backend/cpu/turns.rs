@@ -23,7 +23,10 @@ impl Turns {
     /// Computes a set unless it is there; returns its place.
     pub(super) fn prepare(&mut self, rope: &Rope, frequencies: &[f32], positions: &[u32]) -> usize {
         let key = (rope.frequencies, rope.scale.to_bits());
-        if let Some(at) = self.sets[..self.used].iter().position(|(known, _)| *known == key) {
+        if let Some(at) = self.sets[..self.used]
+            .iter()
+            .position(|(known, _)| *known == key)
+        {
             return at;
         }
         if self.used == self.sets.len() {

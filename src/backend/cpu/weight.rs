@@ -65,11 +65,22 @@ impl Matrix {
             while first_row < end {
                 let rows = end.min((first_row / per_expert + 1) * per_expert) - first_row;
                 let lines = Lines::zeroed(rows.div_ceil(LANES) * words, &spec.name)?;
-                sections.push(Section { format: section.format, first_row, rows, columns, words, lines });
+                sections.push(Section {
+                    format: section.format,
+                    first_row,
+                    rows,
+                    columns,
+                    words,
+                    lines,
+                });
                 first_row += rows;
             }
         }
-        Ok(Self { spec: spec.clone(), sections, written: vec![false; first_row] })
+        Ok(Self {
+            spec: spec.clone(),
+            sections,
+            written: vec![false; first_row],
+        })
     }
 
     /// Name, shape and formats.
@@ -85,7 +96,10 @@ impl Matrix {
     /// The sections of one expert.
     pub(super) fn sections_of(&self, expert: usize) -> &[Section] {
         let rows = (self.spec.rows / self.spec.experts) as usize;
-        let first = |row: usize| self.sections.partition_point(|section| section.first_row < row);
+        let first = |row: usize| {
+            self.sections
+                .partition_point(|section| section.first_row < row)
+        };
         &self.sections[first(expert * rows)..first((expert + 1) * rows)]
     }
 
@@ -95,25 +109,46 @@ impl Matrix {
     }
 
     /// Writes whole rows of one section.
-    pub(super) fn write(&mut self, first_row: u32, bytes: &[u8], team: &mut Team) -> Result<(), BackendError> {
+    pub(super) fn write(
+        &mut self,
+        first_row: u32,
+        bytes: &[u8],
+        team: &mut Team,
+    ) -> Result<(), BackendError> {
         let rows = self.spec.whole_rows(first_row, bytes.len() as u64);
         let Some(rows) = rows else {
-            return Err(BackendError::not_whole_rows(&self.spec.name, first_row, bytes.len()));
+            return Err(BackendError::not_whole_rows(
+                &self.spec.name,
+                first_row,
+                bytes.len(),
+            ));
         };
         let (first, rows) = (first_row as usize, rows as usize);
         let written = &mut self.written[first..first + rows];
         if written.contains(&true) {
-            let message = format!("weight {}: rows {first}..{} are written twice", self.spec.name, first + rows);
+            let message = format!(
+                "weight {}: rows {first}..{} are written twice",
+                self.spec.name,
+                first + rows
+            );
             return Err(BackendError::Validation(message));
         }
         written.fill(true);
         let row_bytes = bytes.len() / rows;
-        let at = self.sections.partition_point(|section| section.first_row <= first) - 1;
+        let at = self
+            .sections
+            .partition_point(|section| section.first_row <= first)
+            - 1;
         let mut done = 0;
         for section in &mut self.sections[at..] {
             let from = first + done - section.first_row;
             let count = (section.rows - from).min(rows - done);
-            section.write(from, count, &bytes[done * row_bytes..][..count * row_bytes], team);
+            section.write(
+                from,
+                count,
+                &bytes[done * row_bytes..][..count * row_bytes],
+                team,
+            );
             done += count;
             if done == rows {
                 break;
@@ -124,7 +159,10 @@ impl Matrix {
 
     /// Decodes row `row` into `out`.
     pub(super) fn decode_row(&self, row: usize, bytes: &mut Vec<u8>, out: &mut [f32]) {
-        let at = self.sections.partition_point(|section| section.first_row <= row) - 1;
+        let at = self
+            .sections
+            .partition_point(|section| section.first_row <= row)
+            - 1;
         let section = &self.sections[at];
         section.row_bytes(row - section.first_row, bytes);
         decode(section.format, bytes, out);
@@ -154,12 +192,21 @@ impl Section {
 
     /// The panels.
     pub(super) fn panels(&self) -> Panels<'_> {
-        Panels { format: self.format, columns: self.columns, words: self.words, lines: self.lines.lines() }
+        Panels {
+            format: self.format,
+            columns: self.columns,
+            words: self.words,
+            lines: self.lines.lines(),
+        }
     }
 
     /// Lines at the start of a panel whose bytes are transposed.
     fn byte_lines(&self) -> usize {
-        if matches!(self.format.parts().0, Codes::Eight) { self.format.layout(self.columns).plane / 4 } else { 0 }
+        if matches!(self.format.parts().0, Codes::Eight) {
+            self.format.layout(self.columns).plane / 4
+        } else {
+            0
+        }
     }
 
     /// Writes rows that were not written before.
@@ -175,7 +222,11 @@ impl Section {
                 let lines = unsafe { lines.part(panel * words..(panel + 1) * words) };
                 let range = first.max(panel * LANES)..(first + rows).min((panel + 1) * LANES);
                 let row = |row: usize| &bytes[(row - first) * row_bytes..][..row_bytes];
-                write_panel(lines, byte_lines, range.clone().map(|at| (at % LANES, row(at))));
+                write_panel(
+                    lines,
+                    byte_lines,
+                    range.clone().map(|at| (at % LANES, row(at))),
+                );
             }
         });
     }
@@ -189,12 +240,20 @@ impl Section {
             let bytes: &[u8] = bytemuck::cast_slice(line);
             out.extend((0..4).map(|column| bytes[column * LANES + lane]));
         }
-        out.extend(lines[byte_lines..].iter().flat_map(|line| line[lane].to_le_bytes()));
+        out.extend(
+            lines[byte_lines..]
+                .iter()
+                .flat_map(|line| line[lane].to_le_bytes()),
+        );
     }
 }
 
 /// Writes rows of a panel, each to its lane. The first `byte_lines` lines have transposed bytes.
-fn write_panel<'a>(lines: &mut [Words], byte_lines: usize, rows: impl Iterator<Item = (usize, &'a [u8])>) {
+fn write_panel<'a>(
+    lines: &mut [Words],
+    byte_lines: usize,
+    rows: impl Iterator<Item = (usize, &'a [u8])>,
+) {
     for (lane, row) in rows {
         let (codes, rest) = lines.split_at_mut(byte_lines);
         let (code_bytes, rest_bytes) = row.split_at((4 * byte_lines).min(row.len()));
@@ -229,7 +288,11 @@ pub(super) struct WordLayout {
 
 impl From<Layout> for WordLayout {
     fn from(layout: Layout) -> Self {
-        Self { plane: layout.plane / 4, scales: layout.scales / 4, supers: layout.supers / 4 }
+        Self {
+            plane: layout.plane / 4,
+            scales: layout.scales / 4,
+            supers: layout.supers / 4,
+        }
     }
 }
 
@@ -242,24 +305,38 @@ mod tests {
     fn rows_read_back_as_they_were_written_in_any_order_and_format() {
         for format in WeightFormat::ALL {
             let mut plan = Plan::default();
-            let parts = [(37, format), (5, WeightFormat::F32)].map(|(rows, format)| SpecSection { rows, format });
+            let parts = [(37, format), (5, WeightFormat::F32)]
+                .map(|(rows, format)| SpecSection { rows, format });
             plan.weight_in_sections("w", 40, &parts);
             let spec = plan.weights.remove(0);
             let (mut matrix, mut team) = (Matrix::new(&spec).unwrap(), Team::new(2));
             let row_bytes = format.row_bytes(40) as usize;
-            let bytes: Vec<u8> = (0..37 * row_bytes).map(|at| (at * 7 % 251) as u8 & 0x7b).collect();
-            assert!(matrix.write(0, &bytes[1..], &mut team).is_err(), "not whole rows");
-            matrix.write(20, &bytes[20 * row_bytes..], &mut team).unwrap();
-            matrix.write(0, &bytes[..20 * row_bytes], &mut team).unwrap();
-            assert!(matrix.write(19, &bytes[..row_bytes], &mut team).is_err(), "written twice");
+            let bytes: Vec<u8> = (0..37 * row_bytes)
+                .map(|at| (at * 7 % 251) as u8 & 0x7b)
+                .collect();
+            assert!(
+                matrix.write(0, &bytes[1..], &mut team).is_err(),
+                "not whole rows"
+            );
+            matrix
+                .write(20, &bytes[20 * row_bytes..], &mut team)
+                .unwrap();
+            matrix
+                .write(0, &bytes[..20 * row_bytes], &mut team)
+                .unwrap();
+            assert!(
+                matrix.write(19, &bytes[..row_bytes], &mut team).is_err(),
+                "written twice"
+            );
             assert!(!matrix.is_whole());
             matrix.write(37, &[1; 5 * 160], &mut team).unwrap();
             assert!(matrix.is_whole());
             let mut found = [0.0; 40];
             for row in 0..37 {
                 matrix.decode_row(row, &mut Vec::new(), &mut found);
-                let expected: Vec<f32> =
-                    (0..40).map(|at| format.decode(&bytes[row * row_bytes..][..row_bytes], 40, at)).collect();
+                let expected: Vec<f32> = (0..40)
+                    .map(|at| format.decode(&bytes[row * row_bytes..][..row_bytes], 40, at))
+                    .collect();
                 assert_eq!(found[..], expected, "{format} row {row}");
             }
         }

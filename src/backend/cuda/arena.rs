@@ -126,7 +126,12 @@ impl Arena {
         Ok(())
     }
 
-    fn make(&mut self, driver: &mut dyn Driver, what: &str, bytes: u64) -> Result<u64, BackendError> {
+    fn make(
+        &mut self,
+        driver: &mut dyn Driver,
+        what: &str,
+        bytes: u64,
+    ) -> Result<u64, BackendError> {
         let address = driver.allocate(what, bytes)?;
         self.owned.push(address);
         Ok(address)
@@ -138,25 +143,46 @@ impl Arena {
         spec: &WeightSpec,
         shards: &[WeightShard],
     ) -> Result<DeviceWeight, BackendError> {
-        let mut address = self.make(driver, &spec.name, shards.iter().map(|shard| shard.bytes).sum())?;
-        let section = |&WeightShard { row_start, rows, format, bytes }: &WeightShard| {
-            let section = DeviceSection { row_start, rows, format, address };
+        let mut address = self.make(
+            driver,
+            &spec.name,
+            shards.iter().map(|shard| shard.bytes).sum(),
+        )?;
+        let section = |&WeightShard {
+                           row_start,
+                           rows,
+                           format,
+                           bytes,
+                       }: &WeightShard| {
+            let section = DeviceSection {
+                row_start,
+                rows,
+                format,
+                address,
+            };
             address += bytes;
             section
         };
-        Ok(DeviceWeight { columns: spec.columns, sections: shards.iter().map(section).collect() })
+        Ok(DeviceWeight {
+            columns: spec.columns,
+            sections: shards.iter().map(section).collect(),
+        })
     }
 
     /// Frees all memory.
     pub(super) fn free(&mut self, driver: &mut dyn Driver) {
-        self.owned.drain(..).for_each(|address| driver.free(address));
+        self.owned
+            .drain(..)
+            .for_each(|address| driver.free(address));
         self.free_pool(driver);
     }
 
     fn free_pool(&mut self, driver: &mut dyn Driver) {
         for [key, value] in self.kv.drain(..) {
             let own = [key, if value == key { 0 } else { value }];
-            own.into_iter().filter(|address| *address != 0).for_each(|address| driver.free(address));
+            own.into_iter()
+                .filter(|address| *address != 0)
+                .for_each(|address| driver.free(address));
         }
         self.blocks.clear();
     }
@@ -171,17 +197,28 @@ impl Arena {
         rows: &[u8],
     ) -> Result<(), BackendError> {
         if spec.whole_rows(first_row, rows.len() as u64).is_none() {
-            return Err(BackendError::not_whole_rows(&spec.name, first_row, rows.len()));
+            return Err(BackendError::not_whole_rows(
+                &spec.name,
+                first_row,
+                rows.len(),
+            ));
         }
         let weight = &self.weights[id.0 as usize];
         if spec.rows == 1 {
             let (format, columns) = (spec.format_of(0), spec.columns as usize);
-            let wide: Vec<f32> = (0..columns).map(|index| format.decode(rows, columns, index)).collect();
+            let wide: Vec<f32> = (0..columns)
+                .map(|index| format.decode(rows, columns, index))
+                .collect();
             return driver.write(weight.sections[0].address, bytemuck::cast_slice(&wide));
         }
-        let section = weight.sections.iter().rfind(|section| section.row_start <= first_row);
-        let section = section.ok_or_else(|| BackendError::Validation(format!("weight {} has no rows", spec.name)))?;
-        let before = u64::from(first_row - section.row_start) * section.format.row_bytes(spec.columns);
+        let section = weight
+            .sections
+            .iter()
+            .rfind(|section| section.row_start <= first_row);
+        let section = section
+            .ok_or_else(|| BackendError::Validation(format!("weight {} has no rows", spec.name)))?;
+        let before =
+            u64::from(first_row - section.row_start) * section.format.row_bytes(spec.columns);
         driver.write(section.address + before, rows)
     }
 

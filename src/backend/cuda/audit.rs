@@ -40,8 +40,18 @@ pub struct Footprint {
 /// Without the machine code.
 impl fmt::Debug for Footprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kernel, architecture, registers, spill_bytes, stack_bytes, .. } = self;
-        write!(f, "{kernel} for {architecture}: {registers} registers, {spill_bytes} bytes of spills, ")?;
+        let Self {
+            kernel,
+            architecture,
+            registers,
+            spill_bytes,
+            stack_bytes,
+            ..
+        } = self;
+        write!(
+            f,
+            "{kernel} for {architecture}: {registers} registers, {spill_bytes} bytes of spills, "
+        )?;
         write!(f, "{stack_bytes} bytes of stack")
     }
 }
@@ -52,12 +62,16 @@ pub struct Auditor(Nvrtc);
 impl Auditor {
     /// The best NVRTC on this machine; without one, returns [`BackendError::Unavailable`].
     pub fn find() -> Result<Self, BackendError> {
-        Nvrtc::find(u32::MAX).map(Self).map_err(BackendError::Unavailable)
+        Nvrtc::find(u32::MAX)
+            .map(Self)
+            .map_err(BackendError::Unavailable)
     }
 
     /// The NVRTC in this folder.
     pub fn of(folder: &Path) -> Result<Self, BackendError> {
-        Nvrtc::of(folder).map(Self).map_err(BackendError::Unavailable)
+        Nvrtc::of(folder)
+            .map(Self)
+            .map_err(BackendError::Unavailable)
     }
 
     /// Major and minor version.
@@ -67,7 +81,10 @@ impl Auditor {
 
     /// Whether it compiles to machine code for this architecture, for example `sm_90a`.
     pub fn knows(&self, architecture: &str) -> bool {
-        let number = architecture.trim_start_matches("sm_").trim_end_matches('a').parse();
+        let number = architecture
+            .trim_start_matches("sm_")
+            .trim_end_matches('a')
+            .parse();
         let known = self.0.architectures().unwrap_or_default();
         number.is_ok_and(|number: u32| known.contains(&number))
     }
@@ -86,11 +103,20 @@ impl CudaBackend {
         known: &BTreeMap<u64, u32>,
     ) -> Vec<Result<Footprint, BackendError>> {
         let kernels = self.modules.loaded();
-        let all = kernels.iter().flat_map(|kernel| architectures.iter().map(move |name| (kernel, *name)));
-        let jobs: Vec<_> = all.filter(|(kernel, name)| selected(&kernel.to_string(), name)).collect();
+        let all = kernels
+            .iter()
+            .flat_map(|kernel| architectures.iter().map(move |name| (kernel, *name)));
+        let jobs: Vec<_> = all
+            .filter(|(kernel, name)| selected(&kernel.to_string(), name))
+            .collect();
         let jobs = jobs.into_iter();
         let queue = Mutex::new(jobs);
-        let next = || queue.lock().unwrap_or_else(std::sync::PoisonError::into_inner).next();
+        let next = || {
+            queue
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner)
+                .next()
+        };
         let work = || {
             let mut found = Vec::new();
             while let Some((kernel, architecture)) = next() {
@@ -101,7 +127,10 @@ impl CudaBackend {
         let workers = std::thread::available_parallelism().map_or(1, usize::from);
         std::thread::scope(|scope| {
             let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
-            workers.into_iter().flat_map(|worker| worker.join().unwrap_or_default()).collect()
+            workers
+                .into_iter()
+                .flat_map(|worker| worker.join().unwrap_or_default())
+                .collect()
         })
     }
 }
@@ -112,9 +141,13 @@ fn footprint(
     architecture: &str,
     known: &BTreeMap<u64, u32>,
 ) -> Result<Footprint, BackendError> {
-    let refused = |message: String| BackendError::Kernel { kernel: format!("{kernel} for {architecture}"), message };
+    let refused = |message: String| BackendError::Kernel {
+        kernel: format!("{kernel} for {architecture}"),
+        message,
+    };
     let path = format!("{}.cu", kernel.stem);
-    let source = kernel::embedded(&path).ok_or_else(|| refused(format!("there is no cuda/{path}")))?;
+    let source =
+        kernel::embedded(&path).ok_or_else(|| refused(format!("there is no cuda/{path}")))?;
     let key = key(nvrtc, kernel, architecture, &source);
     let mut found = Footprint {
         kernel: kernel.to_string(),
@@ -131,17 +164,34 @@ fn footprint(
     {
         return Ok(Footprint { registers, ..found });
     }
-    let (image, log) = nvrtc.compile(architecture, kernel, &source).map_err(refused)?;
+    let (image, log) = nvrtc
+        .compile(architecture, kernel, &source)
+        .map_err(refused)?;
     // The assembler makes products of warpgroups wait for each other, if it cannot tell when their registers are used.
-    if ["are serialized", "is injected"].iter().any(|words| log.contains(words)) {
+    if ["are serialized", "is injected"]
+        .iter()
+        .any(|words| log.contains(words))
+    {
         return Err(refused(log));
     }
-    let spilled = number_before(&log, " bytes spill stores").zip(number_before(&log, " bytes spill loads"));
-    let numbers = (number_before(&log, " registers"), spilled, number_before(&log, " bytes stack frame"));
+    let spilled =
+        number_before(&log, " bytes spill stores").zip(number_before(&log, " bytes spill loads"));
+    let numbers = (
+        number_before(&log, " registers"),
+        spilled,
+        number_before(&log, " bytes stack frame"),
+    );
     let (Some(registers), Some((stores, loads)), Some(stack)) = numbers else {
-        return Err(refused(format!("cannot read registers and spills from the assembler's log: {log}")));
+        return Err(refused(format!(
+            "cannot read registers and spills from the assembler's log: {log}"
+        )));
     };
-    (found.registers, found.spill_bytes, found.stack_bytes, found.image) = (registers, stores + loads, stack, image);
+    (
+        found.registers,
+        found.spill_bytes,
+        found.stack_bytes,
+        found.image,
+    ) = (registers, stores + loads, stack, image);
     Ok(found)
 }
 
@@ -152,20 +202,28 @@ fn key(nvrtc: &Nvrtc, kernel: &Kernel, architecture: &str, source: &str) -> u64 
         hasher.update(&(text.len() as u64).to_le_bytes());
         hasher.update(text.as_bytes());
     };
-    add(&format!("{:?} {architecture} {}", nvrtc.version, kernel.stem));
+    add(&format!(
+        "{:?} {architecture} {}",
+        nvrtc.version, kernel.stem
+    ));
     nvrtc::OPTIONS.iter().for_each(|option| add(option));
     kernel.options().iter().for_each(|option| add(option));
     let mut files = BTreeMap::new();
     add_includes(source, &mut files);
     add(source);
-    files.iter().for_each(|(path, text)| [path, text].into_iter().for_each(|part| add(part)));
+    files
+        .iter()
+        .for_each(|(path, text)| [path, text].into_iter().for_each(|part| add(part)));
     let hash = hasher.finalize();
     u64::from_le_bytes(*hash.as_bytes().first_chunk().expect("a hash has 32 bytes"))
 }
 
 /// Adds the files that a source includes, and those that they include.
 fn add_includes(source: &str, files: &mut BTreeMap<String, String>) {
-    for path in source.lines().filter_map(|line| line.strip_prefix("#include \"")?.split('"').next()) {
+    for path in source
+        .lines()
+        .filter_map(|line| line.strip_prefix("#include \"")?.split('"').next())
+    {
         if let Some(text) = kernel::embedded(path)
             && !files.contains_key(path)
         {
@@ -178,7 +236,9 @@ fn add_includes(source: &str, files: &mut BTreeMap<String, String>) {
 /// The number in front of these words.
 fn number_before(log: &str, words: &str) -> Option<u32> {
     let before = &log[..log.find(words)?];
-    let digits = before.rfind(|c: char| !c.is_ascii_digit()).map_or(0, |at| at + 1);
+    let digits = before
+        .rfind(|c: char| !c.is_ascii_digit())
+        .map_or(0, |at| at + 1);
     before[digits..].parse().ok()
 }
 
@@ -190,8 +250,14 @@ mod tests {
     fn numbers_are_read_from_the_log() {
         let log = "ptxas . 16 bytes stack frame, 4 bytes spill stores, 8 bytes spill loads\nptxas info : Used 255 \
                    registers, used 1 barriers";
-        let found = [" registers", " bytes stack frame", " bytes spill stores", " barriers", " cats"]
-            .map(|w| number_before(log, w));
+        let found = [
+            " registers",
+            " bytes stack frame",
+            " bytes spill stores",
+            " barriers",
+            " cats",
+        ]
+        .map(|w| number_before(log, w));
         assert_eq!(found, [Some(255), Some(16), Some(4), Some(1), None]);
     }
 }

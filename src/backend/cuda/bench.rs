@@ -53,32 +53,56 @@ impl Yardstick {
     pub fn open(options: &CudaOptions) -> Result<Self, BackendError> {
         let mut driver = open_driver(options)?;
         let bytes = BYTES_MAX.min(driver.facts().memory_bytes / 4) / 4096 * 4096;
-        let buffers = [driver.allocate("a yardstick", bytes)?, driver.allocate("a yardstick", bytes)?];
-        Ok(Self { driver, modules: Modules::new(options.cache_dir.as_deref()), buffers, bytes })
+        let buffers = [
+            driver.allocate("a yardstick", bytes)?,
+            driver.allocate("a yardstick", bytes)?,
+        ];
+        Ok(Self {
+            driver,
+            modules: Modules::new(options.cache_dir.as_deref()),
+            buffers,
+            bytes,
+        })
     }
 
     /// Measures all peaks; takes a second or two.
     pub fn peaks(&mut self) -> Result<Peaks, BackendError> {
         let [source, target] = self.buffers;
-        let params = StreamParams { source, target, elements: self.bytes / 16 };
+        let params = StreamParams {
+            source,
+            target,
+            elements: self.bytes / 16,
+        };
         let blocks = self.driver.facts().sm_count * BLOCKS_EACH;
         let copy = self.best("bench_copy", &params, blocks)?;
         let read_gbps = self.read_gbps()?;
         let copy_gbps = 2.0 * self.bytes as f64 / copy / 1e9;
-        Ok(Peaks { copy_gbps, read_gbps, fma_gflops: self.mma_gflops()?.max(self.blas_gflops()?) })
+        Ok(Peaks {
+            copy_gbps,
+            read_gbps,
+            fma_gflops: self.mma_gflops()?.max(self.blas_gflops()?),
+        })
     }
 
     /// Read bandwidth in 10⁹ bytes per second.
     pub fn read_gbps(&mut self) -> Result<f64, BackendError> {
         let [source, target] = self.buffers;
-        let params = StreamParams { source, target, elements: self.bytes / 16 };
+        let params = StreamParams {
+            source,
+            target,
+            elements: self.bytes / 16,
+        };
         let blocks = self.driver.facts().sm_count * BLOCKS_EACH;
         Ok(self.bytes as f64 / self.best("bench_read", &params, blocks)? / 1e9)
     }
 
     fn mma_gflops(&mut self) -> Result<f64, BackendError> {
         let blocks = 2 * self.driver.facts().sm_count;
-        let params = MmaParams { out: self.buffers[1], turns: TURNS, unused: 0 };
+        let params = MmaParams {
+            out: self.buffers[1],
+            turns: TURNS,
+            unused: 0,
+        };
         let seconds = self.best("bench_mma", &params, blocks)?;
         Ok(f64::from(blocks) * 8.0 * f64::from(TURNS) * WARP_OPERATIONS / seconds / 1e9)
     }
@@ -90,16 +114,29 @@ impl Yardstick {
             return Ok(0.0);
         }
         let side = PRODUCT;
-        let shape =
-            ProductShape { rows: side, outputs: side, columns: side, stride: side, wide: false, accumulate: false };
+        let shape = ProductShape {
+            rows: side,
+            outputs: side,
+            columns: side,
+            stride: side,
+            wide: false,
+            accumulate: false,
+        };
         let [left, out] = self.buffers;
         // Not zeros: multiplying zeros flips fewer bits, which allows a higher clock.
-        let pattern: Vec<u16> =
-            (0..1 << 20).map(|i: u32| 0x3c00 | (i.wrapping_mul(0x9e37_79b9) >> 22) as u16).collect();
+        let pattern: Vec<u16> = (0..1 << 20)
+            .map(|i: u32| 0x3c00 | (i.wrapping_mul(0x9e37_79b9) >> 22) as u16)
+            .collect();
         for at in (0..2 * matrix).step_by(2 << 20) {
-            self.driver.write(left + at, bytemuck::cast_slice(&pattern))?;
+            self.driver
+                .write(left + at, bytemuck::cast_slice(&pattern))?;
         }
-        let product = Product { x: left, weight: left + matrix, out, shape };
+        let product = Product {
+            x: left,
+            weight: left + matrix,
+            out,
+            shape,
+        };
         if !self.driver.prepare_products(&[product], true)? {
             return Ok(0.0);
         }
@@ -108,7 +145,12 @@ impl Yardstick {
     }
 
     /// Seconds per launch, with 256 threads per block.
-    fn best<P: Pod>(&mut self, stem: &'static str, params: &P, blocks: u32) -> Result<f64, BackendError> {
+    fn best<P: Pod>(
+        &mut self,
+        stem: &'static str,
+        params: &P,
+        blocks: u32,
+    ) -> Result<f64, BackendError> {
         let kernel = Kernel::new(stem);
         let params: Box<[u8]> = bytemuck::bytes_of(params).into();
         let function = loop {
@@ -117,7 +159,13 @@ impl Yardstick {
                 None => _ = self.modules.load_missing(&mut *self.driver)?,
             }
         };
-        let launch = Launch { function, params, grid: [blocks, 1, 1], threads: 256, shared_bytes: 0 };
+        let launch = Launch {
+            function,
+            params,
+            grid: [blocks, 1, 1],
+            threads: 256,
+            shared_bytes: 0,
+        };
         self.fastest(Command::Kernel(launch))
     }
 

@@ -153,7 +153,9 @@ pub(super) struct Blas {
 fn check(what: &str, status: Status) -> Result<(), BackendError> {
     match status {
         0 => Ok(()),
-        status => Err(BackendError::Validation(format!("cuBLASLt: {what} failed with status {status}"))),
+        status => Err(BackendError::Validation(format!(
+            "cuBLASLt: {what} failed with status {status}"
+        ))),
     }
 }
 
@@ -165,14 +167,21 @@ impl Blas {
         let candidates = Places::here().candidates("cublasLt", major_max);
         let mut faults = Vec::new();
         for candidate in candidates {
-            let opened = library::open(&candidate.path, &[]).and_then(Table::load).and_then(|table| {
-                let mut handle = ptr::null_mut();
-                // SAFETY: writes a handle; the context is current.
-                match unsafe { (table.create)(&raw mut handle) } {
-                    0 => Ok(Self { table, handle, workspace, plans: HashMap::new() }),
-                    status => Err(format!("cublasLtCreate failed with status {status}")),
-                }
-            });
+            let opened = library::open(&candidate.path, &[])
+                .and_then(Table::load)
+                .and_then(|table| {
+                    let mut handle = ptr::null_mut();
+                    // SAFETY: writes a handle; the context is current.
+                    match unsafe { (table.create)(&raw mut handle) } {
+                        0 => Ok(Self {
+                            table,
+                            handle,
+                            workspace,
+                            plans: HashMap::new(),
+                        }),
+                        status => Err(format!("cublasLtCreate failed with status {status}")),
+                    }
+                });
             match opened {
                 Ok(blas) => return Ok(blas),
                 Err(fault) => faults.push(format!("{}: {fault}", candidate.path.display())),
@@ -234,33 +243,61 @@ impl Blas {
     #[allow(unsafe_code, reason = "foreign calls")]
     fn plan(&self, shape: ProductShape) -> Result<Plan, BackendError> {
         let table = &self.table;
-        let (rows, outputs, columns) = (u64::from(shape.rows), u64::from(shape.outputs), u64::from(shape.columns));
+        let (rows, outputs, columns) = (
+            u64::from(shape.rows),
+            u64::from(shape.outputs),
+            u64::from(shape.columns),
+        );
         let layout = |kind: c_int, rows: u64, columns: u64, stride: u32| {
             let mut layout = ptr::null_mut();
             // SAFETY: writes a handle.
-            let status = unsafe { (table.layout_create)(&raw mut layout, kind, rows, columns, i64::from(stride)) };
+            let status = unsafe {
+                (table.layout_create)(&raw mut layout, kind, rows, columns, i64::from(stride))
+            };
             check("a layout", status).map(|()| layout)
         };
         let wide = if shape.wide { TYPE_F32 } else { TYPE_BF16 };
         // A failure part-way leaks a few descriptors, at most once per shape.
-        let (weight, x) =
-            (layout(TYPE_BF16, columns, outputs, shape.columns)?, layout(TYPE_BF16, columns, rows, shape.columns)?);
+        let (weight, x) = (
+            layout(TYPE_BF16, columns, outputs, shape.columns)?,
+            layout(TYPE_BF16, columns, rows, shape.columns)?,
+        );
         let out = layout(wide, outputs, rows, shape.stride)?;
         let (mut desc, mut preference) = (ptr::null_mut(), ptr::null_mut());
-        let mut proposals =
-            [Proposal { algorithm: [0; 8], workspace_bytes: 0, state: 0, waves: 0.0, reserved: [0; 4] }; PROPOSALS_MAX];
+        let mut proposals = [Proposal {
+            algorithm: [0; 8],
+            workspace_bytes: 0,
+            state: 0,
+            waves: 0.0,
+            reserved: [0; 4],
+        }; PROPOSALS_MAX];
         let mut found: c_int = 0;
         // SAFETY: the handles were just created; attributes are passed with their sizes; the heuristic writes at most
         // as many proposals as there is room for.
         unsafe {
-            check("a description", (table.desc_create)(&raw mut desc, COMPUTE_F32, TYPE_F32))?;
+            check(
+                "a description",
+                (table.desc_create)(&raw mut desc, COMPUTE_F32, TYPE_F32),
+            )?;
             let transpose = OP_TRANSPOSE;
-            let status = (table.desc_set)(desc, DESC_TRANSPOSE_A, (&raw const transpose).cast(), size_of::<c_int>());
+            let status = (table.desc_set)(
+                desc,
+                DESC_TRANSPOSE_A,
+                (&raw const transpose).cast(),
+                size_of::<c_int>(),
+            );
             check("an attribute", status)?;
-            check("a preference", (table.preference_create)(&raw mut preference))?;
+            check(
+                "a preference",
+                (table.preference_create)(&raw mut preference),
+            )?;
             let bytes = WORKSPACE_BYTES as usize;
-            let status =
-                (table.preference_set)(preference, PREFERENCE_WORKSPACE, (&raw const bytes).cast(), size_of::<usize>());
+            let status = (table.preference_set)(
+                preference,
+                PREFERENCE_WORKSPACE,
+                (&raw const bytes).cast(),
+                size_of::<usize>(),
+            );
             check("a preference", status)?;
             let status = (table.heuristic)(
                 self.handle,
@@ -278,11 +315,23 @@ impl Blas {
             check("the choice of an algorithm", status)?;
         }
         let usable = proposals.iter().take(usize::try_from(found).unwrap_or(0));
-        let proposals: Vec<Proposal> = usable.filter(|proposal| proposal.state == 0).copied().collect();
+        let proposals: Vec<Proposal> = usable
+            .filter(|proposal| proposal.state == 0)
+            .copied()
+            .collect();
         if proposals.is_empty() {
-            return Err(BackendError::Validation(format!("cuBLASLt has no algorithm for {shape:?}")));
+            return Err(BackendError::Validation(format!(
+                "cuBLASLt has no algorithm for {shape:?}"
+            )));
         }
-        Ok(Plan { desc, weight, x, out, proposals, chosen: 0 })
+        Ok(Plan {
+            desc,
+            weight,
+            x,
+            out,
+            proposals,
+            chosen: 0,
+        })
     }
 
     /// Enqueues a product whose shape has been prepared.
@@ -292,7 +341,14 @@ impl Blas {
         let missing = || BackendError::Validation(format!("{:?} was not prepared", product.shape));
         let plan = plan.ok_or_else(missing)?;
         let proposal = &plan.proposals[plan.chosen];
-        let (one, beta) = (1.0f32, if product.shape.accumulate { 1.0f32 } else { 0.0 });
+        let (one, beta) = (
+            1.0f32,
+            if product.shape.accumulate {
+                1.0f32
+            } else {
+                0.0
+            },
+        );
         let out = product.out;
         // SAFETY: the plan's descriptors are alive; the addresses are device memory of at least the shape's size, and
         // the workspace has the size given in the preference.

@@ -19,9 +19,16 @@ impl Choices {
     pub(super) fn open(folder: Option<&Path>, depends_on: &str) -> Self {
         let name = blake3::hash(depends_on.as_bytes()).to_hex();
         let file = folder.map(|folder| folder.join(format!("products-{}.txt", &name[..32])));
-        let text = file.as_deref().and_then(read_sealed).and_then(|bytes| String::from_utf8(bytes).ok());
+        let text = file
+            .as_deref()
+            .and_then(read_sealed)
+            .and_then(|bytes| String::from_utf8(bytes).ok());
         let fastest = text.unwrap_or_default().lines().filter_map(parse).collect();
-        Self { file, fastest, is_changed: false }
+        Self {
+            file,
+            fastest,
+            is_changed: false,
+        }
     }
 
     /// The fastest algorithm, if it is known.
@@ -36,7 +43,9 @@ impl Choices {
 
     /// Writes the file, if anything has changed.
     pub(super) fn save(&mut self) {
-        let Some(file) = self.file.as_deref() else { return };
+        let Some(file) = self.file.as_deref() else {
+            return;
+        };
         if !self.is_changed {
             return;
         }
@@ -49,14 +58,36 @@ impl Choices {
 }
 
 fn line((shape, algorithm): (&ProductShape, &usize)) -> String {
-    let ProductShape { rows, outputs, columns, stride, wide, accumulate } = *shape;
-    format!("{rows} {outputs} {columns} {stride} {} {} {algorithm}\n", u32::from(wide), u32::from(accumulate))
+    let ProductShape {
+        rows,
+        outputs,
+        columns,
+        stride,
+        wide,
+        accumulate,
+    } = *shape;
+    format!(
+        "{rows} {outputs} {columns} {stride} {} {} {algorithm}\n",
+        u32::from(wide),
+        u32::from(accumulate)
+    )
 }
 
 fn parse(line: &str) -> Option<(ProductShape, usize)> {
-    let numbers: Vec<u32> = line.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
+    let numbers: Vec<u32> = line
+        .split(' ')
+        .map(str::parse)
+        .collect::<Result<_, _>>()
+        .ok()?;
     let [rows, outputs, columns, stride, wide, accumulate, algorithm] = numbers.try_into().ok()?;
-    let shape = ProductShape { rows, outputs, columns, stride, wide: wide == 1, accumulate: accumulate == 1 };
+    let shape = ProductShape {
+        rows,
+        outputs,
+        columns,
+        stride,
+        wide: wide == 1,
+        accumulate: accumulate == 1,
+    };
     Some((shape, algorithm as usize))
 }
 
@@ -65,7 +96,14 @@ mod tests {
     use super::*;
 
     fn shape(rows: u32) -> ProductShape {
-        ProductShape { rows, outputs: 4096, columns: 1024, stride: 6144, wide: rows % 2 == 1, accumulate: rows > 8 }
+        ProductShape {
+            rows,
+            outputs: 4096,
+            columns: 1024,
+            stride: 6144,
+            wide: rows % 2 == 1,
+            accumulate: rows > 8,
+        }
     }
 
     #[test]
@@ -78,7 +116,10 @@ mod tests {
         choices.insert(shape(16), 0);
         choices.save();
         let again = open("a GPU, driver 13.0");
-        assert_eq!([7, 16, 8].map(|rows| again.get(shape(rows))), [Some(3), Some(0), None]);
+        assert_eq!(
+            [7, 16, 8].map(|rows| again.get(shape(rows))),
+            [Some(3), Some(0), None]
+        );
         assert_eq!(open("a GPU, driver 13.1").get(shape(7)), None);
     }
 
@@ -92,7 +133,10 @@ mod tests {
         let mut bytes = std::fs::read(&file).expect("it was written");
         *bytes.last_mut().expect("it has bytes") ^= 1;
         std::fs::write(&file, bytes).expect("it is writable");
-        assert_eq!(Choices::open(Some(folder.path()), "a GPU").get(shape(7)), None);
+        assert_eq!(
+            Choices::open(Some(folder.path()), "a GPU").get(shape(7)),
+            None
+        );
         assert!(parse("1 2 3").is_none() && parse("1 2 3 4 1 0 -1").is_none());
     }
 }

@@ -101,7 +101,12 @@ pub(super) trait Driver {
     fn compiler(&self) -> Arc<dyn Compiler>;
 
     /// Loads a compiled kernel whose params have `params_bytes` bytes.
-    fn load(&mut self, kernel: &Kernel, image: &[u8], params_bytes: usize) -> Result<Function, BackendError>;
+    fn load(
+        &mut self,
+        kernel: &Kernel,
+        image: &[u8],
+        params_bytes: usize,
+    ) -> Result<Function, BackendError>;
 
     /// Allocates `bytes` bytes of zeroed memory, aligned to at least 256 bytes; `what` names it in errors.
     fn allocate(&mut self, what: &str, bytes: u64) -> Result<u64, BackendError>;
@@ -116,13 +121,23 @@ pub(super) trait Driver {
     fn read(&mut self, address: u64, bytes: &mut [u8]) -> Result<(), BackendError>;
 
     /// Allocates the pinned slots, with this many words each way.
-    fn make_slots(&mut self, upload_words: usize, download_words: usize) -> Result<(), BackendError>;
+    fn make_slots(
+        &mut self,
+        upload_words: usize,
+        download_words: usize,
+    ) -> Result<(), BackendError>;
 
     /// Copies words to the device through a slot.
     fn upload(&mut self, slot: usize, words: &[u32], to: u64) -> Result<(), BackendError>;
 
     /// Copies words from the device into a slot, starting at its word `to`, and records an event for [`Driver::wait`].
-    fn download(&mut self, slot: usize, from: u64, words: usize, to: usize) -> Result<(), BackendError>;
+    fn download(
+        &mut self,
+        slot: usize,
+        from: u64,
+        words: usize,
+        to: usize,
+    ) -> Result<(), BackendError>;
 
     /// Waits for the last download into a slot and returns its words.
     fn wait(&mut self, slot: usize, timeout: Duration) -> Result<&[u32], BackendError>;
@@ -151,7 +166,11 @@ pub(super) trait Driver {
     /// Chooses an algorithm for each new shape among these products: the fastest of an earlier start; or else, to
     /// `measure`, the fastest of all, which takes a while; or else the one that the library proposes first. `false` if
     /// a shape had to be refused: [`Facts::products`] has it now.
-    fn prepare_products(&mut self, products: &[Product], measure: bool) -> Result<bool, BackendError>;
+    fn prepare_products(
+        &mut self,
+        products: &[Product],
+        measure: bool,
+    ) -> Result<bool, BackendError>;
 
     /// Device time of a sequence of commands in seconds, for the bench.
     fn time(&mut self, commands: &[Command]) -> Result<f64, BackendError>;

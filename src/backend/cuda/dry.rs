@@ -36,7 +36,9 @@ impl Compiler for Shipping {
     }
 
     fn compile(&self, kernel: &Kernel, source: &str) -> Result<Vec<u8>, String> {
-        self.nvrtc.compile(&self.architecture, kernel, source).map(|(image, _)| image)
+        self.nvrtc
+            .compile(&self.architecture, kernel, source)
+            .map(|(image, _)| image)
     }
 }
 
@@ -57,24 +59,43 @@ impl Dry {
         let (major, minor) = compute;
         let known = DEVICES.iter().find(|(known, _)| *known == compute);
         let (_, [sm_count, shared_kib, memory_gib]) = known.ok_or_else(|| {
-            let message = format!("no device of compute capability {major}.{minor} is known to compile for");
+            let message =
+                format!("no device of compute capability {major}.{minor} is known to compile for");
             BackendError::Unavailable(message)
         })?;
         let nvrtc = Nvrtc::find(u32::MAX).map_err(BackendError::Unavailable)?;
-        let architecture = nvrtc.architecture(compute).map_err(BackendError::Unavailable)?;
-        let versions = format!("NVRTC {}.{} for {architecture}, nothing runs", nvrtc.version.0, nvrtc.version.1);
+        let architecture = nvrtc
+            .architecture(compute)
+            .map_err(BackendError::Unavailable)?;
+        let versions = format!(
+            "NVRTC {}.{} for {architecture}, nothing runs",
+            nvrtc.version.0, nvrtc.version.1
+        );
         let facts = Facts {
             name: "dry".into(),
             compute,
             sm_count: *sm_count,
             shared_bytes_max: shared_kib << 10,
             memory_bytes: u64::from(*memory_gib) << 30,
-            products: Products { blas: true, refused: Vec::new() },
+            products: Products {
+                blas: true,
+                refused: Vec::new(),
+            },
             warpgroups: wgmma::is_possible(compute, &architecture, None),
             versions,
         };
-        let compiler = Arc::new(Shipping { nvrtc, architecture });
-        Ok(Self { facts, compiler, functions: 0, graphs: 0, next_address: 1 << 20, slot: Vec::new() })
+        let compiler = Arc::new(Shipping {
+            nvrtc,
+            architecture,
+        });
+        Ok(Self {
+            facts,
+            compiler,
+            functions: 0,
+            graphs: 0,
+            next_address: 1 << 20,
+            slot: Vec::new(),
+        })
     }
 }
 
@@ -91,7 +112,12 @@ impl Driver for Dry {
         self.compiler.clone()
     }
 
-    fn load(&mut self, _kernel: &Kernel, _image: &[u8], _params_bytes: usize) -> Result<Function, BackendError> {
+    fn load(
+        &mut self,
+        _kernel: &Kernel,
+        _image: &[u8],
+        _params_bytes: usize,
+    ) -> Result<Function, BackendError> {
         self.functions += 1;
         Ok(Function(self.functions - 1))
     }
@@ -113,7 +139,11 @@ impl Driver for Dry {
         Ok(())
     }
 
-    fn make_slots(&mut self, _upload_words: usize, download_words: usize) -> Result<(), BackendError> {
+    fn make_slots(
+        &mut self,
+        _upload_words: usize,
+        download_words: usize,
+    ) -> Result<(), BackendError> {
         self.slot = vec![0; download_words];
         Ok(())
     }
@@ -123,7 +153,13 @@ impl Driver for Dry {
         Ok(())
     }
 
-    fn download(&mut self, _slot: usize, _from: u64, _words: usize, _to: usize) -> Result<(), BackendError> {
+    fn download(
+        &mut self,
+        _slot: usize,
+        _from: u64,
+        _words: usize,
+        _to: usize,
+    ) -> Result<(), BackendError> {
         Ok(())
     }
 
@@ -132,7 +168,10 @@ impl Driver for Dry {
     }
 
     fn copy_out(&mut self, spans: &[Span]) -> Result<Copies, BackendError> {
-        Ok(Copies { buffer: 0, bytes: spans.iter().map(|span| span.bytes).sum() })
+        Ok(Copies {
+            buffer: 0,
+            bytes: spans.iter().map(|span| span.bytes).sum(),
+        })
     }
 
     fn copied(&mut self, copies: Copies, _timeout: Duration) -> Result<Vec<u8>, BackendError> {
@@ -161,7 +200,11 @@ impl Driver for Dry {
     }
 
     /// As if cuBLASLt had an algorithm for each.
-    fn prepare_products(&mut self, _products: &[Product], _measure: bool) -> Result<bool, BackendError> {
+    fn prepare_products(
+        &mut self,
+        _products: &[Product],
+        _measure: bool,
+    ) -> Result<bool, BackendError> {
         Ok(true)
     }
 

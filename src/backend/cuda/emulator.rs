@@ -78,25 +78,48 @@ impl CpuCompiler {
     fn find(sources: &Path, watch: Watch) -> Option<Self> {
         COMPILERS.iter().find_map(|name| {
             let output = Process::new(name).arg("--version").output().ok()?;
-            let version = String::from_utf8_lossy(&output.stdout).lines().next()?.to_owned();
+            let version = String::from_utf8_lossy(&output.stdout)
+                .lines()
+                .next()?
+                .to_owned();
             let (sources, compiler) = (sources.to_owned(), name.into());
-            output.status.success().then_some(Self { sources, compiler, version, watch, runtime: OnceLock::new() })
+            output.status.success().then_some(Self {
+                sources,
+                compiler,
+                version,
+                watch,
+                runtime: OnceLock::new(),
+            })
         })
     }
 
     fn races_options(&self) -> &'static [&'static str] {
-        if self.watch == Watch::Races { &RACES_OPTIONS } else { &[] }
+        if self.watch == Watch::Races {
+            &RACES_OPTIONS
+        } else {
+            &[]
+        }
     }
 
     /// Runs the compiler with these arguments. Files may include the kernels' headers; the generated one is written to
     /// `folder`.
-    fn run<A: AsRef<OsStr>>(&self, folder: &Path, arguments: impl IntoIterator<Item = A>) -> Result<(), String> {
+    fn run<A: AsRef<OsStr>>(
+        &self,
+        folder: &Path,
+        arguments: impl IntoIterator<Item = A>,
+    ) -> Result<(), String> {
         let header = folder.join(kernel::METADATA_CONSTANTS);
         let written = header.parent().map_or(Ok(()), std::fs::create_dir_all);
         let written = written.and_then(|()| std::fs::write(&header, kernel::metadata_constants()));
         written.map_err(|error| error.to_string())?;
         let mut process = Process::new(&self.compiler);
-        process.args(OPTIONS).arg("-I").arg(&self.sources).arg("-I").arg(folder).args(arguments);
+        process
+            .args(OPTIONS)
+            .arg("-I")
+            .arg(&self.sources)
+            .arg("-I")
+            .arg(folder)
+            .args(arguments);
         let finished = process.output().map_err(|error| error.to_string())?;
         match finished.status.success() {
             true => Ok(()),
@@ -109,15 +132,28 @@ impl CpuCompiler {
         let compiled = || {
             let folder = tempfolder().map_err(|error| error.to_string())?;
             for name in RUNTIME {
-                let file = self.sources.join("emulator").join(name).with_extension("cpp");
+                let file = self
+                    .sources
+                    .join("emulator")
+                    .join(name)
+                    .with_extension("cpp");
                 let output = folder.join(name).with_extension("o");
                 let records = (self.watch == Watch::Races).then_some(OsStr::new(RECORDS_RACES));
-                let options = [OsStr::new("-O2"), OsStr::new("-c")].into_iter().chain(records);
-                self.run(&folder, options.chain([file.as_os_str(), OsStr::new("-o"), output.as_os_str()]))?;
+                let options = [OsStr::new("-O2"), OsStr::new("-c")]
+                    .into_iter()
+                    .chain(records);
+                self.run(
+                    &folder,
+                    options.chain([file.as_os_str(), OsStr::new("-o"), output.as_os_str()]),
+                )?;
             }
             Ok(folder)
         };
-        let folder = self.runtime.get_or_init(compiled).as_ref().map_err(String::clone)?;
+        let folder = self
+            .runtime
+            .get_or_init(compiled)
+            .as_ref()
+            .map_err(String::clone)?;
         Ok(RUNTIME.map(|name| folder.join(name).with_extension("o")))
     }
 }
@@ -133,20 +169,41 @@ impl Drop for CpuCompiler {
 /// The constants of [`metadata::TABLE`] with their names, as printed by a program that is compiled with the kernels'
 /// headers. `sources` is the repository's `cuda/`.
 pub fn metadata_constants(sources: &Path) -> Result<Vec<(String, u32)>, BackendError> {
-    let refused = |message: String| BackendError::Kernel { kernel: "metadata constants".into(), message };
+    let refused = |message: String| BackendError::Kernel {
+        kernel: "metadata constants".into(),
+        message,
+    };
     let compiler = CpuCompiler::find(sources, Watch::Results).ok_or_else(no_compiler)?;
     let folder = tempfolder().map_err(|error| refused(error.to_string()))?;
     let (file, program) = (folder.join("constants.cpp"), folder.join("constants"));
     let line = |(name, _): &(&str, u32)| format!("  printf(\"{name} %u\\n\", {name});\n");
     let lines: String = metadata::TABLE.iter().map(line).collect();
-    let text = format!("#include \"common/metadata.cuh\"\n#include <stdio.h>\nint main() {{\n{lines}}}\n");
+    let text =
+        format!("#include \"common/metadata.cuh\"\n#include <stdio.h>\nint main() {{\n{lines}}}\n");
     let built = std::fs::write(&file, text).map_err(|error| error.to_string());
-    let built = built.and_then(|()| compiler.run(&folder, [file.as_os_str(), OsStr::new("-o"), program.as_os_str()]));
-    let run = built.and_then(|()| Process::new(&program).output().map_err(|error| error.to_string()));
+    let built = built.and_then(|()| {
+        compiler.run(
+            &folder,
+            [file.as_os_str(), OsStr::new("-o"), program.as_os_str()],
+        )
+    });
+    let run = built.and_then(|()| {
+        Process::new(&program)
+            .output()
+            .map_err(|error| error.to_string())
+    });
     _ = std::fs::remove_dir_all(&folder);
     let printed = String::from_utf8_lossy(&run.map_err(refused)?.stdout).into_owned();
-    let constant = |line: &str| Some((line.split_once(' ')?.0.to_owned(), line.split_once(' ')?.1.parse().ok()?));
-    printed.lines().map(|line| constant(line).ok_or_else(|| refused(format!("{line:?} is not a constant")))).collect()
+    let constant = |line: &str| {
+        Some((
+            line.split_once(' ')?.0.to_owned(),
+            line.split_once(' ')?.1.parse().ok()?,
+        ))
+    };
+    printed
+        .lines()
+        .map(|line| constant(line).ok_or_else(|| refused(format!("{line:?} is not a constant"))))
+        .collect()
 }
 
 fn no_compiler() -> BackendError {
@@ -155,11 +212,22 @@ fn no_compiler() -> BackendError {
 
 impl Compiler for CpuCompiler {
     fn key(&self) -> String {
-        let read = |name: String| std::fs::read_to_string(self.sources.join("emulator").join(name)).unwrap_or_default();
+        let read = |name: String| {
+            std::fs::read_to_string(self.sources.join("emulator").join(name)).unwrap_or_default()
+        };
         let runtime = RUNTIME.map(|name| format!("{name}.cpp"));
-        let runtime: String = HEADERS.map(str::to_owned).into_iter().chain(runtime).map(read).collect();
+        let runtime: String = HEADERS
+            .map(str::to_owned)
+            .into_iter()
+            .chain(runtime)
+            .map(read)
+            .collect();
         let options = [&OPTIONS[..], &LIBRARIES, self.races_options()];
-        format!("{} {options:?} {}", self.version, blake3::hash(runtime.as_bytes()).to_hex())
+        format!(
+            "{} {options:?} {}",
+            self.version,
+            blake3::hash(runtime.as_bytes()).to_hex()
+        )
     }
 
     fn source(&self, path: &str) -> Option<String> {
@@ -175,11 +243,18 @@ impl Compiler for CpuCompiler {
         let library = folder.join("kernel.so");
         let file = self.sources.join(format!("{}.cu", kernel.stem));
         let defines = kernel.options();
-        let arguments = ["-shared"].into_iter().chain(defines.iter().map(String::as_str)).map(OsStr::new);
-        let objects = ["-x", "none"].into_iter().map(OsStr::new).chain(runtime.iter().map(|path| path.as_os_str()));
+        let arguments = ["-shared"]
+            .into_iter()
+            .chain(defines.iter().map(String::as_str))
+            .map(OsStr::new);
+        let objects = ["-x", "none"]
+            .into_iter()
+            .map(OsStr::new)
+            .chain(runtime.iter().map(|path| path.as_os_str()));
         let arguments = arguments.chain([file.as_os_str()]).chain(objects);
         let arguments = arguments.chain([OsStr::new("-o"), library.as_os_str()]);
-        let arguments = arguments.chain(LIBRARIES.iter().chain(self.races_options()).map(OsStr::new));
+        let arguments =
+            arguments.chain(LIBRARIES.iter().chain(self.races_options()).map(OsStr::new));
         let built = self.run(&folder, arguments);
         let image = built.and_then(|()| std::fs::read(&library).map_err(|error| error.to_string()));
         _ = std::fs::remove_dir_all(&folder);
@@ -191,7 +266,11 @@ impl Compiler for CpuCompiler {
 fn tempfolder() -> std::io::Result<PathBuf> {
     use std::sync::atomic::{AtomicU64, Ordering};
     static MADE: AtomicU64 = AtomicU64::new(0);
-    let name = format!("folio-kernel-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
+    let name = format!(
+        "folio-kernel-{}-{}",
+        std::process::id(),
+        MADE.fetch_add(1, Ordering::Relaxed)
+    );
     let folder = std::env::temp_dir().join(name);
     std::fs::create_dir_all(&folder)?;
     Ok(folder)
@@ -218,14 +297,20 @@ impl Guarded {
         // bounds of this mapping.
         let mapped = unsafe {
             let flags = rustix::mm::MapFlags::PRIVATE;
-            let mapped = rustix::mm::mmap_anonymous(std::ptr::null_mut(), mapped_bytes, both, flags).ok()?;
+            let mapped =
+                rustix::mm::mmap_anonymous(std::ptr::null_mut(), mapped_bytes, both, flags).ok()?;
             let last = mapped.cast::<u8>().add(mapped_bytes - PAGE as usize).cast();
             rustix::mm::mprotect(last, PAGE as usize, rustix::mm::MprotectFlags::empty()).ok()?;
             mapped
         };
         // The memory ends as close to the guard page as alignment allows.
         let address = mapped as u64 + (inner - bytes) / ALIGNMENT * ALIGNMENT;
-        Some(Self { mapped, mapped_bytes, address, bytes })
+        Some(Self {
+            mapped,
+            mapped_bytes,
+            address,
+            bytes,
+        })
     }
 }
 
@@ -272,7 +357,11 @@ pub(super) struct Emulator {
 impl Emulator {
     /// Opens the emulator as a device with few multiprocessors and this compute capability. `sources` is the
     /// repository's `cuda/`.
-    pub(super) fn open(sources: &Path, compute: (u32, u32), watch: Watch) -> Result<Self, BackendError> {
+    pub(super) fn open(
+        sources: &Path,
+        compute: (u32, u32),
+        watch: Watch,
+    ) -> Result<Self, BackendError> {
         let compiler = CpuCompiler::find(sources, watch).ok_or_else(no_compiler)?;
         let facts = Facts {
             name: "emulator".into(),
@@ -280,26 +369,52 @@ impl Emulator {
             sm_count: 4,
             shared_bytes_max: shared_bytes_max(compute),
             memory_bytes: 2 << 30,
-            products: Products { blas: true, refused: Vec::new() },
+            products: Products {
+                blas: true,
+                refused: Vec::new(),
+            },
             warpgroups: compute == (9, 0),
             versions: compiler.version.clone(),
         };
         let compiler = Arc::new(compiler);
         let (functions, memory, graphs) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(Self { facts, compiler, functions, memory, graphs, slots: Vec::new(), copies: Vec::new(), seed: 1 })
+        Ok(Self {
+            facts,
+            compiler,
+            functions,
+            memory,
+            graphs,
+            slots: Vec::new(),
+            copies: Vec::new(),
+            seed: 1,
+        })
     }
 
     fn range(&self, address: u64, bytes: usize) -> Result<(), BackendError> {
-        let inside =
-            |memory: &Guarded| address >= memory.address && address + bytes as u64 <= memory.address + memory.bytes;
-        let refused = || BackendError::Validation(format!("{bytes} bytes at {address:#x} are not device memory"));
-        self.memory.iter().any(inside).then_some(()).ok_or_else(refused)
+        let inside = |memory: &Guarded| {
+            address >= memory.address && address + bytes as u64 <= memory.address + memory.bytes
+        };
+        let refused = || {
+            BackendError::Validation(format!(
+                "{bytes} bytes at {address:#x} are not device memory"
+            ))
+        };
+        self.memory
+            .iter()
+            .any(inside)
+            .then_some(())
+            .ok_or_else(refused)
     }
 
     #[allow(unsafe_code, reason = "calls a compiled kernel")]
     pub(super) fn launch(&mut self, launch: &Launch) -> Result<(), BackendError> {
         let function = &self.functions[launch.function.0 as usize];
-        assert_eq!(launch.params.len(), function.params_bytes, "{}: size of params", function.name);
+        assert_eq!(
+            launch.params.len(),
+            function.params_bytes,
+            "{}: size of params",
+            function.name
+        );
         self.seed = self.seed.wrapping_mul(0x9e37_79b9).wrapping_add(1);
         // Params may hold 64-bit addresses, so they are copied to aligned memory.
         let words: Vec<u64> = launch.params.chunks(8).map(word).collect();
@@ -308,14 +423,23 @@ impl Emulator {
         // accesses are what the test checks.
         let found = unsafe {
             let params = words.as_ptr().cast();
-            let found = (function.entry)(params, launch.grid.as_ptr(), block.as_ptr(), launch.shared_bytes, self.seed);
+            let found = (function.entry)(
+                params,
+                launch.grid.as_ptr(),
+                block.as_ptr(),
+                launch.shared_bytes,
+                self.seed,
+            );
             // A text is the library's, and stays until its next launch.
             (!found.is_null()).then(|| CStr::from_ptr(found).to_string_lossy().into_owned())
         };
         match found {
             Some(races) => {
                 let races = located(&races, &function.image);
-                Err(BackendError::Validation(format!("races in {}:\n{races}", function.name)))
+                Err(BackendError::Validation(format!(
+                    "races in {}:\n{races}",
+                    function.name
+                )))
             }
             None => Ok(()),
         }
@@ -324,22 +448,38 @@ impl Emulator {
 
 /// The text with `file:line` in place of offsets (`+0x1f0`) into the library, if binutils are there to tell.
 fn located(races: &str, image: &[u8]) -> String {
-    let offsets: Vec<&str> = races.split_whitespace().filter_map(|word| word.strip_prefix('+')).collect();
+    let offsets: Vec<&str> = races
+        .split_whitespace()
+        .filter_map(|word| word.strip_prefix('+'))
+        .collect();
     let places = || {
         let folder = tempfolder().ok()?;
         let library = folder.join("kernel.so");
         let written = std::fs::write(&library, image);
         // The addresses are those to which calls return; the calls are before them.
-        let calls = offsets.iter().filter_map(|text| u64::from_str_radix(text.strip_prefix("0x")?, 16).ok());
+        let calls = offsets
+            .iter()
+            .filter_map(|text| u64::from_str_radix(text.strip_prefix("0x")?, 16).ok());
         let calls = calls.map(|address| format!("{:#x}", address - 1));
-        let printed = Process::new("addr2line").arg("-s").arg("-e").arg(&library).args(calls).output().ok();
+        let printed = Process::new("addr2line")
+            .arg("-s")
+            .arg("-e")
+            .arg(&library)
+            .args(calls)
+            .output()
+            .ok();
         _ = std::fs::remove_dir_all(&folder);
         written.ok()?;
         Some(String::from_utf8_lossy(&printed?.stdout).into_owned())
     };
     let places = places().unwrap_or_default();
-    let named = offsets.iter().zip(places.lines()).filter(|(_, place)| !place.starts_with('?'));
-    named.fold(races.to_owned(), |text, (offset, place)| text.replacen(&format!("+{offset}"), place, 1))
+    let named = offsets
+        .iter()
+        .zip(places.lines())
+        .filter(|(_, place)| !place.starts_with('?'));
+    named.fold(races.to_owned(), |text, (offset, place)| {
+        text.replacen(&format!("+{offset}"), place, 1)
+    })
 }
 
 fn word(bytes: &[u8]) -> u64 {
@@ -362,8 +502,16 @@ impl Driver for Emulator {
     }
 
     #[allow(unsafe_code, reason = "asks a library for the size of its params")]
-    fn load(&mut self, kernel: &Kernel, image: &[u8], params_bytes: usize) -> Result<Function, BackendError> {
-        let refused = |message: String| BackendError::Kernel { kernel: kernel.to_string(), message };
+    fn load(
+        &mut self,
+        kernel: &Kernel,
+        image: &[u8],
+        params_bytes: usize,
+    ) -> Result<Function, BackendError> {
+        let refused = |message: String| BackendError::Kernel {
+            kernel: kernel.to_string(),
+            message,
+        };
         let folder = tempfolder().map_err(|error| refused(error.to_string()))?;
         let path = folder.join("kernel.so");
         let opened = std::fs::write(&path, image).map_err(|error| error.to_string());
@@ -375,10 +523,22 @@ impl Driver for Emulator {
         // SAFETY: `KERNEL` in emulator.h defines this function unconditionally.
         let declared = unsafe { declared() } as usize;
         if declared != params_bytes {
-            return Err(refused(format!("params mismatch: kernel {declared} bytes, encoder {params_bytes}")));
+            return Err(refused(format!(
+                "params mismatch: kernel {declared} bytes, encoder {params_bytes}"
+            )));
         }
-        let image = if self.compiler.watch == Watch::Races { image.to_vec() } else { Vec::new() };
-        self.functions.push(LoadedFunction { entry, name: kernel.to_string(), params_bytes, image, _library: library });
+        let image = if self.compiler.watch == Watch::Races {
+            image.to_vec()
+        } else {
+            Vec::new()
+        };
+        self.functions.push(LoadedFunction {
+            entry,
+            name: kernel.to_string(),
+            params_bytes,
+            image,
+            _library: library,
+        });
         Ok(Function(self.functions.len() as u32 - 1))
     }
 
@@ -386,7 +546,10 @@ impl Driver for Emulator {
         let used: u64 = self.memory.iter().map(|memory| memory.bytes).sum();
         let room = used + bytes <= self.facts.memory_bytes;
         let memory = room.then(|| Guarded::new(bytes)).flatten();
-        let memory = memory.ok_or_else(|| BackendError::OutOfMemory { what: what.into(), bytes })?;
+        let memory = memory.ok_or_else(|| BackendError::OutOfMemory {
+            what: what.into(),
+            bytes,
+        })?;
         let address = memory.address;
         self.memory.push(memory);
         Ok(address)
@@ -408,11 +571,17 @@ impl Driver for Emulator {
     fn read(&mut self, address: u64, bytes: &mut [u8]) -> Result<(), BackendError> {
         self.range(address, bytes.len())?;
         // SAFETY: the range lies in memory of this driver.
-        unsafe { std::ptr::copy_nonoverlapping(address as *const u8, bytes.as_mut_ptr(), bytes.len()) };
+        unsafe {
+            std::ptr::copy_nonoverlapping(address as *const u8, bytes.as_mut_ptr(), bytes.len())
+        };
         Ok(())
     }
 
-    fn make_slots(&mut self, _upload_words: usize, download_words: usize) -> Result<(), BackendError> {
+    fn make_slots(
+        &mut self,
+        _upload_words: usize,
+        download_words: usize,
+    ) -> Result<(), BackendError> {
         self.slots = vec![vec![0; download_words]; super::driver::SLOTS];
         Ok(())
     }
@@ -421,7 +590,13 @@ impl Driver for Emulator {
         self.write(to, bytemuck::cast_slice(words))
     }
 
-    fn download(&mut self, slot: usize, from: u64, words: usize, to: usize) -> Result<(), BackendError> {
+    fn download(
+        &mut self,
+        slot: usize,
+        from: u64,
+        words: usize,
+        to: usize,
+    ) -> Result<(), BackendError> {
         let mut read = vec![0; words];
         self.read(from, bytemuck::cast_slice_mut(&mut read))?;
         self.slots[slot][to..to + words].copy_from_slice(&read);
@@ -440,14 +615,26 @@ impl Driver for Emulator {
             self.read(span.address, own)?;
             rest = after;
         }
-        let index = self.copies.iter().position(Vec::is_empty).unwrap_or(self.copies.len());
-        self.copies.resize(self.copies.len().max(index + 1), Vec::new());
+        let index = self
+            .copies
+            .iter()
+            .position(Vec::is_empty)
+            .unwrap_or(self.copies.len());
+        self.copies
+            .resize(self.copies.len().max(index + 1), Vec::new());
         let bytes = copy.len();
         self.copies[index] = copy;
-        Ok(Copies { buffer: index, bytes })
+        Ok(Copies {
+            buffer: index,
+            bytes,
+        })
     }
 
-    fn copied(&mut self, Copies { buffer, .. }: Copies, _timeout: Duration) -> Result<Vec<u8>, BackendError> {
+    fn copied(
+        &mut self,
+        Copies { buffer, .. }: Copies,
+        _timeout: Duration,
+    ) -> Result<Vec<u8>, BackendError> {
         Ok(std::mem::take(&mut self.copies[buffer]))
     }
 
@@ -465,7 +652,9 @@ impl Driver for Emulator {
     fn run(&mut self, commands: &[Command]) -> Result<(), BackendError> {
         commands.iter().try_for_each(|command| match command {
             Command::Kernel(launch) => self.launch(launch),
-            Command::Product(_) => Err(BackendError::Validation("the emulator has no cuBLASLt".into())),
+            Command::Product(_) => Err(BackendError::Validation(
+                "the emulator has no cuBLASLt".into(),
+            )),
         })
     }
 
@@ -486,8 +675,15 @@ impl Driver for Emulator {
     }
 
     /// Like a cuBLASLt without an algorithm for any shape.
-    fn prepare_products(&mut self, products: &[Product], _measure: bool) -> Result<bool, BackendError> {
-        self.facts.products.refused.extend(products.iter().map(|product| product.shape));
+    fn prepare_products(
+        &mut self,
+        products: &[Product],
+        _measure: bool,
+    ) -> Result<bool, BackendError> {
+        self.facts
+            .products
+            .refused
+            .extend(products.iter().map(|product| product.shape));
         Ok(products.is_empty())
     }
 

@@ -25,7 +25,10 @@ pub(super) fn metadata_constants() -> String {
 
 /// Paths of all headers that kernels include.
 pub(super) fn headers() -> impl Iterator<Item = &'static str> {
-    let files = SOURCES.iter().map(|(path, _)| *path).filter(|path| path.starts_with("common/"));
+    let files = SOURCES
+        .iter()
+        .map(|(path, _)| *path)
+        .filter(|path| path.starts_with("common/"));
     files.chain([METADATA_CONSTANTS])
 }
 
@@ -34,7 +37,10 @@ pub(super) fn embedded(path: &str) -> Option<String> {
     if path == METADATA_CONSTANTS {
         return Some(metadata_constants());
     }
-    SOURCES.iter().find(|(known, _)| *known == path).map(|(_, text)| (*text).to_owned())
+    SOURCES
+        .iter()
+        .find(|(known, _)| *known == path)
+        .map(|(_, text)| (*text).to_owned())
 }
 
 /// A kernel and its variant.
@@ -49,7 +55,10 @@ pub(super) struct Kernel {
 impl Kernel {
     /// The kernel without defines.
     pub(super) fn new(stem: &'static str) -> Self {
-        Self { stem, defines: Vec::new() }
+        Self {
+            stem,
+            defines: Vec::new(),
+        }
     }
 
     /// Adds a define with a value.
@@ -60,25 +69,47 @@ impl Kernel {
 
     /// Adds a define that names the C++ type of elements in `storage`.
     pub(super) fn define_type(self, name: &'static str, storage: Storage) -> Self {
-        self.define(name, if storage == Storage::F32 { "float" } else { "u16" })
+        self.define(
+            name,
+            if storage == Storage::F32 {
+                "float"
+            } else {
+                "u16"
+            },
+        )
     }
 
     /// Defines `name` as 1 if `condition` holds.
     pub(super) fn flag_if(self, condition: bool, name: &'static str) -> Self {
-        if condition { self.define(name, 1) } else { self }
+        if condition {
+            self.define(name, 1)
+        } else {
+            self
+        }
     }
 
     /// Compiler options of the defines.
     pub(super) fn options(&self) -> Vec<String> {
-        self.defines.iter().map(|(name, value)| format!("-D{name}={value}")).collect()
+        self.defines
+            .iter()
+            .map(|(name, value)| format!("-D{name}={value}"))
+            .collect()
     }
 }
 
 /// `stem(NAME=value, …)`.
 impl fmt::Display for Kernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let defines = self.defines.iter().map(|(name, value)| format!("{name}={value}"));
-        write!(f, "{}({})", self.stem, defines.collect::<Vec<_>>().join(", "))
+        let defines = self
+            .defines
+            .iter()
+            .map(|(name, value)| format!("{name}={value}"));
+        write!(
+            f,
+            "{}({})",
+            self.stem,
+            defines.collect::<Vec<_>>().join(", ")
+        )
     }
 }
 
@@ -105,7 +136,9 @@ pub(super) trait Compiler: Send + Sync {
 /// The text of the kernel's file.
 fn text_of(compiler: &dyn Compiler, kernel: &Kernel) -> Result<String, String> {
     let path = format!("{}.cu", kernel.stem);
-    compiler.source(&path).ok_or_else(|| format!("cuda/{path} does not exist"))
+    compiler
+        .source(&path)
+        .ok_or_else(|| format!("cuda/{path} does not exist"))
 }
 
 /// The file name of an image: the kernel's stem and a hash of everything the image depends on. `key` is one of the
@@ -142,7 +175,10 @@ impl ImageCache {
     /// A cache in `folder`, beside the images in the folder that [`SHIPPED_VARIABLE`] names.
     pub(super) fn new(folder: Option<&Path>) -> Self {
         let shipped = std::env::var_os(SHIPPED_VARIABLE).map(PathBuf::from);
-        Self { folder: folder.map(Path::to_owned), shipped }
+        Self {
+            folder: folder.map(Path::to_owned),
+            shipped,
+        }
     }
 
     /// Uses no shipped image from now on; `false` if there were none.
@@ -159,8 +195,15 @@ impl ImageCache {
 
     /// The image of a kernel: shipped, from the cache, or compiled. A cache that cannot be read or written costs time,
     /// but is never an error.
-    pub(super) fn image(&self, compiler: &dyn Compiler, kernel: &Kernel) -> Result<Vec<u8>, BackendError> {
-        let refused = |message| BackendError::Kernel { kernel: kernel.to_string(), message };
+    pub(super) fn image(
+        &self,
+        compiler: &dyn Compiler,
+        kernel: &Kernel,
+    ) -> Result<Vec<u8>, BackendError> {
+        let refused = |message| BackendError::Kernel {
+            kernel: kernel.to_string(),
+            message,
+        };
         let text = text_of(compiler, kernel).map_err(refused)?;
         if let Some(image) = self.shipped(compiler, kernel, &text) {
             return Ok(image);
@@ -184,7 +227,8 @@ impl ImageCache {
 pub(super) fn read_sealed(path: &Path) -> Option<Vec<u8>> {
     let bytes = std::fs::read(path).ok()?;
     let (head, data) = bytes.split_at_checked(MAGIC.len() + 32)?;
-    let whole = head[..MAGIC.len()] == *MAGIC && head[MAGIC.len()..] == *blake3::hash(data).as_bytes();
+    let whole =
+        head[..MAGIC.len()] == *MAGIC && head[MAGIC.len()..] == *blake3::hash(data).as_bytes();
     whole.then(|| data.to_vec())
 }
 
@@ -195,7 +239,10 @@ pub(super) fn write_sealed(path: &Path, data: &[u8]) -> std::io::Result<()> {
     let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
     let beside = path.with_extension(format!("{}-{number}.tmp", std::process::id()));
     path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
-    std::fs::write(&beside, [MAGIC.as_slice(), blake3::hash(data).as_bytes(), data].concat())?;
+    std::fs::write(
+        &beside,
+        [MAGIC.as_slice(), blake3::hash(data).as_bytes(), data].concat(),
+    )?;
     std::fs::rename(&beside, path)
 }
 
@@ -225,10 +272,21 @@ mod tests {
     #[test]
     fn sources_are_all_of_the_folder() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("cuda");
-        let list = |folder: &str| std::fs::read_dir(root.join(folder)).unwrap().map(|entry| entry.unwrap().path());
+        let list = |folder: &str| {
+            std::fs::read_dir(root.join(folder))
+                .unwrap()
+                .map(|entry| entry.unwrap().path())
+        };
         let files = list("").chain(list("common")).filter(|path| path.is_file());
-        let mut found: Vec<String> =
-            files.map(|path| path.strip_prefix(&root).unwrap().to_str().unwrap().to_owned()).collect();
+        let mut found: Vec<String> = files
+            .map(|path| {
+                path.strip_prefix(&root)
+                    .unwrap()
+                    .to_str()
+                    .unwrap()
+                    .to_owned()
+            })
+            .collect();
         found.sort();
         let mut known: Vec<&str> = SOURCES.iter().map(|(path, _)| *path).collect();
         known.sort_unstable();
@@ -239,11 +297,16 @@ mod tests {
     fn an_image_is_compiled_once_and_for_one_compiler() {
         let folder = tempfile::tempdir().unwrap();
         let cache = ImageCache::new(Some(folder.path()));
-        let (first, second) = (Counting(AtomicUsize::new(0), "a"), Counting(AtomicUsize::new(0), "b"));
+        let (first, second) = (
+            Counting(AtomicUsize::new(0), "a"),
+            Counting(AtomicUsize::new(0), "b"),
+        );
         let kernel = Kernel::new("k").define("N", 1);
         let image = cache.image(&first, &kernel).unwrap();
         assert_eq!(cache.image(&first, &kernel).unwrap(), image);
-        cache.image(&first, &Kernel::new("k").define("N", 2)).unwrap();
+        cache
+            .image(&first, &Kernel::new("k").define("N", 2))
+            .unwrap();
         cache.image(&second, &kernel).unwrap();
         let counts = [&first, &second].map(|compiler| compiler.0.load(Ordering::Relaxed));
         assert_eq!(counts, [2, 1]);
@@ -256,11 +319,17 @@ mod tests {
         let cache = ImageCache::new(Some(folder.path()));
         let (compiler, kernel) = (Counting(AtomicUsize::new(0), "a"), Kernel::new("k"));
         let image = cache.image(&compiler, &kernel).unwrap();
-        let path = std::fs::read_dir(folder.path()).unwrap().next().unwrap().unwrap().path();
+        let path = std::fs::read_dir(folder.path())
+            .unwrap()
+            .next()
+            .unwrap()
+            .unwrap()
+            .path();
         let whole = std::fs::read(&path).unwrap();
         let mut changed = whole.clone();
         *changed.last_mut().unwrap() ^= 1;
-        for (count, damaged) in (2..).zip([&whole[..whole.len() - 1], &whole[..20], &[], &changed]) {
+        for (count, damaged) in (2..).zip([&whole[..whole.len() - 1], &whole[..20], &[], &changed])
+        {
             std::fs::write(&path, damaged).unwrap();
             assert_eq!(cache.image(&compiler, &kernel).unwrap(), image);
             assert_eq!(compiler.0.load(Ordering::Relaxed), count);
@@ -292,12 +361,16 @@ mod tests {
     fn a_shipped_image_serves_every_version_of_the_compiler_on_its_architecture_alone() {
         let folder = tempfile::tempdir().unwrap();
         let kernel = Kernel::new("k");
-        let compiler = |architecture, version| Versioned(architecture, Counting(AtomicUsize::new(0), version));
+        let compiler =
+            |architecture, version| Versioned(architecture, Counting(AtomicUsize::new(0), version));
         let count = |compiler: &Versioned| compiler.1.0.load(Ordering::Relaxed);
         let old = compiler("sm_90a", "12.0");
         let name = file_name(&old, "sm_90a", &kernel, "k.cu");
         write_sealed(&folder.path().join(name), b"shipped").unwrap();
-        let cache = ImageCache { folder: None, shipped: Some(folder.path().to_owned()) };
+        let cache = ImageCache {
+            folder: None,
+            shipped: Some(folder.path().to_owned()),
+        };
         let (new, other) = (compiler("sm_90a", "13.5"), compiler("sm_80", "12.0"));
         for version in [&old, &new] {
             assert_eq!(cache.image(version, &kernel).unwrap(), b"shipped");
@@ -305,7 +378,11 @@ mod tests {
         }
         assert_eq!(cache.image(&other, &kernel).unwrap(), b"k() of k.cu");
         cache.image(&new, &Kernel::new("other")).unwrap();
-        assert_eq!((count(&other), count(&new)), (1, 1), "what was not shipped is compiled");
+        assert_eq!(
+            (count(&other), count(&new)),
+            (1, 1),
+            "what was not shipped is compiled"
+        );
     }
 
     #[test]

@@ -30,13 +30,19 @@ pub(super) struct Places {
 impl Places {
     /// The environment of this process.
     pub(super) fn here() -> Self {
-        Self { variables: Box::new(|name| std::env::var_os(name)), root: PathBuf::from("/") }
+        Self {
+            variables: Box::new(|name| std::env::var_os(name)),
+            root: PathBuf::from("/"),
+        }
     }
 
     /// Files of a library, best first: those in the user's folders, then those in the others.
     pub(super) fn candidates(&self, stem: &str, major_max: u32) -> Vec<Candidate> {
         let tiers = [self.named(), self.folders()];
-        tiers.iter().flat_map(|folders| candidates(stem, folders, major_max)).collect()
+        tiers
+            .iter()
+            .flat_map(|folders| candidates(stem, folders, major_max))
+            .collect()
     }
 
     fn variable(&self, name: &str) -> Option<OsString> {
@@ -45,32 +51,46 @@ impl Places {
 
     /// The user's folders.
     fn named(&self) -> Vec<PathBuf> {
-        self.variable(FOLDERS_VARIABLE).map_or_else(Vec::new, |named| std::env::split_paths(&named).collect())
+        self.variable(FOLDERS_VARIABLE)
+            .map_or_else(Vec::new, |named| std::env::split_paths(&named).collect())
     }
 
     /// Other folders that may hold a library, in search order.
     fn folders(&self) -> Vec<PathBuf> {
         let variable = |name: &str| self.variable(name);
         let mut folders = Vec::new();
-        let toolkits = ["CUDA_PATH", "CUDA_HOME"].into_iter().filter_map(variable).map(PathBuf::from);
+        let toolkits = ["CUDA_PATH", "CUDA_HOME"]
+            .into_iter()
+            .filter_map(variable)
+            .map(PathBuf::from);
         let mut toolkits: Vec<PathBuf> = toolkits.collect();
         toolkits.push(self.root.join("usr/local/cuda"));
         toolkits.extend(newest_first(entries(&self.root.join("usr/local"), "cuda-")));
         toolkits.push(self.root.join("opt/cuda"));
         for toolkit in toolkits {
-            folders
-                .extend(["lib64", "lib", "targets/x86_64-linux/lib", "bin", "bin/x64"].map(|part| toolkit.join(part)));
+            folders.extend(
+                ["lib64", "lib", "targets/x86_64-linux/lib", "bin", "bin/x64"]
+                    .map(|part| toolkit.join(part)),
+            );
         }
-        let mut environments: Vec<PathBuf> =
-            ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(variable).map(PathBuf::from).collect();
+        let mut environments: Vec<PathBuf> = ["VIRTUAL_ENV", "CONDA_PREFIX"]
+            .into_iter()
+            .filter_map(variable)
+            .map(PathBuf::from)
+            .collect();
         environments.extend(variable("HOME").map(|home| PathBuf::from(home).join(".local")));
         environments.extend([self.root.join("usr/local"), self.root.join("usr")]);
         for environment in &environments {
             folders.extend(wheels(environment));
         }
         folders.extend(variable("CONDA_PREFIX").map(|prefix| PathBuf::from(prefix).join("lib")));
-        let system =
-            ["usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64", "usr/lib", "usr/lib/wsl/lib"];
+        let system = [
+            "usr/lib/x86_64-linux-gnu",
+            "usr/lib/aarch64-linux-gnu",
+            "usr/lib64",
+            "usr/lib",
+            "usr/lib/wsl/lib",
+        ];
         folders.extend(system.map(|folder| self.root.join(folder)));
         folders
     }
@@ -80,10 +100,17 @@ impl Places {
 fn wheels(environment: &Path) -> Vec<PathBuf> {
     let mut pythons = newest_first(entries(&environment.join("lib"), "python"));
     pythons.push(environment.join("Lib"));
-    let packages = pythons.iter().flat_map(|python| ["site-packages", "dist-packages"].map(|name| python.join(name)));
-    let nvidia = packages.map(|packages| packages.join("nvidia")).filter(|nvidia| nvidia.is_dir());
+    let packages = pythons
+        .iter()
+        .flat_map(|python| ["site-packages", "dist-packages"].map(|name| python.join(name)));
+    let nvidia = packages
+        .map(|packages| packages.join("nvidia"))
+        .filter(|nvidia| nvidia.is_dir());
     let parts = nvidia.flat_map(|nvidia| entries(&nvidia, ""));
-    parts.flat_map(|part| ["lib", "bin"].map(|name| part.join(name))).filter(|folder| folder.is_dir()).collect()
+    parts
+        .flat_map(|part| ["lib", "bin"].map(|name| part.join(name)))
+        .filter(|folder| folder.is_dir())
+        .collect()
 }
 
 /// Files of a library in one folder, best first.
@@ -93,17 +120,31 @@ pub(super) fn candidates_in(folder: &Path, stem: &str) -> Vec<Candidate> {
 
 /// Entries of a folder whose names start with `start`, sorted by name.
 fn entries(folder: &Path, start: &str) -> Vec<PathBuf> {
-    let Ok(listed) = std::fs::read_dir(folder) else { return Vec::new() };
-    let named = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(start));
-    let mut paths: Vec<PathBuf> = listed.flatten().map(|entry| entry.path()).filter(named).collect();
+    let Ok(listed) = std::fs::read_dir(folder) else {
+        return Vec::new();
+    };
+    let named = |path: &PathBuf| {
+        path.file_name()
+            .is_some_and(|name| name.to_string_lossy().starts_with(start))
+    };
+    let mut paths: Vec<PathBuf> = listed
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(named)
+        .collect();
     paths.sort();
     paths
 }
 
 fn newest_first(mut paths: Vec<PathBuf>) -> Vec<PathBuf> {
     let numbers = |path: &PathBuf| {
-        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let parts = name.split(|c: char| !c.is_ascii_digit()).filter_map(|part| part.parse().ok());
+        let name = path
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned())
+            .unwrap_or_default();
+        let parts = name
+            .split(|c: char| !c.is_ascii_digit())
+            .filter_map(|part| part.parse().ok());
         parts.collect::<Vec<u32>>()
     };
     paths.sort_by_key(|path| std::cmp::Reverse(numbers(path)));
@@ -116,7 +157,10 @@ fn candidates(stem: &str, folders: &[PathBuf], major_max: u32) -> Vec<Candidate>
     let mut found: Vec<Candidate> = Vec::new();
     for folder in folders {
         for path in entries(folder, "") {
-            let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            let name = path
+                .file_name()
+                .map(|name| name.to_string_lossy().into_owned())
+                .unwrap_or_default();
             if let Some(major) = major_of(&name, stem).filter(|major| *major <= major_max) {
                 found.push(Candidate { path, major });
             }
@@ -132,7 +176,9 @@ fn major_of(file: &str, stem: &str) -> Option<u32> {
         return version.split('.').next()?.parse().ok();
     }
     // On Windows, the number in cuBLASLt's file name is the major version; in NVRTC's it is ten times that.
-    let version = file.strip_prefix(&format!("{stem}64_"))?.strip_suffix(".dll")?;
+    let version = file
+        .strip_prefix(&format!("{stem}64_"))?
+        .strip_suffix(".dll")?;
     let number: u32 = version.split('_').next()?.parse().ok()?;
     Some(if number >= 100 { number / 10 } else { number })
 }
@@ -140,11 +186,17 @@ fn major_of(file: &str, stem: &str) -> Option<u32> {
 /// Opens a library. First opens its companions in the same folder, which it loads by name alone.
 #[allow(unsafe_code, reason = "a library is opened by path")]
 pub(super) fn open(path: &Path, companions: &[&str]) -> Result<Opened, String> {
-    let beside = companions.iter().flat_map(|stem| entries(path.parent().unwrap_or(Path::new("")), stem));
+    let beside = companions
+        .iter()
+        .flat_map(|stem| entries(path.parent().unwrap_or(Path::new("")), stem));
     // SAFETY: these are NVIDIA's own libraries, whose initializers have no preconditions; opening one twice is allowed.
-    let open = |path: &Path| unsafe { libloading::Library::new(path) }.map_err(|error| error.to_string());
+    let open =
+        |path: &Path| unsafe { libloading::Library::new(path) }.map_err(|error| error.to_string());
     let companions = beside.filter_map(|path| open(&path).ok()).collect();
-    Ok(Opened { library: open(path)?, _companions: companions })
+    Ok(Opened {
+        library: open(path)?,
+        _companions: companions,
+    })
 }
 
 /// An open library.
@@ -165,7 +217,9 @@ impl Opened {
         // SAFETY: callers declare each function as NVIDIA's headers do, and keep the library open as long as the
         // pointer.
         let symbol = unsafe { self.library.get::<T>(name.as_bytes()) };
-        symbol.map(|symbol| *symbol).map_err(|error| format!("{name} is missing: {error}"))
+        symbol
+            .map(|symbol| *symbol)
+            .map_err(|error| format!("{name} is missing: {error}"))
     }
 }
 
@@ -182,9 +236,15 @@ mod tests {
     fn places(root: &Path, variables: &[(&'static str, String)]) -> Places {
         let variables = variables.to_vec();
         let find = move |name: &str| {
-            variables.iter().find(|(known, _)| *known == name).map(|(_, value)| OsString::from(value))
+            variables
+                .iter()
+                .find(|(known, _)| *known == name)
+                .map(|(_, value)| OsString::from(value))
         };
-        Places { variables: Box::new(find), root: root.to_owned() }
+        Places {
+            variables: Box::new(find),
+            root: root.to_owned(),
+        }
     }
 
     #[test]
@@ -211,18 +271,34 @@ mod tests {
         let at = |path: &str| root.path().join(path);
         touch(&at("usr/local/cuda-12.4/lib64/libnvrtc.so.12"));
         touch(&at("usr/local/cuda-12.10/lib64/libnvrtc.so.12"));
-        touch(&at("venv/lib/python3.12/site-packages/nvidia/cu13/lib/libnvrtc.so.13"));
+        touch(&at(
+            "venv/lib/python3.12/site-packages/nvidia/cu13/lib/libnvrtc.so.13",
+        ));
         touch(&at("named/libnvrtc.so.12.1"));
-        let variables =
-            [(FOLDERS_VARIABLE, at("named").display().to_string()), ("VIRTUAL_ENV", at("venv").display().to_string())];
+        let variables = [
+            (FOLDERS_VARIABLE, at("named").display().to_string()),
+            ("VIRTUAL_ENV", at("venv").display().to_string()),
+        ];
         let places = places(root.path(), &variables);
-        let found = |major_max| places.candidates("nvrtc", major_max).into_iter().map(|found| found.path);
+        let found = |major_max| {
+            places
+                .candidates("nvrtc", major_max)
+                .into_iter()
+                .map(|found| found.path)
+        };
         let python = at("venv/lib/python3.12/site-packages/nvidia/cu13/lib/libnvrtc.so.13");
-        let toolkits =
-            ["usr/local/cuda-12.10/lib64/libnvrtc.so.12", "usr/local/cuda-12.4/lib64/libnvrtc.so.12"].map(at);
+        let toolkits = [
+            "usr/local/cuda-12.10/lib64/libnvrtc.so.12",
+            "usr/local/cuda-12.4/lib64/libnvrtc.so.12",
+        ]
+        .map(at);
         assert_eq!(
             found(13).collect::<Vec<_>>(),
-            [vec![at("named/libnvrtc.so.12.1"), python], toolkits.to_vec()].concat()
+            [
+                vec![at("named/libnvrtc.so.12.1"), python],
+                toolkits.to_vec()
+            ]
+            .concat()
         );
         assert_eq!(found(12).count(), 3);
         assert_eq!(found(11).count(), 0);

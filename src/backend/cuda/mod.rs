@@ -103,7 +103,12 @@ pub struct CudaOptions {
 
 impl Default for CudaOptions {
     fn default() -> Self {
-        Self { device: CudaDevice::Gpu(0), cache_dir: None, activations: Storage::Bf16, graphs: true }
+        Self {
+            device: CudaDevice::Gpu(0),
+            cache_dir: None,
+            activations: Storage::Bf16,
+            graphs: true,
+        }
     }
 }
 
@@ -156,7 +161,12 @@ impl LoadedPlan {
     }
 
     fn subject<'a>(&'a self, device: &'a Facts) -> Subject<'a> {
-        Subject { plan: &self.plan, capacity: &self.capacity, arena: &self.arena, device }
+        Subject {
+            plan: &self.plan,
+            capacity: &self.capacity,
+            arena: &self.arena,
+            device,
+        }
     }
 }
 
@@ -189,13 +199,18 @@ fn open_driver(options: &CudaOptions) -> Result<Box<dyn Driver>, BackendError> {
             if let Some(obstacle) = CudaBackend::survey().obstacle {
                 return Err(BackendError::Unavailable(obstacle));
             }
-            Ok(Box::new(nvidia::Nvidia::open(*ordinal, options.cache_dir.as_deref())?))
+            Ok(Box::new(nvidia::Nvidia::open(
+                *ordinal,
+                options.cache_dir.as_deref(),
+            )?))
         }
         CudaDevice::Dry(compute) => Ok(Box::new(dry::Dry::open(*compute)?)),
         #[cfg(unix)]
-        CudaDevice::Emulator(compute, sources) => {
-            Ok(Box::new(emulator::Emulator::open(sources, *compute, Watch::Results)?))
-        }
+        CudaDevice::Emulator(compute, sources) => Ok(Box::new(emulator::Emulator::open(
+            sources,
+            *compute,
+            Watch::Results,
+        )?)),
     }
 }
 
@@ -203,13 +218,21 @@ impl CudaBackend {
     /// Lists what is installed and what is missing. Opens no device, and cannot fail.
     pub fn survey() -> Survey {
         if let Err(missing) = nvidia::present() {
-            return Survey { devices: Vec::new(), parts: vec![missing.clone()], obstacle: Some(missing) };
+            return Survey {
+                devices: Vec::new(),
+                parts: vec![missing.clone()],
+                obstacle: Some(missing),
+            };
         }
         let mut parts = Vec::new();
         let version = match nvidia::driver_version() {
             Ok(version) => version,
             Err(error) => {
-                return Survey { devices: Vec::new(), parts, obstacle: Some(format!("the NVIDIA driver: {error}")) };
+                return Survey {
+                    devices: Vec::new(),
+                    parts,
+                    obstacle: Some(format!("the NVIDIA driver: {error}")),
+                };
             }
         };
         parts.push(format!("driver for CUDA {}.{}", version.0, version.1));
@@ -243,7 +266,11 @@ impl CudaBackend {
             compute: seen.compute,
             memory_bytes: seen.memory_bytes,
         };
-        Survey { devices: devices.into_iter().enumerate().map(device).collect(), parts, obstacle }
+        Survey {
+            devices: devices.into_iter().enumerate().map(device).collect(),
+            parts,
+            obstacle,
+        }
     }
 
     /// Opens a device. Never panics: an error says what is missing.
@@ -264,7 +291,11 @@ impl CudaBackend {
         options: &CudaOptions,
         watch: Watch,
     ) -> Result<Self, BackendError> {
-        Ok(Self::with(Box::new(emulator::Emulator::open(sources, compute, watch)?), options, false))
+        Ok(Self::with(
+            Box::new(emulator::Emulator::open(sources, compute, watch)?),
+            options,
+            false,
+        ))
     }
 
     fn with(driver: Box<dyn Driver>, options: &CudaOptions, warm: bool) -> Self {
@@ -272,8 +303,15 @@ impl CudaBackend {
         let caps = Caps {
             name: facts.name.clone(),
             api: "cuda",
-            kind: if warm { DeviceKind::Discrete } else { DeviceKind::Software },
-            tier: format!("sm_{}{}, {}", facts.compute.0, facts.compute.1, facts.versions),
+            kind: if warm {
+                DeviceKind::Discrete
+            } else {
+                DeviceKind::Software
+            },
+            tier: format!(
+                "sm_{}{}, {}",
+                facts.compute.0, facts.compute.1, facts.versions
+            ),
             activations: options.activations,
             int8_activations: false,
             half_products: false,
@@ -285,7 +323,16 @@ impl CudaBackend {
         };
         let modules = Modules::new(options.cache_dir.as_deref());
         let (loaded, words, checked) = (None, Vec::new(), Vec::new());
-        Self { options: options.clone(), caps, driver, modules, loaded, words, warm, checked }
+        Self {
+            options: options.clone(),
+            caps,
+            driver,
+            modules,
+            loaded,
+            words,
+            warm,
+            checked,
+        }
     }
 
     /// Checks the kernels with products of warpgroups that a plan would use, each once. If one does not compile, or
@@ -329,7 +376,10 @@ impl CudaBackend {
                 Command::Product(product) => Some(*product),
                 Command::Kernel(_) => None,
             });
-            if self.driver.prepare_products(&products.collect::<Vec<_>>(), measure)? {
+            if self
+                .driver
+                .prepare_products(&products.collect::<Vec<_>>(), measure)?
+            {
                 break commands;
             }
         };
@@ -337,7 +387,9 @@ impl CudaBackend {
             true => Some(self.driver.record(&commands)?),
             false => None,
         };
-        loaded.programs.insert(shape.clone(), Program { commands, graph });
+        loaded
+            .programs
+            .insert(shape.clone(), Program { commands, graph });
         Ok(())
     }
 
@@ -346,7 +398,10 @@ impl CudaBackend {
         let device = self.driver.facts().clone();
         let loaded = self.loaded.as_ref().ok_or_else(BackendError::not_loaded)?;
         let shapes = BatchShape::usual(&loaded.plan, &loaded.capacity);
-        tracing::info!("preparing the kernels and products of {} programs", shapes.len());
+        tracing::info!(
+            "preparing the kernels and products of {} programs",
+            shapes.len()
+        );
         // All kernels that any of them needs are compiled together, on all CPU cores.
         for shape in &shapes {
             encode::record(&mut self.modules, loaded.subject(&device), shape)?;
@@ -354,7 +409,9 @@ impl CudaBackend {
         let start = Instant::now();
         self.modules.load_missing(&mut *self.driver)?;
         let (kernels, compiled) = (self.modules.loaded().len(), start.elapsed());
-        shapes.iter().try_for_each(|shape| self.prepare(shape, true))?;
+        shapes
+            .iter()
+            .try_for_each(|shape| self.prepare(shape, true))?;
         let recorded = start.elapsed() - compiled;
         tracing::info!(
             "{kernels} CUDA kernels ready after {compiled:.2?}, {} programs after {recorded:.2?}",
@@ -379,17 +436,22 @@ impl CudaBackend {
         (results, pools): (usize, usize),
     ) -> Result<(), BackendError> {
         let loaded = self.loaded.as_ref().ok_or_else(BackendError::not_loaded)?;
-        let missing = || BackendError::Validation("the program of this batch is not recorded".into());
+        let missing =
+            || BackendError::Validation("the program of this batch is not recorded".into());
         let program = loaded.programs.get(shape).ok_or_else(missing)?;
-        self.driver.upload(slot, &self.words, loaded.arena.metadata)?;
+        self.driver
+            .upload(slot, &self.words, loaded.arena.metadata)?;
         match program.graph {
             Some(graph) => self.driver.run_graph(graph)?,
             None => self.driver.run(&program.commands)?,
         }
-        self.driver.download(slot, loaded.arena.results, results, 0)?;
+        self.driver
+            .download(slot, loaded.arena.results, results, 0)?;
         match pools {
             0 => Ok(()),
-            pools => self.driver.download(slot, loaded.arena.pooled, pools, loaded.pooled_offset()),
+            pools => self
+                .driver
+                .download(slot, loaded.arena.pooled, pools, loaded.pooled_offset()),
         }
     }
 }
@@ -412,15 +474,28 @@ impl Backend for CudaBackend {
         self.driver.make_slots(upload, download)?;
         let arena = Arena::new(&mut *self.driver, &plan, &layout, &side)?;
         let (capacity, programs) = (capacity.clone(), HashMap::new());
-        self.loaded = Some(LoadedPlan { plan, capacity, arena, programs, busy: [false; SLOTS] });
+        self.loaded = Some(LoadedPlan {
+            plan,
+            capacity,
+            arena,
+            programs,
+            busy: [false; SLOTS],
+        });
         Ok(())
     }
 
-    fn write_weight(&mut self, weight: WeightId, first_row: u32, rows: Bytes) -> Result<(), BackendError> {
+    fn write_weight(
+        &mut self,
+        weight: WeightId,
+        first_row: u32,
+        rows: Bytes,
+    ) -> Result<(), BackendError> {
         let loaded = self.loaded.as_mut().ok_or_else(BackendError::not_loaded)?;
         let spec = loaded.plan.weights.get(weight.0 as usize);
         let spec = spec.ok_or_else(|| BackendError::no_weight(weight))?;
-        loaded.arena.write_weight(&mut *self.driver, spec, weight, first_row, &rows)
+        loaded
+            .arena
+            .write_weight(&mut *self.driver, spec, weight, first_row, &rows)
     }
 
     fn allocate_pool(&mut self, blocks: &[u32]) -> Result<(), BackendError> {
@@ -428,7 +503,9 @@ impl Backend for CudaBackend {
         loaded.programs.clear();
         self.driver.drop_graphs();
         let layout = PoolLayout::checked(&loaded.plan, &loaded.capacity, &self.caps, blocks)?;
-        loaded.arena.allocate_pool(&mut *self.driver, &layout, blocks)?;
+        loaded
+            .arena
+            .allocate_pool(&mut *self.driver, &layout, blocks)?;
         if self.warm { self.warm_up() } else { Ok(()) }
     }
 
@@ -438,7 +515,11 @@ impl Backend for CudaBackend {
             return Err(BackendError::no_pool());
         }
         let (plan, capacity) = (&*loaded.plan, &loaded.capacity);
-        let context = metadata::Context { plan, capacity, blocks: &loaded.arena.blocks };
+        let context = metadata::Context {
+            plan,
+            capacity,
+            blocks: &loaded.arena.blocks,
+        };
         let facts = self.driver.facts();
         metadata::flatten(&context, inputs, &mut self.words, |group, words| {
             attend::work(plan, capacity, facts, inputs, group, words);
@@ -447,20 +528,36 @@ impl Backend for CudaBackend {
         let free = loaded.busy.iter().position(|busy| !busy);
         let slot = free.ok_or_else(|| BackendError::all_in_flight(SLOTS))?;
         self.prepare(&shape, false)?;
-        let requested = if shape.samples > 0 { metadata::requested(inputs) } else { Vec::new() };
-        let pools = if shape.pools > 0 { inputs.pools.len() } else { 0 };
+        let requested = if shape.samples > 0 {
+            metadata::requested(inputs)
+        } else {
+            Vec::new()
+        };
+        let pools = if shape.pools > 0 {
+            inputs.pools.len()
+        } else {
+            0
+        };
         let columns = self.loaded()?.plan.pooled_columns() as usize;
         let results = requested.len() * metadata::result_stride(inputs) as usize;
         self.enqueue(slot, &shape, (results, pools * columns))?;
         if let Some(loaded) = &mut self.loaded {
             loaded.busy[slot] = true;
         }
-        Ok(Ticket { slot, requested, pools })
+        Ok(Ticket {
+            slot,
+            requested,
+            pools,
+        })
     }
 
     async fn read(&mut self, ticket: Ticket) -> Result<Results, BackendError> {
         let loaded = self.loaded.as_mut().ok_or_else(BackendError::not_loaded)?;
-        let Ticket { slot, requested, pools } = ticket;
+        let Ticket {
+            slot,
+            requested,
+            pools,
+        } = ticket;
         loaded.busy[slot] = false;
         let words = self.driver.wait(slot, READ_TIMEOUT)?;
         let (sampled, pooled) = words.split_at(loaded.pooled_offset());
@@ -505,7 +602,14 @@ impl Drop for CudaBackend {
 
 fn allocation(facts: &Facts) -> Allocation {
     let facts = facts.clone();
-    let side = SideBuffers::new(move |plan, capacity| SideBytes::new(plan, capacity, &facts).list());
+    let side =
+        SideBuffers::new(move |plan, capacity| SideBytes::new(plan, capacity, &facts).list());
     let (granule, kv_groups_max) = (arena::GRANULE, metadata::GROUPS_MAX);
-    Allocation { granule, kv_groups_max, wide_vectors: true, side, ..Allocation::default() }
+    Allocation {
+        granule,
+        kv_groups_max,
+        wide_vectors: true,
+        side,
+        ..Allocation::default()
+    }
 }

@@ -21,7 +21,11 @@ pub(super) struct Modules {
 impl Modules {
     /// No kernels yet; images are cached in `folder`.
     pub(super) fn new(folder: Option<&Path>) -> Self {
-        Self { cache: ImageCache::new(folder), loaded: HashMap::new(), missing: BTreeMap::new() }
+        Self {
+            cache: ImageCache::new(folder),
+            loaded: HashMap::new(),
+            missing: BTreeMap::new(),
+        }
     }
 
     /// The kernel if it is loaded; otherwise notes it as missing.
@@ -43,7 +47,10 @@ impl Modules {
     /// The names of the kernels of these functions, each once.
     pub(super) fn names(&self, functions: impl Iterator<Item = Function>) -> Vec<String> {
         let functions: BTreeSet<u32> = functions.map(|function| function.0).collect();
-        let known = self.loaded.iter().filter(|(_, function)| functions.contains(&function.0));
+        let known = self
+            .loaded
+            .iter()
+            .filter(|(_, function)| functions.contains(&function.0));
         let mut names: Vec<String> = known.map(|(kernel, _)| kernel.to_string()).collect();
         names.sort();
         names
@@ -61,7 +68,11 @@ impl Modules {
     /// The kernel of a function.
     #[cfg(test)]
     pub(super) fn kernel(&self, function: Function) -> &Kernel {
-        self.loaded.iter().find(|(_, known)| **known == function).expect("a loaded function").0
+        self.loaded
+            .iter()
+            .find(|(_, known)| **known == function)
+            .expect("a loaded function")
+            .0
     }
 
     /// Compiles and loads the missing kernels; returns whether there were any.
@@ -71,7 +82,9 @@ impl Modules {
         for ((kernel, params_bytes), image) in missing.iter().zip(images) {
             let function = match driver.load(kernel, &image?, *params_bytes) {
                 Err(fault) if !fault.is_loss() && self.cache.leave_shipped() => {
-                    tracing::warn!("{fault}; kernels are compiled here instead of using shipped ones");
+                    tracing::warn!(
+                        "{fault}; kernels are compiled here instead of using shipped ones"
+                    );
                     let image = self.cache.image(&*driver.compiler(), kernel)?;
                     driver.load(kernel, &image, *params_bytes)?
                 }
@@ -82,11 +95,22 @@ impl Modules {
         Ok(!missing.is_empty())
     }
 
-    fn images(&self, driver: &dyn Driver, kernels: &[(Kernel, usize)]) -> Vec<Result<Vec<u8>, BackendError>> {
+    fn images(
+        &self,
+        driver: &dyn Driver,
+        kernels: &[(Kernel, usize)],
+    ) -> Vec<Result<Vec<u8>, BackendError>> {
         let compiler = driver.compiler();
-        let workers = std::thread::available_parallelism().map_or(1, usize::from).min(kernels.len());
+        let workers = std::thread::available_parallelism()
+            .map_or(1, usize::from)
+            .min(kernels.len());
         let queue = Mutex::new(kernels.iter().enumerate());
-        let next = || queue.lock().unwrap_or_else(std::sync::PoisonError::into_inner).next();
+        let next = || {
+            queue
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner)
+                .next()
+        };
         let work = || {
             let mut images = Vec::new();
             while let Some((index, (kernel, _))) = next() {
@@ -96,11 +120,18 @@ impl Modules {
         };
         let mut images: Vec<_> = std::thread::scope(|scope| {
             let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
-            workers.into_iter().flat_map(|worker| worker.join().unwrap_or_default()).collect()
+            workers
+                .into_iter()
+                .flat_map(|worker| worker.join().unwrap_or_default())
+                .collect()
         });
         images.sort_by_key(|(index, _)| *index);
         let mut images: Vec<_> = images.into_iter().map(|(_, image)| image).collect();
-        let lost = || Err(BackendError::Unavailable("a compiler thread ended early".into()));
+        let lost = || {
+            Err(BackendError::Unavailable(
+                "a compiler thread ended early".into(),
+            ))
+        };
         images.resize_with(kernels.len(), lost);
         images
     }

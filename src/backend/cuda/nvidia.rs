@@ -8,7 +8,9 @@
 use super::super::BackendError;
 use super::blas::{Blas, Product, ProductShape, WORKSPACE_BYTES};
 use super::choices::Choices;
-use super::driver::{Command, Copies, Driver, Facts, Function, Graph, Launch, Products, SLOTS, Span};
+use super::driver::{
+    Command, Copies, Driver, Facts, Function, Graph, Launch, Products, SLOTS, Span,
+};
 use super::encode::attend::wgmma;
 use super::error::failed;
 use super::kernel::{Compiler, Kernel};
@@ -73,19 +75,29 @@ const FUNCTIONS: [&str; 41] = [
     "cuStreamWaitEvent",
 ];
 /// File name of the driver's library.
-const DRIVER: &str = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so.1" };
+const DRIVER: &str = if cfg!(windows) {
+    "nvcuda.dll"
+} else {
+    "libcuda.so.1"
+};
 
 /// Checks that the driver's library exists and has all functions; an error says what is missing.
 #[allow(unsafe_code, reason = "opens a library")]
 pub(super) fn present() -> Result<(), String> {
     // SAFETY: only tries to open the driver, under all the names that cudarc tries.
     if !unsafe { sys::is_culib_present() } {
-        return Err(format!("no NVIDIA driver: its library ({DRIVER}) was not found"));
+        return Err(format!(
+            "no NVIDIA driver: its library ({DRIVER}) was not found"
+        ));
     }
     // If the library has another name, its functions are not checked.
-    let Ok(library) = library::open(Path::new(DRIVER), &[]) else { return Ok(()) };
+    let Ok(library) = library::open(Path::new(DRIVER), &[]) else {
+        return Ok(());
+    };
     let missing = FUNCTIONS.iter().find(|name| !library.has(name));
-    missing.map_or(Ok(()), |name| Err(format!("the NVIDIA driver is too old: {name} is missing")))
+    missing.map_or(Ok(()), |name| {
+        Err(format!("the NVIDIA driver is too old: {name} is missing"))
+    })
 }
 
 /// What the driver reports about itself and a device, without opening the device.
@@ -98,7 +110,8 @@ pub(super) struct Seen {
 /// The driver's CUDA version: 13.0 is (13, 0).
 #[allow(unsafe_code, reason = "a foreign call")]
 pub(super) fn driver_version() -> Result<(u32, u32), BackendError> {
-    result::init().map_err(|error| BackendError::Unavailable(failed("cuInit", error).to_string()))?;
+    result::init()
+        .map_err(|error| BackendError::Unavailable(failed("cuInit", error).to_string()))?;
     let mut version = 0;
     // SAFETY: writes an integer.
     unsafe { sys::cuDriverGetVersion(&raw mut version) }
@@ -112,19 +125,30 @@ pub(super) fn driver_version() -> Result<(u32, u32), BackendError> {
 #[allow(unsafe_code, reason = "foreign calls")]
 pub(super) fn devices() -> Result<Vec<Seen>, BackendError> {
     driver_version()?;
-    let unavailable = |error| BackendError::Unavailable(failed("listing devices", error).to_string());
+    let unavailable =
+        |error| BackendError::Unavailable(failed("listing devices", error).to_string());
     let count = result::device::get_count().map_err(unavailable)?;
     let seen = |ordinal| {
         let device = result::device::get(ordinal)?;
         // SAFETY: the driver has just listed this device.
         let memory = unsafe { result::device::total_mem(device)? };
-        Ok(Seen { name: result::device::get_name(device)?, compute: compute(device)?, memory_bytes: memory as u64 })
+        Ok(Seen {
+            name: result::device::get_name(device)?,
+            compute: compute(device)?,
+            memory_bytes: memory as u64,
+        })
     };
-    (0..count).map(seen).collect::<Result<_, DriverError>>().map_err(unavailable)
+    (0..count)
+        .map(seen)
+        .collect::<Result<_, DriverError>>()
+        .map_err(unavailable)
 }
 
 #[allow(unsafe_code, reason = "a foreign call")]
-fn attribute(device: sys::CUdevice, attribute: sys::CUdevice_attribute) -> Result<u32, DriverError> {
+fn attribute(
+    device: sys::CUdevice,
+    attribute: sys::CUdevice_attribute,
+) -> Result<u32, DriverError> {
     // SAFETY: the driver has listed this device.
     let value = unsafe { result::device::get_attribute(device, attribute)? };
     Ok(u32::try_from(value).unwrap_or(0))
@@ -175,13 +199,19 @@ impl Nvidia {
     #[allow(unsafe_code, reason = "foreign calls")]
     pub(super) fn open(ordinal: usize, cache_dir: Option<&Path>) -> Result<Self, BackendError> {
         let (major, minor) = driver_version()?;
-        let unavailable = |what: &str, error| BackendError::Unavailable(failed(what, error).to_string());
+        let unavailable =
+            |what: &str, error| BackendError::Unavailable(failed(what, error).to_string());
         let ordinal = i32::try_from(ordinal).unwrap_or(i32::MAX);
-        let device = result::device::get(ordinal).map_err(|error| unavailable("the device", error))?;
-        let name = result::device::get_name(device).map_err(|error| unavailable("the device", error))?;
+        let device =
+            result::device::get(ordinal).map_err(|error| unavailable("the device", error))?;
+        let name =
+            result::device::get_name(device).map_err(|error| unavailable("the device", error))?;
         let compute = compute(device).map_err(|error| unavailable("the device", error))?;
         if compute < COMPUTE_MIN {
-            let message = format!("{name} has compute capability {}.{}; 8.0 is required", compute.0, compute.1);
+            let message = format!(
+                "{name} has compute capability {}.{}; 8.0 is required",
+                compute.0, compute.1
+            );
             return Err(BackendError::Unavailable(message));
         }
         let compiler = ForArchitecture::find(major, compute).map_err(BackendError::Unavailable)?;
@@ -192,7 +222,10 @@ impl Nvidia {
             let stream = result::stream::create(result::stream::StreamKind::NonBlocking)?;
             use sys::CUdevice_attribute as A;
             let sm_count = attribute(device, A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
-            let shared = attribute(device, A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
+            let shared = attribute(
+                device,
+                A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
+            )?;
             Ok((stream, Transfers::new(stream)?, sm_count, shared))
         };
         let (stream, transfers, sm_count, shared_bytes_max) =
@@ -213,14 +246,30 @@ impl Nvidia {
             );
         }
         let variable = std::env::var(overlap::VARIABLE).ok();
-        let overlaps = overlap::is_possible(compute, &architecture, (major, minor), variable.as_deref());
+        let overlaps =
+            overlap::is_possible(compute, &architecture, (major, minor), variable.as_deref());
         let versions = format!("driver {major}.{minor}, {compiled_by} for {architecture}, {with}");
-        let choices = Choices::open(cache_dir, &format!("{name} {}.{}, {versions}", compute.0, compute.1));
+        let choices = Choices::open(
+            cache_dir,
+            &format!("{name} {}.{}, {versions}", compute.0, compute.1),
+        );
         let memory_bytes = free as u64;
-        let products = Products { blas: blas.is_ok(), refused: Vec::new() };
+        let products = Products {
+            blas: blas.is_ok(),
+            refused: Vec::new(),
+        };
         let variable = std::env::var(wgmma::VARIABLE).ok();
         let warpgroups = wgmma::is_possible(compute, &architecture, variable.as_deref());
-        let facts = Facts { name, compute, sm_count, shared_bytes_max, memory_bytes, products, warpgroups, versions };
+        let facts = Facts {
+            name,
+            compute,
+            sm_count,
+            shared_bytes_max,
+            memory_bytes,
+            products,
+            warpgroups,
+            versions,
+        };
         let compiler = Arc::new(compiler);
         Ok(Self {
             facts,
@@ -248,7 +297,8 @@ impl Nvidia {
             return Err(BackendError::Lost("the device does not respond".into()));
         }
         // SAFETY: the stream is alive.
-        unsafe { result::stream::synchronize(self.stream) }.map_err(|error| failed("waiting for the device", error))
+        unsafe { result::stream::synchronize(self.stream) }
+            .map_err(|error| failed("waiting for the device", error))
     }
 
     /// Launches a kernel after the one before it has ended; or `early`, while that one runs.
@@ -265,7 +315,11 @@ impl Nvidia {
         let mut value = sys::CUlaunchAttributeValue { pad: [0; 64] };
         value.programmaticStreamSerializationAllowed = 1;
         let id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
-        let mut attribute = sys::CUlaunchAttribute { id, pad: [0; 4], value };
+        let mut attribute = sys::CUlaunchAttribute {
+            id,
+            pad: [0; 4],
+            value,
+        };
         let config = sys::CUlaunchConfig {
             gridDimX: grid_x,
             gridDimY: grid_y,
@@ -280,20 +334,32 @@ impl Nvidia {
         };
         // SAFETY: the function takes one struct of this size (encoder and kernel declare the same params), and the
         // addresses in it were allocated by this driver.
-        unsafe { sys::cuLaunchKernelEx(&raw const config, function, arguments.as_mut_ptr(), ptr::null_mut()) }
-            .result()
-            .map_err(|error| failed("a launch", error))
+        unsafe {
+            sys::cuLaunchKernelEx(
+                &raw const config,
+                function,
+                arguments.as_mut_ptr(),
+                ptr::null_mut(),
+            )
+        }
+        .result()
+        .map_err(|error| failed("a launch", error))
     }
 
     /// Enqueues commands; with `overlap`, kernels may begin early.
     fn enqueue(&self, commands: &[Command], overlap: bool) -> Result<(), BackendError> {
-        commands.iter().enumerate().try_for_each(|(at, command)| match command {
-            Command::Kernel(launch) => self.launch(launch, overlap && overlap::begins_early(commands, at)),
-            Command::Product(product) => match &self.blas {
-                Some(blas) => blas.run(product, self.stream.cast()),
-                None => Err(BackendError::Validation("cuBLASLt is not available".into())),
-            },
-        })
+        commands
+            .iter()
+            .enumerate()
+            .try_for_each(|(at, command)| match command {
+                Command::Kernel(launch) => {
+                    self.launch(launch, overlap && overlap::begins_early(commands, at))
+                }
+                Command::Product(product) => match &self.blas {
+                    Some(blas) => blas.run(product, self.stream.cast()),
+                    None => Err(BackendError::Validation("cuBLASLt is not available".into())),
+                },
+            })
     }
 
     /// Chooses the algorithm for a new shape, as [`Driver::prepare_products`]. All are timed on products of that shape
@@ -305,7 +371,9 @@ impl Nvidia {
         products: &[Product],
         measure: bool,
     ) -> Result<(), BackendError> {
-        let Some(blas) = self.blas.as_mut().filter(|blas| !blas.is_prepared(shape)) else { return Ok(()) };
+        let Some(blas) = self.blas.as_mut().filter(|blas| !blas.is_prepared(shape)) else {
+            return Ok(());
+        };
         let proposals = blas.prepare(shape)?;
         let (candidates, runs) = match self.choices.get(shape).filter(|kept| *kept < proposals) {
             Some(kept) => (kept..kept + 1, 1),
@@ -313,20 +381,29 @@ impl Nvidia {
             None => (0..1, 1),
         };
         let same = products.iter().filter(|product| product.shape == shape);
-        let commands: Vec<Command> = same.cycle().take(runs).copied().map(Command::Product).collect();
+        let commands: Vec<Command> = same
+            .cycle()
+            .take(runs)
+            .copied()
+            .map(Command::Product)
+            .collect();
         let (mut best, mut fault) = (None, None);
         for proposal in candidates {
             if let Some(blas) = &mut self.blas {
                 blas.choose(shape, proposal);
             }
             match self.replay_seconds(&commands) {
-                Ok(seconds) if best.is_none_or(|(least, _)| seconds < least) => best = Some((seconds, proposal)),
+                Ok(seconds) if best.is_none_or(|(least, _)| seconds < least) => {
+                    best = Some((seconds, proposal))
+                }
                 Err(error) if error.is_loss() => return Err(error),
                 Ok(_) => {}
                 Err(error) => fault = Some(error),
             }
         }
-        let Some(blas) = &mut self.blas else { return Ok(()) };
+        let Some(blas) = &mut self.blas else {
+            return Ok(());
+        };
         match (best, fault) {
             (Some((_, proposal)), _) => {
                 blas.choose(shape, proposal);
@@ -439,20 +516,29 @@ impl Driver for Nvidia {
     }
 
     #[allow(unsafe_code, reason = "foreign calls")]
-    fn load(&mut self, kernel: &Kernel, image: &[u8], _params_bytes: usize) -> Result<Function, BackendError> {
+    fn load(
+        &mut self,
+        kernel: &Kernel,
+        image: &[u8],
+        _params_bytes: usize,
+    ) -> Result<Function, BackendError> {
         use sys::CUfunction_attribute_enum as A;
         let refused = |error: DriverError| BackendError::Kernel {
             kernel: kernel.to_string(),
             message: failed("loading", error).to_string(),
         };
-        let name = CString::new(kernel.stem).map_err(|error| BackendError::Validation(error.to_string()))?;
+        let name = CString::new(kernel.stem)
+            .map_err(|error| BackendError::Validation(error.to_string()))?;
         // SAFETY: the image is a complete CUBIN, from NVRTC or from a file with a verified hash. The module stays
         // loaded as long as the function.
         let (module, function) = unsafe {
             let module = result::module::load_data(image.as_ptr().cast()).map_err(refused)?;
             let function = result::module::get_function(module, name).map_err(refused)?;
             let shared = A::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-            let fixed = result::function::get_function_attribute(function, A::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES);
+            let fixed = result::function::get_function_attribute(
+                function,
+                A::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES,
+            );
             let fixed = fixed.map_err(refused)?;
             let most = i32::try_from(self.facts.shared_bytes_max).unwrap_or(i32::MAX) - fixed;
             result::function::set_function_attribute(function, shared, most).map_err(refused)?;
@@ -486,7 +572,8 @@ impl Driver for Nvidia {
         // The write is ordered by the stream. The bytes are not pinned, so the driver has copied them when this
         // returns.
         // SAFETY: the caller passes memory of this driver with room for the bytes.
-        unsafe { result::memcpy_htod_async(address, bytes, self.stream) }.map_err(|error| failed("a write", error))
+        unsafe { result::memcpy_htod_async(address, bytes, self.stream) }
+            .map_err(|error| failed("a write", error))
     }
 
     #[allow(unsafe_code, reason = "a copy")]
@@ -497,7 +584,11 @@ impl Driver for Nvidia {
     }
 
     #[allow(unsafe_code, reason = "pinned memory")]
-    fn make_slots(&mut self, upload_words: usize, download_words: usize) -> Result<(), BackendError> {
+    fn make_slots(
+        &mut self,
+        upload_words: usize,
+        download_words: usize,
+    ) -> Result<(), BackendError> {
         self.synchronize()?;
         self.free_slots();
         let refused = |error| failed("pinned memory", error);
@@ -505,9 +596,14 @@ impl Driver for Nvidia {
             // SAFETY: plain allocations in the current context.
             let slot = unsafe {
                 Slot {
-                    upload: result::malloc_host(upload_words.max(1) * 4, 0).map_err(refused)?.cast(),
-                    download: result::malloc_host(download_words.max(1) * 4, 0).map_err(refused)?.cast(),
-                    event: result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING).map_err(refused)?,
+                    upload: result::malloc_host(upload_words.max(1) * 4, 0)
+                        .map_err(refused)?
+                        .cast(),
+                    download: result::malloc_host(download_words.max(1) * 4, 0)
+                        .map_err(refused)?
+                        .cast(),
+                    event: result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
+                        .map_err(refused)?,
                 }
             };
             self.slots.push(slot);
@@ -523,15 +619,30 @@ impl Driver for Nvidia {
         // SAFETY: the slot has room for the words; its last batch has been waited for, so no copy reads it.
         let copied = unsafe {
             ptr::copy_nonoverlapping(words.as_ptr(), pinned, words.len());
-            result::memcpy_htod_async(to, std::slice::from_raw_parts(pinned, words.len()), self.stream)
+            result::memcpy_htod_async(
+                to,
+                std::slice::from_raw_parts(pinned, words.len()),
+                self.stream,
+            )
         };
         copied.map_err(|error| failed("an upload", error))
     }
 
     #[allow(unsafe_code, reason = "a copy")]
-    fn download(&mut self, slot: usize, from: u64, words: usize, to: usize) -> Result<(), BackendError> {
-        assert!(to + words <= self.download_words, "the results fit their slot");
-        let Slot { download, event, .. } = self.slots[slot];
+    fn download(
+        &mut self,
+        slot: usize,
+        from: u64,
+        words: usize,
+        to: usize,
+    ) -> Result<(), BackendError> {
+        assert!(
+            to + words <= self.download_words,
+            "the results fit their slot"
+        );
+        let Slot {
+            download, event, ..
+        } = self.slots[slot];
         // SAFETY: the slot has room for the words, and nothing reads them until `wait`.
         let copied = unsafe {
             let pinned = std::slice::from_raw_parts_mut(download.add(to), words);
@@ -576,7 +687,8 @@ impl Driver for Nvidia {
             let graph = result::stream::end_capture(self.stream).map_err(refused);
             recorded?;
             let graph = graph?;
-            let executable = result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0)).map_err(refused);
+            let executable = result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0))
+                .map_err(refused);
             _ = result::graph::destroy(graph);
             executable?
         };
@@ -603,7 +715,11 @@ impl Driver for Nvidia {
         }
     }
 
-    fn prepare_products(&mut self, products: &[Product], measure: bool) -> Result<bool, BackendError> {
+    fn prepare_products(
+        &mut self,
+        products: &[Product],
+        measure: bool,
+    ) -> Result<bool, BackendError> {
         let mut done: Vec<ProductShape> = Vec::new();
         for Product { shape, .. } in products {
             if done.contains(shape) {
@@ -622,7 +738,9 @@ impl Driver for Nvidia {
             }
         }
         self.choices.save();
-        Ok(!done.iter().any(|shape| self.facts.products.refused.contains(shape)))
+        Ok(!done
+            .iter()
+            .any(|shape| self.facts.products.refused.contains(shape)))
     }
 
     fn time(&mut self, commands: &[Command]) -> Result<f64, BackendError> {

@@ -114,12 +114,21 @@ impl Nvrtc {
 
     #[allow(unsafe_code, reason = "a foreign call")]
     fn open(path: PathBuf) -> Result<Self, String> {
-        let table = Table::load(library::open(&path, &["libnvrtc-builtins", "nvrtc-builtins"])?)?;
+        let table = Table::load(library::open(
+            &path,
+            &["libnvrtc-builtins", "nvrtc-builtins"],
+        )?)?;
         let mut version = (0, 0);
         // SAFETY: writes two integers.
-        check(&table, unsafe { (table.version)(&raw mut version.0, &raw mut version.1) })?;
+        check(&table, unsafe {
+            (table.version)(&raw mut version.0, &raw mut version.1)
+        })?;
         is_new_enough(version)?;
-        Ok(Self { table, path, version })
+        Ok(Self {
+            table,
+            path,
+            version,
+        })
     }
 
     /// The architectures that it compiles for, in ascending order; 90 is sm_90.
@@ -127,11 +136,18 @@ impl Nvrtc {
     pub(super) fn architectures(&self) -> Result<Vec<u32>, String> {
         let mut count = 0;
         // SAFETY: writes an integer.
-        check(&self.table, unsafe { (self.table.architecture_count)(&raw mut count) })?;
+        check(&self.table, unsafe {
+            (self.table.architecture_count)(&raw mut count)
+        })?;
         let mut all: Vec<c_int> = vec![0; usize::try_from(count).unwrap_or(0)];
         // SAFETY: writes as many integers as it has just said.
-        check(&self.table, unsafe { (self.table.architectures)(all.as_mut_ptr()) })?;
-        Ok(all.into_iter().filter_map(|architecture| u32::try_from(architecture).ok()).collect())
+        check(&self.table, unsafe {
+            (self.table.architectures)(all.as_mut_ptr())
+        })?;
+        Ok(all
+            .into_iter()
+            .filter_map(|architecture| u32::try_from(architecture).ok())
+            .collect())
     }
 
     /// The architecture to compile for, on a device of this compute capability.
@@ -139,7 +155,10 @@ impl Nvrtc {
         let known = self.architectures()?;
         architecture(compute, &known).ok_or_else(|| {
             let (major, minor) = self.version;
-            format!("NVRTC {major}.{minor} does not compile for compute capability {}.{}", compute.0, compute.1)
+            format!(
+                "NVRTC {major}.{minor} does not compile for compute capability {}.{}",
+                compute.0, compute.1
+            )
         })
     }
 
@@ -154,13 +173,22 @@ impl Nvrtc {
     ) -> Result<(Vec<u8>, String), String> {
         let text = |text: &str| CString::new(text).map_err(|error| error.to_string());
         let names = kernel::headers().map(text).collect::<Result<Vec<_>, _>>()?;
-        let bodies = kernel::headers().map(|path| text(&kernel::embedded(path).unwrap_or_default()));
+        let bodies =
+            kernel::headers().map(|path| text(&kernel::embedded(path).unwrap_or_default()));
         let bodies = bodies.collect::<Result<Vec<_>, _>>()?;
         let mut options = vec![format!("--gpu-architecture={architecture}")];
         options.extend(OPTIONS.map(str::to_owned));
         options.extend(kernel.options());
-        let options = options.iter().map(|option| text(option)).collect::<Result<Vec<_>, _>>()?;
-        let pointers = |strings: &[CString]| strings.iter().map(|string| string.as_ptr()).collect::<Vec<_>>();
+        let options = options
+            .iter()
+            .map(|option| text(option))
+            .collect::<Result<Vec<_>, _>>()?;
+        let pointers = |strings: &[CString]| {
+            strings
+                .iter()
+                .map(|string| string.as_ptr())
+                .collect::<Vec<_>>()
+        };
         let (source, name) = (text(source)?, text(&format!("{}.cu", kernel.stem))?);
         let (names, bodies, options) = (pointers(&names), pointers(&bodies), pointers(&options));
         let count = |items: usize| c_int::try_from(items).map_err(|error| error.to_string());
@@ -169,13 +197,22 @@ impl Nvrtc {
         // SAFETY: strings and arrays live until the end of this function, and the lengths are theirs.
         unsafe {
             let (created, headers) = (&raw mut program, count(names.len())?);
-            let result =
-                (table.create)(created, source.as_ptr(), name.as_ptr(), headers, bodies.as_ptr(), names.as_ptr());
+            let result = (table.create)(
+                created,
+                source.as_ptr(),
+                name.as_ptr(),
+                headers,
+                bodies.as_ptr(),
+                names.as_ptr(),
+            );
             check(table, result)?;
             let compilation = Compilation(table, program);
             let result = (table.compile)(program, count(options.len())?, options.as_ptr());
             let log = filled(table, program, table.log_size, table.log)?;
-            let log = String::from_utf8_lossy(&log).trim_end_matches('\0').trim().to_owned();
+            let log = String::from_utf8_lossy(&log)
+                .trim_end_matches('\0')
+                .trim()
+                .to_owned();
             check(table, result).map_err(|error| format!("{error}\n{log}"))?;
             let (size, fill) = match is_ptx(architecture) {
                 true => (table.ptx_size, table.ptx),
@@ -206,7 +243,12 @@ fn check(table: &Table, result: c_int) -> Result<(), String> {
 /// # Safety
 /// `program` must belong to this table, and `fill` must write as many bytes as `size` reports.
 #[allow(unsafe_code, reason = "foreign calls")]
-unsafe fn filled(table: &Table, program: Program, size: OnProgram, fill: Fill) -> Result<Vec<u8>, String> {
+unsafe fn filled(
+    table: &Table,
+    program: Program,
+    size: OnProgram,
+    fill: Fill,
+) -> Result<Vec<u8>, String> {
     let mut bytes = 0;
     // SAFETY: the caller guarantees it.
     unsafe {
@@ -228,10 +270,14 @@ impl ForArchitecture {
     /// images were shipped with the program.
     pub(super) fn find(major_max: u32, compute: (u32, u32)) -> Result<Self, String> {
         match Nvrtc::find(major_max) {
-            Ok(nvrtc) => Ok(Self { architecture: nvrtc.architecture(compute)?, nvrtc: Ok(nvrtc) }),
-            Err(fault) if has_shipped_images() => {
-                Ok(Self { nvrtc: Err(fault), architecture: exact_architecture(compute) })
-            }
+            Ok(nvrtc) => Ok(Self {
+                architecture: nvrtc.architecture(compute)?,
+                nvrtc: Ok(nvrtc),
+            }),
+            Err(fault) if has_shipped_images() => Ok(Self {
+                nvrtc: Err(fault),
+                architecture: exact_architecture(compute),
+            }),
             Err(fault) => Err(fault),
         }
     }
@@ -239,7 +285,11 @@ impl ForArchitecture {
     /// Version and path of NVRTC, or what is used in its place.
     pub(super) fn described(&self) -> String {
         match &self.nvrtc {
-            Ok(Nvrtc { version: (major, minor), path, .. }) => format!("NVRTC {major}.{minor} ({})", path.display()),
+            Ok(Nvrtc {
+                version: (major, minor),
+                path,
+                ..
+            }) => format!("NVRTC {major}.{minor} ({})", path.display()),
             Err(_) => "shipped kernels (no NVRTC)".to_owned(),
         }
     }
@@ -258,7 +308,10 @@ pub(super) fn shipped_key(architecture: &str) -> Option<String> {
 impl Compiler for ForArchitecture {
     fn key(&self) -> String {
         let version = self.nvrtc.as_ref().map_or((0, 0), |nvrtc| nvrtc.version);
-        format!("nvrtc {}.{} {} {OPTIONS:?}", version.0, version.1, self.architecture)
+        format!(
+            "nvrtc {}.{} {} {OPTIONS:?}",
+            version.0, version.1, self.architecture
+        )
     }
 
     fn shipped_key(&self) -> Option<String> {
@@ -266,16 +319,27 @@ impl Compiler for ForArchitecture {
     }
 
     fn compile(&self, kernel: &Kernel, source: &str) -> Result<Vec<u8>, String> {
-        let nvrtc = self.nvrtc.as_ref().map_err(|fault| format!("it is not among the shipped kernels, and {fault}"))?;
-        nvrtc.compile(&self.architecture, kernel, source).map(|(image, _)| image)
+        let nvrtc = self
+            .nvrtc
+            .as_ref()
+            .map_err(|fault| format!("it is not among the shipped kernels, and {fault}"))?;
+        nvrtc
+            .compile(&self.architecture, kernel, source)
+            .map(|(image, _)| image)
     }
 }
 
 /// Whether kernels compile with this version.
 fn is_new_enough(version: (i32, i32)) -> Result<(), String> {
     let ((major, minor), (major_min, minor_min)) = (version, VERSION_MIN);
-    let refused = || format!("NVRTC {major}.{minor} is too old; {major_min}.{minor_min} or newer is required");
-    if version < VERSION_MIN { Err(refused()) } else { Ok(()) }
+    let refused = || {
+        format!("NVRTC {major}.{minor} is too old; {major_min}.{minor_min} or newer is required")
+    };
+    if version < VERSION_MIN {
+        Err(refused())
+    } else {
+        Ok(())
+    }
 }
 
 /// The architecture to compile for: exactly the device's, with architecture-specific instructions where there are any.
@@ -307,15 +371,24 @@ mod tests {
     #[test]
     fn architectures_have_their_names() {
         let known = [75, 80, 89, 90, 100, 120];
-        let names = [(8, 0), (8, 9), (9, 0), (10, 0), (12, 0)].map(|compute| architecture(compute, &known));
-        assert_eq!(names.map(Option::unwrap), ["sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120"]);
+        let names =
+            [(8, 0), (8, 9), (9, 0), (10, 0), (12, 0)].map(|compute| architecture(compute, &known));
+        assert_eq!(
+            names.map(Option::unwrap),
+            ["sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120"]
+        );
     }
 
     #[test]
-    fn a_device_that_the_compiler_does_not_know_gets_ptx_of_the_newest_plain_architecture_before_it() {
+    fn a_device_that_the_compiler_does_not_know_gets_ptx_of_the_newest_plain_architecture_before_it()
+     {
         let known = [80, 86, 90, 120];
-        let names = [(8, 9), (10, 3), (12, 1), (15, 0)].map(|compute| architecture(compute, &known));
-        assert_eq!(names.map(Option::unwrap), ["compute_86", "compute_90", "compute_120", "compute_120"]);
+        let names =
+            [(8, 9), (10, 3), (12, 1), (15, 0)].map(|compute| architecture(compute, &known));
+        assert_eq!(
+            names.map(Option::unwrap),
+            ["compute_86", "compute_90", "compute_120", "compute_120"]
+        );
         assert_eq!(architecture((7, 5), &known), None);
     }
 
@@ -323,7 +396,11 @@ mod tests {
     fn a_version_that_is_too_old_is_refused_with_the_one_that_is_required() {
         let message = "NVRTC 11.8 is too old; 12.0 or newer is required";
         assert_eq!(is_new_enough((11, 8)), Err(message.into()));
-        assert!([(12, 0), (12, 9), (13, 0), (14, 2)].into_iter().all(|version| is_new_enough(version).is_ok()));
+        assert!(
+            [(12, 0), (12, 9), (13, 0), (14, 2)]
+                .into_iter()
+                .all(|version| is_new_enough(version).is_ok())
+        );
     }
 
     #[test]
@@ -339,18 +416,29 @@ mod tests {
         let nvrtc = match Nvrtc::find(u32::MAX) {
             Ok(nvrtc) => nvrtc,
             Err(missing) => {
-                assert!(std::env::var_os("FOLIO_REQUIRE_NVRTC").is_none(), "{missing}");
+                assert!(
+                    std::env::var_os("FOLIO_REQUIRE_NVRTC").is_none(),
+                    "{missing}"
+                );
                 return eprintln!("skipped: {missing}");
             }
         };
-        let architecture = nvrtc.architecture((99, 0)).expect("PTX of the newest architecture");
+        let architecture = nvrtc
+            .architecture((99, 0))
+            .expect("PTX of the newest architecture");
         assert!(architecture.starts_with("compute_"), "{architecture}");
         let kernel = Kernel::new("copy_blocks");
         let source = embedded("copy_blocks.cu").expect("the kernel exists");
-        let (image, _) = nvrtc.compile(&architecture, &kernel, &source).expect("it compiles");
+        let (image, _) = nvrtc
+            .compile(&architecture, &kernel, &source)
+            .expect("it compiles");
         let text = std::str::from_utf8(&image).expect("PTX is text");
         let target = architecture.replace("compute", "sm");
-        assert!(text.contains(&format!(".target {target}")) && text.ends_with('\0'), "{}", &text[..400]);
+        assert!(
+            text.contains(&format!(".target {target}")) && text.ends_with('\0'),
+            "{}",
+            &text[..400]
+        );
         assert_eq!(nvrtc.architecture((8, 0)).as_deref(), Ok("sm_80"));
     }
 }

@@ -10,7 +10,11 @@ impl SideBytes {
     pub(super) fn new(plan: &Plan, capacity: &Capacity, facts: &Facts) -> Self {
         Self {
             feed: u64::from(capacity.feed_slots.max(1)) * 4,
-            metadata: metadata::words_max(plan, capacity, attend::work_words_max(plan, capacity, facts)) * 4,
+            metadata: metadata::words_max(
+                plan,
+                capacity,
+                attend::work_words_max(plan, capacity, facts),
+            ) * 4,
             results: u64::from(capacity.samples_max.max(1) * metadata::RESULT_STRIDE_MAX) * 4,
             pooled: u64::from(pool::words_max(plan, capacity)) * 4,
             attend_scratch: attend::scratch_bytes(plan, capacity, facts),
@@ -25,7 +29,10 @@ impl SideBytes {
 
     /// Maximum words that one batch uploads and downloads.
     pub(super) fn slot_words(&self) -> (usize, usize) {
-        ((self.metadata / 4) as usize, ((self.results + self.pooled) / 4) as usize)
+        (
+            (self.metadata / 4) as usize,
+            ((self.results + self.pooled) / 4) as usize,
+        )
     }
 
     /// All these buffers, to add up their sizes.
@@ -43,6 +50,8 @@ impl SideBytes {
             ("tile counters", self.tile_counters),
             ("kv table", self.kv_table),
         ];
-        all.into_iter().map(|(name, bytes)| SideBuffer { name, bytes }).collect()
+        all.into_iter()
+            .map(|(name, bytes)| SideBuffer { name, bytes })
+            .collect()
     }
 }

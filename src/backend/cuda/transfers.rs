@@ -54,7 +54,13 @@ impl Transfers {
     /// A copy stream beside the steps' stream. Its buffers are made when they are first needed.
     pub(super) fn new(steps: sys::CUstream) -> Result<Self, DriverError> {
         let stream = result::stream::create(result::stream::StreamKind::NonBlocking)?;
-        Ok(Self { steps, stream, slots: Vec::new(), next: 0, pinned: Vec::new() })
+        Ok(Self {
+            steps,
+            stream,
+            slots: Vec::new(),
+            next: 0,
+            pinned: Vec::new(),
+        })
     }
 
     /// Starts copying memory to one pinned buffer, in the order given and after all submitted steps.
@@ -64,12 +70,16 @@ impl Transfers {
         self.make_slots()?;
         let mut start = 0;
         for part in parts(spans) {
-            self.part_out(&part, index, start).map_err(|error| failed("a copy of KV blocks", error))?;
+            self.part_out(&part, index, start)
+                .map_err(|error| failed("a copy of KV blocks", error))?;
             start += part.iter().map(|span| span.bytes).sum::<usize>();
         }
         self.record(index)?;
         self.pinned[index].busy = true;
-        Ok(Copies { buffer: index, bytes })
+        Ok(Copies {
+            buffer: index,
+            bytes,
+        })
     }
 
     fn part_out(&mut self, part: &[Span], pinned: usize, start: usize) -> Result<(), DriverError> {
@@ -80,7 +90,12 @@ impl Transfers {
             result::stream::wait_event(self.steps, slot.by_copies, WAIT)?;
             let mut end = 0;
             for span in part {
-                result::memcpy_dtod_async(slot.address + end as u64, span.address, span.bytes, self.steps)?;
+                result::memcpy_dtod_async(
+                    slot.address + end as u64,
+                    span.address,
+                    span.bytes,
+                    self.steps,
+                )?;
                 end += span.bytes;
             }
             result::event::record(slot.by_steps, self.steps)?;
@@ -107,36 +122,59 @@ impl Transfers {
     /// Overwrites memory with the bytes, in the order given: after all submitted steps and before later ones.
     pub(super) fn copy_in(&mut self, spans: &[Span], bytes: &[&[u8]]) -> Result<(), BackendError> {
         let total = bytes.iter().map(|bytes| bytes.len()).sum::<usize>();
-        debug_assert_eq!(total, spans.iter().map(|span| span.bytes).sum::<usize>(), "the spans have room for all");
+        debug_assert_eq!(
+            total,
+            spans.iter().map(|span| span.bytes).sum::<usize>(),
+            "the spans have room for all"
+        );
         let index = self.pinned(total)?;
         self.make_slots()?;
         let mut end = 0;
         for bytes in bytes {
             // SAFETY: the buffer has room for all bytes, and no copy reads it any more.
-            unsafe { self.pinned[index].memory.add(end).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+            unsafe {
+                self.pinned[index]
+                    .memory
+                    .add(end)
+                    .copy_from_nonoverlapping(bytes.as_ptr(), bytes.len())
+            };
             end += bytes.len();
         }
         let mut start = 0;
         for part in parts(spans) {
             let end = start + part.iter().map(|span| span.bytes).sum::<usize>();
-            self.part_in(&part, index, start..end).map_err(|error| failed("an upload of KV blocks", error))?;
+            self.part_in(&part, index, start..end)
+                .map_err(|error| failed("an upload of KV blocks", error))?;
             start = end;
         }
         self.record(index)
     }
 
-    fn part_in(&mut self, part: &[Span], pinned: usize, range: Range<usize>) -> Result<(), DriverError> {
+    fn part_in(
+        &mut self,
+        part: &[Span],
+        pinned: usize,
+        range: Range<usize>,
+    ) -> Result<(), DriverError> {
         let slot = self.take_slot();
         // SAFETY: as in `part_out`; the pinned buffer is written again only after its `event`.
         unsafe {
             result::stream::wait_event(self.stream, slot.by_steps, WAIT)?;
-            let from = std::slice::from_raw_parts(self.pinned[pinned].memory.add(range.start), range.len());
+            let from = std::slice::from_raw_parts(
+                self.pinned[pinned].memory.add(range.start),
+                range.len(),
+            );
             result::memcpy_htod_async(slot.address, from, self.stream)?;
             result::event::record(slot.by_copies, self.stream)?;
             result::stream::wait_event(self.steps, slot.by_copies, WAIT)?;
             let mut start = 0;
             for span in part {
-                result::memcpy_dtod_async(span.address, slot.address + start, span.bytes, self.steps)?;
+                result::memcpy_dtod_async(
+                    span.address,
+                    slot.address + start,
+                    span.bytes,
+                    self.steps,
+                )?;
                 start += span.bytes as u64;
             }
             result::event::record(slot.by_steps, self.steps)
@@ -156,10 +194,15 @@ impl Transfers {
                 // SAFETY: plain allocations in the current context.
                 unsafe {
                     let address = result::malloc_sync(SLOT_BYTES)?;
-                    Ok(Slot { address, by_steps: make_event()?, by_copies: make_event()? })
+                    Ok(Slot {
+                        address,
+                        by_steps: make_event()?,
+                        by_copies: make_event()?,
+                    })
                 }
             };
-            self.slots.push(made().map_err(|error| failed("staging memory for KV blocks", error))?);
+            self.slots
+                .push(made().map_err(|error| failed("staging memory for KV blocks", error))?);
         }
         Ok(())
     }
@@ -174,14 +217,25 @@ impl Transfers {
     /// A pinned buffer of at least this size that is not in use. A smaller one is replaced.
     fn pinned(&mut self, bytes: usize) -> Result<usize, BackendError> {
         // SAFETY: the event is alive.
-        let is_free = |pinned: &Pinned| !pinned.busy && unsafe { result::event::query(pinned.event) }.is_ok();
-        if let Some(index) = self.pinned.iter().position(|pinned| pinned.bytes >= bytes && is_free(pinned)) {
+        let is_free =
+            |pinned: &Pinned| !pinned.busy && unsafe { result::event::query(pinned.event) }.is_ok();
+        if let Some(index) = self
+            .pinned
+            .iter()
+            .position(|pinned| pinned.bytes >= bytes && is_free(pinned))
+        {
             return Ok(index);
         }
         let bytes = bytes.max(1).next_power_of_two();
         // SAFETY: plain allocations in the current context.
-        let made = unsafe { result::malloc_host(bytes, 0) }
-            .and_then(|memory| Ok(Pinned { memory: memory.cast(), bytes, event: make_event()?, busy: false }));
+        let made = unsafe { result::malloc_host(bytes, 0) }.and_then(|memory| {
+            Ok(Pinned {
+                memory: memory.cast(),
+                bytes,
+                event: make_event()?,
+                busy: false,
+            })
+        });
         let made = made.map_err(|error| failed("pinned memory", error))?;
         let Some(index) = self.pinned.iter().position(is_free) else {
             self.pinned.push(made);
@@ -232,8 +286,14 @@ fn parts(spans: &[Span]) -> Vec<Vec<Span>> {
                 left = SLOT_BYTES;
             }
             let bytes = span.bytes.min(left);
-            parts.last_mut().expect("a part was just added").push(Span { bytes, ..span });
-            span = Span { address: span.address + bytes as u64, bytes: span.bytes - bytes };
+            parts
+                .last_mut()
+                .expect("a part was just added")
+                .push(Span { bytes, ..span });
+            span = Span {
+                address: span.address + bytes as u64,
+                bytes: span.bytes - bytes,
+            };
             left -= bytes;
         }
     }
@@ -247,20 +307,34 @@ mod tests {
     #[test]
     fn parts_fit_a_slot_and_keep_the_order() {
         assert!(parts(&[]).is_empty());
-        let spans = [(0, 5), (100, SLOT_BYTES), (1 << 40, 0), (1 << 41, 2 * SLOT_BYTES + 7)];
+        let spans = [
+            (0, 5),
+            (100, SLOT_BYTES),
+            (1 << 40, 0),
+            (1 << 41, 2 * SLOT_BYTES + 7),
+        ];
         let spans = spans.map(|(address, bytes)| Span { address, bytes });
         let parts = parts(&spans);
-        let sizes: Vec<usize> = parts.iter().map(|part| part.iter().map(|span| span.bytes).sum()).collect();
+        let sizes: Vec<usize> = parts
+            .iter()
+            .map(|part| part.iter().map(|span| span.bytes).sum())
+            .collect();
         assert_eq!(sizes, [SLOT_BYTES, SLOT_BYTES, SLOT_BYTES, 12]);
         // Joined again, they are the spans.
         let mut joined: Vec<(u64, usize)> = Vec::new();
         for span in parts.concat() {
             match joined.last_mut() {
-                Some((address, bytes)) if *address + *bytes as u64 == span.address => *bytes += span.bytes,
+                Some((address, bytes)) if *address + *bytes as u64 == span.address => {
+                    *bytes += span.bytes
+                }
                 _ => joined.push((span.address, span.bytes)),
             }
         }
-        let whole: Vec<_> = spans.iter().filter(|span| span.bytes > 0).map(|span| (span.address, span.bytes)).collect();
+        let whole: Vec<_> = spans
+            .iter()
+            .filter(|span| span.bytes > 0)
+            .map(|span| (span.address, span.bytes))
+            .collect();
         assert_eq!(joined, whole);
     }
 }

@@ -28,13 +28,26 @@ impl Trial {
         watch: Watch,
     ) -> Result<Self, BackendError> {
         let mut emulator = Emulator::open(sources, (8, 0), watch)?;
-        let kernel = defines.iter().fold(Kernel::new(stem), |kernel, name| kernel.define(name, 1));
-        let refused = |message| BackendError::Kernel { kernel: kernel.to_string(), message };
+        let kernel = defines
+            .iter()
+            .fold(Kernel::new(stem), |kernel, name| kernel.define(name, 1));
+        let refused = |message| BackendError::Kernel {
+            kernel: kernel.to_string(),
+            message,
+        };
         let image = emulator.compiler().compile(&kernel, "").map_err(refused)?;
         let function = emulator.load(&kernel, &image, 8 * buffers.len())?;
-        let mut allocate = |words: &usize| Ok((emulator.allocate("a buffer", 4 * *words as u64)?, *words));
-        let buffers = buffers.iter().map(&mut allocate).collect::<Result<_, BackendError>>()?;
-        Ok(Self { emulator, function, buffers })
+        let mut allocate =
+            |words: &usize| Ok((emulator.allocate("a buffer", 4 * *words as u64)?, *words));
+        let buffers = buffers
+            .iter()
+            .map(&mut allocate)
+            .collect::<Result<_, BackendError>>()?;
+        Ok(Self {
+            emulator,
+            function,
+            buffers,
+        })
     }
 
     /// Runs the kernel on these words, and returns what they are then. Each launch runs in another order.
@@ -51,12 +64,23 @@ impl Trial {
         for ((address, _), words) in self.buffers.iter().zip(words) {
             self.emulator.write(*address, bytemuck::cast_slice(words))?;
         }
-        let params = self.buffers.iter().flat_map(|(address, _)| address.to_le_bytes()).collect();
+        let params = self
+            .buffers
+            .iter()
+            .flat_map(|(address, _)| address.to_le_bytes())
+            .collect();
         let (function, grid) = (self.function, [blocks, 1, 1]);
-        self.emulator.launch(&Launch { function, grid, threads, shared_bytes, params })?;
+        self.emulator.launch(&Launch {
+            function,
+            grid,
+            threads,
+            shared_bytes,
+            params,
+        })?;
         let mut read = |(address, words): &(u64, usize)| {
             let mut read = vec![0; *words];
-            self.emulator.read(*address, bytemuck::cast_slice_mut(&mut read))?;
+            self.emulator
+                .read(*address, bytemuck::cast_slice_mut(&mut read))?;
             Ok(read)
         };
         self.buffers.iter().map(&mut read).collect()

@@ -49,8 +49,19 @@ impl Clock {
     /// The clock that the script asks for, if any.
     pub(super) fn new(script: &Script) -> Option<Self> {
         let throttle = Throttle::new(script.watchdog.map(|_| throttle::NATIVE));
-        let (flops, bandwidth) = (script.gflops? as f64 * 1e9, script.gbps.unwrap_or(u64::MAX) as f64 * 1e9);
-        Some(Self { flops, bandwidth, watchdog: script.watchdog, throttle, now: 0.0, idle_from: 0.0, longest: 0.0 })
+        let (flops, bandwidth) = (
+            script.gflops? as f64 * 1e9,
+            script.gbps.unwrap_or(u64::MAX) as f64 * 1e9,
+        );
+        Some(Self {
+            flops,
+            bandwidth,
+            watchdog: script.watchdog,
+            throttle,
+            now: 0.0,
+            idle_from: 0.0,
+            longest: 0.0,
+        })
     }
 
     /// The GPU is used by another program from now on.
@@ -80,28 +91,47 @@ impl Clock {
     }
 
     /// Runs a batch on the clock.
-    pub(super) fn submit(&mut self, plan: &Plan, capacity: &Capacity, inputs: &BatchInputs) -> Timed {
+    pub(super) fn submit(
+        &mut self,
+        plan: &Plan,
+        capacity: &Capacity,
+        inputs: &BatchInputs,
+    ) -> Timed {
         let tokens = u32::try_from(inputs.token_ids.len()).expect("within the capacity");
         let dispatches = self.dispatches(plan, capacity, inputs, tokens);
-        let load = Load { tokens, work: dispatches.iter().copied().sum() };
+        let load = Load {
+            tokens,
+            work: dispatches.iter().copied().sum(),
+        };
         let begin = self.now.max(self.idle_from);
         let (mut done, mut is_killed) = (begin, false);
         let submissions = self.throttle.cut(&dispatches, tokens, |work| *work);
-        let submissions = submissions.map(|dispatches| dispatches.iter().map(|work| self.seconds(*work)).sum());
+        let submissions =
+            submissions.map(|dispatches| dispatches.iter().map(|work| self.seconds(*work)).sum());
         for seconds in submissions.collect::<Vec<f64>>() {
             self.longest = self.longest.max(seconds);
-            is_killed |= self.watchdog.is_some_and(|limit| seconds > limit.as_secs_f64());
+            is_killed |= self
+                .watchdog
+                .is_some_and(|limit| seconds > limit.as_secs_f64());
             done += seconds + SUBMISSION_SECONDS;
         }
         self.idle_from = done;
-        Timed { load, submitted: self.now, done, is_killed }
+        Timed {
+            load,
+            submitted: self.now,
+            done,
+            is_killed,
+        }
     }
 
     /// Waits for a batch. Returns whether the watchdog left it alone.
     pub(super) fn read(&mut self, timed: &Timed) -> bool {
         self.now = self.now.max(timed.done);
         if !timed.is_killed {
-            self.throttle.note(timed.load, Duration::from_secs_f64(self.now - timed.submitted));
+            self.throttle.note(
+                timed.load,
+                Duration::from_secs_f64(self.now - timed.submitted),
+            );
         }
         !timed.is_killed
     }
@@ -111,15 +141,31 @@ impl Clock {
     }
 
     /// A dispatch per step, except for long attention.
-    fn dispatches(&self, plan: &Plan, capacity: &Capacity, inputs: &BatchInputs, tokens: u32) -> Vec<Work> {
+    fn dispatches(
+        &self,
+        plan: &Plan,
+        capacity: &Capacity,
+        inputs: &BatchInputs,
+        tokens: u32,
+    ) -> Vec<Work> {
         let reach = Reach::of(plan, inputs);
         let samples = u32::try_from(inputs.logits_rows.len()).expect("within the capacity");
-        let tails = [(Tail::Sample, samples > 0), (Tail::Pool, !inputs.pools.is_empty())];
-        let tails = tails.into_iter().filter(|(_, runs)| *runs).flat_map(|(tail, _)| plan.tail(tail));
+        let tails = [
+            (Tail::Sample, samples > 0),
+            (Tail::Pool, !inputs.pools.is_empty()),
+        ];
+        let tails = tails
+            .into_iter()
+            .filter(|(_, runs)| *runs)
+            .flat_map(|(tail, _)| plan.tail(tail));
         let mut dispatches = Vec::new();
         for step in plan.body.iter().chain(tails) {
             let work = StepWork::of(plan, step, tokens, samples, capacity.kv_format).at(&reach);
-            let slices = if matches!(step, Step::AttendPaged(_)) { self.throttle.slices(tokens, work) } else { 1 };
+            let slices = if matches!(step, Step::AttendPaged(_)) {
+                self.throttle.slices(tokens, work)
+            } else {
+                1
+            };
             dispatches.extend((0..slices).map(|_| work * (1.0 / f64::from(slices))));
         }
         dispatches

@@ -16,13 +16,20 @@ pub struct PlainHistory {
 impl PlainHistory {
     /// An empty list for a model with these windows, one for each KV group.
     pub fn new(windows: &[Option<u32>]) -> Self {
-        Self { windows: windows.to_vec(), sums: vec![0], kept: None }
+        Self {
+            windows: windows.to_vec(),
+            sums: vec![0],
+            kept: None,
+        }
     }
 
     /// The same list for a model that keeps a state per sequence.
     #[must_use]
     pub fn with_state(self) -> Self {
-        Self { kept: Some(ZERO), ..self }
+        Self {
+            kept: Some(ZERO),
+            ..self
+        }
     }
 
     /// Adds a token and returns the hash of what its row sees.
@@ -32,11 +39,23 @@ impl PlainHistory {
             let first = first_visible(position, *window) as usize;
             sums.last().unwrap_or(&0).wrapping_sub(sums[first])
         };
-        let before = self.windows.iter().map(|window| visible(&self.sums, window)).chain(self.kept);
+        let before = self
+            .windows
+            .iter()
+            .map(|window| visible(&self.sums, window))
+            .chain(self.kept);
         let state = row_state(position, token_id, before);
         self.kept = self.kept.map(|kept| fold(kept, state));
-        let all = self.sums.last().unwrap_or(&0).wrapping_add(see(position, state));
+        let all = self
+            .sums
+            .last()
+            .unwrap_or(&0)
+            .wrapping_add(see(position, state));
         self.sums.push(all);
-        history(self.windows.iter().map(|window| visible(&self.sums, window)))
+        history(
+            self.windows
+                .iter()
+                .map(|window| visible(&self.sums, window)),
+        )
     }
 }

@@ -99,17 +99,30 @@ pub struct Say {
 impl Say {
     /// Parses `1.2>3.4.5>6`: after the ids 1, 2 come 3, 4, 5, and the second time 6.
     fn read(text: &str) -> Option<Self> {
-        let ids = |part: &str| part.split('.').map(|id| id.parse().ok()).collect::<Option<Vec<u32>>>();
+        let ids = |part: &str| {
+            part.split('.')
+                .map(|id| id.parse().ok())
+                .collect::<Option<Vec<u32>>>()
+        };
         let mut parts = text.split('>').map(ids);
-        Some(Self { after: parts.next()??, answers: parts.collect::<Option<_>>()? })
+        Some(Self {
+            after: parts.next()??,
+            answers: parts.collect::<Option<_>>()?,
+        })
     }
 
     /// The id that follows `tokens`, if an answer has started: its next id.
     pub(super) fn next(&self, tokens: &[u32]) -> Option<u32> {
-        let begins: Vec<_> =
-            tokens.windows(self.after.len()).enumerate().filter(|(_, ids)| *ids == self.after).collect();
+        let begins: Vec<_> = tokens
+            .windows(self.after.len())
+            .enumerate()
+            .filter(|(_, ids)| *ids == self.after)
+            .collect();
         let (last, _) = begins.last()?;
-        self.answers.get(begins.len() - 1)?.get(tokens.len() - last - self.after.len()).copied()
+        self.answers
+            .get(begins.len() - 1)?
+            .get(tokens.len() - last - self.after.len())
+            .copied()
     }
 }
 
@@ -134,7 +147,10 @@ impl Script {
     /// What moving blocks and computing them takes after so many batches.
     pub(super) fn times(&self, batches: u64) -> GivenTimes {
         let is_dear = self.dear.is_some_and(|stretch| batches / stretch % 2 == 1);
-        GivenTimes { byte: Duration::from_secs(u64::from(is_dear)), token: Duration::ZERO }
+        GivenTimes {
+            byte: Duration::from_secs(u64::from(is_dear)),
+            token: Duration::ZERO,
+        }
     }
 
     fn read_word(&mut self, word: &str) -> Option<()> {
@@ -156,10 +172,18 @@ impl Script {
             (_, true) => return None,
             ("nan", false) => return u32::try_from(number).ok().map(|id| self.nan = Some(id)),
             ("context", false) => {
-                self.context = Some(u32::try_from(number).ok().filter(|count| CONTEXTS.contains(count))?);
+                self.context = Some(
+                    u32::try_from(number)
+                        .ok()
+                        .filter(|count| CONTEXTS.contains(count))?,
+                );
                 return Some(());
             }
-            ("oom", false) => return u32::try_from(number).ok().map(|blocks| self.oom = Some(blocks)),
+            ("oom", false) => {
+                return u32::try_from(number)
+                    .ok()
+                    .map(|blocks| self.oom = Some(blocks));
+            }
             ("memory", false) => {
                 self.memory = Some(number);
                 return Some(());
@@ -181,7 +205,11 @@ impl Script {
                 return Some(());
             }
             ("pause" | "loading", false) => {
-                let duration = if name == "pause" { &mut self.pause } else { &mut self.loading };
+                let duration = if name == "pause" {
+                    &mut self.pause
+                } else {
+                    &mut self.loading
+                };
                 *duration = Duration::from_millis(number);
                 return Some(());
             }
@@ -214,18 +242,42 @@ mod tests {
 
     #[test]
     fn a_script_is_words() {
-        let script: Script =
-            "lost@3,lost@9,invalid@2,nan=17,oom=100,pause=5,rounding=1".parse().expect("the case is valid");
+        let script: Script = "lost@3,lost@9,invalid@2,nan=17,oom=100,pause=5,rounding=1"
+            .parse()
+            .expect("the case is valid");
         assert_eq!(script.lost, BTreeSet::from([3, 9]));
-        assert_eq!((script.nan, script.oom, script.pause), (Some(17), Some(100), Duration::from_millis(5)));
+        assert_eq!(
+            (script.nan, script.oom, script.pause),
+            (Some(17), Some(100), Duration::from_millis(5))
+        );
         assert!(script.rounding);
         let say: Script = "say=1.2>3.4>5".parse().expect("the case is valid");
         let say = say.say.expect("the script has an answer");
         let next = |tokens: &[u32]| say.next(tokens);
-        assert_eq!((next(&[9, 1, 2]), next(&[1, 2, 3]), next(&[1, 2, 3, 4])), (Some(3), Some(4), None));
-        assert_eq!((next(&[1, 2, 3, 4, 1, 2]), next(&[7])), (Some(5), None), "the second answer");
-        assert_eq!("".parse::<Script>().expect("the case is valid"), Script::default());
-        for wrong in ["lost", "lost=3", "lost@x", "nan@3", "lose@3", "nan=4294967296", "say=", "say=x", "say@1"] {
+        assert_eq!(
+            (next(&[9, 1, 2]), next(&[1, 2, 3]), next(&[1, 2, 3, 4])),
+            (Some(3), Some(4), None)
+        );
+        assert_eq!(
+            (next(&[1, 2, 3, 4, 1, 2]), next(&[7])),
+            (Some(5), None),
+            "the second answer"
+        );
+        assert_eq!(
+            "".parse::<Script>().expect("the case is valid"),
+            Script::default()
+        );
+        for wrong in [
+            "lost",
+            "lost=3",
+            "lost@x",
+            "nan@3",
+            "lose@3",
+            "nan=4294967296",
+            "say=",
+            "say=x",
+            "say@1",
+        ] {
             assert!(wrong.parse::<Script>().is_err(), "{wrong} is refused");
         }
     }

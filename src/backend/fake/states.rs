@@ -15,7 +15,11 @@ const UNWRITTEN: u64 = 0x5ca1_ab1e;
 
 /// The state after one more row, which is in state `row`.
 pub(super) fn fold(state: u64, row: u64) -> u64 {
-    if row == INVALID { INVALID } else { mix(state, row) }
+    if row == INVALID {
+        INVALID
+    } else {
+        mix(state, row)
+    }
 }
 
 /// One state per slot; none if the model keeps no states.
@@ -25,14 +29,22 @@ pub(super) struct States(Vec<u64>);
 impl States {
     /// The slots that a plan needs.
     pub(super) fn new(plan: &Plan, capacity: &Capacity) -> Self {
-        let slots = if plan.state_layers.is_empty() { 0 } else { capacity.state_slots };
+        let slots = if plan.state_layers.is_empty() {
+            0
+        } else {
+            capacity.state_slots
+        };
         Self(vec![UNWRITTEN; slots as usize])
     }
 
     /// The state before the rows of a sequence, if the model keeps states.
     pub(super) fn before(&self, inputs: &BatchInputs, sequence: usize) -> Option<u64> {
         let from = inputs.states.get(sequence)?.from;
-        Some(if from == NONE { ZERO } else { self.0[from as usize] })
+        Some(if from == NONE {
+            ZERO
+        } else {
+            self.0[from as usize]
+        })
     }
 
     /// Stores the state after the rows of a sequence.
@@ -44,7 +56,10 @@ impl States {
 
     /// Destroys the states that a batch should have stored.
     pub(super) fn spoil(&mut self, inputs: &BatchInputs) {
-        inputs.states.iter().for_each(|slots| self.0[slots.to as usize] = UNWRITTEN);
+        inputs
+            .states
+            .iter()
+            .for_each(|slots| self.0[slots.to as usize] = UNWRITTEN);
     }
 
     /// Destroys a state that no batch may need any more.
@@ -65,14 +80,39 @@ impl States {
 
     /// Asserts what a batch must keep to.
     pub(super) fn check(&self, inputs: &BatchInputs) {
-        let sequences = if self.0.is_empty() { 0 } else { inputs.sequences.len() };
-        assert_eq!(inputs.states.len(), sequences, "every sequence has its state");
+        let sequences = if self.0.is_empty() {
+            0
+        } else {
+            inputs.sequences.len()
+        };
+        assert_eq!(
+            inputs.states.len(),
+            sequences,
+            "every sequence has its state"
+        );
         let known = |slot: u32| (slot as usize) < self.0.len();
-        assert!(inputs.states.iter().all(|slots| known(slots.to) && (slots.from == NONE || known(slots.from))));
+        assert!(
+            inputs
+                .states
+                .iter()
+                .all(|slots| known(slots.to) && (slots.from == NONE || known(slots.from)))
+        );
         let written: BTreeSet<_> = inputs.states.iter().map(|slots| slots.to).collect();
-        assert_eq!(written.len(), sequences, "no state is written twice in a batch");
+        assert_eq!(
+            written.len(),
+            sequences,
+            "no state is written twice in a batch"
+        );
         let read_only = |slots: &&StateRows| slots.from != slots.to;
-        let read: BTreeSet<_> = inputs.states.iter().filter(read_only).map(|slots| slots.from).collect();
-        assert!(read.is_disjoint(&written), "no state is read by one sequence and written by another");
+        let read: BTreeSet<_> = inputs
+            .states
+            .iter()
+            .filter(read_only)
+            .map(|slots| slots.from)
+            .collect();
+        assert!(
+            read.is_disjoint(&written),
+            "no state is read by one sequence and written by another"
+        );
     }
 }

@@ -30,8 +30,18 @@ pub(super) fn run(step: &AttendPaged, loaded: &mut LoadedPlan, inputs: &BatchInp
         };
         let [keys, values] = &loaded.pool[step.layer as usize];
         let values = if layer.latent { keys } else { values };
-        let (q, group) = (loaded.rows(step.q, inputs), &inputs.groups[layer.group as usize]);
-        attend_paged(&attention, q, Pool { keys, values }, inputs, group, (out, storage));
+        let (q, group) = (
+            loaded.rows(step.q, inputs),
+            &inputs.groups[layer.group as usize],
+        );
+        attend_paged(
+            &attention,
+            q,
+            Pool { keys, values },
+            inputs,
+            group,
+            (out, storage),
+        );
     });
 }
 
@@ -84,9 +94,20 @@ pub(super) fn attend_paged(
     group: &GroupInputs,
     (out, storage): (&mut [f32], Storage),
 ) {
-    let (kv_heads, chunk) = (attention.kv_heads(), attention.group_size() * attention.head_dim());
-    assert_eq!(attention.step.query_heads % attention.layer.heads, 0, "query heads share key heads evenly");
-    assert_eq!(q.len(), inputs.positions.len() * kv_heads * chunk, "one query row per token");
+    let (kv_heads, chunk) = (
+        attention.kv_heads(),
+        attention.group_size() * attention.head_dim(),
+    );
+    assert_eq!(
+        attention.step.query_heads % attention.layer.heads,
+        0,
+        "query heads share key heads evenly"
+    );
+    assert_eq!(
+        q.len(),
+        inputs.positions.len() * kv_heads * chunk,
+        "one query row per token"
+    );
     assert_eq!(q.len(), out.len(), "one output per query element");
     let table_starts = table_starts(inputs, group);
     for_each_chunk(out, chunk, |index, out| {
@@ -128,15 +149,26 @@ struct Span {
 }
 
 /// The keys visible to a query at `position`, in order.
-fn visible_spans(attention: &Attention, table: &[u32], position: usize, kv_head: usize) -> Vec<Span> {
+fn visible_spans(
+    attention: &Attention,
+    table: &[u32],
+    position: usize,
+    kv_head: usize,
+) -> Vec<Span> {
     let size = attention.block_size;
-    let first = attention.window.map_or(0, |window| (position + 1).saturating_sub(window as usize));
+    let first = attention
+        .window
+        .map_or(0, |window| (position + 1).saturating_sub(window as usize));
     let spans = (first / size..=position / size).filter_map(|entry| {
         let block = table[entry];
         let from = first.max(entry * size);
         let count = (position + 1).min((entry + 1) * size) - from;
         let row = (block as usize * attention.kv_heads() + kv_head) * size + from % size;
-        (block != NONE).then_some(Span { position: from, count, start: row })
+        (block != NONE).then_some(Span {
+            position: from,
+            count,
+            start: row,
+        })
     });
     spans.collect()
 }
@@ -175,7 +207,10 @@ impl Kernel for HeadGroup<'_> {
         }
         for (head, weights) in weights.chunks_exact_mut(keys.max(1)).enumerate() {
             let sinks = self.attention.sinks.as_ref();
-            softmax(weights, sinks.map(|sinks| sinks[self.kv_head * heads + head]));
+            softmax(
+                weights,
+                sinks.map(|sinks| sinks[self.kv_head * heads + head]),
+            );
         }
         let mut sums = vec![0.0f64; heads * dim];
         at = 0;
@@ -260,7 +295,12 @@ mod tests {
                 sinks: None,
                 out: BufferId(1),
             },
-            layer: KvLayer { group: 0, heads: 2, head_dim: DIM as u32, latent: false },
+            layer: KvLayer {
+                group: 0,
+                heads: 2,
+                head_dim: DIM as u32,
+                latent: false,
+            },
             block_size: BLOCK,
             alibi: None,
             sinks: None,
@@ -286,12 +326,23 @@ mod tests {
 
         fn with(format: KvFormat) -> Self {
             let elements = 6 * 2 * BLOCK * DIM;
-            let tile = KvTile { format, slots: BLOCK, head_dim: DIM };
+            let tile = KvTile {
+                format,
+                slots: BLOCK,
+                head_dim: DIM,
+            };
             let mut keys = KvStore::new(tile, 6 * 2).unwrap();
             let mut values = KvStore::new(tile, 6 * 2).unwrap();
             keys.write(0, &(0..elements).map(noise).collect::<Vec<_>>());
-            values.write(0, &(0..elements).map(|i| noise(i + 5000)).collect::<Vec<_>>());
-            Self { keys, values, table: vec![3, 0, 5, 1] }
+            values.write(
+                0,
+                &(0..elements).map(|i| noise(i + 5000)).collect::<Vec<_>>(),
+            );
+            Self {
+                keys,
+                values,
+                table: vec![3, 0, 5, 1],
+            }
         }
 
         fn q(rows: usize) -> Vec<f32> {
@@ -309,13 +360,27 @@ mod tests {
             };
             let inputs = BatchInputs {
                 positions: positions.to_vec(),
-                sequences: vec![SequenceRows { row_start: 0, row_count: rows, context_len }],
+                sequences: vec![SequenceRows {
+                    row_start: 0,
+                    row_count: rows,
+                    context_len,
+                }],
                 ..BatchInputs::default()
             };
             let q = Self::q(positions.len());
             let mut out = vec![f32::NAN; q.len()];
-            let pool = Pool { keys: &self.keys, values: &self.values };
-            attend_paged(attention, &q, pool, &inputs, &group, (&mut out, Storage::F32));
+            let pool = Pool {
+                keys: &self.keys,
+                values: &self.values,
+            };
+            attend_paged(
+                attention,
+                &q,
+                pool,
+                &inputs,
+                &group,
+                (&mut out, Storage::F32),
+            );
             out
         }
 
@@ -327,15 +392,26 @@ mod tests {
         }
 
         /// The formula in naive loops, over the keys that `sees` selects.
-        fn naive(&self, attention: &Attention, position: usize, sees: impl Fn(usize) -> bool) -> Vec<f64> {
+        fn naive(
+            &self,
+            attention: &Attention,
+            position: usize,
+            sees: impl Fn(usize) -> bool,
+        ) -> Vec<f64> {
             let q = Self::q(1);
             let mut out = Vec::new();
             for head in 0..4 {
                 let mut numerator = [0.0; DIM];
-                let mut total = attention.sinks.as_ref().map_or(0.0, |sinks| f64::from(sinks[head]).exp());
+                let mut total = attention
+                    .sinks
+                    .as_ref()
+                    .map_or(0.0, |sinks| f64::from(sinks[head]).exp());
                 for j in (0..=position).filter(|j| sees(*j)) {
-                    let product: f64 =
-                        (0..DIM).map(|i| f64::from(q[head * DIM + i]) * self.element(&self.keys, head / 2, j, i)).sum();
+                    let product: f64 = (0..DIM)
+                        .map(|i| {
+                            f64::from(q[head * DIM + i]) * self.element(&self.keys, head / 2, j, i)
+                        })
+                        .sum();
                     let mut score = product * f64::from(attention.step.scale);
                     if let Some(cap) = attention.step.softcap {
                         score = f64::from(cap) * (score / f64::from(cap)).tanh();
@@ -357,7 +433,10 @@ mod tests {
     fn close(values: &[f32], expected: &[f64]) {
         assert_eq!(values.len(), expected.len());
         for (value, expected) in values.iter().zip(expected) {
-            assert!((f64::from(*value) - expected).abs() < 1e-5, "{value} is not {expected}");
+            assert!(
+                (f64::from(*value) - expected).abs() < 1e-5,
+                "{value} is not {expected}"
+            );
         }
     }
 
@@ -376,12 +455,19 @@ mod tests {
         let mut fixture = Fixture::new();
         let elements = fixture.values.elements();
         fixture.values.write(0, &vec![1.0; elements]);
-        assert!(fixture.run(&plain(), &[3, 14]).iter().all(|value| (value - 1.0).abs() < 1e-6));
+        assert!(
+            fixture
+                .run(&plain(), &[3, 14])
+                .iter()
+                .all(|value| (value - 1.0).abs() < 1e-6)
+        );
     }
 
     #[test]
     fn options_are_their_formulas_alone_and_together() {
-        for (options, format) in (0..16).flat_map(|options| KvFormat::ALL.map(|format| (options, format))) {
+        for (options, format) in
+            (0..16).flat_map(|options| KvFormat::ALL.map(|format| (options, format)))
+        {
             let fixture = Fixture::with(format);
             let mut attention = plain();
             attention.step.softcap = (options & 1 != 0).then_some(0.8);
@@ -399,9 +485,18 @@ mod tests {
     #[test]
     fn a_window_as_long_as_the_context_is_no_window() {
         let fixture = Fixture::new();
-        let wide = Attention { window: Some(14), ..plain() };
-        assert_eq!(fixture.run(&wide, &[12, 13]), fixture.run(&plain(), &[12, 13]));
-        let narrow = Attention { window: Some(13), ..plain() };
+        let wide = Attention {
+            window: Some(14),
+            ..plain()
+        };
+        assert_eq!(
+            fixture.run(&wide, &[12, 13]),
+            fixture.run(&plain(), &[12, 13])
+        );
+        let narrow = Attention {
+            window: Some(13),
+            ..plain()
+        };
         assert_ne!(fixture.run(&narrow, &[13]), fixture.run(&plain(), &[13]));
     }
 
@@ -411,9 +506,18 @@ mod tests {
         let expected = fixture.naive(&plain(), 13, |j| j >= 8);
         fixture.table[..2].fill(NONE);
         close(&fixture.run(&plain(), &[13]), &expected);
-        let sinks = Attention { sinks: Some(vec![1.0; 4]), ..plain() };
+        let sinks = Attention {
+            sinks: Some(vec![1.0; 4]),
+            ..plain()
+        };
         for attention in [plain(), sinks] {
-            assert!(fixture.run(&attention, &[5]).iter().all(|value| *value == 0.0), "nothing visible gives zeros");
+            assert!(
+                fixture
+                    .run(&attention, &[5])
+                    .iter()
+                    .all(|value| *value == 0.0),
+                "nothing visible gives zeros"
+            );
         }
     }
 
@@ -422,7 +526,11 @@ mod tests {
         let fixture = Fixture::new();
         let together = fixture.run(&plain(), &[6, 7, 8, 9]);
         let alone = fixture.run(&plain(), &[6]);
-        assert_eq!(together[..4 * DIM], alone, "the first row does not see the later ones");
+        assert_eq!(
+            together[..4 * DIM],
+            alone,
+            "the first row does not see the later ones"
+        );
     }
 
     #[test]

@@ -11,7 +11,11 @@ use crate::plan::inputs::BatchInputs;
 pub(super) fn run(loaded: &mut LoadedPlan, inputs: &BatchInputs) {
     for (layer, halves) in loaded.plan.kv_layers.iter().zip(&mut loaded.pool) {
         for half in halves.iter_mut().take(layer.halves() as usize) {
-            copy_blocks(half, layer.heads as usize, &inputs.groups[layer.group as usize].copies);
+            copy_blocks(
+                half,
+                layer.heads as usize,
+                &inputs.groups[layer.group as usize].copies,
+            );
         }
     }
 }
@@ -33,10 +37,16 @@ mod tests {
     fn targets_become_their_sources_and_nothing_else_changes() {
         const HEADS: usize = 3;
         for format in KvFormat::ALL {
-            let tile = KvTile { format, slots: 2, head_dim: 8 };
+            let tile = KvTile {
+                format,
+                slots: 2,
+                head_dim: 8,
+            };
             let mut store = KvStore::new(tile, 4 * HEADS).unwrap();
             let block = 2 * 8 * HEADS;
-            let values: Vec<f32> = (0..4 * block).map(|at| (at as f32 * 12.9898).sin()).collect();
+            let values: Vec<f32> = (0..4 * block)
+                .map(|at| (at as f32 * 12.9898).sin())
+                .collect();
             store.write(0, &values);
             let all = |store: &KvStore| {
                 let mut out = vec![0.0; values.len()];
@@ -47,7 +57,10 @@ mod tests {
             copy_blocks(&mut store, HEADS, &[(3, 0), (1, 2)]);
             let after = all(&store);
             for (target, source) in [3, 1, 1, 3].into_iter().enumerate() {
-                let (found, expected) = (&after[target * block..][..block], &before[source * block..][..block]);
+                let (found, expected) = (
+                    &after[target * block..][..block],
+                    &before[source * block..][..block],
+                );
                 assert_eq!(found, expected, "{format:?}, block {target}");
             }
         }

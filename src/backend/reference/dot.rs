@@ -72,20 +72,34 @@ pub(super) fn dispatch(kernel: impl Kernel) {
 /// `Σ a·b` of f32 values.
 #[inline(always)]
 pub(super) fn dot<S: PartialSums>(a: &[f32], b: &[f32]) -> f64 {
-    assert_eq!(a.len(), b.len(), "both sides of a dot product have the same length");
+    assert_eq!(
+        a.len(),
+        b.len(),
+        "both sides of a dot product have the same length"
+    );
     let mut sums = S::zero();
     let (a, a_rest) = a.as_chunks::<LANES>();
     let (b, b_rest) = b.as_chunks::<LANES>();
     for (a, b) in a.iter().zip(b) {
         sums.add(a, b);
     }
-    finish(sums, a_rest.iter().zip(b_rest).map(|(a, b)| f64::from(*a) * f64::from(*b)))
+    finish(
+        sums,
+        a_rest
+            .iter()
+            .zip(b_rest)
+            .map(|(a, b)| f64::from(*a) * f64::from(*b)),
+    )
 }
 
 /// [`dot`] of widened rows.
 #[inline(always)]
 pub(super) fn dot_wide<S: PartialSums>(a: &[f64], b: &[f64]) -> f64 {
-    assert_eq!(a.len(), b.len(), "both sides of a dot product have the same length");
+    assert_eq!(
+        a.len(),
+        b.len(),
+        "both sides of a dot product have the same length"
+    );
     let mut sums = S::zero();
     let (a, a_rest) = a.as_chunks::<LANES>();
     let (b, b_rest) = b.as_chunks::<LANES>();
@@ -98,7 +112,10 @@ pub(super) fn dot_wide<S: PartialSums>(a: &[f64], b: &[f64]) -> f64 {
 /// [`dot_wide`] of two rows with one vector, which is loaded once.
 #[inline(always)]
 pub(super) fn dot_wide_two<S: PartialSums>(first: &[f64], second: &[f64], x: &[f64]) -> [f64; 2] {
-    assert!(first.len() == x.len() && second.len() == x.len(), "both sides of a dot product have the same length");
+    assert!(
+        first.len() == x.len() && second.len() == x.len(),
+        "both sides of a dot product have the same length"
+    );
     let (mut first_sums, mut second_sums) = (S::zero(), S::zero());
     let (first, first_rest) = first.as_chunks::<LANES>();
     let (second, second_rest) = second.as_chunks::<LANES>();
@@ -107,8 +124,17 @@ pub(super) fn dot_wide_two<S: PartialSums>(first: &[f64], second: &[f64], x: &[f
         first_sums.add_wide(first, x);
         second_sums.add_wide(second, x);
     }
-    let first = finish(first_sums, first_rest.iter().zip(x_rest).map(|(a, b)| a * b));
-    [first, finish(second_sums, second_rest.iter().zip(x_rest).map(|(a, b)| a * b))]
+    let first = finish(
+        first_sums,
+        first_rest.iter().zip(x_rest).map(|(a, b)| a * b),
+    );
+    [
+        first,
+        finish(
+            second_sums,
+            second_rest.iter().zip(x_rest).map(|(a, b)| a * b),
+        ),
+    ]
 }
 
 /// `Σ decode(row)·x`, without storing the decoded row.
@@ -120,7 +146,11 @@ pub(super) fn dot_encoded<S: PartialSums>(format: WeightFormat, row: &[u8], x: &
 
 #[inline(always)]
 fn dot_format<S: PartialSums>(format: WeightFormat, element: usize, row: &[u8], x: &[f64]) -> f64 {
-    assert_eq!(row.len(), x.len() * element, "both sides of a dot product have the same length");
+    assert_eq!(
+        row.len(),
+        x.len() * element,
+        "both sides of a dot product have the same length"
+    );
     let mut sums = S::zero();
     let (lanes, x_rest) = x.as_chunks::<LANES>();
     for (bytes, x) in row.chunks_exact(LANES * element).zip(lanes) {
@@ -128,14 +158,24 @@ fn dot_format<S: PartialSums>(format: WeightFormat, element: usize, row: &[u8], 
     }
     let done = lanes.len() * LANES;
     let weight = |index| f64::from(format.decode(row, x.len(), index));
-    finish(sums, x_rest.iter().enumerate().map(|(lane, x)| weight(done + lane) * x))
+    finish(
+        sums,
+        x_rest
+            .iter()
+            .enumerate()
+            .map(|(lane, x)| weight(done + lane) * x),
+    )
 }
 
 /// Dot product with a quantized row, decoded one group at a time.
 #[inline(always)]
 fn dot_groups<S: PartialSums>(format: WeightFormat, row: &[u8], x: &[f64]) -> f64 {
     let layout = format.layout(x.len());
-    assert_eq!(row.len(), layout.row_bytes, "both sides of a dot product have the same length");
+    assert_eq!(
+        row.len(),
+        layout.row_bytes,
+        "both sides of a dot product have the same length"
+    );
     let mut sums = S::zero();
     let (groups, x_rest) = x.as_chunks::<GROUP>();
     for (group, x) in groups.iter().enumerate() {
@@ -148,7 +188,8 @@ fn dot_groups<S: PartialSums>(format: WeightFormat, row: &[u8], x: &[f64]) -> f6
         return finish(sums, std::iter::empty());
     }
     let weights = widen(format.decode_group(row, &layout, groups.len()));
-    let (weights, (x_lanes, x_rest)) = (weights.as_chunks::<LANES>().0, x_rest.as_chunks::<LANES>());
+    let (weights, (x_lanes, x_rest)) =
+        (weights.as_chunks::<LANES>().0, x_rest.as_chunks::<LANES>());
     for (weights, x) in weights.iter().zip(x_lanes) {
         sums.add_wide(weights, x);
     }
@@ -178,7 +219,12 @@ pub(super) fn decode_wide<S: PartialSums>(format: WeightFormat, row: &[u8], out:
 }
 
 #[inline(always)]
-fn decode_format<S: PartialSums>(format: WeightFormat, element: usize, row: &[u8], out: &mut [f64]) {
+fn decode_format<S: PartialSums>(
+    format: WeightFormat,
+    element: usize,
+    row: &[u8],
+    out: &mut [f64],
+) {
     let columns = out.len();
     let (lanes, rest) = out.as_chunks_mut::<LANES>();
     let done = lanes.len() * LANES;
@@ -267,7 +313,11 @@ fn widen_f16(bits: u16) -> f32 {
     let magnitude = u32::from(bits & 0x7fff) << 13;
     let rebias = f32::from_bits((127 + 112) << 23);
     let finite = (f32::from_bits(magnitude) * rebias).to_bits();
-    let special = if magnitude >= 0x0f80_0000 { 0x7f80_0000 } else { 0 };
+    let special = if magnitude >= 0x0f80_0000 {
+        0x7f80_0000
+    } else {
+        0
+    };
     f32::from_bits(finite | special | u32::from(bits & 0x8000) << 16)
 }
 
@@ -295,7 +345,8 @@ mod tests {
             for index in 0..1 << 16 {
                 let expected = f64::from(format.decode(&row, 1 << 16, index));
                 for value in [wide[index], portable[index]] {
-                    let same = value.to_bits() == expected.to_bits() || value.is_nan() && expected.is_nan();
+                    let same = value.to_bits() == expected.to_bits()
+                        || value.is_nan() && expected.is_nan();
                     assert!(same, "{format:?} {index:#06x}: {value} is not {expected}");
                 }
             }
@@ -320,7 +371,9 @@ mod tests {
                 decode_wide::<S>(format, weights, &mut decoded_wide);
                 let sums = (0..LANES).map(|lane| {
                     let lane = (lane..self.x.len()).step_by(LANES);
-                    lane.fold(0.0, |sum, i| sum + f64::from(format.decode(weights, wide.len(), i)) * wide[i])
+                    lane.fold(0.0, |sum, i| {
+                        sum + f64::from(format.decode(weights, wide.len(), i)) * wide[i]
+                    })
                 });
                 let forms = [
                     sums.fold(0.0, |total, sum| total + sum),
@@ -339,15 +392,28 @@ mod tests {
     #[test]
     fn every_form_gives_the_same_bits() {
         for columns in [1, 8, 15, 16, 17, 32, 40, 56, 64, 1000] {
-            let bytes: Vec<u8> = (0..columns * 4 + 129).map(|i| (i * 37 % 251) as u8 & 0x3f).collect();
+            let bytes: Vec<u8> = (0..columns * 4 + 129)
+                .map(|i| (i * 37 % 251) as u8 & 0x3f)
+                .collect();
             let x: Vec<f32> = (0..columns).map(|i| (i as f32 * 0.37).sin()).collect();
             for weights in [&bytes[..bytes.len() - 1], &bytes[1..]] {
                 let (mut wide, mut portable) = (Vec::new(), Vec::new());
-                dispatch(Dots { weights, x: &x, out: &mut wide });
-                Dots { weights, x: &x, out: &mut portable }.run::<Portable>();
+                dispatch(Dots {
+                    weights,
+                    x: &x,
+                    out: &mut wide,
+                });
+                Dots {
+                    weights,
+                    x: &x,
+                    out: &mut portable,
+                }
+                .run::<Portable>();
                 assert_eq!(wide, portable, "{columns} columns");
                 assert!(
-                    portable.chunks(6).all(|forms| forms.iter().all(|form| *form == forms[0])),
+                    portable
+                        .chunks(6)
+                        .all(|forms| forms.iter().all(|form| *form == forms[0])),
                     "{columns} columns"
                 );
             }

@@ -11,17 +11,35 @@ use crate::plan::{Embed, Storage};
 /// Runs the step.
 pub(super) fn run(step: &Embed, loaded: &mut LoadedPlan, inputs: &BatchInputs) {
     loaded.write(step.out, inputs, |loaded, out, storage| {
-        embed(loaded.weight(step.table), &inputs.token_ids, &loaded.feed, step.scale, out, storage);
+        embed(
+            loaded.weight(step.table),
+            &inputs.token_ids,
+            &loaded.feed,
+            step.scale,
+            out,
+            storage,
+        );
     });
 }
 
 /// Resolves a token id of the batch: the id itself, or the token that the sampler wrote to a feed slot.
 pub(super) fn resolve(token_id: u32, feed: &[u32]) -> u32 {
-    if token_id & FEED == 0 { token_id } else { feed[(token_id & !FEED) as usize] }
+    if token_id & FEED == 0 {
+        token_id
+    } else {
+        feed[(token_id & !FEED) as usize]
+    }
 }
 
 /// Fills one row of `out` per token id.
-pub(super) fn embed(table: &Weight, token_ids: &[u32], feed: &[u32], scale: f32, out: &mut [f32], storage: Storage) {
+pub(super) fn embed(
+    table: &Weight,
+    token_ids: &[u32],
+    feed: &[u32],
+    scale: f32,
+    out: &mut [f32],
+    storage: Storage,
+) {
     let columns = table.spec().columns as usize;
     assert_eq!(out.len(), token_ids.len() * columns, "one row per token");
     for (&token_id, row) in token_ids.iter().zip(out.chunks_exact_mut(columns)) {
@@ -43,10 +61,20 @@ mod tests {
         let mut plan = Plan::default();
         plan.weight("t", 3, 2, WeightFormat::F32);
         let mut table = Weight::new(plan.weights.remove(0));
-        let bytes: Vec<u8> = [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.1].iter().flat_map(|v| v.to_le_bytes()).collect();
+        let bytes: Vec<u8> = [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.1]
+            .iter()
+            .flat_map(|v| v.to_le_bytes())
+            .collect();
         table.insert(0, bytes.into()).unwrap();
         let mut out = [0.0; 6];
-        embed(&table, &[2, 0, FEED | 1], &[0, 1], 2.0, &mut out, Storage::Bf16);
+        embed(
+            &table,
+            &[2, 0, FEED | 1],
+            &[0, 1],
+            2.0,
+            &mut out,
+            Storage::Bf16,
+        );
         assert_eq!(out, [10.0, 12.1875, 2.0, 4.0, 6.0, 8.0]);
     }
 }

@@ -12,7 +12,8 @@ fn gated(activation: Activation, numbers: &[f32], gate: f64, up: f64) -> f64 {
     match activation {
         Activation::Silu => gate / (1.0 + (-gate).exp()) * up,
         Activation::GeluTanh => {
-            let inner = (2.0 / std::f64::consts::PI).sqrt() * (gate + 0.044_715 * gate * gate * gate);
+            let inner =
+                (2.0 / std::f64::consts::PI).sqrt() * (gate + 0.044_715 * gate * gate * gate);
             0.5 * gate * (1.0 + inner.tanh()) * up
         }
         Activation::ClampedSwiglu { alpha, limit } => {
@@ -40,16 +41,22 @@ fn gated(activation: Activation, numbers: &[f32], gate: f64, up: f64) -> f64 {
 pub(super) fn run(step: &GatedActivation, loaded: &mut LoadedPlan, inputs: &BatchInputs) {
     loaded.write(step.out, inputs, |loaded, out, storage| {
         let (gate_up, columns) = (loaded.rows(step.gate_up, inputs), loaded.columns(step.out));
-        let numbers = step.numbers.map(|numbers| loaded.weight(numbers).vector()).unwrap_or_default();
+        let numbers = step
+            .numbers
+            .map(|numbers| loaded.weight(numbers).vector())
+            .unwrap_or_default();
         let (ones, width) = (vec![1.0; columns], loaded.columns(step.gate_up));
         let Gates { first, shared_by } = step.gates;
-        for ((row, gate_up), out) in gate_up.chunks_exact(width).enumerate().zip(out.chunks_exact_mut(columns)) {
+        for ((row, gate_up), out) in gate_up
+            .chunks_exact(width)
+            .enumerate()
+            .zip(out.chunks_exact_mut(columns))
+        {
             let ups = match step.up {
                 Up::SecondHalf => &gate_up[columns..],
                 Up::One => &ones,
-                Up::Of(buffer, first) => {
-                    &loaded.rows(buffer, inputs)[row * loaded.columns(buffer) + first as usize..][..columns]
-                }
+                Up::Of(buffer, first) => &loaded.rows(buffer, inputs)
+                    [row * loaded.columns(buffer) + first as usize..][..columns],
             };
             let gate = |column: usize| gate_up[first as usize + column / shared_by as usize];
             let gates: Vec<f32> = (0..columns).map(gate).collect();
@@ -66,7 +73,10 @@ pub(super) fn gated_activation(
     out: &mut [f32],
     storage: Storage,
 ) {
-    assert!(gates.len() == out.len() && ups.len() == out.len(), "a gate and an up per output");
+    assert!(
+        gates.len() == out.len() && ups.len() == out.len(),
+        "a gate and an up per output"
+    );
     for ((out, &gate), &up) in out.iter_mut().zip(gates).zip(ups) {
         *out = storage.round(gated(activation, numbers, f64::from(gate), f64::from(up)) as f32);
     }
@@ -89,24 +99,46 @@ mod tests {
         assert!((run(Activation::GeluTanh, 1.0, 3.0) - 3.0 * 0.841_192).abs() < 1e-6);
         assert_eq!(run(Activation::Sigmoid, 1.0, 2.0), 2.0 * 0.731_058_6);
         assert_eq!(run(Activation::Silu, 0.0, 5.0), 0.0);
-        assert_eq!(run(Activation::Silu, -1e4, 5.0), 0.0, "large gates neither overflow nor give NaN");
+        assert_eq!(
+            run(Activation::Silu, -1e4, 5.0),
+            0.0,
+            "large gates neither overflow nor give NaN"
+        );
         assert_eq!(run(Activation::GeluTanh, 1e4, 1.0), 1e4);
     }
 
     #[test]
     fn clamped_swiglu_is_its_formula() {
-        let activation = Activation::ClampedSwiglu { alpha: 1.702, limit: 7.0 };
-        for (gate, up) in [(0.5, 0.25), (9.0, 1.0), (-9.0, 1.0), (2.0, 8.0), (2.0, -8.0)] {
+        let activation = Activation::ClampedSwiglu {
+            alpha: 1.702,
+            limit: 7.0,
+        };
+        for (gate, up) in [
+            (0.5, 0.25),
+            (9.0, 1.0),
+            (-9.0, 1.0),
+            (2.0, 8.0),
+            (2.0, -8.0),
+        ] {
             let (g, u) = (f64::min(gate, 7.0), f64::clamp(up, -7.0, 7.0));
             let expected = g * (1.0 / (1.0 + (-f64::from(1.702f32) * g).exp())) * (u + 1.0);
             let value = f64::from(run(activation, gate as f32, up as f32));
-            assert!((value - expected).abs() <= 1e-6 * expected.abs(), "gate {gate}, up {up}: {value}, {expected}");
+            assert!(
+                (value - expected).abs() <= 1e-6 * expected.abs(),
+                "gate {gate}, up {up}: {value}, {expected}"
+            );
         }
     }
 
     #[test]
     fn activations_without_a_sigmoid_are_their_formulas() {
-        assert_eq!([run(Activation::Relu2, 3.0, 2.0), run(Activation::Relu2, -3.0, 2.0)], [18.0, 0.0]);
+        assert_eq!(
+            [
+                run(Activation::Relu2, 3.0, 2.0),
+                run(Activation::Relu2, -3.0, 2.0)
+            ],
+            [18.0, 0.0]
+        );
         let xielu = |gate: f32| {
             let mut out = [f32::NAN];
             let activation = (Activation::Xielu, &[0.0, 1.0, 0.5, -1e-6][..]);

@@ -11,15 +11,28 @@ use crate::plan::{GatedNorm, Storage};
 pub(super) fn run(step: &GatedNorm, loaded: &mut LoadedPlan, inputs: &BatchInputs) {
     loaded.write(step.out, inputs, |loaded, out, storage| {
         let (x, columns) = (loaded.rows(step.x, inputs), loaded.columns(step.x));
-        let mixed = loaded.rows(step.mixed, inputs).chunks_exact(loaded.columns(step.mixed));
+        let mixed = loaded
+            .rows(step.mixed, inputs)
+            .chunks_exact(loaded.columns(step.mixed));
         let (weight, group) = (loaded.weight(step.weight).vector(), step.group as usize);
-        for ((x, mixed), out) in x.chunks_exact(columns).zip(mixed).zip(out.chunks_exact_mut(columns)) {
+        for ((x, mixed), out) in x
+            .chunks_exact(columns)
+            .zip(mixed)
+            .zip(out.chunks_exact_mut(columns))
+        {
             for first in (0..columns).step_by(group) {
                 let x = &x[first..first + group];
                 let gates = &mixed[step.gates as usize + first..][..group];
                 let weight = &weight[first % weight.len()..][..group];
                 let norm = (step.epsilon, step.gate_first);
-                gated_norm(x, gates, weight, norm, &mut out[first..first + group], storage);
+                gated_norm(
+                    x,
+                    gates,
+                    weight,
+                    norm,
+                    &mut out[first..first + group],
+                    storage,
+                );
             }
         }
     });
@@ -34,9 +47,15 @@ pub(super) fn gated_norm(
     out: &mut [f32],
     storage: Storage,
 ) {
-    assert!(gates.len() == x.len() && weight.len() == x.len() && out.len() == x.len(), "one of each per element");
+    assert!(
+        gates.len() == x.len() && weight.len() == x.len() && out.len() == x.len(),
+        "one of each per element"
+    );
     let silu = |z: f32| f64::from(z) / (1.0 + (-f64::from(z)).exp());
-    let gated = x.iter().zip(gates).map(|(x, z)| f64::from(*x) * if gate_first { silu(*z) } else { 1.0 });
+    let gated = x
+        .iter()
+        .zip(gates)
+        .map(|(x, z)| f64::from(*x) * if gate_first { silu(*z) } else { 1.0 });
     let gated: Vec<f64> = gated.collect();
     let squares: f64 = gated.iter().map(|value| value * value).sum();
     let scale = 1.0 / (squares / x.len() as f64 + f64::from(epsilon)).sqrt();
@@ -52,7 +71,14 @@ mod tests {
 
     fn norm(x: [f32; 2], gates: [f32; 2], gate_first: bool) -> [f32; 2] {
         let mut out = [f32::NAN; 2];
-        gated_norm(&x, &gates, &[2.0, 10.0], (1.0, gate_first), &mut out, Storage::F32);
+        gated_norm(
+            &x,
+            &gates,
+            &[2.0, 10.0],
+            (1.0, gate_first),
+            &mut out,
+            Storage::F32,
+        );
         out
     }
 
@@ -62,8 +88,14 @@ mod tests {
         let silu = 1.0 / (1.0 + (-1f64).exp());
         let after = 1.0 / (12.5f64 + 1.0).sqrt();
         let expected = [3.0 * after * 2.0 * silu, 4.0 * after * 10.0 * silu];
-        assert_eq!(norm([3.0, 4.0], [1.0, 1.0], false), expected.map(|value| value as f32));
+        assert_eq!(
+            norm([3.0, 4.0], [1.0, 1.0], false),
+            expected.map(|value| value as f32)
+        );
         let before = 1.0 / ((3.0 * silu).powi(2) / 2.0 + 1.0).sqrt();
-        assert_eq!(norm([3.0, 4.0], [1.0, 0.0], true), [(3.0 * silu * before * 2.0) as f32, 0.0]);
+        assert_eq!(
+            norm([3.0, 4.0], [1.0, 0.0], true),
+            [(3.0 * silu * before * 2.0) as f32, 0.0]
+        );
     }
 }

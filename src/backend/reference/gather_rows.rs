@@ -15,7 +15,13 @@ pub(super) fn run(step: &GatherRows, loaded: &mut LoadedPlan, inputs: &BatchInpu
 }
 
 /// Copies whole rows of `columns` elements.
-pub(super) fn gather_rows(x: &[f32], rows: &[u32], columns: usize, out: &mut [f32], storage: Storage) {
+pub(super) fn gather_rows(
+    x: &[f32],
+    rows: &[u32],
+    columns: usize,
+    out: &mut [f32],
+    storage: Storage,
+) {
     assert_eq!(out.len(), rows.len() * columns, "one output row per index");
     for (&row, out) in rows.iter().zip(out.chunks_exact_mut(columns)) {
         for (out, &value) in out.iter_mut().zip(&x[row as usize * columns..]) {
@@ -31,7 +37,13 @@ mod tests {
     #[test]
     fn rows_are_copied_in_the_order_asked_for() {
         let mut out = [f32::NAN; 6];
-        gather_rows(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.1], &[2, 0, 2], 2, &mut out, Storage::Bf16);
+        gather_rows(
+            &[1.0, 2.0, 3.0, 4.0, 5.0, 6.1],
+            &[2, 0, 2],
+            2,
+            &mut out,
+            Storage::Bf16,
+        );
         assert_eq!(out, [5.0, 6.09375, 1.0, 2.0, 5.0, 6.09375]);
     }
 }

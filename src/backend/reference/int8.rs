@@ -11,15 +11,24 @@ const SMALLEST: f32 = 1e-30;
 
 /// The distance between two codes of a group.
 pub(crate) fn step(group: &[f32]) -> f32 {
-    group.iter().fold(0.0f32, |largest, value| largest.max(value.abs())) / 127.0
+    group
+        .iter()
+        .fold(0.0f32, |largest, value| largest.max(value.abs()))
+        / 127.0
 }
 
 /// A row, rounded.
 pub(crate) fn rounded(row: &[f32]) -> impl Iterator<Item = f64> {
     row.chunks(GROUP).flat_map(|group| {
         let step = step(group);
-        let inverse = if 127.0 * step > SMALLEST { 1.0 / step } else { 0.0 };
-        group.iter().map(move |value| f64::from(step) * f64::from((value * inverse).round_ties_even()))
+        let inverse = if 127.0 * step > SMALLEST {
+            1.0 / step
+        } else {
+            0.0
+        };
+        group
+            .iter()
+            .map(move |value| f64::from(step) * f64::from((value * inverse).round_ties_even()))
     })
 }
 
@@ -29,15 +38,32 @@ mod tests {
 
     #[test]
     fn every_element_is_within_half_a_step() {
-        let row: Vec<f32> = (0..70).map(|i| (i as f32 * 0.7).sin() * 10f32.powi(i / 32)).collect();
-        for (group, found) in row.chunks(GROUP).zip(rounded(&row).collect::<Vec<_>>().chunks(GROUP)) {
+        let row: Vec<f32> = (0..70)
+            .map(|i| (i as f32 * 0.7).sin() * 10f32.powi(i / 32))
+            .collect();
+        for (group, found) in row
+            .chunks(GROUP)
+            .zip(rounded(&row).collect::<Vec<_>>().chunks(GROUP))
+        {
             let half = 0.50001 * f64::from(step(group));
             assert!(
-                group.iter().zip(found).all(|(value, found)| (f64::from(*value) - found).abs() <= half),
+                group
+                    .iter()
+                    .zip(found)
+                    .all(|(value, found)| (f64::from(*value) - found).abs() <= half),
                 "{group:?}"
             );
-            assert!(found.iter().any(|value| value.abs() > 126.9 * f64::from(step(group))), "all codes are used");
+            assert!(
+                found
+                    .iter()
+                    .any(|value| value.abs() > 126.9 * f64::from(step(group))),
+                "all codes are used"
+            );
         }
-        assert_eq!(rounded(&[0.0, -1e-38, 1e-35]).collect::<Vec<_>>(), [0.0; 3], "too small to scale");
+        assert_eq!(
+            rounded(&[0.0, -1e-38, 1e-35]).collect::<Vec<_>>(),
+            [0.0; 3],
+            "too small to scale"
+        );
     }
 }

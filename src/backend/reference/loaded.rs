@@ -37,7 +37,8 @@ impl LoadedPlan {
     pub(super) fn new(plan: Arc<Plan>, capacity: Capacity, int8_activations: bool) -> Self {
         let rows_max = |rows: Rows| rows.count(capacity.tokens_max, capacity.samples_max) as usize;
         let buffer = |spec: &BufferSpec| vec![0.0; rows_max(spec.rows) * spec.columns as usize];
-        let states = |layer: &StateLayer| vec![0.0; capacity.state_slots as usize * layer.elements as usize];
+        let states =
+            |layer: &StateLayer| vec![0.0; capacity.state_slots as usize * layer.elements as usize];
         Self {
             weights: plan.weights.iter().cloned().map(Weight::new).collect(),
             buffers: plan.buffers.iter().map(buffer).collect(),
@@ -61,10 +62,18 @@ impl LoadedPlan {
         }
         let store = |layer: &KvLayer, half: u32| {
             let tiles = blocks[layer.group as usize] as usize * layer.heads as usize;
-            KvStore::new(self.capacity.kv_tile(layer.head_dim), if half < layer.halves() { tiles } else { 0 })
+            KvStore::new(
+                self.capacity.kv_tile(layer.head_dim),
+                if half < layer.halves() { tiles } else { 0 },
+            )
         };
         let halves = |layer: &KvLayer| Ok([store(layer, 0)?, store(layer, 1)?]);
-        self.pool = self.plan.kv_layers.iter().map(halves).collect::<Result<_, BackendError>>()?;
+        self.pool = self
+            .plan
+            .kv_layers
+            .iter()
+            .map(halves)
+            .collect::<Result<_, BackendError>>()?;
         self.blocks = blocks.to_vec();
         Ok(())
     }
@@ -87,7 +96,11 @@ impl LoadedPlan {
     }
 
     /// Overwrites a block or state slot with a copy.
-    pub(super) fn restore_block(&mut self, block: BlockRef, mut copy: &[u8]) -> Result<(), BackendError> {
+    pub(super) fn restore_block(
+        &mut self,
+        block: BlockRef,
+        mut copy: &[u8],
+    ) -> Result<(), BackendError> {
         check_block(&self.plan, &self.capacity, &self.blocks, block, Some(copy))?;
         if self.plan.state_group() == Some(block.group) {
             restore_state(&self.plan, &mut self.states, block.block, copy);
@@ -112,13 +125,18 @@ impl LoadedPlan {
         if layer as usize >= self.plan.kv_layers.len() {
             return Err(BackendError::no_kv_layer(layer));
         }
-        let halves = self.pool.get_mut(layer as usize).ok_or_else(BackendError::no_pool)?;
+        let halves = self
+            .pool
+            .get_mut(layer as usize)
+            .ok_or_else(BackendError::no_pool)?;
         Ok(&mut halves[usize::from(half == KvHalf::Value)])
     }
 
     /// The states of a layer in all slots.
     pub(super) fn states(&mut self, layer: u32) -> Result<&mut Vec<f32>, BackendError> {
-        self.states.get_mut(layer as usize).ok_or_else(|| BackendError::no_state_layer(layer))
+        self.states
+            .get_mut(layer as usize)
+            .ok_or_else(|| BackendError::no_state_layer(layer))
     }
 
     /// Fails with a message that says what is missing, or what is wrong with a batch.
@@ -142,13 +160,20 @@ impl LoadedPlan {
 
     /// Number of rows of `buffer` in this batch.
     fn row_count(&self, buffer: BufferId, inputs: &BatchInputs) -> usize {
-        let (tokens, samples) = (inputs.token_ids.len() as u32, inputs.logits_rows.len() as u32);
+        let (tokens, samples) = (
+            inputs.token_ids.len() as u32,
+            inputs.logits_rows.len() as u32,
+        );
         self.plan.buffer_spec(buffer).rows.count(tokens, samples) as usize
     }
 
     /// This batch's rows of a buffer.
     pub(super) fn rows(&self, buffer: BufferId, inputs: &BatchInputs) -> &[f32] {
-        debug_assert!(self.running.is_none_or(|step| step.reads().any(|read| read == buffer)), "a buffer it reads");
+        debug_assert!(
+            self.running
+                .is_none_or(|step| step.reads().any(|read| read == buffer)),
+            "a buffer it reads"
+        );
         let columns = self.plan.buffer_spec(buffer).columns as usize;
         &self.buffers[buffer.0 as usize][..self.row_count(buffer, inputs) * columns]
     }
@@ -160,9 +185,16 @@ impl LoadedPlan {
         inputs: &BatchInputs,
         work: impl FnOnce(&Self, &mut [f32], Storage),
     ) {
-        debug_assert!(self.running.is_none_or(|step| step.writes().any(|write| write == buffer)), "a buffer it writes");
+        debug_assert!(
+            self.running
+                .is_none_or(|step| step.writes().any(|write| write == buffer)),
+            "a buffer it writes"
+        );
         let spec = self.plan.buffer_spec(buffer);
-        let (elements, storage) = (self.row_count(buffer, inputs) * spec.columns as usize, spec.storage);
+        let (elements, storage) = (
+            self.row_count(buffer, inputs) * spec.columns as usize,
+            spec.storage,
+        );
         let mut values = std::mem::take(&mut self.buffers[buffer.0 as usize]);
         work(self, &mut values[..elements], storage);
         self.buffers[buffer.0 as usize] = values;
@@ -170,7 +202,10 @@ impl LoadedPlan {
 
     /// A weight of the running step.
     pub(super) fn weight(&self, id: WeightId) -> &Weight {
-        debug_assert!(self.running.is_none_or(|step| step.weights().contains(&id)), "a weight it reads");
+        debug_assert!(
+            self.running.is_none_or(|step| step.weights().contains(&id)),
+            "a weight it reads"
+        );
         &self.weights[id.0 as usize]
     }
 
@@ -190,7 +225,11 @@ impl LoadedPlan {
     }
 
     /// Calls `work` with a layer's keys and values to write; it may use everything else too.
-    pub(super) fn write_layer(&mut self, layer: u32, work: impl FnOnce(&mut Self, &mut [KvStore; 2])) {
+    pub(super) fn write_layer(
+        &mut self,
+        layer: u32,
+        work: impl FnOnce(&mut Self, &mut [KvStore; 2]),
+    ) {
         let mut pool = std::mem::take(&mut self.pool);
         work(self, &mut pool[layer as usize]);
         self.pool = pool;

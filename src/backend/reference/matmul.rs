@@ -33,8 +33,18 @@ pub(super) struct Output<'a> {
 /// Runs the step.
 pub(super) fn run(step: &MatMul, loaded: &mut LoadedPlan, inputs: &BatchInputs) {
     loaded.write(step.out, inputs, |loaded, values, storage| {
-        let output = Output { bias: loaded.vector(step.bias), accumulate: step.accumulate, values, storage };
-        matmul(loaded.rows(step.x, inputs), loaded.weight(step.weight), loaded.int8_activations, output);
+        let output = Output {
+            bias: loaded.vector(step.bias),
+            accumulate: step.accumulate,
+            values,
+            storage,
+        };
+        matmul(
+            loaded.rows(step.x, inputs),
+            loaded.weight(step.weight),
+            loaded.int8_activations,
+            output,
+        );
     });
 }
 
@@ -43,7 +53,11 @@ pub(super) fn matmul(x: &[f32], weight: &Weight, int8_activations: bool, mut out
     let (columns, weight_rows) = (weight.spec().columns as usize, weight.spec().rows as usize);
     assert_eq!(x.len() % columns, 0, "x is whole rows of {columns}");
     let rows = x.len() / columns;
-    assert_eq!(output.values.len(), rows * weight_rows, "one output per row and weight row");
+    assert_eq!(
+        output.values.len(),
+        rows * weight_rows,
+        "one output per row and weight row"
+    );
     if rows == 0 {
         return;
     }
@@ -55,7 +69,11 @@ pub(super) fn matmul(x: &[f32], weight: &Weight, int8_activations: bool, mut out
         first = weight_rows.end;
         let rounds = int8_activations && rows == 1 && section.format.has_byte_codes();
         let rounded: Option<Vec<f64>> = rounds.then(|| int8::rounded(x).collect());
-        sums.extend(products(rounded.as_ref().unwrap_or(&exact), weight, weight_rows));
+        sums.extend(products(
+            rounded.as_ref().unwrap_or(&exact),
+            weight,
+            weight_rows,
+        ));
     }
     finish(&sums, rows, &mut output);
 }
@@ -67,7 +85,13 @@ pub(super) fn products(x: &[f64], weight: &Weight, weight_rows: Range<usize>) ->
     let mut products = vec![0.0f64; rows * weight_rows.len()];
     let chunk_rows = (CHUNK_PRODUCTS / (columns * rows)).clamp(2, weight_rows.len().max(2));
     for_each_chunk(&mut products, chunk_rows * rows, |index, out| {
-        dispatch(Products { x, weight, first_row: weight_rows.start + index * chunk_rows, rows, out });
+        dispatch(Products {
+            x,
+            weight,
+            first_row: weight_rows.start + index * chunk_rows,
+            rows,
+            out,
+        });
     });
     products
 }
@@ -123,7 +147,9 @@ impl Kernel for Products<'_> {
             }
             decode_wide::<S>(format(row + 1), self.weight.row(row + 1), second);
             let (first_out, second_out) = out.split_at_mut(self.rows);
-            for ((x, first_out), second_out) in self.x.chunks_exact(columns).zip(first_out).zip(second_out) {
+            for ((x, first_out), second_out) in
+                self.x.chunks_exact(columns).zip(first_out).zip(second_out)
+            {
                 [*first_out, *second_out] = dot_wide_two::<S>(first, second, x);
             }
         }
@@ -139,8 +165,11 @@ mod tests {
         let mut plan = Plan::default();
         plan.weight("w", rows as u32, columns as u32, WeightFormat::F32);
         let mut weight = Weight::new(plan.weights.remove(0));
-        let values = (0..rows * columns).flat_map(|i| value(i / columns, i % columns).to_le_bytes());
-        weight.insert(0, values.collect::<Vec<u8>>().into()).unwrap();
+        let values =
+            (0..rows * columns).flat_map(|i| value(i / columns, i % columns).to_le_bytes());
+        weight
+            .insert(0, values.collect::<Vec<u8>>().into())
+            .unwrap();
         weight
     }
 
@@ -148,7 +177,17 @@ mod tests {
         let rows = x.len() / weight.spec().columns as usize;
         let mut values = vec![start.unwrap_or(f32::NAN); rows * weight.spec().rows as usize];
         let accumulate = start.is_some();
-        matmul(x, weight, false, Output { bias, accumulate, values: &mut values, storage: Storage::F32 });
+        matmul(
+            x,
+            weight,
+            false,
+            Output {
+                bias,
+                accumulate,
+                values: &mut values,
+                storage: Storage::F32,
+            },
+        );
         values
     }
 
@@ -158,30 +197,47 @@ mod tests {
         let x: Vec<f32> = (0..27).map(|i| i as f32 - 13.5).collect();
         assert_eq!(product(&x, &identity, None, None), x);
         let bias: Vec<f32> = (0..9).map(|i| i as f32).collect();
-        let expected: Vec<f32> = x.iter().enumerate().map(|(i, x)| x + (i % 9) as f32 + 100.0).collect();
+        let expected: Vec<f32> = x
+            .iter()
+            .enumerate()
+            .map(|(i, x)| x + (i % 9) as f32 + 100.0)
+            .collect();
         assert_eq!(product(&x, &identity, Some(bias), Some(100.0)), expected);
     }
 
     #[test]
     fn products_are_the_naive_sums() {
-        let weight = weight(33, 40, |row, column| ((row * 40 + column) as f32 * 0.37).sin());
+        let weight = weight(33, 40, |row, column| {
+            ((row * 40 + column) as f32 * 0.37).sin()
+        });
         let x: Vec<f32> = (0..3 * 40).map(|i| (i as f32 * 0.11).cos()).collect();
         for (i, value) in product(&x, &weight, None, None).iter().enumerate() {
             let (row, column) = (i / 33, i % 33);
-            let sum: f64 =
-                (0..40).map(|k| f64::from(x[row * 40 + k]) * f64::from(((column * 40 + k) as f32 * 0.37).sin())).sum();
-            assert!((f64::from(*value) - sum).abs() < 1e-6, "row {row}, column {column}: {value} is not {sum}");
+            let sum: f64 = (0..40)
+                .map(|k| {
+                    f64::from(x[row * 40 + k]) * f64::from(((column * 40 + k) as f32 * 0.37).sin())
+                })
+                .sum();
+            assert!(
+                (f64::from(*value) - sum).abs() < 1e-6,
+                "row {row}, column {column}: {value} is not {sum}"
+            );
         }
     }
 
     /// A row in a batch has the same bits as alone, across many chunks and threads.
     #[test]
     fn a_batch_is_its_rows() {
-        let weight = weight(515, 520, |row, column| ((row * 7 + column * 3) as f32).sin());
+        let weight = weight(515, 520, |row, column| {
+            ((row * 7 + column * 3) as f32).sin()
+        });
         let x: Vec<f32> = (0..17 * 520).map(|i| (i as f32).cos()).collect();
         let together = product(&x, &weight, None, None);
         for rows in [1, 2, 5] {
-            let apart: Vec<f32> = x.chunks(rows * 520).flat_map(|x| product(x, &weight, None, None)).collect();
+            let apart: Vec<f32> = x
+                .chunks(rows * 520)
+                .flat_map(|x| product(x, &weight, None, None))
+                .collect();
             assert_eq!(together, apart, "{rows} at a time");
         }
     }

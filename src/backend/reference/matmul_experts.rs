@@ -40,16 +40,25 @@ pub(super) fn run(step: &MatMulExperts, loaded: &mut LoadedPlan, inputs: &BatchI
     let shape = step.shape(&loaded.plan);
     let heads: Vec<f32> = match step.routes {
         Some(_) => Vec::new(),
-        None => shape.head_routes(inputs.positions.len() as u32).flatten().collect(),
+        None => shape
+            .head_routes(inputs.positions.len() as u32)
+            .flatten()
+            .collect(),
     };
     loaded.write(step.out, inputs, |loaded, values, storage| {
         let product = Product {
             weight: loaded.weight(step.weight),
             bias: loaded.vector(step.bias),
-            routes: step.routes.map_or(&heads, |routes| loaded.rows(routes, inputs)),
+            routes: step
+                .routes
+                .map_or(&heads, |routes| loaded.rows(routes, inputs)),
             shape,
         };
-        let output = Output { accumulate: step.accumulate, values, storage };
+        let output = Output {
+            accumulate: step.accumulate,
+            values,
+            storage,
+        };
         match shape.combine {
             true => product.combine(loaded.rows(step.x, inputs), output),
             false => product.spread(loaded.rows(step.x, inputs), output),
@@ -60,7 +69,11 @@ pub(super) fn run(step: &MatMulExperts, loaded: &mut LoadedPlan, inputs: &BatchI
 impl Product<'_> {
     /// Writes one output row per route.
     pub(super) fn spread(&self, x: &[f32], output: Output<'_>) {
-        let Output { accumulate, values, storage } = output;
+        let Output {
+            accumulate,
+            values,
+            storage,
+        } = output;
         assert!(!accumulate, "rows of routes are not added to");
         let outputs = self.outputs();
         self.each_expert(x, |routes, product| {
@@ -74,14 +87,22 @@ impl Product<'_> {
 
     /// Writes one output row per token: the weighted sum of its products.
     pub(super) fn combine(&self, x: &[f32], output: Output<'_>) {
-        let Output { accumulate, values, storage } = output;
+        let Output {
+            accumulate,
+            values,
+            storage,
+        } = output;
         let outputs = self.outputs();
-        let mut sums: Vec<f64> = values.iter().map(|value| if accumulate { f64::from(*value) } else { 0.0 }).collect();
+        let mut sums: Vec<f64> = values
+            .iter()
+            .map(|value| if accumulate { f64::from(*value) } else { 0.0 })
+            .collect();
         self.each_expert(x, |routes, product| {
             for (index, route) in routes.iter().enumerate() {
                 let weight = f64::from(self.routes[2 * route + 1]);
-                for (n, sum) in
-                    sums[route / self.shape.per_token as usize * outputs..][..outputs].iter_mut().enumerate()
+                for (n, sum) in sums[route / self.shape.per_token as usize * outputs..][..outputs]
+                    .iter_mut()
+                    .enumerate()
                 {
                     *sum += weight * product(index, n);
                 }
@@ -100,19 +121,32 @@ impl Product<'_> {
     /// Calls `work` once per expert that has routes, with these routes and their products by (route index, output).
     fn each_expert(&self, x: &[f32], mut work: impl FnMut(&[usize], &dyn Fn(usize, usize) -> f64)) {
         let (columns, outputs) = (self.weight.spec().columns as usize, self.outputs());
-        let of_route = |route: usize| route / self.shape.x_routes as usize * self.shape.x_stride as usize;
+        let of_route =
+            |route: usize| route / self.shape.x_routes as usize * self.shape.x_stride as usize;
         for expert in 0..self.weight.spec().experts as usize {
-            let chosen = self.routes.chunks_exact(2).enumerate().filter(|(_, route)| route[0] as usize == expert);
+            let chosen = self
+                .routes
+                .chunks_exact(2)
+                .enumerate()
+                .filter(|(_, route)| route[0] as usize == expert);
             let routes: Vec<usize> = chosen.map(|(index, _)| index).collect();
             if routes.is_empty() {
                 continue;
             }
-            let rows = routes.iter().flat_map(|&route| &x[of_route(route)..][..columns]);
+            let rows = routes
+                .iter()
+                .flat_map(|&route| &x[of_route(route)..][..columns]);
             let rows: Vec<f64> = rows.map(|&value| f64::from(value)).collect();
             let first = expert * outputs;
             let products = products(&rows, self.weight, first..first + outputs);
-            let bias = |n: usize| self.bias.as_ref().map_or(0.0, |bias| f64::from(bias[first + n]));
-            work(&routes, &|index, n| products[n * routes.len() + index] + bias(n));
+            let bias = |n: usize| {
+                self.bias
+                    .as_ref()
+                    .map_or(0.0, |bias| f64::from(bias[first + n]))
+            };
+            work(&routes, &|index, n| {
+                products[n * routes.len() + index] + bias(n)
+            });
         }
     }
 }
@@ -128,8 +162,19 @@ mod tests {
         let id = plan.weight("w", 6, 2, WeightFormat::F32);
         plan.stack_experts(id, 3);
         let mut weight = Weight::new(plan.weights.remove(0));
-        let values = [1.0_f32, 0.0, 0.0, 1.0, 0.0, 2.0, 2.0, 0.0, 3.0, 0.0, 0.0, 3.0];
-        weight.insert(0, values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>().into()).unwrap();
+        let values = [
+            1.0_f32, 0.0, 0.0, 1.0, 0.0, 2.0, 2.0, 0.0, 3.0, 0.0, 0.0, 3.0,
+        ];
+        weight
+            .insert(
+                0,
+                values
+                    .iter()
+                    .flat_map(|value| value.to_le_bytes())
+                    .collect::<Vec<u8>>()
+                    .into(),
+            )
+            .unwrap();
         weight
     }
 
@@ -146,19 +191,37 @@ mod tests {
                 outputs: 2,
                 combine: !shared,
             };
-            Product { weight: &weight, bias: bias.clone(), routes: &routes, shape }
+            Product {
+                weight: &weight,
+                bias: bias.clone(),
+                routes: &routes,
+                shape,
+            }
         };
         let mut spread = [f32::NAN; 8];
-        let output = Output { accumulate: false, values: &mut spread, storage: Storage::F32 };
+        let output = Output {
+            accumulate: false,
+            values: &mut spread,
+            storage: Storage::F32,
+        };
         product(true).spread(&[1.0, 2.0, 5.0, 7.0], output);
         assert_eq!(spread, [3.0, 6.0, 14.0, 2.0, 5.0, 7.0, 24.0, 10.0]);
         let mut combined = [100.0, 0.0, 0.0, 0.0];
-        let output = Output { accumulate: true, values: &mut combined, storage: Storage::F32 };
+        let output = Output {
+            accumulate: true,
+            values: &mut combined,
+            storage: Storage::F32,
+        };
         product(false).combine(&[1.0, 2.0, 1.0, 2.0, 5.0, 7.0, 5.0, 7.0], output);
         let row = |first: f32, second: f32| first * 0.5 + second * 0.5;
         assert_eq!(
             combined,
-            [100.0 + 0.75 * 3.0 + 0.25 * 14.0, 0.75 * 6.0 + 0.25 * 2.0, row(5.0, 24.0), row(7.0, 10.0)]
+            [
+                100.0 + 0.75 * 3.0 + 0.25 * 14.0,
+                0.75 * 6.0 + 0.25 * 2.0,
+                row(5.0, 24.0),
+                row(7.0, 10.0)
+            ]
         );
     }
 }

@@ -16,7 +16,10 @@ pub(super) struct Weight {
 impl Weight {
     /// A weight with no rows written yet.
     pub(super) fn new(spec: WeightSpec) -> Self {
-        Self { spec, chunks: Vec::new() }
+        Self {
+            spec,
+            chunks: Vec::new(),
+        }
     }
 
     /// Name, shape and format.
@@ -27,15 +30,25 @@ impl Weight {
     /// Adds `rows`, whole rows starting at `first_row`; an error says what is wrong with them.
     pub(super) fn insert(&mut self, first_row: u32, rows: Bytes) -> Result<(), BackendError> {
         let name = &self.spec.name;
-        let invalid = |message: String| Err(BackendError::Validation(format!("weight {name}: {message}")));
+        let invalid = |message: String| {
+            Err(BackendError::Validation(format!(
+                "weight {name}: {message}"
+            )))
+        };
         let Some(count) = self.spec.whole_rows(first_row, rows.len() as u64) else {
             let row_bytes = self.spec.row_bytes(first_row);
-            return invalid(format!("{} bytes at row {first_row} are not whole rows of {row_bytes} bytes", rows.len()));
+            return invalid(format!(
+                "{} bytes at row {first_row} are not whole rows of {row_bytes} bytes",
+                rows.len()
+            ));
         };
         let end = u64::from(first_row + count);
         let at = self.chunks.partition_point(|(first, _)| *first < first_row);
         let before_ends = at.checked_sub(1).map_or(0, |before| self.chunk_end(before));
-        let after_starts = self.chunks.get(at).map_or(u64::MAX, |(first, _)| u64::from(*first));
+        let after_starts = self
+            .chunks
+            .get(at)
+            .map_or(u64::MAX, |(first, _)| u64::from(*first));
         if u64::from(first_row) < before_ends || end > after_starts {
             return invalid(format!("rows {first_row}..{end} are written twice"));
         }
@@ -51,7 +64,9 @@ impl Weight {
 
     /// The bytes of one row.
     pub(super) fn row(&self, row: usize) -> &[u8] {
-        let at = self.chunks.partition_point(|(first, _)| *first as usize <= row);
+        let at = self
+            .chunks
+            .partition_point(|(first, _)| *first as usize <= row);
         let (first, rows) = &self.chunks[at - 1];
         let row_bytes = self.spec.row_bytes(*first) as usize;
         &rows[(row - *first as usize) * row_bytes..][..row_bytes]
@@ -87,7 +102,10 @@ pub(super) struct KvStore {
 impl KvStore {
     /// Allocates `tiles` tiles of zeros.
     pub(super) fn new(tile: KvTile, tiles: usize) -> Result<Self, BackendError> {
-        Ok(Self { tile, words: zeros(tiles * tile.words())? })
+        Ok(Self {
+            tile,
+            words: zeros(tiles * tile.words())?,
+        })
     }
 
     /// Number of elements in all rows.
@@ -107,13 +125,17 @@ impl KvStore {
     pub(super) fn write(&mut self, first: usize, values: &[f32]) {
         for (row, values) in (first..).zip(values.chunks_exact(self.tile.head_dim)) {
             let words = self.tile_words(row / self.tile.slots, 1);
-            self.tile.encode(&mut self.words[words], row % self.tile.slots, values);
+            self.tile
+                .encode(&mut self.words[words], row % self.tile.slots, values);
         }
     }
 
     /// Copies `count` tiles, starting at `source`, to the tiles starting at `target`, bit for bit.
     pub(super) fn copy(&mut self, source: usize, target: usize, count: usize) {
-        let (source, target) = (self.tile_words(source, count), self.tile_words(target, count));
+        let (source, target) = (
+            self.tile_words(source, count),
+            self.tile_words(target, count),
+        );
         self.words.copy_within(source, target.start);
     }
 
@@ -135,8 +157,13 @@ impl KvStore {
 
 /// A zeroed allocation that returns an error instead of aborting. Untouched pages stay unmapped.
 fn zeros(words: usize) -> Result<Vec<u32>, BackendError> {
-    let out_of_memory = || BackendError::OutOfMemory { what: "the KV pool".into(), bytes: words as u64 * 4 };
-    Vec::<u32>::new().try_reserve_exact(words).map_err(|_| out_of_memory())?;
+    let out_of_memory = || BackendError::OutOfMemory {
+        what: "the KV pool".into(),
+        bytes: words as u64 * 4,
+    };
+    Vec::<u32>::new()
+        .try_reserve_exact(words)
+        .map_err(|_| out_of_memory())?;
     Ok(vec![0; words])
 }
 
@@ -155,15 +182,28 @@ mod tests {
     fn rows_may_differ_in_format_and_a_chunk_keeps_to_one() {
         let mut plan = Plan::default();
         let parts = [(3, WeightFormat::Bf16), (2, WeightFormat::F32)];
-        plan.weight_in_sections("w", 2, &parts.map(|(rows, format)| Section { rows, format }));
+        plan.weight_in_sections(
+            "w",
+            2,
+            &parts.map(|(rows, format)| Section { rows, format }),
+        );
         let mut weight = Weight::new(plan.weights.remove(0));
         let bytes: Bytes = (0..28).collect::<Vec<u8>>().into();
-        assert!(weight.insert(2, bytes.slice(0..12)).is_err(), "rows of two formats");
+        assert!(
+            weight.insert(2, bytes.slice(0..12)).is_err(),
+            "rows of two formats"
+        );
         weight.insert(3, bytes.slice(12..28)).unwrap();
         weight.insert(0, bytes.slice(0..12)).unwrap();
         assert!(weight.is_whole());
-        assert_eq!((weight.row(2), weight.format_of(2)), (&bytes[8..12], WeightFormat::Bf16));
-        assert_eq!((weight.row(4), weight.format_of(4)), (&bytes[20..28], WeightFormat::F32));
+        assert_eq!(
+            (weight.row(2), weight.format_of(2)),
+            (&bytes[8..12], WeightFormat::Bf16)
+        );
+        assert_eq!(
+            (weight.row(4), weight.format_of(4)),
+            (&bytes[20..28], WeightFormat::F32)
+        );
     }
 
     #[test]
@@ -188,6 +228,9 @@ mod tests {
         assert!(weight.insert(4, zeros(8)).is_err(), "past the end");
         weight.insert(1, zeros(8)).unwrap();
         assert!(weight.insert(0, zeros(8)).is_err(), "overlaps what follows");
-        assert!(weight.insert(2, zeros(4)).is_err(), "overlaps what precedes");
+        assert!(
+            weight.insert(2, zeros(4)).is_err(),
+            "overlaps what precedes"
+        );
     }
 }

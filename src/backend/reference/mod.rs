@@ -28,7 +28,10 @@ mod short_convolution;
 mod state_scan;
 
 use super::host::{overwrite_feed, overwrite_rows, overwrite_states};
-use super::{Allocation, Backend, BackendError, BlockRef, Capacity, Caps, DeviceKind, Inspect, KvHalf, MACHINE_MEMORY};
+use super::{
+    Allocation, Backend, BackendError, BlockRef, Capacity, Caps, DeviceKind, Inspect, KvHalf,
+    MACHINE_MEMORY,
+};
 use crate::plan::inputs::{BatchInputs, Results};
 use crate::plan::{BufferId, Plan, Step, Storage, WeightId};
 use crate::platform;
@@ -89,14 +92,25 @@ impl Backend for ReferenceBackend {
     }
 
     fn load(&mut self, plan: Arc<Plan>, capacity: &Capacity) -> Result<(), BackendError> {
-        self.loaded = Some(LoadedPlan::new(plan, capacity.clone(), self.caps.int8_activations));
+        self.loaded = Some(LoadedPlan::new(
+            plan,
+            capacity.clone(),
+            self.caps.int8_activations,
+        ));
         Ok(())
     }
 
-    fn write_weight(&mut self, weight: WeightId, first_row: u32, rows: Bytes) -> Result<(), BackendError> {
+    fn write_weight(
+        &mut self,
+        weight: WeightId,
+        first_row: u32,
+        rows: Bytes,
+    ) -> Result<(), BackendError> {
         let loaded = self.loaded()?;
         let known = loaded.weights.get_mut(weight.0 as usize);
-        known.ok_or_else(|| BackendError::no_weight(weight))?.insert(first_row, rows)
+        known
+            .ok_or_else(|| BackendError::no_weight(weight))?
+            .insert(first_row, rows)
     }
 
     fn allocate_pool(&mut self, blocks: &[u32]) -> Result<(), BackendError> {
@@ -108,7 +122,9 @@ impl Backend for ReferenceBackend {
         loaded.check(inputs).map_err(BackendError::Validation)?;
         let results = run(loaded, inputs);
         if platform::a_mapped_file_is_damaged() {
-            return Err(BackendError::Lost("a mapped model file was truncated".into()));
+            return Err(BackendError::Lost(
+                "a mapped model file was truncated".into(),
+            ));
         }
         Ok(results)
     }
@@ -119,7 +135,10 @@ impl Backend for ReferenceBackend {
 
     fn save_blocks(&mut self, blocks: &[BlockRef]) -> Result<Vec<Bytes>, BackendError> {
         let loaded = self.loaded()?;
-        blocks.iter().map(|&block| loaded.save_block(block)).collect()
+        blocks
+            .iter()
+            .map(|&block| loaded.save_block(block))
+            .collect()
     }
 
     async fn saved_blocks(&mut self, saves: Vec<Bytes>) -> Result<Vec<Bytes>, BackendError> {
@@ -128,7 +147,9 @@ impl Backend for ReferenceBackend {
 
     fn restore_blocks(&mut self, blocks: &[(BlockRef, Bytes)]) -> Result<(), BackendError> {
         let loaded = self.loaded()?;
-        blocks.iter().try_for_each(|(block, bytes)| loaded.restore_block(*block, bytes))
+        blocks
+            .iter()
+            .try_for_each(|(block, bytes)| loaded.restore_block(*block, bytes))
     }
 
     async fn reset(&mut self) -> Result<(), BackendError> {
@@ -148,13 +169,19 @@ impl Inspect for ReferenceBackend {
         let loaded = self.loaded()?;
         let elements = rows as usize * loaded.plan.buffer_spec(buffer).columns as usize;
         let values = loaded.buffers[buffer.0 as usize].get(..elements);
-        values.map(<[f32]>::to_vec).ok_or_else(|| BackendError::Validation(format!("a buffer has under {rows} rows")))
+        values
+            .map(<[f32]>::to_vec)
+            .ok_or_else(|| BackendError::Validation(format!("a buffer has under {rows} rows")))
     }
 
     fn write_kv(&mut self, layer: u32, half: KvHalf, values: &[f32]) -> Result<(), BackendError> {
         let store = self.loaded()?.half(layer, half)?;
         if values.len() != store.elements() {
-            return Err(BackendError::values(values.len(), "a half", store.elements()));
+            return Err(BackendError::values(
+                values.len(),
+                "a half",
+                store.elements(),
+            ));
         }
         store.write(0, values);
         Ok(())
@@ -182,7 +209,8 @@ impl Inspect for ReferenceBackend {
     async fn read_feed(&mut self, slots: u32) -> Result<Vec<u32>, BackendError> {
         let feed = &self.loaded()?.feed;
         let part = feed.get(..slots as usize);
-        part.map(<[u32]>::to_vec).ok_or_else(|| BackendError::Validation(format!("fewer than {slots} feed slots")))
+        part.map(<[u32]>::to_vec)
+            .ok_or_else(|| BackendError::Validation(format!("fewer than {slots} feed slots")))
     }
 }
 
@@ -221,16 +249,25 @@ mod tests {
     use super::*;
     use crate::plan::inputs::{DrawParams, GroupInputs, NONE, SampleRow, SequenceRows};
     use crate::plan::{
-        AttendPaged, CopyBlocks, Embed, GatherRows, KvFormat, KvGroup, KvLayer, MatMul, RopeStoreKv, Rows, Sample,
-        StoreOptions, Tail, WeightFormat,
+        AttendPaged, CopyBlocks, Embed, GatherRows, KvFormat, KvGroup, KvLayer, MatMul,
+        RopeStoreKv, Rows, Sample, StoreOptions, Tail, WeightFormat,
     };
     use crate::platform::block_on;
 
     /// One layer without MLP over 8 columns, tied to a vocabulary of 32.
     fn plan() -> Plan {
-        let mut plan = Plan { vocab: 32, positions_max: 64, ..Plan::default() };
+        let mut plan = Plan {
+            vocab: 32,
+            positions_max: 64,
+            ..Plan::default()
+        };
         plan.kv_groups.push(KvGroup { window: None });
-        plan.kv_layers.push(KvLayer { group: 0, heads: 1, head_dim: 8, latent: false });
+        plan.kv_layers.push(KvLayer {
+            group: 0,
+            heads: 1,
+            head_dim: 8,
+            latent: false,
+        });
         let table = plan.weight("table", 32, 8, WeightFormat::Bf16);
         let qkv_weight = plan.weight("qkv", 24, 8, WeightFormat::Bf16);
         let x = plan.buffer("x", Rows::Tokens, 8, Storage::F32);
@@ -239,14 +276,35 @@ mod tests {
         let attended = plan.buffer("attended", Rows::Tokens, 8, Storage::F32);
         let last = plan.buffer("last", Rows::Samples, 8, Storage::F32);
         let logits = plan.buffer("logits", Rows::Samples, 32, Storage::F32);
-        let matmul = |x, weight, out| Step::MatMul(MatMul { x, weight, bias: None, accumulate: false, out });
+        let matmul = |x, weight, out| {
+            Step::MatMul(MatMul {
+                x,
+                weight,
+                bias: None,
+                accumulate: false,
+                out,
+            })
+        };
         let (q_norm, k_norm, rope, softcap, alibi, sinks) = (None, None, None, None, None, None);
         let options = StoreOptions::default();
         plan.body = vec![
             Step::CopyBlocks(CopyBlocks),
-            Step::Embed(Embed { table, scale: 1.0, out: x }),
+            Step::Embed(Embed {
+                table,
+                scale: 1.0,
+                out: x,
+            }),
             matmul(x, qkv_weight, qkv),
-            Step::RopeStoreKv(RopeStoreKv { qkv, layer: 0, query_heads: 1, q_norm, k_norm, rope, options, q }),
+            Step::RopeStoreKv(RopeStoreKv {
+                qkv,
+                layer: 0,
+                query_heads: 1,
+                q_norm,
+                k_norm,
+                rope,
+                options,
+                q,
+            }),
             Step::AttendPaged(AttendPaged {
                 q,
                 layer: 0,
@@ -258,8 +316,18 @@ mod tests {
                 out: attended,
             }),
         ];
-        let gather = Step::GatherRows(GatherRows { x: attended, out: last });
-        plan.tails = vec![(Tail::Sample, vec![gather, matmul(last, table, logits), Step::Sample(Sample { logits })])];
+        let gather = Step::GatherRows(GatherRows {
+            x: attended,
+            out: last,
+        });
+        plan.tails = vec![(
+            Tail::Sample,
+            vec![
+                gather,
+                matmul(last, table, logits),
+                Step::Sample(Sample { logits }),
+            ],
+        )];
         plan
     }
 
@@ -283,9 +351,14 @@ mod tests {
         let mut backend = ReferenceBackend::new();
         backend.load(Arc::new(plan.clone()), &capacity).unwrap();
         for (index, spec) in (0..).zip(&plan.weights) {
-            let values = (0..spec.rows * spec.columns).map(|i| ((i * 37 + index * 11) as f32).sin());
-            let bytes: Vec<u8> = values.flat_map(|value| half::bf16::from_f32(value).to_le_bytes()).collect();
-            backend.write_weight(WeightId(index), 0, bytes.into()).unwrap();
+            let values =
+                (0..spec.rows * spec.columns).map(|i| ((i * 37 + index * 11) as f32).sin());
+            let bytes: Vec<u8> = values
+                .flat_map(|value| half::bf16::from_f32(value).to_le_bytes())
+                .collect();
+            backend
+                .write_weight(WeightId(index), 0, bytes.into())
+                .unwrap();
         }
         backend.allocate_pool(&[8]).unwrap();
         backend
@@ -293,28 +366,51 @@ mod tests {
 
     /// Rows of (token id, position) sequences, each with its own blocks, the last row of each sampled.
     fn batch(sequences: &[(&[u32], u32, &[u32])]) -> BatchInputs {
-        let mut inputs = BatchInputs { tails: vec![Tail::Sample], ..BatchInputs::default() };
+        let mut inputs = BatchInputs {
+            tails: vec![Tail::Sample],
+            ..BatchInputs::default()
+        };
         let mut group = GroupInputs::default();
         for (index, &(tokens, first, table)) in (0..).zip(sequences) {
             let row_start = inputs.token_ids.len() as u32;
             let row_count = tokens.len() as u32;
-            inputs.sequences.push(SequenceRows { row_start, row_count, context_len: first + row_count });
+            inputs.sequences.push(SequenceRows {
+                row_start,
+                row_count,
+                context_len: first + row_count,
+            });
             inputs.token_ids.extend(tokens);
             inputs.positions.extend(first..first + row_count);
             group.table_starts.push(group.block_tables.len() as u32);
             group.block_tables.extend(table);
             let slot = |position: u32| table[position as usize / 4] * 4 + position % 4;
-            group.slot_mapping.extend((first..first + row_count).map(slot));
+            group
+                .slot_mapping
+                .extend((first..first + row_count).map(slot));
             inputs.logits_rows.push(row_start + row_count - 1);
-            let row = SampleRow { logprob: true, ..SampleRow::greedy(index, first + row_count) };
-            let draw = DrawParams { temperature: 0.8, ..DrawParams::default() };
-            inputs.samples.push(SampleRow { draw, top_logprobs: 5, feed_slot: index, ..row });
+            let row = SampleRow {
+                logprob: true,
+                ..SampleRow::greedy(index, first + row_count)
+            };
+            let draw = DrawParams {
+                temperature: 0.8,
+                ..DrawParams::default()
+            };
+            inputs.samples.push(SampleRow {
+                draw,
+                top_logprobs: 5,
+                feed_slot: index,
+                ..row
+            });
         }
         inputs.groups.push(group);
         inputs
     }
 
-    fn run(backend: &mut ReferenceBackend, inputs: &BatchInputs) -> Vec<crate::plan::inputs::Sampled> {
+    fn run(
+        backend: &mut ReferenceBackend,
+        inputs: &BatchInputs,
+    ) -> Vec<crate::plan::inputs::Sampled> {
         let ticket = backend.submit(inputs).unwrap();
         block_on(backend.read(ticket)).unwrap().sampled
     }
@@ -323,8 +419,15 @@ mod tests {
     #[test]
     fn results_do_not_depend_on_the_batch() {
         let (first, second): (&[u32], &[u32]) = (&[3, 1, 4, 1, 5, 9], &[2, 7, 1, 8, 2]);
-        let together = run(&mut backend(), &batch(&[(first, 0, &[5, 2]), (second, 0, &[7, 0])]));
-        assert_eq!(run(&mut backend(), &batch(&[(first, 0, &[1, 3])])), together[..1], "alone, other blocks");
+        let together = run(
+            &mut backend(),
+            &batch(&[(first, 0, &[5, 2]), (second, 0, &[7, 0])]),
+        );
+        assert_eq!(
+            run(&mut backend(), &batch(&[(first, 0, &[1, 3])])),
+            together[..1],
+            "alone, other blocks"
+        );
         let mut chunked = backend();
         run(&mut chunked, &batch(&[(&first[..3], 0, &[4])]));
         let rest = run(&mut chunked, &batch(&[(&first[3..], 3, &[4, 6])]));
@@ -355,15 +458,27 @@ mod tests {
             assert!(error.contains(what), "{error} does not name {what}");
         };
         refuse("token 32", &|inputs| inputs.token_ids[0] = 32);
-        refuse("feed slot 4", &|inputs| inputs.token_ids[0] = crate::plan::inputs::FEED | 4);
-        refuse("a slot lies", &|inputs| inputs.groups[0].slot_mapping[1] = 32);
-        refuse("a table names", &|inputs| inputs.groups[0].block_tables[0] = 8);
-        refuse("table entries", &|inputs| inputs.groups[0].block_tables.clear());
-        refuse("a copy names", &|inputs| inputs.groups[0].copies.push((0, 8)));
+        refuse("feed slot 4", &|inputs| {
+            inputs.token_ids[0] = crate::plan::inputs::FEED | 4
+        });
+        refuse("a slot lies", &|inputs| {
+            inputs.groups[0].slot_mapping[1] = 32
+        });
+        refuse("a table names", &|inputs| {
+            inputs.groups[0].block_tables[0] = 8
+        });
+        refuse("table entries", &|inputs| {
+            inputs.groups[0].block_tables.clear()
+        });
+        refuse("a copy names", &|inputs| {
+            inputs.groups[0].copies.push((0, 8))
+        });
         refuse("logits row", &|inputs| inputs.logits_rows[0] = 3);
         refuse("position", &|inputs| inputs.positions[2] = 3);
         refuse("mask", &|inputs| inputs.samples[0].mask_start = 0);
-        refuse("temperature", &|inputs| inputs.samples[0].draw.temperature = f32::NAN);
+        refuse("temperature", &|inputs| {
+            inputs.samples[0].draw.temperature = f32::NAN
+        });
         refuse("token rows", &|inputs| inputs.token_ids = vec![0; 17]);
         let mut hidden = good.clone();
         hidden.groups[0].slot_mapping[0] = NONE;
@@ -376,9 +491,14 @@ mod tests {
         let mut whole = backend();
         let mut backend = ReferenceBackend::new();
         let loaded = whole.loaded().unwrap();
-        backend.load(Arc::clone(&loaded.plan), &loaded.capacity).unwrap();
+        backend
+            .load(Arc::clone(&loaded.plan), &loaded.capacity)
+            .unwrap();
         backend.allocate_pool(&[8]).unwrap();
-        let error = backend.submit(&batch(&[(&[3], 0, &[2])])).unwrap_err().to_string();
+        let error = backend
+            .submit(&batch(&[(&[3], 0, &[2])]))
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("table"), "{error}");
     }
 }

@@ -8,7 +8,11 @@ use crate::plan::inputs::{BatchInputs, PoolRow};
 
 /// Runs the step.
 pub(super) fn run(step: &Pool, loaded: &LoadedPlan, inputs: &BatchInputs) -> Vec<Vec<f32>> {
-    pool(loaded.rows(step.x, inputs), loaded.columns(step.x), &inputs.pools)
+    pool(
+        loaded.rows(step.x, inputs),
+        loaded.columns(step.x),
+        &inputs.pools,
+    )
 }
 
 /// For each pool row, the sum of its rows of `x`, which has `columns` columns.
@@ -33,8 +37,25 @@ mod tests {
     #[test]
     fn each_pool_row_adds_up_its_own_rows() {
         let x = [1.0, 2.0, 10.0, 20.0, 100.0, 200.0, 1000.0, 2000.0];
-        let rows = [(1, 2), (3, 1), (0, 4)].map(|(row_start, row_count)| PoolRow { row_start, row_count });
-        assert_eq!(pool(&x, 2, &rows), [[110.0, 220.0], [1000.0, 2000.0], [1111.0, 2222.0]]);
-        assert_eq!(pool(&[1e8, 1.0, -1e8], 1, &[PoolRow { row_start: 0, row_count: 3 }]), [[1.0]], "f64 inside");
+        let rows = [(1, 2), (3, 1), (0, 4)].map(|(row_start, row_count)| PoolRow {
+            row_start,
+            row_count,
+        });
+        assert_eq!(
+            pool(&x, 2, &rows),
+            [[110.0, 220.0], [1000.0, 2000.0], [1111.0, 2222.0]]
+        );
+        assert_eq!(
+            pool(
+                &[1e8, 1.0, -1e8],
+                1,
+                &[PoolRow {
+                    row_start: 0,
+                    row_count: 3
+                }]
+            ),
+            [[1.0]],
+            "f64 inside"
+        );
     }
 }

@@ -14,16 +14,33 @@ use std::borrow::Cow;
 /// Runs the step.
 pub(super) fn run(step: &RmsNorm, loaded: &mut LoadedPlan, inputs: &BatchInputs) {
     if let Some(delta) = step.delta {
-        loaded.write(step.x, inputs, |loaded, x, storage| add(x, loaded.rows(delta, inputs), storage));
+        loaded.write(step.x, inputs, |loaded, x, storage| {
+            add(x, loaded.rows(delta, inputs), storage)
+        });
     }
     loaded.write(step.out, inputs, |loaded, out, storage| {
         let weight = loaded.weight(step.weight).vector();
-        let norm = Norm { weight, epsilon: step.epsilon, one_plus: step.one_plus };
+        let norm = Norm {
+            weight,
+            epsilon: step.epsilon,
+            one_plus: step.one_plus,
+        };
         let vector = |weight: Option<WeightId>| weight.map(|weight| loaded.weight(weight).vector());
-        let NormOptions { center, bias, scale } = step.options;
-        let finish = Finish { bias: vector(bias), scale: vector(scale).map_or(1.0, |scale| f64::from(scale[0])) };
+        let NormOptions {
+            center,
+            bias,
+            scale,
+        } = step.options;
+        let finish = Finish {
+            bias: vector(bias),
+            scale: vector(scale).map_or(1.0, |scale| f64::from(scale[0])),
+        };
         let x = loaded.rows(step.x, inputs);
-        let x = if center { Cow::Owned(centered(x, norm.weight.len())) } else { Cow::Borrowed(x) };
+        let x = if center {
+            Cow::Owned(centered(x, norm.weight.len()))
+        } else {
+            Cow::Borrowed(x)
+        };
         rms_norm(&x, &norm, &finish, step.accumulate, out, storage);
     });
 }
@@ -44,7 +61,11 @@ pub(super) fn inverse_rms(row: &[f32], epsilon: f32) -> f64 {
 
 /// The factor for a norm weight: `w` or `1 + w`.
 pub(super) fn factor(weight: f32, one_plus: bool) -> f64 {
-    if one_plus { 1.0 + f64::from(weight) } else { f64::from(weight) }
+    if one_plus {
+        1.0 + f64::from(weight)
+    } else {
+        f64::from(weight)
+    }
 }
 
 /// Weight and options of one norm.
@@ -69,21 +90,35 @@ pub(super) struct Finish {
 fn centered(x: &[f32], columns: usize) -> Vec<f32> {
     let of_row = |row: &[f32]| {
         let mean = row.iter().map(|&x| f64::from(x)).sum::<f64>() / row.len() as f64;
-        row.iter().map(|&x| (f64::from(x) - mean) as f32).collect::<Vec<_>>()
+        row.iter()
+            .map(|&x| (f64::from(x) - mean) as f32)
+            .collect::<Vec<_>>()
     };
     x.chunks_exact(columns).flat_map(of_row).collect()
 }
 
 /// Normalizes whole rows of `weight.len()` columns; with `accumulate`, adds them to `out`.
-pub(super) fn rms_norm(x: &[f32], norm: &Norm, finish: &Finish, accumulate: bool, out: &mut [f32], storage: Storage) {
+pub(super) fn rms_norm(
+    x: &[f32],
+    norm: &Norm,
+    finish: &Finish,
+    accumulate: bool,
+    out: &mut [f32],
+    storage: Storage,
+) {
     let columns = norm.weight.len();
     assert_eq!(x.len(), out.len(), "one output per input");
     assert_eq!(x.len() % columns, 0, "x is whole rows of {columns}");
     for (row, out_row) in x.chunks_exact(columns).zip(out.chunks_exact_mut(columns)) {
         let scale = inverse_rms(row, norm.epsilon);
-        for (column, ((out, &x), &weight)) in out_row.iter_mut().zip(row).zip(&norm.weight).enumerate() {
+        for (column, ((out, &x), &weight)) in
+            out_row.iter_mut().zip(row).zip(&norm.weight).enumerate()
+        {
             let old = if accumulate { f64::from(*out) } else { 0.0 };
-            let bias = finish.bias.as_ref().map_or(0.0, |bias| f64::from(bias[column]));
+            let bias = finish
+                .bias
+                .as_ref()
+                .map_or(0.0, |bias| f64::from(bias[column]));
             let normed = f64::from(x) * scale * factor(weight, norm.one_plus) + bias;
             *out = storage.round(((old + normed) * finish.scale) as f32);
         }
@@ -94,21 +129,42 @@ pub(super) fn rms_norm(x: &[f32], norm: &Norm, finish: &Finish, accumulate: bool
 mod tests {
     use super::*;
 
-    const NOTHING: Finish = Finish { bias: None, scale: 1.0 };
+    const NOTHING: Finish = Finish {
+        bias: None,
+        scale: 1.0,
+    };
 
     fn norm(x: &[f32], weight: &[f32], epsilon: f32, one_plus: bool) -> Vec<f32> {
         let mut out = vec![f32::NAN; x.len()];
-        rms_norm(x, &Norm { weight: weight.to_vec(), epsilon, one_plus }, &NOTHING, false, &mut out, Storage::F32);
+        rms_norm(
+            x,
+            &Norm {
+                weight: weight.to_vec(),
+                epsilon,
+                one_plus,
+            },
+            &NOTHING,
+            false,
+            &mut out,
+            Storage::F32,
+        );
         out
     }
 
     #[test]
     fn accumulating_adds_the_row_to_what_was_there() {
         let mut out = [100.0, -1.0];
-        let norm = Norm { weight: vec![1.0, 2.0], epsilon: 0.0, one_plus: false };
+        let norm = Norm {
+            weight: vec![1.0, 2.0],
+            epsilon: 0.0,
+            one_plus: false,
+        };
         rms_norm(&[5.0, 5.0], &norm, &NOTHING, true, &mut out, Storage::F32);
         assert_eq!(out, [101.0, 1.0]);
-        let finish = Finish { bias: Some(vec![2.0, -3.0]), scale: 0.5 };
+        let finish = Finish {
+            bias: Some(vec![2.0, -3.0]),
+            scale: 0.5,
+        };
         rms_norm(&[5.0, 5.0], &norm, &finish, true, &mut out, Storage::F32);
         assert_eq!(out, [52.0, 0.0], "the scale multiplies what was there, too");
     }
@@ -122,9 +178,16 @@ mod tests {
     fn closed_form() {
         // mean of squares 12.5, so 3 / sqrt(12.5) = 0.848528…
         let out = norm(&[3.0, 4.0], &[1.0, 10.0], 0.0, false);
-        assert_eq!(out, [3.0 / 12.5f64.sqrt() as f32, (40.0 / 12.5f64.sqrt()) as f32]);
+        assert_eq!(
+            out,
+            [3.0 / 12.5f64.sqrt() as f32, (40.0 / 12.5f64.sqrt()) as f32]
+        );
         assert_eq!(norm(&[3.0, 4.0], &[0.0, 9.0], 0.0, true), out, "1 + w");
-        assert_eq!(norm(&[0.0, 0.0], &[1.0, 1.0], 1e-6, false), [0.0, 0.0], "a zero row stays zero");
+        assert_eq!(
+            norm(&[0.0, 0.0], &[1.0, 1.0], 1e-6, false),
+            [0.0, 0.0],
+            "a zero row stays zero"
+        );
     }
 
     #[test]
@@ -132,12 +195,17 @@ mod tests {
         let x: Vec<f32> = (0..40).map(|i| (i as f32 * 0.7).sin()).collect();
         let scaled: Vec<f32> = x.iter().map(|x| x * 1024.0).collect();
         let weight = vec![0.5; 40];
-        assert_eq!(norm(&x, &weight, 0.0, false), norm(&scaled, &weight, 0.0, false));
+        assert_eq!(
+            norm(&x, &weight, 0.0, false),
+            norm(&scaled, &weight, 0.0, false)
+        );
     }
 
     #[test]
     fn every_row_has_unit_mean_square() {
-        let x: Vec<f32> = (0..120).map(|i| (i as f32 * 1.3).cos() * (i as f32)).collect();
+        let x: Vec<f32> = (0..120)
+            .map(|i| (i as f32 * 1.3).cos() * (i as f32))
+            .collect();
         for row in norm(&x, &[1.0; 24], 0.0, false).chunks(24) {
             let mean: f32 = row.iter().map(|v| v * v).sum::<f32>() / 24.0;
             assert!((mean - 1.0).abs() < 1e-5, "{mean}");

@@ -18,23 +18,54 @@ use crate::plan::{HeadNorm, KvLayer, QueryGrowth, Rope, RopeStoreKv, Storage, St
 
 /// Runs the step.
 pub(super) fn run(step: &RopeStoreKv, loaded: &mut LoadedPlan, inputs: &BatchInputs) {
-    let KvLayer { group, heads, head_dim, .. } = loaded.plan.kv_layers[step.layer as usize];
-    let heads = Heads { query: step.query_heads as usize, kv: heads as usize, dim: head_dim as usize };
+    let KvLayer {
+        group,
+        heads,
+        head_dim,
+        ..
+    } = loaded.plan.kv_layers[step.layer as usize];
+    let heads = Heads {
+        query: step.query_heads as usize,
+        kv: heads as usize,
+        dim: head_dim as usize,
+    };
     let norm = |norm: HeadNorm| {
         let weight = loaded.weight(norm.weight).vector();
-        (Norm { weight, epsilon: norm.epsilon, one_plus: norm.one_plus }, norm.after_rotation)
+        (
+            Norm {
+                weight,
+                epsilon: norm.epsilon,
+                one_plus: norm.one_plus,
+            },
+            norm.after_rotation,
+        )
     };
     let rotation = |rope: Rope| {
         let frequencies = loaded.weight(rope.frequencies).vector();
-        assert_eq!(frequencies.len() * 2, rope.rotary_dim as usize, "one frequency per rotated pair");
-        Rotation { frequencies, interleaved: rope.interleaved, scale: rope.scale }
+        assert_eq!(
+            frequencies.len() * 2,
+            rope.rotary_dim as usize,
+            "one frequency per rotated pair"
+        );
+        Rotation {
+            frequencies,
+            interleaved: rope.interleaved,
+            scale: rope.scale,
+        }
     };
     let (q_norm, k_norm) = (step.q_norm.map(norm), step.k_norm.map(norm));
-    let transform = Transform { q_norm, k_norm, rotation: step.rope.map(rotation), options: step.options };
+    let transform = Transform {
+        q_norm,
+        k_norm,
+        rotation: step.rope.map(rotation),
+        options: step.options,
+    };
     if step.options.q_only {
         return loaded.write(step.q, inputs, |loaded, q, storage| {
             let (rows, columns) = (loaded.rows(step.qkv, inputs), heads.query * heads.dim);
-            let rows = rows.chunks_exact(loaded.columns(step.qkv)).zip(q.chunks_exact_mut(columns));
+            let rows = rows
+                .chunks_exact(loaded.columns(step.qkv))
+                .zip(q.chunks_exact_mut(columns));
             for ((qkv, q), position) in rows.zip(&inputs.positions) {
                 transform.query(&qkv[..columns], *position, heads.dim, q, storage);
             }
@@ -44,11 +75,25 @@ pub(super) fn run(step: &RopeStoreKv, loaded: &mut LoadedPlan, inputs: &BatchInp
         loaded.write(step.q, inputs, |loaded, q, storage| {
             let slots = &inputs.groups[group as usize].slot_mapping;
             let block_size = loaded.capacity.block_size as usize;
-            let mut target = Target { keys, values, block_size, slots };
+            let mut target = Target {
+                keys,
+                values,
+                block_size,
+                slots,
+            };
             let columns = (heads.query + 2 * heads.kv) * heads.dim;
-            let rows = loaded.rows(step.qkv, inputs).chunks_exact(loaded.columns(step.qkv));
+            let rows = loaded
+                .rows(step.qkv, inputs)
+                .chunks_exact(loaded.columns(step.qkv));
             let qkv: Vec<f32> = rows.flat_map(|row| &row[..columns]).copied().collect();
-            rope_store_kv(&qkv, &inputs.positions, heads, &transform, &mut target, (q, storage));
+            rope_store_kv(
+                &qkv,
+                &inputs.positions,
+                heads,
+                &transform,
+                &mut target,
+                (q, storage),
+            );
         });
     });
 }
@@ -89,7 +134,13 @@ pub(super) struct Transform {
 
 impl Transform {
     /// Norm and rotation of a row of q or k.
-    fn turn(&self, row: &[f32], norm: &Option<(Norm, bool)>, position: u32, dim: usize) -> Vec<f64> {
+    fn turn(
+        &self,
+        row: &[f32],
+        norm: &Option<(Norm, bool)>,
+        position: u32,
+        dim: usize,
+    ) -> Vec<f64> {
         let row: Vec<f64> = row.iter().map(|&value| f64::from(value)).collect();
         let mut row = match norm {
             Some((norm, false)) => normed(&row, norm),
@@ -97,7 +148,8 @@ impl Transform {
         };
         if let Some(rotation) = &self.rotation {
             let turns = rotation.turns(position);
-            row.chunks_exact_mut(dim).for_each(|head| turn_head(head, rotation, &turns));
+            row.chunks_exact_mut(dim)
+                .for_each(|head| turn_head(head, rotation, &turns));
         }
         match norm {
             Some((norm, true)) => normed(&row, norm),
@@ -107,18 +159,29 @@ impl Transform {
 
     /// Writes a row of q.
     fn query(&self, row: &[f32], position: u32, dim: usize, q: &mut [f32], storage: Storage) {
-        let growth = self.options.query_growth.map_or(1.0, |QueryGrowth { slope, positions }| {
-            1.0 + f64::from(slope) * f64::from(position / positions).ln_1p()
-        });
-        for (out, value) in q.iter_mut().zip(self.turn(row, &self.q_norm, position, dim)) {
+        let growth = self
+            .options
+            .query_growth
+            .map_or(1.0, |QueryGrowth { slope, positions }| {
+                1.0 + f64::from(slope) * f64::from(position / positions).ln_1p()
+            });
+        for (out, value) in q
+            .iter_mut()
+            .zip(self.turn(row, &self.q_norm, position, dim))
+        {
             *out = storage.round((value * growth) as f32);
         }
     }
 
     /// A head of v as it is stored.
     fn value(&self, head: &[f32]) -> Vec<f32> {
-        let scale = self.options.v_epsilon.map_or(1.0, |epsilon| inverse_rms(head, epsilon));
-        head.iter().map(|&value| (f64::from(value) * scale) as f32).collect()
+        let scale = self
+            .options
+            .v_epsilon
+            .map_or(1.0, |epsilon| inverse_rms(head, epsilon));
+        head.iter()
+            .map(|&value| (f64::from(value) * scale) as f32)
+            .collect()
     }
 }
 
@@ -152,9 +215,15 @@ pub(super) fn rope_store_kv(
     (q, q_storage): (&mut [f32], Storage),
 ) {
     let (q_columns, kv_columns) = (heads.query * heads.dim, heads.kv * heads.dim);
-    assert_eq!(qkv.len(), positions.len() * (q_columns + 2 * kv_columns), "a row is q, k and v");
+    assert_eq!(
+        qkv.len(),
+        positions.len() * (q_columns + 2 * kv_columns),
+        "a row is q, k and v"
+    );
     assert_eq!(target.slots.len(), positions.len(), "one slot per row");
-    let rows = qkv.chunks_exact(q_columns + 2 * kv_columns).zip(q.chunks_exact_mut(q_columns));
+    let rows = qkv
+        .chunks_exact(q_columns + 2 * kv_columns)
+        .zip(q.chunks_exact_mut(q_columns));
     for (row, (qkv, q)) in rows.enumerate() {
         transform.query(&qkv[..q_columns], positions[row], heads.dim, q, q_storage);
         if target.slots[row] == NONE {
@@ -176,13 +245,22 @@ impl Rotation {
     /// (cos, sin) of every pair at `position`, scaled.
     pub(super) fn turns(&self, position: u32) -> Vec<(f64, f64)> {
         let scale = f64::from(self.scale);
-        let angles = self.frequencies.iter().map(|&frequency| f64::from(position) * f64::from(frequency));
-        angles.map(|angle| (angle.cos() * scale, angle.sin() * scale)).collect()
+        let angles = self
+            .frequencies
+            .iter()
+            .map(|&frequency| f64::from(position) * f64::from(frequency));
+        angles
+            .map(|angle| (angle.cos() * scale, angle.sin() * scale))
+            .collect()
     }
 
     /// The two elements of pair `index`.
     fn pair(&self, index: usize) -> (usize, usize) {
-        if self.interleaved { (2 * index, 2 * index + 1) } else { (index, index + self.frequencies.len()) }
+        if self.interleaved {
+            (2 * index, 2 * index + 1)
+        } else {
+            (index, index + self.frequencies.len())
+        }
     }
 }
 
@@ -216,20 +294,45 @@ mod tests {
     use crate::plan::KvFormat;
     use crate::plan::format::KvTile;
 
-    const HEADS: Heads = Heads { query: 2, kv: 1, dim: 8 };
+    const HEADS: Heads = Heads {
+        query: 2,
+        kv: 1,
+        dim: 8,
+    };
 
     fn run(transform: &Transform, position: u32, slot: u32) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
         run_in(KvFormat::F32, transform, position, slot)
     }
 
-    fn run_in(format: KvFormat, transform: &Transform, position: u32, slot: u32) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
+    fn run_in(
+        format: KvFormat,
+        transform: &Transform,
+        position: u32,
+        slot: u32,
+    ) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
         let qkv: Vec<f32> = (0..32).map(|i| i as f32 + 1.0).collect();
-        let tile = KvTile { format, slots: 4, head_dim: 8 };
+        let tile = KvTile {
+            format,
+            slots: 4,
+            head_dim: 8,
+        };
         let mut keys = KvStore::new(tile, 2).unwrap();
         let mut values = KvStore::new(tile, 2).unwrap();
         let mut q = vec![f32::NAN; 16];
-        let mut target = Target { keys: &mut keys, values: &mut values, block_size: 4, slots: &[slot] };
-        rope_store_kv(&qkv, &[position], HEADS, transform, &mut target, (&mut q, Storage::F32));
+        let mut target = Target {
+            keys: &mut keys,
+            values: &mut values,
+            block_size: 4,
+            slots: &[slot],
+        };
+        rope_store_kv(
+            &qkv,
+            &[position],
+            HEADS,
+            transform,
+            &mut target,
+            (&mut q, Storage::F32),
+        );
         let all = |store: &KvStore| {
             let mut out = vec![0.0; store.elements()];
             store.read(0, &mut out);
@@ -246,25 +349,48 @@ mod tests {
         assert_eq!(q, q_q8, "q is no part of the pool");
         for (exact, found, largest) in [(keys, keys_q8, 24.0), (values, values_q8, 32.0)] {
             let half_a_step = largest / 254.0 * 1.0001;
-            assert!(exact.iter().zip(&found).all(|(a, b)| (a - b).abs() <= half_a_step), "{found:?}");
+            assert!(
+                exact
+                    .iter()
+                    .zip(&found)
+                    .all(|(a, b)| (a - b).abs() <= half_a_step),
+                "{found:?}"
+            );
             assert!(exact != found, "some element lies between two codes");
         }
     }
 
     fn rotation(interleaved: bool, pairs: usize, scale: f32) -> Transform {
         let quarter = std::f32::consts::FRAC_PI_2;
-        let rotation = Some(Rotation { frequencies: vec![quarter; pairs], interleaved, scale });
-        Transform { q_norm: None, k_norm: None, rotation, options: StoreOptions::default() }
+        let rotation = Some(Rotation {
+            frequencies: vec![quarter; pairs],
+            interleaved,
+            scale,
+        });
+        Transform {
+            q_norm: None,
+            k_norm: None,
+            rotation,
+            options: StoreOptions::default(),
+        }
     }
 
     fn plain(q_norm: Option<(Norm, bool)>) -> Transform {
-        Transform { q_norm, k_norm: None, rotation: None, options: StoreOptions::default() }
+        Transform {
+            q_norm,
+            k_norm: None,
+            rotation: None,
+            options: StoreOptions::default(),
+        }
     }
 
     fn close(values: &[f32], expected: &[f32]) {
         assert_eq!(values.len(), expected.len());
         for (value, expected) in values.iter().zip(expected) {
-            assert!((value - expected).abs() <= 1e-5 * (1.0 + expected.abs()), "{value} is not {expected}");
+            assert!(
+                (value - expected).abs() <= 1e-5 * (1.0 + expected.abs()),
+                "{value} is not {expected}"
+            );
         }
     }
 
@@ -273,15 +399,32 @@ mod tests {
         let (q, keys, values) = run(&plain(None), 5, 6);
         assert_eq!(q, (1..=16).map(|i| i as f32).collect::<Vec<_>>());
         // Slot 6 is offset 2 of block 1: elements 32 + 16 on.
-        assert_eq!(keys[48..56], (17..=24).map(|i| i as f32).collect::<Vec<_>>());
-        assert_eq!(values[48..56], (25..=32).map(|i| i as f32).collect::<Vec<_>>());
-        assert_eq!(keys.iter().chain(&values).filter(|value| **value != 0.0).count(), 16, "nothing else is written");
+        assert_eq!(
+            keys[48..56],
+            (17..=24).map(|i| i as f32).collect::<Vec<_>>()
+        );
+        assert_eq!(
+            values[48..56],
+            (25..=32).map(|i| i as f32).collect::<Vec<_>>()
+        );
+        assert_eq!(
+            keys.iter()
+                .chain(&values)
+                .filter(|value| **value != 0.0)
+                .count(),
+            16,
+            "nothing else is written"
+        );
     }
 
     #[test]
     fn no_slot_writes_q_alone() {
         let (q, keys, values) = run(&rotation(false, 4, 1.0), 0, NONE);
-        assert_eq!(q, (1..=16).map(|i| i as f32).collect::<Vec<_>>(), "position 0 is not rotated");
+        assert_eq!(
+            q,
+            (1..=16).map(|i| i as f32).collect::<Vec<_>>(),
+            "position 0 is not rotated"
+        );
         assert!(keys.iter().chain(&values).all(|value| *value == 0.0));
     }
 
@@ -289,7 +432,10 @@ mod tests {
     fn a_quarter_turn_swaps_the_pair() {
         let (q, keys, _) = run(&rotation(false, 4, 1.0), 1, 0);
         close(&q[..8], &[-5.0, -6.0, -7.0, -8.0, 1.0, 2.0, 3.0, 4.0]);
-        close(&keys[..8], &[-21.0, -22.0, -23.0, -24.0, 17.0, 18.0, 19.0, 20.0]);
+        close(
+            &keys[..8],
+            &[-21.0, -22.0, -23.0, -24.0, 17.0, 18.0, 19.0, 20.0],
+        );
         let (q, ..) = run(&rotation(true, 4, 1.0), 1, 0);
         close(&q[..8], &[-2.0, 1.0, -4.0, 3.0, -6.0, 5.0, -8.0, 7.0]);
         let (q, ..) = run(&rotation(false, 2, 3.0), 1, 0);
@@ -300,62 +446,122 @@ mod tests {
     #[test]
     fn products_of_rotated_heads_depend_on_distance() {
         let frequencies: Vec<f32> = (0..4).map(|i| 10f32.powi(-i)).collect();
-        let rotation = Some(Rotation { frequencies, interleaved: false, scale: 1.0 });
-        let transform = Transform { q_norm: None, k_norm: None, rotation, options: StoreOptions::default() };
+        let rotation = Some(Rotation {
+            frequencies,
+            interleaved: false,
+            scale: 1.0,
+        });
+        let transform = Transform {
+            q_norm: None,
+            k_norm: None,
+            rotation,
+            options: StoreOptions::default(),
+        };
         let product = |q_position, k_position| {
             let q = run(&transform, q_position, 0).0;
             let keys = run(&transform, k_position, 0).1;
-            q[..8].iter().zip(&keys[..8]).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum::<f64>()
+            q[..8]
+                .iter()
+                .zip(&keys[..8])
+                .map(|(q, k)| f64::from(*q) * f64::from(*k))
+                .sum::<f64>()
         };
         let expected = product(7, 3);
         for shift in [1, 20, 333] {
-            assert!((product(7 + shift, 3 + shift) - expected).abs() < 1e-2, "shift {shift}");
+            assert!(
+                (product(7 + shift, 3 + shift) - expected).abs() < 1e-2,
+                "shift {shift}"
+            );
         }
-        assert!((product(8, 3) - expected).abs() > 1.0, "and it does depend on it");
+        assert!(
+            (product(8, 3) - expected).abs() > 1.0,
+            "and it does depend on it"
+        );
     }
 
     #[test]
     fn head_norms_come_before_the_rotation() {
-        let norm = |one_plus| Norm { weight: vec![2.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0], epsilon: 0.0, one_plus };
+        let norm = |one_plus| Norm {
+            weight: vec![2.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0],
+            epsilon: 0.0,
+            one_plus,
+        };
         let mut transform = rotation(false, 4, 1.0);
         transform.q_norm = Some((norm(false), false));
         transform.k_norm = Some((norm(true), false));
         let (q, keys, values) = run(&transform, 1, 0);
         let rms = (204.0f32 / 8.0).sqrt();
-        close(&q[..8], &[-5.0, -6.0, -7.0, -8.0, 2.0, 2.0, 3.0, 4.0].map(|v| v / rms));
+        close(
+            &q[..8],
+            &[-5.0, -6.0, -7.0, -8.0, 2.0, 2.0, 3.0, 4.0].map(|v| v / rms),
+        );
         let rms = ((17..=24).map(|i| i * i).sum::<i32>() as f32 / 8.0).sqrt();
-        close(&keys[..8], &[-42.0, -44.0, -46.0, -48.0, 51.0, 36.0, 38.0, 40.0].map(|v| v / rms));
+        close(
+            &keys[..8],
+            &[-42.0, -44.0, -46.0, -48.0, 51.0, 36.0, 38.0, 40.0].map(|v| v / rms),
+        );
         assert_eq!(values[0], 25.0, "values are stored as they are");
     }
 
     #[test]
     fn a_norm_with_weights_for_all_heads_is_of_the_whole_row() {
         let weight = (0..16).map(|i| if i == 9 { 3.0 } else { 1.0 }).collect();
-        let norm = Norm { weight, epsilon: 0.0, one_plus: false };
+        let norm = Norm {
+            weight,
+            epsilon: 0.0,
+            one_plus: false,
+        };
         let (q, keys, _) = run(&plain(Some((norm, false))), 0, 0);
         let rms = ((1..=16).map(|i| i * i).sum::<i32>() as f32 / 16.0).sqrt();
-        let expected: Vec<f32> = (1..=16).map(|i| i as f32 * if i == 10 { 3.0 } else { 1.0 } / rms).collect();
+        let expected: Vec<f32> = (1..=16)
+            .map(|i| i as f32 * if i == 10 { 3.0 } else { 1.0 } / rms)
+            .collect();
         close(&q, &expected);
-        assert_eq!(keys[..8], (17..=24).map(|i| i as f32).collect::<Vec<_>>(), "k is not normalized here");
+        assert_eq!(
+            keys[..8],
+            (17..=24).map(|i| i as f32).collect::<Vec<_>>(),
+            "k is not normalized here"
+        );
     }
 
     #[test]
     fn norms_may_follow_the_rotation_values_may_be_normed_and_queries_may_grow() {
         let weight = vec![2.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
         let mut transform = rotation(false, 4, 1.0);
-        transform.q_norm = Some((Norm { weight, epsilon: 0.0, one_plus: false }, true));
-        let query_growth = Some(QueryGrowth { slope: 2.0, positions: 4 });
-        transform.options = StoreOptions { v_epsilon: Some(0.0), query_growth, q_only: false };
+        transform.q_norm = Some((
+            Norm {
+                weight,
+                epsilon: 0.0,
+                one_plus: false,
+            },
+            true,
+        ));
+        let query_growth = Some(QueryGrowth {
+            slope: 2.0,
+            positions: 4,
+        });
+        transform.options = StoreOptions {
+            v_epsilon: Some(0.0),
+            query_growth,
+            q_only: false,
+        };
         let (q, _, values) = run(&transform, 1, 0);
         let rms = (204.0f32 / 8.0).sqrt();
-        close(&q[..8], &[-10.0, -6.0, -7.0, -8.0, 1.0, 2.0, 3.0, 4.0].map(|v| v / rms));
+        close(
+            &q[..8],
+            &[-10.0, -6.0, -7.0, -8.0, 1.0, 2.0, 3.0, 4.0].map(|v| v / rms),
+        );
         let rms = ((25..=32).map(|i| i * i).sum::<i32>() as f32 / 8.0).sqrt();
-        close(&values[..8], &[25.0, 26.0, 27.0, 28.0, 29.0, 30.0, 31.0, 32.0].map(|v| v / rms));
+        close(
+            &values[..8],
+            &[25.0, 26.0, 27.0, 28.0, 29.0, 30.0, 31.0, 32.0].map(|v| v / rms),
+        );
         let (grown, ..) = run(&transform, 9, 0);
         let growth = 1.0 + 2.0 * 3f32.ln();
         close(
             &grown[..8],
-            &[-10.0, -6.0, -7.0, -8.0, 1.0, 2.0, 3.0, 4.0].map(|v| v / (204.0f32 / 8.0).sqrt() * growth),
+            &[-10.0, -6.0, -7.0, -8.0, 1.0, 2.0, 3.0, 4.0]
+                .map(|v| v / (204.0f32 / 8.0).sqrt() * growth),
         );
     }
 }

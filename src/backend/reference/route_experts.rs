@@ -19,7 +19,11 @@ pub(super) fn run(step: &RouteExperts, loaded: &mut LoadedPlan, inputs: &BatchIn
         let (experts, per_token) = (loaded.columns(step.logits), loaded.per_token(step.routes));
         let vector = |weight: Option<WeightId>| weight.map(|weight| loaded.weight(weight).vector());
         let (bias, scale) = (vector(step.routing.bias), vector(step.routing.expert_scale));
-        let router = Router { routing: step.routing, bias, scale };
+        let router = Router {
+            routing: step.routing,
+            bias,
+            scale,
+        };
         router.route(loaded.rows(step.logits, inputs), experts, per_token, routes);
     });
 }
@@ -43,7 +47,8 @@ impl Router {
     fn keys(&self, logits: &[f32]) -> Vec<u32> {
         let values: Vec<f32> = match &self.bias {
             Some(bias) => {
-                let biased = |(&logit, &bias): (&f32, &f32)| (sigmoid(logit) + f64::from(bias)) as f32;
+                let biased =
+                    |(&logit, &bias): (&f32, &f32)| (sigmoid(logit) + f64::from(bias)) as f32;
                 logits.iter().zip(bias).map(biased).collect()
             }
             None => logits.to_vec(),
@@ -54,22 +59,53 @@ impl Router {
             let value = |group: &[f32]| {
                 let mut sorted = group.to_vec();
                 sorted.sort_by(|a, b| b.total_cmp(a));
-                if self.bias.is_some() { sorted[0] + sorted[1] } else { sorted[0] }
+                if self.bias.is_some() {
+                    sorted[0] + sorted[1]
+                } else {
+                    sorted[0]
+                }
             };
-            let values: Vec<u32> = values.chunks_exact(size).map(|group| order(value(group))).collect();
+            let values: Vec<u32> = values
+                .chunks_exact(size)
+                .map(|group| order(value(group)))
+                .collect();
             let mut groups: Vec<usize> = (0..values.len()).collect();
             groups.sort_by_key(|&group| std::cmp::Reverse(values[group]));
-            groups[kept as usize..].iter().for_each(|group| keys[group * size..][..size].fill(0));
+            groups[kept as usize..]
+                .iter()
+                .for_each(|group| keys[group * size..][..size].fill(0));
         }
         keys
     }
 
     /// Writes `per_token` routes of (id, weight) for each row of `experts` logits.
-    pub(super) fn route(&self, logits: &[f32], experts: usize, per_token: usize, routes: &mut [f32]) {
-        assert_eq!(logits.len() % experts, 0, "logits are whole rows of {experts}");
-        assert_eq!(routes.len(), logits.len() / experts * per_token * 2, "an id and a weight per route");
-        let Routing { sigmoid: by_sigmoid, renormalize, factor, .. } = self.routing;
-        for (logits, routes) in logits.chunks_exact(experts).zip(routes.chunks_exact_mut(2 * per_token)) {
+    pub(super) fn route(
+        &self,
+        logits: &[f32],
+        experts: usize,
+        per_token: usize,
+        routes: &mut [f32],
+    ) {
+        assert_eq!(
+            logits.len() % experts,
+            0,
+            "logits are whole rows of {experts}"
+        );
+        assert_eq!(
+            routes.len(),
+            logits.len() / experts * per_token * 2,
+            "an id and a weight per route"
+        );
+        let Routing {
+            sigmoid: by_sigmoid,
+            renormalize,
+            factor,
+            ..
+        } = self.routing;
+        for (logits, routes) in logits
+            .chunks_exact(experts)
+            .zip(routes.chunks_exact_mut(2 * per_token))
+        {
             let keys = self.keys(logits);
             let mut ids: Vec<usize> = (0..experts).collect();
             ids.sort_by_key(|&id| std::cmp::Reverse(keys[id]));
@@ -78,7 +114,11 @@ impl Router {
                 true => sigmoid(logits[id]),
                 false => (f64::from(logits[id]) - largest).exp(),
             };
-            let counted = if renormalize { &ids[..per_token] } else { &ids[..] };
+            let counted = if renormalize {
+                &ids[..per_token]
+            } else {
+                &ids[..]
+            };
             let sum: f64 = counted.iter().map(|&id| share(id)).sum();
             let sum = match (by_sigmoid, renormalize) {
                 (true, true) => sum + 1e-20,
@@ -87,7 +127,10 @@ impl Router {
             };
             for (route, &id) in routes.chunks_exact_mut(2).zip(&ids) {
                 route[0] = id as f32;
-                let scale = self.scale.as_ref().map_or(1.0, |scale| f64::from(scale[id]));
+                let scale = self
+                    .scale
+                    .as_ref()
+                    .map_or(1.0, |scale| f64::from(scale[id]));
                 route[1] = (share(id) / sum * f64::from(factor) * scale) as f32;
             }
         }
@@ -97,7 +140,11 @@ impl Router {
 /// Maps a logit to an integer with the same order.
 fn order(logit: f32) -> u32 {
     let bits = logit.to_bits();
-    if bits >> 31 == 0 { bits | 1 << 31 } else { !bits }
+    if bits >> 31 == 0 {
+        bits | 1 << 31
+    } else {
+        !bits
+    }
 }
 
 #[cfg(test)]
@@ -105,7 +152,11 @@ mod tests {
     use super::*;
 
     fn route(logits: &[f32], per_token: usize, renormalize: bool) -> Vec<f32> {
-        let router = Router { routing: Routing::softmax(renormalize), bias: None, scale: None };
+        let router = Router {
+            routing: Routing::softmax(renormalize),
+            bias: None,
+            scale: None,
+        };
         let mut routes = vec![f32::NAN; 2 * per_token];
         router.route(logits, logits.len(), per_token, &mut routes);
         routes
@@ -115,13 +166,25 @@ mod tests {
     #[test]
     fn biased_groups_choose_by_two_and_weigh_without_bias() {
         let groups = Some(ExpertGroups { count: 3, kept: 1 });
-        let routing = Routing { sigmoid: true, groups, factor: 2.0, ..Routing::softmax(false) };
+        let routing = Routing {
+            sigmoid: true,
+            groups,
+            factor: 2.0,
+            ..Routing::softmax(false)
+        };
         let bias = Some(vec![0.0, 0.0, 0.5, 0.25, 0.9, -1.0]);
-        let router = Router { routing, bias, scale: Some(vec![1.0, 1.0, 3.0, 1.0, 1.0, 1.0]) };
+        let router = Router {
+            routing,
+            bias,
+            scale: Some(vec![1.0, 1.0, 3.0, 1.0, 1.0, 1.0]),
+        };
         let mut routes = [f32::NAN; 4];
         router.route(&[0.0; 6], 6, 2, &mut routes);
         assert_eq!(routes, [2.0, 3.0, 3.0, 1.0]);
-        let routing = Routing { renormalize: true, ..router.routing };
+        let routing = Routing {
+            renormalize: true,
+            ..router.routing
+        };
         Router { routing, ..router }.route(&[0.0; 6], 6, 2, &mut routes);
         assert_eq!(routes, [2.0, 3.0, 3.0, 1.0], "two equal scores");
     }
@@ -129,23 +192,42 @@ mod tests {
     /// The second group has the best expert, the first one the best two. Weights are shares of all experts.
     #[test]
     fn groups_without_bias_choose_by_their_best() {
-        let routing = Routing { groups: Some(ExpertGroups { count: 3, kept: 1 }), ..Routing::softmax(false) };
-        let router = Router { routing, bias: None, scale: None };
+        let routing = Routing {
+            groups: Some(ExpertGroups { count: 3, kept: 1 }),
+            ..Routing::softmax(false)
+        };
+        let router = Router {
+            routing,
+            bias: None,
+            scale: None,
+        };
         let logits = [0.5_f32, 0.5, 1.0, 0.25, 0.25, 0.25].map(f32::ln);
         let mut routes = [f32::NAN; 4];
         router.route(&logits, 6, 2, &mut routes);
         let [first, second] = [1.0 / 2.75, 0.25 / 2.75];
         assert_eq!((routes[0], routes[2]), (2.0, 3.0));
-        assert!((routes[1] - first).abs() < 1e-6 && (routes[3] - second).abs() < 1e-6, "{routes:?}");
+        assert!(
+            (routes[1] - first).abs() < 1e-6 && (routes[3] - second).abs() < 1e-6,
+            "{routes:?}"
+        );
     }
 
     #[test]
     fn the_largest_come_first_and_ties_go_to_the_lowest_id() {
         let routes = route(&[1.0, 3.0, -2.0, 3.0, 2.0], 4, true);
-        assert_eq!(routes.iter().step_by(2).copied().collect::<Vec<_>>(), [1.0, 3.0, 4.0, 0.0]);
+        assert_eq!(
+            routes.iter().step_by(2).copied().collect::<Vec<_>>(),
+            [1.0, 3.0, 4.0, 0.0]
+        );
         let weights: Vec<f32> = routes.iter().skip(1).step_by(2).copied().collect();
         let sum = 2.0 + (-1.0f64).exp() + (-2.0f64).exp();
-        let expected = [1.0 / sum, 1.0 / sum, (-1.0f64).exp() / sum, (-2.0f64).exp() / sum].map(|weight| weight as f32);
+        let expected = [
+            1.0 / sum,
+            1.0 / sum,
+            (-1.0f64).exp() / sum,
+            (-2.0f64).exp() / sum,
+        ]
+        .map(|weight| weight as f32);
         assert_eq!(weights, expected);
     }
 

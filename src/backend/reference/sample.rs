@@ -69,11 +69,20 @@ pub(super) fn run(step: &Sample, loaded: &mut LoadedPlan, inputs: &BatchInputs) 
     for_each_chunk(&mut sampled, 1, |index, out| {
         let row = &inputs.samples[index];
         let pending = (row.pending_slot != NONE).then(|| loaded.feed[row.pending_slot as usize]);
-        out[0] = sample_row(&values[row.logits_row as usize * vocab..][..vocab], row, inputs, pending);
+        out[0] = sample_row(
+            &values[row.logits_row as usize * vocab..][..vocab],
+            row,
+            inputs,
+            pending,
+        );
     });
     for (row, result) in inputs.samples.iter().zip(&sampled) {
         if row.feed_slot != NONE {
-            let id = if result.token_id == NUMERICAL_ERROR { 0 } else { result.token_id };
+            let id = if result.token_id == NUMERICAL_ERROR {
+                0
+            } else {
+                result.token_id
+            };
             loaded.feed[row.feed_slot as usize] = id;
         }
     }
@@ -81,14 +90,29 @@ pub(super) fn run(step: &Sample, loaded: &mut LoadedPlan, inputs: &BatchInputs) 
 }
 
 /// Draws one token from `logits`; `pending` is the token in the row's pending feed slot.
-pub fn sample_row(logits: &[f32], row: &SampleRow, inputs: &BatchInputs, pending: Option<u32>) -> Sampled {
+pub fn sample_row(
+    logits: &[f32],
+    row: &SampleRow,
+    inputs: &BatchInputs,
+    pending: Option<u32>,
+) -> Sampled {
     let allowed = candidates(logits, row, inputs, pending);
     let drawn = || draw(allowed.clone()?, row, 0.0).map(|draw| draw.winner);
-    let winner = if row.scored_token == NONE { drawn() } else { scored(logits, row) };
-    let Some(winner) = winner else {
-        return Sampled { token_id: NUMERICAL_ERROR, ..Sampled::default() };
+    let winner = if row.scored_token == NONE {
+        drawn()
+    } else {
+        scored(logits, row)
     };
-    let mut sampled = Sampled { token_id: winner, ..Sampled::default() };
+    let Some(winner) = winner else {
+        return Sampled {
+            token_id: NUMERICAL_ERROR,
+            ..Sampled::default()
+        };
+    };
+    let mut sampled = Sampled {
+        token_id: winner,
+        ..Sampled::default()
+    };
     if row.logprob || row.top_logprobs > 0 {
         let log_total = log_total(logits);
         if row.logprob {
@@ -97,26 +121,39 @@ pub fn sample_row(logits: &[f32], row: &SampleRow, inputs: &BatchInputs, pending
         let top = if row.top_allowed {
             let mut allowed = allowed.unwrap_or_default();
             allowed.sort_by_key(|token| !key(token.value));
-            allowed.into_iter().take(row.top_logprobs as usize).map(|token| token.id).collect()
+            allowed
+                .into_iter()
+                .take(row.top_logprobs as usize)
+                .map(|token| token.id)
+                .collect()
         } else {
             top_ids(logits, row.top_logprobs as usize)
         };
         let top = top.into_iter();
-        sampled.top = top.map(|id| (id, (f64::from(logits[id as usize]) - log_total) as f32)).collect();
+        sampled.top = top
+            .map(|id| (id, (f64::from(logits[id as usize]) - log_total) as f32))
+            .collect();
     }
     sampled
 }
 
 /// The result of a row with a scored token: that token, unless the row is bad.
 fn scored(logits: &[f32], row: &SampleRow) -> Option<u32> {
-    let sound = !logits.iter().any(|logit| is_bad(*logit)) && logits.iter().any(|logit| *logit > f32::NEG_INFINITY);
+    let sound = !logits.iter().any(|logit| is_bad(*logit))
+        && logits.iter().any(|logit| *logit > f32::NEG_INFINITY);
     sound.then_some(row.scored_token)
 }
 
 /// Whether the drawn token stays the same when scores move by `tolerance`, min-p's bound by `tolerance`, the k-th
 /// value by `tolerance` if penalties were computed, and top-p's share by a factor `1 ± tolerance`. Only then must a
 /// device draw the same token as the reference.
-pub fn is_certain(logits: &[f32], row: &SampleRow, inputs: &BatchInputs, pending: Option<u32>, tolerance: f64) -> bool {
+pub fn is_certain(
+    logits: &[f32],
+    row: &SampleRow,
+    inputs: &BatchInputs,
+    pending: Option<u32>,
+    tolerance: f64,
+) -> bool {
     if row.scored_token != NONE {
         return true;
     }
@@ -153,7 +190,11 @@ fn key(value: f32) -> u32 {
 
 /// Flushes zeros and subnormals to +0.
 fn flush(value: f32) -> f32 {
-    if value.to_bits() & 0x7f80_0000 == 0 { 0.0 } else { value }
+    if value.to_bits() & 0x7f80_0000 == 0 {
+        0.0
+    } else {
+        value
+    }
 }
 
 /// Whether a logit is bad: NaN or +∞.
@@ -163,7 +204,12 @@ fn is_bad(value: f32) -> bool {
 }
 
 /// The tokens above −∞ with their adjusted logits, or `None` for a numerical error.
-fn candidates(logits: &[f32], row: &SampleRow, inputs: &BatchInputs, pending: Option<u32>) -> Option<Vec<Candidate>> {
+fn candidates(
+    logits: &[f32],
+    row: &SampleRow,
+    inputs: &BatchInputs,
+    pending: Option<u32>,
+) -> Option<Vec<Candidate>> {
     if logits.iter().any(|logit| is_bad(*logit)) {
         return None;
     }
@@ -172,10 +218,17 @@ fn candidates(logits: &[f32], row: &SampleRow, inputs: &BatchInputs, pending: Op
     if values.iter().any(|value| is_bad(*value)) {
         return None;
     }
-    let allowed =
-        |id: u32| row.mask_start == NONE || inputs.masks[(row.mask_start + id / 32) as usize] >> (id % 32) & 1 == 1;
-    let tokens = (0..).zip(values).map(|(id, value)| Candidate { id, value: flush(value) });
-    let candidates: Vec<_> = tokens.filter(|token| token.value > f32::NEG_INFINITY && allowed(token.id)).collect();
+    let allowed = |id: u32| {
+        row.mask_start == NONE
+            || inputs.masks[(row.mask_start + id / 32) as usize] >> (id % 32) & 1 == 1
+    };
+    let tokens = (0..).zip(values).map(|(id, value)| Candidate {
+        id,
+        value: flush(value),
+    });
+    let candidates: Vec<_> = tokens
+        .filter(|token| token.value > f32::NEG_INFINITY && allowed(token.id))
+        .collect();
     (!candidates.is_empty()).then_some(candidates)
 }
 
@@ -199,7 +252,11 @@ fn adjust(values: &mut [f32], row: &SampleRow, inputs: &BatchInputs, pending: Op
             continue;
         }
         let value = &mut values[token_id as usize];
-        *value = if *value > 0.0 { *value / row.draw.repetition_penalty } else { *value * row.draw.repetition_penalty };
+        *value = if *value > 0.0 {
+            *value / row.draw.repetition_penalty
+        } else {
+            *value * row.draw.repetition_penalty
+        };
         if generated > 0 {
             *value -= generated as f32 * row.draw.frequency_penalty;
             *value -= row.draw.presence_penalty;
@@ -219,10 +276,16 @@ fn draw(mut candidates: Vec<Candidate>, row: &SampleRow, slack: f64) -> Option<D
     let (max_value, max_id) = (f64::from(top.value), top.id);
     if row.draw.temperature == 0.0 {
         let others = candidates.iter().filter(|token| token.id != max_id);
-        let second = others.map(|token| f64::from(token.value)).fold(f64::NEG_INFINITY, f64::max);
-        return Some(Draw { winner: max_id, gap: max_value - second });
+        let second = others
+            .map(|token| f64::from(token.value))
+            .fold(f64::NEG_INFINITY, f64::max);
+        return Some(Draw {
+            winner: max_id,
+            gap: max_value - second,
+        });
     }
-    let distance = |token: &Candidate| (f64::from(token.value) - max_value) / f64::from(row.draw.temperature);
+    let distance =
+        |token: &Candidate| (f64::from(token.value) - max_value) / f64::from(row.draw.temperature);
     if row.draw.min_p > 0.0 {
         let floor = f64::from(row.draw.min_p).ln() - slack;
         candidates.retain(|token| distance(token) >= floor);
@@ -240,7 +303,10 @@ fn draw(mut candidates: Vec<Candidate>, row: &SampleRow, slack: f64) -> Option<D
             second = second.max(score);
         }
     }
-    Some(Draw { winner, gap: best - second })
+    Some(Draw {
+        winner,
+        gap: best - second,
+    })
 }
 
 /// Drops candidates below the `top_k`-th largest value.
@@ -256,14 +322,23 @@ fn keep_top_k(candidates: &mut Vec<Candidate>, row: &SampleRow, slack: f64) {
         let floor = f64::from(kth) - if penalised { slack } else { 0.0 };
         candidates.retain(|token| f64::from(token.value) >= floor);
     } else {
-        let rest = candidates[count..].iter().map(|token| f64::from(token.value)).fold(f64::NEG_INFINITY, f64::max);
+        let rest = candidates[count..]
+            .iter()
+            .map(|token| f64::from(token.value))
+            .fold(f64::NEG_INFINITY, f64::max);
         let max = candidates.iter().map(|token| key(token.value)).max();
-        candidates.retain(|token| f64::from(token.value) > rest - slack || Some(key(token.value)) == max);
+        candidates
+            .retain(|token| f64::from(token.value) > rest - slack || Some(key(token.value)) == max);
     }
 }
 
 /// Drops candidates outside the smallest set of largest values whose share reaches `top_p`.
-fn keep_top_p(candidates: &mut Vec<Candidate>, row: &SampleRow, slack: f64, distance: impl Fn(&Candidate) -> f64) {
+fn keep_top_p(
+    candidates: &mut Vec<Candidate>,
+    row: &SampleRow,
+    slack: f64,
+    distance: impl Fn(&Candidate) -> f64,
+) {
     let share = (f64::from(row.draw.top_p) * SHARE_ONE as f64).round() as u64;
     if share >= SHARE_ONE {
         return;
@@ -278,7 +353,8 @@ fn keep_top_p(candidates: &mut Vec<Candidate>, row: &SampleRow, slack: f64, dist
             sum * SHARE_ONE >= share * total
         } else {
             sum as f64 * SHARE_ONE as f64
-                >= (share as f64 * total as f64 * (1.0 + slack)).min(total as f64 * SHARE_ONE as f64)
+                >= (share as f64 * total as f64 * (1.0 + slack))
+                    .min(total as f64 * SHARE_ONE as f64)
         }
     };
     let mut sum = 0;
@@ -321,7 +397,11 @@ fn gumbel(bits: u32) -> f64 {
 /// `max + ln Σ exp(l − max)` of the raw row.
 fn log_total(logits: &[f32]) -> f64 {
     let max = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
-    max + logits.iter().map(|&logit| (f64::from(logit) - max).exp()).sum::<f64>().ln()
+    max + logits
+        .iter()
+        .map(|&logit| (f64::from(logit) - max).exp())
+        .sum::<f64>()
+        .ln()
 }
 
 /// Ids of the `count` largest logits above −∞, ties by lowest id.
@@ -347,7 +427,11 @@ mod tests {
 
     fn random(position: u32) -> SampleRow {
         let draw = DrawParams::default();
-        SampleRow { draw, seed: 0x1234_5678_9abc_def0, ..SampleRow::greedy(0, position) }
+        SampleRow {
+            draw,
+            seed: 0x1234_5678_9abc_def0,
+            ..SampleRow::greedy(0, position)
+        }
     }
 
     fn random_with(draw: DrawParams) -> SampleRow {
@@ -360,7 +444,9 @@ mod tests {
 
     /// The distinct tokens of 2,000 draws.
     fn support(logits: &[f32], row: &SampleRow) -> Vec<u32> {
-        let mut ids: Vec<_> = (0..2000).map(|position| draw_one(logits, &SampleRow { position, ..*row })).collect();
+        let mut ids: Vec<_> = (0..2000)
+            .map(|position| draw_one(logits, &SampleRow { position, ..*row }))
+            .collect();
         ids.sort_unstable();
         ids.dedup();
         ids
@@ -382,20 +468,35 @@ mod tests {
         });
         let chi_squared: f64 = terms.sum();
         assert!(chi_squared < 37.7, "χ² = {chi_squared}");
-        assert!(chi_squared > 2.0, "χ² = {chi_squared}: too good to be random");
+        assert!(
+            chi_squared > 2.0,
+            "χ² = {chi_squared}: too good to be random"
+        );
     }
 
     #[test]
     fn temperature_sharpens_and_flattens() {
         let logits = [0.0, 1.0];
         let share = |temperature| {
-            let draw = DrawParams { temperature, ..DrawParams::default() };
-            let row = |position| SampleRow { draw, ..random(position) };
-            (0..20_000).filter(|position| draw_one(&logits, &row(*position)) == 1).count() as f64 / 20_000.0
+            let draw = DrawParams {
+                temperature,
+                ..DrawParams::default()
+            };
+            let row = |position| SampleRow {
+                draw,
+                ..random(position)
+            };
+            (0..20_000)
+                .filter(|position| draw_one(&logits, &row(*position)) == 1)
+                .count() as f64
+                / 20_000.0
         };
         for temperature in [0.25f32, 1.0, 4.0] {
             let expected = 1.0 / (1.0 + (-1.0 / f64::from(temperature)).exp());
-            assert!((share(temperature) - expected).abs() < 0.015, "temperature {temperature}");
+            assert!(
+                (share(temperature) - expected).abs() < 0.015,
+                "temperature {temperature}"
+            );
         }
     }
 
@@ -403,20 +504,48 @@ mod tests {
     fn each_part_of_the_key_matters_and_nothing_else() {
         let logits = vec![0.0; 64];
         let tokens = |row: &SampleRow| -> Vec<u32> {
-            (0..32).map(|position| draw_one(&logits, &SampleRow { position, ..*row })).collect()
+            (0..32)
+                .map(|position| draw_one(&logits, &SampleRow { position, ..*row }))
+                .collect()
         };
         let row = random(0);
         let base = tokens(&row);
-        assert_eq!(base, tokens(&SampleRow { feed_slot: 3, logprob: true, top_logprobs: 4, ..row }));
-        assert_ne!(base, tokens(&SampleRow { seed: row.seed ^ 1, ..row }), "low seed word");
-        assert_ne!(base, tokens(&SampleRow { seed: row.seed ^ 1 << 40, ..row }), "high seed word");
+        assert_eq!(
+            base,
+            tokens(&SampleRow {
+                feed_slot: 3,
+                logprob: true,
+                top_logprobs: 4,
+                ..row
+            })
+        );
+        assert_ne!(
+            base,
+            tokens(&SampleRow {
+                seed: row.seed ^ 1,
+                ..row
+            }),
+            "low seed word"
+        );
+        assert_ne!(
+            base,
+            tokens(&SampleRow {
+                seed: row.seed ^ 1 << 40,
+                ..row
+            }),
+            "high seed word"
+        );
         assert_ne!(base, tokens(&SampleRow { choice: 1, ..row }), "choice");
     }
 
     #[test]
     fn greedy_takes_the_lowest_id_of_a_tie() {
         assert_eq!(draw_one(&[1.0, 3.0, 3.0, 2.0], &SampleRow::greedy(0, 0)), 1);
-        assert_eq!(draw_one(&[-0.0, 0.0, 1e-42], &SampleRow::greedy(0, 0)), 0, "zeros and subnormals are equal");
+        assert_eq!(
+            draw_one(&[-0.0, 0.0, 1e-42], &SampleRow::greedy(0, 0)),
+            0,
+            "zeros and subnormals are equal"
+        );
         assert_eq!(draw_one(&[-5.0, -4.0], &SampleRow::greedy(0, 0)), 1);
     }
 
@@ -424,11 +553,26 @@ mod tests {
     fn bad_rows_are_errors() {
         let infinity = f32::INFINITY;
         for temperature in [0.0, 1.0] {
-            let row = random_with(DrawParams { temperature, ..DrawParams::default() });
-            let row = SampleRow { logprob: true, top_logprobs: 2, ..row };
-            for logits in [[1.0, f32::NAN], [1.0, -f32::NAN], [1.0, infinity], [-infinity, -infinity]] {
+            let row = random_with(DrawParams {
+                temperature,
+                ..DrawParams::default()
+            });
+            let row = SampleRow {
+                logprob: true,
+                top_logprobs: 2,
+                ..row
+            };
+            for logits in [
+                [1.0, f32::NAN],
+                [1.0, -f32::NAN],
+                [1.0, infinity],
+                [-infinity, -infinity],
+            ] {
                 let sampled = sample_row(&logits, &row, &BatchInputs::default(), None);
-                let expected = Sampled { token_id: NUMERICAL_ERROR, ..Sampled::default() };
+                let expected = Sampled {
+                    token_id: NUMERICAL_ERROR,
+                    ..Sampled::default()
+                };
                 assert_eq!(sampled, expected, "{logits:?}");
             }
             assert_eq!(draw_one(&[-infinity, 1.0], &row), 1, "one −∞ is no error");
@@ -437,15 +581,29 @@ mod tests {
 
     #[test]
     fn an_empty_mask_is_an_error_and_a_mask_is_obeyed() {
-        let inputs = BatchInputs { masks: vec![0, 0, 0b1010, 1, 0], ..BatchInputs::default() };
+        let inputs = BatchInputs {
+            masks: vec![0, 0, 0b1010, 1, 0],
+            ..BatchInputs::default()
+        };
         let logits: Vec<f32> = (0..33).map(|id| id as f32).collect();
         let drawn = |mask_start, temperature| {
-            let draw = DrawParams { temperature, ..DrawParams::default() };
-            let row = SampleRow { mask_start, draw, ..random(7) };
+            let draw = DrawParams {
+                temperature,
+                ..DrawParams::default()
+            };
+            let row = SampleRow {
+                mask_start,
+                draw,
+                ..random(7)
+            };
             sample_row(&logits, &row, &inputs, None).token_id
         };
         assert_eq!(drawn(0, 1.0), NUMERICAL_ERROR);
-        assert_eq!(drawn(1, 1.0), NUMERICAL_ERROR, "bits past the vocabulary allow nothing");
+        assert_eq!(
+            drawn(1, 1.0),
+            NUMERICAL_ERROR,
+            "bits past the vocabulary allow nothing"
+        );
         assert_eq!(drawn(2, 0.0), 32, "the second word begins with id 32");
         assert_eq!(drawn(3, 1.0), 0);
     }
@@ -453,7 +611,15 @@ mod tests {
     #[test]
     fn top_k_keeps_ties() {
         let logits = [1.0, 2.0, 2.0, 0.5, 2.0];
-        let kept = |top_k| support(&logits, &random_with(DrawParams { top_k, ..DrawParams::default() }));
+        let kept = |top_k| {
+            support(
+                &logits,
+                &random_with(DrawParams {
+                    top_k,
+                    ..DrawParams::default()
+                }),
+            )
+        };
         assert_eq!(kept(1), [1, 2, 4]);
         assert_eq!(kept(3), [1, 2, 4]);
         assert_eq!(kept(4), [0, 1, 2, 4]);
@@ -464,7 +630,15 @@ mod tests {
     #[test]
     fn min_p_is_relative_to_the_most_likely() {
         let logits = [0.0, 0.5f32.ln(), 0.2f32.ln(), 0.1f32.ln()];
-        let kept = |min_p| support(&logits, &random_with(DrawParams { min_p, ..DrawParams::default() }));
+        let kept = |min_p| {
+            support(
+                &logits,
+                &random_with(DrawParams {
+                    min_p,
+                    ..DrawParams::default()
+                }),
+            )
+        };
         assert_eq!(kept(0.51), [0]);
         assert_eq!(kept(0.49), [0, 1]);
         assert_eq!(kept(0.15), [0, 1, 2]);
@@ -475,7 +649,15 @@ mod tests {
     fn top_p_keeps_the_smallest_set_with_ties() {
         // Shares ½, ⅙, ⅙, ⅙.
         let logits = [0.0, 3.0f32.ln(), 0.0, 0.0];
-        let kept = |top_p| support(&logits, &random_with(DrawParams { top_p, ..DrawParams::default() }));
+        let kept = |top_p| {
+            support(
+                &logits,
+                &random_with(DrawParams {
+                    top_p,
+                    ..DrawParams::default()
+                }),
+            )
+        };
         assert_eq!(kept(0.0), [1], "the largest value always stays");
         assert_eq!(kept(0.49), [1]);
         assert_eq!(kept(0.51), [0, 1, 2, 3]);
@@ -486,17 +668,43 @@ mod tests {
     fn top_p_counts_what_top_k_left() {
         // Shares 0.4, 0.3, 0.2, 0.1; of the first two, 0.57 and 0.43.
         let logits = [0.4f32.ln(), 0.3f32.ln(), 0.2f32.ln(), 0.1f32.ln()];
-        let kept = |top_k, top_p| support(&logits, &random_with(DrawParams { top_k, top_p, ..DrawParams::default() }));
+        let kept = |top_k, top_p| {
+            support(
+                &logits,
+                &random_with(DrawParams {
+                    top_k,
+                    top_p,
+                    ..DrawParams::default()
+                }),
+            )
+        };
         assert_eq!(kept(2, 0.55), [0]);
         assert_eq!(kept(0, 0.55), [0, 1]);
         assert_eq!(kept(0, 0.75), [0, 1, 2]);
     }
 
-    fn penalised(logits: &[f32], row: SampleRow, history: &[(u32, u32)], pending: Option<u32>) -> Vec<f32> {
-        let entry = |&(token_id, generated)| HistoryEntry { token_id, generated };
+    fn penalised(
+        logits: &[f32],
+        row: SampleRow,
+        history: &[(u32, u32)],
+        pending: Option<u32>,
+    ) -> Vec<f32> {
+        let entry = |&(token_id, generated)| HistoryEntry {
+            token_id,
+            generated,
+        };
         let history: Vec<_> = history.iter().map(entry).collect();
-        let row = SampleRow { history: Range { start: 0, len: history.len() as u32 }, ..row };
-        let inputs = BatchInputs { history, ..BatchInputs::default() };
+        let row = SampleRow {
+            history: Range {
+                start: 0,
+                len: history.len() as u32,
+            },
+            ..row
+        };
+        let inputs = BatchInputs {
+            history,
+            ..BatchInputs::default()
+        };
         let mut values = logits.to_vec();
         adjust(&mut values, &row, &inputs, pending);
         values
@@ -504,80 +712,209 @@ mod tests {
 
     #[test]
     fn repetition_counts_prompt_and_output() {
-        let row = random_with(DrawParams { repetition_penalty: 2.0, ..DrawParams::default() });
-        let values = penalised(&[4.0, -4.0, 4.0, -4.0, 4.0], row, &[(0, 0), (1, 3), (99, 1)], Some(4));
+        let row = random_with(DrawParams {
+            repetition_penalty: 2.0,
+            ..DrawParams::default()
+        });
+        let values = penalised(
+            &[4.0, -4.0, 4.0, -4.0, 4.0],
+            row,
+            &[(0, 0), (1, 3), (99, 1)],
+            Some(4),
+        );
         assert_eq!(values, [2.0, -8.0, 4.0, -4.0, 2.0]);
     }
 
     #[test]
     fn frequency_and_presence_count_output_alone() {
-        let penalties = DrawParams { frequency_penalty: 0.5, presence_penalty: 0.25, ..DrawParams::default() };
+        let penalties = DrawParams {
+            frequency_penalty: 0.5,
+            presence_penalty: 0.25,
+            ..DrawParams::default()
+        };
         let row = random_with(penalties);
         let history = [(0, 0), (1, 3)];
-        assert_eq!(penalised(&[4.0; 4], row, &history, None), [4.0, 2.25, 4.0, 4.0]);
-        assert_eq!(penalised(&[4.0; 4], row, &history, Some(1)), [4.0, 1.75, 4.0, 4.0], "known and pending");
-        assert_eq!(penalised(&[4.0; 4], row, &history, Some(3)), [4.0, 2.25, 4.0, 3.25], "pending alone");
-        assert_eq!(penalised(&[4.0; 4], row, &history, Some(0)), [3.25, 2.25, 4.0, 4.0], "prompt and pending");
+        assert_eq!(
+            penalised(&[4.0; 4], row, &history, None),
+            [4.0, 2.25, 4.0, 4.0]
+        );
+        assert_eq!(
+            penalised(&[4.0; 4], row, &history, Some(1)),
+            [4.0, 1.75, 4.0, 4.0],
+            "known and pending"
+        );
+        assert_eq!(
+            penalised(&[4.0; 4], row, &history, Some(3)),
+            [4.0, 2.25, 4.0, 3.25],
+            "pending alone"
+        );
+        assert_eq!(
+            penalised(&[4.0; 4], row, &history, Some(0)),
+            [3.25, 2.25, 4.0, 4.0],
+            "prompt and pending"
+        );
     }
 
     #[test]
     fn bias_comes_before_penalties() {
-        let bias = vec![BiasEntry { token_id: 1, bias: -6.0 }, BiasEntry { token_id: 7, bias: 1.0 }];
-        let history = vec![HistoryEntry { token_id: 1, generated: 1 }];
+        let bias = vec![
+            BiasEntry {
+                token_id: 1,
+                bias: -6.0,
+            },
+            BiasEntry {
+                token_id: 7,
+                bias: 1.0,
+            },
+        ];
+        let history = vec![HistoryEntry {
+            token_id: 1,
+            generated: 1,
+        }];
         let range = |len| Range { start: 0, len };
-        let row = random_with(DrawParams { repetition_penalty: 2.0, ..DrawParams::default() });
-        let row = SampleRow { bias: range(2), history: range(1), ..row };
+        let row = random_with(DrawParams {
+            repetition_penalty: 2.0,
+            ..DrawParams::default()
+        });
+        let row = SampleRow {
+            bias: range(2),
+            history: range(1),
+            ..row
+        };
         let mut values = [4.0, 4.0];
-        adjust(&mut values, &row, &BatchInputs { bias, history, ..BatchInputs::default() }, None);
+        adjust(
+            &mut values,
+            &row,
+            &BatchInputs {
+                bias,
+                history,
+                ..BatchInputs::default()
+            },
+            None,
+        );
         assert_eq!(values, [4.0, -4.0], "(4 − 6) · 2");
     }
 
     #[test]
     fn a_given_token_is_not_drawn() {
         let logits = [0.5f32.ln(), 0.25f32.ln(), 0.25f32.ln(), f32::NEG_INFINITY];
-        let row = SampleRow { scored_token: 2, logprob: true, top_logprobs: 2, ..random(0) };
+        let row = SampleRow {
+            scored_token: 2,
+            logprob: true,
+            top_logprobs: 2,
+            ..random(0)
+        };
         let inputs = BatchInputs::default();
         let sampled = sample_row(&logits, &row, &inputs, None);
-        assert_eq!((sampled.token_id, sampled.top[0].0, sampled.top[1].0), (2, 0, 1));
+        assert_eq!(
+            (sampled.token_id, sampled.top[0].0, sampled.top[1].0),
+            (2, 0, 1)
+        );
         assert!((sampled.logprob - 0.25f32.ln()).abs() < 1e-6);
-        let never = sample_row(&logits, &SampleRow { scored_token: 3, ..row }, &inputs, None);
+        let never = sample_row(
+            &logits,
+            &SampleRow {
+                scored_token: 3,
+                ..row
+            },
+            &inputs,
+            None,
+        );
         assert_eq!((never.token_id, never.logprob), (3, f32::NEG_INFINITY));
         for bad in [[f32::NAN, 0.0, 0.0, 0.0], [f32::NEG_INFINITY; 4]] {
-            assert_eq!(sample_row(&bad, &row, &inputs, None).token_id, NUMERICAL_ERROR);
+            assert_eq!(
+                sample_row(&bad, &row, &inputs, None).token_id,
+                NUMERICAL_ERROR
+            );
         }
     }
 
     #[test]
     fn logprobs_are_those_of_the_raw_logits() {
-        let logits = [0.1f32.ln(), 0.5f32.ln(), 0.2f32.ln(), f32::NEG_INFINITY, 0.2f32.ln()];
-        let inputs = BatchInputs { bias: vec![BiasEntry { token_id: 0, bias: 100.0 }], ..BatchInputs::default() };
+        let logits = [
+            0.1f32.ln(),
+            0.5f32.ln(),
+            0.2f32.ln(),
+            f32::NEG_INFINITY,
+            0.2f32.ln(),
+        ];
+        let inputs = BatchInputs {
+            bias: vec![BiasEntry {
+                token_id: 0,
+                bias: 100.0,
+            }],
+            ..BatchInputs::default()
+        };
         let bias = Range { start: 0, len: 1 };
-        let row = SampleRow { bias, logprob: true, top_logprobs: 5, ..SampleRow::greedy(0, 0) };
+        let row = SampleRow {
+            bias,
+            logprob: true,
+            top_logprobs: 5,
+            ..SampleRow::greedy(0, 0)
+        };
         let sampled = sample_row(&logits, &row, &inputs, None);
         assert_eq!(sampled.token_id, 0);
         assert!((sampled.logprob - 0.1f32.ln()).abs() < 1e-6);
         let ids: Vec<u32> = sampled.top.iter().map(|(id, _)| *id).collect();
-        assert_eq!(ids, [1, 2, 4, 0], "most likely first, ties by lowest id, −∞ left out");
-        assert!(sampled.top.iter().all(|(id, logprob)| (logprob - logits[*id as usize]).abs() < 1e-6));
-        let row = SampleRow { top_logprobs: 2, logprob: false, ..row };
+        assert_eq!(
+            ids,
+            [1, 2, 4, 0],
+            "most likely first, ties by lowest id, −∞ left out"
+        );
+        assert!(
+            sampled
+                .top
+                .iter()
+                .all(|(id, logprob)| (logprob - logits[*id as usize]).abs() < 1e-6)
+        );
+        let row = SampleRow {
+            top_logprobs: 2,
+            logprob: false,
+            ..row
+        };
         let sampled = sample_row(&logits, &row, &inputs, None);
         assert_eq!((sampled.logprob, sampled.top.len()), (0.0, 2));
     }
 
     #[test]
     fn certainty_knows_near_ties_and_near_thresholds() {
-        let certain = |logits: &[f32], row| is_certain(logits, &row, &BatchInputs::default(), None, 1e-4);
+        let certain =
+            |logits: &[f32], row| is_certain(logits, &row, &BatchInputs::default(), None, 1e-4);
         let greedy = SampleRow::greedy(0, 0);
         assert!(certain(&[1.0, 1.1], greedy));
         assert!(!certain(&[1.0, 1.000_05], greedy));
-        let boundary = random_with(DrawParams { top_p: 0.5, ..DrawParams::default() });
+        let boundary = random_with(DrawParams {
+            top_p: 0.5,
+            ..DrawParams::default()
+        });
         let by_token = |logits: [f32; 2]| {
-            (0..200).filter(|position| !certain(&logits, SampleRow { position: *position, ..boundary })).count()
+            (0..200)
+                .filter(|position| {
+                    !certain(
+                        &logits,
+                        SampleRow {
+                            position: *position,
+                            ..boundary
+                        },
+                    )
+                })
+                .count()
         };
-        assert!(by_token([0.000_05, 0.0]) > 50, "half of the draws need the token at the boundary");
-        assert!(by_token([1.0, 0.0]) == 0, "far from the boundary one token is left");
-        let certain_draws = (0..200).filter(|position| certain(&[1.0, 0.0], random(*position))).count();
-        assert!(certain_draws >= 198, "without thresholds only near-ties are uncertain");
+        assert!(
+            by_token([0.000_05, 0.0]) > 50,
+            "half of the draws need the token at the boundary"
+        );
+        assert!(
+            by_token([1.0, 0.0]) == 0,
+            "far from the boundary one token is left"
+        );
+        let certain_draws = (0..200)
+            .filter(|position| certain(&[1.0, 0.0], random(*position)))
+            .count();
+        assert!(
+            certain_draws >= 198,
+            "without thresholds only near-ties are uncertain"
+        );
     }
 
     /// The f32 form that kernels use (see *Accuracy* above) agrees with the definition over the whole range.
@@ -590,7 +927,9 @@ mod tests {
             } else {
                 let v = (((1 << 24) - 1 - k) as f32 + 0.5) / 16_777_216.0;
                 let (s, z) = (v / (2.0 - v), (v / (2.0 - v)) * (v / (2.0 - v)));
-                let series = [13.0, 11.0, 9.0, 7.0, 5.0, 3.0, 1.0].iter().fold(0.0, |sum, n| sum * z + 1.0 / n);
+                let series = [13.0, 11.0, 9.0, 7.0, 5.0, 3.0, 1.0]
+                    .iter()
+                    .fold(0.0, |sum, n| sum * z + 1.0 / n);
                 2.0 * s * series
             };
             -exponential.ln()

@@ -9,14 +9,18 @@ use crate::plan::{ScaleLogits, Storage};
 
 /// Runs the step.
 pub(super) fn run(step: &ScaleLogits, loaded: &mut LoadedPlan, inputs: &BatchInputs) {
-    loaded.write(step.logits, inputs, |_, logits, storage| scale_logits(step.scale, step.softcap, logits, storage));
+    loaded.write(step.logits, inputs, |_, logits, storage| {
+        scale_logits(step.scale, step.softcap, logits, storage)
+    });
 }
 
 /// Scales and caps the logits in place.
 pub(super) fn scale_logits(scale: f32, softcap: Option<f32>, logits: &mut [f32], storage: Storage) {
     for logit in logits.iter_mut().filter(|logit| logit.is_finite()) {
         let scaled = f64::from(scale) * f64::from(*logit);
-        let capped = softcap.map(f64::from).map_or(scaled, |cap| cap * (scaled / cap).tanh());
+        let capped = softcap
+            .map(f64::from)
+            .map_or(scaled, |cap| cap * (scaled / cap).tanh());
         *logit = storage.round(capped as f32);
     }
 }
@@ -32,7 +36,10 @@ mod tests {
         assert_eq!(logits[..2], [0.0, 5e-4]);
         assert_eq!(logits[2], (30.0 * (-2.0f64 / 30.0).tanh()) as f32);
         assert_eq!(logits[3], 30.0);
-        assert!(logits[4] == f32::NEG_INFINITY && logits[5].is_nan(), "a failed row stays detectable");
+        assert!(
+            logits[4] == f32::NEG_INFINITY && logits[5].is_nan(),
+            "a failed row stays detectable"
+        );
     }
 
     #[test]

@@ -22,18 +22,39 @@ pub(super) fn run(step: &StateScan, loaded: &mut LoadedPlan, inputs: &BatchInput
     let slot = |slot: u32| slot as usize * elements..(slot as usize + 1) * elements;
     loaded.write(step.out, inputs, |loaded, out, storage| {
         let vector = |id| loaded.weight(id).vector();
-        let (decay, bias, skip) = (vector(step.decay), vector(step.dt_bias), step.skip.map(vector));
-        let scan = Scan { step, decay: &decay, bias: &bias, skip: skip.as_deref() };
+        let (decay, bias, skip) = (
+            vector(step.decay),
+            vector(step.dt_bias),
+            step.skip.map(vector),
+        );
+        let scan = Scan {
+            step,
+            decay: &decay,
+            bias: &bias,
+            skip: skip.as_deref(),
+        };
         let (channels, width) = (loaded.columns(step.convolved), loaded.columns(step.mixed));
-        let (convolved, mixed) = (loaded.rows(step.convolved, inputs), loaded.rows(step.mixed, inputs));
+        let (convolved, mixed) = (
+            loaded.rows(step.convolved, inputs),
+            loaded.rows(step.mixed, inputs),
+        );
         let columns = loaded.columns(step.out);
         for (rows, state) in inputs.sequences.iter().zip(&inputs.states) {
-            let mut past = if state.from == NONE { vec![0.0; elements] } else { states[slot(state.from)].to_vec() };
+            let mut past = if state.from == NONE {
+                vec![0.0; elements]
+            } else {
+                states[slot(state.from)].to_vec()
+            };
             for row in rows.row_start as usize..(rows.row_start + rows.row_count) as usize {
                 let gates = &mixed[row * width + step.gates as usize..];
-                scan.token(&convolved[row * channels..][..channels], gates, &mut past, |at, value| {
-                    out[row * columns + at] = storage.round(value as f32);
-                });
+                scan.token(
+                    &convolved[row * channels..][..channels],
+                    gates,
+                    &mut past,
+                    |at, value| {
+                        out[row * columns + at] = storage.round(value as f32);
+                    },
+                );
             }
             states[slot(state.to)].copy_from_slice(&past);
         }
@@ -66,21 +87,37 @@ fn softplus(x: f64) -> f64 {
 
 impl Scan<'_> {
     /// Folds a token into the states of all heads; `write` gets every output with its column.
-    pub(super) fn token(&self, channels: &[f32], gates: &[f32], states: &mut [f32], mut write: impl FnMut(usize, f64)) {
-        let StateScan { key_dim, value_dim, heads, .. } = *self.step;
+    pub(super) fn token(
+        &self,
+        channels: &[f32],
+        gates: &[f32],
+        states: &mut [f32],
+        mut write: impl FnMut(usize, f64),
+    ) {
+        let StateScan {
+            key_dim,
+            value_dim,
+            heads,
+            ..
+        } = *self.step;
         let (key_dim, value_dim) = (key_dim as usize, value_dim as usize);
         for (head, state) in (0..heads as usize).zip(states.chunks_exact_mut(key_dim * value_dim)) {
             let token = self.parts(head, channels, gates);
             for column in 0..value_dim {
                 let kept = |key: usize| token.keep * f64::from(state[key * value_dim + column]);
                 let known: f64 = match self.step.rule {
-                    ScanRule::Delta { .. } => (0..key_dim).map(|key| kept(key) * token.k[key]).sum(),
+                    ScanRule::Delta { .. } => {
+                        (0..key_dim).map(|key| kept(key) * token.k[key]).sum()
+                    }
                     ScanRule::Mamba2 => 0.0,
                 };
                 let change = token.rate * (token.v[column] - known);
-                let mut sum = self.skip.map_or(0.0, |skip| f64::from(skip[head]) * token.v[column]);
+                let mut sum = self
+                    .skip
+                    .map_or(0.0, |skip| f64::from(skip[head]) * token.v[column]);
                 for key in 0..key_dim {
-                    let next = token.keep * f64::from(state[key * value_dim + column]) + token.k[key] * change;
+                    let next = token.keep * f64::from(state[key * value_dim + column])
+                        + token.k[key] * change;
                     state[key * value_dim + column] = next as f32;
                     sum += next * token.q[key];
                 }
@@ -91,12 +128,23 @@ impl Scan<'_> {
 
     /// Query, key, value and gates of a head.
     fn parts(&self, head: usize, channels: &[f32], gates: &[f32]) -> Token {
-        let StateScan { key_dim, value_dim, heads, key_heads, rule, .. } = *self.step;
-        let [key_dim, value_dim, heads, key_heads] = [key_dim, value_dim, heads, key_heads].map(|size| size as usize);
+        let StateScan {
+            key_dim,
+            value_dim,
+            heads,
+            key_heads,
+            rule,
+            ..
+        } = *self.step;
+        let [key_dim, value_dim, heads, key_heads] =
+            [key_dim, value_dim, heads, key_heads].map(|size| size as usize);
         let shared_by = self.step.shared_by() as usize;
         let (key_head, key_columns) = (head / shared_by % key_heads, key_heads * key_dim);
         let part = |first: usize, index: usize, dim: usize| -> Vec<f64> {
-            channels[first + index * dim..][..dim].iter().map(|&value| f64::from(value)).collect()
+            channels[first + index * dim..][..dim]
+                .iter()
+                .map(|&value| f64::from(value))
+                .collect()
         };
         let gate = |index: usize| f64::from(gates[index * heads + head]);
         let (decay, bias) = (f64::from(self.decay[head]), f64::from(self.bias[head]));
@@ -106,14 +154,26 @@ impl Scan<'_> {
                 let k = unit(part(key_columns, key_head, key_dim), 1.0);
                 let v = part(2 * key_columns, head, value_dim);
                 let rate = f64::from(beta_scale) / (1.0 + (-gate(0)).exp());
-                Token { q, k, v, keep: (decay * softplus(gate(1) + bias)).exp(), rate }
+                Token {
+                    q,
+                    k,
+                    v,
+                    keep: (decay * softplus(gate(1) + bias)).exp(),
+                    rate,
+                }
             }
             ScanRule::Mamba2 => {
                 let v = part(0, head, value_dim);
                 let k = part(heads * value_dim, key_head, key_dim);
                 let q = part(heads * value_dim + key_columns, key_head, key_dim);
                 let rate = softplus(gate(0) + bias);
-                Token { q, k, v, keep: (decay * rate).exp(), rate }
+                Token {
+                    q,
+                    k,
+                    v,
+                    keep: (decay * rate).exp(),
+                    rate,
+                }
             }
         }
     }
@@ -158,7 +218,10 @@ mod tests {
     }
 
     fn near(found: f64, expected: f64) {
-        assert!((found - expected).abs() < 1e-5, "{found}, expected {expected}");
+        assert!(
+            (found - expected).abs() < 1e-5,
+            "{found}, expected {expected}"
+        );
     }
 
     /// Two keys, one value: β = ½ · scale, e^g = ½, and unit keys along the axes.
@@ -166,7 +229,12 @@ mod tests {
     fn the_delta_rule_by_hand() {
         let step = step(ScanRule::Delta { beta_scale: 2.0 }, [1, 1, 2, 1]);
         // softplus(0) = ln 2, so that e^g = ½.
-        let scan = Scan { step: &step, decay: &[-1.0], bias: &[0.5], skip: None };
+        let scan = Scan {
+            step: &step,
+            decay: &[-1.0],
+            bias: &[0.5],
+            skip: None,
+        };
         let mut state = [6.0, 8.0];
         let out = run(&scan, &[0.0, 5.0, 3.0, 0.0, 10.0], &[0.0, -0.5], &mut state);
         // S = [3, 4]; k = [1, 0] knows 3; δ = 1 · (10 − 3); S = [10, 4]; q = [0, 1] / √2.
@@ -179,10 +247,20 @@ mod tests {
     #[test]
     fn mamba2_by_hand() {
         let step = step(ScanRule::Mamba2, [2, 1, 2, 1]);
-        let scan = Scan { step: &step, decay: &[-1.0, -3.0], bias: &[0.0, -100.0], skip: Some(&[0.0, 5.0]) };
+        let scan = Scan {
+            step: &step,
+            decay: &[-1.0, -3.0],
+            bias: &[0.0, -100.0],
+            skip: Some(&[0.0, 5.0]),
+        };
         let mut state = [4.0, 8.0, 1.0, 2.0];
         // u of both heads, then B, then C.
-        let out = run(&scan, &[10.0, 20.0, 1.0, -1.0, 1.0, 2.0], &[0.0, 0.0], &mut state);
+        let out = run(
+            &scan,
+            &[10.0, 20.0, 1.0, -1.0, 1.0, 2.0],
+            &[0.0, 0.0],
+            &mut state,
+        );
         let written = 10.0 * 2f64.ln();
         near(out[0], 2.0 + written + 2.0 * (4.0 - written));
         near(out[1], 1.0 + 2.0 * 2.0 + 5.0 * 20.0);
@@ -193,12 +271,39 @@ mod tests {
     #[test]
     fn heads_share_their_key_heads_in_order() {
         let step = step(ScanRule::Delta { beta_scale: 1.0 }, [4, 2, 1, 1]);
-        let scan = Scan { step: &step, decay: &[0.0; 4], bias: &[0.0; 4], skip: None };
+        let scan = Scan {
+            step: &step,
+            decay: &[0.0; 4],
+            bias: &[0.0; 4],
+            skip: None,
+        };
         let mut state = [0.0; 4];
-        let out = run(&scan, &[1.0, -1.0, 1.0, 1.0, 2.0, 4.0, 6.0, 8.0], &[0.0; 8], &mut state);
-        [1.0, 2.0, -3.0, -4.0].into_iter().zip(out).for_each(|(expected, found)| near(found, expected));
-        let scan = Scan { step: &StateScan { tiled: true, ..step }, ..scan };
-        let out = run(&scan, &[1.0, -1.0, 1.0, 1.0, 2.0, 4.0, 6.0, 8.0], &[0.0; 8], &mut [0.0; 4]);
-        [1.0, -2.0, 3.0, -4.0].into_iter().zip(out).for_each(|(expected, found)| near(found, expected));
+        let out = run(
+            &scan,
+            &[1.0, -1.0, 1.0, 1.0, 2.0, 4.0, 6.0, 8.0],
+            &[0.0; 8],
+            &mut state,
+        );
+        [1.0, 2.0, -3.0, -4.0]
+            .into_iter()
+            .zip(out)
+            .for_each(|(expected, found)| near(found, expected));
+        let scan = Scan {
+            step: &StateScan {
+                tiled: true,
+                ..step
+            },
+            ..scan
+        };
+        let out = run(
+            &scan,
+            &[1.0, -1.0, 1.0, 1.0, 2.0, 4.0, 6.0, 8.0],
+            &[0.0; 8],
+            &mut [0.0; 4],
+        );
+        [1.0, -2.0, 3.0, -4.0]
+            .into_iter()
+            .zip(out)
+            .for_each(|(expected, found)| near(found, expected));
     }
 }

@@ -56,19 +56,29 @@ pub(crate) struct Ahead {
 impl Ahead {
     /// Asks for all of `wanted` and does not wait.
     pub(crate) fn ask(&mut self, gpu: &Gpu, wanted: &Wanted) {
-        let Some(device) = gpu.device.as_webgpu() else { return };
+        let Some(device) = gpu.device.as_webgpu() else {
+            return;
+        };
         let device: &Device = device.unchecked_ref();
-        self.asked.extend(wanted.iter().filter_map(|(kernel, access)| create(device, kernel, access)));
+        self.asked.extend(
+            wanted
+                .iter()
+                .filter_map(|(kernel, access)| create(device, kernel, access)),
+        );
     }
 
     /// Asks for one after the other while other work goes on, until this is dropped.
     pub(crate) fn ask_in_turn(&self, gpu: &Gpu, wanted: Wanted) {
-        let Some(device) = gpu.device.as_webgpu() else { return };
+        let Some(device) = gpu.device.as_webgpu() else {
+            return;
+        };
         let device: Device = device.clone().unchecked_into();
         let made = Rc::downgrade(&self.made);
         spawn_local(async move {
             for (kernel, access) in wanted {
-                let Some(asked) = create(&device, &kernel, &access) else { continue };
+                let Some(asked) = create(&device, &kernel, &access) else {
+                    continue;
+                };
                 let pipeline = asked.await.ok();
                 let Some(made) = made.upgrade() else { return };
                 made.borrow_mut().extend(pipeline);
@@ -94,9 +104,11 @@ fn create(device: &Device, kernel: &Kernel, access: &[Access]) -> Option<JsFutur
     device.push_error_scope("validation");
     let module = device.create_shader_module(&object(&[("code", &text.into())]));
     let group = device.create_bind_group_layout(&object(&[("entries", &entries)]));
-    let layout = device.create_pipeline_layout(&object(&[("bindGroupLayouts", &Array::of1(&group))]));
+    let layout =
+        device.create_pipeline_layout(&object(&[("bindGroupLayouts", &Array::of1(&group))]));
     let stage = object(&[("module", &module), ("entryPoint", &"main".into())]);
-    let pipeline = device.create_compute_pipeline_async(&object(&[("layout", &layout), ("compute", &stage)]));
+    let pipeline =
+        device.create_compute_pipeline_async(&object(&[("layout", &layout), ("compute", &stage)]));
     let scope = JsFuture::from(device.pop_error_scope());
     // What is wrong is told by wgpu's own request.
     spawn_local(async { drop(scope.await) });
@@ -106,7 +118,11 @@ fn create(device: &Device, kernel: &Kernel, access: &[Access]) -> Option<JsFutur
 /// The bindings that `Pipelines` gives a kernel.
 fn entries(access: &[Access]) -> Option<JsValue> {
     let entry = |binding: usize, buffer: &JsValue| {
-        object(&[("binding", &(binding as u32).into()), ("visibility", &COMPUTE.into()), ("buffer", buffer)])
+        object(&[
+            ("binding", &(binding as u32).into()),
+            ("visibility", &COMPUTE.into()),
+            ("buffer", buffer),
+        ])
     };
     let params = [
         ("type", &"uniform".into()),

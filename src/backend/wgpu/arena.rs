@@ -33,17 +33,30 @@ pub(crate) struct Binding<'a> {
 impl GpuBuffer {
     /// Bound as `var<storage, read>`.
     pub(crate) fn read(&self) -> Binding<'_> {
-        Binding { buffer: self, access: Access::Read }
+        Binding {
+            buffer: self,
+            access: Access::Read,
+        }
     }
 
     /// Bound as `texture_storage_2d<rgba32uint, read>` if the buffer has an image, else as `var<storage, read>`.
     pub(crate) fn fetch(&self) -> Binding<'_> {
-        Binding { buffer: self, access: if self.texels.is_some() { Access::Texels } else { Access::Read } }
+        Binding {
+            buffer: self,
+            access: if self.texels.is_some() {
+                Access::Texels
+            } else {
+                Access::Read
+            },
+        }
     }
 
     /// Bound as `var<storage, read_write>`.
     pub(crate) fn read_write(&self) -> Binding<'_> {
-        Binding { buffer: self, access: Access::ReadWrite }
+        Binding {
+            buffer: self,
+            access: Access::ReadWrite,
+        }
     }
 }
 
@@ -140,9 +153,15 @@ pub(crate) struct SideBytes {
 
 impl Arena {
     /// Creates everything except the pool.
-    pub(crate) fn new(gpu: &Gpu, plan: &Plan, layout: &Layout, side: &SideBytes) -> Result<Self, BackendError> {
+    pub(crate) fn new(
+        gpu: &Gpu,
+        plan: &Plan,
+        layout: &Layout,
+        side: &SideBytes,
+    ) -> Result<Self, BackendError> {
         let mut next_id = 0;
-        let mut make = |name: &str, bytes: u64, usage| create(gpu, &mut next_id, name, bytes, usage);
+        let mut make =
+            |name: &str, bytes: u64, usage| create(gpu, &mut next_id, name, bytes, usage);
         let storage = wgpu::BufferUsages::STORAGE;
         let feed = make("feed", side.feed, storage)?;
         let metadata = make("metadata", side.metadata, storage)?;
@@ -163,7 +182,8 @@ impl Arena {
             rows.push(make(spec.name, bytes, storage)?);
         }
         let states = (0..).zip(&layout.states);
-        let states = states.map(|(layer, &bytes): (usize, _)| make(&format!("state.{layer}"), bytes, storage));
+        let states = states
+            .map(|(layer, &bytes): (usize, _)| make(&format!("state.{layer}"), bytes, storage));
         let states = states.collect::<Result<_, BackendError>>()?;
         let mut weights = Vec::with_capacity(plan.weights.len());
         for (spec, shards) in plan.weights.iter().zip(&layout.weights) {
@@ -190,7 +210,13 @@ impl Arena {
             product_scratch,
             narrow_rows,
         };
-        let zeroed = [&arena.feed, &arena.results, &arena.attend_scratch, &arena.sample_scratch, &arena.expert_scratch];
+        let zeroed = [
+            &arena.feed,
+            &arena.results,
+            &arena.attend_scratch,
+            &arena.sample_scratch,
+            &arena.expert_scratch,
+        ];
         clear(gpu, arena.rows.iter().chain(&arena.states).chain(zeroed))?;
         Ok(arena)
     }
@@ -215,23 +241,39 @@ impl Arena {
         rows: &Bytes,
     ) -> Result<(), BackendError> {
         let Some(count) = spec.whole_rows(first_row, rows.len() as u64) else {
-            return Err(BackendError::not_whole_rows(&spec.name, first_row, rows.len()));
+            return Err(BackendError::not_whole_rows(
+                &spec.name,
+                first_row,
+                rows.len(),
+            ));
         };
         let (row_bytes, format) = (spec.row_bytes(first_row), spec.format_of(first_row));
         let weight = &self.weights[id.0 as usize];
         if spec.rows == 1 {
             let columns = spec.columns as usize;
-            let wide: Vec<f32> = (0..columns).map(|index| format.decode(rows, columns, index)).collect();
-            gpu.queue.write_buffer(&weight.shards[0].buffer.raw, 0, bytemuck::cast_slice(&wide));
+            let wide: Vec<f32> = (0..columns)
+                .map(|index| format.decode(rows, columns, index))
+                .collect();
+            gpu.queue
+                .write_buffer(&weight.shards[0].buffer.raw, 0, bytemuck::cast_slice(&wide));
         } else {
             let range = u64::from(first_row)..u64::from(first_row + count);
             for shard in &weight.shards {
-                let shard_range = u64::from(shard.row_start)..u64::from(shard.row_start + shard.rows);
-                let (from, to) = (range.start.max(shard_range.start), range.end.min(shard_range.end));
+                let shard_range =
+                    u64::from(shard.row_start)..u64::from(shard.row_start + shard.rows);
+                let (from, to) = (
+                    range.start.max(shard_range.start),
+                    range.end.min(shard_range.end),
+                );
                 if from < to {
                     let bytes = (from - range.start) * row_bytes..(to - range.start) * row_bytes;
                     let at = (from - shard_range.start) * row_bytes;
-                    write(gpu, &shard.buffer, at, &rows[bytes.start as usize..bytes.end as usize]);
+                    write(
+                        gpu,
+                        &shard.buffer,
+                        at,
+                        &rows[bytes.start as usize..bytes.end as usize],
+                    );
                 }
             }
         }
@@ -245,7 +287,12 @@ impl Arena {
     }
 
     /// Creates the zeroed pool; after an error nothing stays allocated.
-    pub(crate) fn allocate_pool(&mut self, gpu: &Gpu, layout: &PoolLayout, blocks: &[u32]) -> Result<(), BackendError> {
+    pub(crate) fn allocate_pool(
+        &mut self,
+        gpu: &Gpu,
+        layout: &PoolLayout,
+        blocks: &[u32],
+    ) -> Result<(), BackendError> {
         self.free_pool();
         self.blocks = blocks.to_vec();
         let made = self.create_pool(gpu, layout);
@@ -258,14 +305,35 @@ impl Arena {
     fn create_pool(&mut self, gpu: &Gpu, layout: &PoolLayout) -> Result<(), BackendError> {
         for (index, shards) in layout.layers.iter().enumerate() {
             self.kv.push(Vec::with_capacity(shards.len()));
-            for &layout::KvShard { head_start, heads, bytes, halves } in shards {
+            for &layout::KvShard {
+                head_start,
+                heads,
+                bytes,
+                halves,
+            } in shards
+            {
                 let mut half = |name: &str| {
                     let label = format!("{name}.{index}.{head_start}");
-                    create(gpu, &mut self.next_id, &label, bytes, wgpu::BufferUsages::STORAGE)
+                    create(
+                        gpu,
+                        &mut self.next_id,
+                        &label,
+                        bytes,
+                        wgpu::BufferUsages::STORAGE,
+                    )
                 };
                 let key = half("key")?;
-                let value = if halves > 1 { Some(half("value")?) } else { None };
-                let shard = KvShard { head_start, heads, key, own_value: value };
+                let value = if halves > 1 {
+                    Some(half("value")?)
+                } else {
+                    None
+                };
+                let shard = KvShard {
+                    head_start,
+                    heads,
+                    key,
+                    own_value: value,
+                };
                 self.kv[index].push(shard);
             }
         }
@@ -287,14 +355,34 @@ fn create_weight(
     shards: &[WeightShard],
 ) -> Result<DeviceWeight, BackendError> {
     if spec.rows > 1 && !spec.columns.is_multiple_of(8) {
-        return Err(BackendError::columns(&format!("weight {}", spec.name), spec.columns, 8));
+        return Err(BackendError::columns(
+            &format!("weight {}", spec.name),
+            spec.columns,
+            8,
+        ));
     }
-    let shard = |&WeightShard { row_start, rows, format, bytes }: &WeightShard| {
+    let shard = |&WeightShard {
+                     row_start,
+                     rows,
+                     format,
+                     bytes,
+                 }: &WeightShard| {
         let buffer = create(gpu, next_id, &spec.name, bytes, wgpu::BufferUsages::STORAGE)?;
-        Ok(Shard { buffer, row_start, rows, format })
+        Ok(Shard {
+            buffer,
+            row_start,
+            rows,
+            format,
+        })
     };
-    let shards = shards.iter().map(shard).collect::<Result<_, BackendError>>()?;
-    Ok(DeviceWeight { shards, columns: spec.columns })
+    let shards = shards
+        .iter()
+        .map(shard)
+        .collect::<Result<_, BackendError>>()?;
+    Ok(DeviceWeight {
+        shards,
+        columns: spec.columns,
+    })
 }
 
 /// Creates a buffer of at least `bytes`, padded so that it can be bound as an array of 16-byte vectors.
@@ -306,14 +394,20 @@ fn create(
     usage: wgpu::BufferUsages,
 ) -> Result<GpuBuffer, BackendError> {
     let bytes = bytes.max(1).next_multiple_of(GRANULE);
-    debug_assert!(bytes <= gpu.profile.buffer_bytes_max, "{name}: the layout is within the limits");
+    debug_assert!(
+        bytes <= gpu.profile.buffer_bytes_max,
+        "{name}: the layout is within the limits"
+    );
     let descriptor = wgpu::BufferDescriptor {
         label: Some(name),
         size: bytes,
         usage: usage | wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::COPY_SRC,
         mapped_at_creation: false,
     };
-    let out_of_memory = || BackendError::OutOfMemory { what: name.into(), bytes };
+    let out_of_memory = || BackendError::OutOfMemory {
+        what: name.into(),
+        bytes,
+    };
     let make = || {
         if gpu.profile.texels && usage.contains(wgpu::BufferUsages::STORAGE) {
             let aliased = texels::create(&gpu.device, &descriptor)?;
@@ -328,7 +422,12 @@ fn create(
     let (raw, texels) = made.ok_or_else(out_of_memory)?;
     gpu.errors.check()?;
     *next_id += 1;
-    Ok(GpuBuffer { raw, texels, id: *next_id, bytes })
+    Ok(GpuBuffer {
+        raw,
+        texels,
+        id: *next_id,
+        bytes,
+    })
 }
 
 /// Writes any number of bytes: buffers end with padding, so the last word may be padded with zeros.
@@ -340,7 +439,8 @@ fn write(gpu: &Gpu, buffer: &GpuBuffer, at: u64, bytes: &[u8]) {
     if whole < bytes.len() {
         let mut last = [0; 4];
         last[..bytes.len() - whole].copy_from_slice(&bytes[whole..]);
-        gpu.queue.write_buffer(&buffer.raw, at + whole as u64, &last);
+        gpu.queue
+            .write_buffer(&buffer.raw, at + whole as u64, &last);
     }
 }
 
@@ -348,7 +448,9 @@ fn write(gpu: &Gpu, buffer: &GpuBuffer, at: u64, bytes: &[u8]) {
 fn clear<'a>(gpu: &Gpu, buffers: impl Iterator<Item = &'a GpuBuffer>) -> Result<(), BackendError> {
     let (mut names, mut total) = (Vec::new(), 0);
     let cleared = gpu.catch(|| {
-        let mut encoder = gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+        let mut encoder = gpu
+            .device
+            .create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
         for buffer in buffers {
             encoder.clear_buffer(&buffer.raw, 0, None);
             names.push(buffer.id);

@@ -47,7 +47,10 @@ impl AttendShape {
 
     /// Bytes of K and V together, in f16.
     pub fn kv_bytes(&self) -> u64 {
-        4 * u64::from(self.batch) * u64::from(self.context) * u64::from(self.kv_heads) * u64::from(self.head_dim)
+        4 * u64::from(self.batch)
+            * u64::from(self.context)
+            * u64::from(self.kv_heads)
+            * u64::from(self.head_dim)
     }
 }
 
@@ -74,12 +77,19 @@ struct Region {
 
 impl Region {
     fn texels(&self) -> wgpu::BindingResource<'_> {
-        let view = self.texels.as_ref().expect("regions have images where the profile says so");
+        let view = self
+            .texels
+            .as_ref()
+            .expect("regions have images where the profile says so");
         wgpu::BindingResource::TextureView(view)
     }
 
     fn read(&self, texels: bool) -> wgpu::BindingResource<'_> {
-        if texels { self.texels() } else { self.buffer.as_entire_binding() }
+        if texels {
+            self.texels()
+        } else {
+            self.buffer.as_entire_binding()
+        }
     }
 }
 
@@ -93,31 +103,58 @@ struct Dispatch {
 impl Yardstick {
     /// Opens the adapter selected by the options.
     pub async fn open(options: &WgpuOptions) -> Result<Self, BackendError> {
-        Ok(Self { gpu: Gpu::open(options).await?, seconds: SECONDS })
+        Ok(Self {
+            gpu: Gpu::open(options).await?,
+            seconds: SECONDS,
+        })
     }
 
     /// Use fewer measurements, for estimates.
     pub fn brief(self) -> Self {
-        Self { seconds: SECONDS_BRIEF, ..self }
+        Self {
+            seconds: SECONDS_BRIEF,
+            ..self
+        }
     }
 
     /// Measures all three peaks; takes a few seconds.
     pub fn peaks(&self) -> Result<Peaks, BackendError> {
         // A power of two is a whole number of iterations of the kernels' loops.
         let bytes = 1 << self.gpu.profile.binding_bytes_max.min(BYTES_MAX).ilog2();
-        let copy = self.bandwidth("copy", include_str!("../../../shaders/bench_copy.wgsl"), bytes, false)?;
+        let copy = self.bandwidth(
+            "copy",
+            include_str!("../../../shaders/bench_copy.wgsl"),
+            bytes,
+            false,
+        )?;
         let copy = copy.max(self.transfer(bytes)?);
         let read = self.read_gbps(bytes)?;
         let fused = self.arithmetic("fma", include_str!("../../../shaders/bench_fma.wgsl"))?;
-        let separate = self.arithmetic("mul add", include_str!("../../../shaders/bench_mul_add.wgsl"))?;
-        let matrices = self.gpu.profile.matrices.map_or(Ok(0.0), |matrices| self.matrix_gflops(matrices))?;
-        Ok(Peaks { copy_gbps: 2.0 * copy, read_gbps: read, fma_gflops: fused.max(separate).max(matrices) })
+        let separate = self.arithmetic(
+            "mul add",
+            include_str!("../../../shaders/bench_mul_add.wgsl"),
+        )?;
+        let matrices = self
+            .gpu
+            .profile
+            .matrices
+            .map_or(Ok(0.0), |matrices| self.matrix_gflops(matrices))?;
+        Ok(Peaks {
+            copy_gbps: 2.0 * copy,
+            read_gbps: read,
+            fma_gflops: fused.max(separate).max(matrices),
+        })
     }
 
     /// Read bandwidth of the best kernel, in 10⁹ bytes per second, on a buffer of at most `bytes_max` bytes.
     pub fn read_gbps(&self, bytes_max: u64) -> Result<f64, BackendError> {
         let bytes = 1 << self.gpu.profile.binding_bytes_max.min(bytes_max).ilog2();
-        let read = self.bandwidth("read", include_str!("../../../shaders/bench_read.wgsl"), bytes, false)?;
+        let read = self.bandwidth(
+            "read",
+            include_str!("../../../shaders/bench_read.wgsl"),
+            bytes,
+            false,
+        )?;
         if !self.gpu.profile.texels {
             return Ok(read);
         }
@@ -135,13 +172,22 @@ impl Yardstick {
     }
 
     /// Source bytes, 10⁹ per second: the best over a few thread counts, as the best count differs by device.
-    fn bandwidth(&self, name: &str, text: &str, bytes: u64, texels: bool) -> Result<f64, BackendError> {
+    fn bandwidth(
+        &self,
+        name: &str,
+        text: &str,
+        bytes: u64,
+        texels: bool,
+    ) -> Result<f64, BackendError> {
         let (source, target) = (self.filled(bytes, 0x3f80_0001)?, self.filled(bytes, 0)?);
         let source = source.read(texels);
         let elements = u32::try_from(bytes / 16).expect("a binding holds less than 2³² elements");
         let mut best = f64::INFINITY;
         // An iteration processes eight elements per thread.
-        for workgroups in [64, 512, 4096].into_iter().filter(|workgroups| workgroups * 256 * 8 <= elements) {
+        for workgroups in [64, 512, 4096]
+            .into_iter()
+            .filter(|workgroups| workgroups * 256 * 8 <= elements)
+        {
             let params = [elements, workgroups * 256];
             let bindings = [source.clone(), target.buffer.as_entire_binding()];
             let dispatch = self.dispatch(name, text, &params, &bindings, [workgroups, 1, 1])?;
@@ -153,13 +199,20 @@ impl Yardstick {
     /// Multiplications and additions, 10⁹ per second.
     fn arithmetic(&self, name: &str, text: &str) -> Result<f64, BackendError> {
         let (source, target) = (self.filled(256, 0x3f00_0000)?, self.filled(256, 0)?);
-        self.operations(name, text, [&source, &target], 1024, 256.0 * 16.0 * 12.0 * 2.0)
+        self.operations(
+            name,
+            text,
+            [&source, &target],
+            1024,
+            256.0 * 16.0 * 12.0 * 2.0,
+        )
     }
 
     /// The same by cooperative matrices.
     fn matrix_gflops(&self, matrices: Matrices) -> Result<f64, BackendError> {
         let size = matrices.size;
-        let text = include_str!("../../../shaders/bench_matrices.wgsl").replace("16x16", &format!("{size}x{size}"));
+        let text = include_str!("../../../shaders/bench_matrices.wgsl")
+            .replace("16x16", &format!("{size}x{size}"));
         let workgroups = 512;
         // Sums of as many subgroups as a workgroup can have.
         let sums = u64::from(workgroups) * u64::from(matrices::WORKGROUP / 4) * 256 * 4;
@@ -180,7 +233,10 @@ impl Yardstick {
         // Iterations double until a submission takes long enough to be timed on this adapter.
         let mut turns = 32;
         loop {
-            let bindings = [source.buffer.as_entire_binding(), target.buffer.as_entire_binding()];
+            let bindings = [
+                source.buffer.as_entire_binding(),
+                target.buffer.as_entire_binding(),
+            ];
             let dispatch = self.dispatch(name, text, &[turns, 0], &bindings, [workgroups, 1, 1])?;
             let seconds = self.seconds(&[&dispatch])?;
             if seconds > 0.1 || turns >= 1 << 20 {
@@ -193,20 +249,28 @@ impl Yardstick {
     /// Attention without a paged kernel: copies K and V of every sequence out of the pool, then computes scores,
     /// softmax and weighted values over blocks that are now contiguous.
     pub fn gather_then_attend(&self, shape: &AttendShape) -> Result<Baseline, BackendError> {
-        assert_eq!(shape.context % shape.block_size, 0, "the baseline copies whole blocks");
+        assert_eq!(
+            shape.context % shape.block_size,
+            0,
+            "the baseline copies whole blocks"
+        );
         let half = shape.kv_bytes() / 2;
         let pools = [self.filled(half, ONES)?, self.filled(half, ONES)?];
         let gathered = [self.filled(half, 0)?, self.filled(half, 0)?];
         let kernel = self.gather_kernels(shape, &pools, &gathered)?;
         let by_kernel = self.seconds(&[&kernel[0], &kernel[1]])?;
-        let by_transfer = self.best_seconds(|encoder| transfer_blocks(encoder, shape, &pools, &gathered))?;
+        let by_transfer =
+            self.best_seconds(|encoder| transfer_blocks(encoder, shape, &pools, &gathered))?;
         let rows = shape.batch * shape.query_heads;
         let out = self.filled(u64::from(rows) * u64::from(shape.head_dim) * 4, 0)?;
         let attend = self.attend_kernels(shape, &gathered, &out)?;
         let attend_seconds = self.seconds(&attend.iter().collect::<Vec<_>>())?;
         self.expect_ones(&out.buffer)?;
         let gather_seconds = by_kernel.min(by_transfer);
-        Ok(Baseline { gather_seconds, total_seconds: gather_seconds + attend_seconds })
+        Ok(Baseline {
+            gather_seconds,
+            total_seconds: gather_seconds + attend_seconds,
+        })
     }
 
     fn gather_kernels(
@@ -216,13 +280,24 @@ impl Yardstick {
         gathered: &[Region; 2],
     ) -> Result<[Dispatch; 2], BackendError> {
         let tables = self.filled(u64::from(shape.blocks()) * 4, 0)?;
-        let scattered: Vec<u32> = (0..shape.blocks()).map(|index| scatter(index, shape.blocks())).collect();
-        self.gpu.queue.write_buffer(&tables.buffer, 0, bytemuck::cast_slice(&scattered));
+        let scattered: Vec<u32> = (0..shape.blocks())
+            .map(|index| scatter(index, shape.blocks()))
+            .collect();
+        self.gpu
+            .queue
+            .write_buffer(&tables.buffer, 0, bytemuck::cast_slice(&scattered));
         let params = [shape.kv_heads, shape.block_size * shape.head_dim / 8];
         let text = include_str!("../../../shaders/bench_gather_kv.wgsl");
         let half = |half: usize| {
-            let bindings = [&tables, &pools[half], &gathered[half]].map(|region| region.buffer.as_entire_binding());
-            self.dispatch("gather", text, &params, &bindings, [shape.blocks(), shape.kv_heads, 1])
+            let bindings = [&tables, &pools[half], &gathered[half]]
+                .map(|region| region.buffer.as_entire_binding());
+            self.dispatch(
+                "gather",
+                text,
+                &params,
+                &bindings,
+                [shape.blocks(), shape.kv_heads, 1],
+            )
         };
         Ok([half(0)?, half(1)?])
     }
@@ -236,10 +311,16 @@ impl Yardstick {
         let texels = self.gpu.profile.texels;
         let (score_text, weigh_text) = if texels {
             let scores = include_str!("../../../shaders/bench_attend_scores_texel.wgsl");
-            (scores, include_str!("../../../shaders/bench_attend_values_texel.wgsl"))
+            (
+                scores,
+                include_str!("../../../shaders/bench_attend_values_texel.wgsl"),
+            )
         } else {
             let scores = include_str!("../../../shaders/bench_attend_scores.wgsl");
-            (scores, include_str!("../../../shaders/bench_attend_values.wgsl"))
+            (
+                scores,
+                include_str!("../../../shaders/bench_attend_values.wgsl"),
+            )
         };
         let rows = shape.batch * shape.query_heads;
         let q = self.filled(u64::from(rows) * u64::from(shape.head_dim) * 4, 0x3e00_0000)?;
@@ -247,13 +328,24 @@ impl Yardstick {
         let written = scores.buffer.as_entire_binding();
         let chunks = shape.head_dim / 8;
         let block_shift = shape.block_size.trailing_zeros();
-        let params = [shape.context, shape.query_heads, shape.kv_heads, chunks, rows, block_shift];
+        let params = [
+            shape.context,
+            shape.query_heads,
+            shape.kv_heads,
+            chunks,
+            rows,
+            block_shift,
+        ];
         let bindings = [q.read(texels), keys.read(texels), written.clone()];
         let grid = [shape.context.div_ceil(64), rows, 1];
         let score = self.dispatch("scores", score_text, &params, &bindings, grid)?;
         let text = include_str!("../../../shaders/bench_attend_softmax.wgsl");
         let softmax = self.dispatch("softmax", text, &params, &[written], [rows, 1, 1])?;
-        let bindings = [scores.read(texels), values.read(texels), out.buffer.as_entire_binding()];
+        let bindings = [
+            scores.read(texels),
+            values.read(texels),
+            out.buffer.as_entire_binding(),
+        ];
         let grid = [(rows * chunks).div_ceil(64), 1, 1];
         let weigh = self.dispatch("values", weigh_text, &params, &bindings, grid)?;
         Ok([score, softmax, weigh])
@@ -267,15 +359,22 @@ impl Yardstick {
             usage: wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST,
             mapped_at_creation: false,
         });
-        let mut encoder = self.gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+        let mut encoder = self
+            .gpu
+            .device
+            .create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
         encoder.copy_buffer_to_buffer(out, 0, &staging, 0, out.size());
         self.gpu.queue.submit([encoder.finish()]);
         staging.map_async(wgpu::MapMode::Read, .., |_| {});
         self.gpu.wait()?;
-        let view = staging.get_mapped_range(..).map_err(|error| BackendError::Lost(error.to_string()))?;
+        let view = staging
+            .get_mapped_range(..)
+            .map_err(|error| BackendError::Lost(error.to_string()))?;
         let values: Vec<f32> = bytemuck::pod_collect_to_vec(&view);
         match values.iter().find(|value| (**value - 1.0).abs() > 1e-3) {
-            Some(value) => Err(BackendError::Validation(format!("the attention baseline gave {value}, not 1"))),
+            Some(value) => Err(BackendError::Validation(format!(
+                "the attention baseline gave {value}, not 1"
+            ))),
             None => Ok(()),
         }
     }
@@ -285,21 +384,37 @@ impl Yardstick {
         let descriptor = wgpu::BufferDescriptor {
             label: Some("bench"),
             size: bytes,
-            usage: wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::COPY_SRC,
+            usage: wgpu::BufferUsages::STORAGE
+                | wgpu::BufferUsages::COPY_DST
+                | wgpu::BufferUsages::COPY_SRC,
             mapped_at_creation: false,
         };
         let region = if self.gpu.profile.texels {
-            let out_of_memory = || BackendError::OutOfMemory { what: "bench".into(), bytes };
-            let aliased = texels::create(&self.gpu.device, &descriptor).ok_or_else(out_of_memory)?;
-            Region { buffer: aliased.buffer, texels: Some(aliased.texels) }
+            let out_of_memory = || BackendError::OutOfMemory {
+                what: "bench".into(),
+                bytes,
+            };
+            let aliased =
+                texels::create(&self.gpu.device, &descriptor).ok_or_else(out_of_memory)?;
+            Region {
+                buffer: aliased.buffer,
+                texels: Some(aliased.texels),
+            }
         } else {
-            Region { buffer: self.gpu.device.create_buffer(&descriptor), texels: None }
+            Region {
+                buffer: self.gpu.device.create_buffer(&descriptor),
+                texels: None,
+            }
         };
         let chunk = vec![word; (bytes.min(16 << 20) / 4) as usize];
         let mut at = 0;
         while at < bytes {
             let length = (bytes - at).min(16 << 20) / 4;
-            self.gpu.queue.write_buffer(&region.buffer, at, bytemuck::cast_slice(&chunk[..length as usize]));
+            self.gpu.queue.write_buffer(
+                &region.buffer,
+                at,
+                bytemuck::cast_slice(&chunk[..length as usize]),
+            );
             at += length * 4;
         }
         Ok(region)
@@ -316,11 +431,22 @@ impl Yardstick {
     ) -> Result<Dispatch, BackendError> {
         let device = &self.gpu.device;
         let kernel = || format!("bench {name}");
-        let fail = |error: wgpu::Error| BackendError::Kernel { kernel: kernel(), message: error.to_string() };
-        let module = self.gpu.catch(|| module_of(&self.gpu, name, text)).map_err(fail)?;
-        let module = module.map_err(|message| BackendError::Kernel { kernel: kernel(), message })?;
+        let fail = |error: wgpu::Error| BackendError::Kernel {
+            kernel: kernel(),
+            message: error.to_string(),
+        };
+        let module = self
+            .gpu
+            .catch(|| module_of(&self.gpu, name, text))
+            .map_err(fail)?;
+        let module = module.map_err(|message| BackendError::Kernel {
+            kernel: kernel(),
+            message,
+        })?;
         // wgpu sees no bindings in SPIR-V.
-        let layout = text.contains(MATRICES_DIRECTIVE).then(|| self.explicit_layout());
+        let layout = text
+            .contains(MATRICES_DIRECTIVE)
+            .then(|| self.explicit_layout());
         let descriptor = wgpu::ComputePipelineDescriptor {
             label: Some(name),
             layout: layout.as_ref(),
@@ -329,20 +455,35 @@ impl Yardstick {
             compilation_options: wgpu::PipelineCompilationOptions::default(),
             cache: None,
         };
-        let pipeline = self.gpu.catch(|| device.create_compute_pipeline(&descriptor)).map_err(fail)?;
+        let pipeline = self
+            .gpu
+            .catch(|| device.create_compute_pipeline(&descriptor))
+            .map_err(fail)?;
         let uniform = device.create_buffer(&wgpu::BufferDescriptor {
             label: Some(name),
             size: 32,
             usage: wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST,
             mapped_at_creation: false,
         });
-        self.gpu.queue.write_buffer(&uniform, 0, bytemuck::cast_slice(params));
+        self.gpu
+            .queue
+            .write_buffer(&uniform, 0, bytemuck::cast_slice(params));
         let all = std::iter::once(uniform.as_entire_binding()).chain(bindings.iter().cloned());
-        let entries: Vec<_> =
-            (0..).zip(all).map(|(binding, resource)| wgpu::BindGroupEntry { binding, resource }).collect();
+        let entries: Vec<_> = (0..)
+            .zip(all)
+            .map(|(binding, resource)| wgpu::BindGroupEntry { binding, resource })
+            .collect();
         let layout = pipeline.get_bind_group_layout(0);
-        let descriptor = wgpu::BindGroupDescriptor { label: Some(name), layout: &layout, entries: &entries };
-        Ok(Dispatch { bindings: device.create_bind_group(&descriptor), pipeline, grid })
+        let descriptor = wgpu::BindGroupDescriptor {
+            label: Some(name),
+            layout: &layout,
+            entries: &entries,
+        };
+        Ok(Dispatch {
+            bindings: device.create_bind_group(&descriptor),
+            pipeline,
+            grid,
+        })
     }
 
     /// Params, a buffer that is read, and one that is written.
@@ -350,18 +491,31 @@ impl Yardstick {
         let entry = |binding, ty| wgpu::BindGroupLayoutEntry {
             binding,
             visibility: wgpu::ShaderStages::COMPUTE,
-            ty: wgpu::BindingType::Buffer { ty, has_dynamic_offset: false, min_binding_size: None },
+            ty: wgpu::BindingType::Buffer {
+                ty,
+                has_dynamic_offset: false,
+                min_binding_size: None,
+            },
             count: None,
         };
         let storage = |read_only| wgpu::BufferBindingType::Storage { read_only };
-        let entries = [entry(0, wgpu::BufferBindingType::Uniform), entry(1, storage(true)), entry(2, storage(false))];
-        let descriptor = wgpu::BindGroupLayoutDescriptor { label: None, entries: &entries };
-        let group = self.gpu.device.create_bind_group_layout(&descriptor);
-        self.gpu.device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+        let entries = [
+            entry(0, wgpu::BufferBindingType::Uniform),
+            entry(1, storage(true)),
+            entry(2, storage(false)),
+        ];
+        let descriptor = wgpu::BindGroupLayoutDescriptor {
             label: None,
-            bind_group_layouts: &[Some(&group)],
-            immediate_size: 0,
-        })
+            entries: &entries,
+        };
+        let group = self.gpu.device.create_bind_group_layout(&descriptor);
+        self.gpu
+            .device
+            .create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+                label: None,
+                bind_group_layouts: &[Some(&group)],
+                immediate_size: 0,
+            })
     }
 
     /// Seconds for one submission of these dispatches.
@@ -377,14 +531,20 @@ impl Yardstick {
     }
 
     /// Seconds for one submission, the best of a few after a warm-up. Encoding is not timed.
-    fn best_seconds(&self, encode: impl Fn(&mut wgpu::CommandEncoder)) -> Result<f64, BackendError> {
+    fn best_seconds(
+        &self,
+        encode: impl Fn(&mut wgpu::CommandEncoder),
+    ) -> Result<f64, BackendError> {
         let mut best = f64::INFINITY;
         let begin = Instant::now();
         for attempt in 0..=ATTEMPTS.end {
             if attempt > ATTEMPTS.start && begin.elapsed().as_secs_f64() > self.seconds {
                 break;
             }
-            let mut encoder = self.gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+            let mut encoder = self
+                .gpu
+                .device
+                .create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
             encode(&mut encoder);
             let commands = encoder.finish();
             let start = Instant::now();
@@ -410,14 +570,22 @@ fn transfer_blocks(
     for (pool, gathered) in pools.iter().zip(gathered) {
         for index in 0..shape.blocks() {
             let source = at(scatter(index, shape.blocks()));
-            encoder.copy_buffer_to_buffer(&pool.buffer, source, &gathered.buffer, at(index), block_bytes);
+            encoder.copy_buffer_to_buffer(
+                &pool.buffer,
+                source,
+                &gathered.buffer,
+                at(index),
+                block_bytes,
+            );
         }
     }
 }
 
 /// A fixed block order in which consecutive blocks are not adjacent.
 fn scatter(index: u32, blocks: u32) -> u32 {
-    let stride = (1..).map(|step| blocks / 2 + step).find(|stride| gcd(*stride, blocks) == 1);
+    let stride = (1..)
+        .map(|step| blocks / 2 + step)
+        .find(|stride| gcd(*stride, blocks) == 1);
     let stride = stride.expect("every number has a coprime above its half");
     (u64::from(index) * u64::from(stride) % u64::from(blocks)) as u32
 }

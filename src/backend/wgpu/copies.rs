@@ -46,7 +46,8 @@ pub(crate) struct Staging(Vec<wgpu::Buffer>);
 
 impl LoadedPlan {
     fn block_bytes(&self, group: usize) -> u64 {
-        self.plan.block_bytes(group, self.capacity.block_size, self.capacity.kv_format)
+        self.plan
+            .block_bytes(group, self.capacity.block_size, self.capacity.kv_format)
     }
 
     /// The parts of a block, in the order of its copy.
@@ -55,7 +56,12 @@ impl LoadedPlan {
         if self.plan.state_group() == Some(block.group) {
             for (layer, buffer) in self.plan.state_layers.iter().zip(&self.arena.states) {
                 let bytes = layer.bytes();
-                parts.push(Part { buffer, device: u64::from(block.block) * bytes, copy, bytes });
+                parts.push(Part {
+                    buffer,
+                    device: u64::from(block.block) * bytes,
+                    copy,
+                    bytes,
+                });
                 copy += bytes;
             }
         }
@@ -65,10 +71,17 @@ impl LoadedPlan {
             }
             let tile_bytes = self.capacity.kv_tile(layer.head_dim).words() as u64 * 4;
             let keys = shards.iter().map(|shard| (&shard.key, shard.heads));
-            let values = shards.iter().filter_map(|shard| Some((shard.own_value.as_ref()?, shard.heads)));
+            let values = shards
+                .iter()
+                .filter_map(|shard| Some((shard.own_value.as_ref()?, shard.heads)));
             for (buffer, heads) in keys.chain(values) {
                 let bytes = u64::from(heads) * tile_bytes;
-                parts.push(Part { buffer, device: u64::from(block.block) * bytes, copy, bytes });
+                parts.push(Part {
+                    buffer,
+                    device: u64::from(block.block) * bytes,
+                    copy,
+                    bytes,
+                });
                 copy += bytes;
             }
         }
@@ -77,8 +90,16 @@ impl LoadedPlan {
     }
 
     /// The blocks in runs that fit a staging buffer.
-    fn runs<'a>(&self, gpu: &Gpu, blocks: impl Iterator<Item = BlockRef> + 'a) -> Vec<Vec<BlockRef>> {
-        let (limit, mut runs, mut left) = (STAGING_BYTES_MAX.min(gpu.profile.buffer_bytes_max), Vec::new(), 0);
+    fn runs<'a>(
+        &self,
+        gpu: &Gpu,
+        blocks: impl Iterator<Item = BlockRef> + 'a,
+    ) -> Vec<Vec<BlockRef>> {
+        let (limit, mut runs, mut left) = (
+            STAGING_BYTES_MAX.min(gpu.profile.buffer_bytes_max),
+            Vec::new(),
+            0,
+        );
         for block in blocks {
             let bytes = self.block_bytes(block.group);
             if bytes > left || runs.is_empty() {
@@ -92,47 +113,90 @@ impl LoadedPlan {
     }
 
     /// Starts the copies of blocks.
-    pub(crate) fn save_blocks(&mut self, gpu: &Gpu, blocks: &[BlockRef]) -> Result<Saves, BackendError> {
-        let known = |&block: &BlockRef| check_block(&self.plan, &self.capacity, &self.arena.blocks, block, None);
+    pub(crate) fn save_blocks(
+        &mut self,
+        gpu: &Gpu,
+        blocks: &[BlockRef],
+    ) -> Result<Saves, BackendError> {
+        let known = |&block: &BlockRef| {
+            check_block(&self.plan, &self.capacity, &self.arena.blocks, block, None)
+        };
         blocks.iter().try_for_each(known)?;
         let mut staging = std::mem::take(&mut self.staging);
         let runs = self.runs(gpu, blocks.iter().copied());
-        let staged = runs.iter().map(|run| self.save_run(gpu, &mut staging, run)).collect::<Result<_, _>>();
+        let staged = runs
+            .iter()
+            .map(|run| self.save_run(gpu, &mut staging, run))
+            .collect::<Result<_, _>>();
         self.staging = staging;
         Ok(Saves(staged?))
     }
 
-    fn save_run(&self, gpu: &Gpu, staging: &mut Staging, run: &[BlockRef]) -> Result<Staged, BackendError> {
-        let blocks: Vec<_> = run.iter().map(|block| self.block_bytes(block.group)).collect();
+    fn save_run(
+        &self,
+        gpu: &Gpu,
+        staging: &mut Staging,
+        run: &[BlockRef],
+    ) -> Result<Staged, BackendError> {
+        let blocks: Vec<_> = run
+            .iter()
+            .map(|block| self.block_bytes(block.group))
+            .collect();
         let total = blocks.iter().sum();
         let buffer = staging.take(gpu, total)?;
-        let mut encoder = gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+        let mut encoder = gpu
+            .device
+            .create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
         let mut start = 0;
         for (&block, bytes) in run.iter().zip(&blocks) {
             for part in self.parts(block) {
                 let to = start + part.copy;
-                encoder.copy_buffer_to_buffer(&part.buffer.raw, part.device, &buffer, to, part.bytes);
+                encoder.copy_buffer_to_buffer(
+                    &part.buffer.raw,
+                    part.device,
+                    &buffer,
+                    to,
+                    part.bytes,
+                );
             }
             start += bytes;
         }
         let submission = gpu.queue.submit([encoder.finish()]);
         gpu.errors.check()?;
         let (sender, mapped) = oneshot::channel();
-        buffer.map_async(wgpu::MapMode::Read, 0..total, move |result| _ = sender.send(result));
-        Ok(Staged { buffer, mapped, submission, blocks })
+        buffer.map_async(wgpu::MapMode::Read, 0..total, move |result| {
+            _ = sender.send(result)
+        });
+        Ok(Staged {
+            buffer,
+            mapped,
+            submission,
+            blocks,
+        })
     }
 
     /// Waits for copies.
-    pub(crate) async fn saved_blocks(&mut self, gpu: &Gpu, saves: Saves) -> Result<Vec<Bytes>, BackendError> {
+    pub(crate) async fn saved_blocks(
+        &mut self,
+        gpu: &Gpu,
+        saves: Saves,
+    ) -> Result<Vec<Bytes>, BackendError> {
         let mut copies = Vec::new();
-        for Staged { buffer, mapped, submission, blocks } in saves.0 {
+        for Staged {
+            buffer,
+            mapped,
+            submission,
+            blocks,
+        } in saves.0
+        {
             await_mapping(gpu, mapped, submission).await?;
             {
                 let view = buffer.get_mapped_range(0..blocks.iter().sum());
                 let view = view.map_err(|error| BackendError::Lost(error.to_string()))?;
                 let mut start = 0;
                 for bytes in blocks {
-                    let end = start + usize::try_from(bytes).expect("a mapped buffer is addressable");
+                    let end =
+                        start + usize::try_from(bytes).expect("a mapped buffer is addressable");
                     copies.push(Bytes::copy_from_slice(&view[start..end]));
                     start = end;
                 }
@@ -144,22 +208,40 @@ impl LoadedPlan {
     }
 
     /// Overwrites blocks with copies.
-    pub(crate) fn restore_blocks(&self, gpu: &Gpu, blocks: &[(BlockRef, Bytes)]) -> Result<(), BackendError> {
+    pub(crate) fn restore_blocks(
+        &self,
+        gpu: &Gpu,
+        blocks: &[(BlockRef, Bytes)],
+    ) -> Result<(), BackendError> {
         for (block, bytes) in blocks {
-            check_block(&self.plan, &self.capacity, &self.arena.blocks, *block, Some(bytes))?;
+            check_block(
+                &self.plan,
+                &self.capacity,
+                &self.arena.blocks,
+                *block,
+                Some(bytes),
+            )?;
         }
         let mut copies = blocks.iter().map(|(_, bytes)| bytes);
         for run in self.runs(gpu, blocks.iter().map(|(block, _)| *block)) {
             let total = run.iter().map(|block| self.block_bytes(block.group)).sum();
             let usage = wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
             let buffer = create(gpu, "upload of KV blocks", total, usage)?;
-            let mut encoder = gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+            let mut encoder = gpu
+                .device
+                .create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
             let mut start = 0;
             for (block, bytes) in run.into_iter().zip(&mut copies) {
                 gpu.queue.write_buffer(&buffer, start, bytes);
                 for part in self.parts(block) {
                     let from = start + part.copy;
-                    encoder.copy_buffer_to_buffer(&buffer, from, &part.buffer.raw, part.device, part.bytes);
+                    encoder.copy_buffer_to_buffer(
+                        &buffer,
+                        from,
+                        &part.buffer.raw,
+                        part.device,
+                        part.bytes,
+                    );
                 }
                 start += bytes.len() as u64;
             }
@@ -179,7 +261,10 @@ impl Staging {
         create(
             gpu,
             "copies of KV blocks",
-            bytes.next_power_of_two().min(gpu.profile.buffer_bytes_max).max(bytes),
+            bytes
+                .next_power_of_two()
+                .min(gpu.profile.buffer_bytes_max)
+                .max(bytes),
             usage,
         )
     }
@@ -194,10 +279,24 @@ impl Staging {
     }
 }
 
-fn create(gpu: &Gpu, label: &str, bytes: u64, usage: wgpu::BufferUsages) -> Result<wgpu::Buffer, BackendError> {
-    let descriptor = wgpu::BufferDescriptor { label: Some(label), size: bytes, usage, mapped_at_creation: false };
-    gpu.catch(|| gpu.device.create_buffer(&descriptor)).map_err(|error| match error {
-        wgpu::Error::OutOfMemory { .. } => BackendError::OutOfMemory { what: label.into(), bytes },
-        other => BackendError::Validation(other.to_string()),
-    })
+fn create(
+    gpu: &Gpu,
+    label: &str,
+    bytes: u64,
+    usage: wgpu::BufferUsages,
+) -> Result<wgpu::Buffer, BackendError> {
+    let descriptor = wgpu::BufferDescriptor {
+        label: Some(label),
+        size: bytes,
+        usage,
+        mapped_at_creation: false,
+    };
+    gpu.catch(|| gpu.device.create_buffer(&descriptor))
+        .map_err(|error| match error {
+            wgpu::Error::OutOfMemory { .. } => BackendError::OutOfMemory {
+                what: label.into(),
+                bytes,
+            },
+            other => BackendError::Validation(other.to_string()),
+        })
 }

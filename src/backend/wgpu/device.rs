@@ -168,10 +168,18 @@ pub struct Tuning {
 
 impl Tuning {
     /// The one that needs most scratch memory: enough for all others.
-    pub(crate) const LARGEST: Self = Self { product_workgroups: 8, attention_workgroups: 8, ..Self::USUAL };
+    pub(crate) const LARGEST: Self = Self {
+        product_workgroups: 8,
+        attention_workgroups: 8,
+        ..Self::USUAL
+    };
     /// What is used if nothing was measured.
-    pub(crate) const USUAL: Self =
-        Self { product_workgroups: 4, product_outputs: 4, tile_rows: 64, attention_workgroups: 4 };
+    pub(crate) const USUAL: Self = Self {
+        product_workgroups: 4,
+        product_outputs: 4,
+        tile_rows: 64,
+        attention_workgroups: 4,
+    };
 }
 
 /// Properties of a device that kernels depend on; fixed once the device is open.
@@ -212,7 +220,10 @@ impl Profile {
 
     /// The profile whose kernels need most scratch memory.
     pub(crate) fn with_most_scratch(&self) -> Self {
-        Self { tuning: Tuning::LARGEST, ..self.clone() }
+        Self {
+            tuning: Tuning::LARGEST,
+            ..self.clone()
+        }
     }
 
     /// Restricts the profile to a lower tier. Buffers allocated for the old profile stay large enough.
@@ -298,12 +309,19 @@ impl Gpu {
             ..Default::default()
         };
         let (device, queue) = adapter.request_device(&descriptor).await.map_err(|error| {
-            BackendError::Unavailable(format!("adapter {index} ({}) cannot be opened: {error}", info.name))
+            BackendError::Unavailable(format!(
+                "adapter {index} ({}) cannot be opened: {error}",
+                info.name
+            ))
         })?;
         profile.texels = profile.texels && texels::works(&device);
         let errors = Arc::new(DeviceErrors::default());
         listen(&device, &errors);
-        let timeout_seconds = if profile_kind(&info) == DeviceKind::Software { 3600 } else { 60 };
+        let timeout_seconds = if profile_kind(&info) == DeviceKind::Software {
+            3600
+        } else {
+            60
+        };
         Ok(Self {
             device,
             queue,
@@ -311,7 +329,9 @@ impl Gpu {
             errors,
             memory: memory(adapter),
             checked: options.checked,
-            read_timeout: options.read_timeout.unwrap_or(Duration::from_secs(timeout_seconds)),
+            read_timeout: options
+                .read_timeout
+                .unwrap_or(Duration::from_secs(timeout_seconds)),
             refused_define: options.refused_define,
             planted: options.planted,
             info,
@@ -327,13 +347,25 @@ impl Gpu {
         let internal = self.device.push_error_scope(wgpu::ErrorFilter::Internal);
         let validation = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
         let value = create();
-        let errors = [validation.pop().now_or_never(), internal.pop().now_or_never(), memory.pop().now_or_never()];
-        errors.into_iter().flatten().flatten().next().map_or(Ok(value), Err)
+        let errors = [
+            validation.pop().now_or_never(),
+            internal.pop().now_or_never(),
+            memory.pop().now_or_never(),
+        ];
+        errors
+            .into_iter()
+            .flatten()
+            .flatten()
+            .next()
+            .map_or(Ok(value), Err)
     }
 
     /// Waits for all work submitted so far. Does nothing in a browser, which cannot block.
     pub(crate) fn wait(&self) -> Result<(), BackendError> {
-        let wait = wgpu::PollType::Wait { submission_index: None, timeout: Some(self.read_timeout) };
+        let wait = wgpu::PollType::Wait {
+            submission_index: None,
+            timeout: Some(self.read_timeout),
+        };
         self.poll(wait)
     }
 
@@ -342,7 +374,8 @@ impl Gpu {
     pub(crate) async fn settle(&self) -> Result<(), BackendError> {
         if cfg!(target_arch = "wasm32") {
             let (sender, done) = oneshot::channel();
-            self.queue.on_submitted_work_done(move || _ = sender.send(()));
+            self.queue
+                .on_submitted_work_done(move || _ = sender.send(()));
             // A lost device may drop the callback.
             let _ = done.await;
         }
@@ -372,34 +405,59 @@ fn listen(device: &wgpu::Device, errors: &Arc<DeviceErrors>) {
     let uncaptured = Arc::clone(errors);
     device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| match error {
         wgpu::Error::OutOfMemory { .. } => {
-            uncaptured.refuse(BackendError::OutOfMemory { what: "a batch".into(), bytes: 0 });
+            uncaptured.refuse(BackendError::OutOfMemory {
+                what: "a batch".into(),
+                bytes: 0,
+            });
         }
         other => uncaptured.refuse(BackendError::Validation(other.to_string())),
     }));
     let lost = Arc::clone(errors);
-    device.set_device_lost_callback(move |reason, message| lost.lose(format!("{reason:?}: {message}")));
+    device.set_device_lost_callback(move |reason, message| {
+        lost.lose(format!("{reason:?}: {message}"))
+    });
 }
 
 async fn enumerate() -> Vec<wgpu::Adapter> {
-    let backends =
-        wgpu::Backends::VULKAN | wgpu::Backends::METAL | wgpu::Backends::DX12 | wgpu::Backends::BROWSER_WEBGPU;
+    let backends = wgpu::Backends::VULKAN
+        | wgpu::Backends::METAL
+        | wgpu::Backends::DX12
+        | wgpu::Backends::BROWSER_WEBGPU;
     let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
     descriptor.backends = backends;
     descriptor.flags = wgpu::InstanceFlags::empty();
     descriptor.backend_options.dx12.shader_compiler = shader_compiler().0;
-    wgpu::Instance::new(descriptor).enumerate_adapters(backends).await
+    wgpu::Instance::new(descriptor)
+        .enumerate_adapters(backends)
+        .await
 }
 
 /// The compiler of DX12's shaders, and its name for display: Microsoft's DXC, if this build contains it (feature
 /// `static-dxc`, only with MSVC) or if its library lies beside the program; else FXC, which is a part of Windows, slow,
 /// and without subgroup operations. A library elsewhere is not loaded: it could be anybody's.
 fn shader_compiler() -> (wgpu::Dx12Compiler, &'static str) {
-    let is_linked = cfg!(all(feature = "static-dxc", windows, target_env = "msvc", not(target_arch = "aarch64")));
-    let beside = || Some(std::env::current_exe().ok()?.parent()?.join("dxcompiler.dll")).filter(|path| path.is_file());
+    let is_linked = cfg!(all(
+        feature = "static-dxc",
+        windows,
+        target_env = "msvc",
+        not(target_arch = "aarch64")
+    ));
+    let beside = || {
+        Some(
+            std::env::current_exe()
+                .ok()?
+                .parent()?
+                .join("dxcompiler.dll"),
+        )
+        .filter(|path| path.is_file())
+    };
     match is_linked {
         true => (wgpu::Dx12Compiler::StaticDxc, "DXC (built in)"),
         false => match beside().and_then(|path| path.into_os_string().into_string().ok()) {
-            Some(dxc_path) => (wgpu::Dx12Compiler::DynamicDxc { dxc_path }, "DXC (dxcompiler.dll)"),
+            Some(dxc_path) => (
+                wgpu::Dx12Compiler::DynamicDxc { dxc_path },
+                "DXC (dxcompiler.dll)",
+            ),
             None => (wgpu::Dx12Compiler::Fxc, "FXC"),
         },
     }
@@ -440,11 +498,19 @@ fn memory(adapter: &wgpu::Adapter) -> Option<(u64, &'static str)> {
 
 fn choose(adapters: &[wgpu::Adapter], requested: Option<usize>) -> Result<usize, BackendError> {
     let list = || {
-        let names = adapters.iter().enumerate().map(|(index, adapter)| format!("{index}: {}", adapter.get_info().name));
+        let names = adapters
+            .iter()
+            .enumerate()
+            .map(|(index, adapter)| format!("{index}: {}", adapter.get_info().name));
         names.collect::<Vec<_>>().join(", ")
     };
     if let Some(index) = requested {
-        let missing = || BackendError::Unavailable(format!("there is no wgpu adapter {index}; available: {}", list()));
+        let missing = || {
+            BackendError::Unavailable(format!(
+                "there is no wgpu adapter {index}; available: {}",
+                list()
+            ))
+        };
         return adapters.get(index).map(|_| index).ok_or_else(missing);
     }
     let rank = |index: &usize| match profile_kind(&adapters[*index].get_info()) {
@@ -454,16 +520,25 @@ fn choose(adapters: &[wgpu::Adapter], requested: Option<usize>) -> Result<usize,
         DeviceKind::Software | DeviceKind::Processor => 3,
     };
     // The same GPU is listed once per API; Vulkan comes first in wgpu's order and `min_by_key` keeps the first.
-    let best = (0..adapters.len()).filter(|index| rank(index) < 3).min_by_key(rank);
+    let best = (0..adapters.len())
+        .filter(|index| rank(index) < 3)
+        .min_by_key(rank);
     best.ok_or_else(|| match adapters.len() {
-        0 => BackendError::Unavailable("no GPU adapter (Vulkan, Metal, DX12 or WebGPU) was found".into()),
-        _ => BackendError::Unavailable(format!("no GPU; software adapters must be selected by index: {}", list())),
+        0 => BackendError::Unavailable(
+            "no GPU adapter (Vulkan, Metal, DX12 or WebGPU) was found".into(),
+        ),
+        _ => BackendError::Unavailable(format!(
+            "no GPU; software adapters must be selected by index: {}",
+            list()
+        )),
     })
 }
 
 /// Name and version of the driver.
 pub(crate) fn driver_name(info: &wgpu::AdapterInfo) -> String {
-    format!("{} {}", info.driver, info.driver_info).trim().to_owned()
+    format!("{} {}", info.driver, info.driver_info)
+        .trim()
+        .to_owned()
 }
 
 pub(crate) fn api_name(backend: wgpu::Backend) -> &'static str {
@@ -490,10 +565,15 @@ fn profile(adapter: &wgpu::Adapter, options: &WgpuOptions) -> Profile {
     let (info, limits) = (adapter.get_info(), adapter.limits());
     let class = options.class.unwrap_or(Class::of(profile_kind(&info)));
     let sizes = info.subgroup_min_size >= 4 && info.subgroup_max_size <= 128;
-    let has_subgroups = (options.subgroups || adapter.features().contains(wgpu::Features::SUBGROUP)) && sizes;
+    let has_subgroups =
+        (options.subgroups || adapter.features().contains(wgpu::Features::SUBGROUP)) && sizes;
     // Software adapters compute a matrix element by element, and their own kernels do that better.
     let has_matrices = has_subgroups && class != Class::Software;
-    let matrices = if has_matrices { Matrices::of(adapter) } else { None };
+    let matrices = if has_matrices {
+        Matrices::of(adapter)
+    } else {
+        None
+    };
     let best = match (has_subgroups, matrices) {
         (false, _) => Tier::T0,
         (true, None) => Tier::T1,
@@ -507,20 +587,35 @@ fn profile(adapter: &wgpu::Adapter, options: &WgpuOptions) -> Profile {
         Int8Activations::Native => hardware::multiplies_bytes(adapter),
         Int8Activations::Always => true,
     };
-    let binding = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size);
-    let binding = if texels { binding.min(texels::BYTES_MAX) } else { binding };
+    let binding = limits
+        .max_storage_buffer_binding_size
+        .min(limits.max_buffer_size);
+    let binding = if texels {
+        binding.min(texels::BYTES_MAX)
+    } else {
+        binding
+    };
     Profile {
         tier,
         class,
-        binding_bytes_max: options.binding_bytes_max.map_or(binding, |bytes| bytes.min(binding)),
-        buffer_bytes_max: options.buffer_bytes_max.map_or(binding, |bytes| bytes.min(binding)),
+        binding_bytes_max: options
+            .binding_bytes_max
+            .map_or(binding, |bytes| bytes.min(binding)),
+        buffer_bytes_max: options
+            .buffer_bytes_max
+            .map_or(binding, |bytes| bytes.min(binding)),
         half_conversion: flags.contains(wgpu::DownlevelFlags::SHADER_F16_IN_F32),
         texels,
-        subgroup_size_min: if tier >= Tier::T1 { info.subgroup_min_size } else { 0 },
+        subgroup_size_min: if tier >= Tier::T1 {
+            info.subgroup_min_size
+        } else {
+            0
+        },
         matrices: match matrices {
-            Some(matrices) if tier >= Tier::T2 => {
-                Some(Matrices { lanes: options.matrix_lanes.unwrap_or(matrices.lanes), ..matrices })
-            }
+            Some(matrices) if tier >= Tier::T2 => Some(Matrices {
+                lanes: options.matrix_lanes.unwrap_or(matrices.lanes),
+                ..matrices
+            }),
             _ => None,
         },
         // Another class is another device.
@@ -535,14 +630,26 @@ fn profile(adapter: &wgpu::Adapter, options: &WgpuOptions) -> Profile {
 }
 
 fn features(adapter: &wgpu::Adapter, profile: &Profile) -> wgpu::Features {
-    let subgroup = if profile.tier >= Tier::T1 { wgpu::Features::SUBGROUP } else { wgpu::Features::empty() };
-    let optional = adapter.features() & (wgpu::Features::PIPELINE_CACHE | wgpu::Features::TIMESTAMP_QUERY);
+    let subgroup = if profile.tier >= Tier::T1 {
+        wgpu::Features::SUBGROUP
+    } else {
+        wgpu::Features::empty()
+    };
+    let optional =
+        adapter.features() & (wgpu::Features::PIPELINE_CACHE | wgpu::Features::TIMESTAMP_QUERY);
     let needed = || matrices::features(adapter.get_info().backend);
-    let matrices = if profile.matrices.is_some() { needed() } else { wgpu::Features::empty() };
+    let matrices = if profile.matrices.is_some() {
+        needed()
+    } else {
+        wgpu::Features::empty()
+    };
     subgroup | matrices | optional
 }
 
-#[allow(unsafe_code, reason = "cooperative matrices are an experimental feature of wgpu")]
+#[allow(
+    unsafe_code,
+    reason = "cooperative matrices are an experimental feature of wgpu"
+)]
 fn experimental(profile: &Profile) -> wgpu::ExperimentalFeatures {
     match profile.matrices {
         None => wgpu::ExperimentalFeatures::disabled(),
@@ -558,7 +665,11 @@ fn limits(adapter: &wgpu::Adapter, profile: &Profile) -> wgpu::Limits {
     let images = wgpu::Limits::default().max_storage_textures_per_shader_stage;
     let workgroup_bytes = wgpu::Limits::default().max_compute_workgroup_storage_size;
     wgpu::Limits {
-        max_storage_textures_per_shader_stage: if profile.texels { images.max(8) } else { images },
+        max_storage_textures_per_shader_stage: if profile.texels {
+            images.max(8)
+        } else {
+            images
+        },
         max_compute_workgroup_storage_size: match profile.matrices {
             Some(_) => matrices::WORKGROUP_BYTES,
             None => workgroup_bytes.min(has.max_compute_workgroup_storage_size),

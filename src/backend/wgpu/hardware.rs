@@ -10,11 +10,17 @@ pub(crate) fn memory(adapter: &wgpu::Adapter, is_shared: bool) -> Option<(u64, &
         (true, true) => (bytes / 2, "half of Vulkan's memory budget"),
         (true, false) => (bytes / 2, "half of Vulkan's heap"),
     };
-    vulkan::heap_bytes(adapter).map(of_heap).or_else(|| budget_bytes(adapter).map(|bytes| (bytes, BUDGET)))
+    vulkan::heap_bytes(adapter)
+        .map(of_heap)
+        .or_else(|| budget_bytes(adapter).map(|bytes| (bytes, BUDGET)))
 }
 
 /// The source of [`budget_bytes`].
-const BUDGET: &str = if cfg!(windows) { "DXGI's budget" } else { "Metal's recommended working set" };
+const BUDGET: &str = if cfg!(windows) {
+    "DXGI's budget"
+} else {
+    "Metal's recommended working set"
+};
 
 /// What DXGI grants this process of the memory that the GPU reaches fastest.
 #[cfg(windows)]
@@ -23,7 +29,10 @@ fn budget_bytes(adapter: &wgpu::Adapter) -> Option<u64> {
     use windows::Win32::Graphics::Dxgi::DXGI_MEMORY_SEGMENT_GROUP_LOCAL;
     // SAFETY: the guard is only read.
     let hal = unsafe { adapter.as_hal::<wgpu::hal::api::Dx12>() }?;
-    let info = hal.raw_adapter().query_video_memory_info(DXGI_MEMORY_SEGMENT_GROUP_LOCAL).ok()?;
+    let info = hal
+        .raw_adapter()
+        .query_video_memory_info(DXGI_MEMORY_SEGMENT_GROUP_LOCAL)
+        .ok()?;
     Some(info.Budget.saturating_sub(info.CurrentUsage))
 }
 
@@ -66,10 +75,18 @@ mod vulkan {
     ) -> Option<T> {
         // SAFETY: the guard is only read.
         let hal = unsafe { adapter.as_hal::<wgpu::hal::api::Vulkan>() }?;
-        let (instance, physical) = (hal.shared_instance().raw_instance(), hal.raw_physical_device());
+        let (instance, physical) = (
+            hal.shared_instance().raw_instance(),
+            hal.raw_physical_device(),
+        );
         // SAFETY: `physical` was enumerated from `instance`, which the guard keeps alive.
-        let extensions = unsafe { instance.enumerate_device_extension_properties(physical) }.ok()?;
-        let has = |name: &CStr| extensions.iter().any(|found| found.extension_name_as_c_str() == Ok(name));
+        let extensions =
+            unsafe { instance.enumerate_device_extension_properties(physical) }.ok()?;
+        let has = |name: &CStr| {
+            extensions
+                .iter()
+                .any(|found| found.extension_name_as_c_str() == Ok(name))
+        };
         read(instance, physical, &has)
     }
 
@@ -85,11 +102,23 @@ mod vulkan {
             // SAFETY: wgpu needs Vulkan 1.1 or its extension for this call, and the chained struct outlives it.
             unsafe { instance.get_physical_device_memory_properties2(physical, &mut properties) };
             let memory = properties.memory_properties;
-            let heaps = memory.memory_heaps.iter().take(memory.memory_heap_count as usize).enumerate();
-            let local = heaps.filter(|(_, heap)| heap.flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL));
+            let heaps = memory
+                .memory_heaps
+                .iter()
+                .take(memory.memory_heap_count as usize)
+                .enumerate();
+            let local =
+                heaps.filter(|(_, heap)| heap.flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL));
             let (index, heap) = local.max_by_key(|(_, heap)| heap.size)?;
             let left = budget.heap_budget[index].saturating_sub(budget.heap_usage[index]);
-            Some((if budgeted { left.min(heap.size) } else { heap.size }, budgeted))
+            Some((
+                if budgeted {
+                    left.min(heap.size)
+                } else {
+                    heap.size
+                },
+                budgeted,
+            ))
         })
     }
 
@@ -107,8 +136,12 @@ mod vulkan {
             }
             // SAFETY: as above; the device has the extension of the chained struct.
             unsafe { instance.get_physical_device_properties2(physical, &mut properties) };
-            let amd = amd.shader_engine_count * amd.shader_arrays_per_engine_count * amd.compute_units_per_shader_array;
-            [amd, nvidia.shader_sm_count].into_iter().find(|cores| *cores > 0)
+            let amd = amd.shader_engine_count
+                * amd.shader_arrays_per_engine_count
+                * amd.compute_units_per_shader_array;
+            [amd, nvidia.shader_sm_count]
+                .into_iter()
+                .find(|cores| *cores > 0)
         })
     }
 

@@ -6,7 +6,11 @@
 /// What [`Matrices`] need of an adapter.
 pub(crate) fn features(api: wgpu::Backend) -> wgpu::Features {
     let usual = wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX | wgpu::Features::SHADER_F16;
-    if needs_own_spirv(api) { usual | wgpu::Features::PASSTHROUGH_SHADERS } else { usual }
+    if needs_own_spirv(api) {
+        usual | wgpu::Features::PASSTHROUGH_SHADERS
+    } else {
+        usual
+    }
 }
 
 /// Whether their kernels are translated by `spirv.rs` instead of wgpu, which misses Vulkan's memory model.
@@ -40,15 +44,29 @@ pub(crate) struct Matrices {
 
 impl Matrices {
     /// Those of most GPUs.
-    pub(crate) const USUAL: Self = Self { size: 16, lanes: 32 };
+    pub(crate) const USUAL: Self = Self {
+        size: 16,
+        lanes: 32,
+    };
 
     /// Those of Mesa's software adapter, on which tests run.
     pub(crate) const EIGHT: Self = Self { size: 8, lanes: 8 };
     /// Those of Apple's GPUs.
     pub(crate) const APPLE: Self = Self { size: 8, lanes: 32 };
     /// All that are tested: NVIDIA's, AMD's, Intel's, a software adapter's, and Apple's.
-    pub(crate) const TESTED: [Self; 5] =
-        [Self::USUAL, Self { size: 16, lanes: 64 }, Self { size: 16, lanes: 16 }, Self::EIGHT, Self::APPLE];
+    pub(crate) const TESTED: [Self; 5] = [
+        Self::USUAL,
+        Self {
+            size: 16,
+            lanes: 64,
+        },
+        Self {
+            size: 16,
+            lanes: 16,
+        },
+        Self::EIGHT,
+        Self::APPLE,
+    ];
 
     /// Subgroups of a workgroup of their kernels.
     pub(crate) fn subgroups(self) -> u32 {
@@ -62,7 +80,12 @@ impl Matrices {
         let is_flat = |down: &u32| down * down * (columns / rows) <= subgroups;
         let down = [4, 2].into_iter().find(is_flat).unwrap_or(1);
         let across = subgroups / down;
-        Grid { down, across, matrices_down: rows / down / self.size, matrices_across: columns / across / self.size }
+        Grid {
+            down,
+            across,
+            matrices_down: rows / down / self.size,
+            matrices_across: columns / across / self.size,
+        }
     }
 
     /// Those of an adapter, if its kernels may use them.
@@ -80,14 +103,26 @@ impl Matrices {
         }
         let halves = |found: &wgpu::CooperativeMatrixProperties| {
             let types = (found.ab_type, found.cr_type);
-            types == (wgpu::CooperativeScalarType::F16, wgpu::CooperativeScalarType::F32)
+            types
+                == (
+                    wgpu::CooperativeScalarType::F16,
+                    wgpu::CooperativeScalarType::F32,
+                )
         };
         let square = |found: wgpu::CooperativeMatrixProperties| {
             let sizes = [found.m_size, found.n_size, found.k_size];
             [16, 8].into_iter().find(|size| sizes == [*size; 3])
         };
-        let size = adapter.cooperative_matrix_properties().into_iter().filter(halves).filter_map(square).max()?;
-        Some(Self { size, lanes: expected_lanes(&info) })
+        let size = adapter
+            .cooperative_matrix_properties()
+            .into_iter()
+            .filter(halves)
+            .filter_map(square)
+            .max()?;
+        Some(Self {
+            size,
+            lanes: expected_lanes(&info),
+        })
     }
 }
 
@@ -95,5 +130,7 @@ impl Matrices {
 fn expected_lanes(info: &wgpu::AdapterInfo) -> u32 {
     const AMD: u32 = 0x1002;
     let usual = if info.vendor == AMD { 64 } else { 32 };
-    usual.clamp(info.subgroup_min_size, info.subgroup_max_size).clamp(8, 128)
+    usual
+        .clamp(info.subgroup_min_size, info.subgroup_max_size)
+        .clamp(8, 128)
 }

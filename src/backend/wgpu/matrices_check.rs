@@ -6,7 +6,8 @@ use super::device::Tier;
 use super::encode::Recordings;
 use crate::plan::inputs::{BatchInputs, GroupInputs, SequenceRows};
 use crate::plan::{
-    AttendPaged, BufferId, KvFormat, KvGroup, KvLayer, MatMul, Plan, Rows, Step, Storage, WeightFormat, WeightId,
+    AttendPaged, BufferId, KvFormat, KvGroup, KvLayer, MatMul, Plan, Rows, Step, Storage,
+    WeightFormat, WeightId,
 };
 use std::sync::Arc;
 
@@ -38,7 +39,10 @@ impl WgpuBackend {
         self.recordings.pipelines.cache = cache;
         match are_right {
             Ok(true) => return Ok(()),
-            Ok(false) => tracing::warn!("{}: results of cooperative matrices are wrong", self.caps.name),
+            Ok(false) => tracing::warn!(
+                "{}: results of cooperative matrices are wrong",
+                self.caps.name
+            ),
             Err(error) if error.is_loss() => return Err(error),
             Err(error) => tracing::warn!("{error}; continuing without cooperative matrices"),
         }
@@ -49,7 +53,11 @@ impl WgpuBackend {
     async fn matrices_are_right(&mut self) -> Result<bool, BackendError> {
         let problem = Problem::new();
         self.load(Arc::clone(&problem.plan), &capacity())?;
-        self.write_weight(problem.weight, 0, bytemuck::cast_slice(&weight_values()).to_vec().into())?;
+        self.write_weight(
+            problem.weight,
+            0,
+            bytemuck::cast_slice(&weight_values()).to_vec().into(),
+        )?;
         self.allocate_pool(&[BLOCKS])?;
         self.write_buffer(problem.x, &x_values())?;
         self.write_buffer(problem.q, &queries())?;
@@ -62,7 +70,8 @@ impl WgpuBackend {
         let attended = self.read_buffer(problem.attended, ROWS).await?;
         // The weights of other keys are below 1e-27.
         let is_close = |(got, expected): (&f32, &f32)| (got - expected).abs() < 1e-6;
-        Ok(product == expected_product() && attended.iter().zip(&expected_attention()).all(is_close))
+        Ok(product == expected_product()
+            && attended.iter().zip(&expected_attention()).all(is_close))
     }
 }
 
@@ -83,8 +92,19 @@ impl Problem {
         let [q, attended] = ["q", "attended"].map(|name| buffer(name, HEADS * HEAD_DIM));
         let weight = plan.weight("weight", OUTPUTS, COLUMNS, WeightFormat::F32);
         plan.kv_groups.push(KvGroup { window: None });
-        plan.kv_layers.push(KvLayer { group: 0, heads: 1, head_dim: HEAD_DIM, latent: false });
-        plan.body.push(Step::MatMul(MatMul { x, weight, bias: None, accumulate: false, out: product }));
+        plan.kv_layers.push(KvLayer {
+            group: 0,
+            heads: 1,
+            head_dim: HEAD_DIM,
+            latent: false,
+        });
+        plan.body.push(Step::MatMul(MatMul {
+            x,
+            weight,
+            bias: None,
+            accumulate: false,
+            out: product,
+        }));
         plan.body.push(Step::AttendPaged(AttendPaged {
             q,
             layer: 0,
@@ -95,7 +115,14 @@ impl Problem {
             sinks: None,
             out: attended,
         }));
-        Self { plan: Arc::new(plan), x, weight, product, q, attended }
+        Self {
+            plan: Arc::new(plan),
+            x,
+            weight,
+            product,
+            q,
+            attended,
+        }
     }
 }
 
@@ -118,15 +145,24 @@ fn capacity() -> Capacity {
 }
 
 fn inputs() -> BatchInputs {
-    let mut inputs = BatchInputs { token_ids: vec![0; ROWS as usize], ..BatchInputs::default() };
+    let mut inputs = BatchInputs {
+        token_ids: vec![0; ROWS as usize],
+        ..BatchInputs::default()
+    };
     let mut group = GroupInputs::default();
     let mut row_start = 0;
     for (row_count, blocks) in PROMPTS {
-        inputs.sequences.push(SequenceRows { row_start, row_count, context_len: row_count });
+        inputs.sequences.push(SequenceRows {
+            row_start,
+            row_count,
+            context_len: row_count,
+        });
         inputs.positions.extend(0..row_count);
         group.table_starts.push(group.block_tables.len() as u32);
         group.block_tables.extend(blocks);
-        group.slot_mapping.extend((0..row_count).map(|position| slot(blocks, position)));
+        group
+            .slot_mapping
+            .extend((0..row_count).map(|position| slot(blocks, position)));
         row_start += row_count;
     }
     inputs.groups.push(group);
@@ -147,16 +183,26 @@ fn weight_value(output: u32, column: u32) -> f32 {
 }
 
 fn x_values() -> Vec<f32> {
-    (0..ROWS * COLUMNS).map(|index| x_value(index / COLUMNS, index % COLUMNS)).collect()
+    (0..ROWS * COLUMNS)
+        .map(|index| x_value(index / COLUMNS, index % COLUMNS))
+        .collect()
 }
 
 fn weight_values() -> Vec<f32> {
-    (0..OUTPUTS * COLUMNS).map(|index| weight_value(index / COLUMNS, index % COLUMNS)).collect()
+    (0..OUTPUTS * COLUMNS)
+        .map(|index| weight_value(index / COLUMNS, index % COLUMNS))
+        .collect()
 }
 
 fn expected_product() -> Vec<f32> {
-    let product = |row, output| (0..COLUMNS).map(|k| x_value(row, k) * weight_value(output, k)).sum::<f32>();
-    (0..ROWS * OUTPUTS).map(|index| product(index / OUTPUTS, index % OUTPUTS)).collect()
+    let product = |row, output| {
+        (0..COLUMNS)
+            .map(|k| x_value(row, k) * weight_value(output, k))
+            .sum::<f32>()
+    };
+    (0..ROWS * OUTPUTS)
+        .map(|index| product(index / OUTPUTS, index % OUTPUTS))
+        .collect()
 }
 
 /// The only key that a query finds: its score is 64, and that of all others is 0.
@@ -177,7 +223,9 @@ fn value(slot: u32, element: u32) -> f32 {
 fn rows_of(of: impl Fn(&[u32], u32, u32, u32) -> f32) -> Vec<f32> {
     let mut values = Vec::new();
     for (rows, blocks) in PROMPTS {
-        for (position, head) in (0..rows).flat_map(|position| (0..HEADS).map(move |head| (position, head))) {
+        for (position, head) in
+            (0..rows).flat_map(|position| (0..HEADS).map(move |head| (position, head)))
+        {
             values.extend((0..HEAD_DIM).map(|element| of(blocks, position, head, element)));
         }
     }
@@ -195,7 +243,8 @@ fn expected_attention() -> Vec<f32> {
 fn pool_values(half: KvHalf) -> Vec<f32> {
     let mut values = vec![0.0; (BLOCKS * BLOCK_SIZE * HEAD_DIM) as usize];
     for (rows, blocks) in PROMPTS {
-        for (position, element) in (0..rows).flat_map(|position| (0..HEAD_DIM).map(move |element| (position, element)))
+        for (position, element) in
+            (0..rows).flat_map(|position| (0..HEAD_DIM).map(move |element| (position, element)))
         {
             let slot = slot(blocks, position);
             values[(slot * HEAD_DIM + element) as usize] = match half {

@@ -104,9 +104,16 @@ impl WgpuBackend {
         let mut recordings = Recordings::default();
         restore_cache(&gpu, options, &mut recordings);
         let options = options.clone();
-        let caps_of_submissions = if cfg!(target_arch = "wasm32") { throttle::TAB } else { throttle::NATIVE };
+        let caps_of_submissions = if cfg!(target_arch = "wasm32") {
+            throttle::TAB
+        } else {
+            throttle::NATIVE
+        };
         let is_watched = gpu.profile.class != Class::Software;
-        let (throttle, words) = (Throttle::new(is_watched.then_some(caps_of_submissions)), Vec::new());
+        let (throttle, words) = (
+            Throttle::new(is_watched.then_some(caps_of_submissions)),
+            Vec::new(),
+        );
         let mut backend = Self {
             options,
             caps,
@@ -165,12 +172,30 @@ impl WgpuBackend {
     fn find_program(&mut self, inputs: &BatchInputs) -> Result<Prepared, BackendError> {
         let loaded = self.loaded.as_ref().ok_or_else(BackendError::not_loaded)?;
         let (gpu, arena) = (&self.gpu, &loaded.arena);
-        let context = metadata::Context { plan: &loaded.plan, capacity: &loaded.capacity, blocks: &arena.blocks };
-        let mut shape = encode::flatten(&context, &gpu.profile, inputs, arena.group_rows, &mut self.words)?;
+        let context = metadata::Context {
+            plan: &loaded.plan,
+            capacity: &loaded.capacity,
+            blocks: &arena.blocks,
+        };
+        let mut shape = encode::flatten(
+            &context,
+            &gpu.profile,
+            inputs,
+            arena.group_rows,
+            &mut self.words,
+        )?;
         let reach = Reach::of(&loaded.plan, inputs);
-        shape.attend_slices = self.throttle.slices(shape.tokens, longest_attention(loaded, &shape, &reach));
-        let program = self.recordings.program(gpu, &loaded.plan, &loaded.capacity, arena, &shape)?;
-        Ok(Prepared { shape, program, reach })
+        shape.attend_slices = self
+            .throttle
+            .slices(shape.tokens, longest_attention(loaded, &shape, &reach));
+        let program =
+            self.recordings
+                .program(gpu, &loaded.plan, &loaded.capacity, arena, &shape)?;
+        Ok(Prepared {
+            shape,
+            program,
+            reach,
+        })
     }
 
     /// Compiles the kernels that batches of the plan may need: all of them, but in a browser only those that most
@@ -178,22 +203,48 @@ impl WgpuBackend {
     fn compile(&mut self, progress: &mut dyn FnMut(u32, u32)) -> Result<(), BackendError> {
         #[cfg(not(target_arch = "wasm32"))]
         let wanted = self.wanted(|plan, capacity, blocks| {
-            [warm_up::usual_kinds(plan, capacity, blocks), warm_up::rare_kinds(plan, capacity)].concat()
+            [
+                warm_up::usual_kinds(plan, capacity, blocks),
+                warm_up::rare_kinds(plan, capacity),
+            ]
+            .concat()
         })?;
         #[cfg(target_arch = "wasm32")]
         let wanted = self.wanted(warm_up::usual_kinds)?;
-        self.recordings.pipelines.compile(&self.gpu, wanted, progress)
+        self.recordings
+            .pipelines
+            .compile(&self.gpu, wanted, progress)
     }
 
     /// The kernels that these batches need.
-    fn wanted(&mut self, kinds: impl Fn(&Plan, &Capacity, &[u32]) -> Vec<BatchInputs>) -> Result<Wanted, BackendError> {
+    fn wanted(
+        &mut self,
+        kinds: impl Fn(&Plan, &Capacity, &[u32]) -> Vec<BatchInputs>,
+    ) -> Result<Wanted, BackendError> {
         let loaded = self.loaded.as_ref().ok_or_else(BackendError::not_loaded)?;
         let (gpu, arena) = (&self.gpu, &loaded.arena);
-        let context = metadata::Context { plan: &loaded.plan, capacity: &loaded.capacity, blocks: &arena.blocks };
+        let context = metadata::Context {
+            plan: &loaded.plan,
+            capacity: &loaded.capacity,
+            blocks: &arena.blocks,
+        };
         let mut wanted = HashMap::new();
         for inputs in kinds(&loaded.plan, &loaded.capacity, &arena.blocks) {
-            let shape = encode::flatten(&context, &gpu.profile, &inputs, arena.group_rows, &mut self.words)?;
-            self.recordings.collect(gpu, &loaded.plan, &loaded.capacity, arena, &shape, &mut wanted)?;
+            let shape = encode::flatten(
+                &context,
+                &gpu.profile,
+                &inputs,
+                arena.group_rows,
+                &mut self.words,
+            )?;
+            self.recordings.collect(
+                gpu,
+                &loaded.plan,
+                &loaded.capacity,
+                arena,
+                &shape,
+                &mut wanted,
+            )?;
         }
         Ok(wanted)
     }
@@ -244,17 +295,34 @@ impl Backend for WgpuBackend {
         let layout = Layout::checked(&plan, capacity, &self.caps)?;
         let side = SideBytes::new(&plan, capacity, &self.gpu.profile);
         let arena = Arena::new(&self.gpu, &plan, &layout, &side)?;
-        let ring = Ring::new(&self.gpu, capacity.samples_max, pool::words_max(&plan, capacity));
+        let ring = Ring::new(
+            &self.gpu,
+            capacity.samples_max,
+            pool::words_max(&plan, capacity),
+        );
         self.gpu.errors.check()?;
-        self.loaded = Some(LoadedPlan { plan, capacity: capacity.clone(), arena, ring, staging: Staging::default() });
+        self.loaded = Some(LoadedPlan {
+            plan,
+            capacity: capacity.clone(),
+            arena,
+            ring,
+            staging: Staging::default(),
+        });
         Ok(())
     }
 
-    fn write_weight(&mut self, weight: WeightId, first_row: u32, rows: Bytes) -> Result<(), BackendError> {
+    fn write_weight(
+        &mut self,
+        weight: WeightId,
+        first_row: u32,
+        rows: Bytes,
+    ) -> Result<(), BackendError> {
         let loaded = self.loaded.as_mut().ok_or_else(BackendError::not_loaded)?;
         let spec = loaded.plan.weights.get(weight.0 as usize);
         let spec = spec.ok_or_else(|| BackendError::no_weight(weight))?;
-        loaded.arena.write_weight(&self.gpu, spec, weight, first_row, &rows)
+        loaded
+            .arena
+            .write_weight(&self.gpu, spec, weight, first_row, &rows)
     }
 
     fn allocate_pool(&mut self, blocks: &[u32]) -> Result<(), BackendError> {
@@ -294,22 +362,46 @@ impl Backend for WgpuBackend {
 
     fn submit(&mut self, inputs: &BatchInputs) -> Result<Ticket, BackendError> {
         self.gpu.errors.check()?;
-        let Prepared { shape, program, reach } = self.prepare(inputs)?;
+        let Prepared {
+            shape,
+            program,
+            reach,
+        } = self.prepare(inputs)?;
         self.dispatches = Some(program.len());
         let loaded = self.loaded.as_mut().ok_or_else(BackendError::not_loaded)?;
         let samples = shape.sample_groups.iter().map(|group| group.samples).sum();
         let stride = metadata::result_stride(inputs);
-        let counts = Counts { samples, stride, pools: shape.pools, columns: loaded.plan.pooled_columns() };
+        let counts = Counts {
+            samples,
+            stride,
+            pools: shape.pools,
+            columns: loaded.plan.pooled_columns(),
+        };
         let slot = loaded.ring.reserve()?;
         let gpu = &self.gpu;
-        gpu.queue.write_buffer(&loaded.arena.metadata.raw, 0, bytemuck::cast_slice(&self.words));
+        gpu.queue.write_buffer(
+            &loaded.arena.metadata.raw,
+            0,
+            bytemuck::cast_slice(&self.words),
+        );
         let commands = program.commands();
-        let load = Load { tokens: shape.tokens, work: commands.iter().map(|command| command.work.at(&reach)).sum() };
-        let mut parts = self.throttle.cut(commands, shape.tokens, |command| command.work.at(&reach)).peekable();
+        let load = Load {
+            tokens: shape.tokens,
+            work: commands.iter().map(|command| command.work.at(&reach)).sum(),
+        };
+        let mut parts = self
+            .throttle
+            .cut(commands, shape.tokens, |command| command.work.at(&reach))
+            .peekable();
         loop {
             let part = parts.next().unwrap_or_default();
-            let mut encoder = gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
-            encode::replay(part, &mut encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default()));
+            let mut encoder = gpu
+                .device
+                .create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+            encode::replay(
+                part,
+                &mut encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default()),
+            );
             if parts.peek().is_some() {
                 gpu.queue.submit([encoder.finish()]);
                 continue;
@@ -371,9 +463,19 @@ impl Backend for WgpuBackend {
 /// The work of the layer whose attention takes longest.
 fn longest_attention(loaded: &LoadedPlan, shape: &BatchShape, reach: &[Reach]) -> Work {
     let (plan, kv_format) = (&loaded.plan, loaded.capacity.kv_format);
-    let attends = plan.body.iter().filter(|step| matches!(step, Step::AttendPaged(_)));
-    let work = |step| StepWork::of(plan, step, shape.tokens, shape.logits_rows, kv_format).at(reach);
-    let longer = |one: Work, other: Work| if other.operations > one.operations { other } else { one };
+    let attends = plan
+        .body
+        .iter()
+        .filter(|step| matches!(step, Step::AttendPaged(_)));
+    let work =
+        |step| StepWork::of(plan, step, shape.tokens, shape.logits_rows, kv_format).at(reach);
+    let longer = |one: Work, other: Work| {
+        if other.operations > one.operations {
+            other
+        } else {
+            one
+        }
+    };
     attends.map(work).fold(Work::default(), longer)
 }
 
@@ -386,10 +488,17 @@ fn caps(gpu: &Gpu) -> Caps {
     };
     let class = match gpu.profile.class {
         class if class == Class::of(device::profile_kind(&gpu.info)) => String::new(),
-        forced => format!(", kernels of the {} class", format!("{forced:?}").to_lowercase()),
+        forced => format!(
+            ", kernels of the {} class",
+            format!("{forced:?}").to_lowercase()
+        ),
     };
     let tuned = tuned(gpu.profile.tuning);
-    let bytes = if gpu.profile.int8_activations { ", activations in bytes" } else { "" };
+    let bytes = if gpu.profile.int8_activations {
+        ", activations in bytes"
+    } else {
+        ""
+    };
     let kind = device::profile_kind(&gpu.info);
     Caps {
         name: gpu.info.name.clone(),
@@ -414,14 +523,34 @@ fn caps(gpu: &Gpu) -> Caps {
 fn tuned(tuning: Tuning) -> String {
     let usual = Tuning::USUAL;
     let numbers = [
-        ("workgroups of products per core", tuning.product_workgroups, usual.product_workgroups),
-        ("outputs at once", tuning.product_outputs, usual.product_outputs),
+        (
+            "workgroups of products per core",
+            tuning.product_workgroups,
+            usual.product_workgroups,
+        ),
+        (
+            "outputs at once",
+            tuning.product_outputs,
+            usual.product_outputs,
+        ),
         ("rows of a tile", tuning.tile_rows, usual.tile_rows),
-        ("workgroups of attention per core", tuning.attention_workgroups, usual.attention_workgroups),
+        (
+            "workgroups of attention per core",
+            tuning.attention_workgroups,
+            usual.attention_workgroups,
+        ),
     ];
-    let changed = numbers.into_iter().filter(|(_, number, usual)| number != usual);
-    let changed: Vec<String> = changed.map(|(what, number, _)| format!("{number} {what}")).collect();
-    if changed.is_empty() { String::new() } else { format!(", tuned: {}", changed.join(", ")) }
+    let changed = numbers
+        .into_iter()
+        .filter(|(_, number, usual)| number != usual);
+    let changed: Vec<String> = changed
+        .map(|(what, number, _)| format!("{number} {what}"))
+        .collect();
+    if changed.is_empty() {
+        String::new()
+    } else {
+        format!(", tuned: {}", changed.join(", "))
+    }
 }
 
 /// The allocation of a typical discrete GPU with this binding limit, for a device that is not present.
@@ -444,9 +573,16 @@ pub fn usual_allocation(binding_bytes_max: u64) -> Allocation {
 fn allocation(profile: &Profile) -> Allocation {
     let buffer_bytes_max = profile.buffer_bytes_max;
     let profile = profile.clone();
-    let side = SideBuffers::new(move |plan, capacity| SideBytes::new(plan, capacity, &profile).list());
+    let side =
+        SideBuffers::new(move |plan, capacity| SideBytes::new(plan, capacity, &profile).list());
     let (granule, kv_groups_max) = (arena::GRANULE, metadata::GROUPS_MAX);
-    Allocation { granule, buffer_bytes_max, kv_groups_max, wide_vectors: true, side }
+    Allocation {
+        granule,
+        buffer_bytes_max,
+        kv_groups_max,
+        wide_vectors: true,
+        side,
+    }
 }
 
 #[cfg(not(target_arch = "wasm32"))]

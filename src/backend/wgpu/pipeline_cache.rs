@@ -18,22 +18,42 @@ const FILE_BYTES_MAX: u64 = 256 << 20;
 fn path(gpu: &Gpu, options: &WgpuOptions) -> Option<PathBuf> {
     let key = wgpu::util::pipeline_cache_key(&gpu.info)?;
     let driver = format!("{}-{}", gpu.info.driver, gpu.info.driver_info);
-    let driver: String = driver.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
-    Some(options.cache_dir.as_ref()?.join(format!("{key}-{driver}.bin")))
+    let driver: String = driver
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c } else { '_' })
+        .collect();
+    Some(
+        options
+            .cache_dir
+            .as_ref()?
+            .join(format!("{key}-{driver}.bin")),
+    )
 }
 
 /// The cache filled from disk, if the adapter supports pipeline caches.
-#[allow(unsafe_code, reason = "a pipeline cache is made from bytes that a driver wrote")]
+#[allow(
+    unsafe_code,
+    reason = "a pipeline cache is made from bytes that a driver wrote"
+)]
 pub(super) fn restore(gpu: &Gpu, options: &WgpuOptions) -> Option<wgpu::PipelineCache> {
-    if !gpu.device.features().contains(wgpu::Features::PIPELINE_CACHE) {
+    if !gpu
+        .device
+        .features()
+        .contains(wgpu::Features::PIPELINE_CACHE)
+    {
         return None;
     }
     let data = read_sealed(&path(gpu, options)?, FILE_BYTES_MAX);
     let make = |data: Option<&[u8]>| {
-        let descriptor = wgpu::PipelineCacheDescriptor { label: Some("folio"), data, fallback: true };
+        let descriptor = wgpu::PipelineCacheDescriptor {
+            label: Some("folio"),
+            data,
+            fallback: true,
+        };
         // SAFETY: the bytes come from `store`: the file is this user's, its checksum is right, and its name contains
         // adapter and driver. wgpu and the driver check their own headers and fall back to an empty cache.
-        gpu.catch(|| unsafe { gpu.device.create_pipeline_cache(&descriptor) }).ok()
+        gpu.catch(|| unsafe { gpu.device.create_pipeline_cache(&descriptor) })
+            .ok()
     };
     make(data.as_deref())
 }
@@ -55,8 +75,9 @@ pub(super) fn read_sealed(path: &Path, bytes_max: u64) -> Option<Vec<u8>> {
 pub(super) fn write_sealed(path: &Path, data: &[u8]) {
     let beside = path.with_extension(format!("{}.tmp", std::process::id()));
     let folder = path.parent().map_or(Ok(()), std::fs::create_dir_all);
-    let written =
-        folder.and_then(|()| std::fs::write(&beside, sealed(data))).and_then(|()| std::fs::rename(&beside, path));
+    let written = folder
+        .and_then(|()| std::fs::write(&beside, sealed(data)))
+        .and_then(|()| std::fs::rename(&beside, path));
     if let Err(error) = written {
         tracing::debug!("{} was not written: {error}", path.display());
     }
@@ -69,7 +90,9 @@ fn sealed(data: &[u8]) -> Vec<u8> {
 
 /// The data of a file with these contents; `None` if this program did not write it so.
 fn unsealed(file: &[u8]) -> Option<&[u8]> {
-    let (checksum, data) = file.strip_prefix(MAGIC)?.split_at_checked(blake3::OUT_LEN)?;
+    let (checksum, data) = file
+        .strip_prefix(MAGIC)?
+        .split_at_checked(blake3::OUT_LEN)?;
     (blake3::hash(data).as_bytes() == checksum).then_some(data)
 }
 

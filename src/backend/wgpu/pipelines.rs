@@ -28,7 +28,10 @@ pub(crate) struct Kernel {
 impl Kernel {
     /// The shader `shaders/<stem>.wgsl` without defines.
     pub(crate) fn new(stem: &'static str) -> Self {
-        Self { stem, defines: Vec::new() }
+        Self {
+            stem,
+            defines: Vec::new(),
+        }
     }
 
     /// Adds the define `name`, for `#ifdef`.
@@ -101,7 +104,12 @@ pub(crate) struct Pipelines {
 
 impl Pipelines {
     /// Returns the compiled `kernel`, compiling it on first use.
-    pub(crate) fn get(&mut self, gpu: &Gpu, kernel: &Kernel, access: &[Access]) -> Result<Pipeline, BackendError> {
+    pub(crate) fn get(
+        &mut self,
+        gpu: &Gpu,
+        kernel: &Kernel,
+        access: &[Access],
+    ) -> Result<Pipeline, BackendError> {
         if let Some(pipeline) = self.compiled.get(kernel) {
             return Ok(pipeline.clone());
         }
@@ -117,9 +125,18 @@ impl Pipelines {
         wanted: Wanted,
         progress: &mut dyn FnMut(u32, u32),
     ) -> Result<(), BackendError> {
-        let new = wanted.into_iter().filter(|(kernel, _)| !self.compiled.contains_key(kernel)).collect::<Vec<_>>();
-        let jobs: Vec<_> = new.iter().map(|(kernel, access)| (kernel, self.layout(gpu, access))).collect();
-        let (cache, total) = (self.cache.clone(), u32::try_from(jobs.len()).expect("a plan has few kernels"));
+        let new = wanted
+            .into_iter()
+            .filter(|(kernel, _)| !self.compiled.contains_key(kernel))
+            .collect::<Vec<_>>();
+        let jobs: Vec<_> = new
+            .iter()
+            .map(|(kernel, access)| (kernel, self.layout(gpu, access)))
+            .collect();
+        let (cache, total) = (
+            self.cache.clone(),
+            u32::try_from(jobs.len()).expect("a plan has few kernels"),
+        );
         let (mut done, mut outcome) = (0, Ok(()));
         progress(done, total);
         for_each_in_parallel(
@@ -138,7 +155,12 @@ impl Pipelines {
         outcome
     }
 
-    fn insert(&mut self, kernel: &Kernel, layout: wgpu::BindGroupLayout, raw: wgpu::ComputePipeline) -> Pipeline {
+    fn insert(
+        &mut self,
+        kernel: &Kernel,
+        layout: wgpu::BindGroupLayout,
+        raw: wgpu::ComputePipeline,
+    ) -> Pipeline {
         let id = u32::try_from(self.compiled.len()).expect("a plan has few kernels");
         let pipeline = Pipeline { raw, layout, id };
         self.compiled.insert(kernel.clone(), pipeline.clone());
@@ -151,7 +173,11 @@ impl Pipelines {
         self.compiled.len()
     }
 
-    fn layout(&mut self, gpu: &Gpu, access: &[Access]) -> (wgpu::BindGroupLayout, wgpu::PipelineLayout) {
+    fn layout(
+        &mut self,
+        gpu: &Gpu,
+        access: &[Access],
+    ) -> (wgpu::BindGroupLayout, wgpu::PipelineLayout) {
         if let Some(layout) = self.layouts.get(access) {
             return layout.clone();
         }
@@ -162,15 +188,26 @@ impl Pipelines {
             count: None,
         };
         let mut entries = vec![entry(0, params_type())];
-        entries.extend(access.iter().enumerate().map(|(index, access)| entry(index + 1, binding_type(*access))));
-        let descriptor = wgpu::BindGroupLayoutDescriptor { label: None, entries: &entries };
-        let layout = gpu.device.create_bind_group_layout(&descriptor);
-        let pipeline = gpu.device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+        entries.extend(
+            access
+                .iter()
+                .enumerate()
+                .map(|(index, access)| entry(index + 1, binding_type(*access))),
+        );
+        let descriptor = wgpu::BindGroupLayoutDescriptor {
             label: None,
-            bind_group_layouts: &[Some(&layout)],
-            immediate_size: 0,
-        });
-        self.layouts.insert(access.to_vec(), (layout.clone(), pipeline.clone()));
+            entries: &entries,
+        };
+        let layout = gpu.device.create_bind_group_layout(&descriptor);
+        let pipeline = gpu
+            .device
+            .create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+                label: None,
+                bind_group_layouts: &[Some(&layout)],
+                immediate_size: 0,
+            });
+        self.layouts
+            .insert(access.to_vec(), (layout.clone(), pipeline.clone()));
         (layout, pipeline)
     }
 }
@@ -181,15 +218,24 @@ fn build(
     layout: &wgpu::PipelineLayout,
     cache: Option<&wgpu::PipelineCache>,
 ) -> Result<wgpu::ComputePipeline, BackendError> {
-    let fail = |message: String| BackendError::Kernel { kernel: kernel.to_string(), message };
-    if kernel.defines.iter().any(|(name, _)| gpu.refused_define == Some(*name)) {
+    let fail = |message: String| BackendError::Kernel {
+        kernel: kernel.to_string(),
+        message,
+    };
+    if kernel
+        .defines
+        .iter()
+        .any(|(name, _)| gpu.refused_define == Some(*name))
+    {
         return Err(fail("rejected, as the options request".into()));
     }
     let mut text = preprocess::expand(kernel.stem, &kernel.defines).map_err(fail)?;
     if let Some((from, to)) = gpu.planted {
         text = text.replace(from, to);
     }
-    let module = gpu.catch(|| module_of(gpu, kernel.stem, &text)).map_err(|error| fail(error.to_string()))?;
+    let module = gpu
+        .catch(|| module_of(gpu, kernel.stem, &text))
+        .map_err(|error| fail(error.to_string()))?;
     let module = module.map_err(fail)?;
     let descriptor = wgpu::ComputePipelineDescriptor {
         label: Some(kernel.stem),
@@ -202,13 +248,18 @@ fn build(
         },
         cache,
     };
-    gpu.catch(|| gpu.device.create_compute_pipeline(&descriptor)).map_err(|error| fail(error.to_string()))
+    gpu.catch(|| gpu.device.create_compute_pipeline(&descriptor))
+        .map_err(|error| fail(error.to_string()))
 }
 
 /// Does `work` for every job, and hands each result to `each` on this thread. A driver compiles on the thread that asks
 /// for a pipeline, so several threads ask.
 #[cfg(not(target_arch = "wasm32"))]
-fn for_each_in_parallel<J: Sync, R: Send>(jobs: &[J], work: impl Fn(&J) -> R + Sync, mut each: impl FnMut(&J, R)) {
+fn for_each_in_parallel<J: Sync, R: Send>(
+    jobs: &[J],
+    work: impl Fn(&J) -> R + Sync,
+    mut each: impl FnMut(&J, R),
+) {
     let next = AtomicUsize::new(0);
     let (sender, results) = mpsc::channel();
     std::thread::scope(|scope| {
@@ -222,7 +273,9 @@ fn for_each_in_parallel<J: Sync, R: Send>(jobs: &[J], work: impl Fn(&J) -> R + S
             });
         }
         drop(sender);
-        results.into_iter().for_each(|(job, result)| each(job, result));
+        results
+            .into_iter()
+            .for_each(|(job, result)| each(job, result));
     });
 }
 
@@ -263,25 +316,43 @@ pub(crate) fn module_of(gpu: &Gpu, label: &str, text: &str) -> Result<wgpu::Shad
         return create_matrix_module(gpu, label, text);
     }
     let source = wgpu::ShaderSource::Wgsl(text.into());
-    Ok(create_module(gpu, wgpu::ShaderModuleDescriptor { label: Some(label), source }))
+    Ok(create_module(
+        gpu,
+        wgpu::ShaderModuleDescriptor {
+            label: Some(label),
+            source,
+        },
+    ))
 }
 
-#[allow(unsafe_code, reason = "bounds checks and loop counters in the shaders cost 5 to 30 % natively")]
+#[allow(
+    unsafe_code,
+    reason = "bounds checks and loop counters in the shaders cost 5 to 30 % natively"
+)]
 fn create_module(gpu: &Gpu, descriptor: wgpu::ShaderModuleDescriptor<'_>) -> wgpu::ShaderModule {
     if gpu.checked || cfg!(target_arch = "wasm32") {
         return gpu.device.create_shader_module(descriptor);
     }
     // SAFETY: the shaders are part of this crate and their loops are bounded. They only get batches whose ids, slots
     // and ranges `metadata::flatten` has checked to lie inside the buffers; the tests also run them with checks.
-    unsafe { gpu.device.create_shader_module_trusted(descriptor, wgpu::ShaderRuntimeChecks::unchecked()) }
+    unsafe {
+        gpu.device
+            .create_shader_module_trusted(descriptor, wgpu::ShaderRuntimeChecks::unchecked())
+    }
 }
 
 /// The module of a kernel with cooperative matrices: SPIR-V of our own, see [`spirv`].
 #[cfg(any(target_os = "linux", target_os = "android", windows))]
-#[allow(unsafe_code, reason = "wgpu's own translation of cooperative matrices misses the memory model")]
+#[allow(
+    unsafe_code,
+    reason = "wgpu's own translation of cooperative matrices misses the memory model"
+)]
 fn create_matrix_module(gpu: &Gpu, label: &str, text: &str) -> Result<wgpu::ShaderModule, String> {
     let words = spirv::translate(text)?;
-    let main = wgpu::PassthroughShaderEntryPoint { name: "main".into(), workgroup_size: (0, 0, 0) };
+    let main = wgpu::PassthroughShaderEntryPoint {
+        name: "main".into(),
+        workgroup_size: (0, 0, 0),
+    };
     let descriptor = wgpu::ShaderModuleDescriptorPassthrough {
         label: Some(label),
         entry_points: vec![main].into(),
@@ -295,6 +366,10 @@ fn create_matrix_module(gpu: &Gpu, label: &str, text: &str) -> Result<wgpu::Shad
 
 /// Vulkan's are not used here: see [`matrices::Matrices::of`].
 #[cfg(not(any(target_os = "linux", target_os = "android", windows)))]
-fn create_matrix_module(_gpu: &Gpu, _label: &str, _text: &str) -> Result<wgpu::ShaderModule, String> {
+fn create_matrix_module(
+    _gpu: &Gpu,
+    _label: &str,
+    _text: &str,
+) -> Result<wgpu::ShaderModule, String> {
     Err("cooperative matrices of Vulkan are not used on this system".into())
 }

@@ -46,20 +46,27 @@ pub(crate) fn expand(stem: &str, defines: &[Define]) -> Result<String, String> {
     if text.contains("#for") {
         let mut unrolled = String::new();
         let lines: Vec<&str> = text.lines().collect();
-        unroll(&mut unrolled, &lines, defines, &[]).map_err(|what| format!("{stem}.wgsl: {what}"))?;
+        unroll(&mut unrolled, &lines, defines, &[])
+            .map_err(|what| format!("{stem}.wgsl: {what}"))?;
         text = unrolled;
     }
     Ok(text)
 }
 
 /// Writes `lines` with every `#for` unrolled; `names` are the words to replace and their numbers.
-fn unroll(text: &mut String, lines: &[&str], defines: &[Define], names: &[(&str, u32)]) -> Result<(), String> {
+fn unroll(
+    text: &mut String,
+    lines: &[&str],
+    defines: &[Define],
+    names: &[(&str, u32)],
+) -> Result<(), String> {
     let mut at = 0;
     while at < lines.len() {
         let words: Vec<&str> = lines[at].split_whitespace().collect();
         match words[..] {
             ["#for", name, count] => {
-                let count = count_of(count, defines).ok_or_else(|| format!("{count} is not a number"))?;
+                let count =
+                    count_of(count, defines).ok_or_else(|| format!("{count} is not a number"))?;
                 let length = block_length(&lines[at + 1..]).ok_or("#for without #endfor")?;
                 for number in 0..count {
                     let mut inner = names.to_vec();
@@ -68,7 +75,9 @@ fn unroll(text: &mut String, lines: &[&str], defines: &[Define], names: &[(&str,
                 }
                 at += length + 1;
             }
-            [word, ..] if word.starts_with('#') => return Err(format!("stray {}", lines[at].trim())),
+            [word, ..] if word.starts_with('#') => {
+                return Err(format!("stray {}", lines[at].trim()));
+            }
             _ => {
                 replace_words(text, lines[at], names);
                 text.push('\n');
@@ -80,7 +89,10 @@ fn unroll(text: &mut String, lines: &[&str], defines: &[Define], names: &[(&str,
 }
 
 fn count_of(word: &str, defines: &[Define]) -> Option<u32> {
-    let defined = defines.iter().find(|(name, _)| *name == word).and_then(|(_, number)| *number);
+    let defined = defines
+        .iter()
+        .find(|(name, _)| *name == word)
+        .and_then(|(_, number)| *number);
     defined.or_else(|| word.parse().ok())
 }
 
@@ -101,9 +113,15 @@ fn replace_words(text: &mut String, line: &str, names: &[(&str, u32)]) {
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
     let mut rest = line;
     while let Some(start) = rest.find(is_word) {
-        let end = rest[start..].find(|c| !is_word(c)).map_or(rest.len(), |length| start + length);
+        let end = rest[start..]
+            .find(|c| !is_word(c))
+            .map_or(rest.len(), |length| start + length);
         text.push_str(&rest[..start]);
-        match names.iter().rev().find(|(name, _)| *name == &rest[start..end]) {
+        match names
+            .iter()
+            .rev()
+            .find(|(name, _)| *name == &rest[start..end])
+        {
             Some((_, number)) => text.push_str(&format!("{number}u")),
             None => text.push_str(&rest[start..end]),
         }
@@ -114,10 +132,18 @@ fn replace_words(text: &mut String, line: &str, names: &[(&str, u32)]) {
 
 /// The text of `stem`, unprocessed.
 pub(crate) fn source(stem: &str) -> Option<&'static str> {
-    SOURCES.iter().find(|(name, _)| *name == stem).map(|(_, text)| *text)
+    SOURCES
+        .iter()
+        .find(|(name, _)| *name == stem)
+        .map(|(_, text)| *text)
 }
 
-fn expand_into(text: &mut String, stem: &str, defines: &[Define], seen: &mut Vec<String>) -> Result<(), String> {
+fn expand_into(
+    text: &mut String,
+    stem: &str,
+    defines: &[Define],
+    seen: &mut Vec<String>,
+) -> Result<(), String> {
     let body = source(stem).ok_or_else(|| format!("unknown shader {stem}"))?;
     // One entry per open condition: whether this branch is taken, and whether the condition itself is reached.
     let mut open: Vec<(bool, bool)> = Vec::new();
@@ -166,5 +192,9 @@ fn expand_into(text: &mut String, stem: &str, defines: &[Define], seen: &mut Vec
             _ => {}
         }
     }
-    if open.is_empty() { Ok(()) } else { Err(format!("{stem}.wgsl: #ifdef without #endif")) }
+    if open.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("{stem}.wgsl: #ifdef without #endif"))
+    }
 }

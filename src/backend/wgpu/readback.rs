@@ -63,8 +63,13 @@ impl Ring {
             usage: wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST,
             mapped_at_creation: false,
         };
-        let slots = (0..SLOTS).map(|_| (gpu.device.create_buffer(&descriptor), false)).collect();
-        Self { slots, pooled_offset }
+        let slots = (0..SLOTS)
+            .map(|_| (gpu.device.create_buffer(&descriptor), false))
+            .collect();
+        Self {
+            slots,
+            pooled_offset,
+        }
     }
 
     /// Returns a free slot; it stays free until [`Self::map`].
@@ -74,7 +79,13 @@ impl Ring {
     }
 
     /// Copies the results to `slot` at the end of `encoder`.
-    pub(crate) fn copy(&self, slot: usize, encoder: &mut wgpu::CommandEncoder, arena: &Arena, counts: Counts) {
+    pub(crate) fn copy(
+        &self,
+        slot: usize,
+        encoder: &mut wgpu::CommandEncoder,
+        arena: &Arena,
+        counts: Counts,
+    ) {
         let target = &self.slots[slot].0;
         encoder.copy_buffer_to_buffer(&arena.results.raw, 0, target, 0, copied_bytes(counts));
         if counts.pools > 0 {
@@ -106,13 +117,34 @@ impl Ring {
         let (buffer, busy) = &mut self.slots[slot];
         *busy = true;
         let (sender, mapped) = oneshot::channel();
-        buffer.map_async(wgpu::MapMode::Read, 0..bytes, move |result| _ = sender.send(result));
-        Ticket { slot, mapped, submission, requested, counts, load, submitted: Instant::now() }
+        buffer.map_async(wgpu::MapMode::Read, 0..bytes, move |result| {
+            _ = sender.send(result)
+        });
+        Ticket {
+            slot,
+            mapped,
+            submission,
+            requested,
+            counts,
+            load,
+            submitted: Instant::now(),
+        }
     }
 
     /// Waits for a batch and decodes the results that its rows requested.
-    pub(crate) async fn read(&mut self, gpu: &Gpu, ticket: Ticket) -> Result<Results, BackendError> {
-        let Ticket { slot, mapped, submission, requested, counts, .. } = ticket;
+    pub(crate) async fn read(
+        &mut self,
+        gpu: &Gpu,
+        ticket: Ticket,
+    ) -> Result<Results, BackendError> {
+        let Ticket {
+            slot,
+            mapped,
+            submission,
+            requested,
+            counts,
+            ..
+        } = ticket;
         let outcome = await_mapping(gpu, mapped, submission).await;
         self.slots[slot].1 = false;
         let buffer = &self.slots[slot].0;
@@ -124,7 +156,9 @@ impl Ring {
             let view = buffer.get_mapped_range(0..self.mapped_bytes(counts));
             let view = view.map_err(|error| BackendError::Lost(error.to_string()))?;
             let words: Vec<u32> = bytemuck::pod_collect_to_vec(&view);
-            let pooled = words.get(self.pooled_offset as usize / 4..).unwrap_or_default();
+            let pooled = words
+                .get(self.pooled_offset as usize / 4..)
+                .unwrap_or_default();
             Results {
                 sampled: metadata::sampled(&words, &requested),
                 pooled: metadata::pooled(pooled, counts.pools as usize, counts.columns as usize),
@@ -147,13 +181,18 @@ pub(crate) async fn await_mapping(
     submission: wgpu::SubmissionIndex,
 ) -> Result<(), BackendError> {
     if cfg!(not(target_arch = "wasm32")) {
-        gpu.poll(wgpu::PollType::Wait { submission_index: Some(submission), timeout: Some(gpu.read_timeout) })?;
+        gpu.poll(wgpu::PollType::Wait {
+            submission_index: Some(submission),
+            timeout: Some(gpu.read_timeout),
+        })?;
     }
     match mapped.await {
         Ok(Ok(())) => gpu.errors.check(),
         failed => {
             gpu.errors.check()?;
-            Err(BackendError::Lost(format!("a result could not be mapped: {failed:?}")))
+            Err(BackendError::Lost(format!(
+                "a result could not be mapped: {failed:?}"
+            )))
         }
     }
 }

@@ -44,6 +44,9 @@ impl SideBytes {
             ("narrow rows", self.narrow_rows),
         ];
         let slots = std::iter::repeat_n(("readback", self.readback), readback::SLOTS);
-        once.into_iter().chain(slots).map(|(name, bytes)| SideBuffer { name, bytes }).collect()
+        once.into_iter()
+            .chain(slots)
+            .map(|(name, bytes)| SideBuffer { name, bytes })
+            .collect()
     }
 }

@@ -41,10 +41,13 @@ const MAKE_AVAILABLE_AND_VISIBLE: u32 = 0x2000 | 0x4000;
 /// Translates a kernel without bounds checks, as [`super::pipelines::create_module`] does for the others.
 pub(crate) fn translate(text: &str) -> Result<Vec<u32>, String> {
     let module = naga::front::wgsl::parse_str(text).map_err(|error| error.emit_to_string(text))?;
-    let mut validator = naga::valid::Validator::new(naga::valid::ValidationFlags::all(), capabilities());
+    let mut validator =
+        naga::valid::Validator::new(naga::valid::ValidationFlags::all(), capabilities());
     validator.subgroup_stages(naga::valid::ShaderStages::COMPUTE);
     validator.subgroup_operations(naga::valid::SubgroupOperationSet::all());
-    let info = validator.validate(&module).map_err(|error| error.emit_to_string(text))?;
+    let info = validator
+        .validate(&module)
+        .map_err(|error| error.emit_to_string(text))?;
     let unchecked = naga::proc::BoundsCheckPolicy::Unchecked;
     let options = spv::Options {
         // The memory model is a part of SPIR-V since 1.5.
@@ -61,7 +64,8 @@ pub(crate) fn translate(text: &str) -> Result<Vec<u32>, String> {
         emit_int_div_checks: false,
         ..Default::default()
     };
-    let words = spv::write_vec(&module, &info, &options, None).map_err(|error| error.to_string())?;
+    let words =
+        spv::write_vec(&module, &info, &options, None).map_err(|error| error.to_string())?;
     share_memory(&words)
 }
 
@@ -76,7 +80,10 @@ pub(crate) fn capabilities() -> naga::valid::Capabilities {
 
 /// Marks every access to shared memory as not private, and lets every barrier make writes available and visible.
 pub(crate) fn share_memory(words: &[u32]) -> Result<Vec<u32>, String> {
-    let mut shared = words.get(..HEADER_WORDS).ok_or("the module has no header")?.to_vec();
+    let mut shared = words
+        .get(..HEADER_WORDS)
+        .ok_or("the module has no header")?
+        .to_vec();
     let mut pointers = Pointers::default();
     // The type and value of each constant of one word.
     let mut constants: HashMap<u32, (u32, u32)> = HashMap::new();
@@ -92,8 +99,12 @@ pub(crate) fn share_memory(words: &[u32]) -> Result<Vec<u32>, String> {
             OP_LOAD if pointers.are_shared(words[3]) => add_operand(&mut instruction, 4),
             OP_STORE if pointers.are_shared(words[1]) => add_operand(&mut instruction, 3),
             // Result type, result, pointer, layout, stride; pointer, object, layout, stride.
-            OP_COOPERATIVE_MATRIX_LOAD if pointers.are_shared(words[3]) => add_operand(&mut instruction, 6),
-            OP_COOPERATIVE_MATRIX_STORE if pointers.are_shared(words[1]) => add_operand(&mut instruction, 5),
+            OP_COOPERATIVE_MATRIX_LOAD if pointers.are_shared(words[3]) => {
+                add_operand(&mut instruction, 6)
+            }
+            OP_COOPERATIVE_MATRIX_STORE if pointers.are_shared(words[1]) => {
+                add_operand(&mut instruction, 5)
+            }
             OP_CONTROL_BARRIER => shared_semantics(&mut instruction[3], &mut shared, &mut replaced),
             OP_MEMORY_BARRIER => shared_semantics(&mut instruction[2], &mut shared, &mut replaced),
             _ => {}
@@ -103,8 +114,15 @@ pub(crate) fn share_memory(words: &[u32]) -> Result<Vec<u32>, String> {
     // Constants come before functions, after their types.
     let mut new = Vec::new();
     for (old, id) in replaced {
-        let (kind, value) = constants.get(&old).ok_or("a barrier's semantics are not a constant")?;
-        new.extend([4 << 16 | OP_CONSTANT, *kind, id, value | MAKE_AVAILABLE_AND_VISIBLE]);
+        let (kind, value) = constants
+            .get(&old)
+            .ok_or("a barrier's semantics are not a constant")?;
+        new.extend([
+            4 << 16 | OP_CONSTANT,
+            *kind,
+            id,
+            value | MAKE_AVAILABLE_AND_VISIBLE,
+        ]);
     }
     let first_function = first_function.ok_or("the module has no function")?;
     shared.splice(first_function..first_function, new);
@@ -139,9 +157,10 @@ impl Pointers {
     fn note(&mut self, opcode: u32, instruction: &[u32]) {
         match (opcode, instruction) {
             (OP_TYPE_POINTER, [_, id, class, ..]) => _ = self.classes.insert(*id, *class),
-            (OP_VARIABLE | OP_FUNCTION_PARAMETER | OP_ACCESS_CHAIN | OP_IN_BOUNDS_ACCESS_CHAIN, [_, kind, id, ..])
-                if matches!(self.classes.get(kind), Some(&(WORKGROUP | STORAGE_BUFFER))) =>
-            {
+            (
+                OP_VARIABLE | OP_FUNCTION_PARAMETER | OP_ACCESS_CHAIN | OP_IN_BOUNDS_ACCESS_CHAIN,
+                [_, kind, id, ..],
+            ) if matches!(self.classes.get(kind), Some(&(WORKGROUP | STORAGE_BUFFER))) => {
                 self.shared.insert(*id);
             }
             _ => {}
@@ -166,7 +185,10 @@ fn add_operand(instruction: &mut Vec<u32>, words: usize) {
 
 /// Replaces the id of a barrier's semantics by that of a new constant.
 fn shared_semantics(id: &mut u32, module: &mut [u32], replaced: &mut Vec<(u32, u32)>) {
-    let known = replaced.iter().find(|(old, _)| old == id).map(|(_, new)| *new);
+    let known = replaced
+        .iter()
+        .find(|(old, _)| old == id)
+        .map(|(_, new)| *new);
     *id = known.unwrap_or_else(|| {
         let new = module[BOUND];
         module[BOUND] += 1;
@@ -184,11 +206,16 @@ mod tests {
     #[test]
     fn shared_memory_is_not_private_and_barriers_make_it_visible() {
         let variants = variants();
-        let variant = variants.iter().find(|variant| variant.matrices()).expect("some kernels have matrices");
+        let variant = variants
+            .iter()
+            .find(|variant| variant.matrices())
+            .expect("some kernels have matrices");
         let words = translate(&variant.text().unwrap()).unwrap();
         let instructions = instructions(&words[HEADER_WORDS..]).unwrap();
         let constant = |id: u32| {
-            let found = instructions.iter().find(|(opcode, words)| *opcode == OP_CONSTANT && words[2] == id);
+            let found = instructions
+                .iter()
+                .find(|(opcode, words)| *opcode == OP_CONSTANT && words[2] == id);
             found.expect("it is a constant").1[3]
         };
         let mut pointers = Pointers::default();
@@ -201,26 +228,42 @@ mod tests {
                 OP_COOPERATIVE_MATRIX_LOAD => (2, words[3], words.get(6)),
                 OP_COOPERATIVE_MATRIX_STORE => (3, words[1], words.get(5)),
                 OP_CONTROL_BARRIER => {
-                    assert_eq!(constant(words[3]) & MAKE_AVAILABLE_AND_VISIBLE, MAKE_AVAILABLE_AND_VISIBLE);
+                    assert_eq!(
+                        constant(words[3]) & MAKE_AVAILABLE_AND_VISIBLE,
+                        MAKE_AVAILABLE_AND_VISIBLE
+                    );
                     continue;
                 }
                 _ => continue,
             };
             let is_shared = pointers.are_shared(pointer);
-            assert_eq!(operands, is_shared.then_some(&NON_PRIVATE_POINTER), "{words:?}");
+            assert_eq!(
+                operands,
+                is_shared.then_some(&NON_PRIVATE_POINTER),
+                "{words:?}"
+            );
             counts[kind] += u32::from(is_shared);
         }
-        assert!(counts.iter().all(|count| *count > 0), "every kind of access to shared memory is there: {counts:?}");
+        assert!(
+            counts.iter().all(|count| *count > 0),
+            "every kind of access to shared memory is there: {counts:?}"
+        );
     }
 
     #[test]
     fn modules_that_are_cut_are_refused() {
         let variants = variants();
-        let variant = variants.iter().find(|variant| variant.matrices()).expect("some kernels have matrices");
+        let variant = variants
+            .iter()
+            .find(|variant| variant.matrices())
+            .expect("some kernels have matrices");
         let words = translate(&variant.text().unwrap()).unwrap();
         assert!(share_memory(&words[..3]).is_err());
         assert!(share_memory(&words[..HEADER_WORDS]).is_err());
-        assert!(share_memory(&words[..words.len() - 1]).is_ok(), "the last instruction, a single word, may be missing");
+        assert!(
+            share_memory(&words[..words.len() - 1]).is_ok(),
+            "the last instruction, a single word, may be missing"
+        );
         let long = (HEADER_WORDS + 1..words.len())
             .find(|end| words[*end - 1] >> 16 > 1 && share_memory(&words[..*end]).is_err());
         assert!(long.is_some(), "half an instruction");

@@ -19,7 +19,10 @@ const TEXEL_BYTES: u64 = 16;
 pub(crate) const BYTES_MAX: u64 = 8192 * TEXELS_WIDTH as u64 * TEXEL_BYTES;
 
 /// A buffer and the image of the same bytes.
-#[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only Linux has the driver"))]
+#[cfg_attr(
+    not(target_os = "linux"),
+    allow(dead_code, reason = "only Linux has the driver")
+)]
 pub(crate) struct Aliased {
     pub(crate) buffer: wgpu::Buffer,
     pub(crate) texels: wgpu::TextureView,
@@ -37,26 +40,51 @@ pub(crate) fn available(info: &wgpu::AdapterInfo) -> bool {
 
 /// Whether creating a buffer with its image works in practice.
 pub(crate) fn works(device: &wgpu::Device) -> bool {
-    let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::COPY_SRC;
-    create(device, &wgpu::BufferDescriptor { label: None, size: 256, usage, mapped_at_creation: false }).is_some()
+    let usage =
+        wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::COPY_SRC;
+    create(
+        device,
+        &wgpu::BufferDescriptor {
+            label: None,
+            size: 256,
+            usage,
+            mapped_at_creation: false,
+        },
+    )
+    .is_some()
 }
 
 /// Creates a storage buffer of at most [`BYTES_MAX`] bytes with its image; `None` if memory is exhausted.
-pub(crate) fn create(device: &wgpu::Device, descriptor: &wgpu::BufferDescriptor<'_>) -> Option<Aliased> {
-    let rows = descriptor.size.div_ceil(u64::from(TEXELS_WIDTH) * TEXEL_BYTES);
-    assert!(descriptor.size > 0 && descriptor.size <= BYTES_MAX, "the arena keeps buffers within the binding limit");
+pub(crate) fn create(
+    device: &wgpu::Device,
+    descriptor: &wgpu::BufferDescriptor<'_>,
+) -> Option<Aliased> {
+    let rows = descriptor
+        .size
+        .div_ceil(u64::from(TEXELS_WIDTH) * TEXEL_BYTES);
+    assert!(
+        descriptor.size > 0 && descriptor.size <= BYTES_MAX,
+        "the arena keeps buffers within the binding limit"
+    );
     vulkan::create(device, descriptor, u32::try_from(rows).ok()?)
 }
 
 #[cfg(not(target_os = "linux"))]
 mod vulkan {
-    pub(super) fn create(_: &wgpu::Device, _: &wgpu::BufferDescriptor<'_>, _: u32) -> Option<super::Aliased> {
+    pub(super) fn create(
+        _: &wgpu::Device,
+        _: &wgpu::BufferDescriptor<'_>,
+        _: u32,
+    ) -> Option<super::Aliased> {
         None
     }
 }
 
 #[cfg(target_os = "linux")]
-#[allow(unsafe_code, reason = "two Vulkan resources on one piece of memory are beyond wgpu's own calls")]
+#[allow(
+    unsafe_code,
+    reason = "two Vulkan resources on one piece of memory are beyond wgpu's own calls"
+)]
 mod vulkan {
     use super::{Aliased, TEXEL_BYTES, TEXELS_WIDTH};
     use ash::vk;
@@ -87,8 +115,17 @@ mod vulkan {
 
     impl Memory {
         fn new(device: &ash::Device, bytes: u64, height: u32) -> Option<Self> {
-            let null = (vk::Buffer::null(), vk::Image::null(), vk::DeviceMemory::null());
-            let mut made = Self { device: device.clone(), buffer: null.0, image: null.1, memory: null.2 };
+            let null = (
+                vk::Buffer::null(),
+                vk::Image::null(),
+                vk::DeviceMemory::null(),
+            );
+            let mut made = Self {
+                device: device.clone(),
+                buffer: null.0,
+                image: null.1,
+                memory: null.2,
+            };
             let usage = vk::BufferUsageFlags::STORAGE_BUFFER
                 | vk::BufferUsageFlags::TRANSFER_SRC
                 | vk::BufferUsageFlags::TRANSFER_DST;
@@ -96,7 +133,11 @@ mod vulkan {
             let image = vk::ImageCreateInfo::default()
                 .image_type(vk::ImageType::TYPE_2D)
                 .format(vk::Format::R32G32B32A32_UINT)
-                .extent(vk::Extent3D { width: TEXELS_WIDTH, height, depth: 1 })
+                .extent(vk::Extent3D {
+                    width: TEXELS_WIDTH,
+                    height,
+                    depth: 1,
+                })
                 .mip_levels(1)
                 .array_layers(1)
                 .samples(vk::SampleCountFlags::TYPE_1)
@@ -122,22 +163,31 @@ mod vulkan {
                     .allocation_size(of_buffer.size.max(of_image.size))
                     .memory_type_index(kinds.trailing_zeros());
                 made.memory = device.allocate_memory(&allocation, None).ok()?;
-                device.bind_buffer_memory(made.buffer, made.memory, 0).ok()?;
+                device
+                    .bind_buffer_memory(made.buffer, made.memory, 0)
+                    .ok()?;
                 device.bind_image_memory(made.image, made.memory, 0).ok()?;
             }
             Some(made)
         }
     }
 
-    const COLOR: vk::ImageSubresource =
-        vk::ImageSubresource { aspect_mask: vk::ImageAspectFlags::COLOR, mip_level: 0, array_layer: 0 };
+    const COLOR: vk::ImageSubresource = vk::ImageSubresource {
+        aspect_mask: vk::ImageAspectFlags::COLOR,
+        mip_level: 0,
+        array_layer: 0,
+    };
 
     pub(super) fn create(
         device: &wgpu::Device,
         descriptor: &wgpu::BufferDescriptor<'_>,
         height: u32,
     ) -> Option<Aliased> {
-        let size = wgpu::Extent3d { width: TEXELS_WIDTH, height, depth_or_array_layers: 1 };
+        let size = wgpu::Extent3d {
+            width: TEXELS_WIDTH,
+            height,
+            depth_or_array_layers: 1,
+        };
         let (dimension, format) = (wgpu::TextureDimension::D2, wgpu::TextureFormat::Rgba32Uint);
         let hal_texture = hal::TextureDescriptor {
             label: descriptor.label,
@@ -166,13 +216,23 @@ mod vulkan {
         unsafe {
             let (buffer, texture) = {
                 let hal_device = device.as_hal::<Vulkan>()?;
-                let memory = Arc::new(Memory::new(hal_device.raw_device(), descriptor.size, height)?);
+                let memory = Arc::new(Memory::new(
+                    hal_device.raw_device(),
+                    descriptor.size,
+                    height,
+                )?);
                 let (share, image) = (Arc::clone(&memory), memory.image);
                 let raw = memory.buffer;
-                let buffer = hal::vulkan::Buffer::from_raw_externally_owned(raw, Box::new(move || drop(memory)));
+                let buffer = hal::vulkan::Buffer::from_raw_externally_owned(
+                    raw,
+                    Box::new(move || drop(memory)),
+                );
                 let release = Some(Box::new(move || drop(share)) as hal::DropCallback);
                 let external = hal::vulkan::TextureMemory::External;
-                (buffer, hal_device.texture_from_raw(image, &hal_texture, release, external))
+                (
+                    buffer,
+                    hal_device.texture_from_raw(image, &hal_texture, release, external),
+                )
             };
             let buffer = device.create_buffer_from_hal::<Vulkan>(buffer, descriptor);
             let unknown = wgpu::TextureUses::UNINITIALIZED;

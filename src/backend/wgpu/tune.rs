@@ -30,10 +30,26 @@ struct Parameter {
 
 /// In the order in which they are measured.
 const PARAMETERS: [Parameter; 4] = [
-    Parameter { of: |tuning| &mut tuning.product_workgroups, candidates: &[4, 2, 8], batches: decoding },
-    Parameter { of: |tuning| &mut tuning.product_outputs, candidates: &[4, 2], batches: decoding },
-    Parameter { of: |tuning| &mut tuning.attention_workgroups, candidates: &[4, 2, 8], batches: long_context },
-    Parameter { of: |tuning| &mut tuning.tile_rows, candidates: &[64, 32], batches: prompt },
+    Parameter {
+        of: |tuning| &mut tuning.product_workgroups,
+        candidates: &[4, 2, 8],
+        batches: decoding,
+    },
+    Parameter {
+        of: |tuning| &mut tuning.product_outputs,
+        candidates: &[4, 2],
+        batches: decoding,
+    },
+    Parameter {
+        of: |tuning| &mut tuning.attention_workgroups,
+        candidates: &[4, 2, 8],
+        batches: long_context,
+    },
+    Parameter {
+        of: |tuning| &mut tuning.tile_rows,
+        candidates: &[64, 32],
+        batches: prompt,
+    },
 ];
 /// Maximum time for all measurements of a start.
 const BUDGET: Duration = Duration::from_secs(2);
@@ -50,7 +66,10 @@ const ENTRIES_MAX: usize = 256;
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
 fn decoding(loaded: &LoadedPlan) -> Vec<BatchInputs> {
-    [1, 8].into_iter().filter_map(|sequences| warm_up::decoding(&loaded.plan, &loaded.capacity, sequences)).collect()
+    [1, 8]
+        .into_iter()
+        .filter_map(|sequences| warm_up::decoding(&loaded.plan, &loaded.capacity, sequences))
+        .collect()
 }
 
 /// A token with a long context, whose keys are spread over the pool.
@@ -60,7 +79,9 @@ fn long_context(loaded: &LoadedPlan) -> Vec<BatchInputs> {
     let mut long = plain.map(|plain| warm_up::stretched(plan, capacity, &plain));
     let groups = long.iter_mut().flat_map(|long| &mut long.groups);
     for (group, blocks) in groups.zip(&loaded.arena.blocks) {
-        (0..).zip(&mut group.block_tables).for_each(|(index, entry)| *entry = index % (*blocks).max(1));
+        (0..)
+            .zip(&mut group.block_tables)
+            .for_each(|(index, entry)| *entry = index % (*blocks).max(1));
     }
     long.into_iter().collect()
 }
@@ -68,7 +89,9 @@ fn long_context(loaded: &LoadedPlan) -> Vec<BatchInputs> {
 fn prompt(loaded: &LoadedPlan) -> Vec<BatchInputs> {
     let (plan, capacity) = (&loaded.plan, &loaded.capacity);
     let rows = PROMPT_ROWS.min(capacity.tokens_max).min(plan.positions_max);
-    warm_up::batch(plan, capacity, 1, rows).into_iter().collect()
+    warm_up::batch(plan, capacity, 1, rows)
+        .into_iter()
+        .collect()
 }
 
 /// What was measured for one model.
@@ -80,12 +103,18 @@ struct Choice {
 }
 
 impl Choice {
-    const NONE: Self = Self { tuning: Tuning::USUAL, measured: 0 };
+    const NONE: Self = Self {
+        tuning: Tuning::USUAL,
+        measured: 0,
+    };
 
     /// Whether every number is one of its candidates.
     fn is_possible(mut self) -> bool {
         let tuning = &mut self.tuning;
-        self.measured <= PARAMETERS.len() && PARAMETERS.iter().all(|each| each.candidates.contains((each.of)(tuning)))
+        self.measured <= PARAMETERS.len()
+            && PARAMETERS
+                .iter()
+                .all(|each| each.candidates.contains((each.of)(tuning)))
     }
 }
 
@@ -95,19 +124,24 @@ pub type Choices = BTreeMap<String, Tuning>;
 /// The choices kept in `folder` for an adapter; empty if there are none.
 pub fn choices(report: &AdapterReport, folder: &Path) -> Choices {
     let kept = read(&path(folder, report.api, &report.name, &report.driver));
-    kept.into_iter().map(|(shapes, choice)| (shapes, choice.tuning)).collect()
+    kept.into_iter()
+        .map(|(shapes, choice)| (shapes, choice.tuning))
+        .collect()
 }
 
 fn path(folder: &Path, api: &str, name: &str, driver: &str) -> PathBuf {
-    let name: String =
-        format!("{api}-{name}-{driver}").chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+    let name: String = format!("{api}-{name}-{driver}")
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c } else { '_' })
+        .collect();
     folder.join(format!("{name}.tuning"))
 }
 
 fn read(path: &Path) -> BTreeMap<String, Choice> {
     let data = pipeline_cache::read_sealed(path, FILE_BYTES_MAX);
-    let mut choices: BTreeMap<String, Choice> =
-        data.and_then(|data| serde_json::from_slice(&data).ok()).unwrap_or_default();
+    let mut choices: BTreeMap<String, Choice> = data
+        .and_then(|data| serde_json::from_slice(&data).ok())
+        .unwrap_or_default();
     choices.retain(|_, choice| choice.is_possible());
     choices
 }
@@ -115,7 +149,13 @@ fn read(path: &Path) -> BTreeMap<String, Choice> {
 /// What the choice depends on besides adapter and driver: the shapes and formats of the products, in short.
 fn shapes_of(plan: &Plan, gpu: &Gpu) -> String {
     let mut hasher = blake3::Hasher::new();
-    hasher.update(format!("{VERSION} {:?} {:?} {}", gpu.profile.tier, gpu.profile.class, gpu.profile.cores).as_bytes());
+    hasher.update(
+        format!(
+            "{VERSION} {:?} {:?} {}",
+            gpu.profile.tier, gpu.profile.class, gpu.profile.cores
+        )
+        .as_bytes(),
+    );
     for spec in plan.weights.iter().filter(|spec| spec.rows > 1) {
         hasher.update(format!("{} {} {:?};", spec.columns, spec.experts, spec.sections).as_bytes());
     }
@@ -125,16 +165,24 @@ fn shapes_of(plan: &Plan, gpu: &Gpu) -> String {
 impl WgpuBackend {
     /// Where the choice for the loaded plan is kept, and under which name; `None` if nothing is tuned.
     fn place(&self) -> Option<(PathBuf, String)> {
-        let loaded = self.loaded.as_ref().filter(|loaded| !loaded.capacity.deterministic && self.throttle.is_on())?;
+        let loaded = self
+            .loaded
+            .as_ref()
+            .filter(|loaded| !loaded.capacity.deterministic && self.throttle.is_on())?;
         let info = &self.gpu.info;
         let (api, driver) = (device::api_name(info.backend), device::driver_name(info));
-        Some((path(self.options.cache_dir.as_ref()?, api, &info.name, &driver), shapes_of(&loaded.plan, &self.gpu)))
+        Some((
+            path(self.options.cache_dir.as_ref()?, api, &info.name, &driver),
+            shapes_of(&loaded.plan, &self.gpu),
+        ))
     }
 
     /// Takes the choice of an earlier start. Returns whether there is nothing to measure.
     pub(super) fn recall_tuning(&mut self) -> bool {
         self.set_tuning(Tuning::USUAL);
-        let Some((path, shapes)) = self.place() else { return true };
+        let Some((path, shapes)) = self.place() else {
+            return true;
+        };
         let kept = read(&path).get(&shapes).copied().unwrap_or(Choice::NONE);
         self.set_tuning(kept.tuning);
         kept.measured == PARAMETERS.len()
@@ -143,7 +191,9 @@ impl WgpuBackend {
     /// Measures the parameters that no earlier start has measured, and keeps the best. Returns whether anything is
     /// another than before.
     pub(super) fn tune(&mut self) -> Result<bool, BackendError> {
-        let Some((path, shapes)) = self.place() else { return Ok(false) };
+        let Some((path, shapes)) = self.place() else {
+            return Ok(false);
+        };
         let (begin, before) = (Instant::now(), self.gpu.profile.tuning);
         let first = read(&path).get(&shapes).map_or(0, |choice| choice.measured);
         let mut measured = first;
@@ -155,7 +205,14 @@ impl WgpuBackend {
                 break;
             }
         }
-        keep(&path, shapes, Choice { tuning: self.gpu.profile.tuning, measured });
+        keep(
+            &path,
+            shapes,
+            Choice {
+                tuning: self.gpu.profile.tuning,
+                measured,
+            },
+        );
         Ok(self.gpu.profile.tuning != before)
     }
 
@@ -183,7 +240,11 @@ impl WgpuBackend {
     }
 
     /// Geometric mean of the batches' best times, in seconds; `None` if the budget is spent.
-    fn time(&mut self, batches: &[BatchInputs], begin: Instant) -> Result<Option<f64>, BackendError> {
+    fn time(
+        &mut self,
+        batches: &[BatchInputs],
+        begin: Instant,
+    ) -> Result<Option<f64>, BackendError> {
         let mut product = 1.0_f64;
         for inputs in batches {
             let mut shortest = f64::INFINITY;
@@ -234,7 +295,12 @@ mod tests {
         for parameter in &PARAMETERS {
             let (mut usual, mut largest) = (Tuning::USUAL, Tuning::LARGEST);
             assert_eq!(*(parameter.of)(&mut usual), parameter.candidates[0]);
-            assert!(parameter.candidates.iter().all(|candidate| candidate <= (parameter.of)(&mut largest)));
+            assert!(
+                parameter
+                    .candidates
+                    .iter()
+                    .all(|candidate| candidate <= (parameter.of)(&mut largest))
+            );
         }
     }
 
@@ -242,17 +308,39 @@ mod tests {
     fn choices_are_kept_and_what_is_not_ours_is_ignored() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = path(folder.path(), "vulkan", "A GPU (rev. 2)", "driver/../1.0");
-        assert_eq!(path.parent(), Some(folder.path()), "a driver's name does not lead elsewhere");
+        assert_eq!(
+            path.parent(),
+            Some(folder.path()),
+            "a driver's name does not lead elsewhere"
+        );
         assert_eq!(read(&path), BTreeMap::new());
-        let one = Choice { tuning: Tuning { product_workgroups: 8, ..Tuning::USUAL }, measured: 1 };
-        let two = Choice { tuning: Tuning::LARGEST, measured: PARAMETERS.len() };
+        let one = Choice {
+            tuning: Tuning {
+                product_workgroups: 8,
+                ..Tuning::USUAL
+            },
+            measured: 1,
+        };
+        let two = Choice {
+            tuning: Tuning::LARGEST,
+            measured: PARAMETERS.len(),
+        };
         keep(&path, "one".into(), one);
         keep(&path, "two".into(), two);
         let kept = BTreeMap::from([("one".to_owned(), one), ("two".to_owned(), two)]);
         assert_eq!(read(&path), kept);
         for odd in [
-            Choice { tuning: Tuning { tile_rows: 1000, ..Tuning::USUAL }, ..one },
-            Choice { measured: PARAMETERS.len() + 1, ..one },
+            Choice {
+                tuning: Tuning {
+                    tile_rows: 1000,
+                    ..Tuning::USUAL
+                },
+                ..one
+            },
+            Choice {
+                measured: PARAMETERS.len() + 1,
+                ..one
+            },
         ] {
             keep(&path, "odd".into(), odd);
             assert_eq!(read(&path), kept, "only candidates are taken");
@@ -263,6 +351,10 @@ mod tests {
         std::fs::write(&path, &bytes).expect("the file can be written");
         assert_eq!(read(&path), BTreeMap::new(), "a damaged file");
         std::fs::write(&path, br#"{"one": 8}"#).expect("the file can be written");
-        assert_eq!(read(&path), BTreeMap::new(), "a file that another program wrote");
+        assert_eq!(
+            read(&path),
+            BTreeMap::new(),
+            "a file that another program wrote"
+        );
     }
 }

@@ -67,12 +67,24 @@ impl<'a> Batch<'a> {
         lines_in_flight: usize,
     ) -> Self {
         let api = |strict| LocalApi::new(session.api_state(names.to_vec(), server_options(strict)));
-        Self { session, api: api(false), strict_api: api(true), defaults, raw, lines_in_flight: lines_in_flight.max(1) }
+        Self {
+            session,
+            api: api(false),
+            strict_api: api(true),
+            defaults,
+            raw,
+            lines_in_flight: lines_in_flight.max(1),
+        }
     }
 
     /// Answers every line of `input` that is not blank. Fails at the end if a line failed.
-    pub(crate) async fn answer(&self, input: Box<dyn BufRead + Send>, output: &mut dyn Write) -> Result<()> {
-        let bar = ProgressBar::new_spinner().with_style(bar_style("{spinner} {pos} answers, {per_sec}, {elapsed}"));
+    pub(crate) async fn answer(
+        &self,
+        input: Box<dyn BufRead + Send>,
+        output: &mut dyn Write,
+    ) -> Result<()> {
+        let bar = ProgressBar::new_spinner()
+            .with_style(bar_style("{spinner} {pos} answers, {per_sec}, {elapsed}"));
         let answers = lines(input).enumerate().map(|(index, line)| async move {
             match line {
                 Ok(line) => Ok(self.answer_line(index, &line).await),
@@ -91,7 +103,10 @@ impl<'a> Batch<'a> {
             failed += u64::from(has_failed(&answer));
         }
         bar.finish_and_clear();
-        ensure!(failed == 0, "{failed} of {lines} lines failed; their answers say why");
+        ensure!(
+            failed == 0,
+            "{failed} of {lines} lines failed; their answers say why"
+        );
         Ok(())
     }
 
@@ -116,14 +131,24 @@ impl<'a> Batch<'a> {
         let outcome = match self.openai_request(&custom_id, line) {
             Ok((url, body)) => post(&self.api, url, &body)
                 .await
-                .map_err(|error| LineError { code: "no_response", message: error.to_string() }),
+                .map_err(|error| LineError {
+                    code: "no_response",
+                    message: error.to_string(),
+                }),
             Err(error) => Err(error),
         };
         let (response, error) = match outcome {
-            Ok(Response { status, request_id, body }) => {
-                (json!({"status_code": status, "request_id": request_id, "body": body}), Value::Null)
+            Ok(Response {
+                status,
+                request_id,
+                body,
+            }) => (
+                json!({"status_code": status, "request_id": request_id, "body": body}),
+                Value::Null,
+            ),
+            Err(LineError { code, message }) => {
+                (Value::Null, json!({"code": code, "message": message}))
             }
-            Err(LineError { code, message }) => (Value::Null, json!({"code": code, "message": message})),
         };
         let id = format!("batch_req_{:016x}", platform::random_u64());
         json!({"id": id, "custom_id": custom_id, "response": response, "error": error})
@@ -137,21 +162,36 @@ impl<'a> Batch<'a> {
     ) -> Result<(&'static str, Value), LineError> {
         let error = |code, message: String| Err(LineError { code, message });
         if !custom_id.is_string() {
-            return error("invalid_custom_id", format!("`custom_id` must be a string, not {custom_id}"));
+            return error(
+                "invalid_custom_id",
+                format!("`custom_id` must be a string, not {custom_id}"),
+            );
         }
         let method = line.remove("method").unwrap_or_default();
         if method != "POST" {
-            return error("invalid_method", format!("`method` must be \"POST\", not {method}"));
+            return error(
+                "invalid_method",
+                format!("`method` must be \"POST\", not {method}"),
+            );
         }
         let url = line.remove("url").unwrap_or_default();
         let Some(url) = URLS.into_iter().find(|known| url == *known) else {
-            return error("invalid_url", format!("`url` must be one of {}, not {url}", URLS.join(", ")));
+            return error(
+                "invalid_url",
+                format!("`url` must be one of {}, not {url}", URLS.join(", ")),
+            );
         };
         let Some(Value::Object(mut body)) = line.remove("body") else {
             return error("invalid_body", "`body` must be an object".to_owned());
         };
-        if body.get("stream").is_some_and(|stream| *stream != false && !stream.is_null()) {
-            return error("invalid_body", "`stream` must be false in a batch".to_owned());
+        if body
+            .get("stream")
+            .is_some_and(|stream| *stream != false && !stream.is_null())
+        {
+            return error(
+                "invalid_body",
+                "`stream` must be false in a batch".to_owned(),
+            );
         }
         // Embeddings take no sampling fields.
         if url != "/v1/embeddings" {
@@ -169,7 +209,9 @@ fn has_failed(answer: &Value) -> bool {
 
 /// Whether a line has the OpenAI batch format, valid or not.
 fn is_openai(line: &Map<String, Value>) -> bool {
-    ["custom_id", "method", "url", "body"].iter().any(|key| line.contains_key(*key))
+    ["custom_id", "method", "url", "body"]
+        .iter()
+        .any(|key| line.contains_key(*key))
 }
 
 /// Adds fields that `body` does not have.
@@ -188,10 +230,17 @@ async fn post(api: &LocalApi, path: &str, body: &Value) -> Result<Response, Loca
             continue;
         }
         let status = response.status;
-        let id = response.headers.iter().find(|(name, _)| name == "x-request-id");
+        let id = response
+            .headers
+            .iter()
+            .find(|(name, _)| name == "x-request-id");
         let request_id = id.map(|(_, value)| value.clone());
         return match response.json().await {
-            Ok(body) | Err(LocalError::Api { body, .. }) => Ok(Response { status, request_id, body }),
+            Ok(body) | Err(LocalError::Api { body, .. }) => Ok(Response {
+                status,
+                request_id,
+                body,
+            }),
             Err(error) => Err(error),
         };
     }
@@ -211,5 +260,7 @@ fn lines(input: Box<dyn BufRead + Send>) -> impl Stream<Item = io::Result<Vec<u8
             }
         }
     });
-    stream::unfold(receiver, |mut receiver| async move { Some((receiver.recv().await?, receiver)) })
+    stream::unfold(receiver, |mut receiver| async move {
+        Some((receiver.recv().await?, receiver))
+    })
 }

@@ -31,10 +31,12 @@ impl ShortForm {
         text: &TextModel,
     ) -> Result<Self> {
         let missing = "this model has no tokenizer: pass `prompt_token_ids`";
-        let own_raw = take(&mut line, "raw").map(|raw| raw.as_bool().context("`raw` must be true or false"));
+        let own_raw =
+            take(&mut line, "raw").map(|raw| raw.as_bool().context("`raw` must be true or false"));
         let own_raw = own_raw.transpose()?;
         let is_chat = text.template.is_some() && !own_raw.unwrap_or(raw);
-        let mut given = ["prompt", "messages", "prompt_token_ids"].map(|name| take(&mut line, name));
+        let mut given =
+            ["prompt", "messages", "prompt_token_ids"].map(|name| take(&mut line, name));
         let path = match &mut given {
             [Some(prompt), None, None] => {
                 ensure!(text.tokenizer.is_some() || !prompt.is_string(), missing);
@@ -51,7 +53,10 @@ impl ShortForm {
                 "/v1/completions"
             }
             [None, Some(messages), None] => {
-                ensure!(own_raw != Some(true), "`messages` needs the chat template, so it cannot be `raw`");
+                ensure!(
+                    own_raw != Some(true),
+                    "`messages` needs the chat template, so it cannot be `raw`"
+                );
                 ensure!(text.tokenizer.is_some(), missing);
                 ensure!(
                     text.template.is_some(),
@@ -61,42 +66,74 @@ impl ShortForm {
                 "/v1/chat/completions"
             }
             [None, None, Some(ids)] => {
-                let is_ids = ids.as_array().is_some_and(|ids| ids.iter().all(Value::is_number));
+                let is_ids = ids
+                    .as_array()
+                    .is_some_and(|ids| ids.iter().all(Value::is_number));
                 ensure!(is_ids, "`prompt_token_ids` must be a list of token ids");
                 line.insert("prompt".to_owned(), ids.take());
                 "/v1/completions"
             }
-            _ => bail!("a line must have exactly one of `prompt`, `messages` and `prompt_token_ids`"),
+            _ => {
+                bail!("a line must have exactly one of `prompt`, `messages` and `prompt_token_ids`")
+            }
         };
         Self::finish(path, line, defaults)
     }
 
     /// Adds what the route needs.
-    fn finish(path: &'static str, mut line: Map<String, Value>, defaults: &Map<String, Value>) -> Result<Self> {
-        ensure!(line.get("stream").is_none_or(|stream| *stream == false), "`stream` must be false in a batch");
+    fn finish(
+        path: &'static str,
+        mut line: Map<String, Value>,
+        defaults: &Map<String, Value>,
+    ) -> Result<Self> {
+        ensure!(
+            line.get("stream").is_none_or(|stream| *stream == false),
+            "`stream` must be false in a batch"
+        );
         match path {
             "/v1/completions" => as_completion(&mut line),
             _ => as_chat(&mut line),
         }
         add_defaults(&mut line, defaults);
         if path == "/v1/completions" {
-            line.entry("max_tokens").or_insert_with(|| MAX_TOKENS_ROOM.into());
+            line.entry("max_tokens")
+                .or_insert_with(|| MAX_TOKENS_ROOM.into());
         }
         line.insert("return_token_ids".to_owned(), true.into());
         if line.contains_key("logprobs") {
             line.insert("return_tokens_as_token_ids".to_owned(), true.into());
         }
-        Ok(Self { path, body: line.into() })
+        Ok(Self {
+            path,
+            body: line.into(),
+        })
     }
 
     /// Converts the API's response to the line's answer.
-    pub(super) fn answer(&self, index: usize, response: Response, text: &TextModel) -> Result<Value> {
-        let Response { status, mut body, .. } = response;
+    pub(super) fn answer(
+        &self,
+        index: usize,
+        response: Response,
+        text: &TextModel,
+    ) -> Result<Value> {
+        let Response {
+            status, mut body, ..
+        } = response;
         if !(200..300).contains(&status) {
-            bail!("{}", body["error"]["message"].as_str().unwrap_or("the request failed"));
+            bail!(
+                "{}",
+                body["error"]["message"]
+                    .as_str()
+                    .unwrap_or("the request failed")
+            );
         }
-        let choices = body["choices"].as_array_mut().context("the response has no choices")?;
-        let outputs: Vec<Value> = choices.iter_mut().map(|choice| self.output(choice, text)).collect();
+        let choices = body["choices"]
+            .as_array_mut()
+            .context("the response has no choices")?;
+        let outputs: Vec<Value> = choices
+            .iter_mut()
+            .map(|choice| self.output(choice, text))
+            .collect();
         let usage = &body["usage"];
         let usage = json!({
             "prompt_tokens": usage["prompt_tokens"],
@@ -107,7 +144,12 @@ impl ShortForm {
     }
 
     fn output(&self, choice: &mut Value, text: &TextModel) -> Value {
-        let ids: Vec<u32> = choice["token_ids"].as_array().into_iter().flatten().filter_map(token_id).collect();
+        let ids: Vec<u32> = choice["token_ids"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(token_id)
+            .collect();
         let mut message = choice["message"].take();
         let parts = ["reasoning_content", "tool_calls"];
         let said = if text.tokenizer.is_none() {
@@ -115,9 +157,14 @@ impl ShortForm {
         } else if parts.iter().any(|part| !message[part].is_null()) {
             self.decoded(&ids, text).into()
         } else {
-            choice["text"].as_str().or(message["content"].as_str()).unwrap_or_default().into()
+            choice["text"]
+                .as_str()
+                .or(message["content"].as_str())
+                .unwrap_or_default()
+                .into()
         };
-        let mut output = json!({"text": said, "token_ids": ids, "finish_reason": choice["finish_reason"]});
+        let mut output =
+            json!({"text": said, "token_ids": ids, "finish_reason": choice["finish_reason"]});
         for part in parts {
             if !message[part].is_null() {
                 output[part] = message[part].take();
@@ -133,9 +180,12 @@ impl ShortForm {
     fn decoded(&self, ids: &[u32], text: &TextModel) -> String {
         let stops: Vec<String> = match &self.body["stop"] {
             Value::String(stop) => vec![stop.clone()],
-            stops => {
-                stops.as_array().into_iter().flatten().filter_map(|stop| stop.as_str().map(str::to_owned)).collect()
-            }
+            stops => stops
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(|stop| stop.as_str().map(str::to_owned))
+                .collect(),
         };
         let mut stream = TextStream::new(text.tokenizer.clone(), &stops, true);
         let mut decoded = String::new();
@@ -151,7 +201,8 @@ impl ShortForm {
 
     /// Converts the API's logprobs, in either of its two forms, to one entry per token.
     fn logprobs(&self, logprobs: &Value) -> Value {
-        let entry = |token: &Value, logprob: &Value| json!({"token_id": id_of(token), "logprob": logprob});
+        let entry =
+            |token: &Value, logprob: &Value| json!({"token_id": id_of(token), "logprob": logprob});
         let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
         let with_top = |mut entry: Value, top: Vec<Value>| {
             entry["top"] = top.into();
@@ -160,19 +211,30 @@ impl ShortForm {
         if logprobs["content"].is_array() {
             let tokens = list(&logprobs["content"]).into_iter().map(|token| {
                 let top = list(&token["top_logprobs"]);
-                let top = top.iter().map(|top| entry(&top["token"], &top["logprob"])).collect();
+                let top = top
+                    .iter()
+                    .map(|top| entry(&top["token"], &top["logprob"]))
+                    .collect();
                 with_top(entry(&token["token"], &token["logprob"]), top)
             });
             return tokens.collect();
         }
         // A completion lists the chosen token among the alternatives even if it is not one of the likeliest.
         let count = self.body["logprobs"].as_u64().unwrap_or(0) as usize;
-        let tokens = list(&logprobs["tokens"]).into_iter().zip(list(&logprobs["token_logprobs"]));
-        let tokens = tokens.zip(list(&logprobs["top_logprobs"])).map(|((token, logprob), alternatives)| {
-            let alternatives = alternatives.as_object().into_iter().flatten();
-            let top = alternatives.take(count).map(|(token, logprob)| entry(&json!(token), logprob)).collect();
-            with_top(entry(&token, &logprob), top)
-        });
+        let tokens = list(&logprobs["tokens"])
+            .into_iter()
+            .zip(list(&logprobs["token_logprobs"]));
+        let tokens =
+            tokens
+                .zip(list(&logprobs["top_logprobs"]))
+                .map(|((token, logprob), alternatives)| {
+                    let alternatives = alternatives.as_object().into_iter().flatten();
+                    let top = alternatives
+                        .take(count)
+                        .map(|(token, logprob)| entry(&json!(token), logprob))
+                        .collect();
+                    with_top(entry(&token, &logprob), top)
+                });
         tokens.collect()
     }
 }
@@ -205,7 +267,9 @@ fn as_completion(line: &mut Map<String, Value>) {
 /// Converts a completion's number of logprobs to the fields of chat.
 fn as_chat(line: &mut Map<String, Value>) {
     if line.get("logprobs").is_some_and(Value::is_number) {
-        let top = line.insert("logprobs".to_owned(), true.into()).unwrap_or_default();
+        let top = line
+            .insert("logprobs".to_owned(), true.into())
+            .unwrap_or_default();
         line.entry("top_logprobs").or_insert(top);
     }
 }
@@ -225,20 +289,34 @@ mod tests {
 
     fn form(line: &str, defaults: &Value) -> Result<ShortForm> {
         let line: Map<String, Value> = serde_json::from_str(line).expect("the line is an object");
-        ShortForm::new(line, defaults.as_object().expect("an object"), false, &TextModel::default())
+        ShortForm::new(
+            line,
+            defaults.as_object().expect("an object"),
+            false,
+            &TextModel::default(),
+        )
     }
 
     #[test]
     fn a_line_has_one_prompt_and_no_stream() {
         let check = |line: &str, part: &str| {
-            let error = form(line, &json!({})).map(|_| ()).expect_err("the line is wrong").to_string();
+            let error = form(line, &json!({}))
+                .map(|_| ())
+                .expect_err("the line is wrong")
+                .to_string();
             assert!(error.contains(part), "{line}: {error}");
         };
         check("{}", "exactly one of");
         check(r#"{"prompt": "a", "messages": []}"#, "exactly one of");
         check(r#"{"prompt": "a"}"#, "no tokenizer");
-        check(r#"{"prompt": "a", "raw": 1}"#, "`raw` must be true or false");
-        check(r#"{"messages": [], "raw": true}"#, "`messages` needs the chat template");
+        check(
+            r#"{"prompt": "a", "raw": 1}"#,
+            "`raw` must be true or false",
+        );
+        check(
+            r#"{"messages": [], "raw": true}"#,
+            "`messages` needs the chat template",
+        );
         check(r#"{"messages": []}"#, "no tokenizer");
         check(r#"{"prompt_token_ids": "a"}"#, "list of token ids");
         check(r#"{"prompt_token_ids": [1], "stream": true}"#, "`stream`");
@@ -246,7 +324,8 @@ mod tests {
 
     #[test]
     fn fields_of_a_line_win_over_flags() {
-        let body = |line: &str, defaults: Value| form(line, &defaults).expect("the line is right").body;
+        let body =
+            |line: &str, defaults: Value| form(line, &defaults).expect("the line is right").body;
         let defaults = json!({"max_tokens": 9, "temperature": 0.5});
         let line = r#"{"prompt_token_ids": [1], "max_completion_tokens": 3, "logprobs": true, "top_logprobs": 4}"#;
         let expected = json!({
@@ -255,12 +334,18 @@ mod tests {
         });
         assert_eq!(body(line, defaults), expected);
         let open = body(r#"{"prompt_token_ids": [1], "logprobs": false}"#, json!({}));
-        assert_eq!(open, json!({"prompt": [1], "max_tokens": MAX_TOKENS_ROOM, "return_token_ids": true}));
+        assert_eq!(
+            open,
+            json!({"prompt": [1], "max_tokens": MAX_TOKENS_ROOM, "return_token_ids": true})
+        );
     }
 
     #[test]
     fn both_forms_of_logprobs_become_one() {
-        let form = ShortForm { path: "/v1/completions", body: json!({"logprobs": 1}) };
+        let form = ShortForm {
+            path: "/v1/completions",
+            body: json!({"logprobs": 1}),
+        };
         let completion = json!({
             "tokens": ["token_id:7"], "token_logprobs": [-2.0],
             "top_logprobs": [{"token_id:5": -0.5, "token_id:7": -2.0}],

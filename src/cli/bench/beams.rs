@@ -33,18 +33,33 @@ pub(super) fn measure(subject: &Subject<'_>, config: &Config, report: &mut Repor
     ensure!(searches > 0, "--batch must be at least 1");
     let new_tokens = subject.args.new_tokens;
     let context = context(subject, new_tokens)?;
-    let session = open(subject, config, searches * WIDTHS[WIDTHS.len() - 1], context + new_tokens)?;
+    let session = open(
+        subject,
+        config,
+        searches * WIDTHS[WIDTHS.len() - 1],
+        context + new_tokens,
+    )?;
     let mut numbers = Numbers(config.seed.unwrap_or(0));
     let mut rows = Vec::new();
     for width in WIDTHS {
-        note(format_args!("beams, {searches} searches of width {width} …"));
+        note(format_args!(
+            "beams, {searches} searches of width {width} …"
+        ));
         let start = Instant::now();
-        let blocks = search(&session, &mut numbers, (searches, width), (context, new_tokens))?;
+        let blocks = search(
+            &session,
+            &mut numbers,
+            (searches, width),
+            (context, new_tokens),
+        )?;
         let seconds = start.elapsed().as_secs_f64();
         let saved = 1.0 - blocks.used as f64 / blocks.held.max(1) as f64;
         report.push(Row {
             scenario: "beams",
-            shape: format!("width {width}: {:.1} % of the KV memory saved", 100.0 * saved),
+            shape: format!(
+                "width {width}: {:.1} % of the KV memory saved",
+                100.0 * saved
+            ),
             batch: searches * width,
             context: Some(context),
             tokens_per_s: Some(f64::from(searches * width * new_tokens) / seconds),
@@ -68,13 +83,21 @@ fn search(
         n: width,
         max_tokens: Some(new_tokens),
         ignore_eos: true,
-        beams: Some(BeamParams { width, length_penalty: 1.0, early_stopping: false }),
+        beams: Some(BeamParams {
+            width,
+            length_penalty: 1.0,
+            early_stopping: false,
+        }),
         ..SamplingParams::default()
     };
     let mut receivers = Vec::new();
     for _ in 0..searches {
         let prompt = numbers.token_ids(context, vocab).into();
-        receivers.extend(session.handle.submit(Request { prompt, params: params.clone(), ..Request::default() })?);
+        receivers.extend(session.handle.submit(Request {
+            prompt,
+            params: params.clone(),
+            ..Request::default()
+        })?);
     }
     let mut blocks = Blocks::default();
     while !receivers.is_empty() {

@@ -44,7 +44,11 @@ impl Arrivals {
 }
 
 /// Waits for the end of a sequence and records when its tokens arrive.
-pub(super) async fn watch(mut events: EventReceiver, start: Instant, mut each: impl FnMut()) -> Result<Arrivals> {
+pub(super) async fn watch(
+    mut events: EventReceiver,
+    start: Instant,
+    mut each: impl FnMut(),
+) -> Result<Arrivals> {
     let mut tokens = Vec::new();
     while let Some(event) = events.next().await {
         match event {
@@ -79,13 +83,27 @@ impl Numbers {
 
 /// A request that ends only by length.
 pub(super) fn request(prompt: Vec<u32>, max_tokens: u32, draw: DrawParams) -> Request {
-    let params = SamplingParams { draw, ignore_eos: true, max_tokens: Some(max_tokens), ..Default::default() };
-    Request { prompt: prompt.into(), params, ..Request::default() }
+    let params = SamplingParams {
+        draw,
+        ignore_eos: true,
+        max_tokens: Some(max_tokens),
+        ..Default::default()
+    };
+    Request {
+        prompt: prompt.into(),
+        params,
+        ..Request::default()
+    }
 }
 
 /// How tokens are drawn: greedily, and as many models recommend it in their generation_config.json.
 fn draws(greedy_only: bool) -> Vec<(&'static str, DrawParams)> {
-    let recommended = DrawParams { temperature: 0.6, top_k: 20, top_p: 0.95, ..DrawParams::default() };
+    let recommended = DrawParams {
+        temperature: 0.6,
+        top_k: 20,
+        top_p: 0.95,
+        ..DrawParams::default()
+    };
     let mut draws = vec![("decode", DrawParams::greedy())];
     if !greedy_only {
         draws.push(("decode, sampled", recommended));
@@ -116,18 +134,31 @@ fn round(
         .map(|_| {
             let request = request(numbers.token_ids(context, vocab), new_tokens, draw);
             let mut receivers = session.handle.submit(request)?;
-            let note = || step_dispatches.borrow_mut().push(session.handle.stats().step_dispatches as f64);
+            let note = || {
+                step_dispatches
+                    .borrow_mut()
+                    .push(session.handle.stats().step_dispatches as f64)
+            };
             Ok(watch(receivers.remove(0), start, note))
         })
         .collect();
     let arrivals = platform::block_on(future::try_join_all(sent?))?;
-    let step_dispatches = percentile(&mut step_dispatches.into_inner(), 0.5).filter(|count| *count > 0.0);
-    Ok(Round { arrivals, step_dispatches })
+    let step_dispatches =
+        percentile(&mut step_dispatches.into_inner(), 0.5).filter(|count| *count > 0.0);
+    Ok(Round {
+        arrivals,
+        step_dispatches,
+    })
 }
 
 /// A session with room for `batch` sequences of `tokens` tokens. It has no prefix cache, so that every prompt is
 /// computed.
-pub(super) fn open(subject: &Subject<'_>, config: &Config, batch: u32, tokens: u32) -> Result<Session> {
+pub(super) fn open(
+    subject: &Subject<'_>,
+    config: &Config,
+    batch: u32,
+    tokens: u32,
+) -> Result<Session> {
     let config = Config {
         max_num_seqs: config.max_num_seqs.max(batch),
         max_num_batched_tokens: config.max_num_batched_tokens.max(batch + config.block_size),
@@ -137,7 +168,10 @@ pub(super) fn open(subject: &Subject<'_>, config: &Config, batch: u32, tokens: u
     };
     let session = subject.session(config)?;
     let room = session.info()?.max_model_len;
-    ensure!(room >= tokens, "{tokens} tokens do not fit the context of {room}: lower --context or --new-tokens");
+    ensure!(
+        room >= tokens,
+        "{tokens} tokens do not fit the context of {room}: lower --context or --new-tokens"
+    );
     Ok(session)
 }
 
@@ -157,7 +191,12 @@ pub(super) struct Generation<'a> {
 
 impl<'a> Generation<'a> {
     pub(super) fn new(subject: &'a Subject<'a>, config: &'a Config) -> Self {
-        Self { subject, config, session: None, numbers: Numbers(config.seed.unwrap_or(0)) }
+        Self {
+            subject,
+            config,
+            session: None,
+            numbers: Numbers(config.seed.unwrap_or(0)),
+        }
     }
 
     /// Ends the engine, if there is one.
@@ -217,8 +256,13 @@ impl<'a> Generation<'a> {
                 let row = self.decode_row(scenario, batch, context, draw)?;
                 let rate = row.tokens_per_s;
                 report.push(row)?;
-                if let (1, "decode", Some(rate), Some(bound)) = (batch, scenario, rate, report.matvec_tokens_per_s) {
-                    report.set("decode_share_of_matvec", json!(super::report::rounded(rate / bound)));
+                if let (1, "decode", Some(rate), Some(bound)) =
+                    (batch, scenario, rate, report.matvec_tokens_per_s)
+                {
+                    report.set(
+                        "decode_share_of_matvec",
+                        json!(super::report::rounded(rate / bound)),
+                    );
                 }
             }
         }
@@ -226,7 +270,13 @@ impl<'a> Generation<'a> {
     }
 
     /// Measures `--rounds` rounds of one batch size.
-    fn decode_row(&mut self, scenario: &'static str, batch: u32, context: u32, draw: DrawParams) -> Result<Row> {
+    fn decode_row(
+        &mut self,
+        scenario: &'static str,
+        batch: u32,
+        context: u32,
+        draw: DrawParams,
+    ) -> Result<Row> {
         let new_tokens = self.new_tokens();
         let session = self.session.as_ref().context("the engine is running")?;
         let (mut rates, mut gaps, mut step_dispatches) = (Vec::new(), Vec::new(), None);
@@ -261,7 +311,11 @@ impl<'a> Generation<'a> {
     pub(super) fn prefill(&mut self, report: &mut Report) -> Result<()> {
         self.session(report)?;
         let one_by_one = !self.subject.args.prompt_lens.is_empty();
-        let batches = if one_by_one { vec![1] } else { self.subject.batches() };
+        let batches = if one_by_one {
+            vec![1]
+        } else {
+            self.subject.batches()
+        };
         for context in self.prompt_lens()? {
             for &batch in &batches {
                 note(format_args!("prefill, batch {batch}, {context} tokens …"));
@@ -276,7 +330,15 @@ impl<'a> Generation<'a> {
         let session = self.session.as_ref().context("the engine is running")?;
         let (mut rates, mut firsts) = (Vec::new(), Vec::new());
         for _ in 0..PREFILL_RUNS {
-            let arrivals = round(session, &mut self.numbers, batch, context, 1, DrawParams::greedy())?.arrivals;
+            let arrivals = round(
+                session,
+                &mut self.numbers,
+                batch,
+                context,
+                1,
+                DrawParams::greedy(),
+            )?
+            .arrivals;
             let seconds = arrivals.iter().map(Arrivals::last).fold(0.0, f64::max);
             rates.push(f64::from(batch * context) / seconds);
             firsts.extend(arrivals.iter().map(|arrivals| 1e3 * arrivals.first()));
@@ -310,11 +372,20 @@ impl Drop for Generation<'_> {
 /// Tokens per second in the time in which all sequences generate: from the latest first token to the earliest last one.
 fn tokens_per_s(arrivals: &[Arrivals]) -> Result<f64> {
     let from = arrivals.iter().map(Arrivals::first).fold(0.0, f64::max);
-    let to = arrivals.iter().map(Arrivals::last).fold(f64::INFINITY, f64::min);
+    let to = arrivals
+        .iter()
+        .map(Arrivals::last)
+        .fold(f64::INFINITY, f64::min);
     let within = |at: &&f64| **at > from && **at <= to;
-    let tokens: usize = arrivals.iter().map(|arrivals| arrivals.tokens.iter().filter(within).count()).sum();
+    let tokens: usize = arrivals
+        .iter()
+        .map(|arrivals| arrivals.tokens.iter().filter(within).count())
+        .sum();
     let count = arrivals.len();
-    ensure!(tokens > 0, "the {count} sequences never all generated at the same time: raise --new-tokens");
+    ensure!(
+        tokens > 0,
+        "the {count} sequences never all generated at the same time: raise --new-tokens"
+    );
     Ok(tokens as f64 / (to - from))
 }
 
@@ -334,10 +405,20 @@ fn weight_bytes(subject: &Subject<'_>) -> Result<f64> {
 }
 
 fn kv_bytes_per_token(subject: &Subject<'_>, format: KvFormat) -> f64 {
-    let stored = subject.spec.layers.iter().filter(|layer| layer.kind.attends());
+    let stored = subject
+        .spec
+        .layers
+        .iter()
+        .filter(|layer| layer.kind.attends());
     let stored = stored.filter(|layer| layer.kv_from.is_none());
-    let halves = if subject.spec.latent.is_some() { 1.0 } else { 2.0 };
-    let rows: u64 = stored.map(|layer| format.row_bytes(layer.head_dim) * u64::from(layer.kv_heads)).sum();
+    let halves = if subject.spec.latent.is_some() {
+        1.0
+    } else {
+        2.0
+    };
+    let rows: u64 = stored
+        .map(|layer| format.row_bytes(layer.head_dim) * u64::from(layer.kv_heads))
+        .sum();
     halves * rows as f64
 }
 
@@ -346,7 +427,11 @@ fn kv_bytes_per_token(subject: &Subject<'_>, format: KvFormat) -> f64 {
 fn layer_elements(subject: &Subject<'_>) -> f64 {
     let spec = &subject.spec;
     let of_layer = |layer: &LayerSpec| {
-        let kv = if layer.kv_from.is_some() { 0 } else { 2 * layer.kv_columns() };
+        let kv = if layer.kv_from.is_some() {
+            0
+        } else {
+            2 * layer.kv_columns()
+        };
         let gates = if spec.mlp.gated { 2 } else { 1 };
         let attention = 2 * spec.query_columns(layer) + spec.gate_columns(layer) + kv;
         let state = spec.state.map_or(0, |state| state.mixed() + state.values());

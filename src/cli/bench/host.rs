@@ -35,14 +35,25 @@ const ROUNDS: usize = 5;
 /// Maximum time of a round, in seconds; a large model on a slow device runs fewer steps.
 const ROUND_SECONDS: f64 = 10.0;
 
-pub(super) fn measure(device: &Device, subject: &Subject<'_>, config: &Config, report: &mut Report) -> Result<()> {
+pub(super) fn measure(
+    device: &Device,
+    subject: &Subject<'_>,
+    config: &Config,
+    report: &mut Report,
+) -> Result<()> {
     note("steps, host time …");
-    let rounds: Vec<f64> = (0..ROUNDS).filter_map(|_| schedule_round(config.block_size)).collect();
+    let rounds: Vec<f64> = (0..ROUNDS)
+        .filter_map(|_| schedule_round(config.block_size))
+        .collect();
     report.set(&format!("schedule_{SEQUENCES}_us"), json!(best(&rounds)));
     let us = match device {
         #[cfg(feature = "cuda")]
         Device::Cuda(options) => submit(CudaBackend::open(options)?, subject, config)?,
-        Device::Wgpu(options) => submit(platform::block_on(WgpuBackend::open(options))?, subject, config)?,
+        Device::Wgpu(options) => submit(
+            platform::block_on(WgpuBackend::open(options))?,
+            subject,
+            config,
+        )?,
         Device::Cpu(_) | Device::Reference | Device::Fake(_) => return Ok(()),
     };
     report.set(&format!("submit_{SUBMIT_BATCH}_us"), json!(us));
@@ -96,17 +107,32 @@ fn scheduler(sequences: u32, block_size: u32, tokens_max: u32, blocks_each: u32)
     );
     for stream in 0..sequences {
         // Prompts have no common prefix, so that every sequence has its own blocks.
-        let prompt = (0..PROMPT_LEN).map(|position| stream * 251 + position).collect();
-        let params = SamplingParams { ignore_eos: true, ..SamplingParams::default() };
-        let request = Request { prompt, params, ..Request::default() };
+        let prompt = (0..PROMPT_LEN)
+            .map(|position| stream * 251 + position)
+            .collect();
+        let params = SamplingParams {
+            ignore_eos: true,
+            ..SamplingParams::default()
+        };
+        let request = Request {
+            prompt,
+            params,
+            ..Request::default()
+        };
         scheduler.add(Arc::new(request), &[StreamId(u64::from(stream))], 1, false);
     }
     scheduler
 }
 
 fn drawn(inputs: &BatchInputs) -> Results {
-    let sampled = inputs.samples.iter().map(|row| Sampled { token_id: row.position, ..Sampled::default() });
-    Results { sampled: sampled.collect(), ..Results::default() }
+    let sampled = inputs.samples.iter().map(|row| Sampled {
+        token_id: row.position,
+        ..Sampled::default()
+    });
+    Results {
+        sampled: sampled.collect(),
+        ..Results::default()
+    }
 }
 
 /// Median microseconds of scheduling and flattening a step in which every sequence decodes.
@@ -119,7 +145,9 @@ fn schedule_round(block_size: u32) -> Option<f64> {
         let batch = scheduler.schedule(8192)?;
         let inputs = scheduler.flatten(&batch);
         let seconds = thread_seconds() - start;
-        if inputs.samples.len() == SEQUENCES as usize && inputs.token_ids.len() == SEQUENCES as usize {
+        if inputs.samples.len() == SEQUENCES as usize
+            && inputs.token_ids.len() == SEQUENCES as usize
+        {
             times.push(1e6 * seconds);
         }
         drop(scheduler.commit(&batch, drawn(&inputs)));
@@ -128,7 +156,11 @@ fn schedule_round(block_size: u32) -> Option<f64> {
 }
 
 /// Microseconds of `submit` for one decode step of the model: flattening to words, encoding, submission to the driver.
-fn submit<B: Backend>(mut backend: B, subject: &Subject<'_>, config: &Config) -> Result<Option<f64>> {
+fn submit<B: Backend>(
+    mut backend: B,
+    subject: &Subject<'_>,
+    config: &Config,
+) -> Result<Option<f64>> {
     let model = subject.model()?;
     let plan = Arc::new(model.record(backend.caps().activations));
     let blocks_each = (PROMPT_LEN + 2).div_ceil(config.block_size) + 1;
@@ -148,7 +180,9 @@ fn submit<B: Backend>(mut backend: B, subject: &Subject<'_>, config: &Config) ->
         deterministic: false,
     };
     backend.load(plan.clone(), &capacity)?;
-    platform::block_on(model.upload(&plan, |weight, first_row, rows| backend.write_weight(weight, first_row, rows)))?;
+    platform::block_on(model.upload(&plan, |weight, first_row, rows| {
+        backend.write_weight(weight, first_row, rows)
+    }))?;
     backend.allocate_pool(&vec![SUBMIT_BATCH * blocks_each + 16; plan.kv_groups.len()])?;
     let inputs = decode_step(config.block_size, blocks_each, plan.kv_groups.len());
     let mut rounds = Vec::new();
@@ -168,11 +202,20 @@ fn submit<B: Backend>(mut backend: B, subject: &Subject<'_>, config: &Config) ->
 
 /// The scheduler's inputs of a step in which eight sequences decode.
 fn decode_step(block_size: u32, blocks_each: u32, groups: usize) -> BatchInputs {
-    let mut scheduler = scheduler(SUBMIT_BATCH, block_size, SUBMIT_BATCH * PROMPT_LEN, blocks_each);
-    let first = scheduler.schedule(SUBMIT_BATCH * PROMPT_LEN).expect("there are prompts to compute");
+    let mut scheduler = scheduler(
+        SUBMIT_BATCH,
+        block_size,
+        SUBMIT_BATCH * PROMPT_LEN,
+        blocks_each,
+    );
+    let first = scheduler
+        .schedule(SUBMIT_BATCH * PROMPT_LEN)
+        .expect("there are prompts to compute");
     let prompts = scheduler.flatten(&first);
     drop(scheduler.commit(&first, drawn(&prompts)));
-    let second = scheduler.schedule(SUBMIT_BATCH).expect("there are tokens to compute");
+    let second = scheduler
+        .schedule(SUBMIT_BATCH)
+        .expect("there are tokens to compute");
     let mut inputs = scheduler.flatten(&second);
     // Every KV group of a model with sliding windows gets the same tables here, because only their sizes matter.
     let group = inputs.groups[0].clone();

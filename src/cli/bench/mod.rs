@@ -101,7 +101,11 @@ pub(crate) struct BenchArgs {
 
 impl BenchArgs {
     fn scenarios(&self) -> &[Scenario] {
-        if self.scenario.is_empty() { &[Scenario::Decode, Scenario::Prefill] } else { &self.scenario }
+        if self.scenario.is_empty() {
+            &[Scenario::Decode, Scenario::Prefill]
+        } else {
+            &self.scenario
+        }
     }
 }
 
@@ -129,12 +133,19 @@ impl Subject<'_> {
 
     /// Batch sizes of decode and prefill.
     fn batches(&self) -> Vec<u32> {
-        if self.args.batch.is_empty() { vec![1, 8] } else { self.args.batch.clone() }
+        if self.args.batch.is_empty() {
+            vec![1, 8]
+        } else {
+            self.args.batch.clone()
+        }
     }
 
     /// The name of the shape in reports.
     fn name(&self) -> String {
-        self.args.shape.clone().unwrap_or_else(|| self.args.model.name())
+        self.args
+            .shape
+            .clone()
+            .unwrap_or_else(|| self.args.model.name())
     }
 
     /// Starts an engine for this model with these limits, and waits until it is ready.
@@ -151,7 +162,10 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
         config.speculation = None;
     }
     let device = args.engine.device()?;
-    ensure!(!matches!(device, Device::Fake(_)), "the fake device does no computation to measure");
+    ensure!(
+        !matches!(device, Device::Fake(_)),
+        "the fake device does no computation to measure"
+    );
     let spec = match &args.shape {
         Some(name) => ModelSpec::named(name)?,
         None => args.model.open()?.spec().clone(),

@@ -21,7 +21,11 @@ pub(crate) struct Measured {
 
 impl Measured {
     fn new(caps: &Caps, peaks: Peaks) -> Self {
-        Self { adapter: caps.name.clone(), tier: caps.tier.clone(), peaks }
+        Self {
+            adapter: caps.name.clone(),
+            tier: caps.tier.clone(),
+            peaks,
+        }
     }
 }
 
@@ -38,7 +42,10 @@ pub(crate) fn measure(device: &Device) -> Result<Measured> {
             let backend = platform::block_on(WgpuBackend::open(options))?;
             let caps = backend.caps().clone();
             drop(backend);
-            Ok(Measured::new(&caps, platform::block_on(Yardstick::open(options))?.peaks()?))
+            Ok(Measured::new(
+                &caps,
+                platform::block_on(Yardstick::open(options))?.peaks()?,
+            ))
         }
         Device::Fake(_) => bail!("the fake device has no peaks"),
     }
@@ -47,7 +54,11 @@ pub(crate) fn measure(device: &Device) -> Result<Measured> {
 #[cfg(feature = "cuda")]
 fn of_cuda(options: &cuda::CudaOptions) -> Result<Measured> {
     let caps = cuda::CudaBackend::open(options)?.caps().clone();
-    let none = Peaks { copy_gbps: f64::NAN, read_gbps: f64::NAN, fma_gflops: f64::NAN };
+    let none = Peaks {
+        copy_gbps: f64::NAN,
+        read_gbps: f64::NAN,
+        fma_gflops: f64::NAN,
+    };
     let peaks = match &options.device {
         cuda::CudaDevice::Gpu(_) => cuda::bench::Yardstick::open(options)?.peaks()?,
         cuda::CudaDevice::Dry(_) => {

@@ -70,16 +70,30 @@ pub(crate) struct Report {
 
 impl Report {
     /// Measures the peaks with `measure_peaks`, here and whenever a row exceeds them.
-    pub(crate) fn new(name: String, measure_peaks: Box<dyn Fn() -> Result<Measured>>) -> Result<Self> {
+    pub(crate) fn new(
+        name: String,
+        measure_peaks: Box<dyn Fn() -> Result<Measured>>,
+    ) -> Result<Self> {
         let measured = measure_peaks()?;
         let (rows, extra) = (Vec::new(), Map::new());
-        Ok(Self { name, measured, rows, matvec_tokens_per_s: None, extra, measure_peaks, streams: false })
+        Ok(Self {
+            name,
+            measured,
+            rows,
+            matvec_tokens_per_s: None,
+            extra,
+            measure_peaks,
+            streams: false,
+        })
     }
 
     /// Prints the peaks now, and each row as soon as it is measured: one JSON object a line.
     pub(crate) fn streaming(self) -> Result<Self> {
         output::result(self.head())?;
-        Ok(Self { streams: true, ..self })
+        Ok(Self {
+            streams: true,
+            ..self
+        })
     }
 
     /// Adds a row. If it exceeds the peaks, they are measured again, under the same load of the machine as the row:
@@ -112,14 +126,18 @@ impl Report {
     }
 
     fn is_impossible(&self, row: &Row) -> bool {
-        row.share_of_peak(&self.measured.peaks).is_some_and(|share| share > SHARE_MAX)
+        row.share_of_peak(&self.measured.peaks)
+            .is_some_and(|share| share > SHARE_MAX)
     }
 
     /// The first row that exceeds its peak by more than noise.
     pub(crate) fn impossible(&self) -> Option<String> {
         let row = self.rows.iter().find(|row| self.is_impossible(row))?;
         let share = row.share_of_peak(&self.measured.peaks).unwrap_or(0.0);
-        Some(format!("{} {} reaches {share:.2} of the peak", row.scenario, row.shape))
+        Some(format!(
+            "{} {} reaches {share:.2} of the peak",
+            row.scenario, row.shape
+        ))
     }
 
     /// Device, model and peaks.
@@ -156,7 +174,12 @@ impl Report {
         let peaks = &self.measured.peaks;
         let mut text = format!(
             "{}, {}: copy {:.1} GB/s, read {:.1} GB/s, multiply-add {:.0} GFLOP/s\n{}\n\n",
-            self.measured.adapter, self.measured.tier, peaks.copy_gbps, peaks.read_gbps, peaks.fma_gflops, self.name
+            self.measured.adapter,
+            self.measured.tier,
+            peaks.copy_gbps,
+            peaks.read_gbps,
+            peaks.fma_gflops,
+            self.name
         );
         let head = [
             "scenario",
@@ -175,7 +198,13 @@ impl Report {
         let mut lines = vec![head.map(str::to_owned)];
         lines.extend(self.rows.iter().map(|row| row_text(row, peaks)));
         let widths: Vec<usize> = (0..head.len())
-            .map(|column| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or_default())
+            .map(|column| {
+                lines
+                    .iter()
+                    .map(|line| line[column].chars().count())
+                    .max()
+                    .unwrap_or_default()
+            })
             .collect();
         for line in &lines {
             let cells = line.iter().zip(&widths).enumerate();
@@ -221,13 +250,18 @@ fn row_json(row: &Row, peaks: &Peaks) -> Value {
 }
 
 fn row_text(row: &Row, peaks: &Peaks) -> [String; 12] {
-    let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| rounded(value).to_string());
-    let percent = |share: Option<f64>| share.map_or_else(|| "-".to_owned(), |share| format!("{:.1} %", 100.0 * share));
+    let number = |value: Option<f64>| {
+        value.map_or_else(|| "-".to_owned(), |value| rounded(value).to_string())
+    };
+    let percent = |share: Option<f64>| {
+        share.map_or_else(|| "-".to_owned(), |share| format!("{:.1} %", 100.0 * share))
+    };
     [
         row.scenario.to_owned(),
         row.shape.clone(),
         row.batch.to_string(),
-        row.context.map_or_else(|| "-".to_owned(), |context| context.to_string()),
+        row.context
+            .map_or_else(|| "-".to_owned(), |context| context.to_string()),
         number(row.tokens_per_s),
         number(row.gbps),
         number(row.gflops),
@@ -256,7 +290,10 @@ mod tests {
         assert_eq!(percentile(&mut [], 0.5), None);
         assert_eq!(percentile(&mut [3.0, 1.0, 2.0], 0.5), Some(2.0));
         assert_eq!(percentile(&mut [3.0, 1.0, 2.0], 0.99), Some(3.0));
-        assert_eq!((rounded(1234.56), rounded(0.012_345_6), rounded(0.0)), (1235.0, 0.012_35, 0.0));
+        assert_eq!(
+            (rounded(1234.56), rounded(0.012_345_6), rounded(0.0)),
+            (1235.0, 0.012_35, 0.0)
+        );
     }
 
     #[test]
@@ -266,18 +303,45 @@ mod tests {
             times.set(times.get() + 1);
             // The machine is idle from the third measurement on.
             let read_gbps = if times.get() < 3 { 10.0 } else { 11.0 };
-            Ok(Measured { peaks: Peaks { copy_gbps: 1.0, read_gbps, fma_gflops: 1.0 }, ..Measured::default() })
+            Ok(Measured {
+                peaks: Peaks {
+                    copy_gbps: 1.0,
+                    read_gbps,
+                    fma_gflops: 1.0,
+                },
+                ..Measured::default()
+            })
         };
-        let mut report = Report::new("toy".to_owned(), Box::new(peaks)).expect("peaks are measured");
+        let mut report =
+            Report::new("toy".to_owned(), Box::new(peaks)).expect("peaks are measured");
         let mut push = |row| report.push(row).expect("peaks are measured");
-        let row = |gbps| Row { scenario: "steps", gbps: Some(gbps), bound: Some(Bound::Read), ..Row::default() };
+        let row = |gbps| Row {
+            scenario: "steps",
+            gbps: Some(gbps),
+            bound: Some(Bound::Read),
+            ..Row::default()
+        };
         push(row(10.4));
-        push(Row { shape: "b".to_owned(), ..row(10.6) });
-        push(Row { bound: None, ..row(99.0) });
+        push(Row {
+            shape: "b".to_owned(),
+            ..row(10.6)
+        });
+        push(Row {
+            bound: None,
+            ..row(99.0)
+        });
         assert_eq!(report.as_json()["peaks"]["read_gbps"], 11.0);
         assert_eq!(report.impossible(), None);
-        report.push(Row { shape: "c".to_owned(), ..row(11.66) }).expect("peaks are measured");
-        assert_eq!(report.impossible(), Some("steps c reaches 1.06 of the peak".to_owned()));
+        report
+            .push(Row {
+                shape: "c".to_owned(),
+                ..row(11.66)
+            })
+            .expect("peaks are measured");
+        assert_eq!(
+            report.impossible(),
+            Some("steps c reaches 1.06 of the peak".to_owned())
+        );
         assert_eq!(report.as_json()["rows"][3]["share_of_peak"], 1.06);
     }
 }

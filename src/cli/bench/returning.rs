@@ -28,7 +28,10 @@ const TIER_BYTES: u64 = 1 << 40;
 pub(super) fn measure(subject: &Subject<'_>, config: &Config, report: &mut Report) -> Result<()> {
     let count = subject.args.batch.first().copied().unwrap_or(CONVERSATIONS);
     let tokens = subject.args.context.unwrap_or(TOKENS);
-    ensure!(count >= POOL_SHARE, "--batch: at least {POOL_SHARE} conversations are needed");
+    ensure!(
+        count >= POOL_SHARE,
+        "--batch: at least {POOL_SHARE} conversations are needed"
+    );
     let folder = std::env::temp_dir().join(format!("folio-bench-{:016x}", platform::random_u64()));
     let outcome = compare(subject, config, (count, tokens), &folder, report);
     // There may be none.
@@ -43,8 +46,11 @@ fn compare(
     folder: &Path,
     report: &mut Report,
 ) -> Result<()> {
-    let blocks = u64::from((tokens + 1).div_ceil(config.block_size) * count.div_ceil(POOL_SHARE) + 2);
-    let plan = subject.model()?.record(subject.args.engine.device()?.caps()?.activations);
+    let blocks =
+        u64::from((tokens + 1).div_ceil(config.block_size) * count.div_ceil(POOL_SHARE) + 2);
+    let plan = subject
+        .model()?
+        .record(subject.args.engine.device()?.caps()?.activations);
     let block_bytes = |group| plan.block_bytes(group, config.block_size, config.kv_format);
     let pool = (0..plan.kv_groups.len()).map(block_bytes).sum::<u64>() * blocks;
     let base = Config {
@@ -55,16 +61,32 @@ fn compare(
         kv_disk: None,
         ..config.clone()
     };
-    let host = Config { kv_host_bytes: TIER_BYTES, ..base.clone() };
-    let disk = Config { kv_disk: Some(DiskConfig { folder: folder.to_owned(), bytes: TIER_BYTES }), ..base.clone() };
+    let host = Config {
+        kv_host_bytes: TIER_BYTES,
+        ..base.clone()
+    };
+    let disk = Config {
+        kv_disk: Some(DiskConfig {
+            folder: folder.to_owned(),
+            bytes: TIER_BYTES,
+        }),
+        ..base.clone()
+    };
     let prompts = |vocab| {
         let mut numbers = Numbers(config.seed.unwrap_or(0));
-        (0..count).map(|_| numbers.token_ids(tokens, vocab)).collect::<Vec<_>>()
+        (0..count)
+            .map(|_| numbers.token_ids(tokens, vocab))
+            .collect::<Vec<_>>()
     };
     let round = |what: &str, session: &Session| {
-        note(format_args!("returning, {what}: {count} conversations of {tokens} tokens …"));
+        note(format_args!(
+            "returning, {what}: {count} conversations of {tokens} tokens …"
+        ));
         let prompts = prompts(session.info()?.vocab);
-        prompts.into_iter().map(|prompt| first_token(session, prompt)).collect::<Result<Vec<f64>>>()
+        prompts
+            .into_iter()
+            .map(|prompt| first_token(session, prompt))
+            .collect::<Result<Vec<f64>>>()
     };
     let mut times: Vec<(&str, Vec<f64>)> = Vec::new();
     let mut fills = Vec::new();
@@ -78,15 +100,36 @@ fn compare(
     fills.push(round("first time", &session)?.iter().sum::<f64>());
     session.close()?;
     let session = subject.session(disk)?;
-    times.push(("disk tier, restarted", round("disk tier, restarted", &session)?));
+    times.push((
+        "disk tier, restarted",
+        round("disk tier, restarted", &session)?,
+    ));
     let hits = session.handle.stats().prefix_hits_disk;
     session.close()?;
-    let medians: Vec<f64> = times.iter_mut().map(|(_, times)| percentile(times, 0.5).unwrap_or(f64::NAN)).collect();
+    let medians: Vec<f64> = times
+        .iter_mut()
+        .map(|(_, times)| percentile(times, 0.5).unwrap_or(f64::NAN))
+        .collect();
     for ((what, times), &median) in times.iter_mut().zip(&medians) {
-        let shape = format!("{}, {what}: {:.2} × to the first token", subject.name(), median / medians[0]);
-        let (p50_ms, p99_ms) = (Some(1e3 * median), percentile(times, 0.99).map(|time| 1e3 * time));
+        let shape = format!(
+            "{}, {what}: {:.2} × to the first token",
+            subject.name(),
+            median / medians[0]
+        );
+        let (p50_ms, p99_ms) = (
+            Some(1e3 * median),
+            percentile(times, 0.99).map(|time| 1e3 * time),
+        );
         let context = Some(tokens);
-        report.push(Row { scenario: "returning", shape, batch: count, context, p50_ms, p99_ms, ..Row::default() })?;
+        report.push(Row {
+            scenario: "returning",
+            shape,
+            batch: count,
+            context,
+            p50_ms,
+            p99_ms,
+            ..Row::default()
+        })?;
     }
     let traffic = |fill: usize| rounded(fills[0] / fills[fill]);
     report.set(
@@ -106,6 +149,9 @@ fn compare(
 
 /// Seconds to the first token of a prompt.
 fn first_token(session: &Session, prompt: Vec<u32>) -> Result<f64> {
-    let receiver = session.handle.submit(request(prompt, 1, DrawParams::greedy()))?.remove(0);
+    let receiver = session
+        .handle
+        .submit(request(prompt, 1, DrawParams::greedy()))?
+        .remove(0);
     Ok(platform::block_on(watch(receiver, Instant::now(), || ()))?.first())
 }

@@ -79,19 +79,29 @@ pub(super) fn measure(subject: &Subject<'_>, config: &Config, report: &mut Repor
     let longest = load.shared_prefix_len + load.input_len_max + load.output_len_max;
     let config = Config {
         queue_requests_max: config.queue_requests_max.max(load.requests),
-        max_model_len: Some(config.max_model_len.unwrap_or(longest.min(subject.spec.positions_max))),
+        max_model_len: Some(
+            config
+                .max_model_len
+                .unwrap_or(longest.min(subject.spec.positions_max)),
+        ),
         ..config.clone()
     };
     let session = subject.session(config.clone())?;
     let room = session.info()?.max_model_len;
-    ensure!(room >= longest, "a request may need {longest} tokens, but the context is {room}: lower the lengths");
+    ensure!(
+        room >= longest,
+        "a request may need {longest} tokens, but the context is {room}: lower the lengths"
+    );
     note(format_args!("serve, {} requests …", load.requests));
     let before = session.handle.stats();
     let utilisation = Utilisation::default();
     let (arrivals, seconds) = run(&session, load, &config, &utilisation)?;
     let after = session.handle.stats();
     let tokens: usize = arrivals.iter().map(|arrivals| arrivals.tokens.len()).sum();
-    let mut firsts: Vec<f64> = arrivals.iter().map(|arrivals| 1e3 * arrivals.first()).collect();
+    let mut firsts: Vec<f64> = arrivals
+        .iter()
+        .map(|arrivals| 1e3 * arrivals.first())
+        .collect();
     let mut gaps: Vec<f64> = arrivals.iter().flat_map(Arrivals::gaps_ms).collect();
     let (p50_ms, p99_ms) = (percentile(&mut gaps, 0.5), percentile(&mut gaps, 0.99));
     report.push(Row {
@@ -124,10 +134,16 @@ pub(super) fn measure(subject: &Subject<'_>, config: &Config, report: &mut Repor
     session.close()
 }
 
-fn run(session: &Session, load: &LoadArgs, config: &Config, utilisation: &Utilisation) -> Result<(Vec<Arrivals>, f64)> {
+fn run(
+    session: &Session,
+    load: &LoadArgs,
+    config: &Config,
+    utilisation: &Utilisation,
+) -> Result<(Vec<Arrivals>, f64)> {
     let info = session.info()?;
     let mut numbers = Numbers(config.seed.unwrap_or(0));
-    let between = |numbers: &mut Numbers, least: u32, most: u32| least + numbers.below(most - least + 1);
+    let between =
+        |numbers: &mut Numbers, least: u32, most: u32| least + numbers.below(most - least + 1);
     let shared = numbers.token_ids(load.shared_prefix_len, info.vocab);
     let requests: Vec<_> = (0..load.requests)
         .map(|_| {

@@ -38,42 +38,80 @@ struct Speeds {
 
 pub(super) fn measure(subject: &Subject<'_>, config: &Config, report: &mut Report) -> Result<()> {
     let acceptance = subject.args.acceptance;
-    ensure!((0.0..=1.0).contains(&acceptance), "--acceptance must be from 0 to 1, not {acceptance}");
+    ensure!(
+        (0.0..=1.0).contains(&acceptance),
+        "--acceptance must be from 0 to 1, not {acceptance}"
+    );
     let new_tokens = subject.args.new_tokens.max(2);
     let context = context(subject, new_tokens)?;
     let settings = config.speculation.unwrap_or(Speculation::DEFAULT);
-    let settings = Speculation { disable_by_batch_size: None, ..settings };
+    let settings = Speculation {
+        disable_by_batch_size: None,
+        ..settings
+    };
     let right = right_share(acceptance, settings.num_speculative_tokens);
-    let batches = if subject.args.batch.is_empty() { &[1, FULL] } else { &subject.args.batch[..] };
+    let batches = if subject.args.batch.is_empty() {
+        &[1, FULL]
+    } else {
+        &subject.args.batch[..]
+    };
     let largest = batches.iter().copied().max().unwrap_or(FULL);
-    let speculating = |speculation| Config { speculation, ..config.clone() };
+    let speculating = |speculation| Config {
+        speculation,
+        ..config.clone()
+    };
     let without = open(subject, &speculating(None), largest, context + new_tokens)?;
-    let with = open(subject, &speculating(Some(settings)), largest, context + new_tokens)?;
+    let with = open(
+        subject,
+        &speculating(Some(settings)),
+        largest,
+        context + new_tokens,
+    )?;
     let mut rows = Vec::new();
     let spoilt = |&batch: &u32| (batch < FULL).then_some((batch, Some(right)));
-    let cases = batches.iter().flat_map(|batch| spoilt(batch).into_iter().chain([(*batch, None)]));
+    let cases = batches
+        .iter()
+        .flat_map(|batch| spoilt(batch).into_iter().chain([(*batch, None)]));
     for (batch, right) in cases {
-        let what = if right.is_some() { "own answer, spoilt" } else { "random text" };
+        let what = if right.is_some() {
+            "own answer, spoilt"
+        } else {
+            "random text"
+        };
         note(format_args!("speculation, batch {batch}, {what} …"));
         let before = with.handle.stats();
         let rounds = rounds(&without, &with, batch, (context, new_tokens), right)?;
         let stats = with.handle.stats();
-        let median = |of: fn(&Speeds) -> f64| percentile(&mut rounds.iter().map(of).collect::<Vec<_>>(), 0.5);
-        let [plain, drafted] =
-            [median(|round| round.without), median(|round| round.with)].map(Option::unwrap_or_default);
+        let median = |of: fn(&Speeds) -> f64| {
+            percentile(&mut rounds.iter().map(of).collect::<Vec<_>>(), 0.5)
+        };
+        let [plain, drafted] = [median(|round| round.without), median(|round| round.with)]
+            .map(Option::unwrap_or_default);
         // Of pairs, because other load comes and goes.
         let speedup = median(|round| round.with / round.without).unwrap_or_default();
         let share = accepted_share(&before, &stats);
         for (shape, tokens_per_s) in [
             (format!("{what}: no drafts"), plain),
-            (format!("{what}: {speedup:.2} ×, {:.0} % accepted", 100.0 * share), drafted),
+            (
+                format!("{what}: {speedup:.2} ×, {:.0} % accepted", 100.0 * share),
+                drafted,
+            ),
         ] {
             let tokens_per_s = Some(tokens_per_s);
             let context = Some(context);
-            report.push(Row { scenario: "speculation", shape, batch, context, tokens_per_s, ..Row::default() })?;
+            report.push(Row {
+                scenario: "speculation",
+                shape,
+                batch,
+                context,
+                tokens_per_s,
+                ..Row::default()
+            })?;
         }
         let (speedup, accepted) = (rounded(speedup), rounded(share));
-        rows.push(json!({"batch": batch, "drafts": what, "speedup": speedup, "accepted": accepted}));
+        rows.push(
+            json!({"batch": batch, "drafts": what, "speedup": speedup, "accepted": accepted}),
+        );
     }
     report.set("speculation", rows.into());
     without.close()?;
@@ -89,11 +127,17 @@ fn accepted_share(before: &Stats, after: &Stats) -> f64 {
 /// accepted: (p + p² + … + pᵏ) / k of them are, because a draft counts only if those before it are right too. With
 /// fewer drafts in a step, more of them are accepted.
 fn right_share(accepted: f64, drafts: u32) -> f64 {
-    let share = |right: f64| (0..drafts).rev().fold(0.0, |sum, _| right * (1.0 + sum)) / f64::from(drafts.max(1));
+    let share = |right: f64| {
+        (0..drafts).rev().fold(0.0, |sum, _| right * (1.0 + sum)) / f64::from(drafts.max(1))
+    };
     let (mut low, mut high) = (0.0, 1.0);
     for _ in 0..f64::MANTISSA_DIGITS {
         let middle = f64::midpoint(low, high);
-        if share(middle) < accepted { low = middle } else { high = middle }
+        if share(middle) < accepted {
+            low = middle
+        } else {
+            high = middle
+        }
     }
     high
 }
@@ -111,7 +155,9 @@ fn rounds(
     let mut speeds = Vec::new();
     for number in 0..=ROUNDS {
         let mut numbers = Numbers(number);
-        let requests: Vec<_> = (0..batch).map(|_| request(&mut numbers, vocab, context, new_tokens)).collect();
+        let requests: Vec<_> = (0..batch)
+            .map(|_| request(&mut numbers, vocab, context, new_tokens))
+            .collect();
         let plain = answer(without, &requests)?;
         let drafted: Vec<_> = requests
             .iter()
@@ -123,7 +169,10 @@ fn rounds(
             .collect();
         let drafted = answer(with, &drafted)?;
         if number > 0 {
-            speeds.push(Speeds { without: speed(&plain)?, with: speed(&drafted)? });
+            speeds.push(Speeds {
+                without: speed(&plain)?,
+                with: speed(&drafted)?,
+            });
         }
     }
     Ok(speeds)
@@ -138,7 +187,11 @@ fn request(numbers: &mut Numbers, vocab: u32, context: u32, new_tokens: u32) -> 
         max_tokens: Some(new_tokens),
         ..SamplingParams::default()
     };
-    Request { prompt: numbers.token_ids(context, vocab).into(), params, ..Request::default() }
+    Request {
+        prompt: numbers.token_ids(context, vocab).into(),
+        params,
+        ..Request::default()
+    }
 }
 
 /// An answer of which this share is right.
@@ -146,20 +199,36 @@ fn spoilt(numbers: &mut Numbers, ids: &[u32], share: f64, vocab: u32) -> Arc<[u3
     const PARTS: u32 = 1 << 20;
     let wrong = |id: u32| (id + 1) % vocab;
     ids.iter()
-        .map(|&id| if f64::from(numbers.below(PARTS)) < share * f64::from(PARTS) { id } else { wrong(id) })
+        .map(|&id| {
+            if f64::from(numbers.below(PARTS)) < share * f64::from(PARTS) {
+                id
+            } else {
+                wrong(id)
+            }
+        })
         .collect()
 }
 
 /// Sends requests at once and waits for their answers.
 fn answer(session: &Session, requests: &[Request]) -> Result<Vec<Answer>> {
     let start = Instant::now();
-    let sent: Result<Vec<_>> =
-        requests.iter().map(|request| Ok(collect(session.handle.submit(request.clone())?.remove(0), start))).collect();
+    let sent: Result<Vec<_>> = requests
+        .iter()
+        .map(|request| {
+            Ok(collect(
+                session.handle.submit(request.clone())?.remove(0),
+                start,
+            ))
+        })
+        .collect();
     platform::block_on(future::try_join_all(sent?))
 }
 
 async fn collect(mut events: EventReceiver, start: Instant) -> Result<Answer> {
-    let mut answer = Answer { ids: Vec::new(), times: Vec::new() };
+    let mut answer = Answer {
+        ids: Vec::new(),
+        times: Vec::new(),
+    };
     while let Some(event) = events.next().await {
         match event {
             Event::Prompt(_) => {}
@@ -176,13 +245,22 @@ async fn collect(mut events: EventReceiver, start: Instant) -> Result<Answer> {
 
 /// Tokens per second while all sequences generate: from the latest first token to the earliest last token.
 fn speed(answers: &[Answer]) -> Result<f64> {
-    let times =
-        |pick: fn(&[f64]) -> Option<&f64>| answers.iter().filter_map(move |answer| pick(&answer.times).copied());
+    let times = |pick: fn(&[f64]) -> Option<&f64>| {
+        answers
+            .iter()
+            .filter_map(move |answer| pick(&answer.times).copied())
+    };
     let from = times(<[f64]>::first).fold(0.0, f64::max);
     let to = times(<[f64]>::last).fold(f64::INFINITY, f64::min);
     let within = |at: &&f64| **at > from && **at <= to;
-    let tokens: usize = answers.iter().map(|answer| answer.times.iter().filter(within).count()).sum();
-    ensure!(tokens > 0, "the sequences never all generated at the same time: raise --new-tokens");
+    let tokens: usize = answers
+        .iter()
+        .map(|answer| answer.times.iter().filter(within).count())
+        .sum();
+    ensure!(
+        tokens > 0,
+        "the sequences never all generated at the same time: raise --new-tokens"
+    );
     Ok(tokens as f64 / (to - from))
 }
 
@@ -192,15 +270,33 @@ mod tests {
 
     #[test]
     fn as_many_drafts_are_accepted_as_asked_for() {
-        for (accepted, drafts, right) in [(0.8, 5, 0.926_519), (0.8, 1, 0.8), (0.0, 5, 0.0), (1.0, 5, 1.0)] {
+        for (accepted, drafts, right) in [
+            (0.8, 5, 0.926_519),
+            (0.8, 1, 0.8),
+            (0.0, 5, 0.0),
+            (1.0, 5, 1.0),
+        ] {
             let found = right_share(accepted, drafts);
-            assert!((found - right).abs() < 1e-6, "{found} for {accepted} of {drafts}");
+            assert!(
+                (found - right).abs() < 1e-6,
+                "{found} for {accepted} of {drafts}"
+            );
         }
         let ids: Vec<u32> = (0..100_000).map(|id| id % 100).collect();
         let spoilt = spoilt(&mut Numbers(1), &ids, right_share(0.6, 4), 100);
-        let right: Vec<_> = spoilt.iter().zip(&ids).map(|(draft, id)| draft == id).collect();
-        let accepted: usize = right.chunks(4).map(|step| step.iter().take_while(|right| **right).count()).sum();
-        assert!((accepted as f64 / 1e5 - 0.6).abs() < 0.01, "{accepted} of 100000");
+        let right: Vec<_> = spoilt
+            .iter()
+            .zip(&ids)
+            .map(|(draft, id)| draft == id)
+            .collect();
+        let accepted: usize = right
+            .chunks(4)
+            .map(|step| step.iter().take_while(|right| **right).count())
+            .sum();
+        assert!(
+            (accepted as f64 / 1e5 - 0.6).abs() < 0.01,
+            "{accepted} of 100000"
+        );
     }
 
     #[test]
@@ -208,8 +304,15 @@ mod tests {
         let ids: Vec<u32> = (0..10_000).map(|id| id % 100).collect();
         for share in [0.0, 0.8, 1.0] {
             let spoilt = spoilt(&mut Numbers(1), &ids, share, 100);
-            let right = spoilt.iter().zip(&ids).filter(|(draft, id)| draft == id).count();
-            assert!((right as f64 / 1e4 - share).abs() < 0.02, "{right} of 10000 for {share}");
+            let right = spoilt
+                .iter()
+                .zip(&ids)
+                .filter(|(draft, id)| draft == id)
+                .count();
+            assert!(
+                (right as f64 / 1e4 - share).abs() < 0.02,
+                "{right} of 10000 for {share}"
+            );
         }
     }
 }

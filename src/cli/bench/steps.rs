@@ -18,8 +18,8 @@ use folio::backend::{Backend, BackendError, Capacity};
 use folio::config::Config;
 use folio::plan::inputs::{BatchInputs, GroupInputs, NONE, SequenceRows};
 use folio::plan::{
-    AttendPaged, Embed, KvFormat, KvGroup, KvLayer, MatMul, Plan, Rows, Section, Step, Storage, Tail, WeightFormat,
-    WeightId,
+    AttendPaged, Embed, KvFormat, KvGroup, KvLayer, MatMul, Plan, Rows, Section, Step, Storage,
+    Tail, WeightFormat, WeightId,
 };
 use folio::platform::{self, Instant};
 use serde_json::json;
@@ -50,7 +50,14 @@ impl Times {
     fn row(mut self, shape: String, batch: u32) -> Row {
         let (p50, p99) = (percentile(&mut self.0, 0.5), percentile(&mut self.0, 0.99));
         let ms = |seconds: Option<f64>| seconds.map(|seconds| 1e3 * seconds);
-        Row { scenario: "steps", shape, batch, p50_ms: ms(p50), p99_ms: ms(p99), ..Row::default() }
+        Row {
+            scenario: "steps",
+            shape,
+            batch,
+            p50_ms: ms(p50),
+            p99_ms: ms(p99),
+            ..Row::default()
+        }
     }
 }
 
@@ -63,7 +70,12 @@ struct Case {
     steps: u32,
 }
 
-pub(super) fn measure(device: &Device, subject: &Subject<'_>, config: &Config, report: &mut Report) -> Result<()> {
+pub(super) fn measure(
+    device: &Device,
+    subject: &Subject<'_>,
+    config: &Config,
+    report: &mut Report,
+) -> Result<()> {
     products(device, subject, config, report)?;
     attention(device, subject, config, report)
 }
@@ -82,11 +94,18 @@ impl Matrix {
     }
 
     fn bytes(&self) -> u64 {
-        self.sections.iter().map(|section| u64::from(section.rows) * section.format.row_bytes(self.columns)).sum()
+        self.sections
+            .iter()
+            .map(|section| u64::from(section.rows) * section.format.row_bytes(self.columns))
+            .sum()
     }
 
     fn formats(&self) -> String {
-        let formats: Vec<String> = self.sections.iter().map(|section| section.format.to_string()).collect();
+        let formats: Vec<String> = self
+            .sections
+            .iter()
+            .map(|section| section.format.to_string())
+            .collect();
         formats.join("+")
     }
 }
@@ -95,10 +114,20 @@ impl Matrix {
 /// devices.
 fn matrices(plan: &Plan) -> Vec<Matrix> {
     let mut found: Vec<Matrix> = Vec::new();
-    let samples = plan.tails.iter().filter(|(tail, _)| *tail == Tail::Sample).flat_map(|(_, steps)| steps);
-    let steps = plan.body.iter().map(|step| (step, None)).chain(samples.map(|step| (step, Some("lm_head"))));
+    let samples = plan
+        .tails
+        .iter()
+        .filter(|(tail, _)| *tail == Tail::Sample)
+        .flat_map(|(_, steps)| steps);
+    let steps = plan
+        .body
+        .iter()
+        .map(|step| (step, None))
+        .chain(samples.map(|step| (step, Some("lm_head"))));
     for (step, name) in steps {
-        let Step::MatMul(MatMul { weight, .. }) = step else { continue };
+        let Step::MatMul(MatMul { weight, .. }) = step else {
+            continue;
+        };
         let spec = plan.weight_spec(*weight);
         let name = name.or(spec.name.rsplit('.').next()).unwrap_or_default();
         let is_alike = |known: &&mut Matrix| {
@@ -114,20 +143,36 @@ fn matrices(plan: &Plan) -> Vec<Matrix> {
             }),
         }
     }
-    let format = found.first().map_or(WeightFormat::Bf16, |matrix| matrix.sections[0].format);
+    let format = found
+        .first()
+        .map_or(WeightFormat::Bf16, |matrix| matrix.sections[0].format);
     let sections = vec![Section { rows: 4096, format }];
-    found.push(Matrix { name: "16M".into(), columns: 4096, sections, uses: 0 });
+    found.push(Matrix {
+        name: "16M".into(),
+        columns: 4096,
+        sections,
+        uses: 0,
+    });
     found
 }
 
-pub(super) fn products(device: &Device, subject: &Subject<'_>, config: &Config, report: &mut Report) -> Result<()> {
+pub(super) fn products(
+    device: &Device,
+    subject: &Subject<'_>,
+    config: &Config,
+    report: &mut Report,
+) -> Result<()> {
     let mut token_seconds = 0.0;
     let asked = &subject.args.batch[..];
     let row_counts = if asked.is_empty() { &ROWS } else { asked };
     let activations = device.caps()?.activations;
     for matrix in matrices(&subject.model()?.record(activations)) {
         let (outputs, columns) = (matrix.rows(), matrix.columns);
-        let title = format!("matmul {} {outputs}x{columns} {}", matrix.name, matrix.formats());
+        let title = format!(
+            "matmul {} {outputs}x{columns} {}",
+            matrix.name,
+            matrix.formats()
+        );
         for &rows in row_counts {
             note(format_args!("steps, {title}, {rows} rows …"));
             let case = product(config, &matrix, rows, activations);
@@ -139,7 +184,11 @@ pub(super) fn products(device: &Device, subject: &Subject<'_>, config: &Config, 
             if rows == 1 {
                 token_seconds += times.best() * f64::from(matrix.uses);
             }
-            let bound = if rows < 64 { Bound::Read } else { Bound::Arithmetic };
+            let bound = if rows < 64 {
+                Bound::Read
+            } else {
+                Bound::Arithmetic
+            };
             report.push(Row {
                 gbps: Some(gbps),
                 gflops: Some(gflops),
@@ -155,25 +204,50 @@ pub(super) fn products(device: &Device, subject: &Subject<'_>, config: &Config, 
 
 fn product(config: &Config, matrix: &Matrix, rows: u32, activations: Storage) -> Case {
     let copies = BYTES_MIN.div_ceil(matrix.bytes()).min(COPIES_MAX);
-    let mut plan = Plan { vocab: 2, positions_max: rows + 1, ..Plan::default() };
+    let mut plan = Plan {
+        vocab: 2,
+        positions_max: rows + 1,
+        ..Plan::default()
+    };
     let x = plan.buffer("x", Rows::Tokens, matrix.columns, activations);
     let out = plan.buffer("out", Rows::Tokens, matrix.rows(), activations);
     // As in a model, x has been written: memory that never was is one page of zeros at many addresses, which some
     // processors read from the first-level cache at half the speed.
     let table = plan.weight("table", plan.vocab, matrix.columns, WeightFormat::F16);
-    plan.body.push(Step::Embed(Embed { table, scale: 1.0, out: x }));
+    plan.body.push(Step::Embed(Embed {
+        table,
+        scale: 1.0,
+        out: x,
+    }));
     for copy in 0..copies {
-        let weight = plan.weight_in_sections(format!("weight.{copy}"), matrix.columns, &matrix.sections);
-        plan.body.push(Step::MatMul(MatMul { x, weight, bias: None, accumulate: false, out }));
+        let weight =
+            plan.weight_in_sections(format!("weight.{copy}"), matrix.columns, &matrix.sections);
+        plan.body.push(Step::MatMul(MatMul {
+            x,
+            weight,
+            bias: None,
+            accumulate: false,
+            out,
+        }));
     }
-    let sequence = SequenceRows { row_start: 0, row_count: rows, context_len: rows };
+    let sequence = SequenceRows {
+        row_start: 0,
+        row_count: rows,
+        context_len: rows,
+    };
     let inputs = BatchInputs {
         token_ids: vec![0; rows as usize],
         positions: (0..rows).collect(),
         sequences: vec![sequence],
         ..BatchInputs::default()
     };
-    Case { capacity: capacity(config, rows, 1, 1), plan, inputs, blocks: Vec::new(), steps: copies as u32 }
+    Case {
+        capacity: capacity(config, rows, 1, 1),
+        plan,
+        inputs,
+        blocks: Vec::new(),
+        steps: copies as u32,
+    }
 }
 
 fn capacity(config: &Config, tokens: u32, sequences: u32, table_entries: u32) -> Capacity {
@@ -195,11 +269,18 @@ fn capacity(config: &Config, tokens: u32, sequences: u32, table_entries: u32) ->
 }
 
 /// Decode attention through the block table, and on a GPU also without a block table.
-fn attention(device: &Device, subject: &Subject<'_>, config: &Config, report: &mut Report) -> Result<()> {
+fn attention(
+    device: &Device,
+    subject: &Subject<'_>,
+    config: &Config,
+    report: &mut Report,
+) -> Result<()> {
     let (spec, layer) = (&subject.spec, &subject.spec.layers[0]);
     let latent = spec.latent.is_some();
     for context in [512, 2048] {
-        note(format_args!("steps, attend_paged, batch {ATTEND_BATCH}, context {context} …"));
+        note(format_args!(
+            "steps, attend_paged, batch {ATTEND_BATCH}, context {context} …"
+        ));
         let shape = AttendShape {
             batch: ATTEND_BATCH,
             context,
@@ -208,8 +289,14 @@ fn attention(device: &Device, subject: &Subject<'_>, config: &Config, report: &m
             kv_heads: layer.kv_heads,
             head_dim: layer.head_dim,
         };
-        let times = run(device, attend(config, &shape, latent, device.caps()?.activations))?;
-        let rows = if latent { 1 } else { 2 } * u64::from(shape.batch) * u64::from(context) * u64::from(shape.kv_heads);
+        let times = run(
+            device,
+            attend(config, &shape, latent, device.caps()?.activations),
+        )?;
+        let rows = if latent { 1 } else { 2 }
+            * u64::from(shape.batch)
+            * u64::from(context)
+            * u64::from(shape.kv_heads);
         let bytes = (rows * config.kv_format.row_bytes(shape.head_dim)) as f64;
         let (gbps, best) = (bytes / times.best() / 1e9, times.best());
         // A pool that fits in caches may be read faster than memory, so no share is reported.
@@ -218,8 +305,13 @@ fn attention(device: &Device, subject: &Subject<'_>, config: &Config, report: &m
             context: Some(context),
             gbps: Some(gbps),
             bound: beyond_caches.then_some(Bound::Read),
-            ..times
-                .row(format!("attend_paged {}/{}x{}", spec.query_heads, layer.kv_heads, layer.head_dim), ATTEND_BATCH)
+            ..times.row(
+                format!(
+                    "attend_paged {}/{}x{}",
+                    spec.query_heads, layer.kv_heads, layer.head_dim
+                ),
+                ATTEND_BATCH,
+            )
         })?;
         if let (Device::Wgpu(options), KvFormat::F16, false) = (device, config.kv_format, latent) {
             let yardstick = platform::block_on(Yardstick::open(options))?;
@@ -229,13 +321,21 @@ fn attention(device: &Device, subject: &Subject<'_>, config: &Config, report: &m
     Ok(())
 }
 
-fn baseline(yardstick: &Yardstick, shape: &AttendShape, paged_seconds: f64, report: &mut Report) -> Result<()> {
+fn baseline(
+    yardstick: &Yardstick,
+    shape: &AttendShape,
+    paged_seconds: f64,
+    report: &mut Report,
+) -> Result<()> {
     let baseline = match yardstick.gather_then_attend(shape) {
         Ok(baseline) => baseline,
         Err(BackendError::Kernel { kernel, message }) => {
             // The baseline kernels are plain WGSL. An adapter without f16 conversion has no baseline, which is not an
             // error.
-            note(format_args!("no baseline on this adapter: {kernel}: {}", message.lines().next().unwrap_or_default()));
+            note(format_args!(
+                "no baseline on this adapter: {kernel}: {}",
+                message.lines().next().unwrap_or_default()
+            ));
             return Ok(());
         }
         Err(fault) => return Err(fault.into()),
@@ -243,28 +343,48 @@ fn baseline(yardstick: &Yardstick, shape: &AttendShape, paged_seconds: f64, repo
     let copied = 2.0 * shape.kv_bytes() as f64 / baseline.gather_seconds / 1e9;
     let row = |name: &str, seconds: f64| Row {
         context: Some(shape.context),
-        ..Times(vec![seconds])
-            .row(format!("{name} {}/{}x{}", shape.query_heads, shape.kv_heads, shape.head_dim), shape.batch)
+        ..Times(vec![seconds]).row(
+            format!(
+                "{name} {}/{}x{}",
+                shape.query_heads, shape.kv_heads, shape.head_dim
+            ),
+            shape.batch,
+        )
     };
-    let gather =
-        Row { gbps: Some(copied), bound: Some(Bound::Copy), ..row("baseline: gather", baseline.gather_seconds) };
+    let gather = Row {
+        gbps: Some(copied),
+        bound: Some(Bound::Copy),
+        ..row("baseline: gather", baseline.gather_seconds)
+    };
     report.push(gather)?;
     report.push(row("baseline: gather, then attend", baseline.total_seconds))?;
     // Two variants without paging: the three plain kernels, or the paged kernel itself over the gathered copy.
     let plain = rounded(baseline.total_seconds / paged_seconds);
     let itself = rounded((baseline.gather_seconds + paged_seconds) / paged_seconds);
-    report.set(&format!("attend_paged_gain_at_{}", shape.context), json!({"plain": plain, "itself": itself}));
+    report.set(
+        &format!("attend_paged_gain_at_{}", shape.context),
+        json!({"plain": plain, "itself": itself}),
+    );
     Ok(())
 }
 
 fn attend(config: &Config, shape: &AttendShape, latent: bool, activations: Storage) -> Case {
-    let mut plan = Plan { vocab: 2, positions_max: shape.context + 1, ..Plan::default() };
+    let mut plan = Plan {
+        vocab: 2,
+        positions_max: shape.context + 1,
+        ..Plan::default()
+    };
     plan.kv_groups.push(KvGroup { window: None });
     let columns = shape.query_heads * shape.head_dim;
     let q = plan.buffer("q", Rows::Tokens, columns, activations);
     let out = plan.buffer("out", Rows::Tokens, columns, activations);
     for layer in 0..ATTEND_LAYERS {
-        plan.kv_layers.push(KvLayer { group: 0, heads: shape.kv_heads, head_dim: shape.head_dim, latent });
+        plan.kv_layers.push(KvLayer {
+            group: 0,
+            heads: shape.kv_heads,
+            head_dim: shape.head_dim,
+            latent,
+        });
         plan.body.push(Step::AttendPaged(AttendPaged {
             q,
             layer,
@@ -278,21 +398,33 @@ fn attend(config: &Config, shape: &AttendShape, latent: bool, activations: Stora
     }
     let per_sequence = shape.context.div_ceil(shape.block_size);
     let blocks = per_sequence * shape.batch;
-    let rows = |row| SequenceRows { row_start: row, row_count: 1, context_len: shape.context };
+    let rows = |row| SequenceRows {
+        row_start: row,
+        row_count: 1,
+        context_len: shape.context,
+    };
     let inputs = BatchInputs {
         token_ids: vec![0; shape.batch as usize],
         positions: vec![shape.context - 1; shape.batch as usize],
         sequences: (0..shape.batch).map(rows).collect(),
         groups: vec![GroupInputs {
             block_tables: shuffled(blocks),
-            table_starts: (0..shape.batch).map(|sequence| sequence * per_sequence).collect(),
+            table_starts: (0..shape.batch)
+                .map(|sequence| sequence * per_sequence)
+                .collect(),
             slot_mapping: vec![NONE; shape.batch as usize],
             copies: Vec::new(),
         }],
         ..BatchInputs::default()
     };
     let capacity = capacity(config, shape.batch, shape.batch, blocks);
-    Case { plan, capacity, inputs, blocks: vec![blocks], steps: ATTEND_LAYERS }
+    Case {
+        plan,
+        capacity,
+        inputs,
+        blocks: vec![blocks],
+        steps: ATTEND_LAYERS,
+    }
 }
 
 /// Block ids in random order, as after a long run.
@@ -357,8 +489,16 @@ fn fill(backend: &mut impl Backend, plan: &Plan) -> Result<(), BackendError> {
 /// Random bytes that are finite numbers of ordinary size in every format, for codes and scales alike.
 fn random_bytes(seed: u64, bytes: u64) -> Bytes {
     let mut numbers = Numbers(seed);
-    let pattern: Vec<u8> = (0..8191).map(|_| numbers.below(256) as u8 & 0x2b | 0x10).collect();
-    Bytes::from(pattern.into_iter().cycle().take(bytes as usize).collect::<Vec<u8>>())
+    let pattern: Vec<u8> = (0..8191)
+        .map(|_| numbers.below(256) as u8 & 0x2b | 0x10)
+        .collect();
+    Bytes::from(
+        pattern
+            .into_iter()
+            .cycle()
+            .take(bytes as usize)
+            .collect::<Vec<u8>>(),
+    )
 }
 
 #[cfg(test)]
@@ -370,10 +510,17 @@ mod tests {
     fn a_matrix_with_several_formats_is_filled() {
         let section = |rows, format| Section { rows, format };
         let sections = vec![section(6, WeightFormat::Q5), section(2, WeightFormat::Q8)];
-        let matrix = Matrix { name: "qkv".into(), columns: 64, sections, uses: 1 };
+        let matrix = Matrix {
+            name: "qkv".into(),
+            columns: 64,
+            sections,
+            uses: 1,
+        };
         let case = product(&Config::default(), &matrix, 1, Storage::F32);
         let (plan, mut backend) = (Arc::new(case.plan), ReferenceBackend::new());
-        backend.load(plan.clone(), &case.capacity).expect("the plan is right");
+        backend
+            .load(plan.clone(), &case.capacity)
+            .expect("the plan is right");
         fill(&mut backend, &plan).expect("each chunk is whole rows of one format");
     }
 }

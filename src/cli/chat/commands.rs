@@ -9,13 +9,34 @@ pub(super) const COMMANDS: [(&str, &str); 11] = [
     ("/bye", "end; Ctrl-D does the same"),
     ("/reset", "start a new conversation"),
     ("/regen", "answer the last message again"),
-    ("/read", "/read FILE begins the next message with the text of a file"),
-    ("/set", "/set FIELD VALUE sets a field of each request, such as temperature 0.7; without VALUE, its default"),
-    ("/system", "/system TEXT sets the system message; without TEXT, removes it"),
-    ("/save", "/save NAME keeps the conversation; NAME may be a path that ends with .json"),
-    ("/load", "/load NAME goes on with a conversation; without NAME, lists them"),
-    ("/model", "/model NAME goes on with another model; without NAME, tells the model and its device"),
-    ("/verbose", "tell the tokens and the speed of each answer, or stop telling"),
+    (
+        "/read",
+        "/read FILE begins the next message with the text of a file",
+    ),
+    (
+        "/set",
+        "/set FIELD VALUE sets a field of each request, such as temperature 0.7; without VALUE, its default",
+    ),
+    (
+        "/system",
+        "/system TEXT sets the system message; without TEXT, removes it",
+    ),
+    (
+        "/save",
+        "/save NAME keeps the conversation; NAME may be a path that ends with .json",
+    ),
+    (
+        "/load",
+        "/load NAME goes on with a conversation; without NAME, lists them",
+    ),
+    (
+        "/model",
+        "/model NAME goes on with another model; without NAME, tells the model and its device",
+    ),
+    (
+        "/verbose",
+        "tell the tokens and the speed of each answer, or stop telling",
+    ),
 ];
 
 /// A command with its text.
@@ -38,7 +59,9 @@ pub(super) enum Command {
 /// The command in a line that begins with `/`.
 pub(super) fn parse(line: &str) -> Result<Command, String> {
     let (name, text) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
-    let text = Some(text.trim()).filter(|text| !text.is_empty()).map(str::to_owned);
+    let text = Some(text.trim())
+        .filter(|text| !text.is_empty())
+        .map(str::to_owned);
     Ok(match name {
         "/help" | "/?" => Command::Help,
         "/bye" | "/exit" | "/quit" => Command::Bye,
@@ -53,8 +76,13 @@ pub(super) fn parse(line: &str) -> Result<Command, String> {
         "/verbose" => Command::Verbose,
         _ => {
             let near = nearest(name, COMMANDS.map(|(name, _)| name));
-            let tip = near.map_or_else(|| "/help lists them".to_owned(), |near| format!("did you mean {near}?"));
-            return Err(format!("there is no command {name}: {tip} (a space before the / sends a text)"));
+            let tip = near.map_or_else(
+                || "/help lists them".to_owned(),
+                |near| format!("did you mean {near}?"),
+            );
+            return Err(format!(
+                "there is no command {name}: {tip} (a space before the / sends a text)"
+            ));
         }
     })
 }
@@ -83,15 +111,28 @@ mod tests {
     #[test]
     fn commands_have_texts_and_values() {
         let set = |name: &str, value: Option<Value>| Ok(Command::Set(Some((name.into(), value))));
-        assert_eq!(parse("/set temperature 0.5"), set("temperature", Some(json!(0.5))));
-        assert_eq!(parse("/set stop  END now"), set("stop", Some(json!("END now"))));
+        assert_eq!(
+            parse("/set temperature 0.5"),
+            set("temperature", Some(json!(0.5)))
+        );
+        assert_eq!(
+            parse("/set stop  END now"),
+            set("stop", Some(json!("END now")))
+        );
         assert_eq!(parse("/set seed"), set("seed", None));
-        assert_eq!(parse("/system Be brief."), Ok(Command::System(Some("Be brief.".into()))));
+        assert_eq!(
+            parse("/system Be brief."),
+            Ok(Command::System(Some("Be brief.".into())))
+        );
         assert_eq!(parse("/load"), Ok(Command::Load(None)));
         assert!(parse("/save").is_err() && parse("/read").is_err());
         let error = parse("/sytem x").expect_err("it is mistyped");
         assert!(error.contains("did you mean /system?"), "{error}");
-        assert!(parse("/xyz").expect_err("it is no command").contains("/help"));
+        assert!(
+            parse("/xyz")
+                .expect_err("it is no command")
+                .contains("/help")
+        );
         for (name, _) in COMMANDS {
             assert!(parse(&format!("{name} x")).is_ok(), "{name}");
         }

@@ -34,7 +34,8 @@ impl Conversation {
     pub(super) fn set_system(&mut self, text: Option<&str>) {
         self.messages.retain(|message| !is_system(message));
         if let Some(text) = text {
-            self.messages.insert(0, json!({"role": "system", "content": text}));
+            self.messages
+                .insert(0, json!({"role": "system", "content": text}));
         }
     }
 
@@ -62,9 +63,17 @@ impl Conversation {
 
 /// A text file as part of a message, as the chat page sends it: fenced by more backticks than it has.
 pub(super) fn attached(name: &str, text: &str) -> String {
-    let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0).max(2);
+    let longest = text
+        .split(|c| c != '`')
+        .map(str::len)
+        .max()
+        .unwrap_or(0)
+        .max(2);
     let fence = "`".repeat(longest + 1);
-    format!("File {name}:\n{fence}\n{}\n{fence}\n\n", text.strip_suffix('\n').unwrap_or(text))
+    format!(
+        "File {name}:\n{fence}\n{}\n{fence}\n\n",
+        text.strip_suffix('\n').unwrap_or(text)
+    )
 }
 
 /// Names of the conversations that were saved.
@@ -72,7 +81,12 @@ pub(super) fn saved() -> Result<Vec<String>> {
     let name = |entry: std::io::Result<std::fs::DirEntry>| {
         let path = entry.ok()?.path();
         let is_one = path.extension().is_some_and(|ending| ending == ENDING);
-        is_one.then(|| path.file_stem().map(|stem| stem.to_string_lossy().into_owned())).flatten()
+        is_one
+            .then(|| {
+                path.file_stem()
+                    .map(|stem| stem.to_string_lossy().into_owned())
+            })
+            .flatten()
     };
     let mut names: Vec<String> = std::fs::read_dir(folder()?)?.filter_map(name).collect();
     names.sort();
@@ -110,9 +124,14 @@ mod tests {
     #[test]
     fn a_system_message_is_the_first_and_outlives_a_reset() {
         let mut conversation = Conversation::new(Some("Be brief."));
-        conversation.messages.push(json!({"role": "user", "content": "Hello"}));
+        conversation
+            .messages
+            .push(json!({"role": "user", "content": "Hello"}));
         conversation.set_system(Some("Be kind."));
-        assert_eq!(conversation.messages[0], json!({"role": "system", "content": "Be kind."}));
+        assert_eq!(
+            conversation.messages[0],
+            json!({"role": "system", "content": "Be kind."})
+        );
         assert_eq!(conversation.messages.len(), 2);
         conversation.reset();
         assert_eq!(conversation.messages.len(), 1);
@@ -123,20 +142,36 @@ mod tests {
     #[test]
     fn a_files_fence_is_longer_than_its_own() {
         assert_eq!(attached("a.txt", "one\n"), "File a.txt:\n```\none\n```\n\n");
-        assert_eq!(attached("b.md", "````\n`x`"), "File b.md:\n`````\n````\n`x`\n`````\n\n");
+        assert_eq!(
+            attached("b.md", "````\n`x`"),
+            "File b.md:\n`````\n````\n`x`\n`````\n\n"
+        );
     }
 
     #[test]
     fn files_are_read_as_they_were_written_and_names_stay_in_their_folder() {
         let folder = tempfile::tempdir().expect("a folder for this test");
-        let path = folder.path().join("talk.json").to_string_lossy().into_owned();
+        let path = folder
+            .path()
+            .join("talk.json")
+            .to_string_lossy()
+            .into_owned();
         let mut conversation = Conversation::new(Some("Be brief."));
         conversation.fields.insert("seed".into(), json!(7));
         conversation.save(&path).expect("the folder takes files");
         let read = Conversation::load(&path).expect("it was written");
-        assert_eq!((read.messages, read.fields), (conversation.messages, conversation.fields));
+        assert_eq!(
+            (read.messages, read.fields),
+            (conversation.messages, conversation.fields)
+        );
         std::fs::write(&path, "{}").expect("the folder takes files");
-        assert!(format!("{:#}", Conversation::load(&path).expect_err("it is no conversation")).contains("talk.json"));
+        assert!(
+            format!(
+                "{:#}",
+                Conversation::load(&path).expect_err("it is no conversation")
+            )
+            .contains("talk.json")
+        );
         for wrong in ["../up", ".hidden", "a/b"] {
             assert!(path_of(wrong).is_err(), "{wrong}");
         }

@@ -37,7 +37,9 @@ pub(super) struct Input {
 
 impl Input {
     pub(super) fn new() -> Result<Self> {
-        let config = Config::builder().max_history_size(10_000).map(|config| config.history_ignore_space(true).build());
+        let config = Config::builder()
+            .max_history_size(10_000)
+            .map(|config| config.history_ignore_space(true).build());
         let editor = config.and_then(Editor::with_config);
         let mut editor: Editor<Aid, FileHistory> = editor.context("cannot use the terminal")?;
         editor.set_helper(Some(Aid));
@@ -77,13 +79,22 @@ impl Input {
 /// Whether a text goes on in the next line.
 fn goes_on(text: &str) -> bool {
     let quoted = text.trim_start().strip_prefix(QUOTES);
-    quoted.map_or_else(|| text.ends_with('\\'), |rest| !rest.trim_end().ends_with(QUOTES))
+    quoted.map_or_else(
+        || text.ends_with('\\'),
+        |rest| !rest.trim_end().ends_with(QUOTES),
+    )
 }
 
 /// The text without the marks that joined its lines.
 fn joined(text: &str) -> String {
-    let quoted = text.trim().strip_prefix(QUOTES).and_then(|rest| rest.strip_suffix(QUOTES));
-    quoted.map_or_else(|| text.replace("\\\n", "\n"), |inner| inner.trim_matches('\n').to_owned())
+    let quoted = text
+        .trim()
+        .strip_prefix(QUOTES)
+        .and_then(|rest| rest.strip_suffix(QUOTES));
+    quoted.map_or_else(
+        || text.replace("\\\n", "\n"),
+        |inner| inner.trim_matches('\n').to_owned(),
+    )
 }
 
 /// What the editor asks while a person types.
@@ -99,23 +110,41 @@ impl Hinter for Aid {
 impl Validator for Aid {
     fn validate(&self, context: &mut ValidationContext<'_>) -> rustyline::Result<ValidationResult> {
         let goes_on = goes_on(context.input());
-        Ok(if goes_on { ValidationResult::Incomplete } else { ValidationResult::Valid(None) })
+        Ok(if goes_on {
+            ValidationResult::Incomplete
+        } else {
+            ValidationResult::Valid(None)
+        })
     }
 }
 
 impl Completer for Aid {
     type Candidate = String;
 
-    fn complete(&self, line: &str, at: usize, _: &Context<'_>) -> rustyline::Result<(usize, Vec<String>)> {
+    fn complete(
+        &self,
+        line: &str,
+        at: usize,
+        _: &Context<'_>,
+    ) -> rustyline::Result<(usize, Vec<String>)> {
         let typed = &line[..at];
         let start = typed.rfind(' ').map_or(0, |space| space + 1);
         let names: Vec<String> = match typed[..start].trim_end() {
-            "" if typed.starts_with('/') => COMMANDS.iter().map(|(name, _)| (*name).to_owned()).collect(),
+            "" if typed.starts_with('/') => COMMANDS
+                .iter()
+                .map(|(name, _)| (*name).to_owned())
+                .collect(),
             "/set" => field_names().map(str::to_owned).collect(),
             "/load" => conversation::saved().unwrap_or_default(),
             _ => Vec::new(),
         };
-        Ok((start, names.into_iter().filter(|name| name.starts_with(&typed[start..])).collect()))
+        Ok((
+            start,
+            names
+                .into_iter()
+                .filter(|name| name.starts_with(&typed[start..]))
+                .collect(),
+        ))
     }
 }
 
@@ -142,7 +171,10 @@ mod tests {
     #[test]
     fn commands_and_fields_are_completed() {
         let history = FileHistory::new();
-        let complete = |line: &str| Aid.complete(line, line.len(), &Context::new(&history)).expect("it is complete");
+        let complete = |line: &str| {
+            Aid.complete(line, line.len(), &Context::new(&history))
+                .expect("it is complete")
+        };
         assert_eq!(complete("/sy"), (0, vec!["/system".to_owned()]));
         assert_eq!(complete("/set temp"), (5, vec!["temperature".to_owned()]));
         assert_eq!(complete("and/or"), (0, Vec::new()));

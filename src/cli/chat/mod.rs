@@ -100,19 +100,37 @@ enum Partner {
 }
 
 impl<'a> Chat<'a> {
-    fn open(model: ModelArgs, engine: &'a EngineArgs, request: &RequestArgs, server: Option<Remote>) -> Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    fn open(
+        model: ModelArgs,
+        engine: &'a EngineArgs,
+        request: &RequestArgs,
+        server: Option<Remote>,
+    ) -> Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
         let partner = Some(match server {
             None => Partner::Here(Box::new(open(&model, engine)?)),
             Some(remote) => {
                 let name = model.model.as_ref().map(|_| model.name());
-                let name = remote.model(name.as_deref()).map(|found| name.unwrap_or(found.name))?;
+                let name = remote
+                    .model(name.as_deref())
+                    .map(|found| name.unwrap_or(found.name))?;
                 Partner::There(remote, name)
             }
         });
         let fields = request.fields_with_seed(engine.seed);
         let (conversation, files) = (Conversation::default(), String::new());
-        Ok(Self { runtime, engine, model, partner, fields, conversation, files, is_verbose: false })
+        Ok(Self {
+            runtime,
+            engine,
+            model,
+            partner,
+            fields,
+            conversation,
+            files,
+            is_verbose: false,
+        })
     }
 
     /// Reads and answers until the end.
@@ -124,7 +142,10 @@ impl<'a> Chat<'a> {
     fn talk(&mut self) -> Result<()> {
         let mut input = Input::new()?;
         if io::stdin().is_terminal() {
-            note(format_args!("{}. /help lists commands, Ctrl-C stops an answer, Ctrl-D ends.", self.in_words()?));
+            note(format_args!(
+                "{}. /help lists commands, Ctrl-C stops an answer, Ctrl-D ends.",
+                self.in_words()?
+            ));
         }
         loop {
             let text = match input.read()? {
@@ -136,10 +157,15 @@ impl<'a> Chat<'a> {
                 Typed::End => return Ok(()),
             };
             if text.starts_with('/') {
-                match commands::parse(text.trim()).map_err(anyhow::Error::msg).and_then(|command| self.obey(command)) {
+                match commands::parse(text.trim())
+                    .map_err(anyhow::Error::msg)
+                    .and_then(|command| self.obey(command))
+                {
                     Ok(true) => {}
                     Ok(false) => return Ok(()),
-                    Err(error) if self.partner.as_ref().is_none_or(Partner::is_finished) => return Err(error),
+                    Err(error) if self.partner.as_ref().is_none_or(Partner::is_finished) => {
+                        return Err(error);
+                    }
                     Err(error) => note(format_args!("error: {error:#}")),
                 }
             } else if !text.trim().is_empty() {
@@ -161,7 +187,10 @@ impl<'a> Chat<'a> {
             Command::Read(path) => self.read(Path::new(&path))?,
             Command::Set(setting) => self.set(setting)?,
             Command::System(text) => self.conversation.set_system(text.as_deref()),
-            Command::Save(name) => note(format_args!("saved as {}", self.conversation.save(&name)?.display())),
+            Command::Save(name) => note(format_args!(
+                "saved as {}",
+                self.conversation.save(&name)?.display()
+            )),
             Command::Load(None) => note(conversation::saved()?.join("\n")),
             Command::Load(Some(name)) => {
                 self.conversation = Conversation::load(&name)?;
@@ -171,7 +200,11 @@ impl<'a> Chat<'a> {
             Command::Model(Some(name)) => self.change_model(&name)?,
             Command::Verbose => {
                 self.is_verbose = !self.is_verbose;
-                note(if self.is_verbose { "each answer's speed is told" } else { "speeds are no longer told" });
+                note(if self.is_verbose {
+                    "each answer's speed is told"
+                } else {
+                    "speeds are no longer told"
+                });
             }
         }
         Ok(true)
@@ -188,7 +221,8 @@ impl<'a> Chat<'a> {
             }
             Some((name, None)) => drop(own.remove(&name)),
             Some((name, Some(_))) if field_help(&name).is_empty() => {
-                let near = nearest(&name, field_names()).map(|near| format!(": did you mean {near}?"));
+                let near =
+                    nearest(&name, field_names()).map(|near| format!(": did you mean {near}?"));
                 bail!("there is no field {name}{}", near.unwrap_or_default());
             }
             Some((name, Some(value))) => drop(own.insert(name, value)),
@@ -213,7 +247,10 @@ impl<'a> Chat<'a> {
                 Ok(())
             }
             Err(error) => {
-                note(format_args!("error: {error:#}; going on with {}", self.model.name()));
+                note(format_args!(
+                    "error: {error:#}; going on with {}",
+                    self.model.name()
+                ));
                 self.partner = Some(Partner::Here(Box::new(open(&self.model, self.engine)?)));
                 Ok(())
             }
@@ -225,7 +262,12 @@ impl<'a> Chat<'a> {
         match self.partner.as_ref().context("no model is loaded")? {
             Partner::Here(session) => {
                 let info = session.info()?;
-                Ok(format!("{} on {}, context {}", self.model.name(), info.device, info.max_model_len))
+                Ok(format!(
+                    "{} on {}, context {}",
+                    self.model.name(),
+                    info.device,
+                    info.max_model_len
+                ))
             }
             Partner::There(remote, name) => Ok(format!("{name} on {remote}")),
         }
@@ -235,7 +277,11 @@ impl<'a> Chat<'a> {
     fn retell(&self) -> Result<()> {
         let messages = &self.conversation.messages;
         note(format_args!("{} messages", messages.len()));
-        let last = messages.iter().rev().filter_map(|message| message["content"].as_str()).take(2);
+        let last = messages
+            .iter()
+            .rev()
+            .filter_map(|message| message["content"].as_str())
+            .take(2);
         for text in last.collect::<Vec<_>>().into_iter().rev() {
             result(text)?;
         }
@@ -246,8 +292,13 @@ impl<'a> Chat<'a> {
     fn read(&mut self, path: &Path) -> Result<()> {
         let at = || path.display().to_string();
         let bytes = platform::read_file(path, FILE_BYTES_MAX).with_context(at)?;
-        let text = String::from_utf8(bytes).ok().with_context(|| format!("{} is not a text in UTF-8", at()))?;
-        note(format_args!("{} characters; the next message begins with them", text.chars().count()));
+        let text = String::from_utf8(bytes)
+            .ok()
+            .with_context(|| format!("{} is not a text in UTF-8", at()))?;
+        note(format_args!(
+            "{} characters; the next message begins with them",
+            text.chars().count()
+        ));
         self.files += &attached(&at(), &text);
         Ok(())
     }
@@ -256,7 +307,9 @@ impl<'a> Chat<'a> {
     /// full, is taken back.
     fn answer(&mut self, text: &str) -> Result<()> {
         let content = format!("{}{text}", self.files);
-        self.conversation.messages.push(json!({"role": "user", "content": content}));
+        self.conversation
+            .messages
+            .push(json!({"role": "user", "content": content}));
         match self.reply()? {
             true => self.files.clear(),
             false => drop(self.conversation.messages.pop()),
@@ -267,7 +320,9 @@ impl<'a> Chat<'a> {
     /// Answers the last message again; the former answer goes, unless this fails.
     fn answer_again(&mut self) -> Result<()> {
         let messages = &mut self.conversation.messages;
-        let last = messages.iter().rposition(|message| message["role"] == "user");
+        let last = messages
+            .iter()
+            .rposition(|message| message["role"] == "user");
         let former = messages.split_off(last.context("there is no message to answer")? + 1);
         if !self.reply()? {
             self.conversation.messages.extend(former);
@@ -283,7 +338,10 @@ impl<'a> Chat<'a> {
         let mut body = self.fields.clone();
         body.extend(self.conversation.fields.clone());
         body.insert("messages".to_owned(), messages.clone().into());
-        match self.runtime.block_on(answer(partner, &self.model, body.into())) {
+        match self
+            .runtime
+            .block_on(answer(partner, &self.model, body.into()))
+        {
             Ok((message, meter)) => {
                 messages.push(message);
                 if self.is_verbose {
@@ -315,12 +373,22 @@ fn open(model: &ModelArgs, engine: &EngineArgs) -> Result<Session> {
 
 impl Partner {
     /// The events of the answer to a request.
-    async fn events(&self, model: &ModelArgs, body: &mut Value) -> Result<BoxStream<'static, Result<Value>>> {
+    async fn events(
+        &self,
+        model: &ModelArgs,
+        body: &mut Value,
+    ) -> Result<BoxStream<'static, Result<Value>>> {
         const PATH: &str = "/v1/chat/completions";
         Ok(match self {
             Self::Here(session) => {
-                let api = LocalApi::new(session.api_state(vec![model.name()], server_options(true)));
-                api.post(PATH, body).await?.events().await?.map_err(anyhow::Error::from).boxed()
+                let api =
+                    LocalApi::new(session.api_state(vec![model.name()], server_options(true)));
+                api.post(PATH, body)
+                    .await?
+                    .events()
+                    .await?
+                    .map_err(anyhow::Error::from)
+                    .boxed()
             }
             Self::There(remote, name) => {
                 body["model"] = name.as_str().into();
@@ -350,7 +418,11 @@ async fn answer(partner: &Partner, model: &ModelArgs, mut body: Value) -> Result
     body["stream"] = true.into();
     body["stream_options"] = json!({"include_usage": true});
     let is_terminal = io::stdout().is_terminal();
-    let mut output: Box<dyn Write> = if is_terminal { Box::new(prose::answer()) } else { Box::new(io::stdout()) };
+    let mut output: Box<dyn Write> = if is_terminal {
+        Box::new(prose::answer())
+    } else {
+        Box::new(io::stdout())
+    };
     let mut printer = Printer::new(&mut *output);
     let mut meter = Meter::start();
     let printing = async {

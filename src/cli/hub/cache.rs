@@ -54,7 +54,11 @@ impl Cache {
     pub(super) fn repo(&self, repo: &str) -> RepoFolder {
         let name = format!("{PREFIX}{}", repo.replace('/', "--"));
         let (folder, locks) = (self.root.join(&name), self.root.join(".locks").join(name));
-        RepoFolder { root: self.root.clone(), folder, locks }
+        RepoFolder {
+            root: self.root.clone(),
+            folder,
+            locks,
+        }
     }
 
     /// Sorted names of all models that have a folder.
@@ -87,10 +91,17 @@ impl RepoFolder {
             return Ok(Some(revision.to_owned()));
         }
         let path = self.folder.join("refs").join(revision);
-        let Some(inside) = self.inside(&path)? else { return Ok(None) };
-        let bytes = folio::platform::read_file(&inside, REF_BYTES_MAX).with_context(|| path.display().to_string())?;
+        let Some(inside) = self.inside(&path)? else {
+            return Ok(None);
+        };
+        let bytes = folio::platform::read_file(&inside, REF_BYTES_MAX)
+            .with_context(|| path.display().to_string())?;
         let commit = String::from_utf8_lossy(&bytes).trim().to_owned();
-        ensure!(is_commit(&commit), "{}: invalid commit hash {commit:?}", path.display());
+        ensure!(
+            is_commit(&commit),
+            "{}: invalid commit hash {commit:?}",
+            path.display()
+        );
         Ok(Some(commit))
     }
 
@@ -104,7 +115,8 @@ impl RepoFolder {
         let write = || {
             self.make_folder(&path)?;
             let new = self.spare("ref")?;
-            open_no_link(fs::OpenOptions::new().write(true).create_new(true), &new)?.write_all(commit.as_bytes())?;
+            open_no_link(fs::OpenOptions::new().write(true).create_new(true), &new)?
+                .write_all(commit.as_bytes())?;
             fs::rename(&new, &path)
         };
         write().with_context(|| path.display().to_string())
@@ -115,13 +127,18 @@ impl RepoFolder {
         let mut names = Vec::new();
         walk(&self.folder.join("refs"), "", &mut names)?;
         let commit = |name: &String| self.commit(name).ok().flatten();
-        Ok(names.iter().filter_map(|name| Some((name.clone(), commit(name)?))).collect())
+        Ok(names
+            .iter()
+            .filter_map(|name| Some((name.clone(), commit(name)?)))
+            .collect())
     }
 
     /// Commits that have a snapshot.
     pub(super) fn snapshots(&self) -> Result<Vec<String>> {
         let entries = entries(&self.folder.join("snapshots"))?;
-        let names = entries.iter().filter_map(|entry| entry.file_name().into_string().ok());
+        let names = entries
+            .iter()
+            .filter_map(|entry| entry.file_name().into_string().ok());
         let mut commits: Vec<String> = names.filter(|name| is_commit(name)).collect();
         commits.sort();
         Ok(commits)
@@ -157,15 +174,20 @@ impl RepoFolder {
 
     /// The path of an incomplete blob; creates its folder.
     pub(super) fn incomplete(&self, hash: &str) -> Result<PathBuf> {
-        let path = self.folder.join("blobs").join(format!("{hash}{INCOMPLETE}"));
-        self.make_folder(&path).with_context(|| path.display().to_string())?;
+        let path = self
+            .folder
+            .join("blobs")
+            .join(format!("{hash}{INCOMPLETE}"));
+        self.make_folder(&path)
+            .with_context(|| path.display().to_string())?;
         Ok(path)
     }
 
     /// Bytes of each incomplete blob.
     pub(super) fn incompletes(&self) -> Result<Vec<u64>> {
         let entries = entries(&self.folder.join("blobs"))?;
-        let partial = |entry: &&fs::DirEntry| entry.file_name().to_string_lossy().ends_with(INCOMPLETE);
+        let partial =
+            |entry: &&fs::DirEntry| entry.file_name().to_string_lossy().ends_with(INCOMPLETE);
         let bytes = |entry: &fs::DirEntry| entry.metadata().map_or(0, |metadata| metadata.len());
         Ok(entries.iter().filter(partial).map(bytes).collect())
     }
@@ -175,19 +197,29 @@ impl RepoFolder {
         let path = self.locks.join(format!("{hash}.lock"));
         let open = || {
             fs::create_dir_all(&self.locks)?;
-            open_no_link(fs::OpenOptions::new().write(true).create(true).truncate(false), &path)
+            open_no_link(
+                fs::OpenOptions::new()
+                    .write(true)
+                    .create(true)
+                    .truncate(false),
+                &path,
+            )
         };
         open().with_context(|| path.display().to_string())
     }
 
     /// Links a blob into a snapshot under its name. If the system does not allow links, moves the blob.
     pub(super) fn link(&self, commit: &str, name: &str, hash: &str) -> Result<()> {
-        assert!(is_plain(name) && is_commit(commit), "names are checked where they are read");
+        assert!(
+            is_plain(name) && is_commit(commit),
+            "names are checked where they are read"
+        );
         let path = self.snapshot(commit).join(name);
         let link = || {
             self.make_folder(&path)?;
             // `../../blobs/<hash>`, with one more step up for each folder in the name.
-            let mut target: PathBuf = std::iter::repeat_n("..", name.split('/').count() + 1).collect();
+            let mut target: PathBuf =
+                std::iter::repeat_n("..", name.split('/').count() + 1).collect();
             target.extend(["blobs", hash]);
             let new = self.spare(hash)?;
             match symlink(&target, &new) {
@@ -202,15 +234,18 @@ impl RepoFolder {
     /// A temporary path beside the locks, for files that are renamed into place.
     fn spare(&self, stem: &str) -> io::Result<PathBuf> {
         fs::create_dir_all(&self.locks)?;
-        Ok(self.locks.join(format!("{stem}.{:016x}", folio::platform::random_u64())))
+        Ok(self
+            .locks
+            .join(format!("{stem}.{:016x}", folio::platform::random_u64())))
     }
 
     /// Creates the folder of a file, and checks that no link leads outside.
     fn make_folder(&self, file: &Path) -> io::Result<()> {
         let folder = file.parent().unwrap_or(&self.folder);
         let there = folder.ancestors().find(|folder| folder.exists());
-        let checked =
-            there.filter(|there| there.starts_with(&self.folder)).map_or(Ok(None), |there| self.inside(there));
+        let checked = there
+            .filter(|there| there.starts_with(&self.folder))
+            .map_or(Ok(None), |there| self.inside(there));
         checked.map_err(|error| io::Error::other(format!("{error:#}")))?;
         fs::create_dir_all(folder)
     }
@@ -219,13 +254,23 @@ impl RepoFolder {
     fn inside(&self, path: &Path) -> Result<Option<PathBuf>> {
         let real = |path: &Path| match path.canonicalize() {
             Ok(real) => Ok(Some(real)),
-            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
+            Err(error)
+                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) =>
+            {
+                Ok(None)
+            }
             Err(error) => Err(error).with_context(|| path.display().to_string()),
         };
-        let (Some(root), Some(found)) = (real(&self.root)?, real(path)?) else { return Ok(None) };
+        let (Some(root), Some(found)) = (real(&self.root)?, real(path)?) else {
+            return Ok(None);
+        };
         let folder = root.join(self.folder.file_name().unwrap_or_default());
         if !found.starts_with(&folder) {
-            bail!("{} is a link to a place outside {}", path.display(), self.folder.display());
+            bail!(
+                "{} is a link to a place outside {}",
+                path.display(),
+                self.folder.display()
+            );
         }
         Ok(Some(found))
     }
@@ -244,7 +289,9 @@ fn symlink(target: &Path, link: &Path) -> io::Result<()> {
 /// A folder's entries; none if it does not exist.
 fn entries(folder: &Path) -> Result<Vec<fs::DirEntry>> {
     match fs::read_dir(folder) {
-        Ok(entries) => entries.collect::<io::Result<_>>().with_context(|| folder.display().to_string()),
+        Ok(entries) => entries
+            .collect::<io::Result<_>>()
+            .with_context(|| folder.display().to_string()),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
         Err(error) => Err(error).with_context(|| folder.display().to_string()),
     }
@@ -253,7 +300,9 @@ fn entries(folder: &Path) -> Result<Vec<fs::DirEntry>> {
 /// Names below `folder`, with `/`; links to folders are not followed.
 fn walk(folder: &Path, prefix: &str, names: &mut Vec<String>) -> Result<()> {
     for entry in entries(folder)? {
-        let Ok(name) = entry.file_name().into_string() else { continue };
+        let Ok(name) = entry.file_name().into_string() else {
+            continue;
+        };
         let name = format!("{prefix}{name}");
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             walk(&entry.path(), &format!("{name}/"), names)?;

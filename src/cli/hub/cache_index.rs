@@ -46,7 +46,14 @@ pub(crate) fn entries(cache: &Cache) -> Result<Vec<Entry>> {
 impl Entry {
     fn broken(repo: &str, problem: String) -> Self {
         let (revisions, formats) = (Vec::new(), Vec::new());
-        Self { repo: repo.to_owned(), revisions, commit: None, bytes: 0, formats, problems: vec![problem] }
+        Self {
+            repo: repo.to_owned(),
+            revisions,
+            commit: None,
+            bytes: 0,
+            formats,
+            problems: vec![problem],
+        }
     }
 }
 
@@ -57,8 +64,11 @@ fn of_repo(repo: &str, folder: &RepoFolder) -> Result<Vec<Entry>> {
         let bytes = BinaryBytes(partial.iter().sum());
         format!("incomplete downloads: {} ({bytes} so far)", partial.len())
     });
-    let mut entries: Vec<Entry> =
-        folder.snapshots()?.into_iter().map(|commit| of_commit(repo, folder, commit, &revisions)).collect();
+    let mut entries: Vec<Entry> = folder
+        .snapshots()?
+        .into_iter()
+        .map(|commit| of_commit(repo, folder, commit, &revisions))
+        .collect();
     match (partial, entries.last_mut()) {
         (Some(partial), Some(last)) => last.problems.push(partial),
         (Some(partial), None) => entries.push(Entry::broken(repo, partial)),
@@ -68,7 +78,12 @@ fn of_repo(repo: &str, folder: &RepoFolder) -> Result<Vec<Entry>> {
     Ok(entries)
 }
 
-fn of_commit(repo: &str, folder: &RepoFolder, commit: String, revisions: &[(String, String)]) -> Entry {
+fn of_commit(
+    repo: &str,
+    folder: &RepoFolder,
+    commit: String,
+    revisions: &[(String, String)],
+) -> Entry {
     let mut problems = Vec::new();
     let mut names = folder.names(&commit).unwrap_or_else(|error| {
         problems.push(format!("{error:#}"));
@@ -93,10 +108,22 @@ fn of_commit(repo: &str, folder: &RepoFolder, commit: String, revisions: &[(Stri
     let formats = formats(folder, &commit, &names, &mut problems);
     let named = revisions.iter().filter(|(_, found)| *found == commit);
     let revisions = named.map(|(name, _)| name.clone()).collect();
-    Entry { repo: repo.to_owned(), revisions, commit: Some(commit), bytes: sizes.values().sum(), formats, problems }
+    Entry {
+        repo: repo.to_owned(),
+        revisions,
+        commit: Some(commit),
+        bytes: sizes.values().sum(),
+        formats,
+        problems,
+    }
 }
 
-fn formats(folder: &RepoFolder, commit: &str, names: &[String], problems: &mut Vec<String>) -> Vec<String> {
+fn formats(
+    folder: &RepoFolder,
+    commit: &str,
+    names: &[String],
+    problems: &mut Vec<String>,
+) -> Vec<String> {
     let mut formats = BTreeSet::new();
     let models = repository::ggufs(names);
     for model in &models {
@@ -104,15 +131,20 @@ fn formats(folder: &RepoFolder, commit: &str, names: &[String], problems: &mut V
             problems.push(format!("parts of {} are missing", model.stem));
         }
         let quantization = repository::quantization_of(&model.stem);
-        formats.insert(quantization.map_or_else(|| "gguf".to_owned(), |name| format!("gguf {name}")));
+        formats
+            .insert(quantization.map_or_else(|| "gguf".to_owned(), |name| format!("gguf {name}")));
     }
     if !models.is_empty() && !names.iter().any(|name| name.ends_with(".safetensors")) {
         return formats.into_iter().collect();
     }
-    let whole = repository::select(names, None).map_err(anyhow::Error::from).and_then(|chosen| match chosen {
-        Selection::Folder { index: Some(index), .. } => shards(folder, commit, index, names).map(|_| ()),
-        _ => Ok(()),
-    });
+    let whole = repository::select(names, None)
+        .map_err(anyhow::Error::from)
+        .and_then(|chosen| match chosen {
+            Selection::Folder {
+                index: Some(index), ..
+            } => shards(folder, commit, index, names).map(|_| ()),
+            _ => Ok(()),
+        });
     match whole.and_then(|()| stored_as(&folder.snapshot(commit))) {
         Ok(format) => drop(formats.insert(format!("safetensors {format}"))),
         Err(error) => problems.push(format!("{error:#}")),

@@ -102,39 +102,77 @@ impl Client {
             .timeout_recv_response(Some(SILENCE_MAX))
             .timeout_per_read(Some(SILENCE_MAX))
             .build();
-        Self { agent: config.into(), endpoint: settings.endpoint.clone(), token: settings.token.clone() }
+        Self {
+            agent: config.into(),
+            endpoint: settings.endpoint.clone(),
+            token: settings.token.clone(),
+        }
     }
 
     /// Says what is waited for while the hub is asked about a repository.
     pub(super) fn asking(&self, repo: &str) -> Phase {
-        Phase::start(format!("asking {} about {repo}", self.endpoint), Unit::Pieces)
+        Phase::start(
+            format!("asking {} about {repo}", self.endpoint),
+            Unit::Pieces,
+        )
     }
 
     /// The commit and the files of a revision.
     pub(super) fn listing(&self, repo: &str, revision: &str) -> Result<Listing, FetchError> {
         let _phase = self.asking(repo);
-        let url = format!("{}/api/models/{repo}/revision/{}", self.endpoint, encoded(revision, ""));
-        let mut answer = self.ask(Method::Get, &url, None, repo, &format!("revision {revision}"))?;
-        let body = answer.body_mut().with_config().limit(LIST_BYTES_MAX).read_to_vec();
+        let url = format!(
+            "{}/api/models/{repo}/revision/{}",
+            self.endpoint,
+            encoded(revision, "")
+        );
+        let mut answer = self.ask(
+            Method::Get,
+            &url,
+            None,
+            repo,
+            &format!("revision {revision}"),
+        )?;
+        let body = answer
+            .body_mut()
+            .with_config()
+            .limit(LIST_BYTES_MAX)
+            .read_to_vec();
         let body = body.map_err(|error| FetchError::Unreachable(format!("{url}: {error}")))?;
         let parsed: RevisionJson = serde_json::from_slice(&body).map_err(|error| {
-            FetchError::Refused(format!("{url}: the response is not a list of files ({error}); check HF_ENDPOINT"))
+            FetchError::Refused(format!(
+                "{url}: the response is not a list of files ({error}); check HF_ENDPOINT"
+            ))
         })?;
         if !is_commit(&parsed.sha) {
-            return Err(FetchError::Refused(format!("{url}: invalid commit hash {:?}", shortened(&parsed.sha))));
+            return Err(FetchError::Refused(format!(
+                "{url}: invalid commit hash {:?}",
+                shortened(&parsed.sha)
+            )));
         }
-        let names: Vec<String> = parsed.siblings.into_iter().map(|sibling| sibling.rfilename).collect();
+        let names: Vec<String> = parsed
+            .siblings
+            .into_iter()
+            .map(|sibling| sibling.rfilename)
+            .collect();
         if let Some(name) = names.iter().find(|name| is_hostile(name)) {
             let name = shortened(name);
             return Err(FetchError::Refused(format!(
                 "{repo} lists the file {name:?}, which is outside the repository"
             )));
         }
-        Ok(Listing { commit: parsed.sha, names: names.into_iter().filter(|name| is_plain(name)).collect() })
+        Ok(Listing {
+            commit: parsed.sha,
+            names: names.into_iter().filter(|name| is_plain(name)).collect(),
+        })
     }
 
     /// Hash and size of one file of a commit.
-    pub(super) fn remote(&self, repo: &str, commit: &str, name: &str) -> Result<Remote, FetchError> {
+    pub(super) fn remote(
+        &self,
+        repo: &str,
+        commit: &str,
+        name: &str,
+    ) -> Result<Remote, FetchError> {
         let url = self.file_url(repo, commit, name);
         let answer = self.ask(Method::Head, &url, None, repo, &format!("file {name}"))?;
         let headers = answer.headers();
@@ -142,49 +180,94 @@ impl Client {
         if header(headers, "x-repo-commit").is_some_and(|found| found != commit) {
             return Err(refuse("the hub answered with another commit"));
         }
-        let tag = header(headers, "x-linked-etag").or_else(|| header(headers, "etag")).unwrap_or_default();
+        let tag = header(headers, "x-linked-etag")
+            .or_else(|| header(headers, "etag"))
+            .unwrap_or_default();
         let hash = tag.trim_start_matches("W/").trim_matches('"').to_owned();
         if !matches!(hash.len(), 40 | 64) || !is_hex(&hash) {
             return Err(refuse("the hub sent no hash"));
         }
         let size = header(headers, "x-linked-size").or_else(|| header(headers, "content-length"));
-        let size = size.and_then(|size| size.parse().ok()).ok_or_else(|| refuse("the hub sent no size"))?;
-        Ok(Remote { name: name.to_owned(), hash, size })
+        let size = size
+            .and_then(|size| size.parse().ok())
+            .ok_or_else(|| refuse("the hub sent no size"))?;
+        Ok(Remote {
+            name: name.to_owned(),
+            hash,
+            size,
+        })
     }
 
     /// Requests a file's bytes from `start` on. The response is 206, or 200 with all bytes, or 416 if there are none
     /// from `start` on.
-    pub(super) fn bytes(&self, repo: &str, commit: &str, name: &str, start: u64) -> Result<Response<Body>, FetchError> {
+    pub(super) fn bytes(
+        &self,
+        repo: &str,
+        commit: &str,
+        name: &str,
+        start: u64,
+    ) -> Result<Response<Body>, FetchError> {
         let url = self.file_url(repo, commit, name);
         let range = (start > 0).then(|| format!("bytes={start}-"));
-        self.ask(Method::Get, &url, range.as_deref(), repo, &format!("file {name}"))
+        self.ask(
+            Method::Get,
+            &url,
+            range.as_deref(),
+            repo,
+            &format!("file {name}"),
+        )
     }
 
     /// Exactly these bytes of a file. They must exist.
-    pub(super) fn piece(&self, repo: &str, commit: &str, name: &str, bytes: Range<u64>) -> Result<Vec<u8>, FetchError> {
+    pub(super) fn piece(
+        &self,
+        repo: &str,
+        commit: &str,
+        name: &str,
+        bytes: Range<u64>,
+    ) -> Result<Vec<u8>, FetchError> {
         if bytes.is_empty() {
             return Ok(Vec::new());
         }
         let url = self.file_url(repo, commit, name);
         let range = format!("bytes={}-{}", bytes.start, bytes.end - 1);
-        let mut answer = self.ask(Method::Get, &url, Some(&range), repo, &format!("file {name}"))?;
+        let mut answer = self.ask(
+            Method::Get,
+            &url,
+            Some(&range),
+            repo,
+            &format!("file {name}"),
+        )?;
         let begins = header(answer.headers(), "content-range").unwrap_or_default();
-        let is_range = answer.status() == 206 && begins.starts_with(&format!("bytes {}-", bytes.start));
+        let is_range =
+            answer.status() == 206 && begins.starts_with(&format!("bytes {}-", bytes.start));
         // A hub without range requests sends the file from its beginning.
         if !is_range && (answer.status() != 200 || bytes.start > 0) {
-            return Err(FetchError::Refused(format!("{repo}: {name}: the hub does not support range requests")));
+            return Err(FetchError::Refused(format!(
+                "{repo}: {name}: the hub does not support range requests"
+            )));
         }
         let (length, mut read) = (bytes.end - bytes.start, Vec::new());
-        let outcome = answer.body_mut().as_reader().take(length).read_to_end(&mut read);
+        let outcome = answer
+            .body_mut()
+            .as_reader()
+            .take(length)
+            .read_to_end(&mut read);
         match outcome {
             Ok(count) if count as u64 == length => Ok(read),
-            Ok(count) => Err(FetchError::Unreachable(format!("{name}: connection closed after {count} bytes"))),
+            Ok(count) => Err(FetchError::Unreachable(format!(
+                "{name}: connection closed after {count} bytes"
+            ))),
             Err(error) => Err(FetchError::Unreachable(format!("{name}: {error}"))),
         }
     }
 
     fn file_url(&self, repo: &str, commit: &str, name: &str) -> String {
-        format!("{}/{repo}/resolve/{commit}/{}", self.endpoint, encoded(name, "/"))
+        format!(
+            "{}/{repo}/resolve/{commit}/{}",
+            self.endpoint,
+            encoded(name, "/")
+        )
     }
 
     /// Sends a request until there is a final response, or the retries are used up.
@@ -205,7 +288,8 @@ impl Client {
                     if answer.status().is_success() || status == 416 || redirected {
                         return Ok(answer);
                     }
-                    let wait = header(answer.headers(), "retry-after").and_then(|text| text.trim().parse().ok());
+                    let wait = header(answer.headers(), "retry-after")
+                        .and_then(|text| text.trim().parse().ok());
                     if !matches!(status, 429 | 500 | 502 | 503 | 504) || !retry.wait(wait) {
                         return Err(self.refusal(&answer, repo, subject, wait));
                     }
@@ -214,14 +298,21 @@ impl Client {
                 Err(AttemptError::Transport(error)) => {
                     if is_hopeless(&error) || !retry.wait(None) {
                         let (endpoint, error) = (&self.endpoint, in_words(&error));
-                        return Err(FetchError::Unreachable(format!("cannot reach {endpoint}: {error}")));
+                        return Err(FetchError::Unreachable(format!(
+                            "cannot reach {endpoint}: {error}"
+                        )));
                     }
                 }
             }
         }
     }
 
-    fn follow(&self, method: Method, url: &str, range: Option<&str>) -> Result<Response<Body>, AttemptError> {
+    fn follow(
+        &self,
+        method: Method,
+        url: &str,
+        range: Option<&str>,
+    ) -> Result<Response<Body>, AttemptError> {
         let mut url = url.to_owned();
         for _ in 0..=REDIRECTS_MAX {
             let mut request = match method {
@@ -250,41 +341,69 @@ impl Client {
             }
             url = next;
         }
-        Err(AttemptError::Fetch(FetchError::Refused(format!("{url}: more than {REDIRECTS_MAX} redirects"))))
+        Err(AttemptError::Fetch(FetchError::Refused(format!(
+            "{url}: more than {REDIRECTS_MAX} redirects"
+        ))))
     }
 
     /// The error of a response that is a refusal.
-    fn refusal(&self, answer: &Response<Body>, repo: &str, subject: &str, wait: Option<u64>) -> FetchError {
+    fn refusal(
+        &self,
+        answer: &Response<Body>,
+        repo: &str,
+        subject: &str,
+        wait: Option<u64>,
+    ) -> FetchError {
         let status = answer.status().as_u16();
         let code = header(answer.headers(), "x-error-code").unwrap_or_default();
-        let said = header(answer.headers(), "x-error-message").map(|text| format!(": {}", shortened(text)));
+        let said = header(answer.headers(), "x-error-message")
+            .map(|text| format!(": {}", shortened(text)));
         let (endpoint, said) = (&self.endpoint, said.unwrap_or_default());
         let has_token = self.token.is_some();
         let message = match (status, code) {
             (401 | 403, "GatedRepo") if has_token => {
-                format!("{repo} is gated and HF_TOKEN has no access yet: request it at {endpoint}/{repo}")
+                format!(
+                    "{repo} is gated and HF_TOKEN has no access yet: request it at {endpoint}/{repo}"
+                )
             }
             (401 | 403, "GatedRepo") => {
                 format!("{repo} is gated: accept its terms at {endpoint}/{repo}, then set HF_TOKEN")
             }
             (401 | 404, "RepoNotFound") | (401, _) if !has_token => {
                 let hint = "if it is a private repository, set HF_TOKEN";
-                return FetchError::Missing(format!("{repo} was not found at {endpoint} ({status}): {hint}"));
+                return FetchError::Missing(format!(
+                    "{repo} was not found at {endpoint} ({status}): {hint}"
+                ));
             }
             (401, _) => format!("{endpoint} rejected HF_TOKEN for {repo} ({status}{said})"),
-            (403, _) => format!("{endpoint} denied access to {repo} ({status}{said}): check that HF_TOKEN may read it"),
+            (403, _) => format!(
+                "{endpoint} denied access to {repo} ({status}{said}): check that HF_TOKEN may read it"
+            ),
             (404, "RepoNotFound") => {
-                return FetchError::Missing(format!("{repo} was not found at {endpoint} with this HF_TOKEN (404)"));
+                return FetchError::Missing(format!(
+                    "{repo} was not found at {endpoint} with this HF_TOKEN (404)"
+                ));
             }
             (404, "RevisionNotFound" | "EntryNotFound") => format!("{repo} has no {subject}"),
-            (404, _) => return FetchError::Missing(format!("{repo} at {endpoint} has no {subject} (404)")),
+            (404, _) => {
+                return FetchError::Missing(format!("{repo} at {endpoint} has no {subject} (404)"));
+            }
             (429, _) => {
-                let wait = wait.map_or_else(String::new, |seconds| format!("; retry after {seconds} s"));
-                return FetchError::Unreachable(format!("{endpoint}: too many requests (429{said}{wait})"));
+                let wait =
+                    wait.map_or_else(String::new, |seconds| format!("; retry after {seconds} s"));
+                return FetchError::Unreachable(format!(
+                    "{endpoint}: too many requests (429{said}{wait})"
+                ));
             }
             _ => {
-                let message = format!("{endpoint} answered {status} to a request for {subject} of {repo}{said}");
-                return if status >= 500 { FetchError::Unreachable(message) } else { FetchError::Refused(message) };
+                let message = format!(
+                    "{endpoint} answered {status} to a request for {subject} of {repo}{said}"
+                );
+                return if status >= 500 {
+                    FetchError::Unreachable(message)
+                } else {
+                    FetchError::Refused(message)
+                };
             }
         };
         FetchError::Refused(message)
@@ -299,10 +418,19 @@ enum AttemptError {
 
 /// Whether a retry would fail in the same way.
 fn is_hopeless(error: &ureq::Error) -> bool {
-    use std::io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted, TimedOut, UnexpectedEof, WouldBlock};
+    use std::io::ErrorKind::{
+        ConnectionAborted, ConnectionReset, Interrupted, TimedOut, UnexpectedEof, WouldBlock,
+    };
     match error {
         ureq::Error::Io(error) => {
-            let passing = [ConnectionAborted, ConnectionReset, Interrupted, TimedOut, UnexpectedEof, WouldBlock];
+            let passing = [
+                ConnectionAborted,
+                ConnectionReset,
+                Interrupted,
+                TimedOut,
+                UnexpectedEof,
+                WouldBlock,
+            ];
             !passing.contains(&error.kind()) && error.kind() != std::io::ErrorKind::BrokenPipe
         }
         ureq::Error::Timeout(_) => false,
@@ -324,14 +452,19 @@ pub(super) fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> 
 
 /// Text from the hub, escaped and shortened to one line of a terminal.
 fn shortened(text: &str) -> String {
-    text.chars().filter(|character| !character.is_control()).take(MESSAGE_CHARS_MAX).collect()
+    text.chars()
+        .filter(|character| !character.is_control())
+        .take(MESSAGE_CHARS_MAX)
+        .collect()
 }
 
 /// Scheme, host and port.
 fn origin(url: &str) -> Option<(String, String, u16)> {
     let uri: Uri = url.parse().ok()?;
     let scheme = uri.scheme_str()?.to_ascii_lowercase();
-    let port = uri.port_u16().unwrap_or(if scheme == "https" { 443 } else { 80 });
+    let port = uri
+        .port_u16()
+        .unwrap_or(if scheme == "https" { 443 } else { 80 });
     Some((scheme, uri.host()?.to_ascii_lowercase(), port))
 }
 
@@ -373,25 +506,46 @@ mod tests {
 
     #[test]
     fn an_origin_is_scheme_host_and_port() {
-        assert!(same_origin("https://Hub.example/a", "https://hub.example:443/b"));
+        assert!(same_origin(
+            "https://Hub.example/a",
+            "https://hub.example:443/b"
+        ));
         assert!(!same_origin("https://hub.example", "http://hub.example"));
-        assert!(!same_origin("https://hub.example", "https://hub.example.evil.example"));
+        assert!(!same_origin(
+            "https://hub.example",
+            "https://hub.example.evil.example"
+        ));
         assert!(!same_origin("http://127.0.0.1:1", "http://127.0.0.1:2"));
-        assert!(!same_origin("https://hub.example@evil.example/", "https://hub.example/"));
+        assert!(!same_origin(
+            "https://hub.example@evil.example/",
+            "https://hub.example/"
+        ));
         assert!(!same_origin("no address", "no address"));
     }
 
     #[test]
     fn redirects_lead_to_addresses_and_never_out_of_tls() {
         let from = "https://hub.example/a/b";
-        assert_eq!(next_url(from, "/c?d").as_deref(), Some("https://hub.example/c?d"));
-        assert_eq!(next_url(from, "//cdn.example/c").as_deref(), Some("https://cdn.example/c"));
-        assert_eq!(next_url(from, "https://cdn.example/c").as_deref(), Some("https://cdn.example/c"));
+        assert_eq!(
+            next_url(from, "/c?d").as_deref(),
+            Some("https://hub.example/c?d")
+        );
+        assert_eq!(
+            next_url(from, "//cdn.example/c").as_deref(),
+            Some("https://cdn.example/c")
+        );
+        assert_eq!(
+            next_url(from, "https://cdn.example/c").as_deref(),
+            Some("https://cdn.example/c")
+        );
         assert_eq!(next_url(from, "http://cdn.example/c"), None);
         assert_eq!(next_url(from, "file:///etc/passwd"), None);
         assert_eq!(next_url(from, "c"), None);
         assert_eq!(next_url(from, ""), None);
-        assert_eq!(next_url("http://hub.example/a", "http://b/c").as_deref(), Some("http://b/c"));
+        assert_eq!(
+            next_url("http://hub.example/a", "http://b/c").as_deref(),
+            Some("http://b/c")
+        );
     }
 
     #[test]

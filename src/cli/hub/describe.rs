@@ -41,9 +41,17 @@ pub(crate) fn describe(model: &Path, options: HubArgs) -> Result<Described> {
 
 fn far(client: Client, name: &HubName) -> Result<Described> {
     let listing = client.listing(&name.repo, name.revision())?;
-    let chosen = repository::select(&listing.names, name.requested.as_deref()).with_context(|| name.to_string())?;
-    let files = HubFiles { client, repo: name.repo.clone(), commit: listing.commit, names: listing.names };
-    note(format_args!("{name} is not cached: downloading only its config and tensor headers"));
+    let chosen = repository::select(&listing.names, name.requested.as_deref())
+        .with_context(|| name.to_string())?;
+    let files = HubFiles {
+        client,
+        repo: name.repo.clone(),
+        commit: listing.commit,
+        names: listing.names,
+    };
+    note(format_args!(
+        "{name} is not cached: downloading only its config and tensor headers"
+    ));
     let model = match chosen {
         Selection::Folder { index, .. } => {
             if let Some(index) = index {
@@ -56,9 +64,9 @@ fn far(client: Client, name: &HubName) -> Result<Described> {
             }
             platform::block_on(Model::open_remote(Box::new(files)))?
         }
-        Selection::Gguf { files: parts, .. } => {
-            Model::from_gguf(platform::block_on(Gguf::open_remote(Box::new(files), &parts[0]))?)?
-        }
+        Selection::Gguf { files: parts, .. } => Model::from_gguf(platform::block_on(
+            Gguf::open_remote(Box::new(files), &parts[0]),
+        )?)?,
     };
     Ok(Described::Far(Box::new(model)))
 }
@@ -81,7 +89,10 @@ impl HubFiles {
     }
 
     fn load_error(&self, file: &str, error: &FetchError) -> LoadError {
-        LoadError::Read { file: format!("{}/{file}", self.repo), message: error.to_string() }
+        LoadError::Read {
+            file: format!("{}/{file}", self.repo),
+            message: error.to_string(),
+        }
     }
 }
 
@@ -89,11 +100,15 @@ impl RangeFiles for HubFiles {
     fn size<'a>(&'a self, file: &'a str) -> SizeRead<'a> {
         let is_there = self.names.iter().any(|name| name == file);
         let size = is_there.then(|| self.bytes_of(file)).transpose();
-        Box::pin(std::future::ready(size.map_err(|error| self.load_error(file, &error))))
+        Box::pin(std::future::ready(
+            size.map_err(|error| self.load_error(file, &error)),
+        ))
     }
 
     fn read<'a>(&'a self, file: &'a str, bytes: Range<u64>) -> TensorRead<'a> {
         let read = self.piece(file, bytes).map(Bytes::from);
-        Box::pin(std::future::ready(read.map_err(|error| self.load_error(file, &error))))
+        Box::pin(std::future::ready(
+            read.map_err(|error| self.load_error(file, &error)),
+        ))
     }
 }

@@ -47,12 +47,15 @@ impl Download<'_> {
             }
         }
         let asking = self.client.asking(self.repo);
-        let mut remotes = in_parallel(&wanted, |name, _| Ok(self.client.remote(self.repo, self.commit, name)?))?;
+        let mut remotes = in_parallel(&wanted, |name, _| {
+            Ok(self.client.remote(self.repo, self.commit, name)?)
+        })?;
         drop(asking);
         if self.verifies {
             remotes = self.damaged(&remotes)?;
         }
-        let (known, new): (Vec<_>, Vec<_>) = remotes.iter().partition(|remote| self.has_blob(remote));
+        let (known, new): (Vec<_>, Vec<_>) =
+            remotes.iter().partition(|remote| self.has_blob(remote));
         for remote in known {
             self.folder.link(self.commit, &remote.name, &remote.hash)?;
         }
@@ -60,16 +63,38 @@ impl Download<'_> {
             return Ok(());
         }
         let bytes: u64 = new.iter().map(|remote| remote.size).sum();
-        let files = if new.len() == 1 { new[0].name.clone() } else { format!("{} files", new.len()) };
-        note(format_args!("{}: downloading {files}, {}", self.repo, BinaryBytes(bytes)));
+        let files = if new.len() == 1 {
+            new[0].name.clone()
+        } else {
+            format!("{} files", new.len())
+        };
+        note(format_args!(
+            "{}: downloading {files}, {}",
+            self.repo,
+            BinaryBytes(bytes)
+        ));
         let bars = MultiProgress::with_draw_target(ProgressDrawTarget::stderr());
-        let new: Vec<(&Remote, Arc<AtomicU64>)> = new.into_iter().map(|remote| (remote, Arc::default())).collect();
+        let new: Vec<(&Remote, Arc<AtomicU64>)> = new
+            .into_iter()
+            .map(|remote| (remote, Arc::default()))
+            .collect();
         let lines = bars.is_hidden().then(|| {
             let received: Vec<_> = new.iter().map(|(_, received)| received.clone()).collect();
-            let sum = move || received.iter().map(|received| received.load(Ordering::Relaxed)).sum();
-            Lines::start(format!("downloading {}", self.repo), Unit::Bytes, move || Some((sum(), bytes)))
+            let sum = move || {
+                received
+                    .iter()
+                    .map(|received| received.load(Ordering::Relaxed))
+                    .sum()
+            };
+            Lines::start(
+                format!("downloading {}", self.repo),
+                Unit::Bytes,
+                move || Some((sum(), bytes)),
+            )
         });
-        let outcome = in_parallel(&new, |(remote, received), stop| self.fetch_one(remote, &bars, received, stop));
+        let outcome = in_parallel(&new, |(remote, received), stop| {
+            self.fetch_one(remote, &bars, received, stop)
+        });
         drop(lines);
         let _ = bars.clear();
         outcome.map(|_| ())
@@ -78,7 +103,10 @@ impl Download<'_> {
     /// Those files that are missing or damaged. All others are read.
     fn damaged(&self, remotes: &[Remote]) -> Result<Vec<Remote>> {
         let phase = Phase::start("checking files", Unit::Bytes);
-        let (read, all) = (AtomicU64::new(0), remotes.iter().map(|remote| remote.size).sum());
+        let (read, all) = (
+            AtomicU64::new(0),
+            remotes.iter().map(|remote| remote.size).sum(),
+        );
         let told = |bytes| phase.update(read.fetch_add(bytes, Ordering::Relaxed) + bytes, all);
         let check = |remote: &Remote, _: &AtomicBool| {
             let is_intact = self.is_intact(remote, &told, &phase)?;
@@ -93,17 +121,27 @@ impl Download<'_> {
         let linked = self.folder.file(self.commit, &remote.name)?.is_some();
         let blob = self.folder.blob(&remote.hash);
         // Where links are not allowed, the snapshot holds the contents itself.
-        let path = if linked && !blob.exists() { self.folder.snapshot(self.commit).join(&remote.name) } else { blob };
-        let Ok(found) = std::fs::symlink_metadata(&path) else { return Ok(false) };
+        let path = if linked && !blob.exists() {
+            self.folder.snapshot(self.commit).join(&remote.name)
+        } else {
+            blob
+        };
+        let Ok(found) = std::fs::symlink_metadata(&path) else {
+            return Ok(false);
+        };
         if found.is_file() && is_sound(&path, remote, told)? {
             return Ok(linked);
         }
         let (repo, name) = (self.repo, &remote.name);
-        phase.note(format_args!("{repo}: {name} is damaged in the local cache: downloading it again"));
+        phase.note(format_args!(
+            "{repo}: {name} is damaged in the local cache: downloading it again"
+        ));
         match std::fs::remove_file(&path) {
             // Another process has repaired or removed it.
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-            outcome => outcome.map(|()| false).with_context(|| path.display().to_string()),
+            outcome => outcome
+                .map(|()| false)
+                .with_context(|| path.display().to_string()),
         }
     }
 
@@ -114,9 +152,17 @@ impl Download<'_> {
     }
 
     /// `received` is told the bytes that are there.
-    fn fetch_one(&self, remote: &Remote, bars: &MultiProgress, received: &AtomicU64, stop: &AtomicBool) -> Result<()> {
+    fn fetch_one(
+        &self,
+        remote: &Remote,
+        bars: &MultiProgress,
+        received: &AtomicU64,
+        stop: &AtomicBool,
+    ) -> Result<()> {
         let bar = bars.add(ProgressBar::new(remote.size));
-        bar.set_style(bar_style("{msg} {bar:24} {bytes}/{total_bytes} {binary_bytes_per_sec}, {eta} left"));
+        bar.set_style(bar_style(
+            "{msg} {bar:24} {bytes}/{total_bytes} {binary_bytes_per_sec}, {eta} left",
+        ));
         bar.set_message(remote.name.clone());
         let mut lock = fd_lock::RwLock::new(self.folder.lock_file(&remote.hash)?);
         if lock.try_write().is_err() {
@@ -127,7 +173,9 @@ impl Download<'_> {
             bar.set_message(text);
         }
         // If another process held the lock, the file is now complete.
-        let guard = lock.write().with_context(|| format!("{}: cannot lock the file", remote.name))?;
+        let guard = lock
+            .write()
+            .with_context(|| format!("{}: cannot lock the file", remote.name))?;
         if !self.has_blob(remote) {
             let mut partial = Partial::open(self.folder.incomplete(&remote.hash)?, remote)?;
             let told = |bytes| {
@@ -144,11 +192,19 @@ impl Download<'_> {
     }
 
     /// Receives what is missing, in as many requests as the retries allow.
-    fn receive(&self, remote: &Remote, partial: &mut Partial<'_>, told: &dyn Fn(u64), stop: &AtomicBool) -> Result<()> {
+    fn receive(
+        &self,
+        remote: &Remote,
+        partial: &mut Partial<'_>,
+        told: &dyn Fn(u64),
+        stop: &AtomicBool,
+    ) -> Result<()> {
         let mut retry = Retry::default();
         while !partial.is_long_enough() {
             told(partial.bytes());
-            let answer = self.client.bytes(self.repo, self.commit, &remote.name, partial.bytes())?;
+            let answer =
+                self.client
+                    .bytes(self.repo, self.commit, &remote.name, partial.bytes())?;
             match start_of(&answer, partial.bytes(), remote.size) {
                 Start::Here => {}
                 Start::Beginning => partial.restart()?,
@@ -164,8 +220,12 @@ impl Download<'_> {
             }
             if !partial.is_long_enough() && !retry.wait(None) {
                 let (name, bytes, size) = (&remote.name, partial.bytes(), remote.size);
-                let message = format!("{name}: the connection keeps failing, {bytes} of {size} bytes are downloaded");
-                bail!(FetchError::Unreachable(format!("{message} ({cut}); run the command again to resume")));
+                let message = format!(
+                    "{name}: the connection keeps failing, {bytes} of {size} bytes are downloaded"
+                );
+                bail!(FetchError::Unreachable(format!(
+                    "{message} ({cut}); run the command again to resume"
+                )));
             }
         }
         Ok(())
@@ -178,7 +238,8 @@ fn start_of(answer: &Response<Body>, start: u64, size: u64) -> Start {
     let number = |text: &str| text.trim().parse::<u64>().ok();
     if answer.status() == 206 {
         // `bytes 100-199/200`
-        let range = header(headers, "content-range").and_then(|range| range.trim().strip_prefix("bytes "));
+        let range =
+            header(headers, "content-range").and_then(|range| range.trim().strip_prefix("bytes "));
         let total = range.and_then(|range| number(range.split_once('/')?.1));
         let first = range.and_then(|range| number(range.split('-').next()?));
         return match (first, total) {
@@ -195,7 +256,12 @@ fn start_of(answer: &Response<Body>, start: u64, size: u64) -> Start {
 }
 
 /// Copies until the response ends, and says how it ended.
-fn copy(answer: Response<Body>, partial: &mut Partial<'_>, told: &dyn Fn(u64), stop: &AtomicBool) -> Result<String> {
+fn copy(
+    answer: Response<Body>,
+    partial: &mut Partial<'_>,
+    told: &dyn Fn(u64),
+    stop: &AtomicBool,
+) -> Result<String> {
     if !answer.status().is_success() {
         return Ok("the hub has no bytes at this position".to_owned());
     }
@@ -217,7 +283,10 @@ fn copy(answer: Response<Body>, partial: &mut Partial<'_>, told: &dyn Fn(u64), s
 }
 
 /// Runs `work` for all items, some at a time. The first failure stops the others and is returned.
-fn in_parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&T, &AtomicBool) -> Result<R> + Sync) -> Result<Vec<R>> {
+fn in_parallel<T: Sync, R: Send>(
+    items: &[T],
+    work: impl Fn(&T, &AtomicBool) -> Result<R> + Sync,
+) -> Result<Vec<R>> {
     let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
     let failure = Mutex::new(None);
     let results: Vec<Mutex<Option<R>>> = items.iter().map(|_| Mutex::new(None)).collect();
@@ -239,12 +308,20 @@ fn in_parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&T, &AtomicBool) -> 
             });
         }
     });
-    match failure.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner) {
+    match failure
+        .into_inner()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+    {
         Some(error) => Err(error),
-        None => Ok(results.iter().filter_map(|result| locked(result).take()).collect()),
+        None => Ok(results
+            .iter()
+            .filter_map(|result| locked(result).take())
+            .collect()),
     }
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    mutex
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
 }

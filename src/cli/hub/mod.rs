@@ -63,28 +63,48 @@ fn name_of(model: &Path) -> Result<HubName> {
 /// What a mistyped model may be: a file beside it, or a model in the cache. With a leading `; `, or empty.
 fn similar(model: &Path) -> String {
     let text = model.to_string_lossy();
-    let folder = model.parent().map(|folder| if folder.as_os_str().is_empty() { Path::new(".") } else { folder });
-    if let (Some(folder), Some(name)) = (folder.filter(|folder| folder.is_dir()), model.file_name()) {
+    let folder = model.parent().map(|folder| {
+        if folder.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            folder
+        }
+    });
+    if let (Some(folder), Some(name)) = (folder.filter(|folder| folder.is_dir()), model.file_name())
+    {
         let names = names_in(folder);
         if let Some(near) = nearest(&name.to_string_lossy(), names.iter().map(String::as_str)) {
             return format!("; did you mean {}?", model.with_file_name(near).display());
         }
-        let is_model = |name: &&String| name.to_lowercase().ends_with(".gguf") || folder.join(name).is_dir();
-        let models: Vec<&str> = names.iter().filter(is_model).take(LISTED_MAX).map(String::as_str).collect();
+        let is_model =
+            |name: &&String| name.to_lowercase().ends_with(".gguf") || folder.join(name).is_dir();
+        let models: Vec<&str> = names
+            .iter()
+            .filter(is_model)
+            .take(LISTED_MAX)
+            .map(String::as_str)
+            .collect();
         if folder != Path::new(".") && !models.is_empty() {
             return format!("; this folder has: {}", models.join(", "));
         }
     }
-    let cached = Settings::from_env(true).and_then(|settings| settings.cache.repos()).unwrap_or_default();
+    let cached = Settings::from_env(true)
+        .and_then(|settings| settings.cache.repos())
+        .unwrap_or_default();
     let near = nearest(&text, cached.iter().map(String::as_str));
-    near.map_or_else(String::new, |near| format!("; did you mean {near}, which is in the cache?"))
+    near.map_or_else(String::new, |near| {
+        format!("; did you mean {near}, which is in the cache?")
+    })
 }
 
 fn no_path_either(error: anyhow::Error, model: &Path) -> anyhow::Error {
     match error.downcast_ref() {
         Some(FetchError::Missing(why)) => {
             let tip = similar(model);
-            anyhow!("{why}; there is also no file or folder {}{tip}", model.display())
+            anyhow!(
+                "{why}; there is also no file or folder {}{tip}",
+                model.display()
+            )
         }
         _ => error,
     }
@@ -96,7 +116,8 @@ pub(crate) fn fetch(name: &HubName, options: HubArgs, verifies: bool) -> Result<
     let settings = Settings::from_env(options.offline)?;
     let folder = settings.cache.repo(&name.repo);
     if settings.offline {
-        return from_cache(&folder, name).with_context(|| format!("{name} is not in the local cache (--offline)"));
+        return from_cache(&folder, name)
+            .with_context(|| format!("{name} is not in the local cache (--offline)"));
     }
     let error = match from_hub(&Client::new(&settings), &folder, name, verifies) {
         Ok(path) => return Ok(path),
@@ -118,7 +139,10 @@ pub(crate) fn fetch(name: &HubName, options: HubArgs, verifies: bool) -> Result<
 pub(crate) fn remove(name: &HubName) -> Result<u64> {
     let cache = Settings::from_env(true)?.cache;
     if name.to_string() != name.repo {
-        bail!("{name} names a part of {}; only a whole repository can be removed", name.repo);
+        bail!(
+            "{name} names a part of {}; only a whole repository can be removed",
+            name.repo
+        );
     }
     let known = cache.repos()?;
     if !known.contains(&name.repo) {
@@ -126,17 +150,32 @@ pub(crate) fn remove(name: &HubName) -> Result<u64> {
         let tip = near.map_or_else(String::new, |near| format!("; did you mean {near}?"));
         bail!("{name} is not in {}{tip}", cache.root().display());
     }
-    let bytes =
-        cache_index::entries(&cache)?.iter().filter(|entry| entry.repo == name.repo).map(|entry| entry.bytes).sum();
+    let bytes = cache_index::entries(&cache)?
+        .iter()
+        .filter(|entry| entry.repo == name.repo)
+        .map(|entry| entry.bytes)
+        .sum();
     cache.repo(&name.repo).remove()?;
     Ok(bytes)
 }
 
-fn from_hub(client: &Client, folder: &RepoFolder, name: &HubName, verifies: bool) -> Result<PathBuf> {
+fn from_hub(
+    client: &Client,
+    folder: &RepoFolder,
+    name: &HubName,
+    verifies: bool,
+) -> Result<PathBuf> {
     let (repo, revision) = (name.repo.as_str(), name.revision());
     let listing = client.listing(repo, revision)?;
-    let download = Download { client, folder, repo, commit: &listing.commit, verifies };
-    let chosen = repository::select(&listing.names, name.requested.as_deref()).with_context(|| name.to_string())?;
+    let download = Download {
+        client,
+        folder,
+        repo,
+        commit: &listing.commit,
+        verifies,
+    };
+    let chosen = repository::select(&listing.names, name.requested.as_deref())
+        .with_context(|| name.to_string())?;
     match &chosen {
         Selection::Folder { files, index } => {
             download.fetch(files)?;
@@ -146,7 +185,10 @@ fn from_hub(client: &Client, folder: &RepoFolder, name: &HubName, verifies: bool
         }
         Selection::Gguf { files, by_default } => {
             if *by_default {
-                note(format_args!("{name}: using {}; `{name}:QUANT` or `{name}:FILE` selects another file", files[0]));
+                note(format_args!(
+                    "{name}: using {}; `{name}:QUANT` or `{name}:FILE` selects another file",
+                    files[0]
+                ));
             }
             download.fetch(files)?;
         }
@@ -158,10 +200,15 @@ fn from_hub(client: &Client, folder: &RepoFolder, name: &HubName, verifies: bool
 /// Like [`fetch`], but only from the cache.
 fn from_cache(folder: &RepoFolder, name: &HubName) -> Result<PathBuf> {
     let revision = name.revision();
-    let commit = folder.commit(revision)?.with_context(|| format!("revision {revision} is not cached"))?;
+    let commit = folder
+        .commit(revision)?
+        .with_context(|| format!("revision {revision} is not cached"))?;
     let names = there(folder, &commit)?;
     let chosen = repository::select(&names, name.requested.as_deref())?;
-    if let Selection::Folder { index: Some(index), .. } = &chosen {
+    if let Selection::Folder {
+        index: Some(index), ..
+    } = &chosen
+    {
         shards(folder, &commit, index, &names)?;
     }
     path_of(folder, &commit, &chosen)
@@ -182,8 +229,11 @@ fn there(folder: &RepoFolder, commit: &str) -> Result<Vec<String>> {
 }
 
 fn shards(folder: &RepoFolder, commit: &str, index: &str, names: &[String]) -> Result<Vec<String>> {
-    let path = folder.file(commit, index)?.with_context(|| format!("{index} is missing"))?;
-    let json = folio::platform::read_file(&path, INDEX_BYTES_MAX).with_context(|| path.display().to_string())?;
+    let path = folder
+        .file(commit, index)?
+        .with_context(|| format!("{index} is missing"))?;
+    let json = folio::platform::read_file(&path, INDEX_BYTES_MAX)
+        .with_context(|| path.display().to_string())?;
     Ok(repository::shards(&json, names)?)
 }
 

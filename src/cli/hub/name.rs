@@ -33,8 +33,12 @@ impl FromStr for HubName {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (head, requested) = text.split_once(':').map_or((text, None), |(head, requested)| (head, Some(requested)));
-        let (repo, revision) = head.split_once('@').map_or((head, None), |(repo, revision)| (repo, Some(revision)));
+        let (head, requested) = text
+            .split_once(':')
+            .map_or((text, None), |(head, requested)| (head, Some(requested)));
+        let (repo, revision) = head
+            .split_once('@')
+            .map_or((head, None), |(repo, revision)| (repo, Some(revision)));
         match repo.split('/').collect::<Vec<_>>()[..] {
             [org, name] if is_part(org) && is_part(name) => {}
             _ => return Err(format!("`{repo}` is not of the form org/repo")),
@@ -43,7 +47,9 @@ impl FromStr for HubName {
             return Err(format!("`{revision}` is not a valid branch, tag or commit"));
         }
         if let Some(requested) = requested.filter(|requested| !is_plain(requested)) {
-            return Err(format!("`{requested}` is not a valid quantization or file name"));
+            return Err(format!(
+                "`{requested}` is not a valid quantization or file name"
+            ));
         }
         Ok(Self {
             repo: repo.to_owned(),
@@ -56,8 +62,12 @@ impl FromStr for HubName {
 impl fmt::Display for HubName {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{}", self.repo)?;
-        self.revision.as_ref().map_or(Ok(()), |revision| write!(out, "@{revision}"))?;
-        self.requested.as_ref().map_or(Ok(()), |requested| write!(out, ":{requested}"))
+        self.revision
+            .as_ref()
+            .map_or(Ok(()), |revision| write!(out, "@{revision}"))?;
+        self.requested
+            .as_ref()
+            .map_or(Ok(()), |requested| write!(out, ":{requested}"))
     }
 }
 
@@ -74,13 +84,17 @@ fn is_part(part: &str) -> bool {
 }
 
 fn is_revision(revision: &str) -> bool {
-    let known = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'/' | b'+' | b'=');
+    let known = |byte: u8| {
+        byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'/' | b'+' | b'=')
+    };
     is_plain(revision) && revision.bytes().all(known) && !revision.contains("..")
 }
 
 /// Whether a name points outside its folder.
 pub(super) fn is_hostile(name: &str) -> bool {
-    name.starts_with(['/', '\\']) || name.split(['/', '\\']).any(|part| part == "..") || name.contains('\0')
+    name.starts_with(['/', '\\'])
+        || name.split(['/', '\\']).any(|part| part == "..")
+        || name.contains('\0')
 }
 
 /// Whether `text` is the full hash of a commit.
@@ -90,7 +104,8 @@ pub(super) fn is_commit(text: &str) -> bool {
 
 /// Whether every character is one of `0-9a-f`.
 pub(super) fn is_hex(text: &str) -> bool {
-    text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    text.bytes()
+        .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 #[cfg(test)]
@@ -101,14 +116,22 @@ mod tests {
     fn names_have_three_parts_at_most() {
         let check = |text: &str, revision: &str, requested: Option<&str>| {
             let name: HubName = text.parse().expect("a name");
-            assert_eq!((name.repo.as_str(), name.revision()), ("Qwen/Qwen3-0.6B", revision), "{text}");
+            assert_eq!(
+                (name.repo.as_str(), name.revision()),
+                ("Qwen/Qwen3-0.6B", revision),
+                "{text}"
+            );
             assert_eq!(name.requested.as_deref(), requested, "{text}");
             assert_eq!(name.to_string(), text);
         };
         check("Qwen/Qwen3-0.6B", "main", None);
         check("Qwen/Qwen3-0.6B@refs/pr/1", "refs/pr/1", None);
         check("Qwen/Qwen3-0.6B:Q4_K_M", "main", Some("Q4_K_M"));
-        check("Qwen/Qwen3-0.6B@v1:sub/a-00001-of-00002.gguf", "v1", Some("sub/a-00001-of-00002.gguf"));
+        check(
+            "Qwen/Qwen3-0.6B@v1:sub/a-00001-of-00002.gguf",
+            "v1",
+            Some("sub/a-00001-of-00002.gguf"),
+        );
     }
 
     #[test]
@@ -141,9 +164,16 @@ mod tests {
             assert!(text.parse::<HubName>().is_err(), "{text:?} is refused");
         }
         assert!(
-            is_hostile("../evil") && is_hostile("/etc/passwd") && is_hostile("a/../../b") && is_hostile("a\\..\\b")
+            is_hostile("../evil")
+                && is_hostile("/etc/passwd")
+                && is_hostile("a/../../b")
+                && is_hostile("a\\..\\b")
         );
-        assert!(!is_hostile("runs/12:30/a..b") && !is_plain("runs/12:30/a") && is_plain("onnx/model.onnx"));
+        assert!(
+            !is_hostile("runs/12:30/a..b")
+                && !is_plain("runs/12:30/a")
+                && is_plain("onnx/model.onnx")
+        );
         assert!(is_commit(&"0a".repeat(20)) && !is_commit("main") && !is_commit(&"0A".repeat(20)));
     }
 }

@@ -91,11 +91,26 @@ impl<'a> Partial<'a> {
             if fs::symlink_metadata(&path).is_ok_and(|found| !found.is_file()) {
                 fs::remove_file(&path)?;
             }
-            open_no_link(OpenOptions::new().read(true).write(true).create(true).truncate(false), &path)
+            open_no_link(
+                OpenOptions::new()
+                    .read(true)
+                    .write(true)
+                    .create(true)
+                    .truncate(false),
+                &path,
+            )
         };
         let file = open().with_context(|| path.display().to_string())?;
-        let mut partial = Self { remote, path, file, hasher: Hasher::new(remote), bytes: 0 };
-        partial.take_up().with_context(|| partial.path.display().to_string())?;
+        let mut partial = Self {
+            remote,
+            path,
+            file,
+            hasher: Hasher::new(remote),
+            bytes: 0,
+        };
+        partial
+            .take_up()
+            .with_context(|| partial.path.display().to_string())?;
         Ok(partial)
     }
 
@@ -127,16 +142,24 @@ impl<'a> Partial<'a> {
 
     /// Discards the bytes so far, because the response begins at the start of the file.
     pub(super) fn restart(&mut self) -> Result<()> {
-        self.start_over().with_context(|| self.path.display().to_string())
+        self.start_over()
+            .with_context(|| self.path.display().to_string())
     }
 
     /// Adds the next bytes. If the file exceeds its expected size, it is removed and an error returned.
     pub(super) fn add(&mut self, bytes: &[u8]) -> Result<()> {
         if bytes.len() as u64 > self.remote.size - self.bytes {
-            return self.discard(&format!("size mismatch: got more than the expected {} bytes", self.remote.size));
+            return self.discard(&format!(
+                "size mismatch: got more than the expected {} bytes",
+                self.remote.size
+            ));
         }
         if let Err(error) = self.file.write_all(bytes) {
-            bail!(write_error(&self.path, &error, self.remote.size - self.bytes));
+            bail!(write_error(
+                &self.path,
+                &error,
+                self.remote.size - self.bytes
+            ));
         }
         self.hasher.update(bytes);
         self.bytes += bytes.len() as u64;
@@ -146,15 +169,26 @@ impl<'a> Partial<'a> {
     /// Removes the partial file and fails with `why`.
     pub(super) fn discard(&self, why: &str) -> Result<()> {
         let removed = fs::remove_file(&self.path).is_ok();
-        let outcome = if removed { "the partial file was removed" } else { "the partial file cannot be removed" };
-        bail!("{}: {why}; {outcome} ({})", self.remote.name, self.path.display());
+        let outcome = if removed {
+            "the partial file was removed"
+        } else {
+            "the partial file cannot be removed"
+        };
+        bail!(
+            "{}: {why}; {outcome} ({})",
+            self.remote.name,
+            self.path.display()
+        );
     }
 
     /// Verifies the hash and moves the file to `to`.
     pub(super) fn finish(mut self, to: &Path) -> Result<()> {
         let found = std::mem::replace(&mut self.hasher, Hasher::new(self.remote)).hex();
         if found != self.remote.hash {
-            return self.discard(&format!("hash mismatch: got {found}, expected {}", self.remote.hash));
+            return self.discard(&format!(
+                "hash mismatch: got {found}, expected {}",
+                self.remote.hash
+            ));
         }
         let place = || to.display().to_string();
         // A file in the cache must have its full contents even after a power loss, so it is synced before the rename.
@@ -166,9 +200,14 @@ impl<'a> Partial<'a> {
 /// The error for bytes that cannot be written.
 fn write_error(path: &Path, error: &io::Error, missing: u64) -> String {
     let path = path.display();
-    if matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) {
+    if matches!(
+        error.kind(),
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded
+    ) {
         let missing = indicatif::BinaryBytes(missing);
-        return format!("the disk is full: {path} needs {missing} more; run the command again to resume");
+        return format!(
+            "the disk is full: {path} needs {missing} more; run the command again to resume"
+        );
     }
     format!("{path}: {error}")
 }
@@ -178,7 +217,11 @@ mod tests {
     use super::*;
 
     fn remote(hash: &str, size: u64) -> Remote {
-        Remote { name: "a.bin".into(), hash: hash.into(), size }
+        Remote {
+            name: "a.bin".into(),
+            hash: hash.into(),
+            size,
+        }
     }
 
     #[test]
@@ -189,7 +232,9 @@ mod tests {
             let (path, to) = (folder.path().join("a.incomplete"), folder.path().join("a"));
             // In two parts; the second resumes what the first has left.
             let (head, tail) = contents.split_at(contents.len() / 2);
-            Partial::open(path.clone(), &remote).and_then(|mut partial| partial.add(head)).expect("it is written");
+            Partial::open(path.clone(), &remote)
+                .and_then(|mut partial| partial.add(head))
+                .expect("it is written");
             let mut partial = Partial::open(path, &remote).expect("it opens");
             assert_eq!(partial.bytes(), head.len() as u64);
             partial.add(tail).expect("it is written");
@@ -198,8 +243,14 @@ mod tests {
             assert_eq!(fs::read(to).expect("it is there"), contents);
         };
         // `git hash-object` and `sha256sum` of the same text.
-        check("8ab686eafeb1f44702738c8b0f24f2567c36da6d", b"Hello, World!\n");
-        check("c98c24b677eff44860afea6f493bbaec5bb1c4cbb209c6fc2bbb47f66ff2ad31", b"Hello, World!\n");
+        check(
+            "8ab686eafeb1f44702738c8b0f24f2567c36da6d",
+            b"Hello, World!\n",
+        );
+        check(
+            "c98c24b677eff44860afea6f493bbaec5bb1c4cbb209c6fc2bbb47f66ff2ad31",
+            b"Hello, World!\n",
+        );
         check("e69de29bb2d1d6434b8b29ae775ad8c2e48c5391", b"");
     }
 
@@ -207,8 +258,19 @@ mod tests {
     fn a_full_disk_error_says_how_much_is_missing() {
         let full = io::Error::from(ErrorKind::StorageFull);
         let message = write_error(Path::new("blobs/a"), &full, 3 << 30);
-        assert!(message.contains("disk is full") && message.contains("3.00 GiB") && message.contains("blobs/a"));
-        let other = write_error(Path::new("blobs/a"), &io::Error::from(ErrorKind::PermissionDenied), 1);
-        assert!(!other.contains("full") && other.contains("blobs/a"), "{other}");
+        assert!(
+            message.contains("disk is full")
+                && message.contains("3.00 GiB")
+                && message.contains("blobs/a")
+        );
+        let other = write_error(
+            Path::new("blobs/a"),
+            &io::Error::from(ErrorKind::PermissionDenied),
+            1,
+        );
+        assert!(
+            !other.contains("full") && other.contains("blobs/a"),
+            "{other}"
+        );
     }
 }

@@ -35,10 +35,15 @@ impl Retry {
     fn next(&mut self, asked: Option<u64>) -> Option<Duration> {
         self.in_a_row += 1;
         self.in_all += 1;
-        if self.in_a_row > TRIES_MAX || self.in_all > FAILURES_MAX || asked > Some(WAIT_SECONDS_MAX) {
+        if self.in_a_row > TRIES_MAX || self.in_all > FAILURES_MAX || asked > Some(WAIT_SECONDS_MAX)
+        {
             return None;
         }
-        let own = if self.in_a_row == 1 { Duration::ZERO } else { PAUSE * (1 << (self.in_a_row - 2)) };
+        let own = if self.in_a_row == 1 {
+            Duration::ZERO
+        } else {
+            PAUSE * (1 << (self.in_a_row - 2))
+        };
         Some(asked.map_or(own, Duration::from_secs))
     }
 }
@@ -50,10 +55,16 @@ mod tests {
     #[test]
     fn waits_double_and_end() {
         let mut retry = Retry::default();
-        let waits: Vec<u64> = std::iter::from_fn(|| retry.next(None)).map(|wait| wait.as_millis() as u64).collect();
+        let waits: Vec<u64> = std::iter::from_fn(|| retry.next(None))
+            .map(|wait| wait.as_millis() as u64)
+            .collect();
         assert_eq!(waits, [0, 250, 500, 1000, 2000]);
         let mut retry = Retry::default();
-        assert_eq!(retry.next(Some(7)), Some(Duration::from_secs(7)), "the server's `Retry-After` takes precedence");
+        assert_eq!(
+            retry.next(Some(7)),
+            Some(Duration::from_secs(7)),
+            "the server's `Retry-After` takes precedence"
+        );
         assert_eq!(retry.next(Some(61)), None, "within bounds");
         let mut retry = Retry::default();
         let after_progress = std::iter::from_fn(|| {

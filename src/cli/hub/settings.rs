@@ -30,15 +30,26 @@ impl Settings {
         let cache = variable("HF_HUB_CACHE").or_else(|| variable("HUGGINGFACE_HUB_CACHE"));
         let cache = cache.map_or_else(|| home.join("hub"), expanded);
         let endpoint = match variable("HF_ENDPOINT") {
-            Some(endpoint) => endpoint.into_string().ok().context("HF_ENDPOINT is not UTF-8")?,
+            Some(endpoint) => endpoint
+                .into_string()
+                .ok()
+                .context("HF_ENDPOINT is not UTF-8")?,
             None => ENDPOINT.to_owned(),
         };
         let endpoint = endpoint.trim_end_matches('/').to_owned();
         let has_scheme = endpoint.starts_with("https://") || endpoint.starts_with("http://");
-        ensure!(has_scheme, "HF_ENDPOINT: {endpoint:?} is not a URL (https://…)");
+        ensure!(
+            has_scheme,
+            "HF_ENDPOINT: {endpoint:?} is not a URL (https://…)"
+        );
         let offline = offline || variable("HF_HUB_OFFLINE").is_some_and(|value| is_true(&value));
         let token = if offline { None } else { token(&home)? };
-        Ok(Self { endpoint, token, cache: Cache::new(cache), offline })
+        Ok(Self {
+            endpoint,
+            token,
+            cache: Cache::new(cache),
+            offline,
+        })
     }
 }
 
@@ -48,7 +59,9 @@ fn variable(name: &str) -> Option<OsString> {
 }
 
 fn is_true(value: &OsString) -> bool {
-    ["1", "true", "yes", "on"].iter().any(|known| value.eq_ignore_ascii_case(known))
+    ["1", "true", "yes", "on"]
+        .iter()
+        .any(|known| value.eq_ignore_ascii_case(known))
 }
 
 /// Replaces a leading `~` by the user's home folder.
@@ -66,8 +79,16 @@ fn home() -> Result<PathBuf> {
         return Ok(expanded(home));
     }
     let cache = variable("XDG_CACHE_HOME").map(expanded);
-    let cache = cache.or_else(|| Some(std::env::home_dir().filter(|home| home.is_absolute())?.join(".cache")));
-    Ok(cache.context("no home directory for the cache: set HF_HOME")?.join("huggingface"))
+    let cache = cache.or_else(|| {
+        Some(
+            std::env::home_dir()
+                .filter(|home| home.is_absolute())?
+                .join(".cache"),
+        )
+    });
+    Ok(cache
+        .context("no home directory for the cache: set HF_HOME")?
+        .join("huggingface"))
 }
 
 /// The token from `HF_TOKEN`, or else from the file that a login wrote.
@@ -78,7 +99,10 @@ fn token(home: &std::path::Path) -> Result<Option<String>> {
         None => {
             let path = variable("HF_TOKEN_PATH").map_or_else(|| home.join("token"), expanded);
             match folio::platform::read_file(&path, TOKEN_BYTES_MAX) {
-                Ok(bytes) => (path.display().to_string(), String::from_utf8_lossy(&bytes).into_owned()),
+                Ok(bytes) => (
+                    path.display().to_string(),
+                    String::from_utf8_lossy(&bytes).into_owned(),
+                ),
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
                 Err(error) => return Err(error).with_context(|| path.display().to_string()),
             }
@@ -86,6 +110,9 @@ fn token(home: &std::path::Path) -> Result<Option<String>> {
     };
     let token = token.trim();
     // The value itself is never printed.
-    ensure!(token.bytes().all(|byte| byte.is_ascii_graphic()), "{place} is not a valid token");
+    ensure!(
+        token.bytes().all(|byte| byte.is_ascii_graphic()),
+        "{place} is not a valid token"
+    );
     Ok((!token.is_empty()).then(|| token.to_owned()))
 }

@@ -33,11 +33,18 @@ impl Log {
     /// Reads what earlier runs wrote. A line that is cut off is ignored.
     pub(super) fn open(path: &Path) -> Result<Self> {
         let context = || format!("--log {}", path.display());
-        let file = OpenOptions::new().create(true).append(true).open(path).with_context(context)?;
+        let file = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(path)
+            .with_context(context)?;
         let text = std::fs::read_to_string(path).with_context(context)?;
         let mut begun = BTreeMap::new();
         let mut ended = BTreeSet::new();
-        for line in text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
+        for line in text
+            .lines()
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        {
             let name = line["check"].as_str().unwrap_or_default().to_owned();
             if let Some(number) = line["begins"].as_u64() {
                 begun.insert(number as usize, name);
@@ -45,10 +52,19 @@ impl Log {
                 ended.insert(number as usize);
             }
         }
-        let cut_off =
-            begun.iter().filter(|(number, _)| !ended.contains(number)).map(|(_, name)| name.clone()).collect();
+        let cut_off = begun
+            .iter()
+            .filter(|(number, _)| !ended.contains(number))
+            .map(|(_, name)| name.clone())
+            .collect();
         let begun = begun.into_keys().collect();
-        Ok(Self { path: path.to_owned(), file: Mutex::new(file), begun, cut_off, fault: Mutex::new(None) })
+        Ok(Self {
+            path: path.to_owned(),
+            file: Mutex::new(file),
+            begun,
+            cut_off,
+            fault: Mutex::new(None),
+        })
     }
 
     /// Numbers of the checks that earlier runs began.
@@ -73,14 +89,26 @@ impl Log {
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         // One write, so that a line is there as a whole or not at all.
         if let Err(error) = file.write_all(format!("{line}\n").as_bytes()) {
-            self.fault.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+            self.fault
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .get_or_insert(error);
         }
     }
 
     /// Whether all was written.
     pub(super) fn check_written(&self) -> Result<()> {
-        let fault = self.fault.lock().unwrap_or_else(PoisonError::into_inner).take();
-        ensure!(fault.is_none(), "--log {}: {}", self.path.display(), fault.map_or(String::new(), |it| it.to_string()));
+        let fault = self
+            .fault
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        ensure!(
+            fault.is_none(),
+            "--log {}: {}",
+            self.path.display(),
+            fault.map_or(String::new(), |it| it.to_string())
+        );
         Ok(())
     }
 }
@@ -99,8 +127,15 @@ mod tests {
             log.write(&Told::Begins { number, name });
         }
         let whole = std::fs::read_to_string(&path).expect("the file");
-        std::fs::write(&path, format!("{whole}{{\"ends\": 3}}\n{{\"ends\": 5, \"che")).expect("the file");
+        std::fs::write(
+            &path,
+            format!("{whole}{{\"ends\": 3}}\n{{\"ends\": 5, \"che"),
+        )
+        .expect("the file");
         let log = Log::open(&path).expect("the file");
-        assert_eq!((log.begun(), log.cut_off()), ([3, 5].into(), &["b".to_owned()][..]));
+        assert_eq!(
+            (log.begun(), log.cut_off()),
+            ([3, 5].into(), &["b".to_owned()][..])
+        );
     }
 }

@@ -45,11 +45,20 @@ pub(crate) fn run(args: &SelftestArgs) -> Result<()> {
     if !args.model.is_empty() {
         return models::check(&device, &args.model);
     }
-    let log = args.log.as_deref().map(Log::open).transpose()?.map(Arc::new);
+    let log = args
+        .log
+        .as_deref()
+        .map(Log::open)
+        .transpose()?
+        .map(Arc::new);
     let phase = Arc::new(Phase::start("checking kernels", Unit::Pieces));
     let options = SelftestOptions {
         filter: args.filter.clone(),
-        draws: if args.full { selftest::Draws::Many } else { selftest::Draws::Usual },
+        draws: if args.full {
+            selftest::Draws::Many
+        } else {
+            selftest::Draws::Usual
+        },
         skip: log.as_ref().map(|log| log.begun()).unwrap_or_default(),
         observer: observer(phase.clone(), log.clone()),
         ..Default::default()
@@ -59,9 +68,17 @@ pub(crate) fn run(args: &SelftestArgs) -> Result<()> {
     output::result(&report)?;
     if let Some(log) = log {
         log.check_written()?;
-        ensure!(log.cut_off().is_empty(), "earlier runs ended during {}", log.cut_off().join(", "));
+        ensure!(
+            log.cut_off().is_empty(),
+            "earlier runs ended during {}",
+            log.cut_off().join(", ")
+        );
     } else {
-        ensure!(!report.rows.is_empty(), "no check name contains {:?}", args.filter.as_deref().unwrap_or_default());
+        ensure!(
+            !report.rows.is_empty(),
+            "no check name contains {:?}",
+            args.filter.as_deref().unwrap_or_default()
+        );
     }
     ensure!(
         report.rows.iter().all(|row| row.misses.is_empty()),
@@ -89,6 +106,8 @@ async fn checked(device: Device, options: &SelftestOptions) -> Result<Report, Ba
         #[cfg(feature = "cuda")]
         Device::Cuda(cuda) => selftest::run(&mut CudaBackend::open(&cuda)?, options).await,
         Device::Wgpu(wgpu) => selftest::run(&mut WgpuBackend::open(&wgpu).await?, options).await,
-        Device::Fake(_) => Err(BackendError::Unavailable("the fake device computes no results to check".into())),
+        Device::Fake(_) => Err(BackendError::Unavailable(
+            "the fake device computes no results to check".into(),
+        )),
     }
 }

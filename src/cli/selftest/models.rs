@@ -34,14 +34,20 @@ pub(super) fn check(device: &Device, folders: &[PathBuf]) -> Result<()> {
     for folder in folders {
         let name = folder.display();
         match compare(device, folder).with_context(|| format!("{name}")) {
-            Ok(worst) => output::result(format_args!("{name}: equal; logprobs differ by at most {worst:.1e}"))?,
+            Ok(worst) => output::result(format_args!(
+                "{name}: equal; logprobs differ by at most {worst:.1e}"
+            ))?,
             Err(fault) => {
                 output::result(format_args!("{name}: DIFFERS: {fault:#}"))?;
                 differing += 1;
             }
         }
     }
-    ensure!(differing == 0, "{differing} of {} models differ from the CPU reference", folders.len());
+    ensure!(
+        differing == 0,
+        "{differing} of {} models differ from the CPU reference",
+        folders.len()
+    );
     Ok(())
 }
 
@@ -51,9 +57,15 @@ fn compare(device: &Device, folder: &Path) -> Result<f32> {
     let found = answers(device.clone().with_dtype(Dtype::Float32)?, folder)?;
     let mut worst = 0.0;
     for (answer, (expected, found)) in expected.iter().zip(&found).enumerate() {
-        ensure!(expected.len() == found.len(), "answer {answer} has {} tokens, not {}", found.len(), expected.len());
+        ensure!(
+            expected.len() == found.len(),
+            "answer {answer} has {} tokens, not {}",
+            found.len(),
+            expected.len()
+        );
         for (at, (expected, found)) in expected.iter().zip(found).enumerate() {
-            let deviation = compare_tokens(expected, found).with_context(|| format!("answer {answer}, token {at}"))?;
+            let deviation = compare_tokens(expected, found)
+                .with_context(|| format!("answer {answer}, token {at}"))?;
             worst = f32::max(worst, deviation);
             if expected.id != found.id {
                 break;
@@ -81,9 +93,16 @@ fn compare_tokens(expected: &Token, found: &Token) -> Result<f32> {
         );
         worst = f32::max(worst, deviation);
     }
-    let [first, second, ..] = &expected.top_logprobs[..] else { bail!("no logprobs") };
+    let [first, second, ..] = &expected.top_logprobs[..] else {
+        bail!("no logprobs")
+    };
     let is_near_tie = first.logprob - second.logprob <= 2.0 * LOGPROB;
-    ensure!(expected.id == found.id || is_near_tie, "token {}, expected {}", found.id, expected.id);
+    ensure!(
+        expected.id == found.id || is_near_tie,
+        "token {}, expected {}",
+        found.id,
+        expected.id
+    );
     Ok(worst)
 }
 
@@ -102,7 +121,9 @@ fn answers(device: Device, folder: &Path) -> Result<Vec<Vec<Token>>> {
     };
     let session = Session::start_on(device, model, TextFiles::none(), config)?.wait_ready()?;
     let vocab = session.info()?.vocab;
-    let receivers = lengths.iter().map(|length| Ok(session.handle.submit(request(*length, vocab))?.remove(0)));
+    let receivers = lengths
+        .iter()
+        .map(|length| Ok(session.handle.submit(request(*length, vocab))?.remove(0)));
     let receivers = receivers.collect::<Result<Vec<_>>>()?;
     let answers = platform::block_on(future::try_join_all(receivers.into_iter().map(collect)))?;
     session.close()?;
@@ -111,7 +132,9 @@ fn answers(device: Device, folder: &Path) -> Result<Vec<Vec<Token>>> {
 
 /// A prompt of `length` tokens, and no two lengths have the same beginning.
 fn request(length: u32, vocab: u32) -> Request {
-    let prompt: Vec<u32> = (0..length).map(|at| (7 * length + 31 * at + 3) % vocab).collect();
+    let prompt: Vec<u32> = (0..length)
+        .map(|at| (7 * length + 31 * at + 3) % vocab)
+        .collect();
     let params = SamplingParams {
         max_tokens: Some(TOKENS),
         draw: DrawParams::greedy(),
@@ -119,7 +142,11 @@ fn request(length: u32, vocab: u32) -> Request {
         logprobs: Some(TOP),
         ..SamplingParams::default()
     };
-    Request { prompt: prompt.into(), params, ..Request::default() }
+    Request {
+        prompt: prompt.into(),
+        params,
+        ..Request::default()
+    }
 }
 
 async fn collect(mut events: EventReceiver) -> Result<Vec<Token>> {

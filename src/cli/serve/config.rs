@@ -41,7 +41,9 @@ impl ConfigFile {
     }
 
     fn parse(name: String, text: &str) -> Result<Self> {
-        let mut top: Table = text.parse().map_err(|error: toml::de::Error| anyhow!("{name}: {error}"))?;
+        let mut top: Table = text
+            .parse()
+            .map_err(|error: toml::de::Error| anyhow!("{name}: {error}"))?;
         let models = match top.remove(MODELS) {
             None => Vec::new(),
             Some(Value::Table(models)) => {
@@ -51,7 +53,9 @@ impl ConfigFile {
                 };
                 models.into_iter().map(table).collect::<Result<_>>()?
             }
-            Some(_) => bail!("{name}: `{MODELS}` is not a table; each model is one, such as [{MODELS}.chat]"),
+            Some(_) => bail!(
+                "{name}: `{MODELS}` is not a table; each model is one, such as [{MODELS}.chat]"
+            ),
         };
         Ok(Self { name, top, models })
     }
@@ -76,12 +80,17 @@ impl ConfigFile {
         command: &Command,
         given: &ArgMatches,
     ) -> Result<Arguments> {
-        let own = model.and_then(|model| self.models.iter().find(|(name, _)| name == model)).map(|(_, table)| table);
+        let own = model
+            .and_then(|model| self.models.iter().find(|(name, _)| name == model))
+            .map(|(_, table)| table);
         let mut seen: Vec<&str> = Vec::new();
         let mut arguments = Vec::new();
         let own = own.into_iter().flatten().map(|option| (option, model));
         for ((key, value), table) in own.chain(self.top.iter().map(|option| (option, None))) {
-            let place = table.map_or_else(|| self.name.clone(), |table| format!("{}: {MODELS}.{table}", self.name));
+            let place = table.map_or_else(
+                || self.name.clone(),
+                |table| format!("{}: {MODELS}.{table}", self.name),
+            );
             let option = find(known, key).with_context(|| place.clone())?;
             let id = option.get_id().as_str();
             if !has_option(command, id) || seen.contains(&id) {
@@ -90,7 +99,11 @@ impl ConfigFile {
             let source = given.value_source(id);
             // A variable names the model of a server of one, and a table is about its own.
             let is_its_model = table.is_some() && id == "model";
-            if matches!(source, Some(ValueSource::CommandLine | ValueSource::EnvVariable)) && !is_its_model {
+            if matches!(
+                source,
+                Some(ValueSource::CommandLine | ValueSource::EnvVariable)
+            ) && !is_its_model
+            {
                 continue;
             }
             seen.push(id);
@@ -104,10 +117,17 @@ impl ConfigFile {
 fn find<'a>(command: &'a Command, key: &str) -> Result<&'a Arg> {
     let dashed = key.replace('_', "-");
     let is_it = |arg: &&Arg| {
-        let mut names = arg.get_long().into_iter().chain(arg.get_all_aliases().into_iter().flatten());
+        let mut names = arg
+            .get_long()
+            .into_iter()
+            .chain(arg.get_all_aliases().into_iter().flatten());
         names.any(|name| name == dashed)
     };
-    let allowed = || command.get_arguments().filter(|arg| arg.get_long().is_some_and(|name| !NOT_HERE.contains(&name)));
+    let allowed = || {
+        command
+            .get_arguments()
+            .filter(|arg| arg.get_long().is_some_and(|name| !NOT_HERE.contains(&name)))
+    };
     allowed().find(is_it).ok_or_else(|| {
         let near = nearest(&dashed, allowed().filter_map(Arg::get_long));
         let tip = near.map_or_else(String::new, |near| format!("; did you mean `{near}`?"));
@@ -116,7 +136,9 @@ fn find<'a>(command: &'a Command, key: &str) -> Result<&'a Arg> {
 }
 
 fn has_option(command: &Command, id: &str) -> bool {
-    command.get_arguments().any(|arg| arg.get_id().as_str() == id)
+    command
+        .get_arguments()
+        .any(|arg| arg.get_id().as_str() == id)
 }
 
 /// Adds an option with its value, or for each value of a list.
@@ -166,18 +188,32 @@ mod tests {
     fn command() -> Command {
         Command::new("serve")
             .arg(Arg::new("model").long("model").action(ArgAction::Append))
-            .arg(Arg::new("host").long("host").env("FOLIO_TEST_OF_CONFIG_HOST"))
+            .arg(
+                Arg::new("host")
+                    .long("host")
+                    .env("FOLIO_TEST_OF_CONFIG_HOST"),
+            )
             .arg(Arg::new("mmap").long("mmap").action(ArgAction::SetTrue))
             .arg(Arg::new("max_model_len").long("max-model-len"))
             .arg(Arg::new("speculative_config").long("speculative-config"))
-            .arg(Arg::new("served_model_name").long("served-model-name").alias("alias").action(ArgAction::Append))
+            .arg(
+                Arg::new("served_model_name")
+                    .long("served-model-name")
+                    .alias("alias")
+                    .action(ArgAction::Append),
+            )
     }
 
     fn arguments(text: &str, model: Option<&str>, typed: &[&str]) -> Result<Vec<String>> {
         let file = ConfigFile::parse("f.toml".into(), text)?;
-        let given = command().try_get_matches_from([&["serve"], typed].concat()).expect("the arguments are right");
+        let given = command()
+            .try_get_matches_from([&["serve"], typed].concat())
+            .expect("the arguments are right");
         let Arguments(list) = file.arguments(model, &command(), &command(), &given)?;
-        Ok(list.into_iter().map(|argument| argument.into_string().expect("it is text")).collect())
+        Ok(list
+            .into_iter()
+            .map(|argument| argument.into_string().expect("it is text"))
+            .collect())
     }
 
     #[test]
@@ -189,19 +225,37 @@ mod tests {
             arguments(text, None, &[]).expect("it is right"),
             ["--host=::1", "--mmap", "--max-model-len=100", json]
         );
-        let own = ["--model=x.gguf", "--served-model-name=b", "--served-model-name=c", "--max-model-len=-5"];
+        let own = [
+            "--model=x.gguf",
+            "--served-model-name=b",
+            "--served-model-name=c",
+            "--max-model-len=-5",
+        ];
         let of_model = arguments(text, Some("a"), &["--host", "h"]).expect("it is right");
-        assert_eq!(of_model, [&own[..], &["--mmap", json]].concat(), "typed wins over the file, a table over its top");
-        assert_eq!(arguments("mmap = false", None, &[]).expect("it is right"), Vec::<String>::new());
+        assert_eq!(
+            of_model,
+            [&own[..], &["--mmap", json]].concat(),
+            "typed wins over the file, a table over its top"
+        );
+        assert_eq!(
+            arguments("mmap = false", None, &[]).expect("it is right"),
+            Vec::<String>::new()
+        );
     }
 
     #[test]
     fn what_is_wrong_is_named() {
         for (text, words) in [
-            ("hots = 1", "f.toml: there is no option `hots`; did you mean `host`?"),
+            (
+                "hots = 1",
+                "f.toml: there is no option `hots`; did you mean `host`?",
+            ),
             ("config = \"x\"", "there is no option `config`"),
             ("mmap = 1", "f.toml: mmap: expected true or false"),
-            ("host = [\"a\", \"b\"]", "f.toml: host: this option takes one value"),
+            (
+                "host = [\"a\", \"b\"]",
+                "f.toml: host: this option takes one value",
+            ),
             ("host = true", "f.toml: host: expected a value"),
             ("models = 1", "`models` is not a table"),
             ("[models]\na = 1", "`models.a` is not a table"),
@@ -210,7 +264,13 @@ mod tests {
             let error = format!("{:#}", arguments(text, None, &[]).expect_err(text));
             assert!(error.contains(words), "{text}: {error}");
         }
-        let error = format!("{:#}", arguments("[models.a]\nhots = 1", Some("a"), &[]).expect_err("no such option"));
-        assert!(error.starts_with("f.toml: models.a: there is no option `hots`"), "{error}");
+        let error = format!(
+            "{:#}",
+            arguments("[models.a]\nhots = 1", Some("a"), &[]).expect_err("no such option")
+        );
+        assert!(
+            error.starts_with("f.toml: models.a: there is no option `hots`"),
+            "{error}"
+        );
     }
 }

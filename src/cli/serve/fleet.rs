@@ -18,17 +18,27 @@ pub(super) fn state(
 ) -> Result<ServerState> {
     let shares = Shares::new(&models.iter().map(member).collect::<Vec<_>>())?;
     shares.as_text().lines().for_each(note);
-    let fleet = FleetOptions { places: shares.places.iter().map(|place| place.budget).collect(), load_timeout };
-    let sources = models.into_iter().zip(&shares.models).map(|(model, share)| {
-        let turns = shares.places[share.place].turns.clone();
-        source(model, share, turns, &options)
-    });
+    let fleet = FleetOptions {
+        places: shares.places.iter().map(|place| place.budget).collect(),
+        load_timeout,
+    };
+    let sources = models
+        .into_iter()
+        .zip(&shares.models)
+        .map(|(model, share)| {
+            let turns = shares.places[share.place].turns.clone();
+            source(model, share, turns, &options)
+        });
     let sources = sources.collect();
     Ok(ServerState::with_models(sources, &fleet, options))
 }
 
 fn member(model: &Served) -> Member<'_> {
-    Member { name: &model.names[0], model: &model.args.model, engine: &model.args.engine }
+    Member {
+        name: &model.names[0],
+        model: &model.args.model,
+        engine: &model.args.engine,
+    }
 }
 
 fn source(model: Served, share: &Share, turns: Turns, options: &ServerOptions) -> ModelSource {
@@ -39,24 +49,46 @@ fn source(model: Served, share: &Share, turns: Turns, options: &ServerOptions) -
         bytes: share.bytes(),
         refusal: share.fit.as_ref().err().cloned(),
         idle_unload: model.idle_unload(),
-        queue_requests_max: model.args.engine.queue_requests_max.unwrap_or(Config::default().queue_requests_max),
+        queue_requests_max: model
+            .args
+            .engine
+            .queue_requests_max
+            .unwrap_or(Config::default().queue_requests_max),
         outline: share.outline.clone(),
         options: model.options(options),
-        load: Box::new(move || load(&model, kv_cache_bytes, turns.clone()).map_err(|error| format!("{error:#}"))),
+        load: Box::new(move || {
+            load(&model, kv_cache_bytes, turns.clone()).map_err(|error| format!("{error:#}"))
+        }),
     }
 }
 
 /// Loads a model, with the pool that the plan gives it.
 fn load(model: &Served, kv_cache_bytes: Option<u64>, turns: Turns) -> Result<LoadedModel> {
     let (started, name) = (Instant::now(), model.names[0].clone());
-    let config = Config { kv_cache_bytes, ..model.args.engine.config()? };
-    let session = Session::start_planned(&model.args.model, &model.args.engine, config, turns)?.wait_ready()?;
-    note(format_args!("{name} is loaded after {:.1} s", started.elapsed().as_secs_f64()));
-    let (engine, text, defaults) = (session.handle.clone(), session.text.clone(), session.defaults());
+    let config = Config {
+        kv_cache_bytes,
+        ..model.args.engine.config()?
+    };
+    let session = Session::start_planned(&model.args.model, &model.args.engine, config, turns)?
+        .wait_ready()?;
+    note(format_args!(
+        "{name} is loaded after {:.1} s",
+        started.elapsed().as_secs_f64()
+    ));
+    let (engine, text, defaults) = (
+        session.handle.clone(),
+        session.text.clone(),
+        session.defaults(),
+    );
     let end = move || {
         let outcome = session.close().map_err(|error| format!("{error:#}"));
         note(format_args!("{name} is unloaded"));
         outcome
     };
-    Ok(LoadedModel { engine, text, defaults, end: Box::new(end) })
+    Ok(LoadedModel {
+        engine,
+        text,
+        defaults,
+        end: Box::new(end),
+    })
 }

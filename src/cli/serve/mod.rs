@@ -44,7 +44,12 @@ pub(crate) struct ServeArgs {
     first: Vec<PathBuf>,
     /// TOML file with options by their long names (`port = 8000`), and with a table of options for each of several
     /// models (`[models.NAME]`)
-    #[arg(help_heading = "Server", long, env = "FOLIO_CONFIG", value_name = "FILE")]
+    #[arg(
+        help_heading = "Server",
+        long,
+        env = "FOLIO_CONFIG",
+        value_name = "FILE"
+    )]
     config: Option<PathBuf>,
     #[command(flatten)]
     served: ServedArgs,
@@ -52,7 +57,12 @@ pub(crate) struct ServeArgs {
     #[arg(help_heading = "Server", long, env = "FOLIO_HOST", default_value = "127.0.0.1", value_parser = access::place)]
     host: String,
     /// Port to listen on; 0 takes a free one
-    #[arg(help_heading = "Server", long, env = "FOLIO_PORT", default_value_t = 8000)]
+    #[arg(
+        help_heading = "Server",
+        long,
+        env = "FOLIO_PORT",
+        default_value_t = 8000
+    )]
     port: u16,
     #[command(flatten)]
     access: AccessArgs,
@@ -85,11 +95,22 @@ pub(crate) struct ServeArgs {
           default_value_t = ResponseBytes::default().0)]
     response_store_bytes: usize,
     /// Folder in which these responses are kept as files, so that they outlive the server
-    #[arg(help_heading = "Server", long, env = "FOLIO_RESPONSE_STORE", value_name = "FOLDER")]
+    #[arg(
+        help_heading = "Server",
+        long,
+        env = "FOLIO_RESPONSE_STORE",
+        value_name = "FOLDER"
+    )]
     response_store: Option<PathBuf>,
     /// Seconds that a request waits until one of several models is loaded, unless its answer is a stream; 0 lifts the
     /// limit
-    #[arg(help_heading = "Server", long, env = "FOLIO_LOAD_TIMEOUT", value_name = "SECONDS", default_value_t = 300)]
+    #[arg(
+        help_heading = "Server",
+        long,
+        env = "FOLIO_LOAD_TIMEOUT",
+        value_name = "SECONDS",
+        default_value_t = 300
+    )]
     load_timeout: u32,
     /// Let clients download models of Hugging Face into the cache by /api/pull; --model serves them after a restart
     #[arg(help_heading = "Server", long, env = "FOLIO_ALLOW_PULL", value_parser = BoolishValueParser::new())]
@@ -118,10 +139,22 @@ pub(crate) struct ServeArgs {
     )]
     forwarded_allow_ips: Proxies,
     /// Seconds after a shutdown signal in which requests are still accepted, while /health already answers 503
-    #[arg(help_heading = "Server", long, env = "FOLIO_SHUTDOWN_GRACE", value_name = "SECONDS", default_value_t = 0)]
+    #[arg(
+        help_heading = "Server",
+        long,
+        env = "FOLIO_SHUTDOWN_GRACE",
+        value_name = "SECONDS",
+        default_value_t = 0
+    )]
     shutdown_grace: u32,
     /// Seconds after that for running responses to finish
-    #[arg(help_heading = "Server", long, env = "FOLIO_SHUTDOWN_TIMEOUT", value_name = "SECONDS", default_value_t = 30)]
+    #[arg(
+        help_heading = "Server",
+        long,
+        env = "FOLIO_SHUTDOWN_TIMEOUT",
+        value_name = "SECONDS",
+        default_value_t = 30
+    )]
     shutdown_timeout: u32,
 }
 
@@ -134,7 +167,10 @@ enum Serving {
 impl Serving {
     /// Finds, downloads and begins to load the only model.
     fn one(model: &Served, options: &ServerOptions) -> Result<Self> {
-        let session = Box::new(Session::start_to_serve(&model.args.model, &model.args.engine)?);
+        let session = Box::new(Session::start_to_serve(
+            &model.args.model,
+            &model.args.engine,
+        )?);
         let state = session.api_state(model.names.clone(), model.options(options));
         Ok(Self::One(session, state))
     }
@@ -156,11 +192,16 @@ impl Serving {
 }
 
 /// Runs work beside the server, which already answers.
-fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<oneshot::Receiver<T>> {
+fn on_a_thread<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<oneshot::Receiver<T>> {
     let (sender, receiver) = oneshot::channel();
     // The server may have ended before.
     let run = move || drop(sender.send(work()));
-    std::thread::Builder::new().name("serve-load".into()).spawn(run).context("a thread for loading")?;
+    std::thread::Builder::new()
+        .name("serve-load".into())
+        .spawn(run)
+        .context("a thread for loading")?;
     Ok(receiver)
 }
 
@@ -177,33 +218,54 @@ pub(crate) fn run(args: ServeArgs, given: &ArgMatches) -> Result<()> {
     let (args, models, has_tables) = with_config(args, given)?;
     let access = args.access.read()?;
     if let Some(folder) = &args.response_store {
-        fs::create_dir_all(folder).with_context(|| format!("--response-store {}", folder.display()))?;
+        fs::create_dir_all(folder)
+            .with_context(|| format!("--response-store {}", folder.display()))?;
     }
     let traces = args.traces.start()?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
     // The port is opened first, so that a port in use is reported before the model loads.
     let listener = runtime.block_on(listen(&args))?;
     let address = listener.address()?;
     let sockets = sockets(&args);
-    let load_timeout = Some(Duration::from_secs(args.load_timeout.into())).filter(|timeout| !timeout.is_zero());
+    let load_timeout =
+        Some(Duration::from_secs(args.load_timeout.into())).filter(|timeout| !timeout.is_zero());
     let is_one = models.len() == 1 && !has_tables && models[0].idle_unload().is_none();
-    let name = models.first().map(|model| model.args.model.name()).unwrap_or_default();
+    let name = models
+        .first()
+        .map(|model| model.args.model.name())
+        .unwrap_or_default();
     warn_if_open(&access, &address);
     if access.api_keys.len() > 1 && !access.share_prefixes {
-        note("each API key has its own cached prompts; blocks of `cache import` are found with --share-prefixes only");
+        note(
+            "each API key has its own cached prompts; blocks of `cache import` are found with --share-prefixes only",
+        );
     }
     let options = options(args, access, traces.as_ref().map(Traces::sink));
     let load = move || match is_one {
         true => Serving::one(&models[0], &options),
-        false => Ok(Serving::Several(fleet::state(models, load_timeout, options)?)),
+        false => Ok(Serving::Several(fleet::state(
+            models,
+            load_timeout,
+            options,
+        )?)),
     };
     let loading = on_a_thread(load)?;
     let (serving, is_open, mut failure) = (OnceCell::new(), AtomicBool::new(false), None);
     runtime.block_on(async {
         let coming = async {
-            match loading.await.unwrap_or_else(|_| Err(anyhow!("loading the model panicked, which is a bug"))) {
+            match loading
+                .await
+                .unwrap_or_else(|_| Err(anyhow!("loading the model panicked, which is a bug")))
+            {
                 Ok(loaded) => {
-                    let state = serving.get_or_init(|| std::future::ready(loaded)).await.when_loaded().await;
+                    let state = serving
+                        .get_or_init(|| std::future::ready(loaded))
+                        .await
+                        .when_loaded()
+                        .await;
                     is_open.store(true, Ordering::Release);
                     Some(state)
                 }
@@ -256,11 +318,20 @@ fn with_config(args: ServeArgs, given: &ArgMatches) -> Result<(ServeArgs, Vec<Se
     };
     let typed: Vec<_> = std::env::args_os().skip(2).collect();
     let file = Some(ConfigFile::read(path)?);
-    let sources = Sources { command: command(), known: command(), typed: &typed, given, file };
+    let sources = Sources {
+        command: command(),
+        known: command(),
+        typed: &typed,
+        given,
+        file,
+    };
     let context = || format!("--config {}", path.display());
     let (all, given) = sources.parse::<ServeArgs>(None).with_context(context)?;
     let tables = sources.tables::<ServeArgs>().with_context(context)?;
-    let tables: Vec<_> = tables.into_iter().map(|(name, args)| (name, args.served)).collect();
+    let tables: Vec<_> = tables
+        .into_iter()
+        .map(|(name, args)| (name, args.served))
+        .collect();
     let (named, has_tables) = (served::named(&all.first, &given)?, !tables.is_empty());
     let models = served::models(tables, &named, &all.served)?;
     Ok((all, models, has_tables))
@@ -269,7 +340,8 @@ fn with_config(args: ServeArgs, given: &ArgMatches) -> Result<(ServeArgs, Vec<Se
 fn sockets(args: &ServeArgs) -> SocketOptions {
     SocketOptions {
         connections_max: open_files::connections(args.max_connections as usize),
-        connections_per_peer_max: Some(args.max_connections_per_peer as usize).filter(|limit| *limit > 0),
+        connections_per_peer_max: Some(args.max_connections_per_peer as usize)
+            .filter(|limit| *limit > 0),
         idle_timeout: Duration::from_secs(args.timeout_keep_alive.into()),
         proxies: args.forwarded_allow_ips.clone(),
         shutdown_grace: Duration::from_secs(args.shutdown_grace.into()),
@@ -284,7 +356,9 @@ fn warn_if_open(access: &Access, address: &Address) {
         && !address.ip().is_loopback()
         && access.api_keys.is_empty()
     {
-        note(format_args!("warning: {address} is reachable from other machines and no --api-key is set"));
+        note(format_args!(
+            "warning: {address} is reachable from other machines and no --api-key is set"
+        ));
     }
 }
 
@@ -306,7 +380,9 @@ async fn announce((serving, is_open): (&Serving, &AtomicBool), name: &str, addre
         Address::Unix(_) => "API: /v1".to_owned(),
     };
     let Serving::One(session, _) = serving else {
-        note(format_args!("ready on {address} ({uses}): models are loaded when they are asked for"));
+        note(format_args!(
+            "ready on {address} ({uses}): models are loaded when they are asked for"
+        ));
         return std::future::pending().await;
     };
     let mut told = false;
@@ -329,14 +405,19 @@ async fn announce((serving, is_open): (&Serving, &AtomicBool), name: &str, addre
 async fn listen(args: &ServeArgs) -> Result<Listener> {
     #[cfg(unix)]
     if let Some(path) = args.host.strip_prefix(access::UNIX) {
-        return Listener::bind_unix(path.as_ref()).with_context(|| format!("cannot listen on {}", args.host));
+        return Listener::bind_unix(path.as_ref())
+            .with_context(|| format!("cannot listen on {}", args.host));
     }
     let place = format!("{}:{}", args.host, args.port);
     match TcpListener::bind((args.host.as_str(), args.port)).await {
         Ok(listener) => Ok(listener.into()),
         Err(error) => {
             let is_taken = error.kind() == std::io::ErrorKind::AddrInUse;
-            let free = if is_taken { free_port(&args.host, args.port).await } else { None };
+            let free = if is_taken {
+                free_port(&args.host, args.port).await
+            } else {
+                None
+            };
             let advice = free.map_or_else(String::new, |port| format!("; --port {port} is free"));
             Err(anyhow!("cannot listen on {place}: {error}{advice}"))
         }
@@ -357,17 +438,38 @@ async fn free_port(host: &str, taken: u16) -> Option<u16> {
 fn puller(options: HubArgs) -> Puller {
     Puller::new(move |name| {
         // Ollama's names of such models begin with the host.
-        let plain = ["hf.co/", "huggingface.co/"].iter().find_map(|host| name.strip_prefix(host)).unwrap_or(name);
-        let name = plain.parse().map_err(|why| format!("{plain} is not a model name: {why}"))?;
-        hub::fetch(&name, options, false).map(drop).map_err(|error| format!("{error:#}"))
+        let plain = ["hf.co/", "huggingface.co/"]
+            .iter()
+            .find_map(|host| name.strip_prefix(host))
+            .unwrap_or(name);
+        let name = plain
+            .parse()
+            .map_err(|why| format!("{plain} is not a model name: {why}"))?;
+        hub::fetch(&name, options, false)
+            .map(drop)
+            .map_err(|error| format!("{error:#}"))
     })
 }
 
 /// The options of the routes, without those of a model.
 fn options(args: ServeArgs, access: Access, traces: Option<TraceSink>) -> ServerOptions {
-    let Access { api_keys, allowed_origins, mut allowed_hosts, metrics_open, share_prefixes } = access;
-    if args.host.parse::<IpAddr>().is_ok_and(|address| !address.is_loopback()) {
-        allowed_hosts.extend(platform::host_name().into_iter().flat_map(|name| access::own_names(&name)));
+    let Access {
+        api_keys,
+        allowed_origins,
+        mut allowed_hosts,
+        metrics_open,
+        share_prefixes,
+    } = access;
+    if args
+        .host
+        .parse::<IpAddr>()
+        .is_ok_and(|address| !address.is_loopback())
+    {
+        allowed_hosts.extend(
+            platform::host_name()
+                .into_iter()
+                .flat_map(|name| access::own_names(&name)),
+        );
     }
     if !args.host.starts_with(access::UNIX) {
         allowed_hosts.push(args.host);

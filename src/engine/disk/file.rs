@@ -108,7 +108,9 @@ pub enum FileError {
     #[error("it has another {0}")]
     Other(&'static str),
     /// It was written by another version of this program.
-    #[error("it has version {0} of its form, and this program reads version {VERSION}: compute it again")]
+    #[error(
+        "it has version {0} of its form, and this program reads version {VERSION}: compute it again"
+    )]
     Version(u32),
 }
 
@@ -129,11 +131,16 @@ impl Form {
     /// The key of the hashes of blocks without a salt: the same in every process with this form, as far as it decides
     /// whether blocks can be exchanged.
     pub fn key(&self) -> [u8; 32] {
-        let mut hasher = blake3::Hasher::new_derive_key("folio 2026 key of the hashes of portable KV blocks");
+        let mut hasher =
+            blake3::Hasher::new_derive_key("folio 2026 key of the hashes of portable KV blocks");
         hasher.update(&VERSION.to_le_bytes());
         hasher.update(&self.fingerprint);
         hasher.update(&self.block_size.to_le_bytes());
-        let build = if self.deterministic { &self.build[..] } else { "" };
+        let build = if self.deterministic {
+            &self.build[..]
+        } else {
+            ""
+        };
         for text in [&self.kv_format.to_string(), &self.adapter[..], build] {
             hasher.update(&(text.len() as u64).to_le_bytes());
             hasher.update(text.as_bytes());
@@ -150,12 +157,17 @@ impl Form {
     /// Bytes of a block of this group, or of a state.
     pub fn block_bytes(&self, group: usize) -> u64 {
         let layers = self.layers.get(group).into_iter().flatten();
-        layers.map(|layer| layer.bytes(self.block_size, self.kv_format)).fold(0, u64::saturating_add)
+        layers
+            .map(|layer| layer.bytes(self.block_size, self.kv_format))
+            .fold(0, u64::saturating_add)
     }
 
     /// Maximum bytes of a record of this form.
     pub fn record_bytes_max(&self) -> u64 {
-        let largest = (0..self.layers.len()).map(|group| self.block_bytes(group)).max().unwrap_or(0);
+        let largest = (0..self.layers.len())
+            .map(|group| self.block_bytes(group))
+            .max()
+            .unwrap_or(0);
         u64::from(HEADER_BYTES_MAX) + largest
     }
 
@@ -164,7 +176,8 @@ impl Form {
         let (group, hash) = origin.key;
         let mut header = Vec::with_capacity(512);
         header.extend_from_slice(MAGIC);
-        let number = |header: &mut Vec<u8>, number: u32| header.extend_from_slice(&number.to_le_bytes());
+        let number =
+            |header: &mut Vec<u8>, number: u32| header.extend_from_slice(&number.to_le_bytes());
         number(&mut header, VERSION);
         number(&mut header, 0);
         header.extend_from_slice(&(data.len() as u64).to_le_bytes());
@@ -177,12 +190,18 @@ impl Form {
         number(&mut header, count(self.layers.len()));
         number(&mut header, self.block_size);
         number(&mut header, count(self.layers[group].len()));
-        self.layers[group].iter().flat_map(LayerForm::words).for_each(|word| number(&mut header, word));
+        self.layers[group]
+            .iter()
+            .flat_map(LayerForm::words)
+            .for_each(|word| number(&mut header, word));
         for text in [&self.kv_format.to_string(), &self.adapter, &self.build] {
             number(&mut header, count(text.len()));
             header.extend_from_slice(text.as_bytes());
         }
-        origin.token_ids.iter().for_each(|&id| number(&mut header, id));
+        origin
+            .token_ids
+            .iter()
+            .for_each(|&id| number(&mut header, id));
         let length = count(header.len());
         header[12..16].copy_from_slice(&length.to_le_bytes());
         seal(&mut header, data, key);
@@ -196,15 +215,28 @@ impl Form {
         other(found.kv_format != self.kv_format, "KV format")?;
         other(found.block_size != self.block_size, "block size")?;
         other(found.adapter != self.adapter, "adapter")?;
-        other(found.deterministic != self.deterministic, "rule about builds")?;
-        other(self.deterministic && found.build != self.build, "backend or build")?;
+        other(
+            found.deterministic != self.deterministic,
+            "rule about builds",
+        )?;
+        other(
+            self.deterministic && found.build != self.build,
+            "backend or build",
+        )?;
         other(found.layers.len() != self.layers.len(), "number of groups")?;
-        other(found.layers.get(group) != self.layers.get(group), "list of layers")
+        other(
+            found.layers.get(group) != self.layers.get(group),
+            "list of layers",
+        )
     }
 }
 
 fn other(is_other: bool, what: &'static str) -> Result<(), FileError> {
-    if is_other { Err(FileError::Other(what)) } else { Ok(()) }
+    if is_other {
+        Err(FileError::Other(what))
+    } else {
+        Ok(())
+    }
 }
 
 impl Record {
@@ -230,8 +262,12 @@ impl Record {
         }
         let header_bytes = reader.number_to(HEADER_BYTES_MAX, "its header is too long")? as usize;
         let data_bytes = u64::from_le_bytes(reader.array()?);
-        let whole = data_bytes.checked_add(header_bytes as u64).and_then(|length| usize::try_from(length).ok());
-        let whole = whole.filter(|&whole| whole <= file.len()).ok_or(FileError::Damaged("it is too short"))?;
+        let whole = data_bytes
+            .checked_add(header_bytes as u64)
+            .and_then(|length| usize::try_from(length).ok());
+        let whole = whole
+            .filter(|&whole| whole <= file.len())
+            .ok_or(FileError::Damaged("it is too short"))?;
         if header_bytes < CHECKSUM.end {
             return Err(FileError::Damaged("its header is too short"));
         }
@@ -243,27 +279,50 @@ impl Record {
             }));
         }
         let (form, origin) = Self::read_header(&file[..header_bytes], reader.at)?;
-        let (data, whole, rest) = (file.slice(header_bytes..whole), file.slice(..whole), file.slice(whole..));
+        let (data, whole, rest) = (
+            file.slice(header_bytes..whole),
+            file.slice(..whole),
+            file.slice(whole..),
+        );
         if form.block_bytes(origin.key.0) != data_bytes {
-            return Err(FileError::Damaged("its length does not follow from its layers"));
+            return Err(FileError::Damaged(
+                "its length does not follow from its layers",
+            ));
         }
         if origin.parent.next(&form.key(), &origin.token_ids) != origin.key.1 {
-            return Err(FileError::Damaged("its chain hash does not follow from its tokens"));
+            return Err(FileError::Damaged(
+                "its chain hash does not follow from its tokens",
+            ));
         }
-        Ok((Self { form, origin, data, whole }, rest))
+        Ok((
+            Self {
+                form,
+                origin,
+                data,
+                whole,
+            },
+            rest,
+        ))
     }
 
     /// Checks that it is of this block.
     pub fn check_block(&self, origin: &Origin) -> Result<(), FileError> {
         other(self.origin.key.0 != origin.key.0, "group")?;
-        other(self.origin.key.1 != origin.key.1 || self.origin.parent != origin.parent, "chain hash")?;
+        other(
+            self.origin.key.1 != origin.key.1 || self.origin.parent != origin.parent,
+            "chain hash",
+        )?;
         other(self.origin.token_ids != origin.token_ids, "text")
     }
 
     /// Whether it is of the state after a block.
     pub fn is_state(&self) -> bool {
         let layers = self.form.layers.get(self.origin.key.0);
-        layers.is_some_and(|layers| layers.iter().any(|layer| matches!(layer, LayerForm::State { .. })))
+        layers.is_some_and(|layers| {
+            layers
+                .iter()
+                .any(|layer| matches!(layer, LayerForm::State { .. }))
+        })
     }
 
     /// Its header, for a folder with this key or, without one, portable.
@@ -296,7 +355,10 @@ impl Record {
         let mut reader = Reader { bytes: header, at };
         let deterministic = reader.number_to(1, "its flag is unknown")? == 1;
         let fingerprint = reader.array()?;
-        let (hash, parent) = (BlockHash::from(reader.array()?), BlockHash::from(reader.array()?));
+        let (hash, parent) = (
+            BlockHash::from(reader.array()?),
+            BlockHash::from(reader.array()?),
+        );
         let group = reader.number()?;
         let groups = reader.number_to(COUNT_MAX, "it has too many groups")?;
         if group >= groups {
@@ -312,14 +374,31 @@ impl Record {
             layers[group as usize].push(LayerForm::from_words(words)?);
         }
         let (format, adapter, build) = (reader.text()?, reader.text()?, reader.text()?);
-        let known = KvFormat::ALL.into_iter().find(|known| known.to_string() == format);
+        let known = KvFormat::ALL
+            .into_iter()
+            .find(|known| known.to_string() == format);
         let kv_format = known.ok_or(FileError::Other("KV format"))?;
         let token_ids: Result<Box<[u32]>, _> = (0..block_size).map(|_| reader.number()).collect();
-        let origin = Origin { key: (group as usize, hash), parent, token_ids: token_ids? };
+        let origin = Origin {
+            key: (group as usize, hash),
+            parent,
+            token_ids: token_ids?,
+        };
         if reader.at != header.len() {
             return Err(FileError::Damaged("its header is longer than its content"));
         }
-        Ok((Form { fingerprint, kv_format, block_size, adapter, build, deterministic, layers }, origin))
+        Ok((
+            Form {
+                fingerprint,
+                kv_format,
+                block_size,
+                adapter,
+                build,
+                deterministic,
+                layers,
+            },
+            origin,
+        ))
     }
 }
 
@@ -360,7 +439,10 @@ pub fn seal(header: &mut [u8], data: &[u8], key: Option<&FolderKey>) {
 /// Compared with that of a file, it takes the same time whatever the file has.
 fn checksum(header: &[u8], data: &[u8], key: Option<&FolderKey>) -> blake3::Hash {
     let mut hasher = key.map_or_else(blake3::Hasher::new, FolderKey::hasher);
-    hasher.update(&header[..CHECKSUM.start]).update(&header[CHECKSUM.end..]).update(data);
+    hasher
+        .update(&header[..CHECKSUM.start])
+        .update(&header[CHECKSUM.end..])
+        .update(data);
     hasher.finalize()
 }
 
@@ -387,7 +469,9 @@ impl LayerForm {
     fn bytes(&self, block_size: u32, format: KvFormat) -> u64 {
         let rows = |halves, heads| halves * u64::from(block_size) * u64::from(heads);
         match *self {
-            Self::KeysAndValues { heads, head_dim } => rows(2, heads).saturating_mul(format.row_bytes(head_dim)),
+            Self::KeysAndValues { heads, head_dim } => {
+                rows(2, heads).saturating_mul(format.row_bytes(head_dim))
+            }
             Self::Latent { heads, size } => rows(1, heads).saturating_mul(format.row_bytes(size)),
             Self::State { bytes } => bytes.into(),
         }
@@ -396,14 +480,28 @@ impl LayerForm {
 
 impl From<&KvLayer> for LayerForm {
     fn from(layer: &KvLayer) -> Self {
-        let KvLayer { heads, head_dim, latent, .. } = *layer;
-        if latent { Self::Latent { heads, size: head_dim } } else { Self::KeysAndValues { heads, head_dim } }
+        let KvLayer {
+            heads,
+            head_dim,
+            latent,
+            ..
+        } = *layer;
+        if latent {
+            Self::Latent {
+                heads,
+                size: head_dim,
+            }
+        } else {
+            Self::KeysAndValues { heads, head_dim }
+        }
     }
 }
 
 impl From<&StateLayer> for LayerForm {
     fn from(layer: &StateLayer) -> Self {
-        Self::State { bytes: u32::try_from(layer.bytes()).expect("a layer's state fits memory") }
+        Self::State {
+            bytes: u32::try_from(layer.bytes()).expect("a layer's state fits memory"),
+        }
     }
 }
 
@@ -416,7 +514,9 @@ struct Reader<'a> {
 impl<'a> Reader<'a> {
     fn take(&mut self, length: usize) -> Result<&'a [u8], FileError> {
         let rest = self.bytes.get(self.at..).unwrap_or_default();
-        let taken = rest.get(..length).ok_or(FileError::Damaged("it is too short"))?;
+        let taken = rest
+            .get(..length)
+            .ok_or(FileError::Damaged("it is too short"))?;
         self.at += length;
         Ok(taken)
     }
@@ -432,13 +532,18 @@ impl<'a> Reader<'a> {
 
     fn number_to(&mut self, max: u32, message: &'static str) -> Result<u32, FileError> {
         let number = self.number()?;
-        if number > max { Err(FileError::Damaged(message)) } else { Ok(number) }
+        if number > max {
+            Err(FileError::Damaged(message))
+        } else {
+            Ok(number)
+        }
     }
 
     fn text(&mut self) -> Result<String, FileError> {
         let length = self.number_to(TEXT_BYTES_MAX, "a text in its header is too long")?;
         let text = std::str::from_utf8(self.take(length as usize)?);
-        text.map(str::to_owned).map_err(|_| FileError::Damaged("a text in its header is not UTF-8"))
+        text.map(str::to_owned)
+            .map_err(|_| FileError::Damaged("a text in its header is not UTF-8"))
     }
 }
 
@@ -449,7 +554,10 @@ mod tests {
 
     fn form() -> Form {
         let keys = |heads, head_dim| LayerForm::KeysAndValues { heads, head_dim };
-        let states = vec![LayerForm::State { bytes: 24 }, LayerForm::State { bytes: 8 }];
+        let states = vec![
+            LayerForm::State { bytes: 24 },
+            LayerForm::State { bytes: 8 },
+        ];
         Form {
             fingerprint: [3; 32],
             kv_format: KvFormat::F16,
@@ -457,13 +565,21 @@ mod tests {
             adapter: NO_ADAPTER.into(),
             build: "cpu".into(),
             deterministic: false,
-            layers: vec![vec![keys(1, 8), keys(2, 8)], vec![LayerForm::Latent { heads: 1, size: 16 }], states],
+            layers: vec![
+                vec![keys(1, 8), keys(2, 8)],
+                vec![LayerForm::Latent { heads: 1, size: 16 }],
+                states,
+            ],
         }
     }
 
     fn origin(form: &Form, token_ids: [u32; 4]) -> Origin {
         let root = BlockHash::root(&form.key(), None, None);
-        Origin { key: (0, root.next(&form.key(), &token_ids)), parent: root, token_ids: token_ids.into() }
+        Origin {
+            key: (0, root.next(&form.key(), &token_ids)),
+            parent: root,
+            token_ids: token_ids.into(),
+        }
     }
 
     fn file(form: &Form, origin: &Origin, fill: u8) -> Vec<u8> {
@@ -479,27 +595,54 @@ mod tests {
 
     #[test]
     fn a_record_is_read_as_it_was_written() {
-        let (form, other) = (form(), Form { deterministic: true, ..form() });
+        let (form, other) = (
+            form(),
+            Form {
+                deterministic: true,
+                ..form()
+            },
+        );
         let origin = origin(&form, [1, 2, 3, 4]);
         let file = file(&form, &origin, 9);
         let record = read(&file).expect("it is whole");
-        assert_eq!((form.check(&record), record.check_block(&origin)), (Ok(()), Ok(())));
-        assert_eq!((record.data.len(), record.data[0], record.whole.len()), (384, 9, file.len()));
+        assert_eq!(
+            (form.check(&record), record.check_block(&origin)),
+            (Ok(()), Ok(()))
+        );
+        assert_eq!(
+            (record.data.len(), record.data[0], record.whole.len()),
+            (384, 9, file.len())
+        );
         assert_eq!(block_of(&record.file_name()), Some(origin.key));
-        assert_ne!(form.folder_name(), other.folder_name(), "bits of one build are apart");
+        assert_ne!(
+            form.folder_name(),
+            other.folder_name(),
+            "bits of one build are apart"
+        );
     }
 
     #[test]
     fn a_state_and_a_latent_have_records_of_their_sizes() {
         let form = form();
         for (group, bytes, is_state) in [(0, 384, false), (1, 128, false), (2, 32, true)] {
-            let origin = Origin { key: (group, origin(&form, [1, 2, 3, 4]).key.1), ..origin(&form, [1, 2, 3, 4]) };
-            let write = |bytes: usize| [form.header(&origin, &vec![9; bytes], None), vec![9; bytes]].concat();
+            let origin = Origin {
+                key: (group, origin(&form, [1, 2, 3, 4]).key.1),
+                ..origin(&form, [1, 2, 3, 4])
+            };
+            let write = |bytes: usize| {
+                [form.header(&origin, &vec![9; bytes], None), vec![9; bytes]].concat()
+            };
             let record = read(&write(bytes)).expect("it is whole");
-            assert_eq!((form.check(&record), record.check_block(&origin)), (Ok(()), Ok(())));
+            assert_eq!(
+                (form.check(&record), record.check_block(&origin)),
+                (Ok(()), Ok(()))
+            );
             assert_eq!((record.data.len(), record.is_state()), (bytes, is_state));
             let longer = read(&write(bytes + 1)).map(|_| ()).expect_err("refused");
-            assert_eq!(longer.to_string(), "its length does not follow from its layers");
+            assert_eq!(
+                longer.to_string(),
+                "its length does not follow from its layers"
+            );
         }
     }
 
@@ -507,7 +650,8 @@ mod tests {
     fn files_of_other_versions_are_refused_by_their_version() {
         let mut file = file(&form(), &origin(&form(), [1, 2, 3, 4]), 9);
         file[8..12].copy_from_slice(&1_u32.to_le_bytes());
-        let message = "it has version 1 of its form, and this program reads version 2: compute it again";
+        let message =
+            "it has version 1 of its form, and this program reads version 2: compute it again";
         assert_eq!(read(&file).expect_err("refused").to_string(), message);
     }
 
@@ -522,19 +666,47 @@ mod tests {
             let record = read(&file(&other, &origin, 0)).expect("it is whole");
             form.check(&record).expect_err("it is another").to_string()
         };
-        assert_eq!(check(&|form| form.fingerprint = [4; 32]), "it has another model");
-        assert_eq!(check(&|form| form.adapter = "a".into()), "it has another adapter");
-        assert_eq!(check(&|form| form.deterministic = true), "it has another rule about builds");
-        assert_eq!(check(&|form| drop(form.layers.pop())), "it has another number of groups");
-        assert_eq!(check(&|form| form.layers[0].reverse()), "it has another list of layers");
+        assert_eq!(
+            check(&|form| form.fingerprint = [4; 32]),
+            "it has another model"
+        );
+        assert_eq!(
+            check(&|form| form.adapter = "a".into()),
+            "it has another adapter"
+        );
+        assert_eq!(
+            check(&|form| form.deterministic = true),
+            "it has another rule about builds"
+        );
+        assert_eq!(
+            check(&|form| drop(form.layers.pop())),
+            "it has another number of groups"
+        );
+        assert_eq!(
+            check(&|form| form.layers[0].reverse()),
+            "it has another list of layers"
+        );
         let text = read(&file(&form, &origin(&form, [1, 2, 3, 5]), 0)).expect("it is whole");
         assert_eq!(text.check_block(&own), Err(FileError::Other("chain hash")));
-        let same_name = Record { origin: Origin { token_ids: [1, 2, 3, 5].into(), ..own.clone() }, ..text };
+        let same_name = Record {
+            origin: Origin {
+                token_ids: [1, 2, 3, 5].into(),
+                ..own.clone()
+            },
+            ..text
+        };
         assert_eq!(same_name.check_block(&own), Err(FileError::Other("text")));
-        let strict = |build: &str| Form { deterministic: true, build: build.into(), ..form.clone() };
+        let strict = |build: &str| Form {
+            deterministic: true,
+            build: build.into(),
+            ..form.clone()
+        };
         let (one, two) = (strict("one"), strict("two"));
         let theirs = read(&file(&two, &origin(&two, [1, 2, 3, 4]), 0)).expect("it is whole");
-        assert_eq!(one.check(&theirs), Err(FileError::Other("backend or build")));
+        assert_eq!(
+            one.check(&theirs),
+            Err(FileError::Other("backend or build"))
+        );
     }
 
     #[test]
@@ -559,7 +731,8 @@ mod tests {
         for written in keys {
             let file = Bytes::from([&record.header(written)[..], &record.data].concat());
             for reader in keys {
-                let is_same = written.map(|key| key as *const _) == reader.map(|key| key as *const _);
+                let is_same =
+                    written.map(|key| key as *const _) == reader.map(|key| key as *const _);
                 assert_eq!(Record::read(&file, reader).is_ok(), is_same);
             }
         }
@@ -568,20 +741,33 @@ mod tests {
     #[test]
     fn a_file_may_hold_several_records() {
         let form = form();
-        let files = [[1, 2, 3, 4], [5, 6, 7, 8]].map(|tokens| file(&form, &origin(&form, tokens), 1));
+        let files =
+            [[1, 2, 3, 4], [5, 6, 7, 8]].map(|tokens| file(&form, &origin(&form, tokens), 1));
         let both = Bytes::from(files.concat());
         assert_eq!(Record::read_all(&both, 2).expect("both are whole").len(), 2);
-        assert_eq!(Record::read_all(&both, 1).map(|_| ()), Err(FileError::Damaged("it has too many blocks")));
-        assert!(Record::read_all(&both.slice(..both.len() - 1), 2).is_err(), "the second is cut");
+        assert_eq!(
+            Record::read_all(&both, 1).map(|_| ()),
+            Err(FileError::Damaged("it has too many blocks"))
+        );
+        assert!(
+            Record::read_all(&both.slice(..both.len() - 1), 2).is_err(),
+            "the second is cut"
+        );
     }
 
     #[test]
     fn only_names_of_blocks_are_read() {
         let name = file_name((3, BlockHash::from([0xab; 16])));
         assert_eq!(block_of(&name), Some((3, BlockHash::from([0xab; 16]))));
-        for wrong in
-            ["", ".kv", "-0.kv", "ab-0.kv", &name.to_uppercase(), &name.replace("-3", "-03"), &format!("{name}x")]
-        {
+        for wrong in [
+            "",
+            ".kv",
+            "-0.kv",
+            "ab-0.kv",
+            &name.to_uppercase(),
+            &name.replace("-3", "-03"),
+            &format!("{name}x"),
+        ] {
             assert_eq!(block_of(wrong), None, "{wrong}");
         }
     }

@@ -51,7 +51,11 @@ impl FolderDisk {
         let refused = place.prepare()?;
         let (sender, events) = events::unbounded();
         let (reads, jobs) = channel();
-        let reader = Reader { place: place.clone(), form: form.clone(), events: sender.clone() };
+        let reader = Reader {
+            place: place.clone(),
+            form: form.clone(),
+            events: sender.clone(),
+        };
         let (work, works) = channel();
         if refused > 0 {
             drop(sender.unbounded_send(DiskEvent::Refused(refused)));
@@ -61,7 +65,13 @@ impl FolderDisk {
             start("folio-kv-reader", move || reader.run(&jobs))?,
             start("folio-kv-writer", move || writer.run(&works))?,
         ];
-        Ok(Self { reads: Some(reads), work: Some(work), events, threads, last_refresh: Instant::now() })
+        Ok(Self {
+            reads: Some(reads),
+            work: Some(work),
+            events,
+            threads,
+            last_refresh: Instant::now(),
+        })
     }
 
     fn send(&self, work: Work) {
@@ -72,7 +82,11 @@ impl FolderDisk {
 
 impl Disk for FolderDisk {
     fn read(&mut self, slot: HostSlot, origin: Arc<Origin>) {
-        drop(self.reads.as_ref().map(|sender| sender.send((slot, origin))));
+        drop(
+            self.reads
+                .as_ref()
+                .map(|sender| sender.send((slot, origin))),
+        );
     }
 
     fn write(&mut self, origin: Arc<Origin>, data: Bytes) {
@@ -133,7 +147,11 @@ impl Reader {
         for (slot, origin) in jobs {
             let start = Instant::now();
             let data = self.read(&origin);
-            let event = DiskEvent::Read { slot, data, took: start.elapsed() };
+            let event = DiskEvent::Read {
+                slot,
+                data,
+                took: start.elapsed(),
+            };
             if self.events.unbounded_send(event).is_err() {
                 return;
             }
@@ -153,7 +171,13 @@ impl Reader {
         };
         // Without a key nothing can be read; the writer makes a new one, and tells so.
         let key = self.place.key().ok()?;
-        match block_in(&file, &self.form, origin, Some(&key), InjectedFaults::default()) {
+        match block_in(
+            &file,
+            &self.form,
+            origin,
+            Some(&key),
+            InjectedFaults::default(),
+        ) {
             Ok(data) => Some(data),
             Err(error) => {
                 tracing::warn!("{}: {error}; the file is removed", path.display());
@@ -182,13 +206,20 @@ fn read_block_file(path: &Path, bytes_max: u64) -> io::Result<Bytes> {
 
 /// The records in a folder's files, in no order; what is not sound, or not of this folder, is left out.
 pub fn records_in(folder: &Path) -> Vec<Record> {
-    let Ok(key) = FolderKey::read(folder) else { return Vec::new() };
+    let Ok(key) = FolderKey::read(folder) else {
+        return Vec::new();
+    };
     let read = |entry: fs::DirEntry| -> Option<Record> {
         file::block_of(entry.file_name().to_str()?)?;
         let file = read_block_file(&entry.path(), u64::MAX - 1).ok()?;
-        Record::read(&file, Some(&key)).ok().map(|(record, _)| record)
+        Record::read(&file, Some(&key))
+            .ok()
+            .map(|(record, _)| record)
     };
-    folders_in(folder).flat_map(|form| entries(&form)).filter_map(read).collect()
+    folders_in(folder)
+        .flat_map(|form| entries(&form))
+        .filter_map(read)
+        .collect()
 }
 
 /// Adds the blocks of a file to a folder, with hashes keyed with its key. Returns how many there are.

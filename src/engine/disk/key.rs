@@ -23,7 +23,8 @@ impl FolderKey {
     pub(super) fn read(folder: &Path) -> io::Result<Self> {
         let path = folder.join(FILE_NAME);
         let key = platform::read_secret_file(&path);
-        key.map(Self).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+        key.map(Self)
+            .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
     }
 
     /// Makes a key for a folder, unless it has one. Returns whether it had none.

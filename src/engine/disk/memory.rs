@@ -30,23 +30,44 @@ impl MemoryFiles {
     /// No files yet; at most `bytes_max` bytes of them.
     pub fn new(bytes_max: u64) -> Self {
         let (files, events) = (HashMap::new(), VecDeque::new());
-        Self(Arc::new(Mutex::new(Shelf { bytes_max, bytes: 0, form: None, files, events })))
+        Self(Arc::new(Mutex::new(Shelf {
+            bytes_max,
+            bytes: 0,
+            form: None,
+            files,
+            events,
+        })))
     }
 
     /// Adds all blocks of a file for the engine that uses these files. Returns how many there are.
     pub fn import(&self, file: &Bytes) -> Result<usize, FileError> {
         let records = Record::read_all(file, file::RECORDS_MAX)?;
         let mut shelf = self.shelf();
-        let form = shelf.form.as_ref().ok_or(FileError::Damaged("the engine has not started"))?;
+        let form = shelf
+            .form
+            .as_ref()
+            .ok_or(FileError::Damaged("the engine has not started"))?;
         records.iter().try_for_each(|record| form.check(record))?;
-        let new: Vec<_> = records.iter().filter(|record| !shelf.files.contains_key(&record.origin.key)).collect();
-        let bytes = shelf.bytes + new.iter().map(|record| record.whole.len() as u64).sum::<u64>();
+        let new: Vec<_> = records
+            .iter()
+            .filter(|record| !shelf.files.contains_key(&record.origin.key))
+            .collect();
+        let bytes = shelf.bytes
+            + new
+                .iter()
+                .map(|record| record.whole.len() as u64)
+                .sum::<u64>();
         if bytes > shelf.bytes_max {
             return Err(FileError::Damaged("it is larger than what may be imported"));
         }
         shelf.bytes = bytes;
-        shelf.files.extend(new.iter().map(|record| (record.origin.key, record.whole.clone())));
-        shelf.events.push_back(DiskEvent::Found(new.iter().map(|record| record.origin.key).collect()));
+        shelf.files.extend(
+            new.iter()
+                .map(|record| (record.origin.key, record.whole.clone())),
+        );
+        shelf.events.push_back(DiskEvent::Found(
+            new.iter().map(|record| record.origin.key).collect(),
+        ));
         Ok(records.len())
     }
 
@@ -83,12 +104,21 @@ impl Disk for MemoryDisk {
     fn read(&mut self, slot: HostSlot, origin: Arc<Origin>) {
         let mut shelf = self.files.shelf();
         let file = shelf.files.get(&origin.key);
-        let data = file.and_then(|file| block_in(file, &self.form, &origin, None, InjectedFaults::default()).ok());
-        shelf.events.push_back(DiskEvent::Read { slot, data, took: Duration::ZERO });
+        let data = file.and_then(|file| {
+            block_in(file, &self.form, &origin, None, InjectedFaults::default()).ok()
+        });
+        shelf.events.push_back(DiskEvent::Read {
+            slot,
+            data,
+            took: Duration::ZERO,
+        });
     }
 
     fn write(&mut self, origin: Arc<Origin>, _: Bytes) {
-        self.files.shelf().events.push_back(DiskEvent::Written { key: origin.key, done: false });
+        self.files.shelf().events.push_back(DiskEvent::Written {
+            key: origin.key,
+            done: false,
+        });
     }
 
     fn remove(&mut self, key: BlockKey) {

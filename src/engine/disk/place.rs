@@ -19,7 +19,10 @@ pub(super) struct Place {
 
 impl Place {
     pub(super) fn new(folder: &Path, form: &Form) -> Self {
-        Self { all: folder.to_owned(), own: folder.join(form.folder_name()) }
+        Self {
+            all: folder.to_owned(),
+            own: folder.join(form.folder_name()),
+        }
     }
 
     /// The file of a block.
@@ -41,7 +44,9 @@ impl Place {
     /// them.
     pub(super) fn prepare(&self) -> io::Result<u64> {
         platform::create_own_folder(&self.own)?;
-        [&self.all, &self.own].into_iter().try_for_each(|folder| platform::check_own_folder(folder))?;
+        [&self.all, &self.own]
+            .into_iter()
+            .try_for_each(|folder| platform::check_own_folder(folder))?;
         let is_new = match self.key() {
             Err(error) if error.kind() == ErrorKind::NotFound => FolderKey::make(&self.all)?,
             found => found.map(|_| false)?,
@@ -49,7 +54,9 @@ impl Place {
         let removed = if is_new { self.remove_blocks() } else { 0 };
         if removed > 0 {
             let all = self.all.display();
-            tracing::warn!("{all}: the key of this folder is lost; its {removed} KV blocks are removed");
+            tracing::warn!(
+                "{all}: the key of this folder is lost; its {removed} KV blocks are removed"
+            );
         }
         Ok(removed)
     }
@@ -57,14 +64,24 @@ impl Place {
     /// Removes the blocks of all forms; returns how many there were.
     fn remove_blocks(&self) -> u64 {
         let files = folders_in(&self.all).flat_map(|folder| entries(&folder));
-        let blocks = files.filter(|entry| entry.file_name().to_str().and_then(file::block_of).is_some());
-        blocks.filter(|block| fs::remove_file(block.path()).is_ok()).count() as u64
+        let blocks = files.filter(|entry| {
+            entry
+                .file_name()
+                .to_str()
+                .and_then(file::block_of)
+                .is_some()
+        });
+        blocks
+            .filter(|block| fs::remove_file(block.path()).is_ok())
+            .count() as u64
     }
 }
 
 /// The folders in a folder; none if it cannot be read.
 pub(super) fn folders_in(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
-    entries(folder).map(|entry| entry.path()).filter(|path| path.is_dir())
+    entries(folder)
+        .map(|entry| entry.path())
+        .filter(|path| path.is_dir())
 }
 
 /// The entries of a folder; none if it cannot be read.

@@ -55,8 +55,22 @@ struct Found {
 }
 
 impl Writer {
-    pub(super) fn new(place: Place, form: Form, bytes_max: u64, events: events::UnboundedSender<DiskEvent>) -> Self {
-        Self { place, form, bytes_max, events, bytes: 0, last_change: None, failing: false, missing: false }
+    pub(super) fn new(
+        place: Place,
+        form: Form,
+        bytes_max: u64,
+        events: events::UnboundedSender<DiskEvent>,
+    ) -> Self {
+        Self {
+            place,
+            form,
+            bytes_max,
+            events,
+            bytes: 0,
+            last_change: None,
+            failing: false,
+            missing: false,
+        }
     }
 
     pub(super) fn run(mut self, works: &Receiver<Work>) {
@@ -65,7 +79,10 @@ impl Writer {
             match works.recv_timeout(IDLE_PERIOD) {
                 Ok(Work::Write(origin, data)) => {
                     let done = self.write(&origin, &data);
-                    self.tell(DiskEvent::Written { key: origin.key, done });
+                    self.tell(DiskEvent::Written {
+                        key: origin.key,
+                        done,
+                    });
                     if self.bytes > self.bytes_max {
                         self.look();
                     }
@@ -98,7 +115,10 @@ impl Writer {
     /// Writes a file of a block. Returns whether it is there.
     fn write(&mut self, origin: &Origin, data: &[u8]) -> bool {
         let mut outcome = self.try_write(origin, data);
-        if outcome.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+        if outcome
+            .as_ref()
+            .is_err_and(|error| error.kind() == ErrorKind::NotFound)
+        {
             let restored = self.restore();
             outcome = restored.and_then(|()| self.try_write(origin, data));
         }
@@ -119,7 +139,10 @@ impl Writer {
         let had_folder = self.place.own.is_dir();
         let refused = self.place.prepare()?;
         if !had_folder {
-            tracing::warn!("{}: this folder of KV blocks had vanished and is made again", self.place.all.display());
+            tracing::warn!(
+                "{}: this folder of KV blocks had vanished and is made again",
+                self.place.all.display()
+            );
         }
         self.tell(DiskEvent::Emptied);
         self.tell(DiskEvent::Refused(refused));
@@ -163,7 +186,9 @@ impl Writer {
             }
             files.drain(..removed);
         }
-        self.tell(DiskEvent::Found(files.iter().filter_map(|file| file.key).collect()));
+        self.tell(DiskEvent::Found(
+            files.iter().filter_map(|file| file.key).collect(),
+        ));
         self.tell(DiskEvent::Lost(lost));
     }
 
@@ -174,12 +199,22 @@ impl Writer {
             for entry in entries(&folder) {
                 let (name, path) = (entry.file_name(), entry.path());
                 let Some(name) = name.to_str() else { continue };
-                let Ok(found) = entry.metadata().map(|found| (found.len(), found.modified())) else { continue };
+                let Ok(found) = entry
+                    .metadata()
+                    .map(|found| (found.len(), found.modified()))
+                else {
+                    continue;
+                };
                 let (bytes, used) = (found.0, found.1.unwrap_or(SystemTime::UNIX_EPOCH));
                 if let Some(key) = file::block_of(name)
                     && folder != self.place.all
                 {
-                    files.push(Found { path, bytes, used, key: (folder == self.place.own).then_some(key) });
+                    files.push(Found {
+                        path,
+                        bytes,
+                        used,
+                        key: (folder == self.place.own).then_some(key),
+                    });
                 } else if name.starts_with(platform::TEMPORARY)
                     && used.elapsed().is_ok_and(|age| age > TEMPORARY_AGE_MAX)
                 {

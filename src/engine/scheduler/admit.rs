@@ -53,7 +53,9 @@ impl Scheduler {
                 reading.push(id);
                 continue;
             }
-            let Some(admission) = self.admission(id) else { break };
+            let Some(admission) = self.admission(id) else {
+                break;
+            };
             if self.waits_for_evicted(id, admission.matched) {
                 reading.push(id);
                 continue;
@@ -68,24 +70,43 @@ impl Scheduler {
 
     /// The first waiting sequence that is none of these.
     fn next_waiting(&self, reading: &[SequenceId]) -> Option<(Order, SequenceId)> {
-        self.waiting.iter().map(|(&order, &id)| (order, id)).find(|(_, id)| !reading.contains(id))
+        self.waiting
+            .iter()
+            .map(|(&order, &id)| (order, id))
+            .find(|(_, id)| !reading.contains(id))
     }
 
     /// What admission needs, if all tokens of the sequence and its next one fit now; else `None`.
     fn admission(&mut self, id: SequenceId) -> Option<Admission> {
         let matched = self.match_prefix(id, Self::in_host);
         let sequence = &self.sequences[id];
-        debug_assert!(matched as usize <= sequence.hashes.len(), "a matched block has a hash");
+        debug_assert!(
+            matched as usize <= sequence.hashes.len(),
+            "a matched block has a hash"
+        );
         let guarded = sequence.preemptions >= PREEMPTIONS_MAX;
-        let tokens = if guarded { sequence.tokens_limit } else { self.tokens_unfolded(id) + 1 };
+        let tokens = if guarded {
+            sequence.tokens_limit
+        } else {
+            self.tokens_unfolded(id) + 1
+        };
         let mut reserved = Vec::new();
         for (index, group) in self.pool.groups().iter().enumerate() {
-            let fresh = self.blocks_needed(index, matched, tokens) + self.blocks_of_others(id, index, tokens);
-            let first = self.pool.first_visible(index, matched * self.limits.block_size).min(matched);
+            let fresh = self.blocks_needed(index, matched, tokens)
+                + self.blocks_of_others(id, index, tokens);
+            let first = self
+                .pool
+                .first_visible(index, matched * self.limits.block_size)
+                .min(matched);
             let chain = &sequence.hashes[first as usize..matched as usize];
             // Free blocks that the chain takes: cached ones, and those that it is restored to.
-            let taken = |hash: &&BlockHash| group.lookup(hash).is_none_or(|block| group.references(block) == 0);
-            let taken = u32::try_from(chain.iter().filter(taken).count()).expect("a chain has few blocks");
+            let taken = |hash: &&BlockHash| {
+                group
+                    .lookup(hash)
+                    .is_none_or(|block| group.references(block) == 0)
+            };
+            let taken =
+                u32::try_from(chain.iter().filter(taken).count()).expect("a chain has few blocks");
             // Leaves room for the running sequences to grow.
             let none = self.running.is_empty() || self.faults.has(InjectedFault::NoWatermark);
             let watermark = if none { 0 } else { group.total().div_ceil(100) };
@@ -94,7 +115,10 @@ impl Scheduler {
             }
             reserved.push(fresh);
         }
-        Some(Admission { matched, reserved: guarded.then_some(reserved) })
+        Some(Admission {
+            matched,
+            reserved: guarded.then_some(reserved),
+        })
     }
 
     /// Number of new blocks that `tokens` tokens need after `matched` blocks. A window group releases blocks on the
@@ -103,7 +127,9 @@ impl Scheduler {
         debug_assert!(tokens > 0, "an admitted sequence has a token to compute");
         let all = self.pool.blocks_for(tokens) - matched.min(self.pool.blocks_for(tokens));
         let pool = &self.pool.groups()[group];
-        let Some(window) = pool.window() else { return all };
+        let Some(window) = pool.window() else {
+            return all;
+        };
         let live = self.limits.blocks_live_max(self.pool.blocks_for(window));
         all.min(live).min(pool.total())
     }
@@ -121,7 +147,11 @@ impl Scheduler {
         }
         let known = self.sequences[id].tokens_known();
         debug_assert!(known > 0, "a sequence has a token to compute");
-        let reusable = if self.faults.has(InjectedFault::FullHitKept) { known } else { known - 1 };
+        let reusable = if self.faults.has(InjectedFault::FullHitKept) {
+            known
+        } else {
+            known - 1
+        };
         let sequence = &self.sequences[id];
         let reusable = if sequence.states_needed() > sequence.outputs_requested {
             reusable.min(sequence.outputs_requested)
@@ -130,13 +160,19 @@ impl Scheduler {
         };
         let blocks = reusable.min(self.shareable(sequence)) / self.limits.block_size;
         self.extend_hashes(id, blocks);
-        let (hashes, unit) = (&self.sequences[id].hashes, self.sharing_unit() / self.limits.block_size);
+        let (hashes, unit) = (
+            &self.sequences[id].hashes,
+            self.sharing_unit() / self.limits.block_size,
+        );
         let mut found = blocks;
         loop {
             // A shorter chain ends in another part of a window, whose blocks may be missing, and at another snapshot.
-            let there = |group: usize, hash: &BlockHash, tokens| elsewhere(self, group, hash, tokens);
+            let there =
+                |group: usize, hash: &BlockHash, tokens| elsewhere(self, group, hash, tokens);
             let whole = self.blocks_to_snapshot(&hashes[..found as usize], unit, there);
-            let there = |group: usize, hash: &BlockHash| elsewhere(self, group, hash, self.limits.block_size);
+            let there = |group: usize, hash: &BlockHash| {
+                elsewhere(self, group, hash, self.limits.block_size)
+            };
             found = self.pool.longest_prefix(&hashes[..whole as usize], there);
             if found == whole {
                 return found;
@@ -149,17 +185,32 @@ impl Scheduler {
         let sequence = &mut self.sequences[id];
         let size = self.limits.block_size as usize;
         let salted = sequence.request.cache_salt.is_some();
-        let key = if salted { &self.limits.hash_key } else { &self.limits.shared_key };
-        assert!(full as usize * size <= sequence.tokens.len(), "only blocks whose ids are all known are hashed");
+        let key = if salted {
+            &self.limits.hash_key
+        } else {
+            &self.limits.shared_key
+        };
+        assert!(
+            full as usize * size <= sequence.tokens.len(),
+            "only blocks whose ids are all known are hashed"
+        );
         for index in sequence.hashes.len()..full as usize {
             let salt = match sequence.request.cache_salt.as_deref() {
                 Some(_) if self.faults.has(InjectedFault::SaltIgnored) => None,
-                Some(salt) if self.faults.has(InjectedFault::SaltCutOff) => Some(&salt[..salt.len().min(16)]),
+                Some(salt) if self.faults.has(InjectedFault::SaltCutOff) => {
+                    Some(&salt[..salt.len().min(16)])
+                }
                 salt => salt,
             };
             let owner = sequence.request.cache_owner.as_ref();
-            let parent = sequence.hashes.last().copied().unwrap_or_else(|| BlockHash::root(key, owner, salt));
-            sequence.hashes.push(parent.next(key, &sequence.tokens[index * size..(index + 1) * size]));
+            let parent = sequence
+                .hashes
+                .last()
+                .copied()
+                .unwrap_or_else(|| BlockHash::root(key, owner, salt));
+            sequence
+                .hashes
+                .push(parent.next(key, &sequence.tokens[index * size..(index + 1) * size]));
         }
     }
 
@@ -168,12 +219,23 @@ impl Scheduler {
     fn take_prefix(&mut self, id: SequenceId, admission: &Admission, draft: &mut Draft) {
         let matched = admission.matched;
         let sequence = &self.sequences[id];
-        assert!(matched as usize <= sequence.hashes.len(), "a matched block has a hash");
-        debug_assert!(sequence.exit.is_none() && sequence.in_flight == 0, "a waiting sequence is not in use");
-        debug_assert!(sequence.tables.iter().all(|table| table.blocks.is_empty()), "a waiting sequence holds no block");
+        assert!(
+            matched as usize <= sequence.hashes.len(),
+            "a matched block has a hash"
+        );
+        debug_assert!(
+            sequence.exit.is_none() && sequence.in_flight == 0,
+            "a waiting sequence is not in use"
+        );
+        debug_assert!(
+            sequence.tables.iter().all(|table| table.blocks.is_empty()),
+            "a waiting sequence holds no block"
+        );
         let chain = sequence.hashes[..matched as usize].to_vec();
         // Everything found is kept before anything is restored, because that evicts blocks from device and host.
-        let found: Vec<_> = (0..self.limits.windows.len()).map(|group| self.keep_found(group, &chain)).collect();
+        let found: Vec<_> = (0..self.limits.windows.len())
+            .map(|group| self.keep_found(group, &chain))
+            .collect();
         let snapshot = self.keep_snapshot(&chain);
         // A state stands for all tokens before it.
         let (mut restored, mut read) = match snapshot {
@@ -196,9 +258,16 @@ impl Scheduler {
                 });
             }
             (restored, read) = (restored.max(arrived), read.max(from_files));
-            let reserved = admission.reserved.as_ref().map_or(0, |reserved| reserved[group]);
+            let reserved = admission
+                .reserved
+                .as_ref()
+                .map_or(0, |reserved| reserved[group]);
             self.pool.group_mut(group).reserve(reserved);
-            self.sequences[id].tables[group] = Table { blocks, passed, reserved };
+            self.sequences[id].tables[group] = Table {
+                blocks,
+                passed,
+                reserved,
+            };
         }
         self.end_disk_wait(id);
         self.take_snapshot(id, matched, snapshot, draft);
@@ -228,21 +297,29 @@ impl Scheduler {
     /// Finds the blocks of a matched chain that the next query attends to, and keeps them from being evicted.
     fn keep_found(&mut self, group: usize, chain: &[BlockHash]) -> Vec<Found> {
         let matched = u32::try_from(chain.len()).expect("a chain has few blocks");
-        let passed = self.pool.first_visible(group, matched * self.limits.block_size).min(matched);
+        let passed = self
+            .pool
+            .first_visible(group, matched * self.limits.block_size)
+            .min(matched);
         let evictable = self.faults.has(InjectedFault::SharedBlockEvicted);
         let mut found = Vec::with_capacity(chain.len());
         // The first block of a chain is the one used last: without it, the others cannot be found.
         for hash in chain[passed as usize..].iter().rev() {
-            found.push(if let Some(block) = self.pool.groups()[group].lookup(hash) {
-                if !evictable {
-                    self.pool.group_mut(group).share(block);
-                }
-                Found::Device(block)
-            } else {
-                let slot = self.host.lookup(group, hash).expect("a matched block is in some tier");
-                self.host.pin(slot);
-                Found::Host(slot)
-            });
+            found.push(
+                if let Some(block) = self.pool.groups()[group].lookup(hash) {
+                    if !evictable {
+                        self.pool.group_mut(group).share(block);
+                    }
+                    Found::Device(block)
+                } else {
+                    let slot = self
+                        .host
+                        .lookup(group, hash)
+                        .expect("a matched block is in some tier");
+                    self.host.pin(slot);
+                    Found::Host(slot)
+                },
+            );
         }
         found.reverse();
         found

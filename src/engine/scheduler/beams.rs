@@ -16,7 +16,8 @@ use super::{Draft, Scheduler};
 use crate::engine::beams::{self, BeamSearch, Continuation, Fate, Hypothesis};
 use crate::engine::faults::InjectedFault;
 use crate::engine::request::{
-    BeamParams, BeamRoom, Event, FinishReason, PromptEvent, RequestError, Token, TokenLogprob, Usage,
+    BeamParams, BeamRoom, Event, FinishReason, PromptEvent, RequestError, Token, TokenLogprob,
+    Usage,
 };
 use crate::engine::scheduler::Limits;
 use crate::engine::sequence::{Beam, Choice, Exit, GroupId, Sequence, SequenceId, StreamId, Table};
@@ -42,10 +43,17 @@ impl Limits {
     /// How long beams may become.
     pub(crate) fn beam_room(&self) -> BeamRoom {
         let blocks_for = |tokens: u32| tokens.div_ceil(self.block_size);
-        let most = |window: &Option<u32>| window.map_or(u32::MAX, |window| self.blocks_live_max(blocks_for(window)));
+        let most = |window: &Option<u32>| {
+            window.map_or(u32::MAX, |window| self.blocks_live_max(blocks_for(window)))
+        };
         BeamRoom {
             block_size: self.block_size,
-            groups: self.windows.iter().zip(&self.blocks).map(|(window, &blocks)| (blocks, most(window))).collect(),
+            groups: self
+                .windows
+                .iter()
+                .zip(&self.blocks)
+                .map(|(window, &blocks)| (blocks, most(window)))
+                .collect(),
         }
     }
 
@@ -61,7 +69,15 @@ impl Scheduler {
         let group = GroupId(self.sequences[id].order.arrival);
         let search = BeamSearch::new(params, self.faults);
         self.sequences[id].beam = Some(Box::new(Beam::new(group)));
-        self.groups.insert(group, BeamGroup { search, choices, members: vec![id], folded: None });
+        self.groups.insert(
+            group,
+            BeamGroup {
+                search,
+                choices,
+                members: vec![id],
+                folded: None,
+            },
+        );
     }
 
     /// The group of a beam.
@@ -82,7 +98,12 @@ impl Scheduler {
 
     /// Seats that running groups may still need for their beams.
     pub(super) fn seats_kept(&self) -> usize {
-        let kept = |group: &BeamGroup| match group.members.iter().filter(|&&id| self.is_running(id)).count() {
+        let kept = |group: &BeamGroup| match group
+            .members
+            .iter()
+            .filter(|&&id| self.is_running(id))
+            .count()
+        {
             0 => 0,
             running => group.search.width() as usize - running,
         };
@@ -91,25 +112,39 @@ impl Scheduler {
 
     /// Number of seats that a waiting sequence needs.
     pub(super) fn seats_needed(&self, id: SequenceId) -> usize {
-        self.group_of(id).map_or(1, |group| self.groups[&group].search.width() as usize)
+        self.group_of(id)
+            .map_or(1, |group| self.groups[&group].search.width() as usize)
     }
 
     /// Number of tokens of a sequence's longest beam, whether folded or not.
     pub(super) fn tokens_unfolded(&self, id: SequenceId) -> u32 {
-        let folded = self.group_of(id).and_then(|group| self.groups[&group].folded.as_ref());
-        self.sequences[id].tokens_total() + folded.map_or(0, |tail| u32::try_from(tail.len()).expect("beams are short"))
+        let folded = self
+            .group_of(id)
+            .and_then(|group| self.groups[&group].folded.as_ref());
+        self.sequences[id].tokens_total()
+            + folded.map_or(0, |tail| {
+                u32::try_from(tail.len()).expect("beams are short")
+            })
     }
 
     /// Number of blocks that the other beams of a waiting sequence need in a KV group, so that each holds `tokens`
     /// tokens.
     pub(super) fn blocks_of_others(&self, id: SequenceId, group: usize, tokens: u32) -> u32 {
-        let Some(of) = self.group_of(id) else { return 0 };
+        let Some(of) = self.group_of(id) else {
+            return 0;
+        };
         let of = &self.groups[&of];
-        let others = if of.folded.is_some() { of.members.len() as u32 } else { of.search.width() } - 1;
+        let others = if of.folded.is_some() {
+            of.members.len() as u32
+        } else {
+            of.search.width()
+        } - 1;
         let shared = self.sequences[id].tokens_total() / self.limits.block_size;
         let own = self.pool.blocks_for(tokens).saturating_sub(shared);
         let pool = &self.pool.groups()[group];
-        let live = pool.window().map_or(u32::MAX, |window| self.limits.blocks_live_max(self.pool.blocks_for(window)));
+        let live = pool.window().map_or(u32::MAX, |window| {
+            self.limits.blocks_live_max(self.pool.blocks_for(window))
+        });
         (others * own.min(live)).min(pool.total())
     }
 
@@ -125,7 +160,11 @@ impl Scheduler {
     /// Preempts all beams of a group.
     pub(super) fn preempt_beams(&mut self, group: GroupId) {
         let members = self.groups[&group].members.clone();
-        let preemptions = members.iter().map(|&id| self.sequences[id].preemptions).max().unwrap_or(0);
+        let preemptions = members
+            .iter()
+            .map(|&id| self.sequences[id].preemptions)
+            .max()
+            .unwrap_or(0);
         for id in members {
             self.sequences[id].preemptions = preemptions;
             if self.is_running(id) {
@@ -151,7 +190,12 @@ impl Scheduler {
     }
 
     /// Takes the best continuations of a beam. None: its grammar allows no token.
-    pub(super) fn accept_candidates(&mut self, id: SequenceId, sampled: Sampled, events: &mut Events) {
+    pub(super) fn accept_candidates(
+        &mut self,
+        id: SequenceId,
+        sampled: Sampled,
+        events: &mut Events,
+    ) {
         let sequence = &mut self.sequences[id];
         if sampled.token_id >= self.limits.vocab && !sequence.is_stuck() {
             self.end_corrupted(id, events);
@@ -163,26 +207,55 @@ impl Scheduler {
     /// Advances the groups all of whose beams have their continuations, and folds those that were preempted.
     pub(super) fn advance_beams(&mut self, events: &mut Events) {
         let has_all = |group: &BeamGroup| {
-            let has = |id: &SequenceId| self.sequences[*id].beam.as_ref().is_some_and(|b| b.candidates.is_some());
+            let has = |id: &SequenceId| {
+                self.sequences[*id]
+                    .beam
+                    .as_ref()
+                    .is_some_and(|b| b.candidates.is_some())
+            };
             group.members.iter().all(has)
         };
-        let ready: Vec<_> = self.groups.iter().filter(|(_, group)| has_all(group)).map(|(&id, _)| id).collect();
-        ready.into_iter().for_each(|group| self.advance(group, events));
+        let ready: Vec<_> = self
+            .groups
+            .iter()
+            .filter(|(_, group)| has_all(group))
+            .map(|(&id, _)| id)
+            .collect();
+        ready
+            .into_iter()
+            .for_each(|group| self.advance(group, events));
         self.fold_settled();
     }
 
     fn advance(&mut self, id: GroupId, events: &mut Events) {
-        let Some(mut group) = self.groups.remove(&id) else { return };
+        let Some(mut group) = self.groups.remove(&id) else {
+            return;
+        };
         self.counts.generation_tokens += group.members.len() as u64;
-        let beams: Vec<&Sequence> = group.members.iter().map(|&id| &self.sequences[id]).collect();
-        let candidates =
-            |beam: &'_ Beam| -> (f64, Vec<(u32, f32)>) { (beam.score, beam.candidates.clone().unwrap_or_default()) };
-        let found: Vec<_> = beams.iter().filter_map(|beam| beam.beam.as_deref()).map(candidates).collect();
-        let ranked = beams::ranked(found.iter().map(|(score, candidates)| (*score, &candidates[..])));
+        let beams: Vec<&Sequence> = group
+            .members
+            .iter()
+            .map(|&id| &self.sequences[id])
+            .collect();
+        let candidates = |beam: &'_ Beam| -> (f64, Vec<(u32, f32)>) {
+            (beam.score, beam.candidates.clone().unwrap_or_default())
+        };
+        let found: Vec<_> = beams
+            .iter()
+            .filter_map(|beam| beam.beam.as_deref())
+            .map(candidates)
+            .collect();
+        let ranked = beams::ranked(
+            found
+                .iter()
+                .map(|(score, candidates)| (*score, &candidates[..])),
+        );
         let length = beams[0].tokens_known() + 1 - beams[0].prompt_len();
         let eos = &self.limits.eos_token_ids;
         let answer = |continuation: &Continuation| beams[continuation.beam].continued(continuation);
-        let fate = |continuation: &Continuation| fate(beams[continuation.beam], continuation.token_id, eos);
+        let fate = |continuation: &Continuation| {
+            fate(beams[continuation.beam], continuation.token_id, eos)
+        };
         let next = group.search.select(&ranked, length, fate, answer);
         self.report_prefix(&group, events);
         if next.is_empty() {
@@ -198,14 +271,30 @@ impl Scheduler {
 
     /// Makes a sequence of each continuation: the last one of a beam in its place, the others by forking it. Also
     /// returns the beams without continuation.
-    fn breed(&mut self, beams: &[SequenceId], next: &[Continuation]) -> (Vec<SequenceId>, Vec<SequenceId>) {
-        let is_last = |index: usize| next[index + 1..].iter().all(|other| other.beam != next[index].beam);
+    fn breed(
+        &mut self,
+        beams: &[SequenceId],
+        next: &[Continuation],
+    ) -> (Vec<SequenceId>, Vec<SequenceId>) {
+        let is_last = |index: usize| {
+            next[index + 1..]
+                .iter()
+                .all(|other| other.beam != next[index].beam)
+        };
         let mut members = Vec::with_capacity(next.len());
         for (index, continuation) in next.iter().enumerate() {
             let parent = beams[continuation.beam];
-            members.push(if is_last(index) { parent } else { self.fork_beam(parent, beams) });
+            members.push(if is_last(index) {
+                parent
+            } else {
+                self.fork_beam(parent, beams)
+            });
         }
-        let childless = beams.iter().copied().filter(|id| !members.contains(id)).collect();
+        let childless = beams
+            .iter()
+            .copied()
+            .filter(|id| !members.contains(id))
+            .collect();
         for (rank, (&id, continuation)) in members.iter().zip(next).enumerate() {
             let sequence = &mut self.sequences[id];
             let answer = sequence.continued(continuation);
@@ -214,7 +303,10 @@ impl Scheduler {
             sequence.order.choice = u32::try_from(rank).expect("beams are few");
             // Known to be allowed: `fate` has asked a copy of the state.
             let allowed = sequence.guide(continuation.token_id);
-            debug_assert!(allowed.is_ok() || self.faults.fault.is_some(), "a surviving token is allowed");
+            debug_assert!(
+                allowed.is_ok() || self.faults.fault.is_some(),
+                "a surviving token is allowed"
+            );
             if let Some(beam) = &mut sequence.beam {
                 (beam.score, beam.answer, beam.candidates) = (continuation.score, answer, None);
             }
@@ -226,11 +318,13 @@ impl Scheduler {
         let mut fork = self.sequences[parent].fork(self.sequences[parent].choice);
         if self.faults.has(InjectedFault::WrongBeamCopied) {
             let at = beams.iter().position(|&id| id == parent).unwrap_or(0);
-            fork.tables.clone_from(&self.sequences[beams[(at + 1) % beams.len()]].tables);
+            fork.tables
+                .clone_from(&self.sequences[beams[(at + 1) % beams.len()]].tables);
             fork.tables.iter_mut().for_each(|table| table.reserved = 0);
         }
         let sequence = &self.sequences[parent];
-        (fork.preemptions, fork.resumed, fork.guarded) = (sequence.preemptions, sequence.resumed, sequence.guarded);
+        (fork.preemptions, fork.resumed, fork.guarded) =
+            (sequence.preemptions, sequence.resumed, sequence.guarded);
         if !self.faults.has(InjectedFault::BeamParentFreedEarly) {
             self.hold(&fork.tables, &fork.states);
         }
@@ -266,7 +360,12 @@ impl Scheduler {
     /// Lets the group's streams name its first beam.
     fn name_streams(&mut self, group: GroupId) {
         let group = &self.groups[&group];
-        self.by_stream.extend(group.choices.iter().map(|choice| (choice.stream, group.members[0])));
+        self.by_stream.extend(
+            group
+                .choices
+                .iter()
+                .map(|choice| (choice.stream, group.members[0])),
+        );
     }
 
     /// Reserves for each beam of a guarded group what it may still need.
@@ -284,7 +383,9 @@ impl Scheduler {
                 if !self.is_running(id) {
                     continue;
                 }
-                let needed = self.blocks_to_come(id, index).min(self.pool.groups()[index].available());
+                let needed = self
+                    .blocks_to_come(id, index)
+                    .min(self.pool.groups()[index].available());
                 self.pool.group_mut(index).reserve(needed);
                 self.sequences[id].tables[index].reserved = needed;
             }
@@ -296,16 +397,30 @@ impl Scheduler {
         let sequence = &self.sequences[id];
         let table = &sequence.tables[index];
         let held = u32::try_from(table.blocks.len()).expect("a table is short");
-        let all = self.pool.blocks_for(sequence.tokens_limit).saturating_sub(held);
+        let all = self
+            .pool
+            .blocks_for(sequence.tokens_limit)
+            .saturating_sub(held);
         let all = all + u32::from(self.must_copy(sequence, index));
-        let Some(window) = self.pool.groups()[index].window() else { return all };
-        all.min(self.limits.blocks_live_max(self.pool.blocks_for(window)).saturating_sub(held - table.passed))
+        let Some(window) = self.pool.groups()[index].window() else {
+            return all;
+        };
+        all.min(
+            self.limits
+                .blocks_live_max(self.pool.blocks_for(window))
+                .saturating_sub(held - table.passed),
+        )
     }
 
     /// Folds the preempted groups of which no step in flight uses a beam, and queues them.
     pub(super) fn fold_settled(&mut self) {
         let is_settled = |group: &BeamGroup| group.members.iter().all(|&id| self.is_folded(id));
-        let settled: Vec<_> = self.groups.iter().filter(|(_, group)| is_settled(group)).map(|(&id, _)| id).collect();
+        let settled: Vec<_> = self
+            .groups
+            .iter()
+            .filter(|(_, group)| is_settled(group))
+            .map(|(&id, _)| id)
+            .collect();
         settled.into_iter().for_each(|group| self.fold(group));
     }
 
@@ -317,7 +432,10 @@ impl Scheduler {
         self.sequences[first].tokens.extend(tail);
         for &member in &group.members {
             let sequence = &mut self.sequences[member];
-            debug_assert!(sequence.tables.iter().all(|table| table.blocks.is_empty()), "a folded beam has no blocks");
+            debug_assert!(
+                sequence.tables.iter().all(|table| table.blocks.is_empty()),
+                "a folded beam has no blocks"
+            );
             sequence.pending = 0;
             sequence.beam.as_mut().expect("it is a beam").candidates = None;
         }
@@ -325,12 +443,22 @@ impl Scheduler {
             let tokens = &self.sequences[first].tokens;
             let common = |id: &SequenceId| {
                 let other = self.sequences[*id].tokens.iter();
-                tokens.iter().zip(other).take_while(|(one, other)| one == other).count()
+                tokens
+                    .iter()
+                    .zip(other)
+                    .take_while(|(one, other)| one == other)
+                    .count()
             };
-            let common = group.members[1..].iter().map(common).min().unwrap_or(tokens.len());
+            let common = group.members[1..]
+                .iter()
+                .map(common)
+                .min()
+                .unwrap_or(tokens.len());
             let sequence = &mut self.sequences[first];
             group.folded = Some(sequence.tokens.split_off(common));
-            sequence.hashes.truncate(common / self.limits.block_size as usize);
+            sequence
+                .hashes
+                .truncate(common / self.limits.block_size as usize);
         }
         let order = self.sequences[first].order;
         self.waiting.insert(order, first);
@@ -340,21 +468,34 @@ impl Scheduler {
     /// Unfolds the group of a beam whose tokens are all computed, if it is folded. The beams share the blocks so far.
     /// Returns whether it was folded.
     pub(super) fn unfold(&mut self, first: SequenceId) -> bool {
-        let Some(id) = self.group_of(first) else { return false };
+        let Some(id) = self.group_of(first) else {
+            return false;
+        };
         let group = self.groups.get_mut(&id).expect("a beam has a group");
-        let Some(tail) = group.folded.take() else { return false };
+        let Some(tail) = group.folded.take() else {
+            return false;
+        };
         let members = group.members.clone();
         self.sequences[first].tokens.extend(tail);
         for &member in &members[1..] {
             let source = &self.sequences[first];
-            let (preemptions, guarded, resumed) = (source.preemptions, source.guarded, source.resumed);
-            let (computed, registered, valid_from_step) = (source.computed, source.registered, source.valid_from_step);
+            let (preemptions, guarded, resumed) =
+                (source.preemptions, source.guarded, source.resumed);
+            let (computed, registered, valid_from_step) =
+                (source.computed, source.registered, source.valid_from_step);
             let (tables, states) = (source.tables.clone(), source.states.fork());
             self.hold(&tables, &states);
             let sequence = &mut self.sequences[member];
-            sequence.tables = tables.into_iter().map(|table| Table { reserved: 0, ..table }).collect();
+            sequence.tables = tables
+                .into_iter()
+                .map(|table| Table {
+                    reserved: 0,
+                    ..table
+                })
+                .collect();
             sequence.states = states;
-            (sequence.preemptions, sequence.guarded, sequence.resumed) = (preemptions, guarded, resumed);
+            (sequence.preemptions, sequence.guarded, sequence.resumed) =
+                (preemptions, guarded, resumed);
             (sequence.computed, sequence.registered) = (computed, registered);
             sequence.valid_from_step = valid_from_step;
         }
@@ -373,7 +514,9 @@ impl Scheduler {
         for &id in &group.members {
             if let Some(report) = self.sequences[id].prefix_report.take() {
                 let first = group.choices.iter().find(|choice| choice.index == 0);
-                events.extend(first.map(|choice| (choice.stream, Event::Prompt(PromptEvent::Prefix(report)))));
+                events.extend(
+                    first.map(|choice| (choice.stream, Event::Prompt(PromptEvent::Prefix(report)))),
+                );
             }
         }
     }
@@ -394,17 +537,37 @@ impl Scheduler {
                 FinishReason::Stop => self.counts.finished_stop += 1,
                 FinishReason::Length => self.counts.finished_length += 1,
             }
-            let completion_tokens = u32::try_from(answer.len()).expect("an answer fits the context");
-            events.extend(answer.iter().map(|token| (choice.stream, Event::Token(token.clone()))));
-            let usage = Usage { completion_tokens, ..usage };
-            events.push((choice.stream, Event::Finished { reason: *reason, usage }));
+            let completion_tokens =
+                u32::try_from(answer.len()).expect("an answer fits the context");
+            events.extend(
+                answer
+                    .iter()
+                    .map(|token| (choice.stream, Event::Token(token.clone()))),
+            );
+            let usage = Usage {
+                completion_tokens,
+                ..usage
+            };
+            events.push((
+                choice.stream,
+                Event::Finished {
+                    reason: *reason,
+                    usage,
+                },
+            ));
         }
         members.into_iter().for_each(|id| self.drop_beam(id));
     }
 
     /// Ends all choices of a group with an error.
     pub(super) fn end_beams(&mut self, group: GroupId, event: &Event, events: &mut Events) {
-        for choice in std::mem::take(&mut self.groups.get_mut(&group).expect("a beam has a group").choices) {
+        for choice in std::mem::take(
+            &mut self
+                .groups
+                .get_mut(&group)
+                .expect("a beam has a group")
+                .choices,
+        ) {
             self.counts.finished_error += 1;
             self.by_stream.remove(&choice.stream);
             events.push((choice.stream, event.clone()));
@@ -413,10 +576,16 @@ impl Scheduler {
     }
 
     fn disband(&mut self, group: GroupId) {
-        let Some(group) = self.groups.remove(&group) else { return };
+        let Some(group) = self.groups.remove(&group) else {
+            return;
+        };
         for id in group.members {
-            if self.faults.has(InjectedFault::BeamBlocksLeaked) && self.sequences[id].in_flight > 0 {
-                self.sequences[id].tables.iter_mut().for_each(|table| table.blocks.truncate(table.passed as usize));
+            if self.faults.has(InjectedFault::BeamBlocksLeaked) && self.sequences[id].in_flight > 0
+            {
+                self.sequences[id]
+                    .tables
+                    .iter_mut()
+                    .for_each(|table| table.blocks.truncate(table.passed as usize));
             }
             self.drop_beam(id);
         }
@@ -425,14 +594,21 @@ impl Scheduler {
     /// The streams that a sequence computes its prompt for.
     pub(super) fn streams_of(&self, id: SequenceId) -> Vec<StreamId> {
         match self.group_of(id) {
-            Some(group) => self.groups[&group].choices.iter().map(|choice| choice.stream).collect(),
+            Some(group) => self.groups[&group]
+                .choices
+                .iter()
+                .map(|choice| choice.stream)
+                .collect(),
             None => self.sequences[id].streams().collect(),
         }
     }
 
     /// Beams that are in no queue.
     pub(super) fn folded_len(&self) -> usize {
-        self.sequences.ids().filter(|&id| self.is_folded(id)).count()
+        self.sequences
+            .ids()
+            .filter(|&id| self.is_folded(id))
+            .count()
     }
 
     /// Draws the next token of a sequence whose tokens are all computed, or unfolds its group.
@@ -451,9 +627,13 @@ fn fate(beam: &Sequence, token_id: u32, eos: &[u32]) -> Fate {
     match beam.would_end_with(token_id) {
         Err(_) => Fate::Forbidden,
         Ok(true) => Fate::Ends(FinishReason::Stop),
-        Ok(false) if !params.ignore_eos && eos.contains(&token_id) => Fate::Ends(FinishReason::Stop),
+        Ok(false) if !params.ignore_eos && eos.contains(&token_id) => {
+            Fate::Ends(FinishReason::Stop)
+        }
         Ok(false) if params.stop_token_ids.contains(&token_id) => Fate::Ends(FinishReason::Stop),
-        Ok(false) if beam.tokens_known() + 1 >= beam.tokens_limit => Fate::Ends(FinishReason::Length),
+        Ok(false) if beam.tokens_known() + 1 >= beam.tokens_limit => {
+            Fate::Ends(FinishReason::Length)
+        }
         Ok(false) => Fate::Continues,
     }
 }
@@ -461,10 +641,17 @@ fn fate(beam: &Sequence, token_id: u32, eos: &[u32]) -> Fate {
 impl Sequence {
     /// The beam's answer with one more token.
     fn continued(&self, continuation: &Continuation) -> Vec<Token> {
-        let Some(beam) = &self.beam else { return Vec::new() };
+        let Some(beam) = &self.beam else {
+            return Vec::new();
+        };
         let wanted = self.params().logprobs;
         let logprob = |&(token_id, logprob): &(u32, f32)| TokenLogprob { token_id, logprob };
-        let top = beam.candidates.iter().flatten().take(wanted.unwrap_or(0) as usize).map(logprob);
+        let top = beam
+            .candidates
+            .iter()
+            .flatten()
+            .take(wanted.unwrap_or(0) as usize)
+            .map(logprob);
         let token = Token {
             id: continuation.token_id,
             logprob: wanted.map(|_| continuation.logprob),

@@ -13,7 +13,9 @@ impl Scheduler {
         let fit = |(index, group): (usize, &Group)| {
             let table = &sequence.tables[index];
             let usable = group.available() + table.reserved;
-            let Some(fresh) = usable.checked_sub(u32::from(self.must_copy(sequence, index))) else { return 0 };
+            let Some(fresh) = usable.checked_sub(u32::from(self.must_copy(sequence, index))) else {
+                return 0;
+            };
             let held = u32::try_from(table.blocks.len()).expect("a table is short");
             debug_assert!(
                 sequence.computed <= held.saturating_mul(self.limits.block_size),
@@ -22,25 +24,39 @@ impl Scheduler {
             let blocks = held + fresh;
             blocks.saturating_mul(self.limits.block_size) - sequence.computed
         };
-        self.pool.groups().iter().enumerate().map(fit).min().unwrap_or(u32::MAX)
+        self.pool
+            .groups()
+            .iter()
+            .enumerate()
+            .map(fit)
+            .min()
+            .unwrap_or(u32::MAX)
     }
 
     /// Whether the block that the next token goes to is partly filled and shared with a fork.
     pub(super) fn must_copy(&self, sequence: &Sequence, group: usize) -> bool {
-        let (index, offset) = (sequence.computed / self.limits.block_size, sequence.computed % self.limits.block_size);
+        let (index, offset) = (
+            sequence.computed / self.limits.block_size,
+            sequence.computed % self.limits.block_size,
+        );
         offset != 0
             && !self.faults.has(InjectedFault::MissingCopyOnWrite)
-            && self.pool.groups()[group].references(sequence.tables[group].blocks[index as usize]) > 1
+            && self.pool.groups()[group].references(sequence.tables[group].blocks[index as usize])
+                > 1
     }
 
     /// Allocates the blocks for the next `count` tokens. A shared block that they would write into is copied first.
     pub(super) fn take_blocks(&mut self, id: SequenceId, count: u32, draft: &mut Draft) {
-        debug_assert!(count > 0 && count <= self.tokens_that_fit(id), "there are enough blocks for the row");
+        debug_assert!(
+            count > 0 && count <= self.tokens_that_fit(id),
+            "there are enough blocks for the row"
+        );
         for group in 0..self.limits.windows.len() {
             if self.must_copy(&self.sequences[id], group) {
                 let index = (self.sequences[id].computed / self.limits.block_size) as usize;
                 let target = self.take_block(id, group, draft);
-                let source = std::mem::replace(&mut self.sequences[id].tables[group].blocks[index], target);
+                let source =
+                    std::mem::replace(&mut self.sequences[id].tables[group].blocks[index], target);
                 self.pool.group_mut(group).pin(source);
                 self.pool.group_mut(group).release(source);
                 draft.batch.copies[group].push((source, target));
@@ -59,8 +75,14 @@ impl Scheduler {
             table.reserved -= 1;
             self.pool.group_mut(group).unreserve(1);
         }
-        let block = self.allocate(group, draft).expect("there are enough blocks for the row");
-        debug_assert_eq!(self.pool.groups()[group].references(block), 1, "a fresh block has one holder");
+        let block = self
+            .allocate(group, draft)
+            .expect("there are enough blocks for the row");
+        debug_assert_eq!(
+            self.pool.groups()[group].references(block),
+            1,
+            "a fresh block has one holder"
+        );
         block
     }
 }

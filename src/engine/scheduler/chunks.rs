@@ -18,7 +18,10 @@ use crate::engine::sequence::Sequence;
 impl Scheduler {
     /// Number of tokens to compute for this sequence in this step.
     pub(super) fn chunk(&self, sequence: &Sequence, draft: &Draft) -> u32 {
-        let (missing, left) = (sequence.missing(), draft.tokens_left.min(scorable(sequence, draft)));
+        let (missing, left) = (
+            sequence.missing(),
+            draft.tokens_left.min(scorable(sequence, draft)),
+        );
         if !self.limits.deterministic {
             return missing.min(left).min(self.tokens_to_snapshot(sequence));
         }
@@ -38,7 +41,11 @@ impl Scheduler {
             false => sequence.prompt_len(),
         };
         let scores = sequence.params().prompt_logprobs.is_some();
-        let grid = if scores { self.grid().min(self.limits.scores_max) } else { self.grid() };
+        let grid = if scores {
+            self.grid().min(self.limits.scores_max)
+        } else {
+            self.grid()
+        };
         let rest = in_chunks.saturating_sub(sequence.computed).max(1);
         rest.min(grid - sequence.computed % grid)
     }
@@ -52,7 +59,11 @@ impl Scheduler {
     /// A prompt can share multiples of this number of tokens.
     pub(super) fn sharing_unit(&self) -> u32 {
         let any = !self.limits.deterministic || self.faults.has(InjectedFault::PartChunksShared);
-        if any { self.limits.block_size } else { self.grid() }
+        if any {
+            self.limits.block_size
+        } else {
+            self.grid()
+        }
     }
 
     /// Number of leading tokens of a sequence that other sequences can share, once they are computed.
@@ -61,7 +72,11 @@ impl Scheduler {
             return u32::MAX;
         }
         let scores = sequence.params().prompt_logprobs.is_some();
-        if scores { 0 } else { sequence.prompt_len() / self.grid() * self.grid() }
+        if scores {
+            0
+        } else {
+            sequence.prompt_len() / self.grid() * self.grid()
+        }
     }
 }
 
@@ -104,16 +119,32 @@ mod tests {
 
     /// A prompt of 600 tokens, as it is queued.
     fn queued(scheduler: &mut Scheduler, prompt_logprobs: Option<u32>) -> Sequence {
-        let params = SamplingParams { prompt_logprobs, ..SamplingParams::default() };
-        let request = Request { prompt: vec![1; 600].into(), params, ..Request::default() };
+        let params = SamplingParams {
+            prompt_logprobs,
+            ..SamplingParams::default()
+        };
+        let request = Request {
+            prompt: vec![1; 600].into(),
+            params,
+            ..Request::default()
+        };
         scheduler.add(Arc::new(request), &[StreamId(0)], 0, false);
-        scheduler.sequences.iter().next().expect("it is queued").clone()
+        scheduler
+            .sequences
+            .iter()
+            .next()
+            .expect("it is queued")
+            .clone()
     }
 
     #[test]
     fn fixed_chunks_are_whole_blocks_of_a_quarter_of_a_step() {
         for (tokens_max, grid) in [(2048, 512), (2047, 480), (300, 64), (255, 32), (32, 32)] {
-            assert_eq!(scheduler(true, tokens_max).grid(), grid, "{tokens_max} tokens in a step");
+            assert_eq!(
+                scheduler(true, tokens_max).grid(),
+                grid,
+                "{tokens_max} tokens in a step"
+            );
         }
     }
 
@@ -126,10 +157,17 @@ mod tests {
             sequence.computed = computed;
             scheduler.chunk(&sequence, &scheduler.draft(1024))
         };
-        assert_eq!([0, 256, 300, 512, 599, 600, 607, 608].map(&mut chunk), [256, 256, 212, 88, 1, 1, 1, 1]);
+        assert_eq!(
+            [0, 256, 300, 512, 599, 600, 607, 608].map(&mut chunk),
+            [256, 256, 212, 88, 1, 1, 1, 1]
+        );
         sequence.computed = 256;
         assert_eq!(scheduler.chunk(&sequence, &scheduler.draft(256)), 256);
-        assert_eq!(scheduler.chunk(&sequence, &scheduler.draft(255)), 0, "a chunk is not cut further");
+        assert_eq!(
+            scheduler.chunk(&sequence, &scheduler.draft(255)),
+            0,
+            "a chunk is not cut further"
+        );
     }
 
     #[test]
@@ -142,7 +180,10 @@ mod tests {
         ] {
             let mut scheduler = scheduler(deterministic, 1024);
             let sequence = queued(&mut scheduler, prompt_logprobs);
-            assert_eq!((scheduler.sharing_unit(), scheduler.shareable(&sequence)), (unit, shareable));
+            assert_eq!(
+                (scheduler.sharing_unit(), scheduler.shareable(&sequence)),
+                (unit, shareable)
+            );
         }
     }
 }

@@ -3,7 +3,9 @@
 use super::Scheduler;
 use crate::engine::batch::{Batch, Draw, Pool, Row, Score};
 use crate::engine::faults::InjectedFault;
-use crate::engine::request::{Event, FinishReason, PromptEvent, RequestError, Token, TokenLogprob, Usage};
+use crate::engine::request::{
+    Event, FinishReason, PromptEvent, RequestError, Token, TokenLogprob, Usage,
+};
 use crate::engine::sequence::{Exit, HeldStates, Sequence, SequenceId, StreamId, Table};
 use crate::plan::inputs::{NONE, Results, Sampled};
 use std::collections::HashSet;
@@ -18,8 +20,16 @@ impl Scheduler {
     pub fn commit(&mut self, batch: &Batch, results: Results) -> Events {
         let scored: usize = batch.scores.iter().map(|score| score.count as usize).sum();
         let drawn: usize = batch.draws.iter().map(|draw| batch.results_of(draw)).sum();
-        assert_eq!(results.sampled.len(), drawn + scored, "a batch has one result per draw, draft and score");
-        assert_eq!(results.pooled.len(), batch.pools.len(), "a batch has one result per pool");
+        assert_eq!(
+            results.sampled.len(),
+            drawn + scored,
+            "a batch has one result per draw, draft and score"
+        );
+        assert_eq!(
+            results.pooled.len(),
+            batch.pools.len(),
+            "a batch has one result per pool"
+        );
         let mut events = Vec::with_capacity(batch.draws.len());
         for row in &batch.rows {
             self.pass_windows(row);
@@ -36,12 +46,26 @@ impl Scheduler {
                 );
             }
             let drawn = sampled.by_ref().take(batch.results_of(draw)).collect();
-            self.accept(draw, &batch.rows[draw.row as usize], drawn, batch.step, &mut events);
+            self.accept(
+                draw,
+                &batch.rows[draw.row as usize],
+                drawn,
+                batch.step,
+                &mut events,
+            );
         }
         for score in scores {
-            self.accept_scores(score, sampled.by_ref().take(score.count as usize).collect(), batch.step, &mut events);
+            self.accept_scores(
+                score,
+                sampled.by_ref().take(score.count as usize).collect(),
+                batch.step,
+                &mut events,
+            );
         }
-        assert!(sampled.next().is_none(), "draws and scores are sorted by row");
+        assert!(
+            sampled.next().is_none(),
+            "draws and scores are sorted by row"
+        );
         for (pool, states) in batch.pools.iter().zip(results.pooled) {
             self.accept_states(pool, &states, batch.step, &mut events);
         }
@@ -53,11 +77,18 @@ impl Scheduler {
     /// Handles a batch that the device failed to compute: its requests end, and sequences that share a block it should
     /// have filled start over.
     pub fn fail(&mut self, batch: &Batch, error: RequestError) -> Events {
-        assert!(self.steps_in_flight > 0, "a batch that failed was scheduled");
+        assert!(
+            self.steps_in_flight > 0,
+            "a batch that failed was scheduled"
+        );
         let mut events = Vec::new();
         let unfilled = self.withdraw_filled_by(batch);
         let spoilt = self.withdraw_states_of(batch);
-        let named = batch.rows.iter().map(|row| row.sequence).chain(batch.draws.iter().map(|draw| draw.sequence));
+        let named = batch
+            .rows
+            .iter()
+            .map(|row| row.sequence)
+            .chain(batch.draws.iter().map(|draw| draw.sequence));
         for id in named {
             if self.sequences[id].wants_result_of(batch.step) {
                 self.end(id, &Event::Failed(error), &mut events);
@@ -106,8 +137,18 @@ impl Scheduler {
 
     /// Reports the logprobs of prompt tokens to all choices of the prompt that still have a receiver. By now they may
     /// be separate sequences.
-    fn accept_scores(&mut self, score: &Score, sampled: Vec<Sampled>, step: u64, events: &mut Events) {
-        assert_eq!(sampled.len(), score.count as usize, "a score has one result per token");
+    fn accept_scores(
+        &mut self,
+        score: &Score,
+        sampled: Vec<Sampled>,
+        step: u64,
+        events: &mut Events,
+    ) {
+        assert_eq!(
+            sampled.len(),
+            score.count as usize,
+            "a score has one result per token"
+        );
         let sequence = &self.sequences[score.sequence];
         if step < sequence.valid_from_step {
             self.ask_again(score);
@@ -115,7 +156,10 @@ impl Scheduler {
         }
         let usage = sequence.usage();
         let live = self.readers_of(score);
-        if sampled.iter().any(|sampled| sampled.token_id >= self.limits.vocab) {
+        if sampled
+            .iter()
+            .any(|sampled| sampled.token_id >= self.limits.vocab)
+        {
             for (_, id) in live {
                 if self.sequences[id].wants_result_of(step) {
                     self.end_corrupted(id, events);
@@ -133,7 +177,11 @@ impl Scheduler {
 
     /// The choices that still have a receiver, with their current sequences.
     fn readers_of(&self, score: &Score) -> Vec<(StreamId, SequenceId)> {
-        score.streams.iter().filter_map(|stream| Some((*stream, *self.by_stream.get(stream)?))).collect()
+        score
+            .streams
+            .iter()
+            .filter_map(|stream| Some((*stream, *self.by_stream.get(stream)?)))
+            .collect()
     }
 
     /// Requests again what a failed step should have reported. This concerns a fork that was waiting to run: it was not
@@ -141,7 +189,10 @@ impl Scheduler {
     fn ask_again(&mut self, score: &Score) {
         for (_, id) in self.readers_of(score) {
             let sequence = &mut self.sequences[id];
-            debug_assert!(score.first + score.count <= sequence.states_needed(), "only prompt tokens are scored");
+            debug_assert!(
+                score.first + score.count <= sequence.states_needed(),
+                "only prompt tokens are scored"
+            );
             sequence.outputs_requested = sequence.outputs_requested.min(score.first);
             if sequence.computed > score.first && sequence.exit.is_none() {
                 self.roll_back(id);
@@ -160,23 +211,47 @@ impl Scheduler {
             return;
         }
         sequence.outputs_reported += pool.count;
-        debug_assert!(sequence.outputs_reported <= sequence.prompt_len(), "a state is summed once");
-        debug_assert!([0, states.len()].contains(&sequence.pooled.len()), "all states have the same length");
+        debug_assert!(
+            sequence.outputs_reported <= sequence.prompt_len(),
+            "a state is summed once"
+        );
+        debug_assert!(
+            [0, states.len()].contains(&sequence.pooled.len()),
+            "all states have the same length"
+        );
         sequence.pooled.resize(states.len(), 0.0);
-        sequence.pooled.iter_mut().zip(states).for_each(|(sum, state)| *sum += f64::from(*state));
+        sequence
+            .pooled
+            .iter_mut()
+            .zip(states)
+            .for_each(|(sum, state)| *sum += f64::from(*state));
         if !pool.last {
             return;
         }
         let tokens = f64::from(sequence.outputs_reported);
-        #[expect(clippy::cast_possible_truncation, reason = "a mean of f32 values is one")]
-        let embedding = sequence.pooled.iter().map(|sum| (sum / tokens) as f32).collect();
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "a mean of f32 values is one"
+        )]
+        let embedding = sequence
+            .pooled
+            .iter()
+            .map(|sum| (sum / tokens) as f32)
+            .collect();
         let (stream, usage) = (sequence.choice.stream, sequence.usage());
         if let Some(report) = sequence.prefix_report.take() {
             events.push((stream, Event::Prompt(PromptEvent::Prefix(report))));
         }
         let event = Event::Prompt(PromptEvent::Embedding(embedding));
         events.extend(sequence.streams().map(|stream| (stream, event.clone())));
-        self.end(pool.sequence, &Event::Finished { reason: FinishReason::Stop, usage }, events);
+        self.end(
+            pool.sequence,
+            &Event::Finished {
+                reason: FinishReason::Stop,
+                usage,
+            },
+            events,
+        );
     }
 
     /// Ends a sequence whose results are not valid numbers. Its blocks are removed from the prefix cache.
@@ -187,7 +262,14 @@ impl Scheduler {
     }
 
     /// Appends a drawn token, and the drafts that the draws agree with. Ends the sequence if one of them is its last.
-    fn accept(&mut self, draw: &Draw, row: &Row, drawn: Vec<Sampled>, step: u64, events: &mut Events) {
+    fn accept(
+        &mut self,
+        draw: &Draw,
+        row: &Row,
+        drawn: Vec<Sampled>,
+        step: u64,
+        events: &mut Events,
+    ) {
         let id = draw.sequence;
         let sequence = &mut self.sequences[id];
         if !sequence.wants_result_of(step) {
@@ -195,7 +277,9 @@ impl Scheduler {
         }
         debug_assert!(sequence.pending > 0, "a drawn token was pending");
         if sequence.beam.is_some() {
-            return drawn.into_iter().for_each(|sampled| self.accept_candidates(id, sampled, events));
+            return drawn
+                .into_iter()
+                .for_each(|sampled| self.accept_candidates(id, sampled, events));
         }
         sequence.pending -= 1;
         if drawn[0].token_id >= self.limits.vocab {
@@ -231,28 +315,49 @@ impl Scheduler {
             return true;
         }
         for token_id in self.sequences[id].forced() {
-            let forced = answered(&self.sequences[id], Sampled { token_id, ..Sampled::default() });
+            let forced = answered(
+                &self.sequences[id],
+                Sampled {
+                    token_id,
+                    ..Sampled::default()
+                },
+            );
             if self.append(id, forced, false, events) {
                 return true;
             }
-            self.sequences[id].computed += u32::from(self.faults.has(InjectedFault::ForcedTokenNotComputed));
+            self.sequences[id].computed +=
+                u32::from(self.faults.has(InjectedFault::ForcedTokenNotComputed));
         }
         false
     }
 
     /// Appends a drawn or forced token. Returns whether it was the last.
-    fn append(&mut self, id: SequenceId, token: Token, is_draft: bool, events: &mut Events) -> bool {
+    fn append(
+        &mut self,
+        id: SequenceId,
+        token: Token,
+        is_draft: bool,
+        events: &mut Events,
+    ) -> bool {
         let sequence = &mut self.sequences[id];
         let token_id = token.id;
         debug_assert!(token_id < self.limits.vocab, "a token is in the vocabulary");
         let past_end = self.faults.has(InjectedFault::DraftAcceptedPastEnd);
-        debug_assert!(past_end || sequence.tokens_known() < sequence.tokens_limit, "a sequence ends at its limit");
-        if !(self.faults.has(InjectedFault::PendingTokenLost) && sequence.exit == Some(Exit::Preempted)) {
+        debug_assert!(
+            past_end || sequence.tokens_known() < sequence.tokens_limit,
+            "a sequence ends at its limit"
+        );
+        if !(self.faults.has(InjectedFault::PendingTokenLost)
+            && sequence.exit == Some(Exit::Preempted))
+        {
             sequence.push(token_id);
         }
         self.counts.generation_tokens += 1;
         if let Some(report) = sequence.prefix_report.take() {
-            events.push((sequence.choice.stream, Event::Prompt(PromptEvent::Prefix(report))));
+            events.push((
+                sequence.choice.stream,
+                Event::Prompt(PromptEvent::Prefix(report)),
+            ));
         }
         events.push((sequence.choice.stream, Event::Token(token)));
         let reason = match sequence.guide(token_id) {
@@ -289,8 +394,14 @@ impl Scheduler {
         self.sequences[id].forks.clear();
         for stream in streams {
             match event {
-                Event::Finished { reason: FinishReason::Stop, .. } => self.counts.finished_stop += 1,
-                Event::Finished { reason: FinishReason::Length, .. } => self.counts.finished_length += 1,
+                Event::Finished {
+                    reason: FinishReason::Stop,
+                    ..
+                } => self.counts.finished_stop += 1,
+                Event::Finished {
+                    reason: FinishReason::Length,
+                    ..
+                } => self.counts.finished_length += 1,
                 _ => self.counts.finished_error += 1,
             }
             let named = self.by_stream.remove(&stream);
@@ -324,13 +435,18 @@ impl Scheduler {
                     table.reserved += 1;
                 }
             }
-            table.passed = table.passed.max(u32::try_from(end).expect("a table is short"));
+            table.passed = table
+                .passed
+                .max(u32::try_from(end).expect("a table is short"));
         }
     }
 
     /// Handles a completed step: sequences that were only waiting for it leave.
     fn land(&mut self, batch: &Batch, failed: bool) {
-        assert!(self.steps_in_flight > 0, "a step that completes was scheduled");
+        assert!(
+            self.steps_in_flight > 0,
+            "a step that completes was scheduled"
+        );
         self.steps_in_flight -= 1;
         for row in &batch.rows {
             self.sequences[row.sequence].in_flight -= 1;
@@ -344,9 +460,14 @@ impl Scheduler {
             self.finish_snapshots(batch);
         }
         for (group, copies) in batch.copies.iter().enumerate() {
-            copies.iter().for_each(|&(source, _)| self.pool.group_mut(group).unpin(source));
+            copies
+                .iter()
+                .for_each(|&(source, _)| self.pool.group_mut(group).unpin(source));
         }
-        let (landed, leaving) = self.leaving.iter().partition(|&&id| self.sequences[id].in_flight == 0);
+        let (landed, leaving) = self
+            .leaving
+            .iter()
+            .partition(|&&id| self.sequences[id].in_flight == 0);
         self.leaving = leaving;
         let landed: Vec<_> = landed;
         landed.into_iter().for_each(|id| self.settle(id));
@@ -357,14 +478,28 @@ impl Scheduler {
     fn withdraw_filled_by(&mut self, batch: &Batch) -> HashSet<(usize, u32)> {
         let mut blocks = HashSet::new();
         for row in &batch.rows {
-            let (first, end) = (row.start / self.limits.block_size, self.pool.blocks_for(row.start + row.count));
-            let end = if self.faults.has(InjectedFault::LaterBlocksKept) { end as usize } else { usize::MAX };
+            let (first, end) = (
+                row.start / self.limits.block_size,
+                self.pool.blocks_for(row.start + row.count),
+            );
+            let end = if self.faults.has(InjectedFault::LaterBlocksKept) {
+                end as usize
+            } else {
+                usize::MAX
+            };
             for (group, table) in self.sequences[row.sequence].tables.iter().enumerate() {
-                let filled = table.blocks.iter().take(end).skip(first.max(table.passed) as usize);
+                let filled = table
+                    .blocks
+                    .iter()
+                    .take(end)
+                    .skip(first.max(table.passed) as usize);
                 blocks.extend(filled.map(|&block| (group, block)));
             }
         }
-        let restored = batch.restores.iter().filter(|restore| restore.group != self.state_group());
+        let restored = batch
+            .restores
+            .iter()
+            .filter(|restore| restore.group != self.state_group());
         blocks.extend(restored.map(|restore| (restore.group, restore.block)));
         for &(group, block) in &blocks {
             self.pool.group_mut(group).withdraw(block);
@@ -377,14 +512,20 @@ impl Scheduler {
     /// rolled back. After a wrong state, any of their blocks may be wrong.
     fn roll_back_sharers(&mut self, mut unfilled: HashSet<(usize, u32)>, spoilt: &HashSet<u32>) {
         loop {
-            let sharer = self.sequences.ids().find(|&id| self.holds_any(id, &unfilled, spoilt));
+            let sharer = self
+                .sequences
+                .ids()
+                .find(|&id| self.holds_any(id, &unfilled, spoilt));
             let Some(id) = sharer else { break };
             let follows = !self.faults.has(InjectedFault::IndirectSharersKept);
             let sequence = &self.sequences[id];
             let has_state = !self.goes_on_from(sequence, spoilt);
             let tables = if follows { &sequence.tables[..] } else { &[] };
             for (group, table) in tables.iter().enumerate() {
-                let sound = table.held().take_while(|&block| has_state && !unfilled.contains(&(group, block))).count();
+                let sound = table
+                    .held()
+                    .take_while(|&block| has_state && !unfilled.contains(&(group, block)))
+                    .count();
                 unfilled.extend(table.held().skip(sound).map(|block| (group, block)));
             }
             self.roll_back(id);
@@ -393,10 +534,18 @@ impl Scheduler {
 
     /// Whether a live sequence that is not rolled back yet holds one of these blocks, or goes on from one of these
     /// states.
-    fn holds_any(&self, id: SequenceId, blocks: &HashSet<(usize, u32)>, spoilt: &HashSet<u32>) -> bool {
+    fn holds_any(
+        &self,
+        id: SequenceId,
+        blocks: &HashSet<(usize, u32)>,
+        spoilt: &HashSet<u32>,
+    ) -> bool {
         let sequence = &self.sequences[id];
-        let holds = |(group, table): (usize, &Table)| table.held().any(|block| blocks.contains(&(group, block)));
-        let holds = || sequence.tables.iter().enumerate().any(holds) || self.goes_on_from(sequence, spoilt);
+        let holds = |(group, table): (usize, &Table)| {
+            table.held().any(|block| blocks.contains(&(group, block)))
+        };
+        let holds =
+            || sequence.tables.iter().enumerate().any(holds) || self.goes_on_from(sequence, spoilt);
         sequence.wants_result_of(self.counts.steps - 1) && holds()
     }
 
@@ -417,7 +566,10 @@ impl Scheduler {
         }
         self.withdraw_all(id);
         let sequence = &mut self.sequences[id];
-        debug_assert!(sequence.exit != Some(Exit::Ended), "a sequence that has ended does not return to the queue");
+        debug_assert!(
+            sequence.exit != Some(Exit::Ended),
+            "a sequence that has ended does not return to the queue"
+        );
         sequence.valid_from_step = self.counts.steps;
         (sequence.pending, sequence.computed, sequence.registered) = (0, 0, 0);
         sequence.outputs_requested = sequence.outputs_reported;
@@ -427,8 +579,18 @@ impl Scheduler {
 
 /// A token of an answer, with the details that its request asked for.
 fn answered(sequence: &Sequence, sampled: Sampled) -> Token {
-    let drafts = sequence.request.explain_drafts.then_some(sequence.draft_report);
-    Token { drafts, ..token(sampled, sequence.params().logprobs.is_some(), sequence.usage()) }
+    let drafts = sequence
+        .request
+        .explain_drafts
+        .then_some(sequence.draft_report);
+    Token {
+        drafts,
+        ..token(
+            sampled,
+            sequence.params().logprobs.is_some(),
+            sequence.usage(),
+        )
+    }
 }
 
 fn token(sampled: Sampled, wants_logprob: bool, usage: Usage) -> Token {

@@ -31,7 +31,9 @@ impl Scheduler {
     /// Files of these blocks were found, written by this process or another.
     pub(crate) fn found_on_disk(&mut self, keys: impl IntoIterator<Item = BlockKey>) {
         let known = |(group, _): &BlockKey| *group < self.limits.tiers.block_bytes.len();
-        keys.into_iter().filter(known).for_each(|key| self.disk.add(key));
+        keys.into_iter()
+            .filter(known)
+            .for_each(|key| self.disk.add(key));
     }
 
     /// Files of these blocks are gone.
@@ -76,7 +78,9 @@ impl Scheduler {
     /// The file for this slot was read, if `sound`; if not, there is no such file any more. Returns whether its bytes
     /// are wanted.
     pub(crate) fn read_file(&mut self, slot: HostSlot, sound: bool) -> bool {
-        let Some(reading) = self.disk.reading.remove(&slot) else { return false };
+        let Some(reading) = self.disk.reading.remove(&slot) else {
+            return false;
+        };
         let sound = sound || self.faults.has(InjectedFault::MissingFileRead);
         let wanted = if sound {
             self.counts.files_read += 1;
@@ -108,7 +112,11 @@ impl Scheduler {
     /// Whether a sequence that could be admitted with `matched` cached blocks waits for files after all: blocks that
     /// were cached when it asked have been evicted since.
     pub(super) fn waits_for_evicted(&mut self, id: SequenceId, matched: u32) -> bool {
-        if self.sequences[id].disk.promised.is_some_and(|promised| matched < promised) {
+        if self.sequences[id]
+            .disk
+            .promised
+            .is_some_and(|promised| matched < promised)
+        {
             self.ask_disk(id);
         }
         self.sequences[id].disk.unread > 0
@@ -142,10 +150,17 @@ impl Scheduler {
             return false;
         }
         let groups = 0..self.limits.windows.len();
-        let first = |group| self.pool.first_visible(group, far * self.limits.block_size).min(far);
+        let first = |group| {
+            self.pool
+                .first_visible(group, far * self.limits.block_size)
+                .min(far)
+        };
         let firsts: Vec<_> = groups.clone().map(first).collect();
         (0..far).all(|index| {
-            groups.clone().filter(|&group| index >= firsts[group]).all(|group| self.fetch(id, group, index))
+            groups
+                .clone()
+                .filter(|&group| index >= firsts[group])
+                .all(|group| self.fetch(id, group, index))
         })
     }
 
@@ -171,7 +186,9 @@ impl Scheduler {
         if self.host.has(group, &hash) {
             return false;
         }
-        let Some(slot) = self.host.reserve(group, hash, Fill::Arriving) else { return false };
+        let Some(slot) = self.host.reserve(group, hash, Fill::Arriving) else {
+            return false;
+        };
         let origin = self.origin(id, group, index as usize);
         self.disk.read(slot, origin, id);
         self.sequences[id].disk.unread += 1;
@@ -197,23 +214,40 @@ impl Scheduler {
     /// A sequence does not wait for files any more: it is admitted, or it ends.
     pub(super) fn end_disk_wait(&mut self, id: SequenceId) {
         let wait = std::mem::take(&mut self.sequences[id].disk);
-        wait.arrived.iter().chain(&wait.kept).for_each(|&slot| self.host.release(slot));
+        wait.arrived
+            .iter()
+            .chain(&wait.kept)
+            .for_each(|&slot| self.host.release(slot));
         if wait.unread > 0 {
-            self.disk.reading.values_mut().for_each(|reading| reading.waiters.retain(|&waiter| waiter != id));
+            self.disk
+                .reading
+                .values_mut()
+                .for_each(|reading| reading.waiters.retain(|&waiter| waiter != id));
         }
     }
 
     /// What a block of a sequence holds.
     fn origin(&self, id: SequenceId, group: usize, index: usize) -> Arc<Origin> {
         let sequence = &self.sequences[id];
-        debug_assert!(sequence.request.cache_salt.is_none(), "only blocks without a salt are written");
+        debug_assert!(
+            sequence.request.cache_salt.is_none(),
+            "only blocks without a salt are written"
+        );
         let size = self.limits.block_size as usize;
         let parent = match index {
-            0 => BlockHash::root(&self.limits.shared_key, sequence.request.cache_owner.as_ref(), None),
+            0 => BlockHash::root(
+                &self.limits.shared_key,
+                sequence.request.cache_owner.as_ref(),
+                None,
+            ),
             _ => sequence.hashes[index - 1],
         };
         let token_ids = sequence.tokens[index * size..(index + 1) * size].into();
-        Arc::new(Origin { key: (group, sequence.hashes[index]), parent, token_ids })
+        Arc::new(Origin {
+            key: (group, sequence.hashes[index]),
+            parent,
+            token_ids,
+        })
     }
 
     /// The blocks of a sequence that leaves are written soon.
@@ -224,7 +258,9 @@ impl Scheduler {
         for group in 0..self.limits.windows.len() {
             let table = &self.sequences[id].tables[group];
             let (first, blocks) = (table.passed as usize, table.held().collect::<Vec<_>>());
-            (first..).zip(blocks).for_each(|(index, block)| self.finish_block(id, group, index, block));
+            (first..)
+                .zip(blocks)
+                .for_each(|(index, block)| self.finish_block(id, group, index, block));
         }
         for index in 0..self.sequences[id].hashes.len() {
             self.finish_snapshot(id, index);
@@ -250,7 +286,9 @@ impl Scheduler {
         if !self.keeps_states() {
             return;
         }
-        let Some(hash) = self.sequences[id].hashes.get(index) else { return };
+        let Some(hash) = self.sequences[id].hashes.get(index) else {
+            return;
+        };
         if let Some(slot) = self.states.lookup(hash)
             && !self.is_written(slot)
         {
@@ -259,12 +297,20 @@ impl Scheduler {
     }
 
     /// A block of a sequence, or the state after it, will not change any more; if it can be shared, it is written soon.
-    pub(super) fn finish_block(&mut self, id: SequenceId, group: usize, index: usize, block: BlockId) {
+    pub(super) fn finish_block(
+        &mut self,
+        id: SequenceId,
+        group: usize,
+        index: usize,
+        block: BlockId,
+    ) {
         let sequence = &self.sequences[id];
         if !self.disk.is_written() {
             return;
         }
-        let Some(&hash) = sequence.hashes.get(index) else { return };
+        let Some(&hash) = sequence.hashes.get(index) else {
+            return;
+        };
         let is_cached = self.group(group).lookup(&hash) == Some(block);
         let spared = self.spared_max(group);
         let is_new = self.disk.wants(&(group, hash)) && sequence.request.cache_salt.is_none();
@@ -287,11 +333,19 @@ impl Scheduler {
     pub(crate) fn save_finished(&mut self, count: usize) -> Vec<Save> {
         let mut saves = Vec::new();
         while saves.len() < count && !self.disk.is_busy() {
-            let Some((block, origin)) = self.disk.next_finished() else { break };
+            let Some((block, origin)) = self.disk.next_finished() else {
+                break;
+            };
             let (group, hash) = origin.key;
-            let is_whole = self.group(group).lookup(&hash) == Some(block) && self.is_complete(group, block);
+            let is_whole =
+                self.group(group).lookup(&hash) == Some(block) && self.is_complete(group, block);
             if is_whole && self.disk.wants(&origin.key) && self.disk.start_write(&origin) {
-                saves.push(Save { group, block, slot: None, origin: Some(origin) });
+                saves.push(Save {
+                    group,
+                    block,
+                    slot: None,
+                    origin: Some(origin),
+                });
             }
         }
         saves

@@ -9,7 +9,10 @@ impl Scheduler {
     /// Frees blocks for a running sequence, by preemption if need be. If the blocks become free only with a step in
     /// flight, the sequence skips this step.
     pub(super) fn make_room(&mut self, id: SequenceId, tokens: u32, draft: &mut Draft) {
-        debug_assert!(tokens > 0 && self.sequences[id].exit.is_none(), "a running sequence lacks blocks for a token");
+        debug_assert!(
+            tokens > 0 && self.sequences[id].exit.is_none(),
+            "a running sequence lacks blocks for a token"
+        );
         for group in 0..self.limits.windows.len() {
             loop {
                 let short = self.blocks_short(id, group, tokens);
@@ -20,7 +23,9 @@ impl Scheduler {
                     draft.blocks_awaited[group] += short;
                     break;
                 }
-                let Some(victim) = self.victim(group) else { break };
+                let Some(victim) = self.victim(group) else {
+                    break;
+                };
                 self.preempt(victim);
                 draft.preempted = true;
                 if self.sequences[id].exit.is_some() || self.sequences[id].feed_slot == NONE {
@@ -34,16 +39,25 @@ impl Scheduler {
     pub(super) fn blocks_short(&self, id: SequenceId, group: usize, tokens: u32) -> u32 {
         let sequence = &self.sequences[id];
         let table = &sequence.tables[group];
-        debug_assert!(tokens <= sequence.missing(), "only existing tokens need blocks");
+        debug_assert!(
+            tokens <= sequence.missing(),
+            "only existing tokens need blocks"
+        );
         let held = u32::try_from(table.blocks.len()).expect("a table is short");
-        let needed = self.pool.blocks_for(sequence.computed + tokens).saturating_sub(held);
+        let needed = self
+            .pool
+            .blocks_for(sequence.computed + tokens)
+            .saturating_sub(held);
         let needed = needed + u32::from(self.must_copy(sequence, group));
         needed.saturating_sub(self.pool.groups()[group].available() + table.reserved)
     }
 
     /// Number of blocks that become free when the steps in flight have completed.
     fn blocks_leaving(&self, group: usize) -> u32 {
-        let tables = self.leaving.iter().map(|&id| &self.sequences[id].tables[group]);
+        let tables = self
+            .leaving
+            .iter()
+            .map(|&id| &self.sequences[id].tables[group]);
         let mut blocks: Vec<_> = tables.flat_map(Table::held).collect();
         blocks.sort_unstable();
         let pool = &self.pool.groups()[group];
@@ -52,13 +66,16 @@ impl Scheduler {
             debug_assert!(holders.len() <= references, "every holder is counted");
             references == holders.len()
         };
-        u32::try_from(blocks.chunk_by(u32::eq).filter(alone).count()).expect("a pool's blocks are a u32")
+        u32::try_from(blocks.chunk_by(u32::eq).filter(alone).count())
+            .expect("a pool's blocks are a u32")
     }
 
     /// Whether a block becomes free when this sequence leaves.
     fn frees_a_block(&self, id: SequenceId, group: usize) -> bool {
         let pool = &self.pool.groups()[group];
-        self.sequences[id].tables[group].held().any(|block| pool.references(block) == 1)
+        self.sequences[id].tables[group]
+            .held()
+            .any(|block| pool.references(block) == 1)
     }
 
     /// The youngest running sequence whose preemption frees a block. It is not the oldest of all, and not one that has
@@ -72,7 +89,10 @@ impl Scheduler {
         let freeing = || younger.clone().filter(|&id| self.frees_a_block(id, group));
         let settled = |id: &SequenceId| !self.sequences[*id].resumed;
         let shares = |id: &SequenceId| self.sequences[*id].tables[group].held().next().is_some();
-        freeing().find(settled).or_else(|| freeing().next()).or_else(|| younger.clone().find(shares))
+        freeing()
+            .find(settled)
+            .or_else(|| freeing().next())
+            .or_else(|| younger.clone().find(shares))
     }
 
     fn preempt(&mut self, id: SequenceId) {
@@ -81,8 +101,14 @@ impl Scheduler {
         }
         self.counts.preemptions += 1;
         self.sequences[id].preemptions += 1;
-        assert!(self.sequences[id].preemptions <= PREEMPTIONS_MAX, "a sequence with reservations is not preempted");
-        debug_assert!(self.sequences[id].exit.is_none(), "a leaving sequence is not preempted");
+        assert!(
+            self.sequences[id].preemptions <= PREEMPTIONS_MAX,
+            "a sequence with reservations is not preempted"
+        );
+        debug_assert!(
+            self.sequences[id].exit.is_none(),
+            "a leaving sequence is not preempted"
+        );
         if self.faults.has(InjectedFault::PreemptedNotCached) {
             self.withdraw_all(id);
         }

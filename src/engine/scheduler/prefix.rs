@@ -66,11 +66,21 @@ impl Past {
         }
         self.tokens += tokens.len();
         let (salt, client) = (sequence.request.cache_salt.clone(), sequence.request.client);
-        self.sequences.push_back(Remembered { tokens, salt, client });
+        self.sequences.push_back(Remembered {
+            tokens,
+            salt,
+            client,
+        });
         while self.sequences.len() > PAST_MAX || self.tokens > PAST_TOKENS_MAX {
-            self.tokens -= self.sequences.pop_front().map_or(0, |past| past.tokens.len());
+            self.tokens -= self
+                .sequences
+                .pop_front()
+                .map_or(0, |past| past.tokens.len());
         }
-        debug_assert!(!self.sequences.is_empty(), "what was just remembered is kept");
+        debug_assert!(
+            !self.sequences.is_empty(),
+            "what was just remembered is kept"
+        );
     }
 }
 
@@ -99,11 +109,21 @@ impl Scheduler {
     fn prefix_report(&self, id: SequenceId) -> PrefixReport {
         let sequence = &self.sequences[id];
         let (cached, size) = (sequence.cached_tokens.unwrap_or(0), self.sharing_unit());
-        debug_assert!(cached <= sequence.tokens_known(), "only tokens of the sequence were found");
+        debug_assert!(
+            cached <= sequence.tokens_known(),
+            "only tokens of the sequence were found"
+        );
         let report = |common_tokens, end| {
             let differing = sequence.tokens.get(common_tokens as usize).copied();
             let (restored_tokens, disk_tokens) = (sequence.restored_tokens, sequence.disk_tokens);
-            PrefixReport { cached_tokens: cached, restored_tokens, disk_tokens, common_tokens, differing, end }
+            PrefixReport {
+                cached_tokens: cached,
+                restored_tokens,
+                disk_tokens,
+                common_tokens,
+                differing,
+                end,
+            }
         };
         if !self.limits.prefix_caching {
             return report(cached, PrefixEnd::Disabled);
@@ -137,13 +157,31 @@ impl Scheduler {
     /// All sequences with computed tokens, except `but`.
     fn candidates(&self, but: SequenceId) -> impl Iterator<Item = Candidate<'_>> {
         let past = self.past.sequences.iter();
-        let past = past.map(|past| Candidate { tokens: &past.tokens, salt: past.salt.as_deref(), client: past.client });
-        let running = self.running.iter().filter(move |&&id| id != but).map(|&id| {
-            let sequence = &self.sequences[id];
-            let computed = sequence.computed.min(sequence.tokens_known()).min(self.shareable(sequence)) as usize;
-            let (salt, client) = (sequence.request.cache_salt.as_deref(), sequence.request.client);
-            Candidate { tokens: &sequence.tokens[..computed], salt, client }
+        let past = past.map(|past| Candidate {
+            tokens: &past.tokens,
+            salt: past.salt.as_deref(),
+            client: past.client,
         });
+        let running = self
+            .running
+            .iter()
+            .filter(move |&&id| id != but)
+            .map(|&id| {
+                let sequence = &self.sequences[id];
+                let computed = sequence
+                    .computed
+                    .min(sequence.tokens_known())
+                    .min(self.shareable(sequence)) as usize;
+                let (salt, client) = (
+                    sequence.request.cache_salt.as_deref(),
+                    sequence.request.client,
+                );
+                Candidate {
+                    tokens: &sequence.tokens[..computed],
+                    salt,
+                    client,
+                }
+            });
         past.chain(running)
     }
 }
@@ -151,11 +189,18 @@ impl Scheduler {
 /// Number of leading tokens that both share, but at least `least`.
 fn common_tokens(ours: &[u32], theirs: &[u32], least: u32) -> u32 {
     let start = least as usize;
-    debug_assert!(start <= ours.len(), "only own tokens are known to be shared");
+    debug_assert!(
+        start <= ours.len(),
+        "only own tokens are known to be shared"
+    );
     if theirs.len() <= start || ours[..start] != theirs[..start] {
         return least;
     }
-    let more = ours[start..].iter().zip(&theirs[start..]).take_while(|(a, b)| a == b).count();
+    let more = ours[start..]
+        .iter()
+        .zip(&theirs[start..])
+        .take_while(|(a, b)| a == b)
+        .count();
     least + u32::try_from(more).expect("a sequence fits the context")
 }
 
@@ -168,9 +213,20 @@ mod tests {
 
     /// A sequence that was admitted and has ended after so many tokens.
     fn ended(tokens: usize) -> Sequence {
-        let request = Request { prompt: [1].into(), ..Request::default() };
-        let choice = Choice { index: 0, stream: StreamId(0) };
-        let order = Order { priority: 0, round: 0, arrival: 0, choice: 0 };
+        let request = Request {
+            prompt: [1].into(),
+            ..Request::default()
+        };
+        let choice = Choice {
+            index: 0,
+            stream: StreamId(0),
+        };
+        let order = Order {
+            priority: 0,
+            round: 0,
+            arrival: 0,
+            choice: 0,
+        };
         let mut sequence = Sequence::new(Arc::new(request), &[choice], 0, order, 1);
         sequence.tokens = vec![1; tokens];
         sequence.cached_tokens = Some(0);
@@ -182,19 +238,46 @@ mod tests {
         let mut past = Past::default();
         let mut remembered = |tokens: usize, shareable: u32| {
             past.remember(ended(tokens), shareable);
-            let lengths: Vec<_> = past.sequences.iter().map(|past| past.tokens.len()).collect();
+            let lengths: Vec<_> = past
+                .sequences
+                .iter()
+                .map(|past| past.tokens.len())
+                .collect();
             assert_eq!(past.tokens, lengths.iter().sum::<usize>());
             lengths
         };
-        assert_eq!(remembered(PAST_TOKENS_MAX / 2 + 1, u32::MAX), [PAST_TOKENS_MAX / 2]);
-        assert_eq!(remembered(PAST_TOKENS_MAX / 2 + 1, u32::MAX), [PAST_TOKENS_MAX / 2; 2], "just as many as fit");
-        assert_eq!(remembered(101, 100), [PAST_TOKENS_MAX / 2, 100], "the oldest is forgotten");
-        assert_eq!(remembered(101, 60), [PAST_TOKENS_MAX / 2, 100, 60], "only what can be shared");
-        assert_eq!(remembered(PAST_TOKENS_MAX + 2, u32::MAX), [PAST_TOKENS_MAX / 2, 100, 60], "longer than all");
+        assert_eq!(
+            remembered(PAST_TOKENS_MAX / 2 + 1, u32::MAX),
+            [PAST_TOKENS_MAX / 2]
+        );
+        assert_eq!(
+            remembered(PAST_TOKENS_MAX / 2 + 1, u32::MAX),
+            [PAST_TOKENS_MAX / 2; 2],
+            "just as many as fit"
+        );
+        assert_eq!(
+            remembered(101, 100),
+            [PAST_TOKENS_MAX / 2, 100],
+            "the oldest is forgotten"
+        );
+        assert_eq!(
+            remembered(101, 60),
+            [PAST_TOKENS_MAX / 2, 100, 60],
+            "only what can be shared"
+        );
+        assert_eq!(
+            remembered(PAST_TOKENS_MAX + 2, u32::MAX),
+            [PAST_TOKENS_MAX / 2, 100, 60],
+            "longer than all"
+        );
         assert_eq!(remembered(PAST_TOKENS_MAX + 1, u32::MAX), [PAST_TOKENS_MAX]);
         let mut queued = ended(9);
         queued.cached_tokens = None;
         past.remember(queued, u32::MAX);
-        assert_eq!(past.sequences.len(), 1, "nothing was computed for a request that was never admitted");
+        assert_eq!(
+            past.sequences.len(),
+            1,
+            "nothing was computed for a request that was never admitted"
+        );
     }
 }

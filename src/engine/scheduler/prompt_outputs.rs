@@ -15,18 +15,40 @@ impl Scheduler {
         let sequence = &mut self.sequences[id];
         let row = u32::try_from(draft.batch.rows.len() - 1).expect("a batch has few rows");
         let start = draft.batch.rows[row as usize].start;
-        debug_assert!(draft.batch.rows[row as usize].sequence == id, "the last row is this sequence's");
+        debug_assert!(
+            draft.batch.rows[row as usize].sequence == id,
+            "the last row is this sequence's"
+        );
         let first = start.max(sequence.outputs_requested);
         let end = sequence.computed.min(sequence.states_needed());
         let last = sequence.computed == sequence.prompt_len();
         match sequence.request.pooling {
-            Some(Pooling::Last) if last => draft.batch.pools.push(Pool { sequence: id, row, count: 1, last }),
+            Some(Pooling::Last) if last => draft.batch.pools.push(Pool {
+                sequence: id,
+                row,
+                count: 1,
+                last,
+            }),
             Some(Pooling::Mean) if first < end => {
-                draft.batch.pools.push(Pool { sequence: id, row, count: end - first, last });
+                draft.batch.pools.push(Pool {
+                    sequence: id,
+                    row,
+                    count: end - first,
+                    last,
+                });
             }
             None if first < end => {
-                draft.batch.scores.push(Score { sequence: id, row, first, count: end - first, streams });
-                debug_assert!(end - first <= draft.scores_left, "a row is as long as the step can score");
+                draft.batch.scores.push(Score {
+                    sequence: id,
+                    row,
+                    first,
+                    count: end - first,
+                    streams,
+                });
+                debug_assert!(
+                    end - first <= draft.scores_left,
+                    "a row is as long as the step can score"
+                );
                 draft.scores_left -= end - first;
             }
             _ => return,
@@ -41,5 +63,9 @@ pub(super) fn scorable(sequence: &Sequence, draft: &Draft) -> u32 {
         return u32::MAX;
     }
     let end = sequence.outputs_requested.max(sequence.computed) + draft.scores_left;
-    if end >= sequence.states_needed() { u32::MAX } else { end - sequence.computed }
+    if end >= sequence.states_needed() {
+        u32::MAX
+    } else {
+        end - sequence.computed
+    }
 }

@@ -22,13 +22,19 @@ impl RoundRobin {
         let after = self.last.get(&client).map_or(0, |last| last + 1);
         let round = after.max(self.now);
         let last = self.last.insert(client, round);
-        debug_assert!(last.is_none_or(|last| last < round), "a client's requests stay in order");
+        debug_assert!(
+            last.is_none_or(|last| last < round),
+            "a client's requests stay in order"
+        );
         round
     }
 
     /// Records that a request of this round was admitted.
     pub(super) fn admitted(&mut self, round: u64) {
-        debug_assert!(self.last.values().any(|last| round <= *last), "an admitted request was given its round");
+        debug_assert!(
+            self.last.values().any(|last| round <= *last),
+            "an admitted request was given its round"
+        );
         self.now = self.now.max(round);
     }
 }
@@ -44,7 +50,14 @@ mod tests {
         assert!(many.is_sorted_by(|a, b| a < b), "{many:?}");
         many[..4].iter().for_each(|&round| rounds.admitted(round));
         let late: Vec<_> = (0..3).map(|_| rounds.next(8)).collect();
-        assert_eq!(late, [many[3], many[4], many[5]], "from now on, the clients alternate");
-        assert!(rounds.next(7) > many[9], "a client's own requests stay in order");
+        assert_eq!(
+            late,
+            [many[3], many[4], many[5]],
+            "from now on, the clients alternate"
+        );
+        assert!(
+            rounds.next(7) > many[9],
+            "a client's own requests stay in order"
+        );
     }
 }

@@ -41,7 +41,10 @@ impl Scheduler {
 
     /// Number of slots beside those of running sequences, if snapshots are taken.
     fn snapshots_max(&self) -> u32 {
-        let spare = self.limits.state_slots.saturating_sub(self.limits.sequences_max);
+        let spare = self
+            .limits
+            .state_slots
+            .saturating_sub(self.limits.sequences_max);
         if self.limits.prefix_caching { spare } else { 0 }
     }
 
@@ -78,7 +81,12 @@ impl Scheduler {
 
     /// The slots that the next row of a sequence reads and writes, if the model keeps states. Without a slot for the
     /// state after drafts, the row goes without them.
-    pub(super) fn take_state(&mut self, id: SequenceId, drafts: &mut Vec<u32>, draft: &mut Draft) -> Option<StateRows> {
+    pub(super) fn take_state(
+        &mut self,
+        id: SequenceId,
+        drafts: &mut Vec<u32>,
+        draft: &mut Draft,
+    ) -> Option<StateRows> {
         if !self.keeps_states() {
             return None;
         }
@@ -86,13 +94,21 @@ impl Scheduler {
             drafts.clear();
         }
         let (live, start) = (self.sequences[id].states.live, self.sequences[id].computed);
-        debug_assert_eq!(live == NONE, start == 0, "a sequence with computed tokens has a state");
-        let is_stale = self.faults.has(InjectedFault::StateKeptInPreemption) && self.sequences[id].preemptions > 0;
+        debug_assert_eq!(
+            live == NONE,
+            start == 0,
+            "a sequence with computed tokens has a state"
+        );
+        let is_stale = self.faults.has(InjectedFault::StateKeptInPreemption)
+            && self.sequences[id].preemptions > 0;
         let is_stale = is_stale && (start == 0 || self.states.is_cached(live));
         if drafts.is_empty() && self.is_own_state(id, draft) {
             self.sequences[id].states.read = live;
             self.state_writes[live as usize] += 1;
-            return Some(StateRows { from: live, to: live });
+            return Some(StateRows {
+                from: live,
+                to: live,
+            });
         }
         let to = self.fresh_slot(id, draft);
         self.state_writes[to as usize] += 1;
@@ -104,7 +120,10 @@ impl Scheduler {
         if live != NONE {
             self.leave_state(live, !is_stale, drafts.is_empty());
         }
-        Some(StateRows { from: if is_stale { to } else { live }, to })
+        Some(StateRows {
+            from: if is_stale { to } else { live },
+            to,
+        })
     }
 
     fn fresh_slot(&mut self, id: SequenceId, draft: &mut Draft) -> u32 {
@@ -117,7 +136,8 @@ impl Scheduler {
             self.states.share(slot);
             return slot;
         }
-        self.allocate(self.state_group(), draft).expect("a row that is scheduled finds a slot")
+        self.allocate(self.state_group(), draft)
+            .expect("a row that is scheduled finds a slot")
     }
 
     /// Keeps a slot until the row that reads it has run. Its sequence lets go of it, unless it may go back.
@@ -139,14 +159,24 @@ impl Scheduler {
     pub(super) fn land_states(&mut self, batch: &Batch) {
         let written = batch.rows.iter().filter_map(|row| row.states);
         written.for_each(|states| self.state_writes[states.to as usize] -= 1);
-        let read = batch.rows.iter().filter_map(|row| row.states).filter(|states| states.from != states.to);
-        let read = read.filter(|states| states.from != NONE && !self.faults.has(InjectedFault::SnapshotEvictedEarly));
+        let read = batch
+            .rows
+            .iter()
+            .filter_map(|row| row.states)
+            .filter(|states| states.from != states.to);
+        let read = read.filter(|states| {
+            states.from != NONE && !self.faults.has(InjectedFault::SnapshotEvictedEarly)
+        });
         read.for_each(|states| self.states.unpin(states.from));
     }
 
     /// Number of tokens up to the next place of a prompt where a snapshot is wanted.
     pub(super) fn tokens_to_snapshot(&self, sequence: &Sequence) -> u32 {
-        let next = self.snapshot_places(sequence).into_iter().filter(|&place| place > sequence.computed).min();
+        let next = self
+            .snapshot_places(sequence)
+            .into_iter()
+            .filter(|&place| place > sequence.computed)
+            .min();
         next.map_or(u32::MAX, |next| next - sequence.computed)
     }
 
@@ -157,10 +187,15 @@ impl Scheduler {
         }
         let unit = self.sharing_unit();
         let last = (sequence.prompt_len() - 1).min(self.shareable(sequence)) / unit * unit;
-        let stride = (STRIDE_BLOCKS * self.limits.block_size).max(sequence.prompt_len().div_ceil(STRIDES_MAX));
+        let stride = (STRIDE_BLOCKS * self.limits.block_size)
+            .max(sequence.prompt_len().div_ceil(STRIDES_MAX));
         let stride = stride.next_multiple_of(unit);
         let here = sequence.computed / stride * stride;
-        let places = [here.min(last), last.min(here + stride), sequence.states.branch];
+        let places = [
+            here.min(last),
+            last.min(here + stride),
+            sequence.states.branch,
+        ];
         places.into_iter().filter(|&place| place > 0).collect()
     }
 
@@ -195,14 +230,20 @@ impl Scheduler {
 
     /// Makes snapshots of what the rows of a batch leave at the ends of their blocks. The next step can find them.
     pub(super) fn register_snapshots(&mut self, batch: &Batch) {
-        batch.rows.iter().for_each(|row| self.register_snapshot(row.sequence));
+        batch
+            .rows
+            .iter()
+            .for_each(|row| self.register_snapshot(row.sequence));
     }
 
     /// Makes a snapshot of the state that a sequence keeps, once the ids of all tokens before it are known.
     pub(super) fn register_snapshot(&mut self, id: SequenceId) {
         let sequence = &mut self.sequences[id];
         let known = sequence.tokens_known();
-        let Some((tokens, slot)) = sequence.states.kept.take_if(|(tokens, _)| *tokens <= known) else { return };
+        let Some((tokens, slot)) = sequence.states.kept.take_if(|(tokens, _)| *tokens <= known)
+        else {
+            return;
+        };
         let index = tokens / self.limits.block_size - 1;
         let wrong = u32::from(self.faults.has(InjectedFault::SnapshotOfOtherBlock) && index > 0);
         let hash = self.sequences[id].hashes[(index - wrong) as usize];
@@ -239,7 +280,10 @@ impl Scheduler {
             return whole * unit;
         }
         let hash = |units: u32| &chain[(units * unit - 1) as usize];
-        let near = (1..=whole).rev().find(|&units| self.states.lookup(hash(units)).is_some()).unwrap_or(0);
+        let near = (1..=whole)
+            .rev()
+            .find(|&units| self.states.lookup(hash(units)).is_some())
+            .unwrap_or(0);
         let spared = |units: u32| (units - near) * unit * self.limits.block_size;
         let far = |&units: &u32| elsewhere(self.state_group(), hash(units), spared(units));
         (near + 1..=whole).rev().find(far).unwrap_or(near) * unit
@@ -257,25 +301,51 @@ impl Scheduler {
         }
         let in_host = |hash: &BlockHash| self.host.lookup(self.state_group(), hash);
         let other = || chain[..chain.len() - 1].iter().rev().find_map(in_host);
-        let other = self.faults.has(InjectedFault::StateOfOtherBlockRestored).then(other).flatten();
-        let slot = other.or_else(|| in_host(hash)).expect("the state after a matched chain is in some tier");
+        let other = self
+            .faults
+            .has(InjectedFault::StateOfOtherBlockRestored)
+            .then(other)
+            .flatten();
+        let slot = other
+            .or_else(|| in_host(hash))
+            .expect("the state after a matched chain is in some tier");
         self.host.pin(slot);
         Some(Found::Host(slot))
     }
 
     /// Gives a sequence the state after the matched blocks, from a slot that was kept for it, and notes up to where
     /// blocks are cached, with or without a state.
-    pub(super) fn take_snapshot(&mut self, id: SequenceId, matched: u32, found: Option<Found>, draft: &mut Draft) {
+    pub(super) fn take_snapshot(
+        &mut self,
+        id: SequenceId,
+        matched: u32,
+        found: Option<Found>,
+        draft: &mut Draft,
+    ) {
         if !self.keeps_states() {
             return;
         }
         let sequence = &self.sequences[id];
-        debug_assert!(sequence.states.held().next().is_none(), "a waiting sequence holds no state");
-        let (size, unit) = (self.limits.block_size, self.sharing_unit() / self.limits.block_size);
+        debug_assert!(
+            sequence.states.held().next().is_none(),
+            "a waiting sequence holds no state"
+        );
+        let (size, unit) = (
+            self.limits.block_size,
+            self.sharing_unit() / self.limits.block_size,
+        );
         let reusable = (sequence.tokens_known() - 1).min(self.shareable(sequence)) / size;
         let chain = &sequence.hashes[..sequence.hashes.len().min(reusable as usize)];
-        let cached = self.pool.longest_prefix(chain, |group, hash| self.in_host(group, hash, size)) / unit * unit;
-        assert_eq!(found.is_some(), matched > 0, "a matched chain has a snapshot");
+        let cached = self
+            .pool
+            .longest_prefix(chain, |group, hash| self.in_host(group, hash, size))
+            / unit
+            * unit;
+        assert_eq!(
+            found.is_some(),
+            matched > 0,
+            "a matched chain has a snapshot"
+        );
         let live = match found {
             None => NONE,
             Some(Found::Device(slot)) => slot,
@@ -284,7 +354,11 @@ impl Scheduler {
                 self.restore(id, (self.state_group(), hash), slot, draft)
             }
         };
-        self.sequences[id].states = HeldStates { live, branch: cached * size, ..HeldStates::default() };
+        self.sequences[id].states = HeldStates {
+            live,
+            branch: cached * size,
+            ..HeldStates::default()
+        };
     }
 
     /// Keeps the state after a row whose drafts were all accepted; otherwise goes back to the state before it. The next
@@ -328,9 +402,17 @@ impl Scheduler {
     /// Removes the states that a failed batch should have written or restored from the prefix cache, with those that a
     /// step in flight makes of them, and returns them.
     pub(super) fn withdraw_states_of(&mut self, batch: &Batch) -> HashSet<u32> {
-        let restored = batch.restores.iter().filter(|restore| restore.group == self.state_group());
+        let restored = batch
+            .restores
+            .iter()
+            .filter(|restore| restore.group == self.state_group());
         let restored = restored.map(|restore| restore.block);
-        let mut spoilt: HashSet<_> = batch.rows.iter().filter_map(|row| Some(row.states?.to)).chain(restored).collect();
+        let mut spoilt: HashSet<_> = batch
+            .rows
+            .iter()
+            .filter_map(|row| Some(row.states?.to))
+            .chain(restored)
+            .collect();
         if self.faults.has(InjectedFault::UnwrittenSnapshotKept) {
             return HashSet::new();
         }

@@ -22,12 +22,20 @@ impl Scheduler {
 
     /// A KV group's blocks, or the state slots.
     pub(super) fn group(&self, group: usize) -> &Group {
-        if group == self.state_group() { &self.states } else { &self.pool.groups()[group] }
+        if group == self.state_group() {
+            &self.states
+        } else {
+            &self.pool.groups()[group]
+        }
     }
 
     /// [`Self::group`], to be changed.
     pub(super) fn group_mut(&mut self, group: usize) -> &mut Group {
-        if group == self.state_group() { &mut self.states } else { self.pool.group_mut(group) }
+        if group == self.state_group() {
+            &mut self.states
+        } else {
+            self.pool.group_mut(group)
+        }
     }
 
     /// Whether moving a block of this group is predicted to be cheaper than computing `tokens` tokens.
@@ -43,7 +51,11 @@ impl Scheduler {
 
     /// Tokens that a block of this group spares at most: its own, or those of a whole sequence before a snapshot.
     pub(super) fn spared_max(&self, group: usize) -> u32 {
-        if group == self.state_group() { self.limits.model_len_max } else { self.limits.block_size }
+        if group == self.state_group() {
+            self.limits.model_len_max
+        } else {
+            self.limits.block_size
+        }
     }
 
     /// Takes a block from the pool, or a state slot. What the cache kept in it moves to host memory if that is
@@ -53,18 +65,28 @@ impl Scheduler {
         // What waits to be written of it leaves now, or never: the same text may get this block again, whose content is
         // another until its step has run.
         let origin = self.disk.take_finished(group, block);
-        let is_worth_it = !self.host.is_off() && self.is_worth_moving(group, self.spared_max(group));
+        let is_worth_it =
+            !self.host.is_off() && self.is_worth_moving(group, self.spared_max(group));
         // If the step after the one that writes a state was refused, the state is free before it is written.
         let is_worth_it = is_worth_it && self.is_complete(group, block);
-        let Some(hash) = evicted else { return Some(block) };
+        let Some(hash) = evicted else {
+            return Some(block);
+        };
         if !is_worth_it {
             return Some(block);
         }
         let origin = origin.filter(|origin| self.evict_to_disk(origin, (group, hash)));
         let is_new = !self.host.has(group, &hash);
-        let slot = is_new.then(|| self.host.reserve(group, hash, Fill::Leaving)).flatten();
+        let slot = is_new
+            .then(|| self.host.reserve(group, hash, Fill::Leaving))
+            .flatten();
         if slot.is_some() || origin.is_some() {
-            draft.batch.saves.push(Save { group, block, slot, origin });
+            draft.batch.saves.push(Save {
+                group,
+                block,
+                slot,
+                origin,
+            });
         }
         Some(block)
     }
@@ -78,13 +100,20 @@ impl Scheduler {
         slot: HostSlot,
         draft: &mut Draft,
     ) -> BlockId {
-        let block = self.allocate(group, draft).expect("an admitted sequence has the blocks it needs");
+        let block = self
+            .allocate(group, draft)
+            .expect("an admitted sequence has the blocks it needs");
         self.group_mut(group).register(block, hash);
         if group == self.state_group() && self.faults.has(InjectedFault::StateNotRestored) {
             self.host.unpin(slot);
             return block;
         }
-        draft.batch.restores.push(Restore { sequence, group, block, slot });
+        draft.batch.restores.push(Restore {
+            sequence,
+            group,
+            block,
+            slot,
+        });
         self.sequences[sequence].in_flight += 1;
         self.restores_in_flight += 1;
         block
@@ -105,7 +134,9 @@ impl Scheduler {
     pub(crate) fn land_saves(&mut self, saves: &[Save], failed: bool) {
         for save in saves {
             match (save.slot, failed) {
-                (Some(slot), false) => self.counts.blocks_saved += u64::from(self.host.complete(slot)),
+                (Some(slot), false) => {
+                    self.counts.blocks_saved += u64::from(self.host.complete(slot))
+                }
                 (Some(slot), true) => self.host.abandon(slot),
                 (None, _) => {}
             }

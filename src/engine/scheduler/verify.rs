@@ -43,8 +43,9 @@ impl Scheduler {
 
     /// The settings, while drafts are verified: not with more running sequences than they allow.
     fn speculation(&self) -> Option<Speculation> {
-        let few =
-            |settings: &Speculation| self.running.len() <= settings.sequences_max(self.limits.sequences_max) as usize;
+        let few = |settings: &Speculation| {
+            self.running.len() <= settings.sequences_max(self.limits.sequences_max) as usize
+        };
         self.limits.speculation.filter(few)
     }
 
@@ -52,9 +53,14 @@ impl Scheduler {
     /// for prompts.
     pub(super) fn drafts_max(&self, tokens_max: u32) -> u32 {
         let answering = |id: &SequenceId| self.sequences[*id].is_answering();
-        let steady = self.waiting.is_empty() && self.groups.is_empty() && self.running.iter().all(answering);
+        let steady =
+            self.waiting.is_empty() && self.groups.is_empty() && self.running.iter().all(answering);
         let running = u32::try_from(self.running.len()).expect("running sequences are few");
-        let drawing = if steady { running } else { self.limits.sequences_max };
+        let drawing = if steady {
+            running
+        } else {
+            self.limits.sequences_max
+        };
         let tokens = tokens_max.saturating_sub(running) / if steady { 1 } else { 2 };
         self.limits.draws_max.saturating_sub(drawing).min(tokens)
     }
@@ -62,12 +68,17 @@ impl Scheduler {
     /// Guesses of the tokens after the next `count` tokens of a sequence, which are to be verified with them.
     pub(super) fn drafts(&self, id: SequenceId, count: u32, draft: &mut Draft) -> Vec<u32> {
         let sequence = &self.sequences[id];
-        let Some(drafter) = sequence.drafter.as_ref() else { return Vec::new() };
+        let Some(drafter) = sequence.drafter.as_ref() else {
+            return Vec::new();
+        };
         if !sequence.is_answering() || sequence.missing() != count || sequence.pending > 0 {
             return Vec::new();
         }
         // What was computed with drafts that were not all accepted is computed again; without drafts, for good.
-        let again = self.limits.speculation.map_or(0, |settings| settings.num_speculative_tokens);
+        let again = self
+            .limits
+            .speculation
+            .map_or(0, |settings| settings.num_speculative_tokens);
         if self.keeps_states() && count > again {
             return Vec::new();
         }
@@ -82,13 +93,17 @@ impl Scheduler {
         let best = self.pace.best(draft.drawn, most, rate);
         drafts.truncate(best as usize);
         let drafts = self.without_ends(sequence, drafts);
-        draft.drawn = draft.drawn.with(u32::try_from(drafts.len()).expect("drafts are few"), rate);
+        draft.drawn = draft
+            .drawn
+            .with(u32::try_from(drafts.len()).expect("drafts are few"), rate);
         drafts
     }
 
     /// The leading drafts after which more may follow, or that are not known yet.
     fn without_ends(&self, sequence: &Sequence, mut drafts: Vec<u32>) -> Vec<u32> {
-        let is_end = |id: &u32| self.limits.eos_token_ids.contains(id) || sequence.params().stop_token_ids.contains(id);
+        let is_end = |id: &u32| {
+            self.limits.eos_token_ids.contains(id) || sequence.params().stop_token_ids.contains(id)
+        };
         if !self.faults.has(InjectedFault::DraftAcceptedPastEnd)
             && let Some(end) = drafts.iter().position(is_end)
         {
@@ -118,7 +133,10 @@ impl Scheduler {
             let known = row.drafts_known();
             if guess < self.limits.vocab {
                 row.drafts[known] = guess;
-                row.drafts = self.without_ends(&self.sequences[row.sequence], std::mem::take(&mut row.drafts));
+                row.drafts = self.without_ends(
+                    &self.sequences[row.sequence],
+                    std::mem::take(&mut row.drafts),
+                );
             } else {
                 row.drafts.truncate(known);
             }
@@ -136,23 +154,43 @@ impl Scheduler {
     /// Maximum drafts after the next `count` tokens of a sequence, as far as the step, the pool and its length allow.
     fn drafts_that_fit(&self, id: SequenceId, count: u32, draft: &Draft) -> u32 {
         let (sequence, ends) = (&self.sequences[id], self.limits.eos_token_ids.len());
-        let settings = self.speculation().map_or(0, |settings| settings.num_speculative_tokens);
-        let length = sequence.tokens_limit.saturating_sub(sequence.tokens_known() + 1);
-        let past_end = if self.faults.has(InjectedFault::DraftAcceptedPastEnd) { 1 } else { 0 };
+        let settings = self
+            .speculation()
+            .map_or(0, |settings| settings.num_speculative_tokens);
+        let length = sequence
+            .tokens_limit
+            .saturating_sub(sequence.tokens_known() + 1);
+        let past_end = if self.faults.has(InjectedFault::DraftAcceptedPastEnd) {
+            1
+        } else {
+            0
+        };
         let blocks = self.tokens_that_fit(id).saturating_sub(count);
         let tokens = draft.tokens_left.saturating_sub(count);
-        let most = settings.min(length + past_end).min(blocks).min(tokens).min(draft.drafts_left);
+        let most = settings
+            .min(length + past_end)
+            .min(blocks)
+            .min(tokens)
+            .min(draft.drafts_left);
         // The rows of other sequences need the side arrays too.
         let fits = |drafts: &u32| {
             let tables = (1 + drafts) * self.pool.blocks_for(sequence.computed + count + drafts);
             let (history, bias) = side_entries(sequence, ends, *drafts);
-            tables <= draft.table_entries_left / 2 && history <= draft.history_left / 2 && bias <= draft.bias_left / 2
+            tables <= draft.table_entries_left / 2
+                && history <= draft.history_left / 2
+                && bias <= draft.bias_left / 2
         };
         (1..=most).rev().find(fits).unwrap_or(0)
     }
 
     /// Appends the draws of a row: the first, and each after a draft that equals the draw before it.
-    pub(super) fn verify(&mut self, id: SequenceId, drafts: &[u32], mut drawn: Vec<Sampled>, events: &mut Events) {
+    pub(super) fn verify(
+        &mut self,
+        id: SequenceId,
+        drafts: &[u32],
+        mut drawn: Vec<Sampled>,
+        events: &mut Events,
+    ) {
         self.count_drafts(id, drafts.len());
         let accepted = self.accept_drafts(id, drafts, &mut drawn, events);
         if drafts.is_empty() {
@@ -160,7 +198,9 @@ impl Scheduler {
         }
         self.counts.drafts += 1;
         self.counts.draft_tokens += drafts.len() as u64;
-        self.counts.accepted_at[..accepted].iter_mut().for_each(|count| *count += 1);
+        self.counts.accepted_at[..accepted]
+            .iter_mut()
+            .for_each(|count| *count += 1);
         if let Some(drafter) = &mut self.sequences[id].drafter {
             drafter.note_verified(accepted, drafts.len());
         }
@@ -189,7 +229,13 @@ impl Scheduler {
     }
 
     /// Returns the number of accepted drafts.
-    fn accept_drafts(&mut self, id: SequenceId, drafts: &[u32], drawn: &mut [Sampled], events: &mut Events) -> usize {
+    fn accept_drafts(
+        &mut self,
+        id: SequenceId,
+        drafts: &[u32],
+        drawn: &mut [Sampled],
+        events: &mut Events,
+    ) -> usize {
         let mut accepted = 0;
         // Ends at the latest after the last draw, which no draft can equal.
         loop {
@@ -202,16 +248,26 @@ impl Scheduler {
                 break;
             }
             let is_draft = drafts.get(accepted) == Some(&sampled.token_id);
-            if !is_draft && self.faults.has(InjectedFault::RejectedLogprobs) && accepted + 1 < drawn.len() {
+            if !is_draft
+                && self.faults.has(InjectedFault::RejectedLogprobs)
+                && accepted + 1 < drawn.len()
+            {
                 let next = std::mem::take(&mut drawn[accepted + 1]);
-                sampled = Sampled { token_id: sampled.token_id, ..next };
+                sampled = Sampled {
+                    token_id: sampled.token_id,
+                    ..next
+                };
             }
             self.sequences[id].draft_report.accepted += u32::from(is_draft);
             let ended = self.append_drawn(id, sampled, is_draft, events);
             let sequence = &mut self.sequences[id];
             // With tokens that a constraint forces after the drawn one, which may be drafts as well.
             let new = &sequence.tokens[known..];
-            let equal = new.iter().zip(&drafts[accepted..]).take_while(|(token, draft)| token == draft).count();
+            let equal = new
+                .iter()
+                .zip(&drafts[accepted..])
+                .take_while(|(token, draft)| token == draft)
+                .count();
             let all_equal = equal == new.len() && !new.is_empty();
             sequence.computed += u32::try_from(equal).expect("drafts are few");
             accepted += equal;
@@ -242,21 +298,32 @@ impl Scheduler {
     /// Why a sequence does not wait for its next token; `None` if it does.
     fn draft_skip(&self, id: SequenceId) -> Option<DraftSkip> {
         let sequence = &self.sequences[id];
-        let Some(settings) = self.speculation() else { return Some(DraftSkip::ManySequences) };
+        let Some(settings) = self.speculation() else {
+            return Some(DraftSkip::ManySequences);
+        };
         let Some(rate) = sequence.drafter.as_ref().and_then(|drafter| drafter.rate()) else {
             return Some(DraftSkip::NothingFound);
         };
         let running = self.running.len();
-        let most = settings.num_speculative_tokens.min(sequence.tokens_limit - sequence.tokens_known());
-        let most = most.min(self.limits.draws_max.saturating_sub(u32::try_from(running).unwrap_or(u32::MAX)));
+        let most = settings
+            .num_speculative_tokens
+            .min(sequence.tokens_limit - sequence.tokens_known());
+        let most = most.min(
+            self.limits
+                .draws_max
+                .saturating_sub(u32::try_from(running).unwrap_or(u32::MAX)),
+        );
         let count = self.pace.best(Yield::plain(running.max(1)), most, rate);
-        let enough = running < SEQUENCES_MANY || 1.0 + accepted(count, rate) >= TOKENS_MIN_AMONG_MANY;
+        let enough =
+            running < SEQUENCES_MANY || 1.0 + accepted(count, rate) >= TOKENS_MIN_AMONG_MANY;
         (count == 0 || !enough).then_some(DraftSkip::NotWorthwhile)
     }
 
     /// Gives a sequence whose prompt is computed a drafter.
     pub(super) fn start_drafts(&mut self, id: SequenceId) {
-        let Some(settings) = self.speculation() else { return };
+        let Some(settings) = self.speculation() else {
+            return;
+        };
         let sequence = &self.sequences[id];
         if sequence.drafter.is_some() || sequence.beam.is_some() {
             return;
@@ -264,14 +331,19 @@ impl Scheduler {
         let others = self.answers.similar(&sequence.request);
         let mut drafter = Drafter::new(settings, &sequence.request, others);
         // Others may have run beside it so far.
-        sequence.tokens[sequence.request.prompt.len()..].iter().for_each(|&token_id| drafter.push(token_id));
+        sequence.tokens[sequence.request.prompt.len()..]
+            .iter()
+            .for_each(|&token_id| drafter.push(token_id));
         self.sequences[id].drafter = Some(Box::new(drafter));
         self.plan_to_draft(id);
     }
 
     /// Keeps the answer of a sequence that has ended, for drafts of similar requests.
     pub(super) fn remember_answer(&mut self, sequence: &mut Sequence) {
-        let answer = sequence.drafter.take().and_then(|drafter| drafter.into_answer());
+        let answer = sequence
+            .drafter
+            .take()
+            .and_then(|drafter| drafter.into_answer());
         if let Some(answer) = answer {
             self.answers.remember(&sequence.request, answer);
         }

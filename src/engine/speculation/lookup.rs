@@ -25,7 +25,10 @@ impl Text {
     /// An empty text that indexes runs of `min` tokens.
     pub(super) fn new(min: u32) -> Self {
         assert!(min > 0, "a run has a token");
-        Self { min: min as usize, ..Self::default() }
+        Self {
+            min: min as usize,
+            ..Self::default()
+        }
     }
 
     /// Adds a token.
@@ -33,7 +36,9 @@ impl Text {
         self.tokens.push(token_id);
         self.before.push(0);
         let end = self.tokens.len();
-        let Some(start) = end.checked_sub(self.min) else { return };
+        let Some(start) = end.checked_sub(self.min) else {
+            return;
+        };
         let place = u32::try_from(end).expect("a text fits the context");
         let previous = self.last.insert(hash(&self.tokens[start..]), place);
         self.before[end - 1] = previous.unwrap_or(0);
@@ -53,13 +58,21 @@ impl Text {
     /// `recent`'s. The most recent of the longest wins. A run at this text's own end has nothing to continue with.
     pub(super) fn find(&self, recent: &[u32]) -> Option<(usize, usize)> {
         let start = recent.len().checked_sub(self.min)?;
-        let mut place = self.last.get(&hash(&recent[start..])).map_or(0, |&place| place as usize);
+        let mut place = self
+            .last
+            .get(&hash(&recent[start..]))
+            .map_or(0, |&place| place as usize);
         let mut best: Option<(usize, usize)> = None;
         for _ in 0..PLACES_MAX {
             if place == 0 {
                 break;
             }
-            let equal = self.tokens[..place].iter().rev().zip(recent.iter().rev()).take_while(|(a, b)| a == b).count();
+            let equal = self.tokens[..place]
+                .iter()
+                .rev()
+                .zip(recent.iter().rev())
+                .take_while(|(a, b)| a == b)
+                .count();
             let longer = best.is_none_or(|(_, length)| equal > length);
             if place < self.tokens.len() && equal >= self.min && longer {
                 best = Some((place, equal));
@@ -77,7 +90,11 @@ impl Text {
 }
 
 fn hash(run: &[u32]) -> u64 {
-    run.iter().fold(0, |hash: u64, &id| (hash ^ u64::from(id)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29))
+    run.iter().fold(0, |hash: u64, &id| {
+        (hash ^ u64::from(id))
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            .rotate_left(29)
+    })
 }
 
 #[cfg(test)]
@@ -97,7 +114,10 @@ mod tests {
         assert_eq!(text.find(&[6, 2, 3]), Some((10, 2)), "the most recent");
         assert_eq!(text.find(&[8, 9]), Some((8, 2)));
         assert_eq!(text.find(&[3, 5]), None, "nothing follows");
-        assert_eq!((text.find(&[5, 5]), text.find(&[3]), text.find(&[])), (None, None, None));
+        assert_eq!(
+            (text.find(&[5, 5]), text.find(&[3]), text.find(&[])),
+            (None, None, None)
+        );
     }
 
     #[test]
@@ -110,11 +130,16 @@ mod tests {
 
     #[test]
     fn every_place_of_a_long_text_is_found_at_once() {
-        let tokens: Vec<u32> = (0..20_000).map(|i: u32| i.wrapping_mul(2_654_435_761) % 50_000).collect();
+        let tokens: Vec<u32> = (0..20_000)
+            .map(|i: u32| i.wrapping_mul(2_654_435_761) % 50_000)
+            .collect();
         let text = text(4, &tokens);
         for end in (4..tokens.len()).step_by(7) {
             let (place, length) = text.find(&tokens[end - 4..end]).expect("the run is there");
-            assert_eq!((&tokens[place - 4..place], length), (&tokens[end - 4..end], 4));
+            assert_eq!(
+                (&tokens[place - 4..place], length),
+                (&tokens[end - 4..end], 4)
+            );
         }
     }
 }

@@ -73,7 +73,9 @@ impl Drafter {
         let mut prompt = Text::new(settings.prompt_lookup_min);
         indexed.iter().for_each(|&id| prompt.push(id));
         let mut answer = Text::new(settings.prompt_lookup_min);
-        let end = indexed.len().saturating_sub(settings.prompt_lookup_max as usize);
+        let end = indexed
+            .len()
+            .saturating_sub(settings.prompt_lookup_max as usize);
         indexed[end..].iter().for_each(|&id| answer.push(id));
         let mut drafter = Self {
             settings,
@@ -131,7 +133,9 @@ impl Drafter {
 
     /// Up to `count` guesses of the next tokens.
     pub(crate) fn drafts(&self, count: u32) -> Vec<u32> {
-        (0..count as usize).map_while(|index| self.guess(index)).collect()
+        (0..count as usize)
+            .map_while(|index| self.guess(index))
+            .collect()
     }
 
     /// How likely a guess is to be right, if there is one.
@@ -147,7 +151,10 @@ impl Drafter {
     /// The answer, for requests that are similar.
     pub(crate) fn into_answer(self) -> Option<Answer> {
         let length = self.answer.len();
-        (self.predicted.is_none() && !self.asks_model() && self.generated > 0 && length <= ANSWER_TOKENS_MAX)
+        (self.predicted.is_none()
+            && !self.asks_model()
+            && self.generated > 0
+            && length <= ANSWER_TOKENS_MAX)
             .then(|| Answer(Arc::new(self.answer)))
     }
 
@@ -163,7 +170,8 @@ impl Drafter {
         let text = self.text(source);
         // Only the sequence's own text may repeat itself after its end.
         let is_own = matches!(source, Source::Answer);
-        (place < text.len() && (is_own || place + index < text.len())).then(|| text.ahead(place, index))
+        (place < text.len() && (is_own || place + index < text.len()))
+            .then(|| text.ahead(place, index))
     }
 
     fn text(&self, source: Source) -> &Text {
@@ -177,12 +185,18 @@ impl Drafter {
     /// Finds the longest earlier occurrence of the last tokens. Of equal ones, the sequence's own wins.
     fn look_up(&mut self) {
         let tokens = self.answer.tokens();
-        let recent = &tokens[tokens.len().saturating_sub(self.settings.prompt_lookup_max as usize)..];
-        let sources = [Source::Answer, Source::Prompt].into_iter().chain((0..self.others.len()).map(Source::Other));
+        let recent = &tokens[tokens
+            .len()
+            .saturating_sub(self.settings.prompt_lookup_max as usize)..];
+        let sources = [Source::Answer, Source::Prompt]
+            .into_iter()
+            .chain((0..self.others.len()).map(Source::Other));
         let mut best = None;
         for source in sources {
             let found = self.text(source).find(recent);
-            let Some((place, length)) = found else { continue };
+            let Some((place, length)) = found else {
+                continue;
+            };
             if best.is_none_or(|(_, _, longest)| length > longest) {
                 best = Some((source, place, length));
             }
@@ -206,7 +220,11 @@ struct Kind {
 impl Kind {
     fn of(request: &Request) -> Self {
         let beginning = request.prompt.iter().take(BEGINNING).copied().collect();
-        Self { client: request.client, salt: request.cache_salt.clone(), beginning }
+        Self {
+            client: request.client,
+            salt: request.cache_salt.clone(),
+            beginning,
+        }
     }
 }
 
@@ -229,8 +247,9 @@ impl Answers {
     pub(crate) fn remember(&mut self, request: &Request, answer: Answer) {
         let kind = Kind::of(request);
         let found = self.kinds.iter().position(|(other, _)| *other == kind);
-        let (kind, mut answers) =
-            found.and_then(|index| self.kinds.remove(index)).unwrap_or_else(|| (kind, VecDeque::new()));
+        let (kind, mut answers) = found
+            .and_then(|index| self.kinds.remove(index))
+            .unwrap_or_else(|| (kind, VecDeque::new()));
         answers.push_front(answer);
         answers.truncate(ANSWERS_MAX);
         self.kinds.push_back((kind, answers));
@@ -244,27 +263,45 @@ impl Answers {
 mod tests {
     use super::*;
 
-    const SETTINGS: Speculation = Speculation { prompt_lookup_min: 2, ..Speculation::DEFAULT };
+    const SETTINGS: Speculation = Speculation {
+        prompt_lookup_min: 2,
+        ..Speculation::DEFAULT
+    };
 
     fn request(prompt: &[u32]) -> Request {
-        Request { prompt: prompt.into(), ..Request::default() }
+        Request {
+            prompt: prompt.into(),
+            ..Request::default()
+        }
     }
 
     #[test]
     fn a_prompt_that_is_quoted_is_guessed() {
-        let mut drafter = Drafter::new(SETTINGS, &request(&[1, 2, 3, 4, 5, 6, 9, 1, 2]), Vec::new());
-        assert_eq!(drafter.drafts(5), [3, 4, 5, 6, 9], "the prompt's end occurred before");
+        let mut drafter =
+            Drafter::new(SETTINGS, &request(&[1, 2, 3, 4, 5, 6, 9, 1, 2]), Vec::new());
+        assert_eq!(
+            drafter.drafts(5),
+            [3, 4, 5, 6, 9],
+            "the prompt's end occurred before"
+        );
         drafter.push(3);
         assert_eq!(drafter.drafts(2), [4, 5]);
         let rate = drafter.rate().expect("there is a guess");
         assert!(rate > RATE_FIRST);
         drafter.push(8);
-        assert_eq!((drafter.rate(), drafter.drafts(3)), (None, vec![]), "nothing like it was seen");
+        assert_eq!(
+            (drafter.rate(), drafter.drafts(3)),
+            (None, vec![]),
+            "nothing like it was seen"
+        );
         for id in [5, 6] {
             drafter.push(id);
         }
         assert_eq!(drafter.drafts(2), [9, 1]);
-        assert!(drafter.rate().expect("there is a guess") < rate, "a wrong guess is remembered");
+        assert!(
+            drafter.rate().expect("there is a guess") < rate,
+            "a wrong guess is remembered"
+        );
     }
 
     #[test]
@@ -288,9 +325,26 @@ mod tests {
             drafter.drafts(5)
         };
         assert_eq!(guesses(&mine), [12, 13]);
-        assert!(guesses(&request(&[1, 2, 4])).is_empty(), "another beginning");
-        assert!(guesses(&Request { client: 1, ..mine.clone() }).is_empty(), "another client");
-        assert!(guesses(&Request { cache_salt: Some("a".into()), ..mine.clone() }).is_empty(), "another salt");
+        assert!(
+            guesses(&request(&[1, 2, 4])).is_empty(),
+            "another beginning"
+        );
+        assert!(
+            guesses(&Request {
+                client: 1,
+                ..mine.clone()
+            })
+            .is_empty(),
+            "another client"
+        );
+        assert!(
+            guesses(&Request {
+                cache_salt: Some("a".into()),
+                ..mine.clone()
+            })
+            .is_empty(),
+            "another salt"
+        );
         for first in 0..2 * KINDS_MAX as u32 {
             let request = request(&[first]);
             let mut drafter = Drafter::new(SETTINGS, &request, Vec::new());
@@ -302,10 +356,17 @@ mod tests {
 
     #[test]
     fn a_predicted_answer_is_guessed_by_position() {
-        let predicted = Request { predicted: Some([4, 5, 6].into()), ..request(&[1]) };
+        let predicted = Request {
+            predicted: Some([4, 5, 6].into()),
+            ..request(&[1])
+        };
         let mut drafter = Drafter::new(SETTINGS, &predicted, Vec::new());
         assert_eq!(drafter.drafts(2), [4, 5]);
         drafter.push(9);
-        assert_eq!(drafter.drafts(5), [5, 6], "a wrong position leaves the others as they are");
+        assert_eq!(
+            drafter.drafts(5),
+            [5, 6],
+            "a wrong position leaves the others as they are"
+        );
     }
 }

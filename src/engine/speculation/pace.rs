@@ -64,18 +64,28 @@ pub(crate) struct Yield {
 impl Yield {
     /// A step of `rows` rows that draw one token each.
     pub(crate) fn plain(rows: usize) -> Self {
-        Self { rows: u32::try_from(rows).unwrap_or(u32::MAX), drafts: 0, tokens: rows as f64 }
+        Self {
+            rows: u32::try_from(rows).unwrap_or(u32::MAX),
+            drafts: 0,
+            tokens: rows as f64,
+        }
     }
 
     /// The same with `count` drafts more, each of which is right with this probability if the one before it is.
     pub(crate) fn with(self, count: u32, rate: f64) -> Self {
-        Self { rows: self.rows + count, drafts: self.drafts + count, tokens: self.tokens + accepted(count, rate) }
+        Self {
+            rows: self.rows + count,
+            drafts: self.drafts + count,
+            tokens: self.tokens + accepted(count, rate),
+        }
     }
 }
 
 /// Expected number of accepted drafts out of `count`.
 pub(crate) fn accepted(count: u32, rate: f64) -> f64 {
-    (1..=count).map(|draft| rate.powi(i32::try_from(draft).unwrap_or(i32::MAX))).sum()
+    (1..=count)
+        .map(|draft| rate.powi(i32::try_from(draft).unwrap_or(i32::MAX)))
+        .sum()
 }
 
 impl Pace {
@@ -88,7 +98,11 @@ impl Pace {
         // A step after one with drafts was not submitted ahead, so its time is not that of plain steps in a row.
         let is_first = std::mem::replace(&mut self.after_drafts, drafts > 0) && drafts == 0;
         if !is_first {
-            let curve = if drafts > 0 { &mut self.verified } else { &mut self.plain };
+            let curve = if drafts > 0 {
+                &mut self.verified
+            } else {
+                &mut self.plain
+            };
             curve.note(rows as usize, seconds);
         }
     }
@@ -102,7 +116,10 @@ impl Pace {
         let speed = |plan: &Yield| plan.tokens / self.seconds(*plan);
         let alone = speed(&step) * if step.drafts == 0 { GAIN_MIN } else { 1.0 };
         let plans = (1..=most).map(|count| (count, speed(&step.with(count, rate))));
-        let best = plans.fold((0, alone), |best, plan| if plan.1 > best.1 { plan } else { best });
+        let best = plans.fold(
+            (0, alone),
+            |best, plan| if plan.1 > best.1 { plan } else { best },
+        );
         best.0
     }
 
@@ -166,17 +183,41 @@ mod tests {
     #[test]
     fn as_many_drafts_as_pay() {
         let mut pace = Pace::default();
-        assert_eq!(pace.best(Yield::plain(1), 5, 0.9), 5, "rows are cheap until they are measured");
-        assert_eq!(pace.best(Yield::plain(1), 5, 0.01), 0, "drafts that are never right");
+        assert_eq!(
+            pace.best(Yield::plain(1), 5, 0.9),
+            5,
+            "rows are cheap until they are measured"
+        );
+        assert_eq!(
+            pace.best(Yield::plain(1), 5, 0.01),
+            0,
+            "drafts that are never right"
+        );
         pace.note(6, 5, 9.0);
-        assert_eq!(pace.best(Yield::plain(1), 5, 0.9), 0, "there is nothing to compare with yet");
+        assert_eq!(
+            pace.best(Yield::plain(1), 5, 0.9),
+            0,
+            "there is nothing to compare with yet"
+        );
         measure(&mut pace, 1, 0, 1.0);
-        assert_eq!(pace.best(Yield::plain(1), 5, 0.9), 5, "one slow step proves nothing");
+        assert_eq!(
+            pace.best(Yield::plain(1), 5, 0.9),
+            5,
+            "one slow step proves nothing"
+        );
         for drafts in 1..=5 {
             (0..5).for_each(|_| pace.note(1 + drafts, drafts, 1.0 + 0.5 * f64::from(drafts)));
         }
-        assert_eq!(pace.best(Yield::plain(1), 5, 0.4), 0, "a row costs half a step");
-        assert_eq!(pace.best(Yield::plain(1), 5, 0.8), 2, "2.44 tokens in 2 steps' time, not 2.95 in 2.5");
+        assert_eq!(
+            pace.best(Yield::plain(1), 5, 0.4),
+            0,
+            "a row costs half a step"
+        );
+        assert_eq!(
+            pace.best(Yield::plain(1), 5, 0.8),
+            2,
+            "2.44 tokens in 2 steps' time, not 2.95 in 2.5"
+        );
         assert_eq!(pace.best(Yield::plain(1), 5, 1.0), 5);
     }
 
@@ -184,9 +225,17 @@ mod tests {
     fn a_full_batch_drafts_only_what_it_gains_by() {
         let mut pace = Pace::default();
         measure(&mut pace, 64, 0, 1.0);
-        assert_eq!(pace.best(Yield::plain(64), 5, 0.5), 0, "a row that is not measured is not free");
+        assert_eq!(
+            pace.best(Yield::plain(64), 5, 0.5),
+            0,
+            "a row that is not measured is not free"
+        );
         measure(&mut pace, 69, 5, 1.1);
-        assert_eq!(pace.best(Yield::plain(64), 5, 0.9), 0, "4 tokens of 64 for a tenth of the time");
+        assert_eq!(
+            pace.best(Yield::plain(64), 5, 0.9),
+            0,
+            "4 tokens of 64 for a tenth of the time"
+        );
     }
 
     #[test]
@@ -206,9 +255,14 @@ mod tests {
         let mut curve = Curve::default();
         assert_eq!(curve.at(3), None);
         for (rows, seconds) in [(2, 1.0), (6, 3.0)] {
-            [90.0, seconds, seconds, 0.0, seconds].into_iter().for_each(|seconds| curve.note(rows, seconds));
+            [90.0, seconds, seconds, 0.0, seconds]
+                .into_iter()
+                .for_each(|seconds| curve.note(rows, seconds));
         }
-        assert_eq!((curve.at(2), curve.at(4), curve.at(6)), (Some(1.0), Some(2.0), Some(3.0)));
+        assert_eq!(
+            (curve.at(2), curve.at(4), curve.at(6)),
+            (Some(1.0), Some(2.0), Some(3.0))
+        );
         assert!(curve.at(8) > Some(3.0) && curve.at(1) < Some(1.0));
         curve.note(1 + ROWS_MAX, 1.0);
         assert_eq!(curve.0.len(), 7, "times of huge steps are not kept");

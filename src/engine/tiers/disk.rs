@@ -71,7 +71,11 @@ pub struct DiskTier {
 impl DiskTier {
     /// An empty index. A block of group `g` takes `block_bytes[g]`.
     pub fn new(use_of: DiskUse, block_bytes: Vec<u64>) -> Self {
-        Self { block_bytes, use_of, ..Self::default() }
+        Self {
+            block_bytes,
+            use_of,
+            ..Self::default()
+        }
     }
 
     /// Whether there is no disk.
@@ -133,13 +137,20 @@ impl DiskTier {
 
     /// A block was copied. Returns whether this copy is still to be written.
     pub(crate) fn hand_over(&mut self, origin: &Arc<Origin>) -> bool {
-        let writing = self.writing.get_mut(&origin.key).filter(|(own, _)| Arc::ptr_eq(own, origin));
+        let writing = self
+            .writing
+            .get_mut(&origin.key)
+            .filter(|(own, _)| Arc::ptr_eq(own, origin));
         writing.map(|(_, handed)| *handed = true).is_some()
     }
 
     /// A block was not copied.
     pub(crate) fn abandon(&mut self, origin: &Arc<Origin>) {
-        if self.writing.get(&origin.key).is_some_and(|(own, _)| Arc::ptr_eq(own, origin)) {
+        if self
+            .writing
+            .get(&origin.key)
+            .is_some_and(|(own, _)| Arc::ptr_eq(own, origin))
+        {
             self.end_write(&origin.key);
         }
     }
@@ -201,14 +212,21 @@ impl DiskTier {
         let origin = self.finished.remove(&(group, block))?;
         // The order is short of stale entries: each is dropped when its turn comes, or here.
         if self.finished_order.len() > 2 * self.finished.len() + 64 {
-            self.finished_order.retain(|at| self.finished.contains_key(at));
+            self.finished_order
+                .retain(|at| self.finished.contains_key(at));
         }
         Some(origin)
     }
 
     /// Asks for a block.
     pub(crate) fn read(&mut self, slot: HostSlot, origin: Arc<Origin>, waiter: SequenceId) {
-        let before = self.reading.insert(slot, Reading { key: origin.key, waiters: vec![waiter] });
+        let before = self.reading.insert(
+            slot,
+            Reading {
+                key: origin.key,
+                waiters: vec![waiter],
+            },
+        );
         debug_assert!(before.is_none(), "a slot is read into once at a time");
         self.jobs.push(DiskJob::Read(slot, origin));
     }
@@ -220,7 +238,12 @@ impl DiskTier {
 
     /// After the device was lost: what was to be copied from it is gone.
     pub(crate) fn restart(&mut self) {
-        let copying: Vec<_> = self.writing.values().filter(|(_, handed)| !handed).map(|(own, _)| own.key).collect();
+        let copying: Vec<_> = self
+            .writing
+            .values()
+            .filter(|(_, handed)| !handed)
+            .map(|(own, _)| own.key)
+            .collect();
         copying.iter().for_each(|key| self.end_write(key));
         self.finished.clear();
         self.finished_order.clear();
@@ -233,7 +256,11 @@ mod tests {
 
     fn origin(token: u32) -> Arc<Origin> {
         let root = BlockHash::root(&[7; 32], None, None);
-        Arc::new(Origin { key: (0, root.next(&[7; 32], &[token])), parent: root, token_ids: [token].into() })
+        Arc::new(Origin {
+            key: (0, root.next(&[7; 32], &[token])),
+            parent: root,
+            token_ids: [token].into(),
+        })
     }
 
     #[test]
@@ -246,7 +273,10 @@ mod tests {
         disk.add(key);
         assert!(!disk.wants(&key) && disk.holds(&key), "it is there");
         disk.withdraw(key);
-        assert!(disk.wants(&key) && disk.take_jobs().len() == 1, "its file is removed");
+        assert!(
+            disk.wants(&key) && disk.take_jobs().len() == 1,
+            "its file is removed"
+        );
     }
 
     #[test]
@@ -276,7 +306,10 @@ mod tests {
         assert!(disk.start_write(&first));
         disk.withdraw(first.key);
         assert!(disk.start_write(&second));
-        assert!(!disk.hand_over(&first), "its content turned out to be wrong");
+        assert!(
+            !disk.hand_over(&first),
+            "its content turned out to be wrong"
+        );
         disk.abandon(&first);
         assert!(disk.hand_over(&second));
     }
@@ -285,7 +318,10 @@ mod tests {
     fn finished_blocks_come_in_order_unless_they_are_overwritten() {
         let mut disk = DiskTier::new(DiskUse::ReadAndWrite, vec![10]);
         (0..4).for_each(|block| disk.finish(block, origin(block)));
-        assert_eq!(disk.take_finished(0, 1).map(|found| found.key), Some(origin(1).key));
+        assert_eq!(
+            disk.take_finished(0, 1).map(|found| found.key),
+            Some(origin(1).key)
+        );
         assert_eq!(disk.take_finished(0, 1), None);
         let mut order = Vec::new();
         while let Some((block, _)) = disk.next_finished() {

@@ -54,9 +54,23 @@ pub struct HostTier {
 impl HostTier {
     /// An empty tier of at most `bytes_max` bytes; a block of group `g` takes `block_bytes[g]`.
     pub fn new(bytes_max: u64, block_bytes: Vec<u64>, faults: InjectedFaults) -> Self {
-        debug_assert!(bytes_max == 0 || block_bytes.iter().all(|&bytes| bytes > 0), "a block has bytes");
-        let (entries, vacant, by_key, by_use) = (Vec::new(), Vec::new(), HashMap::new(), BTreeMap::new());
-        Self { bytes_max, block_bytes, bytes: 0, entries, vacant, by_key, by_use, uses: 0, faults }
+        debug_assert!(
+            bytes_max == 0 || block_bytes.iter().all(|&bytes| bytes > 0),
+            "a block has bytes"
+        );
+        let (entries, vacant, by_key, by_use) =
+            (Vec::new(), Vec::new(), HashMap::new(), BTreeMap::new());
+        Self {
+            bytes_max,
+            block_bytes,
+            bytes: 0,
+            entries,
+            vacant,
+            by_key,
+            by_use,
+            uses: 0,
+            faults,
+        }
     }
 
     /// Whether there is no such tier.
@@ -78,7 +92,8 @@ impl HostTier {
     pub fn lookup(&self, group: usize, hash: &BlockHash) -> Option<HostSlot> {
         let slot = *self.by_key.get(&(group, *hash))?;
         let entry = self.entries[slot as usize].as_ref()?;
-        (entry.fill == Fill::Held || self.faults.has(InjectedFault::LeavingBlockFound)).then_some(slot)
+        (entry.fill == Fill::Held || self.faults.has(InjectedFault::LeavingBlockFound))
+            .then_some(slot)
     }
 
     /// Whether a slot holds or will hold this block.
@@ -89,11 +104,18 @@ impl HostTier {
     /// The slot that this block is being read into from a file.
     pub(crate) fn arriving(&self, group: usize, hash: &BlockHash) -> Option<HostSlot> {
         let slot = *self.by_key.get(&(group, *hash))?;
-        self.entries[slot as usize].is_some_and(|entry| entry.fill == Fill::Arriving).then_some(slot)
+        self.entries[slot as usize]
+            .is_some_and(|entry| entry.fill == Fill::Arriving)
+            .then_some(slot)
     }
 
     /// Takes a slot for a block whose copy is about to start. `None` if there is no room, because everything is in use.
-    pub(crate) fn reserve(&mut self, group: usize, hash: BlockHash, fill: Fill) -> Option<HostSlot> {
+    pub(crate) fn reserve(
+        &mut self,
+        group: usize,
+        hash: BlockHash,
+        fill: Fill,
+    ) -> Option<HostSlot> {
         debug_assert!(!self.has(group, &hash), "a block has one slot");
         let needed = *self.block_bytes.get(group)?;
         // Nothing is evicted for what does not fit at all, as a large state may not.
@@ -105,12 +127,22 @@ impl HostTier {
         }
         let (key, last_use) = ((group, hash), self.tick());
         debug_assert!(fill != Fill::Held, "its bytes are to come");
-        let entry = Entry { key, fill, pins: 0, keepers: 0, withdrawn: false, last_use };
+        let entry = Entry {
+            key,
+            fill,
+            pins: 0,
+            keepers: 0,
+            withdrawn: false,
+            last_use,
+        };
         let slot = self.vacant.pop().unwrap_or_else(|| {
             self.entries.push(None);
             HostSlot::try_from(self.entries.len() - 1).expect("slots are counted in u32")
         });
-        debug_assert!(self.entries[slot as usize].is_none(), "a vacant slot is empty");
+        debug_assert!(
+            self.entries[slot as usize].is_none(),
+            "a vacant slot is empty"
+        );
         self.entries[slot as usize] = Some(entry);
         self.by_key.insert(key, slot);
         self.by_use.insert(last_use, slot);
@@ -120,7 +152,9 @@ impl HostTier {
 
     /// The bytes of a leaving or arriving block are in its slot. Returns whether they are still wanted.
     pub(crate) fn complete(&mut self, slot: HostSlot) -> bool {
-        let Some(entry) = &mut self.entries[slot as usize] else { return false };
+        let Some(entry) = &mut self.entries[slot as usize] else {
+            return false;
+        };
         entry.fill = Fill::Held;
         !self.vacate_if_withdrawn(slot)
     }
@@ -135,7 +169,9 @@ impl HostTier {
     /// Keeps a slot until [`HostTier::unpin`], and makes it the most recently used.
     pub(crate) fn pin(&mut self, slot: HostSlot) {
         let last_use = self.tick();
-        let entry = self.entries[slot as usize].as_mut().expect("a slot that was found is in use");
+        let entry = self.entries[slot as usize]
+            .as_mut()
+            .expect("a slot that was found is in use");
         entry.pins += 1;
         self.by_use.remove(&entry.last_use);
         entry.last_use = last_use;
@@ -144,7 +180,9 @@ impl HostTier {
 
     /// An upload from this slot has completed.
     pub(crate) fn unpin(&mut self, slot: HostSlot) {
-        let entry = self.entries[slot as usize].as_mut().expect("a pinned slot is in use");
+        let entry = self.entries[slot as usize]
+            .as_mut()
+            .expect("a pinned slot is in use");
         assert!(entry.pins > 0, "only a pinned slot is unpinned");
         entry.pins -= 1;
         self.vacate_if_withdrawn(slot);
@@ -152,12 +190,17 @@ impl HostTier {
 
     /// Keeps a slot until [`HostTier::release`], for a sequence that waits.
     pub(crate) fn keep(&mut self, slot: HostSlot) {
-        self.entries[slot as usize].as_mut().expect("a slot that was found is in use").keepers += 1;
+        self.entries[slot as usize]
+            .as_mut()
+            .expect("a slot that was found is in use")
+            .keepers += 1;
     }
 
     /// A sequence does not wait any more.
     pub(crate) fn release(&mut self, slot: HostSlot) {
-        let entry = self.entries[slot as usize].as_mut().expect("a kept slot is in use");
+        let entry = self.entries[slot as usize]
+            .as_mut()
+            .expect("a kept slot is in use");
         assert!(entry.keepers > 0, "only a kept slot is released");
         entry.keepers -= 1;
         self.vacate_if_withdrawn(slot);
@@ -165,7 +208,9 @@ impl HostTier {
 
     /// Removes a block whose content turned out to be wrong.
     pub(crate) fn withdraw(&mut self, group: usize, hash: &BlockHash) {
-        let Some(slot) = self.by_key.remove(&(group, *hash)) else { return };
+        let Some(slot) = self.by_key.remove(&(group, *hash)) else {
+            return;
+        };
         if let Some(entry) = &mut self.entries[slot as usize] {
             entry.withdrawn = true;
         }
@@ -175,7 +220,9 @@ impl HostTier {
     /// After the device was lost: what was being copied from it is gone, and no upload is in flight.
     pub(crate) fn restart(&mut self) {
         for slot in 0..HostSlot::try_from(self.entries.len()).expect("slots are counted in u32") {
-            let Some(entry) = &mut self.entries[slot as usize] else { continue };
+            let Some(entry) = &mut self.entries[slot as usize] else {
+                continue;
+            };
             entry.pins = 0;
             if entry.fill == Fill::Leaving {
                 self.vacate(slot);
@@ -196,12 +243,30 @@ impl HostTier {
         let used = || self.entries.iter().flatten();
         let bytes: u64 = used().map(|entry| self.block_bytes[entry.key.0]).sum();
         assert_eq!(bytes, self.bytes, "every block in host memory is counted");
-        assert!(bytes <= self.bytes_max, "host memory stays within its limit");
-        assert_eq!(used().map(|entry| entry.pins).sum::<u32>(), pinned, "a slot is pinned while it is uploaded");
+        assert!(
+            bytes <= self.bytes_max,
+            "host memory stays within its limit"
+        );
+        assert_eq!(
+            used().map(|entry| entry.pins).sum::<u32>(),
+            pinned,
+            "a slot is pinned while it is uploaded"
+        );
         let keepers: u32 = used().map(|entry| entry.keepers).sum();
-        assert_eq!(keepers as usize, kept, "a slot is kept for waiting sequences alone");
-        assert_eq!(used().count(), self.by_use.len(), "every slot in use has a place in the order");
-        assert_eq!(used().count() + self.vacant.len(), self.entries.len(), "a slot is vacant or in use");
+        assert_eq!(
+            keepers as usize, kept,
+            "a slot is kept for waiting sequences alone"
+        );
+        assert_eq!(
+            used().count(),
+            self.by_use.len(),
+            "every slot in use has a place in the order"
+        );
+        assert_eq!(
+            used().count() + self.vacant.len(),
+            self.entries.len(),
+            "a slot is vacant or in use"
+        );
         let findable = used().filter(|entry| !entry.withdrawn).count();
         assert_eq!(findable, self.by_key.len(), "every hash has one slot");
         for (key, &slot) in &self.by_key {
@@ -222,7 +287,9 @@ impl HostTier {
         let early = self.faults.has(InjectedFault::HostSlotReusedEarly);
         let idle = |slot: &&HostSlot| {
             let entry = self.entries[**slot as usize].as_ref();
-            entry.is_some_and(|entry| entry.pins + entry.keepers == 0 && (entry.fill == Fill::Held || early))
+            entry.is_some_and(|entry| {
+                entry.pins + entry.keepers == 0 && (entry.fill == Fill::Held || early)
+            })
         };
         let slot = *self.by_use.values().find(idle)?;
         self.vacate(slot);
@@ -230,7 +297,9 @@ impl HostTier {
     }
 
     fn vacate_if_withdrawn(&mut self, slot: HostSlot) -> bool {
-        let done = |entry: Entry| entry.withdrawn && entry.fill == Fill::Held && entry.pins + entry.keepers == 0;
+        let done = |entry: Entry| {
+            entry.withdrawn && entry.fill == Fill::Held && entry.pins + entry.keepers == 0
+        };
         let vacates = self.entries[slot as usize].is_some_and(done);
         if vacates {
             self.vacate(slot);
@@ -239,7 +308,9 @@ impl HostTier {
     }
 
     fn vacate(&mut self, slot: HostSlot) {
-        let entry = self.entries[slot as usize].take().expect("only a slot in use is vacated");
+        let entry = self.entries[slot as usize]
+            .take()
+            .expect("only a slot in use is vacated");
         if !entry.withdrawn && !self.faults.has(InjectedFault::StaleHostEntry) {
             self.by_key.remove(&entry.key);
         }
@@ -264,8 +335,13 @@ mod tests {
     #[test]
     fn a_block_is_found_once_its_copy_is_complete() {
         let mut host = tier(2);
-        let slot = host.reserve(0, hash(1), Fill::Leaving).expect("there is room");
-        assert!(host.has(0, &hash(1)) && host.lookup(0, &hash(1)).is_none(), "leaving");
+        let slot = host
+            .reserve(0, hash(1), Fill::Leaving)
+            .expect("there is room");
+        assert!(
+            host.has(0, &hash(1)) && host.lookup(0, &hash(1)).is_none(),
+            "leaving"
+        );
         assert!(host.complete(slot));
         assert_eq!(host.lookup(0, &hash(1)), Some(slot));
         host.check(0, 0);
@@ -274,15 +350,31 @@ mod tests {
     #[test]
     fn the_least_recently_used_block_goes_unless_a_copy_needs_it() {
         let mut host = tier(3);
-        let slots: Vec<_> =
-            (0..3).map(|index| host.reserve(0, hash(index), Fill::Leaving).expect("there is room")).collect();
-        assert_eq!(host.reserve(0, hash(3), Fill::Leaving), None, "all copies are in flight");
+        let slots: Vec<_> = (0..3)
+            .map(|index| {
+                host.reserve(0, hash(index), Fill::Leaving)
+                    .expect("there is room")
+            })
+            .collect();
+        assert_eq!(
+            host.reserve(0, hash(3), Fill::Leaving),
+            None,
+            "all copies are in flight"
+        );
         slots.iter().for_each(|&slot| assert!(host.complete(slot)));
         host.pin(slots[0]);
         host.pin(slots[1]);
         host.unpin(slots[1]);
-        assert_eq!(host.reserve(0, hash(3), Fill::Leaving), Some(slots[2]), "the others were used later");
-        assert_eq!(host.reserve(0, hash(4), Fill::Leaving), Some(slots[1]), "the oldest is pinned");
+        assert_eq!(
+            host.reserve(0, hash(3), Fill::Leaving),
+            Some(slots[2]),
+            "the others were used later"
+        );
+        assert_eq!(
+            host.reserve(0, hash(4), Fill::Leaving),
+            Some(slots[1]),
+            "the oldest is pinned"
+        );
         assert_eq!(host.reserve(0, hash(5), Fill::Leaving), None);
         host.check(1, 0);
     }
@@ -290,7 +382,9 @@ mod tests {
     #[test]
     fn nothing_makes_room_for_what_is_larger_than_all() {
         let mut host = HostTier::new(25, vec![10, 26], InjectedFaults::default());
-        let slot = host.reserve(0, hash(0), Fill::Leaving).expect("there is room");
+        let slot = host
+            .reserve(0, hash(0), Fill::Leaving)
+            .expect("there is room");
         assert!(host.complete(slot));
         assert_eq!(host.reserve(1, hash(1), Fill::Leaving), None);
         assert_eq!(host.lookup(0, &hash(0)), Some(slot));
@@ -299,8 +393,12 @@ mod tests {
     #[test]
     fn withdrawn_blocks_vanish_when_their_copies_are_done() {
         let mut host = tier(3);
-        let slots: Vec<_> =
-            (0..3).map(|index| host.reserve(0, hash(index), Fill::Leaving).expect("there is room")).collect();
+        let slots: Vec<_> = (0..3)
+            .map(|index| {
+                host.reserve(0, hash(index), Fill::Leaving)
+                    .expect("there is room")
+            })
+            .collect();
         assert!(host.complete(slots[0]) && host.complete(slots[1]));
         host.pin(slots[1]);
         (0..3).for_each(|index| host.withdraw(0, &hash(index)));
@@ -315,14 +413,27 @@ mod tests {
     #[test]
     fn what_a_waiting_sequence_needs_stays() {
         let mut host = tier(2);
-        let slots = [0, 1].map(|index| host.reserve(0, hash(index), Fill::Arriving).expect("there is room"));
-        assert_eq!((host.arriving(0, &hash(0)), host.lookup(0, &hash(0))), (Some(slots[0]), None));
+        let slots = [0, 1].map(|index| {
+            host.reserve(0, hash(index), Fill::Arriving)
+                .expect("there is room")
+        });
+        assert_eq!(
+            (host.arriving(0, &hash(0)), host.lookup(0, &hash(0))),
+            (Some(slots[0]), None)
+        );
         host.restart();
-        assert!(host.complete(slots[0]), "its file does not depend on the device");
+        assert!(
+            host.complete(slots[0]),
+            "its file does not depend on the device"
+        );
         host.keep(slots[0]);
         host.abandon(slots[1]);
         assert_eq!(host.reserve(0, hash(2), Fill::Leaving), Some(slots[1]));
-        assert_eq!(host.reserve(0, hash(3), Fill::Leaving), None, "one is kept, one is leaving");
+        assert_eq!(
+            host.reserve(0, hash(3), Fill::Leaving),
+            None,
+            "one is kept, one is leaving"
+        );
         host.withdraw(0, &hash(0));
         host.check(0, 1);
         host.release(slots[0]);
@@ -333,12 +444,18 @@ mod tests {
     #[test]
     fn a_lost_device_loses_what_was_leaving_it() {
         let mut host = tier(3);
-        let held = host.reserve(0, hash(0), Fill::Leaving).expect("there is room");
+        let held = host
+            .reserve(0, hash(0), Fill::Leaving)
+            .expect("there is room");
         host.complete(held);
         host.pin(held);
-        host.reserve(0, hash(1), Fill::Leaving).expect("there is room");
+        host.reserve(0, hash(1), Fill::Leaving)
+            .expect("there is room");
         host.restart();
-        assert_eq!((host.lookup(0, &hash(0)), host.has(0, &hash(1))), (Some(held), false));
+        assert_eq!(
+            (host.lookup(0, &hash(0)), host.has(0, &hash(1))),
+            (Some(held), false)
+        );
         host.check(0, 0);
     }
 }

@@ -18,7 +18,11 @@ impl Rates {
     /// Given times: of moving a byte, in either way, and of computing a token.
     pub fn given(byte: Duration, token: Duration) -> Self {
         let [byte, token] = [byte, token].map(|time| Some(time.as_secs_f64()));
-        Self { seconds_per_byte: byte, seconds_per_file_byte: byte, seconds_per_token: token }
+        Self {
+            seconds_per_byte: byte,
+            seconds_per_file_byte: byte,
+            seconds_per_token: token,
+        }
     }
 
     /// Adds a measured upload.
@@ -44,13 +48,18 @@ impl Rates {
     /// Whether reading `bytes` from a file and uploading them is predicted to take less time than computing `tokens`
     /// tokens.
     pub fn favor_reading(&self, bytes: u64, tokens: u64) -> bool {
-        let byte = self.seconds_per_byte.zip(self.seconds_per_file_byte).map(|(upload, file)| upload + file);
+        let byte = self
+            .seconds_per_byte
+            .zip(self.seconds_per_file_byte)
+            .map(|(upload, file)| upload + file);
         is_cheaper(byte, bytes, self.seconds_per_token, tokens)
     }
 }
 
 fn is_cheaper(per_byte: Option<f64>, bytes: u64, per_token: Option<f64>, tokens: u64) -> bool {
-    let (Some(byte), Some(token)) = (per_byte, per_token) else { return true };
+    let (Some(byte), Some(token)) = (per_byte, per_token) else {
+        return true;
+    };
     byte * bytes as f64 <= token * tokens as f64
 }
 
@@ -71,7 +80,10 @@ mod tests {
         let mut rates = Rates::default();
         assert!(rates.favor_moving(1 << 30, 1), "nothing is known");
         rates.note_upload(1_000_000, Duration::from_millis(1));
-        assert!(rates.favor_moving(1 << 30, 1), "the cost of computing is not known");
+        assert!(
+            rates.favor_moving(1 << 30, 1),
+            "the cost of computing is not known"
+        );
         rates.note_prefill(100, Duration::from_millis(10));
         assert!(rates.favor_moving(3_000_000, 32), "3 ms against 3.2 ms");
         assert!(!rates.favor_moving(4_000_000, 32), "4 ms against 3.2 ms");
@@ -80,6 +92,9 @@ mod tests {
         assert!(rates.favor_reading(1_000_000, 32), "3 ms against 3.2 ms");
         assert!(!rates.favor_reading(2_000_000, 32), "6 ms against 3.2 ms");
         (0..50).for_each(|_| rates.note_prefill(100, Duration::from_millis(50)));
-        assert!(rates.favor_moving(4_000_000, 32), "the device has become slower");
+        assert!(
+            rates.favor_moving(4_000_000, 32),
+            "the device has become slower"
+        );
     }
 }

@@ -95,15 +95,28 @@ fn by_columns(
 ) -> BTreeMap<u32, BufferId> {
     let columns: std::collections::BTreeSet<u32> = columns.collect();
     assert!(columns.len() <= names.len(), "layers are of few kinds");
-    let buffer =
-        |(name, columns): (&&'static str, u32)| (columns, plan.buffer(name, Rows::Tokens, columns, activations));
+    let buffer = |(name, columns): (&&'static str, u32)| {
+        (
+            columns,
+            plan.buffer(name, Rows::Tokens, columns, activations),
+        )
+    };
     names.iter().zip(columns).map(buffer).collect()
 }
 
 impl MlpBuffers {
-    fn new(plan: &mut Plan, names: [&'static str; 2], rows: Rows, [gate_up, mlp]: [u32; 2], storage: Storage) -> Self {
+    fn new(
+        plan: &mut Plan,
+        names: [&'static str; 2],
+        rows: Rows,
+        [gate_up, mlp]: [u32; 2],
+        storage: Storage,
+    ) -> Self {
         let gate_up = plan.buffer(names[0], rows, gate_up, storage);
-        Self { gate_up, activated: plan.buffer(names[1], rows, mlp, storage) }
+        Self {
+            gate_up,
+            activated: plan.buffer(names[1], rows, mlp, storage),
+        }
     }
 }
 
@@ -115,29 +128,46 @@ const MLP: [[&str; 2]; 2] = [["gate_up", "activated"], ["gate_up_2", "activated_
 
 impl Buffers {
     pub(super) fn new(plan: &mut Plan, spec: &ModelSpec, activations: Storage) -> Self {
-        let tokens = |plan: &mut Plan, name, columns, storage| plan.buffer(name, Rows::Tokens, columns, storage);
+        let tokens = |plan: &mut Plan, name, columns, storage| {
+            plan.buffer(name, Rows::Tokens, columns, storage)
+        };
         let attending = || spec.layers.iter().filter(|layer| layer.kind.attends());
         let query = || attending().map(|layer| spec.query_columns(layer));
         let x = tokens(plan, "x", spec.hidden, Storage::F32);
         let normed = tokens(plan, "normed", spec.hidden, activations);
         let qkv = match spec.latent {
             Some(_) => BTreeMap::new(),
-            None => by_columns(plan, &QKV, attending().map(|layer| spec.qkv_columns(layer)), activations),
+            None => by_columns(
+                plan,
+                &QKV,
+                attending().map(|layer| spec.qkv_columns(layer)),
+                activations,
+            ),
         };
         let q = by_columns(plan, &Q, query(), activations);
         let attended = by_columns(plan, &ATTENDED, query(), activations);
-        let latent = spec.latent.map(|latent| LatentBuffers::new(plan, spec.query_heads, &latent, activations));
+        let latent = spec
+            .latent
+            .map(|latent| LatentBuffers::new(plan, spec.query_heads, &latent, activations));
         let convolution = spec.convolution.map(|_| {
             let gated = tokens(plan, "gated", 3 * spec.hidden, activations);
             [gated, tokens(plan, "convolved", spec.hidden, activations)]
         });
         let gates = |mlp| [if spec.mlp.gated { 2 * mlp } else { mlp }, mlp];
-        let sizes = spec.layers.iter().filter(|layer| spec.is_dense(layer)).map(|layer| layer.mlp);
+        let sizes = spec
+            .layers
+            .iter()
+            .filter(|layer| spec.is_dense(layer))
+            .map(|layer| layer.mlp);
         let sizes: std::collections::BTreeSet<u32> = sizes.collect();
         assert!(sizes.len() <= MLP.len(), "layers have few sizes of MLPs");
         let dense = MLP.into_iter().zip(sizes);
-        let dense =
-            dense.map(|(names, mlp)| (mlp, MlpBuffers::new(plan, names, Rows::Tokens, gates(mlp), activations)));
+        let dense = dense.map(|(names, mlp)| {
+            (
+                mlp,
+                MlpBuffers::new(plan, names, Rows::Tokens, gates(mlp), activations),
+            )
+        });
         let dense = dense.collect();
         let after = spec.layers.iter().any(|layer| layer.norms.after());
         let beside = spec.experts.is_some_and(|experts| experts.beside);
@@ -196,9 +226,16 @@ impl ExpertBuffers {
         let router = plan.buffer("router", Rows::Tokens, experts.count, Storage::F32);
         let routes = plan.buffer("routes", rows, 2, Storage::F32);
         let gates = |mlp| [if spec.mlp.gated { 2 * mlp } else { mlp }, mlp];
-        let mlp = MlpBuffers::new(plan, ["expert_gate_up", "expert_activated"], rows, gates(experts.mlp), activations);
+        let mlp = MlpBuffers::new(
+            plan,
+            ["expert_gate_up", "expert_activated"],
+            rows,
+            gates(experts.mlp),
+            activations,
+        );
         let latent = experts.latent.map(|columns| {
-            ["expert_input", "expert_output"].map(|name| plan.buffer(name, Rows::Tokens, columns, activations))
+            ["expert_input", "expert_output"]
+                .map(|name| plan.buffer(name, Rows::Tokens, columns, activations))
         });
         let shared = experts.shared.map(|shared| {
             let names = ["shared_gate_up", "shared_activated"];
@@ -206,9 +243,19 @@ impl ExpertBuffers {
         });
         let shared_gate = experts.shared.filter(|shared| shared.gated).map(|_| {
             let logit = plan.buffer("shared_gate", Rows::Tokens, 1, Storage::F32);
-            [logit, plan.buffer("shared_route", Rows::Routes(1), 2, Storage::F32)]
+            [
+                logit,
+                plan.buffer("shared_route", Rows::Routes(1), 2, Storage::F32),
+            ]
         });
-        Some(Self { router, routes, mlp, latent, shared, shared_gate })
+        Some(Self {
+            router,
+            routes,
+            mlp,
+            latent,
+            shared,
+            shared_gate,
+        })
     }
 }
 

@@ -3,7 +3,9 @@
 use super::Recorder;
 use super::buffers::Buffers;
 use crate::model::spec::LayerSpec;
-use crate::plan::{AttendPaged, BufferId, MatMul, MatMulExperts, NormOptions, RmsNorm, RopeStoreLatent, Step};
+use crate::plan::{
+    AttendPaged, BufferId, MatMul, MatMulExperts, NormOptions, RmsNorm, RopeStoreLatent, Step,
+};
 
 /// Epsilon of the norms of latents; configs do not have it.
 const EPSILON: f32 = 1e-6;
@@ -19,7 +21,10 @@ impl Recorder<'_> {
         (index, layer): (usize, &LayerSpec),
         x: BufferId,
     ) {
-        let (own, query_heads) = (buffers.latent.expect("the model has latents"), self.spec.query_heads);
+        let (own, query_heads) = (
+            buffers.latent.expect("the model has latents"),
+            self.spec.query_heads,
+        );
         let kv_layer = self.kv_layer(layer);
         let columns = self.spec.query_columns(layer);
         let (q, attended) = (buffers.q[&columns], buffers.attended[&columns]);
@@ -73,14 +78,41 @@ impl Recorder<'_> {
         self.leave(steps, buffers, index, own.values, (weight, None));
     }
 
-    fn product(&mut self, steps: &mut Vec<Step>, layer: usize, name: &str, x: BufferId, out: BufferId) {
+    fn product(
+        &mut self,
+        steps: &mut Vec<Step>,
+        layer: usize,
+        name: &str,
+        x: BufferId,
+        out: BufferId,
+    ) {
         let weight = self.layer_weight(layer, name);
-        steps.push(Step::MatMul(MatMul { x, weight, bias: None, accumulate: false, out }));
+        steps.push(Step::MatMul(MatMul {
+            x,
+            weight,
+            bias: None,
+            accumulate: false,
+            out,
+        }));
     }
 
     /// Records the product of each head with its own matrix.
-    fn heads_product(&mut self, steps: &mut Vec<Step>, layer: usize, name: &str, x: BufferId, out: BufferId) {
+    fn heads_product(
+        &mut self,
+        steps: &mut Vec<Step>,
+        layer: usize,
+        name: &str,
+        x: BufferId,
+        out: BufferId,
+    ) {
         let (weight, bias) = (self.layer_weight(layer, name), None);
-        steps.push(Step::MatMulExperts(MatMulExperts { x, routes: None, weight, bias, accumulate: false, out }));
+        steps.push(Step::MatMulExperts(MatMulExperts {
+            x,
+            routes: None,
+            weight,
+            bias,
+            accumulate: false,
+            out,
+        }));
     }
 }

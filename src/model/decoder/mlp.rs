@@ -4,24 +4,40 @@ use super::Recorder;
 use super::buffers::{Buffers, ExpertBuffers, MlpBuffers};
 use crate::model::spec::{ExpertsSpec, LayerSpec, NormPlace};
 use crate::plan::{
-    Activation, BufferId, Embed, ExpertGroups, GatedActivation, Gates, MatMul, MatMulExperts, RmsNorm, RouteExperts,
-    Routing, Step, Up,
+    Activation, BufferId, Embed, ExpertGroups, GatedActivation, Gates, MatMul, MatMulExperts,
+    RmsNorm, RouteExperts, Routing, Step, Up,
 };
 
 impl Recorder<'_> {
     /// Records MLP or experts, or both: `x += f(x)`, with the model's norms.
-    pub(super) fn feed_forward(&mut self, steps: &mut Vec<Step>, buffers: &Buffers, index: usize, layer: &LayerSpec) {
+    pub(super) fn feed_forward(
+        &mut self,
+        steps: &mut Vec<Step>,
+        buffers: &Buffers,
+        index: usize,
+        layer: &LayerSpec,
+    ) {
         let is_last = buffers.layer_embedding.is_none();
         let x = match layer.norms {
             NormPlace::BeforeBoth => buffers.normed,
             _ => self.enter(steps, buffers, index, "mlp_norm"),
         };
         let experts = if layer.experts { buffers.experts } else { None };
-        let branch = if layer.norms.after() { buffers.branch } else { None };
+        let branch = if layer.norms.after() {
+            buffers.branch
+        } else {
+            None
+        };
         let Some(branch) = branch else {
             return match experts {
                 Some(experts) => self.experts(steps, experts, index, [x, x], (true, buffers.x)),
-                None => self.mlp(steps, buffers.dense[&layer.mlp], index, x, (true, buffers.x)),
+                None => self.mlp(
+                    steps,
+                    buffers.dense[&layer.mlp],
+                    index,
+                    x,
+                    (true, buffers.x),
+                ),
             };
         };
         match (experts, buffers.combined) {
@@ -47,15 +63,37 @@ impl Recorder<'_> {
         index: usize,
         combined: BufferId,
     ) {
-        let branch = buffers.branch.expect("such a model has norms after its branches");
+        let branch = buffers
+            .branch
+            .expect("such a model has norms after its branches");
         let name = |name: &str| format!("layers.{index}.{name}");
-        steps.push(Step::RmsNorm(self.norm(branch, &name("dense_post_norm"), false, combined)));
+        steps.push(Step::RmsNorm(self.norm(
+            branch,
+            &name("dense_post_norm"),
+            false,
+            combined,
+        )));
         // The router has a norm of its own. Its logits are computed before the experts' norm replaces it.
-        steps.push(Step::RmsNorm(self.norm(buffers.x, &name("router_norm"), false, buffers.normed)));
+        steps.push(Step::RmsNorm(self.norm(
+            buffers.x,
+            &name("router_norm"),
+            false,
+            buffers.normed,
+        )));
         self.route(steps, experts, index, buffers.normed);
-        steps.push(Step::RmsNorm(self.norm(buffers.x, &name("expert_norm"), false, buffers.normed)));
+        steps.push(Step::RmsNorm(self.norm(
+            buffers.x,
+            &name("expert_norm"),
+            false,
+            buffers.normed,
+        )));
         self.chosen(steps, experts, index, buffers.normed, (false, branch));
-        steps.push(Step::RmsNorm(self.norm(branch, &name("expert_post_norm"), true, combined)));
+        steps.push(Step::RmsNorm(self.norm(
+            branch,
+            &name("expert_post_norm"),
+            true,
+            combined,
+        )));
     }
 
     /// Records an MLP: `out (=, +=) down(act(gate(x)) · up(x))`.
@@ -71,8 +109,15 @@ impl Recorder<'_> {
         let mlp = self.spec.mlp;
         let weight = self.layer_weight(index, "gate_up");
         let bias = mlp.bias.then(|| self.layer_weight(index, "gate_up_bias"));
-        steps.push(Step::MatMul(MatMul { x, weight, bias, accumulate: false, out: gate_up }));
-        let numbers = (mlp.activation == Activation::Xielu).then(|| self.layer_weight(index, "xielu"));
+        steps.push(Step::MatMul(MatMul {
+            x,
+            weight,
+            bias,
+            accumulate: false,
+            out: gate_up,
+        }));
+        let numbers =
+            (mlp.activation == Activation::Xielu).then(|| self.layer_weight(index, "xielu"));
         steps.push(Step::GatedActivation(GatedActivation {
             gate_up,
             gates: Gates::default(),
@@ -83,7 +128,13 @@ impl Recorder<'_> {
         }));
         let weight = self.layer_weight(index, "down");
         let bias = mlp.bias.then(|| self.layer_weight(index, "down_bias"));
-        steps.push(Step::MatMul(MatMul { x: activated, weight, bias, accumulate, out }));
+        steps.push(Step::MatMul(MatMul {
+            x: activated,
+            weight,
+            bias,
+            accumulate,
+            out,
+        }));
     }
 
     /// Records the experts that the router chooses for each token, and those that every token passes. `[routed, x]` are
@@ -100,7 +151,13 @@ impl Recorder<'_> {
         match experts.latent {
             None => self.chosen(steps, experts, index, x, (accumulate, out)),
             Some([input, output]) => {
-                let product = |x, weight, accumulate, out| MatMul { x, weight, bias: None, accumulate, out };
+                let product = |x, weight, accumulate, out| MatMul {
+                    x,
+                    weight,
+                    bias: None,
+                    accumulate,
+                    out,
+                };
                 let weight = self.layer_weight(index, "expert_input");
                 steps.push(Step::MatMul(product(x, weight, false, input)));
                 self.chosen(steps, experts, index, input, (false, output));
@@ -114,7 +171,9 @@ impl Recorder<'_> {
     }
 
     fn experts_spec(&self) -> ExpertsSpec {
-        self.spec.experts.expect("a layer has the experts of its model")
+        self.spec
+            .experts
+            .expect("a layer has the experts of its model")
     }
 
     /// Records the router.
@@ -123,16 +182,34 @@ impl Recorder<'_> {
         let spec = self.experts_spec();
         let weight = self.layer_weight(index, "router");
         let bias = spec.bias.then(|| self.layer_weight(index, "router_bias"));
-        steps.push(Step::MatMul(MatMul { x, weight, bias, accumulate: false, out: router }));
+        steps.push(Step::MatMul(MatMul {
+            x,
+            weight,
+            bias,
+            accumulate: false,
+            out: router,
+        }));
         let routing = Routing {
             sigmoid: spec.router.sigmoid,
             renormalize: spec.router.renormalize,
-            bias: spec.router.choice_bias.then(|| self.layer_weight(index, "router_choice_bias")),
-            groups: spec.router.groups.filter(|ExpertGroups { count, kept }| kept < count),
+            bias: spec
+                .router
+                .choice_bias
+                .then(|| self.layer_weight(index, "router_choice_bias")),
+            groups: spec
+                .router
+                .groups
+                .filter(|ExpertGroups { count, kept }| kept < count),
             factor: spec.router.factor,
-            expert_scale: spec.beside.then(|| self.layer_weight(index, "router_scales")),
+            expert_scale: spec
+                .beside
+                .then(|| self.layer_weight(index, "router_scales")),
         };
-        steps.push(Step::RouteExperts(RouteExperts { logits: router, routing, routes }));
+        steps.push(Step::RouteExperts(RouteExperts {
+            logits: router,
+            routing,
+            routes,
+        }));
     }
 
     /// Records the chosen experts: `out (=, +=) Σ weight · down(act(gate(x)) · up(x))`.
@@ -144,10 +221,16 @@ impl Recorder<'_> {
         x: BufferId,
         (accumulate, out): (bool, BufferId),
     ) {
-        let ExpertBuffers { routes, mlp: MlpBuffers { gate_up, activated }, .. } = experts;
+        let ExpertBuffers {
+            routes,
+            mlp: MlpBuffers { gate_up, activated },
+            ..
+        } = experts;
         let spec = self.experts_spec();
         let weight = self.layer_weight(index, "expert_gate_up");
-        let bias = spec.bias.then(|| self.layer_weight(index, "expert_gate_up_bias"));
+        let bias = spec
+            .bias
+            .then(|| self.layer_weight(index, "expert_gate_up_bias"));
         steps.push(Step::MatMulExperts(MatMulExperts {
             x,
             routes: Some(routes),
@@ -158,7 +241,9 @@ impl Recorder<'_> {
         }));
         steps.push(self.gate(gate_up, activated));
         let weight = self.layer_weight(index, "expert_down");
-        let bias = spec.bias.then(|| self.layer_weight(index, "expert_down_bias"));
+        let bias = spec
+            .bias
+            .then(|| self.layer_weight(index, "expert_down_bias"));
         steps.push(Step::MatMulExperts(MatMulExperts {
             x: activated,
             routes: Some(routes),
@@ -181,16 +266,41 @@ impl Recorder<'_> {
         out: BufferId,
     ) {
         let weight = self.layer_weight(index, "shared_gate_up");
-        steps.push(Step::MatMul(MatMul { x, weight, bias: None, accumulate: false, out: gate_up }));
+        steps.push(Step::MatMul(MatMul {
+            x,
+            weight,
+            bias: None,
+            accumulate: false,
+            out: gate_up,
+        }));
         steps.push(self.gate(gate_up, activated));
         let Some([logits, routes]) = experts.shared_gate else {
             let weight = self.layer_weight(index, "shared_down");
-            return steps.push(Step::MatMul(MatMul { x: activated, weight, bias: None, accumulate: true, out }));
+            return steps.push(Step::MatMul(MatMul {
+                x: activated,
+                weight,
+                bias: None,
+                accumulate: true,
+                out,
+            }));
         };
         let weight = self.layer_weight(index, "shared_gate");
-        steps.push(Step::MatMul(MatMul { x, weight, bias: None, accumulate: false, out: logits }));
-        let routing = Routing { sigmoid: true, ..Routing::softmax(false) };
-        steps.push(Step::RouteExperts(RouteExperts { logits, routing, routes }));
+        steps.push(Step::MatMul(MatMul {
+            x,
+            weight,
+            bias: None,
+            accumulate: false,
+            out: logits,
+        }));
+        let routing = Routing {
+            sigmoid: true,
+            ..Routing::softmax(false)
+        };
+        steps.push(Step::RouteExperts(RouteExperts {
+            logits,
+            routing,
+            routes,
+        }));
         let (weight, bias) = (self.layer_weight(index, "shared_down"), None);
         steps.push(Step::MatMulExperts(MatMulExperts {
             x: activated,
@@ -203,46 +313,98 @@ impl Recorder<'_> {
     }
 
     fn up(&self) -> Up {
-        if self.spec.mlp.gated { Up::SecondHalf } else { Up::One }
+        if self.spec.mlp.gated {
+            Up::SecondHalf
+        } else {
+            Up::One
+        }
     }
 
     fn gate(&self, gate_up: BufferId, out: BufferId) -> Step {
         let activation = self.spec.mlp.activation;
         let (up, gates) = (self.up(), Gates::default());
-        Step::GatedActivation(GatedActivation { gate_up, gates, up, activation, numbers: None, out })
+        Step::GatedActivation(GatedActivation {
+            gate_up,
+            gates,
+            up,
+            activation,
+            numbers: None,
+            out,
+        })
     }
 
     /// Records the embeddings that layers have of their own, P elements each:
     /// `(√P · row + norm(projection(x) / √hidden)) / √2`, normalized for each layer by itself.
     pub(super) fn layer_embeddings(&mut self, steps: &mut Vec<Step>, buffers: &Buffers) {
-        let (Some(own), Some(columns)) = (buffers.layer_embedding, self.spec.layer_embedding) else { return };
+        let (Some(own), Some(columns)) = (buffers.layer_embedding, self.spec.layer_embedding)
+        else {
+            return;
+        };
         let table = self.weight("layer_embedding");
         let scale = (f64::from(columns) / 2.0).sqrt() as f32;
-        steps.push(Step::Embed(Embed { table, scale, out: own.all }));
+        steps.push(Step::Embed(Embed {
+            table,
+            scale,
+            out: own.all,
+        }));
         let weight = self.weight("layer_projection");
-        steps.push(Step::MatMul(MatMul { x: buffers.x, weight, bias: None, accumulate: false, out: own.projected }));
+        steps.push(Step::MatMul(MatMul {
+            x: buffers.x,
+            weight,
+            bias: None,
+            accumulate: false,
+            out: own.projected,
+        }));
         // Dividing a row by √hidden before its norm is the same as multiplying epsilon by hidden; the norm's weights
         // are loaded divided by √2.
         let norm = self.norm(own.projected, "layer_projection_norm", true, own.all);
-        steps.push(Step::RmsNorm(RmsNorm { epsilon: norm.epsilon * self.spec.hidden as f32, ..norm }));
+        steps.push(Step::RmsNorm(RmsNorm {
+            epsilon: norm.epsilon * self.spec.hidden as f32,
+            ..norm
+        }));
     }
 
     /// Records what a layer adds of its own embedding e: `x += norm(projection(act(gate(x)) · e))`.
-    pub(super) fn add_layer_embedding(&mut self, steps: &mut Vec<Step>, buffers: &Buffers, index: usize) {
-        let (Some(own), Some(columns)) = (buffers.layer_embedding, self.spec.layer_embedding) else { return };
-        let branch = buffers.branch.expect("such a model has norms after its branches");
+    pub(super) fn add_layer_embedding(
+        &mut self,
+        steps: &mut Vec<Step>,
+        buffers: &Buffers,
+        index: usize,
+    ) {
+        let (Some(own), Some(columns)) = (buffers.layer_embedding, self.spec.layer_embedding)
+        else {
+            return;
+        };
+        let branch = buffers
+            .branch
+            .expect("such a model has norms after its branches");
         let weight = self.layer_weight(index, "layer_gate");
-        steps.push(Step::MatMul(MatMul { x: buffers.x, weight, bias: None, accumulate: false, out: own.gate }));
+        steps.push(Step::MatMul(MatMul {
+            x: buffers.x,
+            weight,
+            bias: None,
+            accumulate: false,
+            out: own.gate,
+        }));
         steps.push(Step::GatedActivation(GatedActivation {
             gate_up: own.gate,
             gates: Gates::default(),
-            up: Up::Of(own.all, columns * u32::try_from(index).expect("a model has few layers")),
+            up: Up::Of(
+                own.all,
+                columns * u32::try_from(index).expect("a model has few layers"),
+            ),
             activation: self.spec.mlp.activation,
             numbers: None,
             out: own.activated,
         }));
         let weight = self.layer_weight(index, "layer_output");
-        steps.push(Step::MatMul(MatMul { x: own.activated, weight, bias: None, accumulate: false, out: branch }));
+        steps.push(Step::MatMul(MatMul {
+            x: own.activated,
+            weight,
+            bias: None,
+            accumulate: false,
+            out: branch,
+        }));
         let step = self.norm_onto_x(buffers, branch, index, "layer_output_norm", true);
         steps.push(step);
     }

@@ -3,18 +3,36 @@
 use super::Recorder;
 use super::buffers::{Buffers, StateBuffers};
 use crate::model::spec::{GatedNormSpec, StateRule, StateSpec};
-use crate::plan::{BufferId, ConvolutionForm, GatedNorm, MatMul, ScanRule, ShortConvolution, StateScan, Step};
+use crate::plan::{
+    BufferId, ConvolutionForm, GatedNorm, MatMul, ScanRule, ShortConvolution, StateScan, Step,
+};
 
 impl Recorder<'_> {
     /// Records a state: `x += output(gated_norm(scan(convolve(channels), gates), z))` with `[channels | z | gates] =
     /// input(x)`.
-    pub(super) fn state(&mut self, steps: &mut Vec<Step>, buffers: &Buffers, index: usize, x: BufferId) {
+    pub(super) fn state(
+        &mut self,
+        steps: &mut Vec<Step>,
+        buffers: &Buffers,
+        index: usize,
+        x: BufferId,
+    ) {
         let spec = self.spec.state.expect("the model has a state");
         let own = buffers.state.expect("the model has a state");
-        let bias = spec.bias.then(|| self.layer_weight(index, "state_input_bias"));
+        let bias = spec
+            .bias
+            .then(|| self.layer_weight(index, "state_input_bias"));
         let weight = self.layer_weight(index, "state_input");
-        steps.push(Step::MatMul(MatMul { x, weight, bias, accumulate: false, out: own.mixed }));
-        let bias = spec.convolution_bias.then(|| self.layer_weight(index, "state_convolution_bias"));
+        steps.push(Step::MatMul(MatMul {
+            x,
+            weight,
+            bias,
+            accumulate: false,
+            out: own.mixed,
+        }));
+        let bias = spec
+            .convolution_bias
+            .then(|| self.layer_weight(index, "state_convolution_bias"));
         steps.push(Step::ShortConvolution(ShortConvolution {
             x: own.mixed,
             form: ConvolutionForm::Silu,
@@ -28,7 +46,9 @@ impl Recorder<'_> {
         steps.push(Step::StateScan(scan));
         let gated = self.gated_norm(&spec, own, index);
         steps.push(gated);
-        let bias = spec.bias.then(|| self.layer_weight(index, "state_output_bias"));
+        let bias = spec
+            .bias
+            .then(|| self.layer_weight(index, "state_output_bias"));
         let weight = self.layer_weight(index, "state_output");
         self.leave(steps, buffers, index, own.gated, (weight, bias));
     }
@@ -64,7 +84,11 @@ impl Recorder<'_> {
             gates: spec.channels(),
             group: spec.norm.run,
             weight: self.layer_weight(index, "state_norm"),
-            epsilon: if spec.norm.present { spec.norm.epsilon } else { GatedNormSpec::NONE_EPSILON },
+            epsilon: if spec.norm.present {
+                spec.norm.epsilon
+            } else {
+                GatedNormSpec::NONE_EPSILON
+            },
             gate_first: spec.norm.gate_first,
             out: own.gated,
         })

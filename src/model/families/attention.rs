@@ -1,8 +1,8 @@
 //! The rows of decoders whose layers all have attention.
 
 use super::{
-    ActivationField, AfterDense, AttentionRow, Bias, Experts, Family, Mixers, MlpRow, MlpSize, NormsRow, RopeRow,
-    Ropes, Scales, Scores, Sizes, Windows,
+    ActivationField, AfterDense, AttentionRow, Bias, Experts, Family, Mixers, MlpRow, MlpSize,
+    NormsRow, RopeRow, Ropes, Scales, Scores, Sizes, Windows,
 };
 use crate::model::rope::RopeOptions;
 use crate::model::spec::{HeadNorms, NormPlace, OutputGate};
@@ -35,7 +35,13 @@ pub(in crate::model) const LLAMA: Family = Family {
         gate_if: None,
         latent: false,
     },
-    rope: RopeRow { layers: Ropes::One, options: RopeOptions { interleaved: false, partial_rotary_factor: 1.0 } },
+    rope: RopeRow {
+        layers: Ropes::One,
+        options: RopeOptions {
+            interleaved: false,
+            partial_rotary_factor: 1.0,
+        },
+    },
     mlp: MlpRow {
         activation: ActivationField::HiddenAct(Activation::Silu),
         gated: true,
@@ -49,16 +55,25 @@ pub(in crate::model) const LLAMA: Family = Family {
 };
 
 /// Attention without biases.
-pub(in crate::model) const UNBIASED: AttentionRow =
-    AttentionRow { qkv_bias: Bias::Never, output_bias: Bias::Never, ..LLAMA.attention };
+pub(in crate::model) const UNBIASED: AttentionRow = AttentionRow {
+    qkv_bias: Bias::Never,
+    output_bias: Bias::Never,
+    ..LLAMA.attention
+};
 
 /// An MLP without biases.
-pub(in crate::model) const UNBIASED_MLP: MlpRow = MlpRow { bias: Bias::Never, ..LLAMA.mlp };
+pub(in crate::model) const UNBIASED_MLP: MlpRow = MlpRow {
+    bias: Bias::Never,
+    ..LLAMA.mlp
+};
 
 pub(in crate::model) const MISTRAL: Family = Family {
     architecture: "MistralForCausalLM",
     model_type: "mistral",
-    attention: AttentionRow { windows: Windows::EveryLayer, ..UNBIASED },
+    attention: AttentionRow {
+        windows: Windows::EveryLayer,
+        ..UNBIASED
+    },
     mlp: UNBIASED_MLP,
     ..LLAMA
 };
@@ -66,7 +81,11 @@ pub(in crate::model) const MISTRAL: Family = Family {
 pub(in crate::model) const QWEN2: Family = Family {
     architecture: "Qwen2ForCausalLM",
     model_type: "qwen2",
-    attention: AttentionRow { qkv_bias: Bias::Always, windows: Windows::UpperLayers, ..UNBIASED },
+    attention: AttentionRow {
+        qkv_bias: Bias::Always,
+        windows: Windows::UpperLayers,
+        ..UNBIASED
+    },
     mlp: UNBIASED_MLP,
     ..LLAMA
 };
@@ -74,7 +93,11 @@ pub(in crate::model) const QWEN2: Family = Family {
 pub(in crate::model) const QWEN3: Family = Family {
     architecture: "Qwen3ForCausalLM",
     model_type: "qwen3",
-    attention: AttentionRow { head_norms: HeadNorms::EachHead, windows: Windows::UpperLayers, ..LLAMA.attention },
+    attention: AttentionRow {
+        head_norms: HeadNorms::EachHead,
+        windows: Windows::UpperLayers,
+        ..LLAMA.attention
+    },
     mlp: UNBIASED_MLP,
     ..LLAMA
 };
@@ -82,9 +105,18 @@ pub(in crate::model) const QWEN3: Family = Family {
 pub(in crate::model) const GEMMA: Family = Family {
     architecture: "GemmaForCausalLM",
     model_type: "gemma",
-    norms: NormsRow { one_plus: true, ..LLAMA.norms },
-    mlp: MlpRow { activation: ActivationField::HiddenActivation, ..UNBIASED_MLP },
-    scales: Scales::Gemma { scalar_default: None, softcaps: None },
+    norms: NormsRow {
+        one_plus: true,
+        ..LLAMA.norms
+    },
+    mlp: MlpRow {
+        activation: ActivationField::HiddenActivation,
+        ..UNBIASED_MLP
+    },
+    scales: Scales::Gemma {
+        scalar_default: None,
+        softcaps: None,
+    },
     tied_default: true,
     ..LLAMA
 };
@@ -92,9 +124,18 @@ pub(in crate::model) const GEMMA: Family = Family {
 pub(in crate::model) const GEMMA2: Family = Family {
     architecture: "Gemma2ForCausalLM",
     model_type: "gemma2",
-    norms: NormsRow { place: NormPlace::BeforeAndAfter, ..GEMMA.norms },
-    attention: AttentionRow { windows: Windows::Pattern(2), ..LLAMA.attention },
-    scales: Scales::Gemma { scalar_default: Some(256.0), softcaps: Some([50.0, 30.0]) },
+    norms: NormsRow {
+        place: NormPlace::BeforeAndAfter,
+        ..GEMMA.norms
+    },
+    attention: AttentionRow {
+        windows: Windows::Pattern(2),
+        ..LLAMA.attention
+    },
+    scales: Scales::Gemma {
+        scalar_default: Some(256.0),
+        softcaps: Some([50.0, 30.0]),
+    },
     tensors: &tensor_names::GEMMA,
     ..GEMMA
 };
@@ -103,20 +144,40 @@ pub(in crate::model) const GEMMA2: Family = Family {
 pub(in crate::model) const GEMMA3: Family = Family {
     architecture: "Gemma3ForCausalLM",
     model_type: "gemma3_text",
-    attention: AttentionRow { head_norms: HeadNorms::EachHead, windows: Windows::Pattern(6), ..LLAMA.attention },
-    rope: RopeRow { layers: Ropes::LocalAndGlobal, ..LLAMA.rope },
-    scales: Scales::Gemma { scalar_default: Some(256.0), softcaps: None },
+    attention: AttentionRow {
+        head_norms: HeadNorms::EachHead,
+        windows: Windows::Pattern(6),
+        ..LLAMA.attention
+    },
+    rope: RopeRow {
+        layers: Ropes::LocalAndGlobal,
+        ..LLAMA.rope
+    },
+    scales: Scales::Gemma {
+        scalar_default: Some(256.0),
+        softcaps: None,
+    },
     ..GEMMA2
 };
 
-pub(in crate::model) const PHI3: Family =
-    Family { architecture: "Phi3ForCausalLM", model_type: "phi3", tensors: &tensor_names::PHI3, ..MISTRAL };
+pub(in crate::model) const PHI3: Family = Family {
+    architecture: "Phi3ForCausalLM",
+    model_type: "phi3",
+    tensors: &tensor_names::PHI3,
+    ..MISTRAL
+};
 
 pub(in crate::model) const SMOLLM3: Family = Family {
     architecture: "SmolLM3ForCausalLM",
     model_type: "smollm3",
-    attention: AttentionRow { windows: Windows::UnrotatedLayers, ..LLAMA.attention },
-    rope: RopeRow { layers: Ropes::SomeLayers, ..LLAMA.rope },
+    attention: AttentionRow {
+        windows: Windows::UnrotatedLayers,
+        ..LLAMA.attention
+    },
+    rope: RopeRow {
+        layers: Ropes::SomeLayers,
+        ..LLAMA.rope
+    },
     tied_default: true,
     ..LLAMA
 };
@@ -124,8 +185,14 @@ pub(in crate::model) const SMOLLM3: Family = Family {
 pub(in crate::model) const OLMO2: Family = Family {
     architecture: "Olmo2ForCausalLM",
     model_type: "olmo2",
-    norms: NormsRow { place: NormPlace::After, ..LLAMA.norms },
-    attention: AttentionRow { head_norms: HeadNorms::WholeRow, ..LLAMA.attention },
+    norms: NormsRow {
+        place: NormPlace::After,
+        ..LLAMA.norms
+    },
+    attention: AttentionRow {
+        head_norms: HeadNorms::WholeRow,
+        ..LLAMA.attention
+    },
     mlp: UNBIASED_MLP,
     tensors: &tensor_names::OLMO2,
     ..LLAMA
@@ -134,23 +201,39 @@ pub(in crate::model) const OLMO2: Family = Family {
 pub(in crate::model) const OLMO3: Family = Family {
     architecture: "Olmo3ForCausalLM",
     model_type: "olmo3",
-    attention: AttentionRow { windows: Windows::Pattern(4), ..OLMO2.attention },
-    rope: RopeRow { layers: Ropes::ScaledIfGlobal, ..LLAMA.rope },
+    attention: AttentionRow {
+        windows: Windows::Pattern(4),
+        ..OLMO2.attention
+    },
+    rope: RopeRow {
+        layers: Ropes::ScaledIfGlobal,
+        ..LLAMA.rope
+    },
     ..OLMO2
 };
 
 pub(in crate::model) const EXAONE4: Family = Family {
     architecture: "Exaone4ForCausalLM",
     model_type: "exaone4",
-    attention: AttentionRow { head_norms: HeadNorms::EachHead, windows: Windows::PatternIfSet(4), ..UNBIASED },
-    rope: RopeRow { layers: Ropes::LocalUnlessAllGlobal, ..LLAMA.rope },
+    attention: AttentionRow {
+        head_norms: HeadNorms::EachHead,
+        windows: Windows::PatternIfSet(4),
+        ..UNBIASED
+    },
+    rope: RopeRow {
+        layers: Ropes::LocalUnlessAllGlobal,
+        ..LLAMA.rope
+    },
     ..OLMO2
 };
 
 pub(in crate::model) const SEED_OSS: Family = Family {
     architecture: "SeedOssForCausalLM",
     model_type: "seed_oss",
-    attention: AttentionRow { output_bias: Bias::Field("attention_out_bias"), ..LLAMA.attention },
+    attention: AttentionRow {
+        output_bias: Bias::Field("attention_out_bias"),
+        ..LLAMA.attention
+    },
     ..LLAMA
 };
 
@@ -162,8 +245,17 @@ pub(in crate::model) const ERNIE4_5: Family = Family {
         output_bias: Bias::Field("use_bias"),
         ..LLAMA.attention
     },
-    rope: RopeRow { options: RopeOptions { interleaved: true, partial_rotary_factor: 1.0 }, ..LLAMA.rope },
-    mlp: MlpRow { bias: Bias::Field("use_bias"), ..LLAMA.mlp },
+    rope: RopeRow {
+        options: RopeOptions {
+            interleaved: true,
+            partial_rotary_factor: 1.0,
+        },
+        ..LLAMA.rope
+    },
+    mlp: MlpRow {
+        bias: Bias::Field("use_bias"),
+        ..LLAMA.mlp
+    },
     tied_default: true,
     ..LLAMA
 };
@@ -171,9 +263,21 @@ pub(in crate::model) const ERNIE4_5: Family = Family {
 pub(in crate::model) const GLM4: Family = Family {
     architecture: "Glm4ForCausalLM",
     model_type: "glm4",
-    norms: NormsRow { place: NormPlace::BeforeAndAfter, ..LLAMA.norms },
-    attention: AttentionRow { output_bias: Bias::Never, ..LLAMA.attention },
-    rope: RopeRow { options: RopeOptions { interleaved: true, partial_rotary_factor: 0.5 }, ..LLAMA.rope },
+    norms: NormsRow {
+        place: NormPlace::BeforeAndAfter,
+        ..LLAMA.norms
+    },
+    attention: AttentionRow {
+        output_bias: Bias::Never,
+        ..LLAMA.attention
+    },
+    rope: RopeRow {
+        options: RopeOptions {
+            interleaved: true,
+            partial_rotary_factor: 0.5,
+        },
+        ..LLAMA.rope
+    },
     mlp: UNBIASED_MLP,
     tensors: &tensor_names::GLM4,
     ..LLAMA
@@ -183,7 +287,10 @@ pub(in crate::model) const GLM4: Family = Family {
 pub(in crate::model) const GRANITE: Family = Family {
     architecture: "GraniteForCausalLM",
     model_type: "granite",
-    rope: RopeRow { layers: Ropes::PositionEmbeddingType { default: true }, ..LLAMA.rope },
+    rope: RopeRow {
+        layers: Ropes::PositionEmbeddingType { default: true },
+        ..LLAMA.rope
+    },
     scales: Scales::Multipliers,
     ..LLAMA
 };
@@ -191,7 +298,10 @@ pub(in crate::model) const GRANITE: Family = Family {
 pub(in crate::model) const GRANITE_MOE: Family = Family {
     architecture: "GraniteMoeForCausalLM",
     model_type: "granitemoe",
-    experts: Experts::EveryLayer { bias: false, shared: false },
+    experts: Experts::EveryLayer {
+        bias: false,
+        shared: false,
+    },
     tensors: &tensor_names::GRANITE_MOE,
     ..GRANITE
 };
@@ -199,7 +309,10 @@ pub(in crate::model) const GRANITE_MOE: Family = Family {
 pub(in crate::model) const QWEN3_MOE: Family = Family {
     architecture: "Qwen3MoeForCausalLM",
     model_type: "qwen3_moe",
-    experts: Experts::SparseLayers { shared: false, normalizes: false },
+    experts: Experts::SparseLayers {
+        shared: false,
+        normalizes: false,
+    },
     tensors: &tensor_names::QWEN3_MOE,
     ..QWEN3
 };
@@ -207,9 +320,19 @@ pub(in crate::model) const QWEN3_MOE: Family = Family {
 pub(in crate::model) const GPT_OSS: Family = Family {
     architecture: "GptOssForCausalLM",
     model_type: "gpt_oss",
-    attention: AttentionRow { windows: Windows::Pattern(2), sinks: true, ..LLAMA.attention },
-    mlp: MlpRow { activation: ActivationField::ClampedSwiglu, ..LLAMA.mlp },
-    experts: Experts::EveryLayer { bias: true, shared: false },
+    attention: AttentionRow {
+        windows: Windows::Pattern(2),
+        sinks: true,
+        ..LLAMA.attention
+    },
+    mlp: MlpRow {
+        activation: ActivationField::ClampedSwiglu,
+        ..LLAMA.mlp
+    },
+    experts: Experts::EveryLayer {
+        bias: true,
+        shared: false,
+    },
     tensors: &tensor_names::GPT_OSS,
     ..LLAMA
 };
@@ -217,14 +340,20 @@ pub(in crate::model) const GPT_OSS: Family = Family {
 pub(in crate::model) const MINISTRAL3: Family = Family {
     architecture: "Ministral3ForCausalLM",
     model_type: "ministral3",
-    attention: AttentionRow { query_growth: true, ..MISTRAL.attention },
+    attention: AttentionRow {
+        query_growth: true,
+        ..MISTRAL.attention
+    },
     ..MISTRAL
 };
 
 pub(in crate::model) const HUNYUAN_DENSE: Family = Family {
     architecture: "HunYuanDenseV1ForCausalLM",
     model_type: "hunyuan_v1_dense",
-    attention: AttentionRow { head_norms: HeadNorms::EachHeadRotated, ..LLAMA.attention },
+    attention: AttentionRow {
+        head_norms: HeadNorms::EachHeadRotated,
+        ..LLAMA.attention
+    },
     mlp: UNBIASED_MLP,
     tensors: &tensor_names::HUNYUAN_DENSE,
     ..LLAMA
@@ -239,7 +368,13 @@ pub(in crate::model) const GLM4_MOE: Family = Family {
         head_norms_if: Some("use_qk_norm"),
         ..LLAMA.attention
     },
-    rope: RopeRow { options: RopeOptions { interleaved: false, ..GLM4.rope.options }, ..GLM4.rope },
+    rope: RopeRow {
+        options: RopeOptions {
+            interleaved: false,
+            ..GLM4.rope.options
+        },
+        ..GLM4.rope
+    },
     mlp: UNBIASED_MLP,
     experts: Experts::AfterDense(AfterDense {
         dense: ("first_k_dense_replace", 1),
@@ -254,8 +389,17 @@ pub(in crate::model) const GLM4_MOE: Family = Family {
 pub(in crate::model) const DEEPSEEK_V3: Family = Family {
     architecture: "DeepseekV3ForCausalLM",
     model_type: "deepseek_v3",
-    attention: AttentionRow { latent: true, ..LLAMA.attention },
-    rope: RopeRow { options: RopeOptions { interleaved: true, ..LLAMA.rope.options }, ..LLAMA.rope },
+    attention: AttentionRow {
+        latent: true,
+        ..LLAMA.attention
+    },
+    rope: RopeRow {
+        options: RopeOptions {
+            interleaved: true,
+            ..LLAMA.rope.options
+        },
+        ..LLAMA.rope
+    },
     mlp: UNBIASED_MLP,
     experts: Experts::AfterDense(AfterDense {
         dense: ("first_k_dense_replace", 3),
@@ -283,7 +427,12 @@ pub(in crate::model) const DEEPSEEK_V2: Family = Family {
 pub(in crate::model) const GLM4_MOE_LITE: Family = Family {
     architecture: "Glm4MoeLiteForCausalLM",
     model_type: "glm4_moe_lite",
-    rope: RopeRow { options: RopeOptions { ..DEEPSEEK_V3.rope.options }, ..LLAMA.rope },
+    rope: RopeRow {
+        options: RopeOptions {
+            ..DEEPSEEK_V3.rope.options
+        },
+        ..LLAMA.rope
+    },
     experts: Experts::AfterDense(AfterDense {
         dense: ("first_k_dense_replace", 1),
         count: "n_routed_experts",
@@ -296,8 +445,14 @@ pub(in crate::model) const GLM4_MOE_LITE: Family = Family {
 pub(in crate::model) const QWEN2_MOE: Family = Family {
     architecture: "Qwen2MoeForCausalLM",
     model_type: "qwen2_moe",
-    attention: AttentionRow { qkv_bias: Bias::UnlessField("qkv_bias"), ..QWEN2.attention },
-    experts: Experts::SparseLayers { shared: true, normalizes: false },
+    attention: AttentionRow {
+        qkv_bias: Bias::UnlessField("qkv_bias"),
+        ..QWEN2.attention
+    },
+    experts: Experts::SparseLayers {
+        shared: true,
+        normalizes: false,
+    },
     tensors: &tensor_names::QWEN2_MOE,
     ..QWEN2
 };
@@ -305,9 +460,23 @@ pub(in crate::model) const QWEN2_MOE: Family = Family {
 pub(in crate::model) const COHERE2: Family = Family {
     architecture: "Cohere2ForCausalLM",
     model_type: "cohere2",
-    norms: NormsRow { place: NormPlace::BeforeBoth, center: true, epsilon: "layer_norm_eps", ..LLAMA.norms },
-    attention: AttentionRow { windows: Windows::Pattern(4), ..LLAMA.attention },
-    rope: RopeRow { layers: Ropes::Local, options: RopeOptions { interleaved: true, ..LLAMA.rope.options } },
+    norms: NormsRow {
+        place: NormPlace::BeforeBoth,
+        center: true,
+        epsilon: "layer_norm_eps",
+        ..LLAMA.norms
+    },
+    attention: AttentionRow {
+        windows: Windows::Pattern(4),
+        ..LLAMA.attention
+    },
+    rope: RopeRow {
+        layers: Ropes::Local,
+        options: RopeOptions {
+            interleaved: true,
+            ..LLAMA.rope.options
+        },
+    },
     mlp: UNBIASED_MLP,
     scales: Scales::LogitScale(0.0625),
     tied_default: true,
@@ -317,7 +486,11 @@ pub(in crate::model) const COHERE2: Family = Family {
 pub(in crate::model) const ARCEE: Family = Family {
     architecture: "ArceeForCausalLM",
     model_type: "arcee",
-    mlp: MlpRow { activation: ActivationField::HiddenAct(Activation::Relu2), gated: false, ..LLAMA.mlp },
+    mlp: MlpRow {
+        activation: ActivationField::HiddenAct(Activation::Relu2),
+        gated: false,
+        ..LLAMA.mlp
+    },
     tensors: &tensor_names::UNGATED,
     ..LLAMA
 };
@@ -325,8 +498,15 @@ pub(in crate::model) const ARCEE: Family = Family {
 pub(in crate::model) const APERTUS: Family = Family {
     architecture: "ApertusForCausalLM",
     model_type: "apertus",
-    attention: AttentionRow { head_norms: HeadNorms::EachHead, ..LLAMA.attention },
-    mlp: MlpRow { activation: ActivationField::HiddenAct(Activation::Xielu), gated: false, ..UNBIASED_MLP },
+    attention: AttentionRow {
+        head_norms: HeadNorms::EachHead,
+        ..LLAMA.attention
+    },
+    mlp: MlpRow {
+        activation: ActivationField::HiddenAct(Activation::Xielu),
+        gated: false,
+        ..UNBIASED_MLP
+    },
     tensors: &tensor_names::APERTUS,
     ..LLAMA
 };
@@ -334,7 +514,12 @@ pub(in crate::model) const APERTUS: Family = Family {
 pub(in crate::model) const STARCODER2: Family = Family {
     architecture: "Starcoder2ForCausalLM",
     model_type: "starcoder2",
-    norms: NormsRow { center: true, bias: true, epsilon: "norm_epsilon", ..LLAMA.norms },
+    norms: NormsRow {
+        center: true,
+        bias: true,
+        epsilon: "norm_epsilon",
+        ..LLAMA.norms
+    },
     attention: AttentionRow {
         qkv_bias: Bias::UnlessField("use_bias"),
         output_bias: Bias::UnlessField("use_bias"),
@@ -354,7 +539,10 @@ pub(in crate::model) const STARCODER2: Family = Family {
 pub(in crate::model) const GEMMA4: Family = Family {
     architecture: "Gemma4ForCausalLM",
     model_type: "gemma4_text",
-    norms: NormsRow { place: NormPlace::BeforeAndAfter, ..LLAMA.norms },
+    norms: NormsRow {
+        place: NormPlace::BeforeAndAfter,
+        ..LLAMA.norms
+    },
     sizes: Sizes::ByKind,
     mixers: Mixers::Attention,
     attention: AttentionRow {
@@ -363,13 +551,22 @@ pub(in crate::model) const GEMMA4: Family = Family {
         windows: Windows::Pattern(6),
         ..LLAMA.attention
     },
-    rope: RopeRow { layers: Ropes::LocalAndGlobal, ..LLAMA.rope },
-    mlp: MlpRow { activation: ActivationField::HiddenActivation, ..UNBIASED_MLP },
+    rope: RopeRow {
+        layers: Ropes::LocalAndGlobal,
+        ..LLAMA.rope
+    },
+    mlp: MlpRow {
+        activation: ActivationField::HiddenActivation,
+        ..UNBIASED_MLP
+    },
     experts: Experts::BesideMlp,
     scales: Scales::Unscaled,
     tied_default: true,
     tensors: &tensor_names::GEMMA4,
 };
 
-pub(in crate::model) const GEMMA4_UNIFIED: Family =
-    Family { architecture: "Gemma4UnifiedForCausalLM", model_type: "gemma4_unified_text", ..GEMMA4 };
+pub(in crate::model) const GEMMA4_UNIFIED: Family = Family {
+    architecture: "Gemma4UnifiedForCausalLM",
+    model_type: "gemma4_unified_text",
+    ..GEMMA4
+};

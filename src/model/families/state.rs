@@ -2,8 +2,8 @@
 
 use super::attention::{GRANITE, LLAMA, QWEN3, UNBIASED, UNBIASED_MLP};
 use super::{
-    ActivationField, AfterDense, AttentionRow, Experts, Family, Mixers, MlpRow, MlpSize, NormsRow, RopeRow, Ropes,
-    Rule, Scales, Scores, Windows,
+    ActivationField, AfterDense, AttentionRow, Experts, Family, Mixers, MlpRow, MlpSize, NormsRow,
+    RopeRow, Ropes, Rule, Scales, Scores, Windows,
 };
 use crate::model::rope::RopeOptions;
 use crate::model::spec::{HeadNorms, NormPlace, OutputGate};
@@ -13,11 +13,25 @@ use crate::plan::Activation;
 pub(in crate::model) const LFM2: Family = Family {
     architecture: "Lfm2ForCausalLM",
     model_type: "lfm2",
-    norms: NormsRow { epsilon: "norm_eps", ..LLAMA.norms },
+    norms: NormsRow {
+        epsilon: "norm_eps",
+        ..LLAMA.norms
+    },
     mixers: Mixers::AttentionOrConvolution { sliding: false },
-    attention: AttentionRow { head_norms: HeadNorms::EachHead, ..UNBIASED },
-    rope: RopeRow { options: RopeOptions { ..LLAMA.rope.options }, ..LLAMA.rope },
-    mlp: MlpRow { size: MlpSize::Adjusted, ..UNBIASED_MLP },
+    attention: AttentionRow {
+        head_norms: HeadNorms::EachHead,
+        ..UNBIASED
+    },
+    rope: RopeRow {
+        options: RopeOptions {
+            ..LLAMA.rope.options
+        },
+        ..LLAMA.rope
+    },
+    mlp: MlpRow {
+        size: MlpSize::Adjusted,
+        ..UNBIASED_MLP
+    },
     tied_default: true,
     tensors: &tensor_names::LFM2,
     ..LLAMA
@@ -41,7 +55,11 @@ pub(in crate::model) const LFM2_MOE: Family = Family {
 pub(in crate::model) const LFM3: Family = Family {
     architecture: "Lfm3ForCausalLM",
     model_type: "lfm3",
-    norms: NormsRow { place: NormPlace::BeforeAndAfter, after_if: Some("use_sandwich_norm"), ..LFM2.norms },
+    norms: NormsRow {
+        place: NormPlace::BeforeAndAfter,
+        after_if: Some("use_sandwich_norm"),
+        ..LFM2.norms
+    },
     mixers: Mixers::AttentionOrConvolution { sliding: true },
     attention: AttentionRow {
         head_norms: HeadNorms::EachHead,
@@ -50,7 +68,10 @@ pub(in crate::model) const LFM3: Family = Family {
         gate_if: Some("use_attention_gate"),
         ..UNBIASED
     },
-    rope: RopeRow { layers: Ropes::LocalAndGlobal, ..LFM2.rope },
+    rope: RopeRow {
+        layers: Ropes::LocalAndGlobal,
+        ..LFM2.rope
+    },
     mlp: UNBIASED_MLP,
     tensors: &tensor_names::LFM3,
     ..LFM2
@@ -60,10 +81,23 @@ pub(in crate::model) const LFM3: Family = Family {
 pub(in crate::model) const QWEN3_5: Family = Family {
     architecture: "Qwen3_5ForCausalLM",
     model_type: "qwen3_5_text",
-    norms: NormsRow { one_plus: true, ..LLAMA.norms },
+    norms: NormsRow {
+        one_plus: true,
+        ..LLAMA.norms
+    },
     mixers: Mixers::AttentionOrState(Rule::Delta),
-    attention: AttentionRow { gate: OutputGate::EachElement, windows: Windows::Never, ..QWEN3.attention },
-    rope: RopeRow { options: RopeOptions { partial_rotary_factor: 0.25, ..LLAMA.rope.options }, ..LLAMA.rope },
+    attention: AttentionRow {
+        gate: OutputGate::EachElement,
+        windows: Windows::Never,
+        ..QWEN3.attention
+    },
+    rope: RopeRow {
+        options: RopeOptions {
+            partial_rotary_factor: 0.25,
+            ..LLAMA.rope.options
+        },
+        ..LLAMA.rope
+    },
     mlp: UNBIASED_MLP,
     tensors: &tensor_names::QWEN3_5,
     ..LLAMA
@@ -80,7 +114,10 @@ pub(in crate::model) const QWEN3_5_MOE: Family = Family {
 pub(in crate::model) const QWEN3_NEXT: Family = Family {
     architecture: "Qwen3NextForCausalLM",
     model_type: "qwen3_next",
-    experts: Experts::SparseLayers { shared: true, normalizes: true },
+    experts: Experts::SparseLayers {
+        shared: true,
+        normalizes: true,
+    },
     tensors: &tensor_names::QWEN3_NEXT,
     ..QWEN3_5
 };
@@ -89,9 +126,15 @@ pub(in crate::model) const QWEN3_NEXT: Family = Family {
 pub(in crate::model) const OLMO_HYBRID: Family = Family {
     architecture: "OlmoHybridForCausalLM",
     model_type: "olmo_hybrid",
-    norms: NormsRow { place: NormPlace::After, ..LLAMA.norms },
+    norms: NormsRow {
+        place: NormPlace::After,
+        ..LLAMA.norms
+    },
     mixers: Mixers::AttentionOrState(Rule::NegativeDelta),
-    attention: AttentionRow { head_norms: HeadNorms::WholeRow, ..LLAMA.attention },
+    attention: AttentionRow {
+        head_norms: HeadNorms::WholeRow,
+        ..LLAMA.attention
+    },
     mlp: UNBIASED_MLP,
     tensors: &tensor_names::OLMO_HYBRID,
     ..LLAMA
@@ -101,9 +144,18 @@ pub(in crate::model) const GRANITE_HYBRID: Family = Family {
     architecture: "GraniteMoeHybridForCausalLM",
     model_type: "granitemoehybrid",
     mixers: Mixers::AttentionOrState(Rule::Mamba2),
-    rope: RopeRow { layers: Ropes::PositionEmbeddingType { default: false }, ..LLAMA.rope },
-    mlp: MlpRow { size: MlpSize::Field("shared_intermediate_size"), ..UNBIASED_MLP },
-    experts: Experts::EveryLayer { bias: false, shared: true },
+    rope: RopeRow {
+        layers: Ropes::PositionEmbeddingType { default: false },
+        ..LLAMA.rope
+    },
+    mlp: MlpRow {
+        size: MlpSize::Field("shared_intermediate_size"),
+        ..UNBIASED_MLP
+    },
+    experts: Experts::EveryLayer {
+        bias: false,
+        shared: true,
+    },
     tensors: &tensor_names::GRANITE_HYBRID,
     ..GRANITE
 };
@@ -112,10 +164,20 @@ pub(in crate::model) const GRANITE_HYBRID: Family = Family {
 pub(in crate::model) const NEMOTRON_H: Family = Family {
     architecture: "NemotronHForCausalLM",
     model_type: "nemotron_h",
-    norms: NormsRow { epsilon: "layer_norm_epsilon", ..LLAMA.norms },
+    norms: NormsRow {
+        epsilon: "layer_norm_epsilon",
+        ..LLAMA.norms
+    },
     mixers: Mixers::Blocks,
-    rope: RopeRow { layers: Ropes::Never, ..LLAMA.rope },
-    mlp: MlpRow { activation: ActivationField::MlpHiddenAct(Activation::Relu2), gated: false, ..LLAMA.mlp },
+    rope: RopeRow {
+        layers: Ropes::Never,
+        ..LLAMA.rope
+    },
+    mlp: MlpRow {
+        activation: ActivationField::MlpHiddenAct(Activation::Relu2),
+        gated: false,
+        ..LLAMA.mlp
+    },
     experts: Experts::Blocks,
     tensors: &tensor_names::NEMOTRON_H,
     ..LLAMA
@@ -128,7 +190,10 @@ pub(in crate::model) const FALCON_H1: Family = Family {
     mixers: Mixers::AttentionAndState,
     attention: UNBIASED,
     mlp: UNBIASED_MLP,
-    norms: NormsRow { epsilon: "rms_norm_eps", ..LLAMA.norms },
+    norms: NormsRow {
+        epsilon: "rms_norm_eps",
+        ..LLAMA.norms
+    },
     scales: Scales::FalconH1,
     tensors: &tensor_names::FALCON_H1,
     ..LLAMA

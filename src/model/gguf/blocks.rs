@@ -56,7 +56,10 @@ impl BlockType {
     }
 
     fn row(self) -> &'static Row {
-        TABLE.iter().find(|row| row.1 == self).expect("the table has every type")
+        TABLE
+            .iter()
+            .find(|row| row.1 == self)
+            .expect("the table has every type")
     }
 
     /// Weights per block.
@@ -130,7 +133,10 @@ fn six_bits(packed: &[u8], index: usize) -> [u8; 2] {
         return [packed[index] & 63, packed[index + 4] & 63];
     }
     let low = packed[index + 4];
-    [low & 15 | packed[index - 4] >> 6 << 4, low >> 4 | packed[index] >> 6 << 4]
+    [
+        low & 15 | packed[index - 4] >> 6 << 4,
+        low >> 4 | packed[index] >> 6 << 4,
+    ]
 }
 
 impl RowWriter<'_> {
@@ -161,16 +167,26 @@ impl RowWriter<'_> {
         let scale = half::f16::from_le_bytes([block[0], block[1]]);
         let around = if has_bit { -16.0 } else { -8.0 };
         let centred = half::f16::from_f32(scale.to_f32() * around).to_le_bytes();
-        let min = if has_min { [block[2], block[3]] } else { centred };
+        let min = if has_min {
+            [block[2], block[3]]
+        } else {
+            centred
+        };
         self.group(group, &codes, &[block[0], block[1], min[0], min[1]]);
     }
 
     fn k32_min(&mut self, kind: BlockType, index: usize, block: &[u8]) {
         let (packed, high): (_, &[u8; GROUP]) = (&block[4..16], run(&block[16..]));
-        let (low, fifths) = if kind == BlockType::Q5K { (&block[48..], 1) } else { (&block[16..], 0) };
+        let (low, fifths) = if kind == BlockType::Q5K {
+            (&block[48..], 1)
+        } else {
+            (&block[16..], 0)
+        };
         for group in 0..8 {
             let bytes: &[u8; GROUP] = run(&low[32 * (group / 2)..]);
-            let codes = std::array::from_fn(|i| bytes[i] >> (4 * (group % 2)) & 15 | (high[i] >> group & fifths) << 4);
+            let codes = std::array::from_fn(|i| {
+                bytes[i] >> (4 * (group % 2)) & 15 | (high[i] >> group & fifths) << 4
+            });
             self.group(8 * index + group, &codes, &six_bits(packed, group));
         }
         self.supers(index, [&block[..2], &block[2..4]]);
@@ -186,7 +202,8 @@ impl RowWriter<'_> {
     }
 
     fn q3k(&mut self, index: usize, block: &[u8]) {
-        let (mask, low, packed): (&[u8; GROUP], _, _) = (run(block), &block[32..96], &block[96..108]);
+        let (mask, low, packed): (&[u8; GROUP], _, _) =
+            (run(block), &block[32..96], &block[96..108]);
         let scale = |at: usize| {
             let low = packed[at % 8] >> (4 * (at / 8)) & 15;
             let high = packed[8 + at % 4] >> (2 * (at / 4)) & 3;
@@ -194,8 +211,14 @@ impl RowWriter<'_> {
         };
         for group in 0..8 {
             let bytes: &[u8; GROUP] = run(&low[32 * (group / 4)..]);
-            let codes = std::array::from_fn(|i| bytes[i] >> (2 * (group % 4)) & 3 | (mask[i] >> group & 1) << 2);
-            self.group(8 * index + group, &codes, &[scale(2 * group), scale(2 * group + 1)]);
+            let codes = std::array::from_fn(|i| {
+                bytes[i] >> (2 * (group % 4)) & 3 | (mask[i] >> group & 1) << 2
+            });
+            self.group(
+                8 * index + group,
+                &codes,
+                &[scale(2 * group), scale(2 * group + 1)],
+            );
         }
         self.supers(index, [&block[108..110], &[]]);
     }
@@ -205,8 +228,9 @@ impl RowWriter<'_> {
             let (half, quarter) = (group / 4, group % 4);
             let low: &[u8; GROUP] = run(&block[64 * half + 32 * (quarter % 2)..]);
             let high: &[u8; GROUP] = run(&block[128 + 32 * half..]);
-            let codes =
-                std::array::from_fn(|i| low[i] >> (4 * (quarter / 2)) & 15 | (high[i] >> (2 * quarter) & 3) << 4);
+            let codes = std::array::from_fn(|i| {
+                low[i] >> (4 * (quarter / 2)) & 15 | (high[i] >> (2 * quarter) & 3) << 4
+            });
             self.group(8 * index + group, &codes, &block[192 + 2 * group..][..2]);
         }
         self.supers(index, [&block[208..210], &[]]);
@@ -217,7 +241,11 @@ impl RowWriter<'_> {
         for group in 0..8 {
             let low = block[4 + group / 2] >> (4 * (group % 2)) & 15;
             let scale = (low | ((high >> (2 * group) & 3) as u8) << 4).wrapping_sub(32);
-            self.group(8 * index + group, &nibbles(&block[8 + 16 * group..]), &[scale]);
+            self.group(
+                8 * index + group,
+                &nibbles(&block[8 + 16 * group..]),
+                &[scale],
+            );
         }
         self.supers(index, [&block[..2], &[]]);
     }
@@ -232,7 +260,13 @@ mod tests {
     fn published(kind: BlockType, block: &[u8], index: usize) -> f32 {
         let half = |at: usize| f16::from_le_bytes([block[at], block[at + 1]]).to_f32();
         let (i, group) = (index % 32, index / 32);
-        let nibble = |at: usize| f32::from(if i < 16 { block[at + i] & 15 } else { block[at + i - 16] >> 4 });
+        let nibble = |at: usize| {
+            f32::from(if i < 16 {
+                block[at + i] & 15
+            } else {
+                block[at + i - 16] >> 4
+            })
+        };
         let fifth = |at: usize| f32::from((block[at + i / 8] >> (i % 8) & 1) * 16);
         match kind {
             BlockType::Q4_0 => half(0) * (nibble(2) - 8.0),
@@ -242,14 +276,21 @@ mod tests {
             BlockType::Q8_0 => half(0) * f32::from(block[2 + i].cast_signed()),
             BlockType::Q2K => {
                 let scale = block[index / 16];
-                let code = block[16 + 32 * (index / 128) + index % 32] >> (2 * (index / 32 % 4)) & 3;
-                half(80) * f32::from(scale & 15) * f32::from(code) - half(82) * f32::from(scale >> 4)
+                let code =
+                    block[16 + 32 * (index / 128) + index % 32] >> (2 * (index / 32 % 4)) & 3;
+                half(80) * f32::from(scale & 15) * f32::from(code)
+                    - half(82) * f32::from(scale >> 4)
             }
             BlockType::Q3K => {
                 let at = index / 16;
-                let low = if at < 8 { block[96 + at] & 15 } else { block[96 + at - 8] >> 4 };
+                let low = if at < 8 {
+                    block[96 + at] & 15
+                } else {
+                    block[96 + at - 8] >> 4
+                };
                 let scale = i32::from(low | (block[104 + at % 4] >> (2 * (at / 4)) & 3) << 4) - 32;
-                let code = i32::from(block[32 + 32 * (index / 128) + i] >> (2 * (index / 32 % 4)) & 3);
+                let code =
+                    i32::from(block[32 + 32 * (index / 128) + i] >> (2 * (index / 32 % 4)) & 3);
                 let code = code - if block[i] >> group & 1 == 1 { 0 } else { 4 };
                 half(108) * scale as f32 * code as f32
             }
@@ -262,7 +303,11 @@ mod tests {
                         (packed[group + 4] >> 4) | ((packed[group] >> 6) << 4),
                     ),
                 };
-                let (low, high) = if kind == BlockType::Q4K { (16, 0) } else { (48, block[16 + i] >> group & 1) };
+                let (low, high) = if kind == BlockType::Q4K {
+                    (16, 0)
+                } else {
+                    (48, block[16 + i] >> group & 1)
+                };
                 let code = block[low + 32 * (group / 2) + i] >> (4 * (group % 2)) & 15 | high << 4;
                 half(0) * f32::from(scale) * f32::from(code) - half(2) * f32::from(min)
             }
@@ -270,7 +315,9 @@ mod tests {
                 let (part, quarter) = (index / 128, index / 32 % 4);
                 let low = block[64 * part + 32 * (quarter % 2) + i] >> (4 * (quarter / 2)) & 15;
                 let code = low | (block[128 + 32 * part + i] >> (2 * quarter) & 3) << 4;
-                half(208) * f32::from(block[192 + index / 16].cast_signed()) * (f32::from(code) - 32.0)
+                half(208)
+                    * f32::from(block[192 + index / 16].cast_signed())
+                    * (f32::from(code) - 32.0)
             }
             BlockType::Iq4Nl => half(0) * LEVELS[nibble(2) as usize],
             BlockType::Iq4Xs => {
@@ -287,18 +334,24 @@ mod tests {
         }
     }
 
-    const LEVELS: [f32; 16] =
-        [-127.0, -104.0, -83.0, -65.0, -49.0, -35.0, -22.0, -10.0, 1.0, 13.0, 25.0, 38.0, 53.0, 69.0, 89.0, 113.0];
+    const LEVELS: [f32; 16] = [
+        -127.0, -104.0, -83.0, -65.0, -49.0, -35.0, -22.0, -10.0, 1.0, 13.0, 25.0, 38.0, 53.0,
+        69.0, 89.0, 113.0,
+    ];
 
     /// Repacking is lossless: the device format decodes to exactly the numbers of the published format.
     #[test]
     fn repacking_loses_nothing() {
         let mut state = 7u64;
         let mut random = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (state >> 56) as u8
         };
-        for &(_, kind, name, weights, bytes, format) in TABLE.iter().filter(|row| row.5.is_quantised()) {
+        for &(_, kind, name, weights, bytes, format) in
+            TABLE.iter().filter(|row| row.5.is_quantised())
+        {
             for blocks in [1, 2, 5, 9] {
                 let columns = blocks * weights;
                 let mut source: Vec<u8> = (0..blocks * bytes).map(|_| random()).collect();
@@ -308,18 +361,29 @@ mod tests {
                         BlockType::Q2K => &[80, 82],
                         BlockType::Q3K => &[108],
                         BlockType::Q6K => &[208],
-                        BlockType::Q4_1 | BlockType::Q5_1 | BlockType::Q4K | BlockType::Q5K => &[0, 2],
+                        BlockType::Q4_1 | BlockType::Q5_1 | BlockType::Q4K | BlockType::Q5K => {
+                            &[0, 2]
+                        }
                         BlockType::Mxfp4 => &[],
                         _ => &[0],
                     };
-                    halves.iter().for_each(|at| block[at + 1] = block[at + 1] & 0x83 | 0x24);
+                    halves
+                        .iter()
+                        .for_each(|at| block[at + 1] = block[at + 1] & 0x83 | 0x24);
                 }
                 let mut row = vec![0xa5; format.row_bytes(columns as u32) as usize];
                 kind.repack(&source, columns, &mut row);
                 for index in 0..columns {
-                    let expected = published(kind, &source[index / weights * bytes..][..bytes], index % weights);
+                    let expected = published(
+                        kind,
+                        &source[index / weights * bytes..][..bytes],
+                        index % weights,
+                    );
                     let found = format.decode(&row, columns, index);
-                    assert_eq!(found, expected, "{name} as {format}, weight {index} of {columns}");
+                    assert_eq!(
+                        found, expected,
+                        "{name} as {format}, weight {index} of {columns}"
+                    );
                 }
             }
         }

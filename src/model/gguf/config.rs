@@ -24,19 +24,29 @@ pub(super) fn config_json(
     let head_dim = family.head_dim(metadata)?;
     let hidden = required("embedding_length")?;
     // The last layers may predict further tokens; they are not read.
-    let predicting = metadata.integer(&family.key("nextn_predict_layers"), 0..=LAYERS_MAX)?.unwrap_or(0);
+    let predicting = metadata
+        .integer(&family.key("nextn_predict_layers"), 0..=LAYERS_MAX)?
+        .unwrap_or(0);
     let blocks = required("block_count")?;
     let layers = blocks.saturating_sub(predicting);
     let has = |name: &str| tensors.contains_key(name);
     // Token ids are bounded by the length of the embedding table, not by the metadata.
-    let table = tensors.get(&family.tensor_name("token_embd.weight")).map(|info| info.shape[0]);
+    let table = tensors
+        .get(&family.tensor_name("token_embd.weight"))
+        .map(|info| info.shape[0]);
     let vocab = metadata.required("tensor \"token_embd.weight\"", table)?;
     check_values(metadata, family, head_dim)?;
     let epsilon = epsilon(metadata, family)?;
-    let rotary = family.integer(metadata, "rope.dimension_count")?.unwrap_or(head_dim);
+    let rotary = family
+        .integer(metadata, "rope.dimension_count")?
+        .unwrap_or(head_dim);
     let is_wide = family.wide_layers == Some(layers);
-    let normalizes = metadata.boolean(&family.key("expert_weights_norm"))?.unwrap_or(family.normalizes);
-    let dense = metadata.integer(&family.key("leading_dense_block_count"), 0..=LAYERS_MAX)?.unwrap_or(0);
+    let normalizes = metadata
+        .boolean(&family.key("expert_weights_norm"))?
+        .unwrap_or(family.normalizes);
+    let dense = metadata
+        .integer(&family.key("leading_dense_block_count"), 0..=LAYERS_MAX)?
+        .unwrap_or(0);
     let mut config = json!({
         "architectures": [family.architecture],
         "hidden_size": hidden,
@@ -86,7 +96,10 @@ pub(super) fn config_json(
 
 /// Fails if the metadata asks for something that changes the results and is not supported.
 pub(super) fn check_supported(metadata: &Metadata, family: &Family) -> Result<(), LoadError> {
-    if let Some(kind) = metadata.text("general.type")?.filter(|kind| *kind != "model") {
+    if let Some(kind) = metadata
+        .text("general.type")?
+        .filter(|kind| *kind != "model")
+    {
         return Err(metadata.invalid("general.type", format!("is {kind:?}, not a model")));
     }
     for (key, usual) in [("attention.causal", true), ("use_parallel_residual", false)] {
@@ -106,10 +119,12 @@ pub(super) fn check_supported(metadata: &Metadata, family: &Family) -> Result<()
 
 /// Fails unless a head of v is as long as one of k, where the plan has it so.
 fn check_values(metadata: &Metadata, family: &Family, head_dim: u32) -> Result<(), LoadError> {
-    if let Some(value_length) =
-        family.integer(metadata, "attention.value_length")?.filter(|dim| *dim != head_dim && !family.latent)
+    if let Some(value_length) = family
+        .integer(metadata, "attention.value_length")?
+        .filter(|dim| *dim != head_dim && !family.latent)
     {
-        let message = format!("is {value_length}, but keys have {head_dim}, which is not supported");
+        let message =
+            format!("is {value_length}, but keys have {head_dim}, which is not supported");
         return Err(metadata.invalid(&family.key("attention.value_length"), message));
     }
     Ok(())
@@ -160,22 +175,30 @@ fn layers_differ(
     } else if family.kinds.is_some() {
         // Layers without attention, or without an MLP, have zeros.
         let layers = family.required(metadata, "block_count")? as usize;
-        for (key, field) in
-            [("feed_forward_length", "intermediate_size"), ("attention.head_count_kv", "num_key_value_heads")]
-        {
-            let sizes = metadata.integers_by_layer(&family.key(key), layers)?.unwrap_or_default();
+        for (key, field) in [
+            ("feed_forward_length", "intermediate_size"),
+            ("attention.head_count_kv", "num_key_value_heads"),
+        ] {
+            let sizes = metadata
+                .integers_by_layer(&family.key(key), layers)?
+                .unwrap_or_default();
             config[field] = sizes.into_iter().max().filter(|size| *size > 0).into();
         }
     } else {
         let heads = family.required(metadata, "attention.head_count")?;
         config["intermediate_size"] = family.integer(metadata, "feed_forward_length")?.into();
-        config["num_key_value_heads"] = family.integer(metadata, "attention.head_count_kv")?.unwrap_or(heads).into();
+        config["num_key_value_heads"] = family
+            .integer(metadata, "attention.head_count_kv")?
+            .unwrap_or(heads)
+            .into();
     }
     if let Some(rotated) = metadata.booleans(&family.key("attention.rope_pattern"))? {
         config["no_rope_layers"] = rotated.into_iter().map(u32::from).collect();
     }
     // Granite 4 has no rotation if this flag is false; in files of others it means nothing.
-    let rotates = metadata.boolean(&family.key("rope.scaling.finetuned"))?.unwrap_or(true);
+    let rotates = metadata
+        .boolean(&family.key("rope.scaling.finetuned"))?
+        .unwrap_or(true);
     config["position_embedding_type"] = if rotates { "rope" } else { "nope" }.into();
     Ok(())
 }
@@ -218,23 +241,46 @@ fn sizes_by_layer(
         let found = metadata.integers_by_layer(&key(name), layers)?;
         metadata.required(&key(name), found)
     };
-    let every = config["sliding_window_pattern"].as_u64().unwrap_or(6).max(1) as usize;
+    let every = config["sliding_window_pattern"]
+        .as_u64()
+        .unwrap_or(6)
+        .max(1) as usize;
     let local: Vec<bool> = match config["layer_types"].as_array() {
-        Some(kinds) => kinds.iter().map(|kind| kind == "sliding_attention").collect(),
+        Some(kinds) => kinds
+            .iter()
+            .map(|kind| kind == "sliding_attention")
+            .collect(),
         None => (1..=layers).map(|layer| layer % every != 0).collect(),
     };
     let global_dim = family.head_dim(metadata)?;
-    let local_dim = family.integer(metadata, "attention.key_length_swa")?.unwrap_or(global_dim);
-    let (heads, mlps) = (by_layer("attention.head_count_kv")?, by_layer("feed_forward_length")?);
+    let local_dim = family
+        .integer(metadata, "attention.key_length_swa")?
+        .unwrap_or(global_dim);
+    let (heads, mlps) = (
+        by_layer("attention.head_count_kv")?,
+        by_layer("feed_forward_length")?,
+    );
     let layer = |((index, heads), local): ((usize, &u32), &bool)| {
         let dim = if *local { local_dim } else { global_dim };
-        (index.to_string(), json!({"head_dim": dim, "num_key_value_heads": heads}))
+        (
+            index.to_string(),
+            json!({"head_dim": dim, "num_key_value_heads": heads}),
+        )
     };
-    config["per_layer_config"] = heads.iter().enumerate().zip(&local).map(layer).collect::<Map<_, _>>().into();
+    config["per_layer_config"] = heads
+        .iter()
+        .enumerate()
+        .zip(&local)
+        .map(layer)
+        .collect::<Map<_, _>>()
+        .into();
     let rope = |base: Option<f64>| json!({"rope_type": "default", "rope_theta": base});
     let base = metadata.number(&key("rope.freq_base"))?;
-    let local_base = metadata.number(&key("rope.freq_base_swa"))?.unwrap_or(10_000.0);
-    config["rope_parameters"] = json!({"full_attention": rope(base), "sliding_attention": rope(Some(local_base))});
+    let local_base = metadata
+        .number(&key("rope.freq_base_swa"))?
+        .unwrap_or(10_000.0);
+    config["rope_parameters"] =
+        json!({"full_attention": rope(base), "sliding_attention": rope(Some(local_base))});
     config["partial_rotary_factor"] = 1.0.into();
     config["head_dim"] = local_dim.into();
     config["num_key_value_heads"] = heads.first().copied().into();
@@ -252,13 +298,21 @@ fn sizes_by_layer(
 /// Sets the window length, and which layers have a sliding window.
 fn windows(metadata: &Metadata, family: &Family, config: &mut Value) -> Result<(), LoadError> {
     let key = family.key("attention.sliding_window");
-    let window = metadata.integer(&key, 0..=u32::MAX)?.filter(|window| *window > 0);
+    let window = metadata
+        .integer(&key, 0..=u32::MAX)?
+        .filter(|window| *window > 0);
     match (&family.windows, window) {
-        (Windows::Ignored, _) | (_, None) if !matches!(family.windows, Windows::Config(_)) => return Ok(()),
+        (Windows::Ignored, _) | (_, None) if !matches!(family.windows, Windows::Config(_)) => {
+            return Ok(());
+        }
         (Windows::Architecture(name), _) => config["architectures"] = json!([name]),
         _ => {}
     }
-    let default = if let Windows::Config(default) = family.windows { default } else { None };
+    let default = if let Windows::Config(default) = family.windows {
+        default
+    } else {
+        None
+    };
     let Some(window) = window.or(default) else {
         // A pattern of 1 means that no layer has a window.
         config["sliding_window_pattern"] = 1.into();
@@ -268,7 +322,13 @@ fn windows(metadata: &Metadata, family: &Family, config: &mut Value) -> Result<(
     let key = family.key("attention.sliding_window_pattern");
     if matches!(metadata.get(&key), Some(reader::Value::List(_))) {
         let slides = metadata.booleans(&key)?.unwrap_or_default().into_iter();
-        let kind = |slides| if slides { "sliding_attention" } else { "full_attention" };
+        let kind = |slides| {
+            if slides {
+                "sliding_attention"
+            } else {
+                "full_attention"
+            }
+        };
         config["layer_types"] = slides.map(kind).collect();
     } else if let Some(every) = family.integer(metadata, "attention.sliding_window_pattern")? {
         config["sliding_window_pattern"] = every.into();
@@ -295,20 +355,30 @@ fn longrope(
     Ok(scaling)
 }
 
-fn rope_scaling(metadata: &Metadata, family: &Family) -> Result<Option<Map<String, Value>>, LoadError> {
+fn rope_scaling(
+    metadata: &Metadata,
+    family: &Family,
+) -> Result<Option<Map<String, Value>>, LoadError> {
     let factor = match metadata.number(&family.key("rope.scaling.factor"))? {
         Some(factor) => Some(factor),
         // The key of files before November 2023.
         None => metadata.number(&family.key("rope.scale_linear"))?,
     };
     let factor = factor.filter(|factor| *factor != 0.0);
-    let kind = metadata.text(&family.key("rope.scaling.type"))?.or(factor.map(|_| "linear"));
-    let Some(kind) = kind.filter(|kind| *kind != "none") else { return Ok(None) };
+    let kind = metadata
+        .text(&family.key("rope.scaling.type"))?
+        .or(factor.map(|_| "linear"));
+    let Some(kind) = kind.filter(|kind| *kind != "none") else {
+        return Ok(None);
+    };
     let mut scaling = Map::new();
     scaling.insert("rope_type".into(), kind.into());
     scaling.insert("truncate".into(), (!family.fractional_ramp).into());
     for (own, theirs) in [
-        ("rope.scaling.original_context_length", "original_max_position_embeddings"),
+        (
+            "rope.scaling.original_context_length",
+            "original_max_position_embeddings",
+        ),
         ("rope.scaling.yarn_attn_factor", "attention_factor"),
         ("rope.scaling.yarn_beta_fast", "beta_fast"),
         ("rope.scaling.yarn_beta_slow", "beta_slow"),
@@ -319,11 +389,16 @@ fn rope_scaling(metadata: &Metadata, family: &Family) -> Result<Option<Map<Strin
         }
     }
     scaling.extend(factor.map(|factor| ("factor".to_owned(), factor.into())));
-    if let Some(slope) = metadata.number(&family.key("rope.scaling.yarn_log_multiplier"))?.filter(|slope| *slope != 0.0)
+    if let Some(slope) = metadata
+        .number(&family.key("rope.scaling.yarn_log_multiplier"))?
+        .filter(|slope| *slope != 0.0)
     {
         // With a latent, the file has what ln(factor) is multiplied by, and cos and sin are not scaled.
         let slope = if family.latent { 10.0 * slope } else { slope };
-        scaling.insert("mscale".into(), if family.latent { slope } else { 1.0 }.into());
+        scaling.insert(
+            "mscale".into(),
+            if family.latent { slope } else { 1.0 }.into(),
+        );
         scaling.insert("mscale_all_dim".into(), slope.into());
     }
     // It multiplies what YaRN multiplies cos and sin by, which the other key replaces.
@@ -332,7 +407,11 @@ fn rope_scaling(metadata: &Metadata, family: &Family) -> Result<Option<Map<Strin
     {
         let given = |name: &str| scaling.get(name).and_then(Value::as_f64);
         let damped = |slope: f64| damping(slope, factor.unwrap_or(1.0));
-        let plain = match (given("attention_factor"), given("mscale"), given("mscale_all_dim")) {
+        let plain = match (
+            given("attention_factor"),
+            given("mscale"),
+            given("mscale_all_dim"),
+        ) {
             (Some(given), ..) => given,
             (None, Some(slope), Some(all)) => damped(slope) / damped(all),
             _ => damped(1.0),

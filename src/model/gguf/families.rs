@@ -4,7 +4,10 @@ mod state;
 
 use super::metadata::Metadata;
 use crate::model::{LoadError, config};
-use state::{FALCON_H1, GRANITE_HYBRID, LFM2, LFM2_MOE, NEMOTRON_H, NEMOTRON_H_MOE, QWEN3_NEXT, QWEN35, QWEN35_MOE};
+use state::{
+    FALCON_H1, GRANITE_HYBRID, LFM2, LFM2_MOE, NEMOTRON_H, NEMOTRON_H_MOE, QWEN3_NEXT, QWEN35,
+    QWEN35_MOE,
+};
 
 /// How one architecture's GGUF files differ from the checkpoints they were converted from.
 #[derive(Debug)]
@@ -74,15 +77,33 @@ const LLAMA: Family = Family {
 };
 
 /// Mistral with YaRN and growing queries; the text models of Mistral 3.
-const MISTRAL3: Family =
-    Family { name: "mistral3", architecture: "Ministral3ForCausalLM", windows: Windows::Config(None), ..LLAMA };
+const MISTRAL3: Family = Family {
+    name: "mistral3",
+    architecture: "Ministral3ForCausalLM",
+    windows: Windows::Config(None),
+    ..LLAMA
+};
 
-const ARCEE: Family = Family { name: "arcee", architecture: "ArceeForCausalLM", windows: Windows::Ignored, ..LLAMA };
+const ARCEE: Family = Family {
+    name: "arcee",
+    architecture: "ArceeForCausalLM",
+    windows: Windows::Ignored,
+    ..LLAMA
+};
 
-const QWEN2: Family =
-    Family { name: "qwen2", architecture: "Qwen2ForCausalLM", interleaved: false, windows: Windows::Ignored, ..LLAMA };
+const QWEN2: Family = Family {
+    name: "qwen2",
+    architecture: "Qwen2ForCausalLM",
+    interleaved: false,
+    windows: Windows::Ignored,
+    ..LLAMA
+};
 
-const QWEN3: Family = Family { name: "qwen3", architecture: "Qwen3ForCausalLM", ..QWEN2 };
+const QWEN3: Family = Family {
+    name: "qwen3",
+    architecture: "Qwen3ForCausalLM",
+    ..QWEN2
+};
 
 const QWEN3_MOE: Family = Family {
     name: "qwen3moe",
@@ -108,14 +129,21 @@ const QWEN2_MOE: Family = Family {
         ("expert_count", "num_experts"),
         ("expert_used_count", "num_experts_per_tok"),
         ("expert_feed_forward_length", "moe_intermediate_size"),
-        ("expert_shared_feed_forward_length", "shared_expert_intermediate_size"),
+        (
+            "expert_shared_feed_forward_length",
+            "shared_expert_intermediate_size",
+        ),
     ],
     normalizes: false,
     ..QWEN2
 };
 
 /// Norm weights are stored as `1 + w`, as in Gemma 2 and 3.
-const GEMMA: Family = Family { name: "gemma", architecture: "GemmaForCausalLM", ..QWEN2 };
+const GEMMA: Family = Family {
+    name: "gemma",
+    architecture: "GemmaForCausalLM",
+    ..QWEN2
+};
 
 const GEMMA2: Family = Family {
     name: "gemma2",
@@ -133,7 +161,10 @@ const GEMMA2: Family = Family {
 const GEMMA3: Family = Family {
     name: "gemma3",
     architecture: "Gemma3ForCausalLM",
-    numbers: &[("final_logit_softcapping", "final_logit_softcapping"), ("rope.freq_base_swa", "rope_local_base_freq")],
+    numbers: &[
+        ("final_logit_softcapping", "final_logit_softcapping"),
+        ("rope.freq_base_swa", "rope_local_base_freq"),
+    ],
     windows: Windows::Config(None),
     wide_layers: Some(62),
     ..GEMMA2
@@ -159,7 +190,10 @@ const GEMMA4: Family = Family {
     ],
     numbers: &[
         ("final_logit_softcapping", "final_logit_softcapping"),
-        ("embedding_length_per_layer_input", "hidden_size_per_layer_input"),
+        (
+            "embedding_length_per_layer_input",
+            "hidden_size_per_layer_input",
+        ),
         ("expert_count", "num_experts"),
         ("expert_used_count", "top_k_experts"),
         ("expert_feed_forward_length", "moe_intermediate_size"),
@@ -177,8 +211,12 @@ const PHI3: Family = Family {
     ..QWEN2
 };
 
-const SMOLLM3: Family =
-    Family { name: "smollm3", architecture: "SmolLM3ForCausalLM", windows: Windows::Ignored, ..LLAMA };
+const SMOLLM3: Family = Family {
+    name: "smollm3",
+    architecture: "SmolLM3ForCausalLM",
+    windows: Windows::Ignored,
+    ..LLAMA
+};
 
 /// OLMo 3 files also have the architecture olmo2.
 const OLMO2: Family = Family {
@@ -188,13 +226,25 @@ const OLMO2: Family = Family {
     ..QWEN2
 };
 
-const EXAONE4: Family =
-    Family { name: "exaone4", architecture: "Exaone4ForCausalLM", windows: Windows::Config(None), ..QWEN2 };
+const EXAONE4: Family = Family {
+    name: "exaone4",
+    architecture: "Exaone4ForCausalLM",
+    windows: Windows::Config(None),
+    ..QWEN2
+};
 
-const SEED_OSS: Family = Family { name: "seed_oss", architecture: "SeedOssForCausalLM", ..QWEN2 };
+const SEED_OSS: Family = Family {
+    name: "seed_oss",
+    architecture: "SeedOssForCausalLM",
+    ..QWEN2
+};
 
 /// Pairs rotate in the checkpoint, too: rows are stored as they are there.
-const ERNIE4_5: Family = Family { name: "ernie4_5", architecture: "Ernie4_5ForCausalLM", ..QWEN2 };
+const ERNIE4_5: Family = Family {
+    name: "ernie4_5",
+    architecture: "Ernie4_5ForCausalLM",
+    ..QWEN2
+};
 
 /// Rows of q and k as in [`ERNIE4_5`].
 const GLM4: Family = Family {
@@ -297,7 +347,10 @@ const GPT_OSS: Family = Family {
 const HUNYUAN_DENSE: Family = Family {
     name: "hunyuan-dense",
     architecture: "HunYuanDenseV1ForCausalLM",
-    layer_names: &[("attn_q_norm", "self_attn.query_layernorm"), ("attn_k_norm", "self_attn.key_layernorm")],
+    layer_names: &[
+        ("attn_q_norm", "self_attn.query_layernorm"),
+        ("attn_k_norm", "self_attn.key_layernorm"),
+    ],
     ..QWEN2
 };
 
@@ -314,7 +367,10 @@ const COHERE2: Family = Family {
 const APERTUS: Family = Family {
     name: "apertus",
     architecture: "ApertusForCausalLM",
-    layer_names: &[("attn_norm", "attention_layernorm"), ("ffn_norm", "feedforward_layernorm")],
+    layer_names: &[
+        ("attn_norm", "attention_layernorm"),
+        ("ffn_norm", "feedforward_layernorm"),
+    ],
     ..QWEN2
 };
 
@@ -399,22 +455,28 @@ const LAYER_NAMES: [(&str, &str); 18] = [
 ];
 
 /// Keys (after the architecture's prefix) that only models with certain layers have, and what these layers compute.
-const UNSUPPORTED: [(&str, &str); 1] = [("ssm.state_size", "layers with a recurrent state of another form")];
+const UNSUPPORTED: [(&str, &str); 1] = [(
+    "ssm.state_size",
+    "layers with a recurrent state of another form",
+)];
 
 /// The row for a file's architecture.
 pub(super) fn family(metadata: &Metadata) -> Result<&'static Family, LoadError> {
     let key = "general.architecture";
     let found = metadata.required(key, metadata.text(key)?)?;
-    FAMILIES.into_iter().find(|family| family.name == found).ok_or_else(|| {
-        let present = |(key, _): &&(&str, _)| metadata.get(&format!("{found}.{key}")).is_some();
-        let names = FAMILIES.map(|family| family.name);
-        LoadError::Architecture {
-            file: metadata.file().into(),
-            found: found.into(),
-            hint: config::hint(found, &names, UNSUPPORTED.iter().find(present)),
-            known: names.join(", "),
-        }
-    })
+    FAMILIES
+        .into_iter()
+        .find(|family| family.name == found)
+        .ok_or_else(|| {
+            let present = |(key, _): &&(&str, _)| metadata.get(&format!("{found}.{key}")).is_some();
+            let names = FAMILIES.map(|family| family.name);
+            LoadError::Architecture {
+                file: metadata.file().into(),
+                found: found.into(),
+                hint: config::hint(found, &names, UNSUPPORTED.iter().find(present)),
+                known: names.join(", "),
+            }
+        })
 }
 
 impl Family {
@@ -429,8 +491,12 @@ impl Family {
         match stored {
             // A matrix of one row may be stored as a vector.
             [columns] if ends(&[".shared_expert_gate.weight"]) => vec![1, *columns],
-            [channels, taps] if ends(&[".conv1d.weight", ".conv.conv.weight"]) => vec![*channels, 1, *taps],
-            [rows, columns] if ends(&[".A_log", ".D", ".mamba.norm.weight", ".mixer.norm.weight"]) => {
+            [channels, taps] if ends(&[".conv1d.weight", ".conv.conv.weight"]) => {
+                vec![*channels, 1, *taps]
+            }
+            [rows, columns]
+                if ends(&[".A_log", ".D", ".mamba.norm.weight", ".mixer.norm.weight"]) =>
+            {
                 vec![rows * columns]
             }
             _ => stored.to_vec(),
@@ -440,13 +506,21 @@ impl Family {
     /// The checkpoint's name of a tensor; with `{e}`, of the tensors it is split into. Unknown names are kept.
     pub(super) fn tensor_name(&self, own: &str) -> String {
         let find = |names: &[(&str, &'static str)], stem: &str| {
-            names.iter().find(|(name, _)| *name == stem).map(|(_, theirs)| *theirs)
+            names
+                .iter()
+                .find(|(name, _)| *name == stem)
+                .map(|(_, theirs)| *theirs)
         };
-        let Some((stem, suffix)) = own.rsplit_once('.') else { return own.into() };
+        let Some((stem, suffix)) = own.rsplit_once('.') else {
+            return own.into();
+        };
         if let Some(theirs) = find(self.whole_names, stem).or_else(|| find(&WHOLE_NAMES, stem)) {
             return format!("{theirs}.{suffix}");
         }
-        let Some((layer, name)) = own.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) else {
+        let Some((layer, name)) = own
+            .strip_prefix("blk.")
+            .and_then(|rest| rest.split_once('.'))
+        else {
             return own.into();
         };
         if let Some(theirs) = find(self.layer_names, name) {
@@ -467,13 +541,21 @@ impl Family {
         part: &Metadata,
         first: &Metadata,
     ) -> Result<Option<usize>, LoadError> {
-        let is_rotated = [".attn_q.weight", ".attn_k.weight", ".attn_q.bias", ".attn_k.bias"];
+        let is_rotated = [
+            ".attn_q.weight",
+            ".attn_k.weight",
+            ".attn_q.bias",
+            ".attn_k.bias",
+        ];
         let is_rotated = is_rotated.iter().any(|name| own.ends_with(name));
         if !self.interleaved || !is_rotated {
             return Ok(None);
         }
         let head = self.head_dim(first)?;
-        let rows = part.tensors().find(|(name, _)| *name == own).map_or(0, |(_, entry)| entry.shape[0]);
+        let rows = part
+            .tensors()
+            .find(|(name, _)| *name == own)
+            .map_or(0, |(_, entry)| entry.shape[0]);
         if !rows.is_multiple_of(u64::from(head)) || head % 2 != 0 {
             let message = format!("has {rows} rows, not a multiple of the head size {head}");
             return Err(part.invalid(&format!("tensor {own:?}"), message));
@@ -499,8 +581,10 @@ impl Family {
         if let Some(dim) = self.integer(metadata, "attention.key_length")? {
             return Ok(dim);
         }
-        let (hidden, heads) =
-            (self.required(metadata, "embedding_length")?, self.required(metadata, "attention.head_count")?);
+        let (hidden, heads) = (
+            self.required(metadata, "embedding_length")?,
+            self.required(metadata, "attention.head_count")?,
+        );
         if hidden % heads != 0 {
             let message = format!("is {heads}, which does not divide embedding_length = {hidden}");
             return Err(metadata.invalid(&self.key("attention.head_count"), message));

@@ -37,9 +37,20 @@ impl Metadata {
             head.extend_from_slice(&files.read(name, head.len() as u64..wanted).await?);
             match reader::read(name, &head, file_bytes) {
                 // A field that is cut off causes a field error, so more bytes are read.
-                Err(LoadError::Field { .. }) if wanted < file_bytes && head_bytes < HEAD_BYTES_MAX => head_bytes *= 4,
+                Err(LoadError::Field { .. })
+                    if wanted < file_bytes && head_bytes < HEAD_BYTES_MAX =>
+                {
+                    head_bytes *= 4
+                }
                 Err(error) => return Err(error),
-                Ok(container) => return Ok(Self { file: name.into(), file_bytes, bytes: head.freeze(), container }),
+                Ok(container) => {
+                    return Ok(Self {
+                        file: name.into(),
+                        file_bytes,
+                        bytes: head.freeze(),
+                        container,
+                    });
+                }
             }
         }
     }
@@ -57,7 +68,11 @@ impl Metadata {
     }
 
     pub(super) fn invalid(&self, key: &str, message: impl Into<String>) -> LoadError {
-        LoadError::Field { file: self.file.clone(), field: key.into(), message: message.into() }
+        LoadError::Field {
+            file: self.file.clone(),
+            field: key.into(),
+            message: message.into(),
+        }
     }
 
     pub(super) fn required<T>(&self, key: &str, value: Option<T>) -> Result<T, LoadError> {
@@ -69,7 +84,11 @@ impl Metadata {
     }
 
     /// An integer within `range`. If it is a list (one entry per layer), all entries must be equal.
-    pub(super) fn integer(&self, key: &str, range: RangeInclusive<u32>) -> Result<Option<u32>, LoadError> {
+    pub(super) fn integer(
+        &self,
+        key: &str,
+        range: RangeInclusive<u32>,
+    ) -> Result<Option<u32>, LoadError> {
         let number = match self.get(key) {
             None => return Ok(None),
             Some(Value::Integer(number)) => *number,
@@ -77,29 +96,53 @@ impl Metadata {
                 let numbers = self.integers(key, list)?;
                 match numbers.first() {
                     Some(first) if numbers.iter().all(|number| number == first) => *first,
-                    _ => return Err(self.invalid(key, "differs from layer to layer, which is not supported")),
+                    _ => {
+                        return Err(self
+                            .invalid(key, "differs from layer to layer, which is not supported"));
+                    }
                 }
             }
             Some(_) => return Err(self.invalid(key, "is not an integer")),
         };
-        match u32::try_from(number).ok().filter(|number| range.contains(number)) {
+        match u32::try_from(number)
+            .ok()
+            .filter(|number| range.contains(number))
+        {
             Some(number) => Ok(Some(number)),
-            None => {
-                Err(self.invalid(key, format!("is {number}, not an integer in {}..={}", range.start(), range.end())))
-            }
+            None => Err(self.invalid(
+                key,
+                format!(
+                    "is {number}, not an integer in {}..={}",
+                    range.start(),
+                    range.end()
+                ),
+            )),
         }
     }
 
     /// A number for each layer: one for all, or a list with one entry per layer.
-    pub(super) fn integers_by_layer(&self, key: &str, layers: usize) -> Result<Option<Vec<u32>>, LoadError> {
+    pub(super) fn integers_by_layer(
+        &self,
+        key: &str,
+        layers: usize,
+    ) -> Result<Option<Vec<u32>>, LoadError> {
         let Some(Value::List(list)) = self.get(key) else {
-            return Ok(self.integer(key, 0..=1 << 24)?.map(|number| vec![number; layers]));
+            return Ok(self
+                .integer(key, 0..=1 << 24)?
+                .map(|number| vec![number; layers]));
         };
         let numbers = self.integers(key, list)?;
         if numbers.len() != layers {
-            return Err(self.invalid(key, format!("has {} entries, not block_count = {layers}", numbers.len())));
+            return Err(self.invalid(
+                key,
+                format!("has {} entries, not block_count = {layers}", numbers.len()),
+            ));
         }
-        let number = |number: &i128| u32::try_from(*number).ok().filter(|number| (0..=1 << 24).contains(number));
+        let number = |number: &i128| {
+            u32::try_from(*number)
+                .ok()
+                .filter(|number| (0..=1 << 24).contains(number))
+        };
         match numbers.iter().map(number).collect() {
             Some(numbers) => Ok(Some(numbers)),
             None => Err(self.invalid(key, "has a number outside of 0..=2^24")),
@@ -116,13 +159,19 @@ impl Metadata {
     }
 
     /// A number as JSON: an integer if the file stores an integer. Zero counts as absent.
-    pub(super) fn integer_or_number(&self, key: &str) -> Result<Option<serde_json::Value>, LoadError> {
+    pub(super) fn integer_or_number(
+        &self,
+        key: &str,
+    ) -> Result<Option<serde_json::Value>, LoadError> {
         match self.get(key) {
             Some(Value::Integer(_) | Value::List(_)) => {
                 let number = self.integer(key, 0..=u32::MAX)?;
                 Ok(number.filter(|number| *number != 0).map(Into::into))
             }
-            _ => Ok(self.number(key)?.filter(|number| *number != 0.0).map(Into::into)),
+            _ => Ok(self
+                .number(key)?
+                .filter(|number| *number != 0.0)
+                .map(Into::into)),
         }
     }
 
@@ -155,9 +204,14 @@ impl Metadata {
 
     /// The strings of a list; bytes that are not UTF-8 are replaced, as in a `tokenizer.json`.
     pub(super) fn texts(&self, key: &str) -> Result<Option<Vec<Cow<'_, str>>>, LoadError> {
-        let Some(list) = self.list(key, &[Kind::Text])? else { return Ok(None) };
+        let Some(list) = self.list(key, &[Kind::Text])? else {
+            return Ok(None);
+        };
         if list.count > TEXTS_MAX {
-            return Err(self.invalid(key, format!("has {} entries, more than {TEXTS_MAX}", list.count)));
+            return Err(self.invalid(
+                key,
+                format!("has {} entries, more than {TEXTS_MAX}", list.count),
+            ));
         }
         let mut cursor = Cursor::new(&self.file, &self.bytes[..list.bytes.end], list.bytes.start);
         let mut texts = Vec::with_capacity(list.count);
@@ -168,38 +222,66 @@ impl Metadata {
     }
 
     /// A number for each layer, as in [`Metadata::integers_by_layer`].
-    pub(super) fn numbers_by_layer(&self, key: &str, layers: usize) -> Result<Option<Vec<f32>>, LoadError> {
+    pub(super) fn numbers_by_layer(
+        &self,
+        key: &str,
+        layers: usize,
+    ) -> Result<Option<Vec<f32>>, LoadError> {
         let numbers = match self.get(key) {
             Some(Value::List(_)) => self.numbers(key)?,
             _ => self.number(key)?.map(|number| vec![number as f32; layers]),
         };
         match numbers {
-            Some(numbers) if numbers.len() < layers => {
-                Err(self.invalid(key, format!("has {} entries, fewer than block_count = {layers}", numbers.len())))
-            }
+            Some(numbers) if numbers.len() < layers => Err(self.invalid(
+                key,
+                format!(
+                    "has {} entries, fewer than block_count = {layers}",
+                    numbers.len()
+                ),
+            )),
             numbers => Ok(numbers),
         }
     }
 
     /// The numbers of a list of f32.
     pub(super) fn numbers(&self, key: &str) -> Result<Option<Vec<f32>>, LoadError> {
-        let Some(list) = self.list(key, &[Kind::F32])? else { return Ok(None) };
+        let Some(list) = self.list(key, &[Kind::F32])? else {
+            return Ok(None);
+        };
         let words = self.bytes[list.bytes.clone()].chunks_exact(4);
-        Ok(Some(words.map(|word| f32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect()))
+        Ok(Some(
+            words
+                .map(|word| f32::from_le_bytes([word[0], word[1], word[2], word[3]]))
+                .collect(),
+        ))
     }
 
     /// The numbers of a list of small integers.
     pub(super) fn kinds(&self, key: &str) -> Result<Option<Vec<u32>>, LoadError> {
-        let Some(list) = self.list(key, &[Kind::I32, Kind::U32])? else { return Ok(None) };
+        let Some(list) = self.list(key, &[Kind::I32, Kind::U32])? else {
+            return Ok(None);
+        };
         let words = self.bytes[list.bytes.clone()].chunks_exact(4);
-        Ok(Some(words.map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect()))
+        Ok(Some(
+            words
+                .map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]))
+                .collect(),
+        ))
     }
 
     /// A list of booleans, one per layer.
     pub(super) fn booleans(&self, key: &str) -> Result<Option<Vec<bool>>, LoadError> {
-        let Some(list) = self.list(key, &[Kind::Boolean])? else { return Ok(None) };
+        let Some(list) = self.list(key, &[Kind::Boolean])? else {
+            return Ok(None);
+        };
         let flags = &self.bytes[list.bytes.clone()];
-        Ok(Some(flags.iter().take(LAYERS_MAX as usize + 1).map(|flag| *flag == 1).collect()))
+        Ok(Some(
+            flags
+                .iter()
+                .take(LAYERS_MAX as usize + 1)
+                .map(|flag| *flag == 1)
+                .collect(),
+        ))
     }
 
     fn integers(&self, key: &str, list: &List) -> Result<Vec<i128>, LoadError> {
@@ -216,7 +298,9 @@ impl Metadata {
 
     /// Index of this file among the files of a split model, from 0, and their number.
     pub(super) fn splits(&self) -> Result<Option<(u32, u32)>, LoadError> {
-        let count = self.integer("split.count", 0..=u32::from(u16::MAX))?.unwrap_or(0);
+        let count = self
+            .integer("split.count", 0..=u32::from(u16::MAX))?
+            .unwrap_or(0);
         if count == 0 {
             return Ok(None);
         }

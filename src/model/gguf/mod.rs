@@ -81,7 +81,9 @@ impl Texts {
 
     /// `tokenizer_config.json`: special tokens and the chat template.
     pub fn tokenizer_config_json(&self) -> Result<Vec<u8>, LoadError> {
-        Ok(vocabulary::tokenizer_config_json(&self.0)?.to_string().into_bytes())
+        Ok(vocabulary::tokenizer_config_json(&self.0)?
+            .to_string()
+            .into_bytes())
     }
 }
 
@@ -123,11 +125,17 @@ impl Gguf {
         };
         let mut files = LocalFiles(vec![open(path)?]);
         let first = at_once(Metadata::read(&files, &files.0[0].0))?;
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let name = path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .unwrap_or_default();
         let mut parts = Vec::new();
         for sibling in siblings(&first, name)? {
             files.0.push(open(&path.with_file_name(sibling))?);
-            parts.push(at_once(Metadata::read(&files, &files.0[files.0.len() - 1].0))?);
+            parts.push(at_once(Metadata::read(
+                &files,
+                &files.0[files.0.len() - 1].0,
+            ))?);
         }
         parts.insert(0, first);
         at_once(Self::from_parts(Box::new(files), parts))
@@ -154,16 +162,25 @@ impl Gguf {
     }
 
     /// A model from its files and their headers.
-    async fn from_parts(files: Box<dyn RangeFiles>, parts: Vec<Metadata>) -> Result<Self, LoadError> {
+    async fn from_parts(
+        files: Box<dyn RangeFiles>,
+        parts: Vec<Metadata>,
+    ) -> Result<Self, LoadError> {
         check_parts(&parts)?;
         let Some(first) = parts.first() else {
-            return Err(LoadError::Header { file: "GGUF".into(), message: "there is no file".into() });
+            return Err(LoadError::Header {
+                file: "GGUF".into(),
+                message: "there is no file".into(),
+            });
         };
         let family = families::family(first)?;
         config::check_supported(first, family)?;
         let mut tensors = GgufTensors {
             files,
-            names: parts.iter().map(|part| (part.file().into(), part.file_bytes())).collect(),
+            names: parts
+                .iter()
+                .map(|part| (part.file().into(), part.file_bytes()))
+                .collect(),
             infos: BTreeMap::new(),
             places: BTreeMap::new(),
             numbers: BTreeMap::new(),
@@ -176,11 +193,22 @@ impl Gguf {
         let rope_divisors = tensors.vector("rope_freqs.weight").await?;
         let short = tensors.vector("rope_factors_short.weight").await?;
         let factors = [short, tensors.vector("rope_factors_long.weight").await?];
-        let config_json = config::config_json(first, family, &tensors.infos, &factors)?.to_string().into_bytes();
+        let config_json = config::config_json(first, family, &tensors.infos, &factors)?
+            .to_string()
+            .into_bytes();
         let first = parts.into_iter().next().expect("there is a first file");
         let own_names = std::mem::take(&mut tensors.own_names);
-        let stored = Stored { rope_divisors, tiled_heads: family.tiled_heads, own_names };
-        Ok(Self { texts: Texts(Arc::new(first)), config_json, tensors, stored })
+        let stored = Stored {
+            rope_divisors,
+            tiled_heads: family.tiled_heads,
+            own_names,
+        };
+        Ok(Self {
+            texts: Texts(Arc::new(first)),
+            config_json,
+            tensors,
+            stored,
+        })
     }
 
     /// Tokenizer and chat template.
@@ -211,26 +239,45 @@ fn check_parts(parts: &[Metadata]) -> Result<(), LoadError> {
 /// Names of the files beside the first file, `name`, of a split model, in order. The first may have any name if it is
 /// the only one.
 fn siblings(first: &Metadata, name: &str) -> Result<Vec<String>, LoadError> {
-    let Some((number, count)) = first.splits()?.filter(|(_, count)| *count > 1) else { return Ok(Vec::new()) };
+    let Some((number, count)) = first.splits()?.filter(|(_, count)| *count > 1) else {
+        return Ok(Vec::new());
+    };
     let tail = format!("-{:05}-of-{count:05}.gguf", number + 1);
-    let fault = |message: String| LoadError::Header { file: first.file().into(), message };
-    let stem = name
-        .strip_suffix(&tail)
-        .ok_or_else(|| fault(format!("is file {} of {count}, so its name should end with {tail}", number + 1)))?;
+    let fault = |message: String| LoadError::Header {
+        file: first.file().into(),
+        message,
+    };
+    let stem = name.strip_suffix(&tail).ok_or_else(|| {
+        fault(format!(
+            "is file {} of {count}, so its name should end with {tail}",
+            number + 1
+        ))
+    })?;
     if number != 0 || count > SPLITS_MAX {
-        return Err(fault(format!("is file {} of {count}; give the first", number + 1)));
+        return Err(fault(format!(
+            "is file {} of {count}; give the first",
+            number + 1
+        )));
     }
-    Ok((2..=count).map(|number| format!("{stem}-{number:05}-of-{count:05}.gguf")).collect())
+    Ok((2..=count)
+        .map(|number| format!("{stem}-{number:05}-of-{count:05}.gguf"))
+        .collect())
 }
 
 /// The result of reading local files, whose reads complete at once.
 fn at_once<T>(read: impl Future<Output = T>) -> T {
-    read.now_or_never().expect("nothing is awaited but local files")
+    read.now_or_never()
+        .expect("nothing is awaited but local files")
 }
 
 impl GgufTensors {
     /// Adds the tensors of one of the files, whose headers are `parts`.
-    fn add(&mut self, file: usize, parts: &[Metadata], family: &families::Family) -> Result<(), LoadError> {
+    fn add(
+        &mut self,
+        file: usize,
+        parts: &[Metadata],
+        family: &families::Family,
+    ) -> Result<(), LoadError> {
         let part = &parts[file];
         for (own_name, entry) in part.tensors() {
             let fault = |message: String| part.invalid(&format!("tensor {own_name:?}"), message);
@@ -238,27 +285,46 @@ impl GgufTensors {
             let interleaved_head = family.interleaved_head(own_name, part, &parts[0])?;
             // The elements of a bias are permuted as the rows of its matrix: each counts as a row.
             let is_bias = interleaved_head.is_some() && entry.shape.len() == 1;
-            let columns = if is_bias { 1 } else { entry.shape[entry.shape.len() - 1] as usize };
+            let columns = if is_bias {
+                1
+            } else {
+                entry.shape[entry.shape.len() - 1] as usize
+            };
             if is_bias && entry.blocks.format().is_quantised() {
                 return Err(fault(format!("is a vector of type {}", entry.blocks)));
             }
             // A tensor of all experts is listed as one tensor per expert.
             let (copies, shape) = match entry.shape.split_first() {
-                Some((copies, shape)) if name.contains("{e}") && !shape.is_empty() => (*copies, shape.to_vec()),
+                Some((copies, shape)) if name.contains("{e}") && !shape.is_empty() => {
+                    (*copies, shape.to_vec())
+                }
                 _ => (1, family.tensor_shape(&name, &entry.shape)),
             };
             if self.infos.len() as u64 + copies > TENSORS_MAX {
-                return Err(fault(format!("exceeds the limit of {TENSORS_MAX} tensors, counting experts")));
+                return Err(fault(format!(
+                    "exceeds the limit of {TENSORS_MAX} tensors, counting experts"
+                )));
             }
-            self.own_names.push((name.replace("{e}", "0"), own_name.clone()));
+            self.own_names
+                .push((name.replace("{e}", "0"), own_name.clone()));
             let copy_bytes = (entry.bytes.end - entry.bytes.start) / copies;
             for copy in 0..copies {
                 let name = name.replace("{e}", &copy.to_string());
                 let element = Element::Float(entry.blocks.format());
-                let info = TensorInfo { file: self.names[file].0.clone(), shape: shape.clone(), element };
+                let info = TensorInfo {
+                    file: self.names[file].0.clone(),
+                    shape: shape.clone(),
+                    element,
+                };
                 let start = entry.bytes.start + copy * copy_bytes;
                 let bytes = start..start + copy_bytes;
-                let place = Place { file, bytes, blocks: entry.blocks, columns, interleaved_head };
+                let place = Place {
+                    file,
+                    bytes,
+                    blocks: entry.blocks,
+                    columns,
+                    interleaved_head,
+                };
                 if self.infos.insert(name.clone(), info).is_some() {
                     return Err(fault("is a duplicate".into()));
                 }
@@ -270,14 +336,36 @@ impl GgufTensors {
 
     /// The four numbers of xIELU of each layer, which a checkpoint has as tensors.
     fn add_xielu(&mut self, first: &Metadata) -> Result<(), LoadError> {
-        let layers = self.infos.keys().filter(|name| name.ends_with(".mlp.down_proj.weight")).count();
-        for (name, shape) in [("alpha_p", vec![1]), ("alpha_n", vec![1]), ("beta", vec![]), ("eps", vec![])] {
-            let Some(numbers) = first.numbers_by_layer(&format!("xielu.{name}"), layers)? else { continue };
+        let layers = self
+            .infos
+            .keys()
+            .filter(|name| name.ends_with(".mlp.down_proj.weight"))
+            .count();
+        for (name, shape) in [
+            ("alpha_p", vec![1]),
+            ("alpha_n", vec![1]),
+            ("beta", vec![]),
+            ("eps", vec![]),
+        ] {
+            let Some(numbers) = first.numbers_by_layer(&format!("xielu.{name}"), layers)? else {
+                continue;
+            };
             for (layer, number) in numbers.into_iter().take(layers).enumerate() {
                 let tensor = format!("model.layers.{layer}.mlp.act_fn.{name}");
-                let (file, element) = (self.names[0].0.clone(), Element::Float(BlockType::F32.format()));
-                self.infos.insert(tensor.clone(), TensorInfo { file, shape: shape.clone(), element });
-                self.numbers.insert(tensor, number.to_le_bytes().to_vec().into());
+                let (file, element) = (
+                    self.names[0].0.clone(),
+                    Element::Float(BlockType::F32.format()),
+                );
+                self.infos.insert(
+                    tensor.clone(),
+                    TensorInfo {
+                        file,
+                        shape: shape.clone(),
+                        element,
+                    },
+                );
+                self.numbers
+                    .insert(tensor, number.to_le_bytes().to_vec().into());
             }
         }
         Ok(())
@@ -285,30 +373,58 @@ impl GgufTensors {
 
     /// A short f32 vector; empty if there is no tensor of this name.
     async fn vector(&self, name: &str) -> Result<Vec<f32>, LoadError> {
-        let Some(place) = self.places.get(name) else { return Ok(Vec::new()) };
+        let Some(place) = self.places.get(name) else {
+            return Ok(Vec::new());
+        };
         if place.blocks != BlockType::F32 {
-            let (file, field) = (self.names[place.file].0.to_string(), format!("tensor {name:?}"));
-            return Err(LoadError::Field { file, field, message: format!("has type {}, not F32", place.blocks) });
+            let (file, field) = (
+                self.names[place.file].0.to_string(),
+                format!("tensor {name:?}"),
+            );
+            return Err(LoadError::Field {
+                file,
+                field,
+                message: format!("has type {}, not F32", place.blocks),
+            });
         }
         let range = 0..(place.bytes.end - place.bytes.start).min(NUMBERS_BYTES_MAX);
         let bytes = self.read_place(name, place, range).await?;
         let words = bytes.chunks_exact(4);
-        Ok(words.map(|word| f32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect())
+        Ok(words
+            .map(|word| f32::from_le_bytes([word[0], word[1], word[2], word[3]]))
+            .collect())
     }
 
     /// Reads a range of a tensor's blocks.
-    async fn read_place(&self, tensor: &str, place: &Place, range: Range<u64>) -> Result<Bytes, LoadError> {
+    async fn read_place(
+        &self,
+        tensor: &str,
+        place: &Place,
+        range: Range<u64>,
+    ) -> Result<Bytes, LoadError> {
         let (label, file_bytes) = &self.names[place.file];
         if let Some(missing @ 1..) = place.bytes.end.checked_sub(*file_bytes) {
-            return Err(LoadError::TensorShort { file: label.to_string(), tensor: tensor.into(), missing });
+            return Err(LoadError::TensorShort {
+                file: label.to_string(),
+                tensor: tensor.into(),
+                missing,
+            });
         }
         let range = place.bytes.start + range.start..place.bytes.start + range.end;
-        assert!(range.end <= place.bytes.end, "a tensor is read within its bounds");
+        assert!(
+            range.end <= place.bytes.end,
+            "a tensor is read within its bounds"
+        );
         self.files.read(label, range).await
     }
 
     /// Reads rows of a tensor, repacked; `bytes` is their range in the device's format.
-    async fn rows(&self, tensor: &str, place: &Place, bytes: Range<u64>) -> Result<Bytes, LoadError> {
+    async fn rows(
+        &self,
+        tensor: &str,
+        place: &Place,
+        bytes: Range<u64>,
+    ) -> Result<Bytes, LoadError> {
         let format = place.blocks.format();
         if !format.is_quantised() && place.interleaved_head.is_none() {
             return self.read_place(tensor, place, bytes).await;
@@ -321,15 +437,25 @@ impl GgufTensors {
         // The rows of a head are stored in another order, but a head is stored as a whole.
         let head = place.interleaved_head.unwrap_or(1) as u64;
         let stored = rows.start / head * head..rows.end.next_multiple_of(head);
-        let source = self.read_place(tensor, place, stored.start * row_bytes..stored.end * row_bytes).await?;
+        let source = self
+            .read_place(
+                tensor,
+                place,
+                stored.start * row_bytes..stored.end * row_bytes,
+            )
+            .await?;
         let (out_bytes, row_bytes) = (out_bytes as usize, row_bytes as usize);
         let mut out = vec![0; (bytes.end - bytes.start) as usize];
         platform::for_each_chunk(&mut out, PIECE_ROWS * out_bytes, |piece, out| {
             let first = rows.start as usize + piece * PIECE_ROWS;
             for (row, out) in (first..).zip(out.chunks_exact_mut(out_bytes)) {
-                let row = place.interleaved_head.map_or(row, |head| interleaved_row(row, head));
+                let row = place
+                    .interleaved_head
+                    .map_or(row, |head| interleaved_row(row, head));
                 let from = (row - stored.start as usize) * row_bytes;
-                place.blocks.repack(&source[from..][..row_bytes], place.columns, out);
+                place
+                    .blocks
+                    .repack(&source[from..][..row_bytes], place.columns, out);
             }
         });
         Ok(out.into())
@@ -368,7 +494,12 @@ impl TensorSource for GgufTensors {
 
 impl fmt::Debug for GgufTensors {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{} tensors of {:?}", self.infos.len(), self.names)
+        write!(
+            formatter,
+            "{} tensors of {:?}",
+            self.infos.len(),
+            self.names
+        )
     }
 }
 

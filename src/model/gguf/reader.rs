@@ -76,7 +76,9 @@ pub(super) enum Kind {
 impl Kind {
     fn from_number(number: u32) -> Option<Self> {
         use Kind::{Boolean, F32, F64, I8, I16, I32, I64, List, Text, U8, U16, U32, U64};
-        let kinds = [U8, I8, U16, I16, U32, I32, F32, Boolean, Text, List, U64, I64, F64];
+        let kinds = [
+            U8, I8, U16, I16, U32, I32, F32, Boolean, Text, List, U64, I64, F64,
+        ];
         kinds.get(number as usize).copied()
     }
 
@@ -105,7 +107,11 @@ impl<'a> Cursor<'a> {
     }
 
     fn invalid(&self, field: &str, message: impl Into<String>) -> LoadError {
-        LoadError::Field { file: self.file.into(), field: field.into(), message: message.into() }
+        LoadError::Field {
+            file: self.file.into(),
+            field: field.into(),
+            message: message.into(),
+        }
     }
 
     fn left(&self) -> usize {
@@ -114,9 +120,18 @@ impl<'a> Cursor<'a> {
 
     fn take(&mut self, field: &str, count: u64) -> Result<&'a [u8], LoadError> {
         let left = self.left();
-        let count = usize::try_from(count).ok().filter(|count| *count <= left).ok_or_else(|| {
-            self.invalid(field, format!("needs {count} bytes at offset {}, the file has {left} left", self.at))
-        })?;
+        let count = usize::try_from(count)
+            .ok()
+            .filter(|count| *count <= left)
+            .ok_or_else(|| {
+                self.invalid(
+                    field,
+                    format!(
+                        "needs {count} bytes at offset {}, the file has {left} left",
+                        self.at
+                    ),
+                )
+            })?;
         self.at += count;
         Ok(&self.bytes[self.at - count..self.at])
     }
@@ -142,7 +157,10 @@ impl<'a> Cursor<'a> {
         }
         if count > self.left() as u64 / bytes_min {
             let left = self.left();
-            return Err(self.invalid(field, format!("is {count}, more than {left} bytes can hold")));
+            return Err(self.invalid(
+                field,
+                format!("is {count}, more than {left} bytes can hold"),
+            ));
         }
         Ok(count)
     }
@@ -166,7 +184,8 @@ impl<'a> Cursor<'a> {
 
     fn kind(&mut self, field: &str) -> Result<Kind, LoadError> {
         let number = self.u32(field)?;
-        Kind::from_number(number).ok_or_else(|| self.invalid(field, format!("has a value of unknown type {number}")))
+        Kind::from_number(number)
+            .ok_or_else(|| self.invalid(field, format!("has a value of unknown type {number}")))
     }
 
     fn value(&mut self, field: &str) -> Result<Value, LoadError> {
@@ -182,7 +201,11 @@ impl<'a> Cursor<'a> {
                     self.scalar(field, kind)?;
                 }
                 let count = usize::try_from(count).unwrap_or(usize::MAX);
-                Ok(Value::List(List { kind, count, bytes: start..self.at }))
+                Ok(Value::List(List {
+                    kind,
+                    count,
+                    bytes: start..self.at,
+                }))
             }
             kind => self.scalar(field, kind),
         }
@@ -204,7 +227,9 @@ impl<'a> Cursor<'a> {
             Kind::Text => Value::Text(self.text(field)?),
             Kind::Boolean => match self.array::<1>(field)?[0] {
                 flag @ 0..=1 => Value::Boolean(flag == 1),
-                other => return Err(self.invalid(field, format!("is {other}, neither true nor false"))),
+                other => {
+                    return Err(self.invalid(field, format!("is {other}, neither true nor false")));
+                }
             },
             Kind::List => return Err(self.invalid(field, "is a list within a list")),
         })
@@ -215,19 +240,30 @@ impl<'a> Cursor<'a> {
 /// file.
 pub(super) fn read(file: &str, bytes: &[u8], file_bytes: u64) -> Result<Container, LoadError> {
     let mut cursor = Cursor::new(file, bytes, 0);
-    let header = |message: String| LoadError::Header { file: file.into(), message };
+    let header = |message: String| LoadError::Header {
+        file: file.into(),
+        message,
+    };
     if let Some(message) = stand_in(bytes) {
         return Err(header(message.into()));
     }
     if cursor.array::<4>("magic")? != *b"GGUF" {
-        return Err(header("is not a GGUF file: it does not begin with GGUF".into()));
+        return Err(header(
+            "is not a GGUF file: it does not begin with GGUF".into(),
+        ));
     }
     match cursor.u32("version")? {
         2 | 3 => {}
         version if version > 0xffff && version.swap_bytes() < 16 => {
-            return Err(header("is a big-endian GGUF file; only little-endian ones are supported".into()));
+            return Err(header(
+                "is a big-endian GGUF file; only little-endian ones are supported".into(),
+            ));
         }
-        version => return Err(header(format!("is of GGUF version {version}; 2 and 3 are supported"))),
+        version => {
+            return Err(header(format!(
+                "is of GGUF version {version}; 2 and 3 are supported"
+            )));
+        }
     }
     // The number of entries comes before the metadata, the entries after it.
     let entries = cursor.count("tensor_count", ENTRY_BYTES_MIN, ENTRIES_MAX)?;
@@ -251,7 +287,10 @@ pub(super) fn read(file: &str, bytes: &[u8], file_bytes: u64) -> Result<Containe
     }
     let alignment = alignment(&cursor, &metadata)?;
     let data = (cursor.at as u64).next_multiple_of(alignment);
-    Ok(Container { tensors: place(&cursor, listed, data..file_bytes, alignment)?, metadata })
+    Ok(Container {
+        tensors: place(&cursor, listed, data..file_bytes, alignment)?,
+        metadata,
+    })
 }
 
 fn alignment(cursor: &Cursor<'_>, metadata: &BTreeMap<String, Value>) -> Result<u64, LoadError> {
@@ -261,7 +300,12 @@ fn alignment(cursor: &Cursor<'_>, metadata: &BTreeMap<String, Value>) -> Result<
         Some(Value::Integer(value)) => u64::try_from(*value)
             .ok()
             .filter(|value| value.is_power_of_two() && *value <= ALIGNMENT_MAX)
-            .ok_or_else(|| cursor.invalid(key, format!("is {value}, not a power of two up to {ALIGNMENT_MAX}"))),
+            .ok_or_else(|| {
+                cursor.invalid(
+                    key,
+                    format!("is {value}, not a power of two up to {ALIGNMENT_MAX}"),
+                )
+            }),
         Some(_) => Err(cursor.invalid(key, "is not an integer")),
     }
 }
@@ -279,7 +323,10 @@ fn read_entry(cursor: &mut Cursor<'_>, field: &str) -> Result<(String, Listed), 
     let field = format!("tensor {name:?}");
     let dimensions = cursor.u32(&field)?;
     if dimensions == 0 || dimensions > DIMENSIONS_MAX {
-        return Err(cursor.invalid(&field, format!("has {dimensions} dimensions, not 1 to {DIMENSIONS_MAX}")));
+        return Err(cursor.invalid(
+            &field,
+            format!("has {dimensions} dimensions, not 1 to {DIMENSIONS_MAX}"),
+        ));
     }
     let mut shape = Vec::new();
     for _ in 0..dimensions {
@@ -287,19 +334,32 @@ fn read_entry(cursor: &mut Cursor<'_>, field: &str) -> Result<(String, Listed), 
     }
     shape.reverse();
     let number = cursor.u32(&field)?;
-    let blocks = BlockType::from_number(number)
-        .ok_or_else(|| cursor.invalid(&field, format!("has type {number}, which is not supported")))?;
+    let blocks = BlockType::from_number(number).ok_or_else(|| {
+        cursor.invalid(&field, format!("has type {number}, which is not supported"))
+    })?;
     let columns = shape[shape.len() - 1];
     let (block, block_bytes) = (blocks.weights() as u64, blocks.bytes() as u64);
-    let elements = shape.iter().try_fold(1u64, |product, size| product.checked_mul(*size));
+    let elements = shape
+        .iter()
+        .try_fold(1u64, |product, size| product.checked_mul(*size));
     let elements = elements.filter(|elements| *elements > 0 && *elements < 1 << 56);
-    let elements = elements.ok_or_else(|| cursor.invalid(&field, format!("has the impossible shape {shape:?}")))?;
+    let elements = elements
+        .ok_or_else(|| cursor.invalid(&field, format!("has the impossible shape {shape:?}")))?;
     if columns % block != 0 {
-        let message = format!("has {columns} columns, not a multiple of the {blocks} block size {block}");
+        let message =
+            format!("has {columns} columns, not a multiple of the {blocks} block size {block}");
         return Err(cursor.invalid(&field, message));
     }
     let offset = cursor.u64(&field)?;
-    Ok((name, Listed { shape, blocks, offset, bytes: elements / block * block_bytes }))
+    Ok((
+        name,
+        Listed {
+            shape,
+            blocks,
+            offset,
+            bytes: elements / block * block_bytes,
+        },
+    ))
 }
 
 /// Checks that tensors are within the file, aligned, and do not overlap.
@@ -314,7 +374,10 @@ fn place(
     for (name, entry) in listed {
         let field = format!("tensor {name:?}");
         if entry.offset % alignment != 0 {
-            return Err(cursor.invalid(&field, format!("starts at {}, not a multiple of {alignment}", entry.offset)));
+            return Err(cursor.invalid(
+                &field,
+                format!("starts at {}, not a multiple of {alignment}", entry.offset),
+            ));
         }
         if entry.offset < free {
             return Err(cursor.invalid(&field, "overlaps another tensor"));
@@ -322,15 +385,29 @@ fn place(
         let end = entry.offset.checked_add(entry.bytes);
         let file_end = end.and_then(|end| data.start.checked_add(end));
         let (Some(end), Some(file_end)) = (end, file_end) else {
-            return Err(cursor.invalid(&field, format!("starts at {}, beyond the end of any file", entry.offset)));
+            return Err(cursor.invalid(
+                &field,
+                format!("starts at {}, beyond the end of any file", entry.offset),
+            ));
         };
         if file_end > data.end {
             let missing = file_end - data.end;
-            return Err(LoadError::TensorShort { file: cursor.file.into(), tensor: name, missing });
+            return Err(LoadError::TensorShort {
+                file: cursor.file.into(),
+                tensor: name,
+                missing,
+            });
         }
         free = end;
         let bytes = file_end - entry.bytes..file_end;
-        placed.insert(name, Entry { shape: entry.shape, blocks: entry.blocks, bytes });
+        placed.insert(
+            name,
+            Entry {
+                shape: entry.shape,
+                blocks: entry.blocks,
+                bytes,
+            },
+        );
     }
     Ok(placed)
 }

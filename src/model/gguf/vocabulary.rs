@@ -80,7 +80,8 @@ const SPLIT_DEEPSEEK: [&str; 6] = [
     r"\p{N}+",
 ];
 /// The split patterns of DeepSeek Coder.
-const SPLIT_DEEPSEEK_CODER: [&str; 5] = [r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", SPLIT_CJK, r"\p{N}"];
+const SPLIT_DEEPSEEK_CODER: [&str; 5] =
+    [r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", SPLIT_CJK, r"\p{N}"];
 /// The split pattern of Poro and Viking: words up to punctuation.
 const SPLIT_PORO: &str = r" ?[^(\s|.,!?\x{2026}\x{3002}\x{FF0C}\x{3001}\x{0964}\x{06D4}\x{060C})]+";
 
@@ -113,34 +114,65 @@ struct Style {
 /// The style for a name; several names may share one.
 fn style(name: &str) -> Option<Style> {
     let gpt4 = |digits: &str| Split::Patterns(vec![SPLIT_GPT4.replace("{}", digits)]);
-    let patterns = |patterns: &[&str]| Split::Patterns(patterns.iter().map(|pattern| (*pattern).to_owned()).collect());
-    let plain = |split| Some(Style { split, ignore_merges: false, adds_bos: false });
-    let with_words = |split| Some(Style { split, ignore_merges: true, adds_bos: false });
-    let words_and_bos = |split| Some(Style { split, ignore_merges: true, adds_bos: true });
+    let patterns = |patterns: &[&str]| {
+        Split::Patterns(
+            patterns
+                .iter()
+                .map(|pattern| (*pattern).to_owned())
+                .collect(),
+        )
+    };
+    let plain = |split| {
+        Some(Style {
+            split,
+            ignore_merges: false,
+            adds_bos: false,
+        })
+    };
+    let with_words = |split| {
+        Some(Style {
+            split,
+            ignore_merges: true,
+            adds_bos: false,
+        })
+    };
+    let words_and_bos = |split| {
+        Some(Style {
+            split,
+            ignore_merges: true,
+            adds_bos: true,
+        })
+    };
     match name {
-        "llama3" | "llama-v3" | "llama-bpe" | "falcon3" | "falcon-h1" | "pixtral" | "midm-2.0" | "lfm2" => {
-            words_and_bos(gpt4("{1,3}"))
-        }
+        "llama3" | "llama-v3" | "llama-bpe" | "falcon3" | "falcon-h1" | "pixtral" | "midm-2.0"
+        | "lfm2" => words_and_bos(gpt4("{1,3}")),
         "tekken" => words_and_bos(Split::Patterns(vec![SPLIT_TEKKEN.into()])),
         "dbrx" | "smaug-bpe" | "chatglm-bpe" | "glm4" | "glm5" => plain(gpt4("{1,3}")),
-        "qwen2" | "deepseek-r1-qwen" | "megrez" | "stablelm2" | "hunyuan" | "solar-open" | "grok-2" | "kormo"
-        | "f2llmv2" => plain(gpt4("")),
-        "deepseek-v3" | "hunyuan-dense" => plain(Split::Patterns(SPLIT_DEEPSEEK3.map(String::from).into())),
+        "qwen2" | "deepseek-r1-qwen" | "megrez" | "stablelm2" | "hunyuan" | "solar-open"
+        | "grok-2" | "kormo" | "f2llmv2" => plain(gpt4("")),
+        "deepseek-v3" | "hunyuan-dense" => {
+            plain(Split::Patterns(SPLIT_DEEPSEEK3.map(String::from).into()))
+        }
         "seed-coder" => plain(Split::Patterns(vec![SPLIT_SEED.into()])),
         "qwen35" => plain(Split::Patterns(vec![SPLIT_MARKS.into()])),
-        "gpt-4o" | "llama4" | "kanana2" | "talkie" => plain(Split::Patterns(vec![SPLIT_O200K.into()])),
+        "gpt-4o" | "llama4" | "kanana2" | "talkie" => {
+            plain(Split::Patterns(vec![SPLIT_O200K.into()]))
+        }
         "kimi-k2" => plain(patterns(&[SPLIT_KIMI])),
         "minicpm5" => with_words(patterns(&[r"\p{N}{1,3}", &SPLIT_GPT4.replace("{}", "+")])),
         // Each digit is a part of its own.
-        "youtu" => with_words(patterns(&[SPLIT_YOUTU_CJK, &SPLIT_O200K.replace("{1,3}", "")])),
+        "youtu" => with_words(patterns(&[
+            SPLIT_YOUTU_CJK,
+            &SPLIT_O200K.replace("{1,3}", ""),
+        ])),
         "deepseek-llm" => plain(patterns(&SPLIT_DEEPSEEK)),
         "deepseek-coder" => plain(patterns(&SPLIT_DEEPSEEK_CODER)),
         "poro-chat" => plain(patterns(&[SPLIT_PORO])),
         "viking" => plain(patterns(&[SPLIT_PORO, r"\p{N}"])),
         // The second splits a number into groups of three digits from its end.
         "superbpe" => plain(patterns(&[r"\p{N}+", r"(?=(\d{3})+(?!\d))"])),
-        "a.x-4.0" | "mellum" | "gigachat" | "gpt-2" | "phi-2" | "olmo" | "mpt" | "jais" | "trillion"
-        | "granite-docling" | "exaone4" | "default" => plain(Split::Gpt2),
+        "a.x-4.0" | "mellum" | "gigachat" | "gpt-2" | "phi-2" | "olmo" | "mpt" | "jais"
+        | "trillion" | "granite-docling" | "exaone4" | "default" => plain(Split::Gpt2),
         "smollm" | "starcoder" | "refact" | "codeshell" | "command-r" | "exaone" | "minerva-7b" => {
             plain(Split::Gpt2Digits)
         }
@@ -177,8 +209,11 @@ struct Ids<'a> {
 impl<'a> Ids<'a> {
     /// The first id if several tokens have the same text.
     fn new(texts: &'a [Cow<'a, str>]) -> Self {
-        let mut ids =
-            Self { texts, table: HashTable::with_capacity(texts.len()), hasher: DefaultHashBuilder::default() };
+        let mut ids = Self {
+            texts,
+            table: HashTable::with_capacity(texts.len()),
+            hasher: DefaultHashBuilder::default(),
+        };
         for (id, text) in (0..).zip(texts) {
             if ids.get(text).is_none() {
                 let (hash, hasher) = (ids.hasher.hash_one(text.as_ref()), &ids.hasher);
@@ -191,7 +226,8 @@ impl<'a> Ids<'a> {
 
     fn get(&self, text: &str) -> Option<u32> {
         let hash = self.hasher.hash_one(text);
-        let same = |entry: &(u32, u32)| entry.0 == hash_part(hash) && self.texts[entry.1 as usize] == text;
+        let same =
+            |entry: &(u32, u32)| entry.0 == hash_part(hash) && self.texts[entry.1 as usize] == text;
         self.table.find(hash, same).map(|&(_, id)| id)
     }
 }
@@ -205,8 +241,15 @@ impl<'a> Tokens<'a> {
     fn read(metadata: &'a Metadata) -> Result<Self, LoadError> {
         let key = "tokenizer.ggml.tokens";
         let texts = metadata.required(key, metadata.texts(key)?)?;
-        let mut kinds = metadata.kinds("tokenizer.ggml.token_type")?.unwrap_or_else(|| vec![1; texts.len()]);
-        same_length(metadata, "tokenizer.ggml.token_type", kinds.len(), texts.len())?;
+        let mut kinds = metadata
+            .kinds("tokenizer.ggml.token_type")?
+            .unwrap_or_else(|| vec![1; texts.len()]);
+        same_length(
+            metadata,
+            "tokenizer.ggml.token_type",
+            kinds.len(),
+            texts.len(),
+        )?;
         // An end is never text of an answer.
         for id in named_ends(&texts) {
             kinds[id as usize] = CONTROL;
@@ -217,14 +260,18 @@ impl<'a> Tokens<'a> {
     /// Tokens that are matched in a text before it is split. Those of Phi-3 also take the white space behind them,
     /// for which a file has no field.
     fn added(&self, metadata: &Metadata) -> Result<Value, LoadError> {
-        let name = metadata.text("general.name")?.unwrap_or_default().to_ascii_lowercase();
+        let name = metadata
+            .text("general.name")?
+            .unwrap_or_default()
+            .to_ascii_lowercase();
         let is_phi3 = name.contains("phi-3") || name.contains("phi3");
         let rstrip = |text: &str, kind: u32| {
             is_phi3 && kind != USER_DEFINED && !matches!(text, "<unk>" | "<s>" | "<|endoftext|>")
         };
         let added = self.texts.iter().zip(&self.kinds).enumerate();
-        let added =
-            added.filter(|(_, (text, kind))| matches!(**kind, UNKNOWN | CONTROL | USER_DEFINED) && !text.is_empty());
+        let added = added.filter(|(_, (text, kind))| {
+            matches!(**kind, UNKNOWN | CONTROL | USER_DEFINED) && !text.is_empty()
+        });
         let entry = |(id, (text, kind)): (usize, (&Cow<'_, str>, &u32))| {
             json!({"id": id, "content": text, "single_word": false, "lstrip": false,
                    "rstrip": rstrip(text, *kind), "normalized": false, "special": *kind != USER_DEFINED})
@@ -233,7 +280,12 @@ impl<'a> Tokens<'a> {
     }
 }
 
-fn same_length(metadata: &Metadata, key: &str, found: usize, tokens: usize) -> Result<(), LoadError> {
+fn same_length(
+    metadata: &Metadata,
+    key: &str,
+    found: usize,
+    tokens: usize,
+) -> Result<(), LoadError> {
     if found == tokens {
         return Ok(());
     }
@@ -243,21 +295,39 @@ fn same_length(metadata: &Metadata, key: &str, found: usize, tokens: usize) -> R
 /// The file's vocabulary; `None` if it has none.
 pub(super) fn vocabulary(metadata: &Metadata) -> Result<Option<Vocabulary<'_>>, LoadError> {
     let key = "tokenizer.ggml.model";
-    let Some(kind) = metadata.text(key)?.filter(|kind| !matches!(*kind, "none" | "no_vocab")) else {
+    let Some(kind) = metadata
+        .text(key)?
+        .filter(|kind| !matches!(*kind, "none" | "no_vocab"))
+    else {
         return Ok(None);
     };
     let tokens = Tokens::read(metadata)?;
     let ids = Ids::new(&tokens.texts);
-    let (Parts { model, normalizer, pre_tokenizer, decoder }, merges) = match kind {
+    let (
+        Parts {
+            model,
+            normalizer,
+            pre_tokenizer,
+            decoder,
+        },
+        merges,
+    ) = match kind {
         "gpt2" => byte_level(metadata, &ids)?,
         "llama" => {
             let merges = merges_by_score(&tokens, &ids, &scores(metadata, &tokens)?);
-            let has_prefix = metadata.boolean("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
+            let has_prefix = metadata
+                .boolean("tokenizer.ggml.add_space_prefix")?
+                .unwrap_or(true);
             (sentence_piece(metadata, &tokens, has_prefix)?, merges)
         }
         // As SentencePiece, but with a list of merges.
-        "gemma4" => (sentence_piece(metadata, &tokens, false)?, listed_merges(metadata, &ids)?),
-        other => return Err(metadata.invalid(key, format!("is {other:?}, not gpt2, llama or gemma4"))),
+        "gemma4" => (
+            sentence_piece(metadata, &tokens, false)?,
+            listed_merges(metadata, &ids)?,
+        ),
+        other => {
+            return Err(metadata.invalid(key, format!("is {other:?}, not gpt2, llama or gemma4")));
+        }
     };
     let post_processor = post_processor(metadata, &tokens, adds_bos(metadata, kind)?)?;
     let json = json!({
@@ -266,10 +336,18 @@ pub(super) fn vocabulary(metadata: &Metadata) -> Result<Option<Vocabulary<'_>>, 
         "post_processor": post_processor, "decoder": decoder, "model": model,
     });
     let mut is_first = vec![false; tokens.texts.len()];
-    ids.table.iter().for_each(|&(_, id)| is_first[id as usize] = true);
+    ids.table
+        .iter()
+        .for_each(|&(_, id)| is_first[id as usize] = true);
     let all = (0..).zip(tokens.texts).zip(is_first);
-    let tokens = all.filter_map(|((id, text), is_first)| is_first.then_some((text, id))).collect();
-    Ok(Some(Vocabulary { tokenizer_json: json.to_string().into_bytes(), tokens, merges }))
+    let tokens = all
+        .filter_map(|((id, text), is_first)| is_first.then_some((text, id)))
+        .collect();
+    Ok(Some(Vocabulary {
+        tokenizer_json: json.to_string().into_bytes(),
+        tokens,
+        merges,
+    }))
 }
 
 /// What a tokenizer.json says of a kind of vocabulary.
@@ -286,8 +364,16 @@ fn byte_level(metadata: &Metadata, ids: &Ids<'_>) -> Result<(Parts, Vec<[u32; 4]
         tracing::warn!("{key} is missing: text is split as for GPT-2, which may not be how the model was trained");
         "default"
     });
-    let Style { split, ignore_merges, .. } = style(name)
-        .ok_or_else(|| metadata.invalid(key, format!("is {name:?}, a pre-tokenizer that is not supported")))?;
+    let Style {
+        split,
+        ignore_merges,
+        ..
+    } = style(name).ok_or_else(|| {
+        metadata.invalid(
+            key,
+            format!("is {name:?}, a pre-tokenizer that is not supported"),
+        )
+    })?;
     let merges = listed_merges(metadata, ids)?;
     let model = json!({"type": "BPE", "fuse_unk": false, "byte_fallback": false, "ignore_merges": ignore_merges});
     let bytes = |use_regex: bool| {
@@ -303,12 +389,29 @@ fn byte_level(metadata: &Metadata, ids: &Ids<'_>) -> Result<(Parts, Vec<[u32; 4]
         json!({"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": false})
     };
     let splitter = match split {
-        Split::Patterns(patterns) => sequence(patterns.into_iter().map(isolated).collect(), bytes(false)),
+        Split::Patterns(patterns) => {
+            sequence(patterns.into_iter().map(isolated).collect(), bytes(false))
+        }
         Split::Gpt2 => bytes(true),
-        Split::Gpt2Digits => sequence(vec![json!({"type": "Digits", "individual_digits": true})], bytes(true)),
+        Split::Gpt2Digits => sequence(
+            vec![json!({"type": "Digits", "individual_digits": true})],
+            bytes(true),
+        ),
     };
-    let normalizer = if name == "qwen2" { json!({"type": "NFC"}) } else { Value::Null };
-    Ok((Parts { model, normalizer, pre_tokenizer: splitter, decoder: bytes(true) }, merges))
+    let normalizer = if name == "qwen2" {
+        json!({"type": "NFC"})
+    } else {
+        Value::Null
+    };
+    Ok((
+        Parts {
+            model,
+            normalizer,
+            pre_tokenizer: splitter,
+            decoder: bytes(true),
+        },
+        merges,
+    ))
 }
 
 /// The file's list of merges.
@@ -318,10 +421,23 @@ fn listed_merges(metadata: &Metadata, ids: &Ids<'_>) -> Result<Vec<[u32; 4]>, Lo
     let by_id = |rank: u32, merge: &Cow<'_, str>| {
         // The first character of a token may be the one that stands for a space, but never a space.
         let (left, right) = merge.split_once(' ')?;
-        Some([ids.get(left)?, ids.get(right)?, ids.get(&[left, right].concat())?, rank])
+        Some([
+            ids.get(left)?,
+            ids.get(right)?,
+            ids.get(&[left, right].concat())?,
+            rank,
+        ])
     };
-    let unknown = |merge| metadata.invalid(key, format!("has the merge {merge:?}, which is not two tokens"));
-    (0..).zip(&merges).map(|(rank, merge)| by_id(rank, merge).ok_or_else(|| unknown(merge))).collect()
+    let unknown = |merge| {
+        metadata.invalid(
+            key,
+            format!("has the merge {merge:?}, which is not two tokens"),
+        )
+    };
+    (0..)
+        .zip(&merges)
+        .map(|(rank, merge)| by_id(rank, merge).ok_or_else(|| unknown(merge)))
+        .collect()
 }
 
 /// The scores from which merges of SentencePiece follow.
@@ -333,10 +449,17 @@ fn scores(metadata: &Metadata, tokens: &Tokens<'_>) -> Result<Vec<f32>, LoadErro
 }
 
 /// `has_prefix`: a space is put before a text.
-fn sentence_piece(metadata: &Metadata, tokens: &Tokens<'_>, has_prefix: bool) -> Result<Parts, LoadError> {
-    let unknown = metadata.integer("tokenizer.ggml.unknown_token_id", 0..=u32::MAX)?.unwrap_or(0);
+fn sentence_piece(
+    metadata: &Metadata,
+    tokens: &Tokens<'_>,
+    has_prefix: bool,
+) -> Result<Parts, LoadError> {
+    let unknown = metadata
+        .integer("tokenizer.ggml.unknown_token_id", 0..=u32::MAX)?
+        .unwrap_or(0);
     let unknown = tokens.texts.get(unknown as usize);
-    let model = json!({"type": "BPE", "unk_token": unknown, "fuse_unk": true, "byte_fallback": true});
+    let model =
+        json!({"type": "BPE", "unk_token": unknown, "fuse_unk": true, "byte_fallback": true});
     let replace = json!({"type": "Replace", "pattern": {"String": " "}, "content": "\u{2581}"});
     let mut normalizers = Vec::new();
     let mut decoders = vec![
@@ -351,7 +474,12 @@ fn sentence_piece(metadata: &Metadata, tokens: &Tokens<'_>, has_prefix: bool) ->
     normalizers.push(replace);
     let normalizer = json!({"type": "Sequence", "normalizers": normalizers});
     let decoder = json!({"type": "Sequence", "decoders": decoders});
-    Ok(Parts { model, normalizer, pre_tokenizer: Value::Null, decoder })
+    Ok(Parts {
+        model,
+        normalizer,
+        pre_tokenizer: Value::Null,
+        decoder,
+    })
 }
 
 /// Every way to make a token of two others, the highest-scored token first; those of equal scores have one rank.
@@ -398,7 +526,11 @@ fn adds_bos(metadata: &Metadata, kind: &str) -> Result<bool, LoadError> {
 }
 
 /// Adds BOS and EOS around a text, if there are such tokens.
-fn post_processor(metadata: &Metadata, tokens: &Tokens<'_>, adds_bos: bool) -> Result<Value, LoadError> {
+fn post_processor(
+    metadata: &Metadata,
+    tokens: &Tokens<'_>,
+    adds_bos: bool,
+) -> Result<Value, LoadError> {
     let wanted = |adds: bool, id: &str| -> Result<Option<(u32, String)>, LoadError> {
         if !adds {
             return Ok(None);
@@ -406,7 +538,9 @@ fn post_processor(metadata: &Metadata, tokens: &Tokens<'_>, adds_bos: bool) -> R
         let id = metadata.integer(id, 0..=u32::MAX)?;
         Ok(id.and_then(|id| Some((id, tokens.texts.get(id as usize)?.to_string()))))
     };
-    let adds_eos = metadata.boolean("tokenizer.ggml.add_eos_token")?.unwrap_or(false);
+    let adds_eos = metadata
+        .boolean("tokenizer.ggml.add_eos_token")?
+        .unwrap_or(false);
     let bos = wanted(adds_bos, "tokenizer.ggml.bos_token_id")?;
     let eos = wanted(adds_eos, "tokenizer.ggml.eos_token_id")?;
     if bos.is_none() && eos.is_none() {
@@ -414,24 +548,40 @@ fn post_processor(metadata: &Metadata, tokens: &Tokens<'_>, adds_bos: bool) -> R
     }
     let mut specials = Map::new();
     for (id, text) in bos.iter().chain(&eos) {
-        specials.insert(text.clone(), json!({"id": text, "ids": [id], "tokens": [text]}));
+        specials.insert(
+            text.clone(),
+            json!({"id": text, "ids": [id], "tokens": [text]}),
+        );
     }
     let part = |token: &Option<(u32, String)>, kind: u32| {
-        token.as_ref().map(|(_, text)| json!({"SpecialToken": {"id": text, "type_id": kind}}))
+        token
+            .as_ref()
+            .map(|(_, text)| json!({"SpecialToken": {"id": text, "type_id": kind}}))
     };
     let around = |sequence: &str, kind: u32| -> Vec<Value> {
         let text = json!({"Sequence": {"id": sequence, "type_id": kind}});
-        part(&bos, kind).into_iter().chain([text]).chain(part(&eos, kind)).collect()
+        part(&bos, kind)
+            .into_iter()
+            .chain([text])
+            .chain(part(&eos, kind))
+            .collect()
     };
     let pair: Vec<Value> = [around("A", 0), around("B", 1)].concat();
-    Ok(json!({"type": "TemplateProcessing", "single": around("A", 0), "pair": pair, "special_tokens": specials}))
+    Ok(
+        json!({"type": "TemplateProcessing", "single": around("A", 0), "pair": pair, "special_tokens": specials}),
+    )
 }
 
 /// The chat template, or a list of named ones.
 fn chat_template(metadata: &Metadata) -> Result<Option<Value>, LoadError> {
     let default = metadata.text("tokenizer.chat_template")?;
-    let names = metadata.texts("tokenizer.chat_templates")?.unwrap_or_default();
-    let mut named: Vec<Value> = default.map(|text| json!({"name": "default", "template": text})).into_iter().collect();
+    let names = metadata
+        .texts("tokenizer.chat_templates")?
+        .unwrap_or_default();
+    let mut named: Vec<Value> = default
+        .map(|text| json!({"name": "default", "template": text}))
+        .into_iter()
+        .collect();
     for name in names.iter().filter(|name| *name != "default") {
         let template = metadata.text(&format!("tokenizer.chat_template.{name}"))?;
         named.extend(template.map(|text| json!({"name": name, "template": text})));
@@ -492,11 +642,14 @@ const END_NAMES: [&str; 21] = [
 /// Ids of tokens whose names say that they end an answer, whatever type the file gives them: converters write plain
 /// added tokens of a `tokenizer.json` as user-defined.
 fn named_ends(texts: &[Cow<'_, str>]) -> Vec<u32> {
-    let found = (0..).zip(texts).filter(|(_, text)| END_NAMES.contains(&text.as_ref()));
+    let found = (0..)
+        .zip(texts)
+        .filter(|(_, text)| END_NAMES.contains(&text.as_ref()));
     let found: Vec<(u32, &str)> = found.map(|(id, text)| (id, text.as_ref())).collect();
     let has = |name: &str| found.iter().any(|(_, found)| *found == name);
     // Where an answer consists of several messages, this ends one of them.
-    let ends_a_message = (has("<|return|>") && has("<|call|>")) || (has("<|flush|>") && has("<|calls|>"));
+    let ends_a_message =
+        (has("<|return|>") && has("<|call|>")) || (has("<|flush|>") && has("<|calls|>"));
     // Gemma's vocabularies have tags of HTML: this one ends a line through a text.
     let is_markup = has("<end_of_turn>") || has("<|tool_response>");
     let is_end = |name: &str| match name {
@@ -504,7 +657,11 @@ fn named_ends(texts: &[Cow<'_, str>]) -> Vec<u32> {
         "</s>" => !is_markup,
         _ => true,
     };
-    found.iter().filter(|(_, name)| is_end(name)).map(|(id, _)| *id).collect()
+    found
+        .iter()
+        .filter(|(_, name)| is_end(name))
+        .map(|(id, _)| *id)
+        .collect()
 }
 
 /// Ids that end an answer.
@@ -513,9 +670,15 @@ pub(super) fn end_tokens(metadata: &Metadata, vocab: u64) -> Result<Vec<u32>, Lo
     // As llama.cpp does, with a warning.
     let mut add = |key: &str, id: u32| match u64::from(id) < vocab {
         true => ids.push(id),
-        false => tracing::warn!("{key} is {id}, not a token id below the vocabulary of {vocab}; it is ignored"),
+        false => tracing::warn!(
+            "{key} is {id}, not a token id below the vocabulary of {vocab}; it is ignored"
+        ),
     };
-    for key in ["tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"] {
+    for key in [
+        "tokenizer.ggml.eos_token_id",
+        "tokenizer.ggml.eot_token_id",
+        "tokenizer.ggml.eom_token_id",
+    ] {
         if let Some(id) = metadata.integer(key, 0..=u32::MAX)? {
             add(key, id);
         }
@@ -527,7 +690,10 @@ pub(super) fn end_tokens(metadata: &Metadata, vocab: u64) -> Result<Vec<u32>, Lo
     let key = "tokenizer.ggml.tokens";
     let texts = metadata.texts(key)?.unwrap_or_default();
     if texts.len() as u64 > vocab {
-        let message = format!("has {} entries, but token_embd.weight has {vocab} rows", texts.len());
+        let message = format!(
+            "has {} entries, but token_embd.weight has {vocab} rows",
+            texts.len()
+        );
         return Err(metadata.invalid(key, message));
     }
     ids.extend(named_ends(&texts));

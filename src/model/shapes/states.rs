@@ -50,8 +50,17 @@ fn qwen([hidden, layers, heads, kv_heads, mlp, value_heads]: [u32; 6], tied: boo
 }
 
 /// Hidden size, query heads, key/value heads, heads of states, shared MLP size; experts, experts per token, their size.
-fn granite([hidden, heads, kv_heads, state_heads, mlp]: [u32; 5], [experts, chosen, size]: [u32; 3]) -> Value {
-    let attends = |layer: u32| if layer % 10 == 5 { "attention" } else { "mamba" };
+fn granite(
+    [hidden, heads, kv_heads, state_heads, mlp]: [u32; 5],
+    [experts, chosen, size]: [u32; 3],
+) -> Value {
+    let attends = |layer: u32| {
+        if layer % 10 == 5 {
+            "attention"
+        } else {
+            "mamba"
+        }
+    };
     json!({
         "architectures": ["GraniteMoeHybridForCausalLM"], "hidden_size": hidden, "num_hidden_layers": 40,
         "num_attention_heads": heads, "num_key_value_heads": kv_heads, "mamba_n_heads": state_heads,

@@ -118,6 +118,12 @@ pub struct Factors {
 
 impl Factors {
     /// Factors that change nothing.
-    pub const NONE: Self =
-        Self { mixer_norm: 1.0, mlp_norm: 1.0, values: 1.0, channels: [1.0; 3], gates: 1.0, state: 1.0 };
+    pub const NONE: Self = Self {
+        mixer_norm: 1.0,
+        mlp_norm: 1.0,
+        values: 1.0,
+        channels: [1.0; 3],
+        gates: 1.0,
+        state: 1.0,
+    };
 }

@@ -1,8 +1,8 @@
 //! Names of the tensors of decoders with layers that keep a state.
 
 use super::{
-    ATTENTION, EXPERTS_APART, GATED_MLP, GRANITE_EXPERTS, HUGGING_FACE, LayerNames, NORMS_AFTER, NORMS_BEFORE, Order,
-    SHARED_EXPERT, TensorNames, names, stacked,
+    ATTENTION, EXPERTS_APART, GATED_MLP, GRANITE_EXPERTS, HUGGING_FACE, LayerNames, NORMS_AFTER,
+    NORMS_BEFORE, Order, SHARED_EXPERT, TensorNames, names, stacked,
 };
 
 /// What LFM2 has besides its MLP: norms, attention or a short convolution.
@@ -13,43 +13,78 @@ const MIXERS_LFM2: &[LayerNames] = &[
     names("q_norm", &["model.layers.{}.self_attn.q_layernorm.weight"]),
     names("k_norm", &["model.layers.{}.self_attn.k_layernorm.weight"]),
     names("output", &["model.layers.{}.self_attn.out_proj.weight"]),
-    names("convolution_input", &["model.layers.{}.conv.in_proj.weight"]),
-    names("convolution_input_bias", &["model.layers.{}.conv.in_proj.bias"]),
+    names(
+        "convolution_input",
+        &["model.layers.{}.conv.in_proj.weight"],
+    ),
+    names(
+        "convolution_input_bias",
+        &["model.layers.{}.conv.in_proj.bias"],
+    ),
     names("convolution", &["model.layers.{}.conv.conv.weight"]),
     names("convolution_bias", &["model.layers.{}.conv.conv.bias"]),
-    names("convolution_output", &["model.layers.{}.conv.out_proj.weight"]),
-    names("convolution_output_bias", &["model.layers.{}.conv.out_proj.bias"]),
+    names(
+        "convolution_output",
+        &["model.layers.{}.conv.out_proj.weight"],
+    ),
+    names(
+        "convolution_output_bias",
+        &["model.layers.{}.conv.out_proj.bias"],
+    ),
 ];
 
 /// [`GATED_MLP`] of LFM2.
 const MLP_LFM2: &[LayerNames] = &[
-    names("gate_up", &["model.layers.{}.feed_forward.w1.weight", "model.layers.{}.feed_forward.w3.weight"]),
+    names(
+        "gate_up",
+        &[
+            "model.layers.{}.feed_forward.w1.weight",
+            "model.layers.{}.feed_forward.w3.weight",
+        ],
+    ),
     names("down", &["model.layers.{}.feed_forward.w2.weight"]),
 ];
 
 /// LFM2.
-pub(in crate::model) const LFM2: TensorNames =
-    TensorNames { final_norm: "model.embedding_norm.weight", layer: &[MIXERS_LFM2, MLP_LFM2], ..HUGGING_FACE };
+pub(in crate::model) const LFM2: TensorNames = TensorNames {
+    final_norm: "model.embedding_norm.weight",
+    layer: &[MIXERS_LFM2, MLP_LFM2],
+    ..HUGGING_FACE
+};
 
 /// Experts of LFM2.
 const EXPERTS_LFM2: &[LayerNames] = &[
     names("router", &["model.layers.{}.feed_forward.gate.weight"]),
-    names("router_choice_bias", &["model.layers.{}.feed_forward.expert_bias"]),
+    names(
+        "router_choice_bias",
+        &["model.layers.{}.feed_forward.expert_bias"],
+    ),
     names(
         "expert_gate_up",
-        &["model.layers.{}.feed_forward.experts.{e}.w1.weight", "model.layers.{}.feed_forward.experts.{e}.w3.weight"],
+        &[
+            "model.layers.{}.feed_forward.experts.{e}.w1.weight",
+            "model.layers.{}.feed_forward.experts.{e}.w3.weight",
+        ],
     ),
-    names("expert_down", &["model.layers.{}.feed_forward.experts.{e}.w2.weight"]),
+    names(
+        "expert_down",
+        &["model.layers.{}.feed_forward.experts.{e}.w2.weight"],
+    ),
 ];
 
 /// LFM2 with experts.
-pub(in crate::model) const LFM2_MOE: TensorNames =
-    TensorNames { layer: &[MIXERS_LFM2, MLP_LFM2, EXPERTS_LFM2], ..LFM2 };
+pub(in crate::model) const LFM2_MOE: TensorNames = TensorNames {
+    layer: &[MIXERS_LFM2, MLP_LFM2, EXPERTS_LFM2],
+    ..LFM2
+};
 
 /// What LFM3 has besides its MLP: norms on both sides, attention with gates or a short convolution.
 const MIXERS_LFM3: &[LayerNames] = &[
     MIXERS_LFM2[0],
-    names("attention_post_norm", &["model.layers.{}.post_operator_norm.weight"]),
+    names(
+        "attention_post_norm",
+        &["model.layers.{}.post_operator_norm.weight"],
+    ),
     MIXERS_LFM2[1],
     names("mlp_post_norm", &["model.layers.{}.post_ffn_norm.weight"]),
     names(
@@ -73,11 +108,18 @@ const MIXERS_LFM3: &[LayerNames] = &[
 ];
 
 /// LFM3.
-pub(in crate::model) const LFM3: TensorNames = TensorNames { layer: &[MIXERS_LFM3, MLP_LFM2], ..LFM2 };
+pub(in crate::model) const LFM3: TensorNames = TensorNames {
+    layer: &[MIXERS_LFM3, MLP_LFM2],
+    ..LFM2
+};
 
 /// [`ATTENTION`] whose q has gates.
-const ATTENTION_GATED: &[LayerNames] =
-    &[stacked("qkv", ATTENTION[0].tensors, Order::GatedHeads), ATTENTION[2], ATTENTION[3], ATTENTION[4]];
+const ATTENTION_GATED: &[LayerNames] = &[
+    stacked("qkv", ATTENTION[0].tensors, Order::GatedHeads),
+    ATTENTION[2],
+    ATTENTION[3],
+    ATTENTION[4],
+];
 
 /// A state with the gated delta rule.
 const DELTA: &[LayerNames] = &[
@@ -90,18 +132,27 @@ const DELTA: &[LayerNames] = &[
             "model.layers.{}.linear_attn.in_proj_a.weight",
         ],
     ),
-    names("state_convolution", &["model.layers.{}.linear_attn.conv1d.weight"]),
+    names(
+        "state_convolution",
+        &["model.layers.{}.linear_attn.conv1d.weight"],
+    ),
     names("state_decay", &["model.layers.{}.linear_attn.A_log"]),
     names("state_dt_bias", &["model.layers.{}.linear_attn.dt_bias"]),
     names("state_norm", &["model.layers.{}.linear_attn.norm.weight"]),
-    names("state_output", &["model.layers.{}.linear_attn.out_proj.weight"]),
+    names(
+        "state_output",
+        &["model.layers.{}.linear_attn.out_proj.weight"],
+    ),
 ];
 
 /// [`DELTA`] with the input by key heads; in GGUF, only its gates are.
 const DELTA_BY_HEADS: &[LayerNames] = &[
     stacked(
         "state_input",
-        &["model.layers.{}.linear_attn.in_proj_qkvz.weight", "model.layers.{}.linear_attn.in_proj_ba.weight"],
+        &[
+            "model.layers.{}.linear_attn.in_proj_qkvz.weight",
+            "model.layers.{}.linear_attn.in_proj_ba.weight",
+        ],
         Order::KeyHeads,
     ),
     stacked(
@@ -122,30 +173,61 @@ const DELTA_BY_HEADS: &[LayerNames] = &[
 
 /// Experts of Qwen, all in one tensor.
 const EXPERTS_STACKED: &[LayerNames] = &[
-    stacked("expert_gate_up", &["model.layers.{}.mlp.experts.gate_up_proj"], Order::Experts),
-    stacked("expert_down", &["model.layers.{}.mlp.experts.down_proj"], Order::Experts),
+    stacked(
+        "expert_gate_up",
+        &["model.layers.{}.mlp.experts.gate_up_proj"],
+        Order::Experts,
+    ),
+    stacked(
+        "expert_down",
+        &["model.layers.{}.mlp.experts.down_proj"],
+        Order::Experts,
+    ),
 ];
 
 /// Qwen 3.5.
-pub(in crate::model) const QWEN3_5: TensorNames =
-    TensorNames { layer: &[NORMS_BEFORE, ATTENTION_GATED, DELTA, GATED_MLP], ..HUGGING_FACE };
+pub(in crate::model) const QWEN3_5: TensorNames = TensorNames {
+    layer: &[NORMS_BEFORE, ATTENTION_GATED, DELTA, GATED_MLP],
+    ..HUGGING_FACE
+};
 
 /// Qwen 3.5 with experts.
 pub(in crate::model) const QWEN3_5_MOE: TensorNames = TensorNames {
-    layer: &[NORMS_BEFORE, ATTENTION_GATED, DELTA, EXPERTS_APART, EXPERTS_STACKED, SHARED_EXPERT],
+    layer: &[
+        NORMS_BEFORE,
+        ATTENTION_GATED,
+        DELTA,
+        EXPERTS_APART,
+        EXPERTS_STACKED,
+        SHARED_EXPERT,
+    ],
     ..HUGGING_FACE
 };
 
 /// Qwen3-Next; some layers may have an MLP instead of experts.
 pub(in crate::model) const QWEN3_NEXT: TensorNames = TensorNames {
-    layer: &[NORMS_BEFORE, ATTENTION_GATED, DELTA_BY_HEADS, GATED_MLP, EXPERTS_APART, EXPERTS_STACKED, SHARED_EXPERT],
+    layer: &[
+        NORMS_BEFORE,
+        ATTENTION_GATED,
+        DELTA_BY_HEADS,
+        GATED_MLP,
+        EXPERTS_APART,
+        EXPERTS_STACKED,
+        SHARED_EXPERT,
+    ],
     ..HUGGING_FACE
 };
 
 /// Norms before, of layers with a state in OLMo hybrid.
 const NORMS_BEFORE_OLMO: &[LayerNames] = &[
-    names("attention_norm", &["model.layers.{}.attention_layer_norm.weight"]),
-    names("mlp_norm", &["model.layers.{}.feedforward_layer_norm.weight"]),
+    names(
+        "attention_norm",
+        &["model.layers.{}.attention_layer_norm.weight"],
+    ),
+    names(
+        "mlp_norm",
+        &["model.layers.{}.feedforward_layer_norm.weight"],
+    ),
 ];
 
 /// [`DELTA`] of OLMo hybrid.
@@ -174,41 +256,87 @@ const DELTA_OLMO: &[LayerNames] = &[
     DELTA[2],
     DELTA[3],
     names("state_norm", &["model.layers.{}.linear_attn.o_norm.weight"]),
-    names("state_output", &["model.layers.{}.linear_attn.o_proj.weight"]),
+    names(
+        "state_output",
+        &["model.layers.{}.linear_attn.o_proj.weight"],
+    ),
 ];
 
 /// OLMo hybrid.
-pub(in crate::model) const OLMO_HYBRID: TensorNames =
-    TensorNames { layer: &[NORMS_BEFORE_OLMO, NORMS_AFTER, ATTENTION, DELTA_OLMO, GATED_MLP], ..HUGGING_FACE };
+pub(in crate::model) const OLMO_HYBRID: TensorNames = TensorNames {
+    layer: &[
+        NORMS_BEFORE_OLMO,
+        NORMS_AFTER,
+        ATTENTION,
+        DELTA_OLMO,
+        GATED_MLP,
+    ],
+    ..HUGGING_FACE
+};
 
 /// A state of Mamba 2.
 const MAMBA2: &[LayerNames] = &[
-    stacked("state_input", &["model.layers.{}.mamba.in_proj.weight"], Order::ZFirst),
-    stacked("state_input_bias", &["model.layers.{}.mamba.in_proj.bias"], Order::ZFirst),
-    names("state_convolution", &["model.layers.{}.mamba.conv1d.weight"]),
-    names("state_convolution_bias", &["model.layers.{}.mamba.conv1d.bias"]),
+    stacked(
+        "state_input",
+        &["model.layers.{}.mamba.in_proj.weight"],
+        Order::ZFirst,
+    ),
+    stacked(
+        "state_input_bias",
+        &["model.layers.{}.mamba.in_proj.bias"],
+        Order::ZFirst,
+    ),
+    names(
+        "state_convolution",
+        &["model.layers.{}.mamba.conv1d.weight"],
+    ),
+    names(
+        "state_convolution_bias",
+        &["model.layers.{}.mamba.conv1d.bias"],
+    ),
     names("state_decay", &["model.layers.{}.mamba.A_log"]),
     names("state_dt_bias", &["model.layers.{}.mamba.dt_bias"]),
     names("state_skip", &["model.layers.{}.mamba.D"]),
     names("state_norm", &["model.layers.{}.mamba.norm.weight"]),
     names("state_output", &["model.layers.{}.mamba.out_proj.weight"]),
-    names("state_output_bias", &["model.layers.{}.mamba.out_proj.bias"]),
+    names(
+        "state_output_bias",
+        &["model.layers.{}.mamba.out_proj.bias"],
+    ),
 ];
 
 /// The MLP of Granite 4, which is called shared even if there are no experts.
 const SHARED_MLP: &[LayerNames] = &[
-    names("gate_up", &["model.layers.{}.shared_mlp.input_linear.weight"]),
+    names(
+        "gate_up",
+        &["model.layers.{}.shared_mlp.input_linear.weight"],
+    ),
     names("down", &["model.layers.{}.shared_mlp.output_linear.weight"]),
-    names("shared_gate_up", &["model.layers.{}.shared_mlp.input_linear.weight"]),
-    names("shared_down", &["model.layers.{}.shared_mlp.output_linear.weight"]),
+    names(
+        "shared_gate_up",
+        &["model.layers.{}.shared_mlp.input_linear.weight"],
+    ),
+    names(
+        "shared_down",
+        &["model.layers.{}.shared_mlp.output_linear.weight"],
+    ),
 ];
 
 /// [`SHARED_MLP`] and experts of Granite 4 in GGUF, where gate and up are separate, and so are experts.
 const MLP_GRANITE_APART: &[LayerNames] = &[
-    names("gate_up", &["model.layers.{}.shared_mlp.gate_proj.weight", "model.layers.{}.shared_mlp.up_proj.weight"]),
+    names(
+        "gate_up",
+        &[
+            "model.layers.{}.shared_mlp.gate_proj.weight",
+            "model.layers.{}.shared_mlp.up_proj.weight",
+        ],
+    ),
     names(
         "shared_gate_up",
-        &["model.layers.{}.shared_mlp.gate_proj.weight", "model.layers.{}.shared_mlp.up_proj.weight"],
+        &[
+            "model.layers.{}.shared_mlp.gate_proj.weight",
+            "model.layers.{}.shared_mlp.up_proj.weight",
+        ],
     ),
     names(
         "expert_gate_up",
@@ -217,12 +345,22 @@ const MLP_GRANITE_APART: &[LayerNames] = &[
             "model.layers.{}.block_sparse_moe.experts.{e}.up_proj.weight",
         ],
     ),
-    names("expert_down", &["model.layers.{}.block_sparse_moe.experts.{e}.down_proj.weight"]),
+    names(
+        "expert_down",
+        &["model.layers.{}.block_sparse_moe.experts.{e}.down_proj.weight"],
+    ),
 ];
 
 /// Granite 4.
 pub(in crate::model) const GRANITE_HYBRID: TensorNames = TensorNames {
-    layer: &[NORMS_BEFORE, ATTENTION, MAMBA2, SHARED_MLP, GRANITE_EXPERTS, MLP_GRANITE_APART],
+    layer: &[
+        NORMS_BEFORE,
+        ATTENTION,
+        MAMBA2,
+        SHARED_MLP,
+        GRANITE_EXPERTS,
+        MLP_GRANITE_APART,
+    ],
     ..HUGGING_FACE
 };
 
@@ -248,28 +386,69 @@ const BLOCKS_NEMOTRON: &[LayerNames] = &[
     ),
     names("output", &["backbone.layers.{}.mixer.o_proj.weight"]),
     names("output_bias", &["backbone.layers.{}.mixer.o_proj.bias"]),
-    stacked("state_input", &["backbone.layers.{}.mixer.in_proj.weight"], Order::ZFirst),
-    stacked("state_input_bias", &["backbone.layers.{}.mixer.in_proj.bias"], Order::ZFirst),
-    names("state_convolution", &["backbone.layers.{}.mixer.conv1d.weight"]),
-    names("state_convolution_bias", &["backbone.layers.{}.mixer.conv1d.bias"]),
+    stacked(
+        "state_input",
+        &["backbone.layers.{}.mixer.in_proj.weight"],
+        Order::ZFirst,
+    ),
+    stacked(
+        "state_input_bias",
+        &["backbone.layers.{}.mixer.in_proj.bias"],
+        Order::ZFirst,
+    ),
+    names(
+        "state_convolution",
+        &["backbone.layers.{}.mixer.conv1d.weight"],
+    ),
+    names(
+        "state_convolution_bias",
+        &["backbone.layers.{}.mixer.conv1d.bias"],
+    ),
     names("state_decay", &["backbone.layers.{}.mixer.A_log"]),
     names("state_dt_bias", &["backbone.layers.{}.mixer.dt_bias"]),
     names("state_skip", &["backbone.layers.{}.mixer.D"]),
     names("state_norm", &["backbone.layers.{}.mixer.norm.weight"]),
-    names("state_output", &["backbone.layers.{}.mixer.out_proj.weight"]),
-    names("state_output_bias", &["backbone.layers.{}.mixer.out_proj.bias"]),
+    names(
+        "state_output",
+        &["backbone.layers.{}.mixer.out_proj.weight"],
+    ),
+    names(
+        "state_output_bias",
+        &["backbone.layers.{}.mixer.out_proj.bias"],
+    ),
     names("gate_up", &["backbone.layers.{}.mixer.up_proj.weight"]),
     names("gate_up_bias", &["backbone.layers.{}.mixer.up_proj.bias"]),
     names("down", &["backbone.layers.{}.mixer.down_proj.weight"]),
     names("down_bias", &["backbone.layers.{}.mixer.down_proj.bias"]),
     names("router", &["backbone.layers.{}.mixer.gate.weight"]),
-    names("router_choice_bias", &["backbone.layers.{}.mixer.gate.e_score_correction_bias"]),
-    names("expert_gate_up", &["backbone.layers.{}.mixer.experts.{e}.up_proj.weight"]),
-    names("expert_down", &["backbone.layers.{}.mixer.experts.{e}.down_proj.weight"]),
-    names("expert_input", &["backbone.layers.{}.mixer.fc1_latent_proj.weight"]),
-    names("expert_output", &["backbone.layers.{}.mixer.fc2_latent_proj.weight"]),
-    names("shared_gate_up", &["backbone.layers.{}.mixer.shared_experts.up_proj.weight"]),
-    names("shared_down", &["backbone.layers.{}.mixer.shared_experts.down_proj.weight"]),
+    names(
+        "router_choice_bias",
+        &["backbone.layers.{}.mixer.gate.e_score_correction_bias"],
+    ),
+    names(
+        "expert_gate_up",
+        &["backbone.layers.{}.mixer.experts.{e}.up_proj.weight"],
+    ),
+    names(
+        "expert_down",
+        &["backbone.layers.{}.mixer.experts.{e}.down_proj.weight"],
+    ),
+    names(
+        "expert_input",
+        &["backbone.layers.{}.mixer.fc1_latent_proj.weight"],
+    ),
+    names(
+        "expert_output",
+        &["backbone.layers.{}.mixer.fc2_latent_proj.weight"],
+    ),
+    names(
+        "shared_gate_up",
+        &["backbone.layers.{}.mixer.shared_experts.up_proj.weight"],
+    ),
+    names(
+        "shared_down",
+        &["backbone.layers.{}.mixer.shared_experts.down_proj.weight"],
+    ),
 ];
 
 /// Nemotron-H.
@@ -284,7 +463,13 @@ pub(in crate::model) const NEMOTRON_H: TensorNames = TensorNames {
 const LAYERS_FALCON: &[LayerNames] = &[
     NORMS_BEFORE[0],
     names("mlp_norm", &["model.layers.{}.pre_ff_layernorm.weight"]),
-    names("gate_up", &["model.layers.{}.feed_forward.gate_proj.weight", "model.layers.{}.feed_forward.up_proj.weight"]),
+    names(
+        "gate_up",
+        &[
+            "model.layers.{}.feed_forward.gate_proj.weight",
+            "model.layers.{}.feed_forward.up_proj.weight",
+        ],
+    ),
     names("down", &["model.layers.{}.feed_forward.down_proj.weight"]),
 ];
 

@@ -15,9 +15,15 @@ pub(super) fn parts(spec: &LatentSpec, heads: u32, row: &LayerNames, layer: usiz
         Order::HeadKeys => (0, spec.plain, Order::HeadKeys),
         _ => (spec.plain, spec.value, Order::Rows),
     };
-    let runs = (0..heads).map(|head| head * each + first..head * each + first + count).collect();
+    let runs = (0..heads)
+        .map(|head| head * each + first..head * each + first + count)
+        .collect();
     let tensor = row.tensors[0].replace("{}", &layer.to_string());
-    vec![Part { order, runs, ..Part::new(tensor, &[u64::from(heads * each), u64::from(spec.rank)]) }]
+    vec![Part {
+        order,
+        runs,
+        ..Part::new(tensor, &[u64::from(heads * each), u64::from(spec.rank)])
+    }]
 }
 
 /// Uploads the keys' part: for each head, its rows of keys as columns.
@@ -30,14 +36,23 @@ pub(super) async fn upload_keys<E>(
     let row_bytes = stored.row_bytes(columns as u32);
     let mut first = 0;
     for run in part.all_runs() {
-        let rows = source.read(&part.tensor, u64::from(run.start) * row_bytes..u64::from(run.end) * row_bytes).await?;
+        let rows = source
+            .read(
+                &part.tensor,
+                u64::from(run.start) * row_bytes..u64::from(run.end) * row_bytes,
+            )
+            .await?;
         let rows: Vec<&[u8]> = rows.chunks_exact(row_bytes as usize).collect();
         let mut out = Vec::new();
         for column in 0..columns {
             for row in &rows {
                 match stored.element_bytes() {
-                    Some(size) => out.extend_from_slice(&row[column * size as usize..][..size as usize]),
-                    None => out.extend(half::f16::from_f32(stored.decode(row, columns, column)).to_le_bytes()),
+                    Some(size) => {
+                        out.extend_from_slice(&row[column * size as usize..][..size as usize])
+                    }
+                    None => out.extend(
+                        half::f16::from_f32(stored.decode(row, columns, column)).to_le_bytes(),
+                    ),
                 }
             }
         }

@@ -28,7 +28,11 @@ pub(super) enum Change {
 
 impl Change {
     pub(super) fn times(factor: f32) -> Self {
-        if factor == 1.0 { Self::None } else { Self::Times(factor) }
+        if factor == 1.0 {
+            Self::None
+        } else {
+            Self::Times(factor)
+        }
     }
 
     pub(super) fn apply(self, value: f32) -> f32 {
@@ -44,13 +48,20 @@ impl Part {
     /// A whole tensor.
     pub(super) fn new(tensor: impl Into<String>, shape: &[u64]) -> Self {
         let (tensor, shape) = (tensor.into(), shape.to_vec());
-        Self { tensor, shape, order: Order::Rows, runs: Vec::new(), change: Change::None }
+        Self {
+            tensor,
+            shape,
+            order: Order::Rows,
+            runs: Vec::new(),
+            change: Change::None,
+        }
     }
 
     /// Rows of the weight from this tensor; elements if the weight is a vector.
     pub(super) fn rows(&self) -> u32 {
         if self.order == Order::HeadKeys {
-            return self.runs.len() as u32 * u32::try_from(self.shape[1]).expect("a dimension fits 32 bits");
+            return self.runs.len() as u32
+                * u32::try_from(self.shape[1]).expect("a dimension fits 32 bits");
         }
         if !self.runs.is_empty() {
             return self.runs.iter().map(|run| run.end - run.start).sum();
@@ -60,7 +71,11 @@ impl Part {
 
     /// The runs of rows that the weight has, in its order.
     pub(super) fn all_runs(&self) -> Vec<Range<u32>> {
-        if self.runs.is_empty() { std::iter::once(0..self.stored_rows()).collect() } else { self.runs.clone() }
+        if self.runs.is_empty() {
+            std::iter::once(0..self.stored_rows()).collect()
+        } else {
+            self.runs.clone()
+        }
     }
 
     /// Rows of this tensor; elements if the weight is a vector.
@@ -79,8 +94,13 @@ impl Part {
 
     /// Elements per expert of a vector.
     pub(super) fn each(&self) -> u32 {
-        let experts = if self.order == Order::Rows { 1 } else { self.shape[0] };
-        u32::try_from(u64::from(self.stored_rows()) / experts).expect("a part is smaller than the whole")
+        let experts = if self.order == Order::Rows {
+            1
+        } else {
+            self.shape[0]
+        };
+        u32::try_from(u64::from(self.stored_rows()) / experts)
+            .expect("a part is smaller than the whole")
     }
 
     /// Elements per row; `None` if the weight is a vector.
@@ -109,7 +129,10 @@ impl Part {
     /// 16 bits stores by columns.
     pub(in crate::model) fn is_published_in_mxfp4(&self) -> bool {
         let by_columns = matches!(self.order, Order::Transposed | Order::TransposedInterleaved);
-        by_columns && self.columns().is_some_and(|columns| columns.is_multiple_of(GROUP as u32))
+        by_columns
+            && self
+                .columns()
+                .is_some_and(|columns| columns.is_multiple_of(GROUP as u32))
     }
 
     /// The same tensor stored by rows: quantized checkpoints store all matrices by rows, others some by columns.

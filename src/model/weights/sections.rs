@@ -29,8 +29,15 @@ pub(super) fn required(spec: &ModelSpec) -> Vec<Required> {
         experts: 1,
         parts: vec![Part::new(tensor, shape)],
     };
-    let embedding = if spec.embedding_in_head { names.head } else { names.embedding };
-    let mut required = vec![whole("embedding", embedding, &table), whole("final_norm", names.final_norm, &table[1..])];
+    let embedding = if spec.embedding_in_head {
+        names.head
+    } else {
+        names.embedding
+    };
+    let mut required = vec![
+        whole("embedding", embedding, &table),
+        whole("final_norm", names.final_norm, &table[1..]),
+    ];
     if !spec.tied_embeddings {
         required.push(whole("head", names.head, &table));
     }
@@ -53,9 +60,19 @@ pub(super) fn required(spec: &ModelSpec) -> Vec<Required> {
         for row in names.layer.iter().copied().flatten() {
             let name = format!("layers.{layer}.{}", row.weight);
             if row.weight.starts_with("state_") {
-                let state = if spec.layers[layer].kind.has_state() { spec.state } else { None };
-                let parts = state.map(|state| state::parts(spec, &state, row, layer)).unwrap_or_default();
-                required.extend((!parts.is_empty()).then_some(Required { name, experts: 1, parts }));
+                let state = if spec.layers[layer].kind.has_state() {
+                    spec.state
+                } else {
+                    None
+                };
+                let parts = state
+                    .map(|state| state::parts(spec, &state, row, layer))
+                    .unwrap_or_default();
+                required.extend((!parts.is_empty()).then_some(Required {
+                    name,
+                    experts: 1,
+                    parts,
+                }));
             } else if let Some(sections) = sections(spec, layer, row.weight) {
                 let experts = sections.experts;
                 let mut parts = match spec.latent {
@@ -70,7 +87,11 @@ pub(super) fn required(spec: &ModelSpec) -> Vec<Required> {
                 if row.weight == "qkv" && spec.layers[layer].value_is_key {
                     parts[2].tensor = parts[1].tensor.clone();
                 }
-                required.push(Required { name, experts, parts });
+                required.push(Required {
+                    name,
+                    experts,
+                    parts,
+                });
             }
         }
     }
@@ -78,17 +99,39 @@ pub(super) fn required(spec: &ModelSpec) -> Vec<Required> {
 }
 
 /// Pairs a row's tensors with the sections of its weight; a single tensor holds all sections.
-fn layer_parts(row: &LayerNames, layer: usize, Sections { experts, mut shapes, factor }: Sections) -> Vec<Part> {
+fn layer_parts(
+    row: &LayerNames,
+    layer: usize,
+    Sections {
+        experts,
+        mut shapes,
+        factor,
+    }: Sections,
+) -> Vec<Part> {
     // A layer that computes q only has no tensors for k and v, and one without output gates none for them.
-    let names = if row.tensors.len() > shapes.len() { &row.tensors[..shapes.len()] } else { row.tensors };
+    let names = if row.tensors.len() > shapes.len() {
+        &row.tensors[..shapes.len()]
+    } else {
+        row.tensors
+    };
     if names.len() == 1 {
         let rows = shapes.iter().map(|shape| shape[0]).sum();
         shapes.truncate(1);
         shapes[0][0] = rows;
     }
-    assert_eq!(names.len(), shapes.len(), "a table names one tensor, or one for each section");
-    let order = if row.order == Order::GatedHeads { Order::Rows } else { row.order };
-    let tensors = names.iter().map(|name| name.replace("{}", &layer.to_string()));
+    assert_eq!(
+        names.len(),
+        shapes.len(),
+        "a table names one tensor, or one for each section"
+    );
+    let order = if row.order == Order::GatedHeads {
+        Order::Rows
+    } else {
+        row.order
+    };
+    let tensors = names
+        .iter()
+        .map(|name| name.replace("{}", &layer.to_string()));
     if order != Order::Rows {
         let is_transposed = matches!(order, Order::Transposed | Order::TransposedInterleaved);
         let stack = |mut shape: Vec<u64>| {
@@ -99,12 +142,22 @@ fn layer_parts(row: &LayerNames, layer: usize, Sections { experts, mut shapes, f
             shape
         };
         let parts = tensors.zip(shapes.into_iter().map(stack));
-        return parts.map(|(tensor, shape)| Part { order, ..Part::new(tensor, &shape) }).collect();
+        return parts
+            .map(|(tensor, shape)| Part {
+                order,
+                ..Part::new(tensor, &shape)
+            })
+            .collect();
     }
     let all: Vec<(String, Vec<u64>)> = tensors.zip(shapes).collect();
     let of_expert = |expert: u32| {
-        let parts = all.iter().map(move |(name, shape)| (name.replace("{e}", &expert.to_string()), shape));
-        parts.map(|(tensor, shape)| Part { change: Change::times(factor), ..Part::new(tensor, shape) })
+        let parts = all
+            .iter()
+            .map(move |(name, shape)| (name.replace("{e}", &expert.to_string()), shape));
+        parts.map(|(tensor, shape)| Part {
+            change: Change::times(factor),
+            ..Part::new(tensor, shape)
+        })
     };
     (0..experts).flat_map(of_expert).collect()
 }
@@ -112,19 +165,35 @@ fn layer_parts(row: &LayerNames, layer: usize, Sections { experts, mut shapes, f
 /// The sections of `layers.N.<weight>`; `None` if this layer has no such weight.
 fn sections(spec: &ModelSpec, layer: usize, weight: &str) -> Option<Sections> {
     let layer = &spec.layers[layer];
-    if ["expert_", "router", "shared_", "dense_"].iter().any(|prefix| weight.starts_with(prefix)) {
-        let experts = if layer.experts { spec.experts? } else { return None };
+    if ["expert_", "router", "shared_", "dense_"]
+        .iter()
+        .any(|prefix| weight.starts_with(prefix))
+    {
+        let experts = if layer.experts {
+            spec.experts?
+        } else {
+            return None;
+        };
         return expert_sections(spec, &experts, weight);
     }
-    if ["latent", "query"].iter().any(|prefix| weight.starts_with(prefix)) {
+    if ["latent", "query"]
+        .iter()
+        .any(|prefix| weight.starts_with(prefix))
+    {
         return latent_sections(spec, weight);
     }
     if weight.starts_with("convolution") {
         return convolution_sections(spec, layer.kind, weight);
     }
-    let of_attention = ["qkv", "q_norm", "k_norm", "sinks", "output"].iter().any(|name| weight.starts_with(name));
+    let of_attention = ["qkv", "q_norm", "k_norm", "sinks", "output"]
+        .iter()
+        .any(|name| weight.starts_with(name));
     let of_mixer = of_attention || weight.starts_with("attention_");
-    let is_there = if of_attention { layer.kind.attends() } else { layer.kind != LayerKind::FeedForward };
+    let is_there = if of_attention {
+        layer.kind.attends()
+    } else {
+        layer.kind != LayerKind::FeedForward
+    };
     if of_mixer && !is_there || weight.starts_with("mlp_") && !layer.has_feed_forward() {
         return None;
     }
@@ -134,16 +203,31 @@ fn sections(spec: &ModelSpec, layer: usize, weight: &str) -> Option<Sections> {
     let is_dense = spec.is_dense(layer);
     let stored = layer.kv_from.is_none();
     let embedded = spec.layer_embedding;
-    let mut qkv = if stored { vec![query, kv, kv] } else { vec![query] };
+    let mut qkv = if stored {
+        vec![query, kv, kv]
+    } else {
+        vec![query]
+    };
     if attention.gate == OutputGate::EachHead {
         qkv.push(u64::from(spec.query_heads));
     }
-    let gates = if spec.mlp.gated { vec![mlp, mlp] } else { vec![mlp] };
-    let matrices = |rows: &[u64]| rows.iter().map(|&rows| vec![rows, hidden]).collect::<Vec<_>>();
+    let gates = if spec.mlp.gated {
+        vec![mlp, mlp]
+    } else {
+        vec![mlp]
+    };
+    let matrices = |rows: &[u64]| {
+        rows.iter()
+            .map(|&rows| vec![rows, hidden])
+            .collect::<Vec<_>>()
+    };
     let vectors = |rows: &[u64]| rows.iter().map(|&rows| vec![rows]).collect::<Vec<_>>();
     let (present, shapes): (bool, Vec<Vec<u64>>) = match weight {
         "attention_norm" => (place.before(), vec![vec![hidden]]),
-        "mlp_norm" => (place.before() && place != NormPlace::BeforeBoth, vec![vec![hidden]]),
+        "mlp_norm" => (
+            place.before() && place != NormPlace::BeforeBoth,
+            vec![vec![hidden]],
+        ),
         "attention_norm_bias" | "mlp_norm_bias" => (spec.norm.bias, vec![vec![hidden]]),
         "attention_post_norm" | "mlp_post_norm" => (place.after(), vec![vec![hidden]]),
         "qkv" => (true, matrices(&qkv)),
@@ -152,7 +236,10 @@ fn sections(spec: &ModelSpec, layer: usize, weight: &str) -> Option<Sections> {
         "q_norm" | "k_norm" => match attention.head_norms {
             HeadNorms::None => (false, Vec::new()),
             HeadNorms::EachHead | HeadNorms::EachHeadRotated => (true, vec![vec![head_dim]]),
-            HeadNorms::WholeRow => (true, vec![vec![if weight == "q_norm" { query } else { kv }]]),
+            HeadNorms::WholeRow => (
+                true,
+                vec![vec![if weight == "q_norm" { query } else { kv }]],
+            ),
         },
         "sinks" => (attention.sinks, vec![vec![u64::from(spec.query_heads)]]),
         "output" => (true, vec![vec![hidden, spec.output_columns(layer).into()]]),
@@ -163,8 +250,14 @@ fn sections(spec: &ModelSpec, layer: usize, weight: &str) -> Option<Sections> {
         "down_bias" => (is_dense && spec.mlp.bias, vec![vec![hidden]]),
         "xielu" => (true, vec![vec![1], vec![1], vec![], vec![]]),
         "scalar" => (spec.layer_scalar, vec![vec![1]]),
-        "layer_gate" => (embedded.is_some(), vec![vec![u64::from(embedded.unwrap_or(0)), hidden]]),
-        "layer_output" => (embedded.is_some(), vec![vec![hidden, u64::from(embedded.unwrap_or(0))]]),
+        "layer_gate" => (
+            embedded.is_some(),
+            vec![vec![u64::from(embedded.unwrap_or(0)), hidden]],
+        ),
+        "layer_output" => (
+            embedded.is_some(),
+            vec![vec![hidden, u64::from(embedded.unwrap_or(0))]],
+        ),
         "layer_output_norm" => (embedded.is_some(), vec![vec![hidden]]),
         other => unreachable!("the tables of names hold no {other}"),
     };
@@ -173,13 +266,18 @@ fn sections(spec: &ModelSpec, layer: usize, weight: &str) -> Option<Sections> {
         "mlp_norm" => spec.factors.mlp_norm,
         _ => 1.0,
     };
-    present.then_some(Sections { experts: 1, shapes, factor })
+    present.then_some(Sections {
+        experts: 1,
+        shapes,
+        factor,
+    })
 }
 
 /// [`sections`] for weights that only latent attention has.
 fn latent_sections(spec: &ModelSpec, weight: &str) -> Option<Sections> {
     let latent = spec.latent?;
-    let [hidden, heads, rank, plain] = [spec.hidden, spec.query_heads, latent.rank, latent.plain].map(u64::from);
+    let [hidden, heads, rank, plain] =
+        [spec.hidden, spec.query_heads, latent.rank, latent.plain].map(u64::from);
     let [rotated, value] = [latent.rotated, latent.value].map(u64::from);
     let (up, query) = (latent.query_rank.map(u64::from), heads * (plain + rotated));
     let (present, copies, shape) = match weight {
@@ -193,7 +291,11 @@ fn latent_sections(spec: &ModelSpec, weight: &str) -> Option<Sections> {
         "latent_values" => (true, spec.query_heads, vec![value, rank]),
         other => unreachable!("the tables of names hold no {other}"),
     };
-    present.then_some(Sections { experts: copies, shapes: vec![shape], factor: 1.0 })
+    present.then_some(Sections {
+        experts: copies,
+        shapes: vec![shape],
+        factor: 1.0,
+    })
 }
 
 /// [`sections`] for weights that only layers with a short convolution have.
@@ -211,7 +313,11 @@ fn convolution_sections(spec: &ModelSpec, kind: LayerKind, weight: &str) -> Opti
         "convolution_output" => (true, vec![hidden, hidden]),
         other => unreachable!("the tables of names hold no {other}"),
     };
-    present.then_some(Sections { experts: 1, shapes: vec![shape], factor: 1.0 })
+    present.then_some(Sections {
+        experts: 1,
+        shapes: vec![shape],
+        factor: 1.0,
+    })
 }
 
 /// [`sections`] for weights that only layers with experts have.
@@ -219,7 +325,8 @@ fn expert_sections(spec: &ModelSpec, experts: &ExpertsSpec, weight: &str) -> Opt
     let [hidden, count, mlp] = [spec.hidden, experts.count, experts.mlp].map(u64::from);
     let shared = experts.shared.map_or(0, |shared| u64::from(shared.mlp));
     let latent = experts.latent.map_or(hidden, u64::from);
-    let gates = |rows: u64, columns: u64| vec![vec![rows, columns]; if spec.mlp.gated { 2 } else { 1 }];
+    let gates =
+        |rows: u64, columns: u64| vec![vec![rows, columns]; if spec.mlp.gated { 2 } else { 1 }];
     let (present, copies, shapes) = match weight {
         "router" => (true, 1, vec![vec![count, hidden]]),
         "router_bias" => (experts.bias, 1, vec![vec![count]]),
@@ -228,7 +335,11 @@ fn expert_sections(spec: &ModelSpec, experts: &ExpertsSpec, weight: &str) -> Opt
         "router_norm" | "dense_post_norm" | "expert_norm" | "expert_post_norm" => {
             (experts.beside, 1, vec![vec![hidden]])
         }
-        "shared_gate" => (experts.shared.is_some_and(|shared| shared.gated), 1, vec![vec![1, hidden]]),
+        "shared_gate" => (
+            experts.shared.is_some_and(|shared| shared.gated),
+            1,
+            vec![vec![1, hidden]],
+        ),
         "shared_gate_up" => (experts.shared.is_some(), 1, gates(shared, hidden)),
         "shared_down" => (experts.shared.is_some(), 1, vec![vec![hidden, shared]]),
         "expert_input" => (experts.latent.is_some(), 1, vec![vec![latent, hidden]]),
@@ -240,6 +351,14 @@ fn expert_sections(spec: &ModelSpec, experts: &ExpertsSpec, weight: &str) -> Opt
         other => unreachable!("the tables of names hold no {other}"),
     };
     // The logits of a router with a norm of its own are divided by √hidden.
-    let factor = if weight == "router_norm" { (hidden as f64).sqrt().recip() as f32 } else { 1.0 };
-    present.then_some(Sections { experts: copies, shapes, factor })
+    let factor = if weight == "router_norm" {
+        (hidden as f64).sqrt().recip() as f32
+    } else {
+        1.0
+    };
+    present.then_some(Sections {
+        experts: copies,
+        shapes,
+        factor,
+    })
 }

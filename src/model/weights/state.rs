@@ -7,11 +7,24 @@ use crate::model::tensor_names::{LayerNames, Order};
 use std::ops::Range;
 
 /// The parts of `layers.N.state_…`; none if the model has no such weight.
-pub(super) fn parts(spec: &ModelSpec, state: &StateSpec, row: &LayerNames, layer: usize) -> Vec<Part> {
-    let [hidden, heads, values, channels] = [spec.hidden, state.heads, state.values(), state.channels()].map(u64::from);
-    let names: Vec<String> = row.tensors.iter().map(|name| name.replace("{}", &layer.to_string())).collect();
+pub(super) fn parts(
+    spec: &ModelSpec,
+    state: &StateSpec,
+    row: &LayerNames,
+    layer: usize,
+) -> Vec<Part> {
+    let [hidden, heads, values, channels] =
+        [spec.hidden, state.heads, state.values(), state.channels()].map(u64::from);
+    let names: Vec<String> = row
+        .tensors
+        .iter()
+        .map(|name| name.replace("{}", &layer.to_string()))
+        .collect();
     let whole = |present: bool, shape: &[u64], change: Change| -> Vec<Part> {
-        let part = || Part { change, ..Part::new(names[0].clone(), shape) };
+        let part = || Part {
+            change,
+            ..Part::new(names[0].clone(), shape)
+        };
         present.then(part).into_iter().collect()
     };
     match row.weight {
@@ -21,14 +34,26 @@ pub(super) fn parts(spec: &ModelSpec, state: &StateSpec, row: &LayerNames, layer
         "state_convolution" => taps(spec, state, &names),
         "state_convolution_bias" => whole(state.convolution_bias, &[channels], Change::None),
         "state_decay" => {
-            let change = if state.log_decays { Change::NegativeExponential } else { Change::None };
+            let change = if state.log_decays {
+                Change::NegativeExponential
+            } else {
+                Change::None
+            };
             whole(true, &[heads], change)
         }
         "state_dt_bias" => whole(true, &[heads], Change::None),
         "state_skip" => whole(state.rule == StateRule::Mamba2, &[heads], Change::None),
         "state_norm" => {
-            let elements = if state.norm.shared { u64::from(state.norm.run) } else { values };
-            whole(state.norm.present, &[elements], Change::times(spec.factors.state))
+            let elements = if state.norm.shared {
+                u64::from(state.norm.run)
+            } else {
+                values
+            };
+            whole(
+                state.norm.present,
+                &[elements],
+                Change::times(spec.factors.state),
+            )
         }
         "state_output" => whole(true, &[hidden, values], Change::None),
         "state_output_bias" => whole(state.bias, &[hidden], Change::None),
@@ -37,16 +62,42 @@ pub(super) fn parts(spec: &ModelSpec, state: &StateSpec, row: &LayerNames, layer
 }
 
 /// The rows `[channels | z | gates]`, or the elements of their bias. `gate_factor` multiplies the gates.
-fn input(state: &StateSpec, order: Order, names: &[String], hidden: Option<u64>, gate_factor: f32) -> Vec<Part> {
-    let StateSpec { key_heads, heads, key_dim, value_dim, .. } = *state;
-    let (keys, values, channels, gates) = (state.keys(), state.values(), state.channels(), state.gates());
-    let shape = |rows: u32| [u64::from(rows)].into_iter().chain(hidden).collect::<Vec<u64>>();
-    let part =
-        |index: usize, rows: u32, runs: Vec<Range<u32>>| Part { runs, ..Part::new(names[index].clone(), &shape(rows)) };
+fn input(
+    state: &StateSpec,
+    order: Order,
+    names: &[String],
+    hidden: Option<u64>,
+    gate_factor: f32,
+) -> Vec<Part> {
+    let StateSpec {
+        key_heads,
+        heads,
+        key_dim,
+        value_dim,
+        ..
+    } = *state;
+    let (keys, values, channels, gates) = (
+        state.keys(),
+        state.values(),
+        state.channels(),
+        state.gates(),
+    );
+    let shape = |rows: u32| {
+        [u64::from(rows)]
+            .into_iter()
+            .chain(hidden)
+            .collect::<Vec<u64>>()
+    };
+    let part = |index: usize, rows: u32, runs: Vec<Range<u32>>| Part {
+        runs,
+        ..Part::new(names[index].clone(), &shape(rows))
+    };
     // For each key head, its own rows from `at` on within the rows of the head.
     let each = heads / key_heads;
     let by_head = |width: u32, at: u32, rows: u32| {
-        (0..key_heads).map(move |head| head * width + at..head * width + at + rows).collect::<Vec<_>>()
+        (0..key_heads)
+            .map(move |head| head * width + at..head * width + at + rows)
+            .collect::<Vec<_>>()
     };
     let missing = state.mixed() - channels - values - gates;
     let rest = |runs: Vec<Range<u32>>, rows: u32| [runs, padding(rows, missing)].concat();
@@ -55,36 +106,65 @@ fn input(state: &StateSpec, order: Order, names: &[String], hidden: Option<u64>,
             let all = values + channels + gates;
             let run = |range: Range<u32>| std::iter::once(range).collect::<Vec<_>>();
             let gate_rows = values + channels;
-            let padded = padding(gates, missing).into_iter().map(|run| run.start + gate_rows..run.end + gate_rows);
+            let padded = padding(gates, missing)
+                .into_iter()
+                .map(|run| run.start + gate_rows..run.end + gate_rows);
             vec![
                 part(0, all, run(values..values + channels)),
                 part(0, all, run(0..values)),
-                part(0, all, run(gate_rows..all).into_iter().chain(padded).collect()),
+                part(
+                    0,
+                    all,
+                    run(gate_rows..all).into_iter().chain(padded).collect(),
+                ),
             ]
         }
         Order::Apart => {
             let sizes = [keys, keys, values, values, heads];
-            let mut parts: Vec<Part> = (0..).zip(sizes).map(|(index, rows)| part(index, rows, Vec::new())).collect();
-            parts.push(part(5, heads, rest(std::iter::once(0..heads).collect(), heads)));
+            let mut parts: Vec<Part> = (0..)
+                .zip(sizes)
+                .map(|(index, rows)| part(index, rows, Vec::new()))
+                .collect();
+            parts.push(part(
+                5,
+                heads,
+                rest(std::iter::once(0..heads).collect(), heads),
+            ));
             parts
         }
         Order::KeyHeads | Order::KeyHeadGates => {
             let width = 2 * key_dim + 2 * each * value_dim;
             let all = key_heads * width;
             let (v, z) = (2 * key_dim, 2 * key_dim + each * value_dim);
-            let [q, k, v, z] = [(0, key_dim), (key_dim, key_dim), (v, each * value_dim), (z, each * value_dim)]
-                .map(|(at, rows)| by_head(width, at, rows));
+            let [q, k, v, z] = [
+                (0, key_dim),
+                (key_dim, key_dim),
+                (v, each * value_dim),
+                (z, each * value_dim),
+            ]
+            .map(|(at, rows)| by_head(width, at, rows));
             let gate_runs = [by_head(2 * each, 0, each), by_head(2 * each, each, each)].concat();
             let gates_part = |index| part(index, gates, rest(gate_runs.clone(), gates));
             match order {
                 Order::KeyHeads => vec![part(0, all, [q, k, v, z].concat()), gates_part(1)],
-                _ => vec![part(0, channels, Vec::new()), part(1, values, Vec::new()), gates_part(2)],
+                _ => vec![
+                    part(0, channels, Vec::new()),
+                    part(1, values, Vec::new()),
+                    gates_part(2),
+                ],
             }
         }
         _ => {
             let sizes = [channels, values, heads];
-            let mut parts: Vec<Part> = (0..).zip(sizes).map(|(index, rows)| part(index, rows, Vec::new())).collect();
-            parts.push(part(3, heads, rest(std::iter::once(0..heads).collect(), heads)));
+            let mut parts: Vec<Part> = (0..)
+                .zip(sizes)
+                .map(|(index, rows)| part(index, rows, Vec::new()))
+                .collect();
+            parts.push(part(
+                3,
+                heads,
+                rest(std::iter::once(0..heads).collect(), heads),
+            ));
             parts
         }
     };
@@ -98,7 +178,9 @@ fn taps(spec: &ModelSpec, state: &StateSpec, names: &[String]) -> Vec<Part> {
     let shape = |channels: u32| [u64::from(channels), 1, u64::from(state.taps)];
     if names.len() > 1 {
         let sizes = names.iter().zip([keys, keys, values]);
-        return sizes.map(|(name, channels)| Part::new(name.clone(), &shape(channels))).collect();
+        return sizes
+            .map(|(name, channels)| Part::new(name.clone(), &shape(channels)))
+            .collect();
     }
     if spec.factors.channels == [1.0; 3] {
         return vec![Part::new(names[0].clone(), &shape(channels))];
@@ -109,7 +191,11 @@ fn taps(spec: &ModelSpec, state: &StateSpec, names: &[String]) -> Vec<Part> {
         change: Change::times(factor),
         ..Part::new(names[0].clone(), &shape(channels))
     };
-    bounds.windows(2).zip(spec.factors.channels).map(part).collect()
+    bounds
+        .windows(2)
+        .zip(spec.factors.channels)
+        .map(part)
+        .collect()
 }
 
 /// Repeats the first rows, of `rows` that there are, until there are as many as are missing. Nothing reads them.
@@ -133,17 +219,24 @@ pub(super) fn gate_and_scale(spec: &ModelSpec, layer: usize, order: Order, parts
         OutputGate::EachElement => {
             assert_eq!(order, Order::GatedHeads, "q has the gates");
             let dim = layer.head_dim;
-            let runs =
-                |at: u32| (0..spec.query_heads).map(move |head| (2 * head + at) * dim..(2 * head + at + 1) * dim);
+            let runs = |at: u32| {
+                (0..spec.query_heads)
+                    .map(move |head| (2 * head + at) * dim..(2 * head + at + 1) * dim)
+            };
             parts[0].shape[0] *= 2;
-            let gates = Part { runs: runs(1).collect(), ..parts[0].clone() };
+            let gates = Part {
+                runs: runs(1).collect(),
+                ..parts[0].clone()
+            };
             parts[0].runs = runs(0).collect();
             parts.push(gates);
         }
         OutputGate::EachHead => {
             let missing = spec.gate_columns(layer) - spec.query_heads;
             let gates = parts.last_mut().expect("there are gates");
-            gates.runs = std::iter::once(0..spec.query_heads).chain(padding(spec.query_heads, missing)).collect();
+            gates.runs = std::iter::once(0..spec.query_heads)
+                .chain(padding(spec.query_heads, missing))
+                .collect();
         }
     }
 }

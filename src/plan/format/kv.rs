@@ -122,7 +122,11 @@ impl KvTile {
 
     /// Word range of a slot's elements.
     fn elements(&self, slot: usize) -> std::ops::Range<usize> {
-        debug_assert!(slot < self.slots, "slot {slot} is one of the {} slots of a tile", self.slots);
+        debug_assert!(
+            slot < self.slots,
+            "slot {slot} is one of the {} slots of a tile",
+            self.slots
+        );
         let words = match self.format {
             KvFormat::F32 => self.head_dim,
             KvFormat::F16 => self.head_dim / 2,
@@ -133,26 +137,40 @@ impl KvTile {
 
     /// Word index of a slot's scale.
     fn scale(&self, slot: usize) -> usize {
-        debug_assert!(slot < self.slots, "slot {slot} is one of the {} slots of a tile", self.slots);
+        debug_assert!(
+            slot < self.slots,
+            "slot {slot} is one of the {} slots of a tile",
+            self.slots
+        );
         self.slots * self.head_dim / 4 + slot
     }
 
     /// Widens the row of `slot` to f32. An element of q8 or fp8 is what its code stands for, times the scale.
     pub fn decode(&self, tile: &[u32], slot: usize, row: &mut [f32]) {
-        debug_assert_eq!((tile.len(), row.len()), (self.words(), self.head_dim), "a row of a whole tile");
+        debug_assert_eq!(
+            (tile.len(), row.len()),
+            (self.words(), self.head_dim),
+            "a row of a whole tile"
+        );
         let elements = &tile[self.elements(slot)];
         match self.format {
             KvFormat::F32 => row.copy_from_slice(bytemuck::cast_slice(elements)),
             KvFormat::F16 => bytemuck::cast_slice::<u32, f16>(elements).convert_to_f32_slice(row),
             KvFormat::Q8 => {
                 let scale = f32::from_bits(tile[self.scale(slot)]);
-                for (value, &code) in row.iter_mut().zip(bytemuck::cast_slice::<u32, i8>(elements)) {
+                for (value, &code) in row
+                    .iter_mut()
+                    .zip(bytemuck::cast_slice::<u32, i8>(elements))
+                {
                     *value = f32::from(code) * scale;
                 }
             }
             KvFormat::Fp8 => {
                 let scale = f32::from_bits(tile[self.scale(slot)]);
-                for (value, &code) in row.iter_mut().zip(bytemuck::cast_slice::<u32, u8>(elements)) {
+                for (value, &code) in row
+                    .iter_mut()
+                    .zip(bytemuck::cast_slice::<u32, u8>(elements))
+                {
                     *value = e4m3_half(code).to_f32() * scale;
                 }
             }
@@ -162,12 +180,19 @@ impl KvTile {
     /// Rounds `row` into `slot`. In q8 and fp8, the scale makes the largest magnitude the largest code (0 for a row of
     /// zeros), and other values get the nearest code, ties to even. A non-finite value makes the scale non-finite.
     pub fn encode(&self, tile: &mut [u32], slot: usize, row: &[f32]) {
-        debug_assert_eq!((tile.len(), row.len()), (self.words(), self.head_dim), "a row of a whole tile");
+        debug_assert_eq!(
+            (tile.len(), row.len()),
+            (self.words(), self.head_dim),
+            "a row of a whole tile"
+        );
         let elements = &mut tile[self.elements(slot)];
         match self.format {
             KvFormat::F32 => elements.copy_from_slice(bytemuck::cast_slice(row)),
             KvFormat::F16 => {
-                for (element, value) in bytemuck::cast_slice_mut::<u32, f16>(elements).iter_mut().zip(row) {
+                for (element, value) in bytemuck::cast_slice_mut::<u32, f16>(elements)
+                    .iter_mut()
+                    .zip(row)
+                {
                     *element = f16::from_f32(clamp_f16(*value));
                 }
             }
@@ -175,14 +200,21 @@ impl KvTile {
                 let (largest, code_max) = (largest_magnitude(row), self.format.code_max());
                 let is_zero = largest < ROW_MIN;
                 let inverse = if is_zero { 0.0 } else { code_max / largest };
-                for (code, value) in bytemuck::cast_slice_mut::<u32, u8>(elements).iter_mut().zip(row) {
+                for (code, value) in bytemuck::cast_slice_mut::<u32, u8>(elements)
+                    .iter_mut()
+                    .zip(row)
+                {
                     let value = value * inverse;
                     *code = match self.format {
                         KvFormat::Fp8 => e4m3_code(value),
                         _ => (value.round_ties_even() as i8).cast_unsigned(),
                     };
                 }
-                let scale = if is_zero { 0.0 } else { largest * (1.0 / code_max) };
+                let scale = if is_zero {
+                    0.0
+                } else {
+                    largest * (1.0 / code_max)
+                };
                 tile[self.scale(slot)] = scale.to_bits();
             }
         }
@@ -191,7 +223,12 @@ impl KvTile {
 
 /// The largest magnitude, compared as bits: in that order NaN is above everything else.
 fn largest_magnitude(row: &[f32]) -> f32 {
-    f32::from_bits(row.iter().map(|value| value.abs().to_bits()).max().unwrap_or(0))
+    f32::from_bits(
+        row.iter()
+            .map(|value| value.abs().to_bits())
+            .max()
+            .unwrap_or(0),
+    )
 }
 
 #[cfg(test)]
@@ -204,22 +241,37 @@ mod tests {
     }
 
     fn stored_as(format: KvFormat, row: [f32; 8]) -> ([f32; 8], [i8; 8], f32) {
-        let whole = KvTile { format, slots: 16, head_dim: 8 };
+        let whole = KvTile {
+            format,
+            slots: 16,
+            head_dim: 8,
+        };
         let mut tile = vec![0x5555_5555; whole.words()];
         whole.encode(&mut tile, 3, &row);
         let mut read = [f32::NAN; 8];
         whole.decode(&tile, 3, &mut read);
         let codes: &[i8] = bytemuck::cast_slice(&tile[6..8]);
         let untouched = tile.iter().filter(|word| **word == 0x5555_5555).count();
-        assert_eq!(untouched, tile.len() - 3, "a row writes its codes and its scale");
-        (read, codes.try_into().unwrap(), f32::from_bits(tile[16 * 2 + 3]))
+        assert_eq!(
+            untouched,
+            tile.len() - 3,
+            "a row writes its codes and its scale"
+        );
+        (
+            read,
+            codes.try_into().unwrap(),
+            f32::from_bits(tile[16 * 2 + 3]),
+        )
     }
 
     #[test]
     fn a_constant_row_is_its_largest_code() {
         let (read, codes, scale) = stored([-2.54; 8]);
         assert_eq!((codes, scale), ([-127; 8], 2.54 * (1.0 / 127.0)));
-        assert!(read.iter().all(|value| (value + 2.54).abs() < 1e-6), "{read:?}");
+        assert!(
+            read.iter().all(|value| (value + 2.54).abs() < 1e-6),
+            "{read:?}"
+        );
     }
 
     #[test]
@@ -253,24 +305,43 @@ mod tests {
         for code in 0..0x7e {
             let (low, high) = (value(code), value(code + 1));
             let middle = low.midpoint(high);
-            assert_eq!(e4m3_code(middle), if code % 2 == 0 { code } else { code + 1 }, "a tie after {code}");
+            assert_eq!(
+                e4m3_code(middle),
+                if code % 2 == 0 { code } else { code + 1 },
+                "a tie after {code}"
+            );
             assert_eq!(e4m3_code(middle.next_down()), code);
             assert_eq!(e4m3_code(-middle.next_up()), 0x80 | (code + 1));
             let step = KvFormat::Fp8.code_step(high, 1.75);
-            assert!(high - low <= step, "{low} and {high} are at most {step} apart");
+            assert!(
+                high - low <= step,
+                "{low} and {high} are at most {step} apart"
+            );
         }
-        let (_, codes, scale) = stored_as(KvFormat::Fp8, [448.0, -1.0, 0.5, 17.0, 19.0, -0.001, 0.0, 240.0]);
+        let (_, codes, scale) = stored_as(
+            KvFormat::Fp8,
+            [448.0, -1.0, 0.5, 17.0, 19.0, -0.001, 0.0, 240.0],
+        );
         assert_eq!(scale, 256.0);
-        assert_eq!(codes.map(i8::cast_unsigned), [0x7e, 0xb8, 0x30, 0x58, 0x5a, 0x81, 0, 0x77]);
+        assert_eq!(
+            codes.map(i8::cast_unsigned),
+            [0x7e, 0xb8, 0x30, 0x58, 0x5a, 0x81, 0, 0x77]
+        );
     }
 
     #[test]
     fn what_is_not_finite_stays_so() {
         for format in KvFormat::CODED {
             let (read, ..) = stored_as(format, [1.0, f32::NAN, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
-            assert!(read.iter().all(|value| value.is_nan()), "{format}: {read:?}");
+            assert!(
+                read.iter().all(|value| value.is_nan()),
+                "{format}: {read:?}"
+            );
             let (read, ..) = stored_as(format, [f32::NEG_INFINITY; 8]);
-            assert!(read.iter().all(|value| !value.is_finite()), "{format}: {read:?}");
+            assert!(
+                read.iter().all(|value| !value.is_finite()),
+                "{format}: {read:?}"
+            );
         }
     }
 
@@ -278,9 +349,17 @@ mod tests {
     fn every_row_keeps_to_its_words() {
         for format in KvFormat::ALL {
             for (slots, head_dim) in [(16, 8), (32, 40), (64, 256)] {
-                let tile = KvTile { format, slots, head_dim };
+                let tile = KvTile {
+                    format,
+                    slots,
+                    head_dim,
+                };
                 assert_eq!(tile.words() % 4, 0, "a tile is whole vectors of 16 bytes");
-                let row = |slot: usize| (0..head_dim).map(|at| (slot * 31 + at % 100) as f32).collect::<Vec<_>>();
+                let row = |slot: usize| {
+                    (0..head_dim)
+                        .map(|at| (slot * 31 + at % 100) as f32)
+                        .collect::<Vec<_>>()
+                };
                 let mut words = vec![0; tile.words()];
                 (0..slots).for_each(|slot| tile.encode(&mut words, slot, &row(slot)));
                 for slot in 0..slots {
@@ -295,7 +374,10 @@ mod tests {
                         };
                         (a - b).abs() <= allowed
                     };
-                    assert!(read.iter().zip(&expected).all(near), "{format:?}, slot {slot} of {slots}×{head_dim}");
+                    assert!(
+                        read.iter().zip(&expected).all(near),
+                        "{format:?}, slot {slot} of {slots}×{head_dim}"
+                    );
                 }
             }
         }

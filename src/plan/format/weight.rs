@@ -32,7 +32,9 @@ const WIDE_GROUP: usize = 128;
 const SECTION_BYTES: usize = 16;
 
 /// Levels of IQ4_NL and IQ4_XS.
-const IQ4_LEVELS: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+const IQ4_LEVELS: [i8; 16] = [
+    -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
+];
 /// Twice the magnitudes of E2M1; the top bit of a code is the sign.
 const E2M1_LEVELS: [u8; 8] = [0, 1, 2, 3, 4, 6, 8, 12];
 
@@ -254,18 +256,31 @@ impl WeightFormat {
             Scales::K32Min | Scales::K16 | Scales::K16Min => (2 * groups, 4 * supers),
         };
         if matches!(codes, Codes::Dense) {
-            return Layout { plane: first, scales: first, supers: first, row_bytes: first };
+            return Layout {
+                plane: first,
+                scales: first,
+                supers: first,
+                row_bytes: first,
+            };
         }
         let plane = first.next_multiple_of(SECTION_BYTES);
         let scales = (plane + second).next_multiple_of(SECTION_BYTES);
         let supers = (scales + scale_bytes).next_multiple_of(SECTION_BYTES);
         let row_bytes = (supers + super_bytes).next_multiple_of(SECTION_BYTES);
-        Layout { plane, scales, supers, row_bytes }
+        Layout {
+            plane,
+            scales,
+            supers,
+            row_bytes,
+        }
     }
 
     /// Decodes element `index` of a row of `columns` weights: the definition of the format.
     pub fn decode(self, row: &[u8], columns: usize, index: usize) -> f32 {
-        debug_assert!(index < columns, "weight {index} is one of the {columns} of a row");
+        debug_assert!(
+            index < columns,
+            "weight {index} is one of the {columns} of a row"
+        );
         let word = |at: usize| u32::from_le_bytes([row[at], row[at + 1], row[at + 2], row[at + 3]]);
         let half = |at: usize| u16::from_le_bytes([row[at], row[at + 1]]);
         match self {
@@ -283,9 +298,15 @@ impl WeightFormat {
     /// Decodes up to [`GROUP`] weights of a row, starting at `32 · group`.
     #[inline(always)]
     pub(crate) fn decode_group(self, row: &[u8], layout: &Layout, group: usize) -> [f32; GROUP] {
-        debug_assert!(row.len() >= layout.row_bytes, "a group is decoded from its whole row");
+        debug_assert!(
+            row.len() >= layout.row_bytes,
+            "a group is decoded from its whole row"
+        );
         let codes = self.codes(row, layout, group);
-        let scales = [self.scale(row, layout, GROUP * group), self.scale(row, layout, GROUP * group + GROUP / 2)];
+        let scales = [
+            self.scale(row, layout, GROUP * group),
+            self.scale(row, layout, GROUP * group + GROUP / 2),
+        ];
         let mut values = [0.0; GROUP];
         for (half, (a, b)) in scales.into_iter().enumerate() {
             for index in half * GROUP / 2..(half + 1) * GROUP / 2 {
@@ -344,7 +365,11 @@ impl WeightFormat {
             // The offset is folded into `b`, so that a kernel adds it once per group.
             Levels::Unsigned(_) => f32::from(code),
             Levels::Signed => f32::from(code.cast_signed()),
-            Levels::Iq4 | Levels::E2m1 => self.parts().1.table().map_or(0.0, |table| table[usize::from(code & 15)]),
+            Levels::Iq4 | Levels::E2m1 => self
+                .parts()
+                .1
+                .table()
+                .map_or(0.0, |table| table[usize::from(code & 15)]),
             Levels::E4m3 => decode_e4m3(code),
         }
     }
@@ -367,19 +392,26 @@ impl WeightFormat {
             Scales::Exponent => (exponent(row[at + group]), 0.0),
             Scales::Wide => {
                 let at = at + 4 * (index / WIDE_GROUP);
-                (f32::from_le_bytes([row[at], row[at + 1], row[at + 2], row[at + 3]]), 0.0)
+                (
+                    f32::from_le_bytes([row[at], row[at + 1], row[at + 2], row[at + 3]]),
+                    0.0,
+                )
             }
             Scales::K32 => (unit(0) * f32::from(row[at + group].cast_signed()), 0.0),
-            Scales::K32Min => {
-                (unit(0) * f32::from(row[at + 2 * group]), -(unit(1) * f32::from(row[at + 2 * group + 1])))
-            }
+            Scales::K32Min => (
+                unit(0) * f32::from(row[at + 2 * group]),
+                -(unit(1) * f32::from(row[at + 2 * group + 1])),
+            ),
             Scales::K16 => {
                 let a = unit(0) * f32::from(row[at + index / 16].cast_signed());
                 (a, -(a * self.offset()))
             }
             Scales::K16Min => {
                 let both = row[at + index / 16];
-                (unit(0) * f32::from(both & 15), -(unit(1) * f32::from(both >> 4)))
+                (
+                    unit(0) * f32::from(both & 15),
+                    -(unit(1) * f32::from(both >> 4)),
+                )
             }
         }
     }
@@ -394,7 +426,11 @@ impl WeightFormat {
 
 /// Half of `2^(biased − 127)`: the levels of E2M1 are doubled.
 fn exponent(biased: u8) -> f32 {
-    f32::from_bits(if biased < 2 { 0x20_0000 << biased } else { (u32::from(biased) - 1) << 23 })
+    f32::from_bits(if biased < 2 {
+        0x20_0000 << biased
+    } else {
+        (u32::from(biased) - 1) << 23
+    })
 }
 
 /// Sign, four bits of exponent, three of mantissa; no infinities.
@@ -405,7 +441,11 @@ pub(crate) fn decode_e4m3(code: u8) -> f32 {
         (0, _) => mantissa / 512.0,
         _ => (1.0 + mantissa / 8.0) * f32::from_bits(((exponent + 120) as u32) << 23),
     };
-    if code & 0x80 == 0 { magnitude } else { -magnitude }
+    if code & 0x80 == 0 {
+        magnitude
+    } else {
+        -magnitude
+    }
 }
 
 #[inline(always)]
@@ -432,12 +472,17 @@ mod tests {
 
     /// Row bytes with every kind of code and scale; halves and floats have ordinary magnitudes.
     fn noise(length: usize, seed: usize) -> Vec<u8> {
-        (0..length).map(|at| ((at * 131 + seed * 17 + at / 7 * 29) % 251) as u8 & 0x7b).collect()
+        (0..length)
+            .map(|at| ((at * 131 + seed * 17 + at / 7 * 29) % 251) as u8 & 0x7b)
+            .collect()
     }
 
     #[test]
     fn a_group_decodes_as_its_weights() {
-        for format in WeightFormat::ALL.into_iter().filter(|format| format.is_quantised()) {
+        for format in WeightFormat::ALL
+            .into_iter()
+            .filter(|format| format.is_quantised())
+        {
             for columns in [8, 32, 40, 256, 264, 1000] {
                 let layout = format.layout(columns);
                 let row = noise(layout.row_bytes, columns);
@@ -446,7 +491,11 @@ mod tests {
                     for index in GROUP * group..columns.min(GROUP * (group + 1)) {
                         let expected = format.decode(&row, columns, index);
                         assert!(expected.is_finite(), "{format} {index} of {columns}");
-                        assert_eq!(values[index % GROUP], expected, "{format} {index} of {columns}");
+                        assert_eq!(
+                            values[index % GROUP],
+                            expected,
+                            "{format} {index} of {columns}"
+                        );
                     }
                 }
             }
@@ -470,10 +519,24 @@ mod tests {
             (WeightFormat::Q6K, 6.625),
             (WeightFormat::Iq4K, 4.375),
         ] {
-            assert_eq!(format.row_bytes(4096) as f64 * 8.0 / 4096.0, bits, "{format}");
+            assert_eq!(
+                format.row_bytes(4096) as f64 * 8.0 / 4096.0,
+                bits,
+                "{format}"
+            );
             for columns in [8, 40, 1000] {
-                let Layout { plane, scales, supers, row_bytes } = format.layout(columns);
-                assert!([plane, scales, supers, row_bytes].iter().all(|at| at % 16 == 0), "{format} × {columns}");
+                let Layout {
+                    plane,
+                    scales,
+                    supers,
+                    row_bytes,
+                } = format.layout(columns);
+                assert!(
+                    [plane, scales, supers, row_bytes]
+                        .iter()
+                        .all(|at| at % 16 == 0),
+                    "{format} × {columns}"
+                );
             }
         }
     }
@@ -482,18 +545,37 @@ mod tests {
     #[test]
     fn small_floats_are_what_their_bits_say() {
         let found = [0x00, 0x01, 0x07, 0x08, 0x38, 0x3c, 0x7e, 0xfe, 0x80].map(decode_e4m3);
-        assert_eq!(found, [0.0, 1.0 / 512.0, 7.0 / 512.0, 1.0 / 64.0, 1.0, 1.5, 448.0, -448.0, 0.0]);
+        assert_eq!(
+            found,
+            [
+                0.0,
+                1.0 / 512.0,
+                7.0 / 512.0,
+                1.0 / 64.0,
+                1.0,
+                1.5,
+                448.0,
+                -448.0,
+                0.0
+            ]
+        );
         assert!(decode_e4m3(0x7f).is_nan());
         let mut row = vec![0; WeightFormat::Mxfp4.layout(32).row_bytes];
         row[..4].copy_from_slice(&[0x10, 0x32, 0x54, 0x76]);
         row[4..8].copy_from_slice(&[0x98, 0xba, 0xdc, 0xfe]);
         row[WeightFormat::Mxfp4.layout(32).scales] = 128;
-        let found: Vec<f32> = (0..16).map(|index| WeightFormat::Mxfp4.decode(&row, 32, index)).collect();
+        let found: Vec<f32> = (0..16)
+            .map(|index| WeightFormat::Mxfp4.decode(&row, 32, index))
+            .collect();
         let expected = [0.0, 2.0, 4.0, 8.0, 1.0, 3.0, 6.0, 12.0];
         assert_eq!(found[..8], expected);
         assert_eq!(found[8..], expected.map(|value| -value));
         for biased in 0..=255 {
-            assert_eq!(f64::from(exponent(biased)), 2f64.powi(i32::from(biased) - 128), "{biased}");
+            assert_eq!(
+                f64::from(exponent(biased)),
+                2f64.powi(i32::from(biased) - 128),
+                "{biased}"
+            );
         }
     }
 }

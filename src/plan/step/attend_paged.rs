@@ -58,9 +58,20 @@ impl Operation for AttendPaged {
 
     fn line(&self, operands: &Operands<'_>) -> String {
         let (out, q) = (operands.buffer_name(self.out), operands.buffer_name(self.q));
-        let softcap = self.softcap.map(|softcap| format!(", softcap {softcap}")).unwrap_or_default();
-        let (alibi, sinks) = (optional(operands, "alibi", self.alibi), optional(operands, "sinks", self.sinks));
-        let Self { layer, query_heads, scale, .. } = self;
+        let softcap = self
+            .softcap
+            .map(|softcap| format!(", softcap {softcap}"))
+            .unwrap_or_default();
+        let (alibi, sinks) = (
+            optional(operands, "alibi", self.alibi),
+            optional(operands, "sinks", self.sinks),
+        );
+        let Self {
+            layer,
+            query_heads,
+            scale,
+            ..
+        } = self;
         format!(
             "{out} = attend_paged({q}, layer {layer}, {query_heads} query heads, scale {scale}{softcap}{alibi}{sinks})"
         )

@@ -35,7 +35,13 @@ impl Operation for Embed {
     }
 
     fn line(&self, operands: &Operands<'_>) -> String {
-        let (out, table) = (operands.buffer_name(self.out), operands.weight_name(self.table));
-        format!("{out} = embed({table}{})", unless(", scale ", self.scale, 1.0))
+        let (out, table) = (
+            operands.buffer_name(self.out),
+            operands.weight_name(self.table),
+        );
+        format!(
+            "{out} = embed({table}{})",
+            unless(", scale ", self.scale, 1.0)
+        )
     }
 }

@@ -53,7 +53,10 @@ pub struct Gates {
 impl Default for Gates {
     /// One gate per column, from the first column on.
     fn default() -> Self {
-        Self { first: 0, shared_by: 1 }
+        Self {
+            first: 0,
+            shared_by: 1,
+        }
     }
 }
 
@@ -81,8 +84,16 @@ impl Operation for GatedActivation {
     }
 
     fn buffers(&self) -> Vec<(BufferId, Access)> {
-        let up = if let Up::Of(buffer, _) = self.up { Some((buffer, Access::Read)) } else { None };
-        [(self.gate_up, Access::Read)].into_iter().chain(up).chain([(self.out, Access::Write)]).collect()
+        let up = if let Up::Of(buffer, _) = self.up {
+            Some((buffer, Access::Read))
+        } else {
+            None
+        };
+        [(self.gate_up, Access::Read)]
+            .into_iter()
+            .chain(up)
+            .chain([(self.out, Access::Write)])
+            .collect()
     }
 
     fn weights(&self) -> Vec<WeightId> {
@@ -90,15 +101,25 @@ impl Operation for GatedActivation {
     }
 
     fn check(&self, operands: &Operands<'_>) -> Result<(), PlanErrorKind> {
-        let (rows, columns) = (operands.known_buffer(self.gate_up).rows, operands.known_buffer(self.out).columns);
+        let (rows, columns) = (
+            operands.known_buffer(self.gate_up).rows,
+            operands.known_buffer(self.out).columns,
+        );
         self.check_gates(operands, rows, columns)?;
         if let Up::Of(buffer, first) = self.up {
             operands.check_columns(buffer, rows, first, columns)?;
             whole_runs("first column of up", first)?;
         }
         if self.numbers.is_some() != (self.activation == Activation::Xielu) {
-            let (what, found) = ("numbers of an activation".into(), self.activation.to_string());
-            return Err(PlanErrorKind::Unsupported { what, found, expected: "xIELU with its four numbers" });
+            let (what, found) = (
+                "numbers of an activation".into(),
+                self.activation.to_string(),
+            );
+            return Err(PlanErrorKind::Unsupported {
+                what,
+                found,
+                expected: "xIELU with its four numbers",
+            });
         }
         if let Some(numbers) = self.numbers {
             operands.check_f32_vector(numbers, 4)?;
@@ -107,37 +128,84 @@ impl Operation for GatedActivation {
     }
 
     fn line(&self, operands: &Operands<'_>) -> String {
-        let (out, gate_up) = (operands.buffer_name(self.out), operands.buffer_name(self.gate_up));
+        let (out, gate_up) = (
+            operands.buffer_name(self.out),
+            operands.buffer_name(self.gate_up),
+        );
         let Gates { first, shared_by } = self.gates;
-        let from = if first == 0 { String::new() } else { format!(" from column {first}") };
-        let shared = if shared_by == 1 { String::new() } else { format!(", {shared_by} columns a gate") };
+        let from = if first == 0 {
+            String::new()
+        } else {
+            format!(" from column {first}")
+        };
+        let shared = if shared_by == 1 {
+            String::new()
+        } else {
+            format!(", {shared_by} columns a gate")
+        };
         let up = match self.up {
             Up::SecondHalf => String::new(),
             Up::One => ", no up".into(),
-            Up::Of(buffer, first) => format!(", up {} from column {first}", operands.buffer_name(buffer)),
+            Up::Of(buffer, first) => {
+                format!(", up {} from column {first}", operands.buffer_name(buffer))
+            }
         };
         let numbers = optional(operands, "numbers", self.numbers);
-        format!("{out} = gated_activation({gate_up}{from}{shared}{up}, {}{numbers})", self.activation)
+        format!(
+            "{out} = gated_activation({gate_up}{from}{shared}{up}, {}{numbers})",
+            self.activation
+        )
     }
 }
 
 impl GatedActivation {
-    fn check_gates(&self, operands: &Operands<'_>, rows: Rows, columns: u32) -> Result<(), PlanErrorKind> {
-        let (Gates { first, shared_by }, is_sigmoid) = (self.gates, self.activation == Activation::Sigmoid);
+    fn check_gates(
+        &self,
+        operands: &Operands<'_>,
+        rows: Rows,
+        columns: u32,
+    ) -> Result<(), PlanErrorKind> {
+        let (Gates { first, shared_by }, is_sigmoid) =
+            (self.gates, self.activation == Activation::Sigmoid);
         if !matches!(self.up, Up::Of(..)) && (self.gates != Gates::default() || is_sigmoid) {
-            let (what, found) = ("gates".into(), format!("{} in a buffer of their own", self.activation));
-            return Err(PlanErrorKind::Unsupported { what, found, expected: "gates of what is in another buffer" });
+            let (what, found) = (
+                "gates".into(),
+                format!("{} in a buffer of their own", self.activation),
+            );
+            return Err(PlanErrorKind::Unsupported {
+                what,
+                found,
+                expected: "gates of what is in another buffer",
+            });
         }
         if shared_by == 0 || !columns.is_multiple_of(shared_by) || shared_by > 1 && !is_sigmoid {
-            let (what, found) = ("gates".into(), format!("{} of {shared_by} columns each", self.activation));
-            return Err(PlanErrorKind::Unsupported { what, found, expected: "sigmoid, of a divisor of the columns" });
+            let (what, found) = (
+                "gates".into(),
+                format!("{} of {shared_by} columns each", self.activation),
+            );
+            return Err(PlanErrorKind::Unsupported {
+                what,
+                found,
+                expected: "sigmoid, of a divisor of the columns",
+            });
         }
         if self.gates != Gates::default() && !is_sigmoid && self.activation != Activation::Silu {
-            let (what, found) = ("gates among other columns".into(), self.activation.to_string());
-            return Err(PlanErrorKind::Unsupported { what, found, expected: "silu or sigmoid" });
+            let (what, found) = (
+                "gates among other columns".into(),
+                self.activation.to_string(),
+            );
+            return Err(PlanErrorKind::Unsupported {
+                what,
+                found,
+                expected: "silu or sigmoid",
+            });
         }
         if self.gates == Gates::default() {
-            return operands.check_buffer(self.gate_up, rows, columns * if self.up == Up::SecondHalf { 2 } else { 1 });
+            return operands.check_buffer(
+                self.gate_up,
+                rows,
+                columns * if self.up == Up::SecondHalf { 2 } else { 1 },
+            );
         }
         if shared_by == 1 {
             whole_runs("first column of the gates", first)?;

@@ -33,7 +33,11 @@ impl Operation for GatedNorm {
     }
 
     fn buffers(&self) -> Vec<(BufferId, Access)> {
-        vec![(self.x, Access::Read), (self.mixed, Access::Read), (self.out, Access::Write)]
+        vec![
+            (self.x, Access::Read),
+            (self.mixed, Access::Read),
+            (self.out, Access::Write),
+        ]
     }
 
     fn weights(&self) -> Vec<WeightId> {
@@ -45,7 +49,10 @@ impl Operation for GatedNorm {
         operands.check_buffer(self.x, Rows::Tokens, columns)?;
         operands.check_columns(self.mixed, Rows::Tokens, self.gates, columns)?;
         if self.group == 0 || !self.group.is_multiple_of(8) || !columns.is_multiple_of(self.group) {
-            let (what, found) = ("group of a norm".into(), format!("{} of {columns} columns", self.group));
+            let (what, found) = (
+                "group of a norm".into(),
+                format!("{} of {columns} columns", self.group),
+            );
             return Err(PlanErrorKind::Unsupported {
                 what,
                 found,
@@ -59,9 +66,14 @@ impl Operation for GatedNorm {
 
     fn line(&self, operands: &Operands<'_>) -> String {
         let [out, x, mixed] = [self.out, self.x, self.mixed].map(|id| operands.buffer_name(id));
-        let (weight, options) = (operands.weight_name(self.weight), norm_options(self.epsilon, false));
+        let (weight, options) = (
+            operands.weight_name(self.weight),
+            norm_options(self.epsilon, false),
+        );
         let (group, gates) = (self.group, self.gates);
         let order = if self.gate_first { ", gate first" } else { "" };
-        format!("{out} = gated_norm({x} by {group}, gates of {mixed} from column {gates}, {weight}, {options}{order})")
+        format!(
+            "{out} = gated_norm({x} by {group}, gates of {mixed} from column {gates}, {weight}, {options}{order})"
+        )
     }
 }

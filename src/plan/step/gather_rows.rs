@@ -29,6 +29,10 @@ impl Operation for GatherRows {
     }
 
     fn line(&self, operands: &Operands<'_>) -> String {
-        format!("{} = gather_rows({})", operands.buffer_name(self.out), operands.buffer_name(self.x))
+        format!(
+            "{} = gather_rows({})",
+            operands.buffer_name(self.out),
+            operands.buffer_name(self.x)
+        )
     }
 }

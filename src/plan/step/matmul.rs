@@ -25,7 +25,10 @@ impl Operation for MatMul {
     }
 
     fn buffers(&self) -> Vec<(BufferId, Access)> {
-        vec![(self.x, Access::Read), (self.out, Access::output(self.accumulate))]
+        vec![
+            (self.x, Access::Read),
+            (self.out, Access::output(self.accumulate)),
+        ]
     }
 
     fn weights(&self) -> Vec<WeightId> {
@@ -33,7 +36,10 @@ impl Operation for MatMul {
     }
 
     fn check(&self, operands: &Operands<'_>) -> Result<(), PlanErrorKind> {
-        let (input, columns) = (operands.known_buffer(self.x), operands.known_buffer(self.out).columns);
+        let (input, columns) = (
+            operands.known_buffer(self.x),
+            operands.known_buffer(self.out).columns,
+        );
         operands.check_weight(self.weight, columns, input.columns)?;
         if let Some(bias) = self.bias {
             operands.check_weight(bias, 1, columns)?;
@@ -43,7 +49,13 @@ impl Operation for MatMul {
 
     fn line(&self, operands: &Operands<'_>) -> String {
         let (out, x) = (operands.buffer_name(self.out), operands.buffer_name(self.x));
-        let (sign, weight) = (assignment(self.accumulate), operands.weight_name(self.weight));
-        format!("{out} {sign} matmul({x}, {weight}{})", optional(operands, "bias", self.bias))
+        let (sign, weight) = (
+            assignment(self.accumulate),
+            operands.weight_name(self.weight),
+        );
+        format!(
+            "{out} {sign} matmul({x}, {weight}{})",
+            optional(operands, "bias", self.bias)
+        )
     }
 }

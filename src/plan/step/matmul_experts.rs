@@ -63,12 +63,24 @@ impl MatMulExperts {
                 let per_token = plan.buffer_spec(routes).rows.count(1, 1);
                 let x_routes = if x.rows == Rows::Tokens { per_token } else { 1 };
                 let combine = out.rows == Rows::Tokens;
-                ExpertShape { per_token, x_routes, x_stride: x.columns, outputs: out.columns, combine }
+                ExpertShape {
+                    per_token,
+                    x_routes,
+                    x_stride: x.columns,
+                    outputs: out.columns,
+                    combine,
+                }
             }
             None => {
                 let heads = plan.weight_spec(self.weight).experts;
                 let (x_stride, outputs) = (x.columns / heads.max(1), out.columns / heads.max(1));
-                ExpertShape { per_token: heads, x_routes: 1, x_stride, outputs, combine: false }
+                ExpertShape {
+                    per_token: heads,
+                    x_routes: 1,
+                    x_stride,
+                    outputs,
+                    combine: false,
+                }
             }
         }
     }
@@ -76,18 +88,32 @@ impl MatMulExperts {
     /// Checks a product without routes.
     fn check_heads(&self, operands: &Operands<'_>) -> Result<(), PlanErrorKind> {
         let weight = operands.known_weight(self.weight);
-        let (x, out) = (operands.known_buffer(self.x), operands.known_buffer(self.out));
+        let (x, out) = (
+            operands.known_buffer(self.x),
+            operands.known_buffer(self.out),
+        );
         operands.check_buffer(self.x, Rows::Tokens, x.columns)?;
         operands.check_buffer(self.out, Rows::Tokens, weight.rows)?;
         let heads = weight.experts.max(1);
         let each = x.columns / heads;
         if !x.columns.is_multiple_of(heads) || !each.is_multiple_of(8) || each < weight.columns {
-            let (what, found) = (format!("columns of {}", x.name), format!("{} for {heads} heads", x.columns));
-            return Err(PlanErrorKind::Unsupported { what, found, expected: "a whole row of the weight for each" });
+            let (what, found) = (
+                format!("columns of {}", x.name),
+                format!("{} for {heads} heads", x.columns),
+            );
+            return Err(PlanErrorKind::Unsupported {
+                what,
+                found,
+                expected: "a whole row of the weight for each",
+            });
         }
         if self.bias.is_some() || self.accumulate {
             let (what, found) = (format!("product of {}", out.name), "a bias or a sum".into());
-            return Err(PlanErrorKind::Unsupported { what, found, expected: "neither, without routes" });
+            return Err(PlanErrorKind::Unsupported {
+                what,
+                found,
+                expected: "neither, without routes",
+            });
         }
         Ok(())
     }
@@ -99,8 +125,13 @@ impl Operation for MatMulExperts {
     }
 
     fn buffers(&self) -> Vec<(BufferId, Access)> {
-        let inputs = [self.x].into_iter().chain(self.routes).map(|buffer| (buffer, Access::Read));
-        inputs.chain([(self.out, Access::output(self.accumulate))]).collect()
+        let inputs = [self.x]
+            .into_iter()
+            .chain(self.routes)
+            .map(|buffer| (buffer, Access::Read));
+        inputs
+            .chain([(self.out, Access::output(self.accumulate))])
+            .collect()
     }
 
     fn weights(&self) -> Vec<WeightId> {
@@ -108,26 +139,49 @@ impl Operation for MatMulExperts {
     }
 
     fn check(&self, operands: &Operands<'_>) -> Result<(), PlanErrorKind> {
-        let Some(routes) = self.routes else { return self.check_heads(operands) };
+        let Some(routes) = self.routes else {
+            return self.check_heads(operands);
+        };
         let experts = operands.known_weight(self.weight).experts;
         let of_routes = Rows::Routes(operands.routes_per_token(routes, experts)?);
         operands.check_buffer(routes, of_routes, 2)?;
-        let either = |rows| if rows == Rows::Tokens { Rows::Tokens } else { of_routes };
-        let (input, output) = (operands.known_buffer(self.x), operands.known_buffer(self.out));
+        let either = |rows| {
+            if rows == Rows::Tokens {
+                Rows::Tokens
+            } else {
+                of_routes
+            }
+        };
+        let (input, output) = (
+            operands.known_buffer(self.x),
+            operands.known_buffer(self.out),
+        );
         operands.check_buffer(self.x, either(input.rows), input.columns)?;
         let stacked = experts.saturating_mul(output.columns);
         operands.check_weight(self.weight, stacked, input.columns)?;
         if let Some(bias) = self.bias {
             operands.check_weight(bias, 1, stacked)?;
         }
-        let rows = if self.accumulate { Rows::Tokens } else { either(output.rows) };
+        let rows = if self.accumulate {
+            Rows::Tokens
+        } else {
+            either(output.rows)
+        };
         operands.check_buffer(self.out, rows, output.columns)
     }
 
     fn line(&self, operands: &Operands<'_>) -> String {
         let [out, x] = [self.out, self.x].map(|buffer| operands.buffer_name(buffer));
-        let routes = self.routes.map_or("heads".into(), |routes| operands.buffer_name(routes));
-        let (sign, weight) = (assignment(self.accumulate), operands.weight_name(self.weight));
-        format!("{out} {sign} matmul_experts({x}, {routes}, {weight}{})", optional(operands, "bias", self.bias))
+        let routes = self
+            .routes
+            .map_or("heads".into(), |routes| operands.buffer_name(routes));
+        let (sign, weight) = (
+            assignment(self.accumulate),
+            operands.weight_name(self.weight),
+        );
+        format!(
+            "{out} {sign} matmul_experts({x}, {routes}, {weight}{})",
+            optional(operands, "bias", self.bias)
+        )
     }
 }

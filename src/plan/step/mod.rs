@@ -37,7 +37,10 @@ pub use rms_norm::{NormOptions, RmsNorm};
 pub use rope_store_kv::{HeadNorm, QueryGrowth, Rope, RopeStoreKv, StoreOptions};
 pub use rope_store_latent::RopeStoreLatent;
 pub use route_experts::{ExpertGroups, RouteExperts, Routing};
-pub use rules::{GROUP_SIZE_MAX, HEAD_DIM_MAX, LATENT_DIM_MAX, LATENT_HEADS_MAX, ROUTES_MAX, STATE_DIM_MAX, TAPS_MAX};
+pub use rules::{
+    GROUP_SIZE_MAX, HEAD_DIM_MAX, LATENT_DIM_MAX, LATENT_HEADS_MAX, ROUTES_MAX, STATE_DIM_MAX,
+    TAPS_MAX,
+};
 pub use sample::Sample;
 pub use scale_logits::ScaleLogits;
 pub use short_convolution::{ConvolutionForm, ShortConvolution};
@@ -121,12 +124,18 @@ impl Step {
 
     /// The row buffers it reads.
     pub fn reads(&self) -> impl Iterator<Item = BufferId> + use<> {
-        self.buffers().into_iter().filter(|(_, access)| access.reads()).map(|(buffer, _)| buffer)
+        self.buffers()
+            .into_iter()
+            .filter(|(_, access)| access.reads())
+            .map(|(buffer, _)| buffer)
     }
 
     /// The row buffers it modifies.
     pub fn writes(&self) -> impl Iterator<Item = BufferId> + use<> {
-        self.buffers().into_iter().filter(|(_, access)| access.writes()).map(|(buffer, _)| buffer)
+        self.buffers()
+            .into_iter()
+            .filter(|(_, access)| access.writes())
+            .map(|(buffer, _)| buffer)
     }
 
     /// The weights it reads.

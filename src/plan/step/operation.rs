@@ -27,7 +27,11 @@ impl Access {
 
     /// Access to an output that is either added to or replaced.
     pub(super) const fn output(accumulate: bool) -> Self {
-        if accumulate { Self::Update } else { Self::Write }
+        if accumulate {
+            Self::Update
+        } else {
+            Self::Write
+        }
     }
 }
 
@@ -69,15 +73,24 @@ pub(super) const fn assignment(accumulate: bool) -> &'static str {
 
 /// Label and name of an optional weight.
 pub(super) fn optional(operands: &Operands<'_>, label: &str, weight: Option<WeightId>) -> String {
-    weight.map(|weight| format!(", {label} {}", operands.weight_name(weight))).unwrap_or_default()
+    weight
+        .map(|weight| format!(", {label} {}", operands.weight_name(weight)))
+        .unwrap_or_default()
 }
 
 /// A number with its label, unless it has its default value.
 pub(super) fn unless(label: &str, value: f32, usual: f32) -> String {
-    if value == usual { String::new() } else { format!("{label}{value}") }
+    if value == usual {
+        String::new()
+    } else {
+        format!("{label}{value}")
+    }
 }
 
 /// The options of a norm.
 pub(super) fn norm_options(epsilon: f32, one_plus: bool) -> String {
-    format!("epsilon {epsilon:e}{}", if one_plus { ", 1 + w" } else { "" })
+    format!(
+        "epsilon {epsilon:e}{}",
+        if one_plus { ", 1 + w" } else { "" }
+    )
 }

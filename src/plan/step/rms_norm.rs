@@ -43,9 +43,19 @@ impl Operation for RmsNorm {
     }
 
     fn buffers(&self) -> Vec<(BufferId, Access)> {
-        let x = (self.x, if self.delta.is_some() { Access::Update } else { Access::Read });
+        let x = (
+            self.x,
+            if self.delta.is_some() {
+                Access::Update
+            } else {
+                Access::Read
+            },
+        );
         let delta = self.delta.map(|delta| (delta, Access::Read));
-        [x].into_iter().chain(delta).chain([(self.out, Access::output(self.accumulate))]).collect()
+        [x].into_iter()
+            .chain(delta)
+            .chain([(self.out, Access::output(self.accumulate))])
+            .collect()
     }
 
     fn weights(&self) -> Vec<WeightId> {
@@ -57,13 +67,25 @@ impl Operation for RmsNorm {
         let BufferSpec { rows, columns, .. } = *operands.known_buffer(self.x);
         if self.delta.is_some() && self.options != NormOptions::default() {
             let (what, found) = ("options of a norm".into(), "a delta".into());
-            return Err(PlanErrorKind::Unsupported { what, found, expected: "no delta" });
+            return Err(PlanErrorKind::Unsupported {
+                what,
+                found,
+                expected: "no delta",
+            });
         }
         if let Some(delta) = self.delta {
             operands.check_buffer(delta, rows, columns)?;
         }
         let run = operands.known_weight(self.weight).columns;
-        operands.check_weight(self.weight, 1, if columns.is_multiple_of(run) { run } else { columns })?;
+        operands.check_weight(
+            self.weight,
+            1,
+            if columns.is_multiple_of(run) {
+                run
+            } else {
+                columns
+            },
+        )?;
         if let Some(bias) = self.options.bias {
             operands.check_weight(bias, 1, run)?;
         }
@@ -75,12 +97,26 @@ impl Operation for RmsNorm {
 
     fn line(&self, operands: &Operands<'_>) -> String {
         let (out, x) = (operands.buffer_name(self.out), operands.buffer_name(self.x));
-        let (sign, weight) = (assignment(self.accumulate), operands.weight_name(self.weight));
-        let delta = self.delta.map(|delta| format!(" += {}", operands.buffer_name(delta))).unwrap_or_default();
+        let (sign, weight) = (
+            assignment(self.accumulate),
+            operands.weight_name(self.weight),
+        );
+        let delta = self
+            .delta
+            .map(|delta| format!(" += {}", operands.buffer_name(delta)))
+            .unwrap_or_default();
         let norm = norm_options(self.epsilon, self.one_plus);
-        let center = if self.options.center { ", centered" } else { "" };
+        let center = if self.options.center {
+            ", centered"
+        } else {
+            ""
+        };
         let bias = optional(operands, "bias", self.options.bias);
-        let scale = self.options.scale.map(|scale| format!(" · {}", operands.weight_name(scale))).unwrap_or_default();
+        let scale = self
+            .options
+            .scale
+            .map(|scale| format!(" · {}", operands.weight_name(scale)))
+            .unwrap_or_default();
         format!("{out} {sign} rms_norm({x}{delta}, {weight}, {norm}{center}{bias}){scale}")
     }
 }

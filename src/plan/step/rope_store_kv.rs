@@ -87,30 +87,69 @@ impl Operation for RopeStoreKv {
     }
 
     fn weights(&self) -> Vec<WeightId> {
-        let norms = [self.q_norm, self.k_norm].into_iter().flatten().map(|norm| norm.weight);
-        norms.chain(self.rope.map(|rope| rope.frequencies)).collect()
+        let norms = [self.q_norm, self.k_norm]
+            .into_iter()
+            .flatten()
+            .map(|norm| norm.weight);
+        norms
+            .chain(self.rope.map(|rope| rope.frequencies))
+            .collect()
     }
 
     fn kv_layer(&self) -> Option<(u32, Access)> {
-        Some((self.layer, if self.options.q_only { Access::Read } else { Access::Write }))
+        Some((
+            self.layer,
+            if self.options.q_only {
+                Access::Read
+            } else {
+                Access::Write
+            },
+        ))
     }
 
     fn check(&self, operands: &Operands<'_>) -> Result<(), PlanErrorKind> {
         let kv = operands.check_heads(self.layer, self.query_heads)?;
         if kv.latent {
             let (what, found) = (format!("KV layer {}", self.layer), "a latent".into());
-            return Err(PlanErrorKind::Unsupported { what, found, expected: "keys and values" });
+            return Err(PlanErrorKind::Unsupported {
+                what,
+                found,
+                expected: "keys and values",
+            });
         }
         let stored = if self.options.q_only { 0 } else { 2 * kv.heads };
-        operands.check_columns(self.qkv, Rows::Tokens, 0, (self.query_heads + stored) * kv.head_dim)?;
-        whole_runs("columns of q, k, v and others", operands.known_buffer(self.qkv).columns)?;
+        operands.check_columns(
+            self.qkv,
+            Rows::Tokens,
+            0,
+            (self.query_heads + stored) * kv.head_dim,
+        )?;
+        whole_runs(
+            "columns of q, k, v and others",
+            operands.known_buffer(self.qkv).columns,
+        )?;
         for (norm, heads) in [(self.q_norm, self.query_heads), (self.k_norm, kv.heads)] {
             let Some(norm) = norm else { continue };
             if norm.whole_row && norm.after_rotation {
-                let (what, found) = ("norm after the rotation".into(), "over the whole row".into());
-                return Err(PlanErrorKind::Unsupported { what, found, expected: "over each head" });
+                let (what, found) = (
+                    "norm after the rotation".into(),
+                    "over the whole row".into(),
+                );
+                return Err(PlanErrorKind::Unsupported {
+                    what,
+                    found,
+                    expected: "over each head",
+                });
             }
-            operands.check_weight(norm.weight, 1, if norm.whole_row { heads * kv.head_dim } else { kv.head_dim })?;
+            operands.check_weight(
+                norm.weight,
+                1,
+                if norm.whole_row {
+                    heads * kv.head_dim
+                } else {
+                    kv.head_dim
+                },
+            )?;
         }
         if let Some(rope) = self.rope {
             rope.check(operands, kv.head_dim)?;
@@ -120,38 +159,73 @@ impl Operation for RopeStoreKv {
 
     fn line(&self, operands: &Operands<'_>) -> String {
         let (q, qkv) = (operands.buffer_name(self.q), operands.buffer_name(self.qkv));
-        let norm = |name, norm: Option<HeadNorm>| norm.map(|norm| norm.line(operands, name)).unwrap_or_default();
+        let norm = |name, norm: Option<HeadNorm>| {
+            norm.map(|norm| norm.line(operands, name))
+                .unwrap_or_default()
+        };
         let (q_norm, k_norm) = (norm("q norm", self.q_norm), norm("k norm", self.k_norm));
-        let rope = self.rope.map(|rope| rope.line(operands)).unwrap_or_default();
-        let Self { layer, query_heads, .. } = self;
+        let rope = self
+            .rope
+            .map(|rope| rope.line(operands))
+            .unwrap_or_default();
+        let Self {
+            layer, query_heads, ..
+        } = self;
         let options = self.options.line();
-        format!("{q} = rope_store_kv({qkv}, layer {layer}, {query_heads} query heads{q_norm}{k_norm}{rope}{options})")
+        format!(
+            "{q} = rope_store_kv({qkv}, layer {layer}, {query_heads} query heads{q_norm}{k_norm}{rope}{options})"
+        )
     }
 }
 
 impl StoreOptions {
     fn line(&self) -> String {
-        let v = self.v_epsilon.map(|epsilon| format!(", v norm epsilon {epsilon:e}")).unwrap_or_default();
+        let v = self
+            .v_epsilon
+            .map(|epsilon| format!(", v norm epsilon {epsilon:e}"))
+            .unwrap_or_default();
         let growth = self.query_growth.map(|QueryGrowth { slope, positions }| {
             format!(", q grows by {slope} per logarithm of {positions} positions")
         });
-        format!("{v}{}{}", growth.unwrap_or_default(), if self.q_only { ", q only" } else { "" })
+        format!(
+            "{v}{}{}",
+            growth.unwrap_or_default(),
+            if self.q_only { ", q only" } else { "" }
+        )
     }
 }
 
 impl Rope {
-    pub(super) fn check(&self, operands: &Operands<'_>, head_dim: u32) -> Result<(), PlanErrorKind> {
-        if self.rotary_dim == 0 || !self.rotary_dim.is_multiple_of(2) || self.rotary_dim > head_dim {
-            let (what, found) = ("rotary_dim".into(), format!("{} in heads of {head_dim}", self.rotary_dim));
-            return Err(PlanErrorKind::Unsupported { what, found, expected: "an even number, at most the head size" });
+    pub(super) fn check(
+        &self,
+        operands: &Operands<'_>,
+        head_dim: u32,
+    ) -> Result<(), PlanErrorKind> {
+        if self.rotary_dim == 0 || !self.rotary_dim.is_multiple_of(2) || self.rotary_dim > head_dim
+        {
+            let (what, found) = (
+                "rotary_dim".into(),
+                format!("{} in heads of {head_dim}", self.rotary_dim),
+            );
+            return Err(PlanErrorKind::Unsupported {
+                what,
+                found,
+                expected: "an even number, at most the head size",
+            });
         }
         operands.check_f32_vector(self.frequencies, self.rotary_dim / 2)
     }
 
     pub(super) fn line(&self, operands: &Operands<'_>) -> String {
         let pairs = if self.interleaved { " interleaved" } else { "" };
-        let (frequencies, scale) = (operands.weight_name(self.frequencies), unless(" scale ", self.scale, 1.0));
-        format!(", rope {frequencies} over {}{pairs}{scale}", self.rotary_dim)
+        let (frequencies, scale) = (
+            operands.weight_name(self.frequencies),
+            unless(" scale ", self.scale, 1.0),
+        );
+        format!(
+            ", rope {frequencies} over {}{pairs}{scale}",
+            self.rotary_dim
+        )
     }
 }
 
@@ -163,6 +237,9 @@ impl HeadNorm {
             (false, true) => " after the rotation",
             (false, false) => "",
         };
-        format!(", {name} {} {options}{span}", operands.weight_name(self.weight))
+        format!(
+            ", {name} {} {options}{span}",
+            operands.weight_name(self.weight)
+        )
     }
 }

@@ -38,7 +38,10 @@ impl Operation for RopeStoreLatent {
 
     fn buffers(&self) -> Vec<(BufferId, Access)> {
         let inputs = [self.query, self.absorbed, self.latent].map(|buffer| (buffer, Access::Read));
-        inputs.into_iter().chain([(self.q, Access::Write)]).collect()
+        inputs
+            .into_iter()
+            .chain([(self.q, Access::Write)])
+            .collect()
     }
 
     fn weights(&self) -> Vec<WeightId> {
@@ -54,17 +57,29 @@ impl Operation for RopeStoreLatent {
         let rotary = self.rope.rotary_dim;
         self.rope.check(operands, kv.head_dim)?;
         let unsupported = |what: &str, found: String, expected| {
-            Err(PlanErrorKind::Unsupported { what: what.into(), found, expected })
+            Err(PlanErrorKind::Unsupported {
+                what: what.into(),
+                found,
+                expected,
+            })
         };
         if !kv.latent || !rotary.is_multiple_of(8) || rotary >= kv.head_dim {
             let found = format!("{rotary} rotated elements of {}", kv.head_dim);
-            return unsupported("KV layer", found, "a latent, and a multiple of 8 rotated elements");
+            return unsupported(
+                "KV layer",
+                found,
+                "a latent, and a multiple of 8 rotated elements",
+            );
         }
         let latent = kv.head_dim - rotary;
         let query = operands.known_buffer(self.query).columns;
         let each = query / self.query_heads;
         if !query.is_multiple_of(self.query_heads) || !each.is_multiple_of(8) || each < rotary {
-            return unsupported("columns of query", query.to_string(), "heads of whole runs of 8 elements");
+            return unsupported(
+                "columns of query",
+                query.to_string(),
+                "heads of whole runs of 8 elements",
+            );
         }
         operands.check_buffer(self.query, Rows::Tokens, query)?;
         operands.check_buffer(self.absorbed, Rows::Tokens, self.query_heads * latent)?;
@@ -74,10 +89,15 @@ impl Operation for RopeStoreLatent {
     }
 
     fn line(&self, operands: &Operands<'_>) -> String {
-        let [q, query, absorbed, latent] =
-            [self.q, self.query, self.absorbed, self.latent].map(|buffer| operands.buffer_name(buffer));
-        let (norm, options) = (operands.weight_name(self.norm), norm_options(self.epsilon, false));
-        let Self { layer, query_heads, .. } = self;
+        let [q, query, absorbed, latent] = [self.q, self.query, self.absorbed, self.latent]
+            .map(|buffer| operands.buffer_name(buffer));
+        let (norm, options) = (
+            operands.weight_name(self.norm),
+            norm_options(self.epsilon, false),
+        );
+        let Self {
+            layer, query_heads, ..
+        } = self;
         let rope = self.rope.line(operands);
         format!(
             "{q} = rope_store_latent({query}, {absorbed}, {latent}, layer {layer}, {query_heads} query heads, \

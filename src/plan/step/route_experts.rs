@@ -37,7 +37,14 @@ pub struct ExpertGroups {
 impl Routing {
     /// Softmax probabilities over all experts, or over the chosen ones.
     pub fn softmax(renormalize: bool) -> Self {
-        Self { sigmoid: false, renormalize, bias: None, groups: None, factor: 1.0, expert_scale: None }
+        Self {
+            sigmoid: false,
+            renormalize,
+            bias: None,
+            groups: None,
+            factor: 1.0,
+            expert_scale: None,
+        }
     }
 }
 
@@ -63,7 +70,11 @@ impl Operation for RouteExperts {
     }
 
     fn weights(&self) -> Vec<WeightId> {
-        self.routing.bias.into_iter().chain(self.routing.expert_scale).collect()
+        self.routing
+            .bias
+            .into_iter()
+            .chain(self.routing.expert_scale)
+            .collect()
     }
 
     fn check(&self, operands: &Operands<'_>) -> Result<(), PlanErrorKind> {
@@ -76,22 +87,50 @@ impl Operation for RouteExperts {
         }
         self.routing.check(experts)?;
         let per_token = operands.routes_per_token(self.routes, experts)?;
-        let open = self.routing.groups.map_or(experts, |groups| experts / groups.count * groups.kept);
+        let open = self
+            .routing
+            .groups
+            .map_or(experts, |groups| experts / groups.count * groups.kept);
         if per_token > open {
-            let (what, found) =
-                ("routes of a token".into(), format!("{per_token} to {open} experts of the kept groups"));
-            return Err(PlanErrorKind::Unsupported { what, found, expected: "each to another expert" });
+            let (what, found) = (
+                "routes of a token".into(),
+                format!("{per_token} to {open} experts of the kept groups"),
+            );
+            return Err(PlanErrorKind::Unsupported {
+                what,
+                found,
+                expected: "each to another expert",
+            });
         }
         operands.check_buffer(self.routes, Rows::Routes(per_token), 2)
     }
 
     fn line(&self, operands: &Operands<'_>) -> String {
-        let (routes, logits) = (operands.buffer_name(self.routes), operands.buffer_name(self.logits));
-        let Routing { sigmoid, renormalize, bias, groups, factor, expert_scale } = self.routing;
+        let (routes, logits) = (
+            operands.buffer_name(self.routes),
+            operands.buffer_name(self.logits),
+        );
+        let Routing {
+            sigmoid,
+            renormalize,
+            bias,
+            groups,
+            factor,
+            expert_scale,
+        } = self.routing;
         let score = if sigmoid { ", sigmoid" } else { "" };
-        let groups = groups.map(|groups| format!(", {} of {} groups", groups.kept, groups.count)).unwrap_or_default();
-        let weights = if renormalize { ", weights add up to 1" } else { "" };
-        let (bias, factor) = (optional(operands, "bias", bias), unless(", times ", factor, 1.0));
+        let groups = groups
+            .map(|groups| format!(", {} of {} groups", groups.kept, groups.count))
+            .unwrap_or_default();
+        let weights = if renormalize {
+            ", weights add up to 1"
+        } else {
+            ""
+        };
+        let (bias, factor) = (
+            optional(operands, "bias", bias),
+            unless(", times ", factor, 1.0),
+        );
         let scale = optional(operands, "scales", expert_scale);
         format!("{routes} = route_experts({logits}{score}{bias}{groups}{weights}{factor}{scale})")
     }
@@ -101,14 +140,30 @@ impl Routing {
     fn check(&self, experts: u32) -> Result<(), PlanErrorKind> {
         if self.bias.is_some() && !self.sigmoid {
             let (what, found) = ("bias of a router".into(), "a softmax".into());
-            return Err(PlanErrorKind::Unsupported { what, found, expected: "a sigmoid" });
+            return Err(PlanErrorKind::Unsupported {
+                what,
+                found,
+                expected: "a sigmoid",
+            });
         }
-        let Some(ExpertGroups { count, kept }) = self.groups else { return Ok(()) };
-        let whole = (1..=GROUPS_MAX).contains(&count) && experts.is_multiple_of(count) && experts / count > 1;
+        let Some(ExpertGroups { count, kept }) = self.groups else {
+            return Ok(());
+        };
+        let whole = (1..=GROUPS_MAX).contains(&count)
+            && experts.is_multiple_of(count)
+            && experts / count > 1;
         if !whole || !(1..=count).contains(&kept) || (self.sigmoid && self.bias.is_none()) {
-            let (what, found) = ("groups of experts".into(), format!("{kept} of {count} groups of {experts} experts"));
-            let expected = "up to 32 equal groups of at least two experts, with a bias if scores are sigmoids";
-            return Err(PlanErrorKind::Unsupported { what, found, expected });
+            let (what, found) = (
+                "groups of experts".into(),
+                format!("{kept} of {count} groups of {experts} experts"),
+            );
+            let expected =
+                "up to 32 equal groups of at least two experts, with a bias if scores are sigmoids";
+            return Err(PlanErrorKind::Unsupported {
+                what,
+                found,
+                expected,
+            });
         }
         Ok(())
     }

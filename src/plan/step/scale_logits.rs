@@ -31,7 +31,14 @@ impl Operation for ScaleLogits {
     }
 
     fn line(&self, operands: &Operands<'_>) -> String {
-        let softcap = self.softcap.map(|cap| format!(", softcap {cap}")).unwrap_or_default();
-        format!("{} = scale_logits(scale {}{softcap})", operands.buffer_name(self.logits), self.scale)
+        let softcap = self
+            .softcap
+            .map(|cap| format!(", softcap {cap}"))
+            .unwrap_or_default();
+        format!(
+            "{} = scale_logits(scale {}{softcap})",
+            operands.buffer_name(self.logits),
+            self.scale
+        )
     }
 }

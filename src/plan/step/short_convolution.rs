@@ -60,7 +60,11 @@ impl Operation for ShortConvolution {
     fn check(&self, operands: &Operands<'_>) -> Result<(), PlanErrorKind> {
         if !(2..=TAPS_MAX).contains(&self.taps) {
             let (what, found) = ("taps".into(), self.taps.to_string());
-            return Err(PlanErrorKind::Unsupported { what, found, expected: "2 to 8" });
+            return Err(PlanErrorKind::Unsupported {
+                what,
+                found,
+                expected: "2 to 8",
+            });
         }
         let columns = operands.known_buffer(self.out).columns;
         operands.check_buffer(self.out, Rows::Tokens, columns)?;
@@ -69,14 +73,22 @@ impl Operation for ShortConvolution {
             ConvolutionForm::Silu => operands.check_columns(self.x, Rows::Tokens, 0, columns)?,
         }
         operands.check_f32_vector(self.weight, self.taps * columns)?;
-        self.bias.map_or(Ok(()), |bias| operands.check_f32_vector(bias, columns))?;
+        self.bias
+            .map_or(Ok(()), |bias| operands.check_f32_vector(bias, columns))?;
         operands.check_state(self.layer, (self.taps - 1) * columns)
     }
 
     fn line(&self, operands: &Operands<'_>) -> String {
         let (out, x) = (operands.buffer_name(self.out), operands.buffer_name(self.x));
-        let (weight, bias) = (operands.weight_name(self.weight), optional(operands, "bias", self.bias));
-        let silu = if self.form == ConvolutionForm::Silu { ", silu" } else { "" };
+        let (weight, bias) = (
+            operands.weight_name(self.weight),
+            optional(operands, "bias", self.bias),
+        );
+        let silu = if self.form == ConvolutionForm::Silu {
+            ", silu"
+        } else {
+            ""
+        };
         format!(
             "{out} = short_convolution({x}, state layer {}, {} taps of {weight}{bias}{silu})",
             self.layer, self.taps

@@ -76,7 +76,11 @@ pub struct StateScan {
 impl StateScan {
     /// Consecutive heads that use the same key head: head h uses key head `h / shared_by() % key_heads`.
     pub const fn shared_by(&self) -> u32 {
-        if self.tiled { 1 } else { self.heads / self.key_heads }
+        if self.tiled {
+            1
+        } else {
+            self.heads / self.key_heads
+        }
     }
 
     /// Columns of `convolved`.
@@ -91,11 +95,18 @@ impl Operation for StateScan {
     }
 
     fn buffers(&self) -> Vec<(BufferId, Access)> {
-        vec![(self.convolved, Access::Read), (self.mixed, Access::Read), (self.out, Access::Write)]
+        vec![
+            (self.convolved, Access::Read),
+            (self.mixed, Access::Read),
+            (self.out, Access::Write),
+        ]
     }
 
     fn weights(&self) -> Vec<WeightId> {
-        [self.decay, self.dt_bias].into_iter().chain(self.skip).collect()
+        [self.decay, self.dt_bias]
+            .into_iter()
+            .chain(self.skip)
+            .collect()
     }
 
     fn state_layer(&self) -> Option<u32> {
@@ -103,39 +114,78 @@ impl Operation for StateScan {
     }
 
     fn check(&self, operands: &Operands<'_>) -> Result<(), PlanErrorKind> {
-        let Self { heads, key_heads, key_dim, value_dim, .. } = *self;
+        let Self {
+            heads,
+            key_heads,
+            key_dim,
+            value_dim,
+            ..
+        } = *self;
         if key_heads == 0 || heads == 0 || !heads.is_multiple_of(key_heads) {
-            let (what, found) = ("heads".into(), format!("{heads} over {key_heads} key heads"));
-            return Err(PlanErrorKind::Unsupported { what, found, expected: "a multiple of the key heads" });
+            let (what, found) = (
+                "heads".into(),
+                format!("{heads} over {key_heads} key heads"),
+            );
+            return Err(PlanErrorKind::Unsupported {
+                what,
+                found,
+                expected: "a multiple of the key heads",
+            });
         }
         for (name, dim) in [("key_dim", key_dim), ("value_dim", value_dim)] {
             if dim == 0 || dim > STATE_DIM_MAX || !dim.is_multiple_of(8) {
                 let (what, found) = (name.into(), dim.to_string());
-                return Err(PlanErrorKind::Unsupported { what, found, expected: "a multiple of 8, at most 256" });
+                return Err(PlanErrorKind::Unsupported {
+                    what,
+                    found,
+                    expected: "a multiple of 8, at most 256",
+                });
             }
         }
         if self.skip.is_some() && self.rule != ScanRule::Mamba2 {
             let (what, found) = ("skip".into(), "the delta rule".into());
-            return Err(PlanErrorKind::Unsupported { what, found, expected: "Mamba-2" });
+            return Err(PlanErrorKind::Unsupported {
+                what,
+                found,
+                expected: "Mamba-2",
+            });
         }
         operands.check_buffer(self.convolved, Rows::Tokens, self.channels())?;
-        operands.check_columns(self.mixed, Rows::Tokens, self.gates, self.rule.gates() * heads)?;
+        operands.check_columns(
+            self.mixed,
+            Rows::Tokens,
+            self.gates,
+            self.rule.gates() * heads,
+        )?;
         operands.check_f32_vector(self.decay, heads)?;
         operands.check_weight(self.dt_bias, 1, heads)?;
-        self.skip.map_or(Ok(()), |skip| operands.check_weight(skip, 1, heads))?;
+        self.skip
+            .map_or(Ok(()), |skip| operands.check_weight(skip, 1, heads))?;
         operands.check_buffer(self.out, Rows::Tokens, heads * value_dim)?;
         operands.check_state(self.layer, heads * key_dim * value_dim)
     }
 
     fn line(&self, operands: &Operands<'_>) -> String {
-        let [out, convolved, mixed] = [self.out, self.convolved, self.mixed].map(|id| operands.buffer_name(id));
-        let Self { gates, layer, heads, key_heads, key_dim, value_dim, .. } = self;
+        let [out, convolved, mixed] =
+            [self.out, self.convolved, self.mixed].map(|id| operands.buffer_name(id));
+        let Self {
+            gates,
+            layer,
+            heads,
+            key_heads,
+            key_dim,
+            value_dim,
+            ..
+        } = self;
         let rule = match self.rule {
-            ScanRule::Delta { beta_scale } => format!("delta rule{}", unless(" · ", beta_scale, 1.0)),
+            ScanRule::Delta { beta_scale } => {
+                format!("delta rule{}", unless(" · ", beta_scale, 1.0))
+            }
             ScanRule::Mamba2 => "mamba2".into(),
         };
         let tiled = if self.tiled { " in tiles" } else { "" };
-        let shape = format!("{heads} heads of {key_dim} × {value_dim}{tiled}, {key_heads} key heads");
+        let shape =
+            format!("{heads} heads of {key_dim} × {value_dim}{tiled}, {key_heads} key heads");
         let [decay, dt_bias] = [self.decay, self.dt_bias].map(|id| operands.weight_name(id));
         let skip = optional(operands, "skip", self.skip);
         format!(

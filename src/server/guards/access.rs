@@ -23,11 +23,22 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const TRACE_PARENT: HeaderName = HeaderName::from_static("traceparent");
 const REQUEST_ID_CHARACTERS: usize = 64;
 /// Paths that need no key. The chat page holds no secret, and users enter the key there.
-const OPEN: [&str; 6] = ["/", "/ui/app.js", "/ui/style.css", "/ui/licences.txt", "/health", "/ping"];
+const OPEN: [&str; 6] = [
+    "/",
+    "/ui/app.js",
+    "/ui/style.css",
+    "/ui/licences.txt",
+    "/health",
+    "/ping",
+];
 
 /// Refuses a request, or passes it on and adds a request id to the response. The client's own id is only echoed, never
 /// used as a key, because two requests may carry the same one.
-pub(crate) async fn guard(State(state): State<ServerState>, mut request: Request, next: Next) -> Response {
+pub(crate) async fn guard(
+    State(state): State<ServerState>,
+    mut request: Request,
+    next: Next,
+) -> Response {
     let started = Instant::now();
     let id = request_id(request.headers()).unwrap_or_else(|| state.shared.new_id("req"));
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
@@ -96,14 +107,20 @@ pub(crate) fn key_digest(request: &Request) -> Option<[u8; 32]> {
     }
     let mut hasher = blake3::Hasher::new();
     for header in given.map(Option::unwrap_or_default) {
-        hasher.update(&(header.len() as u64).to_le_bytes()).update(header);
+        hasher
+            .update(&(header.len() as u64).to_le_bytes())
+            .update(header);
     }
     Some(hasher.finalize().into())
 }
 
 /// Whether a path needs no key.
 fn is_open(path: &str) -> bool {
-    let path = if path == "/" { "/" } else { path.trim_end_matches('/') };
+    let path = if path == "/" {
+        "/"
+    } else {
+        path.trim_end_matches('/')
+    };
     OPEN.contains(&path)
 }
 
@@ -136,35 +153,54 @@ fn check(state: &ServerState, request: &Request) -> Result<(Client, bool), ApiEr
     if !request.method().is_safe() {
         check_origin(headers, &state.shared.options.allowed_origins)?;
     }
-    let key = if keys.is_empty() { Some(0) } else { key_of(headers, keys) };
-    let is_metrics = state.shared.options.metrics_open && uri.path().trim_end_matches('/') == "/metrics";
+    let key = if keys.is_empty() {
+        Some(0)
+    } else {
+        key_of(headers, keys)
+    };
+    let is_metrics =
+        state.shared.options.metrics_open && uri.path().trim_end_matches('/') == "/metrics";
     let Some(client) = key.or((is_open(uri.path()) || is_metrics).then_some(0)) else {
         return Err(ApiError::unauthorized());
     };
     if climbs(uri.path()) {
         return Err(ApiError::unknown_route(uri.path()));
     }
-    let parent = headers.get(TRACE_PARENT).and_then(|value| TraceParent::parse(value.to_str().ok()?));
+    let parent = headers
+        .get(TRACE_PARENT)
+        .and_then(|value| TraceParent::parse(value.to_str().ok()?));
     Ok((Client(client, parent), key.is_some()))
 }
 
 /// Whether a path has a `..` segment, also percent-encoded.
 fn climbs(path: &str) -> bool {
-    let plain = path.to_ascii_lowercase().replace("%2e", ".").replace("%2f", "/").replace("%5c", "/");
+    let plain = path
+        .to_ascii_lowercase()
+        .replace("%2e", ".")
+        .replace("%2f", "/")
+        .replace("%5c", "/");
     plain.split(['/', '\\']).any(|segment| segment == "..")
 }
 
 fn check_host(uri: &Uri, headers: &HeaderMap, allowed: &[String]) -> Result<(), ApiError> {
-    let header = headers.get_all(HOST).iter().map(|value| value.to_str().unwrap_or("?"));
+    let header = headers
+        .get_all(HOST)
+        .iter()
+        .map(|value| value.to_str().unwrap_or("?"));
     // Browsers always send a host, so a request without one is not from a browser.
     for authority in header.chain(uri.authority().map(axum::http::uri::Authority::as_str)) {
         let host = host_of(authority);
         let listed = |pattern: &String| matches(pattern, host);
         // DNS rebinding needs a name; an IP address cannot be rebound.
-        let is_address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok();
+        let is_address = host
+            .trim_matches(['[', ']'])
+            .parse::<std::net::IpAddr>()
+            .is_ok();
         if !is_address && !host.eq_ignore_ascii_case("localhost") && !allowed.iter().any(listed) {
-            let message =
-                format!("host {} is not allowed; allow it with --allowed-host, or set an API key", shorten(host));
+            let message = format!(
+                "host {} is not allowed; allow it with --allowed-host, or set an API key",
+                shorten(host)
+            );
             return Err(ApiError::forbidden(message));
         }
     }
@@ -183,11 +219,17 @@ fn host_of(authority: &str) -> &str {
 pub(crate) fn matches(pattern: &str, text: &str) -> bool {
     let (pattern, text) = (pattern.to_ascii_lowercase(), text.to_ascii_lowercase());
     let mut parts = pattern.split('*');
-    let Some(mut rest) = parts.next().and_then(|first| text.strip_prefix(first)) else { return false };
+    let Some(mut rest) = parts.next().and_then(|first| text.strip_prefix(first)) else {
+        return false;
+    };
     let mut parts: Vec<_> = parts.collect();
-    let Some(last) = parts.pop() else { return rest.is_empty() };
+    let Some(last) = parts.pop() else {
+        return rest.is_empty();
+    };
     for part in parts {
-        let Some((_, after)) = rest.split_once(part) else { return false };
+        let Some((_, after)) = rest.split_once(part) else {
+            return false;
+        };
         rest = after;
     }
     rest.ends_with(last)
@@ -199,7 +241,9 @@ fn check_origin(headers: &HeaderMap, allowed: &[String]) -> Result<(), ApiError>
     let same_origin = match (text(ORIGIN), text(HOST)) {
         (None, _) => true,
         (Some(origin), Some(host)) => {
-            let origin = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+            let origin = origin
+                .strip_prefix("http://")
+                .or_else(|| origin.strip_prefix("https://"));
             origin.is_some_and(|origin| origin.eq_ignore_ascii_case(host))
         }
         (Some(_), None) => false,
@@ -211,7 +255,9 @@ fn check_origin(headers: &HeaderMap, allowed: &[String]) -> Result<(), ApiError>
     if same_origin && ["none", "same-origin"].contains(&site) {
         return Ok(());
     }
-    Err(ApiError::forbidden("cross-origin requests are refused; allow an origin with --allowed-origins"))
+    Err(ApiError::forbidden(
+        "cross-origin requests are refused; allow an origin with --allowed-origins",
+    ))
 }
 
 /// Index of the key in `Authorization: Bearer KEY` or `X-Api-Key: KEY`. Digests are compared, and always all of them,
@@ -221,15 +267,25 @@ fn key_of(headers: &HeaderMap, keys: &[String]) -> Option<u32> {
         let value = value.as_bytes();
         let space = value.iter().position(|byte| *byte == b' ')?;
         let (scheme, rest) = value.split_at(space);
-        scheme.eq_ignore_ascii_case(b"bearer").then(|| rest.trim_ascii())
+        scheme
+            .eq_ignore_ascii_case(b"bearer")
+            .then(|| rest.trim_ascii())
     });
     let own = headers.get(API_KEY).map(HeaderValue::as_bytes);
-    let given: Vec<_> = [bearer, own].into_iter().flatten().map(blake3::hash).collect();
+    let given: Vec<_> = [bearer, own]
+        .into_iter()
+        .flatten()
+        .map(blake3::hash)
+        .collect();
     let mut found = None;
     for (index, key) in (0..).zip(keys) {
         let expected = blake3::hash(key.as_bytes());
         let same = |given: &blake3::Hash| given.as_bytes().ct_eq(expected.as_bytes());
-        if given.iter().fold(subtle::Choice::from(0), |any, given| any | same(given)).into() {
+        if given
+            .iter()
+            .fold(subtle::Choice::from(0), |any, given| any | same(given))
+            .into()
+        {
             found = Some(index);
         }
     }
@@ -240,5 +296,6 @@ fn key_of(headers: &HeaderMap, keys: &[String]) -> Option<u32> {
 fn request_id(headers: &HeaderMap) -> Option<String> {
     let id = headers.get(REQUEST_ID)?.to_str().ok()?;
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-    ((1..=REQUEST_ID_CHARACTERS).contains(&id.len()) && id.bytes().all(plain)).then(|| id.to_owned())
+    ((1..=REQUEST_ID_CHARACTERS).contains(&id.len()) && id.bytes().all(plain))
+        .then(|| id.to_owned())
 }

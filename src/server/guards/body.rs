@@ -27,12 +27,24 @@ pub(crate) async fn read_object<T: Send + 'static>(
     if let Some(Parsed { object, bytes_len }) = parts.extensions.remove() {
         return shared.offload(bytes_len, move || read(object)).await?;
     }
-    let charge = parts.extensions.get::<Arc<Charge>>().cloned().unwrap_or_else(|| shared.memory.request());
+    let charge = parts
+        .extensions
+        .get::<Arc<Charge>>()
+        .cloned()
+        .unwrap_or_else(|| shared.memory.request());
     let encoding = check_headers(&parts.headers, bytes_max, Dialect::of(parts.uri.path()))?;
     let bytes = read_body(body, bytes_max).await?;
-    let bytes_len = if encoding == Encoding::Gzip { ALWAYS } else { bytes.len() };
+    let bytes_len = if encoding == Encoding::Gzip {
+        ALWAYS
+    } else {
+        bytes.len()
+    };
     let work = move || {
-        let bytes = if encoding == Encoding::Gzip { decompressed(&bytes, bytes_max)? } else { bytes };
+        let bytes = if encoding == Encoding::Gzip {
+            decompressed(&bytes, bytes_max)?
+        } else {
+            bytes
+        };
         match parse(&bytes, &charge)? {
             Value::Object(map) => read(map),
             _ => Err(ApiError::body("the body must be a JSON object")),
@@ -79,22 +91,40 @@ fn length_of(headers: &HeaderMap) -> Option<usize> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-fn check_headers(headers: &HeaderMap, bytes_max: usize, dialect: Dialect) -> Result<Encoding, ApiError> {
+fn check_headers(
+    headers: &HeaderMap,
+    bytes_max: usize,
+    dialect: Dialect,
+) -> Result<Encoding, ApiError> {
     let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
-    let encoding = match text(CONTENT_ENCODING).map(str::to_ascii_lowercase).as_deref() {
+    let encoding = match text(CONTENT_ENCODING)
+        .map(str::to_ascii_lowercase)
+        .as_deref()
+    {
         None | Some("identity") => Encoding::Plain,
         Some("gzip" | "x-gzip") => Encoding::Gzip,
         Some(other) => {
             let other = shorten(other);
-            return Err(ApiError::media_type(format!("Content-Encoding {other} is not supported; gzip is")));
+            return Err(ApiError::media_type(format!(
+                "Content-Encoding {other} is not supported; gzip is"
+            )));
         }
     };
-    let media_type = text(CONTENT_TYPE).unwrap_or("").split(';').next().unwrap_or("").trim().to_ascii_lowercase();
+    let media_type = text(CONTENT_TYPE)
+        .unwrap_or("")
+        .split(';')
+        .next()
+        .unwrap_or("")
+        .trim()
+        .to_ascii_lowercase();
     // Ollama's users call it with curl, which sends a form's type unless told otherwise. The origin check keeps pages
     // of other sites away.
-    let is_from_curl = dialect == Dialect::Ollama && ["", "application/x-www-form-urlencoded"].contains(&&*media_type);
+    let is_from_curl = dialect == Dialect::Ollama
+        && ["", "application/x-www-form-urlencoded"].contains(&&*media_type);
     if media_type != "application/json" && !is_from_curl {
-        return Err(ApiError::media_type("the body must be sent with Content-Type: application/json"));
+        return Err(ApiError::media_type(
+            "the body must be sent with Content-Type: application/json",
+        ));
     }
     let length = text(CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
     if length.is_some_and(|length| length > bytes_max as u64) {
@@ -106,7 +136,9 @@ fn check_headers(headers: &HeaderMap, bytes_max: usize, dialect: Dialect) -> Res
 /// The content of a gzip body. A few bytes may stand for very many, so no more than the limit is decompressed.
 fn decompressed(bytes: &[u8], bytes_max: usize) -> Result<Vec<u8>, ApiError> {
     let mut plain = Vec::new();
-    let read = MultiGzDecoder::new(bytes).take(bytes_max as u64 + 1).read_to_end(&mut plain);
+    let read = MultiGzDecoder::new(bytes)
+        .take(bytes_max as u64 + 1)
+        .read_to_end(&mut plain);
     read.map_err(|_| ApiError::body("the body is not valid gzip"))?;
     if plain.len() > bytes_max {
         return Err(ApiError::body_too_large(bytes_max));
@@ -168,7 +200,9 @@ mod tests {
         let frame = move |_| {
             let frames = Arc::strong_count(&alive) - 1;
             assert!(frames <= 1, "{frames} frames are alive");
-            Ok::<_, Infallible>(Bytes::from_owner(Buffer { _alive: alive.clone() }))
+            Ok::<_, Infallible>(Bytes::from_owner(Buffer {
+                _alive: alive.clone(),
+            }))
         };
         let body = Body::from_stream(stream::iter((0..1000).map(frame)));
         assert_eq!(block_on(read_body(body, 1000)), Ok(vec![b'x'; 1000]));

@@ -12,7 +12,9 @@ use crate::server::parameters::kinds::structured::JsonSchema;
 use crate::server::parameters::kinds::{Choice, Count, Nested, Optional, Required};
 use crate::server::parameters::structured::Structure;
 use crate::server::parameters::table::{Queueing, SamplingFields, Target};
-use crate::server::parameters::tools::{self, TOOL_NAME_PATTERN, TOOLS_MAX, ToolList, check_function};
+use crate::server::parameters::tools::{
+    self, TOOL_NAME_PATTERN, TOOLS_MAX, ToolList, check_function,
+};
 use crate::server::parameters::turns::Turns;
 use crate::server::wire::error::{ApiError, Names, shorten};
 use crate::text::GrammarSpec;
@@ -103,11 +105,22 @@ fields! {
 impl MessagesRequest {
     /// The turn to answer, and the names of tools that were left out.
     pub(crate) fn turn(self) -> Result<(Turn, Vec<String>), ApiError> {
-        let Self { target, prompt, mut sampling, queueing, max_tokens, stop_sequences, .. } = self;
+        let Self {
+            target,
+            prompt,
+            mut sampling,
+            queueing,
+            max_tokens,
+            stop_sequences,
+            ..
+        } = self;
         sampling.stop = stop_sequences.or(sampling.stop);
         let (conversation, format, left_out) = prompt.conversation()?;
         let form = format.map(|OutputFormat { schema, .. }| Structure {
-            spec: GrammarSpec::Schema { schema, strict: true },
+            spec: GrammarSpec::Schema {
+                schema,
+                strict: true,
+            },
             field: "output_config.format",
         });
         let turn = Turn {
@@ -126,19 +139,41 @@ impl MessagesRequest {
 
 impl MessagesPrompt {
     /// The conversation, the form of the answer, and the names of tools that were left out.
-    pub(crate) fn conversation(self) -> Result<(Conversation, Option<OutputFormat>, Vec<String>), ApiError> {
+    pub(crate) fn conversation(
+        self,
+    ) -> Result<(Conversation, Option<OutputFormat>, Vec<String>), ApiError> {
         let mut turns = Turns::default();
         let billing = |text: &&String| text.starts_with(BILLING);
         let system = self.system.unwrap_or_default();
-        system.iter().filter(|text| !billing(text)).for_each(|text| turns.system(text));
-        self.messages.0.iter().for_each(|block| block.add(&mut turns));
-        let ToolList { functions, left_out } = self.tools.unwrap_or_default();
-        let single = self.tool_choice.as_ref().is_some_and(|choice| choice["disable_parallel_tool_use"] == true);
-        let tools = tools::resolve(Some(functions), self.tool_choice.as_ref().map(chat_choice), single)?;
+        system
+            .iter()
+            .filter(|text| !billing(text))
+            .for_each(|text| turns.system(text));
+        self.messages
+            .0
+            .iter()
+            .for_each(|block| block.add(&mut turns));
+        let ToolList {
+            functions,
+            left_out,
+        } = self.tools.unwrap_or_default();
+        let single = self
+            .tool_choice
+            .as_ref()
+            .is_some_and(|choice| choice["disable_parallel_tool_use"] == true);
+        let tools = tools::resolve(
+            Some(functions),
+            self.tool_choice.as_ref().map(chat_choice),
+            single,
+        )?;
         let thinks = self.thinking.unwrap_or(false);
         // Templates call the switch by one name or the other.
-        let mut kwargs = Map::from_iter(["enable_thinking", "thinking"].map(|name| (name.to_owned(), thinks.into())));
-        let (effort, format) = self.output_config.map_or((None, None), |config| (config.effort, config.format));
+        let mut kwargs = Map::from_iter(
+            ["enable_thinking", "thinking"].map(|name| (name.to_owned(), thinks.into())),
+        );
+        let (effort, format) = self
+            .output_config
+            .map_or((None, None), |config| (config.effort, config.format));
         kwargs.extend(effort.map(|effort| ("reasoning_effort".to_owned(), effort.into())));
         let continue_final = turns.ends_with_text();
         let conversation = Conversation {
@@ -170,8 +205,15 @@ enum Block {
     User(String),
     Assistant(String),
     Thinking(String),
-    Call { id: String, name: String, input: Value },
-    Result { id: String, text: String },
+    Call {
+        id: String,
+        name: String,
+        input: Value,
+    },
+    Result {
+        id: String,
+        text: String,
+    },
 }
 
 impl Block {
@@ -239,9 +281,15 @@ impl Kind for BlockMessages {
 fn read_message(name: &str, message: &Value, blocks: &mut Vec<Block>) -> Result<(), ApiError> {
     let role = match message["role"].as_str() {
         Some(role @ ("user" | "assistant" | "system")) => role,
-        _ if message.is_object() && message["role"].is_null() => return Err(ApiError::missing(format!("{name}.role"))),
+        _ if message.is_object() && message["role"].is_null() => {
+            return Err(ApiError::missing(format!("{name}.role")));
+        }
         _ if message.is_object() => {
-            return Err(wrong(&format!("{name}.role"), "user, assistant or system", &message["role"]));
+            return Err(wrong(
+                &format!("{name}.role"),
+                "user, assistant or system",
+                &message["role"],
+            ));
         }
         _ => return Err(wrong(name, "an object", message)),
     };
@@ -274,7 +322,11 @@ fn read_message(name: &str, message: &Value, blocks: &mut Vec<Block>) -> Result<
 }
 
 /// One block; `None` if it has nothing for the model.
-fn read_block(name: &str, block: &Value, of_role: impl Fn(&str) -> Block) -> Result<Option<Block>, ApiError> {
+fn read_block(
+    name: &str,
+    block: &Value,
+    of_role: impl Fn(&str) -> Block,
+) -> Result<Option<Block>, ApiError> {
     let text_of = |field: &str| match &block[field] {
         Value::String(text) => Ok(text.clone()),
         Value::Null => Err(ApiError::missing(format!("{name}.{field}"))),
@@ -284,7 +336,11 @@ fn read_block(name: &str, block: &Value, of_role: impl Fn(&str) -> Block) -> Res
         "text" => Ok(Some(of_role(&text_of("text")?))),
         "thinking" => {
             if !matches!(block["signature"], Value::Null | Value::String(_)) {
-                return Err(wrong(&format!("{name}.signature"), "a string", &block["signature"]));
+                return Err(wrong(
+                    &format!("{name}.signature"),
+                    "a string",
+                    &block["signature"],
+                ));
             }
             Ok(Some(Block::Thinking(text_of("thinking")?)))
         }
@@ -294,7 +350,11 @@ fn read_block(name: &str, block: &Value, of_role: impl Fn(&str) -> Block) -> Res
                 Value::Object(_) => block["input"].clone(),
                 other => return Err(wrong(&format!("{name}.input"), "an object", other)),
             };
-            Ok(Some(Block::Call { id: text_of("id")?, name: text_of("name")?, input }))
+            Ok(Some(Block::Call {
+                id: text_of("id")?,
+                name: text_of("name")?,
+                input,
+            }))
         }
         "tool_result" => {
             let is_error = match &block["is_error"] {
@@ -303,11 +363,21 @@ fn read_block(name: &str, block: &Value, of_role: impl Fn(&str) -> Block) -> Res
                 other => return Err(wrong(&format!("{name}.is_error"), "true or false", other)),
             };
             let text = result_text(&format!("{name}.content"), &block["content"])?;
-            let text = if is_error { format!("Error: {text}") } else { text };
-            Ok(Some(Block::Result { id: text_of("tool_use_id")?, text }))
+            let text = if is_error {
+                format!("Error: {text}")
+            } else {
+                text
+            };
+            Ok(Some(Block::Result {
+                id: text_of("tool_use_id")?,
+                text,
+            }))
         }
         "document" => document(name, block).map(|text| Some(of_role(&text))),
-        "search_result" => Ok(Some(of_role(&result_text(&format!("{name}.content"), &block["content"])?))),
+        "search_result" => Ok(Some(of_role(&result_text(
+            &format!("{name}.content"),
+            &block["content"],
+        )?))),
         "redacted_thinking" | "server_tool_use" => Ok(None),
         // What a tool at Anthropic found, which is encrypted or a list of links.
         kind if kind.ends_with("_tool_result") => Ok(None),
@@ -325,7 +395,10 @@ fn kind_of<'a>(name: &str, block: &'a Value) -> Result<&'a str, ApiError> {
 }
 
 fn unsupported(name: &str, kind: &str) -> ApiError {
-    ApiError::unsupported(name, format!("content blocks of type {} are not supported", shorten(kind)))
+    ApiError::unsupported(
+        name,
+        format!("content blocks of type {} are not supported", shorten(kind)),
+    )
 }
 
 /// The text of a tool's result. An image in it is named: the conversation could not go on if it were refused, because
@@ -359,9 +432,14 @@ fn result_text(name: &str, content: &Value) -> Result<String, ApiError> {
 fn document(name: &str, block: &Value) -> Result<String, ApiError> {
     let source = &block["source"];
     match source["type"].as_str() {
-        Some("text") if source["data"].is_string() => Ok(source["data"].as_str().unwrap_or_default().to_owned()),
+        Some("text") if source["data"].is_string() => {
+            Ok(source["data"].as_str().unwrap_or_default().to_owned())
+        }
         Some("content") => result_text(&format!("{name}.source.content"), &source["content"]),
-        _ => Err(ApiError::unsupported(format!("{name}.source"), "documents must be plain text")),
+        _ => Err(ApiError::unsupported(
+            format!("{name}.source"),
+            "documents must be plain text",
+        )),
     }
 }
 
@@ -377,16 +455,20 @@ impl Kind for System {
             Value::Array(blocks) => blocks,
             other => return Err(wrong(at, "a string or a list of text blocks", &other)),
         };
-        let texts = blocks.into_iter().enumerate().map(|(index, block)| match &block["text"] {
-            Value::String(text) if block["type"] == "text" => Ok(text.clone()),
-            _ => Err(wrong(&format!("{at}[{index}]"), "a text block", &block)),
-        });
+        let texts = blocks
+            .into_iter()
+            .enumerate()
+            .map(|(index, block)| match &block["text"] {
+                Value::String(text) if block["type"] == "text" => Ok(text.clone()),
+                _ => Err(wrong(&format!("{at}[{index}]"), "a text block", &block)),
+            });
         texts.collect()
     }
 
     fn schema(&self, _: &Bounds) -> Value {
         let properties = json!({"type": {"const": "text"}, "text": {"type": "string"}});
-        let block = json!({"type": "object", "required": ["type", "text"], "properties": properties});
+        let block =
+            json!({"type": "object", "required": ["type", "text"], "properties": properties});
         json!({"anyOf": [{"type": "string"}, {"type": "array", "items": block}]})
     }
 }
@@ -407,22 +489,35 @@ impl Kind for BlockTools {
                 Value::Null => {}
                 Value::String(kind) if kind == "custom" => {}
                 Value::String(kind) => {
-                    list.left_out.push(tool["name"].as_str().unwrap_or(kind).to_owned());
+                    list.left_out
+                        .push(tool["name"].as_str().unwrap_or(kind).to_owned());
                     continue;
                 }
                 other => return Err(wrong(&format!("{at}.type"), "a string", other)),
             }
             if !matches!(tool["input_schema"], Value::Null | Value::Object(_)) {
-                return Err(wrong(&format!("{at}.input_schema"), "an object", &tool["input_schema"]));
+                return Err(wrong(
+                    &format!("{at}.input_schema"),
+                    "an object",
+                    &tool["input_schema"],
+                ));
             }
             // In the order that templates show and models know.
-            let fields = [("description", "description"), ("parameters", "input_schema"), ("strict", "strict")];
+            let fields = [
+                ("description", "description"),
+                ("parameters", "input_schema"),
+                ("strict", "strict"),
+            ];
             let mut function = json!({"name": tool["name"]});
-            for (ours, theirs) in fields.into_iter().filter(|(_, theirs)| !tool[*theirs].is_null()) {
+            for (ours, theirs) in fields
+                .into_iter()
+                .filter(|(_, theirs)| !tool[*theirs].is_null())
+            {
                 function[ours] = tool[theirs].clone();
             }
             check_function(&at, &function)?;
-            list.functions.push(json!({"type": "function", "function": function}));
+            list.functions
+                .push(json!({"type": "function", "function": function}));
         }
         Ok(list)
     }
@@ -458,19 +553,32 @@ impl Kind for BlockToolChoice {
     fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<Value, ApiError> {
         let single = &value["disable_parallel_tool_use"];
         if !matches!(single, Value::Null | Value::Bool(_)) {
-            return Err(wrong(&format!("{at}.disable_parallel_tool_use"), "true or false", single));
+            return Err(wrong(
+                &format!("{at}.disable_parallel_tool_use"),
+                "true or false",
+                single,
+            ));
         }
         match value["type"].as_str() {
             Some("auto" | "any" | "none") => Ok(value),
             Some("tool") if value["name"].is_string() => Ok(value),
-            Some("tool") => Err(wrong(&format!("{at}.name"), "the name of a tool", &value["name"])),
-            _ => Err(wrong(at, "an object of type auto, any, tool or none", &value)),
+            Some("tool") => Err(wrong(
+                &format!("{at}.name"),
+                "the name of a tool",
+                &value["name"],
+            )),
+            _ => Err(wrong(
+                at,
+                "an object of type auto, any, tool or none",
+                &value,
+            )),
         }
     }
 
     fn schema(&self, _: &Bounds) -> Value {
         let single = json!({"type": ["boolean", "null"]});
-        let mode = json!({"type": {"enum": ["auto", "any", "none"]}, "disable_parallel_tool_use": single});
+        let mode =
+            json!({"type": {"enum": ["auto", "any", "none"]}, "disable_parallel_tool_use": single});
         let tool = json!({"type": {"const": "tool"}, "name": {"type": "string"}, "disable_parallel_tool_use": single});
         let mode = json!({"type": "object", "required": ["type"], "properties": mode});
         let tool = json!({"type": "object", "required": ["type", "name"], "properties": tool});
@@ -488,7 +596,11 @@ impl Kind for Thinking {
         match value["type"].as_str() {
             Some("disabled") => Ok(false),
             Some("enabled" | "adaptive" | "between_tools") => Ok(true),
-            _ => Err(wrong(at, "an object of type enabled, adaptive, between_tools or disabled", &value)),
+            _ => Err(wrong(
+                at,
+                "an object of type enabled, adaptive, between_tools or disabled",
+                &value,
+            )),
         }
     }
 

@@ -51,13 +51,26 @@ impl Conversation {
             let message = "`continue_final_message` needs `add_generation_prompt`: false";
             return Err(ApiError::invalid("continue_final_message", message));
         }
-        let tools = tools::resolve(fields.tools, fields.tool_choice, !fields.parallel_tool_calls)?;
+        let tools = tools::resolve(
+            fields.tools,
+            fields.tool_choice,
+            !fields.parallel_tool_calls,
+        )?;
         let mut kwargs = fields.chat_template_kwargs;
         if let Some(effort) = fields.reasoning_effort {
             // `chat_template_kwargs` takes precedence.
-            kwargs.get_or_insert_default().entry("reasoning_effort").or_insert_with(|| effort.into());
+            kwargs
+                .get_or_insert_default()
+                .entry("reasoning_effort")
+                .or_insert_with(|| effort.into());
         }
-        Ok(Self { messages: fields.messages, tools, kwargs, add_generation_prompt, continue_final })
+        Ok(Self {
+            messages: fields.messages,
+            tools,
+            kwargs,
+            add_generation_prompt,
+            continue_final,
+        })
     }
 
     /// The text of the last message, if the answer continues it.
@@ -76,7 +89,9 @@ impl Conversation {
 
     /// The first call whose arguments are no JSON object: indices of its message and in it.
     pub(crate) fn unreadable_arguments(&self) -> Option<(usize, usize)> {
-        self.messages.as_array().and_then(|messages| unreadable_arguments(messages))
+        self.messages
+            .as_array()
+            .and_then(|messages| unreadable_arguments(messages))
     }
 
     /// For a template that shows no tools: the same conversation with tools, calls and results written as text. A call
@@ -85,8 +100,14 @@ impl Conversation {
     pub(crate) fn with_tools_as_text(&self, has_system: bool) -> Self {
         let mut turns = Turns::default();
         if let Some(Value::Array(tools)) = &self.tools.shown {
-            let functions: Vec<_> = tools.iter().map(|tool| integers::to_json(&tool["function"])).collect();
-            turns.system(&format!("{TOOLS_BEFORE}\n{}\n{TOOLS_AFTER}", functions.join("\n")));
+            let functions: Vec<_> = tools
+                .iter()
+                .map(|tool| integers::to_json(&tool["function"]))
+                .collect();
+            turns.system(&format!(
+                "{TOOLS_BEFORE}\n{}\n{TOOLS_AFTER}",
+                functions.join("\n")
+            ));
         }
         for message in self.messages.as_array().into_iter().flatten() {
             let content = message["content"].as_str().unwrap_or_default();
@@ -101,21 +122,48 @@ impl Conversation {
                 _ => turns.user(content),
             }
         }
-        let messages = if has_system { turns.messages() } else { turns.messages_without_system() };
+        let messages = if has_system {
+            turns.messages()
+        } else {
+            turns.messages_without_system()
+        };
         let (tools, kwargs) = (self.tools.clone(), self.kwargs.clone());
-        let Self { add_generation_prompt, continue_final, .. } = *self;
-        Self { messages, tools, kwargs, add_generation_prompt, continue_final }
+        let Self {
+            add_generation_prompt,
+            continue_final,
+            ..
+        } = *self;
+        Self {
+            messages,
+            tools,
+            kwargs,
+            add_generation_prompt,
+            continue_final,
+        }
     }
 
     /// Whether the conversation has tools, or calls of earlier turns.
     pub(crate) fn uses_tools(&self) -> bool {
-        let has_calls = |message: &Value| message["role"] == "tool" || message["tool_calls"].is_array();
-        self.tools.shown.is_some() || self.messages.as_array().into_iter().flatten().any(has_calls)
+        let has_calls =
+            |message: &Value| message["role"] == "tool" || message["tool_calls"].is_array();
+        self.tools.shown.is_some()
+            || self
+                .messages
+                .as_array()
+                .into_iter()
+                .flatten()
+                .any(has_calls)
     }
 
     /// Minimum bytes of the prompt: the text that every template writes.
     pub(crate) fn content_bytes(&self) -> usize {
-        let Value::Array(messages) = &*self.messages else { return 0 };
-        messages.iter().filter_map(|message| message["content"].as_str()).map(str::len).sum()
+        let Value::Array(messages) = &*self.messages else {
+            return 0;
+        };
+        messages
+            .iter()
+            .filter_map(|message| message["content"].as_str())
+            .map(str::len)
+            .sum()
     }
 }

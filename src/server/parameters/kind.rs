@@ -81,7 +81,12 @@ impl Most {
 pub(crate) trait Presence {
     type Value;
 
-    fn take(&self, at: &str, value: Option<Value>, bounds: &Bounds) -> Result<Self::Value, ApiError>;
+    fn take(
+        &self,
+        at: &str,
+        value: Option<Value>,
+        bounds: &Bounds,
+    ) -> Result<Self::Value, ApiError>;
 
     /// The field's schema, and whether it is required.
     fn schema(&self, bounds: &Bounds) -> (Value, bool);
@@ -109,21 +114,43 @@ pub(crate) struct Foreign {
 
 impl Foreign {
     pub(crate) fn refused((name, reason): (&'static str, &'static str)) -> Self {
-        Self { name, reason, is_refused: true }
+        Self {
+            name,
+            reason,
+            is_refused: true,
+        }
     }
 
     pub(crate) fn ignored((name, reason): (&'static str, &'static str)) -> Self {
-        Self { name, reason, is_refused: false }
+        Self {
+            name,
+            reason,
+            is_refused: false,
+        }
     }
 }
 
 /// Removes the known fields of other servers from the rest of the object at the path `at`. Those that would change the
 /// answer are refused, unless their value means that they are not used.
-pub(crate) fn take_foreign<G: Group>(rest: &mut Map<String, Value>, at: &str) -> Result<(), ApiError> {
-    for Foreign { name, reason, is_refused } in G::foreign() {
-        if rest.remove(name).is_some_and(|value| is_refused && !is_off(&value)) {
+pub(crate) fn take_foreign<G: Group>(
+    rest: &mut Map<String, Value>,
+    at: &str,
+) -> Result<(), ApiError> {
+    for Foreign {
+        name,
+        reason,
+        is_refused,
+    } in G::foreign()
+    {
+        if rest
+            .remove(name)
+            .is_some_and(|value| is_refused && !is_off(&value))
+        {
             let path = path(at, name);
-            return Err(ApiError::unsupported(path.clone(), format!("`{path}` is not supported: {reason}")));
+            return Err(ApiError::unsupported(
+                path.clone(),
+                format!("`{path}` is not supported: {reason}"),
+            ));
         }
     }
     Ok(())
@@ -143,7 +170,11 @@ fn is_off(value: &Value) -> bool {
 
 /// The path of a field of the object at the path `at`.
 pub(crate) fn path<'a>(at: &str, name: &'a str) -> Cow<'a, str> {
-    if at.is_empty() { name.into() } else { format!("{at}.{name}").into() }
+    if at.is_empty() {
+        name.into()
+    } else {
+        format!("{at}.{name}").into()
+    }
 }
 
 /// Documentation of one field.
@@ -196,14 +227,28 @@ pub(crate) fn row<P: Presence>(
     bounds: &Bounds,
 ) -> Row {
     let (schema, required) = presence.schema(bounds);
-    let sentence = sentence.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ");
-    Row { group, name, sentence, schema, required }
+    let sentence = sentence
+        .iter()
+        .map(|line| line.trim())
+        .collect::<Vec<_>>()
+        .join(" ");
+    Row {
+        group,
+        name,
+        sentence,
+        schema,
+        required,
+    }
 }
 
 /// All rows of a group: those of its parts, except the ones that its own rows hide, then its own.
 pub(crate) fn joined(own: Vec<Row>, parts: Vec<Vec<Row>>) -> Vec<Row> {
     let hidden = |row: &Row| own.iter().any(|known| known.name == row.name);
-    let mut rows: Vec<Row> = parts.into_iter().flatten().filter(|row| !hidden(row)).collect();
+    let mut rows: Vec<Row> = parts
+        .into_iter()
+        .flatten()
+        .filter(|row| !hidden(row))
+        .collect();
     rows.extend(own);
     rows
 }
@@ -216,7 +261,11 @@ pub(crate) fn object_schema(rows: &[Row]) -> Value {
         (row.name.to_owned(), schema)
     };
     let properties: Map<String, Value> = rows.iter().map(property).collect();
-    let required: Vec<_> = rows.iter().filter(|row| row.required).map(|row| row.name).collect();
+    let required: Vec<_> = rows
+        .iter()
+        .filter(|row| row.required)
+        .map(|row| row.name)
+        .collect();
     let mut schema = json!({"type": "object", "properties": properties});
     if !required.is_empty() {
         schema["required"] = required.into();

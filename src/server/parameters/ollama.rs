@@ -11,7 +11,9 @@ use crate::server::parameters::kind::{Bounds, Kind, Most, wrong};
 use crate::server::parameters::kinds::messages::{MessageList, Messages, check_count, message};
 use crate::server::parameters::kinds::sampling::{StopStrings, TOP_P_OR_GREEDY};
 use crate::server::parameters::kinds::structured::JsonSchema;
-use crate::server::parameters::kinds::{Count, Flag, Integer, Number, Open, Optional, Required, Text};
+use crate::server::parameters::kinds::{
+    Count, Flag, Integer, Number, Open, Optional, Required, Text,
+};
 use crate::server::parameters::prompts::{AlwaysTrue, GapFields, Prompts, PromptsKind};
 use crate::server::parameters::samplers::OtherSamplers;
 use crate::server::parameters::structured::Structure;
@@ -220,7 +222,9 @@ pub(crate) fn keep_alive(value: &Value) -> Result<Option<Option<Duration>>, ApiE
     let message = "`keep_alive` must be a number of seconds or a duration such as \"5m\"";
     let seconds = seconds.ok_or_else(|| ApiError::invalid("keep_alive", message))?;
     let longest = KEEP_ALIVE_MAX.as_secs_f64();
-    Ok(Some((seconds >= 0.0).then(|| Duration::from_secs_f64(seconds.min(longest)))))
+    Ok(Some(
+        (seconds >= 0.0).then(|| Duration::from_secs_f64(seconds.min(longest))),
+    ))
 }
 
 /// The seconds of a duration as Go writes it, or of a bare number.
@@ -274,10 +278,16 @@ impl OllamaChatRequest {
     /// What to generate, and whether in a stream.
     pub(crate) fn task(self, defaults: SamplingFields) -> Result<(Task, bool), ApiError> {
         let stream = self.settings.stream;
-        let messages = self.messages.filter(|messages| messages.as_array().is_some_and(|list| !list.is_empty()));
-        let Some(messages) = messages else { return Ok((Task::Load(self.target.model), stream)) };
+        let messages = self
+            .messages
+            .filter(|messages| messages.as_array().is_some_and(|list| !list.is_empty()));
+        let Some(messages) = messages else {
+            return Ok((Task::Load(self.target.model), stream));
+        };
         let tools = tools::resolve(self.tools, None, false)?;
-        let turn = self.settings.turn(defaults, (self.target, self.queueing), messages, tools)?;
+        let turn = self
+            .settings
+            .turn(defaults, (self.target, self.queueing), messages, tools)?;
         Ok((Task::Chat(turn), stream))
     }
 }
@@ -295,11 +305,24 @@ impl OllamaGenerateRequest {
             turns.user(&prompt);
         }
         let none = tools::resolve(None, None, false)?;
-        let turn = self.settings.turn(defaults, (self.target, self.queueing), turns.messages(), none)?;
-        let turn = Turn { names: &CHAT_NAMES[1..], ..turn };
+        let turn = self.settings.turn(
+            defaults,
+            (self.target, self.queueing),
+            turns.messages(),
+            none,
+        )?;
+        let turn = Turn {
+            names: &CHAT_NAMES[1..],
+            ..turn
+        };
         let task = match self.suffix.filter(|suffix| !suffix.is_empty()) {
             Some(after) => {
-                let gap = GapFields { before: vec![prompt], after, field: "suffix", ..GapFields::default() };
+                let gap = GapFields {
+                    before: vec![prompt],
+                    after,
+                    field: "suffix",
+                    ..GapFields::default()
+                };
                 Task::Gap(gap, turn)
             }
             None if self.raw => Task::Raw(prompt, turn),
@@ -323,12 +346,21 @@ impl OllamaSettings {
         tools: crate::text::answer::ToolChoice,
     ) -> Result<Turn, ApiError> {
         if self.top_logprobs.is_some() && !self.logprobs {
-            return Err(ApiError::invalid("top_logprobs", "`top_logprobs` needs `logprobs`: true"));
+            return Err(ApiError::invalid(
+                "top_logprobs",
+                "`top_logprobs` needs `logprobs`: true",
+            ));
         }
-        let mut sampling = SamplingFields { stream: self.stream, ..defaults };
+        let mut sampling = SamplingFields {
+            stream: self.stream,
+            ..defaults
+        };
         let mut max_tokens = None;
         if let Some((options, _)) = self.options {
-            max_tokens = options.num_predict.and_then(|count| u32::try_from(count).ok()).filter(|count| *count > 0);
+            max_tokens = options
+                .num_predict
+                .and_then(|count| u32::try_from(count).ok())
+                .filter(|count| *count > 0);
             sampling = SamplingFields {
                 temperature: options.temperature,
                 top_p: options.top_p,
@@ -344,15 +376,26 @@ impl OllamaSettings {
             };
         }
         let kwargs = self.think.map(|think| match think {
-            Value::Bool(on) => Map::from_iter(["enable_thinking", "thinking"].map(|name| (name.to_owned(), on.into()))),
+            Value::Bool(on) => Map::from_iter(
+                ["enable_thinking", "thinking"].map(|name| (name.to_owned(), on.into())),
+            ),
             effort => Map::from_iter([("reasoning_effort".to_owned(), effort)]),
         });
-        let conversation = Conversation { messages, tools, kwargs, add_generation_prompt: true, continue_final: false };
+        let conversation = Conversation {
+            messages,
+            tools,
+            kwargs,
+            add_generation_prompt: true,
+            continue_final: false,
+        };
         Ok(Turn {
             model: target.model,
             conversation,
             sampling,
-            form: self.format.flatten().map(|spec| Structure { spec, field: "format" }),
+            form: self.format.flatten().map(|spec| Structure {
+                spec,
+                field: "format",
+            }),
             queueing,
             alternatives: self.logprobs.then(|| self.top_logprobs.unwrap_or(0)),
             max_tokens,
@@ -368,10 +411,14 @@ impl Kind for OllamaMessages {
     type Value = MessageList;
 
     fn read(&self, at: &str, value: Value, bounds: &Bounds) -> Result<MessageList, ApiError> {
-        let Value::Array(messages) = value else { return Err(wrong(at, "a list of messages", &value)) };
+        let Value::Array(messages) = value else {
+            return Err(wrong(at, "a list of messages", &value));
+        };
         check_count(at, messages.len(), bounds)?;
-        let read =
-            messages.into_iter().enumerate().map(|(index, value)| chat_message(&format!("{at}[{index}]"), value));
+        let read = messages
+            .into_iter()
+            .enumerate()
+            .map(|(index, value)| chat_message(&format!("{at}[{index}]"), value));
         read.collect::<Result<_, _>>().map(MessageList::new)
     }
 
@@ -387,12 +434,18 @@ impl Kind for OllamaMessages {
 /// A message in the form of chats.
 fn chat_message(name: &str, mut value: Value) -> Result<Value, ApiError> {
     if let Value::Object(map) = &mut value {
-        if map.remove("images").is_some_and(|images| images.as_array().is_none_or(|images| !images.is_empty())) {
+        if map
+            .remove("images")
+            .is_some_and(|images| images.as_array().is_none_or(|images| !images.is_empty()))
+        {
             let message = "images are not supported: models take text only";
             return Err(ApiError::unsupported(format!("{name}.images"), message));
         }
         for field in ["thinking", "tool_name"] {
-            if let Some(value) = map.get(field).filter(|value| !value.is_null() && !value.is_string()) {
+            if let Some(value) = map
+                .get(field)
+                .filter(|value| !value.is_null() && !value.is_string())
+            {
                 return Err(wrong(&format!("{name}.{field}"), "a string", value));
             }
         }
@@ -413,9 +466,12 @@ impl Kind for OllamaFormat {
         match value {
             Value::String(name) if name.is_empty() => Ok(None),
             Value::String(name) if name == "json" => Ok(Some(GrammarSpec::json_object())),
-            Value::Object(_) => {
-                JsonSchema.read(at, value, bounds).map(|schema| Some(GrammarSpec::Schema { schema, strict: false }))
-            }
+            Value::Object(_) => JsonSchema.read(at, value, bounds).map(|schema| {
+                Some(GrammarSpec::Schema {
+                    schema,
+                    strict: false,
+                })
+            }),
             other => Err(wrong(at, "\"json\" or a JSON schema", &other)),
         }
     }
@@ -434,7 +490,9 @@ impl Kind for Think {
     fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<Value, ApiError> {
         match &value {
             Value::Bool(_) => Ok(value),
-            Value::String(effort) if ["low", "medium", "high"].contains(&effort.as_str()) => Ok(value),
+            Value::String(effort) if ["low", "medium", "high"].contains(&effort.as_str()) => {
+                Ok(value)
+            }
             other => Err(wrong(at, "true, false, low, medium or high", other)),
         }
     }
@@ -465,7 +523,10 @@ mod tests {
             ("0s", 0.0),
         ] {
             let read = keep_alive(&text.into()).unwrap_or_else(|_| panic!("{text}"));
-            let read = read.flatten().unwrap_or_else(|| panic!("{text}")).as_secs_f64();
+            let read = read
+                .flatten()
+                .unwrap_or_else(|| panic!("{text}"))
+                .as_secs_f64();
             assert!((read - seconds).abs() < 1e-9, "{text}: {read}");
         }
         for text in ["-1", "-1m", "-5us"] {

@@ -30,8 +30,13 @@ impl TemplateForm {
     /// The form that a template's text shows.
     pub(crate) fn of(template: &str) -> Self {
         let has = |text: &str| template.contains(text);
-        let takes_all_calls =
-            ["in message.tool_calls", "in message['tool_calls']", "in message[\"tool_calls\"]"].into_iter().any(has);
+        let takes_all_calls = [
+            "in message.tool_calls",
+            "in message['tool_calls']",
+            "in message[\"tool_calls\"]",
+        ]
+        .into_iter()
+        .any(has);
         Self {
             has_short_ids: has("[TOOL_CALLS]"),
             has_single_calls: has("tool_calls[0]") && !takes_all_calls,
@@ -63,12 +68,23 @@ pub(crate) fn prepare(mut messages: Vec<Value>, form: TemplateForm) -> Vec<Value
 /// The first call whose arguments are text that is no JSON object: indices of its message and in it.
 pub(crate) fn unreadable_arguments(messages: &[Value]) -> Option<(usize, usize)> {
     let is_unreadable = |call: &Value| !arguments(&call["function"]["arguments"]).is_object();
-    let in_message = |message: &Value| message["tool_calls"].as_array()?.iter().position(is_unreadable);
-    messages.iter().enumerate().find_map(|(index, message)| Some((index, in_message(message)?)))
+    let in_message = |message: &Value| {
+        message["tool_calls"]
+            .as_array()?
+            .iter()
+            .position(is_unreadable)
+    };
+    messages
+        .iter()
+        .enumerate()
+        .find_map(|(index, message)| Some((index, in_message(message)?)))
 }
 
 fn assistants(messages: &mut [Value]) -> impl Iterator<Item = &mut Map<String, Value>> {
-    messages.iter_mut().filter_map(Value::as_object_mut).filter(|message| message["role"] == "assistant")
+    messages
+        .iter_mut()
+        .filter_map(Value::as_object_mut)
+        .filter(|message| message["role"] == "assistant")
 }
 
 fn calls_of(message: &mut Map<String, Value>) -> impl Iterator<Item = &mut Map<String, Value>> {
@@ -77,11 +93,17 @@ fn calls_of(message: &mut Map<String, Value>) -> impl Iterator<Item = &mut Map<S
 }
 
 fn text_in<'a>(message: &'a Map<String, Value>, key: &str) -> Option<&'a str> {
-    message.get(key).and_then(Value::as_str).filter(|text| !text.trim().is_empty())
+    message
+        .get(key)
+        .and_then(Value::as_str)
+        .filter(|text| !text.trim().is_empty())
 }
 
 fn thought_of(message: &Map<String, Value>) -> Option<String> {
-    THOUGHTS.iter().find_map(|name| text_in(message, name)).map(str::to_owned)
+    THOUGHTS
+        .iter()
+        .find_map(|name| text_in(message, name))
+        .map(str::to_owned)
 }
 
 /// Gives each thought all names, because a template reads one of them.
@@ -127,23 +149,32 @@ fn pair_ids(messages: &mut [Value], short: bool) {
     let form = |id: &str| if short { short_id(id) } else { id.to_owned() };
     let mut pending: VecDeque<(String, Value)> = VecDeque::new();
     for (index, message) in messages.iter_mut().enumerate() {
-        let Value::Object(message) = message else { continue };
+        let Value::Object(message) = message else {
+            continue;
+        };
         if message.contains_key("tool_calls") {
             pending.clear();
             for (place, call) in calls_of(message).enumerate() {
-                let id = text_in(call, "id").map_or_else(|| short_id(&format!("{index} {place}")), form);
+                let id =
+                    text_in(call, "id").map_or_else(|| short_id(&format!("{index} {place}")), form);
                 pending.push_back((id.clone(), call["function"]["name"].clone()));
                 call.insert("id".to_owned(), id.into());
                 call.entry("type").or_insert_with(|| "function".into());
             }
         } else if message["role"] == "tool" {
             let given = text_in(message, "tool_call_id").map(form);
-            let of_name = || pending.iter().position(|(_, name)| Some(name) == message.get("name"));
+            let of_name = || {
+                pending
+                    .iter()
+                    .position(|(_, name)| Some(name) == message.get("name"))
+            };
             let place = match &given {
                 Some(id) => pending.iter().position(|(other, _)| other == id),
                 None => of_name().or((!pending.is_empty()).then_some(0)),
             };
-            let paired = place.and_then(|place| pending.remove(place)).map(|(id, _)| id);
+            let paired = place
+                .and_then(|place| pending.remove(place))
+                .map(|(id, _)| id);
             if let Some(id) = given.or(paired) {
                 message.insert("tool_call_id".to_owned(), id.into());
             }
@@ -157,7 +188,8 @@ fn short_id(id: &str) -> String {
         return id.to_owned();
     }
     let hash = blake3::hash(id.as_bytes());
-    let digit = |byte: &u8| char::from_digit(u32::from(*byte) % 36, 36).expect("a digit is below its base");
+    let digit =
+        |byte: &u8| char::from_digit(u32::from(*byte) % 36, 36).expect("a digit is below its base");
     hash.as_bytes().iter().take(SHORT_ID).map(digit).collect()
 }
 
@@ -178,10 +210,16 @@ fn with_single_calls(messages: Vec<Value>) -> Vec<Value> {
             results.push(result);
         }
         for (index, call) in calls.into_iter().enumerate() {
-            let (own, others) = results.into_iter().partition(|result: &Value| result["tool_call_id"] == call["id"]);
+            let (own, others) = results
+                .into_iter()
+                .partition(|result: &Value| result["tool_call_id"] == call["id"]);
             results = others;
             let next = json!({"role": "assistant", "content": ""});
-            let mut asked = if index == 0 { std::mem::replace(&mut message, next) } else { message.clone() };
+            let mut asked = if index == 0 {
+                std::mem::replace(&mut message, next)
+            } else {
+                message.clone()
+            };
             asked["tool_calls"] = json!([call]);
             single.push(asked);
             single.extend::<Vec<Value>>(own);
@@ -193,7 +231,9 @@ fn with_single_calls(messages: Vec<Value>) -> Vec<Value> {
 
 /// Makes a remark beside a call the end of the thought.
 fn add_content_to_thought(message: &mut Map<String, Value>) {
-    let (Some(thought), Some(content)) = (thought_of(message), text_in(message, "content")) else { return };
+    let (Some(thought), Some(content)) = (thought_of(message), text_in(message, "content")) else {
+        return;
+    };
     let both = format!("{thought}\n\n{content}");
     for name in THOUGHTS {
         message.insert(name.to_owned(), both.clone().into());
@@ -203,7 +243,9 @@ fn add_content_to_thought(message: &mut Map<String, Value>) {
 
 /// Makes a thought the first part of the content.
 fn add_thought_to_content(message: &mut Map<String, Value>) {
-    let Some(thought) = thought_of(message) else { return };
+    let Some(thought) = thought_of(message) else {
+        return;
+    };
     let mut parts = vec![json!({"type": "thinking", "thinking": thought, "closed": true})];
     parts.extend(text_in(message, "content").map(|text| json!({"type": "text", "text": text})));
     message.insert("content".to_owned(), parts.into());
@@ -219,18 +261,31 @@ mod tests {
 
     #[test]
     fn calls_without_arguments_have_an_empty_object() {
-        let none = [Value::Null, json!(""), json!(" \n"), json!("null"), json!("{}"), json!({})];
+        let none = [
+            Value::Null,
+            json!(""),
+            json!(" \n"),
+            json!("null"),
+            json!("{}"),
+            json!({}),
+        ];
         let calls: Vec<_> = none.iter().map(|arguments| call("1", arguments)).collect();
         let absent = json!({"id": "1", "function": {"name": "look"}});
         let calls: Vec<_> = calls.into_iter().chain([absent]).collect();
         let messages = vec![json!({"role": "assistant", "content": "", "tool_calls": calls})];
         assert_eq!(unreadable_arguments(&messages), None);
-        for call in prepare(messages, TemplateForm::default())[0]["tool_calls"].as_array().expect("calls") {
+        for call in prepare(messages, TemplateForm::default())[0]["tool_calls"]
+            .as_array()
+            .expect("calls")
+        {
             assert_eq!(call["function"]["arguments"], json!({}), "{call}");
         }
         for broken in ["{", "[1]", "7", "\"{}\""] {
             let calls = [call("1", &json!({"a": 1})), call("2", &json!(broken))];
-            let messages = [json!({"role": "user", "content": ""}), json!({"role": "assistant", "tool_calls": calls})];
+            let messages = [
+                json!({"role": "user", "content": ""}),
+                json!({"role": "assistant", "tool_calls": calls}),
+            ];
             assert_eq!(unreadable_arguments(&messages), Some((1, 1)), "{broken}");
         }
     }
@@ -238,16 +293,26 @@ mod tests {
     #[test]
     fn a_thought_has_every_name() {
         for name in THOUGHTS {
-            let other = if name == "thinking" { "reasoning" } else { "thinking" };
+            let other = if name == "thinking" {
+                "reasoning"
+            } else {
+                "thinking"
+            };
             let messages = vec![
                 json!({"role": "assistant", "content": "x", (name): "Hm.", (other): null}),
                 json!({"role": "assistant", "content": "x", (other): null}),
                 json!({"role": "user", "content": "x", (name): "Hm."}),
             ];
             let prepared = prepare(messages, TemplateForm::default());
-            assert!(THOUGHTS.iter().all(|name| prepared[0][name] == "Hm."), "{name}");
+            assert!(
+                THOUGHTS.iter().all(|name| prepared[0][name] == "Hm."),
+                "{name}"
+            );
             assert_eq!(prepared[1], json!({"role": "assistant", "content": "x"}));
-            assert_eq!(prepared[2], json!({"role": "user", "content": "x", (name): "Hm."}));
+            assert_eq!(
+                prepared[2],
+                json!({"role": "user", "content": "x", (name): "Hm."})
+            );
         }
     }
 
@@ -256,28 +321,61 @@ mod tests {
         let messages = |ids: [&str; 2]| {
             let result = |id: &str| json!({"role": "tool", "tool_call_id": id, "content": id});
             let calls = ids.map(|id| call(id, &json!({})));
-            vec![json!({"role": "assistant", "tool_calls": calls}), result(ids[1]), result(ids[0])]
+            vec![
+                json!({"role": "assistant", "tool_calls": calls}),
+                result(ids[1]),
+                result(ids[0]),
+            ]
         };
         let form = TemplateForm::of("[TOOL_CALLS]");
-        for ids in [["toolu_01", "call_2"], ["abcDEF123", "abc"], ["a b c d e", "äöüß"]] {
+        for ids in [
+            ["toolu_01", "call_2"],
+            ["abcDEF123", "abc"],
+            ["a b c d e", "äöüß"],
+        ] {
             let prepared = prepare(messages(ids), form);
-            let [first, second] = [0, 1].map(|call| prepared[0]["tool_calls"][call]["id"].as_str().expect("an id"));
-            let fits = |id: &str| id.len() == 9 && id.bytes().all(|byte| byte.is_ascii_alphanumeric());
-            assert!(fits(first) && fits(second) && first != second, "{first} {second}");
-            assert_eq!([&prepared[2]["tool_call_id"], &prepared[1]["tool_call_id"]], [first, second]);
+            let [first, second] = [0, 1].map(|call| {
+                prepared[0]["tool_calls"][call]["id"]
+                    .as_str()
+                    .expect("an id")
+            });
+            let fits =
+                |id: &str| id.len() == 9 && id.bytes().all(|byte| byte.is_ascii_alphanumeric());
+            assert!(
+                fits(first) && fits(second) && first != second,
+                "{first} {second}"
+            );
+            assert_eq!(
+                [&prepared[2]["tool_call_id"], &prepared[1]["tool_call_id"]],
+                [first, second]
+            );
             assert_eq!(first == ids[0], fits(ids[0]), "an id that fits stays");
             let kept = prepare(messages(ids), TemplateForm::default());
             assert_eq!(kept[0]["tool_calls"][0]["id"], ids[0]);
         }
         // Without ids, results belong to the calls in their order, or by name.
-        let mut calls = [call("", &json!({})), call("", &json!({})), call("", &json!({}))];
+        let mut calls = [
+            call("", &json!({})),
+            call("", &json!({})),
+            call("", &json!({})),
+        ];
         calls[2]["function"]["name"] = "hear".into();
         let result = |name: Option<&str>| json!({"role": "tool", "name": name, "content": ""});
         let asked = json!({"role": "assistant", "tool_calls": calls});
-        let prepared = prepare(vec![asked, result(None), result(Some("hear")), result(None)], form);
-        let ids = [0, 1, 2].map(|call| prepared[0]["tool_calls"][call]["id"].as_str().expect("an id"));
+        let prepared = prepare(
+            vec![asked, result(None), result(Some("hear")), result(None)],
+            form,
+        );
+        let ids = [0, 1, 2].map(|call| {
+            prepared[0]["tool_calls"][call]["id"]
+                .as_str()
+                .expect("an id")
+        });
         assert!(ids[0] != ids[1] && ids[1] != ids[2]);
-        assert_eq!([1, 2, 3].map(|at| &prepared[at]["tool_call_id"]), [ids[0], ids[2], ids[1]]);
+        assert_eq!(
+            [1, 2, 3].map(|at| &prepared[at]["tool_call_id"]),
+            [ids[0], ids[2], ids[1]]
+        );
     }
 
     #[test]
@@ -285,14 +383,31 @@ mod tests {
         let asked = json!({"role": "assistant", "content": "I look.", "thinking": "Hm.",
             "tool_calls": [call("1", &json!({"a": 1})), call("2", &json!({}))]});
         let result = |id: &str| json!({"role": "tool", "tool_call_id": id, "content": id});
-        let messages = vec![asked, result("2"), result("1"), json!({"role": "user", "content": "x"})];
+        let messages = vec![
+            asked,
+            result("2"),
+            result("1"),
+            json!({"role": "user", "content": "x"}),
+        ];
         let harmony = "<|channel|> message.thinking tool_calls[0]";
         let prepared = prepare(messages.clone(), TemplateForm::of(harmony));
-        let roles: Vec<_> = prepared.iter().map(|message| message["role"].as_str().expect("a role")).collect();
+        let roles: Vec<_> = prepared
+            .iter()
+            .map(|message| message["role"].as_str().expect("a role"))
+            .collect();
         assert_eq!(roles, ["assistant", "tool", "assistant", "tool", "user"]);
-        assert_eq!((&prepared[0]["thinking"], &prepared[0]["content"]), (&json!("Hm.\n\nI look."), &json!("")));
-        assert_eq!((&prepared[2]["thinking"], &prepared[2]["content"]), (&Value::Null, &json!("")));
-        assert_eq!([&prepared[1]["content"], &prepared[3]["content"]], ["1", "2"]);
+        assert_eq!(
+            (&prepared[0]["thinking"], &prepared[0]["content"]),
+            (&json!("Hm.\n\nI look."), &json!(""))
+        );
+        assert_eq!(
+            (&prepared[2]["thinking"], &prepared[2]["content"]),
+            (&Value::Null, &json!(""))
+        );
+        assert_eq!(
+            [&prepared[1]["content"], &prepared[3]["content"]],
+            ["1", "2"]
+        );
         let all = "tool_calls[0] {% for call in message.tool_calls %}";
         assert_eq!(prepare(messages, TemplateForm::of(all)).len(), 4);
     }
@@ -300,10 +415,21 @@ mod tests {
     #[test]
     fn a_thought_is_a_part_of_the_content_where_the_template_reads_parts() {
         let form = TemplateForm::of("{% if block['type'] == 'thinking' %}");
-        let message = |content: &str| json!({"role": "assistant", "content": content, "reasoning": "Hm."});
-        let prepared = prepare(vec![message("Yes."), message(""), json!({"role": "assistant", "content": "x"})], form);
+        let message =
+            |content: &str| json!({"role": "assistant", "content": content, "reasoning": "Hm."});
+        let prepared = prepare(
+            vec![
+                message("Yes."),
+                message(""),
+                json!({"role": "assistant", "content": "x"}),
+            ],
+            form,
+        );
         let thought = json!({"type": "thinking", "thinking": "Hm.", "closed": true});
-        assert_eq!(prepared[0]["content"], json!([thought, {"type": "text", "text": "Yes."}]));
+        assert_eq!(
+            prepared[0]["content"],
+            json!([thought, {"type": "text", "text": "Yes."}])
+        );
         assert_eq!(prepared[1]["content"], json!([thought]));
         assert_eq!(prepared[2]["content"], "x");
     }

@@ -16,7 +16,10 @@ const UNKNOWN_PER_REQUEST: usize = 8;
 const LIKENESS_MIN: f64 = 0.84;
 
 /// Reads a whole request. Unknown fields are logged, each name once, or refused with `strict_fields`.
-pub(crate) async fn read<G: Group + Send + 'static>(request: Request, state: &ModelState) -> Result<G, ApiError> {
+pub(crate) async fn read<G: Group + Send + 'static>(
+    request: Request,
+    state: &ModelState,
+) -> Result<G, ApiError> {
     let owned = state.clone();
     read_object(request, &state.shared, move |body| whole(body, &owned)).await
 }
@@ -27,13 +30,22 @@ pub(crate) async fn read_without_model<G: Group + Send + 'static>(
     shared: &Arc<Shared>,
 ) -> Result<G, ApiError> {
     let owned = shared.clone();
-    read_object(request, shared, move |body| whole_within(body, &owned, None)).await
+    read_object(request, shared, move |body| {
+        whole_within(body, &owned, None)
+    })
+    .await
 }
 
 /// Reads some fields of a request and ignores the others.
-pub(crate) async fn read_part<G: Group + Send + 'static>(request: Request, state: &ModelState) -> Result<G, ApiError> {
+pub(crate) async fn read_part<G: Group + Send + 'static>(
+    request: Request,
+    state: &ModelState,
+) -> Result<G, ApiError> {
     let owned = state.clone();
-    read_object(request, &state.shared, move |mut body| part(&mut body, &owned.shared, Some(owned.ready()?))).await
+    read_object(request, &state.shared, move |mut body| {
+        part(&mut body, &owned.shared, Some(owned.ready()?))
+    })
+    .await
 }
 
 /// [`read`] for a body that was parsed before.
@@ -61,7 +73,11 @@ pub(crate) fn report_unknown_in<G: Group>(
 }
 
 /// Removes the fields of a group. Fields of other servers that would change the answer are refused.
-fn part<G: Group>(body: &mut Map<String, Value>, shared: &Shared, info: Option<&EngineInfo>) -> Result<G, ApiError> {
+fn part<G: Group>(
+    body: &mut Map<String, Value>,
+    shared: &Shared,
+    info: Option<&EngineInfo>,
+) -> Result<G, ApiError> {
     let group = G::take(body, "", &Bounds::new(&shared.options.limits, info))?;
     take_foreign::<G>(body, "")?;
     Ok(group)
@@ -79,7 +95,10 @@ fn report_unknown<G: Group>(
             let rows = G::rows(&Bounds::new(&shared.options.limits, info));
             let near = nearest(name, rows.iter().map(|row| row.name));
             let tip = near.map_or_else(String::new, |near| format!("; did you mean `{near}`?"));
-            return Err(ApiError::invalid(path.clone(), format!("unknown field {}{tip}", shorten(&path))));
+            return Err(ApiError::invalid(
+                path.clone(),
+                format!("unknown field {}{tip}", shorten(&path)),
+            ));
         }
         let name = shorten(&path);
         if shared.is_new_name(&name) {
@@ -91,9 +110,12 @@ fn report_unknown<G: Group>(
 
 /// The name that is most like a mistyped one, if one is like it.
 pub fn nearest<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let near = names.into_iter().map(|name| (strsim::jaro_winkler(word, name), name));
+    let near = names
+        .into_iter()
+        .map(|name| (strsim::jaro_winkler(word, name), name));
     let near = near.filter(|(likeness, _)| *likeness > LIKENESS_MIN);
-    near.max_by(|(one, _), (other, _)| one.total_cmp(other)).map(|(_, name)| name)
+    near.max_by(|(one, _), (other, _)| one.total_cmp(other))
+        .map(|(_, name)| name)
 }
 
 #[cfg(test)]
@@ -143,17 +165,28 @@ mod tests {
         while handle.status() != Status::Ready {
             std::thread::yield_now();
         }
-        let server = ServerState::new(handle.clone(), Arc::default(), vec!["demo".into()], ServerOptions::default());
+        let server = ServerState::new(
+            handle.clone(),
+            Arc::default(),
+            vec!["demo".into()],
+            ServerOptions::default(),
+        );
         let state = server.models.one().expect("it has one model");
         let request = |messages: usize| {
             let body = json!({"messages": vec![json!({"role": "user", "content": "a"}); messages]});
             let request = Request::post("/").header("content-type", "application/json");
-            request.body(Body::from(body.to_string())).expect("a request")
+            request
+                .body(Body::from(body.to_string()))
+                .expect("a request")
         };
         for (messages, is_here) in [(1, true), (20_000, false)] {
             let whole = block_on(read::<Reader>(request(messages), state)).expect("it is read");
             let part = block_on(read_part::<Reader>(request(messages), state)).expect("it is read");
-            assert_eq!((whole.0 == current().id(), part.0 == current().id()), (is_here, is_here), "{messages}");
+            assert_eq!(
+                (whole.0 == current().id(), part.0 == current().id()),
+                (is_here, is_here),
+                "{messages}"
+            );
         }
         handle.drain();
         drop(thread.join());

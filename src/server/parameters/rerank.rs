@@ -80,9 +80,11 @@ impl Kind for Document {
     fn read(&self, at: &str, value: Value, bounds: &Bounds) -> Result<String, ApiError> {
         match value {
             Value::String(text) => checked_text(at, text, bounds),
-            Value::Object(mut map) if map.get("text").is_some_and(Value::is_string) => {
-                self.read(&format!("{at}.text"), map.remove("text").unwrap_or_default(), bounds)
-            }
+            Value::Object(mut map) if map.get("text").is_some_and(Value::is_string) => self.read(
+                &format!("{at}.text"),
+                map.remove("text").unwrap_or_default(),
+                bounds,
+            ),
             Value::Object(_) => Err(ApiError::missing(format!("{at}.text"))),
             other => Err(wrong(at, "a text, or an object with `text`", &other)),
         }
@@ -106,7 +108,11 @@ impl Kind for Documents {
     fn read(&self, at: &str, value: Value, bounds: &Bounds) -> Result<Vec<String>, ApiError> {
         let items = match value {
             Value::Array(items) if items.is_empty() || items.len() as i64 > INPUTS_MAX => {
-                return Err(wrong(at, &format!("a list of 1 to {INPUTS_MAX} texts"), &Value::Array(items)));
+                return Err(wrong(
+                    at,
+                    &format!("a list of 1 to {INPUTS_MAX} texts"),
+                    &Value::Array(items),
+                ));
             }
             Value::Array(items) => items,
             other => return Ok(vec![Document.read(at, other, bounds)?]),

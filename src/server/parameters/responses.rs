@@ -13,7 +13,9 @@ use crate::server::parameters::kinds::structured::JsonSchema;
 use crate::server::parameters::kinds::{Choice, Count, Flag, Nested, Optional, Required, Text};
 use crate::server::parameters::structured::Structure;
 use crate::server::parameters::table::{Queueing, SamplingFields, Target};
-use crate::server::parameters::tools::{self, TOOL_NAME_PATTERN, TOOLS_MAX, ToolList, check_function};
+use crate::server::parameters::tools::{
+    self, TOOL_NAME_PATTERN, TOOLS_MAX, ToolList, check_function,
+};
 use crate::server::parameters::turns::Turns;
 use crate::server::state::Seal;
 use crate::server::wire::error::{ApiError, Names, shorten};
@@ -22,8 +24,11 @@ use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 
 /// The engine's field names and those of the Responses API, where they differ.
-pub(crate) const NAMES: Names =
-    &[("prompt", "input"), ("max_tokens", "max_output_tokens"), ("logprobs", "top_logprobs")];
+pub(crate) const NAMES: Names = &[
+    ("prompt", "input"),
+    ("max_tokens", "max_output_tokens"),
+    ("logprobs", "top_logprobs"),
+];
 /// Alternatives to report for each token, as in OpenAI's API.
 const TOP_LOGPROBS_MAX: i64 = 20;
 
@@ -151,12 +156,24 @@ pub(crate) struct Earlier<'a> {
 impl ResponsesRequest {
     /// The turn to answer, and what the response needs to know of the request.
     pub(crate) fn turn(self, earlier: &Earlier<'_>) -> Result<(Turn, Asked), ApiError> {
-        let Self { target, prompt, sampling, mut queueing, max_output_tokens, store, include, truncation, .. } = self;
+        let Self {
+            target,
+            prompt,
+            sampling,
+            mut queueing,
+            max_output_tokens,
+            store,
+            include,
+            truncation,
+            ..
+        } = self;
         if truncation == Some("auto") {
             queueing.truncate_prompt_tokens.get_or_insert(-1);
         }
         let includes = |name: &str| include.iter().flatten().any(|included| included == name);
-        let alternatives = self.top_logprobs.or_else(|| includes("message.output_text.logprobs").then_some(0));
+        let alternatives = self
+            .top_logprobs
+            .or_else(|| includes("message.output_text.logprobs").then_some(0));
         let mut echo = prompt.echo();
         for (name, value) in [
             ("max_output_tokens", json!(max_output_tokens)),
@@ -170,17 +187,38 @@ impl ResponsesRequest {
             echo.insert(name.to_owned(), value);
         }
         let previous = prompt.previous_response_id.clone();
-        let summary = prompt.reasoning.as_ref().is_some_and(|reasoning| reasoning.summary.is_some());
-        let input = store.then(|| prompt.input.iter().flatten().map(|(value, _)| value.clone()).collect());
+        let summary = prompt
+            .reasoning
+            .as_ref()
+            .is_some_and(|reasoning| reasoning.summary.is_some());
+        let input = store.then(|| {
+            prompt
+                .input
+                .iter()
+                .flatten()
+                .map(|(value, _)| value.clone())
+                .collect()
+        });
         let (conversation, format, names, left_out) = prompt.conversation(earlier)?;
         let spec = format.map(FormatFields::spec).transpose()?.flatten();
         let sealed = includes("reasoning.encrypted_content");
-        let asked = Asked { echo, names, summary, sealed, input, previous, left_out };
+        let asked = Asked {
+            echo,
+            names,
+            summary,
+            sealed,
+            input,
+            previous,
+            left_out,
+        };
         let turn = Turn {
             model: target.model,
             conversation,
             sampling,
-            form: spec.map(|spec| Structure { spec, field: "text.format" }),
+            form: spec.map(|spec| Structure {
+                spec,
+                field: "text.format",
+            }),
             queueing,
             alternatives,
             max_tokens: max_output_tokens,
@@ -196,7 +234,14 @@ impl ResponsesPrompt {
         self,
         earlier: &Earlier<'_>,
     ) -> Result<(Conversation, Option<FormatFields>, ToolNames, Vec<String>), ApiError> {
-        let ResponseTools { list: ToolList { functions, mut left_out }, names, .. } = self.tools.unwrap_or_default();
+        let ResponseTools {
+            list: ToolList {
+                functions,
+                mut left_out,
+            },
+            names,
+            ..
+        } = self.tools.unwrap_or_default();
         let mut turns = Turns::default();
         self.instructions.iter().for_each(|text| turns.system(text));
         for value in &earlier.items {
@@ -210,8 +255,9 @@ impl ResponsesPrompt {
                 Item::Reference(id) => {
                     let name = format!("input[{index}]");
                     let found = (earlier.find)(&id);
-                    let found = found
-                        .ok_or_else(|| ApiError::invalid(&name, format!("item {} is not stored", shorten(&id))))?;
+                    let found = found.ok_or_else(|| {
+                        ApiError::invalid(&name, format!("item {} is not stored", shorten(&id)))
+                    })?;
                     read_item(&name, &found)?.add(&mut turns, &names, earlier.seal);
                 }
                 Item::Unknown(kind) => left_out.push(kind),
@@ -233,8 +279,19 @@ impl ResponsesPrompt {
             kwargs
         });
         let messages = turns.messages();
-        let conversation = Conversation { messages, tools, kwargs, add_generation_prompt: true, continue_final: false };
-        Ok((conversation, self.text.and_then(|text| text.format), names, left_out))
+        let conversation = Conversation {
+            messages,
+            tools,
+            kwargs,
+            add_generation_prompt: true,
+            continue_final: false,
+        };
+        Ok((
+            conversation,
+            self.text.and_then(|text| text.format),
+            names,
+            left_out,
+        ))
     }
 
     /// Fields of the response object.
@@ -264,7 +321,10 @@ impl FormatFields {
             ("text", _) => Ok(None),
             ("json_object", _) => Ok(Some(GrammarSpec::json_object())),
             (_, None) => Err(ApiError::missing("text.format.schema")),
-            (_, Some(schema)) => Ok(Some(GrammarSpec::Schema { schema, strict: self.strict })),
+            (_, Some(schema)) => Ok(Some(GrammarSpec::Schema {
+                schema,
+                strict: self.strict,
+            })),
         }
     }
 
@@ -303,13 +363,18 @@ pub(crate) struct ToolNames(HashMap<String, Called>);
 impl ToolNames {
     /// The tool that the model calls by this name.
     pub(crate) fn called(&self, name: &str) -> Called {
-        let unknown = || Called { name: name.to_owned(), namespace: None, is_custom: false };
+        let unknown = || Called {
+            name: name.to_owned(),
+            namespace: None,
+            is_custom: false,
+        };
         self.0.get(name).cloned().unwrap_or_else(unknown)
     }
 
     /// The name that the model sees.
     fn shown(&self, namespace: Option<&str>, name: &str) -> String {
-        let joined = namespace.map(|namespace| format!("{}__{name}", namespace.trim_end_matches('_')));
+        let joined =
+            namespace.map(|namespace| format!("{}__{name}", namespace.trim_end_matches('_')));
         joined.unwrap_or_else(|| name.to_owned())
     }
 }
@@ -333,8 +398,9 @@ impl ResponseTools {
             }
             "custom" => custom(tool),
             "namespace" if namespace.is_none() => {
-                let name =
-                    tool["name"].as_str().ok_or_else(|| wrong(&format!("{at}.name"), "a string", &tool["name"]))?;
+                let name = tool["name"]
+                    .as_str()
+                    .ok_or_else(|| wrong(&format!("{at}.name"), "a string", &tool["name"]))?;
                 let members = tools::list(&format!("{at}.tools"), tool["tools"].clone())?;
                 for (index, member) in members.iter().enumerate() {
                     self.add(&format!("{at}.tools[{index}]"), member, Some(name))?;
@@ -346,7 +412,9 @@ impl ResponseTools {
                 return Ok(());
             }
         };
-        let name = tool["name"].as_str().ok_or_else(|| wrong(&format!("{at}.name"), "a string", &tool["name"]))?;
+        let name = tool["name"]
+            .as_str()
+            .ok_or_else(|| wrong(&format!("{at}.name"), "a string", &tool["name"]))?;
         let shown = self.names.shown(namespace, name);
         function["name"] = shown.as_str().into();
         if !tool["strict"].is_null() {
@@ -356,10 +424,15 @@ impl ResponseTools {
         if let Some(map) = function.as_object_mut() {
             map.retain(|_, value| !value.is_null());
         }
-        let called =
-            Called { name: name.to_owned(), namespace: namespace.map(str::to_owned), is_custom: kind == "custom" };
+        let called = Called {
+            name: name.to_owned(),
+            namespace: namespace.map(str::to_owned),
+            is_custom: kind == "custom",
+        };
         self.names.0.insert(shown, called);
-        self.list.functions.push(json!({"type": "function", "function": function}));
+        self.list
+            .functions
+            .push(json!({"type": "function", "function": function}));
         Ok(())
     }
 }
@@ -388,14 +461,20 @@ impl Kind for ToolItems {
     type Value = ResponseTools;
 
     fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<ResponseTools, ApiError> {
-        let mut tools = ResponseTools { given: tools::list(at, value)?, ..ResponseTools::default() };
+        let mut tools = ResponseTools {
+            given: tools::list(at, value)?,
+            ..ResponseTools::default()
+        };
         for (index, tool) in tools.given.clone().iter().enumerate() {
             tools.add(&format!("{at}[{index}]"), tool, None)?;
         }
         // What is given back has numbers alone.
         tools.given.iter_mut().for_each(integers::round);
         if tools.list.functions.len() > TOOLS_MAX {
-            return Err(ApiError::invalid(at, format!("`{at}` has more than {TOOLS_MAX} functions")));
+            return Err(ApiError::invalid(
+                at,
+                format!("`{at}` has more than {TOOLS_MAX} functions"),
+            ));
         }
         Ok(tools)
     }
@@ -433,8 +512,10 @@ impl Kind for ItemToolChoice {
     }
 
     fn schema(&self, _: &Bounds) -> Value {
-        let properties = json!({"type": {"enum": ["function", "custom"]}, "name": {"type": "string"}});
-        let named = json!({"type": "object", "required": ["type", "name"], "properties": properties});
+        let properties =
+            json!({"type": {"enum": ["function", "custom"]}, "name": {"type": "string"}});
+        let named =
+            json!({"type": "object", "required": ["type", "name"], "properties": properties});
         json!({"title": "ItemToolChoice", "anyOf": [{"enum": ["none", "auto", "required"]}, named]})
     }
 }
@@ -446,8 +527,15 @@ impl Kind for Strings {
     type Value = Vec<String>;
 
     fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<Vec<String>, ApiError> {
-        let strings = value.as_array().map(|items| items.iter().map(|item| item.as_str().map(str::to_owned)).collect());
-        strings.flatten().ok_or_else(|| wrong(at, "a list of strings", &value))
+        let strings = value.as_array().map(|items| {
+            items
+                .iter()
+                .map(|item| item.as_str().map(str::to_owned))
+                .collect()
+        });
+        strings
+            .flatten()
+            .ok_or_else(|| wrong(at, "a list of strings", &value))
     }
 
     fn schema(&self, _: &Bounds) -> Value {
@@ -493,10 +581,25 @@ pub(crate) enum Role {
 impl Item {
     fn add(self, turns: &mut Turns, names: &ToolNames, seal: &Seal) {
         match self {
-            Self::Message { role: Role::System, text } => turns.system(&text),
-            Self::Message { role: Role::User, text } => turns.user(&text),
-            Self::Message { role: Role::Assistant, text } => turns.assistant(&text),
-            Self::Call { id, namespace, name, arguments, is_custom } => {
+            Self::Message {
+                role: Role::System,
+                text,
+            } => turns.system(&text),
+            Self::Message {
+                role: Role::User,
+                text,
+            } => turns.user(&text),
+            Self::Message {
+                role: Role::Assistant,
+                text,
+            } => turns.assistant(&text),
+            Self::Call {
+                id,
+                namespace,
+                name,
+                arguments,
+                is_custom,
+            } => {
                 let arguments = match integers::parse_object(&arguments) {
                     _ if is_custom => json!({"input": arguments}),
                     Some(object) => object,
@@ -527,9 +630,14 @@ impl Kind for Items {
         let items = match value {
             Value::Array(items) => items,
             Value::String(text) => {
-                let message =
-                    json!({"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]});
-                return Ok(vec![(message, Item::Message { role: Role::User, text })]);
+                let message = json!({"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]});
+                return Ok(vec![(
+                    message,
+                    Item::Message {
+                        role: Role::User,
+                        text,
+                    },
+                )]);
             }
             value => return Err(wrong(at, "a string or a list of items", &value)),
         };
@@ -565,15 +673,31 @@ impl Kind for Items {
             json!({"title": title, "type": "object", "required": required, "properties": properties})
         };
         let call = json!({"call_id": string, "name": string, "arguments": string});
-        let call = item("CallItem", "function_call", json!(["type", "call_id", "name", "arguments"]), call);
+        let call = item(
+            "CallItem",
+            "function_call",
+            json!(["type", "call_id", "name", "arguments"]),
+            call,
+        );
         let result = json!({"call_id": string, "output": content});
-        let result = item("ResultItem", "function_call_output", json!(["type", "call_id", "output"]), result);
+        let result = item(
+            "ResultItem",
+            "function_call_output",
+            json!(["type", "call_id", "output"]),
+            result,
+        );
         let reasoning = json!({"encrypted_content": {"type": ["string", "null"]}});
         let reasoning = item("ReasoningItem", "reasoning", json!(["type"]), reasoning);
-        let known = ["message", "function_call", "function_call_output", "reasoning"];
+        let known = [
+            "message",
+            "function_call",
+            "function_call_output",
+            "reasoning",
+        ];
         let other = json!({"type": {"type": "string", "not": {"enum": known}}});
         let other = json!({"title": "OtherItem", "type": "object", "required": ["type"], "properties": other});
-        let item = json!({"title": "InputItem", "anyOf": [message, call, result, reasoning, other]});
+        let item =
+            json!({"title": "InputItem", "anyOf": [message, call, result, reasoning, other]});
         json!({"anyOf": [string, {"type": "array", "items": item}]})
     }
 }
@@ -594,21 +718,40 @@ fn read_item(at: &str, value: &Value) -> Result<Item, ApiError> {
         other => Err(wrong(&format!("{at}.{field}"), "a string", other)),
     };
     let is_message = value.is_object() && value["type"].is_null() && !value["role"].is_null();
-    match if is_message { "message" } else { kind_of(at, value)? } {
+    match if is_message {
+        "message"
+    } else {
+        kind_of(at, value)?
+    } {
         "message" => {
             let role = match text_of("role")?.as_str() {
                 "user" => Role::User,
                 "assistant" => Role::Assistant,
                 "system" | "developer" => Role::System,
-                _ => return Err(wrong(&format!("{at}.role"), "user, assistant, system or developer", &value["role"])),
+                _ => {
+                    return Err(wrong(
+                        &format!("{at}.role"),
+                        "user, assistant, system or developer",
+                        &value["role"],
+                    ));
+                }
             };
-            Ok(Item::Message { role, text: content(&format!("{at}.content"), &value["content"], false)? })
+            Ok(Item::Message {
+                role,
+                text: content(&format!("{at}.content"), &value["content"], false)?,
+            })
         }
         kind @ ("function_call" | "custom_tool_call") => {
             let is_custom = kind == "custom_tool_call";
             let arguments = text_of(if is_custom { "input" } else { "arguments" })?;
             let namespace = value["namespace"].as_str().map(str::to_owned);
-            Ok(Item::Call { id: text_of("call_id")?, namespace, name: text_of("name")?, arguments, is_custom })
+            Ok(Item::Call {
+                id: text_of("call_id")?,
+                namespace,
+                name: text_of("name")?,
+                arguments,
+                is_custom,
+            })
         }
         "function_call_output" | "custom_tool_call_output" => Ok(Item::Result {
             id: text_of("call_id")?,
@@ -622,10 +765,16 @@ fn read_item(at: &str, value: &Value) -> Result<Item, ApiError> {
             };
             let texts = ["content", "summary"].map(|field| {
                 let parts = value[field].as_array().into_iter().flatten();
-                parts.filter_map(|part| part["text"].as_str()).collect::<Vec<_>>().join("\n")
+                parts
+                    .filter_map(|part| part["text"].as_str())
+                    .collect::<Vec<_>>()
+                    .join("\n")
             });
             let [content, summary] = texts;
-            Ok(Item::Reasoning { text: if content.is_empty() { summary } else { content }, sealed })
+            Ok(Item::Reasoning {
+                text: if content.is_empty() { summary } else { content },
+                sealed,
+            })
         }
         "item_reference" => text_of("id").map(Item::Reference),
         kind => Ok(Item::Unknown(kind.to_owned())),
@@ -652,7 +801,9 @@ fn content(at: &str, content: &Value, is_result: bool) -> Result<String, ApiErro
                 return Err(ApiError::unsupported(at, message));
             }
         };
-        part[field].as_str().ok_or_else(|| wrong(&format!("{at}.{field}"), "a string", &part[field]))
+        part[field]
+            .as_str()
+            .ok_or_else(|| wrong(&format!("{at}.{field}"), "a string", &part[field]))
     });
     Ok(texts.collect::<Result<Vec<_>, _>>()?.join("\n"))
 }

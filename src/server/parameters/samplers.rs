@@ -71,12 +71,21 @@ impl Kind for Off {
     type Value = ();
 
     fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<(), ApiError> {
-        let number = value.as_f64().ok_or_else(|| wrong(at, "a number", &value))?;
+        let number = value
+            .as_f64()
+            .ok_or_else(|| wrong(at, "a number", &value))?;
         if (f64::from(self.from)..=f64::from(self.to)).contains(&number) {
             return Ok(());
         }
-        let off = if self.from == self.to { self.to.to_string() } else { format!("{} or {}", self.to, self.from) };
-        let message = format!("`{at}` is not supported, except for {off}, which is off: {}", self.instead);
+        let off = if self.from == self.to {
+            self.to.to_string()
+        } else {
+            format!("{} or {}", self.to, self.from)
+        };
+        let message = format!(
+            "`{at}` is not supported, except for {off}, which is off: {}",
+            self.instead
+        );
         Err(ApiError::unsupported(at, message))
     }
 

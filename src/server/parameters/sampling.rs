@@ -1,7 +1,9 @@
 //! [`Sampling`]: the parameters that chat, completions and llama.cpp's completion share.
 
 use crate::engine::handle::EngineInfo;
-use crate::engine::request::{DrawParams, Request, STOP_TOKEN_IDS_MAX, SamplingParams, SharedConstraint};
+use crate::engine::request::{
+    DrawParams, Request, STOP_TOKEN_IDS_MAX, SamplingParams, SharedConstraint,
+};
 use crate::platform::SystemTime;
 use crate::server::guards::access::Client;
 use crate::server::parameters::beams::{self, StopAtText};
@@ -72,14 +74,27 @@ impl Sampling {
     ) -> Result<Self, ApiError> {
         let stream = fields.stream;
         if fields.stream_options.is_some() && !stream {
-            return Err(ApiError::invalid("stream_options", "`stream_options` needs `stream`: true"));
+            return Err(ApiError::invalid(
+                "stream_options",
+                "`stream_options` needs `stream`: true",
+            ));
         }
         let options = fields.stream_options.as_ref();
         let best = fields.n.unwrap_or(1) as usize;
-        let params = SamplingParams { n: best_of(&fields)?, ..sampling_params(&fields, defaults) };
+        let params = SamplingParams {
+            n: best_of(&fields)?,
+            ..sampling_params(&fields, defaults)
+        };
         check_window(fields.samplers.repeat_last_n, &params.draw, context, names)?;
         let params = match beams::beams(&fields)? {
-            Some(beams) => beams::searching(SamplingParams { n: best as u32, ..params }, &fields, beams),
+            Some(beams) => beams::searching(
+                SamplingParams {
+                    n: best as u32,
+                    ..params
+                },
+                &fields,
+                beams,
+            ),
             None => params,
         };
         Ok(Self {
@@ -131,14 +146,18 @@ impl Sampling {
         let chooses = self.best < self.params.n as usize;
         self.params.logprobs = alternatives.or(chooses.then_some(0));
         self.params.max_tokens = max_tokens;
-        let checked = self.request(Arc::default()).check_without_prompt(info.vocab, info.max_model_len);
+        let checked = self
+            .request(Arc::default())
+            .check_without_prompt(info.vocab, info.max_model_len);
         checked.map_err(|error| ApiError::refused(&error, self.names))
     }
 
     /// Adds tokens that end an answer, as far as there is room for them beside those of the request.
     pub(crate) fn also_ends_at(&mut self, ids: Vec<u32>) {
         let room = STOP_TOKEN_IDS_MAX.saturating_sub(self.params.stop_token_ids.len());
-        self.params.stop_token_ids.extend(ids.into_iter().take(room));
+        self.params
+            .stop_token_ids
+            .extend(ids.into_iter().take(room));
     }
 
     /// The engine's request for one prompt.
@@ -182,7 +201,9 @@ impl Sampling {
     /// Compiles the grammar of an answer that is plain text.
     pub(crate) async fn constrain(&mut self, state: &ModelState) -> Result<(), ApiError> {
         if let Some(structure) = self.structure.take() {
-            self.params.constraint = Some(structured::from_the_start(state.grammar(self.client.0, structure).await?));
+            self.params.constraint = Some(structured::from_the_start(
+                state.grammar(self.client.0, structure).await?,
+            ));
         }
         Ok(())
     }
@@ -194,12 +215,24 @@ impl Sampling {
         vocab: u32,
     ) -> Result<Option<SharedConstraint>, ApiError> {
         let inner = self.params.constraint.clone();
-        let inner = vocabulary::limited(inner, (&self.allowed_ids, &self.bad_words), tokenizer, vocab)?;
+        let inner = vocabulary::limited(
+            inner,
+            (&self.allowed_ids, &self.bad_words),
+            tokenizer,
+            vocab,
+        )?;
         if self.params.beams.is_none() || self.stops.is_empty() {
             return Ok(inner);
         }
         let (text, answer) = (self.text_stream(tokenizer.cloned()), self.answer_parser());
-        Ok(Some(StopAtText { text, answer, inner }.shared()))
+        Ok(Some(
+            StopAtText {
+                text,
+                answer,
+                inner,
+            }
+            .shared(),
+        ))
     }
 
     /// The decoder of one choice.
@@ -209,7 +242,9 @@ impl Sampling {
 
     /// The parser of one choice, which ends the choice at a stop string.
     pub(crate) fn answer_parser(&self) -> AnswerParser {
-        let stops = StopStrings::new(&self.stops).shown(self.show_stops).min_tokens(self.params.min_tokens);
+        let stops = StopStrings::new(&self.stops)
+            .shown(self.show_stops)
+            .min_tokens(self.params.min_tokens);
         self.answer.clone().stopping_at(stops)
     }
 
@@ -225,16 +260,30 @@ fn sampling_params(fields: &SamplingFields, defaults: &SamplingParams) -> Sampli
     SamplingParams {
         max_tokens: None,
         draw: DrawParams {
-            temperature: if is_greedy { 0.0 } else { fields.temperature.unwrap_or(defaults.draw.temperature) },
-            top_p: if is_greedy { defaults.draw.top_p } else { fields.top_p.unwrap_or(defaults.draw.top_p) },
-            top_k: fields.top_k.map_or(defaults.draw.top_k, |top_k| top_k.max(0) as u32),
+            temperature: if is_greedy {
+                0.0
+            } else {
+                fields.temperature.unwrap_or(defaults.draw.temperature)
+            },
+            top_p: if is_greedy {
+                defaults.draw.top_p
+            } else {
+                fields.top_p.unwrap_or(defaults.draw.top_p)
+            },
+            top_k: fields
+                .top_k
+                .map_or(defaults.draw.top_k, |top_k| top_k.max(0) as u32),
             min_p: fields.min_p.unwrap_or(defaults.draw.min_p),
             repetition_penalty: fields
                 .repetition_penalty
                 .or(fields.repeat_penalty)
                 .unwrap_or(defaults.draw.repetition_penalty),
-            presence_penalty: fields.presence_penalty.unwrap_or(defaults.draw.presence_penalty),
-            frequency_penalty: fields.frequency_penalty.unwrap_or(defaults.draw.frequency_penalty),
+            presence_penalty: fields
+                .presence_penalty
+                .unwrap_or(defaults.draw.presence_penalty),
+            frequency_penalty: fields
+                .frequency_penalty
+                .unwrap_or(defaults.draw.frequency_penalty),
         },
         logit_bias: fields.logit_bias.clone().unwrap_or_default(),
         seed: fields.seed.map(i64::cast_unsigned).or(defaults.seed),
@@ -247,11 +296,18 @@ fn sampling_params(fields: &SamplingFields, defaults: &SamplingParams) -> Sampli
 }
 
 /// Refuses a number of tokens that penalties count, unless it is all of them or there is no penalty.
-fn check_window(window: Option<i64>, draw: &DrawParams, context: u32, names: Names) -> Result<(), ApiError> {
+fn check_window(
+    window: Option<i64>,
+    draw: &DrawParams,
+    context: u32,
+    names: Names,
+) -> Result<(), ApiError> {
     match window {
         Some(window) if draw.has_penalties() && (0..i64::from(context)).contains(&window) => {
             let name = name_of("repeat_last_n", names);
-            let message = format!("`{name}` is not supported beside a penalty: penalties count all tokens; send -1");
+            let message = format!(
+                "`{name}` is not supported beside a penalty: penalties count all tokens; send -1"
+            );
             Err(ApiError::unsupported(name, message))
         }
         _ => Ok(()),
@@ -263,7 +319,10 @@ fn best_of(fields: &SamplingFields) -> Result<u32, ApiError> {
     let n = fields.n.unwrap_or(1);
     let best_of = fields.best_of.unwrap_or(n);
     if best_of < n {
-        return Err(ApiError::invalid("best_of", format!("`best_of` ({best_of}) must not be below `n` ({n})")));
+        return Err(ApiError::invalid(
+            "best_of",
+            format!("`best_of` ({best_of}) must not be below `n` ({n})"),
+        ));
     }
     if fields.stream && best_of > n {
         let message = "`best_of` above `n` needs `stream`: false, because the best choices are known only at the end";
@@ -274,12 +333,16 @@ fn best_of(fields: &SamplingFields) -> Result<u32, ApiError> {
 
 /// The last `most` tokens of a prompt.
 pub(crate) fn truncated(mut prompt: Vec<u32>, most: Option<u32>) -> Vec<u32> {
-    let surplus = prompt.len().saturating_sub(most.map_or(usize::MAX, |most| most as usize));
+    let surplus = prompt
+        .len()
+        .saturating_sub(most.map_or(usize::MAX, |most| most as usize));
     prompt.drain(..surplus);
     prompt
 }
 
 /// The limit set by `truncate_prompt_tokens`; −1 means `all`, as many tokens as fit.
 pub(crate) fn prompt_tokens_max(queueing: &Queueing, all: u32) -> Option<u32> {
-    queueing.truncate_prompt_tokens.map(|most| u32::try_from(most).unwrap_or(all))
+    queueing
+        .truncate_prompt_tokens
+        .map(|most| u32::try_from(most).unwrap_or(all))
 }

@@ -2,7 +2,9 @@
 //! the engine, which knows tokens.
 
 use crate::engine::request::{Constraint, ConstraintState, SharedConstraint, Unsatisfiable};
-use crate::server::parameters::table::{ResponseFormat, SchemaFields, StructuredFields, StructuredOutputs};
+use crate::server::parameters::table::{
+    ResponseFormat, SchemaFields, StructuredFields, StructuredOutputs,
+};
 use crate::server::state::{ALWAYS, ModelState};
 use crate::server::wire::error::ApiError;
 use crate::text::answer::{AnswerFormat, ReasoningParser, ReasoningTracker, Start};
@@ -22,7 +24,11 @@ pub(crate) struct Structure {
 impl StructuredFields {
     /// The form that these fields set. At most one of them may be given, or the same several times.
     pub(crate) fn structure(self) -> Result<Option<Structure>, ApiError> {
-        let outputs = self.structured_outputs.map(StructuredOutputs::structures).into_iter().flatten();
+        let outputs = self
+            .structured_outputs
+            .map(StructuredOutputs::structures)
+            .into_iter()
+            .flatten();
         let others = [
             ("guided_json", self.guided_json),
             ("guided_regex", self.guided_regex),
@@ -33,8 +39,14 @@ impl StructuredFields {
             ("grammar", self.grammar),
             ("json_schema", self.json_schema),
         ];
-        let format = self.response_format.map(ResponseFormat::spec).transpose()?.flatten();
-        let found = std::iter::once(("response_format", format)).chain(outputs).chain(others);
+        let format = self
+            .response_format
+            .map(ResponseFormat::spec)
+            .transpose()?
+            .flatten();
+        let found = std::iter::once(("response_format", format))
+            .chain(outputs)
+            .chain(others);
         Structure::one(found.filter_map(|(field, spec)| Some(Structure { spec: spec?, field })))
     }
 }
@@ -43,10 +55,16 @@ impl Structure {
     /// The one form that is given, if any. Some clients give the same one under two names.
     pub(crate) fn one(mut given: impl Iterator<Item = Self>) -> Result<Option<Self>, ApiError> {
         let first = given.next();
-        match first.as_ref().and_then(|first| Some((first, given.find(|other| other.spec != first.spec)?))) {
+        match first
+            .as_ref()
+            .and_then(|first| Some((first, given.find(|other| other.spec != first.spec)?)))
+        {
             None => Ok(first),
             Some((first, second)) => {
-                let message = format!("`{}` and `{}` cannot both constrain the answer", first.field, second.field);
+                let message = format!(
+                    "`{}` and `{}` cannot both constrain the answer",
+                    first.field, second.field
+                );
                 Err(ApiError::invalid(second.field, message))
             }
         }
@@ -61,7 +79,10 @@ impl ResponseFormat {
             ("text", _) => Ok(None),
             ("json_object", None) => Ok(Some(GrammarSpec::json_object())),
             (_, None) => Err(ApiError::missing("response_format.json_schema.schema")),
-            (kind, Some(schema)) => Ok(Some(GrammarSpec::Schema { schema, strict: strict && kind == "json_schema" })),
+            (kind, Some(schema)) => Ok(Some(GrammarSpec::Schema {
+                schema,
+                strict: strict && kind == "json_schema",
+            })),
         }
     }
 }
@@ -70,7 +91,10 @@ impl StructuredOutputs {
     fn structures(self) -> [(&'static str, Option<GrammarSpec>); 5] {
         [
             ("structured_outputs.json", self.json),
-            ("structured_outputs.json_object", self.json_object.then(GrammarSpec::json_object)),
+            (
+                "structured_outputs.json_object",
+                self.json_object.then(GrammarSpec::json_object),
+            ),
             ("structured_outputs.regex", self.regex),
             ("structured_outputs.choice", self.choice),
             ("structured_outputs.grammar", self.grammar),
@@ -80,9 +104,15 @@ impl StructuredOutputs {
 
 impl ModelState {
     /// Compiles a grammar of a client's, on a separate thread.
-    pub(crate) async fn grammar(&self, client: u32, structure: Structure) -> Result<Grammar, ApiError> {
+    pub(crate) async fn grammar(
+        &self,
+        client: u32,
+        structure: Structure,
+    ) -> Result<Grammar, ApiError> {
         let Structure { spec, field } = structure;
-        self.grammar_of(client, field, move |_| Ok((spec, ()))).await.map(|(grammar, ())| grammar)
+        self.grammar_of(client, field, move |_| Ok((spec, ())))
+            .await
+            .map(|(grammar, ())| grammar)
     }
 
     /// Compiles the grammar that `make` writes for a client, both on a separate thread. Also returns what else it
@@ -94,7 +124,10 @@ impl ModelState {
         make: impl FnOnce(&Tokenizer) -> Result<(GrammarSpec, T), GrammarError> + Send + 'static,
     ) -> Result<(Grammar, T), ApiError> {
         let Some(tokenizer) = self.text.tokenizer.clone() else {
-            return Err(ApiError::unsupported(field, "structured output needs a tokenizer, and this model has none"));
+            return Err(ApiError::unsupported(
+                field,
+                "structured output needs a tokenizer, and this model has none",
+            ));
         };
         let info = self.ready()?;
         let (vocab, end_ids) = (info.vocab, info.eos_token_ids.clone());
@@ -106,10 +139,20 @@ impl ModelState {
         let compile = move || {
             let _place = place;
             let (spec, more) = make(&tokenizer)?;
-            let grammars = cell.get_or_init(|| Grammars::new(tokenizer, vocab, &end_ids, CACHE_BYTES));
-            Ok((grammars.as_ref().map_err(GrammarError::clone)?.compile_for(Some(watched), &spec)?, more))
+            let grammars =
+                cell.get_or_init(|| Grammars::new(tokenizer, vocab, &end_ids, CACHE_BYTES));
+            Ok((
+                grammars
+                    .as_ref()
+                    .map_err(GrammarError::clone)?
+                    .compile_for(Some(watched), &spec)?,
+                more,
+            ))
         };
-        self.shared.offload(ALWAYS, compile).await?.map_err(|error: GrammarError| ApiError::grammar(field, &error))
+        self.shared
+            .offload(ALWAYS, compile)
+            .await?
+            .map_err(|error: GrammarError| ApiError::grammar(field, &error))
     }
 }
 
@@ -128,7 +171,10 @@ struct State {
 
 /// A constraint that applies from the first token, for answers that are plain text.
 pub(crate) fn from_the_start(grammar: Grammar) -> SharedConstraint {
-    SharedConstraint(Arc::new(Structured { grammar, reasoning: ReasoningTracker::Ended }))
+    SharedConstraint(Arc::new(Structured {
+        grammar,
+        reasoning: ReasoningTracker::Ended,
+    }))
 }
 
 /// A constraint for answers that begin at `start`. A grammar that describes the whole answer, reasoning included,
@@ -150,13 +196,19 @@ pub(crate) fn constraint(
 
 impl Constraint for Structured {
     fn start(&self) -> Box<dyn ConstraintState> {
-        Box::new(State { grammar: self.grammar.start(), reasoning: self.reasoning.clone() })
+        Box::new(State {
+            grammar: self.grammar.start(),
+            reasoning: self.reasoning.clone(),
+        })
     }
 }
 
 impl ConstraintState for State {
     fn fork(&self) -> Box<dyn ConstraintState> {
-        Box::new(Self { grammar: self.grammar.clone(), reasoning: self.reasoning.clone() })
+        Box::new(Self {
+            grammar: self.grammar.clone(),
+            reasoning: self.reasoning.clone(),
+        })
     }
 
     fn fill_mask(&mut self, mask: &mut [u32]) -> Result<bool, Unsatisfiable> {
@@ -179,6 +231,10 @@ impl ConstraintState for State {
     }
 
     fn forced(&mut self) -> Vec<u32> {
-        if matches!(self.reasoning, ReasoningTracker::Ended) { self.grammar.forced() } else { Vec::new() }
+        if matches!(self.reasoning, ReasoningTracker::Ended) {
+            self.grammar.forced()
+        } else {
+            Vec::new()
+        }
     }
 }

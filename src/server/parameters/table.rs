@@ -6,18 +6,22 @@
 //! sampling parameters are the engine's constants, and the engine checks them.
 
 use crate::engine::request::{
-    LENGTH_PENALTY, LOGPROBS_MAX, MIN_P, PENALTY, REPETITION_PENALTY, STOP_TOKEN_IDS_MAX, TEMPERATURE,
+    LENGTH_PENALTY, LOGPROBS_MAX, MIN_P, PENALTY, REPETITION_PENALTY, STOP_TOKEN_IDS_MAX,
+    TEMPERATURE,
 };
 use crate::server::parameters::fields::fields;
 use crate::server::parameters::kind::Most;
-use crate::server::parameters::kinds::messages::{EFFORTS, MessageList, Messages, Modalities, TemplateSettings};
+use crate::server::parameters::kinds::messages::{
+    EFFORTS, MessageList, Messages, Modalities, TemplateSettings,
+};
 use crate::server::parameters::kinds::sampling::{
-    BadWords, CacheSalt, LogitBias, LogitBiasPairs, MaxTokens, Metadata, OneChoice, StopStrings, StopTokenIds,
-    TOP_P_OR_GREEDY, USER_BYTES_MAX,
+    BadWords, CacheSalt, LogitBias, LogitBiasPairs, MaxTokens, Metadata, OneChoice, StopStrings,
+    StopTokenIds, TOP_P_OR_GREEDY, USER_BYTES_MAX,
 };
 use crate::server::parameters::kinds::structured::{FormatType, JsonSchema, Notation};
 use crate::server::parameters::kinds::{
-    Boolean, Choice, Closed, Count, Flag, Integer, Nested, NotZero, Number, Optional, Required, Text, TokenIds,
+    Boolean, Choice, Closed, Count, Flag, Integer, Nested, NotZero, Number, Optional, Required,
+    Text, TokenIds,
 };
 use crate::server::parameters::prompts::{AlwaysTrue, Content, ExtraFiles, Prompts, PromptsKind};
 use crate::server::parameters::samplers::OtherSamplers;

@@ -26,7 +26,11 @@ pub(crate) struct ToolList {
 pub(crate) fn list(at: &str, value: Value) -> Result<Vec<Value>, ApiError> {
     match value {
         Value::Array(tools) if tools.len() <= TOOLS_MAX => Ok(tools),
-        value => Err(wrong(at, &format!("a list of at most {TOOLS_MAX} tools"), &value)),
+        value => Err(wrong(
+            at,
+            &format!("a list of at most {TOOLS_MAX} tools"),
+            &value,
+        )),
     }
 }
 
@@ -37,15 +41,26 @@ pub(crate) fn resolve(
     single: bool,
 ) -> Result<answer::ToolChoice, ApiError> {
     let mut tools = tools.filter(|tools| !tools.is_empty());
-    if let Some(allowed) = choice.as_ref().filter(|choice| choice["type"] == "allowed_tools") {
+    if let Some(allowed) = choice
+        .as_ref()
+        .filter(|choice| choice["type"] == "allowed_tools")
+    {
         let (mode, names) = allowed_tools(allowed)?;
         let name_of = |tool: &Value| tool["function"]["name"].as_str().map(str::to_owned);
         let known: HashSet<_> = tools.iter().flatten().map(name_of).collect();
         if !names.is_subset(&known) {
-            return Err(ApiError::invalid("tool_choice", "`tool_choice` allows a tool that is not in `tools`"));
+            return Err(ApiError::invalid(
+                "tool_choice",
+                "`tool_choice` allows a tool that is not in `tools`",
+            ));
         }
         // Tools that may not be called are left out of the prompt, because models call the tools they see.
-        tools = tools.map(|tools| tools.into_iter().filter(|tool| names.contains(&name_of(tool))).collect());
+        tools = tools.map(|tools| {
+            tools
+                .into_iter()
+                .filter(|tool| names.contains(&name_of(tool)))
+                .collect()
+        });
         choice = Some(mode);
     }
     tools.iter_mut().flatten().for_each(drop_nulls);
@@ -56,21 +71,35 @@ pub(crate) fn resolve(
     };
     let callable = ToolSet::new(tools.iter().flatten().map(rounded).collect());
     let functions = &callable.functions;
-    let none = answer::ToolChoice { single, ..answer::ToolChoice::default() };
+    let none = answer::ToolChoice {
+        single,
+        ..answer::ToolChoice::default()
+    };
     let forced = match choice.as_ref().map(|choice| (choice.as_str(), choice)) {
         None | Some((Some("auto"), _)) if functions.is_empty() => return Ok(none),
         Some((Some("none"), _)) => return Ok(none),
         Some((_, choice)) if choice["type"] == "custom" => {
-            return Err(ApiError::unsupported("tool_choice", "tools of type custom are not supported"));
+            return Err(ApiError::unsupported(
+                "tool_choice",
+                "tools of type custom are not supported",
+            ));
         }
         Some(_) if functions.is_empty() => {
-            return Err(ApiError::invalid("tool_choice", "`tool_choice` needs `tools`"));
+            return Err(ApiError::invalid(
+                "tool_choice",
+                "`tool_choice` needs `tools`",
+            ));
         }
         None | Some((Some("auto"), _)) => None,
         Some((Some("required"), _)) => Some(functions.clone()),
         Some((_, choice)) => Some(vec![named(choice, functions)?]),
     };
-    Ok(answer::ToolChoice { shown: tools.map(Value::Array), callable: Arc::new(callable), forced, single })
+    Ok(answer::ToolChoice {
+        shown: tools.map(Value::Array),
+        callable: Arc::new(callable),
+        forced,
+        single,
+    })
 }
 
 /// Leaves out what a function does not say, because templates would show it.
@@ -96,9 +125,16 @@ pub(crate) fn completed(tools: &Value) -> Value {
         if !parameters["properties"].is_object() {
             parameters["properties"] = json!({});
         }
-        for property in parameters["properties"].as_object_mut().into_iter().flat_map(|all| all.values_mut()) {
+        for property in parameters["properties"]
+            .as_object_mut()
+            .into_iter()
+            .flat_map(|all| all.values_mut())
+        {
             let is_choice = property.get("enum").is_some() || property.get("oneOf").is_some();
-            if let Some(default) = property.get_mut("default").filter(|default| is_choice && !default.is_string()) {
+            if let Some(default) = property
+                .get_mut("default")
+                .filter(|default| is_choice && !default.is_string())
+            {
                 *default = integers::to_json(default).into();
             }
         }
@@ -109,27 +145,61 @@ pub(crate) fn completed(tools: &Value) -> Value {
 /// Mode and names of a `tool_choice` of type `allowed_tools`; `None` is a tool without a name.
 fn allowed_tools(choice: &Value) -> Result<(Value, HashSet<Option<String>>), ApiError> {
     // Some clients leave out the inner object.
-    let allowed = if choice["allowed_tools"].is_object() { &choice["allowed_tools"] } else { choice };
+    let allowed = if choice["allowed_tools"].is_object() {
+        &choice["allowed_tools"]
+    } else {
+        choice
+    };
     let mode = allowed["mode"].clone();
     if mode != "auto" && mode != "required" {
-        return Err(wrong("tool_choice.allowed_tools.mode", "\"auto\" or \"required\"", &mode));
+        return Err(wrong(
+            "tool_choice.allowed_tools.mode",
+            "\"auto\" or \"required\"",
+            &mode,
+        ));
     }
-    let tools = allowed["tools"].as_array().filter(|tools| !tools.is_empty());
-    let tools = tools.ok_or_else(|| wrong("tool_choice.allowed_tools.tools", "a list of tools", &allowed["tools"]))?;
+    let tools = allowed["tools"]
+        .as_array()
+        .filter(|tools| !tools.is_empty());
+    let tools = tools.ok_or_else(|| {
+        wrong(
+            "tool_choice.allowed_tools.tools",
+            "a list of tools",
+            &allowed["tools"],
+        )
+    })?;
     // There may be many, and they are looked up rather than compared with each tool.
-    let name = |tool: &Value| tool["name"].as_str().or(tool["function"]["name"].as_str()).map(str::to_owned);
+    let name = |tool: &Value| {
+        tool["name"]
+            .as_str()
+            .or(tool["function"]["name"].as_str())
+            .map(str::to_owned)
+    };
     Ok((mode, tools.iter().map(name).collect()))
 }
 
 /// The function that a `tool_choice` names.
 fn named(choice: &Value, functions: &[Value]) -> Result<Value, ApiError> {
-    let named = choice["function"]["name"].as_str().or(choice["name"].as_str());
-    let name = if choice["type"] == "function" { named } else { None };
-    let rule = "\"none\", \"auto\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": …}}";
+    let named = choice["function"]["name"]
+        .as_str()
+        .or(choice["name"].as_str());
+    let name = if choice["type"] == "function" {
+        named
+    } else {
+        None
+    };
+    let rule =
+        "\"none\", \"auto\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": …}}";
     let name = name.ok_or_else(|| wrong("tool_choice", rule, choice))?;
     let function = functions.iter().find(|function| function["name"] == name);
     function.cloned().ok_or_else(|| {
-        ApiError::invalid("tool_choice", format!("`tool_choice` names {}, which is not in `tools`", shorten(name)))
+        ApiError::invalid(
+            "tool_choice",
+            format!(
+                "`tool_choice` names {}, which is not in `tools`",
+                shorten(name)
+            ),
+        )
     })
 }
 
@@ -143,9 +213,17 @@ impl Kind for Tools {
         let mut tools = list(at, value)?;
         for (index, tool) in tools.iter().enumerate() {
             match tool["type"].as_str() {
-                Some("function") => check_function(&format!("{at}[{index}].function"), &tool["function"])?,
+                Some("function") => {
+                    check_function(&format!("{at}[{index}].function"), &tool["function"])?
+                }
                 Some(kind) => tracing::debug!(kind, "ignored a tool of an unsupported type"),
-                None => return Err(wrong(&format!("{at}[{index}].type"), "a string", &tool["type"])),
+                None => {
+                    return Err(wrong(
+                        &format!("{at}[{index}].type"),
+                        "a string",
+                        &tool["type"],
+                    ));
+                }
             }
         }
         tools.retain(|tool| tool["type"] == "function");
@@ -231,13 +309,25 @@ pub(crate) fn check_function(name: &str, function: &Value) -> Result<(), ApiErro
         (1..=TOOL_NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(allowed)
     };
     if !function["name"].as_str().is_some_and(fits) {
-        return Err(wrong(&at("name"), &format!("1 to {TOOL_NAME_BYTES_MAX} of [A-Za-z0-9_-]"), &function["name"]));
+        return Err(wrong(
+            &at("name"),
+            &format!("1 to {TOOL_NAME_BYTES_MAX} of [A-Za-z0-9_-]"),
+            &function["name"],
+        ));
     }
     if !matches!(function["description"], Value::Null | Value::String(_)) {
-        return Err(wrong(&at("description"), "a string", &function["description"]));
+        return Err(wrong(
+            &at("description"),
+            "a string",
+            &function["description"],
+        ));
     }
     if !matches!(function["parameters"], Value::Null | Value::Object(_)) {
-        return Err(wrong(&at("parameters"), "an object", &function["parameters"]));
+        return Err(wrong(
+            &at("parameters"),
+            "an object",
+            &function["parameters"],
+        ));
     }
     let kind = &function["parameters"]["type"];
     if !matches!(kind, Value::Null | Value::String(_) | Value::Array(_)) {

@@ -18,28 +18,51 @@ pub(crate) struct Turns {
 impl Turns {
     /// Adds instructions.
     pub(crate) fn system(&mut self, text: &str) {
-        if self.turns.is_empty() { join(&mut self.system, text) } else { self.user(text) }
+        if self.turns.is_empty() {
+            join(&mut self.system, text)
+        } else {
+            self.user(text)
+        }
     }
 
     /// Adds text of the user.
     pub(crate) fn user(&mut self, text: &str) {
-        join_value(self.turn("user").entry("content").or_insert_with(|| "".into()), text);
+        join_value(
+            self.turn("user")
+                .entry("content")
+                .or_insert_with(|| "".into()),
+            text,
+        );
     }
 
     /// Adds text of the assistant.
     pub(crate) fn assistant(&mut self, text: &str) {
-        join_value(self.turn("assistant").entry("content").or_insert_with(|| "".into()), text);
+        join_value(
+            self.turn("assistant")
+                .entry("content")
+                .or_insert_with(|| "".into()),
+            text,
+        );
     }
 
     /// Adds what the assistant thought before its answer.
     pub(crate) fn reasoning(&mut self, text: &str) {
-        join_value(self.turn("assistant").entry("reasoning_content").or_insert_with(|| "".into()), text);
+        join_value(
+            self.turn("assistant")
+                .entry("reasoning_content")
+                .or_insert_with(|| "".into()),
+            text,
+        );
     }
 
     /// Adds a call by the assistant.
     pub(crate) fn call(&mut self, id: &str, name: &str, arguments: &Value) {
         let call = json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
-        match self.turn("assistant").entry("tool_calls").or_insert_with(|| json!([])) {
+        match self
+            .turn("assistant")
+            .entry("tool_calls")
+            .or_insert_with(|| json!([]))
+        {
             Value::Array(calls) => calls.push(call),
             _ => unreachable!("only this function writes calls"),
         }
@@ -54,7 +77,9 @@ impl Turns {
     /// Whether the conversation ends with text of the assistant, which an answer continues.
     pub(crate) fn ends_with_text(&self) -> bool {
         let last = self.turns.last().filter(|turn| turn["role"] == "assistant");
-        last.is_some_and(|turn| !turn.contains_key("tool_calls") && turn.get("content").is_some_and(|text| text != ""))
+        last.is_some_and(|turn| {
+            !turn.contains_key("tool_calls") && turn.get("content").is_some_and(|text| text != "")
+        })
     }
 
     /// Whether there is nothing but instructions.
@@ -66,7 +91,12 @@ impl Turns {
     /// with them.
     pub(crate) fn messages_without_system(mut self) -> MessageList {
         let mut instructions = std::mem::take(&mut self.system);
-        match self.turns.first_mut().filter(|turn| turn["role"] == "user").and_then(|turn| turn.get_mut("content")) {
+        match self
+            .turns
+            .first_mut()
+            .filter(|turn| turn["role"] == "user")
+            .and_then(|turn| turn.get_mut("content"))
+        {
             Some(Value::String(text)) if !instructions.is_empty() => {
                 instructions.push('\n');
                 join(&mut instructions, text);
@@ -83,7 +113,8 @@ impl Turns {
 
     /// The messages for the chat template.
     pub(crate) fn messages(self) -> MessageList {
-        let system = (!self.system.is_empty()).then(|| json!({"role": "system", "content": self.system}));
+        let system =
+            (!self.system.is_empty()).then(|| json!({"role": "system", "content": self.system}));
         let turns = self.turns.into_iter().map(|mut turn| {
             turn.entry("content").or_insert_with(|| "".into());
             Value::Object(turn)
@@ -94,7 +125,8 @@ impl Turns {
     /// The last turn, if it is of this role; else a new one.
     fn turn(&mut self, role: &'static str) -> &mut Map<String, Value> {
         if self.turns.last().is_none_or(|turn| turn["role"] != role) {
-            self.turns.push(Map::from_iter([("role".to_owned(), role.into())]));
+            self.turns
+                .push(Map::from_iter([("role".to_owned(), role.into())]));
         }
         self.turns.last_mut().expect("there is a turn: added above")
     }

@@ -30,7 +30,11 @@ pub(crate) fn limited(
             bad.extend(forms(tokenizer, word)?);
         }
     }
-    Ok(Some(SharedConstraint(Arc::new(Limited { inner, mask, bad: bad.into() }))))
+    Ok(Some(SharedConstraint(Arc::new(Limited {
+        inner,
+        mask,
+        bad: bad.into(),
+    }))))
 }
 
 /// How a tokenizer writes a text at the beginning of another one, and after a space. The second counts only if the
@@ -44,7 +48,11 @@ fn forms(tokenizer: &Tokenizer, word: &str) -> Result<Vec<Vec<u32>>, ApiError> {
     let (plain, spaced) = (encode(word)?, encode(&format!(" {word}"))?);
     let is_another = plain.len() == spaced.len() && plain.first() != spaced.first();
     let forms = [Some(plain), is_another.then_some(spaced)];
-    Ok(forms.into_iter().flatten().filter(|ids| !ids.is_empty()).collect())
+    Ok(forms
+        .into_iter()
+        .flatten()
+        .filter(|ids| !ids.is_empty())
+        .collect())
 }
 
 fn set(mask: &mut [u32], id: u32) {
@@ -54,7 +62,8 @@ fn set(mask: &mut [u32], id: u32) {
 }
 
 fn has(mask: &[u32], id: u32) -> bool {
-    mask.get(id as usize / 32).is_some_and(|word| word >> (id % 32) & 1 == 1)
+    mask.get(id as usize / 32)
+        .is_some_and(|word| word >> (id % 32) & 1 == 1)
 }
 
 /// A constraint within limits.
@@ -79,7 +88,12 @@ struct State {
 impl Constraint for Limited {
     fn start(&self) -> Box<dyn ConstraintState> {
         let inner = self.inner.as_ref().map(|inner| inner.0.start());
-        Box::new(State { inner, mask: self.mask.clone().into(), bad: self.bad.clone(), last: Vec::new() })
+        Box::new(State {
+            inner,
+            mask: self.mask.clone().into(),
+            bad: self.bad.clone(),
+            last: Vec::new(),
+        })
     }
 }
 
@@ -101,11 +115,19 @@ impl State {
 impl ConstraintState for State {
     fn fork(&self) -> Box<dyn ConstraintState> {
         let inner = self.inner.as_ref().map(|inner| inner.fork());
-        Box::new(Self { inner, mask: self.mask.clone(), bad: self.bad.clone(), last: self.last.clone() })
+        Box::new(Self {
+            inner,
+            mask: self.mask.clone(),
+            bad: self.bad.clone(),
+            last: self.last.clone(),
+        })
     }
 
     fn fill_mask(&mut self, mask: &mut [u32]) -> Result<bool, Unsatisfiable> {
-        let holds = self.inner.as_mut().map_or(Ok(false), |inner| inner.fill_mask(mask))?;
+        let holds = self
+            .inner
+            .as_mut()
+            .map_or(Ok(false), |inner| inner.fill_mask(mask))?;
         for (word, allowed) in mask.iter_mut().zip(&*self.mask) {
             *word = if holds { *word & allowed } else { *allowed };
         }
@@ -121,9 +143,18 @@ impl ConstraintState for State {
         if !self.allows(token_id) {
             return Err(Unsatisfiable);
         }
-        let is_complete = self.inner.as_mut().map_or(Ok(false), |inner| inner.accept(token_id))?;
+        let is_complete = self
+            .inner
+            .as_mut()
+            .map_or(Ok(false), |inner| inner.accept(token_id))?;
         self.last.push(token_id);
-        let kept = self.bad.iter().map(Vec::len).max().unwrap_or(0).saturating_sub(1);
+        let kept = self
+            .bad
+            .iter()
+            .map(Vec::len)
+            .max()
+            .unwrap_or(0)
+            .saturating_sub(1);
         let surplus = self.last.len().saturating_sub(kept);
         self.last.drain(..surplus);
         Ok(is_complete)
@@ -131,7 +162,10 @@ impl ConstraintState for State {
 
     /// A token that the limits forbid is not forced: the mask then shows that nothing may follow.
     fn forced(&mut self) -> Vec<u32> {
-        let mut forced = self.inner.as_mut().map_or_else(Vec::new, |inner| inner.forced());
+        let mut forced = self
+            .inner
+            .as_mut()
+            .map_or_else(Vec::new, |inner| inner.forced());
         let before = std::mem::take(&mut self.last);
         self.last.clone_from(&before);
         let mut allowed = 0;
@@ -156,7 +190,12 @@ mod tests {
         let mut mask = vec![0; 2];
         allowed.iter().for_each(|id| set(&mut mask, *id));
         let bad: Vec<Vec<u32>> = bad.iter().map(|ids| ids.to_vec()).collect();
-        State { inner: None, mask: mask.into(), bad: bad.into(), last: Vec::new() }
+        State {
+            inner: None,
+            mask: mask.into(),
+            bad: bad.into(),
+            last: Vec::new(),
+        }
     }
 
     fn allowed(state: &mut State) -> Vec<u32> {

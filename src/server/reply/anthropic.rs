@@ -30,16 +30,31 @@ pub(crate) struct AnthropicReply {
 enum Block {
     Thinking(String),
     Text(String),
-    ToolUse { id: String, name: String, arguments: String },
+    ToolUse {
+        id: String,
+        name: String,
+        arguments: String,
+    },
 }
 
 impl Block {
     /// The block with what was written into it.
     fn content(&self) -> Content<'_> {
         match self {
-            Self::Thinking(thinking) => Content::Thinking { thinking, signature: signature(thinking) },
+            Self::Thinking(thinking) => Content::Thinking {
+                thinking,
+                signature: signature(thinking),
+            },
             Self::Text(text) => Content::Text { text },
-            Self::ToolUse { id, name, arguments } => Content::ToolUse { id, name, input: json::object_of(arguments) },
+            Self::ToolUse {
+                id,
+                name,
+                arguments,
+            } => Content::ToolUse {
+                id,
+                name,
+                input: json::object_of(arguments),
+            },
         }
     }
 
@@ -48,7 +63,9 @@ impl Block {
         match self {
             Self::Thinking(_) => json!({"type": "thinking", "thinking": "", "signature": ""}),
             Self::Text(_) => json!({"type": "text", "text": ""}),
-            Self::ToolUse { id, name, .. } => json!({"type": "tool_use", "id": id, "name": name, "input": {}}),
+            Self::ToolUse { id, name, .. } => {
+                json!({"type": "tool_use", "id": id, "name": name, "input": {}})
+            }
         }
     }
 }
@@ -57,9 +74,18 @@ impl Block {
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum Content<'a> {
-    Thinking { thinking: &'a str, signature: String },
-    Text { text: &'a str },
-    ToolUse { id: &'a str, name: &'a str, input: Box<RawValue> },
+    Thinking {
+        thinking: &'a str,
+        signature: String,
+    },
+    Text {
+        text: &'a str,
+    },
+    ToolUse {
+        id: &'a str,
+        name: &'a str,
+        input: Box<RawValue>,
+    },
 }
 
 /// A message with its blocks.
@@ -138,7 +164,11 @@ impl AnthropicReply {
 
     /// The prompt's tokens that were cached are counted apart.
     fn usage(&self, output_tokens: u32) -> Value {
-        let Totals { prompt_tokens, cached_tokens, .. } = self.totals;
+        let Totals {
+            prompt_tokens,
+            cached_tokens,
+            ..
+        } = self.totals;
         json!({
             "input_tokens": prompt_tokens - cached_tokens,
             "cache_creation_input_tokens": 0,
@@ -151,28 +181,51 @@ impl AnthropicReply {
     fn open(&mut self, block: Block, events: &mut String) {
         self.close(events);
         let name = "content_block_start";
-        push(events, name, &json!({"type": name, "index": self.blocks.len(), "content_block": block.empty()}));
+        push(
+            events,
+            name,
+            &json!({"type": name, "index": self.blocks.len(), "content_block": block.empty()}),
+        );
         self.blocks.push(block);
         self.is_open = true;
     }
 
     fn close(&mut self, events: &mut String) {
-        let Some(last) = self.blocks.last() else { return };
+        let Some(last) = self.blocks.last() else {
+            return;
+        };
         if !self.is_open {
             return;
         }
         if let Block::Thinking(text) = last {
-            self.change(events, Change::Signature { signature: signature(text) });
+            self.change(
+                events,
+                Change::Signature {
+                    signature: signature(text),
+                },
+            );
         }
         let name = "content_block_stop";
-        push(events, name, &json!({"type": name, "index": self.blocks.len() - 1}));
+        push(
+            events,
+            name,
+            &json!({"type": name, "index": self.blocks.len() - 1}),
+        );
         self.is_open = false;
     }
 
     /// Adds a change of the last block.
     fn change(&self, events: &mut String, delta: Change<'_>) {
         let name = "content_block_delta";
-        push(events, name, &ChangeEvent { r#type: name, index: self.blocks.len() - 1, delta });
+        push(
+            events,
+            name,
+            &ChangeEvent {
+                r#type: name,
+                index: self.blocks.len() - 1,
+                delta,
+            },
+        );
     }
 
     fn thinking(&mut self, more: &str, events: &mut String) {
@@ -203,7 +256,14 @@ impl AnthropicReply {
         if let Some(name) = call.name {
             let hash = blake3::hash(format!("{} {}", self.id, call.index).as_bytes()).to_hex();
             let id = format!("toolu_{}", &hash[..24]);
-            self.open(Block::ToolUse { id, name, arguments: String::new() }, events);
+            self.open(
+                Block::ToolUse {
+                    id,
+                    name,
+                    arguments: String::new(),
+                },
+                events,
+            );
         }
         if call.arguments.is_empty() {
             return;
@@ -211,13 +271,21 @@ impl AnthropicReply {
         if let Some(Block::ToolUse { arguments, .. }) = self.blocks.last_mut() {
             arguments.push_str(&call.arguments);
         }
-        self.change(events, Change::Input { partial_json: &call.arguments });
+        self.change(
+            events,
+            Change::Input {
+                partial_json: &call.arguments,
+            },
+        );
     }
 
     /// Ends the message.
     fn finish(&mut self, finish: FinishReason, stop: Option<String>, events: &mut String) {
         self.close(events);
-        let has_calls = self.blocks.iter().any(|block| matches!(block, Block::ToolUse { .. }));
+        let has_calls = self
+            .blocks
+            .iter()
+            .any(|block| matches!(block, Block::ToolUse { .. }));
         self.stop_reason = Some(match finish {
             FinishReason::Length => "max_tokens",
             FinishReason::Stop if stop.is_some() => "stop_sequence",
@@ -227,7 +295,11 @@ impl AnthropicReply {
         self.stop_sequence = stop;
         let delta = json!({"stop_reason": self.stop_reason, "stop_sequence": self.stop_sequence});
         let (name, usage) = ("message_delta", self.usage(self.totals.completion_tokens));
-        push(events, name, &json!({"type": name, "delta": delta, "usage": usage}));
+        push(
+            events,
+            name,
+            &json!({"type": name, "delta": delta, "usage": usage}),
+        );
         push(events, "message_stop", &json!({"type": "message_stop"}));
     }
 }
@@ -242,7 +314,11 @@ impl ReplyForm for AnthropicReply {
         let mut events = String::new();
         if !std::mem::replace(&mut self.is_begun, true) {
             let name = "message_start";
-            push(&mut events, name, &json!({"type": name, "message": self.message(Vec::new(), 0)}));
+            push(
+                &mut events,
+                name,
+                &json!({"type": name, "message": self.message(Vec::new(), 0)}),
+            );
         }
         let parts = delta.parts;
         if !parts.reasoning.is_empty() {
@@ -251,7 +327,10 @@ impl ReplyForm for AnthropicReply {
         if !parts.content.is_empty() {
             self.text(&parts.content, &mut events);
         }
-        parts.calls.into_iter().for_each(|call| self.call(call, &mut events));
+        parts
+            .calls
+            .into_iter()
+            .for_each(|call| self.call(call, &mut events));
         if let Some(finish) = delta.finish {
             self.finish(finish, delta.stop, &mut events);
         }

@@ -5,7 +5,9 @@
 //! fewer and longer deltas, and no buffer grows beyond the receivers' own bounds.
 
 use super::weight;
-use crate::engine::request::{DraftReport, Event, FinishReason, PrefixReport, PromptEvent, RequestError, Token};
+use crate::engine::request::{
+    DraftReport, Event, FinishReason, PrefixReport, PromptEvent, RequestError, Token,
+};
 use crate::platform::Instant;
 use crate::server::counters::Metrics;
 use crate::server::parameters::sampling::Sampling;
@@ -32,7 +34,11 @@ impl Cached {
     /// Counts what a token says, if that is more.
     fn update(&mut self, token: &Token) {
         if token.cached_tokens > self.tokens {
-            *self = Self { tokens: token.cached_tokens, restored: token.restored_tokens, from_disk: token.disk_tokens };
+            *self = Self {
+                tokens: token.cached_tokens,
+                restored: token.restored_tokens,
+                from_disk: token.disk_tokens,
+            };
         }
     }
 }
@@ -111,14 +117,22 @@ struct Choice {
 
 impl Generation {
     /// Submits every prompt. If one is refused, those before it are cancelled by dropping their receivers.
-    pub(crate) fn submit(state: &ModelState, prompts: Vec<Arc<[u32]>>, sampling: &Sampling) -> Result<Self, ApiError> {
+    pub(crate) fn submit(
+        state: &ModelState,
+        prompts: Vec<Arc<[u32]>>,
+        sampling: &Sampling,
+    ) -> Result<Self, ApiError> {
         let active = state.count_answer();
         let info = state.ready()?;
         let params = &sampling.params;
         let bytes_max = state.shared.options.limits.reply_bytes_max;
         let checked = weight::check(&prompts, params, info.max_model_len, bytes_max);
         checked.map_err(|error| ApiError::refused(&error, sampling.names))?;
-        let mut end_ids = if sampling.show_stops { Vec::new() } else { params.stop_token_ids.clone() };
+        let mut end_ids = if sampling.show_stops {
+            Vec::new()
+        } else {
+            params.stop_token_ids.clone()
+        };
         if !params.ignore_eos {
             end_ids.extend_from_slice(&info.eos_token_ids);
         }
@@ -154,11 +168,25 @@ impl Generation {
         }
         let (metrics, started) = (state.metrics.clone(), Instant::now());
         let trace = state.options.traces.as_ref().map(|sink| {
-            let trace = RequestTrace { prompt_tokens: totals.prompt_tokens, ..sampling.trace(&state.model_names[0]) };
+            let trace = RequestTrace {
+                prompt_tokens: totals.prompt_tokens,
+                ..sampling.trace(&state.model_names[0])
+            };
             OpenTrace::new(sink, trace)
         });
         let (n, usage) = (params.n as usize, Usage::new(totals.prompt_tokens));
-        Ok(Self { choices, next: 0, totals, cached, n, metrics, started, trace, usage, _active: active })
+        Ok(Self {
+            choices,
+            next: 0,
+            totals,
+            cached,
+            n,
+            metrics,
+            started,
+            trace,
+            usage,
+            _active: active,
+        })
     }
 
     /// Tokens counted so far.
@@ -177,10 +205,19 @@ impl Generation {
         self.usage.clone()
     }
 
-    fn poll_choice(&mut self, index: usize, context: &mut Context<'_>) -> Poll<Result<Delta, RequestError>> {
+    fn poll_choice(
+        &mut self,
+        index: usize,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Delta, RequestError>> {
         let choice = &mut self.choices[index];
-        let Some(receiver) = &mut choice.receiver else { return Poll::Pending };
-        let mut delta = Delta { choice: index, ..Delta::default() };
+        let Some(receiver) = &mut choice.receiver else {
+            return Poll::Pending;
+        };
+        let mut delta = Delta {
+            choice: index,
+            ..Delta::default()
+        };
         let mut new_tokens = 0;
         let mut by_text = false;
         let mut end = None;
@@ -189,15 +226,23 @@ impl Generation {
                 Poll::Pending => break,
                 Poll::Ready(Some(Event::Prompt(PromptEvent::Admitted))) => {
                     choice.admitted = Some(Instant::now());
-                    self.metrics.request_queue_time.observe(self.started.elapsed().as_secs_f64());
+                    self.metrics
+                        .request_queue_time
+                        .observe(self.started.elapsed().as_secs_f64());
                     self.trace.iter_mut().for_each(OpenTrace::admitted);
                 }
-                Poll::Ready(Some(Event::Prompt(PromptEvent::Prefix(report)))) => choice.prefix = Some(report),
-                Poll::Ready(Some(Event::Prompt(PromptEvent::Logprobs(tokens)))) => choice.prompt.push(tokens),
+                Poll::Ready(Some(Event::Prompt(PromptEvent::Prefix(report)))) => {
+                    choice.prefix = Some(report)
+                }
+                Poll::Ready(Some(Event::Prompt(PromptEvent::Logprobs(tokens)))) => {
+                    choice.prompt.push(tokens)
+                }
                 // Not requested here.
                 Poll::Ready(Some(Event::Prompt(PromptEvent::Embedding(_)))) => {}
                 Poll::Ready(Some(Event::Token(_))) if choice.silent => {}
-                Poll::Ready(Some(Event::Finished { .. })) if choice.silent => delta.finish = Some(FinishReason::Length),
+                Poll::Ready(Some(Event::Finished { .. })) if choice.silent => {
+                    delta.finish = Some(FinishReason::Length)
+                }
                 Poll::Ready(Some(Event::Token(token))) => {
                     new_tokens += 1;
                     self.cached[index / self.n].update(&token);
@@ -225,7 +270,9 @@ impl Generation {
                 Poll::Ready(Some(Event::Finished { reason, .. })) => {
                     let rest = choice.text.finish().text;
                     choice.answer.push(&rest, &mut delta.parts);
-                    choice.answer.finish(&mut delta.parts, reason == FinishReason::Length);
+                    choice
+                        .answer
+                        .finish(&mut delta.parts, reason == FinishReason::Length);
                     let reason = choice.answer.stop().map_or(reason, |_| FinishReason::Stop);
                     delta.finish = Some(reason);
                 }
@@ -258,23 +305,35 @@ impl Generation {
         let mut gaps = new_tokens;
         choice.first_token.get_or_insert(now);
         let since = choice.last_token.replace(now).unwrap_or_else(|| {
-            self.metrics.time_to_first_token.observe((now - self.started).as_secs_f64());
+            self.metrics
+                .time_to_first_token
+                .observe((now - self.started).as_secs_f64());
             gaps -= 1;
             now
         });
         // Tokens that arrived together share the time since the previous one.
         for _ in 0..gaps {
-            self.metrics.inter_token_latency.observe((now - since).as_secs_f64() / f64::from(gaps));
+            self.metrics
+                .inter_token_latency
+                .observe((now - since).as_secs_f64() / f64::from(gaps));
         }
         choice.completion_tokens += new_tokens;
         self.totals.completion_tokens += new_tokens;
         let totals = self.totals();
-        self.usage.update(totals.cached_tokens, totals.completion_tokens);
+        self.usage
+            .update(totals.cached_tokens, totals.completion_tokens);
     }
 
     fn end(&mut self, delta: &mut Delta, reason: FinishReason, by_text: bool) {
         if let Some(trace) = &mut self.trace {
-            trace.trace.finish_reasons.push(if reason == FinishReason::Length { "length" } else { "stop" });
+            trace
+                .trace
+                .finish_reasons
+                .push(if reason == FinishReason::Length {
+                    "length"
+                } else {
+                    "stop"
+                });
         }
         let choice = &mut self.choices[delta.choice];
         delta.drafts = choice.drafts;
@@ -283,24 +342,41 @@ impl Generation {
             Some(receiver) if by_text || reason == FinishReason::Stop => receiver.stop(),
             receiver => drop(receiver),
         }
-        self.metrics.request_prompt_tokens.observe(f64::from(choice.prompt_tokens));
-        self.metrics.request_generation_tokens.observe(f64::from(choice.completion_tokens));
+        self.metrics
+            .request_prompt_tokens
+            .observe(f64::from(choice.prompt_tokens));
+        self.metrics
+            .request_generation_tokens
+            .observe(f64::from(choice.completion_tokens));
         if let (Some(first), Some(last)) = (choice.first_token, choice.last_token) {
             let seconds = (last - first).as_secs_f64();
             self.metrics.request_decode_time.observe(seconds);
             if let Some(admitted) = choice.admitted {
-                self.metrics.request_prefill_time.observe((first - admitted).as_secs_f64());
-                self.metrics.request_inference_time.observe((last - admitted).as_secs_f64());
+                self.metrics
+                    .request_prefill_time
+                    .observe((first - admitted).as_secs_f64());
+                self.metrics
+                    .request_inference_time
+                    .observe((last - admitted).as_secs_f64());
             }
             if choice.completion_tokens > 1 {
                 let mean = seconds / f64::from(choice.completion_tokens - 1);
                 self.metrics.request_time_per_output_token.observe(mean);
             }
         }
-        self.metrics.e2e_request_latency.observe(self.started.elapsed().as_secs_f64());
+        self.metrics
+            .e2e_request_latency
+            .observe(self.started.elapsed().as_secs_f64());
         if self.choices.iter().all(|choice| choice.receiver.is_none()) {
-            let most = self.choices.iter().map(|choice| choice.completion_tokens).max().unwrap_or(0);
-            self.metrics.request_max_num_generation_tokens.observe(f64::from(most));
+            let most = self
+                .choices
+                .iter()
+                .map(|choice| choice.completion_tokens)
+                .max()
+                .unwrap_or(0);
+            self.metrics
+                .request_max_num_generation_tokens
+                .observe(f64::from(most));
         }
     }
 }
@@ -341,11 +417,17 @@ impl Stream for Generation {
                 self.next = (index + 1) % count;
                 if let Err(error) = &delta {
                     self.fail_trace(error.to_string());
-                    self.choices.iter_mut().for_each(|choice| choice.receiver = None);
+                    self.choices
+                        .iter_mut()
+                        .for_each(|choice| choice.receiver = None);
                 }
                 return Poll::Ready(Some(delta));
             }
         }
-        if self.choices.iter().all(|choice| choice.receiver.is_none()) { Poll::Ready(None) } else { Poll::Pending }
+        if self.choices.iter().all(|choice| choice.receiver.is_none()) {
+            Poll::Ready(None)
+        } else {
+            Poll::Pending
+        }
     }
 }

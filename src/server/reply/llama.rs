@@ -80,7 +80,10 @@ struct Timings {
 
 impl Timings {
     fn new(totals: Totals, prompt: Duration, predicted: Duration) -> Self {
-        let (prompt_n, predicted_n) = (totals.prompt_tokens - totals.cached_tokens, totals.completion_tokens);
+        let (prompt_n, predicted_n) = (
+            totals.prompt_tokens - totals.cached_tokens,
+            totals.completion_tokens,
+        );
         let [prompt_ms, predicted_ms] = [prompt, predicted].map(|time| time.as_secs_f64() * 1e3);
         let per_token = |ms: f64, tokens: u32| (tokens > 0).then(|| ms / f64::from(tokens));
         let per_second = |ms: f64, tokens: u32| (ms > 0.0).then(|| 1e3 * f64::from(tokens) / ms);
@@ -110,7 +113,11 @@ impl LlamaReply {
         Self {
             model,
             settings,
-            tokens: TokenNames { tokenizer: state.text.tokenizer.clone(), by_id: false, hides_special: false },
+            tokens: TokenNames {
+                tokenizer: state.text.tokenizer.clone(),
+                by_id: false,
+                hides_special: false,
+            },
             eos_token_ids: info.eos_token_ids.clone(),
             probabilities,
             returns_tokens,
@@ -123,10 +130,22 @@ impl LlamaReply {
     fn probability(&self, token: &Token) -> Probability {
         let one = |id: u32, logprob: Option<f32>| {
             let (token, bytes) = (self.tokens.text(id), self.tokens.bytes(id));
-            Probability { id, token, bytes, logprob: finite(logprob), top_logprobs: None }
+            Probability {
+                id,
+                token,
+                bytes,
+                logprob: finite(logprob),
+                top_logprobs: None,
+            }
         };
-        let top = token.top_logprobs.iter().map(|top| one(top.token_id, Some(top.logprob)));
-        Probability { top_logprobs: Some(top.collect()), ..one(token.id, token.logprob) }
+        let top = token
+            .top_logprobs
+            .iter()
+            .map(|top| one(top.token_id, Some(top.logprob)));
+        Probability {
+            top_logprobs: Some(top.collect()),
+            ..one(token.id, token.logprob)
+        }
     }
 
     fn end(&self, finish: FinishReason, last: Option<&Token>, totals: Totals) -> End {
@@ -154,9 +173,12 @@ impl Chunk {
     fn append(&mut self, later: Self) {
         self.content.push_str(&later.content);
         self.tokens.extend(later.tokens);
-        (self.tokens_predicted, self.tokens_evaluated) = (later.tokens_predicted, later.tokens_evaluated);
-        if let (Some(probabilities), Some(later)) = (&mut self.completion_probabilities, later.completion_probabilities)
-        {
+        (self.tokens_predicted, self.tokens_evaluated) =
+            (later.tokens_predicted, later.tokens_evaluated);
+        if let (Some(probabilities), Some(later)) = (
+            &mut self.completion_probabilities,
+            later.completion_probabilities,
+        ) {
             probabilities.extend(later);
         }
         (self.stop, self.end) = (later.stop, later.end);
@@ -174,10 +196,22 @@ impl ReplyForm for LlamaReply {
 
     fn chunks(&mut self, delta: Delta, totals: Totals) -> Vec<Chunk> {
         self.has_new_line |= delta.parts.content.contains('\n');
-        let end = delta.finish.map(|finish| self.end(finish, delta.tokens.last(), totals));
-        let returned = if self.returns_tokens { &delta.tokens[..] } else { &[] };
+        let end = delta
+            .finish
+            .map(|finish| self.end(finish, delta.tokens.last(), totals));
+        let returned = if self.returns_tokens {
+            &delta.tokens[..]
+        } else {
+            &[]
+        };
         let ids = returned.iter().map(|token| token.id);
-        let probabilities = || delta.tokens.iter().map(|token| self.probability(token)).collect();
+        let probabilities = || {
+            delta
+                .tokens
+                .iter()
+                .map(|token| self.probability(token))
+                .collect()
+        };
         vec![Chunk {
             index: delta.choice,
             tokens: ids.collect(),

@@ -76,7 +76,10 @@ pub(super) struct TokenNames {
 
 impl TokenNames {
     pub(super) fn bytes(&self, id: u32) -> Vec<u8> {
-        self.tokenizer.as_ref().map(|tokenizer| tokenizer.token_bytes(id, None)).unwrap_or_default()
+        self.tokenizer
+            .as_ref()
+            .map(|tokenizer| tokenizer.token_bytes(id, None))
+            .unwrap_or_default()
     }
 
     /// The token's text, with U+FFFD for incomplete characters.
@@ -95,7 +98,12 @@ impl TokenNames {
             return name;
         }
         String::from_utf8(self.bytes(id)).unwrap_or_else(|error| {
-            error.as_bytes().iter().fold("bytes:".to_owned(), |name, byte| format!("{name}\\x{byte:02x}"))
+            error
+                .as_bytes()
+                .iter()
+                .fold("bytes:".to_owned(), |name, byte| {
+                    format!("{name}\\x{byte:02x}")
+                })
         })
     }
 
@@ -109,21 +117,49 @@ impl TokenNames {
 
     pub(super) fn chat(&self, tokens: &[Token]) -> Logprobs {
         let entry = |id: u32, logprob: Option<f32>| {
-            let (token, bytes) = (self.id_name(id).unwrap_or_else(|| self.text(id)), self.bytes(id));
-            ChatToken { token, logprob: finite(logprob), bytes, top_logprobs: None }
+            let (token, bytes) = (
+                self.id_name(id).unwrap_or_else(|| self.text(id)),
+                self.bytes(id),
+            );
+            ChatToken {
+                token,
+                logprob: finite(logprob),
+                bytes,
+                top_logprobs: None,
+            }
         };
         let content = tokens.iter().map(|token| {
-            let top = token.top_logprobs.iter().map(|top| entry(top.token_id, Some(top.logprob)));
-            ChatToken { top_logprobs: Some(top.collect()), ..entry(token.id, token.logprob) }
+            let top = token
+                .top_logprobs
+                .iter()
+                .map(|top| entry(top.token_id, Some(top.logprob)));
+            ChatToken {
+                top_logprobs: Some(top.collect()),
+                ..entry(token.id, token.logprob)
+            }
         });
-        Logprobs::Chat(ChatLogprobs { content: content.collect(), refusal: () })
+        Logprobs::Chat(ChatLogprobs {
+            content: content.collect(),
+            refusal: (),
+        })
     }
 
     /// The characters that a token adds to the text. Counts only bytes that start a character, so a character that is
     /// split over several tokens counts once.
     fn characters(&self, id: u32) -> usize {
-        let is_hidden = self.hides_special && self.tokenizer.as_ref().is_some_and(|tokenizer| tokenizer.is_special(id));
-        if is_hidden { 0 } else { self.bytes(id).iter().filter(|byte| **byte & 0xC0 != 0x80).count() }
+        let is_hidden = self.hides_special
+            && self
+                .tokenizer
+                .as_ref()
+                .is_some_and(|tokenizer| tokenizer.is_special(id));
+        if is_hidden {
+            0
+        } else {
+            self.bytes(id)
+                .iter()
+                .filter(|byte| **byte & 0xC0 != 0x80)
+                .count()
+        }
     }
 
     /// Logprobs in the form of completions. A token given only by its id is the first of a prompt. `offset` counts the
@@ -136,12 +172,24 @@ impl TokenNames {
         let mut lists = CompletionLogprobs::default();
         for (id, token) in tokens {
             let top = token.map(|token| {
-                let chosen = TokenLogprob { token_id: id, logprob: token.logprob.unwrap_or(LOGPROB_MIN) };
+                let chosen = TokenLogprob {
+                    token_id: id,
+                    logprob: token.logprob.unwrap_or(LOGPROB_MIN),
+                };
                 let alternatives = token.top_logprobs.iter().chain([&chosen]);
-                alternatives.map(|top| (self.distinct(top.token_id), finite(Some(top.logprob)).into())).collect()
+                alternatives
+                    .map(|top| {
+                        (
+                            self.distinct(top.token_id),
+                            finite(Some(top.logprob)).into(),
+                        )
+                    })
+                    .collect()
             });
             lists.tokens.push(self.distinct(id));
-            lists.token_logprobs.push(token.map(|token| finite(token.logprob)));
+            lists
+                .token_logprobs
+                .push(token.map(|token| finite(token.logprob)));
             lists.top_logprobs.push(top);
             lists.text_offset.push(*offset);
             *offset += self.characters(id);
@@ -153,7 +201,10 @@ impl TokenNames {
     /// position and the token itself.
     pub(super) fn prompt<'a>(&self, tokens: impl Iterator<Item = &'a Token>) -> Value {
         let entry = |id: u32, logprob: Option<f32>, rank: Option<usize>| {
-            (id.to_string(), json!({"logprob": finite(logprob), "rank": rank, "decoded_token": self.text(id)}))
+            (
+                id.to_string(),
+                json!({"logprob": finite(logprob), "rank": rank, "decoded_token": self.text(id)}),
+            )
         };
         let of_token = |token: &Token| {
             let own = entry(token.id, token.logprob, None);
@@ -162,6 +213,8 @@ impl TokenNames {
             // If the token is among the likeliest ones, that entry (with its rank) replaces its own.
             Value::Object(std::iter::once(own).chain(top).collect())
         };
-        std::iter::once(Value::Null).chain(tokens.map(of_token)).collect()
+        std::iter::once(Value::Null)
+            .chain(tokens.map(of_token))
+            .collect()
     }
 }

@@ -64,7 +64,10 @@ pub(crate) async fn respond<F: ReplyForm>(
 ) -> Result<Response, ApiError> {
     let usage = generation.usage();
     let mut response = if streams {
-        sse::response(F::MEDIA_TYPE, events(generation, form).map(sse::with_plain_lines))
+        sse::response(
+            F::MEDIA_TYPE,
+            events(generation, form).map(sse::with_plain_lines),
+        )
     } else {
         whole(generation, form).await?
     };
@@ -73,7 +76,10 @@ pub(crate) async fn respond<F: ReplyForm>(
 }
 
 /// The events of each delta as one string, then the end event.
-fn events<F: ReplyForm>(generation: Generation, form: F) -> impl stream::Stream<Item = String> + Send + 'static {
+fn events<F: ReplyForm>(
+    generation: Generation,
+    form: F,
+) -> impl stream::Stream<Item = String> + Send + 'static {
     stream::unfold(Some((generation, form)), async |running| {
         let (mut generation, mut form) = running?;
         let next = generation.next().await;

@@ -53,7 +53,12 @@ impl Drafts {
     pub(super) fn new(choice: usize, report: DraftReport) -> Self {
         let names = DraftSkip::ALL.iter().map(|(_, name)| *name);
         let skips = names.zip(report.skips).collect();
-        Self { choice, drafted_tokens: report.drafted, accepted_tokens: report.accepted, skips }
+        Self {
+            choice,
+            drafted_tokens: report.drafted,
+            accepted_tokens: report.accepted,
+            skips,
+        }
     }
 }
 
@@ -177,15 +182,27 @@ struct CompletionTokens {
 
 impl From<Totals> for Usage {
     fn from(totals: Totals) -> Self {
-        let Totals { prompt_tokens, cached_tokens, restored_tokens, disk_tokens, completion_tokens, .. } = totals;
+        let Totals {
+            prompt_tokens,
+            cached_tokens,
+            restored_tokens,
+            disk_tokens,
+            completion_tokens,
+            ..
+        } = totals;
         let (host_cached_tokens, disk_cached_tokens) = (restored_tokens, disk_tokens);
         let reasoning_tokens = totals.reasoning_tokens;
         Self {
             prompt_tokens,
             completion_tokens,
             total_tokens: prompt_tokens + completion_tokens,
-            prompt_tokens_details: PromptTokens { cached_tokens, host_cached_tokens, disk_cached_tokens },
-            completion_tokens_details: (reasoning_tokens > 0).then_some(CompletionTokens { reasoning_tokens }),
+            prompt_tokens_details: PromptTokens {
+                cached_tokens,
+                host_cached_tokens,
+                disk_cached_tokens,
+            },
+            completion_tokens_details: (reasoning_tokens > 0)
+                .then_some(CompletionTokens { reasoning_tokens }),
         }
     }
 }
@@ -194,7 +211,11 @@ impl Chunk {
     /// Appends a later chunk.
     pub(super) fn append(&mut self, later: Self) {
         for choice in later.choices {
-            match self.choices.iter_mut().find(|known| known.index == choice.index) {
+            match self
+                .choices
+                .iter_mut()
+                .find(|known| known.index == choice.index)
+            {
                 Some(known) => known.append(choice),
                 None => self.choices.push(choice.begun()),
             }
@@ -222,7 +243,11 @@ impl Choice {
     /// Turns the first chunk of a choice into the beginning of the whole choice.
     fn begun(mut self) -> Self {
         if let Body::Delta(delta) = self.body {
-            let mut message = Message { content: Some(None), refusal: Some(()), ..Message::default() };
+            let mut message = Message {
+                content: Some(None),
+                refusal: Some(()),
+                ..Message::default()
+            };
             message.append(delta);
             self.body = Body::Message(message);
         }
@@ -258,11 +283,19 @@ impl Message {
             let calls = self.tool_calls.get_or_insert_default();
             match call.index.and_then(|index| calls.get_mut(index)) {
                 Some(known) => known.function.arguments.push_str(&call.function.arguments),
-                None => calls.push(ToolCall { index: None, ..call }),
+                None => calls.push(ToolCall {
+                    index: None,
+                    ..call
+                }),
             }
         }
         if self.tool_calls.is_some() {
-            self.content = Some(self.content.take().flatten().filter(|content| !content.is_empty()));
+            self.content = Some(
+                self.content
+                    .take()
+                    .flatten()
+                    .filter(|content| !content.is_empty()),
+            );
         }
     }
 }

@@ -66,7 +66,10 @@ impl Part {
     }
 
     fn is_empty(&self) -> bool {
-        self.thinking.is_empty() && self.content.is_empty() && self.calls.is_empty() && self.logprobs.is_empty()
+        self.thinking.is_empty()
+            && self.content.is_empty()
+            && self.calls.is_empty()
+            && self.logprobs.is_empty()
     }
 }
 
@@ -164,24 +167,56 @@ pub(crate) fn model_line(model: &str, state: LoadState, is_chat: bool) -> String
         LoadState::Loaded => "load",
         LoadState::Unloaded => "unload",
     };
-    let end = End { done: true, done_reason: Some(reason), figures: None };
-    line((model, is_chat), &iso_time(platform::unix_time()), &Part::default(), &end)
+    let end = End {
+        done: true,
+        done_reason: Some(reason),
+        figures: None,
+    };
+    line(
+        (model, is_chat),
+        &iso_time(platform::unix_time()),
+        &Part::default(),
+        &end,
+    )
 }
 
 /// The line of this model and route, without a line break.
 fn line((model, is_chat): (&str, bool), created_at: &str, part: &Part, end: &End) -> String {
-    let more = More { thinking: &part.thinking, tool_calls: &part.calls };
-    let body = if is_chat {
-        Body::Chat { message: Message { role: "assistant", content: &part.content, more } }
-    } else {
-        Body::Generate(Generated { response: &part.content, more })
+    let more = More {
+        thinking: &part.thinking,
+        tool_calls: &part.calls,
     };
-    json::write(&Line { model, created_at, body, logprobs: &part.logprobs, end })
+    let body = if is_chat {
+        Body::Chat {
+            message: Message {
+                role: "assistant",
+                content: &part.content,
+                more,
+            },
+        }
+    } else {
+        Body::Generate(Generated {
+            response: &part.content,
+            more,
+        })
+    };
+    json::write(&Line {
+        model,
+        created_at,
+        body,
+        logprobs: &part.logprobs,
+        end,
+    })
 }
 
 impl OllamaReply {
     /// A reply to a request that starts now, after its model was loaded. `logprobs`: whether it reports them.
-    pub(crate) fn new(state: &ModelState, model: String, (is_chat, logprobs): (bool, bool), loaded: LoadTime) -> Self {
+    pub(crate) fn new(
+        state: &ModelState,
+        model: String,
+        (is_chat, logprobs): (bool, bool),
+        loaded: LoadTime,
+    ) -> Self {
         let tokens = logprobs.then(|| TokenNames {
             tokenizer: state.text.tokenizer.clone(),
             by_id: false,
@@ -203,8 +238,16 @@ impl OllamaReply {
 
     /// The call that was being written, which is complete.
     fn end_call(&mut self) -> Option<Call> {
-        let CallDelta { index, name, arguments } = self.call.take()?;
-        let function = Function { index, name: name.unwrap_or_default(), arguments: json::object_of(&arguments) };
+        let CallDelta {
+            index,
+            name,
+            arguments,
+        } = self.call.take()?;
+        let function = Function {
+            index,
+            name: name.unwrap_or_default(),
+            arguments: json::object_of(&arguments),
+        };
         Some(Call { function })
     }
 
@@ -219,8 +262,16 @@ impl OllamaReply {
             eval_count: totals.completion_tokens,
             eval_duration: nanoseconds(now - first),
         };
-        let reason = if finish == FinishReason::Length { "length" } else { "stop" };
-        End { done: true, done_reason: Some(reason), figures: Some(figures) }
+        let reason = if finish == FinishReason::Length {
+            "length"
+        } else {
+            "stop"
+        };
+        End {
+            done: true,
+            done_reason: Some(reason),
+            figures: Some(figures),
+        }
     }
 
     fn line(&self, part: &Part, end: &End) -> String {
@@ -239,9 +290,17 @@ impl ReplyForm for OllamaReply {
     }
 
     fn chunks(&mut self, delta: Delta, totals: Totals) -> Vec<String> {
-        let logprobs = self.tokens.as_ref().map(|names| names.entries(&delta.tokens)).unwrap_or_default();
-        let mut part =
-            Part { thinking: delta.parts.reasoning, content: delta.parts.content, calls: Vec::new(), logprobs };
+        let logprobs = self
+            .tokens
+            .as_ref()
+            .map(|names| names.entries(&delta.tokens))
+            .unwrap_or_default();
+        let mut part = Part {
+            thinking: delta.parts.reasoning,
+            content: delta.parts.content,
+            calls: Vec::new(),
+            logprobs,
+        };
         for call in delta.parts.calls {
             if call.name.is_some() {
                 part.calls.extend(self.end_call());

@@ -4,7 +4,8 @@ use super::ReplyForm;
 use super::generation::{Delta, Totals};
 use super::logprobs::{Logprobs, TokenNames};
 use super::objects::{
-    Body, Choice, Chunk, Debug, Difference, Drafts, Extras, FunctionCall, Message, PrefixMatch, ToolCall, Usage,
+    Body, Choice, Chunk, Debug, Difference, Drafts, Extras, FunctionCall, Message, PrefixMatch,
+    ToolCall, Usage,
 };
 use crate::engine::handle::EngineInfo;
 use crate::engine::request::{FinishReason, PrefixEnd, PrefixReport, Token};
@@ -99,7 +100,14 @@ impl OpenAiReply {
         sampling: &Sampling,
         prompts: Vec<PromptPart>,
     ) -> Self {
-        let (id, drawn) = (if kind == Kind::Chat { "chatcmpl" } else { "cmpl" }, sampling.params.n as usize);
+        let (id, drawn) = (
+            if kind == Kind::Chat {
+                "chatcmpl"
+            } else {
+                "cmpl"
+            },
+            sampling.params.n as usize,
+        );
         let head = Head {
             id: state.shared.new_id(id),
             created: platform::unix_time(),
@@ -122,20 +130,43 @@ impl OpenAiReply {
             by_id: sampling.tokens_as_ids,
             hides_special: sampling.skip_special,
         };
-        Self { kind, head, options, tokens, prompts, progress }
+        Self {
+            kind,
+            head,
+            options,
+            tokens,
+            prompts,
+            progress,
+        }
     }
 
     fn json(&self, object: &'static str, chunk: &Chunk) -> String {
-        let Head { id, created, model, fingerprint } = &self.head;
+        let Head {
+            id,
+            created,
+            model,
+            fingerprint,
+        } = &self.head;
         let service_tier = (self.kind == Kind::Chat).then_some(());
-        let envelope =
-            Envelope { id, object, created: *created, model, system_fingerprint: fingerprint, service_tier, chunk };
+        let envelope = Envelope {
+            id,
+            object,
+            created: *created,
+            model,
+            system_fingerprint: fingerprint,
+            service_tier,
+            chunk,
+        };
         json::write(&envelope)
     }
 
     fn chunk(&self, choice: Choice, totals: Totals, extras: Extras) -> Chunk {
         let now = self.options.continuous_usage.then(|| totals.into());
-        Chunk { choices: vec![choice], usage: self.options.usage.then_some(now), extras }
+        Chunk {
+            choices: vec![choice],
+            usage: self.options.usage.then_some(now),
+            extras,
+        }
     }
 
     /// The deltas of a message; an empty one if there are tokens without text.
@@ -144,19 +175,32 @@ impl OpenAiReply {
         let mut messages = Vec::new();
         let is_empty = parts.is_empty();
         if !parts.reasoning.is_empty() {
-            messages.push(Message { reasoning_content: Some(parts.reasoning), ..Message::default() });
+            messages.push(Message {
+                reasoning_content: Some(parts.reasoning),
+                ..Message::default()
+            });
         }
         if !parts.content.is_empty() || (has_tokens && is_empty) {
-            messages.push(Message { content: Some(Some(parts.content)), ..Message::default() });
+            messages.push(Message {
+                content: Some(Some(parts.content)),
+                ..Message::default()
+            });
         }
-        let call = |call| Message { tool_calls: Some(vec![self.call(delta.choice, call)]), ..Message::default() };
+        let call = |call| Message {
+            tool_calls: Some(vec![self.call(delta.choice, call)]),
+            ..Message::default()
+        };
         messages.extend(parts.calls.into_iter().map(call));
         messages
     }
 
     /// One delta of a tool call: the first has id, type and name, later ones only arguments.
     fn call(&self, choice: usize, call: CallDelta) -> ToolCall {
-        let CallDelta { index, name, arguments } = call;
+        let CallDelta {
+            index,
+            name,
+            arguments,
+        } = call;
         let begins = name.is_some();
         ToolCall {
             index: Some(index),
@@ -183,20 +227,38 @@ impl OpenAiReply {
         let ids = &self.prompts[delta.choice / self.options.drawn].ids;
         let first = ids.iter().take(usize::from(echoed)).map(|id| (*id, None));
         let scored = echoed.then(|| prompt_tokens(delta)).into_iter().flatten();
-        let tokens = scored.chain(&delta.tokens).map(|token| (token.id, Some(token)));
-        Some(self.tokens.completion(first.chain(tokens), &mut self.progress[delta.choice].text_offset))
+        let tokens = scored
+            .chain(&delta.tokens)
+            .map(|token| (token.id, Some(token)));
+        Some(self.tokens.completion(
+            first.chain(tokens),
+            &mut self.progress[delta.choice].text_offset,
+        ))
     }
 
     fn debug(&self, delta: &mut Delta) -> Option<Debug> {
         let (choice, prompt) = (delta.choice, delta.choice / self.options.drawn);
-        let prefix: Vec<_> = delta.prefix.take().map(|report| self.prefix_match(prompt, report)).into_iter().collect();
-        let drafts: Vec<_> = delta.drafts.map(|report| Drafts::new(choice, report)).into_iter().collect();
+        let prefix: Vec<_> = delta
+            .prefix
+            .take()
+            .map(|report| self.prefix_match(prompt, report))
+            .into_iter()
+            .collect();
+        let drafts: Vec<_> = delta
+            .drafts
+            .map(|report| Drafts::new(choice, report))
+            .into_iter()
+            .collect();
         let is_asked = !prefix.is_empty() || !drafts.is_empty();
         is_asked.then_some(Debug { prefix, drafts })
     }
 
     fn prefix_match(&self, prompt: usize, report: PrefixReport) -> PrefixMatch {
-        let difference = |id| Difference { position: report.common_tokens, token_id: id, token: self.tokens.text(id) };
+        let difference = |id| Difference {
+            position: report.common_tokens,
+            token_id: id,
+            token: self.tokens.text(id),
+        };
         PrefixMatch {
             prompt,
             cached_tokens: report.cached_tokens,
@@ -221,7 +283,11 @@ impl OpenAiReply {
             drawn.sort_by(|a, b| mean(b).total_cmp(&mean(a)));
             chosen.extend(drawn.into_iter().take(self.options.best));
         }
-        chosen.into_iter().enumerate().map(|(index, choice)| Choice { index, ..choice }).collect()
+        chosen
+            .into_iter()
+            .enumerate()
+            .map(|(index, choice)| Choice { index, ..choice })
+            .collect()
     }
 }
 
@@ -235,52 +301,106 @@ impl ReplyForm for OpenAiReply {
         let progress = &mut self.progress[index];
         let begins = !std::mem::replace(&mut progress.begun, true);
         progress.has_calls |= !delta.parts.calls.is_empty();
-        progress.logprob.0 += delta.tokens.iter().filter_map(|token| token.logprob).map(f64::from).sum::<f64>();
+        progress.logprob.0 += delta
+            .tokens
+            .iter()
+            .filter_map(|token| token.logprob)
+            .map(f64::from)
+            .sum::<f64>();
         progress.logprob.1 += delta.tokens.len();
-        let finish_reason = delta.finish.map(|finish| finish_name(finish, progress.has_calls));
+        let finish_reason = delta
+            .finish
+            .map(|finish| finish_name(finish, progress.has_calls));
         let PromptPart { ids, echo } = &self.prompts[prompt];
-        let (echo, prompt_token_ids) = (if begins { echo.clone() } else { None }, begins && self.options.token_ids);
+        let (echo, prompt_token_ids) = (
+            if begins { echo.clone() } else { None },
+            begins && self.options.token_ids,
+        );
         let prompt_token_ids = prompt_token_ids.then(|| ids.to_vec());
         let mut logprobs = self.logprobs(&delta, echo.is_some());
-        let mut token_ids = self.options.token_ids.then(|| delta.tokens.iter().map(|token| token.id).collect());
-        let prompt_logprobs =
-            (begins && self.options.prompt_logprobs).then(|| self.tokens.prompt(prompt_tokens(&delta)));
-        let mut extras = Extras { debug: self.debug(&mut delta), ..Extras::default() };
+        let mut token_ids = self
+            .options
+            .token_ids
+            .then(|| delta.tokens.iter().map(|token| token.id).collect());
+        let prompt_logprobs = (begins && self.options.prompt_logprobs)
+            .then(|| self.tokens.prompt(prompt_tokens(&delta)));
+        let mut extras = Extras {
+            debug: self.debug(&mut delta),
+            ..Extras::default()
+        };
         if self.kind == Kind::Completion {
             let body = Body::Text(echo.unwrap_or_default() + &delta.parts.content);
-            let choice = Choice { index, body, logprobs, finish_reason, token_ids, prompt_token_ids, prompt_logprobs };
+            let choice = Choice {
+                index,
+                body,
+                logprobs,
+                finish_reason,
+                token_ids,
+                prompt_token_ids,
+                prompt_logprobs,
+            };
             return vec![self.chunk(choice, totals, extras)];
         }
         let choice = |message, logprobs, finish_reason, token_ids| {
             let body = Body::Delta(message);
-            Choice { index, body, logprobs, finish_reason, token_ids, prompt_token_ids: None, prompt_logprobs: None }
+            Choice {
+                index,
+                body,
+                logprobs,
+                finish_reason,
+                token_ids,
+                prompt_token_ids: None,
+                prompt_logprobs: None,
+            }
         };
         let mut chunks = Vec::new();
         if begins {
             extras.prompt_token_ids = prompt_token_ids;
             extras.prompt_logprobs = if index == 0 { prompt_logprobs } else { None };
-            let role = Message { role: Some("assistant"), content: Some(Some(String::new())), ..Message::default() };
-            chunks.push(self.chunk(choice(role, None, None, None), totals, std::mem::take(&mut extras)));
+            let role = Message {
+                role: Some("assistant"),
+                content: Some(Some(String::new())),
+                ..Message::default()
+            };
+            chunks.push(self.chunk(
+                choice(role, None, None, None),
+                totals,
+                std::mem::take(&mut extras),
+            ));
         }
-        let has_tokens = logprobs.is_some() || token_ids.as_ref().is_some_and(|ids: &Vec<u32>| !ids.is_empty());
+        let has_tokens = logprobs.is_some()
+            || token_ids
+                .as_ref()
+                .is_some_and(|ids: &Vec<u32>| !ids.is_empty());
         for message in self.messages(&mut delta, has_tokens) {
             // The first chunk has the tokens of the whole delta.
             let choice = choice(message, logprobs.take(), None, token_ids.take());
             chunks.push(self.chunk(choice, totals, std::mem::take(&mut extras)));
         }
         if finish_reason.is_some() {
-            chunks.push(self.chunk(choice(Message::default(), None, finish_reason, None), totals, extras));
+            chunks.push(self.chunk(
+                choice(Message::default(), None, finish_reason, None),
+                totals,
+                extras,
+            ));
         }
         chunks
     }
 
     fn last_chunk(&self, totals: Totals) -> Option<Chunk> {
         let usage: Usage = totals.into();
-        self.options.usage.then(|| Chunk { usage: Some(Some(usage)), ..Chunk::default() })
+        self.options.usage.then(|| Chunk {
+            usage: Some(Some(usage)),
+            ..Chunk::default()
+        })
     }
 
     fn event(&self, chunk: Chunk) -> String {
-        let object = if self.kind == Kind::Chat { "chat.completion.chunk" } else { "text_completion" };
+        let object = if self.kind == Kind::Chat {
+            "chat.completion.chunk"
+        } else {
+            "text_completion"
+        };
         sse::event(&self.json(object, &chunk))
     }
 
@@ -303,7 +423,11 @@ impl ReplyForm for OpenAiReply {
         if self.options.best < self.options.drawn {
             whole.choices = self.choose(whole.choices);
         }
-        let object = if self.kind == Kind::Chat { "chat.completion" } else { "text_completion" };
+        let object = if self.kind == Kind::Chat {
+            "chat.completion"
+        } else {
+            "text_completion"
+        };
         self.json(object, &whole)
     }
 }

@@ -54,7 +54,11 @@ struct Event<'a, T> {
 
 impl Events {
     fn push(&mut self, name: &str, more: impl Serialize) {
-        let event = Event { r#type: name, sequence_number: self.count, more };
+        let event = Event {
+            r#type: name,
+            sequence_number: self.count,
+            more,
+        };
         sse::push_named(&mut self.text, name, &json::write(&event));
         self.count += 1;
     }
@@ -128,9 +132,19 @@ struct Item {
 }
 
 enum Body {
-    Reasoning { text: String, sealed: Option<String> },
-    Message { text: String, logprobs: Vec<Value> },
-    Call { call_id: String, called: Called, arguments: String },
+    Reasoning {
+        text: String,
+        sealed: Option<String>,
+    },
+    Message {
+        text: String,
+        logprobs: Vec<Value>,
+    },
+    Call {
+        call_id: String,
+        called: Called,
+        arguments: String,
+    },
 }
 
 impl Body {
@@ -148,12 +162,21 @@ impl Body {
 /// The input of a custom tool, which the model wrote as the one argument of a function.
 fn custom_input(arguments: &str) -> String {
     let arguments_of = |value: Value| value["input"].as_str().map(str::to_owned);
-    serde_json::from_str(arguments).ok().and_then(arguments_of).unwrap_or_else(|| arguments.to_owned())
+    serde_json::from_str(arguments)
+        .ok()
+        .and_then(arguments_of)
+        .unwrap_or_else(|| arguments.to_owned())
 }
 
 impl ResponsesReply {
     /// `logprobs`: how tokens are named, if the answer reports them.
-    pub(crate) fn new(state: &ModelState, client: u32, model: String, asked: Asked, logprobs: bool) -> Self {
+    pub(crate) fn new(
+        state: &ModelState,
+        client: u32,
+        model: String,
+        asked: Asked,
+        logprobs: bool,
+    ) -> Self {
         let tokens = logprobs.then(|| TokenNames {
             tokenizer: state.text.tokenizer.clone(),
             by_id: false,
@@ -187,7 +210,9 @@ impl ResponsesReply {
         };
         let output: Vec<_> = match self.finish {
             None => Vec::new(),
-            Some(_) => (0..self.items.len()).map(|index| self.item(index, true)).collect(),
+            Some(_) => (0..self.items.len())
+                .map(|index| self.item(index, true))
+                .collect(),
         };
         let mut response = json!({
             "id": self.id,
@@ -212,7 +237,13 @@ impl ResponsesReply {
     }
 
     fn usage(&self) -> Value {
-        let Totals { prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens, .. } = self.totals;
+        let Totals {
+            prompt_tokens,
+            cached_tokens,
+            completion_tokens,
+            reasoning_tokens,
+            ..
+        } = self.totals;
         json!({
             "input_tokens": prompt_tokens,
             "input_tokens_details": {"cached_tokens": cached_tokens, "cache_write_tokens": 0},
@@ -234,7 +265,14 @@ impl ResponsesReply {
             Body::Reasoning { sealed, .. } => {
                 let mut item = json!({"id": id, "type": "reasoning", "summary": []});
                 if is_done {
-                    let (list, part) = (if self.asked.summary { "summary" } else { "content" }, self.part(index, true));
+                    let (list, part) = (
+                        if self.asked.summary {
+                            "summary"
+                        } else {
+                            "content"
+                        },
+                        self.part(index, true),
+                    );
                     item[list] = json!([part]);
                 }
                 if self.asked.sealed {
@@ -243,13 +281,24 @@ impl ResponsesReply {
                 item
             }
             Body::Message { .. } => {
-                let content = if is_done { vec![self.part(index, true)] } else { Vec::new() };
+                let content = if is_done {
+                    vec![self.part(index, true)]
+                } else {
+                    Vec::new()
+                };
                 json!({"id": id, "type": "message", "status": status, "role": "assistant", "content": content})
             }
-            Body::Call { call_id, called, arguments } => {
-                let kind = if called.is_custom { "custom_tool_call" } else { "function_call" };
-                let mut item =
-                    json!({"id": id, "type": kind, "status": status, "call_id": call_id, "name": called.name});
+            Body::Call {
+                call_id,
+                called,
+                arguments,
+            } => {
+                let kind = if called.is_custom {
+                    "custom_tool_call"
+                } else {
+                    "function_call"
+                };
+                let mut item = json!({"id": id, "type": kind, "status": status, "call_id": call_id, "name": called.name});
                 if let Some(namespace) = &called.namespace {
                     item["namespace"] = namespace.as_str().into();
                 }
@@ -268,11 +317,19 @@ impl ResponsesReply {
     fn part(&self, index: usize, is_done: bool) -> Value {
         match &self.items[index].body {
             Body::Message { text, logprobs } => {
-                let (text, logprobs) = if is_done { (text.as_str(), &logprobs[..]) } else { ("", &[][..]) };
+                let (text, logprobs) = if is_done {
+                    (text.as_str(), &logprobs[..])
+                } else {
+                    ("", &[][..])
+                };
                 json!({"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs})
             }
             Body::Reasoning { text, .. } => {
-                let kind = if self.asked.summary { "summary_text" } else { "reasoning_text" };
+                let kind = if self.asked.summary {
+                    "summary_text"
+                } else {
+                    "reasoning_text"
+                };
                 json!({"type": kind, "text": if is_done { text } else { "" }})
             }
             Body::Call { .. } => Value::Null,
@@ -281,34 +338,59 @@ impl ResponsesReply {
 
     /// The place of the last item; of its part, unless the item is a call.
     fn place(&self) -> Place<'_> {
-        let (index, item) = (self.items.len() - 1, self.items.last().expect("an item is open"));
+        let (index, item) = (
+            self.items.len() - 1,
+            self.items.last().expect("an item is open"),
+        );
         let (content_index, summary_index) = match &item.body {
             Body::Reasoning { .. } if self.asked.summary => (None, Some(0)),
             Body::Reasoning { .. } | Body::Message { .. } => (Some(0), None),
             Body::Call { .. } => (None, None),
         };
-        Place { item_id: &item.id, output_index: index, content_index, summary_index }
+        Place {
+            item_id: &item.id,
+            output_index: index,
+            content_index,
+            summary_index,
+        }
     }
 
     /// Adds an event about the last item or its part.
     fn push_at(&self, events: &mut Events, name: &str, more: impl Serialize) {
-        events.push(name, At { place: self.place(), more });
+        events.push(
+            name,
+            At {
+                place: self.place(),
+                more,
+            },
+        );
     }
 
     /// The names of events about a thought's part and its text, by what it is reported as.
     fn reasoning_names(&self) -> ReasoningNames {
-        if self.asked.summary { SUMMARY_NAMES } else { CONTENT_NAMES }
+        if self.asked.summary {
+            SUMMARY_NAMES
+        } else {
+            CONTENT_NAMES
+        }
     }
 
     /// Begins an item; the one before it ends.
     fn open(&mut self, body: Body, events: &mut Events) {
         self.close(false, events);
         let id = self.state.shared.new_id(body.prefix()).replace('-', "_");
-        self.items.push(Item { id, body, is_cut: false });
+        self.items.push(Item {
+            id,
+            body,
+            is_cut: false,
+        });
         self.is_open = true;
         let index = self.items.len() - 1;
         let item = self.item(index, false);
-        events.push("response.output_item.added", json!({"output_index": index, "item": item}));
+        events.push(
+            "response.output_item.added",
+            json!({"output_index": index, "item": item}),
+        );
         let name = match &self.items[index].body {
             Body::Reasoning { .. } => self.reasoning_names().part_added,
             Body::Message { .. } => "response.content_part.added",
@@ -320,7 +402,9 @@ impl ResponsesReply {
     /// Ends the last item. It is incomplete if the answer was cut within it.
     fn close(&mut self, is_cut: bool, events: &mut Events) {
         let was_open = std::mem::take(&mut self.is_open);
-        let Some(last) = self.items.last_mut() else { return };
+        let Some(last) = self.items.last_mut() else {
+            return;
+        };
         if !was_open {
             return;
         }
@@ -333,46 +417,117 @@ impl ResponsesReply {
             Body::Reasoning { text, .. } => {
                 let names = self.reasoning_names();
                 self.push_at(events, names.text_done, Text { text });
-                self.push_at(events, names.part_done, json!({"part": self.part(index, true)}));
+                self.push_at(
+                    events,
+                    names.part_done,
+                    json!({"part": self.part(index, true)}),
+                );
             }
             Body::Message { text, logprobs } => {
-                self.push_at(events, "response.output_text.done", json!({"text": text, "logprobs": logprobs}));
-                self.push_at(events, "response.content_part.done", json!({"part": self.part(index, true)}));
+                self.push_at(
+                    events,
+                    "response.output_text.done",
+                    json!({"text": text, "logprobs": logprobs}),
+                );
+                self.push_at(
+                    events,
+                    "response.content_part.done",
+                    json!({"part": self.part(index, true)}),
+                );
             }
-            Body::Call { called, arguments, .. } if called.is_custom => {
+            Body::Call {
+                called, arguments, ..
+            } if called.is_custom => {
                 let input = custom_input(arguments);
-                self.push_at(events, "response.custom_tool_call_input.delta", More { delta: &input });
-                self.push_at(events, "response.custom_tool_call_input.done", json!({"input": input}));
+                self.push_at(
+                    events,
+                    "response.custom_tool_call_input.delta",
+                    More { delta: &input },
+                );
+                self.push_at(
+                    events,
+                    "response.custom_tool_call_input.done",
+                    json!({"input": input}),
+                );
             }
-            Body::Call { called, arguments, .. } => {
+            Body::Call {
+                called, arguments, ..
+            } => {
                 let done = json!({"name": called.name, "arguments": arguments});
                 self.push_at(events, "response.function_call_arguments.done", done);
             }
         }
         let item = self.item(index, true);
-        events.push("response.output_item.done", json!({"output_index": index, "item": item}));
+        events.push(
+            "response.output_item.done",
+            json!({"output_index": index, "item": item}),
+        );
     }
 
     fn reasoning(&mut self, more: &str, events: &mut Events) {
-        if !matches!(self.items.last(), Some(Item { body: Body::Reasoning { .. }, .. }) if self.is_open) {
-            self.open(Body::Reasoning { text: String::new(), sealed: None }, events);
+        if !matches!(self.items.last(), Some(Item { body: Body::Reasoning { .. }, .. }) if self.is_open)
+        {
+            self.open(
+                Body::Reasoning {
+                    text: String::new(),
+                    sealed: None,
+                },
+                events,
+            );
         }
-        if let Some(Item { body: Body::Reasoning { text, .. }, .. }) = self.items.last_mut() {
+        if let Some(Item {
+            body: Body::Reasoning { text, .. },
+            ..
+        }) = self.items.last_mut()
+        {
             text.push_str(more);
         }
-        self.push_at(events, self.reasoning_names().text_delta, More { delta: more });
+        self.push_at(
+            events,
+            self.reasoning_names().text_delta,
+            More { delta: more },
+        );
     }
 
     fn text(&mut self, more: &str, logprobs: Vec<Value>, events: &mut Events) {
-        if !matches!(self.items.last(), Some(Item { body: Body::Message { .. }, .. }) if self.is_open) {
+        if !matches!(self.items.last(), Some(Item { body: Body::Message { .. }, .. }) if self.is_open)
+        {
             // Line breaks between calls are no answer.
-            if more.trim().is_empty() && matches!(self.items.last(), Some(Item { body: Body::Call { .. }, .. })) {
+            if more.trim().is_empty()
+                && matches!(
+                    self.items.last(),
+                    Some(Item {
+                        body: Body::Call { .. },
+                        ..
+                    })
+                )
+            {
                 return;
             }
-            self.open(Body::Message { text: String::new(), logprobs: Vec::new() }, events);
+            self.open(
+                Body::Message {
+                    text: String::new(),
+                    logprobs: Vec::new(),
+                },
+                events,
+            );
         }
-        self.push_at(events, "response.output_text.delta", MoreText { delta: more, logprobs: &logprobs });
-        if let Some(Item { body: Body::Message { text, logprobs: all }, .. }) = self.items.last_mut() {
+        self.push_at(
+            events,
+            "response.output_text.delta",
+            MoreText {
+                delta: more,
+                logprobs: &logprobs,
+            },
+        );
+        if let Some(Item {
+            body: Body::Message {
+                text,
+                logprobs: all,
+            },
+            ..
+        }) = self.items.last_mut()
+        {
             text.push_str(more);
             all.extend(logprobs);
         }
@@ -382,13 +537,34 @@ impl ResponsesReply {
         if let Some(name) = call.name {
             let called = self.asked.names.called(&name);
             let call_id = self.state.shared.new_id("call").replace('-', "_");
-            self.open(Body::Call { call_id, called, arguments: String::new() }, events);
+            self.open(
+                Body::Call {
+                    call_id,
+                    called,
+                    arguments: String::new(),
+                },
+                events,
+            );
         }
-        let Some(Item { body: Body::Call { arguments, called, .. }, .. }) = self.items.last_mut() else { return };
+        let Some(Item {
+            body: Body::Call {
+                arguments, called, ..
+            },
+            ..
+        }) = self.items.last_mut()
+        else {
+            return;
+        };
         arguments.push_str(&call.arguments);
         // The input of a custom tool is known when its call is complete.
         if !called.is_custom && !call.arguments.is_empty() {
-            self.push_at(events, "response.function_call_arguments.delta", More { delta: &call.arguments });
+            self.push_at(
+                events,
+                "response.function_call_arguments.delta",
+                More {
+                    delta: &call.arguments,
+                },
+            );
         }
     }
 
@@ -406,18 +582,31 @@ impl ResponsesReply {
         self.close(finish == FinishReason::Length, events);
         self.finish = Some(finish);
         let response = self.response(None);
-        let kind = if finish == FinishReason::Length { "response.incomplete" } else { "response.completed" };
+        let kind = if finish == FinishReason::Length {
+            "response.incomplete"
+        } else {
+            "response.completed"
+        };
         events.push(kind, json!({"response": &response}));
         if let Some(input) = self.asked.input.take() {
             let with_id = |mut item: Value| {
                 if let Value::Object(map) = &mut item {
-                    map.entry("id").or_insert_with(|| self.state.shared.new_id("msg").replace('-', "_").into());
+                    map.entry("id").or_insert_with(|| {
+                        self.state.shared.new_id("msg").replace('-', "_").into()
+                    });
                 }
                 item
             };
             let input = input.into_iter().map(with_id).collect();
-            let stored = Stored { response, input, previous: self.asked.previous.take() };
-            self.state.shared.responses.keep(self.client, &self.id, &stored);
+            let stored = Stored {
+                response,
+                input,
+                previous: self.asked.previous.take(),
+            };
+            self.state
+                .shared
+                .responses
+                .keep(self.client, &self.id, &stored);
         }
     }
 }
@@ -431,7 +620,11 @@ impl ReplyForm for ResponsesReply {
         self.totals = totals;
         self.begin();
         let mut events = std::mem::take(&mut self.events);
-        let logprobs = self.tokens.as_ref().map(|names| names.entries(&delta.tokens)).unwrap_or_default();
+        let logprobs = self
+            .tokens
+            .as_ref()
+            .map(|names| names.entries(&delta.tokens))
+            .unwrap_or_default();
         let parts = delta.parts;
         if !parts.reasoning.is_empty() {
             self.reasoning(&parts.reasoning, &mut events);
@@ -439,7 +632,10 @@ impl ReplyForm for ResponsesReply {
         if !parts.content.is_empty() {
             self.text(&parts.content, logprobs, &mut events);
         }
-        parts.calls.into_iter().for_each(|call| self.call(call, &mut events));
+        parts
+            .calls
+            .into_iter()
+            .for_each(|call| self.call(call, &mut events));
         if let Some(finish) = delta.finish {
             self.end(finish, &mut events);
         }
@@ -459,7 +655,8 @@ impl ReplyForm for ResponsesReply {
     fn error(&mut self, error: &ApiError) -> String {
         self.begin();
         let response = self.response(Some(error));
-        self.events.push("response.failed", json!({"response": response}));
+        self.events
+            .push("response.failed", json!({"response": response}));
         std::mem::take(&mut self.events.text)
     }
 

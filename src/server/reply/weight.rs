@@ -15,8 +15,13 @@ pub(super) fn check(
     context: u32,
     bytes_max: u64,
 ) -> Result<(), SubmitError> {
-    let of_prompts = prompts.iter().map(|prompt| prompt_bytes(prompt.len(), params)).fold(0, u64::saturating_add);
-    let of_answers = prompts.iter().map(|prompt| answer_bytes(prompt.len(), params, context));
+    let of_prompts = prompts
+        .iter()
+        .map(|prompt| prompt_bytes(prompt.len(), params))
+        .fold(0, u64::saturating_add);
+    let of_answers = prompts
+        .iter()
+        .map(|prompt| answer_bytes(prompt.len(), params, context));
     let of_answers = of_answers.fold(0, u64::saturating_add);
     let bytes = of_prompts.saturating_add(of_answers);
     if bytes <= bytes_max {
@@ -27,21 +32,26 @@ pub(super) fn check(
         () if params.logprobs.is_some() => "logprobs",
         () => "max_tokens",
     };
-    let message = format!("asks for a reply of up to {bytes} bytes; this server's are at most {bytes_max}");
+    let message =
+        format!("asks for a reply of up to {bytes} bytes; this server's are at most {bytes_max}");
     Err(SubmitError::Invalid { field, message })
 }
 
 /// Bytes of a prompt's logprobs, which every choice repeats.
 fn prompt_bytes(prompt_tokens: usize, params: &SamplingParams) -> u64 {
     let per_token = params.prompt_logprobs.map_or(0, logprobs_bytes);
-    (prompt_tokens as u64).saturating_mul(per_token).saturating_mul(params.n.into())
+    (prompt_tokens as u64)
+        .saturating_mul(per_token)
+        .saturating_mul(params.n.into())
 }
 
 fn answer_bytes(prompt_tokens: usize, params: &SamplingParams, context: u32) -> u64 {
     let room = u64::from(context).saturating_sub(prompt_tokens as u64);
     let tokens = params.max_tokens.map_or(room, |most| room.min(most.into()));
     let per_token = TOKEN_BYTES + params.logprobs.map_or(0, logprobs_bytes);
-    tokens.saturating_mul(per_token).saturating_mul(params.n.into())
+    tokens
+        .saturating_mul(per_token)
+        .saturating_mul(params.n.into())
 }
 
 /// Bytes of a token's own logprob and of its alternatives.
@@ -54,7 +64,10 @@ mod tests {
     use super::*;
 
     fn field(prompts: &[usize], params: &SamplingParams) -> Option<&'static str> {
-        let prompts: Vec<Arc<[u32]>> = prompts.iter().map(|&length| vec![0; length].into()).collect();
+        let prompts: Vec<Arc<[u32]>> = prompts
+            .iter()
+            .map(|&length| vec![0; length].into())
+            .collect();
         match check(&prompts, params, 100_000, 10_000_000) {
             Err(SubmitError::Invalid { field, message }) => {
                 assert!(message.contains(" 10000000"), "{message}");
@@ -73,17 +86,46 @@ mod tests {
             prompt_logprobs,
             ..SamplingParams::default()
         };
-        assert_eq!(field(&[10], &of(8, None, None, None)), None, "plain text weighs little");
-        assert_eq!(field(&[10], &of(1, Some(5000), Some(10), None)), None);
-        assert_eq!(field(&[10], &of(8, Some(5000), Some(10), None)), Some("logprobs"), "choices");
-        assert_eq!(field(&[10; 8], &of(1, Some(5000), Some(10), None)), Some("logprobs"), "prompts");
-        assert_eq!(field(&[10], &of(1, None, Some(20), None)), Some("logprobs"), "the context is all that limits it");
-        assert_eq!(field(&[5000], &of(1, Some(1), None, Some(10))), None);
-        assert_eq!(field(&[50_000], &of(1, Some(1), None, Some(10))), Some("prompt_logprobs"));
-        assert_eq!(field(&[5000], &of(8, Some(1), None, Some(10))), Some("prompt_logprobs"), "each choice repeats it");
-        assert_eq!(field(&[10; 64], &of(8, None, None, None)), Some("max_tokens"));
         assert_eq!(
-            field(&[usize::MAX >> 40], &of(u32::MAX, Some(u32::MAX), Some(u32::MAX), Some(1))),
+            field(&[10], &of(8, None, None, None)),
+            None,
+            "plain text weighs little"
+        );
+        assert_eq!(field(&[10], &of(1, Some(5000), Some(10), None)), None);
+        assert_eq!(
+            field(&[10], &of(8, Some(5000), Some(10), None)),
+            Some("logprobs"),
+            "choices"
+        );
+        assert_eq!(
+            field(&[10; 8], &of(1, Some(5000), Some(10), None)),
+            Some("logprobs"),
+            "prompts"
+        );
+        assert_eq!(
+            field(&[10], &of(1, None, Some(20), None)),
+            Some("logprobs"),
+            "the context is all that limits it"
+        );
+        assert_eq!(field(&[5000], &of(1, Some(1), None, Some(10))), None);
+        assert_eq!(
+            field(&[50_000], &of(1, Some(1), None, Some(10))),
+            Some("prompt_logprobs")
+        );
+        assert_eq!(
+            field(&[5000], &of(8, Some(1), None, Some(10))),
+            Some("prompt_logprobs"),
+            "each choice repeats it"
+        );
+        assert_eq!(
+            field(&[10; 64], &of(8, None, None, None)),
+            Some("max_tokens")
+        );
+        assert_eq!(
+            field(
+                &[usize::MAX >> 40],
+                &of(u32::MAX, Some(u32::MAX), Some(u32::MAX), Some(1))
+            ),
             Some("prompt_logprobs")
         );
     }

@@ -25,10 +25,19 @@ use std::sync::Arc;
 pub(crate) const NAMES: Names = &[("prompt", "messages"), ("logprobs", "top_logprobs")];
 
 /// Answers a conversation.
-pub(crate) async fn chat(State(state): State<ModelState>, request: Request) -> Result<Response, ApiError> {
+pub(crate) async fn chat(
+    State(state): State<ModelState>,
+    request: Request,
+) -> Result<Response, ApiError> {
     let client = Client::of(&request);
     let request: ChatRequest = read::read(request, &state).await?;
-    let Begun { generation, sampling, model, ids, info } = begin(&state, client, turn(request)?).await?;
+    let Begun {
+        generation,
+        sampling,
+        model,
+        ids,
+        info,
+    } = begin(&state, client, turn(request)?).await?;
     let prompts = vec![PromptPart { ids, echo: None }];
     let form = OpenAiReply::new(Kind::Chat, (&state, info), model, &sampling, prompts);
     respond(generation, form, sampling.stream).await
@@ -36,7 +45,12 @@ pub(crate) async fn chat(State(state): State<ModelState>, request: Request) -> R
 
 fn turn(request: ChatRequest) -> Result<Turn, ApiError> {
     let alternatives = match (request.logprobs, request.top_logprobs) {
-        (false, Some(_)) => return Err(ApiError::invalid("top_logprobs", "`top_logprobs` needs `logprobs`: true")),
+        (false, Some(_)) => {
+            return Err(ApiError::invalid(
+                "top_logprobs",
+                "`top_logprobs` needs `logprobs`: true",
+            ));
+        }
         (logprobs, top) => logprobs.then(|| top.unwrap_or(0)),
     };
     Ok(Turn {
@@ -46,7 +60,10 @@ fn turn(request: ChatRequest) -> Result<Turn, ApiError> {
         form: None,
         queueing: request.queueing,
         alternatives,
-        max_tokens: request.max_completion_tokens.or(request.max_tokens).flatten(),
+        max_tokens: request
+            .max_completion_tokens
+            .or(request.max_tokens)
+            .flatten(),
         names: NAMES,
     })
 }
@@ -64,22 +81,52 @@ pub(crate) struct Begun<'a> {
 }
 
 /// Begins the answer to a turn, from whatever API it came.
-pub(crate) async fn begin(state: &ModelState, client: Client, turn: Turn) -> Result<Begun<'_>, ApiError> {
+pub(crate) async fn begin(
+    state: &ModelState,
+    client: Client,
+    turn: Turn,
+) -> Result<Begun<'_>, ApiError> {
     let info = state.ready()?;
-    let Turn { model, conversation, sampling, form, queueing, alternatives, max_tokens, names } = turn;
+    let Turn {
+        model,
+        conversation,
+        sampling,
+        form,
+        queueing,
+        alternatives,
+        max_tokens,
+        names,
+    } = turn;
     let model = state.model(model)?;
     let defaults = &state.options.defaults;
-    let mut sampling = Sampling::new(sampling, queueing, defaults, info.max_model_len, (client, names))?;
+    let mut sampling = Sampling::new(
+        sampling,
+        queueing,
+        defaults,
+        info.max_model_len,
+        (client, names),
+    )?;
     sampling.set_form(form)?;
     sampling.operation = "chat";
     // Without a maximum, the answer may fill the context.
     sampling.complete(alternatives, max_tokens, info)?;
-    let (tools, continued) = (Arc::new(conversation.tools.clone()), conversation.continued());
+    let (tools, continued) = (
+        Arc::new(conversation.tools.clone()),
+        conversation.continued(),
+    );
     let shape = Shape::new(state, client, sampling.structure.take(), &tools).await?;
-    let ids: Arc<[u32]> = sampling.truncated(prompt(state, info, conversation, names).await?).into();
+    let ids: Arc<[u32]> = sampling
+        .truncated(prompt(state, info, conversation, names).await?)
+        .into();
     shape.apply(state, &mut sampling, &tools, (&ids, continued.as_deref()));
     let generation = Generation::submit(state, vec![ids.clone()], &sampling)?;
-    Ok(Begun { generation, sampling, model, ids, info })
+    Ok(Begun {
+        generation,
+        sampling,
+        model,
+        ids,
+        info,
+    })
 }
 
 /// Begins the continuation of a prompt as it is, without the chat template. It comes with more tokens that end an
@@ -93,7 +140,13 @@ pub(crate) async fn begin_raw(
     let info = state.ready()?;
     let model = state.model(turn.model)?;
     let defaults = &state.options.defaults;
-    let mut sampling = Sampling::new(turn.sampling, turn.queueing, defaults, info.max_model_len, (client, turn.names))?;
+    let mut sampling = Sampling::new(
+        turn.sampling,
+        turn.queueing,
+        defaults,
+        info.max_model_len,
+        (client, turn.names),
+    )?;
     sampling.set_form(turn.form)?;
     sampling.complete(turn.alternatives, turn.max_tokens, info)?;
     sampling.constrain(state).await?;
@@ -101,22 +154,42 @@ pub(crate) async fn begin_raw(
     sampling.also_ends_at(ends);
     let ids: Arc<[u32]> = sampling.truncated(ids).into();
     let generation = Generation::submit(state, vec![ids.clone()], &sampling)?;
-    Ok(Begun { generation, sampling, model, ids, info })
+    Ok(Begun {
+        generation,
+        sampling,
+        model,
+        ids,
+        info,
+    })
 }
 
 /// Names in a header, and once in the log, the tools that were left out of a prompt.
-pub(crate) fn naming_ignored(state: &ModelState, mut response: Response, left_out: &[String]) -> Response {
+pub(crate) fn naming_ignored(
+    state: &ModelState,
+    mut response: Response,
+    left_out: &[String],
+) -> Response {
     for name in left_out {
         if state.shared.is_new_name(&format!("tool {}", shorten(name))) {
-            tracing::warn!(tool = shorten(name), "a tool that has no form here is left out of prompts");
+            tracing::warn!(
+                tool = shorten(name),
+                "a tool that has no form here is left out of prompts"
+            );
         }
     }
-    let plain = |name: &String| name.chars().filter(|c| c.is_ascii_graphic() && *c != ',').take(64).collect::<String>();
+    let plain = |name: &String| {
+        name.chars()
+            .filter(|c| c.is_ascii_graphic() && *c != ',')
+            .take(64)
+            .collect::<String>()
+    };
     let names = left_out.iter().map(plain).collect::<Vec<_>>().join(", ");
     if let Ok(names) = HeaderValue::from_str(&names)
         && !names.is_empty()
     {
-        response.headers_mut().insert(HeaderName::from_static("x-ignored-tools"), names);
+        response
+            .headers_mut()
+            .insert(HeaderName::from_static("x-ignored-tools"), names);
     }
     response
 }
@@ -141,10 +214,16 @@ impl Shape {
         // If a call is forced, the form of other answers does not matter.
         let is_forced = tools.forced.is_some();
         let structure = if is_forced { None } else { structure };
-        let field = structure.as_ref().map_or("tools", |structure| structure.field);
+        let field = structure
+            .as_ref()
+            .map_or("tools", |structure| structure.field);
         // There is no prompt without a tokenizer.
         if state.text.tokenizer.is_none() || (!is_forced && structure.is_none()) {
-            return Ok(Self { format, grammar: None, is_forced: false });
+            return Ok(Self {
+                format,
+                grammar: None,
+                is_forced: false,
+            });
         }
         let (parser, tools) = (format.tools, tools.clone());
         // Schemas may be large.
@@ -157,7 +236,11 @@ impl Shape {
         };
         let (grammar, parser) = state.grammar_of(client.0, field, make).await?;
         format.tools = parser;
-        Ok(Self { format, grammar: Some(grammar), is_forced })
+        Ok(Self {
+            format,
+            grammar: Some(grammar),
+            is_forced,
+        })
     }
 
     /// Sets the constraint of the answer to this prompt, and the parser that splits it.
@@ -168,11 +251,17 @@ impl Shape {
         tools: &ToolChoice,
         (prompt, continued): (&[u32], Option<&str>),
     ) {
-        let Self { format, grammar, is_forced } = self;
-        let Some(tokenizer) = &state.text.tokenizer else { return };
+        let Self {
+            format,
+            grammar,
+            is_forced,
+        } = self;
+        let Some(tokenizer) = &state.text.tokenizer else {
+            return;
+        };
         let start = format.reasoning.start(tokenizer, prompt, continued);
-        sampling.params.constraint =
-            grammar.map(|grammar| structured::constraint(grammar, format, tokenizer, start, is_forced));
+        sampling.params.constraint = grammar
+            .map(|grammar| structured::constraint(grammar, format, tokenizer, start, is_forced));
         sampling.answer = AnswerParser::new(format, start, tools);
         sampling.kept_ids = format.kept_ids(tokenizer, tools.shown.is_some());
     }
@@ -187,7 +276,10 @@ pub(crate) async fn prompt(
 ) -> Result<Vec<u32>, ApiError> {
     let ids = rendered(state, info, (conversation, names), TextModel::chat_prompt).await?;
     if ids.is_empty() {
-        return Err(ApiError::invalid(name_of("prompt", names), "the conversation renders to an empty prompt"));
+        return Err(ApiError::invalid(
+            name_of("prompt", names),
+            "the conversation renders to an empty prompt",
+        ));
     }
     Ok(ids)
 }
@@ -200,14 +292,24 @@ pub(crate) async fn rendered<T: Send + 'static>(
     render: impl Fn(&TextModel, &ChatInput<'_>) -> Result<T, PromptError> + Send + 'static,
 ) -> Result<T, ApiError> {
     let bytes_max = prompt_bytes_max(info);
-    let shows_tools = state.text.template.as_ref().is_none_or(|template| template.source().contains("tool"));
+    let shows_tools = state
+        .text
+        .template
+        .as_ref()
+        .is_none_or(|template| template.source().contains("tool"));
     let has_tools_as_text = !shows_tools && conversation.uses_tools();
     if has_tools_as_text && state.shared.is_new_name("the chat template") {
-        tracing::warn!("the chat template shows no tools, so they are described in the instructions");
+        tracing::warn!(
+            "the chat template shows no tools, so they are described in the instructions"
+        );
     }
     // The error names the field that most likely caused it.
     let is_chat = name_of("prompt", names) == "messages";
-    let unreadable = if is_chat { conversation.unreadable_arguments() } else { None };
+    let unreadable = if is_chat {
+        conversation.unreadable_arguments()
+    } else {
+        None
+    };
     let work = move |text: &TextModel| {
         if conversation.content_bytes() > bytes_max {
             return Err(TemplateError::TooLong { bytes_max }.into());
@@ -250,7 +352,11 @@ fn with_template<T>(
     mut conversation: Conversation,
     render: impl Fn(&Conversation) -> Result<T, PromptError>,
 ) -> Result<T, PromptError> {
-    conversation.prepare(TemplateForm::of(text.template.as_ref().map_or("", |template| template.source())));
+    conversation.prepare(TemplateForm::of(
+        text.template
+            .as_ref()
+            .map_or("", |template| template.source()),
+    ));
     let first = render(&conversation);
     match (&first, &conversation.tools.shown) {
         (Err(PromptError::Template(TemplateError::Failed(_))), Some(tools)) => {

@@ -3,7 +3,9 @@
 //! An embedding is the hidden state of the last token, or the mean over all tokens, after the model's final norm. It is
 //! scaled to length one unless the request disables that.
 
-use crate::engine::request::{Event, Pooling, PromptEvent, Request as EngineRequest, RequestError, SamplingParams};
+use crate::engine::request::{
+    Event, Pooling, PromptEvent, Request as EngineRequest, RequestError, SamplingParams,
+};
 use crate::server::guards::Client;
 use crate::server::parameters::prompts::Prompts;
 use crate::server::parameters::read;
@@ -73,28 +75,45 @@ enum Vector {
 }
 
 /// Embeds every input.
-pub(crate) async fn embeddings(State(state): State<ModelState>, request: Request) -> Result<Response, ApiError> {
+pub(crate) async fn embeddings(
+    State(state): State<ModelState>,
+    request: Request,
+) -> Result<Response, ApiError> {
     let client = Client::of(&request);
     let request: EmbeddingRequest = read::read(request, &state).await?;
     let model = state.model(request.target.model)?;
     let as_base64 = request.encoding_format == Some("base64");
     let inputs = Inputs {
         add_special: request.add_special_tokens,
-        pooling: if request.pooling == Some("mean") { Pooling::Mean } else { Pooling::Last },
+        pooling: if request.pooling == Some("mean") {
+            Pooling::Mean
+        } else {
+            Pooling::Last
+        },
         normalize: request.normalize,
         dimensions: request.dimensions.map(|count| count as usize),
         ..Inputs::new(request.input, request.queueing)
     };
     let (vectors, prompt_tokens) = vectors(&state, client, inputs).await?;
     let entries = vectors.into_iter().enumerate().map(|(index, vector)| {
-        let embedding = if as_base64 { Vector::base64(&vector) } else { Vector::Floats(vector) };
-        Entry { object: "embedding", index, embedding }
+        let embedding = if as_base64 {
+            Vector::base64(&vector)
+        } else {
+            Vector::Floats(vector)
+        };
+        Entry {
+            object: "embedding",
+            index,
+            embedding,
+        }
     });
-    let data = serde_json::to_string(&entries.collect::<Vec<_>>()).map_err(|_| ApiError::internal())?;
+    let data =
+        serde_json::to_string(&entries.collect::<Vec<_>>()).map_err(|_| ApiError::internal())?;
     let usage = json!({"prompt_tokens": prompt_tokens, "total_tokens": prompt_tokens});
     // Serialized directly: as JSON values, f32 would become f64 with more digits.
     let model = Value::from(model);
-    let body = format!("{{\"object\":\"list\",\"data\":{data},\"model\":{model},\"usage\":{usage}}}");
+    let body =
+        format!("{{\"object\":\"list\",\"data\":{data},\"model\":{model},\"usage\":{usage}}}");
     Ok(([(CONTENT_TYPE, "application/json")], Body::from(body)).into_response())
 }
 
@@ -106,12 +125,27 @@ pub(crate) async fn vectors(
 ) -> Result<(Vec<Vec<f32>>, usize), ApiError> {
     let info = state.ready()?;
     if info.embedding_len == 0 {
-        return Err(ApiError::unsupported("model", "this model does not support embeddings"));
+        return Err(ApiError::unsupported(
+            "model",
+            "this model does not support embeddings",
+        ));
     }
-    let Inputs { prompts, queueing, add_special, pooling, normalize, truncates, names, dimensions } = inputs;
+    let Inputs {
+        prompts,
+        queueing,
+        add_special,
+        pooling,
+        normalize,
+        truncates,
+        names,
+        dimensions,
+    } = inputs;
     let most = prompt_tokens_max(&queueing, info.max_model_len);
     let base = EngineRequest {
-        params: SamplingParams { max_tokens: Some(1), ..SamplingParams::default() },
+        params: SamplingParams {
+            max_tokens: Some(1),
+            ..SamplingParams::default()
+        },
         cache_salt: queueing.cache_salt,
         priority: queueing.priority.unwrap_or(0) as i32,
         client: client.0,
@@ -122,7 +156,9 @@ pub(crate) async fn vectors(
     checked.map_err(|error| ApiError::refused(&error, names))?;
 
     let inputs = if truncates {
-        prompts.encode_beginning(state, info.max_model_len as usize).await?
+        prompts
+            .encode_beginning(state, info.max_model_len as usize)
+            .await?
     } else {
         prompts.check_bytes(name_of("prompt", names), info)?;
         prompts.encode(state, add_special).await?
@@ -130,15 +166,33 @@ pub(crate) async fn vectors(
     let inputs: Vec<_> = inputs.into_iter().map(|ids| truncated(ids, most)).collect();
     let prompt_tokens = inputs.iter().map(Vec::len).sum();
     let _active = state.count_answer();
-    let all = inputs.into_iter().map(|ids| embed(state, EngineRequest { prompt: ids.into(), ..base.clone() }, names));
-    let vectors: Vec<_> = futures_util::stream::iter(all).buffered(INPUTS_AT_ONCE).try_collect().await?;
+    let all = inputs.into_iter().map(|ids| {
+        embed(
+            state,
+            EngineRequest {
+                prompt: ids.into(),
+                ..base.clone()
+            },
+            names,
+        )
+    });
+    let vectors: Vec<_> = futures_util::stream::iter(all)
+        .buffered(INPUTS_AT_ONCE)
+        .try_collect()
+        .await?;
     let finish = |vector| finished(vector, dimensions, normalize);
     Ok((vectors.into_iter().map(finish).collect(), prompt_tokens))
 }
 
 /// The embedding of one prompt.
-async fn embed(state: &ModelState, request: EngineRequest, names: Names) -> Result<Vec<f32>, ApiError> {
-    let receivers = state.submit(request).map_err(|error| ApiError::refused(&error, names))?;
+async fn embed(
+    state: &ModelState,
+    request: EngineRequest,
+    names: Names,
+) -> Result<Vec<f32>, ApiError> {
+    let receivers = state
+        .submit(request)
+        .map_err(|error| ApiError::refused(&error, names))?;
     let mut events = futures_util::stream::iter(receivers).flatten();
     let mut embedding = Vec::new();
     while let Some(event) = events.next().await {
@@ -156,16 +210,25 @@ async fn embed(state: &ModelState, request: EngineRequest, names: Names) -> Resu
 /// Truncates and normalizes one vector.
 fn finished(mut vector: Vec<f32>, dimensions: Option<usize>, normalize: bool) -> Vec<f32> {
     vector.truncate(dimensions.unwrap_or(usize::MAX));
-    let length = vector.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt();
+    let length = vector
+        .iter()
+        .map(|value| f64::from(*value).powi(2))
+        .sum::<f64>()
+        .sqrt();
     if normalize && length > 0.0 {
-        vector.iter_mut().for_each(|value| *value = (f64::from(*value) / length) as f32);
+        vector
+            .iter_mut()
+            .for_each(|value| *value = (f64::from(*value) / length) as f32);
     }
     vector
 }
 
 impl Vector {
     fn base64(vector: &[f32]) -> Self {
-        let bytes: Vec<u8> = vector.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let bytes: Vec<u8> = vector
+            .iter()
+            .flat_map(|value| value.to_le_bytes())
+            .collect();
         Self::Base64(base64::engine::general_purpose::STANDARD.encode(bytes))
     }
 }

@@ -36,10 +36,15 @@ struct Asked {
 }
 
 /// The handler of a route, for one of several models. All requests that a model answers are posted.
-pub(crate) fn forwarded(handlers: MethodRouter<ModelState>, may_stream: bool) -> MethodRouter<ServerState> {
-    post(async move |State(server): State<ServerState>, request: Request| {
-        forward(&server, handlers, request, may_stream).await
-    })
+pub(crate) fn forwarded(
+    handlers: MethodRouter<ModelState>,
+    may_stream: bool,
+) -> MethodRouter<ServerState> {
+    post(
+        async move |State(server): State<ServerState>, request: Request| {
+            forward(&server, handlers, request, may_stream).await
+        },
+    )
 }
 
 async fn forward(
@@ -56,7 +61,11 @@ async fn forward(
     if asked.loads_only && asked.idle == Some(Some(Duration::ZERO)) {
         fleet.unload(index);
         let name = asked.model.unwrap_or_else(|| fleet.name(index).to_owned());
-        let line = model_line(&name, LoadState::Unloaded, path.trim_end_matches('/') == "/api/chat");
+        let line = model_line(
+            &name,
+            LoadState::Unloaded,
+            path.trim_end_matches('/') == "/api/chat",
+        );
         return Ok(([(CONTENT_TYPE, "application/json")], line).into_response());
     }
     match fleet.enter(index, asked.streams, asked.idle)? {
@@ -70,7 +79,10 @@ async fn forward(
                 };
                 events(response, &path)
             };
-            Ok(sse::response(sse::EVENTS, stream::iter([begun]).chain(stream::once(rest).flatten())))
+            Ok(sse::response(
+                sse::EVENTS,
+                stream::iter([begun]).chain(stream::once(rest).flatten()),
+            ))
         }
         Entry::Later(wait) => {
             let begun = Instant::now();
@@ -84,17 +96,25 @@ async fn forward(
 
 /// The answer of a model, which is in use until the answer has ended.
 async fn answer(model: Use, handlers: MethodRouter<ModelState>, request: Request) -> Response {
-    let Ok(response) = handlers.with_state::<()>(model.state().clone()).oneshot(request).await;
+    let Ok(response) = handlers
+        .with_state::<()>(model.state().clone())
+        .oneshot(request)
+        .await;
     kept_until_the_end(response, model)
 }
 
 /// The rest of a stream whose head has been sent: the events of this response, or its error as one.
 fn events(mut response: Response, path: &str) -> impl Stream<Item = Bytes> + Send + use<> {
-    let error = response.extensions_mut().remove::<ApiError>().map(|error| Bytes::from(error_event(&error, path)));
+    let error = response
+        .extensions_mut()
+        .remove::<ApiError>()
+        .map(|error| Bytes::from(error_event(&error, path)));
     let is_error = error.is_some();
     let body = response.into_body().into_data_stream();
     // A body ends early if its handler failed, as a connection would.
-    let body = body.filter_map(async |chunk| chunk.ok()).take_while(move |_| std::future::ready(!is_error));
+    let body = body
+        .filter_map(async |chunk| chunk.ok())
+        .take_while(move |_| std::future::ready(!is_error));
     stream::iter(error).chain(body.boxed())
 }
 
@@ -104,7 +124,8 @@ fn error_event(error: &ApiError, path: &str) -> String {
     let mut event = String::new();
     match Dialect::of(path) {
         Dialect::OpenAi if is_responses => {
-            let mut body: Value = serde_json::from_str(&error.json(Dialect::OpenAi)).unwrap_or_default();
+            let mut body: Value =
+                serde_json::from_str(&error.json(Dialect::OpenAi)).unwrap_or_default();
             let mut body = body["error"].take();
             (body["type"], body["sequence_number"]) = (json!("error"), json!(0));
             sse::push_named(&mut event, "error", &body.to_string());
@@ -141,13 +162,22 @@ impl Asked {
 
 /// The names of the model that the query of a request asks for, as clients of llama.cpp's server do, and what is known
 /// of it. A server of one model tells of that.
-pub(crate) fn known_of_query(server: &ServerState, request: &Request) -> Result<(Arc<[String]>, ModelFacts), ApiError> {
-    let asked = server.models.many().and_then(|_| query::value(request.uri().query(), "model"));
+pub(crate) fn known_of_query(
+    server: &ServerState,
+    request: &Request,
+) -> Result<(Arc<[String]>, ModelFacts), ApiError> {
+    let asked = server
+        .models
+        .many()
+        .and_then(|_| query::value(request.uri().query(), "model"));
     server.models.facts(asked.as_deref())
 }
 
 /// The models of a request that names one of several, for routes that load and unload.
 pub(crate) fn several(server: &ServerState) -> Result<&Arc<Fleet>, ApiError> {
     let message = "this server has one model, which is loaded while it runs";
-    server.models.many().ok_or_else(|| ApiError::unsupported("model", message))
+    server
+        .models
+        .many()
+        .ok_or_else(|| ApiError::unsupported("model", message))
 }

@@ -9,7 +9,9 @@ use crate::server::parameters::conversation::Conversation;
 use crate::server::parameters::prompts::GapFields;
 use crate::server::parameters::read;
 use crate::server::parameters::sampling::Sampling;
-use crate::server::parameters::table::{InfillRequest, LlamaRequest, LlamaSettings, RenderChatRequest, Target};
+use crate::server::parameters::table::{
+    InfillRequest, LlamaRequest, LlamaSettings, RenderChatRequest, Target,
+};
 use crate::server::reply::generation::Generation;
 use crate::server::reply::llama::LlamaReply;
 use crate::server::reply::respond;
@@ -26,21 +28,36 @@ use serde_json::{Value, json};
 const NAMES: Names = &[("logprobs", "n_probs")];
 
 /// The prompt of a conversation, as text.
-pub(crate) async fn apply_template(State(state): State<ModelState>, request: Request) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn apply_template(
+    State(state): State<ModelState>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
     let request: RenderChatRequest = read::read_part(request, &state).await?;
     let info = state.ready()?;
     state.model(request.target.model)?;
     let conversation = Conversation::new(request.conversation)?;
-    let prompt = chat::rendered(&state, info, (conversation, chat::NAMES), TextModel::chat_text).await?;
+    let prompt = chat::rendered(
+        &state,
+        info,
+        (conversation, chat::NAMES),
+        TextModel::chat_text,
+    )
+    .await?;
     Ok(Json(json!({"prompt": prompt})))
 }
 
 /// The served model and the default settings.
-pub(crate) async fn props(State(server): State<ServerState>, request: Request) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn props(
+    State(server): State<ServerState>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
     let (names, known) = forward::known_of_query(&server, &request)?;
     let (outline, config) = (&known.outline, &known.outline.text.config);
-    let of_config =
-        |name: &str| config.get(name).map_or(Value::Null, |value| value.get("content").unwrap_or(value).clone());
+    let of_config = |name: &str| {
+        config.get(name).map_or(Value::Null, |value| {
+            value.get("content").unwrap_or(value).clone()
+        })
+    };
     Ok(Json(json!({
         "default_generation_settings": {"n_ctx": outline.max_model_len, "params": settings(&outline.defaults)},
         "total_slots": outline.max_num_seqs,
@@ -71,15 +88,25 @@ fn settings(params: &SamplingParams) -> Value {
 }
 
 /// Continues one prompt.
-pub(crate) async fn completion(State(state): State<ModelState>, request: Request) -> Result<Response, ApiError> {
+pub(crate) async fn completion(
+    State(state): State<ModelState>,
+    request: Request,
+) -> Result<Response, ApiError> {
     let client = Client::of(&request);
-    let LlamaRequest { target, settings, prompt } = read::read(request, &state).await?;
+    let LlamaRequest {
+        target,
+        settings,
+        prompt,
+    } = read::read(request, &state).await?;
     let prompt = async { Ok((prompt.encode(&state, true).await?.remove(0), Vec::new())) };
     answer(&state, client, (target, settings), prompt).await
 }
 
 /// Fills a gap.
-pub(crate) async fn infill(State(state): State<ModelState>, request: Request) -> Result<Response, ApiError> {
+pub(crate) async fn infill(
+    State(state): State<ModelState>,
+    request: Request,
+) -> Result<Response, ApiError> {
     let client = Client::of(&request);
     let request: InfillRequest = read::read(request, &state).await?;
     let gap = GapFields {
@@ -111,10 +138,18 @@ async fn answer(
     given.seed = given.seed.filter(|seed| *seed != -1);
     let returns_tokens = request.return_tokens || given.return_token_ids;
     let defaults = &state.options.defaults;
-    let mut sampling = Sampling::new(given, request.queueing, defaults, info.max_model_len, (client, NAMES))?;
+    let mut sampling = Sampling::new(
+        given,
+        request.queueing,
+        defaults,
+        info.max_model_len,
+        (client, NAMES),
+    )?;
     // The last token distinguishes the model's end token from a stop string.
     sampling.return_token_ids = true;
-    let max_tokens = request.n_predict.and_then(|count| u32::try_from(count).ok());
+    let max_tokens = request
+        .n_predict
+        .and_then(|count| u32::try_from(count).ok());
     sampling.complete(request.n_probs.filter(|count| *count > 0), max_tokens, info)?;
     sampling.constrain(state).await?;
     let (prompt, ends) = prompt.await?;
@@ -124,6 +159,12 @@ async fn answer(
     let returns_tokens = returns_tokens || sampling.stream;
     let probabilities = sampling.wants_logprobs;
     let settings = settings(&sampling.params);
-    let form = LlamaReply::new(state, info, (model, settings), probabilities, returns_tokens);
+    let form = LlamaReply::new(
+        state,
+        info,
+        (model, settings),
+        probabilities,
+        returns_tokens,
+    );
     respond(generation, form, sampling.stream).await
 }

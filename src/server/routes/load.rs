@@ -25,14 +25,26 @@ pub(crate) async fn sglang_load(State(server): State<ServerState>) -> Json<Value
             "num_tokens": stats.tokens_stored,
         })
     };
-    Json(server.models.loaded().iter().enumerate().map(load).collect())
+    Json(
+        server
+            .models
+            .loaded()
+            .iter()
+            .enumerate()
+            .map(load)
+            .collect(),
+    )
 }
 
 /// Load of each loaded model, under the names that SGLang's routers expect.
 pub(crate) async fn loads(State(server): State<ServerState>) -> Result<Json<Value>, ApiError> {
     server.models.check()?;
     let models = server.models.loaded();
-    let loads: Vec<_> = models.iter().enumerate().filter_map(|(rank, model)| load_of(rank, model)).collect();
+    let loads: Vec<_> = models
+        .iter()
+        .enumerate()
+        .filter_map(|(rank, model)| load_of(rank, model))
+        .collect();
     Ok(Json(json!({
         "timestamp": iso_time(platform::unix_time()),
         "version": env!("CARGO_PKG_VERSION"),

@@ -15,18 +15,29 @@ use axum::response::Response;
 use serde_json::{Value, json};
 
 /// Answers a conversation.
-pub(crate) async fn messages(State(state): State<ModelState>, request: Request) -> Result<Response, ApiError> {
+pub(crate) async fn messages(
+    State(state): State<ModelState>,
+    request: Request,
+) -> Result<Response, ApiError> {
     let client = Client::of(&request);
     let request: MessagesRequest = read::read(request, &state).await?;
     let (turn, left_out) = request.turn()?;
-    let Begun { generation, sampling, model, .. } = chat::begin(&state, client, turn).await?;
+    let Begun {
+        generation,
+        sampling,
+        model,
+        ..
+    } = chat::begin(&state, client, turn).await?;
     let form = AnthropicReply::new(&state, model);
     let response = respond(generation, form, sampling.stream).await?;
     Ok(chat::naming_ignored(&state, response, &left_out))
 }
 
 /// Number of tokens of a prompt.
-pub(crate) async fn count_tokens(State(state): State<ModelState>, request: Request) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn count_tokens(
+    State(state): State<ModelState>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
     let request: CountTokensRequest = read::read(request, &state).await?;
     let info = state.ready()?;
     state.model(request.target.model)?;

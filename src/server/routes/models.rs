@@ -75,14 +75,25 @@ fn anthropic_card(server: &ServerState, model: &ModelView, name: &str) -> Value 
 
 /// Tokens of a model's context, if they are known.
 fn context(model: &ModelView) -> Option<u32> {
-    model.facts.as_ref().map(|known| known.outline.max_model_len)
+    model
+        .facts
+        .as_ref()
+        .map(|known| known.outline.max_model_len)
 }
 
 /// All served names; to Anthropic's clients, a page of them.
-pub(crate) async fn list(State(server): State<ServerState>, request: Request) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn list(
+    State(server): State<ServerState>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
     let views = server.models.views();
     let form = Form::of(&request);
-    let cards = views.iter().flat_map(|model| model.names.iter().map(|name| form.card(&server, model, name)));
+    let cards = views.iter().flat_map(|model| {
+        model
+            .names
+            .iter()
+            .map(|name| form.card(&server, model, name))
+    });
     let cards: Vec<_> = cards.collect();
     if let Form::Anthropic = form {
         let (page, has_more) = page(&cards, request.uri().query())?;
@@ -105,11 +116,18 @@ fn page<'a>(cards: &'a [Value], query: Option<&str>) -> Result<(&'a [Value], boo
     let given = |name| query::value(query, name).filter(|value| !value.is_empty());
     let limit = query::limit(given("limit"), PAGE_DEFAULT, PAGE_MAX)?;
     let place = |name: &str, id: &str| {
-        let unknown = || ApiError::invalid(name, format!("`{name}`: there is no model {}", shorten(id)));
-        cards.iter().position(|card| card["id"] == *id).ok_or_else(unknown)
+        let unknown =
+            || ApiError::invalid(name, format!("`{name}`: there is no model {}", shorten(id)));
+        cards
+            .iter()
+            .position(|card| card["id"] == *id)
+            .ok_or_else(unknown)
     };
     match (given("before_id"), given("after_id")) {
-        (Some(_), Some(_)) => Err(ApiError::invalid("before_id", "`before_id` and `after_id` exclude each other")),
+        (Some(_), Some(_)) => Err(ApiError::invalid(
+            "before_id",
+            "`before_id` and `after_id` exclude each other",
+        )),
         (Some(id), None) => {
             let end = place("before_id", &id)?;
             let start = end.saturating_sub(limit);
@@ -124,7 +142,10 @@ fn page<'a>(cards: &'a [Value], query: Option<&str>) -> Result<(&'a [Value], boo
 }
 
 /// Has a model loaded, and does not wait for it.
-pub(crate) async fn load(State(server): State<ServerState>, request: Request) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn load(
+    State(server): State<ServerState>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
     let LoadRequest { model } = read::read_without_model(request, &server.shared).await?;
     match server.models.many() {
         Some(fleet) => fleet.ask(fleet.find(Some(&model))?)?,
@@ -134,7 +155,10 @@ pub(crate) async fn load(State(server): State<ServerState>, request: Request) ->
 }
 
 /// Has a model unloaded when its answers are complete, and does not wait for that.
-pub(crate) async fn unload(State(server): State<ServerState>, request: Request) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn unload(
+    State(server): State<ServerState>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
     let LoadRequest { model } = read::read_without_model(request, &server.shared).await?;
     let fleet = forward::several(&server)?;
     if !fleet.unload(fleet.find(Some(&model))?) {
@@ -144,7 +168,10 @@ pub(crate) async fn unload(State(server): State<ServerState>, request: Request) 
 }
 
 /// The model in SGLang's form.
-pub(crate) async fn sglang_model(State(server): State<ServerState>, request: Request) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn sglang_model(
+    State(server): State<ServerState>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
     let (names, known) = forward::known_of_query(&server, &request)?;
     Ok(Json(json!({
         "model_path": names[0],
@@ -181,5 +208,9 @@ pub(crate) async fn retrieve(
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
     let name = name.trim_end_matches('/');
-    Ok(Json(Form::of(&request).card(&server, &server.models.view(name)?, name)))
+    Ok(Json(Form::of(&request).card(
+        &server,
+        &server.models.view(name)?,
+        name,
+    )))
 }

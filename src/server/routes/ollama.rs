@@ -5,8 +5,8 @@ use crate::platform::{self, Instant};
 use crate::server::guards::Client;
 use crate::server::parameters::kind::{Bounds, Group as _};
 use crate::server::parameters::ollama::{
-    OllamaChatRequest, OllamaEmbedRequest, OllamaEmbeddingsRequest, OllamaGenerateRequest, OllamaOptions,
-    OllamaPullRequest, OllamaSettings, OllamaShowRequest, Task,
+    OllamaChatRequest, OllamaEmbedRequest, OllamaEmbeddingsRequest, OllamaGenerateRequest,
+    OllamaOptions, OllamaPullRequest, OllamaSettings, OllamaShowRequest, Task,
 };
 use crate::server::parameters::prompts::Prompts;
 use crate::server::parameters::read;
@@ -38,7 +38,10 @@ pub(crate) async fn version() -> Json<Value> {
 }
 
 /// Answers a conversation.
-pub(crate) async fn chat(State(state): State<ModelState>, request: Request) -> Result<Response, ApiError> {
+pub(crate) async fn chat(
+    State(state): State<ModelState>,
+    request: Request,
+) -> Result<Response, ApiError> {
     let sent = (Client::of(&request), LoadTime::of(&request));
     let request: OllamaChatRequest = read::read(request, &state).await?;
     report_options(&request.settings, &state)?;
@@ -47,7 +50,10 @@ pub(crate) async fn chat(State(state): State<ModelState>, request: Request) -> R
 }
 
 /// Answers a prompt.
-pub(crate) async fn generate(State(state): State<ModelState>, request: Request) -> Result<Response, ApiError> {
+pub(crate) async fn generate(
+    State(state): State<ModelState>,
+    request: Request,
+) -> Result<Response, ApiError> {
     let sent = (Client::of(&request), LoadTime::of(&request));
     let request: OllamaGenerateRequest = read::read(request, &state).await?;
     report_options(&request.settings, &state)?;
@@ -57,12 +63,18 @@ pub(crate) async fn generate(State(state): State<ModelState>, request: Request) 
 
 /// Reports unknown fields of `options`.
 fn report_options(settings: &OllamaSettings, state: &ModelState) -> Result<(), ApiError> {
-    settings.unknown_options().map_or(Ok(()), |rest| read::report_unknown_in::<OllamaOptions>(rest, "options", state))
+    settings.unknown_options().map_or(Ok(()), |rest| {
+        read::report_unknown_in::<OllamaOptions>(rest, "options", state)
+    })
 }
 
 /// Sampling fields of which none is set.
 fn defaults(state: &ModelState) -> Result<SamplingFields, ApiError> {
-    SamplingFields::take(&mut Map::new(), "", &Bounds::new(&state.options.limits, state.engine.info()))
+    SamplingFields::take(
+        &mut Map::new(),
+        "",
+        &Bounds::new(&state.options.limits, state.engine.info()),
+    )
 }
 
 async fn answer(
@@ -71,7 +83,12 @@ async fn answer(
     task: Task,
     (stream, is_chat): (bool, bool),
 ) -> Result<Response, ApiError> {
-    let Begun { generation, sampling, model, .. } = match task {
+    let Begun {
+        generation,
+        sampling,
+        model,
+        ..
+    } = match task {
         Task::Load(model) => {
             let line = model_line(&state.model(model)?, LoadState::Loaded, is_chat);
             return Ok(if stream {
@@ -99,7 +116,10 @@ async fn answer(
 }
 
 /// Embeds texts.
-pub(crate) async fn embed(State(state): State<ModelState>, request: Request) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn embed(
+    State(state): State<ModelState>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
     let started = Instant::now();
     let (client, loaded) = (Client::of(&request), LoadTime::of(&request));
     let request: OllamaEmbedRequest = read::read(request, &state).await?;
@@ -118,7 +138,10 @@ pub(crate) async fn embed(State(state): State<ModelState>, request: Request) -> 
 }
 
 /// Embeds one text, in the older form.
-pub(crate) async fn embed_one(State(state): State<ModelState>, request: Request) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn embed_one(
+    State(state): State<ModelState>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
     let client = Client::of(&request);
     let request: OllamaEmbeddingsRequest = read::read(request, &state).await?;
     state.model(request.target.model)?;
@@ -141,8 +164,15 @@ fn details() -> Value {
 
 /// A served name as Ollama lists it, with its tag.
 fn entry(server: &ServerState, model: &ModelView, name: &str) -> Value {
-    let name = if name.contains(':') { name.to_owned() } else { format!("{name}:latest") };
-    let bytes = model.facts.as_ref().map_or(0, |known| known.outline.weight_bytes);
+    let name = if name.contains(':') {
+        name.to_owned()
+    } else {
+        format!("{name}:latest")
+    };
+    let bytes = model
+        .facts
+        .as_ref()
+        .map_or(0, |known| known.outline.weight_bytes);
     let digest = blake3::hash(format!("{name} {bytes}").as_bytes()).to_hex();
     json!({
         "name": name,
@@ -158,7 +188,12 @@ fn entry(server: &ServerState, model: &ModelView, name: &str) -> Value {
 pub(crate) async fn tags(State(server): State<ServerState>) -> Result<Json<Value>, ApiError> {
     server.models.check()?;
     let (views, server) = (server.models.views(), &server);
-    let entries = views.iter().flat_map(|model| model.names.iter().map(move |name| entry(server, model, name)));
+    let entries = views.iter().flat_map(|model| {
+        model
+            .names
+            .iter()
+            .map(move |name| entry(server, model, name))
+    });
     Ok(Json(json!({"models": entries.collect::<Vec<_>>()})))
 }
 
@@ -179,16 +214,34 @@ pub(crate) async fn ps(State(server): State<ServerState>) -> Result<Json<Value>,
 }
 
 /// What is known of a model. It is not loaded for that: clients ask about every model that is listed.
-pub(crate) async fn show(State(server): State<ServerState>, request: Request) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn show(
+    State(server): State<ServerState>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
     let request: OllamaShowRequest = read::read_without_model(request, &server.shared).await?;
     let asked = request.target.model.or(request.name);
-    let (names, ModelFacts { outline, answer_format, .. }) = server.models.facts(asked.as_deref())?;
+    let (
+        names,
+        ModelFacts {
+            outline,
+            answer_format,
+            ..
+        },
+    ) = server.models.facts(asked.as_deref())?;
     let name = asked.unwrap_or_else(|| names[0].clone());
-    let template = outline.text.template.as_ref().map_or("", |template| template.source());
+    let template = outline
+        .text
+        .template
+        .as_ref()
+        .map_or("", |template| template.source());
     let mut capabilities = vec!["completion"];
     capabilities.extend((!template.is_empty()).then_some("tools"));
     capabilities.extend((answer_format.reasoning != ReasoningParser::None).then_some("thinking"));
-    let fills_gaps = outline.text.tokenizer.as_ref().is_some_and(|tokenizer| Infill::new(tokenizer).is_some());
+    let fills_gaps = outline
+        .text
+        .tokenizer
+        .as_ref()
+        .is_some_and(|tokenizer| Infill::new(tokenizer).is_some());
     capabilities.extend(fills_gaps.then_some("insert"));
     capabilities.extend((outline.embedding_len > 0).then_some("embedding"));
     Ok(Json(json!({
@@ -209,9 +262,16 @@ pub(crate) async fn show(State(server): State<ServerState>, request: Request) ->
 }
 
 /// Downloads a model into the cache, from which the next `folio serve` loads it. A served model is there already.
-pub(crate) async fn pull(State(server): State<ServerState>, request: Request) -> Result<Response, ApiError> {
+pub(crate) async fn pull(
+    State(server): State<ServerState>,
+    request: Request,
+) -> Result<Response, ApiError> {
     let request: OllamaPullRequest = read::read_without_model(request, &server.shared).await?;
-    let name = request.target.model.or(request.name).ok_or_else(|| ApiError::missing("model"))?;
+    let name = request
+        .target
+        .model
+        .or(request.name)
+        .ok_or_else(|| ApiError::missing("model"))?;
     let puller = match (server.models.view(&name), &server.shared.options.pull) {
         (Ok(_), _) => None,
         (Err(_), Some(puller)) => Some(puller.clone()),
@@ -222,9 +282,12 @@ pub(crate) async fn pull(State(server): State<ServerState>, request: Request) ->
     };
     let work = async move {
         let Some(puller) = puller else { return Ok(()) };
-        let done = platform::offload(move || puller.pull(&name)).await.ok_or_else(ApiError::internal)?;
+        let done = platform::offload(move || puller.pull(&name))
+            .await
+            .ok_or_else(ApiError::internal)?;
         let busy = || ApiError::busy("another model is being downloaded");
-        done.ok_or_else(busy)?.map_err(|why| ApiError::invalid("model", why))
+        done.ok_or_else(busy)?
+            .map_err(|why| ApiError::invalid("model", why))
     };
     if !request.stream {
         work.await?;
@@ -245,6 +308,7 @@ pub(crate) async fn pull(State(server): State<ServerState>, request: Request) ->
 /// A route that changes models.
 pub(crate) async fn refused(request: Request) -> ApiError {
     let path = request.uri().path();
-    let instead = "models are chosen when the server starts: `folio pull`, then `folio serve --model`";
+    let instead =
+        "models are chosen when the server starts: `folio pull`, then `folio serve --model`";
     ApiError::unsupported(path, format!("`{path}` is not supported: {instead}"))
 }

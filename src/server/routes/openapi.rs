@@ -66,23 +66,46 @@ impl Answer {
 
 impl Operation {
     pub(crate) const fn get(summary: &'static str, answer: Answer) -> Self {
-        Self { methods: &["get"], summary, body: None, answer, is_open: false }
+        Self {
+            methods: &["get"],
+            summary,
+            body: None,
+            answer,
+            is_open: false,
+        }
     }
 
     pub(crate) const fn post(summary: &'static str, body: Body, answer: Answer) -> Self {
-        Self { methods: &["post"], summary, body: Some(body), answer, is_open: false }
+        Self {
+            methods: &["post"],
+            summary,
+            body: Some(body),
+            answer,
+            is_open: false,
+        }
     }
 
     pub(crate) const fn open(self) -> Self {
-        Self { is_open: true, ..self }
+        Self {
+            is_open: true,
+            ..self
+        }
     }
 }
 
 /// The OpenAPI document of these routes.
 pub(crate) fn document(routes: &[Route], bounds: &Bounds) -> Value {
-    let mut components: Map<String, Value> = serde_json::from_str(include_str!("replies.json")).unwrap_or_default();
-    let paths: Map<String, Value> =
-        routes.iter().map(|route| (route.path.replace("{*", "{"), methods(route, bounds, &mut components))).collect();
+    let mut components: Map<String, Value> =
+        serde_json::from_str(include_str!("replies.json")).unwrap_or_default();
+    let paths: Map<String, Value> = routes
+        .iter()
+        .map(|route| {
+            (
+                route.path.replace("{*", "{"),
+                methods(route, bounds, &mut components),
+            )
+        })
+        .collect();
     json!({
         "openapi": "3.1.0",
         "info": {
@@ -101,21 +124,39 @@ pub(crate) fn document(routes: &[Route], bounds: &Bounds) -> Value {
 
 /// The methods of one path.
 fn methods(route: &Route, bounds: &Bounds, components: &mut Map<String, Value>) -> Value {
-    let names: Vec<_> =
-        route.path.split(['{', '}']).skip(1).step_by(2).map(|name| name.trim_start_matches('*')).collect();
+    let names: Vec<_> = route
+        .path
+        .split(['{', '}'])
+        .skip(1)
+        .step_by(2)
+        .map(|name| name.trim_start_matches('*'))
+        .collect();
     let operation = operation(route, &names, bounds, components);
-    let methods = route.operation.methods.iter().map(|method| ((*method).to_owned(), operation.clone()));
+    let methods = route
+        .operation
+        .methods
+        .iter()
+        .map(|method| ((*method).to_owned(), operation.clone()));
     methods.collect::<Map<_, _>>().into()
 }
 
-fn operation(route: &Route, names: &[&str], bounds: &Bounds, components: &mut Map<String, Value>) -> Value {
+fn operation(
+    route: &Route,
+    names: &[&str],
+    bounds: &Bounds,
+    components: &mut Map<String, Value>,
+) -> Value {
     let operation = &route.operation;
     let content = match operation.answer {
         Answer::Text(kind) => json!({kind: {"schema": {"type": "string"}}}),
         Answer::Object => json!({"application/json": {"schema": {"type": "object"}}}),
-        Answer::Objects => json!({"application/json": {"schema": {"type": "array", "items": {"type": "object"}}}}),
+        Answer::Objects => {
+            json!({"application/json": {"schema": {"type": "array", "items": {"type": "object"}}}})
+        }
         Answer::One(name) => json!({"application/json": {"schema": reference(name)}}),
-        Answer::List(name) => json!({"application/json": {"schema": {"type": "array", "items": reference(name)}}}),
+        Answer::List(name) => {
+            json!({"application/json": {"schema": {"type": "array", "items": reference(name)}}})
+        }
         Answer::Lines => {
             json!({"application/json": {"schema": {"type": "object"}}, "application/x-ndjson": {}})
         }
@@ -158,13 +199,16 @@ fn reference(name: &str) -> Value {
 /// Moves every schema with a title to the components, and puts a reference in its place.
 fn add_component(schema: &mut Value, components: &mut Map<String, Value>) {
     match schema {
-        Value::Array(items) => items.iter_mut().for_each(|item| add_component(item, components)),
+        Value::Array(items) => items
+            .iter_mut()
+            .for_each(|item| add_component(item, components)),
         Value::Object(map) => {
             let title = map.get("title").and_then(Value::as_str).map(str::to_owned);
             if title.is_some() {
                 map.remove("title");
             }
-            map.values_mut().for_each(|value| add_component(value, components));
+            map.values_mut()
+                .for_each(|value| add_component(value, components));
             if let Some(title) = title {
                 let component = std::mem::replace(schema, reference(&title));
                 components.insert(title, component);

@@ -5,11 +5,15 @@
 //! embeddings.
 
 use crate::engine::handle::EngineInfo;
-use crate::engine::request::{BeamParams, Event, Request as EngineRequest, RequestError, SamplingParams};
+use crate::engine::request::{
+    BeamParams, Event, Request as EngineRequest, RequestError, SamplingParams,
+};
 use crate::server::guards::{Client, read_object};
 use crate::server::parameters::conversation::Conversation;
 use crate::server::parameters::prompts::Prompts;
-use crate::server::parameters::rerank::{Judging, RerankDocumentsRequest, RerankTextsRequest, ScoreRequest};
+use crate::server::parameters::rerank::{
+    Judging, RerankDocumentsRequest, RerankTextsRequest, ScoreRequest,
+};
 use crate::server::parameters::turns::Turns;
 use crate::server::parameters::{read, tools, vocabulary};
 use crate::server::routes::chat;
@@ -35,7 +39,8 @@ const YES: &str = "yes";
 const JUDGE: &str = "Judge whether the Document meets the requirements based on the Query and the Instruct provided. \
                      Note that the answer can only be \"yes\" or \"no\".";
 /// Its default instruction.
-const INSTRUCTION: &str = "Given a web search query, retrieve relevant passages that answer the query";
+const INSTRUCTION: &str =
+    "Given a web search query, retrieve relevant passages that answer the query";
 
 /// The forms of a request to `/rerank`.
 enum RerankRequest {
@@ -58,9 +63,16 @@ impl RerankRequest {
 }
 
 /// Ranks documents.
-pub(crate) async fn rerank(State(state): State<ModelState>, request: Request) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn rerank(
+    State(state): State<ModelState>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
     let (client, owned) = (Client::of(&request), state.clone());
-    match read_object(request, &state.shared, move |body| RerankRequest::read(body, &owned)).await? {
+    match read_object(request, &state.shared, move |body| {
+        RerankRequest::read(body, &owned)
+    })
+    .await?
+    {
         RerankRequest::Documents(request) => rerank_documents(&state, client, request).await,
         RerankRequest::Texts(request) => rerank_texts(&state, client, request).await,
     }
@@ -73,7 +85,11 @@ async fn rerank_documents(
     request: RerankDocumentsRequest,
 ) -> Result<Json<Value>, ApiError> {
     let model = state.model(request.judging.target.model.clone())?;
-    let pairs = request.documents.iter().map(|document| (request.query.clone(), document.clone())).collect();
+    let pairs = request
+        .documents
+        .iter()
+        .map(|document| (request.query.clone(), document.clone()))
+        .collect();
     let (scores, tokens) = scores(state, client, pairs, request.judging, NAMES).await?;
     let result = |(index, score): (usize, f64)| {
         let mut result = json!({"index": index, "relevance_score": score});
@@ -82,9 +98,14 @@ async fn rerank_documents(
         }
         result
     };
-    let results: Vec<_> = best(scores, request.top_n).into_iter().map(result).collect();
+    let results: Vec<_> = best(scores, request.top_n)
+        .into_iter()
+        .map(result)
+        .collect();
     let usage = json!({"prompt_tokens": tokens, "total_tokens": tokens});
-    Ok(Json(json!({"id": state.shared.new_id("rerank"), "model": model, "usage": usage, "results": results})))
+    Ok(Json(
+        json!({"id": state.shared.new_id("rerank"), "model": model, "usage": usage, "results": results}),
+    ))
 }
 
 /// `/rerank` in the form of Text Embeddings Inference: the answer is a bare list.
@@ -97,20 +118,33 @@ async fn rerank_texts(
     state.model(request.judging.target.model.clone())?;
     if request.truncate {
         let room = room(state, &request.query, &request.judging, NAMES).await?;
-        let asked = request.judging.max_tokens_per_doc.or(request.judging.truncate_prompt_tokens);
+        let asked = request
+            .judging
+            .max_tokens_per_doc
+            .or(request.judging.truncate_prompt_tokens);
         request.judging.max_tokens_per_doc = Some(asked.unwrap_or(room).min(room));
     }
-    let pairs = request.texts.iter().map(|text| (request.query.clone(), text.clone())).collect();
+    let pairs = request
+        .texts
+        .iter()
+        .map(|text| (request.query.clone(), text.clone()))
+        .collect();
     let (scores, _) = scores(state, client, pairs, request.judging, NAMES).await?;
     let is_raw = request.raw_scores && matches!(state.reranker(), Reranker::YesNo);
     let result = |(index, score): (usize, f64)| {
-        let mut result = json!({"index": index, "score": if is_raw { log_odds(score) } else { score }});
+        let mut result =
+            json!({"index": index, "score": if is_raw { log_odds(score) } else { score }});
         if request.return_text {
             result["text"] = request.texts[index].as_str().into();
         }
         result
     };
-    Ok(Json(best(scores, request.top_n).into_iter().map(result).collect()))
+    Ok(Json(
+        best(scores, request.top_n)
+            .into_iter()
+            .map(result)
+            .collect(),
+    ))
 }
 
 /// Indices and scores, the best first, of as many as were asked for. Of equal ones, the first comes first.
@@ -128,23 +162,45 @@ fn log_odds(probability: f64) -> f64 {
 }
 
 /// Tokens of a document that fit into the context beside the query; at least 1.
-async fn room(state: &ModelState, query: &str, judging: &Judging, names: Names) -> Result<i64, ApiError> {
+async fn room(
+    state: &ModelState,
+    query: &str,
+    judging: &Judging,
+    names: Names,
+) -> Result<i64, ApiError> {
     let info = state.ready()?;
     let beside = match state.reranker() {
-        Reranker::YesNo => chat::prompt(state, info, question(&judged_text(query, "", judging))?, names).await?.len(),
+        Reranker::YesNo => chat::prompt(
+            state,
+            info,
+            question(&judged_text(query, "", judging))?,
+            names,
+        )
+        .await?
+        .len(),
         Reranker::Embedding => 0,
     };
     Ok((i64::from(info.max_model_len) - beside as i64 - TOKENS_AT_ENDS).max(1))
 }
 
 /// Scores pairs of texts.
-pub(crate) async fn score(State(state): State<ModelState>, request: Request) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn score(
+    State(state): State<ModelState>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
     let client = Client::of(&request);
-    let ScoreRequest { judging, text_1, text_2 } = read::read(request, &state).await?;
+    let ScoreRequest {
+        judging,
+        text_1,
+        text_2,
+    } = read::read(request, &state).await?;
     let model = state.model(judging.target.model.clone())?;
     if text_1.len() > 1 && text_1.len() != text_2.len() {
-        let message =
-            format!("`text_1` must be one text, or as many as `text_2` ({}), not {}", text_2.len(), text_1.len());
+        let message = format!(
+            "`text_1` must be one text, or as many as `text_2` ({}), not {}",
+            text_2.len(),
+            text_1.len()
+        );
         return Err(ApiError::invalid("text_1", message));
     }
     let pairs = text_1.iter().cycle().cloned().zip(text_2).collect();
@@ -174,7 +230,10 @@ async fn scores(
         let message = "`instruction` is longer than the context";
         return Err(ApiError::invalid("instruction", message));
     }
-    if let Some(most) = judging.max_tokens_per_doc.or(judging.truncate_prompt_tokens) {
+    if let Some(most) = judging
+        .max_tokens_per_doc
+        .or(judging.truncate_prompt_tokens)
+    {
         pairs = cut(state, pairs, most as usize, names).await?;
     }
     match state.reranker() {
@@ -194,18 +253,32 @@ async fn cut(
     let work = move |text: &TextModel| {
         let tokenizer = text.tokenizer.clone();
         let cut = |(query, document): (String, String)| {
-            let Some(tokenizer) = &tokenizer else { return Ok((query, document)) };
+            let Some(tokenizer) = &tokenizer else {
+                return Ok((query, document));
+            };
             let ids = tokenizer.encode(&document, false)?;
             if ids.len() <= most {
                 return Ok((query, document));
             }
             // A character that is cut in two is left out.
             let mut decoder = TextStream::new(Some(tokenizer.clone()), &[], false);
-            Ok((query, ids[..most].iter().map(|id| decoder.push(*id).text).collect()))
+            Ok((
+                query,
+                ids[..most]
+                    .iter()
+                    .map(|id| decoder.push(*id).text)
+                    .collect(),
+            ))
         };
-        pairs.into_iter().map(cut).collect::<Result<_, crate::text::TokenizerError>>()
+        pairs
+            .into_iter()
+            .map(cut)
+            .collect::<Result<_, crate::text::TokenizerError>>()
     };
-    state.with_text(bytes, work).await?.map_err(|error| ApiError::invalid(name_of("prompt", names), error.to_string()))
+    state
+        .with_text(bytes, work)
+        .await?
+        .map_err(|error| ApiError::invalid(name_of("prompt", names), error.to_string()))
 }
 
 /// Cosines of embeddings.
@@ -220,8 +293,10 @@ async fn compared(
         Some(instruction) => format!("Instruct: {instruction}\nQuery:{query}"),
         None => query,
     };
-    let (mut queries, documents): (Vec<_>, Vec<_>) =
-        pairs.into_iter().map(|(text, document)| (query(text), document)).unzip();
+    let (mut queries, documents): (Vec<_>, Vec<_>) = pairs
+        .into_iter()
+        .map(|(text, document)| (query(text), document))
+        .unzip();
     // One query is embedded once.
     if queries.iter().all(|query| *query == queries[0]) {
         queries.truncate(1);
@@ -232,8 +307,16 @@ async fn compared(
     let (vectors, tokens) = embeddings::vectors(state, client, inputs).await?;
     let (queries, documents) = vectors.split_at(count);
     let one = |(index, document): (usize, &Vec<f32>)| {
-        let query = if count == documents.len() { &queries[index] } else { &queries[0] };
-        query.iter().zip(document).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
+        let query = if count == documents.len() {
+            &queries[index]
+        } else {
+            &queries[0]
+        };
+        query
+            .iter()
+            .zip(document)
+            .map(|(a, b)| f64::from(*a) * f64::from(*b))
+            .sum()
     };
     Ok((documents.iter().enumerate().map(one).collect(), tokens))
 }
@@ -256,17 +339,36 @@ async fn judged(
         async move {
             let prompt = chat::prompt(state, info, question(&text)?, names).await?;
             let tokens = prompt.len();
-            let request = EngineRequest { prompt: prompt.into(), ..base };
+            let request = EngineRequest {
+                prompt: prompt.into(),
+                ..base
+            };
             Ok::<_, ApiError>((yes_share(state, request, names).await?, tokens))
         }
     });
-    let judged: Vec<_> = futures_util::stream::iter(all).buffered(DOCUMENTS_AT_ONCE).try_collect().await?;
-    Ok((judged.iter().map(|(score, _)| *score).collect(), judged.iter().map(|(_, tokens)| tokens).sum()))
+    let judged: Vec<_> = futures_util::stream::iter(all)
+        .buffered(DOCUMENTS_AT_ONCE)
+        .try_collect()
+        .await?;
+    Ok((
+        judged.iter().map(|(score, _)| *score).collect(),
+        judged.iter().map(|(_, tokens)| tokens).sum(),
+    ))
 }
 
 /// The request without its prompt: a search for the two answers.
-fn base(state: &ModelState, info: &EngineInfo, client: Client, judging: &Judging) -> Result<EngineRequest, ApiError> {
-    let refusal = || ApiError::unsupported("model", "this model's tokenizer has no tokens `yes` and `no`");
+fn base(
+    state: &ModelState,
+    info: &EngineInfo,
+    client: Client,
+    judging: &Judging,
+) -> Result<EngineRequest, ApiError> {
+    let refusal = || {
+        ApiError::unsupported(
+            "model",
+            "this model's tokenizer has no tokens `yes` and `no`",
+        )
+    };
     let tokenizer = state.text.tokenizer.as_ref().ok_or_else(refusal)?;
     let id = |word: &str| match tokenizer.encode(word, false).as_deref() {
         Ok([id]) => Ok(*id),
@@ -278,7 +380,11 @@ fn base(state: &ModelState, info: &EngineInfo, client: Client, judging: &Judging
         max_tokens: Some(1),
         logprobs: Some(0),
         constraint: vocabulary::limited(None, (&answers, &[]), None, info.vocab)?,
-        beams: Some(BeamParams { width: 2, length_penalty: 1.0, early_stopping: false }),
+        beams: Some(BeamParams {
+            width: 2,
+            length_penalty: 1.0,
+            early_stopping: false,
+        }),
         ..SamplingParams::default()
     };
     Ok(EngineRequest {
@@ -304,16 +410,29 @@ fn question(text: &str) -> Result<Conversation, ApiError> {
     Ok(Conversation {
         messages: turns.messages(),
         tools: tools::resolve(None, None, false)?,
-        kwargs: Some(Map::from_iter([("enable_thinking".to_owned(), Value::Bool(false))])),
+        kwargs: Some(Map::from_iter([(
+            "enable_thinking".to_owned(),
+            Value::Bool(false),
+        )])),
         add_generation_prompt: true,
         continue_final: false,
     })
 }
 
 /// The probability of yes among the two answers.
-async fn yes_share(state: &ModelState, request: EngineRequest, names: Names) -> Result<f64, ApiError> {
-    let yes = state.text.tokenizer.as_ref().and_then(|tokenizer| tokenizer.encode(YES, false).ok());
-    let receivers = state.submit(request).map_err(|error| ApiError::refused(&error, names))?;
+async fn yes_share(
+    state: &ModelState,
+    request: EngineRequest,
+    names: Names,
+) -> Result<f64, ApiError> {
+    let yes = state
+        .text
+        .tokenizer
+        .as_ref()
+        .and_then(|tokenizer| tokenizer.encode(YES, false).ok());
+    let receivers = state
+        .submit(request)
+        .map_err(|error| ApiError::refused(&error, names))?;
     let (mut share_of_yes, mut whole) = (0.0, 0.0);
     for mut receiver in receivers {
         loop {
@@ -321,7 +440,11 @@ async fn yes_share(state: &ModelState, request: EngineRequest, names: Names) -> 
                 Some(Event::Token(token)) => {
                     let share = f64::from(token.logprob.unwrap_or(f32::NEG_INFINITY)).exp();
                     whole += share;
-                    share_of_yes += if yes.as_deref() == Some(&[token.id]) { share } else { 0.0 };
+                    share_of_yes += if yes.as_deref() == Some(&[token.id]) {
+                        share
+                    } else {
+                        0.0
+                    };
                 }
                 Some(Event::Finished { .. }) => break,
                 Some(Event::Failed(error)) => return Err(ApiError::failed(error)),
@@ -332,5 +455,9 @@ async fn yes_share(state: &ModelState, request: EngineRequest, names: Names) -> 
         }
     }
     // Both may be too unlikely for a number.
-    Ok(if whole > 0.0 { share_of_yes / whole } else { 0.5 })
+    Ok(if whole > 0.0 {
+        share_of_yes / whole
+    } else {
+        0.5
+    })
 }

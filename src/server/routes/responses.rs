@@ -21,13 +21,29 @@ const PAGE_MAX: usize = 100;
 const PAGE_DEFAULT: usize = 20;
 
 /// Answers an input.
-pub(crate) async fn create(State(state): State<ModelState>, request: Request) -> Result<Response, ApiError> {
+pub(crate) async fn create(
+    State(state): State<ModelState>,
+    request: Request,
+) -> Result<Response, ApiError> {
     let client = Client::of(&request);
     let request: ResponsesRequest = read::read(request, &state).await?;
     let find = |id: &str| state.shared.responses.item(client.0, id);
-    let items = earlier(&state.shared, client, request.prompt.previous_response_id.as_deref())?;
-    let (turn, asked) = request.turn(&Earlier { items, find: &find, seal: &state.shared.seal })?;
-    let Begun { generation, sampling, model, .. } = chat::begin(&state, client, turn).await?;
+    let items = earlier(
+        &state.shared,
+        client,
+        request.prompt.previous_response_id.as_deref(),
+    )?;
+    let (turn, asked) = request.turn(&Earlier {
+        items,
+        find: &find,
+        seal: &state.shared.seal,
+    })?;
+    let Begun {
+        generation,
+        sampling,
+        model,
+        ..
+    } = chat::begin(&state, client, turn).await?;
     let left_out = asked.left_out.clone();
     let form = ResponsesReply::new(&state, client.0, model, asked, sampling.wants_logprobs);
     let response = respond(generation, form, sampling.stream).await?;
@@ -35,26 +51,51 @@ pub(crate) async fn create(State(state): State<ModelState>, request: Request) ->
 }
 
 /// Number of tokens of an input.
-pub(crate) async fn input_tokens(State(state): State<ModelState>, request: Request) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn input_tokens(
+    State(state): State<ModelState>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
     let client = Client::of(&request);
     let request: InputTokensRequest = read::read(request, &state).await?;
     let info = state.ready()?;
     state.model(request.target.model)?;
     let find = |id: &str| state.shared.responses.item(client.0, id);
-    let items = earlier(&state.shared, client, request.prompt.previous_response_id.as_deref())?;
-    let (conversation, ..) = request.prompt.conversation(&Earlier { items, find: &find, seal: &state.shared.seal })?;
+    let items = earlier(
+        &state.shared,
+        client,
+        request.prompt.previous_response_id.as_deref(),
+    )?;
+    let (conversation, ..) = request.prompt.conversation(&Earlier {
+        items,
+        find: &find,
+        seal: &state.shared.seal,
+    })?;
     let ids = chat::prompt(&state, info, conversation, NAMES).await?;
-    Ok(Json(json!({"object": "response.input_tokens", "input_tokens": ids.len()})))
+    Ok(Json(
+        json!({"object": "response.input_tokens", "input_tokens": ids.len()}),
+    ))
 }
 
 /// The items before an input.
-fn earlier(shared: &Shared, client: Client, previous: Option<&str>) -> Result<Vec<Value>, ApiError> {
-    let Some(id) = previous else { return Ok(Vec::new()) };
-    shared.responses.chain(client.0, id).ok_or_else(|| ApiError::previous_response(id))
+fn earlier(
+    shared: &Shared,
+    client: Client,
+    previous: Option<&str>,
+) -> Result<Vec<Value>, ApiError> {
+    let Some(id) = previous else {
+        return Ok(Vec::new());
+    };
+    shared
+        .responses
+        .chain(client.0, id)
+        .ok_or_else(|| ApiError::previous_response(id))
 }
 
 fn stored(shared: &Shared, client: Client, id: &str) -> Result<Stored, ApiError> {
-    shared.responses.get(client.0, id).ok_or_else(|| ApiError::unknown_response(id))
+    shared
+        .responses
+        .get(client.0, id)
+        .ok_or_else(|| ApiError::unknown_response(id))
 }
 
 /// A stored response.
@@ -63,7 +104,9 @@ pub(crate) async fn retrieve(
     Path(id): Path<String>,
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
-    Ok(Json(stored(&state.shared, Client::of(&request), &id)?.response))
+    Ok(Json(
+        stored(&state.shared, Client::of(&request), &id)?.response,
+    ))
 }
 
 /// Forgets a stored response.
@@ -75,7 +118,9 @@ pub(crate) async fn delete(
     if !state.shared.responses.delete(Client::of(&request).0, &id) {
         return Err(ApiError::unknown_response(&id));
     }
-    Ok(Json(json!({"id": id, "object": "response", "deleted": true})))
+    Ok(Json(
+        json!({"id": id, "object": "response", "deleted": true}),
+    ))
 }
 
 /// The items of a stored response's input, newest first unless `order` is `asc`; `after` is the id of an item.
@@ -92,11 +137,16 @@ pub(crate) async fn input_items(
     let limit = query::limit(given("limit"), PAGE_DEFAULT, PAGE_MAX)?;
     let start = match given("after") {
         None => 0,
-        Some(after) => items.iter().position(|item| item["id"] == *after).map_or(items.len(), |at| at + 1),
+        Some(after) => items
+            .iter()
+            .position(|item| item["id"] == *after)
+            .map_or(items.len(), |at| at + 1),
     };
     let has_more = items.len() > start + limit;
     let page: Vec<_> = items.into_iter().skip(start).take(limit).collect();
     let id_of = |item: Option<&Value>| item.map(|item| item["id"].clone());
     let (first_id, last_id) = (id_of(page.first()), id_of(page.last()));
-    Ok(Json(json!({"object": "list", "data": page, "first_id": first_id, "last_id": last_id, "has_more": has_more})))
+    Ok(Json(
+        json!({"object": "list", "data": page, "first_id": first_id, "last_id": last_id, "has_more": has_more}),
+    ))
 }

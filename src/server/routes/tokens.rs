@@ -8,8 +8,8 @@ use crate::server::guards::read_object;
 use crate::server::parameters::conversation::Conversation;
 use crate::server::parameters::read;
 use crate::server::parameters::table::{
-    DetokenizeRequest, RenderChatRequest, RenderCompletionRequest, TokenizeChatRequest, TokenizeContentRequest,
-    TokenizeTextRequest,
+    DetokenizeRequest, RenderChatRequest, RenderCompletionRequest, TokenizeChatRequest,
+    TokenizeContentRequest, TokenizeTextRequest,
 };
 use crate::server::routes::{chat, forward};
 use crate::server::state::{ModelState, ServerState};
@@ -37,7 +37,12 @@ pub(crate) async fn decode_all(
     skip_special: bool,
 ) -> Result<Vec<String>, ApiError> {
     let count: usize = lists.iter().map(|ids| ids.len()).sum();
-    let work = move |text: &TextModel| lists.iter().map(|ids| decode(text, ids, skip_special)).collect();
+    let work = move |text: &TextModel| {
+        lists
+            .iter()
+            .map(|ids| decode(text, ids, skip_special))
+            .collect()
+    };
     state.with_text(count * BYTES_PER_ID, work).await
 }
 
@@ -70,28 +75,49 @@ impl TokenizeRequest {
 }
 
 /// Token ids of a text or a conversation.
-pub(crate) async fn tokenize(State(state): State<ModelState>, request: Request) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn tokenize(
+    State(state): State<ModelState>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
     let owned = state.clone();
-    let request = read_object(request, &state.shared, move |body| TokenizeRequest::read(body, &owned)).await?;
+    let request = read_object(request, &state.shared, move |body| {
+        TokenizeRequest::read(body, &owned)
+    })
+    .await?;
     let info = state.ready()?;
     let (ids, names) = match request {
         TokenizeRequest::Chat(request) => {
             let request = *request;
             state.model(request.target.model)?;
-            let ids = chat::prompt(&state, info, Conversation::new(request.conversation)?, chat::NAMES).await?;
+            let ids = chat::prompt(
+                &state,
+                info,
+                Conversation::new(request.conversation)?,
+                chat::NAMES,
+            )
+            .await?;
             (ids, request.return_token_strs)
         }
         TokenizeRequest::Content(request) => return tokenize_content(&state, request).await,
         TokenizeRequest::Text(request) => {
             state.model(request.target.model)?;
-            let mut prompts = request.prompt.encode(&state, request.add_special_tokens).await?;
+            let mut prompts = request
+                .prompt
+                .encode(&state, request.add_special_tokens)
+                .await?;
             (prompts.pop().unwrap_or_default(), request.return_token_strs)
         }
     };
     let tokenizer = tokenizer(&state)?;
-    let names = names.then(|| ids.iter().map(|id| name(tokenizer, *id)).collect::<Vec<_>>());
+    let names = names.then(|| {
+        ids.iter()
+            .map(|id| name(tokenizer, *id))
+            .collect::<Vec<_>>()
+    });
     let (count, max_model_len) = (ids.len(), info.max_model_len);
-    Ok(Json(json!({"count": count, "max_model_len": max_model_len, "tokens": ids, "token_strs": names})))
+    Ok(Json(
+        json!({"count": count, "max_model_len": max_model_len, "tokens": ids, "token_strs": names}),
+    ))
 }
 
 fn name(tokenizer: &Tokenizer, id: u32) -> String {
@@ -99,12 +125,24 @@ fn name(tokenizer: &Tokenizer, id: u32) -> String {
 }
 
 /// `/tokenize` in llama.cpp's form.
-async fn tokenize_content(state: &ModelState, request: TokenizeContentRequest) -> Result<Json<Value>, ApiError> {
-    let TokenizeContentRequest { content, add_special, with_pieces, target, .. } = request;
+async fn tokenize_content(
+    state: &ModelState,
+    request: TokenizeContentRequest,
+) -> Result<Json<Value>, ApiError> {
+    let TokenizeContentRequest {
+        content,
+        add_special,
+        with_pieces,
+        target,
+        ..
+    } = request;
     state.model(target.model)?;
     let tokenizer = tokenizer(state)?.clone();
     let (bytes, encoder) = (content.len(), tokenizer.clone());
-    let ids = state.shared.offload(bytes, move || encoder.encode(&content, add_special)).await?;
+    let ids = state
+        .shared
+        .offload(bytes, move || encoder.encode(&content, add_special))
+        .await?;
     let ids = ids.map_err(|error| ApiError::invalid("content", error.to_string()))?;
     if !with_pieces {
         return Ok(Json(json!({"tokens": ids})));
@@ -112,14 +150,20 @@ async fn tokenize_content(state: &ModelState, request: TokenizeContentRequest) -
     let piece = |id: &u32| {
         let bytes = tokenizer.token_bytes(*id, None);
         // A token that is only part of a character is given as its bytes.
-        let piece = String::from_utf8(bytes).map_or_else(|wrong| json!(wrong.into_bytes()), Value::from);
+        let piece =
+            String::from_utf8(bytes).map_or_else(|wrong| json!(wrong.into_bytes()), Value::from);
         json!({"id": id, "piece": piece})
     };
-    Ok(Json(json!({"tokens": ids.iter().map(piece).collect::<Vec<_>>()})))
+    Ok(Json(
+        json!({"tokens": ids.iter().map(piece).collect::<Vec<_>>()}),
+    ))
 }
 
 /// The text of token ids, special ones included.
-pub(crate) async fn detokenize(State(state): State<ModelState>, request: Request) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn detokenize(
+    State(state): State<ModelState>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
     let request: DetokenizeRequest = read::read(request, &state).await?;
     state.model(request.target.model)?;
     let tokenizer = tokenizer(&state)?.clone();
@@ -136,22 +180,35 @@ pub(crate) async fn tokenizer_info(
 ) -> Result<Json<Value>, ApiError> {
     let (_, known) = forward::known_of_query(&server, &request)?;
     let text = &known.outline.text;
-    let vocabulary = text.tokenizer.as_ref().map(|tokenizer| tokenizer.vocabulary());
+    let vocabulary = text
+        .tokenizer
+        .as_ref()
+        .map(|tokenizer| tokenizer.vocabulary());
     if known.device.is_some() && vocabulary.is_none() {
         return Err(no_tokenizer());
     }
     let mut info: Map<String, Value> = text.config.clone();
-    info.entry("tokenizer_class").or_insert_with(|| "PreTrainedTokenizerFast".into());
+    info.entry("tokenizer_class")
+        .or_insert_with(|| "PreTrainedTokenizerFast".into());
     info.insert("vocab_size".into(), vocabulary.into());
     Ok(Json(Value::Object(info)))
 }
 
 /// `POST /v1/chat/completions/render`: the prompt of a chat request.
-pub(crate) async fn render_chat(State(state): State<ModelState>, request: Request) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn render_chat(
+    State(state): State<ModelState>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
     let request: RenderChatRequest = read::read_part(request, &state).await?;
     let info = state.ready()?;
     state.model(request.target.model)?;
-    let ids = chat::prompt(&state, info, Conversation::new(request.conversation)?, chat::NAMES).await?;
+    let ids = chat::prompt(
+        &state,
+        info,
+        Conversation::new(request.conversation)?,
+        chat::NAMES,
+    )
+    .await?;
     Ok(Json(json!({"token_ids": ids})))
 }
 
@@ -162,6 +219,14 @@ pub(crate) async fn render_completions(
 ) -> Result<Json<Value>, ApiError> {
     let request: RenderCompletionRequest = read::read_part(request, &state).await?;
     state.model(request.target.model)?;
-    let prompts = request.prompt.encode(&state, request.add_special_tokens).await?;
-    Ok(Json(prompts.into_iter().map(|ids| json!({"token_ids": ids})).collect()))
+    let prompts = request
+        .prompt
+        .encode(&state, request.add_special_tokens)
+        .await?;
+    Ok(Json(
+        prompts
+            .into_iter()
+            .map(|ids| json!({"token_ids": ids}))
+            .collect(),
+    ))
 }

@@ -5,8 +5,8 @@
 
 use axum::body::Bytes;
 use axum::http::header::{
-    ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, IF_NONE_MATCH,
-    REFERRER_POLICY, VARY, X_FRAME_OPTIONS,
+    ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG,
+    IF_NONE_MATCH, REFERRER_POLICY, VARY, X_FRAME_OPTIONS,
 };
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -38,18 +38,30 @@ impl File {
     fn new(kind: &'static str, text: &'static str) -> Self {
         let hash = &blake3::hash(text.as_bytes()).to_hex()[..16];
         let mut gzip = Vec::new();
-        GzEncoder::new(text.as_bytes(), Compression::best()).read_to_end(&mut gzip).expect("memory can be read");
+        GzEncoder::new(text.as_bytes(), Compression::best())
+            .read_to_end(&mut gzip)
+            .expect("memory can be read");
         Self {
             kind,
-            plain: Form { bytes: Bytes::from_static(text.as_bytes()), tag: format!("\"{hash}\"") },
-            gzip: Form { bytes: gzip.into(), tag: format!("\"{hash}-gzip\"") },
+            plain: Form {
+                bytes: Bytes::from_static(text.as_bytes()),
+                tag: format!("\"{hash}\""),
+            },
+            gzip: Form {
+                bytes: gzip.into(),
+                tag: format!("\"{hash}-gzip\""),
+            },
         }
     }
 
     /// The file, or only that the client has it already.
     fn respond(&self, request: &HeaderMap) -> Response {
         let is_compressed = accepts_gzip(request);
-        let Form { bytes, tag } = if is_compressed { &self.gzip } else { &self.plain };
+        let Form { bytes, tag } = if is_compressed {
+            &self.gzip
+        } else {
+            &self.plain
+        };
         let headers = [
             (CONTENT_TYPE, self.kind),
             (CONTENT_SECURITY_POLICY, POLICY),
@@ -66,7 +78,9 @@ impl File {
         }
         let mut response = (headers, bytes.clone()).into_response();
         if is_compressed {
-            response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+            response
+                .headers_mut()
+                .insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
         }
         response
     }
@@ -74,7 +88,10 @@ impl File {
 
 /// The entries of a header that is a list, in all its lines.
 fn listed<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
-    let lines = headers.get_all(name).iter().filter_map(|line| line.to_str().ok());
+    let lines = headers
+        .get_all(name)
+        .iter()
+        .filter_map(|line| line.to_str().ok());
     lines.flat_map(|line| line.split(',')).map(str::trim)
 }
 
@@ -83,11 +100,18 @@ fn accepts_gzip(request: &HeaderMap) -> bool {
     let weight = |encoding: &str| {
         listed(request, &ACCEPT_ENCODING).find_map(|entry| {
             let (name, parameters) = entry.split_once(';').unwrap_or((entry, ""));
-            let weight = parameters.trim().strip_prefix("q=").map_or(Some(1.0), |weight| weight.parse::<f32>().ok());
-            name.trim().eq_ignore_ascii_case(encoding).then_some(weight.unwrap_or(0.0))
+            let weight = parameters
+                .trim()
+                .strip_prefix("q=")
+                .map_or(Some(1.0), |weight| weight.parse::<f32>().ok());
+            name.trim()
+                .eq_ignore_ascii_case(encoding)
+                .then_some(weight.unwrap_or(0.0))
         })
     };
-    weight("gzip").or_else(|| weight("*")).is_some_and(|weight| weight > 0.0)
+    weight("gzip")
+        .or_else(|| weight("*"))
+        .is_some_and(|weight| weight > 0.0)
 }
 
 /// Declares the handler of a file.

@@ -25,7 +25,11 @@ pub(super) struct TimedBody {
 impl TimedBody {
     pub(super) fn new(inner: Incoming, limit: Duration) -> Self {
         let deadline = Instant::now() + limit;
-        Self { inner, sleep: Box::pin(sleep_until(deadline)), deadline }
+        Self {
+            inner,
+            sleep: Box::pin(sleep_until(deadline)),
+            deadline,
+        }
     }
 }
 
@@ -33,7 +37,10 @@ impl HttpBody for TimedBody {
     type Data = Bytes;
     type Error = BoxError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let Poll::Ready(frame) = Pin::new(&mut self.inner).poll_frame(context) else {
             ready!(self.sleep.as_mut().poll(context));
             return Poll::Ready(Some(Err(BodyTimeout.into())));
@@ -72,8 +79,15 @@ impl AnswerBody {
     pub(super) fn wrap(response: Response<Body>, link: Link, every: Duration) -> Response<Self> {
         let is_events = |value: &HeaderValue| value.as_bytes().starts_with(b"text/event-stream");
         let has_comments = response.headers().get(CONTENT_TYPE).is_some_and(is_events);
-        let comments = has_comments.then(|| Comments { silence: Box::pin(sleep(every)), every });
-        response.map(|inner| Self { inner, link, comments })
+        let comments = has_comments.then(|| Comments {
+            silence: Box::pin(sleep(every)),
+            every,
+        });
+        response.map(|inner| Self {
+            inner,
+            link,
+            comments,
+        })
     }
 }
 
@@ -85,9 +99,15 @@ impl HttpBody for AnswerBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let Self { inner, link, comments } = &mut *self;
+        let Self {
+            inner,
+            link,
+            comments,
+        } = &mut *self;
         let frame = Pin::new(inner).poll_frame(context);
-        let Some(Comments { silence, every }) = comments else { return frame };
+        let Some(Comments { silence, every }) = comments else {
+            return frame;
+        };
         let frame = match frame {
             Poll::Ready(frame) => frame,
             Poll::Pending => {

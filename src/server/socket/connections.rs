@@ -55,12 +55,19 @@ struct Places {
 
 impl Places {
     fn admit(&mut self, peer: IpAddr, limits: Limits, wake: &Arc<Notify>) -> Admission {
-        let same_peer = self.unproven.get(&peer).filter(|turns| turns.len() >= limits.unproven_per_peer);
+        let same_peer = self
+            .unproven
+            .get(&peer)
+            .filter(|turns| turns.len() >= limits.unproven_per_peer);
         if let Some(oldest) = same_peer.and_then(BTreeSet::first) {
             return Admission::After(*oldest);
         }
         if self.open >= limits.total {
-            return self.waiting.keys().next().map_or(Admission::Full, |oldest| Admission::After(*oldest));
+            return self
+                .waiting
+                .keys()
+                .next()
+                .map_or(Admission::Full, |oldest| Admission::After(*oldest));
         }
         self.open += 1;
         Admission::Admitted(self.wait(peer, false, wake.clone()))
@@ -73,13 +80,28 @@ impl Places {
         if !proven {
             self.unproven.entry(peer).or_default().insert(turn);
         }
-        self.waiting.insert(turn, Waiting { peer, proven, asked: false, wake });
+        self.waiting.insert(
+            turn,
+            Waiting {
+                peer,
+                proven,
+                asked: false,
+                wake,
+            },
+        );
         turn
     }
 
     /// A connection stops waiting.
     fn stop_waiting(&mut self, turn: Turn) {
-        let Some(Waiting { peer, proven: false, .. }) = self.waiting.remove(&turn) else { return };
+        let Some(Waiting {
+            peer,
+            proven: false,
+            ..
+        }) = self.waiting.remove(&turn)
+        else {
+            return;
+        };
         if let Some(turns) = self.unproven.get_mut(&peer) {
             turns.remove(&turn);
             if turns.is_empty() {
@@ -114,7 +136,11 @@ pub(super) struct Connections {
 
 impl Connections {
     pub(super) fn new(limits: Limits) -> Arc<Self> {
-        Arc::new(Self { limits, places: Mutex::default(), changed: Notify::new() })
+        Arc::new(Self {
+            limits,
+            places: Mutex::default(),
+            changed: Notify::new(),
+        })
     }
 
     /// A seat for a new connection; `None` if every connection has a request in progress.
@@ -130,7 +156,12 @@ impl Connections {
             let admission = self.lock().admit(peer, self.limits, &wake);
             match admission {
                 Admission::Admitted(turn) => {
-                    return Some(Seat { connections: self.clone(), peer, turn: Mutex::new(Some(turn)), wake });
+                    return Some(Seat {
+                        connections: self.clone(),
+                        peer,
+                        turn: Mutex::new(Some(turn)),
+                        wake,
+                    });
                 }
                 Admission::After(turn) => self.lock().ask(turn),
                 Admission::Full => return None,
@@ -167,7 +198,11 @@ impl Seat {
     pub(super) fn end(&self) {
         let mut turn = self.turn();
         if turn.is_none() {
-            *turn = Some(self.connections.lock().wait(self.peer, true, self.wake.clone()));
+            *turn = Some(
+                self.connections
+                    .lock()
+                    .wait(self.peer, true, self.wake.clone()),
+            );
             self.connections.changed.notify_waiters();
         }
     }
@@ -181,7 +216,13 @@ impl Seat {
 
     fn is_asked(&self) -> bool {
         let turn = *self.turn();
-        turn.is_some_and(|turn| self.connections.lock().waiting.get(&turn).is_some_and(|waiting| waiting.asked))
+        turn.is_some_and(|turn| {
+            self.connections
+                .lock()
+                .waiting
+                .get(&turn)
+                .is_some_and(|waiting| waiting.asked)
+        })
     }
 
     fn turn(&self) -> MutexGuard<'_, Option<Turn>> {
@@ -201,7 +242,10 @@ impl Drop for Seat {
 mod tests {
     use super::*;
 
-    const LIMITS: Limits = Limits { total: 1024, unproven_per_peer: 64 };
+    const LIMITS: Limits = Limits {
+        total: 1024,
+        unproven_per_peer: 64,
+    };
 
     fn peer(number: u32) -> IpAddr {
         IpAddr::from(number.to_be_bytes())
@@ -227,37 +271,70 @@ mod tests {
     #[test]
     fn a_peer_replaces_its_own_oldest_connection() {
         let mut places = Places::default();
-        let other = admit(&mut places, peer(2), LIMITS).1.expect("there is room");
+        let other = admit(&mut places, peer(2), LIMITS)
+            .1
+            .expect("there is room");
         let mut closed = Vec::new();
         for _ in 0..1400 {
             closed.extend(admit(&mut places, peer(1), LIMITS).0);
         }
-        assert_eq!(closed, (1..=1400 - 64).collect::<Vec<_>>(), "the oldest first");
-        assert!(places.waiting.contains_key(&other), "another peer is not affected");
+        assert_eq!(
+            closed,
+            (1..=1400 - 64).collect::<Vec<_>>(),
+            "the oldest first"
+        );
+        assert!(
+            places.waiting.contains_key(&other),
+            "another peer is not affected"
+        );
         assert_eq!((places.open, places.unproven[&peer(1)].len()), (65, 64));
     }
 
     #[test]
     fn requests_in_progress_are_never_closed_and_count_for_no_peer() {
-        let (mut places, limits) = (Places::default(), Limits { total: 3, unproven_per_peer: 1 });
+        let (mut places, limits) = (
+            Places::default(),
+            Limits {
+                total: 3,
+                unproven_per_peer: 1,
+            },
+        );
         for _ in 0..2 {
-            let turn = admit(&mut places, peer(1), limits).1.expect("there is room");
+            let turn = admit(&mut places, peer(1), limits)
+                .1
+                .expect("there is room");
             places.stop_waiting(turn);
         }
         let (closed, idle) = admit(&mut places, peer(1), limits);
         assert_eq!((closed.len(), idle.is_some()), (0, true));
         let (closed, next) = admit(&mut places, peer(2), limits);
-        assert_eq!(closed, [idle.expect("it was admitted")], "the total counts all");
+        assert_eq!(
+            closed,
+            [idle.expect("it was admitted")],
+            "the total counts all"
+        );
         places.stop_waiting(next.expect("it was admitted"));
-        assert_eq!(admit(&mut places, peer(3), limits), (Vec::new(), None), "all are in progress");
+        assert_eq!(
+            admit(&mut places, peer(3), limits),
+            (Vec::new(), None),
+            "all are in progress"
+        );
         places.close(None);
         assert!(admit(&mut places, peer(3), limits).1.is_some());
     }
 
     #[test]
     fn between_requests_the_one_that_waits_longest_makes_room() {
-        let (mut places, limits) = (Places::default(), Limits { total: 3, unproven_per_peer: 64 });
-        let turns: Vec<Turn> = (0..3).filter_map(|number| admit(&mut places, peer(number), limits).1).collect();
+        let (mut places, limits) = (
+            Places::default(),
+            Limits {
+                total: 3,
+                unproven_per_peer: 64,
+            },
+        );
+        let turns: Vec<Turn> = (0..3)
+            .filter_map(|number| admit(&mut places, peer(number), limits).1)
+            .collect();
         places.stop_waiting(turns[0]);
         let again = places.wait(peer(0), true, Arc::default());
         assert_eq!(admit(&mut places, peer(9), limits).0, [turns[1]]);
@@ -277,7 +354,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_request_that_has_arrived_keeps_its_connection() {
-        let connections = Connections::new(Limits { total: 2, unproven_per_peer: 2 });
+        let connections = Connections::new(Limits {
+            total: 2,
+            unproven_per_peer: 2,
+        });
         let busy = connections.admit(peer(1)).await.expect("there is room");
         let idle = connections.admit(peer(1)).await.expect("there is room");
         let newcomer = tokio::spawn({

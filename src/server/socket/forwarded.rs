@@ -25,14 +25,21 @@ impl FromStr for Proxies {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let entries = text.split(',').map(str::trim).filter(|entry| !entry.is_empty());
-        let mut proxies = Self { all: false, networks: Vec::new() };
+        let entries = text
+            .split(',')
+            .map(str::trim)
+            .filter(|entry| !entry.is_empty());
+        let mut proxies = Self {
+            all: false,
+            networks: Vec::new(),
+        };
         for entry in entries {
             match entry {
                 "*" => proxies.all = true,
-                _ => proxies
-                    .networks
-                    .push(network_of(entry).ok_or_else(|| format!("{entry:?} is no address or network"))?),
+                _ => proxies.networks.push(
+                    network_of(entry)
+                        .ok_or_else(|| format!("{entry:?} is no address or network"))?,
+                ),
             }
         }
         Ok(proxies)
@@ -54,7 +61,13 @@ impl Proxies {
             return Some(peer).filter(|peer| !peer.is_loopback());
         }
         let listed = headers.get_all(FORWARDED_FOR).iter().rev();
-        let entries = listed.flat_map(|value| value.to_str().unwrap_or("?").rsplit(',').collect::<Vec<_>>());
+        let entries = listed.flat_map(|value| {
+            value
+                .to_str()
+                .unwrap_or("?")
+                .rsplit(',')
+                .collect::<Vec<_>>()
+        });
         for entry in entries {
             match address_of(entry.trim()) {
                 Some(address) if self.trusts_listed(address) => {}
@@ -72,19 +85,32 @@ impl Proxies {
 
     /// With `*`, every listed address would be a proxy, so the last one is the client.
     fn trusts_listed(&self, address: IpAddr) -> bool {
-        self.networks.iter().any(|(network, bits)| contains(*network, *bits, address))
+        self.networks
+            .iter()
+            .any(|(network, bits)| contains(*network, *bits, address))
     }
 }
 
 /// An address of the header, which may have a port.
 fn address_of(entry: &str) -> Option<IpAddr> {
-    let socket = || entry.parse::<std::net::SocketAddr>().ok().map(|socket| socket.ip());
-    let address = entry.trim_matches(['[', ']']).parse().ok().or_else(socket)?;
+    let socket = || {
+        entry
+            .parse::<std::net::SocketAddr>()
+            .ok()
+            .map(|socket| socket.ip())
+    };
+    let address = entry
+        .trim_matches(['[', ']'])
+        .parse()
+        .ok()
+        .or_else(socket)?;
     Some(IpAddr::to_canonical(&address))
 }
 
 fn network_of(entry: &str) -> Option<(IpAddr, u8)> {
-    let (address, bits) = entry.split_once('/').map_or((entry, None), |(address, bits)| (address, Some(bits)));
+    let (address, bits) = entry
+        .split_once('/')
+        .map_or((entry, None), |(address, bits)| (address, Some(bits)));
     let address: IpAddr = address.parse().ok()?;
     let most = if address.is_ipv4() { 32 } else { 128 };
     let bits = bits.map_or(Some(most), |bits| bits.parse().ok())?;
@@ -97,7 +123,9 @@ fn contains(network: IpAddr, bits: u8, address: IpAddr) -> bool {
         shift == width || one >> shift == other >> shift
     };
     match (network, address) {
-        (IpAddr::V4(one), IpAddr::V4(other)) => same(one.to_bits().into(), other.to_bits().into(), 32),
+        (IpAddr::V4(one), IpAddr::V4(other)) => {
+            same(one.to_bits().into(), other.to_bits().into(), 32)
+        }
         (IpAddr::V6(one), IpAddr::V6(other)) => same(one.to_bits(), other.to_bits(), 128),
         _ => false,
     }
@@ -112,22 +140,49 @@ mod tests {
         let proxies: Proxies = proxies.parse().expect("a list");
         let mut map = HeaderMap::new();
         for header in headers {
-            map.append(FORWARDED_FOR, HeaderValue::from_str(header).expect("a header"));
+            map.append(
+                FORWARDED_FOR,
+                HeaderValue::from_str(header).expect("a header"),
+            );
         }
-        proxies.client(peer.parse().expect("an address"), &map).map(|address| address.to_string())
+        proxies
+            .client(peer.parse().expect("an address"), &map)
+            .map(|address| address.to_string())
     }
 
     #[test]
     fn only_a_trusted_proxy_tells_the_address_and_the_last_untrusted_one_counts() {
         let trusted = "127.0.0.1, 10.0.0.0/8";
         let of = |peer: &str, headers: &[&str]| client(trusted, peer, headers);
-        assert_eq!(of("203.0.113.9", &["198.51.100.1"]).as_deref(), Some("203.0.113.9"), "anyone may write it");
-        assert_eq!(of("127.0.0.1", &["198.51.100.1"]).as_deref(), Some("198.51.100.1"));
-        assert_eq!(of("10.1.2.3", &["1.1.1.1, 198.51.100.1, 10.9.9.9"]).as_deref(), Some("198.51.100.1"));
-        assert_eq!(of("10.1.2.3", &["1.1.1.1", "198.51.100.1:4711"]).as_deref(), Some("198.51.100.1"));
-        assert_eq!(of("10.1.2.3", &["[2001:db8::1]:80"]).as_deref(), Some("2001:db8::1"));
-        assert_eq!(of("::ffff:10.1.2.3", &["::ffff:198.51.100.1"]).as_deref(), Some("198.51.100.1"));
-        assert_eq!(of("10.1.2.3", &["198.51.100.1, unknown"]).as_deref(), Some("10.1.2.3"));
+        assert_eq!(
+            of("203.0.113.9", &["198.51.100.1"]).as_deref(),
+            Some("203.0.113.9"),
+            "anyone may write it"
+        );
+        assert_eq!(
+            of("127.0.0.1", &["198.51.100.1"]).as_deref(),
+            Some("198.51.100.1")
+        );
+        assert_eq!(
+            of("10.1.2.3", &["1.1.1.1, 198.51.100.1, 10.9.9.9"]).as_deref(),
+            Some("198.51.100.1")
+        );
+        assert_eq!(
+            of("10.1.2.3", &["1.1.1.1", "198.51.100.1:4711"]).as_deref(),
+            Some("198.51.100.1")
+        );
+        assert_eq!(
+            of("10.1.2.3", &["[2001:db8::1]:80"]).as_deref(),
+            Some("2001:db8::1")
+        );
+        assert_eq!(
+            of("::ffff:10.1.2.3", &["::ffff:198.51.100.1"]).as_deref(),
+            Some("198.51.100.1")
+        );
+        assert_eq!(
+            of("10.1.2.3", &["198.51.100.1, unknown"]).as_deref(),
+            Some("10.1.2.3")
+        );
     }
 
     #[test]
@@ -136,13 +191,23 @@ mod tests {
         assert_eq!(client("10.0.0.0/8", "10.1.2.3", &["10.0.0.1"]), None);
         assert_eq!(client("", "127.0.0.1", &["198.51.100.1"]), None);
         assert_eq!(client("", "::1", &[]), None);
-        assert_eq!(client("*", "203.0.113.9", &["1.1.1.1, 198.51.100.1"]).as_deref(), Some("198.51.100.1"));
+        assert_eq!(
+            client("*", "203.0.113.9", &["1.1.1.1, 198.51.100.1"]).as_deref(),
+            Some("198.51.100.1")
+        );
         assert_eq!(client("*", "203.0.113.9", &[]), None);
     }
 
     #[test]
     fn a_list_has_addresses_and_networks_only() {
-        for wrong in ["proxy", "10.0.0.0/33", "::/129", "10.0.0.0/", "10.0.0", "10.0.0.0/8/8"] {
+        for wrong in [
+            "proxy",
+            "10.0.0.0/33",
+            "::/129",
+            "10.0.0.0/",
+            "10.0.0",
+            "10.0.0.0/8/8",
+        ] {
             assert!(wrong.parse::<Proxies>().is_err(), "{wrong}");
         }
         assert!("::1, 0.0.0.0/0,".parse::<Proxies>().is_ok());

@@ -18,18 +18,30 @@ pub(super) fn gated(ready: watch::Receiver<Option<Router>>, limit: Option<Durati
     Router::new().fallback(async move |request: Request| pass(ready, limit, request).await)
 }
 
-async fn pass(mut ready: watch::Receiver<Option<Router>>, limit: Option<Duration>, request: Request) -> Response {
+async fn pass(
+    mut ready: watch::Receiver<Option<Router>>,
+    limit: Option<Duration>,
+    request: Request,
+) -> Response {
     let is_health = HEALTH.contains(&request.uri().path().trim_end_matches('/'));
     if is_health && ready.borrow().is_none() {
         return ApiError::loading().into_response();
     }
     // It ends without routes if the model cannot be loaded.
-    let opened = async { ready.wait_for(Option::is_some).await.ok().and_then(|routes| routes.clone()) };
+    let opened = async {
+        ready
+            .wait_for(Option::is_some)
+            .await
+            .ok()
+            .and_then(|routes| routes.clone())
+    };
     let routes = match limit {
         Some(limit) => timeout(limit, opened).await.ok().flatten(),
         None => opened.await,
     };
-    let Some(routes) = routes else { return ApiError::loading().into_response() };
+    let Some(routes) = routes else {
+        return ApiError::loading().into_response();
+    };
     let Ok(response) = routes.oneshot(request).await;
     response
 }
@@ -44,7 +56,10 @@ mod tests {
 
     fn ask(routes: &Router, path: &str) -> impl Future<Output = StatusCode> + use<> {
         let request = Request::get(path).body(Body::empty()).expect("a request");
-        routes.clone().oneshot(request).map(|response| response.expect("routes do not fail").status())
+        routes
+            .clone()
+            .oneshot(request)
+            .map(|response| response.expect("routes do not fail").status())
     }
 
     #[tokio::test(start_paused = true)]
@@ -53,11 +68,21 @@ mod tests {
         let limit = Duration::from_secs(5);
         let routes = gated(ready, Some(limit));
         for path in ["/health", "/ping/"] {
-            assert_eq!(ask(&routes, path).now_or_never(), Some(StatusCode::SERVICE_UNAVAILABLE), "{path}");
+            assert_eq!(
+                ask(&routes, path).now_or_never(),
+                Some(StatusCode::SERVICE_UNAVAILABLE),
+                "{path}"
+            );
         }
         let waiting = tokio::spawn(ask(&routes, "/v1/models"));
-        assert_eq!(timeout(limit * 2, ask(&routes, "/v1/models")).await, Ok(StatusCode::SERVICE_UNAVAILABLE));
-        assert_eq!(waiting.await.expect("it does not panic"), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(
+            timeout(limit * 2, ask(&routes, "/v1/models")).await,
+            Ok(StatusCode::SERVICE_UNAVAILABLE)
+        );
+        assert_eq!(
+            waiting.await.expect("it does not panic"),
+            StatusCode::SERVICE_UNAVAILABLE
+        );
         let waiting = tokio::spawn(ask(&routes, "/v1/models"));
         tokio::task::yield_now().await;
         open.send_replace(Some(Router::new().fallback(get(|| async { "here" }))));
@@ -72,6 +97,9 @@ mod tests {
         let waiting = tokio::spawn(ask(&routes, "/v1/models"));
         tokio::task::yield_now().await;
         drop(open);
-        assert_eq!(waiting.await.expect("it does not panic"), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(
+            waiting.await.expect("it does not panic"),
+            StatusCode::SERVICE_UNAVAILABLE
+        );
     }
 }

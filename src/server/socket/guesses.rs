@@ -54,16 +54,23 @@ pub(super) enum Turn {
 
 impl Address {
     fn new(now: Instant) -> Self {
-        Self { clear_at: now, right: Vec::new() }
+        Self {
+            clear_at: now,
+            right: Vec::new(),
+        }
     }
 
     fn is_right(&self, key: &KeyDigest, now: Instant) -> bool {
-        self.right.iter().any(|(right, last)| right == key && now.saturating_duration_since(*last) < RIGHT_FOR)
+        self.right
+            .iter()
+            .any(|(right, last)| right == key && now.saturating_duration_since(*last) < RIGHT_FOR)
     }
 
     /// How long the next wrong key waits, without the allowance.
     fn wait(&self, now: Instant) -> Duration {
-        self.clear_at.saturating_duration_since(now).saturating_sub(INTERVAL * (BURST - 1))
+        self.clear_at
+            .saturating_duration_since(now)
+            .saturating_sub(INTERVAL * (BURST - 1))
     }
 
     fn count(&mut self, now: Instant) {
@@ -71,7 +78,11 @@ impl Address {
     }
 
     fn is_forgotten(&self, now: Instant) -> bool {
-        self.clear_at <= now && self.right.iter().all(|(_, last)| now.saturating_duration_since(*last) >= RIGHT_FOR)
+        self.clear_at <= now
+            && self
+                .right
+                .iter()
+                .all(|(_, last)| now.saturating_duration_since(*last) >= RIGHT_FOR)
     }
 }
 
@@ -80,7 +91,9 @@ impl Guesses {
     /// that many at once wait for one another.
     pub(super) fn turn(&self, address: IpAddr, key: &KeyDigest, now: Instant) -> Turn {
         let mut addresses = self.lock();
-        let Some(address) = addresses.get_mut(&network(address)) else { return Turn::Now };
+        let Some(address) = addresses.get_mut(&network(address)) else {
+            return Turn::Now;
+        };
         let wait = address.wait(now);
         if wait.is_zero() || address.is_right(key, now) {
             return Turn::Now;
@@ -124,11 +137,15 @@ impl Guesses {
             // So many addresses at once: who is dropped here only loses the memory of its keys.
             addresses.clear();
         }
-        addresses.entry(network(address)).or_insert_with(|| Address::new(now))
+        addresses
+            .entry(network(address))
+            .or_insert_with(|| Address::new(now))
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, Address>> {
-        self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
+        self.addresses
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -161,26 +178,53 @@ mod tests {
             assert_eq!(guesses.turn(peer, &key(100 + guess), start), Turn::Now);
             guesses.wrong(peer, start);
         }
-        assert_eq!(guesses.turn(peer, &key(2), start), Turn::After(INTERVAL), "it may be right");
-        assert_eq!(guesses.turn(peer, &key(3), start), Turn::After(INTERVAL * 2));
-        assert_eq!(guesses.turn(peer, &key(1), start), Turn::Now, "it was right from here");
+        assert_eq!(
+            guesses.turn(peer, &key(2), start),
+            Turn::After(INTERVAL),
+            "it may be right"
+        );
+        assert_eq!(
+            guesses.turn(peer, &key(3), start),
+            Turn::After(INTERVAL * 2)
+        );
+        assert_eq!(
+            guesses.turn(peer, &key(1), start),
+            Turn::Now,
+            "it was right from here"
+        );
         assert_eq!(guesses.turn(other, &key(3), start), Turn::Now);
         guesses.right(peer, &key(3), true, start);
-        assert_eq!(guesses.turn(peer, &key(4), start), Turn::After(INTERVAL * 2), "a right key costs nothing");
+        assert_eq!(
+            guesses.turn(peer, &key(4), start),
+            Turn::After(INTERVAL * 2),
+            "a right key costs nothing"
+        );
         assert_eq!(guesses.turn(peer, &key(3), start), Turn::Now);
-        let turns: Vec<_> = (0..1000).map(|_| guesses.turn(peer, &key(5), start)).collect();
+        let turns: Vec<_> = (0..1000)
+            .map(|_| guesses.turn(peer, &key(5), start))
+            .collect();
         assert_eq!(turns.last(), Some(&Turn::Refused(INTERVAL)));
         assert!(turns.contains(&Turn::After(WAIT_MAX)));
         let later = start + WAIT_MAX + INTERVAL * 2 * BURST;
         assert_eq!(guesses.turn(peer, &key(5), later), Turn::Now, "forgiven");
         let hour_later = start + RIGHT_FOR;
         (0..BURST).for_each(|_| guesses.wrong(peer, hour_later));
-        assert_eq!(guesses.turn(peer, &key(1), hour_later), Turn::After(INTERVAL), "it was right too long ago");
+        assert_eq!(
+            guesses.turn(peer, &key(1), hour_later),
+            Turn::After(INTERVAL),
+            "it was right too long ago"
+        );
     }
 
     #[test]
     fn addresses_of_one_network_are_one_peer() {
-        let [a, b, c, v4] = ["2001:db8::1", "2001:db8::ffff:2", "2001:db8:0:1::1", "::ffff:10.0.0.1"].map(address);
+        let [a, b, c, v4] = [
+            "2001:db8::1",
+            "2001:db8::ffff:2",
+            "2001:db8:0:1::1",
+            "::ffff:10.0.0.1",
+        ]
+        .map(address);
         assert_eq!(network(a), network(b));
         assert_ne!(network(a), network(c));
         assert_eq!(network(v4), IpAddr::from([10, 0, 0, 1]));

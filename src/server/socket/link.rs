@@ -80,14 +80,23 @@ struct Socket {
 
 impl Link {
     pub(super) fn new(stream: Box<dyn Stream>) -> Self {
-        let socket = Socket { stream, phase: Phase::Waiting, flushed: true, heard: false, comment: false, requests: 0 };
+        let socket = Socket {
+            stream,
+            phase: Phase::Waiting,
+            flushed: true,
+            heard: false,
+            comment: false,
+            requests: 0,
+        };
         Self(Arc::new(Mutex::new(socket)))
     }
 
     /// A request begins. Returns the number of requests so far.
     pub(super) fn begin(&self, version: Version) -> u32 {
         let mut socket = self.lock();
-        socket.phase = Phase::Asked { interim: version >= Version::HTTP_11 };
+        socket.phase = Phase::Asked {
+            interim: version >= Version::HTTP_11,
+        };
         socket.requests += 1;
         socket.requests
     }
@@ -165,15 +174,27 @@ struct Watch {
 
 impl Watch {
     fn new(options: &SocketOptions) -> Self {
-        let SocketOptions { header_timeout, idle_timeout, .. } = *options;
-        Self { header_timeout, idle_timeout, deadline: Box::pin(sleep(header_timeout)), hearing: true, probe: None }
+        let SocketOptions {
+            header_timeout,
+            idle_timeout,
+            ..
+        } = *options;
+        Self {
+            header_timeout,
+            idle_timeout,
+            deadline: Box::pin(sleep(header_timeout)),
+            hearing: true,
+            probe: None,
+        }
     }
 
     fn poll(&mut self, link: &Link, seat: &Seat, context: &mut Context<'_>) -> Poll<Event> {
         let mut socket = link.lock();
         if socket.phase == Phase::Answered && socket.flushed {
             (socket.phase, socket.heard, self.hearing) = (Phase::Waiting, false, false);
-            self.deadline.as_mut().reset(Instant::now() + self.idle_timeout);
+            self.deadline
+                .as_mut()
+                .reset(Instant::now() + self.idle_timeout);
             seat.end();
         }
         if socket.phase != Phase::Waiting {
@@ -181,7 +202,9 @@ impl Watch {
         }
         if socket.heard && !self.hearing {
             self.hearing = true;
-            self.deadline.as_mut().reset(Instant::now() + self.header_timeout);
+            self.deadline
+                .as_mut()
+                .reset(Instant::now() + self.header_timeout);
         }
         ready!(self.deadline.as_mut().poll(context));
         Poll::Ready(Event::Close("it waited too long"))
@@ -204,14 +227,18 @@ impl Watch {
             at.as_mut().reset(Instant::now() + *pause);
             match socket.phase {
                 Phase::Answering => return Poll::Ready(Event::Comment),
-                Phase::Asked { interim: false } => return Poll::Ready(Event::Close("the client is gone")),
+                Phase::Asked { interim: false } => {
+                    return Poll::Ready(Event::Close("the client is gone"));
+                }
                 // Only between whole responses, so that bytes of one are never torn apart.
-                Phase::Asked { interim: true } if socket.flushed => match socket.stream.try_write(INTERIM) {
-                    Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
-                        return Poll::Ready(Event::Close("the client is gone"));
+                Phase::Asked { interim: true } if socket.flushed => {
+                    match socket.stream.try_write(INTERIM) {
+                        Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
+                            return Poll::Ready(Event::Close("the client is gone"));
+                        }
+                        _ => {}
                     }
-                    _ => {}
-                },
+                }
                 _ => {}
             }
         }
@@ -231,11 +258,20 @@ pub(super) struct Connection {
 
 impl Connection {
     pub(super) fn new(link: Link, write_timeout: Duration) -> Self {
-        Self { link, write_timeout, stalled: None, linger: None }
+        Self {
+            link,
+            write_timeout,
+            stalled: None,
+            linger: None,
+        }
     }
 
     /// Turns a write that waits too long into an error.
-    fn watch<T>(&mut self, written: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
+    fn watch<T>(
+        &mut self,
+        written: Poll<io::Result<T>>,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.stalled = None;
             return written;
@@ -243,12 +279,19 @@ impl Connection {
         let limit = self.write_timeout;
         let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(limit)));
         ready!(stalled.as_mut().poll(context));
-        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "write timeout: the client does not read")))
+        Poll::Ready(Err(io::Error::new(
+            io::ErrorKind::TimedOut,
+            "write timeout: the client does not read",
+        )))
     }
 }
 
 impl AsyncRead for Connection {
-    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let mut socket = self.link.lock();
         let before = buffer.filled().len();
         let read = Pin::new(&mut socket.stream).poll_read(context, buffer);
@@ -258,7 +301,11 @@ impl AsyncRead for Connection {
 }
 
 impl AsyncWrite for Connection {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let mut socket = self.link.lock();
         socket.flushed = false;
         let written = Pin::new(&mut socket.stream).poll_write(context, bytes);
@@ -298,7 +345,11 @@ impl AsyncWrite for Connection {
         }
         loop {
             // Checked before each read, so that a client that never stops sending is also disconnected.
-            if self.linger.as_mut().is_some_and(|linger| linger.as_mut().poll(context).is_ready()) {
+            if self
+                .linger
+                .as_mut()
+                .is_some_and(|linger| linger.as_mut().poll(context).is_ready())
+            {
                 return Poll::Ready(Ok(()));
             }
             let mut bytes = [0; 8192];

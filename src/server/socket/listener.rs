@@ -71,7 +71,10 @@ impl Listener {
                 Ok((Box::new(stream), peer.ip()))
             }
             #[cfg(unix)]
-            Self::Unix(socket) => Ok((Box::new(socket.accept().await?), std::net::Ipv4Addr::LOCALHOST.into())),
+            Self::Unix(socket) => Ok((
+                Box::new(socket.accept().await?),
+                std::net::Ipv4Addr::LOCALHOST.into(),
+            )),
         }
     }
 }
@@ -106,18 +109,32 @@ mod unix {
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
                 Ok(there) if !there.file_type().is_socket() => {
-                    return Err(io::Error::new(ErrorKind::AlreadyExists, "the file exists and is not a socket"));
+                    return Err(io::Error::new(
+                        ErrorKind::AlreadyExists,
+                        "the file exists and is not a socket",
+                    ));
                 }
                 Ok(_) => match std::os::unix::net::UnixStream::connect(path) {
-                    Err(error) if error.kind() == ErrorKind::ConnectionRefused => fs::remove_file(path)?,
+                    Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+                        fs::remove_file(path)?
+                    }
                     Err(error) => return Err(error),
-                    Ok(_) => return Err(io::Error::new(ErrorKind::AddrInUse, "another server listens on it")),
+                    Ok(_) => {
+                        return Err(io::Error::new(
+                            ErrorKind::AddrInUse,
+                            "another server listens on it",
+                        ));
+                    }
                 },
             }
             let listener = UnixListener::bind(path)?;
             fs::set_permissions(path, Permissions::from_mode(MODE))?;
             let there = fs::symlink_metadata(path)?;
-            Ok(Self { listener, path: path.to_owned(), file: (there.dev(), there.ino()) })
+            Ok(Self {
+                listener,
+                path: path.to_owned(),
+                file: (there.dev(), there.ino()),
+            })
         }
 
         pub(super) fn path(&self) -> &Path {
@@ -181,7 +198,11 @@ mod unix {
     }
 
     impl AsyncWrite for Peeked {
-        fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        fn poll_write(
+            mut self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<io::Result<usize>> {
             Pin::new(&mut self.stream).poll_write(context, bytes)
         }
 
@@ -201,7 +222,10 @@ mod unix {
             Pin::new(&mut self.stream).poll_flush(context)
         }
 
-        fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        fn poll_shutdown(
+            mut self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+        ) -> Poll<io::Result<()>> {
             Pin::new(&mut self.stream).poll_shutdown(context)
         }
     }

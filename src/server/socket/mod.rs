@@ -116,7 +116,13 @@ pub async fn serve(
     options: SocketOptions,
     shutdown: impl Future<Output = ()>,
 ) {
-    serve_when_ready(listener, (std::future::ready(Some(state)), None), options, shutdown).await;
+    serve_when_ready(
+        listener,
+        (std::future::ready(Some(state)), None),
+        options,
+        shutdown,
+    )
+    .await;
 }
 
 /// As [`serve`], for a state that comes later, once the model is there. Until then, requests wait for the given time at
@@ -202,7 +208,10 @@ impl Server {
         let unproven_per_peer = options.connections_per_peer_max.unwrap_or(usize::MAX);
         Self {
             app,
-            connections: Connections::new(Limits { total: options.connections_max, unproven_per_peer }),
+            connections: Connections::new(Limits {
+                total: options.connections_max,
+                unproven_per_peer,
+            }),
             refusals: Arc::new(Semaphore::new(REFUSALS_MAX)),
             graceful: GracefulShutdown::new(),
             guesses: Arc::default(),
@@ -250,19 +259,25 @@ impl Server {
         // The time of headers is limited by `drive`, and a client that has shut down its writing side gets its answer.
         builder.half_close(true).header_read_timeout(None);
         let stream = TokioIo::new(Connection::new(link.clone(), self.options.write_timeout));
-        let http = self.graceful.watch(builder.serve_connection(stream, service));
+        let http = self
+            .graceful
+            .watch(builder.serve_connection(stream, service));
         let options = self.options.clone();
         tokio::spawn(async move { drive(http, &link, &seat, &options).await });
     }
 
     /// Answers 503 without reading the request, because every connection has one in progress.
     fn refuse(&self, stream: Box<dyn Stream>) {
-        let Ok(permit) = self.refusals.clone().try_acquire_owned() else { return };
+        let Ok(permit) = self.refusals.clone().try_acquire_owned() else {
+            return;
+        };
         let mut connection = Connection::new(Link::new(stream), self.options.write_timeout);
         tokio::spawn(async move {
             let response = no_room();
             // A new socket's buffer holds all of it.
-            let write = poll_fn(|context| Pin::new(&mut connection).poll_write(context, response.as_bytes()));
+            let write = poll_fn(|context| {
+                Pin::new(&mut connection).poll_write(context, response.as_bytes())
+            });
             if write.await.is_ok() {
                 let _ = poll_fn(|context| Pin::new(&mut connection).poll_shutdown(context)).await;
             }
@@ -276,9 +291,14 @@ fn no_room() -> String {
     let error = ApiError::too_many_connections();
     let body = error.json(Dialect::OpenAi);
     let response = error.into_response();
-    let mut text = format!("HTTP/1.1 {}\r\nconnection: close\r\ncontent-length: {}\r\n", response.status(), body.len());
+    let mut text = format!(
+        "HTTP/1.1 {}\r\nconnection: close\r\ncontent-length: {}\r\n",
+        response.status(),
+        body.len()
+    );
     for (name, value) in response.headers() {
-        write!(text, "{name}: {}\r\n", value.to_str().unwrap_or_default()).expect("a string takes text");
+        write!(text, "{name}: {}\r\n", value.to_str().unwrap_or_default())
+            .expect("a string takes text");
     }
     format!("{text}\r\n{body}")
 }
@@ -298,13 +318,18 @@ impl Service {
     /// The response to one request. hyper calls this when the headers have arrived, before it polls the future.
     fn answer(self, request: Request<Incoming>) -> impl Future<Output = Response<AnswerBody>> {
         let is_last = self.link.begin(request.version()) >= self.options.requests_max;
-        let mut request = request.map(|body| Body::new(TimedBody::new(body, self.options.body_timeout)));
+        let mut request =
+            request.map(|body| Body::new(TimedBody::new(body, self.options.body_timeout)));
         let seat = self.seat.clone();
-        request.extensions_mut().insert(Passed(Arc::new(move || seat.begin())));
+        request
+            .extensions_mut()
+            .insert(Passed(Arc::new(move || seat.begin())));
         async move {
             let mut response = self.guessed(request).await;
             if is_last {
-                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+                response
+                    .headers_mut()
+                    .insert(CONNECTION, HeaderValue::from_static("close"));
             }
             self.link.answer();
             AnswerBody::wrap(response, self.link, self.options.keep_alive)

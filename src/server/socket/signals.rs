@@ -23,7 +23,10 @@ pub fn shutdown_signal() -> impl Future<Output = ()> {
 #[cfg(unix)]
 fn interrupt_or_terminate() -> impl Future<Output = ()> {
     use tokio::signal::unix::SignalKind;
-    let (interrupt, terminate) = (wait_for(SignalKind::interrupt()), wait_for(SignalKind::terminate()));
+    let (interrupt, terminate) = (
+        wait_for(SignalKind::interrupt()),
+        wait_for(SignalKind::terminate()),
+    );
     async {
         tokio::select! {
             () = interrupt => {}
@@ -35,7 +38,8 @@ fn interrupt_or_terminate() -> impl Future<Output = ()> {
 /// A terminal that is closed sends SIGHUP to its programs. A program started with `nohup` ignores it, and must go on.
 #[cfg(unix)]
 fn hang_up() -> impl Future<Output = ()> {
-    let signals = (!crate::platform::ignores_hang_up()).then(|| wait_for(tokio::signal::unix::SignalKind::hangup()));
+    let signals = (!crate::platform::ignores_hang_up())
+        .then(|| wait_for(tokio::signal::unix::SignalKind::hangup()));
     async {
         match signals {
             Some(signals) => signals.await,

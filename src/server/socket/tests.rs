@@ -11,7 +11,9 @@ use axum::routing::get;
 use futures_util::{FutureExt as _, StreamExt as _};
 use std::io;
 use std::task::{Context, Poll, Waker, ready};
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream, ReadBuf};
+use tokio::io::{
+    AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream, ReadBuf,
+};
 
 /// A socket without a network. Its client is gone when the other end is dropped.
 #[derive(Debug)]
@@ -38,7 +40,11 @@ impl AsyncRead for Pipe {
 }
 
 impl AsyncWrite for Pipe {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.end).poll_write(context, bytes)
     }
 
@@ -75,14 +81,21 @@ struct Client(DuplexStream);
 
 impl Client {
     async fn send(&mut self, text: &str) {
-        self.0.write_all(text.as_bytes()).await.expect("the server reads");
+        self.0
+            .write_all(text.as_bytes())
+            .await
+            .expect("the server reads");
     }
 
     /// What arrives until the text contains `what`.
     async fn read_until(&mut self, what: &str) -> String {
         let mut text = String::new();
         while !text.contains(what) {
-            let byte = self.0.read_u8().await.unwrap_or_else(|error| panic!("{error}, after {text}"));
+            let byte = self
+                .0
+                .read_u8()
+                .await
+                .unwrap_or_else(|error| panic!("{error}, after {text}"));
             text.push(byte.into());
         }
         text
@@ -91,7 +104,10 @@ impl Client {
     /// What arrives until the server closes the connection.
     async fn read_to_close(&mut self) -> String {
         let mut text = String::new();
-        self.0.read_to_string(&mut text).await.expect("the server answers with text");
+        self.0
+            .read_to_string(&mut text)
+            .await
+            .expect("the server answers with text");
         text
     }
 }
@@ -106,29 +122,47 @@ async fn slow() -> &'static str {
 /// An event stream with one late event.
 async fn silent() -> impl axum::response::IntoResponse {
     let event = slow().into_stream().map(Ok::<_, Infallible>);
-    ([("content-type", "text/event-stream")], Body::from_stream(event))
+    (
+        [("content-type", "text/event-stream")],
+        Body::from_stream(event),
+    )
 }
 
 /// The routes of a server whose model never gets ready, with a few more behind the same guard.
 fn app() -> axum::Router {
-    let text = TextModel::from_parts(Some(demo::TOKENIZER_JSON), Some(demo::TOKENIZER_CONFIG_JSON), None);
+    let text = TextModel::from_parts(
+        Some(demo::TOKENIZER_JSON),
+        Some(demo::TOKENIZER_CONFIG_JSON),
+        None,
+    );
     let text = Arc::new(text.expect("the demo's files are right"));
-    let options = ServerOptions { api_keys: vec![KEY.into()], ..ServerOptions::default() };
+    let options = ServerOptions {
+        api_keys: vec![KEY.into()],
+        ..ServerOptions::default()
+    };
     let state = ServerState::new(channel(1).0, text, vec!["demo".into()], options);
     let guarded = axum::Router::new()
         .route("/quick", get(async || "done"))
         .route("/slow", get(slow))
         .route("/silent", get(silent))
         .route("/large", get(async || "x".repeat(1 << 20)))
-        .route("/panic", get(async || -> () { panic!("a handler's panic, planted by this test") }))
-        .layer(axum::middleware::from_fn_with_state(state.clone(), access::guard));
+        .route(
+            "/panic",
+            get(async || -> () { panic!("a handler's panic, planted by this test") }),
+        )
+        .layer(axum::middleware::from_fn_with_state(
+            state.clone(),
+            access::guard,
+        ));
     guarded.merge(router(state))
 }
 
 /// A request with the right key.
 fn request(line: &str) -> String {
     let (method_and_path, version) = line.split_once(" HTTP").expect("a version");
-    format!("{method_and_path} HTTP{version}\r\nHost: localhost\r\nAuthorization: Bearer {KEY}\r\n\r\n")
+    format!(
+        "{method_and_path} HTTP{version}\r\nHost: localhost\r\nAuthorization: Bearer {KEY}\r\n\r\n"
+    )
 }
 
 /// A request with the right key, in the current version.
@@ -148,7 +182,10 @@ fn server(options: SocketOptions) -> Server {
 
 /// Room for this many connections.
 fn places(total: usize) -> SocketOptions {
-    SocketOptions { connections_max: total, ..SocketOptions::default() }
+    SocketOptions {
+        connections_max: total,
+        ..SocketOptions::default()
+    }
 }
 
 const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(203, 0, 113, 1));
@@ -156,7 +193,15 @@ const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(203, 0, 113, 1));
 /// A new connection whose buffers hold so many bytes in each direction.
 async fn connect_with(server: &Server, bytes: usize) -> Client {
     let (end, client) = tokio::io::duplex(bytes);
-    server.admit(Box::new(Pipe { end, peeked: Vec::new() }), PEER).await;
+    server
+        .admit(
+            Box::new(Pipe {
+                end,
+                peeked: Vec::new(),
+            }),
+            PEER,
+        )
+        .await;
     Client(client)
 }
 
@@ -173,7 +218,10 @@ fn room(server: &Server) -> usize {
 
 /// Runs a test on a paused clock.
 fn paused(test: impl Future<Output = ()>) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build();
     runtime.expect("a runtime").block_on(test);
 }
 
@@ -189,7 +237,10 @@ const fn seconds(count: u64) -> Duration {
 #[track_caller]
 fn assert_after(start: Instant, expected: Duration) {
     let elapsed = start.elapsed();
-    assert!(elapsed >= expected && elapsed <= expected + ms(2), "after {elapsed:?}, not {expected:?}");
+    assert!(
+        elapsed >= expected && elapsed <= expected + ms(2),
+        "after {elapsed:?}, not {expected:?}"
+    );
 }
 
 /// What a client does once its bytes are sent.
@@ -207,12 +258,24 @@ fn a_place_is_released_exactly_once_however_a_connection_ends() {
     paused(async {
         let (server, cut) = (server(places(TOTAL)), head(100) + "{");
         let close = quick().replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n");
-        let [slow, silent, large, panics] =
-            ["slow", "silent", "large", "panic"].map(|path| request(&format!("GET /{path} HTTP/1.1")));
+        let [slow, silent, large, panics] = ["slow", "silent", "large", "panic"]
+            .map(|path| request(&format!("GET /{path} HTTP/1.1")));
         let no_key = quick().replace(KEY, "guess");
         let twice = quick() + &slow;
-        let sent =
-            ["", "GET /qu", "?\r\n\r\n", &quick(), &close, &no_key, &cut, &slow, &silent, &large, &panics, &twice];
+        let sent = [
+            "",
+            "GET /qu",
+            "?\r\n\r\n",
+            &quick(),
+            &close,
+            &no_key,
+            &cut,
+            &slow,
+            &silent,
+            &large,
+            &panics,
+            &twice,
+        ];
         for text in sent {
             for then in [Then::Leaves, Then::ShutsDown, Then::Reads, Then::NeverReads] {
                 let mut client = connect_with(&server, 2000).await;
@@ -231,7 +294,11 @@ fn a_place_is_released_exactly_once_however_a_connection_ends() {
                     }
                 }
                 sleep(seconds(5)).await;
-                assert_eq!(room(&server), TOTAL, "{text:?}, and then the client {then:?}");
+                assert_eq!(
+                    room(&server),
+                    TOTAL,
+                    "{text:?}, and then the client {then:?}"
+                );
             }
         }
     });
@@ -248,7 +315,13 @@ fn a_place_is_released_when_another_connection_takes_it_or_the_server_ends() {
         third.read_until("done").await;
         let connections = server.connections.clone();
         server.graceful.shutdown().await;
-        let seats = [(); 3].map(|()| connections.admit(PEER).now_or_never().flatten().inspect(Seat::begin));
+        let seats = [(); 3].map(|()| {
+            connections
+                .admit(PEER)
+                .now_or_never()
+                .flatten()
+                .inspect(Seat::begin)
+        });
         assert_eq!(seats.iter().flatten().count(), 2);
     });
 }
@@ -269,7 +342,11 @@ fn a_refusal_is_brief_and_its_permit_returns() {
         assert_eq!(server.refusals.available_permits(), 0);
         for (index, client) in refused.iter_mut().enumerate() {
             let answer = client.read_to_close().await;
-            assert_eq!(answer.starts_with("HTTP/1.1 503 "), index < REFUSALS_MAX, "{index}: {answer}");
+            assert_eq!(
+                answer.starts_with("HTTP/1.1 503 "),
+                index < REFUSALS_MAX,
+                "{index}: {answer}"
+            );
         }
         sleep(seconds(2)).await;
         assert_eq!(server.refusals.available_permits(), REFUSALS_MAX);
@@ -296,7 +373,11 @@ fn the_connection_that_waits_longest_goes_first() {
             let mut newcomer = connect(&server).await;
             newcomer.send(&request("GET /slow HTTP/1.1")).await;
             sleep(ms(1)).await;
-            assert_eq!(clients[index].read_to_close().await, "", "{index} is closed");
+            assert_eq!(
+                clients[index].read_to_close().await,
+                "",
+                "{index} is closed"
+            );
             clients.push(newcomer);
         }
         for client in &mut clients[3..] {
@@ -308,7 +389,10 @@ fn the_connection_that_waits_longest_goes_first() {
 #[test]
 fn a_peer_is_limited_until_its_first_valid_request() {
     paused(async {
-        let server = server(SocketOptions { connections_per_peer_max: Some(2), ..SocketOptions::default() });
+        let server = server(SocketOptions {
+            connections_per_peer_max: Some(2),
+            ..SocketOptions::default()
+        });
         let mut valid = Vec::new();
         for _ in 0..5 {
             let mut client = connect(&server).await;
@@ -320,7 +404,11 @@ fn a_peer_is_limited_until_its_first_valid_request() {
         first.send(&quick().replace(KEY, "guess")).await;
         first.read_until("}}").await;
         let mut third = connect(&server).await;
-        assert_eq!(first.read_to_close().await, "", "a refused request proves nothing");
+        assert_eq!(
+            first.read_to_close().await,
+            "",
+            "a refused request proves nothing"
+        );
         second.send(&quick()).await;
         second.read_until("done").await;
         let _fourth = connect(&server).await;
@@ -358,7 +446,10 @@ fn headers_have_ten_seconds_from_their_first_byte() {
 #[test]
 fn a_connection_is_kept_for_some_requests_and_some_time() {
     paused(async {
-        let server = server(SocketOptions { requests_max: 3, ..SocketOptions::default() });
+        let server = server(SocketOptions {
+            requests_max: 3,
+            ..SocketOptions::default()
+        });
         let mut idle = connect(&server).await;
         idle.send(&quick()).await;
         idle.read_until("done").await;
@@ -374,7 +465,10 @@ fn a_connection_is_kept_for_some_requests_and_some_time() {
         }
         busy.send(&quick()).await;
         let last = busy.read_to_close().await;
-        assert!(last.contains("\r\nconnection: close\r\n") && last.ends_with("done"), "{last}");
+        assert!(
+            last.contains("\r\nconnection: close\r\n") && last.ends_with("done"),
+            "{last}"
+        );
     });
 }
 
@@ -388,7 +482,10 @@ fn a_body_that_trickles_is_cut_at_its_deadline() {
             let (reader, mut writer) = tokio::io::split(client.0);
             let trickle = tokio::spawn(async move {
                 let begin = head(1 << 20) + &" ".repeat(at_once);
-                writer.write_all(begin.as_bytes()).await.expect("the server reads");
+                writer
+                    .write_all(begin.as_bytes())
+                    .await
+                    .expect("the server reads");
                 // The server reads on for a moment after it has answered.
                 while writer.write_all(b" ").await.is_ok() {
                     sleep(seconds(1)).await;
@@ -419,7 +516,10 @@ fn a_body_that_keeps_arriving_is_not_cut() {
             sleep(seconds(1)).await;
         }
         let answer = client.read_until("}}").await;
-        assert!(answer.starts_with("HTTP/1.1 400 "), "it is read, and is no JSON: {answer}");
+        assert!(
+            answer.starts_with("HTTP/1.1 400 "),
+            "it is read, and is no JSON: {answer}"
+        );
     });
 }
 
@@ -432,7 +532,11 @@ fn a_client_that_does_not_read_is_cut_at_the_write_timeout_and_not_before() {
         let mut buffer = [0; 1 << 10];
         for _ in 0..10 {
             sleep(seconds(30) - ms(5)).await;
-            client.0.read_exact(&mut buffer).await.expect("the server writes while the client reads");
+            client
+                .0
+                .read_exact(&mut buffer)
+                .await
+                .expect("the server writes while the client reads");
         }
         let start = Instant::now();
         sleep(seconds(30) - ms(2)).await;
@@ -440,7 +544,11 @@ fn a_client_that_does_not_read_is_cut_at_the_write_timeout_and_not_before() {
         sleep(ms(4)).await;
         assert_eq!(room(&server), 1);
         let mut rest = Vec::new();
-        client.0.read_to_end(&mut rest).await.expect("what was already written");
+        client
+            .0
+            .read_to_end(&mut rest)
+            .await
+            .expect("what was already written");
         assert!(rest.len() <= 1 << 10, "{} bytes", rest.len());
     });
 }
@@ -465,9 +573,14 @@ fn a_silent_stream_gets_a_comment_every_fifteen_seconds() {
 fn a_client_that_shuts_down_its_writing_side_is_probed() {
     paused(async {
         let server = server(SocketOptions::default());
-        for (path, probe) in [("slow", "HTTP/1.1 100 Continue\r\n\r\n"), ("silent", ": keep-alive\n\n")] {
+        for (path, probe) in [
+            ("slow", "HTTP/1.1 100 Continue\r\n\r\n"),
+            ("silent", ": keep-alive\n\n"),
+        ] {
             let mut client = connect(&server).await;
-            client.send(&request(&format!("GET /{path} HTTP/1.1"))).await;
+            client
+                .send(&request(&format!("GET /{path} HTTP/1.1")))
+                .await;
             sleep(seconds(1)).await;
             client.0.shutdown().await.expect("it is open");
             let start = Instant::now();
@@ -485,7 +598,12 @@ fn a_client_that_shuts_down_its_writing_side_is_probed() {
 fn a_client_that_leaves_is_noticed_by_the_first_probe() {
     paused(async {
         let server = server(places(1));
-        for line in ["GET /slow HTTP/1.1", "GET /silent HTTP/1.1", "GET /slow HTTP/1.0", "GET /silent HTTP/1.0"] {
+        for line in [
+            "GET /slow HTTP/1.1",
+            "GET /silent HTTP/1.1",
+            "GET /slow HTTP/1.0",
+            "GET /silent HTTP/1.0",
+        ] {
             let mut client = connect(&server).await;
             client.send(&request(line)).await;
             sleep(seconds(1)).await;
@@ -505,7 +623,9 @@ fn an_http_1_0_client_that_ends_its_requests_has_left_unless_it_is_answered_at_o
         let server = server(places(1));
         for (path, answered) in [("quick", true), ("slow", false), ("silent", true)] {
             let (mut client, start) = (connect(&server).await, Instant::now());
-            client.send(&request(&format!("GET /{path} HTTP/1.0"))).await;
+            client
+                .send(&request(&format!("GET /{path} HTTP/1.0")))
+                .await;
             client.0.shutdown().await.expect("it is open");
             let answer = client.read_to_close().await;
             assert_eq!(answer.ends_with("done"), answered, "{path}: {answer}");
@@ -523,8 +643,13 @@ fn beyond_the_allowance_every_key_waits_its_turn_unless_it_was_right_before() {
         let (server, start) = (server(SocketOptions::default()), Instant::now());
         let ask = async |key: &str, header: &str| {
             let mut client = connect(&server).await;
-            let request = quick().replace(&format!("Authorization: Bearer {KEY}"), &format!("{header}{key}"));
-            client.send(&request.replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n")).await;
+            let request = quick().replace(
+                &format!("Authorization: Bearer {KEY}"),
+                &format!("{header}{key}"),
+            );
+            client
+                .send(&request.replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n"))
+                .await;
             let answer = client.read_to_close().await;
             (start.elapsed().as_millis() / 500, answer[9..12].to_owned())
         };
@@ -535,16 +660,32 @@ fn beyond_the_allowance_every_key_waits_its_turn_unless_it_was_right_before() {
         for wrong in ["sesame-", "sesame-99", "SESAME-9", "x", ""] {
             assert_eq!(ask(wrong, bearer).await, (0, "401".to_owned()), "{wrong}");
         }
-        let keys = ["sesame-", "sesame-99", "SESAME-9", "x"].into_iter().cycle().take(40);
-        let guesses = keys.zip([bearer, "X-Api-Key: "].into_iter().cycle()).map(|(key, header)| ask(key, header));
+        let keys = ["sesame-", "sesame-99", "SESAME-9", "x"]
+            .into_iter()
+            .cycle()
+            .take(40);
+        let guesses = keys
+            .zip([bearer, "X-Api-Key: "].into_iter().cycle())
+            .map(|(key, header)| ask(key, header));
         let mut answers = futures_util::future::join_all(guesses).await;
         answers.sort();
         let refused = vec![(0, "429".to_owned()); 20];
         let waited = (1..=20).map(|half_seconds| (half_seconds, "401".to_owned()));
-        assert_eq!(answers, refused.into_iter().chain(waited).collect::<Vec<_>>());
+        assert_eq!(
+            answers,
+            refused.into_iter().chain(waited).collect::<Vec<_>>()
+        );
         let now = start.elapsed().as_millis() / 500;
-        assert_eq!(ask(KEY, bearer).await, (now, "200".to_owned()), "it was right from here");
-        assert_eq!(ask(KEY, "X-Api-Key: ").await.1, "200", "it waits in a header of which that is not known");
+        assert_eq!(
+            ask(KEY, bearer).await,
+            (now, "200".to_owned()),
+            "it was right from here"
+        );
+        assert_eq!(
+            ask(KEY, "X-Api-Key: ").await.1,
+            "200",
+            "it waits in a header of which that is not known"
+        );
         assert!(start.elapsed().as_millis() / 500 > now);
     });
 }

@@ -19,7 +19,11 @@ pub(crate) struct Answering {
 
 impl Answering {
     pub(super) fn new(events: EventReceiver, metrics: Arc<Metrics>) -> Self {
-        Self { events: Some(events), end: End::Abort, metrics }
+        Self {
+            events: Some(events),
+            end: End::Abort,
+            metrics,
+        }
     }
 
     /// Ends the choice because nothing more of it is wanted.
@@ -35,10 +39,15 @@ impl Stream for Answering {
     type Item = Event;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Event>> {
-        let Some(events) = &mut self.events else { return Poll::Ready(None) };
+        let Some(events) = &mut self.events else {
+            return Poll::Ready(None);
+        };
         let event = events.poll_next_unpin(context);
         match &event {
-            Poll::Ready(Some(Event::Finished { reason: FinishReason::Length, .. })) => self.end = End::Length,
+            Poll::Ready(Some(Event::Finished {
+                reason: FinishReason::Length,
+                ..
+            })) => self.end = End::Length,
             Poll::Ready(Some(Event::Finished { .. })) => self.end = End::Stop,
             Poll::Ready(Some(Event::Failed(_)) | None) => self.end = End::Error,
             _ => {}

@@ -21,8 +21,18 @@ pub(crate) struct Compilations {
 impl Compilations {
     /// For `clients` clients, each with an API key of its own.
     pub(crate) fn new(clients: usize) -> Self {
-        let of_client_max = if clients > 1 { RUNNING_OF_CLIENT_MAX } else { RUNNING_MAX };
-        Self { queue: Arc::new(Mutex::new(Queue { of_client_max, running: Vec::new(), waiting: VecDeque::new() })) }
+        let of_client_max = if clients > 1 {
+            RUNNING_OF_CLIENT_MAX
+        } else {
+            RUNNING_MAX
+        };
+        Self {
+            queue: Arc::new(Mutex::new(Queue {
+                of_client_max,
+                running: Vec::new(),
+                waiting: VecDeque::new(),
+            })),
+        }
     }
 
     /// Waits for a place, which is taken for as long as it is kept.
@@ -35,11 +45,20 @@ impl Compilations {
         {
             let mut queue = lock(&self.queue);
             queue.waiting.retain(|waiter| !waiter.place.is_canceled());
-            if queue.waiting.iter().filter(|waiter| waiter.client == client).count() == WAITING_OF_CLIENT_MAX {
+            if queue
+                .waiting
+                .iter()
+                .filter(|waiter| waiter.client == client)
+                .count()
+                == WAITING_OF_CLIENT_MAX
+            {
                 let limit = WAITING_OF_CLIENT_MAX as u32;
                 return Err(ApiError::refused(&SubmitError::Overloaded { limit }, &[]));
             }
-            queue.waiting.push_back(Waiter { client, place: sender });
+            queue.waiting.push_back(Waiter {
+                client,
+                place: sender,
+            });
         }
         give_places(&self.queue);
         receiver.await.map_err(|_| ApiError::internal())
@@ -68,13 +87,20 @@ impl Queue {
             return None;
         }
         let may_run = |waiter: &Waiter| self.running_of(waiter.client) < self.of_client_max;
-        let waiter = self.waiting.iter().position(may_run).and_then(|first| self.waiting.remove(first))?;
+        let waiter = self
+            .waiting
+            .iter()
+            .position(may_run)
+            .and_then(|first| self.waiting.remove(first))?;
         self.running.push(waiter.client);
         Some(waiter)
     }
 
     fn running_of(&self, client: u32) -> usize {
-        self.running.iter().filter(|other| **other == client).count()
+        self.running
+            .iter()
+            .filter(|other| **other == client)
+            .count()
     }
 }
 
@@ -89,8 +115,13 @@ impl Drop for Place {
     fn drop(&mut self) {
         {
             let mut queue = lock(&self.queue);
-            let own = queue.running.iter().position(|client| *client == self.client);
-            queue.running.swap_remove(own.expect("a place is counted while it is kept"));
+            let own = queue
+                .running
+                .iter()
+                .position(|client| *client == self.client);
+            queue
+                .running
+                .swap_remove(own.expect("a place is counted while it is kept"));
         }
         give_places(&self.queue);
     }
@@ -100,8 +131,13 @@ impl Drop for Place {
 /// a client that has left is dropped here, which gives it to another.
 fn give_places(queue: &Arc<Mutex<Queue>>) {
     loop {
-        let Some(waiter) = lock(queue).next() else { return };
-        drop(waiter.place.send(Place { queue: queue.clone(), client: waiter.client }));
+        let Some(waiter) = lock(queue).next() else {
+            return;
+        };
+        drop(waiter.place.send(Place {
+            queue: queue.clone(),
+            client: waiter.client,
+        }));
     }
 }
 
@@ -117,22 +153,47 @@ mod tests {
     #[test]
     fn a_client_that_compiles_many_grammars_delays_its_own_only() {
         let compilations = Compilations::new(2);
-        let mut asked: Vec<_> = (0..RUNNING_MAX).map(|_| Box::pin(compilations.place(0))).collect();
-        let running: Vec<_> = asked.iter_mut().filter_map(|place| place.now_or_never()).collect();
+        let mut asked: Vec<_> = (0..RUNNING_MAX)
+            .map(|_| Box::pin(compilations.place(0)))
+            .collect();
+        let running: Vec<_> = asked
+            .iter_mut()
+            .filter_map(|place| place.now_or_never())
+            .collect();
         assert_eq!(running.len(), RUNNING_OF_CLIENT_MAX);
-        let other = compilations.place(1).now_or_never().expect("it does not wait").expect("it is not refused");
+        let other = compilations
+            .place(1)
+            .now_or_never()
+            .expect("it does not wait")
+            .expect("it is not refused");
         drop(running);
-        let next = asked.iter_mut().skip(RUNNING_OF_CLIENT_MAX).filter_map(|place| place.now_or_never()).count();
-        assert_eq!(next, RUNNING_MAX - RUNNING_OF_CLIENT_MAX, "each that ends lets another begin");
+        let next = asked
+            .iter_mut()
+            .skip(RUNNING_OF_CLIENT_MAX)
+            .filter_map(|place| place.now_or_never())
+            .count();
+        assert_eq!(
+            next,
+            RUNNING_MAX - RUNNING_OF_CLIENT_MAX,
+            "each that ends lets another begin"
+        );
         drop(other);
-        assert!(lock(&compilations.queue).running.is_empty(), "no place is lost");
+        assert!(
+            lock(&compilations.queue).running.is_empty(),
+            "no place is lost"
+        );
     }
 
     #[test]
     fn a_single_client_has_all_places_and_those_who_left_take_none() {
         let compilations = Compilations::new(1);
-        let mut asked: Vec<_> = (0..RUNNING_MAX + 3).map(|_| Box::pin(compilations.place(0))).collect();
-        let running: Vec<_> = asked.iter_mut().filter_map(|place| place.now_or_never()).collect();
+        let mut asked: Vec<_> = (0..RUNNING_MAX + 3)
+            .map(|_| Box::pin(compilations.place(0)))
+            .collect();
+        let running: Vec<_> = asked
+            .iter_mut()
+            .filter_map(|place| place.now_or_never())
+            .collect();
         assert_eq!(running.len(), RUNNING_MAX);
         let last = asked.pop().expect("it waits");
         asked.truncate(RUNNING_MAX);
@@ -144,11 +205,25 @@ mod tests {
     #[test]
     fn a_client_with_too_many_waiting_grammars_is_refused_and_others_are_not() {
         let compilations = Compilations::new(2);
-        let mut asked: Vec<_> =
-            (0..RUNNING_OF_CLIENT_MAX + WAITING_OF_CLIENT_MAX).map(|_| Box::pin(compilations.place(0))).collect();
-        let running: Vec<_> = asked.iter_mut().filter_map(|place| place.now_or_never()).collect();
+        let mut asked: Vec<_> = (0..RUNNING_OF_CLIENT_MAX + WAITING_OF_CLIENT_MAX)
+            .map(|_| Box::pin(compilations.place(0)))
+            .collect();
+        let running: Vec<_> = asked
+            .iter_mut()
+            .filter_map(|place| place.now_or_never())
+            .collect();
         assert_eq!(running.len(), RUNNING_OF_CLIENT_MAX);
-        assert!(compilations.place(0).now_or_never().is_some_and(|place| place.is_err()));
-        assert!(compilations.place(1).now_or_never().is_some_and(|place| place.is_ok()));
+        assert!(
+            compilations
+                .place(0)
+                .now_or_never()
+                .is_some_and(|place| place.is_err())
+        );
+        assert!(
+            compilations
+                .place(1)
+                .now_or_never()
+                .is_some_and(|place| place.is_ok())
+        );
     }
 }

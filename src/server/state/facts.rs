@@ -42,6 +42,9 @@ pub(crate) struct ModelFacts {
 
 impl fmt::Debug for ModelOutline {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("ModelOutline").field("weight_bytes", &self.weight_bytes).finish_non_exhaustive()
+        formatter
+            .debug_struct("ModelOutline")
+            .field("weight_bytes", &self.weight_bytes)
+            .finish_non_exhaustive()
     }
 }

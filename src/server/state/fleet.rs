@@ -136,17 +136,35 @@ pub(crate) struct Wait {
 
 impl Fleet {
     /// Starts the thread that keeps the models.
-    pub(super) fn start(shared: Arc<Shared>, sources: Vec<ModelSource>, options: &FleetOptions) -> Arc<Self> {
+    pub(super) fn start(
+        shared: Arc<Shared>,
+        sources: Vec<ModelSource>,
+        options: &FleetOptions,
+    ) -> Arc<Self> {
         assert!(!sources.is_empty(), "a server has a model");
         let needs: Vec<_> = sources
             .iter()
-            .map(|source| (Need { place: source.place, bytes: source.bytes }, source.idle_unload))
+            .map(|source| {
+                (
+                    Need {
+                        place: source.place,
+                        bytes: source.bytes,
+                    },
+                    source.idle_unload,
+                )
+            })
             .collect();
         let is_there = |(need, _): &(Need, _)| need.place < options.places.len();
         assert!(needs.iter().all(is_there), "every model has its place");
-        let too_large = |need: Need| options.places[need.place].is_some_and(|room| need.bytes > room);
-        let refusals = needs.iter().map(|(need, _)| too_large(*need).then(|| "it does not fit".to_owned()));
-        let models = sources.into_iter().zip(refusals).map(|(source, too_large)| Configured::new(source, too_large));
+        let too_large =
+            |need: Need| options.places[need.place].is_some_and(|room| need.bytes > room);
+        let refusals = needs
+            .iter()
+            .map(|(need, _)| too_large(*need).then(|| "it does not fit".to_owned()));
+        let models = sources
+            .into_iter()
+            .zip(refusals)
+            .map(|(source, too_large)| Configured::new(source, too_large));
         let fleet = Arc::new(Self {
             shared,
             models: models.collect(),
@@ -157,8 +175,11 @@ impl Fleet {
             keeper: Mutex::new(None),
         });
         let kept = fleet.clone();
-        let keeper = std::thread::Builder::new().name("folio-models".into()).spawn(move || kept.run());
-        *fleet.keeper.lock().unwrap_or_else(PoisonError::into_inner) = Some(keeper.expect("this platform has threads"));
+        let keeper = std::thread::Builder::new()
+            .name("folio-models".into())
+            .spawn(move || kept.run());
+        *fleet.keeper.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some(keeper.expect("this platform has threads"));
         fleet
     }
 
@@ -185,7 +206,11 @@ impl Fleet {
             residents.unload(index);
         }
         if let Some(loaded) = residents.enter(index, now) {
-            return Ok(Entry::Now(Use { fleet: self.clone(), index, loaded }));
+            return Ok(Entry::Now(Use {
+                fleet: self.clone(),
+                index,
+                loaded,
+            }));
         }
         let limit = configured.queue_requests_max;
         if residents.waiting(index) >= limit as usize {
@@ -199,7 +224,10 @@ impl Fleet {
             return Err(ApiError::shutting_down());
         }
         self.changed.notify_one();
-        Ok(Entry::Later(Wait { fleet: self.clone(), receiver }))
+        Ok(Entry::Later(Wait {
+            fleet: self.clone(),
+            receiver,
+        }))
     }
 
     /// Has a model loaded.
@@ -223,8 +251,14 @@ impl Fleet {
     /// The state of a model, the number of those who wait for it, and in how long it will be unloaded.
     pub(super) fn look(&self, index: usize) -> (Phase<Arc<Loaded>>, usize, Option<Duration>) {
         let residents = self.lock();
-        let expires = residents.expires(index).map(|at| at.saturating_sub(self.now()));
-        (residents.phase(index).clone(), residents.waiting(index), expires)
+        let expires = residents
+            .expires(index)
+            .map(|at| at.saturating_sub(self.now()));
+        (
+            residents.phase(index).clone(),
+            residents.waiting(index),
+            expires,
+        )
     }
 
     /// Loads nothing any more, and unloads models when their requests are done.
@@ -259,14 +293,20 @@ impl Fleet {
         self.abort();
         self.lock().force();
         self.changed.notify_one();
-        let keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let keeper = self
+            .keeper
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         if let Some(keeper) = keeper {
             drop(keeper.join());
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, Residents<Arc<Loaded>, Waiter>> {
-        self.residents.lock().unwrap_or_else(PoisonError::into_inner)
+        self.residents
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn now(&self) -> Duration {
@@ -293,7 +333,9 @@ impl Fleet {
             let step = residents.step(self.now());
             if !step.tasks.is_empty() || !step.expired.is_empty() {
                 drop(residents);
-                step.expired.into_iter().for_each(|(index, waiter)| self.tell_expired(index, waiter));
+                step.expired
+                    .into_iter()
+                    .for_each(|(index, waiter)| self.tell_expired(index, waiter));
                 step.tasks.into_iter().for_each(|task| self.begin(task));
                 residents = self.lock();
                 continue;
@@ -302,10 +344,16 @@ impl Fleet {
                 return;
             }
             residents = match step.next {
-                None => self.changed.wait(residents).unwrap_or_else(PoisonError::into_inner),
+                None => self
+                    .changed
+                    .wait(residents)
+                    .unwrap_or_else(PoisonError::into_inner),
                 Some(at) => {
                     let pause = at.saturating_sub(self.now());
-                    self.changed.wait_timeout(residents, pause).unwrap_or_else(PoisonError::into_inner).0
+                    self.changed
+                        .wait_timeout(residents, pause)
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .0
                 }
             };
         }
@@ -314,7 +362,10 @@ impl Fleet {
     fn tell_expired(&self, index: usize, waiter: Waiter) {
         let seconds = self.load_timeout.unwrap_or_default().as_secs();
         // The client may be gone.
-        drop(waiter.send(Err(ApiError::still_loading(&self.models[index].names[0], seconds))));
+        drop(waiter.send(Err(ApiError::still_loading(
+            &self.models[index].names[0],
+            seconds,
+        ))));
     }
 
     /// Starts the thread of a task. Where no thread can be started, a load fails and an unload is done here.
@@ -339,7 +390,8 @@ impl Fleet {
 
     fn load(self: Arc<Self>, index: usize) {
         let outcome = catch_unwind(AssertUnwindSafe(|| (self.models[index].load)()));
-        let outcome = outcome.unwrap_or_else(|_| Err("loading it panicked, which is a bug".to_owned()));
+        let outcome =
+            outcome.unwrap_or_else(|_| Err("loading it panicked, which is a bug".to_owned()));
         self.has_loaded(index, outcome);
     }
 
@@ -354,7 +406,11 @@ impl Fleet {
         let waiters = self.lock().loaded(index, outcome.clone(), self.now());
         for waiter in waiters {
             let result = match &outcome {
-                Ok(loaded) => Ok(Use { fleet: self.clone(), index, loaded: loaded.clone() }),
+                Ok(loaded) => Ok(Use {
+                    fleet: self.clone(),
+                    index,
+                    loaded: loaded.clone(),
+                }),
                 Err(reason) => Err(ApiError::load_failed(&configured.names[0], reason)),
             };
             // A client that has gone meanwhile ends its use.
@@ -365,7 +421,11 @@ impl Fleet {
 
     fn end(&self, index: usize, loaded: &Loaded) {
         loaded.state.engine.drain();
-        let end = loaded.end.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let end = loaded
+            .end
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         let outcome = end.map_or(Ok(()), |end| end());
         platform::return_freed_memory();
         if let Err(reason) = &outcome {
@@ -388,7 +448,11 @@ fn survive(work: impl Fn(), recover: impl Fn()) {
 impl Configured {
     fn new(source: ModelSource, too_large: Option<String>) -> Self {
         assert!(!source.names.is_empty(), "a model has a name");
-        let ServerOptions { tool_call_parser, reasoning_parser, .. } = source.options;
+        let ServerOptions {
+            tool_call_parser,
+            reasoning_parser,
+            ..
+        } = source.options;
         let facts = source.outline.map(|outline| ModelFacts {
             answer_format: AnswerFormat::new(&outline.text, tool_call_parser, reasoning_parser),
             outline,
@@ -406,16 +470,34 @@ impl Configured {
             throughput: Arc::default(),
             loads: AtomicU64::new(0),
             // The name was found before the request comes here.
-            options: ServerOptions { any_model: true, ..source.options },
+            options: ServerOptions {
+                any_model: true,
+                ..source.options
+            },
             load: source.load,
         }
     }
 
     fn loaded(&self, shared: Arc<Shared>, model: LoadedModel) -> Loaded {
-        let options = ServerOptions { defaults: model.defaults, ..self.options.clone() };
-        let state = ModelState::new(shared, (model.engine, model.text), self.names.clone(), options);
+        let options = ServerOptions {
+            defaults: model.defaults,
+            ..self.options.clone()
+        };
+        let state = ModelState::new(
+            shared,
+            (model.engine, model.text),
+            self.names.clone(),
+            options,
+        );
         let (metrics, throughput) = (self.metrics.clone(), self.throughput.clone());
-        Loaded { state: ModelState { metrics, throughput, ..state }, end: Mutex::new(Some(model.end)) }
+        Loaded {
+            state: ModelState {
+                metrics,
+                throughput,
+                ..state
+            },
+            end: Mutex::new(Some(model.end)),
+        }
     }
 }
 
@@ -437,7 +519,9 @@ impl Wait {
     /// Waits until the model is loaded.
     pub(crate) async fn done(mut self) -> Result<Use, ApiError> {
         // Every waiter is answered before it is dropped.
-        (&mut self.receiver).await.unwrap_or_else(|_| Err(ApiError::internal()))
+        (&mut self.receiver)
+            .await
+            .unwrap_or_else(|_| Err(ApiError::internal()))
     }
 }
 
@@ -451,7 +535,10 @@ impl Drop for Wait {
 
 impl fmt::Debug for ModelSource {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("ModelSource").field("names", &self.names).finish_non_exhaustive()
+        formatter
+            .debug_struct("ModelSource")
+            .field("names", &self.names)
+            .finish_non_exhaustive()
     }
 }
 

@@ -56,7 +56,9 @@ const OFFLOADS_MAX: usize = 64;
 /// Domain of the digests of keys that own cached blocks.
 const CACHE_OWNER: &str = "folio: the API key that owns cached blocks";
 pub(crate) fn prompt_bytes_max(info: &EngineInfo) -> usize {
-    (info.max_model_len as usize).saturating_mul(BYTES_PER_TOKEN_MAX).max(PROMPT_BYTES_ALLOWED)
+    (info.max_model_len as usize)
+        .saturating_mul(BYTES_PER_TOKEN_MAX)
+        .max(PROMPT_BYTES_ALLOWED)
 }
 
 /// Limits of one request.
@@ -220,15 +222,27 @@ pub(crate) struct Shared {
 
 impl ServerState {
     /// State of a server of one model. `model_names` has at least one name; answers call the model by the first.
-    pub fn new(engine: EngineHandle, text: Arc<TextModel>, model_names: Vec<String>, options: ServerOptions) -> Self {
+    pub fn new(
+        engine: EngineHandle,
+        text: Arc<TextModel>,
+        model_names: Vec<String>,
+        options: ServerOptions,
+    ) -> Self {
         let shared = Arc::new(Shared::new(options.clone()));
         let model = ModelState::new(shared.clone(), (engine, text), model_names.into(), options);
-        Self { shared, models: Models::One(Box::new(model)) }
+        Self {
+            shared,
+            models: Models::One(Box::new(model)),
+        }
     }
 
     /// State of a server of several models, which are loaded when they are asked for. Requests that name none go to the
     /// first. [`Self::close`] ends the threads of the models.
-    pub fn with_models(models: Vec<ModelSource>, fleet: &FleetOptions, options: ServerOptions) -> Self {
+    pub fn with_models(
+        models: Vec<ModelSource>,
+        fleet: &FleetOptions,
+        options: ServerOptions,
+    ) -> Self {
         let shared = Arc::new(Shared::new(options));
         let models = Models::Many(Fleet::start(shared.clone(), models, fleet));
         Self { shared, models }
@@ -266,7 +280,10 @@ impl ServerState {
 
 impl Shared {
     fn new(options: ServerOptions) -> Self {
-        assert!(!options.api_keys.iter().any(String::is_empty), "an API key is not empty");
+        assert!(
+            !options.api_keys.iter().any(String::is_empty),
+            "an API key is not empty"
+        );
         let bytes_max = options.response_store_bytes.0;
         let responses = match &options.response_store {
             Some(folder) => Responses::with_folder(bytes_max, folder, &options.api_keys),
@@ -295,7 +312,10 @@ impl Shared {
 
     /// Whether a name of a client's is seen for the first time, so that it is logged. After many names, none is new.
     pub(crate) fn is_new_name(&self, name: &str) -> bool {
-        let mut seen = self.logged_names.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self
+            .logged_names
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         seen.len() < NAMES_MAX && seen.insert(name.to_owned())
     }
 
@@ -303,7 +323,12 @@ impl Shared {
     fn offload_slot(&self) -> Result<Counted, ApiError> {
         let slot = Counted::new(&self.offloads);
         if self.offloads.load(Ordering::Acquire) > OFFLOADS_MAX {
-            return Err(ApiError::refused(&SubmitError::Overloaded { limit: OFFLOADS_MAX as u32 }, &[]));
+            return Err(ApiError::refused(
+                &SubmitError::Overloaded {
+                    limit: OFFLOADS_MAX as u32,
+                },
+                &[],
+            ));
         }
         Ok(slot)
     }
@@ -331,7 +356,9 @@ impl Shared {
     pub(crate) fn new_id(&self, prefix: &str) -> String {
         let count = self.ids.fetch_add(1, Ordering::Relaxed);
         let mut hasher = blake3::Hasher::new();
-        hasher.update(&self.created.to_le_bytes()).update(&count.to_le_bytes());
+        hasher
+            .update(&self.created.to_le_bytes())
+            .update(&count.to_le_bytes());
         hasher.update(&std::ptr::from_ref(&self.ids).addr().to_le_bytes());
         format!("{prefix}-{}", &hasher.finalize().to_hex()[..24])
     }
@@ -344,7 +371,11 @@ fn cache_owners(options: &ServerOptions) -> Vec<CacheOwner> {
     if !is_apart {
         return Vec::new();
     }
-    options.api_keys.iter().map(|key| blake3::derive_key(CACHE_OWNER, key.as_bytes())).collect()
+    options
+        .api_keys
+        .iter()
+        .map(|key| blake3::derive_key(CACHE_OWNER, key.as_bytes()))
+        .collect()
 }
 
 /// Makes texts that clients keep and send back, and that nobody else can make.
@@ -366,7 +397,9 @@ impl Seal {
         let bytes = URL_SAFE_NO_PAD.decode(sealed).ok()?;
         let (signature, text) = bytes.split_first_chunk::<32>()?;
         let expected = blake3::keyed_hash(&self.0, text);
-        (expected == blake3::Hash::from_bytes(*signature)).then(|| String::from_utf8(text.to_vec()).ok()).flatten()
+        (expected == blake3::Hash::from_bytes(*signature))
+            .then(|| String::from_utf8(text.to_vec()).ok())
+            .flatten()
     }
 }
 
@@ -400,11 +433,19 @@ mod tests {
         for at in 0..bytes.len() {
             let mut forged = bytes.clone();
             forged[at] ^= 1;
-            assert_eq!(seal.open(&URL_SAFE_NO_PAD.encode(forged)), None, "byte {at}");
+            assert_eq!(
+                seal.open(&URL_SAFE_NO_PAD.encode(forged)),
+                None,
+                "byte {at}"
+            );
         }
         let unsigned = [&[0; 32], &b"a thought"[..]].concat();
-        for forged in [URL_SAFE_NO_PAD.encode(unsigned), URL_SAFE_NO_PAD.encode("a thought"), String::new(), "?".into()]
-        {
+        for forged in [
+            URL_SAFE_NO_PAD.encode(unsigned),
+            URL_SAFE_NO_PAD.encode("a thought"),
+            String::new(),
+            "?".into(),
+        ] {
             assert_eq!(seal.open(&forged), None, "{forged}");
         }
     }

@@ -35,7 +35,8 @@ impl ModelState {
         options: ServerOptions,
     ) -> Self {
         assert!(!model_names.is_empty(), "a served model has a name");
-        let answer_format = AnswerFormat::new(&text, options.tool_call_parser, options.reasoning_parser);
+        let answer_format =
+            AnswerFormat::new(&text, options.tool_call_parser, options.reasoning_parser);
         Self {
             shared,
             engine,
@@ -53,7 +54,9 @@ impl ModelState {
     pub(crate) fn submit(&self, mut request: Request) -> Result<Vec<Answering>, SubmitError> {
         request.cache_owner = self.shared.cache_owner(request.client);
         let receivers = self.engine.submit(request)?.into_iter();
-        Ok(receivers.map(|events| Answering::new(events, self.metrics.clone())).collect())
+        Ok(receivers
+            .map(|events| Answering::new(events, self.metrics.clone()))
+            .collect())
     }
 
     /// The engine's properties, or the error if it cannot serve requests.
@@ -80,7 +83,11 @@ impl ModelState {
             embedding_len: info.embedding_len,
             weight_bytes: info.weight_bytes,
         };
-        Some(ModelFacts { outline, answer_format: self.answer_format, device: Some(info.device.clone()) })
+        Some(ModelFacts {
+            outline,
+            answer_format: self.answer_format,
+            device: Some(info.device.clone()),
+        })
     }
 
     /// The served name that a request asks for; the first if it names none.
@@ -88,21 +95,36 @@ impl ModelState {
         match asked {
             None => Ok(self.model_names[0].clone()),
             Some(name) if self.options.any_model || self.is_served(&name) => Ok(name),
-            Some(name) => Err(ApiError::unknown_model(&name, self.model_names.iter().map(String::as_str))),
+            Some(name) => Err(ApiError::unknown_model(
+                &name,
+                self.model_names.iter().map(String::as_str),
+            )),
         }
     }
 
     /// Whether a name is one of this model's, or the stem of its file.
     pub(crate) fn is_served(&self, name: &str) -> bool {
-        let is_one = |name: &str| self.model_names.iter().chain(&self.options.stem).any(|served| served == name);
+        let is_one = |name: &str| {
+            self.model_names
+                .iter()
+                .chain(&self.options.stem)
+                .any(|served| served == name)
+        };
         // Ollama's clients add the tag that they see in its lists.
         is_one(name) || name.strip_suffix(":latest").is_some_and(is_one)
     }
 
     /// How documents are judged.
     pub(crate) fn reranker(&self) -> Reranker {
-        let is_reranker = self.model_names.iter().any(|name| name.to_ascii_lowercase().contains("rerank"));
-        self.options.reranker.unwrap_or(if is_reranker { Reranker::YesNo } else { Reranker::Embedding })
+        let is_reranker = self
+            .model_names
+            .iter()
+            .any(|name| name.to_ascii_lowercase().contains("rerank"));
+        self.options.reranker.unwrap_or(if is_reranker {
+            Reranker::YesNo
+        } else {
+            Reranker::Embedding
+        })
     }
 
     /// Counts an answer until it is dropped.
@@ -123,7 +145,13 @@ impl ModelState {
     /// `system_fingerprint`: identifies what computed an answer. Answers may differ if their fingerprints do.
     pub(crate) fn fingerprint(&self, info: &EngineInfo) -> String {
         let mut hasher = blake3::Hasher::new();
-        for part in [env!("CARGO_PKG_VERSION"), &self.model_names[0], &info.device, info.api, &info.tier] {
+        for part in [
+            env!("CARGO_PKG_VERSION"),
+            &self.model_names[0],
+            &info.device,
+            info.api,
+            &info.tier,
+        ] {
             hasher.update(part.as_bytes()).update(&[0]);
         }
         format!("fp_{}", &hasher.finalize().to_hex()[..12])

@@ -82,25 +82,35 @@ impl Models {
     pub(crate) fn views(&self) -> Vec<ModelView> {
         match self {
             Self::One(model) => vec![view_of_one(model)],
-            Self::Many(fleet) => (0..fleet.models.len()).map(|index| view(fleet, index)).collect(),
+            Self::Many(fleet) => (0..fleet.models.len())
+                .map(|index| view(fleet, index))
+                .collect(),
         }
     }
 
     /// Those that are loaded.
     pub(crate) fn loaded(&self) -> Vec<ModelState> {
-        self.views().into_iter().filter_map(|view| view.state).collect()
+        self.views()
+            .into_iter()
+            .filter_map(|view| view.state)
+            .collect()
     }
 
     /// The model with this name, as lists show it.
     pub(crate) fn view(&self, name: &str) -> Result<ModelView, ApiError> {
         match self {
-            Self::One(model) => model.model(Some(name.to_owned())).map(|_| view_of_one(model)),
+            Self::One(model) => model
+                .model(Some(name.to_owned()))
+                .map(|_| view_of_one(model)),
             Self::Many(fleet) => Ok(view(fleet, fleet.find(Some(name))?)),
         }
     }
 
     /// The names of the model that a request asks for, and what is known of it. Nothing is loaded for that.
-    pub(crate) fn facts(&self, asked: Option<&str>) -> Result<(Arc<[String]>, ModelFacts), ApiError> {
+    pub(crate) fn facts(
+        &self,
+        asked: Option<&str>,
+    ) -> Result<(Arc<[String]>, ModelFacts), ApiError> {
         let view = match self {
             Self::One(model) => {
                 model.ready()?;
@@ -154,11 +164,24 @@ impl Fleet {
         // Ollama's clients add the tag that they see in its lists.
         let plain = asked.strip_suffix(":latest").unwrap_or(asked);
         let is_asked = |name: &String| name == asked || name == plain;
-        let by_name = self.models.iter().position(|model| model.names.iter().any(is_asked));
-        let by_stem = || self.models.iter().position(|model| model.stem.iter().any(is_asked));
+        let by_name = self
+            .models
+            .iter()
+            .position(|model| model.names.iter().any(is_asked));
+        let by_stem = || {
+            self.models
+                .iter()
+                .position(|model| model.stem.iter().any(is_asked))
+        };
         let by_any = || self.models.iter().position(|model| model.takes_any_name);
-        let names = self.models.iter().flat_map(|model| model.names.iter().map(String::as_str));
-        by_name.or_else(by_stem).or_else(by_any).ok_or_else(|| ApiError::unknown_model(asked, names))
+        let names = self
+            .models
+            .iter()
+            .flat_map(|model| model.names.iter().map(String::as_str));
+        by_name
+            .or_else(by_stem)
+            .or_else(by_any)
+            .ok_or_else(|| ApiError::unknown_model(asked, names))
     }
 
     /// The first name of a model.
@@ -194,7 +217,13 @@ fn view(fleet: &Fleet, index: usize) -> ModelView {
     let configured = &fleet.models[index];
     let (phase, waiting, expires) = fleet.look(index);
     let (status, loaded) = match phase {
-        Phase::Unloaded => (configured.refusal.clone().map_or(ModelStatus::Unloaded, ModelStatus::Failed), None),
+        Phase::Unloaded => (
+            configured
+                .refusal
+                .clone()
+                .map_or(ModelStatus::Unloaded, ModelStatus::Failed),
+            None,
+        ),
         Phase::Failed(reason) => (ModelStatus::Failed(reason), None),
         Phase::Loading => (ModelStatus::Loading, None),
         // The next request has it loaded again.
@@ -207,7 +236,10 @@ fn view(fleet: &Fleet, index: usize) -> ModelView {
     ModelView {
         names: configured.names.clone(),
         status,
-        facts: state.as_ref().and_then(ModelState::facts).or_else(|| configured.facts.clone()),
+        facts: state
+            .as_ref()
+            .and_then(ModelState::facts)
+            .or_else(|| configured.facts.clone()),
         state,
         waiting,
         loads: configured.loads.load(Ordering::Relaxed),

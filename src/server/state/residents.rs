@@ -92,7 +92,10 @@ pub(super) struct Residents<L, W> {
 
 impl<L: Clone, W> Residents<L, W> {
     /// Models with the memory that each needs, none of them loaded.
-    pub(super) fn new(places: Vec<Option<u64>>, models: impl Iterator<Item = (Need, Idle)>) -> Self {
+    pub(super) fn new(
+        places: Vec<Option<u64>>,
+        models: impl Iterator<Item = (Need, Idle)>,
+    ) -> Self {
         let models = models.map(|(need, idle)| Resident {
             need,
             phase: Phase::Unloaded,
@@ -103,7 +106,13 @@ impl<L: Clone, W> Residents<L, W> {
             last_used: Duration::ZERO,
             idle,
         });
-        Self { places, models: models.collect(), turn: 0, is_closing: false, is_forced: false }
+        Self {
+            places,
+            models: models.collect(),
+            turn: 0,
+            is_closing: false,
+            is_forced: false,
+        }
     }
 
     /// The state of a model.
@@ -120,7 +129,11 @@ impl<L: Clone, W> Residents<L, W> {
     pub(super) fn expires(&self, index: usize) -> Option<Duration> {
         let model = &self.models[index];
         let is_idle = matches!(model.phase, Phase::Loaded(_)) && model.users == 0;
-        if is_idle { Some(model.last_used.saturating_add(model.idle?)) } else { None }
+        if is_idle {
+            Some(model.last_used.saturating_add(model.idle?))
+        } else {
+            None
+        }
     }
 
     /// How long a model stays loaded without requests, from now on.
@@ -131,7 +144,9 @@ impl<L: Clone, W> Residents<L, W> {
     /// Begins a request if the model is loaded.
     pub(super) fn enter(&mut self, index: usize, now: Duration) -> Option<L> {
         let model = &mut self.models[index];
-        let Phase::Loaded(loaded) = &model.phase else { return None };
+        let Phase::Loaded(loaded) = &model.phase else {
+            return None;
+        };
         model.users += 1;
         model.last_used = now;
         Some(loaded.clone())
@@ -146,18 +161,27 @@ impl<L: Clone, W> Residents<L, W> {
     }
 
     /// Waits until the model is loaded. Gives the waiter back if the server is closing.
-    pub(super) fn wait(&mut self, index: usize, waiter: W, deadline: Option<Duration>) -> Option<W> {
+    pub(super) fn wait(
+        &mut self,
+        index: usize,
+        waiter: W,
+        deadline: Option<Duration>,
+    ) -> Option<W> {
         if self.is_closing {
             return Some(waiter);
         }
         self.want(index);
-        self.models[index].waiting.push(Waiting { waiter, deadline });
+        self.models[index]
+            .waiting
+            .push(Waiting { waiter, deadline });
         None
     }
 
     /// Has a model loaded, though nobody waits for it.
     pub(super) fn ask(&mut self, index: usize) {
-        if !self.is_closing && !matches!(self.models[index].phase, Phase::Loaded(_) | Phase::Loading) {
+        if !self.is_closing
+            && !matches!(self.models[index].phase, Phase::Loaded(_) | Phase::Loading)
+        {
             self.want(index);
             let model = &mut self.models[index];
             model.is_asked = true;
@@ -178,7 +202,9 @@ impl<L: Clone, W> Residents<L, W> {
     /// Has a loaded model unloaded when its requests are done. Returns whether it is loaded.
     pub(super) fn unload(&mut self, index: usize) -> bool {
         let model = &mut self.models[index];
-        let Phase::Loaded(loaded) = &model.phase else { return matches!(model.phase, Phase::Draining(_)) };
+        let Phase::Loaded(loaded) = &model.phase else {
+            return matches!(model.phase, Phase::Draining(_));
+        };
         model.phase = Phase::Draining(loaded.clone());
         true
     }
@@ -203,7 +229,13 @@ impl<L: Clone, W> Residents<L, W> {
     /// All who wait, with their models, which are wanted no more.
     pub(super) fn take_all_waiting(&mut self) -> Vec<(usize, W)> {
         let all = self.models.iter_mut().enumerate();
-        all.flat_map(|(index, model)| model.take_waiting().into_iter().map(move |waiter| (index, waiter))).collect()
+        all.flat_map(|(index, model)| {
+            model
+                .take_waiting()
+                .into_iter()
+                .map(move |waiter| (index, waiter))
+        })
+        .collect()
     }
 
     /// From now on, unloading waits for no request.
@@ -218,10 +250,18 @@ impl<L: Clone, W> Residents<L, W> {
 
     /// A model was loaded or could not be. Returns those who waited; for each of them, a request has begun if the model
     /// was loaded.
-    pub(super) fn loaded(&mut self, index: usize, outcome: Result<L, String>, now: Duration) -> Vec<W> {
+    pub(super) fn loaded(
+        &mut self,
+        index: usize,
+        outcome: Result<L, String>,
+        now: Duration,
+    ) -> Vec<W> {
         let is_closing = self.is_closing;
         let model = &mut self.models[index];
-        assert!(matches!(model.phase, Phase::Loading), "only what is loading is loaded");
+        assert!(
+            matches!(model.phase, Phase::Loading),
+            "only what is loading is loaded"
+        );
         let waiters = model.take_waiting();
         model.last_used = now;
         model.phase = match outcome {
@@ -238,7 +278,10 @@ impl<L: Clone, W> Residents<L, W> {
     /// A model was unloaded; an error says that its engine had failed.
     pub(super) fn unloaded(&mut self, index: usize, outcome: Result<(), String>) {
         let model = &mut self.models[index];
-        assert!(matches!(model.phase, Phase::Unloading), "only what is unloading is unloaded");
+        assert!(
+            matches!(model.phase, Phase::Unloading),
+            "only what is unloading is unloaded"
+        );
         model.phase = outcome.map_or_else(Phase::Failed, |()| Phase::Unloaded);
     }
 
@@ -264,20 +307,31 @@ impl<L: Clone, W> Residents<L, W> {
                 tasks.push(Task::Unload(index, loaded.clone()));
                 model.phase = Phase::Unloading;
             }
-            next = model.waiting.iter().filter_map(|waiting| waiting.deadline).fold(next, earlier);
+            next = model
+                .waiting
+                .iter()
+                .filter_map(|waiting| waiting.deadline)
+                .fold(next, earlier);
         }
-        Step { tasks, expired, next }
+        Step {
+            tasks,
+            expired,
+            next,
+        }
     }
 
     /// Takes out those whose time is over.
     fn expire(&mut self, now: Duration) -> Vec<(usize, W)> {
         let mut expired = Vec::new();
         for (index, model) in self.models.iter_mut().enumerate() {
-            let is_over = |waiting: &Waiting<W>| waiting.deadline.is_some_and(|deadline| deadline <= now);
+            let is_over =
+                |waiting: &Waiting<W>| waiting.deadline.is_some_and(|deadline| deadline <= now);
             if !model.waiting.iter().any(is_over) {
                 continue;
             }
-            let (over, waiting) = std::mem::take(&mut model.waiting).into_iter().partition(is_over);
+            let (over, waiting) = std::mem::take(&mut model.waiting)
+                .into_iter()
+                .partition(is_over);
             model.waiting = waiting;
             expired.extend(Vec::into_iter(over).map(|waiting: Waiting<W>| (index, waiting.waiter)));
             model.forget_unwanted();
@@ -287,8 +341,11 @@ impl<L: Clone, W> Residents<L, W> {
 
     /// Loads what is wanted, in order, as far as there is room; else makes room for the first of each memory.
     fn load_wanted(&mut self) -> Vec<Task<L>> {
-        let is_next = |model: &Resident<L, W>| matches!(model.phase, Phase::Unloaded | Phase::Failed(_));
-        let mut wanted: Vec<_> = (0..self.models.len()).filter(|&index| is_next(&self.models[index])).collect();
+        let is_next =
+            |model: &Resident<L, W>| matches!(model.phase, Phase::Unloaded | Phase::Failed(_));
+        let mut wanted: Vec<_> = (0..self.models.len())
+            .filter(|&index| is_next(&self.models[index]))
+            .collect();
         wanted.retain(|&index| self.models[index].wanted.is_some());
         wanted.sort_by_key(|&index| self.models[index].wanted);
         let mut is_full = vec![false; self.places.len()];
@@ -316,16 +373,18 @@ impl<L: Clone, W> Residents<L, W> {
     fn make_room(&mut self, place: usize, bytes: u64) {
         let room = self.places[place].unwrap_or(u64::MAX).saturating_sub(bytes);
         loop {
-            let staying = self.held(place, |model| matches!(model.phase, Phase::Loading | Phase::Loaded(_)));
+            let staying = self.held(place, |model| {
+                matches!(model.phase, Phase::Loading | Phase::Loaded(_))
+            });
             if staying <= room {
                 return;
             }
-            let loaded = self
-                .models
-                .iter()
-                .enumerate()
-                .filter(|(_, model)| model.need.place == place && matches!(model.phase, Phase::Loaded(_)));
-            let least = loaded.min_by_key(|(_, model)| (model.users > 0, model.last_used)).map(|(index, _)| index);
+            let loaded = self.models.iter().enumerate().filter(|(_, model)| {
+                model.need.place == place && matches!(model.phase, Phase::Loaded(_))
+            });
+            let least = loaded
+                .min_by_key(|(_, model)| (model.users > 0, model.last_used))
+                .map(|(index, _)| index);
             // What is loading now cannot go; the next step looks again.
             let Some(least) = least else { return };
             self.unload(least);
@@ -333,7 +392,10 @@ impl<L: Clone, W> Residents<L, W> {
     }
 
     fn held(&self, place: usize, counts: impl Fn(&Resident<L, W>) -> bool) -> u64 {
-        let here = self.models.iter().filter(|model| model.need.place == place && counts(model));
+        let here = self
+            .models
+            .iter()
+            .filter(|model| model.need.place == place && counts(model));
         here.map(|model| model.need.bytes).sum()
     }
 }
@@ -346,7 +408,10 @@ impl<L, W> Resident<L, W> {
     /// Everybody who waits; the model is wanted no more.
     fn take_waiting(&mut self) -> Vec<W> {
         (self.wanted, self.is_asked) = (None, false);
-        std::mem::take(&mut self.waiting).into_iter().map(|waiting| waiting.waiter).collect()
+        std::mem::take(&mut self.waiting)
+            .into_iter()
+            .map(|waiting| waiting.waiter)
+            .collect()
     }
 
     fn forget_unwanted(&mut self) {

@@ -37,9 +37,15 @@ impl Folder {
     pub(super) fn new(path: &Path, api_keys: &[String]) -> Self {
         let digest = |key: &str| blake3::derive_key(DIGEST, key.as_bytes());
         let digest = |key: &str| blake3::Hash::from(digest(key)).to_hex().to_string();
-        let clients =
-            if api_keys.is_empty() { vec![digest("")] } else { api_keys.iter().map(|key| digest(key)).collect() };
-        Self { path: path.to_owned(), clients }
+        let clients = if api_keys.is_empty() {
+            vec![digest("")]
+        } else {
+            api_keys.iter().map(|key| digest(key)).collect()
+        };
+        Self {
+            path: path.to_owned(),
+            clients,
+        }
     }
 
     fn file(&self, id: &str) -> PathBuf {
@@ -48,7 +54,10 @@ impl Folder {
 
     /// Everything that belongs to a known key, oldest first. Files that are not responses are left out, and logged.
     pub(super) fn read(&self, bytes_max: usize) -> Vec<Found> {
-        let entries = fs::read_dir(&self.path).into_iter().flatten().filter_map(Result::ok);
+        let entries = fs::read_dir(&self.path)
+            .into_iter()
+            .flatten()
+            .filter_map(Result::ok);
         let is_response = |path: &PathBuf| path.extension().is_some_and(|ending| ending == ENDING);
         let mut files: Vec<(SystemTime, PathBuf)> = entries
             .map(|entry| entry.path())
@@ -56,28 +65,47 @@ impl Folder {
             .filter_map(|path| Some((fs::symlink_metadata(&path).ok()?.modified().ok()?, path)))
             .collect();
         files.sort();
-        files.iter().filter_map(|(_, path)| self.read_one(path, bytes_max)).collect()
+        files
+            .iter()
+            .filter_map(|(_, path)| self.read_one(path, bytes_max))
+            .collect()
     }
 
     fn read_one(&self, path: &Path, bytes_max: usize) -> Option<Found> {
         let lost = |why: &dyn std::fmt::Display| tracing::warn!(file = %path.display(), %why, "no stored response");
         let most = (bytes_max as u64).saturating_add(ENVELOPE);
-        let bytes = platform::read_own_file(path, most).map_err(|error| lost(&error)).ok()?;
-        let value: Value = serde_json::from_slice(&bytes).map_err(|error| lost(&error)).ok()?;
-        let client = self.clients.iter().position(|client| value["client"] == client.as_str())?;
+        let bytes = platform::read_own_file(path, most)
+            .map_err(|error| lost(&error))
+            .ok()?;
+        let value: Value = serde_json::from_slice(&bytes)
+            .map_err(|error| lost(&error))
+            .ok()?;
+        let client = self
+            .clients
+            .iter()
+            .position(|client| value["client"] == client.as_str())?;
         let Some(stored) = Stored::from_value(value) else {
             lost(&"`input` is missing");
             return None;
         };
         let id = path.file_stem()?.to_str()?.to_owned();
-        Some(Found { client: client as u32, id, stored })
+        Some(Found {
+            client: client as u32,
+            id,
+            stored,
+        })
     }
 
     /// Writes a response, the text of an object, which appears at once and whole.
     pub(super) fn write(&self, client: u32, id: &str, text: &str) {
-        let Some(client) = self.clients.get(client as usize) else { return };
+        let Some(client) = self.clients.get(client as usize) else {
+            return;
+        };
         let head = format!("{{\"client\":{},", Value::from(client.as_str()));
-        let parts = [head.as_bytes(), text.strip_prefix('{').unwrap_or(text).as_bytes()];
+        let parts = [
+            head.as_bytes(),
+            text.strip_prefix('{').unwrap_or(text).as_bytes(),
+        ];
         if let Err(error) = platform::write_own_file(&self.file(id), &parts) {
             tracing::warn!(%error, folder = %self.path.display(), "a response could not be stored in its folder");
         }

@@ -64,10 +64,19 @@ struct Entry {
 impl Entry {
     fn new(client: u32, id: &str, stored: &Stored) -> Self {
         let text = stored.text().into_boxed_str();
-        let items: Vec<String> = stored.items().filter_map(|item| item["id"].as_str().map(str::to_owned)).collect();
+        let items: Vec<String> = stored
+            .items()
+            .filter_map(|item| item["id"].as_str().map(str::to_owned))
+            .collect();
         let items_bytes: usize = items.iter().map(|item| ITEM_BYTES + 2 * item.len()).sum();
         let bytes = ENTRY_BYTES + text.len() + 2 * id.len() + items_bytes;
-        Self { client, text, items, bytes, used: 0 }
+        Self {
+            client,
+            text,
+            items,
+            bytes,
+            used: 0,
+        }
     }
 
     fn stored(&self) -> Option<Stored> {
@@ -83,15 +92,25 @@ impl Stored {
     }
 
     fn text(&self) -> String {
-        let Self { response, input, previous } = self;
+        let Self {
+            response,
+            input,
+            previous,
+        } = self;
         json!({"response": response, "input": input, "previous": previous}).to_string()
     }
 
     /// From the form of [`Self::text`]; other keys are ignored.
     fn from_value(mut value: Value) -> Option<Self> {
-        let Some(Value::Array(input)) = value.get_mut("input").map(Value::take) else { return None };
+        let Some(Value::Array(input)) = value.get_mut("input").map(Value::take) else {
+            return None;
+        };
         let previous = value["previous"].as_str().map(str::to_owned);
-        Some(Self { response: value["response"].take(), input, previous })
+        Some(Self {
+            response: value["response"].take(),
+            input,
+            previous,
+        })
     }
 }
 
@@ -102,13 +121,22 @@ impl Kept {
         self.bytes += entry.bytes;
         self.uses.insert(self.now, id.to_owned());
         for item in &entry.items {
-            self.items.insert((entry.client, item.clone()), id.to_owned());
+            self.items
+                .insert((entry.client, item.clone()), id.to_owned());
         }
-        self.entries.insert(id.to_owned(), Entry { used: self.now, ..entry });
+        self.entries.insert(
+            id.to_owned(),
+            Entry {
+                used: self.now,
+                ..entry
+            },
+        );
     }
 
     fn remove(&mut self, id: &str) {
-        let Some(entry) = self.entries.remove(id) else { return };
+        let Some(entry) = self.entries.remove(id) else {
+            return;
+        };
         self.bytes -= entry.bytes;
         self.uses.remove(&entry.used);
         for item in entry.items {
@@ -122,7 +150,10 @@ impl Kept {
 
     /// A client's response, which is now the one that was used last.
     fn find(&mut self, client: u32, id: &str) -> Option<&Entry> {
-        let entry = self.entries.get_mut(id).filter(|entry| entry.client == client)?;
+        let entry = self
+            .entries
+            .get_mut(id)
+            .filter(|entry| entry.client == client)?;
         self.now += 1;
         self.uses.remove(&entry.used);
         entry.used = self.now;
@@ -133,7 +164,11 @@ impl Kept {
 
 impl Responses {
     pub(crate) fn new(bytes_max: usize) -> Self {
-        Self { bytes_max, folder: None, kept: Mutex::default() }
+        Self {
+            bytes_max,
+            folder: None,
+            kept: Mutex::default(),
+        }
     }
 
     /// A store whose responses are also files of this folder, which belong to the clients of these API keys.
@@ -155,7 +190,9 @@ impl Responses {
 
     /// Keeps a response, unless it alone is larger than the store.
     pub(crate) fn keep(&self, client: u32, id: &str, stored: &Stored) {
-        let Some(entry) = self.fitting(client, id, stored) else { return };
+        let Some(entry) = self.fitting(client, id, stored) else {
+            return;
+        };
         // First, so that it can be removed from the folder as soon as others can remove it here.
         if let Some(folder) = &self.folder {
             folder.write(client, id, &entry.text);
@@ -167,7 +204,10 @@ impl Responses {
     fn fitting(&self, client: u32, id: &str, stored: &Stored) -> Option<Entry> {
         let entry = Entry::new(client, id, stored);
         if entry.bytes > self.bytes_max {
-            tracing::warn!(entry.bytes, "a response is larger than --response-store-bytes and is not stored");
+            tracing::warn!(
+                entry.bytes,
+                "a response is larger than --response-store-bytes and is not stored"
+            );
             return None;
         }
         Some(entry)
@@ -178,7 +218,9 @@ impl Responses {
         let mut kept = self.kept();
         kept.insert(id, entry);
         while kept.bytes > self.bytes_max {
-            let Some(oldest) = kept.uses.values().next().cloned() else { break };
+            let Some(oldest) = kept.uses.values().next().cloned() else {
+                break;
+            };
             kept.remove(&oldest);
             self.remove_file(&oldest);
         }
@@ -237,7 +279,11 @@ mod tests {
 
     fn response(text: &str, previous: Option<&str>) -> Stored {
         let response = json!({"output": [{"id": format!("out-{text}"), "text": text}]});
-        Stored { response, input: vec![json!({"text": format!("{text}?")})], previous: previous.map(str::to_owned) }
+        Stored {
+            response,
+            input: vec![json!({"text": format!("{text}?")})],
+            previous: previous.map(str::to_owned),
+        }
     }
 
     #[test]
@@ -247,9 +293,16 @@ mod tests {
         store.keep(own, "1", &response("a", None));
         store.keep(own, "2", &response("b", Some("1")));
         let chain = store.chain(own, "2").expect("both are stored");
-        let texts: Vec<_> = chain.iter().map(|item| item["text"].as_str().expect("a text")).collect();
+        let texts: Vec<_> = chain
+            .iter()
+            .map(|item| item["text"].as_str().expect("a text"))
+            .collect();
         assert_eq!(texts, ["a?", "a", "b?", "b"]);
-        assert!(store.chain(other, "2").is_none() && store.get(other, "1").is_none() && !store.delete(other, "1"));
+        assert!(
+            store.chain(other, "2").is_none()
+                && store.get(other, "1").is_none()
+                && !store.delete(other, "1")
+        );
         assert!(store.item(own, "out-a").is_some() && store.item(other, "out-a").is_none());
         assert!(store.delete(own, "1") && !store.delete(own, "1"));
         assert!(store.chain(own, "2").is_none(), "its beginning is gone");
@@ -267,13 +320,34 @@ mod tests {
         std::fs::write(folder.path().join("4.json"), "no JSON").expect("the folder takes files");
         let again = Responses::with_folder(10_000, folder.path(), &both);
         let texts = |client| Some(again.chain(client, "2")?.len());
-        assert_eq!((texts(0), texts(1)), (None, Some(4)), "the key has another index now");
+        assert_eq!(
+            (texts(0), texts(1)),
+            (None, Some(4)),
+            "the key has another index now"
+        );
         assert!(again.get(1, "3").is_none() && again.get(1, "4").is_none());
-        let small = Responses::with_folder(Entry::new(0, "1", &response("a", None)).bytes + 10, folder.path(), &first);
-        assert!(small.get(0, "1").is_none() && small.get(0, "2").is_some(), "the oldest makes room");
+        let small = Responses::with_folder(
+            Entry::new(0, "1", &response("a", None)).bytes + 10,
+            folder.path(),
+            &first,
+        );
+        assert!(
+            small.get(0, "1").is_none() && small.get(0, "2").is_some(),
+            "the oldest makes room"
+        );
         assert!(!folder.path().join("1.json").exists() && folder.path().join("2.json").exists());
-        assert!(Responses::with_folder(10, folder.path(), &first).get(0, "2").is_none(), "it is larger than the store");
-        assert!(Responses::with_folder(10_000, folder.path(), &[]).get(0, "2").is_none(), "no key is another client");
+        assert!(
+            Responses::with_folder(10, folder.path(), &first)
+                .get(0, "2")
+                .is_none(),
+            "it is larger than the store"
+        );
+        assert!(
+            Responses::with_folder(10_000, folder.path(), &[])
+                .get(0, "2")
+                .is_none(),
+            "no key is another client"
+        );
     }
 
     #[test]
@@ -281,17 +355,38 @@ mod tests {
         let size = Entry::new(0, "0", &response("0", None)).bytes;
         let store = Responses::new(3 * size);
         let own = 0;
-        (0..3).for_each(|index| store.keep(own, &index.to_string(), &response(&index.to_string(), None)));
+        (0..3).for_each(|index| {
+            store.keep(own, &index.to_string(), &response(&index.to_string(), None))
+        });
         assert!(store.get(own, "0").is_some());
         store.keep(own, "3", &response("3", None));
-        let left: Vec<_> = (0..4).filter(|index| store.get(own, &index.to_string()).is_some()).collect();
-        assert!(left.contains(&0) && left.contains(&3) && !left.contains(&1), "{left:?}");
+        let left: Vec<_> = (0..4)
+            .filter(|index| store.get(own, &index.to_string()).is_some())
+            .collect();
+        assert!(
+            left.contains(&0) && left.contains(&3) && !left.contains(&1),
+            "{left:?}"
+        );
         store.keep(own, "large", &response(&"x".repeat(3 * size), None));
         assert!(store.get(own, "large").is_none() && store.get(own, "3").is_some());
         let kept = store.kept();
-        assert_eq!(kept.bytes, kept.entries.values().map(|entry| entry.bytes).sum::<usize>());
+        assert_eq!(
+            kept.bytes,
+            kept.entries
+                .values()
+                .map(|entry| entry.bytes)
+                .sum::<usize>()
+        );
         assert_eq!(kept.uses.len(), kept.entries.len());
-        let items = kept.entries.values().map(|entry| entry.items.len()).sum::<usize>();
-        assert_eq!(kept.items.len(), items, "items of responses that are gone are gone");
+        let items = kept
+            .entries
+            .values()
+            .map(|entry| entry.items.len())
+            .sum::<usize>();
+        assert_eq!(
+            kept.items.len(),
+            items,
+            "items of responses that are gone are gone"
+        );
     }
 }

@@ -20,7 +20,10 @@ pub(crate) type Names = &'static [(&'static str, &'static str)];
 
 /// The name of one of the engine's fields in a request.
 pub(crate) fn name_of(field: &'static str, names: Names) -> &'static str {
-    names.iter().find(|(ours, _)| *ours == field).map_or(field, |(_, theirs)| *theirs)
+    names
+        .iter()
+        .find(|(ours, _)| *ours == field)
+        .map_or(field, |(_, theirs)| *theirs)
 }
 
 /// The form of an error's JSON. All have the same message, parameter and code.
@@ -47,13 +50,20 @@ impl Dialect {
     /// The form that the sender of a request expects: lists of models have OpenAI's path in Anthropic's API too, whose
     /// clients name its version.
     pub(crate) fn of_request(path: &str, headers: &HeaderMap) -> Self {
-        let lists_models = ["/v1/models", "/models"].iter().any(|root| is_under(path, root));
-        if lists_models && headers.contains_key("anthropic-version") { Self::Anthropic } else { Self::of(path) }
+        let lists_models = ["/v1/models", "/models"]
+            .iter()
+            .any(|root| is_under(path, root));
+        if lists_models && headers.contains_key("anthropic-version") {
+            Self::Anthropic
+        } else {
+            Self::of(path)
+        }
     }
 }
 
 fn is_under(path: &str, root: &str) -> bool {
-    path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    path.strip_prefix(root)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// An error: the request was refused, or the server failed.
@@ -77,7 +87,12 @@ pub(crate) struct ApiError {
 pub struct BodyTimeout;
 
 impl ApiError {
-    fn new(status: StatusCode, kind: &'static str, code: &'static str, message: impl Into<String>) -> Self {
+    fn new(
+        status: StatusCode,
+        kind: &'static str,
+        code: &'static str,
+        message: impl Into<String>,
+    ) -> Self {
         let message = message.into();
         Self {
             status,
@@ -92,16 +107,32 @@ impl ApiError {
     }
 
     fn bad(code: &'static str, message: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", code, message)
+        Self::new(
+            StatusCode::BAD_REQUEST,
+            "invalid_request_error",
+            code,
+            message,
+        )
     }
 
     fn unavailable(code: &'static str, message: impl Into<String>) -> Self {
-        let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", code, message);
-        Self { retry_after_seconds: Some(5), ..error }
+        let error = Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "server_error",
+            code,
+            message,
+        );
+        Self {
+            retry_after_seconds: Some(5),
+            ..error
+        }
     }
 
     fn about(self, param: impl Into<String>) -> Self {
-        Self { param: Some(param.into()), ..self }
+        Self {
+            param: Some(param.into()),
+            ..self
+        }
     }
 
     /// A body that is not a JSON object.
@@ -123,7 +154,11 @@ impl ApiError {
     /// A required field is missing.
     pub(crate) fn missing(param: impl Into<String>) -> Self {
         let param = param.into();
-        Self::bad("missing_required_parameter", format!("`{param}` is required")).about(param)
+        Self::bad(
+            "missing_required_parameter",
+            format!("`{param}` is required"),
+        )
+        .about(param)
     }
 
     /// A known field that is refused rather than silently ignored.
@@ -138,7 +173,10 @@ impl ApiError {
 
     /// A prompt that is longer than the context. Clients recognise OpenAI's sentence and code, and shorten the prompt.
     pub(crate) fn context_length(param: impl Into<String>, context: u32, has: &str) -> Self {
-        let (param, limit) = (param.into(), format!("This model's maximum context length is {context} tokens."));
+        let (param, limit) = (
+            param.into(),
+            format!("This model's maximum context length is {context} tokens."),
+        );
         let message = format!("{limit} However, {has}. Please reduce the length of `{param}`.");
         Self::bad("context_length_exceeded", message).about(param)
     }
@@ -146,79 +184,165 @@ impl ApiError {
     /// A name that no model has; `names` are those that there are.
     pub(crate) fn unknown_model<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Self {
         let mut names = names.map(|name| format!("`{name}`"));
-        let listed = names.by_ref().take(NAMES_LISTED).collect::<Vec<_>>().join(", ");
+        let listed = names
+            .by_ref()
+            .take(NAMES_LISTED)
+            .collect::<Vec<_>>()
+            .join(", ");
         let more = names.count();
-        let more = if more > 0 { format!(" and {more} more (GET /v1/models)") } else { String::new() };
+        let more = if more > 0 {
+            format!(" and {more} more (GET /v1/models)")
+        } else {
+            String::new()
+        };
         let message = format!("model {} not found; there is {listed}{more}", shorten(name));
-        Self::new(StatusCode::NOT_FOUND, "invalid_request_error", "model_not_found", message).about("model")
+        Self::new(
+            StatusCode::NOT_FOUND,
+            "invalid_request_error",
+            "model_not_found",
+            message,
+        )
+        .about("model")
     }
 
     pub(crate) fn unknown_response(id: &str) -> Self {
         let message = format!("response {} is not stored", shorten(id));
-        Self::new(StatusCode::NOT_FOUND, "invalid_request_error", "response_not_found", message)
+        Self::new(
+            StatusCode::NOT_FOUND,
+            "invalid_request_error",
+            "response_not_found",
+            message,
+        )
     }
 
     pub(crate) fn previous_response(id: &str) -> Self {
-        let message = format!("response {}, or one that it follows, is not stored", shorten(id));
+        let message = format!(
+            "response {}, or one that it follows, is not stored",
+            shorten(id)
+        );
         Self::bad("previous_response_not_found", message).about("previous_response_id")
     }
 
     pub(crate) fn unknown_route(path: &str) -> Self {
         let message = format!("unknown path {}", shorten(path));
-        Self::new(StatusCode::NOT_FOUND, "invalid_request_error", "not_found", message)
+        Self::new(
+            StatusCode::NOT_FOUND,
+            "invalid_request_error",
+            "not_found",
+            message,
+        )
     }
 
     pub(crate) fn wrong_method(method: &str) -> Self {
         let message = format!("method {} is not allowed on this path", shorten(method));
-        Self::new(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error", "method_not_allowed", message)
+        Self::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "invalid_request_error",
+            "method_not_allowed",
+            message,
+        )
     }
 
     pub(crate) fn body_too_large(bytes_max: usize) -> Self {
         let message = format!("the body is larger than {bytes_max} bytes");
-        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", "body_too_large", message)
+        Self::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "invalid_request_error",
+            "body_too_large",
+            message,
+        )
     }
 
     /// All requests together take too much memory.
     pub(crate) fn requests_too_large(bytes_max: u64) -> Self {
-        let message = format!("the requests that wait and run would take more than {bytes_max} bytes; try again later");
-        let refusal = Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", "requests_too_large", message);
-        Self { retry_after_seconds: Some(1), ..refusal }
+        let message = format!(
+            "the requests that wait and run would take more than {bytes_max} bytes; try again later"
+        );
+        let refusal = Self::new(
+            StatusCode::TOO_MANY_REQUESTS,
+            "rate_limit_error",
+            "requests_too_large",
+            message,
+        );
+        Self {
+            retry_after_seconds: Some(1),
+            ..refusal
+        }
     }
 
     pub(crate) fn body_timeout() -> Self {
         let message = BodyTimeout.to_string();
-        Self::new(StatusCode::REQUEST_TIMEOUT, "invalid_request_error", "body_timeout", message)
+        Self::new(
+            StatusCode::REQUEST_TIMEOUT,
+            "invalid_request_error",
+            "body_timeout",
+            message,
+        )
     }
 
     pub(crate) fn media_type(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "invalid_request_error", "unsupported_media_type", message)
+        Self::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "invalid_request_error",
+            "unsupported_media_type",
+            message,
+        )
     }
 
     pub(crate) fn unauthorized() -> Self {
         let message = "missing or invalid API key: send it as `Authorization: Bearer KEY`";
-        Self::new(StatusCode::UNAUTHORIZED, "authentication_error", "invalid_api_key", message)
+        Self::new(
+            StatusCode::UNAUTHORIZED,
+            "authentication_error",
+            "invalid_api_key",
+            message,
+        )
     }
 
     #[cfg(feature = "server")]
     pub(crate) fn too_many_wrong_keys(wait: Duration) -> Self {
         let message = "too many requests with a wrong API key from this address";
-        let error = Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", "too_many_wrong_keys", message);
-        Self { retry_after_seconds: Some(wait.as_secs().min(3600) as u32 + 1), ..error }
+        let error = Self::new(
+            StatusCode::TOO_MANY_REQUESTS,
+            "rate_limit_error",
+            "too_many_wrong_keys",
+            message,
+        );
+        Self {
+            retry_after_seconds: Some(wait.as_secs().min(3600) as u32 + 1),
+            ..error
+        }
     }
 
     #[cfg(feature = "server")]
     pub(crate) fn too_many_connections() -> Self {
-        Self::unavailable("too_many_connections", "every connection of this server has a request in progress")
+        Self::unavailable(
+            "too_many_connections",
+            "every connection of this server has a request in progress",
+        )
     }
 
     /// Something of which there is one, which is used already.
     pub(crate) fn busy(message: &str) -> Self {
-        let error = Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", "busy", message);
-        Self { retry_after_seconds: Some(10), ..error }
+        let error = Self::new(
+            StatusCode::TOO_MANY_REQUESTS,
+            "rate_limit_error",
+            "busy",
+            message,
+        );
+        Self {
+            retry_after_seconds: Some(10),
+            ..error
+        }
     }
 
     pub(crate) fn forbidden(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::FORBIDDEN, "permission_error", "forbidden", message)
+        Self::new(
+            StatusCode::FORBIDDEN,
+            "permission_error",
+            "forbidden",
+            message,
+        )
     }
 
     pub(crate) fn loading() -> Self {
@@ -234,12 +358,23 @@ impl ApiError {
     /// A model that could not be loaded. A retry tries again, and most likely in vain.
     pub(crate) fn load_failed(name: &str, reason: &str) -> Self {
         let message = format!("model {} could not be loaded: {reason}", shorten(name));
-        let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", "model_load_failed", message);
-        Self { deterministic: true, ..error }
+        let error = Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "server_error",
+            "model_load_failed",
+            message,
+        );
+        Self {
+            deterministic: true,
+            ..error
+        }
     }
 
     pub(crate) fn shutting_down() -> Self {
-        Self::unavailable("server_shutting_down", SubmitError::ShuttingDown.to_string())
+        Self::unavailable(
+            "server_shutting_down",
+            SubmitError::ShuttingDown.to_string(),
+        )
     }
 
     pub(crate) fn device_lost() -> Self {
@@ -248,8 +383,16 @@ impl ApiError {
 
     pub(crate) fn internal() -> Self {
         let message = "internal error: the server failed on this request";
-        let error = Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", "internal_error", message);
-        Self { deterministic: true, ..error }
+        let error = Self::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "server_error",
+            "internal_error",
+            message,
+        );
+        Self {
+            deterministic: true,
+            ..error
+        }
     }
 
     /// A request that the engine refused on submission. `names` maps the engine's field names to the request's.
@@ -258,17 +401,28 @@ impl ApiError {
         match error {
             SubmitError::Overloaded { .. } => {
                 let status = StatusCode::TOO_MANY_REQUESTS;
-                let refusal = Self::new(status, "rate_limit_error", "queue_full", error.to_string());
-                Self { retry_after_seconds: Some(1), ..refusal }
+                let refusal =
+                    Self::new(status, "rate_limit_error", "queue_full", error.to_string());
+                Self {
+                    retry_after_seconds: Some(1),
+                    ..refusal
+                }
             }
             SubmitError::Loading => Self::loading(),
             SubmitError::ShuttingDown => Self::shutting_down(),
             SubmitError::DeviceLost => Self::device_lost(),
             SubmitError::PromptTooLong { tokens, limit } => {
                 let name = name("prompt");
-                let no_room = if tokens > limit { "" } else { ", which leaves no room for an answer" };
+                let no_room = if tokens > limit {
+                    ""
+                } else {
+                    ", which leaves no room for an answer"
+                };
                 let has = format!("your `{name}` resulted in {tokens} tokens{no_room}");
-                Self { overflow: Some((*tokens, *limit)), ..Self::context_length(name, *limit, &has) }
+                Self {
+                    overflow: Some((*tokens, *limit)),
+                    ..Self::context_length(name, *limit, &has)
+                }
             }
             SubmitError::Invalid { field, message } => {
                 let name = name(*field);
@@ -279,9 +433,19 @@ impl ApiError {
 
     /// A request that failed while it ran.
     pub(crate) fn failed(error: RequestError) -> Self {
-        let fault = |code| Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", code, error.to_string());
+        let fault = |code| {
+            Self::new(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "server_error",
+                code,
+                error.to_string(),
+            )
+        };
         match error {
-            RequestError::NumericalError => Self { deterministic: true, ..fault("numerical_error") },
+            RequestError::NumericalError => Self {
+                deterministic: true,
+                ..fault("numerical_error")
+            },
             // Its fields contradict each other: a grammar and the tokens that are left to follow it.
             RequestError::Grammar => Self::bad("grammar_error", error.to_string()),
             RequestError::TooFewAnswers => Self::invalid("n", error.to_string()),
@@ -293,7 +457,13 @@ impl ApiError {
 
     /// The body of the response, or an event if the status of the stream was already sent.
     pub(crate) fn json(&self, dialect: Dialect) -> String {
-        let Self { message, kind, param, code, .. } = self;
+        let Self {
+            message,
+            kind,
+            param,
+            code,
+            ..
+        } = self;
         let error = |kind: &str, message: &str| json!({"message": message, "type": kind, "param": param, "code": code});
         match dialect {
             Dialect::OpenAi => json!({"error": error(kind, message)}),
@@ -323,8 +493,12 @@ impl ApiError {
     /// Anthropic's clients recognise these words, and shorten the conversation.
     fn anthropic_message(&self) -> String {
         match self.overflow {
-            Some((tokens, limit)) => format!("prompt is too long: {tokens} tokens > {limit} maximum"),
-            None if self.code == "context_length_exceeded" => format!("prompt is too long: {}", self.message),
+            Some((tokens, limit)) => {
+                format!("prompt is too long: {tokens} tokens > {limit} maximum")
+            }
+            None if self.code == "context_length_exceeded" => {
+                format!("prompt is too long: {}", self.message)
+            }
             None => self.message.clone(),
         }
     }
@@ -339,10 +513,16 @@ impl IntoResponse for ApiError {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
         if self.deterministic {
-            headers.insert(HeaderName::from_static("x-should-retry"), HeaderValue::from_static("false"));
+            headers.insert(
+                HeaderName::from_static("x-should-retry"),
+                HeaderValue::from_static("false"),
+            );
         }
         // The rest of such a body is not read, so the connection cannot be reused for another request.
-        if matches!(self.status, StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT) {
+        if matches!(
+            self.status,
+            StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT
+        ) {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
         // The guard, which knows the path, writes it in another form where clients expect one.
@@ -355,6 +535,10 @@ impl IntoResponse for ApiError {
 pub(crate) fn shorten(text: &str) -> String {
     let mut characters = text.chars();
     let start: String = characters.by_ref().take(ECHO_CHARACTERS).collect();
-    let more = if characters.next().is_some() { "…" } else { "" };
+    let more = if characters.next().is_some() {
+        "…"
+    } else {
+        ""
+    };
     format!("`{}{more}`", start.escape_debug())
 }

@@ -26,7 +26,13 @@ const WEIGHT_BYTES: u64 = 32;
 /// Fields with objects of a client's own that chat templates write.
 const SHOWN: [&str; 3] = ["chat_template_kwargs", "messages", "tools"];
 /// The objects of a client's own in these fields.
-const OWN: [&str; 5] = ["arguments", "chat_template_kwargs", "input", "input_schema", "parameters"];
+const OWN: [&str; 5] = [
+    "arguments",
+    "chat_template_kwargs",
+    "input",
+    "input_schema",
+    "parameters",
+];
 /// Characters of a field's name in an error.
 const FIELD_CHARACTERS: usize = 64;
 /// Weight after which it is charged.
@@ -40,10 +46,17 @@ pub(crate) fn write(reply: &impl Serialize) -> String {
 /// The arguments of a call as an object, with all digits of their numbers. Those that are none, because the answer was
 /// cut, are wrapped as Anthropic's documentation recommends.
 pub(crate) fn object_of(arguments: &str) -> Box<RawValue> {
-    let arguments = if arguments.trim().is_empty() { "{}" } else { arguments };
-    let object = serde_json::from_str::<Box<RawValue>>(arguments).ok().filter(|value| value.get().starts_with('{'));
+    let arguments = if arguments.trim().is_empty() {
+        "{}"
+    } else {
+        arguments
+    };
+    let object = serde_json::from_str::<Box<RawValue>>(arguments)
+        .ok()
+        .filter(|value| value.get().starts_with('{'));
     object.unwrap_or_else(|| {
-        RawValue::from_string(json!({"INVALID_JSON": arguments}).to_string()).expect("a JSON value is written as JSON")
+        RawValue::from_string(json!({"INVALID_JSON": arguments}).to_string())
+            .expect("a JSON value is written as JSON")
     })
 }
 
@@ -51,13 +64,17 @@ pub(crate) fn object_of(arguments: &str) -> Box<RawValue> {
 /// rounded elsewhere (see [`integers`]). An escaped half of a character becomes U+FFFD.
 /// What the values take is charged, also if they are refused.
 pub(crate) fn parse(bytes: &[u8], charge: &Charge) -> Result<Value, ApiError> {
-    let wrong = |error: &dyn fmt::Display| ApiError::body(format!("the body is not valid JSON: {error}"));
+    let wrong =
+        |error: &dyn fmt::Display| ApiError::body(format!("the body is not valid JSON: {error}"));
     std::str::from_utf8(bytes).map_err(|error| wrong(&error))?;
     let marked = integers::marked(bytes);
     charge.add((bytes.len() + marked.as_ref().map_or(0, Vec::len)) as u64)?;
     let weigher = Weigher::new(charge);
     let mut deserializer = serde_json::Deserializer::from_slice(marked.as_deref().unwrap_or(bytes));
-    let strict = Strict { depth: 0, weigher: &weigher };
+    let strict = Strict {
+        depth: 0,
+        weigher: &weigher,
+    };
     let result = strict.deserialize(&mut deserializer);
     if let Some(refusal) = weigher.refusal.take() {
         return Err(refusal);
@@ -83,7 +100,9 @@ fn round(name: &str, value: &mut Value, is_shown: bool) {
     match value {
         _ if !is_shown || integers::digits(value).is_some() => integers::round(value),
         Value::Object(_) if OWN.contains(&name) => {}
-        Value::Object(entries) => entries.iter_mut().for_each(|(name, value)| round(name, value, true)),
+        Value::Object(entries) => entries
+            .iter_mut()
+            .for_each(|(name, value)| round(name, value, true)),
         Value::Array(items) => items.iter_mut().for_each(|item| round("", item, true)),
         _ => {}
     }
@@ -92,7 +111,9 @@ fn round(name: &str, value: &mut Value, is_shown: bool) {
 /// [`parse`] with U+FFFD for escaped halves of characters; `None` if there are none.
 fn parse_mended(bytes: &[u8], charge: &Charge) -> Option<Result<Value, ApiError>> {
     let unit = |at: usize| {
-        let escape = bytes.get(at..at + 6).filter(|escape| escape.starts_with(b"\\u"))?;
+        let escape = bytes
+            .get(at..at + 6)
+            .filter(|escape| escape.starts_with(b"\\u"))?;
         u16::from_str_radix(std::str::from_utf8(&escape[2..]).ok()?, 16).ok()
     };
     let (mut mended, mut at) = (bytes.to_vec(), 0);
@@ -125,7 +146,13 @@ struct Weigher<'a> {
 impl<'a> Weigher<'a> {
     fn new(charge: &'a Charge) -> Self {
         let (left, uncharged) = (Cell::new(WEIGHT_MAX), Cell::new(0));
-        Self { charge, left, uncharged, field: RefCell::default(), refusal: Cell::new(None) }
+        Self {
+            charge,
+            left,
+            uncharged,
+            field: RefCell::default(),
+            refusal: Cell::new(None),
+        }
     }
 
     fn add<E: Error>(&self, weight: u32) -> Result<(), E> {
@@ -142,10 +169,12 @@ impl<'a> Weigher<'a> {
             return Ok(());
         }
         self.uncharged.set(0);
-        self.charge.add(u64::from(uncharged) * WEIGHT_BYTES).map_err(|refusal| {
-            self.refusal.set(Some(refusal));
-            E::custom("too much memory")
-        })
+        self.charge
+            .add(u64::from(uncharged) * WEIGHT_BYTES)
+            .map_err(|refusal| {
+                self.refusal.set(Some(refusal));
+                E::custom("too much memory")
+            })
     }
 }
 
@@ -160,7 +189,10 @@ impl Strict<'_> {
         if self.depth == DEPTH_MAX {
             return Err(E::custom(format_args!("nested deeper than {DEPTH_MAX}")));
         }
-        Ok(Self { depth: self.depth + 1, ..self })
+        Ok(Self {
+            depth: self.depth + 1,
+            ..self
+        })
     }
 }
 
@@ -193,7 +225,9 @@ impl<'de> Visitor<'de> for Strict<'_> {
     }
 
     fn visit_f64<E: Error>(self, value: f64) -> Result<Value, E> {
-        Number::from_f64(value).map(Value::Number).ok_or_else(|| E::custom("a number is not finite"))
+        Number::from_f64(value)
+            .map(Value::Number)
+            .ok_or_else(|| E::custom("a number is not finite"))
     }
 
     fn visit_str<E: Error>(self, value: &str) -> Result<Value, E> {
@@ -231,7 +265,10 @@ impl<'de> Visitor<'de> for Strict<'_> {
             self.weigher.add(LARGE)?;
             let value = access.next_value_seed(inner)?;
             if map.contains_key(&key) {
-                return Err(A::Error::custom(format_args!("duplicate key {}", shorten(&key))));
+                return Err(A::Error::custom(format_args!(
+                    "duplicate key {}",
+                    shorten(&key)
+                )));
             }
             map.insert(key, value);
         }

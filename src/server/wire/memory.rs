@@ -23,12 +23,18 @@ pub(crate) struct Charge {
 
 impl RequestMemory {
     pub(crate) fn new(bytes_max: u64) -> Arc<Self> {
-        Arc::new(Self { bytes_max, charged: AtomicU64::new(0) })
+        Arc::new(Self {
+            bytes_max,
+            charged: AtomicU64::new(0),
+        })
     }
 
     /// The charge of a new request.
     pub(crate) fn request(self: &Arc<Self>) -> Arc<Charge> {
-        Arc::new(Charge { memory: self.clone(), bytes: AtomicU64::new(0) })
+        Arc::new(Charge {
+            memory: self.clone(),
+            bytes: AtomicU64::new(0),
+        })
     }
 }
 
@@ -46,7 +52,9 @@ impl Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.memory.charged.fetch_sub(*self.bytes.get_mut(), Ordering::AcqRel);
+        self.memory
+            .charged
+            .fetch_sub(*self.bytes.get_mut(), Ordering::AcqRel);
     }
 }
 

@@ -7,7 +7,11 @@ use percent_encoding::percent_decode_str;
 pub(crate) fn value(query: Option<&str>, name: &str) -> Option<String> {
     let mut pairs = query?.split('&').filter_map(|pair| pair.split_once('='));
     let (_, value) = pairs.find(|(key, _)| *key == name)?;
-    Some(percent_decode_str(&value.replace('+', " ")).decode_utf8_lossy().into_owned())
+    Some(
+        percent_decode_str(&value.replace('+', " "))
+            .decode_utf8_lossy()
+            .into_owned(),
+    )
 }
 
 /// The value of `limit`: the items of a page.
@@ -15,7 +19,10 @@ pub(crate) fn limit(value: Option<String>, default: usize, most: usize) -> Resul
     match value.map(|limit| limit.parse()) {
         None => Ok(default),
         Some(Ok(limit)) if (1..=most).contains(&limit) => Ok(limit),
-        Some(_) => Err(ApiError::invalid("limit", format!("`limit` must be from 1 to {most}"))),
+        Some(_) => Err(ApiError::invalid(
+            "limit",
+            format!("`limit` must be from 1 to {most}"),
+        )),
     }
 }
 

@@ -33,11 +33,16 @@ pub(crate) fn push_named(events: &mut String, name: &str, json: &str) {
 /// JSON, or events of JSON, in which only line breaks end a line. Some readers also split lines at other characters,
 /// which only occur in strings; there they are escaped.
 pub(crate) fn with_plain_lines(text: String) -> String {
-    const ENDS: [(char, &str); 3] = [('\u{85}', "\\u0085"), ('\u{2028}', "\\u2028"), ('\u{2029}', "\\u2029")];
+    const ENDS: [(char, &str); 3] = [
+        ('\u{85}', "\\u0085"),
+        ('\u{2028}', "\\u2028"),
+        ('\u{2029}', "\\u2029"),
+    ];
     if !text.contains(ENDS.map(|(end, _)| end)) {
         return text;
     }
-    ENDS.iter().fold(text, |text, (end, escape)| text.replace(*end, escape))
+    ENDS.iter()
+        .fold(text, |text, (end, escape)| text.replace(*end, escape))
 }
 
 /// A response that streams events. Dropping it drops the stream.

@@ -9,8 +9,15 @@ use super::tool_set::ToolSet;
 use std::sync::Arc;
 
 /// The special tokens of harmony.
-pub(crate) const MARKERS: [&str; 7] =
-    ["<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>", "<|call|>", "<|return|>"];
+pub(crate) const MARKERS: [&str; 7] = [
+    "<|start|>",
+    "<|channel|>",
+    "<|message|>",
+    "<|constrain|>",
+    "<|end|>",
+    "<|call|>",
+    "<|return|>",
+];
 /// Maximum bytes of a header. Headers are short; longer text has none.
 const HEADER_BYTES_MAX: usize = 256;
 /// What a header has before the name of what is called.
@@ -47,7 +54,16 @@ impl Harmony {
     pub(crate) fn new(start: Start, tools: Arc<ToolSet>) -> Self {
         let body = (start.stage == Stage::Answering).then_some(Body::Content);
         let (held, header, repair) = (String::new(), String::new(), Repair::default());
-        Self { tools, held, header, body, calls: 0, is_blank: false, repair, is_marked: false }
+        Self {
+            tools,
+            held,
+            header,
+            body,
+            calls: 0,
+            is_blank: false,
+            repair,
+            is_marked: false,
+        }
     }
 
     pub(crate) fn is_reasoning(&self) -> bool {
@@ -58,7 +74,10 @@ impl Harmony {
     pub(crate) fn push(&mut self, text: &str, parts: &mut Parts) {
         self.held.push_str(text);
         loop {
-            let found = MARKERS.iter().filter_map(|marker| Some((self.held.find(marker)?, *marker))).min();
+            let found = MARKERS
+                .iter()
+                .filter_map(|marker| Some((self.held.find(marker)?, *marker)))
+                .min();
             let Some((at, marker)) = found else { break };
             let rest = self.held.split_off(at + marker.len());
             self.held.truncate(at);
@@ -66,8 +85,17 @@ impl Harmony {
             self.text(&before, parts);
             self.marker(marker, parts);
         }
-        let begins = |at: &usize| MARKERS.iter().any(|marker| marker.starts_with(&self.held[*at..]));
-        let undecided = self.held.match_indices('<').map(|(at, _)| at).find(begins).unwrap_or(self.held.len());
+        let begins = |at: &usize| {
+            MARKERS
+                .iter()
+                .any(|marker| marker.starts_with(&self.held[*at..]))
+        };
+        let undecided = self
+            .held
+            .match_indices('<')
+            .map(|(at, _)| at)
+            .find(begins)
+            .unwrap_or(self.held.len());
         let rest = self.held.split_off(undecided);
         let certain = std::mem::replace(&mut self.held, rest);
         self.text(&certain, parts);
@@ -96,7 +124,13 @@ impl Harmony {
             Some(Body::Call) => {
                 self.is_blank = false;
                 let arguments = self.repair.push(text);
-                parts.call(self.calls, CallDelta { arguments, ..CallDelta::default() });
+                parts.call(
+                    self.calls,
+                    CallDelta {
+                        arguments,
+                        ..CallDelta::default()
+                    },
+                );
             }
             None => {
                 self.header.push_str(text);
@@ -132,9 +166,19 @@ impl Harmony {
             return;
         }
         let rest = std::mem::take(&mut self.repair).finish();
-        let arguments = if std::mem::take(&mut self.is_blank) { "{}".to_owned() } else { rest };
+        let arguments = if std::mem::take(&mut self.is_blank) {
+            "{}".to_owned()
+        } else {
+            rest
+        };
         if !arguments.is_empty() {
-            parts.call(self.calls, CallDelta { arguments, ..CallDelta::default() });
+            parts.call(
+                self.calls,
+                CallDelta {
+                    arguments,
+                    ..CallDelta::default()
+                },
+            );
         }
     }
 
@@ -142,21 +186,33 @@ impl Harmony {
     fn begin(&mut self, parts: &mut Parts) {
         let header = std::mem::take(&mut self.header);
         let recipient = header.split_once(RECIPIENT).map(|(_, rest)| {
-            let end = rest.find(|c: char| c.is_whitespace() || c == '<').unwrap_or(rest.len());
+            let end = rest
+                .find(|c: char| c.is_whitespace() || c == '<')
+                .unwrap_or(rest.len());
             &rest[..end]
         });
-        let channel = header.split_once("<|channel|>").map_or("", |(_, channel)| channel.trim_start());
-        self.body = Some(match recipient.map(|recipient| (recipient, self.function(recipient))) {
-            Some((_, Some(name))) => {
-                parts.call(self.calls, CallDelta { name: Some(name.to_owned()), ..CallDelta::default() });
-                self.is_blank = true;
-                Body::Call
-            }
-            // A call of a built-in tool, which does not exist here.
-            Some((recipient, None)) if !PEOPLE.contains(&recipient) => Body::Reasoning,
-            _ if channel.starts_with("analysis") => Body::Reasoning,
-            _ => Body::Content,
-        });
+        let channel = header
+            .split_once("<|channel|>")
+            .map_or("", |(_, channel)| channel.trim_start());
+        self.body = Some(
+            match recipient.map(|recipient| (recipient, self.function(recipient))) {
+                Some((_, Some(name))) => {
+                    parts.call(
+                        self.calls,
+                        CallDelta {
+                            name: Some(name.to_owned()),
+                            ..CallDelta::default()
+                        },
+                    );
+                    self.is_blank = true;
+                    Body::Call
+                }
+                // A call of a built-in tool, which does not exist here.
+                Some((recipient, None)) if !PEOPLE.contains(&recipient) => Body::Reasoning,
+                _ if channel.starts_with("analysis") => Body::Reasoning,
+                _ => Body::Content,
+            },
+        );
     }
 
     /// The function that a recipient is. In long conversations models leave out what is before its name.

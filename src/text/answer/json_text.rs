@@ -16,7 +16,8 @@ impl Repair {
     /// The repaired text of all that is certain.
     pub(crate) fn push(&mut self, text: &str) -> String {
         let mut repaired = String::with_capacity(text.len());
-        text.chars().for_each(|character| self.take(character, &mut repaired));
+        text.chars()
+            .for_each(|character| self.take(character, &mut repaired));
         repaired
     }
 
@@ -39,7 +40,10 @@ impl Repair {
 
     fn take_escaped(&mut self, character: char, repaired: &mut String) {
         let is_escape = match self.escape.len() {
-            1 => matches!(character, '"' | '\\' | '/' | 'b' | 'f' | 'n' | 'r' | 't' | 'u'),
+            1 => matches!(
+                character,
+                '"' | '\\' | '/' | 'b' | 'f' | 'n' | 'r' | 't' | 'u'
+            ),
             _ => character.is_ascii_hexdigit(),
         };
         if !is_escape {
@@ -54,7 +58,11 @@ impl Repair {
 
     /// Ends the text: what began like an escape is none.
     pub(crate) fn finish(&mut self) -> String {
-        if self.escape.is_empty() { String::new() } else { self.literal() }
+        if self.escape.is_empty() {
+            String::new()
+        } else {
+            self.literal()
+        }
     }
 
     /// What began like an escape, as text.
@@ -92,7 +100,11 @@ impl Object {
     }
 
     pub(crate) fn json(&self) -> String {
-        let members: Vec<_> = self.members.iter().map(|(key, json)| format!("{}:{json}", quoted(key))).collect();
+        let members: Vec<_> = self
+            .members
+            .iter()
+            .map(|(key, json)| format!("{}:{json}", quoted(key)))
+            .collect();
         format!("{{{}}}", members.join(","))
     }
 }
@@ -124,8 +136,14 @@ mod tests {
     #[test]
     fn strings_become_valid_json_in_any_pieces() {
         let cases = [
-            ("{\"a\":\n \"x\ny\tz\r\n\u{1}\"}", "{\"a\":\n \"x\\ny\\tz\\r\\n\\u0001\"}"),
-            (r#"{"a": "C:\path\users\new", "b": "\"\\\u00e9"}"#, r#"{"a": "C:\\path\\users\new", "b": "\"\\\u00e9"}"#),
+            (
+                "{\"a\":\n \"x\ny\tz\r\n\u{1}\"}",
+                "{\"a\":\n \"x\\ny\\tz\\r\\n\\u0001\"}",
+            ),
+            (
+                r#"{"a": "C:\path\users\new", "b": "\"\\\u00e9"}"#,
+                r#"{"a": "C:\\path\\users\new", "b": "\"\\\u00e9"}"#,
+            ),
             (r#"{"a": "\u12"}"#, r#"{"a": "\\u12"}"#),
             ("{\"a\": \"\\\n\"}", "{\"a\": \"\\\\\\n\"}"),
             (r#"{"a": 1}"#, r#"{"a": 1}"#),
@@ -134,7 +152,10 @@ mod tests {
             assert_eq!(repaired(written), valid);
             serde_json::from_str::<serde_json::Value>(valid).expect("valid JSON");
             let mut repair = Repair::default();
-            let pieces: String = written.chars().map(|piece| repair.push(&piece.to_string())).collect();
+            let pieces: String = written
+                .chars()
+                .map(|piece| repair.push(&piece.to_string()))
+                .collect();
             assert_eq!(pieces + &repair.finish(), valid);
         }
     }
@@ -142,6 +163,9 @@ mod tests {
     #[test]
     fn compact_json_keeps_strings_and_digits() {
         let json = "{ \"a b\" : [ 1.50,\n 123456789012345678901234567890 , \" \\\" \" ] }";
-        assert_eq!(compact(json), "{\"a b\":[1.50,123456789012345678901234567890,\" \\\" \"]}");
+        assert_eq!(
+            compact(json),
+            "{\"a b\":[1.50,123456789012345678901234567890,\" \\\" \"]}"
+        );
     }
 }

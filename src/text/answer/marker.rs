@@ -10,7 +10,10 @@ pub(crate) struct Marker {
 
 impl Marker {
     pub(crate) fn new(text: &'static str) -> Self {
-        Self { text, search: Markers::new(vec![text.to_owned()]) }
+        Self {
+            text,
+            search: Markers::new(vec![text.to_owned()]),
+        }
     }
 
     pub(crate) fn text(&self) -> &'static str {
@@ -39,7 +42,10 @@ pub(crate) struct Markers {
 
 impl Markers {
     pub(crate) fn new(texts: Vec<String>) -> Self {
-        Self { texts, held: String::new() }
+        Self {
+            texts,
+            held: String::new(),
+        }
     }
 
     /// The text of a marker.
@@ -51,13 +57,22 @@ impl Markers {
     /// and the text after it.
     pub(crate) fn push(&mut self, more: &str) -> (String, Option<(usize, String)>) {
         self.held.push_str(more);
-        let places = self.texts.iter().enumerate().filter_map(|(index, text)| Some((self.held.find(text)?, index)));
+        let places = self
+            .texts
+            .iter()
+            .enumerate()
+            .filter_map(|(index, text)| Some((self.held.find(text)?, index)));
         if let Some((at, index)) = places.min() {
             let rest = self.held.split_off(at + self.texts[index].len());
             self.held.truncate(at);
             return (std::mem::take(&mut self.held), Some((index, rest)));
         }
-        let longest = self.texts.iter().map(|text| overlap(&self.held, text)).max().unwrap_or(0);
+        let longest = self
+            .texts
+            .iter()
+            .map(|text| overlap(&self.held, text))
+            .max()
+            .unwrap_or(0);
         let undecided = self.held.split_off(self.held.len() - longest);
         (std::mem::replace(&mut self.held, undecided), None)
     }
@@ -71,12 +86,20 @@ impl Markers {
 /// Number of bytes at the end of `text` that are a proper prefix of `marker`.
 fn overlap(text: &str, marker: &str) -> usize {
     let longest = text.len().min(marker.len() - 1);
-    let ends = |length: &usize| text.is_char_boundary(text.len() - length) && marker.is_char_boundary(*length);
+    let ends = |length: &usize| {
+        text.is_char_boundary(text.len() - length) && marker.is_char_boundary(*length)
+    };
     let mut lengths = (1..=longest).rev().filter(ends);
-    lengths.find(|&length| marker.starts_with(&text[text.len() - length..])).unwrap_or(0)
+    lengths
+        .find(|&length| marker.starts_with(&text[text.len() - length..]))
+        .unwrap_or(0)
 }
 
 /// Whether `text`, which goes on, begins with `start`; `None` if that is open.
 pub(crate) fn begins(text: &str, start: &str) -> Option<bool> {
-    if start.len() > text.len() && start.starts_with(text) { None } else { Some(text.starts_with(start)) }
+    if start.len() > text.len() && start.starts_with(text) {
+        None
+    } else {
+        Some(text.starts_with(start))
+    }
 }

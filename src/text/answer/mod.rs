@@ -36,8 +36,15 @@ pub(crate) struct AnswerFormat {
 
 impl AnswerFormat {
     /// The given parsers, or else those detected from the model's template.
-    pub(crate) fn new(text: &TextModel, tools: Option<ToolParser>, reasoning: Option<ReasoningParser>) -> Self {
-        let template = text.template.as_ref().map_or("", |template| template.source());
+    pub(crate) fn new(
+        text: &TextModel,
+        tools: Option<ToolParser>,
+        reasoning: Option<ReasoningParser>,
+    ) -> Self {
+        let template = text
+            .template
+            .as_ref()
+            .map_or("", |template| template.source());
         Self {
             tools: tools.unwrap_or_else(|| ToolParser::of_template(template)),
             reasoning: reasoning.unwrap_or_else(|| ReasoningParser::of_template(template)),
@@ -51,11 +58,20 @@ impl AnswerFormat {
     /// Special tokens that must be decoded as text to parse an answer.
     pub(crate) fn kept_ids(self, tokenizer: &Tokenizer, has_tools: bool) -> Arc<[u32]> {
         let tools = if has_tools { self.tools.markers() } else { &[] };
-        let harmony: &[&str] = if self.is_harmony() { &harmony::MARKERS } else { &[] };
-        let tags = self.reasoning.tags().map_or([""; 2], |(open, close)| [open, close]);
+        let harmony: &[&str] = if self.is_harmony() {
+            &harmony::MARKERS
+        } else {
+            &[]
+        };
+        let tags = self
+            .reasoning
+            .tags()
+            .map_or([""; 2], |(open, close)| [open, close]);
         let all = tools.iter().chain(harmony).chain(&tags);
         // Gemma's reasoning starts with a token followed by a word.
-        let words = all.flat_map(|mark| [Some(*mark), mark.strip_suffix("thought")]).flatten();
+        let words = all
+            .flat_map(|mark| [Some(*mark), mark.strip_suffix("thought")])
+            .flatten();
         words.filter_map(|mark| tokenizer.id_of(mark)).collect()
     }
 }
@@ -73,14 +89,23 @@ pub(crate) struct AnswerParser {
 
 #[derive(Clone, Debug)]
 enum Form {
-    Tagged { reasoning: Option<Splitter>, calls: Box<CallParser> },
+    Tagged {
+        reasoning: Option<Splitter>,
+        calls: Box<CallParser>,
+    },
     Harmony(Harmony),
 }
 
 impl AnswerParser {
     /// A parser that treats the whole answer as content.
     pub(crate) fn plain() -> Self {
-        Self::of(Form::Tagged { reasoning: None, calls: Box::new(CallParser::Off) }, false)
+        Self::of(
+            Form::Tagged {
+                reasoning: None,
+                calls: Box::new(CallParser::Off),
+            },
+            false,
+        )
     }
 
     /// A parser for an answer that starts at `start`.
@@ -90,14 +115,26 @@ impl AnswerParser {
         } else {
             let reasoning = Splitter::new(format.reasoning, start);
             let has_tools = tools.shown.is_some();
-            let calls = if has_tools { CallParser::new(format.tools, &tools.callable) } else { CallParser::Off };
-            Form::Tagged { reasoning, calls: Box::new(calls) }
+            let calls = if has_tools {
+                CallParser::new(format.tools, &tools.callable)
+            } else {
+                CallParser::Off
+            };
+            Form::Tagged {
+                reasoning,
+                calls: Box::new(calls),
+            }
         };
         Self::of(form, tools.single)
     }
 
     fn of(form: Form, single: bool) -> Self {
-        Self { form, stops: StopStrings::new(&[]), single, is_done: false }
+        Self {
+            form,
+            stops: StopStrings::new(&[]),
+            single,
+            is_done: false,
+        }
     }
 
     /// Sets the stop strings.
@@ -113,7 +150,9 @@ impl AnswerParser {
     /// Whether the next text is reasoning.
     pub(crate) fn is_reasoning(&self) -> bool {
         match &self.form {
-            Form::Tagged { reasoning, .. } => reasoning.as_ref().is_some_and(Splitter::is_reasoning),
+            Form::Tagged { reasoning, .. } => {
+                reasoning.as_ref().is_some_and(Splitter::is_reasoning)
+            }
             Form::Harmony(harmony) => harmony.is_reasoning(),
         }
     }
@@ -139,8 +178,14 @@ impl AnswerParser {
 
     fn split(&mut self, text: &str, parts: &mut Parts) {
         match &mut self.form {
-            Form::Tagged { reasoning: None, calls } => calls.push(text, parts),
-            Form::Tagged { reasoning: Some(reasoning), calls } => {
+            Form::Tagged {
+                reasoning: None,
+                calls,
+            } => calls.push(text, parts),
+            Form::Tagged {
+                reasoning: Some(reasoning),
+                calls,
+            } => {
                 let answer = reasoning.push(text, &mut parts.reasoning);
                 calls.push(&answer, parts);
             }

@@ -26,7 +26,11 @@ impl Parts {
 
     /// Adds a delta; merges it with the last one if both are of the same call.
     pub(crate) fn call(&mut self, index: usize, delta: CallDelta) {
-        match self.calls.last_mut().filter(|last| last.index == index && delta.name.is_none()) {
+        match self
+            .calls
+            .last_mut()
+            .filter(|last| last.index == index && delta.name.is_none())
+        {
             Some(last) => last.arguments.push_str(&delta.arguments),
             None => self.calls.push(CallDelta { index, ..delta }),
         }

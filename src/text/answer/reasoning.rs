@@ -35,12 +35,19 @@ impl FromStr for ReasoningParser {
     fn from_str(name: &str) -> Result<Self, String> {
         Ok(match name {
             "none" => Self::None,
-            "think" | "deepseek_r1" | "deepseek_v3" | "qwen3" | "glm45" | "hunyuan_a13b" => Self::Think,
+            "think" | "deepseek_r1" | "deepseek_v3" | "qwen3" | "glm45" | "hunyuan_a13b" => {
+                Self::Think
+            }
             "seed" | "seed_oss" => Self::Seed,
             "mistral" => Self::Mistral,
             "gemma" | "gemma4" => Self::Gemma,
             "harmony" | "openai_gptoss" | "gpt_oss" => Self::Harmony,
-            _ => return Err(format!("unknown reasoning parser `{name}`; expected one of {}", Self::NAMES.join(", "))),
+            _ => {
+                return Err(format!(
+                    "unknown reasoning parser `{name}`; expected one of {}",
+                    Self::NAMES.join(", ")
+                ));
+            }
         })
     }
 }
@@ -80,19 +87,39 @@ impl ReasoningParser {
 
     /// The stage in which the answer to `prompt` starts. `continued` is the beginning of the answer with which the
     /// prompt ends.
-    pub(crate) fn start(self, tokenizer: &Tokenizer, prompt: &[u32], continued: Option<&str>) -> Start {
-        let stage = match (self.tags(), continued.filter(|text| !text.trim().is_empty())) {
-            (Some((open, close)), Some(text)) if text.rfind(open) > text.rfind(close) => Stage::Reasoning,
+    pub(crate) fn start(
+        self,
+        tokenizer: &Tokenizer,
+        prompt: &[u32],
+        continued: Option<&str>,
+    ) -> Start {
+        let stage = match (
+            self.tags(),
+            continued.filter(|text| !text.trim().is_empty()),
+        ) {
+            (Some((open, close)), Some(text)) if text.rfind(open) > text.rfind(close) => {
+                Stage::Reasoning
+            }
             (_, Some(_)) => Stage::Answering,
             (Some((open, _)), None) => {
                 let tail = &prompt[prompt.len().saturating_sub(16)..];
-                let bytes: Vec<u8> = tail.iter().flat_map(|&id| tokenizer.token_bytes(id, None)).collect();
+                let bytes: Vec<u8> = tail
+                    .iter()
+                    .flat_map(|&id| tokenizer.token_bytes(id, None))
+                    .collect();
                 let is_begun = String::from_utf8_lossy(&bytes).trim_end().ends_with(open);
-                if is_begun { Stage::Reasoning } else { Stage::Undecided }
+                if is_begun {
+                    Stage::Reasoning
+                } else {
+                    Stage::Undecided
+                }
             }
             (None, None) => Stage::Undecided,
         };
-        Start { stage, is_blank: continued.is_none() }
+        Start {
+            stage,
+            is_blank: continued.is_none(),
+        }
     }
 }
 
@@ -127,7 +154,12 @@ impl Splitter {
     pub(crate) fn new(parser: ReasoningParser, start: Start) -> Option<Self> {
         let (open, close) = parser.tags()?;
         let Start { stage, is_blank } = start;
-        Some(Self { open: Marker::new(open), close: Marker::new(close), stage, blank: is_blank })
+        Some(Self {
+            open: Marker::new(open),
+            close: Marker::new(close),
+            stage,
+            blank: is_blank,
+        })
     }
 
     pub(crate) fn is_reasoning(&self) -> bool {
@@ -147,7 +179,9 @@ impl Splitter {
                 }
                 // Reasoning is first or absent.
                 (found, false) => {
-                    let rest = found.map(|rest| self.open.text().to_owned() + &rest).unwrap_or_default();
+                    let rest = found
+                        .map(|rest| self.open.text().to_owned() + &rest)
+                        .unwrap_or_default();
                     self.stage = Stage::Answering;
                     self.blank = false;
                     return before + &rest + &self.open.finish();
@@ -158,7 +192,9 @@ impl Splitter {
         if self.stage == Stage::Reasoning {
             let (before, found) = self.close.push(&text);
             reasoning.push_str(self.without_leading_space(&before));
-            let Some(rest) = found else { return String::new() };
+            let Some(rest) = found else {
+                return String::new();
+            };
             (self.stage, self.blank) = (Stage::Answering, true);
             text = rest;
         }
@@ -192,16 +228,32 @@ pub(crate) enum ReasoningTracker {
     /// The reasoning has ended, or there is none.
     Ended,
     /// Reasoning may start with this token.
-    Undecided { tokenizer: Arc<Tokenizer>, open_id: Option<u32>, close: &'static str },
+    Undecided {
+        tokenizer: Arc<Tokenizer>,
+        open_id: Option<u32>,
+        close: &'static str,
+    },
     /// The reasoning ends with the text `close`; `seen` is text that may be the beginning of it.
-    Text { tokenizer: Arc<Tokenizer>, close: &'static str, seen: String, utf8: Utf8Stream },
+    Text {
+        tokenizer: Arc<Tokenizer>,
+        close: &'static str,
+        seen: String,
+        utf8: Utf8Stream,
+    },
     /// The reasoning ends when harmony's final channel starts; `header` is the text after the last channel token.
-    Final { tokenizer: Arc<Tokenizer>, header: String },
+    Final {
+        tokenizer: Arc<Tokenizer>,
+        header: String,
+    },
 }
 
 impl fmt::Debug for ReasoningTracker {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(if matches!(self, Self::Ended) { "ended" } else { "reasoning" })
+        formatter.write_str(if matches!(self, Self::Ended) {
+            "ended"
+        } else {
+            "reasoning"
+        })
     }
 }
 
@@ -210,21 +262,33 @@ impl ReasoningTracker {
     pub(crate) fn new(parser: ReasoningParser, tokenizer: &Arc<Tokenizer>, start: Start) -> Self {
         match parser.tags() {
             _ if start.stage == Stage::Answering => Self::Ended,
-            None if parser == ReasoningParser::Harmony => {
-                Self::Final { tokenizer: tokenizer.clone(), header: String::new() }
-            }
+            None if parser == ReasoningParser::Harmony => Self::Final {
+                tokenizer: tokenizer.clone(),
+                header: String::new(),
+            },
             None => Self::Ended,
-            Some((_, close)) if start.stage == Stage::Reasoning => Self::until(tokenizer.clone(), close),
+            Some((_, close)) if start.stage == Stage::Reasoning => {
+                Self::until(tokenizer.clone(), close)
+            }
             Some((open, close)) => {
                 // A tag may be a token and a word after it: the token starts reasoning.
                 let token = open.find('>').map_or(open, |end| &open[..=end]);
-                Self::Undecided { tokenizer: tokenizer.clone(), open_id: tokenizer.id_of(token), close }
+                Self::Undecided {
+                    tokenizer: tokenizer.clone(),
+                    open_id: tokenizer.id_of(token),
+                    close,
+                }
             }
         }
     }
 
     fn until(tokenizer: Arc<Tokenizer>, close: &'static str) -> Self {
-        Self::Text { tokenizer, close, seen: String::new(), utf8: Utf8Stream::default() }
+        Self::Text {
+            tokenizer,
+            close,
+            seen: String::new(),
+            utf8: Utf8Stream::default(),
+        }
     }
 
     /// Whether the grammar applies to the next token and, if this is undecided, the token that starts reasoning.
@@ -240,14 +304,23 @@ impl ReasoningTracker {
     pub(crate) fn accept(&mut self, token_id: u32) -> bool {
         match self {
             Self::Ended => return true,
-            Self::Undecided { tokenizer, open_id, close } if *open_id == Some(token_id) => {
+            Self::Undecided {
+                tokenizer,
+                open_id,
+                close,
+            } if *open_id == Some(token_id) => {
                 *self = Self::until(tokenizer.clone(), close);
             }
             Self::Undecided { .. } => {
                 *self = Self::Ended;
                 return true;
             }
-            Self::Text { tokenizer, close, seen, utf8 } => {
+            Self::Text {
+                tokenizer,
+                close,
+                seen,
+                utf8,
+            } => {
                 seen.push_str(&utf8.push(&tokenizer.token_bytes(token_id, None)));
                 if seen.contains(*close) {
                     *self = Self::Ended;
@@ -256,10 +329,13 @@ impl ReasoningTracker {
                 }
             }
             Self::Final { tokenizer, header } => {
-                let text = String::from_utf8_lossy(&tokenizer.token_bytes(token_id, None)).into_owned();
+                let text =
+                    String::from_utf8_lossy(&tokenizer.token_bytes(token_id, None)).into_owned();
                 match text.as_str() {
                     "<|channel|>" => header.clear(),
-                    "<|message|>" if header.trim_start().starts_with("final") => *self = Self::Ended,
+                    "<|message|>" if header.trim_start().starts_with("final") => {
+                        *self = Self::Ended
+                    }
                     text if header.len() < 64 => header.push_str(text),
                     _ => {}
                 }

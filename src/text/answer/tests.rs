@@ -14,15 +14,23 @@ fn answers() -> Vec<(ToolParser, ReasoningParser, String)> {
     use ReasoningParser as R;
     use ToolParser as T;
     let named = |key: &str| format!(r#"{{"name": "weather", "{key}": {PARIS}}}"#);
-    let (call, add) = (named("arguments"), r#"{"arguments": {"a": [1, {"b": 2}]}, "name": "add"}"#);
+    let (call, add) = (
+        named("arguments"),
+        r#"{"arguments": {"a": [1, {"b": 2}]}, "name": "add"}"#,
+    );
     let tags = "<function=weather>\n<parameter=city>\nParis\n</parameter>\n</function>";
     let keys = "weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n";
     let lines = |open: &str, close: &str, calls: [&str; 2]| {
-        format!("{TEXT}\n{open}\n{}\n{close}\n{open}\n{}\n{close}", calls[0], calls[1])
+        format!(
+            "{TEXT}\n{open}\n{}\n{close}\n{open}\n{}\n{close}",
+            calls[0], calls[1]
+        )
     };
     let hermes = |calls| lines("<tool_call>", "</tool_call>", calls);
     let gemma = |[open, close, quote]: [&str; 3]| {
-        format!("{TEXT}{open}call:weather{{city:{quote}Paris{quote}}}{close}{open}call:add{{}}{close}")
+        format!(
+            "{TEXT}{open}call:weather{{city:{quote}Paris{quote}}}{close}{open}call:add{{}}{close}"
+        )
     };
     let thought = |open: &str, close: &str, rest: String| format!("{open}{THOUGHT}{close}{rest}");
     let harmony = format!(
@@ -30,25 +38,65 @@ fn answers() -> Vec<(ToolParser, ReasoningParser, String)> {
          <|start|>assistant<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{PARIS}<|call|>\
          <|start|>assistant to=functions.add<|channel|>commentary<|message|>{{}}<|call|>"
     );
-    let seed = lines("<seed:tool_call>", "</seed:tool_call>", [tags, "<function=add>\n</function>"]);
-    let brackets = format!("{TEXT}[TOOL_CALLS]weather[CALL_ID]abc123def[ARGS]{PARIS}[TOOL_CALLS]add[ARGS]{{}}");
+    let seed = lines(
+        "<seed:tool_call>",
+        "</seed:tool_call>",
+        [tags, "<function=add>\n</function>"],
+    );
+    let brackets = format!(
+        "{TEXT}[TOOL_CALLS]weather[CALL_ID]abc123def[ARGS]{PARIS}[TOOL_CALLS]add[ARGS]{{}}"
+    );
     vec![
-        (T::Hermes, R::Think, thought("<think>\n", "\n</think>\n\n", hermes([&call, add]))),
-        (T::Hermes, R::None, hermes([tags, "<function=add>\n</function>"])),
-        (T::Glm, R::Think, thought("<think>", "</think>", hermes([keys, "add"]))),
-        (T::SeedOss, R::Seed, thought("<seed:think>", "</seed:think>", seed)),
-        (T::Mistral, R::Mistral, thought("[THINK]", "[/THINK]", format!("{TEXT}[TOOL_CALLS] [{call}, {add}]"))),
+        (
+            T::Hermes,
+            R::Think,
+            thought("<think>\n", "\n</think>\n\n", hermes([&call, add])),
+        ),
+        (
+            T::Hermes,
+            R::None,
+            hermes([tags, "<function=add>\n</function>"]),
+        ),
+        (
+            T::Glm,
+            R::Think,
+            thought("<think>", "</think>", hermes([keys, "add"])),
+        ),
+        (
+            T::SeedOss,
+            R::Seed,
+            thought("<seed:think>", "</seed:think>", seed),
+        ),
+        (
+            T::Mistral,
+            R::Mistral,
+            thought(
+                "[THINK]",
+                "[/THINK]",
+                format!("{TEXT}[TOOL_CALLS] [{call}, {add}]"),
+            ),
+        ),
         (T::Mistral, R::None, brackets),
-        (T::Gemma, R::None, gemma(["<start_function_call>", "<end_function_call>", "<escape>"])),
+        (
+            T::Gemma,
+            R::None,
+            gemma(["<start_function_call>", "<end_function_call>", "<escape>"]),
+        ),
         (
             T::Gemma4,
             R::Gemma,
-            thought("<|channel>thought\n", "<channel|>", gemma(["<|tool_call>", "<tool_call|>", "<|\"|>"])),
+            thought(
+                "<|channel>thought\n",
+                "<channel|>",
+                gemma(["<|tool_call>", "<tool_call|>", "<|\"|>"]),
+            ),
         ),
         (
             T::Lfm2,
             R::None,
-            format!("{TEXT}<|tool_call_start|>[weather(city=\"Paris\"), add(a=[1, True])]<|tool_call_end|>"),
+            format!(
+                "{TEXT}<|tool_call_start|>[weather(city=\"Paris\"), add(a=[1, True])]<|tool_call_end|>"
+            ),
         ),
         (T::Harmony, R::Harmony, harmony),
         (
@@ -62,7 +110,11 @@ fn answers() -> Vec<(ToolParser, ReasoningParser, String)> {
         (
             T::Llama3Json,
             R::None,
-            format!("<|python_tag|>{}; {}", named("parameters"), add.replace("arguments", "parameters")),
+            format!(
+                "<|python_tag|>{}; {}",
+                named("parameters"),
+                add.replace("arguments", "parameters")
+            ),
         ),
         (T::Json, R::None, format!("[{call}, {add}]")),
     ]
@@ -73,13 +125,30 @@ fn answers() -> Vec<(ToolParser, ReasoningParser, String)> {
 fn a_cut_answer_shows_no_markup() {
     let functions = vec![json!({"name": "weather"}), json!({"name": "add"})];
     let callable = Arc::new(ToolSet::new(functions));
-    let tools = ToolChoice { shown: Some(json!([])), callable, ..ToolChoice::default() };
+    let tools = ToolChoice {
+        shown: Some(json!([])),
+        callable,
+        ..ToolChoice::default()
+    };
     for (form, reasoning, answer) in answers() {
         let text = if answer.contains(TEXT) { TEXT } else { "" };
-        let ends = answer.char_indices().map(|(at, _)| at).chain([answer.len()]);
+        let ends = answer
+            .char_indices()
+            .map(|(at, _)| at)
+            .chain([answer.len()]);
         for (end, size) in ends.flat_map(|end| [(end, 1), (end, 3), (end, answer.len())]) {
-            let start = Start { stage: Stage::Undecided, is_blank: true };
-            let mut parser = AnswerParser::new(AnswerFormat { tools: form, reasoning }, start, &tools);
+            let start = Start {
+                stage: Stage::Undecided,
+                is_blank: true,
+            };
+            let mut parser = AnswerParser::new(
+                AnswerFormat {
+                    tools: form,
+                    reasoning,
+                },
+                start,
+                &tools,
+            );
             let mut all = Parts::default();
             let characters: Vec<char> = answer[..end].chars().collect();
             for piece in characters.chunks(size) {
@@ -91,11 +160,27 @@ fn a_cut_answer_shows_no_markup() {
             parser.finish(&mut rest, true);
             all.extend(rest);
             let what = format!("{form:?} in pieces of {size}: {:?}", &answer[..end]);
-            assert!(text.starts_with(all.content.trim_end()), "{what} shows {:?}", all.content);
-            assert!(THOUGHT.starts_with(all.reasoning.trim_end()), "{what} thinks {:?}", all.reasoning);
+            assert!(
+                text.starts_with(all.content.trim_end()),
+                "{what} shows {:?}",
+                all.content
+            );
+            assert!(
+                THOUGHT.starts_with(all.reasoning.trim_end()),
+                "{what} thinks {:?}",
+                all.reasoning
+            );
             if end == answer.len() {
-                let names: Vec<_> = all.calls.iter().filter_map(|call| call.name.as_deref()).collect();
-                assert_eq!((all.content.as_str(), names), (text, vec!["weather", "add"]), "{what}");
+                let names: Vec<_> = all
+                    .calls
+                    .iter()
+                    .filter_map(|call| call.name.as_deref())
+                    .collect();
+                assert_eq!(
+                    (all.content.as_str(), names),
+                    (text, vec!["weather", "add"]),
+                    "{what}"
+                );
             }
         }
     }
@@ -106,18 +191,49 @@ fn a_cut_answer_shows_no_markup() {
 fn stop_strings_see_the_content_and_neither_thoughts_nor_markup() {
     let functions = vec![json!({"name": "weather"}), json!({"name": "add"})];
     let callable = Arc::new(ToolSet::new(functions));
-    let tools = ToolChoice { shown: Some(json!([])), callable, ..ToolChoice::default() };
-    let hidden = ["Hm.", "</think>", "assistant", "<|channel|>", "message", "name", "weather", "Paris", "\n", "{", "["];
+    let tools = ToolChoice {
+        shown: Some(json!([])),
+        callable,
+        ..ToolChoice::default()
+    };
+    let hidden = [
+        "Hm.",
+        "</think>",
+        "assistant",
+        "<|channel|>",
+        "message",
+        "name",
+        "weather",
+        "Paris",
+        "\n",
+        "{",
+        "[",
+    ];
     for (form, reasoning, answer) in answers() {
         for stop in hidden {
             let (parts, found) = stopped((form, reasoning), &tools, &answer, stop);
-            let names: Vec<_> = parts.calls.iter().filter_map(|call| call.name.as_deref()).collect();
-            assert_eq!((names, found), (vec!["weather", "add"], None), "{form:?} with the stop string {stop:?}");
+            let names: Vec<_> = parts
+                .calls
+                .iter()
+                .filter_map(|call| call.name.as_deref())
+                .collect();
+            assert_eq!(
+                (names, found),
+                (vec!["weather", "add"], None),
+                "{form:?} with the stop string {stop:?}"
+            );
         }
         if answer.contains(TEXT) {
             let (parts, found) = stopped((form, reasoning), &tools, &answer, "look");
-            assert_eq!((parts.content.as_str(), found.as_deref()), ("I ", Some("look")), "{form:?}");
-            assert!(parts.calls.is_empty(), "{form:?} goes on after its stop string");
+            assert_eq!(
+                (parts.content.as_str(), found.as_deref()),
+                ("I ", Some("look")),
+                "{form:?}"
+            );
+            assert!(
+                parts.calls.is_empty(),
+                "{form:?} goes on after its stop string"
+            );
         }
     }
 }
@@ -129,8 +245,18 @@ fn stopped(
     answer: &str,
     stop: &str,
 ) -> (Parts, Option<String>) {
-    let start = Start { stage: Stage::Undecided, is_blank: true };
-    let parser = AnswerParser::new(AnswerFormat { tools: form, reasoning }, start, tools);
+    let start = Start {
+        stage: Stage::Undecided,
+        is_blank: true,
+    };
+    let parser = AnswerParser::new(
+        AnswerFormat {
+            tools: form,
+            reasoning,
+        },
+        start,
+        tools,
+    );
     let mut parser = parser.stopping_at(StopStrings::new(&[stop.to_owned()]));
     let mut parts = Parts::default();
     for character in answer.chars() {

@@ -17,7 +17,9 @@ impl ToolSet {
             if parameters.is_null() {
                 *parameters = json!({"type": "object", "properties": null});
             }
-            let Value::Object(parameters) = parameters else { continue };
+            let Value::Object(parameters) = parameters else {
+                continue;
+            };
             if let Some(properties @ Value::Null) = parameters.get_mut("properties") {
                 *properties = json!({});
             }
@@ -33,11 +35,14 @@ impl ToolSet {
     }
 
     fn find(&self, name: &str) -> Option<&Value> {
-        self.functions.iter().find(|function| function["name"] == name)
+        self.functions
+            .iter()
+            .find(|function| function["name"] == name)
     }
 
     /// The schema of a function's arguments; null if there is none.
     pub(super) fn parameters(&self, name: &str) -> &Value {
-        self.find(name).map_or(&Value::Null, |function| &function["parameters"])
+        self.find(name)
+            .map_or(&Value::Null, |function| &function["parameters"])
     }
 }

@@ -22,7 +22,12 @@ struct Entry {
 
 impl Cache {
     pub(super) fn new(bytes_max: usize) -> Self {
-        Self { entries: HashMap::new(), bytes_max, bytes: 0, clock: 0 }
+        Self {
+            entries: HashMap::new(),
+            bytes_max,
+            bytes: 0,
+            clock: 0,
+        }
     }
 
     pub(super) fn get(&self, key: &str) -> Option<Grammar> {
@@ -35,12 +40,21 @@ impl Cache {
         // The size of the grammar's rules is estimated as a multiple of its text.
         let bytes = ENTRY_BYTES + lexer_bytes + 32 * key.len();
         self.bytes += bytes;
-        if let Some(old) = self.entries.insert(key, Entry { grammar, bytes, used: self.clock }) {
+        if let Some(old) = self.entries.insert(
+            key,
+            Entry {
+                grammar,
+                bytes,
+                used: self.clock,
+            },
+        ) {
             self.bytes -= old.bytes;
         }
         while self.bytes > self.bytes_max {
             let oldest = self.entries.iter().min_by_key(|(_, entry)| entry.used);
-            let Some(oldest) = oldest.map(|(key, _)| key.clone()) else { break };
+            let Some(oldest) = oldest.map(|(key, _)| key.clone()) else {
+                break;
+            };
             self.bytes -= self.entries.remove(&oldest).map_or(0, |entry| entry.bytes);
         }
     }

@@ -17,7 +17,10 @@ const PATTERN_DEPTH_MAX: u32 = 100;
 
 /// Refuses a grammar that is too expensive to compile, and names the part.
 pub(super) fn check(spec: &GrammarSpec) -> Result<(), GrammarError> {
-    let mut budget = Budget { demanded: DEMANDED_MAX, divisors: DIVISORS_MAX };
+    let mut budget = Budget {
+        demanded: DEMANDED_MAX,
+        divisors: DIVISORS_MAX,
+    };
     match spec {
         GrammarSpec::Schema { schema, .. } => budget.schema(schema),
         GrammarSpec::Regex(regex) => budget.demand("the expression", demanded_by(regex)),
@@ -45,9 +48,13 @@ impl Budget {
 
     /// The recursion is bounded, because the depth of schemas was checked.
     fn schema(&mut self, schema: &Value) -> Result<(), GrammarError> {
-        let Value::Object(map) = schema else { return Ok(()) };
+        let Value::Object(map) = schema else {
+            return Ok(());
+        };
         self.keywords(map)?;
-        map.iter().flat_map(|(key, value)| subschemas(key, value)).try_for_each(|schema| self.schema(schema))
+        map.iter()
+            .flat_map(|(key, value)| subschemas(key, value))
+            .try_for_each(|schema| self.schema(schema))
     }
 
     fn keywords(&mut self, schema: &Map<String, Value>) -> Result<(), GrammarError> {
@@ -80,10 +87,15 @@ impl Budget {
     fn text(&mut self, text: &str) -> Result<(), GrammarError> {
         for (at, _) in text.match_indices(['{', '~']) {
             let digits = text[at + 1..].trim_start();
-            let end = digits.find(|character: char| !character.is_ascii_digit()).unwrap_or(digits.len());
+            let end = digits
+                .find(|character: char| !character.is_ascii_digit())
+                .unwrap_or(digits.len());
             if end > 0 {
                 let least = digits[..end].parse().unwrap_or(u64::MAX);
-                self.demand(&format!("`{}{}`", &text[at..=at], &digits[..end.min(20)]), least)?;
+                self.demand(
+                    &format!("`{}{}`", &text[at..=at], &digits[..end.min(20)]),
+                    least,
+                )?;
             }
         }
         Ok(())
@@ -92,8 +104,14 @@ impl Budget {
 
 /// The least number of bytes that a regular expression matches. One that does not parse is left to the compiler.
 fn demanded_by(pattern: &str) -> u64 {
-    let mut parser = ParserBuilder::new().nest_limit(PATTERN_DEPTH_MAX).utf8(false).build();
-    let least = parser.parse(pattern).ok().and_then(|regex| regex.properties().minimum_len());
+    let mut parser = ParserBuilder::new()
+        .nest_limit(PATTERN_DEPTH_MAX)
+        .utf8(false)
+        .build();
+    let least = parser
+        .parse(pattern)
+        .ok()
+        .and_then(|regex| regex.properties().minimum_len());
     least.map_or(0, |least| least as u64)
 }
 
@@ -102,7 +120,11 @@ fn states_of(divisor: &str) -> u64 {
     let mantissa = divisor.split(['e', 'E']).next().unwrap_or(divisor);
     let digits: String = mantissa.chars().filter(char::is_ascii_digit).collect();
     let digits = digits.trim_end_matches('0');
-    if digits.is_empty() { 0 } else { digits.parse().unwrap_or(u64::MAX) }
+    if digits.is_empty() {
+        0
+    } else {
+        digits.parse().unwrap_or(u64::MAX)
+    }
 }
 
 #[cfg(test)]
@@ -111,7 +133,11 @@ mod tests {
     use serde_json::json;
 
     fn is_refused(schema: Value) -> bool {
-        check(&GrammarSpec::Schema { schema, strict: true }).is_err()
+        check(&GrammarSpec::Schema {
+            schema,
+            strict: true,
+        })
+        .is_err()
     }
 
     #[test]
@@ -119,28 +145,49 @@ mod tests {
         assert!(is_refused(json!({"pattern": "a{10000000}"})));
         assert!(is_refused(json!({"items": {"pattern": "(a{1000}){1000}"}})));
         assert!(is_refused(json!({"anyOf": [{"minLength": 1e9}]})));
-        assert!(is_refused(json!({"$defs": {"x": {"multipleOf": 1_953_125}}})));
+        assert!(is_refused(
+            json!({"$defs": {"x": {"multipleOf": 1_953_125}}})
+        ));
         assert!(is_refused(json!({"multipleOf": 0.999_983})));
         assert!(is_refused(json!({"patternProperties": {"^x{30000}$": {}}})));
-        assert!(is_refused(json!({"properties": {"a": {"minLength": 15_000}, "b": {"minLength": 15_000}}})), "the sum");
-        assert!(!is_refused(json!({"maxLength": 1_000_000_000, "pattern": "^a{0,5000}$", "maxItems": 1e9})));
-        assert!(!is_refused(json!({"multipleOf": 86_400, "properties": {"multipleOf": {"const": 1e9}}})));
-        assert!(!is_refused(json!({"multipleOf": 0.01, "enum": [{"minLength": 1e9}]})));
+        assert!(
+            is_refused(
+                json!({"properties": {"a": {"minLength": 15_000}, "b": {"minLength": 15_000}}})
+            ),
+            "the sum"
+        );
+        assert!(!is_refused(
+            json!({"maxLength": 1_000_000_000, "pattern": "^a{0,5000}$", "maxItems": 1e9})
+        ));
+        assert!(!is_refused(
+            json!({"multipleOf": 86_400, "properties": {"multipleOf": {"const": 1e9}}})
+        ));
+        assert!(!is_refused(
+            json!({"multipleOf": 0.01, "enum": [{"minLength": 1e9}]})
+        ));
     }
 
     #[test]
     fn repetitions_in_a_grammars_text_are_limited() {
-        let refused = |text: &str| check(&GrammarSpec::Lark(text.into())).map_err(|error| error.to_string());
+        let refused =
+            |text: &str| check(&GrammarSpec::Lark(text.into())).map_err(|error| error.to_string());
         let error = refused("start: /a{100000000}/").expect_err("too many");
-        assert!(error.contains("`{100000000`") && error.contains("20000"), "{error}");
-        for text in
-            ["start: \"a\"~100000..2000000", "start: A{30000,}\nA: \"a\"", "start: /x{99999999999999999999999}/"]
-        {
+        assert!(
+            error.contains("`{100000000`") && error.contains("20000"),
+            "{error}"
+        );
+        for text in [
+            "start: \"a\"~100000..2000000",
+            "start: A{30000,}\nA: \"a\"",
+            "start: /x{99999999999999999999999}/",
+        ] {
             assert!(refused(text).is_err(), "{text}");
         }
-        for text in
-            ["start: A{0,1000000}\nA: \"a\"", "start: %json {\"type\": \"object\"}", "start: /[0-9]{4}-[0-9]{2}/"]
-        {
+        for text in [
+            "start: A{0,1000000}\nA: \"a\"",
+            "start: %json {\"type\": \"object\"}",
+            "start: /[0-9]{4}-[0-9]{2}/",
+        ] {
             assert!(refused(text).is_ok(), "{text}");
         }
     }

@@ -27,7 +27,10 @@ enum Node {
 
 /// Whether a text is in this notation: a line begins with `name ::=`.
 pub(super) fn is_gbnf(text: &str) -> bool {
-    let begins = |line: &str| line.split_once("::=").is_some_and(|(name, _)| is_name(name.trim()));
+    let begins = |line: &str| {
+        line.split_once("::=")
+            .is_some_and(|(name, _)| is_name(name.trim()))
+    };
     text.lines().any(begins)
 }
 
@@ -41,20 +44,38 @@ fn is_name_character(c: char) -> bool {
 
 /// The same grammar in Lark's notation; an error says what is wrong with it.
 pub(super) fn to_lark(text: &str) -> Result<String, String> {
-    let rules = Parser { rest: text.chars().peekable() }.rules()?;
+    let rules = Parser {
+        rest: text.chars().peekable(),
+    }
+    .rules()?;
     if !rules.contains_key("root") {
         return Err("it has no rule `root`".to_owned());
     }
     for node in rules.values() {
-        if let Some(name) = node.names().into_iter().find(|name| !rules.contains_key(*name)) {
+        if let Some(name) = node
+            .names()
+            .into_iter()
+            .find(|name| !rules.contains_key(*name))
+        {
             return Err(format!("its rule `{name}` is not defined"));
         }
     }
-    let numbers = (0..).zip(rules.keys()).map(|(number, name)| (name.as_str(), number)).collect();
-    let mut writer = Writer { numbers, regular: regular(&rules), patterns: Vec::new() };
+    let numbers = (0..)
+        .zip(rules.keys())
+        .map(|(number, name)| (name.as_str(), number))
+        .collect();
+    let mut writer = Writer {
+        numbers,
+        regular: regular(&rules),
+        patterns: Vec::new(),
+    };
     let mut lark = format!("start: {}\n", writer.reference("root"));
     for (name, node) in &rules {
-        let right = if writer.regular.contains(name.as_str()) { writer.pattern(node) } else { writer.rule(node) };
+        let right = if writer.regular.contains(name.as_str()) {
+            writer.pattern(node)
+        } else {
+            writer.rule(node)
+        };
         writeln!(lark, "{}: {right}", writer.reference(name)).expect("a string takes text");
     }
     for (number, pattern) in writer.patterns.iter().enumerate() {
@@ -67,8 +88,14 @@ pub(super) fn to_lark(text: &str) -> Result<String, String> {
 fn regular(rules: &BTreeMap<String, Node>) -> BTreeSet<&str> {
     let mut regular = BTreeSet::new();
     loop {
-        let is_new = |(name, node): &(&String, &Node)| !regular.contains(name.as_str()) && node.is_regular(&regular);
-        let new: Vec<_> = rules.iter().filter(is_new).map(|(name, _)| name.as_str()).collect();
+        let is_new = |(name, node): &(&String, &Node)| {
+            !regular.contains(name.as_str()) && node.is_regular(&regular)
+        };
+        let new: Vec<_> = rules
+            .iter()
+            .filter(is_new)
+            .map(|(name, _)| name.as_str())
+            .collect();
         if new.is_empty() {
             return regular;
         }
@@ -81,7 +108,9 @@ impl Node {
         match self {
             Self::Pattern(_) => Vec::new(),
             Self::Rule(name) => vec![name],
-            Self::Sequence(parts) | Self::Choice(parts) => parts.iter().flat_map(Self::names).collect(),
+            Self::Sequence(parts) | Self::Choice(parts) => {
+                parts.iter().flat_map(Self::names).collect()
+            }
             Self::Repeat(part, ..) => part.names(),
         }
     }
@@ -102,7 +131,11 @@ struct Writer<'a> {
 impl Writer<'_> {
     /// Lark tells patterns and rules apart by their case.
     fn reference(&self, name: &str) -> String {
-        let letter = if self.regular.contains(name) { 'T' } else { 'r' };
+        let letter = if self.regular.contains(name) {
+            'T'
+        } else {
+            'r'
+        };
         format!("{letter}{}", self.numbers[name])
     }
 
@@ -125,10 +158,14 @@ impl Writer<'_> {
         match node {
             Node::Pattern(_) => self.part(self.pattern(node)),
             Node::Rule(name) => self.reference(name),
-            Node::Choice(parts) => joined(parts.iter().map(|part| self.rule(part)).collect::<Vec<_>>(), " | "),
+            Node::Choice(parts) => joined(
+                parts.iter().map(|part| self.rule(part)).collect::<Vec<_>>(),
+                " | ",
+            ),
             Node::Repeat(part, least, most) => repeated(&self.rule(part), *least, *most),
             Node::Sequence(parts) => {
-                let runs = parts.chunk_by(|a, b| a.is_regular(&self.regular) && b.is_regular(&self.regular));
+                let runs = parts
+                    .chunk_by(|a, b| a.is_regular(&self.regular) && b.is_regular(&self.regular));
                 let runs: Vec<&[Node]> = runs.collect();
                 let written = runs.into_iter().map(|run| match run {
                     [one] => self.rule(one),
@@ -155,13 +192,20 @@ fn repeated(part: &str, least: u32, most: Option<u32>) -> String {
         (0, None) => format!("({part})*"),
         (1, None) => format!("({part})+"),
         (0, Some(1)) => format!("({part})?"),
-        (least, most) => format!("({part}){{{least},{}}}", most.map_or(String::new(), |most| most.to_string())),
+        (least, most) => format!(
+            "({part}){{{least},{}}}",
+            most.map_or(String::new(), |most| most.to_string())
+        ),
     }
 }
 
 /// A character as a regular expression matches it.
 fn escaped(c: char) -> String {
-    if c.is_ascii_alphanumeric() { c.into() } else { format!("\\x{{{:x}}}", u32::from(c)) }
+    if c.is_ascii_alphanumeric() {
+        c.into()
+    } else {
+        format!("\\x{{{:x}}}", u32::from(c))
+    }
 }
 
 struct Parser<'a> {
@@ -194,7 +238,11 @@ impl Parser<'_> {
         while self.rest.next_if_eq(&'|').is_some() {
             options.push(self.sequence()?);
         }
-        Ok(if options.len() == 1 { options.remove(0) } else { Node::Choice(options) })
+        Ok(if options.len() == 1 {
+            options.remove(0)
+        } else {
+            Node::Choice(options)
+        })
     }
 
     fn sequence(&mut self) -> Result<Node, String> {
@@ -226,11 +274,17 @@ impl Parser<'_> {
                     }
                     Node::Rule(name)
                 }
-                Some(_) => return Err(self.unexpected("a string, a character class, a rule or a group")),
+                Some(_) => {
+                    return Err(self.unexpected("a string, a character class, a rule or a group"));
+                }
             };
             parts.push(self.repeats(part)?);
         }
-        Ok(if parts.len() == 1 { parts.remove(0) } else { Node::Sequence(parts) })
+        Ok(if parts.len() == 1 {
+            parts.remove(0)
+        } else {
+            Node::Sequence(parts)
+        })
     }
 
     /// Adds the repetitions that follow a part.
@@ -242,13 +296,27 @@ impl Parser<'_> {
                 Some('?') => (0, Some(1)),
                 Some('{') => {
                     self.rest.next();
-                    let numbers: String = std::iter::from_fn(|| self.rest.next_if(|c| *c != '}')).take(24).collect();
+                    let numbers: String = std::iter::from_fn(|| self.rest.next_if(|c| *c != '}'))
+                        .take(24)
+                        .collect();
                     let (least, most) = numbers.split_once(',').unwrap_or((&numbers, &numbers));
-                    let number = |text: &str| text.trim().parse().ok().filter(|number| *number <= REPEATS_MAX);
-                    let least = number(least).or((least.trim().is_empty() && numbers.contains(',')).then_some(0));
-                    let most = if most.trim().is_empty() { Some(None) } else { number(most).map(Some) };
+                    let number = |text: &str| {
+                        text.trim()
+                            .parse()
+                            .ok()
+                            .filter(|number| *number <= REPEATS_MAX)
+                    };
+                    let least = number(least)
+                        .or((least.trim().is_empty() && numbers.contains(',')).then_some(0));
+                    let most = if most.trim().is_empty() {
+                        Some(None)
+                    } else {
+                        number(most).map(Some)
+                    };
                     match (least, most) {
-                        (Some(least), Some(most)) if most.is_none_or(|most| most >= least) => (least, most),
+                        (Some(least), Some(most)) if most.is_none_or(|most| most >= least) => {
+                            (least, most)
+                        }
                         _ => return Err(self.unexpected("a repetition such as {1,3}")),
                     }
                 }
@@ -270,7 +338,11 @@ impl Parser<'_> {
 
     fn class(&mut self) -> Result<Node, String> {
         self.rest.next();
-        let mut pattern = String::from(if self.rest.next_if_eq(&'^').is_some() { "[^" } else { "[" });
+        let mut pattern = String::from(if self.rest.next_if_eq(&'^').is_some() {
+            "[^"
+        } else {
+            "["
+        });
         let start = pattern.len();
         while self.rest.next_if_eq(&']').is_none() {
             let first = self.character()?;
@@ -342,7 +414,12 @@ impl Parser<'_> {
     }
 
     fn unexpected(&mut self, expected: &str) -> String {
-        let found: String = self.rest.clone().take_while(|c| *c != '\n').take(24).collect();
+        let found: String = self
+            .rest
+            .clone()
+            .take_while(|c| *c != '\n')
+            .take(24)
+            .collect();
         format!("expected {expected} at `{found}`")
     }
 }
@@ -353,8 +430,7 @@ mod tests {
 
     #[test]
     fn what_does_not_recur_is_one_pattern() {
-        let text =
-            "# a comment\nroot ::= list | word\nlist ::= \"[\" (root (\",\" root)*)? \"]\"\nword ::=\n  [a-z]+ | \"/\"";
+        let text = "# a comment\nroot ::= list | word\nlist ::= \"[\" (root (\",\" root)*)? \"]\"\nword ::=\n  [a-z]+ | \"/\"";
         let lark = to_lark(text).expect("it is right");
         let expected = "start: r1\n\
             r0: (X0 ((r1 ((X1 r1))*))? X2)\n\

@@ -83,7 +83,9 @@ pub struct GrammarState {
 
 impl fmt::Debug for GrammarState {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("GrammarState").finish_non_exhaustive()
+        formatter
+            .debug_struct("GrammarState")
+            .finish_non_exhaustive()
     }
 }
 
@@ -125,7 +127,10 @@ impl Grammars {
         let mut factory = factory.map_err(|error| GrammarError::new(&error))?;
         *factory.limits_mut() = limits();
         factory.quiet();
-        Ok(Self { factory, cache: Mutex::new(Cache::new(cache_bytes)) })
+        Ok(Self {
+            factory,
+            cache: Mutex::new(Cache::new(cache_bytes)),
+        })
     }
 
     /// Compiles a grammar, or returns it from the cache.
@@ -134,7 +139,11 @@ impl Grammars {
     }
 
     /// As [`Self::compile`], and stops if nobody waits any more.
-    pub fn compile_for(&self, waiting: Option<Watched>, spec: &GrammarSpec) -> Result<Grammar, GrammarError> {
+    pub fn compile_for(
+        &self,
+        waiting: Option<Watched>,
+        spec: &GrammarSpec,
+    ) -> Result<Grammar, GrammarError> {
         let key = spec.key()?;
         let cached = self.lock().get(&key);
         if let Some(grammar) = cached
@@ -144,8 +153,13 @@ impl Grammars {
             return Ok(grammar);
         }
         costs::check(spec)?;
-        let parser = self.factory.create_parser(spec.top_level()?).map_err(|error| GrammarError::new(&error))?;
-        let grammar = Grammar { parser: Arc::new(Mutex::new(parser)) };
+        let parser = self
+            .factory
+            .create_parser(spec.top_level()?)
+            .map_err(|error| GrammarError::new(&error))?;
+        let grammar = Grammar {
+            parser: Arc::new(Mutex::new(parser)),
+        };
         grammar.start().try_first_tokens(waiting)?;
         self.lock().put(key, grammar.clone(), grammar.bytes());
         Ok(grammar)
@@ -164,7 +178,10 @@ impl Grammars {
 impl Grammar {
     /// A state before the first token.
     pub fn start(&self) -> GrammarState {
-        GrammarState { matcher: Matcher::new(Ok(self.lock().clone())).into_cancellable(), time_left: MASKS_MAX }
+        GrammarState {
+            matcher: Matcher::new(Ok(self.lock().clone())).into_cancellable(),
+            time_left: MASKS_MAX,
+        }
     }
 
     /// Number of states of the lexer, which all answers with this grammar share.
@@ -185,7 +202,9 @@ impl Grammar {
 impl GrammarState {
     /// Sets the bits of the tokens that may follow: bit `id % 32` of word `id / 32`. `mask` must be zero on entry.
     pub fn fill_mask(&mut self, mask: &mut [u32]) -> Result<(), NoTokenAllowed> {
-        let allowed = self.in_time(Matcher::compute_mask_or_eos).map_err(|_| NoTokenAllowed)?;
+        let allowed = self
+            .in_time(Matcher::compute_mask_or_eos)
+            .map_err(|_| NoTokenAllowed)?;
         for (word, bits) in mask.iter_mut().zip(allowed.as_slice()) {
             *word = *bits;
         }
@@ -195,14 +214,18 @@ impl GrammarState {
     /// Takes the next token. Returns `true` if the answer is complete and nothing may follow.
     pub fn accept(&mut self, token_id: u32) -> Result<bool, NoTokenAllowed> {
         self.time_left = MASKS_MAX.min(self.time_left + MASKS_PER_TOKEN);
-        self.in_time(|matcher| matcher.consume_token(token_id)).map_err(|_| NoTokenAllowed)?;
+        self.in_time(|matcher| matcher.consume_token(token_id))
+            .map_err(|_| NoTokenAllowed)?;
         Ok(self.matcher.is_stopped())
     }
 
     /// Does a part of the answer's work, which fails at the end of the answer's time.
     fn in_time<T>(&mut self, work: impl FnOnce(&mut Matcher) -> T) -> T {
         let start = Instant::now();
-        let running = self.matcher.cancellation_handle().map(|cancel| watch::watch(cancel, self.time_left, None));
+        let running = self
+            .matcher
+            .cancellation_handle()
+            .map(|cancel| watch::watch(cancel, self.time_left, None));
         let result = work(&mut self.matcher);
         drop(running);
         self.time_left = self.time_left.saturating_sub(start.elapsed());
@@ -215,21 +238,34 @@ impl GrammarState {
         let running = watch::watch(cancel.clone(), COMPILE_MAX, waiting);
         let tried = self.try_tokens();
         drop(running);
-        if cancel.is_cancelled() { Err(GrammarError::told("it takes too long to compile")) } else { tried }
+        if cancel.is_cancelled() {
+            Err(GrammarError::told("it takes too long to compile"))
+        } else {
+            tried
+        }
     }
 
     fn try_tokens(&mut self) -> Result<(), GrammarError> {
         let no_answer = || GrammarError::told("it allows no answer at all, or is too complex");
-        let mut mask = self.matcher.compute_mask_or_eos().map_err(|_| no_answer())?;
-        let too_complex =
-            format!("it is too complex: an answer may be in more than {ROW_ITEMS_MAX} places of it at once");
+        let mut mask = self
+            .matcher
+            .compute_mask_or_eos()
+            .map_err(|_| no_answer())?;
+        let too_complex = format!(
+            "it is too complex: an answer may be in more than {ROW_ITEMS_MAX} places of it at once"
+        );
         for _ in 0..TRIED_TOKENS {
             let Some(id) = mask.iter().next() else { break };
-            self.matcher.consume_token(id).map_err(|_| GrammarError::told(&too_complex))?;
+            self.matcher
+                .consume_token(id)
+                .map_err(|_| GrammarError::told(&too_complex))?;
             if self.matcher.is_stopped() {
                 break;
             }
-            mask = self.matcher.compute_mask_or_eos().map_err(|_| GrammarError::told(&too_complex))?;
+            mask = self
+                .matcher
+                .compute_mask_or_eos()
+                .map_err(|_| GrammarError::told(&too_complex))?;
         }
         Ok(())
     }

@@ -9,7 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The schema with plain references. Those that point to nothing stay, and the compiler refuses them.
 pub(super) fn unescaped(mut schema: Value) -> Value {
     let mut pointers = BTreeSet::new();
-    visit(&mut schema, &mut |reference| pointers.extend(escaped_pointer(reference)));
+    visit(&mut schema, &mut |reference| {
+        pointers.extend(escaped_pointer(reference))
+    });
     pointers.retain(|pointer| schema.pointer(pointer).is_some());
     if pointers.is_empty() {
         return schema;
@@ -25,8 +27,12 @@ pub(super) fn unescaped(mut schema: Value) -> Value {
     moves.sort_by_key(|(pointer, _)| std::cmp::Reverse(pointer.matches('/').count()));
     for (pointer, name) in moves {
         let reference = json!({"$ref": format!("#/$defs/{name}")});
-        let target = schema.pointer_mut(&pointer).map(|target| std::mem::replace(target, reference));
-        let definitions = schema.as_object_mut().map(|schema| schema.entry("$defs").or_insert_with(|| json!({})));
+        let target = schema
+            .pointer_mut(&pointer)
+            .map(|target| std::mem::replace(target, reference));
+        let definitions = schema
+            .as_object_mut()
+            .map(|schema| schema.entry("$defs").or_insert_with(|| json!({})));
         if let (Some(target), Some(Value::Object(definitions))) = (target, definitions) {
             definitions.insert(name, target);
         }
@@ -66,8 +72,13 @@ pub(crate) fn pointer(reference: &str) -> Option<String> {
 fn named(pointers: BTreeSet<String>, schema: &Value) -> BTreeMap<String, String> {
     let nothing = Map::new();
     let definitions = schema["$defs"].as_object().unwrap_or(&nothing);
-    let mut names = (0..).map(|index| format!("reference{index}")).filter(|name| !definitions.contains_key(name));
-    pointers.into_iter().filter_map(|pointer| Some((pointer, names.next()?))).collect()
+    let mut names = (0..)
+        .map(|index| format!("reference{index}"))
+        .filter(|name| !definitions.contains_key(name));
+    pointers
+        .into_iter()
+        .filter_map(|pointer| Some((pointer, names.next()?)))
+        .collect()
 }
 
 #[cfg(test)]
@@ -86,8 +97,13 @@ mod tests {
         ] {
             let schema = json!({"$ref": reference, "$defs": {(key): {"items": {"$ref": reference}}, "reference0": {}}});
             let plain = json!({"$ref": "#/$defs/reference1"});
-            let definitions = json!({(key): plain, "reference0": {}, "reference1": {"items": plain}});
-            assert_eq!(unescaped(schema), json!({"$ref": "#/$defs/reference1", "$defs": definitions}), "{key}");
+            let definitions =
+                json!({(key): plain, "reference0": {}, "reference1": {"items": plain}});
+            assert_eq!(
+                unescaped(schema),
+                json!({"$ref": "#/$defs/reference1", "$defs": definitions}),
+                "{key}"
+            );
         }
     }
 
@@ -109,8 +125,14 @@ mod tests {
             "$defs": {"a/b": {"properties": {"c/d": {"type": "null"}}}}});
         let plain = unescaped(schema);
         let [inner, outer] = [0, 1].map(|at| {
-            let reference = plain["anyOf"][at]["$ref"].as_str().expect("a reference").to_owned();
-            plain.pointer(&reference[1..]).expect("it points to something").clone()
+            let reference = plain["anyOf"][at]["$ref"]
+                .as_str()
+                .expect("a reference")
+                .to_owned();
+            plain
+                .pointer(&reference[1..])
+                .expect("it points to something")
+                .clone()
         });
         assert_eq!(inner, json!({"type": "null"}));
         assert_eq!(outer["properties"]["c/d"], plain["anyOf"][0]);

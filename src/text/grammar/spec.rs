@@ -58,9 +58,15 @@ impl GrammarError {
     /// An error from the compiler's message: its first line, shortened. The parser of patterns shows the pattern below
     /// that line, and names the reason in the last one.
     pub(super) fn told(message: &str) -> Self {
-        let mut lines = message.lines().map(str::trim).filter(|line| !line.is_empty());
+        let mut lines = message
+            .lines()
+            .map(str::trim)
+            .filter(|line| !line.is_empty());
         let mut told: String = lines.next().unwrap_or("it cannot be compiled").into();
-        if let Some(reason) = lines.filter_map(|line| line.strip_prefix("error:")).next_back() {
+        if let Some(reason) = lines
+            .filter_map(|line| line.strip_prefix("error:"))
+            .next_back()
+        {
             told = format!("{}: {}", told.trim_end_matches(':'), reason.trim());
         }
         Self(told.chars().take(TOLD_CHARACTERS).collect())
@@ -70,12 +76,19 @@ impl GrammarError {
 impl GrammarSpec {
     /// A grammar in the notation that its text is in: [`Self::Gbnf`] if it has rules `name ::=`, else [`Self::Lark`].
     pub fn grammar(text: String) -> Self {
-        if gbnf::is_gbnf(&text) { Self::Gbnf(text) } else { Self::Lark(text) }
+        if gbnf::is_gbnf(&text) {
+            Self::Gbnf(text)
+        } else {
+            Self::Lark(text)
+        }
     }
 
     /// Any JSON object.
     pub fn json_object() -> Self {
-        Self::Schema { schema: json!({"type": "object"}), strict: true }
+        Self::Schema {
+            schema: json!({"type": "object"}),
+            strict: true,
+        }
     }
 
     /// The cache key; an error if the grammar is too large.
@@ -87,7 +100,9 @@ impl GrammarSpec {
             }
             Self::Regex(regex) => format!("regex {regex}"),
             Self::Choice(choices) if choices.is_empty() || choices.len() > GRAMMAR_CHOICES_MAX => {
-                return Err(GrammarError(format!("1 to {GRAMMAR_CHOICES_MAX} choices are needed")));
+                return Err(GrammarError(format!(
+                    "1 to {GRAMMAR_CHOICES_MAX} choices are needed"
+                )));
             }
             Self::Choice(choices) if choices.iter().any(String::is_empty) => {
                 return Err(GrammarError("a choice must not be empty".into()));
@@ -103,19 +118,28 @@ impl GrammarSpec {
             }
         };
         if key.len() > GRAMMAR_BYTES_MAX {
-            return Err(GrammarError(format!("it has {} bytes; at most {GRAMMAR_BYTES_MAX} are allowed", key.len())));
+            return Err(GrammarError(format!(
+                "it has {} bytes; at most {GRAMMAR_BYTES_MAX} are allowed",
+                key.len()
+            )));
         }
         Ok(key)
     }
 
     pub(super) fn top_level(&self) -> Result<TopLevelGrammar, GrammarError> {
         Ok(match self {
-            Self::Schema { schema, strict } => TopLevelGrammar::from_json_schema(with_options(schema, *strict)?),
+            Self::Schema { schema, strict } => {
+                TopLevelGrammar::from_json_schema(with_options(schema, *strict)?)
+            }
             // Digits and letters are those of ASCII, as in a schema's pattern.
-            Self::Regex(regex) => TopLevelGrammar::from_regex(&llguidance::regex_to_lark(regex, "dw")),
+            Self::Regex(regex) => {
+                TopLevelGrammar::from_regex(&llguidance::regex_to_lark(regex, "dw"))
+            }
             Self::Choice(choices) => TopLevelGrammar::from_lark(choice_grammar(choices)),
             // Parsed as Lark only. The list form of llguidance could contain an unchecked schema.
-            Self::Lark(grammar) => TopLevelGrammar::from_grammar(GrammarWithLexer::from_lark(grammar.clone())),
+            Self::Lark(grammar) => {
+                TopLevelGrammar::from_grammar(GrammarWithLexer::from_lark(grammar.clone()))
+            }
             Self::Gbnf(grammar) => TopLevelGrammar::from_grammar(GrammarWithLexer::from_lark(
                 gbnf::to_lark(grammar).map_err(|error| GrammarError::told(&error))?,
             )),
@@ -135,53 +159,94 @@ fn with_options(schema: &Value, strict: bool) -> Result<Value, GrammarError> {
         Value::Object(map) => map.clone(),
         Value::Bool(true) => Map::new(),
         Value::Bool(false) => return Err(GrammarError("the schema allows no value".into())),
-        _ => return Err(GrammarError("a schema must be an object, true or false".into())),
+        _ => {
+            return Err(GrammarError(
+                "a schema must be an object, true or false".into(),
+            ));
+        }
     };
     let mut schema = references::unescaped(Value::Object(schema));
     if strict {
         check_bounds(&schema)?;
     }
-    let allows_extra =
-        schema.as_object_mut().and_then(|map| map.remove(ALLOW_EXTRA)).is_some_and(|value| value == true);
+    let allows_extra = schema
+        .as_object_mut()
+        .and_then(|map| map.remove(ALLOW_EXTRA))
+        .is_some_and(|value| value == true);
     if !allows_extra && !composes(&schema) {
         close(&mut schema);
     }
-    let options = json!({"whitespace_pattern": JSON_SPACE, "lenient": !strict, "coerce_one_of": !strict});
+    let options =
+        json!({"whitespace_pattern": JSON_SPACE, "lenient": !strict, "coerce_one_of": !strict});
     schema["x-guidance"] = options;
     Ok(schema)
 }
 
 /// Refuses bounds that the compiler cannot tell from their neighbors, because it computes with floats.
 fn check_bounds(schema: &Value) -> Result<(), GrammarError> {
-    let Value::Object(map) = schema else { return Ok(()) };
-    for key in ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"] {
+    let Value::Object(map) = schema else {
+        return Ok(());
+    };
+    for key in [
+        "minimum",
+        "maximum",
+        "exclusiveMinimum",
+        "exclusiveMaximum",
+        "multipleOf",
+    ] {
         let is_rounded = |bound: &i128| *bound as f64 as i128 != *bound;
         if let Some(bound) = map.get(key).and_then(integer).filter(is_rounded) {
-            return Err(GrammarError(format!("`{key}`: {bound} is too large to be enforced exactly")));
+            return Err(GrammarError(format!(
+                "`{key}`: {bound} is too large to be enforced exactly"
+            )));
         }
     }
-    map.iter().try_for_each(|(key, value)| subschemas(key, value).try_for_each(check_bounds))
+    map.iter()
+        .try_for_each(|(key, value)| subschemas(key, value).try_for_each(check_bounds))
 }
 
 fn integer(value: &Value) -> Option<i128> {
-    value.as_i64().map(i128::from).or(value.as_u64().map(i128::from))
+    value
+        .as_i64()
+        .map(i128::from)
+        .or(value.as_u64().map(i128::from))
 }
 
 /// Whether objects are described in several places at once, so that none of them knows all properties.
 fn composes(schema: &Value) -> bool {
-    const KEYS: [&str; 6] = ["allOf", "if", "not", "dependentSchemas", "unevaluatedProperties", "patternProperties"];
-    let Value::Object(map) = schema else { return false };
+    const KEYS: [&str; 6] = [
+        "allOf",
+        "if",
+        "not",
+        "dependentSchemas",
+        "unevaluatedProperties",
+        "patternProperties",
+    ];
+    let Value::Object(map) = schema else {
+        return false;
+    };
     let has = |key: &&str| map.contains_key(*key);
     let beside = map.contains_key("properties") && ["anyOf", "oneOf", "$ref"].iter().any(has);
-    beside || KEYS.iter().any(has) || map.iter().any(|(key, value)| subschemas(key, value).any(composes))
+    beside
+        || KEYS.iter().any(has)
+        || map
+            .iter()
+            .any(|(key, value)| subschemas(key, value).any(composes))
 }
 
 /// The schemas that a keyword contains. Names of properties and of definitions are no keywords, and values such as
 /// examples are no schemas.
-pub(super) fn subschemas<'a>(key: &str, value: &'a Value) -> Box<dyn Iterator<Item = &'a Value> + 'a> {
+pub(super) fn subschemas<'a>(
+    key: &str,
+    value: &'a Value,
+) -> Box<dyn Iterator<Item = &'a Value> + 'a> {
     match (key, value) {
-        ("properties" | "$defs" | "definitions", Value::Object(schemas)) => Box::new(schemas.values()),
-        ("anyOf" | "oneOf" | "allOf" | "prefixItems" | "items", Value::Array(schemas)) => Box::new(schemas.iter()),
+        ("properties" | "$defs" | "definitions", Value::Object(schemas)) => {
+            Box::new(schemas.values())
+        }
+        ("anyOf" | "oneOf" | "allOf" | "prefixItems" | "items", Value::Array(schemas)) => {
+            Box::new(schemas.iter())
+        }
         ("items" | "additionalProperties", schema) => Box::new(std::iter::once(schema)),
         _ => Box::new(std::iter::empty()),
     }
@@ -192,12 +257,17 @@ pub(super) fn subschemas<'a>(key: &str, value: &'a Value) -> Box<dyn Iterator<It
 fn close(schema: &mut Value) {
     let Value::Object(map) = schema else { return };
     if map.get("properties").is_some_and(Value::is_object) {
-        map.entry("additionalProperties").or_insert(Value::Bool(false));
+        map.entry("additionalProperties")
+            .or_insert(Value::Bool(false));
     }
     for (key, value) in map.iter_mut() {
         match (key.as_str(), value) {
-            ("properties" | "$defs" | "definitions", Value::Object(schemas)) => schemas.values_mut().for_each(close),
-            ("anyOf" | "oneOf" | "prefixItems", Value::Array(schemas)) => schemas.iter_mut().for_each(close),
+            ("properties" | "$defs" | "definitions", Value::Object(schemas)) => {
+                schemas.values_mut().for_each(close)
+            }
+            ("anyOf" | "oneOf" | "prefixItems", Value::Array(schemas)) => {
+                schemas.iter_mut().for_each(close)
+            }
             ("items" | "additionalProperties", schema) => close(schema),
             _ => {}
         }
@@ -217,11 +287,15 @@ fn choice_grammar(choices: &[String]) -> String {
 fn check_schema(schema: &Value) -> Result<(), GrammarError> {
     check_depth(schema, 0)?;
     let (properties, alternatives) = widths(schema);
-    let counts =
-        [(properties, "properties", GRAMMAR_PROPERTIES_MAX), (alternatives, "alternatives", GRAMMAR_ALTERNATIVES_MAX)];
+    let counts = [
+        (properties, "properties", GRAMMAR_PROPERTIES_MAX),
+        (alternatives, "alternatives", GRAMMAR_ALTERNATIVES_MAX),
+    ];
     match counts.into_iter().find(|(count, _, most)| count > most) {
         None => Ok(()),
-        Some((count, what, most)) => Err(GrammarError(format!("it has {count} {what}; at most {most} are allowed"))),
+        Some((count, what, most)) => Err(GrammarError(format!(
+            "it has {count} {what}; at most {most} are allowed"
+        ))),
     }
 }
 
@@ -233,10 +307,15 @@ fn widths(schema: &Value) -> (usize, usize) {
         Value::Array(items) => items.iter().map(widths).fold((0, 0), sum),
         Value::Object(map) => {
             let properties = properties(map);
-            let lists = ["anyOf", "oneOf"].iter().filter_map(|key| map.get(*key)?.as_array());
-            let is_constant = |item: &&Value| item.get("const").or_else(|| item.get("enum")).is_some();
+            let lists = ["anyOf", "oneOf"]
+                .iter()
+                .filter_map(|key| map.get(*key)?.as_array());
+            let is_constant =
+                |item: &&Value| item.get("const").or_else(|| item.get("enum")).is_some();
             let alternatives = lists.flatten().filter(|item| !is_constant(item)).count();
-            map.values().map(widths).fold((properties, alternatives), sum)
+            map.values()
+                .map(widths)
+                .fold((properties, alternatives), sum)
         }
         _ => (0, 0),
     }
@@ -245,18 +324,30 @@ fn widths(schema: &Value) -> (usize, usize) {
 /// Number of properties that a schema names: those it describes, and those it only requires.
 fn properties(schema: &Map<String, Value>) -> usize {
     let described = schema.get("properties").and_then(Value::as_object);
-    let required = schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
-    let only_required = required.filter(|name| !described.is_some_and(|described| described.contains_key(*name)));
+    let required = schema
+        .get("required")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str);
+    let only_required =
+        required.filter(|name| !described.is_some_and(|described| described.contains_key(*name)));
     described.map_or(0, Map::len) + only_required.count()
 }
 
 fn check_depth(schema: &Value, depth: usize) -> Result<(), GrammarError> {
     if depth > GRAMMAR_DEPTH_MAX {
-        return Err(GrammarError(format!("it is nested deeper than {GRAMMAR_DEPTH_MAX} levels")));
+        return Err(GrammarError(format!(
+            "it is nested deeper than {GRAMMAR_DEPTH_MAX} levels"
+        )));
     }
     match schema {
-        Value::Array(items) => items.iter().try_for_each(|item| check_depth(item, depth + 1)),
-        Value::Object(map) => map.values().try_for_each(|item| check_depth(item, depth + 1)),
+        Value::Array(items) => items
+            .iter()
+            .try_for_each(|item| check_depth(item, depth + 1)),
+        Value::Object(map) => map
+            .values()
+            .try_for_each(|item| check_depth(item, depth + 1)),
         _ => Ok(()),
     }
 }
@@ -274,7 +365,10 @@ fn check_brackets(grammar: &str) -> Result<(), GrammarError> {
         deepest = deepest.max(depth);
     }
     if deepest > 2 * GRAMMAR_DEPTH_MAX {
-        return Err(GrammarError(format!("its brackets are nested deeper than {} levels", 2 * GRAMMAR_DEPTH_MAX)));
+        return Err(GrammarError(format!(
+            "its brackets are nested deeper than {} levels",
+            2 * GRAMMAR_DEPTH_MAX
+        )));
     }
     Ok(())
 }
@@ -286,32 +380,70 @@ mod tests {
     #[test]
     fn bounds_that_floats_cannot_express_are_refused_when_strict() {
         let schema = |bound: u64| json!({"properties": {"id": {"anyOf": [{"type": "integer", "minimum": bound}]}}});
-        for (bound, is_exact) in [(1 << 53, true), ((1 << 53) + 1, false), (u64::MAX, false), (1 << 60, true)] {
-            assert_eq!(schema_in_lark(&schema(bound), true).is_ok(), is_exact, "{bound}");
+        for (bound, is_exact) in [
+            (1 << 53, true),
+            ((1 << 53) + 1, false),
+            (u64::MAX, false),
+            (1 << 60, true),
+        ] {
+            assert_eq!(
+                schema_in_lark(&schema(bound), true).is_ok(),
+                is_exact,
+                "{bound}"
+            );
             schema_in_lark(&schema(bound), false).expect("not strict");
         }
-        schema_in_lark(&json!({"properties": {"minimum": {"default": u64::MAX}}}), true).expect("no bound");
+        schema_in_lark(
+            &json!({"properties": {"minimum": {"default": u64::MAX}}}),
+            true,
+        )
+        .expect("no bound");
     }
 
     #[test]
     fn the_reason_why_a_pattern_is_refused_is_told() {
         let shown = "regex parse error:\n    a(?=b)\n     ^^^\nerror: look-around is not supported";
-        assert_eq!(GrammarError::told(shown).to_string(), "regex parse error: look-around is not supported");
-        assert_eq!(GrammarError::told("\n Invalid type: objekt\nmore").to_string(), "Invalid type: objekt");
+        assert_eq!(
+            GrammarError::told(shown).to_string(),
+            "regex parse error: look-around is not supported"
+        );
+        assert_eq!(
+            GrammarError::told("\n Invalid type: objekt\nmore").to_string(),
+            "Invalid type: objekt"
+        );
     }
 
     #[test]
     fn names_of_properties_and_values_are_no_keywords() {
-        for name in ["if", "not", "allOf", "dependentSchemas", "unevaluatedProperties", "patternProperties"] {
+        for name in [
+            "if",
+            "not",
+            "allOf",
+            "dependentSchemas",
+            "unevaluatedProperties",
+            "patternProperties",
+        ] {
             let text = json!({"type": "string"});
             let named = json!({"type": "object", "properties": {name: text}});
             assert!(!composes(&named), "a property called {name}");
-            assert!(!composes(&json!({"type": "object", "properties": {"a": {"items": named}}})), "{name} deeper");
-            assert!(!composes(&json!({"$defs": {name: text}, "type": "object"})), "a definition called {name}");
+            assert!(
+                !composes(&json!({"type": "object", "properties": {"a": {"items": named}}})),
+                "{name} deeper"
+            );
+            assert!(
+                !composes(&json!({"$defs": {name: text}, "type": "object"})),
+                "a definition called {name}"
+            );
             for key in ["default", "const", "examples", "enum"] {
-                assert!(!composes(&json!({"properties": {"a": {key: [{name: 1}]}}})), "{name} in {key}");
+                assert!(
+                    !composes(&json!({"properties": {"a": {key: [{name: 1}]}}})),
+                    "{name} in {key}"
+                );
             }
-            assert!(composes(&json!({"properties": {"a": {"anyOf": [{name: {}}]}}})), "the keyword {name}");
+            assert!(
+                composes(&json!({"properties": {"a": {"anyOf": [{name: {}}]}}})),
+                "the keyword {name}"
+            );
         }
     }
 }

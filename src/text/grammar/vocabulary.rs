@@ -6,7 +6,12 @@ use std::sync::Arc;
 
 /// Texts that must survive encoding and decoding. Otherwise no tokens are forced, because some tokenizers put a space
 /// before a text.
-const PROBES: [&str; 4] = ["{\"name\": \"a b\", \"list\": [1, 2]}", "true", " x", "\n\n"];
+const PROBES: [&str; 4] = [
+    "{\"name\": \"a b\", \"list\": [1, 2]}",
+    "true",
+    " x",
+    "\n\n",
+];
 
 struct Vocabulary {
     tokenizer: Arc<Tokenizer>,
@@ -33,8 +38,9 @@ impl TokenizerEnv for Vocabulary {
 }
 
 fn spells(tokenizer: &Tokenizer, ids: &[u32], text: &str) -> bool {
-    let bytes =
-        ids.iter().scan(None, |previous: &mut Option<u32>, &id| Some(tokenizer.token_bytes(id, previous.replace(id))));
+    let bytes = ids.iter().scan(None, |previous: &mut Option<u32>, &id| {
+        Some(tokenizer.token_bytes(id, previous.replace(id)))
+    });
     bytes.flatten().eq(text.bytes())
 }
 
@@ -50,12 +56,23 @@ pub(super) fn environment(tokenizer: Arc<Tokenizer>, vocab: u32, end_ids: &[u32]
     };
     let words: Vec<_> = (0..vocab).map(word).collect();
     let end_ids: Vec<_> = end_ids.iter().copied().filter(|&id| id < vocab).collect();
-    let end = end_ids.first().copied().unwrap_or(llguidance::toktrie::INVALID_TOKEN);
+    let end = end_ids
+        .first()
+        .copied()
+        .unwrap_or(llguidance::toktrie::INVALID_TOKEN);
     let mut trie = TokTrie::from(&TokRxInfo::new(vocab, end), &words);
     if !end_ids.is_empty() {
         trie = trie.with_eos_tokens(&end_ids);
     }
-    let spelled = |text: &&str| tokenizer.encode_literal(text).is_ok_and(|ids| spells(&tokenizer, &ids, text));
+    let spelled = |text: &&str| {
+        tokenizer
+            .encode_literal(text)
+            .is_ok_and(|ids| spells(&tokenizer, &ids, text))
+    };
     let is_exact = PROBES.iter().all(spelled);
-    Arc::new(Vocabulary { trie, is_exact, tokenizer })
+    Arc::new(Vocabulary {
+        trie,
+        is_exact,
+        tokenizer,
+    })
 }

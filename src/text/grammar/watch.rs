@@ -58,11 +58,22 @@ struct Work {
 pub(super) struct Running(u64);
 
 /// Watches work that may take this long. Without threads, nothing is watched.
-pub(super) fn watch(cancel: CancellationHandle, limit: Duration, waiting: Option<Watched>) -> Running {
+pub(super) fn watch(
+    cancel: CancellationHandle,
+    limit: Duration,
+    waiting: Option<Watched>,
+) -> Running {
     let mut works = WATCH.lock();
     let id = works.next;
     works.next += 1;
-    works.running.insert(id, Work { deadline: Instant::now() + limit, waiting, cancel });
+    works.running.insert(
+        id,
+        Work {
+            deadline: Instant::now() + limit,
+            waiting,
+            cancel,
+        },
+    );
     if !works.has_thread {
         let thread = std::thread::Builder::new().name("folio-grammars".into());
         works.has_thread = thread.spawn(|| WATCH.run()).is_ok();
@@ -88,15 +99,28 @@ impl Watch {
         let mut works = self.lock();
         let mut idle_periods = 0;
         loop {
-            idle_periods = if works.running.is_empty() { idle_periods + 1 } else { 0 };
+            idle_periods = if works.running.is_empty() {
+                idle_periods + 1
+            } else {
+                0
+            };
             let now = Instant::now();
-            works.running.values().filter(|work| work.is_over(now)).for_each(|work| work.cancel.cancel());
+            works
+                .running
+                .values()
+                .filter(|work| work.is_over(now))
+                .for_each(|work| work.cancel.cancel());
             works = if idle_periods > IDLE_PERIODS {
                 idle_periods = 0;
                 works.sleeps = true;
-                self.begun.wait_while(works, |works| works.sleeps).unwrap_or_else(PoisonError::into_inner)
+                self.begun
+                    .wait_while(works, |works| works.sleeps)
+                    .unwrap_or_else(PoisonError::into_inner)
             } else {
-                self.begun.wait_timeout(works, PERIOD).unwrap_or_else(PoisonError::into_inner).0
+                self.begun
+                    .wait_timeout(works, PERIOD)
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .0
             };
         }
     }
@@ -104,7 +128,11 @@ impl Watch {
 
 impl Work {
     fn is_over(&self, now: Instant) -> bool {
-        now >= self.deadline || self.waiting.as_ref().is_some_and(|waiting| waiting.0.strong_count() == 0)
+        now >= self.deadline
+            || self
+                .waiting
+                .as_ref()
+                .is_some_and(|waiting| waiting.0.strong_count() == 0)
     }
 }
 

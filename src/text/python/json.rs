@@ -13,23 +13,38 @@ const INDENT_MAX: usize = 64;
 /// `json.dumps(value, ensure_ascii, indent, separators, sort_keys)` with the parameters of transformers' `tojson`: by
 /// default it neither escapes nor sorts, and writes a space after comma and colon.
 pub(in crate::text) fn tojson(state: &State<'_, '_>, arguments: &[Value]) -> Result<String, Error> {
-    arguments.iter().try_for_each(|argument| pay_for_text(state, argument))?;
-    let (value, rest) = arguments.split_first().ok_or_else(|| Error::from(ErrorKind::MissingArgument))?;
+    arguments
+        .iter()
+        .try_for_each(|argument| pay_for_text(state, argument))?;
+    let (value, rest) = arguments
+        .split_first()
+        .ok_or_else(|| Error::from(ErrorKind::MissingArgument))?;
     let [ensure_ascii, indent, separators, sort_keys] =
         bind(rest, ["ensure_ascii", "indent", "separators", "sort_keys"])?;
     let is_true = |option: Option<Value>| option.is_some_and(|option| option.is_true());
-    let indent = indent.filter(|indent| !indent.is_none() && !indent.is_undefined()).map(indent_text).transpose()?;
+    let indent = indent
+        .filter(|indent| !indent.is_none() && !indent.is_undefined())
+        .map(indent_text)
+        .transpose()?;
     let comma_default = if indent.is_some() { "," } else { ", " };
     let (comma, colon) = match separators.filter(|separators| !separators.is_none()) {
-        Some(separators) => {
-            (separators.get_item_by_index(0)?.to_string(), separators.get_item_by_index(1)?.to_string())
-        }
+        Some(separators) => (
+            separators.get_item_by_index(0)?.to_string(),
+            separators.get_item_by_index(1)?.to_string(),
+        ),
         None => (comma_default.to_owned(), ": ".to_owned()),
     };
     let (ensure_ascii, sort_keys) = (is_true(ensure_ascii), is_true(sort_keys));
     // The value is paid for, but not its separators, indents and escapes.
     let output = Capped::new(usize::try_from(bytes_left(state)).unwrap_or(usize::MAX));
-    let mut writer = Writer { output, comma, colon, indent, ensure_ascii, sort_keys };
+    let mut writer = Writer {
+        output,
+        comma,
+        colon,
+        indent,
+        ensure_ascii,
+        sort_keys,
+    };
     let outcome = writer.value(value, 0);
     if writer.output.full {
         pay(state, u64::MAX)?;
@@ -72,7 +87,10 @@ impl Writer {
             ValueKind::Map => self.map(value, depth),
             _ => match scalar(value) {
                 Some(text) => self.put(&text),
-                None => Err(invalid(format_args!("a value of the type {} has no JSON", value.kind()))),
+                None => Err(invalid(format_args!(
+                    "a value of the type {} has no JSON",
+                    value.kind()
+                ))),
             },
         }
     }
@@ -97,8 +115,12 @@ impl Writer {
         for (index, key) in keys.iter().enumerate() {
             self.next(index == 0, depth + 1)?;
             let name = key.as_str().map(str::to_owned).or_else(|| scalar(key));
-            self.string(&name.ok_or_else(|| invalid("keys must be texts, numbers, true, false or none"))?)?;
-            self.output.write_all(self.colon.as_bytes()).map_err(invalid)?;
+            self.string(
+                &name.ok_or_else(|| invalid("keys must be texts, numbers, true, false or none"))?,
+            )?;
+            self.output
+                .write_all(self.colon.as_bytes())
+                .map_err(invalid)?;
             self.value(&map.get_item(key)?, depth + 1)?;
         }
         self.close(keys.is_empty(), depth, "}")
@@ -107,7 +129,9 @@ impl Writer {
     /// What stands before an item.
     fn next(&mut self, is_first: bool, depth: usize) -> Result<(), Error> {
         if !is_first {
-            self.output.write_all(self.comma.as_bytes()).map_err(invalid)?;
+            self.output
+                .write_all(self.comma.as_bytes())
+                .map_err(invalid)?;
         }
         self.line(depth).map_err(invalid)
     }
@@ -120,7 +144,9 @@ impl Writer {
     }
 
     fn line(&mut self, depth: usize) -> io::Result<()> {
-        let Some(indent) = &self.indent else { return Ok(()) };
+        let Some(indent) = &self.indent else {
+            return Ok(());
+        };
         self.output.write_all(b"\n")?;
         (0..depth).try_for_each(|_| self.output.write_all(indent.as_bytes()))
     }
@@ -129,7 +155,10 @@ impl Writer {
         self.put("\"")?;
         let ensure_ascii = self.ensure_ascii;
         let mut plain = 0;
-        for (at, character) in text.char_indices().filter(|(_, character)| is_escaped(*character, ensure_ascii)) {
+        for (at, character) in text
+            .char_indices()
+            .filter(|(_, character)| is_escaped(*character, ensure_ascii))
+        {
             self.put(&text[plain..at])?;
             self.escape(character).map_err(invalid)?;
             plain = at + character.len_utf8();
@@ -147,7 +176,10 @@ impl Writer {
             '\t' => self.output.write_all(b"\\t"),
             '\u{8}' => self.output.write_all(b"\\b"),
             '\u{c}' => self.output.write_all(b"\\f"),
-            _ => character.encode_utf16(&mut [0; 2]).iter().try_for_each(|unit| write!(self.output, "\\u{unit:04x}")),
+            _ => character
+                .encode_utf16(&mut [0; 2])
+                .iter()
+                .try_for_each(|unit| write!(self.output, "\\u{unit:04x}")),
         }
     }
 }
@@ -174,6 +206,8 @@ fn scalar(value: &Value) -> Option<String> {
             }),
             _ => Some(repr::number(value)),
         },
-        _ => value.downcast_object_ref::<LongInteger>().map(|_| value.to_string()),
+        _ => value
+            .downcast_object_ref::<LongInteger>()
+            .map(|_| value.to_string()),
     }
 }

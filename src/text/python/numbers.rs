@@ -21,7 +21,10 @@ impl Object for LongInteger {
 
 /// An integer by its digits.
 pub(in crate::text) fn integer(digits: &str) -> Value {
-    let short = digits.parse::<i128>().map(Value::from).or_else(|_| digits.parse::<u128>().map(Value::from));
+    let short = digits
+        .parse::<i128>()
+        .map(Value::from)
+        .or_else(|_| digits.parse::<u128>().map(Value::from));
     short.unwrap_or_else(|_| Value::from_object(LongInteger(digits.to_owned())))
 }
 
@@ -32,7 +35,9 @@ pub(in crate::text) fn float(number: f64) -> String {
         return "nan".to_owned();
     }
     let scientific = format!("{number:e}");
-    let Some((mantissa, exponent)) = scientific.split_once('e') else { return scientific };
+    let Some((mantissa, exponent)) = scientific.split_once('e') else {
+        return scientific;
+    };
     match exponent.parse::<i32>() {
         Ok(-4..16) | Err(_) => format!("{number:?}"),
         Ok(exponent) => {
@@ -44,7 +49,8 @@ pub(in crate::text) fn float(number: f64) -> String {
 
 /// Underscores may stand between digits.
 pub(in crate::text) fn without_underscores(digits: &str) -> Option<String> {
-    let wrong = digits.starts_with(['_', '+', '-']) || digits.ends_with('_') || digits.contains("__");
+    let wrong =
+        digits.starts_with(['_', '+', '-']) || digits.ends_with('_') || digits.contains("__");
     (!wrong).then(|| digits.replace('_', ""))
 }
 
@@ -53,5 +59,9 @@ pub(in crate::text) fn decimal(text: &str) -> Option<f64> {
     let text = text.trim_matches(is_space);
     let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
     let number: f64 = without_underscores(digits)?.parse().ok()?;
-    Some(if text.starts_with('-') { -number } else { number })
+    Some(if text.starts_with('-') {
+        -number
+    } else {
+        number
+    })
 }

@@ -10,7 +10,10 @@ const WIDTH: usize = 80;
 
 /// `pprint.pformat(value)`. The value must have been paid for once.
 pub(in crate::text) fn pretty(state: &State<'_, '_>, value: &Value) -> Result<String, Error> {
-    let mut printer = Printer { state, text: String::new() };
+    let mut printer = Printer {
+        state,
+        text: String::new(),
+    };
     printer.value(&ordered(value)?, 0, 0, 1)?;
     Ok(printer.text)
 }
@@ -21,14 +24,23 @@ fn ordered(value: &Value) -> Result<Value, Error> {
         ValueKind::Map => {
             let mut keys: Vec<Value> = value.try_iter()?.collect();
             keys.sort();
-            let pairs: Result<Vec<_>, Error> =
-                keys.into_iter().map(|key| Ok((key.clone(), ordered(&value.get_item(&key)?)?))).collect();
+            let pairs: Result<Vec<_>, Error> = keys
+                .into_iter()
+                .map(|key| Ok((key.clone(), ordered(&value.get_item(&key)?)?)))
+                .collect();
             Ok(Value::from_pairs(pairs?))
         }
         ValueKind::Seq => {
-            let items = value.try_iter()?.map(|item| ordered(&item)).collect::<Result<Vec<_>, _>>()?;
+            let items = value
+                .try_iter()?
+                .map(|item| ordered(&item))
+                .collect::<Result<Vec<_>, _>>()?;
             let is_tuple = value.downcast_object_ref::<Tuple>().is_some();
-            Ok(if is_tuple { Tuple::from(items).into() } else { Value::from(items) })
+            Ok(if is_tuple {
+                Tuple::from(items).into()
+            } else {
+                Value::from(items)
+            })
         }
         _ => Ok(value.clone()),
     }
@@ -60,18 +72,32 @@ impl Printer<'_, '_, '_> {
     }
 
     /// Writes a value that begins after `indent` characters, and leaves `allowance` characters free behind it.
-    fn value(&mut self, value: &Value, indent: usize, allowance: usize, level: usize) -> Result<(), Error> {
+    fn value(
+        &mut self,
+        value: &Value,
+        indent: usize,
+        allowance: usize,
+        level: usize,
+    ) -> Result<(), Error> {
         let whole = self.paid_repr(value)?;
         let fits = whole.chars().count() <= WIDTH.saturating_sub(indent + allowance);
         match value.kind() {
             ValueKind::Map if !fits => self.map(value, indent, allowance, level),
             ValueKind::Seq if !fits => self.list(value, indent, allowance, level),
-            ValueKind::String if !fits => self.string(value.as_str().unwrap_or_default(), indent, allowance, level),
+            ValueKind::String if !fits => {
+                self.string(value.as_str().unwrap_or_default(), indent, allowance, level)
+            }
             _ => self.put(&whole),
         }
     }
 
-    fn map(&mut self, map: &Value, indent: usize, allowance: usize, level: usize) -> Result<(), Error> {
+    fn map(
+        &mut self,
+        map: &Value,
+        indent: usize,
+        allowance: usize,
+        level: usize,
+    ) -> Result<(), Error> {
         self.put("{")?;
         let count = map.len().unwrap_or(0);
         for (index, key) in map.try_iter()?.enumerate() {
@@ -83,12 +109,23 @@ impl Printer<'_, '_, '_> {
             self.put(&name)?;
             self.put(": ")?;
             let free = if index + 1 == count { allowance + 1 } else { 1 };
-            self.value(&map.get_item(&key)?, indent + 1 + name.chars().count() + 2, free, level + 1)?;
+            self.value(
+                &map.get_item(&key)?,
+                indent + 1 + name.chars().count() + 2,
+                free,
+                level + 1,
+            )?;
         }
         self.put("}")
     }
 
-    fn list(&mut self, list: &Value, indent: usize, allowance: usize, level: usize) -> Result<(), Error> {
+    fn list(
+        &mut self,
+        list: &Value,
+        indent: usize,
+        allowance: usize,
+        level: usize,
+    ) -> Result<(), Error> {
         let count = list.len().unwrap_or(0);
         let (open, close) = match (list.downcast_object_ref::<Tuple>().is_some(), count) {
             (true, 1) => ("(", ",)"),
@@ -101,16 +138,30 @@ impl Printer<'_, '_, '_> {
                 self.put(",")?;
                 self.line(indent + 1)?;
             }
-            let free = if index + 1 == count { allowance + close.len() } else { 1 };
+            let free = if index + 1 == count {
+                allowance + close.len()
+            } else {
+                1
+            };
             self.value(&item, indent + 1, free, level + 1)?;
         }
         self.put(close)
     }
 
     /// A long text as several ones, one a line.
-    fn string(&mut self, text: &str, indent: usize, allowance: usize, level: usize) -> Result<(), Error> {
+    fn string(
+        &mut self,
+        text: &str,
+        indent: usize,
+        allowance: usize,
+        level: usize,
+    ) -> Result<(), Error> {
         let is_top = level == 1;
-        let (indent, allowance) = if is_top { (indent + 1, allowance + 1) } else { (indent, allowance) };
+        let (indent, allowance) = if is_top {
+            (indent + 1, allowance + 1)
+        } else {
+            (indent, allowance)
+        };
         let chunks = self.chunks(text, WIDTH.saturating_sub(indent), allowance)?;
         let is_enclosed = is_top && chunks.len() > 1;
         if is_enclosed {
@@ -133,7 +184,11 @@ impl Printer<'_, '_, '_> {
         for (number, line) in lines.iter().enumerate() {
             let is_last_line = number + 1 == lines.len();
             let whole = repr(line)?;
-            let room = if is_last_line { width.saturating_sub(allowance) } else { width };
+            let room = if is_last_line {
+                width.saturating_sub(allowance)
+            } else {
+                width
+            };
             if whole.chars().count() <= room {
                 chunks.push(whole);
                 continue;
@@ -142,7 +197,11 @@ impl Printer<'_, '_, '_> {
             let mut current = String::new();
             for (index, word) in words.iter().enumerate() {
                 let is_last = is_last_line && index + 1 == words.len();
-                let room = if is_last { width.saturating_sub(allowance) } else { width };
+                let room = if is_last {
+                    width.saturating_sub(allowance)
+                } else {
+                    width
+                };
                 let candidate = format!("{current}{word}");
                 if repr(&candidate)?.chars().count() <= room {
                     current = candidate;
@@ -167,7 +226,9 @@ fn words(line: &str) -> Vec<&str> {
     let mut rest = line;
     while !rest.is_empty() {
         let space = rest.find(is_space).unwrap_or(rest.len());
-        let end = rest[space..].find(|c| !is_space(c)).map_or(rest.len(), |len| space + len);
+        let end = rest[space..]
+            .find(|c| !is_space(c))
+            .map_or(rest.len(), |len| space + len);
         words.push(&rest[..end]);
         rest = &rest[end..];
     }

@@ -65,7 +65,11 @@ fn write_map(map: &Value, text: &mut String) {
 
 /// A text in quotes: single ones, unless it has such and no double ones.
 fn write_string(string: &str, text: &mut String) {
-    let quote = if string.contains('\'') && !string.contains('"') { '"' } else { '\'' };
+    let quote = if string.contains('\'') && !string.contains('"') {
+        '"'
+    } else {
+        '\''
+    };
     text.push(quote);
     for character in string.chars() {
         match character {
@@ -96,13 +100,21 @@ fn write_code(character: char, text: &mut String) {
 pub(in crate::text) fn escaped_to_ascii(written: &str) -> String {
     let mut text = String::with_capacity(written.len());
     for character in written.chars() {
-        if character.is_ascii() { text.push(character) } else { write_code(character, &mut text) }
+        if character.is_ascii() {
+            text.push(character)
+        } else {
+            write_code(character, &mut text)
+        }
     }
     text
 }
 
 fn write_bytes(bytes: &[u8], text: &mut String) {
-    let quote = if bytes.contains(&b'\'') && !bytes.contains(&b'"') { '"' } else { '\'' };
+    let quote = if bytes.contains(&b'\'') && !bytes.contains(&b'"') {
+        '"'
+    } else {
+        '\''
+    };
     text.extend(['b', quote]);
     for byte in bytes {
         match char::from(*byte) {
@@ -124,5 +136,6 @@ pub(in crate::text) fn is_printable(character: char) -> bool {
     }
     let mut bytes = [b'a', 0, 0, 0, 0];
     let len = 1 + character.encode_utf8(&mut bytes[1..]).len();
-    std::str::from_utf8(&bytes[..len]).is_ok_and(|text| text.escape_debug().nth(1) == Some(character))
+    std::str::from_utf8(&bytes[..len])
+        .is_ok_and(|text| text.escape_debug().nth(1) == Some(character))
 }

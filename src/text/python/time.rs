@@ -1,6 +1,14 @@
 //! `strftime`, as templates call it: `strftime_now`.
 
-const WEEKDAYS: [&str; 7] = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];
+const WEEKDAYS: [&str; 7] = [
+    "Monday",
+    "Tuesday",
+    "Wednesday",
+    "Thursday",
+    "Friday",
+    "Saturday",
+    "Sunday",
+];
 const MONTHS: [&str; 12] = [
     "January",
     "February",
@@ -44,20 +52,39 @@ pub(in crate::text) fn strftime(pattern: &str, unix_time: u64) -> String {
     let days = unix_time / 86_400;
     let (year, month, day) = civil(days);
     let (hour, minute, second) = (unix_time / 3600 % 24, unix_time / 60 % 60, unix_time % 60);
-    let moment = Moment { unix_time, days, year, month, day, hour, minute, second };
+    let moment = Moment {
+        unix_time,
+        days,
+        year,
+        month,
+        day,
+        hour,
+        minute,
+        second,
+    };
     let mut text = String::new();
     let mut rest = pattern;
     while let Some((before, after)) = rest.split_once('%') {
         text.push_str(before);
         let flags_len = after.len() - after.trim_start_matches(['-', '_', '0', '^', '#']).len();
         let (flags, behind) = after.split_at(flags_len);
-        let (digits, behind) =
-            behind.split_at(behind.len() - behind.trim_start_matches(|c: char| c.is_ascii_digit()).len());
+        let (digits, behind) = behind.split_at(
+            behind.len()
+                - behind
+                    .trim_start_matches(|c: char| c.is_ascii_digit())
+                    .len(),
+        );
         // The other ways to write numbers and years are the usual ones.
         let behind = behind.strip_prefix(['E', 'O']).unwrap_or(behind);
         let code = behind.chars().next();
-        let width = if digits.is_empty() { Some(0) } else { digits.parse().ok().filter(|width| *width <= WIDTH_MAX) };
-        let field = code.zip(width).and_then(|(code, width)| Some((moment.field(code, flags)?, code, width)));
+        let width = if digits.is_empty() {
+            Some(0)
+        } else {
+            digits.parse().ok().filter(|width| *width <= WIDTH_MAX)
+        };
+        let field = code
+            .zip(width)
+            .and_then(|(code, width)| Some((moment.field(code, flags)?, code, width)));
         match field {
             Some((field, code, width)) => {
                 text.push_str(&filled(&with_case(field, flags), flags, width));
@@ -77,12 +104,20 @@ pub(in crate::text) fn strftime(pattern: &str, unix_time: u64) -> String {
 fn filled(field: &str, flags: &str, width: usize) -> String {
     let is_number = field.chars().all(|c| c.is_ascii_digit());
     let flag = flags.chars().rfind(|flag| matches!(flag, '_' | '0'));
-    let fill = if flag == Some('0') || flag.is_none() && is_number { "0" } else { " " };
+    let fill = if flag == Some('0') || flag.is_none() && is_number {
+        "0"
+    } else {
+        " "
+    };
     fill.repeat(width.saturating_sub(field.chars().count())) + field
 }
 
 fn with_case(field: String, flags: &str) -> String {
-    if flags.contains(['^', '#']) { field.to_uppercase() } else { field }
+    if flags.contains(['^', '#']) {
+        field.to_uppercase()
+    } else {
+        field
+    }
 }
 
 impl Moment {
@@ -119,9 +154,16 @@ impl Moment {
             }
         };
         let two = |value: u64| pad(value, 2, '0');
-        let hour_of_half = if self.hour.is_multiple_of(12) { 12 } else { self.hour % 12 };
+        let hour_of_half = if self.hour.is_multiple_of(12) {
+            12
+        } else {
+            self.hour % 12
+        };
         let half = if self.hour < 12 { "AM" } else { "PM" };
-        let (month, weekday) = (MONTHS[self.month as usize - 1], WEEKDAYS[(self.weekday() as usize + 6) % 7]);
+        let (month, weekday) = (
+            MONTHS[self.month as usize - 1],
+            WEEKDAYS[(self.weekday() as usize + 6) % 7],
+        );
         let whole = |pattern: &str| Some(strftime(pattern, self.unix_time));
         let field = match code {
             'Y' => self.year.to_string(),
@@ -181,11 +223,16 @@ fn civil(days: u64) -> (u64, u64, u64) {
     // Days from 0000-03-01 to 1970-01-01.
     let days = days + 719_468;
     let (era, day_of_era) = (days / DAYS_PER_ERA, days % DAYS_PER_ERA);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let months_since_march = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * months_since_march + 2) / 5 + 1;
-    let month = if months_since_march < 10 { months_since_march + 3 } else { months_since_march - 9 };
+    let month = if months_since_march < 10 {
+        months_since_march + 3
+    } else {
+        months_since_march - 9
+    };
     let year = era * 400 + year_of_era + u64::from(month <= 2);
     (year, month, day)
 }
@@ -201,12 +248,16 @@ mod tests {
         let (mut days, mut last) = (0, (1969, 12, 31));
         while days < 400_000 {
             let date = civil(days);
-            let follows =
-                date.0 == last.0 && (date.1 == last.1 && date.2 == last.2 + 1 || date.1 == last.1 + 1 && date.2 == 1);
+            let follows = date.0 == last.0
+                && (date.1 == last.1 && date.2 == last.2 + 1
+                    || date.1 == last.1 + 1 && date.2 == 1);
             assert!(follows || date == (last.0 + 1, 1, 1), "{last:?} {date:?}");
             (days, last) = (days + 1, date);
         }
-        assert!(strftime("%F", u64::MAX).ends_with("-09"), "of a year beyond all calendars");
+        assert!(
+            strftime("%F", u64::MAX).ends_with("-09"),
+            "of a year beyond all calendars"
+        );
         assert!(start.elapsed().as_secs() < 5);
     }
 }

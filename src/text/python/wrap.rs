@@ -41,7 +41,11 @@ fn next_line<'a>(chunks: &mut Vec<&'a [char]>, wrapping: Wrapping) -> Vec<&'a [c
     }
     if let Some(chunk) = chunks.pop_if(|chunk| chunk.len() > wrapping.width) {
         if wrapping.breaks_long_words {
-            let (first, rest) = chunk.split_at(break_of(chunk, wrapping.width - len, wrapping.breaks_on_hyphens));
+            let (first, rest) = chunk.split_at(break_of(
+                chunk,
+                wrapping.width - len,
+                wrapping.breaks_on_hyphens,
+            ));
             line.push(first);
             chunks.push(rest);
         } else if line.is_empty() {
@@ -90,7 +94,10 @@ fn chunks(text: &[char], breaks_on_hyphens: bool) -> Vec<&[char]> {
 /// is several hyphens between words.
 fn ends_chunk(word: &[char], start: usize, at: usize) -> bool {
     let is_letter = |at: usize| word.get(at).is_some_and(|c| c.is_alphabetic() || *c == '_');
-    let is_word = |at: usize| word.get(at).is_some_and(|c| c.is_alphanumeric() || *c == '_');
+    let is_word = |at: usize| {
+        word.get(at)
+            .is_some_and(|c| c.is_alphanumeric() || *c == '_')
+    };
     let is_punctuation = |at: usize| word.get(at).is_some_and(|c| "!\"'&.,?".contains(*c));
     let is_hyphen = |at: usize| word.get(at) == Some(&'-');
     let dash_end = |from: usize| (from..).find(|at| !is_hyphen(*at)).unwrap_or(from);
@@ -106,7 +113,11 @@ fn ends_chunk(word: &[char], start: usize, at: usize) -> bool {
     let follows_letters = at >= 3
         && is_hyphen(at - 1)
         && (is_letter(at - 2) && is_letter(at - 3)
-            || at >= 4 && is_letter(at - 4) && is_hyphen(at - 3) && (is_word(at - 2) || is_punctuation(at - 2)));
-    let precedes_letters = is_letter(at) && (is_letter(at + 1) || is_hyphen(at + 1) && is_letter(at + 2));
+            || at >= 4
+                && is_letter(at - 4)
+                && is_hyphen(at - 3)
+                && (is_word(at - 2) || is_punctuation(at - 2)));
+    let precedes_letters =
+        is_letter(at) && (is_letter(at + 1) || is_hyphen(at + 1) && is_letter(at + 2));
     at > start + 1 && follows_letters && precedes_letters
 }

@@ -26,7 +26,11 @@ pub(crate) struct File {
 
 impl File {
     pub(crate) fn hash(&self) -> String {
-        let hex = |bytes: &[u8]| bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
+        let hex = |bytes: &[u8]| {
+            bytes
+                .iter()
+                .fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
+        };
         if self.large {
             return hex(&Sha256::digest(&self.bytes));
         }
@@ -87,15 +91,35 @@ pub(crate) struct Hub {
 
 impl Hub {
     /// A hub with one repository. Files named `.safetensors` or `.gguf` are large.
-    pub(crate) fn new<T: Into<Vec<u8>>>(files: impl IntoIterator<Item = (&'static str, T)>) -> Arc<Self> {
+    pub(crate) fn new<T: Into<Vec<u8>>>(
+        files: impl IntoIterator<Item = (&'static str, T)>,
+    ) -> Arc<Self> {
         let large = |name: &str| name.ends_with(".safetensors") || name.ends_with(".gguf");
-        let file = |(name, bytes): (&str, T)| (name.to_owned(), File { bytes: bytes.into(), large: large(name) });
+        let file = |(name, bytes): (&str, T)| {
+            (
+                name.to_owned(),
+                File {
+                    bytes: bytes.into(),
+                    large: large(name),
+                },
+            )
+        };
         let files = files.into_iter().map(file).collect();
         let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port is free"));
-        let [endpoint, cdn] =
-            listeners.each_ref().map(|listener| format!("http://{}", listener.local_addr().expect("it is bound")));
-        let state = State { files, commit: COMMIT.to_owned(), ..State::default() };
-        let hub = Arc::new(Self { endpoint, cdn, state: Mutex::new(state), changed: Condvar::new() });
+        let [endpoint, cdn] = listeners
+            .each_ref()
+            .map(|listener| format!("http://{}", listener.local_addr().expect("it is bound")));
+        let state = State {
+            files,
+            commit: COMMIT.to_owned(),
+            ..State::default()
+        };
+        let hub = Arc::new(Self {
+            endpoint,
+            cdn,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        });
         for (listener, place) in listeners.into_iter().zip(["hub", "cdn"]) {
             let hub = hub.clone();
             std::thread::spawn(move || {
@@ -114,7 +138,9 @@ impl Hub {
 
     /// Answers the next `count` requests whose line contains `part` with `bad`.
     pub(crate) fn fail(&self, count: usize, part: &str, bad: BadResponse) {
-        self.state().bad_responses.push((count, part.to_owned(), bad));
+        self.state()
+            .bad_responses
+            .push((count, part.to_owned(), bad));
     }
 
     pub(crate) fn list(&self, name: &str) {
@@ -128,7 +154,13 @@ impl Hub {
     pub(crate) fn set_file(&self, name: &str, bytes: &[u8]) {
         let mut state = self.state();
         let large = state.files.get(name).is_some_and(|file| file.large);
-        state.files.insert(name.to_owned(), File { bytes: bytes.to_vec(), large });
+        state.files.insert(
+            name.to_owned(),
+            File {
+                bytes: bytes.to_vec(),
+                large,
+            },
+        );
     }
 
     pub(crate) fn hash(&self, name: &str) -> String {
@@ -144,22 +176,33 @@ impl Hub {
     pub(crate) fn requests(&self) -> Vec<Request> {
         let log = std::mem::take(&mut self.state().log);
         for request in log.iter().filter(|request| request.line.contains(" cdn ")) {
-            assert_eq!(request.authorization, None, "{}: the token left the endpoint", request.line);
+            assert_eq!(
+                request.authorization, None,
+                "{}: the token left the endpoint",
+                request.line
+            );
         }
         log
     }
 
     pub(crate) fn lines(&self) -> Vec<String> {
-        self.requests().into_iter().map(|request| request.line).collect()
+        self.requests()
+            .into_iter()
+            .map(|request| request.line)
+            .collect()
     }
 
     fn answer(&self, mut stream: TcpStream, place: &str) {
-        let Some(request) = read_request(&stream, place) else { return };
+        let Some(request) = read_request(&stream, place) else {
+            return;
+        };
         let mut state = self.state();
         state.log.push(request.clone());
         self.changed.notify_all();
-        let bad =
-            state.bad_responses.iter_mut().find(|(count, part, _)| *count > 0 && request.line.contains(part.as_str()));
+        let bad = state
+            .bad_responses
+            .iter_mut()
+            .find(|(count, part, _)| *count > 0 && request.line.contains(part.as_str()));
         let bad = bad.map(|(count, _, bad)| {
             *count -= 1;
             bad.clone()
@@ -191,13 +234,26 @@ impl Hub {
             let body = json!({"sha": commit, "siblings": siblings}).to_string();
             return send(out, 200, &[], &[], body.as_bytes(), usize::MAX);
         }
-        let name = path.split_once(&format!("/{commit}/")).map_or("", |(_, name)| name);
+        let name = path
+            .split_once(&format!("/{commit}/"))
+            .map_or("", |(_, name)| name);
         let Some(file) = state.files.get(name).cloned() else {
-            return send(out, 404, &[("X-Error-Code", "EntryNotFound")], &[], b"", usize::MAX);
+            return send(
+                out,
+                404,
+                &[("X-Error-Code", "EntryNotFound")],
+                &[],
+                b"",
+                usize::MAX,
+            );
         };
         drop(state);
         let (tag, length) = (format!("\"{}\"", file.hash()), file.bytes.len().to_string());
-        let over: &[(&str, &str)] = if let Some(BadResponse::Headers(over)) = bad { over } else { &[] };
+        let over: &[(&str, &str)] = if let Some(BadResponse::Headers(over)) = bad {
+            over
+        } else {
+            &[]
+        };
         if place == "hub" && file.large {
             let location = format!("{}{path}", self.cdn);
             let usual = [
@@ -211,7 +267,12 @@ impl Hub {
         }
         let usual = [("ETag", tag.as_str()), ("X-Repo-Commit", &commit)];
         if request.line.starts_with("HEAD") {
-            return head(out, 200, over, &[&usual[..], &[("Content-Length", &length)]].concat());
+            return head(
+                out,
+                200,
+                over,
+                &[&usual[..], &[("Content-Length", &length)]].concat(),
+            );
         }
         self.wait_at_gate();
         send_file(out, request, &file.bytes, &usual, over, bad)
@@ -220,9 +281,20 @@ impl Hub {
     fn wait_at_gate(&self) {
         let closed = |state: &mut State| {
             let gate = state.gate;
-            gate.is_some_and(|(count, part)| state.log.iter().filter(|seen| seen.line.contains(part)).count() < count)
+            gate.is_some_and(|(count, part)| {
+                state
+                    .log
+                    .iter()
+                    .filter(|seen| seen.line.contains(part))
+                    .count()
+                    < count
+            })
         };
-        drop(self.changed.wait_while(self.state(), closed).expect("no thread of the hub has failed"));
+        drop(
+            self.changed
+                .wait_while(self.state(), closed)
+                .expect("no thread of the hub has failed"),
+        );
     }
 }
 
@@ -231,8 +303,15 @@ fn read_request(stream: &TcpStream, place: &str) -> Option<Request> {
     let first = lines.next()?.ok()?;
     let (method, rest) = first.split_once(' ')?;
     let path = rest.split(' ').next()?;
-    let mut request = Request { line: format!("{method} {place} {path}"), range: None, authorization: None };
-    for line in lines.map_while(Result::ok).take_while(|line| !line.is_empty()) {
+    let mut request = Request {
+        line: format!("{method} {place} {path}"),
+        range: None,
+        authorization: None,
+    };
+    for line in lines
+        .map_while(Result::ok)
+        .take_while(|line| !line.is_empty())
+    {
         let (name, value) = line.split_once(':')?;
         match name.to_ascii_lowercase().as_str() {
             "range" => request.range = Some(value.trim().to_owned()),
@@ -260,24 +339,46 @@ fn send_file(
     }
     let range = request.range.as_deref().and_then(|range| {
         let (start, last) = range.strip_prefix("bytes=")?.split_once('-')?;
-        let end = if last.is_empty() { usize::MAX } else { last.parse::<usize>().ok()? + 1 };
+        let end = if last.is_empty() {
+            usize::MAX
+        } else {
+            last.parse::<usize>().ok()? + 1
+        };
         Some((start.parse::<usize>().ok()?, end.min(bytes.len())))
     });
     match range.filter(|_| !matches!(bad, Some(BadResponse::NoRange))) {
         Some((start, _)) if start >= bytes.len() => send(out, 416, over, usual, b"", cut),
         Some((start, end)) => {
             let range = format!("bytes {start}-{}/{}", end - 1, bytes.len());
-            send(out, 206, over, &[usual, &[("Content-Range", &range)]].concat(), &bytes[start..end], cut)
+            send(
+                out,
+                206,
+                over,
+                &[usual, &[("Content-Range", &range)]].concat(),
+                &bytes[start..end],
+                cut,
+            )
         }
         None => send(out, 200, over, usual, &bytes, cut),
     }
 }
 
 /// Status and headers; headers in `over` replace those of the same name.
-fn head(out: &mut TcpStream, status: u16, over: &[(&str, &str)], usual: &[(&str, &str)]) -> std::io::Result<()> {
+fn head(
+    out: &mut TcpStream,
+    status: u16,
+    over: &[(&str, &str)],
+    usual: &[(&str, &str)],
+) -> std::io::Result<()> {
     let mut text = format!("HTTP/1.1 {status} \r\nConnection: close\r\n");
-    let kept = usual.iter().filter(|(name, _)| !over.iter().any(|(other, _)| other == name));
-    for (name, value) in over.iter().chain(kept).filter(|(_, value)| !value.is_empty()) {
+    let kept = usual
+        .iter()
+        .filter(|(name, _)| !over.iter().any(|(other, _)| other == name));
+    for (name, value) in over
+        .iter()
+        .chain(kept)
+        .filter(|(_, value)| !value.is_empty())
+    {
         write!(text, "{name}: {value}\r\n").expect("a string takes text");
     }
     text += "\r\n";
@@ -293,7 +394,12 @@ fn send(
     cut: usize,
 ) -> std::io::Result<()> {
     let length = body.len().to_string();
-    head(out, status, over, &[usual, &[("Content-Length", &length)]].concat())?;
+    head(
+        out,
+        status,
+        over,
+        &[usual, &[("Content-Length", &length)]].concat(),
+    )?;
     out.write_all(&body[..body.len().min(cut)])?;
     out.flush()?;
     out.shutdown(std::net::Shutdown::Write)?;

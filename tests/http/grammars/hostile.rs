@@ -9,7 +9,10 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(10);
 
 fn nested(depth: usize) -> Value {
-    (0..depth).fold(json!({"type": "integer"}), |inner, _| json!({"type": "array", "items": inner}))
+    (0..depth).fold(
+        json!({"type": "integer"}),
+        |inner, _| json!({"type": "array", "items": inner}),
+    )
 }
 
 fn regex(text: &str) -> GrammarSpec {
@@ -45,18 +48,27 @@ fn what_cannot_be_is_refused_with_a_reason() {
         lark(""),
         lark("start: missing"),
         lark("no rules at all"),
-        lark(&format!("start: {}\"a\"{}", "(".repeat(20_000), ")".repeat(20_000))),
+        lark(&format!(
+            "start: {}\"a\"{}",
+            "(".repeat(20_000),
+            ")".repeat(20_000)
+        )),
         lark(&format!("start: \"{long}\"")),
     ];
     for case in cases {
         let error = refused(&case).to_string();
-        assert!(!error.is_empty() && error.len() < 2000 && !error.contains('\n'), "{error:?}");
+        assert!(
+            !error.is_empty() && error.len() < 2000 && !error.contains('\n'),
+            "{error:?}"
+        );
     }
 }
 
 #[test]
 fn whatever_is_sent_takes_bounded_time() {
-    let wide: Map<_, _> = (0..1500).map(|key| (format!("key{key}"), json!({"type": "integer"}))).collect();
+    let wide: Map<_, _> = (0..1500)
+        .map(|key| (format!("key{key}"), json!({"type": "integer"})))
+        .collect();
     let cycle = json!({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"});
     let cases = [
         regex("(a+)+$"),
@@ -98,7 +110,9 @@ fn whatever_is_sent_takes_bounded_time() {
     for case in cases {
         let start = Instant::now();
         let compiled = GRAMMARS.compile(&case);
-        let told = compiled.as_ref().map_or_else(ToString::to_string, |_| "compiled".into());
+        let told = compiled
+            .as_ref()
+            .map_or_else(ToString::to_string, |_| "compiled".into());
         println!("{:?}: {told}", start.elapsed());
         if let Ok(grammar) = compiled {
             let mut state = grammar.start();
@@ -107,24 +121,44 @@ fn whatever_is_sent_takes_bounded_time() {
                 if state.fill_mask(&mut mask).is_err() {
                     break;
                 }
-                let Some(id) = (0..VOCAB).find(|id| mask[*id as usize / 32] >> (id % 32) & 1 == 1) else { break };
+                let Some(id) = (0..VOCAB).find(|id| mask[*id as usize / 32] >> (id % 32) & 1 == 1)
+                else {
+                    break;
+                };
                 if !matches!(state.accept(id), Ok(false)) {
                     break;
                 }
             }
         }
-        assert!(start.elapsed() < PATIENCE, "{case:?} takes {:?}", start.elapsed());
+        assert!(
+            start.elapsed() < PATIENCE,
+            "{case:?} takes {:?}",
+            start.elapsed()
+        );
     }
 }
 
 /// Objects with this many optional properties, and values among this many alternatives.
 fn wide(count: usize) -> Vec<GrammarSpec> {
-    let properties = |item: &Value| (0..count).map(|key| (format!("k{key}"), item.clone())).collect::<Map<_, _>>();
+    let properties = |item: &Value| {
+        (0..count)
+            .map(|key| (format!("k{key}"), item.clone()))
+            .collect::<Map<_, _>>()
+    };
     let numbers: Vec<usize> = (0..count).collect();
-    let constants: Vec<Value> = numbers.iter().map(|number| json!({"const": number})).collect();
+    let constants: Vec<Value> = numbers
+        .iter()
+        .map(|number| json!({"const": number}))
+        .collect();
     let texts: Vec<String> = numbers.iter().map(|number| format!("v{number}")).collect();
-    let objects: Vec<Value> = numbers.iter().map(|number| json!({"required": [format!("k{number}")]})).collect();
-    let rules: Vec<String> = numbers.iter().map(|number| format!("\"a{number}\" X")).collect();
+    let objects: Vec<Value> = numbers
+        .iter()
+        .map(|number| json!({"required": [format!("k{number}")]}))
+        .collect();
+    let rules: Vec<String> = numbers
+        .iter()
+        .map(|number| format!("\"a{number}\" X"))
+        .collect();
     let open = json!({"type": "object", "properties": properties(&json!({"type": "integer"}))});
     let closed = json!({"type": "object", "properties": properties(&json!({})), "additionalProperties": false});
     vec![
@@ -136,8 +170,12 @@ fn wide(count: usize) -> Vec<GrammarSpec> {
         schema(&json!({"enum": texts})),
         schema(&json!({"anyOf": constants})),
         schema(&json!({"anyOf": objects})),
-        schema(&json!({"type": "object", "required": numbers.iter().map(|n| format!("k{n}")).collect::<Vec<_>>()})),
-        schema(&json!({"type": "object", "properties": {"value": {"enum": texts}}, "required": ["value"]})),
+        schema(
+            &json!({"type": "object", "required": numbers.iter().map(|n| format!("k{n}")).collect::<Vec<_>>()}),
+        ),
+        schema(
+            &json!({"type": "object", "properties": {"value": {"enum": texts}}, "required": ["value"]}),
+        ),
         GrammarSpec::Choice(texts.clone()),
         regex(&texts.join("|")),
         lark(&format!("start: {}\nX: /x+/", rules.join(" | "))),
@@ -149,9 +187,16 @@ fn walk_on(grammar: &Grammar, seed: u64) -> Result<(), String> {
     let (mut state, mut below) = (grammar.start(), super::random(seed));
     for step in 0..40 {
         let mut mask = vec![0; VOCAB as usize / 32];
-        state.fill_mask(&mut mask).map_err(|error| format!("mask {step}: {error}"))?;
-        let allowed: Vec<u32> = (0..VOCAB).filter(|id| mask[*id as usize / 32] >> (id % 32) & 1 == 1).collect();
-        if state.accept(allowed[below(allowed.len())]).map_err(|error| format!("token {step}: {error}"))? {
+        state
+            .fill_mask(&mut mask)
+            .map_err(|error| format!("mask {step}: {error}"))?;
+        let allowed: Vec<u32> = (0..VOCAB)
+            .filter(|id| mask[*id as usize / 32] >> (id % 32) & 1 == 1)
+            .collect();
+        if state
+            .accept(allowed[below(allowed.len())])
+            .map_err(|error| format!("token {step}: {error}"))?
+        {
             break;
         }
     }
@@ -172,28 +217,46 @@ fn what_compiles_also_starts() {
                 Err(error) => {
                     let error = error.to_string();
                     let limits = ["1000", "512", "1024", "65536"];
-                    assert!(limits.iter().any(|limit| error.contains(limit)), "case {index} of {count}: {error}");
+                    assert!(
+                        limits.iter().any(|limit| error.contains(limit)),
+                        "case {index} of {count}: {error}"
+                    );
                 }
             }
         }
         // Of a thousand, only objects within an object and alternatives that are schemas are too many.
-        let least =
-            [(400, cases.len()), (1000, cases.len() - 2), (6000, 3)].into_iter().find(|(most, _)| count <= *most);
-        assert!(least.is_some_and(|(_, least)| compiled >= least), "{compiled} of {} with {count}", cases.len());
+        let least = [(400, cases.len()), (1000, cases.len() - 2), (6000, 3)]
+            .into_iter()
+            .find(|(most, _)| count <= *most);
+        assert!(
+            least.is_some_and(|(_, least)| compiled >= least),
+            "{compiled} of {} with {count}",
+            cases.len()
+        );
     }
 }
 
 #[test]
 fn the_cache_stays_within_its_bytes() {
     const BYTES: usize = 4 << 20;
-    let grammars = Grammars::new(TOKENIZER.clone(), VOCAB, &[END], BYTES).expect("the vocabulary is right");
-    let numbered = |number: usize| schema(&json!({"type": "object", "properties": {format!("key{number}"): {}}}));
+    let grammars =
+        Grammars::new(TOKENIZER.clone(), VOCAB, &[END], BYTES).expect("the vocabulary is right");
+    let numbered = |number: usize| {
+        schema(&json!({"type": "object", "properties": {format!("key{number}"): {}}}))
+    };
     for number in 0..300 {
         grammars.compile(&numbered(number)).expect("it compiles");
-        assert!(grammars.cached_bytes() <= BYTES, "{} bytes after {number}", grammars.cached_bytes());
+        assert!(
+            grammars.cached_bytes() <= BYTES,
+            "{} bytes after {number}",
+            grammars.cached_bytes()
+        );
     }
     assert!(grammars.cached_bytes() > BYTES / 2, "it is used");
     let before = grammars.cached_bytes();
     grammars.compile(&numbered(299)).expect("it compiles");
-    assert!(grammars.cached_bytes() <= before + (64 << 10), "the same grammar is kept once");
+    assert!(
+        grammars.cached_bytes() <= before + (64 << 10),
+        "the same grammar is kept once"
+    );
 }

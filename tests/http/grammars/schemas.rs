@@ -29,38 +29,77 @@ pub(crate) const PATTERNS: [&str; 20] = [
 fn leaves() -> Vec<(&'static str, Value)> {
     vec![
         ("string", json!({"type": "string"})),
-        ("short", json!({"type": "string", "minLength": 2, "maxLength": 6})),
-        ("pattern", json!({"type": "string", "pattern": "^[a-z]{2,5}$"})),
-        ("pattern of digits", json!({"type": "string", "pattern": "^\\d{3}-\\d{2}$"})),
+        (
+            "short",
+            json!({"type": "string", "minLength": 2, "maxLength": 6}),
+        ),
+        (
+            "pattern",
+            json!({"type": "string", "pattern": "^[a-z]{2,5}$"}),
+        ),
+        (
+            "pattern of digits",
+            json!({"type": "string", "pattern": "^\\d{3}-\\d{2}$"}),
+        ),
         ("date", json!({"type": "string", "format": "date"})),
         ("time", json!({"type": "string", "format": "time"})),
-        ("date-time", json!({"type": "string", "format": "date-time"})),
+        (
+            "date-time",
+            json!({"type": "string", "format": "date-time"}),
+        ),
         ("email", json!({"type": "string", "format": "email"})),
         ("uuid", json!({"type": "string", "format": "uuid"})),
         ("ipv4", json!({"type": "string", "format": "ipv4"})),
         ("ipv6", json!({"type": "string", "format": "ipv6"})),
         ("duration", json!({"type": "string", "format": "duration"})),
         ("integer", json!({"type": "integer"})),
-        ("percent", json!({"type": "integer", "minimum": 0, "maximum": 100})),
-        ("negative", json!({"type": "integer", "exclusiveMaximum": 0, "minimum": -1000})),
+        (
+            "percent",
+            json!({"type": "integer", "minimum": 0, "maximum": 100}),
+        ),
+        (
+            "negative",
+            json!({"type": "integer", "exclusiveMaximum": 0, "minimum": -1000}),
+        ),
         ("number", json!({"type": "number"})),
-        ("fraction", json!({"type": "number", "minimum": 0, "maximum": 1})),
+        (
+            "fraction",
+            json!({"type": "number", "minimum": 0, "maximum": 1}),
+        ),
         ("boolean", json!({"type": "boolean"})),
         ("null", json!({"type": "null"})),
         ("enum", json!({"enum": ["red", "green", "blue"]})),
-        ("mixed enum", json!({"enum": ["one", 2, null, true, [3], {"four": 4}]})),
+        (
+            "mixed enum",
+            json!({"enum": ["one", 2, null, true, [3], {"four": 4}]}),
+        ),
         ("const", json!({"const": "exactly this"})),
         ("const object", json!({"const": {"a": [1, 2, {"b": null}]}})),
-        ("nullable", json!({"type": ["string", "null"], "maxLength": 8})),
-        ("anyOf", json!({"anyOf": [{"type": "integer"}, {"type": "string", "maxLength": 4}]})),
-        ("oneOf", json!({"oneOf": [{"type": "boolean"}, {"type": "integer", "minimum": 1, "maximum": 9}]})),
-        ("numbers", json!({"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 4})),
+        (
+            "nullable",
+            json!({"type": ["string", "null"], "maxLength": 8}),
+        ),
+        (
+            "anyOf",
+            json!({"anyOf": [{"type": "integer"}, {"type": "string", "maxLength": 4}]}),
+        ),
+        (
+            "oneOf",
+            json!({"oneOf": [{"type": "boolean"}, {"type": "integer", "minimum": 1, "maximum": 9}]}),
+        ),
+        (
+            "numbers",
+            json!({"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 4}),
+        ),
         (
             "pair",
             json!({"type": "array", "prefixItems": [{"type": "integer"}, {"type": "boolean"}],
             "items": false, "minItems": 2}),
         ),
-        ("quotes", json!({"enum": ["\"", "\\", "\n", "/", "ü", "🙂"]})),
+        (
+            "quotes",
+            json!({"enum": ["\"", "\\", "\n", "/", "ü", "🙂"]}),
+        ),
         (
             "point",
             json!({"type": "object", "properties": {"x": {"type": "number"}, "y": {"type": "number"}},
@@ -78,8 +117,17 @@ fn places(leaf: &Value) -> [(&'static str, Value); 7] {
     [
         ("alone", leaf.clone()),
         ("required", object(json!({"value": leaf}), json!(["value"]))),
-        ("optional", object(json!({"id": {"type": "integer"}, "value": leaf}), json!(["id"]))),
-        ("in a list", json!({"type": "array", "items": leaf, "maxItems": 3})),
+        (
+            "optional",
+            object(
+                json!({"id": {"type": "integer"}, "value": leaf}),
+                json!(["id"]),
+            ),
+        ),
+        (
+            "in a list",
+            json!({"type": "array", "items": leaf, "maxItems": 3}),
+        ),
         (
             "deep",
             object(
@@ -93,7 +141,10 @@ fn places(leaf: &Value) -> [(&'static str, Value); 7] {
             "properties": {"first": {"$ref": "#/$defs/leaf"}, "second": {"$ref": "#/$defs/leaf"}},
             "required": ["first", "second"], "additionalProperties": false}),
         ),
-        ("of extra keys", json!({"type": "object", "additionalProperties": leaf, "maxProperties": 3})),
+        (
+            "of extra keys",
+            json!({"type": "object", "additionalProperties": leaf, "maxProperties": 3}),
+        ),
     ]
 }
 
@@ -152,8 +203,14 @@ fn whole() -> Vec<(&'static str, Value)> {
 
 /// Named schemas.
 pub(crate) fn all() -> Vec<(String, Value)> {
-    let placed = leaves()
-        .into_iter()
-        .flat_map(|(leaf, value)| places(&value).map(|(place, value)| (format!("{leaf}, {place}"), value)));
-    placed.chain(whole().into_iter().map(|(name, value)| (name.to_owned(), value))).collect()
+    let placed = leaves().into_iter().flat_map(|(leaf, value)| {
+        places(&value).map(|(place, value)| (format!("{leaf}, {place}"), value))
+    });
+    placed
+        .chain(
+            whole()
+                .into_iter()
+                .map(|(name, value)| (name.to_owned(), value)),
+        )
+        .collect()
 }

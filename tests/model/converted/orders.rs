@@ -12,7 +12,10 @@ pub(crate) fn transposed(shape: &[usize], values: &[f32]) -> Values {
             .map(|(c, r)| expert[c * rows + r])
             .collect()
     };
-    let values = values.chunks_exact(columns * rows).flat_map(expert).collect();
+    let values = values
+        .chunks_exact(columns * rows)
+        .flat_map(expert)
+        .collect();
     (vec![shape[0], rows, columns], values)
 }
 
@@ -23,7 +26,13 @@ pub(super) fn untangled(name: &str, (shape, values): Values) -> Vec<(String, Val
     }
     let columns = shape.get(2).copied().unwrap_or(1);
     let each = |odd: usize, part: &str| {
-        let rows = values.chunks_exact(columns).skip(odd).step_by(2).flatten().copied().collect();
+        let rows = values
+            .chunks_exact(columns)
+            .skip(odd)
+            .step_by(2)
+            .flatten()
+            .copied()
+            .collect();
         let mut shape = shape.clone();
         shape[1] /= 2;
         (name.replace("gate_up_proj", part), (shape, rows))
@@ -34,7 +43,11 @@ pub(super) fn untangled(name: &str, (shape, values): Values) -> Vec<(String, Val
 /// The divisors that `llama3` scaling applies to the frequencies, in f32 as in the converter.
 pub(super) fn llama3_divisors(rope: &Value, base: f32, head_dim: u32) -> Values {
     let number = |field: &str| rope[field].as_f64().expect("a number");
-    let (factor, low, high) = (number("factor"), number("low_freq_factor"), number("high_freq_factor"));
+    let (factor, low, high) = (
+        number("factor"),
+        number("low_freq_factor"),
+        number("high_freq_factor"),
+    );
     let positions = number("original_max_position_embeddings");
     let divisor = |pair: u32| {
         let frequency = f64::from(base).powf(-2.0 * f64::from(pair) / f64::from(head_dim));

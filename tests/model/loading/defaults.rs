@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 fn spec(config: &Value) -> ModelSpec {
     let json = config.to_string();
-    ModelSpec::from_json("config.json", json.as_bytes()).unwrap_or_else(|error| panic!("{error}: {json}"))
+    ModelSpec::from_json("config.json", json.as_bytes())
+        .unwrap_or_else(|error| panic!("{error}: {json}"))
 }
 
 /// As published: the text model's config has six fields.
@@ -16,9 +17,18 @@ fn the_published_config_of_gemma_3_is_complete() {
         "hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text", "num_hidden_layers": 34,
         "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024,
     });
-    let found = spec(&json!({"architectures": ["Gemma3ForConditionalGeneration"], "text_config": text}));
-    assert_eq!((found.vocab, found.positions_max, found.query_heads), (262_208, 131_072, 8));
-    assert!(found.layers.iter().all(|layer| (layer.kv_heads, layer.head_dim) == (4, 256)));
+    let found =
+        spec(&json!({"architectures": ["Gemma3ForConditionalGeneration"], "text_config": text}));
+    assert_eq!(
+        (found.vocab, found.positions_max, found.query_heads),
+        (262_208, 131_072, 8)
+    );
+    assert!(
+        found
+            .layers
+            .iter()
+            .all(|layer| (layer.kv_heads, layer.head_dim) == (4, 256))
+    );
     assert_eq!(found.attention.scale, 1.0 / 16.0);
     assert_eq!(found.ropes[0].theta, 1e6);
 }
@@ -59,17 +69,25 @@ fn absent_fields_have_the_defaults_of_the_architectures_class() {
         ("gemma4-wide", "head_dim", json!(256)),
         ("gemma4-dense", "global_head_dim", json!(512)),
         ("qwen3_5-wide", "linear_key_head_dim", json!(128)),
-        ("smollm3", "rope_parameters", json!({"rope_theta": 2e6, "rope_type": "default"})),
+        (
+            "smollm3",
+            "rope_parameters",
+            json!({"rope_theta": 2e6, "rope_type": "default"}),
+        ),
         ("apertus", "rope_parameters", apertus),
         ("gpt-oss", "rope_parameters", gpt_oss),
         ("ministral3", "rope_parameters", ministral),
         ("gemma3", "vocab_size", json!(262_208)),
     ] {
-        let json = std::fs::read(golden(family).join("config.json")).expect("the golden config reads");
+        let json =
+            std::fs::read(golden(family).join("config.json")).expect("the golden config reads");
         let mut config: Value = serde_json::from_slice(&json).expect("it is JSON");
         config[field] = default;
         let expected = spec(&config);
-        config.as_object_mut().expect("it is an object").remove(field);
+        config
+            .as_object_mut()
+            .expect("it is an object")
+            .remove(field);
         assert_eq!(spec(&config), expected, "{family} without {field}");
     }
 }
@@ -77,18 +95,25 @@ fn absent_fields_have_the_defaults_of_the_architectures_class() {
 /// A field that is null is there, and another name of a field counts.
 #[test]
 fn defaults_replace_neither_null_nor_another_name() {
-    let json = std::fs::read(golden("qwen3-moe").join("config.json")).expect("the golden config reads");
+    let json =
+        std::fs::read(golden("qwen3-moe").join("config.json")).expect("the golden config reads");
     let mut config: Value = serde_json::from_slice(&json).expect("it is JSON");
     let expected = spec(&config);
-    let count = config["num_experts"].as_u64().or(config["num_local_experts"].as_u64()).expect("it has experts");
+    let count = config["num_experts"]
+        .as_u64()
+        .or(config["num_local_experts"].as_u64())
+        .expect("it has experts");
     for name in ["num_experts", "num_local_experts"] {
         let object = config.as_object_mut().expect("it is an object");
-        ["num_experts", "num_local_experts"].iter().for_each(|name| drop(object.remove(*name)));
+        ["num_experts", "num_local_experts"]
+            .iter()
+            .for_each(|name| drop(object.remove(*name)));
         config[name] = json!(count);
         assert_eq!(spec(&config), expected, "{name}");
     }
     config["vocab_size"] = Value::Null;
-    let error = ModelSpec::from_json("config.json", config.to_string().as_bytes()).expect_err("null is no size");
+    let error = ModelSpec::from_json("config.json", config.to_string().as_bytes())
+        .expect_err("null is no size");
     assert_eq!(error.to_string(), "config.json: vocab_size is missing");
 }
 
@@ -99,34 +124,56 @@ fn a_rope_scaling_beside_rope_parameters_counts() {
     let base: Value = serde_json::from_slice(&json).expect("it is JSON");
     let ropes = |changes: Value| {
         let mut config = base.clone();
-        config.as_object_mut().expect("it is an object").remove("rope_theta");
-        changes.as_object().expect("an object").iter().for_each(|(name, value)| config[name] = value.clone());
+        config
+            .as_object_mut()
+            .expect("it is an object")
+            .remove("rope_theta");
+        changes
+            .as_object()
+            .expect("an object")
+            .iter()
+            .for_each(|(name, value)| config[name] = value.clone());
         spec(&config).ropes
     };
     let linear = json!({"type": "linear", "factor": 4.0});
     let parameters = json!({"rope_type": "default", "rope_theta": 5e5});
-    let expected = ropes(json!({"rope_parameters": null, "rope_scaling": linear, "rope_theta": 1e4}));
-    assert_eq!(ropes(json!({"rope_parameters": parameters, "rope_scaling": linear})), expected);
-    let with_theta = json!({"rope_parameters": parameters, "rope_scaling": linear, "rope_theta": 5e5});
-    let expected = ropes(json!({"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 5e5}}));
+    let expected =
+        ropes(json!({"rope_parameters": null, "rope_scaling": linear, "rope_theta": 1e4}));
+    assert_eq!(
+        ropes(json!({"rope_parameters": parameters, "rope_scaling": linear})),
+        expected
+    );
+    let with_theta =
+        json!({"rope_parameters": parameters, "rope_scaling": linear, "rope_theta": 5e5});
+    let expected = ropes(
+        json!({"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 5e5}}),
+    );
     assert_eq!(ropes(with_theta), expected);
     let own_theta = json!({"rope_parameters": parameters,
         "rope_scaling": {"type": "linear", "factor": 4.0, "rope_theta": 5e5}});
     assert_eq!(ropes(own_theta), expected);
     let plain = ropes(json!({"rope_parameters": parameters}));
     for nothing in [json!({}), Value::Null] {
-        assert_eq!(ropes(json!({"rope_parameters": parameters, "rope_scaling": nothing})), plain);
+        assert_eq!(
+            ropes(json!({"rope_parameters": parameters, "rope_scaling": nothing})),
+            plain
+        );
     }
     for unscaled in ["dynamic", "mrope", "default"] {
         let scaling = json!({"rope_type": unscaled, "factor": 4.0, "rope_theta": 5e5});
-        assert_eq!(ropes(json!({"rope_parameters": scaling})), plain, "{unscaled}");
+        assert_eq!(
+            ropes(json!({"rope_parameters": scaling})),
+            plain,
+            "{unscaled}"
+        );
     }
 }
 
 /// Where layers have rotations by their kind, it changes that of full attention.
 #[test]
 fn a_rope_scaling_changes_the_layers_with_full_attention() {
-    let json = std::fs::read(golden("gemma3").join("config.json")).expect("the golden config reads");
+    let json =
+        std::fs::read(golden("gemma3").join("config.json")).expect("the golden config reads");
     let mut config: Value = serde_json::from_slice(&json).expect("it is JSON");
     config["rope_scaling"] = json!({"rope_type": "linear", "factor": 4.0});
     let found = spec(&config).ropes;

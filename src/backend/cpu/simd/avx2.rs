@@ -1,5 +1,8 @@
 //! Two AVX2 registers.
-#![allow(unsafe_code, reason = "vector instructions are detected at run time before they are used")]
+#![allow(
+    unsafe_code,
+    reason = "vector instructions are detected at run time before they are used"
+)]
 
 use super::{Kernel, LANES, Lanes, Level, Simd, Words};
 use std::arch::x86_64::*;
@@ -51,7 +54,9 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     fn prefetch(self, line: &Words, ahead: usize) {
-        avx2!(_mm_prefetch::<_MM_HINT_T0>(line.as_ptr().wrapping_add(LANES * ahead).cast()));
+        avx2!(_mm_prefetch::<_MM_HINT_T0>(
+            line.as_ptr().wrapping_add(LANES * ahead).cast()
+        ));
     }
     #[inline(always)]
     fn splat(self, value: f32) -> F {
@@ -59,7 +64,10 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     fn load(self, from: &Lanes) -> F {
-        [avx2!(_mm256_loadu_ps(from.as_ptr())), avx2!(_mm256_loadu_ps(from[8..].as_ptr()))]
+        [
+            avx2!(_mm256_loadu_ps(from.as_ptr())),
+            avx2!(_mm256_loadu_ps(from[8..].as_ptr())),
+        ]
     }
     #[inline(always)]
     fn store(self, value: F, to: &mut Lanes) {
@@ -149,12 +157,17 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     fn load_halves(self, from: &[u16; LANES]) -> F {
-        let half = |from: &[u16]| avx2!(_mm256_cvtph_ps(_mm_loadu_si128(from[..8].as_ptr().cast())));
+        let half =
+            |from: &[u16]| avx2!(_mm256_cvtph_ps(_mm_loadu_si128(from[..8].as_ptr().cast())));
         [half(from), half(&from[8..])]
     }
     #[inline(always)]
     fn load_bytes(self, from: &[i8; LANES]) -> F {
-        let widen = |from: &[i8]| avx2!(_mm256_cvtepi8_epi32(_mm_loadl_epi64(from[..8].as_ptr().cast())));
+        let widen = |from: &[i8]| {
+            avx2!(_mm256_cvtepi8_epi32(_mm_loadl_epi64(
+                from[..8].as_ptr().cast()
+            )))
+        };
         self.to_float([widen(from), widen(&from[8..])])
     }
     #[inline(always)]

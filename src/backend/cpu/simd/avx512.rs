@@ -1,5 +1,8 @@
 //! One AVX-512 register.
-#![allow(unsafe_code, reason = "vector instructions are detected at run time before they are used")]
+#![allow(
+    unsafe_code,
+    reason = "vector instructions are detected at run time before they are used"
+)]
 
 use super::{Kernel, LANES, Lanes, Level, Simd, Words};
 use std::arch::x86_64::*;
@@ -41,7 +44,9 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     fn prefetch(self, line: &Words, ahead: usize) {
-        avx512!(_mm_prefetch::<_MM_HINT_T0>(line.as_ptr().wrapping_add(LANES * ahead).cast()));
+        avx512!(_mm_prefetch::<_MM_HINT_T0>(
+            line.as_ptr().wrapping_add(LANES * ahead).cast()
+        ));
     }
     #[inline(always)]
     fn splat(self, value: f32) -> __m512 {
@@ -85,7 +90,11 @@ impl Simd for Avx512 {
     }
     #[inline(always)]
     fn if_less(self, a: __m512, b: __m512, yes: __m512, no: __m512) -> __m512 {
-        avx512!(_mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b), no, yes))
+        avx512!(_mm512_mask_blend_ps(
+            _mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b),
+            no,
+            yes
+        ))
     }
     #[inline(always)]
     fn splat_word(self, word: u32) -> __m512i {
@@ -145,12 +154,16 @@ impl Simd for Avx512 {
     }
     #[inline(always)]
     fn load_bytes(self, from: &[i8; LANES]) -> __m512 {
-        avx512!(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(from.as_ptr().cast()))))
+        avx512!(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(
+            from.as_ptr().cast()
+        ))))
     }
     #[inline(always)]
     fn nibble(self, a: __m512i) -> __m512 {
         // A look-up ignores the upper bits, so it is mask and conversion in one.
-        const NUMBERS: Lanes = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0];
+        const NUMBERS: Lanes = [
+            0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0,
+        ];
         self.select(a, &NUMBERS)
     }
     #[inline(always)]

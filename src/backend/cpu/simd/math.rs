@@ -10,9 +10,22 @@ const EXP_MIN: f32 = -87.336_54;
 /// Above this, eˣ overflows.
 const EXP_MAX: f32 = 88.376_26;
 /// Minimax polynomial of (eʳ − 1 − r) / r² for |r| ≤ ln 2 / 2 (Cephes, expf), highest power first.
-const EXP: [f32; 6] = [1.987_569_1e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5];
+const EXP: [f32; 6] = [
+    1.987_569_1e-4,
+    1.398_199_9e-3,
+    8.333_452e-3,
+    4.166_579_6e-2,
+    1.666_666_5e-1,
+    0.5,
+];
 /// Minimax polynomial of (tanh x − x) / x³ in x² for |x| < 0.625 (Cephes, tanhf), highest power first.
-const TANH: [f32; 5] = [-5.704_988_7e-3, 2.063_909e-2, -5.373_971_5e-2, 1.333_144_2e-1, -3.333_328e-1];
+const TANH: [f32; 5] = [
+    -5.704_988_7e-3,
+    2.063_909e-2,
+    -5.373_971_5e-2,
+    1.333_144_2e-1,
+    -3.333_328e-1,
+];
 /// Below this magnitude the polynomial is used.
 const TANH_SMALL: f32 = 0.625;
 

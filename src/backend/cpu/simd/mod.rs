@@ -202,7 +202,9 @@ impl Level {
             #[cfg(target_arch = "x86_64")]
             Self::Avx512,
         ];
-        all.into_iter().filter(|level| level.is_available()).collect()
+        all.into_iter()
+            .filter(|level| level.is_available())
+            .collect()
     }
 
     fn is_available(self) -> bool {
@@ -219,7 +221,8 @@ impl Level {
             Self::Avx2 => has!("avx2") && has!("fma") && has!("f16c"),
             #[cfg(target_arch = "x86_64")]
             Self::Avx512 => {
-                let own = has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl");
+                let own =
+                    has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl");
                 own && Self::Avx2.is_available()
             }
         }
@@ -334,7 +337,10 @@ mod tests {
                 ("sar", s.to_float(s.sar(a, 5))),
                 ("to_int", s.to_float(s.to_int(quarters))),
                 ("half", s.half(a)),
-                ("load_halves", s.load_halves(&self.a.map(|word| (word >> 16) as u16))),
+                (
+                    "load_halves",
+                    s.load_halves(&self.a.map(|word| (word >> 16) as u16)),
+                ),
                 ("load_bytes", s.load_bytes(&self.a.map(|word| word as i8))),
                 ("nibble", s.nibble(a)),
                 ("select", s.select(a, &table)),
@@ -345,7 +351,13 @@ mod tests {
                 let mut lanes = [0.0; LANES];
                 s.store(value, &mut lanes);
                 // Which NaN a NaN becomes is not defined.
-                lanes.map(|lane: f32| if lane.is_nan() { f32::NAN.to_bits() } else { lane.to_bits() })
+                lanes.map(|lane: f32| {
+                    if lane.is_nan() {
+                        f32::NAN.to_bits()
+                    } else {
+                        lane.to_bits()
+                    }
+                })
             };
             results.map(|(name, value)| (name, bits(value))).to_vec()
         }
@@ -362,7 +374,8 @@ mod tests {
             let expected = of_level(Level::Portable);
             for (name, halves) in [("half", a), ("load_halves", a.map(|word| word >> 16))] {
                 let values = halves.map(|word| f16::from_bits(word as u16).to_f32());
-                let values = values.map(|value| if value.is_nan() { f32::NAN } else { value }.to_bits());
+                let values =
+                    values.map(|value| if value.is_nan() { f32::NAN } else { value }.to_bits());
                 assert!(expected.contains(&(name, values)), "{name} of {halves:x?}");
             }
             for level in Level::available() {

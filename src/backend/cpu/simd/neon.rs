@@ -1,5 +1,8 @@
 //! Four NEON registers.
-#![allow(unsafe_code, reason = "vector instructions are detected at run time before they are used")]
+#![allow(
+    unsafe_code,
+    reason = "vector instructions are detected at run time before they are used"
+)]
 
 use super::{Kernel, LANES, Lanes, Level, Simd, Words};
 use std::arch::aarch64::*;

@@ -7,7 +7,11 @@ use super::{Kernel, LANES, Lanes, Simd, Words};
 pub(in crate::backend::cpu) struct Portable;
 
 #[inline(always)]
-fn zip<T: Copy, R: Copy + Default>(a: [T; LANES], b: [T; LANES], f: impl Fn(T, T) -> R) -> [R; LANES] {
+fn zip<T: Copy, R: Copy + Default>(
+    a: [T; LANES],
+    b: [T; LANES],
+    f: impl Fn(T, T) -> R,
+) -> [R; LANES] {
     let mut out = [R::default(); LANES];
     for lane in 0..LANES {
         out[lane] = f(a[lane], b[lane]);
@@ -72,7 +76,11 @@ impl Simd for Portable {
     fn if_less(self, a: Lanes, b: Lanes, yes: Lanes, no: Lanes) -> Lanes {
         let mut out = no;
         for lane in 0..LANES {
-            out[lane] = if a[lane] < b[lane] { yes[lane] } else { no[lane] };
+            out[lane] = if a[lane] < b[lane] {
+                yes[lane]
+            } else {
+                no[lane]
+            };
         }
         out
     }

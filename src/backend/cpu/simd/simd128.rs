@@ -12,7 +12,10 @@ pub(in crate::backend::cpu) struct Simd128;
 macro_rules! simd128 {
     ($intrinsics:expr) => {{
         // SAFETY: the module runs, so its instructions exist; arrays are read and written whole.
-        #[allow(unused_unsafe, reason = "most of them are safe where the target has the feature")]
+        #[allow(
+            unused_unsafe,
+            reason = "most of them are safe where the target has the feature"
+        )]
         unsafe {
             $intrinsics
         }
@@ -154,7 +157,10 @@ impl Simd for Simd128 {
     #[inline(always)]
     fn load_bytes(self, from: &[i8; LANES]) -> Registers {
         let bytes = simd128!(v128_load(from.as_ptr().cast()));
-        let halves = simd128!([i16x8_extend_low_i8x16(bytes), i16x8_extend_high_i8x16(bytes)]);
+        let halves = simd128!([
+            i16x8_extend_low_i8x16(bytes),
+            i16x8_extend_high_i8x16(bytes)
+        ]);
         let [low, high] = halves;
         let parts = simd128!([
             i32x4_extend_low_i16x8(low),
@@ -169,10 +175,14 @@ impl Simd for Simd128 {
         // The instruction looks up bytes in one register; a word outside of it gives zero. So each quarter of the table
         // gives its entries to the lanes that select one of them: bytes 4n to 4n + 3 for entry n.
         let quarters = self.load(table);
-        let (mask, each_byte, places) =
-            (self.splat_word(15), self.splat_word(0x0404_0404), self.splat_word(0x0302_0100));
+        let (mask, each_byte, places) = (
+            self.splat_word(15),
+            self.splat_word(0x0404_0404),
+            self.splat_word(0x0302_0100),
+        );
         let entries = self.and(a, mask);
-        let at = each!(|entries, each_byte, places| u32x4_add(u32x4_mul(entries, each_byte), places));
+        let at =
+            each!(|entries, each_byte, places| u32x4_add(u32x4_mul(entries, each_byte), places));
         let first = simd128!(u8x16_splat(16));
         let mut out = self.splat_word(0);
         let mut place = at;

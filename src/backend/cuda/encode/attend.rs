@@ -13,9 +13,9 @@
 pub(in super::super) mod wgmma;
 
 use super::super::super::metadata::{
-    ITEM_COUNT, ITEM_KEY_BEGIN, ITEM_KEY_END, ITEM_PACKED, ITEM_POSITION, ITEM_ROW, ITEM_SLOT, ITEM_TABLE,
-    LANE_ITEM_COUNTER, LANE_ITEM_PARTS, LANE_ITEM_SLOT_FIRST, LANE_ITEM_WORDS, LANE_LIST_ITEMS, LANE_LIST_LANES,
-    LANE_LIST_TILES, LANE_LIST_WORDS, group_header, record,
+    ITEM_COUNT, ITEM_KEY_BEGIN, ITEM_KEY_END, ITEM_PACKED, ITEM_POSITION, ITEM_ROW, ITEM_SLOT,
+    ITEM_TABLE, LANE_ITEM_COUNTER, LANE_ITEM_PARTS, LANE_ITEM_SLOT_FIRST, LANE_ITEM_WORDS,
+    LANE_LIST_ITEMS, LANE_LIST_LANES, LANE_LIST_TILES, LANE_LIST_WORDS, group_header, record,
 };
 use super::super::super::{BackendError, Capacity};
 use super::super::driver::Facts;
@@ -89,7 +89,10 @@ fn stride(pieces: u32) -> u32 {
 
 /// Bytes of a tile's keys and values.
 fn tile_bytes(head_dim: u32, format: KvFormat, keys: u32) -> u32 {
-    debug_assert!(head_dim.is_multiple_of(16), "tensor cores take heads of whole pieces");
+    debug_assert!(
+        head_dim.is_multiple_of(16),
+        "tensor cores take heads of whole pieces"
+    );
     match format {
         KvFormat::Q8 | KvFormat::Fp8 => 2 * keys * (stride(head_dim / 16) + 4),
         KvFormat::F16 | KvFormat::F32 => 2 * keys * stride(head_dim / 8),
@@ -99,21 +102,46 @@ fn tile_bytes(head_dim: u32, format: KvFormat, keys: u32) -> u32 {
 /// Variant of `attend_paged_decode`: three stages if two blocks still fit on a multiprocessor.
 fn decode_variant(head_dim: u32, format: KvFormat, facts: &Facts) -> Variant {
     let limit = facts.shared_bytes_max;
-    let keys = if format.is_coded() || head_dim <= 64 { 32 } else { 16 };
+    let keys = if format.is_coded() || head_dim <= 64 {
+        32
+    } else {
+        16
+    };
     let sized = |warps: u32, depth: u32| {
         let stage = warps * tile_bytes(head_dim, format, keys);
         // As in the kernel: the sums are behind the first stage, and the query is at the end.
         let sums = (warps * LANE_ROWS * (head_dim + 10) * 4).max(PARTS_MAX * LANE_ROWS * 8);
         let query = LANE_ROWS * (head_dim + 8) * 2;
-        let stages = if depth > 2 { depth * stage } else { (depth * stage).max(stage + sums) + query };
+        let stages = if depth > 2 {
+            depth * stage
+        } else {
+            (depth * stage).max(stage + sums) + query
+        };
         let operands = if head_dim > 176 { 32 * head_dim } else { 0 };
-        let row_bytes = if format.is_coded() { head_dim } else { 2 * head_dim };
+        let row_bytes = if format.is_coded() {
+            head_dim
+        } else {
+            2 * head_dim
+        };
         let fresh = 2 * row_bytes + 16;
-        Variant { warps, keys, depth, shared_bytes: stages + operands + warps * 8 + fresh }
+        Variant {
+            warps,
+            keys,
+            depth,
+            shared_bytes: stages + operands + warps * 8 + fresh,
+        }
     };
     let half = (limit + SHARED_RESERVED) / 2 - SHARED_RESERVED;
-    let depth = if sized(4, 3).shared_bytes <= half { 3 } else { 2 };
-    let warps = if sized(4, depth).shared_bytes <= limit { 4 } else { 2 };
+    let depth = if sized(4, 3).shared_bytes <= half {
+        3
+    } else {
+        2
+    };
+    let warps = if sized(4, depth).shared_bytes <= limit {
+        4
+    } else {
+        2
+    };
     sized(warps, depth)
 }
 
@@ -122,7 +150,12 @@ fn prefill_variant(head_dim: u32, format: KvFormat, is_plain: bool, facts: &Fact
     let sized = |warps: u32, depth: u32, keys: u32| {
         let rows = 16 * depth * warps;
         let row_bytes = stride(head_dim / 8) + if depth > 1 { 4 } else { 0 };
-        Variant { warps, keys, depth, shared_bytes: rows * row_bytes + tile_bytes(head_dim, format, keys) }
+        Variant {
+            warps,
+            keys,
+            depth,
+            shared_bytes: rows * row_bytes + tile_bytes(head_dim, format, keys),
+        }
     };
     let fits = |variant: &Variant| variant.shared_bytes <= facts.shared_bytes_max;
     if head_dim <= 128 {
@@ -138,7 +171,11 @@ fn prefill_variant(head_dim: u32, format: KvFormat, is_plain: bool, facts: &Fact
         KvFormat::Fp8 => false,
     };
     let large = is_large.then(|| sized(8, 1, 64));
-    large.into_iter().chain([sized(8, 1, 32)]).find(fits).unwrap_or(sized(4, 1, 32))
+    large
+        .into_iter()
+        .chain([sized(8, 1, 32)])
+        .find(fits)
+        .unwrap_or(sized(4, 1, 32))
 }
 
 /// Blocks of `attend_paged_decode` that a device runs at once.
@@ -150,8 +187,15 @@ fn blocks_at_once(layer: &KvLayer, format: KvFormat, facts: &Facts) -> u32 {
 
 /// The KV layer and the query heads per KV head, if tensor cores can take this step. Compilers for newer devices run
 /// out of registers for the largest heads of 8-bit elements.
-fn tensor_step(plan: &Plan, capacity: &Capacity, facts: &Facts, step: &Step) -> Option<(KvLayer, u32)> {
-    let Step::AttendPaged(step) = step else { return None };
+fn tensor_step(
+    plan: &Plan,
+    capacity: &Capacity,
+    facts: &Facts,
+    step: &Step,
+) -> Option<(KvLayer, u32)> {
+    let Step::AttendPaged(step) = step else {
+        return None;
+    };
     let layer = plan.kv_layers[step.layer as usize];
     let ratio = step.query_heads / layer.heads.max(1);
     let fits = plan.buffer_spec(step.q).storage == Storage::Bf16
@@ -168,11 +212,21 @@ fn tensor_step(plan: &Plan, capacity: &Capacity, facts: &Facts, step: &Step) -> 
 /// cores can take. Steps with another ratio do not use the list.
 fn planner(plan: &Plan, capacity: &Capacity, facts: &Facts, group: usize) -> Option<Planner> {
     debug_assert!(group < plan.kv_groups.len(), "a KV group of this plan");
-    let steps = || plan.body.iter().filter_map(move |step| tensor_step(plan, capacity, facts, step));
+    let steps = || {
+        plan.body
+            .iter()
+            .filter_map(move |step| tensor_step(plan, capacity, facts, step))
+    };
     let in_group = || steps().filter(move |(layer, _)| layer.group as usize == group);
     let (_, ratio) = in_group().next()?;
-    let layers = || in_group().filter(move |(_, other)| *other == ratio).map(|(layer, _)| layer);
-    let lanes = |layer: KvLayer| (blocks_at_once(&layer, capacity.kv_format, facts) / layer.heads.max(1)).max(1);
+    let layers = || {
+        in_group()
+            .filter(move |(_, other)| *other == ratio)
+            .map(|(layer, _)| layer)
+    };
+    let lanes = |layer: KvLayer| {
+        (blocks_at_once(&layer, capacity.kv_format, facts) / layer.heads.max(1)).max(1)
+    };
     let rows = |layer: KvLayer| {
         let variant = prefill_variant(layer.head_dim, capacity.kv_format, true, facts);
         16 * variant.depth * variant.warps
@@ -192,41 +246,81 @@ fn planners<'a>(
     capacity: &'a Capacity,
     facts: &'a Facts,
 ) -> impl Iterator<Item = (usize, Planner)> + 'a {
-    (0..plan.kv_groups.len()).filter_map(move |group| Some((group, planner(plan, capacity, facts, group)?)))
+    (0..plan.kv_groups.len())
+        .filter_map(move |group| Some((group, planner(plan, capacity, facts, group)?)))
 }
 
 /// Maximum words that [`work`] appends for one group.
 pub(in super::super) fn work_words_max(plan: &Plan, capacity: &Capacity, facts: &Facts) -> u64 {
     let words = |(_, planner): (usize, Planner)| {
-        let (lanes, sequences) = (u64::from(planner.lanes_max), u64::from(capacity.sequences_max));
-        let tiles = u64::from(capacity.tokens_max) * u64::from(planner.ratio) / u64::from(TILE_ROWS_MIN) + sequences;
-        u64::from(LANE_LIST_WORDS) + lanes.max(sequences) + 1 + (sequences + lanes + tiles) * u64::from(LANE_ITEM_WORDS)
+        let (lanes, sequences) = (
+            u64::from(planner.lanes_max),
+            u64::from(capacity.sequences_max),
+        );
+        let tiles = u64::from(capacity.tokens_max) * u64::from(planner.ratio)
+            / u64::from(TILE_ROWS_MIN)
+            + sequences;
+        u64::from(LANE_LIST_WORDS)
+            + lanes.max(sequences)
+            + 1
+            + (sequences + lanes + tiles) * u64::from(LANE_ITEM_WORDS)
     };
-    planners(plan, capacity, facts).map(words).max().unwrap_or(0)
+    planners(plan, capacity, facts)
+        .map(words)
+        .max()
+        .unwrap_or(0)
 }
 
 /// Maximum of `number` over the layers that tensor cores may take, called with the lanes of their group.
-fn largest(plan: &Plan, capacity: &Capacity, facts: &Facts, number: impl Fn(&KvLayer, u64) -> u64) -> u64 {
+fn largest(
+    plan: &Plan,
+    capacity: &Capacity,
+    facts: &Facts,
+    number: impl Fn(&KvLayer, u64) -> u64,
+) -> u64 {
     let of_group = |(group, planner): (usize, Planner)| {
-        let layers = plan.kv_layers.iter().filter(move |layer| layer.group as usize == group);
-        layers.map(|layer| number(layer, u64::from(planner.lanes_max))).max().unwrap_or(0)
+        let layers = plan
+            .kv_layers
+            .iter()
+            .filter(move |layer| layer.group as usize == group);
+        layers
+            .map(|layer| number(layer, u64::from(planner.lanes_max)))
+            .max()
+            .unwrap_or(0)
     };
-    planners(plan, capacity, facts).map(of_group).max().unwrap_or(0)
+    planners(plan, capacity, facts)
+        .map(of_group)
+        .max()
+        .unwrap_or(0)
 }
 
 /// Bytes of scratch for partial sums; one buffer, reused by every layer.
 pub(in super::super) fn scratch_bytes(plan: &Plan, capacity: &Capacity, facts: &Facts) -> u64 {
     // A lane has at most two partial items: one continued from the lane before, one continued in the next.
     let bytes = |layer: &KvLayer, lanes: u64| {
-        2 * lanes * u64::from(layer.heads) * u64::from(LANE_ROWS) * u64::from(layer.head_dim + 2) * 4
+        2 * lanes
+            * u64::from(layer.heads)
+            * u64::from(LANE_ROWS)
+            * u64::from(layer.head_dim + 2)
+            * 4
     };
-    if capacity.deterministic { 0 } else { largest(plan, capacity, facts, bytes) }
+    if capacity.deterministic {
+        0
+    } else {
+        largest(plan, capacity, facts, bytes)
+    }
 }
 
 /// Number of counters: one per KV head for each set of rows that is cut into parts.
 pub(in super::super) fn counters(plan: &Plan, capacity: &Capacity, facts: &Facts) -> u32 {
-    let count = largest(plan, capacity, facts, |layer, lanes| lanes * u64::from(layer.heads));
-    if capacity.deterministic { 0 } else { u32::try_from(count).unwrap_or(u32::MAX) }
+    let count = largest(plan, capacity, facts, |layer, lanes| {
+        lanes * u64::from(layer.heads)
+    });
+    if capacity.deterministic {
+        0
+    } else {
+        u32::try_from(count).unwrap_or(u32::MAX)
+    }
 }
 
 /// Appends the work list of KV group `group`.
@@ -243,7 +337,10 @@ pub(in super::super) fn work(
         planner.plan(&inputs.sequences, &inputs.groups[group].table_starts, words);
     }
     let words_max = work_words_max(plan, capacity, facts);
-    debug_assert!((words.len() - words_before) as u64 <= words_max, "the list fits the metadata");
+    debug_assert!(
+        (words.len() - words_before) as u64 <= words_max,
+        "the list fits the metadata"
+    );
 }
 
 /// What a group's list depends on, apart from the batch.
@@ -272,14 +369,20 @@ impl Run {
     }
 
     fn item(&self, units: Range<u32>) -> Item {
-        debug_assert!(self.units().start <= units.start && units.end <= self.units().end, "keys of this run");
+        debug_assert!(
+            self.units().start <= units.start && units.end <= self.units().end,
+            "keys of this run"
+        );
         let begin = (units.start * UNIT).max(self.keys.start);
         let end = (units.end * UNIT).min(self.keys.end);
         record(&[
             (ITEM_ROW, self.sequence.row_start),
             (ITEM_PACKED, self.packed.start),
             (ITEM_COUNT, self.packed.end - self.packed.start),
-            (ITEM_POSITION, self.sequence.context_len - self.sequence.row_count),
+            (
+                ITEM_POSITION,
+                self.sequence.context_len - self.sequence.row_count,
+            ),
             (ITEM_KEY_BEGIN, begin),
             (ITEM_KEY_END, end),
             (ITEM_TABLE, self.table_start),
@@ -299,7 +402,11 @@ struct Lanes {
 
 impl Planner {
     fn plan(&self, sequences: &[SequenceRows], table_starts: &[u32], words: &mut Vec<u32>) {
-        debug_assert_eq!(sequences.len(), table_starts.len(), "every sequence has a block table");
+        debug_assert_eq!(
+            sequences.len(),
+            table_starts.len(),
+            "every sequence has a block table"
+        );
         let (mut few, mut many) = (Vec::new(), Vec::new());
         for (sequence, table_start) in sequences.iter().zip(table_starts) {
             let packed = sequence.row_count * self.ratio;
@@ -309,14 +416,18 @@ impl Planner {
                 many.extend(self.runs(*sequence, *table_start, self.tile_rows));
             }
         }
-        let longest_first = |runs: &mut Vec<Run>| runs.sort_by_key(|run| std::cmp::Reverse(run.units().len()));
+        let longest_first =
+            |runs: &mut Vec<Run>| runs.sort_by_key(|run| std::cmp::Reverse(run.units().len()));
         longest_first(&mut many);
         let lanes = if self.splits {
             self.lanes(&few)
         } else {
             longest_first(&mut few);
             let items: Vec<_> = few.iter().map(|run| run.item(run.units())).collect();
-            Lanes { starts: (0..).take(items.len()).collect(), items }
+            Lanes {
+                starts: (0..).take(items.len()).collect(),
+                items,
+            }
         };
         let count = |length: usize| u32::try_from(length).unwrap_or(u32::MAX);
         let items = count(lanes.items.len());
@@ -331,24 +442,43 @@ impl Planner {
     }
 
     /// Cuts a sequence's packed rows into runs of at most `size` rows.
-    fn runs(&self, sequence: SequenceRows, table_start: u32, size: u32) -> impl Iterator<Item = Run> + use<> {
-        debug_assert!(size > 0 && sequence.row_count <= sequence.context_len, "rows are the context's last tokens");
+    fn runs(
+        &self,
+        sequence: SequenceRows,
+        table_start: u32,
+        size: u32,
+    ) -> impl Iterator<Item = Run> + use<> {
+        debug_assert!(
+            size > 0 && sequence.row_count <= sequence.context_len,
+            "rows are the context's last tokens"
+        );
         let Self { ratio, window, .. } = *self;
         let end = sequence.row_count * ratio;
         let first_position = sequence.context_len - sequence.row_count;
         (0..end).step_by(size as usize).map(move |start| {
             let packed = start..(start + size).min(end);
             let position = |packed: u32| first_position + packed / ratio;
-            let begin = window.map_or(0, |window| (position(packed.start) + 1).saturating_sub(window));
+            let begin = window.map_or(0, |window| {
+                (position(packed.start) + 1).saturating_sub(window)
+            });
             let keys = begin..position(packed.end - 1) + 1;
-            Run { sequence, table_start, packed, keys }
+            Run {
+                sequence,
+                table_start,
+                packed,
+                keys,
+            }
         })
     }
 
     /// Distributes the units of all runs, in order, over lanes of equal length.
     fn lanes(&self, runs: &[Run]) -> Lanes {
         let total: u64 = runs.iter().map(|run| run.units().len() as u64).sum();
-        let longest = runs.iter().map(|run| run.units().len() as u32).max().unwrap_or(0);
+        let longest = runs
+            .iter()
+            .map(|run| run.units().len() as u32)
+            .max()
+            .unwrap_or(0);
         let even = u32::try_from(total.div_ceil(u64::from(self.lanes_max))).unwrap_or(u32::MAX);
         let length = even.max(longest.div_ceil(SPLITS_MAX)).max(LANE_UNITS_MIN);
         let mut lanes = Lanes::default();
@@ -379,8 +509,14 @@ impl Planner {
                 counters += 1;
             }
         }
-        debug_assert!(lanes.starts.len() <= self.lanes_max as usize, "every lane has a block");
-        debug_assert!(slots <= 2 * self.lanes_max && counters <= self.lanes_max, "the parts fit the scratch");
+        debug_assert!(
+            lanes.starts.len() <= self.lanes_max as usize,
+            "every lane has a block"
+        );
+        debug_assert!(
+            slots <= 2 * self.lanes_max && counters <= self.lanes_max,
+            "the parts fit the scratch"
+        );
         lanes
     }
 }
@@ -393,10 +529,16 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &AttendPaged) -> Result<
     if !layer.head_dim.is_multiple_of(8) || !(8..=LATENT_DIM_MAX).contains(&layer.head_dim) {
         return Err(BackendError::head_dim("attend_paged", layer.head_dim));
     }
-    let ratio_max = if layer.latent { LATENT_HEADS_MAX } else { RATIO_MAX };
+    let ratio_max = if layer.latent {
+        LATENT_HEADS_MAX
+    } else {
+        RATIO_MAX
+    };
     if !(1..=ratio_max).contains(&ratio) {
-        let (what, message) =
-            (format!("attend_paged with {ratio} query heads per KV head"), format!("1 to {ratio_max} are supported"));
+        let (what, message) = (
+            format!("attend_paged with {ratio} query heads per KV head"),
+            format!("1 to {ratio_max} are supported"),
+        );
         return Err(BackendError::Unsupported { what, message });
     }
     let params = params(recorder, step);
@@ -428,7 +570,11 @@ fn params(recorder: &Recorder<'_>, step: &AttendPaged) -> Params {
     let (plan, arena) = (recorder.plan, recorder.arena);
     let layer = plan.kv_layers[step.layer as usize];
     let ratio = step.query_heads / layer.heads.max(1);
-    debug_assert_eq!(step.query_heads, ratio * layer.heads, "every KV head has the same number of query heads");
+    debug_assert_eq!(
+        step.query_heads,
+        ratio * layer.heads,
+        "every KV head has the same number of query heads"
+    );
     let [k, v] = arena.kv(step.layer);
     Params {
         metadata: arena.metadata,
@@ -474,8 +620,14 @@ pub(super) fn encode_fused(
         return Ok(false);
     }
     let layer = recorder.plan.kv_layers[step.layer as usize];
-    let attend = Params { q: 0, ..params(recorder, step) };
-    let params = StoringParams { attend, heads: rope::head_params(recorder, store) };
+    let attend = Params {
+        q: 0,
+        ..params(recorder, step)
+    };
+    let params = StoringParams {
+        attend,
+        heads: rope::head_params(recorder, store),
+    };
     let kernel = decode_kernel(recorder, step, &layer).define("STORES", 1);
     let kernel = rope::with_heads(recorder, store, kernel);
     launch_decode(recorder, &kernel, &params, &layer)?;
@@ -484,13 +636,25 @@ pub(super) fn encode_fused(
 
 /// `kernel` for a head and buffers of these types.
 fn typed(kernel: &'static str, head_dim: u32, q: Storage, out: Storage) -> Kernel {
-    Kernel::new(kernel).define("HEAD_DIM", head_dim).define_type("Q_TYPE", q).define_type("OUT_TYPE", out)
+    Kernel::new(kernel)
+        .define("HEAD_DIM", head_dim)
+        .define_type("Q_TYPE", q)
+        .define_type("OUT_TYPE", out)
 }
 
 /// A tensor-core kernel with what it is compiled for besides.
-fn optioned(kernel: Kernel, format: KvFormat, softcap: Option<f32>, alibi: Option<WeightId>) -> Kernel {
-    let kernel = kernel.flag_if(format == KvFormat::Q8, "KV_Q8").flag_if(format == KvFormat::Fp8, "KV_FP8");
-    kernel.flag_if(softcap.is_some(), "SOFTCAP").flag_if(alibi.is_some(), "ALIBI")
+fn optioned(
+    kernel: Kernel,
+    format: KvFormat,
+    softcap: Option<f32>,
+    alibi: Option<WeightId>,
+) -> Kernel {
+    let kernel = kernel
+        .flag_if(format == KvFormat::Q8, "KV_Q8")
+        .flag_if(format == KvFormat::Fp8, "KV_FP8");
+    kernel
+        .flag_if(softcap.is_some(), "SOFTCAP")
+        .flag_if(alibi.is_some(), "ALIBI")
 }
 
 /// `attend_paged_prefill` for q and out of these types.
@@ -502,10 +666,27 @@ fn usual_tiles(
     facts: &Facts,
 ) -> Tiles {
     let is_plain = softcap.is_none() && alibi.is_none();
-    let Variant { warps, keys, depth, shared_bytes } = prefill_variant(head_dim, format, is_plain, facts);
-    let kernel = optioned(typed("attend_paged_prefill", head_dim, q, out), format, softcap, alibi);
-    let kernel = kernel.define("WARPS", warps).define("WARP_STRIPS", depth).define("TILE_KEYS", keys);
-    Tiles { kernel, threads: 32 * warps, shared_bytes }
+    let Variant {
+        warps,
+        keys,
+        depth,
+        shared_bytes,
+    } = prefill_variant(head_dim, format, is_plain, facts);
+    let kernel = optioned(
+        typed("attend_paged_prefill", head_dim, q, out),
+        format,
+        softcap,
+        alibi,
+    );
+    let kernel = kernel
+        .define("WARPS", warps)
+        .define("WARP_STRIPS", depth)
+        .define("TILE_KEYS", keys);
+    Tiles {
+        kernel,
+        threads: 32 * warps,
+        shared_bytes,
+    }
 }
 
 fn encode_vec(
@@ -520,12 +701,25 @@ fn encode_vec(
         KvFormat::Q8 => "KV_Q8",
         KvFormat::Fp8 => "KV_FP8",
     };
-    let kernel = typed("attend_paged_vec", layer.head_dim, recorder.storage(step.q), recorder.storage(step.out));
+    let kernel = typed(
+        "attend_paged_vec",
+        layer.head_dim,
+        recorder.storage(step.q),
+        recorder.storage(step.out),
+    );
     let shared_bytes = |group: u32| 4 * (group * (layer.head_dim + 19) + 16 * (layer.head_dim + 4));
-    let fits =
-        |group: &u32| params.group.is_multiple_of(*group) && shared_bytes(*group) <= recorder.device.shared_bytes_max;
-    let group = (1..=params.group.min(RATIO_MAX)).rev().find(fits).unwrap_or(1);
-    let (kernel, shared_bytes) = (kernel.define("GROUP", group).define(format, 1), shared_bytes(group));
+    let fits = |group: &u32| {
+        params.group.is_multiple_of(*group)
+            && shared_bytes(*group) <= recorder.device.shared_bytes_max
+    };
+    let group = (1..=params.group.min(RATIO_MAX))
+        .rev()
+        .find(fits)
+        .unwrap_or(1);
+    let (kernel, shared_bytes) = (
+        kernel.define("GROUP", group).define(format, 1),
+        shared_bytes(group),
+    );
     let blocks = recorder.rows(step.q) * (step.query_heads / group);
     recorder.launch(&kernel, params, [blocks, 1, 1], 128, shared_bytes)
 }
@@ -533,9 +727,17 @@ fn encode_vec(
 fn decode_kernel(recorder: &Recorder<'_>, step: &AttendPaged, layer: &KvLayer) -> Kernel {
     let format = recorder.capacity.kv_format;
     let variant = decode_variant(layer.head_dim, format, recorder.device);
-    let kernel = typed("attend_paged_decode", layer.head_dim, recorder.storage(step.q), recorder.storage(step.out));
+    let kernel = typed(
+        "attend_paged_decode",
+        layer.head_dim,
+        recorder.storage(step.q),
+        recorder.storage(step.out),
+    );
     let kernel = optioned(kernel, format, step.softcap, step.alibi);
-    kernel.define("WARPS", variant.warps).define("TILE_KEYS", variant.keys).define("STAGES", variant.depth)
+    kernel
+        .define("WARPS", variant.warps)
+        .define("TILE_KEYS", variant.keys)
+        .define("STAGES", variant.depth)
 }
 
 fn launch_decode<P: bytemuck::Pod>(
@@ -547,7 +749,13 @@ fn launch_decode<P: bytemuck::Pod>(
     let (format, device) = (recorder.capacity.kv_format, recorder.device);
     let variant = decode_variant(layer.head_dim, format, device);
     let grid = [blocks_at_once(layer, format, device), 1, 1];
-    recorder.launch(kernel, params, grid, 32 * variant.warps, variant.shared_bytes)
+    recorder.launch(
+        kernel,
+        params,
+        grid,
+        32 * variant.warps,
+        variant.shared_bytes,
+    )
 }
 
 fn encode_tensor(
@@ -557,7 +765,10 @@ fn encode_tensor(
     layer: &KvLayer,
     planner: &Planner,
 ) -> Result<(), BackendError> {
-    debug_assert_eq!(params.group, planner.ratio, "the list was planned for this step");
+    debug_assert_eq!(
+        params.group, planner.ratio,
+        "the list was planned for this step"
+    );
     let kernel = decode_kernel(recorder, step, layer);
     launch_decode(recorder, &kernel, params, layer)?;
     // In a decode batch every sequence has one row, few enough for lanes.
@@ -568,20 +779,41 @@ fn encode_tensor(
     let (format, device, head_dim) = (recorder.capacity.kv_format, recorder.device, layer.head_dim);
     let (q, out) = (recorder.storage(step.q), recorder.storage(step.out));
     let packed_rows = recorder.shape.tokens * planner.ratio;
-    let Tiles { kernel, threads, shared_bytes } =
-        match wgmma::is_chosen(head_dim, is_plain, packed_rows, recorder.capacity, device) {
-            true => wgmma::tiles(head_dim, q, out),
-            false => usual_tiles(head_dim, (q, out), format, (step.softcap, step.alibi), device),
-        };
+    let Tiles {
+        kernel,
+        threads,
+        shared_bytes,
+    } = match wgmma::is_chosen(head_dim, is_plain, packed_rows, recorder.capacity, device) {
+        true => wgmma::tiles(head_dim, q, out),
+        false => usual_tiles(
+            head_dim,
+            (q, out),
+            format,
+            (step.softcap, step.alibi),
+            device,
+        ),
+    };
     let tiles = packed_rows / planner.tile_rows + recorder.shape.sequences;
-    recorder.launch(&kernel, params, [tiles * layer.heads, 1, 1], threads, shared_bytes)
+    recorder.launch(
+        &kernel,
+        params,
+        [tiles * layer.heads, 1, 1],
+        threads,
+        shared_bytes,
+    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const PLANNER: Planner = Planner { ratio: 4, window: None, lanes_max: 33, tile_rows: 128, splits: true };
+    const PLANNER: Planner = Planner {
+        ratio: 4,
+        window: None,
+        lanes_max: 33,
+        tile_rows: 128,
+        splits: true,
+    };
 
     /// A work list, read back: the items of each lane, and the tiles.
     struct List {
@@ -593,7 +825,11 @@ mod tests {
         let mut row_start = 0;
         let sequence = |&(row_count, context_len): &(u32, u32)| {
             row_start += row_count;
-            SequenceRows { row_start: row_start - row_count, row_count, context_len }
+            SequenceRows {
+                row_start: row_start - row_count,
+                row_count,
+                context_len,
+            }
         };
         rows.iter().map(sequence).collect()
     }
@@ -605,35 +841,68 @@ mod tests {
         let words = &words[3..];
         let (lanes, items, tiles) = (words[0] as usize, words[1] as usize, words[2] as usize);
         let starts = &words[4..4 + lanes + 1];
-        let all: Vec<Vec<u32>> = words[4 + lanes + 1..].chunks_exact(12).map(<[u32]>::to_vec).collect();
+        let all: Vec<Vec<u32>> = words[4 + lanes + 1..]
+            .chunks_exact(12)
+            .map(<[u32]>::to_vec)
+            .collect();
         assert_eq!((all.len(), starts[lanes] as usize), (items + tiles, items));
-        let lanes = starts.windows(2).map(|pair| all[pair[0] as usize..pair[1] as usize].to_vec()).collect();
-        List { lanes, tiles: all[items..].to_vec() }
+        let lanes = starts
+            .windows(2)
+            .map(|pair| all[pair[0] as usize..pair[1] as usize].to_vec())
+            .collect();
+        List {
+            lanes,
+            tiles: all[items..].to_vec(),
+        }
     }
 
     #[test]
     fn a_short_sequence_is_one_item() {
         let list = list(&PLANNER, &[(1, 100)]);
-        assert_eq!(list.lanes, [vec![vec![0, 0, 4, 99, 0, 100, 0, NONE, 0, 1, 0, 0]]]);
+        assert_eq!(
+            list.lanes,
+            [vec![vec![0, 0, 4, 99, 0, 100, 0, NONE, 0, 1, 0, 0]]]
+        );
         assert!(list.tiles.is_empty());
     }
 
     #[test]
     fn lanes_are_even_and_cover_every_key_once() {
-        for rows in [&[(1, 100_000)][..], &[(1, 5000), (1, 1), (3, 700), (1, 129), (1, 64)], &[(1, 1500); 64]] {
+        for rows in [
+            &[(1, 100_000)][..],
+            &[(1, 5000), (1, 1), (3, 700), (1, 129), (1, 64)],
+            &[(1, 1500); 64],
+        ] {
             let list = list(&PLANNER, rows);
             assert!(list.lanes.len() <= PLANNER.lanes_max as usize);
             let units = |item: &Vec<u32>| item[5].div_ceil(UNIT) - item[4] / UNIT;
-            let lengths: Vec<u32> = list.lanes.iter().map(|lane| lane.iter().map(units).sum()).collect();
+            let lengths: Vec<u32> = list
+                .lanes
+                .iter()
+                .map(|lane| lane.iter().map(units).sum())
+                .collect();
             let (last, others) = lengths.split_last().unwrap();
-            assert!(others.iter().all(|length| length == &lengths[0]) && *last > 0 && last <= &lengths[0]);
+            assert!(
+                others.iter().all(|length| length == &lengths[0])
+                    && *last > 0
+                    && last <= &lengths[0]
+            );
             for (index, (_, context)) in rows.iter().enumerate() {
-                let items: Vec<_> = list.lanes.iter().flatten().filter(|item| item[6] == 1000 * index as u32).collect();
+                let items: Vec<_> = list
+                    .lanes
+                    .iter()
+                    .flatten()
+                    .filter(|item| item[6] == 1000 * index as u32)
+                    .collect();
                 assert_eq!((items[0][4], items[items.len() - 1][5]), (0, *context));
                 assert!(items.windows(2).all(|pair| pair[0][5] == pair[1][4]));
                 for (part, item) in items.iter().enumerate() {
                     let is_whole = items.len() == 1;
-                    let slot = if is_whole { NONE } else { item[8] + part as u32 };
+                    let slot = if is_whole {
+                        NONE
+                    } else {
+                        item[8] + part as u32
+                    };
                     assert_eq!((item[7], item[9]), (slot, items.len() as u32));
                 }
                 assert!(items.len() <= SPLITS_MAX as usize + 1);
@@ -645,28 +914,54 @@ mod tests {
     fn slots_and_counters_stay_within_what_is_allocated() {
         let rows: Vec<(u32, u32)> = (0..200).map(|index| (1, 1 + index * 37 % 4000)).collect();
         let list = list(&PLANNER, &rows);
-        let parts: Vec<_> = list.lanes.iter().flatten().filter(|item| item[7] != NONE).collect();
-        assert!(parts.iter().enumerate().all(|(slot, item)| item[7] == slot as u32));
+        let parts: Vec<_> = list
+            .lanes
+            .iter()
+            .flatten()
+            .filter(|item| item[7] != NONE)
+            .collect();
+        assert!(
+            parts
+                .iter()
+                .enumerate()
+                .all(|(slot, item)| item[7] == slot as u32)
+        );
         assert!(parts.len() <= 2 * PLANNER.lanes_max as usize);
         assert!(parts.iter().all(|item| item[10] < PLANNER.lanes_max));
     }
 
     #[test]
     fn without_splits_a_sequence_is_a_lane_and_the_longest_comes_first() {
-        let list = list(&Planner { splits: false, ..PLANNER }, &[(1, 10), (1, 9000), (1, 300)]);
+        let list = list(
+            &Planner {
+                splits: false,
+                ..PLANNER
+            },
+            &[(1, 10), (1, 9000), (1, 300)],
+        );
         let contexts: Vec<u32> = list.lanes.iter().map(|lane| lane[0][5]).collect();
         assert_eq!(contexts, [9000, 300, 10]);
-        assert!(list.lanes.iter().all(|lane| lane.len() == 1 && lane[0][7] == NONE));
+        assert!(
+            list.lanes
+                .iter()
+                .all(|lane| lane.len() == 1 && lane[0][7] == NONE)
+        );
     }
 
     #[test]
     fn many_rows_are_tiles_that_see_their_windows() {
-        let planner = Planner { window: Some(100), ..PLANNER };
+        let planner = Planner {
+            window: Some(100),
+            ..PLANNER
+        };
         let list = list(&planner, &[(1, 500), (70, 1000)]);
         // 280 packed rows: the last tile has the fewest.
         let tiles: Vec<&[u32]> = list.tiles.iter().map(|item| &item[..6]).collect();
-        let expected: [&[u32]; 3] =
-            [&[1, 0, 128, 930, 831, 962], &[1, 128, 128, 930, 863, 994], &[1, 256, 24, 930, 895, 1000]];
+        let expected: [&[u32]; 3] = [
+            &[1, 0, 128, 930, 831, 962],
+            &[1, 128, 128, 930, 863, 994],
+            &[1, 256, 24, 930, 895, 1000],
+        ];
         assert_eq!(tiles, expected);
         assert_eq!(list.lanes[0][0][4..6], [400, 500]);
     }

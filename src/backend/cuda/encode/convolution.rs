@@ -15,7 +15,10 @@ params! {
 const THREADS: u32 = 128;
 
 /// Records the launch.
-pub(super) fn encode(recorder: &mut Recorder<'_>, step: &ShortConvolution) -> Result<(), BackendError> {
+pub(super) fn encode(
+    recorder: &mut Recorder<'_>,
+    step: &ShortConvolution,
+) -> Result<(), BackendError> {
     let arena = recorder.arena;
     let eights = eights_of("short_convolution", recorder.columns(step.out))?;
     let kernel = Kernel::new("short_convolution")

@@ -40,10 +40,17 @@ fn runs(recorder: &Recorder<'_>) -> Vec<Run> {
         let vectors = u32::try_from(u64::from(layer.heads) * tile_bytes / 16).unwrap_or(u32::MAX);
         let layer_first = index / LAYERS_MAX * LAYERS_MAX;
         let bit = 1 << (index - layer_first);
-        let same = |run: &&mut Run| (run.group, run.vectors, run.layer_first) == (layer.group, vectors, layer_first);
+        let same = |run: &&mut Run| {
+            (run.group, run.vectors, run.layer_first) == (layer.group, vectors, layer_first)
+        };
         match runs.iter_mut().find(same) {
             Some(run) => run.layers |= bit,
-            None => runs.push(Run { group: layer.group, vectors, layer_first, layers: bit }),
+            None => runs.push(Run {
+                group: layer.group,
+                vectors,
+                layer_first,
+                layers: bit,
+            }),
         }
     }
     runs
@@ -66,10 +73,17 @@ pub(super) fn encode(recorder: &mut Recorder<'_>) -> Result<(), BackendError> {
             unused: 0,
         };
         // The grid covers layers up to the last one in the mask; blocks of layers not in the mask exit at once.
-        debug_assert!(run.layers != 0 && run.vectors > 0, "a run copies blocks of a layer");
+        debug_assert!(
+            run.layers != 0 && run.vectors > 0,
+            "a run copies blocks of a layer"
+        );
         let height = u64::BITS - run.layers.leading_zeros();
         let full = (recorder.device.sm_count * BLOCKS_EACH).div_ceil(run.layers.count_ones());
-        let needed = recorder.capacity.copies_max.saturating_mul(run.vectors).div_ceil(THREADS);
+        let needed = recorder
+            .capacity
+            .copies_max
+            .saturating_mul(run.vectors)
+            .div_ceil(THREADS);
         recorder.launch(&kernel, &params, [full.min(needed), height, 1], THREADS, 0)?;
     }
     Ok(())

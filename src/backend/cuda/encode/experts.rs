@@ -95,8 +95,19 @@ fn parts(weight: &DeviceWeight, expert_rows: u32) -> Vec<Part> {
             let outputs = (end - row).min(expert_rows - output_start);
             let address = section.address + u64::from(row - section.row_start) * row_bytes;
             let (format, stride) = (section.format, 0);
-            let new = Part { output_start, outputs, format, expert_first: expert, expert_count: 1, address, stride };
-            match parts.iter().rposition(|part| part.output_start == output_start) {
+            let new = Part {
+                output_start,
+                outputs,
+                format,
+                expert_first: expert,
+                expert_count: 1,
+                address,
+                stride,
+            };
+            match parts
+                .iter()
+                .rposition(|part| part.output_start == output_start)
+            {
                 Some(at) if parts[at].continues_with(&new) => {
                     let part = &mut parts[at];
                     part.stride = (address - part.address) / u64::from(part.expert_count);
@@ -156,13 +167,19 @@ pub(in super::super) fn scratch_bytes(plan: &Plan, capacity: &Capacity) -> u64 {
 }
 
 /// Records the launches.
-pub(super) fn encode(recorder: &mut Recorder<'_>, step: &MatMulExperts) -> Result<(), BackendError> {
+pub(super) fn encode(
+    recorder: &mut Recorder<'_>,
+    step: &MatMulExperts,
+) -> Result<(), BackendError> {
     let plan = recorder.plan;
     let weight = recorder.weight(step.weight);
     eights_of("matmul_experts", weight.columns)?;
     let shape = step.shape(plan);
     let outputs = shape.outputs;
-    debug_assert!(weight.columns <= shape.x_stride, "a row of x is as long as a row of the weight");
+    debug_assert!(
+        weight.columns <= shape.x_stride,
+        "a row of x is as long as a row of the weight"
+    );
     debug_assert_eq!(
         plan.weight_spec(step.weight).rows,
         plan.weight_spec(step.weight).experts * outputs,
@@ -177,13 +194,23 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &MatMulExperts) -> Resul
     };
     // Tiles read each matrix once: worthwhile as soon as some experts are chosen more than once. Heads have no lists
     // of routes to make tiles of.
-    let many = step.routes.is_some_and(|routes| recorder.rows(routes) >= call.experts);
+    let many = step
+        .routes
+        .is_some_and(|routes| recorder.rows(routes) >= call.experts);
     let many = many && !recorder.capacity.deterministic;
     let narrow = recorder.storage(step.x) == Storage::Bf16;
-    if many && narrow && call.parts.iter().all(|part| part.format != WeightFormat::F32) {
+    if many
+        && narrow
+        && call
+            .parts
+            .iter()
+            .all(|part| part.format != WeightFormat::F32)
+    {
         call.tiles(recorder)
     } else {
-        call.parts.iter().try_for_each(|part| call.vec(recorder, part))
+        call.parts
+            .iter()
+            .try_for_each(|part| call.vec(recorder, part))
     }
 }
 
@@ -221,7 +248,11 @@ impl Call<'_> {
             x_stride: self.shape.x_stride,
         };
         let tokens = recorder.shape.tokens;
-        let units = if self.shape.combine { tokens } else { self.shape.routes(tokens) };
+        let units = if self.shape.combine {
+            tokens
+        } else {
+            self.shape.routes(tokens)
+        };
         let grid = [units, part.outputs.div_ceil(VEC_OUTPUTS), 1];
         recorder.launch(&kernel, &params, grid, VEC_THREADS, 0)
     }
@@ -229,12 +260,17 @@ impl Call<'_> {
     fn tiles(&self, recorder: &mut Recorder<'_>) -> Result<(), BackendError> {
         let tokens = recorder.shape.tokens;
         if !self.shape.combine {
-            let out = (recorder.row_buffer(self.step.out), recorder.storage(self.step.out));
+            let out = (
+                recorder.row_buffer(self.step.out),
+                recorder.storage(self.step.out),
+            );
             return self.tiles_of(recorder, 0, tokens, out);
         }
         let token_bytes = u64::from(self.shape.per_token) * u64::from(self.shape.outputs) * 4;
-        let at_once = (PRODUCTS_BYTES_MAX / token_bytes.max(1)).clamp(1, u64::from(tokens.max(1))) as u32;
-        let products = recorder.arena.expert_scratch + lists_bytes(recorder.plan, recorder.capacity);
+        let at_once =
+            (PRODUCTS_BYTES_MAX / token_bytes.max(1)).clamp(1, u64::from(tokens.max(1))) as u32;
+        let products =
+            recorder.arena.expert_scratch + lists_bytes(recorder.plan, recorder.capacity);
         for first in (0..tokens).step_by(at_once as usize) {
             let some = at_once.min(tokens - first);
             // The address that the products of token 0 would have.
@@ -256,8 +292,14 @@ impl Call<'_> {
         let arena = recorder.arena;
         let routes_max = tokens * self.shape.per_token;
         let lists_max = lists_bytes(recorder.plan, recorder.capacity);
-        debug_assert!(u64::from(routes_max + self.experts + 1) * 4 <= lists_max, "the lists fit the scratch");
-        debug_assert!(first_token + tokens <= recorder.shape.tokens, "a slice has tokens of the batch");
+        debug_assert!(
+            u64::from(routes_max + self.experts + 1) * 4 <= lists_max,
+            "the lists fit the scratch"
+        );
+        debug_assert!(
+            first_token + tokens <= recorder.shape.tokens,
+            "a slice has tokens of the batch"
+        );
         let order = arena.expert_scratch;
         let starts = order + u64::from(routes_max) * 4;
         let group = GroupParams {
@@ -270,7 +312,13 @@ impl Call<'_> {
             first_route: first_token * self.shape.per_token,
             routes_max,
         };
-        recorder.launch(&Kernel::new("matmul_experts_group"), &group, [self.experts, 1, 1], THREADS, 0)?;
+        recorder.launch(
+            &Kernel::new("matmul_experts_group"),
+            &group,
+            [self.experts, 1, 1],
+            THREADS,
+            0,
+        )?;
         for part in &self.parts {
             let tile = self.tile(recorder, part.format, routes_max);
             let params = TileParams {
@@ -319,7 +367,8 @@ impl Call<'_> {
         products: u64,
     ) -> Result<(), BackendError> {
         let (arena, step) = (recorder.arena, self.step);
-        let kernel = Kernel::new("matmul_experts_merge").define_type("OUT_TYPE", recorder.storage(step.out));
+        let kernel =
+            Kernel::new("matmul_experts_merge").define_type("OUT_TYPE", recorder.storage(step.out));
         let params = MergeParams {
             products,
             routes: self.routes(recorder),
@@ -333,7 +382,13 @@ impl Call<'_> {
             padding: 0,
         };
         let threads = tokens_max * self.shape.outputs.div_ceil(4);
-        recorder.launch(&kernel, &params, [threads.div_ceil(THREADS), 1, 1], THREADS, 0)
+        recorder.launch(
+            &kernel,
+            &params,
+            [threads.div_ceil(THREADS), 1, 1],
+            THREADS,
+            0,
+        )
     }
 }
 
@@ -344,19 +399,45 @@ mod tests {
 
     #[test]
     fn what_repeats_from_expert_to_expert_is_one_part() {
-        let section = |row_start, rows, format, address| DeviceSection { row_start, rows, format, address };
-        let plain = DeviceWeight { columns: 32, sections: vec![section(0, 40, WeightFormat::Bf16, 4096)] };
+        let section = |row_start, rows, format, address| DeviceSection {
+            row_start,
+            rows,
+            format,
+            address,
+        };
+        let plain = DeviceWeight {
+            columns: 32,
+            sections: vec![section(0, 40, WeightFormat::Bf16, 4096)],
+        };
         let whole = parts(&plain, 10);
         assert_eq!(whole.len(), 1);
-        assert_eq!((whole[0].expert_count, whole[0].outputs, whole[0].stride), (4, 10, 640));
+        assert_eq!(
+            (whole[0].expert_count, whole[0].outputs, whole[0].stride),
+            (4, 10, 640)
+        );
         // Three experts of 10 rows: 7 packed and 3 dense each, 1024 bytes apart.
         let mixed = (0..6).map(|i| match i % 2 {
             0 => section(i / 2 * 10, 7, WeightFormat::Q8, u64::from(i) * 512),
             _ => section(i / 2 * 10 + 7, 3, WeightFormat::Bf16, u64::from(i) * 512),
         });
-        let mixed = parts(&DeviceWeight { columns: 32, sections: mixed.collect() }, 10);
-        let found: Vec<_> =
-            mixed.iter().map(|part| (part.output_start, part.outputs, part.expert_count, part.stride)).collect();
+        let mixed = parts(
+            &DeviceWeight {
+                columns: 32,
+                sections: mixed.collect(),
+            },
+            10,
+        );
+        let found: Vec<_> = mixed
+            .iter()
+            .map(|part| {
+                (
+                    part.output_start,
+                    part.outputs,
+                    part.expert_count,
+                    part.stride,
+                )
+            })
+            .collect();
         assert_eq!(found, [(0, 7, 3, 1024), (7, 3, 3, 1024)]);
     }
 }

@@ -26,11 +26,17 @@ params! {
 const THREADS: u32 = 128;
 
 /// Records the launch.
-pub(super) fn encode(recorder: &mut Recorder<'_>, step: &RopeStoreLatent) -> Result<(), BackendError> {
+pub(super) fn encode(
+    recorder: &mut Recorder<'_>,
+    step: &RopeStoreLatent,
+) -> Result<(), BackendError> {
     let arena = recorder.arena;
     let layer = recorder.plan.kv_layers[step.layer as usize];
     let runs = layer.head_dim / 8;
-    debug_assert!(step.rope.rotary_dim < layer.head_dim, "a latent has elements that are not rotated");
+    debug_assert!(
+        step.rope.rotary_dim < layer.head_dim,
+        "a latent has elements that are not rotated"
+    );
     let lanes = runs.next_power_of_two().min(32);
     let kernel = Kernel::new("rope_store_latent")
         .define_type("X_TYPE", recorder.storage(step.query))
@@ -60,5 +66,11 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &RopeStoreLatent) -> Res
         padding: 0,
     };
     let units = recorder.rows(step.q) * (step.query_heads + 1);
-    recorder.launch(&kernel, &params, [(units * lanes).div_ceil(THREADS), 1, 1], THREADS, 0)
+    recorder.launch(
+        &kernel,
+        &params,
+        [(units * lanes).div_ceil(THREADS), 1, 1],
+        THREADS,
+        0,
+    )
 }

@@ -44,7 +44,11 @@ const NORM_BYTES_MAX: u32 = 64 << 10;
 pub(super) fn encode(recorder: &mut Recorder<'_>, step: &MatMul) -> Result<(), BackendError> {
     let weight = recorder.weight(step.weight);
     eights_of("matmul", weight.columns)?;
-    debug_assert_eq!(weight.columns, recorder.columns(step.x), "a row of x is as long as a row of the weight");
+    debug_assert_eq!(
+        weight.columns,
+        recorder.columns(step.x),
+        "a row of x is as long as a row of the weight"
+    );
     let narrow = recorder.storage(step.x) == Storage::Bf16;
     let few = recorder.rows(step.x) <= VEC_ROWS_MAX && !recorder.capacity.deterministic;
     for section in &weight.sections {
@@ -60,12 +64,21 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &MatMul) -> Result<(), B
 }
 
 /// The section's part of the step as a cuBLASLt product, if it can be one.
-fn blas_product(recorder: &Recorder<'_>, step: &MatMul, section: &DeviceSection) -> Option<Product> {
-    let plain = section.format == WeightFormat::Bf16 && step.bias.is_none() && !recorder.capacity.deterministic;
+fn blas_product(
+    recorder: &Recorder<'_>,
+    step: &MatMul,
+    section: &DeviceSection,
+) -> Option<Product> {
+    let plain = section.format == WeightFormat::Bf16
+        && step.bias.is_none()
+        && !recorder.capacity.deterministic;
     if !plain {
         return None;
     }
-    debug_assert!(section.row_start + section.rows <= recorder.columns(step.out), "a section gives columns of out");
+    debug_assert!(
+        section.row_start + section.rows <= recorder.columns(step.out),
+        "a section gives columns of out"
+    );
     let storage = recorder.storage(step.out);
     let shape = ProductShape {
         rows: recorder.rows(step.x),
@@ -79,37 +92,63 @@ fn blas_product(recorder: &Recorder<'_>, step: &MatMul, section: &DeviceSection)
         return None;
     }
     let out = recorder.row_buffer(step.out) + u64::from(section.row_start * storage.bytes());
-    Some(Product { x: recorder.row_buffer(step.x), weight: section.address, out, shape })
+    Some(Product {
+        x: recorder.row_buffer(step.x),
+        weight: section.address,
+        out,
+        shape,
+    })
 }
 
 /// `matmul_vec` over one section, without fused steps.
-fn vec(recorder: &mut Recorder<'_>, step: &MatMul, section: &DeviceSection) -> Result<(), BackendError> {
-    let vec = VecLaunch { section: *section, norm: None, gated: None };
+fn vec(
+    recorder: &mut Recorder<'_>,
+    step: &MatMul,
+    section: &DeviceSection,
+) -> Result<(), BackendError> {
+    let vec = VecLaunch {
+        section: *section,
+        norm: None,
+        gated: None,
+    };
     vec.launch(recorder, step)
 }
 
 /// Records a product of few rows with its fused steps as one launch. Returns `false` if the steps run better
 /// separately.
-pub(super) fn encode_fused(recorder: &mut Recorder<'_>, fused: &Fused) -> Result<bool, BackendError> {
+pub(super) fn encode_fused(
+    recorder: &mut Recorder<'_>,
+    fused: &Fused,
+) -> Result<bool, BackendError> {
     let step = &fused.product;
     let weight = recorder.weight(step.weight);
     let rows = recorder.rows(step.x);
     let norm_bytes = row_group(recorder, rows) * weight.columns * recorder.storage(step.x).bytes();
-    let [section] = weight.sections[..] else { return Ok(false) };
+    let [section] = weight.sections[..] else {
+        return Ok(false);
+    };
     let fits = fused.norm.is_none() || norm_bytes <= NORM_BYTES_MAX;
     let halves = fused.gated.is_none() || section.rows.is_multiple_of(2);
     if rows > VEC_ROWS_MAX || recorder.capacity.deterministic || !fits || !halves {
         return Ok(false);
     }
     eights_of("matmul", weight.columns)?;
-    let vec = VecLaunch { section, norm: fused.norm.as_ref(), gated: fused.gated.as_ref() };
+    let vec = VecLaunch {
+        section,
+        norm: fused.norm.as_ref(),
+        gated: fused.gated.as_ref(),
+    };
     vec.launch(recorder, step)?;
     Ok(true)
 }
 
 /// Rows that a warp multiplies with each weight it reads.
 fn row_group(recorder: &Recorder<'_>, rows: u32) -> u32 {
-    if recorder.capacity.deterministic { 4 } else { rows.next_power_of_two().min(VEC_ROWS_MAX) }
+    if recorder.capacity.deterministic {
+        4
+    } else {
+        rows.next_power_of_two().min(VEC_ROWS_MAX)
+    }
 }
 
 /// A launch of `matmul_vec`.
@@ -122,16 +161,29 @@ struct VecLaunch<'a> {
 impl VecLaunch<'_> {
     fn launch(&self, recorder: &mut Recorder<'_>, step: &MatMul) -> Result<(), BackendError> {
         let (arena, section) = (recorder.arena, self.section);
-        debug_assert!(self.gated.is_none() || section.rows.is_multiple_of(2), "a gate has an up projection");
+        debug_assert!(
+            self.gated.is_none() || section.rows.is_multiple_of(2),
+            "a gate has an up projection"
+        );
         let rows_max = recorder.rows(step.x);
         let rows = row_group(recorder, rows_max);
-        let warps = if self.norm.is_some() { NORM_WARPS } else { WARPS };
+        let warps = if self.norm.is_some() {
+            NORM_WARPS
+        } else {
+            WARPS
+        };
         let outputs = self.outputs(recorder, rows);
         let x = self.norm.map_or(step.x, |norm| norm.x);
         let out = self.gated.map_or(step.out, |gated| gated.out);
-        let kernel = self.kernel(recorder, step).define("ROWS", rows).define("OUTPUTS", outputs).define("WARPS", warps);
+        let kernel = self
+            .kernel(recorder, step)
+            .define("ROWS", rows)
+            .define("OUTPUTS", outputs)
+            .define("WARPS", warps);
         let count = recorder.row_count(step.x);
-        let (activation, alpha, limit) = self.gated.map_or((0, 0.0, 0.0), |gated| activation_of(gated.activation));
+        let (activation, alpha, limit) = self
+            .gated
+            .map_or((0, 0.0, 0.0), |gated| activation_of(gated.activation));
         let params = Params {
             x: recorder.row_buffer(x),
             weight: section.address,
@@ -147,14 +199,22 @@ impl VecLaunch<'_> {
             output_start: section.row_start,
             accumulate: u32::from(step.accumulate),
             epsilon: self.norm.map_or(0.0, |norm| norm.epsilon),
-            offset: self.norm.map_or(0.0, |norm| if norm.one_plus { 1.0 } else { 0.0 }),
+            offset: self
+                .norm
+                .map_or(0.0, |norm| if norm.one_plus { 1.0 } else { 0.0 }),
             activation,
             alpha,
             limit,
         };
-        let shared = self.norm.map_or(0, |_| rows * params.columns * recorder.storage(step.x).bytes());
+        let shared = self.norm.map_or(0, |_| {
+            rows * params.columns * recorder.storage(step.x).bytes()
+        });
         // A gate and its up projection give one output.
-        let grid = [section.rows.div_ceil(warps * outputs), rows_max.div_ceil(rows), 1];
+        let grid = [
+            section.rows.div_ceil(warps * outputs),
+            rows_max.div_ceil(rows),
+            1,
+        ];
         recorder.launch(&kernel, &params, grid, warps * 32, shared)
     }
 
@@ -176,11 +236,15 @@ impl VecLaunch<'_> {
             .define_type("X_TYPE", recorder.storage(x))
             .define_type("OUT_TYPE", recorder.storage(out));
         let kernel = match self.norm {
-            Some(_) => kernel.define("NORM", 1).define_type("NORMED_TYPE", recorder.storage(step.x)),
+            Some(_) => kernel
+                .define("NORM", 1)
+                .define_type("NORMED_TYPE", recorder.storage(step.x)),
             None => kernel,
         };
         match self.gated {
-            Some(_) => kernel.define("GATED", 1).define_type("GATED_TYPE", recorder.storage(step.out)),
+            Some(_) => kernel
+                .define("GATED", 1)
+                .define_type("GATED_TYPE", recorder.storage(step.out)),
             None => kernel,
         }
     }

@@ -42,7 +42,13 @@ pub(in super::super) fn counters(device: &Facts) -> u32 {
 }
 
 /// Chooses the tile for a product.
-fn choose(device: &Facts, deterministic: bool, rows: u32, outputs: u32, format: WeightFormat) -> Tile {
+fn choose(
+    device: &Facts,
+    deterministic: bool,
+    rows: u32,
+    outputs: u32,
+    format: WeightFormat,
+) -> Tile {
     let tile = |size| Tile::new(size, format, device.shared_bytes_max);
     let tiles = |tile: &Tile| rows.div_ceil(tile.rows) * outputs.div_ceil(tile.outputs);
     match rows {
@@ -70,14 +76,28 @@ fn splits(device: &Facts, tile: Tile, tiles: u32, columns: u32) -> u32 {
 }
 
 /// Records the launch.
-pub(super) fn encode(recorder: &mut Recorder<'_>, step: &MatMul, section: &DeviceSection) -> Result<(), BackendError> {
+pub(super) fn encode(
+    recorder: &mut Recorder<'_>,
+    step: &MatMul,
+    section: &DeviceSection,
+) -> Result<(), BackendError> {
     let (arena, device) = (recorder.arena, recorder.device);
     let (rows, columns) = (recorder.rows(step.x), recorder.columns(step.x));
     let deterministic = recorder.capacity.deterministic;
     let tile = choose(device, deterministic, rows, section.rows, section.format);
-    let (row_tiles, output_tiles) = (rows.div_ceil(tile.rows), section.rows.div_ceil(tile.outputs));
-    let splits = if deterministic { 1 } else { splits(device, tile, row_tiles * output_tiles, columns) };
-    debug_assert!(section.row_start + section.rows <= recorder.columns(step.out), "a section gives columns of out");
+    let (row_tiles, output_tiles) = (
+        rows.div_ceil(tile.rows),
+        section.rows.div_ceil(tile.outputs),
+    );
+    let splits = if deterministic {
+        1
+    } else {
+        splits(device, tile, row_tiles * output_tiles, columns)
+    };
+    debug_assert!(
+        section.row_start + section.rows <= recorder.columns(step.out),
+        "a section gives columns of out"
+    );
     let kernel = tile.kernel("matmul_tile", section.format, recorder.storage(step.out));
     let count = recorder.row_count(step.x);
     let params = Params {
@@ -98,7 +118,13 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &MatMul, section: &Devic
         splits,
     };
     let grid = [row_tiles, output_tiles, splits];
-    recorder.launch(&kernel, &params, grid, tile.threads(), tile.shared_bytes(section.format))
+    recorder.launch(
+        &kernel,
+        &params,
+        grid,
+        tile.threads(),
+        tile.shared_bytes(section.format),
+    )
 }
 
 #[cfg(test)]
@@ -125,8 +151,14 @@ mod tests {
                     let tiles = rows.div_ceil(tile.rows) * outputs.div_ceil(tile.outputs);
                     let splits = splits(&device, tile, tiles, columns);
                     let sums = u64::from(tiles * splits) * u64::from(tile.rows * tile.outputs) * 4;
-                    assert!(splits == 1 || sums <= scratch_bytes(&device), "{rows} × {columns} × {outputs}");
-                    assert!(splits == 1 || tiles <= counters(&device), "{rows} × {columns} × {outputs}");
+                    assert!(
+                        splits == 1 || sums <= scratch_bytes(&device),
+                        "{rows} × {columns} × {outputs}"
+                    );
+                    assert!(
+                        splits == 1 || tiles <= counters(&device),
+                        "{rows} × {columns} × {outputs}"
+                    );
                 }
             }
         }

@@ -105,14 +105,19 @@ fn mixed_bucket(rows: u32) -> u32 {
 fn are_apart(inputs: &BatchInputs, group: &GroupInputs, block_size: u32) -> bool {
     let rows = || inputs.sequences.iter().zip(&group.table_starts);
     let slots = rows().map(|(sequence, _)| group.slot_mapping[sequence.row_start as usize]);
-    let mut written: Vec<(u32, u32)> =
-        slots.zip(0..).filter(|(slot, _)| *slot != NONE).map(|(slot, row)| (slot / block_size, row)).collect();
+    let mut written: Vec<(u32, u32)> = slots
+        .zip(0..)
+        .filter(|(slot, _)| *slot != NONE)
+        .map(|(slot, row)| (slot / block_size, row))
+        .collect();
     written.sort_unstable();
     // The drafts of a sequence are consecutive, so one of them has the last key of a block in sight in the next.
     let sees_others = |row: u32, entry: u32| {
         let block = group.block_tables[entry as usize];
         let from = written.partition_point(|(other, _)| *other < block);
-        let mut writers = written[from..].iter().take_while(|(other, _)| *other == block);
+        let mut writers = written[from..]
+            .iter()
+            .take_while(|(other, _)| *other == block);
         writers.any(|(_, writer)| *writer != row)
     };
     rows().zip(0..).all(|((sequence, start), row)| {
@@ -125,10 +130,17 @@ impl BatchShape {
     /// The bucket of a batch.
     pub(super) fn of(plan: &Plan, inputs: &BatchInputs, capacity: &Capacity) -> Self {
         let count = |count: usize| u32::try_from(count).expect("checked against the capacity");
-        let decode = inputs.sequences.iter().all(|sequence| sequence.row_count == 1);
+        let decode = inputs
+            .sequences
+            .iter()
+            .all(|sequence| sequence.row_count == 1);
         let bucket = if decode { decode_bucket } else { mixed_bucket };
         let sampling = inputs.tails.contains(&Tail::Sample) && !inputs.samples.is_empty();
-        let pools = if inputs.tails.contains(&Tail::Pool) { count(inputs.pools.len()) } else { 0 };
+        let pools = if inputs.tails.contains(&Tail::Pool) {
+            count(inputs.pools.len())
+        } else {
+            0
+        };
         let sampled = |rows: usize| match (sampling, decode) {
             (false, _) => 0,
             (true, true) => decode_bucket(count(rows)).min(capacity.samples_max),
@@ -141,13 +153,30 @@ impl BatchShape {
             samples: sampled(inputs.samples.len()),
             pools: pools.next_power_of_two().min(capacity.sequences_max) * pools.min(1),
             decode,
-            apart: decode && inputs.groups.iter().all(|group| are_apart(inputs, group, capacity.block_size)),
+            apart: decode
+                && inputs
+                    .groups
+                    .iter()
+                    .all(|group| are_apart(inputs, group, capacity.block_size)),
             copies: inputs.groups.iter().any(|group| !group.copies.is_empty()),
-            scan: ScanShape::of(plan, inputs.sequences.iter().map(|sequence| sequence.row_count)),
-            sample: if sampling { SampleShape::of(&inputs.samples) } else { SampleShape::default() },
+            scan: ScanShape::of(
+                plan,
+                inputs.sequences.iter().map(|sequence| sequence.row_count),
+            ),
+            sample: if sampling {
+                SampleShape::of(&inputs.samples)
+            } else {
+                SampleShape::default()
+            },
         };
-        debug_assert!(shape.tokens as usize >= inputs.token_ids.len(), "a bucket holds the batch: {shape:?}");
-        debug_assert!(!sampling || shape.samples as usize >= inputs.samples.len(), "and its sample rows: {shape:?}");
+        debug_assert!(
+            shape.tokens as usize >= inputs.token_ids.len(),
+            "a bucket holds the batch: {shape:?}"
+        );
+        debug_assert!(
+            !sampling || shape.samples as usize >= inputs.samples.len(),
+            "and its sample rows: {shape:?}"
+        );
         shape
     }
 }
@@ -156,7 +185,10 @@ impl BatchShape {
     /// The buckets recorded at start: decode batches, greedy and sampled, up to [`USUAL_DECODE_MAX`] sequences, and a
     /// full step.
     pub(super) fn usual(plan: &Plan, capacity: &Capacity) -> Vec<Self> {
-        let most = capacity.sequences_max.min(capacity.samples_max).min(capacity.tokens_max);
+        let most = capacity
+            .sequences_max
+            .min(capacity.samples_max)
+            .min(capacity.tokens_max);
         let mut shapes: Vec<Self> = Vec::new();
         for rows in 1..=most.min(USUAL_DECODE_MAX) {
             let bucket = decode_bucket(rows).min(most);
@@ -164,26 +196,41 @@ impl BatchShape {
                 let (tokens, sequences, logits_rows, samples) = (bucket, bucket, bucket, bucket);
                 let (pools, copies, scan) = (0, false, ScanShape::FEW);
                 let (decode, apart) = (true, true);
-                let shape =
-                    Self { tokens, sequences, logits_rows, samples, pools, decode, apart, copies, scan, sample };
+                let shape = Self {
+                    tokens,
+                    sequences,
+                    logits_rows,
+                    samples,
+                    pools,
+                    decode,
+                    apart,
+                    copies,
+                    scan,
+                    sample,
+                };
                 if !shapes.contains(&shape) {
                     shapes.push(shape);
                 }
             }
         }
         let (tokens, sequences) = (capacity.tokens_max, 1);
-        shapes.extend(sample::usual_shapes().into_iter().take(1).map(|sample| Self {
-            tokens,
-            sequences: mixed_bucket(sequences).min(capacity.sequences_max),
-            logits_rows: 1,
-            samples: 1,
-            pools: 0,
-            decode: false,
-            apart: false,
-            copies: false,
-            scan: ScanShape::of(plan, std::iter::once(tokens)),
-            sample,
-        }));
+        shapes.extend(
+            sample::usual_shapes()
+                .into_iter()
+                .take(1)
+                .map(|sample| Self {
+                    tokens,
+                    sequences: mixed_bucket(sequences).min(capacity.sequences_max),
+                    logits_rows: 1,
+                    samples: 1,
+                    pools: 0,
+                    decode: false,
+                    apart: false,
+                    copies: false,
+                    scan: ScanShape::of(plan, std::iter::once(tokens)),
+                    sample,
+                }),
+        );
         shapes
     }
 }
@@ -229,8 +276,22 @@ pub(super) fn record(
     subject: Subject<'_>,
     shape: &BatchShape,
 ) -> Result<Vec<Command>, BackendError> {
-    let Subject { plan, capacity, arena, device } = subject;
-    let mut recorder = Recorder { plan, capacity, arena, shape, device, modules, commands: Vec::new(), running: &[] };
+    let Subject {
+        plan,
+        capacity,
+        arena,
+        device,
+    } = subject;
+    let mut recorder = Recorder {
+        plan,
+        capacity,
+        arena,
+        shape,
+        device,
+        modules,
+        commands: Vec::new(),
+        running: &[],
+    };
     recorder.record()?;
     Ok(recorder.commands)
 }
@@ -264,11 +325,19 @@ impl<'a> Recorder<'a> {
     fn fused(&mut self, steps: &'a [Step]) -> Result<usize, BackendError> {
         if let Some(fused) = fuse::find(self.plan, steps) {
             self.running = &steps[..fused.steps()];
-            return Ok(if matmul::encode_fused(self, &fused)? { fused.steps() } else { 0 });
+            return Ok(if matmul::encode_fused(self, &fused)? {
+                fused.steps()
+            } else {
+                0
+            });
         }
         if let Some((store, attend)) = fuse::find_attention(self.plan, steps) {
             self.running = &steps[..2];
-            return Ok(if attend::encode_fused(self, &store, &attend)? { 2 } else { 0 });
+            return Ok(if attend::encode_fused(self, &store, &attend)? {
+                2
+            } else {
+                0
+            });
         }
         Ok(0)
     }
@@ -299,21 +368,38 @@ impl<'a> Recorder<'a> {
 
     /// Maximum rows of `buffer` in a batch of this shape.
     pub(super) fn rows(&self, buffer: BufferId) -> u32 {
-        self.plan.buffer_spec(buffer).rows.count(self.shape.tokens, self.shape.logits_rows)
+        self.plan
+            .buffer_spec(buffer)
+            .rows
+            .count(self.shape.tokens, self.shape.logits_rows)
     }
 
     /// Where a kernel reads the number of rows of `buffer`.
     pub(super) fn row_count(&self, buffer: BufferId) -> RowCount {
         match self.plan.buffer_spec(buffer).rows {
-            Rows::Tokens => RowCount { header: META_TOKEN_COUNT, times: 1 },
-            Rows::Samples => RowCount { header: META_LOGITS_COUNT, times: 1 },
-            Rows::Routes(per_token) => RowCount { header: META_TOKEN_COUNT, times: per_token },
+            Rows::Tokens => RowCount {
+                header: META_TOKEN_COUNT,
+                times: 1,
+            },
+            Rows::Samples => RowCount {
+                header: META_LOGITS_COUNT,
+                times: 1,
+            },
+            Rows::Routes(per_token) => RowCount {
+                header: META_TOKEN_COUNT,
+                times: per_token,
+            },
         }
     }
 
     /// The address of a row buffer that the running steps name.
     pub(super) fn row_buffer(&self, id: BufferId) -> u64 {
-        debug_assert!(self.running.iter().flat_map(Step::buffers).any(|(named, _)| named == id));
+        debug_assert!(
+            self.running
+                .iter()
+                .flat_map(Step::buffers)
+                .any(|(named, _)| named == id)
+        );
         self.arena.row_buffer(id)
     }
 
@@ -325,7 +411,9 @@ impl<'a> Recorder<'a> {
 
     /// The address of a vector that the running steps name: f32, one row.
     pub(super) fn vector(&self, id: WeightId) -> u64 {
-        let [section] = self.weight(id).sections[..] else { unreachable!("a vector has one format") };
+        let [section] = self.weight(id).sections[..] else {
+            unreachable!("a vector has one format")
+        };
         section.address
     }
 
@@ -353,14 +441,26 @@ impl<'a> Recorder<'a> {
         threads: u32,
         shared_bytes: u32,
     ) -> Result<(), BackendError> {
-        debug_assert!(threads > 0 && threads <= 1024 && threads.is_multiple_of(32), "{kernel}: whole warps");
-        debug_assert!(shared_bytes <= self.device.shared_bytes_max, "{kernel}: {shared_bytes} bytes of shared memory");
+        debug_assert!(
+            threads > 0 && threads <= 1024 && threads.is_multiple_of(32),
+            "{kernel}: whole warps"
+        );
+        debug_assert!(
+            shared_bytes <= self.device.shared_bytes_max,
+            "{kernel}: {shared_bytes} bytes of shared memory"
+        );
         if grid.contains(&0) {
             return Ok(());
         }
         let params: Box<[u8]> = bytemuck::bytes_of(params).into();
         if let Some(function) = self.modules.get(kernel, params.len()) {
-            self.commands.push(Command::Kernel(Launch { function, params, grid, threads, shared_bytes }));
+            self.commands.push(Command::Kernel(Launch {
+                function,
+                params,
+                grid,
+                threads,
+                shared_bytes,
+            }));
         }
         Ok(())
     }
@@ -389,11 +489,19 @@ mod tests {
         for bucket in [decode_bucket, mixed_bucket] {
             let sizes: Vec<u32> = (0..=4096).map(bucket).collect();
             assert!(sizes.is_sorted() && (0..).zip(&sizes).all(|(rows, size)| rows <= *size));
-            assert!((1..).zip(&sizes[1..]).all(|(rows, size)| bucket(*size) == *size && *size <= 16.max(2 * rows)));
+            assert!(
+                (1..)
+                    .zip(&sizes[1..])
+                    .all(|(rows, size)| bucket(*size) == *size && *size <= 16.max(2 * rows))
+            );
         }
         let mut sizes: Vec<u32> = (1..=256).map(decode_bucket).collect();
         sizes.dedup();
-        assert_eq!(sizes.len(), 4 + 7 + 12, "graphs up to 256 sequences: {sizes:?}");
+        assert_eq!(
+            sizes.len(),
+            4 + 7 + 12,
+            "graphs up to 256 sequences: {sizes:?}"
+        );
     }
 
     fn capacity() -> Capacity {
@@ -420,7 +528,11 @@ mod tests {
             token_ids: vec![0; tokens as usize],
             sequences: row_counts
                 .iter()
-                .map(|&row_count| SequenceRows { row_start: 0, row_count, context_len: 9 })
+                .map(|&row_count| SequenceRows {
+                    row_start: 0,
+                    row_count,
+                    context_len: 9,
+                })
                 .collect(),
             logits_rows: (0..samples).collect(),
             samples: (0..samples).map(|row| SampleRow::greedy(row, 9)).collect(),
@@ -432,19 +544,38 @@ mod tests {
     /// A shape holds its batch and stays within the capacity; batches that differ only in contents share it.
     #[test]
     fn batches_fall_into_shapes() {
-        let shape =
-            |row_counts: &[u32], samples| BatchShape::of(&Plan::default(), &batch(row_counts, samples), &capacity());
+        let shape = |row_counts: &[u32], samples| {
+            BatchShape::of(&Plan::default(), &batch(row_counts, samples), &capacity())
+        };
         let decode = shape(&[1; 5], 5);
-        assert_eq!((decode.tokens, decode.sequences, decode.samples, decode.decode), (8, 8, 8, true));
+        assert_eq!(
+            (
+                decode.tokens,
+                decode.sequences,
+                decode.samples,
+                decode.decode
+            ),
+            (8, 8, 8, true)
+        );
         assert_eq!(decode, shape(&[1; 7], 7));
         let most = shape(&[1; 19], 19);
-        assert_eq!((most.tokens, most.samples), (24, 20), "no more rows than were allocated");
+        assert_eq!(
+            (most.tokens, most.samples),
+            (24, 20),
+            "no more rows than were allocated"
+        );
         let mixed = shape(&[1, 1, 90], 3);
         assert_eq!((mixed.tokens, mixed.samples, mixed.decode), (96, 4, false));
         let prefill = shape(&[97], 0);
-        assert_eq!((prefill.tokens, prefill.samples, prefill.logits_rows), (100, 0, 0));
+        assert_eq!(
+            (prefill.tokens, prefill.samples, prefill.logits_rows),
+            (100, 0, 0)
+        );
         for usual in BatchShape::usual(&Plan::default(), &capacity()) {
-            assert!(usual.tokens <= 100 && usual.samples <= 20 && usual.sequences <= 20, "{usual:?}");
+            assert!(
+                usual.tokens <= 100 && usual.samples <= 20 && usual.sequences <= 20,
+                "{usual:?}"
+            );
         }
         assert!(
             BatchShape::usual(&Plan::default(), &capacity()).contains(&decode),
@@ -456,17 +587,47 @@ mod tests {
     #[test]
     fn drafts_are_not_apart_and_rows_with_a_shared_prefix_are() {
         let batch = |contexts: &[u32], tables: &[u32], starts: &[u32], slots: &[u32]| {
-            let row = |(row_start, &context_len)| SequenceRows { row_start, row_count: 1, context_len };
-            let (block_tables, table_starts, slot_mapping) = (tables.into(), starts.into(), slots.into());
-            let group = GroupInputs { block_tables, table_starts, slot_mapping, copies: Vec::new() };
+            let row = |(row_start, &context_len)| SequenceRows {
+                row_start,
+                row_count: 1,
+                context_len,
+            };
+            let (block_tables, table_starts, slot_mapping) =
+                (tables.into(), starts.into(), slots.into());
+            let group = GroupInputs {
+                block_tables,
+                table_starts,
+                slot_mapping,
+                copies: Vec::new(),
+            };
             let sequences = (0..).zip(contexts).map(row).collect();
-            BatchInputs { token_ids: vec![0; contexts.len()], sequences, groups: vec![group], ..BatchInputs::default() }
+            BatchInputs {
+                token_ids: vec![0; contexts.len()],
+                sequences,
+                groups: vec![group],
+                ..BatchInputs::default()
+            }
         };
-        let is_apart = |inputs: &BatchInputs| BatchShape::of(&Plan::default(), inputs, &capacity()).apart;
-        assert!(is_apart(&batch(&[17, 20], &[4, 5, 4, 6], &[0, 2], &[80, 99])));
-        assert!(!is_apart(&batch(&[17, 18], &[4, 5, 4, 5], &[0, 2], &[80, 81])), "in one block");
-        assert!(!is_apart(&batch(&[16, 17], &[4, 4, 5], &[0, 1], &[79, 80])), "across two");
-        assert!(is_apart(&batch(&[16, 17], &[4, 4, 5], &[0, 1], &[NONE, 80])), "the first is stored already");
+        let is_apart =
+            |inputs: &BatchInputs| BatchShape::of(&Plan::default(), inputs, &capacity()).apart;
+        assert!(is_apart(&batch(
+            &[17, 20],
+            &[4, 5, 4, 6],
+            &[0, 2],
+            &[80, 99]
+        )));
+        assert!(
+            !is_apart(&batch(&[17, 18], &[4, 5, 4, 5], &[0, 2], &[80, 81])),
+            "in one block"
+        );
+        assert!(
+            !is_apart(&batch(&[16, 17], &[4, 4, 5], &[0, 1], &[79, 80])),
+            "across two"
+        );
+        assert!(
+            is_apart(&batch(&[16, 17], &[4, 4, 5], &[0, 1], &[NONE, 80])),
+            "the first is stored already"
+        );
         let mut chunk = batch(&[17, 20], &[4, 5, 4, 6], &[0, 2], &[80, 99]);
         chunk.sequences[0].row_count = 2;
         assert!(!is_apart(&chunk), "no decode batch");
@@ -483,21 +644,45 @@ mod tests {
         use crate::backend::layout::{Layout, PoolLayout};
         let sources = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("cuda");
         let mut driver = Emulator::open(&sources, (9, 0), Watch::Results).ok()?;
-        let device = Facts { sm_count: 132, ..driver.facts().clone() };
-        let backend = CudaBackend::emulated(&sources, (9, 0), &CudaOptions::default(), Watch::Results).ok()?;
+        let device = Facts {
+            sm_count: 132,
+            ..driver.facts().clone()
+        };
+        let backend =
+            CudaBackend::emulated(&sources, (9, 0), &CudaOptions::default(), Watch::Results)
+                .ok()?;
         let caps = backend.caps();
-        let (plan, capacity) = (crate::model::Model::demo().record(Storage::Bf16), capacity());
+        let (plan, capacity) = (
+            crate::model::Model::demo().record(Storage::Bf16),
+            capacity(),
+        );
         let side = SideBytes::new(&plan, &capacity, &device);
         let layout = Layout::checked(&plan, &capacity, caps).expect("the demo model is small");
         let mut arena = Arena::new(&mut driver, &plan, &layout, &side).expect("there is memory");
         let blocks = vec![8; plan.kv_groups.len()];
         let layout = PoolLayout::checked(&plan, &capacity, caps, &blocks).expect("a small pool");
-        arena.allocate_pool(&mut driver, &layout, &blocks).expect("there is memory");
+        arena
+            .allocate_pool(&mut driver, &layout, &blocks)
+            .expect("there is memory");
         let mut modules = Modules::new(None);
-        let subject = Subject { plan: &plan, capacity: &capacity, arena: &arena, device: &device };
-        let usual = BatchShape::usual(&plan, &capacity).into_iter().find(|shape| shape.decode)?;
+        let subject = Subject {
+            plan: &plan,
+            capacity: &capacity,
+            arena: &arena,
+            device: &device,
+        };
+        let usual = BatchShape::usual(&plan, &capacity)
+            .into_iter()
+            .find(|shape| shape.decode)?;
         let (tokens, logits_rows, samples) = (sequences, sequences, sequences);
-        let shape = BatchShape { tokens, sequences, logits_rows, samples, apart, ..usual };
+        let shape = BatchShape {
+            tokens,
+            sequences,
+            logits_rows,
+            samples,
+            apart,
+            ..usual
+        };
         record(&mut modules, subject, &shape).expect("it is recorded");
         modules.pretend();
         let commands = record(&mut modules, subject, &shape).expect("it is recorded");
@@ -507,7 +692,9 @@ mod tests {
             Command::Product(_) => "product".to_owned(),
         };
         let names: Vec<String> = commands.iter().map(name).collect();
-        let attentions: Vec<usize> = (0..names.len()).filter(|at| names[*at].starts_with("attend")).collect();
+        let attentions: Vec<usize> = (0..names.len())
+            .filter(|at| names[*at].starts_with("attend"))
+            .collect();
         // From one attention to the next are the kernels of one layer.
         Some(names[attentions[0]..attentions[1]].to_vec())
     }
@@ -515,13 +702,24 @@ mod tests {
     #[cfg(unix)]
     #[test]
     fn a_layer_of_a_decode_batch_is_few_kernels() {
-        let Some(few) = layer_kernels(1, true) else { return };
+        let Some(few) = layer_kernels(1, true) else {
+            return;
+        };
         let [attend, vec] = ["attend_paged_decode", "matmul_vec"];
-        assert_eq!(few, [attend, vec, vec, vec, vec], "output; norm, gate, up, activation; down; norm, qkv");
+        assert_eq!(
+            few,
+            [attend, vec, vec, vec, vec],
+            "output; norm, gate, up, activation; down; norm, qkv"
+        );
         let drafts = layer_kernels(1, false).expect("there is a compiler");
         assert_eq!(drafts, [attend, vec, vec, vec, vec, "rope_store_kv"]);
         let sixteen = layer_kernels(16, true).expect("there is a compiler");
         let [product, norm, gated] = ["product", "rms_norm", "gated_activation"];
-        assert_eq!(sixteen, [attend, product, norm, product, gated, product, norm, product]);
+        assert_eq!(
+            sixteen,
+            [
+                attend, product, norm, product, gated, product, norm, product
+            ]
+        );
     }
 }

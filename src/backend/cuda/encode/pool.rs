@@ -20,10 +20,28 @@ pub(in super::super) fn words_max(plan: &Plan, capacity: &Capacity) -> u32 {
 pub(super) fn encode(recorder: &mut Recorder<'_>, step: &Pool) -> Result<(), BackendError> {
     let x = step.x;
     let arena = recorder.arena;
-    let (rows, eights) = (recorder.shape.pools, eights_of("pool", recorder.columns(x))?);
-    debug_assert!(rows * 8 * eights <= words_max(recorder.plan, recorder.capacity), "the pooled rows fit their buffer");
+    let (rows, eights) = (
+        recorder.shape.pools,
+        eights_of("pool", recorder.columns(x))?,
+    );
+    debug_assert!(
+        rows * 8 * eights <= words_max(recorder.plan, recorder.capacity),
+        "the pooled rows fit their buffer"
+    );
     let kernel = Kernel::new("pool").define_type("X_TYPE", recorder.storage(x));
     let (x, pooled) = (recorder.row_buffer(x), arena.pooled);
-    let params = Params { x, pooled, metadata: arena.metadata, rows, eights };
-    recorder.launch(&kernel, &params, [(rows * eights).div_ceil(THREADS), 1, 1], THREADS, 0)
+    let params = Params {
+        x,
+        pooled,
+        metadata: arena.metadata,
+        rows,
+        eights,
+    };
+    recorder.launch(
+        &kernel,
+        &params,
+        [(rows * eights).div_ceil(THREADS), 1, 1],
+        THREADS,
+        0,
+    )
 }

@@ -84,26 +84,52 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &RopeStoreKv) -> Result<
         group_header: group_header(layer.group),
         block_shift: recorder.capacity.block_size.trailing_zeros(),
     };
-    let heads = step.query_heads + if step.options.q_only { 0 } else { 2 * layer.heads };
+    let heads = step.query_heads
+        + if step.options.q_only {
+            0
+        } else {
+            2 * layer.heads
+        };
     let units = recorder.rows(step.qkv) * heads;
-    recorder.launch(&kernel, &params, [(units * lanes(layer.head_dim)).div_ceil(THREADS), 1, 1], THREADS, 0)
+    recorder.launch(
+        &kernel,
+        &params,
+        [(units * lanes(layer.head_dim)).div_ceil(THREADS), 1, 1],
+        THREADS,
+        0,
+    )
 }
 
 /// What becomes of the heads of the step's rows.
 pub(super) fn head_params(recorder: &Recorder<'_>, step: &RopeStoreKv) -> HeadParams {
     let layer = recorder.plan.kv_layers[step.layer as usize];
-    debug_assert!(step.query_heads.is_multiple_of(layer.heads), "every KV head has the same number of query heads");
+    debug_assert!(
+        step.query_heads.is_multiple_of(layer.heads),
+        "every KV head has the same number of query heads"
+    );
     let [keys, values] = recorder.arena.kv(step.layer);
     let norm = |norm: Option<HeadNorm>| {
         let offset = |norm: HeadNorm| if norm.one_plus { 1.0 } else { 0.0 };
         norm.map_or((0, 0.0, 0.0, 0), |norm| {
-            (recorder.vector(norm.weight), norm.epsilon, offset(norm), u32::from(norm.whole_row))
+            (
+                recorder.vector(norm.weight),
+                norm.epsilon,
+                offset(norm),
+                u32::from(norm.whole_row),
+            )
         })
     };
     let (q_weight, q_epsilon, q_offset, q_whole) = norm(step.q_norm);
     let (k_weight, k_epsilon, k_offset, k_whole) = norm(step.k_norm);
-    let StoreOptions { v_epsilon, query_growth, q_only } = step.options;
-    let after = [step.q_norm, step.k_norm].into_iter().flatten().any(|norm| norm.after_rotation);
+    let StoreOptions {
+        v_epsilon,
+        query_growth,
+        q_only,
+    } = step.options;
+    let after = [step.q_norm, step.k_norm]
+        .into_iter()
+        .flatten()
+        .any(|norm| norm.after_rotation);
     HeadParams {
         qkv: recorder.row_buffer(step.qkv),
         keys,

@@ -27,7 +27,11 @@ const THREADS: u32 = 128;
 
 /// Records the launch.
 pub(super) fn encode(recorder: &mut Recorder<'_>, step: &RouteExperts) -> Result<(), BackendError> {
-    let RouteExperts { logits, routing, routes } = *step;
+    let RouteExperts {
+        logits,
+        routing,
+        routes,
+    } = *step;
     let arena = recorder.arena;
     let params = Params {
         metadata: arena.metadata,
@@ -44,7 +48,16 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &RouteExperts) -> Result
         factor: routing.factor,
         unused: 0,
     };
-    debug_assert!((1..=params.experts).contains(&params.per_token), "each route of a token is to another expert");
+    debug_assert!(
+        (1..=params.experts).contains(&params.per_token),
+        "each route of a token is to another expert"
+    );
     let blocks = recorder.rows(logits).div_ceil(THREADS / 32);
-    recorder.launch(&Kernel::new("route_experts"), &params, [blocks, 1, 1], THREADS, 0)
+    recorder.launch(
+        &Kernel::new("route_experts"),
+        &params,
+        [blocks, 1, 1],
+        THREADS,
+        0,
+    )
 }

@@ -43,7 +43,11 @@ pub(super) fn embed(recorder: &mut Recorder<'_>, step: &Embed) -> Result<(), Bac
     let arena = recorder.arena;
     let weight = recorder.weight(table);
     eights_of("embed", weight.columns)?;
-    debug_assert_eq!(weight.columns, recorder.columns(out), "a row of the table is a row of out");
+    debug_assert_eq!(
+        weight.columns,
+        recorder.columns(out),
+        "a row of the table is a row of out"
+    );
     for section in &weight.sections {
         let kernel = Kernel::new("embed").define("WEIGHT", format!("{:?}", section.format));
         let kernel = kernel.define_type("OUT_TYPE", recorder.storage(out));
@@ -65,8 +69,14 @@ pub(super) fn embed(recorder: &mut Recorder<'_>, step: &Embed) -> Result<(), Bac
 /// Records the launch of `RmsNorm`.
 pub(super) fn rms_norm(recorder: &mut Recorder<'_>, step: &RmsNorm) -> Result<(), BackendError> {
     let arena = recorder.arena;
-    debug_assert_eq!(recorder.columns(step.x), recorder.columns(step.out), "a norm keeps the shape");
-    let delta_storage = step.delta.map_or(Storage::F32, |delta| recorder.storage(delta));
+    debug_assert_eq!(
+        recorder.columns(step.x),
+        recorder.columns(step.out),
+        "a norm keeps the shape"
+    );
+    let delta_storage = step
+        .delta
+        .map_or(Storage::F32, |delta| recorder.storage(delta));
     let kernel = Kernel::new("rms_norm")
         .define_type("X_TYPE", recorder.storage(step.x))
         .define_type("DELTA_TYPE", delta_storage)
@@ -91,11 +101,20 @@ pub(super) fn rms_norm(recorder: &mut Recorder<'_>, step: &RmsNorm) -> Result<()
         center: u32::from(step.options.center),
         unused: 0,
     };
-    recorder.launch(&kernel, &params, [recorder.rows(step.x) * runs, 1, 1], NORM_THREADS, 0)
+    recorder.launch(
+        &kernel,
+        &params,
+        [recorder.rows(step.x) * runs, 1, 1],
+        NORM_THREADS,
+        0,
+    )
 }
 
 /// Records the launch of `GatedNorm`.
-pub(super) fn gated_norm(recorder: &mut Recorder<'_>, step: &GatedNorm) -> Result<(), BackendError> {
+pub(super) fn gated_norm(
+    recorder: &mut Recorder<'_>,
+    step: &GatedNorm,
+) -> Result<(), BackendError> {
     let groups = recorder.columns(step.x) / step.group;
     let kernel = Kernel::new("gated_norm")
         .define_type("X_TYPE", recorder.storage(step.x))
@@ -116,7 +135,13 @@ pub(super) fn gated_norm(recorder: &mut Recorder<'_>, step: &GatedNorm) -> Resul
         epsilon: step.epsilon,
         unused: 0,
     };
-    recorder.launch(&kernel, &params, [recorder.rows(step.x) * groups, 1, 1], THREADS, 0)
+    recorder.launch(
+        &kernel,
+        &params,
+        [recorder.rows(step.x) * groups, 1, 1],
+        THREADS,
+        0,
+    )
 }
 
 /// Number, slope and clamp that describe an activation to the kernels.
@@ -132,8 +157,18 @@ pub(super) fn activation_of(activation: Activation) -> (u32, f32, f32) {
 }
 
 /// Records the launch of `GatedActivation`.
-pub(super) fn gated(recorder: &mut Recorder<'_>, step: &GatedActivation) -> Result<(), BackendError> {
-    let GatedActivation { gate_up, gates, up, activation, numbers, out } = *step;
+pub(super) fn gated(
+    recorder: &mut Recorder<'_>,
+    step: &GatedActivation,
+) -> Result<(), BackendError> {
+    let GatedActivation {
+        gate_up,
+        gates,
+        up,
+        activation,
+        numbers,
+        out,
+    } = *step;
     let arena = recorder.arena;
     let eights = eights_of("gated_activation", recorder.columns(out))?;
     let (up, up_start) = match up {

@@ -40,7 +40,13 @@ const STATE_BYTES: u64 = 16;
 /// The sampling options recorded at start: greedy decoding, and sampling without any other option.
 pub(super) fn usual_shapes() -> [SampleShape; 2] {
     let none = SampleShape::default();
-    [SampleShape { plain: true, ..none }, SampleShape { full: true, ..none }]
+    [
+        SampleShape {
+            plain: true,
+            ..none
+        },
+        SampleShape { full: true, ..none },
+    ]
 }
 
 /// Words of an adjusted row, rounded up to 16 bytes.
@@ -51,7 +57,9 @@ fn row_words(vocab: u32) -> u64 {
 /// Number of rows whose adjusted logits fit in the scratch.
 fn scratch_rows(vocab: u32, samples_max: u32) -> u32 {
     let rows = SCRATCH_BYTES / (row_words(vocab) * 4);
-    u32::try_from(rows).unwrap_or(u32::MAX).clamp(1, samples_max.max(1))
+    u32::try_from(rows)
+        .unwrap_or(u32::MAX)
+        .clamp(1, samples_max.max(1))
 }
 
 /// Columns of the logits that the plan samples from.
@@ -79,7 +87,10 @@ pub(crate) fn scratch_bytes(plan: &Plan, capacity: &Capacity) -> u64 {
 /// Records the launches for all sample rows of the bucket.
 pub(super) fn encode(recorder: &mut Recorder<'_>, step: &Sample) -> Result<(), BackendError> {
     let (shape, rows) = (recorder.shape.sample, recorder.shape.samples);
-    debug_assert!(rows <= recorder.capacity.samples_max, "{rows} sample rows exceed the capacity");
+    debug_assert!(
+        rows <= recorder.capacity.samples_max,
+        "{rows} sample rows exceed the capacity"
+    );
     if shape.plain {
         encode_argmax(recorder, step)?;
     }
@@ -97,7 +108,11 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &Sample) -> Result<(), B
         vocab,
     };
     let kernel = Kernel::new("sample");
-    let slice = if shape.adjust { scratch_rows(vocab, recorder.capacity.samples_max) } else { rows.max(1) };
+    let slice = if shape.adjust {
+        scratch_rows(vocab, recorder.capacity.samples_max)
+    } else {
+        rows.max(1)
+    };
     for row_first in (0..rows).step_by(slice as usize) {
         params.row_first = row_first;
         let grid = [slice.min(rows - row_first), 1, 1];
@@ -122,5 +137,11 @@ fn encode_argmax(recorder: &mut Recorder<'_>, step: &Sample) -> Result<(), Backe
     };
     let parts = vocab.div_ceil(4 * PART_FOURS);
     let grid = [parts, recorder.shape.samples, 1];
-    recorder.launch(&Kernel::new("sample_argmax"), &params, grid, ARGMAX_THREADS, 0)
+    recorder.launch(
+        &Kernel::new("sample_argmax"),
+        &params,
+        grid,
+        ARGMAX_THREADS,
+        0,
+    )
 }

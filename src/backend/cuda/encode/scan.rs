@@ -45,14 +45,20 @@ pub(in super::super) struct ScanShape {
 
 impl ScanShape {
     /// The shape of decode batches, and of all batches if the plan keeps no states.
-    pub(super) const FEW: Self = Self { few: true, many: false };
+    pub(super) const FEW: Self = Self {
+        few: true,
+        many: false,
+    };
 
     /// The shape of a batch with sequences of so many rows.
     pub(super) fn of(plan: &Plan, row_counts: impl Iterator<Item = u32>) -> Self {
         if plan.state_layers.is_empty() {
             return Self::FEW;
         }
-        let mut shape = Self { few: false, many: false };
+        let mut shape = Self {
+            few: false,
+            many: false,
+        };
         for rows in row_counts {
             shape.few |= rows < CHUNKED_MIN;
             shape.many |= rows >= CHUNKED_MIN;
@@ -79,11 +85,23 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &StateScan) -> Result<()
 }
 
 /// Records the launch for sequences of fewer rows than `chunked_min`.
-fn by_token(recorder: &mut Recorder<'_>, step: &StateScan, chunked_min: u32) -> Result<(), BackendError> {
+fn by_token(
+    recorder: &mut Recorder<'_>,
+    step: &StateScan,
+    chunked_min: u32,
+) -> Result<(), BackendError> {
     // Threads that share a column of the values.
     let slices = if step.key_dim > 4 * KEYS_MAX { 8 } else { 4 };
-    let kernel = Kernel::new("state_scan").define("SLICES", slices).define("KEYS_EACH", step.key_dim.div_ceil(slices));
-    launch(recorder, step, kernel, chunked_min, (THREADS / slices, THREADS, 0))
+    let kernel = Kernel::new("state_scan")
+        .define("SLICES", slices)
+        .define("KEYS_EACH", step.key_dim.div_ceil(slices));
+    launch(
+        recorder,
+        step,
+        kernel,
+        chunked_min,
+        (THREADS / slices, THREADS, 0),
+    )
 }
 
 /// How `state_scan_chunks` divides keys among warps.
@@ -100,7 +118,11 @@ impl Chunks {
     fn of(key_dim: u32, storage: Storage) -> Self {
         let slices = if key_dim > 128 { 4 } else { 2 };
         let parts = if storage == Storage::F32 { 3 } else { 1 };
-        Self { slices, steps: key_dim.div_ceil(16 * slices), parts }
+        Self {
+            slices,
+            steps: key_dim.div_ceil(16 * slices),
+            parts,
+        }
     }
 
     /// Bytes of the rows: keys and queries, each with 8 elements of padding.
@@ -110,11 +132,23 @@ impl Chunks {
 }
 
 /// Records the launch for all other sequences.
-fn in_chunks(recorder: &mut Recorder<'_>, step: &StateScan, chunks: &Chunks) -> Result<(), BackendError> {
+fn in_chunks(
+    recorder: &mut Recorder<'_>,
+    step: &StateScan,
+    chunks: &Chunks,
+) -> Result<(), BackendError> {
     let Chunks { slices, steps, .. } = *chunks;
-    let kernel = Kernel::new("state_scan_chunks").define("SLICES", slices).define("STEPS", steps);
+    let kernel = Kernel::new("state_scan_chunks")
+        .define("SLICES", slices)
+        .define("STEPS", steps);
     let columns = STATE_WARPS / slices * 16;
-    launch(recorder, step, kernel, CHUNKED_MIN, (columns, CHUNK_THREADS, chunks.shared_bytes()))
+    launch(
+        recorder,
+        step,
+        kernel,
+        CHUNKED_MIN,
+        (columns, CHUNK_THREADS, chunks.shared_bytes()),
+    )
 }
 
 /// Records a launch of blocks with so many columns of the values, threads, and bytes of shared memory.
@@ -125,14 +159,24 @@ fn launch(
     chunked_min: u32,
     (columns, threads, shared_bytes): (u32, u32, u32),
 ) -> Result<(), BackendError> {
-    let StateScan { heads, key_heads, key_dim, value_dim, gates, .. } = *step;
+    let StateScan {
+        heads,
+        key_heads,
+        key_dim,
+        value_dim,
+        gates,
+        ..
+    } = *step;
     let (arena, keys) = (recorder.arena, key_heads * key_dim);
     let (beta_scale, [query_start, key_start, value_start]) = match step.rule {
         ScanRule::Delta { beta_scale } => (beta_scale, [0, keys, 2 * keys]),
         ScanRule::Mamba2 => (0.0, [heads * value_dim + keys, heads * value_dim, 0]),
     };
     let kernel = kernel
-        .define("DELTA", u32::from(matches!(step.rule, ScanRule::Delta { .. })))
+        .define(
+            "DELTA",
+            u32::from(matches!(step.rule, ScanRule::Delta { .. })),
+        )
         .define_type("X_TYPE", recorder.storage(step.convolved))
         .define_type("MIXED_TYPE", recorder.storage(step.mixed))
         .define_type("OUT_TYPE", recorder.storage(step.out));
@@ -179,12 +223,20 @@ mod tests {
 
     fn plan(key_dim: u32, storage: Storage) -> Plan {
         let (heads, value_dim, rule) = (2, 32, ScanRule::Mamba2);
-        let mut plan = Plan { vocab: 8, positions_max: 4096, ..Plan::default() };
-        let [decay, dt_bias] = ["decay", "bias"].map(|name| plan.weight(name, 1, heads, WeightFormat::F32));
+        let mut plan = Plan {
+            vocab: 8,
+            positions_max: 4096,
+            ..Plan::default()
+        };
+        let [decay, dt_bias] =
+            ["decay", "bias"].map(|name| plan.weight(name, 1, heads, WeightFormat::F32));
         let mut buffer = |name, columns| plan.buffer(name, Rows::Tokens, columns, storage);
         let convolved = buffer("convolved", 2 * heads * key_dim + heads * value_dim);
-        let [mixed, out] = [("mixed", heads), ("out", heads * value_dim)].map(|(name, columns)| buffer(name, columns));
-        plan.state_layers = vec![StateLayer { elements: heads * key_dim * value_dim }];
+        let [mixed, out] = [("mixed", heads), ("out", heads * value_dim)]
+            .map(|(name, columns)| buffer(name, columns));
+        plan.state_layers = vec![StateLayer {
+            elements: heads * key_dim * value_dim,
+        }];
         let (gates, layer, key_heads, tiled, skip) = (0, 0, heads, false, None);
         plan.body = vec![Step::StateScan(StateScan {
             convolved,
@@ -209,7 +261,9 @@ mod tests {
     fn kernels(plan: &Plan, rows: &[u32], deterministic: bool) -> Option<Vec<&'static str>> {
         let sources = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("cuda");
         let mut driver = Emulator::open(&sources, (8, 0), Watch::Results).ok()?;
-        let backend = CudaBackend::emulated(&sources, (8, 0), &CudaOptions::default(), Watch::Results).ok()?;
+        let backend =
+            CudaBackend::emulated(&sources, (8, 0), &CudaOptions::default(), Watch::Results)
+                .ok()?;
         let device: Facts = driver.facts().clone();
         let capacity = Capacity {
             tokens_max: 100,
@@ -229,13 +283,26 @@ mod tests {
         let side = SideBytes::new(plan, &capacity, &device);
         let layout = Layout::checked(plan, &capacity, backend.caps()).expect("the plan is small");
         let mut arena = Arena::new(&mut driver, plan, &layout, &side).expect("there is memory");
-        let layout = PoolLayout::checked(plan, &capacity, backend.caps(), &[]).expect("there is no pool");
-        arena.allocate_pool(&mut driver, &layout, &[]).expect("there is memory");
+        let layout =
+            PoolLayout::checked(plan, &capacity, backend.caps(), &[]).expect("there is no pool");
+        arena
+            .allocate_pool(&mut driver, &layout, &[])
+            .expect("there is memory");
         let usual = BatchShape::usual(plan, &capacity).remove(0);
         let scan = ScanShape::of(plan, rows.iter().copied());
-        let shape = BatchShape { samples: 0, decode: rows.iter().all(|rows| *rows == 1), scan, ..usual };
+        let shape = BatchShape {
+            samples: 0,
+            decode: rows.iter().all(|rows| *rows == 1),
+            scan,
+            ..usual
+        };
         let mut modules = Modules::new(None);
-        let subject = Subject { plan, capacity: &capacity, arena: &arena, device: &device };
+        let subject = Subject {
+            plan,
+            capacity: &capacity,
+            arena: &arena,
+            device: &device,
+        };
         record(&mut modules, subject, &shape).expect("it is recorded");
         modules.pretend();
         let commands = record(&mut modules, subject, &shape).expect("it is recorded");
@@ -251,16 +318,36 @@ mod tests {
     fn each_number_of_rows_has_one_kernel() {
         let (few, many) = ("state_scan", "state_scan_chunks");
         let bf16 = plan(256, Storage::Bf16);
-        let Some(decode) = kernels(&bf16, &[1; 3], false) else { return };
+        let Some(decode) = kernels(&bf16, &[1; 3], false) else {
+            return;
+        };
         assert_eq!(decode, [few], "decode batches have one launch");
-        for (rows, expected) in
-            [(&[7, 1][..], &[few][..]), (&[8], &[many]), (&[100, 8], &[many]), (&[1, 8, 1], &[few, many])]
-        {
-            assert_eq!(kernels(&bf16, rows, false).expect("there is a compiler"), expected, "{rows:?}");
-            assert_eq!(kernels(&bf16, rows, true).expect("there is a compiler"), [few], "{rows:?}, deterministic");
+        for (rows, expected) in [
+            (&[7, 1][..], &[few][..]),
+            (&[8], &[many]),
+            (&[100, 8], &[many]),
+            (&[1, 8, 1], &[few, many]),
+        ] {
+            assert_eq!(
+                kernels(&bf16, rows, false).expect("there is a compiler"),
+                expected,
+                "{rows:?}"
+            );
+            assert_eq!(
+                kernels(&bf16, rows, true).expect("there is a compiler"),
+                [few],
+                "{rows:?}, deterministic"
+            );
         }
         let [small, large] = [128, 256].map(|key_dim| plan(key_dim, Storage::F32));
-        assert_eq!(kernels(&small, &[100], false).expect("there is a compiler"), [many]);
-        assert_eq!(kernels(&large, &[100], false).expect("there is a compiler"), [few], "rows fill the shared memory");
+        assert_eq!(
+            kernels(&small, &[100], false).expect("there is a compiler"),
+            [many]
+        );
+        assert_eq!(
+            kernels(&large, &[100], false).expect("there is a compiler"),
+            [few],
+            "rows fill the shared memory"
+        );
     }
 }

@@ -50,14 +50,27 @@ impl Tile {
         // Chunks of quantized weights have 128 columns; slices need that many groups of 32.
         let chunk = if quantised { 128 } else { 64 };
         let (most, smaller) = match size {
-            Size::Tiny => (tile((16, 64), (16, 32), 4, if quantised { 6 } else { 4 }, 128), None),
+            Size::Tiny => (
+                tile((16, 64), (16, 32), 4, if quantised { 6 } else { 4 }, 128),
+                None,
+            ),
             Size::Small => (tile((32, 64), (32, 32), 4, 4, 128), Some(Size::Tiny)),
-            Size::Middle => (tile((64, 64), (32, 32), 2, if quantised { 3 } else { 4 }, chunk), Some(Size::Small)),
-            Size::Wide if !quantised => (tile((128, 256), (64, 64), 1, 3, chunk), Some(Size::Large)),
-            Size::Large | Size::Wide => (tile((128, 128), (64, 32), 1, 3, chunk), Some(Size::Middle)),
+            Size::Middle => (
+                tile((64, 64), (32, 32), 2, if quantised { 3 } else { 4 }, chunk),
+                Some(Size::Small),
+            ),
+            Size::Wide if !quantised => {
+                (tile((128, 256), (64, 64), 1, 3, chunk), Some(Size::Large))
+            }
+            Size::Large | Size::Wide => {
+                (tile((128, 128), (64, 32), 1, 3, chunk), Some(Size::Middle))
+            }
         };
-        let mut stages = (2..=most.stages).rev().map(|stages| Self { stages, ..most });
-        let fits = stages.find(|tile| tile.shared_bytes(format) + tile.rows * 4 + 16 <= shared_bytes_max);
+        let mut stages = (2..=most.stages)
+            .rev()
+            .map(|stages| Self { stages, ..most });
+        let fits =
+            stages.find(|tile| tile.shared_bytes(format) + tile.rows * 4 + 16 <= shared_bytes_max);
         match (fits, smaller) {
             (Some(tile), _) => tile,
             (None, Some(smaller)) => Self::new(smaller, format, shared_bytes_max),
@@ -86,14 +99,26 @@ impl Tile {
             return 0;
         }
         let scales = format.parts().2;
-        let halves = if matches!(scales, Scales::K16 | Scales::K16Min) { 2 } else { 1 };
-        let with_minimum = matches!(scales, Scales::HalfMin | Scales::HalfZero | Scales::K32Min | Scales::K16Min);
+        let halves = if matches!(scales, Scales::K16 | Scales::K16Min) {
+            2
+        } else {
+            1
+        };
+        let with_minimum = matches!(
+            scales,
+            Scales::HalfMin | Scales::HalfZero | Scales::K32Min | Scales::K16Min
+        );
         let kinds = if with_minimum { 2 } else { 1 };
         self.chunk / 32 / self.slices * halves * kinds * self.warp_outputs * 4
     }
 
     /// A kernel with this tile, for weights in `format` and output rows in `storage`.
-    pub(super) fn kernel(self, stem: &'static str, format: WeightFormat, storage: Storage) -> Kernel {
+    pub(super) fn kernel(
+        self,
+        stem: &'static str,
+        format: WeightFormat,
+        storage: Storage,
+    ) -> Kernel {
         Kernel::new(stem)
             .define("WEIGHT", format!("{format:?}"))
             .define_type("OUT_TYPE", storage)
@@ -116,7 +141,11 @@ fn chunk_bytes(format: WeightFormat, chunk: u32) -> u32 {
     debug_assert!(1024u32.is_multiple_of(chunk), "a row has whole chunks");
     let layout = format.layout(1024);
     let own = layout.supers as u32 / (1024 / chunk);
-    if layout.row_bytes > layout.supers { own + 4 } else { own }
+    if layout.row_bytes > layout.supers {
+        own + 4
+    } else {
+        own
+    }
 }
 
 #[cfg(test)]
@@ -150,14 +179,27 @@ mod tests {
     /// Blocks of older or smaller devices have 48 or 99 KiB.
     #[test]
     fn every_format_has_a_tile_that_fits() {
-        for format in WeightFormat::ALL.into_iter().filter(|format| *format != WeightFormat::F32) {
-            for size in [Size::Tiny, Size::Small, Size::Middle, Size::Large, Size::Wide] {
+        for format in WeightFormat::ALL
+            .into_iter()
+            .filter(|format| *format != WeightFormat::F32)
+        {
+            for size in [
+                Size::Tiny,
+                Size::Small,
+                Size::Middle,
+                Size::Large,
+                Size::Wide,
+            ] {
                 for most in [48 << 10, 99 << 10, 163 << 10, 227 << 10] {
                     let tile = Tile::new(size, format, most);
-                    assert!(tile.shared_bytes(format) + 4 * tile.rows + 16 <= most, "{format} {size:?} {most}");
+                    assert!(
+                        tile.shared_bytes(format) + 4 * tile.rows + 16 <= most,
+                        "{format} {size:?} {most}"
+                    );
                     let adds_up = (tile.slices - 1) * tile.rows * tile.outputs * 4;
-                    let stages =
-                        tile.shared_bytes(format) - 4 * tile.rows - tile.warps() * tile.warp_scale_bytes(format);
+                    let stages = tile.shared_bytes(format)
+                        - 4 * tile.rows
+                        - tile.warps() * tile.warp_scale_bytes(format);
                     assert!(adds_up <= stages, "{format} {size:?} {most}");
                 }
             }

@@ -9,8 +9,8 @@
 //! [`Capacity::deterministic`] nothing is split, so a batch gives the same bits as each sequence alone.
 
 use super::super::super::metadata::{
-    Context, ITEM_COUNT, ITEM_KEY_BEGIN, ITEM_KEY_END, ITEM_PACKED, ITEM_POSITION, ITEM_ROW, ITEM_SLOT, ITEM_TABLE,
-    ITEM_WORDS, MERGE_ITEM_SPLITS, group_header, record,
+    Context, ITEM_COUNT, ITEM_KEY_BEGIN, ITEM_KEY_END, ITEM_PACKED, ITEM_POSITION, ITEM_ROW,
+    ITEM_SLOT, ITEM_TABLE, ITEM_WORDS, MERGE_ITEM_SPLITS, group_header, record,
 };
 use super::super::super::{BackendError, Capacity};
 use super::super::arena::Binding;
@@ -84,12 +84,19 @@ fn heads_ratio(plan: &Plan, group: usize) -> Option<u32> {
 }
 
 fn layers(plan: &Plan, group: usize) -> impl Iterator<Item = &KvLayer> {
-    plan.kv_layers.iter().filter(move |layer| layer.group as usize == group)
+    plan.kv_layers
+        .iter()
+        .filter(move |layer| layer.group as usize == group)
 }
 
 /// Maximum packed rows of an item of this group that is no tile.
 fn rows_max(plan: &Plan, group: usize) -> u32 {
-    head_rows_max(layers(plan, group).map(|layer| layer.head_dim).max().unwrap_or(0))
+    head_rows_max(
+        layers(plan, group)
+            .map(|layer| layer.head_dim)
+            .max()
+            .unwrap_or(0),
+    )
 }
 
 /// The same for heads of one size.
@@ -103,8 +110,16 @@ fn head_rows_max(head_dim: u32) -> u32 {
 
 /// Maximum slots of the partial buffer used by the splits of one batch.
 fn slots_max(plan: &Plan, group: usize, capacity: &Capacity, profile: &Profile) -> u32 {
-    let heads = layers(plan, group).map(|layer| layer.heads).min().unwrap_or(1).max(1);
-    if capacity.deterministic { 0 } else { profile.attention_workgroups() / heads }
+    let heads = layers(plan, group)
+        .map(|layer| layer.heads)
+        .min()
+        .unwrap_or(1)
+        .max(1);
+    if capacity.deterministic {
+        0
+    } else {
+        profile.attention_workgroups() / heads
+    }
 }
 
 /// Maximum words that [`work`] appends for one group.
@@ -148,24 +163,39 @@ fn sequences(
     joins: bool,
 ) -> impl Iterator<Item = (SequenceRows, u32)> {
     let group = &inputs.groups[group];
-    debug_assert_eq!(group.table_starts.len(), inputs.sequences.len(), "every sequence has a block table");
+    debug_assert_eq!(
+        group.table_starts.len(),
+        inputs.sequences.len(),
+        "every sequence has a block table"
+    );
     let table = move |rows: &SequenceRows, start: u32| {
         &group.block_tables[start as usize..][..rows.context_len.div_ceil(block_size) as usize]
     };
-    let continues = move |(rows, start): &(SequenceRows, u32), (next, next_start): &(SequenceRows, u32)| {
+    let continues = move |(rows, start): &(SequenceRows, u32),
+                          (next, next_start): &(SequenceRows, u32)| {
         next.row_count == 1
             && next.row_start == rows.row_start + rows.row_count
             && next.context_len == rows.context_len + 1
             && table(next, *next_start).starts_with(table(rows, *start))
     };
-    let all = inputs.sequences.iter().copied().zip(group.table_starts.iter().copied());
+    let all = inputs
+        .sequences
+        .iter()
+        .copied()
+        .zip(group.table_starts.iter().copied());
     let mut all = all.filter(|(rows, _)| rows.row_count > 0).peekable();
     std::iter::from_fn(move || {
         let mut joined = all.next()?;
         let alone = joined.0.row_count == 1;
         while let Some(next) = all.next_if(|next| joins && alone && continues(&joined, next)) {
-            joined =
-                (SequenceRows { row_count: joined.0.row_count + 1, row_start: joined.0.row_start, ..next.0 }, next.1);
+            joined = (
+                SequenceRows {
+                    row_count: joined.0.row_count + 1,
+                    row_start: joined.0.row_start,
+                    ..next.0
+                },
+                next.1,
+            );
         }
         Some(joined)
     })
@@ -178,9 +208,14 @@ impl Planned {
 
     /// Range of keys visible to any of `count` packed rows from `first`; it starts at a tile boundary.
     fn keys(&self, first: u32, count: u32) -> std::ops::Range<u32> {
-        debug_assert!(count > 0 && first + count <= self.packed(), "packed rows of this sequence");
+        debug_assert!(
+            count > 0 && first + count <= self.packed(),
+            "packed rows of this sequence"
+        );
         let position = |packed: u32| self.first_position() + packed / self.ratio;
-        let begin = self.window.map_or(0, |window| (position(first) + 1).saturating_sub(window));
+        let begin = self
+            .window
+            .map_or(0, |window| (position(first) + 1).saturating_sub(window));
         begin / TILE * TILE..position(first + count - 1) + 1
     }
 
@@ -188,8 +223,16 @@ impl Planned {
         self.rows.context_len - self.rows.row_count
     }
 
-    fn item(&self, packed: std::ops::Range<u32>, keys: std::ops::Range<u32>, slot: u32) -> [u32; ITEM_WORDS as usize] {
-        debug_assert!(keys.start < keys.end && keys.end <= self.rows.context_len, "an item has keys of its sequence");
+    fn item(
+        &self,
+        packed: std::ops::Range<u32>,
+        keys: std::ops::Range<u32>,
+        slot: u32,
+    ) -> [u32; ITEM_WORDS as usize] {
+        debug_assert!(
+            keys.start < keys.end && keys.end <= self.rows.context_len,
+            "an item has keys of its sequence"
+        );
         record(&[
             (ITEM_ROW, self.rows.row_start),
             (ITEM_PACKED, packed.start),
@@ -203,7 +246,11 @@ impl Planned {
     }
 
     /// The item that joins the partial results of `slots`.
-    fn merge_item(&self, packed: std::ops::Range<u32>, slots: std::ops::Range<u32>) -> [u32; ITEM_WORDS as usize] {
+    fn merge_item(
+        &self,
+        packed: std::ops::Range<u32>,
+        slots: std::ops::Range<u32>,
+    ) -> [u32; ITEM_WORDS as usize] {
         debug_assert!(slots.len() > 1, "one part needs no merge");
         record(&[
             (ITEM_ROW, self.rows.row_start),
@@ -218,7 +265,9 @@ impl Planned {
     fn runs(&self, size: u32) -> impl Iterator<Item = std::ops::Range<u32>> {
         debug_assert!(size > 0, "a run has rows");
         let end = self.packed();
-        (0..end).step_by(size as usize).map(move |start| start..(start + size).min(end))
+        (0..end)
+            .step_by(size as usize)
+            .map(move |start| start..(start + size).min(end))
     }
 }
 
@@ -230,18 +279,34 @@ pub(crate) fn work(
     group: usize,
     words: &mut Vec<u32>,
 ) -> AttendShape {
-    let Some(ratio) = heads_ratio(context.plan, group) else { return AttendShape::default() };
-    let (window, rows_max) = (context.plan.kv_groups[group].window, rows_max(context.plan, group));
+    let Some(ratio) = heads_ratio(context.plan, group) else {
+        return AttendShape::default();
+    };
+    let (window, rows_max) = (
+        context.plan.kv_groups[group].window,
+        rows_max(context.plan, group),
+    );
     let words_before = words.len();
     // A GPU has units for every row, and splits the keys of single rows among them.
     let joins = is_serial(profile) && !context.capacity.deterministic;
     let sequences = sequences(inputs, group, context.capacity.block_size, joins);
-    let planned: Vec<Planned> =
-        sequences.map(|(rows, table_start)| Planned { rows, table_start, ratio, window }).collect();
+    let planned: Vec<Planned> = sequences
+        .map(|(rows, table_start)| Planned {
+            rows,
+            table_start,
+            ratio,
+            window,
+        })
+        .collect();
     let mut shape = AttendShape::default();
     let mut merges = Vec::new();
-    let singles = planned.iter().filter(|sequence| sequence.rows.row_count == 1);
-    let runs = singles.clone().map(|sequence| sequence.packed().div_ceil(rows_max)).sum::<u32>();
+    let singles = planned
+        .iter()
+        .filter(|sequence| sequence.rows.row_count == 1);
+    let runs = singles
+        .clone()
+        .map(|sequence| sequence.packed().div_ceil(rows_max))
+        .sum::<u32>();
     let slots = slots_max(context.plan, group, context.capacity, profile);
     let splits_max = (slots / runs.max(1)).clamp(1, SPLITS_MAX);
     let mut slot = 0;
@@ -261,35 +326,55 @@ pub(crate) fn work(
             }
         }
     }
-    let is_tiled = |sequence: &&Planned| has_tiles(profile) && rows_max == ROWS_MAX && sequence.packed() > rows_max;
+    let is_tiled = |sequence: &&Planned| {
+        has_tiles(profile) && rows_max == ROWS_MAX && sequence.packed() > rows_max
+    };
     for (size, tiled) in [(rows_max, false), (TILE_ROWS, true)] {
-        let several = planned.iter().filter(|sequence| sequence.rows.row_count > 1);
+        let several = planned
+            .iter()
+            .filter(|sequence| sequence.rows.row_count > 1);
         for sequence in several.filter(|sequence| is_tiled(sequence) == tiled) {
             for run in sequence.runs(size) {
                 let keys = sequence.keys(run.start, run.end - run.start);
                 words.extend(sequence.item(run, keys, NONE));
-                *(if tiled { &mut shape.tiled } else { &mut shape.chunked }) += 1;
+                *(if tiled {
+                    &mut shape.tiled
+                } else {
+                    &mut shape.chunked
+                }) += 1;
             }
         }
     }
     shape.merges = u32::try_from(merges.len()).expect("a batch has few sequences");
     words.extend(merges.iter().flatten());
     let words_max = work_words_max(context.plan, context.capacity, profile);
-    debug_assert!((words.len() - words_before) as u64 <= words_max, "the list fits the metadata: {shape:?}");
-    debug_assert!(slot <= slots, "the partial results fit the scratch: {slot} of {slots} slots");
+    debug_assert!(
+        (words.len() - words_before) as u64 <= words_max,
+        "the list fits the metadata: {shape:?}"
+    );
+    debug_assert!(
+        slot <= slots,
+        "the partial results fit the scratch: {slot} of {slots} slots"
+    );
     shape
 }
 
 /// Splits a range of keys into a power of two of parts, at most `splits_max`, none shorter than [`SPLIT_KEYS_MIN`]. A
 /// power of two rarely changes while a sequence grows, and each change needs a new program.
 fn split(keys: &std::ops::Range<u32>, splits_max: u32) -> Vec<std::ops::Range<u32>> {
-    debug_assert!(!keys.is_empty() && splits_max > 0, "a range has at least one part");
+    debug_assert!(
+        !keys.is_empty() && splits_max > 0,
+        "a range has at least one part"
+    );
     let length = keys.end - keys.start;
     let parts_max = (length / SPLIT_KEYS_MIN).min(splits_max).max(1);
     let parts = 1 << parts_max.ilog2();
     let cut = |part: u32| match part {
         part if part == parts => keys.end,
-        part => keys.start + (u64::from(length) * u64::from(part) / u64::from(parts)) as u32 / TILE * TILE,
+        part => {
+            keys.start
+                + (u64::from(length) * u64::from(part) / u64::from(parts)) as u32 / TILE * TILE
+        }
     };
     (0..parts).map(|part| cut(part)..cut(part + 1)).collect()
 }
@@ -298,9 +383,14 @@ fn split(keys: &std::ops::Range<u32>, splits_max: u32) -> Vec<std::ops::Range<u3
 pub(super) fn for_kv(kernel: Kernel, format: KvFormat, profile: &Profile) -> Kernel {
     match format {
         KvFormat::F32 => kernel,
-        KvFormat::F16 => kernel.define("KV_F16").define_if(!profile.half_conversion, "SOFT_HALF"),
+        KvFormat::F16 => kernel
+            .define("KV_F16")
+            .define_if(!profile.half_conversion, "SOFT_HALF"),
         KvFormat::Q8 => kernel.define("KV_CODES"),
-        KvFormat::Fp8 => kernel.define("KV_CODES").define("KV_FP8").define_if(!profile.half_conversion, "SOFT_HALF"),
+        KvFormat::Fp8 => kernel
+            .define("KV_CODES")
+            .define("KV_FP8")
+            .define_if(!profile.half_conversion, "SOFT_HALF"),
     }
 }
 
@@ -329,7 +419,13 @@ fn has_tiles(profile: &Profile) -> bool {
 }
 
 /// The kernel for items of at most `rows` packed rows.
-fn kernel(options: AttendOptions, head_dim: u32, rows: u32, format: KvFormat, profile: &Profile) -> Kernel {
+fn kernel(
+    options: AttendOptions,
+    head_dim: u32,
+    rows: u32,
+    format: KvFormat,
+    profile: &Profile,
+) -> Kernel {
     let runs = head_dim / 8;
     let kernel = if profile.texels {
         texel_kernel(runs.div_ceil(8), rows)
@@ -344,23 +440,35 @@ fn kernel(options: AttendOptions, head_dim: u32, rows: u32, format: KvFormat, pr
         kernel.number("VECTORS_EACH", runs / 8)
     } else if is_serial(profile) {
         let lanes = serial_lanes(profile);
-        let kernel = Kernel::new("attend_paged_serial").define("SUBGROUPS").number("ROWS", rows);
-        kernel.number("LANES", lanes).number("LANE_CHUNKS", runs.div_ceil(lanes))
+        let kernel = Kernel::new("attend_paged_serial")
+            .define("SUBGROUPS")
+            .number("ROWS", rows);
+        kernel
+            .number("LANES", lanes)
+            .number("LANE_CHUNKS", runs.div_ceil(lanes))
     } else {
         decode_kernel(runs, rows, profile)
     };
     let kernel = kernel.number("HEAD_CHUNKS", runs);
-    let kernel = kernel.define_if(options.softcap, "SOFTCAP").define_if(options.alibi, "ALIBI");
+    let kernel = kernel
+        .define_if(options.softcap, "SOFTCAP")
+        .define_if(options.alibi, "ALIBI");
     for_kv(kernel.define_if(options.sinks, "SINKS"), format, profile)
 }
 
 /// `attend_paged_decode`: its lanes share keys by subgroups if one of any size holds the lanes of a key.
 fn decode_kernel(runs: u32, rows: u32, profile: &Profile) -> Kernel {
-    debug_assert!(rows.is_power_of_two() && rows <= ROWS_MAX, "a lane has {ROWS_MAX} scores");
+    debug_assert!(
+        rows.is_power_of_two() && rows <= ROWS_MAX,
+        "a lane has {ROWS_MAX} scores"
+    );
     let lanes = runs.next_power_of_two().max(8);
-    let kernel = Kernel::new("attend_paged_decode").define_if(lanes <= profile.subgroup_size_min, "SUBGROUPS");
+    let kernel = Kernel::new("attend_paged_decode")
+        .define_if(lanes <= profile.subgroup_size_min, "SUBGROUPS");
     let kernel = kernel.number("ROWS", rows).number("KEYS", ROWS_MAX / rows);
-    kernel.number("LANES", lanes).number("LANE_DOUBLINGS", (lanes / 8).ilog2())
+    kernel
+        .number("LANES", lanes)
+        .number("LANE_DOUBLINGS", (lanes / 8).ilog2())
 }
 
 /// `attend_paged_matrices`.
@@ -382,13 +490,23 @@ fn matrices_kernel(runs: u32, matrices: Matrices) -> Kernel {
 fn texel_kernel(lane_chunks: u32, rows: u32) -> Kernel {
     debug_assert!(rows > 0 && lane_chunks > 0, "a lane has work");
     let keys = (64 / (rows * lane_chunks).next_power_of_two()).clamp(2, 8);
-    let kernel = Kernel::new("attend_paged_texel").define("TEXELS").define("SUBGROUPS").number("ROWS", rows);
-    let kernel = kernel.number("LANE_CHUNKS", lane_chunks).number("KEYS", keys);
-    kernel.number("PAIRS", keys / 2).number("QUADS", keys / 4).number("OCTETS", keys / 8)
+    let kernel = Kernel::new("attend_paged_texel")
+        .define("TEXELS")
+        .define("SUBGROUPS")
+        .number("ROWS", rows);
+    let kernel = kernel
+        .number("LANE_CHUNKS", lane_chunks)
+        .number("KEYS", keys);
+    kernel
+        .number("PAIRS", keys / 2)
+        .number("QUADS", keys / 4)
+        .number("OCTETS", keys / 8)
 }
 
 fn merge_kernel(sinks: bool, head_dim: u32) -> Kernel {
-    Kernel::new("attend_paged_merge").number("HEAD_CHUNKS", head_dim / 8).define_if(sinks, "SINKS")
+    Kernel::new("attend_paged_merge")
+        .number("HEAD_CHUNKS", head_dim / 8)
+        .define_if(sinks, "SINKS")
 }
 
 /// Records the dispatches.
@@ -403,18 +521,31 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &AttendPaged) -> Result<
             format!("attend_paged over KV group {group}"),
             "layers of one group must have the same number of query heads per KV head",
         );
-        return Err(BackendError::Unsupported { what, message: message.into() });
+        return Err(BackendError::Unsupported {
+            what,
+            message: message.into(),
+        });
     }
     if !layer.head_dim.is_multiple_of(8) || layer.head_dim > LATENT_DIM_MAX {
         return Err(BackendError::head_dim("attend_paged", layer.head_dim));
     }
-    debug_assert!(step.query_heads.is_multiple_of(layer.heads), "every KV head has the same number of query heads");
+    debug_assert!(
+        step.query_heads.is_multiple_of(layer.heads),
+        "every KV head has the same number of query heads"
+    );
     let shape = recorder.shape.attend[group];
-    let options =
-        AttendOptions { softcap: step.softcap.is_some(), alibi: step.alibi.is_some(), sinks: step.sinks.is_some() };
+    let options = AttendOptions {
+        softcap: step.softcap.is_some(),
+        alibi: step.alibi.is_some(),
+        sinks: step.sinks.is_some(),
+    };
     let absent = arena.metadata.read();
-    let vector = |weight: Option<WeightId>| weight.map_or(absent, |weight| recorder.vector(weight).read());
-    let (q, out) = (recorder.row_buffer(step.q).fetch(), recorder.row_buffer(step.out).read_write());
+    let vector =
+        |weight: Option<WeightId>| weight.map_or(absent, |weight| recorder.vector(weight).read());
+    let (q, out) = (
+        recorder.row_buffer(step.q).fetch(),
+        recorder.row_buffer(step.out).read_write(),
+    );
     let (slopes, sinks) = (vector(step.alibi), vector(step.sinks));
     let params = |items, list_start: u32, head_first, head_count| Params {
         items,
@@ -430,8 +561,15 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &AttendPaged) -> Result<
         softcap: step.softcap.unwrap_or(0.0),
     };
     let (format, profile) = (recorder.capacity.kv_format, recorder.profile);
-    let exact = Profile { matrices: None, ..profile.clone() };
-    let profile = if recorder.capacity.deterministic { &exact } else { profile };
+    let exact = Profile {
+        matrices: None,
+        ..profile.clone()
+    };
+    let profile = if recorder.capacity.deterministic {
+        &exact
+    } else {
+        profile
+    };
     let rows_max = rows_max(plan, group);
     let single_rows = ratio.next_power_of_two().min(rows_max);
     let tiled_start = shape.single + shape.chunked;
@@ -445,7 +583,16 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &AttendPaged) -> Result<
             let kernel = kernel(options, layer.head_dim, rows, format, profile);
             let (k, v) = (shard.key.fetch(), shard.value().fetch());
             let partials = arena.attend_scratch.read_write();
-            let bindings: [Binding<'_>; 8] = [arena.metadata.fetch(), q, k, v, slopes, sinks, partials, out];
+            let bindings: [Binding<'_>; 8] = [
+                arena.metadata.fetch(),
+                q,
+                k,
+                v,
+                slopes,
+                sinks,
+                partials,
+                out,
+            ];
             for slice in slices(items, recorder.shape.attend_slices) {
                 let count = slice.end - slice.start;
                 let params = params(count, start + slice.start, shard.head_start, shard.heads);
@@ -454,22 +601,38 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &AttendPaged) -> Result<
         }
     }
     let params = params(shape.merges, tiled_start + shape.tiled, 0, layer.heads);
-    let bindings = [arena.metadata.read(), sinks, arena.attend_scratch.read(), out];
+    let bindings = [
+        arena.metadata.read(),
+        sinks,
+        arena.attend_scratch.read(),
+        out,
+    ];
     let workgroups = shape.merges * layer.heads * ROWS_MAX;
-    recorder.dispatch(&merge_kernel(options.sinks, layer.head_dim), &params, &bindings, workgroups)
+    recorder.dispatch(
+        &merge_kernel(options.sinks, layer.head_dim),
+        &params,
+        &bindings,
+        workgroups,
+    )
 }
 
 /// Divides a list of items among at most `count` dispatches.
 fn slices(items: u32, count: u32) -> impl Iterator<Item = std::ops::Range<u32>> {
     let each = items.div_ceil(count.max(1)).max(1);
-    (0..items).step_by(each as usize).map(move |start| start..(start + each).min(items))
+    (0..items)
+        .step_by(each as usize)
+        .map(move |start| start..(start + each).min(items))
 }
 
 /// Every variant that [`encode`] can use, at a small, an odd and the largest head size.
 pub(super) fn variants() -> Vec<Variant> {
     let mut variants = Vec::new();
     let off = AttendOptions::default();
-    let all = AttendOptions { softcap: true, alibi: true, sinks: true };
+    let all = AttendOptions {
+        softcap: true,
+        alibi: true,
+        sinks: true,
+    };
     let cases = [
         (off, KvFormat::F16),
         (all, KvFormat::F16),
@@ -492,7 +655,10 @@ pub(super) fn variants() -> Vec<Variant> {
                 if wide || texels && rows > ROWS_MAX {
                     continue;
                 }
-                let mut profile = Profile { texels, ..super::test_profile(class, tier, rows != 4) };
+                let mut profile = Profile {
+                    texels,
+                    ..super::test_profile(class, tier, rows != 4)
+                };
                 if class == Class::Discrete && tier == Tier::T1 {
                     profile.subgroup_size_min = 32;
                 }
@@ -510,14 +676,20 @@ pub(super) fn variants() -> Vec<Variant> {
             ..super::test_profile(Class::Discrete, Tier::T2, true)
         };
         for head_dim in [8, 128, 256] {
-            for (options, format) in cases.into_iter().filter(|(_, format)| *format != KvFormat::F32) {
+            for (options, format) in cases
+                .into_iter()
+                .filter(|(_, format)| *format != KvFormat::F32)
+            {
                 let kernel = kernel(options, head_dim, TILE_ROWS, format, &profile);
                 variants.push(Variant::new::<Params>(kernel, Params::FIELDS));
             }
         }
     }
     for sinks in [false, true] {
-        variants.push(Variant::new::<Params>(merge_kernel(sinks, 128), Params::FIELDS));
+        variants.push(Variant::new::<Params>(
+            merge_kernel(sinks, 128),
+            Params::FIELDS,
+        ));
     }
     variants
 }
@@ -534,20 +706,31 @@ mod tests {
         let mut group = GroupInputs::default();
         let mut inputs = BatchInputs::default();
         for &(row_start, row_count, context_len, table) in all {
-            inputs.sequences.push(SequenceRows { row_start, row_count, context_len });
-            group.table_starts.push(u32::try_from(group.block_tables.len()).expect("a small batch"));
+            inputs.sequences.push(SequenceRows {
+                row_start,
+                row_count,
+                context_len,
+            });
+            group
+                .table_starts
+                .push(u32::try_from(group.block_tables.len()).expect("a small batch"));
             group.block_tables.extend(table);
         }
         inputs.groups.push(group);
         let found = sequences(&inputs, 0, 16, joins);
-        found.map(|(rows, start)| (rows.row_start, rows.row_count, rows.context_len, start)).collect()
+        found
+            .map(|(rows, start)| (rows.row_start, rows.row_count, rows.context_len, start))
+            .collect()
     }
 
     #[test]
     fn rows_of_one_sequence_are_joined_and_no_others() {
         let drafts: [Given; 3] = [(4, 1, 16, &[7]), (5, 1, 17, &[7, 2]), (6, 1, 18, &[7, 2])];
         assert_eq!(joined(&drafts, true), [(4, 3, 18, 3)]);
-        assert_eq!(joined(&drafts, false), [(4, 1, 16, 0), (5, 1, 17, 1), (6, 1, 18, 3)]);
+        assert_eq!(
+            joined(&drafts, false),
+            [(4, 1, 16, 0), (5, 1, 17, 1), (6, 1, 18, 3)]
+        );
         let others: [[Given; 2]; 6] = [
             // Other blocks; a block that has left the window; a gap in positions; the same position; a gap in rows; a
             // chunk.

@@ -14,17 +14,27 @@ params! {
 const WORKGROUP: u32 = 64;
 
 fn kernel(taps: u32, bias: bool, form: ConvolutionForm) -> Kernel {
-    let kernel = Kernel::new("short_convolution").number("TAPS", taps).define_if(bias, "BIAS");
+    let kernel = Kernel::new("short_convolution")
+        .number("TAPS", taps)
+        .define_if(bias, "BIAS");
     kernel.define_if(form == ConvolutionForm::Silu, "SILU")
 }
 
 /// Records the dispatch.
-pub(super) fn encode(recorder: &mut Recorder<'_>, step: &ShortConvolution) -> Result<(), BackendError> {
+pub(super) fn encode(
+    recorder: &mut Recorder<'_>,
+    step: &ShortConvolution,
+) -> Result<(), BackendError> {
     let arena = recorder.arena;
     let rows = recorder.rows(step.out);
     let vectors = vectors_of("short_convolution", recorder.columns(step.out))?;
     let (sequences, width) = (recorder.shape.sequences, recorder.columns(step.x));
-    let params = Params { rows, vectors, sequences, width };
+    let params = Params {
+        rows,
+        vectors,
+        sequences,
+        width,
+    };
     let mut bindings = vec![
         arena.metadata.read(),
         recorder.row_buffer(step.x).read(),
@@ -34,13 +44,26 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &ShortConvolution) -> Re
     ];
     bindings.extend(step.bias.map(|bias| recorder.vector(bias).read()));
     let kernel = kernel(step.taps, step.bias.is_some(), step.form);
-    recorder.dispatch(&kernel, &params, &bindings, (rows * vectors).div_ceil(WORKGROUP))
+    recorder.dispatch(
+        &kernel,
+        &params,
+        &bindings,
+        (rows * vectors).div_ceil(WORKGROUP),
+    )
 }
 
 /// Every variant that [`encode`] can use.
 pub(super) fn variants() -> Vec<Variant> {
     let forms = [ConvolutionForm::Gated, ConvolutionForm::Silu];
-    let options = forms.into_iter().flat_map(|form| [false, true].map(|bias| (form, bias)));
-    let kernels = (2..=TAPS_MAX).flat_map(|taps| options.clone().map(move |(form, bias)| kernel(taps, bias, form)));
-    kernels.map(|kernel| Variant::new::<Params>(kernel, Params::FIELDS)).collect()
+    let options = forms
+        .into_iter()
+        .flat_map(|form| [false, true].map(|bias| (form, bias)));
+    let kernels = (2..=TAPS_MAX).flat_map(|taps| {
+        options
+            .clone()
+            .map(move |(form, bias)| kernel(taps, bias, form))
+    });
+    kernels
+        .map(|kernel| Variant::new::<Params>(kernel, Params::FIELDS))
+        .collect()
 }

@@ -17,7 +17,11 @@ params! {
 const WORKGROUP: u32 = 64;
 
 fn kernel(format: WeightFormat, profile: &Profile) -> Kernel {
-    for_weight(Kernel::new("embed").define_if(profile.texels, "TEXELS"), format, profile)
+    for_weight(
+        Kernel::new("embed").define_if(profile.texels, "TEXELS"),
+        format,
+        profile,
+    )
 }
 
 /// Records the dispatches.
@@ -26,16 +30,45 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &Embed) -> Result<(), Ba
     let arena = recorder.arena;
     let weight = recorder.weight(table);
     let vocab = recorder.plan.weight_spec(table).rows;
-    debug_assert_eq!(weight.columns, recorder.columns(out), "a row of the table is a row of out");
+    debug_assert_eq!(
+        weight.columns,
+        recorder.columns(out),
+        "a row of the table is a row of out"
+    );
     let (tokens, eights) = (recorder.rows(out), weight.columns / 8);
     for shard in &weight.shards {
         let kernel = kernel(shard.format, recorder.profile);
-        let RowParams { row_vectors, plane, scales, supers } = RowParams::new(shard.format, weight.columns);
+        let RowParams {
+            row_vectors,
+            plane,
+            scales,
+            supers,
+        } = RowParams::new(shard.format, weight.columns);
         let (row_start, rows) = (shard.row_start, shard.rows);
-        let params = Params { tokens, eights, row_start, rows, vocab, scale, row_vectors, plane, scales, supers };
-        let bindings =
-            [arena.metadata.fetch(), arena.feed.read(), shard.buffer.fetch(), recorder.row_buffer(out).read_write()];
-        recorder.dispatch(&kernel, &params, &bindings, (tokens * eights).div_ceil(WORKGROUP))?;
+        let params = Params {
+            tokens,
+            eights,
+            row_start,
+            rows,
+            vocab,
+            scale,
+            row_vectors,
+            plane,
+            scales,
+            supers,
+        };
+        let bindings = [
+            arena.metadata.fetch(),
+            arena.feed.read(),
+            shard.buffer.fetch(),
+            recorder.row_buffer(out).read_write(),
+        ];
+        recorder.dispatch(
+            &kernel,
+            &params,
+            &bindings,
+            (tokens * eights).div_ceil(WORKGROUP),
+        )?;
     }
     Ok(())
 }
@@ -44,7 +77,10 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &Embed) -> Result<(), Ba
 pub(super) fn variants() -> Vec<Variant> {
     let with = |texels| {
         super::weight_variants(|format, profile| {
-            let profile = Profile { texels, ..profile.clone() };
+            let profile = Profile {
+                texels,
+                ..profile.clone()
+            };
             Variant::new::<Params>(kernel(format, &profile), Params::FIELDS)
         })
     };

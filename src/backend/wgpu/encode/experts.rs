@@ -54,13 +54,22 @@ params! {
 }
 
 fn route_kernel(sigmoid: bool, scaled: bool, serial: bool) -> Kernel {
-    let kernel = Kernel::new("route_experts").define_if(sigmoid, "SIGMOID").define_if(scaled && !sigmoid, "SCALED");
+    let kernel = Kernel::new("route_experts")
+        .define_if(sigmoid, "SIGMOID")
+        .define_if(scaled && !sigmoid, "SCALED");
     kernel.define_if(serial, "SERIAL")
 }
 
 /// Records the dispatch of `RouteExperts`.
-pub(super) fn encode_routes(recorder: &mut Recorder<'_>, step: &RouteExperts) -> Result<(), BackendError> {
-    let RouteExperts { logits, routing, routes } = *step;
+pub(super) fn encode_routes(
+    recorder: &mut Recorder<'_>,
+    step: &RouteExperts,
+) -> Result<(), BackendError> {
+    let RouteExperts {
+        logits,
+        routing,
+        routes,
+    } = *step;
     let params = RouteParams {
         tokens: recorder.rows(logits),
         experts: recorder.columns(logits),
@@ -72,21 +81,37 @@ pub(super) fn encode_routes(recorder: &mut Recorder<'_>, step: &RouteExperts) ->
         has_scale: u32::from(routing.expert_scale.is_some()),
         factor: routing.factor,
     };
-    debug_assert!((1..=params.experts).contains(&params.per_token), "each route of a token is to another expert");
+    debug_assert!(
+        (1..=params.experts).contains(&params.per_token),
+        "each route of a token is to another expert"
+    );
     let serial = recorder.profile.class == Class::Software;
-    let workgroups = if serial { params.tokens.div_ceil(64) } else { params.tokens };
-    let mut bindings = vec![recorder.row_buffer(logits).read(), recorder.row_buffer(routes).read_write()];
+    let workgroups = if serial {
+        params.tokens.div_ceil(64)
+    } else {
+        params.tokens
+    };
+    let mut bindings = vec![
+        recorder.row_buffer(logits).read(),
+        recorder.row_buffer(routes).read_write(),
+    ];
     let scaled = routing.factor != 1.0 || routing.expert_scale.is_some();
     // What is absent is bound to something that is not read.
     let absent = recorder.arena.metadata.read();
-    let vector = |weight: Option<WeightId>| weight.map_or(absent, |weight| recorder.vector(weight).read());
+    let vector =
+        |weight: Option<WeightId>| weight.map_or(absent, |weight| recorder.vector(weight).read());
     if routing.sigmoid || scaled {
         bindings.push(vector(routing.expert_scale));
     }
     if routing.sigmoid {
         bindings.push(vector(routing.bias));
     }
-    recorder.dispatch(&route_kernel(routing.sigmoid, scaled, serial), &params, &bindings, workgroups)
+    recorder.dispatch(
+        &route_kernel(routing.sigmoid, scaled, serial),
+        &params,
+        &bindings,
+        workgroups,
+    )
 }
 
 /// The experts in a shard, and which rows of each.
@@ -99,11 +124,20 @@ struct Part {
 
 impl Part {
     fn of(shard: &Shard, expert_rows: u32) -> Self {
-        let (expert_first, output_start) = (shard.row_start / expert_rows, shard.row_start % expert_rows);
+        let (expert_first, output_start) =
+            (shard.row_start / expert_rows, shard.row_start % expert_rows);
         let outputs = shard.rows.min(expert_rows);
         let whole = shard.rows.is_multiple_of(outputs) && output_start + outputs <= expert_rows;
-        debug_assert!(whole, "a shard has whole experts, or rows of a single expert");
-        Self { outputs, output_start, expert_first, expert_count: shard.rows / outputs }
+        debug_assert!(
+            whole,
+            "a shard has whole experts, or rows of a single expert"
+        );
+        Self {
+            outputs,
+            output_start,
+            expert_first,
+            expert_count: shard.rows / outputs,
+        }
     }
 }
 
@@ -140,11 +174,20 @@ impl Shape {
         match self {
             Self::Lane => (units * part.outputs.div_ceil(4)).div_ceil(LANE_WORKGROUP),
             Self::Vec => units * part.outputs.div_ceil(VEC_SLOTS * VEC_OUTPUTS),
-            Self::Tile | Self::Matrices(_) => part.expert_count * part.outputs.div_ceil(TILE_OUTPUTS),
+            Self::Tile | Self::Matrices(_) => {
+                part.expert_count * part.outputs.div_ceil(TILE_OUTPUTS)
+            }
         }
     }
 
-    fn kernel(self, profile: &Profile, format: WeightFormat, eights: u32, combine: bool, bias: bool) -> Kernel {
+    fn kernel(
+        self,
+        profile: &Profile,
+        format: WeightFormat,
+        eights: u32,
+        combine: bool,
+        bias: bool,
+    ) -> Kernel {
         let kernel = match self {
             Self::Lane => Kernel::new("matmul_experts_lane"),
             Self::Vec => Kernel::new("matmul_experts_vec")
@@ -152,11 +195,18 @@ impl Shape {
                 .define("ONE_ROW")
                 .number("OUTPUTS", VEC_OUTPUTS)
                 .number("LANES", VEC_LANES)
-                .define_if(format.is_quantised() && !eights.is_multiple_of(4), "PARTIAL"),
+                .define_if(
+                    format.is_quantised() && !eights.is_multiple_of(4),
+                    "PARTIAL",
+                ),
             Self::Tile => for_tile(Kernel::new("matmul_experts_tile"), TILE_ROWS),
-            Self::Matrices(matrices) => for_matrices(Kernel::new("matmul_experts_tile"), TILE_ROWS, matrices),
+            Self::Matrices(matrices) => {
+                for_matrices(Kernel::new("matmul_experts_tile"), TILE_ROWS, matrices)
+            }
         };
-        for_weight(kernel, format, profile).define_if(combine, "COMBINE").define_if(bias, "BIAS")
+        for_weight(kernel, format, profile)
+            .define_if(combine, "COMBINE")
+            .define_if(bias, "BIAS")
     }
 }
 
@@ -173,22 +223,42 @@ pub(crate) fn scratch_bytes(plan: &Plan, capacity: &Capacity, profile: &Profile)
         _ => None,
     });
     let used = profile.class != Class::Software && !capacity.deterministic;
-    bytes.filter(|bytes| used && *bytes <= profile.binding_bytes_max).max().unwrap_or(0)
+    bytes
+        .filter(|bytes| used && *bytes <= profile.binding_bytes_max)
+        .max()
+        .unwrap_or(0)
 }
 
 /// Records the dispatches of `MatMulExperts`.
-pub(super) fn encode(recorder: &mut Recorder<'_>, step: &MatMulExperts) -> Result<(), BackendError> {
+pub(super) fn encode(
+    recorder: &mut Recorder<'_>,
+    step: &MatMulExperts,
+) -> Result<(), BackendError> {
     let (arena, plan) = (recorder.arena, recorder.plan);
     let weight = recorder.weight(step.weight);
     if !weight.columns.is_multiple_of(8) {
         return Err(BackendError::columns("matmul_experts", weight.columns, 8));
     }
     let rows = step.shape(plan);
-    let ExpertShape { per_token, combine, outputs: columns, .. } = rows;
+    let ExpertShape {
+        per_token,
+        combine,
+        outputs: columns,
+        ..
+    } = rows;
     let (routes, has_routes) = (rows.routes(recorder.shape.tokens), step.routes.is_some());
     let experts = plan.weight_spec(step.weight).experts;
-    debug_assert_eq!(plan.weight_spec(step.weight).rows, experts * columns, "each expert gives a row of out");
-    let mut shape = Shape::choose(recorder.profile, recorder.capacity.deterministic, routes, experts);
+    debug_assert_eq!(
+        plan.weight_spec(step.weight).rows,
+        experts * columns,
+        "each expert gives a row of out"
+    );
+    let mut shape = Shape::choose(
+        recorder.profile,
+        recorder.capacity.deterministic,
+        routes,
+        experts,
+    );
     let scratch_fits = u64::from(routes) * u64::from(columns) * 4 <= arena.expert_scratch.bytes;
     if shape == Shape::Tile && combine && !scratch_fits {
         shape = Shape::Vec;
@@ -209,14 +279,35 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &MatMulExperts) -> Resul
         Shape::Matrices(_) => arena.narrow_rows.read(),
         _ => recorder.row_buffer(step.x).read(),
     };
-    let out = if merged { &arena.expert_scratch } else { recorder.row_buffer(step.out) };
+    let out = if merged {
+        &arena.expert_scratch
+    } else {
+        recorder.row_buffer(step.out)
+    };
     let in_kernel = combine && !merged;
-    let units = if in_kernel { recorder.rows(step.out) } else { routes };
-    let list = step.routes.map_or(arena.metadata.read(), |routes| recorder.row_buffer(routes).read());
+    let units = if in_kernel {
+        recorder.rows(step.out)
+    } else {
+        routes
+    };
+    let list = step.routes.map_or(arena.metadata.read(), |routes| {
+        recorder.row_buffer(routes).read()
+    });
     for shard in &weight.shards {
-        let kernel = shape.kernel(recorder.profile, shard.format, weight.columns / 8, in_kernel, step.bias.is_some());
+        let kernel = shape.kernel(
+            recorder.profile,
+            shard.format,
+            weight.columns / 8,
+            in_kernel,
+            step.bias.is_some(),
+        );
         let kernel = kernel.define_if(!has_routes, "HEADS");
-        let RowParams { row_vectors, plane, scales, supers } = RowParams::new(shard.format, weight.columns);
+        let RowParams {
+            row_vectors,
+            plane,
+            scales,
+            supers,
+        } = RowParams::new(shard.format, weight.columns);
         let part = Part::of(shard, columns);
         let params = Params {
             units,
@@ -243,32 +334,67 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &MatMulExperts) -> Resul
         bindings.push(out.read_write());
         recorder.dispatch(&kernel, &params, &bindings, shape.workgroups(units, &part))?;
     }
-    if merged { merge(recorder, step, per_token) } else { Ok(()) }
+    if merged {
+        merge(recorder, step, per_token)
+    } else {
+        Ok(())
+    }
 }
 
 /// Records the dispatch that sums the products in scratch.
-fn merge(recorder: &mut Recorder<'_>, step: &MatMulExperts, per_token: u32) -> Result<(), BackendError> {
+fn merge(
+    recorder: &mut Recorder<'_>,
+    step: &MatMulExperts,
+    per_token: u32,
+) -> Result<(), BackendError> {
     let arena = recorder.arena;
     let (tokens, columns) = (recorder.rows(step.out), recorder.columns(step.out));
     let products_bytes = u64::from(tokens * per_token) * u64::from(columns) * 4;
-    debug_assert!(products_bytes <= arena.expert_scratch.bytes, "the products fit the scratch");
-    let params = MergeParams { tokens, per_token, columns, accumulate: u32::from(step.accumulate) };
+    debug_assert!(
+        products_bytes <= arena.expert_scratch.bytes,
+        "the products fit the scratch"
+    );
+    let params = MergeParams {
+        tokens,
+        per_token,
+        columns,
+        accumulate: u32::from(step.accumulate),
+    };
     let out = recorder.row_buffer(step.out).read_write();
     let routes = step.routes.expect("only the products of routes are summed");
-    let bindings = [arena.expert_scratch.read(), recorder.row_buffer(routes).read(), out];
-    recorder.dispatch(&Kernel::new("matmul_experts_merge"), &params, &bindings, (tokens * columns).div_ceil(64))
+    let bindings = [
+        arena.expert_scratch.read(),
+        recorder.row_buffer(routes).read(),
+        out,
+    ];
+    recorder.dispatch(
+        &Kernel::new("matmul_experts_merge"),
+        &params,
+        &bindings,
+        (tokens * columns).div_ceil(64),
+    )
 }
 
 /// Every variant that [`encode`] and [`encode_routes`] can use.
 pub(super) fn variants() -> Vec<Variant> {
     let kinds = [(false, false), (false, true), (true, false)];
-    let kernels = kinds.map(|(sigmoid, scaled)| [false, true].map(|serial| route_kernel(sigmoid, scaled, serial)));
+    let kernels = kinds
+        .map(|(sigmoid, scaled)| [false, true].map(|serial| route_kernel(sigmoid, scaled, serial)));
     let of = |kernel| Variant::new::<RouteParams>(kernel, RouteParams::FIELDS);
     let mut variants: Vec<Variant> = kernels.into_iter().flatten().map(of).collect();
-    variants.push(Variant::new::<MergeParams>(Kernel::new("matmul_experts_merge"), MergeParams::FIELDS));
+    variants.push(Variant::new::<MergeParams>(
+        Kernel::new("matmul_experts_merge"),
+        MergeParams::FIELDS,
+    ));
     // The others share their tiles with `matmul_tile`.
-    let matrices = [Matrices::USUAL, Matrices::EIGHT].map(|matrices| (Shape::Matrices(matrices), 4));
-    let shapes = [(Shape::Lane, 4), (Shape::Vec, 4), (Shape::Vec, 5), (Shape::Tile, 4)];
+    let matrices =
+        [Matrices::USUAL, Matrices::EIGHT].map(|matrices| (Shape::Matrices(matrices), 4));
+    let shapes = [
+        (Shape::Lane, 4),
+        (Shape::Vec, 4),
+        (Shape::Vec, 5),
+        (Shape::Tile, 4),
+    ];
     for (shape, eights) in shapes.into_iter().chain(matrices) {
         for (combine, bias) in [(false, false), (false, true), (true, false), (true, true)] {
             let is_tile = matches!(shape, Shape::Tile | Shape::Matrices(_));
@@ -276,18 +402,31 @@ pub(super) fn variants() -> Vec<Variant> {
                 continue;
             }
             variants.extend(super::weight_variants(|format, profile| {
-                let class = if shape == Shape::Lane { Class::Software } else { Class::Discrete };
+                let class = if shape == Shape::Lane {
+                    Class::Software
+                } else {
+                    Class::Discrete
+                };
                 let profile = super::test_profile(class, Tier::T0, profile.half_conversion);
-                Variant::new::<Params>(shape.kernel(&profile, format, eights, combine, bias), Params::FIELDS)
+                Variant::new::<Params>(
+                    shape.kernel(&profile, format, eights, combine, bias),
+                    Params::FIELDS,
+                )
             }));
         }
         if matches!(shape, Shape::Matrices(_)) {
             continue;
         }
         variants.extend(super::weight_variants(|format, profile| {
-            let class = if shape == Shape::Lane { Class::Software } else { Class::Discrete };
+            let class = if shape == Shape::Lane {
+                Class::Software
+            } else {
+                Class::Discrete
+            };
             let profile = super::test_profile(class, Tier::T0, profile.half_conversion);
-            let kernel = shape.kernel(&profile, format, eights, false, false).define("HEADS");
+            let kernel = shape
+                .kernel(&profile, format, eights, false, false)
+                .define("HEADS");
             Variant::new::<Params>(kernel, Params::FIELDS)
         }));
     }

@@ -23,7 +23,10 @@ params! {
 const WORKGROUP: u32 = 64;
 
 fn kernel(define: &'static str, alone: bool, texels: bool) -> Kernel {
-    Kernel::new("gated_activation").define(define).define_if(alone, "ALONE").define_if(texels, "TEXELS")
+    Kernel::new("gated_activation")
+        .define(define)
+        .define_if(alone, "ALONE")
+        .define_if(texels, "TEXELS")
 }
 
 /// The define of an activation, with its `alpha` and `limit`.
@@ -39,33 +42,64 @@ pub(super) fn activation(activation: Activation) -> (&'static str, f32, f32) {
 }
 
 /// Records the dispatch.
-pub(super) fn encode(recorder: &mut Recorder<'_>, step: &GatedActivation) -> Result<(), BackendError> {
-    let GatedActivation { gate_up, out, gates, .. } = *step;
+pub(super) fn encode(
+    recorder: &mut Recorder<'_>,
+    step: &GatedActivation,
+) -> Result<(), BackendError> {
+    let GatedActivation {
+        gate_up,
+        out,
+        gates,
+        ..
+    } = *step;
     let (define, alpha, limit) = activation(step.activation);
     let rows = recorder.rows(out);
     let vectors = vectors_of("gated_activation", recorder.columns(out))?;
     let width = recorder.columns(gate_up);
     // Gates that are no vectors of 4.
     let by_column = gates.shared_by > 1 || !width.is_multiple_of(4);
-    let (gate_stride, gate_start) = if by_column { (width, gates.first) } else { (width / 4, gates.first / 4) };
+    let (gate_stride, gate_start) = if by_column {
+        (width, gates.first)
+    } else {
+        (width / 4, gates.first / 4)
+    };
     let (up, up_start) = match step.up {
         Up::SecondHalf => (Some(gate_up), vectors),
         Up::One => (None, 0),
         Up::Of(buffer, column) => (Some(buffer), column / 4),
     };
-    let up_stride = up.map_or(Ok(0), |up| vectors_of("gated_activation", recorder.columns(up)))?;
+    let up_stride = up.map_or(Ok(0), |up| {
+        vectors_of("gated_activation", recorder.columns(up))
+    })?;
     let texels = recorder.profile.texels && !by_column;
     let input = |buffer: BufferId| {
         let buffer = recorder.row_buffer(buffer);
-        if texels { buffer.fetch() } else { buffer.read() }
+        if texels {
+            buffer.fetch()
+        } else {
+            buffer.read()
+        }
     };
     let mut bindings = vec![recorder.row_buffer(out).read_write(), input(gate_up)];
     bindings.extend(up.map(input));
     bindings.extend(step.numbers.map(|numbers| recorder.vector(numbers).read()));
     let run = gates.shared_by;
-    let params = Params { rows, vectors, gate_stride, gate_start, run, up_stride, up_start, alpha, limit };
-    let workgroups =
-        if texels { (rows * vectors.div_ceil(64)).div_ceil(4) } else { (rows * vectors).div_ceil(WORKGROUP) };
+    let params = Params {
+        rows,
+        vectors,
+        gate_stride,
+        gate_start,
+        run,
+        up_stride,
+        up_start,
+        alpha,
+        limit,
+    };
+    let workgroups = if texels {
+        (rows * vectors.div_ceil(64)).div_ceil(4)
+    } else {
+        (rows * vectors).div_ceil(WORKGROUP)
+    };
     let kernel = kernel(define, up.is_none(), texels).define_if(by_column, "COLUMNS");
     recorder.dispatch(&kernel, &params, &bindings, workgroups)
 }
@@ -75,7 +109,11 @@ pub(super) fn variants() -> Vec<Variant> {
     let gated = ["SILU", "GELU_TANH", "CLAMPED_SWIGLU", "SIGMOID"].map(|define| (define, false));
     let alone = ["GELU_TANH", "RELU2", "XIELU"].map(|define| (define, true));
     let kernels = gated.into_iter().chain(alone);
-    let both = kernels.flat_map(|(define, alone)| [false, true].map(|texels| kernel(define, alone, texels)));
-    let by_column = ["SILU", "SIGMOID"].map(|define| kernel(define, false, false).define("COLUMNS"));
-    both.chain(by_column).map(|kernel| Variant::new::<Params>(kernel, Params::FIELDS)).collect()
+    let both = kernels
+        .flat_map(|(define, alone)| [false, true].map(|texels| kernel(define, alone, texels)));
+    let by_column =
+        ["SILU", "SIGMOID"].map(|define| kernel(define, false, false).define("COLUMNS"));
+    both.chain(by_column)
+        .map(|kernel| Variant::new::<Params>(kernel, Params::FIELDS))
+        .collect()
 }

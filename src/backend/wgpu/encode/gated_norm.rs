@@ -22,7 +22,9 @@ params! {
 const WORKGROUPS: [u32; 2] = [32, 128];
 
 fn kernel(workgroup: u32) -> Kernel {
-    Kernel::new("gated_norm").number("WORKGROUP", workgroup).define("SILU")
+    Kernel::new("gated_norm")
+        .number("WORKGROUP", workgroup)
+        .define("SILU")
 }
 
 /// Records the dispatch.
@@ -51,7 +53,10 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &GatedNorm) -> Result<()
 
 /// Every variant that [`encode`] can use.
 pub(super) fn variants() -> Vec<Variant> {
-    let tiers = |size| [false, true].map(|subgroups| kernel(size).define_if(subgroups, "SUBGROUPS"));
+    let tiers =
+        |size| [false, true].map(|subgroups| kernel(size).define_if(subgroups, "SUBGROUPS"));
     let kernels = WORKGROUPS.into_iter().flat_map(tiers);
-    kernels.map(|kernel| Variant::new::<Params>(kernel, Params::FIELDS)).collect()
+    kernels
+        .map(|kernel| Variant::new::<Params>(kernel, Params::FIELDS))
+        .collect()
 }

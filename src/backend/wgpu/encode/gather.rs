@@ -18,14 +18,37 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &GatherRows) -> Result<(
     let arena = recorder.arena;
     let rows = recorder.rows(out);
     let vectors = vectors_of("gather_rows", recorder.columns(out))?;
-    debug_assert_eq!(recorder.columns(x), recorder.columns(out), "rows are copied whole");
-    debug_assert!(recorder.group.logits_start + rows <= recorder.shape.logits_rows, "only gathered rows are copied");
-    let params = Params { rows, vectors, logits_start: recorder.group.logits_start };
-    let bindings = [arena.metadata.read(), recorder.row_buffer(x).read(), recorder.row_buffer(out).read_write()];
-    recorder.dispatch(&Kernel::new("gather_rows"), &params, &bindings, (rows * vectors).div_ceil(WORKGROUP))
+    debug_assert_eq!(
+        recorder.columns(x),
+        recorder.columns(out),
+        "rows are copied whole"
+    );
+    debug_assert!(
+        recorder.group.logits_start + rows <= recorder.shape.logits_rows,
+        "only gathered rows are copied"
+    );
+    let params = Params {
+        rows,
+        vectors,
+        logits_start: recorder.group.logits_start,
+    };
+    let bindings = [
+        arena.metadata.read(),
+        recorder.row_buffer(x).read(),
+        recorder.row_buffer(out).read_write(),
+    ];
+    recorder.dispatch(
+        &Kernel::new("gather_rows"),
+        &params,
+        &bindings,
+        (rows * vectors).div_ceil(WORKGROUP),
+    )
 }
 
 /// Every variant that [`encode`] can use.
 pub(super) fn variants() -> Vec<Variant> {
-    vec![Variant::new::<Params>(Kernel::new("gather_rows"), Params::FIELDS)]
+    vec![Variant::new::<Params>(
+        Kernel::new("gather_rows"),
+        Params::FIELDS,
+    )]
 }

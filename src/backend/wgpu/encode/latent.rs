@@ -28,11 +28,18 @@ params! {
 const WORKGROUP: u32 = 64;
 
 fn kernel(format: KvFormat, profile: &Profile) -> Kernel {
-    for_kv(Kernel::new("rope_store_latent").define("LATENT"), format, profile)
+    for_kv(
+        Kernel::new("rope_store_latent").define("LATENT"),
+        format,
+        profile,
+    )
 }
 
 /// Records the dispatch.
-pub(super) fn encode(recorder: &mut Recorder<'_>, step: &RopeStoreLatent) -> Result<(), BackendError> {
+pub(super) fn encode(
+    recorder: &mut Recorder<'_>,
+    step: &RopeStoreLatent,
+) -> Result<(), BackendError> {
     let arena = recorder.arena;
     let layer = recorder.plan.kv_layers[step.layer as usize];
     let runs = layer.head_dim / 8;
@@ -54,16 +61,41 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &RopeStoreLatent) -> Res
         rope_scale: step.rope.scale,
         epsilon: step.epsilon,
     };
-    let [shard] = &arena.kv[step.layer as usize][..] else { unreachable!("a latent is one head, which is not cut") };
-    debug_assert!(step.rope.rotary_dim < layer.head_dim, "a latent has elements that are not rotated");
+    let [shard] = &arena.kv[step.layer as usize][..] else {
+        unreachable!("a latent is one head, which is not cut")
+    };
+    debug_assert!(
+        step.rope.rotary_dim < layer.head_dim,
+        "a latent has elements that are not rotated"
+    );
     let [query, absorbed, latent] =
         [step.query, step.absorbed, step.latent].map(|buffer| recorder.row_buffer(buffer).read());
-    let (norm, frequencies) = (recorder.vector(step.norm).read(), recorder.vector(step.rope.frequencies).read());
-    let (key, q) = (shard.key.read_write(), recorder.row_buffer(step.q).read_write());
-    let bindings = [arena.metadata.read(), query, absorbed, latent, norm, key, frequencies, q];
+    let (norm, frequencies) = (
+        recorder.vector(step.norm).read(),
+        recorder.vector(step.rope.frequencies).read(),
+    );
+    let (key, q) = (
+        shard.key.read_write(),
+        recorder.row_buffer(step.q).read_write(),
+    );
+    let bindings = [
+        arena.metadata.read(),
+        query,
+        absorbed,
+        latent,
+        norm,
+        key,
+        frequencies,
+        q,
+    ];
     let units = params.tokens * (step.query_heads + 1);
     let kernel = kernel(recorder.capacity.kv_format, recorder.profile);
-    recorder.dispatch(&kernel, &params, &bindings, (units * lanes).div_ceil(WORKGROUP))
+    recorder.dispatch(
+        &kernel,
+        &params,
+        &bindings,
+        (units * lanes).div_ceil(WORKGROUP),
+    )
 }
 
 /// Every variant that [`encode`] can use.

@@ -18,7 +18,8 @@ use super::super::preprocess::{HALVES, MATRICES};
 use super::{Recorder, RowParams, Variant, for_weight, gated, params};
 use crate::plan::fuse::Fused;
 use crate::plan::{
-    Activation, BufferId, GatedActivation, Gates, MatMul, NormOptions, Plan, RmsNorm, Step, Up, WeightFormat, WeightId,
+    Activation, BufferId, GatedActivation, Gates, MatMul, NormOptions, Plan, RmsNorm, Step, Up,
+    WeightFormat, WeightId,
 };
 use std::collections::BTreeSet;
 
@@ -119,26 +120,59 @@ impl Shape {
         match (profile.class, rows) {
             (Class::Software, _) if profile.texels => {
                 let tile = texel_rows(deterministic, rows);
-                Self::Texel { rows: tile, many: rows > tile, groups: size.eights.is_multiple_of(4) }
+                Self::Texel {
+                    rows: tile,
+                    many: rows > tile,
+                    groups: size.eights.is_multiple_of(4),
+                }
             }
-            (Class::Software, 1) if !deterministic => Self::Lane { rows: 1, outputs: 4 },
-            (Class::Software, 2) if !deterministic => Self::Lane { rows: 2, outputs: 8 },
-            (Class::Software, 3..=4) if !deterministic => Self::Lane { rows: 4, outputs: 8 },
-            (Class::Software, _) => Self::Lane { rows: 8, outputs: 8 },
+            (Class::Software, 1) if !deterministic => Self::Lane {
+                rows: 1,
+                outputs: 4,
+            },
+            (Class::Software, 2) if !deterministic => Self::Lane {
+                rows: 2,
+                outputs: 8,
+            },
+            (Class::Software, 3..=4) if !deterministic => Self::Lane {
+                rows: 4,
+                outputs: 8,
+            },
+            (Class::Software, _) => Self::Lane {
+                rows: 8,
+                outputs: 8,
+            },
             _ if deterministic => Self::Tile { rows: 32 },
             (_, ..=ROWS_MAX) => Self::few_rows(profile, size),
             _ => {
-                let rows = if rows <= 32 { 32 } else { profile.tuning.tile_rows };
-                profile.matrices.map_or(Self::Tile { rows }, |matrices| Self::Matrices { rows, matrices })
+                let rows = if rows <= 32 {
+                    32
+                } else {
+                    profile.tuning.tile_rows
+                };
+                profile
+                    .matrices
+                    .map_or(Self::Tile { rows }, |matrices| Self::Matrices {
+                        rows,
+                        matrices,
+                    })
             }
         }
     }
 
     /// As few lanes per output as fill the device: the fewer, the more outputs of a workgroup share what it loads of x.
     fn few_rows(profile: &Profile, size: &Size) -> Self {
-        let outputs = if size.rows > 8 { 2 } else { profile.tuning.product_outputs };
+        let outputs = if size.rows > 8 {
+            2
+        } else {
+            profile.tuning.product_outputs
+        };
         let units = size.eights.div_ceil(size.unit_eights());
-        let shape = |lanes| Self::Rows { rows: size.rows.next_power_of_two(), outputs, lanes };
+        let shape = |lanes| Self::Rows {
+            rows: size.rows.next_power_of_two(),
+            outputs,
+            lanes,
+        };
         let fills = |lanes: &u32| shape(*lanes).workgroups(size) >= profile.product_workgroups();
         // At most a quarter of the lanes is idle in the last turn.
         let is_busy = |lanes: &u32| 4 * units >= 3 * units.next_multiple_of(*lanes);
@@ -150,14 +184,21 @@ impl Shape {
     fn workgroups(self, size: &Size) -> u32 {
         let Size { rows, outputs, .. } = *size;
         match self {
-            Self::Rows { outputs: each, lanes, .. } => outputs.div_ceil(each * (ROWS_WORKGROUP / lanes)),
+            Self::Rows {
+                outputs: each,
+                lanes,
+                ..
+            } => outputs.div_ceil(each * (ROWS_WORKGROUP / lanes)),
             Self::Tile { rows: tile } | Self::Matrices { rows: tile, .. } => {
                 rows.div_ceil(tile) * outputs.div_ceil(TILE_OUTPUTS)
             }
-            Self::Texel { rows: tile, .. } => (rows.div_ceil(tile) * outputs.div_ceil(TEXEL_OUTPUTS)).div_ceil(4),
-            Self::Lane { rows: tile, outputs: each } => {
-                (rows.div_ceil(tile) * outputs.div_ceil(each)).div_ceil(LANE_WORKGROUP)
+            Self::Texel { rows: tile, .. } => {
+                (rows.div_ceil(tile) * outputs.div_ceil(TEXEL_OUTPUTS)).div_ceil(4)
             }
+            Self::Lane {
+                rows: tile,
+                outputs: each,
+            } => (rows.div_ceil(tile) * outputs.div_ceil(each)).div_ceil(LANE_WORKGROUP),
         }
     }
 
@@ -166,7 +207,9 @@ impl Shape {
     fn splits(self, profile: &Profile, deterministic: bool, size: &Size) -> (u32, u32) {
         let columns = 8 * size.eights;
         let tiles = self.workgroups(size);
-        let Some(least) = self.span_min() else { return (1, columns) };
+        let Some(least) = self.span_min() else {
+            return (1, columns);
+        };
         if deterministic || tiles >= 2 * profile.cores {
             return (1, columns);
         }
@@ -184,30 +227,57 @@ impl Shape {
         }
     }
 
-    fn kernel(self, size: &Size, splits: u32, bias: bool, with: Neighbours<'_>, profile: &Profile) -> Kernel {
+    fn kernel(
+        self,
+        size: &Size,
+        splits: u32,
+        bias: bool,
+        with: Neighbours<'_>,
+        profile: &Profile,
+    ) -> Kernel {
         let format = size.format;
         let kernel = match self {
-            Self::Rows { rows, outputs, lanes } => Kernel::new("matmul_rows")
+            Self::Rows {
+                rows,
+                outputs,
+                lanes,
+            } => Kernel::new("matmul_rows")
                 .number("ROWS", rows)
                 .number("OUTPUTS", outputs)
                 .number("LANES", lanes)
                 .define_if(rows == 1, "ONE_ROW")
-                .define_if(rows == 1 && profile.int8_activations && format.has_byte_codes(), "INT8")
-                .define_if(format.is_quantised() && !size.eights.is_multiple_of(4), "PARTIAL"),
+                .define_if(
+                    rows == 1 && profile.int8_activations && format.has_byte_codes(),
+                    "INT8",
+                )
+                .define_if(
+                    format.is_quantised() && !size.eights.is_multiple_of(4),
+                    "PARTIAL",
+                ),
             Self::Tile { rows } => for_tile(Kernel::new("matmul_tile"), rows),
-            Self::Matrices { rows, matrices } => for_matrices(Kernel::new("matmul_tile"), rows, matrices),
-            Self::Texel { rows, many, groups } => Kernel::new(texel_stem(groups && format.is_quantised()))
+            Self::Matrices { rows, matrices } => {
+                for_matrices(Kernel::new("matmul_tile"), rows, matrices)
+            }
+            Self::Texel { rows, many, groups } => {
+                Kernel::new(texel_stem(groups && format.is_quantised()))
+                    .number("ROWS", rows)
+                    .number("OUTPUTS", TEXEL_OUTPUTS)
+                    .define_if(many, "MANY_ROWS")
+                    .define("TEXELS")
+                    .define("SUBGROUPS")
+            }
+            Self::Lane { rows, outputs } => Kernel::new("matmul_lane")
                 .number("ROWS", rows)
-                .number("OUTPUTS", TEXEL_OUTPUTS)
-                .define_if(many, "MANY_ROWS")
-                .define("TEXELS")
-                .define("SUBGROUPS"),
-            Self::Lane { rows, outputs } => Kernel::new("matmul_lane").number("ROWS", rows).number("OUTPUTS", outputs),
+                .number("OUTPUTS", outputs),
         };
         let kernel = for_weight(kernel, format, profile).define_if(splits > 1, "SPLITS");
-        let kernel = kernel.define_if(bias && splits == 1, "BIAS").define_if(with.norm.is_some(), "NORM");
+        let kernel = kernel
+            .define_if(bias && splits == 1, "BIAS")
+            .define_if(with.norm.is_some(), "NORM");
         match with.gated {
-            Some(gated) => kernel.define("GATED").define(gated::activation(gated.activation).0),
+            Some(gated) => kernel
+                .define("GATED")
+                .define(gated::activation(gated.activation).0),
             None => kernel,
         }
     }
@@ -215,7 +285,10 @@ impl Shape {
 
 /// `kernel` with tiles of `rows` rows, 32 or 64: see `shaders/common/tile.wgsl`.
 pub(super) fn for_tile(kernel: Kernel, rows: u32) -> Kernel {
-    kernel.number("TILE_ROWS", rows).number("ROWS_EACH", rows / 8).number("VECTORS_EACH", rows / 32)
+    kernel
+        .number("TILE_ROWS", rows)
+        .number("ROWS_EACH", rows / 8)
+        .number("VECTORS_EACH", rows / 32)
 }
 
 /// `kernel` with tiles of `rows` rows, 32 or 64, by matrices: see `shaders/common/tile_matrices.wgsl`.
@@ -233,7 +306,11 @@ pub(super) fn for_matrices(kernel: Kernel, rows: u32, matrices: Matrices) -> Ker
 /// `kernel` with what `shaders/common/matrices.wgsl` needs.
 pub(super) fn with_matrices(kernel: Kernel, matrices: Matrices) -> Kernel {
     let kernel = kernel.define("SUBGROUPS").define(HALVES).define(MATRICES);
-    kernel.define(if matrices.size == 16 { "SIZE_16" } else { "SIZE_8" })
+    kernel.define(if matrices.size == 16 {
+        "SIZE_16"
+    } else {
+        "SIZE_8"
+    })
 }
 
 fn narrow_kernel() -> Kernel {
@@ -247,7 +324,11 @@ fn narrow_rows_bytes(rows: u32, columns: u32) -> u64 {
 
 /// Quantized rows of whole groups have a separate kernel.
 fn texel_stem(groups: bool) -> &'static str {
-    if groups { "matmul_texel_group" } else { "matmul_texel" }
+    if groups {
+        "matmul_texel_group"
+    } else {
+        "matmul_texel"
+    }
 }
 
 /// Rows per tile of `matmul_texel`. Six are a token with five drafts.
@@ -267,11 +348,21 @@ pub(crate) fn scratch_bytes(plan: &Plan, capacity: &Capacity, profile: &Profile)
         _ => None,
     };
     let profile = &profile.with_most_scratch();
-    let usual_rows = |rows_max: u32| (0..16).map(|power| 1 << power).chain([rows_max]).filter(move |r| *r <= rows_max);
+    let usual_rows = |rows_max: u32| {
+        (0..16)
+            .map(|power| 1 << power)
+            .chain([rows_max])
+            .filter(move |r| *r <= rows_max)
+    };
     let bytes = plan.steps().filter_map(product).flat_map(|(weight, rows)| {
         usual_rows(rows.count(capacity.tokens_max, capacity.samples_max)).map(|rows| {
             let format = weight.format_of(0);
-            let size = Size { rows, eights: weight.columns / 8, outputs: weight.rows, format };
+            let size = Size {
+                rows,
+                eights: weight.columns / 8,
+                outputs: weight.rows,
+                format,
+            };
             let shape = Shape::choose(profile, capacity.deterministic, &size);
             match shape.splits(profile, capacity.deterministic, &size) {
                 (1, _) => 0,
@@ -279,7 +370,10 @@ pub(crate) fn scratch_bytes(plan: &Plan, capacity: &Capacity, profile: &Profile)
             }
         })
     });
-    bytes.filter(|bytes| *bytes <= profile.buffer_bytes_max).max().unwrap_or(0)
+    bytes
+        .filter(|bytes| *bytes <= profile.buffer_bytes_max)
+        .max()
+        .unwrap_or(0)
 }
 
 /// Bytes of the largest x of a product by cooperative matrices. Rows that exceed a buffer are multiplied without.
@@ -293,7 +387,12 @@ pub(crate) fn narrow_bytes(plan: &Plan, capacity: &Capacity, profile: &Profile) 
         _ => None,
     });
     let bytes = products
-        .map(|x| narrow_rows_bytes(x.rows.count(capacity.tokens_max, capacity.samples_max), x.columns))
+        .map(|x| {
+            narrow_rows_bytes(
+                x.rows.count(capacity.tokens_max, capacity.samples_max),
+                x.columns,
+            )
+        })
         .filter(|bytes| *bytes <= profile.buffer_bytes_max);
     bytes.max().unwrap_or(0)
 }
@@ -307,21 +406,44 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &MatMul) -> Result<(), B
     if !weight.columns.is_multiple_of(8) {
         return Err(BackendError::columns("matmul", weight.columns, 8));
     }
-    debug_assert_eq!(weight.columns, recorder.columns(step.x), "a row of x is as long as a row of the weight");
+    debug_assert_eq!(
+        weight.columns,
+        recorder.columns(step.x),
+        "a row of x is as long as a row of the weight"
+    );
     let alone = Neighbours::default();
     // Whether by matrices depends on the rows, and not on the shard.
-    let size = Size { rows: recorder.rows(step.x), eights: 1, outputs: 1, format: WeightFormat::F32 };
+    let size = Size {
+        rows: recorder.rows(step.x),
+        eights: 1,
+        outputs: 1,
+        format: WeightFormat::F32,
+    };
     if matches!(choose(recorder, step.x, &size), Shape::Matrices { .. }) {
         narrow(recorder, step.x)?;
     }
-    weight.shards.iter().try_for_each(|shard| encode_shard(recorder, step, alone, shard, weight.columns))
+    weight
+        .shards
+        .iter()
+        .try_for_each(|shard| encode_shard(recorder, step, alone, shard, weight.columns))
 }
 
 /// Records the dispatch that narrows the rows of x.
 pub(super) fn narrow(recorder: &mut Recorder<'_>, x: BufferId) -> Result<(), BackendError> {
     let (rows, columns) = (recorder.rows(x), recorder.columns(x));
-    let bindings = [recorder.row_buffer(x).read(), recorder.arena.narrow_rows.read_write()];
-    recorder.dispatch(&narrow_kernel(), &NarrowParams { rows, vectors: columns / 4 }, &bindings, rows)
+    let bindings = [
+        recorder.row_buffer(x).read(),
+        recorder.arena.narrow_rows.read_write(),
+    ];
+    recorder.dispatch(
+        &narrow_kernel(),
+        &NarrowParams {
+            rows,
+            vectors: columns / 4,
+        },
+        &bindings,
+        rows,
+    )
 }
 
 /// Whether there is room for the narrow rows of x.
@@ -340,7 +462,10 @@ fn choose(recorder: &Recorder<'_>, x: BufferId, size: &Size) -> Shape {
 
 /// Records a product of few rows with its fused steps as one product. Returns `false` if the steps run better
 /// separately.
-pub(super) fn encode_fused(recorder: &mut Recorder<'_>, fused: &Fused) -> Result<bool, BackendError> {
+pub(super) fn encode_fused(
+    recorder: &mut Recorder<'_>,
+    fused: &Fused,
+) -> Result<bool, BackendError> {
     let (step, norm, gated) = (&fused.product, fused.norm.as_ref(), fused.gated.as_ref());
     let weight = recorder.weight(step.weight);
     let (rows, columns) = (recorder.rows(step.x), weight.columns);
@@ -352,15 +477,25 @@ pub(super) fn encode_fused(recorder: &mut Recorder<'_>, fused: &Fused) -> Result
     }
     // An activation needs both of its operands in one workgroup, whole.
     let whole = |shard: &Shard| {
-        let size = Size { rows, eights: columns / 8, outputs: shard.rows, format: shard.format };
+        let size = Size {
+            rows,
+            eights: columns / 8,
+            outputs: shard.rows,
+            format: shard.format,
+        };
         let shape = Shape::choose(recorder.profile, false, &size);
         shape.splits(recorder.profile, false, &size).0 == 1
     };
-    if gated.is_some() && !matches!(&weight.shards[..], [shard] if shard.rows.is_multiple_of(2) && whole(shard)) {
+    if gated.is_some()
+        && !matches!(&weight.shards[..], [shard] if shard.rows.is_multiple_of(2) && whole(shard))
+    {
         return Ok(false);
     }
     let with = Neighbours { norm, gated };
-    weight.shards.iter().try_for_each(|shard| encode_shard(recorder, step, with, shard, columns))?;
+    weight
+        .shards
+        .iter()
+        .try_for_each(|shard| encode_shard(recorder, step, with, shard, columns))?;
     Ok(true)
 }
 
@@ -372,7 +507,12 @@ fn encode_shard(
     columns: u32,
 ) -> Result<(), BackendError> {
     let (profile, deterministic) = (recorder.profile, recorder.capacity.deterministic);
-    let size = Size { rows: recorder.rows(step.x), eights: columns / 8, outputs: shard.rows, format: shard.format };
+    let size = Size {
+        rows: recorder.rows(step.x),
+        eights: columns / 8,
+        outputs: shard.rows,
+        format: shard.format,
+    };
     let x = with.norm.map_or(step.x, |norm| norm.x);
     let shape = choose(recorder, x, &size);
     let scratch = &recorder.arena.product_scratch;
@@ -382,11 +522,26 @@ fn encode_shard(
         split => split,
     };
     let out = with.gated.map_or(step.out, |gated| gated.out);
-    let RowParams { row_vectors, plane, scales, supers } = RowParams::new(shard.format, columns);
+    let RowParams {
+        row_vectors,
+        plane,
+        scales,
+        supers,
+    } = RowParams::new(shard.format, columns);
     let (output_start, output_stride) = (shard.row_start, recorder.columns(out));
-    debug_assert!(with.gated.is_some() || output_start + shard.rows <= output_stride, "a shard gives columns of out");
-    let (rows, eights, outputs, accumulate) = (size.rows, size.eights, size.outputs, u32::from(step.accumulate));
-    let (_, alpha, limit) = with.gated.map_or(("", 0.0, 0.0), |gated| gated::activation(gated.activation));
+    debug_assert!(
+        with.gated.is_some() || output_start + shard.rows <= output_stride,
+        "a shard gives columns of out"
+    );
+    let (rows, eights, outputs, accumulate) = (
+        size.rows,
+        size.eights,
+        size.outputs,
+        u32::from(step.accumulate),
+    );
+    let (_, alpha, limit) = with
+        .gated
+        .map_or(("", 0.0, 0.0), |gated| gated::activation(gated.activation));
     let params = Params {
         rows,
         eights,
@@ -401,7 +556,9 @@ fn encode_shard(
         splits,
         span,
         epsilon: with.norm.map_or(0.0, |norm| norm.epsilon),
-        weight_offset: with.norm.map_or(0.0, |norm| if norm.one_plus { 1.0 } else { 0.0 }),
+        weight_offset: with
+            .norm
+            .map_or(0.0, |norm| if norm.one_plus { 1.0 } else { 0.0 }),
         alpha,
         limit,
     };
@@ -420,15 +577,32 @@ fn encode_shard(
         bindings.push(scratch.read_write());
     }
     let kernel = shape.kernel(&size, splits, step.bias.is_some(), with, profile);
-    recorder.dispatch(&kernel, &params, &bindings, shape.workgroups(&size) * splits)?;
+    recorder.dispatch(
+        &kernel,
+        &params,
+        &bindings,
+        shape.workgroups(&size) * splits,
+    )?;
     if splits == 1 {
         return Ok(());
     }
-    let params = MergeParams { rows, outputs, output_start, output_stride, accumulate, splits };
+    let params = MergeParams {
+        rows,
+        outputs,
+        output_start,
+        output_stride,
+        accumulate,
+        splits,
+    };
     let mut bindings = vec![scratch.read()];
     bindings.extend(bias);
     bindings.push(out);
-    recorder.dispatch(&merge_kernel(bias.is_some()), &params, &bindings, (rows * outputs).div_ceil(64))
+    recorder.dispatch(
+        &merge_kernel(bias.is_some()),
+        &params,
+        &bindings,
+        (rows * outputs).div_ceil(64),
+    )
 }
 
 fn merge_kernel(bias: bool) -> Kernel {
@@ -440,8 +614,24 @@ fn fusible_steps() -> (RmsNorm, Vec<GatedActivation>) {
     let (x, out) = (BufferId(0), BufferId(1));
     let weight = WeightId(0);
     let options = NormOptions::default();
-    let norm = RmsNorm { x, delta: None, weight, epsilon: 1e-6, one_plus: false, accumulate: false, options, out };
-    let kinds = [Activation::Silu, Activation::GeluTanh, Activation::ClampedSwiglu { alpha: 1.0, limit: 1.0 }];
+    let norm = RmsNorm {
+        x,
+        delta: None,
+        weight,
+        epsilon: 1e-6,
+        one_plus: false,
+        accumulate: false,
+        options,
+        out,
+    };
+    let kinds = [
+        Activation::Silu,
+        Activation::GeluTanh,
+        Activation::ClampedSwiglu {
+            alpha: 1.0,
+            limit: 1.0,
+        },
+    ];
     let gated = |activation| GatedActivation {
         gate_up: x,
         gates: Gates::default(),
@@ -461,12 +651,36 @@ fn neighbours(
 ) -> Vec<(bool, Neighbours<'_>)> {
     let alone = Neighbours::default();
     let mut all = vec![(false, alone), (true, alone)];
-    let Shape::Rows { rows, .. } = shape else { return all };
+    let Shape::Rows { rows, .. } = shape else {
+        return all;
+    };
     let norm = (rows <= NORM_ROWS_MAX).then_some(norm);
-    all.extend(norm.map(|norm| (true, Neighbours { norm: Some(norm), gated: None })));
+    all.extend(norm.map(|norm| {
+        (
+            true,
+            Neighbours {
+                norm: Some(norm),
+                gated: None,
+            },
+        )
+    }));
     if splits == 1 {
-        all.extend(activations.iter().map(|gated| (true, Neighbours { norm, gated: Some(gated) })));
-        all.push((false, Neighbours { norm: None, gated: activations.first() }));
+        all.extend(activations.iter().map(|gated| {
+            (
+                true,
+                Neighbours {
+                    norm,
+                    gated: Some(gated),
+                },
+            )
+        }));
+        all.push((
+            false,
+            Neighbours {
+                norm: None,
+                gated: activations.first(),
+            },
+        ));
     }
     all
 }
@@ -477,29 +691,62 @@ fn profiles() -> Vec<Profile> {
     let software = |tier| super::test_profile(Class::Software, tier, true);
     let mut profiles = vec![
         gpu.clone(),
-        Profile { tuning: Tuning { product_outputs: 2, ..Tuning::USUAL }, ..gpu.clone() },
-        Profile { int8_activations: true, ..gpu.clone() },
+        Profile {
+            tuning: Tuning {
+                product_outputs: 2,
+                ..Tuning::USUAL
+            },
+            ..gpu.clone()
+        },
+        Profile {
+            int8_activations: true,
+            ..gpu.clone()
+        },
         software(Tier::T0),
-        Profile { texels: true, ..software(Tier::T1) },
+        Profile {
+            texels: true,
+            ..software(Tier::T1)
+        },
     ];
-    profiles.extend(Matrices::TESTED.map(|matrices| Profile { matrices: Some(matrices), ..gpu.clone() }));
+    profiles.extend(Matrices::TESTED.map(|matrices| Profile {
+        matrices: Some(matrices),
+        ..gpu.clone()
+    }));
     profiles
 }
 
 /// Sizes with every shape that a profile can choose, one for each combination with splits and partial groups.
 fn shapes(profile: &Profile) -> Vec<(Shape, u32, Size)> {
     let mut found: Vec<(Shape, u32, Size)> = Vec::new();
-    let sizes = [(64, 16), (64, 4096), (64, 1 << 13), (64, 1 << 14), (64, 1 << 16), (65, 1 << 16), (512, 4096)];
+    let sizes = [
+        (64, 16),
+        (64, 4096),
+        (64, 1 << 13),
+        (64, 1 << 14),
+        (64, 1 << 16),
+        (65, 1 << 16),
+        (512, 4096),
+    ];
     for (rows, (eights, outputs)) in (1..=65).flat_map(|rows| sizes.map(|size| (rows, size))) {
         // Dense and quantized weights may have different shapes.
-        for (deterministic, format) in
-            [false, true].into_iter().flat_map(|fixed| [(fixed, WeightFormat::F32), (fixed, WeightFormat::Q4)])
+        for (deterministic, format) in [false, true]
+            .into_iter()
+            .flat_map(|fixed| [(fixed, WeightFormat::F32), (fixed, WeightFormat::Q4)])
         {
-            let size = Size { rows, eights, outputs, format };
+            let size = Size {
+                rows,
+                eights,
+                outputs,
+                format,
+            };
             let shape = Shape::choose(profile, deterministic, &size);
             let (splits, _) = shape.splits(profile, deterministic, &size);
-            let key = |(shape, splits, size): &(Shape, u32, Size)| (*shape, *splits > 1, size.eights % 4);
-            if !found.iter().any(|known| key(known) == key(&(shape, splits, size))) {
+            let key =
+                |(shape, splits, size): &(Shape, u32, Size)| (*shape, *splits > 1, size.eights % 4);
+            if !found
+                .iter()
+                .any(|known| key(known) == key(&(shape, splits, size)))
+            {
                 found.push((shape, splits, size));
             }
         }
@@ -510,12 +757,27 @@ fn shapes(profile: &Profile) -> Vec<(Shape, u32, Size)> {
 /// Whether a kernel is listed with this format. A bias only affects the epilogue, so quantized formats are listed with
 /// bias only; splits, neighbours and the numbers of lanes and outputs only affect the loops around the products, so few
 /// formats are listed with them.
-fn is_listed(shape: Shape, splits: u32, bias: bool, with: Neighbours<'_>, format: WeightFormat) -> bool {
-    const FEW: [WeightFormat; 5] =
-        [WeightFormat::Bf16, WeightFormat::Q4, WeightFormat::F32, WeightFormat::Q6K, WeightFormat::Mxfp4];
+fn is_listed(
+    shape: Shape,
+    splits: u32,
+    bias: bool,
+    with: Neighbours<'_>,
+    format: WeightFormat,
+) -> bool {
+    const FEW: [WeightFormat; 5] = [
+        WeightFormat::Bf16,
+        WeightFormat::Q4,
+        WeightFormat::F32,
+        WeightFormat::Q6K,
+        WeightFormat::Mxfp4,
+    ];
     let fused = with.norm.is_some() || with.gated.is_some();
     let (usual_lanes, usual_outputs) = match shape {
-        Shape::Rows { rows, outputs, lanes } => ([8, 16].contains(&lanes), rows > 8 || outputs == 4),
+        Shape::Rows {
+            rows,
+            outputs,
+            lanes,
+        } => ([8, 16].contains(&lanes), rows > 8 || outputs == 4),
         Shape::Matrices { matrices, .. } => (true, [32, 64].contains(&matrices.lanes)),
         _ => (true, true),
     };
@@ -530,7 +792,10 @@ fn is_listed(shape: Shape, splits: u32, bias: bool, with: Neighbours<'_>, format
 pub(super) fn variants() -> Vec<Variant> {
     let merge = |bias| Variant::new::<MergeParams>(merge_kernel(bias), MergeParams::FIELDS);
     let mut variants = vec![merge(false), merge(true)];
-    variants.push(Variant::new::<NarrowParams>(narrow_kernel(), NarrowParams::FIELDS));
+    variants.push(Variant::new::<NarrowParams>(
+        narrow_kernel(),
+        NarrowParams::FIELDS,
+    ));
     // Profiles share kernels.
     let mut names = BTreeSet::new();
     let fusible = fusible_steps();
@@ -538,14 +803,23 @@ pub(super) fn variants() -> Vec<Variant> {
         for (shape, splits, size) in shapes(&profile) {
             for (bias, with) in neighbours(shape, splits, &fusible) {
                 let all = super::weight_variants(|format, half| {
-                    let profile = Profile { half_conversion: half.half_conversion, ..profile.clone() };
-                    let kernel = shape.kernel(&Size { format, ..size }, splits, bias, with, &profile);
+                    let profile = Profile {
+                        half_conversion: half.half_conversion,
+                        ..profile.clone()
+                    };
+                    let kernel =
+                        shape.kernel(&Size { format, ..size }, splits, bias, with, &profile);
                     Variant::new::<Params>(kernel, Params::FIELDS)
                 });
                 let listed = |variant: &Variant| {
-                    variant.format().is_some_and(|format| is_listed(shape, splits, bias, with, format))
+                    variant
+                        .format()
+                        .is_some_and(|format| is_listed(shape, splits, bias, with, format))
                 };
-                variants.extend(all.into_iter().filter(|variant| listed(variant) && names.insert(variant.name())));
+                variants.extend(
+                    all.into_iter()
+                        .filter(|variant| listed(variant) && names.insert(variant.name())),
+                );
             }
         }
     }
@@ -576,21 +850,39 @@ mod tests {
     #[test]
     fn grids_fill_the_device() {
         for cores in [10, 20, 40, 96, 132] {
-            let profile = Profile { cores, ..super::super::test_profile(Class::Discrete, Tier::T1, true) };
+            let profile = Profile {
+                cores,
+                ..super::super::test_profile(Class::Discrete, Tier::T1, true)
+            };
             for (columns, outputs) in PRODUCTS {
                 for rows in [1, 2, 4, 8, 16, 32, 64, 512] {
                     for format in [WeightFormat::Bf16, WeightFormat::Q4] {
-                        let size = Size { rows, eights: columns / 8, outputs, format };
+                        let size = Size {
+                            rows,
+                            eights: columns / 8,
+                            outputs,
+                            format,
+                        };
                         let shape = Shape::choose(&profile, false, &size);
                         let (splits, span) = shape.splits(&profile, false, &size);
                         let workgroups = shape.workgroups(&size) * splits;
                         // Shorter parts would take less time than their merge.
                         let cannot_split = shape.span_min().is_some_and(|least| span < 2 * least);
-                        let what =
-                            format!("{rows} rows, {columns} columns, {outputs} outputs, {cores} cores: {shape:?}");
-                        assert!(workgroups >= 2 * cores || cannot_split, "{what}: {workgroups} workgroups");
-                        assert!((splits - 1) * span < columns && splits * span >= columns, "{what}: parts of {span}");
-                        assert!(splits == 1 || span.is_multiple_of(SPAN_COLUMNS), "{what}: whole groups");
+                        let what = format!(
+                            "{rows} rows, {columns} columns, {outputs} outputs, {cores} cores: {shape:?}"
+                        );
+                        assert!(
+                            workgroups >= 2 * cores || cannot_split,
+                            "{what}: {workgroups} workgroups"
+                        );
+                        assert!(
+                            (splits - 1) * span < columns && splits * span >= columns,
+                            "{what}: parts of {span}"
+                        );
+                        assert!(
+                            splits == 1 || span.is_multiple_of(SPAN_COLUMNS),
+                            "{what}: whole groups"
+                        );
                     }
                 }
             }
@@ -601,10 +893,25 @@ mod tests {
     #[test]
     fn partial_sums_take_little_memory() {
         for cores in [1, 20, 132] {
-            let profile = Profile { cores, ..super::super::test_profile(Class::Integrated, Tier::T0, true) };
-            let most = u64::from(profile.product_workgroups() * Tuning::LARGEST.tile_rows * TILE_OUTPUTS) * 4;
-            for (rows, columns, outputs) in [(1, 8000, 8), (16, 4096, 100), (33, 14_336, 129), (512, 2048, 1024)] {
-                let size = Size { rows, eights: columns / 8, outputs, format: WeightFormat::Bf16 };
+            let profile = Profile {
+                cores,
+                ..super::super::test_profile(Class::Integrated, Tier::T0, true)
+            };
+            let most =
+                u64::from(profile.product_workgroups() * Tuning::LARGEST.tile_rows * TILE_OUTPUTS)
+                    * 4;
+            for (rows, columns, outputs) in [
+                (1, 8000, 8),
+                (16, 4096, 100),
+                (33, 14_336, 129),
+                (512, 2048, 1024),
+            ] {
+                let size = Size {
+                    rows,
+                    eights: columns / 8,
+                    outputs,
+                    format: WeightFormat::Bf16,
+                };
                 let shape = Shape::choose(&profile, false, &size);
                 let (splits, _) = shape.splits(&profile, false, &size);
                 assert!(

@@ -143,7 +143,9 @@ pub(crate) fn flatten(
     words: &mut Vec<u32>,
 ) -> Result<BatchShape, BackendError> {
     let mut attends = Vec::new();
-    let work = |group: usize, words: &mut Vec<u32>| attends.push(attend::work(context, profile, inputs, group, words));
+    let work = |group: usize, words: &mut Vec<u32>| {
+        attends.push(attend::work(context, profile, inputs, group, words))
+    };
     metadata::flatten(context, inputs, words, work)?;
     let count = |count: usize| u32::try_from(count).expect("checked against the capacity");
     let sampling = inputs.tails.contains(&Tail::Sample) && !inputs.samples.is_empty();
@@ -151,13 +153,25 @@ pub(crate) fn flatten(
         tokens: count(inputs.token_ids.len()),
         sequences: count(inputs.sequences.len()),
         logits_rows: count(inputs.logits_rows.len()),
-        copies: inputs.groups.iter().map(|group| count(group.copies.len())).collect(),
+        copies: inputs
+            .groups
+            .iter()
+            .map(|group| count(group.copies.len()))
+            .collect(),
         attend: attends,
         sample: SampleShape::of(&inputs.samples),
         open_rows: sample::has_open_rows(inputs),
-        sample_groups: if sampling { sample_groups(inputs, group_rows) } else { Vec::new() },
+        sample_groups: if sampling {
+            sample_groups(inputs, group_rows)
+        } else {
+            Vec::new()
+        },
         scan: scan::ScanShape::of(context.plan, inputs),
-        pools: if inputs.tails.contains(&Tail::Pool) { count(inputs.pools.len()) } else { 0 },
+        pools: if inputs.tails.contains(&Tail::Pool) {
+            count(inputs.pools.len())
+        } else {
+            0
+        },
         attend_slices: 1,
     })
 }
@@ -166,15 +180,33 @@ pub(crate) fn flatten(
 fn sample_groups(inputs: &BatchInputs, group_rows: u32) -> Vec<SampleGroup> {
     let logits = u32::try_from(inputs.logits_rows.len()).expect("checked against the capacity");
     assert!(group_rows > 0, "a tail runs in groups of at least one row");
-    debug_assert!(inputs.samples.is_sorted_by_key(|sample| sample.logits_row), "sample rows follow their logits rows");
-    let below = |row: u32| inputs.samples.partition_point(|sample| sample.logits_row < row) as u32;
-    debug_assert!(inputs.samples.iter().all(|sample| sample.logits_row < logits), "every sample row has its logits");
+    debug_assert!(
+        inputs.samples.is_sorted_by_key(|sample| sample.logits_row),
+        "sample rows follow their logits rows"
+    );
+    let below = |row: u32| {
+        inputs
+            .samples
+            .partition_point(|sample| sample.logits_row < row) as u32
+    };
+    debug_assert!(
+        inputs
+            .samples
+            .iter()
+            .all(|sample| sample.logits_row < logits),
+        "every sample row has its logits"
+    );
     let starts = (0..logits).step_by(group_rows as usize);
     let group = |logits_start: u32| {
         let logits_rows = group_rows.min(logits - logits_start);
         let sample_start = below(logits_start);
         let samples = below(logits_start + logits_rows) - sample_start;
-        SampleGroup { logits_start, logits_rows, sample_start, samples }
+        SampleGroup {
+            logits_start,
+            logits_rows,
+            sample_start,
+            samples,
+        }
     };
     starts.map(group).collect()
 }
@@ -255,7 +287,10 @@ impl Recordings {
         arena: &Arena,
         shape: &BatchShape,
     ) -> Result<Arc<Program>, BackendError> {
-        debug_assert!(shape.tokens <= capacity.tokens_max && shape.sequences <= capacity.sequences_max, "{shape:?}");
+        debug_assert!(
+            shape.tokens <= capacity.tokens_max && shape.sequences <= capacity.sequences_max,
+            "{shape:?}"
+        );
         if let Some(program) = self.programs.get(shape) {
             return Ok(Arc::clone(program));
         }
@@ -268,7 +303,11 @@ impl Recordings {
         let outcome = recorder.record();
         let commands = recorder.commands;
         if !self.fresh.is_empty() {
-            gpu.queue.write_buffer(&arena.params.raw, first_slot * u64::from(PARAMS_SLOT_BYTES), &self.fresh);
+            gpu.queue.write_buffer(
+                &arena.params.raw,
+                first_slot * u64::from(PARAMS_SLOT_BYTES),
+                &self.fresh,
+            );
             self.fresh.clear();
         }
         outcome?;
@@ -294,19 +333,32 @@ impl Recordings {
     }
 
     fn params_offset(&mut self, bytes: &[u8]) -> Result<u32, BackendError> {
-        assert!(bytes.len() <= PARAMS_SLOT_BYTES as usize, "params fit a slot");
+        assert!(
+            bytes.len() <= PARAMS_SLOT_BYTES as usize,
+            "params fit a slot"
+        );
         let slots = u32::try_from(self.params.len()).expect("the arena has few slots");
         let slot = match self.params.get(bytes) {
             Some(slot) => *slot,
             None if slots == PARAMS_SLOTS => {
-                let (what, message) =
-                    ("a batch with so many dispatches", format!("at most {PARAMS_SLOTS} sets of params"));
-                return Err(BackendError::Unsupported { what: what.into(), message });
+                let (what, message) = (
+                    "a batch with so many dispatches",
+                    format!("at most {PARAMS_SLOTS} sets of params"),
+                );
+                return Err(BackendError::Unsupported {
+                    what: what.into(),
+                    message,
+                });
             }
             None => {
                 self.params.insert(bytes.to_vec(), slots);
                 self.fresh.extend_from_slice(bytes);
-                self.fresh.resize(self.fresh.len().next_multiple_of(PARAMS_SLOT_BYTES as usize), 0);
+                self.fresh.resize(
+                    self.fresh
+                        .len()
+                        .next_multiple_of(PARAMS_SLOT_BYTES as usize),
+                    0,
+                );
                 slots
             }
         };
@@ -364,7 +416,10 @@ impl<'a> Recorder<'a> {
 
     fn record(&mut self) -> Result<(), BackendError> {
         let plan = self.plan;
-        self.group = SampleGroup { logits_rows: self.shape.logits_rows, ..SampleGroup::default() };
+        self.group = SampleGroup {
+            logits_rows: self.shape.logits_rows,
+            ..SampleGroup::default()
+        };
         self.steps(&plan.body)?;
         for group in &self.shape.sample_groups {
             self.group = *group;
@@ -400,7 +455,11 @@ impl<'a> Recorder<'a> {
     fn share_work(&mut self, first_command: usize) {
         let (plan, tokens, samples) = (self.plan, self.shape.tokens, self.group.logits_rows);
         let work = |step| StepWork::of(plan, step, tokens, samples, self.capacity.kv_format);
-        let work = self.running.iter().map(work).fold(StepWork::default(), StepWork::with);
+        let work = self
+            .running
+            .iter()
+            .map(work)
+            .fold(StepWork::default(), StepWork::with);
         let workgroups = |command: &Command| f64::from(command.grid.0) * f64::from(command.grid.1);
         let commands = &mut self.commands[first_command..];
         let all: f64 = commands.iter().map(workgroups).sum();
@@ -433,12 +492,20 @@ impl<'a> Recorder<'a> {
 
     /// Number of rows of `buffer` in this batch, or in this run of the tail.
     pub(crate) fn rows(&self, buffer: BufferId) -> u32 {
-        self.plan.buffer_spec(buffer).rows.count(self.shape.tokens, self.group.logits_rows)
+        self.plan
+            .buffer_spec(buffer)
+            .rows
+            .count(self.shape.tokens, self.group.logits_rows)
     }
 
     /// A row buffer of the step.
     pub(crate) fn row_buffer(&self, id: BufferId) -> &'a GpuBuffer {
-        debug_assert!(self.running.iter().flat_map(Step::buffers).any(|(named, _)| named == id));
+        debug_assert!(
+            self.running
+                .iter()
+                .flat_map(Step::buffers)
+                .any(|(named, _)| named == id)
+        );
         self.arena.row_buffer(id)
     }
 
@@ -450,7 +517,9 @@ impl<'a> Recorder<'a> {
 
     /// The buffer of a vector of the step (f32, one row), which always has a single shard.
     pub(crate) fn vector(&self, id: WeightId) -> &'a GpuBuffer {
-        let [shard] = &self.weight(id).shards[..] else { unreachable!("a vector fits one binding") };
+        let [shard] = &self.weight(id).shards[..] else {
+            unreachable!("a vector fits one binding")
+        };
         &shard.buffer
     }
 
@@ -483,9 +552,15 @@ impl<'a> Recorder<'a> {
         if workgroups == 0 {
             return Ok(());
         }
-        debug_assert!(bindings.len() <= BINDINGS_MAX, "{kernel}: WebGPU promises {BINDINGS_MAX} storage buffers");
+        debug_assert!(
+            bindings.len() <= BINDINGS_MAX,
+            "{kernel}: WebGPU promises {BINDINGS_MAX} storage buffers"
+        );
         let gpu = self.gpu;
-        let access: Vec<Access> = bindings.iter().map(|binding| self.access(binding)).collect();
+        let access: Vec<Access> = bindings
+            .iter()
+            .map(|binding| self.access(binding))
+            .collect();
         if let Some(wanted) = &mut self.wanted {
             if !wanted.contains_key(kernel) {
                 wanted.insert(kernel.clone(), access);
@@ -497,10 +572,22 @@ impl<'a> Recorder<'a> {
         let ids = bindings.iter().map(|binding| binding.buffer.id).collect();
         let params_buffer = &self.arena.params.raw;
         let make = || bind_group(gpu, &pipeline.layout, params_buffer, bindings, &access);
-        let bind_group = self.recordings.bind_groups.entry((access.clone(), ids)).or_insert_with(make).clone();
+        let bind_group = self
+            .recordings
+            .bind_groups
+            .entry((access.clone(), ids))
+            .or_insert_with(make)
+            .clone();
         let grid = spread(workgroups);
         let (pipeline, raw) = (pipeline.id, pipeline.raw);
-        self.commands.push(Command { pipeline, raw, bind_group, params_offset, grid, work: StepWork::default() });
+        self.commands.push(Command {
+            pipeline,
+            raw,
+            bind_group,
+            params_offset,
+            grid,
+            work: StepWork::default(),
+        });
         Ok(())
     }
 }
@@ -512,25 +599,46 @@ fn bind_group(
     bindings: &[Binding<'_>],
     access: &[Access],
 ) -> wgpu::BindGroup {
-    debug_assert_eq!(bindings.len(), access.len(), "every binding has its kind of access");
-    let params =
-        wgpu::BufferBinding { buffer: params, offset: 0, size: wgpu::BufferSize::new(u64::from(PARAMS_SLOT_BYTES)) };
-    let mut entries = vec![wgpu::BindGroupEntry { binding: 0, resource: wgpu::BindingResource::Buffer(params) }];
-    entries.extend((1..).zip(bindings.iter().zip(access)).map(|(binding, (bound, access))| {
-        let resource = match (access, &bound.buffer.texels) {
-            (Access::Texels, Some(view)) => wgpu::BindingResource::TextureView(view),
-            _ => bound.buffer.raw.as_entire_binding(),
-        };
-        wgpu::BindGroupEntry { binding, resource }
-    }));
-    gpu.device.create_bind_group(&wgpu::BindGroupDescriptor { label: None, layout, entries: &entries })
+    debug_assert_eq!(
+        bindings.len(),
+        access.len(),
+        "every binding has its kind of access"
+    );
+    let params = wgpu::BufferBinding {
+        buffer: params,
+        offset: 0,
+        size: wgpu::BufferSize::new(u64::from(PARAMS_SLOT_BYTES)),
+    };
+    let mut entries = vec![wgpu::BindGroupEntry {
+        binding: 0,
+        resource: wgpu::BindingResource::Buffer(params),
+    }];
+    entries.extend(
+        (1..)
+            .zip(bindings.iter().zip(access))
+            .map(|(binding, (bound, access))| {
+                let resource = match (access, &bound.buffer.texels) {
+                    (Access::Texels, Some(view)) => wgpu::BindingResource::TextureView(view),
+                    _ => bound.buffer.raw.as_entire_binding(),
+                };
+                wgpu::BindGroupEntry { binding, resource }
+            }),
+    );
+    gpu.device.create_bind_group(&wgpu::BindGroupDescriptor {
+        label: None,
+        layout,
+        entries: &entries,
+    })
 }
 
 /// A grid of at least `workgroups` workgroups whose sides are within WebGPU's limit.
 pub(crate) fn spread(workgroups: u32) -> (u32, u32) {
     const SIDE_MAX: u32 = 65_535;
     let y = workgroups.div_ceil(SIDE_MAX);
-    debug_assert!(y <= SIDE_MAX, "{workgroups} workgroups exceed the largest grid");
+    debug_assert!(
+        y <= SIDE_MAX,
+        "{workgroups} workgroups exceed the largest grid"
+    );
     (workgroups.div_ceil(y.max(1)), y)
 }
 

@@ -22,10 +22,22 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &Pool) -> Result<(), Bac
     let arena = recorder.arena;
     let rows = recorder.shape.pools;
     let vectors = vectors_of("pool", recorder.columns(step.x))?;
-    debug_assert!(rows * recorder.columns(step.x) <= words_max(recorder.plan, recorder.capacity), "pooled rows fit");
-    let bindings = [arena.metadata.read(), recorder.row_buffer(step.x).read(), arena.pooled.read_write()];
+    debug_assert!(
+        rows * recorder.columns(step.x) <= words_max(recorder.plan, recorder.capacity),
+        "pooled rows fit"
+    );
+    let bindings = [
+        arena.metadata.read(),
+        recorder.row_buffer(step.x).read(),
+        arena.pooled.read_write(),
+    ];
     let params = Params { rows, vectors };
-    recorder.dispatch(&Kernel::new("pool"), &params, &bindings, (rows * vectors).div_ceil(WORKGROUP))
+    recorder.dispatch(
+        &Kernel::new("pool"),
+        &params,
+        &bindings,
+        (rows * vectors).div_ceil(WORKGROUP),
+    )
 }
 
 /// Every variant that [`encode`] can use.

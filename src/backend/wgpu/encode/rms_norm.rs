@@ -32,7 +32,9 @@ impl Kind {
     const ALL: [Self; 3] = [Self::Plain, Self::Delta, Self::Options];
 
     fn of(self, kernel: Kernel) -> Kernel {
-        kernel.define_if(self == Self::Delta, "DELTA").define_if(self == Self::Options, "OPTIONS")
+        kernel
+            .define_if(self == Self::Delta, "DELTA")
+            .define_if(self == Self::Options, "OPTIONS")
     }
 }
 
@@ -49,13 +51,23 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &RmsNorm) -> Result<(), 
     let columns = recorder.plan.weight_spec(step.weight).columns;
     let rows = recorder.rows(step.x) * (recorder.columns(step.x) / columns);
     let vectors = vectors_of("rms_norm", columns)?;
-    debug_assert_eq!(recorder.columns(step.x), recorder.columns(step.out), "a norm keeps the shape");
-    let NormOptions { center, bias, scale } = step.options;
+    debug_assert_eq!(
+        recorder.columns(step.x),
+        recorder.columns(step.out),
+        "a norm keeps the shape"
+    );
+    let NormOptions {
+        center,
+        bias,
+        scale,
+    } = step.options;
     let kind = match (step.delta, step.options == NormOptions::default()) {
         (None, true) => Kind::Plain,
         (Some(_), true) => Kind::Delta,
         (None, false) => Kind::Options,
-        (Some(_), false) => unreachable!("the check of a plan refuses options of a norm with a delta"),
+        (Some(_), false) => {
+            unreachable!("the check of a plan refuses options of a norm with a delta")
+        }
     };
     let params = Params {
         rows,
@@ -68,22 +80,42 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &RmsNorm) -> Result<(), 
         has_bias: u32::from(bias.is_some()),
         has_scale: u32::from(scale.is_some()),
     };
-    let (x, out) = (recorder.row_buffer(step.x), recorder.row_buffer(step.out).read_write());
+    let (x, out) = (
+        recorder.row_buffer(step.x),
+        recorder.row_buffer(step.out).read_write(),
+    );
     let weight = recorder.vector(step.weight);
     // What is absent is bound to something that is not read.
-    let options = [bias, scale].map(|vector| vector.map_or(weight, |vector| recorder.vector(vector)).read());
+    let options = [bias, scale].map(|vector| {
+        vector
+            .map_or(weight, |vector| recorder.vector(vector))
+            .read()
+    });
     if recorder.profile.texels {
         let mut bindings = vec![x.fetch(), weight.fetch(), out];
-        bindings.extend(step.delta.iter().flat_map(|delta| [recorder.row_buffer(*delta).fetch(), x.read_write()]));
+        bindings.extend(
+            step.delta
+                .iter()
+                .flat_map(|delta| [recorder.row_buffer(*delta).fetch(), x.read_write()]),
+        );
         if kind == Kind::Options {
             bindings.extend(options);
         }
         return recorder.dispatch(&texel_kernel(kind), &params, &bindings, rows);
     }
-    let workgroup = if recorder.profile.class == Class::Software { 64 } else { 256 };
+    let workgroup = if recorder.profile.class == Class::Software {
+        64
+    } else {
+        256
+    };
     let kernel = recorder.tiered(kernel(kind, workgroup));
     let mut bindings = match step.delta {
-        Some(delta) => vec![recorder.row_buffer(delta).read(), weight.read(), x.read_write(), out],
+        Some(delta) => vec![
+            recorder.row_buffer(delta).read(),
+            weight.read(),
+            x.read_write(),
+            out,
+        ],
         None => vec![x.read(), weight.read(), out],
     };
     if kind == Kind::Options {

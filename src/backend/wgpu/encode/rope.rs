@@ -68,19 +68,33 @@ fn norm_kind(norm: Option<HeadNorm>) -> u32 {
 
 fn kernel(norm: bool, rotation: Rotation, texels: bool) -> Kernel {
     let kernel = Kernel::new("rope_store_kv").define_if(norm, "NORM");
-    let kernel = kernel.define_if(texels, "TEXELS").define_if(texels, "SUBGROUPS");
-    kernel.define_if(rotation != Rotation::None, "ROPE").define_if(rotation == Rotation::Vectors, "ROPE_VECTORS")
+    let kernel = kernel
+        .define_if(texels, "TEXELS")
+        .define_if(texels, "SUBGROUPS");
+    kernel
+        .define_if(rotation != Rotation::None, "ROPE")
+        .define_if(rotation == Rotation::Vectors, "ROPE_VECTORS")
 }
 
 /// Records the dispatches.
 pub(super) fn encode(recorder: &mut Recorder<'_>, step: &RopeStoreKv) -> Result<(), BackendError> {
     let arena = recorder.arena;
     let layer = recorder.plan.kv_layers[step.layer as usize];
-    debug_assert!(step.query_heads.is_multiple_of(layer.heads), "every KV head has the same number of query heads");
+    debug_assert!(
+        step.query_heads.is_multiple_of(layer.heads),
+        "every KV head has the same number of query heads"
+    );
     let texels = recorder.profile.texels;
-    let StoreOptions { v_epsilon, query_growth, q_only } = step.options;
+    let StoreOptions {
+        v_epsilon,
+        query_growth,
+        q_only,
+    } = step.options;
     let norm = step.q_norm.is_some() || step.k_norm.is_some() || v_epsilon.is_some();
-    let after = [step.q_norm, step.k_norm].into_iter().flatten().any(|norm| norm.after_rotation);
+    let after = [step.q_norm, step.k_norm]
+        .into_iter()
+        .flatten()
+        .any(|norm| norm.after_rotation);
     let kernel = kernel(norm, Rotation::of(step.rope), texels);
     let kernel = for_kv(kernel, recorder.capacity.kv_format, recorder.profile);
     let runs = layer.head_dim / 8;
@@ -91,9 +105,16 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &RopeStoreKv) -> Result<
         _ => (WORKGROUP, runs.next_power_of_two()),
     };
     let epsilon = |norm: Option<HeadNorm>| norm.map_or(0.0, |norm| norm.epsilon);
-    let offset = |norm: Option<HeadNorm>| if norm.is_some_and(|norm| norm.one_plus) { 1.0 } else { 0.0 };
+    let offset = |norm: Option<HeadNorm>| {
+        if norm.is_some_and(|norm| norm.one_plus) {
+            1.0
+        } else {
+            0.0
+        }
+    };
     let absent = arena.metadata.fetch();
-    let vector = |weight: Option<_>| weight.map_or(absent, |weight| recorder.vector(weight).fetch());
+    let vector =
+        |weight: Option<_>| weight.map_or(absent, |weight| recorder.vector(weight).fetch());
     let weights: [Binding<'_>; 3] = [
         vector(step.q_norm.map(|norm| norm.weight)),
         vector(step.k_norm.map(|norm| norm.weight)),
@@ -127,11 +148,18 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &RopeStoreKv) -> Result<
             stored: u32::from(!q_only),
             row_vectors: recorder.columns(step.qkv) / 4,
         };
-        debug_assert!(shard.head_start + shard.heads <= layer.heads, "a shard has heads of its layer");
+        debug_assert!(
+            shard.head_start + shard.heads <= layer.heads,
+            "a shard has heads of its layer"
+        );
         let units = shard.heads * (step.query_heads / layer.heads + if q_only { 0 } else { 2 });
         let workgroups = (params.tokens * units * lanes).div_ceil(workgroup);
         let qkv = recorder.row_buffer(step.qkv).fetch();
-        let outputs = [shard.key.read_write(), shard.value().read_write(), recorder.row_buffer(step.q).read_write()];
+        let outputs = [
+            shard.key.read_write(),
+            shard.value().read_write(),
+            recorder.row_buffer(step.q).read_write(),
+        ];
         let [q_weight, k_weight, frequencies] = weights;
         let inputs = [arena.metadata.fetch(), qkv, q_weight, k_weight, frequencies];
         let bindings: Vec<Binding<'_>> = inputs.into_iter().chain(outputs).collect();
@@ -145,7 +173,10 @@ pub(super) fn variants() -> Vec<Variant> {
     let mut variants = Vec::new();
     for rotation in [Rotation::None, Rotation::Vectors, Rotation::Any] {
         for (norm, texels) in [(false, false), (true, false), (false, true), (true, true)] {
-            let formats = KvFormat::ALL.map(|format| (format, true)).into_iter().chain([(KvFormat::F16, false)]);
+            let formats = KvFormat::ALL
+                .map(|format| (format, true))
+                .into_iter()
+                .chain([(KvFormat::F16, false)]);
             for (format, half) in formats {
                 let profile = super::test_profile(Class::Discrete, super::Tier::T0, half);
                 let kernel = for_kv(kernel(norm, rotation, texels), format, &profile);

@@ -28,7 +28,11 @@ const SCRATCH_BYTES: u64 = 32 << 20;
 
 /// Number of parts of a row, and groups of four logits in a part.
 fn parts(vocab: u32, class: Class) -> (u32, u32) {
-    let (part_fours_min, parts_max) = if class == Class::Software { (2048, 32) } else { (256, 128) };
+    let (part_fours_min, parts_max) = if class == Class::Software {
+        (2048, 32)
+    } else {
+        (256, 128)
+    };
     let fours = vocab.div_ceil(4).max(1);
     let part_fours = fours.div_ceil(parts_max).max(part_fours_min);
     (fours.div_ceil(part_fours), part_fours)
@@ -37,7 +41,9 @@ fn parts(vocab: u32, class: Class) -> (u32, u32) {
 /// Number of rows whose adjusted keys fit the scratch.
 fn scratch_rows(vocab: u32, samples_max: u32, profile: &Profile) -> u32 {
     let rows = SCRATCH_BYTES.min(profile.binding_bytes_max) / (u64::from(vocab.max(1)) * 4);
-    u32::try_from(rows).unwrap_or(u32::MAX).clamp(1, samples_max.max(1))
+    u32::try_from(rows)
+        .unwrap_or(u32::MAX)
+        .clamp(1, samples_max.max(1))
 }
 
 /// Columns of the logits that the plan samples.
@@ -63,17 +69,24 @@ pub(crate) fn parts_bytes(plan: &Plan, capacity: &Capacity, profile: &Profile) -
 
 /// Whether some rows may be drawn from their whole vocabulary. The kernels decide it exactly, after rounding top-p.
 pub(crate) fn has_open_rows(inputs: &BatchInputs) -> bool {
-    inputs.samples.iter().any(|row| row.draw.temperature != 0.0 && row.draw.top_p > 0.99)
+    inputs
+        .samples
+        .iter()
+        .any(|row| row.draw.temperature != 0.0 && row.draw.top_p > 0.99)
 }
 
 /// The kernel `stem`, which reads or writes records of parts.
 fn for_parts(stem: &'static str) -> Kernel {
-    Kernel::new(stem).number("PART_WORDS", PART_WORDS).number("PART_MAXIMA", PART_MAXIMA)
+    Kernel::new(stem)
+        .number("PART_WORDS", PART_WORDS)
+        .number("PART_MAXIMA", PART_MAXIMA)
 }
 
 /// The kernel `stem`, which reads rows of `vocab` logits.
 fn for_vocab(stem: &'static str, vocab: u32, class: Class) -> Kernel {
-    for_parts(stem).number("WORKGROUP", workgroup(class)).define_if(vocab.is_multiple_of(4), "VECTORS")
+    for_parts(stem)
+        .number("WORKGROUP", workgroup(class))
+        .define_if(vocab.is_multiple_of(4), "VECTORS")
 }
 
 fn kernel(shape: SampleShape, vocab: u32, class: Class) -> Kernel {
@@ -81,7 +94,9 @@ fn kernel(shape: SampleShape, vocab: u32, class: Class) -> Kernel {
     let list = if class == Class::Software { 256 } else { 1024 };
     debug_assert!(list >= TOP_LOGPROBS_MAX && list >= parts(vocab, class).0 * PART_MAXIMA);
     let kernel = for_vocab("sample", vocab, class).number("LIST", list);
-    kernel.define_if(shape.adjust, "ADJUST").define_if(shape.logprobs, "LOGPROBS")
+    kernel
+        .define_if(shape.adjust, "ADJUST")
+        .define_if(shape.logprobs, "LOGPROBS")
 }
 
 fn workgroup(class: Class) -> u32 {
@@ -90,8 +105,17 @@ fn workgroup(class: Class) -> u32 {
 
 /// Records the dispatches for the sample rows of `recorder.group`.
 pub(super) fn encode(recorder: &mut Recorder<'_>, step: &Sample) -> Result<(), BackendError> {
-    let (shape, arena, class) = (recorder.shape.sample, recorder.arena, recorder.profile.class);
-    let SampleGroup { logits_start, sample_start, samples, .. } = recorder.group;
+    let (shape, arena, class) = (
+        recorder.shape.sample,
+        recorder.arena,
+        recorder.profile.class,
+    );
+    let SampleGroup {
+        logits_start,
+        sample_start,
+        samples,
+        ..
+    } = recorder.group;
     let vocab = recorder.columns(step.logits);
     let (parts, part_fours) = parts(vocab, class);
     let params = Params {
@@ -103,32 +127,68 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &Sample) -> Result<(), B
         part_fours,
         parts_first: 0,
     };
-    let (metadata, logits) = (arena.metadata.read(), recorder.row_buffer(step.logits).read());
-    debug_assert!(u64::from(samples * parts * PART_WORDS) * 4 <= arena.sample_parts.bytes, "parts of all rows fit");
+    let (metadata, logits) = (
+        arena.metadata.read(),
+        recorder.row_buffer(step.logits).read(),
+    );
+    debug_assert!(
+        u64::from(samples * parts * PART_WORDS) * 4 <= arena.sample_parts.bytes,
+        "parts of all rows fit"
+    );
     let surveyed = [metadata, logits, arena.sample_parts.read_write()];
-    recorder.dispatch(&for_vocab("sample_survey", vocab, class), &params, &surveyed, samples * parts)?;
+    recorder.dispatch(
+        &for_vocab("sample_survey", vocab, class),
+        &params,
+        &surveyed,
+        samples * parts,
+    )?;
     let outputs = [arena.feed.read_write(), arena.results.read_write()];
     if shape.plain {
         let bindings = [metadata, arena.sample_parts.read(), outputs[0], outputs[1]];
-        recorder.dispatch(&for_parts("sample_merge"), &params, &bindings, samples.div_ceil(64))?;
+        recorder.dispatch(
+            &for_parts("sample_merge"),
+            &params,
+            &bindings,
+            samples.div_ceil(64),
+        )?;
     }
     if !shape.full {
         return Ok(());
     }
     if recorder.shape.open_rows && !shape.adjust {
-        recorder.dispatch(&for_vocab("sample_draw", vocab, class), &params, &surveyed, samples * parts)?;
+        recorder.dispatch(
+            &for_vocab("sample_draw", vocab, class),
+            &params,
+            &surveyed,
+            samples * parts,
+        )?;
     }
     let slice = match shape.adjust {
         true => scratch_rows(vocab, recorder.capacity.samples_max, recorder.profile),
         false => samples.max(1),
     };
     let adjusted_bytes = u64::from(slice.min(samples)) * u64::from(vocab) * 4;
-    debug_assert!(!shape.adjust || adjusted_bytes <= arena.sample_scratch.bytes, "the adjusted rows fit the scratch");
+    debug_assert!(
+        !shape.adjust || adjusted_bytes <= arena.sample_scratch.bytes,
+        "the adjusted rows fit the scratch"
+    );
     for start in (0..samples).step_by(slice as usize) {
         let rows = slice.min(samples - start);
-        let params = Params { rows, row_first: sample_start + start, parts_first: start, ..params };
+        let params = Params {
+            rows,
+            row_first: sample_start + start,
+            parts_first: start,
+            ..params
+        };
         let scratch = arena.sample_scratch.read_write();
-        let bindings = [metadata, logits, arena.sample_parts.read(), scratch, outputs[0], outputs[1]];
+        let bindings = [
+            metadata,
+            logits,
+            arena.sample_parts.read(),
+            scratch,
+            outputs[0],
+            outputs[1],
+        ];
         recorder.dispatch(&kernel(shape, vocab, class), &params, &bindings, rows)?;
     }
     Ok(())
@@ -138,11 +198,21 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &Sample) -> Result<(), B
 pub(super) fn variants() -> Vec<Variant> {
     let variant = |kernel| Variant::new::<Params>(kernel, Params::FIELDS);
     let mut variants = vec![variant(for_parts("sample_merge"))];
-    for (class, vocab) in [(Class::Discrete, 4), (Class::Discrete, 5), (Class::Software, 4), (Class::Software, 5)] {
+    for (class, vocab) in [
+        (Class::Discrete, 4),
+        (Class::Discrete, 5),
+        (Class::Software, 4),
+        (Class::Software, 5),
+    ] {
         variants.push(variant(for_vocab("sample_survey", vocab, class)));
         variants.push(variant(for_vocab("sample_draw", vocab, class)));
         for (adjust, logprobs) in [(false, false), (false, true), (true, false), (true, true)] {
-            let shape = SampleShape { plain: false, full: true, adjust, logprobs };
+            let shape = SampleShape {
+                plain: false,
+                full: true,
+                adjust,
+                logprobs,
+            };
             variants.push(variant(kernel(shape, vocab, class)));
         }
     }

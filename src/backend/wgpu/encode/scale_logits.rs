@@ -18,15 +18,33 @@ fn kernel(softcap: bool) -> Kernel {
 
 /// Records the dispatch.
 pub(super) fn encode(recorder: &mut Recorder<'_>, step: &ScaleLogits) -> Result<(), BackendError> {
-    let ScaleLogits { logits, scale, softcap } = *step;
+    let ScaleLogits {
+        logits,
+        scale,
+        softcap,
+    } = *step;
     let elements = recorder.rows(logits) * recorder.columns(logits);
-    debug_assert!(recorder.rows(logits) <= recorder.arena.group_rows, "a run of the tail has rows for its logits");
-    let params = Params { elements, scale, softcap: softcap.unwrap_or(0.0) };
+    debug_assert!(
+        recorder.rows(logits) <= recorder.arena.group_rows,
+        "a run of the tail has rows for its logits"
+    );
+    let params = Params {
+        elements,
+        scale,
+        softcap: softcap.unwrap_or(0.0),
+    };
     let bindings = [recorder.row_buffer(logits).read_write()];
-    recorder.dispatch(&kernel(softcap.is_some()), &params, &bindings, elements.div_ceil(WORKGROUP))
+    recorder.dispatch(
+        &kernel(softcap.is_some()),
+        &params,
+        &bindings,
+        elements.div_ceil(WORKGROUP),
+    )
 }
 
 /// Every variant that [`encode`] can use.
 pub(super) fn variants() -> Vec<Variant> {
-    [false, true].map(|softcap| Variant::new::<Params>(kernel(softcap), Params::FIELDS)).into()
+    [false, true]
+        .map(|softcap| Variant::new::<Params>(kernel(softcap), Params::FIELDS))
+        .into()
 }

@@ -58,7 +58,12 @@ pub(crate) struct ScanShape {
 impl ScanShape {
     /// The shape of this batch; of all batches the same if the plan keeps no states.
     pub(super) fn of(plan: &Plan, inputs: &BatchInputs) -> Self {
-        let any = |is_wanted: fn(u32) -> bool| inputs.sequences.iter().any(|rows| is_wanted(rows.row_count));
+        let any = |is_wanted: fn(u32) -> bool| {
+            inputs
+                .sequences
+                .iter()
+                .any(|rows| is_wanted(rows.row_count))
+        };
         let keeps_states = !plan.state_layers.is_empty();
         Self {
             few: !keeps_states || any(|rows| rows < CHUNKED_MIN),
@@ -69,7 +74,11 @@ impl ScanShape {
 
 /// Columns of the values of a workgroup.
 fn columns(profile: &Profile) -> u32 {
-    if is_serial(profile) { serial_lanes(profile) } else { COLUMNS }
+    if is_serial(profile) {
+        serial_lanes(profile)
+    } else {
+        COLUMNS
+    }
 }
 
 fn kernel(is_delta: bool, skip: bool, key_dim: u32, profile: &Profile) -> Kernel {
@@ -78,7 +87,9 @@ fn kernel(is_delta: bool, skip: bool, key_dim: u32, profile: &Profile) -> Kernel
     let kernel = if is_serial(profile) {
         let lanes = serial_lanes(profile);
         let kernel = Kernel::new("state_scan_serial").define("SUBGROUPS");
-        kernel.number("LANES", lanes).number("KEY_RUNS", each(lanes))
+        kernel
+            .number("LANES", lanes)
+            .number("KEY_RUNS", each(lanes))
     } else {
         Kernel::new("state_scan").number("KEYS_EACH", each(SLICES))
     };
@@ -86,7 +97,9 @@ fn kernel(is_delta: bool, skip: bool, key_dim: u32, profile: &Profile) -> Kernel
 }
 
 fn chunk_kernel(is_delta: bool, skip: bool, key_dim: u32) -> Kernel {
-    let kernel = Kernel::new("state_scan_chunks").define("VECTORS").number("TOKENS", CHUNK);
+    let kernel = Kernel::new("state_scan_chunks")
+        .define("VECTORS")
+        .number("TOKENS", CHUNK);
     // Without the delta rule, keys are not multiplied with the state.
     let kernel = kernel.number("ROWS_EACH", if is_delta { 4 } else { 2 });
     let kernel = kernel.number("KEY_RUNS", key_dim.div_ceil(RUN).next_power_of_two());
@@ -106,7 +119,12 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &StateScan) -> Result<()
         dispatch(recorder, step, &by_token, [0, CHUNKED_MIN - 1])?;
     }
     if many {
-        dispatch(recorder, step, &chunk_kernel(is_delta, skip, key_dim), [CHUNKED_MIN, u32::MAX])?;
+        dispatch(
+            recorder,
+            step,
+            &chunk_kernel(is_delta, skip, key_dim),
+            [CHUNKED_MIN, u32::MAX],
+        )?;
     }
     Ok(())
 }
@@ -118,7 +136,14 @@ fn dispatch(
     kernel: &Kernel,
     [rows_min, rows_max]: [u32; 2],
 ) -> Result<(), BackendError> {
-    let StateScan { heads, key_heads, key_dim, value_dim, gates, .. } = *step;
+    let StateScan {
+        heads,
+        key_heads,
+        key_dim,
+        value_dim,
+        gates,
+        ..
+    } = *step;
     let (arena, keys) = (recorder.arena, key_heads * key_dim);
     let tiles = value_dim.div_ceil(columns(recorder.profile));
     let (beta_scale, [query_start, key_start, value_start]) = match step.rule {
@@ -160,9 +185,18 @@ fn dispatch(
 
 /// Every variant that [`encode`] can use.
 pub(super) fn variants() -> Vec<Variant> {
-    let sizes = (0..).map(|power| SLICES << power).take_while(|size| *size <= STATE_DIM_MAX);
-    let profile = |class, lanes| Profile { subgroup_size_min: lanes, ..super::test_profile(class, Tier::T1, true) };
-    let profiles = [profile(Class::Discrete, 32), profile(Class::Software, 4), profile(Class::Software, 8)];
+    let sizes = (0..)
+        .map(|power| SLICES << power)
+        .take_while(|size| *size <= STATE_DIM_MAX);
+    let profile = |class, lanes| Profile {
+        subgroup_size_min: lanes,
+        ..super::test_profile(class, Tier::T1, true)
+    };
+    let profiles = [
+        profile(Class::Discrete, 32),
+        profile(Class::Software, 4),
+        profile(Class::Software, 8),
+    ];
     let mut variants = Vec::new();
     for key_dim in sizes {
         for (is_delta, skip) in [(true, false), (false, false), (false, true)] {

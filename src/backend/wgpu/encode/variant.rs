@@ -29,7 +29,10 @@ pub(crate) fn test_profile(class: Class, tier: Tier, half_conversion: bool) -> P
 /// One variant per weight format, and two that convert halves without `unpack2x16float`.
 pub(crate) fn weight_variants(make: impl Fn(WeightFormat, &Profile) -> Variant) -> Vec<Variant> {
     let soft = [WeightFormat::F16, WeightFormat::Q4].map(|format| (format, false));
-    let formats = WeightFormat::ALL.into_iter().map(|format| (format, true)).chain(soft);
+    let formats = WeightFormat::ALL
+        .into_iter()
+        .map(|format| (format, true))
+        .chain(soft);
     let with_format = |(format, half)| Variant {
         format: Some(format),
         ..make(format, &test_profile(Class::Discrete, Tier::T0, half))
@@ -49,7 +52,12 @@ pub struct Variant {
 impl Variant {
     /// `kernel` with params of type `P`.
     pub(crate) fn new<P: Pod>(kernel: Kernel, fields: &'static [(&'static str, usize)]) -> Self {
-        Self { kernel, fields, params_bytes: size_of::<P>(), format: None }
+        Self {
+            kernel,
+            fields,
+            params_bytes: size_of::<P>(),
+            format: None,
+        }
     }
 
     /// Name of the variant: stem and defines.
@@ -91,7 +99,10 @@ impl Variant {
     pub fn spirv(&self) -> Option<Result<Vec<u32>, String>> {
         #[cfg(any(target_os = "linux", target_os = "android", windows))]
         if self.matrices() {
-            return Some(self.text().and_then(|text| super::super::spirv::translate(&text)));
+            return Some(
+                self.text()
+                    .and_then(|text| super::super::spirv::translate(&text)),
+            );
         }
         None
     }
@@ -103,7 +114,11 @@ impl Variant {
 
     /// The number defined as `name`.
     pub fn number(&self, name: &str) -> Option<u32> {
-        let numbers = self.kernel.defines.iter().filter(|(define, _)| *define == name);
+        let numbers = self
+            .kernel
+            .defines
+            .iter()
+            .filter(|(define, _)| *define == name);
         numbers.filter_map(|(_, number)| *number).next()
     }
 

@@ -12,7 +12,8 @@ const VECTOR_BYTES: usize = 16;
 /// `kernel` for weights in `format`, with integer half conversion if the adapter lacks `unpack2x16float`.
 pub(crate) fn for_weight(kernel: Kernel, format: WeightFormat, profile: &Profile) -> Kernel {
     let (codes, levels, scales) = format.parts();
-    let halves = format == WeightFormat::F16 || !matches!(scales, Scales::None | Scales::Exponent | Scales::Wide);
+    let halves = format == WeightFormat::F16
+        || !matches!(scales, Scales::None | Scales::Exponent | Scales::Wide);
     let kernel = kernel.define_if(halves && !profile.half_conversion, "SOFT_HALF");
     let kernel = match codes {
         Codes::Dense => {
@@ -42,8 +43,14 @@ pub(crate) fn for_weight(kernel: Kernel, format: WeightFormat, profile: &Profile
     let kernel = kernel
         .define_if(is_gpu, "BYTE_CONVERSION")
         .define_if(is_gpu && levels.table().is_some(), "LEVEL_TABLE")
-        .define_if((codes, levels) == (Codes::Four, Levels::Unsigned(0)), "PLACED_NIBBLES")
-        .define_if((codes, levels) == (Codes::Eight, Levels::Signed), "PLACED_BYTES");
+        .define_if(
+            (codes, levels) == (Codes::Four, Levels::Unsigned(0)),
+            "PLACED_NIBBLES",
+        )
+        .define_if(
+            (codes, levels) == (Codes::Eight, Levels::Signed),
+            "PLACED_BYTES",
+        );
     let kernel = kernel.define(match scales {
         Scales::None => "SCALES_NONE",
         Scales::Half => "SCALES_HALF",
@@ -59,16 +66,24 @@ pub(crate) fn for_weight(kernel: Kernel, format: WeightFormat, profile: &Profile
     let kernel = match scales {
         Scales::None | Scales::Wide => kernel,
         Scales::Exponent | Scales::K32 => kernel.define("SCALE_BITS_8"),
-        Scales::Half | Scales::K32Min | Scales::K16 | Scales::K16Min => kernel.define("SCALE_BITS_16"),
+        Scales::Half | Scales::K32Min | Scales::K16 | Scales::K16Min => {
+            kernel.define("SCALE_BITS_16")
+        }
         Scales::HalfMin | Scales::HalfZero => kernel.define("SCALE_BITS_32"),
     };
-    let supers = matches!(scales, Scales::K32 | Scales::K32Min | Scales::K16 | Scales::K16Min);
+    let supers = matches!(
+        scales,
+        Scales::K32 | Scales::K32Min | Scales::K16 | Scales::K16Min
+    );
     let offsets = match scales {
         Scales::HalfMin | Scales::HalfZero | Scales::K32Min | Scales::K16 | Scales::K16Min => true,
         Scales::Half => levels == Levels::Signed,
         Scales::None | Scales::Exponent | Scales::Wide | Scales::K32 => false,
     };
-    kernel.define_if(supers, "SUPERS").define_if(offsets, "OFFSETS").define("GROUPS")
+    kernel
+        .define_if(supers, "SUPERS")
+        .define_if(offsets, "OFFSETS")
+        .define("GROUPS")
 }
 
 /// Starts of the sections of a row, in vectors of 16 bytes.
@@ -88,8 +103,12 @@ impl RowParams {
     /// The sections of a row of `columns` weights.
     pub(crate) fn new(format: WeightFormat, columns: u32) -> Self {
         let layout = format.layout(columns as usize);
-        debug_assert!(layout.row_bytes.is_multiple_of(VECTOR_BYTES), "kernels read a row in whole vectors");
-        let vectors = |bytes: usize| u32::try_from(bytes / VECTOR_BYTES).expect("a row fits a binding");
+        debug_assert!(
+            layout.row_bytes.is_multiple_of(VECTOR_BYTES),
+            "kernels read a row in whole vectors"
+        );
+        let vectors =
+            |bytes: usize| u32::try_from(bytes / VECTOR_BYTES).expect("a row fits a binding");
         Self {
             row_vectors: vectors(layout.row_bytes),
             plane: vectors(layout.plane),

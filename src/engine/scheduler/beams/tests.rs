@@ -11,9 +11,21 @@ use std::sync::Arc;
 
 /// Queues a search to a prompt of six tokens; blocks have four.
 fn search(scheduler: &mut Scheduler, width: u32, answer: u32) -> (GroupId, SequenceId) {
-    let beams = Some(BeamParams { width, length_penalty: 1.0, early_stopping: false });
-    let params = SamplingParams { max_tokens: Some(answer), beams, ..SamplingParams::default() };
-    let request = Request { prompt: (0..6).collect(), params, ..Request::default() };
+    let beams = Some(BeamParams {
+        width,
+        length_penalty: 1.0,
+        early_stopping: false,
+    });
+    let params = SamplingParams {
+        max_tokens: Some(answer),
+        beams,
+        ..SamplingParams::default()
+    };
+    let request = Request {
+        prompt: (0..6).collect(),
+        params,
+        ..Request::default()
+    };
     scheduler.add(Arc::new(request), &[StreamId(0)], 0, false);
     let id = scheduler.by_stream[&StreamId(0)];
     (scheduler.group_of(id).expect("it searches"), id)
@@ -21,9 +33,25 @@ fn search(scheduler: &mut Scheduler, width: u32, answer: u32) -> (GroupId, Seque
 
 /// Every beam finds the same continuations.
 fn commit(scheduler: &mut Scheduler, batch: &Batch) {
-    let top: Vec<_> = (20..30).zip(1_u8..).map(|(token_id, place)| (token_id, -f32::from(place))).collect();
-    let sampled = vec![Sampled { token_id: 20, top, ..Sampled::default() }; batch.draws.len()];
-    drop(scheduler.commit(batch, Results { sampled, ..Results::default() }));
+    let top: Vec<_> = (20..30)
+        .zip(1_u8..)
+        .map(|(token_id, place)| (token_id, -f32::from(place)))
+        .collect();
+    let sampled = vec![
+        Sampled {
+            token_id: 20,
+            top,
+            ..Sampled::default()
+        };
+        batch.draws.len()
+    ];
+    drop(scheduler.commit(
+        batch,
+        Results {
+            sampled,
+            ..Results::default()
+        },
+    ));
     scheduler.check();
 }
 
@@ -42,31 +70,62 @@ fn three(blocks: u32, window: Option<u32>, answer: u32) -> (Scheduler, GroupId, 
 fn seats_are_kept_for_the_beams_that_a_running_group_may_get() {
     let mut scheduler = scheduler(None, 40, true);
     let (_, id) = search(&mut scheduler, 3, 9);
-    assert_eq!((scheduler.seats_kept(), scheduler.seats_needed(id)), (0, 3), "it waits");
+    assert_eq!(
+        (scheduler.seats_kept(), scheduler.seats_needed(id)),
+        (0, 3),
+        "it waits"
+    );
     let batch = scheduler.schedule(64).expect("it waits");
     assert_eq!((scheduler.seats_kept(), scheduler.running_len()), (2, 1));
     assert!(scheduler.has_seat(), "of four, one is left");
     commit(&mut scheduler, &batch);
     assert_eq!((scheduler.seats_kept(), scheduler.running_len()), (0, 3));
-    assert_eq!(scheduler.counts().generation_tokens, 1, "one beam has drawn");
+    assert_eq!(
+        scheduler.counts().generation_tokens,
+        1,
+        "one beam has drawn"
+    );
 }
 
 #[test]
 fn a_folded_group_is_as_long_as_its_longest_beam_and_needs_blocks_for_all() {
     let (mut scheduler, group, members) = three(90, None, 9);
-    assert_eq!(scheduler.blocks_of_others(members[0], 0, 9), 2 * (3 - 1), "of three, one is shared");
+    assert_eq!(
+        scheduler.blocks_of_others(members[0], 0, 9),
+        2 * (3 - 1),
+        "of three, one is shared"
+    );
     scheduler.sequences[members[0]].hashes = vec![BlockHash::root(&[3; 32], None, None); 2];
     scheduler.preempt_beams(group);
     assert_eq!((scheduler.waiting_len(), scheduler.running_len()), (1, 0));
     let first = members[0];
-    assert_eq!(scheduler.sequences[first].tokens, (0..6).collect::<Vec<_>>(), "what all have in common");
-    assert_eq!(scheduler.sequences[first].hashes.len(), 1, "a whole block of it");
-    assert_eq!((scheduler.tokens_unfolded(first), scheduler.folded_len()), (7, 2));
+    assert_eq!(
+        scheduler.sequences[first].tokens,
+        (0..6).collect::<Vec<_>>(),
+        "what all have in common"
+    );
+    assert_eq!(
+        scheduler.sequences[first].hashes.len(),
+        1,
+        "a whole block of it"
+    );
+    assert_eq!(
+        (scheduler.tokens_unfolded(first), scheduler.folded_len()),
+        (7, 2)
+    );
     assert_eq!(scheduler.blocks_of_others(first, 0, 9), 2 * (3 - 1));
-    assert_eq!(scheduler.blocks_of_others(first, 0, 197), 90, "never more than there are");
+    assert_eq!(
+        scheduler.blocks_of_others(first, 0, 197),
+        90,
+        "never more than there are"
+    );
     let (mut scheduler, group, members) = three(90, Some(4), 9);
     scheduler.preempt_beams(group);
-    assert_eq!(scheduler.blocks_of_others(members[0], 0, 197), 2 * (1 + 16 + 2), "a window, a chunk and both ends");
+    assert_eq!(
+        scheduler.blocks_of_others(members[0], 0, 197),
+        2 * (1 + 16 + 2),
+        "a window, a chunk and both ends"
+    );
 }
 
 #[test]
@@ -86,11 +145,19 @@ fn a_beam_may_still_need_its_further_blocks_and_a_copy_of_the_one_it_shares() {
     // 15 tokens have four blocks, of which it has two.
     assert_eq!(scheduler.blocks_to_come(members[0], 0), 2 + 1);
     scheduler.sequences[members[0]].computed = 8;
-    assert_eq!(scheduler.blocks_to_come(members[0], 0), 2, "it writes to a new block");
+    assert_eq!(
+        scheduler.blocks_to_come(members[0], 0),
+        2,
+        "it writes to a new block"
+    );
     let (mut scheduler, _, members) = three(90, Some(4), 150);
     assert_eq!(scheduler.blocks_to_come(members[0], 0), (1 + 16 + 2) - 2);
     scheduler.sequences[members[0]].tables[0].passed = 1;
-    assert_eq!(scheduler.blocks_to_come(members[0], 0), (1 + 16 + 2) - (2 - 1), "the window has passed one");
+    assert_eq!(
+        scheduler.blocks_to_come(members[0], 0),
+        (1 + 16 + 2) - (2 - 1),
+        "the window has passed one"
+    );
 }
 
 #[test]
@@ -104,8 +171,15 @@ fn blocks_are_reserved_for_the_running_beams_of_a_guarded_group() {
         let free = scheduler.pool.groups()[0].available();
         scheduler.reserve_for_beams(group);
         scheduler.reserve_for_beams(group);
-        let of = members.iter().map(|&id| scheduler.sequences[id].tables[0].reserved).collect::<Vec<_>>();
-        assert_eq!(free - scheduler.pool.groups()[0].available(), of.iter().sum::<u32>(), "reserved once");
+        let of = members
+            .iter()
+            .map(|&id| scheduler.sequences[id].tables[0].reserved)
+            .collect::<Vec<_>>();
+        assert_eq!(
+            free - scheduler.pool.groups()[0].available(),
+            of.iter().sum::<u32>(),
+            "reserved once"
+        );
         of
     };
     assert_eq!(reserved(false, false), [0, 0, 0]);
@@ -118,10 +192,18 @@ fn what_is_reserved_for_a_folded_group_is_reserved_once() {
     let (mut scheduler, group, members) = three(90, None, 9);
     scheduler.preempt_beams(group);
     let first = members[0];
-    members.iter().for_each(|&id| scheduler.sequences[id].preemptions = crate::engine::scheduler::PREEMPTIONS_MAX);
+    members.iter().for_each(|&id| {
+        scheduler.sequences[id].preemptions = crate::engine::scheduler::PREEMPTIONS_MAX
+    });
     let batch = scheduler.schedule(64).expect("it waits");
-    assert_eq!((batch.rows.len(), scheduler.running_len()), (1, 3), "its common tokens are computed again");
-    let reserved = members.iter().map(|&id| scheduler.sequences[id].tables[0].reserved);
+    assert_eq!(
+        (batch.rows.len(), scheduler.running_len()),
+        (1, 3),
+        "its common tokens are computed again"
+    );
+    let reserved = members
+        .iter()
+        .map(|&id| scheduler.sequences[id].tables[0].reserved);
     let taken: u32 = reserved.sum();
     let group = &scheduler.pool.groups()[0];
     assert!(scheduler.sequences[first].guarded && taken > 0);
@@ -131,14 +213,20 @@ fn what_is_reserved_for_a_folded_group_is_reserved_once() {
 #[test]
 fn injected_bugs_of_beams_do_what_they_say() {
     let (mut scheduler, _, members) = three(90, None, 9);
-    scheduler.faults = InjectedFaults { fault: Some(InjectedFault::WrongBeamCopied), ..InjectedFaults::default() };
+    scheduler.faults = InjectedFaults {
+        fault: Some(InjectedFault::WrongBeamCopied),
+        ..InjectedFaults::default()
+    };
     for (index, &id) in members.iter().enumerate() {
         scheduler.sequences[id].tables[0].passed = index as u32;
     }
     for (parent, copied) in [(0, 1), (1, 2), (2, 0)] {
         scheduler.faults.fault = Some(InjectedFault::WrongBeamCopied);
         let fork = scheduler.fork_beam(members[parent], &members);
-        assert_eq!(scheduler.sequences[fork].tables[0].passed, copied, "the blocks of the next beam");
+        assert_eq!(
+            scheduler.sequences[fork].tables[0].passed, copied,
+            "the blocks of the next beam"
+        );
         scheduler.faults.fault = None;
         let fork = scheduler.fork_beam(members[parent], &members);
         assert_eq!(scheduler.sequences[fork].tables[0].passed, parent as u32);
@@ -148,7 +236,10 @@ fn injected_bugs_of_beams_do_what_they_say() {
         scheduler.faults.fault = Some(InjectedFault::BeamBlocksLeaked);
         scheduler.sequences[members[0]].in_flight = in_flight;
         scheduler.sequences[members[0]].tables[0].passed = 1;
-        scheduler.pool.group_mut(0).release(scheduler.sequences[members[0]].tables[0].blocks[0]);
+        scheduler
+            .pool
+            .group_mut(0)
+            .release(scheduler.sequences[members[0]].tables[0].blocks[0]);
         scheduler.disband(group);
         let leaked = scheduler.pool.groups()[0].referenced();
         assert_eq!(leaked, blocks, "of a beam in flight");
@@ -158,14 +249,30 @@ fn injected_bugs_of_beams_do_what_they_say() {
 #[test]
 fn a_search_ends_when_the_last_of_its_receivers_has_left() {
     let mut scheduler = scheduler(None, 40, true);
-    let beams = Some(BeamParams { width: 3, length_penalty: 1.0, early_stopping: false });
-    let params = SamplingParams { max_tokens: Some(9), beams, ..SamplingParams::default() };
-    let request = Request { prompt: (0..6).collect(), params, ..Request::default() };
+    let beams = Some(BeamParams {
+        width: 3,
+        length_penalty: 1.0,
+        early_stopping: false,
+    });
+    let params = SamplingParams {
+        max_tokens: Some(9),
+        beams,
+        ..SamplingParams::default()
+    };
+    let request = Request {
+        prompt: (0..6).collect(),
+        params,
+        ..Request::default()
+    };
     scheduler.add(Arc::new(request), &[StreamId(0), StreamId(1)], 0, false);
     let batch = scheduler.schedule(64).expect("it waits");
     commit(&mut scheduler, &batch);
     scheduler.abort(StreamId(0));
-    assert_eq!((scheduler.groups.len(), scheduler.running_len()), (1, 3), "somebody still listens");
+    assert_eq!(
+        (scheduler.groups.len(), scheduler.running_len()),
+        (1, 3),
+        "somebody still listens"
+    );
     scheduler.abort(StreamId(1));
     assert_eq!((scheduler.groups.len(), scheduler.running_len()), (0, 0));
     assert!(scheduler.is_idle());
@@ -175,17 +282,48 @@ fn a_search_ends_when_the_last_of_its_receivers_has_left() {
 fn the_first_choice_is_told_where_the_cached_prefix_ends() {
     for (leaves, told) in [(1, Some(StreamId(0))), (0, None)] {
         let mut scheduler = scheduler(None, 40, true);
-        let beams = Some(BeamParams { width: 2, length_penalty: 1.0, early_stopping: false });
-        let params = SamplingParams { max_tokens: Some(9), beams, ..SamplingParams::default() };
-        let request = Request { prompt: (0..6).collect(), params, explain_prefix: true, ..Request::default() };
+        let beams = Some(BeamParams {
+            width: 2,
+            length_penalty: 1.0,
+            early_stopping: false,
+        });
+        let params = SamplingParams {
+            max_tokens: Some(9),
+            beams,
+            ..SamplingParams::default()
+        };
+        let request = Request {
+            prompt: (0..6).collect(),
+            params,
+            explain_prefix: true,
+            ..Request::default()
+        };
         scheduler.add(Arc::new(request), &[0, 1].map(StreamId), 0, false);
         let batch = scheduler.schedule(64).expect("it waits");
         scheduler.abort(StreamId(leaves));
-        let sampled = vec![Sampled { token_id: 20, top: vec![(20, -1.0), (21, -2.0)], ..Sampled::default() }];
-        let events = scheduler.commit(&batch, Results { sampled, ..Results::default() });
+        let sampled = vec![Sampled {
+            token_id: 20,
+            top: vec![(20, -1.0), (21, -2.0)],
+            ..Sampled::default()
+        }];
+        let events = scheduler.commit(
+            &batch,
+            Results {
+                sampled,
+                ..Results::default()
+            },
+        );
         let is_report = |event: &Event| matches!(event, Event::Prompt(PromptEvent::Prefix(_)));
-        let streams: Vec<_> = events.iter().filter(|(_, event)| is_report(event)).map(|(stream, _)| *stream).collect();
-        assert_eq!(streams, told.into_iter().collect::<Vec<_>>(), "choice {leaves} has left");
+        let streams: Vec<_> = events
+            .iter()
+            .filter(|(_, event)| is_report(event))
+            .map(|(stream, _)| *stream)
+            .collect();
+        assert_eq!(
+            streams,
+            told.into_iter().collect::<Vec<_>>(),
+            "choice {leaves} has left"
+        );
     }
 }
 
@@ -195,18 +333,39 @@ fn a_group_that_starts_over_or_loses_its_device_waits_with_the_tokens_that_were_
     let batch = scheduler.schedule(64).expect("all continue");
     scheduler.roll_back_beams(group);
     commit(&mut scheduler, &batch);
-    assert_eq!((scheduler.waiting_len(), scheduler.running_len(), scheduler.folded_len()), (1, 0, 2));
-    assert_eq!(scheduler.tokens_unfolded(members[0]), 7, "nothing was read of the step in flight");
+    assert_eq!(
+        (
+            scheduler.waiting_len(),
+            scheduler.running_len(),
+            scheduler.folded_len()
+        ),
+        (1, 0, 2)
+    );
+    assert_eq!(
+        scheduler.tokens_unfolded(members[0]),
+        7,
+        "nothing was read of the step in flight"
+    );
     let (mut scheduler, _, members) = three(90, None, 9);
     scheduler.restart();
-    assert_eq!((scheduler.waiting_len(), scheduler.running_len(), scheduler.folded_len()), (1, 0, 2));
+    assert_eq!(
+        (
+            scheduler.waiting_len(),
+            scheduler.running_len(),
+            scheduler.folded_len()
+        ),
+        (1, 0, 2)
+    );
     assert_eq!(scheduler.tokens_unfolded(members[0]), 7);
 }
 
 #[test]
 fn the_oldest_group_is_not_preempted_for_one_of_its_beams() {
     let (mut scheduler, group, _) = three(20, None, 9);
-    let request = Request { prompt: [50, 51, 52].into(), ..Request::default() };
+    let request = Request {
+        prompt: [50, 51, 52].into(),
+        ..Request::default()
+    };
     scheduler.add(Arc::new(request), &[StreamId(1)], 0, false);
     let other = scheduler.by_stream[&StreamId(1)];
     let batch = scheduler.schedule(64).expect("all continue");
@@ -214,9 +373,17 @@ fn the_oldest_group_is_not_preempted_for_one_of_its_beams() {
     let first = scheduler.groups[&group].members[0];
     // More than what is free and what the other sequence frees.
     let tokens = 4 * (scheduler.pool().groups()[0].available() + 3);
-    scheduler.sequences[first].tokens.extend(vec![7; tokens as usize]);
+    scheduler.sequences[first]
+        .tokens
+        .extend(vec![7; tokens as usize]);
     let mut draft = scheduler.draft(64);
     scheduler.make_room(first, tokens, &mut draft);
-    assert_eq!((scheduler.sequences[other].preemptions, scheduler.counts().preemptions), (1, 1));
+    assert_eq!(
+        (
+            scheduler.sequences[other].preemptions,
+            scheduler.counts().preemptions
+        ),
+        (1, 1)
+    );
     assert_eq!(scheduler.running_len(), 3);
 }

@@ -18,25 +18,46 @@ const PREDICTED: [u32; 60] = [7; 60];
 
 /// A scheduler with room for every draft that its settings allow.
 fn drafting(num_speculative_tokens: u32, change: impl FnOnce(&mut Limits)) -> Scheduler {
-    let speculation = Some(Speculation { num_speculative_tokens, ..Speculation::DEFAULT });
-    let mut limits = Limits { speculation, draws_max: 40, ..scheduler(None, 60, false).limits };
+    let speculation = Some(Speculation {
+        num_speculative_tokens,
+        ..Speculation::DEFAULT
+    });
+    let mut limits = Limits {
+        speculation,
+        draws_max: 40,
+        ..scheduler(None, 60, false).limits
+    };
     change(&mut limits);
     Scheduler::new(limits, InjectedFaults::default())
 }
 
 /// Queues a request for an answer of 40 tokens to a prompt of three, with a prediction.
-fn ask(scheduler: &mut Scheduler, stream: u64, change: impl FnOnce(&mut SamplingParams)) -> SequenceId {
-    let mut params = SamplingParams { max_tokens: Some(40), ..SamplingParams::default() };
+fn ask(
+    scheduler: &mut Scheduler,
+    stream: u64,
+    change: impl FnOnce(&mut SamplingParams),
+) -> SequenceId {
+    let mut params = SamplingParams {
+        max_tokens: Some(40),
+        ..SamplingParams::default()
+    };
     change(&mut params);
     let predicted = Some(PREDICTED.into());
-    let request = Request { prompt: [1, 2, 3].into(), params, predicted, ..Request::default() };
+    let request = Request {
+        prompt: [1, 2, 3].into(),
+        params,
+        predicted,
+        ..Request::default()
+    };
     scheduler.add(Arc::new(request), &[StreamId(stream)], 0, false);
     scheduler.by_stream[&StreamId(stream)]
 }
 
 /// So many sequences that have drawn their first token.
 fn answering(scheduler: &mut Scheduler, count: u64) -> Vec<SequenceId> {
-    let ids = (0..count).map(|stream| ask(scheduler, stream, |_| ())).collect();
+    let ids = (0..count)
+        .map(|stream| ask(scheduler, stream, |_| ()))
+        .collect();
     step(scheduler);
     ids
 }
@@ -45,20 +66,42 @@ fn answering(scheduler: &mut Scheduler, count: u64) -> Vec<SequenceId> {
 fn drafts_leave_a_draw_to_every_sequence_and_half_of_the_tokens_to_prompts() {
     let mut scheduler = drafting(6, |limits| limits.draws_max = 20);
     answering(&mut scheduler, 2);
-    assert_eq!((scheduler.drafts_max(64), scheduler.drafts_max(10)), (20 - 2, 10 - 2), "only answers run");
-    let mut waiting = drafting(6, |limits| (limits.draws_max, limits.sequences_max) = (20, 2));
+    assert_eq!(
+        (scheduler.drafts_max(64), scheduler.drafts_max(10)),
+        (20 - 2, 10 - 2),
+        "only answers run"
+    );
+    let mut waiting = drafting(6, |limits| {
+        (limits.draws_max, limits.sequences_max) = (20, 2)
+    });
     answering(&mut waiting, 2);
     ask(&mut waiting, 2, |_| ());
-    assert_eq!((waiting.drafts_max(64), waiting.drafts_max(10)), (20 - 2, (10 - 2) / 2), "a prompt waits");
+    assert_eq!(
+        (waiting.drafts_max(64), waiting.drafts_max(10)),
+        (20 - 2, (10 - 2) / 2),
+        "a prompt waits"
+    );
     ask(&mut scheduler, 2, |_| ());
     let batch = scheduler.schedule(4).expect("all continue");
     assert_eq!((batch.rows.len(), scheduler.waiting_len()), (3, 0));
-    assert_eq!((scheduler.drafts_max(64), scheduler.drafts_max(10)), (20 - 4, (10 - 3) / 2), "a prompt is computed");
+    assert_eq!(
+        (scheduler.drafts_max(64), scheduler.drafts_max(10)),
+        (20 - 4, (10 - 3) / 2),
+        "a prompt is computed"
+    );
     let mut searching = drafting(6, |limits| limits.draws_max = 20);
-    let beams = BeamParams { width: 2, length_penalty: 1.0, early_stopping: false };
+    let beams = BeamParams {
+        width: 2,
+        length_penalty: 1.0,
+        early_stopping: false,
+    };
     ask(&mut searching, 0, |params| params.beams = Some(beams));
     searching.schedule(64).expect("it waits");
-    assert_eq!((searching.drafts_max(64), searching.drafts_max(10)), (20 - 4, (10 - 1) / 2), "a beam may fork");
+    assert_eq!(
+        (searching.drafts_max(64), searching.drafts_max(10)),
+        (20 - 4, (10 - 1) / 2),
+        "a beam may fork"
+    );
 }
 
 #[test]
@@ -73,12 +116,24 @@ fn a_row_gets_as_many_drafts_as_step_pool_and_length_allow() {
     assert_eq!(fitting(60, &|_, _| ()), 6, "the setting");
     assert_eq!(fitting(60, &|_, draft| draft.tokens_left = 4), 3);
     assert_eq!(fitting(60, &|_, draft| draft.drafts_left = 2), 2);
-    assert_eq!(fitting(2, &|_, _| ()), 4, "eight tokens have blocks, of which four are known");
-    assert_eq!(fitting(60, &|sequence, _| sequence.tokens_limit = 8), 3, "the last token is drawn");
+    assert_eq!(
+        fitting(2, &|_, _| ()),
+        4,
+        "eight tokens have blocks, of which four are known"
+    );
+    assert_eq!(
+        fitting(60, &|sequence, _| sequence.tokens_limit = 8),
+        3,
+        "the last token is drawn"
+    );
     assert_eq!(fitting(60, &|sequence, _| sequence.tokens_limit = 4), 0);
     // A row with d drafts has d + 1 block tables, of which the last has 4 + d tokens.
     for (entries, drafts) in [(42, 6), (41, 5), (36, 5), (35, 4), (20, 4), (19, 3), (7, 0)] {
-        assert_eq!(fitting(60, &|_, draft| draft.table_entries_left = entries), drafts, "half of {entries} entries");
+        assert_eq!(
+            fitting(60, &|_, draft| draft.table_entries_left = entries),
+            drafts,
+            "half of {entries} entries"
+        );
     }
 }
 
@@ -91,12 +146,19 @@ fn drafts_leave_half_of_the_penalty_and_bias_entries_to_others() {
     });
     step(&mut scheduler);
     let fitting = |history, bias| {
-        let draft = Draft { history_left: history, bias_left: bias, ..scheduler.draft(64) };
+        let draft = Draft {
+            history_left: history,
+            bias_left: bias,
+            ..scheduler.draft(64)
+        };
         scheduler.drafts_that_fit(id, 1, &draft)
     };
     assert_eq!(fitting(200, 200), 6);
     // One token was drawn so far, and each draw sees one draft more.
-    assert_eq!([30, 29, 20, 19].map(|history| fitting(history, 200)), [4, 3, 3, 2]);
+    assert_eq!(
+        [30, 29, 20, 19].map(|history| fitting(history, 200)),
+        [4, 3, 3, 2]
+    );
     assert_eq!([16, 15, 8, 7].map(|bias| fitting(200, bias)), [3, 2, 1, 0]);
 }
 
@@ -109,14 +171,30 @@ fn only_answers_whose_tokens_are_all_known_get_drafts() {
         let mut draft = scheduler.draft(64);
         draft.drawn = Yield::plain(1);
         let drafts = scheduler.drafts(ids[0], count, &mut draft);
-        assert_eq!(draft.drawn.drafts as usize, drafts.len(), "the step expects what it verifies");
+        assert_eq!(
+            draft.drawn.drafts as usize,
+            drafts.len(),
+            "the step expects what it verifies"
+        );
         drafts
     };
     assert_eq!(drafts(1, &|_| ()), [7; 3]);
-    assert_eq!(drafts(1, &|sequence| sequence.tokens.push(9)), EMPTY, "a forced token stays uncomputed");
+    assert_eq!(
+        drafts(1, &|sequence| sequence.tokens.push(9)),
+        EMPTY,
+        "a forced token stays uncomputed"
+    );
     assert_eq!(drafts(2, &|sequence| sequence.tokens.push(9)).len(), 3);
-    assert_eq!(drafts(2, &|sequence| sequence.pending = 1), EMPTY, "the token before them is unknown");
-    assert_eq!(drafts(3, &|sequence| sequence.computed = 1), EMPTY, "the prompt is computed again");
+    assert_eq!(
+        drafts(2, &|sequence| sequence.pending = 1),
+        EMPTY,
+        "the token before them is unknown"
+    );
+    assert_eq!(
+        drafts(3, &|sequence| sequence.computed = 1),
+        EMPTY,
+        "the prompt is computed again"
+    );
     assert_eq!(drafts(1, &|sequence| sequence.drafter = None), EMPTY);
 }
 
@@ -129,7 +207,9 @@ fn what_is_computed_again_after_rejected_drafts_is_no_longer_than_drafts_are() {
         scheduler.sequences[ids[0]].tokens.extend(vec![9; forced]);
         let mut draft = scheduler.draft(64);
         draft.drawn = Yield::plain(1);
-        scheduler.drafts(ids[0], 1 + forced as u32, &mut draft).len()
+        scheduler
+            .drafts(ids[0], 1 + forced as u32, &mut draft)
+            .len()
     };
     assert_eq!([0, 1, 2, 3].map(&mut drafted), [2, 2, 0, 0]);
 }
@@ -138,14 +218,30 @@ fn what_is_computed_again_after_rejected_drafts_is_no_longer_than_drafts_are() {
 fn with_more_sequences_than_its_settings_allow_none_gets_drafts() {
     for (count, some) in [(1, true), (2, true), (3, false)] {
         let mut scheduler = drafting(6, |limits| {
-            limits.speculation = limits.speculation.map(|set| Speculation { disable_by_batch_size: Some(2), ..set });
+            limits.speculation = limits.speculation.map(|set| Speculation {
+                disable_by_batch_size: Some(2),
+                ..set
+            });
         });
         let ids = answering(&mut scheduler, count);
-        assert_eq!(scheduler.drafts_that_fit(ids[0], 1, &scheduler.draft(64)) > 0, some, "{count} sequences");
-        assert_eq!(ids.iter().all(|&id| scheduler.sequences[id].drafter.is_some()), some, "{count} sequences");
+        assert_eq!(
+            scheduler.drafts_that_fit(ids[0], 1, &scheduler.draft(64)) > 0,
+            some,
+            "{count} sequences"
+        );
+        assert_eq!(
+            ids.iter()
+                .all(|&id| scheduler.sequences[id].drafter.is_some()),
+            some,
+            "{count} sequences"
+        );
         scheduler.sequences[ids[0]].draft_skip = some.then_some(DraftSkip::NotWorthwhile);
         scheduler.plan_to_draft(ids[0]);
-        assert_eq!(scheduler.sequences[ids[0]].draft_skip.is_none(), some, "{count} sequences");
+        assert_eq!(
+            scheduler.sequences[ids[0]].draft_skip.is_none(),
+            some,
+            "{count} sequences"
+        );
     }
 }
 
@@ -157,23 +253,41 @@ fn one_of_many_sequences_waits_only_for_as_many_tokens_as_it_loses() {
         let id = answering(&mut scheduler, count)[0];
         let request = scheduler.sequences[id].request.clone();
         let settings = scheduler.limits.speculation.expect("drafts are on");
-        scheduler.sequences[id].drafter = Some(Box::new(Drafter::new(settings, &request, Vec::new())));
+        scheduler.sequences[id].drafter =
+            Some(Box::new(Drafter::new(settings, &request, Vec::new())));
         change(&mut scheduler, id);
         scheduler.plan_to_draft(id);
         scheduler.sequences[id].draft_skip.is_none()
     };
-    assert_eq!([1, 3, 4].map(|count| waits(count, 1, &|_, _| ())), [true, true, false]);
-    assert_eq!([1, 3, 4].map(|count| waits(count, 6, &|_, _| ())), [true; 3]);
-    let draws = |most: u32| move |scheduler: &mut Scheduler, _: SequenceId| scheduler.limits.draws_max = most;
-    assert_eq!([3, 4].map(|most| waits(3, 1, &draws(most))), [false, true], "every sequence needs a draw");
+    assert_eq!(
+        [1, 3, 4].map(|count| waits(count, 1, &|_, _| ())),
+        [true, true, false]
+    );
+    assert_eq!(
+        [1, 3, 4].map(|count| waits(count, 6, &|_, _| ())),
+        [true; 3]
+    );
+    let draws = |most: u32| {
+        move |scheduler: &mut Scheduler, _: SequenceId| scheduler.limits.draws_max = most
+    };
+    assert_eq!(
+        [3, 4].map(|most| waits(3, 1, &draws(most))),
+        [false, true],
+        "every sequence needs a draw"
+    );
     let ends = |left: u32| {
         move |scheduler: &mut Scheduler, id: SequenceId| {
             let sequence = &mut scheduler.sequences[id];
             sequence.tokens_limit = sequence.tokens_known() + left;
         }
     };
-    assert_eq!([0, 1].map(|left| waits(1, 6, &ends(left))), [false, true], "nothing follows the last token");
-    let without = |scheduler: &mut Scheduler, id: SequenceId| scheduler.sequences[id].drafter = None;
+    assert_eq!(
+        [0, 1].map(|left| waits(1, 6, &ends(left))),
+        [false, true],
+        "nothing follows the last token"
+    );
+    let without =
+        |scheduler: &mut Scheduler, id: SequenceId| scheduler.sequences[id].drafter = None;
     assert!(!waits(1, 6, &without));
 }
 
@@ -184,7 +298,11 @@ fn no_draft_is_verified_that_ends_an_answer_or_follows_such_a_one() {
     let kept = |drafts: &[u32]| scheduler.without_ends(&scheduler.sequences[id], drafts.to_vec());
     assert_eq!(kept(&[7, 8, 50, 9]), [7, 8], "an end token of the model");
     assert_eq!(kept(&[60, 8]), EMPTY, "a stop token of the request");
-    assert_eq!(kept(&[7, UNKNOWN, UNKNOWN]), [7, UNKNOWN, UNKNOWN], "what the draft model has yet to guess");
+    assert_eq!(
+        kept(&[7, UNKNOWN, UNKNOWN]),
+        [7, UNKNOWN, UNKNOWN],
+        "what the draft model has yet to guess"
+    );
 }
 
 #[test]
@@ -192,7 +310,13 @@ fn a_draft_model_is_asked_no_more_after_a_guess_that_is_invalid_or_ends_the_answ
     let mut scheduler = drafting(6, |limits| limits.eos_token_ids = vec![50]);
     let id = ask(&mut scheduler, 0, |_| ());
     let taken = |guess: u32| {
-        let row = |drafts: Vec<u32>| Row { sequence: id, start: 3, count: 1, drafts, states: None };
+        let row = |drafts: Vec<u32>| Row {
+            sequence: id,
+            start: 3,
+            count: 1,
+            drafts,
+            states: None,
+        };
         let mut batch = scheduler.draft(64).batch;
         batch.rows = vec![row(vec![4, 5]), row(vec![6, UNKNOWN, UNKNOWN])];
         scheduler.take_guesses(&mut batch, &[guess]);
@@ -203,9 +327,19 @@ fn a_draft_model_is_asked_no_more_after_a_guess_that_is_invalid_or_ends_the_answ
     assert_eq!(taken(100), [6], "the vocabulary has 100 tokens");
     assert_eq!(taken(50), [6]);
     let mut batch = scheduler.draft(64).batch;
-    batch.rows = vec![Row { sequence: id, start: 3, count: 1, drafts: vec![6, UNKNOWN], states: None }];
+    batch.rows = vec![Row {
+        sequence: id,
+        start: 3,
+        count: 1,
+        drafts: vec![6, UNKNOWN],
+        states: None,
+    }];
     scheduler.drop_unguessed(&mut batch);
-    assert_eq!(batch.rows[0].drafts, [6], "without the draft model, the step goes on with what is known");
+    assert_eq!(
+        batch.rows[0].drafts,
+        [6],
+        "without the draft model, the step goes on with what is known"
+    );
 }
 
 /// Allows nothing but sevens, or else anything and then four sevens.
@@ -231,7 +365,11 @@ impl ConstraintState for Sevens {
     }
 
     fn accept(&mut self, token_id: u32) -> Result<bool, Unsatisfiable> {
-        if self.only && token_id != 7 { Err(Unsatisfiable) } else { Ok(false) }
+        if self.only && token_id != 7 {
+            Err(Unsatisfiable)
+        } else {
+            Ok(false)
+        }
     }
 
     fn forced(&mut self) -> Vec<u32> {
@@ -255,7 +393,11 @@ fn a_draft_model_guesses_only_after_what_a_constraint_allows() {
 
 /// Verifies drafts after an answer's first token. Returns what follows it, the number of these that are computed, and
 /// their logprobs.
-fn verified(scheduler: &mut Scheduler, drafts: &[u32], drawn: &[u32]) -> (Vec<u32>, u32, Vec<Option<f32>>) {
+fn verified(
+    scheduler: &mut Scheduler,
+    drafts: &[u32],
+    drawn: &[u32],
+) -> (Vec<u32>, u32, Vec<Option<f32>>) {
     let id = ask(scheduler, 0, |params| params.logprobs = Some(0));
     step(scheduler);
     verify(scheduler, id, drafts, drawn)
@@ -269,16 +411,28 @@ fn verify(
 ) -> (Vec<u32>, u32, Vec<Option<f32>>) {
     let before = scheduler.sequences[id].tokens_known();
     scheduler.sequences[id].computed = before;
-    let sampled =
-        |(&token_id, place): (&u32, i16)| Sampled { token_id, logprob: -f32::from(place), ..Sampled::default() };
+    let sampled = |(&token_id, place): (&u32, i16)| Sampled {
+        token_id,
+        logprob: -f32::from(place),
+        ..Sampled::default()
+    };
     let mut events = Events::new();
-    scheduler.verify(id, drafts, drawn.iter().zip(1..).map(sampled).collect(), &mut events);
+    scheduler.verify(
+        id,
+        drafts,
+        drawn.iter().zip(1..).map(sampled).collect(),
+        &mut events,
+    );
     let logprobs = events.into_iter().filter_map(|(_, event)| match event {
         Event::Token(token) => Some(token.logprob),
         _ => None,
     });
     let sequence = &scheduler.sequences[id];
-    (sequence.tokens[before as usize..].to_vec(), sequence.computed - before, logprobs.collect())
+    (
+        sequence.tokens[before as usize..].to_vec(),
+        sequence.computed - before,
+        logprobs.collect(),
+    )
 }
 
 #[test]
@@ -286,8 +440,14 @@ fn drafts_are_accepted_up_to_the_first_that_differs_from_the_draw_at_its_place()
     let verified = |drafts: &[u32], drawn: &[u32]| {
         let mut scheduler = drafting(6, |_| ());
         let (answer, computed, logprobs) = verified(&mut scheduler, drafts, drawn);
-        let expected: Vec<_> = (1_i16..).take(answer.len()).map(|place| Some(-f32::from(place))).collect();
-        assert_eq!(logprobs, expected, "each token has the logprob of its own draw");
+        let expected: Vec<_> = (1_i16..)
+            .take(answer.len())
+            .map(|place| Some(-f32::from(place)))
+            .collect();
+        assert_eq!(
+            logprobs, expected,
+            "each token has the logprob of its own draw"
+        );
         let counts = scheduler.counts();
         let accepted: u64 = counts.accepted_at.iter().sum();
         assert_eq!(counts.draft_tokens, drafts.len() as u64);
@@ -310,25 +470,50 @@ fn injected_bugs_of_drafts_do_what_they_say() {
     };
     let computed = |drafts: &[u32], drawn: &[u32]| {
         let mut scheduler = with(InjectedFault::RejectedDraftsComputed);
-        let id = ask(&mut scheduler, 0, |params| params.constraint = sevens(false));
+        let id = ask(&mut scheduler, 0, |params| {
+            params.constraint = sevens(false)
+        });
         step(&mut scheduler);
         let (answer, computed, _) = verify(&mut scheduler, id, drafts, drawn);
         (answer, computed)
     };
     let answer = || vec![9, 7, 7, 7, 7];
     assert_eq!(computed(&[5], &[9, 9]), (answer(), 1), "the rejected one");
-    assert_eq!(computed(&[5; 6], &[9; 7]), (answer(), 4), "no more than all tokens but the last");
-    assert_eq!(computed(&[9, 5], &[9, 7, 7]), (answer(), 2), "the accepted one and the rejected one");
+    assert_eq!(
+        computed(&[5; 6], &[9; 7]),
+        (answer(), 4),
+        "no more than all tokens but the last"
+    );
+    assert_eq!(
+        computed(&[9, 5], &[9, 7, 7]),
+        (answer(), 2),
+        "the accepted one and the rejected one"
+    );
     let rejected = InjectedFault::RejectedLogprobs;
     let (answer, _, logprobs) = verified(&mut with(rejected), &[5, 6, 7], &[5, 8, 9, 9]);
-    assert_eq!((answer, logprobs), (vec![5, 8], vec![Some(-1.0), Some(-3.0)]), "those of the row after it");
+    assert_eq!(
+        (answer, logprobs),
+        (vec![5, 8], vec![Some(-1.0), Some(-3.0)]),
+        "those of the row after it"
+    );
     let (answer, _, logprobs) = verified(&mut with(rejected), &[5, 6], &[5, 6, 9]);
-    assert_eq!((answer, logprobs), (vec![5, 6, 9], vec![Some(-1.0), Some(-2.0), Some(-3.0)]), "no draft was rejected");
-    for (fault, most) in [(InjectedFault::DraftsHashed, 3), (InjectedFault::DraftAcceptedPastEnd, 4)] {
+    assert_eq!(
+        (answer, logprobs),
+        (vec![5, 6, 9], vec![Some(-1.0), Some(-2.0), Some(-3.0)]),
+        "no draft was rejected"
+    );
+    for (fault, most) in [
+        (InjectedFault::DraftsHashed, 3),
+        (InjectedFault::DraftAcceptedPastEnd, 4),
+    ] {
         let mut scheduler = with(fault);
         let id = answering(&mut scheduler, 1)[0];
         scheduler.sequences[id].tokens_limit = 8;
-        assert_eq!(scheduler.drafts_that_fit(id, 1, &scheduler.draft(64)), most, "with {fault:?}");
+        assert_eq!(
+            scheduler.drafts_that_fit(id, 1, &scheduler.draft(64)),
+            most,
+            "with {fault:?}"
+        );
     }
     let mut scheduler = with(InjectedFault::DraftsHashed);
     let id = answering(&mut scheduler, 1)[0];
@@ -336,11 +521,23 @@ fn injected_bugs_of_drafts_do_what_they_say() {
     scheduler.sequences[id].tables[0].blocks.push(block);
     let computed = scheduler.sequences[id].computed;
     scheduler.register_drafts(id, &[5]);
-    assert_eq!(scheduler.sequences[id].hashes.len(), 1, "four tokens count as computed");
+    assert_eq!(
+        scheduler.sequences[id].hashes.len(),
+        1,
+        "four tokens count as computed"
+    );
     scheduler.register_drafts(id, &[5; 5]);
     let sequence = &scheduler.sequences[id];
-    assert_eq!((sequence.tokens.len(), sequence.computed), (4, computed), "the drafts are no tokens");
-    assert_eq!(sequence.hashes.len(), 2, "the blocks of eight tokens can be found");
+    assert_eq!(
+        (sequence.tokens.len(), sequence.computed),
+        (4, computed),
+        "the drafts are no tokens"
+    );
+    assert_eq!(
+        sequence.hashes.len(),
+        2,
+        "the blocks of eight tokens can be found"
+    );
 }
 
 #[test]
@@ -348,19 +545,36 @@ fn the_times_of_steps_decide_whether_drafts_pay() {
     let mut scheduler = drafting(5, |_| ());
     let id = answering(&mut scheduler, 1)[0];
     let mut batch = scheduler.draft(64).batch;
-    let row = Row { sequence: id, start: 3, count: 1, drafts: vec![7; 5], states: None };
+    let row = Row {
+        sequence: id,
+        start: 3,
+        count: 1,
+        drafts: vec![7; 5],
+        states: None,
+    };
     batch.rows.push(row);
     let best = |scheduler: &Scheduler| scheduler.pace.best(Yield::plain(1), 5, 0.9);
     assert_eq!(best(&scheduler), 5);
     scheduler.note_step(&batch, Duration::from_secs(1));
-    assert_eq!(best(&scheduler), 0, "there is a time with drafts, and none without to compare it with");
+    assert_eq!(
+        best(&scheduler),
+        0,
+        "there is a time with drafts, and none without to compare it with"
+    );
 }
 
 #[test]
 fn answers_are_kept_for_drafts_of_similar_requests() {
     let mut scheduler = drafting(6, |_| ());
-    let params = SamplingParams { max_tokens: Some(2), ..SamplingParams::default() };
-    let request = Request { prompt: [1, 2, 3].into(), params, ..Request::default() };
+    let params = SamplingParams {
+        max_tokens: Some(2),
+        ..SamplingParams::default()
+    };
+    let request = Request {
+        prompt: [1, 2, 3].into(),
+        params,
+        ..Request::default()
+    };
     scheduler.add(Arc::new(request.clone()), &[StreamId(0)], 0, false);
     while !scheduler.is_idle() {
         assert!(scheduler.answers.similar(&request).is_empty());
@@ -379,11 +593,22 @@ fn a_draft_model_has_nothing_to_guess_where_no_row_waits_for_it() {
 
 #[test]
 fn forced_tokens_count_as_computed_only_by_an_injected_bug() {
-    for (fault, computed) in [(None, 3), (Some(InjectedFault::ForcedTokenNotComputed), 3 + 4)] {
+    for (fault, computed) in [
+        (None, 3),
+        (Some(InjectedFault::ForcedTokenNotComputed), 3 + 4),
+    ] {
         let mut scheduler = drafting(6, |_| ());
         scheduler.faults.fault = fault;
-        let id = ask(&mut scheduler, 0, |params| params.constraint = sevens(false));
+        let id = ask(&mut scheduler, 0, |params| {
+            params.constraint = sevens(false)
+        });
         step(&mut scheduler);
-        assert_eq!((scheduler.sequences[id].tokens.len(), scheduler.sequences[id].computed), (3 + 1 + 4, computed));
+        assert_eq!(
+            (
+                scheduler.sequences[id].tokens.len(),
+                scheduler.sequences[id].computed
+            ),
+            (3 + 1 + 4, computed)
+        );
     }
 }

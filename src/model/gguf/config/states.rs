@@ -27,8 +27,12 @@ pub(super) fn fields(
     if let Some(field) = family.kinds {
         let layers = config["num_hidden_layers"].as_u64().unwrap_or(0);
         let kind = |layer: u64| {
-            let has = |name: &str| tensors.contains_key(&format!("{}.{layer}.{name}", family.layers));
-            KINDS.into_iter().find(|(name, _)| has(name)).map_or("full_attention", |(_, word)| word)
+            let has =
+                |name: &str| tensors.contains_key(&format!("{}.{layer}.{name}", family.layers));
+            KINDS
+                .into_iter()
+                .find(|(name, _)| has(name))
+                .map_or("full_attention", |(_, word)| word)
         };
         config[field] = (0..layers).map(kind).collect();
     }
@@ -42,7 +46,12 @@ pub(super) fn fields(
             config[field] = (inner / heads).into();
         }
     }
-    let shape = |end: &str| tensors.iter().find(|(name, _)| name.ends_with(end)).map(|(_, info)| &info.shape);
+    let shape = |end: &str| {
+        tensors
+            .iter()
+            .find(|(name, _)| name.ends_with(end))
+            .map(|(_, info)| &info.shape)
+    };
     for (field, end) in [
         ("use_conv_bias", ".conv1d.bias"),
         ("mamba_proj_bias", ".in_proj.bias"),
@@ -58,7 +67,10 @@ pub(super) fn fields(
     // Granite's keys for these sizes depend on whether there are experts.
     for (field, end) in [
         ("shared_intermediate_size", ".shared_mlp.gate_proj.weight"),
-        ("intermediate_size", ".block_sparse_moe.experts.0.gate_proj.weight"),
+        (
+            "intermediate_size",
+            ".block_sparse_moe.experts.0.gate_proj.weight",
+        ),
     ] {
         if let Some([rows, ..]) = shape(end).map(Vec::as_slice) {
             config[field] = (*rows).into();

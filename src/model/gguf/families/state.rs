@@ -73,17 +73,28 @@ pub(super) const QWEN35: Family = Family {
         ("expert_count", "num_experts"),
         ("expert_used_count", "num_experts_per_tok"),
         ("expert_feed_forward_length", "moe_intermediate_size"),
-        ("expert_shared_feed_forward_length", "shared_expert_intermediate_size"),
+        (
+            "expert_shared_feed_forward_length",
+            "shared_expert_intermediate_size",
+        ),
     ],
     kinds: Some("layer_types"),
     tiled_heads: true,
     ..QWEN2
 };
 
-pub(super) const QWEN35_MOE: Family = Family { name: "qwen35moe", architecture: "Qwen3_5MoeForCausalLM", ..QWEN35 };
+pub(super) const QWEN35_MOE: Family = Family {
+    name: "qwen35moe",
+    architecture: "Qwen3_5MoeForCausalLM",
+    ..QWEN35
+};
 
-pub(super) const QWEN3_NEXT: Family =
-    Family { name: "qwen3next", architecture: "Qwen3NextForCausalLM", tiled_heads: false, ..QWEN35 };
+pub(super) const QWEN3_NEXT: Family = Family {
+    name: "qwen3next",
+    architecture: "Qwen3NextForCausalLM",
+    tiled_heads: false,
+    ..QWEN35
+};
 
 pub(super) const GRANITE_HYBRID: Family = Family {
     name: "granitehybrid",
@@ -152,7 +163,10 @@ pub(super) const NEMOTRON_H: Family = Family {
         ("ffn_latent_up", "mixer.fc2_latent_proj"),
     ],
     layers: "backbone.layers",
-    whole_names: &[("token_embd", "backbone.embeddings"), ("output_norm", "backbone.norm_f")],
+    whole_names: &[
+        ("token_embd", "backbone.embeddings"),
+        ("output_norm", "backbone.norm_f"),
+    ],
     numbers: &[
         ("ssm.conv_kernel", "conv_kernel"),
         ("ssm.state_size", "ssm_state_size"),
@@ -161,7 +175,10 @@ pub(super) const NEMOTRON_H: Family = Family {
         ("expert_count", "n_routed_experts"),
         ("expert_used_count", "num_experts_per_tok"),
         ("expert_feed_forward_length", "moe_intermediate_size"),
-        ("expert_shared_feed_forward_length", "moe_shared_expert_intermediate_size"),
+        (
+            "expert_shared_feed_forward_length",
+            "moe_shared_expert_intermediate_size",
+        ),
         ("expert_shared_count", "n_shared_experts"),
         ("expert_weights_scale", "routed_scaling_factor"),
         ("expert_group_count", "n_group"),
@@ -172,7 +189,10 @@ pub(super) const NEMOTRON_H: Family = Family {
     ..QWEN2
 };
 
-pub(super) const NEMOTRON_H_MOE: Family = Family { name: "nemotron_h_moe", ..NEMOTRON_H };
+pub(super) const NEMOTRON_H_MOE: Family = Family {
+    name: "nemotron_h_moe",
+    ..NEMOTRON_H
+};
 
 /// All multipliers are folded into the weights; rows of q and k are as in the checkpoint.
 pub(super) const FALCON_H1: Family = Family {

@@ -50,7 +50,11 @@ impl Deref for MessageList {
 
 impl Drop for MessageList {
     fn drop(&mut self) {
-        if self.0.as_array().is_some_and(|messages| messages.len() > FREED_HERE_MAX) {
+        if self
+            .0
+            .as_array()
+            .is_some_and(|messages| messages.len() > FREED_HERE_MAX)
+        {
             platform::discard(self.0.take());
         }
     }
@@ -68,7 +72,10 @@ impl Kind for Messages {
             value => return Err(wrong(at, "a list of at least one message", &value)),
         };
         check_count(at, messages.len(), bounds)?;
-        let messages = messages.into_iter().enumerate().map(|(index, value)| message(&format!("{at}[{index}]"), value));
+        let messages = messages
+            .into_iter()
+            .enumerate()
+            .map(|(index, value)| message(&format!("{at}[{index}]"), value));
         messages.collect::<Result<_, _>>().map(MessageList)
     }
 
@@ -91,7 +98,10 @@ impl Kind for Messages {
             let properties = json!({"type": kinds, key: {"type": "string"}});
             json!({"type": "object", "required": ["type", key], "properties": properties})
         };
-        let text = part(json!({"enum": ["text", "input_text", "output_text"]}), "text");
+        let text = part(
+            json!({"enum": ["text", "input_text", "output_text"]}),
+            "text",
+        );
         let refusal = part(json!({"const": "refusal"}), "refusal");
         let part = json!({"title": "ContentPart", "anyOf": [text, refusal]});
         let content = json!({"anyOf": [{"type": "string"}, {"type": "array", "items": part}, {"type": "null"}]});
@@ -127,7 +137,11 @@ pub(crate) fn check_count(at: &str, count: usize, bounds: &Bounds) -> Result<(),
     if count <= bounds.context as usize {
         return Ok(());
     }
-    Err(ApiError::context_length(at, bounds.context, &format!("`{at}` has {count} messages")))
+    Err(ApiError::context_length(
+        at,
+        bounds.context,
+        &format!("`{at}` has {count} messages"),
+    ))
 }
 
 /// Checks and normalizes one message.
@@ -142,19 +156,33 @@ pub(crate) fn message(name: &str, value: Value) -> Result<Value, ApiError> {
     if role == "developer" {
         message.insert("role".into(), "system".into());
     }
-    let is_wrong = |field: &&&str| message.get(**field).is_some_and(|value| !value.is_string() && !value.is_null());
+    let is_wrong = |field: &&&str| {
+        message
+            .get(**field)
+            .is_some_and(|value| !value.is_string() && !value.is_null())
+    };
     if let Some(field) = ["name", "refusal", "tool_call_id"].iter().find(is_wrong) {
         return Err(wrong(&at(field), "a string", &message[*field]));
     }
     let calls = tool_calls(&at("tool_calls"), message.remove("tool_calls"))?;
     // Clients send a model's refusal back beside an empty content. It is the text that the model wrote.
     let refusal = message.remove("refusal").filter(Value::is_string);
-    let content = match message.remove("content").filter(|content| !content.is_null()).or(refusal) {
+    let content = match message
+        .remove("content")
+        .filter(|content| !content.is_null())
+        .or(refusal)
+    {
         None if calls.is_some() => String::new(),
         None => return Err(ApiError::missing(at("content"))),
         Some(Value::String(text)) => text,
         Some(Value::Array(parts)) => content_parts(&at("content"), &parts)?,
-        Some(value) => return Err(wrong(&at("content"), "a string or a list of text parts", &value)),
+        Some(value) => {
+            return Err(wrong(
+                &at("content"),
+                "a string or a list of text parts",
+                &value,
+            ));
+        }
     };
     message.insert("content".into(), content.into());
     if let Some(calls) = calls {
@@ -170,12 +198,18 @@ fn content_parts(name: &str, parts: &[Value]) -> Result<String, ApiError> {
         match part["type"].as_str() {
             Some(kind @ ("text" | "input_text" | "output_text" | "refusal")) => {
                 let key = if kind == "refusal" { "refusal" } else { "text" };
-                texts.push(part[key].as_str().ok_or_else(|| wrong(&format!("{name}.{key}"), "a string", &part[key]))?);
+                texts.push(
+                    part[key]
+                        .as_str()
+                        .ok_or_else(|| wrong(&format!("{name}.{key}"), "a string", &part[key]))?,
+                );
             }
             // URLs are never fetched, and no supported model takes images or audio.
             Some(kind) => {
-                let message =
-                    format!("content parts of type {} are not supported", crate::server::wire::error::shorten(kind));
+                let message = format!(
+                    "content parts of type {} are not supported",
+                    crate::server::wire::error::shorten(kind)
+                );
                 return Err(ApiError::unsupported(name, message));
             }
             None => return Err(wrong(&format!("{name}.type"), "a string", &part["type"])),
@@ -190,7 +224,13 @@ fn tool_calls(name: &str, value: Option<Value>) -> Result<Option<Value>, ApiErro
         None | Some(Value::Null) => return Ok(None),
         Some(Value::Array(calls)) if calls.is_empty() => return Ok(None),
         Some(Value::Array(calls)) if calls.len() <= CALLS_MAX => calls,
-        Some(value) => return Err(wrong(name, &format!("a list of at most {CALLS_MAX} calls"), &value)),
+        Some(value) => {
+            return Err(wrong(
+                name,
+                &format!("a list of at most {CALLS_MAX} calls"),
+                &value,
+            ));
+        }
     };
     for (index, call) in calls.iter().enumerate() {
         let name = format!("{name}[{index}].function");
@@ -240,7 +280,10 @@ impl Kind for Modalities {
     fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<(), ApiError> {
         match value {
             Value::Array(kinds) if kinds.iter().all(|kind| kind == "text") => Ok(()),
-            _ => Err(ApiError::unsupported(at, format!("`{at}` must be [\"text\"]: answers are text only"))),
+            _ => Err(ApiError::unsupported(
+                at,
+                format!("`{at}` must be [\"text\"]: answers are text only"),
+            )),
         }
     }
 

@@ -7,7 +7,9 @@ pub(crate) mod sampling;
 pub(crate) mod structured;
 
 use crate::engine::request::NumberRange;
-use crate::server::parameters::kind::{Bounds, Group, Kind, Most, Presence, object_schema, take_foreign, wrong};
+use crate::server::parameters::kind::{
+    Bounds, Group, Kind, Most, Presence, object_schema, take_foreign, wrong,
+};
 use crate::server::wire::error::ApiError;
 use serde_json::{Map, Value, json};
 use std::marker::PhantomData;
@@ -24,8 +26,15 @@ pub(crate) struct Flag(pub(crate) bool);
 impl<K: Kind> Presence for Optional<K> {
     type Value = Option<K::Value>;
 
-    fn take(&self, at: &str, value: Option<Value>, bounds: &Bounds) -> Result<Self::Value, ApiError> {
-        value.map(|value| self.0.read(at, value, bounds)).transpose()
+    fn take(
+        &self,
+        at: &str,
+        value: Option<Value>,
+        bounds: &Bounds,
+    ) -> Result<Self::Value, ApiError> {
+        value
+            .map(|value| self.0.read(at, value, bounds))
+            .transpose()
     }
 
     fn schema(&self, bounds: &Bounds) -> (Value, bool) {
@@ -36,8 +45,14 @@ impl<K: Kind> Presence for Optional<K> {
 impl<K: Kind> Presence for Required<K> {
     type Value = K::Value;
 
-    fn take(&self, at: &str, value: Option<Value>, bounds: &Bounds) -> Result<Self::Value, ApiError> {
-        self.0.read(at, value.ok_or_else(|| ApiError::missing(at))?, bounds)
+    fn take(
+        &self,
+        at: &str,
+        value: Option<Value>,
+        bounds: &Bounds,
+    ) -> Result<Self::Value, ApiError> {
+        self.0
+            .read(at, value.ok_or_else(|| ApiError::missing(at))?, bounds)
     }
 
     fn schema(&self, bounds: &Bounds) -> (Value, bool) {
@@ -85,7 +100,9 @@ impl Kind for Boolean {
     type Value = bool;
 
     fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<bool, ApiError> {
-        value.as_bool().ok_or_else(|| wrong(at, "true or false", &value))
+        value
+            .as_bool()
+            .ok_or_else(|| wrong(at, "true or false", &value))
     }
 
     fn schema(&self, _: &Bounds) -> Value {
@@ -98,9 +115,15 @@ pub(crate) struct Number(pub(crate) NumberRange);
 
 impl Number {
     pub(crate) fn narrow(at: &str, value: &Value, range: NumberRange) -> Result<f32, ApiError> {
-        let number = value.as_f64().ok_or_else(|| wrong(at, &format!("a number {range}"), value))?;
+        let number = value
+            .as_f64()
+            .ok_or_else(|| wrong(at, &format!("a number {range}"), value))?;
         // A positive f64 must not underflow to zero.
-        Ok(if number > 0.0 { (number as f32).max(f32::MIN_POSITIVE) } else { number as f32 })
+        Ok(if number > 0.0 {
+            (number as f32).max(f32::MIN_POSITIVE)
+        } else {
+            number as f32
+        })
     }
 }
 
@@ -112,9 +135,23 @@ impl Kind for Number {
     }
 
     fn schema(&self, _: &Bounds) -> Value {
-        let NumberRange { min, max, above_min } = self.0;
-        let end = |end: f32| if end.fract() == 0.0 { Value::from(end as i64) } else { end.into() };
-        let lower = if above_min { "exclusiveMinimum" } else { "minimum" };
+        let NumberRange {
+            min,
+            max,
+            above_min,
+        } = self.0;
+        let end = |end: f32| {
+            if end.fract() == 0.0 {
+                Value::from(end as i64)
+            } else {
+                end.into()
+            }
+        };
+        let lower = if above_min {
+            "exclusiveMinimum"
+        } else {
+            "minimum"
+        };
         json!({"type": "number", lower: end(min), "maximum": end(max)})
     }
 }
@@ -122,7 +159,9 @@ impl Kind for Number {
 /// A number without a fraction. Clients that know only floats write `1.0`.
 pub(crate) fn whole(value: &Value) -> Option<i64> {
     let exact = |number: &f64| number.fract() == 0.0 && number.abs() < 9e15;
-    value.as_i64().or_else(|| value.as_f64().filter(exact).map(|number| number as i64))
+    value
+        .as_i64()
+        .or_else(|| value.as_f64().filter(exact).map(|number| number as i64))
 }
 
 /// A count whose maximum, if any, the engine checks. A value beyond 32 bits becomes the largest 32-bit one.
@@ -135,8 +174,17 @@ impl Kind for Count {
     type Value = u32;
 
     fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<u32, ApiError> {
-        let count = value.as_u64().or_else(|| whole(&value)?.try_into().ok()).filter(|count| *count >= self.min.into());
-        let count = count.ok_or_else(|| wrong(at, &format!("a whole number of at least {}", self.min), &value))?;
+        let count = value
+            .as_u64()
+            .or_else(|| whole(&value)?.try_into().ok())
+            .filter(|count| *count >= self.min.into());
+        let count = count.ok_or_else(|| {
+            wrong(
+                at,
+                &format!("a whole number of at least {}", self.min),
+                &value,
+            )
+        })?;
         Ok(u32::try_from(count).unwrap_or(u32::MAX))
     }
 
@@ -161,7 +209,9 @@ impl Kind for Integer {
     fn read(&self, at: &str, value: Value, bounds: &Bounds) -> Result<i64, ApiError> {
         let range = self.min..=self.max.of(bounds).unwrap_or(i64::MAX);
         let rule = || format!("a whole number from {} to {}", range.start(), range.end());
-        whole(&value).filter(|number| range.contains(number)).ok_or_else(|| wrong(at, &rule(), &value))
+        whole(&value)
+            .filter(|number| range.contains(number))
+            .ok_or_else(|| wrong(at, &rule(), &value))
     }
 
     fn schema(&self, bounds: &Bounds) -> Value {
@@ -177,7 +227,11 @@ impl Kind for NotZero {
 
     fn read(&self, at: &str, value: Value, bounds: &Bounds) -> Result<i64, ApiError> {
         let rule = "negative, or at least 1";
-        if whole(&value) == Some(0) { Err(wrong(at, rule, &value)) } else { self.0.read(at, value, bounds) }
+        if whole(&value) == Some(0) {
+            Err(wrong(at, rule, &value))
+        } else {
+            self.0.read(at, value, bounds)
+        }
     }
 
     fn schema(&self, bounds: &Bounds) -> Value {
@@ -194,7 +248,9 @@ pub(crate) struct Text {
 
 impl Text {
     /// A string of any length.
-    pub(crate) const ANY: Self = Self { bytes_max: usize::MAX };
+    pub(crate) const ANY: Self = Self {
+        bytes_max: usize::MAX,
+    };
 }
 
 impl Kind for Text {
@@ -204,7 +260,11 @@ impl Kind for Text {
         match value {
             Value::String(text) if text.len() <= self.bytes_max => Ok(text),
             other if self.bytes_max == usize::MAX => Err(wrong(at, "a string", &other)),
-            other => Err(wrong(at, &format!("a string of at most {} bytes", self.bytes_max), &other)),
+            other => Err(wrong(
+                at,
+                &format!("a string of at most {} bytes", self.bytes_max),
+                &other,
+            )),
         }
     }
 
@@ -224,7 +284,9 @@ impl Kind for Choice {
 
     fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<&'static str, ApiError> {
         let known = self.0.iter().find(|known| value == **known);
-        known.copied().ok_or_else(|| wrong(at, &format!("one of {}", self.0.join(", ")), &value))
+        known
+            .copied()
+            .ok_or_else(|| wrong(at, &format!("one of {}", self.0.join(", ")), &value))
     }
 
     fn schema(&self, _: &Bounds) -> Value {
@@ -239,8 +301,13 @@ impl Kind for TokenIds {
     type Value = Vec<u32>;
 
     fn read(&self, at: &str, value: Value, bounds: &Bounds) -> Result<Vec<u32>, ApiError> {
-        let Value::Array(items) = &value else { return Err(wrong(at, "a list of token ids", &value)) };
-        items.iter().map(|item| token_id(at, item, bounds)).collect()
+        let Value::Array(items) = &value else {
+            return Err(wrong(at, "a list of token ids", &value));
+        };
+        items
+            .iter()
+            .map(|item| token_id(at, item, bounds))
+            .collect()
     }
 
     fn schema(&self, bounds: &Bounds) -> Value {
@@ -250,8 +317,16 @@ impl Kind for TokenIds {
 
 /// Reads a token id of the model.
 pub(crate) fn token_id(at: &str, value: &Value, bounds: &Bounds) -> Result<u32, ApiError> {
-    let id = whole(value).and_then(|id| u32::try_from(id).ok()).filter(|id| *id < bounds.vocab);
-    id.ok_or_else(|| wrong(at, &format!("token ids from 0 to {}", bounds.vocab - 1), value))
+    let id = whole(value)
+        .and_then(|id| u32::try_from(id).ok())
+        .filter(|id| *id < bounds.vocab);
+    id.ok_or_else(|| {
+        wrong(
+            at,
+            &format!("token ids from 0 to {}", bounds.vocab - 1),
+            value,
+        )
+    })
 }
 
 pub(crate) fn token_id_schema(bounds: &Bounds) -> Value {
@@ -266,12 +341,18 @@ pub(crate) struct Nested<G> {
 
 impl<G> Nested<G> {
     pub(crate) const fn new() -> Self {
-        Self { title: None, group: PhantomData }
+        Self {
+            title: None,
+            group: PhantomData,
+        }
     }
 
     /// An object whose schema is a component of the document.
     pub(crate) const fn named(title: &'static str) -> Self {
-        Self { title: Some(title), group: PhantomData }
+        Self {
+            title: Some(title),
+            group: PhantomData,
+        }
     }
 }
 
@@ -347,8 +428,12 @@ impl<G: Group> Kind for Open<G> {
 /// A schema that also lists fields of other servers, with what to use instead or why nothing is lost.
 pub(crate) fn with_foreign<G: Group>(mut schema: Value) -> Value {
     for (list, is_refused) in [("x-unsupported-fields", true), ("x-ignored-fields", false)] {
-        let listed = G::foreign().into_iter().filter(|field| field.is_refused == is_refused);
-        schema[list] = listed.map(|field| (field.name.to_owned(), Value::from(field.reason))).collect();
+        let listed = G::foreign()
+            .into_iter()
+            .filter(|field| field.is_refused == is_refused);
+        schema[list] = listed
+            .map(|field| (field.name.to_owned(), Value::from(field.reason)))
+            .collect();
     }
     schema
 }

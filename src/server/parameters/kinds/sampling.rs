@@ -1,6 +1,8 @@
 //! Kinds of fields that set how text is generated.
 
-use crate::engine::request::{CACHE_SALT_LEN_MAX, LOGIT_BIAS, LOGIT_BIAS_MAX, NumberRange, TOP_P, check_cache_salt};
+use crate::engine::request::{
+    CACHE_SALT_LEN_MAX, LOGIT_BIAS, LOGIT_BIAS_MAX, NumberRange, TOP_P, check_cache_salt,
+};
 use crate::server::parameters::kind::{Bounds, Kind, Most, wrong};
 use crate::server::parameters::kinds::{Count, Number, object, token_id_schema, whole};
 use crate::server::wire::error::ApiError;
@@ -14,7 +16,10 @@ const METADATA_MAX: usize = 16;
 const METADATA_KEY_BYTES_MAX: usize = 64;
 const METADATA_VALUE_BYTES_MAX: usize = 512;
 /// `top_p` in requests: 0 always takes the likeliest token.
-pub(crate) const TOP_P_OR_GREEDY: NumberRange = NumberRange { above_min: false, ..TOP_P };
+pub(crate) const TOP_P_OR_GREEDY: NumberRange = NumberRange {
+    above_min: false,
+    ..TOP_P
+};
 pub(crate) const USER_BYTES_MAX: usize = 4096;
 
 /// A maximum number of tokens; `None`, which is sent as -1, stands for as many as fit into the context. A value beyond
@@ -30,7 +35,12 @@ impl Kind for MaxTokens {
         if whole(&value) == Some(-1) {
             return Ok(None);
         }
-        Count { min: self.min, max: Most::Any }.read(at, value, bounds).map(Some)
+        Count {
+            min: self.min,
+            max: Most::Any,
+        }
+        .read(at, value, bounds)
+        .map(Some)
     }
 
     fn schema(&self, _: &Bounds) -> Value {
@@ -81,12 +91,19 @@ impl Kind for BadWords {
 
 fn short_strings(at: &str, items: Vec<Value>, most: usize) -> Result<Vec<String>, ApiError> {
     if items.len() > most {
-        let message = format!("`{at}` has {} strings; at most {most} are allowed", items.len());
+        let message = format!(
+            "`{at}` has {} strings; at most {most} are allowed",
+            items.len()
+        );
         return Err(ApiError::invalid(at, message));
     }
     let string = |item: Value| match item {
         Value::String(text) if (1..=STOP_BYTES_MAX).contains(&text.len()) => Ok(text),
-        other => Err(wrong(at, &format!("strings of 1 to {STOP_BYTES_MAX} bytes"), &other)),
+        other => Err(wrong(
+            at,
+            &format!("strings of 1 to {STOP_BYTES_MAX} bytes"),
+            &other,
+        )),
     };
     items.into_iter().map(string).collect()
 }
@@ -104,9 +121,14 @@ impl Kind for StopTokenIds {
     type Value = Vec<u32>;
 
     fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<Vec<u32>, ApiError> {
-        let Value::Array(items) = &value else { return Err(wrong(at, "a list of token ids", &value)) };
+        let Value::Array(items) = &value else {
+            return Err(wrong(at, "a list of token ids", &value));
+        };
         let id = |item: &Value| whole(item).and_then(|id| u32::try_from(id).ok());
-        items.iter().map(|item| id(item).ok_or_else(|| wrong(at, "a list of token ids", item))).collect()
+        items
+            .iter()
+            .map(|item| id(item).ok_or_else(|| wrong(at, "a list of token ids", item)))
+            .collect()
     }
 
     fn schema(&self, bounds: &Bounds) -> Value {
@@ -124,7 +146,8 @@ impl Kind for LogitBias {
         let entry = |(key, value): (&String, &Value)| {
             // `parse` would also take a leading plus sign or zeros: two spellings of one id.
             let id = key.parse::<u32>().ok().filter(|id| id.to_string() == *key);
-            let id = id.ok_or_else(|| wrong(at, "keyed by token ids", &Value::String(key.clone())))?;
+            let id =
+                id.ok_or_else(|| wrong(at, "keyed by token ids", &Value::String(key.clone())))?;
             Ok((id, Number::narrow(at, value, LOGIT_BIAS)?))
         };
         object(at, value)?.iter().map(entry).collect()
@@ -143,7 +166,9 @@ impl Kind for LogitBiasPairs {
     type Value = BTreeMap<u32, f32>;
 
     fn read(&self, at: &str, value: Value, bounds: &Bounds) -> Result<Self::Value, ApiError> {
-        let Value::Array(pairs) = value else { return LogitBias.read(at, value, bounds) };
+        let Value::Array(pairs) = value else {
+            return LogitBias.read(at, value, bounds);
+        };
         let pair = |pair: &Value| match (pair[0].as_u64(), &pair[1]) {
             (Some(id), Value::Bool(false)) => Ok((id.to_string(), json!(LOGIT_BIAS.min))),
             (Some(id), bias @ Value::Number(_)) => Ok((id.to_string(), bias.clone())),
@@ -155,7 +180,8 @@ impl Kind for LogitBiasPairs {
 
     fn schema(&self, bounds: &Bounds) -> Value {
         let bias = json!({"anyOf": [Number(LOGIT_BIAS).schema(bounds), {"const": false}]});
-        let pair = json!({"type": "array", "minItems": 2, "prefixItems": [token_id_schema(bounds), bias]});
+        let pair =
+            json!({"type": "array", "minItems": 2, "prefixItems": [token_id_schema(bounds), bias]});
         json!({"anyOf": [LogitBias.schema(bounds), {"type": "array", "items": pair}]})
     }
 }
@@ -167,7 +193,9 @@ impl Kind for CacheSalt {
     type Value = String;
 
     fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<String, ApiError> {
-        let Value::String(salt) = value else { return Err(wrong(at, "a string", &value)) };
+        let Value::String(salt) = value else {
+            return Err(wrong(at, "a string", &value));
+        };
         check_cache_salt(&salt).map_err(|rule| ApiError::invalid(at, format!("`{at}` {rule}")))?;
         Ok(salt)
     }
@@ -187,7 +215,8 @@ impl Kind for OneChoice {
         match value.as_u64() {
             Some(1) => Ok(()),
             Some(count) if (2..=bounds.choices.into()).contains(&count) => {
-                let message = format!("`{at}` must be 1 here; /v1/completions generates several choices");
+                let message =
+                    format!("`{at}` must be 1 here; /v1/completions generates several choices");
                 Err(ApiError::unsupported(at, message))
             }
             _ => Err(wrong(at, "1", &value)),
@@ -208,7 +237,9 @@ impl Kind for Metadata {
     fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<Self::Value, ApiError> {
         let map = object(at, value)?;
         let fits = |(key, value): (&String, &Value)| {
-            let short = value.as_str().is_some_and(|text| text.len() <= METADATA_VALUE_BYTES_MAX);
+            let short = value
+                .as_str()
+                .is_some_and(|text| text.len() <= METADATA_VALUE_BYTES_MAX);
             key.len() <= METADATA_KEY_BYTES_MAX && short
         };
         if map.len() <= METADATA_MAX && map.iter().all(fits) {

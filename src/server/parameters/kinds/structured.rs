@@ -13,7 +13,11 @@ impl Kind for JsonSchema {
     type Value = Value;
 
     fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<Value, ApiError> {
-        if value.is_object() || value.is_boolean() { Ok(value) } else { Err(wrong(at, "an object", &value)) }
+        if value.is_object() || value.is_boolean() {
+            Ok(value)
+        } else {
+            Err(wrong(at, "an object", &value))
+        }
     }
 
     fn schema(&self, _: &Bounds) -> Value {
@@ -33,9 +37,14 @@ impl Kind for FormatType {
 
     fn read(&self, at: &str, value: Value, bounds: &Bounds) -> Result<&'static str, ApiError> {
         // Types of other servers, whose content has a field of its own here.
-        if ["grammar", "regex", "structural_tag"].iter().any(|kind| value == *kind) {
+        if ["grammar", "regex", "structural_tag"]
+            .iter()
+            .any(|kind| value == *kind)
+        {
             let types = Self::CHOICE.0.join(", ");
-            let rule = format!("one of {types} (`structured_outputs` takes grammars and regular expressions)");
+            let rule = format!(
+                "one of {types} (`structured_outputs` takes grammars and regular expressions)"
+            );
             return Err(wrong(at, &rule, &value));
         }
         Self::CHOICE.read(at, value, bounds)
@@ -62,17 +71,26 @@ impl Kind for Notation {
         let string = |value: &Value| value.as_str().map(str::to_owned);
         match self {
             Self::JsonSchema => {
-                let parsed = value.as_str().map(|text| serde_json::from_str(text).map_err(|_| &value));
+                let parsed = value
+                    .as_str()
+                    .map(|text| serde_json::from_str(text).map_err(|_| &value));
                 let schema = parsed.unwrap_or_else(|| Ok(value.clone()));
                 let schema = schema.map_err(|value| wrong(at, "a JSON schema", value))?;
-                Ok(GrammarSpec::Schema { schema, strict: true })
+                Ok(GrammarSpec::Schema {
+                    schema,
+                    strict: true,
+                })
             }
-            Self::Regex => {
-                string(&value).map(GrammarSpec::Regex).ok_or_else(|| wrong(at, "a regular expression", &value))
-            }
+            Self::Regex => string(&value)
+                .map(GrammarSpec::Regex)
+                .ok_or_else(|| wrong(at, "a regular expression", &value)),
             Self::Choice => {
-                let strings = value.as_array().and_then(|items| items.iter().map(string).collect());
-                strings.map(GrammarSpec::Choice).ok_or_else(|| wrong(at, "a list of strings", &value))
+                let strings = value
+                    .as_array()
+                    .and_then(|items| items.iter().map(string).collect());
+                strings
+                    .map(GrammarSpec::Choice)
+                    .ok_or_else(|| wrong(at, "a list of strings", &value))
             }
             Self::Grammar => string(&value)
                 .map(GrammarSpec::grammar)

@@ -8,8 +8,9 @@ use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 use std::sync::LazyLock;
 
-static TOKENIZER: LazyLock<Arc<Tokenizer>> =
-    LazyLock::new(|| Arc::new(Tokenizer::from_json(demo::TOKENIZER_JSON).expect("the demo's tokenizer is right")));
+static TOKENIZER: LazyLock<Arc<Tokenizer>> = LazyLock::new(|| {
+    Arc::new(Tokenizer::from_json(demo::TOKENIZER_JSON).expect("the demo's tokenizer is right"))
+});
 
 /// One token of an answer: its part of the answer and its id.
 type Step = (Part, u32);
@@ -50,16 +51,31 @@ fn answer() -> impl Strategy<Value = Answer> {
 }
 
 fn token(id: u32) -> Token {
-    let top = (0..id % 3).map(|rank| TokenLogprob { token_id: id + rank, logprob: -0.1 - rank as f32 });
+    let top = (0..id % 3).map(|rank| TokenLogprob {
+        token_id: id + rank,
+        logprob: -0.1 - rank as f32,
+    });
     let (cached_tokens, restored_tokens, disk_tokens) = (0, 0, 0);
     let (logprob, top_logprobs) = (Some(-(id as f32) / 100.0), top.collect());
-    Token { id, logprob, top_logprobs, cached_tokens, restored_tokens, disk_tokens, drafts: None }
+    Token {
+        id,
+        logprob,
+        top_logprobs,
+        cached_tokens,
+        restored_tokens,
+        disk_tokens,
+        drafts: None,
+    }
 }
 
 /// The deltas of one choice: split as the answer says, or all in one.
 fn deltas(choice: usize, answer: &Answer, cut: bool) -> Vec<Delta> {
     let mut deltas = Vec::new();
-    let mut delta = Delta { choice, prompt: vec![vec![token(7), token(8)].into()], ..Delta::default() };
+    let mut delta = Delta {
+        choice,
+        prompt: vec![vec![token(7), token(8)].into()],
+        ..Delta::default()
+    };
     let mut calls = 0;
     for ((part, id), ends) in &answer.steps {
         delta.tokens.push(token(*id));
@@ -68,17 +84,35 @@ fn deltas(choice: usize, answer: &Answer, cut: bool) -> Vec<Delta> {
             Part::Reasoning(text) => parts.reasoning.push_str(text),
             Part::Content(text) => parts.content.push_str(text),
             Part::Call(name) => {
-                parts.call(calls, CallDelta { name: Some(name.clone()), ..CallDelta::default() });
+                parts.call(
+                    calls,
+                    CallDelta {
+                        name: Some(name.clone()),
+                        ..CallDelta::default()
+                    },
+                );
                 calls += 1;
             }
             Part::Arguments(text) if calls > 0 => {
-                parts.call(calls - 1, CallDelta { arguments: text.clone(), ..CallDelta::default() });
+                parts.call(
+                    calls - 1,
+                    CallDelta {
+                        arguments: text.clone(),
+                        ..CallDelta::default()
+                    },
+                );
             }
             Part::Arguments(_) | Part::Nothing => {}
         }
         // A delta without text is never sent: its tokens are in the next one.
         if cut && *ends && !delta.parts.is_empty() {
-            deltas.push(std::mem::replace(&mut delta, Delta { choice, ..Delta::default() }));
+            deltas.push(std::mem::replace(
+                &mut delta,
+                Delta {
+                    choice,
+                    ..Delta::default()
+                },
+            ));
         }
     }
     delta.finish = Some(answer.finish);
@@ -88,24 +122,61 @@ fn deltas(choice: usize, answer: &Answer, cut: bool) -> Vec<Delta> {
 
 fn form(kind: Kind, flags: [bool; 4], drawn: usize) -> OpenAiReply {
     let [logprobs, token_ids, echo, prompt_logprobs] = flags;
-    let head = Head { id: "id".into(), created: 1, model: "demo".into(), fingerprint: "fp".into() };
-    let options =
-        ReplyOptions { logprobs, prompt_logprobs, token_ids, usage: true, continuous_usage: false, drawn, best: drawn };
+    let head = Head {
+        id: "id".into(),
+        created: 1,
+        model: "demo".into(),
+        fingerprint: "fp".into(),
+    };
+    let options = ReplyOptions {
+        logprobs,
+        prompt_logprobs,
+        token_ids,
+        usage: true,
+        continuous_usage: false,
+        drawn,
+        best: drawn,
+    };
     let echo = (echo && kind == Kind::Completion).then(|| "once ".to_owned());
-    let prompts = vec![PromptPart { ids: vec![5, 7, 8].into(), echo }];
+    let prompts = vec![PromptPart {
+        ids: vec![5, 7, 8].into(),
+        echo,
+    }];
     let progress = vec![Progress::default(); drawn];
-    let tokens = TokenNames { tokenizer: Some(TOKENIZER.clone()), by_id: false, hides_special: true };
-    OpenAiReply { kind, head, options, tokens, prompts, progress }
+    let tokens = TokenNames {
+        tokenizer: Some(TOKENIZER.clone()),
+        by_id: false,
+        hides_special: true,
+    };
+    OpenAiReply {
+        kind,
+        head,
+        options,
+        tokens,
+        prompts,
+        progress,
+    }
 }
 
 /// The events of a stream, and the whole reply.
 fn both(mut form: OpenAiReply, deltas: Vec<Delta>) -> (Vec<Value>, Value) {
-    let totals =
-        Totals { prompt_tokens: 3, cached_tokens: 1, completion_tokens: 9, reasoning_tokens: 2, ..Totals::default() };
-    let mut chunks: Vec<Chunk> = deltas.into_iter().flat_map(|delta| form.chunks(delta, totals)).collect();
+    let totals = Totals {
+        prompt_tokens: 3,
+        cached_tokens: 1,
+        completion_tokens: 9,
+        reasoning_tokens: 2,
+        ..Totals::default()
+    };
+    let mut chunks: Vec<Chunk> = deltas
+        .into_iter()
+        .flat_map(|delta| form.chunks(delta, totals))
+        .collect();
     chunks.extend(form.last_chunk(totals));
     let parse = |json: &str| serde_json::from_str(json).expect("a reply is JSON");
-    let events = chunks.iter().map(|chunk| parse(form.event(chunk.clone()).trim_start_matches("data: "))).collect();
+    let events = chunks
+        .iter()
+        .map(|chunk| parse(form.event(chunk.clone()).trim_start_matches("data: ")))
+        .collect();
     (events, parse(&form.whole(chunks)))
 }
 
@@ -115,7 +186,8 @@ fn merge(known: &mut Value, later: &Value) {
         (Value::Object(known), Value::Object(later)) => {
             for (key, value) in later {
                 match known.get_mut(key) {
-                    Some(Value::String(_)) if ["id", "type", "role", "object"].contains(&key.as_str()) => {}
+                    Some(Value::String(_))
+                        if ["id", "type", "role", "object"].contains(&key.as_str()) => {}
                     Some(known) => merge(known, value),
                     None => drop(known.insert(key.clone(), value.clone())),
                 }
@@ -136,13 +208,22 @@ fn folded(events: &[Value], choices: usize) -> (Vec<Value>, Value) {
         merge(&mut usage, &event["usage"]);
         for choice in event["choices"].as_array().expect("choices are a list") {
             let mut choice = choice.clone();
-            let index = choice["index"].take().as_u64().expect("an index is a number") as usize;
+            let index = choice["index"]
+                .take()
+                .as_u64()
+                .expect("an index is a number") as usize;
             let delta = choice.get_mut("delta").and_then(Value::as_object_mut);
-            let calls = delta.and_then(|delta| delta.remove("tool_calls")).unwrap_or_default();
+            let calls = delta
+                .and_then(|delta| delta.remove("tool_calls"))
+                .unwrap_or_default();
             merge(&mut whole[index], &choice);
             for call in calls.as_array().into_iter().flatten() {
                 let all = whole[index].as_object_mut().expect("a choice is an object");
-                let all = all.entry("calls").or_insert_with(|| json!([])).as_array_mut().expect("calls are a list");
+                let all = all
+                    .entry("calls")
+                    .or_insert_with(|| json!([]))
+                    .as_array_mut()
+                    .expect("calls are a list");
                 let place = call["index"].as_u64().expect("an index is a number") as usize;
                 all.resize(all.len().max(place + 1), Value::Object(Map::new()));
                 merge(&mut all[place], call);

@@ -9,7 +9,10 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// Models that need so many bytes of one memory.
 fn world(room: u64, bytes: &[u64], idle: Idle) -> World {
-    Residents::new(vec![Some(room)], bytes.iter().map(|&bytes| (Need { place: 0, bytes }, idle)))
+    Residents::new(
+        vec![Some(room)],
+        bytes.iter().map(|&bytes| (Need { place: 0, bytes }, idle)),
+    )
 }
 
 /// The tasks of the next step, as text.
@@ -25,7 +28,10 @@ fn tasks(world: &mut World, now: Duration) -> Vec<String> {
 /// Loads a model for one request, which stays in it until it is told to leave.
 fn load(world: &mut World, index: usize, now: Duration) {
     assert_eq!(world.wait(index, 0, None), None);
-    assert!(tasks(world, now).contains(&format!("load {index}")), "there is room");
+    assert!(
+        tasks(world, now).contains(&format!("load {index}")),
+        "there is room"
+    );
     assert_eq!(world.loaded(index, Ok("a model"), now), [0]);
 }
 
@@ -44,7 +50,10 @@ fn a_model_is_loaded_once_for_all_who_wait() {
     assert!(world.wait(0, 3, None).is_none() && tasks(&mut world, SECOND).is_empty());
     assert_eq!(world.waiting(0), 3);
     assert_eq!(world.loaded(0, Ok("a model"), SECOND), [1, 2, 3]);
-    assert_eq!((world.enter(0, SECOND), world.waiting(0)), (Some("a model"), 0));
+    assert_eq!(
+        (world.enter(0, SECOND), world.waiting(0)),
+        (Some("a model"), 0)
+    );
 }
 
 #[test]
@@ -56,9 +65,16 @@ fn the_least_recently_used_go_first_and_only_as_many_as_must() {
     assert_eq!(world.enter(0, SECOND * 4), Some("a model"));
     world.leave(0, SECOND * 4);
     world.wait(3, 9, None);
-    assert_eq!(tasks(&mut world, SECOND * 5), ["unload 1", "unload 2"], "0 was used last, and 4 + 5 bytes fit");
+    assert_eq!(
+        tasks(&mut world, SECOND * 5),
+        ["unload 1", "unload 2"],
+        "0 was used last, and 4 + 5 bytes fit"
+    );
     world.unloaded(1, Ok(()));
-    assert!(tasks(&mut world, SECOND * 6).is_empty(), "one of them is not enough");
+    assert!(
+        tasks(&mut world, SECOND * 6).is_empty(),
+        "one of them is not enough"
+    );
     world.unloaded(2, Ok(()));
     assert_eq!(tasks(&mut world, SECOND * 7), ["load 3"]);
 }
@@ -69,13 +85,21 @@ fn a_model_in_use_goes_last_and_ends_its_requests() {
     load(&mut world, 0, SECOND);
     load_only(&mut world, 1, SECOND * 2);
     world.wait(2, 9, None);
-    assert_eq!(tasks(&mut world, SECOND * 3), ["unload 1"], "0 is older, but in use");
+    assert_eq!(
+        tasks(&mut world, SECOND * 3),
+        ["unload 1"],
+        "0 is older, but in use"
+    );
     world.unloaded(1, Ok(()));
     assert_eq!(tasks(&mut world, SECOND * 3), ["load 2"]);
     world.loaded(2, Ok("another"), SECOND * 3);
     world.leave(2, SECOND * 3);
     world.wait(3, 9, None);
-    assert_eq!(tasks(&mut world, SECOND * 4), ["unload 2"], "0 is to go too, when its request is done");
+    assert_eq!(
+        tasks(&mut world, SECOND * 4),
+        ["unload 2"],
+        "0 is to go too, when its request is done"
+    );
     assert_eq!(world.enter(0, SECOND * 4), None, "it takes no more");
     world.unloaded(2, Ok(()));
     assert!(tasks(&mut world, SECOND * 5).is_empty());
@@ -91,7 +115,10 @@ fn a_small_model_does_not_overtake_a_large_one() {
     load(&mut world, 0, SECOND);
     world.wait(1, 1, None);
     world.wait(2, 2, None);
-    assert!(tasks(&mut world, SECOND).is_empty(), "2 would fit, but 1 came first");
+    assert!(
+        tasks(&mut world, SECOND).is_empty(),
+        "2 would fit, but 1 came first"
+    );
     world.leave(0, SECOND);
     assert_eq!(tasks(&mut world, SECOND), ["unload 0"]);
     world.unloaded(0, Ok(()));
@@ -106,7 +133,11 @@ fn a_small_model_does_not_overtake_a_large_one() {
 fn what_nobody_uses_is_unloaded_after_a_time() {
     let mut world = world(10, &[5, 5], Some(SECOND * 5));
     load(&mut world, 0, SECOND);
-    assert_eq!((world.step(SECOND * 60).next, world.expires(0)), (None, None), "it is in use");
+    assert_eq!(
+        (world.step(SECOND * 60).next, world.expires(0)),
+        (None, None),
+        "it is in use"
+    );
     world.leave(0, SECOND * 61);
     assert_eq!(world.step(SECOND * 62).next, Some(SECOND * 66));
     assert_eq!(world.expires(0), Some(SECOND * 66));
@@ -149,11 +180,22 @@ fn those_who_wait_no_more_are_forgotten() {
     assert_eq!((step.next, step.expired), (Some(SECOND * 3), vec![]));
     assert_eq!(world.step(SECOND * 3).expired, [(1, 2)]);
     world.leave(0, SECOND * 4);
-    assert_eq!(tasks(&mut world, SECOND * 4), ["unload 0"], "room was promised");
+    assert_eq!(
+        tasks(&mut world, SECOND * 4),
+        ["unload 0"],
+        "room was promised"
+    );
     world.unloaded(0, Ok(()));
-    assert!(tasks(&mut world, SECOND * 4).is_empty(), "nobody wants it any more");
+    assert!(
+        tasks(&mut world, SECOND * 4).is_empty(),
+        "nobody wants it any more"
+    );
     world.ask(1);
-    assert_eq!(tasks(&mut world, SECOND * 4), ["load 1"], "asked for without a request");
+    assert_eq!(
+        tasks(&mut world, SECOND * 4),
+        ["load 1"],
+        "asked for without a request"
+    );
 }
 
 #[test]
@@ -229,7 +271,10 @@ impl Fuzz {
         loop {
             let step = self.world.step(self.now);
             for (_, waiter) in &step.expired {
-                assert!(self.open.remove(waiter).is_some(), "whoever waits is told once");
+                assert!(
+                    self.open.remove(waiter).is_some(),
+                    "whoever waits is told once"
+                );
             }
             if step.tasks.is_empty() {
                 return;
@@ -241,13 +286,23 @@ impl Fuzz {
                         self.outside[index] = Outside::Coming;
                     }
                     Task::Unload(index, loaded) => {
-                        assert_eq!((self.outside[index], loaded, self.users[index]), (Outside::Here, index, 0));
+                        assert_eq!(
+                            (self.outside[index], loaded, self.users[index]),
+                            (Outside::Here, index, 0)
+                        );
                         self.outside[index] = Outside::Going;
                     }
                 }
             }
-            let held = self.outside.iter().zip(&self.bytes).filter(|(outside, _)| **outside != Outside::Gone);
-            assert!(held.map(|(_, bytes)| bytes).sum::<u64>() <= self.room, "no more is loaded than there is room");
+            let held = self
+                .outside
+                .iter()
+                .zip(&self.bytes)
+                .filter(|(outside, _)| **outside != Outside::Gone);
+            assert!(
+                held.map(|(_, bytes)| bytes).sum::<u64>() <= self.room,
+                "no more is loaded than there is room"
+            );
         }
     }
 
@@ -271,10 +326,18 @@ impl Fuzz {
             }
             (4, Outside::Coming) => {
                 let works = calms || self.draw(4) > 0;
-                let outcome = if works { Ok(index) } else { Err("it fails".to_owned()) };
+                let outcome = if works {
+                    Ok(index)
+                } else {
+                    Err("it fails".to_owned())
+                };
                 self.outside[index] = if works { Outside::Here } else { Outside::Gone };
                 for waiter in self.world.loaded(index, outcome, self.now) {
-                    assert_eq!(self.open.remove(&waiter), Some(index), "whoever waits is told once");
+                    assert_eq!(
+                        self.open.remove(&waiter),
+                        Some(index),
+                        "whoever waits is told once"
+                    );
                     self.users[index] += u32::from(works);
                 }
             }
@@ -284,7 +347,12 @@ impl Fuzz {
             }
             (6, _) if !calms => drop(self.world.unload(index)),
             (7, _) if !calms && self.draw(4) == 0 => {
-                let gone: BTreeSet<u32> = self.open.keys().copied().filter(|waiter| waiter % 3 == 0).collect();
+                let gone: BTreeSet<u32> = self
+                    .open
+                    .keys()
+                    .copied()
+                    .filter(|waiter| waiter % 3 == 0)
+                    .collect();
                 self.world.retain(|waiter| !gone.contains(waiter));
                 self.open.retain(|waiter, _| !gone.contains(waiter));
             }
@@ -303,7 +371,12 @@ fn any_order_of_events_keeps_to_the_memory_and_answers_everybody() {
         while !fuzz.open.is_empty() {
             fuzz.event(0, true);
             rest += 1;
-            assert!(rest < 20_000, "seed {seed}: {:?} wait in vain: {:?}", fuzz.open, fuzz.world);
+            assert!(
+                rest < 20_000,
+                "seed {seed}: {:?} wait in vain: {:?}",
+                fuzz.open,
+                fuzz.world
+            );
         }
     }
 }

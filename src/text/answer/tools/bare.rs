@@ -32,7 +32,11 @@ enum Stage {
 
 impl Bare {
     pub(crate) fn new(tools: Arc<ToolSet>) -> Self {
-        Self { tools, stage: Stage::Start(String::new()), calls: 0 }
+        Self {
+            tools,
+            stage: Stage::Start(String::new()),
+            calls: 0,
+        }
     }
 
     pub(crate) fn finish(&mut self, parts: &mut Parts, is_cut: bool) {
@@ -69,7 +73,10 @@ impl Staged for Bare {
                 let (call, held) = (begin.to_owned(), std::mem::take(held));
                 if call.starts_with('{') {
                     let before = held[..held.len() - call.len()].to_owned();
-                    self.stage = Stage::Call { held: before, call: JsonCall::new() };
+                    self.stage = Stage::Call {
+                        held: before,
+                        call: JsonCall::new(),
+                    };
                     return Some(call);
                 }
                 self.stage = Stage::Content;
@@ -103,7 +110,10 @@ impl Staged for Bare {
                 let separators = |c: char| c.is_whitespace() || matches!(c, ';' | ',' | ']');
                 let text = text.trim_start_matches(separators);
                 let is_call = text.chars().next()? == '{';
-                let call = Stage::Call { held: String::new(), call: JsonCall::new() };
+                let call = Stage::Call {
+                    held: String::new(),
+                    call: JsonCall::new(),
+                };
                 self.stage = if is_call { call } else { Stage::Content };
                 Some(text.to_owned())
             }

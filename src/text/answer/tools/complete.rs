@@ -25,9 +25,21 @@ pub(crate) struct Complete {
 }
 
 impl Complete {
-    pub(crate) fn new(opening: &'static str, closing: &'static str, read: fn(&str) -> Option<Vec<Call>>) -> Self {
+    pub(crate) fn new(
+        opening: &'static str,
+        closing: &'static str,
+        read: fn(&str) -> Option<Vec<Call>>,
+    ) -> Self {
         let (content, open) = (Content::default(), Marker::new(opening));
-        Self { opening, closing, read, content, open, between: None, calls: 0 }
+        Self {
+            opening,
+            closing,
+            read,
+            content,
+            open,
+            between: None,
+            calls: 0,
+        }
     }
 
     pub(crate) fn push(&mut self, text: &str, parts: &mut Parts) {
@@ -63,14 +75,23 @@ impl Complete {
 
     /// Reports the calls between the markers.
     fn end(&mut self, parts: &mut Parts) {
-        let Some((raw, _)) = self.between.take() else { return };
+        let Some((raw, _)) = self.between.take() else {
+            return;
+        };
         let Some(calls) = (self.read)(&raw) else {
             self.content.push(&format!("{}{raw}", self.opening), parts);
             return;
         };
         for (name, arguments) in calls {
             self.content.call_begins();
-            parts.call(self.calls, CallDelta { name: Some(name), arguments, ..CallDelta::default() });
+            parts.call(
+                self.calls,
+                CallDelta {
+                    name: Some(name),
+                    arguments,
+                    ..CallDelta::default()
+                },
+            );
             self.calls += 1;
         }
     }

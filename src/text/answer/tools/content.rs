@@ -15,7 +15,11 @@ impl Content {
         let end = text.trim_end().len();
         self.space = text.split_off(end);
         if !text.is_empty() {
-            let text = if std::mem::take(&mut self.after_call) { text.trim_start() } else { &text };
+            let text = if std::mem::take(&mut self.after_call) {
+                text.trim_start()
+            } else {
+                &text
+            };
             parts.content.push_str(text);
         }
     }

@@ -30,9 +30,16 @@ pub(crate) fn forced_calls(
     let own = form(parser);
     let (form, parser, arguments) = match own.arguments(functions)? {
         Some(arguments) => (own, parser, arguments),
-        None => (form(ToolParser::Json), ToolParser::Json, notation::in_json(functions)?),
+        None => (
+            form(ToolParser::Json),
+            ToolParser::Json,
+            notation::in_json(functions)?,
+        ),
     };
-    let grammar = format!("start: calls\n{}", form.calls(functions, &arguments, tools.single));
+    let grammar = format!(
+        "start: calls\n{}",
+        form.calls(functions, &arguments, tools.single)
+    );
     Ok((GrammarSpec::Lark(grammar), parser))
 }
 
@@ -44,7 +51,9 @@ pub(crate) fn calls_or_json(
     tokenizer: &Tokenizer,
     spec: &GrammarSpec,
 ) -> Result<Option<GrammarSpec>, GrammarError> {
-    let GrammarSpec::Schema { schema, strict } = spec else { return Ok(None) };
+    let GrammarSpec::Schema { schema, strict } = spec else {
+        return Ok(None);
+    };
     if tools.shown.is_none() || parser == ToolParser::Harmony {
         return Ok(None);
     }
@@ -52,35 +61,58 @@ pub(crate) fn calls_or_json(
     let functions = &tools.callable.functions;
     let calls = match parser {
         ToolParser::Llama3Json | ToolParser::Json if resembles_call(schema) => return Ok(None),
-        ToolParser::Llama3Json => objects(functions, "parameters", (!tools.single).then_some("call (\"; \" call)*"))?,
-        ToolParser::Json => {
-            objects(functions, "arguments", (!tools.single).then_some("call | \"[\" call (\", \" call)* \"]\""))?
-        }
+        ToolParser::Llama3Json => objects(
+            functions,
+            "parameters",
+            (!tools.single).then_some("call (\"; \" call)*"),
+        )?,
+        ToolParser::Json => objects(
+            functions,
+            "arguments",
+            (!tools.single).then_some("call | \"[\" call (\", \" call)* \"]\""),
+        )?,
         _ => {
             let form = form(parser, tokenizer);
-            let Some(arguments) = form.arguments(functions)? else { return Ok(None) };
+            let Some(arguments) = form.arguments(functions)? else {
+                return Ok(None);
+            };
             form.calls(functions, &arguments, tools.single)
         }
     };
-    Ok(Some(GrammarSpec::Lark(format!("start: calls | answer\nanswer: {answer}\n{calls}"))))
+    Ok(Some(GrammarSpec::Lark(format!(
+        "start: calls | answer\nanswer: {answer}\n{calls}"
+    ))))
 }
 
 /// Whether an answer of this schema may be read as a call.
 fn resembles_call(schema: &Value) -> bool {
-    let has = |key: &str| types::properties(schema).is_some_and(|properties| properties.contains_key(key));
+    let has = |key: &str| {
+        types::properties(schema).is_some_and(|properties| properties.contains_key(key))
+    };
     has("name") && ["arguments", "parameters"].into_iter().any(has)
 }
 
 /// The rules of calls that are JSON without a marker. Each is described by a schema, because a grammar can tell two
 /// objects apart that begin alike only if both are.
-fn objects(functions: &[Value], arguments: &str, several: Option<&str>) -> Result<String, GrammarError> {
-    let names: Vec<_> = (0..functions.len()).map(|index| format!("call{index}")).collect();
-    let mut grammar = format!("calls: {}\ncall: {}", several.unwrap_or("call"), names.join(" | "));
+fn objects(
+    functions: &[Value],
+    arguments: &str,
+    several: Option<&str>,
+) -> Result<String, GrammarError> {
+    let names: Vec<_> = (0..functions.len())
+        .map(|index| format!("call{index}"))
+        .collect();
+    let mut grammar = format!(
+        "calls: {}\ncall: {}",
+        several.unwrap_or("call"),
+        names.join(" | ")
+    );
     for (function, name) in functions.iter().zip(names) {
         let mut parameters = notation::object_schema(function);
         move_references(&mut parameters, &format!("#/properties/{arguments}"));
         let properties = json!({"name": {"const": function["name"]}, arguments: parameters});
-        let schema = json!({"type": "object", "properties": properties, "required": ["name", arguments]});
+        let schema =
+            json!({"type": "object", "properties": properties, "required": ["name", arguments]});
         let schema = schema_in_lark(&schema, function["strict"] == true)?;
         write!(grammar, "\n{name}: {schema}").expect("a string takes text");
     }
@@ -96,9 +128,12 @@ fn move_references(schema: &mut Value, place: &str) {
             {
                 *reference = format!("{place}{rest}");
             }
-            map.values_mut().for_each(|value| move_references(value, place));
+            map.values_mut()
+                .for_each(|value| move_references(value, place));
         }
-        Value::Array(items) => items.iter_mut().for_each(|item| move_references(item, place)),
+        Value::Array(items) => items
+            .iter_mut()
+            .for_each(|item| move_references(item, place)),
         _ => {}
     }
 }
@@ -116,12 +151,25 @@ impl Form {
     fn calls(&self, functions: &[Value], arguments: &Arguments, single: bool) -> String {
         let [first, between, last] = &self.around;
         let [open, middle, close] = &self.call;
-        let more = if single || !self.several { String::new() } else { format!(" ({between} call)*") };
-        let names: Vec<_> = (0..functions.len()).map(|index| format!("call{index}")).collect();
-        let mut grammar = format!("calls: {first} call{more} {last}\ncall: {}", names.join(" | "));
+        let more = if single || !self.several {
+            String::new()
+        } else {
+            format!(" ({between} call)*")
+        };
+        let names: Vec<_> = (0..functions.len())
+            .map(|index| format!("call{index}"))
+            .collect();
+        let mut grammar = format!(
+            "calls: {first} call{more} {last}\ncall: {}",
+            names.join(" | ")
+        );
         for ((function, name), arguments) in functions.iter().zip(names).zip(&arguments.each) {
             let own = quoted(function["name"].as_str().unwrap_or_default());
-            write!(grammar, "\n{name}: {open} {own} {middle} {arguments} {close}").expect("a string takes text");
+            write!(
+                grammar,
+                "\n{name}: {open} {own} {middle} {arguments} {close}"
+            )
+            .expect("a string takes text");
         }
         grammar + &arguments.rules
     }
@@ -136,12 +184,17 @@ impl Marks<'_> {
     }
 
     fn lark(&self, text: &str) -> String {
-        self.token(text).map_or_else(|| quoted(text), |id| format!("<[{id}]>"))
+        self.token(text)
+            .map_or_else(|| quoted(text), |id| format!("<[{id}]>"))
     }
 
     /// A marker that ends a text.
     fn end(&self, text: &'static str) -> Mark {
-        Mark { text, lark: self.lark(text), is_token: self.token(text).is_some() }
+        Mark {
+            text,
+            lark: self.lark(text),
+            is_token: self.token(text).is_some(),
+        }
     }
 }
 
@@ -149,8 +202,19 @@ fn form(parser: ToolParser, tokenizer: &Tokenizer) -> Form {
     let marks = Marks(tokenizer);
     let mark = |text: &str| marks.lark(text);
     let none = String::new;
-    let in_json = |around, call, several| Form { around, call, several, notation: None };
-    let json = |arguments: &str| [quoted("{\"name\": \""), quoted(&format!("\", \"{arguments}\": ")), quoted("}")];
+    let in_json = |around, call, several| Form {
+        around,
+        call,
+        several,
+        notation: None,
+    };
+    let json = |arguments: &str| {
+        [
+            quoted("{\"name\": \""),
+            quoted(&format!("\", \"{arguments}\": ")),
+            quoted("}"),
+        ]
+    };
     match parser {
         ToolParser::Hermes => {
             let [open, middle, close] = json("arguments");
@@ -159,29 +223,57 @@ fn form(parser: ToolParser, tokenizer: &Tokenizer) -> Form {
             in_json([none(), quoted("\n"), none()], [open, middle, close], true)
         }
         ToolParser::Llama3Json => in_json([none(), quoted("; "), none()], json("parameters"), true),
-        ToolParser::Mistral if tokenizer.id_of("[ARGS]").is_some() => {
-            in_json([none(), none(), none()], [mark("[TOOL_CALLS]"), mark("[ARGS]"), none()], true)
-        }
+        ToolParser::Mistral if tokenizer.id_of("[ARGS]").is_some() => in_json(
+            [none(), none(), none()],
+            [mark("[TOOL_CALLS]"), mark("[ARGS]"), none()],
+            true,
+        ),
         ToolParser::Mistral => {
             let first = format!("{} {}", mark("[TOOL_CALLS]"), quoted("["));
             in_json([first, quoted(", "), quoted("]")], json("arguments"), true)
         }
         ToolParser::Harmony => harmony(&marks),
-        ToolParser::Json => in_json([quoted("["), quoted(", "), quoted("]")], json("arguments"), true),
+        ToolParser::Json => in_json(
+            [quoted("["), quoted(", "), quoted("]")],
+            json("arguments"),
+            true,
+        ),
         ToolParser::Gemma | ToolParser::Gemma4 => {
-            let [open, close, quote] = if parser == ToolParser::Gemma { gemma::MARKERS } else { gemma::MARKERS_4 };
+            let [open, close, quote] = if parser == ToolParser::Gemma {
+                gemma::MARKERS
+            } else {
+                gemma::MARKERS_4
+            };
             let open = format!("{} {}", mark(open), quoted("call:"));
-            let call = [open, quoted("{"), format!("{} {}", quoted("}"), mark(close))];
+            let call = [
+                open,
+                quoted("{"),
+                format!("{} {}", quoted("}"), mark(close)),
+            ];
             let notation = Some(Notation::Gemma(marks.end(quote)));
-            Form { around: [none(), none(), none()], call, several: true, notation }
+            Form {
+                around: [none(), none(), none()],
+                call,
+                several: true,
+                notation,
+            }
         }
         ToolParser::Glm => glm(&marks),
         ToolParser::SeedOss => seed_oss(&marks),
         ToolParser::Lfm2 => {
             let [open, close] = python::MARKERS.map(mark);
-            let around = [format!("{open} {}", quoted("[")), quoted(", "), format!("{} {close}", quoted("]"))];
+            let around = [
+                format!("{open} {}", quoted("[")),
+                quoted(", "),
+                format!("{} {close}", quoted("]")),
+            ];
             let call = [none(), quoted("("), quoted(")")];
-            Form { around, call, several: true, notation: Some(Notation::Python) }
+            Form {
+                around,
+                call,
+                several: true,
+                notation: Some(Notation::Python),
+            }
         }
     }
 }
@@ -195,10 +287,28 @@ fn harmony(marks: &Marks<'_>) -> Form {
         mark("<|end|>"),
         mark("<|start|>")
     );
-    let open = format!("{} {}", mark("<|channel|>"), quoted("commentary to=functions."));
-    let middle = format!("{} {} {} {}", quoted(" "), mark("<|constrain|>"), quoted("json"), mark("<|message|>"));
-    let (around, call) = ([reasoning, String::new(), String::new()], [open, middle, mark("<|call|>")]);
-    Form { around, call, several: false, notation: None }
+    let open = format!(
+        "{} {}",
+        mark("<|channel|>"),
+        quoted("commentary to=functions.")
+    );
+    let middle = format!(
+        "{} {} {} {}",
+        quoted(" "),
+        mark("<|constrain|>"),
+        quoted("json"),
+        mark("<|message|>")
+    );
+    let (around, call) = (
+        [reasoning, String::new(), String::new()],
+        [open, middle, mark("<|call|>")],
+    );
+    Form {
+        around,
+        call,
+        several: false,
+        notation: None,
+    }
 }
 
 fn glm(marks: &Marks<'_>) -> Form {
@@ -212,8 +322,16 @@ fn glm(marks: &Marks<'_>) -> Form {
         close: marks.end(value_close),
         after: space.clone(),
     };
-    let (around, call) = ([String::new(), space.clone(), String::new()], [mark(open), space, mark(close)]);
-    Form { around, call, several: true, notation: Some(notation) }
+    let (around, call) = (
+        [String::new(), space.clone(), String::new()],
+        [mark(open), space, mark(close)],
+    );
+    Form {
+        around,
+        call,
+        several: true,
+        notation: Some(notation),
+    }
 }
 
 fn seed_oss(marks: &Marks<'_>) -> Form {
@@ -225,8 +343,17 @@ fn seed_oss(marks: &Marks<'_>) -> Form {
         after: quoted("\n"),
     };
     let open = format!("{open} {}", quoted("\n<function="));
-    let call = [open, quoted(">\n"), format!("{} {close}", quoted("</function>\n"))];
-    Form { around: [String::new(), quoted("\n"), String::new()], call, several: true, notation: Some(notation) }
+    let call = [
+        open,
+        quoted(">\n"),
+        format!("{} {close}", quoted("</function>\n")),
+    ];
+    Form {
+        around: [String::new(), quoted("\n"), String::new()],
+        call,
+        several: true,
+        notation: Some(notation),
+    }
 }
 
 #[cfg(test)]

@@ -24,7 +24,10 @@ fn read_call(raw: &str, quote: &'static str) -> Option<Call> {
     let call = raw.trim().strip_prefix("call:")?;
     let brace = call.find('{')?;
     let (name, arguments) = call.split_at(brace);
-    let mut reader = Reader { rest: arguments, quote };
+    let mut reader = Reader {
+        rest: arguments,
+        quote,
+    };
     let arguments = reader.value(0)?;
     let name = name.trim();
     (!name.is_empty() && reader.rest.trim().is_empty()).then(|| (name.to_owned(), arguments))
@@ -68,12 +71,22 @@ impl<'a> Reader<'a> {
         }
         let bare = self.until(&[',', '}', ']'])?.trim();
         let is_json = serde_json::from_str::<Value>(bare).is_ok();
-        (!bare.is_empty()).then(|| if is_json { bare.to_owned() } else { quoted(bare) })
+        (!bare.is_empty()).then(|| {
+            if is_json {
+                bare.to_owned()
+            } else {
+                quoted(bare)
+            }
+        })
     }
 
     /// Parses a string between its delimiters.
     fn string(&mut self) -> Option<&'a str> {
-        let (text, rest) = self.rest.trim_start().strip_prefix(self.quote)?.split_once(self.quote)?;
+        let (text, rest) = self
+            .rest
+            .trim_start()
+            .strip_prefix(self.quote)?
+            .split_once(self.quote)?;
         self.rest = rest;
         Some(text)
     }

@@ -119,7 +119,11 @@ impl JsonCall {
             if self.depth == 0 && self.expect == Expect::Comma {
                 let end = offset + 1;
                 self.raw.truncate(self.base + end);
-                return if self.name.is_some() { Outcome::Whole(end) } else { Outcome::Failed(end) };
+                return if self.name.is_some() {
+                    Outcome::Whole(end)
+                } else {
+                    Outcome::Failed(end)
+                };
             }
         }
         Outcome::Open
@@ -245,7 +249,9 @@ impl JsonCall {
             return true;
         }
         let start = self.start.take().expect("a string began somewhere");
-        let Ok(key) = serde_json::from_str::<String>(&self.raw[start..end]) else { return false };
+        let Ok(key) = serde_json::from_str::<String>(&self.raw[start..end]) else {
+            return false;
+        };
         self.field = match key.as_str() {
             // A reported name cannot be withdrawn, so the first of two counts.
             "name" | "function" if self.name.is_none() => Field::Name,
@@ -257,7 +263,9 @@ impl JsonCall {
     }
 
     fn end_value(&mut self, end: usize) {
-        let Some(start) = self.start.take() else { return };
+        let Some(start) = self.start.take() else {
+            return;
+        };
         self.expect = Expect::Comma;
         match self.field {
             Field::Name => self.name = serde_json::from_str(&self.raw[start..end]).ok(),

@@ -49,14 +49,36 @@ const OPEN: usize = 0;
 const CLOSE: usize = 1;
 
 impl Hermes {
-    pub(crate) fn new(tools: Arc<ToolSet>, markers: &'static [&'static str; 2], is_glm: bool) -> Self {
+    pub(crate) fn new(
+        tools: Arc<ToolSet>,
+        markers: &'static [&'static str; 2],
+        is_glm: bool,
+    ) -> Self {
         // GLM's calls have no tags with the name.
         let tagged = if is_glm { &[] } else { &tools.functions[..] };
-        let names = tagged.iter().filter_map(|function| function["name"].as_str());
+        let names = tagged
+            .iter()
+            .filter_map(|function| function["name"].as_str());
         let tags = names.map(|name| format!("{FUNCTION}{name}>"));
-        let search = Markers::new(markers.iter().map(|&marker| marker.to_owned()).chain(tags).collect());
+        let search = Markers::new(
+            markers
+                .iter()
+                .map(|&marker| marker.to_owned())
+                .chain(tags)
+                .collect(),
+        );
         let (content, opening, stage) = (Content::default(), String::new(), Stage::Content);
-        Self { tools, markers, is_glm, content, search, opening, stage, calls: 0, counts_nested: true }
+        Self {
+            tools,
+            markers,
+            is_glm,
+            content,
+            search,
+            opening,
+            stage,
+            calls: 0,
+            counts_nested: true,
+        }
     }
 
     /// A marker or a tag in the content.
@@ -69,7 +91,8 @@ impl Hermes {
             }
             CLOSE => {
                 // After a call it closes nothing, and means nothing.
-                self.content.push(if self.calls > 0 { "" } else { self.markers[1] }, parts);
+                self.content
+                    .push(if self.calls > 0 { "" } else { self.markers[1] }, parts);
                 rest
             }
             _ => {
@@ -127,7 +150,8 @@ impl Hermes {
     /// After a call, with the text up to where it is known what follows.
     fn closing(&mut self, held: &str) -> Option<String> {
         let [open, close] = *self.markers;
-        let next = held.trim_start_matches(|c: char| c.is_whitespace() || matches!(c, '}' | ']' | ',' | ';'));
+        let next = held
+            .trim_start_matches(|c: char| c.is_whitespace() || matches!(c, '}' | ']' | ',' | ';'));
         if begins(next, close).is_none() || begins(next, open).is_none() {
             self.stage = Stage::Closing(next.to_owned());
             return None;
@@ -182,7 +206,9 @@ impl Hermes {
         while let Stage::Xml(call) = &mut self.stage {
             let rest = call.finish(&self.tools, is_cut);
             let delta = rest.as_ref().and_then(|_| call.take(&self.tools));
-            let (Some(rest), Some(delta)) = (rest, delta) else { break };
+            let (Some(rest), Some(delta)) = (rest, delta) else {
+                break;
+            };
             self.add(delta, parts);
             self.close("");
             self.push(&rest, parts);
@@ -242,7 +268,13 @@ enum MistralStage {
 impl Mistral {
     pub(crate) fn new(tools: Arc<ToolSet>) -> Self {
         let (content, open) = (Content::default(), Marker::new(CALLS));
-        Self { tools, content, open, stage: MistralStage::Content, calls: 0 }
+        Self {
+            tools,
+            content,
+            open,
+            stage: MistralStage::Content,
+            calls: 0,
+        }
     }
 
     /// Parses the text after the marker, as far as it is complete.
@@ -255,7 +287,10 @@ impl Mistral {
             self.stage = MistralStage::List;
             return Some(list.to_owned());
         }
-        if let Some((empty, _)) = head.split_once(CALLS).filter(|(empty, _)| self.is_empty_call(empty)) {
+        if let Some((empty, _)) = head
+            .split_once(CALLS)
+            .filter(|(empty, _)| self.is_empty_call(empty))
+        {
             self.add_empty_call(empty, parts);
             self.stage = MistralStage::Content;
             return Some(head[empty.len()..].to_owned());
@@ -268,7 +303,13 @@ impl Mistral {
         let (name, arguments) = head.split_at(brace);
         let name = name_in(name);
         let call = JsonCall::named(name);
-        parts.call(self.calls, CallDelta { name: Some(name.to_owned()), ..CallDelta::default() });
+        parts.call(
+            self.calls,
+            CallDelta {
+                name: Some(name.to_owned()),
+                ..CallDelta::default()
+            },
+        );
         self.stage = MistralStage::Arguments(Box::new(call));
         Some(arguments.to_owned())
     }
@@ -280,7 +321,14 @@ impl Mistral {
 
     fn add_empty_call(&mut self, head: &str, parts: &mut Parts) {
         let (name, arguments) = (Some(name_in(head).to_owned()), "{}".to_owned());
-        parts.call(self.calls, CallDelta { name, arguments, ..CallDelta::default() });
+        parts.call(
+            self.calls,
+            CallDelta {
+                name,
+                arguments,
+                ..CallDelta::default()
+            },
+        );
         self.calls += 1;
     }
 

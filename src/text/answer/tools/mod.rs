@@ -71,15 +71,30 @@ impl FromStr for ToolParser {
             "seed_oss" => Self::SeedOss,
             "lfm2" => Self::Lfm2,
             "json" => Self::Json,
-            _ => return Err(format!("unknown tool call parser `{name}`; expected one of {}", Self::NAMES.join(", "))),
+            _ => {
+                return Err(format!(
+                    "unknown tool call parser `{name}`; expected one of {}",
+                    Self::NAMES.join(", ")
+                ));
+            }
         })
     }
 }
 
 impl ToolParser {
     /// The names that [`FromStr`] accepts, without vLLM's equivalents.
-    pub const NAMES: [&str; 10] =
-        ["hermes", "llama3_json", "mistral", "gemma", "gemma4", "harmony", "glm", "seed_oss", "lfm2", "json"];
+    pub const NAMES: [&str; 10] = [
+        "hermes",
+        "llama3_json",
+        "mistral",
+        "gemma",
+        "gemma4",
+        "harmony",
+        "glm",
+        "seed_oss",
+        "lfm2",
+        "json",
+    ];
 
     /// Detects the parser from a chat template's text.
     pub(crate) fn of_template(template: &str) -> Self {
@@ -166,15 +181,29 @@ impl CallParser {
     /// calls.
     pub(crate) fn new(form: ToolParser, tools: &Arc<ToolSet>) -> Self {
         match form {
-            ToolParser::Hermes => Self::Hermes(Hermes::new(tools.clone(), &marked::TOOL_CALL, false)),
-            ToolParser::Glm => Self::Hermes(Hermes::new(tools.clone(), &marked::TOOL_CALL, true)),
-            ToolParser::SeedOss => Self::Hermes(Hermes::new(tools.clone(), &marked::SEED_TOOL_CALL, false)),
-            ToolParser::Mistral => Self::Mistral(Mistral::new(tools.clone())),
-            ToolParser::Gemma => Self::Complete(Complete::new(gemma::MARKERS[0], gemma::MARKERS[1], gemma::read)),
-            ToolParser::Gemma4 => {
-                Self::Complete(Complete::new(gemma::MARKERS_4[0], gemma::MARKERS_4[1], gemma::read_4))
+            ToolParser::Hermes => {
+                Self::Hermes(Hermes::new(tools.clone(), &marked::TOOL_CALL, false))
             }
-            ToolParser::Lfm2 => Self::Complete(Complete::new(python::MARKERS[0], python::MARKERS[1], python::read)),
+            ToolParser::Glm => Self::Hermes(Hermes::new(tools.clone(), &marked::TOOL_CALL, true)),
+            ToolParser::SeedOss => {
+                Self::Hermes(Hermes::new(tools.clone(), &marked::SEED_TOOL_CALL, false))
+            }
+            ToolParser::Mistral => Self::Mistral(Mistral::new(tools.clone())),
+            ToolParser::Gemma => Self::Complete(Complete::new(
+                gemma::MARKERS[0],
+                gemma::MARKERS[1],
+                gemma::read,
+            )),
+            ToolParser::Gemma4 => Self::Complete(Complete::new(
+                gemma::MARKERS_4[0],
+                gemma::MARKERS_4[1],
+                gemma::read_4,
+            )),
+            ToolParser::Lfm2 => Self::Complete(Complete::new(
+                python::MARKERS[0],
+                python::MARKERS[1],
+                python::read,
+            )),
             ToolParser::Llama3Json | ToolParser::Json => Self::Bare(Bare::new(tools.clone())),
             ToolParser::Harmony => Self::Off,
         }

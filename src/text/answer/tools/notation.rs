@@ -46,15 +46,29 @@ pub(super) struct Arguments {
 }
 
 /// The arguments of these functions in a notation, if it can enforce their schemas.
-pub(super) fn arguments(notation: &Notation, functions: &[Value]) -> Result<Option<Arguments>, GrammarError> {
-    let mut writer = Writer { notation, rules: String::new(), count: 0, text: None, any: None };
+pub(super) fn arguments(
+    notation: &Notation,
+    functions: &[Value],
+) -> Result<Option<Arguments>, GrammarError> {
+    let mut writer = Writer {
+        notation,
+        rules: String::new(),
+        count: 0,
+        text: None,
+        any: None,
+    };
     let mut each = Vec::new();
     for function in functions {
         let (parameters, strict) = (&function["parameters"], function["strict"] == true);
-        let Some(own) = writer.all(parameters, strict)? else { return Ok(None) };
+        let Some(own) = writer.all(parameters, strict)? else {
+            return Ok(None);
+        };
         each.push(own);
     }
-    Ok(Some(Arguments { each, rules: writer.rules }))
+    Ok(Some(Arguments {
+        each,
+        rules: writer.rules,
+    }))
 }
 
 /// The arguments of these functions in JSON.
@@ -111,13 +125,19 @@ impl Writer<'_> {
     fn all(&mut self, schema: &Value, strict: bool) -> Result<Option<String>, GrammarError> {
         let nothing = Map::new();
         let schema = schema.as_object().unwrap_or(&nothing);
-        let Some(properties) = properties(schema) else { return Ok(None) };
+        let Some(properties) = properties(schema) else {
+            return Ok(None);
+        };
         let mut parts = Vec::new();
         for (key, value, is_required) in properties {
             let part = match self.notation {
                 Notation::Tags { .. } => self.tagged(key, value, strict)?,
-                Notation::Gemma(_) => self.value(value)?.map(|value| format!("{} {value}", quoted(&format!("{key}:")))),
-                Notation::Python => self.value(value)?.map(|value| format!("{} {value}", quoted(&format!("{key}=")))),
+                Notation::Gemma(_) => self
+                    .value(value)?
+                    .map(|value| format!("{} {value}", quoted(&format!("{key}:")))),
+                Notation::Python => self
+                    .value(value)?
+                    .map(|value| format!("{} {value}", quoted(&format!("{key}=")))),
             };
             let Some(part) = part else { return Ok(None) };
             parts.push((part, is_required));
@@ -149,8 +169,21 @@ impl Writer<'_> {
 
     /// An argument in tags: a text as it is, everything else as JSON. Those who read it know only the whole schema of
     /// the arguments, so one that refers to other places of it has no grammar here.
-    fn tagged(&mut self, key: &str, schema: &Value, strict: bool) -> Result<Option<String>, GrammarError> {
-        let Notation::Tags { key: [before, between], open, close, after } = self.notation else { return Ok(None) };
+    fn tagged(
+        &mut self,
+        key: &str,
+        schema: &Value,
+        strict: bool,
+    ) -> Result<Option<String>, GrammarError> {
+        let Notation::Tags {
+            key: [before, between],
+            open,
+            close,
+            after,
+        } = self.notation
+        else {
+            return Ok(None);
+        };
         if refers(schema) {
             return Ok(None);
         }
@@ -179,14 +212,19 @@ impl Writer<'_> {
     }
 
     fn bare_leaf(&self, leaf: &Leaf<'_>, allowed: &Allowed) -> Option<String> {
-        let Notation::Tags { close, .. } = self.notation else { return None };
+        let Notation::Tags { close, .. } = self.notation else {
+            return None;
+        };
         let written = match leaf {
             Leaf::Constant(constant) => vec![bare_constant(constant, allowed, close)?],
             Leaf::Type("null") => vec![quoted("null")],
             Leaf::Type("boolean") => vec![quoted("true"), quoted("false")],
             Leaf::Type(_) => return None,
         };
-        let ended: Vec<_> = written.into_iter().map(|text| format!("{text} {}", close.lark)).collect();
+        let ended: Vec<_> = written
+            .into_iter()
+            .map(|text| format!("{text} {}", close.lark))
+            .collect();
         Some(ended.join(" | "))
     }
 
@@ -199,7 +237,9 @@ impl Writer<'_> {
             _ => return Ok(None),
         };
         let only = |known: &[&str]| {
-            schema.keys().all(|key| key == "type" || known.contains(&key.as_str()) || NOTES.contains(&key.as_str()))
+            schema.keys().all(|key| {
+                key == "type" || known.contains(&key.as_str()) || NOTES.contains(&key.as_str())
+            })
         };
         let constants = match (schema.get("const"), schema.get("enum")) {
             (Some(constant), _) => Some(vec![constant]),
@@ -207,41 +247,62 @@ impl Writer<'_> {
             _ => None,
         };
         if let Some(constants) = constants {
-            let all: Option<Vec<String>> = constants.into_iter().map(|constant| self.constant(constant)).collect();
+            let all: Option<Vec<String>> = constants
+                .into_iter()
+                .map(|constant| self.constant(constant))
+                .collect();
             let all = all.filter(|all| !all.is_empty() && only(&["const", "enum"]));
             return Ok(all.map(|all| self.rule(&all.join(" | "))));
         }
-        Ok(match (schema.get("type").and_then(Value::as_str), schema.get("type")) {
-            (Some("string"), _) if only(&[]) => Some(self.text()),
-            (Some("integer"), _) if only(&[]) => Some(self.rule("/-?(0|[1-9][0-9]*)/")),
-            (Some("number"), _) if only(&[]) => Some(self.rule(NUMBER)),
-            (Some("integer" | "number"), _) if only(&BOUNDS) => {
-                Some(self.rule(&schema_in_lark(&schema.clone().into(), true)?))
-            }
-            (Some("boolean"), _) if only(&[]) => Some(format!("({})", self.booleans())),
-            (Some("null"), _) if only(&[]) => Some(quoted(self.null())),
-            (Some("array"), _) if only(&["items"]) => {
-                let item = self.value(schema.get("items").unwrap_or(&Value::Bool(true)))?;
-                item.map(|item| self.list(&item))
-            }
-            (Some("object"), _) if only(&["properties", "required", "additionalProperties"]) => self.object(schema)?,
-            (None, None) if only(&[]) => Some(self.any()),
-            _ => None,
-        })
+        Ok(
+            match (
+                schema.get("type").and_then(Value::as_str),
+                schema.get("type"),
+            ) {
+                (Some("string"), _) if only(&[]) => Some(self.text()),
+                (Some("integer"), _) if only(&[]) => Some(self.rule("/-?(0|[1-9][0-9]*)/")),
+                (Some("number"), _) if only(&[]) => Some(self.rule(NUMBER)),
+                (Some("integer" | "number"), _) if only(&BOUNDS) => {
+                    Some(self.rule(&schema_in_lark(&schema.clone().into(), true)?))
+                }
+                (Some("boolean"), _) if only(&[]) => Some(format!("({})", self.booleans())),
+                (Some("null"), _) if only(&[]) => Some(quoted(self.null())),
+                (Some("array"), _) if only(&["items"]) => {
+                    let item = self.value(schema.get("items").unwrap_or(&Value::Bool(true)))?;
+                    item.map(|item| self.list(&item))
+                }
+                (Some("object"), _)
+                    if only(&["properties", "required", "additionalProperties"]) =>
+                {
+                    self.object(schema)?
+                }
+                (None, None) if only(&[]) => Some(self.any()),
+                _ => None,
+            },
+        )
     }
 
     /// An object within an argument.
     fn object(&mut self, schema: &Map<String, Value>) -> Result<Option<String>, GrammarError> {
         if !schema.contains_key("properties") {
-            let is_free = schema.get("additionalProperties").is_none_or(|more| *more == true);
+            let is_free = schema
+                .get("additionalProperties")
+                .is_none_or(|more| *more == true);
             return Ok(is_free.then(|| self.any_object()));
         }
-        let Some(properties) = properties(schema) else { return Ok(None) };
+        let Some(properties) = properties(schema) else {
+            return Ok(None);
+        };
         let mut parts = Vec::new();
         for (key, value, is_required) in properties {
-            let Some(value) = self.value(value)? else { return Ok(None) };
-            let key =
-                if matches!(self.notation, Notation::Python) { format!("\"{key}\": ") } else { format!("{key}:") };
+            let Some(value) = self.value(value)? else {
+                return Ok(None);
+            };
+            let key = if matches!(self.notation, Notation::Python) {
+                format!("\"{key}\": ")
+            } else {
+                format!("{key}:")
+            };
             parts.push((format!("{} {value}", quoted(&key)), is_required));
         }
         let members = self.sequence(parts);
@@ -249,7 +310,11 @@ impl Writer<'_> {
     }
 
     fn list(&mut self, item: &str) -> String {
-        let separator = quoted(if matches!(self.notation, Notation::Python) { ", " } else { "," });
+        let separator = quoted(if matches!(self.notation, Notation::Python) {
+            ", "
+        } else {
+            ","
+        });
         self.rule(&format!("\"[\" ({item} ({separator} {item})*)? \"]\""))
     }
 
@@ -273,23 +338,38 @@ impl Writer<'_> {
     /// Any text, and the marker that ends it.
     fn text_until(&mut self, mark: &Mark) -> String {
         if mark.is_token {
-            let escaped: String = mark.text.chars().map(|c| format!("\\x{:02X}", u32::from(c))).collect();
-            let text = self.rule(&format!("TEXT?\nTEXT: /(.|\\n)+/ & ~/(.|\\n)*{escaped}(.|\\n)*/"));
+            let escaped: String = mark
+                .text
+                .chars()
+                .map(|c| format!("\\x{:02X}", u32::from(c)))
+                .collect();
+            let text = self.rule(&format!(
+                "TEXT?\nTEXT: /(.|\\n)+/ & ~/(.|\\n)*{escaped}(.|\\n)*/"
+            ));
             return self.rule(&format!("{text} {}", mark.lark));
         }
         // Attributes come before the colon of a rule.
         let name = format!("value{}", self.count);
         self.count += 1;
-        write!(self.rules, "\n{name}[suffix={}]: /(.|\\n)*/", mark.lark).expect("a string takes text");
+        write!(self.rules, "\n{name}[suffix={}]: /(.|\\n)*/", mark.lark)
+            .expect("a string takes text");
         name
     }
 
     fn booleans(&self) -> &'static str {
-        if matches!(self.notation, Notation::Python) { r#""True" | "False""# } else { r#""true" | "false""# }
+        if matches!(self.notation, Notation::Python) {
+            r#""True" | "False""#
+        } else {
+            r#""true" | "false""#
+        }
     }
 
     fn null(&self) -> &'static str {
-        if matches!(self.notation, Notation::Python) { "None" } else { "null" }
+        if matches!(self.notation, Notation::Python) {
+            "None"
+        } else {
+            "null"
+        }
     }
 
     /// A number, text, boolean or null as it is written.
@@ -297,14 +377,17 @@ impl Writer<'_> {
         let is_python = matches!(self.notation, Notation::Python);
         match (self.notation, value) {
             (_, Value::Array(_) | Value::Object(_)) => None,
-            (Notation::Gemma(quote), Value::String(text)) => {
-                (!text.contains(quote.text)).then(|| format!("{} {} {}", quote.lark, quoted(text), quote.lark))
-            }
+            (Notation::Gemma(quote), Value::String(text)) => (!text.contains(quote.text))
+                .then(|| format!("{} {} {}", quote.lark, quoted(text), quote.lark)),
             (Notation::Python, Value::String(text)) => {
-                let is_plain = text.chars().all(|c| !c.is_control() || matches!(c, '\n' | '\r' | '\t'));
+                let is_plain = text
+                    .chars()
+                    .all(|c| !c.is_control() || matches!(c, '\n' | '\r' | '\t'));
                 is_plain.then(|| quoted(&quoted(text)))
             }
-            (_, Value::Bool(truth)) if is_python => Some(quoted(if *truth { "True" } else { "False" })),
+            (_, Value::Bool(truth)) if is_python => {
+                Some(quoted(if *truth { "True" } else { "False" }))
+            }
             (_, Value::Null) => Some(quoted(self.null())),
             (_, other) => Some(quoted(&other.to_string())),
         }
@@ -321,8 +404,11 @@ impl Writer<'_> {
         let (text, list) = (self.text(), self.list(&any));
         let (object, number) = (self.any_object(), self.rule(NUMBER));
         let (booleans, null) = (self.booleans(), quoted(self.null()));
-        write!(self.rules, "\nany: {text} | {list} | {object} | {number} | {booleans} | {null}")
-            .expect("a string takes text");
+        write!(
+            self.rules,
+            "\nany: {text} | {list} | {object} | {number} | {booleans} | {null}"
+        )
+        .expect("a string takes text");
         any
     }
 
@@ -330,7 +416,11 @@ impl Writer<'_> {
         let any = self.any();
         let [key, between, separator] = match self.notation {
             Notation::Python => [self.text(), quoted(": "), quoted(", ")],
-            _ => [self.rule("/[A-Za-z_][A-Za-z0-9_.-]*/"), quoted(":"), quoted(",")],
+            _ => [
+                self.rule("/[A-Za-z_][A-Za-z0-9_.-]*/"),
+                quoted(":"),
+                quoted(","),
+            ],
         };
         let pair = self.rule(&format!("{key} {between} {any}"));
         self.rule(&format!("\"{{\" ({pair} ({separator} {pair})*)? \"}}\""))
@@ -350,8 +440,14 @@ fn alternatives<'a>(schema: &'a Value, depth: usize, leaves: &mut Vec<Leaf<'a>>)
     if depth == ALTERNATIVES_DEPTH_MAX {
         return false;
     }
-    let Some(schema) = schema.as_object() else { return false };
-    let only = |known: &[&str]| schema.keys().all(|key| known.contains(&&**key) || NOTES.contains(&&**key));
+    let Some(schema) = schema.as_object() else {
+        return false;
+    };
+    let only = |known: &[&str]| {
+        schema
+            .keys()
+            .all(|key| known.contains(&&**key) || NOTES.contains(&&**key))
+    };
     for key in ["anyOf", "oneOf"] {
         if let Some(Value::Array(all)) = schema.get(key) {
             return only(&[key]) && all.iter().all(|one| alternatives(one, depth + 1, leaves));
@@ -359,7 +455,9 @@ fn alternatives<'a>(schema: &'a Value, depth: usize, leaves: &mut Vec<Leaf<'a>>)
     }
     match (schema.get("const"), schema.get("enum"), schema.get("type")) {
         (Some(constant), ..) => leaves.push(Leaf::Constant(constant)),
-        (None, Some(Value::Array(constants)), _) => leaves.extend(constants.iter().map(Leaf::Constant)),
+        (None, Some(Value::Array(constants)), _) => {
+            leaves.extend(constants.iter().map(Leaf::Constant))
+        }
         (None, None, Some(Value::String(name))) => leaves.push(Leaf::Type(name)),
         (None, None, Some(Value::Array(names))) => {
             leaves.extend(names.iter().filter_map(Value::as_str).map(Leaf::Type));
@@ -372,7 +470,9 @@ fn alternatives<'a>(schema: &'a Value, depth: usize, leaves: &mut Vec<Leaf<'a>>)
 /// Whether a schema refers to another place.
 fn refers(schema: &Value) -> bool {
     match schema {
-        Value::Object(map) => map.get("$ref").is_some_and(Value::is_string) || map.values().any(refers),
+        Value::Object(map) => {
+            map.get("$ref").is_some_and(Value::is_string) || map.values().any(refers)
+        }
         Value::Array(items) => items.iter().any(refers),
         _ => false,
     }
@@ -387,28 +487,59 @@ fn bare_constant(value: &Value, allowed: &Allowed, close: &Mark) -> Option<Strin
 }
 
 /// What a schema demands of a number.
-const BOUNDS: [&str; 5] = ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"];
+const BOUNDS: [&str; 5] = [
+    "minimum",
+    "maximum",
+    "exclusiveMinimum",
+    "exclusiveMaximum",
+    "multipleOf",
+];
 /// A number.
 const NUMBER: &str = r"/-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?/";
 
 /// The properties of an object that has no others, and whether each is required. `None` if it may have others, or if
 /// a key is not a plain name.
 fn properties(schema: &Map<String, Value>) -> Option<Vec<(&str, &Value, bool)>> {
-    let known = ["type", "properties", "required", "additionalProperties", "$schema"];
-    let says_more = schema.keys().any(|key| !known.contains(&key.as_str()) && !NOTES.contains(&key.as_str()));
-    let is_open = schema.get("additionalProperties").is_some_and(|more| *more != false);
+    let known = [
+        "type",
+        "properties",
+        "required",
+        "additionalProperties",
+        "$schema",
+    ];
+    let says_more = schema
+        .keys()
+        .any(|key| !known.contains(&key.as_str()) && !NOTES.contains(&key.as_str()));
+    let is_open = schema
+        .get("additionalProperties")
+        .is_some_and(|more| *more != false);
     let properties = match schema.get("properties") {
         Some(properties) => properties.as_object()?.iter().collect(),
         None => Vec::new(),
     };
     let required = match schema.get("required") {
-        Some(required) => required.as_array()?.iter().map(Value::as_str).collect::<Option<Vec<_>>>()?,
+        Some(required) => required
+            .as_array()?
+            .iter()
+            .map(Value::as_str)
+            .collect::<Option<Vec<_>>>()?,
         None => Vec::new(),
     };
-    let is_name = |key: &str| !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || "_.-".contains(c));
-    let are_known = required.iter().all(|name| properties.iter().any(|(key, _)| key == name));
+    let is_name = |key: &str| {
+        !key.is_empty()
+            && key
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || "_.-".contains(c))
+    };
+    let are_known = required
+        .iter()
+        .all(|name| properties.iter().any(|(key, _)| key == name));
     let are_named = properties.iter().all(|(key, _)| is_name(key));
     let is_required = |key: &String| required.contains(&key.as_str());
-    (!says_more && !is_open && are_known && are_named)
-        .then(|| properties.into_iter().map(|(key, value)| (key.as_str(), value, is_required(key))).collect())
+    (!says_more && !is_open && are_known && are_named).then(|| {
+        properties
+            .into_iter()
+            .map(|(key, value)| (key.as_str(), value, is_required(key)))
+            .collect()
+    })
 }

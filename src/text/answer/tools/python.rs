@@ -73,7 +73,9 @@ impl<'a> Reader<'a> {
                 "None" | "null" => Some("null".to_owned()),
                 number => {
                     let number = number.replace('_', "");
-                    serde_json::from_str::<Value>(&number).is_ok_and(|value| value.is_number()).then_some(number)
+                    serde_json::from_str::<Value>(&number)
+                        .is_ok_and(|value| value.is_number())
+                        .then_some(number)
                 }
             },
         }
@@ -134,7 +136,11 @@ impl<'a> Reader<'a> {
                             'u' => 4,
                             _ => 8,
                         };
-                        let hex: String = characters.by_ref().take(digits).map(|(_, digit)| digit).collect();
+                        let hex: String = characters
+                            .by_ref()
+                            .take(digits)
+                            .map(|(_, digit)| digit)
+                            .collect();
                         let code = u32::from_str_radix(&hex, 16).ok()?;
                         text.push(char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER));
                     }

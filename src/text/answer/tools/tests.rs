@@ -54,18 +54,29 @@ fn told(parts: &Parts) -> (String, Vec<(String, Value)>) {
         }
     }
     let parse = |(name, arguments): (String, String)| {
-        let value = serde_json::from_str(&arguments).unwrap_or_else(|error| panic!("{error}: {arguments}"));
+        let value =
+            serde_json::from_str(&arguments).unwrap_or_else(|error| panic!("{error}: {arguments}"));
         (name, value)
     };
-    (parts.content.clone(), calls.into_iter().map(parse).collect())
+    (
+        parts.content.clone(),
+        calls.into_iter().map(parse).collect(),
+    )
 }
 
 /// Checks the same result for every piece size.
 fn check(form: ToolParser, answer: &str, content: &str, calls: &[(&str, Value)]) {
     for size in [1, 2, 3, 5, 8, 13, 1000] {
         let (said, made) = told(&read(form, answer, size));
-        let made: Vec<(&str, Value)> = made.iter().map(|(name, value)| (name.as_str(), value.clone())).collect();
-        assert_eq!((said.as_str(), made.as_slice()), (content, calls), "{form:?} in pieces of {size}: {answer}");
+        let made: Vec<(&str, Value)> = made
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.clone()))
+            .collect();
+        assert_eq!(
+            (said.as_str(), made.as_slice()),
+            (content, calls),
+            "{form:?} in pieces of {size}: {answer}"
+        );
     }
 }
 
@@ -77,52 +88,121 @@ const PARIS: &str = r#"{"city": "Paris \"{[]}\" \\ 🙂"}"#;
 
 #[test]
 fn hermes() {
-    let call =
-        |arguments: &str| format!("<tool_call>\n{{\"name\": \"weather\", \"arguments\": {arguments}}}\n</tool_call>");
+    let call = |arguments: &str| {
+        format!("<tool_call>\n{{\"name\": \"weather\", \"arguments\": {arguments}}}\n</tool_call>")
+    };
     check(ToolParser::Hermes, &call(PARIS), "", &[paris()]);
-    check(ToolParser::Hermes, &format!("Let me see.\n\n{}", call(PARIS)), "Let me see.", &[paris()]);
+    check(
+        ToolParser::Hermes,
+        &format!("Let me see.\n\n{}", call(PARIS)),
+        "Let me see.",
+        &[paris()],
+    );
     let two = format!("{}\n{}", call(PARIS), call("{}"));
-    check(ToolParser::Hermes, &two, "", &[paris(), ("weather", json!({}))]);
+    check(
+        ToolParser::Hermes,
+        &two,
+        "",
+        &[paris(), ("weather", json!({}))],
+    );
     // Arguments before the name; arguments as a string; no arguments; an unknown tool.
-    let odd = r#"<tool_call>{"arguments": {"a": [1, {"b": null}]}, "id": 7, "name": "add"}</tool_call>"#;
-    check(ToolParser::Hermes, odd, "", &[("add", json!({"a": [1, {"b": null}]}))]);
+    let odd =
+        r#"<tool_call>{"arguments": {"a": [1, {"b": null}]}, "id": 7, "name": "add"}</tool_call>"#;
+    check(
+        ToolParser::Hermes,
+        odd,
+        "",
+        &[("add", json!({"a": [1, {"b": null}]}))],
+    );
     let text = r#"<tool_call>{"name": "add", "arguments": "{\"a\": 1}"}</tool_call>"#;
     check(ToolParser::Hermes, text, "", &[("add", json!({"a": 1}))]);
-    check(ToolParser::Hermes, r#"<tool_call>{"name": "other"}</tool_call>"#, "", &[("other", json!({}))]);
+    check(
+        ToolParser::Hermes,
+        r#"<tool_call>{"name": "other"}</tool_call>"#,
+        "",
+        &[("other", json!({}))],
+    );
     // No closing marker; no call; text that only resembles a marker.
-    check(ToolParser::Hermes, r#"<tool_call>{"name": "add", "arguments": {}}"#, "", &[("add", json!({}))]);
-    for content in
-        ["Hello <tool> & <tool_cal> < ", "<tool_call>nothing</tool_call>", "a <tool_call> {\"x\": 1}", "\n", ""]
-    {
+    check(
+        ToolParser::Hermes,
+        r#"<tool_call>{"name": "add", "arguments": {}}"#,
+        "",
+        &[("add", json!({}))],
+    );
+    for content in [
+        "Hello <tool> & <tool_cal> < ",
+        "<tool_call>nothing</tool_call>",
+        "a <tool_call> {\"x\": 1}",
+        "\n",
+        "",
+    ] {
         check(ToolParser::Hermes, content, content, &[]);
     }
 }
 
 #[test]
 fn a_call_that_is_cut_off_is_told_as_far_as_it_came() {
-    let parts = read(ToolParser::Hermes, r#"<tool_call>{"name": "weather", "arguments": {"city": "Pa"#, 3);
+    let parts = read(
+        ToolParser::Hermes,
+        r#"<tool_call>{"name": "weather", "arguments": {"city": "Pa"#,
+        3,
+    );
     assert_eq!(parts.calls[0].name.as_deref(), Some("weather"));
-    let arguments: String = parts.calls.iter().map(|call| call.arguments.as_str()).collect();
-    assert_eq!((arguments.as_str(), parts.content.as_str()), (r#"{"city": "Pa"#, ""));
+    let arguments: String = parts
+        .calls
+        .iter()
+        .map(|call| call.arguments.as_str())
+        .collect();
+    assert_eq!(
+        (arguments.as_str(), parts.content.as_str()),
+        (r#"{"city": "Pa"#, "")
+    );
 }
 
 #[test]
 fn arguments_stream_as_they_are_written() {
     let mut parser = CallParser::new(ToolParser::Hermes, &known());
     let mut parts = Parts::default();
-    parser.push(r#"<tool_call>{"name": "weather", "arguments": {"city":"#, &mut parts);
-    assert_eq!(parts.calls, [CallDelta { index: 0, name: Some("weather".into()), arguments: r#"{"city":"#.into() }]);
+    parser.push(
+        r#"<tool_call>{"name": "weather", "arguments": {"city":"#,
+        &mut parts,
+    );
+    assert_eq!(
+        parts.calls,
+        [CallDelta {
+            index: 0,
+            name: Some("weather".into()),
+            arguments: r#"{"city":"#.into()
+        }]
+    );
     let mut parts = Parts::default();
     parser.push(r#" "Par"#, &mut parts);
-    assert_eq!(parts.calls, [CallDelta { index: 0, name: None, arguments: r#" "Par"#.into() }]);
+    assert_eq!(
+        parts.calls,
+        [CallDelta {
+            index: 0,
+            name: None,
+            arguments: r#" "Par"#.into()
+        }]
+    );
 }
 
 #[test]
 fn qwen_coder() {
     let call = "<tool_call>\n<function=weather>\n<parameter=city>\nParis\n</parameter>\n\
                 <parameter=code>\n75\n</parameter>\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>";
-    check(ToolParser::Hermes, call, "", &[("weather", json!({"city": "Paris", "code": "75", "days": 3}))]);
-    check(ToolParser::Hermes, "<tool_call><b>bold</b>", "<tool_call><b>bold</b>", &[]);
+    check(
+        ToolParser::Hermes,
+        call,
+        "",
+        &[("weather", json!({"city": "Paris", "code": "75", "days": 3}))],
+    );
+    check(
+        ToolParser::Hermes,
+        "<tool_call><b>bold</b>",
+        "<tool_call><b>bold</b>",
+        &[],
+    );
 }
 
 #[test]
@@ -138,17 +218,37 @@ fn glm() {
         "I look.",
         &[("weather", arguments.clone()), ("weather", arguments)],
     );
-    check(ToolParser::Glm, "<tool_call>add</tool_call>", "", &[("add", json!({}))]);
-    check(ToolParser::Glm, r#"<tool_call>{"name": "add"}</tool_call>"#, "", &[("add", json!({}))]);
+    check(
+        ToolParser::Glm,
+        "<tool_call>add</tool_call>",
+        "",
+        &[("add", json!({}))],
+    );
+    check(
+        ToolParser::Glm,
+        r#"<tool_call>{"name": "add"}</tool_call>"#,
+        "",
+        &[("add", json!({}))],
+    );
     // Without GLM's form, a bare name is no call.
-    check(ToolParser::Hermes, "<tool_call>add</tool_call>", "<tool_call>add</tool_call>", &[]);
+    check(
+        ToolParser::Hermes,
+        "<tool_call>add</tool_call>",
+        "<tool_call>add</tool_call>",
+        &[],
+    );
 }
 
 #[test]
 fn seed_oss() {
     let call = "<seed:tool_call>\n<function=weather>\n<parameter=city>Paris</parameter>\n</function>\n\
                 </seed:tool_call>";
-    check(ToolParser::SeedOss, call, "", &[("weather", json!({"city": "Paris"}))]);
+    check(
+        ToolParser::SeedOss,
+        call,
+        "",
+        &[("weather", json!({"city": "Paris"}))],
+    );
     check(ToolParser::SeedOss, "<tool_call>{}", "<tool_call>{}", &[]);
 }
 
@@ -157,20 +257,74 @@ fn seed_oss() {
 #[test]
 fn templates_decide() {
     let table = [
-        ("Gemma 4", "<|tool_call>call:f{}<tool_call|> <|channel>thought", ToolParser::Gemma4, ReasoningParser::Gemma),
-        ("GLM 4.5", "<think> <tool_call>f <arg_key> <arg_value>", ToolParser::Glm, ReasoningParser::Think),
-        ("Mistral 3", "[TOOL_CALLS]f[ARGS]{} [THINK]", ToolParser::Mistral, ReasoningParser::Mistral),
-        ("Granite 4", "<tool_call>{}</tool_call>", ToolParser::Hermes, ReasoningParser::None),
-        ("EXAONE 4", "<think> <tool_call>{}</tool_call>", ToolParser::Hermes, ReasoningParser::Think),
-        ("Seed-OSS", "<seed:think> <seed:tool_call>", ToolParser::SeedOss, ReasoningParser::Seed),
-        ("LFM2", "<|tool_list_start|>[{}]<|tool_list_end|>", ToolParser::Lfm2, ReasoningParser::None),
-        ("Qwen 3.5", "<think> <tool_call><function=f>", ToolParser::Hermes, ReasoningParser::Think),
-        ("Hunyuan", "<think> <answer>", ToolParser::Json, ReasoningParser::Think),
-        ("unknown", "{{ messages }}", ToolParser::Json, ReasoningParser::None),
+        (
+            "Gemma 4",
+            "<|tool_call>call:f{}<tool_call|> <|channel>thought",
+            ToolParser::Gemma4,
+            ReasoningParser::Gemma,
+        ),
+        (
+            "GLM 4.5",
+            "<think> <tool_call>f <arg_key> <arg_value>",
+            ToolParser::Glm,
+            ReasoningParser::Think,
+        ),
+        (
+            "Mistral 3",
+            "[TOOL_CALLS]f[ARGS]{} [THINK]",
+            ToolParser::Mistral,
+            ReasoningParser::Mistral,
+        ),
+        (
+            "Granite 4",
+            "<tool_call>{}</tool_call>",
+            ToolParser::Hermes,
+            ReasoningParser::None,
+        ),
+        (
+            "EXAONE 4",
+            "<think> <tool_call>{}</tool_call>",
+            ToolParser::Hermes,
+            ReasoningParser::Think,
+        ),
+        (
+            "Seed-OSS",
+            "<seed:think> <seed:tool_call>",
+            ToolParser::SeedOss,
+            ReasoningParser::Seed,
+        ),
+        (
+            "LFM2",
+            "<|tool_list_start|>[{}]<|tool_list_end|>",
+            ToolParser::Lfm2,
+            ReasoningParser::None,
+        ),
+        (
+            "Qwen 3.5",
+            "<think> <tool_call><function=f>",
+            ToolParser::Hermes,
+            ReasoningParser::Think,
+        ),
+        (
+            "Hunyuan",
+            "<think> <answer>",
+            ToolParser::Json,
+            ReasoningParser::Think,
+        ),
+        (
+            "unknown",
+            "{{ messages }}",
+            ToolParser::Json,
+            ReasoningParser::None,
+        ),
     ];
     for (family, template, tools, reasoning) in table {
         assert_eq!(ToolParser::of_template(template), tools, "{family}");
-        assert_eq!(ReasoningParser::of_template(template), reasoning, "{family}");
+        assert_eq!(
+            ReasoningParser::of_template(template),
+            reasoning,
+            "{family}"
+        );
     }
     for name in ToolParser::NAMES {
         name.parse::<ToolParser>().expect("a name is accepted");
@@ -184,7 +338,12 @@ fn templates_decide() {
 fn llama() {
     let call = format!(r#"{{"name": "weather", "parameters": {PARIS}}}"#);
     check(ToolParser::Llama3Json, &call, "", &[paris()]);
-    check(ToolParser::Llama3Json, &format!("<|python_tag|>{call}; {call}"), "", &[paris(), paris()]);
+    check(
+        ToolParser::Llama3Json,
+        &format!("<|python_tag|>{call}; {call}"),
+        "",
+        &[paris(), paris()],
+    );
     check(
         ToolParser::Llama3Json,
         r#"{"type": "function", "name": "add", "parameters": {}}"#,
@@ -192,22 +351,50 @@ fn llama() {
         &[("add", json!({}))],
     );
     // JSON that is not a call.
-    for content in
-        ["Hello", r#"{"answer": 42}"#, r#"{"name": "Bob", "age": 5}"#, "[1, 2]", "{", "<|py", "{\"name\": \"Bob\"} x"]
-    {
+    for content in [
+        "Hello",
+        r#"{"answer": 42}"#,
+        r#"{"name": "Bob", "age": 5}"#,
+        "[1, 2]",
+        "{",
+        "<|py",
+        "{\"name\": \"Bob\"} x",
+    ] {
         check(ToolParser::Llama3Json, content, content, &[]);
     }
 }
 
 #[test]
 fn mistral() {
-    let list =
-        format!(r#"[TOOL_CALLS] [{{"name": "weather", "arguments": {PARIS}}}, {{"name": "add", "arguments": {{}}}}]"#);
-    check(ToolParser::Mistral, &list, "", &[paris(), ("add", json!({}))]);
-    let named = format!("[TOOL_CALLS]weather[ARGS]{PARIS}[TOOL_CALLS]add[CALL_ID]abc123def[ARGS]{{}}");
-    check(ToolParser::Mistral, &named, "", &[paris(), ("add", json!({}))]);
-    check(ToolParser::Mistral, &format!("I look. [TOOL_CALLS]weather{PARIS}"), "I look.", &[paris()]);
-    check(ToolParser::Mistral, "Just [TOOL] text", "Just [TOOL] text", &[]);
+    let list = format!(
+        r#"[TOOL_CALLS] [{{"name": "weather", "arguments": {PARIS}}}, {{"name": "add", "arguments": {{}}}}]"#
+    );
+    check(
+        ToolParser::Mistral,
+        &list,
+        "",
+        &[paris(), ("add", json!({}))],
+    );
+    let named =
+        format!("[TOOL_CALLS]weather[ARGS]{PARIS}[TOOL_CALLS]add[CALL_ID]abc123def[ARGS]{{}}");
+    check(
+        ToolParser::Mistral,
+        &named,
+        "",
+        &[paris(), ("add", json!({}))],
+    );
+    check(
+        ToolParser::Mistral,
+        &format!("I look. [TOOL_CALLS]weather{PARIS}"),
+        "I look.",
+        &[paris()],
+    );
+    check(
+        ToolParser::Mistral,
+        "Just [TOOL] text",
+        "Just [TOOL] text",
+        &[],
+    );
 }
 
 #[test]
@@ -215,11 +402,28 @@ fn gemma() {
     let call = "<start_function_call>call:weather{city:<escape>Paris, {\"x\"}<escape>,days:3,\
                 deep:{list:[1,true,<escape>a<escape>]}}<end_function_call>";
     let arguments = json!({"city": "Paris, {\"x\"}", "days": 3, "deep": {"list": [1, true, "a"]}});
-    check(ToolParser::Gemma, call, "", &[("weather", arguments.clone())]);
-    let four = call.replace("<start_function_call>", "<|tool_call>").replace("<end_function_call>", "<tool_call|>");
+    check(
+        ToolParser::Gemma,
+        call,
+        "",
+        &[("weather", arguments.clone())],
+    );
+    let four = call
+        .replace("<start_function_call>", "<|tool_call>")
+        .replace("<end_function_call>", "<tool_call|>");
     let four = four.replace("<escape>", "<|\"|>");
-    check(ToolParser::Gemma4, &format!("{four}{four}"), "", &[("weather", arguments.clone()), ("weather", arguments)]);
-    check(ToolParser::Gemma, "<start_function_call>no call", "<start_function_call>no call", &[]);
+    check(
+        ToolParser::Gemma4,
+        &format!("{four}{four}"),
+        "",
+        &[("weather", arguments.clone()), ("weather", arguments)],
+    );
+    check(
+        ToolParser::Gemma,
+        "<start_function_call>no call",
+        "<start_function_call>no call",
+        &[],
+    );
 }
 
 #[test]
@@ -228,11 +432,40 @@ fn lfm2() {
     let text = r#"[weather(city='Pa"ris', code="\u00e9\\'\n", days=3), add(a=-1.5e3, b=[1, (True,)], c={"k": None})]"#;
     let weather = json!({"city": "Pa\"ris", "code": "é\\'\n", "days": 3});
     let add = json!({"a": -1500.0, "b": [1, [true]], "c": {"k": null}});
-    check(ToolParser::Lfm2, &format!("I look. {}", call(text)), "I look.", &[("weather", weather), ("add", add)]);
-    check(ToolParser::Lfm2, &call("[add()]"), "", &[("add", json!({}))]);
-    check(ToolParser::Lfm2, &call("add(a=False)"), "", &[("add", json!({"a": false}))]);
-    for other in ["[]", "no call", "[add(1)]", "[add(a=)]", "[add(a=1]", "[add(a=1)] and", "[add(a=x)]", ""] {
-        check(ToolParser::Lfm2, &call(other), &format!("<|tool_call_start|>{other}"), &[]);
+    check(
+        ToolParser::Lfm2,
+        &format!("I look. {}", call(text)),
+        "I look.",
+        &[("weather", weather), ("add", add)],
+    );
+    check(
+        ToolParser::Lfm2,
+        &call("[add()]"),
+        "",
+        &[("add", json!({}))],
+    );
+    check(
+        ToolParser::Lfm2,
+        &call("add(a=False)"),
+        "",
+        &[("add", json!({"a": false}))],
+    );
+    for other in [
+        "[]",
+        "no call",
+        "[add(1)]",
+        "[add(a=)]",
+        "[add(a=1]",
+        "[add(a=1)] and",
+        "[add(a=x)]",
+        "",
+    ] {
+        check(
+            ToolParser::Lfm2,
+            &call(other),
+            &format!("<|tool_call_start|>{other}"),
+            &[],
+        );
     }
 }
 
@@ -240,12 +473,28 @@ fn lfm2() {
 fn plain_json() {
     let one = format!(r#"{{"name": "weather", "arguments": {PARIS}}}"#);
     check(ToolParser::Json, &one, "", &[paris()]);
-    check(ToolParser::Json, &format!("[{one}, {one}]"), "", &[paris(), paris()]);
-    check(ToolParser::Json, "[{\"title\": \"x\"}]", "[{\"title\": \"x\"}]", &[]);
+    check(
+        ToolParser::Json,
+        &format!("[{one}, {one}]"),
+        "",
+        &[paris(), paris()],
+    );
+    check(
+        ToolParser::Json,
+        "[{\"title\": \"x\"}]",
+        "[{\"title\": \"x\"}]",
+        &[],
+    );
 }
 
 fn harmony(answer: &str, size: usize) -> Parts {
-    let mut parser = Harmony::new(Start { stage: Stage::Undecided, is_blank: true }, known());
+    let mut parser = Harmony::new(
+        Start {
+            stage: Stage::Undecided,
+            is_blank: true,
+        },
+        known(),
+    );
     let mut all = pushed(answer, size, |piece, parts| parser.push(piece, parts));
     parser.finish(&mut all, false);
     all
@@ -255,14 +504,22 @@ fn harmony(answer: &str, size: usize) -> Parts {
 fn harmony_has_reasoning_calls_and_an_answer() {
     let call = "<|channel|>analysis<|message|>They want < weather.<|end|><|start|>assistant<|channel|>commentary \
                 to=functions.weather <|constrain|>json<|message|>{\"city\": \"Paris\"}<|call|>";
-    let answer =
-        "<|channel|>analysis<|message|>Easy.<|end|><|start|>assistant<|channel|>final<|message|>It is <b>.<|return|>";
+    let answer = "<|channel|>analysis<|message|>Easy.<|end|><|start|>assistant<|channel|>final<|message|>It is <b>.<|return|>";
     for size in [1, 2, 7, 1000] {
         let parts = harmony(call, size);
         assert_eq!(parts.reasoning, "They want < weather.");
-        assert_eq!(told(&parts), (String::new(), vec![("weather".into(), json!({"city": "Paris"}))]));
+        assert_eq!(
+            told(&parts),
+            (
+                String::new(),
+                vec![("weather".into(), json!({"city": "Paris"}))]
+            )
+        );
         let parts = harmony(answer, size);
-        assert_eq!((parts.reasoning.as_str(), parts.content.as_str()), ("Easy.", "It is <b>."));
+        assert_eq!(
+            (parts.reasoning.as_str(), parts.content.as_str()),
+            ("Easy.", "It is <b>.")
+        );
         assert_eq!(harmony("no header", size).content, "no header");
     }
     let other = "<|start|>assistant to=functions.add<|channel|>commentary<|message|>{}<|call|>";
@@ -270,8 +527,19 @@ fn harmony_has_reasoning_calls_and_an_answer() {
 }
 
 fn split(answer: &str, is_begun: bool, size: usize) -> (String, String) {
-    let stage = if is_begun { Stage::Reasoning } else { Stage::Undecided };
-    let mut splitter = Splitter::new(ReasoningParser::Think, Start { stage, is_blank: true }).expect("it has tags");
+    let stage = if is_begun {
+        Stage::Reasoning
+    } else {
+        Stage::Undecided
+    };
+    let mut splitter = Splitter::new(
+        ReasoningParser::Think,
+        Start {
+            stage,
+            is_blank: true,
+        },
+    )
+    .expect("it has tags");
     let (mut reasoning, mut content) = (String::new(), String::new());
     let characters: Vec<char> = answer.chars().collect();
     for piece in characters.chunks(size) {
@@ -284,14 +552,27 @@ fn split(answer: &str, is_begun: bool, size: usize) -> (String, String) {
 #[test]
 fn a_tag_of_a_token_and_a_word_starts_with_the_token() {
     let json = String::from_utf8_lossy(demo::TOKENIZER_JSON).replace("<think>", "<|channel>");
-    let text = TextModel::from_parts(Some(json.as_bytes()), None, None).expect("the demo's tokenizer, renamed");
+    let text = TextModel::from_parts(Some(json.as_bytes()), None, None)
+        .expect("the demo's tokenizer, renamed");
     let tokenizer = text.tokenizer.expect("it has one");
-    let start = Start { stage: Stage::Undecided, is_blank: true };
+    let start = Start {
+        stage: Stage::Undecided,
+        is_blank: true,
+    };
     let mut tracker = ReasoningTracker::new(ReasoningParser::Gemma, &tokenizer, start);
     let open = tokenizer.id_of("<|channel>").expect("a token");
     assert_eq!(tracker.state(), (true, Some(open)));
-    let ids = [vec![open], tokenizer.encode("thought\nHm.<channel|>", false).expect("it encodes")].concat();
-    assert!(ids.iter().all(|&id| !tracker.accept(id)), "the grammar waits");
+    let ids = [
+        vec![open],
+        tokenizer
+            .encode("thought\nHm.<channel|>", false)
+            .expect("it encodes"),
+    ]
+    .concat();
+    assert!(
+        ids.iter().all(|&id| !tracker.accept(id)),
+        "the grammar waits"
+    );
     assert_eq!(tracker.state(), (true, None));
 }
 
@@ -300,9 +581,18 @@ fn reasoning_come_first_or_not_at_all() {
     for size in [1, 2, 3, 7, 1000] {
         let split = |answer, is_begun| split(answer, is_begun, size);
         let own = |reasoning: &str, answer: &str| (reasoning.to_owned(), answer.to_owned());
-        assert_eq!(split("<think>\nHm </thin.\n</think>\n\nYes.", false), own("Hm </thin.\n", "Yes."));
-        assert_eq!(split("Hm.\n</think>\n\nYes <think> no", true), own("Hm.\n", "Yes <think> no"));
-        assert_eq!(split("Yes <think>x</think>", false), own("", "Yes <think>x</think>"));
+        assert_eq!(
+            split("<think>\nHm </thin.\n</think>\n\nYes.", false),
+            own("Hm </thin.\n", "Yes.")
+        );
+        assert_eq!(
+            split("Hm.\n</think>\n\nYes <think> no", true),
+            own("Hm.\n", "Yes <think> no")
+        );
+        assert_eq!(
+            split("Yes <think>x</think>", false),
+            own("", "Yes <think>x</think>")
+        );
         assert_eq!(split("<think>never ends", false), own("never ends", ""));
         assert_eq!(split("<thi", false), own("", "<thi"));
         assert_eq!(split("", true), own("", ""));
@@ -350,15 +640,34 @@ fn a_call_with_blank_arguments_has_an_empty_object() {
         let list = format!("[TOOL_CALLS][{{\"name\": \"add\", \"arguments\": {blank}}}]");
         check(ToolParser::Mistral, &list, "", &[("add", json!({}))]);
     }
-    check(ToolParser::Mistral, "[TOOL_CALLS]add[ARGS]", "", &[("add", json!({}))]);
-    check(ToolParser::Mistral, "[TOOL_CALLS]add[CALL_ID]abc123def[ARGS] ", "", &[("add", json!({}))]);
+    check(
+        ToolParser::Mistral,
+        "[TOOL_CALLS]add[ARGS]",
+        "",
+        &[("add", json!({}))],
+    );
+    check(
+        ToolParser::Mistral,
+        "[TOOL_CALLS]add[CALL_ID]abc123def[ARGS] ",
+        "",
+        &[("add", json!({}))],
+    );
     let two = "[TOOL_CALLS]add[ARGS][TOOL_CALLS]weather[ARGS]{\"city\": \"Oslo\"}";
-    check(ToolParser::Mistral, two, "", &[("add", json!({})), ("weather", json!({"city": "Oslo"}))]);
+    check(
+        ToolParser::Mistral,
+        two,
+        "",
+        &[("add", json!({})), ("weather", json!({"city": "Oslo"}))],
+    );
     for body in ["", " ", "\n", "{}"] {
         let answer = format!("<|channel|>commentary to=functions.add<|message|>{body}");
         for end in ["", "<|call|>"] {
             let (content, calls) = told(&harmony(&format!("{answer}{end}"), 3));
-            assert_eq!((content.as_str(), calls), ("", vec![("add".to_owned(), json!({}))]), "{body:?} {end}");
+            assert_eq!(
+                (content.as_str(), calls),
+                ("", vec![("add".to_owned(), json!({}))]),
+                "{body:?} {end}"
+            );
         }
     }
 }
@@ -366,21 +675,40 @@ fn a_call_with_blank_arguments_has_an_empty_object() {
 /// Call of a function that writes files, in Qwen3-Coder's tags and in GLM's, with these values.
 fn written(values: &[(&str, &str)]) -> [(ToolParser, String); 3] {
     let each = |open: &str, middle: &str, close: &str| {
-        values.iter().map(|(key, value)| format!("{open}{key}{middle}{value}{close}\n")).collect::<String>()
+        values
+            .iter()
+            .map(|(key, value)| format!("{open}{key}{middle}{value}{close}\n"))
+            .collect::<String>()
     };
-    let qwen = format!("<function=write>\n{}</function>", each("<parameter=", ">\n", "\n</parameter>"));
+    let qwen = format!(
+        "<function=write>\n{}</function>",
+        each("<parameter=", ">\n", "\n</parameter>")
+    );
     let glm = each("<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>");
     [
-        (ToolParser::Hermes, format!("<tool_call>\n{qwen}\n</tool_call>")),
-        (ToolParser::SeedOss, format!("<seed:tool_call>\n{qwen}\n</seed:tool_call>")),
-        (ToolParser::Glm, format!("<tool_call>write\n{glm}</tool_call>")),
+        (
+            ToolParser::Hermes,
+            format!("<tool_call>\n{qwen}\n</tool_call>"),
+        ),
+        (
+            ToolParser::SeedOss,
+            format!("<seed:tool_call>\n{qwen}\n</seed:tool_call>"),
+        ),
+        (
+            ToolParser::Glm,
+            format!("<tool_call>write\n{glm}</tool_call>"),
+        ),
     ]
 }
 
 /// Agents edit files that are about calls, and markup of their own.
 #[test]
 fn a_value_may_contain_any_tag() {
-    let call = |parser: usize| written(&[("path", "x"), ("content", "y")])[parser].1.clone();
+    let call = |parser: usize| {
+        written(&[("path", "x"), ("content", "y")])[parser]
+            .1
+            .clone()
+    };
     for text in [
         "A value ends with </parameter> or </arg_value>.",
         "A call ends with </function> and </tool_call>, or </seed:tool_call>",
@@ -402,9 +730,19 @@ fn a_value_may_contain_any_tag() {
         let arguments = json!({"path": "a.md", "content": text, "mode": "w"});
         for (parser, answer) in written(&[("path", "a.md"), ("content", text), ("mode", "w")]) {
             check(parser, &answer, "", &[("write", arguments.clone())]);
-            check(parser, &format!("I write.\n{answer}"), "I write.", &[("write", arguments.clone())]);
+            check(
+                parser,
+                &format!("I write.\n{answer}"),
+                "I write.",
+                &[("write", arguments.clone())],
+            );
             let two = format!("{answer}\n{answer}");
-            check(parser, &two, "", &[("write", arguments.clone()), ("write", arguments.clone())]);
+            check(
+                parser,
+                &two,
+                "",
+                &[("write", arguments.clone()), ("write", arguments.clone())],
+            );
         }
         // As the last value.
         let arguments = json!({"path": "a.md", "content": text});
@@ -430,15 +768,35 @@ fn a_call_in_tags_may_lack_its_first_marker() {
     let call = "<function=weather>\n<parameter=city>\nOslo\n</parameter>\n</function>";
     let oslo = ("weather", json!({"city": "Oslo"}));
     for end in ["</tool_call>", "\n</tool_call>", ""] {
-        check(ToolParser::Hermes, &format!("{call}{end}"), "", std::slice::from_ref(&oslo));
-        check(ToolParser::Hermes, &format!("I look.\n\n{call}{end}"), "I look.", std::slice::from_ref(&oslo));
+        check(
+            ToolParser::Hermes,
+            &format!("{call}{end}"),
+            "",
+            std::slice::from_ref(&oslo),
+        );
+        check(
+            ToolParser::Hermes,
+            &format!("I look.\n\n{call}{end}"),
+            "I look.",
+            std::slice::from_ref(&oslo),
+        );
         let two = format!("{call}{end}\n{call}{end}");
         check(ToolParser::Hermes, &two, "", &[oslo.clone(), oslo.clone()]);
         let both = format!("{call}{end}\n<tool_call>\n{call}\n</tool_call>");
         check(ToolParser::Hermes, &both, "", &[oslo.clone(), oslo.clone()]);
     }
-    check(ToolParser::SeedOss, &format!("{call}</seed:tool_call>"), "", &[oslo]);
-    for content in ["<function=other>\n</function>", "<function=weather", "use <function=NAME>", "</tool_call>"] {
+    check(
+        ToolParser::SeedOss,
+        &format!("{call}</seed:tool_call>"),
+        "",
+        &[oslo],
+    );
+    for content in [
+        "<function=other>\n</function>",
+        "<function=weather",
+        "use <function=NAME>",
+        "</tool_call>",
+    ] {
         check(ToolParser::Hermes, content, content, &[]);
     }
 }
@@ -448,17 +806,42 @@ fn brackets_too_many_after_a_call_are_no_content() {
     let call = r#"{"name": "add", "arguments": {}}"#;
     let add = ("add", json!({}));
     for noise in ["}", "}}", "]", ",", ";", "}\n]", ""] {
-        check(ToolParser::Hermes, &format!("<tool_call>\n{call}{noise}\n</tool_call>"), "", std::slice::from_ref(&add));
-        check(ToolParser::Hermes, &format!("<tool_call>\n{call}{noise}"), "", std::slice::from_ref(&add));
+        check(
+            ToolParser::Hermes,
+            &format!("<tool_call>\n{call}{noise}\n</tool_call>"),
+            "",
+            std::slice::from_ref(&add),
+        );
+        check(
+            ToolParser::Hermes,
+            &format!("<tool_call>\n{call}{noise}"),
+            "",
+            std::slice::from_ref(&add),
+        );
         let said = format!("<tool_call>\n{call}{noise}\n</tool_call>\nDone.");
-        check(ToolParser::Hermes, &said, "Done.", std::slice::from_ref(&add));
+        check(
+            ToolParser::Hermes,
+            &said,
+            "Done.",
+            std::slice::from_ref(&add),
+        );
     }
     for between in ["", "\n", ", ", "}\n"] {
         let two = format!("<tool_call>\n{call}{between}{call}\n</tool_call>");
         check(ToolParser::Hermes, &two, "", &[add.clone(), add.clone()]);
     }
-    check(ToolParser::Hermes, &format!("<tool_call>\n<tool_call>{call}</tool_call>"), "", std::slice::from_ref(&add));
-    check(ToolParser::Hermes, &format!("<tool_call>{call}</tool_call></tool_call>"), "", &[add]);
+    check(
+        ToolParser::Hermes,
+        &format!("<tool_call>\n<tool_call>{call}</tool_call>"),
+        "",
+        std::slice::from_ref(&add),
+    );
+    check(
+        ToolParser::Hermes,
+        &format!("<tool_call>{call}</tool_call></tool_call>"),
+        "",
+        &[add],
+    );
 }
 
 /// Models write line breaks and tabs of code as they are.
@@ -466,19 +849,43 @@ fn brackets_too_many_after_a_call_are_no_content() {
 fn control_characters_in_a_string_are_escaped() {
     let written = "{\"city\": \"a\n\tb\r\nc \\\" \\p\", \"code\":\n\"1\"}";
     let meant = json!({"city": "a\n\tb\r\nc \" \\p", "code": "1"});
-    let [hermes, llama] =
-        ["arguments", "parameters"].map(|key| format!(r#"{{"name": "weather", "{key}": {written}}}"#));
+    let [hermes, llama] = ["arguments", "parameters"]
+        .map(|key| format!(r#"{{"name": "weather", "{key}": {written}}}"#));
     let call = [("weather", meant)];
-    check(ToolParser::Hermes, &format!("<tool_call>{hermes}</tool_call>"), "", &call);
+    check(
+        ToolParser::Hermes,
+        &format!("<tool_call>{hermes}</tool_call>"),
+        "",
+        &call,
+    );
     check(ToolParser::Llama3Json, &llama, "", &call);
     check(ToolParser::Json, &hermes, "", &call);
-    check(ToolParser::Mistral, &format!("[TOOL_CALLS][{hermes}]"), "", &call);
-    check(ToolParser::Mistral, &format!("[TOOL_CALLS]weather[ARGS]{written}"), "", &call);
-    let in_string = "<tool_call>{\"name\": \"add\", \"arguments\": \"{\\\"a\\\": \\\"x\ny\\\"}\"}</tool_call>";
-    check(ToolParser::Hermes, in_string, "", &[("add", json!({"a": "x\ny"}))]);
+    check(
+        ToolParser::Mistral,
+        &format!("[TOOL_CALLS][{hermes}]"),
+        "",
+        &call,
+    );
+    check(
+        ToolParser::Mistral,
+        &format!("[TOOL_CALLS]weather[ARGS]{written}"),
+        "",
+        &call,
+    );
+    let in_string =
+        "<tool_call>{\"name\": \"add\", \"arguments\": \"{\\\"a\\\": \\\"x\ny\\\"}\"}</tool_call>";
+    check(
+        ToolParser::Hermes,
+        in_string,
+        "",
+        &[("add", json!({"a": "x\ny"}))],
+    );
     let message = format!("<|channel|>commentary to=functions.weather<|message|>{written}<|call|>");
     for size in [1, 3, 1000] {
-        assert_eq!(told(&harmony(&message, size)).1, [("weather".to_owned(), call[0].1.clone())]);
+        assert_eq!(
+            told(&harmony(&message, size)).1,
+            [("weather".to_owned(), call[0].1.clone())]
+        );
     }
 }
 
@@ -491,7 +898,9 @@ fn a_harmony_message_to_a_function_of_the_request_is_a_call() {
         let names: Vec<_> = told(&parts).1.into_iter().map(|(name, _)| name).collect();
         (names.join(","), parts.content, parts.reasoning)
     };
-    let own = |[name, content, reasoning]: [&str; 3]| (name.to_owned(), content.to_owned(), reasoning.to_owned());
+    let own = |[name, content, reasoning]: [&str; 3]| {
+        (name.to_owned(), content.to_owned(), reasoning.to_owned())
+    };
     for channel in ["commentary", "analysis", "final"] {
         for recipient in ["functions.add", "function.add", "add"] {
             for header in [
@@ -502,13 +911,28 @@ fn a_harmony_message_to_a_function_of_the_request_is_a_call() {
             }
         }
     }
-    assert_eq!(read("<|channel|>commentary to=functions.other"), own(["other", "", ""]));
+    assert_eq!(
+        read("<|channel|>commentary to=functions.other"),
+        own(["other", "", ""])
+    );
     for other in ["python", "browser.search", "other", "function.other"] {
-        assert_eq!(read(&format!("<|channel|>commentary to={other}")), own(["", "", "{}"]), "{other}");
+        assert_eq!(
+            read(&format!("<|channel|>commentary to={other}")),
+            own(["", "", "{}"]),
+            "{other}"
+        );
     }
     for person in ["assistant", "user", "all"] {
-        assert_eq!(read(&format!("<|channel|>commentary to={person}")), own(["", "{}", ""]), "{person}");
-        assert_eq!(read(&format!("<|channel|>analysis to={person}")), own(["", "", "{}"]), "{person}");
+        assert_eq!(
+            read(&format!("<|channel|>commentary to={person}")),
+            own(["", "{}", ""]),
+            "{person}"
+        );
+        assert_eq!(
+            read(&format!("<|channel|>analysis to={person}")),
+            own(["", "", "{}"]),
+            "{person}"
+        );
     }
 }
 
@@ -516,7 +940,10 @@ fn a_harmony_message_to_a_function_of_the_request_is_a_call() {
 #[test]
 fn numbers_in_tags_keep_their_digits() {
     let number = "123456789012345678901234567890.12345678901234567890";
-    for (parser, answer) in written(&[("path", number), ("content", &format!("{{\"a\": [{number}, -0.10]}}"))]) {
+    for (parser, answer) in written(&[
+        ("path", number),
+        ("content", &format!("{{\"a\": [{number}, -0.10]}}")),
+    ]) {
         let parts = read(parser, &answer, 5);
         let expected = format!("{{\"path\":{number},\"content\":{{\"a\":[{number},-0.10]}}}}");
         assert_eq!(parts.calls[0].arguments, expected);
@@ -525,6 +952,10 @@ fn numbers_in_tags_keep_their_digits() {
     let gemma = format!("<|tool_call>call:add{{a:{number},b:[{number}]}}<tool_call|>");
     let python = format!("<|tool_call_start|>[add(a={number}, b=[{number}])]<|tool_call_end|>");
     for (parser, answer) in [(ToolParser::Gemma4, gemma), (ToolParser::Lfm2, python)] {
-        assert_eq!(read(parser, &answer, 5).calls[0].arguments, expected, "{parser:?}");
+        assert_eq!(
+            read(parser, &answer, 5).calls[0].arguments,
+            expected,
+            "{parser:?}"
+        );
     }
 }

@@ -56,7 +56,11 @@ impl Types {
         match value {
             Value::Null => Self::NULL,
             Value::Bool(_) => Self::BOOLEAN,
-            Value::Number(number) if number.as_f64().is_some_and(|number| number.fract() == 0.0) => Self::INTEGER,
+            Value::Number(number)
+                if number.as_f64().is_some_and(|number| number.fract() == 0.0) =>
+            {
+                Self::INTEGER
+            }
             Value::Number(_) => Self::NUMBER,
             Value::String(_) => Self::STRING,
             Value::Array(_) => Self::ARRAY,
@@ -76,9 +80,16 @@ pub(super) struct Allowed {
 impl Allowed {
     /// What a schema allows. Its references are looked up in `root`.
     pub(super) fn by(schema: &Value, root: &Value) -> Self {
-        let mut resolver = Resolver { root, left: SCHEMAS_MAX, constants: Vec::new() };
+        let mut resolver = Resolver {
+            root,
+            left: SCHEMAS_MAX,
+            constants: Vec::new(),
+        };
         let types = resolver.types(schema, 0);
-        Self { types, constants: resolver.constants }
+        Self {
+            types,
+            constants: resolver.constants,
+        }
     }
 
     /// Whether a value may be a text, which is then written without quotes. Where the schema says nothing, values are
@@ -105,12 +116,20 @@ impl Allowed {
         {
             return json;
         }
-        if self.texts_are_bare() || json.is_none() { quoted() } else { json_text::compact(text) }
+        if self.texts_are_bare() || json.is_none() {
+            quoted()
+        } else {
+            json_text::compact(text)
+        }
     }
 
     /// A value as Python writes it. Where a schema says nothing, `None` may as well be a text.
     fn python(&self, text: &str) -> Option<String> {
-        if self.types == Types::ANY { None } else { python::literal(text) }
+        if self.types == Types::ANY {
+            None
+        } else {
+            python::literal(text)
+        }
     }
 }
 
@@ -123,23 +142,31 @@ struct Resolver<'a> {
 
 impl Resolver<'_> {
     fn types(&mut self, schema: &Value, depth: usize) -> Types {
-        let Value::Object(schema) = schema else { return Types::ANY };
+        let Value::Object(schema) = schema else {
+            return Types::ANY;
+        };
         if self.left == 0 || depth > DEPTH_MAX {
             return Types::ANY;
         }
         self.left -= 1;
         let types = Self::named(schema).and(self.constants(schema));
         let types = types.and(self.composed(schema, depth + 1));
-        if schema.get("nullable") == Some(&Value::Bool(true)) { types.or(Types::NULL) } else { types }
+        if schema.get("nullable") == Some(&Value::Bool(true)) {
+            types.or(Types::NULL)
+        } else {
+            types
+        }
     }
 
     /// What `type` allows: a name, or a list of names.
     fn named(schema: &Map<String, Value>) -> Types {
         match schema.get("type") {
             Some(Value::String(name)) => Types::named(name),
-            Some(Value::Array(names)) => {
-                names.iter().filter_map(Value::as_str).map(Types::named).fold(Types::NONE, Types::or)
-            }
+            Some(Value::Array(names)) => names
+                .iter()
+                .filter_map(Value::as_str)
+                .map(Types::named)
+                .fold(Types::NONE, Types::or),
             _ => Types::ANY,
         }
     }
@@ -147,28 +174,46 @@ impl Resolver<'_> {
     /// What `const` and `enum` allow.
     fn constants(&mut self, schema: &Map<String, Value>) -> Types {
         let list = schema.get("enum").and_then(Value::as_array);
-        let constants = schema.get("const").into_iter().chain(list.into_iter().flatten());
+        let constants = schema
+            .get("const")
+            .into_iter()
+            .chain(list.into_iter().flatten());
         let mut types = Types::NONE;
         for constant in constants {
             types = types.or(Types::of(constant));
             self.constants.extend(constant.as_str().map(str::to_owned));
         }
-        if types == Types::NONE { Types::ANY } else { types }
+        if types == Types::NONE {
+            Types::ANY
+        } else {
+            types
+        }
     }
 
     /// What references and alternatives allow.
     fn composed(&mut self, schema: &Map<String, Value>, depth: usize) -> Types {
         let mut types = Types::ANY;
         let root = self.root;
-        if let Some(target) = schema.get("$ref").and_then(Value::as_str).and_then(|to| referred(root, to)) {
+        if let Some(target) = schema
+            .get("$ref")
+            .and_then(Value::as_str)
+            .and_then(|to| referred(root, to))
+        {
             types = types.and(self.types(target, depth));
         }
-        for all in schema.get("allOf").and_then(Value::as_array).into_iter().flatten() {
+        for all in schema
+            .get("allOf")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+        {
             types = types.and(self.types(all, depth));
         }
         for key in ["anyOf", "oneOf"] {
             if let Some(Value::Array(alternatives)) = schema.get(key) {
-                let each = alternatives.iter().map(|alternative| self.types(alternative, depth));
+                let each = alternatives
+                    .iter()
+                    .map(|alternative| self.types(alternative, depth));
                 types = types.and(each.fold(Types::NONE, Types::or));
             }
         }
@@ -211,7 +256,19 @@ mod tests {
 
     #[test]
     fn a_value_in_tags_has_the_type_that_its_schema_allows() {
-        let texts = ["123", "2026", "true", "1.10", r#"{"a": 1}"#, "[1]", r#""a""#, "a", "", "None ", "[1"];
+        let texts = [
+            "123",
+            "2026",
+            "true",
+            "1.10",
+            r#"{"a": 1}"#,
+            "[1]",
+            r#""a""#,
+            "a",
+            "",
+            "None ",
+            "[1",
+        ];
         let same = texts.map(|text| (text, json!(text)));
         let string = json!({"type": "string"});
         check(&string, &same);
@@ -239,38 +296,114 @@ mod tests {
         ] {
             check(&text, &same[..4]);
         }
-        check(&json!({"enum": ["1", "null", 1, null]}), &[("1", json!("1")), ("null", json!("null"))]);
-        check(&json!({"enum": ["auto", 1, null]}), &[("auto", json!("auto")), ("1", json!(1)), ("null", Value::Null)]);
+        check(
+            &json!({"enum": ["1", "null", 1, null]}),
+            &[("1", json!("1")), ("null", json!("null"))],
+        );
+        check(
+            &json!({"enum": ["auto", 1, null]}),
+            &[
+                ("auto", json!("auto")),
+                ("1", json!(1)),
+                ("null", Value::Null),
+            ],
+        );
     }
 
     #[test]
     fn a_value_that_another_type_allows_is_no_text() {
         let either = |kind: &str| json!({"anyOf": [{"type": "string"}, {"type": kind}]});
-        check(&either("integer"), &[("5", json!(5)), ("5.5", json!("5.5")), ("five", json!("five"))]);
-        check(&either("number"), &[("5.5", json!(5.5)), ("true", json!("true"))]);
-        check(&either("boolean"), &[("true", json!(true)), ("False", json!(false)), ("1", json!("1"))]);
-        check(&either("object"), &[("{\"a\": 1}", json!({"a": 1})), ("{", json!("{")), ("[1]", json!("[1]"))]);
-        check(&either("array"), &[("['a', 1]", json!(["a", 1])), ("[x]", json!("[x]"))]);
+        check(
+            &either("integer"),
+            &[
+                ("5", json!(5)),
+                ("5.5", json!("5.5")),
+                ("five", json!("five")),
+            ],
+        );
+        check(
+            &either("number"),
+            &[("5.5", json!(5.5)), ("true", json!("true"))],
+        );
+        check(
+            &either("boolean"),
+            &[
+                ("true", json!(true)),
+                ("False", json!(false)),
+                ("1", json!("1")),
+            ],
+        );
+        check(
+            &either("object"),
+            &[
+                ("{\"a\": 1}", json!({"a": 1})),
+                ("{", json!("{")),
+                ("[1]", json!("[1]")),
+            ],
+        );
+        check(
+            &either("array"),
+            &[("['a', 1]", json!(["a", 1])), ("[x]", json!("[x]"))],
+        );
     }
 
     #[test]
     fn values_that_are_written_as_in_python_are_read() {
         let boolean = json!({"type": "boolean"});
-        check(&boolean, &[("True", json!(true)), ("False", json!(false)), ("true", json!(true)), ("1", json!(1))]);
-        check(&json!({"anyOf": [boolean, {"type": "null"}]}), &[("None", Value::Null), ("True", json!(true))]);
-        check(&json!({"type": "array"}), &[("['a', True]", json!(["a", true])), ("(1, 2)", json!([1, 2]))]);
-        check(&json!({"type": "object"}), &[("{'a': None}", json!({"a": null})), ("{a}", json!("{a}"))]);
+        check(
+            &boolean,
+            &[
+                ("True", json!(true)),
+                ("False", json!(false)),
+                ("true", json!(true)),
+                ("1", json!(1)),
+            ],
+        );
+        check(
+            &json!({"anyOf": [boolean, {"type": "null"}]}),
+            &[("None", Value::Null), ("True", json!(true))],
+        );
+        check(
+            &json!({"type": "array"}),
+            &[
+                ("['a', True]", json!(["a", true])),
+                ("(1, 2)", json!([1, 2])),
+            ],
+        );
+        check(
+            &json!({"type": "object"}),
+            &[("{'a': None}", json!({"a": null})), ("{a}", json!("{a}"))],
+        );
         // Where the schema says nothing, JSON is read and nothing else.
-        for open in [json!({}), json!(true), Value::Null, json!({"$ref": "#/none"}), json!({"$ref": "#/$defs/Loop"})] {
-            check(&open, &[("1", json!(1)), ("True", json!("True")), ("None", json!("None")), ("\"a\"", json!("a"))]);
+        for open in [
+            json!({}),
+            json!(true),
+            Value::Null,
+            json!({"$ref": "#/none"}),
+            json!({"$ref": "#/$defs/Loop"}),
+        ] {
+            check(
+                &open,
+                &[
+                    ("1", json!(1)),
+                    ("True", json!("True")),
+                    ("None", json!("None")),
+                    ("\"a\"", json!("a")),
+                ],
+            );
         }
     }
 
     #[test]
     fn a_schema_of_many_alternatives_is_resolved_in_bounded_time() {
         let twice = |name: String| json!({"anyOf": [{"$ref": name.clone()}, {"$ref": name}]});
-        let deep: Map<_, _> = (0..40).map(|n| (format!("d{n}"), twice(format!("#/$defs/d{}", n + 1)))).collect();
+        let deep: Map<_, _> = (0..40)
+            .map(|n| (format!("d{n}"), twice(format!("#/$defs/d{}", n + 1))))
+            .collect();
         let root = json!({"$defs": deep});
-        assert_eq!(Allowed::by(&json!({"$ref": "#/$defs/d0"}), &root).read("1"), "1");
+        assert_eq!(
+            Allowed::by(&json!({"$ref": "#/$defs/d0"}), &root).read("1"),
+            "1"
+        );
     }
 }

@@ -47,8 +47,14 @@ pub(crate) const GLM: Tags = Tags {
 };
 
 /// The markers around GLM's calls, and its tags.
-pub(crate) const GLM_MARKERS: [&str; 6] =
-    ["<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"];
+pub(crate) const GLM_MARKERS: [&str; 6] = [
+    "<tool_call>",
+    "</tool_call>",
+    "<arg_key>",
+    "</arg_key>",
+    "<arg_value>",
+    "</arg_value>",
+];
 
 /// A call that is being parsed.
 #[derive(Clone, Debug)]
@@ -68,8 +74,20 @@ pub(crate) struct XmlCall {
 }
 
 impl XmlCall {
-    pub(crate) fn new(tags: &'static Tags, markers: &'static [&'static str; 2], counts_nested: bool) -> Self {
-        Self { tags, markers, raw: String::new(), searched: 0, has_key: false, nested: 0, counts_nested }
+    pub(crate) fn new(
+        tags: &'static Tags,
+        markers: &'static [&'static str; 2],
+        counts_nested: bool,
+    ) -> Self {
+        Self {
+            tags,
+            markers,
+            raw: String::new(),
+            searched: 0,
+            has_key: false,
+            nested: 0,
+            counts_nested,
+        }
     }
 
     /// All text so far.
@@ -97,10 +115,14 @@ impl XmlCall {
             }
         }
         let [_, close] = *self.markers;
-        let last = self.raw.rfind(self.tags.last).map(|at| at + self.tags.last.len());
+        let last = self
+            .raw
+            .rfind(self.tags.last)
+            .map(|at| at + self.tags.last.len());
         let end = self.raw.rfind(close).max(last)?;
         // After a value, another argument may follow.
-        let may_go_on = self.tags.last == self.tags.value[1] || !close.starts_with(self.raw[end..].trim());
+        let may_go_on =
+            self.tags.last == self.tags.value[1] || !close.starts_with(self.raw[end..].trim());
         if is_cut && may_go_on {
             return None;
         }
@@ -175,12 +197,21 @@ impl XmlCall {
         let name = &rest[before_name.len()..];
         let end = name.find(|c: char| !is_in_name(c))?;
         let is_call = tools.has(&name[..end]) && name[end..].starts_with(after_name);
-        Some(if is_call { Following::Call } else { Following::Text })
+        Some(if is_call {
+            Following::Call
+        } else {
+            Following::Text
+        })
     }
 
     /// The call, if it is valid.
     pub(crate) fn take(&self, tools: &ToolSet) -> Option<CallDelta> {
-        let Tags { name: [before_name, after_name], key: [before_key, after_key], value, .. } = *self.tags;
+        let Tags {
+            name: [before_name, after_name],
+            key: [before_key, after_key],
+            value,
+            ..
+        } = *self.tags;
         let body = self.raw.trim().strip_prefix(before_name)?;
         let body = body.strip_suffix(self.tags.within[1]).unwrap_or(body);
         let (name, mut body) = match body.find(after_name) {
@@ -206,26 +237,48 @@ impl XmlCall {
             let (value, after) = self.split_value(rest, counts, is_due);
             let value = value.strip_prefix('\n').unwrap_or(value);
             let value = value.strip_suffix('\n').unwrap_or(value);
-            let schema = declared.and_then(|declared| declared.get(key)).unwrap_or(&Value::Null);
+            let schema = declared
+                .and_then(|declared| declared.get(key))
+                .unwrap_or(&Value::Null);
             arguments.insert(key, Allowed::by(schema, parameters).read(value));
             body = after;
         }
         let arguments = arguments.json();
-        (!name.is_empty()).then(|| CallDelta { name: Some(name.to_owned()), arguments, ..CallDelta::default() })
+        (!name.is_empty()).then(|| CallDelta {
+            name: Some(name.to_owned()),
+            arguments,
+            ..CallDelta::default()
+        })
     }
 
     /// Whether each call that begins within these arguments also ends.
     fn is_balanced(&self, body: &str) -> bool {
         let [open, close] = self.tags.within;
         let tags = tags_in(body, [open, close]);
-        tags.fold(0_usize, |depth, (_, tag)| if tag == open { depth + 1 } else { depth.saturating_sub(1) }) == 0
+        tags.fold(0_usize, |depth, (_, tag)| {
+            if tag == open {
+                depth + 1
+            } else {
+                depth.saturating_sub(1)
+            }
+        }) == 0
     }
 
     /// A value, and what is after its closing tag: the first one that is followed by the end, or by another argument,
     /// and that is not part of a call or an argument within the value. `is_due`: whether an argument is declared and
     /// was not given yet.
-    fn split_value<'a>(&self, text: &'a str, counts: bool, is_due: impl Fn(&str) -> bool) -> (&'a str, &'a str) {
-        let Tags { key: [before_key, after_key], value: [_, close], within: [open_call, close_call], .. } = *self.tags;
+    fn split_value<'a>(
+        &self,
+        text: &'a str,
+        counts: bool,
+        is_due: impl Fn(&str) -> bool,
+    ) -> (&'a str, &'a str) {
+        let Tags {
+            key: [before_key, after_key],
+            value: [_, close],
+            within: [open_call, close_call],
+            ..
+        } = *self.tags;
         let (mut calls, mut keys) = (0_usize, 0_usize);
         for (at, tag) in tags_in(text, [close, before_key, open_call, close_call]) {
             let after = &text[at + tag.len()..];
@@ -237,7 +290,9 @@ impl XmlCall {
                 keys += 1;
             } else {
                 let next = after.trim_start();
-                let key = next.strip_prefix(before_key).and_then(|key| key.split_once(after_key));
+                let key = next
+                    .strip_prefix(before_key)
+                    .and_then(|key| key.split_once(after_key));
                 let is_next = key.is_some_and(|(key, _)| keys == 0 || is_due(key.trim()));
                 if next.is_empty() || calls == 0 && is_next {
                     return (&text[..at], after);
@@ -267,7 +322,14 @@ fn is_in_name(character: char) -> bool {
 }
 
 /// These tags in a text, in order.
-fn tags_in<const N: usize>(text: &str, tags: [&'static str; N]) -> impl Iterator<Item = (usize, &'static str)> {
+fn tags_in<const N: usize>(
+    text: &str,
+    tags: [&'static str; N],
+) -> impl Iterator<Item = (usize, &'static str)> {
     let places = text.match_indices('<').map(|(at, _)| at);
-    places.filter_map(move |at| tags.iter().find(|tag| text[at..].starts_with(**tag)).map(|tag| (at, *tag)))
+    places.filter_map(move |at| {
+        tags.iter()
+            .find(|tag| text[at..].starts_with(**tag))
+            .map(|tag| (at, *tag))
+    })
 }

@@ -25,7 +25,11 @@ const ALIGNMENT: u32 = 1024;
 
 /// Whether a device of this compute capability, for which kernels are compiled as this architecture, has these
 /// products, with this value of [`VARIABLE`].
-pub(in super::super::super) fn is_possible(compute: (u32, u32), architecture: &str, variable: Option<&str>) -> bool {
+pub(in super::super::super) fn is_possible(
+    compute: (u32, u32),
+    architecture: &str,
+    variable: Option<&str>,
+) -> bool {
     compute == (9, 0) && architecture == ARCHITECTURE && variable != Some("0")
 }
 
@@ -41,21 +45,38 @@ fn takes(head_dim: u32, format: KvFormat, is_plain: bool, facts: &Facts) -> bool
 
 /// Whether it is the one to use, in batches of up to so many packed rows. With [`Capacity::deterministic`], a
 /// sequence's results do not depend on the others.
-pub(super) fn is_chosen(head_dim: u32, is_plain: bool, packed_rows: u32, capacity: &Capacity, facts: &Facts) -> bool {
-    takes(head_dim, capacity.kv_format, is_plain, facts) && (capacity.deterministic || packed_rows >= ROWS_MIN)
+pub(super) fn is_chosen(
+    head_dim: u32,
+    is_plain: bool,
+    packed_rows: u32,
+    capacity: &Capacity,
+    facts: &Facts,
+) -> bool {
+    takes(head_dim, capacity.kv_format, is_plain, facts)
+        && (capacity.deterministic || packed_rows >= ROWS_MIN)
 }
 
 /// The kernel for heads of this size, with its launch.
 pub(super) fn tiles(head_dim: u32, q: Storage, out: Storage) -> Tiles {
     let kernel = typed("attend_paged_wgmma", head_dim, q, out);
-    Tiles { kernel, threads: THREADS, shared_bytes: shared_bytes(head_dim) }
+    Tiles {
+        kernel,
+        threads: THREADS,
+        shared_bytes: shared_bytes(head_dim),
+    }
 }
 
 /// Sizes of the heads for which a plan uses the kernel.
-pub(in super::super::super) fn heads(plan: &Plan, capacity: &Capacity, facts: &Facts) -> Vec<(u32, Storage)> {
+pub(in super::super::super) fn heads(
+    plan: &Plan,
+    capacity: &Capacity,
+    facts: &Facts,
+) -> Vec<(u32, Storage)> {
     let of_step = |step: &Step| {
         let (layer, _) = tensor_step(plan, capacity, facts, step)?;
-        let Step::AttendPaged(step) = step else { return None };
+        let Step::AttendPaged(step) = step else {
+            return None;
+        };
         let is_plain = step.softcap.is_none() && step.alibi.is_none();
         takes(layer.head_dim, capacity.kv_format, is_plain, facts)
             .then(|| (layer.head_dim, plan.buffer_spec(step.out).storage))
@@ -70,7 +91,11 @@ pub(in super::super::super) fn heads(plan: &Plan, capacity: &Capacity, facts: &F
 const BLOCK: u32 = 16;
 const BLOCKS: u32 = 20;
 const RATIO: u32 = 2;
-const SEQUENCE: SequenceRows = SequenceRows { row_start: 0, row_count: 100, context_len: 300 };
+const SEQUENCE: SequenceRows = SequenceRows {
+    row_start: 0,
+    row_count: 100,
+    context_len: 300,
+};
 
 /// Metadata with the block table and the list of the problem.
 fn problem() -> Vec<u32> {
@@ -78,7 +103,13 @@ fn problem() -> Vec<u32> {
     words[(META_GROUPS + GROUP_TABLES) as usize] = words.len() as u32;
     words.extend((0..SEQUENCE.context_len.div_ceil(BLOCK)).map(|block| (7 * block + 3) % BLOCKS));
     words[(META_GROUPS + GROUP_WORK) as usize] = words.len() as u32;
-    let planner = Planner { ratio: RATIO, window: None, lanes_max: 1, tile_rows: ROWS, splits: false };
+    let planner = Planner {
+        ratio: RATIO,
+        window: None,
+        lanes_max: 1,
+        tile_rows: ROWS,
+        splits: false,
+    };
     planner.plan(&[SEQUENCE], &[0], &mut words);
     words
 }
@@ -86,7 +117,9 @@ fn problem() -> Vec<u32> {
 /// Numbers between −1 and 1.
 fn numbers(seed: u32) -> impl Iterator<Item = f32> {
     let step = |state: &u32| Some(state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223));
-    std::iter::successors(Some(seed), step).skip(1).map(|state| (state >> 8) as f32 / (1 << 23) as f32 - 1.0)
+    std::iter::successors(Some(seed), step)
+        .skip(1)
+        .map(|state| (state >> 8) as f32 / (1 << 23) as f32 - 1.0)
 }
 
 /// Memory of the check, freed at its end.
@@ -97,7 +130,9 @@ struct Memory<'a> {
 
 impl Memory<'_> {
     fn hold(&mut self, bytes: &[u8]) -> Result<u64, BackendError> {
-        let address = self.driver.allocate("a check of a kernel", bytes.len() as u64)?;
+        let address = self
+            .driver
+            .allocate("a check of a kernel", bytes.len() as u64)?;
         self.addresses.push(address);
         self.driver.write(address, bytes)?;
         Ok(address)
@@ -106,7 +141,9 @@ impl Memory<'_> {
 
 impl Drop for Memory<'_> {
     fn drop(&mut self) {
-        self.addresses.iter().for_each(|address| self.driver.free(*address));
+        self.addresses
+            .iter()
+            .for_each(|address| self.driver.free(*address));
     }
 }
 
@@ -118,24 +155,45 @@ pub(in super::super::super) fn check(
     (head_dim, out): (u32, Storage),
 ) -> Result<(), BackendError> {
     let facts = driver.facts().clone();
-    let usual = usual_tiles(head_dim, (Storage::Bf16, out), KvFormat::F16, (None, None), &facts);
+    let usual = usual_tiles(
+        head_dim,
+        (Storage::Bf16, out),
+        KvFormat::F16,
+        (None, None),
+        &facts,
+    );
     let tested = [usual, tiles(head_dim, Storage::Bf16, out)];
     let bytes = size_of::<Params>();
     let functions = loop {
-        let functions = tested.each_ref().map(|tiles| modules.get(&tiles.kernel, bytes));
+        let functions = tested
+            .each_ref()
+            .map(|tiles| modules.get(&tiles.kernel, bytes));
         match functions {
             [Some(usual), Some(new)] => break [usual, new],
             _ => _ = modules.load_missing(driver)?,
         }
     };
     let elements = |rows: u32| (rows * head_dim) as usize;
-    let queries: Vec<bf16> =
-        numbers(1).map(|x| bf16::from_f32(4.0 * x)).take(elements(SEQUENCE.row_count * RATIO)).collect();
-    let pool = |seed| numbers(seed).map(f16::from_f32).take(elements(BLOCKS * BLOCK)).collect::<Vec<f16>>();
-    let mut memory = Memory { driver, addresses: Vec::new() };
+    let queries: Vec<bf16> = numbers(1)
+        .map(|x| bf16::from_f32(4.0 * x))
+        .take(elements(SEQUENCE.row_count * RATIO))
+        .collect();
+    let pool = |seed| {
+        numbers(seed)
+            .map(f16::from_f32)
+            .take(elements(BLOCKS * BLOCK))
+            .collect::<Vec<f16>>()
+    };
+    let mut memory = Memory {
+        driver,
+        addresses: Vec::new(),
+    };
     let metadata = memory.hold(bytemuck::cast_slice(&problem()))?;
     let q = memory.hold(bytemuck::cast_slice(&queries))?;
-    let (k, v) = (memory.hold(bytemuck::cast_slice(&pool(2)))?, memory.hold(bytemuck::cast_slice(&pool(3)))?);
+    let (k, v) = (
+        memory.hold(bytemuck::cast_slice(&pool(2)))?,
+        memory.hold(bytemuck::cast_slice(&pool(3)))?,
+    );
     let mut results = Vec::new();
     for (tiles, function) in tested.iter().zip(functions) {
         let mut result = vec![0u8; queries.len() * if out == Storage::F32 { 4 } else { 2 }];
@@ -154,20 +212,36 @@ pub(in super::super::super) fn check(
             scale: (head_dim as f32).sqrt().recip(),
             ..bytemuck::Zeroable::zeroed()
         };
-        let (params, grid) = (bytemuck::bytes_of(&params).into(), [(SEQUENCE.row_count * RATIO).div_ceil(ROWS), 1, 1]);
+        let (params, grid) = (
+            bytemuck::bytes_of(&params).into(),
+            [(SEQUENCE.row_count * RATIO).div_ceil(ROWS), 1, 1],
+        );
         let (threads, shared_bytes) = (tiles.threads, tiles.shared_bytes);
-        memory.driver.run(&[Command::Kernel(Launch { function, params, grid, threads, shared_bytes })])?;
+        memory.driver.run(&[Command::Kernel(Launch {
+            function,
+            params,
+            grid,
+            threads,
+            shared_bytes,
+        })])?;
         memory.driver.read(out, &mut result)?;
         results.push(result);
     }
     drop(memory);
-    compare(&tested[1].kernel, &floats(&results[0], out), &floats(&results[1], out))
+    compare(
+        &tested[1].kernel,
+        &floats(&results[0], out),
+        &floats(&results[1], out),
+    )
 }
 
 fn floats(bytes: &[u8], storage: Storage) -> Vec<f32> {
     match storage {
         Storage::F32 => bytemuck::pod_collect_to_vec(bytes),
-        _ => bytemuck::pod_collect_to_vec::<u8, bf16>(bytes).into_iter().map(bf16::to_f32).collect(),
+        _ => bytemuck::pod_collect_to_vec::<u8, bf16>(bytes)
+            .into_iter()
+            .map(bf16::to_f32)
+            .collect(),
     }
 }
 
@@ -175,13 +249,25 @@ fn floats(bytes: &[u8], storage: Storage) -> Vec<f32> {
 const ALLOWED: f32 = 1.0 / 64.0;
 
 fn compare(kernel: &Kernel, expected: &[f32], found: &[f32]) -> Result<(), BackendError> {
-    let wrong = |(a, b): (&f32, &f32)| (a - b).abs().partial_cmp(&ALLOWED) != Some(std::cmp::Ordering::Less);
-    let count = expected.iter().zip(found).filter(|pair| wrong(*pair)).count();
+    let wrong = |(a, b): (&f32, &f32)| {
+        (a - b).abs().partial_cmp(&ALLOWED) != Some(std::cmp::Ordering::Less)
+    };
+    let count = expected
+        .iter()
+        .zip(found)
+        .filter(|pair| wrong(*pair))
+        .count();
     if count == 0 {
         return Ok(());
     }
-    let message = format!("{count} of {} results differ from attend_paged_prefill's", expected.len());
-    Err(BackendError::Kernel { kernel: kernel.to_string(), message })
+    let message = format!(
+        "{count} of {} results differ from attend_paged_prefill's",
+        expected.len()
+    );
+    Err(BackendError::Kernel {
+        kernel: kernel.to_string(),
+        message,
+    })
 }
 
 #[cfg(all(test, unix))]
@@ -193,8 +279,13 @@ mod tests {
     #[test]
     fn products_of_warpgroups_are_for_hopper() {
         assert!(is_possible((9, 0), "sm_90a", None) && is_possible((9, 0), "sm_90a", Some("1")));
-        assert!(!is_possible((9, 0), "compute_89", None), "code of an old compiler");
-        assert!(!is_possible((10, 0), "sm_100a", None) && !is_possible((9, 0), "sm_90a", Some("0")));
+        assert!(
+            !is_possible((9, 0), "compute_89", None),
+            "code of an old compiler"
+        );
+        assert!(
+            !is_possible((10, 0), "sm_100a", None) && !is_possible((9, 0), "sm_90a", Some("0"))
+        );
     }
 
     /// The repository's `cuda/` with a change to one file, in a temporary folder.
@@ -202,7 +293,10 @@ mod tests {
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("cuda");
         for part in ["", "common", "emulator"] {
             std::fs::create_dir_all(folder.join(part)).expect("the folder is writable");
-            for entry in std::fs::read_dir(sources.join(part)).expect("the sources are there").flatten() {
+            for entry in std::fs::read_dir(sources.join(part))
+                .expect("the sources are there")
+                .flatten()
+            {
                 if entry.path().is_file() {
                     std::fs::copy(entry.path(), folder.join(part).join(entry.file_name()))
                         .expect("the folder has room for a copy");
@@ -230,8 +324,14 @@ mod tests {
     #[test]
     fn the_check_passes() {
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("cuda");
-        for head in [(64, Storage::Bf16), (128, Storage::Bf16), (128, Storage::F32)] {
-            let Some(outcome) = outcome(&sources, head) else { return };
+        for head in [
+            (64, Storage::Bf16),
+            (128, Storage::Bf16),
+            (128, Storage::F32),
+        ] {
+            let Some(outcome) = outcome(&sources, head) else {
+                return;
+            };
             assert!(outcome.is_ok(), "{head:?}: {outcome:?}");
         }
     }
@@ -240,9 +340,18 @@ mod tests {
     fn the_check_notices_a_kernel_that_is_wrong_or_does_not_compile() {
         let kernel = "attend_paged_wgmma.cu";
         for (change, message) in [
-            (("KEYS_PANEL + column), step > 0", "KEYS_PANEL + column), true"), "results differ"),
             (
-                ("u64 b = describe_panels(values, KEYS_PANEL)", "u64 b = describe_panels(values, 1024)"),
+                (
+                    "KEYS_PANEL + column), step > 0",
+                    "KEYS_PANEL + column), true",
+                ),
+                "results differ",
+            ),
+            (
+                (
+                    "u64 b = describe_panels(values, KEYS_PANEL)",
+                    "u64 b = describe_panels(values, 1024)",
+                ),
                 "results differ",
             ),
             (("products_wait<1>();", ""), "results differ"),
@@ -250,9 +359,14 @@ mod tests {
         ] {
             let folder = tempfile::tempdir().expect("a temporary folder");
             let sources = changed(folder.path(), kernel, change);
-            let Some(outcome) = outcome(&sources, (128, Storage::Bf16)) else { return };
+            let Some(outcome) = outcome(&sources, (128, Storage::Bf16)) else {
+                return;
+            };
             let fault = outcome.expect_err("it is noticed").to_string();
-            assert!(fault.contains(message) && fault.contains("attend_paged_wgmma"), "{fault}");
+            assert!(
+                fault.contains(message) && fault.contains("attend_paged_wgmma"),
+                "{fault}"
+            );
         }
     }
 }

@@ -9,20 +9,25 @@ use std::sync::Arc;
 
 /// The demo's tokenizer, in which some tokens have other names; with `special`, they are not text.
 fn tokenizer(names: &[(&str, &str)], special: bool) -> Arc<Tokenizer> {
-    let mut json: Value = serde_json::from_slice(demo::TOKENIZER_JSON).expect("the demo's tokenizer");
+    let mut json: Value =
+        serde_json::from_slice(demo::TOKENIZER_JSON).expect("the demo's tokenizer");
     for token in json["added_tokens"].as_array_mut().expect("a list") {
         if let Some((_, name)) = names.iter().find(|(own, _)| token["content"] == *own) {
             token["content"] = (*name).into();
             token["special"] = special.into();
         }
     }
-    let text = TextModel::from_parts(Some(json.to_string().as_bytes()), None, None).expect("a tokenizer, renamed");
+    let text = TextModel::from_parts(Some(json.to_string().as_bytes()), None, None)
+        .expect("a tokenizer, renamed");
     text.tokenizer.expect("it has one")
 }
 
 /// The markers of a format under the names of the demo's tokens.
 fn names(parser: ToolParser) -> Vec<(&'static str, &'static str)> {
-    ["<tool_call>", "</tool_call>", "<think>", "</think>"].into_iter().zip(parser.markers().iter().copied()).collect()
+    ["<tool_call>", "</tool_call>", "<think>", "</think>"]
+        .into_iter()
+        .zip(parser.markers().iter().copied())
+        .collect()
 }
 
 fn weather() -> Value {
@@ -46,14 +51,20 @@ fn clock() -> Value {
 
 fn choice(functions: Vec<Value>) -> ToolChoice {
     let callable = Arc::new(ToolSet::new(functions));
-    ToolChoice { shown: Some(json!([])), callable, forced: None, single: false }
+    ToolChoice {
+        shown: Some(json!([])),
+        callable,
+        forced: None,
+        single: false,
+    }
 }
 
 /// Whether the grammar allows this answer, token by token, and allows it to end.
 fn allows(spec: &GrammarSpec, tokenizer: &Arc<Tokenizer>, answer: &str) -> bool {
     let end = tokenizer.id_of("<|im_end|>").expect("a token");
     let vocab = 4096_u32;
-    let grammars = Grammars::new(tokenizer.clone(), vocab, &[end], 1 << 20).expect("the vocabulary is right");
+    let grammars =
+        Grammars::new(tokenizer.clone(), vocab, &[end], 1 << 20).expect("the vocabulary is right");
     let mut state = grammars.compile(spec).expect("it compiles").start();
     let ids = tokenizer.encode(answer, false).expect("it encodes");
     let mut is_allowed = |id: u32| {
@@ -61,7 +72,11 @@ fn allows(spec: &GrammarSpec, tokenizer: &Arc<Tokenizer>, answer: &str) -> bool 
         let is_open = state.fill_mask(&mut mask).is_ok();
         let is_allowed = is_open && mask[id as usize / 32] >> (id % 32) & 1 == 1;
         // Whether the answer is complete.
-        if is_allowed { state.accept(id).ok() } else { None }
+        if is_allowed {
+            state.accept(id).ok()
+        } else {
+            None
+        }
     };
     for (at, id) in ids.iter().enumerate() {
         match is_allowed(*id) {
@@ -157,11 +172,18 @@ fn calls_have_the_form_of_the_model() {
             let place = format!("{parser:?}, special: {special}");
             let whole = json!({"city": "Pa\"ris, {x}\n", "days": 3, "unit": "C", "exact": true,
                 "more": {"tags": ["a", ""], "limit": -150.0}});
-            let expected =
-                [("get_weather", whole), ("get_weather", json!({"city": "Oslo", "days": 7})), ("get_time", json!({}))];
+            let expected = [
+                ("get_weather", whole),
+                ("get_weather", json!({"city": "Oslo", "days": 7})),
+                ("get_time", json!({})),
+            ];
             for (answer, (name, arguments)) in [all, least, none].into_iter().zip(&expected) {
                 assert!(allows(&spec, &tokenizer, answer), "{place}: {answer}");
-                assert_eq!(calls(parser, &tools, answer), [((*name).to_owned(), arguments.clone())], "{place}");
+                assert_eq!(
+                    calls(parser, &tools, answer),
+                    [((*name).to_owned(), arguments.clone())],
+                    "{place}"
+                );
             }
             // Of LFM2, several calls are one list.
             let two = match parser {
@@ -170,24 +192,42 @@ fn calls_have_the_form_of_the_model() {
             };
             assert!(allows(&spec, &tokenizer, &two), "{place}: {two}");
             assert_eq!(calls(parser, &tools, &two).len(), 2, "{place}: {two}");
-            let one = ToolChoice { single: true, ..tools.clone() };
+            let one = ToolChoice {
+                single: true,
+                ..tools.clone()
+            };
             let (single, _) = forced_calls(parser, &one, &tokenizer).expect("a grammar");
-            assert!(allows(&single, &tokenizer, least) && !allows(&single, &tokenizer, &two), "{place}: one call");
-            let named = ToolChoice { forced: Some(vec![clock()]), ..tools };
+            assert!(
+                allows(&single, &tokenizer, least) && !allows(&single, &tokenizer, &two),
+                "{place}: one call"
+            );
+            let named = ToolChoice {
+                forced: Some(vec![clock()]),
+                ..tools
+            };
             let (named, _) = forced_calls(parser, &named, &tokenizer).expect("a grammar");
-            assert!(allows(&named, &tokenizer, none) && !allows(&named, &tokenizer, least), "{place}: named");
+            assert!(
+                allows(&named, &tokenizer, none) && !allows(&named, &tokenizer, least),
+                "{place}: named"
+            );
             for (what, wrong) in [
                 ("another type", least.replace('7', "x")),
                 ("beyond the maximum", least.replace('7', "8")),
                 ("another constant", all.replace('C', "K")),
-                ("an unknown function", least.replace("get_weather", "get_news")),
+                (
+                    "an unknown function",
+                    least.replace("get_weather", "get_news"),
+                ),
                 ("an unknown argument", least.replace("days", "week")),
                 ("an argument is missing", all.replace("days", "unit")),
                 ("no call", "I look. ".to_owned() + least),
                 ("more than calls", least.to_owned() + " Done."),
             ] {
                 assert!(wrong != least && wrong != all, "{place}: {what}");
-                assert!(!allows(&spec, &tokenizer, &wrong), "{place}, {what}: {wrong}");
+                assert!(
+                    !allows(&spec, &tokenizer, &wrong),
+                    "{place}, {what}: {wrong}"
+                );
             }
         }
     }
@@ -206,11 +246,18 @@ fn a_text_does_not_hold_its_end() {
         };
         for special in [true, false] {
             let tokenizer = tokenizer(&names(parser), special);
-            let (spec, _) = forced_calls(parser, &choice(vec![weather()]), &tokenizer).expect("a grammar");
+            let (spec, _) =
+                forced_calls(parser, &choice(vec![weather()]), &tokenizer).expect("a grammar");
             let twice = least.replace("Oslo", &format!("Os{end}lo"));
-            assert!(!allows(&spec, &tokenizer, &twice), "{parser:?}, special: {special}");
+            assert!(
+                !allows(&spec, &tokenizer, &twice),
+                "{parser:?}, special: {special}"
+            );
             let nearly = least.replace("Oslo", &format!("Os{}lo", &end[..end.len() - 1]));
-            assert!(allows(&spec, &tokenizer, &nearly), "{parser:?}, special: {special}: {nearly}");
+            assert!(
+                allows(&spec, &tokenizer, &nearly),
+                "{parser:?}, special: {special}: {nearly}"
+            );
         }
     }
 }
@@ -221,7 +268,10 @@ fn values_without_a_schema_are_any() {
     let function = json!({"name": "set", "parameters": {"type": "object", "properties": {
         "value": {}, "free": {"type": "object"}, "none": {"type": "null"}}}});
     let table = [
-        (ToolParser::Gemma4, "<|tool_call>call:set{value:[1,{a:<|\"|>b<|\"|>},null],free:{},none:null}<tool_call|>"),
+        (
+            ToolParser::Gemma4,
+            "<|tool_call>call:set{value:[1,{a:<|\"|>b<|\"|>},null],free:{},none:null}<tool_call|>",
+        ),
         (
             ToolParser::Lfm2,
             "<|tool_call_start|>[set(value=[1, {\"a\": \"b\"}, None], free={}, none=None)]<|tool_call_end|>",
@@ -239,7 +289,10 @@ fn values_without_a_schema_are_any() {
         assert_eq!(read_by, parser);
         assert!(allows(&spec, &tokenizer, answer), "{answer}");
         let expected = json!({"value": [1, {"a": "b"}, null], "free": {}, "none": null});
-        assert_eq!(calls(parser, &tools, answer), [("set".to_owned(), expected)]);
+        assert_eq!(
+            calls(parser, &tools, answer),
+            [("set".to_owned(), expected)]
+        );
     }
 }
 
@@ -260,8 +313,11 @@ fn a_schema_that_a_notation_cannot_enforce_is_json() {
             let (spec, read_by) = forced_calls(parser, &tools, &tokenizer).expect("a grammar");
             assert_eq!(read_by, ToolParser::Json, "{parser:?}: {parameters}");
             assert!(
-                allows(&spec, &tokenizer, "[{\"name\": \"f\", \"arguments\": {\"a\": \"xyz\"}}]")
-                    || parameters.get("$defs").is_some()
+                allows(
+                    &spec,
+                    &tokenizer,
+                    "[{\"name\": \"f\", \"arguments\": {\"a\": \"xyz\"}}]"
+                ) || parameters.get("$defs").is_some()
                     || parameters["properties"].get("a b").is_some()
             );
         }
@@ -278,11 +334,20 @@ fn a_call_may_come_instead_of_json() {
     for (parser, [_, least, ..]) in WRITTEN {
         let tokenizer = tokenizer(&names(parser), true);
         let tools = choice(vec![weather(), clock()]);
-        let spec =
-            calls_or_json(parser, &tools, &tokenizer, &answer).expect("a grammar").expect("both can be told apart");
-        for (text, expected) in [(least, true), ("{\"noon\": true}", true), ("{\"city\": 1}", false), ("Hello", false)]
-        {
-            assert_eq!(allows(&spec, &tokenizer, text), expected, "{parser:?}: {text}");
+        let spec = calls_or_json(parser, &tools, &tokenizer, &answer)
+            .expect("a grammar")
+            .expect("both can be told apart");
+        for (text, expected) in [
+            (least, true),
+            ("{\"noon\": true}", true),
+            ("{\"city\": 1}", false),
+            ("Hello", false),
+        ] {
+            assert_eq!(
+                allows(&spec, &tokenizer, text),
+                expected,
+                "{parser:?}: {text}"
+            );
         }
     }
 }
@@ -295,21 +360,42 @@ fn a_text_that_resembles_another_type_is_written_and_read_as_text() {
     let integer = json!({"type": "integer"});
     let number_or_text = json!({"anyOf": [integer, string]});
     let cases = [
-        (string.clone(), vec![("123", json!("123")), ("null", json!("null"))]),
-        (json!({"anyOf": [string, nothing]}), vec![("2026", json!("2026")), ("null", Value::Null)]),
-        (json!({"type": ["string", "null"]}), vec![("true", json!("true")), ("a \"b\"", json!("a \"b\""))]),
-        (number_or_text, vec![("5", json!(5)), ("five", json!("five"))]),
+        (
+            string.clone(),
+            vec![("123", json!("123")), ("null", json!("null"))],
+        ),
+        (
+            json!({"anyOf": [string, nothing]}),
+            vec![("2026", json!("2026")), ("null", Value::Null)],
+        ),
+        (
+            json!({"type": ["string", "null"]}),
+            vec![("true", json!("true")), ("a \"b\"", json!("a \"b\""))],
+        ),
+        (
+            number_or_text,
+            vec![("5", json!(5)), ("five", json!("five"))],
+        ),
         (
             json!({"enum": ["1", "2", true, null]}),
-            vec![("1", json!("1")), ("true", json!(true)), ("null", Value::Null)],
+            vec![
+                ("1", json!("1")),
+                ("true", json!(true)),
+                ("null", Value::Null),
+            ],
         ),
-        (json!({"anyOf": [{"const": "1"}, nothing]}), vec![("1", json!("1")), ("null", Value::Null)]),
+        (
+            json!({"anyOf": [{"const": "1"}, nothing]}),
+            vec![("1", json!("1")), ("null", Value::Null)],
+        ),
     ];
     for (schema, values) in cases {
         let parameters = json!({"type": "object", "properties": {"a": schema}, "required": ["a"]});
         let tools = choice(vec![json!({"name": "f", "parameters": parameters})]);
         for (text, value) in values {
-            let glm = format!("<tool_call>f<arg_key>a</arg_key><arg_value>{text}</arg_value></tool_call>");
+            let glm = format!(
+                "<tool_call>f<arg_key>a</arg_key><arg_value>{text}</arg_value></tool_call>"
+            );
             let seed = format!(
                 "<seed:tool_call>\n<function=f>\n<parameter=a>{text}</parameter>\n</function>\n</seed:tool_call>"
             );
@@ -317,14 +403,25 @@ fn a_text_that_resembles_another_type_is_written_and_read_as_text() {
                 let tokenizer = tokenizer(&names(parser), true);
                 let (spec, read_by) = forced_calls(parser, &tools, &tokenizer).expect("a grammar");
                 assert_eq!(read_by, parser, "{parameters}");
-                assert!(allows(&spec, &tokenizer, &answer), "{answer} by {parameters}");
-                assert_eq!(calls(parser, &tools, &answer), [("f".to_owned(), json!({"a": value}))]);
+                assert!(
+                    allows(&spec, &tokenizer, &answer),
+                    "{answer} by {parameters}"
+                );
+                assert_eq!(
+                    calls(parser, &tools, &answer),
+                    [("f".to_owned(), json!({"a": value}))]
+                );
             }
         }
     }
     // What cannot be told apart without quotes, or is demanded of a text, is a call in JSON.
-    for schema in [json!({"enum": ["1", 1]}), json!({"anyOf": [{"type": "string", "minLength": 2}, nothing]})] {
-        let tools = choice(vec![json!({"name": "f", "parameters": {"type": "object", "properties": {"a": schema}}})]);
+    for schema in [
+        json!({"enum": ["1", 1]}),
+        json!({"anyOf": [{"type": "string", "minLength": 2}, nothing]}),
+    ] {
+        let tools = choice(vec![
+            json!({"name": "f", "parameters": {"type": "object", "properties": {"a": schema}}}),
+        ]);
         for parser in [ToolParser::Glm, ToolParser::SeedOss] {
             let tokenizer = tokenizer(&names(parser), true);
             let (_, read_by) = forced_calls(parser, &tools, &tokenizer).expect("a grammar");
@@ -340,17 +437,27 @@ fn a_call_in_plain_json_may_come_instead_of_json() {
     let page = json!({"type": "object", "properties": {"next": {"$ref": "#/$defs/Page"}}, "required": ["next"]});
     let page = json!({"name": "turn", "parameters": {"$ref": "#/$defs/Page", "$defs": {"Page": {
         "anyOf": [page, {"type": "object", "properties": {"last": {"type": "integer"}}, "required": ["last"]}]}}}});
-    for (parser, key) in [(ToolParser::Llama3Json, "parameters"), (ToolParser::Json, "arguments")] {
+    for (parser, key) in [
+        (ToolParser::Llama3Json, "parameters"),
+        (ToolParser::Json, "arguments"),
+    ] {
         let tokenizer = tokenizer(&[], true);
         let tools = choice(vec![clock(), page.clone()]);
         let spec = |schema: Value| {
-            let answer = GrammarSpec::Schema { schema, strict: true };
+            let answer = GrammarSpec::Schema {
+                schema,
+                strict: true,
+            };
             calls_or_json(parser, &tools, &tokenizer, &answer).expect("a grammar")
         };
         let both = spec(schema.clone()).expect("both can be told apart");
         let time = format!("{{\"name\": \"get_time\", \"{key}\": {{}}}}");
         let turn = format!("{{\"name\":\"turn\",\"{key}\":{{\"next\": {{\"last\": 5}}}}}}");
-        let two = if parser == ToolParser::Json { format!("[{time}, {turn}]") } else { format!("{time}; {turn}") };
+        let two = if parser == ToolParser::Json {
+            format!("[{time}, {turn}]")
+        } else {
+            format!("{time}; {turn}")
+        };
         for (text, expected) in [
             (time.as_str(), true),
             (&turn, true),
@@ -361,7 +468,11 @@ fn a_call_in_plain_json_may_come_instead_of_json() {
             (&time.replace("{}", "{\"a\": 1}"), false),
             (&turn.replace('5', "true"), false),
         ] {
-            assert_eq!(allows(&both, &tokenizer, text), expected, "{parser:?}: {text}");
+            assert_eq!(
+                allows(&both, &tokenizer, text),
+                expected,
+                "{parser:?}: {text}"
+            );
         }
         assert!(spec(json!({"type": "object"})).is_some(), "any object");
         let call = json!({"type": "object", "properties": {"name": {}, (key): {}}});
@@ -372,13 +483,21 @@ fn a_call_in_plain_json_may_come_instead_of_json() {
 /// A function that declares no parameters has none, in every notation.
 #[test]
 fn a_forced_call_of_a_function_without_parameters_has_no_arguments() {
-    for parameters in [Value::Null, json!({"type": "object", "properties": null, "required": null})] {
+    for parameters in [
+        Value::Null,
+        json!({"type": "object", "properties": null, "required": null}),
+    ] {
         let tools = choice(vec![json!({"name": "get_time", "parameters": parameters})]);
         for parser in ToolParser::NAMES.map(|name| name.parse().expect("a parser")) {
             let tokenizer = tokenizer(&names(parser), true);
             let (spec, _) = forced_calls(parser, &tools, &tokenizer).expect("a grammar");
-            let GrammarSpec::Lark(grammar) = &spec else { panic!("a grammar of calls") };
-            assert!(!grammar.contains("%json") || grammar.contains("\"properties\":{}"), "{parser:?}: {grammar}");
+            let GrammarSpec::Lark(grammar) = &spec else {
+                panic!("a grammar of calls")
+            };
+            assert!(
+                !grammar.contains("%json") || grammar.contains("\"properties\":{}"),
+                "{parser:?}: {grammar}"
+            );
         }
     }
 }
