@@ -314,14 +314,17 @@ impl FakeBackend {
                 pool.copy_within(source..source + size, target as usize * size);
             }
         }
-        let id = |&id: &u32| {
-            if id & FEED == 0 {
-                id
-            } else {
-                self.feed[(id & !FEED) as usize]
-            }
-        };
-        let token_ids: Vec<_> = inputs.token_ids.iter().map(id).collect();
+        let token_ids: Vec<_> = inputs
+            .token_ids
+            .iter()
+            .map(|&id| {
+                if id & FEED == 0 {
+                    id
+                } else {
+                    self.feed[(id & !FEED) as usize]
+                }
+            })
+            .collect();
         for (pool, group) in self.pool.iter_mut().zip(&inputs.groups) {
             for (&slot, &token_id) in group.slot_mapping.iter().zip(&token_ids) {
                 pool[slot as usize] = Slot { token_id, ..BLANK };
@@ -337,14 +340,17 @@ impl FakeBackend {
             })
         };
         let histories: Vec<_> = inputs.logits_rows.iter().map(history).collect();
-        let draw = |sample: &SampleRow| match histories[sample.logits_row as usize] {
-            Some(ref history) => self.draw(sample, history, inputs),
-            None => Sampled {
-                token_id: NUMERICAL_ERROR,
-                ..Default::default()
-            },
-        };
-        let sampled: Vec<_> = inputs.samples.iter().map(draw).collect();
+        let sampled: Vec<_> = inputs
+            .samples
+            .iter()
+            .map(|sample| match histories[sample.logits_row as usize] {
+                Some(ref history) => self.draw(sample, history, inputs),
+                None => Sampled {
+                    token_id: NUMERICAL_ERROR,
+                    ..Default::default()
+                },
+            })
+            .collect();
         for (sample, sampled) in inputs
             .samples
             .iter()
@@ -353,11 +359,12 @@ impl FakeBackend {
         {
             self.feed[sample.feed_slot as usize] = sampled.token_id;
         }
-        let rows = |pool: &PoolRow| &hashes[pool.row_start as usize..][..pool.row_count as usize];
         let pooled = inputs
             .pools
             .iter()
-            .map(|pool| sum_of_states(rows(pool)))
+            .map(|pool| {
+                sum_of_states(&hashes[pool.row_start as usize..][..pool.row_count as usize])
+            })
             .collect();
         Results { sampled, pooled }
     }
@@ -459,11 +466,11 @@ impl FakeBackend {
         let words = self.plan.vocab.div_ceil(32) as usize;
         let mask = (sample.mask_start != NONE)
             .then(|| &inputs.masks[sample.mask_start as usize..][..words]);
-        let allows = |id: u32| mask.is_none_or(|mask| mask[id as usize / 32] >> (id % 32) & 1 == 1);
-        let said = history
-            .said
-            .filter(|&id| id < self.plan.vocab && allows(id));
-        let drawn = || {
+        let said = history.said.filter(|&id| {
+            id < self.plan.vocab
+                && (mask.is_none_or(|mask| mask[id as usize / 32] >> (id % 32) & 1 == 1))
+        });
+        let Some(token_id) = said.or_else(|| {
             next_token(
                 history.hash,
                 sample,
@@ -473,8 +480,7 @@ impl FakeBackend {
                 mask,
                 self.plan.vocab,
             )
-        };
-        let Some(token_id) = said.or_else(drawn) else {
+        }) else {
             return Sampled {
                 token_id: NUMERICAL_ERROR,
                 ..Default::default()
@@ -574,8 +580,10 @@ impl Backend for FakeBackend {
             "weights, rows and the KV pool",
             self.held_bytes + layout.bytes(),
         )?;
-        let slots = |&count: &u32| vec![BLANK; count as usize * self.block_size() as usize];
-        self.pool = blocks.iter().map(slots).collect();
+        self.pool = blocks
+            .iter()
+            .map(|&count| vec![BLANK; count as usize * self.block_size() as usize])
+            .collect();
         Ok(())
     }
 
@@ -714,7 +722,6 @@ impl FakeBackend {
             .capacity
             .as_ref()
             .expect("a loaded device has a capacity");
-        let within = |length: usize, limit: u32| length <= limit as usize;
         assert!(
             within(inputs.token_ids.len(), capacity.tokens_max),
             "token rows are within capacity"
@@ -806,6 +813,10 @@ impl FakeBackend {
             check_writes(arrays, inputs.token_ids.len(), pool.len());
         }
     }
+}
+
+fn within(length: usize, limit: u32) -> bool {
+    length <= limit as usize
 }
 
 fn check_writes(arrays: &GroupInputs, rows: usize, slots: usize) {
@@ -946,14 +957,17 @@ pub fn continuations(
     mask: Option<&[u32]>,
     vocab: u32,
 ) -> Vec<(u32, f32)> {
-    let allows = |&id: &u32| mask.is_none_or(|mask| mask[id as usize / 32] >> (id % 32) & 1 == 1);
-    let with_rank = |id| (mix(!history, u64::from(id)) % 4096, id);
-    let mut ranked: Vec<_> = (0..vocab).filter(allows).map(with_rank).collect();
+    let mut ranked: Vec<_> = (0..vocab)
+        .filter(|&id| mask.is_none_or(|mask| mask[id as usize / 32] >> (id % 32) & 1 == 1))
+        .map(|id| (mix(!history, u64::from(id)) % 4096, id))
+        .collect();
     ranked.sort_unstable();
     ranked.truncate(count as usize);
     #[expect(clippy::cast_precision_loss, reason = "ranks are small")]
-    let logprob = |(rank, id): (u64, u32)| (id, -0.125 - rank as f32 / 512.0);
-    ranked.into_iter().map(logprob).collect()
+    ranked
+        .into_iter()
+        .map(|(rank, id)| (id, -0.125 - rank as f32 / 512.0))
+        .collect()
 }
 
 /// How unlikely a token is after a history, on this device.
@@ -963,8 +977,9 @@ pub fn scored_rank(history: u64, token_id: u32) -> u32 {
 
 /// The fake hidden state of a row with this history.
 pub fn hidden(history: u64) -> Vec<f32> {
-    let value = |column: usize| (mix(history, column as u64) % 512) as f32 - 256.0;
-    (0..POOLED_COLUMNS).map(value).collect()
+    (0..POOLED_COLUMNS)
+        .map(|column| (mix(history, column as u64) % 512) as f32 - 256.0)
+        .collect()
 }
 
 /// The sum of the hidden states of rows with these histories; NaN if one is invalid.

@@ -56,16 +56,15 @@ pub(crate) fn check_block(
 
 /// A copy of a state slot; `states` has the states of each layer, slot by slot.
 pub(crate) fn save_state(plan: &Plan, states: &[Vec<f32>], slot: u32) -> Vec<u8> {
-    let of_layer = |(layer, states): (&StateLayer, &Vec<f32>)| {
-        let elements = states[state_range(layer, slot)].iter();
-        elements
-            .flat_map(|element| element.to_le_bytes())
-            .collect::<Vec<_>>()
-    };
     plan.state_layers
         .iter()
         .zip(states)
-        .flat_map(of_layer)
+        .flat_map(|(layer, states)| {
+            let elements = states[state_range(layer, slot)].iter();
+            elements
+                .flat_map(|element| element.to_le_bytes())
+                .collect::<Vec<_>>()
+        })
         .collect()
 }
 
@@ -121,10 +120,12 @@ pub(crate) fn overwrite_states(states: &mut [f32], values: &[f32]) -> Result<(),
 /// Writes token ids to the first feed slots.
 pub(crate) fn overwrite_feed(feed: &mut [u32], token_ids: &[u32]) -> Result<(), BackendError> {
     let slots = feed.len();
-    let message = || format!("{} token ids for {slots} feed slots", token_ids.len());
-    let part = feed
-        .get_mut(..token_ids.len())
-        .ok_or_else(|| BackendError::Validation(message()))?;
+    let part = feed.get_mut(..token_ids.len()).ok_or_else(|| {
+        BackendError::Validation(format!(
+            "{} token ids for {slots} feed slots",
+            token_ids.len()
+        ))
+    })?;
     part.copy_from_slice(token_ids);
     Ok(())
 }
@@ -328,9 +329,11 @@ impl Limits<'_> {
             group.slot_mapping.iter().all(known),
             "a slot lies in an unknown block; there are {blocks}"
         );
-        let known = |(source, target): &(u32, u32)| *source < blocks && *target < blocks;
         require!(
-            group.copies.iter().all(known),
+            group
+                .copies
+                .iter()
+                .all(|(source, target)| *source < blocks && *target < blocks),
             "a copy names an unknown block; there are {blocks}"
         );
         Ok(())
@@ -350,9 +353,6 @@ impl Limits<'_> {
                 "feed slot {slot} is not below {slots}"
             );
         }
-        let within = |range: inputs::Range, entries: usize| {
-            range.start as usize + range.len as usize <= entries
-        };
         require!(
             within(row.history, inputs.history.len()),
             "its history range is outside the batch's"
@@ -393,4 +393,8 @@ impl Limits<'_> {
         require!(finite, "temperature {}", row.draw.temperature);
         Ok(())
     }
+}
+
+fn within(range: inputs::Range, entries: usize) -> bool {
+    range.start as usize + range.len as usize <= entries
 }

@@ -9,7 +9,7 @@
 //! and tails run in groups of that many rows. Token rows are not cut: instead, a batch has fewer of them.
 
 use super::{BackendError, Capacity, Caps, SideBuffer};
-use crate::plan::{BufferSpec, KvLayer, Plan, Rows, WeightFormat, WeightSpec};
+use crate::plan::{KvLayer, Plan, Rows, WeightFormat, WeightSpec};
 use std::fmt;
 
 /// A limit of the device that a plan exceeds, whatever the size of its memory.
@@ -211,18 +211,20 @@ impl PoolLayout {
                 u64::from(blocks[layer.group as usize]) * head_block_bytes(layer, capacity);
             let heads_max = limits.room(head_bytes).min(layer.heads).max(1);
             let starts = (0..layer.heads).step_by(heads_max as usize);
-            let shard = |head_start| {
-                let heads = heads_max.min(layer.heads - head_start);
-                let what = || format!("one KV head of layer {index} over all blocks");
-                let bytes = limits.binding(u64::from(heads) * head_bytes, what);
-                KvShard {
-                    head_start,
-                    heads,
-                    bytes,
-                    halves: layer.halves(),
-                }
-            };
-            starts.map(shard).collect()
+            starts
+                .map(|head_start| {
+                    let heads = heads_max.min(layer.heads - head_start);
+                    let bytes = limits.binding(u64::from(heads) * head_bytes, || {
+                        format!("one KV head of layer {index} over all blocks")
+                    });
+                    KvShard {
+                        head_start,
+                        heads,
+                        bytes,
+                        halves: layer.halves(),
+                    }
+                })
+                .collect()
         });
         let layers = layers.collect();
         Self {
@@ -260,11 +262,10 @@ impl PoolLayout {
 
 /// Maximum token rows of a batch for which every row buffer fits one binding.
 pub fn tokens_max(plan: &Plan, caps: &Caps) -> u64 {
-    let token_bytes = |buffer: &BufferSpec| u64::from(buffer.rows.count(1, 0)) * buffer.row_bytes();
     let buffers = plan
         .buffers
         .iter()
-        .map(token_bytes)
+        .map(|buffer| u64::from(buffer.rows.count(1, 0)) * buffer.row_bytes())
         .filter(|bytes| *bytes > 0);
     buffers
         .map(|bytes| usable(caps.binding_bytes_max, caps) / bytes)
@@ -296,9 +297,8 @@ fn group_rows(plan: &Plan, capacity: &Capacity, caps: &Caps) -> u32 {
         .buffers
         .iter()
         .filter(|spec| spec.rows == Rows::Samples);
-    let room = |spec: &BufferSpec| Limits::new(caps).room(spec.row_bytes());
     samples
-        .map(room)
+        .map(|spec| Limits::new(caps).room(spec.row_bytes()))
         .min()
         .unwrap_or(u32::MAX)
         .min(capacity.samples_max)
@@ -327,8 +327,9 @@ fn weight_shards(spec: &WeightSpec, limits: &mut Limits<'_>) -> Vec<WeightShard>
                 _ if into_expert == 0 && room >= expert_rows => room / expert_rows * expert_rows,
                 _ => room.min(expert_rows - into_expert),
             };
-            let what = || format!("a row of weight {}", spec.name);
-            let bytes = limits.binding(u64::from(rows) * row_bytes, what);
+            let bytes = limits.binding(u64::from(rows) * row_bytes, || {
+                format!("a row of weight {}", spec.name)
+            });
             shards.push(WeightShard {
                 row_start,
                 rows,

@@ -257,7 +257,6 @@ pub(crate) fn group_header(group: u32) -> u32 {
 /// Maximum words of a batch, where attention's work list takes up to `work_words_max` per KV group.
 pub(crate) fn words_max(plan: &Plan, capacity: &Capacity, work_words_max: u64) -> u64 {
     let c = capacity;
-    let wide = |count: u32| u64::from(count);
     let shared = wide(c.tokens_max) * 2
         + wide(c.sequences_max) * wide(SEQUENCE_WORDS)
         + wide(c.sequences_max) * wide(STATE_WORDS)
@@ -272,6 +271,10 @@ pub(crate) fn words_max(plan: &Plan, capacity: &Capacity, work_words_max: u64) -
         + wide(c.copies_max) * wide(COPY_WORDS)
         + work_words_max;
     wide(META_WORDS) + shared + group * plan.kv_groups.len() as u64
+}
+
+fn wide(count: u32) -> u64 {
+    u64::from(count)
 }
 
 /// Inputs of [`flatten`] besides the batch.
@@ -460,32 +463,31 @@ pub(crate) fn pooled(words: &[u32], rows: usize, columns: usize) -> Vec<Vec<f32>
 
 /// Decodes the result records of the sample rows.
 pub(crate) fn sampled(words: &[u32], requested: &[Requested]) -> Vec<Sampled> {
-    let decode = |(row, requested): (&[u32], &Requested)| {
-        let list = row[RESULT_WORDS as usize..].chunks_exact(LIKELY_WORDS as usize);
-        let top = list.map(|likely| {
-            (
-                likely[LIKELY_ID as usize],
-                f32::from_bits(likely[LIKELY_LOGPROB as usize]),
-            )
-        });
-        Sampled {
-            token_id: row[RESULT_TOKEN_ID as usize],
-            logprob: if requested.logprob {
-                f32::from_bits(row[RESULT_LOGPROB as usize])
-            } else {
-                0.0
-            },
-            top: top
-                .take(requested.top as usize)
-                .take_while(|(id, _)| *id != NONE)
-                .collect(),
-        }
-    };
     let stride = stride_of(requested.iter().map(|requested| requested.top)) as usize;
     words
         .chunks_exact(stride)
         .zip(requested)
-        .map(decode)
+        .map(|(row, requested)| {
+            let list = row[RESULT_WORDS as usize..].chunks_exact(LIKELY_WORDS as usize);
+            let top = list.map(|likely| {
+                (
+                    likely[LIKELY_ID as usize],
+                    f32::from_bits(likely[LIKELY_LOGPROB as usize]),
+                )
+            });
+            Sampled {
+                token_id: row[RESULT_TOKEN_ID as usize],
+                logprob: if requested.logprob {
+                    f32::from_bits(row[RESULT_LOGPROB as usize])
+                } else {
+                    0.0
+                },
+                top: top
+                    .take(requested.top as usize)
+                    .take_while(|(id, _)| *id != NONE)
+                    .collect(),
+            }
+        })
         .collect()
 }
 
@@ -493,12 +495,6 @@ pub(crate) fn sampled(words: &[u32], requested: &[Requested]) -> Vec<Sampled> {
 fn check(context: &Context<'_>, inputs: &BatchInputs) -> Result<(), BackendError> {
     let capacity = context.capacity;
     let tokens = inputs.token_ids.len();
-    let fits = |what: &str, len: usize, max: u32| match len <= max as usize {
-        true => Ok(()),
-        false => Err(refused(format!(
-            "{len} {what} exceed the capacity of {max}"
-        ))),
-    };
     fits("token rows", tokens, capacity.tokens_max)?;
     fits("sequences", inputs.sequences.len(), capacity.sequences_max)?;
     fits(
@@ -542,19 +538,18 @@ fn check(context: &Context<'_>, inputs: &BatchInputs) -> Result<(), BackendError
             .all(|row| (*row as usize) < tokens),
         "a logits row is not a token row",
     )?;
-    let rows = |s: &SequenceRows| {
-        let rows = inputs
-            .positions
-            .get(s.row_start as usize..s.row_start as usize + s.row_count as usize);
-        let first = s.context_len.checked_sub(s.row_count);
-        rows.zip(first).is_some_and(|(rows, first)| {
-            rows.iter()
-                .zip(first..)
-                .all(|(row, expected)| *row == expected)
-        })
-    };
     require(
-        inputs.sequences.iter().all(rows),
+        inputs.sequences.iter().all(|s| {
+            let rows = inputs
+                .positions
+                .get(s.row_start as usize..s.row_start as usize + s.row_count as usize);
+            let first = s.context_len.checked_sub(s.row_count);
+            rows.zip(first).is_some_and(|(rows, first)| {
+                rows.iter()
+                    .zip(first..)
+                    .all(|(row, expected)| *row == expected)
+            })
+        }),
         "a sequence's rows are not the last positions of its context",
     )?;
     let states = if context.plan.state_layers.is_empty() {
@@ -580,6 +575,15 @@ fn check(context: &Context<'_>, inputs: &BatchInputs) -> Result<(), BackendError
         check_group(context, inputs, group, *blocks)?;
     }
     check_samples(context, inputs)
+}
+
+fn fits(what: &str, len: usize, max: u32) -> Result<(), BackendError> {
+    match len <= max as usize {
+        true => Ok(()),
+        false => Err(refused(format!(
+            "{len} {what} exceed the capacity of {max}"
+        ))),
+    }
 }
 
 fn check_group(
@@ -636,7 +640,6 @@ fn check_group(
 }
 
 fn check_samples(context: &Context<'_>, inputs: &BatchInputs) -> Result<(), BackendError> {
-    let inside = |range: Range, len: usize| range.start as usize + range.len as usize <= len;
     let slot = |slot: u32| slot == NONE || slot < context.capacity.feed_slots;
     let mask_words = context.plan.vocab.div_ceil(32) as usize;
     for row in &inputs.samples {
@@ -667,6 +670,10 @@ fn check_samples(context: &Context<'_>, inputs: &BatchInputs) -> Result<(), Back
         ids.into_iter().all(|id| id < context.plan.vocab),
         "a history or bias entry has an unknown token id",
     )
+}
+
+fn inside(range: Range, len: usize) -> bool {
+    range.start as usize + range.len as usize <= len
 }
 
 fn require(holds: bool, otherwise: &str) -> Result<(), BackendError> {
@@ -722,7 +729,7 @@ mod tests {
             assert!(
                 META_STATES < META_GROUPS,
                 "the records of groups come last in the header"
-            )
+            );
         };
     }
 

@@ -35,13 +35,6 @@ pub(crate) fn decoding(plan: &Plan, capacity: &Capacity, sequences: u32) -> Opti
 /// Batches that together need the kernels of most requests: decoding, prompts, plain sampling, a long context and
 /// copied blocks. `blocks` are the pool's, of each KV group.
 pub(crate) fn usual_kinds(plan: &Plan, capacity: &Capacity, blocks: &[u32]) -> Vec<BatchInputs> {
-    let counts = |max: u32| {
-        let powers = (FEW_ROWS.ilog2() + 1..u32::BITS).map(|power| 1 << power);
-        (1..=FEW_ROWS)
-            .chain(powers)
-            .take_while(move |count| *count < max)
-            .chain([max])
-    };
     let decoding =
         counts(capacity.sequences_max).filter_map(|sequences| decoding(plan, capacity, sequences));
     let prompts = counts(capacity.tokens_max).filter_map(|tokens| {
@@ -63,6 +56,14 @@ pub(crate) fn usual_kinds(plan: &Plan, capacity: &Capacity, blocks: &[u32]) -> V
         .chain(prompts)
         .chain(special.into_iter().flatten())
         .collect()
+}
+
+fn counts(max: u32) -> impl Iterator<Item = u32> {
+    let powers = (FEW_ROWS.ilog2() + 1..u32::BITS).map(|power| 1 << power);
+    (1..=FEW_ROWS)
+        .chain(powers)
+        .take_while(move |count| *count < max)
+        .chain([max])
 }
 
 /// Batches that need all other kernels: penalties, logprobs, pooling.
@@ -139,15 +140,16 @@ pub(crate) fn batch(
         slot_mapping: vec![NONE; tokens as usize],
         copies: Vec::new(),
     };
-    let sequence = |index| SequenceRows {
-        row_start: index * rows,
-        row_count: rows,
-        context_len: rows,
-    };
     Some(BatchInputs {
         token_ids: vec![0; tokens as usize],
         positions: (0..sequences).flat_map(|_| 0..rows).collect(),
-        sequences: (0..sequences).map(sequence).collect(),
+        sequences: (0..sequences)
+            .map(|index| SequenceRows {
+                row_start: index * rows,
+                row_count: rows,
+                context_len: rows,
+            })
+            .collect(),
         states: (0..states)
             .map(|slot| StateRows {
                 from: NONE,

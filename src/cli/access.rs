@@ -122,12 +122,17 @@ pub(crate) fn place(text: &str) -> Result<String> {
 
 /// A host name or address as in a `Host` header, without its port, or `*`.
 pub(crate) fn host(text: &str) -> Result<String> {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     let is_address = text
         .trim_matches(['[', ']'])
         .parse::<std::net::IpAddr>()
         .is_ok();
-    if text == "*" || is_address || (!text.is_empty() && text.bytes().all(plain)) {
+    if text == "*"
+        || is_address
+        || (!text.is_empty()
+            && text
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte)))
+    {
         return Ok(text.to_owned());
     }
     bail!("expected a host name without scheme and port, such as gpu.example.org")
@@ -160,14 +165,8 @@ pub(crate) fn own_names(name: &str) -> Vec<String> {
 /// An origin as browsers send it (scheme, host and port, without a trailing slash), in which `*` stands for any
 /// characters of host and port. A scheme that belongs to one application may stand alone: `app://`.
 fn origin(text: &str) -> Result<String> {
-    let plain = |part: &str| {
-        part.bytes()
-            .all(|b| b.is_ascii_graphic() && !b"/?#@".contains(&b))
-    };
-    let is_scheme = |scheme: &str| !scheme.is_empty() && plain(scheme) && !scheme.contains('*');
-    let is_web = |scheme: &str| ["http", "https"].contains(&scheme);
     match text.split_once("://") {
-        Some((scheme, "")) if is_scheme(scheme) && !is_web(scheme) => {
+        Some((scheme, "")) if is_scheme(scheme) && !["http", "https"].contains(&scheme) => {
             return Ok(format!("{scheme}://*"));
         }
         Some((scheme, host)) if is_scheme(scheme) => {
@@ -180,6 +179,15 @@ fn origin(text: &str) -> Result<String> {
         _ => {}
     }
     bail!("expected an origin such as https://example.org, or *")
+}
+
+fn is_scheme(scheme: &str) -> bool {
+    !scheme.is_empty() && plain(scheme) && !scheme.contains('*')
+}
+
+fn plain(part: &str) -> bool {
+    part.bytes()
+        .all(|b| b.is_ascii_graphic() && !b"/?#@".contains(&b))
 }
 
 #[cfg(test)]

@@ -164,20 +164,19 @@ fn requests(
             [("prompt".to_owned(), json!(prompt))].into_iter().collect(),
         )?]);
     }
-    let with = |question: &&str| {
-        let messages = [
-            json!({"role": "system", "content": prompt}),
-            json!({"role": "user", "content": question}),
-        ];
-        request(
-            [("messages".to_owned(), json!(messages))]
-                .into_iter()
-                .collect(),
-        )
-    };
     QUESTIONS[..if keeps_states { 2 } else { 1 }]
         .iter()
-        .map(with)
+        .map(|question| {
+            let messages = [
+                json!({"role": "system", "content": prompt}),
+                json!({"role": "user", "content": question}),
+            ];
+            request(
+                [("messages".to_owned(), json!(messages))]
+                    .into_iter()
+                    .collect(),
+            )
+        })
         .collect()
 }
 

@@ -50,11 +50,12 @@ impl FromStr for DeviceChoice {
             .split_once(':')
             .map_or((text, None), |(name, detail)| (name, Some(detail)));
         let index = |detail: Option<&str>| {
-            let parse = |text: &str| {
-                text.parse()
-                    .map_err(|_| format!("`{text}` is not a device number"))
-            };
-            detail.map(parse).transpose()
+            detail
+                .map(|text| {
+                    text.parse()
+                        .map_err(|_| format!("`{text}` is not a device number"))
+                })
+                .transpose()
         };
         match (name, detail) {
             ("auto", None) => Ok(Self::Auto),

@@ -3,7 +3,6 @@
 
 use anyhow::{Context as _, Result};
 use folio::platform;
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 /// A folder in the user's cache folder, which may be deleted at any time.
@@ -35,8 +34,9 @@ pub(crate) fn names_in(folder: &Path) -> Vec<String> {
 }
 
 fn set(name: &str) -> Option<PathBuf> {
-    let is_set = |value: &OsString| !value.is_empty();
-    std::env::var_os(name).filter(is_set).map(PathBuf::from)
+    std::env::var_os(name)
+        .filter(|value| !value.is_empty())
+        .map(PathBuf::from)
 }
 
 fn home() -> Option<PathBuf> {

@@ -41,13 +41,14 @@ fn as_text(entries: &[Entry]) -> String {
             .unwrap_or(0)
     };
     let (repo, revision, bytes) = (width(0), width(1), width(2));
-    let line = |row: &[String; 4]| {
-        format!(
-            "{:repo$}  {:revision$}  {:>bytes$}  {}\n",
-            row[0], row[1], row[2], row[3]
-        )
-    };
-    rows.iter().map(line).collect()
+    rows.iter()
+        .map(|row| {
+            format!(
+                "{:repo$}  {:revision$}  {:>bytes$}  {}\n",
+                row[0], row[1], row[2], row[3]
+            )
+        })
+        .collect()
 }
 
 fn columns(entry: &Entry) -> [String; 4] {

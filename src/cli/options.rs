@@ -291,14 +291,13 @@ impl ModelArgs {
 
     /// Default name of the model in requests: the stem of a GGUF file, else [`Self::name`].
     pub(crate) fn served_name(&self) -> String {
-        let is_gguf = |path: &&Path| {
-            path.extension()
-                .is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"))
-        };
         let stem = self
             .model
             .as_deref()
-            .filter(is_gguf)
+            .filter(|path| {
+                path.extension()
+                    .is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"))
+            })
             .and_then(Path::file_stem);
         stem.map_or_else(|| self.name(), |stem| stem.to_string_lossy().into_owned())
     }

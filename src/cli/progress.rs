@@ -109,27 +109,26 @@ impl Lines {
     ) -> Self {
         let ended = Arc::new((Mutex::new(false), Condvar::new()));
         let shared = ended.clone();
-        let work = move || {
-            let (started, mut pause, mut has_said) = (Instant::now(), first, false);
-            let (ended, wake) = &*shared;
-            let mut guard = ended.lock().unwrap_or_else(PoisonError::into_inner);
-            loop {
-                let waited = wake.wait_timeout_while(guard, pause, |ended| !*ended);
-                guard = waited.unwrap_or_else(PoisonError::into_inner).0;
-                if *guard {
-                    break;
-                }
-                say(line(&name, unit, amount(), started.elapsed()));
-                (pause, has_said) = (between, true);
-            }
-            if has_said {
-                say(format!("{name}: {:.1} s", started.elapsed().as_secs_f64()));
-            }
-        };
         // Without a thread there are no lines.
         let thread = std::thread::Builder::new()
             .name("progress".into())
-            .spawn(work)
+            .spawn(move || {
+                let (started, mut pause, mut has_said) = (Instant::now(), first, false);
+                let (ended, wake) = &*shared;
+                let mut guard = ended.lock().unwrap_or_else(PoisonError::into_inner);
+                loop {
+                    let waited = wake.wait_timeout_while(guard, pause, |ended| !*ended);
+                    guard = waited.unwrap_or_else(PoisonError::into_inner).0;
+                    if *guard {
+                        break;
+                    }
+                    say(line(&name, unit, amount(), started.elapsed()));
+                    (pause, has_said) = (between, true);
+                }
+                if has_said {
+                    say(format!("{name}: {:.1} s", started.elapsed().as_secs_f64()));
+                }
+            })
             .ok();
         Self { ended, thread }
     }

@@ -255,9 +255,6 @@ fn mark_of(line: &str, is_fenced: bool) -> Mark {
     if is_fenced {
         return Mark::None;
     }
-    let is_number = |text: &str| {
-        (1..=3).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit())
-    };
     let is_heading =
         |text: &str| (1..=6).contains(&text.len()) && text.bytes().all(|byte| byte == b'#');
     match text.strip_suffix(' ') {
@@ -271,6 +268,10 @@ fn mark_of(line: &str, is_fenced: bool) -> Mark {
             if may_be { Mark::Open } else { Mark::None }
         }
     }
+}
+
+fn is_number(text: &str) -> bool {
+    (1..=3).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 #[cfg(test)]

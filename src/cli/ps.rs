@@ -1,7 +1,7 @@
 //! `folio ps`, `folio load` and `folio stop`: the models of a running server.
 
 use super::output;
-use super::remote::{Remote, RemoteModel, ServerArgs};
+use super::remote::{Remote, ServerArgs};
 use anyhow::{Result, bail};
 use clap::Args;
 use folio::engine::fit::Bytes;
@@ -35,7 +35,7 @@ pub(crate) fn run(args: &PsArgs) -> Result<()> {
     let models = remote.models()?;
     let loaded = remote.get("/api/ps")?;
     if args.json {
-        let entry = |model: &RemoteModel| {
+        return output::result(json!({"models": models.iter().map(|model| {
             json!({
                 "name": model.name,
                 "status": model.status,
@@ -44,8 +44,7 @@ pub(crate) fn run(args: &PsArgs) -> Result<()> {
                 "bytes": running(&loaded, &model.name)["size_vram"],
                 "expires_at": running(&loaded, &model.name)["expires_at"],
             })
-        };
-        return output::result(json!({"models": models.iter().map(entry).collect::<Vec<_>>()}));
+        }).collect::<Vec<_>>()}));
     }
     let mut rows = vec![["name", "status", "memory", "context", ""].map(str::to_owned)];
     rows.extend(models.iter().map(|model| {
@@ -65,20 +64,23 @@ pub(crate) fn run(args: &PsArgs) -> Result<()> {
             model.failure.clone().unwrap_or_default(),
         ]
     }));
-    let width = |column: usize| {
+    let [name, status, memory, context] = [0, 1, 2, 3].map(|column| {
         rows.iter()
             .map(|row| row[column].chars().count())
             .max()
             .unwrap_or(0)
-    };
-    let [name, status, memory, context] = [0, 1, 2, 3].map(width);
-    let line = |[first, second, third, fourth, last]: &[String; 5]| {
-        let line = format!(
-            "{first:name$}  {second:status$}  {third:>memory$}  {fourth:>context$}  {last}"
-        );
-        line.trim_end().to_owned()
-    };
-    output::result(rows.iter().map(line).collect::<Vec<_>>().join("\n"))
+    });
+    output::result(
+        rows.iter()
+            .map(|[first, second, third, fourth, last]| {
+                let line = format!(
+                    "{first:name$}  {second:status$}  {third:>memory$}  {fourth:>context$}  {last}"
+                );
+                line.trim_end().to_owned()
+            })
+            .collect::<Vec<_>>()
+            .join("\n"),
+    )
 }
 
 /// What the server tells of a loaded model, in Ollama's form.

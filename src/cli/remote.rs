@@ -126,26 +126,25 @@ impl Remote {
         if response.status() != 200 {
             bail!("{}", refusal(response));
         }
-        let read = move || {
-            for line in BufReader::new(response.into_body().into_reader()).lines() {
-                let event = match line.context("the connection broke") {
-                    Ok(line) => match line.strip_prefix("data: ") {
-                        Some("[DONE]") => return,
-                        Some(data) => event(data),
-                        // Comments, and the empty lines between events.
-                        None => continue,
-                    },
-                    Err(error) => Err(error),
-                };
-                let is_last = event.is_err();
-                if folio::platform::block_on(sender.send(event)).is_err() || is_last {
-                    return;
-                }
-            }
-        };
         std::thread::Builder::new()
             .name("events".into())
-            .spawn(read)
+            .spawn(move || {
+                for line in BufReader::new(response.into_body().into_reader()).lines() {
+                    let event = match line.context("the connection broke") {
+                        Ok(line) => match line.strip_prefix("data: ") {
+                            Some("[DONE]") => return,
+                            Some(data) => event(data),
+                            // Comments, and the empty lines between events.
+                            None => continue,
+                        },
+                        Err(error) => Err(error),
+                    };
+                    let is_last = event.is_err();
+                    if folio::platform::block_on(sender.send(event)).is_err() || is_last {
+                        return;
+                    }
+                }
+            })
             .context("a thread for the answer")?;
         Ok(events)
     }
@@ -158,7 +157,6 @@ impl Remote {
             .as_array()
             .context("the server has no list of models")?
         {
-            let text = |value: &Value| value.as_str().map(str::to_owned);
             let (id, root) = (
                 text(&card["id"]).context("a model has no name")?,
                 text(&card["root"]),
@@ -237,6 +235,10 @@ impl Remote {
             self.base
         )
     }
+}
+
+fn text(value: &Value) -> Option<String> {
+    value.as_str().map(str::to_owned)
 }
 
 impl fmt::Display for Remote {

@@ -16,7 +16,6 @@ use folio::model::{GenerationDefaults, Model};
 use folio::server::{ServerOptions, ServerState};
 use folio::text::TextModel;
 use std::io::IsTerminal as _;
-use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -61,14 +60,13 @@ impl DeviceJob for Spawn {
         F: Fn() -> Result<B, BackendError> + Send + 'static,
     {
         let mut loading = Loading::new(self.tells, &self.model);
-        let progress = move |progress| loading.tell(progress);
         engine::spawn_with_draft(
             open,
             self.model,
             self.draft,
             self.config,
             self.inbox,
-            progress,
+            move |progress| loading.tell(progress),
         )
     }
 }
@@ -245,13 +243,15 @@ struct Models {
 impl Models {
     fn open(model: &ModelArgs, engine: &EngineArgs) -> Result<Self> {
         let (opened, text) = model.open_with_text()?;
-        let open_draft = |name: &Path| {
-            model
-                .beside(name)
-                .open_with_text()
-                .context("the draft model")
-        };
-        let draft = engine.draft_model().map(open_draft).transpose()?;
+        let draft = engine
+            .draft_model()
+            .map(|name| {
+                model
+                    .beside(name)
+                    .open_with_text()
+                    .context("the draft model")
+            })
+            .transpose()?;
         Ok(Self {
             model: opened,
             text,

@@ -124,12 +124,13 @@ impl TraceArgs {
         };
         let (sender, receiver) = sync_channel(WAITING);
         let (open, ended) = sync_channel(0);
-        let send = move || {
-            let _open = open;
-            export(&receiver, &collector);
-        };
         let thread = std::thread::Builder::new().name("traces".into());
-        thread.spawn(send).context("a thread for traces")?;
+        thread
+            .spawn(move || {
+                let _open = open;
+                export(&receiver, &collector);
+            })
+            .context("a thread for traces")?;
         Ok(Some(Traces { sender, ended }))
     }
 }
@@ -243,12 +244,6 @@ fn span(trace: &RequestTrace) -> Value {
         |parent| hex(&parent.trace),
     );
     // 64-bit numbers are texts in OTLP's JSON.
-    let nanos = |time: SystemTime| {
-        time.duration_since(UNIX_EPOCH)
-            .unwrap_or_default()
-            .as_nanos()
-            .to_string()
-    };
     let attributes: Vec<_> = attributes(trace)
         .iter()
         .map(|(key, value)| attribute(key, value))
@@ -272,6 +267,13 @@ fn span(trace: &RequestTrace) -> Value {
     span
 }
 
+fn nanos(time: SystemTime) -> String {
+    time.duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_nanos()
+        .to_string()
+}
+
 /// An attribute in OTLP's form.
 fn attribute(key: &str, value: &Value) -> Value {
     let value = match value {
@@ -292,8 +294,6 @@ fn attribute(key: &str, value: &Value) -> Value {
 /// What a span says. Fractions are f64, whatever their value.
 fn attributes(trace: &RequestTrace) -> Vec<(&'static str, Value)> {
     // The shortest digits, not those of the nearest f64.
-    let number = |value: f32| json!(value.to_string().parse::<f64>().unwrap_or_default());
-    let seconds = |value: Duration| json!(value.as_secs_f64());
     let prefilled = trace
         .first_token
         .zip(trace.queued)
@@ -352,6 +352,14 @@ fn attributes(trace: &RequestTrace) -> Vec<(&'static str, Value)> {
         .into_iter()
         .filter_map(|(name, value)| Some((name, value?)))
         .collect()
+}
+
+fn seconds(value: Duration) -> Value {
+    json!(value.as_secs_f64())
+}
+
+fn number(value: f32) -> Value {
+    json!(value.to_string().parse::<f64>().unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 use super::beams;
 use super::block_pool::{BlockId, BlockPool};
 use super::faults::{InjectedFault, InjectedFaults};
-use super::request::{BeamParams, EOS_TOKEN_IDS_MAX, SamplingParams};
+use super::request::{EOS_TOKEN_IDS_MAX, SamplingParams};
 use super::sequence::{Sequence, SequenceId, Sequences, StreamId};
 use super::speculation::UNKNOWN;
 use super::tiers::{Restore, Save};
@@ -536,7 +536,6 @@ impl Batch {
         inputs: &mut BatchInputs,
     ) {
         let params = sequence.params();
-        let candidates = |beams: BeamParams| beams::candidates(params, beams.width, eos.len());
         assert!(
             place.position >= sequence.prompt_len(),
             "prompt tokens are never drawn"
@@ -586,9 +585,9 @@ impl Batch {
             mask_start: place.mask_start,
             scored_token: NONE,
             logprob: sequence.beam.is_none() && params.logprobs.is_some(),
-            top_logprobs: params
-                .beams
-                .map_or(params.logprobs.unwrap_or(0), candidates),
+            top_logprobs: params.beams.map_or(params.logprobs.unwrap_or(0), |beams| {
+                beams::candidates(params, beams.width, eos.len())
+            }),
             top_allowed: sequence.beam.is_some(),
         });
     }
@@ -626,14 +625,13 @@ fn held_back(params: &SamplingParams, generated: u32, eos: &[u32]) -> BTreeSet<u
 fn mask_out(masks: &mut Vec<u32>, start: u32, ids: &BTreeSet<u32>, vocab: u32) -> u32 {
     let start = if start == NONE {
         let start = index(masks.len());
-        let allowed = |word: u32| {
+        masks.extend((0..vocab.div_ceil(32)).map(|word| {
             if vocab - 32 * word >= 32 {
                 u32::MAX
             } else {
                 (1 << (vocab - 32 * word)) - 1
             }
-        };
-        masks.extend((0..vocab.div_ceil(32)).map(allowed));
+        }));
         start
     } else {
         start

@@ -70,13 +70,14 @@ pub(super) fn ranked<'a>(
     beams: impl Iterator<Item = (f64, &'a [(u32, f32)])>,
 ) -> Vec<Continuation> {
     let continuations = beams.enumerate().flat_map(|(beam, (score, candidates))| {
-        let continued = move |&(token_id, logprob)| Continuation {
-            beam,
-            token_id,
-            logprob,
-            score: score + f64::from(logprob),
-        };
-        candidates.iter().map(continued)
+        candidates
+            .iter()
+            .map(move |&(token_id, logprob)| Continuation {
+                beam,
+                token_id,
+                logprob,
+                score: score + f64::from(logprob),
+            })
     });
     let mut ranked: Vec<_> = continuations.collect();
     ranked.sort_by(|a, b| b.score.total_cmp(&a.score));

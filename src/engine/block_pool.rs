@@ -306,9 +306,9 @@ impl Group {
         let block = &self.blocks[id as usize];
         if block.is_free() {
             if block.hash.is_some() {
-                self.enqueue_newest(id)
+                self.enqueue_newest(id);
             } else {
-                self.enqueue_oldest(id)
+                self.enqueue_oldest(id);
             }
         }
     }

@@ -105,11 +105,8 @@ impl DraftPlan {
     /// The model's plan as far as the sizes of steps and pool go, with the rows and the KV layers of both models. A
     /// context is as long as both allow.
     pub(super) fn joined(&self, model: &Plan) -> Plan {
-        let group_of = |layer: &KvLayer| {
-            u32::try_from(self.groups[layer.group as usize]).expect("KV groups are few")
-        };
         let own_layers = self.plan.kv_layers.iter().map(|layer| KvLayer {
-            group: group_of(layer),
+            group: self.group_of(layer),
             ..*layer
         });
         Plan {
@@ -126,6 +123,10 @@ impl DraftPlan {
             ..Plan::default()
         }
     }
+
+    fn group_of(&self, layer: &KvLayer) -> u32 {
+        u32::try_from(self.groups[layer.group as usize]).expect("KV groups are few")
+    }
 }
 
 /// For each KV group of a draft model, the model's group whose blocks it can use: one that keeps at least as many
@@ -137,7 +138,6 @@ fn shared_groups(plan: &Plan, draft: &Plan) -> Result<Vec<usize>, DraftError> {
             model: plan.vocab,
         });
     }
-    let kept = |window: Option<u32>| window.unwrap_or(u32::MAX);
     let group_of = |window: Option<u32>| {
         let groups = plan
             .kv_groups
@@ -156,6 +156,10 @@ fn shared_groups(plan: &Plan, draft: &Plan) -> Result<Vec<usize>, DraftError> {
         .iter()
         .map(|group| group_of(group.window))
         .collect()
+}
+
+fn kept(window: Option<u32>) -> u32 {
+    window.unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]

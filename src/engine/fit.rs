@@ -92,11 +92,12 @@ impl Fit {
             + state_bytes
             + if host_is_shared { host_bytes } else { 0 };
         let blocks = sizes::pool_blocks(config, plan, caps, &capacity, taken);
-        let smallest = || PoolLayout::new(plan, &capacity, caps, &sizes::blocks_least(plan));
         let excess = layouts
             .into_iter()
             .find_map(|layout| layout.excess)
-            .or_else(|| smallest().excess);
+            .or_else(|| {
+                (PoolLayout::new(plan, &capacity, caps, &sizes::blocks_least(plan))).excess
+            });
         let requested = sizes::model_len_requested(config, plan);
         let kv_bytes = sizes::kv_bytes(config, plan, &blocks);
         let budget_bytes = sizes::budget_bytes(config, caps);
@@ -359,14 +360,13 @@ impl FitReport {
     pub fn advice(&self) -> Option<&(Change, Fit)> {
         let whole = self.alternatives.iter().find(|(_, fit)| fit.is_full());
         // `max_by_key` returns the last of equal elements, hence `rev`: the smallest change comes first.
-        let most = || {
-            self.alternatives
-                .iter()
-                .rev()
-                .max_by_key(|(_, fit)| fit.model_len_max)
-        };
         whole
-            .or_else(most)
+            .or_else(|| {
+                self.alternatives
+                    .iter()
+                    .rev()
+                    .max_by_key(|(_, fit)| fit.model_len_max)
+            })
             .filter(|(_, fit)| fit.model_len_max > self.requested.model_len_max)
     }
 

@@ -78,14 +78,13 @@ impl EventSender {
 
     /// How the receiver was dropped; `None` while it is there.
     pub(super) fn dropped(&self) -> Option<Dropped> {
-        let how = || {
+        self.events.is_closed().then(|| {
             if self.is_complete.load(Ordering::Acquire) {
                 Dropped::Complete
             } else {
                 Dropped::Aborted
             }
-        };
-        self.events.is_closed().then(how)
+        })
     }
 }
 
@@ -353,11 +352,12 @@ impl EngineHandle {
         request.check_beams(info.max_num_seqs, &info.beam_room)?;
         request.params = request.params.normalized();
         let limit = self.shared.queue_requests_max;
-        let one_more = |queued| (queued < limit).then_some(queued + 1);
         let queued =
             self.shared
                 .queued
-                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |queued| {
+                    (queued < limit).then_some(queued + 1)
+                });
         queued.map_err(|_| SubmitError::Overloaded { limit })?;
 
         let prompt_len =
@@ -526,13 +526,12 @@ impl Shared {
     }
 
     fn change_status(&self, from: &[Status], to: Status) -> bool {
-        let change = |status: u8| {
-            from.iter()
-                .any(|&from| from as u8 == status)
-                .then_some(to as u8)
-        };
         self.status
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, change)
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |status: u8| {
+                from.iter()
+                    .any(|&from| from as u8 == status)
+                    .then_some(to as u8)
+            })
             .is_ok()
     }
 }

@@ -213,11 +213,12 @@ fn trial_blocks(limits: &Limits) -> Vec<BlockRef> {
     let blocks =
         groups.flat_map(|(group, count)| (0..count).map(move |block| BlockRef { group, block }));
     let mut bytes = 0;
-    let fits = |block: &BlockRef| {
-        bytes += limits.tiers.block_bytes[block.group];
-        bytes <= TRIAL_BYTES_MAX
-    };
-    let mut some: Vec<_> = blocks.take_while(fits).collect();
+    let mut some: Vec<_> = blocks
+        .take_while(|block| {
+            bytes += limits.tiers.block_bytes[block.group];
+            bytes <= TRIAL_BYTES_MAX
+        })
+        .collect();
     if some.is_empty() {
         some.push(BlockRef { group: 0, block: 0 });
     }

@@ -108,14 +108,17 @@ impl BeamRoom {
     /// the full blocks of the prompt. At most the prompt's length: not one token fits.
     pub fn tokens_max(&self, prompt_len: u32, width: u32) -> u32 {
         let shared = prompt_len / self.block_size;
-        let held = |&(blocks, most): &(u32, u32)| {
-            if most.saturating_mul(width) <= blocks {
-                return u32::MAX;
-            }
-            let own = blocks.saturating_sub(shared) / width.max(1);
-            (shared + own).saturating_mul(self.block_size)
-        };
-        self.groups.iter().map(held).min().unwrap_or(u32::MAX)
+        self.groups
+            .iter()
+            .map(|&(blocks, most)| {
+                if most.saturating_mul(width) <= blocks {
+                    return u32::MAX;
+                }
+                let own = blocks.saturating_sub(shared) / width.max(1);
+                (shared + own).saturating_mul(self.block_size)
+            })
+            .min()
+            .unwrap_or(u32::MAX)
     }
 }
 
@@ -445,8 +448,11 @@ const REPETITION_PENALTY_MIN: f32 = 1e-3;
 /// # Errors
 /// What it must be, without the field's name.
 pub fn check_cache_salt(salt: &str) -> Result<(), String> {
-    let in_alphabet = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
-    if (1..=CACHE_SALT_LEN_MAX).contains(&salt.len()) && salt.bytes().all(in_alphabet) {
+    if (1..=CACHE_SALT_LEN_MAX).contains(&salt.len())
+        && salt
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-')
+    {
         Ok(())
     } else {
         Err(format!(

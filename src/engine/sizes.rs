@@ -146,16 +146,15 @@ pub(super) fn shrink(blocks: &[u32], is_guess: bool) -> Option<Vec<u32>> {
 
 /// The longest sequence that this pool can hold, at most `requested`.
 pub(super) fn model_len_held(requested: u32, block_size: u32, plan: &Plan, blocks: &[u32]) -> u32 {
-    let held = |(group, &count): (&crate::plan::KvGroup, &u32)| match group.window {
-        Some(window) if count >= window.div_ceil(block_size) + 1 + BLOCKS_SPARE => requested,
-        _ => count
-            .saturating_sub(BLOCKS_SPARE)
-            .saturating_mul(block_size),
-    };
     plan.kv_groups
         .iter()
         .zip(blocks)
-        .map(held)
+        .map(|(group, &count)| match group.window {
+            Some(window) if count >= window.div_ceil(block_size) + 1 + BLOCKS_SPARE => requested,
+            _ => count
+                .saturating_sub(BLOCKS_SPARE)
+                .saturating_mul(block_size),
+        })
         .min()
         .unwrap_or(requested)
         .min(requested)
@@ -163,13 +162,12 @@ pub(super) fn model_len_held(requested: u32, block_size: u32, plan: &Plan, block
 
 /// Number of sequences of `length` tokens that this pool holds at once, at most `max_num_seqs`.
 pub(super) fn sequences_held(config: &Config, plan: &Plan, blocks: &[u32], length: u32) -> u32 {
-    let held = |(group, &count): (usize, &u32)| {
-        count.saturating_sub(BLOCKS_SPARE) / sequence_blocks(config, plan, group, length).max(1)
-    };
     blocks
         .iter()
         .enumerate()
-        .map(held)
+        .map(|(group, &count)| {
+            count.saturating_sub(BLOCKS_SPARE) / sequence_blocks(config, plan, group, length).max(1)
+        })
         .min()
         .unwrap_or(u32::MAX)
         .min(config.max_num_seqs)
@@ -194,10 +192,13 @@ fn sequence_blocks(config: &Config, plan: &Plan, group: usize, length: u32) -> u
 
 /// Bytes of a pool with this many blocks per group.
 pub(super) fn kv_bytes(config: &Config, plan: &Plan, blocks: &[u32]) -> u64 {
-    let bytes = |(group, &count)| {
-        plan.block_bytes(group, config.block_size, config.kv_format) * u64::from(count)
-    };
-    blocks.iter().enumerate().map(bytes).sum()
+    blocks
+        .iter()
+        .enumerate()
+        .map(|(group, &count)| {
+            plan.block_bytes(group, config.block_size, config.kv_format) * u64::from(count)
+        })
+        .sum()
 }
 
 /// Bytes of a block of each KV group, and of a state slot if the plan has states.
@@ -290,6 +291,7 @@ pub(super) fn budget_bytes(config: &Config, caps: &Caps) -> Option<u64> {
 fn window_blocks_max(config: &Config, plan: &Plan, group: usize) -> u64 {
     let blocks_for = |tokens: u32| u64::from(tokens.div_ceil(config.block_size));
     let step = 2 * (blocks_for(config.max_num_batched_tokens) + u64::from(config.max_num_seqs));
-    let windows = |window| u64::from(config.max_num_seqs) * (blocks_for(window) + 2) + step;
-    plan.kv_groups[group].window.map_or(u64::MAX, windows)
+    plan.kv_groups[group].window.map_or(u64::MAX, |window| {
+        u64::from(config.max_num_seqs) * (blocks_for(window) + 2) + step
+    })
 }

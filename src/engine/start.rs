@@ -181,19 +181,18 @@ impl<B: Backend, S: Source> Engine<B, S> {
         progress: impl FnMut(Progress),
     ) -> Result<Self, StartError> {
         config.check()?;
-        let open_disk = |form: &Form| {
-            let disk = config
-                .kv_disk
-                .as_ref()
-                .map(|disk| FolderDisk::open(&disk.folder, disk.bytes, form));
-            Ok(disk
-                .transpose()?
-                .map(|disk| Box::new(disk) as Box<dyn Disk>))
-        };
         let extras = Extras {
             draft,
             faults: InjectedFaults::default(),
-            open_disk,
+            open_disk: |form: &Form| {
+                let disk = config
+                    .kv_disk
+                    .as_ref()
+                    .map(|disk| FolderDisk::open(&disk.folder, disk.bytes, form));
+                Ok(disk
+                    .transpose()?
+                    .map(|disk| Box::new(disk) as Box<dyn Disk>))
+            },
         };
         Self::start_with(backend, model, extras, config, inbox, progress).await
     }
@@ -208,15 +207,14 @@ impl<B: Backend, S: Source> Engine<B, S> {
         progress: impl FnMut(Progress),
     ) -> Result<Self, StartError> {
         config.check()?;
-        let open_disk = |form: &Form| {
-            Ok(Some(
-                Box::new(MemoryDisk::new(files.clone(), form.clone())) as Box<dyn Disk>
-            ))
-        };
         let extras = Extras {
             draft: None,
             faults: InjectedFaults::default(),
-            open_disk,
+            open_disk: |form: &Form| {
+                Ok(Some(
+                    Box::new(MemoryDisk::new(files.clone(), form.clone())) as Box<dyn Disk>
+                ))
+            },
         };
         Self::start_with(backend, model, extras, config, inbox, progress).await
     }
@@ -353,16 +351,17 @@ where
     S: Source + Send + 'static,
     F: FnOnce() -> Result<B, BackendError> + Send + 'static,
 {
-    let serve = move || async move {
-        let backend = open().map_err(StartError::from)?;
-        Engine::start(backend, model, &config, inbox, progress)
-            .await?
-            .run()
-            .await
-    };
-    platform::spawn("folio-engine", serve, |panic| {
-        Err(EngineEnd::Panicked(panic))
-    })
+    platform::spawn(
+        "folio-engine",
+        move || async move {
+            let backend = open().map_err(StartError::from)?;
+            Engine::start(backend, model, &config, inbox, progress)
+                .await?
+                .run()
+                .await
+        },
+        |panic| Err(EngineEnd::Panicked(panic)),
+    )
 }
 
 /// [`spawn`] with a draft model, if there is one: opens the device once for each model.
@@ -379,18 +378,19 @@ where
     S: Source + Send + 'static,
     F: Fn() -> Result<B, BackendError> + Send + 'static,
 {
-    let serve = move || async move {
-        let backend = open().map_err(StartError::from)?;
-        let opened = draft.map(|draft| Ok((open()?, draft))).transpose();
-        let draft = opened.map_err(|error: BackendError| StartError::from(error))?;
-        Engine::start_with_draft(backend, model, draft, &config, inbox, progress)
-            .await?
-            .run()
-            .await
-    };
-    platform::spawn("folio-engine", serve, |panic| {
-        Err(EngineEnd::Panicked(panic))
-    })
+    platform::spawn(
+        "folio-engine",
+        move || async move {
+            let backend = open().map_err(StartError::from)?;
+            let opened = draft.map(|draft| Ok((open()?, draft))).transpose();
+            let draft = opened.map_err(|error: BackendError| StartError::from(error))?;
+            Engine::start_with_draft(backend, model, draft, &config, inbox, progress)
+                .await?
+                .run()
+                .await
+        },
+        |panic| Err(EngineEnd::Panicked(panic)),
+    )
 }
 
 /// A draft model while it is loaded.
@@ -661,13 +661,6 @@ fn form<B: Backend>(
     fingerprint: [u8; 32],
 ) -> Form {
     let caps = backend.caps();
-    let layers_of = |group: usize| {
-        let own = plan
-            .kv_layers
-            .iter()
-            .filter(move |layer| layer.group as usize == group);
-        own.map(LayerForm::from).collect()
-    };
     let states = plan
         .state_group()
         .map(|_| plan.state_layers.iter().map(LayerForm::from).collect());
@@ -688,7 +681,13 @@ fn form<B: Backend>(
         build: format!("{build} {:?} {}", caps.activations, capacity.tokens_max),
         deterministic: config.deterministic,
         layers: (0..plan.kv_groups.len())
-            .map(layers_of)
+            .map(|group| {
+                let own = plan
+                    .kv_layers
+                    .iter()
+                    .filter(move |layer| layer.group as usize == group);
+                own.map(LayerForm::from).collect()
+            })
             .chain(states)
             .collect(),
     }

@@ -171,29 +171,34 @@ fn layers(
     // A window as long as the context hides nothing: treat it as full attention, so that both share block ids.
     let window = window.filter(|&window| window < positions_max);
     let place = norm_place(config, family.norms)?;
-    let layer = |index: usize| {
-        let (kind, shape): (_, LayerShape) = (words[index].kind(family.mixers), shapes[index]);
-        // OLMo hybrid: layers with a state have norms before.
-        let is_exception = kind == LayerKind::State
-            && matches!(family.mixers, Mixers::AttentionOrState(Rule::NegativeDelta));
-        LayerSpec {
-            kind,
-            norms: if is_exception {
-                NormPlace::Before
-            } else {
-                place
-            },
-            window: if slides[index] { window } else { None },
-            rope: layer_ropes[index],
-            experts: sparse[index],
-            mlp: if dense[index] { shape.mlp } else { 0 },
-            kv_heads: shape.kv_heads,
-            head_dim: shape.head_dim,
-            kv_from: shape.kv_from,
-            value_is_key: shape.value_is_key,
-        }
-    };
-    Ok((ropes, (0..words.len()).map(layer).collect()))
+    Ok((
+        ropes,
+        (0..words.len())
+            .map(|index| {
+                let (kind, shape): (_, LayerShape) =
+                    (words[index].kind(family.mixers), shapes[index]);
+                // OLMo hybrid: layers with a state have norms before.
+                let is_exception = kind == LayerKind::State
+                    && matches!(family.mixers, Mixers::AttentionOrState(Rule::NegativeDelta));
+                LayerSpec {
+                    kind,
+                    norms: if is_exception {
+                        NormPlace::Before
+                    } else {
+                        place
+                    },
+                    window: if slides[index] { window } else { None },
+                    rope: layer_ropes[index],
+                    experts: sparse[index],
+                    mlp: if dense[index] { shape.mlp } else { 0 },
+                    kv_heads: shape.kv_heads,
+                    head_dim: shape.head_dim,
+                    kv_from: shape.kv_from,
+                    value_is_key: shape.value_is_key,
+                }
+            })
+            .collect(),
+    ))
 }
 
 /// Where a family has norms, unless a field says that there are none after its branches.
@@ -253,20 +258,22 @@ fn family(
         }
         (None, None) => whole.required("architectures", whole.text("model_type")?)?,
     };
-    let known = |family: &&Family| family.architecture == found || family.model_type == found;
-    FAMILIES.into_iter().find(known).ok_or_else(|| {
-        let names = FAMILIES.map(|family| family.architecture);
-        let lacking = UNSUPPORTED
-            .iter()
-            .find(|(field, _)| text.unwrap_or(whole).get(field).is_some());
-        let (file, found) = (file.into(), found.to_owned());
-        LoadError::Architecture {
-            file,
-            hint: hint(&found, &names, lacking),
-            found,
-            known: names.join(", "),
-        }
-    })
+    FAMILIES
+        .into_iter()
+        .find(|family| family.architecture == found || family.model_type == found)
+        .ok_or_else(|| {
+            let names = FAMILIES.map(|family| family.architecture);
+            let lacking = UNSUPPORTED
+                .iter()
+                .find(|(field, _)| text.unwrap_or(whole).get(field).is_some());
+            let (file, found) = (file.into(), found.to_owned());
+            LoadError::Architecture {
+                file,
+                hint: hint(&found, &names, lacking),
+                found,
+                known: names.join(", "),
+            }
+        })
 }
 
 /// Fields that only models with certain layers have, and what these layers compute.
@@ -283,7 +290,6 @@ const UNSUPPORTED: [(&str, &str); 4] = [
 /// What helps with an architecture that is not supported: the one of `known` whose name begins alike, and what it has
 /// that none of them computes, with the field that says so.
 pub(super) fn hint(found: &str, known: &[&str], lacking: Option<&(&str, &str)>) -> String {
-    let plain = |name: &str| name.to_lowercase().replace(['_', '-'], "");
     let alike = |name: &&&str| {
         plain(name)
             .chars()
@@ -300,6 +306,10 @@ pub(super) fn hint(found: &str, known: &[&str], lacking: Option<&(&str, &str)>) 
     let lacking =
         lacking.map(|(field, what)| format!("; {field} means {what}, which is not supported"));
     [nearest, lacking].into_iter().flatten().collect()
+}
+
+fn plain(name: &str) -> String {
+    name.to_lowercase().replace(['_', '-'], "")
 }
 
 /// `tie_word_embeddings`, which multimodal checkpoints have inside or outside the text model's config. LFM2 calls it

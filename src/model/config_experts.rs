@@ -70,15 +70,17 @@ fn sparse_kinds(
         );
         return Err(config.invalid("mlp_layer_types", message));
     }
-    let sparse = |kind: &Value| match kind.as_str() {
-        Some("sparse") => Ok(true),
-        Some("dense") => Ok(false),
-        _ => Err(config.invalid(
-            "mlp_layer_types",
-            format!("has {kind}, not dense or sparse"),
-        )),
-    };
-    kinds.iter().map(sparse).collect()
+    kinds
+        .iter()
+        .map(|kind| match kind.as_str() {
+            Some("sparse") => Ok(true),
+            Some("dense") => Ok(false),
+            _ => Err(config.invalid(
+                "mlp_layer_types",
+                format!("has {kind}, not dense or sparse"),
+            )),
+        })
+        .collect()
 }
 
 /// A router with these scores; `factor` is the default of `routed_scaling_factor`.

@@ -113,14 +113,13 @@ pub(super) fn words(
         Mixers::Attention | Mixers::AttentionAndState | Mixers::Blocks => {
             vec![Word::Attention(false); count]
         }
-        Mixers::AttentionOrConvolution { sliding: true } => {
-            let word = |layer: usize| match layer % 4 {
+        Mixers::AttentionOrConvolution { sliding: true } => (0..count)
+            .map(|layer| match layer % 4 {
                 2 => Word::Attention(false),
                 0 if layer > 0 => Word::Attention(true),
                 _ => Word::Convolution,
-            };
-            (0..count).map(word).collect()
-        }
+            })
+            .collect(),
         Mixers::AttentionOrConvolution { sliding: false } => convolutions(config, count)?,
         Mixers::AttentionOrState(Rule::Delta | Rule::NegativeDelta) => {
             let interval = config
@@ -137,19 +136,29 @@ fn blocks(config: &ConfigReader<'_>) -> Result<Vec<Word>, LoadError> {
     let (name, words): (_, Vec<Word>) = match config.text("hybrid_override_pattern")? {
         Some(letters) => {
             let name = "hybrid_override_pattern";
-            let word = |letter: char| {
-                let word = Word::parse(letter.encode_utf8(&mut [0; 4]), Mixers::Blocks);
-                word.ok_or_else(|| {
-                    config.invalid(name, format!("has {letter:?}, not M, *, - or E"))
-                })
-            };
-            (name, letters.chars().map(word).collect::<Result<_, _>>()?)
+            (
+                name,
+                letters
+                    .chars()
+                    .map(|letter: char| {
+                        let word = Word::parse(letter.encode_utf8(&mut [0; 4]), Mixers::Blocks);
+                        word.ok_or_else(|| {
+                            config.invalid(name, format!("has {letter:?}, not M, *, - or E"))
+                        })
+                    })
+                    .collect::<Result<_, _>>()?,
+            )
         }
         None => {
             let name = "layers_block_type";
             let words = config.required(name, config.list(name)?)?;
-            let word = |word| parse_word(config, name, word, Mixers::Blocks);
-            (name, words.iter().map(word).collect::<Result<_, _>>()?)
+            (
+                name,
+                words
+                    .iter()
+                    .map(|word| parse_word(config, name, word, Mixers::Blocks))
+                    .collect::<Result<_, _>>()?,
+            )
         }
     };
     check_count(
@@ -398,11 +407,13 @@ fn rotated_layers(config: &ConfigReader<'_>, count: usize) -> Result<Vec<bool>, 
         );
         return Err(config.invalid("no_rope_layers", message));
     }
-    let rotates = |entry: &Value| match entry.as_u64() {
-        Some(rotates @ 0..=1) => Ok(rotates == 1),
-        _ => Err(config.invalid("no_rope_layers", format!("has {entry}, not 0 or 1"))),
-    };
-    given.iter().map(rotates).collect()
+    given
+        .iter()
+        .map(|entry| match entry.as_u64() {
+            Some(rotates @ 0..=1) => Ok(rotates == 1),
+            _ => Err(config.invalid("no_rope_layers", format!("has {entry}, not 0 or 1"))),
+        })
+        .collect()
 }
 
 /// The sizes of a layer, and where its keys and values come from.

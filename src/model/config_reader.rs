@@ -196,21 +196,22 @@ impl<'a> ConfigReader<'a> {
         let list = value
             .as_array()
             .map_or(std::slice::from_ref(value), Vec::as_slice);
-        let id = |id: &Value| {
-            let number = id
-                .as_f64()
-                .filter(|number| number.fract() == 0.0 && (0.0..f64::from(vocab)).contains(number));
-            if number.is_none() {
-                let error = self.wrong(
-                    name,
-                    id,
-                    format!("a token id below the vocabulary of {vocab}"),
-                );
-                tracing::warn!("{error}; it is ignored");
-            }
-            number.map(|number| number as u32)
-        };
-        list.iter().filter_map(id).collect()
+        list.iter()
+            .filter_map(|id| {
+                let number = id.as_f64().filter(|number| {
+                    number.fract() == 0.0 && (0.0..f64::from(vocab)).contains(number)
+                });
+                if number.is_none() {
+                    let error = self.wrong(
+                        name,
+                        id,
+                        format!("a token id below the vocabulary of {vocab}"),
+                    );
+                    tracing::warn!("{error}; it is ignored");
+                }
+                number.map(|number| number as u32)
+            })
+            .collect()
     }
 
     fn wrong(&self, name: &str, value: &Value, expected: impl Display) -> LoadError {

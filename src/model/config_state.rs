@@ -5,7 +5,6 @@ use super::config_reader::ConfigReader;
 use super::families::{Mixers, Rule};
 use super::spec::{Factors, GatedNormSpec, StateRule, StateSpec};
 use crate::plan::check::TAPS_MAX;
-use serde_json::Value;
 
 /// Maximum heads of a state.
 const HEADS_MAX: u32 = 1024;
@@ -198,12 +197,14 @@ fn numbers<const N: usize>(config: &ConfigReader<'_>, name: &str) -> Result<[f64
     let Some(list) = config.list(name)? else {
         return Ok([1.0; N]);
     };
-    let number = |value: &Value| {
-        value
-            .as_f64()
-            .filter(|number| (1e-6..=1e6).contains(number))
-    };
-    let numbers: Option<Vec<f64>> = list.iter().map(number).collect();
+    let numbers: Option<Vec<f64>> = list
+        .iter()
+        .map(|value| {
+            value
+                .as_f64()
+                .filter(|number| (1e-6..=1e6).contains(number))
+        })
+        .collect();
     let numbers = numbers.and_then(|numbers| numbers.try_into().ok());
     numbers.ok_or_else(|| config.invalid(name, format!("is not {N} numbers above zero")))
 }

@@ -371,7 +371,6 @@ impl Model {
                 .or_else(|| after("blk."))
                 .is_some_and(|layer| layer >= layers)
         };
-        let holds = |name: &str, words: &[&str]| words.iter().any(|word| name.contains(word));
         let part = |name: &str| match name {
             _ if holds(name, &["vision", "visual", "multi_modal_projector"]) => Some("vision"),
             _ if holds(name, &["audio"]) => Some("audio"),
@@ -461,6 +460,10 @@ impl Model {
     ) -> Result<(), UploadError<E>> {
         self.weights.upload(self.source.as_ref(), plan, write).await
     }
+}
+
+fn holds(name: &str, words: &[&str]) -> bool {
+    words.iter().any(|word| name.contains(word))
 }
 
 /// The spec with a head of its own if a checkpoint whose config ties it to the embedding has both, and they differ: as

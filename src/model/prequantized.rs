@@ -156,7 +156,6 @@ pub(super) fn check_plain(
     file: &str,
     tensors: &BTreeMap<String, TensorInfo>,
 ) -> Result<(), LoadError> {
-    let is_stored = |info: &TensorInfo, name: &str| info.element == Element::Other(name.into());
     let format = tensors
         .iter()
         .find_map(|(name, info)| match name.rsplit_once('.')?.1 {
@@ -181,6 +180,10 @@ pub(super) fn check_plain(
         field: "quantization_config".into(),
         message,
     })
+}
+
+fn is_stored(info: &TensorInfo, name: &str) -> bool {
+    info.element == Element::Other(name.into())
 }
 
 impl Prequantized {
@@ -312,12 +315,15 @@ fn invalid(info: &TensorInfo, name: &str, message: String) -> LoadError {
 }
 
 fn sizes(name: &str, info: &TensorInfo, dimensions: usize) -> Result<Vec<usize>, LoadError> {
-    let small = |size: &u64| {
-        usize::try_from(*size)
-            .ok()
-            .filter(|size| *size > 0 && *size < 1 << 28)
-    };
-    let sizes: Option<Vec<usize>> = info.shape.iter().map(small).collect();
+    let sizes: Option<Vec<usize>> = info
+        .shape
+        .iter()
+        .map(|size| {
+            usize::try_from(*size)
+                .ok()
+                .filter(|size| *size > 0 && *size < 1 << 28)
+        })
+        .collect();
     sizes
         .filter(|sizes| sizes.len() == dimensions)
         .ok_or_else(|| {
@@ -489,7 +495,6 @@ impl TensorSource for Prequantized {
             for part in &matrix.parts {
                 parts.push(self.whole(part).await?);
             }
-            let wrong = |message: &str| invalid(&self.infos[tensor], tensor, message.into());
             let row_bytes = matrix.format.row_bytes(matrix.columns as u32);
             let rows = (bytes.start / row_bytes) as usize..(bytes.end / row_bytes) as usize;
             assert_eq!(
@@ -497,7 +502,9 @@ impl TensorSource for Prequantized {
                 bytes.end - bytes.start,
                 "quantized tensors are read by rows"
             );
-            matrix.check(&parts, &rows).map_err(wrong)?;
+            matrix
+                .check(&parts, &rows)
+                .map_err(|message| invalid(&self.infos[tensor], tensor, message.into()))?;
             Ok(matrix.rows(&parts, rows))
         })
     }
@@ -560,14 +567,18 @@ impl Matrix {
         let (rows, mut writer) = (self.rows, RowWriter::new(self.format, self.columns, out));
         let place = AWQ_PLACES[row % 8];
         for at in 0..self.columns / GROUP {
-            let code = |i: usize| {
-                let column = GROUP * at + i;
-                match method {
-                    Method::Awq { .. } => nibble(&parts[0], column * (rows / 8) + row / 8, place),
-                    _ => nibble(&parts[0], column / 8 * rows + row, column % 8),
-                }
-            };
-            writer.codes(at, &std::array::from_fn(code));
+            writer.codes(
+                at,
+                &std::array::from_fn(|i: usize| {
+                    let column = GROUP * at + i;
+                    match method {
+                        Method::Awq { .. } => {
+                            nibble(&parts[0], column * (rows / 8) + row / 8, place)
+                        }
+                        _ => nibble(&parts[0], column / 8 * rows + row, column % 8),
+                    }
+                }),
+            );
             let (group, zero_place, zero_offset) = match method {
                 Method::Gptq {
                     group, zero_offset, ..

@@ -268,8 +268,12 @@ fn eight_bits(values: &[f32; GROUP]) -> (f16, [u8; GROUP]) {
     } else {
         1.0 / scale.to_f32()
     };
-    let code = |value: f32| ((value * inverse + 128.5).clamp(1.0, 255.0) as i32 - 128) as i8;
-    (scale, values.map(|value| code(value).cast_unsigned()))
+    (
+        scale,
+        values.map(|value| {
+            (((value * inverse + 128.5).clamp(1.0, 255.0) as i32 - 128) as i8).cast_unsigned()
+        }),
+    )
 }
 
 /// A sum over a group as eight partial sums, which the compiler vectorizes.
@@ -326,10 +330,6 @@ fn four_bit_codes(values: &[f32; GROUP], scale: f32, min: f32) -> ([f32; GROUP],
 /// the error.
 fn four_bits(values: &[f32; GROUP]) -> (f16, f16, [u8; GROUP]) {
     let (low, high) = range(values);
-    let rounded = |scale: f32, min: f32| {
-        let finite = |value: f32| f16::from_f32(value.clamp(-65504.0, 65504.0));
-        (finite(scale.max(0.0)), finite(min))
-    };
     let mut best = rounded((high - low) / 15.0, low);
     let (mut codes, mut error) = four_bit_codes(values, best.0.to_f32(), best.1.to_f32());
     for _ in 0..FITS {
@@ -344,6 +344,14 @@ fn four_bits(values: &[f32; GROUP]) -> (f16, f16, [u8; GROUP]) {
         (best, codes, error) = (next, next_codes, next_error);
     }
     (best.0, best.1, codes.map(|code| code as u8))
+}
+
+fn rounded(scale: f32, min: f32) -> (f16, f16) {
+    (finite(scale.max(0.0)), finite(min))
+}
+
+fn finite(value: f32) -> f16 {
+    f16::from_f32(value.clamp(-65504.0, 65504.0))
 }
 
 /// The scale and minimum with the least squared error for these codes; `None` if all codes are equal.

@@ -4,7 +4,7 @@
 use super::LoadError;
 use super::source::{Element, TensorInfo, TensorRead, TensorSource};
 use super::spec::ModelSpec;
-use super::weights::{Part, tensors_of};
+use super::weights::tensors_of;
 use crate::plan::WeightFormat;
 use crate::platform;
 use bytes::Bytes;
@@ -31,25 +31,26 @@ pub(super) struct RandomTensors {
 impl RandomTensors {
     pub(super) fn new(spec: &ModelSpec, seed: u64) -> Self {
         let file: Arc<str> = NAME.into();
-        let info = |part: Part| {
-            let (part, format) = if part.is_published_in_mxfp4() {
-                (part.by_rows(), WeightFormat::Mxfp4)
-            } else {
-                (part, WeightFormat::Bf16)
-            };
-            let element = Element::Float(format);
-            (
-                part.tensor,
-                TensorInfo {
-                    file: file.clone(),
-                    shape: part.shape,
-                    element,
-                },
-            )
-        };
         Self {
             seed,
-            tensors: tensors_of(spec).map(info).collect(),
+            tensors: tensors_of(spec)
+                .map(|part| {
+                    let (part, format) = if part.is_published_in_mxfp4() {
+                        (part.by_rows(), WeightFormat::Mxfp4)
+                    } else {
+                        (part, WeightFormat::Bf16)
+                    };
+                    let element = Element::Float(format);
+                    (
+                        part.tensor,
+                        TensorInfo {
+                            file: file.clone(),
+                            shape: part.shape,
+                            element,
+                        },
+                    )
+                })
+                .collect(),
         }
     }
 

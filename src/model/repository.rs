@@ -138,10 +138,9 @@ pub fn select(names: &[String], requested: Option<&str>) -> Result<Selection, Se
         let index = (!single).then_some(INDEX);
         let fixed = [CONFIG, if single { SINGLE } else { INDEX }];
         let beside = BESIDE.into_iter().filter(|name| has(name));
-        let is_template = |name: &&str| {
+        let templates = names.iter().map(String::as_str).filter(|name| {
             name.starts_with(MORE_TEMPLATES) && name.ends_with(".jinja") && is_plain(name)
-        };
-        let templates = names.iter().map(String::as_str).filter(is_template);
+        });
         let files = fixed
             .into_iter()
             .chain(beside)
@@ -200,8 +199,7 @@ pub fn shards(index_json: &[u8], names: &[String]) -> Result<Vec<String>, Select
 
 /// Whether a name is a plain relative path on every system: no `..`, no absolute path, no drive, no alternate stream.
 pub fn is_plain(name: &str) -> bool {
-    let component = |part: &str| !matches!(part, "" | "." | "..");
-    name.split('/').all(component)
+    name.split('/').all(|part| !matches!(part, "" | "." | ".."))
         && !name.contains(['\\', ':'])
         && !name.contains(char::is_control)
 }
@@ -307,12 +305,13 @@ fn carries(stem: &str, quantization: &str) -> bool {
 pub fn quantization_of(stem: &str) -> Option<String> {
     let upper = stem.to_ascii_uppercase();
     let mut words = upper.split(['-', '.', '/']);
-    let is_type = |word: &&str| {
-        let digits = word.strip_prefix("IQ").or_else(|| word.strip_prefix('Q'));
-        digits.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
-            || OTHER_TYPES.iter().any(|known| word.starts_with(known))
-    };
-    words.rfind(is_type).map(str::to_owned)
+    words
+        .rfind(|word: &&str| {
+            let digits = word.strip_prefix("IQ").or_else(|| word.strip_prefix('Q'));
+            digits.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+                || OTHER_TYPES.iter().any(|known| word.starts_with(known))
+        })
+        .map(str::to_owned)
 }
 
 fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
@@ -481,7 +480,7 @@ mod tests {
     #[test]
     fn a_quantization_is_read_off_a_name() {
         let check = |stem: &str, found: Option<&str>| {
-            assert_eq!(quantization_of(stem).as_deref(), found, "{stem}")
+            assert_eq!(quantization_of(stem).as_deref(), found, "{stem}");
         };
         check("Qwen3-0.6B-Q4_K_M", Some("Q4_K_M"));
         check("model.q8_0", Some("Q8_0"));

@@ -210,7 +210,7 @@ impl RopeSpec {
             (Some("longrope" | "su"), _) => rope.read_long(&fields, config)?,
             _ => {
                 rope.scaling =
-                    RopeScaling::from_fields(&fields, config, theta, f64::from(rotary_dim))?
+                    RopeScaling::from_fields(&fields, config, theta, f64::from(rotary_dim))?;
             }
         }
         Ok(rope)

@@ -180,7 +180,7 @@ impl WeightTable {
                         let mut write_part = |row: u32, rows| write(id, first_row + row, rows);
                         match part.0.order {
                             Order::HeadKeys => {
-                                latent::upload_keys(source, part, &mut write_part).await?
+                                latent::upload_keys(source, part, &mut write_part).await?;
                             }
                             Order::Transposed
                             | Order::TransposedInterleaved
@@ -247,17 +247,16 @@ async fn upload_rows<E>(
 /// Rows of a matrix, with their elements changed, in f32.
 fn changed(rows: &[u8], stored: WeightFormat, columns: u32, change: Change) -> Bytes {
     let columns = columns as usize;
-    let row = |row: &[u8]| {
-        (0..columns)
-            .flat_map(|column| {
-                change
-                    .apply(stored.decode(row, columns, column))
-                    .to_le_bytes()
-            })
-            .collect::<Vec<u8>>()
-    };
     rows.chunks_exact(stored.row_bytes(columns as u32) as usize)
-        .flat_map(row)
+        .flat_map(|row| {
+            (0..columns)
+                .flat_map(|column| {
+                    change
+                        .apply(stored.decode(row, columns, column))
+                        .to_le_bytes()
+                })
+                .collect::<Vec<u8>>()
+        })
         .collect()
 }
 
@@ -377,11 +376,13 @@ fn resolve_weight(
             content,
         });
     };
-    let section = |(part, stored): &(Part, WeightFormat)| Section {
-        rows: part.rows(),
-        format: part.format(*stored),
-    };
-    let sections = stored.iter().map(section).collect();
+    let sections = stored
+        .iter()
+        .map(|(part, stored)| Section {
+            rows: part.rows(),
+            format: part.format(*stored),
+        })
+        .collect();
     Ok(Weight {
         rows,
         columns,

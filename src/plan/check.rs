@@ -31,10 +31,6 @@ pub fn check_filled(plan: &Plan, filled: &[BufferId]) -> Result<(), PlanError> {
 }
 
 fn check_parts(plan: &Plan, mut written: Written) -> Result<(), PlanError> {
-    let at = |place: &str| {
-        let place = place.to_owned();
-        |kind| PlanError { place, kind }
-    };
     check_names(plan).map_err(at("names"))?;
     check_kv(plan).map_err(at("kv"))?;
     check_sizes(plan).map_err(at("sizes"))?;
@@ -43,6 +39,11 @@ fn check_parts(plan: &Plan, mut written: Written) -> Result<(), PlanError> {
         check_steps(plan, &format!("tail {tail}"), steps, &mut written.clone())?;
     }
     Ok(())
+}
+
+fn at(place: &str) -> impl FnOnce(PlanErrorKind) -> PlanError {
+    let place = place.to_owned();
+    |kind| PlanError { place, kind }
 }
 
 fn check_names(plan: &Plan) -> Result<(), PlanErrorKind> {
@@ -155,9 +156,8 @@ fn check_steps(
     written: &mut Written,
 ) -> Result<(), PlanError> {
     for (index, step) in steps.iter().enumerate() {
-        let place = || format!("{part} step {index} ({})", step.stem());
         check_step(plan, step, written).map_err(|kind| PlanError {
-            place: place(),
+            place: format!("{part} step {index} ({})", step.stem()),
             kind,
         })?;
     }

@@ -107,12 +107,11 @@ fn is_read_later(plan: &Plan, buffer: BufferId, rest: &[Step]) -> bool {
     };
     // Nothing in the rest of the body touches the buffer, so any tail may read its content. For steps within a tail,
     // all tails are checked, their own among them: this fuses less than possible, never more.
-    let tails = || {
+    read_first(rest).unwrap_or_else(|| {
         plan.tails
             .iter()
             .any(|(_, steps)| read_first(steps).unwrap_or(false))
-    };
-    read_first(rest).unwrap_or_else(tails)
+    })
 }
 
 #[cfg(test)]

@@ -204,13 +204,15 @@ impl Plan {
 
     /// Bytes of K and V read per token when its sequence has `context` tokens, limited by attention windows.
     pub fn token_kv_bytes(&self, context: u32, format: KvFormat) -> u64 {
-        let bytes = |layer: &KvLayer| {
-            let window = self.kv_groups[layer.group as usize]
-                .window
-                .unwrap_or(u32::MAX);
-            layer.token_bytes(format) * u64::from(context.min(window))
-        };
-        self.kv_layers.iter().map(bytes).sum()
+        self.kv_layers
+            .iter()
+            .map(|layer| {
+                let window = self.kv_groups[layer.group as usize]
+                    .window
+                    .unwrap_or(u32::MAX);
+                layer.token_bytes(format) * u64::from(context.min(window))
+            })
+            .sum()
     }
 
     /// Bytes of one state slot: the state of a sequence in all state layers; 0 if there are none.

@@ -89,13 +89,12 @@ impl WeightSpec {
             self.name
         );
         let mut end = 0;
-        let holds = |section: &&Section| {
-            end += section.rows;
-            row < end
-        };
         self.sections
             .iter()
-            .find(holds)
+            .find(|section| {
+                end += section.rows;
+                row < end
+            })
             .map_or(WeightFormat::F32, |section| section.format)
     }
 

@@ -96,15 +96,17 @@ mod linux {
         let groups = text("proc/self/cgroup")?;
         let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
         let number = |path: String| text(&path)?.trim().parse::<u64>().ok();
-        let left = |group: &Path| {
-            let group = Path::new("sys/fs/cgroup").join(group).display().to_string();
-            // The word `max` is no number: this group has no limit.
-            Some(
-                number(format!("{group}/memory.max"))?
-                    .saturating_sub(number(format!("{group}/memory.current"))?),
-            )
-        };
-        Path::new(own).ancestors().filter_map(left).min()
+        Path::new(own)
+            .ancestors()
+            .filter_map(|group| {
+                let group = Path::new("sys/fs/cgroup").join(group).display().to_string();
+                // The word `max` is no number: this group has no limit.
+                Some(
+                    number(format!("{group}/memory.max"))?
+                        .saturating_sub(number(format!("{group}/memory.current"))?),
+                )
+            })
+            .min()
     }
 }
 

@@ -52,14 +52,15 @@ pub async fn offload<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stati
     #[cfg(not(target_arch = "wasm32"))]
     {
         let (sender, receiver) = futures_channel::oneshot::channel();
-        let run = move || {
-            // Sending fails if the request was cancelled and nobody waits any more.
-            let _ = sender.send(work());
-        };
         let thread = std::thread::Builder::new()
             .name("offload".into())
             .stack_size(OFFLOAD_STACK_BYTES);
-        thread.spawn(run).ok()?;
+        thread
+            .spawn(move || {
+                // Sending fails if the request was cancelled and nobody waits any more.
+                let _ = sender.send(work());
+            })
+            .ok()?;
         receiver.await.ok()
     }
 }
@@ -89,13 +90,12 @@ pub fn unix_time() -> u64 {
 pub fn host_name() -> Option<String> {
     let file = std::fs::read_to_string("/proc/sys/kernel/hostname")
         .or_else(|_| std::fs::read_to_string("/etc/hostname"));
-    let variable = || {
-        std::env::var("COMPUTERNAME")
-            .or_else(|_| std::env::var("HOSTNAME"))
-            .ok()
-    };
     file.ok()
-        .or_else(variable)
+        .or_else(|| {
+            std::env::var("COMPUTERNAME")
+                .or_else(|_| std::env::var("HOSTNAME"))
+                .ok()
+        })
         .map(|name| name.trim().to_owned())
         .filter(|name| !name.is_empty())
 }
@@ -119,19 +119,18 @@ where
     T: Send + 'static,
     F: Future<Output = T>,
 {
-    let work = move || {
-        run_caught(make).unwrap_or_else(|panic| {
-            let text = panic.downcast_ref::<String>().map(String::as_str);
-            panicked(
-                text.or(panic.downcast_ref::<&str>().copied())
-                    .unwrap_or("without a message")
-                    .to_string(),
-            )
-        })
-    };
     std::thread::Builder::new()
         .name(name.to_string())
-        .spawn(work)
+        .spawn(move || {
+            run_caught(make).unwrap_or_else(|panic| {
+                let text = panic.downcast_ref::<String>().map(String::as_str);
+                panicked(
+                    text.or(panic.downcast_ref::<&str>().copied())
+                        .unwrap_or("without a message")
+                        .to_string(),
+                )
+            })
+        })
         .expect("this platform has threads")
 }
 

@@ -17,12 +17,14 @@ fn cores_below(root: &Path) -> Option<usize> {
     let allowed = status
         .lines()
         .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
-    let siblings = |processor: usize| {
-        text(&format!(
-            "sys/devices/system/cpu/cpu{processor}/topology/thread_siblings_list"
-        ))
-    };
-    let cores: Option<BTreeSet<String>> = list(allowed)?.into_iter().map(siblings).collect();
+    let cores: Option<BTreeSet<String>> = list(allowed)?
+        .into_iter()
+        .map(|processor| {
+            text(&format!(
+                "sys/devices/system/cpu/cpu{processor}/topology/thread_siblings_list"
+            ))
+        })
+        .collect();
     cores.map(|cores| cores.len())
 }
 

@@ -740,12 +740,11 @@ pub(super) fn row_by_row(inputs: &mut BatchInputs, block_size: u32) {
         .iter()
         .flat_map(|sequence| {
             let before = sequence.context_len - sequence.row_count;
-            let row = move |row| SequenceRows {
+            (0..sequence.row_count).map(move |row| SequenceRows {
                 row_start: sequence.row_start + row,
                 row_count: 1,
                 context_len: before + row + 1,
-            };
-            (0..sequence.row_count).map(row)
+            })
         })
         .collect();
 }
@@ -922,9 +921,8 @@ pub(super) fn move_first_block(
     let group = &mut inputs.groups[0];
     let entry = group.table_starts[0] + (inputs.sequences[0].context_len - 1) / fixture.block_size;
     let target = group.block_tables[entry as usize];
-    let unused = |block: &u32| !group.block_tables.contains(block);
     let source = (0..fixture.blocks[0])
-        .find(unused)
+        .find(|block| !group.block_tables.contains(block))
         .expect("the pool has a spare block");
     let elements = fixture.pool_elements(0) / fixture.blocks[0] as usize;
     for half in kv.iter_mut().filter(|half| !half.is_empty()) {

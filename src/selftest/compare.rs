@@ -285,7 +285,6 @@ fn compare_top(
     found: &[(u32, f32)],
     worst: &mut Worst,
 ) -> Result<(), String> {
-    let ids = |top: &[(u32, f32)]| top.iter().map(|(id, _)| *id).collect::<Vec<_>>();
     if ids(expected) != ids(found) {
         return Err(format!(
             "top ids {:?}, expected {:?}",
@@ -297,6 +296,10 @@ fn compare_top(
         .iter()
         .zip(found)
         .try_for_each(|(expected, found)| compare_logprob(expected.1, found.1, worst))
+}
+
+fn ids(top: &[(u32, f32)]) -> Vec<u32> {
+    top.iter().map(|(id, _)| *id).collect::<Vec<_>>()
 }
 
 fn compare_logprob(expected: f32, found: f32, worst: &mut Worst) -> Result<(), String> {

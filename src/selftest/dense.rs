@@ -207,16 +207,21 @@ fn neighbourhood(kind: RowKind, format: WeightFormat, with_norm: bool, with_gate
             Storage::F32 => 1e-4,
             _ => 2e-2,
         };
-        let allowed = move |expected: &[f32]| {
-            let largest = expected
-                .iter()
-                .fold(0.0f32, |largest, value| largest.max(value.abs()));
-            expected
-                .iter()
-                .map(|value| share * f64::from(value.abs()) + 0.01 * share * f64::from(largest))
-                .collect()
-        };
-        expect_rows(&fixture, &mut run, out, rows, Box::new(allowed));
+        expect_rows(
+            &fixture,
+            &mut run,
+            out,
+            rows,
+            Box::new(move |expected: &[f32]| {
+                let largest = expected
+                    .iter()
+                    .fold(0.0f32, |largest, value| largest.max(value.abs()));
+                expected
+                    .iter()
+                    .map(|value| share * f64::from(value.abs()) + 0.01 * share * f64::from(largest))
+                    .collect()
+            }),
+        );
         fixture.runs.push(run);
     }
     fixture
@@ -349,13 +354,18 @@ fn rms_norm(storage: Storage, format: WeightFormat, columns: u32, norm: Norm) ->
         }
         // What is subtracted or added may leave little of a value.
         let near = if center { 10.0 * RELATIVE } else { 0.0 };
-        let sum = move |expected: &[f32]| {
-            expected
-                .iter()
-                .map(|value| RELATIVE * f64::from(value.abs()) + near)
-                .collect()
-        };
-        expect_rows(&fixture, &mut run, out, rows, Box::new(sum));
+        expect_rows(
+            &fixture,
+            &mut run,
+            out,
+            rows,
+            Box::new(move |expected: &[f32]| {
+                expected
+                    .iter()
+                    .map(|value| RELATIVE * f64::from(value.abs()) + near)
+                    .collect()
+            }),
+        );
         if accumulate {
             add_to(&mut run, noise.values((rows * columns) as usize));
         }
@@ -458,8 +468,11 @@ fn gated_activation(
                     0.0
                 }
             };
-            let one = |(gate, up): (&f32, &f32)| jump(gate) + 0.1 * RELATIVE * product((gate, up));
-            gates.iter().zip(ups).map(one).collect::<Vec<_>>()
+            gates
+                .iter()
+                .zip(ups)
+                .map(|(gate, up)| jump(gate) + 0.1 * RELATIVE * product((gate, up)))
+                .collect::<Vec<_>>()
         });
         let of_inputs: Vec<f64> = allowed.collect();
         run.buffers.push((gate_up, values));
@@ -534,11 +547,13 @@ fn pool(storage: Storage, columns: u32) -> Fixture {
     ] {
         let mut run = Run::new(format!("{} of {rows} rows", pools.len()), plain_batch(rows));
         run.inputs.tails = vec![Tail::Pool];
-        let pool_row = |(row_start, row_count)| PoolRow {
-            row_start,
-            row_count,
-        };
-        run.inputs.pools = pools.into_iter().map(pool_row).collect();
+        run.inputs.pools = pools
+            .into_iter()
+            .map(|(row_start, row_count)| PoolRow {
+                row_start,
+                row_count,
+            })
+            .collect();
         let values: Vec<f32> = noise
             .values((rows * columns) as usize)
             .iter()

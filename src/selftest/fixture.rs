@@ -159,7 +159,7 @@ impl Mutant {
                     .swap(first as usize, second as usize);
             }
             Self::SwapTokens(first, second) => {
-                run.inputs.token_ids.swap(first as usize, second as usize)
+                run.inputs.token_ids.swap(first as usize, second as usize);
             }
             Self::SwapSlots(group, first, second) => {
                 run.inputs.groups[group]
@@ -174,7 +174,7 @@ impl Mutant {
             }
             Self::DropCopy(group) => _ = run.inputs.groups[group].copies.pop(),
             Self::SwapLogitsRows(first, second) => {
-                run.inputs.logits_rows.swap(first as usize, second as usize)
+                run.inputs.logits_rows.swap(first as usize, second as usize);
             }
             Self::ShorterPool => run.inputs.pools[0].row_count -= 1,
             Self::SwapStates(first, second) => {
@@ -360,11 +360,12 @@ impl Fixture {
     pub(super) fn weight_values(&self, weight: WeightId) -> Vec<f32> {
         let spec = self.plan.weight_spec(weight);
         let columns = spec.columns as usize;
-        let row = |row: u32| {
-            let bytes = &self.weights[weight.0 as usize][spec.bytes_before(row) as usize..];
-            (0..columns).map(move |index| spec.format_of(row).decode(bytes, columns, index))
-        };
-        (0..spec.rows).flat_map(row).collect()
+        (0..spec.rows)
+            .flat_map(|row| {
+                let bytes = &self.weights[weight.0 as usize][spec.bytes_before(row) as usize..];
+                (0..columns).map(move |index| spec.format_of(row).decode(bytes, columns, index))
+            })
+            .collect()
     }
 
     /// Adds a KV group with one layer.

@@ -190,17 +190,16 @@ fn turned(
 ) -> Allowed {
     let pairs = rotated(turning, turning, turning / 2, interleaved);
     Box::new(move |expected| {
-        let row = |row: &[f32]| {
-            let (plain, turned) = row.split_at(rank as usize);
-            plain
-                .iter()
-                .map(|value| RELATIVE * f64::from(value.abs()))
-                .chain(pairs(turned))
-                .collect::<Vec<_>>()
-        };
         expected
             .chunks_exact((rank + turning) as usize)
-            .flat_map(row)
+            .flat_map(|row| {
+                let (plain, turned) = row.split_at(rank as usize);
+                plain
+                    .iter()
+                    .map(|value| RELATIVE * f64::from(value.abs()))
+                    .chain(pairs(turned))
+                    .collect::<Vec<_>>()
+            })
             .collect()
     })
 }

@@ -541,15 +541,14 @@ fn fixtures(options: &SelftestOptions, rows: RowKind) -> impl Iterator<Item = Ve
         }
     }
     let (draws, shapes) = (options.draws, options.shapes);
-    let of_storage = move |storage| {
-        FILES
-            .iter()
-            .map(move |file| file(RowKind { storage, ..rows }, shapes))
-    };
     let sampling = std::iter::once_with(move || sampling::fixtures(draws, shapes));
     storages
         .into_iter()
-        .flat_map(of_storage)
+        .flat_map(move |storage| {
+            FILES
+                .iter()
+                .map(move |file| file(RowKind { storage, ..rows }, shapes))
+        })
         .chain(sampling)
         .map(move |mut fixtures| {
             if shapes == Shapes::One {

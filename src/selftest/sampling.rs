@@ -16,30 +16,30 @@ type Option_ = (&'static str, fn(&mut SampleRow, &mut Noise));
 const OPTIONS: [Option_; 14] = [
     ("greedy", |row, _| row.draw.temperature = 0.0),
     ("temperature", |row, noise| {
-        row.draw.temperature = [0.3, 0.7, 1.0, 1.9][noise.below(4) as usize]
+        row.draw.temperature = [0.3, 0.7, 1.0, 1.9][noise.below(4) as usize];
     }),
     ("top_k", |row, noise| {
-        row.draw.top_k = [1, 2, 5, 40, 100_000][noise.below(5) as usize]
+        row.draw.top_k = [1, 2, 5, 40, 100_000][noise.below(5) as usize];
     }),
     ("top_p", |row, noise| {
-        row.draw.top_p = [0.0, 0.1, 0.5, 0.9, 0.99][noise.below(5) as usize]
+        row.draw.top_p = [0.0, 0.1, 0.5, 0.9, 0.99][noise.below(5) as usize];
     }),
     ("min_p", |row, noise| {
-        row.draw.min_p = [0.01, 0.1, 0.5, 1.0][noise.below(4) as usize]
+        row.draw.min_p = [0.01, 0.1, 0.5, 1.0][noise.below(4) as usize];
     }),
     ("repetition", |row, noise| {
-        row.draw.repetition_penalty = [0.8, 1.1, 2.0][noise.below(3) as usize]
+        row.draw.repetition_penalty = [0.8, 1.1, 2.0][noise.below(3) as usize];
     }),
     ("presence", |row, noise| {
-        row.draw.presence_penalty = [-1.0, 0.5, 2.0][noise.below(3) as usize]
+        row.draw.presence_penalty = [-1.0, 0.5, 2.0][noise.below(3) as usize];
     }),
     ("frequency", |row, noise| {
-        row.draw.frequency_penalty = [-0.5, 0.3, 1.5][noise.below(3) as usize]
+        row.draw.frequency_penalty = [-0.5, 0.3, 1.5][noise.below(3) as usize];
     }),
     ("bias", |row, _| row.bias.len = 12),
     ("mask", |row, _| row.mask_start = 0),
     ("logprobs", |row, noise| {
-        (row.logprob, row.top_logprobs) = (true, [0, 1, 5, 20][noise.below(4) as usize])
+        (row.logprob, row.top_logprobs) = (true, [0, 1, 5, 20][noise.below(4) as usize]);
     }),
     ("together", together),
     ("scored", scored),
@@ -193,7 +193,6 @@ fn side_inputs(run: &mut Run, vocab: u32, noise: &mut Noise) {
 fn ties(vocab: u32) -> Fixture {
     let (mut fixture, logits) = fixture(&format!("ties, vocab {vocab}"), vocab);
     let mut noise = Noise::new("ties");
-    let level = |bits: u64| [-1.5, 0.0, -0.0, 2.0, 2.0][(bits % 5) as usize];
     let values: Vec<f32> = (0..ROWS * vocab)
         .map(|_| level(noise.bits() >> 7))
         .collect();
@@ -228,6 +227,10 @@ fn ties(vocab: u32) -> Fixture {
     }
     fixture.runs.extend([greedy, random]);
     fixture
+}
+
+fn level(bits: u64) -> f32 {
+    [-1.5, 0.0, -0.0, 2.0, 2.0][(bits % 5) as usize]
 }
 
 /// NaN, +∞, all −∞, some −∞, masks that allow nothing: each in a separate row.
@@ -337,11 +340,13 @@ fn groups() -> Fixture {
 fn head_logits(fixture: &Fixture, weight: crate::plan::WeightId, x: &[f32]) -> Vec<f32> {
     let columns = fixture.plan.weight_spec(weight).columns as usize;
     let weights = fixture.weight_values(weight);
-    let row = |x: &[f32]| {
-        let products = weights
-            .chunks_exact(columns)
-            .map(|weights| weights.iter().zip(x).map(|(w, x)| w * x).sum());
-        products.collect::<Vec<f32>>()
-    };
-    x.chunks_exact(columns).rev().flat_map(row).collect()
+    x.chunks_exact(columns)
+        .rev()
+        .flat_map(|x| {
+            let products = weights
+                .chunks_exact(columns)
+                .map(|weights| weights.iter().zip(x).map(|(w, x)| w * x).sum());
+            products.collect::<Vec<f32>>()
+        })
+        .collect()
 }

@@ -215,10 +215,14 @@ fn absolute_sums(
             convolved.extend((0..columns).map(|column| row[column] * factor(column)));
             let window = &convolved[convolved.len() - taps * columns..];
             sums.extend((0..columns).map(|column| {
-                let tap = |tap: usize| {
-                    f64::from((weights[column * taps + tap] * window[tap * columns + column]).abs())
-                };
-                let sum = (0..taps).map(tap).sum::<f64>() + f64::from(biases[column].abs());
+                let sum = (0..taps)
+                    .map(|tap| {
+                        f64::from(
+                            (weights[column * taps + tap] * window[tap * columns + column]).abs(),
+                        )
+                    })
+                    .sum::<f64>()
+                    + f64::from(biases[column].abs());
                 PRODUCTS
                     * sum
                     * if is_gated {

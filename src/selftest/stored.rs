@@ -53,10 +53,6 @@ pub(super) fn fixtures(kind: RowKind, shapes: Shapes) -> Vec<Fixture> {
         query,
         kv,
     };
-    let whole = |head_dim: u32| Turn {
-        pairs: head_dim / 2,
-        ..Turn::default()
-    };
     let (plain, windowed) = (
         View::default(),
         View {
@@ -75,10 +71,6 @@ pub(super) fn fixtures(kind: RowKind, shapes: Shapes) -> Vec<Fixture> {
             ..plain
         },
     );
-    let normed = |head_dim: u32| Turn {
-        norm: true,
-        ..whole(head_dim)
-    };
     let (f16, q8, fp8) = (KvFormat::F16, KvFormat::Q8, KvFormat::Fp8);
     let of_row = Turn {
         whole_row: true,
@@ -141,8 +133,25 @@ pub(super) fn fixtures(kind: RowKind, shapes: Shapes) -> Vec<Fixture> {
             sinks,
         ),
     ];
-    let fixture = |case: &(Heads, KvFormat, Turn, View)| fixture(kind, *case, shapes.of(&BATCHES));
-    shapes.of(&cases).iter().map(fixture).collect()
+    shapes
+        .of(&cases)
+        .iter()
+        .map(|case| fixture(kind, *case, shapes.of(&BATCHES)))
+        .collect()
+}
+
+fn normed(head_dim: u32) -> Turn {
+    Turn {
+        norm: true,
+        ..whole(head_dim)
+    }
+}
+
+fn whole(head_dim: u32) -> Turn {
+    Turn {
+        pairs: head_dim / 2,
+        ..Turn::default()
+    }
 }
 
 fn fixture(

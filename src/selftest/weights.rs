@@ -71,7 +71,7 @@ fn draw(format: WeightFormat, row: usize, values: &[f32]) -> Vec<u8> {
         Scales::None => {}
         Scales::Half | Scales::HalfMin => halves(layout.scales, layout.supers, largest),
         Scales::K32 | Scales::K32Min | Scales::K16 => {
-            halves(layout.supers, layout.row_bytes, 128.0 * largest)
+            halves(layout.supers, layout.row_bytes, 128.0 * largest);
         }
         Scales::K16Min => halves(layout.supers, layout.row_bytes, 15.0 * largest),
         Scales::HalfZero => {

@@ -179,11 +179,12 @@ impl Histogram {
     pub(crate) fn observe(&self, value: f64) {
         let bucket = self.bounds.partition_point(|bound| *bound < value);
         self.counts[bucket].fetch_add(1, Ordering::Relaxed);
-        let add = |bits| Some((f64::from_bits(bits) + value).to_bits());
         // This never fails: `add` always returns `Some`.
         let _ = self
             .sum_bits
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |bits| {
+                Some((f64::from_bits(bits) + value).to_bits())
+            });
     }
 
     pub(crate) fn write(&self, text: &mut String, name: &str, label: &str) {

@@ -7,7 +7,7 @@
 use super::{ServerState, router};
 use axum::Router;
 use axum::body::{Body, BodyDataStream};
-use axum::http::{HeaderValue, Request};
+use axum::http::Request;
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
 use serde_json::Value;
@@ -92,13 +92,17 @@ impl LocalApi {
             Err(never) => match never {},
         };
         let (parts, body) = response.into_parts();
-        let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
         Ok(LocalResponse {
             status: parts.status.as_u16(),
             headers: parts
                 .headers
                 .iter()
-                .map(|(name, value)| (name.to_string(), text(value)))
+                .map(|(name, value)| {
+                    (
+                        name.to_string(),
+                        String::from_utf8_lossy(value.as_bytes()).into_owned(),
+                    )
+                })
                 .collect(),
             body: LocalBody {
                 chunks: body.into_data_stream(),
@@ -132,10 +136,11 @@ impl LocalResponse {
 
     /// The events of the response to a request with `"stream": true`.
     pub async fn events(self) -> Result<LocalEvents, LocalError> {
-        let is_stream = |(name, value): &(String, String)| {
-            name == "content-type" && value == "text/event-stream"
-        };
-        if self.headers.iter().any(is_stream) {
+        if self
+            .headers
+            .iter()
+            .any(|(name, value)| name == "content-type" && value == "text/event-stream")
+        {
             return Ok(LocalEvents {
                 status: self.status,
                 body: self.body,
@@ -175,14 +180,13 @@ impl LocalEvents {
                 Some(data) => {
                     let event = parse(data);
                     self.ended = !matches!(&event, Ok(event) if event["error"].is_null());
-                    let refused = |body: Value| match body["error"] {
+                    return Some(event.and_then(|body| match body["error"] {
                         Value::Null => Ok(body),
                         _ => Err(LocalError::Api {
                             status: self.status,
                             body,
                         }),
-                    };
-                    return Some(event.and_then(refused));
+                    }));
                 }
             }
         }
@@ -207,12 +211,11 @@ impl Stream for LocalEvents {
                 None => {
                     self.ended = true;
                     let within = !self.held.is_empty();
-                    let error = || {
+                    return Poll::Ready(within.then(|| {
                         Err(LocalError::Response(
                             "the stream ended in the middle of an event".into(),
                         ))
-                    };
-                    return Poll::Ready(within.then(error));
+                    }));
                 }
             }
         }

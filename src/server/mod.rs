@@ -81,14 +81,13 @@ pub fn field_help(name: &str) -> String {
 /// CORS for pages of the allowed sites; `None` if no site is allowed.
 fn cors(origins: &[String]) -> Option<CorsLayer> {
     let allowed = origins.to_vec();
-    let is_allowed = move |origin: &HeaderValue, _: &Parts| {
+    let origin = AllowOrigin::predicate(move |origin: &HeaderValue, _: &Parts| {
         origin.to_str().is_ok_and(|origin| {
             allowed
                 .iter()
                 .any(|pattern| access::matches(pattern, origin))
         })
-    };
-    let origin = AllowOrigin::predicate(is_allowed);
+    });
     let seen = [
         "x-request-id",
         "x-should-retry",

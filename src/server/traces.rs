@@ -43,8 +43,7 @@ impl TraceParent {
 
 /// The bytes of lower-case hexadecimal digits.
 fn bytes<const N: usize>(text: &str) -> Option<[u8; N]> {
-    let digit = |c: u8| matches!(c, b'0'..=b'9' | b'a'..=b'f');
-    if text.len() != 2 * N || !text.bytes().all(digit) {
+    if text.len() != 2 * N || !text.bytes().all(|c| matches!(c, b'0'..=b'9' | b'a'..=b'f')) {
         return None;
     }
     let mut bytes = [0; N];

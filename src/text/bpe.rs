@@ -95,10 +95,9 @@ impl Vocabulary {
     fn insert(&mut self, text: &str, id: u32) -> Option<()> {
         let hash = self.hasher.hash_one(text);
         let (texts, places) = (&self.texts, &self.places);
-        let same = |entry: &(u32, u32)| {
+        if let Ok(entry) = self.by_text.find_entry(hash, |entry: &(u32, u32)| {
             entry.0 == part(hash) && text_at(texts, places, entry.1) == Some(text)
-        };
-        if let Ok(entry) = self.by_text.find_entry(hash, same) {
+        }) {
             let ((_, before), _) = entry.remove();
             self.places[before as usize] = (0, 0);
         }
@@ -111,10 +110,10 @@ impl Vocabulary {
         }
         *place = (start, end);
         let (texts, places, hasher) = (&self.texts, &self.places, &self.hasher);
-        let rehash = |entry: &(u32, u32)| {
-            hasher.hash_one(text_at(texts, places, entry.1).unwrap_or_default())
-        };
-        self.by_text.insert_unique(hash, (part(hash), id), rehash);
+        self.by_text
+            .insert_unique(hash, (part(hash), id), |entry: &(u32, u32)| {
+                hasher.hash_one(text_at(texts, places, entry.1).unwrap_or_default())
+            });
         Some(())
     }
 
@@ -122,8 +121,11 @@ impl Vocabulary {
     pub(super) fn id(&self, text: &str) -> Option<u32> {
         let hash = self.hasher.hash_one(text);
         // Comparing a part of the hash first spares nearly all look-ups of texts that differ.
-        let same = |entry: &(u32, u32)| entry.0 == part(hash) && self.text(entry.1) == Some(text);
-        self.by_text.find(hash, same).map(|&(_, id)| id)
+        self.by_text
+            .find(hash, |entry| {
+                entry.0 == part(hash) && self.text(entry.1) == Some(text)
+            })
+            .map(|&(_, id)| id)
     }
 
     /// The text of a token.
@@ -194,7 +196,7 @@ impl Bpe {
                 bytes,
                 previous: None,
                 next: None,
-            })
+            });
         };
         // An unknown character is added when the next one is known, because it may grow until then.
         let mut unknown: Option<(u32, usize)> = None;

@@ -108,8 +108,9 @@ fn ranges(text: &str, sizes: Sizes) -> Vec<Range<usize>> {
             .unwrap_or(text.len())
     };
     let starts = (0..text.len()).step_by(sizes.chunk).map(boundary);
-    let end = |start: usize| boundary(start + sizes.chunk + sizes.overlap);
-    let mut ranges: Vec<_> = starts.map(|start| start..end(start)).collect();
+    let mut ranges: Vec<_> = starts
+        .map(|start| start..boundary(start + sizes.chunk + sizes.overlap))
+        .collect();
     // Drops a last chunk that the previous one encodes completely.
     while ranges.len() > 1 && ranges[ranges.len() - 2].end == text.len() {
         ranges.pop();
@@ -133,13 +134,14 @@ fn encode_all(
         Ok(done)
     };
     let mut chunks = std::thread::scope(|scope| -> tokenizers::Result<Vec<Chunk>> {
-        let spawn = |_| {
-            std::thread::Builder::new()
-                .name("encode".into())
-                .spawn_scoped(scope, work)
-                .ok()
-        };
-        let others: Vec<_> = (1..threads).filter_map(spawn).collect();
+        let others: Vec<_> = (1..threads)
+            .filter_map(|_| {
+                std::thread::Builder::new()
+                    .name("encode".into())
+                    .spawn_scoped(scope, work)
+                    .ok()
+            })
+            .collect();
         let mut chunks: Vec<Chunk> = work()?;
         for other in others {
             chunks.extend(
@@ -211,11 +213,10 @@ fn meeting(
 /// Whether a word that starts here would also start here in a longer text: its run of white space ends within this
 /// text, and its first character neither combines nor reorders with the preceding one.
 fn is_certain(rest: &str) -> bool {
-    let is_starter = |c: char| {
+    rest.starts_with(|c: char| {
         c.is_ascii()
             || matches!(c, '\u{c0}'..='\u{24f}' | '\u{400}'..='\u{481}' | '\u{4e00}'..='\u{9fff}')
-    };
-    rest.starts_with(is_starter) && !rest.trim_start().is_empty()
+    }) && !rest.trim_start().is_empty()
 }
 
 #[cfg(test)]

@@ -72,7 +72,6 @@ impl TextFolder {
             return Ok(config);
         }
         let mut named: Vec<Value> = Vec::new();
-        let entry = |name: &str, text: &str| serde_json::json!({"name": name, "template": text});
         match (template, config.remove("chat_template")) {
             (Some(text), _) => named.push(entry("default", text)),
             (None, Some(Value::String(text))) => named.push(entry("default", &text)),
@@ -135,6 +134,10 @@ impl TextFolder {
         }
         Ok(tokens)
     }
+}
+
+fn entry(name: &str, text: &str) -> Value {
+    serde_json::json!({"name": name, "template": text})
 }
 
 /// Tokens by their ids; those without an id are left out.

@@ -78,10 +78,11 @@ pub struct Infill<'a> {
 impl<'a> Infill<'a> {
     /// `None` if the model has no tokens for it.
     pub fn new(tokenizer: &'a Tokenizer) -> Option<Self> {
-        let has = |token: &str| token.is_empty() || tokenizer.id_of(token).is_some();
-        let marks = FAMILIES
-            .iter()
-            .find(|marks| [marks.before, marks.after, marks.gap].into_iter().all(has))?;
+        let marks = FAMILIES.iter().find(|marks| {
+            [marks.before, marks.after, marks.gap]
+                .into_iter()
+                .all(|token| token.is_empty() || tokenizer.id_of(token).is_some())
+        })?;
         Some(Self { tokenizer, marks })
     }
 

@@ -62,12 +62,12 @@ impl Literals {
 
     /// The alias of special token `index`.
     pub(super) fn alias(index: usize) -> String {
-        let digit = |place: usize| {
-            let value = (index >> (4 * place)) & 15;
-            char::from_u32(DIGIT_ZERO + value as u32).expect("U+FDE0..=U+FDEF are scalar values")
-        };
         std::iter::once(ALIAS)
-            .chain((0..DIGITS).rev().map(digit))
+            .chain((0..DIGITS).rev().map(|place| {
+                let value = (index >> (4 * place)) & 15;
+                char::from_u32(DIGIT_ZERO + value as u32)
+                    .expect("U+FDE0..=U+FDEF are scalar values")
+            }))
             .collect()
     }
 

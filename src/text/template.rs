@@ -192,7 +192,6 @@ impl ChatTemplate {
             .get_template(name)
             .map_err(|error| TemplateError::Failed(one_line(&error)))?;
         let unix_time = input.unix_time;
-        let clock = move |pattern: &str| python::strftime(pattern, unix_time);
         let mut context: Vec<(String, JinjaValue)> = Vec::new();
         let kwargs = input.kwargs.into_iter().flatten();
         context.extend(
@@ -201,7 +200,10 @@ impl ChatTemplate {
                 .chain(kwargs)
                 .map(|(key, value)| (key.clone(), to_jinja(value))),
         );
-        context.push(("strftime_now".into(), JinjaValue::from_function(clock)));
+        context.push((
+            "strftime_now".into(),
+            JinjaValue::from_function(move |pattern: &str| python::strftime(pattern, unix_time)),
+        ));
         let tagged = input
             .continue_final
             .then(|| Continued::new(input.messages))

@@ -102,10 +102,6 @@ fn add_filters_of_lists(environment: &mut Environment<'_>) {
 
 /// Filters of minijinja by Jinja2's parameters: some take only keyword arguments, others only positional ones.
 fn add_parameters(environment: &mut Environment<'_>) {
-    let function = |name: &'static str,
-                    filter: Value,
-                    parameters: &'static [&'static str],
-                    named: bool| { (name, filter, parameters, named) };
     let by = &["case_sensitive", "attribute"];
     let filters = [
         function(
@@ -187,6 +183,15 @@ fn add_parameters(environment: &mut Environment<'_>) {
             },
         );
     }
+}
+
+fn function(
+    name: &'static str,
+    filter: Value,
+    parameters: &'static [&'static str],
+    named: bool,
+) -> (&'static str, Value, &'static [&'static str], bool) {
+    (name, filter, parameters, named)
 }
 
 fn missing() -> Error {
@@ -378,7 +383,6 @@ fn indent(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error
         ));
     }
     let text = python::text(value);
-    let is_true = |option: Option<Value>| option.is_some_and(|option| option.is_true());
     let (first, blank) = (is_true(first), is_true(blank));
     let width = width.unwrap_or_else(|| Value::from(4));
     let spaces = match width.as_str() {
@@ -409,6 +413,10 @@ fn indent(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error
         }
     });
     Ok(Value::from(indented.collect::<Vec<_>>().join("\n")))
+}
+
+fn is_true(option: Option<Value>) -> bool {
+    option.is_some_and(|option| option.is_true())
 }
 
 fn join(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
@@ -497,12 +505,15 @@ fn word_count(_: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error
         return Err(Error::from(ErrorKind::TooManyArguments));
     };
     let text = python::text(value);
-    let is_word = |c: char| c.is_alphanumeric() || c == '_';
     Ok(Value::from(
         text.split(|c| !is_word(c))
             .filter(|word| !word.is_empty())
             .count(),
     ))
+}
+
+fn is_word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
 }
 
 /// `map` by attribute or by filter, whose keyword arguments it passes on.
@@ -618,14 +629,13 @@ fn joiner(arguments: Arguments) -> Result<Value, Error> {
     let [separator] = bind(&arguments.into_values(), ["sep"])?;
     let separator = separator.unwrap_or_else(|| Value::from(", "));
     let used = AtomicBool::new(false);
-    let next = move || {
+    Ok(Value::from_function(move || {
         if used.swap(true, Ordering::Relaxed) {
             separator.clone()
         } else {
             Value::from("")
         }
-    };
-    Ok(Value::from_function(next))
+    }))
 }
 
 #[allow(

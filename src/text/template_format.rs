@@ -355,9 +355,6 @@ fn field_end(text: &str) -> Option<usize> {
 
 /// `format(text, spec)`, whose width has been paid for.
 fn text_with_spec(text: &str, spec: &str) -> Result<String, Error> {
-    let sides = |character: Option<char>| {
-        character.filter(|character| matches!(character, '<' | '>' | '^'))
-    };
     let mut characters = spec.chars();
     let (first, second) = (characters.next(), characters.next());
     let (fill, side, rest) = match (first, sides(second), sides(first)) {
@@ -393,6 +390,10 @@ fn text_with_spec(text: &str, spec: &str) -> Result<String, Error> {
     };
     let filling = |count: usize| std::iter::repeat_n(fill, count).collect::<String>();
     Ok(filling(left) + &text + &filling(free - left))
+}
+
+fn sides(character: Option<char>) -> Option<char> {
+    character.filter(|character| matches!(character, '<' | '>' | '^'))
 }
 
 /// `format(value, spec)`.

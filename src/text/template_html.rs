@@ -218,7 +218,6 @@ fn word_wrap(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Er
             "break_on_hyphens",
         ],
     )?;
-    let is_true = |option: Option<Value>| option.is_none_or(|option| option.is_true());
     let width = usize::try_from(integer_or(width, 79)?)
         .ok()
         .filter(|width| *width > 0);
@@ -239,6 +238,10 @@ fn word_wrap(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Er
         .map(|line| python::wrap(line, wrapping).join(&separator))
         .collect();
     Ok(Value::from(wrapped.join(&separator)))
+}
+
+fn is_true(option: Option<Value>) -> bool {
+    option.is_none_or(|option| option.is_true())
 }
 
 /// The attributes of a tag, without those that are none or undefined.

@@ -410,7 +410,6 @@ pub(super) fn lines<'a>(
     text: &'a str,
     keep: bool,
 ) -> Result<Vec<&'a str>, Error> {
-    let ends = |c: char| matches!(c, '\n'..='\r' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}');
     pay(
         state,
         (1 + text.matches(ends).count() as u64).saturating_mul(ITEM_BYTES),
@@ -429,6 +428,10 @@ pub(super) fn lines<'a>(
         rest = &rest[len + end..];
     }
     Ok(lines)
+}
+
+fn ends(c: char) -> bool {
+    matches!(c, '\n'..='\r' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}')
 }
 
 fn partition(text: &str, from_right: bool, arguments: &[Value]) -> Result<Value, Error> {
@@ -584,7 +587,6 @@ fn expand_tabs(state: &State<'_, '_>, text: &str, arguments: &[Value]) -> Result
 
 /// `str.maketrans`: a map of the numbers of characters, for `translate`.
 fn translation(arguments: &[Value]) -> Result<Value, Error> {
-    let number = |character: char| Value::from(character as u32);
     if let [map] = arguments
         && map.kind() == ValueKind::Map
     {
@@ -615,6 +617,10 @@ fn translation(arguments: &[Value]) -> Result<Value, Error> {
         .flat_map(str::chars)
         .map(|character| (number(character), Value::from(())));
     Ok(Value::from_pairs(pairs.chain(removed)))
+}
+
+fn number(character: char) -> Value {
+    Value::from(character as u32)
 }
 
 /// Characters by a map of their numbers: to a text, to the number of another, or to nothing.

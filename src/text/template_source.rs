@@ -49,10 +49,9 @@ struct Read {
 }
 
 fn next_tag(text: &str) -> Option<usize> {
-    let opens = |at: usize| matches!(text.as_bytes().get(at + 1), Some(b'{' | b'%' | b'#'));
     text.match_indices('{')
         .map(|(at, _)| at)
-        .find(|at| opens(*at))
+        .find(|at| matches!(text.as_bytes().get(*at + 1), Some(b'{' | b'%' | b'#')))
 }
 
 /// A comment or a raw block, which is copied as it is.
@@ -288,19 +287,22 @@ impl<'a> Tag<'a> {
     /// The first token of the operand before `index`, for operators that end at what `ends` names.
     fn operand_before(&self, index: usize, ends: impl Fn(usize) -> bool) -> Option<usize> {
         let depth = self.tokens[index].depth;
-        let inside = |at: &usize| {
-            self.tokens[*at].depth >= depth && !(self.tokens[*at].depth == depth && ends(*at))
-        };
-        (0..index).rev().take_while(inside).last()
+        (0..index)
+            .rev()
+            .take_while(|at| {
+                self.tokens[*at].depth >= depth && !(self.tokens[*at].depth == depth && ends(*at))
+            })
+            .last()
     }
 
     /// The last token of the operand behind `index`.
     fn operand_behind(&self, index: usize, ends: impl Fn(usize) -> bool) -> Option<usize> {
         let depth = self.tokens[index].depth;
-        let inside = |at: &usize| {
-            self.tokens[*at].depth >= depth && !(self.tokens[*at].depth == depth && ends(*at))
-        };
-        (index + 1..self.tokens.len()).take_while(inside).last()
+        (index + 1..self.tokens.len())
+            .take_while(|at| {
+                self.tokens[*at].depth >= depth && !(self.tokens[*at].depth == depth && ends(*at))
+            })
+            .last()
     }
 
     fn operators(&self, edits: &mut Vec<Edit>) {
@@ -330,15 +332,14 @@ impl<'a> Tag<'a> {
 
     /// `a % b` as a call of a filter, unless `a` is a product itself, which is a number.
     fn percent(&self, index: usize, edits: &mut Vec<Edit>) {
-        let is_product = |at: usize| matches!(self.text(at), "*" | "/" | "//" | "%");
-        let ends = |at: usize| self.is_boundary(at) || is_product(at);
+        let ends = |at: usize| self.is_boundary(at) || self.is_product(at);
         let (Some(first), Some(last)) = (
             self.operand_before(index, ends),
             self.operand_behind(index, ends),
         ) else {
             return;
         };
-        if first > 0 && is_product(first - 1) {
+        if first > 0 && self.is_product(first - 1) {
             return;
         }
         let [open, close] = self.filtered(first, index - 1, PERCENT);
@@ -350,10 +351,16 @@ impl<'a> Tag<'a> {
         });
     }
 
+    fn is_product(&self, at: usize) -> bool {
+        matches!(self.text(at), "*" | "/" | "//" | "%")
+    }
+
     /// `{{ a, b }}` is a tuple.
     fn tuple(&self, edits: &mut Vec<Edit>) {
-        let is_comma = |index: usize| self.tokens[index].depth == 0 && self.text(index) == ",";
-        if !self.is_statement && (0..self.tokens.len()).any(is_comma) {
+        if !self.is_statement
+            && (0..self.tokens.len())
+                .any(|index| self.tokens[index].depth == 0 && self.text(index) == ",")
+        {
             let edit = |at, text: &str| Edit {
                 at,
                 removed: 0,
@@ -397,7 +404,6 @@ fn token(text: &str, first: char) -> Option<(Kind, usize)> {
         })?;
         return Some((Kind::Literal, end + 2));
     }
-    let is_word = |c: char| c.is_alphanumeric() || c == '_';
     if first.is_ascii_digit() {
         return Some((Kind::Word, number(text)));
     }
@@ -411,6 +417,10 @@ fn token(text: &str, first: char) -> Option<(Kind, usize)> {
         .iter()
         .any(|operator| text.starts_with(operator));
     Some((Kind::Operator, if is_double { 2 } else { first.len_utf8() }))
+}
+
+fn is_word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
 }
 
 /// The length of a number, whose exponent may have a sign.

@@ -270,15 +270,18 @@ impl Tokenizer {
     }
 
     fn library_bytes(&self, id: u32, previous: Option<u32>) -> Vec<u8> {
-        let decode = |ids: &[u32]| self.inner.decode(ids, false).unwrap_or_default();
         // The library's decoders want a token that there is.
         let Some(previous) = previous.filter(|&id| self.inner.id_to_token(id).is_some()) else {
-            return decode(&[id]).into_bytes();
+            return self.decode(&[id]).into_bytes();
         };
-        let both = decode(&[previous, id]);
-        both.strip_prefix(&decode(&[previous]))
-            .map_or_else(|| decode(&[id]), str::to_owned)
+        let both = self.decode(&[previous, id]);
+        both.strip_prefix(&self.decode(&[previous]))
+            .map_or_else(|| self.decode(&[id]), str::to_owned)
             .into_bytes()
+    }
+
+    fn decode(&self, ids: &[u32]) -> String {
+        self.inner.decode(ids, false).unwrap_or_default()
     }
 }
 
@@ -314,14 +317,17 @@ fn decoder_parts(decoder: &Value) -> &[Value] {
 
 /// Spaces that a `decoder` strips from the start of a text.
 fn leading_spaces(decoder: &Value) -> usize {
-    let stripped = |part: &Value| match part["type"].as_str() {
-        Some("Strip") if part["content"] == " " => part["start"].as_u64().unwrap_or(0) as usize,
-        Some("Metaspace") => usize::from(
-            part["prepend_scheme"] != "never" && part["add_prefix_space"].as_bool() != Some(false),
-        ),
-        _ => 0,
-    };
-    decoder_parts(decoder).iter().map(stripped).sum()
+    decoder_parts(decoder)
+        .iter()
+        .map(|part| match part["type"].as_str() {
+            Some("Strip") if part["content"] == " " => part["start"].as_u64().unwrap_or(0) as usize,
+            Some("Metaspace") => usize::from(
+                part["prepend_scheme"] != "never"
+                    && part["add_prefix_space"].as_bool() != Some(false),
+            ),
+            _ => 0,
+        })
+        .sum()
 }
 
 impl Decoding {
@@ -377,8 +383,7 @@ fn byte_level(token: &str) -> Option<Vec<u8>> {
 /// bytes.
 fn byte_of(character: char) -> Option<u8> {
     let code = u32::from(character);
-    let plain = |code: u32| matches!(code, 0x21..=0x7E | 0xA1..=0xAC | 0xAE..=0xFF);
-    if plain(code) {
+    if matches!(code, 0x21..=0x7E | 0xA1..=0xAC | 0xAE..=0xFF) {
         return u8::try_from(code).ok();
     }
     let index = code.checked_sub(0x100)?;

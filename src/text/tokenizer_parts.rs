@@ -116,10 +116,10 @@ pub(super) fn check_decoder(part: &Value) -> Result<(), String> {
 
 /// Checks a `decoder` that the library is to run.
 pub(super) fn check_library_decoder(part: &Value) -> Result<(), String> {
-    let is_cut = |part: &&Value| {
-        part["type"] == "Strip" && part["stop"].as_u64().is_some_and(|stop| stop > 0)
-    };
-    match parts(part, "decoders").iter().any(is_cut) {
+    match parts(part, "decoders")
+        .iter()
+        .any(|part| part["type"] == "Strip" && part["stop"].as_u64().is_some_and(|stop| stop > 0))
+    {
         // It would look before the start of a shorter token.
         true => Err("`decoder`: the `stop` of a `Strip` is not 0".to_owned()),
         false => Ok(()),
@@ -128,7 +128,6 @@ pub(super) fn check_library_decoder(part: &Value) -> Result<(), String> {
 
 /// How many times longer a decoder makes a token's text at most.
 fn decoded_growth(part: &Value) -> usize {
-    let length = |text: &Value| text.as_str().map_or(0, str::len);
     match part["type"].as_str() {
         Some("Replace") => match (length(&part["content"]), length(&part["pattern"]["String"])) {
             (0, _) => 1,
@@ -140,4 +139,8 @@ fn decoded_growth(part: &Value) -> usize {
         Some("BPEDecoder" | "CTC" | "WordPiece") => 2,
         _ => 1,
     }
+}
+
+fn length(text: &Value) -> usize {
+    text.as_str().map_or(0, str::len)
 }

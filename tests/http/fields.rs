@@ -694,7 +694,7 @@ fn a_server_goes_on_without_the_folder_of_its_blocks_and_says_so() {
                 .text
                 .contains(&format!("vllm:{line}\n")),
             "{line}"
-        )
+        );
     };
     ask(0);
     wait_for(&json!({"status": "ok"}));

@@ -131,7 +131,7 @@ fn a_trace_says_how_a_request_went() {
     let taken: Arc<Mutex<Vec<RequestTrace>>> = Arc::default();
     let kept = taken.clone();
     let sink = TraceSink(Arc::new(move |trace| {
-        kept.lock().expect("no panic").push(trace)
+        kept.lock().expect("no panic").push(trace);
     }));
     let server = Server::fake(
         "pause=2",

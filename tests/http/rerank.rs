@@ -56,7 +56,7 @@ fn scores(answer: &Value) -> Vec<f64> {
     );
     let mut scores = vec![f64::NAN; results.len()];
     results.iter().for_each(|result| {
-        scores[result["index"].as_u64().expect("an index") as usize] = score(result)
+        scores[result["index"].as_u64().expect("an index") as usize] = score(result);
     });
     scores
 }

@@ -40,7 +40,7 @@ impl Listening {
         let state = server.state.clone();
         let thread = std::thread::spawn(move || {
             runtime.block_on(serve(listener, state, options, async {
-                drop(stopped.await)
+                drop(stopped.await);
             }));
         });
         Self {

@@ -54,7 +54,7 @@ fn a_unix_socket_serves_and_goes_with_its_server() {
     let state = server.state.clone();
     let thread = std::thread::spawn(move || {
         runtime.block_on(serve(listener, state, SocketOptions::default(), async {
-            drop(stopped.await)
+            drop(stopped.await);
         }));
     });
     let mut stream = UnixStream::connect(&path).expect("it listens");

@@ -680,7 +680,7 @@ fn hostile_entries_are_named() {
                 file.set(
                     "x",
                     Item::Raw([9u32, 9, 0, 0].map(u32::to_le_bytes).concat()),
-                )
+                );
             },
             "x is a list of lists",
         ),
@@ -693,7 +693,7 @@ fn hostile_entries_are_named() {
                             .map(u32::to_le_bytes)
                             .concat(),
                     ),
-                )
+                );
             },
             "x is 18446",
         ),

@@ -143,7 +143,7 @@ fn logits_move_by_little_and_a_batch_is_its_members() {
     for (family, logits_f16) in families().chain(STATES) {
         let model = Model::open(&golden(family)).expect("the golden model loads");
         formats(family).for_each(|format| {
-            moves_by_little(format, (family, logits_f16), &model, &cases(family))
+            moves_by_little(format, (family, logits_f16), &model, &cases(family));
         });
     }
 }

@@ -165,25 +165,25 @@ fn attends(plan: &mut Plan, change: impl Fn(&mut AttendPaged)) {
 /// Families, what is wrong with their plans, and the change that makes it so.
 const MISTAKES: &[(&str, &str, Mistake)] = &[
     ("deepseek_v2", "halves rotate instead of pairs", |plan| {
-        stores(plan, |step| step.rope.interleaved = false)
+        stores(plan, |step| step.rope.interleaved = false);
     }),
     ("glm4_moe_lite", "halves rotate instead of pairs", |plan| {
-        stores(plan, |step| step.rope.interleaved = false)
+        stores(plan, |step| step.rope.interleaved = false);
     }),
     ("deepseek_v2", "scores without YaRN's factor", |plan| {
-        attends(plan, |step| step.scale = 24_f32.sqrt().recip())
+        attends(plan, |step| step.scale = 24_f32.sqrt().recip());
     }),
     ("deepseek_v3", "scores without YaRN's factor", |plan| {
-        attends(plan, |step| step.scale = 24_f32.sqrt().recip())
+        attends(plan, |step| step.scale = 24_f32.sqrt().recip());
     }),
     ("glm4_moe_lite", "scores for the size of a latent", |plan| {
         attends(plan, |step| step.scale = 40_f32.sqrt().recip());
     }),
     ("deepseek_v3", "cosines times YaRN's factor", |plan| {
-        stores(plan, |step| step.rope.scale = 1.37)
+        stores(plan, |step| step.rope.scale = 1.37);
     }),
     ("deepseek_v3", "experts of all groups", |plan| {
-        routers(plan, |routing| routing.groups = None)
+        routers(plan, |routing| routing.groups = None);
     }),
     (
         "glm4_moe_lite",
@@ -191,7 +191,7 @@ const MISTAKES: &[(&str, &str, Mistake)] = &[
         |plan| routers(plan, |routing| routing.bias = None),
     ),
     ("deepseek_v2", "weights are normalized", |plan| {
-        routers(plan, |routing| routing.renormalize = true)
+        routers(plan, |routing| routing.renormalize = true);
     }),
 ];
 

@@ -195,13 +195,13 @@ fn ids_names_and_numbers_are_checked() {
         },
     );
     refuses("names: duplicate weight final_norm", |plan| {
-        plan.weights[0].name = "final_norm".into()
+        plan.weights[0].name = "final_norm".into();
     });
     refuses("names: duplicate tail sample", |plan| {
-        plan.tails.push((Tail::Sample, Vec::new()))
+        plan.tails.push((Tail::Sample, Vec::new()));
     });
     refuses("kv: there is no KV group 3", |plan| {
-        plan.kv_layers[1].group = 3
+        plan.kv_layers[1].group = 3;
     });
     refuses(
         "kv: window of KV group 0 is 0, expected at least 1: a query sees its own key",

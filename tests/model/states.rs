@@ -438,10 +438,10 @@ const MISTAKES: &[(&str, &str, Mistake)] = &[
         },
     ),
     ("qwen3_5", "value heads lie in tiles", |plan| {
-        scans(plan, |step| step.tiled = true)
+        scans(plan, |step| step.tiled = true);
     }),
     ("qwen3_5", "the gate is before the norm", |plan| {
-        gated_norms(plan, |step| step.gate_first = true)
+        gated_norms(plan, |step| step.gate_first = true);
     }),
     (
         "qwen3_5",
@@ -450,23 +450,23 @@ const MISTAKES: &[(&str, &str, Mistake)] = &[
     ),
     ("qwen3_5", "decays and biases are swapped", |plan| {
         scans(plan, |step| {
-            std::mem::swap(&mut step.decay, &mut step.dt_bias)
+            std::mem::swap(&mut step.decay, &mut step.dt_bias);
         });
     }),
     ("olmo_hybrid", "β is up to 1", |plan| {
-        scans(plan, |step| step.rule = ScanRule::Delta { beta_scale: 1.0 })
+        scans(plan, |step| step.rule = ScanRule::Delta { beta_scale: 1.0 });
     }),
     ("granite4-h-dense", "the norm is before the gate", |plan| {
-        gated_norms(plan, |step| step.gate_first = false)
+        gated_norms(plan, |step| step.gate_first = false);
     }),
     ("granite4-h-dense", "values do not skip the state", |plan| {
-        scans(plan, |step| step.skip = None)
+        scans(plan, |step| step.skip = None);
     }),
     ("nemotron_h", "groups are normalized together", |plan| {
-        gated_norms(plan, |step| step.group *= 2)
+        gated_norms(plan, |step| step.group *= 2);
     }),
     ("nemotron_h", "groups lie in tiles", |plan| {
-        scans(plan, |step| step.tiled = true)
+        scans(plan, |step| step.tiled = true);
     }),
     ("lfm3", "heads have no gates", without_output_gates),
 ];

@@ -66,7 +66,7 @@ fn a_step_allocates_only_its_results() {
                         .backend
                         .submit(&inputs)
                         .expect("the batch is accepted"),
-                )
+                );
             };
             // An arena that had to grow keeps its largest part, so a few batches may pass until nothing grows.
             (0..3).for_each(|_| submit());

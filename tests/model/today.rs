@@ -163,7 +163,7 @@ fn ropes(plan: &mut Plan, mut change: impl FnMut(usize, &mut Option<Rope>)) {
 
 fn rotates_halves(plan: &mut Plan) {
     ropes(plan, |_, rope| {
-        rope.iter_mut().for_each(|rope| rope.interleaved = false)
+        rope.iter_mut().for_each(|rope| rope.interleaved = false);
     });
 }
 
@@ -240,13 +240,13 @@ const MISTAKES: &[(&str, &str, Mistake)] = &[
         });
     }),
     ("ministral3", "queries do not grow", |plan| {
-        stores(plan, |_, step| step.options.query_growth = None)
+        stores(plan, |_, step| step.options.query_growth = None);
     }),
     ("glm4_moe", "experts are chosen without the bias", |plan| {
-        routers(plan, |routing| routing.bias = None)
+        routers(plan, |routing| routing.bias = None);
     }),
     ("glm4_moe", "weights are not normalized", |plan| {
-        routers(plan, |routing| routing.renormalize = false)
+        routers(plan, |routing| routing.renormalize = false);
     }),
     ("qwen2_moe", "the shared expert has no gate", |plan| {
         routers(plan, |routing| {
@@ -256,7 +256,7 @@ const MISTAKES: &[(&str, &str, Mistake)] = &[
         });
     }),
     ("cohere2", "rows are not centered", |plan| {
-        norms(plan, |norm| norm.options.center = false)
+        norms(plan, |norm| norm.options.center = false);
     }),
     ("cohere2", "a layer without a window rotates", |plan| {
         let mut first = None;
@@ -266,16 +266,16 @@ const MISTAKES: &[(&str, &str, Mistake)] = &[
         });
     }),
     ("gemma", "embeddings are not scaled", |plan| {
-        embeds(plan, |step| step.scale = 1.0)
+        embeds(plan, |step| step.scale = 1.0);
     }),
     ("granitemoe", "weights are not normalized", |plan| {
-        routers(plan, |routing| routing.renormalize = false)
+        routers(plan, |routing| routing.renormalize = false);
     }),
     ("mistral3-wrapped", "queries do not grow", |plan| {
-        stores(plan, |_, step| step.options.query_growth = None)
+        stores(plan, |_, step| step.options.query_growth = None);
     }),
     ("gemma4-unified", "values are not normalized", |plan| {
-        stores(plan, |_, step| step.options.v_epsilon = None)
+        stores(plan, |_, step| step.options.v_epsilon = None);
     }),
     ("arcee", "SiLU instead of relu²", |plan| {
         plan.body.iter_mut().for_each(|step| {
@@ -285,7 +285,7 @@ const MISTAKES: &[(&str, &str, Mistake)] = &[
         });
     }),
     ("starcoder2", "norms have no bias", |plan| {
-        norms(plan, |norm| norm.options.bias = None)
+        norms(plan, |norm| norm.options.bias = None);
     }),
     ("apertus", "relu² instead of xIELU", |plan| {
         plan.body.iter_mut().for_each(|step| {
@@ -325,13 +325,13 @@ const MISTAKES: &[(&str, &str, Mistake)] = &[
         });
     }),
     ("gemma4-e", "layers do not scale the stream", |plan| {
-        norms(plan, |norm| norm.options.scale = None)
+        norms(plan, |norm| norm.options.scale = None);
     }),
     ("gemma4-dense", "values are not normalized", |plan| {
-        stores(plan, |_, step| step.options.v_epsilon = None)
+        stores(plan, |_, step| step.options.v_epsilon = None);
     }),
     ("gemma4-moe", "experts have no scales", |plan| {
-        routers(plan, |routing| routing.expert_scale = None)
+        routers(plan, |routing| routing.expert_scale = None);
     }),
     (
         "gemma4-moe",

@@ -153,13 +153,12 @@ impl Attention<'_> {
                     .unwrap_or(0);
                 let last = positions.iter().copied().max().unwrap_or(0) as usize;
                 let parts = first / PART..last / PART + 1;
-                let item = |head| Item {
+                items.extend((0..self.heads).map(|head| Item {
                     sequence,
                     rows: rows.clone(),
                     head,
                     parts: parts.clone(),
-                };
-                items.extend((0..self.heads).map(item));
+                }));
             }
         }
         items.sort_unstable_by_key(|item: &Item| {

@@ -80,7 +80,7 @@ pub(super) fn run(
             out.fill(0.0);
             for tap in 0..taps {
                 past.inputs(first + tap, |column, input| {
-                    out[column] += weight[column * taps + tap] * input
+                    out[column] += weight[column * taps + tap] * input;
                 });
             }
             if let Some(bias) = bias {

@@ -203,7 +203,7 @@ impl<S: Simd, V: Visit<S>> Turns<S> for Turn<'_, S, V> {
         match codes {
             Codes::Dense | Codes::Eight => {}
             Codes::Four | Codes::FourOne | Codes::FourTwo => {
-                self.lower = group.words(4 * group.group + eight)
+                self.lower = group.words(4 * group.group + eight);
             }
             Codes::Two | Codes::TwoOne => self.lower = group.twos(0, eight),
         }

@@ -9,9 +9,7 @@ use super::weight::{Matrix, decode};
 use crate::backend::host::{check_block, restore_state, save_state};
 use crate::backend::{BackendError, BlockRef, Capacity, KvHalf};
 use crate::plan::inputs::BatchInputs;
-use crate::plan::{
-    BufferId, BufferSpec, KvLayer, Plan, Rows, StateLayer, Step, Storage, WeightId, WeightSpec,
-};
+use crate::plan::{BufferId, KvLayer, Plan, StateLayer, Step, Storage, WeightId, WeightSpec};
 use bytes::Bytes;
 use std::sync::Arc;
 
@@ -68,26 +66,33 @@ impl Loaded {
             };
             is_matrix[matrix.0 as usize] = true;
         }
-        let weight = |(spec, is_matrix): (&WeightSpec, &bool)| match is_matrix {
-            true => Ok(Weight::Matrix(Matrix::new(spec)?)),
-            false => Ok(Weight::Vector {
-                spec: spec.clone(),
-                values: None,
-            }),
-        };
         let weights = plan
             .weights
             .iter()
             .zip(&is_matrix)
-            .map(weight)
+            .map(|(spec, is_matrix)| match is_matrix {
+                true => Ok(Weight::Matrix(Matrix::new(spec)?)),
+                false => Ok(Weight::Vector {
+                    spec: spec.clone(),
+                    values: None,
+                }),
+            })
             .collect::<Result<_, BackendError>>()?;
-        let rows_max = |rows: Rows| rows.count(capacity.tokens_max, capacity.samples_max) as usize;
-        let buffer = |spec: &BufferSpec| vec![0.0; rows_max(spec.rows) * spec.columns as usize];
         let states =
             |layer: &StateLayer| vec![0.0; capacity.state_slots as usize * layer.elements as usize];
         Ok(Self {
             weights,
-            buffers: plan.buffers.iter().map(buffer).collect(),
+            buffers: plan
+                .buffers
+                .iter()
+                .map(|spec| {
+                    vec![
+                        0.0;
+                        (spec.rows.count(capacity.tokens_max, capacity.samples_max) as usize)
+                            * spec.columns as usize
+                    ]
+                })
+                .collect(),
             blocks: Vec::new(),
             pool: Vec::new(),
             states: plan.state_layers.iter().map(states).collect(),

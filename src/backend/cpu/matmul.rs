@@ -32,20 +32,27 @@ pub(super) fn run(step: &MatMul, loaded: &mut Loaded, team: &mut Team, inputs: &
             matrix.spec().rows as usize,
         );
         let values = SharedSlice::new(values);
-        let emit = |row: usize, first: usize, found: &[f32]| {
-            #[allow(unsafe_code, reason = "panels of different threads are disjoint")]
-            // SAFETY: a panel is in one part of one thread.
-            let out =
-                unsafe { values.part(row * outputs + first..row * outputs + first + found.len()) };
-            for (index, (out, value)) in out.iter_mut().zip(found).enumerate() {
-                let bias = bias.map_or(0.0, |bias| bias[first + index]);
-                let old = if step.accumulate { *out } else { 0.0 };
-                *out = storage.round(value + bias + old);
-            }
-        };
         let panels = matrix.sections().iter().map(Section::panel_count).sum();
         team.run(panels, DOT_PANELS, |parts, scratch| {
-            multiply(loaded.level, rows, matrix.sections(), parts, scratch, emit);
+            multiply(
+                loaded.level,
+                rows,
+                matrix.sections(),
+                parts,
+                scratch,
+                |row: usize, first: usize, found: &[f32]| {
+                    #[allow(unsafe_code, reason = "panels of different threads are disjoint")]
+                    // SAFETY: a panel is in one part of one thread.
+                    let out = unsafe {
+                        values.part(row * outputs + first..row * outputs + first + found.len())
+                    };
+                    for (index, (out, value)) in out.iter_mut().zip(found).enumerate() {
+                        let bias = bias.map_or(0.0, |bias| bias[first + index]);
+                        let old = if step.accumulate { *out } else { 0.0 };
+                        *out = storage.round(value + bias + old);
+                    }
+                },
+            );
         });
     });
 }

@@ -232,7 +232,7 @@ fn copy_blocks(loaded: &mut Loaded, inputs: &BatchInputs) {
         for &(source, target) in &inputs.groups[layer.group as usize].copies {
             let halves = halves.iter_mut().take(layer.halves() as usize);
             halves.for_each(|half| {
-                half.copy(source as usize * heads, target as usize * heads, heads)
+                half.copy(source as usize * heads, target as usize * heads, heads);
             });
         }
     }

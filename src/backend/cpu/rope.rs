@@ -187,7 +187,7 @@ fn store(
         work(0..2 * heads, team.own());
     } else {
         team.run(2 * heads, 1, |parts, scratch| {
-            parts.for_each(|part| work(part, scratch))
+            parts.for_each(|part| work(part, scratch));
         });
     }
     loaded.pool = pool;

@@ -4,7 +4,7 @@ use super::loaded::Loaded;
 use super::memory::SharedSlice;
 use super::simd::{Kernel, LANES, Level, Simd, with_simd};
 use super::team::Team;
-use crate::plan::inputs::{BatchInputs, FEED, PoolRow};
+use crate::plan::inputs::{BatchInputs, FEED};
 use crate::plan::{
     Activation, Embed, GatedActivation, GatedNorm, Gates, GatherRows, NormOptions, Pool, RmsNorm,
     ScaleLogits, Storage, Up,
@@ -610,17 +610,20 @@ pub(super) fn scale_logits(
 
 pub(super) fn pool(step: &Pool, loaded: &Loaded, inputs: &BatchInputs) -> Vec<Vec<f32>> {
     let (x, columns) = (loaded.rows(step.x, inputs), loaded.columns(step.x));
-    let sum = |row: &PoolRow| {
-        let mut sums = vec![0.0_f64; columns];
-        for values in x[row.row_start as usize * columns..]
-            .chunks_exact(columns)
-            .take(row.row_count as usize)
-        {
-            sums.iter_mut()
-                .zip(values)
-                .for_each(|(sum, value)| *sum += f64::from(*value));
-        }
-        sums.into_iter().map(|sum| sum as f32).collect()
-    };
-    inputs.pools.iter().map(sum).collect()
+    inputs
+        .pools
+        .iter()
+        .map(|row| {
+            let mut sums = vec![0.0_f64; columns];
+            for values in x[row.row_start as usize * columns..]
+                .chunks_exact(columns)
+                .take(row.row_count as usize)
+            {
+                sums.iter_mut()
+                    .zip(values)
+                    .for_each(|(sum, value)| *sum += f64::from(*value));
+            }
+            sums.into_iter().map(|sum| sum as f32).collect()
+        })
+        .collect()
 }

@@ -283,11 +283,10 @@ fn adjusted<'a>(
         values[entry.token_id as usize] += entry.bias;
     }
     let history = &inputs.history[span(row.history)];
-    let pending_count = |id: u32| u32::from(pending == Some(id));
     let known = history.iter().map(|entry| {
         (
             entry.token_id,
-            entry.generated + pending_count(entry.token_id),
+            entry.generated + (u32::from(pending == Some(entry.token_id))),
         )
     });
     let new = pending
@@ -354,7 +353,6 @@ fn draw(values: &[f32], scan: &Scan<'_>, row: &SampleRow, arena: &Bump) -> u32 {
         return first;
     }
     let temperature = f64::from(row.draw.temperature);
-    let distance = |value: f32| (f64::from(value) - f64::from(largest)) / temperature;
     // One more rounding step down, for the rounding of this bound itself.
     let least = (largest - REACH * row.draw.temperature)
         .next_down()
@@ -370,7 +368,7 @@ fn draw(values: &[f32], scan: &Scan<'_>, row: &SampleRow, arena: &Bump) -> u32 {
         let candidate = Candidate {
             id,
             value,
-            distance: distance(value),
+            distance: (f64::from(value) - f64::from(largest)) / temperature,
         };
         if candidate.distance >= floor && value > f32::NEG_INFINITY {
             candidates.push(candidate);

@@ -394,7 +394,7 @@ mod tests {
         for bad in [0, 150, 299] {
             let failed = catch_unwind(AssertUnwindSafe(|| {
                 team.run(300, 1, |mut parts, _| {
-                    assert!(!parts.any(|part| part.contains(&bad)))
+                    assert!(!parts.any(|part| part.contains(&bad)));
                 });
             }));
             assert!(failed.is_err(), "item {bad}");
@@ -403,7 +403,7 @@ mod tests {
         team.run(3, 1, |parts, _| {
             parts
                 .flatten()
-                .for_each(|item| _ = sum.fetch_add(item, Ordering::Relaxed))
+                .for_each(|item| _ = sum.fetch_add(item, Ordering::Relaxed));
         });
         assert_eq!(sum.into_inner(), 3);
     }

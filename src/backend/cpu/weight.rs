@@ -96,11 +96,12 @@ impl Matrix {
     /// The sections of one expert.
     pub(super) fn sections_of(&self, expert: usize) -> &[Section] {
         let rows = (self.spec.rows / self.spec.experts) as usize;
-        let first = |row: usize| {
-            self.sections
-                .partition_point(|section| section.first_row < row)
-        };
-        &self.sections[first(expert * rows)..first((expert + 1) * rows)]
+        &self.sections[self.first(expert * rows)..self.first((expert + 1) * rows)]
+    }
+
+    fn first(&self, row: usize) -> usize {
+        self.sections
+            .partition_point(|section| section.first_row < row)
     }
 
     /// Whether every row has been written.
@@ -221,11 +222,12 @@ impl Section {
                 // SAFETY: each panel is in one part of one thread.
                 let lines = unsafe { lines.part(panel * words..(panel + 1) * words) };
                 let range = first.max(panel * LANES)..(first + rows).min((panel + 1) * LANES);
-                let row = |row: usize| &bytes[(row - first) * row_bytes..][..row_bytes];
                 write_panel(
                     lines,
                     byte_lines,
-                    range.clone().map(|at| (at % LANES, row(at))),
+                    range
+                        .clone()
+                        .map(|at| (at % LANES, &bytes[(at - first) * row_bytes..][..row_bytes])),
                 );
             }
         });

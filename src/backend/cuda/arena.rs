@@ -148,24 +148,28 @@ impl Arena {
             &spec.name,
             shards.iter().map(|shard| shard.bytes).sum(),
         )?;
-        let section = |&WeightShard {
-                           row_start,
-                           rows,
-                           format,
-                           bytes,
-                       }: &WeightShard| {
-            let section = DeviceSection {
-                row_start,
-                rows,
-                format,
-                address,
-            };
-            address += bytes;
-            section
-        };
         Ok(DeviceWeight {
             columns: spec.columns,
-            sections: shards.iter().map(section).collect(),
+            sections: shards
+                .iter()
+                .map(
+                    |&WeightShard {
+                         row_start,
+                         rows,
+                         format,
+                         bytes,
+                     }| {
+                        let section = DeviceSection {
+                            row_start,
+                            rows,
+                            format,
+                            address,
+                        };
+                        address += bytes;
+                        section
+                    },
+                )
+                .collect(),
         })
     }
 

@@ -338,8 +338,9 @@ impl Blas {
     #[allow(unsafe_code, reason = "a foreign call")]
     pub(super) fn run(&self, product: &Product, stream: *mut c_void) -> Result<(), BackendError> {
         let plan = self.plans.get(&product.shape);
-        let missing = || BackendError::Validation(format!("{:?} was not prepared", product.shape));
-        let plan = plan.ok_or_else(missing)?;
+        let plan = plan.ok_or_else(|| {
+            BackendError::Validation(format!("{:?} was not prepared", product.shape))
+        })?;
         let proposal = &plan.proposals[plan.chosen];
         let (one, beta) = (
             1.0f32,

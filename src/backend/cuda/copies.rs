@@ -5,7 +5,6 @@ use super::super::host::check_block;
 use super::super::{BackendError, BlockRef};
 use super::driver::{Copies, Driver, Span};
 use super::{LoadedPlan, READ_TIMEOUT};
-use crate::plan::StateLayer;
 use bytes::Bytes;
 
 /// Copies of blocks in flight to pinned memory.
@@ -24,15 +23,16 @@ impl LoadedPlan {
     fn spans(&self, block: BlockRef) -> Vec<Span> {
         if self.plan.state_group() == Some(block.group) {
             let states = self.plan.state_layers.iter().zip(&self.arena.states);
-            let span = |(layer, address): (&StateLayer, &u64)| {
-                let bytes = layer.bytes();
-                let bytes_before = u64::from(block.block) * bytes;
-                Span {
-                    address: address + bytes_before,
-                    bytes: usize::try_from(bytes).expect("a state fits memory"),
-                }
-            };
-            return states.map(span).collect();
+            return states
+                .map(|(layer, address)| {
+                    let bytes = layer.bytes();
+                    let bytes_before = u64::from(block.block) * bytes;
+                    Span {
+                        address: address + bytes_before,
+                        bytes: usize::try_from(bytes).expect("a state fits memory"),
+                    }
+                })
+                .collect();
         }
         let layers = (0..)
             .zip(&self.plan.kv_layers)

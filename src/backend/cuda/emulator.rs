@@ -169,14 +169,9 @@ impl Drop for CpuCompiler {
 /// The constants of [`metadata::TABLE`] with their names, as printed by a program that is compiled with the kernels'
 /// headers. `sources` is the repository's `cuda/`.
 pub fn metadata_constants(sources: &Path) -> Result<Vec<(String, u32)>, BackendError> {
-    let refused = |message: String| BackendError::Kernel {
-        kernel: "metadata constants".into(),
-        message,
-    };
     let compiler = CpuCompiler::find(sources, Watch::Results).ok_or_else(no_compiler)?;
     let folder = tempfolder().map_err(|error| refused(error.to_string()))?;
     let (file, program) = (folder.join("constants.cpp"), folder.join("constants"));
-    let line = |(name, _): &(&str, u32)| format!("  printf(\"{name} %u\\n\", {name});\n");
     let lines: String = metadata::TABLE.iter().map(line).collect();
     let text =
         format!("#include \"common/metadata.cuh\"\n#include <stdio.h>\nint main() {{\n{lines}}}\n");
@@ -194,16 +189,28 @@ pub fn metadata_constants(sources: &Path) -> Result<Vec<(String, u32)>, BackendE
     });
     _ = std::fs::remove_dir_all(&folder);
     let printed = String::from_utf8_lossy(&run.map_err(refused)?.stdout).into_owned();
-    let constant = |line: &str| {
-        Some((
-            line.split_once(' ')?.0.to_owned(),
-            line.split_once(' ')?.1.parse().ok()?,
-        ))
-    };
     printed
         .lines()
         .map(|line| constant(line).ok_or_else(|| refused(format!("{line:?} is not a constant"))))
         .collect()
+}
+
+fn constant(line: &str) -> Option<(String, u32)> {
+    Some((
+        line.split_once(' ')?.0.to_owned(),
+        line.split_once(' ')?.1.parse().ok()?,
+    ))
+}
+
+fn line((name, _): &(&str, u32)) -> String {
+    format!("  printf(\"{name} %u\\n\", {name});\n")
+}
+
+fn refused(message: String) -> BackendError {
+    BackendError::Kernel {
+        kernel: "metadata constants".into(),
+        message,
+    }
 }
 
 fn no_compiler() -> BackendError {
@@ -212,15 +219,15 @@ fn no_compiler() -> BackendError {
 
 impl Compiler for CpuCompiler {
     fn key(&self) -> String {
-        let read = |name: String| {
-            std::fs::read_to_string(self.sources.join("emulator").join(name)).unwrap_or_default()
-        };
         let runtime = RUNTIME.map(|name| format!("{name}.cpp"));
         let runtime: String = HEADERS
             .map(str::to_owned)
             .into_iter()
             .chain(runtime)
-            .map(read)
+            .map(|name| {
+                std::fs::read_to_string(self.sources.join("emulator").join(name))
+                    .unwrap_or_default()
+            })
             .collect();
         let options = [&OPTIONS[..], &LIBRARIES, self.races_options()];
         format!(
@@ -391,19 +398,17 @@ impl Emulator {
     }
 
     fn range(&self, address: u64, bytes: usize) -> Result<(), BackendError> {
-        let inside = |memory: &Guarded| {
-            address >= memory.address && address + bytes as u64 <= memory.address + memory.bytes
-        };
-        let refused = || {
-            BackendError::Validation(format!(
-                "{bytes} bytes at {address:#x} are not device memory"
-            ))
-        };
         self.memory
             .iter()
-            .any(inside)
+            .any(|memory| {
+                address >= memory.address && address + bytes as u64 <= memory.address + memory.bytes
+            })
             .then_some(())
-            .ok_or_else(refused)
+            .ok_or_else(|| {
+                BackendError::Validation(format!(
+                    "{bytes} bytes at {address:#x} are not device memory"
+                ))
+            })
     }
 
     #[allow(unsafe_code, reason = "calls a compiled kernel")]
@@ -572,7 +577,7 @@ impl Driver for Emulator {
         self.range(address, bytes.len())?;
         // SAFETY: the range lies in memory of this driver.
         unsafe {
-            std::ptr::copy_nonoverlapping(address as *const u8, bytes.as_mut_ptr(), bytes.len())
+            std::ptr::copy_nonoverlapping(address as *const u8, bytes.as_mut_ptr(), bytes.len());
         };
         Ok(())
     }

@@ -18,8 +18,10 @@ pub(super) const METADATA_CONSTANTS: &str = "common/metadata_constants.cuh";
 
 /// The text of that header: a `constexpr` for each number of [`metadata::TABLE`].
 pub(super) fn metadata_constants() -> String {
-    let line = |(name, number): &(&str, u32)| format!("constexpr u32 {name} = {number}u;\n");
-    let lines: String = metadata::TABLE.iter().map(line).collect();
+    let lines: String = metadata::TABLE
+        .iter()
+        .map(|(name, number)| format!("constexpr u32 {name} = {number}u;\n"))
+        .collect();
     format!("// Generated from the table in src/backend/metadata.rs.\n\n#pragma once\n\n{lines}")
 }
 

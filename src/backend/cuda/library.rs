@@ -123,32 +123,32 @@ fn entries(folder: &Path, start: &str) -> Vec<PathBuf> {
     let Ok(listed) = std::fs::read_dir(folder) else {
         return Vec::new();
     };
-    let named = |path: &PathBuf| {
-        path.file_name()
-            .is_some_and(|name| name.to_string_lossy().starts_with(start))
-    };
     let mut paths: Vec<PathBuf> = listed
         .flatten()
         .map(|entry| entry.path())
-        .filter(named)
+        .filter(|path| {
+            path.file_name()
+                .is_some_and(|name| name.to_string_lossy().starts_with(start))
+        })
         .collect();
     paths.sort();
     paths
 }
 
 fn newest_first(mut paths: Vec<PathBuf>) -> Vec<PathBuf> {
-    let numbers = |path: &PathBuf| {
-        let name = path
-            .file_name()
-            .map(|name| name.to_string_lossy().into_owned())
-            .unwrap_or_default();
-        let parts = name
-            .split(|c: char| !c.is_ascii_digit())
-            .filter_map(|part| part.parse().ok());
-        parts.collect::<Vec<u32>>()
-    };
     paths.sort_by_key(|path| std::cmp::Reverse(numbers(path)));
     paths
+}
+
+fn numbers(path: &Path) -> Vec<u32> {
+    let name = path
+        .file_name()
+        .map(|name| name.to_string_lossy().into_owned())
+        .unwrap_or_default();
+    let parts = name
+        .split(|c: char| !c.is_ascii_digit())
+        .filter_map(|part| part.parse().ok());
+    parts.collect::<Vec<u32>>()
 }
 
 /// Files of a library in these folders, best first: the newest major version up to `major_max`, and for equal versions

@@ -260,14 +260,17 @@ impl CudaBackend {
         if devices.is_empty() {
             obstacle.get_or_insert_with(|| "the NVIDIA driver lists no device".to_owned());
         }
-        let device = |(index, seen): (usize, nvidia::Seen)| CudaGpu {
-            index,
-            name: seen.name,
-            compute: seen.compute,
-            memory_bytes: seen.memory_bytes,
-        };
         Survey {
-            devices: devices.into_iter().enumerate().map(device).collect(),
+            devices: devices
+                .into_iter()
+                .enumerate()
+                .map(|(index, seen)| CudaGpu {
+                    index,
+                    name: seen.name,
+                    compute: seen.compute,
+                    memory_bytes: seen.memory_bytes,
+                })
+                .collect(),
             parts,
             obstacle,
         }

@@ -128,18 +128,17 @@ pub(super) fn devices() -> Result<Vec<Seen>, BackendError> {
     let unavailable =
         |error| BackendError::Unavailable(failed("listing devices", error).to_string());
     let count = result::device::get_count().map_err(unavailable)?;
-    let seen = |ordinal| {
-        let device = result::device::get(ordinal)?;
-        // SAFETY: the driver has just listed this device.
-        let memory = unsafe { result::device::total_mem(device)? };
-        Ok(Seen {
-            name: result::device::get_name(device)?,
-            compute: compute(device)?,
-            memory_bytes: memory as u64,
-        })
-    };
     (0..count)
-        .map(seen)
+        .map(|ordinal| {
+            let device = result::device::get(ordinal)?;
+            // SAFETY: the driver has just listed this device.
+            let memory = unsafe { result::device::total_mem(device)? };
+            Ok(Seen {
+                name: result::device::get_name(device)?,
+                compute: compute(device)?,
+                memory_bytes: memory as u64,
+            })
+        })
         .collect::<Result<_, DriverError>>()
         .map_err(unavailable)
 }
@@ -394,7 +393,7 @@ impl Nvidia {
             }
             match self.replay_seconds(&commands) {
                 Ok(seconds) if best.is_none_or(|(least, _)| seconds < least) => {
-                    best = Some((seconds, proposal))
+                    best = Some((seconds, proposal));
                 }
                 Err(error) if error.is_loss() => return Err(error),
                 Ok(_) => {}

@@ -183,12 +183,6 @@ impl Nvrtc {
             .iter()
             .map(|option| text(option))
             .collect::<Result<Vec<_>, _>>()?;
-        let pointers = |strings: &[CString]| {
-            strings
-                .iter()
-                .map(|string| string.as_ptr())
-                .collect::<Vec<_>>()
-        };
         let (source, name) = (text(source)?, text(&format!("{}.cu", kernel.stem))?);
         let (names, bodies, options) = (pointers(&names), pointers(&bodies), pointers(&options));
         let count = |items: usize| c_int::try_from(items).map_err(|error| error.to_string());
@@ -223,6 +217,13 @@ impl Nvrtc {
             Ok((image, log))
         }
     }
+}
+
+fn pointers(strings: &[CString]) -> Vec<*const i8> {
+    strings
+        .iter()
+        .map(|string| string.as_ptr())
+        .collect::<Vec<_>>()
 }
 
 /// Options for all kernels.

@@ -136,7 +136,7 @@ impl Transfers {
                 self.pinned[index]
                     .memory
                     .add(end)
-                    .copy_from_nonoverlapping(bytes.as_ptr(), bytes.len())
+                    .copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
             };
             end += bytes.len();
         }
@@ -325,7 +325,7 @@ mod tests {
         for span in parts.concat() {
             match joined.last_mut() {
                 Some((address, bytes)) if *address + *bytes as u64 == span.address => {
-                    *bytes += span.bytes
+                    *bytes += span.bytes;
                 }
                 _ => joined.push((span.address, span.bytes)),
             }

@@ -31,11 +31,13 @@ impl Trial {
         let kernel = defines
             .iter()
             .fold(Kernel::new(stem), |kernel, name| kernel.define(name, 1));
-        let refused = |message| BackendError::Kernel {
-            kernel: kernel.to_string(),
-            message,
-        };
-        let image = emulator.compiler().compile(&kernel, "").map_err(refused)?;
+        let image = emulator
+            .compiler()
+            .compile(&kernel, "")
+            .map_err(|message| BackendError::Kernel {
+                kernel: kernel.to_string(),
+                message,
+            })?;
         let function = emulator.load(&kernel, &image, 8 * buffers.len())?;
         let mut allocate =
             |words: &usize| Ok((emulator.allocate("a buffer", 4 * *words as u64)?, *words));

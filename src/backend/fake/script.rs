@@ -99,12 +99,11 @@ pub struct Say {
 impl Say {
     /// Parses `1.2>3.4.5>6`: after the ids 1, 2 come 3, 4, 5, and the second time 6.
     fn read(text: &str) -> Option<Self> {
-        let ids = |part: &str| {
+        let mut parts = text.split('>').map(|part| {
             part.split('.')
                 .map(|id| id.parse().ok())
                 .collect::<Option<Vec<u32>>>()
-        };
-        let mut parts = text.split('>').map(ids);
+        });
         Some(Self {
             after: parts.next()??,
             answers: parts.collect::<Option<_>>()?,

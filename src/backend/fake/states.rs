@@ -4,7 +4,7 @@
 use super::{INVALID, mix};
 use crate::backend::Capacity;
 use crate::plan::Plan;
-use crate::plan::inputs::{BatchInputs, NONE, StateRows};
+use crate::plan::inputs::{BatchInputs, NONE};
 use std::collections::BTreeSet;
 
 /// The state of a sequence without rows.
@@ -90,12 +90,11 @@ impl States {
             sequences,
             "every sequence has its state"
         );
-        let known = |slot: u32| (slot as usize) < self.0.len();
         assert!(
             inputs
                 .states
                 .iter()
-                .all(|slots| known(slots.to) && (slots.from == NONE || known(slots.from)))
+                .all(|slots| self.known(slots.to) && (slots.from == NONE || self.known(slots.from)))
         );
         let written: BTreeSet<_> = inputs.states.iter().map(|slots| slots.to).collect();
         assert_eq!(
@@ -103,16 +102,19 @@ impl States {
             sequences,
             "no state is written twice in a batch"
         );
-        let read_only = |slots: &&StateRows| slots.from != slots.to;
         let read: BTreeSet<_> = inputs
             .states
             .iter()
-            .filter(read_only)
+            .filter(|slots| slots.from != slots.to)
             .map(|slots| slots.from)
             .collect();
         assert!(
             read.is_disjoint(&written),
             "no state is read by one sequence and written by another"
         );
+    }
+
+    fn known(&self, slot: u32) -> bool {
+        (slot as usize) < self.0.len()
     }
 }

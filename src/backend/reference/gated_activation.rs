@@ -25,7 +25,6 @@ fn gated(activation: Activation, numbers: &[f32], gate: f64, up: f64) -> f64 {
         Activation::Sigmoid => up / (1.0 + (-gate).exp()),
         Activation::Xielu => {
             let number = |index: usize| f64::from(numbers[index]);
-            let softplus = |x: f64| x.max(0.0) + (-x.abs()).exp().ln_1p();
             let (beta, epsilon) = (number(2), number(3));
             let curved = if gate > 0.0 {
                 softplus(number(0)) * gate * gate
@@ -35,6 +34,10 @@ fn gated(activation: Activation, numbers: &[f32], gate: f64, up: f64) -> f64 {
             (curved + beta * gate) * up
         }
     }
+}
+
+fn softplus(x: f64) -> f64 {
+    x.max(0.0) + (-x.abs()).exp().ln_1p()
 }
 
 /// Runs the step.
@@ -58,8 +61,9 @@ pub(super) fn run(step: &GatedActivation, loaded: &mut LoadedPlan, inputs: &Batc
                 Up::Of(buffer, first) => &loaded.rows(buffer, inputs)
                     [row * loaded.columns(buffer) + first as usize..][..columns],
             };
-            let gate = |column: usize| gate_up[first as usize + column / shared_by as usize];
-            let gates: Vec<f32> = (0..columns).map(gate).collect();
+            let gates: Vec<f32> = (0..columns)
+                .map(|column| gate_up[first as usize + column / shared_by as usize])
+                .collect();
             gated_activation(&gates, ups, (step.activation, &numbers), out, storage);
         }
     });

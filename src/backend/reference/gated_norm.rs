@@ -51,7 +51,6 @@ pub(super) fn gated_norm(
         gates.len() == x.len() && weight.len() == x.len() && out.len() == x.len(),
         "one of each per element"
     );
-    let silu = |z: f32| f64::from(z) / (1.0 + (-f64::from(z)).exp());
     let gated = x
         .iter()
         .zip(gates)
@@ -63,6 +62,10 @@ pub(super) fn gated_norm(
         let after = if gate_first { 1.0 } else { silu(*z) };
         *out = storage.round((value * scale * f64::from(*weight) * after) as f32);
     }
+}
+
+fn silu(z: f32) -> f64 {
+    f64::from(z) / (1.0 + (-f64::from(z)).exp())
 }
 
 #[cfg(test)]

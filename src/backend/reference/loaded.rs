@@ -5,7 +5,7 @@ use super::memory::{KvStore, Weight};
 use crate::backend::host::{check_batch, check_block, restore_state, save_state};
 use crate::backend::{BackendError, BlockRef, Capacity, KvHalf};
 use crate::plan::inputs::BatchInputs;
-use crate::plan::{BufferId, BufferSpec, KvLayer, Plan, Rows, StateLayer, Step, Storage, WeightId};
+use crate::plan::{BufferId, KvLayer, Plan, StateLayer, Step, Storage, WeightId};
 use bytes::Bytes;
 use std::sync::Arc;
 
@@ -35,13 +35,21 @@ pub(super) struct LoadedPlan {
 impl LoadedPlan {
     /// Allocates row buffers, state slots and feed slots; weights and pool follow.
     pub(super) fn new(plan: Arc<Plan>, capacity: Capacity, int8_activations: bool) -> Self {
-        let rows_max = |rows: Rows| rows.count(capacity.tokens_max, capacity.samples_max) as usize;
-        let buffer = |spec: &BufferSpec| vec![0.0; rows_max(spec.rows) * spec.columns as usize];
         let states =
             |layer: &StateLayer| vec![0.0; capacity.state_slots as usize * layer.elements as usize];
         Self {
             weights: plan.weights.iter().cloned().map(Weight::new).collect(),
-            buffers: plan.buffers.iter().map(buffer).collect(),
+            buffers: plan
+                .buffers
+                .iter()
+                .map(|spec| {
+                    vec![
+                        0.0;
+                        (spec.rows.count(capacity.tokens_max, capacity.samples_max) as usize)
+                            * spec.columns as usize
+                    ]
+                })
+                .collect(),
             blocks: Vec::new(),
             pool: Vec::new(),
             states: plan.state_layers.iter().map(states).collect(),
@@ -67,12 +75,11 @@ impl LoadedPlan {
                 if half < layer.halves() { tiles } else { 0 },
             )
         };
-        let halves = |layer: &KvLayer| Ok([store(layer, 0)?, store(layer, 1)?]);
         self.pool = self
             .plan
             .kv_layers
             .iter()
-            .map(halves)
+            .map(|layer| Ok([store(layer, 0)?, store(layer, 1)?]))
             .collect::<Result<_, BackendError>>()?;
         self.blocks = blocks.to_vec();
         Ok(())

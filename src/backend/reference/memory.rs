@@ -157,13 +157,12 @@ impl KvStore {
 
 /// A zeroed allocation that returns an error instead of aborting. Untouched pages stay unmapped.
 fn zeros(words: usize) -> Result<Vec<u32>, BackendError> {
-    let out_of_memory = || BackendError::OutOfMemory {
-        what: "the KV pool".into(),
-        bytes: words as u64 * 4,
-    };
     Vec::<u32>::new()
         .try_reserve_exact(words)
-        .map_err(|_| out_of_memory())?;
+        .map_err(|_| BackendError::OutOfMemory {
+            what: "the KV pool".into(),
+            bytes: words as u64 * 4,
+        })?;
     Ok(vec![0; words])
 }
 

@@ -459,25 +459,25 @@ mod tests {
         };
         refuse("token 32", &|inputs| inputs.token_ids[0] = 32);
         refuse("feed slot 4", &|inputs| {
-            inputs.token_ids[0] = crate::plan::inputs::FEED | 4
+            inputs.token_ids[0] = crate::plan::inputs::FEED | 4;
         });
         refuse("a slot lies", &|inputs| {
-            inputs.groups[0].slot_mapping[1] = 32
+            inputs.groups[0].slot_mapping[1] = 32;
         });
         refuse("a table names", &|inputs| {
-            inputs.groups[0].block_tables[0] = 8
+            inputs.groups[0].block_tables[0] = 8;
         });
         refuse("table entries", &|inputs| {
-            inputs.groups[0].block_tables.clear()
+            inputs.groups[0].block_tables.clear();
         });
         refuse("a copy names", &|inputs| {
-            inputs.groups[0].copies.push((0, 8))
+            inputs.groups[0].copies.push((0, 8));
         });
         refuse("logits row", &|inputs| inputs.logits_rows[0] = 3);
         refuse("position", &|inputs| inputs.positions[2] = 3);
         refuse("mask", &|inputs| inputs.samples[0].mask_start = 0);
         refuse("temperature", &|inputs| {
-            inputs.samples[0].draw.temperature = f32::NAN
+            inputs.samples[0].draw.temperature = f32::NAN;
         });
         refuse("token rows", &|inputs| inputs.token_ids = vec![0; 17]);
         let mut hidden = good.clone();

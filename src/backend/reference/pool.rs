@@ -17,17 +17,18 @@ pub(super) fn run(step: &Pool, loaded: &LoadedPlan, inputs: &BatchInputs) -> Vec
 
 /// For each pool row, the sum of its rows of `x`, which has `columns` columns.
 pub(super) fn pool(x: &[f32], columns: usize, rows: &[PoolRow]) -> Vec<Vec<f32>> {
-    let sum = |row: &PoolRow| {
-        let (start, count) = (row.row_start as usize, row.row_count as usize);
-        let mut sums = vec![0.0_f64; columns];
-        for values in x[start * columns..(start + count) * columns].chunks_exact(columns) {
-            for (sum, value) in sums.iter_mut().zip(values) {
-                *sum += f64::from(*value);
+    rows.iter()
+        .map(|row| {
+            let (start, count) = (row.row_start as usize, row.row_count as usize);
+            let mut sums = vec![0.0_f64; columns];
+            for values in x[start * columns..(start + count) * columns].chunks_exact(columns) {
+                for (sum, value) in sums.iter_mut().zip(values) {
+                    *sum += f64::from(*value);
+                }
             }
-        }
-        sums.into_iter().map(|sum| sum as f32).collect()
-    };
-    rows.iter().map(sum).collect()
+            sums.into_iter().map(|sum| sum as f32).collect()
+        })
+        .collect()
 }
 
 #[cfg(test)]

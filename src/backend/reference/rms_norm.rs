@@ -15,7 +15,7 @@ use std::borrow::Cow;
 pub(super) fn run(step: &RmsNorm, loaded: &mut LoadedPlan, inputs: &BatchInputs) {
     if let Some(delta) = step.delta {
         loaded.write(step.x, inputs, |loaded, x, storage| {
-            add(x, loaded.rows(delta, inputs), storage)
+            add(x, loaded.rows(delta, inputs), storage);
         });
     }
     loaded.write(step.out, inputs, |loaded, out, storage| {
@@ -88,13 +88,14 @@ pub(super) struct Finish {
 
 /// Each row minus its mean.
 fn centered(x: &[f32], columns: usize) -> Vec<f32> {
-    let of_row = |row: &[f32]| {
-        let mean = row.iter().map(|&x| f64::from(x)).sum::<f64>() / row.len() as f64;
-        row.iter()
-            .map(|&x| (f64::from(x) - mean) as f32)
-            .collect::<Vec<_>>()
-    };
-    x.chunks_exact(columns).flat_map(of_row).collect()
+    x.chunks_exact(columns)
+        .flat_map(|row| {
+            let mean = row.iter().map(|&x| f64::from(x)).sum::<f64>() / row.len() as f64;
+            row.iter()
+                .map(|&x| (f64::from(x) - mean) as f32)
+                .collect::<Vec<_>>()
+        })
+        .collect()
 }
 
 /// Normalizes whole rows of `weight.len()` columns; with `accumulate`, adds them to `out`.

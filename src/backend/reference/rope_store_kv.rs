@@ -14,7 +14,7 @@ use super::loaded::LoadedPlan;
 use super::memory::KvStore;
 use super::rms_norm::{Norm, factor, inverse_rms};
 use crate::plan::inputs::{BatchInputs, NONE};
-use crate::plan::{HeadNorm, KvLayer, QueryGrowth, Rope, RopeStoreKv, Storage, StoreOptions};
+use crate::plan::{HeadNorm, KvLayer, QueryGrowth, RopeStoreKv, Storage, StoreOptions};
 
 /// Runs the step.
 pub(super) fn run(step: &RopeStoreKv, loaded: &mut LoadedPlan, inputs: &BatchInputs) {
@@ -40,24 +40,23 @@ pub(super) fn run(step: &RopeStoreKv, loaded: &mut LoadedPlan, inputs: &BatchInp
             norm.after_rotation,
         )
     };
-    let rotation = |rope: Rope| {
-        let frequencies = loaded.weight(rope.frequencies).vector();
-        assert_eq!(
-            frequencies.len() * 2,
-            rope.rotary_dim as usize,
-            "one frequency per rotated pair"
-        );
-        Rotation {
-            frequencies,
-            interleaved: rope.interleaved,
-            scale: rope.scale,
-        }
-    };
     let (q_norm, k_norm) = (step.q_norm.map(norm), step.k_norm.map(norm));
     let transform = Transform {
         q_norm,
         k_norm,
-        rotation: step.rope.map(rotation),
+        rotation: step.rope.map(|rope| {
+            let frequencies = loaded.weight(rope.frequencies).vector();
+            assert_eq!(
+                frequencies.len() * 2,
+                rope.rotary_dim as usize,
+                "one frequency per rotated pair"
+            );
+            Rotation {
+                frequencies,
+                interleaved: rope.interleaved,
+                scale: rope.scale,
+            }
+        }),
         options: step.options,
     };
     if step.options.q_only {

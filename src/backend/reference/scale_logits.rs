@@ -10,7 +10,7 @@ use crate::plan::{ScaleLogits, Storage};
 /// Runs the step.
 pub(super) fn run(step: &ScaleLogits, loaded: &mut LoadedPlan, inputs: &BatchInputs) {
     loaded.write(step.logits, inputs, |_, logits, storage| {
-        scale_logits(step.scale, step.softcap, logits, storage)
+        scale_logits(step.scale, step.softcap, logits, storage);
     });
 }
 

@@ -117,13 +117,6 @@ fn create(device: &Device, kernel: &Kernel, access: &[Access]) -> Option<JsFutur
 
 /// The bindings that `Pipelines` gives a kernel.
 fn entries(access: &[Access]) -> Option<JsValue> {
-    let entry = |binding: usize, buffer: &JsValue| {
-        object(&[
-            ("binding", &(binding as u32).into()),
-            ("visibility", &COMPUTE.into()),
-            ("buffer", buffer),
-        ])
-    };
     let params = [
         ("type", &"uniform".into()),
         ("hasDynamicOffset", &true.into()),
@@ -139,6 +132,14 @@ fn entries(access: &[Access]) -> Option<JsValue> {
         entries.push(&entry(index + 1, &object(&[("type", &kind.into())])));
     }
     Some(entries.into())
+}
+
+fn entry(binding: usize, buffer: &JsValue) -> JsValue {
+    object(&[
+        ("binding", &(binding as u32).into()),
+        ("visibility", &COMPUTE.into()),
+        ("buffer", buffer),
+    ])
 }
 
 fn object(fields: &[(&str, &JsValue)]) -> JsValue {

@@ -361,23 +361,24 @@ fn create_weight(
             8,
         ));
     }
-    let shard = |&WeightShard {
-                     row_start,
-                     rows,
-                     format,
-                     bytes,
-                 }: &WeightShard| {
-        let buffer = create(gpu, next_id, &spec.name, bytes, wgpu::BufferUsages::STORAGE)?;
-        Ok(Shard {
-            buffer,
-            row_start,
-            rows,
-            format,
-        })
-    };
     let shards = shards
         .iter()
-        .map(shard)
+        .map(
+            |&WeightShard {
+                 row_start,
+                 rows,
+                 format,
+                 bytes,
+             }| {
+                let buffer = create(gpu, next_id, &spec.name, bytes, wgpu::BufferUsages::STORAGE)?;
+                Ok(Shard {
+                    buffer,
+                    row_start,
+                    rows,
+                    format,
+                })
+            },
+        )
         .collect::<Result<_, BackendError>>()?;
     Ok(DeviceWeight {
         shards,
@@ -408,17 +409,18 @@ fn create(
         what: name.into(),
         bytes,
     };
-    let make = || {
-        if gpu.profile.texels && usage.contains(wgpu::BufferUsages::STORAGE) {
-            let aliased = texels::create(&gpu.device, &descriptor)?;
-            return Some((aliased.buffer, Some(aliased.texels)));
-        }
-        Some((gpu.device.create_buffer(&descriptor), None))
-    };
-    let made = gpu.catch(make).map_err(|error| match error {
-        wgpu::Error::OutOfMemory { .. } => out_of_memory(),
-        other => BackendError::Validation(format!("{name}: {other}")),
-    })?;
+    let made = gpu
+        .catch(|| {
+            if gpu.profile.texels && usage.contains(wgpu::BufferUsages::STORAGE) {
+                let aliased = texels::create(&gpu.device, &descriptor)?;
+                return Some((aliased.buffer, Some(aliased.texels)));
+            }
+            Some((gpu.device.create_buffer(&descriptor), None))
+        })
+        .map_err(|error| match error {
+            wgpu::Error::OutOfMemory { .. } => out_of_memory(),
+            other => BackendError::Validation(format!("{name}: {other}")),
+        })?;
     let (raw, texels) = made.ok_or_else(out_of_memory)?;
     gpu.errors.check()?;
     *next_id += 1;

@@ -390,12 +390,12 @@ impl Yardstick {
             mapped_at_creation: false,
         };
         let region = if self.gpu.profile.texels {
-            let out_of_memory = || BackendError::OutOfMemory {
-                what: "bench".into(),
-                bytes,
-            };
-            let aliased =
-                texels::create(&self.gpu.device, &descriptor).ok_or_else(out_of_memory)?;
+            let aliased = texels::create(&self.gpu.device, &descriptor).ok_or_else(|| {
+                BackendError::OutOfMemory {
+                    what: "bench".into(),
+                    bytes,
+                }
+            })?;
             Region {
                 buffer: aliased.buffer,
                 texels: Some(aliased.texels),

@@ -118,10 +118,9 @@ impl LoadedPlan {
         gpu: &Gpu,
         blocks: &[BlockRef],
     ) -> Result<Saves, BackendError> {
-        let known = |&block: &BlockRef| {
+        blocks.iter().try_for_each(|&block| {
             check_block(&self.plan, &self.capacity, &self.arena.blocks, block, None)
-        };
-        blocks.iter().try_for_each(known)?;
+        })?;
         let mut staging = std::mem::take(&mut self.staging);
         let runs = self.runs(gpu, blocks.iter().copied());
         let staged = runs
@@ -165,7 +164,7 @@ impl LoadedPlan {
         gpu.errors.check()?;
         let (sender, mapped) = oneshot::channel();
         buffer.map_async(wgpu::MapMode::Read, 0..total, move |result| {
-            _ = sender.send(result)
+            _ = sender.send(result);
         });
         Ok(Staged {
             buffer,

@@ -414,7 +414,7 @@ fn listen(device: &wgpu::Device, errors: &Arc<DeviceErrors>) {
     }));
     let lost = Arc::clone(errors);
     device.set_device_lost_callback(move |reason, message| {
-        lost.lose(format!("{reason:?}: {message}"))
+        lost.lose(format!("{reason:?}: {message}"));
     });
 }
 
@@ -467,28 +467,31 @@ fn shader_compiler() -> (wgpu::Dx12Compiler, &'static str) {
 pub(crate) async fn reports() -> Vec<AdapterReport> {
     let adapters = enumerate().await;
     let chosen = choose(&adapters, None).ok();
-    let report = |(index, adapter): (usize, &wgpu::Adapter)| {
-        let (info, limits) = (adapter.get_info(), adapter.limits());
-        let profile = profile(adapter, &WgpuOptions::default());
-        AdapterReport {
-            index,
-            api: api_name(info.backend),
-            driver: driver_name(&info),
-            kind: profile_kind(&info),
-            class: profile.class,
-            tier: profile.tier,
-            subgroup_sizes: (info.subgroup_min_size, info.subgroup_max_size),
-            binding_bytes_max: limits.max_storage_buffer_binding_size,
-            buffer_bytes_max: limits.max_buffer_size,
-            workgroup_bytes_max: limits.max_compute_workgroup_storage_size,
-            memory_bytes: memory(adapter).map(|(bytes, _)| bytes),
-            memory_source: memory(adapter).map(|(_, source)| source),
-            shader_compiler: (info.backend == wgpu::Backend::Dx12).then(|| shader_compiler().1),
-            chosen: chosen == Some(index),
-            name: info.name,
-        }
-    };
-    adapters.iter().enumerate().map(report).collect()
+    adapters
+        .iter()
+        .enumerate()
+        .map(|(index, adapter)| {
+            let (info, limits) = (adapter.get_info(), adapter.limits());
+            let profile = profile(adapter, &WgpuOptions::default());
+            AdapterReport {
+                index,
+                api: api_name(info.backend),
+                driver: driver_name(&info),
+                kind: profile_kind(&info),
+                class: profile.class,
+                tier: profile.tier,
+                subgroup_sizes: (info.subgroup_min_size, info.subgroup_max_size),
+                binding_bytes_max: limits.max_storage_buffer_binding_size,
+                buffer_bytes_max: limits.max_buffer_size,
+                workgroup_bytes_max: limits.max_compute_workgroup_storage_size,
+                memory_bytes: memory(adapter).map(|(bytes, _)| bytes),
+                memory_source: memory(adapter).map(|(_, source)| source),
+                shader_compiler: (info.backend == wgpu::Backend::Dx12).then(|| shader_compiler().1),
+                chosen: chosen == Some(index),
+                name: info.name,
+            }
+        })
+        .collect()
 }
 
 /// Bytes available for weights and KV pool, if an API reports them, and which one does.
@@ -505,13 +508,12 @@ fn choose(adapters: &[wgpu::Adapter], requested: Option<usize>) -> Result<usize,
         names.collect::<Vec<_>>().join(", ")
     };
     if let Some(index) = requested {
-        let missing = || {
+        return adapters.get(index).map(|_| index).ok_or_else(|| {
             BackendError::Unavailable(format!(
                 "there is no wgpu adapter {index}; available: {}",
                 list()
             ))
-        };
-        return adapters.get(index).map(|_| index).ok_or_else(missing);
+        });
     }
     let rank = |index: &usize| match profile_kind(&adapters[*index].get_info()) {
         DeviceKind::Discrete => 0,

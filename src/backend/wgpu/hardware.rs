@@ -4,14 +4,13 @@
 /// the largest device-local heap, or half of it if that heap is the machine's memory (`is_shared`); the budget of DXGI;
 /// Metal's recommended working set. `None` in a browser, where the engine tries.
 pub(crate) fn memory(adapter: &wgpu::Adapter, is_shared: bool) -> Option<(u64, &'static str)> {
-    let of_heap = |(bytes, budgeted)| match (is_shared, budgeted) {
-        (false, true) => (bytes, "Vulkan's memory budget"),
-        (false, false) => (bytes, "the size of Vulkan's heap"),
-        (true, true) => (bytes / 2, "half of Vulkan's memory budget"),
-        (true, false) => (bytes / 2, "half of Vulkan's heap"),
-    };
     vulkan::heap_bytes(adapter)
-        .map(of_heap)
+        .map(|(bytes, budgeted)| match (is_shared, budgeted) {
+            (false, true) => (bytes, "Vulkan's memory budget"),
+            (false, false) => (bytes, "the size of Vulkan's heap"),
+            (true, true) => (bytes / 2, "half of Vulkan's memory budget"),
+            (true, false) => (bytes / 2, "half of Vulkan's heap"),
+        })
         .or_else(|| budget_bytes(adapter).map(|bytes| (bytes, BUDGET)))
 }
 

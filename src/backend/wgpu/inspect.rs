@@ -33,7 +33,7 @@ impl WgpuBackend {
         let submission = gpu.queue.submit([encoder.finish()]);
         let (sender, mapped) = oneshot::channel();
         staging.map_async(wgpu::MapMode::Read, .., move |result| {
-            _ = sender.send(result)
+            _ = sender.send(result);
         });
         readback::await_mapping(gpu, mapped, submission).await?;
         let view = staging
@@ -92,12 +92,13 @@ impl Tiles {
     /// Start of each tile of a shard among the elements of all tiles.
     fn of_shard(&self, shard: &KvShard) -> Vec<usize> {
         let heads = shard.head_start as usize..(shard.head_start + shard.heads) as usize;
-        let of_block = |block: usize| {
-            heads
-                .clone()
-                .map(move |head| (block * self.heads + head) * self.elements())
-        };
-        (0..self.blocks).flat_map(of_block).collect()
+        (0..self.blocks)
+            .flat_map(|block| {
+                heads
+                    .clone()
+                    .map(move |head| (block * self.heads + head) * self.elements())
+            })
+            .collect()
     }
 
     fn encode(&self, values: &[f32], words: &mut [u32]) {

@@ -77,8 +77,10 @@ impl Matrices {
     /// because it loads as many values as it has rows and columns.
     pub(crate) fn grid(self, rows: u32, columns: u32) -> Grid {
         let subgroups = self.subgroups();
-        let is_flat = |down: &u32| down * down * (columns / rows) <= subgroups;
-        let down = [4, 2].into_iter().find(is_flat).unwrap_or(1);
+        let down = [4, 2]
+            .into_iter()
+            .find(|down| down * down * (columns / rows) <= subgroups)
+            .unwrap_or(1);
         let across = subgroups / down;
         Grid {
             down,
@@ -101,22 +103,17 @@ impl Matrices {
         if !is_usable {
             return None;
         }
-        let halves = |found: &wgpu::CooperativeMatrixProperties| {
-            let types = (found.ab_type, found.cr_type);
-            types
-                == (
-                    wgpu::CooperativeScalarType::F16,
-                    wgpu::CooperativeScalarType::F32,
-                )
-        };
-        let square = |found: wgpu::CooperativeMatrixProperties| {
-            let sizes = [found.m_size, found.n_size, found.k_size];
-            [16, 8].into_iter().find(|size| sizes == [*size; 3])
-        };
         let size = adapter
             .cooperative_matrix_properties()
             .into_iter()
-            .filter(halves)
+            .filter(|found| {
+                let types = (found.ab_type, found.cr_type);
+                types
+                    == (
+                        wgpu::CooperativeScalarType::F16,
+                        wgpu::CooperativeScalarType::F32,
+                    )
+            })
             .filter_map(square)
             .max()?;
         Some(Self {
@@ -124,6 +121,11 @@ impl Matrices {
             lanes: expected_lanes(&info),
         })
     }
+}
+
+fn square(found: wgpu::CooperativeMatrixProperties) -> Option<u32> {
+    let sizes = [found.m_size, found.n_size, found.k_size];
+    [16, 8].into_iter().find(|size| sizes == [*size; 3])
 }
 
 /// AMD's drivers choose between 32 and 64 lanes, and mostly choose 64; Intel's between 8 and 32.

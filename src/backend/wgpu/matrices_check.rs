@@ -69,9 +69,11 @@ impl WgpuBackend {
         let product = self.read_buffer(problem.product, ROWS).await?;
         let attended = self.read_buffer(problem.attended, ROWS).await?;
         // The weights of other keys are below 1e-27.
-        let is_close = |(got, expected): (&f32, &f32)| (got - expected).abs() < 1e-6;
         Ok(product == expected_product()
-            && attended.iter().zip(&expected_attention()).all(is_close))
+            && attended
+                .iter()
+                .zip(&expected_attention())
+                .all(|(got, expected)| (got - expected).abs() < 1e-6))
     }
 }
 

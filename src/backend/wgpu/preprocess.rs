@@ -110,7 +110,6 @@ fn block_length(lines: &[&str]) -> Option<usize> {
 }
 
 fn replace_words(text: &mut String, line: &str, names: &[(&str, u32)]) {
-    let is_word = |c: char| c.is_alphanumeric() || c == '_';
     let mut rest = line;
     while let Some(start) = rest.find(is_word) {
         let end = rest[start..]
@@ -128,6 +127,10 @@ fn replace_words(text: &mut String, line: &str, names: &[(&str, u32)]) {
         rest = &rest[end..];
     }
     text.push_str(rest);
+}
+
+fn is_word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
 }
 
 /// The text of `stem`, unprocessed.

@@ -118,7 +118,7 @@ impl Ring {
         *busy = true;
         let (sender, mapped) = oneshot::channel();
         buffer.map_async(wgpu::MapMode::Read, 0..bytes, move |result| {
-            _ = sender.send(result)
+            _ = sender.send(result);
         });
         Ticket {
             slot,

@@ -100,10 +100,10 @@ pub(crate) fn share_memory(words: &[u32]) -> Result<Vec<u32>, String> {
             OP_STORE if pointers.are_shared(words[1]) => add_operand(&mut instruction, 3),
             // Result type, result, pointer, layout, stride; pointer, object, layout, stride.
             OP_COOPERATIVE_MATRIX_LOAD if pointers.are_shared(words[3]) => {
-                add_operand(&mut instruction, 6)
+                add_operand(&mut instruction, 6);
             }
             OP_COOPERATIVE_MATRIX_STORE if pointers.are_shared(words[1]) => {
-                add_operand(&mut instruction, 5)
+                add_operand(&mut instruction, 5);
             }
             OP_CONTROL_BARRIER => shared_semantics(&mut instruction[3], &mut shared, &mut replaced),
             OP_MEMORY_BARRIER => shared_semantics(&mut instruction[2], &mut shared, &mut replaced),

@@ -229,7 +229,7 @@ fn a_batch_outside_of_its_arrays_is_refused_and_the_device_still_works() {
     let changes: [(&str, Change); 8] = [
         ("id", |inputs| inputs.token_ids[0] = 20),
         ("feed slot", |inputs| {
-            inputs.token_ids[0] = crate::plan::inputs::FEED | 8
+            inputs.token_ids[0] = crate::plan::inputs::FEED | 8;
         }),
         ("position", |inputs| inputs.positions[1] = 7),
         ("rows", |inputs| inputs.sequences[0].row_count = 3),
@@ -332,7 +332,7 @@ fn kernels_that_a_driver_refuses_give_way_to_portable_ones() {
     for define in ["SUBGROUPS", "TEXELS"] {
         for class in [Class::Discrete, Class::Software] {
             let Some(mut backend) = open(|options| {
-                (options.refused_define, options.class) = (Some(define), Some(class))
+                (options.refused_define, options.class) = (Some(define), Some(class));
             }) else {
                 return;
             };

@@ -203,7 +203,6 @@ impl ShortForm {
     fn logprobs(&self, logprobs: &Value) -> Value {
         let entry =
             |token: &Value, logprob: &Value| json!({"token_id": id_of(token), "logprob": logprob});
-        let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
         let with_top = |mut entry: Value, top: Vec<Value>| {
             entry["top"] = top.into();
             entry
@@ -237,6 +236,10 @@ impl ShortForm {
                 });
         tokens.collect()
     }
+}
+
+fn list(value: &Value) -> Vec<Value> {
+    value.as_array().cloned().unwrap_or_default()
 }
 
 /// A prompt as a conversation.

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use folio::config::Config;
 use folio::engine::handle::EventReceiver;
 use folio::engine::request::{DrawParams, Event, Request, SamplingParams};
-use folio::model::spec::{LayerKind, LayerSpec};
+use folio::model::spec::LayerKind;
 use folio::plan::{KvFormat, Storage};
 use folio::platform::{self, Instant};
 use futures_util::{StreamExt as _, future};
@@ -134,12 +134,11 @@ fn round(
         .map(|_| {
             let request = request(numbers.token_ids(context, vocab), new_tokens, draw);
             let mut receivers = session.handle.submit(request)?;
-            let note = || {
+            Ok(watch(receivers.remove(0), start, || {
                 step_dispatches
                     .borrow_mut()
-                    .push(session.handle.stats().step_dispatches as f64)
-            };
-            Ok(watch(receivers.remove(0), start, note))
+                    .push(session.handle.stats().step_dispatches as f64);
+            }))
         })
         .collect();
     let arrivals = platform::block_on(future::try_join_all(sent?))?;
@@ -376,10 +375,15 @@ fn tokens_per_s(arrivals: &[Arrivals]) -> Result<f64> {
         .iter()
         .map(Arrivals::last)
         .fold(f64::INFINITY, f64::min);
-    let within = |at: &&f64| **at > from && **at <= to;
     let tokens: usize = arrivals
         .iter()
-        .map(|arrivals| arrivals.tokens.iter().filter(within).count())
+        .map(|arrivals| {
+            arrivals
+                .tokens
+                .iter()
+                .filter(|at| **at > from && **at <= to)
+                .count()
+        })
         .sum();
     let count = arrivals.len();
     ensure!(
@@ -426,29 +430,33 @@ fn kv_bytes_per_token(subject: &Subject<'_>, format: KvFormat) -> f64 {
 /// last token.
 fn layer_elements(subject: &Subject<'_>) -> f64 {
     let spec = &subject.spec;
-    let of_layer = |layer: &LayerSpec| {
-        let kv = if layer.kv_from.is_some() {
-            0
-        } else {
-            2 * layer.kv_columns()
-        };
-        let gates = if spec.mlp.gated { 2 } else { 1 };
-        let attention = 2 * spec.query_columns(layer) + spec.gate_columns(layer) + kv;
-        let state = spec.state.map_or(0, |state| state.mixed() + state.values());
-        let mixed = match layer.kind {
-            LayerKind::Attention => attention,
-            // The gated input of a convolution, and its output.
-            LayerKind::Convolution => 4 * spec.hidden,
-            LayerKind::State => state,
-            LayerKind::AttentionAndState => attention + state,
-            LayerKind::FeedForward => 0,
-        };
-        let experts = if layer.experts { spec.experts } else { None };
-        let chosen = experts.map_or(0, |experts| {
-            let shared = experts.shared.map_or(0, |shared| u64::from(shared.mlp));
-            u64::from(experts.per_token) * u64::from(experts.mlp) + shared
-        });
-        u64::from(mixed) + (gates + 1) * (u64::from(layer.mlp) + chosen)
-    };
-    u64::from(spec.hidden) as f64 * spec.layers.iter().map(of_layer).sum::<u64>() as f64
+    u64::from(spec.hidden) as f64
+        * spec
+            .layers
+            .iter()
+            .map(|layer| {
+                let kv = if layer.kv_from.is_some() {
+                    0
+                } else {
+                    2 * layer.kv_columns()
+                };
+                let gates = if spec.mlp.gated { 2 } else { 1 };
+                let attention = 2 * spec.query_columns(layer) + spec.gate_columns(layer) + kv;
+                let state = spec.state.map_or(0, |state| state.mixed() + state.values());
+                let mixed = match layer.kind {
+                    LayerKind::Attention => attention,
+                    // The gated input of a convolution, and its output.
+                    LayerKind::Convolution => 4 * spec.hidden,
+                    LayerKind::State => state,
+                    LayerKind::AttentionAndState => attention + state,
+                    LayerKind::FeedForward => 0,
+                };
+                let experts = if layer.experts { spec.experts } else { None };
+                let chosen = experts.map_or(0, |experts| {
+                    let shared = experts.shared.map_or(0, |shared| u64::from(shared.mlp));
+                    u64::from(experts.per_token) * u64::from(experts.mlp) + shared
+                });
+                u64::from(mixed) + (gates + 1) * (u64::from(layer.mlp) + chosen)
+            })
+            .sum::<u64>() as f64
 }

@@ -232,7 +232,6 @@ pub(crate) fn rounded(value: f64) -> f64 {
 }
 
 fn row_json(row: &Row, peaks: &Peaks) -> Value {
-    let number = |value: Option<f64>| value.map(rounded);
     json!({
         "scenario": row.scenario,
         "shape": row.shape,
@@ -249,12 +248,13 @@ fn row_json(row: &Row, peaks: &Peaks) -> Value {
     })
 }
 
+fn number(value: Option<f64>) -> Option<f64> {
+    value.map(rounded)
+}
+
 fn row_text(row: &Row, peaks: &Peaks) -> [String; 12] {
     let number = |value: Option<f64>| {
         value.map_or_else(|| "-".to_owned(), |value| rounded(value).to_string())
-    };
-    let percent = |share: Option<f64>| {
-        share.map_or_else(|| "-".to_owned(), |share| format!("{:.1} %", 100.0 * share))
     };
     [
         row.scenario.to_owned(),
@@ -271,6 +271,10 @@ fn row_text(row: &Row, peaks: &Peaks) -> [String; 12] {
         number(row.p99_ms),
         percent(row.spread),
     ]
+}
+
+fn percent(share: Option<f64>) -> String {
+    share.map_or_else(|| "-".to_owned(), |share| format!("{:.1} %", 100.0 * share))
 }
 
 /// The value below which `share` of the sorted values lie.

@@ -51,8 +51,10 @@ fn compare(
     let plan = subject
         .model()?
         .record(subject.args.engine.device()?.caps()?.activations);
-    let block_bytes = |group| plan.block_bytes(group, config.block_size, config.kv_format);
-    let pool = (0..plan.kv_groups.len()).map(block_bytes).sum::<u64>() * blocks;
+    let pool = (0..plan.kv_groups.len())
+        .map(|group| plan.block_bytes(group, config.block_size, config.kv_format))
+        .sum::<u64>()
+        * blocks;
     let base = Config {
         kv_cache_bytes: Some(pool),
         max_model_len: Some(tokens + 2),

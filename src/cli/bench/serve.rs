@@ -51,7 +51,6 @@ impl Utilisation {
     fn look(&self, session: &Session, block_size: u32) {
         let stats = session.handle.stats();
         let slots = stats.blocks_used * u64::from(block_size);
-        let add = |cell: &Cell<u64>, amount: u64| cell.set(cell.get() + amount);
         add(&self.tokens, stats.tokens_stored);
         add(&self.slots, slots);
         if stats.requests_waiting > 0 {
@@ -63,6 +62,10 @@ impl Utilisation {
     fn share(tokens: &Cell<u64>, slots: &Cell<u64>) -> Option<f64> {
         (slots.get() > 0).then(|| rounded(tokens.get() as f64 / slots.get() as f64))
     }
+}
+
+fn add(cell: &Cell<u64>, amount: u64) {
+    cell.set(cell.get() + amount);
 }
 
 pub(super) fn measure(subject: &Subject<'_>, config: &Config, report: &mut Report) -> Result<()> {

@@ -134,9 +134,9 @@ fn right_share(accepted: f64, drafts: u32) -> f64 {
     for _ in 0..f64::MANTISSA_DIGITS {
         let middle = f64::midpoint(low, high);
         if share(middle) < accepted {
-            low = middle
+            low = middle;
         } else {
-            high = middle
+            high = middle;
         }
     }
     high
@@ -197,13 +197,12 @@ fn request(numbers: &mut Numbers, vocab: u32, context: u32, new_tokens: u32) -> 
 /// An answer of which this share is right.
 fn spoilt(numbers: &mut Numbers, ids: &[u32], share: f64, vocab: u32) -> Arc<[u32]> {
     const PARTS: u32 = 1 << 20;
-    let wrong = |id: u32| (id + 1) % vocab;
     ids.iter()
         .map(|&id| {
             if f64::from(numbers.below(PARTS)) < share * f64::from(PARTS) {
                 id
             } else {
-                wrong(id)
+                (id + 1) % vocab
             }
         })
         .collect()
@@ -252,10 +251,15 @@ fn speed(answers: &[Answer]) -> Result<f64> {
     };
     let from = times(<[f64]>::first).fold(0.0, f64::max);
     let to = times(<[f64]>::last).fold(f64::INFINITY, f64::min);
-    let within = |at: &&f64| **at > from && **at <= to;
     let tokens: usize = answers
         .iter()
-        .map(|answer| answer.times.iter().filter(within).count())
+        .map(|answer| {
+            answer
+                .times
+                .iter()
+                .filter(|at| **at > from && **at <= to)
+                .count()
+        })
         .sum();
     ensure!(
         tokens > 0,

@@ -49,7 +49,6 @@ impl Times {
 
     fn row(mut self, shape: String, batch: u32) -> Row {
         let (p50, p99) = (percentile(&mut self.0, 0.5), percentile(&mut self.0, 0.99));
-        let ms = |seconds: Option<f64>| seconds.map(|seconds| 1e3 * seconds);
         Row {
             scenario: "steps",
             shape,
@@ -59,6 +58,10 @@ impl Times {
             ..Row::default()
         }
     }
+}
+
+fn ms(seconds: Option<f64>) -> Option<f64> {
+    seconds.map(|seconds| 1e3 * seconds)
 }
 
 /// A plan of `steps` equal steps, and its inputs.
@@ -130,10 +133,9 @@ fn matrices(plan: &Plan) -> Vec<Matrix> {
         };
         let spec = plan.weight_spec(*weight);
         let name = name.or(spec.name.rsplit('.').next()).unwrap_or_default();
-        let is_alike = |known: &&mut Matrix| {
+        match found.iter_mut().find(|known| {
             known.name == name && known.columns == spec.columns && known.sections == spec.sections
-        };
-        match found.iter_mut().find(is_alike) {
+        }) {
             Some(known) => known.uses += 1,
             None => found.push(Matrix {
                 name: name.into(),
@@ -398,15 +400,16 @@ fn attend(config: &Config, shape: &AttendShape, latent: bool, activations: Stora
     }
     let per_sequence = shape.context.div_ceil(shape.block_size);
     let blocks = per_sequence * shape.batch;
-    let rows = |row| SequenceRows {
-        row_start: row,
-        row_count: 1,
-        context_len: shape.context,
-    };
     let inputs = BatchInputs {
         token_ids: vec![0; shape.batch as usize],
         positions: vec![shape.context - 1; shape.batch as usize],
-        sequences: (0..shape.batch).map(rows).collect(),
+        sequences: (0..shape.batch)
+            .map(|row| SequenceRows {
+                row_start: row,
+                row_count: 1,
+                context_len: shape.context,
+            })
+            .collect(),
         groups: vec![GroupInputs {
             block_tables: shuffled(blocks),
             table_starts: (0..shape.batch)

@@ -91,8 +91,10 @@ pub(super) fn parse(line: &str) -> Result<Command, String> {
 fn setting(text: &str) -> (String, Option<Value>) {
     let (name, value) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
     let value = value.trim();
-    let parsed = || serde_json::from_str(value).unwrap_or_else(|_| value.into());
-    (name.to_owned(), (!value.is_empty()).then(parsed))
+    (
+        name.to_owned(),
+        (!value.is_empty()).then(|| serde_json::from_str(value).unwrap_or_else(|_| value.into())),
+    )
 }
 
 /// The list of commands, as text.

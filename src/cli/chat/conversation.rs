@@ -78,17 +78,18 @@ pub(super) fn attached(name: &str, text: &str) -> String {
 
 /// Names of the conversations that were saved.
 pub(super) fn saved() -> Result<Vec<String>> {
-    let name = |entry: std::io::Result<std::fs::DirEntry>| {
-        let path = entry.ok()?.path();
-        let is_one = path.extension().is_some_and(|ending| ending == ENDING);
-        is_one
-            .then(|| {
-                path.file_stem()
-                    .map(|stem| stem.to_string_lossy().into_owned())
-            })
-            .flatten()
-    };
-    let mut names: Vec<String> = std::fs::read_dir(folder()?)?.filter_map(name).collect();
+    let mut names: Vec<String> = std::fs::read_dir(folder()?)?
+        .filter_map(|entry| {
+            let path = entry.ok()?.path();
+            let is_one = path.extension().is_some_and(|ending| ending == ENDING);
+            is_one
+                .then(|| {
+                    path.file_stem()
+                        .map(|stem| stem.to_string_lossy().into_owned())
+                })
+                .flatten()
+        })
+        .collect();
     names.sort();
     Ok(names)
 }
@@ -109,9 +110,11 @@ fn path_of(name: &str) -> Result<PathBuf> {
     if path.extension().is_some_and(|ending| ending == ENDING) {
         return Ok(path.to_owned());
     }
-    let is_plain = |c: char| c.is_alphanumeric() || "-_. ".contains(c);
     ensure!(
-        !name.starts_with('.') && name.chars().all(is_plain),
+        !name.starts_with('.')
+            && name
+                .chars()
+                .all(|c: char| c.is_alphanumeric() || "-_. ".contains(c)),
         "`{name}` is not a name of letters, digits, spaces, - and _, and not a path that ends with .{ENDING}"
     );
     Ok(folder()?.join(format!("{name}.{ENDING}")))

@@ -63,11 +63,13 @@ impl Cache {
 
     /// Sorted names of all models that have a folder.
     pub(super) fn repos(&self) -> Result<Vec<String>> {
-        let name = |entry: &fs::DirEntry| {
-            let name = entry.file_name().into_string().ok()?;
-            Some(name.strip_prefix(PREFIX)?.replacen("--", "/", 1))
-        };
-        let mut repos: Vec<String> = entries(&self.root)?.iter().filter_map(name).collect();
+        let mut repos: Vec<String> = entries(&self.root)?
+            .iter()
+            .filter_map(|entry| {
+                let name = entry.file_name().into_string().ok()?;
+                Some(name.strip_prefix(PREFIX)?.replacen("--", "/", 1))
+            })
+            .collect();
         repos.sort();
         Ok(repos)
     }
@@ -126,10 +128,9 @@ impl RepoFolder {
     pub(super) fn revisions(&self) -> Result<Vec<(String, String)>> {
         let mut names = Vec::new();
         walk(&self.folder.join("refs"), "", &mut names)?;
-        let commit = |name: &String| self.commit(name).ok().flatten();
         Ok(names
             .iter()
-            .filter_map(|name| Some((name.clone(), commit(name)?)))
+            .filter_map(|name| Some((name.clone(), self.commit(name).ok().flatten()?)))
             .collect())
     }
 
@@ -188,8 +189,11 @@ impl RepoFolder {
         let entries = entries(&self.folder.join("blobs"))?;
         let partial =
             |entry: &&fs::DirEntry| entry.file_name().to_string_lossy().ends_with(INCOMPLETE);
-        let bytes = |entry: &fs::DirEntry| entry.metadata().map_or(0, |metadata| metadata.len());
-        Ok(entries.iter().filter(partial).map(bytes).collect())
+        Ok(entries
+            .iter()
+            .filter(partial)
+            .map(|entry| entry.metadata().map_or(0, |metadata| metadata.len()))
+            .collect())
     }
 
     /// The file whose lock guards a blob.

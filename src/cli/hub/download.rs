@@ -108,11 +108,13 @@ impl Download<'_> {
             remotes.iter().map(|remote| remote.size).sum(),
         );
         let told = |bytes| phase.update(read.fetch_add(bytes, Ordering::Relaxed) + bytes, all);
-        let check = |remote: &Remote, _: &AtomicBool| {
+        Ok(in_parallel(remotes, |remote: &Remote, _: &AtomicBool| {
             let is_intact = self.is_intact(remote, &told, &phase)?;
             Ok((!is_intact).then(|| remote.clone()))
-        };
-        Ok(in_parallel(remotes, check)?.into_iter().flatten().collect())
+        })?
+        .into_iter()
+        .flatten()
+        .collect())
     }
 
     /// Whether a file is in the snapshot, with the contents that the hub tells. If it is damaged, it is removed with a
@@ -235,7 +237,6 @@ impl Download<'_> {
 /// Position where the bytes of a response begin.
 fn start_of(answer: &Response<Body>, start: u64, size: u64) -> Start {
     let headers = answer.headers();
-    let number = |text: &str| text.trim().parse::<u64>().ok();
     if answer.status() == 206 {
         // `bytes 100-199/200`
         let range =
@@ -253,6 +254,10 @@ fn start_of(answer: &Response<Body>, start: u64, size: u64) -> Start {
         Some(total) if answer.status() == 200 && total != size => Start::Other(total),
         _ => Start::Beginning,
     }
+}
+
+fn number(text: &str) -> Option<u64> {
+    text.trim().parse::<u64>().ok()
 }
 
 /// Copies until the response ends, and says how it ended.

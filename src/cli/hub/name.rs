@@ -73,21 +73,23 @@ impl fmt::Display for HubName {
 
 /// The hub's rule for the names of owners and repositories.
 fn is_part(part: &str) -> bool {
-    let known = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-    let edge = |text: &str| text.starts_with(['-', '.']) || text.ends_with(['-', '.']);
     !part.is_empty()
         && part.len() <= PART_BYTES_MAX
-        && part.bytes().all(known)
-        && !edge(part)
+        && part
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
+        && !part.starts_with(['-', '.'])
+        && !part.ends_with(['-', '.'])
         && !part.contains("--")
         && !part.contains("..")
 }
 
 fn is_revision(revision: &str) -> bool {
-    let known = |byte: u8| {
-        byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'/' | b'+' | b'=')
-    };
-    is_plain(revision) && revision.bytes().all(known) && !revision.contains("..")
+    is_plain(revision)
+        && revision.bytes().all(|byte| {
+            byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'/' | b'+' | b'=')
+        })
+        && !revision.contains("..")
 }
 
 /// Whether a name points outside its folder.

@@ -46,13 +46,13 @@ impl ConfigFile {
             .map_err(|error: toml::de::Error| anyhow!("{name}: {error}"))?;
         let models = match top.remove(MODELS) {
             None => Vec::new(),
-            Some(Value::Table(models)) => {
-                let table = |(model, options)| match options {
+            Some(Value::Table(models)) => models
+                .into_iter()
+                .map(|(model, options)| match options {
                     Value::Table(options) => Ok((model, options)),
                     _ => bail!("{name}: `{MODELS}.{model}` is not a table of options"),
-                };
-                models.into_iter().map(table).collect::<Result<_>>()?
-            }
+                })
+                .collect::<Result<_>>()?,
             Some(_) => bail!(
                 "{name}: `{MODELS}` is not a table; each model is one, such as [{MODELS}.chat]"
             ),

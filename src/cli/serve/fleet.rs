@@ -80,15 +80,14 @@ fn load(model: &Served, kv_cache_bytes: Option<u64>, turns: Turns) -> Result<Loa
         session.text.clone(),
         session.defaults(),
     );
-    let end = move || {
-        let outcome = session.close().map_err(|error| format!("{error:#}"));
-        note(format_args!("{name} is unloaded"));
-        outcome
-    };
     Ok(LoadedModel {
         engine,
         text,
         defaults,
-        end: Box::new(end),
+        end: Box::new(move || {
+            let outcome = session.close().map_err(|error| format!("{error:#}"));
+            note(format_args!("{name} is unloaded"));
+            outcome
+        }),
     })
 }

@@ -197,10 +197,9 @@ fn on_a_thread<T: Send + 'static>(
 ) -> Result<oneshot::Receiver<T>> {
     let (sender, receiver) = oneshot::channel();
     // The server may have ended before.
-    let run = move || drop(sender.send(work()));
     std::thread::Builder::new()
         .name("serve-load".into())
-        .spawn(run)
+        .spawn(move || drop(sender.send(work())))
         .context("a thread for loading")?;
     Ok(receiver)
 }
@@ -244,15 +243,14 @@ pub(crate) fn run(args: ServeArgs, given: &ArgMatches) -> Result<()> {
         );
     }
     let options = options(args, access, traces.as_ref().map(Traces::sink));
-    let load = move || match is_one {
+    let loading = on_a_thread(move || match is_one {
         true => Serving::one(&models[0], &options),
         false => Ok(Serving::Several(fleet::state(
             models,
             load_timeout,
             options,
         )?)),
-    };
-    let loading = on_a_thread(load)?;
+    })?;
     let (serving, is_open, mut failure) = (OnceCell::new(), AtomicBool::new(false), None);
     runtime.block_on(async {
         let coming = async {

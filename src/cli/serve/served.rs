@@ -220,16 +220,18 @@ pub(crate) fn models(
                 !has_names,
                 "--served-model-name names one model; a file for --config can name several"
             );
-            let one = |model: &PathBuf| {
-                Served::new(
-                    None,
-                    ServedArgs {
-                        model: args.model.instead(model),
-                        ..args.clone()
-                    },
-                )
-            };
-            several.iter().map(one).collect()
+            several
+                .iter()
+                .map(|model| {
+                    Served::new(
+                        None,
+                        ServedArgs {
+                            model: args.model.instead(model),
+                            ..args.clone()
+                        },
+                    )
+                })
+                .collect()
         }
     };
     let mut seen = BTreeSet::new();

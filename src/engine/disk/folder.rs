@@ -209,16 +209,15 @@ pub fn records_in(folder: &Path) -> Vec<Record> {
     let Ok(key) = FolderKey::read(folder) else {
         return Vec::new();
     };
-    let read = |entry: fs::DirEntry| -> Option<Record> {
-        file::block_of(entry.file_name().to_str()?)?;
-        let file = read_block_file(&entry.path(), u64::MAX - 1).ok()?;
-        Record::read(&file, Some(&key))
-            .ok()
-            .map(|(record, _)| record)
-    };
     folders_in(folder)
         .flat_map(|form| entries(&form))
-        .filter_map(read)
+        .filter_map(|entry: fs::DirEntry| -> Option<Record> {
+            file::block_of(entry.file_name().to_str()?)?;
+            let file = read_block_file(&entry.path(), u64::MAX - 1).ok()?;
+            Record::read(&file, Some(&key))
+                .ok()
+                .map(|(record, _)| record)
+        })
         .collect()
 }
 

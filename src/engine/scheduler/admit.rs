@@ -170,10 +170,12 @@ impl Scheduler {
             let there =
                 |group: usize, hash: &BlockHash, tokens| elsewhere(self, group, hash, tokens);
             let whole = self.blocks_to_snapshot(&hashes[..found as usize], unit, there);
-            let there = |group: usize, hash: &BlockHash| {
-                elsewhere(self, group, hash, self.limits.block_size)
-            };
-            found = self.pool.longest_prefix(&hashes[..whole as usize], there);
+            found = self.pool.longest_prefix(
+                &hashes[..whole as usize],
+                |group: usize, hash: &BlockHash| {
+                    elsewhere(self, group, hash, self.limits.block_size)
+                },
+            );
             if found == whole {
                 return found;
             }

@@ -42,19 +42,21 @@ pub(super) type BeamGroups = BTreeMap<GroupId, BeamGroup>;
 impl Limits {
     /// How long beams may become.
     pub(crate) fn beam_room(&self) -> BeamRoom {
-        let blocks_for = |tokens: u32| tokens.div_ceil(self.block_size);
-        let most = |window: &Option<u32>| {
-            window.map_or(u32::MAX, |window| self.blocks_live_max(blocks_for(window)))
-        };
         BeamRoom {
             block_size: self.block_size,
             groups: self
                 .windows
                 .iter()
                 .zip(&self.blocks)
-                .map(|(window, &blocks)| (blocks, most(window)))
+                .map(|(window, &blocks)| (blocks, self.most(window)))
                 .collect(),
         }
+    }
+
+    fn most(&self, window: &Option<u32>) -> u32 {
+        window.map_or(u32::MAX, |window| {
+            self.blocks_live_max(window.div_ceil(self.block_size))
+        })
     }
 
     /// Maximum blocks that a sequence holds at once in a group whose window covers `window` blocks.
@@ -98,16 +100,20 @@ impl Scheduler {
 
     /// Seats that running groups may still need for their beams.
     pub(super) fn seats_kept(&self) -> usize {
-        let kept = |group: &BeamGroup| match group
-            .members
-            .iter()
-            .filter(|&&id| self.is_running(id))
-            .count()
-        {
-            0 => 0,
-            running => group.search.width() as usize - running,
-        };
-        self.groups.values().map(kept).sum()
+        self.groups
+            .values()
+            .map(|group| {
+                match group
+                    .members
+                    .iter()
+                    .filter(|&&id| self.is_running(id))
+                    .count()
+                {
+                    0 => 0,
+                    running => group.search.width() as usize - running,
+                }
+            })
+            .sum()
     }
 
     /// Number of seats that a waiting sequence needs.
@@ -206,25 +212,25 @@ impl Scheduler {
 
     /// Advances the groups all of whose beams have their continuations, and folds those that were preempted.
     pub(super) fn advance_beams(&mut self, events: &mut Events) {
-        let has_all = |group: &BeamGroup| {
-            let has = |id: &SequenceId| {
-                self.sequences[*id]
-                    .beam
-                    .as_ref()
-                    .is_some_and(|b| b.candidates.is_some())
-            };
-            group.members.iter().all(has)
-        };
         let ready: Vec<_> = self
             .groups
             .iter()
-            .filter(|(_, group)| has_all(group))
+            .filter(|(_, group)| self.has_all(group))
             .map(|(&id, _)| id)
             .collect();
         ready
             .into_iter()
             .for_each(|group| self.advance(group, events));
         self.fold_settled();
+    }
+
+    fn has_all(&self, group: &BeamGroup) -> bool {
+        group.members.iter().all(|id| {
+            self.sequences[*id]
+                .beam
+                .as_ref()
+                .is_some_and(|b| b.candidates.is_some())
+        })
     }
 
     fn advance(&mut self, id: GroupId, events: &mut Events) {
@@ -252,11 +258,14 @@ impl Scheduler {
         );
         let length = beams[0].tokens_known() + 1 - beams[0].prompt_len();
         let eos = &self.limits.eos_token_ids;
-        let answer = |continuation: &Continuation| beams[continuation.beam].continued(continuation);
-        let fate = |continuation: &Continuation| {
-            fate(beams[continuation.beam], continuation.token_id, eos)
-        };
-        let next = group.search.select(&ranked, length, fate, answer);
+        let next = group.search.select(
+            &ranked,
+            length,
+            |continuation: &Continuation| {
+                fate(beams[continuation.beam], continuation.token_id, eos)
+            },
+            |continuation: &Continuation| beams[continuation.beam].continued(continuation),
+        );
         self.report_prefix(&group, events);
         if next.is_empty() {
             self.answer(group, events);
@@ -343,8 +352,7 @@ impl Scheduler {
     /// Seats the new beams of a running group, and hashes the blocks that are now full of known tokens.
     fn seat_beams(&mut self, group: GroupId) {
         let members = self.groups[&group].members.clone();
-        let is_running = |id: &SequenceId| self.is_running(*id);
-        let runs = members.iter().any(is_running);
+        let runs = members.iter().any(|id| self.is_running(*id));
         self.running.sort_by_key(|&id| self.sequences[id].order);
         let running: &[SequenceId] = if runs { &members } else { &[] };
         for &id in running {
@@ -414,11 +422,10 @@ impl Scheduler {
 
     /// Folds the preempted groups of which no step in flight uses a beam, and queues them.
     pub(super) fn fold_settled(&mut self) {
-        let is_settled = |group: &BeamGroup| group.members.iter().all(|&id| self.is_folded(id));
         let settled: Vec<_> = self
             .groups
             .iter()
-            .filter(|(_, group)| is_settled(group))
+            .filter(|(_, group)| group.members.iter().all(|&id| self.is_folded(id)))
             .map(|(&id, _)| id)
             .collect();
         settled.into_iter().for_each(|group| self.fold(group));
@@ -645,13 +652,12 @@ impl Sequence {
             return Vec::new();
         };
         let wanted = self.params().logprobs;
-        let logprob = |&(token_id, logprob): &(u32, f32)| TokenLogprob { token_id, logprob };
         let top = beam
             .candidates
             .iter()
             .flatten()
             .take(wanted.unwrap_or(0) as usize)
-            .map(logprob);
+            .map(|&(token_id, logprob)| TokenLogprob { token_id, logprob });
         let token = Token {
             id: continuation.token_id,
             logprob: wanted.map(|_| continuation.logprob),

@@ -1,7 +1,6 @@
 //! The blocks that a row takes: fresh ones, and copies of those that it shares with a fork and writes to.
 
 use super::{Draft, Scheduler};
-use crate::engine::block_pool::Group;
 use crate::engine::faults::InjectedFault;
 use crate::engine::sequence::{Sequence, SequenceId};
 
@@ -10,25 +9,25 @@ impl Scheduler {
     /// room.
     pub(super) fn tokens_that_fit(&self, id: SequenceId) -> u32 {
         let sequence = &self.sequences[id];
-        let fit = |(index, group): (usize, &Group)| {
-            let table = &sequence.tables[index];
-            let usable = group.available() + table.reserved;
-            let Some(fresh) = usable.checked_sub(u32::from(self.must_copy(sequence, index))) else {
-                return 0;
-            };
-            let held = u32::try_from(table.blocks.len()).expect("a table is short");
-            debug_assert!(
-                sequence.computed <= held.saturating_mul(self.limits.block_size),
-                "computed tokens have blocks"
-            );
-            let blocks = held + fresh;
-            blocks.saturating_mul(self.limits.block_size) - sequence.computed
-        };
         self.pool
             .groups()
             .iter()
             .enumerate()
-            .map(fit)
+            .map(|(index, group)| {
+                let table = &sequence.tables[index];
+                let usable = group.available() + table.reserved;
+                let Some(fresh) = usable.checked_sub(u32::from(self.must_copy(sequence, index)))
+                else {
+                    return 0;
+                };
+                let held = u32::try_from(table.blocks.len()).expect("a table is short");
+                debug_assert!(
+                    sequence.computed <= held.saturating_mul(self.limits.block_size),
+                    "computed tokens have blocks"
+                );
+                let blocks = held + fresh;
+                blocks.saturating_mul(self.limits.block_size) - sequence.computed
+            })
             .min()
             .unwrap_or(u32::MAX)
     }

@@ -167,8 +167,10 @@ impl Scheduler {
             }
             return;
         }
-        let token = |sampled| token(sampled, true, usage);
-        let tokens: Arc<[Token]> = sampled.into_iter().map(token).collect();
+        let tokens: Arc<[Token]> = sampled
+            .into_iter()
+            .map(|sampled| token(sampled, true, usage))
+            .collect();
         for (stream, id) in live {
             self.sequences[id].outputs_reported = score.first + score.count;
             events.push((stream, Event::Prompt(PromptEvent::Logprobs(tokens.clone()))));
@@ -594,11 +596,14 @@ fn answered(sequence: &Sequence, sampled: Sampled) -> Token {
 }
 
 fn token(sampled: Sampled, wants_logprob: bool, usage: Usage) -> Token {
-    let logprob = |(token_id, logprob)| TokenLogprob { token_id, logprob };
     Token {
         id: sampled.token_id,
         logprob: wants_logprob.then_some(sampled.logprob),
-        top_logprobs: sampled.top.into_iter().map(logprob).collect(),
+        top_logprobs: sampled
+            .top
+            .into_iter()
+            .map(|(token_id, logprob)| TokenLogprob { token_id, logprob })
+            .collect(),
         cached_tokens: usage.cached_tokens,
         restored_tokens: usage.restored_tokens,
         disk_tokens: usage.disk_tokens,

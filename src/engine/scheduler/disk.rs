@@ -30,9 +30,8 @@ impl Scheduler {
 
     /// Files of these blocks were found, written by this process or another.
     pub(crate) fn found_on_disk(&mut self, keys: impl IntoIterator<Item = BlockKey>) {
-        let known = |(group, _): &BlockKey| *group < self.limits.tiers.block_bytes.len();
         keys.into_iter()
-            .filter(known)
+            .filter(|(group, _)| *group < self.limits.tiers.block_bytes.len())
             .for_each(|key| self.disk.add(key));
     }
 
@@ -150,12 +149,14 @@ impl Scheduler {
             return false;
         }
         let groups = 0..self.limits.windows.len();
-        let first = |group| {
-            self.pool
-                .first_visible(group, far * self.limits.block_size)
-                .min(far)
-        };
-        let firsts: Vec<_> = groups.clone().map(first).collect();
+        let firsts: Vec<_> = groups
+            .clone()
+            .map(|group| {
+                self.pool
+                    .first_visible(group, far * self.limits.block_size)
+                    .min(far)
+            })
+            .collect();
         (0..far).all(|index| {
             groups
                 .clone()
@@ -196,8 +197,8 @@ impl Scheduler {
     }
 
     fn in_host_or_on_disk(&self, group: usize, hash: &BlockHash, tokens: u32) -> bool {
-        let on_disk = || self.disk.holds(&(group, *hash)) && self.is_worth_reading(group, tokens);
-        self.in_host(group, hash, tokens) || on_disk()
+        self.in_host(group, hash, tokens)
+            || self.disk.holds(&(group, *hash)) && self.is_worth_reading(group, tokens)
     }
 
     /// Whether reading a block of this group from a file is predicted to be cheaper than computing `tokens` tokens.

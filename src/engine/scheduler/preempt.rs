@@ -61,13 +61,17 @@ impl Scheduler {
         let mut blocks: Vec<_> = tables.flat_map(Table::held).collect();
         blocks.sort_unstable();
         let pool = &self.pool.groups()[group];
-        let alone = |holders: &&[u32]| {
-            let references = pool.references(holders[0]) as usize;
-            debug_assert!(holders.len() <= references, "every holder is counted");
-            references == holders.len()
-        };
-        u32::try_from(blocks.chunk_by(u32::eq).filter(alone).count())
-            .expect("a pool's blocks are a u32")
+        u32::try_from(
+            blocks
+                .chunk_by(u32::eq)
+                .filter(|holders| {
+                    let references = pool.references(holders[0]) as usize;
+                    debug_assert!(holders.len() <= references, "every holder is counted");
+                    references == holders.len()
+                })
+                .count(),
+        )
+        .expect("a pool's blocks are a u32")
     }
 
     /// Whether a block becomes free when this sequence leaves.
@@ -87,12 +91,14 @@ impl Scheduler {
         let younger = self.running.iter().skip(1).rev().copied();
         let younger = younger.filter(|&id| !self.sequences[id].guarded && !is_oldest(id));
         let freeing = || younger.clone().filter(|&id| self.frees_a_block(id, group));
-        let settled = |id: &SequenceId| !self.sequences[*id].resumed;
-        let shares = |id: &SequenceId| self.sequences[*id].tables[group].held().next().is_some();
         freeing()
-            .find(settled)
+            .find(|id| !self.sequences[*id].resumed)
             .or_else(|| freeing().next())
-            .or_else(|| younger.clone().find(shares))
+            .or_else(|| {
+                younger
+                    .clone()
+                    .find(|id| self.sequences[*id].tables[group].held().next().is_some())
+            })
     }
 
     fn preempt(&mut self, id: SequenceId) {

@@ -73,8 +73,14 @@ impl Scheduler {
     /// and it is no snapshot.
     fn is_own_state(&self, id: SequenceId, draft: &Draft) -> bool {
         let live = self.sequences[id].states.live;
-        let reads = |row: &Row| row.states.is_some_and(|states| states.from == live);
-        let shared = || self.states.references(live) > 1 || draft.batch.rows.iter().any(reads);
+        let shared = || {
+            self.states.references(live) > 1
+                || draft
+                    .batch
+                    .rows
+                    .iter()
+                    .any(|row| row.states.is_some_and(|states| states.from == live))
+        };
         let shared = || !self.faults.has(InjectedFault::ForkedStateShared) && shared();
         live != NONE && !self.states.is_cached(live) && !shared()
     }
@@ -284,9 +290,17 @@ impl Scheduler {
             .rev()
             .find(|&units| self.states.lookup(hash(units)).is_some())
             .unwrap_or(0);
-        let spared = |units: u32| (units - near) * unit * self.limits.block_size;
-        let far = |&units: &u32| elsewhere(self.state_group(), hash(units), spared(units));
-        (near + 1..=whole).rev().find(far).unwrap_or(near) * unit
+        (near + 1..=whole)
+            .rev()
+            .find(|&units| {
+                elsewhere(
+                    self.state_group(),
+                    hash(units),
+                    (units - near) * unit * self.limits.block_size,
+                )
+            })
+            .unwrap_or(near)
+            * unit
     }
 
     /// Finds the state after a matched chain, and keeps it from being evicted.

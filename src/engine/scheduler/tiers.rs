@@ -135,7 +135,7 @@ impl Scheduler {
         for save in saves {
             match (save.slot, failed) {
                 (Some(slot), false) => {
-                    self.counts.blocks_saved += u64::from(self.host.complete(slot))
+                    self.counts.blocks_saved += u64::from(self.host.complete(slot));
                 }
                 (Some(slot), true) => self.host.abandon(slot),
                 (None, _) => {}

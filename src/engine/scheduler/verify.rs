@@ -43,18 +43,20 @@ impl Scheduler {
 
     /// The settings, while drafts are verified: not with more running sequences than they allow.
     fn speculation(&self) -> Option<Speculation> {
-        let few = |settings: &Speculation| {
+        self.limits.speculation.filter(|settings| {
             self.running.len() <= settings.sequences_max(self.limits.sequences_max) as usize
-        };
-        self.limits.speculation.filter(few)
+        })
     }
 
     /// Maximum drafts of a step. Rows are kept for every sequence that the step may draw for, and half of the tokens
     /// for prompts.
     pub(super) fn drafts_max(&self, tokens_max: u32) -> u32 {
-        let answering = |id: &SequenceId| self.sequences[*id].is_answering();
-        let steady =
-            self.waiting.is_empty() && self.groups.is_empty() && self.running.iter().all(answering);
+        let steady = self.waiting.is_empty()
+            && self.groups.is_empty()
+            && self
+                .running
+                .iter()
+                .all(|id| self.sequences[*id].is_answering());
         let running = u32::try_from(self.running.len()).expect("running sequences are few");
         let drawing = if steady {
             running
@@ -101,11 +103,11 @@ impl Scheduler {
 
     /// The leading drafts after which more may follow, or that are not known yet.
     fn without_ends(&self, sequence: &Sequence, mut drafts: Vec<u32>) -> Vec<u32> {
-        let is_end = |id: &u32| {
-            self.limits.eos_token_ids.contains(id) || sequence.params().stop_token_ids.contains(id)
-        };
         if !self.faults.has(InjectedFault::DraftAcceptedPastEnd)
-            && let Some(end) = drafts.iter().position(is_end)
+            && let Some(end) = drafts.iter().position(|id| {
+                self.limits.eos_token_ids.contains(id)
+                    || sequence.params().stop_token_ids.contains(id)
+            })
         {
             drafts.truncate(end);
         }
@@ -173,14 +175,17 @@ impl Scheduler {
             .min(tokens)
             .min(draft.drafts_left);
         // The rows of other sequences need the side arrays too.
-        let fits = |drafts: &u32| {
-            let tables = (1 + drafts) * self.pool.blocks_for(sequence.computed + count + drafts);
-            let (history, bias) = side_entries(sequence, ends, *drafts);
-            tables <= draft.table_entries_left / 2
-                && history <= draft.history_left / 2
-                && bias <= draft.bias_left / 2
-        };
-        (1..=most).rev().find(fits).unwrap_or(0)
+        (1..=most)
+            .rev()
+            .find(|drafts| {
+                let tables =
+                    (1 + drafts) * self.pool.blocks_for(sequence.computed + count + drafts);
+                let (history, bias) = side_entries(sequence, ends, *drafts);
+                tables <= draft.table_entries_left / 2
+                    && history <= draft.history_left / 2
+                    && bias <= draft.bias_left / 2
+            })
+            .unwrap_or(0)
     }
 
     /// Appends the draws of a row: the first, and each after a draft that equals the draw before it.

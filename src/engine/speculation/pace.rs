@@ -113,14 +113,17 @@ impl Pace {
         if self.plain.at(1).is_none() && !self.verified.0.is_empty() {
             return 0;
         }
-        let speed = |plan: &Yield| plan.tokens / self.seconds(*plan);
-        let alone = speed(&step) * if step.drafts == 0 { GAIN_MIN } else { 1.0 };
-        let plans = (1..=most).map(|count| (count, speed(&step.with(count, rate))));
+        let alone = self.speed(&step) * if step.drafts == 0 { GAIN_MIN } else { 1.0 };
+        let plans = (1..=most).map(|count| (count, self.speed(&step.with(count, rate))));
         let best = plans.fold(
             (0, alone),
             |best, plan| if plan.1 > best.1 { plan } else { best },
         );
         best.0
+    }
+
+    fn speed(&self, plan: &Yield) -> f64 {
+        plan.tokens / self.seconds(*plan)
     }
 
     fn seconds(&self, step: Yield) -> f64 {

@@ -285,22 +285,20 @@ impl HostTier {
     /// Vacates the least recently used slot that no copy in flight needs.
     fn evict(&mut self) -> Option<()> {
         let early = self.faults.has(InjectedFault::HostSlotReusedEarly);
-        let idle = |slot: &&HostSlot| {
+        let slot = *self.by_use.values().find(|slot| {
             let entry = self.entries[**slot as usize].as_ref();
             entry.is_some_and(|entry| {
                 entry.pins + entry.keepers == 0 && (entry.fill == Fill::Held || early)
             })
-        };
-        let slot = *self.by_use.values().find(idle)?;
+        })?;
         self.vacate(slot);
         Some(())
     }
 
     fn vacate_if_withdrawn(&mut self, slot: HostSlot) -> bool {
-        let done = |entry: Entry| {
+        let vacates = self.entries[slot as usize].is_some_and(|entry| {
             entry.withdrawn && entry.fill == Fill::Held && entry.pins + entry.keepers == 0
-        };
-        let vacates = self.entries[slot as usize].is_some_and(done);
+        });
         if vacates {
             self.vacate(slot);
         }

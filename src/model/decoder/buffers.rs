@@ -95,13 +95,16 @@ fn by_columns(
 ) -> BTreeMap<u32, BufferId> {
     let columns: std::collections::BTreeSet<u32> = columns.collect();
     assert!(columns.len() <= names.len(), "layers are of few kinds");
-    let buffer = |(name, columns): (&&'static str, u32)| {
-        (
-            columns,
-            plan.buffer(name, Rows::Tokens, columns, activations),
-        )
-    };
-    names.iter().zip(columns).map(buffer).collect()
+    names
+        .iter()
+        .zip(columns)
+        .map(|(name, columns)| {
+            (
+                columns,
+                plan.buffer(name, Rows::Tokens, columns, activations),
+            )
+        })
+        .collect()
 }
 
 impl MlpBuffers {
@@ -208,9 +211,10 @@ impl StateBuffers {
 impl LatentBuffers {
     fn new(plan: &mut Plan, heads: u32, spec: &LatentSpec, activations: Storage) -> Self {
         let mut tokens = |name, columns| plan.buffer(name, Rows::Tokens, columns, activations);
-        let query_latent = |rank| [tokens("query_latent", rank), tokens("query_normed", rank)];
         Self {
-            query_latent: spec.query_rank.map(query_latent),
+            query_latent: spec
+                .query_rank
+                .map(|rank| [tokens("query_latent", rank), tokens("query_normed", rank)]),
             query: tokens("query", heads * (spec.plain + spec.rotated)),
             absorbed: tokens("absorbed", heads * spec.rank),
             latent: tokens("latent", spec.rank + spec.rotated),

@@ -289,8 +289,9 @@ fn sizes_by_layer(
     let shared = metadata.integer(&key("attention.shared_kv_layers"), 0..=LAYERS_MAX)?;
     config["num_kv_shared_layers"] = shared.unwrap_or(0).into();
     let global = local.iter().position(|local| !local);
-    let has_value = |layer: usize| has(&format!("model.layers.{layer}.self_attn.v_proj.weight"));
-    config["attention_k_eq_v"] = global.is_some_and(|layer| !has_value(layer)).into();
+    config["attention_k_eq_v"] = global
+        .is_some_and(|layer| !(has(&format!("model.layers.{layer}.self_attn.v_proj.weight"))))
+        .into();
     config["enable_moe_block"] = config.get("num_experts").is_some().into();
     Ok(())
 }
@@ -322,14 +323,15 @@ fn windows(metadata: &Metadata, family: &Family, config: &mut Value) -> Result<(
     let key = family.key("attention.sliding_window_pattern");
     if matches!(metadata.get(&key), Some(reader::Value::List(_))) {
         let slides = metadata.booleans(&key)?.unwrap_or_default().into_iter();
-        let kind = |slides| {
-            if slides {
-                "sliding_attention"
-            } else {
-                "full_attention"
-            }
-        };
-        config["layer_types"] = slides.map(kind).collect();
+        config["layer_types"] = slides
+            .map(|slides| {
+                if slides {
+                    "sliding_attention"
+                } else {
+                    "full_attention"
+                }
+            })
+            .collect();
     } else if let Some(every) = family.integer(metadata, "attention.sliding_window_pattern")? {
         config["sliding_window_pattern"] = every.into();
     }

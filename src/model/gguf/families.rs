@@ -468,12 +468,17 @@ pub(super) fn family(metadata: &Metadata) -> Result<&'static Family, LoadError> 
         .into_iter()
         .find(|family| family.name == found)
         .ok_or_else(|| {
-            let present = |(key, _): &&(&str, _)| metadata.get(&format!("{found}.{key}")).is_some();
             let names = FAMILIES.map(|family| family.name);
             LoadError::Architecture {
                 file: metadata.file().into(),
                 found: found.into(),
-                hint: config::hint(found, &names, UNSUPPORTED.iter().find(present)),
+                hint: config::hint(
+                    found,
+                    &names,
+                    UNSUPPORTED
+                        .iter()
+                        .find(|(key, _)| metadata.get(&format!("{found}.{key}")).is_some()),
+                ),
                 known: names.join(", "),
             }
         })

@@ -40,7 +40,7 @@ impl Metadata {
                 Err(LoadError::Field { .. })
                     if wanted < file_bytes && head_bytes < HEAD_BYTES_MAX =>
                 {
-                    head_bytes *= 4
+                    head_bytes *= 4;
                 }
                 Err(error) => return Err(error),
                 Ok(container) => {
@@ -138,12 +138,15 @@ impl Metadata {
                 format!("has {} entries, not block_count = {layers}", numbers.len()),
             ));
         }
-        let number = |number: &i128| {
-            u32::try_from(*number)
-                .ok()
-                .filter(|number| (0..=1 << 24).contains(number))
-        };
-        match numbers.iter().map(number).collect() {
+        match numbers
+            .iter()
+            .map(|number| {
+                u32::try_from(*number)
+                    .ok()
+                    .filter(|number| (0..=1 << 24).contains(number))
+            })
+            .collect()
+        {
             Some(numbers) => Ok(Some(numbers)),
             None => Err(self.invalid(key, "has a number outside of 0..=2^24")),
         }

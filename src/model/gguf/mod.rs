@@ -156,8 +156,11 @@ impl Gguf {
     /// A model from its files, with their names; the first file comes first. Reads only metadata and tensor lists.
     pub fn from_files(files: Vec<(String, ModelFile)>) -> Result<Self, LoadError> {
         let files = LocalFiles(files);
-        let read = |(label, _): &(String, ModelFile)| at_once(Metadata::read(&files, label));
-        let parts = files.0.iter().map(read).collect::<Result<_, _>>()?;
+        let parts = files
+            .0
+            .iter()
+            .map(|(label, _)| at_once(Metadata::read(&files, label)))
+            .collect::<Result<_, _>>()?;
         at_once(Self::from_parts(Box::new(files), parts))
     }
 

@@ -113,7 +113,6 @@ struct Style {
 
 /// The style for a name; several names may share one.
 fn style(name: &str) -> Option<Style> {
-    let gpt4 = |digits: &str| Split::Patterns(vec![SPLIT_GPT4.replace("{}", digits)]);
     let patterns = |patterns: &[&str]| {
         Split::Patterns(
             patterns
@@ -180,6 +179,10 @@ fn style(name: &str) -> Option<Style> {
     }
 }
 
+fn gpt4(digits: &str) -> Split {
+    Split::Patterns(vec![SPLIT_GPT4.replace("{}", digits)])
+}
+
 /// The tokens of a vocabulary.
 struct Tokens<'a> {
     texts: Vec<Cow<'a, str>>,
@@ -217,8 +220,10 @@ impl<'a> Ids<'a> {
         for (id, text) in (0..).zip(texts) {
             if ids.get(text).is_none() {
                 let (hash, hasher) = (ids.hasher.hash_one(text.as_ref()), &ids.hasher);
-                let rehash = |entry: &(u32, u32)| hasher.hash_one(texts[entry.1 as usize].as_ref());
-                ids.table.insert_unique(hash, (hash_part(hash), id), rehash);
+                ids.table
+                    .insert_unique(hash, (hash_part(hash), id), |entry: &(u32, u32)| {
+                        hasher.hash_one(texts[entry.1 as usize].as_ref())
+                    });
             }
         }
         ids
@@ -272,11 +277,10 @@ impl<'a> Tokens<'a> {
         let added = added.filter(|(_, (text, kind))| {
             matches!(**kind, UNKNOWN | CONTROL | USER_DEFINED) && !text.is_empty()
         });
-        let entry = |(id, (text, kind)): (usize, (&Cow<'_, str>, &u32))| {
+        Ok(Value::Array(added.map(|(id, (text, kind))| {
             json!({"id": id, "content": text, "single_word": false, "lstrip": false,
                    "rstrip": rstrip(text, *kind), "normalized": false, "special": *kind != USER_DEFINED})
-        };
-        Ok(Value::Array(added.map(entry).collect()))
+        }).collect()))
     }
 }
 
@@ -376,21 +380,16 @@ fn byte_level(metadata: &Metadata, ids: &Ids<'_>) -> Result<(Parts, Vec<[u32; 4]
     })?;
     let merges = listed_merges(metadata, ids)?;
     let model = json!({"type": "BPE", "fuse_unk": false, "byte_fallback": false, "ignore_merges": ignore_merges});
-    let bytes = |use_regex: bool| {
-        let kind = "ByteLevel";
-        json!({"type": kind, "add_prefix_space": false, "trim_offsets": true, "use_regex": use_regex})
-    };
     let sequence = |mut parts: Vec<Value>, last: Value| {
         parts.push(last);
         json!({"type": "Sequence", "pretokenizers": parts})
     };
-    let isolated = |pattern: String| {
-        let pattern = json!({"Regex": pattern});
-        json!({"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": false})
-    };
     let splitter = match split {
         Split::Patterns(patterns) => {
-            sequence(patterns.into_iter().map(isolated).collect(), bytes(false))
+            sequence(patterns.into_iter().map(|pattern| {
+        let pattern = json!({"Regex": pattern});
+        json!({"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": false})
+    }).collect(), bytes(false))
         }
         Split::Gpt2 => bytes(true),
         Split::Gpt2Digits => sequence(
@@ -412,6 +411,11 @@ fn byte_level(metadata: &Metadata, ids: &Ids<'_>) -> Result<(Parts, Vec<[u32; 4]
         },
         merges,
     ))
+}
+
+fn bytes(use_regex: bool) -> Value {
+    let kind = "ByteLevel";
+    json!({"type": kind, "add_prefix_space": false, "trim_offsets": true, "use_regex": use_regex})
 }
 
 /// The file's list of merges.

@@ -54,20 +54,19 @@ fn granite(
     [hidden, heads, kv_heads, state_heads, mlp]: [u32; 5],
     [experts, chosen, size]: [u32; 3],
 ) -> Value {
-    let attends = |layer: u32| {
-        if layer % 10 == 5 {
-            "attention"
-        } else {
-            "mamba"
-        }
-    };
     json!({
         "architectures": ["GraniteMoeHybridForCausalLM"], "hidden_size": hidden, "num_hidden_layers": 40,
         "num_attention_heads": heads, "num_key_value_heads": kv_heads, "mamba_n_heads": state_heads,
         "mamba_d_head": 64, "mamba_d_state": 128, "shared_intermediate_size": mlp, "num_local_experts": experts,
         "num_experts_per_tok": chosen, "intermediate_size": size, "vocab_size": 100_352,
         "max_position_embeddings": 131_072, "tie_word_embeddings": true, "position_embedding_type": "nope",
-        "layer_types": (0..40).map(attends).collect::<Vec<_>>(),
+        "layer_types": (0..40).map(|layer| {
+        if layer % 10 == 5 {
+            "attention"
+        } else {
+            "mamba"
+        }
+    }).collect::<Vec<_>>(),
     })
 }
 

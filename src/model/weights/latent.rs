@@ -48,7 +48,7 @@ pub(super) async fn upload_keys<E>(
             for row in &rows {
                 match stored.element_bytes() {
                     Some(size) => {
-                        out.extend_from_slice(&row[column * size as usize..][..size as usize])
+                        out.extend_from_slice(&row[column * size as usize..][..size as usize]);
                     }
                     None => out.extend(
                         half::f16::from_f32(stored.decode(row, columns, column)).to_le_bytes(),

@@ -24,11 +24,6 @@ struct Sections {
 pub(super) fn required(spec: &ModelSpec) -> Vec<Required> {
     let names = spec.tensors;
     let table = [u64::from(spec.vocab), u64::from(spec.hidden)];
-    let whole = |name: &str, tensor: &str, shape: &[u64]| Required {
-        name: name.into(),
-        experts: 1,
-        parts: vec![Part::new(tensor, shape)],
-    };
     let embedding = if spec.embedding_in_head {
         names.head
     } else {
@@ -98,6 +93,14 @@ pub(super) fn required(spec: &ModelSpec) -> Vec<Required> {
     required
 }
 
+fn whole(name: &str, tensor: &str, shape: &[u64]) -> Required {
+    Required {
+        name: name.into(),
+        experts: 1,
+        parts: vec![Part::new(tensor, shape)],
+    }
+}
+
 /// Pairs a row's tensors with the sections of its weight; a single tensor holds all sections.
 fn layer_parts(
     row: &LayerNames,
@@ -134,14 +137,13 @@ fn layer_parts(
         .map(|name| name.replace("{}", &layer.to_string()));
     if order != Order::Rows {
         let is_transposed = matches!(order, Order::Transposed | Order::TransposedInterleaved);
-        let stack = |mut shape: Vec<u64>| {
+        let parts = tensors.zip(shapes.into_iter().map(|mut shape| {
             if is_transposed {
                 shape.reverse();
             }
             shape.insert(0, u64::from(experts));
             shape
-        };
-        let parts = tensors.zip(shapes.into_iter().map(stack));
+        }));
         return parts
             .map(|(tensor, shape)| Part {
                 order,
@@ -150,16 +152,17 @@ fn layer_parts(
             .collect();
     }
     let all: Vec<(String, Vec<u64>)> = tensors.zip(shapes).collect();
-    let of_expert = |expert: u32| {
-        let parts = all
-            .iter()
-            .map(move |(name, shape)| (name.replace("{e}", &expert.to_string()), shape));
-        parts.map(|(tensor, shape)| Part {
-            change: Change::times(factor),
-            ..Part::new(tensor, shape)
+    (0..experts)
+        .flat_map(|expert| {
+            let parts = all
+                .iter()
+                .map(move |(name, shape)| (name.replace("{e}", &expert.to_string()), shape));
+            parts.map(|(tensor, shape)| Part {
+                change: Change::times(factor),
+                ..Part::new(tensor, shape)
+            })
         })
-    };
-    (0..experts).flat_map(of_expert).collect()
+        .collect()
 }
 
 /// The sections of `layers.N.<weight>`; `None` if this layer has no such weight.
@@ -221,7 +224,6 @@ fn sections(spec: &ModelSpec, layer: usize, weight: &str) -> Option<Sections> {
             .map(|&rows| vec![rows, hidden])
             .collect::<Vec<_>>()
     };
-    let vectors = |rows: &[u64]| rows.iter().map(|&rows| vec![rows]).collect::<Vec<_>>();
     let (present, shapes): (bool, Vec<Vec<u64>>) = match weight {
         "attention_norm" => (place.before(), vec![vec![hidden]]),
         "mlp_norm" => (
@@ -271,6 +273,10 @@ fn sections(spec: &ModelSpec, layer: usize, weight: &str) -> Option<Sections> {
         shapes,
         factor,
     })
+}
+
+fn vectors(rows: &[u64]) -> Vec<Vec<u64>> {
+    rows.iter().map(|&rows| vec![rows]).collect::<Vec<_>>()
 }
 
 /// [`sections`] for weights that only latent attention has.

@@ -21,11 +21,13 @@ pub(super) fn parts(
         .map(|name| name.replace("{}", &layer.to_string()))
         .collect();
     let whole = |present: bool, shape: &[u64], change: Change| -> Vec<Part> {
-        let part = || Part {
-            change,
-            ..Part::new(names[0].clone(), shape)
-        };
-        present.then(part).into_iter().collect()
+        present
+            .then(|| Part {
+                change,
+                ..Part::new(names[0].clone(), shape)
+            })
+            .into_iter()
+            .collect()
     };
     match row.weight {
         "state_input" => input(state, row.order, &names, Some(hidden), spec.factors.gates),
@@ -104,7 +106,6 @@ fn input(
     let mut parts = match order {
         Order::ZFirst => {
             let all = values + channels + gates;
-            let run = |range: Range<u32>| std::iter::once(range).collect::<Vec<_>>();
             let gate_rows = values + channels;
             let padded = padding(gates, missing)
                 .into_iter()
@@ -172,6 +173,10 @@ fn input(
     parts
 }
 
+fn run(range: Range<u32>) -> Vec<Range<u32>> {
+    std::iter::once(range).collect::<Vec<_>>()
+}
+
 /// The taps of the convolution. Its channels may have tensors of their own, or factors.
 fn taps(spec: &ModelSpec, state: &StateSpec, names: &[String]) -> Vec<Part> {
     let (keys, values, channels) = (state.keys(), state.values(), state.channels());
@@ -186,15 +191,14 @@ fn taps(spec: &ModelSpec, state: &StateSpec, names: &[String]) -> Vec<Part> {
         return vec![Part::new(names[0].clone(), &shape(channels))];
     }
     let bounds = [0, values, values + keys, channels].map(|channel| channel * state.taps);
-    let part = |(bounds, factor): (&[u32], f32)| Part {
-        runs: std::iter::once(bounds[0]..bounds[1]).collect(),
-        change: Change::times(factor),
-        ..Part::new(names[0].clone(), &shape(channels))
-    };
     bounds
         .windows(2)
         .zip(spec.factors.channels)
-        .map(part)
+        .map(|(bounds, factor)| Part {
+            runs: std::iter::once(bounds[0]..bounds[1]).collect(),
+            change: Change::times(factor),
+            ..Part::new(names[0].clone(), &shape(channels))
+        })
         .collect()
 }
 

@@ -190,13 +190,15 @@ fn check_host(uri: &Uri, headers: &HeaderMap, allowed: &[String]) -> Result<(), 
     // Browsers always send a host, so a request without one is not from a browser.
     for authority in header.chain(uri.authority().map(axum::http::uri::Authority::as_str)) {
         let host = host_of(authority);
-        let listed = |pattern: &String| matches(pattern, host);
         // DNS rebinding needs a name; an IP address cannot be rebound.
         let is_address = host
             .trim_matches(['[', ']'])
             .parse::<std::net::IpAddr>()
             .is_ok();
-        if !is_address && !host.eq_ignore_ascii_case("localhost") && !allowed.iter().any(listed) {
+        if !is_address
+            && !host.eq_ignore_ascii_case("localhost")
+            && !allowed.iter().any(|pattern| matches(pattern, host))
+        {
             let message = format!(
                 "host {} is not allowed; allow it with --allowed-host, or set an API key",
                 shorten(host)
@@ -280,10 +282,11 @@ fn key_of(headers: &HeaderMap, keys: &[String]) -> Option<u32> {
     let mut found = None;
     for (index, key) in (0..).zip(keys) {
         let expected = blake3::hash(key.as_bytes());
-        let same = |given: &blake3::Hash| given.as_bytes().ct_eq(expected.as_bytes());
         if given
             .iter()
-            .fold(subtle::Choice::from(0), |any, given| any | same(given))
+            .fold(subtle::Choice::from(0), |any, given| {
+                any | given.as_bytes().ct_eq(expected.as_bytes())
+            })
             .into()
         {
             found = Some(index);
@@ -295,7 +298,9 @@ fn key_of(headers: &HeaderMap, keys: &[String]) -> Option<u32> {
 /// The client's request id, if it is short and has only plain characters.
 fn request_id(headers: &HeaderMap) -> Option<String> {
     let id = headers.get(REQUEST_ID)?.to_str().ok()?;
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-    ((1..=REQUEST_ID_CHARACTERS).contains(&id.len()) && id.bytes().all(plain))
-        .then(|| id.to_owned())
+    ((1..=REQUEST_ID_CHARACTERS).contains(&id.len())
+        && id
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte)))
+    .then(|| id.to_owned())
 }

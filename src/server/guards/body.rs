@@ -39,18 +39,19 @@ pub(crate) async fn read_object<T: Send + 'static>(
     } else {
         bytes.len()
     };
-    let work = move || {
-        let bytes = if encoding == Encoding::Gzip {
-            decompressed(&bytes, bytes_max)?
-        } else {
-            bytes
-        };
-        match parse(&bytes, &charge)? {
-            Value::Object(map) => read(map),
-            _ => Err(ApiError::body("the body must be a JSON object")),
-        }
-    };
-    shared.offload(bytes_len, work).await?
+    shared
+        .offload(bytes_len, move || {
+            let bytes = if encoding == Encoding::Gzip {
+                decompressed(&bytes, bytes_max)?
+            } else {
+                bytes
+            };
+            match parse(&bytes, &charge)? {
+                Value::Object(map) => read(map),
+                _ => Err(ApiError::body("the body must be a JSON object")),
+            }
+        })
+        .await?
 }
 
 /// The body of a request that was read before, to find the model that it asks for; an extension of the request.

@@ -143,11 +143,10 @@ impl MessagesPrompt {
         self,
     ) -> Result<(Conversation, Option<OutputFormat>, Vec<String>), ApiError> {
         let mut turns = Turns::default();
-        let billing = |text: &&String| text.starts_with(BILLING);
         let system = self.system.unwrap_or_default();
         system
             .iter()
-            .filter(|text| !billing(text))
+            .filter(|text| !text.starts_with(BILLING))
             .for_each(|text| turns.system(text));
         self.messages
             .0

@@ -243,11 +243,10 @@ pub(crate) fn row<P: Presence>(
 
 /// All rows of a group: those of its parts, except the ones that its own rows hide, then its own.
 pub(crate) fn joined(own: Vec<Row>, parts: Vec<Vec<Row>>) -> Vec<Row> {
-    let hidden = |row: &Row| own.iter().any(|known| known.name == row.name);
     let mut rows: Vec<Row> = parts
         .into_iter()
         .flatten()
-        .filter(|row| !hidden(row))
+        .filter(|row| !own.iter().any(|known| known.name == row.name))
         .collect();
     rows.extend(own);
     rows
@@ -255,12 +254,14 @@ pub(crate) fn joined(own: Vec<Row>, parts: Vec<Vec<Row>>) -> Vec<Row> {
 
 /// JSON schema of an object with these fields.
 pub(crate) fn object_schema(rows: &[Row]) -> Value {
-    let property = |row: &Row| {
-        let mut schema = row.schema.clone();
-        schema["description"] = row.sentence.as_str().into();
-        (row.name.to_owned(), schema)
-    };
-    let properties: Map<String, Value> = rows.iter().map(property).collect();
+    let properties: Map<String, Value> = rows
+        .iter()
+        .map(|row| {
+            let mut schema = row.schema.clone();
+            schema["description"] = row.sentence.as_str().into();
+            (row.name.to_owned(), schema)
+        })
+        .collect();
     let required: Vec<_> = rows
         .iter()
         .filter(|row| row.required)

@@ -241,8 +241,9 @@ fn seconds_of(text: &str) -> Option<f64> {
     while !rest.is_empty() {
         let unit = rest.find(|character: char| !character.is_ascii_digit() && character != '.')?;
         let number: f64 = rest[..unit].parse().ok()?;
-        let next = |character: char| character.is_ascii_digit() || character == '.';
-        let end = rest[unit..].find(next).map_or(rest.len(), |end| unit + end);
+        let end = rest[unit..]
+            .find(|character: char| character.is_ascii_digit() || character == '.')
+            .map_or(rest.len(), |end| unit + end);
         sum += number
             * match &rest[unit..end] {
                 "ns" => 1e-9,

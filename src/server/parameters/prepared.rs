@@ -67,17 +67,17 @@ pub(crate) fn prepare(mut messages: Vec<Value>, form: TemplateForm) -> Vec<Value
 
 /// The first call whose arguments are text that is no JSON object: indices of its message and in it.
 pub(crate) fn unreadable_arguments(messages: &[Value]) -> Option<(usize, usize)> {
-    let is_unreadable = |call: &Value| !arguments(&call["function"]["arguments"]).is_object();
-    let in_message = |message: &Value| {
-        message["tool_calls"]
-            .as_array()?
-            .iter()
-            .position(is_unreadable)
-    };
     messages
         .iter()
         .enumerate()
         .find_map(|(index, message)| Some((index, in_message(message)?)))
+}
+
+fn in_message(message: &Value) -> Option<usize> {
+    message["tool_calls"]
+        .as_array()?
+        .iter()
+        .position(|call| !arguments(&call["function"]["arguments"]).is_object())
 }
 
 fn assistants(messages: &mut [Value]) -> impl Iterator<Item = &mut Map<String, Value>> {

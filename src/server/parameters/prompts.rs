@@ -32,15 +32,14 @@ impl Prompts {
         let Self::Texts(texts) = self else {
             return Ok(());
         };
-        let check = |text: &String| {
+        texts.iter().try_for_each(|text| {
             check_bytes(
                 field,
                 text.len(),
                 info.max_model_len,
                 prompt_bytes_max(info),
             )
-        };
-        texts.iter().try_for_each(check)
+        })
     }
 
     /// The first `most` token ids of each prompt, with the special tokens that the tokenizer adds to a text. Texts may
@@ -225,19 +224,22 @@ impl Kind for ExtraFiles {
                 ));
             }
         };
-        let file = |(index, item): (usize, Value)| {
-            let at = format!("{at}[{index}]");
-            let mut file = object(&at, item)?;
-            let mut part = |name: &str| {
-                Content.read(
-                    &format!("{at}.{name}"),
-                    file.remove(name).unwrap_or(Value::Null),
-                    bounds,
-                )
-            };
-            Ok((part("filename")?, part("text")?))
-        };
-        items.into_iter().enumerate().map(file).collect()
+        items
+            .into_iter()
+            .enumerate()
+            .map(|(index, item)| {
+                let at = format!("{at}[{index}]");
+                let mut file = object(&at, item)?;
+                let mut part = |name: &str| {
+                    Content.read(
+                        &format!("{at}.{name}"),
+                        file.remove(name).unwrap_or(Value::Null),
+                        bounds,
+                    )
+                };
+                Ok((part("filename")?, part("text")?))
+            })
+            .collect()
     }
 
     fn schema(&self, bounds: &Bounds) -> Value {
@@ -304,31 +306,32 @@ impl GapFields {
             return Err(ApiError::context_length(field, info.max_model_len, &has));
         }
         let bytes = longest * self.before.len();
-        let work = move |text: &TextModel| {
-            let infill = text.tokenizer.as_deref().and_then(Infill::new)?;
-            let Self {
-                before,
-                after,
-                begun,
-                files,
-                ..
-            } = &self;
-            let prompt = |before: &String| {
-                infill.prompt(Gap {
+        let message = format!("`{field}`: this model has no tokens that mark a gap");
+        let (prompts, ends) = state
+            .with_text(bytes, move |text: &TextModel| {
+                let infill = text.tokenizer.as_deref().and_then(Infill::new)?;
+                let Self {
                     before,
                     after,
                     begun,
                     files,
-                })
-            };
-            Some((
-                before.iter().map(prompt).collect::<Result<Vec<_>, _>>(),
-                infill.end_ids(),
-            ))
-        };
-        let message = format!("`{field}`: this model has no tokens that mark a gap");
-        let (prompts, ends) = state
-            .with_text(bytes, work)
+                    ..
+                } = &self;
+                Some((
+                    before
+                        .iter()
+                        .map(|before| {
+                            infill.prompt(Gap {
+                                before,
+                                after,
+                                begun,
+                                files,
+                            })
+                        })
+                        .collect::<Result<Vec<_>, _>>(),
+                    infill.end_ids(),
+                ))
+            })
             .await?
             .ok_or_else(|| ApiError::unsupported(field, message))?;
         Ok((

@@ -117,8 +117,11 @@ impl Kind for Documents {
             Value::Array(items) => items,
             other => return Ok(vec![Document.read(at, other, bounds)?]),
         };
-        let read = |(index, item)| Document.read(&format!("{at}[{index}]"), item, bounds);
-        items.into_iter().enumerate().map(read).collect()
+        items
+            .into_iter()
+            .enumerate()
+            .map(|(index, item)| Document.read(&format!("{at}[{index}]"), item, bounds))
+            .collect()
     }
 
     fn schema(&self, bounds: &Bounds) -> Value {

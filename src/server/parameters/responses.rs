@@ -363,12 +363,11 @@ pub(crate) struct ToolNames(HashMap<String, Called>);
 impl ToolNames {
     /// The tool that the model calls by this name.
     pub(crate) fn called(&self, name: &str) -> Called {
-        let unknown = || Called {
+        self.0.get(name).cloned().unwrap_or_else(|| Called {
             name: name.to_owned(),
             namespace: None,
             is_custom: false,
-        };
-        self.0.get(name).cloned().unwrap_or_else(unknown)
+        })
     }
 
     /// The name that the model sees.

@@ -136,21 +136,20 @@ impl ModelState {
         let waiting = Waiting::default();
         let watched = waiting.watched();
         let place = self.shared.compilations.place(client).await?;
-        let compile = move || {
-            let _place = place;
-            let (spec, more) = make(&tokenizer)?;
-            let grammars =
-                cell.get_or_init(|| Grammars::new(tokenizer, vocab, &end_ids, CACHE_BYTES));
-            Ok((
-                grammars
-                    .as_ref()
-                    .map_err(GrammarError::clone)?
-                    .compile_for(Some(watched), &spec)?,
-                more,
-            ))
-        };
         self.shared
-            .offload(ALWAYS, compile)
+            .offload(ALWAYS, move || {
+                let _place = place;
+                let (spec, more) = make(&tokenizer)?;
+                let grammars =
+                    cell.get_or_init(|| Grammars::new(tokenizer, vocab, &end_ids, CACHE_BYTES));
+                Ok((
+                    grammars
+                        .as_ref()
+                        .map_err(GrammarError::clone)?
+                        .compile_for(Some(watched), &spec)?,
+                    more,
+                ))
+            })
             .await?
             .map_err(|error: GrammarError| ApiError::grammar(field, &error))
     }

@@ -46,7 +46,6 @@ pub(crate) fn resolve(
         .filter(|choice| choice["type"] == "allowed_tools")
     {
         let (mode, names) = allowed_tools(allowed)?;
-        let name_of = |tool: &Value| tool["function"]["name"].as_str().map(str::to_owned);
         let known: HashSet<_> = tools.iter().flatten().map(name_of).collect();
         if !names.is_subset(&known) {
             return Err(ApiError::invalid(
@@ -64,12 +63,17 @@ pub(crate) fn resolve(
         choice = Some(mode);
     }
     tools.iter_mut().flatten().for_each(drop_nulls);
-    let rounded = |tool: &Value| {
-        let mut function = tool["function"].clone();
-        integers::round(&mut function);
-        function
-    };
-    let callable = ToolSet::new(tools.iter().flatten().map(rounded).collect());
+    let callable = ToolSet::new(
+        tools
+            .iter()
+            .flatten()
+            .map(|tool| {
+                let mut function = tool["function"].clone();
+                integers::round(&mut function);
+                function
+            })
+            .collect(),
+    );
     let functions = &callable.functions;
     let none = answer::ToolChoice {
         single,
@@ -100,6 +104,10 @@ pub(crate) fn resolve(
         forced,
         single,
     })
+}
+
+fn name_of(tool: &Value) -> Option<String> {
+    tool["function"]["name"].as_str().map(str::to_owned)
 }
 
 /// Leaves out what a function does not say, because templates would show it.
@@ -169,13 +177,18 @@ fn allowed_tools(choice: &Value) -> Result<(Value, HashSet<Option<String>>), Api
         )
     })?;
     // There may be many, and they are looked up rather than compared with each tool.
-    let name = |tool: &Value| {
-        tool["name"]
-            .as_str()
-            .or(tool["function"]["name"].as_str())
-            .map(str::to_owned)
-    };
-    Ok((mode, tools.iter().map(name).collect()))
+    Ok((
+        mode,
+        tools
+            .iter()
+            .map(|tool| {
+                tool["name"]
+                    .as_str()
+                    .or(tool["function"]["name"].as_str())
+                    .map(str::to_owned)
+            })
+            .collect(),
+    ))
 }
 
 /// The function that a `tool_choice` names.
@@ -214,7 +227,7 @@ impl Kind for Tools {
         for (index, tool) in tools.iter().enumerate() {
             match tool["type"].as_str() {
                 Some("function") => {
-                    check_function(&format!("{at}[{index}].function"), &tool["function"])?
+                    check_function(&format!("{at}[{index}].function"), &tool["function"])?;
                 }
                 Some(kind) => tracing::debug!(kind, "ignored a tool of an unsupported type"),
                 None => {
@@ -304,11 +317,12 @@ impl Kind for ToolChoice {
 /// Checks a function; `name` is where it is in the request.
 pub(crate) fn check_function(name: &str, function: &Value) -> Result<(), ApiError> {
     let at = |field: &str| format!("{name}.{field}");
-    let fits = |name: &str| {
-        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
-        (1..=TOOL_NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(allowed)
-    };
-    if !function["name"].as_str().is_some_and(fits) {
+    if !function["name"].as_str().is_some_and(|name| {
+        (1..=TOOL_NAME_BYTES_MAX).contains(&name.len())
+            && name
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
+    }) {
         return Err(wrong(
             &at("name"),
             &format!("1 to {TOOL_NAME_BYTES_MAX} of [A-Za-z0-9_-]"),

@@ -19,9 +19,9 @@ impl Turns {
     /// Adds instructions.
     pub(crate) fn system(&mut self, text: &str) {
         if self.turns.is_empty() {
-            join(&mut self.system, text)
+            join(&mut self.system, text);
         } else {
-            self.user(text)
+            self.user(text);
         }
     }
 

@@ -100,11 +100,10 @@ impl Constraint for Limited {
 impl State {
     /// The tokens that would complete a text that is not allowed.
     fn banned(&self) -> impl Iterator<Item = u32> {
-        let completes = |ids: &Vec<u32>| {
+        self.bad.iter().filter_map(|ids| {
             let (last, before) = ids.split_last()?;
             self.last.ends_with(before).then_some(*last)
-        };
-        self.bad.iter().filter_map(completes)
+        })
     }
 
     fn allows(&self, id: u32) -> bool {

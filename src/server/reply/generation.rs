@@ -232,16 +232,16 @@ impl Generation {
                     self.trace.iter_mut().for_each(OpenTrace::admitted);
                 }
                 Poll::Ready(Some(Event::Prompt(PromptEvent::Prefix(report)))) => {
-                    choice.prefix = Some(report)
+                    choice.prefix = Some(report);
                 }
                 Poll::Ready(Some(Event::Prompt(PromptEvent::Logprobs(tokens)))) => {
-                    choice.prompt.push(tokens)
+                    choice.prompt.push(tokens);
                 }
                 // Not requested here.
                 Poll::Ready(Some(Event::Prompt(PromptEvent::Embedding(_)))) => {}
                 Poll::Ready(Some(Event::Token(_))) if choice.silent => {}
                 Poll::Ready(Some(Event::Finished { .. })) if choice.silent => {
-                    delta.finish = Some(FinishReason::Length)
+                    delta.finish = Some(FinishReason::Length);
                 }
                 Poll::Ready(Some(Event::Token(token))) => {
                     new_tokens += 1;

@@ -85,8 +85,6 @@ impl Timings {
             totals.completion_tokens,
         );
         let [prompt_ms, predicted_ms] = [prompt, predicted].map(|time| time.as_secs_f64() * 1e3);
-        let per_token = |ms: f64, tokens: u32| (tokens > 0).then(|| ms / f64::from(tokens));
-        let per_second = |ms: f64, tokens: u32| (ms > 0.0).then(|| 1e3 * f64::from(tokens) / ms);
         Self {
             cache_n: totals.cached_tokens,
             prompt_n,
@@ -99,6 +97,14 @@ impl Timings {
             predicted_per_second: per_second(predicted_ms, predicted_n),
         }
     }
+}
+
+fn per_second(ms: f64, tokens: u32) -> Option<f64> {
+    (ms > 0.0).then(|| 1e3 * f64::from(tokens) / ms)
+}
+
+fn per_token(ms: f64, tokens: u32) -> Option<f64> {
+    (tokens > 0).then(|| ms / f64::from(tokens))
 }
 
 impl LlamaReply {
@@ -205,20 +211,19 @@ impl ReplyForm for LlamaReply {
             &[]
         };
         let ids = returned.iter().map(|token| token.id);
-        let probabilities = || {
-            delta
-                .tokens
-                .iter()
-                .map(|token| self.probability(token))
-                .collect()
-        };
         vec![Chunk {
             index: delta.choice,
             tokens: ids.collect(),
             stop: end.is_some(),
             tokens_predicted: totals.completion_tokens,
             tokens_evaluated: totals.prompt_tokens,
-            completion_probabilities: self.probabilities.then(probabilities),
+            completion_probabilities: self.probabilities.then(|| {
+                delta
+                    .tokens
+                    .iter()
+                    .map(|token| self.probability(token))
+                    .collect()
+            }),
             end,
             content: delta.parts.content,
         }]

@@ -116,32 +116,33 @@ impl TokenNames {
     }
 
     pub(super) fn chat(&self, tokens: &[Token]) -> Logprobs {
-        let entry = |id: u32, logprob: Option<f32>| {
-            let (token, bytes) = (
-                self.id_name(id).unwrap_or_else(|| self.text(id)),
-                self.bytes(id),
-            );
-            ChatToken {
-                token,
-                logprob: finite(logprob),
-                bytes,
-                top_logprobs: None,
-            }
-        };
         let content = tokens.iter().map(|token| {
             let top = token
                 .top_logprobs
                 .iter()
-                .map(|top| entry(top.token_id, Some(top.logprob)));
+                .map(|top| self.entry(top.token_id, Some(top.logprob)));
             ChatToken {
                 top_logprobs: Some(top.collect()),
-                ..entry(token.id, token.logprob)
+                ..self.entry(token.id, token.logprob)
             }
         });
         Logprobs::Chat(ChatLogprobs {
             content: content.collect(),
             refusal: (),
         })
+    }
+
+    fn entry(&self, id: u32, logprob: Option<f32>) -> ChatToken {
+        let (token, bytes) = (
+            self.id_name(id).unwrap_or_else(|| self.text(id)),
+            self.bytes(id),
+        );
+        ChatToken {
+            token,
+            logprob: finite(logprob),
+            bytes,
+            top_logprobs: None,
+        }
     }
 
     /// The characters that a token adds to the text. Counts only bytes that start a character, so a character that is
@@ -206,15 +207,14 @@ impl TokenNames {
                 json!({"logprob": finite(logprob), "rank": rank, "decoded_token": self.text(id)}),
             )
         };
-        let of_token = |token: &Token| {
-            let own = entry(token.id, token.logprob, None);
-            let top = token.top_logprobs.iter().zip(1..);
-            let top = top.map(|(top, rank)| entry(top.token_id, Some(top.logprob), Some(rank)));
-            // If the token is among the likeliest ones, that entry (with its rank) replaces its own.
-            Value::Object(std::iter::once(own).chain(top).collect())
-        };
         std::iter::once(Value::Null)
-            .chain(tokens.map(of_token))
+            .chain(tokens.map(|token| {
+                let own = entry(token.id, token.logprob, None);
+                let top = token.top_logprobs.iter().zip(1..);
+                let top = top.map(|(top, rank)| entry(top.token_id, Some(top.logprob), Some(rank)));
+                // If the token is among the likeliest ones, that entry (with its rank) replaces its own.
+                Value::Object(std::iter::once(own).chain(top).collect())
+            }))
             .collect()
     }
 }

@@ -186,11 +186,10 @@ impl OpenAiReply {
                 ..Message::default()
             });
         }
-        let call = |call| Message {
+        messages.extend(parts.calls.into_iter().map(|call| Message {
             tool_calls: Some(vec![self.call(delta.choice, call)]),
             ..Message::default()
-        };
-        messages.extend(parts.calls.into_iter().map(call));
+        }));
         messages
     }
 
@@ -254,33 +253,28 @@ impl OpenAiReply {
     }
 
     fn prefix_match(&self, prompt: usize, report: PrefixReport) -> PrefixMatch {
-        let difference = |id| Difference {
-            position: report.common_tokens,
-            token_id: id,
-            token: self.tokens.text(id),
-        };
         PrefixMatch {
             prompt,
             cached_tokens: report.cached_tokens,
             host_cached_tokens: report.restored_tokens,
             disk_cached_tokens: report.disk_tokens,
             matched_tokens: report.common_tokens,
-            first_difference: report.differing.map(difference),
+            first_difference: report.differing.map(|id| Difference {
+                position: report.common_tokens,
+                token_id: id,
+                token: self.tokens.text(id),
+            }),
             stopped_by: end_name(report.end),
         }
     }
 
     /// The likeliest choices of each prompt by the mean logprob of their tokens, renumbered.
     fn choose(&self, choices: Vec<Choice>) -> Vec<Choice> {
-        let mean = |choice: &Choice| {
-            let (sum, count) = self.progress[choice.index].logprob;
-            sum / count.max(1) as f64
-        };
         let mut chosen = Vec::new();
         let mut rest = choices.into_iter();
         for _ in &self.prompts {
             let mut drawn: Vec<_> = rest.by_ref().take(self.options.drawn).collect();
-            drawn.sort_by(|a, b| mean(b).total_cmp(&mean(a)));
+            drawn.sort_by(|a, b| self.mean(b).total_cmp(&self.mean(a)));
             chosen.extend(drawn.into_iter().take(self.options.best));
         }
         chosen
@@ -288,6 +282,11 @@ impl OpenAiReply {
             .enumerate()
             .map(|(index, choice)| Choice { index, ..choice })
             .collect()
+    }
+
+    fn mean(&self, choice: &Choice) -> f64 {
+        let (sum, count) = self.progress[choice.index].logprob;
+        sum / count.max(1) as f64
     }
 }
 

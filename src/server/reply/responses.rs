@@ -161,10 +161,9 @@ impl Body {
 
 /// The input of a custom tool, which the model wrote as the one argument of a function.
 fn custom_input(arguments: &str) -> String {
-    let arguments_of = |value: Value| value["input"].as_str().map(str::to_owned);
     serde_json::from_str(arguments)
         .ok()
-        .and_then(arguments_of)
+        .and_then(|value: Value| value["input"].as_str().map(str::to_owned))
         .unwrap_or_else(|| arguments.to_owned())
 }
 
@@ -589,15 +588,17 @@ impl ResponsesReply {
         };
         events.push(kind, json!({"response": &response}));
         if let Some(input) = self.asked.input.take() {
-            let with_id = |mut item: Value| {
-                if let Value::Object(map) = &mut item {
-                    map.entry("id").or_insert_with(|| {
-                        self.state.shared.new_id("msg").replace('-', "_").into()
-                    });
-                }
-                item
-            };
-            let input = input.into_iter().map(with_id).collect();
+            let input = input
+                .into_iter()
+                .map(|mut item| {
+                    if let Value::Object(map) = &mut item {
+                        map.entry("id").or_insert_with(|| {
+                            self.state.shared.new_id("msg").replace('-', "_").into()
+                        });
+                    }
+                    item
+                })
+                .collect();
             let stored = Stored {
                 response,
                 input,

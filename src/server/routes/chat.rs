@@ -177,13 +177,16 @@ pub(crate) fn naming_ignored(
             );
         }
     }
-    let plain = |name: &String| {
-        name.chars()
-            .filter(|c| c.is_ascii_graphic() && *c != ',')
-            .take(64)
-            .collect::<String>()
-    };
-    let names = left_out.iter().map(plain).collect::<Vec<_>>().join(", ");
+    let names = left_out
+        .iter()
+        .map(|name| {
+            name.chars()
+                .filter(|c| c.is_ascii_graphic() && *c != ',')
+                .take(64)
+                .collect::<String>()
+        })
+        .collect::<Vec<_>>()
+        .join(", ");
     if let Ok(names) = HeaderValue::from_str(&names)
         && !names.is_empty()
     {
@@ -310,7 +313,7 @@ pub(crate) async fn rendered<T: Send + 'static>(
     } else {
         None
     };
-    let work = move |text: &TextModel| {
+    state.with_text(ALWAYS, move |text: &TextModel| {
         if conversation.content_bytes() > bytes_max {
             return Err(TemplateError::TooLong { bytes_max }.into());
         }
@@ -320,8 +323,7 @@ pub(crate) async fn rendered<T: Send + 'static>(
         } else {
             with_template(text, conversation, render)
         }
-    };
-    state.with_text(ALWAYS, work).await?.map_err(|error| match (error, unreadable) {
+    }).await?.map_err(|error| match (error, unreadable) {
         (PromptError::Template(TemplateError::TooLong { .. }), _) => too_many_bytes(info, bytes_max, names),
         (PromptError::Template(error), Some((message, call))) => {
             let field = format!("messages[{message}].tool_calls[{call}].function.arguments");

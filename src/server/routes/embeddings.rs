@@ -180,8 +180,13 @@ pub(crate) async fn vectors(
         .buffered(INPUTS_AT_ONCE)
         .try_collect()
         .await?;
-    let finish = |vector| finished(vector, dimensions, normalize);
-    Ok((vectors.into_iter().map(finish).collect(), prompt_tokens))
+    Ok((
+        vectors
+            .into_iter()
+            .map(|vector| finished(vector, dimensions, normalize))
+            .collect(),
+        prompt_tokens,
+    ))
 }
 
 /// The embedding of one prompt.

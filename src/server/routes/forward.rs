@@ -55,8 +55,10 @@ async fn forward(
 ) -> Result<Response, ApiError> {
     let fleet = server.models.many().ok_or_else(ApiError::internal)?;
     let path = request.uri().path().to_owned();
-    let look = |object: &Map<String, Value>| Asked::of(object, &path, may_stream);
-    let (request, asked) = parse_ahead(request, &server.shared, look).await?;
+    let (request, asked) = parse_ahead(request, &server.shared, |object: &Map<String, Value>| {
+        Asked::of(object, &path, may_stream)
+    })
+    .await?;
     let index = fleet.find(asked.model.as_deref())?;
     if asked.loads_only && asked.idle == Some(Some(Duration::ZERO)) {
         fleet.unload(index);

@@ -1,6 +1,6 @@
 //! `GET /health` (and `/ping`): whether requests are accepted. `GET /version`.
 
-use crate::server::state::{ModelState, ServerState};
+use crate::server::state::ServerState;
 use crate::server::wire::error::ApiError;
 use axum::Json;
 use axum::extract::State;
@@ -13,8 +13,12 @@ pub(crate) async fn health(State(server): State<ServerState>) -> Result<Json<Val
         return Err(ApiError::shutting_down());
     }
     server.models.check()?;
-    let is_failing = |model: &ModelState| model.engine.stats().disk_failing > 0;
-    if server.models.loaded().iter().any(is_failing) {
+    if server
+        .models
+        .loaded()
+        .iter()
+        .any(|model| model.engine.stats().disk_failing > 0)
+    {
         return Ok(Json(json!({"status": "ok", "kv_disk": "failing"})));
     }
     Ok(Json(json!({"status": "ok"})))

@@ -16,22 +16,21 @@ pub(crate) async fn load(State(server): State<ServerState>) -> Json<Value> {
 
 /// `GET /get_load`: load in SGLang's form, of each loaded model.
 pub(crate) async fn sglang_load(State(server): State<ServerState>) -> Json<Value> {
-    let load = |(rank, model): (usize, &ModelState)| {
-        let stats: Stats = model.engine.stats();
-        json!({
-            "dp_rank": rank,
-            "num_reqs": stats.requests_running + stats.requests_waiting,
-            "num_waiting_reqs": stats.requests_waiting,
-            "num_tokens": stats.tokens_stored,
-        })
-    };
     Json(
         server
             .models
             .loaded()
             .iter()
             .enumerate()
-            .map(load)
+            .map(|(rank, model)| {
+                let stats: Stats = model.engine.stats();
+                json!({
+                    "dp_rank": rank,
+                    "num_reqs": stats.requests_running + stats.requests_waiting,
+                    "num_waiting_reqs": stats.requests_waiting,
+                    "num_tokens": stats.tokens_stored,
+                })
+            })
             .collect(),
     )
 }
@@ -57,7 +56,6 @@ pub(crate) async fn loads(State(server): State<ServerState>) -> Result<Json<Valu
 fn load_of(rank: usize, model: &ModelState) -> Option<Value> {
     let info = model.ready().ok()?;
     let stats: Stats = model.engine.stats();
-    let share = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
     let slots = stats.blocks_total * u64::from(info.block_size);
     let total = stats.requests_running + stats.requests_waiting;
     Some(json!({
@@ -75,4 +73,8 @@ fn load_of(rank: usize, model: &ModelState) -> Option<Value> {
         "utilization": share(stats.requests_running, u64::from(info.max_num_seqs)),
         "max_running_requests": info.max_num_seqs,
     }))
+}
+
+fn share(part: u64, whole: u64) -> f64 {
+    part as f64 / whole.max(1) as f64
 }

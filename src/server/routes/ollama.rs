@@ -200,16 +200,20 @@ pub(crate) async fn tags(State(server): State<ServerState>) -> Result<Json<Value
 /// The loaded models.
 pub(crate) async fn ps(State(server): State<ServerState>) -> Result<Json<Value>, ApiError> {
     server.models.check()?;
-    let loaded = |view: &ModelView| {
-        let info = view.state.as_ref()?.engine.info()?;
-        let mut model = entry(&server, view, &view.names[0]);
-        let stays = view.expires.map_or(EXPIRES_SECONDS, |left| left.as_secs());
-        model["expires_at"] = iso_time(platform::unix_time().saturating_add(stays)).into();
-        model["size_vram"] = (info.weight_bytes + info.kv_bytes).into();
-        model["context_length"] = info.max_model_len.into();
-        Some(model)
-    };
-    let models: Vec<_> = server.models.views().iter().filter_map(loaded).collect();
+    let models: Vec<_> = server
+        .models
+        .views()
+        .iter()
+        .filter_map(|view| {
+            let info = view.state.as_ref()?.engine.info()?;
+            let mut model = entry(&server, view, &view.names[0]);
+            let stays = view.expires.map_or(EXPIRES_SECONDS, |left| left.as_secs());
+            model["expires_at"] = iso_time(platform::unix_time().saturating_add(stays)).into();
+            model["size_vram"] = (info.weight_bytes + info.kv_bytes).into();
+            model["context_length"] = info.max_model_len.into();
+            Some(model)
+        })
+        .collect();
     Ok(Json(json!({"models": models})))
 }
 
@@ -285,8 +289,7 @@ pub(crate) async fn pull(
         let done = platform::offload(move || puller.pull(&name))
             .await
             .ok_or_else(ApiError::internal)?;
-        let busy = || ApiError::busy("another model is being downloaded");
-        done.ok_or_else(busy)?
+        done.ok_or_else(|| ApiError::busy("another model is being downloaded"))?
             .map_err(|why| ApiError::invalid("model", why))
     };
     if !request.stream {

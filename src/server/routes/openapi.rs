@@ -178,8 +178,7 @@ fn operation(
         },
     });
     if !names.is_empty() {
-        let parameter = |name| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}});
-        document["parameters"] = names.iter().map(parameter).collect();
+        document["parameters"] = names.iter().map(|name| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}})).collect();
     }
     if let Some(body) = &operation.body {
         add_component(&mut (body.schema)(body, bounds), components);

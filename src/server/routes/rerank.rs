@@ -91,16 +91,15 @@ async fn rerank_documents(
         .map(|document| (request.query.clone(), document.clone()))
         .collect();
     let (scores, tokens) = scores(state, client, pairs, request.judging, NAMES).await?;
-    let result = |(index, score): (usize, f64)| {
-        let mut result = json!({"index": index, "relevance_score": score});
-        if request.return_documents {
-            result["document"] = json!({"text": request.documents[index]});
-        }
-        result
-    };
     let results: Vec<_> = best(scores, request.top_n)
         .into_iter()
-        .map(result)
+        .map(|(index, score)| {
+            let mut result = json!({"index": index, "relevance_score": score});
+            if request.return_documents {
+                result["document"] = json!({"text": request.documents[index]});
+            }
+            result
+        })
         .collect();
     let usage = json!({"prompt_tokens": tokens, "total_tokens": tokens});
     Ok(Json(
@@ -131,18 +130,17 @@ async fn rerank_texts(
         .collect();
     let (scores, _) = scores(state, client, pairs, request.judging, NAMES).await?;
     let is_raw = request.raw_scores && matches!(state.reranker(), Reranker::YesNo);
-    let result = |(index, score): (usize, f64)| {
-        let mut result =
-            json!({"index": index, "score": if is_raw { log_odds(score) } else { score }});
-        if request.return_text {
-            result["text"] = request.texts[index].as_str().into();
-        }
-        result
-    };
     Ok(Json(
         best(scores, request.top_n)
             .into_iter()
-            .map(result)
+            .map(|(index, score)| {
+                let mut result =
+                    json!({"index": index, "score": if is_raw { log_odds(score) } else { score }});
+                if request.return_text {
+                    result["text"] = request.texts[index].as_str().into();
+                }
+                result
+            })
             .collect(),
     ))
 }
@@ -205,8 +203,11 @@ pub(crate) async fn score(
     }
     let pairs = text_1.iter().cycle().cloned().zip(text_2).collect();
     let (scores, tokens) = scores(&state, client, pairs, judging, NAMES).await?;
-    let entry = |(index, score)| json!({"index": index, "object": "score", "score": score});
-    let data: Vec<_> = scores.into_iter().enumerate().map(entry).collect();
+    let data: Vec<_> = scores
+        .into_iter()
+        .enumerate()
+        .map(|(index, score)| json!({"index": index, "object": "score", "score": score}))
+        .collect();
     Ok(Json(json!({
         "id": state.shared.new_id("score"),
         "object": "list",
@@ -250,33 +251,31 @@ async fn cut(
     names: Names,
 ) -> Result<Vec<(String, String)>, ApiError> {
     let bytes = pairs.iter().map(|(_, document)| document.len()).sum();
-    let work = move |text: &TextModel| {
-        let tokenizer = text.tokenizer.clone();
-        let cut = |(query, document): (String, String)| {
-            let Some(tokenizer) = &tokenizer else {
-                return Ok((query, document));
-            };
-            let ids = tokenizer.encode(&document, false)?;
-            if ids.len() <= most {
-                return Ok((query, document));
-            }
-            // A character that is cut in two is left out.
-            let mut decoder = TextStream::new(Some(tokenizer.clone()), &[], false);
-            Ok((
-                query,
-                ids[..most]
-                    .iter()
-                    .map(|id| decoder.push(*id).text)
-                    .collect(),
-            ))
-        };
-        pairs
-            .into_iter()
-            .map(cut)
-            .collect::<Result<_, crate::text::TokenizerError>>()
-    };
     state
-        .with_text(bytes, work)
+        .with_text(bytes, move |text: &TextModel| {
+            let tokenizer = text.tokenizer.clone();
+            pairs
+                .into_iter()
+                .map(|(query, document)| {
+                    let Some(tokenizer) = &tokenizer else {
+                        return Ok((query, document));
+                    };
+                    let ids = tokenizer.encode(&document, false)?;
+                    if ids.len() <= most {
+                        return Ok((query, document));
+                    }
+                    // A character that is cut in two is left out.
+                    let mut decoder = TextStream::new(Some(tokenizer.clone()), &[], false);
+                    Ok((
+                        query,
+                        ids[..most]
+                            .iter()
+                            .map(|id| decoder.push(*id).text)
+                            .collect(),
+                    ))
+                })
+                .collect::<Result<_, crate::text::TokenizerError>>()
+        })
         .await?
         .map_err(|error| ApiError::invalid(name_of("prompt", names), error.to_string()))
 }
@@ -306,19 +305,25 @@ async fn compared(
     inputs.names = names;
     let (vectors, tokens) = embeddings::vectors(state, client, inputs).await?;
     let (queries, documents) = vectors.split_at(count);
-    let one = |(index, document): (usize, &Vec<f32>)| {
-        let query = if count == documents.len() {
-            &queries[index]
-        } else {
-            &queries[0]
-        };
-        query
+    Ok((
+        documents
             .iter()
-            .zip(document)
-            .map(|(a, b)| f64::from(*a) * f64::from(*b))
-            .sum()
-    };
-    Ok((documents.iter().enumerate().map(one).collect(), tokens))
+            .enumerate()
+            .map(|(index, document)| {
+                let query = if count == documents.len() {
+                    &queries[index]
+                } else {
+                    &queries[0]
+                };
+                query
+                    .iter()
+                    .zip(document)
+                    .map(|(a, b)| f64::from(*a) * f64::from(*b))
+                    .sum()
+            })
+            .collect(),
+        tokens,
+    ))
 }
 
 /// Probabilities that the answer is yes rather than no.

@@ -144,9 +144,12 @@ pub(crate) async fn input_items(
     };
     let has_more = items.len() > start + limit;
     let page: Vec<_> = items.into_iter().skip(start).take(limit).collect();
-    let id_of = |item: Option<&Value>| item.map(|item| item["id"].clone());
     let (first_id, last_id) = (id_of(page.first()), id_of(page.last()));
     Ok(Json(
         json!({"object": "list", "data": page, "first_id": first_id, "last_id": last_id, "has_more": has_more}),
     ))
+}
+
+fn id_of(item: Option<&Value>) -> Option<Value> {
+    item.map(|item| item["id"].clone())
 }

@@ -370,11 +370,10 @@ fn model_operation() -> Operation {
 }
 
 fn chat_operation() -> Operation {
-    let example = || json!({"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 16});
     let body = Body {
         name: "ChatRequest",
         schema: group::<ChatRequest>,
-        example,
+        example: || json!({"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 16}),
     };
     Operation::post(
         "Answers a conversation.",
@@ -384,11 +383,10 @@ fn chat_operation() -> Operation {
 }
 
 fn responses_operation() -> Operation {
-    let example = || json!({"input": "Hello!", "max_output_tokens": 16});
     let body = Body {
         name: "ResponsesRequest",
         schema: group::<ResponsesRequest>,
-        example,
+        example: || json!({"input": "Hello!", "max_output_tokens": 16}),
     };
     Operation::post(
         "Answers an input, as OpenAI's newer API does.",
@@ -456,11 +454,10 @@ fn show_operation() -> Operation {
 }
 
 fn ollama_chat_operation() -> Operation {
-    let example = || json!({"messages": [{"role": "user", "content": "Hello!"}], "options": {"num_predict": 16}});
     let body = Body {
         name: "OllamaChatRequest",
         schema: group::<OllamaChatRequest>,
-        example,
+        example: || json!({"messages": [{"role": "user", "content": "Hello!"}], "options": {"num_predict": 16}}),
     };
     Operation::post(
         "Answers a conversation, in Ollama's form.",
@@ -470,11 +467,10 @@ fn ollama_chat_operation() -> Operation {
 }
 
 fn generate_operation() -> Operation {
-    let example = || json!({"prompt": "Hello!", "options": {"num_predict": 16}});
     let body = Body {
         name: "OllamaGenerateRequest",
         schema: group::<OllamaGenerateRequest>,
-        example,
+        example: || json!({"prompt": "Hello!", "options": {"num_predict": 16}}),
     };
     Operation::post("Answers a prompt, in Ollama's form.", body, Answer::Lines)
 }
@@ -489,11 +485,10 @@ fn embed_operation() -> Operation {
 }
 
 fn embed_one_operation() -> Operation {
-    let example = || json!({"prompt": "Hello"});
     let body = Body {
         name: "OllamaEmbeddingsRequest",
         schema: group::<OllamaEmbeddingsRequest>,
-        example,
+        example: || json!({"prompt": "Hello"}),
     };
     Operation::post(
         "A text as a vector, in Ollama's older form.",
@@ -503,11 +498,10 @@ fn embed_one_operation() -> Operation {
 }
 
 fn messages_operation() -> Operation {
-    let example = || json!({"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 16});
     let body = Body {
         name: "MessagesRequest",
         schema: group::<MessagesRequest>,
-        example,
+        example: || json!({"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 16}),
     };
     Operation::post(
         "Answers a conversation, in Anthropic's form.",
@@ -517,11 +511,10 @@ fn messages_operation() -> Operation {
 }
 
 fn count_tokens_operation() -> Operation {
-    let example = || json!({"messages": [{"role": "user", "content": "Hello!"}]});
     let body = Body {
         name: "CountTokensRequest",
         schema: group::<CountTokensRequest>,
-        example,
+        example: || json!({"messages": [{"role": "user", "content": "Hello!"}]}),
     };
     Operation::post(
         "The number of tokens of a prompt, in Anthropic's form.",
@@ -531,11 +524,10 @@ fn count_tokens_operation() -> Operation {
 }
 
 fn completion_operation() -> Operation {
-    let example = || json!({"prompt": "Once upon a time", "max_tokens": 16});
     let body = Body {
         name: "CompletionRequest",
         schema: group::<CompletionRequest>,
-        example,
+        example: || json!({"prompt": "Once upon a time", "max_tokens": 16}),
     };
     Operation::post(
         "Continues prompts.",
@@ -545,11 +537,10 @@ fn completion_operation() -> Operation {
 }
 
 fn embedding_operation() -> Operation {
-    let example = || json!({"input": ["Hello", "A fox"]});
     let body = Body {
         name: "EmbeddingRequest",
         schema: group::<EmbeddingRequest>,
-        example,
+        example: || json!({"input": ["Hello", "A fox"]}),
     };
     Operation::post(
         "Texts or token ids as vectors.",
@@ -559,11 +550,10 @@ fn embedding_operation() -> Operation {
 }
 
 fn rerank_operation() -> Operation {
-    let example = || json!({"query": "Who sleeps?", "documents": ["A cat sleeps.", "It rains."]});
     let body = Body {
         name: "RerankRequest",
         schema: rerank_schema,
-        example,
+        example: || json!({"query": "Who sleeps?", "documents": ["A cat sleeps.", "It rains."]}),
     };
     Operation::post(
         "Ranks documents by how well they answer a query.",
@@ -580,11 +570,10 @@ fn rerank_schema(body: &Body, bounds: &Bounds) -> Value {
         schema,
         example: body.example,
     };
-    let example = || json!({"query": "Who sleeps?", "texts": ["A cat sleeps.", "It rains."]});
     let texts = Body {
         name: "RerankTextsRequest",
         schema: group::<RerankTextsRequest>,
-        example,
+        example: || json!({"query": "Who sleeps?", "texts": ["A cat sleeps.", "It rains."]}),
     };
     forms(body, &[documents, texts], bounds)
 }
@@ -599,11 +588,10 @@ fn forms(body: &Body, forms: &[Body], bounds: &Bounds) -> Value {
 }
 
 fn score_operation() -> Operation {
-    let example = || json!({"text_1": "Who sleeps?", "text_2": ["A cat sleeps.", "It rains."]});
     let body = Body {
         name: "ScoreRequest",
         schema: group::<ScoreRequest>,
-        example,
+        example: || json!({"text_1": "Who sleeps?", "text_2": ["A cat sleeps.", "It rains."]}),
     };
     Operation::post(
         "Scores pairs of a query and a document.",
@@ -613,11 +601,10 @@ fn score_operation() -> Operation {
 }
 
 fn render_chat_operation(answer: Answer) -> Operation {
-    let example = || json!({"messages": [{"role": "user", "content": "Hello!"}]});
     let body = Body {
         name: "RenderChatRequest",
         schema: group::<RenderChatRequest>,
-        example,
+        example: || json!({"messages": [{"role": "user", "content": "Hello!"}]}),
     };
     let as_ids = matches!(answer, Answer::One(_));
     let summary = if as_ids {
@@ -629,11 +616,10 @@ fn render_chat_operation(answer: Answer) -> Operation {
 }
 
 fn render_completion_operation() -> Operation {
-    let example = || json!({"prompt": "Once upon a time"});
     let body = Body {
         name: "RenderCompletionRequest",
         schema: group::<RenderCompletionRequest>,
-        example,
+        example: || json!({"prompt": "Once upon a time"}),
     };
     Operation::post(
         "The prompts of a completions request as token ids.",
@@ -668,11 +654,10 @@ fn tokenize_schema(body: &Body, bounds: &Bounds) -> Value {
         schema: group::<TokenizeChatRequest>,
         example,
     };
-    let example = || json!({"content": "Hello!"});
     let content = Body {
         name: "TokenizeContentRequest",
         schema: group::<TokenizeContentRequest>,
-        example,
+        example: || json!({"content": "Hello!"}),
     };
     forms(body, &[text, chat, content], bounds)
 }
@@ -687,11 +672,10 @@ fn detokenize_operation() -> Operation {
 }
 
 fn llama_operation() -> Operation {
-    let example = || json!({"prompt": "Once upon a time", "n_predict": 16});
     let body = Body {
         name: "LlamaRequest",
         schema: group::<LlamaRequest>,
-        example,
+        example: || json!({"prompt": "Once upon a time", "n_predict": 16}),
     };
     Operation::post(
         "Continues one prompt, in llama.cpp's form.",

@@ -37,13 +37,14 @@ pub(crate) async fn decode_all(
     skip_special: bool,
 ) -> Result<Vec<String>, ApiError> {
     let count: usize = lists.iter().map(|ids| ids.len()).sum();
-    let work = move |text: &TextModel| {
-        lists
-            .iter()
-            .map(|ids| decode(text, ids, skip_special))
-            .collect()
-    };
-    state.with_text(count * BYTES_PER_ID, work).await
+    state
+        .with_text(count * BYTES_PER_ID, move |text: &TextModel| {
+            lists
+                .iter()
+                .map(|ids| decode(text, ids, skip_special))
+                .collect()
+        })
+        .await
 }
 
 fn tokenizer(state: &ModelState) -> Result<&Arc<Tokenizer>, ApiError> {
@@ -147,16 +148,13 @@ async fn tokenize_content(
     if !with_pieces {
         return Ok(Json(json!({"tokens": ids})));
     }
-    let piece = |id: &u32| {
+    Ok(Json(json!({"tokens": ids.iter().map(|id| {
         let bytes = tokenizer.token_bytes(*id, None);
         // A token that is only part of a character is given as its bytes.
         let piece =
             String::from_utf8(bytes).map_or_else(|wrong| json!(wrong.into_bytes()), Value::from);
         json!({"id": id, "piece": piece})
-    };
-    Ok(Json(
-        json!({"tokens": ids.iter().map(piece).collect::<Vec<_>>()}),
-    ))
+    }).collect::<Vec<_>>()})))
 }
 
 /// The text of token ids, special ones included.
@@ -168,8 +166,11 @@ pub(crate) async fn detokenize(
     state.model(request.target.model)?;
     let tokenizer = tokenizer(&state)?.clone();
     let (count, ids) = (request.tokens.len(), request.tokens);
-    let work = move |text: &TextModel| tokenizer.whole_text(&decode(text, &ids, false)).to_owned();
-    let text = state.with_text(count * BYTES_PER_ID, work).await?;
+    let text = state
+        .with_text(count * BYTES_PER_ID, move |text: &TextModel| {
+            tokenizer.whole_text(&decode(text, &ids, false)).to_owned()
+        })
+        .await?;
     Ok(Json(json!({"prompt": text, "content": text})))
 }
 

@@ -4,8 +4,8 @@ use super::link::Link;
 use crate::server::BodyTimeout;
 use axum::BoxError;
 use axum::body::{Body, Bytes};
+use axum::http::Response;
 use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderValue, Response};
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -77,8 +77,10 @@ struct Comments {
 
 impl AnswerBody {
     pub(super) fn wrap(response: Response<Body>, link: Link, every: Duration) -> Response<Self> {
-        let is_events = |value: &HeaderValue| value.as_bytes().starts_with(b"text/event-stream");
-        let has_comments = response.headers().get(CONTENT_TYPE).is_some_and(is_events);
+        let has_comments = response
+            .headers()
+            .get(CONTENT_TYPE)
+            .is_some_and(|value| value.as_bytes().starts_with(b"text/event-stream"));
         let comments = has_comments.then(|| Comments {
             silence: Box::pin(sleep(every)),
             every,

@@ -93,17 +93,12 @@ impl Proxies {
 
 /// An address of the header, which may have a port.
 fn address_of(entry: &str) -> Option<IpAddr> {
-    let socket = || {
+    let address = entry.trim_matches(['[', ']']).parse().ok().or_else(|| {
         entry
             .parse::<std::net::SocketAddr>()
             .ok()
             .map(|socket| socket.ip())
-    };
-    let address = entry
-        .trim_matches(['[', ']'])
-        .parse()
-        .ok()
-        .or_else(socket)?;
+    })?;
     Some(IpAddr::to_canonical(&address))
 }
 

@@ -116,7 +116,7 @@ mod unix {
                 }
                 Ok(_) => match std::os::unix::net::UnixStream::connect(path) {
                     Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-                        fs::remove_file(path)?
+                        fs::remove_file(path)?;
                     }
                     Err(error) => return Err(error),
                     Ok(_) => {
@@ -149,8 +149,9 @@ mod unix {
 
     impl Drop for Socket {
         fn drop(&mut self) {
-            let is_own = |there: &fs::Metadata| (there.dev(), there.ino()) == self.file;
-            if fs::symlink_metadata(&self.path).as_ref().is_ok_and(is_own)
+            if fs::symlink_metadata(&self.path)
+                .as_ref()
+                .is_ok_and(|there| (there.dev(), there.ino()) == self.file)
                 && let Err(error) = fs::remove_file(&self.path)
             {
                 tracing::warn!(%error, path = %self.path.display(), "the socket cannot be removed");

@@ -86,11 +86,10 @@ impl Queue {
         if self.running.len() == RUNNING_MAX {
             return None;
         }
-        let may_run = |waiter: &Waiter| self.running_of(waiter.client) < self.of_client_max;
         let waiter = self
             .waiting
             .iter()
-            .position(may_run)
+            .position(|waiter| self.running_of(waiter.client) < self.of_client_max)
             .and_then(|first| self.waiting.remove(first))?;
         self.running.push(waiter.client);
         Some(waiter)
@@ -158,7 +157,7 @@ mod tests {
             .collect();
         let running: Vec<_> = asked
             .iter_mut()
-            .filter_map(|place| place.now_or_never())
+            .filter_map(futures_util::FutureExt::now_or_never)
             .collect();
         assert_eq!(running.len(), RUNNING_OF_CLIENT_MAX);
         let other = compilations
@@ -170,7 +169,7 @@ mod tests {
         let next = asked
             .iter_mut()
             .skip(RUNNING_OF_CLIENT_MAX)
-            .filter_map(|place| place.now_or_never())
+            .filter_map(futures_util::FutureExt::now_or_never)
             .count();
         assert_eq!(
             next,
@@ -192,7 +191,7 @@ mod tests {
             .collect();
         let running: Vec<_> = asked
             .iter_mut()
-            .filter_map(|place| place.now_or_never())
+            .filter_map(futures_util::FutureExt::now_or_never)
             .collect();
         assert_eq!(running.len(), RUNNING_MAX);
         let last = asked.pop().expect("it waits");
@@ -210,7 +209,7 @@ mod tests {
             .collect();
         let running: Vec<_> = asked
             .iter_mut()
-            .filter_map(|place| place.now_or_never())
+            .filter_map(futures_util::FutureExt::now_or_never)
             .collect();
         assert_eq!(running.len(), RUNNING_OF_CLIENT_MAX);
         assert!(

@@ -154,8 +154,12 @@ impl Fleet {
                 )
             })
             .collect();
-        let is_there = |(need, _): &(Need, _)| need.place < options.places.len();
-        assert!(needs.iter().all(is_there), "every model has its place");
+        assert!(
+            needs
+                .iter()
+                .all(|(need, _)| need.place < options.places.len()),
+            "every model has its place"
+        );
         let too_large =
             |need: Need| options.places[need.place].is_some_and(|room| need.bytes > room);
         let refusals = needs

@@ -119,11 +119,13 @@ impl Models {
             }
             Self::Many(fleet) => view(fleet, fleet.find(asked)?),
         };
-        let unknown = || match &view.status {
-            ModelStatus::Failed(reason) => ApiError::load_failed(&view.names[0], reason),
-            _ => ApiError::loading(),
-        };
-        Ok((view.names.clone(), view.facts.clone().ok_or_else(unknown)?))
+        Ok((
+            view.names.clone(),
+            view.facts.clone().ok_or_else(|| match &view.status {
+                ModelStatus::Failed(reason) => ApiError::load_failed(&view.names[0], reason),
+                _ => ApiError::loading(),
+            })?,
+        ))
     }
 
     /// The error of a server none of whose models takes requests; with several, each is loaded when it is needed.

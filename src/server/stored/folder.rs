@@ -35,7 +35,6 @@ pub(super) struct Found {
 
 impl Folder {
     pub(super) fn new(path: &Path, api_keys: &[String]) -> Self {
-        let digest = |key: &str| blake3::derive_key(DIGEST, key.as_bytes());
         let digest = |key: &str| blake3::Hash::from(digest(key)).to_hex().to_string();
         let clients = if api_keys.is_empty() {
             vec![digest("")]
@@ -58,10 +57,9 @@ impl Folder {
             .into_iter()
             .flatten()
             .filter_map(Result::ok);
-        let is_response = |path: &PathBuf| path.extension().is_some_and(|ending| ending == ENDING);
         let mut files: Vec<(SystemTime, PathBuf)> = entries
             .map(|entry| entry.path())
-            .filter(is_response)
+            .filter(|path| path.extension().is_some_and(|ending| ending == ENDING))
             .filter_map(|path| Some((fs::symlink_metadata(&path).ok()?.modified().ok()?, path)))
             .collect();
         files.sort();
@@ -119,4 +117,8 @@ impl Folder {
             _ => {}
         }
     }
+}
+
+fn digest(key: &str) -> [u8; 32] {
+    blake3::derive_key(DIGEST, key.as_bytes())
 }

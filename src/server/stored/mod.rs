@@ -356,7 +356,7 @@ mod tests {
         let store = Responses::new(3 * size);
         let own = 0;
         (0..3).for_each(|index| {
-            store.keep(own, &index.to_string(), &response(&index.to_string(), None))
+            store.keep(own, &index.to_string(), &response(&index.to_string(), None));
         });
         assert!(store.get(own, "0").is_some());
         store.keep(own, "3", &response("3", None));

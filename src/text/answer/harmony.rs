@@ -85,16 +85,15 @@ impl Harmony {
             self.text(&before, parts);
             self.marker(marker, parts);
         }
-        let begins = |at: &usize| {
-            MARKERS
-                .iter()
-                .any(|marker| marker.starts_with(&self.held[*at..]))
-        };
         let undecided = self
             .held
             .match_indices('<')
             .map(|(at, _)| at)
-            .find(begins)
+            .find(|at| {
+                MARKERS
+                    .iter()
+                    .any(|marker| marker.starts_with(&self.held[*at..]))
+            })
             .unwrap_or(self.held.len());
         let rest = self.held.split_off(undecided);
         let certain = std::mem::replace(&mut self.held, rest);

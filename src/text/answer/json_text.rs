@@ -117,16 +117,17 @@ pub(crate) fn quoted(text: &str) -> String {
 /// JSON without white space between its tokens.
 pub(crate) fn compact(json: &str) -> String {
     let (mut in_string, mut is_escaped) = (false, false);
-    let is_kept = |character: &char| {
-        let is_space = !in_string && matches!(character, ' ' | '\n' | '\r' | '\t');
-        match character {
-            '"' if !is_escaped => in_string = !in_string,
-            _ => {}
-        }
-        is_escaped = in_string && *character == '\\' && !is_escaped;
-        !is_space
-    };
-    json.chars().filter(is_kept).collect()
+    json.chars()
+        .filter(|character| {
+            let is_space = !in_string && matches!(character, ' ' | '\n' | '\r' | '\t');
+            match character {
+                '"' if !is_escaped => in_string = !in_string,
+                _ => {}
+            }
+            is_escaped = in_string && *character == '\\' && !is_escaped;
+            !is_space
+        })
+        .collect()
 }
 
 #[cfg(test)]

@@ -86,10 +86,9 @@ impl Markers {
 /// Number of bytes at the end of `text` that are a proper prefix of `marker`.
 fn overlap(text: &str, marker: &str) -> usize {
     let longest = text.len().min(marker.len() - 1);
-    let ends = |length: &usize| {
+    let mut lengths = (1..=longest).rev().filter(|length| {
         text.is_char_boundary(text.len() - length) && marker.is_char_boundary(*length)
-    };
-    let mut lengths = (1..=longest).rev().filter(ends);
+    });
     lengths
         .find(|&length| marker.starts_with(&text[text.len() - length..]))
         .unwrap_or(0)

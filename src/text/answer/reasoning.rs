@@ -334,7 +334,7 @@ impl ReasoningTracker {
                 match text.as_str() {
                     "<|channel|>" => header.clear(),
                     "<|message|>" if header.trim_start().starts_with("final") => {
-                        *self = Self::Ended
+                        *self = Self::Ended;
                     }
                     text if header.len() < 64 => header.push_str(text),
                     _ => {}

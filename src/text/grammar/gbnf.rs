@@ -27,11 +27,10 @@ enum Node {
 
 /// Whether a text is in this notation: a line begins with `name ::=`.
 pub(super) fn is_gbnf(text: &str) -> bool {
-    let begins = |line: &str| {
+    text.lines().any(|line| {
         line.split_once("::=")
             .is_some_and(|(name, _)| is_name(name.trim()))
-    };
-    text.lines().any(begins)
+    })
 }
 
 fn is_name(text: &str) -> bool {
@@ -88,12 +87,9 @@ pub(super) fn to_lark(text: &str) -> Result<String, String> {
 fn regular(rules: &BTreeMap<String, Node>) -> BTreeSet<&str> {
     let mut regular = BTreeSet::new();
     loop {
-        let is_new = |(name, node): &(&String, &Node)| {
-            !regular.contains(name.as_str()) && node.is_regular(&regular)
-        };
         let new: Vec<_> = rules
             .iter()
-            .filter(is_new)
+            .filter(|(name, node)| !regular.contains(name.as_str()) && node.is_regular(&regular))
             .map(|(name, _)| name.as_str())
             .collect();
         if new.is_empty() {

@@ -246,11 +246,10 @@ impl GrammarState {
     }
 
     fn try_tokens(&mut self) -> Result<(), GrammarError> {
-        let no_answer = || GrammarError::told("it allows no answer at all, or is too complex");
         let mut mask = self
             .matcher
             .compute_mask_or_eos()
-            .map_err(|_| no_answer())?;
+            .map_err(|_| GrammarError::told("it allows no answer at all, or is too complex"))?;
         let too_complex = format!(
             "it is too complex: an answer may be in more than {ROW_ITEMS_MAX} places of it at once"
         );

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) fn unescaped(mut schema: Value) -> Value {
     let mut pointers = BTreeSet::new();
     visit(&mut schema, &mut |reference| {
-        pointers.extend(escaped_pointer(reference))
+        pointers.extend(escaped_pointer(reference));
     });
     pointers.retain(|pointer| schema.pointer(pointer).is_some());
     if pointers.is_empty() {

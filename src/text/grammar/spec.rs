@@ -194,8 +194,11 @@ fn check_bounds(schema: &Value) -> Result<(), GrammarError> {
         "exclusiveMaximum",
         "multipleOf",
     ] {
-        let is_rounded = |bound: &i128| *bound as f64 as i128 != *bound;
-        if let Some(bound) = map.get(key).and_then(integer).filter(is_rounded) {
+        if let Some(bound) = map
+            .get(key)
+            .and_then(integer)
+            .filter(|bound| *bound as f64 as i128 != *bound)
+        {
             return Err(GrammarError(format!(
                 "`{key}`: {bound} is too large to be enforced exactly"
             )));
@@ -263,10 +266,10 @@ fn close(schema: &mut Value) {
     for (key, value) in map.iter_mut() {
         match (key.as_str(), value) {
             ("properties" | "$defs" | "definitions", Value::Object(schemas)) => {
-                schemas.values_mut().for_each(close)
+                schemas.values_mut().for_each(close);
             }
             ("anyOf" | "oneOf" | "prefixItems", Value::Array(schemas)) => {
-                schemas.iter_mut().for_each(close)
+                schemas.iter_mut().for_each(close);
             }
             ("items" | "additionalProperties", schema) => close(schema),
             _ => {}
@@ -302,7 +305,6 @@ fn check_schema(schema: &Value) -> Result<(), GrammarError> {
 /// Number of properties in a schema, and of alternatives that are not constants. The recursion is bounded, because the
 /// depth was checked.
 fn widths(schema: &Value) -> (usize, usize) {
-    let sum = |one: (usize, usize), other: (usize, usize)| (one.0 + other.0, one.1 + other.1);
     match schema {
         Value::Array(items) => items.iter().map(widths).fold((0, 0), sum),
         Value::Object(map) => {
@@ -319,6 +321,10 @@ fn widths(schema: &Value) -> (usize, usize) {
         }
         _ => (0, 0),
     }
+}
+
+fn sum(one: (usize, usize), other: (usize, usize)) -> (usize, usize) {
+    (one.0 + other.0, one.1 + other.1)
 }
 
 /// Number of properties that a schema names: those it describes, and those it only requires.

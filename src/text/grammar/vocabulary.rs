@@ -47,14 +47,15 @@ fn spells(tokenizer: &Tokenizer, ids: &[u32], text: &str) -> bool {
 /// The environment of the first `vocab` ids. Ids unknown to the tokenizer occur in no grammar. Special tokens can be
 /// named by number or name, and are never part of text.
 pub(super) fn environment(tokenizer: Arc<Tokenizer>, vocab: u32, end_ids: &[u32]) -> TokEnv {
-    let word = |id: u32| {
-        let bytes = tokenizer.token_bytes(id, None);
-        if !tokenizer.is_special(id) || bytes.is_empty() {
-            return bytes;
-        }
-        [&[TokTrie::SPECIAL_TOKEN_MARKER], bytes.as_slice()].concat()
-    };
-    let words: Vec<_> = (0..vocab).map(word).collect();
+    let words: Vec<_> = (0..vocab)
+        .map(|id| {
+            let bytes = tokenizer.token_bytes(id, None);
+            if !tokenizer.is_special(id) || bytes.is_empty() {
+                return bytes;
+            }
+            [&[TokTrie::SPECIAL_TOKEN_MARKER], bytes.as_slice()].concat()
+        })
+        .collect();
     let end_ids: Vec<_> = end_ids.iter().copied().filter(|&id| id < vocab).collect();
     let end = end_ids
         .first()
@@ -64,12 +65,11 @@ pub(super) fn environment(tokenizer: Arc<Tokenizer>, vocab: u32, end_ids: &[u32]
     if !end_ids.is_empty() {
         trie = trie.with_eos_tokens(&end_ids);
     }
-    let spelled = |text: &&str| {
+    let is_exact = PROBES.iter().all(|text| {
         tokenizer
             .encode_literal(text)
             .is_ok_and(|ids| spells(&tokenizer, &ids, text))
-    };
-    let is_exact = PROBES.iter().all(spelled);
+    });
     Arc::new(Vocabulary {
         trie,
         is_exact,

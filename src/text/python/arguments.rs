@@ -55,9 +55,8 @@ pub(in crate::text) fn integer_or(argument: Option<Value>, default: i64) -> Resu
 
 /// Fails for none, which has no items.
 pub(in crate::text) fn refuse_none(value: &Value) -> Result<(), Error> {
-    let error = || Error::new(ErrorKind::InvalidOperation, "none has no items");
     if value.is_none() {
-        Err(error())
+        Err(Error::new(ErrorKind::InvalidOperation, "none has no items"))
     } else {
         Ok(())
     }

@@ -21,7 +21,6 @@ pub(in crate::text) fn tojson(state: &State<'_, '_>, arguments: &[Value]) -> Res
         .ok_or_else(|| Error::from(ErrorKind::MissingArgument))?;
     let [ensure_ascii, indent, separators, sort_keys] =
         bind(rest, ["ensure_ascii", "indent", "separators", "sort_keys"])?;
-    let is_true = |option: Option<Value>| option.is_some_and(|option| option.is_true());
     let indent = indent
         .filter(|indent| !indent.is_none() && !indent.is_undefined())
         .map(indent_text)
@@ -51,6 +50,10 @@ pub(in crate::text) fn tojson(state: &State<'_, '_>, arguments: &[Value]) -> Res
     }
     outcome?;
     String::from_utf8(writer.output.bytes).map_err(invalid)
+}
+
+fn is_true(option: Option<Value>) -> bool {
+    option.is_some_and(|option| option.is_true())
 }
 
 /// An indent is a number of spaces or a text.

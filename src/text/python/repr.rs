@@ -101,9 +101,9 @@ pub(in crate::text) fn escaped_to_ascii(written: &str) -> String {
     let mut text = String::with_capacity(written.len());
     for character in written.chars() {
         if character.is_ascii() {
-            text.push(character)
+            text.push(character);
         } else {
-            write_code(character, &mut text)
+            write_code(character, &mut text);
         }
     }
     text

@@ -157,7 +157,6 @@ fn prefill_variant(head_dim: u32, format: KvFormat, is_plain: bool, facts: &Fact
             shared_bytes: rows * row_bytes + tile_bytes(head_dim, format, keys),
         }
     };
-    let fits = |variant: &Variant| variant.shared_bytes <= facts.shared_bytes_max;
     if head_dim <= 128 {
         // Compilers for newer devices use registers that the larger tile needs.
         let is_large = head_dim <= 96 || is_plain && facts.compute.0 < 10;
@@ -174,7 +173,7 @@ fn prefill_variant(head_dim: u32, format: KvFormat, is_plain: bool, facts: &Fact
     large
         .into_iter()
         .chain([sized(8, 1, 32)])
-        .find(fits)
+        .find(|variant| variant.shared_bytes <= facts.shared_bytes_max)
         .unwrap_or(sized(4, 1, 32))
 }
 
@@ -224,18 +223,20 @@ fn planner(plan: &Plan, capacity: &Capacity, facts: &Facts, group: usize) -> Opt
             .filter(move |(_, other)| *other == ratio)
             .map(|(layer, _)| layer)
     };
-    let lanes = |layer: KvLayer| {
-        (blocks_at_once(&layer, capacity.kv_format, facts) / layer.heads.max(1)).max(1)
-    };
-    let rows = |layer: KvLayer| {
-        let variant = prefill_variant(layer.head_dim, capacity.kv_format, true, facts);
-        16 * variant.depth * variant.warps
-    };
     Some(Planner {
         ratio,
         window: plan.kv_groups[group].window,
-        lanes_max: layers().map(lanes).max()?,
-        tile_rows: layers().map(rows).min()?,
+        lanes_max: layers()
+            .map(|layer| {
+                (blocks_at_once(&layer, capacity.kv_format, facts) / layer.heads.max(1)).max(1)
+            })
+            .max()?,
+        tile_rows: layers()
+            .map(|layer| {
+                let variant = prefill_variant(layer.head_dim, capacity.kv_format, true, facts);
+                16 * variant.depth * variant.warps
+            })
+            .min()?,
         splits: !capacity.deterministic,
     })
 }
@@ -252,21 +253,20 @@ fn planners<'a>(
 
 /// Maximum words that [`work`] appends for one group.
 pub(in super::super) fn work_words_max(plan: &Plan, capacity: &Capacity, facts: &Facts) -> u64 {
-    let words = |(_, planner): (usize, Planner)| {
-        let (lanes, sequences) = (
-            u64::from(planner.lanes_max),
-            u64::from(capacity.sequences_max),
-        );
-        let tiles = u64::from(capacity.tokens_max) * u64::from(planner.ratio)
-            / u64::from(TILE_ROWS_MIN)
-            + sequences;
-        u64::from(LANE_LIST_WORDS)
-            + lanes.max(sequences)
-            + 1
-            + (sequences + lanes + tiles) * u64::from(LANE_ITEM_WORDS)
-    };
     planners(plan, capacity, facts)
-        .map(words)
+        .map(|(_, planner)| {
+            let (lanes, sequences) = (
+                u64::from(planner.lanes_max),
+                u64::from(capacity.sequences_max),
+            );
+            let tiles = u64::from(capacity.tokens_max) * u64::from(planner.ratio)
+                / u64::from(TILE_ROWS_MIN)
+                + sequences;
+            u64::from(LANE_LIST_WORDS)
+                + lanes.max(sequences)
+                + 1
+                + (sequences + lanes + tiles) * u64::from(LANE_ITEM_WORDS)
+        })
         .max()
         .unwrap_or(0)
 }
@@ -278,18 +278,17 @@ fn largest(
     facts: &Facts,
     number: impl Fn(&KvLayer, u64) -> u64,
 ) -> u64 {
-    let of_group = |(group, planner): (usize, Planner)| {
-        let layers = plan
-            .kv_layers
-            .iter()
-            .filter(move |layer| layer.group as usize == group);
-        layers
-            .map(|layer| number(layer, u64::from(planner.lanes_max)))
-            .max()
-            .unwrap_or(0)
-    };
     planners(plan, capacity, facts)
-        .map(of_group)
+        .map(|(group, planner)| {
+            let layers = plan
+                .kv_layers
+                .iter()
+                .filter(move |layer| layer.group as usize == group);
+            layers
+                .map(|layer| number(layer, u64::from(planner.lanes_max)))
+                .max()
+                .unwrap_or(0)
+        })
         .max()
         .unwrap_or(0)
 }
@@ -297,17 +296,16 @@ fn largest(
 /// Bytes of scratch for partial sums; one buffer, reused by every layer.
 pub(in super::super) fn scratch_bytes(plan: &Plan, capacity: &Capacity, facts: &Facts) -> u64 {
     // A lane has at most two partial items: one continued from the lane before, one continued in the next.
-    let bytes = |layer: &KvLayer, lanes: u64| {
-        2 * lanes
-            * u64::from(layer.heads)
-            * u64::from(LANE_ROWS)
-            * u64::from(layer.head_dim + 2)
-            * 4
-    };
     if capacity.deterministic {
         0
     } else {
-        largest(plan, capacity, facts, bytes)
+        largest(plan, capacity, facts, |layer: &KvLayer, lanes: u64| {
+            2 * lanes
+                * u64::from(layer.heads)
+                * u64::from(LANE_ROWS)
+                * u64::from(layer.head_dim + 2)
+                * 4
+        })
     }
 }
 
@@ -429,7 +427,6 @@ impl Planner {
                 items,
             }
         };
-        let count = |length: usize| u32::try_from(length).unwrap_or(u32::MAX);
         let items = count(lanes.items.len());
         words.extend(record::<{ LANE_LIST_WORDS as usize }>(&[
             (LANE_LIST_LANES, count(lanes.starts.len())),
@@ -519,6 +516,10 @@ impl Planner {
         );
         lanes
     }
+}
+
+fn count(length: usize) -> u32 {
+    u32::try_from(length).unwrap_or(u32::MAX)
 }
 
 /// Records the launches.
@@ -708,13 +709,12 @@ fn encode_vec(
         recorder.storage(step.out),
     );
     let shared_bytes = |group: u32| 4 * (group * (layer.head_dim + 19) + 16 * (layer.head_dim + 4));
-    let fits = |group: &u32| {
-        params.group.is_multiple_of(*group)
-            && shared_bytes(*group) <= recorder.device.shared_bytes_max
-    };
     let group = (1..=params.group.min(RATIO_MAX))
         .rev()
-        .find(fits)
+        .find(|group| {
+            params.group.is_multiple_of(*group)
+                && shared_bytes(*group) <= recorder.device.shared_bytes_max
+        })
         .unwrap_or(1);
     let (kernel, shared_bytes) = (
         kernel.define("GROUP", group).define(format, 1),

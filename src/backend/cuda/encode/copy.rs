@@ -40,10 +40,9 @@ fn runs(recorder: &Recorder<'_>) -> Vec<Run> {
         let vectors = u32::try_from(u64::from(layer.heads) * tile_bytes / 16).unwrap_or(u32::MAX);
         let layer_first = index / LAYERS_MAX * LAYERS_MAX;
         let bit = 1 << (index - layer_first);
-        let same = |run: &&mut Run| {
+        match runs.iter_mut().find(|run| {
             (run.group, run.vectors, run.layer_first) == (layer.group, vectors, layer_first)
-        };
-        match runs.iter_mut().find(same) {
+        }) {
             Some(run) => run.layers |= bit,
             None => runs.push(Run {
                 group: layer.group,

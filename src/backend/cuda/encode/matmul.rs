@@ -224,8 +224,11 @@ impl VecLaunch<'_> {
         let warps_wanted = recorder.device.sm_count * 16;
         let most = if rows > 4 { 2 } else { 4 };
         let least = if self.gated.is_some() { 2 } else { 1 };
-        let fits = |each: &u32| *each <= most && self.section.rows / each >= warps_wanted;
-        [4, 2].into_iter().find(fits).unwrap_or(1).max(least)
+        [4, 2]
+            .into_iter()
+            .find(|each| *each <= most && self.section.rows / each >= warps_wanted)
+            .unwrap_or(1)
+            .max(least)
     }
 
     fn kernel(&self, recorder: &Recorder<'_>, step: &MatMul) -> Kernel {

@@ -50,7 +50,6 @@ fn choose(
     format: WeightFormat,
 ) -> Tile {
     let tile = |size| Tile::new(size, format, device.shared_bytes_max);
-    let tiles = |tile: &Tile| rows.div_ceil(tile.rows) * outputs.div_ceil(tile.outputs);
     match rows {
         _ if deterministic => tile(Size::Small),
         0..=16 => tile(Size::Tiny),
@@ -58,8 +57,13 @@ fn choose(
         33..=64 => tile(Size::Middle),
         _ => {
             // Large tiles load the least per product; they are used if there is one for nearly every multiprocessor.
-            let enough = |tile: &Tile| 4 * tiles(tile) >= 3 * device.sm_count;
-            let large = [Size::Wide, Size::Large].map(tile).into_iter().find(enough);
+            let large = [Size::Wide, Size::Large]
+                .map(tile)
+                .into_iter()
+                .find(|tile| {
+                    4 * (rows.div_ceil(tile.rows) * outputs.div_ceil(tile.outputs))
+                        >= 3 * device.sm_count
+                });
             large.unwrap_or_else(|| tile(Size::Middle))
         }
     }

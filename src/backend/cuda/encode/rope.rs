@@ -109,12 +109,11 @@ pub(super) fn head_params(recorder: &Recorder<'_>, step: &RopeStoreKv) -> HeadPa
     );
     let [keys, values] = recorder.arena.kv(step.layer);
     let norm = |norm: Option<HeadNorm>| {
-        let offset = |norm: HeadNorm| if norm.one_plus { 1.0 } else { 0.0 };
         norm.map_or((0, 0.0, 0.0, 0), |norm| {
             (
                 recorder.vector(norm.weight),
                 norm.epsilon,
-                offset(norm),
+                if norm.one_plus { 1.0 } else { 0.0 },
                 u32::from(norm.whole_row),
             )
         })

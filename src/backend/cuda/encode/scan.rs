@@ -307,11 +307,15 @@ mod tests {
         modules.pretend();
         let commands = record(&mut modules, subject, &shape).expect("it is recorded");
         arena.free(&mut driver);
-        let stem = |command: &Command| match command {
-            Command::Kernel(launch) => modules.kernel(launch.function).stem,
-            Command::Product(_) => "product",
-        };
-        Some(commands.iter().map(stem).collect())
+        Some(
+            commands
+                .iter()
+                .map(|command| match command {
+                    Command::Kernel(launch) => modules.kernel(launch.function).stem,
+                    Command::Product(_) => "product",
+                })
+                .collect(),
+        )
     }
 
     #[test]

@@ -125,24 +125,30 @@ fn slots_max(plan: &Plan, group: usize, capacity: &Capacity, profile: &Profile) 
 /// Maximum words that [`work`] appends for one group.
 pub(crate) fn work_words_max(plan: &Plan, capacity: &Capacity, profile: &Profile) -> u64 {
     let profile = &profile.with_most_scratch();
-    let items = |group| {
-        let ratio = u64::from(heads_ratio(plan, group).unwrap_or(1));
-        let rows_max = u64::from(rows_max(plan, group));
-        let rows = u64::from(capacity.tokens_max) * ratio / rows_max;
-        let ends = u64::from(capacity.sequences_max) * (2 + ratio.div_ceil(rows_max));
-        rows + ends + 2 * u64::from(slots_max(plan, group, capacity, profile))
-    };
-    (0..plan.kv_groups.len()).map(items).max().unwrap_or(0) * u64::from(ITEM_WORDS)
+    (0..plan.kv_groups.len())
+        .map(|group| {
+            let ratio = u64::from(heads_ratio(plan, group).unwrap_or(1));
+            let rows_max = u64::from(rows_max(plan, group));
+            let rows = u64::from(capacity.tokens_max) * ratio / rows_max;
+            let ends = u64::from(capacity.sequences_max) * (2 + ratio.div_ceil(rows_max));
+            rows + ends + 2 * u64::from(slots_max(plan, group, capacity, profile))
+        })
+        .max()
+        .unwrap_or(0)
+        * u64::from(ITEM_WORDS)
 }
 
 /// Bytes of scratch for partial results; one buffer, reused by every layer.
 pub(crate) fn scratch_bytes(plan: &Plan, capacity: &Capacity, profile: &Profile) -> u64 {
     let profile = &profile.with_most_scratch();
-    let layer_bytes = |layer: &KvLayer| {
-        let slots = slots_max(plan, layer.group as usize, capacity, profile);
-        u64::from(slots) * u64::from(layer.heads * ROWS_MAX) * u64::from(layer.head_dim + 4) * 4
-    };
-    plan.kv_layers.iter().map(layer_bytes).max().unwrap_or(0)
+    plan.kv_layers
+        .iter()
+        .map(|layer| {
+            let slots = slots_max(plan, layer.group as usize, capacity, profile);
+            u64::from(slots) * u64::from(layer.heads * ROWS_MAX) * u64::from(layer.head_dim + 4) * 4
+        })
+        .max()
+        .unwrap_or(0)
 }
 
 /// The token rows of a sequence and their visible keys.
@@ -212,11 +218,14 @@ impl Planned {
             count > 0 && first + count <= self.packed(),
             "packed rows of this sequence"
         );
-        let position = |packed: u32| self.first_position() + packed / self.ratio;
-        let begin = self
-            .window
-            .map_or(0, |window| (position(first) + 1).saturating_sub(window));
-        begin / TILE * TILE..position(first + count - 1) + 1
+        let begin = self.window.map_or(0, |window| {
+            (self.position(first) + 1).saturating_sub(window)
+        });
+        begin / TILE * TILE..self.position(first + count - 1) + 1
+    }
+
+    fn position(&self, packed: u32) -> u32 {
+        self.first_position() + packed / self.ratio
     }
 
     fn first_position(&self) -> u32 {

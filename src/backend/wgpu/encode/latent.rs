@@ -107,9 +107,10 @@ pub(super) fn variants() -> Vec<Variant> {
         (KvFormat::Q8, true),
         (KvFormat::Fp8, true),
     ];
-    let variant = |(format, half)| {
-        let profile = super::test_profile(Class::Discrete, super::Tier::T0, half);
-        Variant::new::<Params>(kernel(format, &profile), Params::FIELDS)
-    };
-    formats.map(variant).into()
+    formats
+        .map(|(format, half)| {
+            let profile = super::test_profile(Class::Discrete, super::Tier::T0, half);
+            Variant::new::<Params>(kernel(format, &profile), Params::FIELDS)
+        })
+        .into()
 }

@@ -173,11 +173,18 @@ impl Shape {
             outputs,
             lanes,
         };
-        let fills = |lanes: &u32| shape(*lanes).workgroups(size) >= profile.product_workgroups();
         // At most a quarter of the lanes is idle in the last turn.
-        let is_busy = |lanes: &u32| 4 * units >= 3 * units.next_multiple_of(*lanes);
-        let busy = || [8, 16, 32, 64].into_iter().filter(is_busy);
-        shape(busy().find(fills).or(busy().next_back()).unwrap_or(8))
+        let busy = || {
+            [8, 16, 32, 64]
+                .into_iter()
+                .filter(|lanes| 4 * units >= 3 * units.next_multiple_of(*lanes))
+        };
+        shape(
+            busy()
+                .find(|lanes| shape(*lanes).workgroups(size) >= profile.product_workgroups())
+                .or(busy().next_back())
+                .unwrap_or(8),
+        )
     }
 
     /// Number of workgroups, without splits.
@@ -343,37 +350,42 @@ fn texel_rows(deterministic: bool, rows: u32) -> u32 {
 /// Bytes of scratch for partial sums: the most that a product of the plan needs at usual numbers of rows. A batch that
 /// needs more is not split.
 pub(crate) fn scratch_bytes(plan: &Plan, capacity: &Capacity, profile: &Profile) -> u64 {
-    let product = |step: &Step| match step {
-        Step::MatMul(step) => Some((plan.weight_spec(step.weight), plan.buffer_spec(step.x).rows)),
-        _ => None,
-    };
     let profile = &profile.with_most_scratch();
-    let usual_rows = |rows_max: u32| {
-        (0..16)
-            .map(|power| 1 << power)
-            .chain([rows_max])
-            .filter(move |r| *r <= rows_max)
-    };
-    let bytes = plan.steps().filter_map(product).flat_map(|(weight, rows)| {
-        usual_rows(rows.count(capacity.tokens_max, capacity.samples_max)).map(|rows| {
-            let format = weight.format_of(0);
-            let size = Size {
-                rows,
-                eights: weight.columns / 8,
-                outputs: weight.rows,
-                format,
-            };
-            let shape = Shape::choose(profile, capacity.deterministic, &size);
-            match shape.splits(profile, capacity.deterministic, &size) {
-                (1, _) => 0,
-                (splits, _) => u64::from(splits) * u64::from(rows) * u64::from(weight.rows) * 4,
+    let bytes = plan
+        .steps()
+        .filter_map(|step| match step {
+            Step::MatMul(step) => {
+                Some((plan.weight_spec(step.weight), plan.buffer_spec(step.x).rows))
             }
+            _ => None,
         })
-    });
+        .flat_map(|(weight, rows)| {
+            usual_rows(rows.count(capacity.tokens_max, capacity.samples_max)).map(|rows| {
+                let format = weight.format_of(0);
+                let size = Size {
+                    rows,
+                    eights: weight.columns / 8,
+                    outputs: weight.rows,
+                    format,
+                };
+                let shape = Shape::choose(profile, capacity.deterministic, &size);
+                match shape.splits(profile, capacity.deterministic, &size) {
+                    (1, _) => 0,
+                    (splits, _) => u64::from(splits) * u64::from(rows) * u64::from(weight.rows) * 4,
+                }
+            })
+        });
     bytes
         .filter(|bytes| *bytes <= profile.buffer_bytes_max)
         .max()
         .unwrap_or(0)
+}
+
+fn usual_rows(rows_max: u32) -> impl Iterator<Item = u32> {
+    (0..16)
+        .map(|power| 1 << power)
+        .chain([rows_max])
+        .filter(move |r| *r <= rows_max)
 }
 
 /// Bytes of the largest x of a product by cooperative matrices. Rows that exceed a buffer are multiplied without.
@@ -632,15 +644,19 @@ fn fusible_steps() -> (RmsNorm, Vec<GatedActivation>) {
             limit: 1.0,
         },
     ];
-    let gated = |activation| GatedActivation {
-        gate_up: x,
-        gates: Gates::default(),
-        up: Up::SecondHalf,
-        activation,
-        numbers: None,
-        out,
-    };
-    (norm, kinds.map(gated).into())
+    (
+        norm,
+        kinds
+            .map(|activation| GatedActivation {
+                gate_up: x,
+                gates: Gates::default(),
+                up: Up::SecondHalf,
+                activation,
+                numbers: None,
+                out,
+            })
+            .into(),
+    )
 }
 
 /// The biases and neighbours that a shape can have. Activations are the same in every combination: each appears once.

@@ -143,10 +143,14 @@ pub(crate) fn flatten(
     words: &mut Vec<u32>,
 ) -> Result<BatchShape, BackendError> {
     let mut attends = Vec::new();
-    let work = |group: usize, words: &mut Vec<u32>| {
-        attends.push(attend::work(context, profile, inputs, group, words))
-    };
-    metadata::flatten(context, inputs, words, work)?;
+    metadata::flatten(
+        context,
+        inputs,
+        words,
+        |group: usize, words: &mut Vec<u32>| {
+            attends.push(attend::work(context, profile, inputs, group, words));
+        },
+    )?;
     let count = |count: usize| u32::try_from(count).expect("checked against the capacity");
     let sampling = inputs.tails.contains(&Tail::Sample) && !inputs.samples.is_empty();
     Ok(BatchShape {
@@ -197,18 +201,19 @@ fn sample_groups(inputs: &BatchInputs, group_rows: u32) -> Vec<SampleGroup> {
         "every sample row has its logits"
     );
     let starts = (0..logits).step_by(group_rows as usize);
-    let group = |logits_start: u32| {
-        let logits_rows = group_rows.min(logits - logits_start);
-        let sample_start = below(logits_start);
-        let samples = below(logits_start + logits_rows) - sample_start;
-        SampleGroup {
-            logits_start,
-            logits_rows,
-            sample_start,
-            samples,
-        }
-    };
-    starts.map(group).collect()
+    starts
+        .map(|logits_start| {
+            let logits_rows = group_rows.min(logits - logits_start);
+            let sample_start = below(logits_start);
+            let samples = below(logits_start + logits_rows) - sample_start;
+            SampleGroup {
+                logits_start,
+                logits_rows,
+                sample_start,
+                samples,
+            }
+        })
+        .collect()
 }
 
 /// One dispatch, ready to be encoded.
@@ -460,7 +465,6 @@ impl<'a> Recorder<'a> {
             .iter()
             .map(work)
             .fold(StepWork::default(), StepWork::with);
-        let workgroups = |command: &Command| f64::from(command.grid.0) * f64::from(command.grid.1);
         let commands = &mut self.commands[first_command..];
         let all: f64 = commands.iter().map(workgroups).sum();
         for command in commands {
@@ -590,6 +594,10 @@ impl<'a> Recorder<'a> {
         });
         Ok(())
     }
+}
+
+fn workgroups(command: &Command) -> f64 {
+    f64::from(command.grid.0) * f64::from(command.grid.1)
 }
 
 fn bind_group(

@@ -104,7 +104,6 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &RopeStoreKv) -> Result<
         Class::Software => (WORKGROUP, 1),
         _ => (WORKGROUP, runs.next_power_of_two()),
     };
-    let epsilon = |norm: Option<HeadNorm>| norm.map_or(0.0, |norm| norm.epsilon);
     let offset = |norm: Option<HeadNorm>| {
         if norm.is_some_and(|norm| norm.one_plus) {
             1.0
@@ -166,6 +165,10 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &RopeStoreKv) -> Result<
         recorder.dispatch(&kernel, &params, &bindings, workgroups)?;
     }
     Ok(())
+}
+
+fn epsilon(norm: Option<HeadNorm>) -> f32 {
+    norm.map_or(0.0, |norm| norm.epsilon)
 }
 
 /// Every variant that [`encode`] can use.

@@ -33,11 +33,12 @@ pub(crate) fn weight_variants(make: impl Fn(WeightFormat, &Profile) -> Variant) 
         .into_iter()
         .map(|format| (format, true))
         .chain(soft);
-    let with_format = |(format, half)| Variant {
-        format: Some(format),
-        ..make(format, &test_profile(Class::Discrete, Tier::T0, half))
-    };
-    formats.map(with_format).collect()
+    formats
+        .map(|(format, half)| Variant {
+            format: Some(format),
+            ..make(format, &test_profile(Class::Discrete, Tier::T0, half))
+        })
+        .collect()
 }
 
 /// A kernel variant for tests, which needs no device.

@@ -193,7 +193,7 @@ fn what_is_reserved_for_a_folded_group_is_reserved_once() {
     scheduler.preempt_beams(group);
     let first = members[0];
     members.iter().for_each(|&id| {
-        scheduler.sequences[id].preemptions = crate::engine::scheduler::PREEMPTIONS_MAX
+        scheduler.sequences[id].preemptions = crate::engine::scheduler::PREEMPTIONS_MAX;
     });
     let batch = scheduler.schedule(64).expect("it waits");
     assert_eq!(

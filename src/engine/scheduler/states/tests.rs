@@ -277,7 +277,7 @@ fn without_a_free_slot_a_sequence_gives_up_its_snapshots() {
         (live, other)
     };
     let none = |scheduler: &mut Scheduler, _: SequenceId| {
-        [(); 2].iter().for_each(|()| _ = slot(scheduler))
+        [(); 2].iter().for_each(|()| _ = slot(scheduler));
     };
     assert!(!has(&none), "it has none to give up");
     assert!(

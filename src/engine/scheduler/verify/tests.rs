@@ -72,7 +72,7 @@ fn drafts_leave_a_draw_to_every_sequence_and_half_of_the_tokens_to_prompts() {
         "only answers run"
     );
     let mut waiting = drafting(6, |limits| {
-        (limits.draws_max, limits.sequences_max) = (20, 2)
+        (limits.draws_max, limits.sequences_max) = (20, 2);
     });
     answering(&mut waiting, 2);
     ask(&mut waiting, 2, |_| ());
@@ -471,7 +471,7 @@ fn injected_bugs_of_drafts_do_what_they_say() {
     let computed = |drafts: &[u32], drawn: &[u32]| {
         let mut scheduler = with(InjectedFault::RejectedDraftsComputed);
         let id = ask(&mut scheduler, 0, |params| {
-            params.constraint = sevens(false)
+            params.constraint = sevens(false);
         });
         step(&mut scheduler);
         let (answer, computed, _) = verify(&mut scheduler, id, drafts, drawn);
@@ -600,7 +600,7 @@ fn forced_tokens_count_as_computed_only_by_an_injected_bug() {
         let mut scheduler = drafting(6, |_| ());
         scheduler.faults.fault = fault;
         let id = ask(&mut scheduler, 0, |params| {
-            params.constraint = sevens(false)
+            params.constraint = sevens(false);
         });
         step(&mut scheduler);
         assert_eq!(

@@ -26,15 +26,16 @@ pub(super) fn fields(
 ) -> Result<(), LoadError> {
     if let Some(field) = family.kinds {
         let layers = config["num_hidden_layers"].as_u64().unwrap_or(0);
-        let kind = |layer: u64| {
-            let has =
-                |name: &str| tensors.contains_key(&format!("{}.{layer}.{name}", family.layers));
-            KINDS
-                .into_iter()
-                .find(|(name, _)| has(name))
-                .map_or("full_attention", |(_, word)| word)
-        };
-        config[field] = (0..layers).map(kind).collect();
+        config[field] = (0..layers)
+            .map(|layer| {
+                let has =
+                    |name: &str| tensors.contains_key(&format!("{}.{layer}.{name}", family.layers));
+                KINDS
+                    .into_iter()
+                    .find(|(name, _)| has(name))
+                    .map_or("full_attention", |(_, word)| word)
+            })
+            .collect();
     }
     if let Some(inner) = family.integer(metadata, "ssm.inner_size")? {
         let heads = family.required(metadata, "ssm.time_step_rank")?;

@@ -156,12 +156,11 @@ pub(crate) fn message(name: &str, value: Value) -> Result<Value, ApiError> {
     if role == "developer" {
         message.insert("role".into(), "system".into());
     }
-    let is_wrong = |field: &&&str| {
+    if let Some(field) = ["name", "refusal", "tool_call_id"].iter().find(|field| {
         message
             .get(**field)
             .is_some_and(|value| !value.is_string() && !value.is_null())
-    };
-    if let Some(field) = ["name", "refusal", "tool_call_id"].iter().find(is_wrong) {
+    }) {
         return Err(wrong(&at(field), "a string", &message[*field]));
     }
     let calls = tool_calls(&at("tool_calls"), message.remove("tool_calls"))?;

@@ -158,10 +158,12 @@ impl Kind for Number {
 
 /// A number without a fraction. Clients that know only floats write `1.0`.
 pub(crate) fn whole(value: &Value) -> Option<i64> {
-    let exact = |number: &f64| number.fract() == 0.0 && number.abs() < 9e15;
-    value
-        .as_i64()
-        .or_else(|| value.as_f64().filter(exact).map(|number| number as i64))
+    value.as_i64().or_else(|| {
+        value
+            .as_f64()
+            .filter(|number| number.fract() == 0.0 && number.abs() < 9e15)
+            .map(|number| number as i64)
+    })
 }
 
 /// A count whose maximum, if any, the engine checks. A value beyond 32 bits becomes the largest 32-bit one.
@@ -208,10 +210,15 @@ impl Kind for Integer {
 
     fn read(&self, at: &str, value: Value, bounds: &Bounds) -> Result<i64, ApiError> {
         let range = self.min..=self.max.of(bounds).unwrap_or(i64::MAX);
-        let rule = || format!("a whole number from {} to {}", range.start(), range.end());
         whole(&value)
             .filter(|number| range.contains(number))
-            .ok_or_else(|| wrong(at, &rule(), &value))
+            .ok_or_else(|| {
+                wrong(
+                    at,
+                    &(format!("a whole number from {} to {}", range.start(), range.end())),
+                    &value,
+                )
+            })
     }
 
     fn schema(&self, bounds: &Bounds) -> Value {

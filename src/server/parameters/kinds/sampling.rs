@@ -97,15 +97,17 @@ fn short_strings(at: &str, items: Vec<Value>, most: usize) -> Result<Vec<String>
         );
         return Err(ApiError::invalid(at, message));
     }
-    let string = |item: Value| match item {
-        Value::String(text) if (1..=STOP_BYTES_MAX).contains(&text.len()) => Ok(text),
-        other => Err(wrong(
-            at,
-            &format!("strings of 1 to {STOP_BYTES_MAX} bytes"),
-            &other,
-        )),
-    };
-    items.into_iter().map(string).collect()
+    items
+        .into_iter()
+        .map(|item| match item {
+            Value::String(text) if (1..=STOP_BYTES_MAX).contains(&text.len()) => Ok(text),
+            other => Err(wrong(
+                at,
+                &format!("strings of 1 to {STOP_BYTES_MAX} bytes"),
+                &other,
+            )),
+        })
+        .collect()
 }
 
 fn short_string() -> Value {
@@ -124,10 +126,12 @@ impl Kind for StopTokenIds {
         let Value::Array(items) = &value else {
             return Err(wrong(at, "a list of token ids", &value));
         };
-        let id = |item: &Value| whole(item).and_then(|id| u32::try_from(id).ok());
         items
             .iter()
-            .map(|item| id(item).ok_or_else(|| wrong(at, "a list of token ids", item)))
+            .map(|item| {
+                (whole(item).and_then(|id| u32::try_from(id).ok()))
+                    .ok_or_else(|| wrong(at, "a list of token ids", item))
+            })
             .collect()
     }
 
@@ -143,14 +147,16 @@ impl Kind for LogitBias {
     type Value = BTreeMap<u32, f32>;
 
     fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<Self::Value, ApiError> {
-        let entry = |(key, value): (&String, &Value)| {
-            // `parse` would also take a leading plus sign or zeros: two spellings of one id.
-            let id = key.parse::<u32>().ok().filter(|id| id.to_string() == *key);
-            let id =
-                id.ok_or_else(|| wrong(at, "keyed by token ids", &Value::String(key.clone())))?;
-            Ok((id, Number::narrow(at, value, LOGIT_BIAS)?))
-        };
-        object(at, value)?.iter().map(entry).collect()
+        object(at, value)?
+            .iter()
+            .map(|(key, value)| {
+                // `parse` would also take a leading plus sign or zeros: two spellings of one id.
+                let id = key.parse::<u32>().ok().filter(|id| id.to_string() == *key);
+                let id =
+                    id.ok_or_else(|| wrong(at, "keyed by token ids", &Value::String(key.clone())))?;
+                Ok((id, Number::narrow(at, value, LOGIT_BIAS)?))
+            })
+            .collect()
     }
 
     fn schema(&self, bounds: &Bounds) -> Value {
@@ -169,12 +175,14 @@ impl Kind for LogitBiasPairs {
         let Value::Array(pairs) = value else {
             return LogitBias.read(at, value, bounds);
         };
-        let pair = |pair: &Value| match (pair[0].as_u64(), &pair[1]) {
-            (Some(id), Value::Bool(false)) => Ok((id.to_string(), json!(LOGIT_BIAS.min))),
-            (Some(id), bias @ Value::Number(_)) => Ok((id.to_string(), bias.clone())),
-            _ => Err(wrong(at, "pairs of a token id and a number or false", pair)),
-        };
-        let map = pairs.iter().map(pair).collect::<Result<Map<_, _>, _>>()?;
+        let map = pairs
+            .iter()
+            .map(|pair| match (pair[0].as_u64(), &pair[1]) {
+                (Some(id), Value::Bool(false)) => Ok((id.to_string(), json!(LOGIT_BIAS.min))),
+                (Some(id), bias @ Value::Number(_)) => Ok((id.to_string(), bias.clone())),
+                _ => Err(wrong(at, "pairs of a token id and a number or false", pair)),
+            })
+            .collect::<Result<Map<_, _>, _>>()?;
         LogitBias.read(at, map.into(), bounds)
     }
 
@@ -236,13 +244,14 @@ impl Kind for Metadata {
 
     fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<Self::Value, ApiError> {
         let map = object(at, value)?;
-        let fits = |(key, value): (&String, &Value)| {
-            let short = value
-                .as_str()
-                .is_some_and(|text| text.len() <= METADATA_VALUE_BYTES_MAX);
-            key.len() <= METADATA_KEY_BYTES_MAX && short
-        };
-        if map.len() <= METADATA_MAX && map.iter().all(fits) {
+        if map.len() <= METADATA_MAX
+            && map.iter().all(|(key, value)| {
+                let short = value
+                    .as_str()
+                    .is_some_and(|text| text.len() <= METADATA_VALUE_BYTES_MAX);
+                key.len() <= METADATA_KEY_BYTES_MAX && short
+            })
+        {
             return Ok(map);
         }
         let message = format!(

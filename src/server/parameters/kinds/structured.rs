@@ -68,7 +68,6 @@ impl Kind for Notation {
     type Value = GrammarSpec;
 
     fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<GrammarSpec, ApiError> {
-        let string = |value: &Value| value.as_str().map(str::to_owned);
         match self {
             Self::JsonSchema => {
                 let parsed = value
@@ -106,4 +105,8 @@ impl Kind for Notation {
             Self::Choice => json!({"type": "array", "items": {"type": "string"}, "minItems": 1}),
         }
     }
+}
+
+fn string(value: &Value) -> Option<String> {
+    value.as_str().map(str::to_owned)
 }

@@ -107,8 +107,9 @@ impl Staged for Bare {
                 Some(rest.to_owned())
             }
             Stage::Between => {
-                let separators = |c: char| c.is_whitespace() || matches!(c, ';' | ',' | ']');
-                let text = text.trim_start_matches(separators);
+                let text = text.trim_start_matches(|c: char| {
+                    c.is_whitespace() || matches!(c, ';' | ',' | ']')
+                });
                 let is_call = text.chars().next()? == '{';
                 let call = Stage::Call {
                     held: String::new(),

@@ -202,8 +202,10 @@ impl Writer<'_> {
     fn bare(&mut self, schema: &Value, allowed: &Allowed) -> Option<String> {
         let mut leaves = Vec::new();
         alternatives(schema, 0, &mut leaves).then_some(())?;
-        let is_text = |leaf: &Leaf<'_>| matches!(leaf, Leaf::Type("string"));
-        if leaves.iter().any(is_text) {
+        if leaves
+            .iter()
+            .any(|leaf| matches!(leaf, Leaf::Type("string")))
+        {
             return Some(self.text());
         }
         let each = leaves.iter().map(|leaf| self.bare_leaf(leaf, allowed));
@@ -456,7 +458,7 @@ fn alternatives<'a>(schema: &'a Value, depth: usize, leaves: &mut Vec<Leaf<'a>>)
     match (schema.get("const"), schema.get("enum"), schema.get("type")) {
         (Some(constant), ..) => leaves.push(Leaf::Constant(constant)),
         (None, Some(Value::Array(constants)), _) => {
-            leaves.extend(constants.iter().map(Leaf::Constant))
+            leaves.extend(constants.iter().map(Leaf::Constant));
         }
         (None, None, Some(Value::String(name))) => leaves.push(Leaf::Type(name)),
         (None, None, Some(Value::Array(names))) => {
@@ -525,21 +527,21 @@ fn properties(schema: &Map<String, Value>) -> Option<Vec<(&str, &Value, bool)>> 
             .collect::<Option<Vec<_>>>()?,
         None => Vec::new(),
     };
-    let is_name = |key: &str| {
-        !key.is_empty()
-            && key
-                .chars()
-                .all(|c| c.is_ascii_alphanumeric() || "_.-".contains(c))
-    };
     let are_known = required
         .iter()
         .all(|name| properties.iter().any(|(key, _)| key == name));
     let are_named = properties.iter().all(|(key, _)| is_name(key));
-    let is_required = |key: &String| required.contains(&key.as_str());
     (!says_more && !is_open && are_known && are_named).then(|| {
         properties
             .into_iter()
-            .map(|(key, value)| (key.as_str(), value, is_required(key)))
+            .map(|(key, value)| (key.as_str(), value, required.contains(&key.as_str())))
             .collect()
     })
+}
+
+fn is_name(key: &str) -> bool {
+    !key.is_empty()
+        && key
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || "_.-".contains(c))
 }

@@ -50,7 +50,6 @@ impl<'a> Reader<'a> {
     /// An identifier. Names of functions may have dots and dashes.
     fn name(&mut self) -> Option<&'a str> {
         let rest = self.rest.trim_start();
-        let is_part = |c: char| c.is_alphanumeric() || matches!(c, '_' | '.' | '-');
         let end = rest.find(|c| !is_part(c)).unwrap_or(rest.len());
         let (name, rest) = rest.split_at(end);
         self.rest = rest;
@@ -83,8 +82,9 @@ impl<'a> Reader<'a> {
 
     fn name_or_number(&mut self) -> Option<&'a str> {
         let rest = self.rest.trim_start();
-        let ends = |c: char| c.is_whitespace() || matches!(c, ',' | ')' | ']' | '}' | ':');
-        let end = rest.find(ends).unwrap_or(rest.len());
+        let end = rest
+            .find(|c: char| c.is_whitespace() || matches!(c, ',' | ')' | ']' | '}' | ':'))
+            .unwrap_or(rest.len());
         let (word, rest) = rest.split_at(end);
         self.rest = rest;
         Some(word)
@@ -160,4 +160,8 @@ impl<'a> Reader<'a> {
         let rest = self.rest.trim_start().strip_prefix(text);
         rest.map(|rest| self.rest = rest).is_some()
     }
+}
+
+fn is_part(c: char) -> bool {
+    c.is_alphanumeric() || matches!(c, '_' | '.' | '-')
 }

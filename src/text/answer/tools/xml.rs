@@ -230,11 +230,10 @@ impl XmlCall {
             let (key, rest) = parameter.split_once(after_key)?;
             let key = key.trim();
             let (_, rest) = rest.split_once(value[0])?;
-            let is_due = |next: &str| {
+            let (value, after) = self.split_value(rest, counts, |next: &str| {
                 let is_given = next == key || arguments.has(next);
                 !is_given && declared.is_some_and(|declared| declared.contains_key(next))
-            };
-            let (value, after) = self.split_value(rest, counts, is_due);
+            });
             let value = value.strip_prefix('\n').unwrap_or(value);
             let value = value.strip_suffix('\n').unwrap_or(value);
             let schema = declared

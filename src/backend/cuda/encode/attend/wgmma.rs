@@ -72,16 +72,19 @@ pub(in super::super::super) fn heads(
     capacity: &Capacity,
     facts: &Facts,
 ) -> Vec<(u32, Storage)> {
-    let of_step = |step: &Step| {
-        let (layer, _) = tensor_step(plan, capacity, facts, step)?;
-        let Step::AttendPaged(step) = step else {
-            return None;
-        };
-        let is_plain = step.softcap.is_none() && step.alibi.is_none();
-        takes(layer.head_dim, capacity.kv_format, is_plain, facts)
-            .then(|| (layer.head_dim, plan.buffer_spec(step.out).storage))
-    };
-    let mut heads: Vec<_> = plan.body.iter().filter_map(of_step).collect();
+    let mut heads: Vec<_> = plan
+        .body
+        .iter()
+        .filter_map(|step| {
+            let (layer, _) = tensor_step(plan, capacity, facts, step)?;
+            let Step::AttendPaged(step) = step else {
+                return None;
+            };
+            let is_plain = step.softcap.is_none() && step.alibi.is_none();
+            takes(layer.head_dim, capacity.kv_format, is_plain, facts)
+                .then(|| (layer.head_dim, plan.buffer_spec(step.out).storage))
+        })
+        .collect();
     heads.dedup();
     heads
 }
@@ -116,10 +119,11 @@ fn problem() -> Vec<u32> {
 
 /// Numbers between −1 and 1.
 fn numbers(seed: u32) -> impl Iterator<Item = f32> {
-    let step = |state: &u32| Some(state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223));
-    std::iter::successors(Some(seed), step)
-        .skip(1)
-        .map(|state| (state >> 8) as f32 / (1 << 23) as f32 - 1.0)
+    std::iter::successors(Some(seed), |state: &u32| {
+        Some(state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223))
+    })
+    .skip(1)
+    .map(|state| (state >> 8) as f32 / (1 << 23) as f32 - 1.0)
 }
 
 /// Memory of the check, freed at its end.
@@ -249,9 +253,6 @@ fn floats(bytes: &[u8], storage: Storage) -> Vec<f32> {
 const ALLOWED: f32 = 1.0 / 64.0;
 
 fn compare(kernel: &Kernel, expected: &[f32], found: &[f32]) -> Result<(), BackendError> {
-    let wrong = |(a, b): (&f32, &f32)| {
-        (a - b).abs().partial_cmp(&ALLOWED) != Some(std::cmp::Ordering::Less)
-    };
     let count = expected
         .iter()
         .zip(found)
@@ -268,6 +269,10 @@ fn compare(kernel: &Kernel, expected: &[f32], found: &[f32]) -> Result<(), Backe
         kernel: kernel.to_string(),
         message,
     })
+}
+
+fn wrong((a, b): (&f32, &f32)) -> bool {
+    (a - b).abs().partial_cmp(&ALLOWED) != Some(std::cmp::Ordering::Less)
 }
 
 #[cfg(all(test, unix))]
