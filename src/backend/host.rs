@@ -2,7 +2,7 @@
 //! kernel checks. These backends index with the ids of the batch, so an invalid index must give an error with a clear
 //! message, not a panic or another sequence's data.
 
-use super::{BackendError, BlockRef, Capacity};
+use super::{BackendError, BlockRef, Capacity, KvHalf};
 use crate::plan::inputs::{
     self, BatchInputs, FEED, GroupInputs, NONE, SampleRow, TOP_LOGPROBS_MAX,
 };
@@ -16,6 +16,22 @@ macro_rules! require {
             return Err(format!($($message)+));
         }
     };
+}
+
+/// The keys or the values of a layer in `pool`, which has those of each layer.
+pub(crate) fn half_of<'a, T>(
+    pool: &'a mut [[T; 2]],
+    plan: &Plan,
+    layer: u32,
+    half: KvHalf,
+) -> Result<&'a mut T, BackendError> {
+    if layer as usize >= plan.kv_layers.len() {
+        return Err(BackendError::no_kv_layer(layer));
+    }
+    let halves = pool
+        .get_mut(layer as usize)
+        .ok_or_else(BackendError::no_pool)?;
+    Ok(&mut halves[usize::from(half == KvHalf::Value)])
 }
 
 /// Fails unless a block or state slot exists and a copy of it, if given, has its size. `blocks` has the number of

@@ -1,20 +1,15 @@
-//! Test cases for the steps that work on rows: Embed, RmsNorm, MatMul, GatedActivation, Gates, GatherRows, ScaleLogits,
-//! Pool, CopyBlocks.
+//! Test cases for the steps that work on rows: Embed, RmsNorm, MatMul, GatedActivation, Gates, ScaleLogits.
 
 use super::compare::{HALVES, PRODUCTS, RELATIVE};
-use super::fixture::{
-    Check, Fixture, Mutant, Noise, Run, each, exact, paged_batch, plain_batch, relative, unwritten,
-};
+use super::fixture::{Check, Fixture, Mutant, Noise, Run, each, plain_batch, relative, unwritten};
 use super::{RowKind, Shapes};
 use crate::backend::FEW_ROWS_MAX;
-use crate::backend::KvHalf;
 use crate::backend::reference::int8;
 use crate::plan::format::GROUP;
-use crate::plan::inputs::{BatchInputs, FEED, PoolRow, SampleRow};
+use crate::plan::inputs::{BatchInputs, FEED, SampleRow};
 use crate::plan::{
-    Activation, BufferId, CopyBlocks, Embed, GatedActivation, Gates, GatherRows, KvFormat, MatMul,
-    NormOptions, Pool, RmsNorm, Rows, Sample, ScaleLogits, Section, Step, Storage, Tail, Up,
-    WeightFormat, WeightId,
+    Activation, BufferId, Embed, GatedActivation, Gates, MatMul, NormOptions, RmsNorm, Rows,
+    Sample, ScaleLogits, Section, Step, Storage, Tail, Up, WeightFormat, WeightId,
 };
 use crate::platform::for_each_chunk;
 
@@ -25,14 +20,7 @@ pub(super) const DENSE: [WeightFormat; 3] =
 /// All fixtures of these steps, with `rows` in row buffers.
 pub(super) fn fixtures(rows: RowKind, shapes: Shapes) -> Vec<Fixture> {
     let storage = rows.storage;
-    let mut fixtures = vec![gather_rows(storage)];
-    fixtures.extend(
-        shapes
-            .of(&[8, 40, 1032])
-            .iter()
-            .map(|columns| pool(storage, *columns)),
-    );
-    fixtures.extend(KvFormat::ALL.map(copy_blocks));
+    let mut fixtures = Vec::new();
     for format in WeightFormat::ALL {
         fixtures.extend(
             shapes
@@ -501,88 +489,6 @@ fn gated_activation(
     fixture
 }
 
-fn gather_rows(storage: Storage) -> Fixture {
-    let mut fixture = Fixture::new("gather_rows", format!("{storage:?}"));
-    let mut noise = Noise::new("gather_rows");
-    let x = fixture.buffer("x", Rows::Tokens, 40, Storage::F32);
-    let out = fixture.buffer("out", Rows::Samples, 40, storage);
-    fixture.plan.vocab = 40;
-    fixture.plan.tails.push((
-        Tail::Sample,
-        sampled_tail(Step::GatherRows(GatherRows { x, out }), out, storage),
-    ));
-    for (rows, picked) in [
-        (1, vec![0]),
-        (9, vec![8, 2, 2, 0]),
-        (70, (0..70).rev().collect()),
-    ] {
-        let count = u32::try_from(picked.len()).expect("a few rows");
-        let mut run = Run::new(format!("{count} of {rows} rows"), plain_batch(rows));
-        run.inputs.token_ids.fill(0);
-        run.inputs.logits_rows = picked;
-        sample_all(&mut run.inputs);
-        run.buffers.push((x, noise.values((rows * 40) as usize)));
-        if count > 1 {
-            run.mutants.push(Mutant::SwapLogitsRows(0, count - 1));
-        }
-        expect_rows(&fixture, &mut run, out, count, relative(0.0));
-        fixture.runs.push(run);
-    }
-    fixture
-}
-
-/// Sums of one row, of a few and of many, over several workgroups of columns.
-fn pool(storage: Storage, columns: u32) -> Fixture {
-    let mut fixture = Fixture::new("pool", format!("{storage:?}, {columns} columns"));
-    let mut noise = Noise::new(&format!("pool {columns}"));
-    let x = fixture.buffer("x", Rows::Tokens, columns, storage);
-    fixture
-        .plan
-        .tails
-        .push((Tail::Pool, vec![Step::Pool(Pool { x })]));
-    for (rows, pools) in [
-        (1, vec![(0, 1)]),
-        (9, vec![(0, 4), (8, 1), (4, 4)]),
-        (300, vec![(3, 290), (299, 1), (0, 17)]),
-    ] {
-        let mut run = Run::new(format!("{} of {rows} rows", pools.len()), plain_batch(rows));
-        run.inputs.tails = vec![Tail::Pool];
-        run.inputs.pools = pools
-            .into_iter()
-            .map(|(row_start, row_count)| PoolRow {
-                row_start,
-                row_count,
-            })
-            .collect();
-        let values: Vec<f32> = noise
-            .values((rows * columns) as usize)
-            .iter()
-            .map(|value| storage.round(*value))
-            .collect();
-        let allowed = run.inputs.pools.iter().flat_map(|pool| {
-            let rows = pool.row_start as usize..(pool.row_start + pool.row_count) as usize;
-            let magnitude = |row: usize, column: usize| {
-                f64::from(values[row * columns as usize + column].abs())
-            };
-            let sum = |column: usize| rows.clone().map(|row| magnitude(row, column)).sum::<f64>();
-            (0..columns as usize)
-                .map(sum)
-                .map(|sum| PRODUCTS * sum)
-                .collect::<Vec<_>>()
-        });
-        run.checks.push(Check::Pooled {
-            allowed: each(allowed.collect()),
-        });
-        run.buffers.push((x, values));
-        if rows > 1 {
-            run.mutants
-                .extend([Mutant::ShorterPool, Mutant::SwapRows(x, 0, rows - 1)]);
-        }
-        fixture.runs.push(run);
-    }
-    fixture
-}
-
 fn scale_logits(vocab: u32, softcap: Option<f32>) -> Fixture {
     let mut fixture = Fixture::new(
         "scale_logits",
@@ -622,60 +528,18 @@ fn scale_logits(vocab: u32, softcap: Option<f32>) -> Fixture {
 }
 
 /// Adds `step` and a draw from its output, without which a device may skip the tail. Logits are f32.
-fn sampled_tail(step: Step, logits: BufferId, storage: Storage) -> Vec<Step> {
+pub(super) fn sampled_tail(step: Step, logits: BufferId, storage: Storage) -> Vec<Step> {
     let sample = (storage == Storage::F32).then_some(Step::Sample(Sample { logits }));
     std::iter::once(step).chain(sample).collect()
 }
 
 /// A greedy sample row for every logits row.
-fn sample_all(inputs: &mut BatchInputs) {
+pub(super) fn sample_all(inputs: &mut BatchInputs) {
     inputs.tails = vec![Tail::Sample];
     inputs.samples = (0..)
         .zip(&inputs.logits_rows)
         .map(|(row, _)| SampleRow::greedy(row, 0))
         .collect();
-}
-
-/// Two groups, three layers, copies in each: whole blocks are copied bit for bit, and nothing else changes.
-fn copy_blocks(format: KvFormat) -> Fixture {
-    let mut fixture = Fixture::new("copy_blocks", format!("{format:?}"));
-    fixture.kv_format = format;
-    let mut noise = Noise::new("copy_blocks");
-    fixture.layer(3, 8, None, 9);
-    fixture.layer(1, 40, Some(20), 7);
-    fixture.plan.kv_layers.push(crate::plan::KvLayer {
-        group: 0,
-        heads: 2,
-        head_dim: 16,
-        latent: false,
-    });
-    fixture.push(Step::CopyBlocks(CopyBlocks));
-    for copies in [
-        [vec![], vec![]],
-        [vec![(8, 0), (1, 2), (8, 5)], vec![(3, 6)]],
-        [vec![], vec![(0, 1)]],
-    ] {
-        let shape = format!("{} and {} copies", copies[0].len(), copies[1].len());
-        let mut run = Run::new(shape, paged_batch(&fixture, &[(1, 1)], &mut noise));
-        for (group, copies) in copies.into_iter().enumerate() {
-            run.mutants
-                .extend((!copies.is_empty()).then_some(Mutant::DropCopy(group)));
-            run.inputs.groups[group].copies = copies;
-        }
-        for layer in 0..3 {
-            let halves = [(); 2].map(|()| noise.values(fixture.pool_elements(layer)));
-            run.kv.push(halves);
-            for half in [KvHalf::Key, KvHalf::Value] {
-                run.checks.push(Check::Kv {
-                    layer,
-                    half,
-                    allowed: exact(),
-                });
-            }
-        }
-        fixture.runs.push(run);
-    }
-    fixture
 }
 
 /// A matrix product to check.

@@ -1,12 +1,13 @@
 //! Test cases for latent attention: RopeStoreLatent, and store and attention in a layer. Attention alone and the
 //! products of heads are options of their steps' cases.
 
-use super::attention::{BATCHES, move_first_block, rotated};
+use super::attention::{BATCHES, rotated};
 use super::compare::{RELATIVE, attention_of_stored};
 use super::fixture::{
     Allowed, Check, Fixture, Mutant, Noise, Run, codes, each, either, paged_batch, pool_content,
     unwritten,
 };
+use super::layer::move_first_block;
 use super::{RowKind, Shapes};
 use crate::backend::KvHalf;
 use crate::plan::inputs::NONE;

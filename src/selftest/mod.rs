@@ -15,6 +15,8 @@ mod dense;
 mod experts;
 mod fixture;
 mod latent;
+mod layer;
+mod moves;
 mod sampling;
 mod scans;
 mod states;
@@ -525,10 +527,12 @@ impl Default for RowKind {
 
 /// The fixtures of each file, made when they are needed: all of them at once take gigabytes.
 fn fixtures(options: &SelftestOptions, rows: RowKind) -> impl Iterator<Item = Vec<Fixture>> {
-    const FILES: [fn(RowKind, Shapes) -> Vec<Fixture>; 7] = [
+    const FILES: [fn(RowKind, Shapes) -> Vec<Fixture>; 9] = [
         dense::fixtures,
+        |rows, shapes| moves::fixtures(rows.storage, shapes),
         experts::fixtures,
         attention::fixtures,
+        |rows, _| layer::fixtures(rows),
         stored::fixtures,
         |rows, shapes| latent::fixtures(rows.storage, shapes),
         |rows, shapes| states::fixtures(rows.storage, shapes),

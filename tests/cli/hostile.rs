@@ -239,7 +239,7 @@ fn wrong_metadata_is_refused_within_limits() {
                 file.set(
                     "tokenizer.ggml.scores",
                     Item::Raw([9_u32, 1, 4, 0, 0].map(u32::to_le_bytes).concat()),
-                )
+                );
             },
             &["scores"],
         ),

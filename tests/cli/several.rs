@@ -255,7 +255,7 @@ fn many_clients_of_random_models_are_answered() {
             }
         };
         std::thread::scope(|scope| {
-            (0..32).for_each(|number| drop(scope.spawn(move || client(number))))
+            (0..32).for_each(|number| drop(scope.spawn(move || client(number))));
         });
     }
 }

@@ -424,7 +424,7 @@ fn a_block_that_forks_share_is_counted_as_full_as_it_is() {
 fn a_quarter_of_a_step_is_kept_for_prompts_that_wait() {
     let mut scheduler = Scheduler::new(limits(), InjectedFaults::default());
     (0..8).for_each(|index| {
-        scheduler.add(request(&[index], 99), &[StreamId(index.into())], 0, false)
+        scheduler.add(request(&[index], 99), &[StreamId(index.into())], 0, false);
     });
     assert_eq!(step(&mut scheduler, 8), [1; 8]);
     assert_eq!(step(&mut scheduler, 8), [1; 8]);

@@ -74,7 +74,7 @@ fn bits_do_not_depend_on_what_else_runs() {
         *sum = (sum.0 + stats.preemptions, sum.1 + stats.prefix_hits);
     };
     for_seeds(2 * SEEDS, work, |sum| {
-        totals = (totals.0 + sum.0, totals.1 + sum.1)
+        totals = (totals.0 + sum.0, totals.1 + sum.1);
     });
     println!("preemptions, prefix hits: {totals:?}");
     assert!(

@@ -231,7 +231,7 @@ fn a_model_guesses_its_own_tokens() {
     };
     let (mut accepted, mut drafted) = (0, 0);
     for_seeds(300, work, |sum| {
-        (accepted, drafted) = (accepted + sum.0, drafted + sum.1)
+        (accepted, drafted) = (accepted + sum.0, drafted + sum.1);
     });
     assert!(
         drafted > 5_000 && accepted * 100 > drafted * 99,

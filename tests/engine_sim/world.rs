@@ -1,6 +1,10 @@
 //! A seeded environment for the engine: a plan without arithmetic, a device that checks its engine, requests that share
 //! prefixes, receivers that are dropped, and a simple oracle that computes every token.
 
+mod cases;
+
+pub(crate) use cases::case;
+
 use crate::watched::{Watched, watch};
 use crate::{beams, rules, speculation};
 use folio::backend::BackendError;
@@ -368,7 +372,7 @@ impl Readers {
                             match fact {
                                 PromptEvent::Admitted | PromptEvent::Prefix(_) => {}
                                 PromptEvent::Logprobs(tokens) => {
-                                    told.extend(tokens.iter().flat_map(numbers))
+                                    told.extend(tokens.iter().flat_map(numbers));
                                 }
                                 PromptEvent::Embedding(vector) => told.extend(vector),
                             }
@@ -384,7 +388,7 @@ impl Readers {
                             self.gap_max = self.gap_max.max(turn - before);
                         }
                         Event::Finished { reason, usage } => {
-                            *end = Some(End::Finished(reason, usage))
+                            *end = Some(End::Finished(reason, usage));
                         }
                         Event::Failed(error) => *end = Some(End::Failed(error)),
                     }
@@ -783,183 +787,4 @@ fn shareable_tokens(case: &Case, index: usize) -> u32 {
         .min(request.prompt.len() as u32 - 1)
         / size
         * size
-}
-
-/// The case of a seed: small pools, shared prefixes, dropped receivers.
-pub(crate) fn case(seed: u64) -> Case {
-    let mut random = Random(seed);
-    let windows = match random.below(5) {
-        0 | 1 => vec![None],
-        2 => vec![Some(random.within(3, 14))],
-        _ => vec![None, Some(random.within(3, 14))],
-    };
-    let model_len = random.within(24, 48);
-    let shape = Shape {
-        windows,
-        vocab: random.within(30, 200),
-        eos_token_ids: vec![0, 7],
-        model_len,
-        keeps_states: false,
-    };
-    let config = config(&mut random, &shape);
-    let nan = random
-        .once_in(10)
-        .then(|| random.within(8, shape.vocab - 1));
-    let script = Script {
-        seed,
-        nan,
-        ..Script::default()
-    };
-    let host_rows_every = if random.once_in(5) {
-        u64::from(random.within(1, 4))
-    } else {
-        0
-    };
-    let faults = InjectedFaults {
-        fault: None,
-        host_rows_every,
-    };
-    let arrivals = arrivals(&mut random, &shape);
-    let mut case = Case {
-        shape,
-        config,
-        script,
-        draft: None,
-        faults,
-        arrivals,
-    };
-    if random.once_in(3) {
-        speculation::speculate(&mut random, &mut case);
-    }
-    case
-}
-
-fn config(random: &mut Random, shape: &Shape) -> Config {
-    let max_num_seqs = random.within(1, 6);
-    let blocks = shape.model_len.div_ceil(4) + 2 + random.below(14);
-    Config {
-        max_num_seqs,
-        max_num_batched_tokens: max_num_seqs + 4 + random.below(24),
-        block_size: 4,
-        kv_cache_bytes: Some(u64::from(blocks) * BLOCK_BYTES * shape.windows.len() as u64),
-        kv_format: KvFormat::F32,
-        prefix_caching: !random.once_in(6),
-        look_ahead: !random.once_in(6),
-        deterministic: random.once_in(8),
-        seed: Some(1),
-        ..Config::default()
-    }
-}
-
-fn arrivals(random: &mut Random, shape: &Shape) -> Vec<Arrival> {
-    let documents: Vec<Vec<u32>> = (0..2)
-        .map(|_| {
-            (0..shape.model_len)
-                .map(|_| random.within(8, shape.vocab - 1))
-                .collect()
-        })
-        .collect();
-    // Salts of a case differ only at their ends.
-    let salt = "s".repeat(random.below(CACHE_SALT_LEN_MAX as u32 - 1) as usize);
-    let mut turn = 0;
-    let count = random.within(2, 9);
-    let mut arrivals: Vec<_> = (0..count)
-        .map(|_| {
-            turn += random.below(8) * random.below(2);
-            let document = &documents[random.below(2) as usize];
-            let request = request(random, shape, document, &salt);
-            let abort = |random: &mut Random| random.once_in(7).then(|| turn + random.below(25));
-            let aborts = (0..request.params.n).map(|_| abort(random)).collect();
-            Arrival {
-                turn,
-                request,
-                aborts,
-            }
-        })
-        .collect();
-    arrivals.sort_by_key(|arrival| arrival.turn);
-    arrivals
-}
-
-fn request(random: &mut Random, shape: &Shape, document: &[u32], salt: &str) -> Request {
-    let length = random.within(1, shape.model_len - 1) as usize;
-    let shared = random.below(length as u32 + 1) as usize;
-    let mut prompt = document[..shared].to_vec();
-    prompt.extend((shared..length).map(|_| random.within(8, shape.vocab - 1)));
-    let salts = [None, None, Some("a"), Some("b"), Some("ab")];
-    let penalties = random.once_in(3);
-    // Half of the biases concern tokens that may end the choice.
-    let biased = |random: &mut Random| {
-        if random.once_in(2) {
-            [0, 7, 9][random.below(3) as usize]
-        } else {
-            random.below(shape.vocab)
-        }
-    };
-    let bias = |random: &mut Random| (biased(random), [-1.5, 1.0, 2.0][random.below(3) as usize]);
-    let max_tokens = (!random.once_in(6)).then(|| random.within(1, 24));
-    let constraint = random
-        .once_in(3)
-        .then(|| rules::shared(random.below(1000).into(), shape.vocab));
-    let mut params = SamplingParams {
-        n: if random.once_in(3) {
-            random.within(2, 4)
-        } else {
-            1
-        },
-        max_tokens,
-        min_tokens: if random.once_in(3) {
-            random.below(max_tokens.unwrap_or(20) + 1)
-        } else {
-            0
-        },
-        draw: DrawParams {
-            temperature: if random.once_in(2) { 0.0 } else { 1.0 },
-            repetition_penalty: if penalties && random.once_in(2) {
-                1.2
-            } else {
-                1.0
-            },
-            frequency_penalty: if penalties { 0.5 } else { 0.0 },
-            ..DrawParams::default()
-        },
-        logit_bias: (0..random.below(2) * random.below(3))
-            .map(|_| bias(random))
-            .collect(),
-        seed: Some(u64::from(random.below(1000))),
-        stop_token_ids: if random.once_in(4) {
-            vec![9]
-        } else {
-            Vec::new()
-        },
-        ignore_eos: random.once_in(4),
-        constraint,
-        logprobs: random.once_in(4).then(|| random.below(4)),
-        ..SamplingParams::default()
-    };
-    let cache_salt = salts[random.below(5) as usize].map(|end| format!("{salt}{end}"));
-    let priority = if random.once_in(5) { -1 } else { 0 };
-    let (client, explain_prefix) = (random.below(3), random.once_in(4));
-    let pooling = random.once_in(8).then(|| {
-        if random.once_in(2) {
-            Pooling::Last
-        } else {
-            Pooling::Mean
-        }
-    });
-    params.prompt_logprobs = (pooling.is_none() && random.once_in(5)).then(|| random.below(4));
-    Request {
-        prompt: prompt.into(),
-        params,
-        cache_salt,
-        cache_owner: None,
-        priority,
-        client,
-        explain_prefix,
-        explain_drafts: explain_prefix,
-        report_admission: explain_prefix,
-        pooling,
-        prompt_only: false,
-        predicted: None,
-    }
 }

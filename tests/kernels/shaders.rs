@@ -454,7 +454,7 @@ fn declared(text: &str) -> BTreeSet<String> {
             .filter(|word| !word.is_empty());
         match words.next() {
             Some("fn" | "const" | "struct" | "override" | "alias") => {
-                names.extend(words.next().map(str::to_owned))
+                names.extend(words.next().map(str::to_owned));
             }
             Some("var") => {
                 names.extend(

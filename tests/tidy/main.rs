@@ -1,5 +1,5 @@
-//! Source rules as tests: allowed imports, no import cycles, no copied functions, one file name per kernel, length
-//! limits, and forbidden calls.
+//! Source rules as tests: allowed imports, no import cycles, no copied functions, one file name per kernel, limits of
+//! length and density, and forbidden calls.
 //!
 //! Rules read the source text with strings and comments blanked out ([`reader`]), so a word in prose never counts.
 
@@ -10,6 +10,7 @@ mod kernels;
 mod pages;
 mod reader;
 mod style;
+mod tokens;
 
 /// Fails with all findings.
 fn judge(rule: &str, findings: &[String]) {

@@ -2,7 +2,7 @@
 //! of one buffer at a time.
 
 use super::memory::{KvStore, Weight};
-use crate::backend::host::{check_batch, check_block, restore_state, save_state};
+use crate::backend::host::{check_batch, check_block, half_of, restore_state, save_state};
 use crate::backend::{BackendError, BlockRef, Capacity, KvHalf};
 use crate::plan::inputs::BatchInputs;
 use crate::plan::{BufferId, KvLayer, Plan, StateLayer, Step, Storage, WeightId};
@@ -129,14 +129,7 @@ impl LoadedPlan {
 
     /// Keys or values of a layer.
     pub(super) fn half(&mut self, layer: u32, half: KvHalf) -> Result<&mut KvStore, BackendError> {
-        if layer as usize >= self.plan.kv_layers.len() {
-            return Err(BackendError::no_kv_layer(layer));
-        }
-        let halves = self
-            .pool
-            .get_mut(layer as usize)
-            .ok_or_else(BackendError::no_pool)?;
-        Ok(&mut halves[usize::from(half == KvHalf::Value)])
+        half_of(&mut self.pool, &self.plan, layer, half)
     }
 
     /// The states of a layer in all slots.
