@@ -841,10 +841,12 @@ impl Scheduler {
             );
         }
         self.pool.check(&occurrences);
-        let kept = |sequence: &Sequence| sequence.disk.arrived.len() + sequence.disk.kept.len();
         self.host.check(
             self.restores_in_flight,
-            self.sequences.iter().map(kept).sum(),
+            self.sequences
+                .iter()
+                .map(|sequence| sequence.disk.arrived.len() + sequence.disk.kept.len())
+                .sum(),
         );
         self.check_slots();
         let order = |id: &SequenceId| self.sequences[*id].order;

@@ -382,10 +382,9 @@ impl<'a> Tag<'a> {
         let Some(start) = (1..self.tokens.len()).find(|index| is(*index, "in")) else {
             return;
         };
-        let is_end =
-            |index: &usize| is(*index, "if") || self.is_boundary(*index) && is(*index, "recursive");
+
         let end = (start + 1..self.tokens.len())
-            .find(is_end)
+            .find(|&index| is(index, "if") || self.is_boundary(index) && is(index, "recursive"))
             .unwrap_or(self.tokens.len());
         if start + 1 < end {
             edits.extend(self.filtered(start + 1, end - 1, ITEMS));

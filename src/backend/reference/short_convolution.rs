@@ -93,9 +93,11 @@ pub(super) fn short_convolution(
         .enumerate()
     {
         for (column, out) in out.iter_mut().enumerate() {
-            let input = |tap: usize| f64::from(convolved[(t + tap) * columns + column]);
             let sum: f64 = (0..taps)
-                .map(|tap| f64::from(weight[column * taps + tap]) * input(tap))
+                .map(|tap| {
+                    let input = convolved[(t + tap) * columns + column];
+                    f64::from(weight[column * taps + tap]) * f64::from(input)
+                })
                 .sum();
             let sum = sum + bias.map_or(0.0, |bias| f64::from(bias[column]));
             *out = storage.round(match form {
