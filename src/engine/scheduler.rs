@@ -234,12 +234,11 @@ impl Scheduler {
                 .all(|stream| !self.by_stream.contains_key(stream)),
             "a stream is used once"
         );
-        let index = |index| u32::try_from(index).expect("choices are few");
-        let choice = |(position, &stream)| Choice {
-            index: index(position),
-            stream,
-        };
-        let choices: Vec<_> = streams.iter().enumerate().map(choice).collect();
+        let choices: Vec<_> = streams
+            .iter()
+            .zip(0..)
+            .map(|(&stream, index)| Choice { index, stream })
+            .collect();
         let (round, arrival) = (self.round_robin.next(request.client), self.arrivals);
         let order = Order {
             priority: request.priority,

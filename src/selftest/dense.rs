@@ -458,8 +458,7 @@ fn gated_activation(
                 Place::Elsewhere => &other[16..][..columns as usize],
                 Place::Nowhere => &ones[..],
             };
-            let product =
-                |(gate, up): (&f32, &f32)| f64::from(gate.abs()) * (1.0 + f64::from(up.abs()));
+
             // xIELU jumps at zero, by less than its epsilon, and a device may take a subnormal gate for zero.
             let jump = |gate: &f32| {
                 if is_xielu && gate.is_subnormal() {
@@ -471,7 +470,10 @@ fn gated_activation(
             gates
                 .iter()
                 .zip(ups)
-                .map(|(gate, up)| jump(gate) + 0.1 * RELATIVE * product((gate, up)))
+                .map(|(gate, up)| {
+                    let product = f64::from(gate.abs()) * (1.0 + f64::from(up.abs()));
+                    jump(gate) + 0.1 * RELATIVE * product
+                })
                 .collect::<Vec<_>>()
         });
         let of_inputs: Vec<f64> = allowed.collect();
@@ -561,13 +563,13 @@ fn pool(storage: Storage, columns: u32) -> Fixture {
             .collect();
         let allowed = run.inputs.pools.iter().flat_map(|pool| {
             let rows = pool.row_start as usize..(pool.row_start + pool.row_count) as usize;
-            let magnitude = |row: usize, column: usize| {
-                f64::from(values[row * columns as usize + column].abs())
-            };
-            let sum = |column: usize| rows.clone().map(|row| magnitude(row, column)).sum::<f64>();
             (0..columns as usize)
-                .map(sum)
-                .map(|sum| PRODUCTS * sum)
+                .map(|column| {
+                    let of_rows = rows
+                        .clone()
+                        .map(|row| values[row * columns as usize + column]);
+                    PRODUCTS * of_rows.map(|value| f64::from(value.abs())).sum::<f64>()
+                })
                 .collect::<Vec<_>>()
         });
         run.checks.push(Check::Pooled {

@@ -68,10 +68,10 @@ pub(super) fn measure(subject: &Subject<'_>, config: &Config, report: &mut Repor
         context + new_tokens,
     )?;
     let mut rows = Vec::new();
-    let spoilt = |&batch: &u32| (batch < FULL).then_some((batch, Some(right)));
-    let cases = batches
-        .iter()
-        .flat_map(|batch| spoilt(batch).into_iter().chain([(*batch, None)]));
+    let cases = batches.iter().flat_map(|&batch| {
+        let spoilt = (batch < FULL).then_some((batch, Some(right)));
+        spoilt.into_iter().chain([(batch, None)])
+    });
     for (batch, right) in cases {
         let what = if right.is_some() {
             "own answer, spoilt"

@@ -114,14 +114,16 @@ impl RepoFolder {
             return Ok(());
         }
         let path = self.folder.join("refs").join(revision);
-        let write = || {
-            self.make_folder(&path)?;
-            let new = self.spare("ref")?;
-            open_no_link(fs::OpenOptions::new().write(true).create_new(true), &new)?
-                .write_all(commit.as_bytes())?;
-            fs::rename(&new, &path)
-        };
-        write().with_context(|| path.display().to_string())
+        self.write_revision(&path, commit)
+            .with_context(|| path.display().to_string())
+    }
+
+    fn write_revision(&self, path: &Path, commit: &str) -> io::Result<()> {
+        self.make_folder(path)?;
+        let new = self.spare("ref")?;
+        open_no_link(fs::OpenOptions::new().write(true).create_new(true), &new)?
+            .write_all(commit.as_bytes())?;
+        fs::rename(&new, path)
     }
 
     /// Names and commits of all revisions, without damaged ones.

@@ -60,11 +60,11 @@ impl Hasher {
     }
 
     fn hex(self) -> String {
-        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        match self {
-            Self::Sha256(hasher) => hex(&hasher.finalize()),
-            Self::Git(hasher) => hex(&hasher.finalize()),
-        }
+        let hash = match self {
+            Self::Sha256(hasher) => hasher.finalize().to_vec(),
+            Self::Git(hasher) => hasher.finalize().to_vec(),
+        };
+        hash.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 }
 
