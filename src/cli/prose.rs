@@ -255,7 +255,6 @@ fn mark_of(line: &str, is_fenced: bool) -> Mark {
     if is_fenced {
         return Mark::None;
     }
-
     match text.strip_suffix(' ') {
         Some("-" | "*" | "+") => Mark::Item(before + 2),
         Some(mark) if is_heading(mark) => Mark::Heading,

@@ -242,7 +242,6 @@ impl Model {
     fn refuse_unread(&self, own_names: &[(String, String)]) -> Result<(), LoadError> {
         let layers = self.spec.layers.len() as u64;
         let read = weights::names_of(&self.spec);
-
         match own_names
             .iter()
             .find(|(name, own)| !read.contains(name) && !is_harmless(own, layers))
@@ -347,7 +346,6 @@ impl Model {
     /// layers that predict further tokens.
     pub fn left_out(&self) -> Option<String> {
         let layers = self.spec.layers.len() as u64;
-
         let part = |name: &str| match name {
             _ if holds(name, &["vision", "visual", "multi_modal_projector"]) => Some("vision"),
             _ if holds(name, &["audio"]) => Some("audio"),

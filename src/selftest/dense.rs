@@ -458,7 +458,6 @@ fn gated_activation(
                 Place::Elsewhere => &other[16..][..columns as usize],
                 Place::Nowhere => &ones[..],
             };
-
             // xIELU jumps at zero, by less than its epsilon, and a device may take a subnormal gate for zero.
             let jump = |gate: &f32| {
                 if is_xielu && gate.is_subnormal() {

@@ -121,7 +121,6 @@ impl Product<'_> {
     /// Calls `work` once per expert that has routes, with these routes and their products by (route index, output).
     fn each_expert(&self, x: &[f32], mut work: impl FnMut(&[usize], &dyn Fn(usize, usize) -> f64)) {
         let (columns, outputs) = (self.weight.spec().columns as usize, self.outputs());
-
         for expert in 0..self.weight.spec().experts as usize {
             let chosen = self
                 .routes

@@ -11,14 +11,16 @@
 
 use super::loaded::LoadedPlan;
 use crate::plan::inputs::BatchInputs;
-use crate::plan::{ExpertGroups, RouteExperts, Routing, WeightId};
+use crate::plan::{ExpertGroups, RouteExperts, Routing};
 
 /// Runs the step.
 pub(super) fn run(step: &RouteExperts, loaded: &mut LoadedPlan, inputs: &BatchInputs) {
     loaded.write(step.routes, inputs, |loaded, routes, _| {
         let (experts, per_token) = (loaded.columns(step.logits), loaded.per_token(step.routes));
-        let vector = |weight: Option<WeightId>| weight.map(|weight| loaded.weight(weight).vector());
-        let (bias, scale) = (vector(step.routing.bias), vector(step.routing.expert_scale));
+        let (bias, scale) = (
+            loaded.vector(step.routing.bias),
+            loaded.vector(step.routing.expert_scale),
+        );
         let router = Router {
             routing: step.routing,
             bias,
@@ -56,7 +58,6 @@ impl Router {
         let mut keys: Vec<u32> = values.iter().map(|&value| order(value)).collect();
         if let Some(ExpertGroups { count, kept }) = self.routing.groups {
             let size = logits.len() / count as usize;
-
             let values: Vec<u32> = values
                 .chunks_exact(size)
                 .map(|group| order(self.group_value(group)))

@@ -442,7 +442,6 @@ fn shader_compiler() -> (wgpu::Dx12Compiler, &'static str) {
         target_env = "msvc",
         not(target_arch = "aarch64")
     ));
-
     match is_linked {
         true => (wgpu::Dx12Compiler::StaticDxc, "DXC (built in)"),
         false => match own_dxc() {
@@ -505,18 +504,11 @@ fn memory(adapter: &wgpu::Adapter) -> Option<(u64, &'static str)> {
 }
 
 fn choose(adapters: &[wgpu::Adapter], requested: Option<usize>) -> Result<usize, BackendError> {
-    let list = || {
-        let names = adapters
-            .iter()
-            .enumerate()
-            .map(|(index, adapter)| format!("{index}: {}", adapter.get_info().name));
-        names.collect::<Vec<_>>().join(", ")
-    };
     if let Some(index) = requested {
         return adapters.get(index).map(|_| index).ok_or_else(|| {
             BackendError::Unavailable(format!(
                 "there is no wgpu adapter {index}; available: {}",
-                list()
+                listed(adapters)
             ))
         });
     }
@@ -536,9 +528,17 @@ fn choose(adapters: &[wgpu::Adapter], requested: Option<usize>) -> Result<usize,
         ),
         _ => BackendError::Unavailable(format!(
             "no GPU; software adapters must be selected by index: {}",
-            list()
+            listed(adapters)
         )),
     })
+}
+
+fn listed(adapters: &[wgpu::Adapter]) -> String {
+    let names = adapters
+        .iter()
+        .enumerate()
+        .map(|(index, adapter)| format!("{index}: {}", adapter.get_info().name));
+    names.collect::<Vec<_>>().join(", ")
 }
 
 /// Name and version of the driver.

@@ -189,7 +189,6 @@ impl RepoFolder {
     /// Bytes of each incomplete blob.
     pub(super) fn incompletes(&self) -> Result<Vec<u64>> {
         let entries = entries(&self.folder.join("blobs"))?;
-
         Ok(entries
             .iter()
             .filter(|entry| entry.file_name().to_string_lossy().ends_with(INCOMPLETE))

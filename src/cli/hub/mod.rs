@@ -76,7 +76,6 @@ fn similar(model: &Path) -> String {
         if let Some(near) = nearest(&name.to_string_lossy(), names.iter().map(String::as_str)) {
             return format!("; did you mean {}?", model.with_file_name(near).display());
         }
-
         let models: Vec<&str> = names
             .iter()
             .filter(|name| name.to_lowercase().ends_with(".gguf") || folder.join(name).is_dir())

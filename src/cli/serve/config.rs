@@ -116,7 +116,6 @@ impl ConfigFile {
 /// The option with this long name, with dashes or underscores.
 fn find<'a>(command: &'a Command, key: &str) -> Result<&'a Arg> {
     let dashed = key.replace('_', "-");
-
     let allowed = || {
         command
             .get_arguments()

@@ -159,7 +159,6 @@ impl Curve {
         let floor = known.map_or(0, |(rows, _)| rows);
         let below = (floor..=rows).rev().find_map(measured).or(known);
         let above = (rows..self.0.len()).find_map(measured);
-
         match (below, above) {
             (Some((from, low)), Some((to, high))) if to > from => {
                 let share = (rows - from) as f64 / (to - from) as f64;

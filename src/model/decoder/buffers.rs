@@ -161,7 +161,6 @@ impl Buffers {
             let gated = tokens(plan, "gated", 3 * spec.hidden, activations);
             [gated, tokens(plan, "convolved", spec.hidden, activations)]
         });
-
         let sizes = spec
             .layers
             .iter()
@@ -240,7 +239,6 @@ impl ExpertBuffers {
         let rows = Rows::Routes(experts.per_token);
         let router = plan.buffer("router", Rows::Tokens, experts.count, Storage::F32);
         let routes = plan.buffer("routes", rows, 2, Storage::F32);
-
         let mlp = MlpBuffers::new(
             plan,
             ["expert_gate_up", "expert_activated"],

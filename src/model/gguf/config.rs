@@ -258,7 +258,6 @@ fn sizes_by_layer(
         by_layer("attention.head_count_kv")?,
         by_layer("feed_forward_length")?,
     );
-
     config["per_layer_config"] = heads
         .iter()
         .enumerate()

@@ -434,7 +434,6 @@ fn listed_merges(metadata: &Metadata, ids: &Ids<'_>) -> Result<Vec<[u32; 4]>, Lo
             rank,
         ])
     };
-
     (0..)
         .zip(&merges)
         .map(|(rank, merge)| {

@@ -164,7 +164,6 @@ fn pair_ids(messages: &mut [Value], short: bool) {
             }
         } else if message["role"] == "tool" {
             let given = text_in(message, "tool_call_id").map(form);
-
             let place = match &given {
                 Some(id) => pending.iter().position(|(other, _)| other == id),
                 None => pending
@@ -188,9 +187,11 @@ fn short_id(id: &str) -> String {
         return id.to_owned();
     }
     let hash = blake3::hash(id.as_bytes());
-    let digit =
-        |byte: &u8| char::from_digit(u32::from(*byte) % 36, 36).expect("a digit is below its base");
-    hash.as_bytes().iter().take(SHORT_ID).map(digit).collect()
+    hash.as_bytes()
+        .iter()
+        .take(SHORT_ID)
+        .map(|byte| char::from_digit(u32::from(*byte) % 36, 36).expect("a digit is below its base"))
+        .collect()
 }
 
 /// One message for each call, with its result after it.

@@ -648,11 +648,10 @@ fn tokenize_schema(body: &Body, bounds: &Bounds) -> Value {
         schema: group::<TokenizeTextRequest>,
         example: body.example,
     };
-    let example = || json!({"messages": [{"role": "user", "content": "Hello!"}]});
     let chat = Body {
         name: "TokenizeChatRequest",
         schema: group::<TokenizeChatRequest>,
-        example,
+        example: || json!({"messages": [{"role": "user", "content": "Hello!"}]}),
     };
     let content = Body {
         name: "TokenizeContentRequest",

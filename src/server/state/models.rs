@@ -170,7 +170,6 @@ impl Fleet {
             .models
             .iter()
             .position(|model| model.names.iter().any(is_asked));
-
         let names = self
             .models
             .iter()

@@ -312,7 +312,6 @@ fn widths(schema: &Value) -> (usize, usize) {
             let lists = ["anyOf", "oneOf"]
                 .iter()
                 .filter_map(|key| map.get(*key)?.as_array());
-
             let alternatives = lists
                 .flatten()
                 .filter(|item| item.get("const").or_else(|| item.get("enum")).is_none())

@@ -575,7 +575,6 @@ impl<'a> Recorder<'a> {
         let params_offset = self.recordings.params_offset(bytemuck::bytes_of(params))?;
         let ids = bindings.iter().map(|binding| binding.buffer.id).collect();
         let params_buffer = &self.arena.params.raw;
-
         let bind_group = self
             .recordings
             .bind_groups
