@@ -224,12 +224,12 @@ impl RepoFolder {
         // `../../blobs/<hash>`, with one more step up for each folder in the name.
         let mut target: PathBuf = std::iter::repeat_n("..", name.split('/').count() + 1).collect();
         target.extend(["blobs", hash]);
-        self.put(hash, &path, &target)
+        self.link_or_move(hash, &path, &target)
             .with_context(|| path.display().to_string())
     }
 
     /// Makes `path` a link to `target`, or else the blob itself.
-    fn put(&self, hash: &str, path: &Path, target: &Path) -> io::Result<()> {
+    fn link_or_move(&self, hash: &str, path: &Path, target: &Path) -> io::Result<()> {
         self.make_folder(path)?;
         let new = self.spare(hash)?;
         match symlink(target, &new) {
