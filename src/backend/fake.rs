@@ -25,7 +25,7 @@ pub use tokens::{continuations, hidden, likely, mix, next_token, scored_rank};
 use super::layout::{Layout, PoolLayout};
 use super::{Allocation, Backend, BackendError, BlockRef, Capacity, Caps, DeviceKind, GivenTimes};
 use crate::plan::inputs::{
-    BatchInputs, FEED, GroupInputs, NONE, NUMERICAL_ERROR, PoolRow, Results, SampleRow, Sampled,
+    BatchInputs, FEED, GroupInputs, NONE, NUMERICAL_ERROR, Results, SampleRow, Sampled,
 };
 use crate::plan::{Plan, Storage, WeightId};
 use crate::platform;
@@ -789,9 +789,13 @@ impl FakeBackend {
             within(inputs.pools.len(), capacity.sequences_max),
             "pool rows are within capacity"
         );
-        let pooled =
-            |pool: &PoolRow| pool.row_count > 0 && pool.row_start + pool.row_count <= next_row;
-        assert!(inputs.pools.iter().all(pooled), "pool rows name token rows");
+        assert!(
+            inputs
+                .pools
+                .iter()
+                .all(|pool| pool.row_count > 0 && pool.row_start + pool.row_count <= next_row),
+            "pool rows name token rows"
+        );
         let slots = inputs
             .samples
             .iter()
@@ -847,9 +851,10 @@ const SLOT_BYTES: usize = 12;
 
 /// A copy of a block: the token and the state of each slot, little-endian.
 fn slots_to_bytes(slots: &[Slot]) -> Vec<u8> {
-    let bytes =
-        |slot: &Slot| [&slot.token_id.to_le_bytes()[..], &slot.state.to_le_bytes()].concat();
-    slots.iter().flat_map(bytes).collect()
+    slots
+        .iter()
+        .flat_map(|slot| [&slot.token_id.to_le_bytes()[..], &slot.state.to_le_bytes()].concat())
+        .collect()
 }
 
 /// Overwrites a block with a copy. What a short copy lacks becomes unreadable.

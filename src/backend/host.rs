@@ -335,14 +335,18 @@ impl Limits<'_> {
                 sequence.context_len
             );
         }
-        let known = |block: &u32| *block < blocks || *block == NONE;
         require!(
-            group.block_tables.iter().all(known),
+            group
+                .block_tables
+                .iter()
+                .all(|block| *block < blocks || *block == NONE),
             "a table names an unknown block; there are {blocks}"
         );
-        let known = |slot: &u32| *slot / size < blocks || *slot == NONE;
         require!(
-            group.slot_mapping.iter().all(known),
+            group
+                .slot_mapping
+                .iter()
+                .all(|slot| *slot / size < blocks || *slot == NONE),
             "a slot lies in an unknown block; there are {blocks}"
         );
         require!(

@@ -255,8 +255,6 @@ fn mark_of(line: &str, is_fenced: bool) -> Mark {
     if is_fenced {
         return Mark::None;
     }
-    let is_heading =
-        |text: &str| (1..=6).contains(&text.len()) && text.bytes().all(|byte| byte == b'#');
     match text.strip_suffix(' ') {
         Some("-" | "*" | "+") => Mark::Item(before + 2),
         Some(mark) if is_heading(mark) => Mark::Heading,
@@ -272,6 +270,10 @@ fn mark_of(line: &str, is_fenced: bool) -> Mark {
 
 fn is_number(text: &str) -> bool {
     (1..=3).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+fn is_heading(mark: &str) -> bool {
+    (1..=6).contains(&mark.len()) && mark.bytes().all(|byte| byte == b'#')
 }
 
 #[cfg(test)]

@@ -183,9 +183,9 @@ impl Remote {
             .iter()
             .flat_map(|model| model.names.clone())
             .collect();
-        let is_it =
-            |model: &RemoteModel| name.is_none_or(|name| model.names.iter().any(|own| own == name));
-        let found = models.into_iter().find(is_it);
+        let found = models
+            .into_iter()
+            .find(|model| name.is_none_or(|name| model.names.iter().any(|own| own == name)));
         found.with_context(|| {
             format!(
                 "{} has no model {}; it has {}",

@@ -234,12 +234,11 @@ impl Scheduler {
                 .all(|stream| !self.by_stream.contains_key(stream)),
             "a stream is used once"
         );
-        let index = |index| u32::try_from(index).expect("choices are few");
-        let choice = |(position, &stream)| Choice {
-            index: index(position),
-            stream,
-        };
-        let choices: Vec<_> = streams.iter().enumerate().map(choice).collect();
+        let choices: Vec<_> = streams
+            .iter()
+            .zip(0..)
+            .map(|(&stream, index)| Choice { index, stream })
+            .collect();
         let (round, arrival) = (self.round_robin.next(request.client), self.arrivals);
         let order = Order {
             priority: request.priority,
@@ -841,10 +840,12 @@ impl Scheduler {
             );
         }
         self.pool.check(&occurrences);
-        let kept = |sequence: &Sequence| sequence.disk.arrived.len() + sequence.disk.kept.len();
         self.host.check(
             self.restores_in_flight,
-            self.sequences.iter().map(kept).sum(),
+            self.sequences
+                .iter()
+                .map(|sequence| sequence.disk.arrived.len() + sequence.disk.kept.len())
+                .sum(),
         );
         self.check_slots();
         let order = |id: &SequenceId| self.sequences[*id].order;

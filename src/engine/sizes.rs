@@ -2,7 +2,7 @@
 //! [`Plan`] and [`Caps`]; the backend computes buffer sizes ([`layout`]).
 
 use crate::backend::{Capacity, Caps, DeviceKind, MACHINE_MEMORY, layout};
-use crate::config::{Config, Speculation};
+use crate::config::Config;
 use crate::engine::request::{EOS_TOKEN_IDS_MAX, LOGIT_BIAS_MAX, STOP_TOKEN_IDS_MAX};
 use crate::engine::states;
 use crate::plan::Plan;
@@ -37,9 +37,10 @@ pub(super) fn scores_max(config: &Config) -> u32 {
 /// may run then. A step with fewer sequences has room for more drafts.
 fn draws_max(config: &Config) -> u32 {
     let sequences = config.max_num_seqs;
-    let with_drafts =
-        |settings: Speculation| settings.sequences_max(sequences) + settings.num_speculative_tokens;
-    config.speculation.map_or(0, with_drafts).max(sequences)
+    let with_drafts = config.speculation.map_or(0, |settings| {
+        settings.sequences_max(sequences) + settings.num_speculative_tokens
+    });
+    with_drafts.max(sequences)
 }
 
 /// Maximum rows of logits per step: one per draw, plus the prompt logprobs.

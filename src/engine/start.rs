@@ -280,11 +280,10 @@ impl<B: Backend, S: Source> Engine<B, S> {
         let form = form(&backend, &plan, &capacity, config, fingerprint);
         let mut limits = limits(&source, &plan, &capacity, config, &blocks, model_len_max);
         let disk = open(extras.open_disk, &form, config, &mut limits)?;
-        let bytes = |plan: &Plan, blocks: &[u32]| sizes::kv_bytes(config, plan, blocks);
         let draft_bytes = draft.as_ref().map_or(0, |draft| {
-            bytes(&draft.plan.plan, &draft.plan.blocks(&blocks))
+            sizes::kv_bytes(config, &draft.plan.plan, &draft.plan.blocks(&blocks))
         });
-        let kv_bytes = bytes(&plan, &blocks) + draft_bytes;
+        let kv_bytes = sizes::kv_bytes(config, &plan, &blocks) + draft_bytes;
         let info = info(
             &backend,
             &plan,

@@ -98,10 +98,9 @@ pub(super) fn words(
             .collect();
     }
     let every = |n: usize, other: Word| {
-        let attends = move |layer: usize| (layer + 1).is_multiple_of(n);
         (0..count)
             .map(move |layer| {
-                if attends(layer) {
+                if (layer + 1).is_multiple_of(n) {
                     Word::Attention(false)
                 } else {
                     other

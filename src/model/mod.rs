@@ -242,21 +242,9 @@ impl Model {
     fn refuse_unread(&self, own_names: &[(String, String)]) -> Result<(), LoadError> {
         let layers = self.spec.layers.len() as u64;
         let read = weights::names_of(&self.spec);
-        let is_harmless = |own: &str| {
-            // Frequencies, which are computed or were read; layers that predict further tokens.
-            let layer = own
-                .strip_prefix("blk.")
-                .and_then(|rest| rest.split('.').next()?.parse::<u64>().ok());
-            own.starts_with("rope_")
-                || own.contains("rot_embd")
-                || own.contains("rope_freqs")
-                || layer.is_some_and(|layer| layer >= layers)
-                || own.starts_with("mtp.")
-                || own.starts_with("nextn.")
-        };
         match own_names
             .iter()
-            .find(|(name, own)| !read.contains(name) && !is_harmless(own))
+            .find(|(name, own)| !read.contains(name) && !is_harmless(own, layers))
         {
             None => Ok(()),
             Some((_, own)) => Err(LoadError::Field {
@@ -358,23 +346,10 @@ impl Model {
     /// layers that predict further tokens.
     pub fn left_out(&self) -> Option<String> {
         let layers = self.spec.layers.len() as u64;
-        let beyond = |name: &str| {
-            let after = |prefix: &str| {
-                name.split_once(prefix)?
-                    .1
-                    .split('.')
-                    .next()?
-                    .parse::<u64>()
-                    .ok()
-            };
-            after(".layers.")
-                .or_else(|| after("blk."))
-                .is_some_and(|layer| layer >= layers)
-        };
         let part = |name: &str| match name {
             _ if holds(name, &["vision", "visual", "multi_modal_projector"]) => Some("vision"),
             _ if holds(name, &["audio"]) => Some("audio"),
-            _ if name.starts_with("mtp.") || beyond(name) => {
+            _ if name.starts_with("mtp.") || is_beyond(name, layers) => {
                 Some("layers that predict further tokens")
             }
             _ => None,
@@ -460,6 +435,29 @@ impl Model {
     ) -> Result<(), UploadError<E>> {
         self.weights.upload(self.source.as_ref(), plan, write).await
     }
+}
+
+/// Whether a tensor may stay unread: frequencies, which are computed or were read, and layers that predict further
+/// tokens.
+fn is_harmless(own: &str, layers: u64) -> bool {
+    let layer = own
+        .strip_prefix("blk.")
+        .and_then(|rest| rest.split('.').next()?.parse::<u64>().ok());
+    own.starts_with("rope_")
+        || own.contains("rot_embd")
+        || own.contains("rope_freqs")
+        || layer.is_some_and(|layer| layer >= layers)
+        || own.starts_with("mtp.")
+        || own.starts_with("nextn.")
+}
+
+/// Whether a tensor is of a layer after the last.
+fn is_beyond(name: &str, layers: u64) -> bool {
+    let layer = [".layers.", "blk."].into_iter().find_map(|prefix| {
+        let (_, rest) = name.split_once(prefix)?;
+        rest.split('.').next()?.parse::<u64>().ok()
+    });
+    layer.is_some_and(|layer| layer >= layers)
 }
 
 fn holds(name: &str, words: &[&str]) -> bool {

@@ -125,11 +125,14 @@ fn is_matrix(name: &str, info: &TensorInfo, by_rows: bool) -> bool {
 
 /// Whether this may be a tensor of all experts' matrices, each stored by rows: those of Granite, Gemma 4 and Qwen.
 fn is_stack_of_rows(name: &str) -> bool {
-    let has = |parts: &[&str]| parts.iter().any(|part| name.ends_with(part));
-    has(&[
+    [
         ".block_sparse_moe.input_linear.weight",
         ".block_sparse_moe.output_linear.weight",
-    ]) || has(&[".experts.gate_up_proj", ".experts.down_proj"])
+        ".experts.gate_up_proj",
+        ".experts.down_proj",
+    ]
+    .iter()
+    .any(|part| name.ends_with(part))
 }
 
 /// Whether this is an embedding table or LM head.

@@ -3,7 +3,6 @@
 
 use super::LoadError;
 use super::config_reader::ConfigReader;
-use serde_json::Value;
 use std::f64::consts::TAU;
 
 /// One variant of rotary embeddings in a model.
@@ -237,15 +236,11 @@ impl RopeSpec {
         };
         let read = |name: &str| {
             let list = fields.required(name, fields.list(name)?)?;
-            let number = |value: &Value| {
-                value
-                    .as_f64()
-                    .filter(|number| (1e-6..=1e9).contains(number))
-            };
-            let numbers: Option<Vec<f32>> = list
-                .iter()
-                .map(|value| number(value).map(|n| n as f32))
-                .collect();
+            let numbers = list.iter().map(|value| {
+                let number = value.as_f64()?;
+                (1e-6..=1e9).contains(&number).then_some(number as f32)
+            });
+            let numbers: Option<Vec<f32>> = numbers.collect();
             match numbers {
                 Some(numbers) if numbers.len() == self.rotary_dim as usize / 2 => Ok(numbers),
                 _ => Err(fields.invalid(

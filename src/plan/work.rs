@@ -61,22 +61,23 @@ pub struct Reach {
 impl Reach {
     /// The reach of each KV group of the plan.
     pub fn of(plan: &Plan, inputs: &BatchInputs) -> Vec<Self> {
-        let of_group = |window: Option<u32>| {
-            let mut reach = Self::default();
-            for rows in &inputs.sequences {
-                let (count, last) = (f64::from(rows.row_count), f64::from(rows.context_len));
-                let window = window.map_or(f64::INFINITY, f64::from);
-                // The rows see one key more each, until the window is full.
-                let mean = last - (count - 1.0) / 2.0;
-                reach.pairs += count * mean.min(window);
-                reach.keys += last.min(window + count - 1.0);
-            }
-            reach
-        };
         plan.kv_groups
             .iter()
-            .map(|group| of_group(group.window))
+            .map(|group| Self::of_group(group.window, inputs))
             .collect()
+    }
+
+    fn of_group(window: Option<u32>, inputs: &BatchInputs) -> Self {
+        let mut reach = Self::default();
+        for rows in &inputs.sequences {
+            let (count, last) = (f64::from(rows.row_count), f64::from(rows.context_len));
+            let window = window.map_or(f64::INFINITY, f64::from);
+            // The rows see one key more each, until the window is full.
+            let mean = last - (count - 1.0) / 2.0;
+            reach.pairs += count * mean.min(window);
+            reach.keys += last.min(window + count - 1.0);
+        }
+        reach
     }
 }
 

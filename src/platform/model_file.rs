@@ -90,8 +90,8 @@ impl ModelFile {
         };
         let now = file.metadata()?;
         // Not every file system has a time of modification.
-        let modified = |metadata: &Metadata| metadata.modified().ok();
-        Ok(now.len() == before.len() && modified(&now) == modified(before))
+        let unmodified = now.modified().ok() == before.modified().ok();
+        Ok(now.len() == before.len() && unmodified)
     }
 }
 

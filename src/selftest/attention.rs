@@ -431,9 +431,7 @@ pub(super) fn turn_step(
     let q_norm = norm.then(|| head_norm("q_norm", heads.query, WeightFormat::Bf16));
     let k_norm = (norm && !q_only).then(|| head_norm("k_norm", heads.kv, WeightFormat::F32));
     let rope = (pairs > 0).then(|| {
-        let frequency = |pair: u32| 1e4f64.powf(-f64::from(pair) / f64::from(pairs)) as f32;
-        let values: Vec<f32> = (0..pairs).map(frequency).collect();
-        let frequencies = fixture.weight("frequencies", 1, WeightFormat::F32, &values);
+        let frequencies = fixture.weight("frequencies", 1, WeightFormat::F32, &frequencies(pairs));
         Rope {
             frequencies,
             rotary_dim: 2 * pairs,
@@ -461,6 +459,13 @@ pub(super) fn turn_step(
         options,
         q,
     }
+}
+
+/// The frequencies of these pairs of rotated elements, with a base of ten thousand.
+pub(super) fn frequencies(pairs: u32) -> Vec<f32> {
+    (0..pairs)
+        .map(|pair| 1e4f64.powf(-f64::from(pair) / f64::from(pairs)) as f32)
+        .collect()
 }
 
 /// Allows a hundred-thousandth of 16 more: a head has a length of 8, and the weights of its norm are small numbers.

@@ -446,8 +446,6 @@ fn gated_activation(
                 Place::Elsewhere => &other[16..][..columns as usize],
                 Place::Nowhere => &ones[..],
             };
-            let product =
-                |(gate, up): (&f32, &f32)| f64::from(gate.abs()) * (1.0 + f64::from(up.abs()));
             // xIELU jumps at zero, by less than its epsilon, and a device may take a subnormal gate for zero.
             let jump = |gate: &f32| {
                 if is_xielu && gate.is_subnormal() {
@@ -459,7 +457,10 @@ fn gated_activation(
             gates
                 .iter()
                 .zip(ups)
-                .map(|(gate, up)| jump(gate) + 0.1 * RELATIVE * product((gate, up)))
+                .map(|(gate, up)| {
+                    let product = f64::from(gate.abs()) * (1.0 + f64::from(up.abs()));
+                    jump(gate) + 0.1 * RELATIVE * product
+                })
                 .collect::<Vec<_>>()
         });
         let of_inputs: Vec<f64> = allowed.collect();

@@ -1,7 +1,7 @@
 //! Test cases for latent attention: RopeStoreLatent, and store and attention in a layer. Attention alone and the
 //! products of heads are options of their steps' cases.
 
-use super::attention::{BATCHES, rotated};
+use super::attention::{BATCHES, frequencies, rotated};
 use super::compare::{RELATIVE, attention_of_stored};
 use super::fixture::{
     Allowed, Check, Fixture, Mutant, Noise, Run, codes, each, either, paged_batch, pool_content,
@@ -86,9 +86,7 @@ fn push_store(
     let q = fixture.buffer("q", Rows::Tokens, heads * (rank + rotated), storage);
     let norm = fixture.weight("norm", 1, WeightFormat::Bf16, &noise.values(rank as usize));
     let pairs = rotated / 2;
-    let frequency = |pair: u32| 1e4f64.powf(-f64::from(pair) / f64::from(pairs)) as f32;
-    let frequencies: Vec<f32> = (0..pairs).map(frequency).collect();
-    let frequencies = fixture.weight("frequencies", 1, WeightFormat::F32, &frequencies);
+    let frequencies = fixture.weight("frequencies", 1, WeightFormat::F32, &frequencies(pairs));
     let rope = Rope {
         frequencies,
         rotary_dim: rotated,

@@ -280,12 +280,12 @@ pub async fn run_all<B: Inspect>(
         .map(|device| Report::new(device.caps()))
         .collect();
     // Only for a report of progress are all cases made twice.
-    let count = || {
+    let total = options.observer.0.as_ref().map_or(0, |_| {
         fixtures(options, rows)
             .map(|fixtures| cases(options, &fixtures).len())
             .sum()
-    };
-    let (mut done, total) = (0, options.observer.0.as_ref().map_or(0, |_| count()));
+    });
+    let mut done = 0;
     let mut number = 0;
     for fixtures in fixtures(options, rows) {
         let mut shares = shares(options, &fixtures, devices.len()).into_iter();
@@ -412,9 +412,9 @@ async fn check<B: Inspect>(
     cases: &[(&Run, &Outcome)],
     row: &mut ReportRow,
 ) -> Result<(), BackendError> {
-    let wrong =
-        |error| BackendError::Validation(format!("the plan of {}: {error}", fixture.name()));
-    fixture.check_plan().map_err(wrong)?;
+    fixture.check_plan().map_err(|error| {
+        BackendError::Validation(format!("the plan of {}: {error}", fixture.name()))
+    })?;
     if let Err(error) = load(device, fixture, &fixture.weights, &fixture.capacity()) {
         row.misses.push(error.to_string());
         return device.reset().await;

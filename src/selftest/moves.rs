@@ -80,13 +80,13 @@ fn pool(storage: Storage, columns: u32) -> Fixture {
             .collect();
         let allowed = run.inputs.pools.iter().flat_map(|pool| {
             let rows = pool.row_start as usize..(pool.row_start + pool.row_count) as usize;
-            let magnitude = |row: usize, column: usize| {
-                f64::from(values[row * columns as usize + column].abs())
-            };
-            let sum = |column: usize| rows.clone().map(|row| magnitude(row, column)).sum::<f64>();
             (0..columns as usize)
-                .map(sum)
-                .map(|sum| PRODUCTS * sum)
+                .map(|column| {
+                    let of_rows = rows
+                        .clone()
+                        .map(|row| values[row * columns as usize + column]);
+                    PRODUCTS * of_rows.map(|value| f64::from(value.abs())).sum::<f64>()
+                })
                 .collect::<Vec<_>>()
         });
         run.checks.push(Check::Pooled {

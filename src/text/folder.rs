@@ -173,13 +173,11 @@ fn special_token(value: &Value) -> Option<AddedToken> {
 
 fn object(name: &str, bytes: Option<&[u8]>) -> Result<Map<String, Value>, TextError> {
     let object = bytes.map(serde_json::from_slice).transpose();
-    let wrong = |message: String| TextError::File {
+    let object = object.map_err(|error| TextError::File {
         name: name.to_owned(),
-        message,
-    };
-    Ok(object
-        .map_err(|error| wrong(error.to_string()))?
-        .unwrap_or_default())
+        message: error.to_string(),
+    })?;
+    Ok(object.unwrap_or_default())
 }
 
 fn utf8<'a>(name: &str, bytes: &'a [u8]) -> Result<&'a str, TextError> {

@@ -292,15 +292,17 @@ fn pre_tokenize(
         part,
         PreTokenizerWrapper::ByteLevel(_) | PreTokenizerWrapper::Metaspace(_)
     );
-    let length = |words: &PreTokenizedString| {
-        let splits = words.get_splits(OffsetReferential::Normalized, OffsetType::Byte);
-        splits.iter().map(|(word, ..)| word.len()).sum::<usize>()
-    };
     if grows && length(words) > room {
         Err(TooLong("pre-tokenizer").into())
     } else {
         Ok(())
     }
+}
+
+/// The bytes of all words.
+fn length(words: &PreTokenizedString) -> usize {
+    let splits = words.get_splits(OffsetReferential::Normalized, OffsetType::Byte);
+    splits.iter().map(|(word, ..)| word.len()).sum()
 }
 
 #[cfg(test)]

@@ -28,10 +28,11 @@ pub(crate) fn marked(json: &[u8]) -> Option<Vec<u8>> {
         match json[at] {
             b'"' => at = string_end(json, at),
             b'-' | b'0'..=b'9' => {
-                let is_number = |byte: &u8| {
-                    byte.is_ascii_digit() || matches!(byte, b'+' | b'-' | b'.' | b'e' | b'E')
-                };
-                let end = at + json[at..].iter().take_while(|byte| is_number(byte)).count();
+                let end = at
+                    + json[at..]
+                        .iter()
+                        .take_while(|byte| is_of_number(**byte))
+                        .count();
                 let number = std::str::from_utf8(&json[at..end]).unwrap_or_default();
                 if number == "-0" || is_long(number) {
                     marked.extend(&json[copied..at]);
@@ -51,6 +52,11 @@ pub(crate) fn marked(json: &[u8]) -> Option<Vec<u8>> {
     }
     marked.extend(&json[copied..]);
     Some(marked)
+}
+
+/// Whether a number of JSON may have this byte.
+fn is_of_number(byte: u8) -> bool {
+    byte.is_ascii_digit() || matches!(byte, b'+' | b'-' | b'.' | b'e' | b'E')
 }
 
 /// The place behind the string that begins at `start`.

@@ -171,13 +171,12 @@ fn add_parameters(environment: &mut Environment<'_>) {
                         .filter_map(|(name, value)| Some((*name, value?)));
                     call.push(given.collect::<Kwargs>().into());
                 } else {
-                    let first_default =
-                        |value: Option<Value>| value.unwrap_or_else(|| Value::from(""));
                     let last = bound
                         .iter()
                         .rposition(Option::is_some)
                         .map_or(0, |last| last + 1);
-                    call.extend(bound.into_iter().take(last).map(first_default));
+                    let given = bound.into_iter().take(last);
+                    call.extend(given.map(|value| value.unwrap_or_else(|| Value::from(""))));
                 }
                 filter.call(state, &call)
             },

@@ -112,6 +112,16 @@ struct Edit {
     text: String,
 }
 
+impl Edit {
+    fn insertion(at: usize, text: impl Into<String>) -> Self {
+        Self {
+            at,
+            removed: 0,
+            text: text.into(),
+        }
+    }
+}
+
 impl<'a> Tag<'a> {
     /// Reads the tag at the start of `text`, up to its closing delimiter. `None` if it has none.
     fn read(text: &'a str) -> Option<Self> {
@@ -206,14 +216,9 @@ impl<'a> Tag<'a> {
 
     /// Encloses tokens in brackets and appends a filter.
     fn filtered(&self, first: usize, last: usize, filter: &str) -> [Edit; 2] {
-        let edit = |at, text| Edit {
-            at,
-            removed: 0,
-            text,
-        };
         [
-            edit(self.tokens[first].start, "(".to_owned()),
-            edit(self.end(last), format!(")|{filter}")),
+            Edit::insertion(self.tokens[first].start, "("),
+            Edit::insertion(self.end(last), format!(")|{filter}")),
         ]
     }
 
@@ -361,14 +366,9 @@ impl<'a> Tag<'a> {
             && (0..self.tokens.len())
                 .any(|index| self.tokens[index].depth == 0 && self.text(index) == ",")
         {
-            let edit = |at, text: &str| Edit {
-                at,
-                removed: 0,
-                text: text.to_owned(),
-            };
             edits.extend([
-                edit(self.tokens[0].start, "("),
-                edit(self.end(self.tokens.len() - 1), ")"),
+                Edit::insertion(self.tokens[0].start, "("),
+                Edit::insertion(self.end(self.tokens.len() - 1), ")"),
             ]);
         }
     }
@@ -382,10 +382,8 @@ impl<'a> Tag<'a> {
         let Some(start) = (1..self.tokens.len()).find(|index| is(*index, "in")) else {
             return;
         };
-        let is_end =
-            |index: &usize| is(*index, "if") || self.is_boundary(*index) && is(*index, "recursive");
         let end = (start + 1..self.tokens.len())
-            .find(is_end)
+            .find(|&index| is(index, "if") || self.is_boundary(index) && is(index, "recursive"))
             .unwrap_or(self.tokens.len());
         if start + 1 < end {
             edits.extend(self.filtered(start + 1, end - 1, ITEMS));

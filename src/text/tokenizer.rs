@@ -291,14 +291,15 @@ fn encode_whole(
     text: &str,
     add_special: bool,
 ) -> Result<Vec<u32>, TokenizerError> {
-    let encode = || {
-        let mut words = growth::words(tokenizer, text)?;
-        words.tokenize(|word| tokenizer.get_model().tokenize(word.get()))?;
-        let encoding = words.into_encoding(None, 0, OffsetType::None)?;
-        tokenizer.post_process(encoding, None, add_special)
-    };
-    let encoding: tokenizers::Result<Encoding> = encode();
-    Ok(encoding.map_err(TokenizerError::new)?.get_ids().to_vec())
+    let encoding = encoding(tokenizer, text, add_special).map_err(TokenizerError::new)?;
+    Ok(encoding.get_ids().to_vec())
+}
+
+fn encoding(tokenizer: &Inner, text: &str, add_special: bool) -> tokenizers::Result<Encoding> {
+    let mut words = growth::words(tokenizer, text)?;
+    words.tokenize(|word| tokenizer.get_model().tokenize(word.get()))?;
+    let encoding = words.into_encoding(None, 0, OffsetType::None)?;
+    tokenizer.post_process(encoding, None, add_special)
 }
 
 fn wrong(error: impl std::fmt::Display) -> TextError {

@@ -7,11 +7,11 @@
 use super::super::BackendError;
 use super::CudaBackend;
 use super::kernel::{self, Kernel};
+use super::modules::by_workers;
 use super::nvrtc::{self, Nvrtc};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
-use std::sync::Mutex;
 
 /// One in so many known kernels is compiled again.
 const SAMPLED: u64 = 32;
@@ -109,28 +109,9 @@ impl CudaBackend {
         let jobs: Vec<_> = all
             .filter(|(kernel, name)| selected(&kernel.to_string(), name))
             .collect();
-        let jobs = jobs.into_iter();
-        let queue = Mutex::new(jobs);
-        let next = || {
-            queue
-                .lock()
-                .unwrap_or_else(std::sync::PoisonError::into_inner)
-                .next()
-        };
-        let work = || {
-            let mut found = Vec::new();
-            while let Some((kernel, architecture)) = next() {
-                found.push(footprint(&auditor.0, kernel, architecture, known));
-            }
-            found
-        };
         let workers = std::thread::available_parallelism().map_or(1, usize::from);
-        std::thread::scope(|scope| {
-            let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
-            workers
-                .into_iter()
-                .flat_map(|worker| worker.join().unwrap_or_default())
-                .collect()
+        by_workers(workers, jobs.into_iter(), |(kernel, architecture)| {
+            footprint(&auditor.0, kernel, architecture, known)
         })
     }
 }

@@ -57,11 +57,10 @@ impl Places {
 
     /// Other folders that may hold a library, in search order.
     fn folders(&self) -> Vec<PathBuf> {
-        let variable = |name: &str| self.variable(name);
         let mut folders = Vec::new();
         let toolkits = ["CUDA_PATH", "CUDA_HOME"]
             .into_iter()
-            .filter_map(variable)
+            .filter_map(|name| self.variable(name))
             .map(PathBuf::from);
         let mut toolkits: Vec<PathBuf> = toolkits.collect();
         toolkits.push(self.root.join("usr/local/cuda"));
@@ -75,15 +74,21 @@ impl Places {
         }
         let mut environments: Vec<PathBuf> = ["VIRTUAL_ENV", "CONDA_PREFIX"]
             .into_iter()
-            .filter_map(variable)
+            .filter_map(|name| self.variable(name))
             .map(PathBuf::from)
             .collect();
-        environments.extend(variable("HOME").map(|home| PathBuf::from(home).join(".local")));
+        environments.extend(
+            self.variable("HOME")
+                .map(|home| PathBuf::from(home).join(".local")),
+        );
         environments.extend([self.root.join("usr/local"), self.root.join("usr")]);
         for environment in &environments {
             folders.extend(wheels(environment));
         }
-        folders.extend(variable("CONDA_PREFIX").map(|prefix| PathBuf::from(prefix).join("lib")));
+        folders.extend(
+            self.variable("CONDA_PREFIX")
+                .map(|prefix| PathBuf::from(prefix).join("lib")),
+        );
         let system = [
             "usr/lib/x86_64-linux-gnu",
             "usr/lib/aarch64-linux-gnu",

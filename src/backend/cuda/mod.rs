@@ -439,9 +439,9 @@ impl CudaBackend {
         (results, pools): (usize, usize),
     ) -> Result<(), BackendError> {
         let loaded = self.loaded.as_ref().ok_or_else(BackendError::not_loaded)?;
-        let missing =
-            || BackendError::Validation("the program of this batch is not recorded".into());
-        let program = loaded.programs.get(shape).ok_or_else(missing)?;
+        let program = loaded.programs.get(shape).ok_or_else(|| {
+            BackendError::Validation("the program of this batch is not recorded".into())
+        })?;
         self.driver
             .upload(slot, &self.words, loaded.arena.metadata)?;
         match program.graph {

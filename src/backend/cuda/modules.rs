@@ -8,7 +8,7 @@ use super::driver::{Driver, Function};
 use super::kernel::{ImageCache, Kernel};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 
 /// The loaded kernels of a device.
 pub(super) struct Modules {
@@ -104,35 +104,44 @@ impl Modules {
         let workers = std::thread::available_parallelism()
             .map_or(1, usize::from)
             .min(kernels.len());
-        let queue = Mutex::new(kernels.iter().enumerate());
-        let next = || {
-            queue
-                .lock()
-                .unwrap_or_else(std::sync::PoisonError::into_inner)
-                .next()
-        };
-        let work = || {
-            let mut images = Vec::new();
-            while let Some((index, (kernel, _))) = next() {
-                images.push((index, self.cache.image(&*compiler, kernel)));
-            }
-            images
-        };
-        let mut images: Vec<_> = std::thread::scope(|scope| {
-            let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
-            workers
-                .into_iter()
-                .flat_map(|worker| worker.join().unwrap_or_default())
-                .collect()
-        });
+        let mut images = by_workers(
+            workers,
+            kernels.iter().enumerate(),
+            |(index, (kernel, _))| (index, self.cache.image(&*compiler, kernel)),
+        );
         images.sort_by_key(|(index, _)| *index);
         let mut images: Vec<_> = images.into_iter().map(|(_, image)| image).collect();
-        let lost = || {
+        images.resize_with(kernels.len(), || {
             Err(BackendError::Unavailable(
                 "a compiler thread ended early".into(),
             ))
-        };
-        images.resize_with(kernels.len(), lost);
+        });
         images
     }
+}
+
+/// The results of `work` on all items, in any order. Each worker is a thread, which takes another item when it is done
+/// with one. The results of a thread that ends early are missing.
+pub(super) fn by_workers<T, R: Send>(
+    workers: usize,
+    items: impl Iterator<Item = T> + Send,
+    work: impl Fn(T) -> R + Sync,
+) -> Vec<R> {
+    let queue = Mutex::new(items);
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..workers)
+            .map(|_| {
+                scope.spawn(|| {
+                    let items = std::iter::from_fn(|| {
+                        queue.lock().unwrap_or_else(PoisonError::into_inner).next()
+                    });
+                    items.map(&work).collect::<Vec<R>>()
+                })
+            })
+            .collect();
+        workers
+            .into_iter()
+            .flat_map(|worker| worker.join().unwrap_or_default())
+            .collect()
+    })
 }

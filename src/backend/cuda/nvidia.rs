@@ -125,9 +125,8 @@ pub(super) fn driver_version() -> Result<(u32, u32), BackendError> {
 #[allow(unsafe_code, reason = "foreign calls")]
 pub(super) fn devices() -> Result<Vec<Seen>, BackendError> {
     driver_version()?;
-    let unavailable =
-        |error| BackendError::Unavailable(failed("listing devices", error).to_string());
-    let count = result::device::get_count().map_err(unavailable)?;
+    let count =
+        result::device::get_count().map_err(|error| unavailable("listing devices", error))?;
     (0..count)
         .map(|ordinal| {
             let device = result::device::get(ordinal)?;
@@ -140,7 +139,11 @@ pub(super) fn devices() -> Result<Vec<Seen>, BackendError> {
             })
         })
         .collect::<Result<_, DriverError>>()
-        .map_err(unavailable)
+        .map_err(|error| unavailable("listing devices", error))
+}
+
+fn unavailable(what: &str, error: DriverError) -> BackendError {
+    BackendError::Unavailable(failed(what, error).to_string())
 }
 
 #[allow(unsafe_code, reason = "a foreign call")]
@@ -151,6 +154,25 @@ fn attribute(
     // SAFETY: the driver has listed this device.
     let value = unsafe { result::device::get_attribute(device, attribute)? };
     Ok(u32::try_from(value).unwrap_or(0))
+}
+
+/// The streams of the steps and of copies, in the device's primary context, which becomes this thread's.
+#[allow(unsafe_code, reason = "a foreign call")]
+fn open_streams(device: sys::CUdevice) -> Result<(sys::CUstream, Transfers), DriverError> {
+    // SAFETY: the primary context of an existing device, made current on this thread.
+    unsafe { result::ctx::set_current(result::primary_ctx::retain(device)?)? };
+    let stream = result::stream::create(result::stream::StreamKind::NonBlocking)?;
+    Ok((stream, Transfers::new(stream)?))
+}
+
+/// Number of multiprocessors, and bytes of shared memory of a block.
+fn resources(device: sys::CUdevice) -> Result<(u32, u32), DriverError> {
+    use sys::CUdevice_attribute as A;
+    let shared = A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
+    Ok((
+        attribute(device, A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+        attribute(device, shared)?,
+    ))
 }
 
 fn compute(device: sys::CUdevice) -> Result<(u32, u32), DriverError> {
@@ -198,8 +220,6 @@ impl Nvidia {
     #[allow(unsafe_code, reason = "foreign calls")]
     pub(super) fn open(ordinal: usize, cache_dir: Option<&Path>) -> Result<Self, BackendError> {
         let (major, minor) = driver_version()?;
-        let unavailable =
-            |what: &str, error| BackendError::Unavailable(failed(what, error).to_string());
         let ordinal = i32::try_from(ordinal).unwrap_or(i32::MAX);
         let device =
             result::device::get(ordinal).map_err(|error| unavailable("the device", error))?;
@@ -215,20 +235,10 @@ impl Nvidia {
         }
         let compiler = ForArchitecture::find(major, compute).map_err(BackendError::Unavailable)?;
         let architecture = compiler.architecture.clone();
-        let open = || {
-            // SAFETY: the primary context of an existing device, made current on this thread.
-            unsafe { result::ctx::set_current(result::primary_ctx::retain(device)?)? };
-            let stream = result::stream::create(result::stream::StreamKind::NonBlocking)?;
-            use sys::CUdevice_attribute as A;
-            let sm_count = attribute(device, A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
-            let shared = attribute(
-                device,
-                A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
-            )?;
-            Ok((stream, Transfers::new(stream)?, sm_count, shared))
-        };
-        let (stream, transfers, sm_count, shared_bytes_max) =
-            open().map_err(|error| unavailable("the context", error))?;
+        let (stream, transfers) =
+            open_streams(device).map_err(|error| unavailable("the context", error))?;
+        let (sm_count, shared_bytes_max) =
+            resources(device).map_err(|error| unavailable("the context", error))?;
         let workspace = allocate_raw("the workspace of cuBLASLt", WORKSPACE_BYTES)?;
         let blas = Blas::find(major, workspace);
         let (free, _) = result::mem_get_info().map_err(|error| unavailable("the memory", error))?;

@@ -333,11 +333,10 @@ impl Compiler for ForArchitecture {
 /// Whether kernels compile with this version.
 fn is_new_enough(version: (i32, i32)) -> Result<(), String> {
     let ((major, minor), (major_min, minor_min)) = (version, VERSION_MIN);
-    let refused = || {
-        format!("NVRTC {major}.{minor} is too old; {major_min}.{minor_min} or newer is required")
-    };
     if version < VERSION_MIN {
-        Err(refused())
+        Err(format!(
+            "NVRTC {major}.{minor} is too old; {major_min}.{minor_min} or newer is required"
+        ))
     } else {
         Ok(())
     }

@@ -190,21 +190,23 @@ impl Transfers {
 
     fn make_slots(&mut self) -> Result<(), BackendError> {
         while self.slots.len() < SLOTS {
-            let made = || {
-                // SAFETY: plain allocations in the current context.
-                unsafe {
-                    let address = result::malloc_sync(SLOT_BYTES)?;
-                    Ok(Slot {
-                        address,
-                        by_steps: make_event()?,
-                        by_copies: make_event()?,
-                    })
-                }
-            };
-            self.slots
-                .push(made().map_err(|error| failed("staging memory for KV blocks", error))?);
+            let slot =
+                Self::make_slot().map_err(|error| failed("staging memory for KV blocks", error))?;
+            self.slots.push(slot);
         }
         Ok(())
+    }
+
+    fn make_slot() -> Result<Slot, DriverError> {
+        // SAFETY: plain allocations in the current context.
+        unsafe {
+            let address = result::malloc_sync(SLOT_BYTES)?;
+            Ok(Slot {
+                address,
+                by_steps: make_event()?,
+                by_copies: make_event()?,
+            })
+        }
     }
 
     /// Records the event of a pinned buffer after all copies so far.

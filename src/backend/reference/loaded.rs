@@ -7,6 +7,7 @@ use crate::backend::{BackendError, BlockRef, Capacity, KvHalf};
 use crate::plan::inputs::BatchInputs;
 use crate::plan::{BufferId, KvLayer, Plan, StateLayer, Step, Storage, WeightId};
 use bytes::Bytes;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A plan and everything allocated for it.
@@ -234,4 +235,10 @@ impl LoadedPlan {
         work(self, &mut pool[layer as usize]);
         self.pool = pool;
     }
+}
+
+/// Where a slot lies in the states of a layer, whose slots have `elements` each.
+pub(super) fn slot_range(slot: u32, elements: usize) -> Range<usize> {
+    let start = slot as usize * elements;
+    start..start + elements
 }

@@ -121,8 +121,6 @@ impl Product<'_> {
     /// Calls `work` once per expert that has routes, with these routes and their products by (route index, output).
     fn each_expert(&self, x: &[f32], mut work: impl FnMut(&[usize], &dyn Fn(usize, usize) -> f64)) {
         let (columns, outputs) = (self.weight.spec().columns as usize, self.outputs());
-        let of_route =
-            |route: usize| route / self.shape.x_routes as usize * self.shape.x_stride as usize;
         for expert in 0..self.weight.spec().experts as usize {
             let chosen = self
                 .routes
@@ -133,9 +131,10 @@ impl Product<'_> {
             if routes.is_empty() {
                 continue;
             }
-            let rows = routes
-                .iter()
-                .flat_map(|&route| &x[of_route(route)..][..columns]);
+            let rows = routes.iter().flat_map(|&route| {
+                let row = route / self.shape.x_routes as usize;
+                &x[row * self.shape.x_stride as usize..][..columns]
+            });
             let rows: Vec<f64> = rows.map(|&value| f64::from(value)).collect();
             let first = expert * outputs;
             let products = products(&rows, self.weight, first..first + outputs);

@@ -8,7 +8,7 @@
 use super::dot::{Portable, dot};
 use super::loaded::LoadedPlan;
 use crate::plan::inputs::BatchInputs;
-use crate::plan::{NormOptions, RmsNorm, Storage, WeightId};
+use crate::plan::{NormOptions, RmsNorm, Storage};
 use std::borrow::Cow;
 
 /// Runs the step.
@@ -25,15 +25,16 @@ pub(super) fn run(step: &RmsNorm, loaded: &mut LoadedPlan, inputs: &BatchInputs)
             epsilon: step.epsilon,
             one_plus: step.one_plus,
         };
-        let vector = |weight: Option<WeightId>| weight.map(|weight| loaded.weight(weight).vector());
         let NormOptions {
             center,
             bias,
             scale,
         } = step.options;
         let finish = Finish {
-            bias: vector(bias),
-            scale: vector(scale).map_or(1.0, |scale| f64::from(scale[0])),
+            bias: loaded.vector(bias),
+            scale: loaded
+                .vector(scale)
+                .map_or(1.0, |scale| f64::from(scale[0])),
         };
         let x = loaded.rows(step.x, inputs);
         let x = if center {

@@ -11,14 +11,16 @@
 
 use super::loaded::LoadedPlan;
 use crate::plan::inputs::BatchInputs;
-use crate::plan::{ExpertGroups, RouteExperts, Routing, WeightId};
+use crate::plan::{ExpertGroups, RouteExperts, Routing};
 
 /// Runs the step.
 pub(super) fn run(step: &RouteExperts, loaded: &mut LoadedPlan, inputs: &BatchInputs) {
     loaded.write(step.routes, inputs, |loaded, routes, _| {
         let (experts, per_token) = (loaded.columns(step.logits), loaded.per_token(step.routes));
-        let vector = |weight: Option<WeightId>| weight.map(|weight| loaded.weight(weight).vector());
-        let (bias, scale) = (vector(step.routing.bias), vector(step.routing.expert_scale));
+        let (bias, scale) = (
+            loaded.vector(step.routing.bias),
+            loaded.vector(step.routing.expert_scale),
+        );
         let router = Router {
             routing: step.routing,
             bias,
@@ -46,28 +48,19 @@ impl Router {
     /// What experts are ordered by, as integers; 0 for those of groups that were not kept.
     fn keys(&self, logits: &[f32]) -> Vec<u32> {
         let values: Vec<f32> = match &self.bias {
-            Some(bias) => {
-                let biased =
-                    |(&logit, &bias): (&f32, &f32)| (sigmoid(logit) + f64::from(bias)) as f32;
-                logits.iter().zip(bias).map(biased).collect()
-            }
+            Some(bias) => logits
+                .iter()
+                .zip(bias)
+                .map(|(&logit, &bias)| (sigmoid(logit) + f64::from(bias)) as f32)
+                .collect(),
             None => logits.to_vec(),
         };
         let mut keys: Vec<u32> = values.iter().map(|&value| order(value)).collect();
         if let Some(ExpertGroups { count, kept }) = self.routing.groups {
             let size = logits.len() / count as usize;
-            let value = |group: &[f32]| {
-                let mut sorted = group.to_vec();
-                sorted.sort_by(|a, b| b.total_cmp(a));
-                if self.bias.is_some() {
-                    sorted[0] + sorted[1]
-                } else {
-                    sorted[0]
-                }
-            };
             let values: Vec<u32> = values
                 .chunks_exact(size)
-                .map(|group| order(value(group)))
+                .map(|group| order(self.group_value(group)))
                 .collect();
             let mut groups: Vec<usize> = (0..values.len()).collect();
             groups.sort_by_key(|&group| std::cmp::Reverse(values[group]));
@@ -76,6 +69,17 @@ impl Router {
                 .for_each(|group| keys[group * size..][..size].fill(0));
         }
         keys
+    }
+
+    /// The value of a group of experts: that of its best, or with a bias of its two best.
+    fn group_value(&self, values: &[f32]) -> f32 {
+        let mut sorted = values.to_vec();
+        sorted.sort_by(|a, b| b.total_cmp(a));
+        if self.bias.is_some() {
+            sorted[0] + sorted[1]
+        } else {
+            sorted[0]
+        }
     }
 
     /// Writes `per_token` routes of (id, weight) for each row of `experts` logits.

@@ -97,9 +97,9 @@ pub fn sample_row(
     pending: Option<u32>,
 ) -> Sampled {
     let allowed = candidates(logits, row, inputs, pending);
-    let drawn = || draw(allowed.clone()?, row, 0.0).map(|draw| draw.winner);
     let winner = if row.scored_token == NONE {
-        drawn()
+        let drawn = allowed.clone().and_then(|allowed| draw(allowed, row, 0.0));
+        drawn.map(|draw| draw.winner)
     } else {
         scored(logits, row)
     };

@@ -4,7 +4,7 @@
 //! out_t = c_t · sum_t. Silu: s is x itself, and out_t = silu(sum_t). The state is s of the last taps − 1 tokens,
 //! oldest first.
 
-use super::loaded::LoadedPlan;
+use super::loaded::{LoadedPlan, slot_range};
 use crate::plan::inputs::{BatchInputs, NONE};
 use crate::plan::{ConvolutionForm, ShortConvolution, Storage};
 
@@ -29,13 +29,12 @@ pub(super) fn run(step: &ShortConvolution, loaded: &mut LoadedPlan, inputs: &Bat
             bias: bias.as_deref(),
         };
         let elements = (taps - 1) * columns;
-        let slot = |slot: u32| slot as usize * elements..(slot as usize + 1) * elements;
         for (rows, state) in inputs.sequences.iter().zip(&inputs.states) {
             let (start, count) = (rows.row_start as usize, rows.row_count as usize);
             let mut past = if state.from == NONE {
                 vec![0.0; elements]
             } else {
-                states[slot(state.from)].to_vec()
+                states[slot_range(state.from, elements)].to_vec()
             };
             let x = &x[start * width..(start + count) * width];
             short_convolution(
@@ -45,7 +44,7 @@ pub(super) fn run(step: &ShortConvolution, loaded: &mut LoadedPlan, inputs: &Bat
                 &mut out[start * columns..][..count * columns],
                 storage,
             );
-            states[slot(state.to)].copy_from_slice(&past);
+            states[slot_range(state.to, elements)].copy_from_slice(&past);
         }
     });
     loaded.states[step.layer as usize] = states;
@@ -93,9 +92,11 @@ pub(super) fn short_convolution(
         .enumerate()
     {
         for (column, out) in out.iter_mut().enumerate() {
-            let input = |tap: usize| f64::from(convolved[(t + tap) * columns + column]);
             let sum: f64 = (0..taps)
-                .map(|tap| f64::from(weight[column * taps + tap]) * input(tap))
+                .map(|tap| {
+                    let input = convolved[(t + tap) * columns + column];
+                    f64::from(weight[column * taps + tap]) * f64::from(input)
+                })
                 .sum();
             let sum = sum + bias.map_or(0.0, |bias| f64::from(bias[column]));
             *out = storage.round(match form {

@@ -8,7 +8,7 @@
 //! Everything is computed in f64, token by token. The state is rounded to f32 after each token, so that the chunks of a
 //! sequence change no bit.
 
-use super::loaded::LoadedPlan;
+use super::loaded::{LoadedPlan, slot_range};
 use crate::plan::inputs::{BatchInputs, NONE};
 use crate::plan::{ScanRule, StateScan};
 
@@ -19,13 +19,11 @@ const UNIT_EPSILON: f64 = 1e-6;
 pub(super) fn run(step: &StateScan, loaded: &mut LoadedPlan, inputs: &BatchInputs) {
     let mut states = std::mem::take(&mut loaded.states[step.layer as usize]);
     let elements = (step.heads * step.key_dim * step.value_dim) as usize;
-    let slot = |slot: u32| slot as usize * elements..(slot as usize + 1) * elements;
     loaded.write(step.out, inputs, |loaded, out, storage| {
-        let vector = |id| loaded.weight(id).vector();
         let (decay, bias, skip) = (
-            vector(step.decay),
-            vector(step.dt_bias),
-            step.skip.map(vector),
+            loaded.weight(step.decay).vector(),
+            loaded.weight(step.dt_bias).vector(),
+            loaded.vector(step.skip),
         );
         let scan = Scan {
             step,
@@ -43,7 +41,7 @@ pub(super) fn run(step: &StateScan, loaded: &mut LoadedPlan, inputs: &BatchInput
             let mut past = if state.from == NONE {
                 vec![0.0; elements]
             } else {
-                states[slot(state.from)].to_vec()
+                states[slot_range(state.from, elements)].to_vec()
             };
             for row in rows.row_start as usize..(rows.row_start + rows.row_count) as usize {
                 let gates = &mixed[row * width + step.gates as usize..];
@@ -56,7 +54,7 @@ pub(super) fn run(step: &StateScan, loaded: &mut LoadedPlan, inputs: &BatchInput
                     },
                 );
             }
-            states[slot(state.to)].copy_from_slice(&past);
+            states[slot_range(state.to, elements)].copy_from_slice(&past);
         }
     });
     loaded.states[step.layer as usize] = states;

@@ -442,18 +442,9 @@ fn shader_compiler() -> (wgpu::Dx12Compiler, &'static str) {
         target_env = "msvc",
         not(target_arch = "aarch64")
     ));
-    let beside = || {
-        Some(
-            std::env::current_exe()
-                .ok()?
-                .parent()?
-                .join("dxcompiler.dll"),
-        )
-        .filter(|path| path.is_file())
-    };
     match is_linked {
         true => (wgpu::Dx12Compiler::StaticDxc, "DXC (built in)"),
-        false => match beside().and_then(|path| path.into_os_string().into_string().ok()) {
+        false => match own_dxc() {
             Some(dxc_path) => (
                 wgpu::Dx12Compiler::DynamicDxc { dxc_path },
                 "DXC (dxcompiler.dll)",
@@ -461,6 +452,19 @@ fn shader_compiler() -> (wgpu::Dx12Compiler, &'static str) {
             None => (wgpu::Dx12Compiler::Fxc, "FXC"),
         },
     }
+}
+
+/// The path of the DXC beside this program, if there is one.
+fn own_dxc() -> Option<String> {
+    let path = std::env::current_exe()
+        .ok()?
+        .parent()?
+        .join("dxcompiler.dll");
+    path.is_file()
+        .then_some(path)?
+        .into_os_string()
+        .into_string()
+        .ok()
 }
 
 /// All adapters, in the order of their indices.
@@ -500,18 +504,11 @@ fn memory(adapter: &wgpu::Adapter) -> Option<(u64, &'static str)> {
 }
 
 fn choose(adapters: &[wgpu::Adapter], requested: Option<usize>) -> Result<usize, BackendError> {
-    let list = || {
-        let names = adapters
-            .iter()
-            .enumerate()
-            .map(|(index, adapter)| format!("{index}: {}", adapter.get_info().name));
-        names.collect::<Vec<_>>().join(", ")
-    };
     if let Some(index) = requested {
         return adapters.get(index).map(|_| index).ok_or_else(|| {
             BackendError::Unavailable(format!(
                 "there is no wgpu adapter {index}; available: {}",
-                list()
+                listed(adapters)
             ))
         });
     }
@@ -531,9 +528,17 @@ fn choose(adapters: &[wgpu::Adapter], requested: Option<usize>) -> Result<usize,
         ),
         _ => BackendError::Unavailable(format!(
             "no GPU; software adapters must be selected by index: {}",
-            list()
+            listed(adapters)
         )),
     })
+}
+
+fn listed(adapters: &[wgpu::Adapter]) -> String {
+    let names = adapters
+        .iter()
+        .enumerate()
+        .map(|(index, adapter)| format!("{index}: {}", adapter.get_info().name));
+    names.collect::<Vec<_>>().join(", ")
 }
 
 /// Name and version of the driver.
@@ -639,9 +644,8 @@ fn features(adapter: &wgpu::Adapter, profile: &Profile) -> wgpu::Features {
     };
     let optional =
         adapter.features() & (wgpu::Features::PIPELINE_CACHE | wgpu::Features::TIMESTAMP_QUERY);
-    let needed = || matrices::features(adapter.get_info().backend);
     let matrices = if profile.matrices.is_some() {
-        needed()
+        matrices::features(adapter.get_info().backend)
     } else {
         wgpu::Features::empty()
     };

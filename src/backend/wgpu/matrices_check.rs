@@ -197,14 +197,15 @@ fn weight_values() -> Vec<f32> {
 }
 
 fn expected_product() -> Vec<f32> {
-    let product = |row, output| {
-        (0..COLUMNS)
-            .map(|k| x_value(row, k) * weight_value(output, k))
-            .sum::<f32>()
-    };
     (0..ROWS * OUTPUTS)
         .map(|index| product(index / OUTPUTS, index % OUTPUTS))
         .collect()
+}
+
+fn product(row: u32, output: u32) -> f32 {
+    (0..COLUMNS)
+        .map(|k| x_value(row, k) * weight_value(output, k))
+        .sum()
 }
 
 /// The only key that a query finds: its score is 64, and that of all others is 0.

@@ -467,16 +467,15 @@ fn longest_attention(loaded: &LoadedPlan, shape: &BatchShape, reach: &[Reach]) -
         .body
         .iter()
         .filter(|step| matches!(step, Step::AttendPaged(_)));
-    let work =
-        |step| StepWork::of(plan, step, shape.tokens, shape.logits_rows, kv_format).at(reach);
-    let longer = |one: Work, other: Work| {
-        if other.operations > one.operations {
-            other
-        } else {
-            one
-        }
-    };
-    attends.map(work).fold(Work::default(), longer)
+    attends
+        .map(|step| StepWork::of(plan, step, shape.tokens, shape.logits_rows, kv_format).at(reach))
+        .fold(Work::default(), |longest, other| {
+            if other.operations > longest.operations {
+                other
+            } else {
+                longest
+            }
+        })
 }
 
 fn caps(gpu: &Gpu) -> Caps {

@@ -44,18 +44,15 @@ pub(super) fn restore(gpu: &Gpu, options: &WgpuOptions) -> Option<wgpu::Pipeline
         return None;
     }
     let data = read_sealed(&path(gpu, options)?, FILE_BYTES_MAX);
-    let make = |data: Option<&[u8]>| {
-        let descriptor = wgpu::PipelineCacheDescriptor {
-            label: Some("folio"),
-            data,
-            fallback: true,
-        };
-        // SAFETY: the bytes come from `store`: the file is this user's, its checksum is right, and its name contains
-        // adapter and driver. wgpu and the driver check their own headers and fall back to an empty cache.
-        gpu.catch(|| unsafe { gpu.device.create_pipeline_cache(&descriptor) })
-            .ok()
+    let descriptor = wgpu::PipelineCacheDescriptor {
+        label: Some("folio"),
+        data: data.as_deref(),
+        fallback: true,
     };
-    make(data.as_deref())
+    // SAFETY: the bytes come from `store`: the file is this user's, its checksum is right, and its name contains
+    // adapter and driver. wgpu and the driver check their own headers and fall back to an empty cache.
+    gpu.catch(|| unsafe { gpu.device.create_pipeline_cache(&descriptor) })
+        .ok()
 }
 
 /// Writes the cache.

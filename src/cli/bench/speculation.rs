@@ -68,10 +68,10 @@ pub(super) fn measure(subject: &Subject<'_>, config: &Config, report: &mut Repor
         context + new_tokens,
     )?;
     let mut rows = Vec::new();
-    let spoilt = |&batch: &u32| (batch < FULL).then_some((batch, Some(right)));
-    let cases = batches
-        .iter()
-        .flat_map(|batch| spoilt(batch).into_iter().chain([(*batch, None)]));
+    let cases = batches.iter().flat_map(|&batch| {
+        let spoilt = (batch < FULL).then_some((batch, Some(right)));
+        spoilt.into_iter().chain([(batch, None)])
+    });
     for (batch, right) in cases {
         let what = if right.is_some() {
             "own answer, spoilt"
@@ -127,19 +127,21 @@ fn accepted_share(before: &Stats, after: &Stats) -> f64 {
 /// accepted: (p + p² + … + pᵏ) / k of them are, because a draft counts only if those before it are right too. With
 /// fewer drafts in a step, more of them are accepted.
 fn right_share(accepted: f64, drafts: u32) -> f64 {
-    let share = |right: f64| {
-        (0..drafts).rev().fold(0.0, |sum, _| right * (1.0 + sum)) / f64::from(drafts.max(1))
-    };
     let (mut low, mut high) = (0.0, 1.0);
     for _ in 0..f64::MANTISSA_DIGITS {
         let middle = f64::midpoint(low, high);
-        if share(middle) < accepted {
+        if share_before_a_miss(middle, drafts) < accepted {
             low = middle;
         } else {
             high = middle;
         }
     }
     high
+}
+
+/// The share of the drafts before the first wrong one, if each is right with this probability.
+fn share_before_a_miss(right: f64, drafts: u32) -> f64 {
+    (0..drafts).rev().fold(0.0, |sum, _| right * (1.0 + sum)) / f64::from(drafts.max(1))
 }
 
 /// Rounds of the same requests in both sessions, after one to warm up. With `right`, this share of a sequence's drafts

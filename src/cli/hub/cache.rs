@@ -114,14 +114,16 @@ impl RepoFolder {
             return Ok(());
         }
         let path = self.folder.join("refs").join(revision);
-        let write = || {
-            self.make_folder(&path)?;
-            let new = self.spare("ref")?;
-            open_no_link(fs::OpenOptions::new().write(true).create_new(true), &new)?
-                .write_all(commit.as_bytes())?;
-            fs::rename(&new, &path)
-        };
-        write().with_context(|| path.display().to_string())
+        self.write_revision(&path, commit)
+            .with_context(|| path.display().to_string())
+    }
+
+    fn write_revision(&self, path: &Path, commit: &str) -> io::Result<()> {
+        self.make_folder(path)?;
+        let new = self.spare("ref")?;
+        open_no_link(fs::OpenOptions::new().write(true).create_new(true), &new)?
+            .write_all(commit.as_bytes())?;
+        fs::rename(&new, path)
     }
 
     /// Names and commits of all revisions, without damaged ones.
@@ -187,11 +189,9 @@ impl RepoFolder {
     /// Bytes of each incomplete blob.
     pub(super) fn incompletes(&self) -> Result<Vec<u64>> {
         let entries = entries(&self.folder.join("blobs"))?;
-        let partial =
-            |entry: &&fs::DirEntry| entry.file_name().to_string_lossy().ends_with(INCOMPLETE);
         Ok(entries
             .iter()
-            .filter(partial)
+            .filter(|entry| entry.file_name().to_string_lossy().ends_with(INCOMPLETE))
             .map(|entry| entry.metadata().map_or(0, |metadata| metadata.len()))
             .collect())
     }
@@ -199,17 +199,19 @@ impl RepoFolder {
     /// The file whose lock guards a blob.
     pub(super) fn lock_file(&self, hash: &str) -> Result<fs::File> {
         let path = self.locks.join(format!("{hash}.lock"));
-        let open = || {
-            fs::create_dir_all(&self.locks)?;
-            open_no_link(
-                fs::OpenOptions::new()
-                    .write(true)
-                    .create(true)
-                    .truncate(false),
-                &path,
-            )
-        };
-        open().with_context(|| path.display().to_string())
+        self.open_lock(&path)
+            .with_context(|| path.display().to_string())
+    }
+
+    fn open_lock(&self, path: &Path) -> io::Result<fs::File> {
+        fs::create_dir_all(&self.locks)?;
+        open_no_link(
+            fs::OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(false),
+            path,
+        )
     }
 
     /// Links a blob into a snapshot under its name. If the system does not allow links, moves the blob.
@@ -219,20 +221,22 @@ impl RepoFolder {
             "names are checked where they are read"
         );
         let path = self.snapshot(commit).join(name);
-        let link = || {
-            self.make_folder(&path)?;
-            // `../../blobs/<hash>`, with one more step up for each folder in the name.
-            let mut target: PathBuf =
-                std::iter::repeat_n("..", name.split('/').count() + 1).collect();
-            target.extend(["blobs", hash]);
-            let new = self.spare(hash)?;
-            match symlink(&target, &new) {
-                Ok(()) => fs::rename(&new, &path),
-                Err(_) if cfg!(windows) => fs::rename(self.blob(hash), &path),
-                Err(error) => Err(error),
-            }
-        };
-        link().with_context(|| path.display().to_string())
+        // `../../blobs/<hash>`, with one more step up for each folder in the name.
+        let mut target: PathBuf = std::iter::repeat_n("..", name.split('/').count() + 1).collect();
+        target.extend(["blobs", hash]);
+        self.link_or_move(hash, &path, &target)
+            .with_context(|| path.display().to_string())
+    }
+
+    /// Makes `path` a link to `target`, or else the blob itself.
+    fn link_or_move(&self, hash: &str, path: &Path, target: &Path) -> io::Result<()> {
+        self.make_folder(path)?;
+        let new = self.spare(hash)?;
+        match symlink(target, &new) {
+            Ok(()) => fs::rename(&new, path),
+            Err(_) if cfg!(windows) => fs::rename(self.blob(hash), path),
+            Err(error) => Err(error),
+        }
     }
 
     /// A temporary path beside the locks, for files that are renamed into place.

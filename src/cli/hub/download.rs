@@ -80,16 +80,15 @@ impl Download<'_> {
             .collect();
         let lines = bars.is_hidden().then(|| {
             let received: Vec<_> = new.iter().map(|(_, received)| received.clone()).collect();
-            let sum = move || {
-                received
-                    .iter()
-                    .map(|received| received.load(Ordering::Relaxed))
-                    .sum()
-            };
             Lines::start(
                 format!("downloading {}", self.repo),
                 Unit::Bytes,
-                move || Some((sum(), bytes)),
+                move || {
+                    let received = received
+                        .iter()
+                        .map(|received| received.load(Ordering::Relaxed));
+                    Some((received.sum(), bytes))
+                },
             )
         });
         let outcome = in_parallel(&new, |(remote, received), stop| {

@@ -76,11 +76,9 @@ fn similar(model: &Path) -> String {
         if let Some(near) = nearest(&name.to_string_lossy(), names.iter().map(String::as_str)) {
             return format!("; did you mean {}?", model.with_file_name(near).display());
         }
-        let is_model =
-            |name: &&String| name.to_lowercase().ends_with(".gguf") || folder.join(name).is_dir();
         let models: Vec<&str> = names
             .iter()
-            .filter(is_model)
+            .filter(|name| name.to_lowercase().ends_with(".gguf") || folder.join(name).is_dir())
             .take(LISTED_MAX)
             .map(String::as_str)
             .collect();

@@ -60,47 +60,34 @@ impl Hasher {
     }
 
     fn hex(self) -> String {
-        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        match self {
-            Self::Sha256(hasher) => hex(&hasher.finalize()),
-            Self::Git(hasher) => hex(&hasher.finalize()),
-        }
+        let hash = match self {
+            Self::Sha256(hasher) => hasher.finalize().to_vec(),
+            Self::Git(hasher) => hasher.finalize().to_vec(),
+        };
+        hash.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 }
 
 /// Whether the file at `path` has the size and the hash that the hub tells. `told` gets the bytes of each piece that
 /// was read.
 pub(super) fn is_sound(path: &Path, remote: &Remote, told: &dyn Fn(u64)) -> Result<bool> {
-    let check = || {
-        let mut file = open_no_link(OpenOptions::new().read(true), path)?;
-        if file.metadata()?.len() != remote.size {
-            return Ok(false);
-        }
-        let mut hasher = Hasher::new(remote);
-        hasher.read(&mut file, told)?;
-        Ok(hasher.hex() == remote.hash)
-    };
-    check().map_err(|error: io::Error| anyhow!("{}: {error}", path.display()))
+    has_contents(path, remote, told).map_err(|error| anyhow!("{}: {error}", path.display()))
+}
+
+fn has_contents(path: &Path, remote: &Remote, told: &dyn Fn(u64)) -> io::Result<bool> {
+    let mut file = open_no_link(OpenOptions::new().read(true), path)?;
+    if file.metadata()?.len() != remote.size {
+        return Ok(false);
+    }
+    let mut hasher = Hasher::new(remote);
+    hasher.read(&mut file, told)?;
+    Ok(hasher.hex() == remote.hash)
 }
 
 impl<'a> Partial<'a> {
     /// Opens the partial file at `path`, if there is one, and hashes it.
     pub(super) fn open(path: PathBuf, remote: &'a Remote) -> Result<Self> {
-        let open = || {
-            // A link here would redirect the writes to its target. One that appears after this check is not followed.
-            if fs::symlink_metadata(&path).is_ok_and(|found| !found.is_file()) {
-                fs::remove_file(&path)?;
-            }
-            open_no_link(
-                OpenOptions::new()
-                    .read(true)
-                    .write(true)
-                    .create(true)
-                    .truncate(false),
-                &path,
-            )
-        };
-        let file = open().with_context(|| path.display().to_string())?;
+        let file = open_file(&path).with_context(|| path.display().to_string())?;
         let mut partial = Self {
             remote,
             path,
@@ -195,6 +182,21 @@ impl<'a> Partial<'a> {
         self.file.sync_all().with_context(place)?;
         fs::rename(&self.path, to).with_context(place)
     }
+}
+
+fn open_file(path: &Path) -> io::Result<File> {
+    // A link here would redirect the writes to its target. One that appears after this check is not followed.
+    if fs::symlink_metadata(path).is_ok_and(|found| !found.is_file()) {
+        fs::remove_file(path)?;
+    }
+    open_no_link(
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false),
+        path,
+    )
 }
 
 /// The error for bytes that cannot be written.

@@ -116,23 +116,25 @@ impl ConfigFile {
 /// The option with this long name, with dashes or underscores.
 fn find<'a>(command: &'a Command, key: &str) -> Result<&'a Arg> {
     let dashed = key.replace('_', "-");
-    let is_it = |arg: &&Arg| {
-        let mut names = arg
-            .get_long()
-            .into_iter()
-            .chain(arg.get_all_aliases().into_iter().flatten());
-        names.any(|name| name == dashed)
-    };
     let allowed = || {
         command
             .get_arguments()
             .filter(|arg| arg.get_long().is_some_and(|name| !NOT_HERE.contains(&name)))
     };
-    allowed().find(is_it).ok_or_else(|| {
+    allowed().find(|arg| is_named(arg, &dashed)).ok_or_else(|| {
         let near = nearest(&dashed, allowed().filter_map(Arg::get_long));
         let tip = near.map_or_else(String::new, |near| format!("; did you mean `{near}`?"));
         anyhow!("there is no option `{key}`{tip}")
     })
+}
+
+/// Whether this is the long name of an option, or another name for it.
+fn is_named(arg: &Arg, long: &str) -> bool {
+    let mut names = arg
+        .get_long()
+        .into_iter()
+        .chain(arg.get_all_aliases().into_iter().flatten());
+    names.any(|name| name == long)
 }
 
 fn has_option(command: &Command, id: &str) -> bool {

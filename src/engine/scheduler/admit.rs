@@ -167,9 +167,11 @@ impl Scheduler {
         let mut found = blocks;
         loop {
             // A shorter chain ends in another part of a window, whose blocks may be missing, and at another snapshot.
-            let there =
-                |group: usize, hash: &BlockHash, tokens| elsewhere(self, group, hash, tokens);
-            let whole = self.blocks_to_snapshot(&hashes[..found as usize], unit, there);
+            let whole = self.blocks_to_snapshot(
+                &hashes[..found as usize],
+                unit,
+                |group: usize, hash: &BlockHash, tokens| elsewhere(self, group, hash, tokens),
+            );
             found = self.pool.longest_prefix(
                 &hashes[..whole as usize],
                 |group: usize, hash: &BlockHash| {

@@ -73,16 +73,19 @@ impl Scheduler {
     /// and it is no snapshot.
     fn is_own_state(&self, id: SequenceId, draft: &Draft) -> bool {
         let live = self.sequences[id].states.live;
-        let shared = || {
-            self.states.references(live) > 1
-                || draft
-                    .batch
-                    .rows
-                    .iter()
-                    .any(|row| row.states.is_some_and(|states| states.from == live))
-        };
-        let shared = || !self.faults.has(InjectedFault::ForkedStateShared) && shared();
-        live != NONE && !self.states.is_cached(live) && !shared()
+        live != NONE
+            && !self.states.is_cached(live)
+            && (self.faults.has(InjectedFault::ForkedStateShared) || !self.is_shared(live, draft))
+    }
+
+    /// Whether another sequence holds the state in this slot, or a row of this step reads it.
+    fn is_shared(&self, slot: u32, draft: &Draft) -> bool {
+        self.states.references(slot) > 1
+            || draft
+                .batch
+                .rows
+                .iter()
+                .any(|row| row.states.is_some_and(|states| states.from == slot))
     }
 
     /// The slots that the next row of a sequence reads and writes, if the model keeps states. Without a slot for the

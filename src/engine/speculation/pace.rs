@@ -159,19 +159,21 @@ impl Curve {
         let floor = known.map_or(0, |(rows, _)| rows);
         let below = (floor..=rows).rev().find_map(measured).or(known);
         let above = (rows..self.0.len()).find_map(measured);
-        let scale = |(from, seconds): (usize, f64)| {
-            let change = ROW_COST * (rows as f64 - from as f64);
-            seconds * (1.0 + change).max(0.25)
-        };
         match (below, above) {
             (Some((from, low)), Some((to, high))) if to > from => {
                 let share = (rows - from) as f64 / (to - from) as f64;
                 Some(low + share * (high - low))
             }
-            (Some(point), _) | (None, Some(point)) => Some(scale(point)),
+            (Some(point), _) | (None, Some(point)) => Some(scaled(point, rows)),
             (None, None) => None,
         }
     }
+}
+
+/// The seconds of a step of `rows` rows, from those of a step of another size.
+fn scaled((from, seconds): (usize, f64), rows: usize) -> f64 {
+    let change = ROW_COST * (rows as f64 - from as f64);
+    seconds * (1.0 + change).max(0.25)
 }
 
 #[cfg(test)]

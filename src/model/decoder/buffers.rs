@@ -108,6 +108,11 @@ fn by_columns(
 }
 
 impl MlpBuffers {
+    /// The columns of both buffers, for an MLP of this size.
+    fn columns(spec: &ModelSpec, mlp: u32) -> [u32; 2] {
+        [if spec.mlp.gated { 2 * mlp } else { mlp }, mlp]
+    }
+
     fn new(
         plan: &mut Plan,
         names: [&'static str; 2],
@@ -156,7 +161,6 @@ impl Buffers {
             let gated = tokens(plan, "gated", 3 * spec.hidden, activations);
             [gated, tokens(plan, "convolved", spec.hidden, activations)]
         });
-        let gates = |mlp| [if spec.mlp.gated { 2 * mlp } else { mlp }, mlp];
         let sizes = spec
             .layers
             .iter()
@@ -168,7 +172,13 @@ impl Buffers {
         let dense = dense.map(|(names, mlp)| {
             (
                 mlp,
-                MlpBuffers::new(plan, names, Rows::Tokens, gates(mlp), activations),
+                MlpBuffers::new(
+                    plan,
+                    names,
+                    Rows::Tokens,
+                    MlpBuffers::columns(spec, mlp),
+                    activations,
+                ),
             )
         });
         let dense = dense.collect();
@@ -229,12 +239,11 @@ impl ExpertBuffers {
         let rows = Rows::Routes(experts.per_token);
         let router = plan.buffer("router", Rows::Tokens, experts.count, Storage::F32);
         let routes = plan.buffer("routes", rows, 2, Storage::F32);
-        let gates = |mlp| [if spec.mlp.gated { 2 * mlp } else { mlp }, mlp];
         let mlp = MlpBuffers::new(
             plan,
             ["expert_gate_up", "expert_activated"],
             rows,
-            gates(experts.mlp),
+            MlpBuffers::columns(spec, experts.mlp),
             activations,
         );
         let latent = experts.latent.map(|columns| {
@@ -243,7 +252,13 @@ impl ExpertBuffers {
         });
         let shared = experts.shared.map(|shared| {
             let names = ["shared_gate_up", "shared_activated"];
-            MlpBuffers::new(plan, names, Rows::Tokens, gates(shared.mlp), activations)
+            MlpBuffers::new(
+                plan,
+                names,
+                Rows::Tokens,
+                MlpBuffers::columns(spec, shared.mlp),
+                activations,
+            )
         });
         let shared_gate = experts.shared.filter(|shared| shared.gated).map(|_| {
             let logit = plan.buffer("shared_gate", Rows::Tokens, 1, Storage::F32);

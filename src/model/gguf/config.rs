@@ -19,15 +19,14 @@ pub(super) fn config_json(
     tensors: &BTreeMap<String, TensorInfo>,
     factors: &[Vec<f32>; 2],
 ) -> Result<Value, LoadError> {
-    let required = |key: &str| family.required(metadata, key);
-    let heads = required("attention.head_count")?;
+    let heads = family.required(metadata, "attention.head_count")?;
     let head_dim = family.head_dim(metadata)?;
-    let hidden = required("embedding_length")?;
+    let hidden = family.required(metadata, "embedding_length")?;
     // The last layers may predict further tokens; they are not read.
     let predicting = metadata
         .integer(&family.key("nextn_predict_layers"), 0..=LAYERS_MAX)?
         .unwrap_or(0);
-    let blocks = required("block_count")?;
+    let blocks = family.required(metadata, "block_count")?;
     let layers = blocks.saturating_sub(predicting);
     let has = |name: &str| tensors.contains_key(name);
     // Token ids are bounded by the length of the embedding table, not by the metadata.
@@ -56,7 +55,7 @@ pub(super) fn config_json(
         "num_key_value_heads": null,
         "head_dim": head_dim,
         "vocab_size": vocab,
-        "max_position_embeddings": required("context_length")?,
+        "max_position_embeddings": family.required(metadata, "context_length")?,
         "rms_norm_eps": epsilon,
         "layer_norm_eps": epsilon,
         "norm_epsilon": epsilon,
@@ -235,11 +234,10 @@ fn sizes_by_layer(
     config: &mut Value,
     has: &dyn Fn(&str) -> bool,
 ) -> Result<(), LoadError> {
-    let key = |key: &str| family.key(key);
     let layers = family.required(metadata, "block_count")? as usize;
     let by_layer = |name: &str| {
-        let found = metadata.integers_by_layer(&key(name), layers)?;
-        metadata.required(&key(name), found)
+        let found = metadata.integers_by_layer(&family.key(name), layers)?;
+        metadata.required(&family.key(name), found)
     };
     let every = config["sliding_window_pattern"]
         .as_u64()
@@ -260,24 +258,23 @@ fn sizes_by_layer(
         by_layer("attention.head_count_kv")?,
         by_layer("feed_forward_length")?,
     );
-    let layer = |((index, heads), local): ((usize, &u32), &bool)| {
-        let dim = if *local { local_dim } else { global_dim };
-        (
-            index.to_string(),
-            json!({"head_dim": dim, "num_key_value_heads": heads}),
-        )
-    };
     config["per_layer_config"] = heads
         .iter()
         .enumerate()
         .zip(&local)
-        .map(layer)
+        .map(|((index, heads), local)| {
+            let dim = if *local { local_dim } else { global_dim };
+            (
+                index.to_string(),
+                json!({"head_dim": dim, "num_key_value_heads": heads}),
+            )
+        })
         .collect::<Map<_, _>>()
         .into();
     let rope = |base: Option<f64>| json!({"rope_type": "default", "rope_theta": base});
-    let base = metadata.number(&key("rope.freq_base"))?;
+    let base = metadata.number(&family.key("rope.freq_base"))?;
     let local_base = metadata
-        .number(&key("rope.freq_base_swa"))?
+        .number(&family.key("rope.freq_base_swa"))?
         .unwrap_or(10_000.0);
     config["rope_parameters"] =
         json!({"full_attention": rope(base), "sliding_attention": rope(Some(local_base))});
@@ -286,7 +283,7 @@ fn sizes_by_layer(
     config["num_key_value_heads"] = heads.first().copied().into();
     config["intermediate_size"] = mlps.first().copied().into();
     config["use_double_wide_mlp"] = (mlps.first() != mlps.last()).into();
-    let shared = metadata.integer(&key("attention.shared_kv_layers"), 0..=LAYERS_MAX)?;
+    let shared = metadata.integer(&family.key("attention.shared_kv_layers"), 0..=LAYERS_MAX)?;
     config["num_kv_shared_layers"] = shared.unwrap_or(0).into();
     let global = local.iter().position(|local| !local);
     config["attention_k_eq_v"] = global

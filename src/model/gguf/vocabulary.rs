@@ -231,9 +231,11 @@ impl<'a> Ids<'a> {
 
     fn get(&self, text: &str) -> Option<u32> {
         let hash = self.hasher.hash_one(text);
-        let same =
-            |entry: &(u32, u32)| entry.0 == hash_part(hash) && self.texts[entry.1 as usize] == text;
-        self.table.find(hash, same).map(|&(_, id)| id)
+        self.table
+            .find(hash, |&(part, id)| {
+                part == hash_part(hash) && self.texts[id as usize] == text
+            })
+            .map(|&(_, id)| id)
     }
 }
 
@@ -432,15 +434,16 @@ fn listed_merges(metadata: &Metadata, ids: &Ids<'_>) -> Result<Vec<[u32; 4]>, Lo
             rank,
         ])
     };
-    let unknown = |merge| {
-        metadata.invalid(
-            key,
-            format!("has the merge {merge:?}, which is not two tokens"),
-        )
-    };
     (0..)
         .zip(&merges)
-        .map(|(rank, merge)| by_id(rank, merge).ok_or_else(|| unknown(merge)))
+        .map(|(rank, merge)| {
+            by_id(rank, merge).ok_or_else(|| {
+                metadata.invalid(
+                    key,
+                    format!("has the merge {merge:?}, which is not two tokens"),
+                )
+            })
+        })
         .collect()
 }
 

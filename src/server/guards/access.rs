@@ -4,6 +4,7 @@
 //! rebinding (a foreign name that resolves to this address); the origin check stops pages of other sites from posting.
 //! `docs/proxies.md` says what a proxy needs.
 
+use super::header_text;
 use crate::platform::Instant;
 use crate::server::guards::log;
 use crate::server::state::ServerState;
@@ -239,8 +240,7 @@ pub(crate) fn matches(pattern: &str, text: &str) -> bool {
 
 /// Browsers say which site a request comes from; other clients do not.
 fn check_origin(headers: &HeaderMap, allowed: &[String]) -> Result<(), ApiError> {
-    let text = |name: HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
-    let same_origin = match (text(ORIGIN), text(HOST)) {
+    let same_origin = match (header_text(headers, ORIGIN), header_text(headers, HOST)) {
         (None, _) => true,
         (Some(origin), Some(host)) => {
             let origin = origin
@@ -250,10 +250,12 @@ fn check_origin(headers: &HeaderMap, allowed: &[String]) -> Result<(), ApiError>
         }
         (Some(_), None) => false,
     };
-    if text(ORIGIN).is_some_and(|origin| allowed.iter().any(|pattern| matches(pattern, origin))) {
+    if header_text(headers, ORIGIN)
+        .is_some_and(|origin| allowed.iter().any(|pattern| matches(pattern, origin)))
+    {
         return Ok(());
     }
-    let site = text(HeaderName::from_static("sec-fetch-site")).unwrap_or("none");
+    let site = header_text(headers, HeaderName::from_static("sec-fetch-site")).unwrap_or("none");
     if same_origin && ["none", "same-origin"].contains(&site) {
         return Ok(());
     }

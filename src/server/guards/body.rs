@@ -1,6 +1,7 @@
 //! Checks of a request's body: its headers, its size, the time it takes to arrive. A gzip body is decompressed, within
 //! the same limit. Large bodies are parsed and read off the async threads.
 
+use super::header_text;
 use crate::server::state::{ALWAYS, Shared};
 use crate::server::wire::error::{ApiError, BodyTimeout, Dialect, shorten};
 use crate::server::wire::json::parse;
@@ -97,8 +98,7 @@ fn check_headers(
     bytes_max: usize,
     dialect: Dialect,
 ) -> Result<Encoding, ApiError> {
-    let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
-    let encoding = match text(CONTENT_ENCODING)
+    let encoding = match header_text(headers, CONTENT_ENCODING)
         .map(str::to_ascii_lowercase)
         .as_deref()
     {
@@ -111,7 +111,7 @@ fn check_headers(
             )));
         }
     };
-    let media_type = text(CONTENT_TYPE)
+    let media_type = header_text(headers, CONTENT_TYPE)
         .unwrap_or("")
         .split(';')
         .next()
@@ -127,7 +127,7 @@ fn check_headers(
             "the body must be sent with Content-Type: application/json",
         ));
     }
-    let length = text(CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
+    let length = header_text(headers, CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
     if length.is_some_and(|length| length > bytes_max as u64) {
         return Err(ApiError::body_too_large(bytes_max));
     }

@@ -10,3 +10,10 @@ mod log;
 
 pub(super) use access::Client;
 pub(super) use body::{parse_ahead, read_object};
+
+use axum::http::{HeaderMap, HeaderName};
+
+/// The text of a header; a question mark if it is none.
+fn header_text(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
+    headers.get(name).map(|value| value.to_str().unwrap_or("?"))
+}

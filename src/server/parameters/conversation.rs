@@ -144,15 +144,13 @@ impl Conversation {
 
     /// Whether the conversation has tools, or calls of earlier turns.
     pub(crate) fn uses_tools(&self) -> bool {
-        let has_calls =
-            |message: &Value| message["role"] == "tool" || message["tool_calls"].is_array();
         self.tools.shown.is_some()
             || self
                 .messages
                 .as_array()
                 .into_iter()
                 .flatten()
-                .any(has_calls)
+                .any(|message| message["role"] == "tool" || message["tool_calls"].is_array())
     }
 
     /// Minimum bytes of the prompt: the text that every template writes.

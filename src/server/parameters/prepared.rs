@@ -29,19 +29,20 @@ pub(crate) struct TemplateForm {
 impl TemplateForm {
     /// The form that a template's text shows.
     pub(crate) fn of(template: &str) -> Self {
-        let has = |text: &str| template.contains(text);
         let takes_all_calls = [
             "in message.tool_calls",
             "in message['tool_calls']",
             "in message[\"tool_calls\"]",
         ]
         .into_iter()
-        .any(has);
+        .any(|calls| template.contains(calls));
         Self {
-            has_short_ids: has("[TOOL_CALLS]"),
-            has_single_calls: has("tool_calls[0]") && !takes_all_calls,
-            has_thought_or_content: has("<|channel|>") && has("message.thinking"),
-            has_thought_parts: has("== 'thinking'") || has("== \"thinking\""),
+            has_short_ids: template.contains("[TOOL_CALLS]"),
+            has_single_calls: template.contains("tool_calls[0]") && !takes_all_calls,
+            has_thought_or_content: template.contains("<|channel|>")
+                && template.contains("message.thinking"),
+            has_thought_parts: template.contains("== 'thinking'")
+                || template.contains("== \"thinking\""),
         }
     }
 }
@@ -163,14 +164,12 @@ fn pair_ids(messages: &mut [Value], short: bool) {
             }
         } else if message["role"] == "tool" {
             let given = text_in(message, "tool_call_id").map(form);
-            let of_name = || {
-                pending
-                    .iter()
-                    .position(|(_, name)| Some(name) == message.get("name"))
-            };
             let place = match &given {
                 Some(id) => pending.iter().position(|(other, _)| other == id),
-                None => of_name().or((!pending.is_empty()).then_some(0)),
+                None => pending
+                    .iter()
+                    .position(|(_, name)| Some(name) == message.get("name"))
+                    .or((!pending.is_empty()).then_some(0)),
             };
             let paired = place
                 .and_then(|place| pending.remove(place))
@@ -188,9 +187,11 @@ fn short_id(id: &str) -> String {
         return id.to_owned();
     }
     let hash = blake3::hash(id.as_bytes());
-    let digit =
-        |byte: &u8| char::from_digit(u32::from(*byte) % 36, 36).expect("a digit is below its base");
-    hash.as_bytes().iter().take(SHORT_ID).map(digit).collect()
+    hash.as_bytes()
+        .iter()
+        .take(SHORT_ID)
+        .map(|byte| char::from_digit(u32::from(*byte) % 36, 36).expect("a digit is below its base"))
+        .collect()
 }
 
 /// One message for each call, with its result after it.

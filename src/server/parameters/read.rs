@@ -53,6 +53,11 @@ pub(crate) fn whole<G: Group>(body: Map<String, Value>, state: &ModelState) -> R
     whole_within(body, &state.shared, Some(state.ready()?))
 }
 
+/// Whether a body has a field, other than null.
+pub(crate) fn has(body: &Map<String, Value>, name: &str) -> bool {
+    body.get(name).is_some_and(|value| !value.is_null())
+}
+
 fn whole_within<G: Group>(
     mut body: Map<String, Value>,
     shared: &Shared,

@@ -116,12 +116,12 @@ fn page<'a>(cards: &'a [Value], query: Option<&str>) -> Result<(&'a [Value], boo
     let given = |name| query::value(query, name).filter(|value| !value.is_empty());
     let limit = query::limit(given("limit"), PAGE_DEFAULT, PAGE_MAX)?;
     let place = |name: &str, id: &str| {
-        let unknown =
-            || ApiError::invalid(name, format!("`{name}`: there is no model {}", shorten(id)));
         cards
             .iter()
             .position(|card| card["id"] == *id)
-            .ok_or_else(unknown)
+            .ok_or_else(|| {
+                ApiError::invalid(name, format!("`{name}`: there is no model {}", shorten(id)))
+            })
     };
     match (given("before_id"), given("after_id")) {
         (Some(_), Some(_)) => Err(ApiError::invalid(

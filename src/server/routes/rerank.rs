@@ -50,8 +50,7 @@ enum RerankRequest {
 
 impl RerankRequest {
     fn read(body: Map<String, Value>, state: &ModelState) -> Result<Self, ApiError> {
-        let has = |name: &str| body.get(name).is_some_and(|value| !value.is_null());
-        match (has("documents"), has("texts")) {
+        match (read::has(&body, "documents"), read::has(&body, "texts")) {
             (true, true) => {
                 let message = "`documents` and `texts` are the same in two forms of a request; send one of them";
                 Err(ApiError::invalid("texts", message))

@@ -648,11 +648,10 @@ fn tokenize_schema(body: &Body, bounds: &Bounds) -> Value {
         schema: group::<TokenizeTextRequest>,
         example: body.example,
     };
-    let example = || json!({"messages": [{"role": "user", "content": "Hello!"}]});
     let chat = Body {
         name: "TokenizeChatRequest",
         schema: group::<TokenizeChatRequest>,
-        example,
+        example: || json!({"messages": [{"role": "user", "content": "Hello!"}]}),
     };
     let content = Body {
         name: "TokenizeContentRequest",
@@ -685,12 +684,10 @@ fn llama_operation() -> Operation {
 }
 
 fn infill_operation() -> Operation {
-    let example =
-        || json!({"input_prefix": "def sum(a, b):\n    ", "input_suffix": "\n", "n_predict": 16});
     let body = Body {
         name: "InfillRequest",
         schema: group::<InfillRequest>,
-        example,
+        example: || json!({"input_prefix": "def sum(a, b):\n    ", "input_suffix": "\n", "n_predict": 16}),
     };
     let summary = "Fills a gap in a text, in llama.cpp's form, if the model has tokens for it.";
     Operation::post(summary, body, Answer::OneOrStream("LlamaAnswer"))

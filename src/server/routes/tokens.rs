@@ -64,10 +64,9 @@ enum TokenizeRequest {
 
 impl TokenizeRequest {
     fn read(body: Map<String, Value>, state: &ModelState) -> Result<Self, ApiError> {
-        let has = |name: &str| body.get(name).is_some_and(|value| !value.is_null());
-        if has("messages") {
+        if read::has(&body, "messages") {
             read::whole(body, state).map(|request| Self::Chat(Box::new(request)))
-        } else if has("content") {
+        } else if read::has(&body, "content") {
             read::whole(body, state).map(Self::Content)
         } else {
             read::whole(body, state).map(Self::Text)

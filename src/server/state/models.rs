@@ -170,19 +170,17 @@ impl Fleet {
             .models
             .iter()
             .position(|model| model.names.iter().any(is_asked));
-        let by_stem = || {
-            self.models
-                .iter()
-                .position(|model| model.stem.iter().any(is_asked))
-        };
-        let by_any = || self.models.iter().position(|model| model.takes_any_name);
         let names = self
             .models
             .iter()
             .flat_map(|model| model.names.iter().map(String::as_str));
         by_name
-            .or_else(by_stem)
-            .or_else(by_any)
+            .or_else(|| {
+                self.models
+                    .iter()
+                    .position(|model| model.stem.iter().any(is_asked))
+            })
+            .or_else(|| self.models.iter().position(|model| model.takes_any_name))
             .ok_or_else(|| ApiError::unknown_model(asked, names))
     }
 

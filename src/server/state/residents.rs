@@ -341,10 +341,8 @@ impl<L: Clone, W> Residents<L, W> {
 
     /// Loads what is wanted, in order, as far as there is room; else makes room for the first of each memory.
     fn load_wanted(&mut self) -> Vec<Task<L>> {
-        let is_next =
-            |model: &Resident<L, W>| matches!(model.phase, Phase::Unloaded | Phase::Failed(_));
         let mut wanted: Vec<_> = (0..self.models.len())
-            .filter(|&index| is_next(&self.models[index]))
+            .filter(|&index| matches!(self.models[index].phase, Phase::Unloaded | Phase::Failed(_)))
             .collect();
         wanted.retain(|&index| self.models[index].wanted.is_some());
         wanted.sort_by_key(|&index| self.models[index].wanted);

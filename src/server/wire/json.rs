@@ -110,15 +110,13 @@ fn round(name: &str, value: &mut Value, is_shown: bool) {
 
 /// [`parse`] with U+FFFD for escaped halves of characters; `None` if there are none.
 fn parse_mended(bytes: &[u8], charge: &Charge) -> Option<Result<Value, ApiError>> {
-    let unit = |at: usize| {
-        let escape = bytes
-            .get(at..at + 6)
-            .filter(|escape| escape.starts_with(b"\\u"))?;
-        u16::from_str_radix(std::str::from_utf8(&escape[2..]).ok()?, 16).ok()
-    };
     let (mut mended, mut at) = (bytes.to_vec(), 0);
     while at < bytes.len() {
-        at += match (bytes[at], unit(at), unit(at + 6)) {
+        at += match (
+            bytes[at],
+            escaped_unit(bytes, at),
+            escaped_unit(bytes, at + 6),
+        ) {
             (b'\\', Some(0xD800..0xDC00), Some(0xDC00..0xE000)) => 12,
             (b'\\', Some(0xD800..0xE000), _) => {
                 mended[at + 2..at + 6].copy_from_slice(b"fffd");
@@ -130,6 +128,14 @@ fn parse_mended(bytes: &[u8], charge: &Charge) -> Option<Result<Value, ApiError>
         };
     }
     (mended != bytes).then(|| parse(&mended, charge))
+}
+
+/// The unit of UTF-16 that is escaped here.
+fn escaped_unit(bytes: &[u8], at: usize) -> Option<u16> {
+    let escape = bytes
+        .get(at..at + 6)
+        .filter(|escape| escape.starts_with(b"\\u"))?;
+    u16::from_str_radix(std::str::from_utf8(&escape[2..]).ok()?, 16).ok()
 }
 
 /// Weighs the values of a body.

@@ -58,16 +58,15 @@ impl ReasoningParser {
 
     /// Detects the parser from a chat template's text.
     pub(crate) fn of_template(template: &str) -> Self {
-        let has = |text: &str| template.contains(text);
-        if has("<|channel|>") && has("<|message|>") {
+        if template.contains("<|channel|>") && template.contains("<|message|>") {
             Self::Harmony
-        } else if has("[THINK]") {
+        } else if template.contains("[THINK]") {
             Self::Mistral
-        } else if has("<|channel>") {
+        } else if template.contains("<|channel>") {
             Self::Gemma
-        } else if has("<seed:think>") {
+        } else if template.contains("<seed:think>") {
             Self::Seed
-        } else if has("<think>") || has("</think>") {
+        } else if template.contains("<think>") || template.contains("</think>") {
             Self::Think
         } else {
             Self::None

@@ -312,9 +312,10 @@ fn widths(schema: &Value) -> (usize, usize) {
             let lists = ["anyOf", "oneOf"]
                 .iter()
                 .filter_map(|key| map.get(*key)?.as_array());
-            let is_constant =
-                |item: &&Value| item.get("const").or_else(|| item.get("enum")).is_some();
-            let alternatives = lists.flatten().filter(|item| !is_constant(item)).count();
+            let alternatives = lists
+                .flatten()
+                .filter(|item| item.get("const").or_else(|| item.get("enum")).is_none())
+                .count();
             map.values()
                 .map(widths)
                 .fold((properties, alternatives), sum)

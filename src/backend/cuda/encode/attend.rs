@@ -414,13 +414,11 @@ impl Planner {
                 many.extend(self.runs(*sequence, *table_start, self.tile_rows));
             }
         }
-        let longest_first =
-            |runs: &mut Vec<Run>| runs.sort_by_key(|run| std::cmp::Reverse(run.units().len()));
-        longest_first(&mut many);
+        sort_longest_first(&mut many);
         let lanes = if self.splits {
             self.lanes(&few)
         } else {
-            longest_first(&mut few);
+            sort_longest_first(&mut few);
             let items: Vec<_> = few.iter().map(|run| run.item(run.units())).collect();
             Lanes {
                 starts: (0..).take(items.len()).collect(),
@@ -516,6 +514,10 @@ impl Planner {
         );
         lanes
     }
+}
+
+fn sort_longest_first(runs: &mut [Run]) {
+    runs.sort_by_key(|run| std::cmp::Reverse(run.units().len()));
 }
 
 fn count(length: usize) -> u32 {

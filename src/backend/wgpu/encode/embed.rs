@@ -75,7 +75,7 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &Embed) -> Result<(), Ba
 
 /// Every variant that [`encode`] can use.
 pub(super) fn variants() -> Vec<Variant> {
-    let with = |texels| {
+    let variants = [false, true].map(|texels| {
         super::weight_variants(|format, profile| {
             let profile = Profile {
                 texels,
@@ -83,6 +83,6 @@ pub(super) fn variants() -> Vec<Variant> {
             };
             Variant::new::<Params>(kernel(format, &profile), Params::FIELDS)
         })
-    };
-    [with(false), with(true)].concat()
+    });
+    variants.concat()
 }

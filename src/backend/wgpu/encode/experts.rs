@@ -380,8 +380,11 @@ pub(super) fn variants() -> Vec<Variant> {
     let kinds = [(false, false), (false, true), (true, false)];
     let kernels = kinds
         .map(|(sigmoid, scaled)| [false, true].map(|serial| route_kernel(sigmoid, scaled, serial)));
-    let of = |kernel| Variant::new::<RouteParams>(kernel, RouteParams::FIELDS);
-    let mut variants: Vec<Variant> = kernels.into_iter().flatten().map(of).collect();
+    let mut variants: Vec<Variant> = kernels
+        .into_iter()
+        .flatten()
+        .map(|kernel| Variant::new::<RouteParams>(kernel, RouteParams::FIELDS))
+        .collect();
     variants.push(Variant::new::<MergeParams>(
         Kernel::new("matmul_experts_merge"),
         MergeParams::FIELDS,

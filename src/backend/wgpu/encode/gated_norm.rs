@@ -53,9 +53,9 @@ pub(super) fn encode(recorder: &mut Recorder<'_>, step: &GatedNorm) -> Result<()
 
 /// Every variant that [`encode`] can use.
 pub(super) fn variants() -> Vec<Variant> {
-    let tiers =
-        |size| [false, true].map(|subgroups| kernel(size).define_if(subgroups, "SUBGROUPS"));
-    let kernels = WORKGROUPS.into_iter().flat_map(tiers);
+    let kernels = WORKGROUPS.into_iter().flat_map(|size| {
+        [false, true].map(|subgroups| kernel(size).define_if(subgroups, "SUBGROUPS"))
+    });
     kernels
         .map(|kernel| Variant::new::<Params>(kernel, Params::FIELDS))
         .collect()

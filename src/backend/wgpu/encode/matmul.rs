@@ -827,15 +827,12 @@ pub(super) fn variants() -> Vec<Variant> {
                         shape.kernel(&Size { format, ..size }, splits, bias, with, &profile);
                     Variant::new::<Params>(kernel, Params::FIELDS)
                 });
-                let listed = |variant: &Variant| {
+                variants.extend(all.into_iter().filter(|variant| {
                     variant
                         .format()
                         .is_some_and(|format| is_listed(shape, splits, bias, with, format))
-                };
-                variants.extend(
-                    all.into_iter()
-                        .filter(|variant| listed(variant) && names.insert(variant.name())),
-                );
+                        && names.insert(variant.name())
+                }));
             }
         }
     }

@@ -575,12 +575,11 @@ impl<'a> Recorder<'a> {
         let params_offset = self.recordings.params_offset(bytemuck::bytes_of(params))?;
         let ids = bindings.iter().map(|binding| binding.buffer.id).collect();
         let params_buffer = &self.arena.params.raw;
-        let make = || bind_group(gpu, &pipeline.layout, params_buffer, bindings, &access);
         let bind_group = self
             .recordings
             .bind_groups
             .entry((access.clone(), ids))
-            .or_insert_with(make)
+            .or_insert_with(|| bind_group(gpu, &pipeline.layout, params_buffer, bindings, &access))
             .clone();
         let grid = spread(workgroups);
         let (pipeline, raw) = (pipeline.id, pipeline.raw);

@@ -28,11 +28,11 @@ pub(super) fn fields(
         let layers = config["num_hidden_layers"].as_u64().unwrap_or(0);
         config[field] = (0..layers)
             .map(|layer| {
-                let has =
-                    |name: &str| tensors.contains_key(&format!("{}.{layer}.{name}", family.layers));
                 KINDS
                     .into_iter()
-                    .find(|(name, _)| has(name))
+                    .find(|(name, _)| {
+                        tensors.contains_key(&format!("{}.{layer}.{name}", family.layers))
+                    })
                     .map_or("full_attention", |(_, word)| word)
             })
             .collect();

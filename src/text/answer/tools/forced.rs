@@ -200,7 +200,6 @@ impl Marks<'_> {
 
 fn form(parser: ToolParser, tokenizer: &Tokenizer) -> Form {
     let marks = Marks(tokenizer);
-    let mark = |text: &str| marks.lark(text);
     let none = String::new;
     let in_json = |around, call, several| Form {
         around,
@@ -218,18 +217,18 @@ fn form(parser: ToolParser, tokenizer: &Tokenizer) -> Form {
     match parser {
         ToolParser::Hermes => {
             let [open, middle, close] = json("arguments");
-            let open = format!("{} {} {open}", mark("<tool_call>"), quoted("\n"));
-            let close = format!("{close} {} {}", quoted("\n"), mark("</tool_call>"));
+            let open = format!("{} {} {open}", marks.lark("<tool_call>"), quoted("\n"));
+            let close = format!("{close} {} {}", quoted("\n"), marks.lark("</tool_call>"));
             in_json([none(), quoted("\n"), none()], [open, middle, close], true)
         }
         ToolParser::Llama3Json => in_json([none(), quoted("; "), none()], json("parameters"), true),
         ToolParser::Mistral if tokenizer.id_of("[ARGS]").is_some() => in_json(
             [none(), none(), none()],
-            [mark("[TOOL_CALLS]"), mark("[ARGS]"), none()],
+            [marks.lark("[TOOL_CALLS]"), marks.lark("[ARGS]"), none()],
             true,
         ),
         ToolParser::Mistral => {
-            let first = format!("{} {}", mark("[TOOL_CALLS]"), quoted("["));
+            let first = format!("{} {}", marks.lark("[TOOL_CALLS]"), quoted("["));
             in_json([first, quoted(", "), quoted("]")], json("arguments"), true)
         }
         ToolParser::Harmony => harmony(&marks),
@@ -244,11 +243,11 @@ fn form(parser: ToolParser, tokenizer: &Tokenizer) -> Form {
             } else {
                 gemma::MARKERS_4
             };
-            let open = format!("{} {}", mark(open), quoted("call:"));
+            let open = format!("{} {}", marks.lark(open), quoted("call:"));
             let call = [
                 open,
                 quoted("{"),
-                format!("{} {}", quoted("}"), mark(close)),
+                format!("{} {}", quoted("}"), marks.lark(close)),
             ];
             let notation = Some(Notation::Gemma(marks.end(quote)));
             Form {
@@ -261,7 +260,7 @@ fn form(parser: ToolParser, tokenizer: &Tokenizer) -> Form {
         ToolParser::Glm => glm(&marks),
         ToolParser::SeedOss => seed_oss(&marks),
         ToolParser::Lfm2 => {
-            let [open, close] = python::MARKERS.map(mark);
+            let [open, close] = python::MARKERS.map(|marker| marks.lark(marker));
             let around = [
                 format!("{open} {}", quoted("[")),
                 quoted(", "),
@@ -279,29 +278,28 @@ fn form(parser: ToolParser, tokenizer: &Tokenizer) -> Form {
 }
 
 fn harmony(marks: &Marks<'_>) -> Form {
-    let mark = |text: &str| marks.lark(text);
     let reasoning = format!(
         "({} \"analysis\" {} /(.|\\n)*/ {} {} \"assistant\")?",
-        mark("<|channel|>"),
-        mark("<|message|>"),
-        mark("<|end|>"),
-        mark("<|start|>")
+        marks.lark("<|channel|>"),
+        marks.lark("<|message|>"),
+        marks.lark("<|end|>"),
+        marks.lark("<|start|>")
     );
     let open = format!(
         "{} {}",
-        mark("<|channel|>"),
+        marks.lark("<|channel|>"),
         quoted("commentary to=functions.")
     );
     let middle = format!(
         "{} {} {} {}",
         quoted(" "),
-        mark("<|constrain|>"),
+        marks.lark("<|constrain|>"),
         quoted("json"),
-        mark("<|message|>")
+        marks.lark("<|message|>")
     );
     let (around, call) = (
         [reasoning, String::new(), String::new()],
-        [open, middle, mark("<|call|>")],
+        [open, middle, marks.lark("<|call|>")],
     );
     Form {
         around,
@@ -313,18 +311,20 @@ fn harmony(marks: &Marks<'_>) -> Form {
 
 fn glm(marks: &Marks<'_>) -> Form {
     let [open, close, key_open, key_close, value_open, value_close] = xml::GLM_MARKERS;
-    let mark = |text: &str| marks.lark(text);
     // GLM 4.5 writes line breaks, later ones do not.
     let space = format!("{}?", quoted("\n"));
     let notation = Notation::Tags {
-        key: [mark(key_open), format!("{} {space}", mark(key_close))],
-        open: mark(value_open),
+        key: [
+            marks.lark(key_open),
+            format!("{} {space}", marks.lark(key_close)),
+        ],
+        open: marks.lark(value_open),
         close: marks.end(value_close),
         after: space.clone(),
     };
     let (around, call) = (
         [String::new(), space.clone(), String::new()],
-        [mark(open), space, mark(close)],
+        [marks.lark(open), space, marks.lark(close)],
     );
     Form {
         around,

@@ -98,24 +98,25 @@ impl ToolParser {
 
     /// Detects the parser from a chat template's text.
     pub(crate) fn of_template(template: &str) -> Self {
-        let has = |text: &str| template.contains(text);
-        if has("<|channel|>") && has("<|message|>") {
+        if template.contains("<|channel|>") && template.contains("<|message|>") {
             Self::Harmony
-        } else if has("[TOOL_CALLS]") {
+        } else if template.contains("[TOOL_CALLS]") {
             Self::Mistral
-        } else if has("<start_function_call>") {
+        } else if template.contains("<start_function_call>") {
             Self::Gemma
-        } else if has("<|tool_call>") {
+        } else if template.contains("<|tool_call>") {
             Self::Gemma4
-        } else if has("<seed:tool_call>") {
+        } else if template.contains("<seed:tool_call>") {
             Self::SeedOss
-        } else if has("<|tool_call_start|>") || has("<|tool_list_start|>") {
+        } else if template.contains("<|tool_call_start|>")
+            || template.contains("<|tool_list_start|>")
+        {
             Self::Lfm2
-        } else if has("<tool_call>") && has("<arg_key>") {
+        } else if template.contains("<tool_call>") && template.contains("<arg_key>") {
             Self::Glm
-        } else if has("<tool_call>") {
+        } else if template.contains("<tool_call>") {
             Self::Hermes
-        } else if has("<|python_tag|>") || has("<|start_header_id|>") {
+        } else if template.contains("<|python_tag|>") || template.contains("<|start_header_id|>") {
             Self::Llama3Json
         } else {
             Self::Json

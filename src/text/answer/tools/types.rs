@@ -102,9 +102,8 @@ impl Allowed {
     /// allows what the text says, else a text if it allows one. A value that the schema does not allow is JSON, or a
     /// text.
     pub(super) fn read(&self, text: &str) -> String {
-        let quoted = || json_text::quoted(text);
         if self.constants.iter().any(|constant| constant == text) || self.types == Types::STRING {
-            return quoted();
+            return json_text::quoted(text);
         }
         let json = serde_json::from_str::<Value>(text).ok();
         let is_other = |value: &Value| !value.is_string() && self.types.has(Types::of(value));
@@ -117,7 +116,7 @@ impl Allowed {
             return json;
         }
         if self.texts_are_bare() || json.is_none() {
-            quoted()
+            json_text::quoted(text)
         } else {
             json_text::compact(text)
         }
