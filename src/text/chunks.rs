@@ -259,7 +259,8 @@ mod tests {
         let small = format!(r"[^\r\n\p{{L}}\p{{N}}]?{upper}*{lower}+{contractions}?");
         let large = format!(r"[^\r\n\p{{L}}\p{{N}}]?{upper}+{lower}*{contractions}?");
         let gpt = [small.as_str(), &large, digits, signs, blanks].join("|");
-        let byte_level = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true});
+        let byte_level = json!({"type": "ByteLevel", "add_prefix_space": false,
+            "trim_offsets": true, "use_regex": true});
         let kinds = [
             byte_level,
             split(&llama),

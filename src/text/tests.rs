@@ -242,7 +242,8 @@ fn marks_leave_the_encoding_of_ordinary_text_alone() {
 
 #[test]
 fn templates_follow_hugging_face() {
-    let messages = json!([{"role": "user", "content": "a<b> \u{e9}", "x": null, "y": true, "z": {"k": [1, 1e16, "q"]}}]);
+    let messages = json!([{"role": "user", "content": "a<b> \u{e9}", "x": null, "y": true,
+        "z": {"k": [1, 1e16, "q"]}}]);
     let cases = [
         (
             "{% for m in messages %}\n    {% if true %}\n{{ m.role }}\n    {% endif %}\n{% endfor %}",

@@ -312,7 +312,8 @@ fn files_one_byte_short_are_refused_within_limits() {
 }
 
 /// Sixty lists in lists; each has the one before twice, so as text the last one has 2^60 items.
-const SHARED: &str = "{% set ns = namespace(a=['x']) %}{% for i in range(60) %}{% set ns.a = [ns.a, ns.a] %}{% endfor %}";
+const SHARED: &str = "{% set ns = namespace(a=['x']) %}{% for i in range(60) %}{% set ns.a = \
+    [ns.a, ns.a] %}{% endfor %}";
 /// A text of 4 MiB.
 const LONG: &str = "{% set ns = namespace(s='x') %}{% for i in range(22) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}";
 /// Two lists like that, which are equal and share nothing.

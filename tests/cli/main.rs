@@ -183,7 +183,8 @@ fn the_size_of_the_host_tier_is_given_once() {
 
 #[test]
 fn a_context_that_is_lowered_is_said() {
-    let words = "the context (max_model_len) is limited to 2048 tokens instead of 5000, because the model has no positions";
+    let words = "the context (max_model_len) is limited to 2048 tokens instead of 5000, \
+        because the model has no positions";
     let lowered = ["--device", "cpu", "--max-model-len", "5000"];
     for command in [
         &["run", "--prompt", "a", "--max-tokens", "1"][..],

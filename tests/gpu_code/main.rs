@@ -239,7 +239,8 @@ fn line(hot: &Hot, reports: &[Report]) -> String {
 #[test]
 fn hot_kernels_compile_for_real_gpus_as_the_table_says() {
     if !radv::is_there() {
-        let message = "RADV (Debian's mesa-vulkan-drivers) is not installed: the kernels are not compiled for real GPUs";
+        let message = "RADV (Debian's mesa-vulkan-drivers) is not installed: the kernels are \
+            not compiled for real GPUs";
         assert!(std::env::var_os("FOLIO_REQUIRE_GPU").is_none(), "{message}");
         println!("skipped: {message}");
         return;

@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 
 const MESSAGES: &str = "/v1/messages";
 const COUNT: &str = "/v1/messages/count_tokens";
-pub(crate) const CALL: &str = "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\", \"days\": 2}}\n</tool_call>";
+pub(crate) const CALL: &str = "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": \
+    {\"city\": \"Paris\", \"days\": 2}}\n</tool_call>";
 
 /// Where a chat's stream has the arguments of a call.
 const CALL_ARGUMENTS: &str = "/choices/0/delta/tool_calls/0/function/arguments";

@@ -152,7 +152,8 @@ fn token_ids_of_prompt_and_answer() {
 #[test]
 fn the_best_of_several_is_the_likeliest() {
     let server = Server::cpu();
-    let base = json!({"prompt": ["Once", "The KV cache"], "max_tokens": 8, "temperature": 1, "seed": 11, "logprobs": 0});
+    let base = json!({"prompt": ["Once", "The KV cache"], "max_tokens": 8, "temperature": 1,
+        "seed": 11, "logprobs": 0});
     let all = server
         .post(COMPLETIONS, &with(&base, &json!({"n": 5})))
         .json();

@@ -134,7 +134,8 @@ fn the_loop_of_responses_with_and_without_the_store() {
     let call = first["output"][0].clone();
     let result =
         json!({"type": "function_call_output", "call_id": call["call_id"], "output": "sunny"});
-    let question = json!({"role": "user", "content": [{"type": "input_text", "text": "What is the weather in Paris?"}]});
+    let question = json!({"role": "user", "content": [{"type": "input_text",
+        "text": "What is the weather in Paris?"}]});
     let all = server
         .post(
             RESPONSES,
@@ -286,7 +287,10 @@ fn thoughts_come_back_sealed() {
 fn what_codex_sends() {
     let server = Server::plain();
     let part = |text: &str| json!([{"type": "input_text", "text": text}]);
-    let message = |role: &str, text: &str| json!({"type": "message", "id": "msg_1", "role": role, "content": part(text)});
+    let message = |role: &str, text: &str| {
+        json!({"type": "message", "id": "msg_1", "role": role,
+        "content": part(text)})
+    };
     let input = json!([
         message("developer", "You are an agent."),
         message("developer", "Skills."),

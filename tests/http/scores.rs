@@ -151,7 +151,8 @@ fn every_position_is_scored_once_whatever_the_steps_are() {
 fn all_choices_of_a_prompt_are_told_and_a_stream_says_the_same() {
     let server = Server::plain();
     let prompt: Vec<u32> = (0..90).collect();
-    let base = json!({"prompt": prompt, "echo": true, "logprobs": 1, "n": 3, "max_tokens": 5, "seed": 4, "ignore_eos": true});
+    let base = json!({"prompt": prompt, "echo": true, "logprobs": 1, "n": 3, "max_tokens": 5,
+        "seed": 4, "ignore_eos": true});
     let whole = server.post(COMPLETIONS, &base).json();
     let chunks = server
         .post(COMPLETIONS, &with(&base, &json!({"stream": true})))

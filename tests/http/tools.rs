@@ -167,7 +167,8 @@ fn follow(request: &Value, turn: &Turn, results: &[&str]) -> Value {
 
 #[test]
 fn the_loop_from_question_to_call_to_answer() {
-    let call = "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\", \"days\": 2}}\n</tool_call>";
+    let call = "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\", \
+        \"days\": 2}}\n</tool_call>";
     let server = saying(&[call, "It is sunny in Paris."]);
     let first = both(&server, &ask());
     assert_eq!(
@@ -191,7 +192,8 @@ fn the_loop_from_question_to_call_to_answer() {
 
 #[test]
 fn several_calls_of_one_answer() {
-    let one = "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\", \"days\": 1}}\n</tool_call>";
+    let one = "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\", \
+        \"days\": 1}}\n</tool_call>";
     let other = "<tool_call>\n{\"name\": \"get_time\", \"arguments\": {}}\n</tool_call>";
     let calls = format!("I look twice.\n{one}\n{other}");
     let server = saying(&[calls.as_str(), "Sunny at noon."]);
@@ -507,7 +509,8 @@ fn going_on(content: &str, answer: &str) -> Server {
 fn thinking(answers: &[&str], tail: &str, parser: Option<ReasoningParser>) -> Server {
     let end = format!("<|im_start|>assistant\n{tail}");
     // In an expression, because a template's last line break is not part of its text.
-    let messages = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}";
+    let messages = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + \
+        '<|im_end|>\\n' }}{% endfor %}";
     let template = format!("{messages}{{{{ '{}' }}}}", end.replace('\n', "\\n"));
     let text = TextModel::from_parts(Some(demo::TOKENIZER_JSON), None, Some(&template))
         .expect("it compiles");

@@ -629,7 +629,8 @@ impl Kind for Items {
         let items = match value {
             Value::Array(items) => items,
             Value::String(text) => {
-                let message = json!({"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]});
+                let message = json!({"type": "message", "role": "user",
+                    "content": [{"type": "input_text", "text": text}]});
                 return Ok(vec![(
                     message,
                     Item::Message {

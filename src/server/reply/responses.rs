@@ -297,7 +297,8 @@ impl ResponsesReply {
                 } else {
                     "function_call"
                 };
-                let mut item = json!({"id": id, "type": kind, "status": status, "call_id": call_id, "name": called.name});
+                let mut item = json!({"id": id, "type": kind, "status": status, "call_id": call_id,
+                    "name": called.name});
                 if let Some(namespace) = &called.namespace {
                     item["namespace"] = namespace.as_str().into();
                 }

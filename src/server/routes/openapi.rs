@@ -178,7 +178,13 @@ fn operation(
         },
     });
     if !names.is_empty() {
-        document["parameters"] = names.iter().map(|name| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}})).collect();
+        document["parameters"] = names
+            .iter()
+            .map(|name| {
+                json!({"name": name, "in": "path",
+            "required": true, "schema": {"type": "string"}})
+            })
+            .collect();
     }
     if let Some(body) = &operation.body {
         add_component(&mut (body.schema)(body, bounds), components);

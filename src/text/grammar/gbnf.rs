@@ -426,7 +426,8 @@ mod tests {
 
     #[test]
     fn what_does_not_recur_is_one_pattern() {
-        let text = "# a comment\nroot ::= list | word\nlist ::= \"[\" (root (\",\" root)*)? \"]\"\nword ::=\n  [a-z]+ | \"/\"";
+        let text = "# a comment\nroot ::= list | word\nlist ::= \"[\" (root (\",\" root)*)? \
+            \"]\"\nword ::=\n  [a-z]+ | \"/\"";
         let lark = to_lark(text).expect("it is right");
         let expected = "start: r1\n\
             r0: (X0 ((r1 ((X1 r1))*))? X2)\n\

@@ -102,7 +102,10 @@ fn is_text(rule: &str, argument: &Value, text: &str) -> bool {
 
 fn has_format(format: &str, text: &str) -> bool {
     const DATE: &str = r"[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])";
-    const TIME: &str = r"([01][0-9]|2[0-3]):[0-5][0-9]:([0-5][0-9]|60)(\.[0-9]+)?([Zz]|[+-]([01][0-9]|2[0-3]):[0-5][0-9])";
+    const TIME: &str = concat!(
+        r"([01][0-9]|2[0-3]):[0-5][0-9]:([0-5][0-9]|60)(\.[0-9]+)?",
+        r"([Zz]|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
+    );
     let pattern = match format {
         "date" => DATE.to_owned(),
         "time" => TIME.to_owned(),

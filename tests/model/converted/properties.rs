@@ -120,3 +120,19 @@ fn what_a_file_says_is_heard() {
         );
     }
 }
+
+/// Codes and scales of MXFP4 have their published meaning: experts in MXFP4 give the same results as the same numbers
+/// in f32.
+#[test]
+fn experts_in_mxfp4_are_the_numbers_they_stand_for() {
+    let (plain, packed) = mxfp4_experts();
+    let mut backend = ReferenceBackend::new();
+    let (expected, found) = (logits(&plain, &mut backend), logits(&packed, &mut backend));
+    let difference = largest_difference(&expected, &found);
+    assert!(difference <= 1e-4, "logits differ by {difference}");
+    let golden = &golden_cases("gpt-oss")[2].logits;
+    assert!(
+        largest_difference(golden, &found) > 0.1,
+        "the experts are others than the golden ones"
+    );
+}

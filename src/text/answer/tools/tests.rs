@@ -506,7 +506,8 @@ fn harmony(answer: &str, size: usize) -> Parts {
 fn harmony_has_reasoning_calls_and_an_answer() {
     let call = "<|channel|>analysis<|message|>They want < weather.<|end|><|start|>assistant<|channel|>commentary \
                 to=functions.weather <|constrain|>json<|message|>{\"city\": \"Paris\"}<|call|>";
-    let answer = "<|channel|>analysis<|message|>Easy.<|end|><|start|>assistant<|channel|>final<|message|>It is <b>.<|return|>";
+    let answer = "<|channel|>analysis<|message|>Easy.<|end|><|start|>assistant\
+        <|channel|>final<|message|>It is <b>.<|return|>";
     for size in [1, 2, 7, 1000] {
         let parts = harmony(call, size);
         assert_eq!(parts.reasoning, "They want < weather.");
