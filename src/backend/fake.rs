@@ -725,27 +725,27 @@ impl FakeBackend {
             .as_ref()
             .expect("a loaded device has a capacity");
         assert!(
-            within(inputs.token_ids.len(), capacity.tokens_max),
+            is_within(inputs.token_ids.len(), capacity.tokens_max),
             "token rows are within capacity"
         );
         assert!(
-            within(inputs.sequences.len(), capacity.sequences_max),
+            is_within(inputs.sequences.len(), capacity.sequences_max),
             "sequences are within capacity"
         );
         assert!(
-            within(inputs.samples.len(), capacity.samples_max),
+            is_within(inputs.samples.len(), capacity.samples_max),
             "sample rows are within capacity"
         );
         assert!(
-            within(inputs.history.len(), capacity.history_max),
+            is_within(inputs.history.len(), capacity.history_max),
             "history is within capacity"
         );
         assert!(
-            within(inputs.bias.len(), capacity.bias_max),
+            is_within(inputs.bias.len(), capacity.bias_max),
             "bias is within capacity"
         );
         assert!(
-            within(inputs.masks.len(), capacity.mask_words_max),
+            is_within(inputs.masks.len(), capacity.mask_words_max),
             "masks are within capacity"
         );
         assert_eq!(
@@ -762,7 +762,7 @@ impl FakeBackend {
             inputs.samples.is_sorted_by_key(|sample| sample.logits_row),
             "samples are sorted by logits row"
         );
-        assert!(inputs.samples.iter().all(|sample| within(
+        assert!(inputs.samples.iter().all(|sample| is_within(
             sample.logits_row as usize + 1,
             inputs.logits_rows.len() as u32
         )));
@@ -782,11 +782,11 @@ impl FakeBackend {
             );
         }
         assert!(
-            within(next_row as usize, inputs.token_ids.len() as u32),
+            is_within(next_row as usize, inputs.token_ids.len() as u32),
             "sequences cover the rows"
         );
         assert!(
-            within(inputs.pools.len(), capacity.sequences_max),
+            is_within(inputs.pools.len(), capacity.sequences_max),
             "pool rows are within capacity"
         );
         assert!(
@@ -809,11 +809,11 @@ impl FakeBackend {
         );
         for (arrays, pool) in inputs.groups.iter().zip(&self.pool) {
             assert!(
-                within(arrays.block_tables.len(), capacity.table_entries_max),
+                is_within(arrays.block_tables.len(), capacity.table_entries_max),
                 "tables are within capacity"
             );
             assert!(
-                within(arrays.copies.len(), capacity.copies_max),
+                is_within(arrays.copies.len(), capacity.copies_max),
                 "copies are within capacity"
             );
             check_writes(arrays, inputs.token_ids.len(), pool.len());
@@ -821,7 +821,7 @@ impl FakeBackend {
     }
 }
 
-fn within(length: usize, limit: u32) -> bool {
+fn is_within(length: usize, limit: u32) -> bool {
     length <= limit as usize
 }
 

@@ -374,11 +374,11 @@ impl Limits<'_> {
             );
         }
         require!(
-            within(row.history, inputs.history.len()),
+            is_within(row.history, inputs.history.len()),
             "its history range is outside the batch's"
         );
         require!(
-            within(row.bias, inputs.bias.len()),
+            is_within(row.bias, inputs.bias.len()),
             "its bias range is outside the batch's"
         );
         let vocab = self.plan.vocab;
@@ -392,7 +392,7 @@ impl Limits<'_> {
             len: self.plan.vocab.div_ceil(32),
         };
         require!(
-            row.mask_start == NONE || within(mask, inputs.masks.len()),
+            row.mask_start == NONE || is_within(mask, inputs.masks.len()),
             "its mask range is outside the batch's"
         );
         require!(
@@ -415,6 +415,6 @@ impl Limits<'_> {
     }
 }
 
-fn within(range: inputs::Range, entries: usize) -> bool {
+fn is_within(range: inputs::Range, entries: usize) -> bool {
     range.start as usize + range.len as usize <= entries
 }

@@ -648,8 +648,8 @@ fn check_samples(context: &Context<'_>, inputs: &BatchInputs) -> Result<(), Back
         let whole = (row.logits_row as usize) < inputs.logits_rows.len()
             && slot(row.feed_slot)
             && slot(row.pending_slot)
-            && inside(row.history, inputs.history.len())
-            && inside(row.bias, inputs.bias.len())
+            && is_inside(row.history, inputs.history.len())
+            && is_inside(row.bias, inputs.bias.len())
             && mask
             && (row.scored_token == NONE || row.scored_token < context.plan.vocab)
             && row.top_logprobs <= TOP_LOGPROBS_MAX
@@ -672,7 +672,7 @@ fn check_samples(context: &Context<'_>, inputs: &BatchInputs) -> Result<(), Back
     )
 }
 
-fn inside(range: Range, len: usize) -> bool {
+fn is_inside(range: Range, len: usize) -> bool {
     range.start as usize + range.len as usize <= len
 }
 

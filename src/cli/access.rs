@@ -171,7 +171,7 @@ fn origin(text: &str) -> Result<String> {
         }
         Some((scheme, host)) if is_scheme(scheme) => {
             let host = host.trim_end_matches('/');
-            if !host.is_empty() && plain(host) {
+            if !host.is_empty() && is_plain(host) {
                 return Ok(format!("{scheme}://{host}"));
             }
         }
@@ -182,10 +182,10 @@ fn origin(text: &str) -> Result<String> {
 }
 
 fn is_scheme(scheme: &str) -> bool {
-    !scheme.is_empty() && plain(scheme) && !scheme.contains('*')
+    !scheme.is_empty() && is_plain(scheme) && !scheme.contains('*')
 }
 
-fn plain(part: &str) -> bool {
+fn is_plain(part: &str) -> bool {
     part.bytes()
         .all(|b| b.is_ascii_graphic() && !b"/?#@".contains(&b))
 }

@@ -316,9 +316,9 @@ fn attributes(trace: &RequestTrace) -> Vec<(&'static str, Value)> {
         ),
         (
             "gen_ai.request.temperature",
-            Some(number(trace.temperature)),
+            Some(decimal(trace.temperature)),
         ),
-        ("gen_ai.request.top_p", Some(number(trace.top_p))),
+        ("gen_ai.request.top_p", Some(decimal(trace.top_p))),
         (
             "gen_ai.response.finish_reasons",
             Some(json!(trace.finish_reasons)),
@@ -358,7 +358,7 @@ fn seconds(value: Duration) -> Value {
     json!(value.as_secs_f64())
 }
 
-fn number(value: f32) -> Value {
+fn decimal(value: f32) -> Value {
     json!(value.to_string().parse::<f64>().unwrap_or_default())
 }
 

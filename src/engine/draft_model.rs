@@ -143,9 +143,9 @@ fn shared_groups(plan: &Plan, draft: &Plan) -> Result<Vec<usize>, DraftError> {
             .kv_groups
             .iter()
             .enumerate()
-            .filter(|(_, group)| kept(group.window) >= kept(window));
+            .filter(|(_, group)| tokens_kept(group.window) >= tokens_kept(window));
         let least = groups
-            .min_by_key(|(_, group)| kept(group.window))
+            .min_by_key(|(_, group)| tokens_kept(group.window))
             .map(|(index, _)| index);
         least.ok_or(DraftError::Window {
             window: window.unwrap_or(draft.positions_max),
@@ -158,7 +158,7 @@ fn shared_groups(plan: &Plan, draft: &Plan) -> Result<Vec<usize>, DraftError> {
         .collect()
 }
 
-fn kept(window: Option<u32>) -> u32 {
+fn tokens_kept(window: Option<u32>) -> u32 {
     window.unwrap_or(u32::MAX)
 }
 

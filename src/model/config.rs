@@ -291,9 +291,9 @@ const UNSUPPORTED: [(&str, &str); 4] = [
 /// that none of them computes, with the field that says so.
 pub(super) fn hint(found: &str, known: &[&str], lacking: Option<&(&str, &str)>) -> String {
     let alike = |name: &&&str| {
-        plain(name)
+        plain_name(name)
             .chars()
-            .zip(plain(found).chars())
+            .zip(plain_name(found).chars())
             .take_while(|(a, b)| a == b)
             .count()
     };
@@ -308,7 +308,7 @@ pub(super) fn hint(found: &str, known: &[&str], lacking: Option<&(&str, &str)>) 
     [nearest, lacking].into_iter().flatten().collect()
 }
 
-fn plain(name: &str) -> String {
+fn plain_name(name: &str) -> String {
     name.to_lowercase().replace(['_', '-'], "")
 }
 

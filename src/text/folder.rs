@@ -73,14 +73,14 @@ impl TextFolder {
         }
         let mut named: Vec<Value> = Vec::new();
         match (template, config.remove("chat_template")) {
-            (Some(text), _) => named.push(entry("default", text)),
-            (None, Some(Value::String(text))) => named.push(entry("default", &text)),
+            (Some(text), _) => named.push(template_entry("default", text)),
+            (None, Some(Value::String(text))) => named.push(template_entry("default", &text)),
             (None, Some(Value::Array(list))) => named.extend(list),
             (None, _) => {}
         }
         for (name, bytes) in &self.more_templates {
             named.retain(|entry| entry["name"] != name.as_str());
-            named.push(entry(
+            named.push(template_entry(
                 name,
                 utf8(&format!("{MORE_TEMPLATES}{name}.jinja"), bytes)?,
             ));
@@ -136,7 +136,7 @@ impl TextFolder {
     }
 }
 
-fn entry(name: &str, text: &str) -> Value {
+fn template_entry(name: &str, text: &str) -> Value {
     serde_json::json!({"name": name, "template": text})
 }
 

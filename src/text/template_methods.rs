@@ -412,12 +412,12 @@ pub(super) fn lines<'a>(
 ) -> Result<Vec<&'a str>, Error> {
     pay(
         state,
-        (1 + text.matches(ends).count() as u64).saturating_mul(ITEM_BYTES),
+        (1 + text.matches(ends_a_line).count() as u64).saturating_mul(ITEM_BYTES),
     )?;
     let mut lines = Vec::new();
     let mut rest = text;
     while !rest.is_empty() {
-        let len = rest.find(ends).unwrap_or(rest.len());
+        let len = rest.find(ends_a_line).unwrap_or(rest.len());
         let behind = &rest[len..];
         let end = if behind.starts_with("\r\n") {
             2
@@ -430,7 +430,7 @@ pub(super) fn lines<'a>(
     Ok(lines)
 }
 
-fn ends(c: char) -> bool {
+fn ends_a_line(c: char) -> bool {
     matches!(c, '\n'..='\r' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}')
 }
 

@@ -96,10 +96,10 @@ impl Matrix {
     /// The sections of one expert.
     pub(super) fn sections_of(&self, expert: usize) -> &[Section] {
         let rows = (self.spec.rows / self.spec.experts) as usize;
-        &self.sections[self.first(expert * rows)..self.first((expert + 1) * rows)]
+        &self.sections[self.first_section(expert * rows)..self.first_section((expert + 1) * rows)]
     }
 
-    fn first(&self, row: usize) -> usize {
+    fn first_section(&self, row: usize) -> usize {
         self.sections
             .partition_point(|section| section.first_row < row)
     }

@@ -172,7 +172,7 @@ pub fn metadata_constants(sources: &Path) -> Result<Vec<(String, u32)>, BackendE
     let compiler = CpuCompiler::find(sources, Watch::Results).ok_or_else(no_compiler)?;
     let folder = tempfolder().map_err(|error| refused(error.to_string()))?;
     let (file, program) = (folder.join("constants.cpp"), folder.join("constants"));
-    let lines: String = metadata::TABLE.iter().map(line).collect();
+    let lines: String = metadata::TABLE.iter().map(printing).collect();
     let text =
         format!("#include \"common/metadata.cuh\"\n#include <stdio.h>\nint main() {{\n{lines}}}\n");
     let built = std::fs::write(&file, text).map_err(|error| error.to_string());
@@ -202,7 +202,7 @@ fn constant(line: &str) -> Option<(String, u32)> {
     ))
 }
 
-fn line((name, _): &(&str, u32)) -> String {
+fn printing((name, _): &(&str, u32)) -> String {
     format!("  printf(\"{name} %u\\n\", {name});\n")
 }
 

@@ -141,11 +141,11 @@ fn entries(folder: &Path, start: &str) -> Vec<PathBuf> {
 }
 
 fn newest_first(mut paths: Vec<PathBuf>) -> Vec<PathBuf> {
-    paths.sort_by_key(|path| std::cmp::Reverse(numbers(path)));
+    paths.sort_by_key(|path| std::cmp::Reverse(version_numbers(path)));
     paths
 }
 
-fn numbers(path: &Path) -> Vec<u32> {
+fn version_numbers(path: &Path) -> Vec<u32> {
     let name = path
         .file_name()
         .map(|name| name.to_string_lossy().into_owned())

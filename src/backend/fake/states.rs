@@ -91,10 +91,8 @@ impl States {
             "every sequence has its state"
         );
         assert!(
-            inputs
-                .states
-                .iter()
-                .all(|slots| self.known(slots.to) && (slots.from == NONE || self.known(slots.from)))
+            inputs.states.iter().all(|slots| self.is_known(slots.to)
+                && (slots.from == NONE || self.is_known(slots.from)))
         );
         let written: BTreeSet<_> = inputs.states.iter().map(|slots| slots.to).collect();
         assert_eq!(
@@ -114,7 +112,7 @@ impl States {
         );
     }
 
-    fn known(&self, slot: u32) -> bool {
+    fn is_known(&self, slot: u32) -> bool {
         (slot as usize) < self.0.len()
     }
 }

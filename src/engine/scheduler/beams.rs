@@ -48,12 +48,12 @@ impl Limits {
                 .windows
                 .iter()
                 .zip(&self.blocks)
-                .map(|(window, &blocks)| (blocks, self.most(window)))
+                .map(|(window, &blocks)| (blocks, self.blocks_most(window)))
                 .collect(),
         }
     }
 
-    fn most(&self, window: &Option<u32>) -> u32 {
+    fn blocks_most(&self, window: &Option<u32>) -> u32 {
         window.map_or(u32::MAX, |window| {
             self.blocks_live_max(window.div_ceil(self.block_size))
         })
@@ -215,7 +215,7 @@ impl Scheduler {
         let ready: Vec<_> = self
             .groups
             .iter()
-            .filter(|(_, group)| self.has_all(group))
+            .filter(|(_, group)| self.has_all_candidates(group))
             .map(|(&id, _)| id)
             .collect();
         ready
@@ -224,7 +224,7 @@ impl Scheduler {
         self.fold_settled();
     }
 
-    fn has_all(&self, group: &BeamGroup) -> bool {
+    fn has_all_candidates(&self, group: &BeamGroup) -> bool {
         group.members.iter().all(|id| {
             self.sequences[*id]
                 .beam

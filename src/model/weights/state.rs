@@ -111,12 +111,15 @@ fn input(
                 .into_iter()
                 .map(|run| run.start + gate_rows..run.end + gate_rows);
             vec![
-                part(0, all, run(values..values + channels)),
-                part(0, all, run(0..values)),
+                part(0, all, one_range(values..values + channels)),
+                part(0, all, one_range(0..values)),
                 part(
                     0,
                     all,
-                    run(gate_rows..all).into_iter().chain(padded).collect(),
+                    one_range(gate_rows..all)
+                        .into_iter()
+                        .chain(padded)
+                        .collect(),
                 ),
             ]
         }
@@ -173,7 +176,7 @@ fn input(
     parts
 }
 
-fn run(range: Range<u32>) -> Vec<Range<u32>> {
+fn one_range(range: Range<u32>) -> Vec<Range<u32>> {
     std::iter::once(range).collect::<Vec<_>>()
 }
 

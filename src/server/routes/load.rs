@@ -67,14 +67,14 @@ fn load_of(rank: usize, model: &ModelState) -> Option<Value> {
         "num_total_reqs": total,
         "num_used_tokens": stats.tokens_stored,
         "max_total_num_tokens": slots,
-        "token_usage": share(stats.blocks_used, stats.blocks_total),
+        "token_usage": share_of(stats.blocks_used, stats.blocks_total),
         "gen_throughput": model.throughput.rate(stats.generation_tokens),
-        "cache_hit_rate": share(stats.prefix_hits, stats.prefix_queries),
-        "utilization": share(stats.requests_running, u64::from(info.max_num_seqs)),
+        "cache_hit_rate": share_of(stats.prefix_hits, stats.prefix_queries),
+        "utilization": share_of(stats.requests_running, u64::from(info.max_num_seqs)),
         "max_running_requests": info.max_num_seqs,
     }))
 }
 
-fn share(part: u64, whole: u64) -> f64 {
+fn share_of(part: u64, whole: u64) -> f64 {
     part as f64 / whole.max(1) as f64
 }

@@ -306,7 +306,7 @@ fn check_schema(schema: &Value) -> Result<(), GrammarError> {
 /// depth was checked.
 fn widths(schema: &Value) -> (usize, usize) {
     match schema {
-        Value::Array(items) => items.iter().map(widths).fold((0, 0), sum),
+        Value::Array(items) => items.iter().map(widths).fold((0, 0), added),
         Value::Object(map) => {
             let properties = properties(map);
             let lists = ["anyOf", "oneOf"]
@@ -318,13 +318,13 @@ fn widths(schema: &Value) -> (usize, usize) {
                 .count();
             map.values()
                 .map(widths)
-                .fold((properties, alternatives), sum)
+                .fold((properties, alternatives), added)
         }
         _ => (0, 0),
     }
 }
 
-fn sum(one: (usize, usize), other: (usize, usize)) -> (usize, usize) {
+fn added(one: (usize, usize), other: (usize, usize)) -> (usize, usize) {
     (one.0 + other.0, one.1 + other.1)
 }
 

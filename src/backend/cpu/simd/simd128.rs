@@ -12,10 +12,7 @@ pub(in crate::backend::cpu) struct Simd128;
 macro_rules! simd128 {
     ($intrinsics:expr) => {{
         // SAFETY: the module runs, so its instructions exist; arrays are read and written whole.
-        #[allow(
-            unused_unsafe,
-            reason = "most of them are safe where the target has the feature"
-        )]
+        #[allow(unused_unsafe, reason = "most are safe with the feature")]
         unsafe {
             $intrinsics
         }
