@@ -67,3 +67,8 @@ pub(super) fn is_of_type(value: &Value, name: &str) -> bool {
 pub(super) fn is_space(character: char) -> bool {
     character.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&character)
 }
+
+/// Whether an option of a filter is given and true, as Python sees it.
+pub(super) fn is_true(option: Option<Value>) -> bool {
+    option.is_some_and(|option| option.is_true())
+}

@@ -3,7 +3,7 @@
 
 use super::python::{
     self, Filter, LongInteger, bind, bound_values, decimal, integer_or, is_of_type, is_space,
-    items_of, refuse_none, subject, without_underscores,
+    is_true, items_of, refuse_none, subject, without_underscores,
 };
 use super::template_limits::{pay, pay_for_text};
 use super::template_methods::{aligned, lines, replaced, trimmed};
@@ -414,10 +414,6 @@ fn indent(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error
     Ok(Value::from(indented.collect::<Vec<_>>().join("\n")))
 }
 
-fn is_true(option: Option<Value>) -> bool {
-    option.is_some_and(|option| option.is_true())
-}
-
 fn join(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
     let (value, rest) = subject(arguments)?;
     let [separator, attribute] = bind(rest, ["d", "attribute"])?;
@@ -505,14 +501,10 @@ fn word_count(_: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error
     };
     let text = python::text(value);
     Ok(Value::from(
-        text.split(|c| !is_word(c))
+        text.split(|c| !template_source::is_word(c))
             .filter(|word| !word.is_empty())
             .count(),
     ))
-}
-
-fn is_word(c: char) -> bool {
-    c.is_alphanumeric() || c == '_'
 }
 
 /// `map` by attribute or by filter, whose keyword arguments it passes on.

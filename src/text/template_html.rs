@@ -227,8 +227,8 @@ fn word_wrap(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Er
     let separator = separator.map_or_else(|| "\n".to_owned(), |separator| python::text(&separator));
     let wrapping = Wrapping {
         width,
-        breaks_long_words: is_true(long_words),
-        breaks_on_hyphens: is_true(hyphens),
+        breaks_long_words: is_on(long_words),
+        breaks_on_hyphens: is_on(hyphens),
     };
     let text = python::text(value);
     // A line has a character at least.
@@ -240,7 +240,8 @@ fn word_wrap(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Er
     Ok(Value::from(wrapped.join(&separator)))
 }
 
-fn is_true(option: Option<Value>) -> bool {
+/// Of an option that is on unless it is turned off.
+fn is_on(option: Option<Value>) -> bool {
     option.is_none_or(|option| option.is_true())
 }
 
@@ -276,7 +277,7 @@ fn xml_attributes(state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Valu
         pay(state, attribute.len() as u64)?;
         text.push_str(&attribute);
     }
-    let has_space = space.is_none_or(|space| space.is_true());
+    let has_space = is_on(space);
     Ok(Value::from_safe_string(if has_space {
         text
     } else {

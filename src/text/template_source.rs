@@ -417,7 +417,8 @@ fn token(text: &str, first: char) -> Option<(Kind, usize)> {
     Some((Kind::Operator, if is_double { 2 } else { first.len_utf8() }))
 }
 
-fn is_word(c: char) -> bool {
+/// Whether a character may be part of a name.
+pub(super) fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 

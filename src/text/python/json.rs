@@ -1,6 +1,6 @@
 //! `json.dumps`, as templates call it: `tojson`.
 
-use super::{LongInteger, bind, float, repr};
+use super::{LongInteger, bind, float, is_true, repr};
 use crate::text::marks::is_noncharacter;
 use crate::text::template_limits::{Capped, bytes_left, pay, pay_for_text};
 use minijinja::value::{Value, ValueKind};
@@ -50,10 +50,6 @@ pub(in crate::text) fn tojson(state: &State<'_, '_>, arguments: &[Value]) -> Res
     }
     outcome?;
     String::from_utf8(writer.output.bytes).map_err(invalid)
-}
-
-fn is_true(option: Option<Value>) -> bool {
-    option.is_some_and(|option| option.is_true())
 }
 
 /// An indent is a number of spaces or a text.
