@@ -3,9 +3,9 @@
 //! first byte says whether the record is portable or of a folder with a key.
 #![no_main]
 
-use folio::engine::block_pool::BlockHash;
+use folio::engine::memory::BlockHash;
 use folio::engine::disk::{FolderKey, Form, Record, file};
-use folio::engine::tiers::Origin;
+use folio::engine::memory::Origin;
 use folio::plan::KvFormat;
 use libfuzzer_sys::fuzz_target;
 

@@ -4,12 +4,10 @@
 //! called right after scheduling: the arrays do not change afterwards, while the sequences keep changing.
 
 use super::beams;
-use super::block_pool::{BlockId, BlockPool};
-use super::faults::{InjectedFault, InjectedFaults};
+use super::memory::{BlockId, BlockPool, Moves};
 use super::request::{EOS_TOKEN_IDS_MAX, SamplingParams};
 use super::sequence::{Sequence, SequenceId, Sequences, StreamId};
 use super::speculation::UNKNOWN;
-use super::tiers::{Restore, Save};
 use crate::plan::Tail;
 use crate::plan::inputs::{
     BatchInputs, BiasEntry, FEED, GroupInputs, NONE, PoolRow, Range, SampleRow, SequenceRows,
@@ -80,13 +78,8 @@ pub struct Batch {
     pub(super) scores: Vec<Score>,
     /// Sorted by row, at most one each.
     pub(super) pools: Vec<Pool>,
-    /// Copy-on-write copies (source, target), per KV group.
-    pub(super) copies: Vec<Vec<(BlockId, BlockId)>>,
-    /// Blocks to copy to host memory before the step.
-    pub(super) saves: Vec<Save>,
-    /// Blocks to upload from host memory before the step, after the saves.
-    pub(super) restores: Vec<Restore>,
-    pub(super) faults: InjectedFaults,
+    /// Blocks to copy before the rows run.
+    pub(super) moves: Moves,
 }
 
 /// Position of a token to draw, the offset of its mask, and the drafts before it.
@@ -260,7 +253,7 @@ impl Batch {
 
     /// The arrays without rows: only the copies of blocks.
     fn no_rows(&self) -> BatchInputs {
-        let groups = self.copies.iter().map(|copies| GroupInputs {
+        let groups = self.moves.copies.iter().map(|copies| GroupInputs {
             copies: copies.clone(),
             ..Default::default()
         });
@@ -364,7 +357,7 @@ impl Batch {
     ) {
         let end = row.start + row.count;
         assert!(
-            row.count > 0 && end <= sequence.computed,
+            row.count > 0 && end <= sequence.holding.computed,
             "a row computes what was scheduled"
         );
         assert!(
@@ -401,7 +394,7 @@ impl Batch {
         inputs.token_ids.extend_from_slice(drafts);
         for (group, arrays) in inputs.groups.iter_mut().enumerate() {
             self.flatten_table(
-                &sequence.tables[group].blocks,
+                &sequence.holding.tables[group].blocks,
                 group,
                 rows.clone(),
                 pool,
@@ -442,7 +435,7 @@ impl Batch {
         inputs.positions.push(position);
         inputs.token_ids.push(draft);
         for (group, arrays) in inputs.groups.iter_mut().enumerate() {
-            let blocks = &sequence.tables[group].blocks;
+            let blocks = &sequence.holding.tables[group].blocks;
             self.flatten_table(blocks, group, position..position + 1, pool, arrays);
         }
     }
@@ -472,7 +465,6 @@ impl Batch {
         arrays
             .block_tables
             .extend_from_slice(&blocks[first as usize..length]);
-        let off_by_one = self.faults.has(InjectedFault::SlotOffByOne);
         arrays.slot_mapping.extend(positions.map(|position| {
             let (block, offset) = (
                 blocks[(position / block_size) as usize],
@@ -482,7 +474,7 @@ impl Batch {
                 block != NONE,
                 "a row writes to blocks that its sequence holds"
             );
-            block * block_size + if off_by_one && offset == 0 { 1 } else { offset }
+            block * block_size + offset
         }));
     }
 
@@ -518,12 +510,6 @@ impl Batch {
                 eos,
                 inputs,
             );
-        }
-        if self.faults.has(InjectedFault::DraftNoiseOfFirstRow) {
-            let first = inputs.samples.len() - drafts.len();
-            inputs.samples[first..]
-                .iter_mut()
-                .for_each(|sample| sample.position = rows.context_len);
         }
     }
 
@@ -564,9 +550,7 @@ impl Batch {
             start: index(start),
             len: index(inputs.bias.len() - start),
         };
-        let unread = draw.pending
-            && params.draw.has_penalties()
-            && !self.faults.has(InjectedFault::PenaltyWithoutPending);
+        let unread = draw.pending && params.draw.has_penalties();
         inputs.samples.push(SampleRow {
             logits_row: index(inputs.logits_rows.len() - 1),
             // What a step that verifies drafts draws is read before it is used.

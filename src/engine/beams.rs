@@ -9,7 +9,6 @@
 //! `width` hypotheses and either `early_stopping` is set or the best beam, scored as if it ended now, is not better
 //! than the worst of them.
 
-use super::faults::{InjectedFault, InjectedFaults};
 use super::request::{BeamParams, FinishReason, SamplingParams};
 use crate::plan::inputs::TOP_LOGPROBS_MAX;
 
@@ -49,7 +48,6 @@ pub(super) struct BeamSearch<T> {
     params: BeamParams,
     /// At most `width`, best first.
     finished: Vec<Hypothesis<T>>,
-    faults: InjectedFaults,
 }
 
 /// Number of continuations of each beam that a step considers; `eos` is the number of the model's end tokens.
@@ -85,11 +83,10 @@ pub(super) fn ranked<'a>(
 }
 
 impl<T> BeamSearch<T> {
-    pub(super) fn new(params: BeamParams, faults: InjectedFaults) -> Self {
+    pub(super) fn new(params: BeamParams) -> Self {
         Self {
             params,
             finished: Vec::new(),
-            faults,
         }
     }
 
@@ -121,9 +118,7 @@ impl<T> BeamSearch<T> {
                 break;
             }
             let fate = fate(continuation);
-            let revived = self.faults.has(InjectedFault::FinishedBeamRevived)
-                && fate == Fate::Ends(FinishReason::Stop);
-            if (fate == Fate::Continues || revived) && next.len() < width {
+            if fate == Fate::Continues && next.len() < width {
                 next.push(*continuation);
             }
             if let Fate::Ends(reason) = fate
@@ -170,14 +165,11 @@ mod tests {
     use super::*;
 
     fn search(width: u32, length_penalty: f32, early_stopping: bool) -> BeamSearch<u32> {
-        BeamSearch::new(
-            BeamParams {
-                width,
-                length_penalty,
-                early_stopping,
-            },
-            InjectedFaults::default(),
-        )
+        BeamSearch::new(BeamParams {
+            width,
+            length_penalty,
+            early_stopping,
+        })
     }
 
     /// One step from a single beam; tokens from 100 on end.

@@ -8,15 +8,14 @@
 
 pub mod batch;
 mod beams;
-pub mod block_pool;
 pub mod disk;
 mod draft_model;
 mod draft_report;
 #[doc(hidden)]
-pub mod faults;
 mod fingerprint;
 pub mod fit;
 pub mod handle;
+pub mod memory;
 mod mover;
 pub mod request;
 pub mod scheduler;
@@ -27,7 +26,6 @@ mod speculation;
 mod start;
 mod states;
 mod streams;
-pub mod tiers;
 mod turns;
 
 pub use draft_model::{DraftError, DraftPlan};
@@ -39,17 +37,15 @@ pub use turns::Turns;
 
 use crate::backend::{Backend, BackendError};
 use crate::engine::batch::Batch;
-use crate::engine::block_pool::Group;
 use crate::engine::disk::{Disk, DiskEvent};
 use crate::engine::draft_model::DraftModel;
-use crate::engine::faults::InjectedFaults;
 use crate::engine::handle::{Dropped, EngineInbox, Message, Stats};
+use crate::engine::memory::{DiskJob, Group, Rates, SAVES_WHILE_IDLE, Save};
 use crate::engine::mover::Mover;
 use crate::engine::request::{Event, PromptEvent, RequestError};
 use crate::engine::scheduler::Scheduler;
-use crate::engine::scheduler::disk::SAVES_WHILE_IDLE;
+
 use crate::engine::streams::Streams;
-use crate::engine::tiers::{DiskJob, Rates, Save};
 use crate::engine::turns::Turn;
 use crate::model::Model;
 use crate::plan::inputs::BatchInputs;
@@ -105,7 +101,8 @@ pub struct Engine<B: Backend, S: Source = Model> {
     requests_taken: u64,
     requests_dequeued: u64,
     recoveries: u64,
-    faults: InjectedFaults,
+    /// Every so many-th request needs host work between two tokens, as one with a grammar does; 0 for none.
+    host_rows_every: u64,
 }
 
 /// A step that is submitted and not yet read.
@@ -134,9 +131,9 @@ impl<B: Backend, S: Source> Engine<B, S> {
             if self.scheduler.is_idle() {
                 self.scheduler.check();
                 self.last_read = None;
-                if self.scheduler.has_finished_blocks() {
+                if self.scheduler.memory().files().has_finished() {
                     // Some of them are copied in the next step; then whoever came meanwhile is served.
-                    if self.scheduler.is_disk_busy() {
+                    if self.scheduler.memory().files().is_busy() {
                         self.wait_for_disk().await;
                     }
                 } else if self.inbox.is_draining() {
@@ -175,8 +172,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
         if let Err(lost) = outcome {
             self.recover(&lost).await?;
         }
-        // An injected bug has to be detected from what the device computes, not by these checks.
-        if cfg!(debug_assertions) && self.faults.fault.is_none() {
+        if cfg!(debug_assertions) {
             self.scheduler.check();
         }
         self.publish();
@@ -214,7 +210,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
         };
         let results = match (outcome, saved) {
             (Ok(results), Ok(saved)) => {
-                self.store(&step.batch.saves, saved);
+                self.store(&step.batch.moves.saves, saved);
                 results
             }
             (Err(error), _) | (_, Err(error)) => return self.refuse(&step.batch, error),
@@ -222,8 +218,8 @@ impl<B: Backend, S: Source> Engine<B, S> {
         self.note_time(&step.batch, step.submitted);
         self.streams
             .send(self.scheduler.commit(&step.batch, results));
-        if !step.batch.saves.is_empty() {
-            self.mover.trim(self.scheduler.host());
+        if !step.batch.moves.saves.is_empty() {
+            self.mover.trim(self.scheduler.memory().host());
         }
         Ok(())
     }
@@ -305,7 +301,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
 
     /// Copies finished blocks and has them written, while nothing else runs.
     async fn save_while_idle(&mut self) -> Result<(), BackendError> {
-        let saves = self.scheduler.save_finished(SAVES_WHILE_IDLE);
+        let saves = self.scheduler.memory_mut().save_finished(SAVES_WHILE_IDLE);
         if saves.is_empty() {
             return Ok(());
         }
@@ -358,7 +354,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
             let origin = save
                 .origin
                 .as_ref()
-                .filter(|origin| self.scheduler.hand_over(origin));
+                .filter(|origin| self.scheduler.memory_mut().hand_over(origin));
             if let Some((disk, origin)) = self.disk.as_mut().zip(origin) {
                 disk.write(origin.clone(), bytes.clone());
             }
@@ -371,7 +367,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
     /// Asks for the files that the scheduler wants.
     fn ask_disk(&mut self) {
         let Some(disk) = &mut self.disk else { return };
-        for job in self.scheduler.take_disk_jobs() {
+        for job in self.scheduler.memory_mut().take_disk_jobs() {
             match job {
                 DiskJob::Read(slot, origin) => disk.read(slot, origin),
                 DiskJob::Remove(key) => disk.remove(key),
@@ -404,19 +400,21 @@ impl<B: Backend, S: Source> Engine<B, S> {
                     && self.backend.given_times().is_none()
                 {
                     self.mover.rates.note_file(data.len() as u64, took);
-                    self.scheduler.set_rates(self.mover.rates);
+                    self.scheduler.memory_mut().set_rates(self.mover.rates);
                 }
                 let wanted = self.scheduler.read_file(slot, data.is_some());
                 if wanted {
                     self.mover.fill(slot, data.unwrap_or_default());
                 }
             }
-            DiskEvent::Written { key, done } => self.scheduler.wrote(key, done),
-            DiskEvent::Found(keys) => self.scheduler.found_on_disk(keys),
-            DiskEvent::Lost(keys) => self.scheduler.lost_on_disk(keys),
-            DiskEvent::Emptied => self.scheduler.lost_all_on_disk(),
-            DiskEvent::Refused(files) => self.scheduler.refused_on_disk(files),
-            DiskEvent::Usable(is_usable) => self.scheduler.set_disk_usable(is_usable),
+            DiskEvent::Written { key, done } => self.scheduler.wrote_file(key, done),
+            DiskEvent::Found(keys) => self.scheduler.memory_mut().found_files(keys),
+            DiskEvent::Lost(keys) => self.scheduler.memory_mut().lost_files(keys),
+            DiskEvent::Emptied => self.scheduler.memory_mut().lost_all_files(),
+            DiskEvent::Refused(files) => self.scheduler.refused_files(files),
+            DiskEvent::Usable(is_usable) => {
+                self.scheduler.memory_mut().set_disk_usable(is_usable);
+            }
         }
     }
 
@@ -470,7 +468,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
             self.scheduler
                 .note_step(batch, now.duration_since(last.unwrap_or(submitted)));
         }
-        if !self.scheduler.host().is_off() {
+        if !self.scheduler.memory().host().is_off() {
             match given {
                 Some(times) => self.mover.rates = Rates::given(times.byte, times.token),
                 None => self
@@ -478,7 +476,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
                     .rates
                     .note_prefill(batch.prefill_tokens(), now.duration_since(start)),
             }
-            self.scheduler.set_rates(self.mover.rates);
+            self.scheduler.memory_mut().set_rates(self.mover.rates);
         }
     }
 
@@ -561,7 +559,8 @@ impl<B: Backend, S: Source> Engine<B, S> {
         if let Some(disk) = &mut self.disk {
             disk.refresh();
         }
-        let waits_for_host = self.faults.waits_for_host(self.requests_taken);
+        let every = self.host_rows_every;
+        let waits_for_host = every > 0 && self.requests_taken.is_multiple_of(every);
         self.scheduler
             .add(Arc::new(submission.request), &streams, seed, waits_for_host);
     }
@@ -592,12 +591,12 @@ impl<B: Backend, S: Source> Engine<B, S> {
             files_written: counts.files_written,
             files_read: counts.files_read,
             files_refused: counts.files_refused,
-            disk_failing: self.scheduler.disk().is_failing().into(),
-            blocks_on_disk: self.scheduler.disk().len() as u64,
+            disk_failing: self.scheduler.memory().files().is_failing().into(),
+            blocks_on_disk: self.scheduler.memory().files().len() as u64,
             blocks_saved: counts.blocks_saved,
             blocks_restored: counts.blocks_restored,
-            host_bytes_used: self.scheduler.host().bytes(),
-            host_bytes_total: self.scheduler.host().bytes_max(),
+            host_bytes_used: self.scheduler.memory().host().bytes(),
+            host_bytes_total: self.scheduler.memory().host().bytes_max(),
             prefix_ends_prompt: counts.prefix_ends.prompt,
             prefix_ends_difference: counts.prefix_ends.difference,
             prefix_ends_salt: counts.prefix_ends.salt,

@@ -1,11 +1,10 @@
 //! Moves the bytes of blocks between a device and host memory, as batches say.
 
 use super::batch::Batch;
-use super::faults::{InjectedFault, InjectedFaults};
+use super::memory::{HostSlot, HostTier, Rates, Save};
 use super::request::Request;
 use super::scheduler::{Limits, Scheduler};
 use super::sequence::StreamId;
-use super::tiers::{HostSlot, HostTier, Rates, Save};
 use crate::backend::{Backend, BackendError, BlockRef};
 use crate::platform::Instant;
 use bytes::Bytes;
@@ -23,11 +22,8 @@ const UPLOADS_PER_MEASURED: u32 = 8;
 pub(super) struct Mover {
     slots: Vec<Bytes>,
     pub(super) rates: Rates,
-    faults: InjectedFaults,
     /// Uploads since one was measured.
     unmeasured: u32,
-    /// Uploads that an injected bug holds back for a step.
-    late: Vec<(BlockRef, Bytes)>,
 }
 
 impl Mover {
@@ -35,13 +31,9 @@ impl Mover {
     pub(super) async fn calibrated<B: Backend>(
         backend: &mut B,
         limits: &Limits,
-        faults: InjectedFaults,
     ) -> Result<Self, BackendError> {
-        let mut mover = Self {
-            faults,
-            ..Self::default()
-        };
-        if limits.tiers.host_bytes > 0 {
+        let mut mover = Self::default();
+        if limits.memory.tiers.host_bytes > 0 {
             mover.calibrate(backend, limits).await?;
         }
         Ok(mover)
@@ -84,7 +76,7 @@ impl Mover {
         let tokens = TRIAL_TOKENS
             .min(limits.model_len_max - 1)
             .min(limits.tokens_max);
-        let mut trial = Scheduler::new(limits.clone(), InjectedFaults::default());
+        let mut trial = Scheduler::new(limits.clone());
         let request = Request {
             prompt: vec![0; tokens as usize].into(),
             ..Request::default()
@@ -129,13 +121,13 @@ impl Mover {
         batch: &Batch,
         is_idle: bool,
     ) -> Result<Option<B::Saves>, BackendError> {
-        let leaving = Self::leaving(&batch.saves);
+        let leaving = Self::leaving(&batch.moves.saves);
         let saves = if leaving.is_empty() {
             None
         } else {
             Some(backend.save_blocks(&leaving)?)
         };
-        let arriving = batch.restores.iter().map(|restore| {
+        let arriving = batch.moves.restores.iter().map(|restore| {
             let bytes = self
                 .slots
                 .get(restore.slot as usize)
@@ -149,10 +141,7 @@ impl Mover {
                 bytes,
             )
         });
-        let mut arriving: Vec<_> = arriving.collect();
-        if self.faults.has(InjectedFault::RestoredLate) {
-            std::mem::swap(&mut arriving, &mut self.late);
-        }
+        let arriving: Vec<_> = arriving.collect();
         if !arriving.is_empty() {
             self.upload(backend, &arriving, is_idle && saves.is_none())
                 .await?;
@@ -215,7 +204,7 @@ fn trial_blocks(limits: &Limits) -> Vec<BlockRef> {
     let mut bytes = 0;
     let mut some: Vec<_> = blocks
         .take_while(|block| {
-            bytes += limits.tiers.block_bytes[block.group];
+            bytes += limits.memory.tiers.block_bytes[block.group];
             bytes <= TRIAL_BYTES_MAX
         })
         .collect();

@@ -200,11 +200,7 @@ pub struct Token {
     pub top_logprobs: Vec<TokenLogprob>,
     /// As in [`Usage`]. Every token carries it, because a reader that ends the choice itself (at a stop string) never
     /// sees its `Finished`.
-    pub cached_tokens: u32,
-    /// As in [`Usage`].
-    pub restored_tokens: u32,
-    /// As in [`Usage`].
-    pub disk_tokens: u32,
+    pub cached: Cached,
     /// What became of the choice's drafts up to this token, if requested.
     pub drafts: Option<DraftReport>,
 }
@@ -241,17 +237,34 @@ pub enum RequestError {
     ShuttingDown,
 }
 
+/// Numbers of a prompt's leading tokens that were found in the prefix cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Cached {
+    /// In any tier.
+    pub all: u32,
+    /// Those of them whose keys and values came from host memory.
+    pub host: u32,
+    /// Those of them whose keys and values were read from disk.
+    pub disk: u32,
+}
+
+impl std::iter::Sum for Cached {
+    fn sum<I: Iterator<Item = Self>>(counts: I) -> Self {
+        counts.fold(Self::default(), |sum, next| Self {
+            all: sum.all + next.all,
+            host: sum.host + next.host,
+            disk: sum.disk + next.disk,
+        })
+    }
+}
+
 /// Token counts of one choice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Number of prompt tokens.
     pub prompt_tokens: u32,
-    /// Number of prompt tokens found in the prefix cache when the request was first admitted.
-    pub cached_tokens: u32,
-    /// Number of these whose keys and values came from host memory.
-    pub restored_tokens: u32,
-    /// Number of these whose keys and values were read from disk.
-    pub disk_tokens: u32,
+    /// Prompt tokens found in the prefix cache when the request was first admitted.
+    pub cached: Cached,
     /// Number of generated tokens, including the one that ended the choice.
     pub completion_tokens: u32,
 }
@@ -276,13 +289,9 @@ pub enum PrefixEnd {
 /// How much of a prompt was found in the prefix cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrefixReport {
-    /// Number of leading tokens found in the cache.
-    pub cached_tokens: u32,
-    /// Number of these whose keys and values came from host memory.
-    pub restored_tokens: u32,
-    /// Number of these whose keys and values were read from disk.
-    pub disk_tokens: u32,
-    /// Number of leading tokens shared with some remembered sequence of the same salt; at least `cached_tokens`.
+    /// Leading tokens found in the cache.
+    pub cached: Cached,
+    /// Number of leading tokens shared with some remembered sequence of the same salt; at least those found.
     pub common_tokens: u32,
     /// Token id after the common tokens: the first that differs from every such sequence.
     pub differing: Option<u32>,

@@ -3,30 +3,27 @@
 //! One rule, no phases: a sequence has a number of tokens, some of them computed. A step computes some of the missing
 //! ones; when none is missing, it draws the next token. Prefill, chunked prefill, prefix hits and decode are all this
 //! rule. [`Scheduler::schedule`] is here; `chunks` says how many tokens of a sequence a step computes, `admit` brings
-//! waiting sequences in, `preempt` sends running ones back when blocks run out, `tiers` moves blocks between device and
-//! host memory, `disk` between host memory and files, `states` says which states a row reads and writes, `verify` adds
-//! drafts to rows and accepts them, `commit` takes results.
+//! waiting sequences in, `preempt` sends running ones back when blocks run out, `verify` adds drafts to rows and accepts
+//! them, `commit` takes results. What sequences occupy is [`Memory`]'s.
 //!
 //! Nothing that a step in flight uses is released: a sequence that ends or is preempted leaves after its last step has
 //! completed. Pure: no device, clock, thread or randomness, and no knowledge of what the tokens mean.
 
 mod admit;
 mod beams;
-mod blocks;
+mod builder;
 mod chunks;
 mod commit;
 mod counts;
-pub(super) mod disk;
+mod files;
 mod preempt;
 mod prefix;
 mod prompt_outputs;
 mod round_robin;
 mod side_arrays;
 mod slots;
-mod states;
 #[cfg(test)]
 mod tests;
-mod tiers;
 mod verify;
 
 pub use commit::Events;
@@ -34,18 +31,15 @@ pub use counts::Counts;
 pub use prefix::PrefixEnds;
 
 use super::batch::{Batch, Draw, Row};
-use super::block_pool::{BlockPool, Group};
-use super::faults::{InjectedFault, InjectedFaults};
+use super::memory::{BlockPool, Claim, Demand, Group, Memory, MemoryLimits};
 use super::request::Request;
-use super::sequence::{
-    Choice, Exit, HeldStates, Order, Sequence, SequenceId, Sequences, StreamId, Table,
-};
+use super::sequence::{Choice, Exit, Order, Sequence, SequenceId, Sequences, StreamId};
 use super::speculation::Answers;
 use super::speculation::pace::{Pace, Yield};
-use super::tiers::{DiskTier, HostTier, Rates, TierLimits};
 use crate::config::Speculation;
 use crate::plan::inputs::{BatchInputs, NONE};
 use beams::BeamGroups;
+use builder::BatchBuilder;
 use prefix::Past;
 use round_robin::RoundRobin;
 use side_arrays::side_entries;
@@ -67,9 +61,6 @@ pub struct Limits {
     /// Number of feed slots, where the device stores sampled ids. Twice `sequences_max`, because a leaving sequence
     /// keeps its slot for a step.
     pub feed_slots: u32,
-    /// Number of state slots; 0 if the model keeps no state. At least one for each of `sequences_max`; the others are
-    /// for snapshots.
-    pub state_slots: u32,
     /// Maximum block-table entries per batch and KV group.
     pub table_entries_max: u32,
     /// Maximum penalty history entries per batch.
@@ -78,36 +69,25 @@ pub struct Limits {
     pub bias_max: u32,
     /// Maximum prompt tokens per batch whose logprobs are computed.
     pub scores_max: u32,
-    /// Tokens per block.
-    pub block_size: u32,
     /// Maximum tokens of prompt and answer together.
     pub model_len_max: u32,
     /// Vocabulary size: every token id is below it.
     pub vocab: u32,
-    /// Attention window of each KV group, in tokens; `None` for full attention.
-    pub windows: Vec<Option<u32>>,
-    /// Number of blocks of each KV group.
-    pub blocks: Vec<u32>,
-    /// Whether requests with equal prefixes share blocks.
-    pub prefix_caching: bool,
     /// Whether a sequence is always computed in the same chunks, whatever else runs.
     pub deterministic: bool,
     /// How the next tokens are guessed; `None`: they are not.
     pub speculation: Option<Speculation>,
     /// Token ids that end a sequence.
     pub eos_token_ids: Vec<u32>,
-    /// Key of the hashes of blocks with a salt.
-    pub hash_key: [u8; 32],
-    /// Key of the hashes of other blocks. With a disk, it is the same in every process that can use the same files.
-    pub shared_key: [u8; 32],
-    /// Sizes of the colder tiers.
-    pub tiers: TierLimits,
+    /// Of what sequences occupy.
+    pub memory: MemoryLimits,
 }
 
 impl Limits {
     /// Blocks of each KV group that the longest sequence has.
     pub(super) fn blocks_of_longest(&self) -> Vec<u32> {
-        vec![self.model_len_max.div_ceil(self.block_size); self.windows.len()]
+        let blocks = self.model_len_max.div_ceil(self.memory.block_size);
+        vec![blocks; self.memory.windows.len()]
     }
 }
 
@@ -115,12 +95,7 @@ impl Limits {
 #[derive(Debug)]
 pub struct Scheduler {
     limits: Limits,
-    pool: BlockPool,
-    host: HostTier,
-    disk: DiskTier,
-    rates: Rates,
-    /// Uploads from host memory by the steps in flight.
-    restores_in_flight: u32,
+    memory: Memory,
     sequences: Sequences,
     by_stream: HashMap<StreamId, SequenceId>,
     groups: BeamGroups,
@@ -130,10 +105,6 @@ pub struct Scheduler {
     /// Sequences that have ended or been preempted, but are still used by a step in flight.
     leaving: Vec<SequenceId>,
     feed_slots: Vec<u32>,
-    /// The state slots, held and cached like blocks: see [`states`].
-    states: Group,
-    /// Number of steps in flight that write each state slot.
-    state_writes: Vec<u32>,
     round_robin: RoundRobin,
     past: Past,
     answers: Answers,
@@ -143,7 +114,6 @@ pub struct Scheduler {
     counts: Counts,
     /// First choices of requests that were admitted since [`Self::take_admitted`].
     admitted: Vec<StreamId>,
-    faults: InjectedFaults,
 }
 
 /// Phase of a choice.
@@ -159,43 +129,19 @@ pub enum Phase {
     DecodeInFlight,
 }
 
-/// A batch under construction, with what is left of its limits.
-struct Draft {
-    batch: Batch,
-    tokens_left: u32,
-    table_entries_left: u32,
-    history_left: u32,
-    bias_left: u32,
-    scores_left: u32,
-    drafts_left: u32,
-    /// What the rows that draw a token yield so far.
-    drawn: Yield,
-    preempted: bool,
-    /// Per KV group: number of blocks held by leaving sequences that skipped sequences are waiting for.
-    blocks_awaited: Vec<u32>,
-}
-
 impl Scheduler {
     /// A scheduler over an empty pool.
-    pub fn new(limits: Limits, faults: InjectedFaults) -> Self {
+    pub fn new(limits: Limits) -> Self {
         assert!(
             limits.tokens_max > 0 && limits.sequences_max > 0,
             "a step has room for a row"
         );
         assert!(
-            !limits.deterministic || limits.tokens_max >= limits.block_size,
+            !limits.deterministic || limits.tokens_max >= limits.memory.block_size,
             "a step has room for a fixed chunk"
         );
         Self {
-            pool: BlockPool::new(limits.block_size, &limits.windows, &limits.blocks, faults),
-            host: HostTier::new(
-                limits.tiers.host_bytes,
-                limits.tiers.block_bytes.clone(),
-                faults,
-            ),
-            disk: DiskTier::new(limits.tiers.disk, limits.tiers.block_bytes.clone()),
-            rates: Rates::default(),
-            restores_in_flight: 0,
+            memory: Memory::new(limits.memory.clone(), limits.demand()),
             sequences: Sequences::default(),
             by_stream: HashMap::new(),
             groups: BeamGroups::new(),
@@ -203,8 +149,6 @@ impl Scheduler {
             waiting: BTreeMap::new(),
             leaving: Vec::new(),
             feed_slots: (0..limits.feed_slots).rev().collect(),
-            states: Group::new(None, limits.state_slots, faults),
-            state_writes: vec![0; limits.state_slots as usize],
             round_robin: RoundRobin::default(),
             past: Past::default(),
             answers: Answers::default(),
@@ -214,7 +158,6 @@ impl Scheduler {
             counts: Counts::default(),
             admitted: Vec::new(),
             limits,
-            faults,
         }
     }
 
@@ -252,7 +195,8 @@ impl Scheduler {
         } else {
             &choices
         };
-        let mut sequence = Sequence::new(request, own, seed, order, self.limits.windows.len());
+        let holding = self.memory.holding(&self.limits.claim(&request));
+        let mut sequence = Sequence::new(request, own, seed, order, holding);
         let answer_max = if sequence.request.pooling.is_some() {
             Some(1)
         } else {
@@ -262,8 +206,7 @@ impl Scheduler {
         // After a prompt that fills the context, the one token that is not wanted.
         let most = self.limits.model_len_max.max(sequence.prompt_len() + 1);
         sequence.tokens_limit = sequence.prompt_len().saturating_add(answer_max).min(most);
-        let constrained =
-            sequence.is_constrained() && !self.faults.has(InjectedFault::MaskBeforeToken);
+        let constrained = sequence.is_constrained();
         sequence.waits_for_host = waits_for_host || constrained || beams.is_some();
         if let Some(beams) = beams {
             let room = self
@@ -329,30 +272,28 @@ impl Scheduler {
             self.steps_in_flight <= 1,
             "a sequence has at most one pending token"
         );
-        let mut draft = self.draft(tokens_max.clamp(1, self.limits.tokens_max));
-        let others = self.schedule_decodes(&mut draft);
-        self.schedule_prefills(others, &mut draft);
-        if !draft.preempted && draft.blocks_awaited.iter().all(|&count| count == 0) {
-            self.admit(&mut draft);
+        let mut builder = self.builder(tokens_max.clamp(1, self.limits.tokens_max));
+        let others = self.schedule_decodes(&mut builder);
+        self.schedule_prefills(others, &mut builder);
+        if !builder.preempted && builder.blocks_awaited.iter().all(|&count| count == 0) {
+            self.admit(&mut builder);
         }
-        if draft.batch.rows.is_empty() {
-            debug_assert!(
-                draft.batch.saves.is_empty() && draft.batch.restores.is_empty(),
-                "only rows take blocks"
-            );
-            let idle =
-                self.running.is_empty() && self.waiting.is_empty() || !self.disk.reading.is_empty();
+        if builder.batch.rows.is_empty() {
+            debug_assert!(builder.batch.moves.is_empty(), "only rows take blocks");
+            let idle = self.running.is_empty() && self.waiting.is_empty();
+            let is_reading = self.memory.files().is_reading();
             assert!(
-                idle || self.steps_in_flight > 0,
+                idle || is_reading || self.steps_in_flight > 0,
                 "with no step in flight, some sequence can always continue"
             );
             return None;
         }
-        self.save_some_finished(&mut draft.batch.saves);
-        self.register_snapshots(&draft.batch);
+        let saves = self.memory.save_some_finished();
+        builder.batch.moves.saves.extend(saves);
+        self.register_snapshots(&builder.batch);
         self.counts.steps += 1;
         self.steps_in_flight += 1;
-        Some(draft.batch)
+        Some(builder.batch)
     }
 
     /// The flat arrays of a batch that was just scheduled. Masks are computed here, while the previous step runs.
@@ -364,7 +305,7 @@ impl Scheduler {
         );
         batch.flatten(
             &mut self.sequences,
-            &self.pool,
+            self.memory.pool(),
             &self.limits.eos_token_ids,
             self.limits.vocab,
         )
@@ -421,17 +362,22 @@ impl Scheduler {
 
     /// The block pool.
     pub fn pool(&self) -> &BlockPool {
-        &self.pool
+        self.memory.pool()
     }
 
     /// The state slots; none if the model keeps no state.
     pub fn states(&self) -> &Group {
-        &self.states
+        self.memory.states()
     }
 
-    /// The blocks in host memory.
-    pub fn host(&self) -> &HostTier {
-        &self.host
+    /// What sequences occupy.
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// [`Self::memory`], for the engine to say what became of files and copies.
+    pub(super) fn memory_mut(&mut self) -> &mut Memory {
+        &mut self.memory
     }
 
     /// The scheduler's limits.
@@ -439,42 +385,10 @@ impl Scheduler {
         &self.limits
     }
 
-    fn draft(&self, tokens_max: u32) -> Draft {
-        let groups = self.limits.windows.len();
-        let copies = vec![Vec::new(); groups];
-        let (rows, draws) = (
-            Vec::with_capacity(self.running.len()),
-            Vec::with_capacity(self.running.len()),
-        );
-        let (scores, pools) = (Vec::new(), Vec::new());
-        Draft {
-            batch: Batch {
-                step: self.counts.steps,
-                rows,
-                draws,
-                scores,
-                pools,
-                copies,
-                saves: Vec::new(),
-                restores: Vec::new(),
-                faults: self.faults,
-            },
-            tokens_left: tokens_max,
-            table_entries_left: self.limits.table_entries_max,
-            history_left: self.limits.history_max,
-            bias_left: self.limits.bias_max,
-            scores_left: self.limits.scores_max,
-            drafts_left: self.drafts_max(tokens_max),
-            drawn: Yield::default(),
-            preempted: false,
-            blocks_awaited: vec![0; groups],
-        }
-    }
-
     /// Schedules one row for each sequence that misses one token. While there is prefill to do, a quarter of the step
     /// is kept for it. The sequence that has waited longest goes first, so that small steps serve all sequences in
     /// turn. Returns the other running sequences, in order.
-    fn schedule_decodes(&mut self, draft: &mut Draft) -> Vec<SequenceId> {
+    fn schedule_decodes(&mut self, builder: &mut BatchBuilder) -> Vec<SequenceId> {
         let decodes = |id: &SequenceId| {
             self.sequences[*id].is_schedulable() && self.sequences[*id].missing() == 1
         };
@@ -482,12 +396,12 @@ impl Scheduler {
         ids.sort_by_key(|&id| self.sequences[id].last_step);
         let prefills =
             (!self.waiting.is_empty() && self.has_seat()) || ids.len() < self.running.len();
-        let kept = if prefills { draft.tokens_left / 4 } else { 0 };
-        draft.drawn = Yield::plain(ids.len());
+        let kept = if prefills { builder.tokens_left / 4 } else { 0 };
+        builder.drawn = Yield::plain(ids.len());
         for id in ids {
             self.sequences[id].skipped = true;
-            if draft.tokens_left > kept {
-                self.schedule_row(id, draft);
+            if builder.tokens_left > kept {
+                self.schedule_row(id, builder);
             }
         }
         others
@@ -495,14 +409,14 @@ impl Scheduler {
 
     /// Schedules chunks of running sequences that miss more than one token, in order. Tokens forced by constraints come
     /// first, because they are few and their clients are waiting; they get at most half of the room. Prompts follow.
-    fn schedule_prefills(&mut self, running: Vec<SequenceId>, draft: &mut Draft) {
+    fn schedule_prefills(&mut self, running: Vec<SequenceId>, builder: &mut BatchBuilder) {
         let (answers, prompts): (Vec<_>, Vec<_>) = running
             .into_iter()
             .partition(|&id| self.sequences[id].is_answering());
         let kept = if prompts.is_empty() && self.waiting.is_empty() {
             0
         } else {
-            draft.tokens_left / 2
+            builder.tokens_left / 2
         };
         for (id, kept) in answers
             .into_iter()
@@ -514,16 +428,16 @@ impl Scheduler {
                 sequence.skipped = true;
             } else if sequence.is_schedulable()
                 && sequence.missing() > 1
-                && draft.tokens_left > kept
+                && builder.tokens_left > kept
             {
-                self.schedule_row(id, draft);
+                self.schedule_row(id, builder);
             }
         }
     }
 
     /// Schedules as many tokens of a running sequence as budget and blocks allow, and a draw if none is missing
     /// afterwards.
-    fn schedule_row(&mut self, id: SequenceId, draft: &mut Draft) {
+    fn schedule_row(&mut self, id: SequenceId, builder: &mut BatchBuilder) {
         // An earlier sequence in this step may have preempted it.
         if self.sequences[id].exit.is_some() || self.sequences[id].feed_slot == NONE {
             return;
@@ -532,16 +446,17 @@ impl Scheduler {
             !self.leaving.contains(&id),
             "a leaving sequence gets no row"
         );
-        let wanted = self.chunk(&self.sequences[id], draft);
-        if wanted == 0
-            || !self.has_room_for(&self.sequences[id], wanted, draft)
-            || !self.has_state_for(id, draft)
-        {
+        let wanted = self.chunk(&self.sequences[id], builder);
+        if wanted == 0 || !self.has_room_for(&self.sequences[id], wanted, builder) {
+            return;
+        }
+        let holding = &mut self.sequences[id].holding;
+        if !self.memory.has_state_for(holding, &builder.batch.moves) {
             return;
         }
         let enough = if self.limits.deterministic { wanted } else { 1 };
         if self.tokens_that_fit(id) < enough {
-            self.make_room(id, enough, draft);
+            self.make_room(id, enough, builder);
         }
         let count = wanted.min(self.tokens_that_fit(id));
         if self.sequences[id].exit.is_some()
@@ -550,32 +465,37 @@ impl Scheduler {
         {
             return;
         }
-        let mut drafts = self.drafts(id, count, draft);
-        let states = self.take_state(id, &mut drafts, draft);
+        let mut drafts = self.drafts(id, count, builder);
+        let holding = &mut self.sequences[id].holding;
+        let moves = &mut builder.batch.moves;
+        let states = self.memory.take_state(holding, &mut drafts, moves);
         let drafted = u32::try_from(drafts.len()).expect("drafts are few");
-        self.take_blocks(id, count + drafted, draft);
-        self.push_row(
-            Row {
-                sequence: id,
-                start: self.sequences[id].computed,
-                count,
-                drafts,
-                states,
-            },
-            draft,
-        );
+        self.memory.extend(holding, count + drafted, moves);
+        let row = Row {
+            sequence: id,
+            start: holding.computed,
+            count,
+            drafts,
+            states,
+        };
+        self.push_row(row, builder);
     }
 
-    fn has_room_for(&self, sequence: &Sequence, count: u32, draft: &Draft) -> bool {
-        let entries = self.pool.blocks_for(sequence.computed + count);
-        entries <= draft.table_entries_left
-            && draft.has_room_to_draw(sequence, self.limits.eos_token_ids.len())
+    /// Number of further tokens of a sequence that blocks are there for.
+    fn tokens_that_fit(&self, id: SequenceId) -> u32 {
+        self.memory.tokens_that_fit(&self.sequences[id].holding)
     }
 
-    fn push_row(&mut self, row: Row, draft: &mut Draft) {
+    fn has_room_for(&self, sequence: &Sequence, count: u32, builder: &BatchBuilder) -> bool {
+        let entries = self.memory.blocks_for(sequence.holding.computed + count);
+        entries <= builder.table_entries_left
+            && builder.has_room_to_draw(sequence, self.limits.eos_token_ids.len())
+    }
+
+    fn push_row(&mut self, row: Row, builder: &mut BatchBuilder) {
         let (id, count) = (row.sequence, row.count);
         debug_assert!(
-            count > 0 && count <= draft.tokens_left,
+            count > 0 && count <= builder.tokens_left,
             "a row is within the step's budget"
         );
         let sequence = &mut self.sequences[id];
@@ -584,42 +504,40 @@ impl Scheduler {
             "a row computes only existing tokens"
         );
         // Drafts are computed too, but count only once they are accepted.
-        sequence.computed += count;
+        sequence.holding.computed += count;
         sequence.in_flight += 1;
         sequence.skipped = false;
-        sequence.last_step = draft.batch.step;
+        sequence.last_step = builder.batch.step;
         let tables = 1 + if row.states.is_some() {
             0
         } else {
             row.drafted()
         };
-        draft.tokens_left -= count + row.drafted();
-        draft.drafts_left -= row.drafted();
-        draft.table_entries_left -=
-            tables * self.pool.blocks_for(sequence.computed + row.drafted());
+        builder.tokens_left -= count + row.drafted();
+        builder.drafts_left -= row.drafted();
+        builder.table_entries_left -= tables
+            * self
+                .memory
+                .blocks_for(sequence.holding.computed + row.drafted());
         let complete = sequence.missing() == 0;
         if !row.is_tentative() {
-            self.register_full_blocks(id);
-            self.keep_state(id);
+            self.register_computed(id);
         }
-        if self.faults.has(InjectedFault::DraftsHashed) {
-            self.register_drafts(id, &row.drafts);
-        }
-        draft.batch.rows.push(row);
-        self.request_prompt_outputs(id, draft);
+        builder.batch.rows.push(row);
+        self.request_prompt_outputs(id, builder);
         if complete && self.sequences[id].request.pooling.is_none() {
-            let row = u32::try_from(draft.batch.rows.len() - 1).expect("a batch has few rows");
-            self.draw_or_unfold(id, row, draft);
+            let row = u32::try_from(builder.batch.rows.len() - 1).expect("a batch has few rows");
+            self.draw_or_unfold(id, row, builder);
         }
     }
 
-    fn push_draw(&mut self, id: SequenceId, row: u32, draft: &mut Draft) {
+    fn push_draw(&mut self, id: SequenceId, row: u32, builder: &mut BatchBuilder) {
         let sequence = &mut self.sequences[id];
         debug_assert!(
-            (row as usize) < draft.batch.rows.len(),
+            (row as usize) < builder.batch.rows.len(),
             "a draw follows a row"
         );
-        let drafted = draft.batch.rows[row as usize].drafted();
+        let drafted = builder.batch.rows[row as usize].drafted();
         debug_assert!(
             drafted == 0 || sequence.pending == 0,
             "a draft follows known tokens"
@@ -629,10 +547,10 @@ impl Scheduler {
             "a running sequence draws its next token"
         );
         let (history, bias) = side_entries(sequence, self.limits.eos_token_ids.len(), drafted);
-        draft.history_left -= history;
-        draft.bias_left -= bias;
+        builder.history_left -= history;
+        builder.bias_left -= bias;
         sequence.verifies = drafted > 0;
-        draft.batch.draws.push(Draw {
+        builder.batch.draws.push(Draw {
             sequence: id,
             row,
             pending: sequence.pending > 0,
@@ -643,41 +561,33 @@ impl Scheduler {
 
     /// Forks the other choices of a prompt that is now computed: they draw from the same row of logits and share its
     /// blocks. Choices that do not fit `sequences_max` wait like separate requests.
-    fn fork(&mut self, parent: SequenceId, row: u32, draft: &mut Draft) {
+    fn fork(&mut self, parent: SequenceId, row: u32, builder: &mut BatchBuilder) {
         let forks = std::mem::take(&mut self.sequences[parent].forks);
-        let computed = self.sequences[parent].computed;
+        let computed = self.sequences[parent].holding.computed;
         debug_assert!(
             forks.is_empty() || computed == self.sequences[parent].prompt_len(),
             "forks share the prompt"
         );
         for choice in forks {
-            let mut child = self.sequences[parent].fork(choice);
+            let ends = self.limits.eos_token_ids.len();
+            let source = &self.sequences[parent];
+            let runs = self.has_seat() && builder.has_room_to_draw(source, ends);
+            let holding = if runs {
+                self.memory.fork(&source.holding)
+            } else {
+                source.holding.unheld()
+            };
+            let child = source.fork(choice, holding);
             let order = child.order;
-            if !self.has_seat() || !draft.has_room_to_draw(&child, self.limits.eos_token_ids.len())
-            {
-                child.drop_tables();
-                child.states = HeldStates::default();
-                let id = self.sequences.insert(child);
-                self.waiting.insert(order, id);
-                self.by_stream.insert(choice.stream, id);
-                continue;
-            }
-            self.hold(&child.tables, &child.states);
             let id = self.sequences.insert(child);
             self.by_stream.insert(choice.stream, id);
-            self.seat(id);
-            self.push_draw(id, row, draft);
+            if runs {
+                self.seat(id);
+                self.push_draw(id, row, builder);
+            } else {
+                self.waiting.insert(order, id);
+            }
         }
-    }
-
-    /// Becomes a holder of a fork's blocks and of its state.
-    fn hold(&mut self, tables: &[Table], states: &HeldStates) {
-        for (group, table) in tables.iter().enumerate() {
-            table
-                .held()
-                .for_each(|block| self.pool.group_mut(group).share(block));
-        }
-        states.held().for_each(|slot| self.states.share(slot));
     }
 
     /// Moves a sequence to the running ones.
@@ -695,41 +605,35 @@ impl Scheduler {
         self.take_feed_slot(id);
     }
 
-    /// Registers the full blocks whose token ids are known in the prefix cache. Keys and values are written before
-    /// anything reads them, so a block counts as full as soon as the step that fills it is scheduled.
+    /// Lets other sequences find the full blocks of a sequence whose token ids are known.
     fn register_full_blocks(&mut self, id: SequenceId) {
-        if !self.limits.prefix_caching {
-            return;
-        }
-        let sequence = &self.sequences[id];
-        let known = sequence.tokens_known();
-        let computed = if self.faults.has(InjectedFault::HashOfPartBlock) {
-            known
-        } else {
-            sequence.computed
-        };
-        let full = computed.min(known).min(self.shareable(sequence)) / self.limits.block_size;
-        self.extend_hashes(id, full);
+        let Sequence {
+            holding, tokens, ..
+        } = &mut self.sequences[id];
+        self.memory.register_full_blocks(holding, tokens);
+    }
+
+    /// [`Self::register_full_blocks`], and keeps the state after its computed tokens if it should become a snapshot.
+    fn register_computed(&mut self, id: SequenceId) {
+        self.register_full_blocks(id);
         let sequence = &mut self.sequences[id];
-        debug_assert!(
-            full as usize <= sequence.hashes.len(),
-            "a registered block has a hash"
-        );
-        for index in sequence.registered..full {
-            for (group, table) in sequence
-                .tables
-                .iter()
-                .enumerate()
-                .filter(|(_, table)| index >= table.passed)
-            {
-                if let Some(&block) = table.blocks.get(index as usize) {
-                    self.pool
-                        .group_mut(group)
-                        .register(block, sequence.hashes[index as usize]);
-                }
-            }
+        let is_beam = sequence.beam.is_some();
+        let running = self.running.len();
+        self.memory
+            .keep_state(&mut sequence.holding, running, is_beam);
+    }
+
+    /// Makes snapshots of what the rows of a batch leave at the ends of their blocks. The next step can find them.
+    fn register_snapshots(&mut self, batch: &Batch) {
+        for row in &batch.rows {
+            self.register_snapshot(row.sequence);
         }
-        sequence.registered = sequence.registered.max(full);
+    }
+
+    fn register_snapshot(&mut self, id: SequenceId) {
+        let known = self.sequences[id].tokens_known();
+        let holding = &mut self.sequences[id].holding;
+        self.memory.register_snapshot(holding, known);
     }
 
     /// Removes a sequence from the running ones or the queue: now, or once no step in flight uses it.
@@ -737,8 +641,7 @@ impl Scheduler {
         let sequence = &mut self.sequences[id];
         let was_leaving = sequence.exit.replace(exit).is_some();
         if exit == Exit::Ended {
-            let lost = self.faults.has(InjectedFault::QueuedAbortCountLost);
-            self.counts.requests_dequeued += u64::from(sequence.cached_tokens.is_none() && !lost);
+            self.counts.requests_dequeued += u64::from(sequence.holding.cached.is_none());
         }
         if was_leaving {
             return;
@@ -758,12 +661,6 @@ impl Scheduler {
             return;
         }
         self.leaving.push(id);
-        if exit == Exit::Ended && self.faults.has(InjectedFault::EarlyRelease) {
-            self.release_blocks(id);
-        }
-        if exit == Exit::Ended && self.faults.has(InjectedFault::FeedSlotReusedEarly) {
-            self.release_feed_slot(id);
-        }
     }
 
     /// Releases everything that a sequence holds. A preempted one returns to the queue with its tokens, at its old
@@ -773,12 +670,10 @@ impl Scheduler {
             self.sequences[id].in_flight, 0,
             "nothing that a step in flight uses is released"
         );
-        self.end_disk_wait(id);
-        self.finish_blocks(id);
-        self.release_blocks(id);
         self.release_feed_slot(id);
-        self.release_states(id);
         let sequence = &mut self.sequences[id];
+        self.memory
+            .release(id, &mut sequence.holding, &sequence.tokens);
         match sequence.exit.take() {
             // It is queued when all beams of its group have come so far.
             Some(Exit::Preempted) if sequence.beam.is_some() => {}
@@ -795,59 +690,23 @@ impl Scheduler {
                 if sequence.beam.is_none() {
                     self.by_stream.remove(&sequence.choice.stream);
                 }
-                let shareable = self.shareable(&sequence);
                 self.remember_answer(&mut sequence);
-                self.past.remember(sequence, shareable);
+                self.past.remember(sequence);
             }
         }
-    }
-
-    fn release_blocks(&mut self, id: SequenceId) {
-        let sequence = &mut self.sequences[id];
-        debug_assert!(
-            sequence.exit.is_some(),
-            "only a leaving sequence releases its blocks"
-        );
-        for (group, table) in sequence.tables.iter().enumerate() {
-            self.pool.group_mut(group).unreserve(table.reserved);
-            let release = |block| self.pool.group_mut(group).release(block);
-            if self.faults.has(InjectedFault::HeadEvictedFirst) {
-                table.held().for_each(release);
-            } else {
-                table.held().rev().for_each(release);
-            }
-        }
-        sequence.drop_tables();
     }
 
     /// Asserts the invariants that hold between two steps.
     pub fn check(&self) {
-        let mut occurrences: Vec<_> = self
-            .limits
-            .blocks
-            .iter()
-            .map(|&count| vec![0; count as usize])
-            .collect();
         for sequence in self.sequences.iter() {
-            for (table, occurrences) in sequence.tables.iter().zip(&mut occurrences) {
-                table
-                    .held()
-                    .for_each(|block| occurrences[block as usize] += 1);
-            }
             assert!(
-                sequence.computed <= sequence.tokens_total(),
+                sequence.holding.computed <= sequence.tokens_total(),
                 "only existing tokens are computed"
             );
         }
-        self.pool.check(&occurrences);
-        self.host.check(
-            self.restores_in_flight,
-            self.sequences
-                .iter()
-                .map(|sequence| sequence.disk.arrived.len() + sequence.disk.kept.len())
-                .sum(),
-        );
         self.check_slots();
+        let holdings = self.sequences.iter().map(|sequence| &sequence.holding);
+        self.memory.check(holdings, self.steps_in_flight == 0);
         let order = |id: &SequenceId| self.sequences[*id].order;
         assert!(
             self.running.is_sorted_by_key(order),

@@ -4,20 +4,17 @@
 //! computes the prompt for all of them. [`Sequences`] stores them by number, from submission until their last step in
 //! flight has completed. This module only stores state; the scheduler makes the decisions.
 
-use super::block_pool::{BlockHash, BlockId};
+use super::memory::Holding;
+pub use super::memory::SequenceId;
 use super::request::{
-    ConstraintState, DraftReport, DraftSkip, Pooling, PrefixReport, Request, SamplingParams, Token,
-    Unsatisfiable, Usage,
+    Cached, ConstraintState, DraftReport, DraftSkip, Pooling, PrefixReport, Request,
+    SamplingParams, Token, Unsatisfiable, Usage,
 };
 use super::speculation::Drafter;
 use crate::plan::inputs::{HistoryEntry, NONE};
 use std::collections::HashMap;
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
-
-/// Index of a live sequence in [`Sequences`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct SequenceId(u32);
 
 /// The receiver that a choice's events go to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -77,73 +74,6 @@ pub(super) enum Exit {
     Ended,
 }
 
-/// The blocks of one sequence in one KV group.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Table {
-    /// Entry `i` is the block of positions `[i · block_size, (i + 1) · block_size)`; [`NONE`] once the window has moved
-    /// past it.
-    pub(super) blocks: Vec<BlockId>,
-    /// Number of leading entries that the window has moved past.
-    pub(super) passed: u32,
-    /// Number of free blocks that the pool reserves for this table.
-    pub(super) reserved: u32,
-}
-
-impl Table {
-    /// The blocks held, first positions first.
-    pub(super) fn held(&self) -> impl DoubleEndedIterator<Item = BlockId> + '_ {
-        self.blocks[self.passed as usize..].iter().copied()
-    }
-}
-
-/// The state slots that a sequence holds.
-#[derive(Clone, Debug)]
-pub(super) struct HeldStates {
-    /// The state after its computed tokens; [`NONE`] before the first of them is scheduled.
-    pub(super) live: u32,
-    /// The state before its last row while that verifies drafts, else [`NONE`].
-    pub(super) before: u32,
-    /// Number of tokens at whose end the state becomes a snapshot once the ids of all are known, and its slot.
-    pub(super) kept: Option<(u32, u32)>,
-    /// The slot that its last row reads; not held.
-    pub(super) read: u32,
-    /// The last snapshot of its answer; not held.
-    pub(super) last: Option<(u32, BlockHash)>,
-    /// Number of its leading tokens whose keys and values were cached on admission, maybe without the state after them.
-    pub(super) branch: u32,
-}
-
-impl Default for HeldStates {
-    fn default() -> Self {
-        Self {
-            live: NONE,
-            before: NONE,
-            kept: None,
-            read: NONE,
-            last: None,
-            branch: 0,
-        }
-    }
-}
-
-impl HeldStates {
-    /// The slots held, with repetitions.
-    pub(super) fn held(&self) -> impl Iterator<Item = u32> + use<> {
-        let kept = self.kept.map_or(NONE, |(_, slot)| slot);
-        [self.live, self.before, kept]
-            .into_iter()
-            .filter(|&slot| slot != NONE)
-    }
-
-    /// What a fork holds: the same state after the same tokens.
-    pub(super) fn fork(&self) -> Self {
-        Self {
-            live: self.live,
-            ..Self::default()
-        }
-    }
-}
-
 /// Distinct past tokens of a sequence, kept up to date so that a step only copies them.
 #[derive(Clone, Debug)]
 pub(super) struct History {
@@ -182,19 +112,6 @@ impl Clone for Guide {
     }
 }
 
-/// The files that a waiting sequence waits for, and what it keeps in host memory meanwhile.
-#[derive(Clone, Debug, Default)]
-pub(super) struct DiskWait {
-    /// Leading blocks that were cached or on their way when it last asked for files, since it was queued.
-    pub(super) promised: Option<u32>,
-    /// Files that are still being read.
-    pub(super) unread: u32,
-    /// Slots of host memory with blocks that were read for it.
-    pub(super) arrived: Vec<u32>,
-    /// Slots whose blocks were in host memory before.
-    pub(super) kept: Vec<u32>,
-}
-
 /// One choice that is being computed.
 #[derive(Clone, Debug)]
 pub(super) struct Sequence {
@@ -206,20 +123,12 @@ pub(super) struct Sequence {
     pub(super) tokens: Vec<u32>,
     /// Number of tokens sampled by submitted steps and not read yet: at most one when a step is scheduled.
     pub(super) pending: u32,
-    /// Number of leading tokens whose keys and values are in the pool once all submitted steps have run.
-    pub(super) computed: u32,
     /// Maximum length of this sequence, in tokens.
     pub(super) tokens_limit: u32,
-    /// Block tables, one per KV group.
-    pub(super) tables: Vec<Table>,
-    /// Hashes of the leading full blocks whose ids are known.
-    pub(super) hashes: Vec<BlockHash>,
-    /// Number of leading blocks that have been registered in the prefix cache.
-    pub(super) registered: u32,
+    /// Its blocks and states.
+    pub(super) holding: Holding,
     /// Feed slot where the device stores the last sampled id; [`NONE`] while waiting.
     pub(super) feed_slot: u32,
-    /// The state slots that it holds; none while waiting, or if the model keeps no state.
-    pub(super) states: HeldStates,
     /// Number of rows and draws of submitted steps that use this sequence.
     pub(super) in_flight: u32,
     pub(super) exit: Option<Exit>,
@@ -227,14 +136,6 @@ pub(super) struct Sequence {
     pub(super) valid_from_step: u64,
     /// Choices that will fork from this sequence when its prompt is computed.
     pub(super) forks: Vec<Choice>,
-    /// Number of tokens found in the prefix cache on first admission; `None` before it.
-    pub(super) cached_tokens: Option<u32>,
-    /// Number of these that came from host memory.
-    pub(super) restored_tokens: u32,
-    /// Number of these that were read from disk.
-    pub(super) disk_tokens: u32,
-    /// The files that it waits for.
-    pub(super) disk: DiskWait,
     /// Number of leading tokens whose states were requested from steps (for prompt logprobs or the embedding), and how
     /// many of them were reported.
     pub(super) outputs_requested: u32,
@@ -246,8 +147,6 @@ pub(super) struct Sequence {
     pub(super) preemptions: u32,
     /// Whether it resumed from preemption since the last preemption of any sequence.
     pub(super) resumed: bool,
-    /// Whether all blocks it may need are reserved. It is then never preempted again.
-    pub(super) guarded: bool,
     /// Whether it could have run in the last step, but was skipped.
     pub(super) skipped: bool,
     /// Number of the last step with a row for it.
@@ -272,7 +171,7 @@ impl Sequence {
         choices: &[Choice],
         seed: u64,
         order: Order,
-        groups: usize,
+        holding: Holding,
     ) -> Self {
         let (&choice, forks) = choices.split_first().expect("a request has a choice");
         let mut sequence = Self {
@@ -284,28 +183,19 @@ impl Sequence {
             },
             tokens: request.prompt.to_vec(),
             pending: 0,
-            computed: 0,
             tokens_limit: 0,
-            tables: vec![Table::default(); groups],
-            hashes: Vec::new(),
-            registered: 0,
+            holding,
             feed_slot: NONE,
-            states: HeldStates::default(),
             in_flight: 0,
             exit: None,
             valid_from_step: 0,
             forks: forks.to_vec(),
-            cached_tokens: None,
-            restored_tokens: 0,
-            disk_tokens: 0,
-            disk: DiskWait::default(),
             outputs_requested: 0,
             outputs_reported: 0,
             pooled: Vec::new(),
             prefix_report: None,
             preemptions: 0,
             resumed: false,
-            guarded: false,
             skipped: false,
             last_step: 0,
             waits_for_host: false,
@@ -327,29 +217,23 @@ impl Sequence {
         sequence
     }
 
-    /// The sequence of another choice, with the same prompt, the same blocks and the same state. The caller adds the
-    /// holders of blocks and state.
-    pub(super) fn fork(&self, choice: Choice) -> Self {
-        let mut fork = self.clone();
-        fork.choice = choice;
+    /// The sequence of another choice with the same tokens, which holds `holding`.
+    pub(super) fn fork(&self, choice: Choice, holding: Holding) -> Self {
+        let mut fork = Self {
+            choice,
+            holding,
+            forks: Vec::new(),
+            prefix_report: None,
+            feed_slot: NONE,
+            in_flight: 0,
+            pending: 0,
+            preemptions: 0,
+            resumed: false,
+            skipped: false,
+            ..self.clone()
+        };
         fork.order.choice = choice.index;
-        fork.forks.clear();
-        fork.prefix_report = None;
-        fork.states = self.states.fork();
-        fork.disk = DiskWait::default();
-        (fork.feed_slot, fork.in_flight, fork.pending) = (NONE, 0, 0);
-        (fork.preemptions, fork.resumed, fork.guarded, fork.skipped) = (0, false, false, false);
-        fork.tables.iter_mut().for_each(|table| table.reserved = 0);
         fork
-    }
-
-    /// Clears its block tables, after the caller has released or lost the blocks. The whole sequence must be
-    /// recomputed.
-    pub(super) fn drop_tables(&mut self) {
-        self.tables
-            .iter_mut()
-            .for_each(|table| *table = Table::default());
-        (self.computed, self.registered, self.guarded) = (0, 0, false);
     }
 
     pub(super) fn params(&self) -> &SamplingParams {
@@ -367,6 +251,17 @@ impl Sequence {
             Some(Pooling::Last) => 0,
             None if self.params().prompt_logprobs.is_some() => self.prompt_len() - 1,
             None => 0,
+        }
+    }
+
+    /// Number of its leading tokens that need not be computed if they are cached. The last token always is, because its
+    /// logits are needed, and so are those whose states are still to be reported.
+    pub(super) fn reusable(&self) -> u32 {
+        let before_last = self.tokens_known() - 1;
+        if self.states_needed() > self.outputs_requested {
+            before_last.min(self.outputs_requested)
+        } else {
+            before_last
         }
     }
 
@@ -389,7 +284,7 @@ impl Sequence {
 
     /// Number of tokens that are not computed yet.
     pub(super) fn missing(&self) -> u32 {
-        self.tokens_total() - self.computed
+        self.tokens_total() - self.holding.computed
     }
 
     /// Whether a step may have a row for it, if some token is missing: its result is wanted, and no pending token must
@@ -410,7 +305,7 @@ impl Sequence {
 
     /// Whether its prompt is computed, so that only tokens of the answer are missing.
     pub(super) fn is_answering(&self) -> bool {
-        self.computed >= self.prompt_len()
+        self.holding.computed >= self.prompt_len()
     }
 
     /// Whether a constraint applies to what it generates.
@@ -570,12 +465,15 @@ impl Sequence {
             .map_or(&[], |history| &history.entries)
     }
 
+    /// Its prompt tokens that were found in the prefix cache.
+    pub(super) fn cached(&self) -> Cached {
+        self.holding.cached.unwrap_or_default()
+    }
+
     pub(super) fn usage(&self) -> Usage {
         Usage {
             prompt_tokens: self.prompt_len(),
-            cached_tokens: self.cached_tokens.unwrap_or(0),
-            restored_tokens: self.restored_tokens,
-            disk_tokens: self.disk_tokens,
+            cached: self.cached(),
             completion_tokens: self.tokens_known() - self.prompt_len(),
         }
     }
@@ -722,7 +620,7 @@ mod tests {
             arrival: 0,
             choice: 0,
         };
-        Sequence::new(Arc::new(request), &[choice], 0, order, 1)
+        Sequence::new(Arc::new(request), &[choice], 0, order, Holding::default())
     }
 
     #[test]

@@ -3,16 +3,15 @@
 use super::disk::file::{LayerForm, NO_ADAPTER};
 use super::disk::{Disk, FolderDisk, Form, MemoryDisk, MemoryFiles};
 use super::draft_model::{DraftError, DraftModel, DraftPlan};
-use super::faults::InjectedFaults;
 use super::fingerprint::Samples;
 use super::fit::{Fit, FitReport};
 use super::handle::{EngineInbox, EngineInfo};
+use super::memory::{DiskUse, MemoryLimits, TierLimits};
 use super::mover::Mover;
 use super::scheduler::{Limits, Scheduler};
 use super::source::Source;
 use super::states;
 use super::streams::Streams;
-use super::tiers::{DiskUse, TierLimits};
 use super::{Engine, EngineEnd, Seeds, sizes};
 use crate::backend::{Backend, BackendError, Capacity, Caps};
 use crate::config::{Config, ConfigError, SpeculationMethod};
@@ -153,8 +152,8 @@ impl From<UploadError<BackendError>> for StartError {
 pub struct Extras<B, S, D> {
     /// A draft model on a device of its own.
     pub draft: Option<(B, S)>,
-    /// What the simulator injects.
-    pub faults: InjectedFaults,
+    /// Every so many-th request needs host work between two tokens, as one with a grammar does; 0 for none.
+    pub host_rows_every: u64,
     /// Opens the disk for blocks of this form.
     pub open_disk: D,
 }
@@ -183,7 +182,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
         config.check()?;
         let extras = Extras {
             draft,
-            faults: InjectedFaults::default(),
+            host_rows_every: 0,
             open_disk: |form: &Form| {
                 let disk = config
                     .kv_disk
@@ -209,7 +208,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
         config.check()?;
         let extras = Extras {
             draft: None,
-            faults: InjectedFaults::default(),
+            host_rows_every: 0,
             open_disk: |form: &Form| {
                 Ok(Some(
                     Box::new(MemoryDisk::new(files.clone(), form.clone())) as Box<dyn Disk>
@@ -234,7 +233,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
         }
         let plan = Arc::new(source.record(backend.caps().activations));
         check(&plan).map_err(StartError::Plan)?;
-        let faults = extras.faults;
+        let host_rows_every = extras.host_rows_every;
         let mut draft = extras
             .draft
             .map(|(backend, source)| Drafting::new(backend, source, &plan))
@@ -301,9 +300,9 @@ impl<B: Backend, S: Source> Engine<B, S> {
             blocks,
             draft: draft_loaded,
         };
-        let mover = Mover::calibrated(&mut backend, &limits, faults).await?;
-        let mut scheduler = Scheduler::new(limits, faults);
-        scheduler.set_rates(mover.rates);
+        let mover = Mover::calibrated(&mut backend, &limits).await?;
+        let mut scheduler = Scheduler::new(limits);
+        scheduler.memory_mut().set_rates(mover.rates);
         let mut engine = Self {
             backend,
             source,
@@ -323,11 +322,11 @@ impl<B: Backend, S: Source> Engine<B, S> {
             requests_taken: 0,
             requests_dequeued: 0,
             recoveries: 0,
-            faults,
+            host_rows_every,
         };
         engine.find_files().await;
         tell_found(
-            engine.scheduler.disk().len(),
+            engine.scheduler.memory().files().len(),
             config,
             fingerprint_took,
             &mut progress,
@@ -612,26 +611,28 @@ fn limits(
         sequences_max: config.max_num_seqs,
         draws_max: capacity.sequences_max,
         feed_slots: capacity.feed_slots,
-        state_slots: capacity.state_slots,
         table_entries_max: capacity.table_entries_max,
         history_max: capacity.history_max,
         bias_max: capacity.bias_max,
         scores_max: sizes::scores_max(config),
-        block_size: capacity.block_size,
         model_len_max,
         vocab: plan.vocab,
-        windows: plan.kv_groups.iter().map(|group| group.window).collect(),
-        blocks: blocks.to_vec(),
-        prefix_caching: config.prefix_caching,
         deterministic: config.deterministic,
         speculation: config.speculation,
         eos_token_ids: source.eos_token_ids(),
-        hash_key: random_key(),
-        shared_key: random_key(),
-        tiers: TierLimits {
-            host_bytes: sizes::host_bytes(config),
-            block_bytes: sizes::block_bytes(config, plan),
-            disk: DiskUse::Off,
+        memory: MemoryLimits {
+            block_size: capacity.block_size,
+            windows: plan.kv_groups.iter().map(|group| group.window).collect(),
+            blocks: blocks.to_vec(),
+            state_slots: capacity.state_slots,
+            prefix_caching: config.prefix_caching,
+            hash_key: random_key(),
+            shared_key: random_key(),
+            tiers: TierLimits {
+                host_bytes: sizes::host_bytes(config),
+                block_bytes: sizes::block_bytes(config, plan),
+                disk: DiskUse::Off,
+            },
         },
     }
 }
@@ -709,11 +710,11 @@ fn open(
         } else {
             DiskUse::Read
         };
-        limits.shared_key = form.key();
+        limits.memory.shared_key = form.key();
         let mut longest = limits.blocks_of_longest();
         // And the state after them.
-        longest.resize(limits.tiers.block_bytes.len(), 1);
-        limits.tiers = tiers_with_disk(&limits.tiers, disk_use, &longest);
+        longest.resize(limits.memory.tiers.block_bytes.len(), 1);
+        limits.memory.tiers = tiers_with_disk(&limits.memory.tiers, disk_use, &longest);
     }
     Ok(disk)
 }
@@ -763,8 +764,8 @@ fn info<B: Backend>(
         vocab: plan.vocab,
         has_head,
         max_model_len: limits.model_len_max,
-        block_size: limits.block_size,
-        blocks: limits.blocks.iter().sum(),
+        block_size: limits.memory.block_size,
+        blocks: limits.memory.blocks.iter().sum(),
         kv_bytes,
         weight_bytes,
         max_num_seqs: limits.sequences_max,

@@ -2,11 +2,11 @@
 
 use crate::round_robin::limits;
 use crate::world::{Case, End, Seen, case, run};
-use crate::{SEEDS_PER_FAULT, for_seeds};
-use folio::engine::faults::InjectedFaults;
+use crate::{SEEDS_EACH, for_seeds};
+use folio::engine::memory::MemoryLimits;
 use folio::engine::request::SamplingParams;
 use folio::engine::request::{
-    Event, FinishReason, PrefixEnd, PrefixReport, PromptEvent, Request, RequestError,
+    Cached, Event, FinishReason, PrefixEnd, PrefixReport, PromptEvent, Request, RequestError,
 };
 use folio::engine::scheduler::{Limits, PrefixEnds, Scheduler};
 use folio::engine::sequence::StreamId;
@@ -79,7 +79,7 @@ fn check_counters(seed: u64, case: &Case) {
         "seed {seed}: each prompt's cached prefix ends somewhere"
     );
     let hits = |choices: &Vec<Seen>| match &choices[0].end {
-        End::Finished(_, usage) => u64::from(usage.cached_tokens),
+        End::Finished(_, usage) => u64::from(usage.cached.all),
         _ => 0,
     };
     let hits: u64 = seen.iter().map(hits).sum();
@@ -98,7 +98,7 @@ fn counters_agree_with_what_readers_got() {
             .for_each(|arrival| arrival.aborts.fill(None));
         check_counters(seed, &case);
     };
-    for_seeds(SEEDS_PER_FAULT / 4, work, |()| ());
+    for_seeds(SEEDS_EACH / 4, work, |()| ());
 }
 
 /// A scheduler whose requests are served one at a time, each for one token.
@@ -110,7 +110,7 @@ struct Served {
 impl Served {
     fn new(limits: Limits) -> Self {
         Self {
-            scheduler: Scheduler::new(limits, InjectedFaults::default()),
+            scheduler: Scheduler::new(limits),
             requests: 0,
         }
     }
@@ -177,10 +177,11 @@ impl Served {
 
 #[test]
 fn a_report_says_where_the_cached_prefix_ends_and_why() {
-    let report = |cached_tokens, common_tokens, differing, end| PrefixReport {
-        cached_tokens,
-        restored_tokens: 0,
-        disk_tokens: 0,
+    let report = |all, common_tokens, differing, end| PrefixReport {
+        cached: Cached {
+            all,
+            ..Cached::default()
+        },
         common_tokens,
         differing,
         end,
@@ -226,7 +227,10 @@ fn a_report_says_where_the_cached_prefix_ends_and_why() {
     };
     assert_eq!(served.ends(), counted);
     let mut uncached = Served::new(Limits {
-        prefix_caching: false,
+        memory: MemoryLimits {
+            prefix_caching: false,
+            ..limits().memory
+        },
         ..limits()
     });
     let reports = [(); 2].map(|()| uncached.ask(&document, None, 1));
@@ -276,12 +280,15 @@ fn blocks_without_a_snapshot_are_no_eviction() {
     let document: Vec<u32> = (10..50).collect();
     let other: Vec<u32> = (10..30).chain(70..90).collect();
     let mut served = Served::new(Limits {
-        state_slots: limits().sequences_max + 8,
+        memory: MemoryLimits {
+            state_slots: limits().sequences_max + 8,
+            ..limits().memory
+        },
         ..limits()
     });
     let mut ask = |prompt: &[u32]| {
         let report = served.ask(prompt, None, 1);
-        (report.cached_tokens, report.end)
+        (report.cached.all, report.end)
     };
     assert_eq!(ask(&document), (0, PrefixEnd::Difference));
     assert_eq!(
@@ -322,7 +329,10 @@ fn sixty_four_sequences_are_remembered() {
     ] {
         // The pool holds one prompt, so each evicts the one before.
         let mut served = Served::new(Limits {
-            blocks: vec![4],
+            memory: MemoryLimits {
+                blocks: vec![4],
+                ..limits().memory
+            },
             ..limits()
         });
         served.ask(&(10..50).collect::<Vec<_>>(), None, 1);
@@ -331,7 +341,7 @@ fn sixty_four_sequences_are_remembered() {
         }
         let report = served.ask(&(10..50).collect::<Vec<_>>(), None, 1);
         assert_eq!(
-            (report.cached_tokens, report.end),
+            (report.cached.all, report.end),
             (0, end),
             "after {between} others"
         );
@@ -373,7 +383,7 @@ fn step(scheduler: &mut Scheduler, tokens_max: u32) -> Vec<u32> {
 
 #[test]
 fn a_shared_block_s_tokens_are_stored_once() {
-    let mut scheduler = Scheduler::new(limits(), InjectedFaults::default());
+    let mut scheduler = Scheduler::new(limits());
     scheduler.add(
         request(&(0..20).collect::<Vec<_>>(), 9),
         &[StreamId(0)],
@@ -399,7 +409,7 @@ fn a_shared_block_s_tokens_are_stored_once() {
 
 #[test]
 fn a_block_that_forks_share_is_counted_as_full_as_it_is() {
-    let mut scheduler = Scheduler::new(limits(), InjectedFaults::default());
+    let mut scheduler = Scheduler::new(limits());
     scheduler.add(
         request(&(0..20).collect::<Vec<_>>(), 9),
         &[0, 1, 2].map(StreamId),
@@ -422,7 +432,7 @@ fn a_block_that_forks_share_is_counted_as_full_as_it_is() {
 
 #[test]
 fn a_quarter_of_a_step_is_kept_for_prompts_that_wait() {
-    let mut scheduler = Scheduler::new(limits(), InjectedFaults::default());
+    let mut scheduler = Scheduler::new(limits());
     (0..8).for_each(|index| {
         scheduler.add(request(&[index], 99), &[StreamId(index.into())], 0, false);
     });
@@ -442,7 +452,7 @@ fn a_quarter_of_a_step_is_kept_for_prompts_that_wait() {
 #[test]
 fn a_step_is_submitted_early_unless_a_quarter_of_its_rows_wait_for_the_host() {
     let running = |all: u32, waiting: u32| {
-        let mut scheduler = Scheduler::new(limits(), InjectedFaults::default());
+        let mut scheduler = Scheduler::new(limits());
         (0..all).for_each(|index| {
             scheduler.add(
                 request(&[index], 99),

@@ -4,7 +4,6 @@ use crate::world::{Arrival, Case, End, Random, Shape, case, check, expected, run
 use crate::{for_seeds, pass};
 use folio::backend::fake::{FakeBackend, Script};
 use folio::config::Config;
-use folio::engine::faults::InjectedFaults;
 use folio::engine::handle::{EngineHandle, EventReceiver, Status, channel};
 use folio::engine::request::{
     BeamParams, Event, FinishReason, Request, RequestError, SamplingParams, SubmitError,
@@ -66,7 +65,7 @@ pub(crate) fn scripted(script: &str, arrivals: Vec<(u32, Request)>) -> Case {
         },
         script: script.parse().expect("a script of this test"),
         draft: None,
-        faults: InjectedFaults::default(),
+        host_rows_every: 0,
         arrivals: arrivals.into_iter().map(arrival).collect(),
     }
 }
@@ -227,7 +226,7 @@ fn invalid_numbers_end_one_request_and_are_not_cached() {
         panic!("the other requests finish")
     };
     assert_eq!(
-        usage.cached_tokens, 0,
+        usage.cached.all, 0,
         "blocks of a broken request are not matched"
     );
     assert_eq!(outcome.stats.corrupted_requests, 1);

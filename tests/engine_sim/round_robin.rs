@@ -1,10 +1,9 @@
 //! The order of requests, and fairness when a step has room for only some of the sequences that could run.
 
-use folio::engine::faults::InjectedFaults;
+use folio::engine::memory::{MemoryLimits, TierLimits};
 use folio::engine::request::{Request, SamplingParams};
 use folio::engine::scheduler::{Limits, Phase, Scheduler};
 use folio::engine::sequence::StreamId;
-use folio::engine::tiers::TierLimits;
 use folio::plan::inputs::{DrawParams, Results, SampleRow, Sampled};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,29 +18,31 @@ pub(crate) fn limits() -> Limits {
         sequences_max: SEQUENCES,
         draws_max: SEQUENCES,
         feed_slots: 2 * SEQUENCES,
-        state_slots: 0,
         table_entries_max: 1 << 10,
         history_max: 2 * HISTORY,
         bias_max: 16,
         scores_max: 4,
-        block_size: 16,
         model_len_max: 256,
         vocab: 100,
-        windows: vec![None],
-        blocks: vec![1000],
-        prefix_caching: true,
         deterministic: false,
         speculation: None,
         eos_token_ids: Vec::new(),
-        hash_key: [3; 32],
-        shared_key: [3; 32],
-        tiers: TierLimits::default(),
+        memory: MemoryLimits {
+            state_slots: 0,
+            block_size: 16,
+            windows: vec![None],
+            blocks: vec![1000],
+            prefix_caching: true,
+            hash_key: [3; 32],
+            shared_key: [3; 32],
+            tiers: TierLimits::default(),
+        },
     }
 }
 
 #[test]
 fn everybody_gets_a_turn_where_a_step_has_room_for_two() {
-    let mut scheduler = Scheduler::new(limits(), InjectedFaults::default());
+    let mut scheduler = Scheduler::new(limits());
     let draw = DrawParams {
         presence_penalty: 0.5,
         ..DrawParams::default()
@@ -112,14 +113,11 @@ struct Visit {
 
 /// The order in which requests are served, one at a time.
 fn served(visits: &[Visit]) -> Vec<u64> {
-    let mut scheduler = Scheduler::new(
-        Limits {
-            sequences_max: 1,
-            feed_slots: 2,
-            ..limits()
-        },
-        InjectedFaults::default(),
-    );
+    let mut scheduler = Scheduler::new(Limits {
+        sequences_max: 1,
+        feed_slots: 2,
+        ..limits()
+    });
     let mut order = Vec::new();
     while order.len() < visits.len() {
         for (index, visit) in visits
@@ -205,12 +203,15 @@ fn clients_take_turns_in_order_of_arrival() {
 fn who_was_preempted_is_not_the_next_victim() {
     // A short request, and three that grow until the pool is too small for them.
     let limits = Limits {
-        block_size: 4,
-        blocks: vec![10],
-        prefix_caching: false,
+        memory: MemoryLimits {
+            block_size: 4,
+            blocks: vec![10],
+            prefix_caching: false,
+            ..limits().memory
+        },
         ..limits()
     };
-    let mut scheduler = Scheduler::new(limits, InjectedFaults::default());
+    let mut scheduler = Scheduler::new(limits);
     for (stream, max_tokens) in [(0, 9), (1, 30), (2, 30), (3, 30)] {
         let params = SamplingParams {
             max_tokens: Some(max_tokens),
@@ -254,13 +255,10 @@ fn who_was_preempted_is_not_the_next_victim() {
 
 #[test]
 fn as_many_rows_run_as_their_biases_fit() {
-    let mut scheduler = Scheduler::new(
-        Limits {
-            bias_max: 16,
-            ..limits()
-        },
-        InjectedFaults::default(),
-    );
+    let mut scheduler = Scheduler::new(Limits {
+        bias_max: 16,
+        ..limits()
+    });
     for index in 0..3 {
         let params = SamplingParams {
             max_tokens: Some(9),

@@ -11,10 +11,9 @@ use folio::backend::BackendError;
 use folio::backend::fake::{self, FakeBackend, PlainHistory, Script};
 use folio::config::Config;
 use folio::engine::disk::{Disk, Form};
-use folio::engine::faults::InjectedFaults;
 use folio::engine::handle::{EngineHandle, EventReceiver, Stats, channel};
 use folio::engine::request::{
-    CACHE_SALT_LEN_MAX, Event, FinishReason, Pooling, PromptEvent, Request, RequestError,
+    CACHE_SALT_LEN_MAX, Cached, Event, FinishReason, Pooling, PromptEvent, Request, RequestError,
     SamplingParams, Token, Usage,
 };
 use folio::engine::scheduler::{Phase, Scheduler};
@@ -135,7 +134,7 @@ pub(crate) struct Case {
     pub(crate) script: Script,
     /// The draft model and its device, if drafts come from one.
     pub(crate) draft: Option<(Shape, Script)>,
-    pub(crate) faults: InjectedFaults,
+    pub(crate) host_rows_every: u64,
     pub(crate) arrivals: Vec<Arrival>,
 }
 
@@ -202,7 +201,7 @@ pub(crate) fn run_with(case: &Case, disk: impl FnOnce(&Form) -> Option<Box<dyn D
         .map(|(shape, script)| (device(script), shape.clone()));
     let extras = Extras {
         draft,
-        faults: case.faults,
+        host_rows_every: case.host_rows_every,
         open_disk: |form: &Form| Ok(disk(form)),
     };
     let start = Engine::start_with(
@@ -679,9 +678,9 @@ pub(crate) fn check(case: &Case, outcome: &Outcome) {
         };
         let shareable = shareable_tokens(case, index);
         assert!(
-            usage.cached_tokens <= shareable,
+            usage.cached.all <= shareable,
             "request {index}: {} cached, {shareable} shareable",
-            usage.cached_tokens
+            usage.cached.all
         );
     }
 }
@@ -740,9 +739,7 @@ fn without_hits(end: &End) -> End {
         End::Finished(reason, usage) => End::Finished(
             *reason,
             Usage {
-                cached_tokens: 0,
-                restored_tokens: 0,
-                disk_tokens: 0,
+                cached: Cached::default(),
                 ..*usage
             },
         ),

@@ -279,8 +279,7 @@ fn the_table_says_no() {
     let backends = ["backend::reference".to_owned(), "backend::wgpu".to_owned()];
     let may = |module, path| may_import(module, path, &backends);
     assert!(
-        may("engine", "backend::Backend")
-            && may("engine::scheduler", "engine::block_pool::BlockPool")
+        may("engine", "backend::Backend") && may("engine::scheduler", "engine::memory::BlockPool")
     );
     assert!(
         may("server::routes::chat", "server::reply::respond")

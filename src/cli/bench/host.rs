@@ -13,11 +13,10 @@ use folio::backend::cuda::CudaBackend;
 use folio::backend::wgpu::WgpuBackend;
 use folio::backend::{Backend, Capacity};
 use folio::config::Config;
-use folio::engine::faults::InjectedFaults;
+use folio::engine::memory::{MemoryLimits, TierLimits};
 use folio::engine::request::{Request, SamplingParams};
 use folio::engine::scheduler::{Limits, Scheduler};
 use folio::engine::sequence::StreamId;
-use folio::engine::tiers::TierLimits;
 use folio::plan::inputs::{BatchInputs, Results, Sampled};
 use folio::platform::{self, Instant};
 use serde_json::json;
@@ -79,32 +78,31 @@ fn best(rounds: &[f64]) -> Option<f64> {
 }
 
 fn scheduler(sequences: u32, block_size: u32, tokens_max: u32, blocks_each: u32) -> Scheduler {
-    let mut scheduler = Scheduler::new(
-        Limits {
-            tokens_max,
-            sequences_max: sequences,
-            draws_max: sequences,
-            feed_slots: 2 * sequences,
+    let mut scheduler = Scheduler::new(Limits {
+        tokens_max,
+        sequences_max: sequences,
+        draws_max: sequences,
+        feed_slots: 2 * sequences,
+        table_entries_max: blocks_each * sequences,
+        history_max: 1,
+        bias_max: 1,
+        scores_max: 1,
+        model_len_max: blocks_each * block_size,
+        vocab: 1 << 16,
+        deterministic: false,
+        speculation: None,
+        eos_token_ids: Vec::new(),
+        memory: MemoryLimits {
             state_slots: 0,
-            table_entries_max: blocks_each * sequences,
-            history_max: 1,
-            bias_max: 1,
-            scores_max: 1,
             block_size,
-            model_len_max: blocks_each * block_size,
-            vocab: 1 << 16,
             windows: vec![None],
             blocks: vec![blocks_each * sequences + 16],
             prefix_caching: true,
-            deterministic: false,
-            speculation: None,
-            eos_token_ids: Vec::new(),
             hash_key: [7; 32],
             shared_key: [7; 32],
             tiers: TierLimits::default(),
         },
-        InjectedFaults::default(),
-    );
+    });
     for stream in 0..sequences {
         // Prompts have no common prefix, so that every sequence has its own blocks.
         let prompt = (0..PROMPT_LEN)

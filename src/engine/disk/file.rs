@@ -32,8 +32,8 @@
 //! should is an error, never a panic.
 
 use super::key::FolderKey;
-use crate::engine::block_pool::BlockHash;
-use crate::engine::tiers::Origin;
+use crate::engine::memory::BlockHash;
+use crate::engine::memory::Origin;
 use crate::plan::{KvFormat, KvLayer, StateLayer};
 use bytes::Bytes;
 use std::ops::Range;
@@ -243,15 +243,6 @@ impl Record {
     /// The first record of a file, and the bytes after it. What the record says of itself is consistent, and it was
     /// written for the folder with this key; without one, it is portable.
     pub fn read(file: &Bytes, key: Option<&FolderKey>) -> Result<(Self, Bytes), FileError> {
-        Self::read_checked(file, key, true)
-    }
-
-    /// [`Record::read`]; the injected bug leaves the checksum out.
-    pub(super) fn read_checked(
-        file: &Bytes,
-        key: Option<&FolderKey>,
-        checks: bool,
-    ) -> Result<(Self, Bytes), FileError> {
         let mut reader = Reader { bytes: file, at: 0 };
         if reader.take(8)? != MAGIC {
             return Err(FileError::Damaged("it is not a file of KV blocks"));
@@ -272,7 +263,7 @@ impl Record {
             return Err(FileError::Damaged("its header is too short"));
         }
         let expected: [u8; 32] = reader.array()?;
-        if checks && checksum(&file[..header_bytes], &file[header_bytes..whole], key) != expected {
+        if checksum(&file[..header_bytes], &file[header_bytes..whole], key) != expected {
             return Err(FileError::Damaged(match key {
                 Some(_) => "its checksum is not that of a block that was written to this folder",
                 None => "its checksum is wrong",

@@ -14,9 +14,8 @@ use super::key::FolderKey;
 use super::place::{Place, entries, folders_in};
 use super::writer::{Work, Writer};
 use super::{Disk, DiskEvent, FileError, Form, Record, block_in, file};
-use crate::engine::block_pool::BlockKey;
-use crate::engine::faults::InjectedFaults;
-use crate::engine::tiers::{HostSlot, Origin};
+use crate::engine::memory::BlockKey;
+use crate::engine::memory::{HostSlot, Origin};
 use crate::platform::{self, Instant};
 use bytes::Bytes;
 use futures_channel::mpsc as events;
@@ -171,13 +170,7 @@ impl Reader {
         };
         // Without a key nothing can be read; the writer makes a new one, and tells so.
         let key = self.place.key().ok()?;
-        match block_in(
-            &file,
-            &self.form,
-            origin,
-            Some(&key),
-            InjectedFaults::default(),
-        ) {
+        match block_in(&file, &self.form, origin, Some(&key)) {
             Ok(data) => Some(data),
             Err(error) => {
                 tracing::warn!("{}: {error}; the file is removed", path.display());

@@ -2,9 +2,8 @@
 //! engine computes is not written.
 
 use super::{Disk, DiskEvent, FileError, Form, Record, block_in, file};
-use crate::engine::block_pool::BlockKey;
-use crate::engine::faults::InjectedFaults;
-use crate::engine::tiers::{HostSlot, Origin};
+use crate::engine::memory::BlockKey;
+use crate::engine::memory::{HostSlot, Origin};
 use bytes::Bytes;
 use std::collections::{HashMap, VecDeque};
 use std::future;
@@ -104,9 +103,7 @@ impl Disk for MemoryDisk {
     fn read(&mut self, slot: HostSlot, origin: Arc<Origin>) {
         let mut shelf = self.files.shelf();
         let file = shelf.files.get(&origin.key);
-        let data = file.and_then(|file| {
-            block_in(file, &self.form, &origin, None, InjectedFaults::default()).ok()
-        });
+        let data = file.and_then(|file| block_in(file, &self.form, &origin, None).ok());
         shelf.events.push_back(DiskEvent::Read {
             slot,
             data,

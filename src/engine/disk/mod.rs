@@ -5,7 +5,7 @@
 //! [key]. [`writer`] also looks after the folder.
 //!
 //! A [`Disk`] works beside the engine: it is asked for something and says later what has become of it. The scheduler
-//! knows which blocks it holds and decides what is read and written ([`tiers`](super::tiers)).
+//! knows which blocks it holds and decides what is read and written ([`memory`](super::memory)).
 
 pub mod file;
 mod folder;
@@ -19,9 +19,8 @@ pub use folder::{FolderDisk, ImportError, import, records_in};
 pub use key::FolderKey;
 pub use memory::{MemoryDisk, MemoryFiles};
 
-use super::block_pool::BlockKey;
-use super::faults::{InjectedFault, InjectedFaults};
-use super::tiers::{HostSlot, Origin};
+use super::memory::BlockKey;
+use super::memory::{HostSlot, Origin};
 use bytes::Bytes;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -90,19 +89,13 @@ pub fn block_in(
     form: &Form,
     origin: &Origin,
     key: Option<&FolderKey>,
-    faults: InjectedFaults,
 ) -> Result<Bytes, FileError> {
-    let (record, rest) = Record::read_checked(file, key, !faults.has(InjectedFault::PartFileRead))?;
+    let (record, rest) = Record::read(file, key)?;
     if !rest.is_empty() {
         return Err(FileError::Damaged("it has more than one block"));
     }
-    if faults.has(InjectedFault::OtherModelRead) {
-        return Ok(record.data);
-    }
     form.check(&record)?;
-    if !faults.has(InjectedFault::OtherTextRead) {
-        record.check_block(origin)?;
-    }
+    record.check_block(origin)?;
     Ok(record.data)
 }
 

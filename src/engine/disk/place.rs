@@ -2,7 +2,7 @@
 
 use super::key::FolderKey;
 use super::{Form, file};
-use crate::engine::block_pool::BlockKey;
+use crate::engine::memory::BlockKey;
 use crate::platform;
 use std::fs;
 use std::io::{self, ErrorKind};

@@ -3,8 +3,8 @@
 
 use super::place::{Place, entries, folders_in};
 use super::{DiskEvent, Form, file};
-use crate::engine::block_pool::BlockKey;
-use crate::engine::tiers::Origin;
+use crate::engine::memory::BlockKey;
+use crate::engine::memory::Origin;
 use crate::platform;
 use bytes::Bytes;
 use futures_channel::mpsc as events;

@@ -12,15 +12,15 @@
 //! [`BeamRoom`] let them in.
 
 use super::commit::Events;
-use super::{Draft, Scheduler};
+use super::{BatchBuilder, Scheduler};
 use crate::engine::beams::{self, BeamSearch, Continuation, Fate, Hypothesis};
-use crate::engine::faults::InjectedFault;
+use crate::engine::memory::blocks_live_max;
 use crate::engine::request::{
     BeamParams, BeamRoom, Event, FinishReason, PromptEvent, RequestError, Token, TokenLogprob,
     Usage,
 };
 use crate::engine::scheduler::Limits;
-use crate::engine::sequence::{Beam, Choice, Exit, GroupId, Sequence, SequenceId, StreamId, Table};
+use crate::engine::sequence::{Beam, Choice, Exit, GroupId, Sequence, SequenceId, StreamId};
 use crate::plan::inputs::{NONE, Sampled};
 use std::collections::BTreeMap;
 
@@ -43,25 +43,22 @@ impl Limits {
     /// How long beams may become.
     pub(crate) fn beam_room(&self) -> BeamRoom {
         BeamRoom {
-            block_size: self.block_size,
+            block_size: self.memory.block_size,
             groups: self
+                .memory
                 .windows
                 .iter()
-                .zip(&self.blocks)
-                .map(|(window, &blocks)| (blocks, self.blocks_most(window)))
+                .zip(&self.memory.blocks)
+                .map(|(window, &blocks)| (blocks, self.blocks_most(*window)))
                 .collect(),
         }
     }
 
-    fn blocks_most(&self, window: &Option<u32>) -> u32 {
+    fn blocks_most(&self, window: Option<u32>) -> u32 {
+        let size = self.memory.block_size;
         window.map_or(u32::MAX, |window| {
-            self.blocks_live_max(window.div_ceil(self.block_size))
+            blocks_live_max(window.div_ceil(size), self.tokens_max, size)
         })
-    }
-
-    /// Maximum blocks that a sequence holds at once in a group whose window covers `window` blocks.
-    pub(super) fn blocks_live_max(&self, window: u32) -> u32 {
-        window + self.tokens_max.div_ceil(self.block_size) + 2
     }
 }
 
@@ -69,7 +66,7 @@ impl Scheduler {
     /// Makes a new sequence the only beam of a group.
     pub(super) fn start_beams(&mut self, id: SequenceId, params: BeamParams, choices: Vec<Choice>) {
         let group = GroupId(self.sequences[id].order.arrival);
-        let search = BeamSearch::new(params, self.faults);
+        let search = BeamSearch::new(params);
         self.sequences[id].beam = Some(Box::new(Beam::new(group)));
         self.groups.insert(
             group,
@@ -133,25 +130,26 @@ impl Scheduler {
             })
     }
 
-    /// Number of blocks that the other beams of a waiting sequence need in a KV group, so that each holds `tokens`
+    /// Number of blocks of each KV group that the other beams of a waiting sequence need, so that each holds `tokens`
     /// tokens.
-    pub(super) fn blocks_of_others(&self, id: SequenceId, group: usize, tokens: u32) -> u32 {
-        let Some(of) = self.group_of(id) else {
-            return 0;
-        };
-        let of = &self.groups[&of];
-        let others = if of.folded.is_some() {
-            of.members.len() as u32
-        } else {
-            of.search.width()
-        } - 1;
-        let shared = self.sequences[id].tokens_total() / self.limits.block_size;
-        let own = self.pool.blocks_for(tokens).saturating_sub(shared);
-        let pool = &self.pool.groups()[group];
-        let live = pool.window().map_or(u32::MAX, |window| {
-            self.limits.blocks_live_max(self.pool.blocks_for(window))
+    pub(super) fn blocks_of_others(&self, id: SequenceId, tokens: u32) -> Vec<u32> {
+        let others = self.group_of(id).map_or(0, |of| {
+            let of = &self.groups[&of];
+            let beams = match of.folded {
+                Some(_) => u32::try_from(of.members.len()).expect("beams are few"),
+                None => of.search.width(),
+            };
+            beams - 1
         });
-        (others * own.min(live)).min(pool.total())
+        let shared = self.sequences[id].tokens_total() / self.limits.memory.block_size;
+        let own = self.memory.blocks_for(tokens).saturating_sub(shared);
+        let groups = self.memory.pool().groups().iter().enumerate();
+        groups
+            .map(|(index, group)| {
+                let most = own.min(self.memory.blocks_live_max(index));
+                (others * most).min(group.total())
+            })
+            .collect()
     }
 
     /// Ends one choice whose receiver was dropped. The group goes on for the others.
@@ -183,11 +181,8 @@ impl Scheduler {
     /// Discards what the running beams of a group have computed or have in flight, and preempts them.
     pub(super) fn roll_back_beams(&mut self, group: GroupId) {
         for id in self.groups[&group].members.clone() {
-            self.withdraw_all(id);
+            self.discard_computed(id);
             let sequence = &mut self.sequences[id];
-            sequence.valid_from_step = self.counts.steps;
-            (sequence.pending, sequence.computed, sequence.registered) = (0, 0, 0);
-            sequence.outputs_requested = sequence.outputs_reported;
             sequence.beam.as_mut().expect("it is a beam").candidates = None;
             if self.is_running(id) {
                 self.leave(id, Exit::Preempted);
@@ -296,7 +291,7 @@ impl Scheduler {
             members.push(if is_last(index) {
                 parent
             } else {
-                self.fork_beam(parent, beams)
+                self.fork_beam(parent)
             });
         }
         let childless = beams
@@ -312,10 +307,7 @@ impl Scheduler {
             sequence.order.choice = u32::try_from(rank).expect("beams are few");
             // Known to be allowed: `fate` has asked a copy of the state.
             let allowed = sequence.guide(continuation.token_id);
-            debug_assert!(
-                allowed.is_ok() || self.faults.fault.is_some(),
-                "a surviving token is allowed"
-            );
+            debug_assert!(allowed.is_ok(), "a surviving token is allowed");
             if let Some(beam) = &mut sequence.beam {
                 (beam.score, beam.answer, beam.candidates) = (continuation.score, answer, None);
             }
@@ -323,20 +315,13 @@ impl Scheduler {
         (childless, members)
     }
 
-    fn fork_beam(&mut self, parent: SequenceId, beams: &[SequenceId]) -> SequenceId {
-        let mut fork = self.sequences[parent].fork(self.sequences[parent].choice);
-        if self.faults.has(InjectedFault::WrongBeamCopied) {
-            let at = beams.iter().position(|&id| id == parent).unwrap_or(0);
-            fork.tables
-                .clone_from(&self.sequences[beams[(at + 1) % beams.len()]].tables);
-            fork.tables.iter_mut().for_each(|table| table.reserved = 0);
-        }
-        let sequence = &self.sequences[parent];
-        (fork.preemptions, fork.resumed, fork.guarded) =
-            (sequence.preemptions, sequence.resumed, sequence.guarded);
-        if !self.faults.has(InjectedFault::BeamParentFreedEarly) {
-            self.hold(&fork.tables, &fork.states);
-        }
+    fn fork_beam(&mut self, parent: SequenceId) -> SequenceId {
+        let parent = &self.sequences[parent];
+        let mut holding = self.memory.fork(&parent.holding);
+        holding.is_guarded = parent.holding.is_guarded;
+        let mut fork = parent.fork(parent.choice, holding);
+        fork.preemptions = parent.preemptions;
+        fork.resumed = parent.resumed;
         self.sequences.insert(fork)
     }
 
@@ -379,45 +364,23 @@ impl Scheduler {
     /// Reserves for each beam of a guarded group what it may still need.
     fn reserve_for_beams(&mut self, group: GroupId) {
         let members = self.groups[&group].members.clone();
-        if !self.sequences[members[0]].guarded {
+        if !self.sequences[members[0]].holding.is_guarded {
             return;
         }
-        for index in 0..self.limits.windows.len() {
+        for group in 0..self.memory.kv_groups() {
             for &id in &members {
-                let reserved = std::mem::take(&mut self.sequences[id].tables[index].reserved);
-                self.pool.group_mut(index).unreserve(reserved);
+                let holding = &mut self.sequences[id].holding;
+                self.memory.unreserve(holding, group);
             }
             for &id in &members {
-                if !self.is_running(id) {
-                    continue;
+                if self.is_running(id) {
+                    let sequence = &mut self.sequences[id];
+                    let tokens = sequence.tokens_limit;
+                    self.memory
+                        .reserve_rest(&mut sequence.holding, group, tokens);
                 }
-                let needed = self
-                    .blocks_to_come(id, index)
-                    .min(self.pool.groups()[index].available());
-                self.pool.group_mut(index).reserve(needed);
-                self.sequences[id].tables[index].reserved = needed;
             }
         }
-    }
-
-    /// Maximum number of further blocks of a sequence.
-    fn blocks_to_come(&self, id: SequenceId, index: usize) -> u32 {
-        let sequence = &self.sequences[id];
-        let table = &sequence.tables[index];
-        let held = u32::try_from(table.blocks.len()).expect("a table is short");
-        let all = self
-            .pool
-            .blocks_for(sequence.tokens_limit)
-            .saturating_sub(held);
-        let all = all + u32::from(self.must_copy(sequence, index));
-        let Some(window) = self.pool.groups()[index].window() else {
-            return all;
-        };
-        all.min(
-            self.limits
-                .blocks_live_max(self.pool.blocks_for(window))
-                .saturating_sub(held - table.passed),
-        )
     }
 
     /// Folds the preempted groups of which no step in flight uses a beam, and queues them.
@@ -439,10 +402,7 @@ impl Scheduler {
         self.sequences[first].tokens.extend(tail);
         for &member in &group.members {
             let sequence = &mut self.sequences[member];
-            debug_assert!(
-                sequence.tables.iter().all(|table| table.blocks.is_empty()),
-                "a folded beam has no blocks"
-            );
+            debug_assert!(sequence.holding.is_empty(), "a folded beam holds nothing");
             sequence.pending = 0;
             sequence.beam.as_mut().expect("it is a beam").candidates = None;
         }
@@ -463,9 +423,7 @@ impl Scheduler {
                 .unwrap_or(tokens.len());
             let sequence = &mut self.sequences[first];
             group.folded = Some(sequence.tokens.split_off(common));
-            sequence
-                .hashes
-                .truncate(common / self.limits.block_size as usize);
+            self.memory.cut_hashes(&mut sequence.holding, common);
         }
         let order = self.sequences[first].order;
         self.waiting.insert(order, first);
@@ -486,24 +444,14 @@ impl Scheduler {
         self.sequences[first].tokens.extend(tail);
         for &member in &members[1..] {
             let source = &self.sequences[first];
-            let (preemptions, guarded, resumed) =
-                (source.preemptions, source.guarded, source.resumed);
-            let (computed, registered, valid_from_step) =
-                (source.computed, source.registered, source.valid_from_step);
-            let (tables, states) = (source.tables.clone(), source.states.fork());
-            self.hold(&tables, &states);
+            let own = &self.sequences[member].holding;
+            let holding = self.memory.share(&source.holding, own);
+            let (preemptions, resumed) = (source.preemptions, source.resumed);
+            let valid_from_step = source.valid_from_step;
             let sequence = &mut self.sequences[member];
-            sequence.tables = tables
-                .into_iter()
-                .map(|table| Table {
-                    reserved: 0,
-                    ..table
-                })
-                .collect();
-            sequence.states = states;
-            (sequence.preemptions, sequence.guarded, sequence.resumed) =
-                (preemptions, guarded, resumed);
-            (sequence.computed, sequence.registered) = (computed, registered);
+            sequence.holding = holding;
+            sequence.preemptions = preemptions;
+            sequence.resumed = resumed;
             sequence.valid_from_step = valid_from_step;
         }
         self.seat_beams(id);
@@ -587,13 +535,6 @@ impl Scheduler {
             return;
         };
         for id in group.members {
-            if self.faults.has(InjectedFault::BeamBlocksLeaked) && self.sequences[id].in_flight > 0
-            {
-                self.sequences[id]
-                    .tables
-                    .iter_mut()
-                    .for_each(|table| table.blocks.truncate(table.passed as usize));
-            }
             self.drop_beam(id);
         }
     }
@@ -619,11 +560,11 @@ impl Scheduler {
     }
 
     /// Draws the next token of a sequence whose tokens are all computed, or unfolds its group.
-    pub(super) fn draw_or_unfold(&mut self, id: SequenceId, row: u32, draft: &mut Draft) {
+    pub(super) fn draw_or_unfold(&mut self, id: SequenceId, row: u32, builder: &mut BatchBuilder) {
         if !self.unfold(id) {
             self.start_drafts(id);
-            self.push_draw(id, row, draft);
-            self.fork(id, row, draft);
+            self.push_draw(id, row, builder);
+            self.fork(id, row, builder);
         }
     }
 }
@@ -662,9 +603,7 @@ impl Sequence {
             id: continuation.token_id,
             logprob: wanted.map(|_| continuation.logprob),
             top_logprobs: top.collect(),
-            cached_tokens: self.cached_tokens.unwrap_or(0),
-            restored_tokens: self.restored_tokens,
-            disk_tokens: self.disk_tokens,
+            cached: self.cached(),
             drafts: None,
         };
         let mut answer = Vec::with_capacity(beam.answer.len() + 1);

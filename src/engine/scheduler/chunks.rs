@@ -11,71 +11,86 @@
 //!   chunks are smaller. What follows from the cache is then cut as without it.
 
 use super::prompt_outputs::scorable;
-use super::{Draft, Scheduler};
-use crate::engine::faults::InjectedFault;
+use super::{BatchBuilder, Claim, Demand, Limits, Scheduler};
+use crate::engine::request::Request;
 use crate::engine::sequence::Sequence;
 
 impl Scheduler {
     /// Number of tokens to compute for this sequence in this step.
-    pub(super) fn chunk(&self, sequence: &Sequence, draft: &Draft) -> u32 {
-        let (missing, left) = (
-            sequence.missing(),
-            draft.tokens_left.min(scorable(sequence, draft)),
-        );
+    pub(super) fn chunk(&self, sequence: &Sequence, builder: &BatchBuilder) -> u32 {
+        let missing = sequence.missing();
+        let left = builder.tokens_left.min(scorable(sequence, builder));
         if !self.limits.deterministic {
-            return missing.min(left).min(self.tokens_to_snapshot(sequence));
+            let next = self.memory.tokens_to_snapshot(&sequence.holding);
+            return missing.min(left).min(next);
         }
         let wanted = self.fixed_chunk(sequence);
         debug_assert!(wanted <= missing, "only existing tokens are computed");
-        match wanted <= left {
-            true => wanted,
-            false if self.faults.has(InjectedFault::GridFollowsCompany) => left,
-            false => 0,
-        }
+        if wanted <= left { wanted } else { 0 }
     }
 
     /// The next chunk of this sequence, whatever else the step computes.
     fn fixed_chunk(&self, sequence: &Sequence) -> u32 {
-        let in_chunks = match self.faults.has(InjectedFault::AnswerRecomputedInChunks) {
-            true => sequence.tokens_total(),
-            false => sequence.prompt_len(),
-        };
-        let scores = sequence.params().prompt_logprobs.is_some();
-        let grid = if scores {
-            self.grid().min(self.limits.scores_max)
+        let in_chunks = sequence.prompt_len();
+        let computed = sequence.holding.computed;
+        let grid = self.limits.grid();
+        let grid = if sequence.params().prompt_logprobs.is_some() {
+            grid.min(self.limits.scores_max)
         } else {
-            self.grid()
+            grid
         };
-        let rest = in_chunks.saturating_sub(sequence.computed).max(1);
-        rest.min(grid - sequence.computed % grid)
+        let rest = in_chunks.saturating_sub(computed).max(1);
+        rest.min(grid - computed % grid)
     }
+}
 
+impl Limits {
     /// Length of a prompt's chunks: whole blocks.
     fn grid(&self) -> u32 {
-        let blocks = self.limits.tokens_max / 4 / self.limits.block_size;
-        blocks.max(1) * self.limits.block_size
+        let block_size = self.memory.block_size;
+        let blocks = self.tokens_max / 4 / block_size;
+        blocks.max(1) * block_size
     }
 
     /// A prompt can share multiples of this number of tokens.
     pub(super) fn sharing_unit(&self) -> u32 {
-        let any = !self.limits.deterministic || self.faults.has(InjectedFault::PartChunksShared);
-        if any {
-            self.limits.block_size
-        } else {
+        if self.deterministic {
             self.grid()
+        } else {
+            self.memory.block_size
         }
     }
 
-    /// Number of leading tokens of a sequence that other sequences can share, once they are computed.
-    pub(super) fn shareable(&self, sequence: &Sequence) -> u32 {
-        if !self.limits.deterministic || self.faults.has(InjectedFault::PartChunksShared) {
+    /// Number of leading tokens of a request's sequences that others can share, once they are computed.
+    fn shareable(&self, request: &Request) -> u32 {
+        if !self.deterministic {
             return u32::MAX;
         }
-        let scores = sequence.params().prompt_logprobs.is_some();
-        if scores {
-            0
-        } else {
-            sequence.prompt_len() / self.grid() * self.grid()
+        if request.params.prompt_logprobs.is_some() {
+            return 0;
+        }
+        let prompt_len = u32::try_from(request.prompt.len()).expect("a prompt fits the context");
+        prompt_len / self.grid() * self.grid()
+    }
+
+    /// What memory must know of a request.
+    pub(super) fn claim<'a>(&self, request: &'a Request) -> Claim<'a> {
+        Claim {
+            salt: request.cache_salt.as_deref(),
+            owner: request.cache_owner.as_ref(),
+            prompt_len: u32::try_from(request.prompt.len()).expect("a prompt fits the context"),
+            shareable: self.shareable(request),
+            takes_snapshots: request.pooling.is_none(),
+        }
+    }
+
+    /// What sequences ask of memory at most.
+    pub(super) fn demand(&self) -> Demand {
+        Demand {
+            step_tokens_max: self.tokens_max,
+            sequences_max: self.sequences_max,
+            model_len_max: self.model_len_max,
+            sharing_unit: self.sharing_unit(),
         }
     }
 }
@@ -83,11 +98,10 @@ impl Scheduler {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::faults::InjectedFaults;
+    use crate::engine::memory::{MemoryLimits, TierLimits};
     use crate::engine::request::{Request, SamplingParams};
     use crate::engine::scheduler::Limits;
     use crate::engine::sequence::StreamId;
-    use crate::engine::tiers::TierLimits;
     use std::sync::Arc;
 
     fn scheduler(deterministic: bool, tokens_max: u32) -> Scheduler {
@@ -96,25 +110,27 @@ mod tests {
             sequences_max: 4,
             draws_max: 4,
             feed_slots: 8,
-            state_slots: 0,
             table_entries_max: 400,
             history_max: 16,
             bias_max: 16,
             scores_max: 16,
-            block_size: 32,
             model_len_max: 4000,
             vocab: 100,
-            windows: vec![None],
-            blocks: vec![400],
-            prefix_caching: true,
             deterministic,
             speculation: None,
             eos_token_ids: Vec::new(),
-            hash_key: [3; 32],
-            shared_key: [3; 32],
-            tiers: TierLimits::default(),
+            memory: MemoryLimits {
+                state_slots: 0,
+                block_size: 32,
+                windows: vec![None],
+                blocks: vec![400],
+                prefix_caching: true,
+                hash_key: [3; 32],
+                shared_key: [3; 32],
+                tiers: TierLimits::default(),
+            },
         };
-        Scheduler::new(limits, InjectedFaults::default())
+        Scheduler::new(limits)
     }
 
     /// A prompt of 600 tokens, as it is queued.
@@ -141,7 +157,7 @@ mod tests {
     fn fixed_chunks_are_whole_blocks_of_a_quarter_of_a_step() {
         for (tokens_max, grid) in [(2048, 512), (2047, 480), (300, 64), (255, 32), (32, 32)] {
             assert_eq!(
-                scheduler(true, tokens_max).grid(),
+                scheduler(true, tokens_max).limits.grid(),
                 grid,
                 "{tokens_max} tokens in a step"
             );
@@ -154,17 +170,17 @@ mod tests {
         let mut sequence = queued(&mut scheduler, None);
         sequence.tokens.extend([1; 9]);
         let mut chunk = |computed| {
-            sequence.computed = computed;
-            scheduler.chunk(&sequence, &scheduler.draft(1024))
+            sequence.holding.computed = computed;
+            scheduler.chunk(&sequence, &scheduler.builder(1024))
         };
         assert_eq!(
             [0, 256, 300, 512, 599, 600, 607, 608].map(&mut chunk),
             [256, 256, 212, 88, 1, 1, 1, 1]
         );
-        sequence.computed = 256;
-        assert_eq!(scheduler.chunk(&sequence, &scheduler.draft(256)), 256);
+        sequence.holding.computed = 256;
+        assert_eq!(scheduler.chunk(&sequence, &scheduler.builder(256)), 256);
         assert_eq!(
-            scheduler.chunk(&sequence, &scheduler.draft(255)),
+            scheduler.chunk(&sequence, &scheduler.builder(255)),
             0,
             "a chunk is not cut further"
         );
@@ -181,7 +197,7 @@ mod tests {
             let mut scheduler = scheduler(deterministic, 1024);
             let sequence = queued(&mut scheduler, prompt_logprobs);
             assert_eq!(
-                (scheduler.sharing_unit(), scheduler.shareable(&sequence)),
+                (scheduler.limits.sharing_unit(), sequence.holding.shareable),
                 (unit, shareable)
             );
         }

@@ -2,13 +2,12 @@
 
 use super::Scheduler;
 use crate::engine::batch::{Batch, Draw, Pool, Row, Score};
-use crate::engine::faults::InjectedFault;
+use crate::engine::memory::Spoilt;
 use crate::engine::request::{
     Event, FinishReason, PromptEvent, RequestError, Token, TokenLogprob, Usage,
 };
-use crate::engine::sequence::{Exit, HeldStates, Sequence, SequenceId, StreamId, Table};
+use crate::engine::sequence::{Exit, Sequence, SequenceId, StreamId};
 use crate::plan::inputs::{NONE, Results, Sampled};
-use std::collections::HashSet;
 use std::sync::Arc;
 
 /// Events in the order they happened.
@@ -82,8 +81,7 @@ impl Scheduler {
             "a batch that failed was scheduled"
         );
         let mut events = Vec::new();
-        let unfilled = self.withdraw_filled_by(batch);
-        let spoilt = self.withdraw_states_of(batch);
+        let spoilt = self.withdraw_filled_by(batch);
         let named = batch
             .rows
             .iter()
@@ -96,9 +94,7 @@ impl Scheduler {
             // A later step in flight builds on tokens that were never computed.
             self.sequences[id].valid_from_step = self.counts.steps;
         }
-        if !self.faults.has(InjectedFault::SharersKept) {
-            self.roll_back_sharers(unfilled, &spoilt);
-        }
+        self.roll_back_sharers(spoilt);
         batch.scores.iter().for_each(|score| self.ask_again(score));
         self.land(batch, true);
         self.fold_settled();
@@ -108,10 +104,7 @@ impl Scheduler {
     /// Handles a device loss, in which pool, feed slots and state slots are lost: every live sequence returns to the
     /// queue with the tokens that were read.
     pub fn restart(&mut self) {
-        self.pool.reset();
-        self.host.restart();
-        self.disk.restart();
-        self.restores_in_flight = 0;
+        self.memory.restart();
         self.running.clear();
         self.waiting.clear();
         self.leaving.clear();
@@ -123,9 +116,9 @@ impl Scheduler {
                 self.sequences.remove(id);
                 continue;
             }
-            sequence.drop_tables();
+            sequence.holding.drop_lost();
             (sequence.pending, sequence.in_flight) = (0, 0);
-            (sequence.feed_slot, sequence.states) = (NONE, HeldStates::default());
+            sequence.feed_slot = NONE;
             sequence.outputs_requested = sequence.outputs_reported;
             if sequence.beam.is_none() {
                 let order = sequence.order;
@@ -196,7 +189,7 @@ impl Scheduler {
                 "only prompt tokens are scored"
             );
             sequence.outputs_requested = sequence.outputs_requested.min(score.first);
-            if sequence.computed > score.first && sequence.exit.is_none() {
+            if sequence.holding.computed > score.first && sequence.exit.is_none() {
                 self.roll_back(id);
             }
         }
@@ -259,7 +252,8 @@ impl Scheduler {
     /// Ends a sequence whose results are not valid numbers. Its blocks are removed from the prefix cache.
     pub(super) fn end_corrupted(&mut self, id: SequenceId, events: &mut Events) {
         self.counts.corrupted_requests += 1;
-        self.withdraw_everywhere(id);
+        let holding = &mut self.sequences[id].holding;
+        self.memory.withdraw_everywhere(holding);
         self.end(id, &Event::Failed(RequestError::NumericalError), events);
     }
 
@@ -309,11 +303,10 @@ impl Scheduler {
         &mut self,
         id: SequenceId,
         sampled: Sampled,
-        is_draft: bool,
         events: &mut Events,
     ) -> bool {
         let drawn = answered(&self.sequences[id], sampled);
-        if self.append(id, drawn, is_draft, events) {
+        if self.append(id, drawn, events) {
             return true;
         }
         for token_id in self.sequences[id].forced() {
@@ -324,36 +317,23 @@ impl Scheduler {
                     ..Sampled::default()
                 },
             );
-            if self.append(id, forced, false, events) {
+            if self.append(id, forced, events) {
                 return true;
             }
-            self.sequences[id].computed +=
-                u32::from(self.faults.has(InjectedFault::ForcedTokenNotComputed));
         }
         false
     }
 
     /// Appends a drawn or forced token. Returns whether it was the last.
-    fn append(
-        &mut self,
-        id: SequenceId,
-        token: Token,
-        is_draft: bool,
-        events: &mut Events,
-    ) -> bool {
+    fn append(&mut self, id: SequenceId, token: Token, events: &mut Events) -> bool {
         let sequence = &mut self.sequences[id];
         let token_id = token.id;
         debug_assert!(token_id < self.limits.vocab, "a token is in the vocabulary");
-        let past_end = self.faults.has(InjectedFault::DraftAcceptedPastEnd);
         debug_assert!(
-            past_end || sequence.tokens_known() < sequence.tokens_limit,
+            sequence.tokens_known() < sequence.tokens_limit,
             "a sequence ends at its limit"
         );
-        if !(self.faults.has(InjectedFault::PendingTokenLost)
-            && sequence.exit == Some(Exit::Preempted))
-        {
-            sequence.push(token_id);
-        }
+        sequence.push(token_id);
         self.counts.generation_tokens += 1;
         if let Some(report) = sequence.prefix_report.take() {
             events.push((
@@ -364,7 +344,6 @@ impl Scheduler {
         events.push((sequence.choice.stream, Event::Token(token)));
         let reason = match sequence.guide(token_id) {
             Ok(true) => Some(FinishReason::Stop),
-            Ok(false) if is_draft && self.faults.has(InjectedFault::DraftAcceptedPastEnd) => None,
             Ok(false) => self.finish_reason(id, token_id),
             Err(_) => {
                 self.end(id, &Event::Failed(RequestError::Grammar), events);
@@ -417,29 +396,19 @@ impl Scheduler {
     fn pass_windows(&mut self, row: &Row) {
         // Without its drafts, a tentative row may be computed again.
         let next = row.start + if row.is_tentative() { 0 } else { row.count };
-        for group in 0..self.limits.windows.len() {
-            let first = self.pool.first_visible(group, next) as usize;
-            let table = &self.sequences[row.sequence].tables[group];
-            let (passed, end) = (table.passed as usize, first.min(table.blocks.len()));
-            for index in passed..end {
-                let block = self.sequences[row.sequence].tables[group].blocks[index];
-                self.finish_block(row.sequence, group, index, block);
-            }
-            let sequence = &mut self.sequences[row.sequence];
-            let table = &mut sequence.tables[group];
-            for index in passed..end {
-                let block = std::mem::replace(&mut table.blocks[index], NONE);
-                debug_assert!(block != NONE, "a window passes a block once");
-                let pool = self.pool.group_mut(group);
-                pool.release(block);
-                if sequence.guarded && pool.available() > 0 {
-                    pool.reserve(1);
-                    table.reserved += 1;
-                }
-            }
-            table.passed = table
-                .passed
-                .max(u32::try_from(end).expect("a table is short"));
+        let Sequence {
+            holding, tokens, ..
+        } = &mut self.sequences[row.sequence];
+        self.memory.pass_windows(holding, tokens, next);
+    }
+
+    /// What completed rows have computed of prompts can be written to files.
+    fn finish_rows(&mut self, batch: &Batch) {
+        for row in &batch.rows {
+            let sequence = &self.sequences[row.sequence];
+            let end = row.start + row.count;
+            self.memory
+                .finish_row(&sequence.holding, &sequence.tokens, end);
         }
     }
 
@@ -450,21 +419,19 @@ impl Scheduler {
             "a step that completes was scheduled"
         );
         self.steps_in_flight -= 1;
-        for row in &batch.rows {
-            self.sequences[row.sequence].in_flight -= 1;
+        let rows = batch.rows.iter().map(|row| row.sequence);
+        let draws = batch.draws.iter().map(|draw| draw.sequence);
+        let restores = &batch.moves.restores;
+        let restored = restores.iter().map(|restore| restore.sequence);
+        for id in rows.chain(draws).chain(restored) {
+            self.sequences[id].in_flight -= 1;
         }
-        for draw in &batch.draws {
-            self.sequences[draw.sequence].in_flight -= 1;
-        }
-        self.land_copies(batch, failed);
-        self.land_states(batch);
+        self.counts.blocks_saved += self.memory.land_moves(&batch.moves, failed);
+        self.counts.blocks_restored += if failed { 0 } else { restores.len() as u64 };
+        let states = batch.rows.iter().filter_map(|row| row.states);
+        self.memory.land_states(states);
         if !failed {
-            self.finish_snapshots(batch);
-        }
-        for (group, copies) in batch.copies.iter().enumerate() {
-            copies
-                .iter()
-                .for_each(|&(source, _)| self.pool.group_mut(group).unpin(source));
+            self.finish_rows(batch);
         }
         let (landed, leaving) = self
             .leaving
@@ -475,90 +442,47 @@ impl Scheduler {
         landed.into_iter().for_each(|id| self.settle(id));
     }
 
-    /// Removes the blocks that a failed batch should have filled or restored from the prefix cache, with those that a
-    /// step in flight fills on top of them, and returns them.
-    fn withdraw_filled_by(&mut self, batch: &Batch) -> HashSet<(usize, u32)> {
-        let mut blocks = HashSet::new();
+    /// Removes what a failed batch should have filled or restored from the prefix cache, with what a step in flight
+    /// fills on top of it, and returns it.
+    fn withdraw_filled_by(&mut self, batch: &Batch) -> Spoilt {
+        let mut spoilt = Spoilt::default();
+        self.memory.withdraw_restored(&batch.moves, &mut spoilt);
         for row in &batch.rows {
-            let (first, end) = (
-                row.start / self.limits.block_size,
-                self.pool.blocks_for(row.start + row.count),
-            );
-            let end = if self.faults.has(InjectedFault::LaterBlocksKept) {
-                end as usize
-            } else {
-                usize::MAX
-            };
-            for (group, table) in self.sequences[row.sequence].tables.iter().enumerate() {
-                let filled = table
-                    .blocks
-                    .iter()
-                    .take(end)
-                    .skip(first.max(table.passed) as usize);
-                blocks.extend(filled.map(|&block| (group, block)));
-            }
+            let holding = &mut self.sequences[row.sequence].holding;
+            self.memory
+                .withdraw_row(holding, row.start, row.states, &mut spoilt);
         }
-        let restored = batch
-            .restores
-            .iter()
-            .filter(|restore| restore.group != self.state_group());
-        blocks.extend(restored.map(|restore| (restore.group, restore.block)));
-        for &(group, block) in &blocks {
-            self.pool.group_mut(group).withdraw(block);
-        }
-        blocks
+        spoilt
     }
 
     /// Rolls back the sequences that compute, in a step in flight, on top of blocks that were never filled or states
     /// that were never written. What they have filled since is wrong too, so sequences that share those blocks are also
-    /// rolled back. After a wrong state, any of their blocks may be wrong.
-    fn roll_back_sharers(&mut self, mut unfilled: HashSet<(usize, u32)>, spoilt: &HashSet<u32>) {
-        loop {
-            let sharer = self
-                .sequences
-                .ids()
-                .find(|&id| self.holds_any(id, &unfilled, spoilt));
-            let Some(id) = sharer else { break };
-            let follows = !self.faults.has(InjectedFault::IndirectSharersKept);
+    /// rolled back.
+    fn roll_back_sharers(&mut self, mut spoilt: Spoilt) {
+        while let Some(id) = self.sharer_of(&spoilt) {
             let sequence = &self.sequences[id];
-            let has_state = !self.goes_on_from(sequence, spoilt);
-            let tables = if follows { &sequence.tables[..] } else { &[] };
-            for (group, table) in tables.iter().enumerate() {
-                let sound = table
-                    .held()
-                    .take_while(|&block| has_state && !unfilled.contains(&(group, block)))
-                    .count();
-                unfilled.extend(table.held().skip(sound).map(|block| (group, block)));
-            }
+            spoilt.follow(&sequence.holding, sequence.in_flight > 0);
             self.roll_back(id);
         }
     }
 
-    /// Whether a live sequence that is not rolled back yet holds one of these blocks, or goes on from one of these
-    /// states.
-    fn holds_any(
-        &self,
-        id: SequenceId,
-        blocks: &HashSet<(usize, u32)>,
-        spoilt: &HashSet<u32>,
-    ) -> bool {
-        let sequence = &self.sequences[id];
-        let holds = |(group, table): (usize, &Table)| {
-            table.held().any(|block| blocks.contains(&(group, block)))
-        };
-        let holds =
-            || sequence.tables.iter().enumerate().any(holds) || self.goes_on_from(sequence, spoilt);
-        sequence.wants_result_of(self.counts.steps - 1) && holds()
+    /// A live sequence that builds on what is spoilt and is not rolled back yet.
+    fn sharer_of(&self, spoilt: &Spoilt) -> Option<SequenceId> {
+        self.sequences.ids().find(|&id| {
+            let sequence = &self.sequences[id];
+            sequence.wants_result_of(self.counts.steps - 1)
+                && spoilt.concerns(&sequence.holding, sequence.in_flight > 0)
+        })
     }
 
-    /// Removes all blocks of a sequence and its states from the prefix cache.
-    pub(super) fn withdraw_all(&mut self, id: SequenceId) {
-        self.withdraw_states(id);
-        for (group, table) in self.sequences[id].tables.iter().enumerate() {
-            for block in table.held() {
-                self.pool.group_mut(group).withdraw(block);
-            }
-        }
+    /// Discards what a sequence has computed and has in flight, and removes it from the prefix cache.
+    pub(super) fn discard_computed(&mut self, id: SequenceId) {
+        let sequence = &mut self.sequences[id];
+        self.memory.withdraw(&mut sequence.holding);
+        sequence.holding.restart();
+        sequence.valid_from_step = self.counts.steps;
+        sequence.pending = 0;
+        sequence.outputs_requested = sequence.outputs_reported;
     }
 
     /// Returns a sequence to the queue and discards what the steps in flight compute for it.
@@ -566,15 +490,11 @@ impl Scheduler {
         if let Some(group) = self.group_of(id) {
             return self.roll_back_beams(group);
         }
-        self.withdraw_all(id);
-        let sequence = &mut self.sequences[id];
         debug_assert!(
-            sequence.exit != Some(Exit::Ended),
+            self.sequences[id].exit != Some(Exit::Ended),
             "a sequence that has ended does not return to the queue"
         );
-        sequence.valid_from_step = self.counts.steps;
-        (sequence.pending, sequence.computed, sequence.registered) = (0, 0, 0);
-        sequence.outputs_requested = sequence.outputs_reported;
+        self.discard_computed(id);
         self.leave(id, Exit::Preempted);
     }
 }
@@ -604,9 +524,7 @@ fn token(sampled: Sampled, wants_logprob: bool, usage: Usage) -> Token {
             .into_iter()
             .map(|(token_id, logprob)| TokenLogprob { token_id, logprob })
             .collect(),
-        cached_tokens: usage.cached_tokens,
-        restored_tokens: usage.restored_tokens,
-        disk_tokens: usage.disk_tokens,
+        cached: usage.cached,
         drafts: None,
     }
 }

@@ -55,13 +55,13 @@ struct Candidate<'a> {
 }
 
 impl Past {
-    /// Stores the tokens of a sequence that has ended, of which the first `shareable` can be shared.
-    pub(super) fn remember(&mut self, sequence: Sequence, shareable: u32) {
+    /// Stores the tokens of a sequence that has ended, as far as others can share them.
+    pub(super) fn remember(&mut self, sequence: Sequence) {
         // Its blocks are already released. All its tokens but the last were computed.
         let mut tokens = sequence.tokens;
         tokens.pop();
-        tokens.truncate(shareable as usize);
-        if sequence.cached_tokens.is_none() || tokens.len() > PAST_TOKENS_MAX {
+        tokens.truncate(sequence.holding.shareable as usize);
+        if sequence.holding.cached.is_none() || tokens.len() > PAST_TOKENS_MAX {
             return;
         }
         self.tokens += tokens.len();
@@ -108,24 +108,22 @@ impl Scheduler {
 
     fn prefix_report(&self, id: SequenceId) -> PrefixReport {
         let sequence = &self.sequences[id];
-        let (cached, size) = (sequence.cached_tokens.unwrap_or(0), self.sharing_unit());
+        let cached = sequence.cached().all;
+        let size = self.limits.sharing_unit();
         debug_assert!(
             cached <= sequence.tokens_known(),
             "only tokens of the sequence were found"
         );
         let report = |common_tokens, end| {
             let differing = sequence.tokens.get(common_tokens as usize).copied();
-            let (restored_tokens, disk_tokens) = (sequence.restored_tokens, sequence.disk_tokens);
             PrefixReport {
-                cached_tokens: cached,
-                restored_tokens,
-                disk_tokens,
+                cached: sequence.cached(),
                 common_tokens,
                 differing,
                 end,
             }
         };
-        if !self.limits.prefix_caching {
+        if !self.limits.memory.prefix_caching {
             return report(cached, PrefixEnd::Disabled);
         }
         let next = cached + size;
@@ -146,7 +144,7 @@ impl Scheduler {
         }
         let end = match () {
             () if next >= sequence.tokens_known() => PrefixEnd::EndOfPrompt,
-            () if sequence.states.branch >= next => PrefixEnd::NoSnapshot,
+            () if sequence.holding.branch() >= next => PrefixEnd::NoSnapshot,
             () if own >= next => PrefixEnd::Eviction,
             () if foreign >= next => PrefixEnd::Salt,
             () => PrefixEnd::Difference,
@@ -169,9 +167,10 @@ impl Scheduler {
             .map(|&id| {
                 let sequence = &self.sequences[id];
                 let computed = sequence
+                    .holding
                     .computed
                     .min(sequence.tokens_known())
-                    .min(self.shareable(sequence)) as usize;
+                    .min(sequence.holding.shareable) as usize;
                 let (salt, client) = (
                     sequence.request.cache_salt.as_deref(),
                     sequence.request.client,
@@ -207,12 +206,14 @@ fn common_tokens(ours: &[u32], theirs: &[u32], least: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::memory::Holding;
+    use crate::engine::request::Cached;
     use crate::engine::request::Request;
     use crate::engine::sequence::{Choice, Order, StreamId};
     use std::sync::Arc;
 
     /// A sequence that was admitted and has ended after so many tokens.
-    fn ended(tokens: usize) -> Sequence {
+    fn ended(tokens: usize, shareable: u32) -> Sequence {
         let request = Request {
             prompt: [1].into(),
             ..Request::default()
@@ -227,9 +228,11 @@ mod tests {
             arrival: 0,
             choice: 0,
         };
-        let mut sequence = Sequence::new(Arc::new(request), &[choice], 0, order, 1);
+        let mut sequence =
+            Sequence::new(Arc::new(request), &[choice], 0, order, Holding::default());
         sequence.tokens = vec![1; tokens];
-        sequence.cached_tokens = Some(0);
+        sequence.holding.cached = Some(Cached::default());
+        sequence.holding.shareable = shareable;
         sequence
     }
 
@@ -237,7 +240,7 @@ mod tests {
     fn a_million_tokens_are_remembered() {
         let mut past = Past::default();
         let mut remembered = |tokens: usize, shareable: u32| {
-            past.remember(ended(tokens), shareable);
+            past.remember(ended(tokens, shareable));
             let lengths: Vec<_> = past
                 .sequences
                 .iter()
@@ -271,9 +274,9 @@ mod tests {
             "longer than all"
         );
         assert_eq!(remembered(PAST_TOKENS_MAX + 1, u32::MAX), [PAST_TOKENS_MAX]);
-        let mut queued = ended(9);
-        queued.cached_tokens = None;
-        past.remember(queued, u32::MAX);
+        let mut queued = ended(9, u32::MAX);
+        queued.holding.cached = None;
+        past.remember(queued);
         assert_eq!(
             past.sequences.len(),
             1,

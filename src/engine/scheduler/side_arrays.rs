@@ -1,10 +1,10 @@
 //! Room in a step's side arrays: the penalty histories and logit biases of its draws.
 
-use super::Draft;
+use super::BatchBuilder;
 use crate::engine::request::EOS_TOKEN_IDS_MAX;
 use crate::engine::sequence::Sequence;
 
-impl Draft {
+impl BatchBuilder {
     /// Whether the side arrays have room for another draw.
     pub(super) fn has_room_to_draw(&self, sequence: &Sequence, ends: usize) -> bool {
         let (history, bias) = side_entries(sequence, ends, 0);
@@ -40,6 +40,7 @@ fn bias_len(sequence: &Sequence, ends: usize) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::memory::Holding;
     use crate::engine::request::{Request, SamplingParams};
     use crate::engine::sequence::{Choice, Order, StreamId};
     use std::sync::Arc;
@@ -69,7 +70,8 @@ mod tests {
             arrival: 0,
             choice: 0,
         };
-        let mut sequence = Sequence::new(Arc::new(request), &[choice], 0, order, 1);
+        let mut sequence =
+            Sequence::new(Arc::new(request), &[choice], 0, order, Holding::default());
         [5, 6, 5]
             .into_iter()
             .for_each(|token_id| sequence.push(token_id));

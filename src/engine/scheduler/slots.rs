@@ -1,7 +1,6 @@
 //! The feed slots: where the last sampled id of each running sequence is on the device.
 
 use super::Scheduler;
-use crate::engine::block_pool::Group;
 use crate::engine::sequence::SequenceId;
 use crate::plan::inputs::NONE;
 
@@ -37,25 +36,18 @@ impl Scheduler {
     /// Takes back all slots, whose content is lost.
     pub(super) fn reset_slots(&mut self) {
         self.feed_slots = (0..self.limits.feed_slots).rev().collect();
-        self.states = Group::new(None, self.limits.state_slots, self.faults);
-        self.state_writes.fill(0);
     }
 
-    /// Asserts that every feed slot is free or has one owner, and that the holders of state slots are counted.
+    /// Asserts that every feed slot is free or has one owner, and that running sequences have their states.
     pub(super) fn check_slots(&self) {
         let mut feeds = self.feed_slots.clone();
-        let mut occurrences = vec![0; self.limits.state_slots as usize];
         for sequence in self.sequences.iter() {
             feeds.extend((sequence.feed_slot != NONE).then_some(sequence.feed_slot));
-            sequence
-                .states
-                .held()
-                .for_each(|slot| occurrences[slot as usize] += 1);
-            let has_state = sequence.states.live != NONE;
+            let has_state = sequence.holding.states.live != NONE;
             let running =
-                sequence.feed_slot != NONE && sequence.exit.is_none() && self.keeps_states();
+                sequence.feed_slot != NONE && sequence.exit.is_none() && self.memory.keeps_states();
             assert!(
-                !running || has_state == (sequence.computed > 0),
+                !running || has_state == (sequence.holding.computed > 0),
                 "computed tokens have a state"
             );
         }
@@ -63,12 +55,6 @@ impl Scheduler {
         assert!(
             feeds.into_iter().eq(0..self.limits.feed_slots),
             "every feed slot is free or has one owner"
-        );
-        self.states.check(&occurrences);
-        let idle = self.steps_in_flight == 0;
-        assert!(
-            !idle || self.state_writes.iter().all(|&writes| writes == 0),
-            "only steps in flight write states"
         );
     }
 }

@@ -2,13 +2,13 @@
 //! itself shows these.
 
 mod files;
+mod states;
 
 use super::*;
-use crate::engine::block_pool::BlockHash;
+use crate::engine::memory::host::Fill;
+use crate::engine::memory::{BlockHash, DiskUse, Rates, Save, TierLimits};
 use crate::engine::panic_message;
 use crate::engine::request::{RequestError, SamplingParams};
-use crate::engine::tiers::host::Fill;
-use crate::engine::tiers::{DiskUse, Rates, Save};
 use crate::plan::inputs::{Results, Sampled};
 use std::time::Duration;
 
@@ -19,25 +19,27 @@ pub(super) fn scheduler(window: Option<u32>, blocks: u32, prefix_caching: bool) 
         sequences_max: 4,
         draws_max: 4,
         feed_slots: 8,
-        state_slots: 0,
         table_entries_max: 400,
         history_max: 16,
         bias_max: 16,
         scores_max: 16,
-        block_size: 4,
         model_len_max: 200,
         vocab: 100,
-        windows: vec![window],
-        blocks: vec![blocks],
-        prefix_caching,
         deterministic: false,
         speculation: None,
         eos_token_ids: Vec::new(),
-        hash_key: [3; 32],
-        shared_key: [3; 32],
-        tiers: TierLimits::default(),
+        memory: MemoryLimits {
+            state_slots: 0,
+            block_size: 4,
+            windows: vec![window],
+            blocks: vec![blocks],
+            prefix_caching,
+            hash_key: [3; 32],
+            shared_key: [3; 32],
+            tiers: TierLimits::default(),
+        },
     };
-    Scheduler::new(limits, InjectedFaults::default())
+    Scheduler::new(limits)
 }
 
 /// Queues a request. With `guarded`, it was preempted so often that all its blocks are reserved.
@@ -105,7 +107,7 @@ fn found(scheduler: &Scheduler, blocks: usize) -> Vec<bool> {
 
 /// Numbers of blocks that a sequence holds, and that are reserved for it.
 fn blocks(scheduler: &Scheduler, id: SequenceId) -> (u32, u32) {
-    let table = &scheduler.sequences[id].tables[0];
+    let table = &scheduler.sequences[id].holding.tables[0];
     (table.held().count() as u32, table.reserved)
 }
 
@@ -131,7 +133,7 @@ fn what_a_window_has_passed_stays_with_a_sequence_whose_blocks_are_reserved() {
             );
         }
         assert!(
-            scheduler.sequences[id].tables[0].passed > 4,
+            scheduler.sequences[id].holding.tables[0].passed > 4,
             "the window has moved on"
         );
     }
@@ -146,7 +148,7 @@ fn a_block_that_a_window_has_passed_is_not_reserved_while_another_sequence_holds
     // Other tokens, so that it shares nothing.
     scheduler.sequences[growing].tokens = vec![50, 51, 52];
     step(&mut scheduler);
-    let shared = |id| scheduler.sequences[id].tables[0].blocks[1];
+    let shared = |id| scheduler.sequences[id].holding.tables[0].blocks[1];
     assert_eq!(shared(guarded), shared(sharing));
     assert_eq!(
         (
@@ -224,36 +226,37 @@ fn a_block_that_waits_to_be_written_is_forgotten_when_it_gets_a_new_owner() {
         block_bytes: vec![bytes],
         disk: DiskUse::ReadAndWrite,
     };
-    let limits = Limits {
-        tiers,
-        ..scheduler(None, 2, true).limits
-    };
-    let mut scheduler = Scheduler::new(limits, InjectedFaults::default());
+    let mut limits = scheduler(None, 2, true).limits;
+    limits.memory.tiers = tiers;
+    let mut scheduler = Scheduler::new(limits);
     // Runs a request for one whole block of such tokens. Returns the block, and what was copied before the step.
     let run = |scheduler: &mut Scheduler, stream: u64, token: u32| {
         let id = add(scheduler, stream, (5, 1), 0, false);
         scheduler.sequences[id].tokens = vec![token; 5];
         let batch = scheduler.schedule(64).expect("it is alone");
-        let block = scheduler.sequences[id].tables[0].blocks[0];
+        let block = scheduler.sequences[id].holding.tables[0].blocks[0];
         commit(scheduler, &batch);
-        (block, batch.saves)
+        (block, batch.moves.saves)
     };
     let (first, saves) = run(&mut scheduler, 0, 1);
-    assert!(saves.is_empty() && !scheduler.is_disk_busy());
+    assert!(saves.is_empty() && !scheduler.memory.files().is_busy());
     let (second, saves) = run(&mut scheduler, 1, 2);
-    assert!(scheduler.is_disk_busy());
+    assert!(scheduler.memory.files().is_busy());
     assert_eq!(
         saves.iter().map(|save| save.block).collect::<Vec<_>>(),
         [first]
     );
-    assert!(scheduler.has_finished_blocks(), "the second one waits");
+    assert!(
+        scheduler.memory.files().has_finished(),
+        "the second one waits"
+    );
     let mut rates = Rates::default();
     rates.note_upload(1, Duration::from_secs(1));
     rates.note_prefill(1, Duration::from_nanos(1));
-    scheduler.set_rates(rates);
+    scheduler.memory.set_rates(rates);
     // Its block gets a new owner, and moving what it held is not worthwhile.
     assert_eq!(run(&mut scheduler, 2, 3).0, first);
-    scheduler.wrote(saves[0].origin.as_ref().expect("it is written").key, true);
+    scheduler.wrote_file(saves[0].origin.as_ref().expect("it is written").key, true);
     // The same text gets the same block again, which does not hold it before the step.
     let (again, saves) = run(&mut scheduler, 3, 2);
     assert_eq!((again, saves.len()), (second, 0));
@@ -261,11 +264,9 @@ fn a_block_that_waits_to_be_written_is_forgotten_when_it_gets_a_new_owner() {
 
 #[test]
 fn the_longest_sequence_fills_its_last_block_in_every_group() {
-    let limits = Limits {
-        model_len_max: 197,
-        windows: vec![None, Some(8)],
-        ..scheduler(None, 1, false).limits
-    };
+    let mut limits = scheduler(None, 1, false).limits;
+    limits.model_len_max = 197;
+    limits.memory.windows = vec![None, Some(8)];
     assert_eq!(limits.blocks_of_longest(), [50, 50]);
 }
 
@@ -274,7 +275,7 @@ fn a_sequence_with_more_computed_tokens_than_it_has_is_noticed() {
     let mut scheduler = scheduler(None, 4, false);
     let id = add(&mut scheduler, 0, (3, 9), 0, false);
     scheduler.check();
-    scheduler.sequences[id].computed = 4;
+    scheduler.sequences[id].holding.computed = 4;
     let message = panic_message(|| scheduler.check());
     assert!(
         message.contains("only existing tokens are computed"),
@@ -284,11 +285,9 @@ fn a_sequence_with_more_computed_tokens_than_it_has_is_noticed() {
 
 #[test]
 fn a_step_has_no_more_table_entries_than_its_limit() {
-    let limits = Limits {
-        table_entries_max: 10,
-        ..scheduler(None, 40, false).limits
-    };
-    let mut scheduler = Scheduler::new(limits, InjectedFaults::default());
+    let mut limits = scheduler(None, 40, false).limits;
+    limits.table_entries_max = 10;
+    let mut scheduler = Scheduler::new(limits);
     (0..4).for_each(|stream| _ = add(&mut scheduler, stream, (12, 40), 0, false));
     let batch = scheduler.schedule(64).expect("requests wait");
     assert_eq!(batch.rows.len(), 3, "each needs three entries");
@@ -299,9 +298,9 @@ fn every_draft_of_a_row_has_table_entries_of_its_own() {
     let mut scheduler = scheduler(None, 40, false);
     let id = add(&mut scheduler, 0, (3, 40), 0, false);
     step(&mut scheduler);
-    let mut draft = scheduler.draft(64);
-    draft.drafts_left = 3;
-    let before = draft.table_entries_left;
+    let mut builder = scheduler.builder(64);
+    builder.drafts_left = 3;
+    let before = builder.table_entries_left;
     let row = Row {
         sequence: id,
         start: 3,
@@ -309,9 +308,9 @@ fn every_draft_of_a_row_has_table_entries_of_its_own() {
         drafts: vec![5; 3],
         states: None,
     };
-    scheduler.push_row(row, &mut draft);
+    scheduler.push_row(row, &mut builder);
     assert_eq!(
-        before - draft.table_entries_left,
+        before - builder.table_entries_left,
         4 * 2,
         "four rows of seven tokens"
     );
@@ -429,7 +428,7 @@ fn what_a_running_sequence_shares_with_a_prompt_is_reported() {
         .prefix_report
         .expect("it was asked for");
     assert_eq!(
-        (report.cached_tokens, report.common_tokens, report.differing),
+        (report.cached.all, report.common_tokens, report.differing),
         (8, 10, Some(50))
     );
 }
@@ -447,10 +446,8 @@ fn a_feed_slot_without_an_owner_is_noticed() {
 
 #[test]
 fn a_window_holds_its_blocks_a_chunk_and_a_part_of_a_block_at_both_ends() {
-    assert_eq!(
-        scheduler(Some(8), 40, false).limits.blocks_live_max(2),
-        2 + 16 + 2
-    );
+    let scheduler = scheduler(Some(8), 40, false);
+    assert_eq!(scheduler.memory.blocks_live_max(0), 2 + 16 + 2);
 }
 
 #[test]

@@ -15,10 +15,9 @@
 
 use super::commit::Events;
 use super::side_arrays::side_entries;
-use super::{Draft, Scheduler};
+use super::{BatchBuilder, Scheduler};
 use crate::config::Speculation;
-use crate::engine::batch::Batch;
-use crate::engine::faults::InjectedFault;
+use crate::engine::batch::{Batch, Row};
 use crate::engine::request::DraftSkip;
 use crate::engine::sequence::{Sequence, SequenceId};
 use crate::engine::speculation::pace::{Yield, accepted};
@@ -68,7 +67,12 @@ impl Scheduler {
     }
 
     /// Guesses of the tokens after the next `count` tokens of a sequence, which are to be verified with them.
-    pub(super) fn drafts(&self, id: SequenceId, count: u32, draft: &mut Draft) -> Vec<u32> {
+    pub(super) fn drafts(
+        &self,
+        id: SequenceId,
+        count: u32,
+        builder: &mut BatchBuilder,
+    ) -> Vec<u32> {
         let sequence = &self.sequences[id];
         let Some(drafter) = sequence.drafter.as_ref() else {
             return Vec::new();
@@ -81,10 +85,10 @@ impl Scheduler {
             .limits
             .speculation
             .map_or(0, |settings| settings.num_speculative_tokens);
-        if self.keeps_states() && count > again {
+        if self.memory.keeps_states() && count > again {
             return Vec::new();
         }
-        let most = self.drafts_that_fit(id, count, draft);
+        let most = self.drafts_that_fit(id, count, builder);
         let forced = sequence.forced_drafts();
         let (rate, mut drafts) = match (forced.is_empty(), drafter.rate()) {
             (false, _) => (1.0, forced),
@@ -92,10 +96,10 @@ impl Scheduler {
             (true, None) => return Vec::new(),
         };
         let most = most.min(u32::try_from(drafts.len()).unwrap_or(u32::MAX));
-        let best = self.pace.best(draft.drawn, most, rate);
+        let best = self.pace.best(builder.drawn, most, rate);
         drafts.truncate(best as usize);
         let drafts = self.without_ends(sequence, drafts);
-        draft.drawn = draft
+        builder.drawn = builder
             .drawn
             .with(u32::try_from(drafts.len()).expect("drafts are few"), rate);
         drafts
@@ -103,12 +107,9 @@ impl Scheduler {
 
     /// The leading drafts after which more may follow, or that are not known yet.
     fn without_ends(&self, sequence: &Sequence, mut drafts: Vec<u32>) -> Vec<u32> {
-        if !self.faults.has(InjectedFault::DraftAcceptedPastEnd)
-            && let Some(end) = drafts.iter().position(|id| {
-                self.limits.eos_token_ids.contains(id)
-                    || sequence.params().stop_token_ids.contains(id)
-            })
-        {
+        if let Some(end) = drafts.iter().position(|id| {
+            self.limits.eos_token_ids.contains(id) || sequence.params().stop_token_ids.contains(id)
+        }) {
             drafts.truncate(end);
         }
         let known = drafts.iter().take_while(|&&id| id != UNKNOWN).count();
@@ -122,7 +123,11 @@ impl Scheduler {
 
     /// The arrays for a draft model's next guess of each row that waits for one; `None` if there is no such row.
     pub fn flatten_guesses(&self, batch: &Batch) -> Option<BatchInputs> {
-        let inputs = batch.flatten_guesses(&self.sequences, &self.pool, &self.limits.eos_token_ids);
+        let inputs = batch.flatten_guesses(
+            &self.sequences,
+            self.memory.pool(),
+            &self.limits.eos_token_ids,
+        );
         (!inputs.samples.is_empty()).then_some(inputs)
     }
 
@@ -154,7 +159,7 @@ impl Scheduler {
     }
 
     /// Maximum drafts after the next `count` tokens of a sequence, as far as the step, the pool and its length allow.
-    fn drafts_that_fit(&self, id: SequenceId, count: u32, draft: &Draft) -> u32 {
+    fn drafts_that_fit(&self, id: SequenceId, count: u32, builder: &BatchBuilder) -> u32 {
         let (sequence, ends) = (&self.sequences[id], self.limits.eos_token_ids.len());
         let settings = self
             .speculation()
@@ -162,28 +167,25 @@ impl Scheduler {
         let length = sequence
             .tokens_limit
             .saturating_sub(sequence.tokens_known() + 1);
-        let past_end = if self.faults.has(InjectedFault::DraftAcceptedPastEnd) {
-            1
-        } else {
-            0
-        };
         let blocks = self.tokens_that_fit(id).saturating_sub(count);
-        let tokens = draft.tokens_left.saturating_sub(count);
+        let tokens = builder.tokens_left.saturating_sub(count);
         let most = settings
-            .min(length + past_end)
+            .min(length)
             .min(blocks)
             .min(tokens)
-            .min(draft.drafts_left);
+            .min(builder.drafts_left);
         // The rows of other sequences need the side arrays too.
         (1..=most)
             .rev()
             .find(|drafts| {
-                let tables =
-                    (1 + drafts) * self.pool.blocks_for(sequence.computed + count + drafts);
+                let tables = (1 + drafts)
+                    * self
+                        .memory
+                        .blocks_for(sequence.holding.computed + count + drafts);
                 let (history, bias) = side_entries(sequence, ends, *drafts);
-                tables <= draft.table_entries_left / 2
-                    && history <= draft.history_left / 2
-                    && bias <= draft.bias_left / 2
+                tables <= builder.table_entries_left / 2
+                    && history <= builder.history_left / 2
+                    && bias <= builder.bias_left / 2
             })
             .unwrap_or(0)
     }
@@ -208,11 +210,6 @@ impl Scheduler {
             .for_each(|count| *count += 1);
         if let Some(drafter) = &mut self.sequences[id].drafter {
             drafter.note_verified(accepted, drafts.len());
-        }
-        if self.faults.has(InjectedFault::RejectedDraftsComputed) {
-            let sequence = &mut self.sequences[id];
-            let rejected = u32::try_from(drafts.len() - accepted).expect("drafts are few");
-            sequence.computed = (sequence.computed + rejected).min(sequence.tokens_known() - 1);
         }
     }
 
@@ -245,26 +242,16 @@ impl Scheduler {
         // Ends at the latest after the last draw, which no draft can equal.
         loop {
             let known = self.sequences[id].tokens.len();
-            let mut sampled = std::mem::take(&mut drawn[accepted]);
+            let sampled = std::mem::take(&mut drawn[accepted]);
             // Never the first one: `accept` has looked at that.
             if sampled.token_id >= self.limits.vocab {
                 // The next step computes the last draft again, alone, and finds out why nothing can be drawn after it.
-                self.sequences[id].computed -= 1;
+                self.sequences[id].holding.computed -= 1;
                 break;
             }
             let is_draft = drafts.get(accepted) == Some(&sampled.token_id);
-            if !is_draft
-                && self.faults.has(InjectedFault::RejectedLogprobs)
-                && accepted + 1 < drawn.len()
-            {
-                let next = std::mem::take(&mut drawn[accepted + 1]);
-                sampled = Sampled {
-                    token_id: sampled.token_id,
-                    ..next
-                };
-            }
             self.sequences[id].draft_report.accepted += u32::from(is_draft);
-            let ended = self.append_drawn(id, sampled, is_draft, events);
+            let ended = self.append_drawn(id, sampled, events);
             let sequence = &mut self.sequences[id];
             // With tokens that a constraint forces after the drawn one, which may be drafts as well.
             let new = &sequence.tokens[known..];
@@ -274,7 +261,7 @@ impl Scheduler {
                 .take_while(|(token, draft)| token == draft)
                 .count();
             let all_equal = equal == new.len() && !new.is_empty();
-            sequence.computed += u32::try_from(equal).expect("drafts are few");
+            sequence.holding.computed += u32::try_from(equal).expect("drafts are few");
             accepted += equal;
             if ended || !all_equal {
                 break;
@@ -283,16 +270,13 @@ impl Scheduler {
         accepted
     }
 
-    /// The injected bug: registers blocks as if drafts were tokens.
-    pub(super) fn register_drafts(&mut self, id: SequenceId, drafts: &[u32]) {
-        let sequence = &mut self.sequences[id];
-        let (known, computed) = (sequence.tokens.len(), sequence.computed);
-        sequence.tokens.extend_from_slice(drafts);
-        sequence.computed += u32::try_from(drafts.len()).expect("drafts are few");
-        self.register_full_blocks(id);
-        let sequence = &mut self.sequences[id];
-        sequence.tokens.truncate(known);
-        sequence.computed = computed;
+    /// Keeps the state after a row whose drafts were all accepted; otherwise goes back to the state before it.
+    pub(super) fn settle_drafts(&mut self, row: &Row) {
+        let holding = &mut self.sequences[row.sequence].holding;
+        let all = holding.computed == row.start + row.count + row.drafted();
+        if self.memory.settle_drafts(holding, row.start, all) {
+            self.register_computed(row.sequence);
+        }
     }
 
     /// Decides whether a sequence waits for its next token, to verify drafts after it.

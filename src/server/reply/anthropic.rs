@@ -166,13 +166,13 @@ impl AnthropicReply {
     fn usage(&self, output_tokens: u32) -> Value {
         let Totals {
             prompt_tokens,
-            cached_tokens,
+            cached,
             ..
         } = self.totals;
         json!({
-            "input_tokens": prompt_tokens - cached_tokens,
+            "input_tokens": prompt_tokens - cached.all,
             "cache_creation_input_tokens": 0,
-            "cache_read_input_tokens": cached_tokens,
+            "cache_read_input_tokens": cached.all,
             "output_tokens": output_tokens,
         })
     }

@@ -6,7 +6,7 @@
 
 use super::weight;
 use crate::engine::request::{
-    DraftReport, Event, FinishReason, PrefixReport, PromptEvent, RequestError, Token,
+    Cached, DraftReport, Event, FinishReason, PrefixReport, PromptEvent, RequestError, Token,
 };
 use crate::platform::Instant;
 use crate::server::counters::Metrics;
@@ -21,37 +21,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// Tokens of a prompt that were found in the prefix cache.
-#[derive(Clone, Copy, Debug, Default)]
-struct Cached {
-    tokens: u32,
-    /// Those of them that came from host memory.
-    restored: u32,
-    from_disk: u32,
-}
-
-impl Cached {
-    /// Counts what a token says, if that is more.
-    fn update(&mut self, token: &Token) {
-        if token.cached_tokens > self.tokens {
-            *self = Self {
-                tokens: token.cached_tokens,
-                restored: token.restored_tokens,
-                from_disk: token.disk_tokens,
-            };
-        }
-    }
-}
-
 /// Tokens counted so far over all choices; a prompt counts once, however many choices it has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
     pub(crate) prompt_tokens: u32,
-    pub(crate) cached_tokens: u32,
-    /// Those of them that came from host memory.
-    pub(crate) restored_tokens: u32,
-    /// Those of them that were read from disk.
-    pub(crate) disk_tokens: u32,
+    pub(crate) cached: Cached,
     pub(crate) completion_tokens: u32,
     /// Those of `completion_tokens` that are reasoning.
     pub(crate) reasoning_tokens: u32,
@@ -191,11 +165,8 @@ impl Generation {
 
     /// Tokens counted so far.
     pub(crate) fn totals(&self) -> Totals {
-        let sum = |count: fn(&Cached) -> u32| self.cached.iter().map(count).sum();
         Totals {
-            cached_tokens: sum(|found| found.tokens),
-            restored_tokens: sum(|found| found.restored),
-            disk_tokens: sum(|found| found.from_disk),
+            cached: self.cached.iter().copied().sum(),
             ..self.totals
         }
     }
@@ -245,7 +216,10 @@ impl Generation {
                 }
                 Poll::Ready(Some(Event::Token(token))) => {
                     new_tokens += 1;
-                    self.cached[index / self.n].update(&token);
+                    let cached = &mut self.cached[index / self.n];
+                    if token.cached.all > cached.all {
+                        *cached = token.cached;
+                    }
                     choice.drafts = token.drafts;
                     let is_end = choice.end_ids.contains(&token.id);
                     if !is_end {
@@ -321,7 +295,7 @@ impl Generation {
         self.totals.completion_tokens += new_tokens;
         let totals = self.totals();
         self.usage
-            .update(totals.cached_tokens, totals.completion_tokens);
+            .update(totals.cached.all, totals.completion_tokens);
     }
 
     fn end(&mut self, delta: &mut Delta, reason: FinishReason, by_text: bool) {
@@ -399,7 +373,7 @@ impl Drop for Generation {
         }
         let totals = self.totals();
         if let Some(trace) = &mut self.trace {
-            trace.trace.cached_tokens = totals.cached_tokens;
+            trace.trace.cached_tokens = totals.cached.all;
             trace.trace.completion_tokens = totals.completion_tokens;
         }
     }

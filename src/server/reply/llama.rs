@@ -81,12 +81,12 @@ struct Timings {
 impl Timings {
     fn new(totals: Totals, prompt: Duration, predicted: Duration) -> Self {
         let (prompt_n, predicted_n) = (
-            totals.prompt_tokens - totals.cached_tokens,
+            totals.prompt_tokens - totals.cached.all,
             totals.completion_tokens,
         );
         let [prompt_ms, predicted_ms] = [prompt, predicted].map(|time| time.as_secs_f64() * 1e3);
         Self {
-            cache_n: totals.cached_tokens,
+            cache_n: totals.cached.all,
             prompt_n,
             prompt_ms,
             prompt_per_token_ms: per_token(prompt_ms, prompt_n),

@@ -184,22 +184,19 @@ impl From<Totals> for Usage {
     fn from(totals: Totals) -> Self {
         let Totals {
             prompt_tokens,
-            cached_tokens,
-            restored_tokens,
-            disk_tokens,
+            cached,
             completion_tokens,
             ..
         } = totals;
-        let (host_cached_tokens, disk_cached_tokens) = (restored_tokens, disk_tokens);
         let reasoning_tokens = totals.reasoning_tokens;
         Self {
             prompt_tokens,
             completion_tokens,
             total_tokens: prompt_tokens + completion_tokens,
             prompt_tokens_details: PromptTokens {
-                cached_tokens,
-                host_cached_tokens,
-                disk_cached_tokens,
+                cached_tokens: cached.all,
+                host_cached_tokens: cached.host,
+                disk_cached_tokens: cached.disk,
             },
             completion_tokens_details: (reasoning_tokens > 0)
                 .then_some(CompletionTokens { reasoning_tokens }),

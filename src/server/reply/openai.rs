@@ -255,9 +255,9 @@ impl OpenAiReply {
     fn prefix_match(&self, prompt: usize, report: PrefixReport) -> PrefixMatch {
         PrefixMatch {
             prompt,
-            cached_tokens: report.cached_tokens,
-            host_cached_tokens: report.restored_tokens,
-            disk_cached_tokens: report.disk_tokens,
+            cached_tokens: report.cached.all,
+            host_cached_tokens: report.cached.host,
+            disk_cached_tokens: report.cached.disk,
             matched_tokens: report.common_tokens,
             first_difference: report.differing.map(|id| Difference {
                 position: report.common_tokens,

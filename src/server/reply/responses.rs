@@ -238,14 +238,14 @@ impl ResponsesReply {
     fn usage(&self) -> Value {
         let Totals {
             prompt_tokens,
-            cached_tokens,
+            cached,
             completion_tokens,
             reasoning_tokens,
             ..
         } = self.totals;
         json!({
             "input_tokens": prompt_tokens,
-            "input_tokens_details": {"cached_tokens": cached_tokens, "cache_write_tokens": 0},
+            "input_tokens_details": {"cached_tokens": cached.all, "cache_write_tokens": 0},
             "output_tokens": completion_tokens,
             "output_tokens_details": {"reasoning_tokens": reasoning_tokens},
             "total_tokens": prompt_tokens + completion_tokens,

@@ -32,17 +32,13 @@ pub(crate) fn case(seed: u64) -> Case {
     } else {
         0
     };
-    let faults = InjectedFaults {
-        fault: None,
-        host_rows_every,
-    };
     let arrivals = arrivals(&mut random, &shape);
     let mut case = Case {
         shape,
         config,
         script,
         draft: None,
-        faults,
+        host_rows_every,
         arrivals,
     };
     if random.once_in(3) {

@@ -1,8 +1,8 @@
 //! Files in folders of this test.
 
 use super::*;
-use crate::engine::block_pool::BlockHash;
 use crate::engine::disk::writer::TEMPORARY_AGE_MAX;
+use crate::engine::memory::BlockHash;
 use crate::plan::KvFormat;
 
 fn form() -> Form {

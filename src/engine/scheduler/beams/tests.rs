@@ -2,8 +2,7 @@
 
 use super::*;
 use crate::engine::batch::Batch;
-use crate::engine::block_pool::BlockHash;
-use crate::engine::faults::InjectedFaults;
+use crate::engine::memory::BlockHash;
 use crate::engine::request::{Request, SamplingParams};
 use crate::engine::scheduler::tests::scheduler;
 use crate::plan::inputs::Results;
@@ -91,11 +90,11 @@ fn seats_are_kept_for_the_beams_that_a_running_group_may_get() {
 fn a_folded_group_is_as_long_as_its_longest_beam_and_needs_blocks_for_all() {
     let (mut scheduler, group, members) = three(90, None, 9);
     assert_eq!(
-        scheduler.blocks_of_others(members[0], 0, 9),
-        2 * (3 - 1),
+        scheduler.blocks_of_others(members[0], 9),
+        [2 * (3 - 1)],
         "of three, one is shared"
     );
-    scheduler.sequences[members[0]].hashes = vec![BlockHash::root(&[3; 32], None, None); 2];
+    scheduler.sequences[members[0]].holding.hashes = vec![BlockHash::root(&[3; 32], None, None); 2];
     scheduler.preempt_beams(group);
     assert_eq!((scheduler.waiting_len(), scheduler.running_len()), (1, 0));
     let first = members[0];
@@ -105,7 +104,7 @@ fn a_folded_group_is_as_long_as_its_longest_beam_and_needs_blocks_for_all() {
         "what all have in common"
     );
     assert_eq!(
-        scheduler.sequences[first].hashes.len(),
+        scheduler.sequences[first].holding.hashes.len(),
         1,
         "a whole block of it"
     );
@@ -113,17 +112,17 @@ fn a_folded_group_is_as_long_as_its_longest_beam_and_needs_blocks_for_all() {
         (scheduler.tokens_unfolded(first), scheduler.folded_len()),
         (7, 2)
     );
-    assert_eq!(scheduler.blocks_of_others(first, 0, 9), 2 * (3 - 1));
+    assert_eq!(scheduler.blocks_of_others(first, 9), [2 * (3 - 1)]);
     assert_eq!(
-        scheduler.blocks_of_others(first, 0, 197),
-        90,
+        scheduler.blocks_of_others(first, 197),
+        [90],
         "never more than there are"
     );
     let (mut scheduler, group, members) = three(90, Some(4), 9);
     scheduler.preempt_beams(group);
     assert_eq!(
-        scheduler.blocks_of_others(members[0], 0, 197),
-        2 * (1 + 16 + 2),
+        scheduler.blocks_of_others(members[0], 197),
+        [2 * (1 + 16 + 2)],
         "a window, a chunk and both ends"
     );
 }
@@ -139,22 +138,29 @@ fn a_single_beam_is_not_folded() {
     assert_eq!((scheduler.waiting_len(), scheduler.folded_len()), (1, 0));
 }
 
+/// Blocks that a beam may still take.
+fn to_come(scheduler: &Scheduler, id: SequenceId) -> u32 {
+    let sequence = &scheduler.sequences[id];
+    let (holding, tokens) = (&sequence.holding, sequence.tokens_limit);
+    scheduler.memory.blocks_to_come(holding, 0, tokens)
+}
+
 #[test]
 fn a_beam_may_still_need_its_further_blocks_and_a_copy_of_the_one_it_shares() {
     let (mut scheduler, _, members) = three(90, None, 9);
     // 15 tokens have four blocks, of which it has two.
-    assert_eq!(scheduler.blocks_to_come(members[0], 0), 2 + 1);
-    scheduler.sequences[members[0]].computed = 8;
+    assert_eq!(to_come(&scheduler, members[0]), 2 + 1);
+    scheduler.sequences[members[0]].holding.computed = 8;
     assert_eq!(
-        scheduler.blocks_to_come(members[0], 0),
+        to_come(&scheduler, members[0]),
         2,
         "it writes to a new block"
     );
     let (mut scheduler, _, members) = three(90, Some(4), 150);
-    assert_eq!(scheduler.blocks_to_come(members[0], 0), (1 + 16 + 2) - 2);
-    scheduler.sequences[members[0]].tables[0].passed = 1;
+    assert_eq!(to_come(&scheduler, members[0]), (1 + 16 + 2) - 2);
+    scheduler.sequences[members[0]].holding.tables[0].passed = 1;
     assert_eq!(
-        scheduler.blocks_to_come(members[0], 0),
+        to_come(&scheduler, members[0]),
         (1 + 16 + 2) - (2 - 1),
         "the window has passed one"
     );
@@ -164,19 +170,19 @@ fn a_beam_may_still_need_its_further_blocks_and_a_copy_of_the_one_it_shares() {
 fn blocks_are_reserved_for_the_running_beams_of_a_guarded_group() {
     let reserved = |guarded: bool, leaves: bool| {
         let (mut scheduler, group, members) = three(90, None, 9);
-        scheduler.sequences[members[0]].guarded = guarded;
+        scheduler.sequences[members[0]].holding.is_guarded = guarded;
         if leaves {
             scheduler.leave(members[2], Exit::Preempted);
         }
-        let free = scheduler.pool.groups()[0].available();
+        let free = scheduler.pool().groups()[0].available();
         scheduler.reserve_for_beams(group);
         scheduler.reserve_for_beams(group);
         let of = members
             .iter()
-            .map(|&id| scheduler.sequences[id].tables[0].reserved)
+            .map(|&id| scheduler.sequences[id].holding.tables[0].reserved)
             .collect::<Vec<_>>();
         assert_eq!(
-            free - scheduler.pool.groups()[0].available(),
+            free - scheduler.pool().groups()[0].available(),
             of.iter().sum::<u32>(),
             "reserved once"
         );
@@ -203,47 +209,11 @@ fn what_is_reserved_for_a_folded_group_is_reserved_once() {
     );
     let reserved = members
         .iter()
-        .map(|&id| scheduler.sequences[id].tables[0].reserved);
+        .map(|&id| scheduler.sequences[id].holding.tables[0].reserved);
     let taken: u32 = reserved.sum();
-    let group = &scheduler.pool.groups()[0];
-    assert!(scheduler.sequences[first].guarded && taken > 0);
+    let group = &scheduler.pool().groups()[0];
+    assert!(scheduler.sequences[first].holding.is_guarded && taken > 0);
     assert_eq!(group.free() - group.available(), taken);
-}
-
-#[test]
-fn injected_bugs_of_beams_do_what_they_say() {
-    let (mut scheduler, _, members) = three(90, None, 9);
-    scheduler.faults = InjectedFaults {
-        fault: Some(InjectedFault::WrongBeamCopied),
-        ..InjectedFaults::default()
-    };
-    for (index, &id) in members.iter().enumerate() {
-        scheduler.sequences[id].tables[0].passed = index as u32;
-    }
-    for (parent, copied) in [(0, 1), (1, 2), (2, 0)] {
-        scheduler.faults.fault = Some(InjectedFault::WrongBeamCopied);
-        let fork = scheduler.fork_beam(members[parent], &members);
-        assert_eq!(
-            scheduler.sequences[fork].tables[0].passed, copied,
-            "the blocks of the next beam"
-        );
-        scheduler.faults.fault = None;
-        let fork = scheduler.fork_beam(members[parent], &members);
-        assert_eq!(scheduler.sequences[fork].tables[0].passed, parent as u32);
-    }
-    for (in_flight, blocks) in [(0, 0), (1, 1)] {
-        let (mut scheduler, group, members) = three(90, None, 9);
-        scheduler.faults.fault = Some(InjectedFault::BeamBlocksLeaked);
-        scheduler.sequences[members[0]].in_flight = in_flight;
-        scheduler.sequences[members[0]].tables[0].passed = 1;
-        scheduler
-            .pool
-            .group_mut(0)
-            .release(scheduler.sequences[members[0]].tables[0].blocks[0]);
-        scheduler.disband(group);
-        let leaked = scheduler.pool.groups()[0].referenced();
-        assert_eq!(leaked, blocks, "of a beam in flight");
-    }
 }
 
 #[test]
@@ -376,8 +346,8 @@ fn the_oldest_group_is_not_preempted_for_one_of_its_beams() {
     scheduler.sequences[first]
         .tokens
         .extend(vec![7; tokens as usize]);
-    let mut draft = scheduler.draft(64);
-    scheduler.make_room(first, tokens, &mut draft);
+    let mut builder = scheduler.builder(64);
+    scheduler.make_room(first, tokens, &mut builder);
     assert_eq!(
         (
             scheduler.sequences[other].preemptions,

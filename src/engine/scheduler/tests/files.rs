@@ -9,22 +9,20 @@ fn with_files() -> Scheduler {
         block_bytes: vec![1 << 10],
         disk: DiskUse::Read,
     };
-    let limits = Limits {
-        sequences_max: 1,
-        tiers,
-        ..scheduler(None, 40, true).limits
-    };
-    Scheduler::new(limits, InjectedFaults::default())
+    let mut limits = scheduler(None, 40, true).limits;
+    limits.sequences_max = 1;
+    limits.memory.tiers = tiers;
+    Scheduler::new(limits)
 }
 
 #[test]
 fn files_are_known_from_when_they_are_found_until_they_are_lost() {
     let mut scheduler = with_files();
     let key = |group| (group, BlockHash::root(&[3; 32], None, None));
-    scheduler.found_on_disk([key(0), key(1)]);
-    assert_eq!(scheduler.disk().len(), 1, "the model has one group");
-    scheduler.lost_on_disk([key(0)]);
-    assert_eq!(scheduler.disk().len(), 0);
+    scheduler.memory.found_files([key(0), key(1)]);
+    assert_eq!(scheduler.memory.files().len(), 1, "the model has one group");
+    scheduler.memory.lost_files([key(0)]);
+    assert_eq!(scheduler.memory.files().len(), 0);
 }
 
 #[test]
@@ -34,10 +32,10 @@ fn files_of_those_who_wait_for_a_seat_are_read_ahead() {
     scheduler.sequences[running].tokens = vec![50; 5];
     add(&mut scheduler, 1, (5, 40), 0, false);
     let hash = BlockHash::root(&[3; 32], None, None).next(&[3; 32], &[0, 1, 2, 3]);
-    scheduler.found_on_disk([(0, hash)]);
+    scheduler.memory.found_files([(0, hash)]);
     step(&mut scheduler);
     assert_eq!((scheduler.running_len(), scheduler.waiting_len()), (1, 1));
-    assert_eq!(scheduler.take_disk_jobs().len(), 1);
+    assert_eq!(scheduler.memory.take_disk_jobs().len(), 1);
 }
 
 #[test]
@@ -48,7 +46,7 @@ fn a_block_can_be_found_once_its_last_token_is_read() {
     let second = scheduler
         .schedule(64)
         .expect("it goes on with a token that is not read yet");
-    assert!(scheduler.sequences[id].hashes.is_empty());
+    assert!(scheduler.sequences[id].holding.hashes.is_empty());
     commit(&mut scheduler, &first);
     let hash = BlockHash::root(&[3; 32], None, None).next(&[3; 32], &[0, 1, 2, 0]);
     assert!(scheduler.pool().groups()[0].lookup(&hash).is_some());
@@ -68,17 +66,14 @@ fn after_a_failed_batch_only_what_it_should_have_filled_is_forgotten() {
 }
 
 #[test]
-fn what_later_steps_fill_after_a_failed_batch_is_kept_only_by_an_injected_bug() {
-    for (fault, kept) in [(None, false), (Some(InjectedFault::LaterBlocksKept), true)] {
-        let mut scheduler = scheduler(None, 40, true);
-        scheduler.faults.fault = fault;
-        add(&mut scheduler, 0, (20, 9), 0, false);
-        let failing = scheduler.schedule(8).expect("it waits");
-        let _later = scheduler.schedule(6).expect("it continues");
-        assert_eq!(found(&scheduler, 3), [true; 3]);
-        drop(scheduler.fail(&failing, RequestError::Internal));
-        assert_eq!(found(&scheduler, 3), [false, false, kept], "with {fault:?}");
-    }
+fn what_later_steps_fill_after_a_failed_batch_is_forgotten() {
+    let mut scheduler = scheduler(None, 40, true);
+    add(&mut scheduler, 0, (20, 9), 0, false);
+    let failing = scheduler.schedule(8).expect("it waits");
+    let _later = scheduler.schedule(6).expect("it continues");
+    assert_eq!(found(&scheduler, 3), [true; 3]);
+    drop(scheduler.fail(&failing, RequestError::Internal));
+    assert_eq!(found(&scheduler, 3), [false; 3]);
 }
 
 #[test]
@@ -90,7 +85,7 @@ fn after_a_failed_batch_those_start_over_who_hold_what_was_computed_from_it() {
     let [direct, indirect] = [(1, 13), (2, 14)]
         .map(|(stream, prompt)| add(&mut scheduler, stream, (prompt, 9), 0, false));
     let _later = scheduler.schedule(64).expect("they wait");
-    let table = |id: SequenceId| &scheduler.sequences[id].tables[0];
+    let table = |id: SequenceId| &scheduler.sequences[id].holding.tables[0];
     assert_eq!((table(direct).passed, table(indirect).passed), (1, 2));
     assert_eq!(table(direct).blocks[2], table(indirect).blocks[2]);
     drop(scheduler.fail(&failing, RequestError::Internal));
@@ -112,8 +107,8 @@ fn after_a_failed_batch_those_go_on_who_share_only_what_was_computed_before() {
     scheduler.sequences[other].tokens = vec![0, 1, 2, 3, 50, 51];
     let _later = scheduler.schedule(64).expect("they wait");
     assert_eq!(
-        [sharer, other].map(|id| scheduler.sequences[id].cached_tokens),
-        [Some(8), Some(4)]
+        [sharer, other].map(|id| scheduler.sequences[id].cached().all),
+        [8, 4]
     );
     drop(scheduler.fail(&failing, RequestError::Internal));
     assert_eq!(
@@ -128,7 +123,7 @@ fn what_is_withdrawn_from_a_sequence_is_not_found_any_more() {
     let id = add(&mut scheduler, 0, (9, 9), 0, false);
     step(&mut scheduler);
     assert_eq!(found(&scheduler, 2), [true; 2]);
-    scheduler.withdraw_all(id);
+    scheduler.discard_computed(id);
     assert_eq!(found(&scheduler, 2), [false; 2]);
 }
 
@@ -166,60 +161,14 @@ fn answers_are_counted_by_how_they_end() {
 }
 
 #[test]
-fn injected_bugs_of_tokens_do_what_they_say() {
-    let lost = Some(InjectedFault::PendingTokenLost);
-    for (fault, preempted, tokens) in [
-        (None, false, 4),
-        (None, true, 4),
-        (lost, false, 4),
-        (lost, true, 3),
-    ] {
-        let mut scheduler = scheduler(None, 40, false);
-        scheduler.faults.fault = fault;
-        let id = add(&mut scheduler, 0, (3, 9), 0, false);
-        let batch = scheduler.schedule(64).expect("it waits");
-        if preempted {
-            scheduler.leave(id, Exit::Preempted);
-        }
-        commit(&mut scheduler, &batch);
-        assert_eq!(
-            scheduler.sequences[id].tokens.len(),
-            tokens,
-            "{fault:?}, preempted: {preempted}"
-        );
-    }
-    let past_end = Some(InjectedFault::DraftAcceptedPastEnd);
-    for (fault, is_draft, ends) in [
-        (None, true, true),
-        (past_end, false, true),
-        (past_end, true, false),
-    ] {
-        let mut scheduler = scheduler(None, 40, false);
-        scheduler.limits.eos_token_ids = vec![5];
-        let id = add(&mut scheduler, 0, (3, 9), 0, false);
-        step(&mut scheduler);
-        scheduler.faults.fault = fault;
-        let sampled = Sampled {
-            token_id: 5,
-            ..Sampled::default()
-        };
-        assert_eq!(
-            scheduler.append_drawn(id, sampled, is_draft, &mut Vec::new()),
-            ends,
-            "{fault:?}"
-        );
-    }
-}
-
-#[test]
 fn as_many_are_preempted_as_a_row_needs_blocks() {
     let mut scheduler = scheduler(None, 4, false);
     let ids = [0, 1, 2].map(|stream| add(&mut scheduler, stream, (3, 40), 0, false));
     step(&mut scheduler);
     // With its second token on, it needs three blocks more; one is free.
     scheduler.sequences[ids[0]].tokens.extend([7; 9]);
-    let mut draft = scheduler.draft(64);
-    scheduler.make_room(ids[0], 10, &mut draft);
+    let mut builder = scheduler.builder(64);
+    scheduler.make_room(ids[0], 10, &mut builder);
     assert_eq!(ids.map(|id| scheduler.sequences[id].preemptions), [0, 1, 1]);
 }
 
@@ -230,11 +179,11 @@ fn who_gives_way_awaits_no_blocks() {
     step(&mut scheduler);
     let _in_flight = scheduler.schedule(64).expect("all continue");
     scheduler.sequences[ids[2]].tokens.extend([7; 5]);
-    let mut draft = scheduler.draft(64);
-    scheduler.make_room(ids[2], 5, &mut draft);
+    let mut builder = scheduler.builder(64);
+    scheduler.make_room(ids[2], 5, &mut builder);
     assert_eq!(ids.map(|id| scheduler.sequences[id].preemptions), [0, 0, 1]);
     assert_eq!(
-        draft.blocks_awaited,
+        builder.blocks_awaited,
         [0],
         "its own block becomes free with the step in flight"
     );
@@ -258,8 +207,8 @@ fn forks_that_free_no_block_are_not_preempted_before_others() {
         (4, 2)
     );
     scheduler.sequences[oldest].tokens.extend([7; 11]);
-    let mut draft = scheduler.draft(64);
-    scheduler.make_room(oldest, 12, &mut draft);
+    let mut builder = scheduler.builder(64);
+    scheduler.make_room(oldest, 12, &mut builder);
     assert_eq!(
         (
             scheduler.sequences[other].preemptions,
@@ -270,67 +219,40 @@ fn forks_that_free_no_block_are_not_preempted_before_others() {
 }
 
 #[test]
-fn what_a_step_in_flight_uses_is_released_early_only_by_injected_bugs_and_at_ends() {
-    for (fault, exit, freed) in [
-        (None, Exit::Ended, (false, false)),
-        (
-            Some(InjectedFault::EarlyRelease),
-            Exit::Ended,
-            (true, false),
-        ),
-        (
-            Some(InjectedFault::EarlyRelease),
-            Exit::Preempted,
-            (false, false),
-        ),
-        (
-            Some(InjectedFault::FeedSlotReusedEarly),
-            Exit::Ended,
-            (false, true),
-        ),
-        (
-            Some(InjectedFault::FeedSlotReusedEarly),
-            Exit::Preempted,
-            (false, false),
-        ),
-    ] {
+fn what_a_step_in_flight_uses_is_released_once_it_has_completed() {
+    for exit in [Exit::Ended, Exit::Preempted] {
         let mut scheduler = scheduler(None, 40, false);
-        scheduler.faults.fault = fault;
         let id = add(&mut scheduler, 0, (3, 9), 0, false);
-        let _ = scheduler.schedule(64).expect("it waits");
-        assert_eq!(
-            (
-                scheduler.pool().groups()[0].free(),
-                scheduler.feed_slots_free().len()
-            ),
-            (39, 7)
-        );
+        let batch = scheduler.schedule(64).expect("it waits");
+        let free = |scheduler: &Scheduler| {
+            let blocks = scheduler.pool().groups()[0].free();
+            (blocks, scheduler.feed_slots_free().len())
+        };
+        assert_eq!(free(&scheduler), (39, 7));
         scheduler.leave(id, exit);
-        let now = (
-            scheduler.pool().groups()[0].free() == 40,
-            scheduler.feed_slots_free().len() == 8,
-        );
-        assert_eq!(now, freed, "{fault:?}, {exit:?}");
+        assert_eq!(free(&scheduler), (39, 7), "{exit:?}");
+        commit(&mut scheduler, &batch);
+        assert_eq!(free(&scheduler), (40, 8), "{exit:?}");
     }
 }
 
 #[test]
 fn tokens_from_host_memory_and_from_files_are_counted_apart() {
-    // The injected bug is one of states only.
-    for fault in [None, Some(InjectedFault::StateNotRestored)] {
+    {
         let mut scheduler = with_files();
-        scheduler.faults.fault = fault;
         add(&mut scheduler, 0, (9, 1), 0, false);
         let hashes = hashes(2);
         let slot = scheduler
-            .host
+            .memory
+            .host_mut()
             .reserve(0, hashes[1], Fill::Leaving)
             .expect("there is room");
-        scheduler.host.complete(slot);
-        scheduler.found_on_disk([(0, hashes[0])]);
+        scheduler.memory.host_mut().complete(slot);
+        scheduler.memory.found_files([(0, hashes[0])]);
         assert!(scheduler.schedule(64).is_none(), "it waits for the file");
         let slot = *scheduler
-            .disk
+            .memory
+            .files()
             .reading
             .keys()
             .next()
@@ -357,23 +279,22 @@ fn a_state_from_host_memory_stands_for_all_tokens_before_it() {
         block_bytes: vec![1 << 10; 2],
         ..TierLimits::default()
     };
-    let limits = Limits {
-        state_slots: 8,
-        tiers,
-        ..scheduler(None, 40, true).limits
-    };
-    let mut scheduler = Scheduler::new(limits, InjectedFaults::default());
+    let mut limits = scheduler(None, 40, true).limits;
+    limits.memory.state_slots = 8;
+    limits.memory.tiers = tiers;
+    let mut scheduler = Scheduler::new(limits);
     for hash in hashes(2) {
-        let pool = scheduler.pool.group_mut(0);
+        let pool = scheduler.memory.pool_mut().group_mut(0);
         let (block, _) = pool.allocate().expect("one is free");
         pool.register(block, hash);
         pool.release(block);
     }
     let slot = scheduler
-        .host
+        .memory
+        .host_mut()
         .reserve(1, hashes(2)[1], Fill::Leaving)
         .expect("there is room");
-    scheduler.host.complete(slot);
+    scheduler.memory.host_mut().complete(slot);
     add(&mut scheduler, 0, (9, 1), 0, false);
     step(&mut scheduler);
     let counts = scheduler.counts();
@@ -394,11 +315,9 @@ fn evicted_blocks_move_to_host_memory() {
         block_bytes: vec![1 << 10],
         ..TierLimits::default()
     };
-    let limits = Limits {
-        tiers,
-        ..scheduler(None, 2, true).limits
-    };
-    let mut scheduler = Scheduler::new(limits, InjectedFaults::default());
+    let mut limits = scheduler(None, 2, true).limits;
+    limits.memory.tiers = tiers;
+    let mut scheduler = Scheduler::new(limits);
     // Each takes both blocks, of which the one before has left one in the cache.
     for (stream, token) in [(0, 1), (1, 2), (2, 3)] {
         let id = add(&mut scheduler, stream, (5, 1), 0, false);
@@ -406,40 +325,34 @@ fn evicted_blocks_move_to_host_memory() {
         step(&mut scheduler);
     }
     assert_eq!(scheduler.counts().blocks_saved, 2);
-    assert_eq!(
-        (
-            scheduler.spared_max(0),
-            scheduler.spared_max(scheduler.state_group())
-        ),
-        (4, 200)
-    );
 }
 
 #[test]
 fn files_are_not_read_where_computing_takes_less_time() {
     let mut scheduler = with_files();
-    scheduler.set_rates(Rates::given(
+    scheduler.memory.set_rates(Rates::given(
         Duration::from_secs(1),
         Duration::from_nanos(1),
     ));
     add(&mut scheduler, 0, (9, 1), 0, false);
-    scheduler.found_on_disk([(0, hashes(1)[0])]);
+    scheduler.memory.found_files([(0, hashes(1)[0])]);
     step(&mut scheduler);
-    assert!(scheduler.take_disk_jobs().is_empty());
+    assert!(scheduler.memory.take_disk_jobs().is_empty());
 }
 
 #[test]
 fn a_sequence_that_leaves_does_not_wait_for_files_any_more() {
     let mut scheduler = with_files();
     let ids = [0, 1].map(|stream| add(&mut scheduler, stream, (9, 1), 0, false));
-    scheduler.found_on_disk([(0, hashes(1)[0])]);
+    scheduler.memory.found_files([(0, hashes(1)[0])]);
     assert!(
         scheduler.schedule(64).is_none(),
         "both wait for the same file"
     );
     let waiters = |scheduler: &Scheduler| {
         scheduler
-            .disk
+            .memory
+            .files()
             .reading
             .values()
             .map(|reading| reading.waiters.clone())
@@ -459,11 +372,9 @@ fn finished_blocks_are_copied_while_they_are_cached_and_wanted() {
         block_bytes: vec![1 << 10],
         disk: DiskUse::ReadAndWrite,
     };
-    let limits = Limits {
-        tiers,
-        ..scheduler(None, 40, true).limits
-    };
-    let mut scheduler = Scheduler::new(limits, InjectedFaults::default());
+    let mut limits = scheduler(None, 40, true).limits;
+    limits.memory.tiers = tiers;
+    let mut scheduler = Scheduler::new(limits);
     let hashes = hashes(4);
     add(&mut scheduler, 0, (17, 1), 0, false);
     step(&mut scheduler);
@@ -474,35 +385,36 @@ fn finished_blocks_are_copied_while_they_are_cached_and_wanted() {
             .map(|o| o.key.1)
             .collect::<Vec<_>>()
     };
-    let saves = scheduler.save_finished(1);
+    let saves = scheduler.memory.save_finished(1);
     assert_eq!(keys(&saves), hashes[..1]);
     let withdrawn = scheduler.pool().groups()[0]
         .lookup(&hashes[1])
         .expect("it is cached");
-    scheduler.pool.group_mut(0).withdraw(withdrawn);
-    scheduler.found_on_disk([(0, hashes[2])]);
-    assert_eq!(keys(&scheduler.save_finished(9)), hashes[3..]);
+    scheduler.memory.pool_mut().group_mut(0).withdraw(withdrawn);
+    scheduler.memory.found_files([(0, hashes[2])]);
+    assert_eq!(keys(&scheduler.memory.save_finished(9)), hashes[3..]);
     let origin = saves[0].origin.as_ref().expect("it is written");
-    assert!(scheduler.hand_over(origin));
-    scheduler.wrote(origin.key, true);
-    assert!(!scheduler.hand_over(origin), "it is written already");
+    assert!(scheduler.memory.hand_over(origin));
+    scheduler.wrote_file(origin.key, true);
+    assert!(!scheduler.memory.hand_over(origin), "it is written already");
     assert_eq!(
-        (scheduler.counts().files_written, scheduler.disk().len()),
+        (
+            scheduler.counts().files_written,
+            scheduler.memory.files().len()
+        ),
         (1, 2)
     );
 }
 
 #[test]
 fn only_files_of_blocks_within_the_window_are_read() {
-    let limits = Limits {
-        windows: vec![Some(4)],
-        ..with_files().limits
-    };
-    let mut scheduler = Scheduler::new(limits, InjectedFaults::default());
+    let mut limits = with_files().limits;
+    limits.memory.windows = vec![Some(4)];
+    let mut scheduler = Scheduler::new(limits);
     add(&mut scheduler, 0, (9, 1), 0, false);
-    scheduler.found_on_disk([(0, hashes(2)[1])]);
+    scheduler.memory.found_files([(0, hashes(2)[1])]);
     assert!(scheduler.schedule(64).is_none(), "it waits for the file");
-    assert_eq!(scheduler.take_disk_jobs().len(), 1);
+    assert_eq!(scheduler.memory.take_disk_jobs().len(), 1);
 }
 
 #[test]
@@ -523,10 +435,10 @@ fn who_waits_reads_files_of_blocks_that_were_evicted_meanwhile() {
         let block = scheduler.pool().groups()[0]
             .lookup(&hash)
             .expect("it is cached");
-        scheduler.pool.group_mut(0).withdraw(block);
-        scheduler.found_on_disk([(0, hash)]);
+        scheduler.memory.pool_mut().group_mut(0).withdraw(block);
+        scheduler.memory.found_files([(0, hash)]);
     }
     scheduler.abort(StreamId(1));
     assert!(scheduler.schedule(64).is_none(), "now it waits for them");
-    assert_eq!(scheduler.take_disk_jobs().len(), 2);
+    assert_eq!(scheduler.memory.take_disk_jobs().len(), 2);
 }

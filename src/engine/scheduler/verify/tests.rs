@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::engine::batch::Row;
-use crate::engine::faults::InjectedFaults;
 use crate::engine::request::{BeamParams, Constraint, ConstraintState, DraftSkip, Event, Request};
 use crate::engine::request::{SamplingParams, SharedConstraint, Unsatisfiable};
 use crate::engine::scheduler::Limits;
@@ -22,13 +21,11 @@ fn drafting(num_speculative_tokens: u32, change: impl FnOnce(&mut Limits)) -> Sc
         num_speculative_tokens,
         ..Speculation::DEFAULT
     });
-    let mut limits = Limits {
-        speculation,
-        draws_max: 40,
-        ..scheduler(None, 60, false).limits
-    };
+    let mut limits = scheduler(None, 60, false).limits;
+    limits.speculation = speculation;
+    limits.draws_max = 40;
     change(&mut limits);
-    Scheduler::new(limits, InjectedFaults::default())
+    Scheduler::new(limits)
 }
 
 /// Queues a request for an answer of 40 tokens to a prompt of three, with a prediction.
@@ -106,16 +103,16 @@ fn drafts_leave_a_draw_to_every_sequence_and_half_of_the_tokens_to_prompts() {
 
 #[test]
 fn a_row_gets_as_many_drafts_as_step_pool_and_length_allow() {
-    let fitting = |blocks: u32, change: &dyn Fn(&mut Sequence, &mut Draft)| {
-        let mut scheduler = drafting(6, |limits| limits.blocks = vec![blocks]);
+    let fitting = |blocks: u32, change: &dyn Fn(&mut Sequence, &mut BatchBuilder)| {
+        let mut scheduler = drafting(6, |limits| limits.memory.blocks = vec![blocks]);
         let ids = answering(&mut scheduler, 1);
-        let mut draft = scheduler.draft(64);
-        change(&mut scheduler.sequences[ids[0]], &mut draft);
-        scheduler.drafts_that_fit(ids[0], 1, &draft)
+        let mut builder = scheduler.builder(64);
+        change(&mut scheduler.sequences[ids[0]], &mut builder);
+        scheduler.drafts_that_fit(ids[0], 1, &builder)
     };
     assert_eq!(fitting(60, &|_, _| ()), 6, "the setting");
-    assert_eq!(fitting(60, &|_, draft| draft.tokens_left = 4), 3);
-    assert_eq!(fitting(60, &|_, draft| draft.drafts_left = 2), 2);
+    assert_eq!(fitting(60, &|_, builder| builder.tokens_left = 4), 3);
+    assert_eq!(fitting(60, &|_, builder| builder.drafts_left = 2), 2);
     assert_eq!(
         fitting(2, &|_, _| ()),
         4,
@@ -130,7 +127,7 @@ fn a_row_gets_as_many_drafts_as_step_pool_and_length_allow() {
     // A row with d drafts has d + 1 block tables, of which the last has 4 + d tokens.
     for (entries, drafts) in [(42, 6), (41, 5), (36, 5), (35, 4), (20, 4), (19, 3), (7, 0)] {
         assert_eq!(
-            fitting(60, &|_, draft| draft.table_entries_left = entries),
+            fitting(60, &|_, builder| builder.table_entries_left = entries),
             drafts,
             "half of {entries} entries"
         );
@@ -146,12 +143,12 @@ fn drafts_leave_half_of_the_penalty_and_bias_entries_to_others() {
     });
     step(&mut scheduler);
     let fitting = |history, bias| {
-        let draft = Draft {
+        let builder = BatchBuilder {
             history_left: history,
             bias_left: bias,
-            ..scheduler.draft(64)
+            ..scheduler.builder(64)
         };
-        scheduler.drafts_that_fit(id, 1, &draft)
+        scheduler.drafts_that_fit(id, 1, &builder)
     };
     assert_eq!(fitting(200, 200), 6);
     // One token was drawn so far, and each draw sees one draft more.
@@ -168,11 +165,11 @@ fn only_answers_whose_tokens_are_all_known_get_drafts() {
         let mut scheduler = drafting(3, |_| ());
         let ids = answering(&mut scheduler, 1);
         change(&mut scheduler.sequences[ids[0]]);
-        let mut draft = scheduler.draft(64);
-        draft.drawn = Yield::plain(1);
-        let drafts = scheduler.drafts(ids[0], count, &mut draft);
+        let mut builder = scheduler.builder(64);
+        builder.drawn = Yield::plain(1);
+        let drafts = scheduler.drafts(ids[0], count, &mut builder);
         assert_eq!(
-            draft.drawn.drafts as usize,
+            builder.drawn.drafts as usize,
             drafts.len(),
             "the step expects what it verifies"
         );
@@ -191,7 +188,7 @@ fn only_answers_whose_tokens_are_all_known_get_drafts() {
         "the token before them is unknown"
     );
     assert_eq!(
-        drafts(3, &|sequence| sequence.computed = 1),
+        drafts(3, &|sequence| sequence.holding.computed = 1),
         EMPTY,
         "the prompt is computed again"
     );
@@ -200,15 +197,15 @@ fn only_answers_whose_tokens_are_all_known_get_drafts() {
 
 #[test]
 fn what_is_computed_again_after_rejected_drafts_is_no_longer_than_drafts_are() {
-    let mut scheduler = drafting(2, |limits| limits.state_slots = 8);
+    let mut scheduler = drafting(2, |limits| limits.memory.state_slots = 8);
     let ids = answering(&mut scheduler, 1);
     let mut drafted = |forced: usize| {
         scheduler.sequences[ids[0]].tokens.truncate(4);
         scheduler.sequences[ids[0]].tokens.extend(vec![9; forced]);
-        let mut draft = scheduler.draft(64);
-        draft.drawn = Yield::plain(1);
+        let mut builder = scheduler.builder(64);
+        builder.drawn = Yield::plain(1);
         scheduler
-            .drafts(ids[0], 1 + forced as u32, &mut draft)
+            .drafts(ids[0], 1 + forced as u32, &mut builder)
             .len()
     };
     assert_eq!([0, 1, 2, 3].map(&mut drafted), [2, 2, 0, 0]);
@@ -225,7 +222,7 @@ fn with_more_sequences_than_its_settings_allow_none_gets_drafts() {
         });
         let ids = answering(&mut scheduler, count);
         assert_eq!(
-            scheduler.drafts_that_fit(ids[0], 1, &scheduler.draft(64)) > 0,
+            scheduler.drafts_that_fit(ids[0], 1, &scheduler.builder(64)) > 0,
             some,
             "{count} sequences"
         );
@@ -317,7 +314,7 @@ fn a_draft_model_is_asked_no_more_after_a_guess_that_is_invalid_or_ends_the_answ
             drafts,
             states: None,
         };
-        let mut batch = scheduler.draft(64).batch;
+        let mut batch = scheduler.builder(64).batch;
         batch.rows = vec![row(vec![4, 5]), row(vec![6, UNKNOWN, UNKNOWN])];
         scheduler.take_guesses(&mut batch, &[guess]);
         assert_eq!(batch.rows[0].drafts, [4, 5], "its drafts are known");
@@ -326,7 +323,7 @@ fn a_draft_model_is_asked_no_more_after_a_guess_that_is_invalid_or_ends_the_answ
     assert_eq!(taken(99), [6, 99, UNKNOWN]);
     assert_eq!(taken(100), [6], "the vocabulary has 100 tokens");
     assert_eq!(taken(50), [6]);
-    let mut batch = scheduler.draft(64).batch;
+    let mut batch = scheduler.builder(64).batch;
     batch.rows = vec![Row {
         sequence: id,
         start: 3,
@@ -410,7 +407,7 @@ fn verify(
     drawn: &[u32],
 ) -> (Vec<u32>, u32, Vec<Option<f32>>) {
     let before = scheduler.sequences[id].tokens_known();
-    scheduler.sequences[id].computed = before;
+    scheduler.sequences[id].holding.computed = before;
     let sampled = |(&token_id, place): (&u32, i16)| Sampled {
         token_id,
         logprob: -f32::from(place),
@@ -430,7 +427,7 @@ fn verify(
     let sequence = &scheduler.sequences[id];
     (
         sequence.tokens[before as usize..].to_vec(),
-        sequence.computed - before,
+        sequence.holding.computed - before,
         logprobs.collect(),
     )
 }
@@ -462,89 +459,10 @@ fn drafts_are_accepted_up_to_the_first_that_differs_from_the_draw_at_its_place()
 }
 
 #[test]
-fn injected_bugs_of_drafts_do_what_they_say() {
-    let with = |fault| {
-        let mut scheduler = drafting(6, |limits| limits.prefix_caching = true);
-        scheduler.faults.fault = Some(fault);
-        scheduler
-    };
-    let computed = |drafts: &[u32], drawn: &[u32]| {
-        let mut scheduler = with(InjectedFault::RejectedDraftsComputed);
-        let id = ask(&mut scheduler, 0, |params| {
-            params.constraint = sevens(false);
-        });
-        step(&mut scheduler);
-        let (answer, computed, _) = verify(&mut scheduler, id, drafts, drawn);
-        (answer, computed)
-    };
-    let answer = || vec![9, 7, 7, 7, 7];
-    assert_eq!(computed(&[5], &[9, 9]), (answer(), 1), "the rejected one");
-    assert_eq!(
-        computed(&[5; 6], &[9; 7]),
-        (answer(), 4),
-        "no more than all tokens but the last"
-    );
-    assert_eq!(
-        computed(&[9, 5], &[9, 7, 7]),
-        (answer(), 2),
-        "the accepted one and the rejected one"
-    );
-    let rejected = InjectedFault::RejectedLogprobs;
-    let (answer, _, logprobs) = verified(&mut with(rejected), &[5, 6, 7], &[5, 8, 9, 9]);
-    assert_eq!(
-        (answer, logprobs),
-        (vec![5, 8], vec![Some(-1.0), Some(-3.0)]),
-        "those of the row after it"
-    );
-    let (answer, _, logprobs) = verified(&mut with(rejected), &[5, 6], &[5, 6, 9]);
-    assert_eq!(
-        (answer, logprobs),
-        (vec![5, 6, 9], vec![Some(-1.0), Some(-2.0), Some(-3.0)]),
-        "no draft was rejected"
-    );
-    for (fault, most) in [
-        (InjectedFault::DraftsHashed, 3),
-        (InjectedFault::DraftAcceptedPastEnd, 4),
-    ] {
-        let mut scheduler = with(fault);
-        let id = answering(&mut scheduler, 1)[0];
-        scheduler.sequences[id].tokens_limit = 8;
-        assert_eq!(
-            scheduler.drafts_that_fit(id, 1, &scheduler.draft(64)),
-            most,
-            "with {fault:?}"
-        );
-    }
-    let mut scheduler = with(InjectedFault::DraftsHashed);
-    let id = answering(&mut scheduler, 1)[0];
-    let (block, _) = scheduler.pool.group_mut(0).allocate().expect("one is free");
-    scheduler.sequences[id].tables[0].blocks.push(block);
-    let computed = scheduler.sequences[id].computed;
-    scheduler.register_drafts(id, &[5]);
-    assert_eq!(
-        scheduler.sequences[id].hashes.len(),
-        1,
-        "four tokens count as computed"
-    );
-    scheduler.register_drafts(id, &[5; 5]);
-    let sequence = &scheduler.sequences[id];
-    assert_eq!(
-        (sequence.tokens.len(), sequence.computed),
-        (4, computed),
-        "the drafts are no tokens"
-    );
-    assert_eq!(
-        sequence.hashes.len(),
-        2,
-        "the blocks of eight tokens can be found"
-    );
-}
-
-#[test]
 fn the_times_of_steps_decide_whether_drafts_pay() {
     let mut scheduler = drafting(5, |_| ());
     let id = answering(&mut scheduler, 1)[0];
-    let mut batch = scheduler.draft(64).batch;
+    let mut batch = scheduler.builder(64).batch;
     let row = Row {
         sequence: id,
         start: 3,
@@ -592,23 +510,15 @@ fn a_draft_model_has_nothing_to_guess_where_no_row_waits_for_it() {
 }
 
 #[test]
-fn forced_tokens_count_as_computed_only_by_an_injected_bug() {
-    for (fault, computed) in [
-        (None, 3),
-        (Some(InjectedFault::ForcedTokenNotComputed), 3 + 4),
-    ] {
-        let mut scheduler = drafting(6, |_| ());
-        scheduler.faults.fault = fault;
-        let id = ask(&mut scheduler, 0, |params| {
-            params.constraint = sevens(false);
-        });
-        step(&mut scheduler);
-        assert_eq!(
-            (
-                scheduler.sequences[id].tokens.len(),
-                scheduler.sequences[id].computed
-            ),
-            (3 + 1 + 4, computed)
-        );
-    }
+fn forced_tokens_are_still_to_be_computed() {
+    let mut scheduler = drafting(6, |_| ());
+    let id = ask(&mut scheduler, 0, |params| {
+        params.constraint = sevens(false);
+    });
+    step(&mut scheduler);
+    let sequence = &scheduler.sequences[id];
+    assert_eq!(
+        (sequence.tokens.len(), sequence.holding.computed),
+        (3 + 1 + 4, 3)
+    );
 }

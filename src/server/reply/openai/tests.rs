@@ -1,7 +1,7 @@
 //! A whole reply equals the fold of its stream, for random answers split into deltas in any way.
 
 use super::*;
-use crate::engine::request::TokenLogprob;
+use crate::engine::request::{Cached, TokenLogprob};
 use crate::model::demo;
 use crate::text::Tokenizer;
 use proptest::prelude::*;
@@ -55,15 +55,12 @@ fn token(id: u32) -> Token {
         token_id: id + rank,
         logprob: -0.1 - rank as f32,
     });
-    let (cached_tokens, restored_tokens, disk_tokens) = (0, 0, 0);
     let (logprob, top_logprobs) = (Some(-(id as f32) / 100.0), top.collect());
     Token {
         id,
         logprob,
         top_logprobs,
-        cached_tokens,
-        restored_tokens,
-        disk_tokens,
+        cached: Cached::default(),
         drafts: None,
     }
 }
@@ -162,7 +159,10 @@ fn form(kind: Kind, flags: [bool; 4], drawn: usize) -> OpenAiReply {
 fn both(mut form: OpenAiReply, deltas: Vec<Delta>) -> (Vec<Value>, Value) {
     let totals = Totals {
         prompt_tokens: 3,
-        cached_tokens: 1,
+        cached: Cached {
+            all: 1,
+            ..Cached::default()
+        },
         completion_tokens: 9,
         reasoning_tokens: 2,
         ..Totals::default()

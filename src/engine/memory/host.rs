@@ -4,8 +4,7 @@
 //! it) or held. A held slot from which an upload is in flight is pinned, one that a waiting sequence needs is kept;
 //! neither is replaced.
 
-use crate::engine::block_pool::{BlockHash, BlockKey};
-use crate::engine::faults::{InjectedFault, InjectedFaults};
+use super::pool::{BlockHash, BlockKey};
 use std::collections::{BTreeMap, HashMap};
 
 /// Index of a block in host memory.
@@ -37,7 +36,7 @@ struct Entry {
 }
 
 /// Blocks in host memory.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct HostTier {
     bytes_max: u64,
     block_bytes: Vec<u64>,
@@ -48,28 +47,24 @@ pub struct HostTier {
     /// Slots in use, least recently used first.
     by_use: BTreeMap<u64, HostSlot>,
     uses: u64,
-    faults: InjectedFaults,
 }
 
 impl HostTier {
     /// An empty tier of at most `bytes_max` bytes; a block of group `g` takes `block_bytes[g]`.
-    pub fn new(bytes_max: u64, block_bytes: Vec<u64>, faults: InjectedFaults) -> Self {
+    pub fn new(bytes_max: u64, block_bytes: Vec<u64>) -> Self {
         debug_assert!(
             bytes_max == 0 || block_bytes.iter().all(|&bytes| bytes > 0),
             "a block has bytes"
         );
-        let (entries, vacant, by_key, by_use) =
-            (Vec::new(), Vec::new(), HashMap::new(), BTreeMap::new());
         Self {
             bytes_max,
             block_bytes,
             bytes: 0,
-            entries,
-            vacant,
-            by_key,
-            by_use,
+            entries: Vec::new(),
+            vacant: Vec::new(),
+            by_key: HashMap::new(),
+            by_use: BTreeMap::new(),
             uses: 0,
-            faults,
         }
     }
 
@@ -92,8 +87,7 @@ impl HostTier {
     pub fn lookup(&self, group: usize, hash: &BlockHash) -> Option<HostSlot> {
         let slot = *self.by_key.get(&(group, *hash))?;
         let entry = self.entries[slot as usize].as_ref()?;
-        (entry.fill == Fill::Held || self.faults.has(InjectedFault::LeavingBlockFound))
-            .then_some(slot)
+        (entry.fill == Fill::Held).then_some(slot)
     }
 
     /// Whether a slot holds or will hold this block.
@@ -284,12 +278,9 @@ impl HostTier {
 
     /// Vacates the least recently used slot that no copy in flight needs.
     fn evict(&mut self) -> Option<()> {
-        let early = self.faults.has(InjectedFault::HostSlotReusedEarly);
         let slot = *self.by_use.values().find(|slot| {
             let entry = self.entries[**slot as usize].as_ref();
-            entry.is_some_and(|entry| {
-                entry.pins + entry.keepers == 0 && (entry.fill == Fill::Held || early)
-            })
+            entry.is_some_and(|entry| entry.pins + entry.keepers == 0 && entry.fill == Fill::Held)
         })?;
         self.vacate(slot);
         Some(())
@@ -309,7 +300,7 @@ impl HostTier {
         let entry = self.entries[slot as usize]
             .take()
             .expect("only a slot in use is vacated");
-        if !entry.withdrawn && !self.faults.has(InjectedFault::StaleHostEntry) {
+        if !entry.withdrawn {
             self.by_key.remove(&entry.key);
         }
         self.by_use.remove(&entry.last_use);
@@ -327,7 +318,7 @@ mod tests {
     }
 
     fn tier(blocks: u64) -> HostTier {
-        HostTier::new(blocks * 10, vec![10], InjectedFaults::default())
+        HostTier::new(blocks * 10, vec![10])
     }
 
     #[test]
@@ -379,7 +370,7 @@ mod tests {
 
     #[test]
     fn nothing_makes_room_for_what_is_larger_than_all() {
-        let mut host = HostTier::new(25, vec![10, 26], InjectedFaults::default());
+        let mut host = HostTier::new(25, vec![10, 26]);
         let slot = host
             .reserve(0, hash(0), Fill::Leaving)
             .expect("there is room");

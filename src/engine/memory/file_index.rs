@@ -1,10 +1,10 @@
-//! Which blocks the disk holds, which are on their way there, and which are being read. Pure: files are the engine's.
+//! Which blocks files hold, which are on their way there, and which are being read. Pure: the files are the engine's.
 //!
 //! Only blocks without a salt are ever here: the key of their hashes is the same in other processes.
 
+use super::holding::SequenceId;
 use super::host::HostSlot;
-use crate::engine::block_pool::{BlockHash, BlockId, BlockKey};
-use crate::engine::sequence::SequenceId;
+use super::pool::{BlockHash, BlockId, BlockKey};
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ pub struct Origin {
     pub token_ids: Box<[u32]>,
 }
 
-/// What the scheduler asks of the disk.
+/// What memory asks of the disk.
 #[derive(Clone, Debug)]
 pub enum DiskJob {
     /// Read this block, for this slot of host memory.
@@ -44,15 +44,15 @@ pub enum DiskJob {
 }
 
 /// A block that is being read.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Reading {
     pub(crate) key: BlockKey,
     pub(crate) waiters: Vec<SequenceId>,
 }
 
-/// The index of a disk.
-#[derive(Debug, Default)]
-pub struct DiskTier {
+/// The index of the files on a disk.
+#[derive(Clone, Debug, Default)]
+pub struct FileIndex {
     block_bytes: Vec<u64>,
     use_of: DiskUse,
     is_failing: bool,
@@ -68,7 +68,7 @@ pub struct DiskTier {
     jobs: Vec<DiskJob>,
 }
 
-impl DiskTier {
+impl FileIndex {
     /// An empty index. A block of group `g` takes `block_bytes[g]`.
     pub fn new(use_of: DiskUse, block_bytes: Vec<u64>) -> Self {
         Self {
@@ -88,12 +88,12 @@ impl DiskTier {
         self.use_of == DiskUse::ReadAndWrite
     }
 
-    /// Number of blocks on disk.
+    /// Number of blocks in files.
     pub fn len(&self) -> usize {
         self.held.len()
     }
 
-    /// Whether no block is on disk.
+    /// Whether no file holds a block.
     pub fn is_empty(&self) -> bool {
         self.held.is_empty()
     }
@@ -179,7 +179,7 @@ impl DiskTier {
         }
     }
 
-    /// Whether as many blocks as allowed are on their way to the disk.
+    /// Whether as many blocks as allowed are on their way to files.
     pub(crate) fn is_busy(&self) -> bool {
         self.writing_bytes >= WRITING_BYTES_MAX
     }
@@ -216,6 +216,11 @@ impl DiskTier {
                 .retain(|at| self.finished.contains_key(at));
         }
         Some(origin)
+    }
+
+    /// Whether files are being read.
+    pub(crate) fn is_reading(&self) -> bool {
+        !self.reading.is_empty()
     }
 
     /// Asks for a block.
@@ -265,66 +270,68 @@ mod tests {
 
     #[test]
     fn a_block_is_written_once() {
-        let mut disk = DiskTier::new(DiskUse::ReadAndWrite, vec![10]);
+        let mut files = FileIndex::new(DiskUse::ReadAndWrite, vec![10]);
         let key = origin(1).key;
-        assert!(disk.wants(&key) && disk.start_write(&origin(1)));
-        assert!(!disk.wants(&key), "it is on its way");
-        disk.end_write(&key);
-        disk.add(key);
-        assert!(!disk.wants(&key) && disk.holds(&key), "it is there");
-        disk.withdraw(key);
+        assert!(files.wants(&key) && files.start_write(&origin(1)));
+        assert!(!files.wants(&key), "it is on its way");
+        files.end_write(&key);
+        files.add(key);
+        assert!(!files.wants(&key) && files.holds(&key), "it is there");
+        files.withdraw(key);
         assert!(
-            disk.wants(&key) && disk.take_jobs().len() == 1,
+            files.wants(&key) && files.take_jobs().len() == 1,
             "its file is removed"
         );
     }
 
     #[test]
     fn only_so_much_is_on_its_way() {
-        let mut disk = DiskTier::new(DiskUse::ReadAndWrite, vec![WRITING_BYTES_MAX]);
-        assert!(disk.start_write(&origin(1)));
-        assert!(!disk.start_write(&origin(2)), "one block fills the limit");
-        disk.end_write(&origin(1).key);
-        assert!(disk.start_write(&origin(2)));
+        let mut files = FileIndex::new(DiskUse::ReadAndWrite, vec![WRITING_BYTES_MAX]);
+        assert!(files.start_write(&origin(1)));
+        assert!(!files.start_write(&origin(2)), "one block fills the limit");
+        files.end_write(&origin(1).key);
+        assert!(files.start_write(&origin(2)));
     }
 
     #[test]
     fn a_lost_device_loses_what_was_copied_from_it() {
-        let mut disk = DiskTier::new(DiskUse::ReadAndWrite, vec![10]);
+        let mut files = FileIndex::new(DiskUse::ReadAndWrite, vec![10]);
         let [copied, copying] = [1, 2].map(origin);
-        assert!(disk.start_write(&copied) && disk.start_write(&copying) && disk.hand_over(&copied));
-        disk.finish(7, origin(3));
-        disk.restart();
-        assert!(!disk.wants(&copied.key) && disk.wants(&copying.key) && !disk.has_finished());
-        assert_eq!(disk.writing_bytes, 10);
+        assert!(
+            files.start_write(&copied) && files.start_write(&copying) && files.hand_over(&copied)
+        );
+        files.finish(7, origin(3));
+        files.restart();
+        assert!(!files.wants(&copied.key) && files.wants(&copying.key) && !files.has_finished());
+        assert_eq!(files.writing_bytes, 10);
     }
 
     #[test]
     fn a_withdrawn_copy_is_not_written_in_place_of_a_later_one() {
-        let mut disk = DiskTier::new(DiskUse::ReadAndWrite, vec![10]);
+        let mut files = FileIndex::new(DiskUse::ReadAndWrite, vec![10]);
         let [first, second] = [1, 1].map(origin);
-        assert!(disk.start_write(&first));
-        disk.withdraw(first.key);
-        assert!(disk.start_write(&second));
+        assert!(files.start_write(&first));
+        files.withdraw(first.key);
+        assert!(files.start_write(&second));
         assert!(
-            !disk.hand_over(&first),
+            !files.hand_over(&first),
             "its content turned out to be wrong"
         );
-        disk.abandon(&first);
-        assert!(disk.hand_over(&second));
+        files.abandon(&first);
+        assert!(files.hand_over(&second));
     }
 
     #[test]
     fn finished_blocks_come_in_order_unless_they_are_overwritten() {
-        let mut disk = DiskTier::new(DiskUse::ReadAndWrite, vec![10]);
-        (0..4).for_each(|block| disk.finish(block, origin(block)));
+        let mut files = FileIndex::new(DiskUse::ReadAndWrite, vec![10]);
+        (0..4).for_each(|block| files.finish(block, origin(block)));
         assert_eq!(
-            disk.take_finished(0, 1).map(|found| found.key),
+            files.take_finished(0, 1).map(|found| found.key),
             Some(origin(1).key)
         );
-        assert_eq!(disk.take_finished(0, 1), None);
+        assert_eq!(files.take_finished(0, 1), None);
         let mut order = Vec::new();
-        while let Some((block, _)) = disk.next_finished() {
+        while let Some((block, _)) = files.next_finished() {
             order.push(block);
         }
         assert_eq!(order, [0, 2, 3]);

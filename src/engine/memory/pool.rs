@@ -8,8 +8,7 @@
 //! Pure: no device, no clock, no randomness (the hash key is an argument). The scheduler knows which sequence holds
 //! which blocks.
 
-use super::faults::{InjectedFault, InjectedFaults};
-use super::request::CacheOwner;
+use crate::engine::request::CacheOwner;
 use crate::plan::inputs::NONE;
 use std::collections::HashMap;
 
@@ -78,7 +77,7 @@ struct Block {
 }
 
 /// The blocks of one KV group.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Group {
     window: Option<u32>,
     blocks: Vec<Block>,
@@ -90,7 +89,6 @@ pub struct Group {
     reserved: u32,
     /// Sum of all reference counts.
     held: u64,
-    faults: InjectedFaults,
 }
 
 impl Block {
@@ -101,7 +99,7 @@ impl Block {
 
 impl Group {
     /// A group of free blocks.
-    pub(super) fn new(window: Option<u32>, blocks: u32, faults: InjectedFaults) -> Self {
+    pub(in crate::engine) fn new(window: Option<u32>, blocks: u32) -> Self {
         assert!(blocks < NONE, "NONE is not a block id");
         assert!(window != Some(0), "a query sees its own key");
         let blank = Block {
@@ -120,7 +118,6 @@ impl Group {
             free: 0,
             reserved: 0,
             held: 0,
-            faults,
         };
         (0..blocks).for_each(|id| group.enqueue_newest(id));
         group
@@ -172,13 +169,13 @@ impl Group {
     }
 
     /// Reserves `count` free blocks for a sequence.
-    pub(super) fn reserve(&mut self, count: u32) {
+    pub(in crate::engine) fn reserve(&mut self, count: u32) {
         self.reserved += count;
         assert!(self.reserved <= self.free, "only free blocks are reserved");
     }
 
     /// Releases a reservation: just before its block is allocated, or when the sequence ends.
-    pub(super) fn unreserve(&mut self, count: u32) {
+    pub(in crate::engine) fn unreserve(&mut self, count: u32) {
         assert!(
             count <= self.reserved,
             "only reserved blocks are unreserved"
@@ -188,12 +185,8 @@ impl Group {
 
     /// Takes the least recently used free block and removes it from the prefix cache; also returns the hash it had
     /// there. Its old content stays in place.
-    pub(super) fn allocate(&mut self) -> Option<(BlockId, Option<BlockHash>)> {
-        let id = if self.faults.has(InjectedFault::NewestEvicted) {
-            self.newest
-        } else {
-            self.oldest
-        };
+    pub(in crate::engine) fn allocate(&mut self) -> Option<(BlockId, Option<BlockHash>)> {
+        let id = self.oldest;
         if id == NONE {
             return None;
         }
@@ -203,18 +196,14 @@ impl Group {
             "a reserved block is unreserved before it is allocated"
         );
         self.dequeue(id);
-        let evicted = if self.faults.has(InjectedFault::StaleHash) {
-            None
-        } else {
-            self.withdraw(id)
-        };
+        let evicted = self.withdraw(id);
         self.blocks[id as usize].references = 1;
         self.held += 1;
         Some((id, evicted))
     }
 
     /// The cached block with this hash: these tokens after exactly this prefix.
-    pub(super) fn lookup(&self, hash: &BlockHash) -> Option<BlockId> {
+    pub(in crate::engine) fn lookup(&self, hash: &BlockHash) -> Option<BlockId> {
         let found = self.by_hash.get(hash).copied();
         debug_assert!(
             found.is_none_or(|id| self.blocks[id as usize].hash == Some(*hash)),
@@ -224,7 +213,7 @@ impl Group {
     }
 
     /// Adds a holder. A free cached block leaves the free queue.
-    pub(super) fn share(&mut self, id: BlockId) {
+    pub(in crate::engine) fn share(&mut self, id: BlockId) {
         assert!(
             self.references(id) > 0 || self.is_cached(id),
             "only a held or cached block is shared"
@@ -239,7 +228,7 @@ impl Group {
     /// Removes a holder. Without holders, the block joins the free queue: a cached block at the end that is reused
     /// last, a block without a hash (useless to other prompts) at the end that is reused first. Callers release a chain
     /// from its deepest block, so that of equally old blocks the deepest is evicted first.
-    pub(super) fn release(&mut self, id: BlockId) {
+    pub(in crate::engine) fn release(&mut self, id: BlockId) {
         let block = &mut self.blocks[id as usize];
         assert!(
             block.references > 0,
@@ -251,13 +240,13 @@ impl Group {
     }
 
     /// Keeps a held block's content until [`Group::unpin`], even if its holders leave, because a step copies from it.
-    pub(super) fn pin(&mut self, id: BlockId) {
+    pub(in crate::engine) fn pin(&mut self, id: BlockId) {
         assert!(self.references(id) > 0, "only a held block is pinned");
         self.blocks[id as usize].pins += 1;
     }
 
     /// Removes the pin of a step that copied from this block and has completed.
-    pub(super) fn unpin(&mut self, id: BlockId) {
+    pub(in crate::engine) fn unpin(&mut self, id: BlockId) {
         let block = &mut self.blocks[id as usize];
         assert!(block.pins > 0, "only a pinned block is unpinned");
         block.pins -= 1;
@@ -265,7 +254,7 @@ impl Group {
     }
 
     /// Adds a full block to the prefix cache. If another block has the same content, the first one registered stays.
-    pub(super) fn register(&mut self, id: BlockId, hash: BlockHash) {
+    pub(in crate::engine) fn register(&mut self, id: BlockId, hash: BlockHash) {
         assert!(self.references(id) > 0, "only a held block is registered");
         let block = &mut self.blocks[id as usize];
         if block.hash.is_none() && !self.by_hash.contains_key(&hash) {
@@ -276,7 +265,7 @@ impl Group {
 
     /// Removes a block from the prefix cache: it is about to be overwritten, or its content turned out to be wrong.
     /// Returns the hash it had there.
-    pub(super) fn withdraw(&mut self, id: BlockId) -> Option<BlockHash> {
+    pub(in crate::engine) fn withdraw(&mut self, id: BlockId) -> Option<BlockHash> {
         let hash = self.blocks[id as usize].hash.take()?;
         let named = self.by_hash.remove(&hash);
         debug_assert_eq!(named, Some(id), "hash and block name each other");
@@ -284,7 +273,7 @@ impl Group {
     }
 
     /// Removes a block from the prefix cache that nobody will look for. If it is free, it is reused first.
-    pub(super) fn discard(&mut self, id: BlockId) {
+    pub(in crate::engine) fn discard(&mut self, id: BlockId) {
         self.withdraw(id);
         if self.is_queued(id) {
             self.dequeue(id);
@@ -367,7 +356,7 @@ impl Group {
     }
 
     /// Asserts the group's invariants; `occurrences` counts how often each block occurs in live tables.
-    pub(super) fn check(&self, occurrences: &[u32]) {
+    pub(in crate::engine) fn check(&self, occurrences: &[u32]) {
         assert_eq!(
             occurrences.len(),
             self.blocks.len(),
@@ -424,33 +413,23 @@ impl Group {
 }
 
 /// The blocks of all KV groups.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct BlockPool {
     block_size: u32,
     groups: Vec<Group>,
-    faults: InjectedFaults,
 }
 
 impl BlockPool {
     /// A pool with `blocks[g]` free blocks for the group with window `windows[g]`.
-    pub fn new(
-        block_size: u32,
-        windows: &[Option<u32>],
-        blocks: &[u32],
-        faults: InjectedFaults,
-    ) -> Self {
+    pub fn new(block_size: u32, windows: &[Option<u32>], blocks: &[u32]) -> Self {
         assert_eq!(windows.len(), blocks.len(), "every KV group has blocks");
         assert!(block_size > 0, "a block holds tokens");
         let groups = windows
             .iter()
             .zip(blocks)
-            .map(|(&window, &count)| Group::new(window, count, faults))
+            .map(|(&window, &count)| Group::new(window, count))
             .collect();
-        Self {
-            block_size,
-            groups,
-            faults,
-        }
+        Self { block_size, groups }
     }
 
     /// The KV groups, in the order of the plan.
@@ -459,7 +438,7 @@ impl BlockPool {
     }
 
     /// One KV group, mutable.
-    pub(super) fn group_mut(&mut self, group: usize) -> &mut Group {
+    pub(in crate::engine) fn group_mut(&mut self, group: usize) -> &mut Group {
         &mut self.groups[group]
     }
 
@@ -474,7 +453,7 @@ impl BlockPool {
     }
 
     /// Index of the first block that a query at `position` attends to in this group.
-    pub(super) fn first_visible(&self, group: usize, position: u32) -> u32 {
+    pub(in crate::engine) fn first_visible(&self, group: usize, position: u32) -> u32 {
         let Some(window) = self.groups[group].window else {
             return 0;
         };
@@ -483,13 +462,13 @@ impl BlockPool {
             first <= position / self.block_size,
             "a query sees its own block"
         );
-        first + u32::from(self.faults.has(InjectedFault::WindowBlockFreedEarly))
+        first
     }
 
     /// Number of leading blocks of this chain that a prompt can reuse. A group with full attention needs all of them to
     /// be cached; a window group needs those that the next query attends to. `elsewhere` says whether a colder tier
     /// holds a block of a group.
-    pub(super) fn longest_prefix(
+    pub(in crate::engine) fn longest_prefix(
         &self,
         hashes: &[BlockHash],
         elsewhere: impl Fn(usize, &BlockHash) -> bool,
@@ -530,14 +509,14 @@ impl BlockPool {
     }
 
     /// Forgets all content and all holders, after the device was lost.
-    pub(super) fn reset(&mut self) {
+    pub(in crate::engine) fn reset(&mut self) {
         for group in &mut self.groups {
-            *group = Group::new(group.window, group.total(), group.faults);
+            *group = Group::new(group.window, group.total());
         }
     }
 
     /// Asserts the pool's invariants; `occurrences[g][b]` counts block `b` in live tables of group `g`.
-    pub(super) fn check(&self, occurrences: &[Vec<u32>]) {
+    pub(in crate::engine) fn check(&self, occurrences: &[Vec<u32>]) {
         assert_eq!(
             occurrences.len(),
             self.groups.len(),
@@ -557,7 +536,7 @@ mod tests {
     const KEY: [u8; 32] = [7; 32];
 
     fn pool(blocks: u32, window: Option<u32>) -> BlockPool {
-        BlockPool::new(4, &[window], &[blocks], InjectedFaults::default())
+        BlockPool::new(4, &[window], &[blocks])
     }
 
     fn chain(count: u32) -> Vec<BlockHash> {
