@@ -138,7 +138,7 @@
 //! # Invariants
 //!
 //! What the design guarantees or rules out. `tests/tidy` checks everything that can be read off the source.
-//! `docs/promises.md` lists what users can rely on, with the tests that check it.
+//! `docs/dev/promises.md` lists what users can rely on, with the tests that check it.
 //!
 //! - **`plan` imports nothing of ours**, `model` knows only `plan`: a model is recorded without knowing any device.
 //! - **A step says what, never how.** No step is defined in terms of a tile size; kernels, grids and tiers belong to

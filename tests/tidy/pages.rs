@@ -86,7 +86,7 @@ fn links_between_pages_lead_somewhere() {
     judge("links", &findings);
 }
 
-/// Rows of a table of docs/promises.md: cells of a promise and its tests, as `ring/file::name`.
+/// Rows of a table of docs/dev/promises.md: cells of a promise and its tests, as `ring/file::name`.
 fn promises(text: &str) -> impl Iterator<Item = (usize, Vec<&str>)> {
     let rows = (1..)
         .zip(text.lines())
@@ -106,7 +106,7 @@ fn every_promise_has_tests_that_exist() {
     assert_eq!(planted, [(3, vec!["c/d::e", "f/g::h"])]);
     let page = pages()
         .into_iter()
-        .find(|page| page.path == "docs/promises.md")
+        .find(|page| page.path == "docs/dev/promises.md")
         .expect("the page exists");
     let (mut findings, mut rows) = (Vec::new(), 0);
     for (line, tests) in promises(&page.text) {

@@ -2,7 +2,7 @@
 //! and what makes a function read backwards.
 //!
 //! Tokens are the leaves of `proc-macro2`'s tree: identifiers, literals and punctuation, without brackets, comments,
-//! attributes and tests. docs/house.md has the figures beside those of other projects.
+//! attributes and tests. docs/dev/house.md has the figures beside those of other projects.
 
 use super::judge;
 use super::reader::{Source, root, sources};
