@@ -6,8 +6,8 @@
 //!
 //! Counted are calls in methods of a type by `self.method(…)`, `Self::method` and, without a path before it,
 //! `Type::method`; also inside closures and the arguments of macros. Not seen are calls of a value with another name
-//! (`scheduler.method(…)`, also in functions that are no methods), calls in default methods of a trait, and those in the
-//! body of a macro. An `impl` belongs to the type of its name that is defined nearest, by modules.
+//! (`scheduler.method(…)`, also in functions that are no methods), calls in default methods of a trait, and those in
+//! the body of a macro. An `impl` belongs to the type of its name that is defined nearest, by modules.
 
 use super::judge;
 use super::reader::{Source, root};

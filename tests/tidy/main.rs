@@ -8,6 +8,7 @@ mod circles;
 mod copies;
 mod imports;
 mod kernels;
+mod lists;
 mod pages;
 mod reader;
 mod style;
