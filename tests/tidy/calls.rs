@@ -11,7 +11,7 @@
 
 use super::judge;
 use super::reader::{Source, root};
-use super::tokens::{attribute_end, is_braces, is_of_tests, is_sign, is_word, item_end, shipped};
+use super::tokens::{attribute_end, is_of_tests, is_sign, is_word, item_end, shipped};
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

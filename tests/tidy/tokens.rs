@@ -128,7 +128,7 @@ pub(crate) fn is_sign(tree: Option<&TokenTree>, sign: char) -> bool {
     matches!(tree, Some(TokenTree::Punct(punct)) if punct.as_char() == sign)
 }
 
-pub(crate) fn is_braces(tree: &TokenTree) -> bool {
+fn is_braces(tree: &TokenTree) -> bool {
     matches!(tree, TokenTree::Group(group) if group.delimiter() == Delimiter::Brace)
 }
 
