@@ -143,8 +143,8 @@
 //!
 //! ## A counter
 //!
-//! 1. `src/engine/handle.rs`: a row of `stats!`; `src/engine/mod.rs`: `publish` writes it. What the server itself
-//!    counts is in `src/server/counters.rs`.
+//! 1. `src/engine/handle.rs`: a row of `stats!`; `src/engine/mod.rs`: `publish` writes it. Counters of the server
+//!    itself are in `src/server/counters.rs`.
 //! 2. `src/server/routes/metrics.rs`: its name (vLLM's, if there is one), its kind and a sentence.
 //! 3. `docs/api.md`, and `docs/grafana.json` if the dashboard draws it.
 //! 4. A test that makes it move; `tests/http/metrics.rs` checks the form of all.
@@ -220,8 +220,8 @@
 //! - **The engine never sees text**, and only the command line, the self-test and tests name a concrete backend.
 //! - **All device memory is allocated at start.** After that, a request can be refused, but never runs out of
 //!   memory.
-//! - **A request is validated in one place**, [`engine::handle::EngineHandle::submit`]. What it accepts is well-formed.
-//!   The API calls its check of the sampling parameters earlier as well, before it encodes the prompt.
+//! - **A request is validated in one place**, [`engine::handle::EngineHandle::submit`]. An accepted request is
+//!   well-formed. The API calls its check of the sampling parameters earlier as well, before it encodes the prompt.
 //! - **One way to cancel:** drop the receiver. Blocks are freed once no step in flight uses them.
 //! - **Exactly one terminal event per choice**, even if the device is lost or the engine's thread panics.
 //! - **A shared KV block is never written.** A writer copies it first.
