@@ -74,48 +74,118 @@
 //! - **`fuzz/`**: fuzz targets for untrusted files; **`examples/`**: checks against models and data that are too large
 //!   for the repository.
 //!
-//! # To add a step
+//! # What to change for what
 //!
-//! A step that needs no new input takes ten files. The compiler and `tests/tidy` name those that are missing:
+//! Each list names the files that an addition takes; `tests/tidy` checks that they exist, and that every step has those
+//! with its stem.
+//!
+//! ## A step
+//!
+//! A step that needs no new input; the compiler and `tests/tidy` name what is missing:
 //!
 //! 1. `src/plan/step/<stem>.rs`: its fields, which buffers it reads and writes, its checks, its line in a printed plan.
 //! 2. `src/plan/step/mod.rs`: a variant of [`plan::Step`].
 //! 3. `src/backend/reference/<stem>.rs`: the reference implementation (twin), which defines what the step computes.
 //! 4. `src/backend/reference/mod.rs`: the call of the twin.
-//! 5. `src/backend/wgpu/encode/<stem>.rs`: kernel, params and grid.
-//! 6. `src/backend/wgpu/encode/mod.rs`: the call of `encode`, and its variants.
-//! 7. `shaders/<stem>.wgsl`: the kernel.
-//! 8. `src/backend/cuda/encode/<stem>.rs`: kernel, params and grid.
-//! 9. `src/backend/cuda/encode/mod.rs`: the call of `encode`.
-//! 10. `cuda/<stem>.cu`: the kernel.
+//! 5. `src/backend/cpu`: a kernel, as below.
+//! 6. `src/backend/wgpu/encode`: a file with kernel, params and grid.
+//! 7. `src/backend/wgpu/encode/mod.rs`: the call of `encode`, and its variants.
+//! 8. `shaders/<stem>.wgsl`: the kernel; several are `<stem>_<form>.wgsl`.
+//! 9. `src/backend/cuda/encode`: a file with kernel, params and grid.
+//! 10. `src/backend/cuda/encode/mod.rs`: the call of `encode`.
+//! 11. `cuda/<stem>.cu`: the kernel; several are `<stem>_<form>.cu`.
+//! 12. `src/selftest`: its cases for `folio selftest` and the kernel tests, in the file of its kind.
+//! 13. `src/model/decoder.rs`: records the step where an architecture asks for it.
 //!
-//! Its cases for `folio selftest` and the kernel tests go into a file of `src/selftest`. `src/model/decoder.rs` records
-//! the step where an architecture asks for it.
+//! ## A family
 //!
-//! # To add a field, a family or a format
+//! Of models whose layers consist of existing steps:
 //!
-//! - **An API field**: a row of `server::parameters::table` (name, kind, range, sentence), and the code that uses it:
-//!   the compiler reports an unused row. A sampling parameter is also a member of [`engine::request::SamplingParams`],
-//!   or of its [`engine::request::DrawParams`] if kernels read it (then with a word in [`backend::metadata`]), with its
-//!   range and its check in [`engine::request`], and a line of `server::parameters::sampling` that sets it.
-//!   Then `FOLIO_REFRESH=1 cargo test --test http document` rewrites `tests/data/http/openapi.json` and
-//!   `web/ts/requests.ts`, and tries the ends of the new range on every route.
-//! - **A family** of models whose layers consist of existing steps:
-//!   1. `src/model/families.rs`: a row of data: what its `config.json` decides, and the defaults where it is silent.
-//!   2. `src/model/tensor_names.rs`: a table, if its checkpoints name or stack tensors in a new way.
-//!   3. `src/model/config.rs` or `config_layers.rs`, if the row needs an option that no other family has;
-//!      `src/model/decoder`, if the forward pass does.
-//!   4. `src/model/gguf/families.rs`: a row that translates GGUF's metadata to the same config.
-//!   5. `golden/<family>` in `tests/data/golden.tar.xz`, made by `make_golden.py`, its line in
-//!      `tests/model/today.rs`, and its name in GGUF in `tests/model/converted.rs`.
-//! - **A weight format** is codes, levels and scales. A new combination of existing ones:
-//!   1. `src/plan/format/weight.rs`: a variant with its parts; `src/plan/print.rs`: its name.
-//!   2. `cuda/common/weight_format.cuh`: its parts. WGSL needs no change: it is compiled from the parts.
-//!   3. Where it is read or made: `src/model/gguf/blocks.rs`, `src/model/prequantized.rs` or `src/model/quantize.rs`.
+//! 1. `src/model/families.rs`: a row of data: what its `config.json` decides, and the defaults where it is silent.
+//! 2. `src/model/tensor_names.rs`: a table, if its checkpoints name or stack tensors in a new way.
+//! 3. `src/model/config.rs` or `src/model/config_layers.rs`, if the row needs an option that no other family has;
+//!    `src/model/decoder`, if the forward pass does.
+//! 4. `src/model/gguf/families.rs`: a row that translates GGUF's metadata to the same config.
+//! 5. A golden model of it in `tests/data/golden.tar.xz`, made by `tests/data/golden/make_golden.py`, its line in
+//!    `tests/model/today.rs`, and its name in GGUF in `tests/model/converted.rs`.
 //!
-//!   A new kind of codes, levels or scales is also a branch in `src/backend/wgpu/encode/weight.rs` with
-//!   `shaders/common/weight_group.wgsl` or `weight_levels.wgsl`, in `cuda/common/weight_group.cuh`, and in
-//!   `src/selftest/weights.rs`. The self-test runs every format on every device against [`plan::format`].
+//! ## A weight format
+//!
+//! Is codes, levels and scales. A new combination of existing ones:
+//!
+//! 1. `src/plan/format/weight.rs`: a variant with its parts; `src/plan/print.rs`: its name.
+//! 2. `cuda/common/weight_format.cuh`: its parts. WGSL needs no change: it is compiled from the parts.
+//! 3. Where it is read or made: `src/model/gguf/blocks.rs`, `src/model/prequantized.rs` or `src/model/quantize.rs`.
+//!
+//! A new kind of codes, levels or scales is also a branch in `src/backend/wgpu/encode/weight.rs` with
+//! `shaders/common/weight_group.wgsl` or `shaders/common/weight_levels.wgsl`, in `cuda/common/weight_group.cuh`, and in
+//! `src/selftest/weights.rs`. The self-test runs every format on every device against [`plan::format`].
+//!
+//! ## A field of a request
+//!
+//! 1. `src/server/parameters/table.rs`: a row (name, kind, range, sentence), and the code that uses it: the compiler
+//!    reports an unused row.
+//! 2. A sampling parameter is also a member of [`engine::request::SamplingParams`], or of its
+//!    [`engine::request::DrawParams`] if kernels read it (then with a word in `src/backend/metadata.rs`), with its
+//!    range and its check in `src/engine/request.rs`, and a line of `src/server/parameters/sampling.rs` that sets it.
+//! 3. `FOLIO_REFRESH=1 cargo test --test http document` rewrites `tests/data/http/openapi.json` and
+//!    `web/ts/requests.ts`, and tries the ends of the new range on every route.
+//!
+//! ## A route
+//!
+//! 1. `src/server/routes/mod.rs`: its file in that folder, with a handler that reads, submits and replies.
+//! 2. `src/server/routes/table.rs`: its row: path, handler, and what the document says of it.
+//! 3. `src/server/parameters/table.rs`: the fields of its body, if no other route has the same.
+//! 4. `src/server/reply`: its JSON, and `src/server/routes/replies.json`: the form of it.
+//! 5. `src/server/guards/access.rs`: if it needs no key.
+//! 6. `tests/http/routes.rs`, and `FOLIO_REFRESH=1 cargo test --test http document`, which rewrites
+//!    `tests/data/http/openapi.json`, `web/ts/requests.ts` and the table of `docs/api.md`.
+//!
+//! ## A counter
+//!
+//! 1. `src/engine/handle.rs`: a row of `stats!`; `src/engine/mod.rs`: `publish` writes it. Counters of the server
+//!    itself are in `src/server/counters.rs`.
+//! 2. `src/server/routes/metrics.rs`: its name (vLLM's, if there is one), its kind and a sentence.
+//! 3. `docs/api.md`, and `docs/grafana.json` if the dashboard draws it.
+//! 4. A test that makes it move; `tests/http/metrics.rs` checks the form of all.
+//!
+//! ## An option
+//!
+//! 1. Of the engine: `src/config.rs`: a member of [`config::Config`] with its default, its range and its check;
+//!    `src/cli/options.rs`: the flag, its variable and its help, for every command that runs an engine.
+//! 2. Of the server: `src/cli/serve/mod.rs`, and the options that it fills: `src/server/state/mod.rs`, or
+//!    `src/server/socket/mod.rs` for connections. `--config` has it by the flag.
+//! 3. In a page: `web/src/options.rs`, `web/ts/options.ts` and `web/ts/types.ts`; `web/src/error.rs` says what the flag
+//!    is called there.
+//! 4. The page of `docs` for its subject, and a test in `tests/cli` or `tests/http`.
+//!
+//! ## A backend
+//!
+//! 1. `src/backend/mod.rs`: its folder there, which implements [`backend::Backend`], and [`backend::Inspect`] for
+//!    tests. Its [`backend::Caps`] tell `src/backend/layout.rs` how it allocates.
+//! 2. `src/cli/device.rs`: its name for `--device`; the compiler names what else asks which device it is.
+//! 3. `Cargo.toml`: its crates, behind a feature; `tests/tidy/imports.rs`: its folder may use them.
+//! 4. `tests/kernels/main.rs`: every case of the self-test; `tests/model/main.rs`: the golden models.
+//! 5. `examples/support.rs`: its column in the tables of `docs/formats.md`.
+//!
+//! ## A CPU kernel
+//!
+//! 1. `src/backend/cpu/mod.rs`: the call for its step, in the file of its kind: `src/backend/cpu/rows.rs` has the steps
+//!    that are small beside the products.
+//! 2. `src/backend/cpu/simd/mod.rs`: an operation of vectors that is missing, once for each instruction set: in
+//!    `src/backend/cpu/simd/portable.rs`, `src/backend/cpu/simd/avx2.rs`, `src/backend/cpu/simd/avx512.rs`,
+//!    `src/backend/cpu/simd/neon.rs` and `src/backend/cpu/simd/simd128.rs`.
+//! 3. `tests/kernels/main.rs` runs it with each instruction set of the processor, `.ci/arm` with NEON, `web/test` with
+//!    SIMD128.
+//!
+//! ## An injected bug
+//!
+//! 1. `src/engine/faults.rs`: a variant of [`engine::faults::InjectedFault`], with the promise that it breaks.
+//! 2. Its condition in `src/engine/scheduler` or `src/engine/block_pool.rs`: `faults.has(…)` in the line that it
+//!    spoils.
+//! 3. `tests/engine_sim/main.rs`, or the file of its subject beside it: the list of those that the simulator must find.
+//!
+//! A bug outside the engine is a row of `.ci/planted`: a text, its replacement, and the test that must fail.
 //!
 //! # The path of a token
 //!
@@ -138,7 +208,7 @@
 //! # Invariants
 //!
 //! What the design guarantees or rules out. `tests/tidy` checks everything that can be read off the source.
-//! `docs/promises.md` lists what users can rely on, with the tests that check it.
+//! `docs/dev/promises.md` lists what users can rely on, with the tests that check it.
 //!
 //! - **`plan` imports nothing of ours**, `model` knows only `plan`: a model is recorded without knowing any device.
 //! - **A step says what, never how.** No step is defined in terms of a tile size; kernels, grids and tiers belong to
@@ -150,8 +220,8 @@
 //! - **The engine never sees text**, and only the command line, the self-test and tests name a concrete backend.
 //! - **All device memory is allocated at start.** After that, a request can be refused, but never runs out of
 //!   memory.
-//! - **A request is validated in one place**, [`engine::handle::EngineHandle::submit`]. What it accepts is well-formed.
-//!   The API calls its check of the sampling parameters earlier as well, before it encodes the prompt.
+//! - **A request is validated in one place**, [`engine::handle::EngineHandle::submit`]. An accepted request is
+//!   well-formed. The API calls its check of the sampling parameters earlier as well, before it encodes the prompt.
 //! - **One way to cancel:** drop the receiver. Blocks are freed once no step in flight uses them.
 //! - **Exactly one terminal event per choice**, even if the device is lost or the engine's thread panics.
 //! - **A shared KV block is never written.** A writer copies it first.

@@ -20,13 +20,13 @@ pub enum PlanErrorKind {
     Unknown {
         /// `buffer`, `weight`, `KV layer`, `KV group` or `state layer`.
         what: &'static str,
-        /// The id.
+        /// Its place in the plan's list, if there were one.
         id: u32,
     },
     /// A duplicate name, a KV layer that is stored twice, or a state layer that two steps use.
     #[error("duplicate {name}")]
     Duplicate {
-        /// The duplicate.
+        /// Its name, or its kind and number, such as `KV group 1`.
         name: String,
     },
     /// A buffer or KV layer that is read before any step writes it.
@@ -38,10 +38,10 @@ pub enum PlanErrorKind {
     /// A buffer that is both an output and another operand of one step.
     #[error("{name} is both input and output")]
     Aliased {
-        /// Buffer.
+        /// Name of the buffer.
         name: String,
     },
-    /// A size mismatch.
+    /// A buffer, weight or option of another size than its step needs.
     #[error("{what} is {found}, expected {expected}")]
     SizeMismatch {
         /// Name of the size.
@@ -54,7 +54,7 @@ pub enum PlanErrorKind {
     /// A buffer with the wrong kind of rows.
     #[error("{name} has rows {found}, expected {expected}")]
     RowsMismatch {
-        /// Buffer.
+        /// Name of the buffer.
         name: String,
         /// Actual kind of rows.
         found: Rows,

@@ -15,7 +15,7 @@ use super::{
 pub struct Fused {
     /// The norm whose result is multiplied.
     pub norm: Option<RmsNorm>,
-    /// The product.
+    /// The step to which the others are fused.
     pub product: MatMul,
     /// The activation of the product.
     pub gated: Option<GatedActivation>,

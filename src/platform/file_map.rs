@@ -1,9 +1,9 @@
 //! [`FileMap`]: a mapped file that may be truncated meanwhile without killing the process.
 //!
 //! Reading a page of a map beyond the end of its file raises SIGBUS, whose default action ends the process. Here, the
-//! handler puts zeros in place of the missing pages and notes that the file is damaged; whoever computes with the bytes
-//! asks [`a_map_is_damaged`] afterwards and reports an error. Other causes of SIGBUS go to the handler that was there
-//! before. Windows does not truncate files that are mapped.
+//! handler puts zeros in place of the missing pages and notes that the file is damaged; code that computes with the
+//! bytes asks [`a_map_is_damaged`] afterwards and reports an error. Other causes of SIGBUS go to the handler that was
+//! there before. Windows does not truncate files that are mapped.
 
 #![allow(
     unsafe_code,

@@ -1,10 +1,10 @@
 //! The memory of the machine.
 
-/// What a program with 32-bit addresses can have.
+/// Bytes that 32-bit addresses reach.
 #[cfg(target_arch = "wasm32")]
 const ADDRESSABLE: u64 = 4 << 30;
-/// What the engine's program, tokenizers and requests need of that. What is in use does not count: memory that an
-/// earlier model had is free again, but WebAssembly cannot give it back.
+/// Bytes of that for the engine's program, tokenizers and requests. Memory in use does not count: that of an earlier
+/// model is free again, but WebAssembly cannot give it back.
 #[cfg(target_arch = "wasm32")]
 const TAB_RESERVE: u64 = 256 << 20;
 
@@ -15,9 +15,9 @@ pub const MEMORY_SOURCE: &str = if cfg!(target_arch = "wasm32") {
     "the machine's available memory"
 };
 
-/// Bytes that a process can still allocate without swapping: what the system calls available, or on Linux what is left
-/// of the control group's limit if that is less; in a browser tab, what WebAssembly can address for a model. `None`
-/// where it is not known.
+/// Bytes that a process can still allocate without swapping: the system's number of available bytes, or on Linux the
+/// rest of the control group's limit if that is less; in a browser tab, the bytes that WebAssembly can address for a
+/// model. `None` where it is not known.
 pub fn memory_available() -> Option<u64> {
     #[cfg(target_arch = "wasm32")]
     {

@@ -24,7 +24,7 @@ pub enum FileAccess {
     Map,
 }
 
-/// A file of a model.
+/// A model's file in one of the places where its bytes can be read.
 pub struct ModelFile {
     content: Content,
     /// Length in bytes, when it was opened.

@@ -568,7 +568,7 @@ fn is_iterable(value: Value) -> bool {
         && (value.is_undefined() || value.kind() == ValueKind::String || value.try_iter().is_ok())
 }
 
-/// `value is sequence`: what has a length and items, so also texts and maps.
+/// `value is sequence`: a value with a length and items, so also texts and maps.
 #[allow(
     clippy::needless_pass_by_value,
     reason = "a template test's arguments arrive by value"

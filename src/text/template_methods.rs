@@ -17,7 +17,7 @@ const ZEROS: [char; 19] = [
     '\u{17e0}', '\u{1810}', '\u{ff10}',
 ];
 
-/// A method in the style of Python. What the result of a text's method may be larger than that text is paid for there.
+/// A method in the style of Python. The bytes by which a result may exceed its text are paid for there.
 pub(super) fn call(
     state: &mut State<'_, '_>,
     value: &Value,
@@ -366,7 +366,7 @@ fn split(
     })
 }
 
-/// Words between white space, of which at most `count` are split off. What is left keeps its white space at the end.
+/// Words between white space, of which at most `count` are split off. The rest keeps its white space at the end.
 fn words<'a>(text: &'a str, count: usize, from_right: bool) -> Vec<&'a str> {
     let mut words = Vec::new();
     let trimmed = |text: &'a str| {

@@ -1,5 +1,5 @@
-//! Checks the parts of a tokenizer.json that the library builds as it finds them: what would make it panic, or a
-//! request take memory without measure, is refused when the file is read. `growth` bounds what encoding makes of texts.
+//! Checks the parts of a tokenizer.json that the library builds as it finds them: a part that would make it panic, or a
+//! request take memory without measure, is refused when the file is read. `growth` bounds the output of encoding.
 
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -43,7 +43,7 @@ fn parts<'v>(part: &'v Value, list: &str) -> Vec<&'v Value> {
     found
 }
 
-/// Checks a `pre_tokenizer`.
+/// The library panics on a length of 0.
 pub(super) fn check_pre_tokenizer(part: &Value) -> Result<(), String> {
     for part in parts(part, "pretokenizers") {
         if part["type"] == "FixedLength" && part["length"] == 0 {
@@ -53,7 +53,7 @@ pub(super) fn check_pre_tokenizer(part: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks a `post_processor`: what it puts around a text is little, and all of it is there.
+/// Checks a `post_processor`: the tokens that it puts around a text are few, and all of them are there.
 pub(super) fn check_post_processor(part: &Value) -> Result<(), String> {
     let parts = parts(part, "processors");
     if parts.len() > PROCESSORS_MAX {

@@ -83,7 +83,7 @@ fn a_server_takes_what_its_plan_says() {
     );
 }
 
-/// What requests may take of a process beside the model, in bytes; `docs/promises.md` states it.
+/// What requests may take of a process beside the model, in bytes; `docs/dev/promises.md` states it.
 const HOSTILE_MAX: f64 = 300e6;
 
 /// The longest that a health check takes beside them.

@@ -1,9 +1,10 @@
 //! What a compiler for real GPUs makes of the WGSL kernels, without such a GPU.
 //!
 //! Mesa's RADV compiles for AMD chips that are not there, and reports registers, spills, memory, occupancy and the
-//! machine code. The figures of every hot kernel are in the table of `docs/gpu-code.md`, which this test holds: a
+//! machine code. The figures of every hot kernel are in the tables of `tests/data/gpu_code`, which this test holds: a
 //! change that alters one must change the table (`FOLIO_REFRESH=1` writes it). They hold for one version of Mesa; with
-//! another, differences are only printed. Spills and scratch memory fail with any version.
+//! another, differences are only printed. Spills and scratch memory fail with any version. `docs/dev/gpu-code.md`
+//! explains the tables.
 //!
 //! Without RADV, the test is skipped with a message, or fails under `FOLIO_REQUIRE_GPU=1`.
 
@@ -31,8 +32,7 @@ const CHIPS: [Chip; 3] = [
         name: "GCN 5 (Vega 10)",
     },
 ];
-const TABLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/gpu-code.md");
-const BEGIN: &str = "<!-- begin: written by tests/gpu_code -->\n";
+const TABLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/gpu_code");
 
 /// The first of AMD's chips with matrix units, by the name that Mesa 25 has for it.
 const MATRICES_CHIP: Chip = Chip {
@@ -41,11 +41,9 @@ const MATRICES_CHIP: Chip = Chip {
 };
 /// The version of Mesa for which their table holds: Debian 13's.
 const MATRICES_MESA: &str = "25.0.7";
-const MATRICES_BEGIN: &str = "<!-- begin: matrices, written by tests/gpu_code -->\n";
 /// Cycles that a SIMD unit of that chip takes for a matrix instruction of 32 lanes, and for another one: 512
 /// multiply-adds a cycle and compute unit, which has two (AMD, RDNA 3 instruction set architecture).
 const MATRIX_CYCLES: u32 = 32;
-const END: &str = "<!-- end -->";
 
 /// A kernel that takes a share of a model's time.
 struct Hot {
@@ -271,7 +269,12 @@ fn hot_kernels_compile_for_real_gpus_as_the_table_says() {
         lines += &line(hot, &reports);
         lines.push('\n');
     }
-    compare(&header(), &lines, (BEGIN, MESA), &compilers[0].version);
+    compare(
+        &header(),
+        &lines,
+        ("kernels.md", MESA),
+        &compilers[0].version,
+    );
     assert!(spilled.is_empty(), "{}", spilled.join("\n"));
 }
 
@@ -371,7 +374,7 @@ fn kernels_with_matrices_compile_for_a_real_gpu_as_the_table_says() {
     compare(
         header,
         &lines,
-        (MATRICES_BEGIN, MATRICES_MESA),
+        ("matrices.md", MATRICES_MESA),
         &compiler.version,
     );
 }
@@ -382,21 +385,15 @@ fn subgroups(variant: &Variant) -> u32 {
     number("SUBGROUPS_COUNT") * number("SUBGROUPS_DOWN") * number("SUBGROUPS_ACROSS")
 }
 
-/// Compares the lines with those of the document after a marker, or writes them there. They hold for a version of Mesa.
-fn compare(header: &str, lines: &str, (begin, mesa): (&str, &str), version: &str) {
-    let document = std::fs::read_to_string(TABLE).expect("docs/gpu-code.md is there");
-    let (before, rest) = document
-        .split_once(begin)
-        .expect("the table begins at its marker");
-    let (table, after) = rest.split_once(END).expect("the table ends at its marker");
+/// Compares the lines with those of a table, or writes it. They hold for a version of Mesa.
+fn compare(header: &str, lines: &str, (table, mesa): (&str, &str), version: &str) {
+    let path = format!("{TABLES}/{table}");
     if std::env::var_os("FOLIO_REFRESH").is_some() {
-        let text = format!("{before}{begin}{header}{lines}{END}{after}");
-        std::fs::write(TABLE, text).expect("the table is written");
+        std::fs::write(path, format!("{header}{lines}")).expect("the table is written");
         return;
     }
-    let known = table
-        .strip_prefix(header)
-        .expect("the table has its header");
+    let text = std::fs::read_to_string(path).expect("the table is there");
+    let known = text.strip_prefix(header).expect("the table has its header");
     let changed: Vec<String> = lines
         .lines()
         .filter(|line| !known.lines().any(|known| known == *line))
@@ -408,7 +405,7 @@ fn compare(header: &str, lines: &str, (begin, mesa): (&str, &str), version: &str
         .map(str::to_owned)
         .collect();
     let message = format!(
-        "docs/gpu-code.md differs (FOLIO_REFRESH=1 writes it); new and old lines:\n{}",
+        "tests/data/gpu_code/{table} differs (FOLIO_REFRESH=1 writes it); new and old lines:\n{}",
         changed.join("\n")
     );
     if version.contains(mesa) {

@@ -1,5 +1,5 @@
 //! What NVIDIA's assembler makes of the CUDA kernels that take most of a model's time: figures of their inner loops, in
-//! the table of `docs/cuda-code.md`.
+//! the tables of `tests/data/cuda_code`. `docs/dev/cuda-code.md` explains them.
 
 use folio::backend::cuda::{Auditor, CudaBackend, Footprint};
 use std::collections::{BTreeMap, BTreeSet};
@@ -239,7 +239,8 @@ fn listing(disassembler: &Path, image: &[u8]) -> String {
 
 /// The architectures of the table.
 const ARCHITECTURES: [&str; 3] = ["sm_80", "sm_90a", "sm_120"];
-const TABLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/cuda-code.md");
+/// Its parts, one a file.
+const TABLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/cuda_code");
 
 /// The kernels of each part of the table.
 const PARTS: [(&str, &[&str]); 6] = [
@@ -414,25 +415,20 @@ pub(crate) fn compare(
     let _writing = WRITING
         .lock()
         .unwrap_or_else(std::sync::PoisonError::into_inner);
-    let document = std::fs::read_to_string(TABLE).expect("docs/cuda-code.md is there");
-    let begin = format!("<!-- begin: {part}, written by tests/kernels/sass.rs -->\n");
-    let (before, rest) = document
-        .split_once(&begin)
-        .expect("the part begins at its marker");
-    let (table, after) = rest
-        .split_once("<!-- end -->")
-        .expect("the part ends at its marker");
+    let path = format!("{TABLES}/{part}.md");
+    if refresh {
+        std::fs::write(path, format!("{HEADER}{lines}")).expect("the table is written");
+        return;
+    }
+    let table = std::fs::read_to_string(path).expect("the table is there");
     let known = table
         .strip_prefix(HEADER)
-        .expect("the part has the table's header");
-    if refresh {
-        let text = format!("{before}{begin}{HEADER}{lines}<!-- end -->{after}");
-        std::fs::write(TABLE, text).expect("the table is written");
-    } else if known != lines {
+        .expect("the table has its header");
+    if known != lines {
         let is_new = |line: &&str| !known.lines().any(|known| known == *line);
         let changed: Vec<&str> = lines.lines().filter(is_new).collect();
         let message = format!(
-            "docs/cuda-code.md differs (FOLIO_REFRESH=1 writes it); new lines:\n{}",
+            "tests/data/cuda_code/{part}.md differs (FOLIO_REFRESH=1 writes it); new lines:\n{}",
             changed.join("\n")
         );
         assert!(

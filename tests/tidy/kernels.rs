@@ -5,7 +5,7 @@ use super::reader::{Source, code, is_word, item_end, root, sources};
 use std::fs;
 
 /// Names of the steps in snake case, from the enum itself.
-fn step_stems() -> Vec<String> {
+pub(crate) fn step_stems() -> Vec<String> {
     let plan = fs::read_to_string(root().join("src/plan/step/mod.rs"))
         .expect("src/plan/step/mod.rs lists the steps");
     let plan = code(&plan);

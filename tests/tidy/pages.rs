@@ -1,4 +1,5 @@
-//! README and docs/: each page has an owner in the code, links are valid, and the README stays short.
+//! README, docs/ and CHANGELOG: each page has an owner in the code, links are valid, the README stays short, and a
+//! release has one version everywhere.
 
 use super::judge;
 use super::reader::{Source, root, sources};
@@ -86,7 +87,7 @@ fn links_between_pages_lead_somewhere() {
     judge("links", &findings);
 }
 
-/// Rows of a table of docs/promises.md: cells of a promise and its tests, as `ring/file::name`.
+/// Rows of a table of docs/dev/promises.md: cells of a promise and its tests, as `ring/file::name`.
 fn promises(text: &str) -> impl Iterator<Item = (usize, Vec<&str>)> {
     let rows = (1..)
         .zip(text.lines())
@@ -106,7 +107,7 @@ fn every_promise_has_tests_that_exist() {
     assert_eq!(planted, [(3, vec!["c/d::e", "f/g::h"])]);
     let page = pages()
         .into_iter()
-        .find(|page| page.path == "docs/promises.md")
+        .find(|page| page.path == "docs/dev/promises.md")
         .expect("the page exists");
     let (mut findings, mut rows) = (Vec::new(), 0);
     for (line, tests) in promises(&page.text) {
@@ -135,4 +136,46 @@ fn every_promise_has_tests_that_exist() {
     }
     assert!(rows >= 10, "the promises are read, not {rows} rows");
     judge("promises", &findings);
+}
+
+/// What stands between `begin` and the next quote or line end after it.
+fn after<'a>(text: &'a str, begin: &str) -> Option<&'a str> {
+    let (_, rest) = text.split_once(begin)?;
+    rest.split(['"', '\n']).next()
+}
+
+#[test]
+fn a_release_has_one_version_everywhere() {
+    let places = [
+        ("Cargo.toml", "\nversion = \""),
+        ("Cargo.lock", "name = \"folio\"\nversion = \""),
+        ("Cargo.lock", "name = \"folio-web\"\nversion = \""),
+        ("web/package.json", "\"version\": \""),
+        ("web/package-lock.json", "\"version\": \""),
+        ("web/demo/package.json", "\"version\": \""),
+    ];
+    let versions = places.map(|(path, begin)| {
+        let text = fs::read_to_string(root().join(path)).expect("the file is there");
+        let version = after(&text, begin).map(str::to_owned);
+        (
+            path,
+            version.unwrap_or_else(|| panic!("{path} has a version")),
+        )
+    });
+    let (_, version) = &versions[0];
+    let differing = versions.iter().filter(|(_, other)| other != version);
+    let mut findings: Vec<String> = differing
+        .map(|(path, other)| format!("{path}: {other}, not {version}"))
+        .collect();
+    let changes = fs::read_to_string(root().join("CHANGELOG.md")).expect("the file is there");
+    let mut sections = changes.lines().filter_map(|line| line.strip_prefix("## "));
+    let (first, second) = (sections.next(), sections.next());
+    if first != Some("Unreleased")
+        || second.is_none_or(|section| !section.starts_with(&format!("{version} (")))
+    {
+        findings.push(format!(
+            "CHANGELOG.md: {first:?} and {second:?}, not Unreleased and {version}"
+        ));
+    }
+    judge("versions", &findings);
 }

@@ -18,7 +18,11 @@ const BUILT: &[&str] = &[
 
 /// Root folder of the repository.
 pub(crate) fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    own.ancestors()
+        .nth(2)
+        .expect("it is tests/tidy of the repository")
+        .to_owned()
 }
 
 pub(crate) struct Source {

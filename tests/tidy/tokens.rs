@@ -2,7 +2,7 @@
 //! and what makes a function read backwards.
 //!
 //! Tokens are the leaves of `proc-macro2`'s tree: identifiers, literals and punctuation, without brackets, comments,
-//! attributes and tests. docs/house.md has the figures beside those of other projects.
+//! attributes and tests. docs/dev/house.md has the figures beside those of other projects.
 
 use super::judge;
 use super::reader::{Source, root, sources};
@@ -21,7 +21,7 @@ const LONG: &str = "tests/tidy/long_functions.txt";
 
 /// What is counted in one file or in all of them.
 #[derive(Default)]
-struct Count {
+pub(crate) struct Count {
     tokens: usize,
     /// Lines with a token.
     lines: BTreeSet<usize>,
@@ -120,11 +120,11 @@ fn begins_blindly(arguments: &Group) -> bool {
     is_sign(start.first(), '|') && is_word(start.get(1), "_") && is_sign(start.get(2), '|')
 }
 
-fn is_word(tree: Option<&TokenTree>, word: &str) -> bool {
+pub(crate) fn is_word(tree: Option<&TokenTree>, word: &str) -> bool {
     matches!(tree, Some(TokenTree::Ident(ident)) if ident == word)
 }
 
-fn is_sign(tree: Option<&TokenTree>, sign: char) -> bool {
+pub(crate) fn is_sign(tree: Option<&TokenTree>, sign: char) -> bool {
     matches!(tree, Some(TokenTree::Punct(punct)) if punct.as_char() == sign)
 }
 
@@ -133,7 +133,7 @@ fn is_braces(tree: &TokenTree) -> bool {
 }
 
 /// Number of trees of the attribute that begins here, if one does.
-fn attribute_end(trees: &[TokenTree]) -> Option<usize> {
+pub(crate) fn attribute_end(trees: &[TokenTree]) -> Option<usize> {
     if !is_sign(trees.first(), '#') {
         return None;
     }
@@ -145,7 +145,7 @@ fn attribute_end(trees: &[TokenTree]) -> Option<usize> {
 }
 
 /// Whether an attribute says that its item is compiled for tests only.
-fn is_of_tests(attribute: &[TokenTree]) -> bool {
+pub(crate) fn is_of_tests(attribute: &[TokenTree]) -> bool {
     let text = attribute
         .last()
         .map(|tree| tree.to_string().replace(' ', ""))
@@ -157,7 +157,7 @@ fn is_of_tests(attribute: &[TokenTree]) -> bool {
 }
 
 /// Number of trees of the item that begins here.
-fn item_end(trees: &[TokenTree]) -> usize {
+pub(crate) fn item_end(trees: &[TokenTree]) -> usize {
     let last = trees
         .iter()
         .position(|tree| is_braces(tree) || is_sign(Some(tree), ';'));
@@ -165,7 +165,7 @@ fn item_end(trees: &[TokenTree]) -> usize {
 }
 
 /// The program's files, without those that hold only tests.
-fn shipped() -> Vec<(Source, Count)> {
+pub(crate) fn shipped() -> Vec<(Source, Count)> {
     let files = sources(&["src"], &["rs"]);
     let files = files
         .into_iter()

@@ -201,7 +201,7 @@ impl WebEngine {
     }
 }
 
-/// What an engine is started with, whatever its device.
+/// The parts that an engine is started with, on any device.
 struct Parts {
     model: Model,
     text: TextModel,

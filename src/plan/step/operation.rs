@@ -66,7 +66,6 @@ pub(super) trait Operation {
     fn line(&self, operands: &Operands<'_>) -> String;
 }
 
-/// `=`, or `+=`.
 pub(super) const fn assignment(accumulate: bool) -> &'static str {
     if accumulate { "+=" } else { "=" }
 }
@@ -87,7 +86,6 @@ pub(super) fn unless(label: &str, value: f32, usual: f32) -> String {
     }
 }
 
-/// The options of a norm.
 pub(super) fn norm_options(epsilon: f32, one_plus: bool) -> String {
     format!(
         "epsilon {epsilon:e}{}",

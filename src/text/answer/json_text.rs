@@ -56,7 +56,7 @@ impl Repair {
         }
     }
 
-    /// Ends the text: what began like an escape is none.
+    /// Ends the text: the beginning of an escape was none.
     pub(crate) fn finish(&mut self) -> String {
         if self.escape.is_empty() {
             String::new()

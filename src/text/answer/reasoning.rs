@@ -200,7 +200,7 @@ impl Splitter {
         self.without_leading_space(&text).to_owned()
     }
 
-    /// Ends the text. What looked like the beginning of a tag was none, unless the text was cut.
+    /// Ends the text. An unfinished tag was none, unless the text was cut.
     pub(crate) fn finish(&mut self, reasoning: &mut String, is_cut: bool) -> String {
         match self.stage {
             _ if is_cut => String::new(),

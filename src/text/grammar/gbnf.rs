@@ -1,8 +1,8 @@
 //! GBNF, the notation of llama.cpp's and xgrammar's grammars (`root ::= "a" [0-9]+`), translated to Lark.
 //!
-//! Lark has a lexer and a parser, and the lexer always takes the longest match. GBNF has no lexer: whatever its rules
-//! describe together is allowed. So everything that does not recur becomes one pattern, as large as possible, and only
-//! rules that reach themselves become rules of the parser.
+//! Lark has a lexer and a parser, and the lexer always takes the longest match. GBNF has no lexer: every text that its
+//! rules describe together is allowed. So everything that does not recur becomes one pattern, as large as possible, and
+//! only rules that reach themselves become rules of the parser.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

@@ -30,7 +30,7 @@ const ALLOW_EXTRA: &str = "x-allow-extra";
 pub enum GrammarSpec {
     /// A JSON value that matches a schema.
     Schema {
-        /// The schema.
+        /// JSON Schema, as a request has it.
         schema: Value,
         /// Whether to refuse schema features that cannot be enforced instead of ignoring them.
         strict: bool,

@@ -221,7 +221,7 @@ impl CallParser {
         }
     }
 
-    /// Ends the text. What looked like the beginning of a call was content, unless the text was cut.
+    /// Ends the text. An unfinished beginning of a call was content, unless the text was cut.
     pub(crate) fn finish(&mut self, parts: &mut Parts, is_cut: bool) {
         match self {
             Self::Off => {}

@@ -197,8 +197,8 @@ impl Writer<'_> {
         Ok(value.map(|value| format!("{before} {} {between} {open} {value} {after}", quoted(key))))
     }
 
-    /// A value that may be a text without quotes, and the marker after it. Whatever is written is read as one of the
-    /// allowed types, so it may be any text, unless the schema demands more than a type.
+    /// A value that may be a text without quotes, and the marker after it. It is read as one of the allowed
+    /// types, so it may be any text, unless the schema demands more than a type.
     fn bare(&mut self, schema: &Value, allowed: &Allowed) -> Option<String> {
         let mut leaves = Vec::new();
         alternatives(schema, 0, &mut leaves).then_some(())?;
@@ -496,7 +496,6 @@ const BOUNDS: [&str; 5] = [
     "exclusiveMaximum",
     "multipleOf",
 ];
-/// A number.
 const NUMBER: &str = r"/-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?/";
 
 /// The properties of an object that has no others, and whether each is required. `None` if it may have others, or if

@@ -1,8 +1,9 @@
 //! Calls in tags. Qwen3-Coder's: `<function=name>`, then `<parameter=key>` value `</parameter>` for each argument.
 //! GLM's: a name, then `<arg_key>` key `</arg_key>` and `<arg_value>` value `</arg_value>`.
 //!
-//! Values are not escaped, so a file that is written may contain any of these tags. What follows a tag decides whether
-//! it ends a value or a call; calls within a value are counted, so that their ends are not taken for the call's own.
+//! Values are not escaped, so a file that is written may contain any of these tags. The text after a tag decides
+//! whether it ends a value or a call; calls within a value are counted, so that their ends are not taken for the call's
+//! own.
 
 use super::super::json_text::Object;
 use super::super::marker::begins;

@@ -1,12 +1,14 @@
-//! Source rules as tests: allowed imports, no import cycles, no copied functions, one file name per kernel, limits of
-//! length and density, and forbidden calls.
+//! Source rules as tests: allowed imports, no circles of imports or of a type's calls, no copied functions, one file
+//! name per kernel, limits of length and density, and forbidden calls.
 //!
 //! Rules read the source text with strings and comments blanked out ([`reader`]), so a word in prose never counts.
 
+mod calls;
 mod circles;
 mod copies;
 mod imports;
 mod kernels;
+mod lists;
 mod pages;
 mod reader;
 mod style;
