@@ -18,6 +18,7 @@ pub mod demo;
 mod families;
 mod generation;
 pub mod gguf;
+mod layer_weight;
 mod prequantized;
 mod quantize;
 mod random;

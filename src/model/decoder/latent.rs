@@ -2,6 +2,7 @@
 
 use super::Recorder;
 use super::buffers::Buffers;
+use crate::model::layer_weight::LayerWeight;
 use crate::model::spec::LayerSpec;
 use crate::plan::{
     AttendPaged, BufferId, MatMul, MatMulExperts, NormOptions, RmsNorm, RopeStoreLatent, Step,
@@ -31,8 +32,8 @@ impl Recorder<'_> {
 
         match own.query_latent {
             Some([latent, normed]) => {
-                self.product(steps, index, "query_latent", x, latent);
-                let weight = self.layer_weight(index, "query_latent_norm");
+                self.product(steps, index, LayerWeight::QueryLatent, x, latent);
+                let weight = self.layer_weight(index, LayerWeight::QueryLatentNorm);
                 steps.push(Step::RmsNorm(RmsNorm {
                     x: latent,
                     delta: None,
@@ -43,19 +44,25 @@ impl Recorder<'_> {
                     options: NormOptions::default(),
                     out: normed,
                 }));
-                self.product(steps, index, "query_up", normed, own.query);
+                self.product(steps, index, LayerWeight::QueryUp, normed, own.query);
             }
-            None => self.product(steps, index, "query", x, own.query),
+            None => self.product(steps, index, LayerWeight::Query, x, own.query),
         }
-        self.product(steps, index, "latent", x, own.latent);
-        self.heads_product(steps, index, "latent_keys", own.query, own.absorbed);
+        self.product(steps, index, LayerWeight::Latent, x, own.latent);
+        self.heads_product(
+            steps,
+            index,
+            LayerWeight::LatentKeys,
+            own.query,
+            own.absorbed,
+        );
         steps.push(Step::RopeStoreLatent(RopeStoreLatent {
             query: own.query,
             absorbed: own.absorbed,
             latent: own.latent,
             layer: kv_layer,
             query_heads,
-            norm: self.layer_weight(index, "latent_norm"),
+            norm: self.layer_weight(index, LayerWeight::LatentNorm),
             epsilon: EPSILON,
             rope: self.ropes[layer.rope.expect("latents have a rotated part")],
             q,
@@ -73,8 +80,14 @@ impl Recorder<'_> {
             sinks,
             out,
         }));
-        self.heads_product(steps, index, "latent_values", attended, own.values);
-        let weight = self.layer_weight(index, "output");
+        self.heads_product(
+            steps,
+            index,
+            LayerWeight::LatentValues,
+            attended,
+            own.values,
+        );
+        let weight = self.layer_weight(index, LayerWeight::Output);
         self.leave(steps, buffers, index, own.values, (weight, None));
     }
 
@@ -82,11 +95,11 @@ impl Recorder<'_> {
         &mut self,
         steps: &mut Vec<Step>,
         layer: usize,
-        name: &str,
+        weight: LayerWeight,
         x: BufferId,
         out: BufferId,
     ) {
-        let weight = self.layer_weight(layer, name);
+        let weight = self.layer_weight(layer, weight);
         steps.push(Step::MatMul(MatMul {
             x,
             weight,
@@ -101,11 +114,11 @@ impl Recorder<'_> {
         &mut self,
         steps: &mut Vec<Step>,
         layer: usize,
-        name: &str,
+        weight: LayerWeight,
         x: BufferId,
         out: BufferId,
     ) {
-        let (weight, bias) = (self.layer_weight(layer, name), None);
+        let (weight, bias) = (self.layer_weight(layer, weight), None);
         steps.push(Step::MatMulExperts(MatMulExperts {
             x,
             routes: None,
