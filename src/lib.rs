@@ -63,8 +63,8 @@
 //! - **[`platform`]**: what differs between a process and a browser tab.
 //! - **`web/`**: the browser: a wasm crate over this library, an npm package around it and one for the demo model, a
 //!   demo page, tests in Chromium.
-//! - **`src/cli`**: the binary: one file per command; `hub` resolves a model's name to a path and downloads the model
-//!   if necessary.
+//! - **`src/cli`**: the binary: `commands` has a file or folder per command, `terminal` what people see; `hub` resolves
+//!   a model's name to a path and downloads the model if necessary.
 //! - **`shaders/`**: one WGSL kernel per file; `common/` holds imported code; `bench_*` measure a device's peak speed
 //!   for `folio bench`.
 //! - **`cuda/`**: the same kernels in CUDA C++, under the same file names; `emulator/` runs them on the CPU, for tests.
