@@ -3,12 +3,12 @@
 //! A row of [`FAMILIES`] says how one architecture's config is read. Every number is validated here, once.
 //! `torch_dtype` and `dtype` are not read: weights keep the element types of the checkpoint.
 
-use super::LoadError;
 use super::config_defaults;
 use super::config_experts;
 use super::config_layers::{self as per_layer, LayerShape, Word};
 use super::config_reader::{self, ConfigReader};
 use super::config_state::{self, ParallelScales};
+use super::error::LoadError;
 use super::families::{
     ActivationField, AttentionRow, Bias, Experts, FAMILIES, Family, Mixers, MlpRow, NormsRow, Rule,
     Scales, Sizes,
@@ -18,6 +18,7 @@ use super::spec::{
     AttentionSpec, Factors, HeadNorms, IDS_MAX, LatentSpec, LayerKind, LayerSpec, MlpSpec,
     ModelSpec, NormPlace, NormSpec, OutputGate,
 };
+use super::stored::Stored;
 use crate::plan::check::{GROUP_SIZE_MAX, HEAD_DIM_MAX, LATENT_DIM_MAX, LATENT_HEADS_MAX};
 use crate::plan::{Activation, QueryGrowth};
 use serde_json::Value;
@@ -39,15 +40,20 @@ impl ModelSpec {
             config.as_object_mut().expect("the config is an object"),
             family,
         );
-        Self::from_value(file, &value)
+        Self::from_value(file, &value, &Stored::CHECKPOINT)
     }
 
-    /// [`ModelSpec::from_json`] of a config that lacks a field only if the model lacks what it describes.
-    pub(super) fn from_complete_json(file: &str, config_json: &[u8]) -> Result<Self, LoadError> {
-        Self::from_value(file, &config_reader::parse(file, config_json)?)
+    /// [`ModelSpec::from_json`] of a config that lacks a field only if the model lacks what it describes, and whose
+    /// tensors are `stored` so.
+    pub(super) fn from_complete_json(
+        file: &str,
+        config_json: &[u8],
+        stored: &Stored<'_>,
+    ) -> Result<Self, LoadError> {
+        Self::from_value(file, &config_reader::parse(file, config_json)?, stored)
     }
 
-    fn from_value(file: &str, value: &Value) -> Result<Self, LoadError> {
+    fn from_value(file: &str, value: &Value, stored: &Stored<'_>) -> Result<Self, LoadError> {
         let whole = ConfigReader::root(file, value)?;
         // A multimodal checkpoint: the text model is read, other parts are not.
         let text = whole.object("text_config")?;
@@ -63,7 +69,12 @@ impl ModelSpec {
             Heads::read(&config)?
         };
         let scales = Multipliers::read(&config, family.scales, &heads)?;
-        let (ropes, layers) = layers(&config, family, &heads, positions_max)?;
+        let (mut ropes, layers) = layers(&config, family, &heads, positions_max)?;
+        if let Some(rope) = ropes.first_mut()
+            && !stored.rope_divisors.is_empty()
+        {
+            rope.divide(file, stored.rope_divisors)?;
+        }
         let sparse = layers.iter().any(|layer| layer.experts);
         let field = family.norms.epsilon;
         let epsilon = config.required(field, config.number(field, 1e-12..=0.1)?)?;
@@ -77,11 +88,11 @@ impl ModelSpec {
             query_heads: heads.query,
             norm: NormSpec {
                 epsilon: scales.epsilon(epsilon),
-                one_plus: family.norms.one_plus,
+                one_plus: family.norms.one_plus && stored.norms_less_one,
                 center: family.norms.center,
                 bias: family.norms.bias,
             },
-            attention: attention(&config, family.attention, &scales)?,
+            attention: attention(&config, family.attention, &scales, stored)?,
             latent: heads.latent,
             convolution: match layers
                 .iter()
@@ -91,7 +102,7 @@ impl ModelSpec {
                 false => None,
             },
             state: if has_state {
-                config_state::state(&config, family.mixers, epsilon)?
+                config_state::state(&config, family.mixers, epsilon, stored)?
             } else {
                 None
             },
@@ -120,7 +131,7 @@ impl ModelSpec {
             ropes,
             layers,
             eos_token_ids: end_tokens(&whole, &config, vocab),
-            tensors: family.tensors,
+            tensors: stored.tensors.unwrap_or(family.tensors),
         })
     }
 }
@@ -214,12 +225,17 @@ fn attention(
     config: &ConfigReader<'_>,
     row: AttentionRow,
     scales: &Multipliers,
+    stored: &Stored<'_>,
 ) -> Result<AttentionSpec, LoadError> {
+    let [qkv_bias, output_bias] = match stored.attention_biases {
+        Some(biases) if !row.latent => biases,
+        _ => [row.qkv_bias.read(config)?, row.output_bias.read(config)?],
+    };
     Ok(AttentionSpec {
         scale: scales.attention as f32,
         softcap: scales.attention_softcap.map(|cap| cap as f32),
-        qkv_bias: row.qkv_bias.read(config)?,
-        output_bias: row.output_bias.read(config)?,
+        qkv_bias,
+        output_bias,
         head_norms: head_norms(config, row)?,
         value_norm: row.value_norm,
         query_growth: if row.query_growth {

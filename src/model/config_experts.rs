@@ -1,8 +1,8 @@
 //! What a config says of experts.
 
-use super::LoadError;
 use super::config_layers::Word;
 use super::config_reader::ConfigReader;
+use super::error::LoadError;
 use super::families::{AfterDense, Experts, Scores};
 use super::spec::{EXPERTS_MAX, ExpertsSpec, LAYERS_MAX, RouterSpec, SharedSpec};
 use crate::plan::ExpertGroups;

@@ -1,7 +1,7 @@
 //! What a config says of each layer: kinds, windows, rotary embeddings, experts.
 
-use super::LoadError;
 use super::config_reader::ConfigReader;
+use super::error::LoadError;
 use super::families::{Mixers, MlpSize, RopeRow, Ropes, Rule, Sizes, Windows};
 use super::rope::RopeSpec;
 use super::spec::{ConvolutionSpec, LAYERS_MAX, LayerKind};

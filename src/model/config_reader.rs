@@ -1,6 +1,6 @@
 //! Typed access to JSON objects of a checkpoint; each error is one line with file and field.
 
-use super::LoadError;
+use super::error::LoadError;
 use super::stand_in::stand_in;
 use serde_json::{Map, Value};
 use std::fmt::Display;

@@ -5,8 +5,8 @@
 //! act-order, scales change from column to column, so its weights are rounded to `q8`, by at most half a step of 1/127
 //! of a group's largest weight.
 
-use super::LoadError;
 use super::config_reader::{self, ConfigReader};
+use super::error::LoadError;
 use super::quantize::quantize_row;
 use super::repack::RowWriter;
 use super::source::{Element, TensorInfo, TensorRead, TensorSource};
@@ -184,6 +184,21 @@ pub(super) fn check_plain(
 
 fn is_stored(info: &TensorInfo, name: &str) -> bool {
     info.element == Element::Other(name.into())
+}
+
+/// Wraps `source` to show quantized tensors as ordinary ones, if the config says that the checkpoint is quantized.
+pub(super) fn unpacked(
+    file: &str,
+    config_json: &[u8],
+    source: Box<dyn TensorSource>,
+) -> Result<Box<dyn TensorSource>, LoadError> {
+    match method(file, config_json)? {
+        Some(method) => Ok(Box::new(Prequantized::new(source, method)?)),
+        None => {
+            check_plain(file, source.tensors())?;
+            Ok(source)
+        }
+    }
 }
 
 impl Prequantized {

@@ -1,8 +1,8 @@
 //! Rotary frequencies: from a config to a plan's vector. Computed in f64, since a rounded frequency times a position of
 //! 100,000 gives a wrong angle.
 
-use super::LoadError;
 use super::config_reader::ConfigReader;
+use super::error::LoadError;
 use std::f64::consts::TAU;
 
 /// One variant of rotary embeddings in a model.

@@ -2,7 +2,9 @@
 
 mod states;
 
-use super::{LoadError, ModelSpec};
+use super::error::LoadError;
+use super::spec::ModelSpec;
+use super::stored::Stored;
 use serde_json::{Value, json};
 
 impl ModelSpec {
@@ -66,7 +68,11 @@ impl ModelSpec {
             },
         };
         complete(&mut config);
-        Self::from_complete_json(&format!("shape {name}"), config.to_string().as_bytes())
+        Self::from_complete_json(
+            &format!("shape {name}"),
+            config.to_string().as_bytes(),
+            &Stored::CHECKPOINT,
+        )
     }
 }
 

@@ -331,8 +331,8 @@ pub(super) const GPT_OSS: TensorNames = TensorNames {
     ..HUGGING_FACE
 };
 
-/// gpt-oss in GGUF.
-const GPT_OSS_APART: TensorNames = TensorNames {
+/// gpt-oss in GGUF, where each expert has its own tensors.
+pub(super) const GPT_OSS_APART: TensorNames = TensorNames {
     layer: &[NORMS_BEFORE, ATTENTION, SINKS, EXPERTS_APART],
     ..HUGGING_FACE
 };
@@ -628,14 +628,5 @@ impl TensorNames {
     fn name_in(name: &str, exists: impl Fn(&str) -> bool) -> Option<String> {
         let name = Nesting::find(name, &exists).of(name);
         exists(&name).then_some(name)
-    }
-
-    /// The names of the same weights if each expert has its own tensors, as in GGUF.
-    pub(super) fn with_experts_apart(&'static self) -> &'static Self {
-        match self {
-            _ if *self == GPT_OSS => &GPT_OSS_APART,
-            _ if *self == GRANITE_MOE => &QWEN3_MOE,
-            _ => self,
-        }
     }
 }

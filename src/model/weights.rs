@@ -11,11 +11,11 @@ mod required;
 mod sections;
 mod state;
 
+use super::error::{LoadError, UploadError};
 use super::layer_weight::LayerWeight;
 use super::source::{Element, TensorInfo, TensorSource};
 use super::spec::{GatedNormSpec, ModelSpec};
 use super::tensor_names::{Nesting, Order};
-use super::{LoadError, UploadError};
 use crate::plan::{Plan, Section, WeightFormat, WeightId};
 use crate::platform;
 use bytes::Bytes;

@@ -5,7 +5,7 @@ mod states;
 use super::families::{Family, Windows};
 use super::metadata::Metadata;
 use super::reader;
-use crate::model::LoadError;
+use crate::model::error::LoadError;
 use crate::model::rope::damping;
 use crate::model::source::TensorInfo;
 use crate::model::spec::LAYERS_MAX;

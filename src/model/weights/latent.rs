@@ -2,7 +2,7 @@
 
 use super::part::Part;
 use super::sections::Layer;
-use crate::model::UploadError;
+use crate::model::error::UploadError;
 use crate::model::source::TensorSource;
 use crate::model::tensor_names::{LayerNames, Order};
 use crate::plan::WeightFormat;
