@@ -3,7 +3,7 @@
 use super::config_reader::ConfigReader;
 use super::error::LoadError;
 use super::families::{Mixers, Rule};
-use super::spec::{Factors, GatedNormSpec, StateRule, StateSpec};
+use super::spec::{Factors, GatedNormSpec, LayerSpec, StateRule, StateSpec};
 use super::stored::Stored;
 use crate::plan::check::TAPS_MAX;
 
@@ -12,13 +12,17 @@ const HEADS_MAX: u32 = 1024;
 /// Maximum elements of a head, of keys or of values.
 const STATE_DIM_MAX: u32 = 512;
 
-/// The state of a family; `epsilon` is that of its norms.
+/// The state of a family, if any layer has one; `epsilon` is that of its norms.
 pub(super) fn state(
     config: &ConfigReader<'_>,
     mixers: Mixers,
+    layers: &[LayerSpec],
     epsilon: f64,
     stored: &Stored<'_>,
 ) -> Result<Option<StateSpec>, LoadError> {
+    if !layers.iter().any(|layer| layer.kind.has_state()) {
+        return Ok(None);
+    }
     Ok(match mixers {
         Mixers::Attention | Mixers::AttentionOrConvolution { .. } => None,
         Mixers::AttentionOrState(Rule::Delta) => Some(delta(config, 1.0, epsilon, stored)?),

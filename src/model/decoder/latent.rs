@@ -1,7 +1,7 @@
 //! Latent attention (MLA).
 
 use super::Recorder;
-use super::buffers::Buffers;
+use super::buffers::{Buffers, LatentBuffers};
 use crate::model::layer_weight::LayerWeight;
 use crate::model::spec::LayerSpec;
 use crate::plan::{
@@ -30,24 +30,7 @@ impl Recorder<'_> {
         let columns = self.spec.query_columns(layer);
         let (q, attended) = (buffers.q[&columns], buffers.attended[&columns]);
 
-        match own.query_latent {
-            Some([latent, normed]) => {
-                self.product(steps, index, LayerWeight::QueryLatent, x, latent);
-                let weight = self.layer_weight(index, LayerWeight::QueryLatentNorm);
-                steps.push(Step::RmsNorm(RmsNorm {
-                    x: latent,
-                    delta: None,
-                    weight,
-                    epsilon: EPSILON,
-                    one_plus: false,
-                    accumulate: false,
-                    options: NormOptions::default(),
-                    out: normed,
-                }));
-                self.product(steps, index, LayerWeight::QueryUp, normed, own.query);
-            }
-            None => self.product(steps, index, LayerWeight::Query, x, own.query),
-        }
+        self.latent_query(steps, own, index, x);
         self.product(steps, index, LayerWeight::Latent, x, own.latent);
         self.heads_product(
             steps,
@@ -89,6 +72,31 @@ impl Recorder<'_> {
         );
         let weight = self.layer_weight(index, LayerWeight::Output);
         self.leave(steps, buffers, index, own.values, (weight, None));
+    }
+
+    /// Records q, which may be a product with a latent of its own.
+    fn latent_query(
+        &mut self,
+        steps: &mut Vec<Step>,
+        own: LatentBuffers,
+        index: usize,
+        x: BufferId,
+    ) {
+        let Some([latent, normed]) = own.query_latent else {
+            return self.product(steps, index, LayerWeight::Query, x, own.query);
+        };
+        self.product(steps, index, LayerWeight::QueryLatent, x, latent);
+        steps.push(Step::RmsNorm(RmsNorm {
+            x: latent,
+            delta: None,
+            weight: self.layer_weight(index, LayerWeight::QueryLatentNorm),
+            epsilon: EPSILON,
+            one_plus: false,
+            accumulate: false,
+            options: NormOptions::default(),
+            out: normed,
+        }));
+        self.product(steps, index, LayerWeight::QueryUp, normed, own.query);
     }
 
     fn product(
