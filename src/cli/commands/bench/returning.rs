@@ -95,7 +95,7 @@ fn outcomes(
 }
 
 impl Conversations {
-    /// Bytes of a pool that holds [`POOL_SHARE`] of them.
+    /// Bytes of a pool that holds one of [`POOL_SHARE`] of them.
     fn pool_bytes(&self, subject: &Subject<'_>, config: &Config) -> Result<u64> {
         let each = (self.tokens + 1).div_ceil(config.block_size);
         let blocks = u64::from(each * self.count.div_ceil(POOL_SHARE) + 2);
