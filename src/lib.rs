@@ -63,8 +63,8 @@
 //! - **[`platform`]**: what differs between a process and a browser tab.
 //! - **`web/`**: the browser: a wasm crate over this library, an npm package around it and one for the demo model, a
 //!   demo page, tests in Chromium.
-//! - **`src/cli`**: the binary: one file per command; `hub` resolves a model's name to a path and downloads the model
-//!   if necessary.
+//! - **`src/cli`**: the binary: `commands` has a file or folder per command, `terminal` what people see; `hub` resolves
+//!   a model's name to a path and downloads the model if necessary.
 //! - **`shaders/`**: one WGSL kernel per file; `common/` holds imported code; `bench_*` measure a device's peak speed
 //!   for `folio bench`.
 //! - **`cuda/`**: the same kernels in CUDA C++, under the same file names; `emulator/` runs them on the CPU, for tests.
@@ -104,7 +104,8 @@
 //! 1. `src/model/families.rs`: a row of data: what its `config.json` decides, and the defaults where it is silent.
 //! 2. `src/model/tensor_names.rs`: a table, if its checkpoints name or stack tensors in a new way.
 //! 3. `src/model/config.rs` or `src/model/config_layers.rs`, if the row needs an option that no other family has;
-//!    `src/model/decoder`, if the forward pass does.
+//!    `src/model/layer_weight.rs` and a row of `src/model/weights/sections.rs`, if a layer has a weight that no other
+//!    has; `src/model/decoder`, if the forward pass does.
 //! 4. `src/model/gguf/families.rs`: a row that translates GGUF's metadata to the same config.
 //! 5. A golden model of it in `tests/data/golden.tar.xz`, made by `tests/data/golden/make_golden.py`, its line in
 //!    `tests/model/today.rs`, and its name in GGUF in `tests/model/converted.rs`.

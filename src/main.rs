@@ -1,6 +1,6 @@
-//! The `folio` command: arguments → `Config` → command. Everything else is in `cli`, one file per command.
+//! The `folio` command: arguments → `Config` → command. Everything else is in `cli`, one file or folder per command.
 
-// These macros panic when the output is closed; use `cli::output` instead.
+// These macros panic when the output is closed; use `cli::terminal::output` instead.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod cli;

@@ -5,9 +5,9 @@
 //! options of every command. For tests they also make an adapter run the kernels of another class or tier.
 
 use super::folders;
-use super::output::note;
-use super::progress::{Phase, Unit};
 use super::rivals::{self, Rivals, Speed};
+use crate::cli::terminal::output::note;
+use crate::cli::terminal::progress::{Phase, Unit};
 #[cfg(all(feature = "cuda", unix))]
 use anyhow::Context as _;
 use anyhow::{Result, bail};

@@ -1,53 +1,36 @@
-//! The command line: one file per command, and what they share.
+//! The command line: [`commands`], one file or folder each, and what they share.
 //!
 //! [`options`] turns arguments and `FOLIO_…` variables into a `Config`; [`device`] picks the one concrete backend;
 //! [`hub`] turns a model's name into a path; [`session`] runs an engine in its own thread, together with the model's
-//! tokenizer and chat template; [`output`] writes results and notes. Results go to stdout, everything else to stderr;
+//! tokenizer and chat template; [`terminal`] writes results and notes. Results go to stdout, everything else to stderr;
 //! an error is one line `error: …` and an exit code other than 0.
 //!
 //! `docs/compared.md` compares it, and the chat page, with what people use daily: whoever adds to either updates it.
 
-mod access;
-mod batch;
-mod bench;
-mod cache;
-mod chat;
-mod cost;
+mod commands;
 mod device;
-mod devices;
 mod folders;
-mod generate;
 mod hub;
-mod list;
-mod open_files;
 mod options;
-mod output;
-mod plan;
-mod printer;
-mod progress;
-mod prose;
-mod ps;
-mod pull;
 mod remote;
 mod request;
 mod rivals;
-mod rm;
-mod run;
-mod selftest;
-mod serve;
 mod session;
 mod shares;
-mod show;
 mod speculation;
+mod terminal;
 mod tiers;
-mod traces;
 mod units;
 
 use clap::error::{ContextKind, ContextValue};
 use clap::{ArgAction, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use commands::{
+    bench, cache, chat, devices, generate, list, plan, ps, pull, rm, run, selftest, serve, show,
+};
 use folio::platform;
 use std::io::Write as _;
 use std::process::ExitCode;
+use terminal::output;
 
 /// The exit code for wrong arguments, as in most Unix tools.
 const USAGE: u8 = 2;

@@ -3,8 +3,8 @@
 
 use super::device::{Device, DeviceJob};
 use super::options::{EngineArgs, ModelArgs, TextFiles};
-use super::output::note;
-use super::progress::{Phase, Unit};
+use crate::cli::terminal::output::note;
+use crate::cli::terminal::progress::{Phase, Unit};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use folio::backend::{Backend, BackendError};
 use folio::config::Config;

@@ -1,20 +1,14 @@
-//! The memory of several models: which of them fit, how large the KV pool of each is, and whether all of them can be
-//! loaded at the same time. `folio plan --config` prints it, and `folio serve` loads what it says.
-//!
-//! `--gpu-memory-utilization` is the share of all models of a device together. What their weights and activations leave
-//! of it is shared equally by the KV pools of those that have no `--kv-cache-bytes`. If that is too little for any of
-//! them, they cannot all be loaded at the same time: each then has the pool that one sequence of its whole context
-//! needs, so that as many as possible can.
+//! The memory of several models: what each of them gets of the devices' memories, which [`SharedMemory`] divides.
+//! `folio plan --config` prints it, and `folio serve` loads what it says.
 
 use super::device::Device;
 use super::options::{EngineArgs, ModelArgs};
 use anyhow::{Context as _, Result};
-use folio::backend::{Caps, DeviceKind};
+use folio::backend::Caps;
 use folio::config::Config;
-use folio::engine::fit::{Bytes, Fit, FitReport};
+use folio::engine::fit::{Bytes, Fit, Neighbour, SharedMemory};
 use folio::engine::request::SamplingParams;
 use folio::engine::{DraftPlan, Turns};
-use folio::plan::Plan;
 use folio::server::ModelOutline;
 use folio::text::TextModel;
 use serde_json::{Value, json};
@@ -64,21 +58,17 @@ pub(crate) struct Shares {
 /// A model that was described.
 struct Described {
     place: usize,
-    config: Config,
-    plan: Plan,
-    draft: Option<DraftPlan>,
+    model: Neighbour,
     /// Its chat template.
     text: Arc<TextModel>,
     defaults: SamplingParams,
-    /// What fits if it has the memory for itself.
-    alone: FitReport,
 }
 
 impl Share {
     /// A model that is never loaded, and why.
-    fn refused(name: String, place: usize, reason: String) -> Self {
+    fn refused(name: &str, place: usize, reason: String) -> Self {
         Self {
-            name,
+            name: name.to_owned(),
             place,
             fit: Err(reason),
             kv_cache_bytes: None,
@@ -106,29 +96,22 @@ impl Shares {
             let model = Described::new(member, config, place, &places[place].caps);
             described.push(model.map_err(|error| (place, format!("{error:#}"))));
         }
-        for (index, place) in places.iter_mut().enumerate() {
-            let here = described
-                .iter()
-                .flatten()
-                .filter(|model| model.place == index);
-            // With options of their own, the smallest share counts.
-            place.budget = here.filter_map(|model| model.budget(&place.caps)).min();
-        }
-        let models = members.iter().zip(&described).map(|(member, model)| {
-            let name = member.name.to_owned();
-            match model {
-                Err((place, reason)) => Share::refused(name, *place, reason.clone()),
-                Ok(model) => {
-                    let beside: Vec<_> = described
-                        .iter()
-                        .flatten()
-                        .filter(|other| other.place == model.place)
-                        .collect();
-                    model.share(name, &beside, &places[model.place])
-                }
-            }
+        let memories = places.iter().enumerate().map(|(index, place)| {
+            let described = described.iter().flatten();
+            let here = described.filter(|described| described.place == index);
+            SharedMemory::new(&place.caps, here.map(|here| &here.model).collect())
+        });
+        let memories: Vec<_> = memories.collect();
+        let models = members.iter().zip(described.iter());
+        let models = models.map(|(member, described)| match described {
+            Ok(described) => described.share(member.name, &memories[described.place]),
+            Err((place, reason)) => Share::refused(member.name, *place, reason.clone()),
         });
         let models = models.collect();
+        let budgets: Vec<_> = memories.iter().map(SharedMemory::budget).collect();
+        for (place, budget) in places.iter_mut().zip(budgets) {
+            place.budget = budget;
+        }
         Ok(Self { places, models })
     }
 
@@ -289,59 +272,25 @@ impl Described {
             anyhow::Ok(DraftPlan::new(draft.record(caps.activations), &plan)?)
         });
         let draft = draft.transpose()?;
-        let alone = FitReport::new(&model, &plan, draft.as_ref(), &config, caps);
         Ok(Self {
             place,
-            config,
-            plan,
-            draft,
+            model: Neighbour::new(&model, plan, draft, config, caps),
             text,
             defaults,
-            alone,
         })
     }
 
-    /// The fit with a pool of this size.
-    fn fit(&self, kv_cache_bytes: Option<u64>, caps: &Caps) -> Fit {
-        let config = Config {
-            kv_cache_bytes,
-            ..self.config.clone()
-        };
-        Fit::new(&config, &self.plan, self.draft.as_ref(), caps)
-    }
-
-    /// Its share of the device's memory.
-    fn budget(&self, caps: &Caps) -> Option<u64> {
-        self.fit(None, caps).budget_bytes
-    }
-
-    fn fixed_bytes(&self) -> u64 {
-        self.alone.requested.fixed_bytes()
-    }
-
-    /// This model's part, beside all models of its memory.
-    fn share(&self, name: String, all: &[&Self], place: &Place) -> Share {
-        if !self.alone.requested.fits() {
-            return Share::refused(name, self.place, self.alone.to_string());
-        }
-        let kv_cache_bytes = self
-            .config
-            .kv_cache_bytes
-            .or_else(|| self.pool_bytes(all, place));
-        let fit = self.fit(kv_cache_bytes, &place.caps);
-        let budget = place.budget.unwrap_or(u64::MAX);
-        if !fit.fits() || fit.total_bytes() > budget {
-            let (needed, budget) = (Bytes(fit.total_bytes()), Bytes(budget));
-            let reason = format!("it needs {needed}, but models may take {budget} together");
-            return Share::refused(name, self.place, reason);
-        }
-        let outline = Some(self.outline(&fit));
-        Share {
-            name,
-            place: self.place,
-            fit: Ok(Box::new(fit)),
-            kv_cache_bytes,
-            outline,
+    /// What this model gets of its memory.
+    fn share(&self, name: &str, memory: &SharedMemory<'_>) -> Share {
+        match memory.share(&self.model) {
+            Err(reason) => Share::refused(name, self.place, reason),
+            Ok(share) => Share {
+                name: name.to_owned(),
+                place: self.place,
+                kv_cache_bytes: share.kv_cache_bytes,
+                outline: Some(self.outline(&share.fit)),
+                fit: Ok(Box::new(share.fit)),
+            },
         }
     }
 
@@ -351,46 +300,14 @@ impl Described {
         ModelOutline {
             text: self.text.clone(),
             defaults: self.defaults.clone(),
-            vocab: self.plan.vocab,
+            vocab: self.model.plan.vocab,
             max_model_len: fit.model_len_max,
-            max_num_seqs: self.config.max_num_seqs,
+            max_num_seqs: self.model.config.max_num_seqs,
             block_size: fit.block_size,
             pool_tokens: u64::from(blocks) * u64::from(fit.block_size),
-            embedding_len: self.plan.pooled_columns(),
+            embedding_len: self.model.plan.pooled_columns(),
             weight_bytes: fit.weight_bytes,
         }
-    }
-
-    /// Bytes of the pool of a model that has no size of its own; `None` if the memory is not known.
-    fn pool_bytes(&self, all: &[&Self], place: &Place) -> Option<u64> {
-        let budget = place.budget?;
-        let fixed: u64 = all.iter().map(|model| model.fixed_bytes()).sum();
-        let given: u64 = all
-            .iter()
-            .filter_map(|model| model.config.kv_cache_bytes)
-            .sum();
-        let sharers: Vec<_> = all
-            .iter()
-            .filter(|model| model.config.kv_cache_bytes.is_none())
-            .collect();
-        let left = budget.saturating_sub(fixed + given);
-        // As for one model: other programs need some of the machine's memory.
-        let left = if place.caps.kind == DeviceKind::Processor {
-            left / 2
-        } else {
-            left
-        };
-        let equal = left / (sharers.len() as u64).max(1);
-        let alone = &self.alone.requested;
-        let is_enough = sharers
-            .iter()
-            .all(|model| equal >= model.alone.requested.kv_least_bytes);
-        let wanted = if is_enough {
-            equal
-        } else {
-            alone.kv_full_bytes
-        };
-        Some(wanted.min(alone.kv_bytes))
     }
 }
 

@@ -3,6 +3,11 @@
 //! [`Fit`] is the only copy of this arithmetic: [`Engine::start`](super::Engine::start) allocates what it says. The
 //! sizes of buffers come from [`layout`](crate::backend::layout), from which the devices take them too. [`FitReport`]
 //! adds which other settings would fit better, as text; `folio plan` and a refused start print the same text.
+//! [`SharedMemory`] divides a device among several models.
+
+mod several;
+
+pub use several::{Neighbour, Share, SharedMemory};
 
 use super::draft_model::DraftPlan;
 use super::sizes;
@@ -83,61 +88,63 @@ impl Fit {
             .chain(draft.map(|draft| &*draft.plan))
             .map(|plan| Layout::new(plan, &capacity, caps))
             .collect();
-        let weight_bytes = layouts.iter().map(Layout::weight_bytes).sum();
-        let activation_bytes = layouts.iter().map(Layout::work_bytes).sum();
-        let state_bytes: u64 = layouts.iter().map(Layout::state_bytes).sum();
-        let (host_bytes, host_is_shared) = (sizes::host_bytes(config), caps.kind.shares_memory());
-        let taken = weight_bytes
-            + activation_bytes
-            + state_bytes
-            + if host_is_shared { host_bytes } else { 0 };
-        let blocks = sizes::pool_blocks(config, plan, caps, &capacity, taken);
-        let excess = layouts
-            .into_iter()
-            .find_map(|layout| layout.excess)
-            .or_else(|| {
-                (PoolLayout::new(plan, &capacity, caps, &sizes::blocks_least(plan))).excess
-            });
+        let excess = layouts.iter().find_map(|layout| layout.excess.clone());
+        let excess = excess.or_else(|| least_pool_excess(plan, &capacity, caps));
         let requested = sizes::model_len_requested(config, plan);
-        let kv_bytes = sizes::kv_bytes(config, plan, &blocks);
-        let budget_bytes = sizes::budget_bytes(config, caps);
-        let within =
-            excess.is_none() && budget_bytes.is_none_or(|budget| taken + kv_bytes <= budget);
-        let held = sizes::model_len_held(requested, config.block_size, plan, &blocks);
-        let model_len_max = if within && held >= MODEL_LEN_MIN {
-            held
-        } else {
-            0
-        };
-        let sequences = match model_len_max {
-            0 => 0,
-            length => sizes::sequences_held(config, plan, &blocks, length),
-        };
-        Self {
-            weight_bytes,
-            activation_bytes,
-            state_bytes,
-            kv_bytes,
-            host_bytes,
-            host_is_shared,
+        let (memory_bytes, memory_source) = sizes::memory(config, caps).unzip();
+        let mut fit = Self {
+            weight_bytes: layouts.iter().map(Layout::weight_bytes).sum(),
+            activation_bytes: layouts.iter().map(Layout::work_bytes).sum(),
+            state_bytes: layouts.iter().map(Layout::state_bytes).sum(),
+            kv_bytes: 0,
+            host_bytes: sizes::host_bytes(config),
+            host_is_shared: caps.kind.shares_memory(),
             kv_full_bytes: sizes::kv_bytes_min(config, plan, requested),
             kv_least_bytes: sizes::kv_bytes_min(config, plan, MODEL_LEN_MIN),
             kv_token_bytes: plan.token_kv_bytes(1, config.kv_format),
-            blocks,
+            blocks: Vec::new(),
             block_size: config.block_size,
             kv_format: config.kv_format,
-            memory_bytes: sizes::memory(config, caps).map(|(bytes, _)| bytes),
-            memory_source: sizes::memory(config, caps).map_or("", |(_, source)| source),
-            budget_bytes,
+            memory_bytes,
+            memory_source: memory_source.unwrap_or(""),
+            budget_bytes: sizes::budget_bytes(config, caps),
             pool_is_given: config.kv_cache_bytes.is_some(),
-            capacity,
             excess,
+            capacity,
             model_len_requested: requested,
-            model_len_max,
-            sequences,
-            token_bytes: model.token_weight_bytes()
-                + model.token_kv_bytes(model_len_max / 2, config.kv_format)
-                + model.state_bytes(),
+            model_len_max: 0,
+            sequences: 0,
+            token_bytes: 0,
+        };
+        fit.give_pool(config, plan, caps);
+        fit.token_bytes = model.token_weight_bytes()
+            + model.token_kv_bytes(fit.model_len_max / 2, config.kv_format)
+            + model.state_bytes();
+        fit
+    }
+
+    /// Computes the pool that the rest leaves room for, and the sequences that it holds.
+    fn give_pool(&mut self, config: &Config, plan: &Plan, caps: &Caps) {
+        self.blocks = sizes::pool_blocks(config, plan, caps, &self.capacity, self.fixed_bytes());
+        self.kv_bytes = sizes::kv_bytes(config, plan, &self.blocks);
+        self.model_len_max = self.model_len_held(plan);
+        if self.model_len_max > 0 {
+            self.sequences = sizes::sequences_held(config, plan, &self.blocks, self.model_len_max);
+        }
+    }
+
+    /// The longest sequence that the pool holds; 0 if there is no room for any, or not even for the pool.
+    fn model_len_held(&self, plan: &Plan) -> u32 {
+        let exceeds = self
+            .budget_bytes
+            .is_some_and(|budget| self.total_bytes() > budget);
+        if self.excess.is_some() || exceeds {
+            return 0;
+        }
+        let requested = self.model_len_requested;
+        match sizes::model_len_held(requested, self.block_size, plan, &self.blocks) {
+            held if held >= MODEL_LEN_MIN => held,
+            _ => 0,
         }
     }
 
@@ -240,6 +247,11 @@ impl Fit {
             ),
         }
     }
+}
+
+/// A device limit that even the smallest pool exceeds.
+fn least_pool_excess(plan: &Plan, capacity: &Capacity, caps: &Caps) -> Option<Excess> {
+    PoolLayout::new(plan, capacity, caps, &sizes::blocks_least(plan)).excess
 }
 
 /// One line, printed when an engine starts.

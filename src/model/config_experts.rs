@@ -1,10 +1,10 @@
 //! What a config says of experts.
 
-use super::LoadError;
 use super::config_layers::Word;
 use super::config_reader::ConfigReader;
+use super::error::LoadError;
 use super::families::{AfterDense, Experts, Scores};
-use super::spec::{EXPERTS_MAX, ExpertsSpec, LAYERS_MAX, RouterSpec, SharedSpec};
+use super::spec::{EXPERTS_MAX, ExpertsSpec, LAYERS_MAX, LayerSpec, RouterSpec, SharedSpec};
 use crate::plan::ExpertGroups;
 use crate::plan::check::ROUTES_MAX;
 use serde_json::Value;
@@ -102,11 +102,9 @@ fn router(config: &ConfigReader<'_>, scores: Scores, factor: f64) -> Result<Rout
                 }
             };
             return Ok(RouterSpec {
-                sigmoid: false,
-                renormalize: false,
-                choice_bias: false,
                 groups,
                 factor,
+                ..softmax(false)
             });
         }
     };
@@ -123,104 +121,134 @@ fn router(config: &ConfigReader<'_>, scores: Scores, factor: f64) -> Result<Rout
     })
 }
 
-/// The options of layers with experts.
+/// The options of experts, if any layer has them.
 pub(super) fn experts(
     config: &ConfigReader<'_>,
     experts: Experts,
+    layers: &[LayerSpec],
 ) -> Result<Option<ExpertsSpec>, LoadError> {
-    let normalizes =
-        |default| Ok::<_, LoadError>(config.boolean("norm_topk_prob")?.unwrap_or(default));
-    let softmax = |renormalize| RouterSpec {
+    if !layers.iter().any(|layer| layer.experts) {
+        return Ok(None);
+    }
+    let (router, shared) = router_and_shared(config, experts)?;
+    let fields = Fields::of(config, experts);
+    let count = config.required_integer(fields.count, 1..=EXPERTS_MAX)?;
+    let per_token = config.required_integer(fields.per_token, 1..=ROUTES_MAX)?;
+    if per_token > count {
+        let message = format!("is {per_token}, more than {} = {count}", fields.count);
+        return Err(config.invalid(fields.per_token, message));
+    }
+    check_expert_groups(config, router.groups, count, per_token)?;
+    Ok(Some(ExpertsSpec {
+        count,
+        per_token,
+        mlp: config.multiple_of_eight(fields.mlp, 1 << 20)?,
+        latent: latent(config, experts)?,
+        router,
+        bias: matches!(experts, Experts::EveryLayer { bias: true, .. }),
+        shared,
+        beside: matches!(experts, Experts::BesideMlp),
+    }))
+}
+
+/// The router, and the MLP that every token passes besides.
+fn router_and_shared(
+    config: &ConfigReader<'_>,
+    experts: Experts,
+) -> Result<(RouterSpec, Option<SharedSpec>), LoadError> {
+    match experts {
+        Experts::Never | Experts::BesideMlp => Ok((softmax(true), None)),
+        Experts::SparseLayers { shared, normalizes } => {
+            let given = config.boolean("norm_topk_prob")?;
+            let router = softmax(given.unwrap_or(normalizes));
+            Ok((router, shared_behind_gate(config, shared)?))
+        }
+        Experts::EveryLayer { shared, .. } => Ok((softmax(true), shared_mlp(config, shared)?)),
+        Experts::EveryLayerBesideGated => Ok((softmax(true), shared_behind_gate(config, true)?)),
+        Experts::AfterDense(AfterDense { scores, factor, .. }) => {
+            let router = router(config, scores, factor)?;
+            Ok((router, shared_experts(config, "moe_intermediate_size")?))
+        }
+        Experts::Blocks => {
+            let router = router(config, Scores::Sigmoid, 1.0)?;
+            let size = "moe_shared_expert_intermediate_size";
+            Ok((router, shared_experts(config, size)?))
+        }
+    }
+}
+
+/// A router whose scores are a softmax.
+fn softmax(renormalize: bool) -> RouterSpec {
+    RouterSpec {
         sigmoid: false,
         renormalize,
         choice_bias: false,
         groups: None,
         factor: 1.0,
-    };
-    let (router, bias, shared) = match experts {
-        Experts::Never => return Ok(None),
-        Experts::SparseLayers {
-            shared,
-            normalizes: default,
-        } => (
-            softmax(normalizes(default)?),
-            false,
-            shared_behind_gate(config, shared)?,
-        ),
-        Experts::EveryLayer { bias, shared } => (softmax(true), bias, shared_mlp(config, shared)?),
-        Experts::EveryLayerBesideGated => (softmax(true), false, shared_behind_gate(config, true)?),
-        Experts::BesideMlp => (softmax(true), false, None),
-        Experts::AfterDense(_) | Experts::Blocks => {
-            let (scores, factor) = match experts {
-                Experts::AfterDense(AfterDense { scores, factor, .. }) => (scores, factor),
-                _ => (Scores::Sigmoid, 1.0),
-            };
-            let router = router(config, scores, factor)?;
-            let size = match experts {
-                Experts::Blocks => Some("moe_shared_expert_intermediate_size"),
-                _ => None,
-            };
-            (router, false, shared_experts(config, size)?)
-        }
-    };
-    // transformers 5 writes the first name, published configs another.
-    let counted = match experts {
-        Experts::AfterDense(AfterDense { count, .. }) => count,
-        Experts::Blocks => "n_routed_experts",
-        _ if config.get("num_local_experts").is_some() => "num_local_experts",
-        _ => "num_experts",
-    };
-    let chosen = if matches!(experts, Experts::BesideMlp) {
-        "top_k_experts"
-    } else {
-        "num_experts_per_tok"
-    };
-    let size = if matches!(experts, Experts::EveryLayer { .. }) {
-        "intermediate_size"
-    } else {
-        "moe_intermediate_size"
-    };
-    let count = config.required(counted, config.integer(counted, 1..=EXPERTS_MAX)?)?;
-    let per_token = config.required(chosen, config.integer(chosen, 1..=ROUTES_MAX)?)?;
-    if per_token > count {
-        return Err(config.invalid(
-            chosen,
-            format!("is {per_token}, more than {counted} = {count}"),
-        ));
     }
-    if let Some(ExpertGroups {
-        count: groups,
-        kept,
-    }) = router.groups
-        && (count % groups != 0 || count / groups < 2 || per_token > count / groups * kept)
-    {
+}
+
+/// The fields that have the numbers of experts.
+struct Fields {
+    count: &'static str,
+    per_token: &'static str,
+    /// The size of one.
+    mlp: &'static str,
+}
+
+impl Fields {
+    fn of(config: &ConfigReader<'_>, experts: Experts) -> Self {
+        Self {
+            // transformers 5 writes the first name, published configs another.
+            count: match experts {
+                Experts::AfterDense(AfterDense { count, .. }) => count,
+                Experts::Blocks => "n_routed_experts",
+                _ if config.get("num_local_experts").is_some() => "num_local_experts",
+                _ => "num_experts",
+            },
+            per_token: match experts {
+                Experts::BesideMlp => "top_k_experts",
+                _ => "num_experts_per_tok",
+            },
+            mlp: match experts {
+                Experts::EveryLayer { .. } => "intermediate_size",
+                _ => "moe_intermediate_size",
+            },
+        }
+    }
+}
+
+/// Fails if experts do not fit into the groups from which a token's are chosen.
+fn check_expert_groups(
+    config: &ConfigReader<'_>,
+    groups: Option<ExpertGroups>,
+    experts: u32,
+    per_token: u32,
+) -> Result<(), LoadError> {
+    let Some(ExpertGroups { count, kept }) = groups else {
+        return Ok(());
+    };
+    let each = experts / count;
+    if !experts.is_multiple_of(count) || each < 2 || per_token > each * kept {
         let message = format!(
-            "is {groups}: {count} experts, {per_token} a token, do not fit into {kept} of them"
+            "is {count}: {experts} experts, {per_token} a token, do not fit into {kept} of them"
         );
         return Err(config.invalid("n_group", message));
     }
-    let mlp = config.multiple_of_eight(size, 1 << 20)?;
-    let beside = matches!(experts, Experts::BesideMlp);
-    let latent = match config.get("moe_latent_size") {
-        Some(_) if !matches!(experts, Experts::Blocks) => {
-            return Err(config.invalid(
-                "moe_latent_size",
-                "is set, which is not supported in this architecture",
-            ));
-        }
-        Some(_) => Some(config.multiple_of_eight("moe_latent_size", 1 << 16)?),
-        None => None,
-    };
-    Ok(Some(ExpertsSpec {
-        count,
-        per_token,
-        mlp,
-        latent,
-        router,
-        bias,
-        shared,
-        beside,
-    }))
+    Ok(())
+}
+
+/// `moe_latent_size`: columns that experts read and write.
+fn latent(config: &ConfigReader<'_>, experts: Experts) -> Result<Option<u32>, LoadError> {
+    let name = "moe_latent_size";
+    if config.get(name).is_none() {
+        return Ok(None);
+    }
+    if !matches!(experts, Experts::Blocks) {
+        let message = "is set, which is not supported in this architecture";
+        return Err(config.invalid(name, message));
+    }
+    Ok(Some(config.multiple_of_eight(name, 1 << 16)?))
 }
 
 /// The MLP of size `shared_expert_intermediate_size`, if the family has it.
@@ -245,14 +273,11 @@ fn shared_mlp(config: &ConfigReader<'_>, shared: bool) -> Result<Option<SharedSp
 }
 
 /// `n_shared_experts` experts that every token passes, as one MLP; `size` is the field with the size of one.
-fn shared_experts(
-    config: &ConfigReader<'_>,
-    size: Option<&str>,
-) -> Result<Option<SharedSpec>, LoadError> {
+fn shared_experts(config: &ConfigReader<'_>, size: &str) -> Result<Option<SharedSpec>, LoadError> {
     let count = config
         .integer("n_shared_experts", 0..=EXPERTS_MAX)?
         .unwrap_or(0);
-    let mlp = config.multiple_of_eight(size.unwrap_or("moe_intermediate_size"), 1 << 20)?;
+    let mlp = config.multiple_of_eight(size, 1 << 20)?;
     if count.checked_mul(mlp).is_none_or(|all| all > 1 << 20) {
         return Err(config.invalid(
             "n_shared_experts",

@@ -1,10 +1,10 @@
 //! What a config says of each layer: kinds, windows, rotary embeddings, experts.
 
-use super::LoadError;
 use super::config_reader::ConfigReader;
+use super::error::LoadError;
 use super::families::{Mixers, MlpSize, RopeRow, Ropes, Rule, Sizes, Windows};
 use super::rope::RopeSpec;
-use super::spec::{ConvolutionSpec, LAYERS_MAX, LayerKind};
+use super::spec::{ConvolutionSpec, LAYERS_MAX, LayerKind, LayerSpec};
 use crate::plan::check::{HEAD_DIM_MAX, TAPS_MAX};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -203,13 +203,20 @@ fn convolutions(config: &ConfigReader<'_>, count: usize) -> Result<Vec<Word>, Lo
     Ok(words)
 }
 
-/// The options of short convolutions.
-pub(super) fn convolution(config: &ConfigReader<'_>) -> Result<ConvolutionSpec, LoadError> {
+/// The options of short convolutions, if any layer has one.
+pub(super) fn convolution(
+    config: &ConfigReader<'_>,
+    layers: &[LayerSpec],
+) -> Result<Option<ConvolutionSpec>, LoadError> {
+    if !layers
+        .iter()
+        .any(|layer| layer.kind == LayerKind::Convolution)
+    {
+        return Ok(None);
+    }
     let taps = config.integer("conv_L_cache", 2..=TAPS_MAX)?.unwrap_or(3);
-    Ok(ConvolutionSpec {
-        taps,
-        bias: config.boolean("conv_bias")?.unwrap_or(false),
-    })
+    let bias = config.boolean("conv_bias")?.unwrap_or(false);
+    Ok(Some(ConvolutionSpec { taps, bias }))
 }
 
 /// The size of an MLP that is not its experts'.
@@ -433,9 +440,20 @@ pub(super) fn shapes(
     slides: &[bool],
 ) -> Result<Vec<LayerShape>, LoadError> {
     let mut shapes = vec![usual; slides.len()];
-    if sizes == Sizes::Same {
-        return Ok(shapes);
+    if sizes == Sizes::ByKind {
+        set_heads(config, slides, &mut shapes)?;
+        share_keys_and_values(config, slides, &mut shapes)?;
+        check_heads(config, &shapes)?;
     }
+    Ok(shapes)
+}
+
+/// Sets the heads of layers without a window, then those of the exceptions that `per_layer_config` lists.
+fn set_heads(
+    config: &ConfigReader<'_>,
+    slides: &[bool],
+    shapes: &mut [LayerShape],
+) -> Result<(), LoadError> {
     let value_is_key = config.boolean("attention_k_eq_v")?.unwrap_or(false);
     let exceptions = config.object("per_layer_config")?;
     let global_dim = optional_size(config, "global_head_dim", HEAD_DIM_MAX)?;
@@ -447,50 +465,55 @@ pub(super) fn shapes(
             shape.kv_heads = global_heads.unwrap_or(shape.kv_heads);
             shape.value_is_key = value_is_key;
         }
-        let Some(own) = exceptions
-            .as_ref()
-            .map(|all| all.object(&index.to_string()))
-            .transpose()?
-            .flatten()
-        else {
-            continue;
+        let own = match &exceptions {
+            Some(exceptions) => exceptions.object(&index.to_string())?,
+            None => None,
         };
-        shape.head_dim = optional_size(&own, "head_dim", HEAD_DIM_MAX)?.unwrap_or(shape.head_dim);
-        shape.kv_heads = own
-            .integer("num_key_value_heads", 1..=1024)?
-            .unwrap_or(shape.kv_heads);
+        if let Some(own) = own {
+            let head_dim = optional_size(&own, "head_dim", HEAD_DIM_MAX)?;
+            let kv_heads = own.integer("num_key_value_heads", 1..=1024)?;
+            shape.head_dim = head_dim.unwrap_or(shape.head_dim);
+            shape.kv_heads = kv_heads.unwrap_or(shape.kv_heads);
+        }
     }
+    Ok(())
+}
+
+/// Lets the last `num_kv_shared_layers` use the keys and values of the last layer of their kind before them.
+fn share_keys_and_values(
+    config: &ConfigReader<'_>,
+    slides: &[bool],
+    shapes: &mut [LayerShape],
+) -> Result<(), LoadError> {
+    let name = "num_kv_shared_layers";
     let count = slides.len();
-    let shared = config
-        .integer("num_kv_shared_layers", 0..=LAYERS_MAX)?
-        .unwrap_or(0) as usize;
+    let shared = config.integer(name, 0..=LAYERS_MAX)?.unwrap_or(0) as usize;
     let is_double = config.boolean("use_double_wide_mlp")?.unwrap_or(false);
     if shared >= count {
-        return Err(config.invalid(
-            "num_kv_shared_layers",
-            format!("is {shared} of {count} layers"),
-        ));
+        return Err(config.invalid(name, format!("is {shared} of {count} layers")));
     }
-    for index in count - shared..count {
-        let from = (0..count - shared)
-            .rev()
-            .find(|&from| slides[from] == slides[index]);
+    let own = count - shared;
+    for index in own..count {
+        let from = slides[..own]
+            .iter()
+            .rposition(|slides_before| *slides_before == slides[index]);
         let from = from.ok_or_else(|| {
-            config.invalid(
-                "num_kv_shared_layers",
-                format!("is {shared}: layer {index} has none of its kind before them"),
-            )
+            let message = format!("is {shared}: layer {index} has none of its kind before them");
+            config.invalid(name, message)
         })?;
-        let (kv_heads, head_dim) = (shapes[from].kv_heads, shapes[from].head_dim);
-        let mlp = if is_double { 2 * usual.mlp } else { usual.mlp };
+        let mlp = shapes[index].mlp;
         shapes[index] = LayerShape {
-            kv_heads,
-            head_dim,
-            mlp,
+            mlp: if is_double { 2 * mlp } else { mlp },
             kv_from: Some(from),
             value_is_key: false,
+            ..shapes[from]
         };
     }
+    Ok(())
+}
+
+/// Fails if layers have heads of more kinds than the plan has buffers for.
+fn check_heads(config: &ConfigReader<'_>, shapes: &[LayerShape]) -> Result<(), LoadError> {
     let kinds: BTreeSet<_> = shapes
         .iter()
         .map(|shape| (shape.head_dim, shape.kv_heads))
@@ -502,7 +525,7 @@ pub(super) fn shapes(
         );
         return Err(config.invalid("per_layer_config", message));
     }
-    Ok(shapes)
+    Ok(())
 }
 
 fn optional_size(

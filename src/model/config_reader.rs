@@ -1,6 +1,6 @@
 //! Typed access to JSON objects of a checkpoint; each error is one line with file and field.
 
-use super::LoadError;
+use super::error::LoadError;
 use super::stand_in::stand_in;
 use serde_json::{Map, Value};
 use std::fmt::Display;
@@ -119,9 +119,18 @@ impl<'a> ConfigReader<'a> {
         }
     }
 
+    /// A required integer within `range`.
+    pub(super) fn required_integer(
+        &self,
+        name: &str,
+        range: RangeInclusive<u32>,
+    ) -> Result<u32, LoadError> {
+        self.required(name, self.integer(name, range)?)
+    }
+
     /// A required multiple of 8, up to `max`.
     pub(super) fn multiple_of_eight(&self, name: &str, max: u32) -> Result<u32, LoadError> {
-        let value = self.required(name, self.integer(name, 8..=max)?)?;
+        let value = self.required_integer(name, 8..=max)?;
         if value % 8 != 0 {
             return Err(self.invalid(name, format!("is {value}, not a multiple of 8")));
         }

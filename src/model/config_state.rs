@@ -1,9 +1,10 @@
 //! What a config says of recurrent states.
 
-use super::LoadError;
 use super::config_reader::ConfigReader;
+use super::error::LoadError;
 use super::families::{Mixers, Rule};
-use super::spec::{Factors, GatedNormSpec, StateRule, StateSpec};
+use super::spec::{Factors, GatedNormSpec, LayerSpec, StateRule, StateSpec};
+use super::stored::Stored;
 use crate::plan::check::TAPS_MAX;
 
 /// Maximum heads of a state.
@@ -11,26 +12,39 @@ const HEADS_MAX: u32 = 1024;
 /// Maximum elements of a head, of keys or of values.
 const STATE_DIM_MAX: u32 = 512;
 
-/// The state of a family; `epsilon` is that of its norms.
+/// The state of a family, if any layer has one; `epsilon` is that of its norms.
 pub(super) fn state(
     config: &ConfigReader<'_>,
     mixers: Mixers,
+    layers: &[LayerSpec],
     epsilon: f64,
+    stored: &Stored<'_>,
 ) -> Result<Option<StateSpec>, LoadError> {
+    if !layers.iter().any(|layer| layer.kind.has_state()) {
+        return Ok(None);
+    }
     Ok(match mixers {
         Mixers::Attention | Mixers::AttentionOrConvolution { .. } => None,
-        Mixers::AttentionOrState(Rule::Delta) => Some(delta(config, 1.0, epsilon)?),
+        Mixers::AttentionOrState(Rule::Delta) => Some(delta(config, 1.0, epsilon, stored)?),
         Mixers::AttentionOrState(Rule::NegativeDelta) => {
             let negative = config.boolean("linear_allow_neg_eigval")?.unwrap_or(true);
-            Some(delta(config, if negative { 2.0 } else { 1.0 }, 1e-5)?)
+            let beta_scale = if negative { 2.0 } else { 1.0 };
+            Some(delta(config, beta_scale, 1e-5, stored)?)
         }
-        Mixers::AttentionOrState(Rule::Mamba2) => Some(mamba2(config, "mamba_proj_bias", epsilon)?),
-        Mixers::Blocks => Some(mamba2(config, "use_bias", epsilon)?),
-        Mixers::AttentionAndState => Some(beside_attention(config, epsilon)?),
+        Mixers::AttentionOrState(Rule::Mamba2) => {
+            Some(mamba2(config, "mamba_proj_bias", epsilon, stored)?)
+        }
+        Mixers::Blocks => Some(mamba2(config, "use_bias", epsilon, stored)?),
+        Mixers::AttentionAndState => Some(beside_attention(config, epsilon, stored)?),
     })
 }
 
-fn delta(config: &ConfigReader<'_>, beta_scale: f32, epsilon: f64) -> Result<StateSpec, LoadError> {
+fn delta(
+    config: &ConfigReader<'_>,
+    beta_scale: f32,
+    epsilon: f64,
+    stored: &Stored<'_>,
+) -> Result<StateSpec, LoadError> {
     let integer = |name: &str, max| config.required(name, config.integer(name, 1..=max)?);
     let size = |name: &str| config.multiple_of_eight(name, STATE_DIM_MAX);
     let value_dim = size("linear_value_head_dim")?;
@@ -40,13 +54,13 @@ fn delta(config: &ConfigReader<'_>, beta_scale: f32, epsilon: f64) -> Result<Sta
         heads: integer("linear_num_value_heads", HEADS_MAX)?,
         key_dim: size("linear_key_head_dim")?,
         value_dim,
-        tiled: false,
+        tiled: stored.tiled_heads,
         taps: config
             .integer("linear_conv_kernel_dim", 2..=TAPS_MAX)?
             .unwrap_or(4),
         convolution_bias: false,
         bias: false,
-        log_decays: true,
+        log_decays: stored.log_decays,
         norm: GatedNormSpec {
             present: true,
             run: value_dim,
@@ -59,7 +73,12 @@ fn delta(config: &ConfigReader<'_>, beta_scale: f32, epsilon: f64) -> Result<Sta
 }
 
 /// Mamba 2; some fields have one of two names.
-fn mamba2(config: &ConfigReader<'_>, bias: &str, epsilon: f64) -> Result<StateSpec, LoadError> {
+fn mamba2(
+    config: &ConfigReader<'_>,
+    bias: &str,
+    epsilon: f64,
+    stored: &Stored<'_>,
+) -> Result<StateSpec, LoadError> {
     let either = |names: [&'static str; 2]| {
         if config.get(names[0]).is_some() {
             names[0]
@@ -83,13 +102,13 @@ fn mamba2(config: &ConfigReader<'_>, bias: &str, epsilon: f64) -> Result<StateSp
         heads,
         key_dim,
         value_dim,
-        tiled: false,
+        tiled: stored.tiled_heads,
         taps,
         convolution_bias: config
             .boolean(either(["use_conv_bias", "mamba_conv_bias"]))?
             .unwrap_or(true),
         bias: config.boolean(bias)?.unwrap_or(false),
-        log_decays: true,
+        log_decays: stored.log_decays,
         norm: GatedNormSpec {
             present: true,
             run: heads * value_dim / key_heads,
@@ -121,7 +140,11 @@ fn mamba2_head(config: &ConfigReader<'_>, name: &str, heads: u32) -> Result<u32,
 }
 
 /// Mamba 2 beside attention: it may have no norm, or its gate before it.
-fn beside_attention(config: &ConfigReader<'_>, epsilon: f64) -> Result<StateSpec, LoadError> {
+fn beside_attention(
+    config: &ConfigReader<'_>,
+    epsilon: f64,
+    stored: &Stored<'_>,
+) -> Result<StateSpec, LoadError> {
     for name in [
         "attention_bias",
         "mlp_bias",
@@ -135,7 +158,7 @@ fn beside_attention(config: &ConfigReader<'_>, epsilon: f64) -> Result<StateSpec
             ));
         }
     }
-    let mut spec = mamba2(config, "mamba_proj_bias", epsilon)?;
+    let mut spec = mamba2(config, "mamba_proj_bias", epsilon, stored)?;
     spec.norm.present = config.boolean("mamba_rms_norm")?.unwrap_or(false);
     spec.norm.gate_first = !config.boolean("mamba_norm_before_gate")?.unwrap_or(true);
     Ok(spec)

@@ -9,6 +9,7 @@ mod latent;
 mod mlp;
 mod state;
 
+use super::layer_weight::LayerWeight;
 use super::spec::{HeadNorms, LayerKind, LayerSpec, ModelSpec, OutputGate};
 use super::weights::WeightTable;
 use crate::plan::{
@@ -84,8 +85,8 @@ impl Recorder<'_> {
         id
     }
 
-    fn layer_weight(&mut self, layer: usize, name: &str) -> WeightId {
-        self.weight(&format!("layers.{layer}.{name}"))
+    fn layer_weight(&mut self, layer: usize, weight: LayerWeight) -> WeightId {
+        self.weight(&weight.of_layer(layer))
     }
 
     fn record_ropes(&mut self) {
@@ -169,19 +170,19 @@ impl Recorder<'_> {
         buffers: &Buffers,
         branch: BufferId,
         layer: usize,
-        name: &str,
+        weight: LayerWeight,
         is_last: bool,
     ) -> Step {
-        let mut norm = self.norm(branch, &format!("layers.{layer}.{name}"), true, buffers.x);
+        let mut norm = self.norm(branch, &weight.of_layer(layer), true, buffers.x);
         let has_scalar = is_last && self.spec.layer_scalar;
-        norm.options.scale = has_scalar.then(|| self.layer_weight(layer, "scalar"));
+        norm.options.scale = has_scalar.then(|| self.layer_weight(layer, LayerWeight::Scalar));
         Step::RmsNorm(norm)
     }
 
-    fn head_norm(&mut self, layer: usize, name: &str) -> Option<HeadNorm> {
+    fn head_norm(&mut self, layer: usize, weight: LayerWeight) -> Option<HeadNorm> {
         let (norm, kind) = (self.spec.norm, self.spec.attention.head_norms);
         (kind != HeadNorms::None).then(|| HeadNorm {
-            weight: self.layer_weight(layer, name),
+            weight: self.layer_weight(layer, weight),
             epsilon: norm.epsilon,
             one_plus: norm.one_plus,
             whole_row: kind == HeadNorms::WholeRow,
@@ -195,14 +196,14 @@ impl Recorder<'_> {
         steps: &mut Vec<Step>,
         buffers: &Buffers,
         layer: usize,
-        norm: &str,
+        norm: LayerWeight,
     ) -> BufferId {
         if !self.spec.layers[layer].norms.before() {
             return buffers.x;
         }
         steps.push(Step::RmsNorm(self.norm(
             buffers.x,
-            &format!("layers.{layer}.{norm}"),
+            &norm.of_layer(layer),
             false,
             buffers.normed,
         )));
@@ -217,7 +218,7 @@ impl Recorder<'_> {
         if layer.kind == LayerKind::FeedForward {
             return;
         }
-        let x = self.enter(steps, buffers, index, "attention_norm");
+        let x = self.enter(steps, buffers, index, LayerWeight::AttentionNorm);
         if self.spec.latent.is_some() {
             self.latent_attention(steps, buffers, (index, layer), x);
         } else if layer.kind.attends() {
@@ -246,10 +247,10 @@ impl Recorder<'_> {
         let (q, attended) = (buffers.q[&query], buffers.attended[&query]);
         let qkv = buffers.qkv[&self.spec.qkv_columns(layer)];
 
-        let weight = self.layer_weight(index, "qkv");
+        let weight = self.layer_weight(index, LayerWeight::Qkv);
         let bias = attention
             .qkv_bias
-            .then(|| self.layer_weight(index, "qkv_bias"));
+            .then(|| self.layer_weight(index, LayerWeight::QkvBias));
         steps.push(Step::MatMul(MatMul {
             x,
             weight,
@@ -257,11 +258,11 @@ impl Recorder<'_> {
             accumulate: false,
             out: qkv,
         }));
-        let q_norm = self.head_norm(index, "q_norm");
+        let q_norm = self.head_norm(index, LayerWeight::QNorm);
         let k_norm = if q_only {
             None
         } else {
-            self.head_norm(index, "k_norm")
+            self.head_norm(index, LayerWeight::KNorm)
         };
         let rope = layer.rope.map(|rope| self.ropes[rope]);
         let v_epsilon = (attention.value_norm && !q_only).then_some(self.spec.norm.epsilon);
@@ -280,7 +281,9 @@ impl Recorder<'_> {
             options,
             q,
         }));
-        let sinks = attention.sinks.then(|| self.layer_weight(index, "sinks"));
+        let sinks = attention
+            .sinks
+            .then(|| self.layer_weight(index, LayerWeight::Sinks));
         steps.push(Step::AttendPaged(AttendPaged {
             q,
             layer: kv_layer,
@@ -292,10 +295,10 @@ impl Recorder<'_> {
             out: attended,
         }));
         let attended = self.gate_output(steps, layer, (qkv, attended, q));
-        let weight = self.layer_weight(index, "output");
+        let weight = self.layer_weight(index, LayerWeight::Output);
         let bias = attention
             .output_bias
-            .then(|| self.layer_weight(index, "output_bias"));
+            .then(|| self.layer_weight(index, LayerWeight::OutputBias));
         self.leave(steps, buffers, index, attended, (weight, bias));
     }
 
@@ -329,9 +332,9 @@ impl Recorder<'_> {
         let [gated, convolved] = buffers.convolution.expect("the model has convolutions");
         let layer = self.state_layer((spec.taps - 1) * self.spec.hidden);
         let bias =
-            |recorder: &mut Self, name: &str| spec.bias.then(|| recorder.layer_weight(index, name));
-        let input_bias = bias(self, "convolution_input_bias");
-        let weight = self.layer_weight(index, "convolution_input");
+            |recorder: &mut Self, weight| spec.bias.then(|| recorder.layer_weight(index, weight));
+        let input_bias = bias(self, LayerWeight::ConvolutionInputBias);
+        let weight = self.layer_weight(index, LayerWeight::ConvolutionInput);
         steps.push(Step::MatMul(MatMul {
             x,
             weight,
@@ -339,8 +342,8 @@ impl Recorder<'_> {
             accumulate: false,
             out: gated,
         }));
-        let own_bias = bias(self, "convolution_bias");
-        let weight = self.layer_weight(index, "convolution");
+        let own_bias = bias(self, LayerWeight::ConvolutionBias);
+        let weight = self.layer_weight(index, LayerWeight::Convolution);
         steps.push(Step::ShortConvolution(ShortConvolution {
             x: gated,
             form: ConvolutionForm::Gated,
@@ -350,8 +353,8 @@ impl Recorder<'_> {
             bias: own_bias,
             out: convolved,
         }));
-        let output_bias = bias(self, "convolution_output_bias");
-        let weight = self.layer_weight(index, "convolution_output");
+        let output_bias = bias(self, LayerWeight::ConvolutionOutputBias);
+        let weight = self.layer_weight(index, LayerWeight::ConvolutionOutput);
         self.leave(steps, buffers, index, convolved, (weight, output_bias));
     }
 
@@ -376,7 +379,13 @@ impl Recorder<'_> {
         match buffers.branch {
             Some(branch) if self.spec.layers[index].norms.after() => {
                 steps.push(product(false, branch));
-                steps.push(self.norm_onto_x(buffers, branch, index, "attention_post_norm", false));
+                steps.push(self.norm_onto_x(
+                    buffers,
+                    branch,
+                    index,
+                    LayerWeight::AttentionPostNorm,
+                    false,
+                ));
             }
             _ => steps.push(product(true, buffers.x)),
         }

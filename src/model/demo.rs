@@ -1,6 +1,6 @@
 //! The demo model: five million parameters, embedded in the binary, so that everything works without a download.
 
-use super::{Model, Safetensors};
+use super::safetensors::Safetensors;
 use crate::platform::ModelFile;
 use bytes::Bytes;
 
@@ -17,18 +17,18 @@ pub const TOKENIZER_CONFIG_JSON: &[u8] = include_bytes!("../../assets/demo/token
 /// A static, not a constant: a constant could be embedded once per use.
 static WEIGHTS: &[u8] = include_bytes!("../../assets/demo/model.safetensors");
 
-pub(crate) fn model() -> Model {
+/// The weights.
+pub(super) fn tensors() -> Safetensors {
     let name = "model.safetensors";
     let file = ModelFile::in_memory(Bytes::from_static(WEIGHTS));
-    let source = Safetensors::from_files(name, vec![(name.into(), file)])
-        .expect("the embedded weights are whole");
-    Model::from_parts(CONFIG_JSON, Some(GENERATION_CONFIG_JSON), Box::new(source))
-        .expect("the embedded model loads")
+    Safetensors::from_files(name, vec![(name.into(), file)])
+        .expect("the embedded weights are whole")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Model;
     use crate::plan::{Storage, WeightFormat};
     use crate::platform::block_on;
     use std::convert::Infallible;
@@ -36,7 +36,7 @@ mod tests {
     #[test]
     fn matrices_are_slices_of_the_file_and_not_copies() {
         let file = WEIGHTS.as_ptr_range();
-        let model = model();
+        let model = Model::demo();
         let plan = model.record(Storage::F32);
         let mut bytes_shared = 0;
         let uploaded = block_on(
@@ -63,6 +63,6 @@ mod tests {
     #[test]
     fn a_model_may_move_to_the_thread_that_runs_it() {
         fn is_send<T: Send>(_: &T) {}
-        is_send(&model());
+        is_send(&Model::demo());
     }
 }

@@ -1,7 +1,8 @@
 //! Sampling defaults from a model's files.
 
 use super::config_reader::{self, ConfigReader};
-use super::{LoadError, ModelSpec};
+use super::error::LoadError;
+use super::spec::ModelSpec;
 use crate::plan::inputs::DrawParams;
 
 /// Defaults from `generation_config.json` for requests that leave fields unset. Like vLLM, folio does not read

@@ -5,8 +5,8 @@
 //! act-order, scales change from column to column, so its weights are rounded to `q8`, by at most half a step of 1/127
 //! of a group's largest weight.
 
-use super::LoadError;
 use super::config_reader::{self, ConfigReader};
+use super::error::LoadError;
 use super::quantize::quantize_row;
 use super::repack::RowWriter;
 use super::source::{Element, TensorInfo, TensorRead, TensorSource};
@@ -82,73 +82,80 @@ enum Fp8Scales {
 pub(super) fn method(file: &str, config_json: &[u8]) -> Result<Option<Method>, LoadError> {
     let value = config_reader::parse(file, config_json)?;
     let root = ConfigReader::root(file, &value)?;
-    let Some(config) = root.object("quantization_config")? else {
-        return Ok(None);
-    };
-    let unless = |field: &str, known: &[&str]| match config
-        .text(field)?
-        .filter(|found| !known.contains(found))
-    {
-        Some(found) => Err(config.invalid(
-            field,
-            format!("is {found:?}, which is not supported; only FP8 is"),
-        )),
-        None => Ok(()),
-    };
-    let name = config.required("quant_method", config.text("quant_method")?)?;
-    let four_bits = || match config.required("bits", config.integer("bits", 1..=32)?)? {
-        4 => Ok(()),
-        found => Err(config.invalid("bits", format!("is {found}: only 4 bits are supported"))),
-    };
-    let group = || {
-        let group = config.required("group_size", config.get("group_size"))?;
-        match group.as_i64() {
-            Some(-1) => Ok(usize::MAX),
-            Some(group @ (32 | 64 | 128)) => Ok(group as usize),
-            _ => Err(config.invalid("group_size", format!("is {group}, not 32, 64, 128 or -1"))),
-        }
-    };
-    Ok(Some(match name {
-        "gptq" => {
-            four_bits()?;
-            let is_new = config.text("checkpoint_format")? == Some("gptq_v2");
-            let act_order = config.boolean("desc_act")?.unwrap_or(false);
-            Method::Gptq {
-                group: group()?,
-                act_order,
-                zero_offset: if is_new { 0 } else { 1 },
-            }
-        }
-        "awq" => {
-            four_bits()?;
-            if let Some(version) = config
-                .text("version")?
-                .filter(|version| *version != "gemm" && *version != "GEMM")
-            {
-                return Err(config.invalid("version", format!("is {version:?}, not gemm")));
-            }
-            Method::Awq { group: group()? }
-        }
-        "compressed-tensors" => {
-            unless("format", &["float-quantized", "naive-quantized"])?;
-            Method::Fp8
-        }
-        "modelopt" => {
-            unless(
-                "quant_algo",
-                &["FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO"],
-            )?;
-            Method::Fp8
-        }
-        "fp8" | "fbgemm_fp8" => Method::Fp8,
-        "mxfp4" => Method::Mxfp4,
+    match root.object("quantization_config")? {
+        Some(config) => read_method(&config).map(Some),
+        None => Ok(None),
+    }
+}
+
+fn read_method(config: &ConfigReader<'_>) -> Result<Method, LoadError> {
+    match config.required("quant_method", config.text("quant_method")?)? {
+        "gptq" => gptq(config),
+        "awq" => awq(config),
+        "fp8" | "fbgemm_fp8" => Ok(Method::Fp8),
+        "compressed-tensors" => fp8_if(config, "format", &["float-quantized", "naive-quantized"]),
+        "modelopt" => fp8_if(
+            config,
+            "quant_algo",
+            &["FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO"],
+        ),
+        "mxfp4" => Ok(Method::Mxfp4),
         other => {
             let message = format!(
                 "is {other:?}, not gptq, awq, fp8, fbgemm_fp8, compressed-tensors or mxfp4"
             );
-            return Err(config.invalid("quant_method", message));
+            Err(config.invalid("quant_method", message))
         }
-    }))
+    }
+}
+
+fn gptq(config: &ConfigReader<'_>) -> Result<Method, LoadError> {
+    check_four_bits(config)?;
+    let is_new = config.text("checkpoint_format")? == Some("gptq_v2");
+    let act_order = config.boolean("desc_act")?.unwrap_or(false);
+    Ok(Method::Gptq {
+        group: group(config)?,
+        act_order,
+        zero_offset: if is_new { 0 } else { 1 },
+    })
+}
+
+fn awq(config: &ConfigReader<'_>) -> Result<Method, LoadError> {
+    check_four_bits(config)?;
+    match config.text("version")? {
+        None | Some("gemm" | "GEMM") => Ok(Method::Awq {
+            group: group(config)?,
+        }),
+        Some(version) => Err(config.invalid("version", format!("is {version:?}, not gemm"))),
+    }
+}
+
+/// FP8, unless the field says something that is not one of `known`.
+fn fp8_if(config: &ConfigReader<'_>, field: &str, known: &[&str]) -> Result<Method, LoadError> {
+    match config.text(field)? {
+        Some(found) if !known.contains(&found) => {
+            let message = format!("is {found:?}, which is not supported; only FP8 is");
+            Err(config.invalid(field, message))
+        }
+        _ => Ok(Method::Fp8),
+    }
+}
+
+fn check_four_bits(config: &ConfigReader<'_>) -> Result<(), LoadError> {
+    match config.required_integer("bits", 1..=32)? {
+        4 => Ok(()),
+        found => Err(config.invalid("bits", format!("is {found}: only 4 bits are supported"))),
+    }
+}
+
+/// Weights along a row that share a scale.
+fn group(config: &ConfigReader<'_>) -> Result<usize, LoadError> {
+    let group = config.required("group_size", config.get("group_size"))?;
+    match group.as_i64() {
+        Some(-1) => Ok(usize::MAX),
+        Some(group @ (32 | 64 | 128)) => Ok(group as usize),
+        _ => Err(config.invalid("group_size", format!("is {group}, not 32, 64, 128 or -1"))),
+    }
 }
 
 /// Fails if the weights of a checkpoint are quantized although its config names no method.
@@ -184,6 +191,21 @@ pub(super) fn check_plain(
 
 fn is_stored(info: &TensorInfo, name: &str) -> bool {
     info.element == Element::Other(name.into())
+}
+
+/// Wraps `source` to show quantized tensors as ordinary ones, if the config says that the checkpoint is quantized.
+pub(super) fn unpacked(
+    file: &str,
+    config_json: &[u8],
+    source: Box<dyn TensorSource>,
+) -> Result<Box<dyn TensorSource>, LoadError> {
+    match method(file, config_json)? {
+        Some(method) => Ok(Box::new(Prequantized::new(source, method)?)),
+        None => {
+            check_plain(file, source.tensors())?;
+            Ok(source)
+        }
+    }
 }
 
 impl Prequantized {

@@ -3,7 +3,7 @@
 //! Rows are quantized when they are read, one chunk at a time and in parallel, so the host never holds more than a
 //! chunk. Embedding and LM head get 8 bits even if the rest gets 4: they affect every token, and cost little.
 
-use super::LoadError;
+use super::error::LoadError;
 use super::repack::RowWriter;
 use super::source::{Element, TensorInfo, TensorRead, TensorSource};
 use crate::plan::WeightFormat;

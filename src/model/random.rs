@@ -1,7 +1,7 @@
 //! Random weights of a given shape, generated when they are read: even a model of 8 billion parameters needs no memory
 //! for them.
 
-use super::LoadError;
+use super::error::LoadError;
 use super::source::{Element, TensorInfo, TensorRead, TensorSource};
 use super::spec::ModelSpec;
 use super::weights::tensors_of;

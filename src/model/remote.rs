@@ -1,12 +1,10 @@
 //! Checkpoints that are read in byte ranges, over HTTP or from a browser's cache. Whole weight files are never held in
 //! memory.
 
+use super::error::LoadError;
 use super::safetensors::{self, Layout};
 use super::source::{TensorInfo, TensorRead, TensorSource};
 use super::stand_in::{START_BYTES, stand_in};
-use super::{
-    CONFIG_BYTES_MAX, GenerationDefaults, LoadError, Model, ModelSpec, as_prequantized, read_error,
-};
 use crate::platform::ModelFile;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,7 +49,9 @@ impl RangeFiles for LocalFiles {
     fn read<'a>(&'a self, file: &'a str, bytes: Range<u64>) -> TensorRead<'a> {
         let read = self.find(file).ok_or_else(|| missing(file));
         Box::pin(ready(read.and_then(|found| {
-            found.read(bytes).map_err(|error| read_error(file, &error))
+            found
+                .read(bytes)
+                .map_err(|error| LoadError::unreadable(file, &error))
         })))
     }
 
@@ -63,7 +63,7 @@ impl RangeFiles for LocalFiles {
                 Ok(false) => Err(LoadError::Changed {
                     file: label.clone(),
                 }),
-                Err(error) => Err(read_error(label, &error)),
+                Err(error) => Err(LoadError::unreadable(label, &error)),
             })
     }
 }
@@ -89,27 +89,8 @@ pub async fn read_whole(
     }
 }
 
-impl Model {
-    /// Opens the folder behind `files`, as [`Model::open`] does for one on disk. Reads the small files and the headers.
-    pub async fn open_remote(files: Box<dyn RangeFiles>) -> Result<Self, LoadError> {
-        let (config, generation) = ("config.json", "generation_config.json");
-        let config_json = read_whole(files.as_ref(), config, CONFIG_BYTES_MAX).await?;
-        let config_json = config_json.ok_or_else(|| missing(config))?;
-        let spec = ModelSpec::from_json(config, &config_json)?;
-        let generation_json = read_whole(files.as_ref(), generation, CONFIG_BYTES_MAX).await?;
-        let generation = GenerationDefaults::new(&spec, generation, generation_json.as_deref())?;
-        let source = as_prequantized(
-            config,
-            &config_json,
-            Box::new(RemoteTensors::open(files).await?),
-        )?;
-        let spec = super::untied_if_they_differ(spec, source.as_ref()).await?;
-        Self::new(spec, generation, source)
-    }
-}
-
 /// The tensors of a checkpoint that is read in byte ranges.
-struct RemoteTensors {
+pub(super) struct RemoteTensors {
     name: &'static str,
     files: Box<dyn RangeFiles>,
     labels: Vec<Arc<str>>,
@@ -117,7 +98,8 @@ struct RemoteTensors {
 }
 
 impl RemoteTensors {
-    async fn open(files: Box<dyn RangeFiles>) -> Result<Self, LoadError> {
+    /// Reads the headers of all files.
+    pub(super) async fn open(files: Box<dyn RangeFiles>) -> Result<Self, LoadError> {
         let single = files.size(safetensors::SINGLE).await?;
         let mut source = Self {
             name: safetensors::SINGLE,

@@ -1,9 +1,10 @@
 //! Rotary frequencies: from a config to a plan's vector. Computed in f64, since a rounded frequency times a position of
 //! 100,000 gives a wrong angle.
 
-use super::LoadError;
 use super::config_reader::ConfigReader;
+use super::error::LoadError;
 use std::f64::consts::TAU;
+use std::ops::RangeInclusive;
 
 /// One variant of rotary embeddings in a model.
 #[derive(Clone, Debug, PartialEq)]
@@ -164,14 +165,15 @@ impl RopeSpec {
         options: RopeOptions,
     ) -> Result<Self, LoadError> {
         let scaling = parameters.cloned().or(config.object("rope_scaling")?);
-        let theta = |fields: &ConfigReader<'_>| fields.number("rope_theta", 1e-3..=1e30);
-        let own_theta = scaling.as_ref().map(theta).transpose()?.flatten();
-        let fraction =
-            |fields: &ConfigReader<'_>| fields.number("partial_rotary_factor", 0.0..=1.0);
-        let own_fraction = scaling.as_ref().map(fraction).transpose()?.flatten();
-        let fraction = own_fraction
-            .or(fraction(config)?)
-            .unwrap_or(options.partial_rotary_factor);
+        let number = |name: &str, range: RangeInclusive<f64>| {
+            let own = match &scaling {
+                Some(fields) => fields.number(name, range.clone())?,
+                None => None,
+            };
+            Ok::<_, LoadError>(own.or(config.number(name, range)?))
+        };
+        let fraction = number("partial_rotary_factor", 0.0..=1.0)?;
+        let fraction = fraction.unwrap_or(options.partial_rotary_factor);
         let is_proportional = match &scaling {
             Some(fields) => fields.text("rope_type")? == Some("proportional"),
             None => false,
@@ -188,31 +190,41 @@ impl RopeSpec {
             );
             return Err(config.invalid("partial_rotary_factor", message));
         }
-        let theta = config.required("rope_theta", own_theta.or(theta(config)?))?;
-        let Some(fields) = scaling else {
-            return Ok(Self::plain(theta, rotary_dim, options.interleaved));
-        };
+        let theta = config.required("rope_theta", number("rope_theta", 1e-3..=1e30)?)?;
+        let plain = Self::plain(theta, rotary_dim, options.interleaved);
+        match scaling {
+            Some(fields) => plain.scaled(&fields, config, f64::from(head_dim), fraction),
+            None => Ok(plain),
+        }
+    }
+
+    /// Stretches the frequencies as `fields` say. `fraction` of the head's elements rotate.
+    fn scaled(
+        mut self,
+        fields: &ConfigReader<'_>,
+        config: &ConfigReader<'_>,
+        head_dim: f64,
+        fraction: f64,
+    ) -> Result<Self, LoadError> {
         let alpha = fields.number("alpha", 1e-3..=1e9)?;
         let kind = fields.text("rope_type")?.or(fields.text("type")?);
-        let mut rope = Self::plain(theta, rotary_dim, options.interleaved);
         match (kind, alpha) {
             (Some("proportional"), _) => {
-                let pairs = (f64::from(head_dim) * fraction / 2.0) as u32;
+                let pairs = (head_dim * fraction / 2.0) as u32;
                 let factor = fields.number("factor", 1e-6..=1e9)?.unwrap_or(1.0);
-                rope.scaling = RopeScaling::Proportional { pairs, factor };
+                self.scaling = RopeScaling::Proportional { pairs, factor };
             }
             // The base of NTK, whatever the length of a sequence.
             (Some("dynamic"), Some(alpha)) => {
-                let dim = f64::from(head_dim);
-                rope.theta *= alpha.powf(dim / (dim - 2.0));
+                self.theta *= alpha.powf(head_dim / (head_dim - 2.0));
             }
-            (Some("longrope" | "su"), _) => rope.read_long(&fields, config)?,
+            (Some("longrope" | "su"), _) => self.read_long(fields, config)?,
             _ => {
-                rope.scaling =
-                    RopeScaling::from_fields(&fields, config, theta, f64::from(rotary_dim))?;
+                let rotary_dim = f64::from(self.rotary_dim);
+                self.scaling = RopeScaling::from_fields(fields, config, self.theta, rotary_dim)?;
             }
         }
-        Ok(rope)
+        Ok(self)
     }
 
     /// Reads the two lists of divisors of longrope.
@@ -272,12 +284,12 @@ impl RopeSpec {
         }
     }
 
-    /// Sets additional divisors of the frequencies from a file, if it has any.
+    /// Sets additional divisors of the frequencies, which a file has.
     pub(super) fn divide(&mut self, file: &str, divisors: &[f32]) -> Result<(), LoadError> {
         let usable = divisors
             .iter()
             .all(|divisor| divisor.is_finite() && *divisor > 0.0);
-        if !usable || !divisors.is_empty() && divisors.len() != self.rotary_dim as usize / 2 {
+        if !usable || divisors.len() != self.rotary_dim as usize / 2 {
             let message = format!(
                 "has {} numbers; expected {}, all above zero",
                 divisors.len(),

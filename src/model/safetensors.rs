@@ -5,9 +5,9 @@
 //! remote ([`super::remote`]).
 
 use super::config_reader::{self, ConfigReader};
+use super::error::LoadError;
 use super::source::{Element, TensorInfo, TensorRead, TensorSource};
 use super::stand_in::{START_BYTES, stand_in};
-use super::{LoadError, read_error};
 use crate::plan::WeightFormat;
 use crate::platform::{self, FileAccess, ModelFile};
 use safetensors::tensor::{Dtype, Metadata, SafeTensorError};
@@ -122,7 +122,8 @@ impl Safetensors {
     pub fn open(folder: &Path, access: FileAccess) -> Result<Self, LoadError> {
         let open = |path: &Path| {
             let label = path.display().to_string();
-            let file = ModelFile::open(path, access).map_err(|error| read_error(&label, &error))?;
+            let file = ModelFile::open(path, access)
+                .map_err(|error| LoadError::unreadable(&label, &error))?;
             Ok((label, file))
         };
         let single = folder.join(SINGLE);
@@ -135,7 +136,7 @@ impl Safetensors {
         }
         let label = index.display().to_string();
         let json = platform::read_file(&index, INDEX_BYTES_MAX)
-            .map_err(|error| read_error(&label, &error))?;
+            .map_err(|error| LoadError::unreadable(&label, &error))?;
         let shard_of = read_index(&label, &json)?;
         let mut files = Vec::new();
         for name in shard_of.values().collect::<BTreeSet<_>>() {
@@ -162,7 +163,10 @@ impl Safetensors {
     }
 
     fn add(&mut self, label: &str, file: ModelFile) -> Result<(), LoadError> {
-        let read = |range| file.read(range).map_err(|error| read_error(label, &error));
+        let read = |range| {
+            file.read(range)
+                .map_err(|error| LoadError::unreadable(label, &error))
+        };
         let header_bytes = header_bytes(
             label,
             &read(0..START_BYTES.min(file.bytes()))?,
@@ -224,7 +228,7 @@ impl TensorSource for Safetensors {
             shard
                 .file
                 .read(place.range(&bytes))
-                .map_err(|error| read_error(&shard.label, &error))
+                .map_err(|error| LoadError::unreadable(&shard.label, &error))
         })
     }
 
@@ -240,7 +244,7 @@ impl Shard {
             Ok(false) => Err(LoadError::Changed {
                 file: self.label.to_string(),
             }),
-            Err(error) => Err(read_error(&self.label, &error)),
+            Err(error) => Err(LoadError::unreadable(&self.label, &error)),
         }
     }
 }

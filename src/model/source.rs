@@ -1,6 +1,6 @@
 //! Sources of tensors: a file, a download, the binary itself, or a random number generator.
 
-use super::LoadError;
+use super::error::LoadError;
 use crate::plan::WeightFormat;
 use bytes::Bytes;
 use std::collections::BTreeMap;

@@ -2,6 +2,8 @@
 
 mod state;
 
+use super::layer_weight::LayerWeight::{self, *};
+
 pub(super) use state::{
     FALCON_H1, GRANITE_HYBRID, LFM2, LFM2_MOE, LFM3, NEMOTRON_H, OLMO_HYBRID, QWEN3_5, QWEN3_5_MOE,
     QWEN3_NEXT,
@@ -24,7 +26,7 @@ pub(super) struct TensorNames {
 /// counts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct LayerNames {
-    pub(super) weight: &'static str,
+    pub(super) weight: LayerWeight,
     pub(super) tensors: &'static [&'static str],
     pub(super) order: Order,
 }
@@ -71,7 +73,7 @@ impl Order {
     }
 }
 
-const fn names(weight: &'static str, tensors: &'static [&'static str]) -> LayerNames {
+const fn names(weight: LayerWeight, tensors: &'static [&'static str]) -> LayerNames {
     LayerNames {
         weight,
         tensors,
@@ -80,7 +82,7 @@ const fn names(weight: &'static str, tensors: &'static [&'static str]) -> LayerN
 }
 
 const fn stacked(
-    weight: &'static str,
+    weight: LayerWeight,
     tensors: &'static [&'static str],
     order: Order,
 ) -> LayerNames {
@@ -94,7 +96,7 @@ const fn stacked(
 /// Stacked q, k and v, and the output projection.
 const ATTENTION: &[LayerNames] = &[
     names(
-        "qkv",
+        Qkv,
         &[
             "model.layers.{}.self_attn.q_proj.weight",
             "model.layers.{}.self_attn.k_proj.weight",
@@ -102,79 +104,73 @@ const ATTENTION: &[LayerNames] = &[
         ],
     ),
     names(
-        "qkv_bias",
+        QkvBias,
         &[
             "model.layers.{}.self_attn.q_proj.bias",
             "model.layers.{}.self_attn.k_proj.bias",
             "model.layers.{}.self_attn.v_proj.bias",
         ],
     ),
-    names("q_norm", &["model.layers.{}.self_attn.q_norm.weight"]),
-    names("k_norm", &["model.layers.{}.self_attn.k_norm.weight"]),
-    names("output", &["model.layers.{}.self_attn.o_proj.weight"]),
-    names("output_bias", &["model.layers.{}.self_attn.o_proj.bias"]),
+    names(QNorm, &["model.layers.{}.self_attn.q_norm.weight"]),
+    names(KNorm, &["model.layers.{}.self_attn.k_norm.weight"]),
+    names(Output, &["model.layers.{}.self_attn.o_proj.weight"]),
+    names(OutputBias, &["model.layers.{}.self_attn.o_proj.bias"]),
 ];
 
 /// Stacked gate and up, and down.
 const GATED_MLP: &[LayerNames] = &[
     names(
-        "gate_up",
+        GateUp,
         &[
             "model.layers.{}.mlp.gate_proj.weight",
             "model.layers.{}.mlp.up_proj.weight",
         ],
     ),
     names(
-        "gate_up_bias",
+        GateUpBias,
         &[
             "model.layers.{}.mlp.gate_proj.bias",
             "model.layers.{}.mlp.up_proj.bias",
         ],
     ),
-    names("down", &["model.layers.{}.mlp.down_proj.weight"]),
-    names("down_bias", &["model.layers.{}.mlp.down_proj.bias"]),
+    names(Down, &["model.layers.{}.mlp.down_proj.weight"]),
+    names(DownBias, &["model.layers.{}.mlp.down_proj.bias"]),
 ];
 
 /// [`ATTENTION`], already stacked in the checkpoint.
 const FUSED_ATTENTION: &[LayerNames] = &[
-    names("qkv", &["model.layers.{}.self_attn.qkv_proj.weight"]),
-    names("output", &["model.layers.{}.self_attn.o_proj.weight"]),
+    names(Qkv, &["model.layers.{}.self_attn.qkv_proj.weight"]),
+    names(Output, &["model.layers.{}.self_attn.o_proj.weight"]),
 ];
 
 /// [`GATED_MLP`], already stacked in the checkpoint.
 const FUSED_MLP: &[LayerNames] = &[
-    names("gate_up", &["model.layers.{}.mlp.gate_up_proj.weight"]),
-    names("down", &["model.layers.{}.mlp.down_proj.weight"]),
+    names(GateUp, &["model.layers.{}.mlp.gate_up_proj.weight"]),
+    names(Down, &["model.layers.{}.mlp.down_proj.weight"]),
 ];
 
 /// A norm before attention and one before the MLP.
 const NORMS_BEFORE: &[LayerNames] = &[
+    names(AttentionNorm, &["model.layers.{}.input_layernorm.weight"]),
     names(
-        "attention_norm",
-        &["model.layers.{}.input_layernorm.weight"],
-    ),
-    names(
-        "mlp_norm",
+        MlpNorm,
         &["model.layers.{}.post_attention_layernorm.weight"],
     ),
 ];
 
 /// Norms on both sides of attention and of the MLP.
 const NORMS_AROUND: &[LayerNames] = &[
+    names(AttentionNorm, &["model.layers.{}.input_layernorm.weight"]),
     names(
-        "attention_norm",
-        &["model.layers.{}.input_layernorm.weight"],
-    ),
-    names(
-        "attention_post_norm",
+        AttentionPostNorm,
         &["model.layers.{}.post_attention_layernorm.weight"],
     ),
     names(
-        "mlp_norm",
+        MlpNorm,
         &["model.layers.{}.pre_feedforward_layernorm.weight"],
     ),
     names(
-        "mlp_post_norm",
+        MlpPostNorm,
         &["model.layers.{}.post_feedforward_layernorm.weight"],
     ),
 ];
@@ -182,76 +178,70 @@ const NORMS_AROUND: &[LayerNames] = &[
 /// A norm after attention and one after the MLP.
 const NORMS_AFTER: &[LayerNames] = &[
     names(
-        "attention_post_norm",
+        AttentionPostNorm,
         &["model.layers.{}.post_attention_layernorm.weight"],
     ),
     names(
-        "mlp_post_norm",
+        MlpPostNorm,
         &["model.layers.{}.post_feedforward_layernorm.weight"],
     ),
 ];
 
 /// Experts with separate tensors: three matrices each, and possibly biases in GGUF.
 const EXPERTS_APART: &[LayerNames] = &[
-    names("router", &["model.layers.{}.mlp.gate.weight"]),
-    names("router_bias", &["model.layers.{}.mlp.gate.bias"]),
+    names(Router, &["model.layers.{}.mlp.gate.weight"]),
+    names(RouterBias, &["model.layers.{}.mlp.gate.bias"]),
     names(
-        "expert_gate_up_bias",
+        ExpertGateUpBias,
         &[
             "model.layers.{}.mlp.experts.{e}.gate_proj.bias",
             "model.layers.{}.mlp.experts.{e}.up_proj.bias",
         ],
     ),
     names(
-        "expert_down_bias",
+        ExpertDownBias,
         &["model.layers.{}.mlp.experts.{e}.down_proj.bias"],
     ),
     names(
-        "expert_gate_up",
+        ExpertGateUp,
         &[
             "model.layers.{}.mlp.experts.{e}.gate_proj.weight",
             "model.layers.{}.mlp.experts.{e}.up_proj.weight",
         ],
     ),
     names(
-        "expert_down",
+        ExpertDown,
         &["model.layers.{}.mlp.experts.{e}.down_proj.weight"],
     ),
 ];
 
 /// Norms around, with the names of GLM 4.
 const NORMS_AROUND_GLM: &[LayerNames] = &[
+    names(AttentionNorm, &["model.layers.{}.input_layernorm.weight"]),
     names(
-        "attention_norm",
-        &["model.layers.{}.input_layernorm.weight"],
-    ),
-    names(
-        "attention_post_norm",
+        AttentionPostNorm,
         &["model.layers.{}.post_self_attn_layernorm.weight"],
     ),
     names(
-        "mlp_norm",
+        MlpNorm,
         &["model.layers.{}.post_attention_layernorm.weight"],
     ),
-    names(
-        "mlp_post_norm",
-        &["model.layers.{}.post_mlp_layernorm.weight"],
-    ),
+    names(MlpPostNorm, &["model.layers.{}.post_mlp_layernorm.weight"]),
 ];
 
 /// Experts of Granite: all in one tensor.
 const GRANITE_EXPERTS: &[LayerNames] = &[
     names(
-        "router",
+        Router,
         &["model.layers.{}.block_sparse_moe.router.layer.weight"],
     ),
     stacked(
-        "expert_gate_up",
+        ExpertGateUp,
         &["model.layers.{}.block_sparse_moe.input_linear.weight"],
         Order::Experts,
     ),
     stacked(
-        "expert_down",
+        ExpertDown,
         &["model.layers.{}.block_sparse_moe.output_linear.weight"],
         Order::Experts,
     ),
@@ -259,31 +249,31 @@ const GRANITE_EXPERTS: &[LayerNames] = &[
 
 /// Experts of gpt-oss: all in one tensor.
 const GPT_OSS_EXPERTS: &[LayerNames] = &[
-    names("router", &["model.layers.{}.mlp.router.weight"]),
-    names("router_bias", &["model.layers.{}.mlp.router.bias"]),
+    names(Router, &["model.layers.{}.mlp.router.weight"]),
+    names(RouterBias, &["model.layers.{}.mlp.router.bias"]),
     stacked(
-        "expert_gate_up",
+        ExpertGateUp,
         &["model.layers.{}.mlp.experts.gate_up_proj"],
         Order::TransposedInterleaved,
     ),
     stacked(
-        "expert_gate_up_bias",
+        ExpertGateUpBias,
         &["model.layers.{}.mlp.experts.gate_up_proj_bias"],
         Order::TransposedInterleaved,
     ),
     stacked(
-        "expert_down",
+        ExpertDown,
         &["model.layers.{}.mlp.experts.down_proj"],
         Order::Transposed,
     ),
     stacked(
-        "expert_down_bias",
+        ExpertDownBias,
         &["model.layers.{}.mlp.experts.down_proj_bias"],
         Order::Transposed,
     ),
 ];
 
-const SINKS: &[LayerNames] = &[names("sinks", &["model.layers.{}.self_attn.sinks"])];
+const SINKS: &[LayerNames] = &[names(Sinks, &["model.layers.{}.self_attn.sinks"])];
 
 /// The naming scheme of Llama and most others.
 pub(super) const HUGGING_FACE: TensorNames = TensorNames {
@@ -341,22 +331,16 @@ pub(super) const GPT_OSS: TensorNames = TensorNames {
     ..HUGGING_FACE
 };
 
-/// gpt-oss in GGUF.
-const GPT_OSS_APART: TensorNames = TensorNames {
+/// gpt-oss in GGUF, where each expert has its own tensors.
+pub(super) const GPT_OSS_APART: TensorNames = TensorNames {
     layer: &[NORMS_BEFORE, ATTENTION, SINKS, EXPERTS_APART],
     ..HUGGING_FACE
 };
 
 /// [`ATTENTION`] of Hunyuan.
 const ATTENTION_HUNYUAN: &[LayerNames] = &[
-    names(
-        "q_norm",
-        &["model.layers.{}.self_attn.query_layernorm.weight"],
-    ),
-    names(
-        "k_norm",
-        &["model.layers.{}.self_attn.key_layernorm.weight"],
-    ),
+    names(QNorm, &["model.layers.{}.self_attn.query_layernorm.weight"]),
+    names(KNorm, &["model.layers.{}.self_attn.key_layernorm.weight"]),
     ATTENTION[0],
     ATTENTION[1],
     ATTENTION[4],
@@ -365,15 +349,15 @@ const ATTENTION_HUNYUAN: &[LayerNames] = &[
 
 /// An MLP without gate.
 const UNGATED_MLP: &[LayerNames] = &[
-    names("gate_up", &["model.layers.{}.mlp.up_proj.weight"]),
-    names("gate_up_bias", &["model.layers.{}.mlp.up_proj.bias"]),
+    names(GateUp, &["model.layers.{}.mlp.up_proj.weight"]),
+    names(GateUpBias, &["model.layers.{}.mlp.up_proj.bias"]),
     GATED_MLP[2],
     GATED_MLP[3],
 ];
 
 /// The numbers of xIELU.
 const XIELU: &[LayerNames] = &[names(
-    "xielu",
+    Xielu,
     &[
         "model.layers.{}.mlp.act_fn.alpha_p",
         "model.layers.{}.mlp.act_fn.alpha_n",
@@ -385,50 +369,44 @@ const XIELU: &[LayerNames] = &[names(
 /// [`NORMS_BEFORE`] of Apertus.
 const NORMS_BEFORE_APERTUS: &[LayerNames] = &[
     names(
-        "attention_norm",
+        AttentionNorm,
         &["model.layers.{}.attention_layernorm.weight"],
     ),
-    names(
-        "mlp_norm",
-        &["model.layers.{}.feedforward_layernorm.weight"],
-    ),
+    names(MlpNorm, &["model.layers.{}.feedforward_layernorm.weight"]),
 ];
 
 /// Biases of [`NORMS_BEFORE`].
 const NORM_BIASES: &[LayerNames] = &[
+    names(AttentionNormBias, &["model.layers.{}.input_layernorm.bias"]),
     names(
-        "attention_norm_bias",
-        &["model.layers.{}.input_layernorm.bias"],
-    ),
-    names(
-        "mlp_norm_bias",
+        MlpNormBias,
         &["model.layers.{}.post_attention_layernorm.bias"],
     ),
 ];
 
 /// [`UNGATED_MLP`] of StarCoder 2.
 const MLP_STARCODER2: &[LayerNames] = &[
-    names("gate_up", &["model.layers.{}.mlp.c_fc.weight"]),
-    names("gate_up_bias", &["model.layers.{}.mlp.c_fc.bias"]),
-    names("down", &["model.layers.{}.mlp.c_proj.weight"]),
-    names("down_bias", &["model.layers.{}.mlp.c_proj.bias"]),
+    names(GateUp, &["model.layers.{}.mlp.c_fc.weight"]),
+    names(GateUpBias, &["model.layers.{}.mlp.c_fc.bias"]),
+    names(Down, &["model.layers.{}.mlp.c_proj.weight"]),
+    names(DownBias, &["model.layers.{}.mlp.c_proj.bias"]),
 ];
 
 /// Experts that every token passes, as one MLP, and the bias for the choice of the others.
 const SHARED_EXPERTS: &[LayerNames] = &[
     names(
-        "router_choice_bias",
+        RouterChoiceBias,
         &["model.layers.{}.mlp.gate.e_score_correction_bias"],
     ),
     names(
-        "shared_gate_up",
+        SharedGateUp,
         &[
             "model.layers.{}.mlp.shared_experts.gate_proj.weight",
             "model.layers.{}.mlp.shared_experts.up_proj.weight",
         ],
     ),
     names(
-        "shared_down",
+        SharedDown,
         &["model.layers.{}.mlp.shared_experts.down_proj.weight"],
     ),
 ];
@@ -436,62 +414,56 @@ const SHARED_EXPERTS: &[LayerNames] = &[
 /// The MLP of Qwen that every token passes, behind a gate.
 const SHARED_EXPERT: &[LayerNames] = &[
     names(
-        "shared_gate",
+        SharedGate,
         &["model.layers.{}.mlp.shared_expert_gate.weight"],
     ),
     names(
-        "shared_gate_up",
+        SharedGateUp,
         &[
             "model.layers.{}.mlp.shared_expert.gate_proj.weight",
             "model.layers.{}.mlp.shared_expert.up_proj.weight",
         ],
     ),
     names(
-        "shared_down",
+        SharedDown,
         &["model.layers.{}.mlp.shared_expert.down_proj.weight"],
     ),
 ];
 
 /// What Gemma 4 has besides: experts beside the MLP, embeddings of the layers, and a number that ends each layer.
 const EXTRAS_GEMMA4: &[LayerNames] = &[
-    names("scalar", &["model.layers.{}.layer_scalar"]),
+    names(Scalar, &["model.layers.{}.layer_scalar"]),
+    names(LayerGate, &["model.layers.{}.per_layer_input_gate.weight"]),
     names(
-        "layer_gate",
-        &["model.layers.{}.per_layer_input_gate.weight"],
-    ),
-    names(
-        "layer_output",
+        LayerOutput,
         &["model.layers.{}.per_layer_projection.weight"],
     ),
     names(
-        "layer_output_norm",
+        LayerOutputNorm,
         &["model.layers.{}.post_per_layer_input_norm.weight"],
     ),
     names(
-        "dense_post_norm",
+        DensePostNorm,
         &["model.layers.{}.post_feedforward_layernorm_1.weight"],
     ),
     names(
-        "expert_norm",
+        ExpertNorm,
         &["model.layers.{}.pre_feedforward_layernorm_2.weight"],
     ),
     names(
-        "expert_post_norm",
+        ExpertPostNorm,
         &["model.layers.{}.post_feedforward_layernorm_2.weight"],
     ),
-    names("router_norm", &["model.layers.{}.router.scale"]),
-    names("router", &["model.layers.{}.router.proj.weight"]),
-    names(
-        "router_scales",
-        &["model.layers.{}.router.per_expert_scale"],
-    ),
+    names(RouterNorm, &["model.layers.{}.router.scale"]),
+    names(Router, &["model.layers.{}.router.proj.weight"]),
+    names(RouterScales, &["model.layers.{}.router.per_expert_scale"]),
     stacked(
-        "expert_gate_up",
+        ExpertGateUp,
         &["model.layers.{}.experts.gate_up_proj"],
         Order::Experts,
     ),
     stacked(
-        "expert_down",
+        ExpertDown,
         &["model.layers.{}.experts.down_proj"],
         Order::Experts,
     ),
@@ -554,41 +526,38 @@ pub(super) const GEMMA4: TensorNames = TensorNames {
 /// Latent attention: q, with a latent of its own or without, and the latent of keys and values. GGUF may have the keys'
 /// and the values' part of the last product as tensors of their own.
 const ATTENTION_LATENT: &[LayerNames] = &[
-    names("query", &["model.layers.{}.self_attn.q_proj.weight"]),
+    names(Query, &["model.layers.{}.self_attn.q_proj.weight"]),
+    names(QueryLatent, &["model.layers.{}.self_attn.q_a_proj.weight"]),
     names(
-        "query_latent",
-        &["model.layers.{}.self_attn.q_a_proj.weight"],
-    ),
-    names(
-        "query_latent_norm",
+        QueryLatentNorm,
         &["model.layers.{}.self_attn.q_a_layernorm.weight"],
     ),
-    names("query_up", &["model.layers.{}.self_attn.q_b_proj.weight"]),
+    names(QueryUp, &["model.layers.{}.self_attn.q_b_proj.weight"]),
     names(
-        "latent",
+        Latent,
         &["model.layers.{}.self_attn.kv_a_proj_with_mqa.weight"],
     ),
     names(
-        "latent_norm",
+        LatentNorm,
         &["model.layers.{}.self_attn.kv_a_layernorm.weight"],
     ),
     stacked(
-        "latent_keys",
+        LatentKeys,
         &["model.layers.{}.self_attn.kv_b_proj.weight"],
         Order::HeadKeys,
     ),
     stacked(
-        "latent_values",
+        LatentValues,
         &["model.layers.{}.self_attn.kv_b_proj.weight"],
         Order::HeadValues,
     ),
     stacked(
-        "latent_keys",
+        LatentKeys,
         &["model.layers.{}.self_attn.k_b_proj.weight"],
         Order::Experts,
     ),
     stacked(
-        "latent_values",
+        LatentValues,
         &["model.layers.{}.self_attn.v_b_proj.weight"],
         Order::Experts,
     ),
@@ -659,14 +628,5 @@ impl TensorNames {
     fn name_in(name: &str, exists: impl Fn(&str) -> bool) -> Option<String> {
         let name = Nesting::find(name, &exists).of(name);
         exists(&name).then_some(name)
-    }
-
-    /// The names of the same weights if each expert has its own tensors, as in GGUF.
-    pub(super) fn with_experts_apart(&'static self) -> &'static Self {
-        match self {
-            _ if *self == GPT_OSS => &GPT_OSS_APART,
-            _ if *self == GRANITE_MOE => &QWEN3_MOE,
-            _ => self,
-        }
     }
 }

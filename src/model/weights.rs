@@ -4,21 +4,24 @@
 //! gate and up, so that a plan has one product for each. [`WeightTable`] is the table filled in for one model and
 //! checked against the checkpoint's actual tensors before anything is read.
 
+mod attention;
 mod latent;
 mod part;
+mod required;
 mod sections;
 mod state;
 
+use super::error::{LoadError, UploadError};
+use super::layer_weight::LayerWeight;
 use super::source::{Element, TensorInfo, TensorSource};
 use super::spec::{GatedNormSpec, ModelSpec};
 use super::tensor_names::{Nesting, Order};
-use super::{LoadError, UploadError};
 use crate::plan::{Plan, Section, WeightFormat, WeightId};
 use crate::platform;
 use bytes::Bytes;
 use part::Change;
 pub(super) use part::Part;
-use sections::{Required, required};
+use required::{Required, required};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum bytes of a chunk in [`WeightTable::upload`], unless one row is longer. Small enough that the allocator
@@ -137,7 +140,7 @@ impl WeightTable {
                 content,
             };
             self.weights
-                .insert(format!("layers.{index}.state_norm"), weight);
+                .insert(LayerWeight::StateNorm.of_layer(index), weight);
         }
     }
 

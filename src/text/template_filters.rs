@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 type Arguments = Rest<ValueOrKwargs>;
 /// Adds all filters, tests and functions of this file.
 pub(super) fn add(environment: &mut Environment<'_>) {
-    add_parameters(environment);
+    add_renamed(environment);
     add_filters_of_lists(environment);
     let own: [(&'static str, Filter); 16] = [
         ("abs", abs),
@@ -100,97 +100,105 @@ fn add_filters_of_lists(environment: &mut Environment<'_>) {
     }
 }
 
-/// Filters of minijinja by Jinja2's parameters: some take only keyword arguments, others only positional ones.
-fn add_parameters(environment: &mut Environment<'_>) {
-    let by = &["case_sensitive", "attribute"];
-    let filters = [
-        function(
-            "sort",
-            Value::from_function(filters::sort),
-            &["reverse", "case_sensitive", "attribute"],
-            true,
-        ),
-        function("unique", Value::from_function(filters::unique), by, true),
-        function("min", Value::from_function(filters::min), by, true),
-        function("max", Value::from_function(filters::max), by, true),
-        function(
-            "dictsort",
-            Value::from_function(filters::dictsort),
-            &["case_sensitive", "by", "reverse"],
-            true,
-        ),
-        function(
-            "batch",
-            Value::from_function(filters::batch),
-            &["linecount", "fill_with"],
-            false,
-        ),
-        function(
-            "truncate",
-            Value::from_function(minijinja_contrib::filters::truncate),
-            &["length", "killwords", "end", "leeway"],
-            true,
-        ),
-        function(
-            "slice",
-            Value::from_function(filters::slice),
-            &["slices", "fill_with"],
-            false,
-        ),
-        function(
-            "default",
-            Value::from_function(filters::default),
-            &["default_value", "boolean"],
-            false,
-        ),
-        function(
-            "d",
-            Value::from_function(filters::default),
-            &["default_value", "boolean"],
-            false,
-        ),
-    ];
-    for (name, filter, parameters, named) in filters {
-        environment.add_filter(
-            name,
-            move |state: &mut State<'_, '_>, arguments: Arguments| {
-                let arguments = arguments.into_values();
-                arguments
-                    .iter()
-                    .try_for_each(|argument| pay_for_text(state, argument))?;
-                let (value, rest) = subject(&arguments)?;
-                let bound = bound_values(rest, parameters)?;
-                if !matches!(name, "default" | "d" | "truncate") {
-                    refuse_none(value)?;
-                }
-                let mut call = vec![value.clone()];
-                if named {
-                    let given = parameters
-                        .iter()
-                        .zip(bound)
-                        .filter_map(|(name, value)| Some((*name, value?)));
-                    call.push(given.collect::<Kwargs>().into());
-                } else {
-                    let last = bound
-                        .iter()
-                        .rposition(Option::is_some)
-                        .map_or(0, |last| last + 1);
-                    let given = bound.into_iter().take(last);
-                    call.extend(given.map(|value| value.unwrap_or_else(|| Value::from(""))));
-                }
-                filter.call(state, &call)
-            },
-        );
-    }
-}
-
-fn function(
+/// A filter of minijinja, and the parameters that it has in Jinja2.
+struct Renamed {
     name: &'static str,
     filter: Value,
     parameters: &'static [&'static str],
-    named: bool,
-) -> (&'static str, Value, &'static [&'static str], bool) {
-    (name, filter, parameters, named)
+    /// minijinja's filter takes only keyword arguments; otherwise, only positional ones.
+    by_keyword: bool,
+}
+
+impl Renamed {
+    fn by_keyword(name: &'static str, filter: Value, parameters: &'static [&'static str]) -> Self {
+        Self {
+            name,
+            filter,
+            parameters,
+            by_keyword: true,
+        }
+    }
+
+    fn by_position(name: &'static str, filter: Value, parameters: &'static [&'static str]) -> Self {
+        Self {
+            by_keyword: false,
+            ..Self::by_keyword(name, filter, parameters)
+        }
+    }
+
+    fn call(&self, state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
+        arguments
+            .iter()
+            .try_for_each(|argument| pay_for_text(state, argument))?;
+        let (value, rest) = subject(arguments)?;
+        let bound = bound_values(rest, self.parameters)?;
+        if !matches!(self.name, "default" | "d" | "truncate") {
+            refuse_none(value)?;
+        }
+        let mut call = vec![value.clone()];
+        if self.by_keyword {
+            let given = self
+                .parameters
+                .iter()
+                .zip(bound)
+                .filter_map(|(name, value)| Some((*name, value?)));
+            call.push(given.collect::<Kwargs>().into());
+        } else {
+            let last = bound.iter().rposition(Option::is_some);
+            let given = bound.into_iter().take(last.map_or(0, |last| last + 1));
+            call.extend(given.map(|value| value.unwrap_or_else(|| Value::from(""))));
+        }
+        self.filter.call(state, &call)
+    }
+}
+
+/// Filters of minijinja whose parameters have other names or places than in Jinja2.
+fn renamed() -> [Renamed; 10] {
+    let by = &["case_sensitive", "attribute"];
+    let default = &["default_value", "boolean"];
+    [
+        Renamed::by_keyword(
+            "sort",
+            Value::from_function(filters::sort),
+            &["reverse", "case_sensitive", "attribute"],
+        ),
+        Renamed::by_keyword("unique", Value::from_function(filters::unique), by),
+        Renamed::by_keyword("min", Value::from_function(filters::min), by),
+        Renamed::by_keyword("max", Value::from_function(filters::max), by),
+        Renamed::by_keyword(
+            "dictsort",
+            Value::from_function(filters::dictsort),
+            &["case_sensitive", "by", "reverse"],
+        ),
+        Renamed::by_keyword(
+            "truncate",
+            Value::from_function(minijinja_contrib::filters::truncate),
+            &["length", "killwords", "end", "leeway"],
+        ),
+        Renamed::by_position(
+            "batch",
+            Value::from_function(filters::batch),
+            &["linecount", "fill_with"],
+        ),
+        Renamed::by_position(
+            "slice",
+            Value::from_function(filters::slice),
+            &["slices", "fill_with"],
+        ),
+        Renamed::by_position("default", Value::from_function(filters::default), default),
+        Renamed::by_position("d", Value::from_function(filters::default), default),
+    ]
+}
+
+fn add_renamed(environment: &mut Environment<'_>) {
+    for filter in renamed() {
+        environment.add_filter(
+            filter.name,
+            move |state: &mut State<'_, '_>, arguments: Arguments| {
+                filter.call(state, &arguments.into_values())
+            },
+        );
+    }
 }
 
 fn missing() -> Error {

@@ -116,66 +116,29 @@ fn of_text(
     name: &str,
     arguments: &[Value],
 ) -> Result<Option<Value>, Error> {
+    if let Some(answer) = tested(text, name) {
+        return Ok(Some(answer.into()));
+    }
     Ok(Some(match name {
         "find" | "rfind" | "index" | "rindex" | "count" | "startswith" | "endswith" => {
-            return searched(text, name, arguments).map(Some);
+            searched(text, name, arguments)?
         }
-        "isspace" => Value::from(!text.is_empty() && text.chars().all(is_space)),
-        "isdecimal" => Value::from(!text.is_empty() && text.chars().all(is_decimal)),
-        "isdigit" => Value::from(
-            !text.is_empty() && text.chars().all(|c| is_decimal(c) || is_small_digit(c)),
-        ),
-        "isidentifier" => Value::from(is_identifier(text)),
         "join" => joined(state, text, arguments)?,
         "strip" | "lstrip" | "rstrip" => stripped(text, name, arguments)?,
         "split" | "rsplit" => split(state, text, name == "rsplit", arguments)?,
         "splitlines" => split_lines(state, text, arguments)?,
         "partition" | "rpartition" => partition(text, name == "rpartition", arguments)?,
-        "removeprefix" => Value::from(
-            text.strip_prefix(affix(arguments)?.as_str())
-                .unwrap_or(text),
-        ),
-        "removesuffix" => Value::from(
-            text.strip_suffix(affix(arguments)?.as_str())
-                .unwrap_or(text),
-        ),
-        "replace" => {
-            let [old, new, count] = bind(arguments, ["old", "new", "count"])?;
-            let [Some(old), Some(new)] =
-                [&old, &new].map(|text| text.as_ref().and_then(Value::as_str))
-            else {
-                return Err(failed("replace needs two texts"));
+        "removeprefix" | "removesuffix" => {
+            let affix = affix(arguments)?;
+            let rest = match name {
+                "removeprefix" => text.strip_prefix(&*affix),
+                _ => text.strip_suffix(&*affix),
             };
-            replaced(
-                state,
-                &[text, old, new].map(str::to_owned),
-                integer_or(count, -1)?,
-            )?
+            Value::from(rest.unwrap_or(text))
         }
-        "ljust" | "rjust" | "center" => {
-            let [width, fill] = bind(arguments, ["width", "fillchar"])?;
-            let fill = fill
-                .as_ref()
-                .and_then(Value::as_str)
-                .and_then(|fill| fill.chars().next())
-                .unwrap_or(' ');
-            let sides = [name != "ljust", name != "rjust"];
-            let width = width.ok_or_else(|| Error::from(ErrorKind::MissingArgument))?;
-            aligned(state, text, i64::try_from(width)?, fill, sides)?
-        }
-        "zfill" => {
-            let (width,): (i64,) = from_args(arguments)?;
-            let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
-            let sign = &text[..text.len() - digits.len()];
-            let filled = aligned(
-                state,
-                digits,
-                width.saturating_sub(sign.len() as i64),
-                '0',
-                [true, false],
-            )?;
-            Value::from(format!("{sign}{filled}"))
-        }
+        "replace" => with_replacements(state, text, arguments)?,
+        "ljust" | "rjust" | "center" => justified(state, text, name, arguments)?,
+        "zfill" => filled_with_zeros(state, text, arguments)?,
         "title" => Value::from(title(text)),
         "swapcase" => Value::from(text.chars().map(swapped).collect::<String>()),
         "casefold" => Value::from(text.chars().map(folded).collect::<String>()),
@@ -183,13 +146,68 @@ fn of_text(
         "expandtabs" => expand_tabs(state, text, arguments)?,
         "format" => formatted(state, text, arguments)?,
         "format_map" => formatted_by_map(state, text, arguments)?,
-        "isnumeric" => Value::from(!text.is_empty() && text.chars().all(is_numeric)),
-        "isprintable" => Value::from(text.chars().all(is_printable)),
-        "istitle" => Value::from(text.chars().any(char::is_alphabetic) && text == title(text)),
         "maketrans" => translation(arguments)?,
         "translate" => translated(state, text, arguments)?,
         _ => return Ok(None),
     }))
+}
+
+/// What a method whose name begins with `is` answers; `None` for others.
+fn tested(text: &str, name: &str) -> Option<bool> {
+    let all = |is: fn(char) -> bool| !text.is_empty() && text.chars().all(is);
+    Some(match name {
+        "isspace" => all(is_space),
+        "isdecimal" => all(is_decimal),
+        "isdigit" => all(|c| is_decimal(c) || is_small_digit(c)),
+        "isnumeric" => all(is_numeric),
+        "isidentifier" => is_identifier(text),
+        "isprintable" => text.chars().all(is_printable),
+        "istitle" => text.chars().any(char::is_alphabetic) && text == title(text),
+        _ => return None,
+    })
+}
+
+fn with_replacements(
+    state: &State<'_, '_>,
+    text: &str,
+    arguments: &[Value],
+) -> Result<Value, Error> {
+    let [old, new, count] = bind(arguments, ["old", "new", "count"])?;
+    let [Some(old), Some(new)] = [&old, &new].map(|text| text.as_ref().and_then(Value::as_str))
+    else {
+        return Err(failed("replace needs two texts"));
+    };
+    let texts = [text, old, new].map(str::to_owned);
+    replaced(state, &texts, integer_or(count, -1)?)
+}
+
+/// `ljust`, `rjust` and `center`.
+fn justified(
+    state: &State<'_, '_>,
+    text: &str,
+    name: &str,
+    arguments: &[Value],
+) -> Result<Value, Error> {
+    let [width, fill] = bind(arguments, ["width", "fillchar"])?;
+    let fill = fill.as_ref().and_then(Value::as_str);
+    let fill = fill.and_then(|fill| fill.chars().next()).unwrap_or(' ');
+    let sides = [name != "ljust", name != "rjust"];
+    let width = width.ok_or_else(|| Error::from(ErrorKind::MissingArgument))?;
+    aligned(state, text, i64::try_from(width)?, fill, sides)
+}
+
+/// `zfill`: zeros between a sign and the digits.
+fn filled_with_zeros(
+    state: &State<'_, '_>,
+    text: &str,
+    arguments: &[Value],
+) -> Result<Value, Error> {
+    let (width,): (i64,) = from_args(arguments)?;
+    let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
+    let sign = &text[..text.len() - digits.len()];
+    let width = width.saturating_sub(sign.len() as i64);
+    let filled = aligned(state, digits, width, '0', [true, false])?;
+    Ok(Value::from(format!("{sign}{filled}")))
 }
 
 /// A range of characters or items, as a slice of Python has it.

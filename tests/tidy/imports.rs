@@ -97,7 +97,11 @@ const CRATES: &[(&str, &[&str])] = &[
     ("tokio", &["src/server/", "src/cli/", "tests/", "benches/"]),
     (
         "ureq",
-        &["src/cli/hub/", "src/cli/remote.rs", "src/cli/traces.rs"],
+        &[
+            "src/cli/hub/",
+            "src/cli/remote.rs",
+            "src/cli/commands/serve/traces.rs",
+        ],
     ),
 ];
 

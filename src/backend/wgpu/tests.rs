@@ -540,7 +540,7 @@ fn sliced_attention_gives_the_same_bits() {
 /// What [`warm_up::usual_kinds`] and [`warm_up::rare_kinds`] leave out would be compiled while a user waits.
 #[test]
 fn no_kernel_is_compiled_for_a_request() {
-    let plan = Arc::new(crate::model::demo::model().record(Storage::F32));
+    let plan = Arc::new(crate::model::Model::demo().record(Storage::F32));
     let capacity = Capacity {
         sequences_max: 24,
         samples_max: 32,
@@ -700,7 +700,7 @@ fn what_was_measured_is_kept() {
 /// and activation, down.
 #[test]
 fn neighbours_share_dispatches() {
-    let plan = Arc::new(crate::model::demo::model().record(Storage::F32));
+    let plan = Arc::new(crate::model::Model::demo().record(Storage::F32));
     let layers = plan.kv_layers.len();
     let Some(mut backend) = open(|options| options.class = Some(Class::Discrete)) else {
         return;

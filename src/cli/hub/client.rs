@@ -5,10 +5,10 @@
 //! not fit: before 1.0 it sends the token to the target of a redirect and verifies no hash; since 1.0 it includes its
 //! own storage system.)
 
-use super::super::progress::{Phase, Unit};
 use super::name::{is_commit, is_hex, is_hostile};
 use super::retry::Retry;
 use super::settings::Settings;
+use crate::cli::terminal::progress::{Phase, Unit};
 use folio::model::repository::is_plain;
 use serde::Deserialize;
 use std::io::Read as _;

@@ -1,10 +1,10 @@
 //! Describes a model without its weights. For a model that is not cached, only its config and tensor headers are
 //! downloaded, by range requests. Nothing is kept.
 
-use super::super::output::note;
 use super::client::{Client, FetchError};
 use super::settings::Settings;
 use super::{HubArgs, HubName, INDEX_BYTES_MAX, from_cache, name_of, no_path_either};
+use crate::cli::terminal::output::note;
 use anyhow::{Context as _, Result, bail};
 use bytes::Bytes;
 use folio::model::remote::SizeRead;

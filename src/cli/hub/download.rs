@@ -1,11 +1,11 @@
 //! Downloads files of one commit into the cache: several in parallel, each under a lock and each resumable.
 
-use super::super::output::{bar_style, note};
-use super::super::progress::{Lines, Phase, Unit};
 use super::cache::RepoFolder;
 use super::client::{Client, FetchError, Remote, header};
 use super::partial::{PIECE_BYTES, Partial, is_sound};
 use super::retry::Retry;
+use crate::cli::terminal::output::{bar_style, note};
+use crate::cli::terminal::progress::{Lines, Phase, Unit};
 use anyhow::{Context as _, Result, bail};
 use indicatif::{BinaryBytes, MultiProgress, ProgressBar, ProgressDrawTarget};
 use std::io::{ErrorKind, Read};

@@ -18,7 +18,7 @@ pub(crate) use describe::{Described, describe};
 pub(crate) use name::HubName;
 
 use super::folders::names_in;
-use super::output::note;
+use crate::cli::terminal::output::note;
 use anyhow::{Context as _, Result, anyhow, bail};
 use cache::RepoFolder;
 use clap::Args;

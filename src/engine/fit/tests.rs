@@ -6,17 +6,17 @@ use crate::model::{Model, ModelSpec};
 use crate::plan::Storage;
 
 /// Hidden 64, 2 layers, 4 query and 2 KV heads of 16, MLP 128, vocabulary 256; tied embeddings.
-const SHAPE: &str = "64x2x4x2x16x128x256";
+pub(super) const SHAPE: &str = "64x2x4x2x16x128x256";
 /// Per layer (64·64 + 2·32·64 + 64·64 + 3·128·64) · 2 bytes of matrices and (2·64 + 2·16) · 4 of norms; the table
 /// 256·64·2; the last norm 64·4; 8 rotary frequencies.
-const WEIGHT_BYTES: u64 = 2 * (36_864 * 2 + 640) + 32_768 + 256 + 32;
+pub(super) const WEIGHT_BYTES: u64 = 2 * (36_864 * 2 + 640) + 32_768 + 256 + 32;
 /// 512 rows of x, normed, qkv, q, attended, gate_up, activated; 64 of sampled, sampled_normed, logits.
-const ACTIVATION_BYTES: u64 =
+pub(super) const ACTIVATION_BYTES: u64 =
     4 * (512 * (64 + 64 + 128 + 64 + 64 + 256 + 128) + (64 + 32) * (64 + 64 + 256));
 /// 2 layers of K and V, 2 heads, 32 slots of 16 halves.
-const BLOCK_BYTES: u64 = 2 * 2 * 2 * 32 * 16 * 2;
+pub(super) const BLOCK_BYTES: u64 = 2 * 2 * 2 * 32 * 16 * 2;
 
-fn config() -> Config {
+pub(super) fn config() -> Config {
     Config {
         gpu_memory_utilization: 0.5,
         max_model_len: Some(1024),
@@ -24,7 +24,7 @@ fn config() -> Config {
     }
 }
 
-fn gpu(memory: Option<u64>) -> Caps {
+pub(super) fn gpu(memory: Option<u64>) -> Caps {
     Caps {
         name: "gpu".into(),
         api: "test",

@@ -2,7 +2,7 @@
 
 use super::super::spec::{LatentSpec, ModelSpec};
 use crate::plan::{BufferId, Plan, Rows, Storage};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The row buffers of a plan, shared by all layers. Those whose width depends on the layer are found by their columns.
 pub(super) struct Buffers {
@@ -93,18 +93,38 @@ fn by_columns(
     columns: impl Iterator<Item = u32>,
     activations: Storage,
 ) -> BTreeMap<u32, BufferId> {
-    let columns: std::collections::BTreeSet<u32> = columns.collect();
+    let columns: BTreeSet<u32> = columns.collect();
     assert!(columns.len() <= names.len(), "layers are of few kinds");
-    names
-        .iter()
-        .zip(columns)
+    let named = names.iter().zip(columns);
+    named
         .map(|(name, columns)| {
-            (
-                columns,
-                plan.buffer(name, Rows::Tokens, columns, activations),
-            )
+            let buffer = plan.buffer(name, Rows::Tokens, columns, activations);
+            (columns, buffer)
         })
         .collect()
+}
+
+/// The buffers of attention, by their columns.
+struct AttentionBuffers {
+    qkv: BTreeMap<u32, BufferId>,
+    q: BTreeMap<u32, BufferId>,
+    attended: BTreeMap<u32, BufferId>,
+}
+
+impl AttentionBuffers {
+    fn new(plan: &mut Plan, spec: &ModelSpec, activations: Storage) -> Self {
+        let attending = || spec.layers.iter().filter(|layer| layer.kind.attends());
+        let query = || attending().map(|layer| spec.query_columns(layer));
+        let qkv = || attending().map(|layer| spec.qkv_columns(layer));
+        Self {
+            qkv: match spec.latent {
+                Some(_) => BTreeMap::new(),
+                None => by_columns(plan, &QKV, qkv(), activations),
+            },
+            q: by_columns(plan, &Q, query(), activations),
+            attended: by_columns(plan, &ATTENDED, query(), activations),
+        }
+    }
 }
 
 impl MlpBuffers {
@@ -136,52 +156,12 @@ const MLP: [[&str; 2]; 2] = [["gate_up", "activated"], ["gate_up_2", "activated_
 
 impl Buffers {
     pub(super) fn new(plan: &mut Plan, spec: &ModelSpec, activations: Storage) -> Self {
-        let tokens = |plan: &mut Plan, name, columns, storage| {
-            plan.buffer(name, Rows::Tokens, columns, storage)
-        };
-        let attending = || spec.layers.iter().filter(|layer| layer.kind.attends());
-        let query = || attending().map(|layer| spec.query_columns(layer));
-        let x = tokens(plan, "x", spec.hidden, Storage::F32);
-        let normed = tokens(plan, "normed", spec.hidden, activations);
-        let qkv = match spec.latent {
-            Some(_) => BTreeMap::new(),
-            None => by_columns(
-                plan,
-                &QKV,
-                attending().map(|layer| spec.qkv_columns(layer)),
-                activations,
-            ),
-        };
-        let q = by_columns(plan, &Q, query(), activations);
-        let attended = by_columns(plan, &ATTENDED, query(), activations);
+        let x = plan.buffer("x", Rows::Tokens, spec.hidden, Storage::F32);
+        let normed = plan.buffer("normed", Rows::Tokens, spec.hidden, activations);
+        let AttentionBuffers { qkv, q, attended } = AttentionBuffers::new(plan, spec, activations);
         let latent = spec
             .latent
             .map(|latent| LatentBuffers::new(plan, spec.query_heads, &latent, activations));
-        let convolution = spec.convolution.map(|_| {
-            let gated = tokens(plan, "gated", 3 * spec.hidden, activations);
-            [gated, tokens(plan, "convolved", spec.hidden, activations)]
-        });
-        let sizes = spec
-            .layers
-            .iter()
-            .filter(|layer| spec.is_dense(layer))
-            .map(|layer| layer.mlp);
-        let sizes: std::collections::BTreeSet<u32> = sizes.collect();
-        assert!(sizes.len() <= MLP.len(), "layers have few sizes of MLPs");
-        let dense = MLP.into_iter().zip(sizes);
-        let dense = dense.map(|(names, mlp)| {
-            (
-                mlp,
-                MlpBuffers::new(
-                    plan,
-                    names,
-                    Rows::Tokens,
-                    MlpBuffers::columns(spec, mlp),
-                    activations,
-                ),
-            )
-        });
-        let dense = dense.collect();
         let after = spec.layers.iter().any(|layer| layer.norms.after());
         let beside = spec.experts.is_some_and(|experts| experts.beside);
         Self {
@@ -191,18 +171,40 @@ impl Buffers {
             q,
             attended,
             latent,
-            convolution,
+            convolution: convolution(plan, spec, activations),
+            dense: dense(plan, spec, activations),
             state: StateBuffers::new(plan, spec, activations),
-            dense,
             experts: ExpertBuffers::new(plan, spec, activations),
-            branch: after.then(|| tokens(plan, "branch", spec.hidden, activations)),
-            combined: beside.then(|| tokens(plan, "combined", spec.hidden, activations)),
+            branch: after.then(|| plan.buffer("branch", Rows::Tokens, spec.hidden, activations)),
+            combined: beside
+                .then(|| plan.buffer("combined", Rows::Tokens, spec.hidden, activations)),
             layer_embedding: LayerEmbeddingBuffers::new(plan, spec, activations),
             sampled: plan.buffer("sampled", Rows::Samples, spec.hidden, Storage::F32),
             sampled_normed: plan.buffer("sampled_normed", Rows::Samples, spec.hidden, activations),
             logits: plan.buffer("logits", Rows::Samples, spec.vocab, Storage::F32),
         }
     }
+}
+
+fn convolution(plan: &mut Plan, spec: &ModelSpec, activations: Storage) -> Option<[BufferId; 2]> {
+    spec.convolution?;
+    let buffers = [("gated", 3 * spec.hidden), ("convolved", spec.hidden)];
+    Some(buffers.map(|(name, columns)| plan.buffer(name, Rows::Tokens, columns, activations)))
+}
+
+/// The buffers of MLPs, for each of their sizes.
+fn dense(plan: &mut Plan, spec: &ModelSpec, activations: Storage) -> BTreeMap<u32, MlpBuffers> {
+    let dense = spec.layers.iter().filter(|layer| spec.is_dense(layer));
+    let sizes: BTreeSet<u32> = dense.map(|layer| layer.mlp).collect();
+    assert!(sizes.len() <= MLP.len(), "layers have few sizes of MLPs");
+    let named = MLP.into_iter().zip(sizes);
+    named
+        .map(|(names, mlp)| {
+            let columns = MlpBuffers::columns(spec, mlp);
+            let buffers = MlpBuffers::new(plan, names, Rows::Tokens, columns, activations);
+            (mlp, buffers)
+        })
+        .collect()
 }
 
 impl StateBuffers {

@@ -1,7 +1,8 @@
 //! Latent attention (MLA).
 
 use super::Recorder;
-use super::buffers::Buffers;
+use super::buffers::{Buffers, LatentBuffers};
+use crate::model::layer_weight::LayerWeight;
 use crate::model::spec::LayerSpec;
 use crate::plan::{
     AttendPaged, BufferId, MatMul, MatMulExperts, NormOptions, RmsNorm, RopeStoreLatent, Step,
@@ -29,33 +30,22 @@ impl Recorder<'_> {
         let columns = self.spec.query_columns(layer);
         let (q, attended) = (buffers.q[&columns], buffers.attended[&columns]);
 
-        match own.query_latent {
-            Some([latent, normed]) => {
-                self.product(steps, index, "query_latent", x, latent);
-                let weight = self.layer_weight(index, "query_latent_norm");
-                steps.push(Step::RmsNorm(RmsNorm {
-                    x: latent,
-                    delta: None,
-                    weight,
-                    epsilon: EPSILON,
-                    one_plus: false,
-                    accumulate: false,
-                    options: NormOptions::default(),
-                    out: normed,
-                }));
-                self.product(steps, index, "query_up", normed, own.query);
-            }
-            None => self.product(steps, index, "query", x, own.query),
-        }
-        self.product(steps, index, "latent", x, own.latent);
-        self.heads_product(steps, index, "latent_keys", own.query, own.absorbed);
+        self.latent_query(steps, own, index, x);
+        self.product(steps, index, LayerWeight::Latent, x, own.latent);
+        self.heads_product(
+            steps,
+            index,
+            LayerWeight::LatentKeys,
+            own.query,
+            own.absorbed,
+        );
         steps.push(Step::RopeStoreLatent(RopeStoreLatent {
             query: own.query,
             absorbed: own.absorbed,
             latent: own.latent,
             layer: kv_layer,
             query_heads,
-            norm: self.layer_weight(index, "latent_norm"),
+            norm: self.layer_weight(index, LayerWeight::LatentNorm),
             epsilon: EPSILON,
             rope: self.ropes[layer.rope.expect("latents have a rotated part")],
             q,
@@ -73,20 +63,51 @@ impl Recorder<'_> {
             sinks,
             out,
         }));
-        self.heads_product(steps, index, "latent_values", attended, own.values);
-        let weight = self.layer_weight(index, "output");
+        self.heads_product(
+            steps,
+            index,
+            LayerWeight::LatentValues,
+            attended,
+            own.values,
+        );
+        let weight = self.layer_weight(index, LayerWeight::Output);
         self.leave(steps, buffers, index, own.values, (weight, None));
+    }
+
+    /// Records q, which may be a product with a latent of its own.
+    fn latent_query(
+        &mut self,
+        steps: &mut Vec<Step>,
+        own: LatentBuffers,
+        index: usize,
+        x: BufferId,
+    ) {
+        let Some([latent, normed]) = own.query_latent else {
+            return self.product(steps, index, LayerWeight::Query, x, own.query);
+        };
+        self.product(steps, index, LayerWeight::QueryLatent, x, latent);
+        steps.push(Step::RmsNorm(RmsNorm {
+            x: latent,
+            delta: None,
+            weight: self.layer_weight(index, LayerWeight::QueryLatentNorm),
+            epsilon: EPSILON,
+            one_plus: false,
+            accumulate: false,
+            options: NormOptions::default(),
+            out: normed,
+        }));
+        self.product(steps, index, LayerWeight::QueryUp, normed, own.query);
     }
 
     fn product(
         &mut self,
         steps: &mut Vec<Step>,
         layer: usize,
-        name: &str,
+        weight: LayerWeight,
         x: BufferId,
         out: BufferId,
     ) {
-        let weight = self.layer_weight(layer, name);
+        let weight = self.layer_weight(layer, weight);
         steps.push(Step::MatMul(MatMul {
             x,
             weight,
@@ -101,11 +122,11 @@ impl Recorder<'_> {
         &mut self,
         steps: &mut Vec<Step>,
         layer: usize,
-        name: &str,
+        weight: LayerWeight,
         x: BufferId,
         out: BufferId,
     ) {
-        let (weight, bias) = (self.layer_weight(layer, name), None);
+        let (weight, bias) = (self.layer_weight(layer, weight), None);
         steps.push(Step::MatMulExperts(MatMulExperts {
             x,
             routes: None,

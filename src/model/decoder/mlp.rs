@@ -2,6 +2,7 @@
 
 use super::Recorder;
 use super::buffers::{Buffers, ExpertBuffers, MlpBuffers};
+use crate::model::layer_weight::LayerWeight;
 use crate::model::spec::{ExpertsSpec, LayerSpec, NormPlace};
 use crate::plan::{
     Activation, BufferId, Embed, ExpertGroups, GatedActivation, Gates, MatMul, MatMulExperts,
@@ -20,7 +21,7 @@ impl Recorder<'_> {
         let is_last = buffers.layer_embedding.is_none();
         let x = match layer.norms {
             NormPlace::BeforeBoth => buffers.normed,
-            _ => self.enter(steps, buffers, index, "mlp_norm"),
+            _ => self.enter(steps, buffers, index, LayerWeight::MlpNorm),
         };
         let experts = if layer.experts { buffers.experts } else { None };
         let branch = if layer.norms.after() {
@@ -46,11 +47,12 @@ impl Recorder<'_> {
             (Some(experts), Some(combined)) => {
                 self.mlp(steps, buffers.dense[&layer.mlp], index, x, (false, branch));
                 self.beside(steps, buffers, experts, index, combined);
-                let step = self.norm_onto_x(buffers, combined, index, "mlp_post_norm", is_last);
+                let step =
+                    self.norm_onto_x(buffers, combined, index, LayerWeight::MlpPostNorm, is_last);
                 return steps.push(step);
             }
         }
-        let step = self.norm_onto_x(buffers, branch, index, "mlp_post_norm", is_last);
+        let step = self.norm_onto_x(buffers, branch, index, LayerWeight::MlpPostNorm, is_last);
         steps.push(step);
     }
 
@@ -66,31 +68,30 @@ impl Recorder<'_> {
         let branch = buffers
             .branch
             .expect("such a model has norms after its branches");
-        let name = |name: &str| format!("layers.{index}.{name}");
         steps.push(Step::RmsNorm(self.norm(
             branch,
-            &name("dense_post_norm"),
+            &LayerWeight::DensePostNorm.of_layer(index),
             false,
             combined,
         )));
         // The router has a norm of its own. Its logits are computed before the experts' norm replaces it.
         steps.push(Step::RmsNorm(self.norm(
             buffers.x,
-            &name("router_norm"),
+            &LayerWeight::RouterNorm.of_layer(index),
             false,
             buffers.normed,
         )));
         self.route(steps, experts, index, buffers.normed);
         steps.push(Step::RmsNorm(self.norm(
             buffers.x,
-            &name("expert_norm"),
+            &LayerWeight::ExpertNorm.of_layer(index),
             false,
             buffers.normed,
         )));
         self.chosen(steps, experts, index, buffers.normed, (false, branch));
         steps.push(Step::RmsNorm(self.norm(
             branch,
-            &name("expert_post_norm"),
+            &LayerWeight::ExpertPostNorm.of_layer(index),
             true,
             combined,
         )));
@@ -107,8 +108,10 @@ impl Recorder<'_> {
     ) {
         let MlpBuffers { gate_up, activated } = buffers;
         let mlp = self.spec.mlp;
-        let weight = self.layer_weight(index, "gate_up");
-        let bias = mlp.bias.then(|| self.layer_weight(index, "gate_up_bias"));
+        let weight = self.layer_weight(index, LayerWeight::GateUp);
+        let bias = mlp
+            .bias
+            .then(|| self.layer_weight(index, LayerWeight::GateUpBias));
         steps.push(Step::MatMul(MatMul {
             x,
             weight,
@@ -116,8 +119,8 @@ impl Recorder<'_> {
             accumulate: false,
             out: gate_up,
         }));
-        let numbers =
-            (mlp.activation == Activation::Xielu).then(|| self.layer_weight(index, "xielu"));
+        let numbers = (mlp.activation == Activation::Xielu)
+            .then(|| self.layer_weight(index, LayerWeight::Xielu));
         steps.push(Step::GatedActivation(GatedActivation {
             gate_up,
             gates: Gates::default(),
@@ -126,8 +129,10 @@ impl Recorder<'_> {
             numbers,
             out: activated,
         }));
-        let weight = self.layer_weight(index, "down");
-        let bias = mlp.bias.then(|| self.layer_weight(index, "down_bias"));
+        let weight = self.layer_weight(index, LayerWeight::Down);
+        let bias = mlp
+            .bias
+            .then(|| self.layer_weight(index, LayerWeight::DownBias));
         steps.push(Step::MatMul(MatMul {
             x: activated,
             weight,
@@ -158,10 +163,10 @@ impl Recorder<'_> {
                     accumulate,
                     out,
                 };
-                let weight = self.layer_weight(index, "expert_input");
+                let weight = self.layer_weight(index, LayerWeight::ExpertInput);
                 steps.push(Step::MatMul(product(x, weight, false, input)));
                 self.chosen(steps, experts, index, input, (false, output));
-                let weight = self.layer_weight(index, "expert_output");
+                let weight = self.layer_weight(index, LayerWeight::ExpertOutput);
                 steps.push(Step::MatMul(product(output, weight, accumulate, out)));
             }
         }
@@ -180,8 +185,10 @@ impl Recorder<'_> {
     fn route(&mut self, steps: &mut Vec<Step>, experts: ExpertBuffers, index: usize, x: BufferId) {
         let ExpertBuffers { router, routes, .. } = experts;
         let spec = self.experts_spec();
-        let weight = self.layer_weight(index, "router");
-        let bias = spec.bias.then(|| self.layer_weight(index, "router_bias"));
+        let weight = self.layer_weight(index, LayerWeight::Router);
+        let bias = spec
+            .bias
+            .then(|| self.layer_weight(index, LayerWeight::RouterBias));
         steps.push(Step::MatMul(MatMul {
             x,
             weight,
@@ -195,7 +202,7 @@ impl Recorder<'_> {
             bias: spec
                 .router
                 .choice_bias
-                .then(|| self.layer_weight(index, "router_choice_bias")),
+                .then(|| self.layer_weight(index, LayerWeight::RouterChoiceBias)),
             groups: spec
                 .router
                 .groups
@@ -203,7 +210,7 @@ impl Recorder<'_> {
             factor: spec.router.factor,
             expert_scale: spec
                 .beside
-                .then(|| self.layer_weight(index, "router_scales")),
+                .then(|| self.layer_weight(index, LayerWeight::RouterScales)),
         };
         steps.push(Step::RouteExperts(RouteExperts {
             logits: router,
@@ -227,10 +234,10 @@ impl Recorder<'_> {
             ..
         } = experts;
         let spec = self.experts_spec();
-        let weight = self.layer_weight(index, "expert_gate_up");
+        let weight = self.layer_weight(index, LayerWeight::ExpertGateUp);
         let bias = spec
             .bias
-            .then(|| self.layer_weight(index, "expert_gate_up_bias"));
+            .then(|| self.layer_weight(index, LayerWeight::ExpertGateUpBias));
         steps.push(Step::MatMulExperts(MatMulExperts {
             x,
             routes: Some(routes),
@@ -240,10 +247,10 @@ impl Recorder<'_> {
             out: gate_up,
         }));
         steps.push(self.gate(gate_up, activated));
-        let weight = self.layer_weight(index, "expert_down");
+        let weight = self.layer_weight(index, LayerWeight::ExpertDown);
         let bias = spec
             .bias
-            .then(|| self.layer_weight(index, "expert_down_bias"));
+            .then(|| self.layer_weight(index, LayerWeight::ExpertDownBias));
         steps.push(Step::MatMulExperts(MatMulExperts {
             x: activated,
             routes: Some(routes),
@@ -265,7 +272,7 @@ impl Recorder<'_> {
         x: BufferId,
         out: BufferId,
     ) {
-        let weight = self.layer_weight(index, "shared_gate_up");
+        let weight = self.layer_weight(index, LayerWeight::SharedGateUp);
         steps.push(Step::MatMul(MatMul {
             x,
             weight,
@@ -275,7 +282,7 @@ impl Recorder<'_> {
         }));
         steps.push(self.gate(gate_up, activated));
         let Some([logits, routes]) = experts.shared_gate else {
-            let weight = self.layer_weight(index, "shared_down");
+            let weight = self.layer_weight(index, LayerWeight::SharedDown);
             return steps.push(Step::MatMul(MatMul {
                 x: activated,
                 weight,
@@ -284,7 +291,7 @@ impl Recorder<'_> {
                 out,
             }));
         };
-        let weight = self.layer_weight(index, "shared_gate");
+        let weight = self.layer_weight(index, LayerWeight::SharedGate);
         steps.push(Step::MatMul(MatMul {
             x,
             weight,
@@ -301,7 +308,7 @@ impl Recorder<'_> {
             routing,
             routes,
         }));
-        let (weight, bias) = (self.layer_weight(index, "shared_down"), None);
+        let (weight, bias) = (self.layer_weight(index, LayerWeight::SharedDown), None);
         steps.push(Step::MatMulExperts(MatMulExperts {
             x: activated,
             routes: Some(routes),
@@ -378,7 +385,7 @@ impl Recorder<'_> {
         let branch = buffers
             .branch
             .expect("such a model has norms after its branches");
-        let weight = self.layer_weight(index, "layer_gate");
+        let weight = self.layer_weight(index, LayerWeight::LayerGate);
         steps.push(Step::MatMul(MatMul {
             x: buffers.x,
             weight,
@@ -397,7 +404,7 @@ impl Recorder<'_> {
             numbers: None,
             out: own.activated,
         }));
-        let weight = self.layer_weight(index, "layer_output");
+        let weight = self.layer_weight(index, LayerWeight::LayerOutput);
         steps.push(Step::MatMul(MatMul {
             x: own.activated,
             weight,
@@ -405,7 +412,7 @@ impl Recorder<'_> {
             accumulate: false,
             out: branch,
         }));
-        let step = self.norm_onto_x(buffers, branch, index, "layer_output_norm", true);
+        let step = self.norm_onto_x(buffers, branch, index, LayerWeight::LayerOutputNorm, true);
         steps.push(step);
     }
 }

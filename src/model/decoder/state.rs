@@ -2,6 +2,7 @@
 
 use super::Recorder;
 use super::buffers::{Buffers, StateBuffers};
+use crate::model::layer_weight::LayerWeight;
 use crate::model::spec::{GatedNormSpec, StateRule, StateSpec};
 use crate::plan::{
     BufferId, ConvolutionForm, GatedNorm, MatMul, ScanRule, ShortConvolution, StateScan, Step,
@@ -21,8 +22,8 @@ impl Recorder<'_> {
         let own = buffers.state.expect("the model has a state");
         let bias = spec
             .bias
-            .then(|| self.layer_weight(index, "state_input_bias"));
-        let weight = self.layer_weight(index, "state_input");
+            .then(|| self.layer_weight(index, LayerWeight::StateInputBias));
+        let weight = self.layer_weight(index, LayerWeight::StateInput);
         steps.push(Step::MatMul(MatMul {
             x,
             weight,
@@ -32,13 +33,13 @@ impl Recorder<'_> {
         }));
         let bias = spec
             .convolution_bias
-            .then(|| self.layer_weight(index, "state_convolution_bias"));
+            .then(|| self.layer_weight(index, LayerWeight::StateConvolutionBias));
         steps.push(Step::ShortConvolution(ShortConvolution {
             x: own.mixed,
             form: ConvolutionForm::Silu,
             layer: self.state_layer((spec.taps - 1) * spec.channels()),
             taps: spec.taps,
-            weight: self.layer_weight(index, "state_convolution"),
+            weight: self.layer_weight(index, LayerWeight::StateConvolution),
             bias,
             out: own.convolved,
         }));
@@ -48,8 +49,8 @@ impl Recorder<'_> {
         steps.push(gated);
         let bias = spec
             .bias
-            .then(|| self.layer_weight(index, "state_output_bias"));
-        let weight = self.layer_weight(index, "state_output");
+            .then(|| self.layer_weight(index, LayerWeight::StateOutputBias));
+        let weight = self.layer_weight(index, LayerWeight::StateOutput);
         self.leave(steps, buffers, index, own.gated, (weight, bias));
     }
 
@@ -69,9 +70,9 @@ impl Recorder<'_> {
                 StateRule::Delta { beta_scale } => ScanRule::Delta { beta_scale },
                 StateRule::Mamba2 => ScanRule::Mamba2,
             },
-            decay: self.layer_weight(index, "state_decay"),
-            dt_bias: self.layer_weight(index, "state_dt_bias"),
-            skip: is_mamba.then(|| self.layer_weight(index, "state_skip")),
+            decay: self.layer_weight(index, LayerWeight::StateDecay),
+            dt_bias: self.layer_weight(index, LayerWeight::StateDtBias),
+            skip: is_mamba.then(|| self.layer_weight(index, LayerWeight::StateSkip)),
             out: own.scanned,
         }
     }
@@ -83,7 +84,7 @@ impl Recorder<'_> {
             mixed: own.mixed,
             gates: spec.channels(),
             group: spec.norm.run,
-            weight: self.layer_weight(index, "state_norm"),
+            weight: self.layer_weight(index, LayerWeight::StateNorm),
             epsilon: if spec.norm.present {
                 spec.norm.epsilon
             } else {

@@ -5,7 +5,7 @@ mod states;
 use super::families::{Family, Windows};
 use super::metadata::Metadata;
 use super::reader;
-use crate::model::LoadError;
+use crate::model::error::LoadError;
 use crate::model::rope::damping;
 use crate::model::source::TensorInfo;
 use crate::model::spec::LAYERS_MAX;
@@ -19,57 +19,9 @@ pub(super) fn config_json(
     tensors: &BTreeMap<String, TensorInfo>,
     factors: &[Vec<f32>; 2],
 ) -> Result<Value, LoadError> {
-    let heads = family.required(metadata, "attention.head_count")?;
-    let head_dim = family.head_dim(metadata)?;
-    let hidden = family.required(metadata, "embedding_length")?;
-    // The last layers may predict further tokens; they are not read.
-    let predicting = metadata
-        .integer(&family.key("nextn_predict_layers"), 0..=LAYERS_MAX)?
-        .unwrap_or(0);
-    let blocks = family.required(metadata, "block_count")?;
-    let layers = blocks.saturating_sub(predicting);
     let has = |name: &str| tensors.contains_key(name);
-    // Token ids are bounded by the length of the embedding table, not by the metadata.
-    let table = tensors
-        .get(&family.tensor_name("token_embd.weight"))
-        .map(|info| info.shape[0]);
-    let vocab = metadata.required("tensor \"token_embd.weight\"", table)?;
-    check_values(metadata, family, head_dim)?;
-    let epsilon = epsilon(metadata, family)?;
-    let rotary = family
-        .integer(metadata, "rope.dimension_count")?
-        .unwrap_or(head_dim);
-    let is_wide = family.wide_layers == Some(layers);
-    let normalizes = metadata
-        .boolean(&family.key("expert_weights_norm"))?
-        .unwrap_or(family.normalizes);
-    let dense = metadata
-        .integer(&family.key("leading_dense_block_count"), 0..=LAYERS_MAX)?
-        .unwrap_or(0);
-    let mut config = json!({
-        "architectures": [family.architecture],
-        "hidden_size": hidden,
-        "num_hidden_layers": layers,
-        "intermediate_size": null,
-        "num_attention_heads": heads,
-        "num_key_value_heads": null,
-        "head_dim": head_dim,
-        "vocab_size": vocab,
-        "max_position_embeddings": family.required(metadata, "context_length")?,
-        "rms_norm_eps": epsilon,
-        "layer_norm_eps": epsilon,
-        "norm_epsilon": epsilon,
-        "norm_eps": epsilon,
-        "layer_norm_epsilon": epsilon,
-        "rope_theta": metadata.number(&family.key("rope.freq_base"))?.unwrap_or(10_000.0),
-        "partial_rotary_factor": f64::from(rotary) / f64::from(head_dim),
-        "query_pre_attn_scalar": if is_wide { f64::from(hidden) / f64::from(heads) } else { head_dim.into() },
-        "attention_multiplier": 1.0 / f64::from(head_dim).sqrt(),
-        "norm_topk_prob": normalizes,
-        "first_k_dense_replace": dense,
-        "num_dense_layers": dense,
-        "eos_token_id": super::vocabulary::end_tokens(metadata, vocab)?,
-    });
+    let mut config = sizes(metadata, family, tensors)?;
+    set_norms_and_router(metadata, family, &mut config)?;
     for (field, present) in options(&has) {
         config[field] = present.into();
     }
@@ -91,6 +43,81 @@ pub(super) fn config_json(
         states::fields(metadata, family, &mut config, tensors)?;
     }
     Ok(config)
+}
+
+/// The sizes that all models have, the scale of attention, and how its heads rotate.
+fn sizes(
+    metadata: &Metadata,
+    family: &Family,
+    tensors: &BTreeMap<String, TensorInfo>,
+) -> Result<Value, LoadError> {
+    let heads = family.required(metadata, "attention.head_count")?;
+    let head_dim = family.head_dim(metadata)?;
+    let hidden = family.required(metadata, "embedding_length")?;
+    let layers = layers(metadata, family)?;
+    // Token ids are bounded by the length of the embedding table, not by the metadata.
+    let table = tensors
+        .get(&family.tensor_name("token_embd.weight"))
+        .map(|info| info.shape[0]);
+    let vocab = metadata.required("tensor \"token_embd.weight\"", table)?;
+    check_values(metadata, family, head_dim)?;
+    let rotary = family
+        .integer(metadata, "rope.dimension_count")?
+        .unwrap_or(head_dim);
+    let scalar = if family.wide_layers == Some(layers) {
+        f64::from(hidden) / f64::from(heads)
+    } else {
+        head_dim.into()
+    };
+    Ok(json!({
+        "architectures": [family.architecture],
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "intermediate_size": null,
+        "num_attention_heads": heads,
+        "num_key_value_heads": null,
+        "head_dim": head_dim,
+        "vocab_size": vocab,
+        "max_position_embeddings": family.required(metadata, "context_length")?,
+        "rope_theta": metadata.number(&family.key("rope.freq_base"))?.unwrap_or(10_000.0),
+        "partial_rotary_factor": f64::from(rotary) / f64::from(head_dim),
+        "query_pre_attn_scalar": scalar,
+        "attention_multiplier": 1.0 / f64::from(head_dim).sqrt(),
+        "eos_token_id": super::vocabulary::end_tokens(metadata, vocab)?,
+    }))
+}
+
+/// The number of layers. The last blocks may predict further tokens; they are not read.
+fn layers(metadata: &Metadata, family: &Family) -> Result<u32, LoadError> {
+    let predicting = metadata.integer(&family.key("nextn_predict_layers"), 0..=LAYERS_MAX)?;
+    let blocks = family.required(metadata, "block_count")?;
+    Ok(blocks.saturating_sub(predicting.unwrap_or(0)))
+}
+
+/// Sets the epsilon of norms, whether the weights of experts are normalized, and how many layers have none, under the
+/// names of all architectures.
+fn set_norms_and_router(
+    metadata: &Metadata,
+    family: &Family,
+    config: &mut Value,
+) -> Result<(), LoadError> {
+    let epsilon = epsilon(metadata, family)?;
+    for field in [
+        "rms_norm_eps",
+        "layer_norm_eps",
+        "norm_epsilon",
+        "norm_eps",
+        "layer_norm_epsilon",
+    ] {
+        config[field] = epsilon.into();
+    }
+    let normalizes = metadata.boolean(&family.key("expert_weights_norm"))?;
+    config["norm_topk_prob"] = normalizes.unwrap_or(family.normalizes).into();
+    let dense = metadata.integer(&family.key("leading_dense_block_count"), 0..=LAYERS_MAX)?;
+    for field in ["first_k_dense_replace", "num_dense_layers"] {
+        config[field] = dense.unwrap_or(0).into();
+    }
+    Ok(())
 }
 
 /// Fails if the metadata asks for something that changes the results and is not supported.
@@ -239,57 +266,68 @@ fn sizes_by_layer(
         let found = metadata.integers_by_layer(&family.key(name), layers)?;
         metadata.required(&family.key(name), found)
     };
-    let every = config["sliding_window_pattern"]
-        .as_u64()
-        .unwrap_or(6)
-        .max(1) as usize;
-    let local: Vec<bool> = match config["layer_types"].as_array() {
-        Some(kinds) => kinds
-            .iter()
-            .map(|kind| kind == "sliding_attention")
-            .collect(),
-        None => (1..=layers).map(|layer| layer % every != 0).collect(),
-    };
-    let global_dim = family.head_dim(metadata)?;
-    let local_dim = family
-        .integer(metadata, "attention.key_length_swa")?
-        .unwrap_or(global_dim);
     let (heads, mlps) = (
         by_layer("attention.head_count_kv")?,
         by_layer("feed_forward_length")?,
     );
-    config["per_layer_config"] = heads
-        .iter()
-        .enumerate()
-        .zip(&local)
-        .map(|((index, heads), local)| {
-            let dim = if *local { local_dim } else { global_dim };
-            (
-                index.to_string(),
-                json!({"head_dim": dim, "num_key_value_heads": heads}),
-            )
-        })
-        .collect::<Map<_, _>>()
-        .into();
-    let rope = |base: Option<f64>| json!({"rope_type": "default", "rope_theta": base});
-    let base = metadata.number(&family.key("rope.freq_base"))?;
-    let local_base = metadata
-        .number(&family.key("rope.freq_base_swa"))?
-        .unwrap_or(10_000.0);
-    config["rope_parameters"] =
-        json!({"full_attention": rope(base), "sliding_attention": rope(Some(local_base))});
-    config["partial_rotary_factor"] = 1.0.into();
-    config["head_dim"] = local_dim.into();
-    config["num_key_value_heads"] = heads.first().copied().into();
+    let slides = slides(config, layers);
+    set_heads(metadata, family, config, &heads, &slides)?;
+    set_ropes(metadata, family, config)?;
     config["intermediate_size"] = mlps.first().copied().into();
     config["use_double_wide_mlp"] = (mlps.first() != mlps.last()).into();
     let shared = metadata.integer(&family.key("attention.shared_kv_layers"), 0..=LAYERS_MAX)?;
     config["num_kv_shared_layers"] = shared.unwrap_or(0).into();
-    let global = local.iter().position(|local| !local);
-    config["attention_k_eq_v"] = global
-        .is_some_and(|layer| !(has(&format!("model.layers.{layer}.self_attn.v_proj.weight"))))
-        .into();
+    let global = slides.iter().position(|slides| !slides);
+    let value_is_key =
+        global.is_some_and(|layer| !has(&format!("model.layers.{layer}.self_attn.v_proj.weight")));
+    config["attention_k_eq_v"] = value_is_key.into();
     config["enable_moe_block"] = config.get("num_experts").is_some().into();
+    Ok(())
+}
+
+/// For each layer, whether it has a sliding window.
+fn slides(config: &Value, layers: usize) -> Vec<bool> {
+    if let Some(kinds) = config["layer_types"].as_array() {
+        let slides = kinds.iter().map(|kind| kind == "sliding_attention");
+        return slides.collect();
+    }
+    let every = config["sliding_window_pattern"].as_u64().unwrap_or(6);
+    let every = every.max(1) as usize;
+    (1..=layers).map(|layer| layer % every != 0).collect()
+}
+
+/// Sets the heads of each layer, whose size depends on whether it has a window.
+fn set_heads(
+    metadata: &Metadata,
+    family: &Family,
+    config: &mut Value,
+    heads: &[u32],
+    slides: &[bool],
+) -> Result<(), LoadError> {
+    let global_dim = family.head_dim(metadata)?;
+    let local_dim = family
+        .integer(metadata, "attention.key_length_swa")?
+        .unwrap_or(global_dim);
+    let own = heads.iter().zip(slides).map(|(heads, slides)| {
+        let dim = if *slides { local_dim } else { global_dim };
+        json!({"head_dim": dim, "num_key_value_heads": heads})
+    });
+    let own = own.enumerate().map(|(layer, own)| (layer.to_string(), own));
+    config["per_layer_config"] = own.collect::<Map<_, _>>().into();
+    config["head_dim"] = local_dim.into();
+    config["num_key_value_heads"] = heads.first().copied().into();
+    Ok(())
+}
+
+/// Sets the rotary embeddings of layers without a window, and of those with one.
+fn set_ropes(metadata: &Metadata, family: &Family, config: &mut Value) -> Result<(), LoadError> {
+    let global = metadata.number(&family.key("rope.freq_base"))?;
+    let local = metadata.number(&family.key("rope.freq_base_swa"))?;
+    config["rope_parameters"] = json!({
+        "full_attention": {"rope_type": "default", "rope_theta": global},
+        "sliding_attention": {"rope_type": "default", "rope_theta": local.unwrap_or(10_000.0)},
+    });
+    config["partial_rotary_factor"] = 1.0.into();
     Ok(())
 }
 
@@ -354,6 +392,7 @@ fn longrope(
     Ok(scaling)
 }
 
+/// How frequencies are stretched otherwise; `None` if they are not.
 fn rope_scaling(
     metadata: &Metadata,
     family: &Family,
@@ -373,49 +412,52 @@ fn rope_scaling(
     let mut scaling = Map::new();
     scaling.insert("rope_type".into(), kind.into());
     scaling.insert("truncate".into(), (!family.fractional_ramp).into());
-    for (own, theirs) in [
-        (
-            "rope.scaling.original_context_length",
-            "original_max_position_embeddings",
-        ),
-        ("rope.scaling.yarn_attn_factor", "attention_factor"),
-        ("rope.scaling.yarn_beta_fast", "beta_fast"),
-        ("rope.scaling.yarn_beta_slow", "beta_slow"),
-        ("attention.temperature_scale", "llama_4_scaling_beta"),
-    ] {
+    for (own, theirs) in ROPE_NUMBERS {
         if let Some(number) = metadata.number(&family.key(own))? {
             scaling.insert(theirs.into(), number.into());
         }
     }
     scaling.extend(factor.map(|factor| ("factor".to_owned(), factor.into())));
-    if let Some(slope) = metadata
-        .number(&family.key("rope.scaling.yarn_log_multiplier"))?
-        .filter(|slope| *slope != 0.0)
-    {
+    let slope = metadata.number(&family.key("rope.scaling.yarn_log_multiplier"))?;
+    if let Some(slope) = slope.filter(|slope| *slope != 0.0) {
         // With a latent, the file has what ln(factor) is multiplied by, and cos and sin are not scaled.
-        let slope = if family.latent { 10.0 * slope } else { slope };
-        scaling.insert(
-            "mscale".into(),
-            if family.latent { slope } else { 1.0 }.into(),
-        );
-        scaling.insert("mscale_all_dim".into(), slope.into());
+        let (mscale, all) = if family.latent {
+            (10.0 * slope, 10.0 * slope)
+        } else {
+            (1.0, slope)
+        };
+        scaling.insert("mscale".into(), mscale.into());
+        scaling.insert("mscale_all_dim".into(), all.into());
     }
-    // It multiplies what YaRN multiplies cos and sin by, which the other key replaces.
     if kind == "yarn"
         && let Some(times) = metadata.number(&family.key("rope.scaling.attn_factor"))?
     {
-        let given = |name: &str| scaling.get(name).and_then(Value::as_f64);
-        let damped = |slope: f64| damping(slope, factor.unwrap_or(1.0));
-        let plain = match (
-            given("attention_factor"),
-            given("mscale"),
-            given("mscale_all_dim"),
-        ) {
-            (Some(given), ..) => given,
-            (None, Some(slope), Some(all)) => damped(slope) / damped(all),
-            _ => damped(1.0),
-        };
+        let plain = attention_factor(&scaling, factor.unwrap_or(1.0));
         scaling.insert("attention_factor".into(), (plain * times).into());
     }
     Ok(Some(scaling))
+}
+
+/// Numbers of YaRN and their fields.
+const ROPE_NUMBERS: [(&str, &str); 5] = [
+    (
+        "rope.scaling.original_context_length",
+        "original_max_position_embeddings",
+    ),
+    ("rope.scaling.yarn_attn_factor", "attention_factor"),
+    ("rope.scaling.yarn_beta_fast", "beta_fast"),
+    ("rope.scaling.yarn_beta_slow", "beta_slow"),
+    ("attention.temperature_scale", "llama_4_scaling_beta"),
+];
+
+/// What YaRN multiplies cos and sin by, as these fields say. The key `attn_factor` multiplies it.
+fn attention_factor(scaling: &Map<String, Value>, factor: f64) -> f64 {
+    let given = |name: &str| scaling.get(name).and_then(Value::as_f64);
+    if let Some(given) = given("attention_factor") {
+        return given;
+    }
+    match (given("mscale"), given("mscale_all_dim")) {
+        (Some(slope), Some(all)) => damping(slope, factor) / damping(all, factor),
+        _ => damping(1.0, factor),
+    }
 }

@@ -3,7 +3,10 @@
 mod state;
 
 use super::metadata::Metadata;
-use crate::model::{LoadError, config};
+use crate::model::config;
+use crate::model::error::LoadError;
+use crate::model::stored::Stored;
+use crate::model::tensor_names;
 use state::{
     FALCON_H1, GRANITE_HYBRID, LFM2, LFM2_MOE, NEMOTRON_H, NEMOTRON_H_MOE, QWEN3_NEXT, QWEN35,
     QWEN35_MOE,
@@ -36,8 +39,8 @@ pub(super) struct Family {
     /// The field of `config.json` that says what each layer is, which the tensors of a file say; `None`: all have
     /// attention.
     pub(super) kinds: Option<&'static str>,
-    /// A value head of a state has the key head whose number is the remainder, instead of the quotient.
-    pub(super) tiled_heads: bool,
+    /// What tensors hold otherwise than those of a checkpoint.
+    pub(super) stored: Stored<'static>,
     /// Models with this many layers divide q · k by √(hidden / heads) instead of √head_dim; no metadata key says so.
     pub(super) wide_layers: Option<u32>,
     /// Attention to a latent (MLA). Scores that are no softmax make the architecture DeepSeek V3.
@@ -57,6 +60,14 @@ pub(super) enum Windows {
     Config(Option<u32>),
 }
 
+/// The weights of norms include the 1, and decays are no logarithms, whatever the checkpoint had. Gemma 4 is stored as
+/// it is.
+const STORED: Stored<'static> = Stored {
+    norms_less_one: false,
+    log_decays: false,
+    ..Stored::CHECKPOINT
+};
+
 const LLAMA: Family = Family {
     name: "llama",
     architecture: "LlamaForCausalLM",
@@ -70,7 +81,7 @@ const LLAMA: Family = Family {
     windows: Windows::Architecture("MistralForCausalLM"),
     sizes_by_layer: false,
     kinds: None,
-    tiled_heads: false,
+    stored: STORED,
     wide_layers: None,
     latent: false,
     fractional_ramp: false,
@@ -326,6 +337,11 @@ const GRANITE_MOE: Family = Family {
         ("expert_count", "num_local_experts"),
         ("expert_used_count", "num_experts_per_tok"),
     ],
+    // Each expert has its own tensors.
+    stored: Stored {
+        tensors: Some(&tensor_names::QWEN3_MOE),
+        ..STORED
+    },
     ..GRANITE
 };
 
@@ -340,6 +356,10 @@ const GPT_OSS: Family = Family {
     ],
     windows: Windows::Config(None),
     fractional_ramp: true,
+    stored: Stored {
+        tensors: Some(&tensor_names::GPT_OSS_APART),
+        ..STORED
+    },
     ..QWEN2
 };
 

@@ -1,9 +1,10 @@
 //! Typed access to the metadata of one file, by key.
 
 use super::reader::{self, Container, Cursor, Entry, Kind, List, Value};
+use crate::model::error::LoadError;
+use crate::model::remote::RangeFiles;
 use crate::model::remote::missing;
 use crate::model::spec::LAYERS_MAX;
-use crate::model::{LoadError, RangeFiles};
 use bytes::{Bytes, BytesMut};
 use std::borrow::Cow;
 use std::ops::RangeInclusive;

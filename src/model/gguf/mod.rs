@@ -8,17 +8,23 @@ mod blocks;
 mod config;
 mod families;
 mod metadata;
+mod own_names;
 mod reader;
 mod vocabulary;
 
+use super::error::LoadError;
 use super::remote::LocalFiles;
+use super::remote::RangeFiles;
 use super::source::{Element, TensorInfo, TensorRead, TensorSource};
-use super::{LoadError, RangeFiles, read_error};
+use super::spec::ModelSpec;
+use super::stored::Stored;
 use crate::platform::{self, FileAccess, ModelFile};
 use blocks::BlockType;
 use bytes::Bytes;
+use families::Family;
 use futures_util::FutureExt as _;
 use metadata::Metadata;
+use own_names::OwnNames;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
@@ -43,18 +49,9 @@ pub struct Gguf {
     /// The metadata, translated to the `config.json` of a checkpoint.
     config_json: Vec<u8>,
     tensors: GgufTensors,
-    stored: Stored,
-}
-
-/// What a file has otherwise than a checkpoint, and its config cannot say.
-#[derive(Debug)]
-pub(super) struct Stored {
+    family: &'static Family,
     /// Divisors of the rotary frequencies, if the file has any.
-    pub(super) rope_divisors: Vec<f32>,
-    /// Whether a value head of a state has the key head whose number is the remainder, instead of the quotient.
-    pub(super) tiled_heads: bool,
-    /// Names of the tensors that a checkpoint has (of one of several experts), each with the file's own name.
-    pub(super) own_names: Vec<(String, String)>,
+    rope_divisors: Vec<f32>,
 }
 
 /// Tokenizer and chat template of a GGUF file. They are translated when they are
@@ -95,8 +92,7 @@ struct GgufTensors {
     places: BTreeMap<String, Place>,
     /// Tensors of a checkpoint that are metadata here, in f32.
     numbers: BTreeMap<String, Bytes>,
-    /// See [`Stored::own_names`].
-    own_names: Vec<(String, String)>,
+    own_names: OwnNames,
 }
 
 /// Where a tensor's blocks are, and how to read its rows.
@@ -120,7 +116,8 @@ impl Gguf {
     pub fn open_with(path: &Path, access: FileAccess) -> Result<Self, LoadError> {
         let open = |path: &Path| {
             let label = path.display().to_string();
-            let file = ModelFile::open(path, access).map_err(|error| read_error(&label, &error))?;
+            let file = ModelFile::open(path, access)
+                .map_err(|error| LoadError::unreadable(&label, &error))?;
             Ok((label, file))
         };
         let mut files = LocalFiles(vec![open(path)?]);
@@ -187,7 +184,7 @@ impl Gguf {
             infos: BTreeMap::new(),
             places: BTreeMap::new(),
             numbers: BTreeMap::new(),
-            own_names: Vec::new(),
+            own_names: OwnNames::default(),
         };
         for index in 0..parts.len() {
             tensors.add(index, &parts, family)?;
@@ -200,17 +197,12 @@ impl Gguf {
             .to_string()
             .into_bytes();
         let first = parts.into_iter().next().expect("there is a first file");
-        let own_names = std::mem::take(&mut tensors.own_names);
-        let stored = Stored {
-            rope_divisors,
-            tiled_heads: family.tiled_heads,
-            own_names,
-        };
         Ok(Self {
             texts: Texts(Arc::new(first)),
             config_json,
             tensors,
-            stored,
+            family,
+            rope_divisors,
         })
     }
 
@@ -219,9 +211,22 @@ impl Gguf {
         self.texts.clone()
     }
 
-    /// The config, the tensors, and what is stored otherwise.
-    pub(super) fn into_parts(self) -> (Vec<u8>, Box<dyn TensorSource>, Stored) {
-        (self.config_json, Box::new(self.tensors), self.stored)
+    /// The description of the model. The tensors themselves say which products of attention have biases.
+    pub(super) fn spec(&self) -> Result<ModelSpec, LoadError> {
+        let has = |end: &str| self.tensors.infos.keys().any(|name| name.ends_with(end));
+        let qkv_bias = has(".self_attn.q_proj.bias") || has(".self_attn.qkv_proj.bias");
+        let stored = Stored {
+            attention_biases: Some([qkv_bias, has(".self_attn.o_proj.bias")]),
+            rope_divisors: &self.rope_divisors,
+            ..self.family.stored
+        };
+        ModelSpec::from_complete_json(self.tensors.name(), &self.config_json, &stored)
+    }
+
+    /// The tensors, and what the file calls them.
+    pub(super) fn into_parts(mut self) -> (Box<dyn TensorSource>, OwnNames) {
+        let own_names = std::mem::take(&mut self.tensors.own_names);
+        (Box::new(self.tensors), own_names)
     }
 }
 
@@ -275,12 +280,7 @@ fn at_once<T>(read: impl Future<Output = T>) -> T {
 
 impl GgufTensors {
     /// Adds the tensors of one of the files, whose headers are `parts`.
-    fn add(
-        &mut self,
-        file: usize,
-        parts: &[Metadata],
-        family: &families::Family,
-    ) -> Result<(), LoadError> {
+    fn add(&mut self, file: usize, parts: &[Metadata], family: &Family) -> Result<(), LoadError> {
         let part = &parts[file];
         for (own_name, entry) in part.tensors() {
             let fault = |message: String| part.invalid(&format!("tensor {own_name:?}"), message);
@@ -309,7 +309,7 @@ impl GgufTensors {
                 )));
             }
             self.own_names
-                .push((name.replace("{e}", "0"), own_name.clone()));
+                .add(name.replace("{e}", "0"), own_name.clone());
             let copy_bytes = (entry.bytes.end - entry.bytes.start) / copies;
             for copy in 0..copies {
                 let name = name.replace("{e}", &copy.to_string());

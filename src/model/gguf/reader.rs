@@ -2,7 +2,8 @@
 //! it is used to allocate or skip anything, so a hostile file cannot use more memory than its size.
 
 use super::blocks::BlockType;
-use crate::model::{LoadError, stand_in};
+use crate::model::error::LoadError;
+use crate::model::stand_in::stand_in;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 

@@ -2,7 +2,7 @@
 //! SentencePiece BPE with scores and byte fallback.
 
 use super::metadata::Metadata;
-use crate::model::LoadError;
+use crate::model::error::LoadError;
 use hashbrown::{DefaultHashBuilder, HashTable};
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;

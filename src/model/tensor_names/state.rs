@@ -4,31 +4,23 @@ use super::{
     ATTENTION, EXPERTS_APART, GATED_MLP, GRANITE_EXPERTS, HUGGING_FACE, LayerNames, NORMS_AFTER,
     NORMS_BEFORE, Order, SHARED_EXPERT, TensorNames, names, stacked,
 };
+use crate::model::layer_weight::LayerWeight::*;
 
 /// What LFM2 has besides its MLP: norms, attention or a short convolution.
 const MIXERS_LFM2: &[LayerNames] = &[
-    names("attention_norm", &["model.layers.{}.operator_norm.weight"]),
-    names("mlp_norm", &["model.layers.{}.ffn_norm.weight"]),
+    names(AttentionNorm, &["model.layers.{}.operator_norm.weight"]),
+    names(MlpNorm, &["model.layers.{}.ffn_norm.weight"]),
     ATTENTION[0],
-    names("q_norm", &["model.layers.{}.self_attn.q_layernorm.weight"]),
-    names("k_norm", &["model.layers.{}.self_attn.k_layernorm.weight"]),
-    names("output", &["model.layers.{}.self_attn.out_proj.weight"]),
+    names(QNorm, &["model.layers.{}.self_attn.q_layernorm.weight"]),
+    names(KNorm, &["model.layers.{}.self_attn.k_layernorm.weight"]),
+    names(Output, &["model.layers.{}.self_attn.out_proj.weight"]),
+    names(ConvolutionInput, &["model.layers.{}.conv.in_proj.weight"]),
+    names(ConvolutionInputBias, &["model.layers.{}.conv.in_proj.bias"]),
+    names(Convolution, &["model.layers.{}.conv.conv.weight"]),
+    names(ConvolutionBias, &["model.layers.{}.conv.conv.bias"]),
+    names(ConvolutionOutput, &["model.layers.{}.conv.out_proj.weight"]),
     names(
-        "convolution_input",
-        &["model.layers.{}.conv.in_proj.weight"],
-    ),
-    names(
-        "convolution_input_bias",
-        &["model.layers.{}.conv.in_proj.bias"],
-    ),
-    names("convolution", &["model.layers.{}.conv.conv.weight"]),
-    names("convolution_bias", &["model.layers.{}.conv.conv.bias"]),
-    names(
-        "convolution_output",
-        &["model.layers.{}.conv.out_proj.weight"],
-    ),
-    names(
-        "convolution_output_bias",
+        ConvolutionOutputBias,
         &["model.layers.{}.conv.out_proj.bias"],
     ),
 ];
@@ -36,13 +28,13 @@ const MIXERS_LFM2: &[LayerNames] = &[
 /// [`GATED_MLP`] of LFM2.
 const MLP_LFM2: &[LayerNames] = &[
     names(
-        "gate_up",
+        GateUp,
         &[
             "model.layers.{}.feed_forward.w1.weight",
             "model.layers.{}.feed_forward.w3.weight",
         ],
     ),
-    names("down", &["model.layers.{}.feed_forward.w2.weight"]),
+    names(Down, &["model.layers.{}.feed_forward.w2.weight"]),
 ];
 
 /// LFM2.
@@ -54,20 +46,20 @@ pub(in crate::model) const LFM2: TensorNames = TensorNames {
 
 /// Experts of LFM2.
 const EXPERTS_LFM2: &[LayerNames] = &[
-    names("router", &["model.layers.{}.feed_forward.gate.weight"]),
+    names(Router, &["model.layers.{}.feed_forward.gate.weight"]),
     names(
-        "router_choice_bias",
+        RouterChoiceBias,
         &["model.layers.{}.feed_forward.expert_bias"],
     ),
     names(
-        "expert_gate_up",
+        ExpertGateUp,
         &[
             "model.layers.{}.feed_forward.experts.{e}.w1.weight",
             "model.layers.{}.feed_forward.experts.{e}.w3.weight",
         ],
     ),
     names(
-        "expert_down",
+        ExpertDown,
         &["model.layers.{}.feed_forward.experts.{e}.w2.weight"],
     ),
 ];
@@ -82,13 +74,13 @@ pub(in crate::model) const LFM2_MOE: TensorNames = TensorNames {
 const MIXERS_LFM3: &[LayerNames] = &[
     MIXERS_LFM2[0],
     names(
-        "attention_post_norm",
+        AttentionPostNorm,
         &["model.layers.{}.post_operator_norm.weight"],
     ),
     MIXERS_LFM2[1],
-    names("mlp_post_norm", &["model.layers.{}.post_ffn_norm.weight"]),
+    names(MlpPostNorm, &["model.layers.{}.post_ffn_norm.weight"]),
     names(
-        "qkv",
+        Qkv,
         &[
             "model.layers.{}.self_attn.q_proj.weight",
             "model.layers.{}.self_attn.k_proj.weight",
@@ -115,7 +107,7 @@ pub(in crate::model) const LFM3: TensorNames = TensorNames {
 
 /// [`ATTENTION`] whose q has gates.
 const ATTENTION_GATED: &[LayerNames] = &[
-    stacked("qkv", ATTENTION[0].tensors, Order::GatedHeads),
+    stacked(Qkv, ATTENTION[0].tensors, Order::GatedHeads),
     ATTENTION[2],
     ATTENTION[3],
     ATTENTION[4],
@@ -124,7 +116,7 @@ const ATTENTION_GATED: &[LayerNames] = &[
 /// A state with the gated delta rule.
 const DELTA: &[LayerNames] = &[
     names(
-        "state_input",
+        StateInput,
         &[
             "model.layers.{}.linear_attn.in_proj_qkv.weight",
             "model.layers.{}.linear_attn.in_proj_z.weight",
@@ -133,14 +125,14 @@ const DELTA: &[LayerNames] = &[
         ],
     ),
     names(
-        "state_convolution",
+        StateConvolution,
         &["model.layers.{}.linear_attn.conv1d.weight"],
     ),
-    names("state_decay", &["model.layers.{}.linear_attn.A_log"]),
-    names("state_dt_bias", &["model.layers.{}.linear_attn.dt_bias"]),
-    names("state_norm", &["model.layers.{}.linear_attn.norm.weight"]),
+    names(StateDecay, &["model.layers.{}.linear_attn.A_log"]),
+    names(StateDtBias, &["model.layers.{}.linear_attn.dt_bias"]),
+    names(StateNorm, &["model.layers.{}.linear_attn.norm.weight"]),
     names(
-        "state_output",
+        StateOutput,
         &["model.layers.{}.linear_attn.out_proj.weight"],
     ),
 ];
@@ -148,7 +140,7 @@ const DELTA: &[LayerNames] = &[
 /// [`DELTA`] with the input by key heads; in GGUF, only its gates are.
 const DELTA_BY_HEADS: &[LayerNames] = &[
     stacked(
-        "state_input",
+        StateInput,
         &[
             "model.layers.{}.linear_attn.in_proj_qkvz.weight",
             "model.layers.{}.linear_attn.in_proj_ba.weight",
@@ -156,7 +148,7 @@ const DELTA_BY_HEADS: &[LayerNames] = &[
         Order::KeyHeads,
     ),
     stacked(
-        "state_input",
+        StateInput,
         &[
             "model.layers.{}.linear_attn.in_proj_qkv.weight",
             "model.layers.{}.linear_attn.in_proj_z.weight",
@@ -174,12 +166,12 @@ const DELTA_BY_HEADS: &[LayerNames] = &[
 /// Experts of Qwen, all in one tensor.
 const EXPERTS_STACKED: &[LayerNames] = &[
     stacked(
-        "expert_gate_up",
+        ExpertGateUp,
         &["model.layers.{}.mlp.experts.gate_up_proj"],
         Order::Experts,
     ),
     stacked(
-        "expert_down",
+        ExpertDown,
         &["model.layers.{}.mlp.experts.down_proj"],
         Order::Experts,
     ),
@@ -221,19 +213,16 @@ pub(in crate::model) const QWEN3_NEXT: TensorNames = TensorNames {
 /// Norms before, of layers with a state in OLMo hybrid.
 const NORMS_BEFORE_OLMO: &[LayerNames] = &[
     names(
-        "attention_norm",
+        AttentionNorm,
         &["model.layers.{}.attention_layer_norm.weight"],
     ),
-    names(
-        "mlp_norm",
-        &["model.layers.{}.feedforward_layer_norm.weight"],
-    ),
+    names(MlpNorm, &["model.layers.{}.feedforward_layer_norm.weight"]),
 ];
 
 /// [`DELTA`] of OLMo hybrid.
 const DELTA_OLMO: &[LayerNames] = &[
     stacked(
-        "state_input",
+        StateInput,
         &[
             "model.layers.{}.linear_attn.q_proj.weight",
             "model.layers.{}.linear_attn.k_proj.weight",
@@ -244,22 +233,18 @@ const DELTA_OLMO: &[LayerNames] = &[
         ],
         Order::Apart,
     ),
-    stacked(
-        "state_convolution",
+    names(
+        StateConvolution,
         &[
             "model.layers.{}.linear_attn.q_conv1d.weight",
             "model.layers.{}.linear_attn.k_conv1d.weight",
             "model.layers.{}.linear_attn.v_conv1d.weight",
         ],
-        Order::Apart,
     ),
     DELTA[2],
     DELTA[3],
-    names("state_norm", &["model.layers.{}.linear_attn.o_norm.weight"]),
-    names(
-        "state_output",
-        &["model.layers.{}.linear_attn.o_proj.weight"],
-    ),
+    names(StateNorm, &["model.layers.{}.linear_attn.o_norm.weight"]),
+    names(StateOutput, &["model.layers.{}.linear_attn.o_proj.weight"]),
 ];
 
 /// OLMo hybrid.
@@ -277,47 +262,35 @@ pub(in crate::model) const OLMO_HYBRID: TensorNames = TensorNames {
 /// A state of Mamba 2.
 const MAMBA2: &[LayerNames] = &[
     stacked(
-        "state_input",
+        StateInput,
         &["model.layers.{}.mamba.in_proj.weight"],
         Order::ZFirst,
     ),
     stacked(
-        "state_input_bias",
+        StateInputBias,
         &["model.layers.{}.mamba.in_proj.bias"],
         Order::ZFirst,
     ),
-    names(
-        "state_convolution",
-        &["model.layers.{}.mamba.conv1d.weight"],
-    ),
-    names(
-        "state_convolution_bias",
-        &["model.layers.{}.mamba.conv1d.bias"],
-    ),
-    names("state_decay", &["model.layers.{}.mamba.A_log"]),
-    names("state_dt_bias", &["model.layers.{}.mamba.dt_bias"]),
-    names("state_skip", &["model.layers.{}.mamba.D"]),
-    names("state_norm", &["model.layers.{}.mamba.norm.weight"]),
-    names("state_output", &["model.layers.{}.mamba.out_proj.weight"]),
-    names(
-        "state_output_bias",
-        &["model.layers.{}.mamba.out_proj.bias"],
-    ),
+    names(StateConvolution, &["model.layers.{}.mamba.conv1d.weight"]),
+    names(StateConvolutionBias, &["model.layers.{}.mamba.conv1d.bias"]),
+    names(StateDecay, &["model.layers.{}.mamba.A_log"]),
+    names(StateDtBias, &["model.layers.{}.mamba.dt_bias"]),
+    names(StateSkip, &["model.layers.{}.mamba.D"]),
+    names(StateNorm, &["model.layers.{}.mamba.norm.weight"]),
+    names(StateOutput, &["model.layers.{}.mamba.out_proj.weight"]),
+    names(StateOutputBias, &["model.layers.{}.mamba.out_proj.bias"]),
 ];
 
 /// The MLP of Granite 4, which is called shared even if there are no experts.
 const SHARED_MLP: &[LayerNames] = &[
+    names(GateUp, &["model.layers.{}.shared_mlp.input_linear.weight"]),
+    names(Down, &["model.layers.{}.shared_mlp.output_linear.weight"]),
     names(
-        "gate_up",
-        &["model.layers.{}.shared_mlp.input_linear.weight"],
-    ),
-    names("down", &["model.layers.{}.shared_mlp.output_linear.weight"]),
-    names(
-        "shared_gate_up",
+        SharedGateUp,
         &["model.layers.{}.shared_mlp.input_linear.weight"],
     ),
     names(
-        "shared_down",
+        SharedDown,
         &["model.layers.{}.shared_mlp.output_linear.weight"],
     ),
 ];
@@ -325,28 +298,28 @@ const SHARED_MLP: &[LayerNames] = &[
 /// [`SHARED_MLP`] and experts of Granite 4 in GGUF, where gate and up are separate, and so are experts.
 const MLP_GRANITE_APART: &[LayerNames] = &[
     names(
-        "gate_up",
+        GateUp,
         &[
             "model.layers.{}.shared_mlp.gate_proj.weight",
             "model.layers.{}.shared_mlp.up_proj.weight",
         ],
     ),
     names(
-        "shared_gate_up",
+        SharedGateUp,
         &[
             "model.layers.{}.shared_mlp.gate_proj.weight",
             "model.layers.{}.shared_mlp.up_proj.weight",
         ],
     ),
     names(
-        "expert_gate_up",
+        ExpertGateUp,
         &[
             "model.layers.{}.block_sparse_moe.experts.{e}.gate_proj.weight",
             "model.layers.{}.block_sparse_moe.experts.{e}.up_proj.weight",
         ],
     ),
     names(
-        "expert_down",
+        ExpertDown,
         &["model.layers.{}.block_sparse_moe.experts.{e}.down_proj.weight"],
     ),
 ];
@@ -366,10 +339,10 @@ pub(in crate::model) const GRANITE_HYBRID: TensorNames = TensorNames {
 
 /// Everything in a layer of Nemotron-H: one norm, and one of attention, a state, an MLP and experts.
 const BLOCKS_NEMOTRON: &[LayerNames] = &[
-    names("attention_norm", &["backbone.layers.{}.norm.weight"]),
-    names("mlp_norm", &["backbone.layers.{}.norm.weight"]),
+    names(AttentionNorm, &["backbone.layers.{}.norm.weight"]),
+    names(MlpNorm, &["backbone.layers.{}.norm.weight"]),
     names(
-        "qkv",
+        Qkv,
         &[
             "backbone.layers.{}.mixer.q_proj.weight",
             "backbone.layers.{}.mixer.k_proj.weight",
@@ -377,76 +350,70 @@ const BLOCKS_NEMOTRON: &[LayerNames] = &[
         ],
     ),
     names(
-        "qkv_bias",
+        QkvBias,
         &[
             "backbone.layers.{}.mixer.q_proj.bias",
             "backbone.layers.{}.mixer.k_proj.bias",
             "backbone.layers.{}.mixer.v_proj.bias",
         ],
     ),
-    names("output", &["backbone.layers.{}.mixer.o_proj.weight"]),
-    names("output_bias", &["backbone.layers.{}.mixer.o_proj.bias"]),
+    names(Output, &["backbone.layers.{}.mixer.o_proj.weight"]),
+    names(OutputBias, &["backbone.layers.{}.mixer.o_proj.bias"]),
     stacked(
-        "state_input",
+        StateInput,
         &["backbone.layers.{}.mixer.in_proj.weight"],
         Order::ZFirst,
     ),
     stacked(
-        "state_input_bias",
+        StateInputBias,
         &["backbone.layers.{}.mixer.in_proj.bias"],
         Order::ZFirst,
     ),
     names(
-        "state_convolution",
+        StateConvolution,
         &["backbone.layers.{}.mixer.conv1d.weight"],
     ),
     names(
-        "state_convolution_bias",
+        StateConvolutionBias,
         &["backbone.layers.{}.mixer.conv1d.bias"],
     ),
-    names("state_decay", &["backbone.layers.{}.mixer.A_log"]),
-    names("state_dt_bias", &["backbone.layers.{}.mixer.dt_bias"]),
-    names("state_skip", &["backbone.layers.{}.mixer.D"]),
-    names("state_norm", &["backbone.layers.{}.mixer.norm.weight"]),
+    names(StateDecay, &["backbone.layers.{}.mixer.A_log"]),
+    names(StateDtBias, &["backbone.layers.{}.mixer.dt_bias"]),
+    names(StateSkip, &["backbone.layers.{}.mixer.D"]),
+    names(StateNorm, &["backbone.layers.{}.mixer.norm.weight"]),
+    names(StateOutput, &["backbone.layers.{}.mixer.out_proj.weight"]),
+    names(StateOutputBias, &["backbone.layers.{}.mixer.out_proj.bias"]),
+    names(GateUp, &["backbone.layers.{}.mixer.up_proj.weight"]),
+    names(GateUpBias, &["backbone.layers.{}.mixer.up_proj.bias"]),
+    names(Down, &["backbone.layers.{}.mixer.down_proj.weight"]),
+    names(DownBias, &["backbone.layers.{}.mixer.down_proj.bias"]),
+    names(Router, &["backbone.layers.{}.mixer.gate.weight"]),
     names(
-        "state_output",
-        &["backbone.layers.{}.mixer.out_proj.weight"],
-    ),
-    names(
-        "state_output_bias",
-        &["backbone.layers.{}.mixer.out_proj.bias"],
-    ),
-    names("gate_up", &["backbone.layers.{}.mixer.up_proj.weight"]),
-    names("gate_up_bias", &["backbone.layers.{}.mixer.up_proj.bias"]),
-    names("down", &["backbone.layers.{}.mixer.down_proj.weight"]),
-    names("down_bias", &["backbone.layers.{}.mixer.down_proj.bias"]),
-    names("router", &["backbone.layers.{}.mixer.gate.weight"]),
-    names(
-        "router_choice_bias",
+        RouterChoiceBias,
         &["backbone.layers.{}.mixer.gate.e_score_correction_bias"],
     ),
     names(
-        "expert_gate_up",
+        ExpertGateUp,
         &["backbone.layers.{}.mixer.experts.{e}.up_proj.weight"],
     ),
     names(
-        "expert_down",
+        ExpertDown,
         &["backbone.layers.{}.mixer.experts.{e}.down_proj.weight"],
     ),
     names(
-        "expert_input",
+        ExpertInput,
         &["backbone.layers.{}.mixer.fc1_latent_proj.weight"],
     ),
     names(
-        "expert_output",
+        ExpertOutput,
         &["backbone.layers.{}.mixer.fc2_latent_proj.weight"],
     ),
     names(
-        "shared_gate_up",
+        SharedGateUp,
         &["backbone.layers.{}.mixer.shared_experts.up_proj.weight"],
     ),
     names(
-        "shared_down",
+        SharedDown,
         &["backbone.layers.{}.mixer.shared_experts.down_proj.weight"],
     ),
 ];
@@ -462,15 +429,15 @@ pub(in crate::model) const NEMOTRON_H: TensorNames = TensorNames {
 /// Norms and MLP of Falcon-H1.
 const LAYERS_FALCON: &[LayerNames] = &[
     NORMS_BEFORE[0],
-    names("mlp_norm", &["model.layers.{}.pre_ff_layernorm.weight"]),
+    names(MlpNorm, &["model.layers.{}.pre_ff_layernorm.weight"]),
     names(
-        "gate_up",
+        GateUp,
         &[
             "model.layers.{}.feed_forward.gate_proj.weight",
             "model.layers.{}.feed_forward.up_proj.weight",
         ],
     ),
-    names("down", &["model.layers.{}.feed_forward.down_proj.weight"]),
+    names(Down, &["model.layers.{}.feed_forward.down_proj.weight"]),
 ];
 
 /// Falcon-H1.

@@ -1,15 +1,17 @@
 //! The projections of latent attention: keys and values of all heads are products with one tensor.
 
 use super::part::Part;
-use crate::model::UploadError;
+use super::sections::Layer;
+use crate::model::error::UploadError;
 use crate::model::source::TensorSource;
-use crate::model::spec::LatentSpec;
 use crate::model::tensor_names::{LayerNames, Order};
 use crate::plan::WeightFormat;
 use bytes::Bytes;
 
 /// The keys' or the values' part of a layer's product for both.
-pub(super) fn parts(spec: &LatentSpec, heads: u32, row: &LayerNames, layer: usize) -> Vec<Part> {
+pub(super) fn parts(layer: &Layer<'_>, row: &LayerNames) -> Vec<Part> {
+    let heads = layer.spec.query_heads;
+    let spec = layer.spec.latent.expect("the model has latents");
     let each = spec.plain + spec.value;
     let (first, count, order) = match row.order {
         Order::HeadKeys => (0, spec.plain, Order::HeadKeys),
@@ -18,11 +20,11 @@ pub(super) fn parts(spec: &LatentSpec, heads: u32, row: &LayerNames, layer: usiz
     let runs = (0..heads)
         .map(|head| head * each + first..head * each + first + count)
         .collect();
-    let tensor = row.tensors[0].replace("{}", &layer.to_string());
+    let shape = [heads * each, spec.rank].map(u64::from);
     vec![Part {
         order,
         runs,
-        ..Part::new(tensor, &[u64::from(heads * each), u64::from(spec.rank)])
+        ..Part::new(layer.tensor(row.tensors[0]), &shape)
     }]
 }
 

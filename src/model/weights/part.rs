@@ -78,6 +78,19 @@ impl Part {
         }
     }
 
+    /// Repeats the first rows that the weight has of this tensor until there are so many more. Nothing reads them.
+    pub(super) fn pad(&mut self, mut missing: u32) {
+        let mut runs = self.all_runs();
+        let first = runs[0].start;
+        let rows = self.rows();
+        while missing > 0 {
+            let count = missing.min(rows);
+            runs.push(first..first + count);
+            missing -= count;
+        }
+        self.runs = runs;
+    }
+
     /// Rows of this tensor; elements if the weight is a vector.
     pub(super) fn stored_rows(&self) -> u32 {
         let rows = match (self.order, &self.shape[..]) {

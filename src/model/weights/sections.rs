@@ -1,370 +1,433 @@
-//! Which tensors form each weight of a model, and their shapes.
+//! Which weights a layer has, and the shapes of their sections: a row for each weight.
 
-use super::part::{Change, Part};
-use super::{latent, state};
-use crate::model::spec::{ExpertsSpec, HeadNorms, LayerKind, ModelSpec, NormPlace, OutputGate};
-use crate::model::tensor_names::{LayerNames, Order};
+use super::part::Change;
+use crate::model::layer_weight::LayerWeight::{self, *};
+use crate::model::spec::{
+    AttentionSpec, ConvolutionSpec, ExpertsSpec, HeadNorms, LatentSpec, LayerKind, LayerSpec,
+    MlpSpec, ModelSpec, NormPlace, OutputGate, StateRule, StateSpec,
+};
 
-/// A weight of the plan, and the tensors that form it.
-pub(super) struct Required {
-    pub(super) name: String,
-    pub(super) experts: u32,
-    pub(super) parts: Vec<Part>,
+/// The shapes of the sections that are stacked to form a weight.
+pub(super) type Sections = Vec<Vec<u64>>;
+
+/// A layer of a model.
+pub(super) struct Layer<'a> {
+    pub(super) spec: &'a ModelSpec,
+    pub(super) index: usize,
 }
 
-/// Shapes of the parts stacked to form a weight, repeated for each expert.
-struct Sections {
-    experts: u32,
-    shapes: Vec<Vec<u64>>,
-    /// Factor of the elements; only of vectors.
-    factor: f32,
-}
+/// The weights that a part of a layer may have, and the sections of each; `None` if this part does not have it.
+type Rows<P> = &'static [(LayerWeight, fn(&Layer<'_>, &P) -> Option<Sections>)];
 
-/// The weights of the plan by name, each with the checkpoint tensors that form it.
-pub(super) fn required(spec: &ModelSpec) -> Vec<Required> {
-    let names = spec.tensors;
-    let table = [u64::from(spec.vocab), u64::from(spec.hidden)];
-    let embedding = if spec.embedding_in_head {
-        names.head
-    } else {
-        names.embedding
-    };
-    let mut required = vec![
-        whole("embedding", embedding, &table),
-        whole("final_norm", names.final_norm, &table[1..]),
-    ];
-    if !spec.tied_embeddings {
-        required.push(whole("head", names.head, &table));
+/// Around attention, or what a layer has instead.
+const MIXER_NORMS: Rows<NormPlace> = &[
+    (AttentionNorm, |layer, place| {
+        place.before().then(|| layer.stream_vector())
+    }),
+    (AttentionNormBias, |layer, _| {
+        layer.spec.norm.bias.then(|| layer.stream_vector())
+    }),
+    (AttentionPostNorm, |layer, place| {
+        place.after().then(|| layer.stream_vector())
+    }),
+];
+
+/// Around MLP and experts.
+const MLP_NORMS: Rows<NormPlace> = &[
+    (MlpNorm, |layer, place| {
+        let is_own = place.before() && *place != NormPlace::BeforeBoth;
+        is_own.then(|| layer.stream_vector())
+    }),
+    (MlpNormBias, |layer, _| {
+        layer.spec.norm.bias.then(|| layer.stream_vector())
+    }),
+    (MlpPostNorm, |layer, place| {
+        place.after().then(|| layer.stream_vector())
+    }),
+];
+
+const ATTENTION: Rows<AttentionSpec> = &[
+    (Qkv, |layer, _| {
+        Some(matrices(&layer.qkv_rows(), layer.spec.hidden))
+    }),
+    (QkvBias, |layer, attention| {
+        attention.qkv_bias.then(|| vectors(&layer.qkv_rows()))
+    }),
+    (QNorm, |layer, _| {
+        layer.head_norm(layer.spec.query_columns(layer.own()))
+    }),
+    (KNorm, |layer, _| match layer.own().kv_from {
+        Some(_) => None,
+        None => layer.head_norm(layer.own().kv_columns()),
+    }),
+    (Sinks, |layer, attention| {
+        attention.sinks.then(|| vector(layer.spec.query_heads))
+    }),
+    (Output, |layer, _| {
+        Some(layer.onto_stream(layer.spec.output_columns(layer.own())))
+    }),
+    (OutputBias, |layer, attention| {
+        attention.output_bias.then(|| layer.stream_vector())
+    }),
+];
+
+const LATENT: Rows<LatentSpec> = &[
+    (Query, |layer, latent| match latent.query_rank {
+        Some(_) => None,
+        None => Some(layer.of_stream(layer.latent_query_rows(latent))),
+    }),
+    (QueryLatent, |layer, latent| {
+        Some(layer.of_stream(latent.query_rank?))
+    }),
+    (QueryLatentNorm, |_, latent| {
+        Some(vector(latent.query_rank?))
+    }),
+    (QueryUp, |layer, latent| {
+        Some(matrix(layer.latent_query_rows(latent), latent.query_rank?))
+    }),
+    (Latent, |layer, latent| {
+        Some(layer.of_stream(latent.rank + latent.rotated))
+    }),
+    (LatentNorm, |_, latent| Some(vector(latent.rank))),
+    (LatentKeys, |_, latent| {
+        Some(matrix(latent.rank, latent.plain))
+    }),
+    (LatentValues, |_, latent| {
+        Some(matrix(latent.value, latent.rank))
+    }),
+];
+
+const CONVOLUTION: Rows<ConvolutionSpec> = &[
+    (ConvolutionInput, |layer, _| {
+        Some(layer.of_stream(3 * layer.spec.hidden))
+    }),
+    (ConvolutionInputBias, |layer, convolution| {
+        convolution.bias.then(|| vector(3 * layer.spec.hidden))
+    }),
+    (Convolution, |layer, convolution| {
+        Some(taps(&[layer.spec.hidden], convolution.taps))
+    }),
+    (ConvolutionBias, |layer, convolution| {
+        convolution.bias.then(|| layer.stream_vector())
+    }),
+    (ConvolutionOutput, |layer, _| {
+        Some(layer.of_stream(layer.spec.hidden))
+    }),
+    (ConvolutionOutputBias, |layer, convolution| {
+        convolution.bias.then(|| layer.stream_vector())
+    }),
+];
+
+const STATE: Rows<StateSpec> = &[
+    (StateInput, |layer, state| {
+        Some(layer.of_stream(state.mixed()))
+    }),
+    (StateInputBias, |_, state| {
+        state.bias.then(|| vector(state.mixed()))
+    }),
+    (StateConvolution, |_, state| {
+        let channels = [state.keys(), state.keys(), state.values()];
+        Some(taps(&channels, state.taps))
+    }),
+    (StateConvolutionBias, |_, state| {
+        state.convolution_bias.then(|| vector(state.channels()))
+    }),
+    (StateDecay, |_, state| Some(vector(state.heads))),
+    (StateDtBias, |_, state| Some(vector(state.heads))),
+    (StateSkip, |_, state| {
+        (state.rule == StateRule::Mamba2).then(|| vector(state.heads))
+    }),
+    (StateNorm, |_, state| {
+        let elements = if state.norm.shared {
+            state.norm.run
+        } else {
+            state.values()
+        };
+        state.norm.present.then(|| vector(elements))
+    }),
+    (StateOutput, |layer, state| {
+        Some(layer.onto_stream(state.values()))
+    }),
+    (StateOutputBias, |layer, state| {
+        state.bias.then(|| layer.stream_vector())
+    }),
+];
+
+const MLP: Rows<MlpSpec> = &[
+    (GateUp, |layer, _| {
+        Some(layer.gate_and_up(layer.own().mlp, layer.spec.hidden))
+    }),
+    (GateUpBias, |layer, mlp| {
+        let rows = layer.gated_rows(layer.own().mlp);
+        mlp.bias.then(|| vectors(&rows))
+    }),
+    (Down, |layer, _| Some(layer.onto_stream(layer.own().mlp))),
+    (DownBias, |layer, mlp| {
+        mlp.bias.then(|| layer.stream_vector())
+    }),
+    // Two factors of one element each, and two numbers without dimension.
+    (Xielu, |_, _| Some(vec![vec![1], vec![1], vec![], vec![]])),
+];
+
+const EXPERTS: Rows<ExpertsSpec> = &[
+    (Router, |layer, experts| {
+        Some(layer.of_stream(experts.count))
+    }),
+    (RouterBias, |_, experts| {
+        experts.bias.then(|| vector(experts.count))
+    }),
+    (RouterChoiceBias, |_, experts| {
+        experts.router.choice_bias.then(|| vector(experts.count))
+    }),
+    (RouterNorm, |layer, experts| {
+        experts.beside.then(|| layer.stream_vector())
+    }),
+    (RouterScales, |_, experts| {
+        experts.beside.then(|| vector(experts.count))
+    }),
+    (DensePostNorm, |layer, experts| {
+        experts.beside.then(|| layer.stream_vector())
+    }),
+    (ExpertNorm, |layer, experts| {
+        experts.beside.then(|| layer.stream_vector())
+    }),
+    (ExpertPostNorm, |layer, experts| {
+        experts.beside.then(|| layer.stream_vector())
+    }),
+    (ExpertInput, |layer, experts| {
+        Some(layer.of_stream(experts.latent?))
+    }),
+    (ExpertOutput, |layer, experts| {
+        Some(layer.onto_stream(experts.latent?))
+    }),
+    (ExpertGateUp, |layer, experts| {
+        Some(layer.gate_and_up(experts.mlp, layer.expert_columns(experts)))
+    }),
+    (ExpertGateUpBias, |_, experts| {
+        experts.bias.then(|| vectors(&[experts.mlp; 2]))
+    }),
+    (ExpertDown, |layer, experts| {
+        Some(matrix(layer.expert_columns(experts), experts.mlp))
+    }),
+    (ExpertDownBias, |layer, experts| {
+        experts.bias.then(|| layer.stream_vector())
+    }),
+    (SharedGate, |layer, experts| {
+        experts.shared?.gated.then(|| layer.of_stream(1))
+    }),
+    (SharedGateUp, |layer, experts| {
+        Some(layer.gate_and_up(experts.shared?.mlp, layer.spec.hidden))
+    }),
+    (SharedDown, |layer, experts| {
+        Some(layer.onto_stream(experts.shared?.mlp))
+    }),
+];
+
+/// What is added at the end of a layer that has an embedding of its own, of so many elements.
+const LAYER_EMBEDDING: Rows<u32> = &[
+    (LayerGate, |layer, columns| Some(layer.of_stream(*columns))),
+    (LayerOutput, |layer, columns| {
+        Some(layer.onto_stream(*columns))
+    }),
+    (LayerOutputNorm, |layer, _| Some(layer.stream_vector())),
+];
+
+/// What every layer may have.
+const ANY_LAYER: Rows<()> = &[(Scalar, |layer, ()| {
+    layer.spec.layer_scalar.then(|| vector(1))
+})];
+
+impl<'a> Layer<'a> {
+    /// Options of this layer alone.
+    pub(super) fn own(&self) -> &'a LayerSpec {
+        &self.spec.layers[self.index]
     }
-    if spec.norm.bias {
-        required.push(whole("final_norm_bias", names.final_norm_bias, &table[1..]));
+
+    /// The name of one of its tensors, of which a table has the pattern.
+    pub(super) fn tensor(&self, pattern: &str) -> String {
+        pattern.replace("{}", &self.index.to_string())
     }
-    if let Some(columns) = spec.layer_embedding {
-        let all = u64::from(columns) * spec.layers.len() as u64;
-        let [embedding, projection, norm] = names.layer_embedding;
-        required.push(whole("layer_embedding", embedding, &[table[0], all]));
-        required.push(whole("layer_projection", projection, &[all, table[1]]));
-        required.push(whole("layer_projection_norm", norm, &[u64::from(columns)]));
-        required
-            .iter_mut()
-            .rev()
-            .take(1)
-            .for_each(|norm| norm.parts[0].change = Change::Times(std::f32::consts::FRAC_1_SQRT_2));
+
+    /// The sections of a weight; `None` if this layer does not have it.
+    pub(super) fn sections(&self, weight: LayerWeight) -> Option<Sections> {
+        let (spec, own) = (self.spec, self.own());
+        let mixes = own.kind != LayerKind::FeedForward;
+        let convolves = own.kind == LayerKind::Convolution;
+        let state = if own.kind.has_state() {
+            spec.state
+        } else {
+            None
+        };
+        let experts = if own.experts { spec.experts } else { None };
+        let found = [
+            self.find(weight, MIXER_NORMS, mixes.then_some(own.norms)),
+            self.find(
+                weight,
+                MLP_NORMS,
+                own.has_feed_forward().then_some(own.norms),
+            ),
+            self.find(
+                weight,
+                ATTENTION,
+                own.kind.attends().then_some(spec.attention),
+            ),
+            self.find(weight, LATENT, spec.latent),
+            self.find(
+                weight,
+                CONVOLUTION,
+                if convolves { spec.convolution } else { None },
+            ),
+            self.find(weight, STATE, state),
+            self.find(weight, MLP, spec.is_dense(own).then_some(spec.mlp)),
+            self.find(weight, EXPERTS, experts),
+            self.find(weight, LAYER_EMBEDDING, spec.layer_embedding),
+            self.find(weight, ANY_LAYER, Some(())),
+        ];
+        found.into_iter().flatten().next()
     }
-    for layer in 0..spec.layers.len() {
-        for row in names.layer.iter().copied().flatten() {
-            let name = format!("layers.{layer}.{}", row.weight);
-            if row.weight.starts_with("state_") {
-                let state = if spec.layers[layer].kind.has_state() {
-                    spec.state
-                } else {
-                    None
-                };
-                let parts = state
-                    .map(|state| state::parts(spec, &state, row, layer))
-                    .unwrap_or_default();
-                required.extend((!parts.is_empty()).then_some(Required {
-                    name,
-                    experts: 1,
-                    parts,
-                }));
-            } else if let Some(sections) = sections(spec, layer, row.weight) {
-                let experts = sections.experts;
-                let mut parts = match spec.latent {
-                    Some(latent) if matches!(row.order, Order::HeadKeys | Order::HeadValues) => {
-                        latent::parts(&latent, spec.query_heads, row, layer)
-                    }
-                    _ => layer_parts(row, layer, sections),
-                };
-                if row.weight == "qkv" {
-                    state::gate_and_scale(spec, layer, row.order, &mut parts);
-                }
-                if row.weight == "qkv" && spec.layers[layer].value_is_key {
-                    parts[2].tensor = parts[1].tensor.clone();
-                }
-                required.push(Required {
-                    name,
-                    experts,
-                    parts,
-                });
+
+    /// The sections of a weight that a part of this layer has, if the part is there.
+    fn find<P>(&self, weight: LayerWeight, rows: Rows<P>, part: Option<P>) -> Option<Sections> {
+        let (_, sections) = rows.iter().find(|(row, _)| *row == weight)?;
+        sections(self, &part?)
+    }
+
+    /// How many matrices or vectors of these sections a weight stacks: one for each expert or head.
+    pub(super) fn copies(&self, weight: LayerWeight) -> u32 {
+        match weight {
+            ExpertGateUp | ExpertGateUpBias | ExpertDown | ExpertDownBias => {
+                self.spec.experts.map_or(1, |experts| experts.count)
             }
+            LatentKeys | LatentValues => self.spec.query_heads,
+            _ => 1,
         }
     }
-    required
-}
 
-fn whole(name: &str, tensor: &str, shape: &[u64]) -> Required {
-    Required {
-        name: name.into(),
-        experts: 1,
-        parts: vec![Part::new(tensor, shape)],
-    }
-}
-
-/// Pairs a row's tensors with the sections of its weight; a single tensor holds all sections.
-fn layer_parts(
-    row: &LayerNames,
-    layer: usize,
-    Sections {
-        experts,
-        mut shapes,
-        factor,
-    }: Sections,
-) -> Vec<Part> {
-    // A layer that computes q only has no tensors for k and v, and one without output gates none for them.
-    let names = if row.tensors.len() > shapes.len() {
-        &row.tensors[..shapes.len()]
-    } else {
-        row.tensors
-    };
-    if names.len() == 1 {
-        let rows = shapes.iter().map(|shape| shape[0]).sum();
-        shapes.truncate(1);
-        shapes[0][0] = rows;
-    }
-    assert_eq!(
-        names.len(),
-        shapes.len(),
-        "a table names one tensor, or one for each section"
-    );
-    let order = if row.order == Order::GatedHeads {
-        Order::Rows
-    } else {
-        row.order
-    };
-    let tensors = names
-        .iter()
-        .map(|name| name.replace("{}", &layer.to_string()));
-    if order != Order::Rows {
-        let is_transposed = matches!(order, Order::Transposed | Order::TransposedInterleaved);
-        let parts = tensors.zip(shapes.into_iter().map(|mut shape| {
-            if is_transposed {
-                shape.reverse();
+    /// What becomes of all elements of a weight when it is loaded.
+    pub(super) fn change(&self, weight: LayerWeight) -> Change {
+        let factors = &self.spec.factors;
+        match weight {
+            AttentionNorm => Change::times(factors.mixer_norm),
+            MlpNorm => Change::times(factors.mlp_norm),
+            // The logits of a router with a norm of its own are divided by √hidden.
+            RouterNorm => Change::times(f64::from(self.spec.hidden).sqrt().recip() as f32),
+            StateDecay if self.spec.state.is_some_and(|state| state.log_decays) => {
+                Change::NegativeExponential
             }
-            shape.insert(0, u64::from(experts));
-            shape
-        }));
-        return parts
-            .map(|(tensor, shape)| Part {
-                order,
-                ..Part::new(tensor, &shape)
-            })
-            .collect();
+            StateNorm => Change::times(factors.state),
+            _ => Change::None,
+        }
     }
-    let all: Vec<(String, Vec<u64>)> = tensors.zip(shapes).collect();
-    (0..experts)
-        .flat_map(|expert| {
-            let parts = all
-                .iter()
-                .map(move |(name, shape)| (name.replace("{e}", &expert.to_string()), shape));
-            parts.map(|(tensor, shape)| Part {
-                change: Change::times(factor),
-                ..Part::new(tensor, shape)
-            })
-        })
+
+    /// Rows of q, of k and v if the layer computes them, and of gates if they have a tensor of their own.
+    fn qkv_rows(&self) -> Vec<u32> {
+        let own = self.own();
+        let mut rows = vec![self.spec.query_columns(own)];
+        if own.kv_from.is_none() {
+            rows.extend([own.kv_columns(); 2]);
+        }
+        if self.spec.attention.gate == OutputGate::EachHead {
+            rows.push(self.spec.query_heads);
+        }
+        rows
+    }
+
+    /// The norm of q or k, whose rows have so many elements.
+    fn head_norm(&self, columns: u32) -> Option<Sections> {
+        match self.spec.attention.head_norms {
+            HeadNorms::None => None,
+            HeadNorms::EachHead | HeadNorms::EachHeadRotated => Some(vector(self.own().head_dim)),
+            HeadNorms::WholeRow => Some(vector(columns)),
+        }
+    }
+
+    fn latent_query_rows(&self, latent: &LatentSpec) -> u32 {
+        self.spec.query_heads * (latent.plain + latent.rotated)
+    }
+
+    /// Columns that experts read and write.
+    fn expert_columns(&self, experts: &ExpertsSpec) -> u32 {
+        experts.latent.unwrap_or(self.spec.hidden)
+    }
+
+    /// Gate and up, or up alone.
+    fn gate_and_up(&self, rows: u32, columns: u32) -> Sections {
+        matrices(&self.gated_rows(rows), columns)
+    }
+
+    fn gated_rows(&self, rows: u32) -> Vec<u32> {
+        vec![rows; if self.spec.mlp.gated { 2 } else { 1 }]
+    }
+
+    /// A matrix whose products are with rows of the stream.
+    fn of_stream(&self, rows: u32) -> Sections {
+        matrix(rows, self.spec.hidden)
+    }
+
+    /// A matrix whose product is added to the stream.
+    fn onto_stream(&self, columns: u32) -> Sections {
+        matrix(self.spec.hidden, columns)
+    }
+
+    /// A norm of the stream, or a bias of what is added to it.
+    fn stream_vector(&self) -> Sections {
+        vector(self.spec.hidden)
+    }
+}
+
+fn vector(elements: u32) -> Sections {
+    vectors(&[elements])
+}
+
+fn vectors(elements: &[u32]) -> Sections {
+    elements
+        .iter()
+        .map(|&elements| vec![elements.into()])
         .collect()
 }
 
-/// The sections of `layers.N.<weight>`; `None` if this layer has no such weight.
-fn sections(spec: &ModelSpec, layer: usize, weight: &str) -> Option<Sections> {
-    let layer = &spec.layers[layer];
-    if ["expert_", "router", "shared_", "dense_"]
+fn matrix(rows: u32, columns: u32) -> Sections {
+    matrices(&[rows], columns)
+}
+
+fn matrices(rows: &[u32], columns: u32) -> Sections {
+    rows.iter()
+        .map(|&rows| vec![rows.into(), columns.into()])
+        .collect()
+}
+
+/// The taps of a convolution of each of these channels.
+fn taps(channels: &[u32], taps: u32) -> Sections {
+    channels
         .iter()
-        .any(|prefix| weight.starts_with(prefix))
-    {
-        let experts = if layer.experts {
-            spec.experts?
-        } else {
-            return None;
-        };
-        return expert_sections(spec, &experts, weight);
-    }
-    if ["latent", "query"]
-        .iter()
-        .any(|prefix| weight.starts_with(prefix))
-    {
-        return latent_sections(spec, weight);
-    }
-    if weight.starts_with("convolution") {
-        return convolution_sections(spec, layer.kind, weight);
-    }
-    let of_attention = ["qkv", "q_norm", "k_norm", "sinks", "output"]
-        .iter()
-        .any(|name| weight.starts_with(name));
-    let of_mixer = of_attention || weight.starts_with("attention_");
-    let is_there = if of_attention {
-        layer.kind.attends()
-    } else {
-        layer.kind != LayerKind::FeedForward
-    };
-    if of_mixer && !is_there || weight.starts_with("mlp_") && !layer.has_feed_forward() {
-        return None;
-    }
-    let [hidden, mlp, head_dim] = [spec.hidden, layer.mlp, layer.head_dim].map(u64::from);
-    let [query, kv] = [spec.query_columns(layer), layer.kv_columns()].map(u64::from);
-    let (attention, place) = (&spec.attention, layer.norms);
-    let is_dense = spec.is_dense(layer);
-    let stored = layer.kv_from.is_none();
-    let embedded = spec.layer_embedding;
-    let mut qkv = if stored {
-        vec![query, kv, kv]
-    } else {
-        vec![query]
-    };
-    if attention.gate == OutputGate::EachHead {
-        qkv.push(u64::from(spec.query_heads));
-    }
-    let gates = if spec.mlp.gated {
-        vec![mlp, mlp]
-    } else {
-        vec![mlp]
-    };
-    let matrices = |rows: &[u64]| {
-        rows.iter()
-            .map(|&rows| vec![rows, hidden])
-            .collect::<Vec<_>>()
-    };
-    let (present, shapes): (bool, Vec<Vec<u64>>) = match weight {
-        "attention_norm" => (place.before(), vec![vec![hidden]]),
-        "mlp_norm" => (
-            place.before() && place != NormPlace::BeforeBoth,
-            vec![vec![hidden]],
-        ),
-        "attention_norm_bias" | "mlp_norm_bias" => (spec.norm.bias, vec![vec![hidden]]),
-        "attention_post_norm" | "mlp_post_norm" => (place.after(), vec![vec![hidden]]),
-        "qkv" => (true, matrices(&qkv)),
-        "qkv_bias" => (attention.qkv_bias, vectors(&qkv)),
-        "k_norm" if !stored => (false, Vec::new()),
-        "q_norm" | "k_norm" => match attention.head_norms {
-            HeadNorms::None => (false, Vec::new()),
-            HeadNorms::EachHead | HeadNorms::EachHeadRotated => (true, vec![vec![head_dim]]),
-            HeadNorms::WholeRow => (
-                true,
-                vec![vec![if weight == "q_norm" { query } else { kv }]],
-            ),
-        },
-        "sinks" => (attention.sinks, vec![vec![u64::from(spec.query_heads)]]),
-        "output" => (true, vec![vec![hidden, spec.output_columns(layer).into()]]),
-        "output_bias" => (attention.output_bias, vec![vec![hidden]]),
-        "gate_up" => (is_dense, matrices(&gates)),
-        "gate_up_bias" => (is_dense && spec.mlp.bias, vectors(&gates)),
-        "down" => (is_dense, vec![vec![hidden, mlp]]),
-        "down_bias" => (is_dense && spec.mlp.bias, vec![vec![hidden]]),
-        "xielu" => (true, vec![vec![1], vec![1], vec![], vec![]]),
-        "scalar" => (spec.layer_scalar, vec![vec![1]]),
-        "layer_gate" => (
-            embedded.is_some(),
-            vec![vec![u64::from(embedded.unwrap_or(0)), hidden]],
-        ),
-        "layer_output" => (
-            embedded.is_some(),
-            vec![vec![hidden, u64::from(embedded.unwrap_or(0))]],
-        ),
-        "layer_output_norm" => (embedded.is_some(), vec![vec![hidden]]),
-        other => unreachable!("the tables of names hold no {other}"),
-    };
-    let factor = match weight {
-        "attention_norm" => spec.factors.mixer_norm,
-        "mlp_norm" => spec.factors.mlp_norm,
-        _ => 1.0,
-    };
-    present.then_some(Sections {
-        experts: 1,
-        shapes,
-        factor,
-    })
+        .map(|&channels| vec![channels.into(), 1, taps.into()])
+        .collect()
 }
 
-fn vectors(rows: &[u64]) -> Vec<Vec<u64>> {
-    rows.iter().map(|&rows| vec![rows]).collect::<Vec<_>>()
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// [`sections`] for weights that only latent attention has.
-fn latent_sections(spec: &ModelSpec, weight: &str) -> Option<Sections> {
-    let latent = spec.latent?;
-    let [hidden, heads, rank, plain] =
-        [spec.hidden, spec.query_heads, latent.rank, latent.plain].map(u64::from);
-    let [rotated, value] = [latent.rotated, latent.value].map(u64::from);
-    let (up, query) = (latent.query_rank.map(u64::from), heads * (plain + rotated));
-    let (present, copies, shape) = match weight {
-        "query" => (up.is_none(), 1, vec![query, hidden]),
-        "query_latent" => (up.is_some(), 1, vec![up.unwrap_or(0), hidden]),
-        "query_latent_norm" => (up.is_some(), 1, vec![up.unwrap_or(0)]),
-        "query_up" => (up.is_some(), 1, vec![query, up.unwrap_or(0)]),
-        "latent" => (true, 1, vec![rank + rotated, hidden]),
-        "latent_norm" => (true, 1, vec![rank]),
-        "latent_keys" => (true, spec.query_heads, vec![rank, plain]),
-        "latent_values" => (true, spec.query_heads, vec![value, rank]),
-        other => unreachable!("the tables of names hold no {other}"),
-    };
-    present.then_some(Sections {
-        experts: copies,
-        shapes: vec![shape],
-        factor: 1.0,
-    })
-}
-
-/// [`sections`] for weights that only layers with a short convolution have.
-fn convolution_sections(spec: &ModelSpec, kind: LayerKind, weight: &str) -> Option<Sections> {
-    if kind != LayerKind::Convolution {
-        return None;
+    fn weights_of<P>(rows: Rows<P>) -> impl Iterator<Item = LayerWeight> {
+        rows.iter().map(|(weight, _)| *weight)
     }
-    let convolution = spec.convolution?;
-    let [hidden, taps] = [spec.hidden, convolution.taps].map(u64::from);
-    let (present, shape) = match weight {
-        "convolution_input" => (true, vec![3 * hidden, hidden]),
-        "convolution_input_bias" => (convolution.bias, vec![3 * hidden]),
-        "convolution" => (true, vec![hidden, 1, taps]),
-        "convolution_bias" | "convolution_output_bias" => (convolution.bias, vec![hidden]),
-        "convolution_output" => (true, vec![hidden, hidden]),
-        other => unreachable!("the tables of names hold no {other}"),
-    };
-    present.then_some(Sections {
-        experts: 1,
-        shapes: vec![shape],
-        factor: 1.0,
-    })
-}
 
-/// [`sections`] for weights that only layers with experts have.
-fn expert_sections(spec: &ModelSpec, experts: &ExpertsSpec, weight: &str) -> Option<Sections> {
-    let [hidden, count, mlp] = [spec.hidden, experts.count, experts.mlp].map(u64::from);
-    let shared = experts.shared.map_or(0, |shared| u64::from(shared.mlp));
-    let latent = experts.latent.map_or(hidden, u64::from);
-    let gates =
-        |rows: u64, columns: u64| vec![vec![rows, columns]; if spec.mlp.gated { 2 } else { 1 }];
-    let (present, copies, shapes) = match weight {
-        "router" => (true, 1, vec![vec![count, hidden]]),
-        "router_bias" => (experts.bias, 1, vec![vec![count]]),
-        "router_choice_bias" => (experts.router.choice_bias, 1, vec![vec![count]]),
-        "router_scales" => (experts.beside, 1, vec![vec![count]]),
-        "router_norm" | "dense_post_norm" | "expert_norm" | "expert_post_norm" => {
-            (experts.beside, 1, vec![vec![hidden]])
+    #[test]
+    fn every_weight_of_a_layer_has_one_row() {
+        let rows: Vec<LayerWeight> = weights_of(MIXER_NORMS)
+            .chain(weights_of(MLP_NORMS))
+            .chain(weights_of(ATTENTION))
+            .chain(weights_of(LATENT))
+            .chain(weights_of(CONVOLUTION))
+            .chain(weights_of(STATE))
+            .chain(weights_of(MLP))
+            .chain(weights_of(EXPERTS))
+            .chain(weights_of(LAYER_EMBEDDING))
+            .chain(weights_of(ANY_LAYER))
+            .collect();
+        for weight in LayerWeight::ALL {
+            let count = rows.iter().filter(|row| *row == weight).count();
+            assert_eq!(count, 1, "{weight:?}");
         }
-        "shared_gate" => (
-            experts.shared.is_some_and(|shared| shared.gated),
-            1,
-            vec![vec![1, hidden]],
-        ),
-        "shared_gate_up" => (experts.shared.is_some(), 1, gates(shared, hidden)),
-        "shared_down" => (experts.shared.is_some(), 1, vec![vec![hidden, shared]]),
-        "expert_input" => (experts.latent.is_some(), 1, vec![vec![latent, hidden]]),
-        "expert_output" => (experts.latent.is_some(), 1, vec![vec![hidden, latent]]),
-        "expert_gate_up" => (true, experts.count, gates(mlp, latent)),
-        "expert_gate_up_bias" => (experts.bias, experts.count, vec![vec![mlp], vec![mlp]]),
-        "expert_down" => (true, experts.count, vec![vec![latent, mlp]]),
-        "expert_down_bias" => (experts.bias, experts.count, vec![vec![hidden]]),
-        other => unreachable!("the tables of names hold no {other}"),
-    };
-    // The logits of a router with a norm of its own are divided by √hidden.
-    let factor = if weight == "router_norm" {
-        (hidden as f64).sqrt().recip() as f32
-    } else {
-        1.0
-    };
-    present.then_some(Sections {
-        experts: copies,
-        shapes,
-        factor,
-    })
+    }
 }

@@ -1,249 +1,134 @@
-//! The parts of weights of recurrent states, and of attention with output gates: how each family stores their rows, and
-//! how the plan has them.
+//! The input of recurrent states: how each family stores its rows, and how the plan has them.
 
 use super::part::{Change, Part};
-use crate::model::spec::{ModelSpec, OutputGate, StateRule, StateSpec};
+use super::sections::Layer;
+use crate::model::layer_weight::LayerWeight;
+use crate::model::spec::{ModelSpec, StateSpec};
 use crate::model::tensor_names::{LayerNames, Order};
 use std::ops::Range;
 
-/// The parts of `layers.N.state_…`; none if the model has no such weight.
-pub(super) fn parts(
-    spec: &ModelSpec,
-    state: &StateSpec,
-    row: &LayerNames,
-    layer: usize,
-) -> Vec<Part> {
-    let [hidden, heads, values, channels] =
-        [spec.hidden, state.heads, state.values(), state.channels()].map(u64::from);
-    let names: Vec<String> = row
-        .tensors
-        .iter()
-        .map(|name| name.replace("{}", &layer.to_string()))
-        .collect();
-    let whole = |present: bool, shape: &[u64], change: Change| -> Vec<Part> {
-        present
-            .then(|| Part {
-                change,
-                ..Part::new(names[0].clone(), shape)
-            })
-            .into_iter()
-            .collect()
-    };
-    match row.weight {
-        "state_input" => input(state, row.order, &names, Some(hidden), spec.factors.gates),
-        "state_input_bias" if !state.bias => Vec::new(),
-        "state_input_bias" => input(state, row.order, &names, None, 1.0),
-        "state_convolution" => taps(spec, state, &names),
-        "state_convolution_bias" => whole(state.convolution_bias, &[channels], Change::None),
-        "state_decay" => {
-            let change = if state.log_decays {
-                Change::NegativeExponential
-            } else {
-                Change::None
-            };
-            whole(true, &[heads], change)
+/// Rows of a stored tensor that the input of a state has, in its order; no runs: all of them.
+struct Piece {
+    /// Which of the tensors that the row names.
+    tensor: usize,
+    rows: u32,
+    runs: Vec<Range<u32>>,
+}
+
+impl Piece {
+    fn whole(tensor: usize, rows: u32) -> Self {
+        Self {
+            tensor,
+            rows,
+            runs: Vec::new(),
         }
-        "state_dt_bias" => whole(true, &[heads], Change::None),
-        "state_skip" => whole(state.rule == StateRule::Mamba2, &[heads], Change::None),
-        "state_norm" => {
-            let elements = if state.norm.shared {
-                u64::from(state.norm.run)
-            } else {
-                values
-            };
-            whole(
-                state.norm.present,
-                &[elements],
-                Change::times(spec.factors.state),
-            )
-        }
-        "state_output" => whole(true, &[hidden, values], Change::None),
-        "state_output_bias" => whole(state.bias, &[hidden], Change::None),
-        other => unreachable!("the tables of names hold no {other}"),
     }
 }
 
-/// The rows `[channels | z | gates]`, or the elements of their bias. `gate_factor` multiplies the gates.
-fn input(
-    state: &StateSpec,
-    order: Order,
-    names: &[String],
-    hidden: Option<u64>,
-    gate_factor: f32,
-) -> Vec<Part> {
-    let StateSpec {
-        key_heads,
-        heads,
-        key_dim,
-        value_dim,
-        ..
-    } = *state;
-    let (keys, values, channels, gates) = (
-        state.keys(),
-        state.values(),
-        state.channels(),
-        state.gates(),
-    );
-    let shape = |rows: u32| {
-        [u64::from(rows)]
-            .into_iter()
-            .chain(hidden)
-            .collect::<Vec<u64>>()
-    };
-    let part = |index: usize, rows: u32, runs: Vec<Range<u32>>| Part {
-        runs,
-        ..Part::new(names[index].clone(), &shape(rows))
-    };
-    // For each key head, its own rows from `at` on within the rows of the head.
-    let each = heads / key_heads;
-    let by_head = |width: u32, at: u32, rows: u32| {
-        (0..key_heads)
-            .map(move |head| head * width + at..head * width + at + rows)
-            .collect::<Vec<_>>()
-    };
-    let missing = state.mixed() - channels - values - gates;
-    let rest = |runs: Vec<Range<u32>>, rows: u32| [runs, padding(rows, missing)].concat();
-    let mut parts = match order {
-        Order::ZFirst => {
-            let all = values + channels + gates;
-            let gate_rows = values + channels;
-            let padded = padding(gates, missing)
-                .into_iter()
-                .map(|run| run.start + gate_rows..run.end + gate_rows);
-            vec![
-                part(0, all, one_range(values..values + channels)),
-                part(0, all, one_range(0..values)),
-                part(
-                    0,
-                    all,
-                    one_range(gate_rows..all)
-                        .into_iter()
-                        .chain(padded)
-                        .collect(),
-                ),
-            ]
+/// The rows `[channels | z | gates]`, or the elements of their bias; `columns` are those of a row, or none of a bias.
+pub(super) fn input(layer: &Layer<'_>, row: &LayerNames, columns: &[u64]) -> Vec<Part> {
+    let state = layer.spec.state.expect("the model has a state");
+    let pieces = pieces(&state, row.order).into_iter();
+    let parts = pieces.map(|piece| {
+        let shape = [&[u64::from(piece.rows)], columns].concat();
+        Part {
+            runs: piece.runs,
+            ..Part::new(layer.tensor(row.tensors[piece.tensor]), &shape)
         }
-        Order::Apart => {
-            let sizes = [keys, keys, values, values, heads];
-            let mut parts: Vec<Part> = (0..)
-                .zip(sizes)
-                .map(|(index, rows)| part(index, rows, Vec::new()))
-                .collect();
-            parts.push(part(
-                5,
-                heads,
-                rest(std::iter::once(0..heads).collect(), heads),
-            ));
-            parts
-        }
-        Order::KeyHeads | Order::KeyHeadGates => {
-            let width = 2 * key_dim + 2 * each * value_dim;
-            let all = key_heads * width;
-            let (v, z) = (2 * key_dim, 2 * key_dim + each * value_dim);
-            let [q, k, v, z] = [
-                (0, key_dim),
-                (key_dim, key_dim),
-                (v, each * value_dim),
-                (z, each * value_dim),
-            ]
-            .map(|(at, rows)| by_head(width, at, rows));
-            let gate_runs = [by_head(2 * each, 0, each), by_head(2 * each, each, each)].concat();
-            let gates_part = |index| part(index, gates, rest(gate_runs.clone(), gates));
-            match order {
-                Order::KeyHeads => vec![part(0, all, [q, k, v, z].concat()), gates_part(1)],
-                _ => vec![
-                    part(0, channels, Vec::new()),
-                    part(1, values, Vec::new()),
-                    gates_part(2),
-                ],
-            }
-        }
-        _ => {
-            let sizes = [channels, values, heads];
-            let mut parts: Vec<Part> = (0..)
-                .zip(sizes)
-                .map(|(index, rows)| part(index, rows, Vec::new()))
-                .collect();
-            parts.push(part(
-                3,
-                heads,
-                rest(std::iter::once(0..heads).collect(), heads),
-            ));
-            parts
-        }
-    };
-    parts.last_mut().expect("there are gates").change = Change::times(gate_factor);
+    });
+    let mut parts: Vec<Part> = parts.collect();
+    let gates = parts.last_mut().expect("gates are the last piece");
+    gates.pad(state.mixed() - state.channels() - state.values() - state.gates());
+    if row.weight == LayerWeight::StateInput {
+        gates.change = Change::times(layer.spec.factors.gates);
+    }
     parts
 }
 
-fn one_range(range: Range<u32>) -> Vec<Range<u32>> {
-    std::iter::once(range).collect::<Vec<_>>()
+fn pieces(state: &StateSpec, order: Order) -> Vec<Piece> {
+    let [keys, values, channels] = [state.keys(), state.values(), state.channels()];
+    let heads = state.heads;
+    match order {
+        Order::ZFirst => z_first(state),
+        Order::Apart => whole(&[keys, keys, values, values, heads, heads]),
+        Order::KeyHeads => vec![
+            channels_and_z_by_key_heads(state, 0),
+            gates_by_key_heads(state, 1),
+        ],
+        Order::KeyHeadGates => {
+            let mut pieces = whole(&[channels, values]);
+            pieces.push(gates_by_key_heads(state, 2));
+            pieces
+        }
+        _ => whole(&[channels, values, heads, heads]),
+    }
 }
 
-/// The taps of the convolution. Its channels may have tensors of their own, or factors.
-fn taps(spec: &ModelSpec, state: &StateSpec, names: &[String]) -> Vec<Part> {
-    let (keys, values, channels) = (state.keys(), state.values(), state.channels());
-    let shape = |channels: u32| [u64::from(channels), 1, u64::from(state.taps)];
-    if names.len() > 1 {
-        let sizes = names.iter().zip([keys, keys, values]);
-        return sizes
-            .map(|(name, channels)| Part::new(name.clone(), &shape(channels)))
-            .collect();
-    }
-    if spec.factors.channels == [1.0; 3] {
-        return vec![Part::new(names[0].clone(), &shape(channels))];
-    }
-    let bounds = [0, values, values + keys, channels].map(|channel| channel * state.taps);
-    bounds
-        .windows(2)
-        .zip(spec.factors.channels)
-        .map(|(bounds, factor)| Part {
-            runs: std::iter::once(bounds[0]..bounds[1]).collect(),
-            change: Change::times(factor),
-            ..Part::new(names[0].clone(), &shape(channels))
-        })
+/// Tensors of so many rows, all of which the input has.
+fn whole(rows: &[u32]) -> Vec<Piece> {
+    let tensors = rows.iter().enumerate();
+    tensors
+        .map(|(tensor, &rows)| Piece::whole(tensor, rows))
         .collect()
 }
 
-/// Repeats the first rows, of `rows` that there are, until there are as many as are missing. Nothing reads them.
-fn padding(rows: u32, mut missing: u32) -> Vec<Range<u32>> {
-    let mut runs = Vec::new();
-    while missing > 0 {
-        runs.push(0..missing.min(rows));
-        missing -= missing.min(rows);
-    }
-    runs
+/// One tensor `[z | channels | gates]`.
+fn z_first(state: &StateSpec) -> Vec<Piece> {
+    let channels = state.values();
+    let gates = channels + state.channels();
+    let end = gates + state.gates();
+    let runs = [channels..gates, 0..channels, gates..end];
+    let pieces = runs.into_iter().map(|run| Piece {
+        tensor: 0,
+        rows: end,
+        runs: std::iter::once(run).collect(),
+    });
+    pieces.collect()
 }
 
-/// Adds to the parts of q, k and v the gates of the output, and the factor of v.
-pub(super) fn gate_and_scale(spec: &ModelSpec, layer: usize, order: Order, parts: &mut Vec<Part>) {
-    let layer = &spec.layers[layer];
-    if let Some(values) = parts.get_mut(2) {
-        values.change = Change::times(spec.factors.values);
+/// A tensor with the rows `[q | k | v | z]` of each key head in turn.
+fn channels_and_z_by_key_heads(state: &StateSpec, tensor: usize) -> Piece {
+    let key = state.key_dim;
+    let value = state.heads / state.key_heads * state.value_dim;
+    let ends = [0, key, 2 * key, 2 * key + value, 2 * key + 2 * value];
+    by_key_heads(state, tensor, &ends)
+}
+
+/// A tensor with the rows `[b | a]` of each key head in turn.
+fn gates_by_key_heads(state: &StateSpec, tensor: usize) -> Piece {
+    let each = state.heads / state.key_heads;
+    by_key_heads(state, tensor, &[0, each, 2 * each])
+}
+
+/// A tensor with the same fields for each key head in turn, which lie between these bounds; the input has the first
+/// field of all heads, then the second.
+fn by_key_heads(state: &StateSpec, tensor: usize, bounds: &[u32]) -> Piece {
+    let width = bounds[bounds.len() - 1];
+    let of_heads = |field: &[u32]| {
+        let (start, end) = (field[0], field[1]);
+        (0..state.key_heads).map(move |head| head * width + start..head * width + end)
+    };
+    Piece {
+        tensor,
+        rows: state.key_heads * width,
+        runs: bounds.windows(2).flat_map(of_heads).collect(),
     }
-    match spec.attention.gate {
-        OutputGate::None => {}
-        OutputGate::EachElement => {
-            assert_eq!(order, Order::GatedHeads, "q has the gates");
-            let dim = layer.head_dim;
-            let runs = |at: u32| {
-                (0..spec.query_heads)
-                    .map(move |head| (2 * head + at) * dim..(2 * head + at + 1) * dim)
-            };
-            parts[0].shape[0] *= 2;
-            let gates = Part {
-                runs: runs(1).collect(),
-                ..parts[0].clone()
-            };
-            parts[0].runs = runs(0).collect();
-            parts.push(gates);
-        }
-        OutputGate::EachHead => {
-            let missing = spec.gate_columns(layer) - spec.query_heads;
-            let gates = parts.last_mut().expect("there are gates");
-            gates.runs = std::iter::once(0..spec.query_heads)
-                .chain(padding(spec.query_heads, missing))
-                .collect();
-        }
+}
+
+/// The taps of the convolution, those of u, B and C with their factors. Channels with factors are in one tensor.
+pub(super) fn scale_channels(spec: &ModelSpec, parts: Vec<Part>) -> Vec<Part> {
+    let factors = spec.factors.channels;
+    if factors == [1.0; 3] {
+        return parts;
     }
+    let state = spec.state.expect("the model has a state");
+    let (keys, values) = (state.keys(), state.values());
+    let bounds = [0, values, values + keys, values + 2 * keys].map(|channel| channel * state.taps);
+    let runs = bounds.windows(2).zip(factors);
+    let scaled = runs.map(|(bounds, factor)| Part {
+        runs: std::iter::once(bounds[0]..bounds[1]).collect(),
+        change: Change::times(factor),
+        ..parts[0].clone()
+    });
+    scaled.collect()
 }

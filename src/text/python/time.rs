@@ -40,13 +40,6 @@ struct Moment {
     second: u64,
 }
 
-/// How a field is filled up to its width.
-#[derive(Clone, Copy)]
-enum Padding {
-    None,
-    With(char),
-}
-
 /// `datetime.strftime(pattern)` of a time in UTC without a zone, with glibc's flags. An unknown code stays as it is.
 pub(in crate::text) fn strftime(pattern: &str, unix_time: u64) -> String {
     let days = unix_time / 86_400;
@@ -140,73 +133,94 @@ impl Moment {
 
     /// What a code stands for. `None` if it is unknown.
     fn field(&self, code: char, flags: &str) -> Option<String> {
-        let pad = |value: u64, width: usize, with: char| {
-            let padding = match flags.chars().rfind(|flag| matches!(flag, '-' | '_' | '0')) {
-                Some('-') => Padding::None,
-                Some('_') => Padding::With(' '),
-                Some(_) => Padding::With('0'),
-                None => Padding::With(with),
-            };
-            match padding {
-                Padding::None => value.to_string(),
-                Padding::With(' ') => format!("{value:width$}"),
-                Padding::With(_) => format!("{value:0width$}"),
-            }
+        if let Some((value, width, fill)) = self.number(code) {
+            return Some(padded(value, width, fill, flags));
+        }
+        match pattern_of(code) {
+            Some(pattern) => Some(strftime(pattern, self.unix_time)),
+            None => self.word(code),
+        }
+    }
+
+    /// The number that a code stands for, its least width, and what fills it.
+    fn number(&self, code: char) -> Option<(u64, usize, char)> {
+        let hour_of_half = match self.hour % 12 {
+            0 => 12,
+            hour => hour,
         };
-        let two = |value: u64| pad(value, 2, '0');
-        let hour_of_half = if self.hour.is_multiple_of(12) {
-            12
-        } else {
-            self.hour % 12
-        };
-        let half = if self.hour < 12 { "AM" } else { "PM" };
-        let (month, weekday) = (
-            MONTHS[self.month as usize - 1],
-            WEEKDAYS[(self.weekday() as usize + 6) % 7],
-        );
-        let whole = |pattern: &str| Some(strftime(pattern, self.unix_time));
-        let field = match code {
-            'Y' => self.year.to_string(),
-            'C' => two(self.year / 100),
-            'y' => two(self.year % 100),
-            'm' => two(self.month),
-            'd' => two(self.day),
-            'e' => pad(self.day, 2, ' '),
-            'H' => two(self.hour),
-            'I' => two(hour_of_half),
-            'k' => pad(self.hour, 2, ' '),
-            'l' => pad(hour_of_half, 2, ' '),
-            'M' => two(self.minute),
-            'S' => two(self.second),
-            'f' => "000000".to_owned(),
-            's' => self.unix_time.to_string(),
-            'B' => month.to_owned(),
-            'b' | 'h' => month[..3].to_owned(),
-            'A' => weekday.to_owned(),
-            'a' => weekday[..3].to_owned(),
-            'p' => half.to_owned(),
-            'P' => half.to_lowercase(),
-            'j' => pad(self.day_of_year() + 1, 3, '0'),
-            'u' => ((self.weekday() + 6) % 7 + 1).to_string(),
-            'w' => self.weekday().to_string(),
-            'U' => two((self.day_of_year() + 7 - self.weekday()) / 7),
-            'W' => two((self.day_of_year() + 7 - (self.weekday() + 6) % 7) / 7),
-            'G' => self.iso_week().0.to_string(),
-            'g' => two(self.iso_week().0 % 100),
-            'V' => two(self.iso_week().1),
-            'c' => return whole("%a %b %e %H:%M:%S %Y"),
-            'D' | 'x' => return whole("%m/%d/%y"),
-            'F' => return whole("%Y-%m-%d"),
-            'R' => return whole("%H:%M"),
-            'r' => return whole("%I:%M:%S %p"),
-            'T' | 'X' => return whole("%H:%M:%S"),
-            'Z' | 'z' => String::new(),
-            'n' => "\n".to_owned(),
-            't' => "\t".to_owned(),
-            '%' => "%".to_owned(),
+        let (weekday, day_of_year) = (self.weekday(), self.day_of_year());
+        let days_since_monday = (weekday + 6) % 7;
+        let (iso_year, iso_week) = self.iso_week();
+        Some(match code {
+            'Y' => (self.year, 1, '0'),
+            'C' => (self.year / 100, 2, '0'),
+            'y' => (self.year % 100, 2, '0'),
+            'm' => (self.month, 2, '0'),
+            'd' => (self.day, 2, '0'),
+            'e' => (self.day, 2, ' '),
+            'H' => (self.hour, 2, '0'),
+            'I' => (hour_of_half, 2, '0'),
+            'k' => (self.hour, 2, ' '),
+            'l' => (hour_of_half, 2, ' '),
+            'M' => (self.minute, 2, '0'),
+            'S' => (self.second, 2, '0'),
+            's' => (self.unix_time, 1, '0'),
+            'j' => (day_of_year + 1, 3, '0'),
+            'u' => (days_since_monday + 1, 1, '0'),
+            'w' => (weekday, 1, '0'),
+            'U' => ((day_of_year + 7 - weekday) / 7, 2, '0'),
+            'W' => ((day_of_year + 7 - days_since_monday) / 7, 2, '0'),
+            'G' => (iso_year, 1, '0'),
+            'g' => (iso_year % 100, 2, '0'),
+            'V' => (iso_week, 2, '0'),
+            _ => return None,
+        })
+    }
+
+    /// The word or sign that a code stands for.
+    fn word(&self, code: char) -> Option<String> {
+        let month = MONTHS[self.month as usize - 1];
+        let weekday = WEEKDAYS[(self.weekday() as usize + 6) % 7];
+        let word = match code {
+            'B' => month,
+            'b' | 'h' => &month[..3],
+            'A' => weekday,
+            'a' => &weekday[..3],
+            'p' if self.hour < 12 => "AM",
+            'p' => "PM",
+            'P' if self.hour < 12 => "am",
+            'P' => "pm",
+            'f' => "000000",
+            'Z' | 'z' => "",
+            'n' => "\n",
+            't' => "\t",
+            '%' => "%",
             _ => return None,
         };
-        Some(field)
+        Some(word.to_owned())
+    }
+}
+
+/// The pattern that a code abbreviates.
+fn pattern_of(code: char) -> Option<&'static str> {
+    Some(match code {
+        'c' => "%a %b %e %H:%M:%S %Y",
+        'D' | 'x' => "%m/%d/%y",
+        'F' => "%Y-%m-%d",
+        'R' => "%H:%M",
+        'r' => "%I:%M:%S %p",
+        'T' | 'X' => "%H:%M:%S",
+        _ => return None,
+    })
+}
+
+/// A number filled up to a width, unless a flag says otherwise.
+fn padded(value: u64, width: usize, fill: char, flags: &str) -> String {
+    let flag = flags.chars().rfind(|flag| matches!(flag, '-' | '_' | '0'));
+    match (flag, fill) {
+        (Some('-'), _) => value.to_string(),
+        (Some('_'), _) | (None, ' ') => format!("{value:width$}"),
+        _ => format!("{value:0width$}"),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::super::families::Family;
 use super::super::metadata::Metadata;
-use crate::model::LoadError;
+use crate::model::error::LoadError;
 use crate::model::source::TensorInfo;
 use serde_json::Value;
 use std::collections::BTreeMap;

@@ -1,6 +1,7 @@
 //! The rows of decoders with layers that keep a state.
 
-use super::{Family, GRANITE, QWEN2};
+use super::{Family, GRANITE, QWEN2, STORED};
+use crate::model::stored::Stored;
 
 /// Rows of q and k as in the checkpoint. The size of an MLP is the adjusted one.
 pub(super) const LFM2: Family = Family {
@@ -79,7 +80,10 @@ pub(super) const QWEN35: Family = Family {
         ),
     ],
     kinds: Some("layer_types"),
-    tiled_heads: true,
+    stored: Stored {
+        tiled_heads: true,
+        ..STORED
+    },
     ..QWEN2
 };
 
@@ -92,7 +96,7 @@ pub(super) const QWEN35_MOE: Family = Family {
 pub(super) const QWEN3_NEXT: Family = Family {
     name: "qwen3next",
     architecture: "Qwen3NextForCausalLM",
-    tiled_heads: false,
+    stored: STORED,
     ..QWEN35
 };
 

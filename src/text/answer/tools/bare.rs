@@ -50,74 +50,96 @@ impl Bare {
             Stage::Call { .. } | Stage::Between | Stage::Content => {}
         }
     }
+
+    /// The answer so far: a call begins, it has none, or more is needed to tell. Returns what was not read.
+    fn start(&mut self, held: String) -> Option<String> {
+        let Some(begin) = beginning(&held) else {
+            self.stage = Stage::Start(held);
+            return None;
+        };
+        if !begin.starts_with('{') {
+            return Some(held);
+        }
+        let (before, call) = held.split_at(held.len() - begin.len());
+        self.stage = Stage::Call {
+            held: before.to_owned(),
+            call: JsonCall::new(),
+        };
+        Some(call.to_owned())
+    }
+
+    /// More of a call, which may turn out to be none.
+    fn go_on(
+        &mut self,
+        held: String,
+        mut call: JsonCall,
+        text: &str,
+        parts: &mut Parts,
+    ) -> Option<String> {
+        let outcome = call.push(text);
+        let taken = match outcome {
+            Outcome::Open => text.len(),
+            Outcome::Whole(bytes) | Outcome::Failed(bytes) => bytes,
+        };
+        let may_be_call = match call.name() {
+            Some(name) => self.tools.has(name),
+            None => !matches!(outcome, Outcome::Failed(_)),
+        };
+        if !may_be_call {
+            return Some(format!("{held}{}{}", call.raw(), &text[taken..]));
+        }
+        let is_open = outcome == Outcome::Open;
+        if let Some(delta) = call.take(!is_open) {
+            parts.call(self.calls, delta);
+        }
+        if is_open {
+            self.stage = Stage::Call { held, call };
+            return None;
+        }
+        self.calls += 1;
+        self.stage = Stage::Between;
+        Some(text[taken..].to_owned())
+    }
+
+    /// The separator after a call, and what follows it: another call, or something else.
+    fn after_call(&mut self, text: &str) -> Option<String> {
+        let text =
+            text.trim_start_matches(|c: char| c.is_whitespace() || matches!(c, ';' | ',' | ']'));
+        if text.is_empty() {
+            self.stage = Stage::Between;
+            return None;
+        }
+        if text.starts_with('{') {
+            self.stage = Stage::Call {
+                held: String::new(),
+                call: JsonCall::new(),
+            };
+        }
+        Some(text.to_owned())
+    }
+}
+
+/// An answer without what may precede its first call; `None` if there is not enough of it to tell.
+fn beginning(held: &str) -> Option<&str> {
+    let text = held.trim_start();
+    if PREFIX.starts_with(text) {
+        return None;
+    }
+    let text = text.strip_prefix(PREFIX).unwrap_or(text).trim_start();
+    let text = text.strip_prefix('[').map_or(text, str::trim_start);
+    (!text.is_empty()).then_some(text)
 }
 
 impl Staged for Bare {
     fn step(&mut self, text: &str, parts: &mut Parts) -> Option<String> {
-        match &mut self.stage {
+        match std::mem::replace(&mut self.stage, Stage::Content) {
             Stage::Content => {
                 parts.content.push_str(text);
                 None
             }
-            Stage::Start(held) => {
-                held.push_str(text);
-                let begin = held.trim_start();
-                if begin.is_empty() || PREFIX.starts_with(begin) {
-                    return None;
-                }
-                let begin = begin.strip_prefix(PREFIX).unwrap_or(begin).trim_start();
-                let begin = begin.strip_prefix('[').map_or(begin, str::trim_start);
-                if begin.is_empty() {
-                    return None;
-                }
-                let (call, held) = (begin.to_owned(), std::mem::take(held));
-                if call.starts_with('{') {
-                    let before = held[..held.len() - call.len()].to_owned();
-                    self.stage = Stage::Call {
-                        held: before,
-                        call: JsonCall::new(),
-                    };
-                    return Some(call);
-                }
-                self.stage = Stage::Content;
-                Some(held)
-            }
-            Stage::Call { held, call } => {
-                let outcome = call.push(text);
-                let is_known = call.name().is_none_or(|name| self.tools.has(name));
-                let is_none = matches!(outcome, Outcome::Failed(_)) && call.name().is_none();
-                if is_none || !is_known {
-                    let taken = match outcome {
-                        Outcome::Open => text.len(),
-                        Outcome::Whole(bytes) | Outcome::Failed(bytes) => bytes,
-                    };
-                    let raw = format!("{held}{}{}", call.raw(), &text[taken..]);
-                    self.stage = Stage::Content;
-                    return Some(raw);
-                }
-                if let Some(delta) = call.take(outcome != Outcome::Open) {
-                    parts.call(self.calls, delta);
-                }
-                let rest = match outcome {
-                    Outcome::Open => return None,
-                    Outcome::Whole(bytes) | Outcome::Failed(bytes) => &text[bytes..],
-                };
-                self.calls += 1;
-                self.stage = Stage::Between;
-                Some(rest.to_owned())
-            }
-            Stage::Between => {
-                let text = text.trim_start_matches(|c: char| {
-                    c.is_whitespace() || matches!(c, ';' | ',' | ']')
-                });
-                let is_call = text.chars().next()? == '{';
-                let call = Stage::Call {
-                    held: String::new(),
-                    call: JsonCall::new(),
-                };
-                self.stage = if is_call { call } else { Stage::Content };
-                Some(text.to_owned())
-            }
+            Stage::Start(held) => self.start(held + text),
+            Stage::Call { held, call } => self.go_on(held, call, text, parts),
+            Stage::Between => self.after_call(text),
         }
     }
 }

@@ -139,6 +139,16 @@ fn move_references(schema: &mut Value, place: &str) {
 }
 
 impl Form {
+    /// One or several calls with arguments in JSON.
+    fn in_json(around: [String; 3], call: [String; 3]) -> Self {
+        Self {
+            around,
+            call,
+            several: true,
+            notation: None,
+        }
+    }
+
     /// The arguments of these functions, if their notation can enforce their schemas.
     fn arguments(&self, functions: &[Value]) -> Result<Option<Arguments>, GrammarError> {
         match &self.notation {
@@ -198,82 +208,92 @@ impl Marks<'_> {
     }
 }
 
+/// How calls are written in the format that a parser reads.
 fn form(parser: ToolParser, tokenizer: &Tokenizer) -> Form {
     let marks = Marks(tokenizer);
-    let none = String::new;
-    let in_json = |around, call, several| Form {
-        around,
-        call,
-        several,
-        notation: None,
-    };
-    let json = |arguments: &str| {
-        [
-            quoted("{\"name\": \""),
-            quoted(&format!("\", \"{arguments}\": ")),
-            quoted("}"),
-        ]
-    };
     match parser {
-        ToolParser::Hermes => {
-            let [open, middle, close] = json("arguments");
-            let open = format!("{} {} {open}", marks.lark("<tool_call>"), quoted("\n"));
-            let close = format!("{close} {} {}", quoted("\n"), marks.lark("</tool_call>"));
-            in_json([none(), quoted("\n"), none()], [open, middle, close], true)
+        ToolParser::Hermes => hermes(&marks),
+        ToolParser::Llama3Json => {
+            let around = [String::new(), quoted("; "), String::new()];
+            Form::in_json(around, json_call("parameters"))
         }
-        ToolParser::Llama3Json => in_json([none(), quoted("; "), none()], json("parameters"), true),
-        ToolParser::Mistral if tokenizer.id_of("[ARGS]").is_some() => in_json(
-            [none(), none(), none()],
-            [marks.lark("[TOOL_CALLS]"), marks.lark("[ARGS]"), none()],
-            true,
-        ),
-        ToolParser::Mistral => {
-            let first = format!("{} {}", marks.lark("[TOOL_CALLS]"), quoted("["));
-            in_json([first, quoted(", "), quoted("]")], json("arguments"), true)
+        ToolParser::Json => {
+            let around = [quoted("["), quoted(", "), quoted("]")];
+            Form::in_json(around, json_call("arguments"))
         }
+        ToolParser::Mistral if tokenizer.id_of("[ARGS]").is_some() => mistral(&marks),
+        ToolParser::Mistral => mistral_list(&marks),
         ToolParser::Harmony => harmony(&marks),
-        ToolParser::Json => in_json(
-            [quoted("["), quoted(", "), quoted("]")],
-            json("arguments"),
-            true,
-        ),
-        ToolParser::Gemma | ToolParser::Gemma4 => {
-            let [open, close, quote] = if parser == ToolParser::Gemma {
-                gemma::MARKERS
-            } else {
-                gemma::MARKERS_4
-            };
-            let open = format!("{} {}", marks.lark(open), quoted("call:"));
-            let call = [
-                open,
-                quoted("{"),
-                format!("{} {}", quoted("}"), marks.lark(close)),
-            ];
-            let notation = Some(Notation::Gemma(marks.end(quote)));
-            Form {
-                around: [none(), none(), none()],
-                call,
-                several: true,
-                notation,
-            }
-        }
+        ToolParser::Gemma => gemma(&marks, gemma::MARKERS),
+        ToolParser::Gemma4 => gemma(&marks, gemma::MARKERS_4),
         ToolParser::Glm => glm(&marks),
         ToolParser::SeedOss => seed_oss(&marks),
-        ToolParser::Lfm2 => {
-            let [open, close] = python::MARKERS.map(|marker| marks.lark(marker));
-            let around = [
-                format!("{open} {}", quoted("[")),
-                quoted(", "),
-                format!("{} {close}", quoted("]")),
-            ];
-            let call = [none(), quoted("("), quoted(")")];
-            Form {
-                around,
-                call,
-                several: true,
-                notation: Some(Notation::Python),
-            }
-        }
+        ToolParser::Lfm2 => lfm2(&marks),
+    }
+}
+
+/// A call that is a JSON object, whose arguments have this key.
+fn json_call(arguments: &str) -> [String; 3] {
+    [
+        quoted("{\"name\": \""),
+        quoted(&format!("\", \"{arguments}\": ")),
+        quoted("}"),
+    ]
+}
+
+fn hermes(marks: &Marks<'_>) -> Form {
+    let [open, middle, close] = json_call("arguments");
+    let open = format!("{} {} {open}", marks.lark("<tool_call>"), quoted("\n"));
+    let close = format!("{close} {} {}", quoted("\n"), marks.lark("</tool_call>"));
+    Form::in_json(
+        [String::new(), quoted("\n"), String::new()],
+        [open, middle, close],
+    )
+}
+
+/// A name and its arguments after a marker each.
+fn mistral(marks: &Marks<'_>) -> Form {
+    let call = [
+        marks.lark("[TOOL_CALLS]"),
+        marks.lark("[ARGS]"),
+        String::new(),
+    ];
+    Form::in_json(Default::default(), call)
+}
+
+/// One list of JSON objects after a marker.
+fn mistral_list(marks: &Marks<'_>) -> Form {
+    let first = format!("{} {}", marks.lark("[TOOL_CALLS]"), quoted("["));
+    let around = [first, quoted(", "), quoted("]")];
+    Form::in_json(around, json_call("arguments"))
+}
+
+fn gemma(marks: &Marks<'_>, [open, close, quote]: [&'static str; 3]) -> Form {
+    let call = [
+        format!("{} {}", marks.lark(open), quoted("call:")),
+        quoted("{"),
+        format!("{} {}", quoted("}"), marks.lark(close)),
+    ];
+    Form {
+        around: Default::default(),
+        call,
+        several: true,
+        notation: Some(Notation::Gemma(marks.end(quote))),
+    }
+}
+
+fn lfm2(marks: &Marks<'_>) -> Form {
+    let [open, close] = python::MARKERS.map(|marker| marks.lark(marker));
+    let around = [
+        format!("{open} {}", quoted("[")),
+        quoted(", "),
+        format!("{} {close}", quoted("]")),
+    ];
+    Form {
+        around,
+        call: [String::new(), quoted("("), quoted(")")],
+        several: true,
+        notation: Some(Notation::Python),
     }
 }
 

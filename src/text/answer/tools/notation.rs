@@ -101,6 +101,23 @@ const ALTERNATIVES_DEPTH_MAX: usize = 32;
 /// Keywords that say nothing about a value's form.
 const NOTES: [&str; 5] = ["title", "description", "default", "examples", "deprecated"];
 
+/// Whether a schema has no keywords but its type, those of `known`, and notes.
+fn has_only(schema: &Map<String, Value>, known: &[&str]) -> bool {
+    schema
+        .keys()
+        .map(String::as_str)
+        .all(|key| key == "type" || known.contains(&key) || NOTES.contains(&key))
+}
+
+/// The only values that a schema allows, if it lists them.
+fn constants(schema: &Map<String, Value>) -> Option<Vec<&Value>> {
+    match (schema.get("const"), schema.get("enum")) {
+        (Some(constant), _) => Some(vec![constant]),
+        (None, Some(Value::Array(constants))) => Some(constants.iter().collect()),
+        _ => None,
+    }
+}
+
 struct Writer<'a> {
     notation: &'a Notation,
     rules: String,
@@ -238,50 +255,61 @@ impl Writer<'_> {
             Value::Bool(true) => &nothing,
             _ => return Ok(None),
         };
-        let only = |known: &[&str]| {
-            schema.keys().all(|key| {
-                key == "type" || known.contains(&key.as_str()) || NOTES.contains(&key.as_str())
-            })
-        };
-        let constants = match (schema.get("const"), schema.get("enum")) {
-            (Some(constant), _) => Some(vec![constant]),
-            (None, Some(Value::Array(constants))) => Some(constants.iter().collect()),
-            _ => None,
-        };
-        if let Some(constants) = constants {
-            let all: Option<Vec<String>> = constants
-                .into_iter()
-                .map(|constant| self.constant(constant))
-                .collect();
-            let all = all.filter(|all| !all.is_empty() && only(&["const", "enum"]));
-            return Ok(all.map(|all| self.rule(&all.join(" | "))));
+        if let Some(constants) = constants(schema) {
+            return Ok(self.one_of(&constants, schema));
         }
-        Ok(
-            match (
-                schema.get("type").and_then(Value::as_str),
-                schema.get("type"),
-            ) {
-                (Some("string"), _) if only(&[]) => Some(self.text()),
-                (Some("integer"), _) if only(&[]) => Some(self.rule("/-?(0|[1-9][0-9]*)/")),
-                (Some("number"), _) if only(&[]) => Some(self.rule(NUMBER)),
-                (Some("integer" | "number"), _) if only(&BOUNDS) => {
-                    Some(self.rule(&schema_in_lark(&schema.clone().into(), true)?))
-                }
-                (Some("boolean"), _) if only(&[]) => Some(format!("({})", self.booleans())),
-                (Some("null"), _) if only(&[]) => Some(quoted(self.null())),
-                (Some("array"), _) if only(&["items"]) => {
-                    let item = self.value(schema.get("items").unwrap_or(&Value::Bool(true)))?;
-                    item.map(|item| self.list(&item))
-                }
-                (Some("object"), _)
-                    if only(&["properties", "required", "additionalProperties"]) =>
-                {
-                    self.object(schema)?
-                }
-                (None, None) if only(&[]) => Some(self.any()),
-                _ => None,
-            },
-        )
+        match schema.get("type") {
+            Some(Value::String(kind)) => self.of_type(kind, schema),
+            None if has_only(schema, &[]) => Ok(Some(self.any())),
+            _ => Ok(None),
+        }
+    }
+
+    fn one_of(&mut self, constants: &[&Value], schema: &Map<String, Value>) -> Option<String> {
+        let all = constants.iter().map(|constant| self.constant(constant));
+        let all: Vec<String> = all.collect::<Option<_>>()?;
+        if all.is_empty() || !has_only(schema, &["const", "enum"]) {
+            return None;
+        }
+        Some(self.rule(&all.join(" | ")))
+    }
+
+    /// A value of one type, if its grammar can enforce everything that the schema says.
+    fn of_type(
+        &mut self,
+        kind: &str,
+        schema: &Map<String, Value>,
+    ) -> Result<Option<String>, GrammarError> {
+        let enforced: &[&str] = match kind {
+            "integer" | "number" => &BOUNDS,
+            "array" => &["items"],
+            "object" => &["properties", "required", "additionalProperties"],
+            _ => &[],
+        };
+        if !has_only(schema, enforced) {
+            return Ok(None);
+        }
+        Ok(match kind {
+            "string" => Some(self.text()),
+            "boolean" => Some(format!("({})", self.booleans())),
+            "null" => Some(quoted(self.null())),
+            "integer" | "number" => Some(self.number(kind, schema)?),
+            "array" => {
+                let item = self.value(schema.get("items").unwrap_or(&Value::Bool(true)))?;
+                item.map(|item| self.list(&item))
+            }
+            "object" => self.object(schema)?,
+            _ => None,
+        })
+    }
+
+    fn number(&mut self, kind: &str, schema: &Map<String, Value>) -> Result<String, GrammarError> {
+        let has_bounds = !has_only(schema, &[]);
+        Ok(match kind {
+            _ if has_bounds => self.rule(&schema_in_lark(&schema.clone().into(), true)?),
+            "integer" => self.rule("/-?(0|[1-9][0-9]*)/"),
+            _ => self.rule(NUMBER),
+        })
     }
 
     /// An object within an argument.

@@ -1,0 +1,164 @@
+//! What a person says to `folio chat` itself: lines that begin with `/`.
+
+use super::conversation;
+use folio::server::{field_names, nearest};
+use serde_json::Value;
+
+/// Each command with its help.
+pub(super) const COMMANDS: [(&str, &str); 11] = [
+    ("/help", "show this list"),
+    ("/bye", "end; Ctrl-D does the same"),
+    ("/reset", "start a new conversation"),
+    ("/regen", "answer the last message again"),
+    (
+        "/read",
+        "/read FILE begins the next message with the text of a file",
+    ),
+    (
+        "/set",
+        "/set FIELD VALUE sets a field of each request, such as temperature 0.7; without VALUE, its default",
+    ),
+    (
+        "/system",
+        "/system TEXT sets the system message; without TEXT, removes it",
+    ),
+    (
+        "/save",
+        "/save NAME keeps the conversation; NAME may be a path that ends with .json",
+    ),
+    (
+        "/load",
+        "/load NAME goes on with a conversation; without NAME, lists them",
+    ),
+    (
+        "/model",
+        "/model NAME goes on with another model; without NAME, tells the model and its device",
+    ),
+    (
+        "/verbose",
+        "tell the tokens and the speed of each answer, or stop telling",
+    ),
+];
+
+/// A command with its text.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Command {
+    Help,
+    Bye,
+    Reset,
+    Regen,
+    Read(String),
+    /// Nothing: tell all. A field without a value: its default.
+    Set(Option<(String, Option<Value>)>),
+    System(Option<String>),
+    Save(String),
+    Load(Option<String>),
+    Model(Option<String>),
+    Verbose,
+}
+
+/// The command in a line that begins with `/`.
+pub(super) fn parse(line: &str) -> Result<Command, String> {
+    let (name, text) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+    let text = Some(text.trim())
+        .filter(|text| !text.is_empty())
+        .map(str::to_owned);
+    Ok(match name {
+        "/help" | "/?" => Command::Help,
+        "/bye" | "/exit" | "/quit" => Command::Bye,
+        "/reset" | "/clear" => Command::Reset,
+        "/regen" => Command::Regen,
+        "/read" => Command::Read(text.ok_or("/read needs a file")?),
+        "/set" => Command::Set(text.map(|text| setting(&text))),
+        "/system" => Command::System(text),
+        "/save" => Command::Save(text.ok_or("/save needs a name")?),
+        "/load" => Command::Load(text),
+        "/model" => Command::Model(text),
+        "/verbose" => Command::Verbose,
+        _ => {
+            let near = nearest(name, COMMANDS.map(|(name, _)| name));
+            let tip = near.map_or_else(
+                || "/help lists them".to_owned(),
+                |near| format!("did you mean {near}?"),
+            );
+            return Err(format!(
+                "there is no command {name}: {tip} (a space before the / sends a text)"
+            ));
+        }
+    })
+}
+
+/// What a word may be: a command, or what belongs to the command before it.
+pub(super) fn candidates(before: &str, word: &str) -> Vec<String> {
+    match before.trim_end() {
+        "" if before.is_empty() && word.starts_with('/') => {
+            COMMANDS.map(|(name, _)| name.to_owned()).into()
+        }
+        "/set" => field_names().map(str::to_owned).collect(),
+        "/load" => conversation::saved().unwrap_or_default(),
+        _ => Vec::new(),
+    }
+}
+
+/// A field and its value: JSON, or else a text.
+fn setting(text: &str) -> (String, Option<Value>) {
+    let (name, value) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
+    let value = value.trim();
+    (
+        name.to_owned(),
+        (!value.is_empty()).then(|| serde_json::from_str(value).unwrap_or_else(|_| value.into())),
+    )
+}
+
+/// The list of commands, as text.
+pub(super) fn help() -> String {
+    let lines = COMMANDS.map(|(name, help)| format!("{name:10} {help}"));
+    let keys = "\"\"\"        begins and ends a text of several lines; a line that ends with \\ also goes on\n\
+                Ctrl-C     stops an answer";
+    format!("{}\n{keys}", lines.join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::terminal::input::completed;
+    use serde_json::json;
+
+    #[test]
+    fn commands_and_fields_are_completed() {
+        let complete = |line: &str| completed(candidates, line);
+        assert_eq!(complete("/sy"), (0, vec!["/system".to_owned()]));
+        assert_eq!(complete("/set temp"), (5, vec!["temperature".to_owned()]));
+        assert_eq!(complete("and/or"), (0, Vec::new()));
+    }
+
+    #[test]
+    fn commands_have_texts_and_values() {
+        let set = |name: &str, value: Option<Value>| Ok(Command::Set(Some((name.into(), value))));
+        assert_eq!(
+            parse("/set temperature 0.5"),
+            set("temperature", Some(json!(0.5)))
+        );
+        assert_eq!(
+            parse("/set stop  END now"),
+            set("stop", Some(json!("END now")))
+        );
+        assert_eq!(parse("/set seed"), set("seed", None));
+        assert_eq!(
+            parse("/system Be brief."),
+            Ok(Command::System(Some("Be brief.".into())))
+        );
+        assert_eq!(parse("/load"), Ok(Command::Load(None)));
+        assert!(parse("/save").is_err() && parse("/read").is_err());
+        let error = parse("/sytem x").expect_err("it is mistyped");
+        assert!(error.contains("did you mean /system?"), "{error}");
+        assert!(
+            parse("/xyz")
+                .expect_err("it is no command")
+                .contains("/help")
+        );
+        for (name, _) in COMMANDS {
+            assert!(parse(&format!("{name} x")).is_ok(), "{name}");
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! `folio run`: answers one prompt, streamed to stdout, or a file of requests as one batch ([`batch`]). Without any, a
+//! person at a terminal gets a conversation ([`chat`]).
+//!
+//! Text of a pipe or a file on stdin belongs to the prompt, before the words of the command line, as with Ollama:
+//! `folio run MODEL "Summarise this." < notes.txt`.
+
+mod batch;
+
+use super::chat;
+use crate::cli::options::{EngineArgs, ModelArgs};
+use crate::cli::request::{MAX_TOKENS_ROOM, RequestArgs, server_options};
+use crate::cli::session::Session;
+use crate::cli::terminal::cost::Meter;
+use crate::cli::terminal::output::note;
+use crate::cli::terminal::printer::Printer;
+use anyhow::{Context as _, Result, ensure};
+use batch::Batch;
+use clap::Args;
+use folio::server::LocalApi;
+use futures_util::StreamExt as _;
+use serde_json::{Map, Value, json};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, BufWriter, IsTerminal as _, Write};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
+
+/// How long stdin is read before a note says so.
+const SILENCE: Duration = Duration::from_secs(2);
+
+#[derive(Args, Debug)]
+pub(crate) struct RunArgs {
+    /// The model, as --model names it
+    #[arg(value_name = "MODEL")]
+    first: Option<PathBuf>,
+    /// Message to answer; without a chat template, text to continue. The text of a pipe or a file on stdin comes first,
+    /// then PROMPT on a new line; - is that text alone. In scripts, </dev/null keeps stdin out
+    #[arg(value_name = "PROMPT", conflicts_with_all = ["prompt", "input"])]
+    rest: Vec<String>,
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    engine: EngineArgs,
+    /// The same as PROMPT
+    #[arg(
+        help_heading = "Task",
+        short,
+        long,
+        value_name = "TEXT",
+        conflicts_with = "input"
+    )]
+    prompt: Option<String>,
+    /// System message before the prompt
+    #[arg(help_heading = "Task", long, value_name = "TEXT", conflicts_with_all = ["raw", "input"])]
+    system: Option<String>,
+    /// Continue the prompt as text, without the chat template
+    #[arg(help_heading = "Task", long)]
+    raw: bool,
+    /// Tell the tokens and the speed of the answer
+    #[arg(help_heading = "Task", long, conflicts_with_all = ["json", "input", "beams"])]
+    verbose: bool,
+    /// Search for the likeliest answer with this many beams instead of sampling
+    #[arg(help_heading = "Task", long, value_name = "N")]
+    beams: Option<u32>,
+    /// Print the whole response as one JSON object
+    #[arg(help_heading = "Task", long, conflicts_with = "input")]
+    json: bool,
+    /// File of requests, one JSON object per line; - is stdin. A line is {"prompt"}, {"messages"} or
+    /// {"prompt_token_ids"} with fields of the API, or has the OpenAI batch format: custom_id, method, url, body. A
+    /// prompt is one message of a user; "raw": true, or a model without a chat template, makes it text to continue
+    #[arg(help_heading = "Task", long, value_name = "FILE")]
+    input: Option<PathBuf>,
+    /// Write results to this file instead of stdout
+    #[arg(help_heading = "Task", long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Name of the model in requests; may be given several times [default: the value of --model]
+    #[arg(help_heading = "Task", long, env = "FOLIO_SERVED_MODEL_NAME", value_name = "NAME", value_delimiter = ',',
+          num_args = 1..)]
+    served_model_name: Vec<String>,
+    #[command(flatten)]
+    request: RequestArgs,
+}
+
+/// What is to be answered.
+enum Task {
+    Prompt(String),
+    Lines(Box<dyn BufRead + Send>),
+}
+
+impl RunArgs {
+    /// Adds the fields that ask for a beam search, if `--beams` does.
+    fn add_beams(&self, fields: &mut Map<String, Value>) {
+        if let Some(width) = self.beams {
+            fields.insert("use_beam_search".to_owned(), true.into());
+            fields.insert("best_of".to_owned(), width.into());
+        }
+    }
+
+    /// The model and the words of the prompt. After --model, the first argument is the prompt's.
+    fn model_and_words(&self) -> Result<(ModelArgs, Option<String>)> {
+        let mut words = self.rest.clone();
+        let mut first = self.first.as_deref();
+        if words.is_empty()
+            && self.prompt.is_none()
+            && self.input.is_none()
+            && self.model.is_typed()
+        {
+            words.extend(first.take().map(|word| word.to_string_lossy().into_owned()));
+        }
+        let text = (!words.is_empty()).then(|| words.join(" "));
+        Ok((
+            self.model.or_first(first)?,
+            text.or_else(|| self.prompt.clone()),
+        ))
+    }
+
+    /// What is to be answered; `None` if nothing is given and a person is at the terminal.
+    fn task(&self, text: Option<String>) -> Result<Option<Task>> {
+        if let Some(path) = &self.input {
+            return Ok(Some(Task::Lines(open_input(path)?)));
+        }
+        let mut parts = Vec::new();
+        if !io::stdin().is_terminal() {
+            parts.extend(Some(stdin_text()?).filter(|text| !text.is_empty()));
+        } else if text.as_deref().is_none_or(|text| text == "-") {
+            return Ok(None);
+        }
+        parts.extend(text.filter(|text| text != "-"));
+        ensure!(
+            !parts.is_empty(),
+            "there is no prompt: pass it after the model, by --prompt, or through a pipe"
+        );
+        Ok(Some(Task::Prompt(parts.join("\n"))))
+    }
+}
+
+/// The text of stdin, without its last line break. A parent that leaves a pipe open is not waited for in silence.
+fn stdin_text() -> Result<String> {
+    let (ended, ends) = mpsc::channel::<()>();
+    std::thread::spawn(move || {
+        if ends.recv_timeout(SILENCE) == Err(RecvTimeoutError::Timeout) {
+            note(
+                "reading text before the prompt from stdin, which has not ended; </dev/null keeps stdin out",
+            );
+        }
+    });
+    let text = io::read_to_string(io::stdin()).context("cannot read the prompt from stdin")?;
+    drop(ended);
+    Ok(text.strip_suffix('\n').unwrap_or(&text).to_owned())
+}
+
+pub(crate) fn run(args: &RunArgs) -> Result<()> {
+    let (model, text) = args.model_and_words()?;
+    // Files are opened first, so that a wrong name is reported before the model loads.
+    let Some(task) = args.task(text)? else {
+        return chat::start(
+            &model,
+            &args.engine,
+            &args.request,
+            (args.system.as_deref(), args.verbose),
+        );
+    };
+    let mut output = open_output(args.output.as_deref())?;
+    let mut engine = args.engine.clone();
+    let lines_in_flight = engine.queue_requests_max.unwrap_or(batch::LINES_IN_FLIGHT) as usize;
+    if matches!(task, Task::Lines(_)) {
+        engine.queue_requests_max = Some(batch::QUEUE_REQUESTS_MAX);
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let session = Session::start(&model, &engine)?.wait_ready()?;
+    let names = match args.served_model_name.as_slice() {
+        [] => vec![model.name()],
+        names => names.to_vec(),
+    };
+    let outcome = match task {
+        Task::Lines(input) => {
+            let mut fields = args.request.fields();
+            args.add_beams(&mut fields);
+            let batch = Batch::new(&session, &names, (fields, args.raw), lines_in_flight);
+            runtime.block_on(batch.answer(input, &mut output))
+        }
+        Task::Prompt(prompt) => {
+            let api = LocalApi::new(session.api_state(names, server_options(true)));
+            runtime.block_on(answer_prompt(&api, &session, args, &prompt, &mut output))
+        }
+    };
+    // A failed answer is the better error message, so it precedes that of a failed engine.
+    outcome.and(session.close())
+}
+
+fn open_input(path: &Path) -> Result<Box<dyn BufRead + Send>> {
+    if path.as_os_str() == "-" {
+        return Ok(Box::new(BufReader::new(io::stdin())));
+    }
+    Ok(Box::new(BufReader::new(
+        File::open(path).with_context(|| path.display().to_string())?,
+    )))
+}
+
+fn open_output(path: Option<&Path>) -> Result<Box<dyn Write>> {
+    let Some(path) = path else {
+        return Ok(Box::new(BufWriter::new(io::stdout())));
+    };
+    Ok(Box::new(BufWriter::new(
+        File::create(path).with_context(|| path.display().to_string())?,
+    )))
+}
+
+async fn answer_prompt(
+    api: &LocalApi,
+    session: &Session,
+    args: &RunArgs,
+    prompt: &str,
+    output: &mut dyn Write,
+) -> Result<()> {
+    let (path, mut body) = prompt_request(session, args, prompt)?;
+    if args.json {
+        let answer = api.post(path, &body).await?.json().await?;
+        writeln!(output, "{answer}")?;
+        return Ok(output.flush()?);
+    }
+    let choices = body["n"].as_u64().unwrap_or(1);
+    ensure!(
+        choices == 1,
+        "`n` is {choices}: pass --json to print all choices"
+    );
+    let mut printer = Printer::new(output);
+    if body["use_beam_search"] == true {
+        // The best answer is known only at the end.
+        let answer: Value = api.post(path, &body).await?.json().await?;
+        let choice = &answer["choices"][0];
+        printer.print(
+            &json!({"choices": [{"index": 0, "delta": choice["message"], "text": choice["text"]}]}),
+        )?;
+        return printer.finish().map(|_| ());
+    }
+    body["stream"] = true.into();
+    body["stream_options"] = json!({"include_usage": true});
+    let mut meter = Meter::start();
+    let mut events = api.post(path, &body).await?.events().await?;
+    while let Some(event) = events.next().await {
+        let event = event?;
+        meter.see(&event);
+        printer.print(&event)?;
+    }
+    printer.finish()?;
+    if args.verbose {
+        meter.in_words().into_iter().for_each(note);
+    }
+    Ok(())
+}
+
+/// The route for a prompt and the request's body.
+fn prompt_request(
+    session: &Session,
+    args: &RunArgs,
+    prompt: &str,
+) -> Result<(&'static str, Value)> {
+    ensure!(
+        session.text.tokenizer.is_some(),
+        "this model has no tokenizer: pass token ids, as `prompt_token_ids` in a file for --input"
+    );
+    // A beam search draws nothing.
+    let seed = if args.beams.is_none() {
+        args.engine.seed
+    } else {
+        None
+    };
+    let mut body = args.request.fields_with_seed(seed);
+    args.add_beams(&mut body);
+    let has_template = session.text.template.is_some();
+    ensure!(
+        has_template || args.system.is_none(),
+        "--system needs a chat template, which this model does not have (--chat-template sets one)"
+    );
+    if has_template && !args.raw {
+        let system = args
+            .system
+            .iter()
+            .map(|text| json!({"role": "system", "content": text}));
+        let messages = system.chain([json!({"role": "user", "content": prompt})]);
+        body.insert("messages".to_owned(), messages.collect());
+        return Ok(("/v1/chat/completions", body.into()));
+    }
+    if !has_template && !args.raw {
+        note(
+            "this model has no chat template: continuing the prompt as text (--chat-template sets a template)",
+        );
+    }
+    body.insert("prompt".to_owned(), prompt.into());
+    body.entry("max_tokens")
+        .or_insert_with(|| MAX_TOKENS_ROOM.into());
+    Ok(("/v1/completions", body.into()))
+}

@@ -1,0 +1,93 @@
+//! Several models behind one server: what each needs, and how it is loaded.
+
+use super::served::Served;
+use crate::cli::session::Session;
+use crate::cli::shares::{Member, Share, Shares};
+use crate::cli::terminal::output::note;
+use anyhow::Result;
+use folio::config::Config;
+use folio::engine::Turns;
+use folio::server::{FleetOptions, LoadedModel, ModelSource, ServerOptions, ServerState};
+use std::time::{Duration, Instant};
+
+/// The state of a server of several models. It plans their memory and loads none.
+pub(super) fn state(
+    models: Vec<Served>,
+    load_timeout: Option<Duration>,
+    options: ServerOptions,
+) -> Result<ServerState> {
+    let shares = Shares::new(&models.iter().map(member).collect::<Vec<_>>())?;
+    shares.as_text().lines().for_each(note);
+    let fleet = FleetOptions {
+        places: shares.places.iter().map(|place| place.budget).collect(),
+        load_timeout,
+    };
+    let sources = models
+        .into_iter()
+        .zip(&shares.models)
+        .map(|(model, share)| {
+            let turns = shares.places[share.place].turns.clone();
+            source(model, share, turns, &options)
+        });
+    let sources = sources.collect();
+    Ok(ServerState::with_models(sources, &fleet, options))
+}
+
+fn member(model: &Served) -> Member<'_> {
+    Member {
+        name: &model.names[0],
+        model: &model.args.model,
+        engine: &model.args.engine,
+    }
+}
+
+fn source(model: Served, share: &Share, turns: Turns, options: &ServerOptions) -> ModelSource {
+    let kv_cache_bytes = share.kv_cache_bytes;
+    ModelSource {
+        names: model.names.clone(),
+        place: share.place,
+        bytes: share.bytes(),
+        refusal: share.fit.as_ref().err().cloned(),
+        idle_unload: model.idle_unload(),
+        queue_requests_max: model
+            .args
+            .engine
+            .queue_requests_max
+            .unwrap_or(Config::default().queue_requests_max),
+        outline: share.outline.clone(),
+        options: model.options(options),
+        load: Box::new(move || {
+            load(&model, kv_cache_bytes, turns.clone()).map_err(|error| format!("{error:#}"))
+        }),
+    }
+}
+
+/// Loads a model, with the pool that the plan gives it.
+fn load(model: &Served, kv_cache_bytes: Option<u64>, turns: Turns) -> Result<LoadedModel> {
+    let (started, name) = (Instant::now(), model.names[0].clone());
+    let config = Config {
+        kv_cache_bytes,
+        ..model.args.engine.config()?
+    };
+    let session = Session::start_planned(&model.args.model, &model.args.engine, config, turns)?
+        .wait_ready()?;
+    note(format_args!(
+        "{name} is loaded after {:.1} s",
+        started.elapsed().as_secs_f64()
+    ));
+    let (engine, text, defaults) = (
+        session.handle.clone(),
+        session.text.clone(),
+        session.defaults(),
+    );
+    Ok(LoadedModel {
+        engine,
+        text,
+        defaults,
+        end: Box::new(move || {
+            let outcome = session.close().map_err(|error| format!("{error:#}"));
+            note(format_args!("{name} is unloaded"));
+            outcome
+        }),
+    })
+}

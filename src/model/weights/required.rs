@@ -1,0 +1,141 @@
+//! Which tensors form each weight of a model.
+
+use super::part::{Change, Part};
+use super::sections::{Layer, Sections};
+use super::{attention, latent, state};
+use crate::model::layer_weight::LayerWeight;
+use crate::model::spec::ModelSpec;
+use crate::model::tensor_names::{LayerNames, Order};
+use std::f32::consts::FRAC_1_SQRT_2;
+
+/// A weight of the plan, and the tensors that form it.
+pub(super) struct Required {
+    pub(super) name: String,
+    pub(super) experts: u32,
+    pub(super) parts: Vec<Part>,
+}
+
+/// The weights of the plan by name, each with the checkpoint tensors that form it.
+pub(super) fn required(spec: &ModelSpec) -> Vec<Required> {
+    let mut required = of_model(spec);
+    for index in 0..spec.layers.len() {
+        let layer = Layer { spec, index };
+        let rows = spec.tensors.layer.iter().copied().flatten();
+        required.extend(rows.filter_map(|row| of_layer(&layer, row)));
+    }
+    required
+}
+
+/// The weights outside layers.
+fn of_model(spec: &ModelSpec) -> Vec<Required> {
+    let names = spec.tensors;
+    let [vocab, hidden] = [spec.vocab, spec.hidden].map(u64::from);
+    let embedding = if spec.embedding_in_head {
+        names.head
+    } else {
+        names.embedding
+    };
+    let mut required = vec![
+        whole("embedding", embedding, &[vocab, hidden]),
+        whole("final_norm", names.final_norm, &[hidden]),
+    ];
+    if !spec.tied_embeddings {
+        required.push(whole("head", names.head, &[vocab, hidden]));
+    }
+    if spec.norm.bias {
+        required.push(whole("final_norm_bias", names.final_norm_bias, &[hidden]));
+    }
+    if let Some(columns) = spec.layer_embedding.map(u64::from) {
+        let all = columns * spec.layers.len() as u64;
+        let [embedding, projection, norm] = names.layer_embedding;
+        let mut norm = whole("layer_projection_norm", norm, &[columns]);
+        norm.parts[0].change = Change::Times(FRAC_1_SQRT_2);
+        required.extend([
+            whole("layer_embedding", embedding, &[vocab, all]),
+            whole("layer_projection", projection, &[all, hidden]),
+            norm,
+        ]);
+    }
+    required
+}
+
+fn whole(name: &str, tensor: &str, shape: &[u64]) -> Required {
+    Required {
+        name: name.into(),
+        experts: 1,
+        parts: vec![Part::new(tensor, shape)],
+    }
+}
+
+/// The weight of a row; `None` if the layer does not have it.
+fn of_layer(layer: &Layer<'_>, row: &LayerNames) -> Option<Required> {
+    let sections = layer.sections(row.weight)?;
+    Some(Required {
+        name: row.weight.of_layer(layer.index),
+        experts: layer.copies(row.weight),
+        parts: parts(layer, row, sections),
+    })
+}
+
+fn parts(layer: &Layer<'_>, row: &LayerNames, sections: Sections) -> Vec<Part> {
+    match (row.weight, row.order) {
+        (LayerWeight::StateInput | LayerWeight::StateInputBias, _) => {
+            state::input(layer, row, &sections[0][1..])
+        }
+        (LayerWeight::StateConvolution, _) => {
+            state::scale_channels(layer.spec, stored(layer, row, sections))
+        }
+        (LayerWeight::Qkv, order) => {
+            attention::gate_and_scale(layer, order, stored(layer, row, sections))
+        }
+        (_, Order::HeadKeys | Order::HeadValues) => latent::parts(layer, row),
+        _ => stored(layer, row, sections),
+    }
+}
+
+/// The tensors of a row as they are stored: one for each section, or a single one that holds them all.
+fn stored(layer: &Layer<'_>, row: &LayerNames, mut sections: Sections) -> Vec<Part> {
+    // A layer that computes q only has no tensors for k and v, and one without output gates none for them.
+    let names = &row.tensors[..row.tensors.len().min(sections.len())];
+    if names.len() == 1 {
+        let rows = sections.iter().map(|shape| shape[0]).sum();
+        sections.truncate(1);
+        sections[0][0] = rows;
+    }
+    assert_eq!(
+        names.len(),
+        sections.len(),
+        "a table names one tensor, or one for each section"
+    );
+    let copies = layer.copies(row.weight);
+    let tensors = names.iter().map(|name| layer.tensor(name)).zip(sections);
+    match row.order {
+        Order::Rows | Order::GatedHeads => {
+            let change = layer.change(row.weight);
+            let tensors: Vec<_> = tensors.collect();
+            let of_expert = |expert: u32| {
+                let expert = expert.to_string();
+                let named = tensors
+                    .iter()
+                    .map(move |(name, shape)| Part::new(name.replace("{e}", &expert), shape));
+                named.map(move |part| Part { change, ..part })
+            };
+            (0..copies).flat_map(of_expert).collect()
+        }
+        order => tensors
+            .map(|(name, shape)| of_all_experts(name, shape, order, copies))
+            .collect(),
+    }
+}
+
+/// A tensor that holds a section of all experts.
+fn of_all_experts(tensor: String, mut shape: Vec<u64>, order: Order, experts: u32) -> Part {
+    if matches!(order, Order::Transposed | Order::TransposedInterleaved) {
+        shape.reverse();
+    }
+    shape.insert(0, experts.into());
+    Part {
+        order,
+        ..Part::new(tensor, &shape)
+    }
+}
