@@ -50,8 +50,9 @@
 //!   results, [`backend::cpu`] runs on any CPU, [`backend::wgpu`] on any GPU, `backend::cuda` (feature `cuda`) on
 //!   NVIDIA GPUs, and [`backend::fake`] is the simulator's device. [`backend::layout`] computes every buffer that they
 //!   allocate, [`backend::metadata`] is the batch as GPU kernels read it.
-//! - **[`engine`]**: [`engine::Engine::step`] is the whole flow; `scheduler`, `block_pool`, `sequence`, `batch` are
-//!   pure; [`engine::tiers`] and [`engine::disk`] are host memory and files for blocks that leave the pool;
+//! - **[`engine`]**: [`engine::Engine::step`] is the whole flow; `scheduler`, `memory`, `sequence`, `batch` are pure;
+//!   [`engine::memory`] is what sequences occupy: blocks of the pool, state slots, host memory and files, whose bytes
+//!   `mover` and [`engine::disk`] move;
 //!   `speculation` and `draft_model` guess tokens that one step verifies; [`engine::fit`] computes before loading what
 //!   fits; [`engine::handle`] is the engine's interface for clients.
 //! - **[`text`]**: text to token ids and back: tokenizer, chat template, incremental decoding with stop strings, and
@@ -154,7 +155,7 @@
 //!
 //! 1. Of the engine: `src/config.rs`: a member of [`config::Config`] with its default, its range and its check;
 //!    `src/cli/options.rs`: the flag, its variable and its help, for every command that runs an engine.
-//! 2. Of the server: `src/cli/serve/mod.rs`, and the options that it fills: `src/server/state/mod.rs`, or
+//! 2. Of the server: `src/cli/commands/serve/mod.rs`, and the options that it fills: `src/server/state/mod.rs`, or
 //!    `src/server/socket/mod.rs` for connections. `--config` has it by the flag.
 //! 3. In a page: `web/src/options.rs`, `web/ts/options.ts` and `web/ts/types.ts`; `web/src/error.rs` says what the flag
 //!    is called there.
@@ -181,12 +182,9 @@
 //!
 //! ## An injected bug
 //!
-//! 1. `src/engine/faults.rs`: a variant of [`engine::faults::InjectedFault`], with the promise that it breaks.
-//! 2. Its condition in `src/engine/scheduler` or `src/engine/block_pool.rs`: `faults.has(…)` in the line that it
-//!    spoils.
-//! 3. `tests/engine_sim/main.rs`, or the file of its subject beside it: the list of those that the simulator must find.
-//!
-//! A bug outside the engine is a row of `.ci/planted`: a text, its replacement, and the test that must fail.
+//! 1. `tests/bugs/scheduler`, or the folder of its area beside it: a patch, below a sentence that says what breaks and
+//!    the tests that must fail with it.
+//! 2. `.ci/planted` plants each in a copy: `check` whether it applies, an area or all whether the tests notice it.
 //!
 //! # The path of a token
 //!
@@ -216,7 +214,7 @@
 //!   the backends.
 //! - **The reference defines a step.** `shaders/rms_norm.wgsl` = `src/backend/reference/rms_norm.rs` =
 //!   `Step::RmsNorm`; a kernel is correct if it agrees with its twin within the table of tolerances.
-//! - **Scheduling is pure.** `scheduler`, `block_pool`, `sequence` and `batch` know no device, clock, thread or
+//! - **Scheduling is pure.** `scheduler`, `memory`, `sequence` and `batch` know no device, clock, thread or
 //!   randomness: the simulator drives them through thousands of seeds.
 //! - **The engine never sees text**, and only the command line, the self-test and tests name a concrete backend.
 //! - **All device memory is allocated at start.** After that, a request can be refused, but never runs out of

@@ -3,8 +3,8 @@
 //! One rule, no phases: a sequence has a number of tokens, some of them computed. A step computes some of the missing
 //! ones; when none is missing, it draws the next token. Prefill, chunked prefill, prefix hits and decode are all this
 //! rule. [`Scheduler::schedule`] is here; `chunks` says how many tokens of a sequence a step computes, `admit` brings
-//! waiting sequences in, `preempt` sends running ones back when blocks run out, `verify` adds drafts to rows and accepts
-//! them, `commit` takes results. What sequences occupy is [`Memory`]'s.
+//! waiting sequences in, `preempt` sends running ones back when blocks run out, `verify` adds drafts to rows and
+//! accepts them, `commit` takes results. [`Memory`] owns what sequences occupy.
 //!
 //! Nothing that a step in flight uses is released: a sequence that ends or is preempted leaves after its last step has
 //! completed. Pure: no device, clock, thread or randomness, and no knowledge of what the tokens mean.

@@ -1,5 +1,5 @@
 //! The simulator: runs the engine with thousands of seeds against a simple oracle. Bugs that change results fail the
-//! oracle; bugs that only cost time miss a floor (`costs`). That it notices them is proved by the patches in `tests/bugs`.
+//! oracle; bugs that only cost time miss a floor (`costs`). The patches in `tests/bugs` prove that it notices them.
 //!
 //! A failing seed prints the command that runs it alone: `FOLIO_SIM_SEED=N cargo test --test engine_sim one_seed`.
 //! `FOLIO_SIM_SEEDS` sets how many seeds are tried.
@@ -42,6 +42,17 @@ fn caught<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     })
 }
 
+/// Ends the work on all seeds if one of them fails.
+struct EndOnPanic<'a>(&'a AtomicU64);
+
+impl Drop for EndOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.store(u64::MAX / 2, Ordering::Relaxed);
+        }
+    }
+}
+
 /// Processes seeds on all cores and combines their results.
 fn for_seeds<T: Default + Send>(
     seeds: u64,
@@ -53,6 +64,7 @@ fn for_seeds<T: Default + Send>(
     std::thread::scope(|scope| {
         let worker = || {
             let mut sum = T::default();
+            let _end = EndOnPanic(&next);
             loop {
                 let seed = next.fetch_add(1, Ordering::Relaxed);
                 if seed >= seeds {

@@ -7,14 +7,15 @@ use std::collections::BTreeSet;
 /// Scheduling modules. They are pure, so that a simulator can drive them: no device, clock, thread or randomness.
 const PURE: &[&str] = &[
     "engine::scheduler",
-    "engine::block_pool",
+    "engine::memory",
     "engine::sequence",
     "engine::speculation",
     "engine::batch",
     "engine::beams",
-    "engine::faults",
-    "engine::tiers",
 ];
+
+/// What the memory of sequences may import: it never asks the scheduler anything.
+const MEMORY: &[&str] = &["engine::memory", "engine::request", "plan::inputs"];
 
 /// Module prefix → prefixes it may import; the longest matching row applies. A module may always import its own parts,
 /// unless [`may_import`] says otherwise.
@@ -112,9 +113,12 @@ pub(crate) fn within(path: &str, prefix: &str) -> bool {
             .is_some_and(|rest| rest.starts_with("::"))
 }
 
-/// Applies the import table and two rules that a table of prefixes cannot express: scheduling is pure, and only the
-/// command line and tests name a concrete backend.
+/// Applies the import table and three rules that a table of prefixes cannot express: scheduling is pure, memory knows
+/// no scheduler, and only the command line and tests name a concrete backend.
 fn may_import(module: &str, path: &str, backends: &[String]) -> bool {
+    if within(module, "engine::memory") {
+        return MEMORY.iter().any(|&allowed| within(path, allowed));
+    }
     if PURE.iter().any(|&pure| within(module, pure)) {
         let known = ["config", "plan::inputs", "plan::Tail", "engine::request"];
         return PURE
@@ -278,6 +282,31 @@ fn targets_and_features_are_named_where_they_belong() {
     judge("targets", &findings);
 }
 
+/// What is done in one file only, by the code that does it.
+const ONE_FILE: &[(&str, &str)] = &[
+    ("pool.release(", "src/engine/memory/blocks.rs"),
+    ("restores.push(", "src/engine/memory/host_moves.rs"),
+];
+
+#[test]
+fn blocks_are_freed_and_restored_in_one_file_each() {
+    let mut findings = Vec::new();
+    for &(call, file) in ONE_FILE {
+        let mut users = Vec::new();
+        for source in sources(&["src/engine"], &["rs"]) {
+            if shipped_code(&source).contains(call) {
+                users.push(source.path.clone());
+            }
+        }
+        if users != [file] {
+            findings.push(format!(
+                "`{call}` is in {users:?}, and belongs to {file} alone"
+            ));
+        }
+    }
+    judge("one file", &findings);
+}
+
 #[test]
 fn the_table_says_no() {
     let backends = ["backend::reference".to_owned(), "backend::wgpu".to_owned()];
@@ -303,6 +332,10 @@ fn the_table_says_no() {
     assert!(
         !may("engine", "backend::reference::ReferenceBackend")
             && !may("engine::scheduler", "platform::Instant")
+    );
+    assert!(
+        !may("engine::memory::blocks", "engine::scheduler::Limits")
+            && !may("engine::memory::holding", "engine::sequence::Sequence")
     );
     assert!(
         !may("engine::scheduler", "engine::handle::EngineHandle")

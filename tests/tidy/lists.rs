@@ -123,12 +123,12 @@ fn the_lists_of_files_to_change_name_files_that_exist() {
         "no list `## A counter`",
     );
     says(
-        &section.replace("`src/engine/faults.rs`: a variant", "A variant"),
+        &section.replace("`tests/bugs/scheduler`, or", "A folder, or"),
         "An injected bug: no file in",
     );
     says(
-        &section.replace("src/engine/faults.rs", "src/engine/fault.rs"),
-        "there is no src/engine/fault.rs",
+        &section.replace("tests/bugs/scheduler", "tests/bugs/planner"),
+        "there is no tests/bugs/planner",
     );
     says(
         &section.replace("src/plan/step/<stem>.rs", "src/plan/<stem>.rs"),

@@ -9,18 +9,18 @@ use crate::plan::inputs::NONE;
 
 /// Maximum blocks that a sequence holds at once in a group whose window covers `window` blocks, if a step computes at
 /// most `tokens` of its tokens.
-pub(in crate::engine) fn blocks_live_max(window: u32, tokens: u32, block_size: u32) -> u32 {
+pub(crate) fn blocks_live_max(window: u32, tokens: u32, block_size: u32) -> u32 {
     window + tokens.div_ceil(block_size) + 2
 }
 
 impl Memory {
     /// Number of blocks that `tokens` tokens need.
-    pub(in crate::engine) fn blocks_for(&self, tokens: u32) -> u32 {
+    pub(crate) fn blocks_for(&self, tokens: u32) -> u32 {
         self.pool.blocks_for(tokens)
     }
 
     /// Maximum blocks of a group that a sequence holds at once.
-    pub(in crate::engine) fn blocks_live_max(&self, group: usize) -> u32 {
+    pub(crate) fn blocks_live_max(&self, group: usize) -> u32 {
         let Some(window) = self.pool.groups()[group].window() else {
             return u32::MAX;
         };
@@ -30,7 +30,7 @@ impl Memory {
 
     /// Number of further tokens that fit the sequence's own blocks and the available ones, in the group with the least
     /// room.
-    pub(in crate::engine) fn tokens_that_fit(&self, holding: &Holding) -> u32 {
+    pub(crate) fn tokens_that_fit(&self, holding: &Holding) -> u32 {
         (0..self.kv_groups())
             .map(|group| self.tokens_that_fit_group(holding, group))
             .min()
@@ -56,12 +56,7 @@ impl Memory {
     }
 
     /// Number of blocks that a sequence lacks to compute `tokens` tokens.
-    pub(in crate::engine) fn blocks_short(
-        &self,
-        holding: &Holding,
-        group: usize,
-        tokens: u32,
-    ) -> u32 {
+    pub(crate) fn blocks_short(&self, holding: &Holding, group: usize, tokens: u32) -> u32 {
         let end = holding.computed + tokens;
         self.blocks_missing(holding, group, end)
             .saturating_sub(self.usable(holding, group))
@@ -84,12 +79,7 @@ impl Memory {
     }
 
     /// Takes the blocks for the next `count` tokens. A shared block that they would write into is copied first.
-    pub(in crate::engine) fn extend(
-        &mut self,
-        holding: &mut Holding,
-        count: u32,
-        moves: &mut Moves,
-    ) {
+    pub(crate) fn extend(&mut self, holding: &mut Holding, count: u32, moves: &mut Moves) {
         debug_assert!(
             count > 0 && count <= self.tokens_that_fit(holding),
             "there are enough blocks for the row"
@@ -135,14 +125,14 @@ impl Memory {
     }
 
     /// A fork's holding: the same blocks and the same state, with one more holder each.
-    pub(in crate::engine) fn fork(&mut self, parent: &Holding) -> Holding {
+    pub(crate) fn fork(&mut self, parent: &Holding) -> Holding {
         let fork = parent.copy_for_fork();
         self.add_holder(&fork);
         fork
     }
 
     /// The holding of a sequence that held nothing, `own`, once it goes on from the blocks and the state of `source`.
-    pub(in crate::engine) fn share(&mut self, source: &Holding, own: &Holding) -> Holding {
+    pub(crate) fn share(&mut self, source: &Holding, own: &Holding) -> Holding {
         debug_assert!(own.is_empty(), "it loses no block");
         Holding {
             is_guarded: source.is_guarded,
@@ -172,18 +162,13 @@ impl Memory {
     }
 
     /// Gives back what is reserved for a sequence in a group.
-    pub(in crate::engine) fn unreserve(&mut self, holding: &mut Holding, group: usize) {
+    pub(crate) fn unreserve(&mut self, holding: &mut Holding, group: usize) {
         let reserved = std::mem::take(&mut holding.tables[group].reserved);
         self.pool.group_mut(group).unreserve(reserved);
     }
 
     /// Reserves what a sequence may still need in a group until it has `tokens` tokens, as far as blocks are available.
-    pub(in crate::engine) fn reserve_rest(
-        &mut self,
-        holding: &mut Holding,
-        group: usize,
-        tokens: u32,
-    ) {
+    pub(crate) fn reserve_rest(&mut self, holding: &mut Holding, group: usize, tokens: u32) {
         let needed = self.blocks_to_come(holding, group, tokens);
         let count = needed.min(self.pool.groups()[group].available());
         self.pool.group_mut(group).reserve(count);
@@ -191,12 +176,7 @@ impl Memory {
     }
 
     /// Maximum number of further blocks of a sequence in a group, until it has `tokens` tokens.
-    pub(in crate::engine) fn blocks_to_come(
-        &self,
-        holding: &Holding,
-        group: usize,
-        tokens: u32,
-    ) -> u32 {
+    pub(crate) fn blocks_to_come(&self, holding: &Holding, group: usize, tokens: u32) -> u32 {
         let table = &holding.tables[group];
         let held = table.len() - table.passed;
         let live = self.blocks_live_max(group).saturating_sub(held);
@@ -204,7 +184,7 @@ impl Memory {
     }
 
     /// Number of blocks of a group that become free when all of these sequences have left.
-    pub(in crate::engine) fn blocks_freed_by<'a>(
+    pub(crate) fn blocks_freed_by<'a>(
         &self,
         holdings: impl Iterator<Item = &'a Holding>,
         group: usize,
@@ -223,7 +203,7 @@ impl Memory {
     }
 
     /// Whether a block of a group becomes free when this sequence leaves.
-    pub(in crate::engine) fn frees_a_block(&self, holding: &Holding, group: usize) -> bool {
+    pub(crate) fn frees_a_block(&self, holding: &Holding, group: usize) -> bool {
         let pool = &self.pool.groups()[group];
         let mut held = holding.tables[group].held();
         held.any(|block| pool.references(block) == 1)
@@ -231,12 +211,7 @@ impl Memory {
 
     /// Releases the blocks that neither the next row, which starts at `next`, nor a step in flight attends to. `tokens`
     /// are the sequence's known ids.
-    pub(in crate::engine) fn pass_windows(
-        &mut self,
-        holding: &mut Holding,
-        tokens: &[u32],
-        next: u32,
-    ) {
+    pub(crate) fn pass_windows(&mut self, holding: &mut Holding, tokens: &[u32], next: u32) {
         for group in 0..self.kv_groups() {
             let table = &holding.tables[group];
             let first = table.passed;
@@ -263,13 +238,9 @@ impl Memory {
         }
     }
 
-    /// Releases everything that a sequence holds; what files can keep of it is written soon. `tokens` are its known ids.
-    pub(in crate::engine) fn release(
-        &mut self,
-        id: SequenceId,
-        holding: &mut Holding,
-        tokens: &[u32],
-    ) {
+    /// Releases everything that a sequence holds; files that can keep some of it are written soon. `tokens` are its
+    /// known ids.
+    pub(crate) fn release(&mut self, id: SequenceId, holding: &mut Holding, tokens: &[u32]) {
         self.end_wait(id, holding);
         self.finish_blocks(holding, tokens);
         for (group, table) in holding.tables.iter().enumerate() {
@@ -286,10 +257,7 @@ impl Memory {
 
     /// Number of tokens stored in held blocks, over all KV groups: the slots of those blocks minus the slots that
     /// nobody has filled yet. A shared block counts once.
-    pub(in crate::engine) fn tokens_stored<'a>(
-        &self,
-        holdings: impl Iterator<Item = &'a Holding>,
-    ) -> u64 {
+    pub(crate) fn tokens_stored<'a>(&self, holdings: impl Iterator<Item = &'a Holding>) -> u64 {
         let size = self.limits.block_size;
         let groups = self.pool.groups().iter();
         let held: u64 = groups.map(|group| u64::from(group.referenced())).sum();

@@ -6,23 +6,23 @@ use crate::plan::inputs::NONE;
 
 /// Index of a live sequence. Memory only tells one from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct SequenceId(pub(in crate::engine) u32);
+pub struct SequenceId(pub(crate) u32);
 
 /// The blocks of one sequence in one KV group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::engine) struct Table {
+pub(crate) struct Table {
     /// Entry `i` is the block of positions `[i · block_size, (i + 1) · block_size)`; [`NONE`] once the window has moved
     /// past it.
-    pub(in crate::engine) blocks: Vec<BlockId>,
+    pub(crate) blocks: Vec<BlockId>,
     /// Number of leading entries that the window has moved past.
-    pub(in crate::engine) passed: u32,
+    pub(crate) passed: u32,
     /// Number of free blocks that the pool reserves for this table.
-    pub(in crate::engine) reserved: u32,
+    pub(crate) reserved: u32,
 }
 
 impl Table {
     /// The blocks held, first positions first.
-    pub(in crate::engine) fn held(&self) -> impl DoubleEndedIterator<Item = BlockId> + '_ {
+    pub(crate) fn held(&self) -> impl DoubleEndedIterator<Item = BlockId> + '_ {
         self.blocks[self.passed as usize..].iter().copied()
     }
 
@@ -34,9 +34,9 @@ impl Table {
 
 /// The state slots that a sequence holds.
 #[derive(Clone, Debug)]
-pub(in crate::engine) struct HeldStates {
+pub(crate) struct HeldStates {
     /// The state after its computed tokens; [`NONE`] before the first of them is scheduled.
-    pub(in crate::engine) live: u32,
+    pub(crate) live: u32,
     /// The state before its last row while that verifies drafts, else [`NONE`].
     pub(super) before: u32,
     /// Number of tokens at whose end the state becomes a snapshot once the ids of all are known, and its slot.
@@ -44,7 +44,7 @@ pub(in crate::engine) struct HeldStates {
     /// The slot that its last row reads; not held.
     pub(super) read: u32,
     /// The last snapshot of its answer; not held.
-    pub(in crate::engine) last: Option<(u32, BlockHash)>,
+    pub(crate) last: Option<(u32, BlockHash)>,
     /// Number of its leading tokens whose keys and values were cached on admission, maybe without the state after them.
     pub(super) branch: u32,
 }
@@ -64,7 +64,7 @@ impl Default for HeldStates {
 
 impl HeldStates {
     /// The slots held, with repetitions.
-    pub(in crate::engine) fn held(&self) -> impl Iterator<Item = u32> + use<> {
+    pub(crate) fn held(&self) -> impl Iterator<Item = u32> + use<> {
         let kept = self.kept.map_or(NONE, |(_, slot)| slot);
         [self.live, self.before, kept]
             .into_iter()
@@ -95,43 +95,43 @@ pub(super) struct FileWait {
 
 /// What memory must know of a sequence's request.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::engine) struct Claim<'a> {
+pub(crate) struct Claim<'a> {
     /// Prompts with different salts never share blocks, and such blocks never reach a file.
-    pub(in crate::engine) salt: Option<&'a str>,
+    pub(crate) salt: Option<&'a str>,
     /// Whose blocks it may share.
-    pub(in crate::engine) owner: Option<&'a [u8; 32]>,
+    pub(crate) owner: Option<&'a [u8; 32]>,
     /// Number of tokens of its prompt.
-    pub(in crate::engine) prompt_len: u32,
+    pub(crate) prompt_len: u32,
     /// Number of its leading tokens that other sequences can share, once they are computed.
-    pub(in crate::engine) shareable: u32,
+    pub(crate) shareable: u32,
     /// Whether its prompt may leave snapshots of the recurrent state.
-    pub(in crate::engine) takes_snapshots: bool,
+    pub(crate) takes_snapshots: bool,
 }
 
 /// What one sequence holds in the pool, the state slots and host memory. It must be released: see [`super::Memory`].
 #[derive(Clone, Debug)]
-pub(in crate::engine) struct Holding {
+pub(crate) struct Holding {
     /// Block tables, one per KV group.
-    pub(in crate::engine) tables: Vec<Table>,
+    pub(crate) tables: Vec<Table>,
     /// The state slots; none while waiting, or if the model keeps no state.
-    pub(in crate::engine) states: HeldStates,
+    pub(crate) states: HeldStates,
     /// Number of leading tokens whose keys and values are in the pool once all submitted steps have run.
-    pub(in crate::engine) computed: u32,
+    pub(crate) computed: u32,
     /// Number of leading blocks that have been registered in the prefix cache.
     pub(super) registered: u32,
     /// Hashes of the leading full blocks whose ids are known.
-    pub(in crate::engine) hashes: Vec<BlockHash>,
+    pub(crate) hashes: Vec<BlockHash>,
     /// Parent of the first of them.
     pub(super) root: BlockHash,
     pub(super) is_salted: bool,
     pub(super) prompt_len: u32,
-    pub(in crate::engine) shareable: u32,
+    pub(crate) shareable: u32,
     pub(super) takes_snapshots: bool,
     /// Whether all blocks it may need are reserved.
-    pub(in crate::engine) is_guarded: bool,
+    pub(crate) is_guarded: bool,
     pub(super) wait: FileWait,
     /// Tokens found in the prefix cache on first admission; `None` before it.
-    pub(in crate::engine) cached: Option<Cached>,
+    pub(crate) cached: Option<Cached>,
 }
 
 impl Holding {
@@ -155,13 +155,13 @@ impl Holding {
     }
 
     /// Whether it holds no block and no state.
-    pub(in crate::engine) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         let has_blocks = self.tables.iter().any(|table| !table.blocks.is_empty());
         !has_blocks && self.states.held().next().is_none()
     }
 
     /// Number of leading tokens that were cached on admission, maybe without the state after them.
-    pub(in crate::engine) fn branch(&self) -> u32 {
+    pub(crate) fn branch(&self) -> u32 {
         self.states.branch
     }
 
@@ -171,7 +171,7 @@ impl Holding {
     }
 
     /// The same tokens with nothing held, to be computed again.
-    pub(in crate::engine) fn unheld(&self) -> Self {
+    pub(crate) fn unheld(&self) -> Self {
         let mut copy = self.clone();
         copy.wait = FileWait::default();
         copy.drop_lost();
@@ -179,7 +179,7 @@ impl Holding {
     }
 
     /// Forgets its blocks and states, after they were released or lost. The whole sequence must be computed again.
-    pub(in crate::engine) fn drop_lost(&mut self) {
+    pub(crate) fn drop_lost(&mut self) {
         self.tables.fill(Table::default());
         self.states = HeldStates::default();
         self.computed = 0;
@@ -188,7 +188,7 @@ impl Holding {
     }
 
     /// Counts nothing as computed, though its blocks and states are still held while a step in flight uses them.
-    pub(in crate::engine) fn restart(&mut self) {
+    pub(crate) fn restart(&mut self) {
         self.computed = 0;
         self.registered = 0;
     }

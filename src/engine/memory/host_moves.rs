@@ -1,27 +1,13 @@
 //! Which blocks and snapshots of states move between device and host memory: evicted ones leave, those that a prompt
-//! can reuse come back (`prefix`).
+//! can reuse come back.
 
 use super::Memory;
-use super::host::Fill;
-use super::moves::{Moves, Save};
-use super::pool::BlockId;
+use super::holding::SequenceId;
+use super::host::{Fill, HostSlot};
+use super::moves::{Moves, Restore, Save};
+use super::pool::{BlockHash, BlockId};
 
 impl Memory {
-    /// Whether moving a block of this group is predicted to be cheaper than computing `tokens` tokens.
-    pub(super) fn is_worth_moving(&self, group: usize, tokens: u32) -> bool {
-        let bytes = self.limits.tiers.block_bytes.get(group).copied();
-        bytes.is_some_and(|bytes| self.rates.favor_moving(bytes, tokens.into()))
-    }
-
-    /// Tokens that a block of this group spares at most: its own, or those of a whole sequence before a snapshot.
-    pub(super) fn spared_max(&self, group: usize) -> u32 {
-        if group == self.state_group() {
-            self.demand.model_len_max
-        } else {
-            self.limits.block_size
-        }
-    }
-
     /// Takes a block from the pool, or a state slot. What the cache kept in it moves to host memory if that is
     /// worthwhile.
     pub(super) fn allocate(&mut self, group: usize, moves: &mut Moves) -> Option<BlockId> {
@@ -52,13 +38,9 @@ impl Memory {
         Some(block)
     }
 
-    fn is_worth_evicting(&self, group: usize) -> bool {
-        !self.host.is_off() && self.is_worth_moving(group, self.spared_max(group))
-    }
-
     /// The copies of a step have completed; if the step failed, they may not have happened. Returns the number of
     /// blocks that arrived in host memory.
-    pub(in crate::engine) fn land_moves(&mut self, moves: &Moves, failed: bool) -> u64 {
+    pub(crate) fn land_moves(&mut self, moves: &Moves, failed: bool) -> u64 {
         let saved = self.land_saves(&moves.saves, failed);
         for restore in &moves.restores {
             self.host.unpin(restore.slot);
@@ -73,7 +55,7 @@ impl Memory {
     }
 
     /// Copies have completed, unless they failed. Returns the number of blocks that arrived in host memory.
-    pub(in crate::engine) fn land_saves(&mut self, saves: &[Save], failed: bool) -> u64 {
+    pub(crate) fn land_saves(&mut self, saves: &[Save], failed: bool) -> u64 {
         let mut arrived = 0;
         for save in saves {
             match save.slot {
@@ -88,5 +70,28 @@ impl Memory {
             }
         }
         arrived
+    }
+
+    /// Allocates a block or state slot for a sequence that is being admitted, to be filled from a pinned slot of host
+    /// memory before the step runs. From now on it is cached like a block that the step computes.
+    pub(super) fn restore(
+        &mut self,
+        sequence: SequenceId,
+        (group, hash): (usize, BlockHash),
+        slot: HostSlot,
+        moves: &mut Moves,
+    ) -> BlockId {
+        let block = self
+            .allocate(group, moves)
+            .expect("an admitted sequence has the blocks it needs");
+        self.group_mut(group).register(block, hash);
+        moves.restores.push(Restore {
+            sequence,
+            group,
+            block,
+            slot,
+        });
+        self.restores_in_flight += 1;
+        block
     }
 }

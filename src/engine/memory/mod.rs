@@ -2,9 +2,9 @@
 //! come back from.
 //!
 //! [`Memory`] owns all of it. The scheduler has a `Holding` for each sequence, and asks in verbs: match a prefix and
-//! take it (`prefix`), extend, fork and release (`blocks`), read and write a state (`states`), wait for files
-//! (`files`), forget what was never computed (`withdrawal`). Order, seats, budgets and beams are the scheduler's, and
-//! nothing here asks it anything.
+//! register blocks (`search`), wait for files (`waits`), take a prefix (`admission`), extend, fork and release
+//! (`blocks`), read and write a state (`states`), forget what was never computed (`withdrawal`). Order, seats, budgets
+//! and beams are the scheduler's, and nothing here asks it anything.
 //!
 //! One chain of hashes finds a block in every tier. A block has these states:
 //!
@@ -33,24 +33,27 @@
 //!
 //! Pure: no device, clock, thread or randomness, and no knowledge of what the tokens mean.
 
+mod admission;
 mod blocks;
 pub mod file_index;
-mod files;
 mod holding;
 pub mod host;
 mod host_moves;
 mod moves;
 mod pool;
-mod prefix;
 mod rates;
+mod search;
 mod states;
 #[cfg(test)]
 mod tests;
+mod waits;
 mod withdrawal;
+mod worth;
+mod write_behind;
 
+pub(super) use admission::Admission;
 pub(super) use blocks::blocks_live_max;
 pub use file_index::{DiskJob, DiskUse, FileIndex, Origin};
-pub(crate) use files::SAVES_WHILE_IDLE;
 pub use holding::SequenceId;
 pub(super) use holding::{Claim, Holding};
 pub use host::{HostSlot, HostTier};
@@ -58,9 +61,9 @@ pub(super) use moves::Moves;
 pub(crate) use moves::Save;
 pub use moves::TierLimits;
 pub use pool::{BlockHash, BlockId, BlockKey, BlockPool, Group};
-pub(super) use prefix::Admission;
 pub use rates::Rates;
 pub(super) use withdrawal::Spoilt;
+pub(crate) use write_behind::SAVES_WHILE_IDLE;
 
 /// Sizes and rules of a [`Memory`].
 #[derive(Clone, Debug, Default)]

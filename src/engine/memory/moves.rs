@@ -21,40 +21,40 @@ pub struct TierLimits {
 #[derive(Clone, Debug)]
 pub(crate) struct Save {
     /// KV group, or that of the state slots.
-    pub(in crate::engine) group: usize,
-    pub(in crate::engine) block: BlockId,
-    pub(in crate::engine) slot: Option<HostSlot>,
+    pub(crate) group: usize,
+    pub(crate) block: BlockId,
+    pub(crate) slot: Option<HostSlot>,
     /// What it holds, if a file of it is to be written.
-    pub(in crate::engine) origin: Option<Arc<Origin>>,
+    pub(crate) origin: Option<Arc<Origin>>,
 }
 
 /// A block that is uploaded from a host slot before its step.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::engine) struct Restore {
+pub(crate) struct Restore {
     /// The sequence that was admitted with it.
-    pub(in crate::engine) sequence: SequenceId,
+    pub(crate) sequence: SequenceId,
     /// KV group, or that of the state slots.
-    pub(in crate::engine) group: usize,
-    pub(in crate::engine) block: BlockId,
-    pub(in crate::engine) slot: HostSlot,
+    pub(crate) group: usize,
+    pub(crate) block: BlockId,
+    pub(crate) slot: HostSlot,
 }
 
 /// What a step moves and copies before its rows run: saves first, then restores, then copies.
 #[derive(Clone, Debug, Default)]
-pub(in crate::engine) struct Moves {
+pub(crate) struct Moves {
     /// Blocks to copy to host memory or to a file.
-    pub(in crate::engine) saves: Vec<Save>,
+    pub(crate) saves: Vec<Save>,
     /// Blocks to upload from host memory.
-    pub(in crate::engine) restores: Vec<Restore>,
+    pub(crate) restores: Vec<Restore>,
     /// Copy-on-write copies (source, target), per KV group.
-    pub(in crate::engine) copies: Vec<Vec<(BlockId, BlockId)>>,
+    pub(crate) copies: Vec<Vec<(BlockId, BlockId)>>,
     /// State slots that the step's rows read.
     pub(super) states_read: Vec<u32>,
 }
 
 impl Moves {
     /// Nothing yet, for `groups` KV groups.
-    pub(in crate::engine) fn new(groups: usize) -> Self {
+    pub(crate) fn new(groups: usize) -> Self {
         Self {
             copies: vec![Vec::new(); groups],
             ..Self::default()
@@ -62,7 +62,7 @@ impl Moves {
     }
 
     /// Whether nothing moves between device and host memory.
-    pub(in crate::engine) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.saves.is_empty() && self.restores.is_empty()
     }
 }

@@ -99,7 +99,7 @@ impl Block {
 
 impl Group {
     /// A group of free blocks.
-    pub(in crate::engine) fn new(window: Option<u32>, blocks: u32) -> Self {
+    pub(crate) fn new(window: Option<u32>, blocks: u32) -> Self {
         assert!(blocks < NONE, "NONE is not a block id");
         assert!(window != Some(0), "a query sees its own key");
         let blank = Block {
@@ -169,13 +169,13 @@ impl Group {
     }
 
     /// Reserves `count` free blocks for a sequence.
-    pub(in crate::engine) fn reserve(&mut self, count: u32) {
+    pub(crate) fn reserve(&mut self, count: u32) {
         self.reserved += count;
         assert!(self.reserved <= self.free, "only free blocks are reserved");
     }
 
     /// Releases a reservation: just before its block is allocated, or when the sequence ends.
-    pub(in crate::engine) fn unreserve(&mut self, count: u32) {
+    pub(crate) fn unreserve(&mut self, count: u32) {
         assert!(
             count <= self.reserved,
             "only reserved blocks are unreserved"
@@ -185,7 +185,7 @@ impl Group {
 
     /// Takes the least recently used free block and removes it from the prefix cache; also returns the hash it had
     /// there. Its old content stays in place.
-    pub(in crate::engine) fn allocate(&mut self) -> Option<(BlockId, Option<BlockHash>)> {
+    pub(crate) fn allocate(&mut self) -> Option<(BlockId, Option<BlockHash>)> {
         let id = self.oldest;
         if id == NONE {
             return None;
@@ -203,7 +203,7 @@ impl Group {
     }
 
     /// The cached block with this hash: these tokens after exactly this prefix.
-    pub(in crate::engine) fn lookup(&self, hash: &BlockHash) -> Option<BlockId> {
+    pub(crate) fn lookup(&self, hash: &BlockHash) -> Option<BlockId> {
         let found = self.by_hash.get(hash).copied();
         debug_assert!(
             found.is_none_or(|id| self.blocks[id as usize].hash == Some(*hash)),
@@ -213,7 +213,7 @@ impl Group {
     }
 
     /// Adds a holder. A free cached block leaves the free queue.
-    pub(in crate::engine) fn share(&mut self, id: BlockId) {
+    pub(crate) fn share(&mut self, id: BlockId) {
         assert!(
             self.references(id) > 0 || self.is_cached(id),
             "only a held or cached block is shared"
@@ -228,7 +228,7 @@ impl Group {
     /// Removes a holder. Without holders, the block joins the free queue: a cached block at the end that is reused
     /// last, a block without a hash (useless to other prompts) at the end that is reused first. Callers release a chain
     /// from its deepest block, so that of equally old blocks the deepest is evicted first.
-    pub(in crate::engine) fn release(&mut self, id: BlockId) {
+    pub(crate) fn release(&mut self, id: BlockId) {
         let block = &mut self.blocks[id as usize];
         assert!(
             block.references > 0,
@@ -240,13 +240,13 @@ impl Group {
     }
 
     /// Keeps a held block's content until [`Group::unpin`], even if its holders leave, because a step copies from it.
-    pub(in crate::engine) fn pin(&mut self, id: BlockId) {
+    pub(crate) fn pin(&mut self, id: BlockId) {
         assert!(self.references(id) > 0, "only a held block is pinned");
         self.blocks[id as usize].pins += 1;
     }
 
     /// Removes the pin of a step that copied from this block and has completed.
-    pub(in crate::engine) fn unpin(&mut self, id: BlockId) {
+    pub(crate) fn unpin(&mut self, id: BlockId) {
         let block = &mut self.blocks[id as usize];
         assert!(block.pins > 0, "only a pinned block is unpinned");
         block.pins -= 1;
@@ -254,7 +254,7 @@ impl Group {
     }
 
     /// Adds a full block to the prefix cache. If another block has the same content, the first one registered stays.
-    pub(in crate::engine) fn register(&mut self, id: BlockId, hash: BlockHash) {
+    pub(crate) fn register(&mut self, id: BlockId, hash: BlockHash) {
         assert!(self.references(id) > 0, "only a held block is registered");
         let block = &mut self.blocks[id as usize];
         if block.hash.is_none() && !self.by_hash.contains_key(&hash) {
@@ -265,7 +265,7 @@ impl Group {
 
     /// Removes a block from the prefix cache: it is about to be overwritten, or its content turned out to be wrong.
     /// Returns the hash it had there.
-    pub(in crate::engine) fn withdraw(&mut self, id: BlockId) -> Option<BlockHash> {
+    pub(crate) fn withdraw(&mut self, id: BlockId) -> Option<BlockHash> {
         let hash = self.blocks[id as usize].hash.take()?;
         let named = self.by_hash.remove(&hash);
         debug_assert_eq!(named, Some(id), "hash and block name each other");
@@ -273,7 +273,7 @@ impl Group {
     }
 
     /// Removes a block from the prefix cache that nobody will look for. If it is free, it is reused first.
-    pub(in crate::engine) fn discard(&mut self, id: BlockId) {
+    pub(crate) fn discard(&mut self, id: BlockId) {
         self.withdraw(id);
         if self.is_queued(id) {
             self.dequeue(id);
@@ -356,7 +356,7 @@ impl Group {
     }
 
     /// Asserts the group's invariants; `occurrences` counts how often each block occurs in live tables.
-    pub(in crate::engine) fn check(&self, occurrences: &[u32]) {
+    pub(crate) fn check(&self, occurrences: &[u32]) {
         assert_eq!(
             occurrences.len(),
             self.blocks.len(),
@@ -438,7 +438,7 @@ impl BlockPool {
     }
 
     /// One KV group, mutable.
-    pub(in crate::engine) fn group_mut(&mut self, group: usize) -> &mut Group {
+    pub(crate) fn group_mut(&mut self, group: usize) -> &mut Group {
         &mut self.groups[group]
     }
 
@@ -453,7 +453,7 @@ impl BlockPool {
     }
 
     /// Index of the first block that a query at `position` attends to in this group.
-    pub(in crate::engine) fn first_visible(&self, group: usize, position: u32) -> u32 {
+    pub(crate) fn first_visible(&self, group: usize, position: u32) -> u32 {
         let Some(window) = self.groups[group].window else {
             return 0;
         };
@@ -468,7 +468,7 @@ impl BlockPool {
     /// Number of leading blocks of this chain that a prompt can reuse. A group with full attention needs all of them to
     /// be cached; a window group needs those that the next query attends to. `elsewhere` says whether a colder tier
     /// holds a block of a group.
-    pub(in crate::engine) fn longest_prefix(
+    pub(crate) fn longest_prefix(
         &self,
         hashes: &[BlockHash],
         elsewhere: impl Fn(usize, &BlockHash) -> bool,
@@ -509,14 +509,14 @@ impl BlockPool {
     }
 
     /// Forgets all content and all holders, after the device was lost.
-    pub(in crate::engine) fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         for group in &mut self.groups {
             *group = Group::new(group.window, group.total());
         }
     }
 
     /// Asserts the pool's invariants; `occurrences[g][b]` counts block `b` in live tables of group `g`.
-    pub(in crate::engine) fn check(&self, occurrences: &[Vec<u32>]) {
+    pub(crate) fn check(&self, occurrences: &[Vec<u32>]) {
         assert_eq!(
             occurrences.len(),
             self.groups.len(),

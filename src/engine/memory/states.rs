@@ -20,10 +20,9 @@
 //! With no step in flight, a sequence holds at most one slot, so that some row always finds one.
 
 use super::Memory;
-use super::holding::{HeldStates, Holding, SequenceId};
+use super::holding::Holding;
 use super::moves::Moves;
 use super::pool::BlockHash;
-use super::prefix::{Admission, Found, Reach};
 use crate::plan::inputs::{NONE, StateRows};
 
 /// A long prompt has a snapshot after every so many blocks.
@@ -33,7 +32,7 @@ const STRIDES_MAX: u32 = 4;
 
 impl Memory {
     /// Whether sequences keep states.
-    pub(in crate::engine) fn keeps_states(&self) -> bool {
+    pub(crate) fn keeps_states(&self) -> bool {
         self.limits.state_slots > 0
     }
 
@@ -48,16 +47,12 @@ impl Memory {
     }
 
     /// Whether so many more sequences can have state slots.
-    pub(in crate::engine) fn has_state_slots(&self, count: usize) -> bool {
+    pub(crate) fn has_state_slots(&self, count: usize) -> bool {
         !self.keeps_states() || count <= self.states.free() as usize
     }
 
     /// Whether the next row of a sequence finds a slot to write, if need be by giving up a snapshot.
-    pub(in crate::engine) fn has_state_for(
-        &mut self,
-        holding: &mut Holding,
-        moves: &Moves,
-    ) -> bool {
+    pub(crate) fn has_state_for(&mut self, holding: &mut Holding, moves: &Moves) -> bool {
         if !self.keeps_states() || self.states.free() > 0 || self.is_own_state(holding, moves) {
             return true;
         }
@@ -84,7 +79,7 @@ impl Memory {
 
     /// The slots that the next row of a sequence reads and writes, if the model keeps states. Without a slot for the
     /// state after drafts, the row goes without them.
-    pub(in crate::engine) fn take_state(
+    pub(crate) fn take_state(
         &mut self,
         holding: &mut Holding,
         drafts: &mut Vec<u32>,
@@ -130,7 +125,7 @@ impl Memory {
     }
 
     /// Rows of a step have read their states and written others.
-    pub(in crate::engine) fn land_states(&mut self, rows: impl Iterator<Item = StateRows>) {
+    pub(crate) fn land_states(&mut self, rows: impl Iterator<Item = StateRows>) {
         for StateRows { from, to } in rows {
             self.state_writes[to as usize] -= 1;
             if from != to && from != NONE {
@@ -140,7 +135,7 @@ impl Memory {
     }
 
     /// Number of tokens up to the next place of a prompt where a snapshot is wanted.
-    pub(in crate::engine) fn tokens_to_snapshot(&self, holding: &Holding) -> u32 {
+    pub(crate) fn tokens_to_snapshot(&self, holding: &Holding) -> u32 {
         let places = self.snapshot_places(holding).into_iter();
         let next = places.filter(|&place| place > holding.computed).min();
         next.map_or(u32::MAX, |next| next - holding.computed)
@@ -180,12 +175,7 @@ impl Memory {
 
     /// Keeps the state after a sequence's computed tokens, if it should become a snapshot: one within its answer only
     /// while few sequences run, `running` of them, and not for a beam.
-    pub(in crate::engine) fn keep_state(
-        &mut self,
-        holding: &mut Holding,
-        running: usize,
-        is_beam: bool,
-    ) {
+    pub(crate) fn keep_state(&mut self, holding: &mut Holding, running: usize, is_beam: bool) {
         let of_answer = !is_beam && 2 * running <= self.snapshots_max() as usize;
         if !self.keeps_states() || !self.wants_snapshot(holding, of_answer) {
             return;
@@ -200,7 +190,7 @@ impl Memory {
 
     /// Makes a snapshot of the state that a sequence keeps, once the ids of all tokens before it are known; `known` are
     /// so many. The next step can find it.
-    pub(in crate::engine) fn register_snapshot(&mut self, holding: &mut Holding, known: u32) {
+    pub(crate) fn register_snapshot(&mut self, holding: &mut Holding, known: u32) {
         let kept = &mut holding.states.kept;
         let Some((tokens, slot)) = kept.take_if(|(tokens, _)| *tokens <= known) else {
             return;
@@ -222,95 +212,10 @@ impl Memory {
         }
     }
 
-    /// Number of leading blocks of a chain up to its longest snapshot, in whole units that prompts share. One in a
-    /// colder tier counts if it is worth moving for the tokens that it spares beyond the longest one on the device.
-    pub(super) fn blocks_to_snapshot(&self, reach: Reach, chain: &[BlockHash]) -> u32 {
-        let unit = self.demand.sharing_unit / self.limits.block_size;
-        let whole = u32::try_from(chain.len()).expect("a chain has few blocks") / unit;
-        if !self.keeps_states() {
-            return whole * unit;
-        }
-        let hash = |units: u32| &chain[(units * unit - 1) as usize];
-        let mut on_device = (1..=whole).rev();
-        let near = on_device.find(|&units| self.states.lookup(hash(units)).is_some());
-        let near = near.unwrap_or(0);
-        let mut beyond = (near + 1..=whole).rev();
-        let far = beyond.find(|&units| {
-            let spared = (units - near) * self.demand.sharing_unit;
-            self.is_near(reach, self.state_group(), hash(units), spared)
-        });
-        far.unwrap_or(near) * unit
-    }
-
-    /// Finds the state after a matched chain, and keeps it from being evicted.
-    pub(super) fn keep_snapshot(&mut self, chain: &[BlockHash]) -> Option<Found> {
-        if !self.keeps_states() {
-            return None;
-        }
-        let hash = chain.last()?;
-        if let Some(slot) = self.states.lookup(hash) {
-            self.states.share(slot);
-            return Some(Found::Device(slot));
-        }
-        let slot = self.host.lookup(self.state_group(), hash);
-        let slot = slot.expect("the state after a matched chain is in some tier");
-        self.host.pin(slot);
-        Some(Found::Host(slot))
-    }
-
-    /// Gives a sequence the state after its cached blocks, from a slot that was kept for it, and notes up to where
-    /// blocks are cached, with or without a state.
-    pub(super) fn take_snapshot(
-        &mut self,
-        id: SequenceId,
-        holding: &mut Holding,
-        admission: &Admission,
-        found: Option<Found>,
-        moves: &mut Moves,
-    ) {
-        if !self.keeps_states() {
-            return;
-        }
-        assert_eq!(
-            found.is_some(),
-            admission.matched > 0,
-            "a matched chain has a snapshot"
-        );
-        let reusable = (admission.known - 1).min(holding.shareable);
-        let reusable = (reusable / self.limits.block_size) as usize;
-        let chain = &holding.hashes[..holding.hashes.len().min(reusable)];
-        let branch = self.cached_tokens(chain);
-        let live = match found {
-            None => NONE,
-            Some(Found::Device(slot)) => slot,
-            Some(Found::Host(slot)) => {
-                let hash = holding.hashes[admission.matched as usize - 1];
-                self.restore(id, (self.state_group(), hash), slot, moves)
-            }
-        };
-        holding.states = HeldStates {
-            live,
-            branch,
-            ..HeldStates::default()
-        };
-    }
-
-    /// Number of leading tokens of a chain that are cached, in whole units that prompts share, whatever states there
-    /// are.
-    fn cached_tokens(&self, chain: &[BlockHash]) -> u32 {
-        let cached = self.longest_prefix(Reach::Host, chain) * self.limits.block_size;
-        cached / self.demand.sharing_unit * self.demand.sharing_unit
-    }
-
     /// Keeps the state after a row whose drafts were all accepted: `all` says so. Otherwise goes back to the state
-    /// before it, at `start`, where the next row then starts. Returns whether the row is final now: it had a state to go
-    /// back to, and keeps that after it.
-    pub(in crate::engine) fn settle_drafts(
-        &mut self,
-        holding: &mut Holding,
-        start: u32,
-        all: bool,
-    ) -> bool {
+    /// before it, at `start`, where the next row then starts. Returns whether the row has become final: it had a state
+    /// to go back to, and keeps the one after it.
+    pub(crate) fn settle_drafts(&mut self, holding: &mut Holding, start: u32, all: bool) -> bool {
         let before = std::mem::replace(&mut holding.states.before, NONE);
         if before == NONE {
             return false;

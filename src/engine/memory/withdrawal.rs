@@ -9,7 +9,7 @@ use std::collections::HashSet;
 
 /// Blocks and states whose content a failed step should have written, and what was computed on top of them.
 #[derive(Debug, Default)]
-pub(in crate::engine) struct Spoilt {
+pub(crate) struct Spoilt {
     /// KV group and block.
     blocks: HashSet<(usize, u32)>,
     states: HashSet<u32>,
@@ -17,7 +17,7 @@ pub(in crate::engine) struct Spoilt {
 
 impl Spoilt {
     /// Whether a sequence holds a spoilt block, or goes on from a spoilt state; `is_used`: a step in flight uses it.
-    pub(in crate::engine) fn concerns(&self, holding: &Holding, is_used: bool) -> bool {
+    pub(crate) fn concerns(&self, holding: &Holding, is_used: bool) -> bool {
         let holds = |(group, table): (usize, &Table)| {
             table
                 .held()
@@ -33,7 +33,7 @@ impl Spoilt {
     }
 
     /// Adds what a sequence computed from spoilt blocks. After a wrong state, any of its blocks may be wrong.
-    pub(in crate::engine) fn follow(&mut self, holding: &Holding, is_used: bool) {
+    pub(crate) fn follow(&mut self, holding: &Holding, is_used: bool) {
         let has_state = !self.has_state_of(holding, is_used);
         for (group, table) in holding.tables.iter().enumerate() {
             let is_sound = |block: &u32| has_state && !self.blocks.contains(&(group, *block));
@@ -46,7 +46,7 @@ impl Spoilt {
 
 impl Memory {
     /// Removes from the prefix cache what a failed step should have restored, and adds it to `spoilt`.
-    pub(in crate::engine) fn withdraw_restored(&mut self, moves: &Moves, spoilt: &mut Spoilt) {
+    pub(crate) fn withdraw_restored(&mut self, moves: &Moves, spoilt: &mut Spoilt) {
         for restore in &moves.restores {
             self.group_mut(restore.group).withdraw(restore.block);
             if restore.group == self.state_group() {
@@ -59,7 +59,7 @@ impl Memory {
 
     /// Removes from the prefix cache what a row of a failed step should have filled from token `start` on, with what a
     /// step in flight fills on top of it, and adds it to `spoilt`.
-    pub(in crate::engine) fn withdraw_row(
+    pub(crate) fn withdraw_row(
         &mut self,
         holding: &mut Holding,
         start: u32,
@@ -84,7 +84,7 @@ impl Memory {
     }
 
     /// Removes all blocks and states of a sequence from the prefix cache.
-    pub(in crate::engine) fn withdraw(&mut self, holding: &mut Holding) {
+    pub(crate) fn withdraw(&mut self, holding: &mut Holding) {
         self.withdraw_states(holding);
         for (group, table) in holding.tables.iter().enumerate() {
             for block in table.held() {
@@ -105,7 +105,7 @@ impl Memory {
     }
 
     /// Removes all blocks and states of a sequence from every tier, because their content is not valid.
-    pub(in crate::engine) fn withdraw_everywhere(&mut self, holding: &mut Holding) {
+    pub(crate) fn withdraw_everywhere(&mut self, holding: &mut Holding) {
         self.withdraw(holding);
         for &hash in &holding.hashes {
             for group in 0..=self.state_group() {

@@ -1,8 +1,12 @@
 //! Where snapshots are taken, and what a sequence gives up for a slot.
 
 use super::*;
+use crate::engine::memory::SequenceId;
+use crate::engine::memory::admission::{Admission, Found};
+use crate::engine::memory::holding::HeldStates;
 use crate::engine::memory::host::Fill;
 use crate::engine::memory::moves::Restore;
+use crate::engine::memory::search::Reach;
 use crate::engine::memory::{Claim, Demand, DiskUse, MemoryLimits, Rates, Spoilt, TierLimits};
 use std::time::Duration;
 

@@ -1,21 +1,14 @@
-//! The prefix cache: a sequence finds the blocks that others computed for the same leading tokens, and leaves its own.
+//! Admission: a waiting sequence takes the blocks that are cached for its leading tokens, and the state after them.
 
 use super::Memory;
-use super::holding::{Holding, SequenceId, Table};
+use super::holding::{HeldStates, Holding, SequenceId, Table};
 use super::host::HostSlot;
-use super::moves::{Moves, Restore};
+use super::moves::Moves;
 use super::pool::{BlockHash, BlockId};
+use super::search::Reach;
+use super::waits::came_from_file;
 use crate::engine::request::Cached;
 use crate::plan::inputs::NONE;
-
-/// The tiers in which a block is looked for, besides the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reach {
-    /// Host memory.
-    Host,
-    /// Host memory and files.
-    Files,
-}
 
 /// Where a block of a matched chain is, or the state after it.
 #[derive(Clone, Copy)]
@@ -26,13 +19,13 @@ pub(super) enum Found {
 
 /// What a waiting sequence takes when it is admitted.
 #[derive(Clone, Debug)]
-pub(in crate::engine) struct Admission {
+pub(crate) struct Admission {
     /// Number of leading blocks found in the prefix cache.
-    pub(in crate::engine) matched: u32,
+    pub(crate) matched: u32,
     /// Number of its tokens whose ids are known.
-    pub(in crate::engine) known: u32,
+    pub(crate) known: u32,
     /// Per KV group: free blocks to reserve for it.
-    pub(in crate::engine) reserved: Option<Vec<u32>>,
+    pub(crate) reserved: Option<Vec<u32>>,
 }
 
 /// Number of leading blocks of a chain that came from colder tiers.
@@ -44,111 +37,10 @@ struct Arrivals {
 }
 
 impl Memory {
-    /// Number of leading blocks of a sequence that are cached on the device or in host memory, with the state after
-    /// them. At most `reusable` tokens are of use to it; `tokens` are its known ids.
-    pub(in crate::engine) fn match_prefix(
-        &self,
-        holding: &mut Holding,
-        tokens: &[u32],
-        reusable: u32,
-    ) -> u32 {
-        self.match_within(Reach::Host, holding, tokens, reusable)
-    }
-
-    /// [`Self::match_prefix`], in these tiers.
-    pub(super) fn match_within(
-        &self,
-        reach: Reach,
-        holding: &mut Holding,
-        tokens: &[u32],
-        reusable: u32,
-    ) -> u32 {
-        if !self.limits.prefix_caching {
-            return 0;
-        }
-        let blocks = reusable.min(holding.shareable) / self.limits.block_size;
-        self.extend_hashes(holding, tokens, blocks);
-        let mut found = blocks;
-        loop {
-            // A shorter chain ends in another part of a window, whose blocks may be missing, and at another snapshot.
-            let whole = self.blocks_to_snapshot(reach, &holding.hashes[..found as usize]);
-            found = self.longest_prefix(reach, &holding.hashes[..whole as usize]);
-            if found == whole {
-                return found;
-            }
-        }
-    }
-
-    /// Number of leading blocks of a chain that are on the device or in these tiers, whatever states there are.
-    pub(super) fn longest_prefix(&self, reach: Reach, chain: &[BlockHash]) -> u32 {
-        let size = self.limits.block_size;
-        let elsewhere = |group: usize, hash: &BlockHash| self.is_near(reach, group, hash, size);
-        self.pool.longest_prefix(chain, elsewhere)
-    }
-
-    /// Whether a block is in these tiers, and moving it from there is worthwhile if it spares `tokens` tokens.
-    pub(super) fn is_near(
-        &self,
-        reach: Reach,
-        group: usize,
-        hash: &BlockHash,
-        tokens: u32,
-    ) -> bool {
-        let in_host =
-            || self.host.lookup(group, hash).is_some() && self.is_worth_moving(group, tokens);
-        let in_file = || self.files.holds(&(group, *hash)) && self.is_worth_reading(group, tokens);
-        in_host() || reach == Reach::Files && in_file()
-    }
-
-    /// Hashes the leading blocks up to `full`. All their token ids are known.
-    fn extend_hashes(&self, holding: &mut Holding, tokens: &[u32], full: u32) {
-        let size = self.limits.block_size as usize;
-        let key = self.key(holding.is_salted);
-        assert!(
-            full as usize * size <= tokens.len(),
-            "only blocks whose ids are all known are hashed"
-        );
-        for index in holding.hashes.len()..full as usize {
-            let parent = holding.hashes.last().copied().unwrap_or(holding.root);
-            let block = &tokens[index * size..(index + 1) * size];
-            holding.hashes.push(parent.next(key, block));
-        }
-    }
-
-    /// Forgets the hashes of blocks beyond `tokens` tokens, because others will follow there.
-    pub(in crate::engine) fn cut_hashes(&self, holding: &mut Holding, tokens: usize) {
-        let blocks = tokens / self.limits.block_size as usize;
-        holding.hashes.truncate(blocks);
-    }
-
-    /// Registers the full blocks whose token ids are known in the prefix cache. Keys and values are written before
-    /// anything reads them, so a block counts as full as soon as the step that fills it is scheduled.
-    pub(in crate::engine) fn register_full_blocks(
-        &mut self,
-        holding: &mut Holding,
-        tokens: &[u32],
-    ) {
-        if !self.limits.prefix_caching {
-            return;
-        }
-        let known = u32::try_from(tokens.len()).expect("a sequence fits the context");
-        let tokens_full = holding.computed.min(known).min(holding.shareable);
-        let full = tokens_full / self.limits.block_size;
-        self.extend_hashes(holding, tokens, full);
-        for (group, table) in holding.tables.iter().enumerate() {
-            let pool = self.pool.group_mut(group);
-            for index in holding.registered.max(table.passed)..full.min(table.len()) {
-                let block = table.blocks[index as usize];
-                pool.register(block, holding.hashes[index as usize]);
-            }
-        }
-        holding.registered = holding.registered.max(full);
-    }
-
     /// The blocks of each KV group that a waiting sequence and its forks need, to have `tokens` tokens after `matched`
     /// cached blocks; the forks need `others` of them. `None` if there are not so many, or fewer than `spare_share` of
     /// all would be left, as a divisor, for the running sequences to grow.
-    pub(in crate::engine) fn room(
+    pub(crate) fn room(
         &self,
         holding: &Holding,
         matched: u32,
@@ -194,16 +86,9 @@ impl Memory {
         u32::try_from(visible.iter().filter(is_free).count()).expect("a chain has few blocks")
     }
 
-    /// Index of the first block of a chain that the query after it attends to.
-    pub(super) fn first_needed(&self, group: usize, chain: &[BlockHash]) -> usize {
-        let matched = u32::try_from(chain.len()).expect("a chain has few blocks");
-        let position = matched * self.limits.block_size;
-        self.pool.first_visible(group, position).min(matched) as usize
-    }
-
     /// Gives a waiting sequence its cached blocks, and the state after them. Those in host memory are restored before
     /// the step runs. On first admission, it notes where its tokens were found.
-    pub(in crate::engine) fn take_prefix(
+    pub(crate) fn take_prefix(
         &mut self,
         id: SequenceId,
         holding: &mut Holding,
@@ -293,27 +178,64 @@ impl Memory {
         (table, arrivals)
     }
 
-    /// Allocates a block or state slot for a sequence that is being admitted, to be filled from a pinned slot of host
-    /// memory before the step runs. From now on it is cached like a block that the step computes.
-    pub(super) fn restore(
+    /// Finds the state after a matched chain, and keeps it from being evicted.
+    pub(super) fn keep_snapshot(&mut self, chain: &[BlockHash]) -> Option<Found> {
+        if !self.keeps_states() {
+            return None;
+        }
+        let hash = chain.last()?;
+        if let Some(slot) = self.states.lookup(hash) {
+            self.states.share(slot);
+            return Some(Found::Device(slot));
+        }
+        let slot = self.host.lookup(self.state_group(), hash);
+        let slot = slot.expect("the state after a matched chain is in some tier");
+        self.host.pin(slot);
+        Some(Found::Host(slot))
+    }
+
+    /// Gives a sequence the state after its cached blocks, from a slot that was kept for it, and notes up to where
+    /// blocks are cached, with or without a state.
+    pub(super) fn take_snapshot(
         &mut self,
-        sequence: SequenceId,
-        (group, hash): (usize, BlockHash),
-        slot: HostSlot,
+        id: SequenceId,
+        holding: &mut Holding,
+        admission: &Admission,
+        found: Option<Found>,
         moves: &mut Moves,
-    ) -> BlockId {
-        let block = self
-            .allocate(group, moves)
-            .expect("an admitted sequence has the blocks it needs");
-        self.group_mut(group).register(block, hash);
-        moves.restores.push(Restore {
-            sequence,
-            group,
-            block,
-            slot,
-        });
-        self.restores_in_flight += 1;
-        block
+    ) {
+        if !self.keeps_states() {
+            return;
+        }
+        assert_eq!(
+            found.is_some(),
+            admission.matched > 0,
+            "a matched chain has a snapshot"
+        );
+        let reusable = (admission.known - 1).min(holding.shareable);
+        let reusable = (reusable / self.limits.block_size) as usize;
+        let chain = &holding.hashes[..holding.hashes.len().min(reusable)];
+        let branch = self.cached_tokens(chain);
+        let live = match found {
+            None => NONE,
+            Some(Found::Device(slot)) => slot,
+            Some(Found::Host(slot)) => {
+                let hash = holding.hashes[admission.matched as usize - 1];
+                self.restore(id, (self.state_group(), hash), slot, moves)
+            }
+        };
+        holding.states = HeldStates {
+            live,
+            branch,
+            ..HeldStates::default()
+        };
+    }
+
+    /// Number of leading tokens of a chain that are cached, in whole units that prompts share, whatever states there
+    /// are.
+    fn cached_tokens(&self, chain: &[BlockHash]) -> u32 {
+        let cached = self.longest_prefix(Reach::Host, chain) * self.limits.block_size;
+        cached / self.demand.sharing_unit * self.demand.sharing_unit
     }
 }
 
@@ -327,9 +249,4 @@ fn arrivals_of_snapshot(holding: &Holding, snapshot: Option<Found>, matched: u32
         restored: matched,
         read: if is_read { matched } else { 0 },
     }
-}
-
-/// Whether a slot's block was read from a file for this sequence.
-fn came_from_file(holding: &Holding, slot: HostSlot) -> bool {
-    holding.wait.arrived.contains(&slot)
 }
