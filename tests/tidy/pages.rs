@@ -10,7 +10,12 @@ const README_WORDS_MAX: usize = 1500;
 
 fn pages() -> Vec<Source> {
     let mut pages = sources(&["docs"], &["md"]);
-    for path in ["README.md", "web/README.md"] {
+    for path in [
+        "README.md",
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "web/README.md",
+    ] {
         let text =
             fs::read_to_string(root().join(path)).expect("the page is part of the repository");
         pages.push(Source {
