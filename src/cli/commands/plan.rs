@@ -215,80 +215,93 @@ fn read_gbps(device: &Device) -> Result<Option<f64>> {
 impl Report<'_> {
     fn as_text(&self) -> String {
         let (asked, caps) = (&self.fit_report.requested, &self.subject.caps);
-        let share = 100.0 * self.config.gpu_memory_utilization;
-        let source = match asked.memory_source {
-            "" => String::new(),
-            source => format!(" ({source})"),
-        };
-        let memory = match (asked.memory_bytes, asked.budget_bytes) {
-            (Some(memory), Some(budget)) if asked.pool_is_given => {
-                format!("{}{source}, {} usable (the KV pool's size is set)", Bytes(memory), Bytes(budget))
-            }
-            (Some(memory), Some(budget)) => {
-                let (memory, budget) = (Bytes(memory), Bytes(budget));
-                format!("{memory}{source}, {budget} usable (--gpu-memory-utilization, {share:.0} %)")
-            }
-            _ if caps.kind != DeviceKind::Software && !asked.pool_is_given => {
-                "unknown: a KV pool that the device refuses is halved until it fits".to_owned()
-            }
-            _ => "unknown or shared with other programs: not checked; the KV pool's size is fixed (--kv-cache-bytes)"
-                .to_owned(),
-        };
+        let (weights, activations) = (Bytes(asked.weight_bytes), Bytes(asked.activation_bytes));
         let mut lines = vec![
             format!("model        {}", self.model_in_words()),
             format!("device       {}: {}", caps.name, self.subject.reason),
             format!("limits       {}", limits(self.subject)),
-            format!("memory       {memory}"),
-            format!("weights      {}", Bytes(asked.weight_bytes)),
-            format!(
-                "activations  {}, {}",
-                Bytes(asked.activation_bytes),
-                self.step_in_words()
-            ),
-            format!("KV pool      {}", self.pool_in_words()),
-            format!("context      {}", self.context_in_words()),
+            format!("memory       {}", self.memory_in_words()),
+            format!("weights      {weights}"),
+            format!("activations  {activations}, {}", self.step_in_words()),
         ];
         if asked.state_bytes > 0 {
-            let (bytes, each) = (Bytes(asked.state_bytes), Bytes(self.plan.state_bytes()));
-            let slots = asked.capacity.state_slots;
-            lines.insert(
-                6,
-                format!("states       {bytes}: {slots} of sequences and snapshots, {each} each"),
-            );
+            lines.push(format!("states       {}", self.states_in_words()));
         }
+        lines.push(format!("KV pool      {}", self.pool_in_words()));
+        lines.push(format!("context      {}", self.context_in_words()));
         if asked.host_bytes > 0 {
-            let from = if asked.host_is_shared {
-                ", from the same memory"
-            } else {
-                ""
-            };
-            let bytes = Bytes(asked.host_bytes);
-            lines.push(format!(
-                "host memory  {bytes} for KV blocks that leave the pool{from} (--kv-host-bytes)"
-            ));
+            lines.push(format!("host memory  {}", self.host_memory_in_words()));
         }
         if asked.fits() {
             lines.push(format!("decode       {}", self.speed_in_words(asked)));
         }
-        if !self.fit_report.alternatives.is_empty() {
+        let alternatives = &self.fit_report.alternatives;
+        if !alternatives.is_empty() {
             lines.push(String::new());
             lines.push("alternatives:".to_owned());
-            lines.extend(
-                self.fit_report
-                    .alternatives
-                    .iter()
-                    .map(|(change, fit)| self.other_in_words(change, fit)),
-            );
+            let others = alternatives.iter();
+            lines.extend(others.map(|(change, fit)| self.other_in_words(change, fit)));
         }
         lines.push(String::new());
+        lines.push(self.verdict());
+        lines.join("\n")
+    }
+
+    fn memory_in_words(&self) -> String {
+        let (asked, caps) = (&self.fit_report.requested, &self.subject.caps);
+        let source = match asked.memory_source {
+            "" => String::new(),
+            source => format!(" ({source})"),
+        };
+        let sizes = asked.memory_bytes.zip(asked.budget_bytes);
+        match sizes.map(|(memory, budget)| (Bytes(memory), Bytes(budget))) {
+            Some((memory, budget)) if asked.pool_is_given => {
+                format!("{memory}{source}, {budget} usable (the KV pool's size is set)")
+            }
+            Some((memory, budget)) => {
+                let share = 100.0 * self.config.gpu_memory_utilization;
+                format!(
+                    "{memory}{source}, {budget} usable (--gpu-memory-utilization, {share:.0} %)"
+                )
+            }
+            None if caps.kind != DeviceKind::Software && !asked.pool_is_given => {
+                "unknown: a KV pool that the device refuses is halved until it fits".to_owned()
+            }
+            None => {
+                "unknown or shared with other programs: not checked; the KV pool's size is fixed \
+                     (--kv-cache-bytes)"
+                    .to_owned()
+            }
+        }
+    }
+
+    fn states_in_words(&self) -> String {
+        let asked = &self.fit_report.requested;
+        let (bytes, each) = (Bytes(asked.state_bytes), Bytes(self.plan.state_bytes()));
+        let slots = asked.capacity.state_slots;
+        format!("{bytes}: {slots} of sequences and snapshots, {each} each")
+    }
+
+    fn host_memory_in_words(&self) -> String {
+        let asked = &self.fit_report.requested;
+        let from = if asked.host_is_shared {
+            ", from the same memory"
+        } else {
+            ""
+        };
+        let bytes = Bytes(asked.host_bytes);
+        format!("{bytes} for KV blocks that leave the pool{from} (--kv-host-bytes)")
+    }
+
+    /// Whether it fits, and what to do; the advice gets its own line.
+    fn verdict(&self) -> String {
+        let asked = &self.fit_report.requested;
         let verdict = match asked.fits() {
             true if asked.is_full() => "fits",
             true => "fits, with less context",
             false => "does not fit",
         };
-        // The advice gets its own line.
-        lines.push(format!("{verdict}: {}", self.fit_report).replace("; ", ";\n"));
-        lines.join("\n")
+        format!("{verdict}: {}", self.fit_report).replace("; ", ";\n")
     }
 
     fn model_in_words(&self) -> String {

@@ -156,11 +156,7 @@ impl Subject<'_> {
 }
 
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
-    let mut config = args.engine.config()?;
-    if !args.engine.asks_for_drafts() {
-        // Random weights repeat themselves: drafts would be measured instead of the device.
-        config.speculation = None;
-    }
+    let config = config(args)?;
     let device = args.engine.device()?;
     ensure!(
         !matches!(device, Device::Fake(_)),
@@ -176,27 +172,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     if args.json_lines {
         report = report.streaming()?;
     }
-    let mut generation = Generation::new(&subject, &config);
-    for scenario in args.scenarios() {
-        if !matches!(scenario, Scenario::Decode | Scenario::Prefill) {
-            // The others open engines of their own.
-            generation.close()?;
-        }
-        match scenario {
-            Scenario::Steps => {
-                steps::measure(&device, &subject, &config, &mut report)?;
-                host::measure(&device, &subject, &config, &mut report)?;
-            }
-            Scenario::Products => steps::products(&device, &subject, &config, &mut report)?,
-            Scenario::Decode => generation.decode(&mut report)?,
-            Scenario::Prefill => generation.prefill(&mut report)?,
-            Scenario::Serve => serve::measure(&subject, &config, &mut report)?,
-            Scenario::Beams => beams::measure(&subject, &config, &mut report)?,
-            Scenario::Returning => returning::measure(&subject, &config, &mut report)?,
-            Scenario::Speculation => speculation::measure(&subject, &config, &mut report)?,
-        }
-    }
-    generation.close()?;
+    measure(&device, &subject, &config, &mut report)?;
     match (args.json, args.json_lines) {
         (true, _) => output::result(report.as_json())?,
         (_, true) => output::result(report.extra())?,
@@ -206,4 +182,49 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
         Some(row) => bail!("{row}, which is impossible: this is a measurement error"),
         None => Ok(()),
     }
+}
+
+/// The settings of all engines. Random weights repeat themselves: drafts that are not asked for would be measured
+/// instead of the device.
+fn config(args: &BenchArgs) -> Result<Config> {
+    let config = args.engine.config()?;
+    let speculation = if args.engine.asks_for_drafts() {
+        config.speculation
+    } else {
+        None
+    };
+    Ok(Config {
+        speculation,
+        ..config
+    })
+}
+
+/// Measures each scenario in turn.
+fn measure(
+    device: &Device,
+    subject: &Subject<'_>,
+    config: &Config,
+    report: &mut Report,
+) -> Result<()> {
+    let mut generation = Generation::new(subject, config);
+    for scenario in subject.args.scenarios() {
+        if !matches!(scenario, Scenario::Decode | Scenario::Prefill) {
+            // The others open engines of their own.
+            generation.close()?;
+        }
+        match scenario {
+            Scenario::Steps => {
+                steps::measure(device, subject, config, report)?;
+                host::measure(device, subject, config, report)?;
+            }
+            Scenario::Products => steps::products(device, subject, config, report)?,
+            Scenario::Decode => generation.decode(report)?,
+            Scenario::Prefill => generation.prefill(report)?,
+            Scenario::Serve => serve::measure(subject, config, report)?,
+            Scenario::Beams => beams::measure(subject, config, report)?,
+            Scenario::Returning => returning::measure(subject, config, report)?,
+            Scenario::Speculation => speculation::measure(subject, config, report)?,
+        }
+    }
+    generation.close()
 }

@@ -25,39 +25,52 @@ const POOL_SHARE: u32 = 4;
 /// Host and disk hold all conversations.
 const TIER_BYTES: u64 = 1 << 40;
 
+/// Conversations of equal length.
+struct Conversations {
+    count: u32,
+    tokens: u32,
+    /// Of their random tokens.
+    seed: u64,
+}
+
+/// How conversations went with one kind of tier.
+struct Outcome {
+    tier: &'static str,
+    /// Seconds of the first round, which shares nothing.
+    first_round: f64,
+    /// Seconds to the first token of each conversation that came back.
+    returned: Vec<f64>,
+    /// Tokens that came from disk.
+    disk_hits: u64,
+}
+
 pub(super) fn measure(subject: &Subject<'_>, config: &Config, report: &mut Report) -> Result<()> {
-    let count = subject.args.batch.first().copied().unwrap_or(CONVERSATIONS);
-    let tokens = subject.args.context.unwrap_or(TOKENS);
+    let conversations = Conversations {
+        count: subject.args.batch.first().copied().unwrap_or(CONVERSATIONS),
+        tokens: subject.args.context.unwrap_or(TOKENS),
+        seed: config.seed.unwrap_or(0),
+    };
     ensure!(
-        count >= POOL_SHARE,
+        conversations.count >= POOL_SHARE,
         "--batch: at least {POOL_SHARE} conversations are needed"
     );
     let folder = std::env::temp_dir().join(format!("folio-bench-{:016x}", platform::random_u64()));
-    let outcome = compare(subject, config, (count, tokens), &folder, report);
+    let outcomes = outcomes(subject, config, &conversations, &folder);
     // There may be none.
     drop(fs::remove_dir_all(folder));
-    outcome
+    report_all(subject, &conversations, outcomes?, report)
 }
 
-fn compare(
+/// Without tiers, with host memory, and with files in `folder` after a restart.
+fn outcomes(
     subject: &Subject<'_>,
     config: &Config,
-    (count, tokens): (u32, u32),
+    conversations: &Conversations,
     folder: &Path,
-    report: &mut Report,
-) -> Result<()> {
-    let blocks =
-        u64::from((tokens + 1).div_ceil(config.block_size) * count.div_ceil(POOL_SHARE) + 2);
-    let plan = subject
-        .model()?
-        .record(subject.args.engine.device()?.caps()?.activations);
-    let pool = (0..plan.kv_groups.len())
-        .map(|group| plan.block_bytes(group, config.block_size, config.kv_format))
-        .sum::<u64>()
-        * blocks;
-    let base = Config {
-        kv_cache_bytes: Some(pool),
-        max_model_len: Some(tokens + 2),
+) -> Result<[Outcome; 3]> {
+    let plain = Config {
+        kv_cache_bytes: Some(conversations.pool_bytes(subject, config)?),
+        max_model_len: Some(conversations.tokens + 2),
         max_num_seqs: config.max_num_seqs.min(4),
         kv_host_bytes: 0,
         kv_disk: None,
@@ -65,85 +78,114 @@ fn compare(
     };
     let host = Config {
         kv_host_bytes: TIER_BYTES,
-        ..base.clone()
+        ..plain.clone()
     };
     let disk = Config {
         kv_disk: Some(DiskConfig {
             folder: folder.to_owned(),
             bytes: TIER_BYTES,
         }),
-        ..base.clone()
+        ..plain.clone()
     };
-    let prompts = |vocab| {
-        let mut numbers = Numbers(config.seed.unwrap_or(0));
-        (0..count)
-            .map(|_| numbers.token_ids(tokens, vocab))
-            .collect::<Vec<_>>()
-    };
-    let round = |what: &str, session: &Session| {
+    Ok([
+        conversations.outcome(subject, "no tiers", plain, false)?,
+        conversations.outcome(subject, "host tier", host, false)?,
+        conversations.outcome(subject, "disk tier, restarted", disk, true)?,
+    ])
+}
+
+impl Conversations {
+    /// Bytes of a pool that holds one of [`POOL_SHARE`] of them.
+    fn pool_bytes(&self, subject: &Subject<'_>, config: &Config) -> Result<u64> {
+        let each = (self.tokens + 1).div_ceil(config.block_size);
+        let blocks = u64::from(each * self.count.div_ceil(POOL_SHARE) + 2);
+        let activations = subject.args.engine.device()?.caps()?.activations;
+        let plan = subject.model()?.record(activations);
+        let block_bytes: u64 = (0..plan.kv_groups.len())
+            .map(|group| plan.block_bytes(group, config.block_size, config.kv_format))
+            .sum();
+        Ok(block_bytes * blocks)
+    }
+
+    /// Lets all of them come, and come back, before which the engine may be started anew.
+    fn outcome(
+        &self,
+        subject: &Subject<'_>,
+        tier: &'static str,
+        config: Config,
+        restarts: bool,
+    ) -> Result<Outcome> {
+        let mut session = subject.session(config.clone())?;
+        let first_round = self.round("first time", &session)?.iter().sum();
+        if restarts {
+            session.close()?;
+            session = subject.session(config)?;
+        }
+        let returned = self.round(tier, &session)?;
+        let disk_hits = session.handle.stats().prefix_hits_disk;
+        session.close()?;
+        Ok(Outcome {
+            tier,
+            first_round,
+            returned,
+            disk_hits,
+        })
+    }
+
+    /// Seconds to the first token of each.
+    fn round(&self, what: &str, session: &Session) -> Result<Vec<f64>> {
+        let Self { count, tokens, .. } = *self;
         note(format_args!(
             "returning, {what}: {count} conversations of {tokens} tokens …"
         ));
-        let prompts = prompts(session.info()?.vocab);
+        let vocab = session.info()?.vocab;
+        let mut numbers = Numbers(self.seed);
+        // All are drawn before the first is sent.
+        let prompts: Vec<_> = (0..count)
+            .map(|_| numbers.token_ids(tokens, vocab))
+            .collect();
         prompts
             .into_iter()
             .map(|prompt| first_token(session, prompt))
-            .collect::<Result<Vec<f64>>>()
-    };
-    let mut times: Vec<(&str, Vec<f64>)> = Vec::new();
-    let mut fills = Vec::new();
-    for (what, config) in [("no tiers", &base), ("host tier", &host)] {
-        let session = subject.session(config.clone())?;
-        fills.push(round("first time", &session)?.iter().sum::<f64>());
-        times.push((what, round(what, &session)?));
-        session.close()?;
+            .collect()
     }
-    let session = subject.session(disk.clone())?;
-    fills.push(round("first time", &session)?.iter().sum::<f64>());
-    session.close()?;
-    let session = subject.session(disk)?;
-    times.push((
-        "disk tier, restarted",
-        round("disk tier, restarted", &session)?,
-    ));
-    let hits = session.handle.stats().prefix_hits_disk;
-    session.close()?;
-    let medians: Vec<f64> = times
-        .iter_mut()
-        .map(|(_, times)| percentile(times, 0.5).unwrap_or(f64::NAN))
-        .collect();
-    for ((what, times), &median) in times.iter_mut().zip(&medians) {
-        let shape = format!(
-            "{}, {what}: {:.2} × to the first token",
-            subject.name(),
-            median / medians[0]
-        );
-        let (p50_ms, p99_ms) = (
-            Some(1e3 * median),
-            percentile(times, 0.99).map(|time| 1e3 * time),
-        );
-        let context = Some(tokens);
+}
+
+/// Adds a row for each kind of tier, and their ratios to none.
+fn report_all(
+    subject: &Subject<'_>,
+    conversations: &Conversations,
+    mut outcomes: [Outcome; 3],
+    report: &mut Report,
+) -> Result<()> {
+    let medians = outcomes
+        .each_mut()
+        .map(|outcome| percentile(&mut outcome.returned, 0.5).unwrap_or(f64::NAN));
+    for (outcome, median) in outcomes.iter_mut().zip(medians) {
+        let ratio = median / medians[0];
+        let (name, tier) = (subject.name(), outcome.tier);
+        let p99 = percentile(&mut outcome.returned, 0.99);
         report.push(Row {
             scenario: "returning",
-            shape,
-            batch: count,
-            context,
-            p50_ms,
-            p99_ms,
+            shape: format!("{name}, {tier}: {ratio:.2} × to the first token"),
+            batch: conversations.count,
+            context: Some(conversations.tokens),
+            p50_ms: Some(1e3 * median),
+            p99_ms: p99.map(|seconds| 1e3 * seconds),
             ..Row::default()
         })?;
     }
-    let traffic = |fill: usize| rounded(fills[0] / fills[fill]);
+    let [plain, host, disk] = &outcomes;
     report.set(
         "returning",
         json!({
-            "conversations": count,
-            "tokens": tokens,
+            "conversations": conversations.count,
+            "tokens": conversations.tokens,
             "first_token_ratio_host": rounded(medians[1] / medians[0]),
             "first_token_ratio_disk_restarted": rounded(medians[2] / medians[0]),
-            "unrelated_traffic_ratio_host": traffic(1),
-            "unrelated_traffic_ratio_disk": traffic(2),
-            "disk_hit_tokens": hits,
+            "unrelated_traffic_ratio_host": rounded(plain.first_round / host.first_round),
+            "unrelated_traffic_ratio_disk": rounded(plain.first_round / disk.first_round),
+            "disk_hit_tokens": disk.disk_hits,
         }),
     );
     Ok(())

@@ -37,6 +37,26 @@ pub(super) struct LoadArgs {
     shared_prefix_len: u32,
 }
 
+impl LoadArgs {
+    fn check(&self) -> Result<()> {
+        ensure!(self.requests > 0, "--requests must be at least 1");
+        ensure!(
+            (1..=self.input_len_max).contains(&self.input_len_min),
+            "--input-len-min must be from 1 to --input-len-max"
+        );
+        ensure!(
+            (1..=self.output_len_max).contains(&self.output_len_min),
+            "--output-len-min must be from 1 to --output-len-max"
+        );
+        Ok(())
+    }
+
+    /// Tokens of the longest sequence.
+    fn longest(&self) -> u32 {
+        self.shared_prefix_len + self.input_len_max + self.output_len_max
+    }
+}
+
 /// Tokens stored and slots allocated in the KV pool, summed over samples.
 #[derive(Default)]
 struct Utilisation {
@@ -59,9 +79,19 @@ impl Utilisation {
         }
     }
 
-    fn share(tokens: &Cell<u64>, slots: &Cell<u64>) -> Option<f64> {
-        (slots.get() > 0).then(|| rounded(tokens.get() as f64 / slots.get() as f64))
+    /// The share of slots that hold a token.
+    fn share(&self) -> Option<f64> {
+        ratio(&self.tokens, &self.slots)
     }
+
+    /// The same while the pool was full.
+    fn share_under_pressure(&self) -> Option<f64> {
+        ratio(&self.tokens_full, &self.slots_full)
+    }
+}
+
+fn ratio(tokens: &Cell<u64>, slots: &Cell<u64>) -> Option<f64> {
+    (slots.get() > 0).then(|| rounded(tokens.get() as f64 / slots.get() as f64))
 }
 
 fn add(cell: &Cell<u64>, amount: u64) {
@@ -70,23 +100,12 @@ fn add(cell: &Cell<u64>, amount: u64) {
 
 pub(super) fn measure(subject: &Subject<'_>, config: &Config, report: &mut Report) -> Result<()> {
     let load = &subject.args.load;
-    ensure!(load.requests > 0, "--requests must be at least 1");
-    ensure!(
-        (1..=load.input_len_max).contains(&load.input_len_min),
-        "--input-len-min must be from 1 to --input-len-max"
-    );
-    ensure!(
-        (1..=load.output_len_max).contains(&load.output_len_min),
-        "--output-len-min must be from 1 to --output-len-max"
-    );
-    let longest = load.shared_prefix_len + load.input_len_max + load.output_len_max;
+    load.check()?;
+    let longest = load.longest();
+    let context = longest.min(subject.spec.positions_max);
     let config = Config {
         queue_requests_max: config.queue_requests_max.max(load.requests),
-        max_model_len: Some(
-            config
-                .max_model_len
-                .unwrap_or(longest.min(subject.spec.positions_max)),
-        ),
+        max_model_len: Some(config.max_model_len.unwrap_or(context)),
         ..config.clone()
     };
     let session = subject.session(config.clone())?;
@@ -100,20 +119,14 @@ pub(super) fn measure(subject: &Subject<'_>, config: &Config, report: &mut Repor
     let utilisation = Utilisation::default();
     let (arrivals, seconds) = run(&session, load, &config, &utilisation)?;
     let after = session.handle.stats();
-    let tokens: usize = arrivals.iter().map(|arrivals| arrivals.tokens.len()).sum();
-    let mut firsts: Vec<f64> = arrivals
-        .iter()
-        .map(|arrivals| 1e3 * arrivals.first())
-        .collect();
-    let mut gaps: Vec<f64> = arrivals.iter().flat_map(Arrivals::gaps_ms).collect();
-    let (p50_ms, p99_ms) = (percentile(&mut gaps, 0.5), percentile(&mut gaps, 0.99));
+    let pace = Pace::new(&arrivals, seconds);
     report.push(Row {
         scenario: "serve",
         shape: subject.name(),
         batch: load.requests,
-        tokens_per_s: Some(tokens as f64 / seconds),
-        p50_ms,
-        p99_ms,
+        tokens_per_s: Some(pace.tokens_per_s),
+        p50_ms: pace.gap_p50_ms,
+        p99_ms: pace.gap_p99_ms,
         ..Row::default()
     })?;
     report.set(
@@ -122,19 +135,47 @@ pub(super) fn measure(subject: &Subject<'_>, config: &Config, report: &mut Repor
             "requests": load.requests,
             "seconds": rounded(seconds),
             "prompt_tokens": after.prompt_tokens - before.prompt_tokens,
-            "output_tokens": tokens,
-            "output_tokens_per_s": rounded(tokens as f64 / seconds),
-            "first_token_p50_ms": percentile(&mut firsts, 0.5).map(rounded),
-            "first_token_p99_ms": percentile(&mut firsts, 0.99).map(rounded),
-            "inter_token_p50_ms": p50_ms.map(rounded),
-            "inter_token_p99_ms": p99_ms.map(rounded),
-            "kv_utilisation": Utilisation::share(&utilisation.tokens, &utilisation.slots),
-            "kv_utilisation_under_pressure": Utilisation::share(&utilisation.tokens_full, &utilisation.slots_full),
+            "output_tokens": pace.tokens,
+            "output_tokens_per_s": rounded(pace.tokens_per_s),
+            "first_token_p50_ms": pace.first_p50_ms.map(rounded),
+            "first_token_p99_ms": pace.first_p99_ms.map(rounded),
+            "inter_token_p50_ms": pace.gap_p50_ms.map(rounded),
+            "inter_token_p99_ms": pace.gap_p99_ms.map(rounded),
+            "kv_utilisation": utilisation.share(),
+            "kv_utilisation_under_pressure": utilisation.share_under_pressure(),
             "preemptions": after.preemptions - before.preemptions,
             "prefix_hit_tokens": after.prefix_hits - before.prefix_hits,
         }),
     );
     session.close()
+}
+
+/// How tokens arrived.
+struct Pace {
+    tokens: usize,
+    tokens_per_s: f64,
+    first_p50_ms: Option<f64>,
+    first_p99_ms: Option<f64>,
+    gap_p50_ms: Option<f64>,
+    gap_p99_ms: Option<f64>,
+}
+
+impl Pace {
+    /// Of answers that took so many seconds together.
+    fn new(arrivals: &[Arrivals], seconds: f64) -> Self {
+        let tokens: usize = arrivals.iter().map(|arrivals| arrivals.tokens.len()).sum();
+        let firsts = arrivals.iter().map(|arrivals| 1e3 * arrivals.first());
+        let mut firsts: Vec<f64> = firsts.collect();
+        let mut gaps: Vec<f64> = arrivals.iter().flat_map(Arrivals::gaps_ms).collect();
+        Self {
+            tokens,
+            tokens_per_s: tokens as f64 / seconds,
+            first_p50_ms: percentile(&mut firsts, 0.5),
+            first_p99_ms: percentile(&mut firsts, 0.99),
+            gap_p50_ms: percentile(&mut gaps, 0.5),
+            gap_p99_ms: percentile(&mut gaps, 0.99),
+        }
+    }
 }
 
 fn run(

@@ -16,7 +16,7 @@ use folio::engine::handle::{EventReceiver, Stats};
 use folio::engine::request::{DrawParams, Event, Request, SamplingParams};
 use folio::platform::{self, Instant};
 use futures_util::{StreamExt as _, future};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// Sequences of the full batch.
@@ -36,86 +36,147 @@ struct Speeds {
     with: f64,
 }
 
+/// The same model without drafts and with them, and the lengths of its requests.
+struct Rivals {
+    without: Session,
+    with: Session,
+    context: u32,
+    new_tokens: u32,
+}
+
+/// Requests that are sent at once.
+#[derive(Clone, Copy)]
+struct Case {
+    batch: u32,
+    /// The share of a sequence's drafts that is right; `None`: random text.
+    right: Option<f64>,
+}
+
 pub(super) fn measure(subject: &Subject<'_>, config: &Config, report: &mut Report) -> Result<()> {
     let acceptance = subject.args.acceptance;
     ensure!(
         (0.0..=1.0).contains(&acceptance),
         "--acceptance must be from 0 to 1, not {acceptance}"
     );
-    let new_tokens = subject.args.new_tokens.max(2);
-    let context = context(subject, new_tokens)?;
-    let settings = config.speculation.unwrap_or(Speculation::DEFAULT);
     let settings = Speculation {
         disable_by_batch_size: None,
-        ..settings
+        ..config.speculation.unwrap_or(Speculation::DEFAULT)
     };
     let right = right_share(acceptance, settings.num_speculative_tokens);
-    let batches = if subject.args.batch.is_empty() {
-        &[1, FULL]
-    } else {
-        &subject.args.batch[..]
+    let batches = match &subject.args.batch[..] {
+        [] => &[1, FULL],
+        given => given,
     };
-    let largest = batches.iter().copied().max().unwrap_or(FULL);
-    let speculating = |speculation| Config {
-        speculation,
-        ..config.clone()
-    };
-    let without = open(subject, &speculating(None), largest, context + new_tokens)?;
-    let with = open(
-        subject,
-        &speculating(Some(settings)),
-        largest,
-        context + new_tokens,
-    )?;
-    let mut rows = Vec::new();
+    let rivals = Rivals::open(subject, config, settings, batches)?;
     let cases = batches.iter().flat_map(|&batch| {
-        let spoilt = (batch < FULL).then_some((batch, Some(right)));
-        spoilt.into_iter().chain([(batch, None)])
+        let spoilt = (batch < FULL).then_some(Some(right));
+        let rights = spoilt.into_iter().chain([None]);
+        rights.map(move |right| Case { batch, right })
     });
-    for (batch, right) in cases {
-        let what = if right.is_some() {
-            "own answer, spoilt"
-        } else {
-            "random text"
+    let rows = cases.map(|case| rivals.compare(case, report));
+    let rows = rows.collect::<Result<Vec<_>>>()?;
+    report.set("speculation", rows.into());
+    rivals.without.close()?;
+    rivals.with.close()
+}
+
+impl Rivals {
+    fn open(
+        subject: &Subject<'_>,
+        config: &Config,
+        settings: Speculation,
+        batches: &[u32],
+    ) -> Result<Self> {
+        let new_tokens = subject.args.new_tokens.max(2);
+        let context = context(subject, new_tokens)?;
+        let largest = batches.iter().copied().max().unwrap_or(FULL);
+        let session = |speculation| {
+            let config = Config {
+                speculation,
+                ..config.clone()
+            };
+            open(subject, &config, largest, context + new_tokens)
+        };
+        Ok(Self {
+            without: session(None)?,
+            with: session(Some(settings))?,
+            context,
+            new_tokens,
+        })
+    }
+
+    /// Adds the rows of a case to the report. Returns its numbers.
+    fn compare(&self, case: Case, report: &mut Report) -> Result<Value> {
+        let batch = case.batch;
+        let what = match case.right {
+            Some(_) => "own answer, spoilt",
+            None => "random text",
         };
         note(format_args!("speculation, batch {batch}, {what} …"));
-        let before = with.handle.stats();
-        let rounds = rounds(&without, &with, batch, (context, new_tokens), right)?;
-        let stats = with.handle.stats();
-        let median = |of: fn(&Speeds) -> f64| {
-            percentile(&mut rounds.iter().map(of).collect::<Vec<_>>(), 0.5)
-        };
-        let [plain, drafted] = [median(|round| round.without), median(|round| round.with)]
-            .map(Option::unwrap_or_default);
+        let before = self.with.handle.stats();
+        let rounds = self.rounds(case)?;
+        let share = accepted_share(&before, &self.with.handle.stats());
         // Of pairs, because other load comes and goes.
-        let speedup = median(|round| round.with / round.without).unwrap_or_default();
-        let share = accepted_share(&before, &stats);
+        let speedup = median(&rounds, |round| round.with / round.without);
+        let drafted = format!("{what}: {speedup:.2} ×, {:.0} % accepted", 100.0 * share);
         for (shape, tokens_per_s) in [
-            (format!("{what}: no drafts"), plain),
             (
-                format!("{what}: {speedup:.2} ×, {:.0} % accepted", 100.0 * share),
-                drafted,
+                format!("{what}: no drafts"),
+                median(&rounds, |round| round.without),
             ),
+            (drafted, median(&rounds, |round| round.with)),
         ] {
-            let tokens_per_s = Some(tokens_per_s);
-            let context = Some(context);
             report.push(Row {
                 scenario: "speculation",
                 shape,
                 batch,
-                context,
-                tokens_per_s,
+                context: Some(self.context),
+                tokens_per_s: Some(tokens_per_s),
                 ..Row::default()
             })?;
         }
-        let (speedup, accepted) = (rounded(speedup), rounded(share));
-        rows.push(
-            json!({"batch": batch, "drafts": what, "speedup": speedup, "accepted": accepted}),
-        );
+        Ok(json!({
+            "batch": batch,
+            "drafts": what,
+            "speedup": rounded(speedup),
+            "accepted": rounded(share),
+        }))
     }
-    report.set("speculation", rows.into());
-    without.close()?;
-    with.close()
+
+    /// Rounds of the same requests in both sessions, after one to warm up.
+    fn rounds(&self, case: Case) -> Result<Vec<Speeds>> {
+        let vocab = self.with.info()?.vocab;
+        let mut speeds = Vec::new();
+        for number in 0..=ROUNDS {
+            let mut numbers = Numbers(number);
+            let requests: Vec<_> = (0..case.batch)
+                .map(|_| request(&mut numbers, vocab, self.context, self.new_tokens))
+                .collect();
+            let plain = answer(&self.without, &requests)?;
+            let drafted = requests
+                .iter()
+                .zip(&plain)
+                .map(|(request, answer)| Request {
+                    predicted: case
+                        .right
+                        .map(|share| spoilt(&mut numbers, &answer.ids, share, vocab)),
+                    ..request.clone()
+                });
+            let drafted = answer(&self.with, &drafted.collect::<Vec<_>>())?;
+            if number > 0 {
+                speeds.push(Speeds {
+                    without: speed(&plain)?,
+                    with: speed(&drafted)?,
+                });
+            }
+        }
+        Ok(speeds)
+    }
+}
+
+fn median(rounds: &[Speeds], of: impl Fn(&Speeds) -> f64) -> f64 {
+    let mut numbers: Vec<f64> = rounds.iter().map(of).collect();
+    percentile(&mut numbers, 0.5).unwrap_or_default()
 }
 
 fn accepted_share(before: &Stats, after: &Stats) -> f64 {
@@ -142,42 +203,6 @@ fn right_share(accepted: f64, drafts: u32) -> f64 {
 /// The share of the drafts before the first wrong one, if each is right with this probability.
 fn share_before_a_miss(right: f64, drafts: u32) -> f64 {
     (0..drafts).rev().fold(0.0, |sum, _| right * (1.0 + sum)) / f64::from(drafts.max(1))
-}
-
-/// Rounds of the same requests in both sessions, after one to warm up. With `right`, this share of a sequence's drafts
-/// is right.
-fn rounds(
-    without: &Session,
-    with: &Session,
-    batch: u32,
-    (context, new_tokens): (u32, u32),
-    right: Option<f64>,
-) -> Result<Vec<Speeds>> {
-    let vocab = with.info()?.vocab;
-    let mut speeds = Vec::new();
-    for number in 0..=ROUNDS {
-        let mut numbers = Numbers(number);
-        let requests: Vec<_> = (0..batch)
-            .map(|_| request(&mut numbers, vocab, context, new_tokens))
-            .collect();
-        let plain = answer(without, &requests)?;
-        let drafted: Vec<_> = requests
-            .iter()
-            .zip(&plain)
-            .map(|(request, answer)| Request {
-                predicted: right.map(|share| spoilt(&mut numbers, &answer.ids, share, vocab)),
-                ..request.clone()
-            })
-            .collect();
-        let drafted = answer(with, &drafted)?;
-        if number > 0 {
-            speeds.push(Speeds {
-                without: speed(&plain)?,
-                with: speed(&drafted)?,
-            });
-        }
-    }
-    Ok(speeds)
 }
 
 /// A request with a random prompt and a random answer, the same for the same numbers.

@@ -182,6 +182,16 @@ impl Serving {
         state
     }
 
+    fn close(self) -> Result<()> {
+        match self {
+            Self::One(session, _) => session.close(),
+            Self::Several(state) => {
+                state.close();
+                Ok(())
+            }
+        }
+    }
+
     /// The state, once the weights of the only model are loaded, or its engine has ended.
     async fn when_loaded(&self) -> ServerState {
         if let Self::One(session, _) = self {
@@ -229,22 +239,21 @@ pub(crate) fn run(args: ServeArgs, given: &ArgMatches) -> Result<()> {
         .build()?;
     // The port is opened first, so that a port in use is reported before the model loads.
     let listener = runtime.block_on(listen(&args))?;
-    let address = listener.address()?;
-    let sockets = sockets(&args);
-    let load_timeout =
-        Some(Duration::from_secs(args.load_timeout.into())).filter(|timeout| !timeout.is_zero());
+    let front = Front {
+        name: models
+            .first()
+            .map(|model| model.args.model.name())
+            .unwrap_or_default(),
+        address: listener.address()?,
+        sockets: sockets(&args),
+        load_timeout: Some(Duration::from_secs(args.load_timeout.into()))
+            .filter(|timeout| !timeout.is_zero()),
+    };
+    warn_if_open(&access, &front.address);
+    tell_of_separate_prompts(&access);
     let is_one = models.len() == 1 && !has_tables && models[0].idle_unload().is_none();
-    let name = models
-        .first()
-        .map(|model| model.args.model.name())
-        .unwrap_or_default();
-    warn_if_open(&access, &address);
-    if access.api_keys.len() > 1 && !access.share_prefixes {
-        note(
-            "each API key has its own cached prompts; blocks of `cache import` are found with --share-prefixes only",
-        );
-    }
     let options = options(args, access, traces.as_ref().map(Traces::sink));
+    let load_timeout = front.load_timeout;
     let loading = on_a_thread(move || match is_one {
         true => Serving::one(&models[0], &options),
         false => Ok(Serving::Several(fleet::state(
@@ -253,19 +262,45 @@ pub(crate) fn run(args: ServeArgs, given: &ArgMatches) -> Result<()> {
             options,
         )?)),
     })?;
-    let (serving, is_open, mut failure) = (OnceCell::new(), AtomicBool::new(false), None);
-    runtime.block_on(async {
+    let served = runtime.block_on(front.serve(listener, loading));
+    // The runtime keeps running meanwhile, so that a second signal ends the process even while a model is loading.
+    let end = match served {
+        Ok(Some(serving)) => serving.close(),
+        Ok(None) => Ok(()),
+        Err(error) => Err(error),
+    };
+    if let Some(traces) = traces {
+        traces.close();
+    }
+    // Work on separate threads ends with the process; nothing waits for it.
+    runtime.shutdown_background();
+    end
+}
+
+/// What a server is to its clients.
+struct Front {
+    /// The first model's name.
+    name: String,
+    address: Address,
+    sockets: SocketOptions,
+    load_timeout: Option<Duration>,
+}
+
+impl Front {
+    /// Answers until a signal comes, or until the engine of the only model ends. Returns what served, which is `None`
+    /// if a signal came before; an error is that of loading.
+    async fn serve(
+        self,
+        listener: Listener,
+        loading: oneshot::Receiver<Result<Serving>>,
+    ) -> Result<Option<Serving>> {
+        let (serving, is_open, mut failure) = (OnceCell::new(), AtomicBool::new(false), None);
         let coming = async {
-            match loading
-                .await
-                .unwrap_or_else(|_| Err(anyhow!("loading the model panicked, which is a bug")))
-            {
+            let panicked = |_| Err(anyhow!("loading the model panicked, which is a bug"));
+            match loading.await.unwrap_or_else(panicked) {
                 Ok(loaded) => {
-                    let state = serving
-                        .get_or_init(|| std::future::ready(loaded))
-                        .await
-                        .when_loaded()
-                        .await;
+                    let serving = serving.get_or_init(|| std::future::ready(loaded)).await;
+                    let state = serving.when_loaded().await;
                     is_open.store(true, Ordering::Release);
                     Some(state)
                 }
@@ -280,27 +315,17 @@ pub(crate) fn run(args: ServeArgs, given: &ArgMatches) -> Result<()> {
             // Before, a signal ends the process at once: nothing is to be finished.
             let signal = socket::shutdown_signal();
             tokio::select! {
-                () = announce((serving, &is_open), &name, &address) => {}
+                () = announce((serving, &is_open), &self.name, &self.address) => {}
                 () = signal => tell_drain(serving.state().active_answers()),
             }
         };
-        socket::serve_when_ready(listener, (coming, load_timeout), sockets, stop).await;
-    });
-    // The runtime keeps running meanwhile, so that a second signal ends the process even while a model is loading.
-    let end = match serving.into_inner() {
-        Some(Serving::One(session, _)) => session.close(),
-        Some(Serving::Several(state)) => {
-            state.close();
-            Ok(())
+        let coming = (coming, self.load_timeout);
+        socket::serve_when_ready(listener, coming, self.sockets, stop).await;
+        match (serving.into_inner(), failure) {
+            (None, Some(error)) => Err(error),
+            (serving, _) => Ok(serving),
         }
-        None => failure.map_or(Ok(()), Err),
-    };
-    if let Some(traces) = traces {
-        traces.close();
     }
-    // Work on separate threads ends with the process; nothing waits for it.
-    runtime.shutdown_background();
-    end
 }
 
 /// The command with all its options.
@@ -359,6 +384,15 @@ fn warn_if_open(access: &Access, address: &Address) {
         note(format_args!(
             "warning: {address} is reachable from other machines and no --api-key is set"
         ));
+    }
+}
+
+/// Says what several API keys mean for prompts that come from elsewhere.
+fn tell_of_separate_prompts(access: &Access) {
+    if access.api_keys.len() > 1 && !access.share_prefixes {
+        note(
+            "each API key has its own cached prompts; blocks of `cache import` are found with --share-prefixes only",
+        );
     }
 }
 
