@@ -104,7 +104,8 @@
 //!   1. `src/model/families.rs`: a row of data: what its `config.json` decides, and the defaults where it is silent.
 //!   2. `src/model/tensor_names.rs`: a table, if its checkpoints name or stack tensors in a new way.
 //!   3. `src/model/config.rs` or `config_layers.rs`, if the row needs an option that no other family has;
-//!      `src/model/decoder`, if the forward pass does.
+//!      `src/model/layer_weight.rs` and a row of `src/model/weights/sections.rs`, if a layer has a weight that no other
+//!      has; `src/model/decoder`, if the forward pass does.
 //!   4. `src/model/gguf/families.rs`: a row that translates GGUF's metadata to the same config.
 //!   5. `golden/<family>` in `tests/data/golden.tar.xz`, made by `make_golden.py`, its line in
 //!      `tests/model/today.rs`, and its name in GGUF in `tests/model/converted.rs`.

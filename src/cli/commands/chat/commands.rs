@@ -1,6 +1,7 @@
 //! What a person says to `folio chat` itself: lines that begin with `/`.
 
-use folio::server::nearest;
+use super::conversation;
+use folio::server::{field_names, nearest};
 use serde_json::Value;
 
 /// Each command with its help.
@@ -87,6 +88,18 @@ pub(super) fn parse(line: &str) -> Result<Command, String> {
     })
 }
 
+/// What a word may be: a command, or what belongs to the command before it.
+pub(super) fn candidates(before: &str, word: &str) -> Vec<String> {
+    match before.trim_end() {
+        "" if before.is_empty() && word.starts_with('/') => {
+            COMMANDS.map(|(name, _)| name.to_owned()).into()
+        }
+        "/set" => field_names().map(str::to_owned).collect(),
+        "/load" => conversation::saved().unwrap_or_default(),
+        _ => Vec::new(),
+    }
+}
+
 /// A field and its value: JSON, or else a text.
 fn setting(text: &str) -> (String, Option<Value>) {
     let (name, value) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
@@ -108,7 +121,16 @@ pub(super) fn help() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::terminal::input::completed;
     use serde_json::json;
+
+    #[test]
+    fn commands_and_fields_are_completed() {
+        let complete = |line: &str| completed(candidates, line);
+        assert_eq!(complete("/sy"), (0, vec!["/system".to_owned()]));
+        assert_eq!(complete("/set temp"), (5, vec!["temperature".to_owned()]));
+        assert_eq!(complete("and/or"), (0, Vec::new()));
+    }
 
     #[test]
     fn commands_have_texts_and_values() {

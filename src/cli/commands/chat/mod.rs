@@ -1,18 +1,18 @@
 //! `folio chat`: a conversation in the terminal. Ctrl-C stops the answer, not the program; Ctrl-D ends.
 //!
-//! [`input`] is what a person types, [`commands`] the lines that begin with `/`, [`conversation`] what is said. An
-//! answer is printed while it arrives; its thoughts are shown and not sent back. The model runs in this process, or
-//! with `--server` in a running server.
+//! [`commands`] are the lines that begin with `/`, [`conversation`] is what is said. An answer is printed while it
+//! arrives; its thoughts are shown and not sent back. The model runs in this process, or with `--server` in a running
+//! server.
 
 mod commands;
 mod conversation;
-mod input;
 
 use crate::cli::options::{EngineArgs, ModelArgs};
 use crate::cli::remote::{Remote, ServerArgs};
 use crate::cli::request::{RequestArgs, server_options};
 use crate::cli::session::Session;
 use crate::cli::terminal::cost::Meter;
+use crate::cli::terminal::input::{Input, Typed};
 use crate::cli::terminal::output::{note, result};
 use crate::cli::terminal::printer::Printer;
 use crate::cli::terminal::prose;
@@ -24,7 +24,6 @@ use folio::platform;
 use folio::server::{LocalApi, field_help, field_names, nearest};
 use futures_util::stream::BoxStream;
 use futures_util::{StreamExt as _, TryStreamExt as _};
-use input::{Input, Typed};
 use serde_json::{Map, Value, json};
 use std::io::{self, IsTerminal as _, Write};
 use std::path::{Path, PathBuf};
@@ -140,7 +139,7 @@ impl<'a> Chat<'a> {
     }
 
     fn talk(&mut self) -> Result<()> {
-        let mut input = Input::new()?;
+        let mut input = Input::new(commands::candidates)?;
         if io::stdin().is_terminal() {
             note(format_args!(
                 "{}. /help lists commands, Ctrl-C stops an answer, Ctrl-D ends.",

@@ -1,11 +1,7 @@
-//! What a person types: lines with editing, a history across sessions, texts of several lines, and completion of
-//! commands.
+//! What a person types: lines with editing, a history across sessions, texts of several lines, and completion.
 
-use super::commands::COMMANDS;
-use super::conversation;
 use crate::cli::folders;
 use anyhow::{Context as _, Result};
-use folio::server::field_names;
 use rustyline::completion::Completer;
 use rustyline::error::ReadlineError;
 use rustyline::highlight::Highlighter;
@@ -21,28 +17,32 @@ const QUOTES: &str = "\"\"\"";
 /// The history's file in the user's data folder.
 const HISTORY: &str = "chat_history";
 
+/// What a word may be, given what is typed before it and what there is of it.
+pub(crate) type Candidates = fn(before: &str, word: &str) -> Vec<String>;
+
 /// What was typed.
-pub(super) enum Typed {
+pub(crate) enum Typed {
     Text(String),
     Interrupt,
     End,
 }
 
 /// The editor of lines.
-pub(super) struct Input {
+pub(crate) struct Input {
     editor: Editor<Aid, FileHistory>,
     /// Where the history is kept; `None` without a terminal or without a folder for it.
     history: Option<PathBuf>,
 }
 
 impl Input {
-    pub(super) fn new() -> Result<Self> {
+    /// An editor that completes words by these candidates.
+    pub(crate) fn new(candidates: Candidates) -> Result<Self> {
         let config = Config::builder()
             .max_history_size(10_000)
             .map(|config| config.history_ignore_space(true).build());
         let editor = config.and_then(Editor::with_config);
         let mut editor: Editor<Aid, FileHistory> = editor.context("cannot use the terminal")?;
-        editor.set_helper(Some(Aid));
+        editor.set_helper(Some(Aid(candidates)));
         let mut history = None;
         if std::io::stdin().is_terminal() {
             match folders::data() {
@@ -56,7 +56,7 @@ impl Input {
     }
 
     /// Reads a text: one line, or several that belong together.
-    pub(super) fn read(&mut self) -> Result<Typed> {
+    pub(crate) fn read(&mut self) -> Result<Typed> {
         let line = match self.editor.readline("> ") {
             Ok(line) => line,
             Err(ReadlineError::Interrupted) => return Ok(Typed::Interrupt),
@@ -98,7 +98,7 @@ fn joined(text: &str) -> String {
 }
 
 /// What the editor asks while a person types.
-struct Aid;
+struct Aid(Candidates);
 
 impl Helper for Aid {}
 impl Highlighter for Aid {}
@@ -127,25 +127,17 @@ impl Completer for Aid {
         at: usize,
         _: &Context<'_>,
     ) -> rustyline::Result<(usize, Vec<String>)> {
-        let typed = &line[..at];
-        let start = typed.rfind(' ').map_or(0, |space| space + 1);
-        let names: Vec<String> = match typed[..start].trim_end() {
-            "" if typed.starts_with('/') => COMMANDS
-                .iter()
-                .map(|(name, _)| (*name).to_owned())
-                .collect(),
-            "/set" => field_names().map(str::to_owned).collect(),
-            "/load" => conversation::saved().unwrap_or_default(),
-            _ => Vec::new(),
-        };
-        Ok((
-            start,
-            names
-                .into_iter()
-                .filter(|name| name.starts_with(&typed[start..]))
-                .collect(),
-        ))
+        Ok(completed(self.0, &line[..at]))
     }
+}
+
+/// Where the last word begins, and what it may be.
+pub(crate) fn completed(candidates: Candidates, typed: &str) -> (usize, Vec<String>) {
+    let start = typed.rfind(' ').map_or(0, |space| space + 1);
+    let (before, word) = typed.split_at(start);
+    let mut names = candidates(before, word);
+    names.retain(|name| name.starts_with(word));
+    (start, names)
 }
 
 #[cfg(test)]
@@ -166,17 +158,5 @@ mod tests {
             assert_eq!(goes_on(text), whole.is_none(), "{text:?}");
             whole.inspect(|whole| assert_eq!(joined(text), *whole));
         }
-    }
-
-    #[test]
-    fn commands_and_fields_are_completed() {
-        let history = FileHistory::new();
-        let complete = |line: &str| {
-            Aid.complete(line, line.len(), &Context::new(&history))
-                .expect("it is complete")
-        };
-        assert_eq!(complete("/sy"), (0, vec!["/system".to_owned()]));
-        assert_eq!(complete("/set temp"), (5, vec!["temperature".to_owned()]));
-        assert_eq!(complete("and/or"), (0, Vec::new()));
     }
 }
