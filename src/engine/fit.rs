@@ -4,7 +4,7 @@
 //! sizes of buffers come from [`layout`](crate::backend::layout), from which the devices take them too. [`FitReport`]
 //! adds which other settings would fit better, as text; `folio plan` and a refused start print the same text.
 
-use super::draft_model::DraftPlan;
+use super::draft_plan::DraftPlan;
 use super::sizes;
 use super::source::Source;
 use super::states;

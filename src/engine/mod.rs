@@ -11,12 +11,15 @@ mod beams;
 pub mod block_pool;
 pub mod disk;
 mod draft_model;
+mod draft_plan;
 mod draft_report;
 #[doc(hidden)]
 pub mod faults;
 mod fingerprint;
 pub mod fit;
 pub mod handle;
+mod loaded;
+mod loading;
 mod mover;
 pub mod request;
 pub mod scheduler;
@@ -30,20 +33,23 @@ mod streams;
 pub mod tiers;
 mod turns;
 
-pub use draft_model::{DraftError, DraftPlan};
+pub use draft_plan::{DraftError, DraftPlan};
+pub use loaded::{Progress, StartError};
 pub use source::Source;
 #[doc(hidden)]
 pub use start::Extras;
-pub use start::{Progress, StartError, spawn, spawn_with_draft};
+pub use start::{spawn, spawn_with_draft};
 pub use turns::Turns;
 
 use crate::backend::{Backend, BackendError};
+use crate::config::Config;
 use crate::engine::batch::Batch;
 use crate::engine::block_pool::Group;
 use crate::engine::disk::{Disk, DiskEvent};
 use crate::engine::draft_model::DraftModel;
 use crate::engine::faults::InjectedFaults;
 use crate::engine::handle::{Dropped, EngineInbox, Message, Stats};
+use crate::engine::loaded::LoadedPlan;
 use crate::engine::mover::Mover;
 use crate::engine::request::{Event, PromptEvent, RequestError};
 use crate::engine::scheduler::Scheduler;
@@ -56,7 +62,6 @@ use crate::plan::inputs::BatchInputs;
 use crate::platform::Instant;
 use bytes::Bytes;
 use futures_util::future::{Either, select};
-use start::LoadedPlan;
 use std::collections::VecDeque;
 use std::pin::pin;
 use std::sync::Arc;
@@ -84,6 +89,7 @@ pub enum EngineEnd {
 
 /// A device, a model and the requests being served.
 pub struct Engine<B: Backend, S: Source = Model> {
+    config: Config,
     backend: B,
     source: S,
     loaded: LoadedPlan,
@@ -186,8 +192,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
     /// Submits the next step and reads the oldest one. An error means that the device is lost.
     async fn submit_and_read(&mut self) -> Result<(), BackendError> {
         while self.may_submit() {
-            let tokens_max = self.loaded.tokens_max(self.token_budget_hint());
-            let batch = self.scheduler.schedule(tokens_max);
+            let batch = self.scheduler.schedule(self.tokens_max());
             self.ask_disk();
             let admitted = self.scheduler.take_admitted().into_iter();
             self.streams.send(
@@ -228,17 +233,23 @@ impl<B: Backend, S: Source> Engine<B, S> {
         Ok(())
     }
 
-    /// What the devices recommend; a draft model's device computes the same rows.
-    fn token_budget_hint(&self) -> Option<u32> {
-        let draft = self
-            .draft
-            .as_ref()
-            .and_then(|draft| draft.backend.token_budget_hint());
-        self.backend
-            .token_budget_hint()
-            .into_iter()
-            .chain(draft)
-            .min()
+    /// Token rows of the next step: as many as there is room for, or fewer if a device's submissions would take too
+    /// long. A draft model's device computes the same rows.
+    fn tokens_max(&self) -> u32 {
+        let most = self.loaded.capacity.tokens_max;
+        // A step of another size may round differently.
+        if self.config.deterministic {
+            return most;
+        }
+        let draft = self.draft.as_ref();
+        [
+            self.backend.token_budget_hint(),
+            draft.and_then(|draft| draft.backend.token_budget_hint()),
+        ]
+        .into_iter()
+        .flatten()
+        .fold(most, u32::min)
+        .max(1)
     }
 
     /// Waits until this engine may submit a step.
@@ -484,7 +495,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
 
     fn may_submit(&self) -> bool {
         // A draft model gets the ids of all tokens from the host.
-        let may_look_ahead = self.loaded.config.look_ahead && self.draft.is_none();
+        let may_look_ahead = self.config.look_ahead && self.draft.is_none();
         let is_wanted = self.turn.as_ref().is_some_and(Turn::is_wanted);
         let ahead = may_look_ahead && !is_wanted && self.in_flight.len() < STEPS_IN_FLIGHT_MAX;
         self.in_flight.is_empty() || (ahead && self.scheduler.may_look_ahead())
@@ -528,8 +539,14 @@ impl<B: Backend, S: Source> Engine<B, S> {
         self.loaded
             .bring_back(&mut self.backend, &self.source)
             .await?;
-        if let Some((draft, loaded)) = self.draft.as_mut().zip(self.loaded.draft.as_ref()) {
-            loaded.bring_back(&mut draft.backend, &draft.source).await?;
+        if let Some(draft) = &mut self.draft {
+            let DraftModel {
+                backend,
+                source,
+                loaded,
+                ..
+            } = draft;
+            loaded.bring_back(backend, source).await?;
         }
         Ok(())
     }
