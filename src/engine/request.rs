@@ -273,6 +273,30 @@ pub enum PrefixEnd {
     Disabled,
 }
 
+impl PrefixEnd {
+    /// All of them, in order.
+    pub const ALL: [Self; 6] = [
+        Self::EndOfPrompt,
+        Self::Difference,
+        Self::Salt,
+        Self::Eviction,
+        Self::NoSnapshot,
+        Self::Disabled,
+    ];
+
+    /// Its name in metrics and replies.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::EndOfPrompt => "end_of_prompt",
+            Self::Difference => "difference",
+            Self::Salt => "salt",
+            Self::Eviction => "eviction",
+            Self::NoSnapshot => "no_snapshot",
+            Self::Disabled => "disabled",
+        }
+    }
+}
+
 /// How much of a prompt was found in the prefix cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrefixReport {
