@@ -29,6 +29,7 @@ mod source;
 mod speculation;
 mod start;
 mod states;
+mod stats;
 mod streams;
 pub mod tiers;
 mod turns;
@@ -583,59 +584,28 @@ impl<B: Backend, S: Source> Engine<B, S> {
             .add(Arc::new(submission.request), &streams, seed, waits_for_host);
     }
 
+    /// Tells the clients how the engine is doing.
     fn publish(&mut self) {
         let counts = self.scheduler.counts();
         let dequeued = counts.requests_dequeued - self.requests_dequeued;
         self.requests_dequeued = counts.requests_dequeued;
         let queued = self.requests_taken - counts.requests_dequeued;
         let groups = self.scheduler.pool().groups();
+        let (host, disk) = (self.scheduler.host(), self.scheduler.disk());
         let stats = Stats {
             requests_running: self.scheduler.running_len() as u64,
             requests_waiting: (self.scheduler.waiting_len() as u64).saturating_sub(queued),
-            blocks_used: groups
-                .iter()
-                .map(|group| u64::from(group.referenced()))
-                .sum(),
+            blocks_used: sum_of(groups, Group::referenced),
             blocks_held: groups.iter().map(Group::held).sum(),
-            blocks_total: groups.iter().map(|group| u64::from(group.total())).sum(),
+            blocks_total: sum_of(groups, Group::total),
             tokens_stored: self.scheduler.tokens_stored(),
-            prefix_queries: counts.prefix_queries,
-            prefix_hits: counts.prefix_hits,
-            prefix_hits_device: counts.prefix_hits
-                - counts.prefix_hits_host
-                - counts.prefix_hits_disk,
-            prefix_hits_host: counts.prefix_hits_host,
-            prefix_hits_disk: counts.prefix_hits_disk,
-            files_written: counts.files_written,
-            files_read: counts.files_read,
-            files_refused: counts.files_refused,
-            disk_failing: self.scheduler.disk().is_failing().into(),
-            blocks_on_disk: self.scheduler.disk().len() as u64,
-            blocks_saved: counts.blocks_saved,
-            blocks_restored: counts.blocks_restored,
-            host_bytes_used: self.scheduler.host().bytes(),
-            host_bytes_total: self.scheduler.host().bytes_max(),
-            prefix_ends_prompt: counts.prefix_ends.prompt,
-            prefix_ends_difference: counts.prefix_ends.difference,
-            prefix_ends_salt: counts.prefix_ends.salt,
-            prefix_ends_eviction: counts.prefix_ends.eviction,
-            prefix_ends_no_snapshot: counts.prefix_ends.no_snapshot,
-            prefix_ends_disabled: counts.prefix_ends.disabled,
-            prompt_tokens: counts.prompt_tokens,
-            generation_tokens: counts.generation_tokens,
-            finished_stop: counts.finished_stop,
-            finished_length: counts.finished_length,
-            finished_abort: counts.finished_abort,
-            finished_error: counts.finished_error,
-            preemptions: counts.preemptions,
-            drafts: counts.drafts,
-            draft_tokens: counts.draft_tokens,
-            accepted_at: counts.accepted_at,
-            draft_skips: counts.draft_skips,
-            corrupted_requests: counts.corrupted_requests,
-            steps: counts.steps,
+            host_bytes_used: host.bytes(),
+            host_bytes_total: host.bytes_max(),
+            disk_failing: disk.is_failing().into(),
+            blocks_on_disk: disk.len() as u64,
             step_dispatches: self.backend.dispatches().unwrap_or(0).into(),
             recoveries: self.recoveries,
+            ..Stats::from(counts)
         };
         self.inbox.publish(
             &stats,
@@ -648,6 +618,10 @@ impl<B: Backend, S: Source> Engine<B, S> {
     pub fn parts(&mut self) -> (&Scheduler, &mut B) {
         (&self.scheduler, &mut self.backend)
     }
+}
+
+fn sum_of(groups: &[Group], count: impl Fn(&Group) -> u32) -> u64 {
+    groups.iter().map(|group| u64::from(count(group))).sum()
 }
 
 impl Seeds {

@@ -30,8 +30,6 @@ mod tiers;
 mod verify;
 
 pub use commit::Events;
-pub use counts::Counts;
-pub use prefix::PrefixEnds;
 
 use super::batch::{Batch, Draw, Row};
 use super::block_pool::{BlockPool, Group};
@@ -42,6 +40,7 @@ use super::sequence::{
 };
 use super::speculation::Answers;
 use super::speculation::pace::{Pace, Yield};
+use super::stats::Counts;
 use super::tiers::{DiskTier, HostTier, Rates, TierLimits};
 use crate::config::Speculation;
 use crate::plan::inputs::{BatchInputs, NONE};

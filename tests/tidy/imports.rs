@@ -13,6 +13,7 @@ const PURE: &[&str] = &[
     "engine::batch",
     "engine::beams",
     "engine::faults",
+    "engine::stats",
     "engine::tiers",
 ];
 

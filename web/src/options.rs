@@ -3,9 +3,9 @@
 
 use crate::error::EngineError;
 use folio::config::{Config, ConfigError};
-use folio::engine::handle::{EngineInfo, Stats};
+use folio::engine::handle::{EngineInfo, Stats, Value as StatValue};
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 /// Default maximum of sequences computed at once.
 const SEQUENCES: u32 = 8;
@@ -97,9 +97,9 @@ fn told(error: &ConfigError) -> String {
     format!("limits.{}: {message}", camel_case(error.option))
 }
 
-/// `max-num-seqs` as `maxNumSeqs`; other words and numbers as they are.
+/// `max-num-seqs` and `max_num_seqs` as `maxNumSeqs`; other words and numbers as they are.
 fn camel_case(word: &str) -> String {
-    let mut parts = word.split('-');
+    let mut parts = word.split(['-', '_']);
     let first = parts.next().unwrap_or_default();
     parts.fold(first.into(), |mut name: String, part| {
         let (initial, rest) = part.split_at_checked(1).unwrap_or_default();
@@ -123,29 +123,16 @@ pub(crate) fn info(info: &EngineInfo) -> String {
     .to_string()
 }
 
+/// All rows of the engine's table, as `web/ts/stats.ts` describes them.
 pub(crate) fn stats(stats: &Stats, ready: bool) -> String {
-    json!({
-        "ready": ready,
-        "requestsRunning": stats.requests_running,
-        "requestsWaiting": stats.requests_waiting,
-        "blocksUsed": stats.blocks_used,
-        "blocksTotal": stats.blocks_total,
-        "tokensStored": stats.tokens_stored,
-        "prefixQueries": stats.prefix_queries,
-        "prefixHits": stats.prefix_hits,
-        "prefixHitsHost": stats.prefix_hits_host,
-        "prefixHitsDisk": stats.prefix_hits_disk,
-        "promptTokens": stats.prompt_tokens,
-        "generationTokens": stats.generation_tokens,
-        "finishedStop": stats.finished_stop,
-        "finishedLength": stats.finished_length,
-        "finishedAbort": stats.finished_abort,
-        "finishedError": stats.finished_error,
-        "preemptions": stats.preemptions,
-        "draftTokens": stats.draft_tokens,
-        "acceptedTokens": stats.accepted_tokens(),
-        "steps": stats.steps,
-        "recoveries": stats.recoveries,
-    })
-    .to_string()
+    let mut all = Map::new();
+    all.insert("ready".into(), ready.into());
+    for stat in Stats::TABLE {
+        let value = match (stat.value)(stats) {
+            StatValue::One(count) => count.into(),
+            StatValue::By(_, counts) => counts.into_iter().collect(),
+        };
+        all.insert(camel_case(stat.name), value);
+    }
+    Value::from(all).to_string()
 }

@@ -1,9 +1,10 @@
-// Types of the package. Requests are in requests.ts, which is generated from the engine's table of request fields.
+// Types of the package. Requests are in requests.ts and counters in stats.ts, which are made from the engine's tables.
 // Responses have the fields of OpenAI's API that the engine supports; additional fields are marked.
 
 import type { ChatRequest, CompletionRequest, EmbeddingRequest, ResponsesRequest } from "./requests.js";
 
 export type * from "./requests.js";
+export type * from "./stats.js";
 
 /** Progress of a load. */
 export interface Progress {
@@ -120,34 +121,6 @@ export interface ModelInfo {
   weightBytes: number;
   /** Notices of the engine, for example that the context was shortened. */
   notices: string[];
-}
-
-/** Counters and gauges after the last step. */
-export interface Stats {
-  ready: boolean;
-  requestsRunning: number;
-  requestsWaiting: number;
-  blocksUsed: number;
-  blocksTotal: number;
-  tokensStored: number;
-  prefixQueries: number;
-  prefixHits: number;
-  /** Those of them that came from host memory. */
-  prefixHitsHost: number;
-  /** Those of `prefixHits` that came from files of {@link Engine.cache}. */
-  prefixHitsDisk: number;
-  promptTokens: number;
-  generationTokens: number;
-  finishedStop: number;
-  finishedLength: number;
-  finishedAbort: number;
-  finishedError: number;
-  preemptions: number;
-  /** Guessed tokens that were verified, and those of them that were right. */
-  draftTokens: number;
-  acceptedTokens: number;
-  steps: number;
-  recoveries: number;
 }
 
 /** A chat request with a streamed response. */
