@@ -226,11 +226,6 @@ impl<B: Backend, S: Source, P: FnMut(Progress)> Loading<B, S, P> {
         }
     }
 
-    /// The fingerprint of the model whose weights passed, and how long it took.
-    pub(super) fn fingerprint(&self, samples: Samples) -> ([u8; 32], Duration) {
-        samples.fingerprint(|| self.model.source.identity(), &self.model.plan)
-    }
-
     /// The longest sequence that the allocated pool holds. Reports a notice if it is shorter than planned.
     fn model_len_left(&mut self, fit: &Fit, blocks: &[u32]) -> u32 {
         let planned = fit.model_len_max;
@@ -282,9 +277,16 @@ impl<B: Backend, S: Source, P: FnMut(Progress)> Loading<B, S, P> {
         }
     }
 
-    /// What the blocks of this engine have in common.
-    pub(super) fn form(&self, capacity: &Capacity, fingerprint: [u8; 32]) -> Form {
-        let (plan, caps) = (&self.model.plan, self.model.backend.caps());
+    /// What the blocks of this engine have in common, and how long the fingerprint took of the model whose weights
+    /// passed.
+    pub(super) fn form(&self, capacity: &Capacity, samples: Samples) -> (Form, Duration) {
+        let Part {
+            backend,
+            source,
+            plan,
+        } = &self.model;
+        let caps = backend.caps();
+        let (fingerprint, took) = samples.fingerprint(|| source.identity(), plan);
         let groups = (0..plan.kv_groups.len()).map(|group| {
             let layers = plan.kv_layers.iter();
             layers
@@ -304,7 +306,7 @@ impl<B: Backend, S: Source, P: FnMut(Progress)> Loading<B, S, P> {
             &caps.tier,
         ]
         .join(" ");
-        Form {
+        let form = Form {
             fingerprint,
             kv_format: self.config.kv_format,
             block_size: self.config.block_size,
@@ -312,7 +314,8 @@ impl<B: Backend, S: Source, P: FnMut(Progress)> Loading<B, S, P> {
             build: format!("{build} {:?} {}", caps.activations, capacity.tokens_max),
             deterministic: self.config.deterministic,
             layers: groups.chain(states).collect(),
-        }
+        };
+        (form, took)
     }
 
     /// Opens the disk, if there is one and prefixes are shared, and adapts the limits to it.
@@ -378,7 +381,7 @@ fn check_method(config: &Config, has_draft: bool) -> Result<(), ConfigError> {
         _ => return Ok(()),
     };
     Err(ConfigError {
-        option: "speculative-config",
+        option: "speculative_config",
         message: message.into(),
     })
 }

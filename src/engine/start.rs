@@ -16,6 +16,7 @@ use crate::platform;
 use std::collections::VecDeque;
 use std::io;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// What an engine may be started with besides a device, a model and limits.
 #[doc(hidden)]
@@ -109,8 +110,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
         let samples = loading.upload().await?;
         loading.warm_up().await?;
         let mut limits = loading.limits(&fit, &blocks);
-        let (fingerprint, fingerprint_took) = loading.fingerprint(samples);
-        let form = loading.form(&fit.capacity, fingerprint);
+        let (form, fingerprint_took) = loading.form(&fit.capacity, samples);
         let disk = loading.open_disk(open_disk, &form, &mut limits)?;
         let info = loading.info(&fit, &limits);
         let mover = Mover::calibrated(&mut loading.model.backend, &limits, faults).await?;
@@ -147,15 +147,20 @@ impl<B: Backend, S: Source> Engine<B, S> {
             faults,
         };
         engine.find_files().await;
-        if let Some(disk) = &engine.config.kv_disk {
-            progress(Progress::Disk {
-                folder: disk.folder.clone(),
-                blocks: engine.scheduler.disk().len(),
-                fingerprint: fingerprint_took,
-            });
-        }
+        engine.tell_found(fingerprint_took, &mut progress);
         engine.inbox.set_ready(info);
         Ok(engine)
+    }
+
+    /// Says what was found on disk, and what telling the model's blocks apart took.
+    fn tell_found(&self, fingerprint: Duration, progress: &mut impl FnMut(Progress)) {
+        if let Some(disk) = &self.config.kv_disk {
+            progress(Progress::Disk {
+                folder: disk.folder.clone(),
+                blocks: self.scheduler.disk().len(),
+                fingerprint,
+            });
+        }
     }
 }
 
