@@ -9,7 +9,7 @@
 use super::device::Device;
 use super::options::{EngineArgs, ModelArgs};
 use anyhow::{Context as _, Result};
-use folio::backend::{Caps, DeviceKind};
+use folio::backend::Caps;
 use folio::config::Config;
 use folio::engine::fit::{Bytes, Fit, FitReport};
 use folio::engine::request::SamplingParams;
@@ -374,12 +374,7 @@ impl Described {
             .filter(|model| model.config.kv_cache_bytes.is_none())
             .collect();
         let left = budget.saturating_sub(fixed + given);
-        // As for one model: other programs need some of the machine's memory.
-        let left = if place.caps.kind == DeviceKind::Processor {
-            left / 2
-        } else {
-            left
-        };
+        let left = place.caps.kind.pool_share(left);
         let equal = left / (sharers.len() as u64).max(1);
         let alone = &self.alone.requested;
         let is_enough = sharers
