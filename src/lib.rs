@@ -92,7 +92,7 @@
 //! Its cases for `folio selftest` and the kernel tests go into a file of `src/selftest`. `src/model/decoder.rs` records
 //! the step where an architecture asks for it.
 //!
-//! # To add a field, a family or a format
+//! # To add a field, an option, a counter, a family or a format
 //!
 //! - **An API field**: a row of `server::parameters::table` (name, kind, range, sentence), and the code that uses it:
 //!   the compiler reports an unused row. A sampling parameter is also a member of [`engine::request::SamplingParams`],
@@ -100,6 +100,11 @@
 //!   range and its check in [`engine::request`], and a line of `server::parameters::sampling` that sets it.
 //!   Then `FOLIO_REFRESH=1 cargo test --test http document` rewrites `tests/data/http/openapi.json` and
 //!   `web/ts/requests.ts`, and tries the ends of the new range on every route.
+//! - **An option of the engine** that is a number: a row of [`config`] (name, sentence, default, range), and the code
+//!   that uses it. The command line, its variables and files, and a page's `limits` take it from there.
+//! - **A counter or gauge**: a row of `engine::stats` (name, sentence, name in `/metrics`), and the line that counts.
+//!   The command above writes `web/ts/limits.ts` and `web/ts/stats.ts`, too, and the list of metrics in
+//!   `tests/data/http`.
 //! - **A family** of models whose layers consist of existing steps:
 //!   1. `src/model/families.rs`: a row of data: what its `config.json` decides, and the defaults where it is silent.
 //!   2. `src/model/tensor_names.rs`: a table, if its checkpoints name or stack tensors in a new way.

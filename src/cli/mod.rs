@@ -18,6 +18,7 @@ mod devices;
 mod folders;
 mod generate;
 mod hub;
+mod limits;
 mod list;
 mod open_files;
 mod options;
@@ -143,7 +144,6 @@ fn command_line() -> clap::Command {
     });
     cli.mut_subcommands(|command| {
         let is_long = command.get_arguments().count() > COMMON.len() / 2;
-        let command = options::with_defaults(command);
         if !is_long {
             return command;
         }

@@ -3,6 +3,7 @@
 //! docs/api.md. `FOLIO_REFRESH=1 cargo test --test http document` regenerates these files.
 
 use crate::harness::{CHAT, COMPLETIONS, QWEN, Server, config, hello, renamed, with};
+use folio::config::Config;
 use folio::engine::handle::{Stats, Value as StatValue};
 use folio::model::demo;
 use folio::server::ServerOptions;
@@ -88,6 +89,39 @@ fn the_document_is_the_golden_one() {
 fn the_types_of_the_npm_package_are_fresh() {
     golden("web/ts/requests.ts", &typescript(&document()));
     golden("web/ts/stats.ts", &types_of_stats());
+    golden("web/ts/limits.ts", &types_of_limits());
+}
+
+/// The largest whole number that JavaScript has.
+const SAFE_MAX: u64 = (1 << 53) - 1;
+
+/// The engine's numbers that a page may set, as TypeScript: their names, and their ranges.
+fn types_of_limits() -> String {
+    let mut fields = String::new();
+    let mut ranges = String::new();
+    for option in Config::OPTIONS {
+        let name = camel_case(option.name);
+        let (least, most) = option.range;
+        let most = if most > SAFE_MAX {
+            "Number.MAX_SAFE_INTEGER".to_owned()
+        } else {
+            most.to_string()
+        };
+        let is_bytes = option.unit == "BYTES";
+        let bytes = if is_bytes { ", bytes: true" } else { "" };
+        let unit = if is_bytes { " In bytes." } else { "" };
+        fields += &format!("  /** {}{unit} */\n  {name}?: number;\n", option.help);
+        ranges += &format!("  {name}: {{ least: {least}, most: {most}{bytes} }},\n");
+    }
+    format!(
+        "// The engine's numbers, made from its table. Do not edit; to write it anew:\n\
+         // FOLIO_REFRESH=1 cargo test --test http document\n\n\
+         /** Limits of an engine that are the same on every device. */\n\
+         export interface EngineLimits {{\n{fields}}}\n\n\
+         /** The values of a limit, and whether it counts bytes, which are often computed as a share. */\n\
+         export interface Range {{\n  least: number;\n  most: number;\n  bytes?: true;\n}}\n\n\
+         export const ENGINE_LIMITS: Record<keyof EngineLimits, Range> = {{\n{ranges}}};\n"
+    )
 }
 
 /// The counters and gauges that a page gets, as TypeScript.

@@ -10,6 +10,7 @@ mod kernels;
 mod pages;
 mod reader;
 mod style;
+mod tables;
 mod tokens;
 
 /// Fails with all findings.

@@ -2,10 +2,11 @@
 //! `web/ts`.
 
 use crate::error::EngineError;
-use folio::config::{Config, ConfigError};
+use folio::config::{Config, ConfigError, EngineOption};
 use folio::engine::handle::{EngineInfo, Stats, Value as StatValue};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
 
 /// Default maximum of sequences computed at once.
 const SEQUENCES: u32 = 8;
@@ -24,7 +25,7 @@ pub(crate) enum Device {
 
 /// The options of [`crate::WebEngine::load`].
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct LoadOptions {
     /// The model's name in responses.
     pub(crate) name: String,
@@ -37,14 +38,10 @@ pub(crate) struct LoadOptions {
     pub(crate) requested: Option<String>,
     /// Maximum bytes that a kernel may bind, if less than the device's limit.
     pub(crate) binding_bytes: Option<u64>,
-    max_model_len: Option<u32>,
-    max_num_seqs: Option<u32>,
-    max_num_batched_tokens: Option<u32>,
-    block_size: Option<u32>,
-    kv_cache_bytes: Option<u64>,
-    kv_host_bytes: Option<u64>,
-    seed: Option<u64>,
     speculation: Option<bool>,
+    /// The engine's numbers, under the names of its table.
+    #[serde(flatten)]
+    limits: BTreeMap<String, Option<u64>>,
 }
 
 impl LoadOptions {
@@ -55,23 +52,12 @@ impl LoadOptions {
     /// The engine's limits, checked.
     pub(crate) fn config(&self) -> Result<Config, EngineError> {
         let default = Config::default();
-        let max_num_seqs = self.max_num_seqs.unwrap_or(SEQUENCES);
-        let block_size = self.block_size.unwrap_or(default.block_size);
-        let tokens_min = max_num_seqs.saturating_add(block_size);
-        let batched_tokens = match self.device {
-            Device::WebGpu => BATCHED_TOKENS,
-            Device::Cpu => BATCHED_TOKENS_CPU,
-        };
         let config = Config {
-            max_model_len: self.max_model_len,
-            max_num_seqs,
-            max_num_batched_tokens: self
-                .max_num_batched_tokens
-                .unwrap_or(batched_tokens.max(tokens_min)),
-            block_size,
-            kv_cache_bytes: self.kv_cache_bytes,
-            kv_host_bytes: self.kv_host_bytes.unwrap_or(0),
-            seed: self.seed,
+            max_num_seqs: SEQUENCES,
+            max_num_batched_tokens: match self.device {
+                Device::WebGpu => BATCHED_TOKENS,
+                Device::Cpu => BATCHED_TOKENS_CPU,
+            },
             speculation: if self.speculation.unwrap_or(true) {
                 default.speculation
             } else {
@@ -79,11 +65,24 @@ impl LoadOptions {
             },
             ..default
         };
+        let given = self
+            .limits
+            .iter()
+            .filter_map(|(name, value)| Some((name, (*value)?)))
+            .map(|(name, value)| Ok((option_of(name)?, value)))
+            .collect::<Result<Vec<_>, EngineError>>()?;
         config
-            .check()
-            .map_err(|error| EngineError::limit(told(&error)))?;
-        Ok(config)
+            .with(&given)
+            .map_err(|error| EngineError::limit(told(&error)))
     }
+}
+
+/// The engine's option that a page calls by this name.
+fn option_of(name: &str) -> Result<&'static EngineOption, EngineError> {
+    Config::OPTIONS
+        .iter()
+        .find(|option| camel_case(option.name) == name)
+        .ok_or_else(|| EngineError::limit(format!("limits.{name}: there is no such limit")))
 }
 
 /// A setting outside its range, by the name of the page's limit instead of the command line's option.
