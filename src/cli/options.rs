@@ -78,14 +78,8 @@ pub(crate) struct EngineArgs {
     pub(crate) deterministic: bool,
     #[command(flatten)]
     pub(crate) limits: LimitArgs,
-    /// Fraction of the device's memory for weights and KV pool
-    #[arg(
-        long,
-        env = "FOLIO_GPU_MEMORY_UTILIZATION",
-        value_name = "SHARE",
-        default_value_t = Config::default().gpu_memory_utilization
-    )]
-    pub(crate) gpu_memory_utilization: f32,
+    #[arg(long, env = "FOLIO_GPU_MEMORY_UTILIZATION", value_name = "SHARE", help = share_help())]
+    pub(crate) gpu_memory_utilization: Option<f32>,
     /// Data type of the KV pool; auto is f16, q8 and fp8 (E4M3) hold nearly twice as many tokens
     #[arg(long, env = "FOLIO_KV_CACHE_DTYPE", default_value = "auto")]
     pub(crate) kv_cache_dtype: KvCacheDtype,
@@ -109,6 +103,11 @@ pub(crate) struct EngineArgs {
     draft_model: Option<PathBuf>,
 }
 
+fn share_help() -> String {
+    let default = Config::default().gpu_memory_utilization;
+    format!("Fraction of the device's memory for weights and KV pool [default: {default}]")
+}
+
 impl EngineArgs {
     /// The requested device, not yet open.
     pub(crate) fn device(&self) -> Result<Device> {
@@ -119,7 +118,9 @@ impl EngineArgs {
     pub(crate) fn config(&self) -> Result<Config> {
         let default = device::defaults(&self.device.choice);
         let config = Config {
-            gpu_memory_utilization: self.gpu_memory_utilization,
+            gpu_memory_utilization: self
+                .gpu_memory_utilization
+                .unwrap_or(default.gpu_memory_utilization),
             kv_host_bytes: self.host_tier.bytes(),
             kv_disk: self.disk_tier.config(),
             kv_format: match self.kv_cache_dtype {
