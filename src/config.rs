@@ -1,49 +1,163 @@
 //! Every limit of the system, checked once.
 //!
-//! [`Config`] holds what a user may set, under vLLM's names where vLLM has one. Sizes that depend on the model and the
-//! device are computed from it when the engine starts.
+//! [`Config`] holds what a user may set, under vLLM's names where vLLM has one. Its numbers are a table, from which the
+//! command line, a browser's page and its types take names, sentences, ranges and defaults. Sizes that depend on the
+//! model and the device are computed from it when the engine starts.
 
 use crate::plan::KvFormat;
 use std::path::PathBuf;
 
-/// Limits and switches of one engine.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Config {
-    /// Maximum tokens of prompt and answer together. `None`: the model's own context, or what the pool can hold.
-    pub max_model_len: Option<u32>,
-    /// Maximum sequences that run at once.
-    pub max_num_seqs: u32,
-    /// Maximum tokens computed per step (prefill and decode together).
-    pub max_num_batched_tokens: u32,
-    /// Tokens per KV block: 16, 32 or 64.
-    pub block_size: u32,
-    /// Share of the device's memory that weights, activations and KV pool may use, from 0 to 1.
-    pub gpu_memory_utilization: f32,
-    /// Size of the KV pool in bytes; overrides the share of memory.
-    pub kv_cache_bytes: Option<u64>,
-    /// Bytes of host memory for KV blocks that leave the pool, and come back when a prompt needs them; 0 for none.
-    pub kv_host_bytes: u64,
-    /// A folder for KV blocks that later requests and later processes may need; `None` for none.
-    pub kv_disk: Option<DiskConfig>,
-    /// Element type of the KV pool.
-    pub kv_format: KvFormat,
-    /// Whether requests with equal prefixes share KV blocks.
-    pub prefix_caching: bool,
-    /// For a model that keeps a recurrent state per sequence: how many states at the ends of prompts and answers are
-    /// kept for other requests. `None`: as many as a sixteenth of the memory holds, from 4 to twice `max_num_seqs`.
-    pub state_snapshots: Option<u32>,
-    /// Whether a step is submitted before the tokens of the previous one are read.
-    pub look_ahead: bool,
-    /// Whether a request's results are bit-identical on a device, regardless of what else is in the batch or the prefix
-    /// cache, and of preemptions. Only whole chunks of prompts are then shared, and what a preempted answer had is
-    /// recomputed one token per step.
-    pub deterministic: bool,
-    /// How the next tokens are guessed, so that one step verifies several; `None`: they are not.
-    pub speculation: Option<Speculation>,
-    /// Maximum waiting requests; further ones are refused.
-    pub queue_requests_max: u32,
-    /// Seed from which the seeds of requests without one are generated; `None`: a random one from the system.
-    pub seed: Option<u64>,
+/// An option of an engine that is a number: a row of the table. Everyone who tells or takes options reads it.
+#[derive(Clone, Copy, Debug)]
+pub struct EngineOption {
+    /// The field of [`Config`]. The command line writes it `--max-num-seqs`, its variable `FOLIO_MAX_NUM_SEQS`, a page
+    /// in a browser `maxNumSeqs`.
+    pub name: &'static str,
+    /// What it is, in a sentence.
+    pub help: &'static str,
+    /// What it counts, as help writes it: `BYTES`, `TOKENS`.
+    pub unit: &'static str,
+    /// The smallest and the largest value.
+    pub range: (u64, u64),
+    /// What holds where it is absent, in words; `None` if there is always a number.
+    pub absent: Option<&'static str>,
+    /// Its value.
+    pub get: fn(&Config) -> Option<u64>,
+    set: fn(&mut Config, u64),
+}
+
+impl EngineOption {
+    /// The option with this name.
+    pub fn named(name: &str) -> Option<&'static Self> {
+        Config::OPTIONS.iter().find(|option| option.name == name)
+    }
+
+    fn check(&self, value: u64) -> Result<(), ConfigError> {
+        let (least, most) = self.range;
+        if (least..=most).contains(&value) {
+            return Ok(());
+        }
+        let range = match (least, most) {
+            (0, _) => format!("at most {most}"),
+            (_, WORD_MAX) => format!("at least {least}"),
+            _ => format!("from {least} to {most}"),
+        };
+        Err(ConfigError {
+            option: self.name,
+            message: format!("must be {range}, not {value}"),
+        })
+    }
+}
+
+/// The largest `u32`: an option without a bound of its own.
+const WORD_MAX: u64 = u32::MAX as u64;
+
+/// The value as a field of a configuration. A checked value fits.
+fn narrowed<T: TryFrom<u64>>(value: u64, largest: T) -> T {
+    T::try_from(value).unwrap_or(largest)
+}
+
+/// Declares [`Config`] and the table of its numbers. A row is `/// sentence`, name, type, default, range and unit; that
+/// of a number that may be absent says what holds then. Fields that are no numbers have no row.
+macro_rules! config {
+    (
+        optional {
+            $($(#[doc = $optional_help:literal])+
+            $optional:ident: $optional_type:ty = $absent:literal,
+                $optional_least:literal to $optional_most:expr, $optional_unit:literal;)*
+        }
+        numbers {
+            $($(#[doc = $help:literal])+
+            $number:ident: $number_type:ty = $default:expr, $least:literal to $most:expr, $unit:literal;)*
+        }
+        others { $($(#[$doc:meta])+ $other:ident: $other_type:ty = $other_default:expr;)* }
+    ) => {
+        /// Limits and switches of one engine.
+        #[derive(Clone, Debug, PartialEq)]
+        pub struct Config {
+            $($(#[doc = $optional_help])+ pub $optional: Option<$optional_type>,)*
+            $($(#[doc = $help])+ pub $number: $number_type,)*
+            $($(#[$doc])+ pub $other: $other_type,)*
+        }
+
+        impl Default for Config {
+            fn default() -> Self {
+                Self {
+                    $($optional: None,)*
+                    $($number: $default,)*
+                    $($other: $other_default,)*
+                }
+            }
+        }
+
+        impl Config {
+            /// The table of its numbers.
+            pub const OPTIONS: &'static [EngineOption] = &[
+                $(EngineOption {
+                    name: stringify!($optional),
+                    help: concat!($($optional_help),+).trim_ascii_start(),
+                    unit: $optional_unit,
+                    range: ($optional_least, $optional_most),
+                    absent: Some($absent),
+                    get: |config| config.$optional.map(Into::into),
+                    set: |config, value| config.$optional = Some(narrowed(value, <$optional_type>::MAX)),
+                },)*
+                $(EngineOption {
+                    name: stringify!($number),
+                    help: concat!($($help),+).trim_ascii_start(),
+                    unit: $unit,
+                    range: ($least, $most),
+                    absent: None,
+                    get: |config| Some(config.$number.into()),
+                    set: |config, value| config.$number = narrowed(value, <$number_type>::MAX),
+                },)*
+            ];
+        }
+    };
+}
+
+config! {
+    optional {
+        /// Maximum tokens of a prompt and its answer together.
+        max_model_len: u32 = "the model's context, or what fits the KV pool", 2 to WORD_MAX, "TOKENS";
+        /// Size of the KV pool, in place of a share of the memory.
+        kv_cache_bytes: u64 = "what the weights leave of the device's memory", 0 to u64::MAX, "BYTES";
+        /// Number of states kept for requests with a common prefix, for models with a recurrent state.
+        state_snapshots: u32 = "what a sixteenth of the memory holds, from 4 to twice the sequences", 0 to 65_536, "N";
+        /// Seed for requests that have none.
+        seed: u64 = "a random one", 0 to u64::MAX, "SEED";
+    }
+    numbers {
+        /// Maximum number of sequences computed at once.
+        max_num_seqs: u32 = 64, 1 to 1024, "N";
+        /// Maximum tokens computed per step (prefill and decode together).
+        max_num_batched_tokens: u32 = 512, 1 to 65_536, "TOKENS";
+        /// Tokens per KV block: 16, 32 or 64.
+        block_size: u32 = 32, 16 to 64, "TOKENS";
+        /// Host memory for KV blocks that leave the pool; they return when a prompt needs them.
+        kv_host_bytes: u64 = 0, 0 to u64::MAX, "BYTES";
+        /// Maximum number of waiting requests; more are refused with status 429.
+        queue_requests_max: u32 = 256, 1 to 65_536, "N";
+    }
+    others {
+        /// Share of the device's memory that weights, activations and KV pool may use, from 0 to 1. A size of the pool
+        /// overrides it.
+        gpu_memory_utilization: f32 = 0.9;
+        /// A folder for KV blocks that later requests and later processes may need; `None` for none.
+        kv_disk: Option<DiskConfig> = None;
+        /// Element type of the KV pool.
+        kv_format: KvFormat = KvFormat::F16;
+        /// Whether requests with equal prefixes share KV blocks.
+        prefix_caching: bool = true;
+        /// Whether a step is submitted before the tokens of the previous one are read.
+        look_ahead: bool = true;
+        /// Whether a request's results are bit-identical on a device, regardless of what else is in the batch or the
+        /// prefix cache, and of preemptions. Only whole chunks of prompts are then shared, and what a preempted answer
+        /// had is recomputed one token per step.
+        deterministic: bool = false;
+        /// How the next tokens are guessed, so that one step verifies several; `None`: they are not.
+        speculation: Option<Speculation> = Some(Speculation::SINGLE_SEQUENCE);
+    }
 }
 
 /// A folder for files of KV blocks. Several processes may use it.
@@ -79,8 +193,6 @@ pub struct Speculation {
     pub disable_by_batch_size: Option<u32>,
 }
 
-/// Maximum of [`Config::state_snapshots`].
-pub const STATE_SNAPSHOTS_MAX: u32 = 65_536;
 /// Maximum of [`Speculation::num_speculative_tokens`].
 pub const SPECULATIVE_TOKENS_MAX: u32 = 32;
 /// Maximum of [`Speculation::prompt_lookup_max`].
@@ -111,7 +223,7 @@ impl Speculation {
     fn check(&self) -> Result<(), ConfigError> {
         let fail = |message| {
             Err(ConfigError {
-                option: "speculative-config",
+                option: "speculative_config",
                 message,
             })
         };
@@ -144,98 +256,111 @@ impl Speculation {
     }
 }
 
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            max_model_len: None,
-            max_num_seqs: 64,
-            max_num_batched_tokens: 512,
-            block_size: 32,
-            gpu_memory_utilization: 0.9,
-            kv_cache_bytes: None,
-            kv_host_bytes: 0,
-            kv_disk: None,
-            kv_format: KvFormat::F16,
-            prefix_caching: true,
-            state_snapshots: None,
-            look_ahead: true,
-            deterministic: false,
-            speculation: Some(Speculation::SINGLE_SEQUENCE),
-            queue_requests_max: 256,
-            seed: None,
-        }
-    }
-}
-
 /// A setting outside its range.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[error("--{option}: {message}")]
+#[error("--{}: {message}", .option.replace('_', "-"))]
 pub struct ConfigError {
-    /// The option's name on the command line.
+    /// The option's name.
     pub option: &'static str,
     /// The problem, including the value.
     pub message: String,
 }
 
 impl Config {
+    /// These settings with options that were given, checked. More sequences, or longer blocks, raise the tokens per
+    /// step, unless those are given too.
+    ///
+    /// # Errors
+    ///
+    /// A value outside its range, by the option's name.
+    pub fn with(mut self, given: &[(&EngineOption, u64)]) -> Result<Self, ConfigError> {
+        for (option, value) in given {
+            option.check(*value)?;
+            (option.set)(&mut self, *value);
+        }
+        let mut names = given.iter().map(|(option, _)| option.name);
+        if names.all(|name| name != "max_num_batched_tokens") {
+            self.max_num_batched_tokens = self.max_num_batched_tokens.max(self.tokens_min());
+        }
+        self.check()?;
+        Ok(self)
+    }
+
+    /// The fewest tokens per step with which prefill continues beside a full decode batch.
+    fn tokens_min(&self) -> u32 {
+        self.max_num_seqs.saturating_add(self.block_size)
+    }
+
     /// Checks every range that does not depend on model or device.
     pub fn check(&self) -> Result<(), ConfigError> {
         let fail = |option, message| Err(ConfigError { option, message });
         if ![16, 32, 64].contains(&self.block_size) {
-            return fail(
-                "block-size",
-                format!("must be 16, 32 or 64, not {}", self.block_size),
-            );
+            let message = format!("must be 16, 32 or 64, not {}", self.block_size);
+            return fail("block_size", message);
         }
-        if !(1..=1024).contains(&self.max_num_seqs) {
-            return fail(
-                "max-num-seqs",
-                format!("must be from 1 to 1024, not {}", self.max_num_seqs),
-            );
+        for option in Self::OPTIONS {
+            if let Some(value) = (option.get)(self) {
+                option.check(value)?;
+            }
         }
-        let tokens_min = self.max_num_seqs + self.block_size;
-        if !(tokens_min..=65_536).contains(&self.max_num_batched_tokens) {
-            let given = self.max_num_batched_tokens;
+        let (given, least) = (self.max_num_batched_tokens, self.tokens_min());
+        if given < least {
             let rule =
                 "max-num-seqs + block-size, so that prefill continues beside a full decode batch";
-            return fail(
-                "max-num-batched-tokens",
-                format!("must be from {tokens_min} ({rule}) to 65536, not {given}"),
-            );
+            let message = format!("must be from {least} ({rule}) to 65536, not {given}");
+            return fail("max_num_batched_tokens", message);
         }
-        if let Some(count) = self
-            .state_snapshots
-            .filter(|count| *count > STATE_SNAPSHOTS_MAX)
-        {
-            return fail(
-                "state-snapshots",
-                format!("must be at most {STATE_SNAPSHOTS_MAX}, not {count}"),
-            );
+        let share = self.gpu_memory_utilization;
+        if !(share > 0.0 && share <= 1.0) {
+            let message = format!("must be above 0 and at most 1, not {share}");
+            return fail("gpu_memory_utilization", message);
         }
-        if self.max_model_len.is_some_and(|length| length < 2) {
-            return fail(
-                "max-model-len",
-                "must be at least 2: one prompt token and one answer token".into(),
-            );
+        match &self.speculation {
+            Some(speculation) => speculation.check(),
+            None => Ok(()),
         }
-        if !(self.gpu_memory_utilization > 0.0 && self.gpu_memory_utilization <= 1.0) {
-            return fail(
-                "gpu-memory-utilization",
-                format!(
-                    "must be above 0 and at most 1, not {}",
-                    self.gpu_memory_utilization
-                ),
-            );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_option_outside_its_range_is_refused_by_its_name() {
+        for option in Config::OPTIONS {
+            let (least, most) = option.range;
+            let outside = [least.checked_sub(1), most.checked_add(1)];
+            for value in outside.into_iter().flatten() {
+                let error = Config::default()
+                    .with(&[(option, value)])
+                    .expect_err(option.name);
+                assert_eq!(error.option, option.name);
+                assert!(error.message.contains(&value.to_string()), "{error}");
+            }
+            for value in [least, most] {
+                let taken = Config::default().with(&[(option, value)]);
+                let value = taken.ok().and_then(|config| (option.get)(&config));
+                let is_too_few = option.name == "max_num_batched_tokens" && value.is_none();
+                assert!(is_too_few || value.is_some(), "{}", option.name);
+            }
         }
-        if let Some(speculation) = &self.speculation {
-            speculation.check()?;
-        }
-        if !(1..=65_536).contains(&self.queue_requests_max) {
-            return fail(
-                "queue-requests-max",
-                format!("must be from 1 to 65536, not {}", self.queue_requests_max),
-            );
-        }
-        Ok(())
+    }
+
+    #[test]
+    fn more_sequences_raise_the_tokens_per_step_unless_these_are_given() {
+        let [sequences, tokens] = ["max_num_seqs", "max_num_batched_tokens"]
+            .map(|name| EngineOption::named(name).expect("there is such an option"));
+        let config = Config::default().with(&[(sequences, 1024)]);
+        let tokens_max = config.map(|config| config.max_num_batched_tokens);
+        assert_eq!(tokens_max, Ok(1024 + 32));
+        let error = Config::default()
+            .with(&[(sequences, 1024), (tokens, 512)])
+            .expect_err("a full decode batch leaves no room");
+        assert!(
+            error
+                .to_string()
+                .starts_with("--max-num-batched-tokens: must be from 1056 ")
+        );
     }
 }

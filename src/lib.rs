@@ -145,16 +145,17 @@
 //!
 //! ## A counter
 //!
-//! 1. `src/engine/handle.rs`: a row of `stats!`; `src/engine/mod.rs`: `publish` writes it. Counters of the server
-//!    itself are in `src/server/counters.rs`.
-//! 2. `src/server/routes/metrics.rs`: its name (vLLM's, if there is one), its kind and a sentence.
-//! 3. `docs/api.md`, and `docs/grafana.json` if the dashboard draws it.
-//! 4. A test that makes it move; `tests/http/metrics.rs` checks the form of all.
+//! 1. `src/engine/stats.rs`: a row (name, sentence, name in `/metrics`: vLLM's, if there is one), and the line that
+//!    counts. Counters of the server itself are in `src/server/counters.rs`.
+//! 2. `docs/grafana.json`, if the dashboard draws it.
+//! 3. A test that makes it move; `tests/http/metrics.rs` checks the form of all. `FOLIO_REFRESH=1 cargo test --test http
+//!    document` writes `web/ts/stats.ts` and the list of metrics in `tests/data/http`.
 //!
 //! ## An option
 //!
-//! 1. Of the engine: `src/config.rs`: a member of [`config::Config`] with its default, its range and its check;
-//!    `src/cli/options.rs`: the flag, its variable and its help, for every command that runs an engine.
+//! 1. Of the engine, a number: `src/config.rs`: a row (name, sentence, default, range). The command line, its variables
+//!    and files, and a page's `limits` take it from there, and `FOLIO_REFRESH=1 cargo test --test http document` writes
+//!    `web/ts/limits.ts`. Another one is a member of [`config::Config`] there, and a flag in `src/cli/options.rs`.
 //! 2. Of the server: `src/cli/commands/serve/mod.rs`, and the options that it fills: `src/server/state/mod.rs`, or
 //!    `src/server/socket/mod.rs` for connections. `--config` has it by the flag.
 //! 3. In a page: `web/src/options.rs`, `web/ts/options.ts` and `web/ts/types.ts`; `web/src/error.rs` says what the flag

@@ -45,6 +45,16 @@ impl DeviceKind {
     pub fn shares_memory(self) -> bool {
         matches!(self, Self::Software | Self::Processor | Self::Integrated)
     }
+
+    /// Bytes for the KV pool, of those that a device has left. Of a machine's memory it is half: other programs need
+    /// some of it, and the system needs some for its page cache.
+    pub fn pool_share(self, left: u64) -> u64 {
+        if self == Self::Processor {
+            left / 2
+        } else {
+            left
+        }
+    }
 }
 
 /// The source of memory that is the machine's.

@@ -11,6 +11,7 @@ mod commands;
 mod device;
 mod folders;
 mod hub;
+mod limits;
 mod options;
 mod remote;
 mod request;
@@ -126,7 +127,6 @@ fn command_line() -> clap::Command {
     });
     cli.mut_subcommands(|command| {
         let is_long = command.get_arguments().count() > COMMON.len() / 2;
-        let command = options::with_defaults(command);
         if !is_long {
             return command;
         }

@@ -3,9 +3,9 @@
 use super::device::{self, Device, DeviceArgs, Dtype};
 use super::folders::names_in;
 use super::hub::{self, Described, HubArgs};
+use super::limits::LimitArgs;
 use super::speculation::{self, SpeculativeConfig};
 use super::tiers::{DiskTierArgs, HostTierArgs};
-use super::units::parse_bytes;
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::builder::BoolishValueParser;
 use clap::{Args, ValueEnum};
@@ -76,27 +76,13 @@ pub(crate) struct EngineArgs {
     /// Make results independent of batching, bit for bit, on one device
     #[arg(long, env = "FOLIO_DETERMINISTIC", value_parser = BoolishValueParser::new())]
     pub(crate) deterministic: bool,
-    /// Maximum tokens of a prompt and its answer together [default: the model's context, or what fits the KV pool]
-    #[arg(long, env = "FOLIO_MAX_MODEL_LEN", value_name = "TOKENS")]
-    pub(crate) max_model_len: Option<u32>,
-    /// Maximum number of sequences computed at once
-    #[arg(long, env = "FOLIO_MAX_NUM_SEQS", value_name = "N")]
-    pub(crate) max_num_seqs: Option<u32>,
-    /// Maximum tokens computed per step (prefill and decode together)
-    #[arg(long, env = "FOLIO_MAX_NUM_BATCHED_TOKENS", value_name = "TOKENS")]
-    pub(crate) max_num_batched_tokens: Option<u32>,
-    /// Tokens per KV block: 16, 32 or 64
-    #[arg(long, env = "FOLIO_BLOCK_SIZE", value_name = "TOKENS")]
-    pub(crate) block_size: Option<u32>,
-    /// Fraction of the device's memory for weights and KV pool
-    #[arg(long, env = "FOLIO_GPU_MEMORY_UTILIZATION", value_name = "SHARE")]
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
+    #[arg(long, env = "FOLIO_GPU_MEMORY_UTILIZATION", value_name = "SHARE", help = share_help())]
     pub(crate) gpu_memory_utilization: Option<f32>,
     /// Data type of the KV pool; auto is f16, q8 and fp8 (E4M3) hold nearly twice as many tokens
     #[arg(long, env = "FOLIO_KV_CACHE_DTYPE", default_value = "auto")]
     pub(crate) kv_cache_dtype: KvCacheDtype,
-    /// Size of the KV pool, for example 512MiB [default: what the weights leave of --gpu-memory-utilization]
-    #[arg(long, env = "FOLIO_KV_CACHE_BYTES", value_name = "BYTES", value_parser = parse_bytes)]
-    pub(crate) kv_cache_bytes: Option<u64>,
     #[command(flatten)]
     pub(crate) host_tier: HostTierArgs,
     #[command(flatten)]
@@ -104,10 +90,6 @@ pub(crate) struct EngineArgs {
     /// Do not share KV blocks between requests with a common prefix
     #[arg(long, env = "FOLIO_NO_PREFIX_CACHING", value_parser = BoolishValueParser::new())]
     pub(crate) no_prefix_caching: bool,
-    /// Number of states kept for requests with a common prefix, for models with a recurrent state [default: what a
-    /// sixteenth of the memory holds]
-    #[arg(long, env = "FOLIO_STATE_SNAPSHOTS", value_name = "N")]
-    pub(crate) state_snapshots: Option<u32>,
     /// Submit a step only after the tokens of the previous one are read
     #[arg(long, env = "FOLIO_NO_LOOK_AHEAD", value_parser = BoolishValueParser::new())]
     pub(crate) no_look_ahead: bool,
@@ -119,42 +101,11 @@ pub(crate) struct EngineArgs {
     /// Smaller model with the same tokenizer that guesses the next tokens, as "model" in --speculative-config
     #[arg(long, env = "FOLIO_DRAFT_MODEL", value_name = "PATH_OR_NAME")]
     draft_model: Option<PathBuf>,
-    /// Maximum number of waiting requests; more are refused with status 429
-    #[arg(long, env = "FOLIO_QUEUE_REQUESTS_MAX", value_name = "N")]
-    pub(crate) queue_requests_max: Option<u32>,
-    /// Seed for requests that have none
-    #[arg(long, env = "FOLIO_SEED")]
-    pub(crate) seed: Option<u64>,
 }
 
-/// Adds the defaults of the engine's limits to the help of their options.
-pub(crate) fn with_defaults(command: clap::Command) -> clap::Command {
-    command.mut_args(|arg| {
-        let of = |config: &Config| default_of(arg.get_id().as_str(), config);
-        let (Some(default), Some(on_cuda)) = (of(&Config::default()), of(&device::cuda_defaults()))
-        else {
-            return arg;
-        };
-        let on_cuda = (cfg!(feature = "cuda") && on_cuda != default)
-            .then(|| format!(", on CUDA devices {on_cuda}"));
-        let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
-        arg.help(format!(
-            "{help} [default: {default}{}]",
-            on_cuda.unwrap_or_default()
-        ))
-    })
-}
-
-/// The default of an option that is a limit of the engine.
-fn default_of(option: &str, config: &Config) -> Option<String> {
-    Some(match option {
-        "max_num_seqs" => config.max_num_seqs.to_string(),
-        "max_num_batched_tokens" => config.max_num_batched_tokens.to_string(),
-        "block_size" => config.block_size.to_string(),
-        "gpu_memory_utilization" => config.gpu_memory_utilization.to_string(),
-        "queue_requests_max" => config.queue_requests_max.to_string(),
-        _ => return None,
-    })
+fn share_help() -> String {
+    let default = Config::default().gpu_memory_utilization;
+    format!("Fraction of the device's memory for weights and KV pool [default: {default}]")
 }
 
 impl EngineArgs {
@@ -163,23 +114,13 @@ impl EngineArgs {
         self.device.resolve()?.with_dtype(self.dtype)
     }
 
-    /// The engine's limits, checked. A higher number of sequences raises the tokens per step, unless that is set.
+    /// The engine's limits, checked.
     pub(crate) fn config(&self) -> Result<Config> {
         let default = device::defaults(&self.device.choice);
-        let max_num_seqs = self.max_num_seqs.unwrap_or(default.max_num_seqs);
-        let block_size = self.block_size.unwrap_or(default.block_size);
-        let tokens_min = max_num_seqs.saturating_add(block_size);
         let config = Config {
-            max_model_len: self.max_model_len,
-            max_num_seqs,
-            max_num_batched_tokens: self
-                .max_num_batched_tokens
-                .unwrap_or_else(|| default.max_num_batched_tokens.max(tokens_min)),
-            block_size,
             gpu_memory_utilization: self
                 .gpu_memory_utilization
                 .unwrap_or(default.gpu_memory_utilization),
-            kv_cache_bytes: self.kv_cache_bytes,
             kv_host_bytes: self.host_tier.bytes(),
             kv_disk: self.disk_tier.config(),
             kv_format: match self.kv_cache_dtype {
@@ -190,17 +131,25 @@ impl EngineArgs {
                 KvCacheDtype::Fp8 => KvFormat::Fp8,
             },
             prefix_caching: !self.no_prefix_caching,
-            state_snapshots: self.state_snapshots,
             look_ahead: !self.no_look_ahead,
             deterministic: self.deterministic,
             speculation: self.speculation(default.speculation)?,
-            queue_requests_max: self
-                .queue_requests_max
-                .unwrap_or(default.queue_requests_max),
-            seed: self.seed,
+            ..default
         };
-        config.check()?;
-        Ok(config)
+        Ok(config.with(self.limits.given())?)
+    }
+
+    /// Maximum number of waiting requests.
+    pub(crate) fn queue_requests_max(&self) -> u32 {
+        let given = self.limits.get("queue_requests_max");
+        given
+            .and_then(|count| u32::try_from(count).ok())
+            .unwrap_or(Config::default().queue_requests_max)
+    }
+
+    /// The seed for requests that have none.
+    pub(crate) fn seed(&self) -> Option<u64> {
+        self.limits.get("seed")
     }
 }
 

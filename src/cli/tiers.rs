@@ -5,29 +5,34 @@ use clap::Args;
 use folio::config::DiskConfig;
 use std::path::PathBuf;
 
-/// The size of the host tier, under its own name or one of vLLM's.
+/// The size of the host tier under vLLM's names; `--kv-host-bytes` is a row of the engine's table.
 #[derive(Args, Clone, Debug)]
 #[group(multiple = false)]
 pub(crate) struct HostTierArgs {
-    /// Host memory for KV blocks that leave the pool, for example 8GiB; they return when a prompt needs them
-    /// [default: none]
-    #[arg(long, env = "FOLIO_KV_HOST_BYTES", value_name = "BYTES", value_parser = parse_bytes)]
-    kv_host_bytes: Option<u64>,
-    /// The same in GiB, under vLLM's name
-    #[arg(long, env = "FOLIO_SWAP_SPACE", value_name = "GIB", value_parser = parse_gib)]
+    /// --kv-host-bytes in GiB, under vLLM's name
+    #[arg(
+        long,
+        env = "FOLIO_SWAP_SPACE",
+        value_name = "GIB",
+        value_parser = parse_gib,
+        conflicts_with = "kv_host_bytes"
+    )]
     swap_space: Option<u64>,
     /// The same in GiB, under vLLM's newer name
-    #[arg(long, env = "FOLIO_KV_OFFLOADING_SIZE", value_name = "GIB", value_parser = parse_gib)]
+    #[arg(
+        long,
+        env = "FOLIO_KV_OFFLOADING_SIZE",
+        value_name = "GIB",
+        value_parser = parse_gib,
+        conflicts_with = "kv_host_bytes"
+    )]
     kv_offloading_size: Option<u64>,
 }
 
 impl HostTierArgs {
     /// Bytes of host memory; 0 for none.
     pub(crate) fn bytes(&self) -> u64 {
-        self.kv_host_bytes
-            .or(self.swap_space)
-            .or(self.kv_offloading_size)
-            .unwrap_or(0)
+        self.swap_space.or(self.kv_offloading_size).unwrap_or(0)
     }
 }
 

@@ -9,7 +9,7 @@ mod several;
 
 pub use several::{Neighbour, Share, SharedMemory};
 
-use super::draft_model::DraftPlan;
+use super::draft_plan::DraftPlan;
 use super::sizes;
 use super::source::Source;
 use super::states;

@@ -5,15 +5,15 @@
 //! request is well-formed. [`EngineInbox`] is the other end, owned by the engine: when it is dropped, every request
 //! still in it receives an error.
 
+pub use super::stats::{Stat, Stats, Value};
+
 use super::Turns;
 use super::request::{BeamRoom, Event, Request, RequestError, SubmitError};
-use crate::config::SPECULATIVE_TOKENS_MAX;
-use crate::engine::request::DraftSkip;
 use futures_channel::mpsc;
 use futures_util::{Stream, StreamExt};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 
 /// Yields tokens, then exactly one `Finished` or `Failed`. Dropping it cancels the choice.
@@ -145,132 +145,6 @@ pub struct EngineInfo {
     pub beam_room: BeamRoom,
 }
 
-macro_rules! stats {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Counters and gauges at one moment.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub struct Stats {
-            $($(#[$doc])* pub $name: u64,)*
-            /// Drafted tokens that were accepted, by their place among the drafts of a step.
-            pub accepted_at: [u64; SPECULATIVE_TOKENS_MAX as usize],
-            /// Draws without drafts, by [`DraftSkip`].
-            pub draft_skips: [u64; DraftSkip::ALL.len()],
-        }
-
-        /// The same values as atomics: the engine writes them, any thread reads them.
-        #[derive(Debug, Default)]
-        struct Cells {
-            $($name: AtomicU64,)*
-            accepted_at: [AtomicU64; SPECULATIVE_TOKENS_MAX as usize],
-            draft_skips: [AtomicU64; DraftSkip::ALL.len()],
-        }
-
-        impl Cells {
-            fn store(&self, stats: &Stats) {
-                $(self.$name.store(stats.$name, Ordering::Relaxed);)*
-                let places = self.accepted_at.iter().zip(stats.accepted_at);
-                let skips = self.draft_skips.iter().zip(stats.draft_skips);
-                places.chain(skips).for_each(|(cell, count)| cell.store(count, Ordering::Relaxed));
-            }
-
-            fn load(&self) -> Stats {
-                let accepted_at = std::array::from_fn(|place| self.accepted_at[place].load(Ordering::Relaxed));
-                let draft_skips = std::array::from_fn(|skip| self.draft_skips[skip].load(Ordering::Relaxed));
-                Stats { $($name: self.$name.load(Ordering::Relaxed),)* accepted_at, draft_skips }
-            }
-        }
-    };
-}
-
-stats! {
-    /// Running choices.
-    requests_running,
-    /// Queued requests plus preempted choices.
-    requests_waiting,
-    /// KV blocks in use. Cached blocks without holders do not count.
-    blocks_used,
-    /// Entries of all block tables: KV blocks in use, where a shared block counts once for each of its holders.
-    blocks_held,
-    /// KV blocks of all groups.
-    blocks_total,
-    /// Tokens stored in the KV blocks in use. Divided by the slots of those blocks, it shows how well the pool is
-    /// filled.
-    tokens_stored,
-    /// Prompt tokens looked up in the prefix cache.
-    prefix_queries,
-    /// Prompt tokens found in the prefix cache, in any tier.
-    prefix_hits,
-    /// Those of them that were in the device's memory.
-    prefix_hits_device,
-    /// Those of them that came from host memory.
-    prefix_hits_host,
-    /// Those of them that were read from disk.
-    prefix_hits_disk,
-    /// Files of KV blocks written.
-    files_written,
-    /// Files of KV blocks read.
-    files_read,
-    /// Files of KV blocks that were damaged or put there by somebody else, and were removed.
-    files_refused,
-    /// 1 while the folder of KV blocks can be neither read nor written, else 0.
-    disk_failing,
-    /// KV blocks that can be read from disk.
-    blocks_on_disk,
-    /// KV blocks copied to host memory.
-    blocks_saved,
-    /// KV blocks copied back from host memory.
-    blocks_restored,
-    /// Bytes of KV blocks in host memory.
-    host_bytes_used,
-    /// Most bytes of KV blocks that host memory may hold.
-    host_bytes_total,
-    /// Prompts whose shareable blocks were all found in the prefix cache.
-    prefix_ends_prompt,
-    /// Prompts that differ from every remembered sequence.
-    prefix_ends_difference,
-    /// Prompts that the same client has computed further under another salt.
-    prefix_ends_salt,
-    /// Prompts that were computed further once, but whose blocks were evicted.
-    prefix_ends_eviction,
-    /// Prompts whose further blocks were found, but no recurrent state after them.
-    prefix_ends_no_snapshot,
-    /// Prompts that were not looked up, because prefix caching is off.
-    prefix_ends_disabled,
-    /// Prompt tokens of admitted requests.
-    prompt_tokens,
-    /// Generated tokens.
-    generation_tokens,
-    /// Choices that ended at an end token or stop token, or that were complete for another reason.
-    finished_stop,
-    /// Choices that reached their length limit.
-    finished_length,
-    /// Choices whose receiver was dropped before they were complete.
-    finished_abort,
-    /// Choices that ended with an error.
-    finished_error,
-    /// Choices preempted for lack of KV blocks.
-    preemptions,
-    /// Runs of drafted tokens that were verified.
-    drafts,
-    /// Drafted tokens.
-    draft_tokens,
-    /// Choices whose logits were invalid (NaN or infinite).
-    corrupted_requests,
-    /// Steps submitted.
-    steps,
-    /// Kernels that the last step was dispatched as; 0 if the device does not count them.
-    step_dispatches,
-    /// Recoveries from a lost device.
-    recoveries,
-}
-
-impl Stats {
-    /// Drafted tokens that were accepted.
-    pub fn accepted_tokens(&self) -> u64 {
-        self.accepted_at.iter().sum()
-    }
-}
-
 /// State shared by both ends.
 #[derive(Debug)]
 struct Shared {
@@ -280,7 +154,8 @@ struct Shared {
     /// Number of requests submitted and not admitted yet.
     queued: AtomicU32,
     queue_requests_max: u32,
-    cells: Cells,
+    /// As of the last step. Nobody holds the lock for longer than a copy takes.
+    stats: Mutex<Stats>,
 }
 
 /// A message from a handle to the engine.
@@ -305,7 +180,7 @@ pub fn channel(queue_requests_max: u32) -> (EngineHandle, EngineInbox) {
         info: OnceLock::new(),
         queued: AtomicU32::new(0),
         queue_requests_max,
-        cells: Cells::default(),
+        stats: Mutex::default(),
     });
     let handle = EngineHandle {
         sender,
@@ -397,7 +272,7 @@ impl EngineHandle {
     /// Counters and gauges as of the last step.
     pub fn stats(&self) -> Stats {
         let queued = u64::from(self.shared.queued.load(Ordering::Acquire));
-        let mut stats = self.shared.cells.load();
+        let mut stats = *self.shared.stats();
         stats.requests_waiting += queued;
         stats
     }
@@ -488,7 +363,7 @@ impl EngineInbox {
     /// Publishes the engine's counters; `dequeued` is the number of requests that left the queue since the last call.
     pub(super) fn publish(&self, stats: &Stats, dequeued: u32) {
         // In this order a request may be counted twice for a moment, but is never missed.
-        self.shared.cells.store(stats);
+        *self.shared.stats() = *stats;
         self.shared.queued.fetch_sub(dequeued, Ordering::Release);
     }
 }
@@ -515,6 +390,10 @@ impl Drop for EngineInbox {
 }
 
 impl Shared {
+    fn stats(&self) -> MutexGuard<'_, Stats> {
+        self.stats.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn status(&self) -> Status {
         const STATES: [Status; 4] = [
             Status::Loading,

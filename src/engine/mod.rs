@@ -10,11 +10,14 @@ pub mod batch;
 mod beams;
 pub mod disk;
 mod draft_model;
+mod draft_plan;
 mod draft_report;
 #[doc(hidden)]
 mod fingerprint;
 pub mod fit;
 pub mod handle;
+mod loaded;
+mod loading;
 pub mod memory;
 mod mover;
 pub mod request;
@@ -25,21 +28,25 @@ mod source;
 mod speculation;
 mod start;
 mod states;
+mod stats;
 mod streams;
 mod turns;
 
-pub use draft_model::{DraftError, DraftPlan};
+pub use draft_plan::{DraftError, DraftPlan};
+pub use loaded::{Progress, StartError};
 pub use source::Source;
 #[doc(hidden)]
 pub use start::Extras;
-pub use start::{Progress, StartError, spawn, spawn_with_draft};
+pub use start::{spawn, spawn_with_draft};
 pub use turns::Turns;
 
 use crate::backend::{Backend, BackendError};
+use crate::config::Config;
 use crate::engine::batch::Batch;
 use crate::engine::disk::{Disk, DiskEvent};
 use crate::engine::draft_model::DraftModel;
 use crate::engine::handle::{Dropped, EngineInbox, Message, Stats};
+use crate::engine::loaded::LoadedPlan;
 use crate::engine::memory::{DiskJob, Group, Rates, SAVES_WHILE_IDLE, Save};
 use crate::engine::mover::Mover;
 use crate::engine::request::{Event, PromptEvent, RequestError};
@@ -52,7 +59,6 @@ use crate::plan::inputs::BatchInputs;
 use crate::platform::Instant;
 use bytes::Bytes;
 use futures_util::future::{Either, select};
-use start::LoadedPlan;
 use std::collections::VecDeque;
 use std::pin::pin;
 use std::sync::Arc;
@@ -80,6 +86,7 @@ pub enum EngineEnd {
 
 /// A device, a model and the requests being served.
 pub struct Engine<B: Backend, S: Source = Model> {
+    config: Config,
     backend: B,
     source: S,
     loaded: LoadedPlan,
@@ -182,8 +189,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
     /// Submits the next step and reads the oldest one. An error means that the device is lost.
     async fn submit_and_read(&mut self) -> Result<(), BackendError> {
         while self.may_submit() {
-            let tokens_max = self.loaded.tokens_max(self.token_budget_hint());
-            let batch = self.scheduler.schedule(tokens_max);
+            let batch = self.scheduler.schedule(self.tokens_max());
             self.ask_disk();
             let admitted = self.scheduler.take_admitted().into_iter();
             self.streams.send(
@@ -224,17 +230,23 @@ impl<B: Backend, S: Source> Engine<B, S> {
         Ok(())
     }
 
-    /// What the devices recommend; a draft model's device computes the same rows.
-    fn token_budget_hint(&self) -> Option<u32> {
-        let draft = self
-            .draft
-            .as_ref()
-            .and_then(|draft| draft.backend.token_budget_hint());
-        self.backend
-            .token_budget_hint()
-            .into_iter()
-            .chain(draft)
-            .min()
+    /// Token rows of the next step: as many as there is room for, or fewer if a device's submissions would take too
+    /// long. A draft model's device computes the same rows.
+    fn tokens_max(&self) -> u32 {
+        let most = self.loaded.capacity.tokens_max;
+        // A step of another size may round differently.
+        if self.config.deterministic {
+            return most;
+        }
+        let draft = self.draft.as_ref();
+        [
+            self.backend.token_budget_hint(),
+            draft.and_then(|draft| draft.backend.token_budget_hint()),
+        ]
+        .into_iter()
+        .flatten()
+        .fold(most, u32::min)
+        .max(1)
     }
 
     /// Waits until this engine may submit a step.
@@ -482,7 +494,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
 
     fn may_submit(&self) -> bool {
         // A draft model gets the ids of all tokens from the host.
-        let may_look_ahead = self.loaded.config.look_ahead && self.draft.is_none();
+        let may_look_ahead = self.config.look_ahead && self.draft.is_none();
         let is_wanted = self.turn.as_ref().is_some_and(Turn::is_wanted);
         let ahead = may_look_ahead && !is_wanted && self.in_flight.len() < STEPS_IN_FLIGHT_MAX;
         self.in_flight.is_empty() || (ahead && self.scheduler.may_look_ahead())
@@ -526,8 +538,14 @@ impl<B: Backend, S: Source> Engine<B, S> {
         self.loaded
             .bring_back(&mut self.backend, &self.source)
             .await?;
-        if let Some((draft, loaded)) = self.draft.as_mut().zip(self.loaded.draft.as_ref()) {
-            loaded.bring_back(&mut draft.backend, &draft.source).await?;
+        if let Some(draft) = &mut self.draft {
+            let DraftModel {
+                backend,
+                source,
+                loaded,
+                ..
+            } = draft;
+            loaded.bring_back(backend, source).await?;
         }
         Ok(())
     }
@@ -565,59 +583,28 @@ impl<B: Backend, S: Source> Engine<B, S> {
             .add(Arc::new(submission.request), &streams, seed, waits_for_host);
     }
 
+    /// Tells the clients how the engine is doing.
     fn publish(&mut self) {
         let counts = self.scheduler.counts();
         let dequeued = counts.requests_dequeued - self.requests_dequeued;
         self.requests_dequeued = counts.requests_dequeued;
         let queued = self.requests_taken - counts.requests_dequeued;
         let groups = self.scheduler.pool().groups();
+        let memory = self.scheduler.memory();
         let stats = Stats {
             requests_running: self.scheduler.running_len() as u64,
             requests_waiting: (self.scheduler.waiting_len() as u64).saturating_sub(queued),
-            blocks_used: groups
-                .iter()
-                .map(|group| u64::from(group.referenced()))
-                .sum(),
+            blocks_used: sum_of(groups, Group::referenced),
             blocks_held: groups.iter().map(Group::held).sum(),
-            blocks_total: groups.iter().map(|group| u64::from(group.total())).sum(),
+            blocks_total: sum_of(groups, Group::total),
             tokens_stored: self.scheduler.tokens_stored(),
-            prefix_queries: counts.prefix_queries,
-            prefix_hits: counts.prefix_hits,
-            prefix_hits_device: counts.prefix_hits
-                - counts.prefix_hits_host
-                - counts.prefix_hits_disk,
-            prefix_hits_host: counts.prefix_hits_host,
-            prefix_hits_disk: counts.prefix_hits_disk,
-            files_written: counts.files_written,
-            files_read: counts.files_read,
-            files_refused: counts.files_refused,
-            disk_failing: self.scheduler.memory().files().is_failing().into(),
-            blocks_on_disk: self.scheduler.memory().files().len() as u64,
-            blocks_saved: counts.blocks_saved,
-            blocks_restored: counts.blocks_restored,
-            host_bytes_used: self.scheduler.memory().host().bytes(),
-            host_bytes_total: self.scheduler.memory().host().bytes_max(),
-            prefix_ends_prompt: counts.prefix_ends.prompt,
-            prefix_ends_difference: counts.prefix_ends.difference,
-            prefix_ends_salt: counts.prefix_ends.salt,
-            prefix_ends_eviction: counts.prefix_ends.eviction,
-            prefix_ends_no_snapshot: counts.prefix_ends.no_snapshot,
-            prefix_ends_disabled: counts.prefix_ends.disabled,
-            prompt_tokens: counts.prompt_tokens,
-            generation_tokens: counts.generation_tokens,
-            finished_stop: counts.finished_stop,
-            finished_length: counts.finished_length,
-            finished_abort: counts.finished_abort,
-            finished_error: counts.finished_error,
-            preemptions: counts.preemptions,
-            drafts: counts.drafts,
-            draft_tokens: counts.draft_tokens,
-            accepted_at: counts.accepted_at,
-            draft_skips: counts.draft_skips,
-            corrupted_requests: counts.corrupted_requests,
-            steps: counts.steps,
+            host_bytes_used: memory.host().bytes(),
+            host_bytes_total: memory.host().bytes_max(),
+            disk_failing: memory.files().is_failing().into(),
+            blocks_on_disk: memory.files().len() as u64,
             step_dispatches: self.backend.dispatches().unwrap_or(0).into(),
             recoveries: self.recoveries,
+            ..Stats::from(counts)
         };
         self.inbox.publish(
             &stats,
@@ -630,6 +617,10 @@ impl<B: Backend, S: Source> Engine<B, S> {
     pub fn parts(&mut self) -> (&Scheduler, &mut B) {
         (&self.scheduler, &mut self.backend)
     }
+}
+
+fn sum_of(groups: &[Group], count: impl Fn(&Group) -> u32) -> u64 {
+    groups.iter().map(|group| u64::from(count(group))).sum()
 }
 
 impl Seeds {

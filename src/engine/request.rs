@@ -237,8 +237,8 @@ pub enum RequestError {
     ShuttingDown,
 }
 
-/// Numbers of a prompt's leading tokens that were found in the prefix cache.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+/// Numbers of a prompt's leading tokens that were found in the prefix cache. The greater one found more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cached {
     /// In any tier.
     pub all: u32,
@@ -284,6 +284,30 @@ pub enum PrefixEnd {
     NoSnapshot,
     /// Prefix caching is off.
     Disabled,
+}
+
+impl PrefixEnd {
+    /// All of them, in order.
+    pub const ALL: [Self; 6] = [
+        Self::EndOfPrompt,
+        Self::Difference,
+        Self::Salt,
+        Self::Eviction,
+        Self::NoSnapshot,
+        Self::Disabled,
+    ];
+
+    /// Its name in metrics and replies.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::EndOfPrompt => "end_of_prompt",
+            Self::Difference => "difference",
+            Self::Salt => "salt",
+            Self::Eviction => "eviction",
+            Self::NoSnapshot => "no_snapshot",
+            Self::Disabled => "disabled",
+        }
+    }
 }
 
 /// How much of a prompt was found in the prefix cache.

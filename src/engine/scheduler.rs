@@ -27,8 +27,6 @@ mod tests;
 mod verify;
 
 pub use commit::Events;
-pub use counts::Counts;
-pub use prefix::PrefixEnds;
 
 use super::batch::{Batch, Draw, Row};
 use super::memory::{BlockPool, Claim, Demand, Group, Memory, MemoryLimits};
@@ -36,6 +34,7 @@ use super::request::Request;
 use super::sequence::{Choice, Exit, Order, Sequence, SequenceId, Sequences, StreamId};
 use super::speculation::Answers;
 use super::speculation::pace::{Pace, Yield};
+use super::stats::Counts;
 use crate::config::Speculation;
 use crate::plan::inputs::{BatchInputs, NONE};
 use beams::BeamGroups;

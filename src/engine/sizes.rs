@@ -239,13 +239,7 @@ fn pool_bytes(config: &Config, caps: &Caps, taken: u64, demand_bytes: u64) -> u6
         return bytes.min(demand_bytes);
     };
     let left = usable.saturating_sub(taken);
-    // Other programs need some of a machine's memory, and the system needs some for its page cache.
-    let left = if caps.kind == DeviceKind::Processor {
-        left / 2
-    } else {
-        left
-    };
-    left.min(demand_bytes)
+    caps.kind.pool_share(left).min(demand_bytes)
 }
 
 /// Bytes of which states take a share.

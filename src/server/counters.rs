@@ -55,108 +55,54 @@ impl Ends {
     }
 }
 
-/// Metrics that the server itself measures.
-pub(crate) struct Metrics {
-    /// Choices and embeddings, by why they ended.
-    pub(crate) ends: Ends,
-    pub(crate) time_to_first_token: Histogram,
-    pub(crate) inter_token_latency: Histogram,
-    pub(crate) e2e_request_latency: Histogram,
-    pub(crate) request_prompt_tokens: Histogram,
-    pub(crate) request_generation_tokens: Histogram,
-    pub(crate) request_max_num_generation_tokens: Histogram,
-    /// From the submission of a prompt to its admission.
-    pub(crate) request_queue_time: Histogram,
-    /// From the admission of a prompt to its first token.
-    pub(crate) request_prefill_time: Histogram,
-    /// From the admission of a prompt to the last token of its first choice.
-    pub(crate) request_inference_time: Histogram,
-    /// From the first token of a choice to its last.
-    pub(crate) request_decode_time: Histogram,
-    /// The mean time of a choice's tokens after the first.
-    pub(crate) request_time_per_output_token: Histogram,
-}
-
-impl Default for Metrics {
-    fn default() -> Self {
-        Self {
-            ends: Ends::default(),
-            time_to_first_token: Histogram::new(FIRST_TOKEN_SECONDS),
-            inter_token_latency: Histogram::new(TOKEN_SECONDS),
-            e2e_request_latency: Histogram::new(REQUEST_SECONDS),
-            request_prompt_tokens: Histogram::new(TOKENS),
-            request_generation_tokens: Histogram::new(TOKENS),
-            request_max_num_generation_tokens: Histogram::new(TOKENS),
-            request_queue_time: Histogram::new(REQUEST_SECONDS),
-            request_prefill_time: Histogram::new(REQUEST_SECONDS),
-            request_inference_time: Histogram::new(REQUEST_SECONDS),
-            request_decode_time: Histogram::new(REQUEST_SECONDS),
-            request_time_per_output_token: Histogram::new(TOKEN_SECONDS),
+/// Declares the histograms: `/// help`, name of the field, name in `/metrics`, and the bounds of the buckets.
+macro_rules! histograms {
+    ($($(#[doc = $help:literal])+ $name:ident: $metric:literal in $bounds:expr;)*) => {
+        /// Metrics that the server itself measures.
+        pub(crate) struct Metrics {
+            /// Choices and embeddings, by why they ended.
+            pub(crate) ends: Ends,
+            $($(#[doc = $help])+ pub(crate) $name: Histogram,)*
         }
-    }
+
+        impl Default for Metrics {
+            fn default() -> Self {
+                Self { ends: Ends::default(), $($name: Histogram::new($bounds),)* }
+            }
+        }
+
+        impl Metrics {
+            /// All histograms, with their names and what they count.
+            pub(crate) fn histograms(&self) -> Vec<(&'static str, &'static str, &Histogram)> {
+                vec![$(($metric, concat!($($help),+).trim_ascii_start(), &self.$name),)*]
+            }
+        }
+    };
 }
 
-impl Metrics {
-    /// All histograms, with vLLM's names and what they count.
-    pub(crate) fn histograms(&self) -> [(&'static str, &'static str, &Histogram); 11] {
-        [
-            (
-                "time_to_first_token_seconds",
-                "Time to the first token.",
-                &self.time_to_first_token,
-            ),
-            (
-                "inter_token_latency_seconds",
-                "Time between two tokens.",
-                &self.inter_token_latency,
-            ),
-            (
-                "request_time_per_output_token_seconds",
-                "Mean time per token.",
-                &self.request_time_per_output_token,
-            ),
-            (
-                "e2e_request_latency_seconds",
-                "Time of a whole answer.",
-                &self.e2e_request_latency,
-            ),
-            (
-                "request_queue_time_seconds",
-                "Time that a prompt waits.",
-                &self.request_queue_time,
-            ),
-            (
-                "request_prefill_time_seconds",
-                "Time from admission to the first token.",
-                &self.request_prefill_time,
-            ),
-            (
-                "request_inference_time_seconds",
-                "Time from admission to the last token.",
-                &self.request_inference_time,
-            ),
-            (
-                "request_decode_time_seconds",
-                "Time from the first token to the last.",
-                &self.request_decode_time,
-            ),
-            (
-                "request_prompt_tokens",
-                "Tokens of a prompt.",
-                &self.request_prompt_tokens,
-            ),
-            (
-                "request_generation_tokens",
-                "Tokens of an answer.",
-                &self.request_generation_tokens,
-            ),
-            (
-                "request_max_num_generation_tokens",
-                "Tokens of the longest answer of a request.",
-                &self.request_max_num_generation_tokens,
-            ),
-        ]
-    }
+histograms! {
+    /// Time to the first token.
+    time_to_first_token: "time_to_first_token_seconds" in FIRST_TOKEN_SECONDS;
+    /// Time between two tokens.
+    inter_token_latency: "inter_token_latency_seconds" in TOKEN_SECONDS;
+    /// Mean time per token.
+    request_time_per_output_token: "request_time_per_output_token_seconds" in TOKEN_SECONDS;
+    /// Time of a whole answer.
+    e2e_request_latency: "e2e_request_latency_seconds" in REQUEST_SECONDS;
+    /// Time that a prompt waits.
+    request_queue_time: "request_queue_time_seconds" in REQUEST_SECONDS;
+    /// Time from admission to the first token.
+    request_prefill_time: "request_prefill_time_seconds" in REQUEST_SECONDS;
+    /// Time from admission to the last token.
+    request_inference_time: "request_inference_time_seconds" in REQUEST_SECONDS;
+    /// Time from the first token to the last.
+    request_decode_time: "request_decode_time_seconds" in REQUEST_SECONDS;
+    /// Tokens of a prompt.
+    request_prompt_tokens: "request_prompt_tokens" in TOKENS;
+    /// Tokens of an answer.
+    request_generation_tokens: "request_generation_tokens" in TOKENS;
+    /// Tokens of the longest answer of a request.
+    request_max_num_generation_tokens: "request_max_num_generation_tokens" in TOKENS;
 }
 
 /// Counts observations in fixed buckets.

@@ -54,7 +54,11 @@ const PREFLIGHT_MAX_AGE: Duration = Duration::from_secs(600);
 
 /// The paths of [`router`], as `/openapi.json` writes them.
 pub fn paths() -> Vec<&'static str> {
-    routes().into_iter().map(|route| route.path).collect()
+    routes()
+        .iter()
+        .flat_map(|route| route.paths)
+        .copied()
+        .collect()
 }
 
 /// The documentation of a chat request's fields.
@@ -115,7 +119,7 @@ pub fn router(state: ServerState) -> Router {
     let cors = cors(&state.shared.options.allowed_origins);
     let mut router = Router::new();
     for Route {
-        path,
+        paths,
         handlers,
         operation,
     } in routes()
@@ -127,11 +131,13 @@ pub fn router(state: ServerState) -> Router {
                 forward::forwarded(handlers, operation.answer.may_stream())
             }
         };
-        // Base addresses that end with a slash are common.
-        if !path.ends_with(['/', '}']) {
-            router = router.route(&format!("{path}/"), handlers.clone());
+        for path in paths {
+            // Base addresses that end with a slash are common.
+            if !path.ends_with(['/', '}']) {
+                router = router.route(&format!("{path}/"), handlers.clone());
+            }
+            router = router.route(path, handlers.clone());
         }
-        router = router.route(path, handlers);
     }
     let router = router
         .fallback(async |request: Request| ApiError::unknown_route(request.uri().path()))

@@ -3,11 +3,14 @@
 //! docs/api.md. `FOLIO_REFRESH=1 cargo test --test http document` regenerates these files.
 
 use crate::harness::{CHAT, COMPLETIONS, QWEN, Server, config, hello, renamed, with};
+use folio::config::Config;
+use folio::engine::handle::{Stats, Value as StatValue};
 use folio::model::demo;
 use folio::server::ServerOptions;
 use folio::text::TextModel;
 use regex::Regex;
 use serde_json::{Map, Value, json};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -85,6 +88,101 @@ fn the_document_is_the_golden_one() {
 #[test]
 fn the_types_of_the_npm_package_are_fresh() {
     golden("web/ts/requests.ts", &typescript(&document()));
+    golden("web/ts/stats.ts", &types_of_stats());
+    golden("web/ts/limits.ts", &types_of_limits());
+}
+
+/// The largest whole number that JavaScript has.
+const SAFE_MAX: u64 = (1 << 53) - 1;
+
+/// The engine's numbers that a page may set, as TypeScript: their names, and their ranges.
+fn types_of_limits() -> String {
+    let mut fields = String::new();
+    let mut ranges = String::new();
+    for option in Config::OPTIONS {
+        let name = camel_case(option.name);
+        let (least, most) = option.range;
+        let most = if most > SAFE_MAX {
+            "Number.MAX_SAFE_INTEGER".to_owned()
+        } else {
+            most.to_string()
+        };
+        let is_bytes = option.unit == "BYTES";
+        let bytes = if is_bytes { ", bytes: true" } else { "" };
+        let unit = if is_bytes { " In bytes." } else { "" };
+        fields += &format!("  /** {}{unit} */\n  {name}?: number;\n", option.help);
+        ranges += &format!("  {name}: {{ least: {least}, most: {most}{bytes} }},\n");
+    }
+    format!(
+        "// The engine's numbers, made from its table. Do not edit; to write it anew:\n\
+         // FOLIO_REFRESH=1 cargo test --test http document\n\n\
+         /** Limits of an engine that are the same on every device. */\n\
+         export interface EngineLimits {{\n{fields}}}\n\n\
+         /** The values of a limit, and whether it counts bytes, which are often computed as a share. */\n\
+         export interface Range {{\n  least: number;\n  most: number;\n  bytes?: true;\n}}\n\n\
+         export const ENGINE_LIMITS: Record<keyof EngineLimits, Range> = {{\n{ranges}}};\n"
+    )
+}
+
+/// The counters and gauges that a page gets, as TypeScript.
+fn types_of_stats() -> String {
+    let mut text = String::from(
+        "// Counters and gauges of the engine, made from its table. Do not edit; to write it anew:\n\
+         // FOLIO_REFRESH=1 cargo test --test http document\n\n\
+         /** Counters and gauges after the last step. */\nexport interface Stats {\n  \
+         /** Whether requests are taken. */\n  ready: boolean;\n",
+    );
+    for stat in Stats::TABLE {
+        let kind = match (stat.value)(&Stats::default()) {
+            StatValue::One(_) => "number".to_owned(),
+            StatValue::By(_, counts) => {
+                let names: Vec<_> = counts
+                    .iter()
+                    .map(|(name, _)| format!("\"{name}\""))
+                    .collect();
+                let is_numbered = counts.iter().all(|(name, _)| name.parse::<u32>().is_ok());
+                let key = if is_numbered {
+                    "number".to_owned()
+                } else {
+                    names.join(" | ")
+                };
+                format!("Record<{key}, number>")
+            }
+        };
+        let name = camel_case(stat.name);
+        text += &format!("  /** {} */\n  {name}: {kind};\n", stat.help);
+    }
+    text + "}\n"
+}
+
+fn camel_case(name: &str) -> String {
+    let mut words = name.split('_').map(str::to_owned);
+    let first = words.next().unwrap_or_default();
+    words.fold(first, |name, word| {
+        name + &word[..1].to_uppercase() + &word[1..]
+    })
+}
+
+/// Who has drawn a metric or set an alarm on it relies on its name.
+#[test]
+fn the_metrics_are_the_golden_ones() {
+    let text = Server::plain().get("/metrics").text;
+    let mut kinds = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
+    let heads: BTreeSet<String> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("# HELP ")?.split_once(' '))
+        .map(|(name, help)| {
+            let (_, kind) = kinds.next().expect("a metric with a help has a kind");
+            format!("{name} {kind} {help}\n")
+        })
+        .filter(|line| line.starts_with("vllm:"))
+        .collect();
+    golden(
+        "tests/data/http/metrics.txt",
+        &heads.into_iter().collect::<String>(),
+    );
 }
 
 #[test]

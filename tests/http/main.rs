@@ -27,6 +27,7 @@ mod scores;
 mod sockets;
 mod speculation;
 mod structured;
+mod tables;
 mod templates;
 mod tools;
 mod turns;

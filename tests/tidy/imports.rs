@@ -12,6 +12,7 @@ const PURE: &[&str] = &[
     "engine::speculation",
     "engine::batch",
     "engine::beams",
+    "engine::stats",
 ];
 
 /// What the memory of sequences may import: it never asks the scheduler anything.

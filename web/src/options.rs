@@ -2,10 +2,11 @@
 //! `web/ts`.
 
 use crate::error::EngineError;
-use folio::config::{Config, ConfigError};
-use folio::engine::handle::{EngineInfo, Stats};
+use folio::config::{Config, ConfigError, EngineOption};
+use folio::engine::handle::{EngineInfo, Stats, Value as StatValue};
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
 
 /// Default maximum of sequences computed at once.
 const SEQUENCES: u32 = 8;
@@ -24,7 +25,7 @@ pub(crate) enum Device {
 
 /// The options of [`crate::WebEngine::load`].
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct LoadOptions {
     /// The model's name in responses.
     pub(crate) name: String,
@@ -37,14 +38,10 @@ pub(crate) struct LoadOptions {
     pub(crate) requested: Option<String>,
     /// Maximum bytes that a kernel may bind, if less than the device's limit.
     pub(crate) binding_bytes: Option<u64>,
-    max_model_len: Option<u32>,
-    max_num_seqs: Option<u32>,
-    max_num_batched_tokens: Option<u32>,
-    block_size: Option<u32>,
-    kv_cache_bytes: Option<u64>,
-    kv_host_bytes: Option<u64>,
-    seed: Option<u64>,
     speculation: Option<bool>,
+    /// The engine's numbers, under the names of its table.
+    #[serde(flatten)]
+    limits: BTreeMap<String, Option<u64>>,
 }
 
 impl LoadOptions {
@@ -55,23 +52,12 @@ impl LoadOptions {
     /// The engine's limits, checked.
     pub(crate) fn config(&self) -> Result<Config, EngineError> {
         let default = Config::default();
-        let max_num_seqs = self.max_num_seqs.unwrap_or(SEQUENCES);
-        let block_size = self.block_size.unwrap_or(default.block_size);
-        let tokens_min = max_num_seqs.saturating_add(block_size);
-        let batched_tokens = match self.device {
-            Device::WebGpu => BATCHED_TOKENS,
-            Device::Cpu => BATCHED_TOKENS_CPU,
-        };
         let config = Config {
-            max_model_len: self.max_model_len,
-            max_num_seqs,
-            max_num_batched_tokens: self
-                .max_num_batched_tokens
-                .unwrap_or(batched_tokens.max(tokens_min)),
-            block_size,
-            kv_cache_bytes: self.kv_cache_bytes,
-            kv_host_bytes: self.kv_host_bytes.unwrap_or(0),
-            seed: self.seed,
+            max_num_seqs: SEQUENCES,
+            max_num_batched_tokens: match self.device {
+                Device::WebGpu => BATCHED_TOKENS,
+                Device::Cpu => BATCHED_TOKENS_CPU,
+            },
             speculation: if self.speculation.unwrap_or(true) {
                 default.speculation
             } else {
@@ -79,11 +65,24 @@ impl LoadOptions {
             },
             ..default
         };
+        let given = self
+            .limits
+            .iter()
+            .filter_map(|(name, value)| Some((name, (*value)?)))
+            .map(|(name, value)| Ok((option_of(name)?, value)))
+            .collect::<Result<Vec<_>, EngineError>>()?;
         config
-            .check()
-            .map_err(|error| EngineError::limit(told(&error)))?;
-        Ok(config)
+            .with(&given)
+            .map_err(|error| EngineError::limit(told(&error)))
     }
+}
+
+/// The engine's option that a page calls by this name.
+fn option_of(name: &str) -> Result<&'static EngineOption, EngineError> {
+    Config::OPTIONS
+        .iter()
+        .find(|option| camel_case(option.name) == name)
+        .ok_or_else(|| EngineError::limit(format!("limits.{name}: there is no such limit")))
 }
 
 /// A setting outside its range, by the name of the page's limit instead of the command line's option.
@@ -97,9 +96,9 @@ fn told(error: &ConfigError) -> String {
     format!("limits.{}: {message}", camel_case(error.option))
 }
 
-/// `max-num-seqs` as `maxNumSeqs`; other words and numbers as they are.
+/// `max-num-seqs` and `max_num_seqs` as `maxNumSeqs`; other words and numbers as they are.
 fn camel_case(word: &str) -> String {
-    let mut parts = word.split('-');
+    let mut parts = word.split(['-', '_']);
     let first = parts.next().unwrap_or_default();
     parts.fold(first.into(), |mut name: String, part| {
         let (initial, rest) = part.split_at_checked(1).unwrap_or_default();
@@ -123,29 +122,16 @@ pub(crate) fn info(info: &EngineInfo) -> String {
     .to_string()
 }
 
+/// All rows of the engine's table, as `web/ts/stats.ts` describes them.
 pub(crate) fn stats(stats: &Stats, ready: bool) -> String {
-    json!({
-        "ready": ready,
-        "requestsRunning": stats.requests_running,
-        "requestsWaiting": stats.requests_waiting,
-        "blocksUsed": stats.blocks_used,
-        "blocksTotal": stats.blocks_total,
-        "tokensStored": stats.tokens_stored,
-        "prefixQueries": stats.prefix_queries,
-        "prefixHits": stats.prefix_hits,
-        "prefixHitsHost": stats.prefix_hits_host,
-        "prefixHitsDisk": stats.prefix_hits_disk,
-        "promptTokens": stats.prompt_tokens,
-        "generationTokens": stats.generation_tokens,
-        "finishedStop": stats.finished_stop,
-        "finishedLength": stats.finished_length,
-        "finishedAbort": stats.finished_abort,
-        "finishedError": stats.finished_error,
-        "preemptions": stats.preemptions,
-        "draftTokens": stats.draft_tokens,
-        "acceptedTokens": stats.accepted_tokens(),
-        "steps": stats.steps,
-        "recoveries": stats.recoveries,
-    })
-    .to_string()
+    let mut all = Map::new();
+    all.insert("ready".into(), ready.into());
+    for stat in Stats::TABLE {
+        let value = match (stat.value)(stats) {
+            StatValue::One(count) => count.into(),
+            StatValue::By(_, counts) => counts.into_iter().collect(),
+        };
+        all.insert(camel_case(stat.name), value);
+    }
+    Value::from(all).to_string()
 }

@@ -1,6 +1,7 @@
 // Checks what a page has passed to `load()`, for pages without TypeScript.
 
 import { FolioError, LimitError } from "./errors.js";
+import { ENGINE_LIMITS, type Range } from "./limits.js";
 import type { Limits, LoadOptions } from "./types.js";
 
 const RANGE_BYTES_MIN = 64 << 10;
@@ -47,19 +48,13 @@ const OPTIONS: Record<keyof LoadOptions, Check> = {
   worker: isScript,
 };
 
-const BYTES_MAX = Number.MAX_SAFE_INTEGER;
 /** Browsers end themselves when a page wants far more memory than there is. */
 const POOL_BYTES_MAX = 16 * 2 ** 30;
-/** The limits' ranges, and whether they count bytes, which are often computed as a share. */
-const LIMITS: Record<keyof Limits, { least: number; most: number; bytes?: true }> = {
-  maxModelLen: { least: 2, most: 2 ** 32 - 1 },
-  maxNumSeqs: { least: 1, most: 1024 },
-  maxNumBatchedTokens: { least: 1, most: 65_536 },
-  blockSize: { least: 16, most: 64 },
-  kvCacheBytes: { least: 0, most: POOL_BYTES_MAX, bytes: true },
-  kvHostBytes: { least: 0, most: BYTES_MAX, bytes: true },
-  bindingBytes: { least: 0, most: BYTES_MAX, bytes: true },
-  seed: { least: 0, most: BYTES_MAX },
+/** The limits' ranges. */
+const LIMITS: Record<keyof Limits, Range> = {
+  ...ENGINE_LIMITS,
+  kvCacheBytes: { ...ENGINE_LIMITS.kvCacheBytes, most: POOL_BYTES_MAX },
+  bindingBytes: { least: 0, most: Number.MAX_SAFE_INTEGER, bytes: true },
 };
 
 /** Checks the names, types and ranges of options. Fails with the option's name and what it may be. */

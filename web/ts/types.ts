@@ -1,9 +1,12 @@
-// Types of the package. Requests are in requests.ts, which is generated from the engine's table of request fields.
+// Types of the package. Requests, limits and counters are in files of their own, made from the engine's tables.
 // Responses have the fields of OpenAI's API that the engine supports; additional fields are marked.
 
+import type { EngineLimits } from "./limits.js";
 import type { ChatRequest, CompletionRequest, EmbeddingRequest, ResponsesRequest } from "./requests.js";
 
+export type { EngineLimits } from "./limits.js";
 export type * from "./requests.js";
+export type * from "./stats.js";
 
 /** Progress of a load. */
 export interface Progress {
@@ -18,24 +21,13 @@ export interface Progress {
   total: number;
 }
 
-/** Limits of an engine. An absent limit has the default in parentheses, or is chosen to fit the device. */
-export interface Limits {
-  /** Maximum tokens of a prompt and its answer together. */
-  maxModelLen?: number;
-  /** Maximum sequences computed at once (8). */
-  maxNumSeqs?: number;
-  /** Maximum tokens computed per step (256; 64 on the CPU). */
-  maxNumBatchedTokens?: number;
-  /** Tokens per KV block: 16, 32 or 64 (32). */
-  blockSize?: number;
-  /** Size of the KV pool in bytes. */
-  kvCacheBytes?: number;
-  /** Host memory in bytes for KV blocks that leave the pool and may return (0). */
-  kvHostBytes?: number;
+/**
+ * Limits of an engine. Where one is absent, at most 8 sequences and 256 tokens (64 on the CPU) are computed per step,
+ * and others have the engine's default or are chosen to fit the device.
+ */
+export interface Limits extends EngineLimits {
   /** Maximum bytes that a kernel may bind, if less than the device's limit. */
   bindingBytes?: number;
-  /** Seed of requests without one. */
-  seed?: number;
 }
 
 /** The contents of a file. A `File` that the user has chosen is read where it is. */
@@ -120,34 +112,6 @@ export interface ModelInfo {
   weightBytes: number;
   /** Notices of the engine, for example that the context was shortened. */
   notices: string[];
-}
-
-/** Counters and gauges after the last step. */
-export interface Stats {
-  ready: boolean;
-  requestsRunning: number;
-  requestsWaiting: number;
-  blocksUsed: number;
-  blocksTotal: number;
-  tokensStored: number;
-  prefixQueries: number;
-  prefixHits: number;
-  /** Those of them that came from host memory. */
-  prefixHitsHost: number;
-  /** Those of `prefixHits` that came from files of {@link Engine.cache}. */
-  prefixHitsDisk: number;
-  promptTokens: number;
-  generationTokens: number;
-  finishedStop: number;
-  finishedLength: number;
-  finishedAbort: number;
-  finishedError: number;
-  preemptions: number;
-  /** Guessed tokens that were verified, and those of them that were right. */
-  draftTokens: number;
-  acceptedTokens: number;
-  steps: number;
-  recoveries: number;
 }
 
 /** A chat request with a streamed response. */

@@ -6,9 +6,9 @@
 //! that as many as possible can.
 
 use super::{Bytes, Fit, FitReport};
-use crate::backend::{Caps, DeviceKind};
+use crate::backend::Caps;
 use crate::config::Config;
-use crate::engine::draft_model::DraftPlan;
+use crate::engine::draft_plan::DraftPlan;
 use crate::engine::source::Source;
 use crate::plan::Plan;
 
@@ -137,12 +137,7 @@ impl<'a> SharedMemory<'a> {
             })
             .sum();
         let left = self.budget?.saturating_sub(taken);
-        // As for one model: other programs need some of the machine's memory.
-        let left = if self.caps.kind == DeviceKind::Processor {
-            left / 2
-        } else {
-            left
-        };
+        let left = self.caps.kind.pool_share(left);
         Some(left / (self.without_size().count() as u64).max(1))
     }
 

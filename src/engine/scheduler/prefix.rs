@@ -15,23 +15,6 @@ const PAST_MAX: usize = 64;
 /// Maximum total tokens of the remembered sequences.
 const PAST_TOKENS_MAX: usize = 1 << 20;
 
-/// Number of prompts by why their cached prefix was not longer; see [`PrefixEnd`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PrefixEnds {
-    /// Every shareable block was found.
-    pub prompt: u64,
-    /// Differs from every remembered sequence.
-    pub difference: u64,
-    /// Computed further under another salt.
-    pub salt: u64,
-    /// The blocks were evicted.
-    pub eviction: u64,
-    /// The blocks were found, but no recurrent state after them.
-    pub no_snapshot: u64,
-    /// Caching is off.
-    pub disabled: u64,
-}
-
 /// Ended sequences, the most recent last.
 #[derive(Debug, Default)]
 pub(super) struct Past {
@@ -84,24 +67,11 @@ impl Past {
     }
 }
 
-impl PrefixEnds {
-    fn count(&mut self, end: PrefixEnd) {
-        *match end {
-            PrefixEnd::EndOfPrompt => &mut self.prompt,
-            PrefixEnd::Difference => &mut self.difference,
-            PrefixEnd::Salt => &mut self.salt,
-            PrefixEnd::Eviction => &mut self.eviction,
-            PrefixEnd::NoSnapshot => &mut self.no_snapshot,
-            PrefixEnd::Disabled => &mut self.disabled,
-        } += 1;
-    }
-}
-
 impl Scheduler {
     /// Counts why not more of a sequence's prompt was found, and reports it if requested. Called right after admission.
     pub(super) fn explain_prefix(&mut self, id: SequenceId) {
         let report = self.prefix_report(id);
-        self.counts.prefix_ends.count(report.end);
+        self.counts.prefix_ends[report.end as usize] += 1;
         let sequence = &mut self.sequences[id];
         sequence.prefix_report = sequence.request.explain_prefix.then_some(report);
     }

@@ -10,6 +10,7 @@ use crate::server::parameters::kinds::messages::{EFFORTS, check_count};
 use crate::server::parameters::kinds::sampling::{OneChoice, StopStrings};
 use crate::server::parameters::kinds::structured::JsonSchema;
 use crate::server::parameters::kinds::{Choice, Count, Nested, Optional, Required};
+use crate::server::parameters::sampling::SamplingRequest;
 use crate::server::parameters::structured::Structure;
 use crate::server::parameters::table::{Queueing, SamplingFields, Target};
 use crate::server::parameters::tools::{
@@ -123,15 +124,20 @@ impl MessagesRequest {
             },
             field: "output_config.format",
         });
-        let turn = Turn {
+        let sampling = SamplingRequest {
             model: target.model,
-            conversation,
-            sampling,
-            form,
+            fields: sampling,
             queueing,
+            form,
             alternatives: None,
             max_tokens: Some(max_tokens),
+            echo: false,
+            operation: "chat",
             names: NAMES,
+        };
+        let turn = Turn {
+            conversation,
+            sampling,
         };
         Ok((turn, left_out))
     }

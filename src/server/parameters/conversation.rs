@@ -3,11 +3,11 @@
 
 use crate::server::parameters::kinds::messages::MessageList;
 use crate::server::parameters::prepared::{TemplateForm, prepare, unreadable_arguments};
-use crate::server::parameters::structured::Structure;
-use crate::server::parameters::table::{ConversationFields, Queueing, SamplingFields};
+use crate::server::parameters::sampling::SamplingRequest;
+use crate::server::parameters::table::ConversationFields;
 use crate::server::parameters::tools;
 use crate::server::parameters::turns::Turns;
-use crate::server::wire::error::{ApiError, Names};
+use crate::server::wire::error::ApiError;
 use crate::text::answer::ToolChoice;
 use crate::text::integers;
 use serde_json::{Map, Value};
@@ -17,20 +17,10 @@ const TOOLS_BEFORE: &str = "You can call these functions:";
 const TOOLS_AFTER: &str = "To call one, answer with nothing but JSON: {\"name\": …, \"arguments\": {…}}. To call \
                            several, answer with a JSON list of such objects. Otherwise answer in words.";
 
-/// One answer that a client asks for.
+/// One answer in a conversation that a client asks for.
 pub(crate) struct Turn {
-    pub(crate) model: Option<String>,
     pub(crate) conversation: Conversation,
-    pub(crate) sampling: SamplingFields,
-    /// The form of the answer, from a field that only this API has.
-    pub(crate) form: Option<Structure>,
-    pub(crate) queueing: Queueing,
-    /// Alternatives to report for each token; `None`: the answer has no logprobs.
-    pub(crate) alternatives: Option<u32>,
-    /// Maximum tokens of the answer; `None`: as many as fit into the context.
-    pub(crate) max_tokens: Option<u32>,
-    /// The engine's field names and those of the request, where they differ.
-    pub(crate) names: Names,
+    pub(crate) sampling: SamplingRequest,
 }
 
 /// Input of the chat template.

@@ -24,6 +24,8 @@ macro_rules! fields {
         }
 
         impl $crate::server::parameters::kind::Group for $group {
+            const NAME: &'static str = stringify!($group);
+
             fn take(
                 map: &mut serde_json::Map<String, serde_json::Value>,
                 at: &str,
@@ -44,7 +46,7 @@ macro_rules! fields {
                 use $crate::server::parameters::kind;
                 let own = vec![
                     $(kind::row(
-                        (stringify!($group), kind::field_name(stringify!($name))),
+                        (Self::NAME, kind::field_name(stringify!($name))),
                         &[$($sentence),+],
                         &$presence,
                         bounds,

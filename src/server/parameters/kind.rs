@@ -94,6 +94,9 @@ pub(crate) trait Presence {
 
 /// Fields that are read together: a whole request, an object within one, or a part that several requests have.
 pub(crate) trait Group: Sized {
+    /// The name in the documentation.
+    const NAME: &'static str;
+
     /// Removes this group's fields from `map`, the object at the path `at` (empty for the body itself), and reads them.
     fn take(map: &mut Map<String, Value>, at: &str, bounds: &Bounds) -> Result<Self, ApiError>;
 

@@ -16,6 +16,7 @@ use crate::server::parameters::kinds::{
 };
 use crate::server::parameters::prompts::{AlwaysTrue, GapFields, Prompts, PromptsKind};
 use crate::server::parameters::samplers::OtherSamplers;
+use crate::server::parameters::sampling::SamplingRequest;
 use crate::server::parameters::structured::Structure;
 use crate::server::parameters::table::{INPUTS_MAX, Queueing, SamplingFields, Target};
 use crate::server::parameters::tools::{self, Tools};
@@ -199,9 +200,9 @@ fields! {
 pub(crate) enum Task {
     Chat(Turn),
     /// A prompt without a template, and what else a turn has.
-    Raw(String, Turn),
+    Raw(String, SamplingRequest),
     /// A gap to fill.
-    Gap(GapFields, Turn),
+    Gap(GapFields, SamplingRequest),
     /// Nothing: it is enough that the model is loaded.
     Load(Option<String>),
 }
@@ -312,9 +313,17 @@ impl OllamaGenerateRequest {
             turns.messages(),
             none,
         )?;
-        let turn = Turn {
+        let Turn {
+            conversation,
+            sampling,
+        } = turn;
+        let sampling = SamplingRequest {
             names: &CHAT_NAMES[1..],
-            ..turn
+            ..sampling
+        };
+        let raw = |sampling| SamplingRequest {
+            operation: "text_completion",
+            ..sampling
         };
         let task = match self.suffix.filter(|suffix| !suffix.is_empty()) {
             Some(after) => {
@@ -324,10 +333,13 @@ impl OllamaGenerateRequest {
                     field: "suffix",
                     ..GapFields::default()
                 };
-                Task::Gap(gap, turn)
+                Task::Gap(gap, raw(sampling))
             }
-            None if self.raw => Task::Raw(prompt, turn),
-            None => Task::Chat(turn),
+            None if self.raw => Task::Raw(prompt, raw(sampling)),
+            None => Task::Chat(Turn {
+                conversation,
+                sampling,
+            }),
         };
         Ok((task, stream))
     }
@@ -352,7 +364,7 @@ impl OllamaSettings {
                 "`top_logprobs` needs `logprobs`: true",
             ));
         }
-        let mut sampling = SamplingFields {
+        let mut fields = SamplingFields {
             stream: self.stream,
             ..defaults
         };
@@ -362,7 +374,7 @@ impl OllamaSettings {
                 .num_predict
                 .and_then(|count| u32::try_from(count).ok())
                 .filter(|count| *count > 0);
-            sampling = SamplingFields {
+            fields = SamplingFields {
                 temperature: options.temperature,
                 top_p: options.top_p,
                 top_k: options.top_k,
@@ -373,7 +385,7 @@ impl OllamaSettings {
                 seed: options.seed,
                 stop: options.stop,
                 samplers: options.samplers,
-                ..sampling
+                ..fields
             };
         }
         let kwargs = self.think.map(|think| match think {
@@ -389,18 +401,23 @@ impl OllamaSettings {
             add_generation_prompt: true,
             continue_final: false,
         };
-        Ok(Turn {
+        let sampling = SamplingRequest {
             model: target.model,
-            conversation,
-            sampling,
+            fields,
+            queueing,
             form: self.format.flatten().map(|spec| Structure {
                 spec,
                 field: "format",
             }),
-            queueing,
             alternatives: self.logprobs.then(|| self.top_logprobs.unwrap_or(0)),
             max_tokens,
+            echo: false,
+            operation: "chat",
             names: CHAT_NAMES,
+        };
+        Ok(Turn {
+            conversation,
+            sampling,
         })
     }
 }

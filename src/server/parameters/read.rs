@@ -141,6 +141,8 @@ mod tests {
     struct Reader(ThreadId);
 
     impl Group for Reader {
+        const NAME: &'static str = "Reader";
+
         fn take(_: &mut Map<String, Value>, _: &str, _: &Bounds) -> Result<Self, ApiError> {
             Ok(Self(current().id()))
         }

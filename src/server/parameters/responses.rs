@@ -11,6 +11,7 @@ use crate::server::parameters::kinds::messages::{EFFORTS, check_count};
 use crate::server::parameters::kinds::sampling::{Metadata, OneChoice};
 use crate::server::parameters::kinds::structured::JsonSchema;
 use crate::server::parameters::kinds::{Choice, Count, Flag, Nested, Optional, Required, Text};
+use crate::server::parameters::sampling::SamplingRequest;
 use crate::server::parameters::structured::Structure;
 use crate::server::parameters::table::{Queueing, SamplingFields, Target};
 use crate::server::parameters::tools::{
@@ -211,18 +212,23 @@ impl ResponsesRequest {
             previous,
             left_out,
         };
-        let turn = Turn {
+        let sampling = SamplingRequest {
             model: target.model,
-            conversation,
-            sampling,
+            fields: sampling,
+            queueing,
             form: spec.map(|spec| Structure {
                 spec,
                 field: "text.format",
             }),
-            queueing,
             alternatives,
             max_tokens: max_output_tokens,
+            echo: false,
+            operation: "chat",
             names: NAMES,
+        };
+        let turn = Turn {
+            conversation,
+            sampling,
         };
         Ok((turn, asked))
     }
@@ -712,73 +718,82 @@ fn kind_of<'a>(at: &str, value: &'a Value) -> Result<&'a str, ApiError> {
 }
 
 fn read_item(at: &str, value: &Value) -> Result<Item, ApiError> {
-    let text_of = |field: &str| match &value[field] {
-        Value::String(text) => Ok(text.clone()),
-        Value::Null => Err(ApiError::missing(format!("{at}.{field}"))),
-        other => Err(wrong(&format!("{at}.{field}"), "a string", other)),
-    };
     let is_message = value.is_object() && value["type"].is_null() && !value["role"].is_null();
-    match if is_message {
+    let kind = if is_message {
         "message"
     } else {
         kind_of(at, value)?
-    } {
-        "message" => {
-            let role = match text_of("role")?.as_str() {
-                "user" => Role::User,
-                "assistant" => Role::Assistant,
-                "system" | "developer" => Role::System,
-                _ => {
-                    return Err(wrong(
-                        &format!("{at}.role"),
-                        "user, assistant, system or developer",
-                        &value["role"],
-                    ));
-                }
-            };
-            Ok(Item::Message {
-                role,
-                text: content(&format!("{at}.content"), &value["content"], false)?,
-            })
-        }
-        kind @ ("function_call" | "custom_tool_call") => {
-            let is_custom = kind == "custom_tool_call";
-            let arguments = text_of(if is_custom { "input" } else { "arguments" })?;
-            let namespace = value["namespace"].as_str().map(str::to_owned);
-            Ok(Item::Call {
-                id: text_of("call_id")?,
-                namespace,
-                name: text_of("name")?,
-                arguments,
-                is_custom,
-            })
-        }
+    };
+    match kind {
+        "message" => Ok(Item::Message {
+            role: role_of(at, value)?,
+            text: content(&format!("{at}.content"), &value["content"], false)?,
+        }),
+        "function_call" => call_of(at, value, "arguments", false),
+        "custom_tool_call" => call_of(at, value, "input", true),
         "function_call_output" | "custom_tool_call_output" => Ok(Item::Result {
-            id: text_of("call_id")?,
+            id: text_of(at, value, "call_id")?,
             text: content(&format!("{at}.output"), &value["output"], true)?,
         }),
-        "reasoning" => {
-            let sealed = match &value["encrypted_content"] {
-                Value::Null => None,
-                Value::String(sealed) => Some(sealed.clone()),
-                other => return Err(wrong(&format!("{at}.encrypted_content"), "a string", other)),
-            };
-            let texts = ["content", "summary"].map(|field| {
-                let parts = value[field].as_array().into_iter().flatten();
-                parts
-                    .filter_map(|part| part["text"].as_str())
-                    .collect::<Vec<_>>()
-                    .join("\n")
-            });
-            let [content, summary] = texts;
-            Ok(Item::Reasoning {
-                text: if content.is_empty() { summary } else { content },
-                sealed,
-            })
-        }
-        "item_reference" => text_of("id").map(Item::Reference),
+        "reasoning" => reasoning_of(at, value),
+        "item_reference" => text_of(at, value, "id").map(Item::Reference),
         kind => Ok(Item::Unknown(kind.to_owned())),
     }
+}
+
+/// A field of an item that has to be a text.
+fn text_of(at: &str, item: &Value, field: &str) -> Result<String, ApiError> {
+    match &item[field] {
+        Value::String(text) => Ok(text.clone()),
+        Value::Null => Err(ApiError::missing(format!("{at}.{field}"))),
+        other => Err(wrong(&format!("{at}.{field}"), "a string", other)),
+    }
+}
+
+fn role_of(at: &str, item: &Value) -> Result<Role, ApiError> {
+    match text_of(at, item, "role")?.as_str() {
+        "user" => Ok(Role::User),
+        "assistant" => Ok(Role::Assistant),
+        "system" | "developer" => Ok(Role::System),
+        _ => Err(wrong(
+            &format!("{at}.role"),
+            "user, assistant, system or developer",
+            &item["role"],
+        )),
+    }
+}
+
+/// A call of a function, or of a custom tool, whose arguments are free text.
+fn call_of(at: &str, item: &Value, arguments: &str, is_custom: bool) -> Result<Item, ApiError> {
+    Ok(Item::Call {
+        arguments: text_of(at, item, arguments)?,
+        id: text_of(at, item, "call_id")?,
+        namespace: item["namespace"].as_str().map(str::to_owned),
+        name: text_of(at, item, "name")?,
+        is_custom,
+    })
+}
+
+/// A thought: its own text, or else its summary.
+fn reasoning_of(at: &str, item: &Value) -> Result<Item, ApiError> {
+    let sealed = match &item["encrypted_content"] {
+        Value::Null => None,
+        Value::String(sealed) => Some(sealed.clone()),
+        other => {
+            return Err(wrong(&format!("{at}.encrypted_content"), "a string", other));
+        }
+    };
+    let [content, summary] = ["content", "summary"].map(|field| {
+        let parts = item[field].as_array().into_iter().flatten();
+        parts
+            .filter_map(|part| part["text"].as_str())
+            .collect::<Vec<_>>()
+            .join("\n")
+    });
+    Ok(Item::Reasoning {
+        text: if content.is_empty() { summary } else { content },
+        sealed,
+    })
 }
 
 /// The text of a content. An image in the result of a tool is named: the conversation could not go on if it were

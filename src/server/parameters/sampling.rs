@@ -1,6 +1,6 @@
-//! [`Sampling`]: the parameters that chat, completions and llama.cpp's completion share.
+//! [`SamplingRequest`]: what chat, completions and llama.cpp's completion ask for, in one form; and [`Sampling`]: what
+//! follows from it.
 
-use crate::engine::handle::EngineInfo;
 use crate::engine::request::{
     DrawParams, Request, STOP_TOKEN_IDS_MAX, SamplingParams, SharedConstraint,
 };
@@ -18,148 +18,214 @@ use crate::text::{StopStrings, TextStream, Tokenizer};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How to continue the prompts of a request.
+/// What a request asks for, whatever API it came from.
+pub(crate) struct SamplingRequest {
+    /// The served name.
+    pub(crate) model: Option<String>,
+    pub(crate) fields: SamplingFields,
+    pub(crate) queueing: Queueing,
+    /// The form of the answer, from a field that only this API has.
+    pub(crate) form: Option<Structure>,
+    /// Alternatives to report for each token; `None`: the answer has no logprobs.
+    pub(crate) alternatives: Option<u32>,
+    /// Maximum tokens of the answer; `None`: as many as fit into the context.
+    pub(crate) max_tokens: Option<u32>,
+    /// The answer repeats the prompt.
+    pub(crate) echo: bool,
+    /// What traces call the request.
+    pub(crate) operation: &'static str,
+    /// The engine's field names and those of the request, where they differ.
+    pub(crate) names: Names,
+}
+
+/// How to continue the prompts of a request: what follows from a [`SamplingRequest`] and a model.
 pub(crate) struct Sampling {
-    /// The engine's parameters. [`Self::complete`] sets `logprobs` and `max_tokens`, and the endpoint the constraint.
+    /// The served name that the client asked for.
+    pub(crate) model: String,
+    /// The engine's parameters. [`Shape`] has what depends on a grammar or on a prompt.
     pub(crate) params: SamplingParams,
-    /// The answer has logprobs; set by [`Self::complete`].
-    pub(crate) wants_logprobs: bool,
-    /// The answer has `prompt_logprobs`.
-    pub(crate) wants_prompt_logprobs: bool,
+    /// Number of choices per prompt in the answer: the likeliest of those generated.
+    pub(crate) best: usize,
     /// The answer repeats the prompt alone; generated tokens are not returned.
     pub(crate) silent: bool,
-    pub(crate) stops: Vec<String>,
-    pub(crate) cache_salt: Option<String>,
-    pub(crate) priority: i32,
+    pub(crate) stream: bool,
+    pub(crate) shown: Shown,
     pub(crate) skip_special: bool,
     /// The text includes the stop string that ended it.
     pub(crate) show_stops: bool,
-    /// Number of choices per prompt in the answer: the likeliest of those generated.
-    pub(crate) best: usize,
-    pub(crate) return_token_ids: bool,
-    /// Logprobs name tokens by id: `token_id:123`.
-    pub(crate) tokens_as_ids: bool,
-    /// Maximum tokens of a prompt; only its last ones are kept.
-    pub(crate) prompt_tokens_max: Option<u32>,
-    pub(crate) explain_prefix: bool,
-    pub(crate) explain_drafts: bool,
-    pub(crate) client: Client,
-    /// What traces call the request.
-    pub(crate) operation: &'static str,
-    /// Maps the engine's field names to the request's, where they differ.
     pub(crate) names: Names,
-    pub(crate) stream: bool,
-    pub(crate) include_usage: bool,
-    pub(crate) continuous_usage: bool,
+    stops: Vec<String>,
     /// The only tokens that an answer may have; empty: all.
     allowed_ids: Vec<u32>,
     /// Texts that an answer may not have.
     bad_words: Vec<String>,
-    /// Structured output: the form that the answer must have.
-    pub(crate) structure: Option<Structure>,
-    /// Splits the text into content, reasoning and tool calls. Set by routes whose answers have these.
+    /// Maximum tokens of a prompt; only its last ones are kept.
+    prompt_tokens_max: Option<u32>,
+    cache_salt: Option<String>,
+    priority: i32,
+    client: Client,
+    operation: &'static str,
+}
+
+/// What an answer has beside its text.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shown {
+    pub(crate) logprobs: bool,
+    pub(crate) prompt_logprobs: bool,
+    pub(crate) token_ids: bool,
+    /// Logprobs name tokens by id: `token_id:123`.
+    pub(crate) tokens_as_ids: bool,
+    /// How much of the prompt was found in the prefix cache, and why not more.
+    prefix: bool,
+    drafts: bool,
+    /// A stream ends with the numbers of tokens.
+    pub(crate) usage: bool,
+    /// Every chunk of a stream has the numbers of tokens.
+    pub(crate) continuous_usage: bool,
+}
+
+/// How the answers to a request are constrained, split and ended, as far as that depends on a grammar or on a prompt.
+pub(crate) struct Shape {
+    pub(crate) constraint: Option<SharedConstraint>,
+    /// Splits the text into content, reasoning and tool calls.
     pub(crate) answer: AnswerParser,
     /// Special tokens that are decoded to text anyway, because `answer` looks for them.
     pub(crate) kept_ids: Arc<[u32]>,
+    /// Tokens that end an answer beside those that the request names.
+    pub(crate) end_ids: Vec<u32>,
 }
 
-impl Sampling {
-    /// Checks fields that depend on each other. The request's values take precedence over the model's `defaults`.
-    pub(crate) fn new(
-        fields: SamplingFields,
-        queueing: Queueing,
-        defaults: &SamplingParams,
-        context: u32,
-        (client, names): (Client, Names),
-    ) -> Result<Self, ApiError> {
-        let stream = fields.stream;
-        if fields.stream_options.is_some() && !stream {
-            return Err(ApiError::invalid(
-                "stream_options",
-                "`stream_options` needs `stream`: true",
-            ));
-        }
-        let options = fields.stream_options.as_ref();
-        let best = fields.n.unwrap_or(1) as usize;
-        let params = SamplingParams {
-            n: best_of(&fields)?,
-            ..sampling_params(&fields, defaults)
-        };
-        check_window(fields.samplers.repeat_last_n, &params.draw, context, names)?;
-        let params = match beams::beams(&fields)? {
-            Some(beams) => beams::searching(
-                SamplingParams {
-                    n: best as u32,
-                    ..params
-                },
-                &fields,
-                beams,
-            ),
-            None => params,
-        };
-        Ok(Self {
-            wants_logprobs: false,
-            wants_prompt_logprobs: params.prompt_logprobs.is_some(),
-            silent: false,
-            best,
-            client,
-            operation: "text_completion",
-            names,
-            show_stops: fields.include_stop_str_in_output,
-            return_token_ids: fields.return_token_ids,
-            tokens_as_ids: fields.return_tokens_as_token_ids,
-            prompt_tokens_max: prompt_tokens_max(&queueing, context - 1),
-            explain_prefix: fields.debug.as_ref().is_some_and(|debug| debug.prefix),
-            explain_drafts: fields.debug.as_ref().is_some_and(|debug| debug.drafts),
-            include_usage: options.is_some_and(|options| options.include_usage),
-            continuous_usage: options.is_some_and(|options| options.continuous_usage_stats),
-            stops: fields.stop.unwrap_or_default(),
-            cache_salt: queueing.cache_salt,
-            priority: queueing.priority.unwrap_or(0) as i32,
-            skip_special: fields.skip_special_tokens,
-            stream,
-            allowed_ids: fields.allowed_token_ids.unwrap_or_default(),
-            bad_words: fields.bad_words.unwrap_or_default(),
-            structure: fields.structured.structure()?,
+impl Default for Shape {
+    /// Of an answer that is text as it comes.
+    fn default() -> Self {
+        Self {
+            constraint: None,
             answer: AnswerParser::plain(),
             kept_ids: Arc::default(),
+            end_ids: Vec::new(),
+        }
+    }
+}
+
+impl Shape {
+    /// Of an answer that is text as it comes, with the form that the request asks for. Compiles the grammar.
+    pub(crate) async fn plain(
+        state: &ModelState,
+        client: Client,
+        structure: Option<Structure>,
+    ) -> Result<Self, ApiError> {
+        let constraint = match structure {
+            None => None,
+            Some(structure) => {
+                let grammar = state.grammar(client.0, structure).await?;
+                Some(structured::from_the_start(grammar))
+            }
+        };
+        Ok(Self {
+            constraint,
+            ..Self::default()
+        })
+    }
+}
+
+impl SamplingRequest {
+    /// What follows from the request, and the form that it asks for. Checks everything that needs no prompt: before it
+    /// is encoded, which may take long. The request's values take precedence over the model's defaults.
+    pub(crate) fn resolve(
+        self,
+        state: &ModelState,
+        client: Client,
+    ) -> Result<(Sampling, Option<Structure>), ApiError> {
+        let info = state.ready()?;
+        let model = state.model(self.model.clone())?;
+        let params = self.params(&state.options.defaults, info.max_model_len)?;
+        let shown = self.shown();
+        let Self {
+            fields,
+            queueing,
+            form,
+            ..
+        } = self;
+        let sampling = Sampling {
+            model,
+            best: fields.n.unwrap_or(1) as usize,
+            silent: self.echo && self.max_tokens == Some(0),
+            stream: fields.stream,
+            shown,
+            skip_special: fields.skip_special_tokens,
+            show_stops: fields.include_stop_str_in_output,
+            names: self.names,
+            stops: fields.stop.unwrap_or_default(),
+            allowed_ids: fields.allowed_token_ids.unwrap_or_default(),
+            bad_words: fields.bad_words.unwrap_or_default(),
+            prompt_tokens_max: prompt_tokens_max(&queueing, info.max_model_len - 1),
+            cache_salt: queueing.cache_salt,
+            priority: queueing.priority.unwrap_or(0) as i32,
+            client,
+            operation: self.operation,
             params,
+        };
+        let structure = fields.structured.structure()?;
+        let structure = Structure::one(form.into_iter().chain(structure))?;
+        sampling
+            .request(Arc::default())
+            .check_without_prompt(info.vocab, info.max_model_len)
+            .map_err(|error| ApiError::refused(&error, sampling.names))?;
+        Ok((sampling, structure))
+    }
+
+    /// The engine's parameters. Checks fields that depend on each other.
+    fn params(&self, defaults: &SamplingParams, context: u32) -> Result<SamplingParams, ApiError> {
+        let Self { fields, names, .. } = self;
+        if fields.stream_options.is_some() && !fields.stream {
+            let message = "`stream_options` needs `stream`: true";
+            return Err(ApiError::invalid("stream_options", message));
+        }
+        let best = fields.n.unwrap_or(1) as u32;
+        let drawn = best_of(fields)?;
+        let params = sampling_params(fields, defaults);
+        check_window(fields.samplers.repeat_last_n, &params.draw, context, names)?;
+        let params = match beams::beams(fields)? {
+            Some(beams) => beams::searching(SamplingParams { n: best, ..params }, fields, beams),
+            None => SamplingParams { n: drawn, ..params },
+        };
+        // `best_of` needs logprobs in any case.
+        let logprobs = self.alternatives.or((best < params.n).then_some(0));
+        let shows_prompt = self.echo && self.alternatives.is_some();
+        Ok(SamplingParams {
+            logprobs,
+            prompt_logprobs: if shows_prompt {
+                params.prompt_logprobs.max(logprobs)
+            } else {
+                params.prompt_logprobs
+            },
+            // A prompt is not computed without a token that follows it.
+            max_tokens: if self.echo {
+                self.max_tokens.map(|most| most.max(1))
+            } else {
+                self.max_tokens
+            },
+            ..params
         })
     }
 
-    /// Adds the form of the answer from a field that only one API has.
-    pub(crate) fn set_form(&mut self, form: Option<Structure>) -> Result<(), ApiError> {
-        self.structure = Structure::one(form.into_iter().chain(self.structure.take()))?;
-        Ok(())
+    fn shown(&self) -> Shown {
+        let debug = self.fields.debug.as_ref();
+        let options = self.fields.stream_options.as_ref();
+        Shown {
+            logprobs: self.alternatives.is_some(),
+            prompt_logprobs: self.fields.prompt_logprobs.is_some(),
+            token_ids: self.fields.return_token_ids,
+            tokens_as_ids: self.fields.return_tokens_as_token_ids,
+            prefix: debug.is_some_and(|debug| debug.prefix),
+            drafts: debug.is_some_and(|debug| debug.drafts),
+            usage: options.is_some_and(|options| options.include_usage),
+            continuous_usage: options.is_some_and(|options| options.continuous_usage_stats),
+        }
     }
+}
 
-    /// Sets the parameters whose names differ by API, and checks everything that needs no prompt: before it is encoded,
-    /// which may take long. `alternatives` are those to report for each token; `None`: the answer has no logprobs.
-    pub(crate) fn complete(
-        &mut self,
-        alternatives: Option<u32>,
-        max_tokens: Option<u32>,
-        info: &EngineInfo,
-    ) -> Result<(), ApiError> {
-        self.wants_logprobs = alternatives.is_some();
-        // `best_of` needs logprobs in any case.
-        let chooses = self.best < self.params.n as usize;
-        self.params.logprobs = alternatives.or(chooses.then_some(0));
-        self.params.max_tokens = max_tokens;
-        let checked = self
-            .request(Arc::default())
-            .check_without_prompt(info.vocab, info.max_model_len);
-        checked.map_err(|error| ApiError::refused(&error, self.names))
-    }
-
-    /// Adds tokens that end an answer, as far as there is room for them beside those of the request.
-    pub(crate) fn also_ends_at(&mut self, ids: Vec<u32>) {
-        let room = STOP_TOKEN_IDS_MAX.saturating_sub(self.params.stop_token_ids.len());
-        self.params
-            .stop_token_ids
-            .extend(ids.into_iter().take(room));
-    }
-
+impl Sampling {
     /// The engine's request for one prompt.
     pub(crate) fn request(&self, prompt: Arc<[u32]>) -> Request {
         Request {
@@ -169,11 +235,28 @@ impl Sampling {
             priority: self.priority,
             client: self.client.0,
             prompt_only: self.silent,
-            explain_prefix: self.explain_prefix,
-            explain_drafts: self.explain_drafts,
+            explain_prefix: self.shown.prefix,
+            explain_drafts: self.shown.drafts,
             report_admission: true,
             ..Request::default()
         }
+    }
+
+    /// The engine's parameters for answers of this shape, of a model with `vocab` tokens.
+    pub(crate) fn params_of(
+        &self,
+        shape: &Shape,
+        tokenizer: Option<&Arc<Tokenizer>>,
+        vocab: u32,
+    ) -> Result<SamplingParams, ApiError> {
+        let own = &self.params.stop_token_ids;
+        let room = STOP_TOKEN_IDS_MAX.saturating_sub(own.len());
+        let more = shape.end_ids.iter().take(room);
+        Ok(SamplingParams {
+            constraint: self.constraint(shape, tokenizer, vocab)?,
+            stop_token_ids: own.iter().chain(more).copied().collect(),
+            ..self.params.clone()
+        })
     }
 
     /// What a trace says of the request before its prompts are known.
@@ -198,25 +281,15 @@ impl Sampling {
         }
     }
 
-    /// Compiles the grammar of an answer that is plain text.
-    pub(crate) async fn constrain(&mut self, state: &ModelState) -> Result<(), ApiError> {
-        if let Some(structure) = self.structure.take() {
-            self.params.constraint = Some(structured::from_the_start(
-                state.grammar(self.client.0, structure).await?,
-            ));
-        }
-        Ok(())
-    }
-
-    /// The constraint of all choices, for a model with `vocab` tokens. The beams of a search also end at stop strings.
-    pub(crate) fn constraint(
+    /// The constraint of all choices. The beams of a search also end at stop strings.
+    fn constraint(
         &self,
+        shape: &Shape,
         tokenizer: Option<&Arc<Tokenizer>>,
         vocab: u32,
     ) -> Result<Option<SharedConstraint>, ApiError> {
-        let inner = self.params.constraint.clone();
         let inner = vocabulary::limited(
-            inner,
+            shape.constraint.clone(),
             (&self.allowed_ids, &self.bad_words),
             tokenizer,
             vocab,
@@ -224,41 +297,41 @@ impl Sampling {
         if self.params.beams.is_none() || self.stops.is_empty() {
             return Ok(inner);
         }
-        let (text, answer) = (self.text_stream(tokenizer.cloned()), self.answer_parser());
-        Ok(Some(
-            StopAtText {
-                text,
-                answer,
-                inner,
-            }
-            .shared(),
-        ))
+        let stopping = StopAtText {
+            text: self.text_stream(shape, tokenizer.cloned()),
+            answer: self.answer_parser(shape),
+            inner,
+        };
+        Ok(Some(stopping.shared()))
     }
 
     /// The decoder of one choice.
-    pub(crate) fn text_stream(&self, tokenizer: Option<Arc<Tokenizer>>) -> TextStream {
-        TextStream::new(tokenizer, &[], self.skip_special).keeping(self.kept_ids.clone())
+    pub(crate) fn text_stream(
+        &self,
+        shape: &Shape,
+        tokenizer: Option<Arc<Tokenizer>>,
+    ) -> TextStream {
+        TextStream::new(tokenizer, &[], self.skip_special).keeping(shape.kept_ids.clone())
     }
 
     /// The parser of one choice, which ends the choice at a stop string.
-    pub(crate) fn answer_parser(&self) -> AnswerParser {
+    pub(crate) fn answer_parser(&self, shape: &Shape) -> AnswerParser {
         let stops = StopStrings::new(&self.stops)
             .shown(self.show_stops)
             .min_tokens(self.params.min_tokens);
-        self.answer.clone().stopping_at(stops)
+        shape.answer.clone().stopping_at(stops)
     }
 
-    /// The prompt, cut at its beginning to `prompt_tokens_max`.
-    pub(crate) fn truncated(&self, prompt: Vec<u32>) -> Vec<u32> {
-        truncated(prompt, self.prompt_tokens_max)
+    /// The prompt, cut at its beginning to the number of tokens that the request allows.
+    pub(crate) fn truncated(&self, prompt: Vec<u32>) -> Arc<[u32]> {
+        truncated(prompt, self.prompt_tokens_max).into()
     }
 }
 
-/// `logprobs` and `max_tokens` are set later ([`Sampling::complete`]).
+/// The parameters that every API has, under the same names.
 fn sampling_params(fields: &SamplingFields, defaults: &SamplingParams) -> SamplingParams {
     let is_greedy = fields.top_p == Some(0.0);
     SamplingParams {
-        max_tokens: None,
         draw: DrawParams {
             temperature: if is_greedy {
                 0.0

@@ -5,12 +5,14 @@
 //! fewer and longer deltas, and no buffer grows beyond the receivers' own bounds.
 
 use super::weight;
+use crate::engine::handle::EngineInfo;
 use crate::engine::request::{
-    Cached, DraftReport, Event, FinishReason, PrefixReport, PromptEvent, RequestError, Token,
+    Cached, DraftReport, Event, FinishReason, PrefixReport, PromptEvent, Request, RequestError,
+    SamplingParams, SubmitError, Token,
 };
 use crate::platform::Instant;
 use crate::server::counters::Metrics;
-use crate::server::parameters::sampling::Sampling;
+use crate::server::parameters::sampling::{Sampling, Shape};
 use crate::server::state::{Answering, Counted, ModelState};
 use crate::server::traces::{OpenTrace, RequestTrace, Usage};
 use crate::server::wire::error::ApiError;
@@ -71,6 +73,26 @@ pub(crate) struct Generation {
 struct Choice {
     /// `None` once the choice has ended.
     receiver: Option<Answering>,
+    reader: Reader,
+    /// Tokens that no delta has yet.
+    tokens: Vec<Token>,
+    /// An end token, which is told after the text before it.
+    held: Option<Token>,
+    prompt: Vec<Arc<[Token]>>,
+    prefix: Option<PrefixReport>,
+    drafts: Option<DraftReport>,
+    cached: Cached,
+    prompt_tokens: u32,
+    completion_tokens: u32,
+    reasoning_tokens: u32,
+    admitted: Option<Instant>,
+    first_token: Option<Instant>,
+    last_token: Option<Instant>,
+}
+
+/// How the tokens of a choice become its text.
+#[derive(Clone)]
+struct Reader {
     text: TextStream,
     answer: AnswerParser,
     /// Token ids that end a choice and have no text.
@@ -78,30 +100,16 @@ struct Choice {
     keeps_tokens: bool,
     /// Generated tokens are not returned.
     silent: bool,
-    tokens: Vec<Token>,
-    prompt: Vec<Arc<[Token]>>,
-    prefix: Option<PrefixReport>,
-    drafts: Option<DraftReport>,
-    prompt_tokens: u32,
-    completion_tokens: u32,
-    admitted: Option<Instant>,
-    first_token: Option<Instant>,
-    last_token: Option<Instant>,
 }
 
-impl Generation {
-    /// Submits every prompt. If one is refused, those before it are cancelled by dropping their receivers.
-    pub(crate) fn submit(
-        state: &ModelState,
-        prompts: Vec<Arc<[u32]>>,
+impl Reader {
+    /// Before the first token.
+    fn new(
         sampling: &Sampling,
-    ) -> Result<Self, ApiError> {
-        let active = state.count_answer();
-        let info = state.ready()?;
-        let params = &sampling.params;
-        let bytes_max = state.shared.options.limits.reply_bytes_max;
-        let checked = weight::check(&prompts, params, info.max_model_len, bytes_max);
-        checked.map_err(|error| ApiError::refused(&error, sampling.names))?;
+        shape: &Shape,
+        params: &SamplingParams,
+        (state, info): (&ModelState, &EngineInfo),
+    ) -> Self {
         let mut end_ids = if sampling.show_stops {
             Vec::new()
         } else {
@@ -110,55 +118,158 @@ impl Generation {
         if !params.ignore_eos {
             end_ids.extend_from_slice(&info.eos_token_ids);
         }
-        let end_ids: Arc<[u32]> = end_ids.into();
-        let mut choices = Vec::new();
-        let mut totals = Totals::default();
-        let cached = vec![Cached::default(); prompts.len()];
-        let constraint = sampling.constraint(state.text.tokenizer.as_ref(), info.vocab)?;
-        for prompt in prompts {
-            let prompt_tokens = prompt.len() as u32;
-            let mut request = sampling.request(prompt);
-            request.params.constraint.clone_from(&constraint);
-            let receivers = state.submit(request);
-            let receivers = receivers.map_err(|error| ApiError::refused(&error, sampling.names))?;
-            totals.prompt_tokens += prompt_tokens;
-            choices.extend(receivers.into_iter().map(|receiver| Choice {
-                receiver: Some(receiver),
-                text: sampling.text_stream(state.text.tokenizer.clone()),
-                answer: sampling.answer_parser(),
-                end_ids: end_ids.clone(),
-                keeps_tokens: params.logprobs.is_some() || sampling.return_token_ids,
-                silent: sampling.silent,
-                tokens: Vec::new(),
-                prompt: Vec::new(),
-                prefix: None,
-                drafts: None,
-                prompt_tokens,
-                completion_tokens: 0,
-                admitted: None,
-                first_token: None,
-                last_token: None,
-            }));
+        Self {
+            text: sampling.text_stream(shape, state.text.tokenizer.clone()),
+            answer: sampling.answer_parser(shape),
+            end_ids: end_ids.into(),
+            keeps_tokens: params.logprobs.is_some() || sampling.shown.token_ids,
+            silent: sampling.silent,
         }
-        let (metrics, started) = (state.metrics.clone(), Instant::now());
+    }
+
+    /// The text of a token, and the end of the choice if that text ends it.
+    fn push(&mut self, id: u32, delta: &mut Delta) {
+        let text = self.text.push(id).text;
+        self.answer.push(&text, &mut delta.parts);
+        if self.answer.is_done() {
+            self.answer.finish(&mut delta.parts, false);
+            delta.finish = Some(FinishReason::Stop);
+        }
+    }
+
+    /// The rest of the text, and why the choice has ended.
+    fn finish(&mut self, reason: FinishReason, delta: &mut Delta) {
+        let rest = self.text.finish().text;
+        self.answer.push(&rest, &mut delta.parts);
+        self.answer
+            .finish(&mut delta.parts, reason == FinishReason::Length);
+        delta.finish = Some(match self.answer.stop() {
+            Some(_) => FinishReason::Stop,
+            None => reason,
+        });
+    }
+}
+
+impl Choice {
+    /// A choice of a prompt with this many tokens.
+    fn new(receiver: Answering, reader: Reader, prompt_tokens: u32) -> Self {
+        Self {
+            receiver: Some(receiver),
+            reader,
+            tokens: Vec::new(),
+            held: None,
+            prompt: Vec::new(),
+            prefix: None,
+            drafts: None,
+            cached: Cached::default(),
+            prompt_tokens,
+            completion_tokens: 0,
+            reasoning_tokens: 0,
+            admitted: None,
+            first_token: None,
+            last_token: None,
+        }
+    }
+
+    /// Takes what is ready into a delta, up to the end of the choice or to an end token that the delta has no room for.
+    fn take(&mut self, delta: &mut Delta, context: &mut Context<'_>) -> Result<(), RequestError> {
+        while delta.finish.is_none() && self.held.is_none() {
+            let Some(receiver) = &mut self.receiver else {
+                break;
+            };
+            let Poll::Ready(event) = receiver.poll_next_unpin(context) else {
+                break;
+            };
+            // The engine ends every choice with an event. A receiver closed without one means that the engine is gone.
+            match event.ok_or(RequestError::Internal)? {
+                Event::Prompt(PromptEvent::Admitted) => self.admitted = Some(Instant::now()),
+                Event::Prompt(PromptEvent::Prefix(report)) => self.prefix = Some(report),
+                Event::Prompt(PromptEvent::Logprobs(tokens)) => self.prompt.push(tokens),
+                // Not requested here.
+                Event::Prompt(PromptEvent::Embedding(_)) => {}
+                Event::Token(token) => self.take_token(token, delta),
+                Event::Finished { .. } if self.reader.silent => {
+                    delta.finish = Some(FinishReason::Length);
+                }
+                Event::Finished { reason, .. } => self.reader.finish(reason, delta),
+                Event::Failed(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn take_token(&mut self, token: Token, delta: &mut Delta) {
+        if self.reader.silent {
+            return;
+        }
+        self.completion_tokens += 1;
+        self.cached = self.cached.max(token.cached);
+        self.drafts = token.drafts;
+        let is_end = self.reader.end_ids.contains(&token.id);
+        if !is_end {
+            self.reader.push(token.id, delta);
+            self.reasoning_tokens += u32::from(self.reader.answer.is_reasoning());
+        }
+        if !self.reader.keeps_tokens {
+            return;
+        }
+        if is_end && !delta.parts.is_empty() {
+            // Clients take the tokens of a chunk for its text, which this one is no part of.
+            self.held = Some(token);
+        } else {
+            self.tokens.push(token);
+        }
+    }
+}
+
+impl Generation {
+    /// Submits every prompt. If one is refused, those before it are cancelled by dropping their receivers.
+    pub(crate) fn submit(
+        state: &ModelState,
+        prompts: Vec<Arc<[u32]>>,
+        sampling: &Sampling,
+        shape: &Shape,
+    ) -> Result<Self, ApiError> {
+        let active = state.count_answer();
+        let info = state.ready()?;
+        let bytes_max = state.shared.options.limits.reply_bytes_max;
+        let refused = |error: SubmitError| ApiError::refused(&error, sampling.names);
+        weight::check(&prompts, &sampling.params, info.max_model_len, bytes_max)
+            .map_err(refused)?;
+        let tokenizer = state.text.tokenizer.as_ref();
+        let params = sampling.params_of(shape, tokenizer, info.vocab)?;
+        let reader = Reader::new(sampling, shape, &params, (state, info));
+        let mut choices = Vec::new();
+        for prompt in &prompts {
+            let request = Request {
+                params: params.clone(),
+                ..sampling.request(prompt.clone())
+            };
+            for receiver in state.submit(request).map_err(refused)? {
+                choices.push(Choice::new(receiver, reader.clone(), prompt.len() as u32));
+            }
+        }
+        let prompt_tokens = prompts.iter().map(|prompt| prompt.len() as u32).sum();
         let trace = state.options.traces.as_ref().map(|sink| {
             let trace = RequestTrace {
-                prompt_tokens: totals.prompt_tokens,
+                prompt_tokens,
                 ..sampling.trace(&state.model_names[0])
             };
             OpenTrace::new(sink, trace)
         });
-        let (n, usage) = (params.n as usize, Usage::new(totals.prompt_tokens));
         Ok(Self {
             choices,
             next: 0,
-            totals,
-            cached,
-            n,
-            metrics,
-            started,
+            totals: Totals {
+                prompt_tokens,
+                ..Totals::default()
+            },
+            cached: vec![Cached::default(); prompts.len()],
+            n: params.n as usize,
+            metrics: state.metrics.clone(),
+            started: Instant::now(),
             trace,
-            usage,
+            usage: Usage::new(prompt_tokens),
             _active: active,
         })
     }
@@ -176,94 +287,43 @@ impl Generation {
         self.usage.clone()
     }
 
+    /// What is new of a choice.
     fn poll_choice(
         &mut self,
         index: usize,
         context: &mut Context<'_>,
     ) -> Poll<Result<Delta, RequestError>> {
-        let choice = &mut self.choices[index];
-        let Some(receiver) = &mut choice.receiver else {
-            return Poll::Pending;
-        };
         let mut delta = Delta {
             choice: index,
             ..Delta::default()
         };
-        let mut new_tokens = 0;
-        let mut by_text = false;
-        let mut end = None;
-        while delta.finish.is_none() {
-            match receiver.poll_next_unpin(context) {
-                Poll::Pending => break,
-                Poll::Ready(Some(Event::Prompt(PromptEvent::Admitted))) => {
-                    choice.admitted = Some(Instant::now());
-                    self.metrics
-                        .request_queue_time
-                        .observe(self.started.elapsed().as_secs_f64());
-                    self.trace.iter_mut().for_each(OpenTrace::admitted);
-                }
-                Poll::Ready(Some(Event::Prompt(PromptEvent::Prefix(report)))) => {
-                    choice.prefix = Some(report);
-                }
-                Poll::Ready(Some(Event::Prompt(PromptEvent::Logprobs(tokens)))) => {
-                    choice.prompt.push(tokens);
-                }
-                // Not requested here.
-                Poll::Ready(Some(Event::Prompt(PromptEvent::Embedding(_)))) => {}
-                Poll::Ready(Some(Event::Token(_))) if choice.silent => {}
-                Poll::Ready(Some(Event::Finished { .. })) if choice.silent => {
-                    delta.finish = Some(FinishReason::Length);
-                }
-                Poll::Ready(Some(Event::Token(token))) => {
-                    new_tokens += 1;
-                    let cached = &mut self.cached[index / self.n];
-                    if token.cached.all > cached.all {
-                        *cached = token.cached;
-                    }
-                    choice.drafts = token.drafts;
-                    let is_end = choice.end_ids.contains(&token.id);
-                    if !is_end {
-                        let text = choice.text.push(token.id).text;
-                        choice.answer.push(&text, &mut delta.parts);
-                        self.totals.reasoning_tokens += u32::from(choice.answer.is_reasoning());
-                        by_text = choice.answer.is_done();
-                        delta.finish = by_text.then_some(FinishReason::Stop);
-                        if by_text {
-                            choice.answer.finish(&mut delta.parts, false);
-                        }
-                    }
-                    if choice.keeps_tokens {
-                        if is_end && !delta.parts.is_empty() {
-                            // Clients take the tokens of a chunk for its text, which this one is no part of.
-                            end = Some(token);
-                            break;
-                        }
-                        choice.tokens.push(token);
-                    }
-                }
-                Poll::Ready(Some(Event::Finished { reason, .. })) => {
-                    let rest = choice.text.finish().text;
-                    choice.answer.push(&rest, &mut delta.parts);
-                    choice
-                        .answer
-                        .finish(&mut delta.parts, reason == FinishReason::Length);
-                    let reason = choice.answer.stop().map_or(reason, |_| FinishReason::Stop);
-                    delta.finish = Some(reason);
-                }
-                Poll::Ready(Some(Event::Failed(error))) => return Poll::Ready(Err(error)),
-                // The engine ends every choice with an event. A receiver closed without one means that the engine is
-                // gone.
-                Poll::Ready(None) => return Poll::Ready(Err(RequestError::Internal)),
-            }
+        let choice = &mut self.choices[index];
+        if choice.receiver.is_none() {
+            return Poll::Pending;
         }
+        let (tokens, reasoning) = (choice.completion_tokens, choice.reasoning_tokens);
+        let was_waiting = choice.admitted.is_none();
+        let taken = choice.take(&mut delta, context);
+        if was_waiting && choice.admitted.is_some() {
+            self.metrics
+                .request_queue_time
+                .observe(self.started.elapsed().as_secs_f64());
+            self.trace.iter_mut().for_each(OpenTrace::admitted);
+        }
+        taken?;
+        let new_tokens = choice.completion_tokens - tokens;
+        self.totals.reasoning_tokens += choice.reasoning_tokens - reasoning;
+        let cached = &mut self.cached[index / self.n];
+        *cached = (*cached).max(choice.cached);
         self.count(index, new_tokens);
         if let Some(reason) = delta.finish {
-            self.end(&mut delta, reason, by_text);
+            self.end(&mut delta, reason);
         } else if delta.parts.is_empty() {
             return Poll::Pending;
         }
         let choice = &mut self.choices[index];
-        delta.tokens = std::mem::replace(&mut choice.tokens, end.into_iter().collect());
+        let held = choice.held.take();
+        delta.tokens = std::mem::replace(&mut choice.tokens, held.into_iter().collect());
         delta.prefix = choice.prefix.take();
         delta.prompt = std::mem::take(&mut choice.prompt);
         Poll::Ready(Ok(delta))
@@ -291,14 +351,13 @@ impl Generation {
                 .inter_token_latency
                 .observe((now - since).as_secs_f64() / f64::from(gaps));
         }
-        choice.completion_tokens += new_tokens;
         self.totals.completion_tokens += new_tokens;
         let totals = self.totals();
         self.usage
             .update(totals.cached.all, totals.completion_tokens);
     }
 
-    fn end(&mut self, delta: &mut Delta, reason: FinishReason, by_text: bool) {
+    fn end(&mut self, delta: &mut Delta, reason: FinishReason) {
         if let Some(trace) = &mut self.trace {
             trace
                 .trace
@@ -311,9 +370,9 @@ impl Generation {
         }
         let choice = &mut self.choices[delta.choice];
         delta.drafts = choice.drafts;
-        delta.stop = choice.answer.stop().map(str::to_owned);
+        delta.stop = choice.reader.answer.stop().map(str::to_owned);
         match choice.receiver.take() {
-            Some(receiver) if by_text || reason == FinishReason::Stop => receiver.stop(),
+            Some(receiver) if reason == FinishReason::Stop => receiver.stop(),
             receiver => drop(receiver),
         }
         self.metrics

@@ -100,6 +100,21 @@ pub(super) struct Choice {
     pub(super) prompt_logprobs: Option<Value>,
 }
 
+impl Choice {
+    /// A choice with nothing beside its content.
+    pub(super) fn new(index: usize, body: Body) -> Self {
+        Self {
+            index,
+            body,
+            logprobs: None,
+            finish_reason: None,
+            token_ids: None,
+            prompt_token_ids: None,
+            prompt_logprobs: None,
+        }
+    }
+}
+
 /// The content of a choice.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]

@@ -8,13 +8,14 @@ use super::objects::{
     ToolCall, Usage,
 };
 use crate::engine::handle::EngineInfo;
-use crate::engine::request::{FinishReason, PrefixEnd, PrefixReport, Token};
+use crate::engine::request::{FinishReason, PrefixReport, Token};
 use crate::platform;
 use crate::server::parameters::sampling::Sampling;
 use crate::server::state::ModelState;
 use crate::server::wire::{json, sse};
 use crate::text::answer::CallDelta;
 use serde::Serialize;
+use serde_json::Value;
 use std::sync::Arc;
 
 /// Which of the two APIs the reply is for.
@@ -77,6 +78,31 @@ pub(super) struct Progress {
     logprob: (f64, usize),
 }
 
+impl Progress {
+    /// Counts what a delta adds. Returns whether it is the first of the choice.
+    fn count(&mut self, delta: &Delta) -> bool {
+        self.has_calls |= !delta.parts.calls.is_empty();
+        let logprobs = delta.tokens.iter().filter_map(|token| token.logprob);
+        self.logprob.0 += logprobs.map(f64::from).sum::<f64>();
+        self.logprob.1 += delta.tokens.len();
+        !std::mem::replace(&mut self.begun, true)
+    }
+}
+
+/// What a reply has beside the text of a delta.
+struct Beside {
+    /// It is the first delta of its choice.
+    begins: bool,
+    /// The prompt's text, to be put before the choice's.
+    echo: Option<String>,
+    logprobs: Option<Logprobs>,
+    token_ids: Option<Vec<u32>>,
+    finish_reason: Option<&'static str>,
+    prompt_token_ids: Option<Vec<u32>>,
+    prompt_logprobs: Option<Value>,
+    debug: Option<Debug>,
+}
+
 /// The keys around a chunk, in OpenAI's order.
 #[derive(Serialize)]
 struct Envelope<'a> {
@@ -96,38 +122,34 @@ impl OpenAiReply {
     pub(crate) fn new(
         kind: Kind,
         (state, info): (&ModelState, &EngineInfo),
-        model: String,
         sampling: &Sampling,
         prompts: Vec<PromptPart>,
     ) -> Self {
-        let (id, drawn) = (
-            if kind == Kind::Chat {
-                "chatcmpl"
-            } else {
-                "cmpl"
-            },
-            sampling.params.n as usize,
-        );
+        let id = match kind {
+            Kind::Chat => "chatcmpl",
+            Kind::Completion => "cmpl",
+        };
         let head = Head {
             id: state.shared.new_id(id),
             created: platform::unix_time(),
-            model,
+            model: sampling.model.clone(),
             fingerprint: state.fingerprint(info),
         };
+        let (shown, drawn) = (sampling.shown, sampling.params.n as usize);
         let options = ReplyOptions {
-            logprobs: sampling.wants_logprobs,
-            prompt_logprobs: sampling.wants_prompt_logprobs,
-            token_ids: sampling.return_token_ids,
+            logprobs: shown.logprobs,
+            prompt_logprobs: shown.prompt_logprobs,
+            token_ids: shown.token_ids,
             // A whole reply always reports the usage.
-            usage: sampling.include_usage || !sampling.stream,
-            continuous_usage: sampling.continuous_usage,
+            usage: shown.usage || !sampling.stream,
+            continuous_usage: shown.continuous_usage,
             drawn,
             best: sampling.best,
         };
         let progress = vec![Progress::default(); prompts.len() * drawn];
         let tokens = TokenNames {
             tokenizer: state.text.tokenizer.clone(),
-            by_id: sampling.tokens_as_ids,
+            by_id: shown.tokens_as_ids,
             hides_special: sampling.skip_special,
         };
         Self {
@@ -264,8 +286,96 @@ impl OpenAiReply {
                 token_id: id,
                 token: self.tokens.text(id),
             }),
-            stopped_by: end_name(report.end),
+            stopped_by: report.end.name(),
         }
+    }
+
+    /// What the reply has beside the text of a delta.
+    fn beside(&mut self, delta: &mut Delta, begins: bool) -> Beside {
+        let PromptPart { ids, echo } = &self.prompts[delta.choice / self.options.drawn];
+        let echo = if begins { echo.clone() } else { None };
+        let options = &self.options;
+        let prompt_token_ids = (begins && options.token_ids).then(|| ids.to_vec());
+        let prompt_logprobs =
+            (begins && options.prompt_logprobs).then(|| self.tokens.prompt(prompt_tokens(delta)));
+        let token_ids = options
+            .token_ids
+            .then(|| delta.tokens.iter().map(|token| token.id).collect());
+        let has_calls = self.progress[delta.choice].has_calls;
+        Beside {
+            begins,
+            prompt_token_ids,
+            prompt_logprobs,
+            token_ids,
+            finish_reason: delta.finish.map(|finish| finish_name(finish, has_calls)),
+            logprobs: self.logprobs(delta, echo.is_some()),
+            echo,
+            debug: self.debug(delta),
+        }
+    }
+
+    fn completion_chunk(&self, delta: &Delta, beside: Beside, totals: Totals) -> Chunk {
+        let text = beside.echo.unwrap_or_default() + &delta.parts.content;
+        let choice = Choice {
+            logprobs: beside.logprobs,
+            finish_reason: beside.finish_reason,
+            token_ids: beside.token_ids,
+            prompt_token_ids: beside.prompt_token_ids,
+            prompt_logprobs: beside.prompt_logprobs,
+            ..Choice::new(delta.choice, Body::Text(text))
+        };
+        let extras = Extras {
+            debug: beside.debug,
+            ..Extras::default()
+        };
+        self.chunk(choice, totals, extras)
+    }
+
+    fn chat_chunks(&self, mut delta: Delta, beside: Beside, totals: Totals) -> Vec<Chunk> {
+        let index = delta.choice;
+        let bare = |message| Choice::new(index, Body::Delta(message));
+        let mut extras = Extras {
+            debug: beside.debug,
+            ..Extras::default()
+        };
+        let mut choices = Vec::new();
+        if beside.begins {
+            extras.prompt_token_ids = beside.prompt_token_ids;
+            if index == 0 {
+                extras.prompt_logprobs = beside.prompt_logprobs;
+            }
+            choices.push(bare(Message {
+                role: Some("assistant"),
+                content: Some(Some(String::new())),
+                ..Message::default()
+            }));
+        }
+        let Beside {
+            mut logprobs,
+            mut token_ids,
+            finish_reason,
+            ..
+        } = beside;
+        let has_ids = token_ids.as_ref().is_some_and(|ids| !ids.is_empty());
+        let has_tokens = logprobs.is_some() || has_ids;
+        for message in self.messages(&mut delta, has_tokens) {
+            // The first message has the tokens of the whole delta.
+            choices.push(Choice {
+                logprobs: logprobs.take(),
+                token_ids: token_ids.take(),
+                ..bare(message)
+            });
+        }
+        if finish_reason.is_some() {
+            choices.push(Choice {
+                finish_reason,
+                ..bare(Message::default())
+            });
+        }
+        choices
+            .into_iter()
+            .map(|choice| self.chunk(choice, totals, std::mem::take(&mut extras)))
+            .collect()
     }
 
     /// The likeliest choices of each prompt by the mean logprob of their tokens, renumbered.
@@ -296,94 +406,12 @@ impl ReplyForm for OpenAiReply {
 
     /// For a chat: first the role, then text, then the finish reason. For a completion: one chunk.
     fn chunks(&mut self, mut delta: Delta, totals: Totals) -> Vec<Chunk> {
-        let (index, prompt) = (delta.choice, delta.choice / self.options.drawn);
-        let progress = &mut self.progress[index];
-        let begins = !std::mem::replace(&mut progress.begun, true);
-        progress.has_calls |= !delta.parts.calls.is_empty();
-        progress.logprob.0 += delta
-            .tokens
-            .iter()
-            .filter_map(|token| token.logprob)
-            .map(f64::from)
-            .sum::<f64>();
-        progress.logprob.1 += delta.tokens.len();
-        let finish_reason = delta
-            .finish
-            .map(|finish| finish_name(finish, progress.has_calls));
-        let PromptPart { ids, echo } = &self.prompts[prompt];
-        let (echo, prompt_token_ids) = (
-            if begins { echo.clone() } else { None },
-            begins && self.options.token_ids,
-        );
-        let prompt_token_ids = prompt_token_ids.then(|| ids.to_vec());
-        let mut logprobs = self.logprobs(&delta, echo.is_some());
-        let mut token_ids = self
-            .options
-            .token_ids
-            .then(|| delta.tokens.iter().map(|token| token.id).collect());
-        let prompt_logprobs = (begins && self.options.prompt_logprobs)
-            .then(|| self.tokens.prompt(prompt_tokens(&delta)));
-        let mut extras = Extras {
-            debug: self.debug(&mut delta),
-            ..Extras::default()
-        };
-        if self.kind == Kind::Completion {
-            let body = Body::Text(echo.unwrap_or_default() + &delta.parts.content);
-            let choice = Choice {
-                index,
-                body,
-                logprobs,
-                finish_reason,
-                token_ids,
-                prompt_token_ids,
-                prompt_logprobs,
-            };
-            return vec![self.chunk(choice, totals, extras)];
+        let begins = self.progress[delta.choice].count(&delta);
+        let beside = self.beside(&mut delta, begins);
+        match self.kind {
+            Kind::Completion => vec![self.completion_chunk(&delta, beside, totals)],
+            Kind::Chat => self.chat_chunks(delta, beside, totals),
         }
-        let choice = |message, logprobs, finish_reason, token_ids| {
-            let body = Body::Delta(message);
-            Choice {
-                index,
-                body,
-                logprobs,
-                finish_reason,
-                token_ids,
-                prompt_token_ids: None,
-                prompt_logprobs: None,
-            }
-        };
-        let mut chunks = Vec::new();
-        if begins {
-            extras.prompt_token_ids = prompt_token_ids;
-            extras.prompt_logprobs = if index == 0 { prompt_logprobs } else { None };
-            let role = Message {
-                role: Some("assistant"),
-                content: Some(Some(String::new())),
-                ..Message::default()
-            };
-            chunks.push(self.chunk(
-                choice(role, None, None, None),
-                totals,
-                std::mem::take(&mut extras),
-            ));
-        }
-        let has_tokens = logprobs.is_some()
-            || token_ids
-                .as_ref()
-                .is_some_and(|ids: &Vec<u32>| !ids.is_empty());
-        for message in self.messages(&mut delta, has_tokens) {
-            // The first chunk has the tokens of the whole delta.
-            let choice = choice(message, logprobs.take(), None, token_ids.take());
-            chunks.push(self.chunk(choice, totals, std::mem::take(&mut extras)));
-        }
-        if finish_reason.is_some() {
-            chunks.push(self.chunk(
-                choice(Message::default(), None, finish_reason, None),
-                totals,
-                extras,
-            ));
-        }
-        chunks
     }
 
     fn last_chunk(&self, totals: Totals) -> Option<Chunk> {
@@ -441,17 +469,6 @@ fn finish_name(finish: FinishReason, has_calls: bool) -> &'static str {
         FinishReason::Stop if has_calls => "tool_calls",
         FinishReason::Stop => "stop",
         FinishReason::Length => "length",
-    }
-}
-
-fn end_name(end: PrefixEnd) -> &'static str {
-    match end {
-        PrefixEnd::EndOfPrompt => "end_of_prompt",
-        PrefixEnd::Difference => "difference",
-        PrefixEnd::Salt => "salt",
-        PrefixEnd::Eviction => "eviction",
-        PrefixEnd::NoSnapshot => "no_snapshot",
-        PrefixEnd::Disabled => "disabled",
     }
 }
 

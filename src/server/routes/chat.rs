@@ -5,7 +5,7 @@ use crate::platform;
 use crate::server::guards::Client;
 use crate::server::parameters::conversation::{Conversation, Turn};
 use crate::server::parameters::prepared::TemplateForm;
-use crate::server::parameters::sampling::Sampling;
+use crate::server::parameters::sampling::{Sampling, SamplingRequest, Shape};
 use crate::server::parameters::structured::{self, Structure};
 use crate::server::parameters::table::ChatRequest;
 use crate::server::parameters::{read, tools};
@@ -34,12 +34,11 @@ pub(crate) async fn chat(
     let Begun {
         generation,
         sampling,
-        model,
         ids,
         info,
     } = begin(&state, client, turn(request)?).await?;
     let prompts = vec![PromptPart { ids, echo: None }];
-    let form = OpenAiReply::new(Kind::Chat, (&state, info), model, &sampling, prompts);
+    let form = OpenAiReply::new(Kind::Chat, (&state, info), &sampling, prompts);
     respond(generation, form, sampling.stream).await
 }
 
@@ -54,17 +53,21 @@ fn turn(request: ChatRequest) -> Result<Turn, ApiError> {
         (logprobs, top) => logprobs.then(|| top.unwrap_or(0)),
     };
     Ok(Turn {
-        model: request.target.model,
         conversation: Conversation::new(request.conversation)?,
-        sampling: request.sampling,
-        form: None,
-        queueing: request.queueing,
-        alternatives,
-        max_tokens: request
-            .max_completion_tokens
-            .or(request.max_tokens)
-            .flatten(),
-        names: NAMES,
+        sampling: SamplingRequest {
+            model: request.target.model,
+            fields: request.sampling,
+            queueing: request.queueing,
+            form: None,
+            alternatives,
+            max_tokens: request
+                .max_completion_tokens
+                .or(request.max_tokens)
+                .flatten(),
+            echo: false,
+            operation: "chat",
+            names: NAMES,
+        },
     })
 }
 
@@ -72,8 +75,6 @@ fn turn(request: ChatRequest) -> Result<Turn, ApiError> {
 pub(crate) struct Begun<'a> {
     pub(crate) generation: Generation,
     pub(crate) sampling: Sampling,
-    /// The served name that the client asked for.
-    pub(crate) model: String,
     /// The prompt.
     pub(crate) ids: Arc<[u32]>,
     /// The engine when it took the prompt; it may be gone by now.
@@ -88,42 +89,20 @@ pub(crate) async fn begin(
 ) -> Result<Begun<'_>, ApiError> {
     let info = state.ready()?;
     let Turn {
-        model,
         conversation,
         sampling,
-        form,
-        queueing,
-        alternatives,
-        max_tokens,
-        names,
     } = turn;
-    let model = state.model(model)?;
-    let defaults = &state.options.defaults;
-    let mut sampling = Sampling::new(
-        sampling,
-        queueing,
-        defaults,
-        info.max_model_len,
-        (client, names),
-    )?;
-    sampling.set_form(form)?;
-    sampling.operation = "chat";
-    // Without a maximum, the answer may fill the context.
-    sampling.complete(alternatives, max_tokens, info)?;
-    let (tools, continued) = (
-        Arc::new(conversation.tools.clone()),
-        conversation.continued(),
-    );
-    let shape = Shape::new(state, client, sampling.structure.take(), &tools).await?;
-    let ids: Arc<[u32]> = sampling
-        .truncated(prompt(state, info, conversation, names).await?)
-        .into();
-    shape.apply(state, &mut sampling, &tools, (&ids, continued.as_deref()));
-    let generation = Generation::submit(state, vec![ids.clone()], &sampling)?;
+    let (sampling, structure) = sampling.resolve(state, client)?;
+    let tools = Arc::new(conversation.tools.clone());
+    let continued = conversation.continued();
+    let form = ChatForm::new(state, client, structure, tools).await?;
+    let prompt = prompt(state, info, conversation, sampling.names).await?;
+    let ids = sampling.truncated(prompt);
+    let shape = form.shape(state, &ids, continued.as_deref());
+    let generation = Generation::submit(state, vec![ids.clone()], &sampling, &shape)?;
     Ok(Begun {
         generation,
         sampling,
-        model,
         ids,
         info,
     })
@@ -135,29 +114,18 @@ pub(crate) async fn begin_raw(
     state: &ModelState,
     client: Client,
     prompt: impl Future<Output = Result<(Vec<u32>, Vec<u32>), ApiError>>,
-    turn: Turn,
+    sampling: SamplingRequest,
 ) -> Result<Begun<'_>, ApiError> {
     let info = state.ready()?;
-    let model = state.model(turn.model)?;
-    let defaults = &state.options.defaults;
-    let mut sampling = Sampling::new(
-        turn.sampling,
-        turn.queueing,
-        defaults,
-        info.max_model_len,
-        (client, turn.names),
-    )?;
-    sampling.set_form(turn.form)?;
-    sampling.complete(turn.alternatives, turn.max_tokens, info)?;
-    sampling.constrain(state).await?;
-    let (ids, ends) = prompt.await?;
-    sampling.also_ends_at(ends);
-    let ids: Arc<[u32]> = sampling.truncated(ids).into();
-    let generation = Generation::submit(state, vec![ids.clone()], &sampling)?;
+    let (sampling, structure) = sampling.resolve(state, client)?;
+    let plain = Shape::plain(state, client, structure).await?;
+    let (ids, end_ids) = prompt.await?;
+    let ids = sampling.truncated(ids);
+    let shape = Shape { end_ids, ..plain };
+    let generation = Generation::submit(state, vec![ids.clone()], &sampling, &shape)?;
     Ok(Begun {
         generation,
         sampling,
-        model,
         ids,
         info,
     })
@@ -197,76 +165,79 @@ pub(crate) fn naming_ignored(
     response
 }
 
-/// How the answer is constrained and split, as far as it does not depend on the prompt.
-struct Shape {
+/// The form of answers in a conversation, as far as it does not depend on the prompt.
+struct ChatForm {
     format: AnswerFormat,
+    tools: Arc<ToolChoice>,
     grammar: Option<Grammar>,
-    /// Only a tool call is allowed.
-    is_forced: bool,
 }
 
-impl Shape {
+impl ChatForm {
     /// Compiles the grammar: before the prompt is rendered and encoded, because a wrong one is refused.
     async fn new(
         state: &ModelState,
         client: Client,
         structure: Option<Structure>,
-        tools: &Arc<ToolChoice>,
+        tools: Arc<ToolChoice>,
     ) -> Result<Self, ApiError> {
-        let mut format = state.answer_format;
+        let format = state.answer_format;
         // If a call is forced, the form of other answers does not matter.
-        let is_forced = tools.forced.is_some();
-        let structure = if is_forced { None } else { structure };
+        let structure = if tools.forced.is_some() {
+            None
+        } else {
+            structure
+        };
+        // There is no prompt without a tokenizer.
+        if state.text.tokenizer.is_none() || (tools.forced.is_none() && structure.is_none()) {
+            return Ok(Self {
+                format,
+                tools,
+                grammar: None,
+            });
+        }
         let field = structure
             .as_ref()
             .map_or("tools", |structure| structure.field);
-        // There is no prompt without a tokenizer.
-        if state.text.tokenizer.is_none() || (!is_forced && structure.is_none()) {
-            return Ok(Self {
-                format,
-                grammar: None,
-                is_forced: false,
-            });
-        }
-        let (parser, tools) = (format.tools, tools.clone());
+        let (parser, choice) = (format.tools, tools.clone());
         // Schemas may be large.
         let make = move |tokenizer: &Tokenizer| match structure {
-            None => forced_calls(parser, &tools, tokenizer),
+            None => forced_calls(parser, &choice, tokenizer),
             Some(Structure { spec, .. }) => {
-                let either = calls_or_json(parser, &tools, tokenizer, &spec)?;
+                let either = calls_or_json(parser, &choice, tokenizer, &spec)?;
                 Ok((either.unwrap_or(spec), parser))
             }
         };
         let (grammar, parser) = state.grammar_of(client.0, field, make).await?;
-        format.tools = parser;
         Ok(Self {
-            format,
+            format: AnswerFormat {
+                tools: parser,
+                ..format
+            },
+            tools,
             grammar: Some(grammar),
-            is_forced,
         })
     }
 
-    /// Sets the constraint of the answer to this prompt, and the parser that splits it.
-    fn apply(
-        self,
-        state: &ModelState,
-        sampling: &mut Sampling,
-        tools: &ToolChoice,
-        (prompt, continued): (&[u32], Option<&str>),
-    ) {
+    /// The shape of the answers to this prompt. Without a tokenizer, they are ids.
+    fn shape(self, state: &ModelState, prompt: &[u32], continued: Option<&str>) -> Shape {
         let Self {
             format,
+            tools,
             grammar,
-            is_forced,
         } = self;
         let Some(tokenizer) = &state.text.tokenizer else {
-            return;
+            return Shape::default();
         };
         let start = format.reasoning.start(tokenizer, prompt, continued);
-        sampling.params.constraint = grammar
-            .map(|grammar| structured::constraint(grammar, format, tokenizer, start, is_forced));
-        sampling.answer = AnswerParser::new(format, start, tools);
-        sampling.kept_ids = format.kept_ids(tokenizer, tools.shown.is_some());
+        Shape {
+            constraint: grammar.map(|grammar| {
+                let is_forced = tools.forced.is_some();
+                structured::constraint(grammar, format, tokenizer, start, is_forced)
+            }),
+            answer: AnswerParser::new(format, start, &tools),
+            kept_ids: format.kept_ids(tokenizer, tools.shown.is_some()),
+            end_ids: Vec::new(),
+        }
     }
 }
 

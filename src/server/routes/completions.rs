@@ -3,14 +3,14 @@
 use crate::server::guards::Client;
 use crate::server::parameters::prompts::{GapFields, Prompts};
 use crate::server::parameters::read;
-use crate::server::parameters::sampling::Sampling;
+use crate::server::parameters::sampling::{SamplingRequest, Shape};
 use crate::server::parameters::table::CompletionRequest;
 use crate::server::reply::generation::Generation;
 use crate::server::reply::openai::{Kind, OpenAiReply, PromptPart};
 use crate::server::reply::respond;
 use crate::server::routes::tokens::decode_all;
 use crate::server::state::ModelState;
-use crate::server::wire::error::{ApiError, Names};
+use crate::server::wire::error::ApiError;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use std::sync::Arc;
@@ -26,66 +26,56 @@ pub(crate) async fn completions(
     let client = Client::of(&request);
     let request: CompletionRequest = read::read(request, &state).await?;
     let info = state.ready()?;
-    let model = state.model(request.target.model)?;
-    let from = (client, &[] as Names);
-    let defaults = &state.options.defaults;
-    let mut sampling = Sampling::new(
-        request.sampling,
-        request.queueing,
-        defaults,
-        info.max_model_len,
-        from,
-    )?;
     let echo = request.echo;
-    // The answer repeats only the prompt, with its logprobs.
-    let max_tokens = request.max_tokens.unwrap_or(Some(MAX_TOKENS_DEFAULT));
-    sampling.silent = echo && max_tokens == Some(0);
-    sampling.complete(
-        request.logprobs,
-        if sampling.silent { Some(1) } else { max_tokens },
-        info,
-    )?;
-    if echo && sampling.wants_logprobs {
-        sampling.params.prompt_logprobs = sampling
-            .params
-            .prompt_logprobs
-            .max(sampling.params.logprobs);
-    }
-
-    sampling.constrain(&state).await?;
-    let prompts = match request.suffix.filter(|suffix| !suffix.is_empty()) {
-        None => {
-            request
-                .prompt
-                .encode(&state, request.add_special_tokens)
-                .await?
-        }
-        Some(suffix) => {
-            let (prompts, ends) = gap(request.prompt, suffix, echo)?.encode(&state).await?;
-            sampling.also_ends_at(ends);
-            prompts
-        }
+    let sampling = SamplingRequest {
+        model: request.target.model,
+        fields: request.sampling,
+        queueing: request.queueing,
+        form: None,
+        alternatives: request.logprobs,
+        max_tokens: request.max_tokens.unwrap_or(Some(MAX_TOKENS_DEFAULT)),
+        echo,
+        operation: "text_completion",
+        names: &[],
     };
+    let (sampling, structure) = sampling.resolve(&state, client)?;
+    let plain = Shape::plain(&state, client, structure).await?;
+    let (prompts, end_ids) = match request.suffix.filter(|suffix| !suffix.is_empty()) {
+        None => {
+            let prompts = request.prompt.encode(&state, request.add_special_tokens);
+            (prompts.await?, Vec::new())
+        }
+        Some(suffix) => gap(request.prompt, suffix, echo)?.encode(&state).await?,
+    };
+    let shape = Shape { end_ids, ..plain };
     let ids: Vec<Arc<[u32]>> = prompts
         .into_iter()
-        .map(|ids| sampling.truncated(ids).into())
+        .map(|ids| sampling.truncated(ids))
         .collect();
-    let texts = if echo {
-        decode_all(&state, ids.clone(), sampling.skip_special).await?
-    } else {
-        Vec::new()
-    };
-    let mut texts = texts.into_iter();
-    let prompts = ids
+    let parts = parts(&state, &ids, echo.then_some(sampling.skip_special)).await?;
+    let generation = Generation::submit(&state, ids, &sampling, &shape)?;
+    let form = OpenAiReply::new(Kind::Completion, (&state, info), &sampling, parts);
+    respond(generation, form, sampling.stream).await
+}
+
+/// The prompts as replies may repeat them: with their texts if they do, without special tokens if these are skipped.
+async fn parts(
+    state: &ModelState,
+    prompts: &[Arc<[u32]>],
+    echo: Option<bool>,
+) -> Result<Vec<PromptPart>, ApiError> {
+    let mut texts = match echo {
+        Some(skip_special) => decode_all(state, prompts.to_vec(), skip_special).await?,
+        None => Vec::new(),
+    }
+    .into_iter();
+    Ok(prompts
         .iter()
         .map(|ids| PromptPart {
             ids: ids.clone(),
             echo: texts.next(),
         })
-        .collect();
-    let generation = Generation::submit(&state, ids, &sampling)?;
-    let form = OpenAiReply::new(Kind::Completion, (&state, info), model, &sampling, prompts);
-    respond(generation, form, sampling.stream).await
+        .collect())
 }
 
 /// The gap between prompts and a suffix.

@@ -8,14 +8,14 @@ use crate::server::guards::Client;
 use crate::server::parameters::conversation::Conversation;
 use crate::server::parameters::prompts::GapFields;
 use crate::server::parameters::read;
-use crate::server::parameters::sampling::Sampling;
+use crate::server::parameters::sampling::SamplingRequest;
 use crate::server::parameters::table::{
-    InfillRequest, LlamaRequest, LlamaSettings, RenderChatRequest, Target,
+    InfillRequest, LlamaRequest, LlamaSettings, RenderChatRequest, SamplingFields, Target,
 };
-use crate::server::reply::generation::Generation;
 use crate::server::reply::llama::LlamaReply;
 use crate::server::reply::respond;
-use crate::server::routes::{chat, forward};
+use crate::server::routes::chat::{self, Begun};
+use crate::server::routes::forward;
 use crate::server::state::{ModelState, ServerState};
 use crate::server::wire::error::{ApiError, Names};
 use crate::text::TextModel;
@@ -130,41 +130,45 @@ async fn answer(
     (target, request): (Target, LlamaSettings),
     prompt: impl Future<Output = Result<(Vec<u32>, Vec<u32>), ApiError>>,
 ) -> Result<Response, ApiError> {
-    let info = state.ready()?;
-    let model = state.model(target.model)?;
-    let mut given = request.sampling;
-    given.logit_bias = request.logit_bias;
-    // A seed of -1 means a random seed.
-    given.seed = given.seed.filter(|seed| *seed != -1);
-    let returns_tokens = request.return_tokens || given.return_token_ids;
-    let defaults = &state.options.defaults;
-    let mut sampling = Sampling::new(
-        given,
-        request.queueing,
-        defaults,
-        info.max_model_len,
-        (client, NAMES),
-    )?;
-    // The last token distinguishes the model's end token from a stop string.
-    sampling.return_token_ids = true;
-    let max_tokens = request
-        .n_predict
-        .and_then(|count| u32::try_from(count).ok());
-    sampling.complete(request.n_probs.filter(|count| *count > 0), max_tokens, info)?;
-    sampling.constrain(state).await?;
-    let (prompt, ends) = prompt.await?;
-    sampling.also_ends_at(ends);
-    let generation = Generation::submit(state, vec![sampling.truncated(prompt).into()], &sampling)?;
-    // The chunks of a stream always have token ids.
-    let returns_tokens = returns_tokens || sampling.stream;
-    let probabilities = sampling.wants_logprobs;
-    let settings = settings(&sampling.params);
+    let LlamaSettings {
+        sampling: fields,
+        queueing,
+        ..
+    } = request;
+    let returns_tokens = request.return_tokens || fields.return_token_ids;
+    let sampling = SamplingRequest {
+        model: target.model,
+        fields: SamplingFields {
+            logit_bias: request.logit_bias,
+            // A seed of -1 means a random seed.
+            seed: fields.seed.filter(|seed| *seed != -1),
+            // The last token distinguishes the model's end token from a stop string.
+            return_token_ids: true,
+            ..fields
+        },
+        queueing,
+        form: None,
+        alternatives: request.n_probs.filter(|count| *count > 0),
+        max_tokens: request
+            .n_predict
+            .and_then(|count| u32::try_from(count).ok()),
+        echo: false,
+        operation: "text_completion",
+        names: NAMES,
+    };
+    let Begun {
+        generation,
+        sampling,
+        info,
+        ..
+    } = chat::begin_raw(state, client, prompt, sampling).await?;
     let form = LlamaReply::new(
         state,
         info,
-        (model, settings),
-        probabilities,
-        returns_tokens,
+        (sampling.model, settings(&sampling.params)),
+        sampling.shown.logprobs,
+        // The chunks of a stream always have token ids.
+        returns_tokens || sampling.stream,
     );
     respond(generation, form, sampling.stream).await
 }

@@ -25,10 +25,9 @@ pub(crate) async fn messages(
     let Begun {
         generation,
         sampling,
-        model,
         ..
     } = chat::begin(&state, client, turn).await?;
-    let form = AnthropicReply::new(&state, model);
+    let form = AnthropicReply::new(&state, sampling.model);
     let response = respond(generation, form, sampling.stream).await?;
     Ok(chat::naming_ignored(&state, response, &left_out))
 }

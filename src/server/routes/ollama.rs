@@ -86,7 +86,6 @@ async fn answer(
     let Begun {
         generation,
         sampling,
-        model,
         ..
     } = match task {
         Task::Load(model) => {
@@ -98,20 +97,25 @@ async fn answer(
             });
         }
         Task::Chat(turn) => chat::begin(state, client, turn).await?,
-        Task::Raw(prompt, turn) => {
+        Task::Raw(prompt, sampling) => {
             let prompt = Prompts::Texts(vec![prompt]).encode(state, true);
             let prompt = async { Ok((prompt.await?.remove(0), Vec::new())) };
-            chat::begin_raw(state, client, prompt, turn).await?
+            chat::begin_raw(state, client, prompt, sampling).await?
         }
-        Task::Gap(gap, turn) => {
+        Task::Gap(gap, sampling) => {
             let prompt = async {
                 let (mut prompts, ends) = gap.encode(state).await?;
                 Ok((prompts.remove(0), ends))
             };
-            chat::begin_raw(state, client, prompt, turn).await?
+            chat::begin_raw(state, client, prompt, sampling).await?
         }
     };
-    let form = OllamaReply::new(state, model, (is_chat, sampling.wants_logprobs), loaded);
+    let form = OllamaReply::new(
+        state,
+        sampling.model,
+        (is_chat, sampling.shown.logprobs),
+        loaded,
+    );
     respond(generation, form, stream).await
 }
 

@@ -10,9 +10,9 @@ use crate::server::wire::error::Dialect;
 use axum::routing::MethodRouter;
 use serde_json::{Map, Value, json};
 
-/// One path.
+/// Paths with the same handlers and documentation.
 pub(crate) struct Route {
-    pub(crate) path: &'static str,
+    pub(crate) paths: &'static [&'static str],
     pub(crate) handlers: Handlers,
     pub(crate) operation: Operation,
 }
@@ -26,6 +26,7 @@ pub(crate) enum Handlers {
 }
 
 /// Documentation of the methods of a path.
+#[derive(Clone, Copy)]
 pub(crate) struct Operation {
     pub(crate) methods: &'static [&'static str],
     pub(crate) summary: &'static str,
@@ -36,6 +37,7 @@ pub(crate) struct Operation {
 }
 
 /// Documentation of a request body.
+#[derive(Clone, Copy)]
 pub(crate) struct Body {
     /// Name of its schema.
     pub(crate) name: &'static str,
@@ -45,6 +47,7 @@ pub(crate) struct Body {
 }
 
 /// The form of a response: a text media type, any object, or a schema of `replies.json`.
+#[derive(Clone, Copy)]
 pub(crate) enum Answer {
     Text(&'static str),
     Object,
@@ -55,6 +58,45 @@ pub(crate) enum Answer {
     OneOrStream(&'static str),
     /// An object, or lines of them.
     Lines,
+}
+
+impl Route {
+    /// Paths that the server answers, whatever its models. What they tell of one of several does not need it loaded.
+    pub(crate) fn server(
+        paths: &'static [&'static str],
+        handlers: MethodRouter<ServerState>,
+        operation: Operation,
+    ) -> Self {
+        Self {
+            paths,
+            handlers: Handlers::Server(handlers),
+            operation,
+        }
+    }
+
+    /// Paths that the model answers for which a request asks.
+    pub(crate) fn model(
+        paths: &'static [&'static str],
+        handlers: MethodRouter<ModelState>,
+        operation: Operation,
+    ) -> Self {
+        Self {
+            paths,
+            handlers: Handlers::Model(handlers),
+            operation,
+        }
+    }
+}
+
+impl Body {
+    /// A request that is one group of fields.
+    pub(crate) fn of<G: Group>(example: fn() -> Value) -> Self {
+        Self {
+            name: G::NAME,
+            schema: group::<G>,
+            example,
+        }
+    }
 }
 
 impl Answer {
@@ -85,11 +127,17 @@ impl Operation {
         }
     }
 
+    /// The same without an API key.
     pub(crate) const fn open(self) -> Self {
         Self {
             is_open: true,
             ..self
         }
+    }
+
+    /// The same under other methods.
+    pub(crate) const fn under(self, methods: &'static [&'static str]) -> Self {
+        Self { methods, ..self }
     }
 }
 
@@ -97,15 +145,18 @@ impl Operation {
 pub(crate) fn document(routes: &[Route], bounds: &Bounds) -> Value {
     let mut components: Map<String, Value> =
         serde_json::from_str(include_str!("replies.json")).unwrap_or_default();
-    let paths: Map<String, Value> = routes
-        .iter()
-        .map(|route| {
-            (
-                route.path.replace("{*", "{"),
-                methods(route, bounds, &mut components),
-            )
-        })
-        .collect();
+    let mut paths = Map::new();
+    for Route {
+        paths: names,
+        operation,
+        ..
+    } in routes
+    {
+        for path in *names {
+            let methods = methods(path, operation, bounds, &mut components);
+            paths.insert(path.replace("{*", "{"), methods);
+        }
+    }
     json!({
         "openapi": "3.1.0",
         "info": {
@@ -123,30 +174,37 @@ pub(crate) fn document(routes: &[Route], bounds: &Bounds) -> Value {
 }
 
 /// The methods of one path.
-fn methods(route: &Route, bounds: &Bounds, components: &mut Map<String, Value>) -> Value {
-    let names: Vec<_> = route
-        .path
-        .split(['{', '}'])
-        .skip(1)
-        .step_by(2)
-        .map(|name| name.trim_start_matches('*'))
-        .collect();
-    let operation = operation(route, &names, bounds, components);
-    let methods = route
-        .operation
-        .methods
-        .iter()
-        .map(|method| ((*method).to_owned(), operation.clone()));
-    methods.collect::<Map<_, _>>().into()
-}
-
-fn operation(
-    route: &Route,
-    names: &[&str],
+fn methods(
+    path: &str,
+    operation: &Operation,
     bounds: &Bounds,
     components: &mut Map<String, Value>,
 ) -> Value {
-    let operation = &route.operation;
+    let document = document_of(path, operation, bounds, components);
+    operation
+        .methods
+        .iter()
+        .map(|method| ((*method).to_owned(), document.clone()))
+        .collect::<Map<_, _>>()
+        .into()
+}
+
+/// The names in braces within a path.
+fn parameters(path: &str) -> Vec<Value> {
+    path.split(['{', '}'])
+        .skip(1)
+        .step_by(2)
+        .map(|name| name.trim_start_matches('*'))
+        .map(|name| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}}))
+        .collect()
+}
+
+fn document_of(
+    path: &str,
+    operation: &Operation,
+    bounds: &Bounds,
+    components: &mut Map<String, Value>,
+) -> Value {
     let content = match operation.answer {
         Answer::Text(kind) => json!({kind: {"schema": {"type": "string"}}}),
         Answer::Object => json!({"application/json": {"schema": {"type": "object"}}}),
@@ -164,7 +222,7 @@ fn operation(
             json!({"application/json": {"schema": reference(name)}, "text/event-stream": {}})
         }
     };
-    let error = match Dialect::of(route.path) {
+    let error = match Dialect::of(path) {
         Dialect::OpenAi => "Error",
         Dialect::Anthropic => "MessagesError",
         Dialect::Ollama => "OllamaError",
@@ -177,14 +235,9 @@ fn operation(
             "default": {"description": "An error.", "content": error},
         },
     });
-    if !names.is_empty() {
-        document["parameters"] = names
-            .iter()
-            .map(|name| {
-                json!({"name": name, "in": "path",
-            "required": true, "schema": {"type": "string"}})
-            })
-            .collect();
+    let parameters = parameters(path);
+    if !parameters.is_empty() {
+        document["parameters"] = parameters.into();
     }
     if let Some(body) = &operation.body {
         add_component(&mut (body.schema)(body, bounds), components);
@@ -225,7 +278,7 @@ fn add_component(schema: &mut Value, components: &mut Map<String, Value>) {
 
 /// Schema of a request that is one group of fields. Fields that other requests have too name the group that they share,
 /// and fields of other servers are listed with what to use instead or why nothing is lost.
-pub(crate) fn group<G: Group>(body: &Body, bounds: &Bounds) -> Value {
+fn group<G: Group>(body: &Body, bounds: &Bounds) -> Value {
     let rows = G::rows(bounds);
     let mut schema = object_schema(&rows);
     for row in rows.iter().filter(|row| row.group != body.name) {
@@ -235,4 +288,13 @@ pub(crate) fn group<G: Group>(body: &Body, bounds: &Bounds) -> Value {
     schema["title"] = body.name.into();
     schema["examples"] = json!([(body.example)()]);
     schema
+}
+
+/// Schema of a request that has one of several forms.
+pub(crate) fn one_of(name: &str, forms: &[Body], bounds: &Bounds) -> Value {
+    let forms: Vec<_> = forms
+        .iter()
+        .map(|form| (form.schema)(form, bounds))
+        .collect();
+    json!({"title": name, "anyOf": forms})
 }

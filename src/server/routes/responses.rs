@@ -41,11 +41,16 @@ pub(crate) async fn create(
     let Begun {
         generation,
         sampling,
-        model,
         ..
     } = chat::begin(&state, client, turn).await?;
     let left_out = asked.left_out.clone();
-    let form = ResponsesReply::new(&state, client.0, model, asked, sampling.wants_logprobs);
+    let form = ResponsesReply::new(
+        &state,
+        client.0,
+        sampling.model,
+        asked,
+        sampling.shown.logprobs,
+    );
     let response = respond(generation, form, sampling.stream).await?;
     Ok(chat::naming_ignored(&state, response, &left_out))
 }

@@ -1,6 +1,7 @@
 //! The table of routes: every path with its handler and its documentation.
 //!
-//! Routes of OpenAI's API also exist without `/v1`, because clients of llama.cpp leave it out.
+//! Routes of OpenAI's API also exist without `/v1`, because clients of llama.cpp leave it out. With several models, a
+//! request of a path that a model answers asks for it by the field `model` of its body.
 
 use crate::server::parameters::anthropic::{CountTokensRequest, MessagesRequest};
 use crate::server::parameters::kind::Bounds;
@@ -15,17 +16,17 @@ use crate::server::parameters::table::{
     LlamaRequest, LoadRequest, RenderChatRequest, RenderCompletionRequest, TokenizeChatRequest,
     TokenizeContentRequest, TokenizeTextRequest,
 };
-use crate::server::routes::openapi::{self, Answer, Body, Handlers, Operation, Route, group};
+use crate::server::routes::openapi::{self, Answer, Body, Operation, Route, one_of};
 #[cfg(feature = "server")]
 use crate::server::routes::ui;
 use crate::server::routes::{
     chat, completions, embeddings, health, llama, load, messages, metrics, models, ollama, rerank,
     responses, tokens,
 };
-use crate::server::state::{ModelState, ServerState};
+use crate::server::state::ServerState;
 use axum::Json;
 use axum::extract::State;
-use axum::routing::{MethodRouter, delete, get, post};
+use axum::routing::{delete, get, post};
 use serde_json::{Value, json};
 
 /// `GET /openapi.json`.
@@ -36,39 +37,27 @@ async fn document(State(state): State<ServerState>) -> Json<Value> {
 }
 
 /// All paths.
-///
-/// With several models, a request of a path that a model answers asks for it by the field `model` of its body.
 pub(crate) fn routes() -> Vec<Route> {
-    let mut routes = page_routes();
-    routes.extend(own_routes());
-    routes.extend(routes_of_others());
-    routes
-}
-
-/// A path that the model answers for which a request asks.
-fn route(path: &'static str, handlers: MethodRouter<ModelState>, operation: Operation) -> Route {
-    Route {
-        path,
-        handlers: Handlers::Model(handlers),
-        operation,
-    }
-}
-
-/// A path that the server answers, whatever its models. What it tells of one of several does not need it loaded.
-fn of_server(
-    path: &'static str,
-    handlers: MethodRouter<ServerState>,
-    operation: Operation,
-) -> Route {
-    Route {
-        path,
-        handlers: Handlers::Server(handlers),
-        operation,
-    }
-}
-
-fn object(summary: &'static str) -> Operation {
-    Operation::get(summary, Answer::Object)
+    [
+        page_routes(),
+        state_routes(),
+        model_routes(),
+        chat_routes(),
+        responses_routes(),
+        messages_routes(),
+        completion_routes(),
+        embedding_routes(),
+        rerank_routes(),
+        token_routes(),
+        llama_routes(),
+        sglang_routes(),
+        ollama_state_routes(),
+        ollama_routes(),
+        ollama_pull_routes(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 /// In a tab the API is called by a page.
@@ -77,618 +66,503 @@ fn page_routes() -> Vec<Route> {
     Vec::new()
 }
 
+/// The chat page.
 #[cfg(feature = "server")]
 fn page_routes() -> Vec<Route> {
-    let file = |path, handlers: MethodRouter<ServerState>, (summary, kind)| Route {
-        path,
-        handlers: Handlers::Server(handlers),
-        operation: Operation::get(summary, Answer::Text(kind)).open(),
-    };
+    let text = |summary, kind| Operation::get(summary, Answer::Text(kind)).open();
     vec![
-        file("/", get(ui::page), ("The chat page.", "text/html")),
-        file(
-            "/ui/app.js",
+        Route::server(&["/"], get(ui::page), text("The chat page.", "text/html")),
+        Route::server(
+            &["/ui/app.js"],
             get(ui::script),
-            ("The chat page's script.", "text/javascript"),
+            text("The chat page's script.", "text/javascript"),
         ),
-        file(
-            "/ui/style.css",
+        Route::server(
+            &["/ui/style.css"],
             get(ui::style),
-            ("The chat page's style.", "text/css"),
+            text("The chat page's style.", "text/css"),
         ),
-        file(
-            "/ui/licences.txt",
+        Route::server(
+            &["/ui/licences.txt"],
             get(ui::licences),
-            ("Licences of the chat page's libraries.", "text/plain"),
+            text("Licences of the chat page's libraries.", "text/plain"),
         ),
     ]
 }
 
-/// Routes of OpenAI's, Anthropic's, vLLM's and llama.cpp's servers.
-fn own_routes() -> Vec<Route> {
-    let ping = Operation {
-        methods: &["get", "post"],
-        ..health_operation().open()
-    };
-    vec![
-        of_server("/openapi.json", get(document), object("This document.")),
-        of_server("/health", get(health::health), health_operation().open()),
-        of_server("/v1/health", get(health::health), health_operation()),
-        of_server("/ping", get(health::health).post(health::health), ping),
-        of_server(
-            "/version",
-            get(health::version),
-            object("The version of this build."),
-        ),
-        of_server("/metrics", get(metrics::metrics), metrics_operation()),
-        of_server(
-            "/load",
-            get(load::load),
-            object("The number of answers that are being generated."),
-        ),
-        of_server(
-            "/v1/loads",
-            get(load::loads),
-            object("How busy the engine is, for load balancers."),
-        ),
-        of_server("/v1/models", get(models::list), list_operation()),
-        of_server("/models", get(models::list), list_operation()),
-        of_server(
-            "/v1/models/{*name}",
-            get(models::retrieve),
-            model_operation(),
-        ),
-        of_server("/models/{*name}", get(models::retrieve), model_operation()),
-        of_server("/models/load", post(models::load), load_operation()),
-        of_server("/models/unload", post(models::unload), unload_operation()),
-        route("/v1/chat/completions", post(chat::chat), chat_operation()),
-        route("/chat/completions", post(chat::chat), chat_operation()),
-        route(
-            "/v1/chat/completions/render",
-            post(tokens::render_chat),
-            render_chat_operation(Answer::One("TokenIds")),
-        ),
-        route(
-            "/v1/responses",
-            post(responses::create),
-            responses_operation(),
-        ),
-        route("/responses", post(responses::create), responses_operation()),
-        route(
-            "/v1/responses/input_tokens",
-            post(responses::input_tokens),
-            input_tokens_operation(),
-        ),
-        route(
-            "/responses/input_tokens",
-            post(responses::input_tokens),
-            input_tokens_operation(),
-        ),
-        of_server(
-            "/v1/responses/{id}",
-            get(responses::retrieve).delete(responses::delete),
-            stored_operation(),
-        ),
-        of_server(
-            "/responses/{id}",
-            get(responses::retrieve).delete(responses::delete),
-            stored_operation(),
-        ),
-        of_server(
-            "/v1/responses/{id}/input_items",
-            get(responses::input_items),
-            input_items_operation(),
-        ),
-        of_server(
-            "/responses/{id}/input_items",
-            get(responses::input_items),
-            input_items_operation(),
-        ),
-        route(
-            "/v1/messages",
-            post(messages::messages),
-            messages_operation(),
-        ),
-        route(
-            "/v1/messages/count_tokens",
-            post(messages::count_tokens),
-            count_tokens_operation(),
-        ),
-        route(
-            "/v1/completions",
-            post(completions::completions),
-            completion_operation(),
-        ),
-        route(
-            "/completions",
-            post(completions::completions),
-            completion_operation(),
-        ),
-        route(
-            "/v1/completions/render",
-            post(tokens::render_completions),
-            render_completion_operation(),
-        ),
-        route(
-            "/v1/embeddings",
-            post(embeddings::embeddings),
-            embedding_operation(),
-        ),
-        route(
-            "/embeddings",
-            post(embeddings::embeddings),
-            embedding_operation(),
-        ),
-        route("/v1/rerank", post(rerank::rerank), rerank_operation()),
-        route("/v2/rerank", post(rerank::rerank), rerank_operation()),
-        route("/rerank", post(rerank::rerank), rerank_operation()),
-        route("/v1/score", post(rerank::score), score_operation()),
-        route("/score", post(rerank::score), score_operation()),
-        route("/tokenize", post(tokens::tokenize), tokenize_operation()),
-        route(
-            "/detokenize",
-            post(tokens::detokenize),
-            detokenize_operation(),
-        ),
-        of_server(
-            "/tokenizer_info",
-            get(tokens::tokenizer_info),
-            object("The settings of the model's tokenizer."),
-        ),
-        of_server(
-            "/props",
-            get(llama::props),
-            object("The server's settings, as llama.cpp's server reports them."),
-        ),
-        route(
-            "/apply-template",
-            post(llama::apply_template),
-            render_chat_operation(Answer::Object),
-        ),
-        route("/completion", post(llama::completion), llama_operation()),
-        route("/infill", post(llama::infill), infill_operation()),
-    ]
-}
-
-/// Routes of SGLang's and Ollama's servers.
-fn routes_of_others() -> Vec<Route> {
-    vec![
-        of_server(
-            "/get_model_info",
-            get(models::sglang_model),
-            object("The model, in SGLang's form."),
-        ),
-        of_server(
-            "/model_info",
-            get(models::sglang_model),
-            object("The model, in SGLang's form."),
-        ),
-        of_server(
-            "/get_server_info",
-            get(models::sglang_server),
-            object("The server, in SGLang's form."),
-        ),
-        of_server(
-            "/server_info",
-            get(models::sglang_server),
-            object("The server, in SGLang's form."),
-        ),
-        of_server(
-            "/get_load",
-            get(load::sglang_load),
-            Operation::get("How busy the engine is, in SGLang's form.", Answer::Objects),
-        ),
-        of_server(
-            "/api/version",
-            get(ollama::version),
-            object("The version of Ollama whose API this is."),
-        ),
-        of_server(
-            "/api/tags",
-            get(ollama::tags),
-            object("All served names, in Ollama's form."),
-        ),
-        of_server(
-            "/api/ps",
-            get(ollama::ps),
-            object("The loaded models, in Ollama's form."),
-        ),
-        of_server("/api/show", post(ollama::show), show_operation()),
-        route("/api/chat", post(ollama::chat), ollama_chat_operation()),
-        route(
-            "/api/generate",
-            post(ollama::generate),
-            generate_operation(),
-        ),
-        route("/api/embed", post(ollama::embed), embed_operation()),
-        route(
-            "/api/embeddings",
-            post(ollama::embed_one),
-            embed_one_operation(),
-        ),
-        of_server("/api/pull", post(ollama::pull), pull_operation()),
-        of_server("/api/create", post(ollama::refused), refused_operation()),
-        of_server("/api/copy", post(ollama::refused), refused_operation()),
-        of_server("/api/push", post(ollama::refused), refused_operation()),
-        of_server(
-            "/api/delete",
-            delete(ollama::refused),
-            Operation {
-                methods: &["delete"],
-                ..refused_operation()
-            },
-        ),
-    ]
-}
-
-fn health_operation() -> Operation {
-    Operation::get(
+/// What the server is and how it is doing.
+fn state_routes() -> Vec<Route> {
+    let health = Operation::get(
         "Whether requests are taken: 503 while loading, shutting down, or without a device.",
         Answer::Object,
-    )
+    );
+    vec![
+        Route::server(
+            &["/openapi.json"],
+            get(document),
+            Operation::get("This document.", Answer::Object),
+        ),
+        Route::server(&["/health"], get(health::health), health.open()),
+        Route::server(&["/v1/health"], get(health::health), health),
+        Route::server(
+            &["/ping"],
+            get(health::health).post(health::health),
+            health.open().under(&["get", "post"]),
+        ),
+        Route::server(
+            &["/version"],
+            get(health::version),
+            Operation::get("The version of this build.", Answer::Object),
+        ),
+        Route::server(
+            &["/metrics"],
+            get(metrics::metrics),
+            Operation::get(
+                "Metrics as Prometheus text, under vLLM's names.",
+                Answer::Text("text/plain"),
+            ),
+        ),
+        Route::server(
+            &["/load"],
+            get(load::load),
+            Operation::get(
+                "The number of answers that are being generated.",
+                Answer::Object,
+            ),
+        ),
+        Route::server(
+            &["/v1/loads"],
+            get(load::loads),
+            Operation::get(
+                "How busy the engine is, for load balancers.",
+                Answer::Object,
+            ),
+        ),
+    ]
 }
 
-fn metrics_operation() -> Operation {
-    Operation::get(
-        "Metrics as Prometheus text, under vLLM's names.",
-        Answer::Text("text/plain"),
-    )
+/// The served models.
+fn model_routes() -> Vec<Route> {
+    let named = Body::of::<LoadRequest>(|| json!({"model": "demo"}));
+    vec![
+        Route::server(
+            &["/v1/models", "/models"],
+            get(models::list),
+            Operation::get(
+                "All served names, and whether their models are loaded.",
+                Answer::One("Models"),
+            ),
+        ),
+        Route::server(
+            &["/v1/models/{*name}", "/models/{*name}"],
+            get(models::retrieve),
+            Operation::get("One served name.", Answer::One("ModelAnswer")),
+        ),
+        Route::server(
+            &["/models/load"],
+            post(models::load),
+            Operation::post(
+                "Has one of several models loaded, as llama.cpp's router does.",
+                named,
+                Answer::Object,
+            ),
+        ),
+        Route::server(
+            &["/models/unload"],
+            post(models::unload),
+            Operation::post(
+                "Has one of several models unloaded when its answers are complete, as llama.cpp's router does.",
+                named,
+                Answer::Object,
+            ),
+        ),
+    ]
 }
 
-fn list_operation() -> Operation {
-    Operation::get(
-        "All served names, and whether their models are loaded.",
-        Answer::One("Models"),
-    )
+/// OpenAI's conversations.
+fn chat_routes() -> Vec<Route> {
+    vec![
+        Route::model(
+            &["/v1/chat/completions", "/chat/completions"],
+            post(chat::chat),
+            Operation::post(
+                "Answers a conversation.",
+                Body::of::<ChatRequest>(
+                    || json!({"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 16}),
+                ),
+                Answer::OneOrStream("ChatAnswer"),
+            ),
+        ),
+        Route::model(
+            &["/v1/chat/completions/render"],
+            post(tokens::render_chat),
+            Operation::post(
+                "The prompt of a chat request as token ids.",
+                rendered_chat(),
+                Answer::One("TokenIds"),
+            ),
+        ),
+    ]
 }
 
-fn load_operation() -> Operation {
-    let body = Body {
-        name: "LoadRequest",
-        schema: group::<LoadRequest>,
-        example: || json!({"model": "demo"}),
-    };
-    Operation::post(
-        "Has one of several models loaded, as llama.cpp's router does.",
-        body,
-        Answer::Object,
-    )
+/// A conversation whose prompt is shown.
+fn rendered_chat() -> Body {
+    Body::of::<RenderChatRequest>(|| json!({"messages": [{"role": "user", "content": "Hello!"}]}))
 }
 
-fn unload_operation() -> Operation {
-    let body = Body {
-        name: "LoadRequest",
-        schema: group::<LoadRequest>,
-        example: || json!({"model": "demo"}),
-    };
-    let summary = "Has one of several models unloaded when its answers are complete, as llama.cpp's router does.";
-    Operation::post(summary, body, Answer::Object)
+/// OpenAI's newer API.
+fn responses_routes() -> Vec<Route> {
+    vec![
+        Route::model(
+            &["/v1/responses", "/responses"],
+            post(responses::create),
+            Operation::post(
+                "Answers an input, as OpenAI's newer API does.",
+                Body::of::<ResponsesRequest>(
+                    || json!({"input": "Hello!", "max_output_tokens": 16}),
+                ),
+                Answer::OneOrStream("ResponsesAnswer"),
+            ),
+        ),
+        Route::model(
+            &["/v1/responses/input_tokens", "/responses/input_tokens"],
+            post(responses::input_tokens),
+            Operation::post(
+                "The number of tokens of an input.",
+                Body::of::<InputTokensRequest>(|| json!({"input": "Hello!"})),
+                Answer::One("TokenCount"),
+            ),
+        ),
+        Route::server(
+            &["/v1/responses/{id}", "/responses/{id}"],
+            get(responses::retrieve).delete(responses::delete),
+            Operation::get("A stored response.", Answer::Object).under(&["get", "delete"]),
+        ),
+        Route::server(
+            &[
+                "/v1/responses/{id}/input_items",
+                "/responses/{id}/input_items",
+            ],
+            get(responses::input_items),
+            Operation::get("The items of a response's input.", Answer::Object),
+        ),
+    ]
 }
 
-fn model_operation() -> Operation {
-    Operation::get("One served name.", Answer::One("ModelAnswer"))
+/// Anthropic's API.
+fn messages_routes() -> Vec<Route> {
+    vec![
+        Route::model(
+            &["/v1/messages"],
+            post(messages::messages),
+            Operation::post(
+                "Answers a conversation, in Anthropic's form.",
+                Body::of::<MessagesRequest>(
+                    || json!({"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 16}),
+                ),
+                Answer::OneOrStream("MessagesAnswer"),
+            ),
+        ),
+        Route::model(
+            &["/v1/messages/count_tokens"],
+            post(messages::count_tokens),
+            Operation::post(
+                "The number of tokens of a prompt, in Anthropic's form.",
+                Body::of::<CountTokensRequest>(
+                    || json!({"messages": [{"role": "user", "content": "Hello!"}]}),
+                ),
+                Answer::One("TokenCount"),
+            ),
+        ),
+    ]
 }
 
-fn chat_operation() -> Operation {
-    let body = Body {
-        name: "ChatRequest",
-        schema: group::<ChatRequest>,
-        example: || json!({"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 16}),
-    };
-    Operation::post(
-        "Answers a conversation.",
-        body,
-        Answer::OneOrStream("ChatAnswer"),
-    )
+/// OpenAI's older API, without conversations.
+fn completion_routes() -> Vec<Route> {
+    vec![
+        Route::model(
+            &["/v1/completions", "/completions"],
+            post(completions::completions),
+            Operation::post(
+                "Continues prompts.",
+                Body::of::<CompletionRequest>(
+                    || json!({"prompt": "Once upon a time", "max_tokens": 16}),
+                ),
+                Answer::OneOrStream("CompletionAnswer"),
+            ),
+        ),
+        Route::model(
+            &["/v1/completions/render"],
+            post(tokens::render_completions),
+            Operation::post(
+                "The prompts of a completions request as token ids.",
+                Body::of::<RenderCompletionRequest>(|| json!({"prompt": "Once upon a time"})),
+                Answer::List("TokenIds"),
+            ),
+        ),
+    ]
 }
 
-fn responses_operation() -> Operation {
-    let body = Body {
-        name: "ResponsesRequest",
-        schema: group::<ResponsesRequest>,
-        example: || json!({"input": "Hello!", "max_output_tokens": 16}),
-    };
-    Operation::post(
-        "Answers an input, as OpenAI's newer API does.",
-        body,
-        Answer::OneOrStream("ResponsesAnswer"),
-    )
+/// Texts as vectors.
+fn embedding_routes() -> Vec<Route> {
+    vec![Route::model(
+        &["/v1/embeddings", "/embeddings"],
+        post(embeddings::embeddings),
+        Operation::post(
+            "Texts or token ids as vectors.",
+            Body::of::<EmbeddingRequest>(|| json!({"input": ["Hello", "A fox"]})),
+            Answer::One("EmbeddingAnswer"),
+        ),
+    )]
 }
 
-fn input_tokens_operation() -> Operation {
-    let body = Body {
-        name: "InputTokensRequest",
-        schema: group::<InputTokensRequest>,
-        example: || json!({"input": "Hello!"}),
-    };
-    Operation::post(
-        "The number of tokens of an input.",
-        body,
-        Answer::One("TokenCount"),
-    )
-}
-
-fn stored_operation() -> Operation {
-    Operation {
-        methods: &["get", "delete"],
-        ..Operation::get("A stored response.", Answer::Object)
-    }
-}
-
-fn input_items_operation() -> Operation {
-    object("The items of a response's input.")
-}
-
-fn refused_operation() -> Operation {
-    let summary = "Refused: models are chosen when the server starts.";
-    Operation {
-        methods: &["post"],
-        ..Operation::get(summary, Answer::Object)
-    }
-}
-
-fn pull_operation() -> Operation {
-    let body = Body {
-        name: "OllamaPullRequest",
-        schema: group::<OllamaPullRequest>,
-        example: || json!({"model": "demo"}),
-    };
-    Operation::post(
-        "Downloads a model into the cache, if `--allow-pull` was given.",
-        body,
-        Answer::Lines,
-    )
-}
-
-fn show_operation() -> Operation {
-    let body = Body {
-        name: "OllamaShowRequest",
-        schema: group::<OllamaShowRequest>,
-        example: || json!({}),
-    };
-    Operation::post(
-        "What is known of a model, in Ollama's form.",
-        body,
-        Answer::Object,
-    )
-}
-
-fn ollama_chat_operation() -> Operation {
-    let body = Body {
-        name: "OllamaChatRequest",
-        schema: group::<OllamaChatRequest>,
-        example: || json!({"messages": [{"role": "user", "content": "Hello!"}], "options": {"num_predict": 16}}),
-    };
-    Operation::post(
-        "Answers a conversation, in Ollama's form.",
-        body,
-        Answer::Lines,
-    )
-}
-
-fn generate_operation() -> Operation {
-    let body = Body {
-        name: "OllamaGenerateRequest",
-        schema: group::<OllamaGenerateRequest>,
-        example: || json!({"prompt": "Hello!", "options": {"num_predict": 16}}),
-    };
-    Operation::post("Answers a prompt, in Ollama's form.", body, Answer::Lines)
-}
-
-fn embed_operation() -> Operation {
-    let body = Body {
-        name: "OllamaEmbedRequest",
-        schema: group::<OllamaEmbedRequest>,
-        example: || json!({"input": "Hello"}),
-    };
-    Operation::post("Texts as vectors, in Ollama's form.", body, Answer::Object)
-}
-
-fn embed_one_operation() -> Operation {
-    let body = Body {
-        name: "OllamaEmbeddingsRequest",
-        schema: group::<OllamaEmbeddingsRequest>,
-        example: || json!({"prompt": "Hello"}),
-    };
-    Operation::post(
-        "A text as a vector, in Ollama's older form.",
-        body,
-        Answer::Object,
-    )
-}
-
-fn messages_operation() -> Operation {
-    let body = Body {
-        name: "MessagesRequest",
-        schema: group::<MessagesRequest>,
-        example: || json!({"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 16}),
-    };
-    Operation::post(
-        "Answers a conversation, in Anthropic's form.",
-        body,
-        Answer::OneOrStream("MessagesAnswer"),
-    )
-}
-
-fn count_tokens_operation() -> Operation {
-    let body = Body {
-        name: "CountTokensRequest",
-        schema: group::<CountTokensRequest>,
-        example: || json!({"messages": [{"role": "user", "content": "Hello!"}]}),
-    };
-    Operation::post(
-        "The number of tokens of a prompt, in Anthropic's form.",
-        body,
-        Answer::One("TokenCount"),
-    )
-}
-
-fn completion_operation() -> Operation {
-    let body = Body {
-        name: "CompletionRequest",
-        schema: group::<CompletionRequest>,
-        example: || json!({"prompt": "Once upon a time", "max_tokens": 16}),
-    };
-    Operation::post(
-        "Continues prompts.",
-        body,
-        Answer::OneOrStream("CompletionAnswer"),
-    )
-}
-
-fn embedding_operation() -> Operation {
-    let body = Body {
-        name: "EmbeddingRequest",
-        schema: group::<EmbeddingRequest>,
-        example: || json!({"input": ["Hello", "A fox"]}),
-    };
-    Operation::post(
-        "Texts or token ids as vectors.",
-        body,
-        Answer::One("EmbeddingAnswer"),
-    )
-}
-
-fn rerank_operation() -> Operation {
-    let body = Body {
-        name: "RerankRequest",
-        schema: rerank_schema,
-        example: || json!({"query": "Who sleeps?", "documents": ["A cat sleeps.", "It rains."]}),
-    };
-    Operation::post(
-        "Ranks documents by how well they answer a query.",
-        body,
-        Answer::One("RerankAnswer"),
-    )
+/// Documents by how well they answer a query.
+fn rerank_routes() -> Vec<Route> {
+    vec![
+        Route::model(
+            &["/v1/rerank", "/v2/rerank", "/rerank"],
+            post(rerank::rerank),
+            Operation::post(
+                "Ranks documents by how well they answer a query.",
+                Body {
+                    name: "RerankRequest",
+                    schema: rerank_schema,
+                    example: || json!({"query": "Who sleeps?", "documents": ["A cat sleeps.", "It rains."]}),
+                },
+                Answer::One("RerankAnswer"),
+            ),
+        ),
+        Route::model(
+            &["/v1/score", "/score"],
+            post(rerank::score),
+            Operation::post(
+                "Scores pairs of a query and a document.",
+                Body::of::<ScoreRequest>(
+                    || json!({"text_1": "Who sleeps?", "text_2": ["A cat sleeps.", "It rains."]}),
+                ),
+                Answer::One("ScoreAnswer"),
+            ),
+        ),
+    ]
 }
 
 /// The two forms of a request to `/rerank`.
 fn rerank_schema(body: &Body, bounds: &Bounds) -> Value {
-    let schema = group::<RerankDocumentsRequest>;
-    let documents = Body {
-        name: "RerankDocumentsRequest",
-        schema,
-        example: body.example,
-    };
-    let texts = Body {
-        name: "RerankTextsRequest",
-        schema: group::<RerankTextsRequest>,
-        example: || json!({"query": "Who sleeps?", "texts": ["A cat sleeps.", "It rains."]}),
-    };
-    forms(body, &[documents, texts], bounds)
+    let documents = Body::of::<RerankDocumentsRequest>(body.example);
+    let texts = Body::of::<RerankTextsRequest>(
+        || json!({"query": "Who sleeps?", "texts": ["A cat sleeps.", "It rains."]}),
+    );
+    one_of(body.name, &[documents, texts], bounds)
 }
 
-/// The schema of a request that has one of several forms.
-fn forms(body: &Body, forms: &[Body], bounds: &Bounds) -> Value {
-    let forms: Vec<_> = forms
-        .iter()
-        .map(|form| (form.schema)(form, bounds))
-        .collect();
-    json!({"title": body.name, "anyOf": forms})
-}
-
-fn score_operation() -> Operation {
-    let body = Body {
-        name: "ScoreRequest",
-        schema: group::<ScoreRequest>,
-        example: || json!({"text_1": "Who sleeps?", "text_2": ["A cat sleeps.", "It rains."]}),
-    };
-    Operation::post(
-        "Scores pairs of a query and a document.",
-        body,
-        Answer::One("ScoreAnswer"),
-    )
-}
-
-fn render_chat_operation(answer: Answer) -> Operation {
-    let body = Body {
-        name: "RenderChatRequest",
-        schema: group::<RenderChatRequest>,
-        example: || json!({"messages": [{"role": "user", "content": "Hello!"}]}),
-    };
-    let as_ids = matches!(answer, Answer::One(_));
-    let summary = if as_ids {
-        "The prompt of a chat request as token ids."
-    } else {
-        "The prompt of a chat request as text."
-    };
-    Operation::post(summary, body, answer)
-}
-
-fn render_completion_operation() -> Operation {
-    let body = Body {
-        name: "RenderCompletionRequest",
-        schema: group::<RenderCompletionRequest>,
-        example: || json!({"prompt": "Once upon a time"}),
-    };
-    Operation::post(
-        "The prompts of a completions request as token ids.",
-        body,
-        Answer::List("TokenIds"),
-    )
-}
-
-fn tokenize_operation() -> Operation {
-    let body = Body {
-        name: "TokenizeRequest",
-        schema: tokenize_schema,
-        example: || json!({"prompt": "Hello!"}),
-    };
-    Operation::post(
-        "A text or a conversation as token ids.",
-        body,
-        Answer::One("TokenizeAnswer"),
-    )
+/// Texts as token ids, and back.
+fn token_routes() -> Vec<Route> {
+    vec![
+        Route::model(
+            &["/tokenize"],
+            post(tokens::tokenize),
+            Operation::post(
+                "A text or a conversation as token ids.",
+                Body {
+                    name: "TokenizeRequest",
+                    schema: tokenize_schema,
+                    example: || json!({"prompt": "Hello!"}),
+                },
+                Answer::One("TokenizeAnswer"),
+            ),
+        ),
+        Route::model(
+            &["/detokenize"],
+            post(tokens::detokenize),
+            Operation::post(
+                "Token ids as text.",
+                Body::of::<DetokenizeRequest>(|| json!({"tokens": [1, 2, 3]})),
+                Answer::One("DetokenizeAnswer"),
+            ),
+        ),
+        Route::server(
+            &["/tokenizer_info"],
+            get(tokens::tokenizer_info),
+            Operation::get("The settings of the model's tokenizer.", Answer::Object),
+        ),
+    ]
 }
 
 /// The three forms of a request to `/tokenize`.
 fn tokenize_schema(body: &Body, bounds: &Bounds) -> Value {
-    let text = Body {
-        name: "TokenizeTextRequest",
-        schema: group::<TokenizeTextRequest>,
-        example: body.example,
-    };
-    let chat = Body {
-        name: "TokenizeChatRequest",
-        schema: group::<TokenizeChatRequest>,
-        example: || json!({"messages": [{"role": "user", "content": "Hello!"}]}),
-    };
-    let content = Body {
-        name: "TokenizeContentRequest",
-        schema: group::<TokenizeContentRequest>,
-        example: || json!({"content": "Hello!"}),
-    };
-    forms(body, &[text, chat, content], bounds)
+    let text = Body::of::<TokenizeTextRequest>(body.example);
+    let chat = Body::of::<TokenizeChatRequest>(
+        || json!({"messages": [{"role": "user", "content": "Hello!"}]}),
+    );
+    let content = Body::of::<TokenizeContentRequest>(|| json!({"content": "Hello!"}));
+    one_of(body.name, &[text, chat, content], bounds)
 }
 
-fn detokenize_operation() -> Operation {
-    let body = Body {
-        name: "DetokenizeRequest",
-        schema: group::<DetokenizeRequest>,
-        example: || json!({"tokens": [1, 2, 3]}),
-    };
-    Operation::post("Token ids as text.", body, Answer::One("DetokenizeAnswer"))
+/// Routes of llama.cpp's server.
+fn llama_routes() -> Vec<Route> {
+    vec![
+        Route::server(
+            &["/props"],
+            get(llama::props),
+            Operation::get(
+                "The server's settings, as llama.cpp's server reports them.",
+                Answer::Object,
+            ),
+        ),
+        Route::model(
+            &["/apply-template"],
+            post(llama::apply_template),
+            Operation::post(
+                "The prompt of a chat request as text.",
+                rendered_chat(),
+                Answer::Object,
+            ),
+        ),
+        Route::model(
+            &["/completion"],
+            post(llama::completion),
+            Operation::post(
+                "Continues one prompt, in llama.cpp's form.",
+                Body::of::<LlamaRequest>(|| json!({"prompt": "Once upon a time", "n_predict": 16})),
+                Answer::OneOrStream("LlamaAnswer"),
+            ),
+        ),
+        Route::model(
+            &["/infill"],
+            post(llama::infill),
+            Operation::post(
+                "Fills a gap in a text, in llama.cpp's form, if the model has tokens for it.",
+                Body::of::<InfillRequest>(
+                    || json!({"input_prefix": "def sum(a, b):\n    ", "input_suffix": "\n", "n_predict": 16}),
+                ),
+                Answer::OneOrStream("LlamaAnswer"),
+            ),
+        ),
+    ]
 }
 
-fn llama_operation() -> Operation {
-    let body = Body {
-        name: "LlamaRequest",
-        schema: group::<LlamaRequest>,
-        example: || json!({"prompt": "Once upon a time", "n_predict": 16}),
-    };
-    Operation::post(
-        "Continues one prompt, in llama.cpp's form.",
-        body,
-        Answer::OneOrStream("LlamaAnswer"),
-    )
+/// Routes of SGLang's server.
+fn sglang_routes() -> Vec<Route> {
+    vec![
+        Route::server(
+            &["/get_model_info", "/model_info"],
+            get(models::sglang_model),
+            Operation::get("The model, in SGLang's form.", Answer::Object),
+        ),
+        Route::server(
+            &["/get_server_info", "/server_info"],
+            get(models::sglang_server),
+            Operation::get("The server, in SGLang's form.", Answer::Object),
+        ),
+        Route::server(
+            &["/get_load"],
+            get(load::sglang_load),
+            Operation::get("How busy the engine is, in SGLang's form.", Answer::Objects),
+        ),
+    ]
 }
 
-fn infill_operation() -> Operation {
-    let body = Body {
-        name: "InfillRequest",
-        schema: group::<InfillRequest>,
-        example: || json!({"input_prefix": "def sum(a, b):\n    ", "input_suffix": "\n", "n_predict": 16}),
-    };
-    let summary = "Fills a gap in a text, in llama.cpp's form, if the model has tokens for it.";
-    Operation::post(summary, body, Answer::OneOrStream("LlamaAnswer"))
+/// Ollama's version and its models.
+fn ollama_state_routes() -> Vec<Route> {
+    vec![
+        Route::server(
+            &["/api/version"],
+            get(ollama::version),
+            Operation::get("The version of Ollama whose API this is.", Answer::Object),
+        ),
+        Route::server(
+            &["/api/tags"],
+            get(ollama::tags),
+            Operation::get("All served names, in Ollama's form.", Answer::Object),
+        ),
+        Route::server(
+            &["/api/ps"],
+            get(ollama::ps),
+            Operation::get("The loaded models, in Ollama's form.", Answer::Object),
+        ),
+        Route::server(
+            &["/api/show"],
+            post(ollama::show),
+            Operation::post(
+                "What is known of a model, in Ollama's form.",
+                Body::of::<OllamaShowRequest>(|| json!({})),
+                Answer::Object,
+            ),
+        ),
+    ]
+}
+
+/// Routes of Ollama's server that a model answers.
+fn ollama_routes() -> Vec<Route> {
+    vec![
+        Route::model(
+            &["/api/chat"],
+            post(ollama::chat),
+            Operation::post(
+                "Answers a conversation, in Ollama's form.",
+                Body::of::<OllamaChatRequest>(
+                    || json!({"messages": [{"role": "user", "content": "Hello!"}], "options": {"num_predict": 16}}),
+                ),
+                Answer::Lines,
+            ),
+        ),
+        Route::model(
+            &["/api/generate"],
+            post(ollama::generate),
+            Operation::post(
+                "Answers a prompt, in Ollama's form.",
+                Body::of::<OllamaGenerateRequest>(
+                    || json!({"prompt": "Hello!", "options": {"num_predict": 16}}),
+                ),
+                Answer::Lines,
+            ),
+        ),
+        Route::model(
+            &["/api/embed"],
+            post(ollama::embed),
+            Operation::post(
+                "Texts as vectors, in Ollama's form.",
+                Body::of::<OllamaEmbedRequest>(|| json!({"input": "Hello"})),
+                Answer::Object,
+            ),
+        ),
+        Route::model(
+            &["/api/embeddings"],
+            post(ollama::embed_one),
+            Operation::post(
+                "A text as a vector, in Ollama's older form.",
+                Body::of::<OllamaEmbeddingsRequest>(|| json!({"prompt": "Hello"})),
+                Answer::Object,
+            ),
+        ),
+    ]
+}
+
+/// Ollama's changes of its models; most are refused.
+fn ollama_pull_routes() -> Vec<Route> {
+    let refused = Operation::get(
+        "Refused: models are chosen when the server starts.",
+        Answer::Object,
+    );
+    vec![
+        Route::server(
+            &["/api/pull"],
+            post(ollama::pull),
+            Operation::post(
+                "Downloads a model into the cache, if `--allow-pull` was given.",
+                Body::of::<OllamaPullRequest>(|| json!({"model": "demo"})),
+                Answer::Lines,
+            ),
+        ),
+        Route::server(
+            &["/api/create", "/api/copy", "/api/push"],
+            post(ollama::refused),
+            refused.under(&["post"]),
+        ),
+        Route::server(
+            &["/api/delete"],
+            delete(ollama::refused),
+            refused.under(&["delete"]),
+        ),
+    ]
 }

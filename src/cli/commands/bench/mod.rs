@@ -119,7 +119,7 @@ impl Subject<'_> {
     fn model(&self) -> Result<Model> {
         match &self.args.shape {
             Some(_) => {
-                let model = Model::random(self.spec.clone(), self.args.engine.seed.unwrap_or(0));
+                let model = Model::random(self.spec.clone(), self.args.engine.seed().unwrap_or(0));
                 self.args.model.quantized(model)
             }
             None => self.args.model.open(),

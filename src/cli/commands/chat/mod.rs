@@ -118,7 +118,7 @@ impl<'a> Chat<'a> {
                 Partner::There(remote, name)
             }
         });
-        let fields = request.fields_with_seed(engine.seed);
+        let fields = request.fields_with_seed(engine.seed());
         let (conversation, files) = (Conversation::default(), String::new());
         Ok(Self {
             runtime,

@@ -162,9 +162,12 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
     };
     let mut output = open_output(args.output.as_deref())?;
     let mut engine = args.engine.clone();
-    let lines_in_flight = engine.queue_requests_max.unwrap_or(batch::LINES_IN_FLIGHT) as usize;
+    let queue = engine.limits.get("queue_requests_max");
+    let lines_in_flight = queue.unwrap_or(batch::LINES_IN_FLIGHT.into()) as usize;
     if matches!(task, Task::Lines(_)) {
-        engine.queue_requests_max = Some(batch::QUEUE_REQUESTS_MAX);
+        engine.limits = engine
+            .limits
+            .with("queue_requests_max", batch::QUEUE_REQUESTS_MAX.into());
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -264,7 +267,7 @@ fn prompt_request(
     );
     // A beam search draws nothing.
     let seed = if args.beams.is_none() {
-        args.engine.seed
+        args.engine.seed()
     } else {
         None
     };

@@ -49,11 +49,7 @@ fn source(model: Served, share: &Share, turns: Turns, options: &ServerOptions) -
         bytes: share.bytes(),
         refusal: share.fit.as_ref().err().cloned(),
         idle_unload: model.idle_unload(),
-        queue_requests_max: model
-            .args
-            .engine
-            .queue_requests_max
-            .unwrap_or(Config::default().queue_requests_max),
+        queue_requests_max: model.args.engine.queue_requests_max(),
         outline: share.outline.clone(),
         options: model.options(options),
         load: Box::new(move || {
