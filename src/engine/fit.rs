@@ -64,7 +64,7 @@ pub struct Fit {
     /// Requested context length in tokens: the configured one, or the model's own.
     pub model_len_requested: u32,
     /// Longest sequence that the pool holds, at most the requested context; 0 if there is no room for any.
-    pub model_len_max: u32,
+    pub max_model_len: u32,
     /// Number of sequences of that length that the pool holds at once, at most `max_num_seqs`.
     pub sequences: u32,
     /// Bytes read per generated token of a sequence that runs alone: all weights, plus K and V of half its context and
@@ -104,12 +104,12 @@ impl Fit {
         let within =
             excess.is_none() && budget_bytes.is_none_or(|budget| taken + kv_bytes <= budget);
         let held = sizes::model_len_held(requested, config.block_size, plan, &blocks);
-        let model_len_max = if within && held >= MODEL_LEN_MIN {
+        let max_model_len = if within && held >= MODEL_LEN_MIN {
             held
         } else {
             0
         };
-        let sequences = match model_len_max {
+        let sequences = match max_model_len {
             0 => 0,
             length => sizes::sequences_held(config, plan, &blocks, length),
         };
@@ -133,22 +133,22 @@ impl Fit {
             capacity,
             excess,
             model_len_requested: requested,
-            model_len_max,
+            max_model_len,
             sequences,
             token_bytes: model.token_weight_bytes()
-                + model.token_kv_bytes(model_len_max / 2, config.kv_format)
+                + model.token_kv_bytes(max_model_len / 2, config.kv_format)
                 + model.state_bytes(),
         }
     }
 
     /// Whether an engine can start.
     pub fn fits(&self) -> bool {
-        self.model_len_max >= MODEL_LEN_MIN
+        self.max_model_len >= MODEL_LEN_MIN
     }
 
     /// Whether the pool holds a sequence of the requested context.
     pub fn is_full(&self) -> bool {
-        self.fits() && self.model_len_max == self.model_len_requested
+        self.fits() && self.max_model_len == self.model_len_requested
     }
 
     /// Bytes of weights, activations, states and pool together, and of the tier in host memory where it is the same
@@ -181,7 +181,7 @@ impl Fit {
         let plural = if self.sequences == 1 { "" } else { "s" };
         format!(
             "context {} × {} sequence{plural}",
-            self.model_len_max, self.sequences
+            self.max_model_len, self.sequences
         )
     }
 
@@ -365,9 +365,9 @@ impl FitReport {
                 self.alternatives
                     .iter()
                     .rev()
-                    .max_by_key(|(_, fit)| fit.model_len_max)
+                    .max_by_key(|(_, fit)| fit.max_model_len)
             })
-            .filter(|(_, fit)| fit.model_len_max > self.requested.model_len_max)
+            .filter(|(_, fit)| fit.max_model_len > self.requested.max_model_len)
     }
 
     /// Device memory in bytes needed for the smallest alternative and the shortest sequence.
@@ -420,7 +420,7 @@ impl Wanted<'_> {
             kv_format: Some(KvFormat::Q8),
             ..change
         };
-        (narrower.model_len_max > fit.model_len_max).then_some((change, narrower))
+        (narrower.max_model_len > fit.max_model_len).then_some((change, narrower))
     }
 
     /// A pool that holds the whole context. Window groups and full-attention groups divide the pool by separate rules,
@@ -459,7 +459,7 @@ impl fmt::Display for FitReport {
             return write!(f, "{requested}");
         }
         if requested.fits() {
-            let (model_len, held) = (requested.model_len_requested, requested.model_len_max);
+            let (model_len, held) = (requested.model_len_requested, requested.max_model_len);
             write!(
                 f,
                 "the context (max_model_len) is limited to {held} tokens instead of {model_len}, because the KV pool \

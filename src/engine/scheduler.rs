@@ -60,13 +60,13 @@ pub struct Limits {
     /// Maximum token rows per batch.
     pub tokens_max: u32,
     /// Maximum sequences that run at once.
-    pub sequences_max: u32,
+    pub max_num_seqs: u32,
     /// Maximum rows per batch that draw a token: those of sequences, and drafts.
     pub draws_max: u32,
-    /// Number of feed slots, where the device stores sampled ids. Twice `sequences_max`, because a leaving sequence
+    /// Number of feed slots, where the device stores sampled ids. Twice `max_num_seqs`, because a leaving sequence
     /// keeps its slot for a step.
     pub feed_slots: u32,
-    /// Number of state slots; 0 if the model keeps no state. At least one for each of `sequences_max`; the others are
+    /// Number of state slots; 0 if the model keeps no state. At least one for each of `max_num_seqs`; the others are
     /// for snapshots.
     pub state_slots: u32,
     /// Maximum block-table entries per batch and KV group.
@@ -80,7 +80,7 @@ pub struct Limits {
     /// Tokens per block.
     pub block_size: u32,
     /// Maximum tokens of prompt and answer together.
-    pub model_len_max: u32,
+    pub max_model_len: u32,
     /// Vocabulary size: every token id is below it.
     pub vocab: u32,
     /// Attention window of each KV group, in tokens; `None` for full attention.
@@ -106,7 +106,7 @@ pub struct Limits {
 impl Limits {
     /// Blocks of each KV group that the longest sequence has.
     pub(super) fn blocks_of_longest(&self) -> Vec<u32> {
-        vec![self.model_len_max.div_ceil(self.block_size); self.windows.len()]
+        vec![self.max_model_len.div_ceil(self.block_size); self.windows.len()]
     }
 }
 
@@ -178,7 +178,7 @@ impl Scheduler {
     /// A scheduler over an empty pool.
     pub fn new(limits: Limits, faults: InjectedFaults) -> Self {
         assert!(
-            limits.tokens_max > 0 && limits.sequences_max > 0,
+            limits.tokens_max > 0 && limits.max_num_seqs > 0,
             "a step has room for a row"
         );
         assert!(
@@ -259,7 +259,7 @@ impl Scheduler {
         };
         let answer_max = answer_max.unwrap_or(u32::MAX);
         // After a prompt that fills the context, the one token that is not wanted.
-        let most = self.limits.model_len_max.max(sequence.prompt_len() + 1);
+        let most = self.limits.max_model_len.max(sequence.prompt_len() + 1);
         sequence.tokens_limit = sequence.prompt_len().saturating_add(answer_max).min(most);
         let constrained =
             sequence.is_constrained() && !self.faults.has(InjectedFault::MaskBeforeToken);
@@ -641,7 +641,7 @@ impl Scheduler {
     }
 
     /// Forks the other choices of a prompt that is now computed: they draw from the same row of logits and share its
-    /// blocks. Choices that do not fit `sequences_max` wait like separate requests.
+    /// blocks. Choices that do not fit `max_num_seqs` wait like separate requests.
     fn fork(&mut self, parent: SequenceId, row: u32, draft: &mut Draft) {
         let forks = std::mem::take(&mut self.sequences[parent].forks);
         let computed = self.sequences[parent].computed;

@@ -275,7 +275,7 @@ fn blocks_without_a_snapshot_are_no_eviction() {
     let document: Vec<u32> = (10..50).collect();
     let other: Vec<u32> = (10..30).chain(70..90).collect();
     let mut served = Served::new(Limits {
-        state_slots: limits().sequences_max + 8,
+        state_slots: limits().max_num_seqs + 8,
         ..limits()
     });
     let mut ask = |prompt: &[u32]| {

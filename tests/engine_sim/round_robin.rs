@@ -16,7 +16,7 @@ const HISTORY: u32 = 4;
 pub(crate) fn limits() -> Limits {
     Limits {
         tokens_max: 64,
-        sequences_max: SEQUENCES,
+        max_num_seqs: SEQUENCES,
         draws_max: SEQUENCES,
         feed_slots: 2 * SEQUENCES,
         state_slots: 0,
@@ -25,7 +25,7 @@ pub(crate) fn limits() -> Limits {
         bias_max: 16,
         scores_max: 4,
         block_size: 16,
-        model_len_max: 256,
+        max_model_len: 256,
         vocab: 100,
         windows: vec![None],
         blocks: vec![1000],
@@ -114,7 +114,7 @@ struct Visit {
 fn served(visits: &[Visit]) -> Vec<u64> {
     let mut scheduler = Scheduler::new(
         Limits {
-            sequences_max: 1,
+            max_num_seqs: 1,
             feed_slots: 2,
             ..limits()
         },

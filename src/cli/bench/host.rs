@@ -82,7 +82,7 @@ fn scheduler(sequences: u32, block_size: u32, tokens_max: u32, blocks_each: u32)
     let mut scheduler = Scheduler::new(
         Limits {
             tokens_max,
-            sequences_max: sequences,
+            max_num_seqs: sequences,
             draws_max: sequences,
             feed_slots: 2 * sequences,
             state_slots: 0,
@@ -91,7 +91,7 @@ fn scheduler(sequences: u32, block_size: u32, tokens_max: u32, blocks_each: u32)
             bias_max: 1,
             scores_max: 1,
             block_size,
-            model_len_max: blocks_each * block_size,
+            max_model_len: blocks_each * block_size,
             vocab: 1 << 16,
             windows: vec![None],
             blocks: vec![blocks_each * sequences + 16],

@@ -93,7 +93,7 @@ mod tests {
     fn scheduler(deterministic: bool, tokens_max: u32) -> Scheduler {
         let limits = Limits {
             tokens_max,
-            sequences_max: 4,
+            max_num_seqs: 4,
             draws_max: 4,
             feed_slots: 8,
             state_slots: 0,
@@ -102,7 +102,7 @@ mod tests {
             bias_max: 16,
             scores_max: 16,
             block_size: 32,
-            model_len_max: 4000,
+            max_model_len: 4000,
             vocab: 100,
             windows: vec![None],
             blocks: vec![400],

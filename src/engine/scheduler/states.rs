@@ -44,7 +44,7 @@ impl Scheduler {
         let spare = self
             .limits
             .state_slots
-            .saturating_sub(self.limits.sequences_max);
+            .saturating_sub(self.limits.max_num_seqs);
         if self.limits.prefix_caching { spare } else { 0 }
     }
 

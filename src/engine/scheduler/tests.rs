@@ -16,7 +16,7 @@ use std::time::Duration;
 pub(super) fn scheduler(window: Option<u32>, blocks: u32, prefix_caching: bool) -> Scheduler {
     let limits = Limits {
         tokens_max: 64,
-        sequences_max: 4,
+        max_num_seqs: 4,
         draws_max: 4,
         feed_slots: 8,
         state_slots: 0,
@@ -25,7 +25,7 @@ pub(super) fn scheduler(window: Option<u32>, blocks: u32, prefix_caching: bool) 
         bias_max: 16,
         scores_max: 16,
         block_size: 4,
-        model_len_max: 200,
+        max_model_len: 200,
         vocab: 100,
         windows: vec![window],
         blocks: vec![blocks],
@@ -262,7 +262,7 @@ fn a_block_that_waits_to_be_written_is_forgotten_when_it_gets_a_new_owner() {
 #[test]
 fn the_longest_sequence_fills_its_last_block_in_every_group() {
     let limits = Limits {
-        model_len_max: 197,
+        max_model_len: 197,
         windows: vec![None, Some(8)],
         ..scheduler(None, 1, false).limits
     };

@@ -52,7 +52,7 @@ impl Scheduler {
     /// Tokens that a block of this group spares at most: its own, or those of a whole sequence before a snapshot.
     pub(super) fn spared_max(&self, group: usize) -> u32 {
         if group == self.state_group() {
-            self.limits.model_len_max
+            self.limits.max_model_len
         } else {
             self.limits.block_size
         }

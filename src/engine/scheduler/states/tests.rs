@@ -19,7 +19,7 @@ const EMPTY: [u32; 0] = [];
 fn stateful(change: impl FnOnce(&mut Limits)) -> Scheduler {
     let mut limits = Limits {
         state_slots: 8,
-        model_len_max: 4000,
+        max_model_len: 4000,
         ..scheduler(None, 2000, true).limits
     };
     change(&mut limits);

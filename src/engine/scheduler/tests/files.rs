@@ -10,7 +10,7 @@ fn with_files() -> Scheduler {
         disk: DiskUse::Read,
     };
     let limits = Limits {
-        sequences_max: 1,
+        max_num_seqs: 1,
         tiers,
         ..scheduler(None, 40, true).limits
     };
