@@ -209,7 +209,7 @@ impl Shares {
                 "kv_bytes": fit.map(|fit| fit.kv_bytes),
                 "kv_host_bytes": fit.map(|fit| fit.host_bytes),
                 "bytes": fit.map(|fit| fit.total_bytes()),
-                "max_model_len": fit.map(|fit| fit.model_len_max),
+                "max_model_len": fit.map(|fit| fit.max_model_len),
                 "sequences": fit.map(|fit| fit.sequences),
             })
         });
@@ -301,7 +301,7 @@ impl Described {
             text: self.text.clone(),
             defaults: self.defaults.clone(),
             vocab: self.model.plan.vocab,
-            max_model_len: fit.model_len_max,
+            max_model_len: fit.max_model_len,
             max_num_seqs: self.model.config.max_num_seqs,
             block_size: fit.block_size,
             pool_tokens: u64::from(blocks) * u64::from(fit.block_size),

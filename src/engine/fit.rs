@@ -69,7 +69,7 @@ pub struct Fit {
     /// Requested context length in tokens: the configured one, or the model's own.
     pub model_len_requested: u32,
     /// Longest sequence that the pool holds, at most the requested context; 0 if there is no room for any.
-    pub model_len_max: u32,
+    pub max_model_len: u32,
     /// Number of sequences of that length that the pool holds at once, at most `max_num_seqs`.
     pub sequences: u32,
     /// Bytes read per generated token of a sequence that runs alone: all weights, plus K and V of half its context and
@@ -112,13 +112,13 @@ impl Fit {
             excess,
             capacity,
             model_len_requested: requested,
-            model_len_max: 0,
+            max_model_len: 0,
             sequences: 0,
             token_bytes: 0,
         };
         fit.give_pool(config, plan, caps);
         fit.token_bytes = model.token_weight_bytes()
-            + model.token_kv_bytes(fit.model_len_max / 2, config.kv_format)
+            + model.token_kv_bytes(fit.max_model_len / 2, config.kv_format)
             + model.state_bytes();
         fit
     }
@@ -127,9 +127,9 @@ impl Fit {
     fn give_pool(&mut self, config: &Config, plan: &Plan, caps: &Caps) {
         self.blocks = sizes::pool_blocks(config, plan, caps, &self.capacity, self.fixed_bytes());
         self.kv_bytes = sizes::kv_bytes(config, plan, &self.blocks);
-        self.model_len_max = self.model_len_held(plan);
-        if self.model_len_max > 0 {
-            self.sequences = sizes::sequences_held(config, plan, &self.blocks, self.model_len_max);
+        self.max_model_len = self.model_len_held(plan);
+        if self.max_model_len > 0 {
+            self.sequences = sizes::sequences_held(config, plan, &self.blocks, self.max_model_len);
         }
     }
 
@@ -150,12 +150,12 @@ impl Fit {
 
     /// Whether an engine can start.
     pub fn fits(&self) -> bool {
-        self.model_len_max >= MODEL_LEN_MIN
+        self.max_model_len >= MODEL_LEN_MIN
     }
 
     /// Whether the pool holds a sequence of the requested context.
     pub fn is_full(&self) -> bool {
-        self.fits() && self.model_len_max == self.model_len_requested
+        self.fits() && self.max_model_len == self.model_len_requested
     }
 
     /// Bytes of weights, activations, states and pool together, and of the tier in host memory where it is the same
@@ -188,7 +188,7 @@ impl Fit {
         let plural = if self.sequences == 1 { "" } else { "s" };
         format!(
             "context {} × {} sequence{plural}",
-            self.model_len_max, self.sequences
+            self.max_model_len, self.sequences
         )
     }
 
@@ -377,9 +377,9 @@ impl FitReport {
                 self.alternatives
                     .iter()
                     .rev()
-                    .max_by_key(|(_, fit)| fit.model_len_max)
+                    .max_by_key(|(_, fit)| fit.max_model_len)
             })
-            .filter(|(_, fit)| fit.model_len_max > self.requested.model_len_max)
+            .filter(|(_, fit)| fit.max_model_len > self.requested.max_model_len)
     }
 
     /// Device memory in bytes needed for the smallest alternative and the shortest sequence.
@@ -432,7 +432,7 @@ impl Wanted<'_> {
             kv_format: Some(KvFormat::Q8),
             ..change
         };
-        (narrower.model_len_max > fit.model_len_max).then_some((change, narrower))
+        (narrower.max_model_len > fit.max_model_len).then_some((change, narrower))
     }
 
     /// A pool that holds the whole context. Window groups and full-attention groups divide the pool by separate rules,
@@ -471,7 +471,7 @@ impl fmt::Display for FitReport {
             return write!(f, "{requested}");
         }
         if requested.fits() {
-            let (model_len, held) = (requested.model_len_requested, requested.model_len_max);
+            let (model_len, held) = (requested.model_len_requested, requested.max_model_len);
             write!(
                 f,
                 "the context (max_model_len) is limited to {held} tokens instead of {model_len}, because the KV pool \

@@ -228,7 +228,7 @@ impl<B: Backend, S: Source, P: FnMut(Progress)> Loading<B, S, P> {
 
     /// The longest sequence that the allocated pool holds. Reports a notice if it is shorter than planned.
     fn model_len_left(&mut self, fit: &Fit, blocks: &[u32]) -> u32 {
-        let planned = fit.model_len_max;
+        let planned = fit.max_model_len;
         let block_size = self.config.block_size;
         let held = sizes::model_len_held(planned, block_size, &self.model.plan, blocks);
         assert!(
@@ -246,18 +246,18 @@ impl<B: Backend, S: Source, P: FnMut(Progress)> Loading<B, S, P> {
 
     /// What the scheduler has to keep to.
     pub(super) fn limits(&mut self, fit: &Fit, blocks: &[u32]) -> Limits {
-        let model_len_max = self.model_len_left(fit, blocks);
+        let max_model_len = self.model_len_left(fit, blocks);
         let (config, capacity, plan) = (&self.config, &fit.capacity, &self.model.plan);
         Limits {
             tokens_max: capacity.tokens_max,
-            sequences_max: config.max_num_seqs,
+            max_num_seqs: config.max_num_seqs,
             draws_max: capacity.sequences_max,
             feed_slots: capacity.feed_slots,
             table_entries_max: capacity.table_entries_max,
             history_max: capacity.history_max,
             bias_max: capacity.bias_max,
             scores_max: sizes::scores_max(config),
-            model_len_max,
+            max_model_len,
             vocab: plan.vocab,
             deterministic: config.deterministic,
             speculation: config.speculation,
@@ -362,12 +362,12 @@ impl<B: Backend, S: Source, P: FnMut(Progress)> Loading<B, S, P> {
             tier: caps.tier.clone(),
             vocab: plan.vocab,
             has_head: self.model.source.has_head(),
-            max_model_len: limits.model_len_max,
+            max_model_len: limits.max_model_len,
             block_size: limits.memory.block_size,
             blocks: limits.memory.blocks.iter().sum(),
             kv_bytes: sizes::kv_bytes(&self.config, plan, &limits.memory.blocks) + draft_bytes,
             weight_bytes: fit.weight_bytes,
-            max_num_seqs: limits.sequences_max,
+            max_num_seqs: limits.max_num_seqs,
             eos_token_ids: limits.eos_token_ids.clone(),
             embedding_len: plan.pooled_columns(),
             num_speculative_tokens: limits

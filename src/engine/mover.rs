@@ -74,7 +74,7 @@ impl Mover {
         limits: &Limits,
     ) -> Result<(), BackendError> {
         let tokens = TRIAL_TOKENS
-            .min(limits.model_len_max - 1)
+            .min(limits.max_model_len - 1)
             .min(limits.tokens_max);
         let mut trial = Scheduler::new(limits.clone());
         let request = Request {

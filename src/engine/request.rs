@@ -495,17 +495,17 @@ pub fn check_cache_salt(salt: &str) -> Result<(), String> {
 }
 
 impl Request {
-    /// Validates a request for a model with `vocab` tokens and a context of `model_len_max` tokens.
-    pub fn check(&self, vocab: u32, model_len_max: u32) -> Result<(), SubmitError> {
+    /// Validates a request for a model with `vocab` tokens and a context of `max_model_len` tokens.
+    pub fn check(&self, vocab: u32, max_model_len: u32) -> Result<(), SubmitError> {
         let prompt_len = u32::try_from(self.prompt.len()).unwrap_or(u32::MAX);
         if prompt_len == 0 {
             return invalid("prompt", "must have at least one token".into());
         }
         let leaves_room = self.pooling.is_none() && !self.prompt_only;
-        if prompt_len > model_len_max - u32::from(leaves_room) {
+        if prompt_len > max_model_len - u32::from(leaves_room) {
             return Err(SubmitError::PromptTooLong {
                 tokens: prompt_len,
-                limit: model_len_max,
+                limit: max_model_len,
             });
         }
         check_ids("prompt", self.prompt.iter(), vocab)?;
@@ -514,7 +514,7 @@ impl Request {
             self.predicted.iter().flat_map(|predicted| predicted.iter()),
             vocab,
         )?;
-        self.check_without_prompt(vocab, model_len_max)
+        self.check_without_prompt(vocab, max_model_len)
     }
 
     /// Checks that the beams of a search fit an engine with `max_num_seqs` sequences and this much room.
@@ -539,11 +539,11 @@ impl Request {
     }
 
     /// The part of [`Self::check`] that needs no prompt, for callers that want it before they encode one.
-    pub fn check_without_prompt(&self, vocab: u32, model_len_max: u32) -> Result<(), SubmitError> {
+    pub fn check_without_prompt(&self, vocab: u32, max_model_len: u32) -> Result<(), SubmitError> {
         if let Some(salt) = &self.cache_salt {
             check_cache_salt(salt).or_else(|message| invalid("cache_salt", message))?;
         }
-        self.params.check(vocab, model_len_max)
+        self.params.check(vocab, max_model_len)
     }
 }
 
@@ -557,7 +557,7 @@ impl SamplingParams {
         }
     }
 
-    fn check(&self, vocab: u32, model_len_max: u32) -> Result<(), SubmitError> {
+    fn check(&self, vocab: u32, max_model_len: u32) -> Result<(), SubmitError> {
         if !(1..=CHOICES_MAX).contains(&self.n) {
             return invalid(
                 "n",
@@ -567,10 +567,10 @@ impl SamplingParams {
         if self.max_tokens == Some(0) {
             return invalid("max_tokens", "must be at least 1".into());
         }
-        if self.min_tokens > model_len_max {
+        if self.min_tokens > max_model_len {
             return invalid(
                 "min_tokens",
-                format!("must be at most {model_len_max}, not {}", self.min_tokens),
+                format!("must be at most {max_model_len}, not {}", self.min_tokens),
             );
         }
         if let Some(most) = self.max_tokens.filter(|most| self.min_tokens > *most) {

@@ -54,10 +54,10 @@ pub struct Limits {
     /// Maximum token rows per batch.
     pub tokens_max: u32,
     /// Maximum sequences that run at once.
-    pub sequences_max: u32,
+    pub max_num_seqs: u32,
     /// Maximum rows per batch that draw a token: those of sequences, and drafts.
     pub draws_max: u32,
-    /// Number of feed slots, where the device stores sampled ids. Twice `sequences_max`, because a leaving sequence
+    /// Number of feed slots, where the device stores sampled ids. Twice `max_num_seqs`, because a leaving sequence
     /// keeps its slot for a step.
     pub feed_slots: u32,
     /// Maximum block-table entries per batch and KV group.
@@ -69,7 +69,7 @@ pub struct Limits {
     /// Maximum prompt tokens per batch whose logprobs are computed.
     pub scores_max: u32,
     /// Maximum tokens of prompt and answer together.
-    pub model_len_max: u32,
+    pub max_model_len: u32,
     /// Vocabulary size: every token id is below it.
     pub vocab: u32,
     /// Whether a sequence is always computed in the same chunks, whatever else runs.
@@ -85,7 +85,7 @@ pub struct Limits {
 impl Limits {
     /// Blocks of each KV group that the longest sequence has.
     pub(super) fn blocks_of_longest(&self) -> Vec<u32> {
-        let blocks = self.model_len_max.div_ceil(self.memory.block_size);
+        let blocks = self.max_model_len.div_ceil(self.memory.block_size);
         vec![blocks; self.memory.windows.len()]
     }
 }
@@ -132,7 +132,7 @@ impl Scheduler {
     /// A scheduler over an empty pool.
     pub fn new(limits: Limits) -> Self {
         assert!(
-            limits.tokens_max > 0 && limits.sequences_max > 0,
+            limits.tokens_max > 0 && limits.max_num_seqs > 0,
             "a step has room for a row"
         );
         assert!(
@@ -203,7 +203,7 @@ impl Scheduler {
         };
         let answer_max = answer_max.unwrap_or(u32::MAX);
         // After a prompt that fills the context, the one token that is not wanted.
-        let most = self.limits.model_len_max.max(sequence.prompt_len() + 1);
+        let most = self.limits.max_model_len.max(sequence.prompt_len() + 1);
         sequence.tokens_limit = sequence.prompt_len().saturating_add(answer_max).min(most);
         let constrained = sequence.is_constrained();
         sequence.waits_for_host = waits_for_host || constrained || beams.is_some();
@@ -559,7 +559,7 @@ impl Scheduler {
     }
 
     /// Forks the other choices of a prompt that is now computed: they draw from the same row of logits and share its
-    /// blocks. Choices that do not fit `sequences_max` wait like separate requests.
+    /// blocks. Choices that do not fit `max_num_seqs` wait like separate requests.
     fn fork(&mut self, parent: SequenceId, row: u32, builder: &mut BatchBuilder) {
         let forks = std::mem::take(&mut self.sequences[parent].forks);
         let computed = self.sequences[parent].holding.computed;

@@ -280,7 +280,7 @@ fn blocks_without_a_snapshot_are_no_eviction() {
     let other: Vec<u32> = (10..30).chain(70..90).collect();
     let mut served = Served::new(Limits {
         memory: MemoryLimits {
-            state_slots: limits().sequences_max + 8,
+            state_slots: limits().max_num_seqs + 8,
             ..limits().memory
         },
         ..limits()

@@ -15,14 +15,14 @@ const HISTORY: u32 = 4;
 pub(crate) fn limits() -> Limits {
     Limits {
         tokens_max: 64,
-        sequences_max: SEQUENCES,
+        max_num_seqs: SEQUENCES,
         draws_max: SEQUENCES,
         feed_slots: 2 * SEQUENCES,
         table_entries_max: 1 << 10,
         history_max: 2 * HISTORY,
         bias_max: 16,
         scores_max: 4,
-        model_len_max: 256,
+        max_model_len: 256,
         vocab: 100,
         deterministic: false,
         speculation: None,
@@ -114,7 +114,7 @@ struct Visit {
 /// The order in which requests are served, one at a time.
 fn served(visits: &[Visit]) -> Vec<u64> {
     let mut scheduler = Scheduler::new(Limits {
-        sequences_max: 1,
+        max_num_seqs: 1,
         feed_slots: 2,
         ..limits()
     });

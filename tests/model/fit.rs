@@ -149,7 +149,7 @@ fn prove<B: Backend>(name: &str, backend: B, model: Model, config: &Config) -> F
     );
     assert_eq!(
         (info.max_model_len, info.kv_bytes, info.weight_bytes),
-        (fit.model_len_max, fit.kv_bytes, fit.weight_bytes),
+        (fit.max_model_len, fit.kv_bytes, fit.weight_bytes),
         "{name}"
     );
     fit
@@ -192,7 +192,7 @@ fn the_reference_allocates_what_was_judged() {
         },
     );
     assert_eq!(
-        (default.model_len_max, default.sequences),
+        (default.max_model_len, default.sequences),
         (2048, 4),
         "the demo's context fits anywhere"
     );
@@ -239,7 +239,7 @@ fn a_device_with_memory_of_its_own_gets_its_share_and_no_more() {
             !fit.fits() || fit.total_bytes() <= memory * 9 / 10,
             "{memory}: {fit}"
         );
-        contexts.push(fit.model_len_max);
+        contexts.push(fit.max_model_len);
     }
     assert_eq!((contexts[0], contexts[4]), (2048, 0));
     assert!(

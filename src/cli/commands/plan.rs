@@ -341,7 +341,7 @@ impl Report<'_> {
             ),
             false if asked.fits() => format!(
                 "{} of {wanted}; one sequence of this length",
-                asked.model_len_max
+                asked.max_model_len
             ),
             false => format!("0 of {wanted}"),
         }
@@ -427,7 +427,7 @@ impl Report<'_> {
             "block_size": fit.block_size,
             "budget_bytes": fit.budget_bytes,
             "max_model_len_wanted": fit.model_len_requested,
-            "max_model_len": fit.model_len_max,
+            "max_model_len": fit.max_model_len,
             "sequences": fit.sequences,
             "token_bytes": fit.token_bytes,
             "tokens_per_s_max": self.subject.read_gbps.map(|gbps| rounded(fit.tokens_per_s(gbps * 1e9))),

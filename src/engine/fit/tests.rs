@@ -63,7 +63,7 @@ fn sizes_are_those_of_a_calculation_by_hand() {
             "{memory}"
         );
         assert_eq!(
-            (fit.model_len_max, fit.sequences),
+            (fit.max_model_len, fit.sequences),
             (context, sequences),
             "{memory}"
         );
@@ -97,7 +97,7 @@ fn what_does_not_fit_is_told_with_what_does() {
     let found: Vec<_> = report
         .alternatives
         .iter()
-        .map(|(change, fit)| (*change, fit.weight_bytes, fit.model_len_max))
+        .map(|(change, fit)| (*change, fit.weight_bytes, fit.max_model_len))
         .collect();
     let change = |quantization, kv_format| Change {
         quantization,

@@ -93,9 +93,9 @@ pub(super) struct Demand {
     /// Tokens of one sequence that a step computes.
     pub(super) step_tokens_max: u32,
     /// Sequences that run at once.
-    pub(super) sequences_max: u32,
+    pub(super) max_num_seqs: u32,
     /// Tokens of a sequence.
-    pub(super) model_len_max: u32,
+    pub(super) max_model_len: u32,
     /// Prompts share multiples of this number of tokens: whole blocks.
     pub(super) sharing_unit: u32,
 }

@@ -43,7 +43,7 @@ impl Memory {
         }
         self.limits
             .state_slots
-            .saturating_sub(self.demand.sequences_max)
+            .saturating_sub(self.demand.max_num_seqs)
     }
 
     /// Whether so many more sequences can have state slots.

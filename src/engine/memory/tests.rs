@@ -65,8 +65,8 @@ impl World {
     fn new(limits: MemoryLimits) -> Self {
         let demand = Demand {
             step_tokens_max: 8,
-            sequences_max: 2,
-            model_len_max: 16,
+            max_num_seqs: 2,
+            max_model_len: 16,
             sharing_unit: limits.block_size,
         };
         Self {

@@ -19,7 +19,7 @@ impl Memory {
     /// Tokens that a block of this group spares at most: its own, or those of a whole sequence before a snapshot.
     pub(super) fn spared_max(&self, group: usize) -> u32 {
         if group == self.state_group() {
-            self.demand.model_len_max
+            self.demand.max_model_len
         } else {
             self.limits.block_size
         }

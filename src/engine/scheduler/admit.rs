@@ -21,11 +21,11 @@ impl Scheduler {
     /// Whether so many more sequences may run.
     fn has_seats(&self, count: usize) -> bool {
         let count = count + self.seats_kept();
-        let is_within = self.running.len() + count <= self.limits.sequences_max as usize;
+        let is_within = self.running.len() + count <= self.limits.max_num_seqs as usize;
         is_within && count <= self.feed_slots.len() && self.memory.has_state_slots(count)
     }
 
-    /// Admits waiting sequences in order while `sequences_max`, budget and blocks allow. No sequence overtakes the
+    /// Admits waiting sequences in order while `max_num_seqs`, budget and blocks allow. No sequence overtakes the
     /// first that does not fit, because under steady arrivals that one would starve. Those that wait for files are
     /// overtaken.
     pub(super) fn admit(&mut self, builder: &mut BatchBuilder) {

@@ -88,8 +88,8 @@ impl Limits {
     pub(super) fn demand(&self) -> Demand {
         Demand {
             step_tokens_max: self.tokens_max,
-            sequences_max: self.sequences_max,
-            model_len_max: self.model_len_max,
+            max_num_seqs: self.max_num_seqs,
+            max_model_len: self.max_model_len,
             sharing_unit: self.sharing_unit(),
         }
     }
@@ -107,14 +107,14 @@ mod tests {
     fn scheduler(deterministic: bool, tokens_max: u32) -> Scheduler {
         let limits = Limits {
             tokens_max,
-            sequences_max: 4,
+            max_num_seqs: 4,
             draws_max: 4,
             feed_slots: 8,
             table_entries_max: 400,
             history_max: 16,
             bias_max: 16,
             scores_max: 16,
-            model_len_max: 4000,
+            max_model_len: 4000,
             vocab: 100,
             deterministic,
             speculation: None,

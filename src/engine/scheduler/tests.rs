@@ -16,14 +16,14 @@ use std::time::Duration;
 pub(super) fn scheduler(window: Option<u32>, blocks: u32, prefix_caching: bool) -> Scheduler {
     let limits = Limits {
         tokens_max: 64,
-        sequences_max: 4,
+        max_num_seqs: 4,
         draws_max: 4,
         feed_slots: 8,
         table_entries_max: 400,
         history_max: 16,
         bias_max: 16,
         scores_max: 16,
-        model_len_max: 200,
+        max_model_len: 200,
         vocab: 100,
         deterministic: false,
         speculation: None,
@@ -265,7 +265,7 @@ fn a_block_that_waits_to_be_written_is_forgotten_when_it_gets_a_new_owner() {
 #[test]
 fn the_longest_sequence_fills_its_last_block_in_every_group() {
     let mut limits = scheduler(None, 1, false).limits;
-    limits.model_len_max = 197;
+    limits.max_model_len = 197;
     limits.memory.windows = vec![None, Some(8)];
     assert_eq!(limits.blocks_of_longest(), [50, 50]);
 }

@@ -43,7 +43,7 @@ impl Scheduler {
     /// The settings, while drafts are verified: not with more running sequences than they allow.
     fn speculation(&self) -> Option<Speculation> {
         self.limits.speculation.filter(|settings| {
-            self.running.len() <= settings.sequences_max(self.limits.sequences_max) as usize
+            self.running.len() <= settings.sequences_max(self.limits.max_num_seqs) as usize
         })
     }
 
@@ -60,7 +60,7 @@ impl Scheduler {
         let drawing = if steady {
             running
         } else {
-            self.limits.sequences_max
+            self.limits.max_num_seqs
         };
         let tokens = tokens_max.saturating_sub(running) / if steady { 1 } else { 2 };
         self.limits.draws_max.saturating_sub(drawing).min(tokens)

@@ -80,14 +80,14 @@ fn best(rounds: &[f64]) -> Option<f64> {
 fn scheduler(sequences: u32, block_size: u32, tokens_max: u32, blocks_each: u32) -> Scheduler {
     let mut scheduler = Scheduler::new(Limits {
         tokens_max,
-        sequences_max: sequences,
+        max_num_seqs: sequences,
         draws_max: sequences,
         feed_slots: 2 * sequences,
         table_entries_max: blocks_each * sequences,
         history_max: 1,
         bias_max: 1,
         scores_max: 1,
-        model_len_max: blocks_each * block_size,
+        max_model_len: blocks_each * block_size,
         vocab: 1 << 16,
         deterministic: false,
         speculation: None,

@@ -30,8 +30,8 @@ fn stateful(change: impl FnOnce(&mut MemoryLimits)) -> Memory {
     change(&mut limits);
     let demand = Demand {
         step_tokens_max: 64,
-        sequences_max: RUNNING_MAX,
-        model_len_max: 4000,
+        max_num_seqs: RUNNING_MAX,
+        max_model_len: 4000,
         sharing_unit: limits.block_size,
     };
     Memory::new(limits, demand)

@@ -10,7 +10,7 @@ fn with_files() -> Scheduler {
         disk: DiskUse::Read,
     };
     let mut limits = scheduler(None, 40, true).limits;
-    limits.sequences_max = 1;
+    limits.max_num_seqs = 1;
     limits.memory.tiers = tiers;
     Scheduler::new(limits)
 }

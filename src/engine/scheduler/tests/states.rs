@@ -9,7 +9,7 @@ fn stateful(tiers: TierLimits) -> Scheduler {
     let mut limits = scheduler(None, 2000, true).limits;
     limits.memory.state_slots = 8;
     limits.memory.tiers = tiers;
-    limits.model_len_max = 4000;
+    limits.max_model_len = 4000;
     Scheduler::new(limits)
 }
 

@@ -69,7 +69,7 @@ fn drafts_leave_a_draw_to_every_sequence_and_half_of_the_tokens_to_prompts() {
         "only answers run"
     );
     let mut waiting = drafting(6, |limits| {
-        (limits.draws_max, limits.sequences_max) = (20, 2);
+        (limits.draws_max, limits.max_num_seqs) = (20, 2);
     });
     answering(&mut waiting, 2);
     ask(&mut waiting, 2, |_| ());
