@@ -145,11 +145,11 @@
 //!
 //! ## A counter
 //!
-//! 1. `src/engine/stats.rs`: a row (name, sentence, name in `/metrics`: vLLM's, if there is one), and the line that
+//! 1. `src/engine/stats.rs`: a row (name, sentence, name among the metrics: vLLM's, if there is one), and the line that
 //!    counts. Counters of the server itself are in `src/server/counters.rs`.
 //! 2. `docs/grafana.json`, if the dashboard draws it.
-//! 3. A test that makes it move; `tests/http/metrics.rs` checks the form of all. `FOLIO_REFRESH=1 cargo test --test http
-//!    document` writes `web/ts/stats.ts` and the list of metrics in `tests/data/http`.
+//! 3. A test that makes it move; `tests/http/metrics.rs` checks the form of all. `FOLIO_REFRESH=1 cargo test --test
+//!    http document` writes `web/ts/stats.ts` and the list of metrics in `tests/data/http`.
 //!
 //! ## An option
 //!
