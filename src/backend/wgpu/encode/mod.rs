@@ -638,6 +638,11 @@ fn bind_group(
     })
 }
 
+/// What is added to every weight of a norm.
+pub(crate) fn weight_offset(one_plus: bool) -> f32 {
+    if one_plus { 1.0 } else { 0.0 }
+}
+
 /// A grid of at least `workgroups` workgroups whose sides are within WebGPU's limit.
 pub(crate) fn spread(workgroups: u32) -> (u32, u32) {
     const SIDE_MAX: u32 = 65_535;
