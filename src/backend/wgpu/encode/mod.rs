@@ -19,7 +19,7 @@
 //! - work that must be planned per batch (attention's work list) is appended to the metadata by a function of the
 //!   batch; only its counts are part of the shape.
 
-pub(crate) mod attend;
+pub(crate) mod attend_paged;
 mod convolution;
 mod copy;
 mod embed;
@@ -58,7 +58,7 @@ use std::sync::Arc;
 /// Every variant that any encoder can use.
 pub fn variants() -> Vec<Variant> {
     let all = [
-        attend::variants(),
+        attend_paged::variants(),
         convolution::variants(),
         copy::variants(),
         embed::variants(),
@@ -106,7 +106,7 @@ pub(crate) struct BatchShape {
     /// Number of block copies of each KV group.
     pub(crate) copies: Vec<u32>,
     /// Counts of attention's work list of each KV group.
-    pub(crate) attend: Vec<attend::AttendShape>,
+    pub(crate) attend: Vec<attend_paged::AttendShape>,
     /// Sampling options used by any row.
     pub(crate) sample: SampleShape,
     /// Whether any row is drawn from its whole vocabulary.
@@ -148,7 +148,7 @@ pub(crate) fn flatten(
         inputs,
         words,
         |group: usize, words: &mut Vec<u32>| {
-            attends.push(attend::work(context, profile, inputs, group, words));
+            attends.push(attend_paged::work(context, profile, inputs, group, words));
         },
     )?;
     let count = |count: usize| u32::try_from(count).expect("checked against the capacity");
@@ -480,7 +480,7 @@ impl<'a> Recorder<'a> {
             Step::MatMul(step) => matmul::encode(self, step),
             Step::RopeStoreKv(step) => rope::encode(self, step),
             Step::RopeStoreLatent(step) => latent::encode(self, step),
-            Step::AttendPaged(step) => attend::encode(self, step),
+            Step::AttendPaged(step) => attend_paged::encode(self, step),
             Step::ShortConvolution(step) => convolution::encode(self, step),
             Step::StateScan(step) => scan::encode(self, step),
             Step::GatedNorm(step) => gated_norm::encode(self, step),
@@ -525,6 +525,11 @@ impl<'a> Recorder<'a> {
             unreachable!("a vector fits one binding")
         };
         &shard.buffer
+    }
+
+    /// The same of a vector that the step may lack: then a buffer that can be bound, but is not read.
+    pub(crate) fn optional_vector(&self, id: Option<WeightId>) -> &'a GpuBuffer {
+        id.map_or(&self.arena.metadata, |id| self.vector(id))
     }
 
     /// Columns of `buffer`.

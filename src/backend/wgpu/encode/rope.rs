@@ -5,7 +5,7 @@ use super::super::super::metadata::group_header;
 use super::super::arena::Binding;
 use super::super::device::Class;
 use super::super::pipelines::Kernel;
-use super::attend::for_kv;
+use super::attend_paged::for_kv;
 use super::{Recorder, Variant, params};
 use crate::plan::{HeadNorm, KvFormat, Rope, RopeStoreKv, StoreOptions};
 
