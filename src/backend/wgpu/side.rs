@@ -3,7 +3,7 @@
 use super::super::{Capacity, SideBuffer, metadata};
 use super::arena::SideBytes;
 use super::device::Profile;
-use super::encode::{PARAMS_SLOTS, attend_paged, experts, matmul, pool, sample};
+use super::encode::{PARAMS_SLOTS, attend_paged, matmul, matmul_experts, pool, sample};
 use super::pipelines::PARAMS_SLOT_BYTES;
 use super::readback;
 use crate::plan::Plan;
@@ -21,7 +21,7 @@ impl SideBytes {
             attend_scratch: attend_paged::scratch_bytes(plan, capacity, profile),
             sample_scratch: sample::scratch_bytes(plan, capacity, profile),
             sample_parts: sample::parts_bytes(plan, capacity, profile),
-            expert_scratch: experts::scratch_bytes(plan, capacity, profile),
+            expert_scratch: matmul_experts::scratch_bytes(plan, capacity, profile),
             product_scratch: matmul::scratch_bytes(plan, capacity, profile),
             narrow_rows: matmul::narrow_bytes(plan, capacity, profile),
             readback: readback::slot_bytes(capacity.samples_max, pooled_words),

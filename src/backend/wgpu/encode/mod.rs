@@ -23,15 +23,16 @@ pub(crate) mod attend_paged;
 mod convolution;
 mod copy;
 mod embed;
-pub(crate) mod experts;
 mod gated;
 mod gated_norm;
 mod gather;
 mod latent;
 pub(crate) mod matmul;
+pub(crate) mod matmul_experts;
 pub(crate) mod pool;
 mod rms_norm;
 pub(crate) mod rope;
+mod route_experts;
 pub(crate) mod sample;
 mod scale_logits;
 mod scan;
@@ -62,15 +63,16 @@ pub fn variants() -> Vec<Variant> {
         convolution::variants(),
         copy::variants(),
         embed::variants(),
-        experts::variants(),
         gather::variants(),
         gated::variants(),
         gated_norm::variants(),
         latent::variants(),
         matmul::variants(),
+        matmul_experts::variants(),
         pool::variants(),
         rms_norm::variants(),
         rope::variants(),
+        route_experts::variants(),
         sample::variants(),
         scale_logits::variants(),
         scan::variants(),
@@ -485,8 +487,8 @@ impl<'a> Recorder<'a> {
             Step::StateScan(step) => scan::encode(self, step),
             Step::GatedNorm(step) => gated_norm::encode(self, step),
             Step::GatedActivation(step) => gated::encode(self, step),
-            Step::RouteExperts(step) => experts::encode_routes(self, step),
-            Step::MatMulExperts(step) => experts::encode(self, step),
+            Step::RouteExperts(step) => route_experts::encode(self, step),
+            Step::MatMulExperts(step) => matmul_experts::encode(self, step),
             Step::GatherRows(step) => gather::encode(self, step),
             Step::ScaleLogits(step) => scale_logits::encode(self, step),
             Step::Sample(step) => sample::encode(self, step),
