@@ -31,7 +31,7 @@ pub(crate) mod matmul;
 pub(crate) mod matmul_experts;
 pub(crate) mod pool;
 mod rms_norm;
-pub(crate) mod rope;
+mod rope_store_kv;
 mod route_experts;
 pub(crate) mod sample;
 mod scale_logits;
@@ -71,7 +71,7 @@ pub fn variants() -> Vec<Variant> {
         matmul_experts::variants(),
         pool::variants(),
         rms_norm::variants(),
-        rope::variants(),
+        rope_store_kv::variants(),
         route_experts::variants(),
         sample::variants(),
         scale_logits::variants(),
@@ -480,7 +480,7 @@ impl<'a> Recorder<'a> {
             Step::Embed(step) => embed::encode(self, step),
             Step::RmsNorm(step) => rms_norm::encode(self, step),
             Step::MatMul(step) => matmul::encode(self, step),
-            Step::RopeStoreKv(step) => rope::encode(self, step),
+            Step::RopeStoreKv(step) => rope_store_kv::encode(self, step),
             Step::RopeStoreLatent(step) => latent::encode(self, step),
             Step::AttendPaged(step) => attend_paged::encode(self, step),
             Step::ShortConvolution(step) => convolution::encode(self, step),
