@@ -22,7 +22,7 @@ pub(super) use variants::variants;
 use super::super::super::{BackendError, Capacity};
 use super::super::arena::{Binding, Shard};
 use super::super::device::{Class, Profile};
-use super::{Recorder, RowParams, gated, params, weight_offset};
+use super::{Recorder, RowParams, gated_activation, params, weight_offset};
 use crate::plan::fuse::Fused;
 use crate::plan::{BufferId, GatedActivation, MatMul, Plan, RmsNorm, Step};
 use kernel::{MatmulVariant, merge_kernel, narrow_kernel};
@@ -238,7 +238,7 @@ impl<'a> ShardProduct<'a> {
         let row = RowParams::new(format, self.shape.columns());
         let norm = self.with.norm;
         let (_, alpha, limit) = self.with.gated.map_or(("", 0.0, 0.0), |gated| {
-            gated::activation(gated.activation)
+            gated_activation::activation(gated.activation)
         });
         Params {
             rows,

@@ -20,22 +20,22 @@
 //!   batch; only its counts are part of the shape.
 
 pub(crate) mod attend_paged;
-mod convolution;
-mod copy;
+mod copy_blocks;
 mod embed;
-mod gated;
+mod gated_activation;
 mod gated_norm;
-mod gather;
-mod latent;
+mod gather_rows;
 pub(crate) mod matmul;
 pub(crate) mod matmul_experts;
 pub(crate) mod pool;
 mod rms_norm;
 mod rope_store_kv;
+mod rope_store_latent;
 mod route_experts;
 pub(crate) mod sample;
 mod scale_logits;
-mod scan;
+mod short_convolution;
+mod state_scan;
 mod variant;
 mod weight;
 
@@ -60,22 +60,22 @@ use std::sync::Arc;
 pub fn variants() -> Vec<Variant> {
     let all = [
         attend_paged::variants(),
-        convolution::variants(),
-        copy::variants(),
+        copy_blocks::variants(),
         embed::variants(),
-        gather::variants(),
-        gated::variants(),
+        gated_activation::variants(),
         gated_norm::variants(),
-        latent::variants(),
+        gather_rows::variants(),
         matmul::variants(),
         matmul_experts::variants(),
         pool::variants(),
         rms_norm::variants(),
         rope_store_kv::variants(),
+        rope_store_latent::variants(),
         route_experts::variants(),
         sample::variants(),
         scale_logits::variants(),
-        scan::variants(),
+        short_convolution::variants(),
+        state_scan::variants(),
     ];
     all.into_iter().flatten().collect()
 }
@@ -116,7 +116,7 @@ pub(crate) struct BatchShape {
     /// Runs of the sampling tail; empty when nothing is sampled.
     pub(crate) sample_groups: Vec<SampleGroup>,
     /// Numbers of rows of the sequences, as recurrences tell them apart.
-    pub(crate) scan: scan::ScanShape,
+    pub(crate) scan: state_scan::ScanShape,
     /// Number of pool rows.
     pub(crate) pools: u32,
     /// Number of dispatches that one layer's attention is divided among.
@@ -172,7 +172,7 @@ pub(crate) fn flatten(
         } else {
             Vec::new()
         },
-        scan: scan::ScanShape::of(context.plan, inputs),
+        scan: state_scan::ScanShape::of(context.plan, inputs),
         pools: if inputs.tails.contains(&Tail::Pool) {
             count(inputs.pools.len())
         } else {
@@ -476,20 +476,20 @@ impl<'a> Recorder<'a> {
 
     fn step(&mut self, step: &Step) -> Result<(), BackendError> {
         match step {
-            Step::CopyBlocks(_) => copy::encode(self),
+            Step::CopyBlocks(_) => copy_blocks::encode(self),
             Step::Embed(step) => embed::encode(self, step),
             Step::RmsNorm(step) => rms_norm::encode(self, step),
             Step::MatMul(step) => matmul::encode(self, step),
             Step::RopeStoreKv(step) => rope_store_kv::encode(self, step),
-            Step::RopeStoreLatent(step) => latent::encode(self, step),
+            Step::RopeStoreLatent(step) => rope_store_latent::encode(self, step),
             Step::AttendPaged(step) => attend_paged::encode(self, step),
-            Step::ShortConvolution(step) => convolution::encode(self, step),
-            Step::StateScan(step) => scan::encode(self, step),
+            Step::ShortConvolution(step) => short_convolution::encode(self, step),
+            Step::StateScan(step) => state_scan::encode(self, step),
             Step::GatedNorm(step) => gated_norm::encode(self, step),
-            Step::GatedActivation(step) => gated::encode(self, step),
+            Step::GatedActivation(step) => gated_activation::encode(self, step),
             Step::RouteExperts(step) => route_experts::encode(self, step),
             Step::MatMulExperts(step) => matmul_experts::encode(self, step),
-            Step::GatherRows(step) => gather::encode(self, step),
+            Step::GatherRows(step) => gather_rows::encode(self, step),
             Step::ScaleLogits(step) => scale_logits::encode(self, step),
             Step::Sample(step) => sample::encode(self, step),
             Step::Pool(step) => pool::encode(self, step),

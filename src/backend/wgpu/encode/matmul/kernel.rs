@@ -4,7 +4,7 @@ use super::super::super::device::Profile;
 use super::super::super::matrices::Matrices;
 use super::super::super::pipelines::Kernel;
 use super::super::super::preprocess::{HALVES, MATRICES};
-use super::super::{for_weight, gated};
+use super::super::{for_weight, gated_activation};
 use super::TILE_OUTPUTS;
 use super::shape::{MatmulShape, SPAN_COLUMNS, TEXEL_OUTPUTS, Tiling};
 use crate::plan::Activation;
@@ -37,7 +37,7 @@ impl MatmulVariant {
         match self.activation {
             Some(activation) => kernel
                 .define("GATED")
-                .define(gated::activation(activation).0),
+                .define(gated_activation::activation(activation).0),
             None => kernel,
         }
     }
