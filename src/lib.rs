@@ -76,18 +76,20 @@
 //!
 //! # To add a step
 //!
-//! A step that needs no new input takes ten files. The compiler and `tests/tidy` name those that are missing:
+//! A step that needs no new input takes twelve files. The compiler and `tests/tidy` name those that are missing:
 //!
 //! 1. `src/plan/step/<stem>.rs`: its fields, which buffers it reads and writes, its checks, its line in a printed plan.
 //! 2. `src/plan/step/mod.rs`: a variant of [`plan::Step`].
 //! 3. `src/backend/reference/<stem>.rs`: the reference implementation (twin), which defines what the step computes.
 //! 4. `src/backend/reference/mod.rs`: the call of the twin.
-//! 5. `src/backend/wgpu/encode/<stem>.rs`: kernel, params and grid.
-//! 6. `src/backend/wgpu/encode/mod.rs`: the call of `encode`, and its variants.
-//! 7. `shaders/<stem>.wgsl`: the kernel.
-//! 8. `src/backend/cuda/encode/<stem>.rs`: kernel, params and grid.
-//! 9. `src/backend/cuda/encode/mod.rs`: the call of `encode`.
-//! 10. `cuda/<stem>.cu`: the kernel.
+//! 5. `src/backend/cpu/<stem>.rs`: the step on the CPU, with threads and vectors.
+//! 6. `src/backend/cpu/mod.rs`: the call of `run`.
+//! 7. `src/backend/wgpu/encode/<stem>.rs`: kernel, params and grid.
+//! 8. `src/backend/wgpu/encode/mod.rs`: the call of `encode`, and its variants.
+//! 9. `shaders/<stem>.wgsl`: the kernel, or several whose names begin so.
+//! 10. `src/backend/cuda/encode/<stem>.rs`: kernel, params and grid.
+//! 11. `src/backend/cuda/encode/mod.rs`: the call of `encode`.
+//! 12. `cuda/<stem>.cu`: the kernel, or several whose names begin so.
 //!
 //! Its cases for `folio selftest` and the kernel tests go into a file of `src/selftest`. `src/model/decoder.rs` records
 //! the step where an architecture asks for it.

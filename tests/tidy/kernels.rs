@@ -4,8 +4,8 @@ use super::judge;
 use super::reader::{Source, code, is_word, item_end, root, sources};
 use std::fs;
 
-/// Names of the steps in snake case, from the enum itself.
-fn step_stems() -> Vec<String> {
+/// Names of the steps, from the enum itself.
+fn step_names() -> Vec<String> {
     let plan = fs::read_to_string(root().join("src/plan/step/mod.rs"))
         .expect("src/plan/step/mod.rs lists the steps");
     let plan = code(&plan);
@@ -22,10 +22,12 @@ fn step_stems() -> Vec<String> {
             .collect();
         name.starts_with(char::is_uppercase).then_some(name)
     };
-    body.lines()
-        .filter_map(variant)
-        .map(|name| snake_case(&name))
-        .collect()
+    body.lines().filter_map(variant).collect()
+}
+
+/// The names in snake case.
+fn step_stems() -> Vec<String> {
+    step_names().iter().map(|name| snake_case(name)).collect()
 }
 
 /// `RopeStoreKv` → `rope_store_kv`; `MatMul` is one word in file names.
@@ -40,8 +42,77 @@ fn snake_case(name: &str) -> String {
     out.replace("mat_mul", "matmul")
 }
 
+/// Where src/lib.rs says which files a new step takes.
+const SECTION: &str = "//! # To add a step";
+
+/// The files of that section, with `<stem>` for the name of a step.
+fn table_of_files() -> Vec<String> {
+    let text = fs::read_to_string(root().join("src/lib.rs")).expect("src/lib.rs is there");
+    let start = text.find(SECTION).expect("src/lib.rs has the section") + SECTION.len();
+    let section = text[start..].split("//! # ").next().unwrap_or_default();
+    let file = |line: &str| {
+        let (number, rest) = line.strip_prefix("//! ")?.split_once(". `")?;
+        number.parse::<u32>().ok()?;
+        Some(rest.split_once('`')?.0.to_owned())
+    };
+    section.lines().filter_map(file).collect()
+}
+
+/// Whether a step has a file: one of this name, or for kernels several whose names begin with the step's.
+fn has_file(pattern: &str, stem: &str) -> bool {
+    let (folder, name) = pattern.rsplit_once('/').expect("files are in folders");
+    let (_, extension) = name.split_once('.').expect("files have extensions");
+    if extension == "rs" {
+        return root().join(pattern.replace("<stem>", stem)).exists();
+    }
+    let mut entries = fs::read_dir(root().join(folder)).expect("the folder is there");
+    entries.any(|entry| {
+        let name = entry.expect("the folder lists").file_name();
+        let name = name.to_string_lossy();
+        name.strip_suffix(extension)
+            .and_then(|name| name.strip_suffix('.'))
+            .is_some_and(|kernel| kernel == stem || kernel.starts_with(&format!("{stem}_")))
+    })
+}
+
 #[test]
-fn every_step_has_its_files_and_every_shader_its_step() {
+fn the_table_of_files_for_a_new_step_is_true() {
+    let (files, names) = (table_of_files(), step_names());
+    assert!(
+        names.contains(&"RopeStoreKv".to_owned()),
+        "the steps are read from the enum: {names:?}"
+    );
+    assert!(
+        files.contains(&"src/backend/cpu/<stem>.rs".to_owned()),
+        "the files are read from src/lib.rs: {files:?}"
+    );
+    let mut findings = Vec::new();
+    for file in &files {
+        let text = fs::read_to_string(root().join(file)).unwrap_or_default();
+        for name in &names {
+            let stem = snake_case(name);
+            if file.contains("<stem>") {
+                if !has_file(file, &stem) {
+                    let missing = file.replace("<stem>", &stem);
+                    findings.push(format!("{missing}:1: the step {name} has no such file"));
+                }
+            } else if !text.contains(&format!("{name}(")) {
+                findings.push(format!("{file}:1: the step {name} is not there"));
+            }
+        }
+    }
+    for source in sources(&["src"], &["rs"]) {
+        let has = |name: &String| source.text.contains(&format!("Step::{name}("));
+        if names.iter().all(has) && !files.contains(&source.path) {
+            findings
+                .push(source.finding(1, "it names every step, and src/lib.rs does not name it"));
+        }
+    }
+    judge("files of a step", &findings);
+}
+
+#[test]
+fn every_step_has_its_kernels_and_every_kernel_its_step() {
     let stems = step_stems();
     assert!(
         stems.contains(&"rope_store_kv".to_owned()),
@@ -51,15 +122,6 @@ fn every_step_has_its_files_and_every_shader_its_step() {
     let of_step =
         |kernel: &str, stem: &str| kernel == stem || kernel.starts_with(&format!("{stem}_"));
     let mut findings = Vec::new();
-    for stem in &stems {
-        for (folder, what) in [("src/plan/step", "file"), ("src/backend/reference", "twin")] {
-            if !root.join(format!("{folder}/{stem}.rs")).exists() {
-                findings.push(format!(
-                    "{folder}/{stem}.rs:1: the step {stem} has no {what}"
-                ));
-            }
-        }
-    }
     for (folder, extension) in [("shaders", "wgsl"), ("cuda", "cu")] {
         let kernels: Vec<String> = fs::read_dir(root.join(folder))
             .expect("the folder holds kernels")
