@@ -89,8 +89,15 @@ pub(super) fn each_row_of(
     keys: OutRows<'_>,
     work: impl Fn(usize, &mut [f32], &mut [f32]) + Sync,
 ) {
-    let [q_columns, key_columns] = [q.columns, keys.columns];
-    let (q, keys) = (SharedSlice::new(q.values), SharedSlice::new(keys.values));
+    let OutRows {
+        values: q,
+        columns: q_columns,
+    } = q;
+    let OutRows {
+        values: keys,
+        columns: key_columns,
+    } = keys;
+    let (q, keys) = (SharedSlice::new(q), SharedSlice::new(keys));
     let work = |rows: Range<usize>| {
         for row in rows {
             #[allow(unsafe_code, reason = "rows of different threads are disjoint")]

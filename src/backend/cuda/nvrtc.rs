@@ -244,6 +244,7 @@ impl Compilation<'_> {
 }
 
 /// What a compilation leaves.
+#[derive(Clone, Copy)]
 enum Output {
     Log,
     Ptx,
