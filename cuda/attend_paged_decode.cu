@@ -12,7 +12,7 @@
 // The next item's first tiles and query are copied while the sums of the one before it are joined, and its entries of
 // the block table before that.
 // Threads: 32 · WARPS. Grid: any, about what the device runs at once.
-// Shared: see STAGES_END; computed by decode_variant of encode/attend.rs.
+// Shared: see STAGES_END; computed by decode_variant of encode/attend_paged.rs.
 // STORES: every sequence has one row, and the query, K and V of its position are made from qkv (common/heads.cuh).
 // -D: HEAD_DIM (multiple of 16, ≤ 256), WARPS (4, 2), TILE_KEYS (16 or 32; 32 with codes), STAGES (2 to 4),
 // OUT_TYPE (u16, float), Q_TYPE=u16, KV_Q8, KV_FP8, SOFTCAP, ALIBI. Twin: backend/reference/attend_paged.rs

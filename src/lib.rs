@@ -88,15 +88,16 @@
 //! 2. `src/plan/step/mod.rs`: a variant of [`plan::Step`].
 //! 3. `src/backend/reference/<stem>.rs`: the reference implementation (twin), which defines what the step computes.
 //! 4. `src/backend/reference/mod.rs`: the call of the twin.
-//! 5. `src/backend/cpu`: a kernel, as below.
-//! 6. `src/backend/wgpu/encode`: a file with kernel, params and grid.
-//! 7. `src/backend/wgpu/encode/mod.rs`: the call of `encode`, and its variants.
-//! 8. `shaders/<stem>.wgsl`: the kernel; several are `<stem>_<form>.wgsl`.
-//! 9. `src/backend/cuda/encode`: a file with kernel, params and grid.
-//! 10. `src/backend/cuda/encode/mod.rs`: the call of `encode`.
-//! 11. `cuda/<stem>.cu`: the kernel; several are `<stem>_<form>.cu`.
-//! 12. `src/selftest`: its cases for `folio selftest` and the kernel tests, in the file of its kind.
-//! 13. `src/model/decoder.rs`: records the step where an architecture asks for it.
+//! 5. `src/backend/cpu/<stem>.rs`: the step on the CPU, with threads and vectors.
+//! 6. `src/backend/cpu/mod.rs`: the call of `run`.
+//! 7. `src/backend/wgpu/encode/<stem>.rs`: kernel, params and grid.
+//! 8. `src/backend/wgpu/encode/mod.rs`: the call of `encode`, and its variants.
+//! 9. `shaders/<stem>.wgsl`: the kernel; several are `<stem>_<form>.wgsl`.
+//! 10. `src/backend/cuda/encode/<stem>.rs`: kernel, params and grid.
+//! 11. `src/backend/cuda/encode/mod.rs`: the call of `encode`.
+//! 12. `cuda/<stem>.cu`: the kernel; several are `<stem>_<form>.cu`.
+//! 13. `src/selftest`: its cases for `folio selftest` and the kernel tests, in the file of its kind.
+//! 14. `src/model/decoder.rs`: records the step where an architecture asks for it.
 //!
 //! ## A family
 //!

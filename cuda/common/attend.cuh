@@ -1,5 +1,5 @@
-// Shared by the kernels of paged attention: params, the work list that src/backend/cuda/encode/attend.rs plans, and how
-// a row is finished.
+// Shared by the kernels of paged attention: params, the work list that src/backend/cuda/encode/attend_paged.rs plans,
+// and how a row is finished.
 //
 // Packed rows: the query heads of one KV head over the token rows of one sequence; row p is token p / group, query head
 // kv_head · group + p % group. -D: Q_TYPE, OUT_TYPE (float or u16), HEAD_DIM; STORES if the kernel makes q from qkv.

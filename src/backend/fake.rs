@@ -386,32 +386,18 @@ impl FakeBackend {
             .script
             .rounding
             .then(|| u64::from(start) << 32 | u64::from(rows.row_count));
-        let windows: Vec<_> = self
-            .plan
-            .kv_groups
-            .iter()
-            .map(|group| group.window)
-            .collect();
-        let mut views = vec![View::default(); windows.len()];
         let mut kept = self.states.before(inputs, index);
-        for (group, view) in views.iter_mut().enumerate() {
-            for position in first_visible(start, windows[group])..start {
-                view.add(position, self.slot(group, index, position, inputs).state);
-            }
-        }
+        let mut views = self.views(index, start, inputs);
         for row in (rows.row_start..rows.row_start + rows.row_count).map(|row| row as usize) {
             let (position, token_id) = (inputs.positions[row], token_ids[row]);
-            let is_invalid = self.script.nan == Some(token_id) || kept == Some(INVALID);
-            let is_invalid = is_invalid || views.iter().any(|view| view.invalid > 0);
-            let sums = views
-                .iter()
-                .map(|view| view.sum)
-                .chain(rounding)
-                .chain(kept);
+            let is_invalid = self.script.nan == Some(token_id)
+                || kept == Some(INVALID)
+                || views.iter().any(|view| view.invalid > 0);
             let state = if is_invalid {
                 INVALID
             } else {
-                row_state(position, token_id, sums)
+                let sums = views.iter().map(|view| view.sum);
+                row_state(position, token_id, sums.chain(rounding).chain(kept))
             };
             kept = kept.map(|kept| states::fold(kept, state));
             for (group, view) in views.iter_mut().enumerate() {
@@ -421,14 +407,26 @@ impl FakeBackend {
             let is_valid = views.iter().all(|view| view.invalid == 0);
             hashes.push(is_valid.then(|| history(views.iter().map(|view| view.sum))));
             for (group, view) in views.iter_mut().enumerate() {
-                for passed in first_visible(position, windows[group])
-                    ..first_visible(position + 1, windows[group])
-                {
+                let window = self.plan.kv_groups[group].window;
+                for passed in first_visible(position, window)..first_visible(position + 1, window) {
                     view.remove(passed, self.slot(group, index, passed, inputs).state);
                 }
             }
         }
         self.states.store(inputs, index, kept);
+    }
+
+    /// What a sequence's row at `position` sees of earlier rows, in each KV group.
+    fn views(&self, index: usize, position: u32, inputs: &BatchInputs) -> Vec<View> {
+        let mut views = Vec::new();
+        for (group, spec) in self.plan.kv_groups.iter().enumerate() {
+            let mut view = View::default();
+            for seen in first_visible(position, spec.window)..position {
+                view.add(seen, self.slot(group, index, seen, inputs).state);
+            }
+            views.push(view);
+        }
+        views
     }
 
     /// A slot of a sequence's block table.
@@ -724,101 +722,99 @@ impl FakeBackend {
             .capacity
             .as_ref()
             .expect("a loaded device has a capacity");
-        assert!(
-            is_within(inputs.token_ids.len(), capacity.tokens_max),
-            "token rows are within capacity"
-        );
-        assert!(
-            is_within(inputs.sequences.len(), capacity.sequences_max),
-            "sequences are within capacity"
-        );
-        assert!(
-            is_within(inputs.samples.len(), capacity.samples_max),
-            "sample rows are within capacity"
-        );
-        assert!(
-            is_within(inputs.history.len(), capacity.history_max),
-            "history is within capacity"
-        );
-        assert!(
-            is_within(inputs.bias.len(), capacity.bias_max),
-            "bias is within capacity"
-        );
-        assert!(
-            is_within(inputs.masks.len(), capacity.mask_words_max),
-            "masks are within capacity"
-        );
-        assert_eq!(
-            inputs.positions.len(),
-            inputs.token_ids.len(),
-            "every token has a position"
-        );
+        check_counts(inputs, capacity);
         assert_eq!(
             inputs.groups.len(),
             self.pool.len(),
             "every KV group has its arrays"
         );
-        assert!(
-            inputs.samples.is_sorted_by_key(|sample| sample.logits_row),
-            "samples are sorted by logits row"
-        );
-        assert!(inputs.samples.iter().all(|sample| is_within(
-            sample.logits_row as usize + 1,
-            inputs.logits_rows.len() as u32
-        )));
+        check_rows(inputs);
+        check_samples(inputs);
         self.states.check(inputs);
-        let mut next_row = 0;
-        for rows in &inputs.sequences {
-            assert_eq!(
-                rows.row_start, next_row,
-                "sequences cover the rows in order"
-            );
-            next_row += rows.row_count;
-            let last = inputs.positions[next_row as usize - 1];
-            assert_eq!(
-                rows.context_len,
-                last + 1,
-                "the context ends with the last row"
-            );
-        }
-        assert!(
-            is_within(next_row as usize, inputs.token_ids.len() as u32),
-            "sequences cover the rows"
-        );
-        assert!(
-            is_within(inputs.pools.len(), capacity.sequences_max),
-            "pool rows are within capacity"
-        );
-        assert!(
-            inputs
-                .pools
-                .iter()
-                .all(|pool| pool.row_count > 0 && pool.row_start + pool.row_count <= next_row),
-            "pool rows name token rows"
-        );
-        let slots = inputs
-            .samples
-            .iter()
-            .map(|sample| sample.feed_slot)
-            .filter(|&slot| slot != NONE);
-        let distinct: BTreeSet<_> = slots.clone().collect();
-        assert_eq!(
-            distinct.len(),
-            slots.count(),
-            "feed slots of a batch are distinct"
-        );
         for (arrays, pool) in inputs.groups.iter().zip(&self.pool) {
-            assert!(
-                is_within(arrays.block_tables.len(), capacity.table_entries_max),
-                "tables are within capacity"
-            );
-            assert!(
-                is_within(arrays.copies.len(), capacity.copies_max),
-                "copies are within capacity"
-            );
             check_writes(arrays, inputs.token_ids.len(), pool.len());
         }
     }
+}
+
+fn check_counts(inputs: &BatchInputs, capacity: &Capacity) {
+    let of_groups = |what, count: fn(&GroupInputs) -> usize, max| {
+        let most = inputs.groups.iter().map(count).max().unwrap_or(0);
+        (what, most, max)
+    };
+    for (what, count, max) in [
+        ("token rows", inputs.token_ids.len(), capacity.tokens_max),
+        ("sequences", inputs.sequences.len(), capacity.sequences_max),
+        ("sample rows", inputs.samples.len(), capacity.samples_max),
+        ("pool rows", inputs.pools.len(), capacity.sequences_max),
+        ("history", inputs.history.len(), capacity.history_max),
+        ("biases", inputs.bias.len(), capacity.bias_max),
+        ("masks", inputs.masks.len(), capacity.mask_words_max),
+        of_groups(
+            "tables",
+            |arrays| arrays.block_tables.len(),
+            capacity.table_entries_max,
+        ),
+        of_groups("copies", |arrays| arrays.copies.len(), capacity.copies_max),
+    ] {
+        assert!(is_within(count, max), "{what} are within capacity");
+    }
+}
+
+/// Checks that sequences cover the token rows, and that pool rows name some.
+fn check_rows(inputs: &BatchInputs) {
+    assert_eq!(
+        inputs.positions.len(),
+        inputs.token_ids.len(),
+        "every token has a position"
+    );
+    let mut next_row = 0;
+    for rows in &inputs.sequences {
+        assert_eq!(
+            rows.row_start, next_row,
+            "sequences cover the rows in order"
+        );
+        next_row += rows.row_count;
+        let last = inputs.positions[next_row as usize - 1];
+        assert_eq!(
+            rows.context_len,
+            last + 1,
+            "the context ends with the last row"
+        );
+    }
+    assert!(
+        is_within(next_row as usize, inputs.token_ids.len() as u32),
+        "sequences cover the rows"
+    );
+    let mut pools = inputs.pools.iter();
+    assert!(
+        pools.all(|pool| pool.row_count > 0 && pool.row_start + pool.row_count <= next_row),
+        "pool rows name token rows"
+    );
+}
+
+fn check_samples(inputs: &BatchInputs) {
+    assert!(
+        inputs.samples.is_sorted_by_key(|sample| sample.logits_row),
+        "samples are sorted by logits row"
+    );
+    let logits_rows = inputs.logits_rows.len() as u32;
+    let mut samples = inputs.samples.iter();
+    assert!(
+        samples.all(|sample| sample.logits_row < logits_rows),
+        "samples name logits rows"
+    );
+    let slots = inputs
+        .samples
+        .iter()
+        .map(|sample| sample.feed_slot)
+        .filter(|&slot| slot != NONE);
+    let distinct: BTreeSet<_> = slots.clone().collect();
+    assert_eq!(
+        distinct.len(),
+        slots.count(),
+        "feed slots of a batch are distinct"
+    );
 }
 
 fn is_within(length: usize, limit: u32) -> bool {

@@ -493,23 +493,47 @@ pub(crate) fn sampled(words: &[u32], requested: &[Requested]) -> Vec<Sampled> {
 
 /// Checks that the batch stays within capacity, pool and its own arrays.
 fn check(context: &Context<'_>, inputs: &BatchInputs) -> Result<(), BackendError> {
-    let capacity = context.capacity;
+    check_counts(context.capacity, inputs)?;
+    check_rows(context, inputs)?;
+    check_states(context, inputs)?;
+    require(
+        inputs.groups.len() == context.plan.kv_groups.len(),
+        "inputs for the wrong number of KV groups",
+    )?;
+    for (group, blocks) in inputs.groups.iter().zip(context.blocks) {
+        check_group(context, inputs, group, *blocks)?;
+    }
+    check_samples(context, inputs)
+}
+
+fn check_counts(capacity: &Capacity, inputs: &BatchInputs) -> Result<(), BackendError> {
     let tokens = inputs.token_ids.len();
-    fits("token rows", tokens, capacity.tokens_max)?;
-    fits("sequences", inputs.sequences.len(), capacity.sequences_max)?;
-    fits(
-        "logits rows",
-        inputs.logits_rows.len(),
-        capacity.samples_max,
-    )?;
-    fits("sample rows", inputs.samples.len(), capacity.samples_max)?;
-    fits(
-        "history entries",
-        inputs.history.len(),
-        capacity.history_max,
-    )?;
-    fits("bias entries", inputs.bias.len(), capacity.bias_max)?;
-    fits("pool rows", inputs.pools.len(), capacity.sequences_max)?;
+    for (what, len, max) in [
+        ("token rows", tokens, capacity.tokens_max),
+        ("sequences", inputs.sequences.len(), capacity.sequences_max),
+        (
+            "logits rows",
+            inputs.logits_rows.len(),
+            capacity.samples_max,
+        ),
+        ("sample rows", inputs.samples.len(), capacity.samples_max),
+        (
+            "history entries",
+            inputs.history.len(),
+            capacity.history_max,
+        ),
+        ("bias entries", inputs.bias.len(), capacity.bias_max),
+        ("pool rows", inputs.pools.len(), capacity.sequences_max),
+        ("mask words", inputs.masks.len(), capacity.mask_words_max),
+    ] {
+        fits(what, len, max)?;
+    }
+    Ok(())
+}
+
+/// Checks token rows, and what refers to them.
+fn check_rows(context: &Context<'_>, inputs: &BatchInputs) -> Result<(), BackendError> {
+    let tokens = inputs.token_ids.len();
     let pooled = inputs.pools.iter().all(|pool| {
         let end = u64::from(pool.row_start) + u64::from(pool.row_count);
         pool.row_count > 0 && end <= tokens as u64
@@ -518,10 +542,9 @@ fn check(context: &Context<'_>, inputs: &BatchInputs) -> Result<(), BackendError
         pooled,
         "a pool row has no token rows, or token rows outside the batch",
     )?;
-    fits("mask words", inputs.masks.len(), capacity.mask_words_max)?;
     let ids = inputs.token_ids.iter().all(|id| match id & FEED {
         0 => *id < context.plan.vocab || context.plan.vocab == 0,
-        _ => (id & !FEED) < capacity.feed_slots,
+        _ => (id & !FEED) < context.capacity.feed_slots,
     });
     require(
         ids,
@@ -531,27 +554,28 @@ fn check(context: &Context<'_>, inputs: &BatchInputs) -> Result<(), BackendError
         inputs.positions.len() == tokens,
         "positions and token rows differ in number",
     )?;
+    let mut logits_rows = inputs.logits_rows.iter();
     require(
-        inputs
-            .logits_rows
-            .iter()
-            .all(|row| (*row as usize) < tokens),
+        logits_rows.all(|row| (*row as usize) < tokens),
         "a logits row is not a token row",
     )?;
+    let mut sequences = inputs.sequences.iter();
     require(
-        inputs.sequences.iter().all(|s| {
-            let rows = inputs
-                .positions
-                .get(s.row_start as usize..s.row_start as usize + s.row_count as usize);
-            let first = s.context_len.checked_sub(s.row_count);
-            rows.zip(first).is_some_and(|(rows, first)| {
-                rows.iter()
-                    .zip(first..)
-                    .all(|(row, expected)| *row == expected)
-            })
-        }),
+        sequences.all(|rows| ends_context(rows, &inputs.positions)),
         "a sequence's rows are not the last positions of its context",
-    )?;
+    )
+}
+
+/// Whether the rows of a sequence are the last positions of its context.
+fn ends_context(sequence: &SequenceRows, positions: &[u32]) -> bool {
+    let start = sequence.row_start as usize;
+    let rows = positions.get(start..start + sequence.row_count as usize);
+    let first = sequence.context_len.checked_sub(sequence.row_count);
+    rows.zip(first)
+        .is_some_and(|(rows, first)| rows.iter().copied().eq(first..sequence.context_len))
+}
+
+fn check_states(context: &Context<'_>, inputs: &BatchInputs) -> Result<(), BackendError> {
     let states = if context.plan.state_layers.is_empty() {
         0
     } else {
@@ -561,20 +585,12 @@ fn check(context: &Context<'_>, inputs: &BatchInputs) -> Result<(), BackendError
         inputs.states.len() == states,
         "states and sequences differ in number",
     )?;
-    let slot = |slot: u32| slot < capacity.state_slots;
-    let states = inputs
+    let is_slot = |slot: u32| slot < context.capacity.state_slots;
+    let are_known = inputs
         .states
         .iter()
-        .all(|state| (state.from == NONE || slot(state.from)) && slot(state.to));
-    require(states, "a state slot is unknown")?;
-    require(
-        inputs.groups.len() == context.plan.kv_groups.len(),
-        "inputs for the wrong number of KV groups",
-    )?;
-    for (group, blocks) in inputs.groups.iter().zip(context.blocks) {
-        check_group(context, inputs, group, *blocks)?;
-    }
-    check_samples(context, inputs)
+        .all(|state| (state.from == NONE || is_slot(state.from)) && is_slot(state.to));
+    require(are_known, "a state slot is unknown")
 }
 
 fn fits(what: &str, len: usize, max: u32) -> Result<(), BackendError> {

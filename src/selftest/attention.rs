@@ -2,8 +2,8 @@
 
 use super::compare::{RELATIVE, attention};
 use super::fixture::{
-    Allowed, Check, Fixture, Mutant, Noise, Run, codes, each, either, paged_batch, pool_content,
-    relative, unwritten,
+    Allowed, Check, Fixture, Mutant, Noise, Run, codes, each, either, expect_rows, names_of,
+    paged_batch, pool_content, relative,
 };
 use super::{RowKind, Shapes};
 use crate::backend::KvHalf;
@@ -13,9 +13,12 @@ use crate::plan::{
     StoreOptions, WeightFormat,
 };
 
-/// (rows, context) per sequence: decode lengths around block boundaries, chunks with and without a prefix, mixed, and
-/// drafts, whose rows are sequences of their own ([`row_by_row`]).
-pub(super) const BATCHES: [(&str, &[(u32, u32)]); 7] = [
+/// A name, and (rows, context) per sequence.
+pub(super) type Batch = (&'static str, &'static [(u32, u32)]);
+
+/// Decode lengths around block boundaries, chunks with and without a prefix, mixed, and drafts, whose rows are
+/// sequences of their own ([`row_by_row`]).
+pub(super) const BATCHES: [Batch; 7] = [
     ("decode 1", &[(1, 33)]),
     (
         "decode 7 lengths",
@@ -40,7 +43,7 @@ pub(super) const BATCHES: [(&str, &[(u32, u32)]); 7] = [
 const DRAFTS: &str = "drafts";
 
 /// Chunks whose rows and contexts are several tiles of 128, with parts of tiles at their ends.
-const LONG: [(&str, &[(u32, u32)]); 2] = [
+const LONG: [Batch; 2] = [
     ("several tiles", &[(75, 75), (1, 130), (90, 330), (2, 2)]),
     (
         "chunks after long prefixes",
@@ -48,77 +51,88 @@ const LONG: [(&str, &[(u32, u32)]); 2] = [
     ),
 ];
 
-/// (head size, query heads, KV heads)
-const HEADS: [(u32, u32, u32); 9] = [
-    (8, 3, 1),
-    (16, 4, 4),
-    (64, 4, 2),
-    (80, 7, 1),
-    (96, 2, 2),
-    (128, 4, 1),
-    (192, 2, 1),
-    (256, 2, 2),
-    (512, 4, 1),
-];
-
-/// All fixtures of these steps, for a device with this kind of rows.
-pub(super) fn fixtures(kind: RowKind, shapes: Shapes) -> Vec<Fixture> {
-    let storage = kind.storage;
-    let (all, some) = (shapes.of(&BATCHES), shapes.of(&BATCHES[1..4]));
-    let mut fixtures = Vec::new();
-    for &(head_dim, query, kv) in shapes.of(&HEADS) {
-        let heads = Heads {
-            head_dim,
-            query,
-            kv,
-        };
-        for format in [KvFormat::F32, KvFormat::F16] {
-            fixtures.push(rope_store_kv(
-                storage,
-                format,
-                heads,
-                Turn {
-                    pairs: head_dim / 2,
-                    ..Turn::default()
-                },
-            ));
-        }
-        fixtures.push(attend(kind, KvFormat::F32, heads, View::default(), all));
-        fixtures.push(attend(kind, KvFormat::F16, heads, View::default(), some));
-    }
-    for &(head_dim, query, kv) in shapes.of(&[
-        (8, 3, 1),
-        (40, 6, 2),
-        (64, 4, 2),
-        (80, 7, 1),
-        (128, 4, 1),
-        (256, 2, 2),
-        (512, 4, 1),
-    ]) {
-        let heads = Heads {
-            head_dim,
-            query,
-            kv,
-        };
-        let turn = Turn {
-            pairs: head_dim / 2,
-            ..Turn::default()
-        };
-        for format in KvFormat::CODED {
-            fixtures.push(rope_store_kv(storage, format, heads, turn));
-            fixtures.push(attend(kind, format, heads, View::default(), some));
-        }
-    }
-    fixtures.extend(turns(storage));
-    fixtures.extend(views(kind, shapes));
-    fixtures
-}
-
+/// Size and numbers of heads.
 #[derive(Clone, Copy)]
 pub(super) struct Heads {
     pub(super) head_dim: u32,
     pub(super) query: u32,
     pub(super) kv: u32,
+}
+
+impl Heads {
+    pub(super) const fn new(head_dim: u32, query: u32, kv: u32) -> Self {
+        Self {
+            head_dim,
+            query,
+            kv,
+        }
+    }
+
+    /// Columns of a row of queries.
+    pub(super) fn columns(self) -> u32 {
+        self.query * self.head_dim
+    }
+}
+
+const HEADS: [Heads; 9] = [
+    Heads::new(8, 3, 1),
+    Heads::new(16, 4, 4),
+    Heads::new(64, 4, 2),
+    Heads::new(80, 7, 1),
+    Heads::new(96, 2, 2),
+    Heads::new(128, 4, 1),
+    Heads::new(192, 2, 1),
+    Heads::new(256, 2, 2),
+    Heads::new(512, 4, 1),
+];
+/// Heads in pools of codes.
+const HEADS_OF_CODES: [Heads; 7] = [
+    Heads::new(8, 3, 1),
+    Heads::new(40, 6, 2),
+    Heads::new(64, 4, 2),
+    Heads::new(80, 7, 1),
+    Heads::new(128, 4, 1),
+    Heads::new(256, 2, 2),
+    Heads::new(512, 4, 1),
+];
+/// Heads whose options are checked.
+const USUAL_HEADS: Heads = Heads::new(64, 6, 2);
+
+/// All fixtures of these steps, for a device with this kind of rows.
+pub(super) fn fixtures(kind: RowKind, shapes: Shapes) -> Vec<Fixture> {
+    let (all, some) = (shapes.of(&BATCHES), shapes.of(&BATCHES[1..4]));
+    let attend = |format, heads, batches| {
+        let attend = Attend {
+            format,
+            heads,
+            view: PLAIN_VIEW,
+            batches,
+        };
+        attend.fixture(kind)
+    };
+    let mut fixtures = Vec::new();
+    for &heads in shapes.of(&HEADS) {
+        for format in [KvFormat::F32, KvFormat::F16] {
+            fixtures.push(rope_store_kv(kind.storage, format, heads, whole(heads)));
+        }
+        fixtures.push(attend(KvFormat::F32, heads, all));
+        fixtures.push(attend(KvFormat::F16, heads, some));
+    }
+    for &heads in shapes.of(&HEADS_OF_CODES) {
+        for format in KvFormat::CODED {
+            fixtures.push(rope_store_kv(kind.storage, format, heads, whole(heads)));
+            fixtures.push(attend(format, heads, some));
+        }
+    }
+    for format in [KvFormat::F16, KvFormat::Q8] {
+        for turn in turns() {
+            fixtures.push(rope_store_kv(kind.storage, format, USUAL_HEADS, turn));
+        }
+    }
+    for attend in attends(shapes) {
+        fixtures.push(attend.fixture(kind));
+    }
+    fixtures
 }
 
 /// Options of `RopeStoreKv`.
@@ -150,165 +164,163 @@ pub(super) struct Turn {
 impl Turn {
     /// The options that are on, for a name.
     pub(super) fn options(&self, heads: Heads) -> String {
-        let Self {
-            pairs,
-            norm,
-            q_only,
-            ..
-        } = *self;
-        let partial = pairs > 0 && 2 * pairs < heads.head_dim;
-        let flags = [
-            (pairs == 0, ", no rope"),
+        let partial = self.pairs > 0 && 2 * self.pairs < heads.head_dim;
+        names_of(&[
+            (self.pairs == 0, ", no rope"),
             (partial, ", partial"),
             (self.interleaved, ", interleaved"),
-        ];
-        let norms = [
-            (norm && !q_only, ", q and k norm"),
-            (q_only, ", q norm"),
+            (self.norm && !self.q_only, ", q and k norm"),
+            (self.q_only, ", q norm"),
             (self.whole_row, " of the row"),
-        ];
-        let more = [
             (self.scaled, ", scaled"),
             (self.one_plus, ", 1 + w"),
             (self.after, ", after rope"),
-        ];
-        let rest = [
             (self.v_norm, ", v norm"),
             (self.grows, ", q grows"),
             (self.no_kv, ", q alone"),
-        ];
-        let all = flags
-            .into_iter()
-            .chain(norms)
-            .chain(more)
-            .chain(rest)
-            .chain([(self.wider, ", wider rows")]);
-        all.filter(|(on, _)| *on).map(|(_, name)| name).collect()
+            (self.wider, ", wider rows"),
+        ])
+    }
+
+    /// Columns of q, k and v.
+    fn own_columns(&self, heads: Heads) -> u32 {
+        let kv = if self.no_kv { 0 } else { 2 * heads.kv };
+        (heads.query + kv) * heads.head_dim
+    }
+
+    /// Columns of a row of q, k, v and what follows them.
+    pub(super) fn columns(&self, heads: Heads) -> u32 {
+        self.own_columns(heads) + if self.wider { 24 } else { 0 }
+    }
+
+    /// Rows of q, k and v, with NaN in what follows them.
+    pub(super) fn rows(&self, heads: Heads, rows: u32, noise: &mut Noise) -> Vec<f32> {
+        let columns = self.columns(heads);
+        let mut values = noise.values((rows * columns) as usize);
+        for row in values.chunks_exact_mut(columns as usize) {
+            row[self.own_columns(heads) as usize..].fill(f32::NAN);
+        }
+        values
+    }
+
+    /// Tolerance of queries or keys.
+    pub(super) fn allowed(&self, heads: Heads) -> Allowed {
+        let allowed = rotated(heads.head_dim, self.pairs, self.interleaved);
+        if self.after {
+            // The weights of a norm after the rotation separate a pair, whose length then says little of its elements.
+            pairs_apart(allowed)
+        } else {
+            allowed
+        }
+    }
+
+    /// Tolerance of values.
+    pub(super) fn allowed_values(&self) -> Allowed {
+        relative(if self.v_norm { RELATIVE } else { 0.0 })
     }
 }
 
-fn turns(storage: Storage) -> Vec<Fixture> {
-    let heads = Heads {
-        head_dim: 64,
-        query: 6,
-        kv: 2,
-    };
-    let all = Turn {
-        pairs: 32,
+/// A rotation of all elements.
+pub(super) fn whole(heads: Heads) -> Turn {
+    Turn {
+        pairs: heads.head_dim / 2,
         ..Turn::default()
+    }
+}
+
+/// Combinations of options of `RopeStoreKv`, for heads of 64.
+fn turns() -> [Turn; 20] {
+    let plain = whole(USUAL_HEADS);
+    let norm = Turn {
+        norm: true,
+        ..plain
     };
-    let options = [
-        Turn { pairs: 0, ..all },
-        Turn { pairs: 8, ..all },
+    [
+        Turn { pairs: 0, ..plain },
+        Turn { pairs: 8, ..plain },
         Turn {
             interleaved: true,
-            ..all
+            ..plain
         },
         Turn {
             interleaved: true,
             pairs: 12,
-            ..all
+            ..plain
         },
         Turn {
             scaled: true,
-            ..all
+            ..plain
         },
-        Turn { norm: true, ..all },
+        norm,
         Turn {
-            norm: true,
             q_only: true,
-            ..all
+            ..norm
         },
         Turn {
-            norm: true,
             one_plus: true,
-            ..all
+            ..norm
         },
+        Turn { pairs: 0, ..norm },
         Turn {
-            norm: true,
-            pairs: 0,
-            ..all
-        },
-        Turn {
-            norm: true,
             whole_row: true,
-            ..all
+            ..norm
         },
         Turn {
-            norm: true,
             whole_row: true,
             q_only: true,
             one_plus: true,
             pairs: 0,
-            ..all
+            ..norm
         },
         Turn {
-            norm: true,
             one_plus: true,
             interleaved: true,
             scaled: true,
             pairs: 8,
-            ..all
+            ..norm
         },
         Turn {
-            norm: true,
             after: true,
-            ..all
+            ..norm
         },
         Turn {
-            norm: true,
             after: true,
             one_plus: true,
             interleaved: true,
             pairs: 12,
-            ..all
+            ..norm
         },
         Turn {
             v_norm: true,
-            ..all
+            ..plain
         },
         Turn {
-            norm: true,
             v_norm: true,
             pairs: 0,
-            ..all
+            ..norm
         },
-        Turn { grows: true, ..all },
         Turn {
-            norm: true,
+            grows: true,
+            ..plain
+        },
+        Turn {
             no_kv: true,
-            ..all
+            ..norm
         },
         Turn {
-            norm: true,
             wider: true,
-            ..all
+            ..norm
         },
         Turn {
-            norm: true,
             no_kv: true,
             wider: true,
             whole_row: true,
-            ..all
+            ..norm
         },
-    ];
-    let formats = [KvFormat::F16, KvFormat::Q8];
-    formats
-        .iter()
-        .flat_map(|format| options.map(|turn| rope_store_kv(storage, *format, heads, turn)))
-        .collect()
+    ]
 }
 
 fn rope_store_kv(storage: Storage, format: KvFormat, heads: Heads, turn: Turn) -> Fixture {
-    let Turn {
-        pairs,
-        interleaved,
-        after,
-        v_norm,
-        no_kv,
-        wider,
-        ..
-    } = turn;
     let options = turn.options(heads);
     let mut fixture = Fixture::new(
         "rope_store_kv",
@@ -324,72 +336,67 @@ fn rope_store_kv(storage: Storage, format: KvFormat, heads: Heads, turn: Turn) -
         16
     };
     let layer = fixture.layer(heads.kv, heads.head_dim, None, 70);
-    let own_columns = (heads.query + if no_kv { 0 } else { 2 * heads.kv }) * heads.head_dim;
-    let qkv_columns = own_columns + if wider { 24 } else { 0 };
-    let qkv = fixture.buffer("qkv", Rows::Tokens, qkv_columns, storage);
-    let q = fixture.buffer("q", Rows::Tokens, heads.query * heads.head_dim, storage);
+    let qkv = fixture.buffer("qkv", Rows::Tokens, turn.columns(heads), storage);
+    let q = fixture.buffer("q", Rows::Tokens, heads.columns(), storage);
     let step = turn_step(&mut fixture, &mut noise, heads, turn, (layer, qkv, q));
     fixture.push(Step::RopeStoreKv(step));
-    for (shape, sequences) in [BATCHES[0], BATCHES[1], BATCHES[3], BATCHES[5]] {
-        let mut inputs = paged_batch(&fixture, sequences, &mut noise);
-        let rows = u32::try_from(inputs.positions.len()).expect("a small batch");
-        // A row without a slot writes only q.
-        if rows > 4 {
-            inputs.groups[0].slot_mapping[2] = NONE;
-        }
-        let mut run = Run::new(format!("head {}, {shape}", heads.head_dim), inputs);
-        let mut values = noise.values((rows * qkv_columns) as usize);
-        values
-            .chunks_exact_mut(qkv_columns as usize)
-            .for_each(|row| row[own_columns as usize..].fill(f32::NAN));
-        run.buffers.push((qkv, values));
-        run.buffers
-            .push((q, unwritten((rows * heads.query * heads.head_dim) as usize)));
-        run.kv
-            .push([(); 2].map(|()| noise.values(fixture.pool_elements(layer))));
-        // The weights of a norm after the rotation separate a pair, whose length then says little of its elements.
-        let turned = |columns| match after {
-            true => pairs_apart(rotated(columns, heads.head_dim, pairs, interleaved)),
-            false => rotated(columns, heads.head_dim, pairs, interleaved),
-        };
-        run.checks.push(Check::Rows {
-            buffer: q,
-            rows,
-            allowed: turned(heads.query * heads.head_dim),
-        });
-        let rounded = |exact| {
-            if format.is_coded() {
-                either(exact, codes(format, 0.5, heads.head_dim))
-            } else {
-                exact
-            }
-        };
-        run.checks.push(Check::Kv {
-            layer,
-            half: KvHalf::Key,
-            allowed: rounded(turned(heads.head_dim)),
-        });
-        let of_values = if v_norm { RELATIVE } else { 0.0 };
-        run.checks.push(Check::Kv {
-            layer,
-            half: KvHalf::Value,
-            allowed: rounded(relative(of_values)),
-        });
-        // The first query head with the first key head, or with the last query head.
-        run.mutants.push(Mutant::SwapHeads(
-            qkv,
-            heads.head_dim,
-            0,
-            heads.query - u32::from(no_kv),
-        ));
-        if rows > 4 {
-            run.mutants.push(Mutant::SwapRows(qkv, 0, rows - 1));
-            run.mutants
-                .extend((!no_kv).then_some(Mutant::SwapSlots(0, 0, rows - 1)));
-        }
+    for batch in [BATCHES[0], BATCHES[1], BATCHES[3], BATCHES[5]] {
+        let run = store_run(&fixture, &step, heads, turn, batch, &mut noise);
         fixture.runs.push(run);
     }
     fixture
+}
+
+/// A run of [`rope_store_kv`].
+fn store_run(
+    fixture: &Fixture,
+    step: &RopeStoreKv,
+    heads: Heads,
+    turn: Turn,
+    (shape, sequences): Batch,
+    noise: &mut Noise,
+) -> Run {
+    let mut inputs = paged_batch(fixture, sequences, noise);
+    let rows = u32::try_from(inputs.positions.len()).expect("a small batch");
+    // A row without a slot writes only q.
+    if rows > 4 {
+        inputs.groups[0].slot_mapping[2] = NONE;
+    }
+    let mut run = Run::new(format!("head {}, {shape}", heads.head_dim), inputs);
+    run.buffers.push((step.qkv, turn.rows(heads, rows, noise)));
+    expect_rows(fixture, &mut run, step.q, rows, turn.allowed(heads));
+    run.kv
+        .push([(); 2].map(|()| noise.values(fixture.pool_elements(step.layer))));
+    for (half, allowed) in [
+        (KvHalf::Key, turn.allowed(heads)),
+        (KvHalf::Value, turn.allowed_values()),
+    ] {
+        run.checks.push(Check::Kv {
+            layer: step.layer,
+            half,
+            allowed: or_codes(allowed, fixture.kv_format, 0.5, heads),
+        });
+    }
+    // The first query head with the first key head, or with the last query head.
+    let other = heads.query - u32::from(turn.no_kv);
+    run.mutants
+        .push(Mutant::SwapHeads(step.qkv, heads.head_dim, 0, other));
+    if rows > 4 {
+        run.mutants.push(Mutant::SwapRows(step.qkv, 0, rows - 1));
+    }
+    if rows > 4 && !turn.no_kv {
+        run.mutants.push(Mutant::SwapSlots(0, 0, rows - 1));
+    }
+    run
+}
+
+/// A tolerance of what is stored, and if that is coded, `steps` codes more.
+pub(super) fn or_codes(exact: Allowed, format: KvFormat, steps: f64, heads: Heads) -> Allowed {
+    if format.is_coded() {
+        either(exact, codes(format, steps, heads.head_dim))
+    } else {
+        exact
+    }
 }
 
 /// The step with these options, and its weights.
@@ -400,21 +407,8 @@ pub(super) fn turn_step(
     turn: Turn,
     (layer, qkv, q): (u32, BufferId, BufferId),
 ) -> RopeStoreKv {
-    let Turn {
-        pairs,
-        interleaved,
-        scaled,
-        norm,
-        one_plus,
-        q_only,
-        whole_row,
-        after,
-        v_norm,
-        no_kv,
-        ..
-    } = turn;
     let mut head_norm = |name: &str, count: u32, format| {
-        let elements = if whole_row {
+        let elements = if turn.whole_row {
             count * heads.head_dim
         } else {
             heads.head_dim
@@ -423,40 +417,42 @@ pub(super) fn turn_step(
         HeadNorm {
             weight,
             epsilon: 1e-6,
-            one_plus,
-            whole_row,
-            after_rotation: after,
+            one_plus: turn.one_plus,
+            whole_row: turn.whole_row,
+            after_rotation: turn.after,
         }
     };
-    let q_norm = norm.then(|| head_norm("q_norm", heads.query, WeightFormat::Bf16));
-    let k_norm = (norm && !q_only).then(|| head_norm("k_norm", heads.kv, WeightFormat::F32));
-    let rope = (pairs > 0).then(|| {
-        let frequencies = fixture.weight("frequencies", 1, WeightFormat::F32, &frequencies(pairs));
-        Rope {
-            frequencies,
-            rotary_dim: 2 * pairs,
-            interleaved,
-            scale: if scaled { 1.3 } else { 1.0 },
-        }
+    let has_k_norm = turn.norm && !turn.q_only;
+    let q_norm = turn
+        .norm
+        .then(|| head_norm("q_norm", heads.query, WeightFormat::Bf16));
+    let k_norm = has_k_norm.then(|| head_norm("k_norm", heads.kv, WeightFormat::F32));
+    let rope = (turn.pairs > 0).then(|| Rope {
+        frequencies: fixture.weight(
+            "frequencies",
+            1,
+            WeightFormat::F32,
+            &frequencies(turn.pairs),
+        ),
+        rotary_dim: 2 * turn.pairs,
+        interleaved: turn.interleaved,
+        scale: if turn.scaled { 1.3 } else { 1.0 },
     });
-    let query_growth = turn.grows.then_some(QueryGrowth {
-        slope: 0.7,
-        positions: 5,
-    });
-    let options = StoreOptions {
-        v_epsilon: v_norm.then_some(1e-6),
-        query_growth,
-        q_only: no_kv,
-    };
-    let query_heads = heads.query;
     RopeStoreKv {
         qkv,
         layer,
-        query_heads,
+        query_heads: heads.query,
         q_norm,
         k_norm,
         rope,
-        options,
+        options: StoreOptions {
+            v_epsilon: turn.v_norm.then_some(1e-6),
+            query_growth: turn.grows.then_some(QueryGrowth {
+                slope: 0.7,
+                positions: 5,
+            }),
+            q_only: turn.no_kv,
+        },
         q,
     }
 }
@@ -469,7 +465,7 @@ pub(super) fn frequencies(pairs: u32) -> Vec<f32> {
 }
 
 /// Allows a hundred-thousandth of 16 more: a head has a length of 8, and the weights of its norm are small numbers.
-pub(super) fn pairs_apart(allowed: Allowed) -> Allowed {
+fn pairs_apart(allowed: Allowed) -> Allowed {
     Box::new(move |expected| {
         allowed(expected)
             .into_iter()
@@ -479,26 +475,25 @@ pub(super) fn pairs_apart(allowed: Allowed) -> Allowed {
 }
 
 /// Tolerance: 1e-5 of the length of the element's rotated pair, which the rotation preserves.
-pub(super) fn rotated(columns: u32, head_dim: u32, pairs: u32, interleaved: bool) -> Allowed {
-    let (columns, head_dim, pairs) = (columns as usize, head_dim as usize, pairs as usize);
+pub(super) fn rotated(head_dim: u32, pairs: u32, interleaved: bool) -> Allowed {
+    let (head_dim, pairs) = (head_dim as usize, pairs as usize);
     Box::new(move |expected| {
+        assert_eq!(expected.len() % head_dim, 0, "a row is whole heads");
         let mut allowed: Vec<f64> = expected
             .iter()
             .map(|value| RELATIVE * f64::from(value.abs()))
             .collect();
-        assert_eq!(columns % head_dim, 0, "a row is whole heads");
-        for (expected, allowed) in expected
-            .chunks_exact(head_dim)
-            .zip(allowed.chunks_exact_mut(head_dim))
-        {
+        let heads = expected.chunks_exact(head_dim);
+        for (head, allowed) in heads.zip(allowed.chunks_exact_mut(head_dim)) {
             for pair in 0..pairs {
                 let (a, b) = if interleaved {
                     (2 * pair, 2 * pair + 1)
                 } else {
                     (pair, pair + pairs)
                 };
-                let length = f64::from(expected[a]).hypot(f64::from(expected[b]));
-                (allowed[a], allowed[b]) = (RELATIVE * length, RELATIVE * length);
+                let length = f64::from(head[a]).hypot(f64::from(head[b]));
+                allowed[a] = RELATIVE * length;
+                allowed[b] = RELATIVE * length;
             }
         }
         allowed
@@ -506,7 +501,7 @@ pub(super) fn rotated(columns: u32, head_dim: u32, pairs: u32, interleaved: bool
 }
 
 /// Options of `AttendPaged`.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy)]
 struct View {
     window: Option<u32>,
     softcap: bool,
@@ -518,204 +513,243 @@ struct View {
     long: bool,
 }
 
-fn views(kind: RowKind, shapes: Shapes) -> Vec<Fixture> {
+const PLAIN_VIEW: View = View {
+    window: None,
+    softcap: false,
+    alibi: false,
+    sinks: false,
+    latent: false,
+    long: false,
+};
+const LATENT_VIEW: View = View {
+    latent: true,
+    ..PLAIN_VIEW
+};
+const LONG_VIEW: View = View {
+    long: true,
+    ..PLAIN_VIEW
+};
+const LONG_VIEW_SINKS: View = View {
+    sinks: true,
+    ..LONG_VIEW
+};
+const LONG_VIEW_WINDOW: View = View {
+    window: Some(100),
+    ..LONG_VIEW
+};
+
+const LATENT_HEADS: [Heads; 5] = [
+    Heads::new(576, 16, 1),
+    Heads::new(24, 3, 1),
+    Heads::new(40, 128, 1),
+    Heads::new(80, 20, 1),
+    Heads::new(576, 1, 1),
+];
+const LONG_CASES: [(Heads, View); 5] = [
+    (Heads::new(64, 6, 2), LONG_VIEW),
+    (Heads::new(128, 4, 1), LONG_VIEW_SINKS),
+    (Heads::new(128, 8, 1), LONG_VIEW_WINDOW),
+    (
+        Heads::new(64, 2, 2),
+        View {
+            sinks: true,
+            ..LONG_VIEW_WINDOW
+        },
+    ),
+    (Heads::new(128, 5, 1), LONG_VIEW),
+];
+/// Numbers of query heads per KV head.
+const RATIOS: [Heads; 7] = [
+    Heads::new(32, 1, 1),
+    Heads::new(32, 6, 2),
+    Heads::new(32, 5, 1),
+    Heads::new(32, 7, 1),
+    Heads::new(32, 16, 2),
+    Heads::new(32, 12, 1),
+    Heads::new(32, 16, 1),
+];
+
+/// A case of `AttendPaged`.
+struct Attend {
+    format: KvFormat,
+    heads: Heads,
+    view: View,
+    batches: &'static [Batch],
+}
+
+/// Every combination of options; latents; windows; long batches; ratios of heads.
+fn attends(shapes: Shapes) -> Vec<Attend> {
     let (all, some) = (shapes.of(&BATCHES), shapes.of(&BATCHES[1..4]));
-    let heads = Heads {
-        head_dim: 64,
-        query: 6,
-        kv: 2,
-    };
-    let mut fixtures = Vec::new();
-    for options in 1..16u32 {
-        let [window, softcap, alibi, sinks] = [1, 2, 4, 8].map(|bit| options & bit != 0);
-        let view = View {
-            window: window.then_some(20),
-            softcap,
-            alibi,
-            sinks,
-            ..View::default()
-        };
-        let format = if options % 2 == 0 {
-            KvFormat::F16
-        } else {
-            KvFormat::F32
-        };
-        fixtures.push(attend(kind, format, heads, view, all));
-        fixtures.push(attend(
-            kind,
-            KvFormat::CODED[options as usize / 2 % 2],
+    let mut attends = Vec::new();
+    let mut add = |format, heads, view, batches| {
+        attends.push(Attend {
+            format,
             heads,
             view,
-            some,
-        ));
+            batches,
+        });
+    };
+    for options in 1..16 {
+        let view = View::of_bits(options);
+        let plain = [KvFormat::F16, KvFormat::F32][options % 2];
+        add(plain, USUAL_HEADS, view, all);
+        let coded = KvFormat::CODED[options / 2 % 2];
+        add(coded, USUAL_HEADS, view, some);
     }
-    for &(head_dim, query) in shapes.of(&[(576, 16), (24, 3), (40, 128), (80, 20), (576, 1)]) {
-        let (heads, view) = (
-            Heads {
-                head_dim,
-                query,
-                kv: 1,
-            },
-            View {
-                latent: true,
-                ..View::default()
-            },
-        );
+    for &heads in shapes.of(&LATENT_HEADS) {
         for format in KvFormat::ALL {
-            fixtures.push(attend(
-                kind,
-                format,
-                heads,
-                view,
-                if format == KvFormat::F16 { all } else { some },
-            ));
+            let batches = if format == KvFormat::F16 { all } else { some };
+            add(format, heads, LATENT_VIEW, batches);
         }
     }
     for &window in shapes.of(&[1, 16, 100, 4096]) {
         let view = View {
             window: Some(window),
-            ..View::default()
+            ..PLAIN_VIEW
         };
-        fixtures.push(attend(kind, KvFormat::F16, heads, view, all));
+        add(KvFormat::F16, USUAL_HEADS, view, all);
     }
-    let long = [
-        (64, 6, 2, None),
-        (128, 4, 1, None),
-        (128, 8, 1, Some(100)),
-        (64, 2, 2, Some(100)),
-        (128, 5, 1, None),
-    ];
-    for (index, &(head_dim, query, kv, window)) in shapes.of(&long).iter().enumerate() {
-        let view = View {
-            window,
-            sinks: index % 2 == 1,
-            long: true,
-            ..View::default()
-        };
-        fixtures.push(attend(
-            kind,
-            KvFormat::F16,
-            Heads {
-                head_dim,
-                query,
-                kv,
-            },
-            view,
-            shapes.of(&LONG),
-        ));
+    for &(heads, view) in shapes.of(&LONG_CASES) {
+        add(KvFormat::F16, heads, view, shapes.of(&LONG));
     }
-    for &(query, kv) in shapes.of(&[(1, 1), (6, 2), (5, 1), (7, 1), (16, 2), (12, 1), (16, 1)]) {
-        let heads = Heads {
-            head_dim: 32,
-            query,
-            kv,
-        };
+    for &heads in shapes.of(&RATIOS) {
         for format in [KvFormat::F16, KvFormat::Q8, KvFormat::Fp8] {
-            fixtures.push(attend(kind, format, heads, View::default(), some));
+            add(format, heads, PLAIN_VIEW, some);
         }
     }
-    fixtures
+    attends
 }
 
-fn attend(
-    kind: RowKind,
-    format: KvFormat,
-    heads: Heads,
-    view: View,
-    batches: &[(&str, &[(u32, u32)])],
-) -> Fixture {
-    let storage = kind.storage;
-    let window = view
-        .window
+impl View {
+    /// A combination of window, softcap, ALiBi and sinks.
+    fn of_bits(bits: usize) -> Self {
+        Self {
+            window: (bits & 1 != 0).then_some(20),
+            softcap: bits & 2 != 0,
+            alibi: bits & 4 != 0,
+            sinks: bits & 8 != 0,
+            ..PLAIN_VIEW
+        }
+    }
+
+    /// The options that are on, for a name.
+    fn options(&self) -> String {
+        let options = names_of(&[
+            (self.softcap, ", softcap"),
+            (self.alibi, ", ALiBi"),
+            (self.sinks, ", sinks"),
+            (self.latent, ", latent"),
+            (self.long, ", long"),
+        ]);
+        window_name(self.window) + &options
+    }
+}
+
+/// A window, for a name.
+pub(super) fn window_name(window: Option<u32>) -> String {
+    window
         .map(|window| format!(", window {window}"))
-        .unwrap_or_default();
-    let flags = [
-        (view.softcap, ", softcap"),
-        (view.alibi, ", ALiBi"),
-        (view.sinks, ", sinks"),
-        (view.latent, ", latent"),
-    ];
-    let flags = flags.into_iter().chain([(view.long, ", long")]);
-    let options: String = flags.filter(|(on, _)| *on).map(|(_, name)| name).collect();
-    let mut fixture = Fixture::new(
-        "attend_paged",
-        format!("{storage:?}, kv {format:?}{window}{options}"),
-    );
-    let mut noise = Noise::new(&format!(
-        "attend {}{}{}",
-        fixture.option, heads.head_dim, heads.query
-    ));
-    fixture.kv_format = format;
-    fixture.block_size = [16, 32, 64][(heads.head_dim as usize / 16) % 3];
-    // The keys of a head fit one binding of the smallest size that is tested, 8 MiB.
-    let blocks = if heads.head_dim > 256 && fixture.block_size > 16 {
-        60
-    } else {
-        70
-    };
-    let layer = fixture.layer(heads.kv, heads.head_dim, view.window, blocks);
-    fixture.plan.kv_layers[layer as usize].latent = view.latent;
-    let columns = heads.query * heads.head_dim;
-    let q = fixture.buffer("q", Rows::Tokens, columns, storage);
-    let out = fixture.buffer("out", Rows::Tokens, columns, storage);
-    let mut per_head = |on: bool, name: &str, scale: f32| {
-        let values: Vec<f32> = (0..heads.query).map(|_| noise.uniform() * scale).collect();
-        on.then(|| fixture.weight(name, 1, WeightFormat::F32, &values))
-    };
-    let (alibi, sinks) = (
-        per_head(view.alibi, "alibi", 0.5),
-        per_head(view.sinks, "sinks", 3.0),
-    );
-    fixture.push(Step::AttendPaged(AttendPaged {
-        q,
-        layer,
-        query_heads: heads.query,
-        scale: (heads.head_dim as f32).sqrt().recip(),
-        softcap: view.softcap.then_some(2.5),
-        alibi,
-        sinks,
-        out,
-    }));
-    for (shape, sequences) in batches {
-        let mut inputs = paged_batch(&fixture, sequences, &mut noise);
-        if *shape == DRAFTS {
+        .unwrap_or_default()
+}
+
+/// A size of blocks for heads of this size: all sizes occur.
+pub(super) fn block_size(head_dim: u32) -> u32 {
+    [16, 32, 64][(head_dim as usize / 16) % 3]
+}
+
+impl Attend {
+    fn fixture(&self, kind: RowKind) -> Fixture {
+        let (heads, view) = (self.heads, self.view);
+        let (storage, format) = (kind.storage, self.format);
+        let option = format!("{storage:?}, kv {format:?}{}", view.options());
+        let mut fixture = Fixture::new("attend_paged", option);
+        let mut noise = Noise::new(&format!(
+            "attend {}{}{}",
+            fixture.option, heads.head_dim, heads.query
+        ));
+        fixture.kv_format = format;
+        fixture.block_size = block_size(heads.head_dim);
+        // The keys of a head fit one binding of the smallest size that is tested, 8 MiB.
+        let is_large = heads.head_dim > 256 && fixture.block_size > 16;
+        let blocks = if is_large { 60 } else { 70 };
+        let layer = fixture.layer(heads.kv, heads.head_dim, view.window, blocks);
+        fixture.plan.kv_layers[layer as usize].latent = view.latent;
+        let step = self.step(&mut fixture, storage, layer, &mut noise);
+        fixture.push(Step::AttendPaged(step));
+        for batch in self.batches {
+            let run = self.run(&fixture, &step, kind, *batch, &mut noise);
+            fixture.runs.push(run);
+        }
+        fixture
+    }
+
+    /// The step, with its weights and buffers.
+    fn step(
+        &self,
+        fixture: &mut Fixture,
+        storage: Storage,
+        layer: u32,
+        noise: &mut Noise,
+    ) -> AttendPaged {
+        let Heads {
+            head_dim, query, ..
+        } = self.heads;
+        let columns = self.heads.columns();
+        let [q, out] =
+            ["q", "out"].map(|name| fixture.buffer(name, Rows::Tokens, columns, storage));
+        let mut per_head = |on: bool, name: &str, scale: f32| {
+            let values: Vec<f32> = (0..query).map(|_| noise.uniform() * scale).collect();
+            on.then(|| fixture.weight(name, 1, WeightFormat::F32, &values))
+        };
+        AttendPaged {
+            q,
+            layer,
+            query_heads: query,
+            scale: (head_dim as f32).sqrt().recip(),
+            softcap: self.view.softcap.then_some(2.5),
+            alibi: per_head(self.view.alibi, "alibi", 0.5),
+            sinks: per_head(self.view.sinks, "sinks", 3.0),
+            out,
+        }
+    }
+
+    fn run(
+        &self,
+        fixture: &Fixture,
+        step: &AttendPaged,
+        kind: RowKind,
+        (name, sequences): Batch,
+        noise: &mut Noise,
+    ) -> Run {
+        let heads = self.heads;
+        let mut inputs = paged_batch(fixture, sequences, noise);
+        if name == DRAFTS {
             row_by_row(&mut inputs, fixture.block_size);
         }
         let rows = u32::try_from(inputs.positions.len()).expect("a small batch");
-        let mut run = Run::new(
-            format!(
-                "{}×{} heads of {}, {shape}",
-                heads.query, heads.kv, heads.head_dim
-            ),
-            inputs,
-        );
-        run.buffers
-            .push((q, noise.values((rows * columns) as usize)));
-        run.buffers
-            .push((out, unwritten((rows * columns) as usize)));
-        run.kv
-            .push(pool_content(&fixture, layer, &run.inputs, &mut noise));
-        if view.latent {
-            run.kv[0][1] = Vec::new();
+        let shape = format!("{}×{} heads of {}", heads.query, heads.kv, heads.head_dim);
+        let mut run = Run::new(format!("{shape}, {name}"), inputs);
+        let elements = (rows * heads.columns()) as usize;
+        run.buffers.push((step.q, noise.values(elements)));
+        let mut pool = pool_content(fixture, step.layer, &run.inputs, noise);
+        if self.view.latent {
+            pool[1] = Vec::new();
         }
-        let values = &run.kv[0][usize::from(!view.latent)];
-        let allowed = allowed_attention(&fixture, kind, &run.inputs, heads, values);
-        run.checks.push(Check::Rows {
-            buffer: out,
-            rows,
-            allowed: each(allowed),
-        });
-        run.mutants = attention_mutants(&fixture, &run.inputs, heads, q);
-        if format.is_coded() {
-            let halves = [KvHalf::Key, KvHalf::Value]
-                .into_iter()
-                .filter(|half| *half == KvHalf::Key || !view.latent);
-            run.mutants
-                .extend(halves.map(|half| Mutant::SwapScales(layer, half, heads.head_dim)));
+        let values = &pool[usize::from(!self.view.latent)];
+        let allowed = allowed_attention(fixture, kind, &run.inputs, heads, values);
+        run.kv.push(pool);
+        expect_rows(fixture, &mut run, step.out, rows, each(allowed));
+        run.mutants = attention_mutants(fixture, &run.inputs, heads, step.q);
+        if self.format.is_coded() {
+            for half in [KvHalf::Key, KvHalf::Value] {
+                if half == KvHalf::Key || !self.view.latent {
+                    run.mutants
+                        .push(Mutant::SwapScales(step.layer, half, heads.head_dim));
+                }
+            }
         }
-        fixture.runs.push(run);
+        run
     }
-    fixture
 }
 
 /// Makes every row a sequence of its own, over the blocks of its sequence, as rows that verify drafts are.

@@ -4,10 +4,10 @@ use super::weights;
 use crate::backend::{Capacity, KvHalf};
 use crate::plan::check::check_filled;
 use crate::plan::error::PlanError;
-use crate::plan::inputs::{BatchInputs, GroupInputs, NONE, SequenceRows};
+use crate::plan::inputs::{BatchInputs, GroupInputs, NONE, SampleRow, SequenceRows, StateRows};
 use crate::plan::{
-    BufferId, KvFormat, KvGroup, KvLayer, Plan, Rows, Section, Step, Storage, WeightFormat,
-    WeightId,
+    BufferId, KvFormat, KvGroup, KvLayer, Plan, Rows, Sample, Section, Step, Storage, Tail,
+    WeightFormat, WeightId,
 };
 use bytes::Bytes;
 
@@ -114,92 +114,68 @@ impl Mutant {
     pub(super) fn apply(self, fixture: &Fixture, run: &Run) -> (Vec<Bytes>, Run) {
         let mut weights = fixture.weights.clone();
         let mut run = run.copy_for_mutation(fixture.rounds_to_codes());
+        let inputs = &mut run.inputs;
         match self {
             Self::SwapRows(buffer, first, second) => {
-                let columns = fixture.plan.buffer_spec(buffer).columns as usize;
-                swap_ranges(
-                    run.buffer(buffer),
-                    first as usize * columns,
-                    second as usize * columns,
-                    columns,
-                );
+                let columns = fixture.plan.buffer_spec(buffer).columns;
+                swap_runs(run.buffer(buffer), columns, first, second);
             }
             Self::SwapHeads(buffer, dim, first, second) => {
                 let columns = fixture.plan.buffer_spec(buffer).columns as usize;
                 for row in run.buffer(buffer).chunks_exact_mut(columns) {
-                    swap_ranges(
-                        row,
-                        (first * dim) as usize,
-                        (second * dim) as usize,
-                        dim as usize,
-                    );
+                    swap_runs(row, dim, first, second);
                 }
             }
             Self::SwapWeightRows(weight, first, second) => {
-                let spec = fixture.plan.weight_spec(weight);
-                assert_eq!(
-                    spec.format_of(first),
-                    spec.format_of(second),
-                    "swapped rows have the same format"
-                );
-                let mut bytes = weights[weight.0 as usize].to_vec();
-                let [first_at, second_at] =
-                    [first, second].map(|row| spec.bytes_before(row) as usize);
-                swap_ranges(
-                    &mut bytes,
-                    first_at,
-                    second_at,
-                    spec.row_bytes(first) as usize,
-                );
-                weights[weight.0 as usize] = bytes.into();
+                weights[weight.0 as usize] = fixture.with_swapped_rows(weight, first, second);
             }
             Self::SwapBlocks(group, first, second) => {
-                run.inputs.groups[group]
-                    .block_tables
-                    .swap(first as usize, second as usize);
+                swap(&mut inputs.groups[group].block_tables, first, second);
             }
-            Self::SwapTokens(first, second) => {
-                run.inputs.token_ids.swap(first as usize, second as usize);
-            }
+            Self::SwapTokens(first, second) => swap(&mut inputs.token_ids, first, second),
             Self::SwapSlots(group, first, second) => {
-                run.inputs.groups[group]
-                    .slot_mapping
-                    .swap(first as usize, second as usize);
+                swap(&mut inputs.groups[group].slot_mapping, first, second);
             }
             Self::SwapScales(layer, half, dim) => {
-                swap_scales(
-                    &mut run.kv[layer as usize][usize::from(half == KvHalf::Value)],
-                    dim as usize,
-                );
+                let [keys, values] = &mut run.kv[layer as usize];
+                let half = if half == KvHalf::Key { keys } else { values };
+                swap_scales(half, dim as usize);
             }
-            Self::DropCopy(group) => _ = run.inputs.groups[group].copies.pop(),
-            Self::SwapLogitsRows(first, second) => {
-                run.inputs.logits_rows.swap(first as usize, second as usize);
-            }
-            Self::ShorterPool => run.inputs.pools[0].row_count -= 1,
-            Self::SwapStates(first, second) => {
-                let from = |index: u32| run.inputs.states[index as usize].from;
-                let (one, other) = (from(first), from(second));
-                run.inputs.states[first as usize].from = other;
-                run.inputs.states[second as usize].from = one;
-            }
-            Self::StartAgain => {
-                let start = run.inputs.states.iter().any(|state| state.from != NONE);
-                let from = |to| if start { NONE } else { to };
-                run.inputs
-                    .states
-                    .iter_mut()
-                    .for_each(|state| state.from = from(state.to));
-            }
-            Self::OtherSeed => run.inputs.samples.iter_mut().for_each(|row| row.seed ^= 1),
+            Self::DropCopy(group) => _ = inputs.groups[group].copies.pop(),
+            Self::SwapLogitsRows(first, second) => swap(&mut inputs.logits_rows, first, second),
+            Self::ShorterPool => inputs.pools[0].row_count -= 1,
+            Self::SwapStates(first, second) => swap_sources(&mut inputs.states, first, second),
+            Self::StartAgain => start_again(&mut inputs.states),
+            Self::OtherSeed => inputs.samples.iter_mut().for_each(|row| row.seed ^= 1),
         }
         (weights, run)
     }
 }
 
-fn swap_ranges<T>(values: &mut [T], first: usize, second: usize, length: usize) {
+fn swap<T>(values: &mut [T], first: u32, second: u32) {
+    values.swap(first as usize, second as usize);
+}
+
+/// Swaps two runs of `length` values.
+fn swap_runs<T>(values: &mut [T], length: u32, first: u32, second: u32) {
     for offset in 0..length {
-        values.swap(first + offset, second + offset);
+        swap(values, first * length + offset, second * length + offset);
+    }
+}
+
+/// Swaps the slots that two sequences read.
+fn swap_sources(states: &mut [StateRows], first: u32, second: u32) {
+    let [first, second] = [first, second].map(|index| index as usize);
+    let from = states[first].from;
+    states[first].from = states[second].from;
+    states[second].from = from;
+}
+
+/// Lets all sequences start with the batch; if all do, none.
+fn start_again(states: &mut [StateRows]) {
+    let some_continue = states.iter().any(|state| state.from != NONE);
+    for state in states {
+        state.from = if some_continue { NONE } else { state.to };
     }
 }
 
@@ -368,6 +344,22 @@ impl Fixture {
             .collect()
     }
 
+    /// The bytes of a weight with two rows swapped.
+    fn with_swapped_rows(&self, weight: WeightId, first: u32, second: u32) -> Bytes {
+        let spec = self.plan.weight_spec(weight);
+        assert_eq!(
+            spec.format_of(first),
+            spec.format_of(second),
+            "swapped rows have the same format"
+        );
+        let [first_at, second_at] = [first, second].map(|row| spec.bytes_before(row) as usize);
+        let mut bytes = self.weights[weight.0 as usize].to_vec();
+        for offset in 0..spec.row_bytes(first) as usize {
+            bytes.swap(first_at + offset, second_at + offset);
+        }
+        bytes.into()
+    }
+
     /// Adds a KV group with one layer.
     pub(super) fn layer(
         &mut self,
@@ -514,6 +506,11 @@ impl Noise {
         (0..count).map(|_| self.value()).collect()
     }
 
+    /// `count` such values, rounded to `storage`.
+    pub(super) fn rounded(&mut self, storage: Storage, count: usize) -> Vec<f32> {
+        (0..count).map(|_| storage.round(self.value())).collect()
+    }
+
     /// The integers below `count`, shuffled.
     pub(super) fn shuffled(&mut self, count: u32) -> Vec<u32> {
         let mut numbers: Vec<u32> = (0..count).collect();
@@ -522,6 +519,27 @@ impl Noise {
         }
         numbers
     }
+}
+
+/// The names of the options that are on.
+pub(super) fn names_of(options: &[(bool, &str)]) -> String {
+    let names = options.iter().filter(|(is_on, _)| *is_on);
+    names.map(|(_, name)| *name).collect()
+}
+
+/// `rows` rows in `format`, of which the last `other_rows` are bf16 instead.
+pub(super) fn sections(format: WeightFormat, rows: u32, other_rows: u32) -> Vec<Section> {
+    let mut sections = vec![Section {
+        rows: rows - other_rows,
+        format,
+    }];
+    if other_rows > 0 {
+        sections.push(Section {
+            rows: other_rows,
+            format: WeightFormat::Bf16,
+        });
+    }
+    sections
 }
 
 /// NaN, the initial content of everything that a step must write.
@@ -646,6 +664,40 @@ pub(super) fn pool_content(
         }
     }
     halves
+}
+
+/// Fills `buffer` with NaN before the run and compares its rows afterwards.
+pub(super) fn expect_rows(
+    fixture: &Fixture,
+    run: &mut Run,
+    buffer: BufferId,
+    rows: u32,
+    allowed: Allowed,
+) {
+    run.buffers.push((
+        buffer,
+        unwritten((rows * fixture.plan.buffer_spec(buffer).columns) as usize),
+    ));
+    run.checks.push(Check::Rows {
+        buffer,
+        rows,
+        allowed,
+    });
+}
+
+/// Adds `step` and a draw from its output, without which a device may skip the tail. Logits are f32.
+pub(super) fn sampled_tail(step: Step, logits: BufferId, storage: Storage) -> Vec<Step> {
+    let sample = (storage == Storage::F32).then_some(Step::Sample(Sample { logits }));
+    std::iter::once(step).chain(sample).collect()
+}
+
+/// A greedy sample row for every logits row.
+pub(super) fn sample_all(inputs: &mut BatchInputs) {
+    inputs.tails = vec![Tail::Sample];
+    inputs.samples = (0..)
+        .zip(&inputs.logits_rows)
+        .map(|(row, _)| SampleRow::greedy(row, 0))
+        .collect();
 }
 
 /// Tolerance of `factor` times each expected value.

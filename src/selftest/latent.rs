@@ -187,7 +187,7 @@ fn turned(
     }: Sizes,
     interleaved: bool,
 ) -> Allowed {
-    let pairs = rotated(turning, turning, turning / 2, interleaved);
+    let pairs = rotated(turning, turning / 2, interleaved);
     Box::new(move |expected| {
         expected
             .chunks_exact((rank + turning) as usize)

@@ -16,6 +16,7 @@ mod experts;
 mod fixture;
 mod latent;
 mod layer;
+mod matmul;
 mod moves;
 mod sampling;
 mod scans;

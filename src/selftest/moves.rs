@@ -2,9 +2,9 @@
 
 use super::Shapes;
 use super::compare::PRODUCTS;
-use super::dense::{expect_rows, sample_all, sampled_tail};
 use super::fixture::{
-    Check, Fixture, Mutant, Noise, Run, each, exact, paged_batch, plain_batch, relative,
+    Check, Fixture, Mutant, Noise, Run, each, exact, expect_rows, paged_batch, plain_batch,
+    relative, sample_all, sampled_tail,
 };
 use crate::backend::KvHalf;
 use crate::plan::inputs::PoolRow;

@@ -3,8 +3,10 @@
 
 use super::Shapes;
 use super::compare::{RELATIVE, SCANS};
-use super::dense::{DENSE, expect_rows};
-use super::fixture::{Allowed, Check, Fixture, Mutant, Noise, Run, plain_batch, relative};
+use super::dense::DENSE;
+use super::fixture::{
+    Allowed, Check, Fixture, Mutant, Noise, Run, expect_rows, plain_batch, relative,
+};
 use super::states::{BATCHES, SLOTS, Sequences, batch, states};
 use crate::plan::{
     Activation, GatedActivation, GatedNorm, Gates, Rows, ScanRule, StateLayer, StateScan, Step,
@@ -14,17 +16,70 @@ use crate::plan::{
 /// Columns before the gates, and after them: no kernel may read them.
 const OTHERS: (u32, u32) = (16, 5);
 
-/// Heads, key heads, elements of a key and of a value.
-type Sizes = [u32; 4];
+/// Sizes of a recurrence.
+#[derive(Clone, Copy)]
+struct Sizes {
+    heads: u32,
+    key_heads: u32,
+    key_dim: u32,
+    value_dim: u32,
+}
+
+impl Sizes {
+    const fn new(heads: u32, key_heads: u32, key_dim: u32, value_dim: u32) -> Self {
+        Self {
+            heads,
+            key_heads,
+            key_dim,
+            value_dim,
+        }
+    }
+
+    /// Columns of a row of values.
+    fn columns(self) -> u32 {
+        self.heads * self.value_dim
+    }
+
+    /// Elements of a state.
+    fn state_elements(self) -> u32 {
+        self.heads * self.key_dim * self.value_dim
+    }
+}
 
 const SIZES: [Sizes; 7] = [
-    [1, 1, 8, 8],
-    [2, 2, 24, 128],
-    [4, 1, 16, 24],
-    [6, 2, 40, 72],
-    [3, 3, 128, 16],
-    [4, 2, 128, 128],
-    [2, 1, 256, 64],
+    Sizes::new(1, 1, 8, 8),
+    Sizes::new(2, 2, 24, 128),
+    Sizes::new(4, 1, 16, 24),
+    Sizes::new(6, 2, 40, 72),
+    Sizes::new(3, 3, 128, 16),
+    Sizes::new(4, 2, 128, 128),
+    Sizes::new(2, 1, 256, 64),
+];
+
+/// A recurrence, and whether it has a skip connection.
+#[derive(Clone, Copy)]
+struct Recurrence {
+    rule: ScanRule,
+    skip: bool,
+}
+
+const RECURRENCES: [Recurrence; 4] = [
+    Recurrence {
+        rule: ScanRule::Delta { beta_scale: 1.0 },
+        skip: false,
+    },
+    Recurrence {
+        rule: ScanRule::Delta { beta_scale: 2.0 },
+        skip: false,
+    },
+    Recurrence {
+        rule: ScanRule::Mamba2,
+        skip: false,
+    },
+    Recurrence {
+        rule: ScanRule::Mamba2,
+        skip: true,
+    },
 ];
 
 /// More batches of recurrences: chunks of 16 rows that are one row short, full, and one row long; sequences on both
@@ -47,15 +102,7 @@ const CHUNKS: [Sequences; 3] = [
 pub(super) fn fixtures(storage: Storage, shapes: Shapes) -> Vec<Fixture> {
     let mut fixtures = Vec::new();
     for &sizes in shapes.of(&SIZES) {
-        for beta_scale in [1.0, 2.0] {
-            fixtures.push(state_scan(
-                storage,
-                (ScanRule::Delta { beta_scale }, false),
-                sizes,
-            ));
-        }
-        fixtures
-            .extend([false, true].map(|skip| state_scan(storage, (ScanRule::Mamba2, skip), sizes)));
+        fixtures.extend(RECURRENCES.map(|recurrence| state_scan(storage, recurrence, sizes)));
     }
     for format in DENSE {
         for &(groups, group) in shapes.of(&[(1, 8), (3, 40), (2, 1032)]) {
@@ -78,128 +125,148 @@ pub(super) fn fixtures(storage: Storage, shapes: Shapes) -> Vec<Fixture> {
     fixtures
 }
 
-fn state_scan(storage: Storage, (rule, has_skip): (ScanRule, bool), sizes: Sizes) -> Fixture {
-    let [heads, key_heads, key_dim, value_dim] = sizes;
-    let name = match rule {
-        ScanRule::Delta { beta_scale } => format!("delta rule {beta_scale}"),
-        ScanRule::Mamba2 => format!("mamba2{}", if has_skip { ", skip" } else { "" }),
-    };
-    // One of the rules covers both orders of heads.
-    let tiled = rule == ScanRule::Delta { beta_scale: 2.0 };
-    let mut fixture = Fixture::new("state_scan", format!("{storage:?}, {name}"));
-    let mut noise = Noise::new(&format!("state_scan {name} {sizes:?}"));
-    // Besides others, heads that forget all at once, and heads that forget nothing; not where they would be most of
-    // the heads, because neither shows what a sequence started from.
-    let decays: Vec<f32> = (0..heads)
-        .map(|head| match (head % 4, noise.uniform().abs()) {
-            (1, _) if heads > 3 => -1e-6,
-            (3, _) => -200.0,
-            (_, decay) => -0.01 - 2.0 * decay / (1 + head) as f32,
-        })
-        .collect();
-    let decay = fixture.weight("decay", 1, WeightFormat::F32, &decays);
-    let dt_bias = fixture.weight(
-        "dt_bias",
-        1,
-        WeightFormat::Bf16,
-        &noise.values(heads as usize),
-    );
-    let skip = has_skip
-        .then(|| fixture.weight("skip", 1, WeightFormat::F32, &noise.values(heads as usize)));
-    let (columns, elements) = (heads * value_dim, heads * key_dim * value_dim);
-    let convolved = fixture.buffer(
-        "convolved",
-        Rows::Tokens,
-        2 * key_heads * key_dim + columns,
-        storage,
-    );
-    let gate_count = rule.gates() * heads;
-    let mixed = fixture.buffer(
-        "mixed",
-        Rows::Tokens,
-        OTHERS.0 + gate_count + OTHERS.1,
-        storage,
-    );
-    let out = fixture.buffer("out", Rows::Tokens, columns, storage);
-    fixture.state_slots = SLOTS;
-    fixture.plan.state_layers.push(StateLayer { elements });
-    let (layer, gates) = (0, OTHERS.0);
-    fixture.push(Step::StateScan(StateScan {
-        convolved,
-        mixed,
-        gates,
-        layer,
+fn state_scan(storage: Storage, recurrence: Recurrence, sizes: Sizes) -> Fixture {
+    let Sizes {
         heads,
         key_heads,
-        tiled,
         key_dim,
         value_dim,
-        rule,
-        decay,
-        dt_bias,
-        skip,
-        out,
-    }));
+    } = sizes;
+    let name = recurrence.name();
+    let mut fixture = Fixture::new("state_scan", format!("{storage:?}, {name}"));
+    let mut noise = Noise::new(&format!(
+        "state_scan {name} {:?}",
+        [heads, key_heads, key_dim, value_dim]
+    ));
+    let step = recurrence.step(&mut fixture, storage, sizes, &mut noise);
+    fixture.state_slots = SLOTS;
+    fixture.plan.state_layers.push(StateLayer {
+        elements: sizes.state_elements(),
+    });
+    fixture.push(Step::StateScan(step));
     for sequences in BATCHES.into_iter().chain(CHUNKS) {
-        let mut run = scan_run(&fixture, sequences, sizes, &mut noise);
+        let mut run = scan_run(&fixture, &step, sequences, &mut noise);
+        run.mutants = recurrence.mutants(&step, sequences);
         let rows = run.inputs.positions.len() as u32;
-        if rows > 1 {
-            let channels = if rule == ScanRule::Mamba2 {
-                value_dim
-            } else {
-                key_dim
-            };
-            let other = if rule == ScanRule::Mamba2 {
-                1
-            } else {
-                key_heads
-            };
-            run.mutants
-                .extend((heads > 1).then_some(Mutant::SwapHeads(convolved, channels, 0, other)));
-            run.mutants
-                .extend((rows > 8 && heads > 1).then_some(Mutant::SwapHeads(
-                    mixed,
-                    1,
-                    gates,
-                    gates + 1,
-                )));
-            run.mutants.push(Mutant::SwapRows(convolved, 0, rows - 1));
-        }
-        if sequences.len() > 1 {
-            run.mutants
-                .extend([Mutant::SwapStates(0, 1), Mutant::StartAgain]);
-        }
-        expect_rows(&fixture, &mut run, out, rows, of_heads(columns, value_dim));
+        let allowed = of_heads(sizes.columns(), value_dim);
+        expect_rows(&fixture, &mut run, step.out, rows, allowed);
         run.checks.push(Check::State {
-            layer: 0,
-            allowed: of_heads(elements, key_dim * value_dim),
+            layer: step.layer,
+            allowed: of_heads(sizes.state_elements(), key_dim * value_dim),
         });
         fixture.runs.push(run);
     }
     fixture
 }
 
+impl Recurrence {
+    fn name(self) -> String {
+        match self.rule {
+            ScanRule::Delta { beta_scale } => format!("delta rule {beta_scale}"),
+            ScanRule::Mamba2 => format!("mamba2{}", if self.skip { ", skip" } else { "" }),
+        }
+    }
+
+    /// The step, with its weights and buffers.
+    fn step(
+        self,
+        fixture: &mut Fixture,
+        storage: Storage,
+        sizes: Sizes,
+        noise: &mut Noise,
+    ) -> StateScan {
+        let Sizes {
+            heads,
+            key_heads,
+            key_dim,
+            value_dim,
+        } = sizes;
+        let decay = fixture.weight("decay", 1, WeightFormat::F32, &decays(heads, noise));
+        let dt_bias = noise.values(heads as usize);
+        let dt_bias = fixture.weight("dt_bias", 1, WeightFormat::Bf16, &dt_bias);
+        let skip = self.skip.then(|| {
+            let values = noise.values(heads as usize);
+            fixture.weight("skip", 1, WeightFormat::F32, &values)
+        });
+        let channels = 2 * key_heads * key_dim + sizes.columns();
+        let mixed_columns = OTHERS.0 + self.rule.gates() * heads + OTHERS.1;
+        StateScan {
+            convolved: fixture.buffer("convolved", Rows::Tokens, channels, storage),
+            mixed: fixture.buffer("mixed", Rows::Tokens, mixed_columns, storage),
+            gates: OTHERS.0,
+            layer: 0,
+            heads,
+            key_heads,
+            // One of the rules covers both orders of heads.
+            tiled: self.rule == ScanRule::Delta { beta_scale: 2.0 },
+            key_dim,
+            value_dim,
+            rule: self.rule,
+            decay,
+            dt_bias,
+            skip,
+            out: fixture.buffer("out", Rows::Tokens, sizes.columns(), storage),
+        }
+    }
+
+    /// Mutants that swap heads, rows and states, where that changes a result.
+    fn mutants(self, step: &StateScan, sequences: Sequences) -> Vec<Mutant> {
+        let rows: u32 = sequences.iter().map(|(rows, _)| rows).sum();
+        let gates = step.gates;
+        let (channels, other) = match self.rule {
+            ScanRule::Mamba2 => (step.value_dim, 1),
+            ScanRule::Delta { .. } => (step.key_dim, step.key_heads),
+        };
+        let mut mutants = Vec::new();
+        if rows > 1 && step.heads > 1 {
+            mutants.push(Mutant::SwapHeads(step.convolved, channels, 0, other));
+        }
+        if rows > 8 && step.heads > 1 {
+            mutants.push(Mutant::SwapHeads(step.mixed, 1, gates, gates + 1));
+        }
+        if rows > 1 {
+            mutants.push(Mutant::SwapRows(step.convolved, 0, rows - 1));
+        }
+        if sequences.len() > 1 {
+            mutants.extend([Mutant::SwapStates(0, 1), Mutant::StartAgain]);
+        }
+        mutants
+    }
+}
+
+/// Besides others, heads that forget all at once, and heads that forget nothing; not where they would be most of the
+/// heads, because neither shows what a sequence started from.
+fn decays(heads: u32, noise: &mut Noise) -> Vec<f32> {
+    (0..heads)
+        .map(|head| match (head % 4, noise.uniform().abs()) {
+            (1, _) if heads > 3 => -1e-6,
+            (3, _) => -200.0,
+            (_, decay) => -0.01 - 2.0 * decay / (1 + head) as f32,
+        })
+        .collect()
+}
+
 /// A batch of these sequences with channels, gates and states.
-fn scan_run(fixture: &Fixture, sequences: Sequences, sizes: Sizes, noise: &mut Noise) -> Run {
-    let [heads, key_heads, key_dim, value_dim] = sizes;
+fn scan_run(fixture: &Fixture, step: &StateScan, sequences: Sequences, noise: &mut Noise) -> Run {
     let inputs = batch(sequences, noise);
     let rows = inputs.token_ids.len();
-    let shape = format!("{heads} × {key_heads} heads of {key_dim} × {value_dim}");
-    let mut run = Run::new(
-        format!("{shape}, {} sequences of {rows} rows", sequences.len()),
-        inputs,
+    let shape = format!(
+        "{} × {} heads of {} × {}, {} sequences of {rows} rows",
+        step.heads,
+        step.key_heads,
+        step.key_dim,
+        step.value_dim,
+        sequences.len()
     );
-    let [convolved, mixed] = [0, 1].map(crate::plan::BufferId);
-    let width = |buffer| fixture.plan.buffer_spec(buffer).columns as usize;
+    let mut run = Run::new(shape, inputs);
+    let [channels, width] = [step.convolved, step.mixed]
+        .map(|buffer| fixture.plan.buffer_spec(buffer).columns as usize);
     run.buffers
-        .push((convolved, noise.values(rows * width(convolved))));
+        .push((step.convolved, noise.values(rows * channels)));
     run.buffers
-        .push((mixed, among_others(rows, width(mixed), noise)));
-    run.states.push(states(
-        &run.inputs,
-        (heads * key_dim * value_dim) as usize,
-        noise,
-    ));
+        .push((step.mixed, among_others(rows, width, noise)));
+    let elements = (step.heads * step.key_dim * step.value_dim) as usize;
+    run.states.push(states(&run.inputs, elements, noise));
     run
 }
 

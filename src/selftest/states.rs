@@ -2,8 +2,9 @@
 
 use super::Shapes;
 use super::compare::PRODUCTS;
-use super::dense::expect_rows;
-use super::fixture::{Check, Fixture, Mutant, Noise, Run, each, plain_batch, relative, unwritten};
+use super::fixture::{
+    Check, Fixture, Mutant, Noise, Run, each, expect_rows, plain_batch, relative, unwritten,
+};
 use crate::plan::inputs::{BatchInputs, NONE, SequenceRows, StateRows};
 use crate::plan::{
     ConvolutionForm, Rows, ShortConvolution, StateLayer, Step, Storage, WeightFormat,

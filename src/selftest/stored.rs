@@ -1,20 +1,23 @@
 //! Test cases for the store of keys and values and the attention after it, where every sequence has one row: a device
 //! may run both as one kernel, which attends to a key that the pool does not have yet.
 
-use super::attention::{Heads, Turn, pairs_apart, rotated, row_by_row, turn_step};
-use super::compare::{RELATIVE, attention_of_stored};
+use super::attention::{
+    Batch, Heads, Turn, block_size, or_codes, row_by_row, turn_step, whole, window_name,
+};
+use super::compare::attention_of_stored;
 use super::fixture::{
-    Check, Fixture, Mutant, Noise, Run, codes, each, either, paged_batch, pool_content, relative,
-    unwritten,
+    Check, Fixture, Mutant, Noise, Run, each, expect_rows, names_of, paged_batch, pool_content,
 };
 use super::{RowKind, Shapes};
 use crate::backend::KvHalf;
 use crate::plan::inputs::NONE;
-use crate::plan::{AttendPaged, KvFormat, Rows, Step, WeightFormat};
+use crate::plan::{
+    AttendPaged, BufferId, KvFormat, RopeStoreKv, Rows, Step, Storage, WeightFormat,
+};
 
 /// (rows, context) per sequence: the first position of a sequence and of a block, the last of a block, one sequence
 /// that is cut into parts, and more sequences than a device has blocks.
-const BATCHES: [(&str, &[(u32, u32)]); 6] = [
+const BATCHES: [Batch; 6] = [
     ("first position", &[(1, 1)]),
     (DRAFTS, &[(1, 130), (3, 66), (2, 34)]),
     ("4 lengths", &[(1, 17), (1, 1), (1, 33), (1, 64)]),
@@ -46,227 +49,224 @@ struct View {
     sinks: bool,
 }
 
+/// Heads, pool and options of both steps.
+#[derive(Clone, Copy)]
+struct Case {
+    heads: Heads,
+    format: KvFormat,
+    turn: Turn,
+    view: View,
+}
+
 /// All fixtures, for a device with this kind of rows.
 pub(super) fn fixtures(kind: RowKind, shapes: Shapes) -> Vec<Fixture> {
-    let heads = |head_dim, query, kv| Heads {
-        head_dim,
-        query,
-        kv,
-    };
-    let (plain, windowed) = (
-        View::default(),
-        View {
-            window: Some(20),
-            ..View::default()
-        },
-    );
-    let (sinks, capped) = (
-        View {
-            sinks: true,
-            ..plain
-        },
-        View {
-            softcap: true,
-            window: Some(100),
-            ..plain
-        },
-    );
-    let (f16, q8, fp8) = (KvFormat::F16, KvFormat::Q8, KvFormat::Fp8);
-    let of_row = Turn {
-        whole_row: true,
-        wider: true,
-        ..normed(128)
-    };
-    let partial = Turn {
-        pairs: 12,
-        interleaved: true,
-        q_only: true,
-        ..normed(64)
-    };
-    let cases = [
-        (heads(16, 4, 4), q8, whole(16), plain),
-        (heads(64, 4, 2), f16, whole(64), plain),
-        (heads(64, 4, 2), q8, normed(64), windowed),
-        (heads(64, 6, 2), f16, partial, windowed),
-        (
-            heads(64, 6, 2),
-            fp8,
-            Turn {
-                grows: true,
-                ..whole(64)
-            },
-            sinks,
-        ),
-        (heads(80, 7, 1), f16, whole(80), sinks),
-        (heads(80, 5, 1), fp8, normed(80), plain),
-        (heads(128, 4, 1), f16, normed(128), plain),
-        (heads(96, 2, 2), q8, whole(96), capped),
-        (heads(128, 8, 2), q8, of_row, plain),
-        (heads(128, 16, 1), fp8, whole(128), windowed),
-        (
-            heads(128, 2, 1),
-            f16,
-            Turn {
-                no_kv: true,
-                ..normed(128)
-            },
-            plain,
-        ),
-        (
-            heads(256, 2, 2),
-            f16,
-            Turn {
-                after: true,
-                v_norm: true,
-                ..normed(256)
-            },
-            capped,
-        ),
-        (heads(256, 4, 1), q8, whole(256), plain),
-        (
-            heads(256, 3, 1),
-            fp8,
-            Turn {
-                pairs: 0,
-                ..normed(256)
-            },
-            sinks,
-        ),
-    ];
-    shapes
-        .of(&cases)
-        .iter()
-        .map(|case| fixture(kind, *case, shapes.of(&BATCHES)))
+    let cases = cases();
+    let cases = shapes.of(&cases).iter();
+    cases
+        .map(|case| case.fixture(kind, shapes.of(&BATCHES)))
         .collect()
 }
 
-fn normed(head_dim: u32) -> Turn {
+fn cases() -> [Case; 15] {
+    let plain = View::default();
+    let windowed = View {
+        window: Some(20),
+        ..plain
+    };
+    let sinks = View {
+        sinks: true,
+        ..plain
+    };
+    let capped = View {
+        softcap: true,
+        window: Some(100),
+        ..plain
+    };
+    let case = |[head_dim, query, kv]: [u32; 3], format, turn: fn(Heads) -> Turn, view| {
+        let heads = Heads::new(head_dim, query, kv);
+        Case {
+            heads,
+            format,
+            turn: turn(heads),
+            view,
+        }
+    };
+    let (f16, q8, fp8) = (KvFormat::F16, KvFormat::Q8, KvFormat::Fp8);
+    [
+        case([16, 4, 4], q8, whole, plain),
+        case([64, 4, 2], f16, whole, plain),
+        case([64, 4, 2], q8, normed, windowed),
+        case([64, 6, 2], f16, partial, windowed),
+        case([64, 6, 2], fp8, growing, sinks),
+        case([80, 7, 1], f16, whole, sinks),
+        case([80, 5, 1], fp8, normed, plain),
+        case([128, 4, 1], f16, normed, plain),
+        case([96, 2, 2], q8, whole, capped),
+        case([128, 8, 2], q8, normed_rows, plain),
+        case([128, 16, 1], fp8, whole, windowed),
+        case([128, 2, 1], f16, queries, plain),
+        case([256, 2, 2], f16, normed_after, capped),
+        case([256, 4, 1], q8, whole, plain),
+        case([256, 3, 1], fp8, unrotated, sinks),
+    ]
+}
+
+fn normed(heads: Heads) -> Turn {
     Turn {
         norm: true,
-        ..whole(head_dim)
+        ..whole(heads)
     }
 }
 
-fn whole(head_dim: u32) -> Turn {
+fn normed_rows(heads: Heads) -> Turn {
     Turn {
-        pairs: head_dim / 2,
-        ..Turn::default()
+        whole_row: true,
+        wider: true,
+        ..normed(heads)
     }
 }
 
-fn fixture(
-    kind: RowKind,
-    (heads, format, turn, view): (Heads, KvFormat, Turn, View),
-    batches: &[(&str, &[(u32, u32)])],
-) -> Fixture {
-    let (
-        storage,
-        Heads {
-            head_dim,
-            query,
-            kv,
-        },
-    ) = (kind.storage, heads);
-    let window = view
-        .window
-        .map(|window| format!(", window {window}"))
-        .unwrap_or_default();
-    let flags = [(view.softcap, ", softcap"), (view.sinks, ", sinks")];
-    let options: String = flags
-        .iter()
-        .filter(|(on, _)| *on)
-        .map(|(_, name)| *name)
-        .collect();
-    let turned = turn.options(heads);
-    let mut fixture = Fixture::new(
-        "attend_paged",
-        format!("{storage:?}, kv {format:?}, after its store{turned}{window}{options}"),
-    );
-    let mut noise = Noise::new(&format!("stored {}{head_dim}{query}", fixture.option));
-    fixture.kv_format = format;
-    fixture.block_size = [16, 32, 64][(head_dim as usize / 16) % 3];
-    let layer = fixture.layer(kv, head_dim, view.window, 70);
-    let own_columns = (query + if turn.no_kv { 0 } else { 2 * kv }) * head_dim;
-    let (qkv_columns, columns) = (
-        own_columns + if turn.wider { 24 } else { 0 },
-        query * head_dim,
-    );
-    let qkv = fixture.buffer("qkv", Rows::Tokens, qkv_columns, storage);
-    let [q, out] = ["q", "out"].map(|name| fixture.buffer(name, Rows::Tokens, columns, storage));
-    let step = turn_step(&mut fixture, &mut noise, heads, turn, (layer, qkv, q));
-    fixture.push(Step::RopeStoreKv(step));
-    let values: Vec<f32> = (0..query).map(|_| noise.uniform() * 3.0).collect();
-    let sinks = view
-        .sinks
-        .then(|| fixture.weight("sinks", 1, WeightFormat::F32, &values));
-    // A norm's weights make scores as large as those of rows without a norm.
-    let scale = (head_dim as f32).sqrt().recip() * if turn.norm { 0.25 } else { 1.0 };
-    let (query_heads, softcap, alibi) = (query, view.softcap.then_some(2.5), None);
-    fixture.push(Step::AttendPaged(AttendPaged {
-        q,
-        layer,
-        query_heads,
-        scale,
-        softcap,
-        alibi,
-        sinks,
-        out,
-    }));
-    for (shape, sequences) in batches {
-        let mut inputs = paged_batch(&fixture, sequences, &mut noise);
-        match *shape {
+fn normed_after(heads: Heads) -> Turn {
+    Turn {
+        after: true,
+        v_norm: true,
+        ..normed(heads)
+    }
+}
+
+fn partial(heads: Heads) -> Turn {
+    Turn {
+        pairs: 12,
+        interleaved: true,
+        q_only: true,
+        ..normed(heads)
+    }
+}
+
+fn growing(heads: Heads) -> Turn {
+    Turn {
+        grows: true,
+        ..whole(heads)
+    }
+}
+
+fn queries(heads: Heads) -> Turn {
+    Turn {
+        no_kv: true,
+        ..normed(heads)
+    }
+}
+
+fn unrotated(heads: Heads) -> Turn {
+    Turn {
+        pairs: 0,
+        ..normed(heads)
+    }
+}
+
+impl Case {
+    fn fixture(&self, kind: RowKind, batches: &[Batch]) -> Fixture {
+        let (heads, turn) = (self.heads, self.turn);
+        let mut fixture = Fixture::new("attend_paged", self.name(kind.storage));
+        let mut noise = Noise::new(&format!(
+            "stored {}{}{}",
+            fixture.option, heads.head_dim, heads.query
+        ));
+        fixture.kv_format = self.format;
+        fixture.block_size = block_size(heads.head_dim);
+        let layer = fixture.layer(heads.kv, heads.head_dim, self.view.window, 70);
+        let qkv_columns = turn.columns(heads);
+        let qkv = fixture.buffer("qkv", Rows::Tokens, qkv_columns, kind.storage);
+        let [q, out] = ["q", "out"]
+            .map(|name| fixture.buffer(name, Rows::Tokens, heads.columns(), kind.storage));
+        let store = turn_step(&mut fixture, &mut noise, heads, turn, (layer, qkv, q));
+        fixture.push(Step::RopeStoreKv(store));
+        let attend = self.attend(&mut fixture, &store, out, &mut noise);
+        fixture.push(Step::AttendPaged(attend));
+        for batch in batches {
+            let run = self.run(&fixture, kind, &store, &attend, *batch, &mut noise);
+            fixture.runs.push(run);
+        }
+        fixture
+    }
+
+    /// The options as a name.
+    fn name(&self, storage: Storage) -> String {
+        let (format, view) = (self.format, self.view);
+        let turned = self.turn.options(self.heads);
+        let window = window_name(view.window);
+        let options = names_of(&[(view.softcap, ", softcap"), (view.sinks, ", sinks")]);
+        format!("{storage:?}, kv {format:?}, after its store{turned}{window}{options}")
+    }
+
+    /// Attention after a store, with its weights.
+    fn attend(
+        &self,
+        fixture: &mut Fixture,
+        store: &RopeStoreKv,
+        out: BufferId,
+        noise: &mut Noise,
+    ) -> AttendPaged {
+        let heads = self.heads;
+        let sinks: Vec<f32> = (0..heads.query).map(|_| noise.uniform() * 3.0).collect();
+        // A norm's weights make scores as large as those of rows without a norm.
+        let factor = if self.turn.norm { 0.25 } else { 1.0 };
+        AttendPaged {
+            q: store.q,
+            layer: store.layer,
+            query_heads: heads.query,
+            scale: (heads.head_dim as f32).sqrt().recip() * factor,
+            softcap: self.view.softcap.then_some(2.5),
+            alibi: None,
+            sinks: self
+                .view
+                .sinks
+                .then(|| fixture.weight("sinks", 1, WeightFormat::F32, &sinks)),
+            out,
+        }
+    }
+
+    fn run(
+        &self,
+        fixture: &Fixture,
+        kind: RowKind,
+        store: &RopeStoreKv,
+        attend: &AttendPaged,
+        (name, sequences): Batch,
+        noise: &mut Noise,
+    ) -> Run {
+        let (heads, turn) = (self.heads, self.turn);
+        let mut inputs = paged_batch(fixture, sequences, noise);
+        match name {
             DRAFTS => row_by_row(&mut inputs, fixture.block_size),
             ONE_STORED => inputs.groups[0].slot_mapping[1] = NONE,
             _ => {}
         }
         let rows = u32::try_from(inputs.positions.len()).expect("a small batch");
-        let mut run = Run::new(format!("{query}×{kv} heads of {head_dim}, {shape}"), inputs);
-        let mut values = noise.values((rows * qkv_columns) as usize);
-        values
-            .chunks_exact_mut(qkv_columns as usize)
-            .for_each(|row| row[own_columns as usize..].fill(f32::NAN));
-        run.buffers.push((qkv, values));
-        run.buffers
-            .push((out, unwritten((rows * columns) as usize)));
+        let shape = format!("{}×{} heads of {}", heads.query, heads.kv, heads.head_dim);
+        let mut run = Run::new(format!("{shape}, {name}"), inputs);
+        run.buffers.push((store.qkv, turn.rows(heads, rows, noise)));
         run.kv
-            .push(pool_content(&fixture, layer, &run.inputs, &mut noise));
+            .push(pool_content(fixture, store.layer, &run.inputs, noise));
         // Values are at most 20, the size of the outliers.
-        let share = attention_of_stored(kind, format);
-        let allowed = vec![share * 20.0; (rows * columns) as usize];
-        run.checks.push(Check::Rows {
-            buffer: out,
-            rows,
-            allowed: each(allowed),
-        });
-        let rounded = |exact| {
-            if format.is_coded() {
-                either(exact, codes(format, 1.0, head_dim))
-            } else {
-                exact
-            }
-        };
-        let turned = rotated(head_dim, head_dim, turn.pairs, turn.interleaved);
-        let turned = if turn.after {
-            pairs_apart(turned)
-        } else {
-            turned
-        };
-        run.checks.push(Check::Kv {
-            layer,
-            half: KvHalf::Key,
-            allowed: rounded(turned),
-        });
-        let of_values = relative(if turn.v_norm { RELATIVE } else { 0.0 });
-        run.checks.push(Check::Kv {
-            layer,
-            half: KvHalf::Value,
-            allowed: rounded(of_values),
-        });
-        let sees_many =
-            view.window != Some(1) && run.inputs.positions.iter().all(|position| *position > 0);
-        run.mutants
-            .extend((rows > 1 && sees_many).then_some(Mutant::SwapRows(qkv, 0, rows - 1)));
-        fixture.runs.push(run);
+        let share = attention_of_stored(kind, self.format);
+        let allowed = each(vec![share * 20.0; (rows * heads.columns()) as usize]);
+        expect_rows(fixture, &mut run, attend.out, rows, allowed);
+        for (half, allowed) in [
+            (KvHalf::Key, turn.allowed(heads)),
+            (KvHalf::Value, turn.allowed_values()),
+        ] {
+            run.checks.push(Check::Kv {
+                layer: store.layer,
+                half,
+                allowed: or_codes(allowed, self.format, 1.0, heads),
+            });
+        }
+        let sees_many = self.view.window != Some(1)
+            && run.inputs.positions.iter().all(|position| *position > 0);
+        if rows > 1 && sees_many {
+            run.mutants.push(Mutant::SwapRows(store.qkv, 0, rows - 1));
+        }
+        run
     }
-    fixture
 }

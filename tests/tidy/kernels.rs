@@ -4,8 +4,8 @@ use super::judge;
 use super::reader::{Source, code, is_word, item_end, root, sources};
 use std::fs;
 
-/// Names of the steps in snake case, from the enum itself.
-pub(crate) fn step_stems() -> Vec<String> {
+/// Names of the steps, from the enum itself.
+fn step_names() -> Vec<String> {
     let plan = fs::read_to_string(root().join("src/plan/step/mod.rs"))
         .expect("src/plan/step/mod.rs lists the steps");
     let plan = code(&plan);
@@ -22,10 +22,12 @@ pub(crate) fn step_stems() -> Vec<String> {
             .collect();
         name.starts_with(char::is_uppercase).then_some(name)
     };
-    body.lines()
-        .filter_map(variant)
-        .map(|name| snake_case(&name))
-        .collect()
+    body.lines().filter_map(variant).collect()
+}
+
+/// The names in snake case.
+pub(crate) fn step_stems() -> Vec<String> {
+    step_names().iter().map(|name| snake_case(name)).collect()
 }
 
 /// `RopeStoreKv` → `rope_store_kv`; `MatMul` is one word in file names.
@@ -40,8 +42,43 @@ fn snake_case(name: &str) -> String {
     out.replace("mat_mul", "matmul")
 }
 
+/// The list in src/lib.rs of the files that a new step takes.
+const LIST: &str = "//! ## A step\n";
+
 #[test]
-fn every_step_has_its_files_and_every_shader_its_step() {
+fn the_list_of_files_for_a_step_has_all_that_name_every_step() {
+    let text = fs::read_to_string(root().join("src/lib.rs")).expect("src/lib.rs is there");
+    let start = text.find(LIST).expect("src/lib.rs has the list") + LIST.len();
+    let list = text[start..].split("//! ## ").next().unwrap_or_default();
+    let quoted = list.split('`').skip(1).step_by(2);
+    let files: Vec<_> = quoted.filter(|word| word.ends_with("/mod.rs")).collect();
+    let names = step_names();
+    assert!(
+        names.contains(&"RopeStoreKv".to_owned()) && files.contains(&"src/plan/step/mod.rs"),
+        "the steps are read from the enum, the files from src/lib.rs: {names:?}, {files:?}"
+    );
+    let mut findings = Vec::new();
+    for file in &files {
+        let text = fs::read_to_string(root().join(file)).unwrap_or_default();
+        for name in names
+            .iter()
+            .filter(|name| !text.contains(&format!("{name}(")))
+        {
+            findings.push(format!("{file}:1: the step {name} is not there"));
+        }
+    }
+    for source in sources(&["src"], &["rs"]) {
+        let has = |name: &String| source.text.contains(&format!("Step::{name}("));
+        if names.iter().all(has) && !files.contains(&source.path.as_str()) {
+            findings
+                .push(source.finding(1, "it names every step, and src/lib.rs does not name it"));
+        }
+    }
+    judge("files of a step", &findings);
+}
+
+#[test]
+fn every_step_has_its_kernels_and_every_kernel_its_step() {
     let stems = step_stems();
     assert!(
         stems.contains(&"rope_store_kv".to_owned()),
@@ -51,15 +88,6 @@ fn every_step_has_its_files_and_every_shader_its_step() {
     let of_step =
         |kernel: &str, stem: &str| kernel == stem || kernel.starts_with(&format!("{stem}_"));
     let mut findings = Vec::new();
-    for stem in &stems {
-        for (folder, what) in [("src/plan/step", "file"), ("src/backend/reference", "twin")] {
-            if !root.join(format!("{folder}/{stem}.rs")).exists() {
-                findings.push(format!(
-                    "{folder}/{stem}.rs:1: the step {stem} has no {what}"
-                ));
-            }
-        }
-    }
     for (folder, extension) in [("shaders", "wgsl"), ("cuda", "cu")] {
         let kernels: Vec<String> = fs::read_dir(root.join(folder))
             .expect("the folder holds kernels")

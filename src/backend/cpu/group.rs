@@ -298,47 +298,56 @@ impl<'a, S: Simd> Group<'a, S> {
     #[inline(always)]
     fn scale(&self, format: WeightFormat, part: usize) -> [S::F; 2] {
         let (s, group, line, none) = (self.s, self.group, self.layout.scales, self.s.splat(0.0));
-        let negative = |value: S::F| s.sub(none, value);
-        let unit = |place: usize| self.half(self.layout.supers, 2 * (group / 8) + place);
         match format.parts().2 {
             Scales::None => [s.splat(1.0), none],
             Scales::Half => [self.half(line, group), none],
             Scales::HalfMin => [self.half(line, 2 * group), self.half(line, 2 * group + 1)],
             Scales::HalfZero => {
                 let a = self.half(line, 2 * group);
-                let zero = s.to_float(s.sar(s.load_words(&self.lines[line + group]), 16));
-                [a, negative(s.mul(a, zero))]
+                let zero = s.to_float(s.sar(self.words(line + group), 16));
+                [a, self.negative(s.mul(a, zero))]
             }
-            Scales::Exponent => {
-                // Half of 2^(byte − 127); 2^−127, for byte 0, is subnormal.
-                let power = s.float_from_bits(s.shl(self.byte(line, group), 23));
-                [
-                    s.mul(s.max(power, s.splat(f32::from_bits(1 << 22))), s.splat(0.5)),
-                    none,
-                ]
-            }
-            Scales::Wide => [
-                s.float_from_bits(s.load_words(&self.lines[line + group / 4])),
-                none,
-            ],
-            Scales::K32 => [s.mul(unit(0), self.signed_byte(line, group)), none],
+            Scales::Exponent => [self.power(line), none],
+            Scales::Wide => [s.float_from_bits(self.words(line + group / 4)), none],
+            Scales::K32 => [s.mul(self.unit(0), self.signed_byte(line, group)), none],
             Scales::K32Min => {
-                let a = s.mul(unit(0), s.to_float(self.byte(line, 2 * group)));
-                [
-                    a,
-                    negative(s.mul(unit(1), s.to_float(self.byte(line, 2 * group + 1)))),
-                ]
+                let [a, b] = [0, 1].map(|place| {
+                    let byte = self.byte(line, 2 * group + place);
+                    s.mul(self.unit(place), s.to_float(byte))
+                });
+                [a, self.negative(b)]
             }
             Scales::K16 => {
-                let a = s.mul(unit(0), self.signed_byte(line, 2 * group + part));
-                [a, negative(s.mul(a, s.splat(offset(format))))]
+                let a = s.mul(self.unit(0), self.signed_byte(line, 2 * group + part));
+                [a, self.negative(s.mul(a, s.splat(offset(format))))]
             }
             Scales::K16Min => {
                 let both = self.byte(line, 2 * group + part);
-                let a = s.mul(unit(0), s.to_float(and(s, both, 15)));
-                [a, negative(s.mul(unit(1), s.to_float(s.shr(both, 4))))]
+                let a = s.mul(self.unit(0), s.to_float(and(s, both, 15)));
+                let b = s.mul(self.unit(1), s.to_float(s.shr(both, 4)));
+                [a, self.negative(b)]
             }
         }
+    }
+
+    #[inline(always)]
+    fn negative(&self, value: S::F) -> S::F {
+        self.s.sub(self.s.splat(0.0), value)
+    }
+
+    /// One of the two halves that 256 columns share.
+    #[inline(always)]
+    fn unit(&self, place: usize) -> S::F {
+        self.half(self.layout.supers, 2 * (self.group / 8) + place)
+    }
+
+    /// Half of 2^(byte − 127), for the byte of the group; 2^−127, for byte 0, is subnormal.
+    #[inline(always)]
+    fn power(&self, line: usize) -> S::F {
+        let s = self.s;
+        let power = s.float_from_bits(s.shl(self.byte(line, self.group), 23));
+        let smallest = s.splat(f32::from_bits(1 << 22));
+        s.mul(s.max(power, smallest), s.splat(0.5))
     }
 }
 

@@ -8,23 +8,34 @@
 //! Every result has the same bits for any number of threads and any company in the batch: a sum is always taken in the
 //! same order.
 
-mod attention;
+mod attend_paged;
 mod context;
-mod convolution;
+mod copy_blocks;
 mod decode;
+mod embed;
+mod gated_activation;
+mod gated_norm;
+mod gather_rows;
 mod group;
 mod kv;
 mod loaded;
 mod matmul;
+mod matmul_experts;
 mod memory;
 mod peaks;
+mod pool;
 mod product;
-mod rope;
+mod rms_norm;
+mod rope_store_kv;
+mod rope_store_latent;
+mod route_experts;
 mod rows;
 mod sample;
-mod scan;
+mod scale_logits;
 mod scratch;
+mod short_convolution;
 mod simd;
+mod state_scan;
 mod team;
 mod turns;
 mod weight;
@@ -202,39 +213,37 @@ fn run(loaded: &mut Loaded, team: &mut Team, arena: &mut Bump, inputs: &BatchInp
     loaded.turns.clear();
     for step in plan.body.iter().chain(tails) {
         arena.reset();
-        match step {
-            Step::CopyBlocks(_) => copy_blocks(loaded, inputs),
-            Step::Embed(step) => rows::embed(step, loaded, team, inputs),
-            Step::RmsNorm(step) => rows::rms_norm(step, loaded, team, inputs),
-            Step::MatMul(step) => matmul::run(step, loaded, team, inputs),
-            Step::RopeStoreKv(step) => rope::run(step, loaded, team, inputs),
-            Step::RopeStoreLatent(step) => rope::run_latent(step, loaded, team, inputs),
-            Step::AttendPaged(step) => attention::run(step, loaded, team, arena, inputs),
-            Step::ShortConvolution(step) => convolution::run(step, loaded, team, arena, inputs),
-            Step::StateScan(step) => scan::run(step, loaded, team, inputs),
-            Step::GatedNorm(step) => rows::gated_norm(step, loaded, team, inputs),
-            Step::GatedActivation(step) => rows::gated_activation(step, loaded, team, inputs),
-            Step::RouteExperts(step) => matmul::route(step, loaded, arena, inputs),
-            Step::MatMulExperts(step) => matmul::run_experts(step, loaded, team, arena, inputs),
-            Step::GatherRows(step) => rows::gather_rows(step, loaded, inputs),
-            Step::ScaleLogits(step) => rows::scale_logits(step, loaded, team, inputs),
-            Step::Sample(step) => results.sampled = sample::run(step, loaded, team, inputs),
-            Step::Pool(step) => results.pooled = rows::pool(step, loaded, inputs),
-        }
+        run_step(step, loaded, team, arena, inputs, &mut results);
     }
     results
 }
 
-/// Copies the blocks of the batch's copy lists in every layer.
-fn copy_blocks(loaded: &mut Loaded, inputs: &BatchInputs) {
-    for (layer, halves) in loaded.plan.kv_layers.iter().zip(&mut loaded.pool) {
-        let heads = layer.heads as usize;
-        for &(source, target) in &inputs.groups[layer.group as usize].copies {
-            let halves = halves.iter_mut().take(layer.halves() as usize);
-            halves.for_each(|half| {
-                half.copy(source as usize * heads, target as usize * heads, heads);
-            });
-        }
+fn run_step(
+    step: &Step,
+    loaded: &mut Loaded,
+    team: &mut Team,
+    arena: &Bump,
+    inputs: &BatchInputs,
+    results: &mut Results,
+) {
+    match step {
+        Step::CopyBlocks(_) => copy_blocks::run(loaded, inputs),
+        Step::Embed(step) => embed::run(step, loaded, team, inputs),
+        Step::RmsNorm(step) => rms_norm::run(step, loaded, team, inputs),
+        Step::MatMul(step) => matmul::run(step, loaded, team, inputs),
+        Step::RopeStoreKv(step) => rope_store_kv::run(step, loaded, team, inputs),
+        Step::RopeStoreLatent(step) => rope_store_latent::run(step, loaded, team, inputs),
+        Step::AttendPaged(step) => attend_paged::run(step, loaded, team, arena, inputs),
+        Step::ShortConvolution(step) => short_convolution::run(step, loaded, team, arena, inputs),
+        Step::StateScan(step) => state_scan::run(step, loaded, team, inputs),
+        Step::GatedNorm(step) => gated_norm::run(step, loaded, team, inputs),
+        Step::GatedActivation(step) => gated_activation::run(step, loaded, team, inputs),
+        Step::RouteExperts(step) => route_experts::run(step, loaded, arena, inputs),
+        Step::MatMulExperts(step) => matmul_experts::run(step, loaded, team, arena, inputs),
+        Step::GatherRows(step) => gather_rows::run(step, loaded, inputs),
+        Step::ScaleLogits(step) => scale_logits::run(step, loaded, team, inputs),
+        Step::Sample(step) => results.sampled = sample::run(step, loaded, team, inputs),
+        Step::Pool(step) => results.pooled = pool::run(step, loaded, inputs),
     }
 }
 

@@ -258,10 +258,25 @@ fn multiply<S: Simd, W: Source>(
         return [1, rows];
     }
     let at_once = panels.len();
+    multiply_blocks(s, x, source, [panels, next], columns, scratch);
+    [at_once, 1]
+}
+
+/// Leaves the products of all rows with a few panels in `scratch.totals`, `[row][panel]`, and fetches the next panels.
+/// Weights are decoded block by block of the columns, once for all rows.
+#[inline(always)]
+fn multiply_blocks<S: Simd, W: Source>(
+    s: S,
+    x: Rows<'_>,
+    source: &W,
+    [panels, next]: [Range<usize>; 2],
+    columns: Range<usize>,
+    scratch: &mut ProductScratch,
+) {
+    let at_once = panels.len();
     let outputs = x.count * at_once;
     let (sums, totals) = (&mut scratch.sums[..outputs], &mut scratch.totals[..outputs]);
     totals.fill([0.0; LANES]);
-    let tiles = x.count.div_ceil(tile_rows(S::ACCUMULATORS));
     let part = (DECODED / at_once).min(BLOCK);
     let next = source.lines(next);
     let next = if size_of_val(next) <= FETCHED_MAX {
@@ -277,20 +292,34 @@ fn multiply<S: Simd, W: Source>(
             let decoded = &mut scratch.decoded[..at_once * part.len()];
             source.decode(s, panels.clone(), part.clone(), decoded);
             let part = part.start - columns.start..part.end - columns.start;
-            for tile in 0..tiles {
-                let rows = super::team::share(x.count, tile, tiles);
-                let sums = &mut sums[rows.start * at_once..rows.end * at_once];
-                let [start, end] = [part.start, part.end].map(|at| at * next.len() / columns.len());
-                let fetched = if tile == 0 { &next[start..end] } else { &[] };
-                multiply_tile(s, x, rows, part.clone(), decoded, fetched, sums);
-            }
+            let [start, end] = [part.start, part.end].map(|at| at * next.len() / columns.len());
+            multiply_tiles(s, x, part, decoded, &next[start..end], sums);
         }
         s.vectorize(Add {
             to: totals,
             from: sums,
         });
     }
-    [at_once, 1]
+}
+
+/// Adds the products of all rows with decoded columns, tile by tile, and fetches `next` during the first.
+#[inline(always)]
+fn multiply_tiles<S: Simd>(
+    s: S,
+    x: Rows<'_>,
+    columns: Range<usize>,
+    decoded: &[Lanes],
+    next: &[Words],
+    sums: &mut [Lanes],
+) {
+    let at_once = sums.len() / x.count;
+    let tiles = x.count.div_ceil(tile_rows(S::ACCUMULATORS));
+    for tile in 0..tiles {
+        let rows = super::team::share(x.count, tile, tiles);
+        let sums = &mut sums[rows.start * at_once..rows.end * at_once];
+        let fetched = if tile == 0 { next } else { &[] };
+        multiply_tile(s, x, rows, columns.clone(), decoded, fetched, sums);
+    }
 }
 
 /// Writes elements `[column][row]`; rows beyond the last one repeat it.

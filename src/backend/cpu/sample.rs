@@ -342,21 +342,40 @@ fn draw(values: &[f32], scan: &Scan<'_>, row: &SampleRow, arena: &Bump) -> u32 {
     } else {
         largest
     };
+    if row.draw.temperature == 0.0 {
+        return first_of(values, scan, largest, equal);
+    }
+    // One more rounding step down, for the rounding of this bound itself.
+    let least = (largest - REACH * row.draw.temperature)
+        .next_down()
+        .min(equal);
+    let mut candidates = candidates(values, scan, row, [largest, least], arena);
+    keep_top_k(&mut candidates, row.draw.top_k as usize);
+    keep_top_p(&mut candidates, row.draw.top_p);
+    candidates.sort_unstable_by_key(|token| token.id);
+    winner(&candidates, row).unwrap_or_else(|| first_of(values, scan, largest, equal))
+}
+
+/// The first token whose value is the largest one, which is at least `equal`.
+fn first_of(values: &[f32], scan: &Scan<'_>, largest: f32, equal: f32) -> u32 {
     let mut first = None;
     scan.each(values, equal, |id, value| {
         if first.is_none() && flush(value) == largest {
             first = Some(id);
         }
     });
-    let first = first.unwrap_or(0);
-    if row.draw.temperature == 0.0 {
-        return first;
-    }
+    first.unwrap_or(0)
+}
+
+/// The tokens that may be drawn: those with at least the value `least`, and the share that min-p asks for.
+fn candidates<'a>(
+    values: &[f32],
+    scan: &Scan<'_>,
+    row: &SampleRow,
+    [largest, least]: [f32; 2],
+    arena: &'a Bump,
+) -> ArenaVec<'a, Candidate> {
     let temperature = f64::from(row.draw.temperature);
-    // One more rounding step down, for the rounding of this bound itself.
-    let least = (largest - REACH * row.draw.temperature)
-        .next_down()
-        .min(equal);
     let floor = if row.draw.min_p > 0.0 {
         f64::from(row.draw.min_p).ln()
     } else {
@@ -374,12 +393,14 @@ fn draw(values: &[f32], scan: &Scan<'_>, row: &SampleRow, arena: &Bump) -> u32 {
             candidates.push(candidate);
         }
     });
-    keep_top_k(&mut candidates, row.draw.top_k as usize);
-    keep_top_p(&mut candidates, row.draw.top_p);
-    candidates.sort_unstable_by_key(|token| token.id);
+    candidates
+}
+
+/// The token with the largest sum of its distance and a Gumbel variate (Gumbel-max), which draws each by its share.
+fn winner(candidates: &[Candidate], row: &SampleRow) -> Option<u32> {
     let (key, mut group, mut words) = ([row.seed as u32, row.choice], u32::MAX, [0; 4]);
-    let (mut winner, mut best) = (first, f64::NEG_INFINITY);
-    for token in &candidates {
+    let (mut winner, mut best) = (None, f64::NEG_INFINITY);
+    for token in candidates {
         // Not even the largest variate can help.
         if token.distance + f64::from(REACH) < best {
             continue;
@@ -391,7 +412,7 @@ fn draw(values: &[f32], scan: &Scan<'_>, row: &SampleRow, arena: &Bump) -> u32 {
         let uniform = (f64::from(words[(token.id % 4) as usize] >> 8) + 0.5) / WEIGHT_ONE;
         let score = token.distance - (-uniform.ln()).ln();
         if score > best {
-            (winner, best) = (token.id, score);
+            (winner, best) = (Some(token.id), score);
         }
     }
     winner

@@ -51,6 +51,16 @@ struct Proposal {
     reserved: [c_int; 4],
 }
 
+impl Proposal {
+    const NONE: Self = Self {
+        algorithm: [0; 8],
+        workspace_bytes: 0,
+        state: 0,
+        waves: 0.0,
+        reserved: [0; 4],
+    };
+}
+
 const COMPUTE_F32: c_int = 68;
 const TYPE_F32: c_int = 0;
 const TYPE_BF16: c_int = 14;
@@ -240,58 +250,84 @@ impl Blas {
         }
     }
 
-    #[allow(unsafe_code, reason = "foreign calls")]
+    /// Asks for algorithms for products of a shape.
     fn plan(&self, shape: ProductShape) -> Result<Plan, BackendError> {
-        let table = &self.table;
-        let (rows, outputs, columns) = (
-            u64::from(shape.rows),
-            u64::from(shape.outputs),
-            u64::from(shape.columns),
-        );
-        let layout = |kind: c_int, rows: u64, columns: u64, stride: u32| {
-            let mut layout = ptr::null_mut();
-            // SAFETY: writes a handle.
-            let status = unsafe {
-                (table.layout_create)(&raw mut layout, kind, rows, columns, i64::from(stride))
-            };
-            check("a layout", status).map(|()| layout)
-        };
-        let wide = if shape.wide { TYPE_F32 } else { TYPE_BF16 };
+        let [rows, outputs, columns] = [shape.rows, shape.outputs, shape.columns].map(u64::from);
+        let out_type = if shape.wide { TYPE_F32 } else { TYPE_BF16 };
         // A failure part-way leaks a few descriptors, at most once per shape.
-        let (weight, x) = (
-            layout(TYPE_BF16, columns, outputs, shape.columns)?,
-            layout(TYPE_BF16, columns, rows, shape.columns)?,
-        );
-        let out = layout(wide, outputs, rows, shape.stride)?;
-        let (mut desc, mut preference) = (ptr::null_mut(), ptr::null_mut());
-        let mut proposals = [Proposal {
-            algorithm: [0; 8],
-            workspace_bytes: 0,
-            state: 0,
-            waves: 0.0,
-            reserved: [0; 4],
-        }; PROPOSALS_MAX];
-        let mut found: c_int = 0;
-        // SAFETY: the handles were just created; attributes are passed with their sizes; the heuristic writes at most
-        // as many proposals as there is room for.
+        let weight = self.layout(TYPE_BF16, columns, outputs, shape.columns)?;
+        let x = self.layout(TYPE_BF16, columns, rows, shape.columns)?;
+        let out = self.layout(out_type, outputs, rows, shape.stride)?;
+        let desc = self.description()?;
+        let proposals = self.proposals(desc, [weight, x, out])?;
+        if proposals.is_empty() {
+            return Err(BackendError::Validation(format!(
+                "cuBLASLt has no algorithm for {shape:?}"
+            )));
+        }
+        Ok(Plan {
+            desc,
+            weight,
+            x,
+            out,
+            proposals,
+            chosen: 0,
+        })
+    }
+
+    /// Describes a matrix in column order, with `stride` elements from one column to the next.
+    #[allow(unsafe_code, reason = "a foreign call")]
+    fn layout(
+        &self,
+        kind: c_int,
+        rows: u64,
+        columns: u64,
+        stride: u32,
+    ) -> Result<Handle, BackendError> {
+        let mut layout = ptr::null_mut();
+        // SAFETY: writes a handle.
+        let status = unsafe {
+            (self.table.layout_create)(&raw mut layout, kind, rows, columns, i64::from(stride))
+        };
+        check("a layout", status).map(|()| layout)
+    }
+
+    /// Describes the product, of a transposed weight.
+    #[allow(unsafe_code, reason = "foreign calls")]
+    fn description(&self) -> Result<Handle, BackendError> {
+        let mut desc = ptr::null_mut();
+        let transpose = OP_TRANSPOSE;
+        // SAFETY: writes a handle, of which the attribute is set with its size.
         unsafe {
-            check(
-                "a description",
-                (table.desc_create)(&raw mut desc, COMPUTE_F32, TYPE_F32),
-            )?;
-            let transpose = OP_TRANSPOSE;
-            let status = (table.desc_set)(
+            let status = (self.table.desc_create)(&raw mut desc, COMPUTE_F32, TYPE_F32);
+            check("a description", status)?;
+            let status = (self.table.desc_set)(
                 desc,
                 DESC_TRANSPOSE_A,
                 (&raw const transpose).cast(),
                 size_of::<c_int>(),
             );
             check("an attribute", status)?;
-            check(
-                "a preference",
-                (table.preference_create)(&raw mut preference),
-            )?;
-            let bytes = WORKSPACE_BYTES as usize;
+        }
+        Ok(desc)
+    }
+
+    /// The algorithms that can be used, the best one by a heuristic first.
+    #[allow(unsafe_code, reason = "foreign calls")]
+    fn proposals(
+        &self,
+        desc: Handle,
+        [weight, x, out]: [Handle; 3],
+    ) -> Result<Vec<Proposal>, BackendError> {
+        let (table, bytes) = (&self.table, WORKSPACE_BYTES as usize);
+        let mut preference = ptr::null_mut();
+        let mut proposals = [Proposal::NONE; PROPOSALS_MAX];
+        let mut found: c_int = 0;
+        // SAFETY: the handles are valid; the preference is passed with its size; the heuristic writes at most as many
+        // proposals as there is room for.
+        unsafe {
+            let status = (table.preference_create)(&raw mut preference);
+            check("a preference", status)?;
             let status = (table.preference_set)(
                 preference,
                 PREFERENCE_WORKSPACE,
@@ -314,24 +350,9 @@ impl Blas {
             (table.preference_destroy)(preference);
             check("the choice of an algorithm", status)?;
         }
-        let usable = proposals.iter().take(usize::try_from(found).unwrap_or(0));
-        let proposals: Vec<Proposal> = usable
-            .filter(|proposal| proposal.state == 0)
-            .copied()
-            .collect();
-        if proposals.is_empty() {
-            return Err(BackendError::Validation(format!(
-                "cuBLASLt has no algorithm for {shape:?}"
-            )));
-        }
-        Ok(Plan {
-            desc,
-            weight,
-            x,
-            out,
-            proposals,
-            chosen: 0,
-        })
+        let found = usize::try_from(found).unwrap_or(0);
+        let found = proposals.into_iter().take(found);
+        Ok(found.filter(|proposal| proposal.state == 0).collect())
     }
 
     /// Enqueues a product whose shape has been prepared.

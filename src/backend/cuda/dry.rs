@@ -8,7 +8,7 @@
 use super::super::BackendError;
 use super::blas::Product;
 use super::driver::{Command, Copies, Driver, Facts, Function, Graph, Products, SLOTS, Span};
-use super::encode::attend::wgmma;
+use super::encode::attend_paged::wgmma;
 use super::kernel::{Compiler, Kernel};
 use super::nvrtc::{self, Nvrtc};
 use std::sync::Arc;

@@ -54,8 +54,8 @@ use arena::{Arena, SideBytes};
 use bytes::Bytes;
 use copies::Saves;
 use driver::{Command, Driver, Facts, Graph, SLOTS};
-use encode::attend::wgmma;
-use encode::{BatchShape, Subject, attend};
+use encode::attend_paged::wgmma;
+use encode::{BatchShape, Subject, attend_paged};
 use modules::Modules;
 use std::collections::HashMap;
 use std::fmt;
@@ -525,7 +525,7 @@ impl Backend for CudaBackend {
         };
         let facts = self.driver.facts();
         metadata::flatten(&context, inputs, &mut self.words, |group, words| {
-            attend::work(plan, capacity, facts, inputs, group, words);
+            attend_paged::work(plan, capacity, facts, inputs, group, words);
         })?;
         let shape = BatchShape::of(plan, inputs, capacity);
         let free = loaded.busy.iter().position(|busy| !busy);

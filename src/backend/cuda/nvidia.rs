@@ -11,7 +11,7 @@ use super::choices::Choices;
 use super::driver::{
     Command, Copies, Driver, Facts, Function, Graph, Launch, Products, SLOTS, Span,
 };
-use super::encode::attend::wgmma;
+use super::encode::attend_paged::wgmma;
 use super::error::failed;
 use super::kernel::{Compiler, Kernel};
 use super::library;
@@ -183,6 +183,91 @@ fn compute(device: sys::CUdevice) -> Result<(u32, u32), DriverError> {
     ))
 }
 
+/// A device that is not open yet.
+struct Card {
+    device: sys::CUdevice,
+    name: String,
+    /// Compute capability.
+    compute: (u32, u32),
+}
+
+impl Card {
+    /// Finds device `ordinal`. An error if it is too old.
+    fn find(ordinal: usize) -> Result<Self, BackendError> {
+        let ordinal = i32::try_from(ordinal).unwrap_or(i32::MAX);
+        let found = result::device::get(ordinal).and_then(|device| {
+            Ok(Self {
+                device,
+                name: result::device::get_name(device)?,
+                compute: compute(device)?,
+            })
+        });
+        let card = found.map_err(|error| unavailable("the device", error))?;
+        let (major, minor) = card.compute;
+        if card.compute < COMPUTE_MIN {
+            return Err(BackendError::Unavailable(format!(
+                "{} has compute capability {major}.{minor}; 8.0 is required",
+                card.name
+            )));
+        }
+        Ok(card)
+    }
+
+    /// Warns if the driver must compile the kernels once more.
+    fn warn_of_ptx(&self, compiler: &ForArchitecture) {
+        if is_ptx(&compiler.architecture) {
+            let (major, minor) = self.compute;
+            tracing::warn!(
+                "{} does not know compute capability {major}.{minor}: the driver compiles its {} code for {}, and a \
+                 newer NVRTC may give faster kernels",
+                compiler.described(),
+                compiler.architecture,
+                self.name
+            );
+        }
+    }
+
+    /// What is known of it once its context is current.
+    fn facts(
+        &self,
+        architecture: &str,
+        blas: bool,
+        versions: String,
+    ) -> Result<Facts, BackendError> {
+        let (sm_count, shared_bytes_max) =
+            resources(self.device).map_err(|error| unavailable("the context", error))?;
+        let (free, _) = result::mem_get_info().map_err(|error| unavailable("the memory", error))?;
+        let variable = std::env::var(wgmma::VARIABLE).ok();
+        Ok(Facts {
+            name: self.name.clone(),
+            compute: self.compute,
+            sm_count,
+            shared_bytes_max,
+            memory_bytes: free as u64,
+            products: Products {
+                blas,
+                refused: Vec::new(),
+            },
+            warpgroups: wgmma::is_possible(self.compute, architecture, variable.as_deref()),
+            versions,
+        })
+    }
+}
+
+/// The versions of driver, compiler and cuBLASLt.
+fn versions(
+    (major, minor): (u32, u32),
+    compiler: &ForArchitecture,
+    blas: &Result<Blas, String>,
+) -> String {
+    let with = match blas {
+        Ok(blas) => format!("cuBLASLt {}", blas.version()),
+        Err(fault) => format!("without cuBLASLt ({fault})"),
+    };
+    let (compiled_by, architecture) = (compiler.described(), &compiler.architecture);
+    format!("driver {major}.{minor}, {compiled_by} for {architecture}, {with}")
+}
+
 /// Pinned memory for one batch each way, and the event recorded after its download.
 struct Slot {
     upload: *mut u32,
@@ -217,74 +302,34 @@ pub(super) struct Nvidia {
 
 impl Nvidia {
     /// Opens device `ordinal`: context, stream, compiler and cuBLASLt. What was measured on it is kept in `cache_dir`.
-    #[allow(unsafe_code, reason = "foreign calls")]
     pub(super) fn open(ordinal: usize, cache_dir: Option<&Path>) -> Result<Self, BackendError> {
-        let (major, minor) = driver_version()?;
-        let ordinal = i32::try_from(ordinal).unwrap_or(i32::MAX);
-        let device =
-            result::device::get(ordinal).map_err(|error| unavailable("the device", error))?;
-        let name =
-            result::device::get_name(device).map_err(|error| unavailable("the device", error))?;
-        let compute = compute(device).map_err(|error| unavailable("the device", error))?;
-        if compute < COMPUTE_MIN {
-            let message = format!(
-                "{name} has compute capability {}.{}; 8.0 is required",
-                compute.0, compute.1
-            );
-            return Err(BackendError::Unavailable(message));
-        }
-        let compiler = ForArchitecture::find(major, compute).map_err(BackendError::Unavailable)?;
-        let architecture = compiler.architecture.clone();
+        let driver = driver_version()?;
+        let card = Card::find(ordinal)?;
+        let compiler =
+            ForArchitecture::find(driver.0, card.compute).map_err(BackendError::Unavailable)?;
         let (stream, transfers) =
-            open_streams(device).map_err(|error| unavailable("the context", error))?;
-        let (sm_count, shared_bytes_max) =
-            resources(device).map_err(|error| unavailable("the context", error))?;
+            open_streams(card.device).map_err(|error| unavailable("the context", error))?;
         let workspace = allocate_raw("the workspace of cuBLASLt", WORKSPACE_BYTES)?;
-        let blas = Blas::find(major, workspace);
-        let (free, _) = result::mem_get_info().map_err(|error| unavailable("the memory", error))?;
-        let with = match &blas {
-            Ok(blas) => format!("cuBLASLt {}", blas.version()),
-            Err(fault) => format!("without cuBLASLt ({fault})"),
-        };
-        let compiled_by = compiler.described();
-        if is_ptx(&architecture) {
-            let (major, minor) = compute;
-            tracing::warn!(
-                "{compiled_by} does not know compute capability {major}.{minor}: the driver compiles its \
-                 {architecture} code for {name}, and a newer NVRTC may give faster kernels"
-            );
-        }
-        let variable = std::env::var(overlap::VARIABLE).ok();
-        let overlaps =
-            overlap::is_possible(compute, &architecture, (major, minor), variable.as_deref());
-        let versions = format!("driver {major}.{minor}, {compiled_by} for {architecture}, {with}");
+        let blas = Blas::find(driver.0, workspace);
+        card.warn_of_ptx(&compiler);
+        let versions = versions(driver, &compiler, &blas);
+        let (major, minor) = card.compute;
         let choices = Choices::open(
             cache_dir,
-            &format!("{name} {}.{}, {versions}", compute.0, compute.1),
+            &format!("{} {major}.{minor}, {versions}", card.name),
         );
-        let memory_bytes = free as u64;
-        let products = Products {
-            blas: blas.is_ok(),
-            refused: Vec::new(),
-        };
-        let variable = std::env::var(wgmma::VARIABLE).ok();
-        let warpgroups = wgmma::is_possible(compute, &architecture, variable.as_deref());
-        let facts = Facts {
-            name,
-            compute,
-            sm_count,
-            shared_bytes_max,
-            memory_bytes,
-            products,
-            warpgroups,
-            versions,
-        };
-        let compiler = Arc::new(compiler);
+        let variable = std::env::var(overlap::VARIABLE).ok();
+        let overlaps = overlap::is_possible(
+            card.compute,
+            &compiler.architecture,
+            driver,
+            variable.as_deref(),
+        );
         Ok(Self {
-            facts,
-            device,
+            facts: card.facts(&compiler.architecture, blas.is_ok(), versions)?,
+            device: card.device,
             stream,
-            compiler,
+            compiler: Arc::new(compiler),
             blas: blas.ok(),
             choices,
             modules: Vec::new(),

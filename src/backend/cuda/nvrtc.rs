@@ -164,59 +164,106 @@ impl Nvrtc {
 
     /// Compiles to machine code for `architecture` (for example `sm_90a`), or to PTX (`compute_90`); also returns the
     /// log, with registers and spills.
-    #[allow(unsafe_code, reason = "foreign calls")]
     pub(super) fn compile(
         &self,
         architecture: &str,
         kernel: &Kernel,
         source: &str,
     ) -> Result<(Vec<u8>, String), String> {
-        let text = |text: &str| CString::new(text).map_err(|error| error.to_string());
-        let names = kernel::headers().map(text).collect::<Result<Vec<_>, _>>()?;
-        let bodies =
-            kernel::headers().map(|path| text(&kernel::embedded(path).unwrap_or_default()));
-        let bodies = bodies.collect::<Result<Vec<_>, _>>()?;
         let mut options = vec![format!("--gpu-architecture={architecture}")];
         options.extend(OPTIONS.map(str::to_owned));
         options.extend(kernel.options());
-        let options = options
-            .iter()
-            .map(|option| text(option))
-            .collect::<Result<Vec<_>, _>>()?;
-        let (source, name) = (text(source)?, text(&format!("{}.cu", kernel.stem))?);
-        let (names, bodies, options) = (pointers(&names), pointers(&bodies), pointers(&options));
-        let count = |items: usize| c_int::try_from(items).map_err(|error| error.to_string());
-        let table = &self.table;
+        let options = c_strings(options)?;
+        let program = self.program(kernel, source)?;
+        let (result, log) = program.compile(&options)?;
+        check(&self.table, result).map_err(|error| format!("{error}\n{log}"))?;
+        let image = if is_ptx(architecture) {
+            Output::Ptx
+        } else {
+            Output::Image
+        };
+        Ok((program.output(image)?, log))
+    }
+
+    /// A kernel with the headers, not compiled yet.
+    #[allow(unsafe_code, reason = "a foreign call")]
+    fn program(&self, kernel: &Kernel, source: &str) -> Result<Compilation<'_>, String> {
+        let names = c_strings(kernel::headers())?;
+        let bodies = kernel::headers().map(|path| kernel::embedded(path).unwrap_or_default());
+        let bodies = c_strings(bodies)?;
+        let source = c_string(source)?;
+        let name = c_string(&format!("{}.cu", kernel.stem))?;
+        let headers = count(names.len())?;
         let mut program = ptr::null_mut();
-        // SAFETY: strings and arrays live until the end of this function, and the lengths are theirs.
-        unsafe {
-            let (created, headers) = (&raw mut program, count(names.len())?);
-            let result = (table.create)(
-                created,
+        // SAFETY: NVRTC copies strings and arrays, which live until the end of this function; the lengths are theirs.
+        let result = unsafe {
+            (self.table.create)(
+                &raw mut program,
                 source.as_ptr(),
                 name.as_ptr(),
                 headers,
-                bodies.as_ptr(),
-                names.as_ptr(),
-            );
-            check(table, result)?;
-            let compilation = Compilation(table, program);
-            let result = (table.compile)(program, count(options.len())?, options.as_ptr());
-            let log = filled(table, program, table.log_size, table.log)?;
-            let log = String::from_utf8_lossy(&log)
-                .trim_end_matches('\0')
-                .trim()
-                .to_owned();
-            check(table, result).map_err(|error| format!("{error}\n{log}"))?;
-            let (size, fill) = match is_ptx(architecture) {
-                true => (table.ptx_size, table.ptx),
-                false => (table.image_size, table.image),
-            };
-            let image = filled(table, program, size, fill)?;
-            drop(compilation);
-            Ok((image, log))
+                pointers(&bodies).as_ptr(),
+                pointers(&names).as_ptr(),
+            )
+        };
+        check(&self.table, result)?;
+        Ok(Compilation(&self.table, program))
+    }
+}
+
+impl Compilation<'_> {
+    /// Returns NVRTC's result, and the log.
+    #[allow(unsafe_code, reason = "a foreign call")]
+    fn compile(&self, options: &[CString]) -> Result<(c_int, String), String> {
+        let Self(table, program) = *self;
+        let (options, count) = (pointers(options), count(options.len())?);
+        // SAFETY: the program is not destroyed yet; the options live until the end of this function.
+        let result = unsafe { (table.compile)(program, count, options.as_ptr()) };
+        let log = self.output(Output::Log)?;
+        let log = String::from_utf8_lossy(&log);
+        Ok((result, log.trim_end_matches('\0').trim().to_owned()))
+    }
+
+    #[allow(unsafe_code, reason = "foreign calls")]
+    fn output(&self, output: Output) -> Result<Vec<u8>, String> {
+        let Self(table, program) = *self;
+        let (size, fill) = match output {
+            Output::Log => (table.log_size, table.log),
+            Output::Ptx => (table.ptx_size, table.ptx),
+            Output::Image => (table.image_size, table.image),
+        };
+        let mut bytes = 0;
+        // SAFETY: the program is not destroyed yet, and the second call writes as many bytes as the first one reports.
+        unsafe {
+            check(table, size(program, &raw mut bytes))?;
+            let mut buffer = vec![0u8; bytes];
+            check(table, fill(program, buffer.as_mut_ptr().cast()))?;
+            Ok(buffer)
         }
     }
+}
+
+/// What a compilation leaves.
+#[derive(Clone, Copy)]
+enum Output {
+    Log,
+    Ptx,
+    Image,
+}
+
+fn c_string(text: &str) -> Result<CString, String> {
+    CString::new(text).map_err(|error| error.to_string())
+}
+
+fn c_strings(texts: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Vec<CString>, String> {
+    texts
+        .into_iter()
+        .map(|text| c_string(text.as_ref()))
+        .collect()
+}
+
+fn count(items: usize) -> Result<c_int, String> {
+    c_int::try_from(items).map_err(|error| error.to_string())
 }
 
 fn pointers(strings: &[CString]) -> Vec<*const i8> {
@@ -237,27 +284,6 @@ fn check(table: &Table, result: c_int) -> Result<(), String> {
     // SAFETY: NVRTC returns a static string for every number.
     let words = unsafe { CStr::from_ptr((table.error_string)(result)) };
     Err(words.to_string_lossy().into_owned())
-}
-
-/// Output of a program: its size from `size`, its bytes from `fill`.
-///
-/// # Safety
-/// `program` must belong to this table, and `fill` must write as many bytes as `size` reports.
-#[allow(unsafe_code, reason = "foreign calls")]
-unsafe fn filled(
-    table: &Table,
-    program: Program,
-    size: OnProgram,
-    fill: Fill,
-) -> Result<Vec<u8>, String> {
-    let mut bytes = 0;
-    // SAFETY: the caller guarantees it.
-    unsafe {
-        check(table, size(program, &raw mut bytes))?;
-        let mut buffer = vec![0u8; bytes];
-        check(table, fill(program, buffer.as_mut_ptr().cast()))?;
-        Ok(buffer)
-    }
 }
 
 /// NVRTC for one architecture, or the reason why there is none: then only shipped images can be used.

@@ -3,7 +3,7 @@
 use super::super::{Capacity, SideBuffer, metadata};
 use super::arena::SideBytes;
 use super::driver::Facts;
-use super::encode::{attend, experts, matmul_tile, pool, sample};
+use super::encode::{attend_paged, matmul_experts, matmul_tile, pool, sample};
 use crate::plan::Plan;
 
 impl SideBytes {
@@ -13,14 +13,14 @@ impl SideBytes {
             metadata: metadata::words_max(
                 plan,
                 capacity,
-                attend::work_words_max(plan, capacity, facts),
+                attend_paged::work_words_max(plan, capacity, facts),
             ) * 4,
             results: u64::from(capacity.samples_max.max(1) * metadata::RESULT_STRIDE_MAX) * 4,
             pooled: u64::from(pool::words_max(plan, capacity)) * 4,
-            attend_scratch: attend::scratch_bytes(plan, capacity, facts),
-            attend_counters: u64::from(attend::counters(plan, capacity, facts)) * 4,
+            attend_scratch: attend_paged::scratch_bytes(plan, capacity, facts),
+            attend_counters: u64::from(attend_paged::counters(plan, capacity, facts)) * 4,
             sample_scratch: sample::scratch_bytes(plan, capacity),
-            expert_scratch: experts::scratch_bytes(plan, capacity),
+            expert_scratch: matmul_experts::scratch_bytes(plan, capacity),
             tile_scratch: matmul_tile::scratch_bytes(facts),
             tile_counters: u64::from(matmul_tile::counters(facts)) * 4,
             kv_table: plan.kv_layers.len() as u64 * 16,

@@ -153,84 +153,57 @@ impl Script {
     }
 
     fn read_word(&mut self, word: &str) -> Option<()> {
-        let (name, number) = word.split_once(['@', '='])?;
-        if (name, word.contains('@')) == ("say", false) {
-            self.say = Some(Say::read(number)?);
+        if let Some((name, batch)) = word.split_once('@') {
+            let batch = batch.parse().ok()?;
+            self.batches(name)?.insert(batch);
             return Some(());
         }
-        let number: u64 = number.parse().ok()?;
-        let batches = match (name, word.contains('@')) {
-            ("lost", true) => &mut self.lost,
-            ("lost-submit", true) => &mut self.lost_submit,
-            ("hang", true) => &mut self.hang,
-            ("dead", true) => &mut self.dead,
-            ("invalid", true) => &mut self.invalid,
-            ("failed", true) => &mut self.failed,
-            ("panic", true) => &mut self.panic,
-            ("slow", true) => &mut self.slow,
-            (_, true) => return None,
-            ("nan", false) => return u32::try_from(number).ok().map(|id| self.nan = Some(id)),
-            ("context", false) => {
-                self.context = Some(
-                    u32::try_from(number)
-                        .ok()
-                        .filter(|count| CONTEXTS.contains(count))?,
-                );
-                return Some(());
-            }
-            ("oom", false) => {
-                return u32::try_from(number)
-                    .ok()
-                    .map(|blocks| self.oom = Some(blocks));
-            }
-            ("memory", false) => {
-                self.memory = Some(number);
-                return Some(());
-            }
-            ("binding", false) => {
-                self.binding = Some(number);
-                return Some(());
-            }
-            ("gflops", false) => {
-                self.gflops = Some(number);
-                return Some(());
-            }
-            ("gbps", false) => {
-                self.gbps = Some(number);
-                return Some(());
-            }
-            ("watchdog", false) => {
-                self.watchdog = Some(Duration::from_millis(number));
-                return Some(());
-            }
-            ("pause" | "loading", false) => {
-                let duration = if name == "pause" {
-                    &mut self.pause
-                } else {
-                    &mut self.loading
-                };
-                *duration = Duration::from_millis(number);
-                return Some(());
-            }
-            ("stray", false) => {
-                self.stray = Some(number).filter(|&number| number > 0);
-                return Some(());
-            }
-            ("dear", false) => {
-                self.dear = Some(number).filter(|&number| number > 0);
-                return Some(());
-            }
-            ("rounding", false) => {
-                self.rounding = number != 0;
-                return Some(());
-            }
-            ("seed", false) => {
-                self.seed = number;
-                return Some(());
-            }
+        let (name, value) = word.split_once('=')?;
+        if name == "say" {
+            self.say = Some(Say::read(value)?);
+            return Some(());
+        }
+        self.set(name, value.parse().ok()?)
+    }
+
+    /// The batches of a fault.
+    fn batches(&mut self, name: &str) -> Option<&mut BTreeSet<u64>> {
+        Some(match name {
+            "lost" => &mut self.lost,
+            "lost-submit" => &mut self.lost_submit,
+            "hang" => &mut self.hang,
+            "dead" => &mut self.dead,
+            "invalid" => &mut self.invalid,
+            "failed" => &mut self.failed,
+            "panic" => &mut self.panic,
+            "slow" => &mut self.slow,
             _ => return None,
-        };
-        batches.insert(number);
+        })
+    }
+
+    /// Sets a number; `None` if it is unknown, or out of range.
+    fn set(&mut self, name: &str, number: u64) -> Option<()> {
+        let milliseconds = Duration::from_millis(number);
+        match name {
+            "nan" => self.nan = Some(u32::try_from(number).ok()?),
+            "context" => {
+                let count = u32::try_from(number).ok()?;
+                self.context = Some(CONTEXTS.contains(&count).then_some(count)?);
+            }
+            "oom" => self.oom = Some(u32::try_from(number).ok()?),
+            "memory" => self.memory = Some(number),
+            "binding" => self.binding = Some(number),
+            "gflops" => self.gflops = Some(number),
+            "gbps" => self.gbps = Some(number),
+            "watchdog" => self.watchdog = Some(milliseconds),
+            "pause" => self.pause = milliseconds,
+            "loading" => self.loading = milliseconds,
+            "stray" => self.stray = (number > 0).then_some(number),
+            "dear" => self.dear = (number > 0).then_some(number),
+            "rounding" => self.rounding = number != 0,
+            "seed" => self.seed = number,
+            _ => return None,
+        }
         Some(())
     }
 }

@@ -38,51 +38,49 @@ pub fn next_token(
 ) -> Option<u32> {
     let mut hash = history;
     if sample.draw.temperature > 0.0 {
-        hash = mix(hash, sample.seed);
-        hash = mix(
-            hash,
-            u64::from(sample.choice) << 32 | u64::from(sample.position),
-        );
+        let place = u64::from(sample.choice) << 32 | u64::from(sample.position);
+        hash = mix(mix(hash, sample.seed), place);
     }
     if sample.draw.has_penalties() {
-        let mut counts: BTreeMap<_, _> = past
-            .iter()
-            .map(|entry| (entry.token_id, entry.generated))
-            .collect();
-        pending
-            .into_iter()
-            .for_each(|token_id| *counts.entry(token_id).or_insert(0) += 1);
-        hash = counts.into_iter().fold(hash, |hash, (id, count)| {
-            mix(hash, u64::from(id) << 32 | u64::from(count))
-        });
+        hash = with_counts(hash, past, pending);
     }
     let mut biases = BTreeMap::new();
-    bias.iter()
-        .for_each(|entry| *biases.entry(entry.token_id).or_insert(0.0) += entry.bias);
+    for entry in bias {
+        *biases.entry(entry.token_id).or_insert(0.0) += entry.bias;
+    }
     let (held_back, biases): (BTreeMap<_, _>, BTreeMap<_, _>) =
         biases.into_iter().partition(|&(_, bias)| bias < HELD_BACK);
     let hash = biases.iter().fold(hash, |hash, (&id, bias)| {
         mix(hash, u64::from(id) << 32 | u64::from(bias.to_bits()))
     });
-    let choose =
-        |count: usize| usize::try_from(hash % count as u64).expect("a vocabulary is a u32");
     if mask.is_none() && held_back.is_empty() {
-        return u32::try_from(choose(vocab as usize)).ok();
+        return u32::try_from(hash % u64::from(vocab)).ok();
     }
-    let allows = |&id: &u32| mask.is_none_or(|mask| mask[id as usize / 32] >> (id % 32) & 1 == 1);
-    let mut ids: Vec<_> = (0..vocab)
-        .filter(allows)
-        .filter(|id| !held_back.contains_key(id))
+    let allowed: Vec<u32> = (0..vocab)
+        .filter(|&id| mask.is_none_or(|mask| mask[id as usize / 32] >> (id % 32) & 1 == 1))
         .collect();
+    let mut ids = allowed.clone();
+    ids.retain(|id| !held_back.contains_key(id));
     if ids.is_empty() {
         // A bias makes a token unlikely, not impossible.
-        ids = (0..vocab).filter(allows).collect();
+        ids = allowed;
     }
-    if ids.is_empty() {
-        None
-    } else {
-        Some(ids[choose(ids.len())])
+    let count = ids.len() as u64;
+    (count > 0).then(|| ids[(hash % count) as usize])
+}
+
+/// `hash` with the number of times that each token was generated.
+fn with_counts(hash: u64, past: &[HistoryEntry], pending: Option<u32>) -> u64 {
+    let mut counts: BTreeMap<_, _> = past
+        .iter()
+        .map(|entry| (entry.token_id, entry.generated))
+        .collect();
+    if let Some(token_id) = pending {
+        *counts.entry(token_id).or_insert(0) += 1;
     }
+    counts.into_iter().fold(hash, |hash, (id, count)| {
+        mix(hash, u64::from(id) << 32 | u64::from(count))
+    })
 }
 
 /// The `count` most likely tokens with their logprobs, where `token_id` is the first of them. They depend on history

@@ -14,76 +14,31 @@ use super::loaded::LoadedPlan;
 use super::memory::KvStore;
 use super::rms_norm::{Norm, factor, inverse_rms};
 use crate::plan::inputs::{BatchInputs, NONE};
-use crate::plan::{HeadNorm, KvLayer, QueryGrowth, RopeStoreKv, Storage, StoreOptions};
+use crate::plan::{HeadNorm, QueryGrowth, RopeStoreKv, Storage, StoreOptions};
 
 /// Runs the step.
 pub(super) fn run(step: &RopeStoreKv, loaded: &mut LoadedPlan, inputs: &BatchInputs) {
-    let KvLayer {
-        group,
-        heads,
-        head_dim,
-        ..
-    } = loaded.plan.kv_layers[step.layer as usize];
+    let layer = loaded.plan.kv_layers[step.layer as usize];
     let heads = Heads {
         query: step.query_heads as usize,
-        kv: heads as usize,
-        dim: head_dim as usize,
+        kv: layer.heads as usize,
+        dim: layer.head_dim as usize,
     };
-    let norm = |norm: HeadNorm| {
-        let weight = loaded.weight(norm.weight).vector();
-        (
-            Norm {
-                weight,
-                epsilon: norm.epsilon,
-                one_plus: norm.one_plus,
-            },
-            norm.after_rotation,
-        )
-    };
-    let (q_norm, k_norm) = (step.q_norm.map(norm), step.k_norm.map(norm));
-    let transform = Transform {
-        q_norm,
-        k_norm,
-        rotation: step.rope.map(|rope| {
-            let frequencies = loaded.weight(rope.frequencies).vector();
-            assert_eq!(
-                frequencies.len() * 2,
-                rope.rotary_dim as usize,
-                "one frequency per rotated pair"
-            );
-            Rotation {
-                frequencies,
-                interleaved: rope.interleaved,
-                scale: rope.scale,
-            }
-        }),
-        options: step.options,
-    };
+    let transform = Transform::of(step, loaded);
     if step.options.q_only {
-        return loaded.write(step.q, inputs, |loaded, q, storage| {
-            let (rows, columns) = (loaded.rows(step.qkv, inputs), heads.query * heads.dim);
-            let rows = rows
-                .chunks_exact(loaded.columns(step.qkv))
-                .zip(q.chunks_exact_mut(columns));
-            for ((qkv, q), position) in rows.zip(&inputs.positions) {
-                transform.query(&qkv[..columns], *position, heads.dim, q, storage);
-            }
-        });
+        return run_queries(step, loaded, inputs, heads, &transform);
     }
     loaded.write_layer(step.layer, |loaded, [keys, values]| {
         loaded.write(step.q, inputs, |loaded, q, storage| {
-            let slots = &inputs.groups[group as usize].slot_mapping;
-            let block_size = loaded.capacity.block_size as usize;
             let mut target = Target {
                 keys,
                 values,
-                block_size,
-                slots,
+                block_size: loaded.capacity.block_size as usize,
+                slots: &inputs.groups[layer.group as usize].slot_mapping,
             };
             let columns = (heads.query + 2 * heads.kv) * heads.dim;
-            let rows = loaded
-                .rows(step.qkv, inputs)
-                .chunks_exact(loaded.columns(step.qkv));
+            let rows = loaded.rows(step.qkv, inputs);
+            let rows = rows.chunks_exact(loaded.columns(step.qkv));
             let qkv: Vec<f32> = rows.flat_map(|row| &row[..columns]).copied().collect();
             rope_store_kv(
                 &qkv,
@@ -94,6 +49,26 @@ pub(super) fn run(step: &RopeStoreKv, loaded: &mut LoadedPlan, inputs: &BatchInp
                 (q, storage),
             );
         });
+    });
+}
+
+/// Runs a step whose rows have queries only.
+fn run_queries(
+    step: &RopeStoreKv,
+    loaded: &mut LoadedPlan,
+    inputs: &BatchInputs,
+    heads: Heads,
+    transform: &Transform,
+) {
+    loaded.write(step.q, inputs, |loaded, q, storage| {
+        let columns = heads.query * heads.dim;
+        let rows = loaded
+            .rows(step.qkv, inputs)
+            .chunks_exact(loaded.columns(step.qkv));
+        let rows = rows.zip(q.chunks_exact_mut(columns));
+        for ((qkv, q), position) in rows.zip(&inputs.positions) {
+            transform.query(&qkv[..columns], *position, heads.dim, q, storage);
+        }
     });
 }
 
@@ -132,6 +107,37 @@ pub(super) struct Transform {
 }
 
 impl Transform {
+    /// Norms and rotation of a step, with decoded weights.
+    fn of(step: &RopeStoreKv, loaded: &LoadedPlan) -> Self {
+        let norm = |norm: HeadNorm| {
+            let weights = Norm {
+                weight: loaded.weight(norm.weight).vector(),
+                epsilon: norm.epsilon,
+                one_plus: norm.one_plus,
+            };
+            (weights, norm.after_rotation)
+        };
+        let rotation = step.rope.map(|rope| {
+            let frequencies = loaded.weight(rope.frequencies).vector();
+            assert_eq!(
+                frequencies.len() * 2,
+                rope.rotary_dim as usize,
+                "one frequency per rotated pair"
+            );
+            Rotation {
+                frequencies,
+                interleaved: rope.interleaved,
+                scale: rope.scale,
+            }
+        });
+        Self {
+            q_norm: step.q_norm.map(norm),
+            k_norm: step.k_norm.map(norm),
+            rotation,
+            options: step.options,
+        }
+    }
+
     /// Norm and rotation of a row of q or k.
     fn turn(
         &self,

@@ -160,55 +160,47 @@ impl Arena {
         side: &SideBytes,
     ) -> Result<Self, BackendError> {
         let mut next_id = 0;
-        let mut make =
-            |name: &str, bytes: u64, usage| create(gpu, &mut next_id, name, bytes, usage);
-        let storage = wgpu::BufferUsages::STORAGE;
-        let feed = make("feed", side.feed, storage)?;
-        let metadata = make("metadata", side.metadata, storage)?;
-        let params = make("params", side.params, wgpu::BufferUsages::UNIFORM)?;
-        let results = make("results", side.results, storage)?;
-        let pooled = make("pooled", side.pooled, storage)?;
-        let attend_scratch = make("attend scratch", side.attend_scratch, storage)?;
-        let sample_scratch = make("sample scratch", side.sample_scratch, storage)?;
-        let sample_parts = make("sample parts", side.sample_parts, storage)?;
-        let expert_scratch = make("expert scratch", side.expert_scratch, storage)?;
-        let product_scratch = make("product scratch", side.product_scratch, storage)?;
-        let narrow_rows = make("narrow rows", side.narrow_rows, storage)?;
-        let mut rows = Vec::with_capacity(plan.buffers.len());
-        for (spec, &bytes) in plan.buffers.iter().zip(&layout.rows) {
-            if spec.storage != Storage::F32 {
-                return Err(BackendError::storage(spec, "f32"));
-            }
-            rows.push(make(spec.name, bytes, storage)?);
-        }
-        let states = (0..).zip(&layout.states);
-        let states = states
-            .map(|(layer, &bytes): (usize, _)| make(&format!("state.{layer}"), bytes, storage));
-        let states = states.collect::<Result<_, BackendError>>()?;
-        let mut weights = Vec::with_capacity(plan.weights.len());
-        for (spec, shards) in plan.weights.iter().zip(&layout.weights) {
-            weights.push(create_weight(gpu, &mut next_id, spec, shards)?);
-        }
+        let uniform = wgpu::BufferUsages::UNIFORM;
         let arena = Self {
-            next_id,
             staged_bytes: 0,
-            weights,
-            rows,
-            states,
+            feed: create_storage(gpu, &mut next_id, "feed", side.feed)?,
+            metadata: create_storage(gpu, &mut next_id, "metadata", side.metadata)?,
+            params: create(gpu, &mut next_id, "params", side.params, uniform)?,
+            results: create_storage(gpu, &mut next_id, "results", side.results)?,
+            pooled: create_storage(gpu, &mut next_id, "pooled", side.pooled)?,
+            attend_scratch: create_storage(
+                gpu,
+                &mut next_id,
+                "attend scratch",
+                side.attend_scratch,
+            )?,
+            sample_scratch: create_storage(
+                gpu,
+                &mut next_id,
+                "sample scratch",
+                side.sample_scratch,
+            )?,
+            sample_parts: create_storage(gpu, &mut next_id, "sample parts", side.sample_parts)?,
+            expert_scratch: create_storage(
+                gpu,
+                &mut next_id,
+                "expert scratch",
+                side.expert_scratch,
+            )?,
+            product_scratch: create_storage(
+                gpu,
+                &mut next_id,
+                "product scratch",
+                side.product_scratch,
+            )?,
+            narrow_rows: create_storage(gpu, &mut next_id, "narrow rows", side.narrow_rows)?,
+            rows: create_rows(gpu, &mut next_id, plan, layout)?,
+            states: create_states(gpu, &mut next_id, layout)?,
+            weights: create_weights(gpu, &mut next_id, plan, layout)?,
             group_rows: layout.group_rows,
             kv: Vec::new(),
             blocks: Vec::new(),
-            feed,
-            metadata,
-            params,
-            results,
-            pooled,
-            attend_scratch,
-            sample_scratch,
-            sample_parts,
-            expert_scratch,
-            product_scratch,
-            narrow_rows,
+            next_id,
         };
         let zeroed = [
             &arena.feed,
@@ -348,6 +340,61 @@ impl Arena {
     }
 }
 
+fn create_rows(
+    gpu: &Gpu,
+    next_id: &mut u32,
+    plan: &Plan,
+    layout: &Layout,
+) -> Result<Vec<GpuBuffer>, BackendError> {
+    let mut rows = Vec::with_capacity(plan.buffers.len());
+    for (spec, &bytes) in plan.buffers.iter().zip(&layout.rows) {
+        if spec.storage != Storage::F32 {
+            return Err(BackendError::storage(spec, "f32"));
+        }
+        rows.push(create_storage(gpu, next_id, spec.name, bytes)?);
+    }
+    Ok(rows)
+}
+
+fn create_states(
+    gpu: &Gpu,
+    next_id: &mut u32,
+    layout: &Layout,
+) -> Result<Vec<GpuBuffer>, BackendError> {
+    let mut states = Vec::new();
+    for (layer, &bytes) in layout.states.iter().enumerate() {
+        states.push(create_storage(
+            gpu,
+            next_id,
+            &format!("state.{layer}"),
+            bytes,
+        )?);
+    }
+    Ok(states)
+}
+
+fn create_weights(
+    gpu: &Gpu,
+    next_id: &mut u32,
+    plan: &Plan,
+    layout: &Layout,
+) -> Result<Vec<DeviceWeight>, BackendError> {
+    let mut weights = Vec::with_capacity(plan.weights.len());
+    for (spec, shards) in plan.weights.iter().zip(&layout.weights) {
+        weights.push(create_weight(gpu, next_id, spec, shards)?);
+    }
+    Ok(weights)
+}
+
+fn create_storage(
+    gpu: &Gpu,
+    next_id: &mut u32,
+    name: &str,
+    bytes: u64,
+) -> Result<GpuBuffer, BackendError> {
+    create(gpu, next_id, name, bytes, wgpu::BufferUsages::STORAGE)
+}
+
 fn create_weight(
     gpu: &Gpu,
     next_id: &mut u32,
@@ -370,7 +417,7 @@ fn create_weight(
                  format,
                  bytes,
              }| {
-                let buffer = create(gpu, next_id, &spec.name, bytes, wgpu::BufferUsages::STORAGE)?;
+                let buffer = create_storage(gpu, next_id, &spec.name, bytes)?;
                 Ok(Shard {
                     buffer,
                     row_start,

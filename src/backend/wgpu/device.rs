@@ -569,14 +569,51 @@ pub(crate) fn profile_kind(info: &wgpu::AdapterInfo) -> DeviceKind {
 }
 
 fn profile(adapter: &wgpu::Adapter, options: &WgpuOptions) -> Profile {
-    let (info, limits) = (adapter.get_info(), adapter.limits());
+    let info = adapter.get_info();
     let class = options.class.unwrap_or(Class::of(profile_kind(&info)));
-    let sizes = info.subgroup_min_size >= 4 && info.subgroup_max_size <= 128;
-    let has_subgroups =
-        (options.subgroups || adapter.features().contains(wgpu::Features::SUBGROUP)) && sizes;
+    let (tier, matrices) = tier(adapter, options, class);
+    let texels = class == Class::Software && tier >= Tier::T1 && texels::available(&info);
+    let bytes_max = bytes_max(adapter, texels);
+    let flags = adapter.get_downlevel_capabilities().flags;
+    let at_most = |bytes: Option<u64>| bytes.map_or(bytes_max, |bytes| bytes.min(bytes_max));
+    let int8_activations = match options.int8_activations {
+        // Kernels of software adapters have no such variant.
+        _ if class == Class::Software => false,
+        Int8Activations::Off => false,
+        Int8Activations::Native => hardware::multiplies_bytes(adapter),
+        Int8Activations::Always => true,
+    };
+    Profile {
+        tier,
+        class,
+        binding_bytes_max: at_most(options.binding_bytes_max),
+        buffer_bytes_max: at_most(options.buffer_bytes_max),
+        half_conversion: flags.contains(wgpu::DownlevelFlags::SHADER_F16_IN_F32),
+        texels,
+        subgroup_size_min: if tier >= Tier::T1 {
+            info.subgroup_min_size
+        } else {
+            0
+        },
+        matrices,
+        // Another class is another device.
+        cores: match hardware::cores(adapter) {
+            Some(cores) if options.class.is_none() => cores,
+            _ => class.usual_cores(),
+        },
+        int8_activations,
+        tuning: Tuning::USUAL,
+    }
+}
+
+/// The best tier that is asked for and that the adapter has, and its matrices if they are part of it.
+fn tier(adapter: &wgpu::Adapter, options: &WgpuOptions, class: Class) -> (Tier, Option<Matrices>) {
+    let info = adapter.get_info();
+    let has_sizes = info.subgroup_min_size >= 4 && info.subgroup_max_size <= 128;
+    let has_feature = adapter.features().contains(wgpu::Features::SUBGROUP);
+    let has_subgroups = (options.subgroups || has_feature) && has_sizes;
     // Software adapters compute a matrix element by element, and their own kernels do that better.
-    let has_matrices = has_subgroups && class != Class::Software;
-    let matrices = if has_matrices {
+    let matrices = if has_subgroups && class != Class::Software {
         Matrices::of(adapter)
     } else {
         None
@@ -586,53 +623,27 @@ fn profile(adapter: &wgpu::Adapter, options: &WgpuOptions) -> Profile {
         (true, None) => Tier::T1,
         (true, Some(_)) => Tier::T2,
     };
-    let flags = adapter.get_downlevel_capabilities().flags;
     let tier = options.tier.map_or(best, |tier| tier.min(best));
-    let texels = class == Class::Software && tier >= Tier::T1 && texels::available(&info);
-    let int8_activations = match options.int8_activations {
-        Int8Activations::Off => false,
-        Int8Activations::Native => hardware::multiplies_bytes(adapter),
-        Int8Activations::Always => true,
+    let matrices = match matrices {
+        Some(matrices) if tier >= Tier::T2 => Some(Matrices {
+            lanes: options.matrix_lanes.unwrap_or(matrices.lanes),
+            ..matrices
+        }),
+        _ => None,
     };
+    (tier, matrices)
+}
+
+/// Bytes of the largest binding, which is also a buffer.
+fn bytes_max(adapter: &wgpu::Adapter, texels: bool) -> u64 {
+    let limits = adapter.limits();
     let binding = limits
         .max_storage_buffer_binding_size
         .min(limits.max_buffer_size);
-    let binding = if texels {
+    if texels {
         binding.min(texels::BYTES_MAX)
     } else {
         binding
-    };
-    Profile {
-        tier,
-        class,
-        binding_bytes_max: options
-            .binding_bytes_max
-            .map_or(binding, |bytes| bytes.min(binding)),
-        buffer_bytes_max: options
-            .buffer_bytes_max
-            .map_or(binding, |bytes| bytes.min(binding)),
-        half_conversion: flags.contains(wgpu::DownlevelFlags::SHADER_F16_IN_F32),
-        texels,
-        subgroup_size_min: if tier >= Tier::T1 {
-            info.subgroup_min_size
-        } else {
-            0
-        },
-        matrices: match matrices {
-            Some(matrices) if tier >= Tier::T2 => Some(Matrices {
-                lanes: options.matrix_lanes.unwrap_or(matrices.lanes),
-                ..matrices
-            }),
-            _ => None,
-        },
-        // Another class is another device.
-        cores: match hardware::cores(adapter) {
-            Some(cores) if options.class.is_none() => cores,
-            _ => class.usual_cores(),
-        },
-        // Kernels of software adapters have no such variant.
-        int8_activations: int8_activations && class != Class::Software,
-        tuning: Tuning::USUAL,
     }
 }
 

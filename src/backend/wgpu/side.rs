@@ -3,14 +3,14 @@
 use super::super::{Capacity, SideBuffer, metadata};
 use super::arena::SideBytes;
 use super::device::Profile;
-use super::encode::{PARAMS_SLOTS, attend, experts, matmul, pool, sample};
+use super::encode::{PARAMS_SLOTS, attend_paged, matmul, matmul_experts, pool, sample};
 use super::pipelines::PARAMS_SLOT_BYTES;
 use super::readback;
 use crate::plan::Plan;
 
 impl SideBytes {
     pub(crate) fn new(plan: &Plan, capacity: &Capacity, profile: &Profile) -> Self {
-        let work_words = attend::work_words_max(plan, capacity, profile);
+        let work_words = attend_paged::work_words_max(plan, capacity, profile);
         let pooled_words = pool::words_max(plan, capacity);
         Self {
             feed: u64::from(capacity.feed_slots) * 4,
@@ -18,10 +18,10 @@ impl SideBytes {
             params: u64::from(PARAMS_SLOTS * PARAMS_SLOT_BYTES),
             results: u64::from(capacity.samples_max * metadata::RESULT_STRIDE_MAX) * 4,
             pooled: u64::from(pooled_words) * 4,
-            attend_scratch: attend::scratch_bytes(plan, capacity, profile),
+            attend_scratch: attend_paged::scratch_bytes(plan, capacity, profile),
             sample_scratch: sample::scratch_bytes(plan, capacity, profile),
             sample_parts: sample::parts_bytes(plan, capacity, profile),
-            expert_scratch: experts::scratch_bytes(plan, capacity, profile),
+            expert_scratch: matmul_experts::scratch_bytes(plan, capacity, profile),
             product_scratch: matmul::scratch_bytes(plan, capacity, profile),
             narrow_rows: matmul::narrow_bytes(plan, capacity, profile),
             readback: readback::slot_bytes(capacity.samples_max, pooled_words),

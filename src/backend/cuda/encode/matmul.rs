@@ -9,8 +9,8 @@
 use super::super::super::BackendError;
 use super::super::arena::DeviceSection;
 use super::super::blas::{Product, ProductShape};
-use super::rows::activation_of;
-use super::{Kernel, Recorder, eights_of, matmul_tile, params};
+use super::gated_activation::activation_of;
+use super::{Kernel, Recorder, eights_of, matmul_tile, params, weight_offset};
 use crate::plan::fuse::Fused;
 use crate::plan::{GatedActivation, MatMul, RmsNorm, Storage, WeightFormat};
 
@@ -160,11 +160,6 @@ struct VecLaunch<'a> {
 
 impl VecLaunch<'_> {
     fn launch(&self, recorder: &mut Recorder<'_>, step: &MatMul) -> Result<(), BackendError> {
-        let (arena, section) = (recorder.arena, self.section);
-        debug_assert!(
-            self.gated.is_none() || section.rows.is_multiple_of(2),
-            "a gate has an up projection"
-        );
         let rows_max = recorder.rows(step.x);
         let rows = row_group(recorder, rows_max);
         let warps = if self.norm.is_some() {
@@ -173,24 +168,45 @@ impl VecLaunch<'_> {
             WARPS
         };
         let outputs = self.outputs(recorder, rows);
-        let x = self.norm.map_or(step.x, |norm| norm.x);
-        let out = self.gated.map_or(step.out, |gated| gated.out);
         let kernel = self
             .kernel(recorder, step)
             .define("ROWS", rows)
             .define("OUTPUTS", outputs)
             .define("WARPS", warps);
+        let params = self.params(recorder, step);
+        let shared = self.norm.map_or(0, |_| {
+            rows * params.columns * recorder.storage(step.x).bytes()
+        });
+        let grid = [
+            self.section.rows.div_ceil(warps * outputs),
+            rows_max.div_ceil(rows),
+            1,
+        ];
+        recorder.launch(&kernel, &params, grid, warps * 32, shared)
+    }
+
+    fn params(&self, recorder: &Recorder<'_>, step: &MatMul) -> Params {
+        let Self {
+            section,
+            norm,
+            gated,
+        } = *self;
+        debug_assert!(
+            gated.is_none() || section.rows.is_multiple_of(2),
+            "a gate has an up projection"
+        );
+        let x = norm.map_or(step.x, |norm| norm.x);
+        let out = gated.map_or(step.out, |gated| gated.out);
         let count = recorder.row_count(step.x);
-        let (activation, alpha, limit) = self
-            .gated
-            .map_or((0, 0.0, 0.0), |gated| activation_of(gated.activation));
-        let params = Params {
+        let (activation, alpha, limit) =
+            gated.map_or((0, 0.0, 0.0), |gated| activation_of(gated.activation));
+        Params {
             x: recorder.row_buffer(x),
             weight: section.address,
             bias: recorder.optional(step.bias),
             out: recorder.row_buffer(out),
-            metadata: arena.metadata,
-            norm_weight: self.norm.map_or(0, |norm| recorder.vector(norm.weight)),
+            metadata: recorder.arena.metadata,
+            norm_weight: norm.map_or(0, |norm| recorder.vector(norm.weight)),
             row_header: count.header,
             row_times: count.times,
             columns: recorder.columns(step.x),
@@ -198,24 +214,12 @@ impl VecLaunch<'_> {
             stride: recorder.columns(out),
             output_start: section.row_start,
             accumulate: u32::from(step.accumulate),
-            epsilon: self.norm.map_or(0.0, |norm| norm.epsilon),
-            offset: self
-                .norm
-                .map_or(0.0, |norm| if norm.one_plus { 1.0 } else { 0.0 }),
+            epsilon: norm.map_or(0.0, |norm| norm.epsilon),
+            offset: weight_offset(norm.is_some_and(|norm| norm.one_plus)),
             activation,
             alpha,
             limit,
-        };
-        let shared = self.norm.map_or(0, |_| {
-            rows * params.columns * recorder.storage(step.x).bytes()
-        });
-        // A gate and its up projection give one output.
-        let grid = [
-            section.rows.div_ceil(warps * outputs),
-            rows_max.div_ceil(rows),
-            1,
-        ];
-        recorder.launch(&kernel, &params, grid, warps * 32, shared)
+        }
     }
 
     /// Weight rows per warp. If there are few, they are spread over more warps, so that every multiprocessor has enough

@@ -11,21 +11,24 @@
 //! - Row buffers are f32 or bfloat16, chosen by a define (`X_TYPE`, `OUT_TYPE`); vectors are f32.
 //! - Rows beyond the batch's own count never reach the pool and cause no out-of-bounds reads.
 
-pub(super) mod attend;
-mod convolution;
-mod copy;
-pub(super) mod experts;
-mod gather;
-mod latent;
+pub(super) mod attend_paged;
+mod copy_blocks;
+mod embed;
+mod gated_activation;
+mod gated_norm;
+mod gather_rows;
 mod matmul;
+pub(super) mod matmul_experts;
 pub(super) mod matmul_tile;
 pub(super) mod pool;
-mod rope;
+mod rms_norm;
+mod rope_store_kv;
+mod rope_store_latent;
 mod route_experts;
-mod rows;
 pub(super) mod sample;
 mod scale_logits;
-mod scan;
+mod short_convolution;
+mod state_scan;
 mod tile;
 
 use super::super::metadata::{META_LOGITS_COUNT, META_TOKEN_COUNT};
@@ -38,7 +41,7 @@ use crate::plan::fuse;
 use crate::plan::inputs::{BatchInputs, GroupInputs, NONE, SampleShape};
 use crate::plan::{BufferId, Plan, Rows, Step, Storage, Tail, WeightId};
 use bytemuck::Pod;
-use scan::ScanShape;
+use state_scan::ScanShape;
 
 /// Declares the params of a kernel: addresses first, then an even total of u32 and f32.
 macro_rules! params {
@@ -50,6 +53,11 @@ macro_rules! params {
     };
 }
 pub(super) use params;
+
+/// What is added to every weight of a norm.
+pub(super) fn weight_offset(one_plus: bool) -> f32 {
+    if one_plus { 1.0 } else { 0.0 }
+}
 
 /// A bucket of batches: the maximum of each count.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -333,7 +341,7 @@ impl<'a> Recorder<'a> {
         }
         if let Some((store, attend)) = fuse::find_attention(self.plan, steps) {
             self.running = &steps[..2];
-            return Ok(if attend::encode_fused(self, &store, &attend)? {
+            return Ok(if attend_paged::encode_fused(self, &store, &attend)? {
                 2
             } else {
                 0
@@ -346,20 +354,20 @@ impl<'a> Recorder<'a> {
         match step {
             // Most batches copy no blocks; they have programs of their own.
             Step::CopyBlocks(_) if !self.shape.copies => Ok(()),
-            Step::CopyBlocks(_) => copy::encode(self),
-            Step::Embed(step) => rows::embed(self, step),
-            Step::RmsNorm(step) => rows::rms_norm(self, step),
+            Step::CopyBlocks(_) => copy_blocks::encode(self),
+            Step::Embed(step) => embed::encode(self, step),
+            Step::RmsNorm(step) => rms_norm::encode(self, step),
             Step::MatMul(step) => matmul::encode(self, step),
-            Step::RopeStoreKv(step) => rope::encode(self, step),
-            Step::RopeStoreLatent(step) => latent::encode(self, step),
-            Step::AttendPaged(step) => attend::encode(self, step),
-            Step::ShortConvolution(step) => convolution::encode(self, step),
-            Step::StateScan(step) => scan::encode(self, step),
-            Step::GatedNorm(step) => rows::gated_norm(self, step),
-            Step::GatedActivation(step) => rows::gated(self, step),
+            Step::RopeStoreKv(step) => rope_store_kv::encode(self, step),
+            Step::RopeStoreLatent(step) => rope_store_latent::encode(self, step),
+            Step::AttendPaged(step) => attend_paged::encode(self, step),
+            Step::ShortConvolution(step) => short_convolution::encode(self, step),
+            Step::StateScan(step) => state_scan::encode(self, step),
+            Step::GatedNorm(step) => gated_norm::encode(self, step),
+            Step::GatedActivation(step) => gated_activation::encode(self, step),
             Step::RouteExperts(step) => route_experts::encode(self, step),
-            Step::MatMulExperts(step) => experts::encode(self, step),
-            Step::GatherRows(step) => gather::encode(self, step),
+            Step::MatMulExperts(step) => matmul_experts::encode(self, step),
+            Step::GatherRows(step) => gather_rows::encode(self, step),
             Step::ScaleLogits(step) => scale_logits::encode(self, step),
             Step::Sample(step) => sample::encode(self, step),
             Step::Pool(step) => pool::encode(self, step),

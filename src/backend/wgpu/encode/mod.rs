@@ -19,22 +19,23 @@
 //! - work that must be planned per batch (attention's work list) is appended to the metadata by a function of the
 //!   batch; only its counts are part of the shape.
 
-pub(crate) mod attend;
-mod convolution;
-mod copy;
+pub(crate) mod attend_paged;
+mod copy_blocks;
 mod embed;
-pub(crate) mod experts;
-mod gated;
+mod gated_activation;
 mod gated_norm;
-mod gather;
-mod latent;
+mod gather_rows;
 pub(crate) mod matmul;
+pub(crate) mod matmul_experts;
 pub(crate) mod pool;
 mod rms_norm;
-pub(crate) mod rope;
+mod rope_store_kv;
+mod rope_store_latent;
+mod route_experts;
 pub(crate) mod sample;
 mod scale_logits;
-mod scan;
+mod short_convolution;
+mod state_scan;
 mod variant;
 mod weight;
 
@@ -58,22 +59,23 @@ use std::sync::Arc;
 /// Every variant that any encoder can use.
 pub fn variants() -> Vec<Variant> {
     let all = [
-        attend::variants(),
-        convolution::variants(),
-        copy::variants(),
+        attend_paged::variants(),
+        copy_blocks::variants(),
         embed::variants(),
-        experts::variants(),
-        gather::variants(),
-        gated::variants(),
+        gated_activation::variants(),
         gated_norm::variants(),
-        latent::variants(),
+        gather_rows::variants(),
         matmul::variants(),
+        matmul_experts::variants(),
         pool::variants(),
         rms_norm::variants(),
-        rope::variants(),
+        rope_store_kv::variants(),
+        rope_store_latent::variants(),
+        route_experts::variants(),
         sample::variants(),
         scale_logits::variants(),
-        scan::variants(),
+        short_convolution::variants(),
+        state_scan::variants(),
     ];
     all.into_iter().flatten().collect()
 }
@@ -106,7 +108,7 @@ pub(crate) struct BatchShape {
     /// Number of block copies of each KV group.
     pub(crate) copies: Vec<u32>,
     /// Counts of attention's work list of each KV group.
-    pub(crate) attend: Vec<attend::AttendShape>,
+    pub(crate) attend: Vec<attend_paged::AttendShape>,
     /// Sampling options used by any row.
     pub(crate) sample: SampleShape,
     /// Whether any row is drawn from its whole vocabulary.
@@ -114,7 +116,7 @@ pub(crate) struct BatchShape {
     /// Runs of the sampling tail; empty when nothing is sampled.
     pub(crate) sample_groups: Vec<SampleGroup>,
     /// Numbers of rows of the sequences, as recurrences tell them apart.
-    pub(crate) scan: scan::ScanShape,
+    pub(crate) scan: state_scan::ScanShape,
     /// Number of pool rows.
     pub(crate) pools: u32,
     /// Number of dispatches that one layer's attention is divided among.
@@ -148,7 +150,7 @@ pub(crate) fn flatten(
         inputs,
         words,
         |group: usize, words: &mut Vec<u32>| {
-            attends.push(attend::work(context, profile, inputs, group, words));
+            attends.push(attend_paged::work(context, profile, inputs, group, words));
         },
     )?;
     let count = |count: usize| u32::try_from(count).expect("checked against the capacity");
@@ -170,7 +172,7 @@ pub(crate) fn flatten(
         } else {
             Vec::new()
         },
-        scan: scan::ScanShape::of(context.plan, inputs),
+        scan: state_scan::ScanShape::of(context.plan, inputs),
         pools: if inputs.tails.contains(&Tail::Pool) {
             count(inputs.pools.len())
         } else {
@@ -474,20 +476,20 @@ impl<'a> Recorder<'a> {
 
     fn step(&mut self, step: &Step) -> Result<(), BackendError> {
         match step {
-            Step::CopyBlocks(_) => copy::encode(self),
+            Step::CopyBlocks(_) => copy_blocks::encode(self),
             Step::Embed(step) => embed::encode(self, step),
             Step::RmsNorm(step) => rms_norm::encode(self, step),
             Step::MatMul(step) => matmul::encode(self, step),
-            Step::RopeStoreKv(step) => rope::encode(self, step),
-            Step::RopeStoreLatent(step) => latent::encode(self, step),
-            Step::AttendPaged(step) => attend::encode(self, step),
-            Step::ShortConvolution(step) => convolution::encode(self, step),
-            Step::StateScan(step) => scan::encode(self, step),
+            Step::RopeStoreKv(step) => rope_store_kv::encode(self, step),
+            Step::RopeStoreLatent(step) => rope_store_latent::encode(self, step),
+            Step::AttendPaged(step) => attend_paged::encode(self, step),
+            Step::ShortConvolution(step) => short_convolution::encode(self, step),
+            Step::StateScan(step) => state_scan::encode(self, step),
             Step::GatedNorm(step) => gated_norm::encode(self, step),
-            Step::GatedActivation(step) => gated::encode(self, step),
-            Step::RouteExperts(step) => experts::encode_routes(self, step),
-            Step::MatMulExperts(step) => experts::encode(self, step),
-            Step::GatherRows(step) => gather::encode(self, step),
+            Step::GatedActivation(step) => gated_activation::encode(self, step),
+            Step::RouteExperts(step) => route_experts::encode(self, step),
+            Step::MatMulExperts(step) => matmul_experts::encode(self, step),
+            Step::GatherRows(step) => gather_rows::encode(self, step),
             Step::ScaleLogits(step) => scale_logits::encode(self, step),
             Step::Sample(step) => sample::encode(self, step),
             Step::Pool(step) => pool::encode(self, step),
@@ -525,6 +527,11 @@ impl<'a> Recorder<'a> {
             unreachable!("a vector fits one binding")
         };
         &shard.buffer
+    }
+
+    /// The same of a vector that the step may lack: then a buffer that can be bound, but is not read.
+    pub(crate) fn optional_vector(&self, id: Option<WeightId>) -> &'a GpuBuffer {
+        id.map_or(&self.arena.metadata, |id| self.vector(id))
     }
 
     /// Columns of `buffer`.
@@ -636,6 +643,11 @@ fn bind_group(
         layout,
         entries: &entries,
     })
+}
+
+/// What is added to every weight of a norm.
+pub(crate) fn weight_offset(one_plus: bool) -> f32 {
+    if one_plus { 1.0 } else { 0.0 }
 }
 
 /// A grid of at least `workgroups` workgroups whose sides are within WebGPU's limit.

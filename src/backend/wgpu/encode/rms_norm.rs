@@ -1,9 +1,10 @@
 //! `RmsNorm` → one dispatch, one workgroup per run of a row.
 
 use super::super::super::BackendError;
+use super::super::arena::Binding;
 use super::super::device::Class;
 use super::super::pipelines::Kernel;
-use super::{Recorder, Variant, params, vectors_of};
+use super::{Recorder, Variant, params, vectors_of, weight_offset};
 use crate::plan::{NormOptions, RmsNorm};
 
 params! {
@@ -31,97 +32,114 @@ enum Kind {
 impl Kind {
     const ALL: [Self; 3] = [Self::Plain, Self::Delta, Self::Options];
 
-    fn of(self, kernel: Kernel) -> Kernel {
+    fn of(step: &RmsNorm) -> Self {
+        let has_options = step.options != NormOptions::default();
+        match step.delta {
+            None if has_options => Self::Options,
+            None => Self::Plain,
+            Some(_) if has_options => {
+                unreachable!("the check of a plan refuses options of a norm with a delta")
+            }
+            Some(_) => Self::Delta,
+        }
+    }
+
+    /// The kernel with a workgroup of `workgroup` invocations per run.
+    fn kernel(self, workgroup: u32) -> Kernel {
+        self.define(Kernel::new("rms_norm").number("WORKGROUP", workgroup))
+    }
+
+    /// The kernel that reads images.
+    fn texel_kernel(self) -> Kernel {
+        self.define(Kernel::new("rms_norm").define("TEXELS").define("SUBGROUPS"))
+    }
+
+    fn define(self, kernel: Kernel) -> Kernel {
         kernel
             .define_if(self == Self::Delta, "DELTA")
             .define_if(self == Self::Options, "OPTIONS")
     }
 }
 
-fn kernel(kind: Kind, workgroup: u32) -> Kernel {
-    kind.of(Kernel::new("rms_norm").number("WORKGROUP", workgroup))
-}
-
-fn texel_kernel(kind: Kind) -> Kernel {
-    kind.of(Kernel::new("rms_norm").define("TEXELS").define("SUBGROUPS"))
-}
-
 /// Records the dispatch.
 pub(super) fn encode(recorder: &mut Recorder<'_>, step: &RmsNorm) -> Result<(), BackendError> {
-    let columns = recorder.plan.weight_spec(step.weight).columns;
-    let rows = recorder.rows(step.x) * (recorder.columns(step.x) / columns);
-    let vectors = vectors_of("rms_norm", columns)?;
+    let params = params(recorder, step)?;
+    let kind = Kind::of(step);
+    let workgroup = match recorder.profile.class {
+        Class::Software => 64,
+        _ => 256,
+    };
+    let (kernel, mut bindings) = if recorder.profile.texels {
+        (kind.texel_kernel(), texel_bindings(recorder, step))
+    } else {
+        let kernel = recorder.tiered(kind.kernel(workgroup));
+        (kernel, bindings(recorder, step))
+    };
+    if kind == Kind::Options {
+        bindings.extend(option_vectors(recorder, step));
+    }
+    recorder.dispatch(&kernel, &params, &bindings, params.rows)
+}
+
+fn params(recorder: &Recorder<'_>, step: &RmsNorm) -> Result<Params, BackendError> {
     debug_assert_eq!(
         recorder.columns(step.x),
         recorder.columns(step.out),
         "a norm keeps the shape"
     );
-    let NormOptions {
-        center,
-        bias,
-        scale,
-    } = step.options;
-    let kind = match (step.delta, step.options == NormOptions::default()) {
-        (None, true) => Kind::Plain,
-        (Some(_), true) => Kind::Delta,
-        (None, false) => Kind::Options,
-        (Some(_), false) => {
-            unreachable!("the check of a plan refuses options of a norm with a delta")
-        }
-    };
-    let params = Params {
-        rows,
-        vectors,
+    let columns = recorder.plan.weight_spec(step.weight).columns;
+    let runs = recorder.columns(step.x) / columns;
+    let options = step.options;
+    Ok(Params {
+        rows: recorder.rows(step.x) * runs,
+        vectors: vectors_of("rms_norm", columns)?,
         columns: columns as f32,
         epsilon: step.epsilon,
-        weight_offset: if step.one_plus { 1.0 } else { 0.0 },
+        weight_offset: weight_offset(step.one_plus),
         accumulate: u32::from(step.accumulate),
-        center: u32::from(center),
-        has_bias: u32::from(bias.is_some()),
-        has_scale: u32::from(scale.is_some()),
-    };
-    let (x, out) = (
-        recorder.row_buffer(step.x),
-        recorder.row_buffer(step.out).read_write(),
-    );
-    let weight = recorder.vector(step.weight);
-    // What is absent is bound to something that is not read.
-    let options = [bias, scale].map(|vector| {
-        vector
-            .map_or(weight, |vector| recorder.vector(vector))
-            .read()
-    });
-    if recorder.profile.texels {
-        let mut bindings = vec![x.fetch(), weight.fetch(), out];
-        bindings.extend(
-            step.delta
-                .iter()
-                .flat_map(|delta| [recorder.row_buffer(*delta).fetch(), x.read_write()]),
-        );
-        if kind == Kind::Options {
-            bindings.extend(options);
+        center: u32::from(options.center),
+        has_bias: u32::from(options.bias.is_some()),
+        has_scale: u32::from(options.scale.is_some()),
+    })
+}
+
+fn bindings<'a>(recorder: &Recorder<'a>, step: &RmsNorm) -> Vec<Binding<'a>> {
+    let x = recorder.row_buffer(step.x);
+    let weight = recorder.vector(step.weight).read();
+    let out = recorder.row_buffer(step.out).read_write();
+    match step.delta {
+        Some(delta) => {
+            let delta = recorder.row_buffer(delta).read();
+            vec![delta, weight, x.read_write(), out]
         }
-        return recorder.dispatch(&texel_kernel(kind), &params, &bindings, rows);
+        None => vec![x.read(), weight, out],
     }
-    let workgroup = if recorder.profile.class == Class::Software {
-        64
-    } else {
-        256
-    };
-    let kernel = recorder.tiered(kernel(kind, workgroup));
-    let mut bindings = match step.delta {
-        Some(delta) => vec![
-            recorder.row_buffer(delta).read(),
-            weight.read(),
-            x.read_write(),
-            out,
-        ],
-        None => vec![x.read(), weight.read(), out],
-    };
-    if kind == Kind::Options {
-        bindings.extend(options);
+}
+
+fn texel_bindings<'a>(recorder: &Recorder<'a>, step: &RmsNorm) -> Vec<Binding<'a>> {
+    let x = recorder.row_buffer(step.x);
+    let mut bindings = vec![
+        x.fetch(),
+        recorder.vector(step.weight).fetch(),
+        recorder.row_buffer(step.out).read_write(),
+    ];
+    if let Some(delta) = step.delta {
+        // The sum is written to x, which is read as an image.
+        bindings.push(recorder.row_buffer(delta).fetch());
+        bindings.push(x.read_write());
     }
-    recorder.dispatch(&kernel, &params, &bindings, rows)
+    bindings
+}
+
+/// Bias and scale. What is absent is bound to something that is not read.
+fn option_vectors<'a>(recorder: &Recorder<'a>, step: &RmsNorm) -> [Binding<'a>; 2] {
+    let absent = recorder.vector(step.weight);
+    let NormOptions { bias, scale, .. } = step.options;
+    [bias, scale].map(|vector| {
+        vector
+            .map_or(absent, |vector| recorder.vector(vector))
+            .read()
+    })
 }
 
 /// Every variant that [`encode`] can use.
@@ -130,11 +148,11 @@ pub(super) fn variants() -> Vec<Variant> {
     for kind in Kind::ALL {
         for workgroup in [64, 256] {
             for subgroups in [false, true] {
-                let kernel = kernel(kind, workgroup).define_if(subgroups, "SUBGROUPS");
+                let kernel = kind.kernel(workgroup).define_if(subgroups, "SUBGROUPS");
                 variants.push(Variant::new::<Params>(kernel, Params::FIELDS));
             }
         }
-        variants.push(Variant::new::<Params>(texel_kernel(kind), Params::FIELDS));
+        variants.push(Variant::new::<Params>(kind.texel_kernel(), Params::FIELDS));
     }
     variants
 }

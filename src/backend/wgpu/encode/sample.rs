@@ -7,9 +7,10 @@
 //! holds.
 
 use super::super::super::{BackendError, Capacity};
+use super::super::arena::Binding;
 use super::super::device::{Class, Profile};
 use super::super::pipelines::Kernel;
-use super::{Recorder, SampleGroup, Variant, params};
+use super::{Recorder, Variant, params};
 use crate::plan::inputs::{BatchInputs, SampleShape, TOP_LOGPROBS_MAX};
 use crate::plan::{Plan, Sample, Step, Tail};
 
@@ -105,93 +106,125 @@ fn workgroup(class: Class) -> u32 {
 
 /// Records the dispatches for the sample rows of `recorder.group`.
 pub(super) fn encode(recorder: &mut Recorder<'_>, step: &Sample) -> Result<(), BackendError> {
-    let (shape, arena, class) = (
-        recorder.shape.sample,
-        recorder.arena,
-        recorder.profile.class,
-    );
-    let SampleGroup {
-        logits_start,
-        sample_start,
-        samples,
-        ..
-    } = recorder.group;
-    let vocab = recorder.columns(step.logits);
-    let (parts, part_fours) = parts(vocab, class);
-    let params = Params {
-        rows: samples,
-        row_first: sample_start,
-        logits_first: logits_start,
-        vocab,
-        parts,
-        part_fours,
-        parts_first: 0,
-    };
-    let (metadata, logits) = (
-        arena.metadata.read(),
-        recorder.row_buffer(step.logits).read(),
-    );
-    debug_assert!(
-        u64::from(samples * parts * PART_WORDS) * 4 <= arena.sample_parts.bytes,
-        "parts of all rows fit"
-    );
-    let surveyed = [metadata, logits, arena.sample_parts.read_write()];
-    recorder.dispatch(
-        &for_vocab("sample_survey", vocab, class),
-        &params,
-        &surveyed,
-        samples * parts,
-    )?;
-    let outputs = [arena.feed.read_write(), arena.results.read_write()];
+    let shape = recorder.shape.sample;
+    let run = TailRun::new(recorder, step);
+    run.record_in_parts(recorder, "sample_survey")?;
     if shape.plain {
-        let bindings = [metadata, arena.sample_parts.read(), outputs[0], outputs[1]];
-        recorder.dispatch(
-            &for_parts("sample_merge"),
-            &params,
-            &bindings,
-            samples.div_ceil(64),
-        )?;
+        run.record_plain(recorder)?;
     }
     if !shape.full {
         return Ok(());
     }
     if recorder.shape.open_rows && !shape.adjust {
-        recorder.dispatch(
-            &for_vocab("sample_draw", vocab, class),
-            &params,
-            &surveyed,
-            samples * parts,
-        )?;
+        run.record_in_parts(recorder, "sample_draw")?;
     }
-    let slice = match shape.adjust {
-        true => scratch_rows(vocab, recorder.capacity.samples_max, recorder.profile),
-        false => samples.max(1),
-    };
-    let adjusted_bytes = u64::from(slice.min(samples)) * u64::from(vocab) * 4;
-    debug_assert!(
-        !shape.adjust || adjusted_bytes <= arena.sample_scratch.bytes,
-        "the adjusted rows fit the scratch"
-    );
-    for start in (0..samples).step_by(slice as usize) {
-        let rows = slice.min(samples - start);
+    run.record_full(recorder)
+}
+
+/// The sample rows of one run of the tail.
+struct TailRun<'a> {
+    step: &'a Sample,
+    /// Params of a dispatch for all rows.
+    params: Params,
+}
+
+impl<'a> TailRun<'a> {
+    fn new(recorder: &Recorder<'_>, step: &'a Sample) -> Self {
+        let group = recorder.group;
+        let vocab = recorder.columns(step.logits);
+        let (parts, part_fours) = parts(vocab, recorder.profile.class);
         let params = Params {
-            rows,
-            row_first: sample_start + start,
-            parts_first: start,
-            ..params
+            rows: group.samples,
+            row_first: group.sample_start,
+            logits_first: group.logits_start,
+            vocab,
+            parts,
+            part_fours,
+            parts_first: 0,
         };
-        let scratch = arena.sample_scratch.read_write();
-        let bindings = [
-            metadata,
-            logits,
-            arena.sample_parts.read(),
-            scratch,
-            outputs[0],
-            outputs[1],
-        ];
-        recorder.dispatch(&kernel(shape, vocab, class), &params, &bindings, rows)?;
+        Self { step, params }
     }
-    Ok(())
+
+    fn logits<'b>(&self, recorder: &Recorder<'b>) -> Binding<'b> {
+        recorder.row_buffer(self.step.logits).read()
+    }
+
+    /// Records a dispatch with a workgroup per part of a row, which writes the part's record.
+    fn record_in_parts(
+        &self,
+        recorder: &mut Recorder<'_>,
+        stem: &'static str,
+    ) -> Result<(), BackendError> {
+        let Params {
+            rows, parts, vocab, ..
+        } = self.params;
+        let arena = recorder.arena;
+        debug_assert!(
+            u64::from(rows * parts * PART_WORDS) * 4 <= arena.sample_parts.bytes,
+            "parts of all rows fit"
+        );
+        let bindings = [
+            arena.metadata.read(),
+            self.logits(recorder),
+            arena.sample_parts.read_write(),
+        ];
+        let kernel = for_vocab(stem, vocab, recorder.profile.class);
+        recorder.dispatch(&kernel, &self.params, &bindings, rows * parts)
+    }
+
+    /// Records the dispatch that draws plain greedy rows.
+    fn record_plain(&self, recorder: &mut Recorder<'_>) -> Result<(), BackendError> {
+        let arena = recorder.arena;
+        let bindings = [
+            arena.metadata.read(),
+            arena.sample_parts.read(),
+            arena.feed.read_write(),
+            arena.results.read_write(),
+        ];
+        let workgroups = self.params.rows.div_ceil(64);
+        recorder.dispatch(
+            &for_parts("sample_merge"),
+            &self.params,
+            &bindings,
+            workgroups,
+        )
+    }
+
+    /// Records the dispatches that draw all other rows: one for as many rows as the scratch holds, or for all if they
+    /// need none.
+    fn record_full(&self, recorder: &mut Recorder<'_>) -> Result<(), BackendError> {
+        let Params { rows, vocab, .. } = self.params;
+        let (arena, shape) = (recorder.arena, recorder.shape.sample);
+        let rows_each = if shape.adjust {
+            scratch_rows(vocab, recorder.capacity.samples_max, recorder.profile)
+        } else {
+            rows.max(1)
+        };
+        let adjusted_bytes = u64::from(rows_each.min(rows)) * u64::from(vocab) * 4;
+        debug_assert!(
+            !shape.adjust || adjusted_bytes <= arena.sample_scratch.bytes,
+            "the adjusted rows fit the scratch"
+        );
+        let bindings = [
+            arena.metadata.read(),
+            self.logits(recorder),
+            arena.sample_parts.read(),
+            arena.sample_scratch.read_write(),
+            arena.feed.read_write(),
+            arena.results.read_write(),
+        ];
+        let kernel = kernel(shape, vocab, recorder.profile.class);
+        for start in (0..rows).step_by(rows_each as usize) {
+            let params = Params {
+                rows: rows_each.min(rows - start),
+                row_first: self.params.row_first + start,
+                parts_first: start,
+                ..self.params
+            };
+            recorder.dispatch(&kernel, &params, &bindings, params.rows)?;
+        }
+        Ok(())
+    }
 }
 
 /// Every variant that [`encode`] can use.

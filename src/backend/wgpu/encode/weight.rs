@@ -12,35 +12,49 @@ const VECTOR_BYTES: usize = 16;
 /// `kernel` for weights in `format`, with integer half conversion if the adapter lacks `unpack2x16float`.
 pub(crate) fn for_weight(kernel: Kernel, format: WeightFormat, profile: &Profile) -> Kernel {
     let (codes, levels, scales) = format.parts();
-    let halves = format == WeightFormat::F16
+    let has_halves = format == WeightFormat::F16
         || !matches!(scales, Scales::None | Scales::Exponent | Scales::Wide);
-    let kernel = kernel.define_if(halves && !profile.half_conversion, "SOFT_HALF");
-    let kernel = match codes {
-        Codes::Dense => {
-            return kernel.define(match format {
-                WeightFormat::F16 => "WEIGHT_F16",
-                WeightFormat::Bf16 => "WEIGHT_BF16",
-                _ => "WEIGHT_F32",
-            });
-        }
+    let kernel = kernel.define_if(has_halves && !profile.half_conversion, "SOFT_HALF");
+    if codes == Codes::Dense {
+        return kernel.define(match format {
+            WeightFormat::F16 => "WEIGHT_F16",
+            WeightFormat::Bf16 => "WEIGHT_BF16",
+            _ => "WEIGHT_F32",
+        });
+    }
+    let kernel = for_levels(for_codes(kernel, codes), levels);
+    let kernel = for_conversion(kernel, codes, levels, profile);
+    for_scales(kernel, levels, scales).define("GROUPS")
+}
+
+fn for_codes(kernel: Kernel, codes: Codes) -> Kernel {
+    match codes {
+        Codes::Dense => kernel,
         Codes::Eight => kernel.define("CODES_8"),
         Codes::Four => kernel.define("CODES_4"),
         Codes::FourOne => kernel.define("CODES_4").number("ONE_MORE_AT", 4),
         Codes::FourTwo => kernel.define("CODES_4").number("TWO_MORE_AT", 4),
         Codes::Two => kernel.define("CODES_2"),
         Codes::TwoOne => kernel.define("CODES_2").number("ONE_MORE_AT", 2),
-    };
-    let kernel = match levels {
+    }
+}
+
+fn for_levels(kernel: Kernel, levels: Levels) -> Kernel {
+    match levels {
         Levels::Unsigned(0) => kernel,
         Levels::Unsigned(offset) => kernel.number("OFFSET", offset.into()),
         Levels::Signed => kernel.define("LEVELS_SIGNED").number("OFFSET", 128),
         Levels::Iq4 => kernel.define("LEVELS_IQ4"),
         Levels::E2m1 => kernel.define("LEVELS_E2M1"),
         Levels::E4m3 => kernel.define("LEVELS_E4M3"),
-    };
+    }
+}
+
+/// How codes become levels.
+fn for_conversion(kernel: Kernel, codes: Codes, levels: Levels, profile: &Profile) -> Kernel {
     // GPUs convert any byte of a word in one instruction, and their workgroup memory looks up a level in another.
     let is_gpu = profile.class != Class::Software;
-    let kernel = kernel
+    kernel
         .define_if(is_gpu, "BYTE_CONVERSION")
         .define_if(is_gpu && levels.table().is_some(), "LEVEL_TABLE")
         .define_if(
@@ -50,7 +64,10 @@ pub(crate) fn for_weight(kernel: Kernel, format: WeightFormat, profile: &Profile
         .define_if(
             (codes, levels) == (Codes::Eight, Levels::Signed),
             "PLACED_BYTES",
-        );
+        )
+}
+
+fn for_scales(kernel: Kernel, levels: Levels, scales: Scales) -> Kernel {
     let kernel = kernel.define(match scales {
         Scales::None => "SCALES_NONE",
         Scales::Half => "SCALES_HALF",
@@ -63,6 +80,7 @@ pub(crate) fn for_weight(kernel: Kernel, format: WeightFormat, profile: &Profile
         Scales::K16 => "SCALES_K16",
         Scales::K16Min => "SCALES_K16_MIN",
     });
+    // Bits of a group's own scales.
     let kernel = match scales {
         Scales::None | Scales::Wide => kernel,
         Scales::Exponent | Scales::K32 => kernel.define("SCALE_BITS_8"),
@@ -71,19 +89,18 @@ pub(crate) fn for_weight(kernel: Kernel, format: WeightFormat, profile: &Profile
         }
         Scales::HalfMin | Scales::HalfZero => kernel.define("SCALE_BITS_32"),
     };
-    let supers = matches!(
+    let has_supers = matches!(
         scales,
         Scales::K32 | Scales::K32Min | Scales::K16 | Scales::K16Min
     );
-    let offsets = match scales {
+    let has_offsets = match scales {
         Scales::HalfMin | Scales::HalfZero | Scales::K32Min | Scales::K16 | Scales::K16Min => true,
         Scales::Half => levels == Levels::Signed,
         Scales::None | Scales::Exponent | Scales::Wide | Scales::K32 => false,
     };
     kernel
-        .define_if(supers, "SUPERS")
-        .define_if(offsets, "OFFSETS")
-        .define("GROUPS")
+        .define_if(has_supers, "SUPERS")
+        .define_if(has_offsets, "OFFSETS")
 }
 
 /// Starts of the sections of a row, in vectors of 16 bytes.

@@ -1,6 +1,9 @@
 //! Tests of matmul.
 
+use super::super::super::device::{Tier, Tuning};
+use super::shape::SPAN_COLUMNS;
 use super::*;
+use crate::plan::WeightFormat;
 
 /// Columns and rows of the products of a layer, and of the LM head, of the shapes of `folio bench`.
 const PRODUCTS: [(u32, u32); 10] = [
@@ -29,30 +32,31 @@ fn grids_fill_the_device() {
         for (columns, outputs) in PRODUCTS {
             for rows in [1, 2, 4, 8, 16, 32, 64, 512] {
                 for format in [WeightFormat::Bf16, WeightFormat::Q4] {
-                    let size = Size {
+                    let shape = MatmulShape {
                         rows,
                         eights: columns / 8,
                         outputs,
                         format,
                     };
-                    let shape = Shape::choose(&profile, false, &size);
-                    let (splits, span) = shape.splits(&profile, false, &size);
-                    let workgroups = shape.workgroups(&size) * splits;
+                    let tiling = Tiling::choose(&profile, false, &shape);
+                    let split = SplitK::choose(&profile, false, tiling, &shape);
+                    let SplitK { parts, span } = split;
+                    let workgroups = tiling.workgroups(&shape) * parts;
                     // Shorter parts would take less time than their merge.
-                    let cannot_split = shape.span_min().is_some_and(|least| span < 2 * least);
+                    let cannot_split = tiling.span_min().is_some_and(|least| span < 2 * least);
                     let what = format!(
-                        "{rows} rows, {columns} columns, {outputs} outputs, {cores} cores: {shape:?}"
+                        "{rows} rows, {columns} columns, {outputs} outputs, {cores} cores: {tiling:?}"
                     );
                     assert!(
                         workgroups >= 2 * cores || cannot_split,
                         "{what}: {workgroups} workgroups"
                     );
                     assert!(
-                        (splits - 1) * span < columns && splits * span >= columns,
+                        (parts - 1) * span < columns && parts * span >= columns,
                         "{what}: parts of {span}"
                     );
                     assert!(
-                        splits == 1 || span.is_multiple_of(SPAN_COLUMNS),
+                        parts == 1 || span.is_multiple_of(SPAN_COLUMNS),
                         "{what}: whole groups"
                     );
                 }
@@ -77,16 +81,16 @@ fn partial_sums_take_little_memory() {
             (33, 14_336, 129),
             (512, 2048, 1024),
         ] {
-            let size = Size {
+            let shape = MatmulShape {
                 rows,
                 eights: columns / 8,
                 outputs,
                 format: WeightFormat::Bf16,
             };
-            let shape = Shape::choose(&profile, false, &size);
-            let (splits, _) = shape.splits(&profile, false, &size);
+            let tiling = Tiling::choose(&profile, false, &shape);
+            let split = SplitK::choose(&profile, false, tiling, &shape);
             assert!(
-                splits == 1 || u64::from(splits * rows * outputs) * 4 <= most,
+                !split.is_split() || split.sums_bytes(&shape) <= most,
                 "{rows} × {columns} × {outputs}"
             );
         }

@@ -2,7 +2,7 @@
 
 use super::super::super::BackendError;
 use super::super::super::metadata::group_header;
-use super::rope::kv_number;
+use super::rope_store_kv::kv_number;
 use super::{Kernel, Recorder, params};
 use crate::plan::RopeStoreLatent;
 

@@ -4,7 +4,7 @@ use super::super::super::BackendError;
 use super::super::super::metadata::group_header;
 use super::super::device::{Class, Profile};
 use super::super::pipelines::Kernel;
-use super::attend::for_kv;
+use super::attend_paged::for_kv;
 use super::{Recorder, Variant, params};
 use crate::plan::{KvFormat, RopeStoreLatent};
 

@@ -7,7 +7,7 @@
 use super::super::super::BackendError;
 use super::super::device::{Class, Profile, Tier};
 use super::super::pipelines::Kernel;
-use super::attend::{is_serial, serial_lanes};
+use super::attend_paged::{is_serial, serial_lanes};
 use super::{Recorder, Variant, params};
 use crate::plan::check::STATE_DIM_MAX;
 use crate::plan::inputs::BatchInputs;

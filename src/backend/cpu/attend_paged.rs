@@ -32,6 +32,18 @@ struct Item {
     parts: Range<usize>,
 }
 
+/// One part of an item.
+struct ItemPart<'a> {
+    item: &'a Item,
+    /// Positions of its keys, and their vectors.
+    positions: Range<usize>,
+    panels: Range<usize>,
+    /// End of the positions that any row of the item sees.
+    context_end: usize,
+    /// Number of queries: rows, times heads per KV head.
+    queries: usize,
+}
+
 /// A step and what it reads.
 struct Attention<'a> {
     step: AttendPaged,
@@ -211,106 +223,123 @@ impl Attention<'_> {
     /// Leaves the results of one part in `scratch.part`.
     #[inline(always)]
     fn attend_part<S: Simd>(&self, s: S, item: &Item, part: usize, scratch: &mut ThreadScratch) {
-        let (size, dim) = (self.group_size(), self.head_dim);
-        let count = item.rows.len() * size;
-        let last = self.inputs.positions[item.rows.clone()]
-            .iter()
-            .copied()
-            .max()
-            .unwrap_or(0) as usize;
-        let positions = part * PART..((part + 1) * PART).min(last + 1);
-        scratch.part.clear(count, self.vectors());
+        let part = self.part(item, part);
+        self.score(s, &part, scratch);
+        self.soften(s, &part, scratch);
+        self.weigh(s, &part, scratch);
+    }
+
+    #[inline(always)]
+    fn part<'a>(&self, item: &'a Item, part: usize) -> ItemPart<'a> {
+        let positions = self.inputs.positions[item.rows.clone()].iter().copied();
+        let context_end = positions.max().unwrap_or(0) as usize + 1;
+        let positions = part * PART..((part + 1) * PART).min(context_end);
+        ItemPart {
+            item,
+            panels: positions.start / LANES..positions.end.div_ceil(LANES),
+            positions,
+            context_end,
+            queries: item.rows.len() * self.group_size(),
+        }
+    }
+
+    /// Leaves the scores of every query in `scratch.scores`: the product of scaled queries with keys.
+    #[inline(always)]
+    fn score<S: Simd>(&self, s: S, part: &ItemPart<'_>, scratch: &mut ThreadScratch) {
+        let (item, dim, panels) = (part.item, self.head_dim, &part.panels);
         scratch.queries.clear();
         for row in item.rows.clone() {
-            let from = (row * self.step.query_heads as usize + item.head * size) * dim;
-            scratch.queries.extend(
-                self.q[from..from + size * dim]
-                    .iter()
-                    .map(|value| value * self.step.scale),
-            );
+            let head = row * self.step.query_heads as usize + item.head * self.group_size();
+            let queries = &self.q[head * dim..][..self.group_size() * dim];
+            let scaled = queries.iter().map(|value| value * self.step.scale);
+            scratch.queries.extend(scaled);
         }
-        scratch.scores.resize(count * PART, 0.0);
-        let keys = self.context(item, self.keys, KvHalf::Key);
-        let values = self.context(item, self.values, KvHalf::Value);
-        let panels = positions.start / LANES..positions.end.div_ceil(LANES);
+        scratch.scores.resize(part.queries * PART, 0.0);
         let queries = Rows {
             values: &scratch.queries,
             stride: dim,
-            count,
+            count: part.queries,
             list: None,
         };
-        // The values are fetched while the keys are multiplied, and the next keys while the values are.
+        // The values are fetched meanwhile.
         let ahead = Ahead::new(
-            values,
-            positions.clone(),
+            self.context(item, self.values, KvHalf::Value),
+            part.positions.clone(),
             panels.len() * dim.div_ceil(EIGHT),
         );
         let keys = Context {
             ahead: Some(&ahead),
-            ..keys
+            ..self.context(item, self.keys, KvHalf::Key)
         };
-        let scores = &mut scratch.scores;
-        prepare(s, queries, &keys, dim, &mut scratch.product);
+        let (scores, scratch) = (&mut scratch.scores, &mut scratch.product);
+        prepare(s, queries, &keys, dim, scratch);
         product(
             s,
             queries,
             &keys,
             panels.clone(),
             0..dim,
-            &mut scratch.product,
+            scratch,
             |query, panel, lanes| {
                 scores[query * PART + (panel - panels.start) * LANES..][..LANES]
                     .copy_from_slice(lanes);
             },
         );
+    }
+
+    /// Turns scores into exponentials, and leaves the largest score and the sum of each query in `scratch.part`.
+    #[inline(always)]
+    fn soften<S: Simd>(&self, s: S, part: &ItemPart<'_>, scratch: &mut ThreadScratch) {
+        let (item, size, start) = (part.item, self.group_size(), part.positions.start);
+        scratch.part.clear(part.queries, self.vectors());
+        let keys = self.context(item, self.keys, KvHalf::Key);
         let mut hidden = [false; PART / LANES];
-        for (panel, hidden) in panels.clone().zip(&mut hidden) {
+        for (panel, hidden) in part.panels.clone().zip(&mut hidden) {
             *hidden = !keys.is_visible(panel * LANES);
         }
-        for (query, scores) in scratch
-            .scores
-            .chunks_exact_mut(PART)
-            .take(count)
-            .enumerate()
-        {
+        let all = scratch.scores.chunks_exact_mut(PART).take(part.queries);
+        for (query, scores) in all.enumerate() {
             let position = self.inputs.positions[item.rows.start + query / size];
-            let seen = |at: usize| at.saturating_sub(positions.start).min(PART);
+            let place = |at: usize| at.saturating_sub(start).min(PART);
+            let head = item.head * size + query % size;
             let softmax = Softmax {
-                scores: &mut scores[..panels.len() * LANES],
-                seen: seen(self.first_visible(position))..seen(position as usize + 1),
+                scores: &mut scores[..part.panels.len() * LANES],
+                seen: place(self.first_visible(position))..place(position as usize + 1),
                 hidden,
                 softcap: self.step.softcap,
-                slope: self
-                    .alibi
-                    .map(|slopes| slopes[item.head * size + query % size]),
-                first_distance: positions.start as f32 - position as f32,
+                slope: self.alibi.map(|slopes| slopes[head]),
+                first_distance: start as f32 - position as f32,
             };
             (scratch.part.largest[query], scratch.part.sums[query]) = s.vectorize(softmax);
         }
-        let (weights, vectors) = (
-            Rows {
-                values: &scratch.scores,
-                stride: PART,
-                count,
-                list: None,
-            },
-            self.vectors(),
-        );
-        let outputs = &mut scratch.part.outputs;
-        prepare(s, weights, &values, positions.len(), &mut scratch.product);
-        let (next_keys, next) = self.next(item, positions.end, last + 1);
+    }
+
+    /// Leaves the sums of values, weighted by the exponentials, in `scratch.part`.
+    #[inline(always)]
+    fn weigh<S: Simd>(&self, s: S, part: &ItemPart<'_>, scratch: &mut ThreadScratch) {
+        let (item, positions, vectors) = (part.item, part.positions.clone(), self.vectors());
+        let weights = Rows {
+            values: &scratch.scores,
+            stride: PART,
+            count: part.queries,
+            list: None,
+        };
+        // The next keys are fetched meanwhile.
+        let (next_keys, next) = self.next(item, positions.end, part.context_end);
         let ahead = Ahead::new(next_keys, next, vectors * positions.len().div_ceil(EIGHT));
         let values = Context {
             ahead: Some(&ahead),
-            ..values
+            ..self.context(item, self.values, KvHalf::Value)
         };
+        let (outputs, scratch) = (&mut scratch.part.outputs, &mut scratch.product);
+        prepare(s, weights, &values, positions.len(), scratch);
         product(
             s,
             weights,
             &values,
             0..vectors,
             positions,
-            &mut scratch.product,
+            scratch,
             |query, panel, lanes| {
                 outputs[query * vectors + panel] = *lanes;
             },

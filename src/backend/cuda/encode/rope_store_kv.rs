@@ -2,7 +2,7 @@
 
 use super::super::super::BackendError;
 use super::super::super::metadata::group_header;
-use super::{Kernel, Recorder, params};
+use super::{Kernel, Recorder, params, weight_offset};
 use crate::plan::check::HEAD_DIM_MAX;
 use crate::plan::{HeadNorm, KvFormat, RopeStoreKv, StoreOptions};
 
@@ -113,7 +113,7 @@ pub(super) fn head_params(recorder: &Recorder<'_>, step: &RopeStoreKv) -> HeadPa
             (
                 recorder.vector(norm.weight),
                 norm.epsilon,
-                if norm.one_plus { 1.0 } else { 0.0 },
+                weight_offset(norm.one_plus),
                 u32::from(norm.whole_row),
             )
         })

@@ -19,7 +19,7 @@ use super::super::super::metadata::{
 };
 use super::super::super::{BackendError, Capacity};
 use super::super::driver::Facts;
-use super::rope::{self, HeadParams};
+use super::rope_store_kv::{self, HeadParams};
 use super::{Kernel, Recorder, params};
 use crate::plan::check::{LATENT_DIM_MAX, LATENT_HEADS_MAX};
 use crate::plan::inputs::{BatchInputs, NONE, SequenceRows};
@@ -629,10 +629,10 @@ pub(super) fn encode_fused(
     };
     let params = StoringParams {
         attend,
-        heads: rope::head_params(recorder, store),
+        heads: rope_store_kv::head_params(recorder, store),
     };
     let kernel = decode_kernel(recorder, step, &layer).define("STORES", 1);
-    let kernel = rope::with_heads(recorder, store, kernel);
+    let kernel = rope_store_kv::with_heads(recorder, store, kernel);
     launch_decode(recorder, &kernel, &params, &layer)?;
     Ok(true)
 }

@@ -4,7 +4,7 @@
 //! has. Both kernels read the same list of tiles.
 
 use super::super::super::super::metadata::{GROUP_TABLES, GROUP_WORDS, GROUP_WORK, META_GROUPS};
-use super::super::super::driver::{Command, Driver, Launch};
+use super::super::super::driver::{Command, Driver, Function, Launch};
 use super::super::super::modules::Modules;
 use super::*;
 use half::{bf16, f16};
@@ -158,85 +158,100 @@ pub(in super::super::super) fn check(
     modules: &mut Modules,
     (head_dim, out): (u32, Storage),
 ) -> Result<(), BackendError> {
-    let facts = driver.facts().clone();
     let usual = usual_tiles(
         head_dim,
         (Storage::Bf16, out),
         KvFormat::F16,
         (None, None),
-        &facts,
+        driver.facts(),
     );
     let tested = [usual, tiles(head_dim, Storage::Bf16, out)];
-    let bytes = size_of::<Params>();
-    let functions = loop {
-        let functions = tested
-            .each_ref()
-            .map(|tiles| modules.get(&tiles.kernel, bytes));
-        match functions {
-            [Some(usual), Some(new)] => break [usual, new],
-            _ => _ = modules.load_missing(driver)?,
-        }
-    };
-    let elements = |rows: u32| (rows * head_dim) as usize;
-    let queries: Vec<bf16> = numbers(1)
-        .map(|x| bf16::from_f32(4.0 * x))
-        .take(elements(SEQUENCE.row_count * RATIO))
-        .collect();
-    let pool = |seed| {
-        numbers(seed)
-            .map(f16::from_f32)
-            .take(elements(BLOCKS * BLOCK))
-            .collect::<Vec<f16>>()
-    };
+    let functions = functions(driver, modules, &tested)?;
     let mut memory = Memory {
         driver,
         addresses: Vec::new(),
     };
-    let metadata = memory.hold(bytemuck::cast_slice(&problem()))?;
-    let q = memory.hold(bytemuck::cast_slice(&queries))?;
-    let (k, v) = (
-        memory.hold(bytemuck::cast_slice(&pool(2)))?,
-        memory.hold(bytemuck::cast_slice(&pool(3)))?,
-    );
+    let params = hold_problem(&mut memory, head_dim)?;
     let mut results = Vec::new();
     for (tiles, function) in tested.iter().zip(functions) {
-        let mut result = vec![0u8; queries.len() * if out == Storage::F32 { 4 } else { 2 }];
-        let out = memory.hold(&result)?;
-        let params = Params {
-            metadata,
-            q,
-            k,
-            v,
-            out,
-            group_header: META_GROUPS,
-            kv_heads: 1,
-            group: RATIO,
-            block_shift: BLOCK.trailing_zeros(),
-            window: NONE,
-            scale: (head_dim as f32).sqrt().recip(),
-            ..bytemuck::Zeroable::zeroed()
-        };
-        let (params, grid) = (
-            bytemuck::bytes_of(&params).into(),
-            [(SEQUENCE.row_count * RATIO).div_ceil(ROWS), 1, 1],
-        );
-        let (threads, shared_bytes) = (tiles.threads, tiles.shared_bytes);
-        memory.driver.run(&[Command::Kernel(Launch {
-            function,
-            params,
-            grid,
-            threads,
-            shared_bytes,
-        })])?;
-        memory.driver.read(out, &mut result)?;
-        results.push(result);
+        let bytes = results_len(head_dim) * out.bytes() as usize;
+        let result = run(&mut memory, tiles, function, params, bytes)?;
+        results.push(floats(&result, out));
     }
     drop(memory);
-    compare(
-        &tested[1].kernel,
-        &floats(&results[0], out),
-        &floats(&results[1], out),
-    )
+    compare(&tested[1].kernel, &results[0], &results[1])
+}
+
+/// The functions of both kernels, which are loaded if they are missing.
+fn functions(
+    driver: &mut dyn Driver,
+    modules: &mut Modules,
+    tested: &[Tiles; 2],
+) -> Result<[Function; 2], BackendError> {
+    loop {
+        let functions = tested
+            .each_ref()
+            .map(|tiles| modules.get(&tiles.kernel, size_of::<Params>()));
+        if let [Some(usual), Some(new)] = functions {
+            return Ok([usual, new]);
+        }
+        modules.load_missing(driver)?;
+    }
+}
+
+/// Writes the operands of the problem. The params lack the address of the results.
+fn hold_problem(memory: &mut Memory<'_>, head_dim: u32) -> Result<Params, BackendError> {
+    let pool = |seed| {
+        let elements = (BLOCKS * BLOCK * head_dim) as usize;
+        let values = numbers(seed).map(f16::from_f32);
+        values.take(elements).collect::<Vec<f16>>()
+    };
+    let queries: Vec<bf16> = numbers(1)
+        .map(|x| bf16::from_f32(4.0 * x))
+        .take(results_len(head_dim))
+        .collect();
+    Ok(Params {
+        metadata: memory.hold(bytemuck::cast_slice(&problem()))?,
+        q: memory.hold(bytemuck::cast_slice(&queries))?,
+        k: memory.hold(bytemuck::cast_slice(&pool(2)))?,
+        v: memory.hold(bytemuck::cast_slice(&pool(3)))?,
+        group_header: META_GROUPS,
+        kv_heads: 1,
+        group: RATIO,
+        block_shift: BLOCK.trailing_zeros(),
+        window: NONE,
+        scale: (head_dim as f32).sqrt().recip(),
+        ..bytemuck::Zeroable::zeroed()
+    })
+}
+
+/// Elements of the queries, and of the results.
+fn results_len(head_dim: u32) -> usize {
+    (SEQUENCE.row_count * RATIO * head_dim) as usize
+}
+
+/// Runs a kernel on the problem, and returns the bytes of its results.
+fn run(
+    memory: &mut Memory<'_>,
+    tiles: &Tiles,
+    function: Function,
+    params: Params,
+    bytes: usize,
+) -> Result<Vec<u8>, BackendError> {
+    let mut results = vec![0; bytes];
+    let params = Params {
+        out: memory.hold(&results)?,
+        ..params
+    };
+    memory.driver.run(&[Command::Kernel(Launch {
+        function,
+        params: bytemuck::bytes_of(&params).into(),
+        grid: [(SEQUENCE.row_count * RATIO).div_ceil(ROWS), 1, 1],
+        threads: tiles.threads,
+        shared_bytes: tiles.shared_bytes,
+    })])?;
+    memory.driver.read(params.out, &mut results)?;
+    Ok(results)
 }
 
 fn floats(bytes: &[u8], storage: Storage) -> Vec<f32> {

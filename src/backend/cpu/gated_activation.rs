@@ -1,0 +1,143 @@
+//! Activations of gates, times their up projections.
+
+use super::loaded::Loaded;
+use super::rows::{Function, each_row, map, swish};
+use super::simd::Simd;
+use super::team::Team;
+use crate::plan::inputs::BatchInputs;
+use crate::plan::{Activation, GatedActivation, Gates, Up};
+
+/// e^x − 1 for x ≤ 0. Near 0, where the difference would lose most digits, it is Taylor's polynomial, whose first
+/// missing term is 5e-8 of it at −¼.
+#[inline(always)]
+fn exp_m1<S: Simd>(s: S, x: S::F) -> S::F {
+    let inner = [120.0, 24.0, 6.0, 2.0f32].iter();
+    let sum = inner.fold(s.splat(1.0 / 720.0), |sum, divisor| {
+        s.mul_add(sum, x, s.splat(1.0 / divisor))
+    });
+    let near = s.mul_add(s.mul(x, x), sum, x);
+    s.if_less(s.splat(-0.25), x, near, s.sub(s.exp(x), s.splat(1.0)))
+}
+
+/// An activation with the numbers of xIELU: `[softplus(p), β + softplus(n), β, ε]`.
+#[derive(Clone, Copy)]
+pub(super) struct Activate(Activation, [f32; 4]);
+
+impl Activate {
+    pub(super) fn new(activation: Activation, numbers: Option<&[f32]>) -> Self {
+        let Some(numbers) = numbers else {
+            return Self(activation, [0.0; 4]);
+        };
+        let softplus = |x: f32| x.max(0.0) + (-x.abs()).exp().ln_1p();
+        Self(
+            activation,
+            [
+                softplus(numbers[0]),
+                numbers[2] + softplus(numbers[1]),
+                numbers[2],
+                numbers[3],
+            ],
+        )
+    }
+}
+
+impl Function for Activate {
+    #[inline(always)]
+    fn call<S: Simd>(&self, s: S, gate: S::F, up: S::F, _: S::F) -> S::F {
+        match self.0 {
+            Activation::Silu => s.mul(swish(s, gate, s.splat(1.0)), up),
+            Activation::GeluTanh => {
+                // ½ (1 + tanh u) = 1 / (1 + e^(−2u)), without cancellation where tanh u is near −1. u / gate:
+                const SLOPE: f32 = 0.797_884_6;
+                let square = s.mul(gate, gate);
+                let factor = s.mul_add(
+                    square,
+                    s.splat(2.0 * SLOPE * 0.044_715),
+                    s.splat(2.0 * SLOPE),
+                );
+                s.mul(swish(s, gate, factor), up)
+            }
+            Activation::ClampedSwiglu { alpha, limit } => {
+                let gate = s.min(s.splat(limit), gate);
+                let up = s.max(s.splat(-limit), s.min(s.splat(limit), up));
+                s.mul(swish(s, gate, s.splat(alpha)), s.add(up, s.splat(1.0)))
+            }
+            Activation::Relu2 => {
+                let positive = s.max(s.splat(0.0), gate);
+                s.mul(s.mul(positive, positive), up)
+            }
+            Activation::Sigmoid => {
+                let e = s.exp(s.sub(s.splat(0.0), gate));
+                s.div(up, s.add(s.splat(1.0), e))
+            }
+            Activation::Xielu => {
+                let [positive, negative, beta, epsilon] = self.1;
+                let square = s.mul(s.splat(positive), s.mul(gate, gate));
+                let fall = s.sub(exp_m1(s, s.min(s.splat(epsilon), gate)), gate);
+                let curved = s.if_less(s.splat(0.0), gate, square, s.mul(s.splat(negative), fall));
+                s.mul(s.mul_add(s.splat(beta), gate, curved), up)
+            }
+        }
+    }
+}
+
+/// An activation of gates `a`, or of one gate for all elements, times `b` if there is an `up`.
+struct Gated {
+    activate: Activate,
+    gate: Option<f32>,
+    has_up: bool,
+}
+
+impl Function for Gated {
+    #[inline(always)]
+    fn call<S: Simd>(&self, s: S, a: S::F, b: S::F, old: S::F) -> S::F {
+        let gate = self.gate.map_or(a, |gate| s.splat(gate));
+        self.activate
+            .call(s, gate, if self.has_up { b } else { s.splat(1.0) }, old)
+    }
+}
+
+/// Runs the step.
+pub(super) fn run(
+    step: &GatedActivation,
+    loaded: &mut Loaded,
+    team: &mut Team,
+    inputs: &BatchInputs,
+) {
+    loaded.write(step.out, inputs, |loaded, out, storage| {
+        let (gate_up, columns) = (loaded.rows(step.gate_up, inputs), loaded.columns(step.out));
+        let numbers = step.numbers.map(|numbers| loaded.vector(numbers));
+        let (width, Gates { first, shared_by }) = (loaded.columns(step.gate_up), step.gates);
+        let activate = Activate::new(step.activation, numbers);
+        each_row(team, out, columns, |row, out| {
+            let gates = &gate_up[row * width + first as usize..][..columns / shared_by as usize];
+            let up = match step.up {
+                Up::SecondHalf => Some(&gate_up[row * width + columns..][..columns]),
+                Up::One => None,
+                Up::Of(buffer, first) => Some(
+                    &loaded.rows(buffer, inputs)[row * loaded.columns(buffer) + first as usize..]
+                        [..columns],
+                ),
+            };
+            if shared_by == 1 {
+                let f = Gated {
+                    activate,
+                    gate: None,
+                    has_up: up.is_some(),
+                };
+                return map(loaded.level, gates, up.unwrap_or(gates), out, storage, f);
+            }
+            let run = shared_by as usize;
+            for (index, (gate, out)) in gates.iter().zip(out.chunks_exact_mut(run)).enumerate() {
+                let f = Gated {
+                    activate,
+                    gate: Some(*gate),
+                    has_up: up.is_some(),
+                };
+                // Without `up`, no operand is read.
+                let up = up.map_or(&gate_up[..run], |up| &up[index * run..][..run]);
+                map(loaded.level, up, up, out, storage, f);
+            }
+        });
+    });
+}

@@ -1,0 +1,17 @@
+//! The rows that are sampled.
+
+use super::loaded::Loaded;
+use crate::plan::GatherRows;
+use crate::plan::inputs::BatchInputs;
+
+/// Runs the step.
+pub(super) fn run(step: &GatherRows, loaded: &mut Loaded, inputs: &BatchInputs) {
+    loaded.write(step.out, inputs, |loaded, out, storage| {
+        let (x, columns) = (loaded.rows(step.x, inputs), loaded.columns(step.out));
+        for (&row, out) in inputs.logits_rows.iter().zip(out.chunks_exact_mut(columns)) {
+            for (out, value) in out.iter_mut().zip(&x[row as usize * columns..]) {
+                *out = storage.round(*value);
+            }
+        }
+    });
+}

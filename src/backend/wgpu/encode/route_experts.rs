@@ -1,0 +1,97 @@
+//! `RouteExperts` → one dispatch.
+
+use super::super::super::BackendError;
+use super::super::arena::Binding;
+use super::super::device::Class;
+use super::super::pipelines::Kernel;
+use super::{Recorder, Variant, params};
+use crate::plan::{RouteExperts, Routing};
+
+params! {
+    Params {
+        tokens: u32,
+        experts: u32,
+        per_token: u32,
+        renormalize: u32,
+        has_bias: u32,
+        groups: u32,
+        kept: u32,
+        has_scale: u32,
+        factor: f32,
+    }
+}
+
+fn kernel(sigmoid: bool, scaled: bool, serial: bool) -> Kernel {
+    Kernel::new("route_experts")
+        .define_if(sigmoid, "SIGMOID")
+        .define_if(scaled && !sigmoid, "SCALED")
+        .define_if(serial, "SERIAL")
+}
+
+/// Whether the weights of a token have factors.
+fn is_scaled(routing: &Routing) -> bool {
+    routing.factor != 1.0 || routing.expert_scale.is_some()
+}
+
+/// Records the dispatch.
+pub(super) fn encode(recorder: &mut Recorder<'_>, step: &RouteExperts) -> Result<(), BackendError> {
+    let params = params(recorder, step);
+    let bindings = bindings(recorder, step);
+    let is_serial = recorder.profile.class == Class::Software;
+    let kernel = kernel(step.routing.sigmoid, is_scaled(&step.routing), is_serial);
+    let workgroups = if is_serial {
+        params.tokens.div_ceil(64)
+    } else {
+        params.tokens
+    };
+    recorder.dispatch(&kernel, &params, &bindings, workgroups)
+}
+
+fn params(recorder: &Recorder<'_>, step: &RouteExperts) -> Params {
+    let routing = &step.routing;
+    let experts = recorder.columns(step.logits);
+    let per_token = recorder.plan.buffer_spec(step.routes).rows.count(1, 0);
+    debug_assert!(
+        (1..=experts).contains(&per_token),
+        "each route of a token is to another expert"
+    );
+    Params {
+        tokens: recorder.rows(step.logits),
+        experts,
+        per_token,
+        renormalize: u32::from(routing.renormalize),
+        has_bias: u32::from(routing.bias.is_some()),
+        groups: routing.groups.map_or(0, |groups| groups.count),
+        kept: routing.groups.map_or(0, |groups| groups.kept),
+        has_scale: u32::from(routing.expert_scale.is_some()),
+        factor: routing.factor,
+    }
+}
+
+/// Logits, routes, and where they are read, the factors of the experts and the bias.
+fn bindings<'a>(recorder: &Recorder<'a>, step: &RouteExperts) -> Vec<Binding<'a>> {
+    let routing = &step.routing;
+    let mut bindings = vec![
+        recorder.row_buffer(step.logits).read(),
+        recorder.row_buffer(step.routes).read_write(),
+    ];
+    if routing.sigmoid || is_scaled(routing) {
+        bindings.push(recorder.optional_vector(routing.expert_scale).read());
+    }
+    if routing.sigmoid {
+        bindings.push(recorder.optional_vector(routing.bias).read());
+    }
+    bindings
+}
+
+/// Every variant that [`encode`] can use.
+pub(super) fn variants() -> Vec<Variant> {
+    let mut variants = Vec::new();
+    for (sigmoid, scaled) in [(false, false), (false, true), (true, false)] {
+        for is_serial in [false, true] {
+            let kernel = kernel(sigmoid, scaled, is_serial);
+            variants.push(Variant::new::<Params>(kernel, Params::FIELDS));
+        }
+    }
+    variants
+}
