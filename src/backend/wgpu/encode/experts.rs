@@ -53,11 +53,10 @@ params! {
     MergeParams { tokens: u32, per_token: u32, columns: u32, accumulate: u32 }
 }
 
-fn route_kernel(sigmoid: bool, scaled: bool, serial: bool) -> Kernel {
-    let kernel = Kernel::new("route_experts")
+fn route_kernel(sigmoid: bool, scaled: bool) -> Kernel {
+    Kernel::new("route_experts")
         .define_if(sigmoid, "SIGMOID")
-        .define_if(scaled && !sigmoid, "SCALED");
-    kernel.define_if(serial, "SERIAL")
+        .define_if(scaled && !sigmoid, "SCALED")
 }
 
 /// Records the dispatch of `RouteExperts`.
@@ -85,12 +84,6 @@ pub(super) fn encode_routes(
         (1..=params.experts).contains(&params.per_token),
         "each route of a token is to another expert"
     );
-    let serial = recorder.profile.class == Class::Software;
-    let workgroups = if serial {
-        params.tokens.div_ceil(64)
-    } else {
-        params.tokens
-    };
     let mut bindings = vec![
         recorder.row_buffer(logits).read(),
         recorder.row_buffer(routes).read_write(),
@@ -107,10 +100,10 @@ pub(super) fn encode_routes(
         bindings.push(vector(routing.bias));
     }
     recorder.dispatch(
-        &route_kernel(routing.sigmoid, scaled, serial),
+        &route_kernel(routing.sigmoid, scaled),
         &params,
         &bindings,
-        workgroups,
+        params.tokens,
     )
 }
 
@@ -378,11 +371,9 @@ fn merge(
 /// Every variant that [`encode`] and [`encode_routes`] can use.
 pub(super) fn variants() -> Vec<Variant> {
     let kinds = [(false, false), (false, true), (true, false)];
-    let kernels = kinds
-        .map(|(sigmoid, scaled)| [false, true].map(|serial| route_kernel(sigmoid, scaled, serial)));
+    let kernels = kinds.map(|(sigmoid, scaled)| route_kernel(sigmoid, scaled));
     let mut variants: Vec<Variant> = kernels
         .into_iter()
-        .flatten()
         .map(|kernel| Variant::new::<RouteParams>(kernel, RouteParams::FIELDS))
         .collect();
     variants.push(Variant::new::<MergeParams>(
