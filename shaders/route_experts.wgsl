@@ -6,9 +6,8 @@
 // sums of two. SIGMOID or SCALED: weights are multiplied by params.factor and, with params.has_scale, the expert's
 // scale.
 // logits: [tokens, experts] f32; bias, scale: [experts]; routes: [tokens, per_token] of (expert, weight).
-// Workgroup: one token; each invocation counts the experts that come before its own. SERIAL, for shaders that run on
-// CPU cores: one token per invocation, without workgroup memory.
-// Variants: SIGMOID, SCALED, SERIAL. Twin: backend/reference/route_experts.rs
+// Workgroup: one token; each invocation counts the experts that come before its own.
+// Variants: SIGMOID, SCALED. Twin: backend/reference/route_experts.rs
 #import invocation
 
 struct Params {
@@ -156,44 +155,6 @@ fn weight_of(id: u32, part: f32, sum: f32) -> f32 {
 #endif
 }
 
-#ifdef SERIAL
-@compute @workgroup_size(64)
-fn main(at: Invocation) {
-    let token = flat_workgroup(at) * 64u + at.local;
-    if token >= params.tokens {
-        return;
-    }
-    let base = token * params.experts;
-    let first = token * params.per_token;
-    let top = largest(base);
-    let kept = kept_groups(base);
-    var chosen_sum = 0.0;
-    var last_key = 0u;
-    var last_id = 0u;
-    for (var j = 0u; j < params.per_token; j++) {
-        var best_key = 0u;
-        var best_id = params.experts;
-        for (var id = 0u; id < params.experts; id++) {
-            let key = key_of(base, id, kept);
-            let is_open = j == 0u || key < last_key || (key == last_key && id > last_id);
-            if is_open && (best_id == params.experts || key > best_key) {
-                best_key = key;
-                best_id = id;
-            }
-        }
-        let part = share(base, best_id, top);
-        routes[first + j] = vec2<f32>(f32(best_id), part);
-        chosen_sum += part;
-        last_key = best_key;
-        last_id = best_id;
-    }
-    let sum = select(sum_of_all(base, top), chosen_sum, params.renormalize != 0u);
-    for (var j = 0u; j < params.per_token; j++) {
-        let route = routes[first + j];
-        routes[first + j].y = weight_of(u32(route.x), route.y, sum);
-    }
-}
-#else
 var<workgroup> chosen: array<vec2<f32>, 32>;
 
 @compute @workgroup_size(64)
@@ -229,4 +190,3 @@ fn main(at: Invocation) {
         routes[token * params.per_token + at.local] = vec2<f32>(route.x, weight);
     }
 }
-#endif

@@ -2,7 +2,6 @@
 
 use super::super::super::BackendError;
 use super::super::arena::Binding;
-use super::super::device::Class;
 use super::super::pipelines::Kernel;
 use super::{Recorder, Variant, params};
 use crate::plan::{RouteExperts, Routing};
@@ -21,11 +20,10 @@ params! {
     }
 }
 
-fn kernel(sigmoid: bool, scaled: bool, serial: bool) -> Kernel {
+fn kernel(sigmoid: bool, scaled: bool) -> Kernel {
     Kernel::new("route_experts")
         .define_if(sigmoid, "SIGMOID")
         .define_if(scaled && !sigmoid, "SCALED")
-        .define_if(serial, "SERIAL")
 }
 
 /// Whether the weights of a token have factors.
@@ -37,14 +35,8 @@ fn is_scaled(routing: &Routing) -> bool {
 pub(super) fn encode(recorder: &mut Recorder<'_>, step: &RouteExperts) -> Result<(), BackendError> {
     let params = params(recorder, step);
     let bindings = bindings(recorder, step);
-    let is_serial = recorder.profile.class == Class::Software;
-    let kernel = kernel(step.routing.sigmoid, is_scaled(&step.routing), is_serial);
-    let workgroups = if is_serial {
-        params.tokens.div_ceil(64)
-    } else {
-        params.tokens
-    };
-    recorder.dispatch(&kernel, &params, &bindings, workgroups)
+    let kernel = kernel(step.routing.sigmoid, is_scaled(&step.routing));
+    recorder.dispatch(&kernel, &params, &bindings, params.tokens)
 }
 
 fn params(recorder: &Recorder<'_>, step: &RouteExperts) -> Params {
@@ -86,12 +78,8 @@ fn bindings<'a>(recorder: &Recorder<'a>, step: &RouteExperts) -> Vec<Binding<'a>
 
 /// Every variant that [`encode`] can use.
 pub(super) fn variants() -> Vec<Variant> {
-    let mut variants = Vec::new();
-    for (sigmoid, scaled) in [(false, false), (false, true), (true, false)] {
-        for is_serial in [false, true] {
-            let kernel = kernel(sigmoid, scaled, is_serial);
-            variants.push(Variant::new::<Params>(kernel, Params::FIELDS));
-        }
-    }
-    variants
+    let kinds = [(false, false), (false, true), (true, false)];
+    let kernels = kinds.map(|(sigmoid, scaled)| kernel(sigmoid, scaled));
+    let variants = kernels.map(|kernel| Variant::new::<Params>(kernel, Params::FIELDS));
+    variants.to_vec()
 }
