@@ -93,7 +93,7 @@ fn step(scheduler: &mut Scheduler) -> (Duration, Duration) {
 fn limits() -> Limits {
     Limits {
         tokens_max: 4096,
-        sequences_max: SEQUENCES,
+        max_num_seqs: SEQUENCES,
         draws_max: SEQUENCES,
         feed_slots: 2 * SEQUENCES,
         state_slots: 0,
@@ -102,7 +102,7 @@ fn limits() -> Limits {
         bias_max: 1 << 16,
         scores_max: 32,
         block_size: 16,
-        model_len_max: 4096,
+        max_model_len: 4096,
         vocab: 32_000,
         windows: vec![None],
         blocks: vec![40_000],

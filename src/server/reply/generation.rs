@@ -226,7 +226,7 @@ impl Generation {
     /// Submits every prompt. If one is refused, those before it are cancelled by dropping their receivers.
     pub(crate) fn submit(
         state: &ModelState,
-        prompts: Vec<Arc<[u32]>>,
+        prompts: &[Arc<[u32]>],
         sampling: &Sampling,
         shape: &Shape,
     ) -> Result<Self, ApiError> {
@@ -234,13 +234,12 @@ impl Generation {
         let info = state.ready()?;
         let bytes_max = state.shared.options.limits.reply_bytes_max;
         let refused = |error: SubmitError| ApiError::refused(&error, sampling.names);
-        weight::check(&prompts, &sampling.params, info.max_model_len, bytes_max)
-            .map_err(refused)?;
+        weight::check(prompts, &sampling.params, info.max_model_len, bytes_max).map_err(refused)?;
         let tokenizer = state.text.tokenizer.as_ref();
         let params = sampling.params_of(shape, tokenizer, info.vocab)?;
         let reader = Reader::new(sampling, shape, &params, (state, info));
         let mut choices = Vec::new();
-        for prompt in &prompts {
+        for prompt in prompts {
             let request = Request {
                 params: params.clone(),
                 ..sampling.request(prompt.clone())

@@ -99,7 +99,7 @@ pub(crate) async fn begin(
     let prompt = prompt(state, info, conversation, sampling.names).await?;
     let ids = sampling.truncated(prompt);
     let shape = form.shape(state, &ids, continued.as_deref());
-    let generation = Generation::submit(state, vec![ids.clone()], &sampling, &shape)?;
+    let generation = Generation::submit(state, std::slice::from_ref(&ids), &sampling, &shape)?;
     Ok(Begun {
         generation,
         sampling,
@@ -122,7 +122,7 @@ pub(crate) async fn begin_raw(
     let (ids, end_ids) = prompt.await?;
     let ids = sampling.truncated(ids);
     let shape = Shape { end_ids, ..plain };
-    let generation = Generation::submit(state, vec![ids.clone()], &sampling, &shape)?;
+    let generation = Generation::submit(state, std::slice::from_ref(&ids), &sampling, &shape)?;
     Ok(Begun {
         generation,
         sampling,

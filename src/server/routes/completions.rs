@@ -53,7 +53,7 @@ pub(crate) async fn completions(
         .map(|ids| sampling.truncated(ids))
         .collect();
     let parts = parts(&state, &ids, echo.then_some(sampling.skip_special)).await?;
-    let generation = Generation::submit(&state, ids, &sampling, &shape)?;
+    let generation = Generation::submit(&state, &ids, &sampling, &shape)?;
     let form = OpenAiReply::new(Kind::Completion, (&state, info), &sampling, parts);
     respond(generation, form, sampling.stream).await
 }
