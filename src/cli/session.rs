@@ -11,7 +11,7 @@ use folio::config::Config;
 use folio::engine::fit::FitReport;
 use folio::engine::handle::{self, EngineHandle, EngineInbox, EngineInfo, Status};
 use folio::engine::request::SamplingParams;
-use folio::engine::{self, EngineEnd, Progress, StartError, Turns};
+use folio::engine::{self, DeviceQueue, EngineEnd, Progress, StartError};
 use folio::model::{GenerationDefaults, Model};
 use folio::server::{ServerOptions, ServerState};
 use folio::text::TextModel;
@@ -105,18 +105,19 @@ impl Session {
         )
     }
 
-    /// Like [`Self::start_to_serve`], with limits that were planned for several models, which take turns on the device.
+    /// Like [`Self::start_to_serve`], with limits that were planned for several models, which stand in the device's
+    /// queue.
     pub(crate) fn start_planned(
         model: &ModelArgs,
         engine: &EngineArgs,
         config: Config,
-        turns: Turns,
+        device_queue: DeviceQueue,
     ) -> Result<Self> {
         Self::spawn(
             engine.device()?,
             Models::open(model, engine)?,
             config,
-            (Tells::Everything, Some(turns)),
+            (Tells::Everything, Some(device_queue)),
         )
     }
 
@@ -144,13 +145,13 @@ impl Session {
         device: Device,
         models: Models,
         config: Config,
-        (tells, turns): (Tells, Option<Turns>),
+        (tells, device_queue): (Tells, Option<DeviceQueue>),
     ) -> Result<Self> {
         let Models { model, text, draft } = models;
         let (draft, draft_text) = draft.unzip();
         let (handle, inbox) = handle::channel(config.queue_requests_max);
-        let inbox = match turns {
-            Some(turns) => inbox.with_turns(turns),
+        let inbox = match device_queue {
+            Some(device_queue) => inbox.with_device_queue(device_queue),
             None => inbox,
         };
         let generation = model.generation().clone();

@@ -8,7 +8,7 @@ use folio::backend::Caps;
 use folio::config::Config;
 use folio::engine::fit::{Bytes, Fit, Neighbour, SharedMemory};
 use folio::engine::request::SamplingParams;
-use folio::engine::{DraftPlan, Turns};
+use folio::engine::{DeviceQueue, DraftPlan};
 use folio::server::ModelOutline;
 use folio::text::TextModel;
 use serde_json::{Value, json};
@@ -30,8 +30,8 @@ pub(crate) struct Place {
     caps: Caps,
     /// Bytes that models may take together; `None` if unknown.
     pub(crate) budget: Option<u64>,
-    /// Its engines take turns.
-    pub(crate) turns: Turns,
+    /// Its engines stand in line for it.
+    pub(crate) device_queue: DeviceQueue,
 }
 
 /// A model's part of a memory.
@@ -240,7 +240,7 @@ fn place(places: &mut Vec<Place>, member: &Member<'_>) -> Result<usize> {
         key,
         caps,
         budget: None,
-        turns: Turns::default(),
+        device_queue: DeviceQueue::default(),
     });
     Ok(places.len() - 1)
 }

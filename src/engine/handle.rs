@@ -7,7 +7,7 @@
 
 pub use super::stats::{Stat, Stats, Value};
 
-use super::Turns;
+use super::DeviceQueue;
 use super::request::{BeamRoom, Event, Request, RequestError, SubmitError};
 use futures_channel::mpsc;
 use futures_util::{Stream, StreamExt};
@@ -192,7 +192,7 @@ pub fn channel(queue_requests_max: u32) -> (EngineHandle, EngineInbox) {
             receiver,
             shared,
             last_words: RequestError::Internal,
-            turns: None,
+            device_queue: None,
         },
     )
 }
@@ -302,18 +302,18 @@ pub struct EngineInbox {
     shared: Arc<Shared>,
     /// Error for requests that will never be admitted.
     last_words: RequestError,
-    turns: Option<Turns>,
+    device_queue: Option<DeviceQueue>,
 }
 
 impl EngineInbox {
     /// Lets the engine take turns with others on its device.
-    pub fn with_turns(mut self, turns: Turns) -> Self {
-        self.turns = Some(turns);
+    pub fn with_device_queue(mut self, queue: DeviceQueue) -> Self {
+        self.device_queue = Some(queue);
         self
     }
 
-    pub(super) fn turns(&self) -> Option<Turns> {
-        self.turns.clone()
+    pub(super) fn device_queue(&self) -> Option<DeviceQueue> {
+        self.device_queue.clone()
     }
 
     /// The next message, if one is ready.

@@ -8,6 +8,7 @@
 
 pub mod batch;
 mod beams;
+mod device_queue;
 pub mod disk;
 mod draft_model;
 mod draft_plan;
@@ -30,15 +31,14 @@ mod start;
 mod states;
 mod stats;
 mod streams;
-mod turns;
 
+pub use device_queue::DeviceQueue;
 pub use draft_plan::{DraftError, DraftPlan};
 pub use loaded::{Progress, StartError};
 pub use source::Source;
 #[doc(hidden)]
 pub use start::Extras;
 pub use start::{spawn, spawn_with_draft};
-pub use turns::Turns;
 
 use crate::backend::{Backend, BackendError};
 use crate::config::Config;
@@ -52,8 +52,8 @@ use crate::engine::mover::Mover;
 use crate::engine::request::{Event, PromptEvent, RequestError};
 use crate::engine::scheduler::Scheduler;
 
+use crate::engine::device_queue::DeviceLease;
 use crate::engine::streams::Streams;
-use crate::engine::turns::Turn;
 use crate::model::Model;
 use crate::plan::inputs::BatchInputs;
 use crate::platform::Instant;
@@ -94,7 +94,7 @@ pub struct Engine<B: Backend, S: Source = Model> {
     scheduler: Scheduler,
     in_flight: VecDeque<InFlight<B>>,
     /// Of a device that other engines use too; held while steps are in flight.
-    turn: Option<Turn>,
+    lease: Option<DeviceLease>,
     mover: Mover,
     disk: Option<Box<dyn Disk>>,
     /// Whether nothing can be computed before a file is read.
@@ -171,7 +171,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
         }
         let mut outcome = self.submit_and_read().await;
         if self.in_flight.is_empty() {
-            self.turn = None;
+            self.lease = None;
         }
         if outcome.is_ok() && self.scheduler.is_idle() {
             outcome = self.save_while_idle().await;
@@ -251,10 +251,10 @@ impl<B: Backend, S: Source> Engine<B, S> {
 
     /// Waits until this engine may submit a step.
     async fn take_turn(&mut self) {
-        if self.turn.is_none()
-            && let Some(turns) = self.inbox.turns()
+        if self.lease.is_none()
+            && let Some(queue) = self.inbox.device_queue()
         {
-            self.turn = Some(turns.take().await);
+            self.lease = Some(queue.take().await);
         }
     }
 
@@ -495,7 +495,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
     fn may_submit(&self) -> bool {
         // A draft model gets the ids of all tokens from the host.
         let may_look_ahead = self.config.look_ahead && self.draft.is_none();
-        let is_wanted = self.turn.as_ref().is_some_and(Turn::is_wanted);
+        let is_wanted = self.lease.as_ref().is_some_and(DeviceLease::is_wanted);
         let ahead = may_look_ahead && !is_wanted && self.in_flight.len() < STEPS_IN_FLIGHT_MAX;
         self.in_flight.is_empty() || (ahead && self.scheduler.may_look_ahead())
     }
@@ -517,7 +517,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
         tracing::warn!("{lost}; reloading the model");
         self.inbox.set_loading(true);
         self.in_flight.clear();
-        self.turn = None;
+        self.lease = None;
         self.scheduler.restart();
         let now = Instant::now();
         self.losses

@@ -134,7 +134,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
             waits_for_disk: false,
             last_read: None,
             in_flight: VecDeque::new(),
-            turn: None,
+            lease: None,
             inbox,
             streams: Streams::new(),
             seeds: Seeds(config.seed.unwrap_or_else(platform::random_u64)),

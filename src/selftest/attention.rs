@@ -125,8 +125,8 @@ pub(super) fn fixtures(kind: RowKind, shapes: Shapes) -> Vec<Fixture> {
         }
     }
     for format in [KvFormat::F16, KvFormat::Q8] {
-        for turn in turns() {
-            fixtures.push(rope_store_kv(kind.storage, format, USUAL_HEADS, turn));
+        for rotation in rotations() {
+            fixtures.push(rope_store_kv(kind.storage, format, USUAL_HEADS, rotation));
         }
     }
     for attend in attends(shapes) {
@@ -137,7 +137,7 @@ pub(super) fn fixtures(kind: RowKind, shapes: Shapes) -> Vec<Fixture> {
 
 /// Options of `RopeStoreKv`.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Turn {
+pub(super) struct Rotation {
     /// Rotated pairs; 0: no rotation.
     pub(super) pairs: u32,
     pub(super) interleaved: bool,
@@ -161,7 +161,7 @@ pub(super) struct Turn {
     pub(super) wider: bool,
 }
 
-impl Turn {
+impl Rotation {
     /// The options that are on, for a name.
     pub(super) fn options(&self, heads: Heads) -> String {
         let partial = self.pairs > 0 && 2 * self.pairs < heads.head_dim;
@@ -221,97 +221,97 @@ impl Turn {
 }
 
 /// A rotation of all elements.
-pub(super) fn whole(heads: Heads) -> Turn {
-    Turn {
+pub(super) fn whole(heads: Heads) -> Rotation {
+    Rotation {
         pairs: heads.head_dim / 2,
-        ..Turn::default()
+        ..Rotation::default()
     }
 }
 
 /// Combinations of options of `RopeStoreKv`, for heads of 64.
-fn turns() -> [Turn; 20] {
+fn rotations() -> [Rotation; 20] {
     let plain = whole(USUAL_HEADS);
-    let norm = Turn {
+    let norm = Rotation {
         norm: true,
         ..plain
     };
     [
-        Turn { pairs: 0, ..plain },
-        Turn { pairs: 8, ..plain },
-        Turn {
+        Rotation { pairs: 0, ..plain },
+        Rotation { pairs: 8, ..plain },
+        Rotation {
             interleaved: true,
             ..plain
         },
-        Turn {
+        Rotation {
             interleaved: true,
             pairs: 12,
             ..plain
         },
-        Turn {
+        Rotation {
             scaled: true,
             ..plain
         },
         norm,
-        Turn {
+        Rotation {
             q_only: true,
             ..norm
         },
-        Turn {
+        Rotation {
             one_plus: true,
             ..norm
         },
-        Turn { pairs: 0, ..norm },
-        Turn {
+        Rotation { pairs: 0, ..norm },
+        Rotation {
             whole_row: true,
             ..norm
         },
-        Turn {
+        Rotation {
             whole_row: true,
             q_only: true,
             one_plus: true,
             pairs: 0,
             ..norm
         },
-        Turn {
+        Rotation {
             one_plus: true,
             interleaved: true,
             scaled: true,
             pairs: 8,
             ..norm
         },
-        Turn {
+        Rotation {
             after: true,
             ..norm
         },
-        Turn {
+        Rotation {
             after: true,
             one_plus: true,
             interleaved: true,
             pairs: 12,
             ..norm
         },
-        Turn {
+        Rotation {
             v_norm: true,
             ..plain
         },
-        Turn {
+        Rotation {
             v_norm: true,
             pairs: 0,
             ..norm
         },
-        Turn {
+        Rotation {
             grows: true,
             ..plain
         },
-        Turn {
+        Rotation {
             no_kv: true,
             ..norm
         },
-        Turn {
+        Rotation {
             wider: true,
             ..norm
         },
-        Turn {
+        Rotation {
             no_kv: true,
             wider: true,
             whole_row: true,
@@ -320,8 +320,8 @@ fn turns() -> [Turn; 20] {
     ]
 }
 
-fn rope_store_kv(storage: Storage, format: KvFormat, heads: Heads, turn: Turn) -> Fixture {
-    let options = turn.options(heads);
+fn rope_store_kv(storage: Storage, format: KvFormat, heads: Heads, rotation: Rotation) -> Fixture {
+    let options = rotation.options(heads);
     let mut fixture = Fixture::new(
         "rope_store_kv",
         format!("{storage:?}, kv {format:?}{options}"),
@@ -336,12 +336,12 @@ fn rope_store_kv(storage: Storage, format: KvFormat, heads: Heads, turn: Turn) -
         16
     };
     let layer = fixture.layer(heads.kv, heads.head_dim, None, 70);
-    let qkv = fixture.buffer("qkv", Rows::Tokens, turn.columns(heads), storage);
+    let qkv = fixture.buffer("qkv", Rows::Tokens, rotation.columns(heads), storage);
     let q = fixture.buffer("q", Rows::Tokens, heads.columns(), storage);
-    let step = turn_step(&mut fixture, &mut noise, heads, turn, (layer, qkv, q));
+    let step = rotation_step(&mut fixture, &mut noise, heads, rotation, (layer, qkv, q));
     fixture.push(Step::RopeStoreKv(step));
     for batch in [BATCHES[0], BATCHES[1], BATCHES[3], BATCHES[5]] {
-        let run = store_run(&fixture, &step, heads, turn, batch, &mut noise);
+        let run = store_run(&fixture, &step, heads, rotation, batch, &mut noise);
         fixture.runs.push(run);
     }
     fixture
@@ -352,7 +352,7 @@ fn store_run(
     fixture: &Fixture,
     step: &RopeStoreKv,
     heads: Heads,
-    turn: Turn,
+    rotation: Rotation,
     (shape, sequences): Batch,
     noise: &mut Noise,
 ) -> Run {
@@ -363,13 +363,14 @@ fn store_run(
         inputs.groups[0].slot_mapping[2] = NONE;
     }
     let mut run = Run::new(format!("head {}, {shape}", heads.head_dim), inputs);
-    run.buffers.push((step.qkv, turn.rows(heads, rows, noise)));
-    expect_rows(fixture, &mut run, step.q, rows, turn.allowed(heads));
+    run.buffers
+        .push((step.qkv, rotation.rows(heads, rows, noise)));
+    expect_rows(fixture, &mut run, step.q, rows, rotation.allowed(heads));
     run.kv
         .push([(); 2].map(|()| noise.values(fixture.pool_elements(step.layer))));
     for (half, allowed) in [
-        (KvHalf::Key, turn.allowed(heads)),
-        (KvHalf::Value, turn.allowed_values()),
+        (KvHalf::Key, rotation.allowed(heads)),
+        (KvHalf::Value, rotation.allowed_values()),
     ] {
         run.checks.push(Check::Kv {
             layer: step.layer,
@@ -378,13 +379,13 @@ fn store_run(
         });
     }
     // The first query head with the first key head, or with the last query head.
-    let other = heads.query - u32::from(turn.no_kv);
+    let other = heads.query - u32::from(rotation.no_kv);
     run.mutants
         .push(Mutant::SwapHeads(step.qkv, heads.head_dim, 0, other));
     if rows > 4 {
         run.mutants.push(Mutant::SwapRows(step.qkv, 0, rows - 1));
     }
-    if rows > 4 && !turn.no_kv {
+    if rows > 4 && !rotation.no_kv {
         run.mutants.push(Mutant::SwapSlots(0, 0, rows - 1));
     }
     run
@@ -400,15 +401,15 @@ pub(super) fn or_codes(exact: Allowed, format: KvFormat, steps: f64, heads: Head
 }
 
 /// The step with these options, and its weights.
-pub(super) fn turn_step(
+pub(super) fn rotation_step(
     fixture: &mut Fixture,
     noise: &mut Noise,
     heads: Heads,
-    turn: Turn,
+    rotation: Rotation,
     (layer, qkv, q): (u32, BufferId, BufferId),
 ) -> RopeStoreKv {
     let mut head_norm = |name: &str, count: u32, format| {
-        let elements = if turn.whole_row {
+        let elements = if rotation.whole_row {
             count * heads.head_dim
         } else {
             heads.head_dim
@@ -417,26 +418,26 @@ pub(super) fn turn_step(
         HeadNorm {
             weight,
             epsilon: 1e-6,
-            one_plus: turn.one_plus,
-            whole_row: turn.whole_row,
-            after_rotation: turn.after,
+            one_plus: rotation.one_plus,
+            whole_row: rotation.whole_row,
+            after_rotation: rotation.after,
         }
     };
-    let has_k_norm = turn.norm && !turn.q_only;
-    let q_norm = turn
+    let has_k_norm = rotation.norm && !rotation.q_only;
+    let q_norm = rotation
         .norm
         .then(|| head_norm("q_norm", heads.query, WeightFormat::Bf16));
     let k_norm = has_k_norm.then(|| head_norm("k_norm", heads.kv, WeightFormat::F32));
-    let rope = (turn.pairs > 0).then(|| Rope {
+    let rope = (rotation.pairs > 0).then(|| Rope {
         frequencies: fixture.weight(
             "frequencies",
             1,
             WeightFormat::F32,
-            &frequencies(turn.pairs),
+            &frequencies(rotation.pairs),
         ),
-        rotary_dim: 2 * turn.pairs,
-        interleaved: turn.interleaved,
-        scale: if turn.scaled { 1.3 } else { 1.0 },
+        rotary_dim: 2 * rotation.pairs,
+        interleaved: rotation.interleaved,
+        scale: if rotation.scaled { 1.3 } else { 1.0 },
     });
     RopeStoreKv {
         qkv,
@@ -446,12 +447,12 @@ pub(super) fn turn_step(
         k_norm,
         rope,
         options: StoreOptions {
-            v_epsilon: turn.v_norm.then_some(1e-6),
-            query_growth: turn.grows.then_some(QueryGrowth {
+            v_epsilon: rotation.v_norm.then_some(1e-6),
+            query_growth: rotation.grows.then_some(QueryGrowth {
                 slope: 0.7,
                 positions: 5,
             }),
-            q_only: turn.no_kv,
+            q_only: rotation.no_kv,
         },
         q,
     }

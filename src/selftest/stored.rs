@@ -2,7 +2,7 @@
 //! may run both as one kernel, which attends to a key that the pool does not have yet.
 
 use super::attention::{
-    Batch, Heads, Turn, block_size, or_codes, row_by_row, turn_step, whole, window_name,
+    Batch, Heads, Rotation, block_size, or_codes, rotation_step, row_by_row, whole, window_name,
 };
 use super::compare::attention_of_stored;
 use super::fixture::{
@@ -54,7 +54,7 @@ struct View {
 struct Case {
     heads: Heads,
     format: KvFormat,
-    turn: Turn,
+    rotation: Rotation,
     view: View,
 }
 
@@ -82,12 +82,12 @@ fn cases() -> [Case; 15] {
         window: Some(100),
         ..plain
     };
-    let case = |[head_dim, query, kv]: [u32; 3], format, turn: fn(Heads) -> Turn, view| {
+    let case = |[head_dim, query, kv]: [u32; 3], format, rotation: fn(Heads) -> Rotation, view| {
         let heads = Heads::new(head_dim, query, kv);
         Case {
             heads,
             format,
-            turn: turn(heads),
+            rotation: rotation(heads),
             view,
         }
     };
@@ -111,31 +111,31 @@ fn cases() -> [Case; 15] {
     ]
 }
 
-fn normed(heads: Heads) -> Turn {
-    Turn {
+fn normed(heads: Heads) -> Rotation {
+    Rotation {
         norm: true,
         ..whole(heads)
     }
 }
 
-fn normed_rows(heads: Heads) -> Turn {
-    Turn {
+fn normed_rows(heads: Heads) -> Rotation {
+    Rotation {
         whole_row: true,
         wider: true,
         ..normed(heads)
     }
 }
 
-fn normed_after(heads: Heads) -> Turn {
-    Turn {
+fn normed_after(heads: Heads) -> Rotation {
+    Rotation {
         after: true,
         v_norm: true,
         ..normed(heads)
     }
 }
 
-fn partial(heads: Heads) -> Turn {
-    Turn {
+fn partial(heads: Heads) -> Rotation {
+    Rotation {
         pairs: 12,
         interleaved: true,
         q_only: true,
@@ -143,22 +143,22 @@ fn partial(heads: Heads) -> Turn {
     }
 }
 
-fn growing(heads: Heads) -> Turn {
-    Turn {
+fn growing(heads: Heads) -> Rotation {
+    Rotation {
         grows: true,
         ..whole(heads)
     }
 }
 
-fn queries(heads: Heads) -> Turn {
-    Turn {
+fn queries(heads: Heads) -> Rotation {
+    Rotation {
         no_kv: true,
         ..normed(heads)
     }
 }
 
-fn unrotated(heads: Heads) -> Turn {
-    Turn {
+fn unrotated(heads: Heads) -> Rotation {
+    Rotation {
         pairs: 0,
         ..normed(heads)
     }
@@ -166,7 +166,7 @@ fn unrotated(heads: Heads) -> Turn {
 
 impl Case {
     fn fixture(&self, kind: RowKind, batches: &[Batch]) -> Fixture {
-        let (heads, turn) = (self.heads, self.turn);
+        let (heads, rotation) = (self.heads, self.rotation);
         let mut fixture = Fixture::new("attend_paged", self.name(kind.storage));
         let mut noise = Noise::new(&format!(
             "stored {}{}{}",
@@ -175,11 +175,11 @@ impl Case {
         fixture.kv_format = self.format;
         fixture.block_size = block_size(heads.head_dim);
         let layer = fixture.layer(heads.kv, heads.head_dim, self.view.window, 70);
-        let qkv_columns = turn.columns(heads);
+        let qkv_columns = rotation.columns(heads);
         let qkv = fixture.buffer("qkv", Rows::Tokens, qkv_columns, kind.storage);
         let [q, out] = ["q", "out"]
             .map(|name| fixture.buffer(name, Rows::Tokens, heads.columns(), kind.storage));
-        let store = turn_step(&mut fixture, &mut noise, heads, turn, (layer, qkv, q));
+        let store = rotation_step(&mut fixture, &mut noise, heads, rotation, (layer, qkv, q));
         fixture.push(Step::RopeStoreKv(store));
         let attend = self.attend(&mut fixture, &store, out, &mut noise);
         fixture.push(Step::AttendPaged(attend));
@@ -193,7 +193,7 @@ impl Case {
     /// The options as a name.
     fn name(&self, storage: Storage) -> String {
         let (format, view) = (self.format, self.view);
-        let turned = self.turn.options(self.heads);
+        let turned = self.rotation.options(self.heads);
         let window = window_name(view.window);
         let options = names_of(&[(view.softcap, ", softcap"), (view.sinks, ", sinks")]);
         format!("{storage:?}, kv {format:?}, after its store{turned}{window}{options}")
@@ -210,7 +210,7 @@ impl Case {
         let heads = self.heads;
         let sinks: Vec<f32> = (0..heads.query).map(|_| noise.uniform() * 3.0).collect();
         // A norm's weights make scores as large as those of rows without a norm.
-        let factor = if self.turn.norm { 0.25 } else { 1.0 };
+        let factor = if self.rotation.norm { 0.25 } else { 1.0 };
         AttendPaged {
             q: store.q,
             layer: store.layer,
@@ -235,7 +235,7 @@ impl Case {
         (name, sequences): Batch,
         noise: &mut Noise,
     ) -> Run {
-        let (heads, turn) = (self.heads, self.turn);
+        let (heads, rotation) = (self.heads, self.rotation);
         let mut inputs = paged_batch(fixture, sequences, noise);
         match name {
             DRAFTS => row_by_row(&mut inputs, fixture.block_size),
@@ -245,7 +245,8 @@ impl Case {
         let rows = u32::try_from(inputs.positions.len()).expect("a small batch");
         let shape = format!("{}×{} heads of {}", heads.query, heads.kv, heads.head_dim);
         let mut run = Run::new(format!("{shape}, {name}"), inputs);
-        run.buffers.push((store.qkv, turn.rows(heads, rows, noise)));
+        run.buffers
+            .push((store.qkv, rotation.rows(heads, rows, noise)));
         run.kv
             .push(pool_content(fixture, store.layer, &run.inputs, noise));
         // Values are at most 20, the size of the outliers.
@@ -253,8 +254,8 @@ impl Case {
         let allowed = each(vec![share * 20.0; (rows * heads.columns()) as usize]);
         expect_rows(fixture, &mut run, attend.out, rows, allowed);
         for (half, allowed) in [
-            (KvHalf::Key, turn.allowed(heads)),
-            (KvHalf::Value, turn.allowed_values()),
+            (KvHalf::Key, rotation.allowed(heads)),
+            (KvHalf::Value, rotation.allowed_values()),
         ] {
             run.checks.push(Check::Kv {
                 layer: store.layer,

@@ -13,7 +13,7 @@ use axum::body::Body;
 use axum::http::Request;
 use folio::backend::fake::{FakeBackend, Script};
 use folio::engine::handle::{EngineInbox, Status, channel};
-use folio::engine::{self, EngineEnd, Turns};
+use folio::engine::{self, DeviceQueue, EngineEnd};
 use folio::model::{Model, demo};
 use folio::platform::block_on;
 use folio::server::{
@@ -34,7 +34,7 @@ pub(crate) struct Log {
     is_shut: Mutex<bool>,
     opened: Condvar,
     /// Of the one device.
-    turns: Turns,
+    device_queue: DeviceQueue,
 }
 
 impl Log {
@@ -107,7 +107,7 @@ pub(crate) fn source_of(
         log.note(format!("load {name}"));
         log.pass();
         let (handle, inbox) = channel(64);
-        let thread = start(inbox.with_turns(log.turns.clone()))?;
+        let thread = start(inbox.with_device_queue(log.device_queue.clone()))?;
         wait("the engine is ready", || handle.status() == Status::Ready);
         let (log, name) = (log.clone(), name.clone());
         let end = move || {

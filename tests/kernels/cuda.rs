@@ -3,7 +3,7 @@
 //! Needs a C++ compiler. Without one, the tests are skipped with a message, or fail under `FOLIO_REQUIRE_GPU=1`.
 
 use crate::emulator::{emulated, opened};
-use crate::sass::{self, Turn};
+use crate::sass::{self, Iteration};
 use crate::versions;
 use folio::backend::Backend;
 use folio::backend::cuda::{Auditor, CudaBackend, Footprint, Watch, metadata_constants};
@@ -308,7 +308,7 @@ fn compiled(device: &CudaBackend, part: &str, wanted: impl Fn(&str, &str) -> boo
 }
 
 /// What a line of such a file says: the key of a kernel, its registers and, if it is in the table, its inner loop.
-fn known_line(line: &str) -> Option<(u64, u32, Option<Turn>)> {
+fn known_line(line: &str) -> Option<(u64, u32, Option<Iteration>)> {
     let (key, rest) = line.split_once(' ')?;
     let (registers, turn) = rest.split_once(' ').unwrap_or((rest, ""));
     let turn = if turn.is_empty() {

@@ -15,7 +15,7 @@ const NVRTC: (i32, i32) = (13, 0);
 
 /// Counts of one turn of the innermost loop with the most products, or with matrix instructions if there are any.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Turn {
+pub(crate) struct Iteration {
     /// All instructions.
     instructions: u32,
     /// Those that multiply and add floats, and what packed ones do counted twice.
@@ -32,7 +32,7 @@ pub(crate) struct Turn {
     barriers: u32,
 }
 
-impl Turn {
+impl Iteration {
     fn counts(&mut self) -> [&mut u32; 7] {
         let Self {
             instructions,
@@ -76,7 +76,7 @@ impl Turn {
 }
 
 /// Numbers with spaces between them.
-impl fmt::Display for Turn {
+impl fmt::Display for Iteration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut copy = *self;
         let numbers = copy.counts().map(|count| count.to_string());
@@ -84,7 +84,7 @@ impl fmt::Display for Turn {
     }
 }
 
-impl FromStr for Turn {
+impl FromStr for Iteration {
     type Err = std::num::ParseIntError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -147,7 +147,7 @@ fn expect_wait(found: &Footprint, listing: &str) {
 }
 
 /// The innermost loop with the most products in a listing of `nvdisasm -c`; without a loop, all counts are 0.
-fn inner_loop(listing: &str) -> Turn {
+fn inner_loop(listing: &str) -> Iteration {
     let (mut labels, mut instructions) = (BTreeMap::new(), Vec::new());
     for line in listing.lines() {
         if let Some(label) = line
@@ -180,7 +180,7 @@ fn inner_loop(listing: &str) -> Turn {
             (to < at).then_some((to, at))
         });
     let turns = backwards.map(|(first, last)| {
-        let mut turn = Turn::default();
+        let mut turn = Iteration::default();
         instructions[first..=last]
             .iter()
             .for_each(|(operation, _)| turn.count(operation));
@@ -191,7 +191,7 @@ fn inner_loop(listing: &str) -> Turn {
     if loops.iter().any(|(_, turn)| turn.matrix > 0) {
         loops.retain(|(_, turn)| turn.matrix > 0);
     }
-    let is_innermost = |(outer, _): &&(RangeInclusive<usize>, Turn)| {
+    let is_innermost = |(outer, _): &&(RangeInclusive<usize>, Iteration)| {
         let is_inside = |inner: &RangeInclusive<usize>| {
             outer.contains(inner.start()) && outer.contains(inner.end())
         };
@@ -201,7 +201,7 @@ fn inner_loop(listing: &str) -> Turn {
     };
     let turns = loops.iter().filter(is_innermost).map(|(_, turn)| *turn);
     // Loops that overlap count some matrix instructions twice: the shortest one is the loop itself.
-    let order = |turn: &Turn| match turn.matrix {
+    let order = |turn: &Iteration| match turn.matrix {
         0 => (turn.multiply_adds, turn.instructions),
         matrix => (matrix, u32::MAX - turn.instructions),
     };
@@ -338,13 +338,13 @@ pub(crate) fn turns(
     auditor: &Auditor,
     part: &str,
     footprints: &[Footprint],
-    known: &BTreeMap<u64, Turn>,
-) -> Option<BTreeMap<u64, Turn>> {
+    known: &BTreeMap<u64, Iteration>,
+) -> Option<BTreeMap<u64, Iteration>> {
     let is_listed = |found: &&Footprint| {
         hot(part, &found.kernel).is_some() && ARCHITECTURES.contains(&found.architecture.as_str())
     };
     let listed: Vec<&Footprint> = footprints.iter().filter(is_listed).collect();
-    let mut turns: BTreeMap<u64, Turn> = listed
+    let mut turns: BTreeMap<u64, Iteration> = listed
         .iter()
         .filter_map(|found| Some((found.key, *known.get(&found.key)?)))
         .collect();
@@ -396,7 +396,7 @@ pub(crate) fn turns(
 pub(crate) fn compare(
     part: &str,
     footprints: &[Footprint],
-    turns: &BTreeMap<u64, Turn>,
+    turns: &BTreeMap<u64, Iteration>,
     refresh: bool,
 ) {
     /// Parts are written one after another.
@@ -468,7 +468,7 @@ fn the_innermost_loop_with_the_most_products_is_counted() {
     assert_eq!(turn.to_string().parse(), Ok(turn));
     assert_eq!(
         inner_loop("        /*0000*/                   EXIT ;\n"),
-        Turn::default()
+        Iteration::default()
     );
 }
 

@@ -212,6 +212,12 @@ fn functions_are_short_in_tokens() {
         .extend(gone.map(|place| format!("{LONG}: {place} is short now: take it off the list")));
     lengths.sort_unstable();
     let p95 = lengths[lengths.len() * 95 / 100];
+    println!(
+        "{} functions, {} above {FUNCTION_TOKENS_MAX} tokens; median {}, 95th percentile {p95}",
+        lengths.len(),
+        long.len(),
+        lengths[lengths.len() / 2]
+    );
     if p95 > FUNCTION_TOKENS_P95 {
         findings.push(format!(
             "of 100 functions, 5 have more than {p95} tokens; {FUNCTION_TOKENS_P95} are allowed"
@@ -246,6 +252,7 @@ fn lines_are_light_and_closures_stand_where_they_are_used() {
             "{per_thousand:.1} closures of 1,000 lines get a name, of {LET_CLOSURES_MAX}"
         ));
     }
+    println!("{per_line:.2} tokens a line, {per_thousand:.2} closures of 1,000 lines get a name");
     judge("density", &findings);
 }
 

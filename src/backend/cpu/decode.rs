@@ -1,6 +1,6 @@
 //! Decodes panels of weights to f32: to memory, or into the sums of a few rows.
 
-use super::group::{Group, Turn, Turns, Visit, visit};
+use super::group::{Group, Interleaved, Panel, Visit, visit};
 use super::simd::{Kernel, LANES, Lanes, Simd};
 use super::weight::{Panels, WordLayout};
 use crate::plan::WeightFormat;
@@ -62,7 +62,7 @@ impl Decode<'_> {
                 visit(
                     format,
                     count,
-                    &mut Turn::new(
+                    &mut Panel::new(
                         group,
                         0,
                         Store {
@@ -139,7 +139,7 @@ impl<'a, const M: usize> Dot<'a, M> {
 
     /// With the rows' elements in the last group, if it is not whole.
     #[inline(always)]
-    fn run_with<S: Simd, T: DotTurns<'a, S, M>>(
+    fn run_with<S: Simd, T: InterleavedDots<'a, S, M>>(
         self,
         s: S,
         format: WeightFormat,
@@ -165,9 +165,9 @@ impl<'a, const M: usize> Dot<'a, M> {
                 .step_by(T::PANELS)
                 .zip(sums.chunks_mut(T::PANELS))
             {
-                let mut turns = T::begin(&common, first, sums);
-                visit(format, count, &mut turns);
-                turns.end(s, sums);
+                let mut panels = T::begin(&common, first, sums);
+                visit(format, count, &mut panels);
+                panels.end(s, sums);
                 if format.is_quantised() {
                     (first..first + sums.len()).for_each(|panel| fetch.fetch(s, panel, ahead));
                 }
@@ -191,7 +191,7 @@ struct Common<'a, S, const M: usize> {
 }
 
 /// Panels that take turns.
-trait DotTurns<'a, S: Simd, const M: usize>: Turns<S> {
+trait InterleavedDots<'a, S: Simd, const M: usize>: Interleaved<S> {
     /// How many.
     const PANELS: usize;
 
@@ -203,10 +203,10 @@ trait DotTurns<'a, S: Simd, const M: usize>: Turns<S> {
     fn end(self, s: S, sums: &mut [[Lanes; M]]);
 }
 
-type One<'a, S, const M: usize> = Turn<'a, S, Products<'a, S, M>>;
+type One<'a, S, const M: usize> = Panel<'a, S, Products<'a, S, M>>;
 type Two<'a, S, const M: usize> = (One<'a, S, M>, One<'a, S, M>);
 
-impl<'a, S: Simd, const M: usize> DotTurns<'a, S, M> for One<'a, S, M> {
+impl<'a, S: Simd, const M: usize> InterleavedDots<'a, S, M> for One<'a, S, M> {
     const PANELS: usize = 1;
 
     #[inline(always)]
@@ -220,7 +220,7 @@ impl<'a, S: Simd, const M: usize> DotTurns<'a, S, M> for One<'a, S, M> {
             lines,
             group: common.group,
         };
-        Turn::new(
+        Panel::new(
             group,
             common.ahead,
             Products {
@@ -240,10 +240,10 @@ impl<'a, S: Simd, const M: usize> DotTurns<'a, S, M> for One<'a, S, M> {
     }
 }
 
-impl<'a, S: Simd, A, B, const M: usize> DotTurns<'a, S, M> for (A, B)
+impl<'a, S: Simd, A, B, const M: usize> InterleavedDots<'a, S, M> for (A, B)
 where
-    A: DotTurns<'a, S, M>,
-    B: DotTurns<'a, S, M>,
+    A: InterleavedDots<'a, S, M>,
+    B: InterleavedDots<'a, S, M>,
 {
     const PANELS: usize = A::PANELS + B::PANELS;
 

@@ -21,25 +21,25 @@ const EIGHT: usize = 8;
 /// Visits the columns of a group, of which there are `count`, counted from its first one. Of quantized formats the
 /// places beyond them are visited too: decoded, these are finite numbers.
 #[inline(always)]
-pub(super) fn visit<S: Simd>(format: WeightFormat, count: usize, turns: &mut impl Turns<S>) {
+pub(super) fn visit<S: Simd>(format: WeightFormat, count: usize, panels: &mut impl Interleaved<S>) {
     /// Shifts differ by column; without a loop they are constants.
     macro_rules! each_of_eight {
-        ($eight:ident: $($i:literal)+) => { $(turns.column(format, $eight, $i);)+ };
+        ($eight:ident: $($i:literal)+) => { $(panels.column(format, $eight, $i);)+ };
     }
     match format {
         WeightFormat::F32 => {
             for column in 0..GROUP.min(count) {
-                turns.float(column);
+                panels.float(column);
             }
         }
         WeightFormat::F16 | WeightFormat::Bf16 => {
             for pair in 0..(GROUP / 2).min(count.div_ceil(2)) {
-                turns.pair(format, pair, count);
+                panels.pair(format, pair, count);
             }
         }
         _ => {
             for eight in 0..GROUP / EIGHT {
-                turns.load(format, eight);
+                panels.load(format, eight);
                 each_of_eight!(eight: 0 1 2 3 4 5 6 7);
             }
         }
@@ -47,7 +47,7 @@ pub(super) fn visit<S: Simd>(format: WeightFormat, count: usize, turns: &mut imp
 }
 
 /// One panel, or several that take turns after each column, so that what is done with their columns can overlap.
-pub(super) trait Turns<S: Simd> {
+pub(super) trait Interleaved<S: Simd> {
     /// Visits a column of 32 bits.
     fn float(&mut self, column: usize);
 
@@ -61,7 +61,7 @@ pub(super) trait Turns<S: Simd> {
     fn column(&mut self, format: WeightFormat, eight: usize, i: usize);
 }
 
-impl<S: Simd, A: Turns<S>, B: Turns<S>> Turns<S> for (A, B) {
+impl<S: Simd, A: Interleaved<S>, B: Interleaved<S>> Interleaved<S> for (A, B) {
     #[inline(always)]
     fn float(&mut self, column: usize) {
         self.0.float(column);
@@ -88,7 +88,7 @@ impl<S: Simd, A: Turns<S>, B: Turns<S>> Turns<S> for (A, B) {
 }
 
 /// A group, what is loaded of it, and what is done with its columns.
-pub(super) struct Turn<'a, S: Simd, V> {
+pub(super) struct Panel<'a, S: Simd, V> {
     group: Group<'a, S>,
     /// A weight is `a · level + b`; `b` is 0 in formats without one.
     a: S::F,
@@ -103,7 +103,7 @@ pub(super) struct Turn<'a, S: Simd, V> {
     pub(super) visitor: V,
 }
 
-impl<'a, S: Simd, V> Turn<'a, S, V> {
+impl<'a, S: Simd, V> Panel<'a, S, V> {
     /// Nothing is loaded yet.
     #[inline(always)]
     pub(super) fn new(group: Group<'a, S>, ahead: usize, visitor: V) -> Self {
@@ -164,7 +164,7 @@ impl<'a, S: Simd, V> Turn<'a, S, V> {
     }
 }
 
-impl<S: Simd, V: Visit<S>> Turns<S> for Turn<'_, S, V> {
+impl<S: Simd, V: Visit<S>> Interleaved<S> for Panel<'_, S, V> {
     #[inline(always)]
     fn float(&mut self, column: usize) {
         let line = GROUP * self.group.group + column;

@@ -1,10 +1,10 @@
 //! A loaded plan with everything allocated for it.
 
 use super::kv::KvStore;
+use super::rotations::Rotations;
 use super::scratch::Partial;
 use super::simd::Level;
 use super::team::Team;
-use super::turns::Turns;
 use super::weight::{Matrix, decode};
 use crate::backend::host::{check_block, half_of, restore_state, save_state};
 use crate::backend::{BackendError, BlockRef, Capacity, KvHalf};
@@ -43,7 +43,7 @@ pub(super) struct Loaded {
     /// Results of attention for parts of long contexts, kept for their memory.
     pub(super) partials: Vec<Partial>,
     /// Rotations of the current batch.
-    pub(super) turns: Turns,
+    pub(super) rotations: Rotations,
     /// Rotated keys of the current step.
     pub(super) rotated_keys: Vec<f32>,
     weights_whole: bool,
@@ -98,7 +98,7 @@ impl Loaded {
             states: plan.state_layers.iter().map(states).collect(),
             feed: vec![0; capacity.feed_slots as usize],
             partials: Vec::new(),
-            turns: Turns::default(),
+            rotations: Rotations::default(),
             rotated_keys: Vec::new(),
             weights_whole: false,
             level,

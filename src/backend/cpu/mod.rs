@@ -28,6 +28,7 @@ mod product;
 mod rms_norm;
 mod rope_store_kv;
 mod rope_store_latent;
+mod rotations;
 mod route_experts;
 mod rows;
 mod sample;
@@ -37,7 +38,6 @@ mod short_convolution;
 mod simd;
 mod state_scan;
 mod team;
-mod turns;
 mod weight;
 
 pub use simd::Level;
@@ -210,7 +210,7 @@ fn run(loaded: &mut Loaded, team: &mut Team, arena: &mut Bump, inputs: &BatchInp
     let plan = Arc::clone(&loaded.plan);
     let tails = inputs.tails.iter().flat_map(|tail| plan.tail(*tail));
     let mut results = Results::default();
-    loaded.turns.clear();
+    loaded.rotations.clear();
     for step in plan.body.iter().chain(tails) {
         arena.reset();
         run_step(step, loaded, team, arena, inputs, &mut results);

@@ -50,22 +50,22 @@ impl Transform<'_> {
 
     /// Rotates the heads of row `row`.
     fn rotate(&self, row: usize, out: &mut [f32]) {
-        let Some((rope, turns)) = &self.rope else {
+        let Some((rope, rotations)) = &self.rope else {
             return;
         };
         let pairs = rope.rotary_dim as usize / 2;
-        let turns = &turns[row * pairs..][..pairs];
+        let rotations = &rotations[row * pairs..][..pairs];
         for head in out.chunks_exact_mut(self.head_dim) {
             let rotated = &mut head[..2 * pairs];
             if rope.interleaved {
-                for (pair, turn) in rotated.as_chunks_mut().0.iter_mut().zip(turns) {
-                    *pair = rotate(*pair, *turn);
+                for (pair, rotation) in rotated.as_chunks_mut().0.iter_mut().zip(rotations) {
+                    *pair = rotate(*pair, *rotation);
                 }
                 continue;
             }
             let (first, second) = rotated.split_at_mut(pairs);
-            for ((a, b), turn) in first.iter_mut().zip(second).zip(turns) {
-                [*a, *b] = rotate([*a, *b], *turn);
+            for ((a, b), rotation) in first.iter_mut().zip(second).zip(rotations) {
+                [*a, *b] = rotate([*a, *b], *rotation);
             }
         }
     }
@@ -126,12 +126,12 @@ pub(super) fn run(step: &RopeStoreKv, loaded: &mut Loaded, team: &mut Team, inpu
     } else {
         (layer.heads * layer.head_dim) as usize
     };
-    let mut turns = std::mem::take(&mut loaded.turns);
+    let mut rotations = std::mem::take(&mut loaded.rotations);
     let rope = step.rope.map(|rope| {
-        let set = turns.prepare(&rope, loaded.vector(rope.frequencies), &inputs.positions);
+        let set = rotations.prepare(&rope, loaded.vector(rope.frequencies), &inputs.positions);
         (rope, set)
     });
-    let rope = rope.map(|(rope, set)| (rope, turns.rows(set)));
+    let rope = rope.map(|(rope, set)| (rope, rotations.rows(set)));
     let mut keys = std::mem::take(&mut loaded.rotated_keys);
     keys.resize(inputs.positions.len() * kv_columns, 0.0);
     loaded.write(step.q, inputs, |loaded, q, storage| {
@@ -155,7 +155,7 @@ pub(super) fn run(step: &RopeStoreKv, loaded: &mut Loaded, team: &mut Team, inpu
         store(step, loaded, team, inputs, &keys);
     }
     loaded.rotated_keys = keys;
-    loaded.turns = turns;
+    loaded.rotations = rotations;
 }
 
 /// Queries and keys before their norm and rotation.

@@ -15,13 +15,13 @@ pub(super) fn run(
     inputs: &BatchInputs,
 ) {
     let dim = loaded.plan.kv_layers[step.layer as usize].head_dim as usize;
-    let mut turns = std::mem::take(&mut loaded.turns);
+    let mut rotations = std::mem::take(&mut loaded.rotations);
     let frequencies = loaded.vector(step.rope.frequencies);
-    let set = turns.prepare(&step.rope, frequencies, &inputs.positions);
+    let set = rotations.prepare(&step.rope, frequencies, &inputs.positions);
     let mut keys = std::mem::take(&mut loaded.rotated_keys);
     keys.resize(inputs.positions.len() * dim, 0.0);
     loaded.write(step.q, inputs, |loaded, q, storage| {
-        let latents = Latents::new(step, loaded, inputs, turns.rows(set));
+        let latents = Latents::new(step, loaded, inputs, rotations.rows(set));
         let q = OutRows {
             values: q,
             columns: latents.heads * dim,
@@ -40,7 +40,7 @@ pub(super) fn run(
     });
     store(step, loaded, team, inputs, &keys);
     loaded.rotated_keys = keys;
-    loaded.turns = turns;
+    loaded.rotations = rotations;
 }
 
 /// What a step reads of latents and their queries.
@@ -48,7 +48,7 @@ struct Latents<'a> {
     step: &'a RopeStoreLatent,
     inputs: &'a BatchInputs,
     /// For the last elements of a latent and of a query.
-    turn: Transform<'a>,
+    rotation: Transform<'a>,
     norm: &'a [f32],
     latent: &'a [f32],
     absorbed: &'a [f32],
@@ -66,7 +66,7 @@ impl<'a> Latents<'a> {
         step: &'a RopeStoreLatent,
         loaded: &'a Loaded,
         inputs: &'a BatchInputs,
-        turns: &'a [[f32; 2]],
+        rotations: &'a [[f32; 2]],
     ) -> Self {
         let dim = loaded.plan.kv_layers[step.layer as usize].head_dim as usize;
         let rotary = step.rope.rotary_dim as usize;
@@ -74,11 +74,11 @@ impl<'a> Latents<'a> {
         Self {
             step,
             inputs,
-            turn: Transform {
+            rotation: Transform {
                 level: loaded.level,
                 head_dim: rotary,
                 norm: None,
-                rope: Some((step.rope, turns)),
+                rope: Some((step.rope, rotations)),
                 growth: None,
             },
             norm: loaded.vector(step.norm),
@@ -95,10 +95,10 @@ impl<'a> Latents<'a> {
     fn write_key(&self, row: usize, key: &mut [f32]) {
         let (plain, turned) = self.latent[row * self.dim..][..self.dim].split_at(self.rank);
         let (plain_key, turned_key) = key.split_at_mut(self.rank);
-        let (level, epsilon) = (self.turn.level, self.step.epsilon);
+        let (level, epsilon) = (self.rotation.level, self.step.epsilon);
         normalize(level, plain, self.norm, epsilon, false, plain_key);
         let position = self.inputs.positions[row];
-        self.turn.apply(row, position, turned, turned_key);
+        self.rotation.apply(row, position, turned, turned_key);
     }
 
     /// Each query is what its head has absorbed, and its last elements.
@@ -109,7 +109,7 @@ impl<'a> Latents<'a> {
             let (plain, turned) = q.split_at_mut(self.rank);
             plain.copy_from_slice(&self.absorbed[head * self.rank..][..self.rank]);
             let query = &self.query[(head + 1) * self.each - rotary..][..rotary];
-            self.turn
+            self.rotation
                 .apply(row, self.inputs.positions[row], query, turned);
         }
     }

@@ -19,7 +19,7 @@ pub(super) struct Limits {
 }
 
 /// When a connection began to wait, as a logical time.
-type Turn = u64;
+type Ticket = u64;
 
 /// A connection without a valid request in progress.
 #[derive(Debug)]
@@ -36,9 +36,9 @@ struct Waiting {
 /// What happens to a new connection.
 #[derive(Debug)]
 enum Admission {
-    Admitted(Turn),
-    /// There is room once the connection with this turn has closed or sent a valid request.
-    After(Turn),
+    Admitted(Ticket),
+    /// There is room once the connection with this ticket has closed or sent a valid request.
+    After(Ticket),
     /// Every connection has a request in progress.
     Full,
 }
@@ -47,10 +47,10 @@ enum Admission {
 #[derive(Debug, Default)]
 struct Places {
     open: usize,
-    next: Turn,
-    waiting: BTreeMap<Turn, Waiting>,
+    next: Ticket,
+    waiting: BTreeMap<Ticket, Waiting>,
     /// Those of `waiting` that have never sent a valid request.
-    unproven: HashMap<IpAddr, BTreeSet<Turn>>,
+    unproven: HashMap<IpAddr, BTreeSet<Ticket>>,
 }
 
 impl Places {
@@ -58,7 +58,7 @@ impl Places {
         let same_peer = self
             .unproven
             .get(&peer)
-            .filter(|turns| turns.len() >= limits.unproven_per_peer);
+            .filter(|tickets| tickets.len() >= limits.unproven_per_peer);
         if let Some(oldest) = same_peer.and_then(BTreeSet::first) {
             return Admission::After(*oldest);
         }
@@ -74,14 +74,14 @@ impl Places {
     }
 
     /// A connection begins to wait.
-    fn wait(&mut self, peer: IpAddr, proven: bool, wake: Arc<Notify>) -> Turn {
-        let turn = self.next;
+    fn wait(&mut self, peer: IpAddr, proven: bool, wake: Arc<Notify>) -> Ticket {
+        let ticket = self.next;
         self.next += 1;
         if !proven {
-            self.unproven.entry(peer).or_default().insert(turn);
+            self.unproven.entry(peer).or_default().insert(ticket);
         }
         self.waiting.insert(
-            turn,
+            ticket,
             Waiting {
                 peer,
                 proven,
@@ -89,36 +89,36 @@ impl Places {
                 wake,
             },
         );
-        turn
+        ticket
     }
 
     /// A connection stops waiting.
-    fn stop_waiting(&mut self, turn: Turn) {
+    fn stop_waiting(&mut self, ticket: Ticket) {
         let Some(Waiting {
             peer,
             proven: false,
             ..
-        }) = self.waiting.remove(&turn)
+        }) = self.waiting.remove(&ticket)
         else {
             return;
         };
-        if let Some(turns) = self.unproven.get_mut(&peer) {
-            turns.remove(&turn);
-            if turns.is_empty() {
+        if let Some(tickets) = self.unproven.get_mut(&peer) {
+            tickets.remove(&ticket);
+            if tickets.is_empty() {
                 self.unproven.remove(&peer);
             }
         }
     }
 
-    fn close(&mut self, turn: Option<Turn>) {
-        if let Some(turn) = turn {
-            self.stop_waiting(turn);
+    fn close(&mut self, ticket: Option<Ticket>) {
+        if let Some(ticket) = ticket {
+            self.stop_waiting(ticket);
         }
         self.open -= 1;
     }
 
-    fn ask(&mut self, turn: Turn) {
-        if let Some(waiting) = self.waiting.get_mut(&turn) {
+    fn ask(&mut self, ticket: Ticket) {
+        if let Some(waiting) = self.waiting.get_mut(&ticket) {
             waiting.asked = true;
             waiting.wake.notify_one();
         }
@@ -155,15 +155,15 @@ impl Connections {
             let changed = self.changed.notified();
             let admission = self.lock().admit(peer, self.limits, &wake);
             match admission {
-                Admission::Admitted(turn) => {
+                Admission::Admitted(ticket) => {
                     return Some(Seat {
                         connections: self.clone(),
                         peer,
-                        turn: Mutex::new(Some(turn)),
+                        ticket: Mutex::new(Some(ticket)),
                         wake,
                     });
                 }
-                Admission::After(turn) => self.lock().ask(turn),
+                Admission::After(ticket) => self.lock().ask(ticket),
                 Admission::Full => return None,
             }
             changed.await;
@@ -181,24 +181,24 @@ pub(super) struct Seat {
     connections: Arc<Connections>,
     peer: IpAddr,
     /// `None` while a valid request is in progress.
-    turn: Mutex<Option<Turn>>,
+    ticket: Mutex<Option<Ticket>>,
     wake: Arc<Notify>,
 }
 
 impl Seat {
     /// A valid request begins.
     pub(super) fn begin(&self) {
-        if let Some(turn) = self.turn().take() {
-            self.connections.lock().stop_waiting(turn);
+        if let Some(ticket) = self.ticket().take() {
+            self.connections.lock().stop_waiting(ticket);
             self.connections.changed.notify_waiters();
         }
     }
 
-    /// The request has been answered. A connection that still waits, because its request was refused, keeps its turn.
+    /// The request has been answered. A connection that still waits, because its request was refused, keeps its ticket.
     pub(super) fn end(&self) {
-        let mut turn = self.turn();
-        if turn.is_none() {
-            *turn = Some(
+        let mut ticket = self.ticket();
+        if ticket.is_none() {
+            *ticket = Some(
                 self.connections
                     .lock()
                     .wait(self.peer, true, self.wake.clone()),
@@ -215,25 +215,25 @@ impl Seat {
     }
 
     fn is_asked(&self) -> bool {
-        let turn = *self.turn();
-        turn.is_some_and(|turn| {
+        let ticket = *self.ticket();
+        ticket.is_some_and(|ticket| {
             self.connections
                 .lock()
                 .waiting
-                .get(&turn)
+                .get(&ticket)
                 .is_some_and(|waiting| waiting.asked)
         })
     }
 
-    fn turn(&self) -> MutexGuard<'_, Option<Turn>> {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    fn ticket(&self) -> MutexGuard<'_, Option<Ticket>> {
+        self.ticket.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        let turn = self.turn().take();
-        self.connections.lock().close(turn);
+        let ticket = self.ticket().take();
+        self.connections.lock().close(ticket);
         self.connections.changed.notify_waiters();
     }
 }
@@ -251,18 +251,18 @@ mod tests {
         IpAddr::from(number.to_be_bytes())
     }
 
-    /// Admits a connection; the turns of those that had to close for it come first.
-    fn admit(places: &mut Places, peer: IpAddr, limits: Limits) -> (Vec<Turn>, Option<Turn>) {
+    /// Admits a connection; the tickets of those that had to close for it come first.
+    fn admit(places: &mut Places, peer: IpAddr, limits: Limits) -> (Vec<Ticket>, Option<Ticket>) {
         let mut closed = Vec::new();
         loop {
             match places.admit(peer, limits, &Arc::default()) {
-                Admission::Admitted(turn) => return (closed, Some(turn)),
+                Admission::Admitted(ticket) => return (closed, Some(ticket)),
                 Admission::Full => return (closed, None),
-                Admission::After(turn) => {
-                    places.ask(turn);
-                    assert!(places.waiting[&turn].asked);
-                    places.close(Some(turn));
-                    closed.push(turn);
+                Admission::After(ticket) => {
+                    places.ask(ticket);
+                    assert!(places.waiting[&ticket].asked);
+                    places.close(Some(ticket));
+                    closed.push(ticket);
                 }
             }
         }
@@ -300,10 +300,10 @@ mod tests {
             },
         );
         for _ in 0..2 {
-            let turn = admit(&mut places, peer(1), limits)
+            let ticket = admit(&mut places, peer(1), limits)
                 .1
                 .expect("there is room");
-            places.stop_waiting(turn);
+            places.stop_waiting(ticket);
         }
         let (closed, idle) = admit(&mut places, peer(1), limits);
         assert_eq!((closed.len(), idle.is_some()), (0, true));
@@ -332,13 +332,13 @@ mod tests {
                 unproven_per_peer: 64,
             },
         );
-        let turns: Vec<Turn> = (0..3)
+        let tickets: Vec<Ticket> = (0..3)
             .filter_map(|number| admit(&mut places, peer(number), limits).1)
             .collect();
-        places.stop_waiting(turns[0]);
+        places.stop_waiting(tickets[0]);
         let again = places.wait(peer(0), true, Arc::default());
-        assert_eq!(admit(&mut places, peer(9), limits).0, [turns[1]]);
-        assert_eq!(admit(&mut places, peer(9), limits).0, [turns[2]]);
+        assert_eq!(admit(&mut places, peer(9), limits).0, [tickets[1]]);
+        assert_eq!(admit(&mut places, peer(9), limits).0, [tickets[2]]);
         assert_eq!(admit(&mut places, peer(9), limits).0, [again]);
     }
 
@@ -346,8 +346,8 @@ mod tests {
     fn what_has_closed_is_forgotten() {
         let mut places = Places::default();
         for number in 0..100 {
-            let turn = admit(&mut places, peer(number), LIMITS).1;
-            places.close(turn);
+            let ticket = admit(&mut places, peer(number), LIMITS).1;
+            places.close(ticket);
         }
         assert!(places.open == 0 && places.waiting.is_empty() && places.unproven.is_empty());
     }
@@ -370,6 +370,6 @@ mod tests {
         drop(idle);
         assert!(newcomer.await.expect("no panic"));
         busy.end();
-        assert!(busy.turn().is_some());
+        assert!(busy.ticket().is_some());
     }
 }

@@ -43,7 +43,7 @@ struct Address {
 
 /// When a request's key is looked at.
 #[derive(Debug, PartialEq)]
-pub(super) enum Turn {
+pub(super) enum Verdict {
     /// At once.
     Now,
     /// After this time. If the key is right then, [`Guesses::right`] gives the turn back.
@@ -89,20 +89,20 @@ impl Address {
 impl Guesses {
     /// When the key of a request from this address is looked at. A request that waits is counted as a wrong key, so
     /// that many at once wait for one another.
-    pub(super) fn turn(&self, address: IpAddr, key: &KeyDigest, now: Instant) -> Turn {
+    pub(super) fn judge(&self, address: IpAddr, key: &KeyDigest, now: Instant) -> Verdict {
         let mut addresses = self.lock();
         let Some(address) = addresses.get_mut(&network(address)) else {
-            return Turn::Now;
+            return Verdict::Now;
         };
         let wait = address.wait(now);
         if wait.is_zero() || address.is_right(key, now) {
-            return Turn::Now;
+            return Verdict::Now;
         }
         if wait > WAIT_MAX {
-            return Turn::Refused(wait - WAIT_MAX);
+            return Verdict::Refused(wait - WAIT_MAX);
         }
         address.count(now);
-        Turn::After(wait)
+        Verdict::After(wait)
     }
 
     /// Counts a wrong key whose turn came at once.
@@ -175,43 +175,47 @@ mod tests {
         let [peer, other] = ["10.0.0.1", "10.0.0.2"].map(address);
         guesses.right(peer, &key(1), false, start);
         for guess in 0..BURST as u8 {
-            assert_eq!(guesses.turn(peer, &key(100 + guess), start), Turn::Now);
+            assert_eq!(guesses.judge(peer, &key(100 + guess), start), Verdict::Now);
             guesses.wrong(peer, start);
         }
         assert_eq!(
-            guesses.turn(peer, &key(2), start),
-            Turn::After(INTERVAL),
+            guesses.judge(peer, &key(2), start),
+            Verdict::After(INTERVAL),
             "it may be right"
         );
         assert_eq!(
-            guesses.turn(peer, &key(3), start),
-            Turn::After(INTERVAL * 2)
+            guesses.judge(peer, &key(3), start),
+            Verdict::After(INTERVAL * 2)
         );
         assert_eq!(
-            guesses.turn(peer, &key(1), start),
-            Turn::Now,
+            guesses.judge(peer, &key(1), start),
+            Verdict::Now,
             "it was right from here"
         );
-        assert_eq!(guesses.turn(other, &key(3), start), Turn::Now);
+        assert_eq!(guesses.judge(other, &key(3), start), Verdict::Now);
         guesses.right(peer, &key(3), true, start);
         assert_eq!(
-            guesses.turn(peer, &key(4), start),
-            Turn::After(INTERVAL * 2),
+            guesses.judge(peer, &key(4), start),
+            Verdict::After(INTERVAL * 2),
             "a right key costs nothing"
         );
-        assert_eq!(guesses.turn(peer, &key(3), start), Turn::Now);
-        let turns: Vec<_> = (0..1000)
-            .map(|_| guesses.turn(peer, &key(5), start))
+        assert_eq!(guesses.judge(peer, &key(3), start), Verdict::Now);
+        let verdicts: Vec<_> = (0..1000)
+            .map(|_| guesses.judge(peer, &key(5), start))
             .collect();
-        assert_eq!(turns.last(), Some(&Turn::Refused(INTERVAL)));
-        assert!(turns.contains(&Turn::After(WAIT_MAX)));
+        assert_eq!(verdicts.last(), Some(&Verdict::Refused(INTERVAL)));
+        assert!(verdicts.contains(&Verdict::After(WAIT_MAX)));
         let later = start + WAIT_MAX + INTERVAL * 2 * BURST;
-        assert_eq!(guesses.turn(peer, &key(5), later), Turn::Now, "forgiven");
+        assert_eq!(
+            guesses.judge(peer, &key(5), later),
+            Verdict::Now,
+            "forgiven"
+        );
         let hour_later = start + RIGHT_FOR;
         (0..BURST).for_each(|_| guesses.wrong(peer, hour_later));
         assert_eq!(
-            guesses.turn(peer, &key(1), hour_later),
-            Turn::After(INTERVAL),
+            guesses.judge(peer, &key(1), hour_later),
+            Verdict::After(INTERVAL),
             "it was right too long ago"
         );
     }
@@ -230,8 +234,8 @@ mod tests {
         assert_eq!(network(v4), IpAddr::from([10, 0, 0, 1]));
         let (guesses, now) = (Guesses::default(), Instant::now());
         (0..BURST).for_each(|_| guesses.wrong(a, now));
-        assert_eq!(guesses.turn(b, &key(0), now), Turn::After(INTERVAL));
-        assert_eq!(guesses.turn(c, &key(0), now), Turn::Now);
+        assert_eq!(guesses.judge(b, &key(0), now), Verdict::After(INTERVAL));
+        assert_eq!(guesses.judge(c, &key(0), now), Verdict::Now);
     }
 
     #[test]

@@ -35,7 +35,7 @@ use axum::response::IntoResponse as _;
 use bodies::{AnswerBody, TimedBody};
 use connections::{Connections, Limits, Seat};
 pub use forwarded::Proxies;
-use guesses::{Guesses, Turn};
+use guesses::{Guesses, Verdict};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -344,14 +344,14 @@ impl Service {
             let Ok(response) = app.oneshot(request).await;
             return response;
         };
-        let turn = self.guesses.turn(client, &key, Instant::now());
-        match turn {
-            Turn::Now => {}
-            Turn::After(wait) => sleep(wait).await,
-            Turn::Refused(wait) => return ApiError::too_many_wrong_keys(wait).into_response(),
+        let verdict = self.guesses.judge(client, &key, Instant::now());
+        match verdict {
+            Verdict::Now => {}
+            Verdict::After(wait) => sleep(wait).await,
+            Verdict::Refused(wait) => return ApiError::too_many_wrong_keys(wait).into_response(),
         }
         let Ok(response) = app.oneshot(request).await;
-        let waited = turn != Turn::Now;
+        let waited = verdict != Verdict::Now;
         match response.extensions().get() {
             Some(KeyOutcome::Right) => self.guesses.right(client, &key, waited, Instant::now()),
             Some(KeyOutcome::Wrong) if !waited => self.guesses.wrong(client, Instant::now()),

@@ -6,7 +6,7 @@ use crate::cli::shares::{Member, Share, Shares};
 use crate::cli::terminal::output::note;
 use anyhow::Result;
 use folio::config::Config;
-use folio::engine::Turns;
+use folio::engine::DeviceQueue;
 use folio::server::{FleetOptions, LoadedModel, ModelSource, ServerOptions, ServerState};
 use std::time::{Duration, Instant};
 
@@ -26,8 +26,8 @@ pub(super) fn state(
         .into_iter()
         .zip(&shares.models)
         .map(|(model, share)| {
-            let turns = shares.places[share.place].turns.clone();
-            source(model, share, turns, &options)
+            let device_queue = shares.places[share.place].device_queue.clone();
+            source(model, share, device_queue, &options)
         });
     let sources = sources.collect();
     Ok(ServerState::with_models(sources, &fleet, options))
@@ -41,7 +41,12 @@ fn member(model: &Served) -> Member<'_> {
     }
 }
 
-fn source(model: Served, share: &Share, turns: Turns, options: &ServerOptions) -> ModelSource {
+fn source(
+    model: Served,
+    share: &Share,
+    device_queue: DeviceQueue,
+    options: &ServerOptions,
+) -> ModelSource {
     let kv_cache_bytes = share.kv_cache_bytes;
     ModelSource {
         names: model.names.clone(),
@@ -53,20 +58,25 @@ fn source(model: Served, share: &Share, turns: Turns, options: &ServerOptions) -
         outline: share.outline.clone(),
         options: model.options(options),
         load: Box::new(move || {
-            load(&model, kv_cache_bytes, turns.clone()).map_err(|error| format!("{error:#}"))
+            load(&model, kv_cache_bytes, device_queue.clone()).map_err(|error| format!("{error:#}"))
         }),
     }
 }
 
 /// Loads a model, with the pool that the plan gives it.
-fn load(model: &Served, kv_cache_bytes: Option<u64>, turns: Turns) -> Result<LoadedModel> {
+fn load(
+    model: &Served,
+    kv_cache_bytes: Option<u64>,
+    device_queue: DeviceQueue,
+) -> Result<LoadedModel> {
     let (started, name) = (Instant::now(), model.names[0].clone());
     let config = Config {
         kv_cache_bytes,
         ..model.args.engine.config()?
     };
-    let session = Session::start_planned(&model.args.model, &model.args.engine, config, turns)?
-        .wait_ready()?;
+    let session =
+        Session::start_planned(&model.args.model, &model.args.engine, config, device_queue)?
+            .wait_ready()?;
     note(format_args!(
         "{name} is loaded after {:.1} s",
         started.elapsed().as_secs_f64()

@@ -1,4 +1,4 @@
-//! [`Turns`]: the engines of several models on one device take turns, step by step.
+//! [`DeviceQueue`]: the engines of several models on one device take turns, step by step.
 //!
 //! An engine has its turn from the submission of a step to its result. While no other engine wants one, it keeps it and
 //! submits steps ahead. When another one does, it submits nothing more and hands over after the steps in flight, which
@@ -11,47 +11,47 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The line of the engines of one device; cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub struct Turns(Arc<Mutex<Line>>);
+pub struct DeviceQueue(Arc<Mutex<Line>>);
 
 #[derive(Debug, Default)]
 struct Line {
     is_taken: bool,
     /// Engines that wait, in order; each is sent its turn.
-    waiting: VecDeque<oneshot::Sender<Turn>>,
+    waiting: VecDeque<oneshot::Sender<DeviceLease>>,
 }
 
-/// The turn of one engine; dropping it hands it to the next.
+/// The device is one engine's; dropping this hands it to the next.
 #[derive(Debug)]
-pub(super) struct Turn {
-    turns: Turns,
+pub(super) struct DeviceLease {
+    queue: DeviceQueue,
     /// It was handed on already.
     is_over: bool,
 }
 
-impl Turns {
-    /// Waits in line for a turn.
-    pub(super) async fn take(&self) -> Turn {
+impl DeviceQueue {
+    /// Waits in line for the device.
+    pub(super) async fn take(&self) -> DeviceLease {
         loop {
             let receiver = {
                 let mut line = self.lock();
                 if !line.is_taken {
                     line.is_taken = true;
-                    return self.turn();
+                    return self.lease();
                 }
                 let (sender, receiver) = oneshot::channel();
                 line.waiting.push_back(sender);
                 receiver
             };
             // A sender is used before it is dropped; if it were not, the line is joined again.
-            if let Ok(turn) = receiver.await {
-                return turn;
+            if let Ok(lease) = receiver.await {
+                return lease;
             }
         }
     }
 
-    fn turn(&self) -> Turn {
-        Turn {
-            turns: self.clone(),
+    fn lease(&self) -> DeviceLease {
+        DeviceLease {
+            queue: self.clone(),
             is_over: false,
         }
     }
@@ -61,24 +61,24 @@ impl Turns {
     }
 }
 
-impl Turn {
+impl DeviceLease {
     /// Whether another engine waits for its turn.
     pub(super) fn is_wanted(&self) -> bool {
-        !self.turns.lock().waiting.is_empty()
+        !self.queue.lock().waiting.is_empty()
     }
 }
 
-impl Drop for Turn {
+impl Drop for DeviceLease {
     fn drop(&mut self) {
         if self.is_over {
             return;
         }
-        let mut line = self.turns.lock();
+        let mut line = self.queue.lock();
         while let Some(next) = line.waiting.pop_front() {
-            match next.send(self.turns.turn()) {
+            match next.send(self.queue.lease()) {
                 Ok(()) => return,
                 // That engine is gone; its turn must not be handed on a second time.
-                Err(mut turn) => turn.is_over = true,
+                Err(mut lease) => lease.is_over = true,
             }
         }
         line.is_taken = false;
@@ -93,15 +93,15 @@ mod tests {
 
     #[test]
     fn turns_go_round_in_order() {
-        let turns = Turns::default();
-        let first = turns.take().now_or_never().expect("nobody has it");
-        let (mut second, mut third) = (pin!(turns.take()), pin!(turns.take()));
+        let queue = DeviceQueue::default();
+        let first = queue.take().now_or_never().expect("nobody has it");
+        let (mut second, mut third) = (pin!(queue.take()), pin!(queue.take()));
         assert!(
             second.as_mut().now_or_never().is_none() && third.as_mut().now_or_never().is_none()
         );
         assert!(first.is_wanted());
         drop(first);
-        let mut again = pin!(turns.take());
+        let mut again = pin!(queue.take());
         assert!(again.as_mut().now_or_never().is_none() && third.as_mut().now_or_never().is_none());
         drop(second.now_or_never().expect("it is next"));
         let third = third.now_or_never().expect("it is next");
@@ -112,22 +112,22 @@ mod tests {
 
     #[test]
     fn an_engine_that_goes_is_passed_over() {
-        let turns = Turns::default();
-        let first = turns.take().now_or_never().expect("nobody has it");
-        let mut gone = Box::pin(turns.take());
+        let queue = DeviceQueue::default();
+        let first = queue.take().now_or_never().expect("nobody has it");
+        let mut gone = Box::pin(queue.take());
         assert!(gone.as_mut().now_or_never().is_none());
-        let mut next = pin!(turns.take());
+        let mut next = pin!(queue.take());
         assert!(next.as_mut().now_or_never().is_none());
         drop(gone);
         drop(first);
         let next = next.now_or_never().expect("it is next");
         drop(next);
         // One that goes after it was sent its turn hands it on.
-        let first = turns.take().now_or_never().expect("nobody has it");
-        let mut gone = Box::pin(turns.take());
+        let first = queue.take().now_or_never().expect("nobody has it");
+        let mut gone = Box::pin(queue.take());
         assert!(gone.as_mut().now_or_never().is_none());
         drop(first);
         drop(gone);
-        assert!(turns.take().now_or_never().is_some());
+        assert!(queue.take().now_or_never().is_some());
     }
 }

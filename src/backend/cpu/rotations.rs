@@ -7,14 +7,14 @@ type Key = (WeightId, u32);
 
 /// Rotations of the rows of a batch.
 #[derive(Default)]
-pub(super) struct Turns {
+pub(super) struct Rotations {
     /// Cosines and sines, `[row][pair]`.
     sets: Vec<(Key, Vec<[f32; 2]>)>,
     /// Sets that were computed for the current batch; the others' memory is reused.
     used: usize,
 }
 
-impl Turns {
+impl Rotations {
     /// Forgets the rotations of the last batch.
     pub(super) fn clear(&mut self) {
         self.used = 0;
@@ -32,11 +32,11 @@ impl Turns {
         if self.used == self.sets.len() {
             self.sets.push((key, Vec::new()));
         }
-        let (known, turns) = &mut self.sets[self.used];
+        let (known, rotations) = &mut self.sets[self.used];
         *known = key;
-        turns.clear();
+        rotations.clear();
         for &position in positions {
-            turns.extend(frequencies.iter().map(|&frequency| {
+            rotations.extend(frequencies.iter().map(|&frequency| {
                 let (sin, cos) = (f64::from(position) * f64::from(frequency)).sin_cos();
                 [cos, sin].map(|value| (value * f64::from(rope.scale)) as f32)
             }));
