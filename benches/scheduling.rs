@@ -3,11 +3,10 @@
 //! Prints the median of 1,000 steps, best of five rounds, with the limit from DESIGN.md (200 µs for scheduling and
 //! flattening), and fails above the limit. `cargo bench --bench scheduling`.
 
-use folio::engine::faults::InjectedFaults;
+use folio::engine::memory::{MemoryLimits, TierLimits};
 use folio::engine::request::{DrawParams, Request, SamplingParams};
 use folio::engine::scheduler::{Limits, Scheduler};
 use folio::engine::sequence::StreamId;
-use folio::engine::tiers::TierLimits;
 use folio::plan::inputs::{Results, Sampled};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -35,7 +34,7 @@ fn main() {
 
 /// Median times of scheduling with flattening, and of committing.
 fn round() -> (Duration, Duration) {
-    let mut scheduler = Scheduler::new(limits(), InjectedFaults::default());
+    let mut scheduler = Scheduler::new(limits());
     for index in 0..SEQUENCES {
         let params = SamplingParams {
             draw: DrawParams {
@@ -96,22 +95,24 @@ fn limits() -> Limits {
         max_num_seqs: SEQUENCES,
         draws_max: SEQUENCES,
         feed_slots: 2 * SEQUENCES,
-        state_slots: 0,
         table_entries_max: 1 << 20,
         history_max: 1 << 20,
         bias_max: 1 << 16,
         scores_max: 32,
-        block_size: 16,
         max_model_len: 4096,
         vocab: 32_000,
-        windows: vec![None],
-        blocks: vec![40_000],
-        prefix_caching: true,
         deterministic: false,
         speculation: None,
         eos_token_ids: vec![31_999],
-        hash_key: [3; 32],
-        shared_key: [3; 32],
-        tiers: TierLimits::default(),
+        memory: MemoryLimits {
+            block_size: 16,
+            windows: vec![None],
+            blocks: vec![40_000],
+            state_slots: 0,
+            prefix_caching: true,
+            hash_key: [3; 32],
+            shared_key: [3; 32],
+            tiers: TierLimits::default(),
+        },
     }
 }

@@ -83,11 +83,9 @@ impl World {
     fn act(&mut self, act: Act) {
         match act {
             Act::Admit(prompt) => self.admit(PROMPTS[prompt]),
-            Act::Extend(at) if at < self.live.len() => {
-                if self.live[at].tokens.len() < TOKENS_MAX {
-                    self.live[at].tokens.push(1);
-                    self.compute(at);
-                }
+            Act::Extend(at) if self.can_grow(at) => {
+                self.live[at].tokens.push(1);
+                self.compute(at);
             }
             Act::Fork(at) if at < self.live.len() => self.fork(at),
             Act::Release(at) if at < self.live.len() => {
@@ -102,6 +100,11 @@ impl World {
             _ => {}
         }
         self.check();
+    }
+
+    fn can_grow(&self, at: usize) -> bool {
+        let live = self.live.get(at);
+        live.is_some_and(|live| live.tokens.len() < TOKENS_MAX)
     }
 
     fn next_id(&mut self) -> SequenceId {

@@ -165,7 +165,6 @@ fn both(mut form: OpenAiReply, deltas: Vec<Delta>) -> (Vec<Value>, Value) {
         },
         completion_tokens: 9,
         reasoning_tokens: 2,
-        ..Totals::default()
     };
     let mut chunks: Vec<Chunk> = deltas
         .into_iter()
