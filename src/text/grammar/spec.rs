@@ -1,6 +1,7 @@
 //! [`GrammarSpec`]: the kinds of constraints on an answer, checked before they are compiled.
 
-use super::{gbnf, references};
+use super::{constants, gbnf, references};
+use crate::text::integers;
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
@@ -20,7 +21,7 @@ const GRAMMAR_ALTERNATIVES_MAX: usize = 512;
 const TOLD_CHARACTERS: usize = 400;
 /// White space between two JSON tokens: a space, or a line break with indentation. It is bounded, because otherwise a
 /// model may write white space until it reaches its token limit.
-const JSON_SPACE: &str = r" |\n {0,24}|\n\t{0,8}";
+pub(super) const JSON_SPACE: &str = r" |\n {0,24}|\n\t{0,8}";
 
 /// A key of a schema: true restores the standard's meaning of a missing `additionalProperties`.
 const ALLOW_EXTRA: &str = "x-allow-extra";
@@ -129,7 +130,11 @@ impl GrammarSpec {
     pub(super) fn top_level(&self) -> Result<TopLevelGrammar, GrammarError> {
         Ok(match self {
             Self::Schema { schema, strict } => {
-                TopLevelGrammar::from_json_schema(with_options(schema, *strict)?)
+                let schema = closed(schema, *strict)?;
+                match constants::in_lark(&schema, &options(*strict)) {
+                    Some(lark) => TopLevelGrammar::from_lark(format!("start: {lark}")),
+                    None => TopLevelGrammar::from_json_schema(with_options(schema, *strict)?),
+                }
             }
             // Digits and letters are those of ASCII, as in a schema's pattern.
             Self::Regex(regex) => {
@@ -147,16 +152,49 @@ impl GrammarSpec {
     }
 }
 
-/// The schema as it is written in a Lark grammar, after `%json`.
+/// The schema as an expression of a Lark grammar.
+///
+/// # Errors
+///
+/// If the schema is wrong, too large, or demands what cannot be enforced and is strict.
 pub fn schema_in_lark(schema: &Value, strict: bool) -> Result<String, GrammarError> {
     check_schema(schema)?;
-    Ok(format!("%json {}", with_options(schema, strict)?))
+    let schema = closed(schema, strict)?;
+    match constants::in_lark(&schema, &options(strict)) {
+        Some(lark) => Ok(lark),
+        None => Ok(format!("%json {}", with_options(schema, strict)?)),
+    }
 }
 
-/// Adds the compiler's options to the schema, where the compiler reads them.
-fn with_options(schema: &Value, strict: bool) -> Result<Value, GrammarError> {
+/// As [`schema_in_lark`], and always as `%json`: a grammar can tell two objects apart that begin alike only if both
+/// are. Fewer constants can be enforced so.
+///
+/// # Errors
+///
+/// As those of [`schema_in_lark`].
+pub fn schema_as_json(schema: &Value, strict: bool) -> Result<String, GrammarError> {
+    check_schema(schema)?;
+    let schema = with_options(closed(schema, strict)?, strict)?;
+    Ok(format!("%json {schema}"))
+}
+
+/// The compiler's options.
+fn options(strict: bool) -> Value {
+    json!({"whitespace_pattern": JSON_SPACE, "lenient": !strict, "coerce_one_of": !strict})
+}
+
+/// A closed schema as the compiler reads it: with its options, and without integers that it cannot read.
+fn with_options(mut schema: Value, strict: bool) -> Result<Value, GrammarError> {
+    constants::keep_or_drop(&mut schema, strict)?;
+    integers::round(&mut schema);
+    schema["x-guidance"] = options(strict);
+    Ok(schema)
+}
+
+/// The schema with plain references, whose objects are closed.
+fn closed(schema: &Value, strict: bool) -> Result<Value, GrammarError> {
     let schema = match schema {
-        Value::Object(map) => map.clone(),
+        Value::Object(map) if integers::digits(schema).is_none() => map.clone(),
         Value::Bool(true) => Map::new(),
         Value::Bool(false) => return Err(GrammarError("the schema allows no value".into())),
         _ => {
@@ -176,9 +214,6 @@ fn with_options(schema: &Value, strict: bool) -> Result<Value, GrammarError> {
     if !allows_extra && !composes(&schema) {
         close(&mut schema);
     }
-    let options =
-        json!({"whitespace_pattern": JSON_SPACE, "lenient": !strict, "coerce_one_of": !strict});
-    schema["x-guidance"] = options;
     Ok(schema)
 }
 
@@ -194,11 +229,7 @@ fn check_bounds(schema: &Value) -> Result<(), GrammarError> {
         "exclusiveMaximum",
         "multipleOf",
     ] {
-        if let Some(bound) = map
-            .get(key)
-            .and_then(integer)
-            .filter(|bound| *bound as f64 as i128 != *bound)
-        {
+        if let Some(bound) = map.get(key).and_then(inexact) {
             return Err(GrammarError(format!(
                 "`{key}`: {bound} is too large to be enforced exactly"
             )));
@@ -208,11 +239,13 @@ fn check_bounds(schema: &Value) -> Result<(), GrammarError> {
         .try_for_each(|(key, value)| subschemas(key, value).try_for_each(check_bounds))
 }
 
-fn integer(value: &Value) -> Option<i128> {
-    value
-        .as_i64()
-        .map(i128::from)
-        .or(value.as_u64().map(i128::from))
+/// The digits of an integer that is no float.
+fn inexact(value: &Value) -> Option<String> {
+    if !integers::is_integer(value) {
+        return None;
+    }
+    let digits = integers::to_json(value);
+    (format!("{:.0}", integers::nearest(value)?) != digits).then_some(digits)
 }
 
 /// Whether objects are described in several places at once, so that none of them knows all properties.
@@ -244,13 +277,34 @@ pub(super) fn subschemas<'a>(
     value: &'a Value,
 ) -> Box<dyn Iterator<Item = &'a Value> + 'a> {
     match (key, value) {
-        ("properties" | "$defs" | "definitions", Value::Object(schemas)) => {
+        ("properties" | "patternProperties" | "$defs" | "definitions", Value::Object(schemas)) => {
             Box::new(schemas.values())
         }
         ("anyOf" | "oneOf" | "allOf" | "prefixItems" | "items", Value::Array(schemas)) => {
             Box::new(schemas.iter())
         }
-        ("items" | "additionalProperties", schema) => Box::new(std::iter::once(schema)),
+        ("items" | "additionalItems" | "additionalProperties", schema) => {
+            Box::new(std::iter::once(schema))
+        }
+        _ => Box::new(std::iter::empty()),
+    }
+}
+
+/// As [`subschemas`], to change them.
+pub(super) fn subschemas_mut<'a>(
+    key: &str,
+    value: &'a mut Value,
+) -> Box<dyn Iterator<Item = &'a mut Value> + 'a> {
+    match (key, value) {
+        ("properties" | "patternProperties" | "$defs" | "definitions", Value::Object(schemas)) => {
+            Box::new(schemas.values_mut())
+        }
+        ("anyOf" | "oneOf" | "allOf" | "prefixItems" | "items", Value::Array(schemas)) => {
+            Box::new(schemas.iter_mut())
+        }
+        ("items" | "additionalItems" | "additionalProperties", schema) => {
+            Box::new(std::iter::once(schema))
+        }
         _ => Box::new(std::iter::empty()),
     }
 }

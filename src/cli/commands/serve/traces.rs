@@ -364,7 +364,44 @@ fn decimal(value: f32) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use super::{headers, without_credentials};
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    fn trace() -> RequestTrace {
+        RequestTrace {
+            operation: "chat",
+            model: "demo".into(),
+            parent: None,
+            started: UNIX_EPOCH,
+            duration: Duration::ZERO,
+            queued: None,
+            first_token: None,
+            choices: 1,
+            max_tokens: None,
+            temperature: 1.0,
+            top_p: 1.0,
+            prompt_tokens: 1,
+            cached_tokens: 0,
+            completion_tokens: 1,
+            finish_reasons: vec!["stop"],
+            error: None,
+        }
+    }
+
+    #[test]
+    fn a_request_does_not_wait_until_there_is_room_for_traces() {
+        let (sender, waiting) = sync_channel(1);
+        let (_open, ended) = sync_channel(0);
+        let sink = Traces { sender, ended }.sink();
+        let (done, finished) = channel();
+        std::thread::spawn(move || {
+            (0..3).for_each(|_| (sink.0)(trace()));
+            done.send(())
+        });
+        let in_time = finished.recv_timeout(Duration::from_secs(10));
+        assert_eq!(in_time, Ok(()), "nobody takes traces");
+        assert_eq!(waiting.try_iter().count(), 1, "further ones are lost");
+    }
 
     #[test]
     fn no_credentials_of_an_address_are_logged() {
