@@ -2,13 +2,15 @@
 //!
 //! A number of serde_json has 64 bits; its feature for longer ones would keep every number as a text, so that a prompt
 //! of token ids takes several times as much memory. So a long integer is *marked*: an object of one entry, whose key is
-//! [`KEY`] and whose value has the digits. Only what becomes text may have marked integers: [`to_json`] and templates
-//! write their digits. [`round`] makes numbers of them for everything else.
+//! [`KEY`] and whose value has the digits. Only what becomes text may have marked integers: [`to_json`], templates and
+//! grammars write their digits. [`round`] makes numbers of them for everything else.
 
 use serde_json::{Number, Value};
 
 /// A noncharacter, which is the key of no other object.
 const KEY: &str = "\u{FDD5}";
+/// How a marked integer begins, as serde_json writes it.
+const OPEN: &str = "{\"\u{FDD5}\":\"";
 
 /// The digits of a marked integer, with its sign.
 pub(crate) fn digits(value: &Value) -> Option<&str> {
@@ -16,7 +18,12 @@ pub(crate) fn digits(value: &Value) -> Option<&str> {
     entries
         .get(KEY)?
         .as_str()
-        .filter(|digits| is_integer(digits))
+        .filter(|digits| has_integer_form(digits))
+}
+
+/// Whether a number is an integer as it is written.
+pub(crate) fn is_integer(value: &Value) -> bool {
+    value.is_i64() || value.is_u64() || digits(value).is_some()
 }
 
 /// The text of JSON with its long integers marked, and without the sign of a zero, which is none for Python. `None` if
@@ -38,7 +45,7 @@ pub(crate) fn marked(json: &[u8]) -> Option<Vec<u8>> {
                     marked.extend(&json[copied..at]);
                     match number {
                         "-0" => marked.push(b'0'),
-                        digits => marked.extend(format!("{{\"{KEY}\":\"{digits}\"}}").bytes()),
+                        digits => marked.extend(format!("{OPEN}{digits}\"}}").bytes()),
                     }
                     copied = end;
                 }
@@ -75,44 +82,60 @@ fn string_end(json: &[u8], start: usize) -> usize {
 fn is_long(number: &str) -> bool {
     // The shortest one is 2^63 below zero.
     number.len() >= 19
-        && is_integer(number)
+        && has_integer_form(number)
         && number.parse::<u64>().is_err()
         && number.parse::<i64>().is_err()
 }
 
-fn is_integer(text: &str) -> bool {
+fn has_integer_form(text: &str) -> bool {
     let digits = text.strip_prefix('-').unwrap_or(text);
     let has_zero_before = digits.len() > 1 && digits.starts_with('0');
     !digits.is_empty() && !has_zero_before && digits.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Parses JSON with its long integers marked. `None` if it is not an object.
-pub(crate) fn parse_object(json: &str) -> Option<Value> {
-    let value: Result<Value, _> = match marked(json.as_bytes()) {
-        Some(marked) => serde_json::from_slice(&marked),
-        None => serde_json::from_str(json),
-    };
-    value
-        .ok()
-        .filter(|value| value.is_object() && digits(value).is_none())
+/// Parses JSON with its long integers marked. `None` if it is not JSON.
+pub(crate) fn parse(json: &str) -> Option<Value> {
+    match marked(json.as_bytes()) {
+        Some(marked) => serde_json::from_slice(&marked).ok(),
+        None => serde_json::from_str(json).ok(),
+    }
 }
 
-/// JSON with the digits of marked integers.
+/// Parses an object as [`parse`] does. `None` for any other value.
+pub(crate) fn parse_object(json: &str) -> Option<Value> {
+    parse(json).filter(|value| value.is_object() && digits(value).is_none())
+}
+
+/// The JSON of a value, with the digits of marked integers.
 pub(crate) fn to_json(value: &Value) -> String {
-    let json = value.to_string();
-    let open = format!("{{\"{KEY}\":\"");
-    let mut pieces = json.split(&open);
+    unmarked(value.to_string())
+}
+
+/// JSON as serde_json writes it, with the digits of marked integers.
+pub(crate) fn unmarked(json: String) -> String {
+    if !json.contains(OPEN) {
+        return json;
+    }
+    let mut pieces = json.split(OPEN);
     let mut text = pieces.next().unwrap_or_default().to_owned();
     for piece in pieces {
         match piece
             .split_once("\"}")
-            .filter(|(digits, _)| is_integer(digits))
+            .filter(|(digits, _)| has_integer_form(digits))
         {
             Some((digits, behind)) => text.extend([digits, behind]),
-            None => text.extend([open.as_str(), piece]),
+            None => text.extend([OPEN, piece]),
         }
     }
     text
+}
+
+/// The float that is nearest to a number, marked or not.
+pub(crate) fn nearest(value: &Value) -> Option<f64> {
+    match digits(value) {
+        Some(digits) => digits.parse().ok(),
+        None => value.as_f64(),
+    }
 }
 
 /// Turns marked integers into the numbers that are nearest.

@@ -29,8 +29,7 @@ fn collect_and_answer(listener: &TcpListener, answer: &str) -> (String, Value) {
     }
     let mut body = vec![0; length];
     reader.read_exact(&mut body).expect("the body is whole");
-    let answer =
-        format!("HTTP/1.1 {answer}\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{{}}");
+    let answer = format!("HTTP/1.1 {answer}\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{{}}");
     reader
         .get_mut()
         .write_all(answer.as_bytes())

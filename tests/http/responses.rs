@@ -3,6 +3,7 @@
 use crate::agents::{CALL, lines, named, streaming, thinking};
 use crate::document::golden;
 use crate::harness::{MODEL, Server, config, post, saying, with};
+use crate::templates::post_text;
 use axum::body::Body;
 use axum::http::Request;
 use folio::server::{ResponseBytes, ServerOptions};
@@ -382,4 +383,38 @@ fn a_stream_of_a_response_that_fails() {
         message.starts_with("This model's maximum context length is "),
         "{message}"
     );
+}
+
+#[test]
+fn long_integers_of_tools_and_schemas_are_given_back_as_they_came() {
+    let server = Server::plain();
+    let long = "123456789012345678901234567890";
+    let parameters =
+        json!({"type": "object", "properties": {"id": {"enum": ["N", 1], "default": "N"}}});
+    let tool = json!({"type": "function", "name": "look", "parameters": parameters});
+    let format =
+        json!({"type": "json_schema", "name": "x", "schema": {"const": "N"}, "strict": true});
+    for (name, value) in [
+        ("tools", json!([tool])),
+        ("text", json!({"format": format})),
+    ] {
+        let request = with(
+            &ask(),
+            &json!({"model": MODEL, name: value, "max_output_tokens": 40}),
+        );
+        let given = value.to_string().replace("\"N\"", long);
+        let given = &given[1..given.len() - 1];
+        let body = request.to_string().replace("\"N\"", long);
+        let whole = post_text(&server, RESPONSES, body.clone());
+        assert_eq!(whole.status, 200, "{}", whole.text);
+        let id = whole.json()["id"].as_str().expect("an id").to_owned();
+        let stored = server.get(&format!("{RESPONSES}/{id}"));
+        assert_eq!(stored.header("content-type"), "application/json");
+        let streamed = body.replacen('{', "{\"stream\": true, ", 1);
+        let streamed = post_text(&server, RESPONSES, streamed);
+        for text in [&whole.text, &stored.text, &streamed.text] {
+            assert!(text.contains(given), "{given} in {text}");
+            assert!(!text.contains('\u{FDD5}'), "{text}");
+        }
+    }
 }

@@ -1,8 +1,9 @@
 //! Structured output over HTTP: valid for any sampled tokens, batched with free answers, and combined with the other
 //! fields.
 
-use crate::harness::{self, Answer, CHAT, COMPLETIONS, Server, hello, merged, with};
+use crate::harness::{self, Answer, CHAT, COMPLETIONS, MODEL, Server, hello, merged, with};
 use crate::speculation;
+use crate::templates::post_text;
 use regex::Regex;
 use serde_json::{Map, Value, json};
 
@@ -454,4 +455,168 @@ fn patterns_and_references_mean_what_the_standard_says() {
             }
         }
     }
+}
+
+/// Integers that 64 bits cannot hold, or that a float rounds.
+const LONG: [&str; 6] = [
+    "123456789012345678901234567890",
+    "-123456789012345678901234567890",
+    "1180591620717411303424",
+    "18446744073709551615",
+    "9223372036854777856",
+    "9007199254740993",
+];
+
+#[test]
+fn long_integers_that_a_schema_lists_are_answered_with_all_digits() {
+    let server = Server::plain();
+    let schema = json!({"const": "N"});
+    let text = r#"{"const": "N"}"#;
+    let format = json!({"type": "json_schema", "name": "x", "schema": schema, "strict": true});
+    let ask = asking(&json!({"model": MODEL}));
+    let complete = json!({"model": MODEL, "prompt": "Hello", "stream": false, "max_tokens": 100});
+    for (path, more) in [
+        (
+            CHAT,
+            json!({"response_format": {"type": "json_schema", "json_schema": format}}),
+        ),
+        (
+            CHAT,
+            json!({"response_format": {"type": "json_object", "schema": schema}}),
+        ),
+        (CHAT, json!({"structured_outputs": {"json": schema}})),
+        (CHAT, json!({"guided_json": schema})),
+        (CHAT, json!({"guided_json": text})),
+        (
+            COMPLETIONS,
+            with(&complete, &json!({"guided_json": schema})),
+        ),
+        (
+            "/completion",
+            with(&complete, &json!({"json_schema": schema})),
+        ),
+        ("/api/generate", with(&complete, &json!({"format": schema}))),
+        (
+            "/v1/responses",
+            json!({"model": MODEL, "input": "Hello", "text": {"format": format}}),
+        ),
+        (
+            "/v1/messages",
+            with(
+                &ask,
+                &json!({"output_config": {"format": {"type": "json_schema", "schema": schema}}}),
+            ),
+        ),
+    ] {
+        let request = if path == CHAT {
+            with(&ask, &more)
+        } else {
+            more
+        };
+        for digits in LONG {
+            let body = request
+                .to_string()
+                .replace("\\\"N\\\"", digits)
+                .replace("\"N\"", digits);
+            let answer = post_text(&server, path, body);
+            assert_eq!(answer.status, 200, "{path}: {}", answer.text);
+            let answer = answer.json();
+            let all = [
+                "/choices/0/message/content",
+                "/choices/0/text",
+                "/content",
+                "/response",
+                "/output/0/content/0/text",
+                "/content/0/text",
+            ];
+            let text = all
+                .iter()
+                .find_map(|place| answer.pointer(place)?.as_str())
+                .unwrap_or_else(|| panic!("{path}: {answer}"));
+            assert_eq!(text, digits, "{path}: {request}");
+        }
+    }
+    server.wait_until_idle();
+}
+
+#[test]
+fn long_integers_are_kept_within_objects_lists_and_alternatives() {
+    let server = Server::plain();
+    let [one, other] = [LONG[0], LONG[5]];
+    let schema = format!(
+        r#"{{"type": "object", "properties": {{
+            "note": {{"type": "string", "maxLength": 4}},
+            "id": {{"type": ["integer", "string"], "enum": [{one}, {other}, null, "a"]}},
+            "of": {{"anyOf": [{{"const": {one}}}, {{"type": "null"}}]}},
+            "in": {{"type": "object", "properties": {{"x": {{"const": [{one}, 1]}}}}, "required": ["x"]}},
+            "all": {{"type": "array", "items": {{"const": {other}}}}},
+            "age": {{"type": "integer", "minimum": 0, "maximum": 99}}
+        }}, "required": ["id", "of", "in"]}}"#
+    );
+    let space = r"( |\n {0,24}|\n\t{0,8})?";
+    let pattern = [
+        r#"^\{_("note":_"[^"]*",_)?"id":_(ONE|OTHER|"a"),_"of":_(ONE|null),_"in":_\{_"x":_\[ONE,1\]_\}"#,
+        r#"(,_"all":_\[_(OTHER(,_OTHER)*)?_\])?(,_"age":_[0-9]+)?_\}$"#,
+    ];
+    let pattern = pattern.concat().replace("ONE", one).replace("OTHER", other);
+    let form = Regex::new(&pattern.replace('_', space)).expect("a pattern");
+    let mut seen = String::new();
+    for seed in 0..40 {
+        let body =
+            asking(&json!({"guided_json": "S", "seed": seed, "max_tokens": 300})).to_string();
+        let answer = post_text(&server, CHAT, body.replace("\"S\"", &schema));
+        let text = content(&answer);
+        if answer.json()["choices"][0]["finish_reason"] == "stop" {
+            assert!(form.is_match(&text), "{text}");
+            seen += &text;
+        }
+    }
+    for part in [other, one, "\"a\"", "\"note\"", "\"age\"", "null"] {
+        assert!(seen.contains(part), "{part} in {seen}");
+    }
+}
+
+#[test]
+fn a_long_integer_that_cannot_be_enforced_is_refused_and_never_rounded() {
+    let server = Server::plain();
+    for (schema, key) in [
+        (r#"{"allOf": [{"const": N}]}"#, "const"),
+        (r#"{"not": {}, "enum": [1, N]}"#, "enum"),
+        (
+            r##"{"$ref": "#/$defs/a", "$defs": {"a": {"enum": [[N]]}}}"##,
+            "enum",
+        ),
+        (r#"{"anyOf": [{"const": N}, {"type": "integer"}]}"#, "const"),
+        (
+            r#"{"patternProperties": {"a": {"const": {"b": N}}}}"#,
+            "const",
+        ),
+        (r#"{"minimum": N}"#, "minimum"),
+    ] {
+        let schema = schema.replace('N', LONG[0]);
+        let body = asking(&json!({"guided_json": "S"})).to_string();
+        let answer = post_text(&server, CHAT, body.replace("\"S\"", &schema));
+        assert_eq!(answer.status, 400, "{schema}: {}", answer.text);
+        let error = &answer.json()["error"];
+        assert_eq!(error["param"], "guided_json", "{schema}");
+        let message = error["message"].as_str().expect("a text");
+        let told = message.contains(&format!("`{key}`")) && message.contains(LONG[0]);
+        assert!(told, "{schema}: {message}");
+    }
+    // A number is no schema.
+    for field in ["guided_json", "json_schema"] {
+        for schema in [LONG[0].to_owned(), format!("\"{}\"", LONG[0])] {
+            let body = asking(&json!({field: "S"})).to_string();
+            let answer = post_text(&server, CHAT, body.replace("\"S\"", &schema));
+            assert_eq!(answer.status, 400, "{field}: {schema}: {}", answer.text);
+            assert!(!answer.text.contains('\u{FDD5}'), "{}", answer.text);
+        }
+    }
+    let items = format!(
+        r#"{{"properties": {{"a": {0}, "b": {{"const": {0}}}}}, "required": ["b"]}}"#,
+        LONG[0]
+    );
+    let body = asking(&json!({"guided_json": "S"})).to_string();
+    let answer = post_text(&server, CHAT, body.replace("\"S\"", &items));
+    assert_eq!(answer.status, 400, "{}", answer.text);
 }

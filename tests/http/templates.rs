@@ -420,7 +420,7 @@ fn results_stand_directly_after_their_calls() {
 }
 
 /// Sends a body as text: a value of serde_json has numbers of 64 bits.
-fn post_text(server: &Server, path: &str, body: String) -> Answer {
+pub(crate) fn post_text(server: &Server, path: &str, body: String) -> Answer {
     let request = Request::post(path)
         .header("content-type", "application/json")
         .body(Body::from(body));

@@ -3,6 +3,7 @@
 use crate::agents::{self, CALL};
 use crate::document::golden;
 use crate::harness::{Answer, CHAT, END, MODEL, Server, config, dotted, hello, ids, saying, with};
+use crate::templates::post_text;
 use folio::backend::fake::FakeBackend;
 use folio::engine;
 use folio::model::{Model, demo};
@@ -709,4 +710,29 @@ fn thoughts_and_answers_are_continued() {
         (answering.reasoning.as_deref(), answering.content.as_deref()),
         (None, Some(" four, I <think> so."))
     );
+}
+
+#[test]
+fn a_forced_call_has_long_integers_with_all_digits() {
+    let server = Server::plain();
+    let long = "123456789012345678901234567890";
+    let parameters =
+        json!({"type": "object", "properties": {"id": {"const": "N"}}, "required": ["id"]});
+    let tool = json!({"type": "function", "function": {"name": "look", "parameters": parameters}});
+    let request = with(&ask(), &json!({"tools": [tool], "tool_choice": "required"}));
+    let item = json!({"type": "function", "name": "look", "parameters": parameters});
+    let input =
+        json!({"model": MODEL, "input": "Look.", "tools": [item], "tool_choice": "required"});
+    let arguments = "/choices/0/message/tool_calls/0/function/arguments";
+    for (path, request, place) in [
+        (CHAT, request, arguments),
+        ("/v1/responses", input, "/output/0/arguments"),
+    ] {
+        let body = request.to_string().replace("\"N\"", long);
+        let answer = post_text(&server, path, body).json();
+        let arguments = answer.pointer(place).and_then(Value::as_str);
+        let arguments = arguments.unwrap_or_else(|| panic!("{path}: {answer}"));
+        let plain: String = arguments.split_whitespace().collect();
+        assert_eq!(plain, format!("{{\"id\":{long}}}"), "{path}");
+    }
 }

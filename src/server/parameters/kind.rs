@@ -4,6 +4,7 @@
 use crate::engine::handle::EngineInfo;
 use crate::server::state::{Limits, prompt_bytes_max};
 use crate::server::wire::error::{ApiError, shorten};
+use crate::text::integers;
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 
@@ -282,6 +283,7 @@ pub(crate) fn wrong(name: &str, rule: &str, value: &Value) -> ApiError {
     let given = match value {
         Value::Array(items) if items.is_empty() => "an empty array".to_owned(),
         Value::Array(_) => "an array".to_owned(),
+        _ if integers::digits(value).is_some() => integers::to_json(value),
         Value::Object(_) => "an object".to_owned(),
         Value::String(text) => format!("the string {}", shorten(text)),
         other => other.to_string(),

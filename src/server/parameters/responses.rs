@@ -473,8 +473,6 @@ impl Kind for ToolItems {
         for (index, tool) in tools.given.clone().iter().enumerate() {
             tools.add(&format!("{at}[{index}]"), tool, None)?;
         }
-        // What is given back has numbers alone.
-        tools.given.iter_mut().for_each(integers::round);
         if tools.list.functions.len() > TOOLS_MAX {
             return Err(ApiError::invalid(
                 at,

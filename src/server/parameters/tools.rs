@@ -67,11 +67,7 @@ pub(crate) fn resolve(
         tools
             .iter()
             .flatten()
-            .map(|tool| {
-                let mut function = tool["function"].clone();
-                integers::round(&mut function);
-                function
-            })
+            .map(|tool| tool["function"].clone())
             .collect(),
     );
     let functions = &callable.functions;

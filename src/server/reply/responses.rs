@@ -663,6 +663,6 @@ impl ReplyForm for ResponsesReply {
     }
 
     fn whole(&self, _: Vec<String>) -> String {
-        self.response(None).to_string()
+        json::write(&self.response(None))
     }
 }

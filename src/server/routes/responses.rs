@@ -10,10 +10,12 @@ use crate::server::routes::chat::{self, Begun};
 use crate::server::state::{ModelState, ServerState, Shared};
 use crate::server::stored::Stored;
 use crate::server::wire::error::ApiError;
+use crate::server::wire::json::write;
 use crate::server::wire::query;
 use axum::Json;
 use axum::extract::{Path, Request, State};
-use axum::response::Response;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse as _, Response};
 use serde_json::{Value, json};
 
 /// Items of one page, and those of a page whose size is not given.
@@ -108,10 +110,9 @@ pub(crate) async fn retrieve(
     State(state): State<ServerState>,
     Path(id): Path<String>,
     request: Request,
-) -> Result<Json<Value>, ApiError> {
-    Ok(Json(
-        stored(&state.shared, Client::of(&request), &id)?.response,
-    ))
+) -> Result<Response, ApiError> {
+    let response = stored(&state.shared, Client::of(&request), &id)?.response;
+    Ok(([(CONTENT_TYPE, "application/json")], write(&response)).into_response())
 }
 
 /// Forgets a stored response.

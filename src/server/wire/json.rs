@@ -23,24 +23,41 @@ const LARGE: u32 = 31;
 /// Bytes of a weight of one, as a number in a tree takes them. A small object takes up to 2 kB in the largest form that
 /// a route makes of it, as an item of the Responses API.
 const WEIGHT_BYTES: u64 = 32;
-/// Fields with objects of a client's own that chat templates write.
-const SHOWN: [&str; 3] = ["chat_template_kwargs", "messages", "tools"];
-/// The objects of a client's own in these fields.
-const OWN: [&str; 5] = [
+/// Fields with objects of a client's own that chat templates write or that answers must match.
+const SHOWN: [&str; 10] = [
+    "chat_template_kwargs",
+    "format",
+    "guided_json",
+    "json_schema",
+    "messages",
+    "output_config",
+    "response_format",
+    "structured_outputs",
+    "text",
+    "tools",
+];
+/// The objects of a client's own in these fields; some fields are such objects.
+const OWN: [&str; 10] = [
     "arguments",
     "chat_template_kwargs",
+    "format",
+    "guided_json",
     "input",
     "input_schema",
+    "json",
+    "json_schema",
     "parameters",
+    "schema",
 ];
 /// Characters of a field's name in an error.
 const FIELD_CHARACTERS: usize = 64;
 /// Weight after which it is charged.
 const CHARGED_WEIGHT: u32 = 4096;
 
-/// A reply as JSON.
+/// A reply as JSON, with all digits of integers that a client sent.
 pub(crate) fn write(reply: &impl Serialize) -> String {
-    serde_json::to_string(reply).expect("strings and numbers always serialise")
+    let json = serde_json::to_string(reply).expect("strings and numbers always serialise");
+    integers::unmarked(json)
 }
 
 /// The arguments of a call as an object, with all digits of their numbers. Those that are none, because the answer was
@@ -60,7 +77,7 @@ pub(crate) fn object_of(arguments: &str) -> Box<RawValue> {
     })
 }
 
-/// Parses one JSON value under the rules above. Integers beyond 64 bits are marked in objects that templates write, and
+/// Parses one JSON value under the rules above. Integers beyond 64 bits are marked in objects of a client's own, and
 /// rounded elsewhere (see [`integers`]). An escaped half of a character becomes U+FFFD.
 /// What the values take is charged, also if they are refused.
 pub(crate) fn parse(bytes: &[u8], charge: &Charge) -> Result<Value, ApiError> {
@@ -95,7 +112,7 @@ pub(crate) fn parse(bytes: &[u8], charge: &Charge) -> Result<Value, ApiError> {
     Ok(value)
 }
 
-/// Rounds integers beyond 64 bits, except those within objects that templates write.
+/// Rounds integers beyond 64 bits, except those within objects of a client's own.
 fn round(name: &str, value: &mut Value, is_shown: bool) {
     match value {
         _ if !is_shown || integers::digits(value).is_some() => integers::round(value),

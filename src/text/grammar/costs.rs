@@ -3,7 +3,9 @@
 //! llguidance compiles lazily, so upper bounds are free. A lower bound is not: the text that it forces is computed at
 //! once, in time and memory that grow with its length, and a divisor is an automaton with as many states.
 
-use super::spec::{GrammarError, GrammarSpec, subschemas};
+use super::spec::{GrammarError, GrammarSpec};
+use super::subschemas::subschemas;
+use crate::text::integers;
 use regex_syntax::ParserBuilder;
 use serde_json::{Map, Value};
 
@@ -59,7 +61,7 @@ impl Budget {
 
     fn keywords(&mut self, schema: &Map<String, Value>) -> Result<(), GrammarError> {
         for key in ["minLength", "minItems", "minProperties"] {
-            if let Some(least) = schema.get(key).and_then(Value::as_f64) {
+            if let Some(least) = schema.get(key).and_then(integers::nearest) {
                 self.demand(&format!("`{key}`"), least as u64)?;
             }
         }
@@ -70,8 +72,9 @@ impl Budget {
         for pattern in patterns.into_iter().flat_map(Map::keys) {
             self.demand("`patternProperties`", demanded_by(pattern))?;
         }
-        if let Some(Value::Number(divisor)) = schema.get("multipleOf") {
-            let left = self.divisors.checked_sub(states_of(&divisor.to_string()));
+        let divisor = schema.get("multipleOf").map(integers::to_json);
+        if let Some(divisor) = divisor {
+            let left = self.divisors.checked_sub(states_of(&divisor));
             self.divisors = left.ok_or_else(|| {
                 GrammarError::told(&format!(
                     "`multipleOf` {divisor} is too large: without trailing zeros, all of them may add up to \
@@ -149,6 +152,11 @@ mod tests {
             json!({"$defs": {"x": {"multipleOf": 1_953_125}}})
         ));
         assert!(is_refused(json!({"multipleOf": 0.999_983})));
+        let long = "123456789012345678901234567890";
+        for key in ["multipleOf", "minLength"] {
+            let schema = integers::parse(&format!("{{\"{key}\": {long}}}"));
+            assert!(is_refused(schema.expect("JSON")), "{key}");
+        }
         assert!(is_refused(json!({"patternProperties": {"^x{30000}$": {}}})));
         assert!(
             is_refused(

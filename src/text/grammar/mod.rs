@@ -10,15 +10,17 @@
 //! exceeds a limit is refused, without affecting other requests.
 
 mod cache;
+mod constants;
 mod costs;
 mod gbnf;
 mod references;
 mod spec;
+mod subschemas;
 mod vocabulary;
 mod watch;
 
 pub(crate) use references::pointer;
-pub use spec::{GrammarError, GrammarSpec, schema_in_lark};
+pub use spec::{GrammarError, GrammarSpec, schema_as_json, schema_in_lark};
 pub use watch::{Waiting, Watched};
 
 use super::Tokenizer;

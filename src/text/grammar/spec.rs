@@ -1,6 +1,8 @@
 //! [`GrammarSpec`]: the kinds of constraints on an answer, checked before they are compiled.
 
-use super::{gbnf, references};
+use super::subschemas::subschemas;
+use super::{constants, gbnf, references};
+use crate::text::integers;
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
@@ -129,7 +131,11 @@ impl GrammarSpec {
     pub(super) fn top_level(&self) -> Result<TopLevelGrammar, GrammarError> {
         Ok(match self {
             Self::Schema { schema, strict } => {
-                TopLevelGrammar::from_json_schema(with_options(schema, *strict)?)
+                let schema = closed(schema, *strict)?;
+                match constants::in_lark(&schema, &options(*strict), JSON_SPACE) {
+                    Some(lark) => TopLevelGrammar::from_lark(format!("start: {lark}")),
+                    None => TopLevelGrammar::from_json_schema(with_options(schema, *strict)?),
+                }
             }
             // Digits and letters are those of ASCII, as in a schema's pattern.
             Self::Regex(regex) => {
@@ -147,16 +153,49 @@ impl GrammarSpec {
     }
 }
 
-/// The schema as it is written in a Lark grammar, after `%json`.
+/// The schema as an expression of a Lark grammar.
+///
+/// # Errors
+///
+/// If the schema is wrong, too large, or demands what cannot be enforced and is strict.
 pub fn schema_in_lark(schema: &Value, strict: bool) -> Result<String, GrammarError> {
     check_schema(schema)?;
-    Ok(format!("%json {}", with_options(schema, strict)?))
+    let schema = closed(schema, strict)?;
+    match constants::in_lark(&schema, &options(strict), JSON_SPACE) {
+        Some(lark) => Ok(lark),
+        None => Ok(format!("%json {}", with_options(schema, strict)?)),
+    }
 }
 
-/// Adds the compiler's options to the schema, where the compiler reads them.
-fn with_options(schema: &Value, strict: bool) -> Result<Value, GrammarError> {
+/// As [`schema_in_lark`], and always as `%json`: a grammar can tell two objects apart that begin alike only if both
+/// are. Fewer constants can be enforced so.
+///
+/// # Errors
+///
+/// As those of [`schema_in_lark`].
+pub fn schema_as_json(schema: &Value, strict: bool) -> Result<String, GrammarError> {
+    check_schema(schema)?;
+    let schema = with_options(closed(schema, strict)?, strict)?;
+    Ok(format!("%json {schema}"))
+}
+
+/// The compiler's options.
+fn options(strict: bool) -> Value {
+    json!({"whitespace_pattern": JSON_SPACE, "lenient": !strict, "coerce_one_of": !strict})
+}
+
+/// A closed schema as the compiler reads it: with its options, and without integers that it cannot read.
+fn with_options(mut schema: Value, strict: bool) -> Result<Value, GrammarError> {
+    constants::keep_or_drop(&mut schema, strict).map_err(|error| GrammarError::told(&error))?;
+    integers::round(&mut schema);
+    schema["x-guidance"] = options(strict);
+    Ok(schema)
+}
+
+/// The schema with plain references, whose objects are closed.
+fn closed(schema: &Value, strict: bool) -> Result<Value, GrammarError> {
     let schema = match schema {
-        Value::Object(map) => map.clone(),
+        Value::Object(map) if integers::digits(schema).is_none() => map.clone(),
         Value::Bool(true) => Map::new(),
         Value::Bool(false) => return Err(GrammarError("the schema allows no value".into())),
         _ => {
@@ -176,9 +215,6 @@ fn with_options(schema: &Value, strict: bool) -> Result<Value, GrammarError> {
     if !allows_extra && !composes(&schema) {
         close(&mut schema);
     }
-    let options =
-        json!({"whitespace_pattern": JSON_SPACE, "lenient": !strict, "coerce_one_of": !strict});
-    schema["x-guidance"] = options;
     Ok(schema)
 }
 
@@ -194,11 +230,7 @@ fn check_bounds(schema: &Value) -> Result<(), GrammarError> {
         "exclusiveMaximum",
         "multipleOf",
     ] {
-        if let Some(bound) = map
-            .get(key)
-            .and_then(integer)
-            .filter(|bound| *bound as f64 as i128 != *bound)
-        {
+        if let Some(bound) = map.get(key).and_then(inexact) {
             return Err(GrammarError(format!(
                 "`{key}`: {bound} is too large to be enforced exactly"
             )));
@@ -208,11 +240,13 @@ fn check_bounds(schema: &Value) -> Result<(), GrammarError> {
         .try_for_each(|(key, value)| subschemas(key, value).try_for_each(check_bounds))
 }
 
-fn integer(value: &Value) -> Option<i128> {
-    value
-        .as_i64()
-        .map(i128::from)
-        .or(value.as_u64().map(i128::from))
+/// The digits of an integer that is no float.
+fn inexact(value: &Value) -> Option<String> {
+    if !integers::is_integer(value) {
+        return None;
+    }
+    let digits = integers::to_json(value);
+    (format!("{:.0}", integers::nearest(value)?) != digits).then_some(digits)
 }
 
 /// Whether objects are described in several places at once, so that none of them knows all properties.
@@ -235,24 +269,6 @@ fn composes(schema: &Value) -> bool {
         || map
             .iter()
             .any(|(key, value)| subschemas(key, value).any(composes))
-}
-
-/// The schemas that a keyword contains. Names of properties and of definitions are no keywords, and values such as
-/// examples are no schemas.
-pub(super) fn subschemas<'a>(
-    key: &str,
-    value: &'a Value,
-) -> Box<dyn Iterator<Item = &'a Value> + 'a> {
-    match (key, value) {
-        ("properties" | "$defs" | "definitions", Value::Object(schemas)) => {
-            Box::new(schemas.values())
-        }
-        ("anyOf" | "oneOf" | "allOf" | "prefixItems" | "items", Value::Array(schemas)) => {
-            Box::new(schemas.iter())
-        }
-        ("items" | "additionalProperties", schema) => Box::new(std::iter::once(schema)),
-        _ => Box::new(std::iter::empty()),
-    }
 }
 
 /// Lets objects have only the properties that they declare, if the schema does not say whether they may have others.

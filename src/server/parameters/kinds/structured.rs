@@ -3,7 +3,7 @@
 use crate::server::parameters::kind::{Bounds, Kind, wrong};
 use crate::server::parameters::kinds::Choice;
 use crate::server::wire::error::ApiError;
-use crate::text::GrammarSpec;
+use crate::text::{GrammarSpec, integers};
 use serde_json::{Value, json};
 
 /// A JSON schema as JSON, not as text.
@@ -13,7 +13,8 @@ impl Kind for JsonSchema {
     type Value = Value;
 
     fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<Value, ApiError> {
-        if value.is_object() || value.is_boolean() {
+        let is_number = integers::digits(&value).is_some();
+        if !is_number && (value.is_object() || value.is_boolean()) {
             Ok(value)
         } else {
             Err(wrong(at, "an object", &value))
@@ -72,7 +73,7 @@ impl Kind for Notation {
             Self::JsonSchema => {
                 let parsed = value
                     .as_str()
-                    .map(|text| serde_json::from_str(text).map_err(|_| &value));
+                    .map(|text| integers::parse(text).ok_or(&value));
                 let schema = parsed.unwrap_or_else(|| Ok(value.clone()));
                 let schema = schema.map_err(|value| wrong(at, "a JSON schema", value))?;
                 Ok(GrammarSpec::Schema {

@@ -2,7 +2,7 @@
 
 use super::notation::{self, Arguments, Mark, Notation, quoted};
 use super::{ToolChoice, ToolParser, gemma, marked, python, types, xml};
-use crate::text::{GrammarError, GrammarSpec, Tokenizer, schema_in_lark};
+use crate::text::{GrammarError, GrammarSpec, Tokenizer, schema_as_json, schema_in_lark};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
@@ -57,7 +57,10 @@ pub(crate) fn calls_or_json(
     if tools.shown.is_none() || parser == ToolParser::Harmony {
         return Ok(None);
     }
-    let answer = schema_in_lark(schema, *strict)?;
+    let answer = match parser {
+        ToolParser::Llama3Json | ToolParser::Json => schema_as_json(schema, *strict)?,
+        _ => schema_in_lark(schema, *strict)?,
+    };
     let functions = &tools.callable.functions;
     let calls = match parser {
         ToolParser::Llama3Json | ToolParser::Json if resembles_call(schema) => return Ok(None),
@@ -113,7 +116,7 @@ fn objects(
         let properties = json!({"name": {"const": function["name"]}, arguments: parameters});
         let schema =
             json!({"type": "object", "properties": properties, "required": ["name", arguments]});
-        let schema = schema_in_lark(&schema, function["strict"] == true)?;
+        let schema = schema_as_json(&schema, function["strict"] == true)?;
         write!(grammar, "\n{name}: {schema}").expect("a string takes text");
     }
     Ok(grammar)

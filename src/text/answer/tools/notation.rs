@@ -4,7 +4,7 @@
 //! of a value than its notation's grammar can say has none: then the call is JSON instead.
 
 use super::types::Allowed;
-use crate::text::{GrammarError, schema_in_lark};
+use crate::text::{GrammarError, integers, schema_in_lark};
 use serde_json::{Map, Value};
 use std::fmt::Write as _;
 
@@ -406,6 +406,7 @@ impl Writer<'_> {
     fn constant(&self, value: &Value) -> Option<String> {
         let is_python = matches!(self.notation, Notation::Python);
         match (self.notation, value) {
+            _ if integers::digits(value).is_some() => Some(quoted(&integers::to_json(value))),
             (_, Value::Array(_) | Value::Object(_)) => None,
             (Notation::Gemma(quote), Value::String(text)) => (!text.contains(quote.text))
                 .then(|| format!("{} {} {}", quote.lark, quoted(text), quote.lark)),
@@ -510,7 +511,7 @@ fn refers(schema: &Value) -> bool {
 
 /// A text as it is, or another value as JSON, if it is read as the same value.
 fn bare_constant(value: &Value, allowed: &Allowed, close: &Mark) -> Option<String> {
-    let json = value.to_string();
+    let json = integers::to_json(value);
     let text = value.as_str().unwrap_or(&json).to_owned();
     let is_kept = !text.contains(close.text) && text.trim_matches('\n') == text;
     (is_kept && allowed.read(&text) == json).then(|| quoted(&text))

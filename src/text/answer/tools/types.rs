@@ -4,6 +4,7 @@
 use super::super::json_text;
 use super::python;
 use crate::text::grammar::pointer;
+use crate::text::integers;
 use serde_json::{Map, Value};
 
 /// Maximum number of schemas that are visited to resolve one. A schema beyond that allows any value.
@@ -56,6 +57,7 @@ impl Types {
         match value {
             Value::Null => Self::NULL,
             Value::Bool(_) => Self::BOOLEAN,
+            _ if integers::digits(value).is_some() => Self::INTEGER,
             Value::Number(number)
                 if number.as_f64().is_some_and(|number| number.fract() == 0.0) =>
             {

@@ -3,6 +3,7 @@
 use super::super::{CallParser, Parts, ToolSet};
 use super::*;
 use crate::model::demo;
+use crate::text::integers;
 use crate::text::{Grammars, TextModel};
 use serde_json::json;
 use std::sync::Arc;
@@ -498,6 +499,36 @@ fn a_forced_call_of_a_function_without_parameters_has_no_arguments() {
                 !grammar.contains("%json") || grammar.contains("\"properties\":{}"),
                 "{parser:?}: {grammar}"
             );
+        }
+    }
+}
+
+#[test]
+fn long_integers_of_a_call_keep_their_digits_in_every_notation() {
+    let long = "123456789012345678901234567890";
+    let parameters = format!(
+        r#"{{"type": "object", "properties": {{"id": {{"enum": [{long}, 7]}}}}, "required": ["id"]}}"#
+    );
+    let parameters = integers::parse(&parameters).expect("JSON");
+    let tools = choice(vec![json!({"name": "f", "parameters": parameters})]);
+    let rounded = long.parse::<f64>().expect("a number").to_string();
+    for (parser, call) in [
+        (ToolParser::Gemma4, "<|tool_call>call:f{id:N}<tool_call|>"),
+        (
+            ToolParser::Glm,
+            "<tool_call>f<arg_key>id</arg_key><arg_value>N</arg_value></tool_call>",
+        ),
+        (
+            ToolParser::Hermes,
+            "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"id\": N}}\n</tool_call>",
+        ),
+    ] {
+        let tokenizer = tokenizer(&names(parser), true);
+        let (spec, read_by) = forced_calls(parser, &tools, &tokenizer).expect("a grammar");
+        assert_eq!(read_by, parser);
+        for (number, is_allowed) in [(long, true), ("7", true), (&rounded, false), ("1", false)] {
+            let answer = call.replace('N', number);
+            assert_eq!(allows(&spec, &tokenizer, &answer), is_allowed, "{answer}");
         }
     }
 }
