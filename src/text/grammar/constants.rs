@@ -1,7 +1,7 @@
 //! Constants with integers that the compiler of schemas would change: it makes floats of all numbers, and they have 53
 //! bits. A schema with such constants is written in Lark's notation, whose texts have all digits.
 
-use super::spec::{GrammarError, JSON_SPACE, subschemas, subschemas_mut};
+use super::subschemas::{subschemas, subschemas_mut};
 use crate::text::integers;
 use serde_json::{Map, Value, json};
 use std::cmp::Ordering;
@@ -55,11 +55,11 @@ fn is_kept(integer: &Value, digits: &str) -> bool {
 }
 
 /// Refuses constants that the compiler would change, or drops them if the schema is not strict.
-pub(super) fn keep_or_drop(schema: &mut Value, strict: bool) -> Result<(), GrammarError> {
+pub(super) fn keep_or_drop(schema: &mut Value, strict: bool) -> Result<(), String> {
     match changed_in(schema) {
-        Some((key, digits)) if strict => Err(GrammarError::told(&format!(
+        Some((key, digits)) if strict => Err(format!(
             "`{key}`: {digits} cannot be enforced exactly beside the other keywords of the schema"
-        ))),
+        )),
         Some(_) => {
             drop_changed(schema);
             Ok(())
@@ -77,11 +77,13 @@ fn drop_changed(schema: &mut Value) {
 }
 
 /// The schema as an expression in Lark's notation, if it has constants that the compiler would change, and if the
-/// notation can say all of it. `options` are those of the compiler for the parts without such constants.
-pub(super) fn in_lark(schema: &Value, options: &Value) -> Option<String> {
+/// notation can say all of it. `options` are those of the compiler for the parts without such constants, and `space` is
+/// the pattern of white space between two tokens.
+pub(super) fn in_lark(schema: &Value, options: &Value, space: &str) -> Option<String> {
     changed_in(schema)?;
     (!refers(schema)).then_some(())?;
-    Writer { options }.value(schema)
+    let space = format!("(/{space}/)?");
+    Writer { options, space }.value(schema)
 }
 
 /// Whether a schema has references.
@@ -97,6 +99,8 @@ fn refers(schema: &Value) -> bool {
 
 struct Writer<'a> {
     options: &'a Value,
+    /// White space between two tokens, or none.
+    space: String,
 }
 
 impl Writer<'_> {
@@ -147,25 +151,25 @@ impl Writer<'_> {
             .keys()
             .position(|name| required.contains(&name.as_str()));
         (are_declared && (first.is_some() || properties.len() == 1)).then_some(())?;
-        let mut members = String::new();
+        let (mut members, space) = (String::new(), &self.space);
         for (at, (name, schema)) in properties.iter().enumerate() {
             let key = literal(&format!("{}:", Value::from(name.as_str())));
-            let member = format!("{key} {} {}", space(), self.value(schema)?);
+            let member = format!("{key} {space} {}", self.value(schema)?);
             let first = first.unwrap_or(at);
             let member = match at.cmp(&first) {
-                Ordering::Less => format!("{member} \",\" {}", space()),
+                Ordering::Less => format!("{member} \",\" {space}"),
                 Ordering::Equal => member,
-                Ordering::Greater => format!("\",\" {} {member}", space()),
+                Ordering::Greater => format!("\",\" {space} {member}"),
             };
             let is_required = required.contains(&name.as_str());
             members += &format!(" ({member}){}", if is_required { "" } else { "?" });
         }
-        Some(format!("\"{{\" {0}{members} {0} \"}}\"", space()))
+        Some(format!("\"{{\" {space}{members} {space} \"}}\""))
     }
 
     fn list(&self, items: &Value) -> Option<String> {
         let item = self.value(items)?;
-        let space = space();
+        let space = &self.space;
         (item.len() <= ITEM_BYTES_MAX)
             .then(|| format!("\"[\" {space} (({item}) (\",\" {space} ({item}))*)? {space} \"]\""))
     }
@@ -209,11 +213,6 @@ fn required(schema: &Map<String, Value>) -> Option<Vec<&str>> {
         Some(names) => names.as_array()?.iter().map(Value::as_str).collect(),
         None => Some(Vec::new()),
     }
-}
-
-/// White space between two tokens, or none.
-fn space() -> String {
-    format!("(/{JSON_SPACE}/)?")
 }
 
 /// A text in Lark's notation.

@@ -3,7 +3,8 @@
 //! llguidance compiles lazily, so upper bounds are free. A lower bound is not: the text that it forces is computed at
 //! once, in time and memory that grow with its length, and a divisor is an automaton with as many states.
 
-use super::spec::{GrammarError, GrammarSpec, subschemas};
+use super::spec::{GrammarError, GrammarSpec};
+use super::subschemas::subschemas;
 use crate::text::integers;
 use regex_syntax::ParserBuilder;
 use serde_json::{Map, Value};

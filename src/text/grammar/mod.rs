@@ -15,6 +15,7 @@ mod costs;
 mod gbnf;
 mod references;
 mod spec;
+mod subschemas;
 mod vocabulary;
 mod watch;
 

@@ -1,5 +1,6 @@
 //! [`GrammarSpec`]: the kinds of constraints on an answer, checked before they are compiled.
 
+use super::subschemas::subschemas;
 use super::{constants, gbnf, references};
 use crate::text::integers;
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
@@ -21,7 +22,7 @@ const GRAMMAR_ALTERNATIVES_MAX: usize = 512;
 const TOLD_CHARACTERS: usize = 400;
 /// White space between two JSON tokens: a space, or a line break with indentation. It is bounded, because otherwise a
 /// model may write white space until it reaches its token limit.
-pub(super) const JSON_SPACE: &str = r" |\n {0,24}|\n\t{0,8}";
+const JSON_SPACE: &str = r" |\n {0,24}|\n\t{0,8}";
 
 /// A key of a schema: true restores the standard's meaning of a missing `additionalProperties`.
 const ALLOW_EXTRA: &str = "x-allow-extra";
@@ -131,7 +132,7 @@ impl GrammarSpec {
         Ok(match self {
             Self::Schema { schema, strict } => {
                 let schema = closed(schema, *strict)?;
-                match constants::in_lark(&schema, &options(*strict)) {
+                match constants::in_lark(&schema, &options(*strict), JSON_SPACE) {
                     Some(lark) => TopLevelGrammar::from_lark(format!("start: {lark}")),
                     None => TopLevelGrammar::from_json_schema(with_options(schema, *strict)?),
                 }
@@ -160,7 +161,7 @@ impl GrammarSpec {
 pub fn schema_in_lark(schema: &Value, strict: bool) -> Result<String, GrammarError> {
     check_schema(schema)?;
     let schema = closed(schema, strict)?;
-    match constants::in_lark(&schema, &options(strict)) {
+    match constants::in_lark(&schema, &options(strict), JSON_SPACE) {
         Some(lark) => Ok(lark),
         None => Ok(format!("%json {}", with_options(schema, strict)?)),
     }
@@ -185,7 +186,7 @@ fn options(strict: bool) -> Value {
 
 /// A closed schema as the compiler reads it: with its options, and without integers that it cannot read.
 fn with_options(mut schema: Value, strict: bool) -> Result<Value, GrammarError> {
-    constants::keep_or_drop(&mut schema, strict)?;
+    constants::keep_or_drop(&mut schema, strict).map_err(|error| GrammarError::told(&error))?;
     integers::round(&mut schema);
     schema["x-guidance"] = options(strict);
     Ok(schema)
@@ -268,45 +269,6 @@ fn composes(schema: &Value) -> bool {
         || map
             .iter()
             .any(|(key, value)| subschemas(key, value).any(composes))
-}
-
-/// The schemas that a keyword contains. Names of properties and of definitions are no keywords, and values such as
-/// examples are no schemas.
-pub(super) fn subschemas<'a>(
-    key: &str,
-    value: &'a Value,
-) -> Box<dyn Iterator<Item = &'a Value> + 'a> {
-    match (key, value) {
-        ("properties" | "patternProperties" | "$defs" | "definitions", Value::Object(schemas)) => {
-            Box::new(schemas.values())
-        }
-        ("anyOf" | "oneOf" | "allOf" | "prefixItems" | "items", Value::Array(schemas)) => {
-            Box::new(schemas.iter())
-        }
-        ("items" | "additionalItems" | "additionalProperties", schema) => {
-            Box::new(std::iter::once(schema))
-        }
-        _ => Box::new(std::iter::empty()),
-    }
-}
-
-/// As [`subschemas`], to change them.
-pub(super) fn subschemas_mut<'a>(
-    key: &str,
-    value: &'a mut Value,
-) -> Box<dyn Iterator<Item = &'a mut Value> + 'a> {
-    match (key, value) {
-        ("properties" | "patternProperties" | "$defs" | "definitions", Value::Object(schemas)) => {
-            Box::new(schemas.values_mut())
-        }
-        ("anyOf" | "oneOf" | "allOf" | "prefixItems" | "items", Value::Array(schemas)) => {
-            Box::new(schemas.iter_mut())
-        }
-        ("items" | "additionalItems" | "additionalProperties", schema) => {
-            Box::new(std::iter::once(schema))
-        }
-        _ => Box::new(std::iter::empty()),
-    }
 }
 
 /// Lets objects have only the properties that they declare, if the schema does not say whether they may have others.
