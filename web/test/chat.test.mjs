@@ -421,11 +421,19 @@ test("two tabs and an old file: no message of a conversation is lost", async () 
   await other.goto(page.url());
   await ended(other, 1);
   // Both ask before either is answered.
+  let answer;
+  const asked = new Promise((resolve) => (answer = resolve));
   for (const [tab, text] of [[page, "Here"], [other, "There"]]) {
+    await tab.route("**/chat/completions", async (route) => {
+      await asked;
+      await route.continue();
+    });
     await message(tab).fill(text);
     await message(tab).press("Enter");
+    await button(tab, "Stop (Esc)").waitFor();
   }
-  await Promise.all([ended(page, 2), ended(other, 2)]);
+  answer();
+  await Promise.all([page, other].map((tab) => button(tab, "Stop (Esc)").waitFor({ state: "hidden" })));
   await keeps(page, ["Before", "Here", "There"], "after both were answered");
   const buffer = Buffer.from(JSON.stringify(backup));
   const chooser = page.locator('.sidebar-foot input[type="file"]');
