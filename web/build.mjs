@@ -31,25 +31,6 @@ const DEMO_FILES = [
   "tokenizer_config.json",
   "model.safetensors",
 ];
-/** Files that the page loads besides index.html. */
-const PAGE_FILES = [
-  "page.js",
-  "style.css",
-  "licences.txt",
-  "index.js",
-  "errors.js",
-  "options.js",
-  "place.js",
-  "protocol.js",
-  "start.js",
-  "store.js",
-  "stream.js",
-  "folio-web/worker.js",
-  "folio-web/engine.js",
-  "folio-web/engine_bg.wasm",
-  "demo/index.js",
-];
-
 function run(command, args, options = {}) {
   const { status, error } = spawnSync(command, args, { cwd: root, stdio: "inherit", ...options });
   if (error) throw error;
@@ -106,13 +87,20 @@ function write(folder, files) {
   for (const [name, text] of Object.entries(files)) writeFileSync(join(folder, name), text);
 }
 
+/** Files that the page may load besides index.html. The engine caches models itself. */
+function pageFiles() {
+  const all = readdirSync(site, { recursive: true }).map((file) => file.replaceAll("\\", "/"));
+  return all.filter((file) => /\.(js|css|wasm|txt)$/.test(file)).sort();
+}
+
 /** Names the service worker's cache by a hash of the page's files, so that any change makes a new version. */
 function stampPage() {
+  const files = pageFiles();
   const hash = createHash("sha256");
-  for (const file of ["index.html", ...PAGE_FILES]) hash.update(readFileSync(join(site, file)));
+  for (const file of ["index.html", ...files]) hash.update(readFileSync(join(site, file)));
   const script = readFileSync(join(web, "page/sw.js"), "utf8")
     .replace("VERSION_OF_THE_BUILD", hash.digest("hex").slice(0, 16))
-    .replace("FILES_OF_THE_PAGE", JSON.stringify(PAGE_FILES));
+    .replace("FILES_OF_THE_PAGE", JSON.stringify(files));
   writeFileSync(join(site, "sw.js"), script);
 }
 
