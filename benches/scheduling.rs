@@ -93,7 +93,7 @@ fn limits() -> Limits {
     Limits {
         tokens_max: 4096,
         max_num_seqs: SEQUENCES,
-        draws_max: SEQUENCES,
+        sequences_max: SEQUENCES,
         feed_slots: 2 * SEQUENCES,
         table_entries_max: 1 << 20,
         history_max: 1 << 20,

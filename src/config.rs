@@ -49,6 +49,17 @@ impl EngineOption {
     }
 }
 
+/// An option of an engine that is off unless it is given: a row of its own table.
+#[derive(Clone, Copy, Debug)]
+pub struct EngineSwitch {
+    /// The name, which the command line writes `--no-look-ahead` and its variable `FOLIO_NO_LOOK_AHEAD`.
+    pub name: &'static str,
+    /// What it does, in a sentence.
+    pub help: &'static str,
+    /// Turns it on.
+    pub turn_on: fn(&mut Config),
+}
+
 /// The largest `u32`: an option without a bound of its own.
 const WORD_MAX: u64 = u32::MAX as u64;
 
@@ -58,7 +69,8 @@ fn narrowed<T: TryFrom<u64>>(value: u64, largest: T) -> T {
 }
 
 /// Declares [`Config`] and the table of its numbers. A row is `/// sentence`, name, type, default, range and unit; that
-/// of a number that may be absent says what holds then. Fields that are no numbers have no row.
+/// of a number that may be absent says what holds then. That of a switch says which field gets which value. Other
+/// fields have no row.
 macro_rules! config {
     (
         optional {
@@ -70,6 +82,7 @@ macro_rules! config {
             $($(#[doc = $help:literal])+
             $number:ident: $number_type:ty = $default:expr, $least:literal to $most:expr, $unit:literal;)*
         }
+        switches { $($(#[doc = $switch_help:literal])+ $switch:ident: $field:ident = $on:literal;)* }
         others { $($(#[$doc:meta])+ $other:ident: $other_type:ty = $other_default:expr;)* }
     ) => {
         /// Limits and switches of one engine.
@@ -112,6 +125,15 @@ macro_rules! config {
                     set: |config, value| config.$number = narrowed(value, <$number_type>::MAX),
                 },)*
             ];
+
+            /// The table of its switches.
+            pub const SWITCHES: &'static [EngineSwitch] = &[
+                $(EngineSwitch {
+                    name: stringify!($switch),
+                    help: concat!($($switch_help),+).trim_ascii_start(),
+                    turn_on: |config| config.$field = $on,
+                },)*
+            ];
         }
     };
 }
@@ -138,6 +160,14 @@ config! {
         kv_host_bytes: u64 = 0, 0 to u64::MAX, "BYTES";
         /// Maximum number of waiting requests; more are refused with status 429.
         queue_requests_max: u32 = 256, 1 to 65_536, "N";
+    }
+    switches {
+        /// Make results independent of batching, bit for bit, on one device.
+        deterministic: deterministic = true;
+        /// Do not share KV blocks between requests with a common prefix.
+        no_prefix_caching: prefix_caching = false;
+        /// Submit a step only after the tokens of the previous one are read.
+        no_look_ahead: look_ahead = false;
     }
     others {
         /// Share of the device's memory that weights, activations and KV pool may use, from 0 to 1. A size of the pool

@@ -12,6 +12,7 @@ mod host;
 pub mod layout;
 pub mod metadata;
 pub mod reference;
+mod scan_shape;
 mod throttle;
 mod warm_up;
 pub mod wgpu;

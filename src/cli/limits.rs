@@ -1,41 +1,64 @@
-//! The engine's numbers as options of the command line: one for each row of [`Config::OPTIONS`].
+//! The engine's numbers and switches as options of the command line: one for each row of [`Config::OPTIONS`] and
+//! [`Config::SWITCHES`].
 
 use super::device;
 use super::units::parse_bytes;
-use clap::builder::ValueParser;
-use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
-use folio::config::{Config, EngineOption};
+use clap::builder::{BoolishValueParser, ValueParser};
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+use folio::config::{Config, ConfigError, EngineOption, EngineSwitch};
 
-/// The engine's numbers that were given.
+/// The engine's numbers and switches that were given.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct LimitArgs(Vec<(&'static EngineOption, u64)>);
+pub(crate) struct LimitArgs {
+    numbers: Vec<(&'static EngineOption, u64)>,
+    switches: Vec<&'static EngineSwitch>,
+}
 
 impl LimitArgs {
-    /// The numbers that were given, by their options.
-    pub(crate) fn given(&self) -> &[(&'static EngineOption, u64)] {
-        &self.0
+    /// These settings with what was given, checked.
+    ///
+    /// # Errors
+    ///
+    /// A number outside its range, by the option's name.
+    pub(crate) fn over(&self, mut settings: Config) -> Result<Config, ConfigError> {
+        for switch in &self.switches {
+            (switch.turn_on)(&mut settings);
+        }
+        settings.with(&self.numbers)
     }
 
     /// The number of an option, if it was given.
     pub(crate) fn get(&self, name: &str) -> Option<u64> {
         let is_named = |(option, _): &&(&EngineOption, u64)| option.name == name;
-        self.0.iter().find(is_named).map(|(_, value)| *value)
+        self.numbers.iter().find(is_named).map(|(_, value)| *value)
     }
 
     /// The same with another number.
     pub(crate) fn with(&self, name: &str, value: u64) -> Self {
-        let others = self.0.iter().filter(|(option, _)| option.name != name);
+        let others = self
+            .numbers
+            .iter()
+            .filter(|(option, _)| option.name != name);
         let option = EngineOption::named(name).map(|option| (option, value));
-        Self(others.copied().chain(option).collect())
+        Self {
+            numbers: others.copied().chain(option).collect(),
+            switches: self.switches.clone(),
+        }
     }
 }
 
 impl FromArgMatches for LimitArgs {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let given = Config::OPTIONS
+        let numbers = Config::OPTIONS
             .iter()
             .filter_map(|option| Some((option, *matches.get_one(option.name)?)));
-        Ok(Self(given.collect()))
+        let switches = Config::SWITCHES
+            .iter()
+            .filter(|switch| matches.get_flag(switch.name));
+        Ok(Self {
+            numbers: numbers.collect(),
+            switches: switches.collect(),
+        })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -46,7 +69,9 @@ impl FromArgMatches for LimitArgs {
 
 impl Args for LimitArgs {
     fn augment_args(command: Command) -> Command {
-        command.args(Config::OPTIONS.iter().map(arg))
+        command
+            .args(Config::OPTIONS.iter().map(number))
+            .args(Config::SWITCHES.iter().map(switch))
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -54,18 +79,30 @@ impl Args for LimitArgs {
     }
 }
 
-fn arg(option: &EngineOption) -> Arg {
+fn number(option: &EngineOption) -> Arg {
     let help = option.help.trim_end_matches('.');
     let (example, parser) = match option.unit {
         "BYTES" => (", for example 8GiB", ValueParser::new(parse_bytes)),
         _ => ("", clap::value_parser!(u64).into()),
     };
-    Arg::new(option.name)
-        .long(option.name.replace('_', "-"))
-        .env(format!("FOLIO_{}", option.name.to_uppercase()))
+    named(option.name)
         .value_name(option.unit)
         .value_parser(parser)
         .help(format!("{help}{example} [default: {}]", default_of(option)))
+}
+
+fn switch(switch: &EngineSwitch) -> Arg {
+    named(switch.name)
+        .action(ArgAction::SetTrue)
+        .value_parser(BoolishValueParser::new())
+        .help(switch.help.trim_end_matches('.'))
+}
+
+/// An option with its long form and its variable.
+fn named(name: &'static str) -> Arg {
+    Arg::new(name)
+        .long(name.replace('_', "-"))
+        .env(format!("FOLIO_{}", name.to_uppercase()))
 }
 
 /// What holds if an option is not given.

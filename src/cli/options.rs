@@ -73,9 +73,6 @@ pub(crate) struct EngineArgs {
     /// Data type of activations; auto is bfloat16 on CUDA and float32 elsewhere
     #[arg(long, env = "FOLIO_DTYPE", default_value = "auto", hide = cfg!(not(feature = "cuda")))]
     pub(crate) dtype: Dtype,
-    /// Make results independent of batching, bit for bit, on one device
-    #[arg(long, env = "FOLIO_DETERMINISTIC", value_parser = BoolishValueParser::new())]
-    pub(crate) deterministic: bool,
     #[command(flatten)]
     pub(crate) limits: LimitArgs,
     #[arg(long, env = "FOLIO_GPU_MEMORY_UTILIZATION", value_name = "SHARE", help = share_help())]
@@ -87,12 +84,6 @@ pub(crate) struct EngineArgs {
     pub(crate) host_tier: HostTierArgs,
     #[command(flatten)]
     pub(crate) disk_tier: DiskTierArgs,
-    /// Do not share KV blocks between requests with a common prefix
-    #[arg(long, env = "FOLIO_NO_PREFIX_CACHING", value_parser = BoolishValueParser::new())]
-    pub(crate) no_prefix_caching: bool,
-    /// Submit a step only after the tokens of the previous one are read
-    #[arg(long, env = "FOLIO_NO_LOOK_AHEAD", value_parser = BoolishValueParser::new())]
-    pub(crate) no_look_ahead: bool,
     /// Guess the next tokens and verify several in one step, as vLLM's JSON object {"method": "ngram",
     /// "num_speculative_tokens": 5, "prompt_lookup_max": 4}; null for off [default: these, and
     /// "disable_by_batch_size": 1]
@@ -130,13 +121,10 @@ impl EngineArgs {
                 KvCacheDtype::Q8 => KvFormat::Q8,
                 KvCacheDtype::Fp8 => KvFormat::Fp8,
             },
-            prefix_caching: !self.no_prefix_caching,
-            look_ahead: !self.no_look_ahead,
-            deterministic: self.deterministic,
             speculation: self.speculation(default.speculation)?,
             ..default
         };
-        Ok(config.with(self.limits.given())?)
+        Ok(self.limits.over(config)?)
     }
 
     /// Maximum number of waiting requests.

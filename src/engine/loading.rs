@@ -251,7 +251,7 @@ impl<B: Backend, S: Source, P: FnMut(Progress)> Loading<B, S, P> {
         Limits {
             tokens_max: capacity.tokens_max,
             max_num_seqs: config.max_num_seqs,
-            draws_max: capacity.sequences_max,
+            sequences_max: capacity.sequences_max,
             feed_slots: capacity.feed_slots,
             table_entries_max: capacity.table_entries_max,
             history_max: capacity.history_max,

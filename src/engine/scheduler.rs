@@ -55,8 +55,8 @@ pub struct Limits {
     pub tokens_max: u32,
     /// Maximum sequences that run at once.
     pub max_num_seqs: u32,
-    /// Maximum rows per batch that draw a token: those of sequences, and drafts.
-    pub draws_max: u32,
+    /// Maximum sequences per batch: those that run, and drafts, each a row like that of another sequence.
+    pub sequences_max: u32,
     /// Number of feed slots, where the device stores sampled ids. Twice `max_num_seqs`, because a leaving sequence
     /// keeps its slot for a step.
     pub feed_slots: u32,

@@ -33,9 +33,9 @@ pub(super) fn scores_max(config: &Config) -> u32 {
     SCORES_MAX.min(config.max_num_batched_tokens)
 }
 
-/// Maximum rows per step that draw a token: one per sequence, and the drafts of one sequence beside as many others as
-/// may run then. A step with fewer sequences has room for more drafts.
-fn draws_max(config: &Config) -> u32 {
+/// Maximum sequences per step: those that run, and the drafts of one of them beside as many others as may run then. A
+/// draft is a row of its own, like that of another sequence. A step with fewer sequences has room for more drafts.
+fn sequences_max(config: &Config) -> u32 {
     let sequences = config.max_num_seqs;
     let with_drafts = config.speculation.map_or(0, |settings| {
         settings.sequences_max(sequences) + settings.num_speculative_tokens
@@ -45,7 +45,7 @@ fn draws_max(config: &Config) -> u32 {
 
 /// Maximum rows of logits per step: one per draw, plus the prompt logprobs.
 fn samples_max(config: &Config) -> u32 {
-    draws_max(config) + scores_max(config)
+    sequences_max(config) + scores_max(config)
 }
 
 /// Maximum tokens computed per step: the configured number, or fewer if a row buffer would not fit one binding. It
@@ -58,17 +58,16 @@ fn tokens_max(config: &Config, plan: &Plan, caps: &Caps) -> u32 {
 
 /// The capacity that all device buffers are allocated for. A batch never exceeds it.
 pub(super) fn capacity(config: &Config, plan: &Plan, caps: &Caps) -> Capacity {
-    let draws = draws_max(config);
+    let sequences = sequences_max(config);
     let length = model_len_requested(config, plan);
     let bounded = |one: u32| {
-        let all = u64::from(draws) * u64::from(one);
+        let all = u64::from(sequences) * u64::from(one);
         u32::try_from(all.min(SIDE_ENTRIES_MAX.max(u64::from(one))))
             .expect("side arrays are bounded")
     };
     Capacity {
         tokens_max: tokens_max(config, plan, caps),
-        // A draft is a row of its own, like that of another sequence.
-        sequences_max: draws,
+        sequences_max: sequences,
         samples_max: samples_max(config),
         feed_slots: 2 * config.max_num_seqs,
         state_slots: states::slots(config, plan, caps, memory_for_states(config, caps)),
@@ -76,7 +75,7 @@ pub(super) fn capacity(config: &Config, plan: &Plan, caps: &Caps) -> Capacity {
         history_max: bounded(length.min(plan.vocab)),
         bias_max: bounded(u32::try_from(BIAS_MAX).expect("the limits are small")),
         // All rows of a step may be constrained.
-        mask_words_max: plan.vocab.div_ceil(32) * draws,
+        mask_words_max: plan.vocab.div_ceil(32) * sequences,
         copies_max: config.max_num_seqs,
         block_size: config.block_size,
         kv_format: config.kv_format,

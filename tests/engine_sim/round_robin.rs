@@ -16,7 +16,7 @@ pub(crate) fn limits() -> Limits {
     Limits {
         tokens_max: 64,
         max_num_seqs: SEQUENCES,
-        draws_max: SEQUENCES,
+        sequences_max: SEQUENCES,
         feed_slots: 2 * SEQUENCES,
         table_entries_max: 1 << 10,
         history_max: 2 * HISTORY,

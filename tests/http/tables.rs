@@ -12,10 +12,15 @@ const MADE: [&str; 3] = ["web/ts/limits.ts", "web/ts/requests.ts", "web/ts/stats
 
 #[test]
 fn an_option_of_the_engine_is_described_in_one_file() {
-    let marks = Config::OPTIONS.iter().flat_map(|option| {
-        let (name, sentence) = (option.name, option.help.trim_end_matches('.'));
+    let numbers = Config::OPTIONS
+        .iter()
+        .map(|option| (option.name, option.help));
+    let switches = Config::SWITCHES
+        .iter()
+        .map(|switch| (switch.name, switch.help));
+    let marks = numbers.chain(switches).flat_map(|(name, help)| {
         [
-            sentence.to_owned(),
+            help.trim_end_matches('.').to_owned(),
             format!("\"FOLIO_{}\"", name.to_uppercase()),
             format!("long = \"{}\"", name.replace('_', "-")),
             format!(" {}?:", camel_case(name)),

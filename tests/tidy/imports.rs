@@ -144,12 +144,13 @@ fn may_import(module: &str, path: &str, backends: &[String]) -> bool {
 }
 
 /// Modules of `src/backend` that are not backends: checks for those in host memory, buffer sizes, the length of
-/// submissions, typical batches, and the batch format
-/// for GPUs.
-const SHARED: [&str; 5] = [
+/// submissions, typical batches, the kernels of a
+/// recurrence, and the batch format for GPUs.
+const SHARED: [&str; 6] = [
     "backend::host",
     "backend::layout",
     "backend::metadata",
+    "backend::scan_shape",
     "backend::throttle",
     "backend::warm_up",
 ];

@@ -130,7 +130,8 @@ impl Scan<'_> {
                 .map(|row| copy(&row[columns.clone()])),
         );
         block.values.clear();
-        let first = self.parts()[2] + head * value_dim + columns.start;
+        let [_, _, values] = self.step.starts();
+        let first = values as usize + head * value_dim + columns.start;
         block.values.extend(
             rows.map(|row| copy(&self.convolved[row * self.channels() + first..][..width])),
         );
@@ -140,7 +141,7 @@ impl Scan<'_> {
             keys: &block.keys,
             factors: &block.factors,
             values: &mut block.values,
-            corrects: matches!(self.step.rule, ScanRule::Delta { .. }),
+            corrects: self.step.rule.is_delta(),
             skip: self.skip.map_or(0.0, |skip| skip[head]),
         };
         with_simd!(self.level, s => s.vectorize(tokens));
@@ -151,16 +152,6 @@ impl Scan<'_> {
 
     fn channels(&self) -> usize {
         self.step.channels() as usize
-    }
-
-    /// First channels of queries, keys and values.
-    fn parts(&self) -> [usize; 3] {
-        let keys = (self.step.key_heads * self.step.key_dim) as usize;
-        let values = (self.step.heads * self.step.value_dim) as usize;
-        match self.step.rule {
-            ScanRule::Delta { .. } => [0, keys, 2 * keys],
-            ScanRule::Mamba2 => [values + keys, values, 0],
-        }
     }
 
     /// Queries, keys and factors of a block for a head.
@@ -175,7 +166,7 @@ impl Scan<'_> {
         } = *self.step;
         let (heads, dim) = (heads as usize, key_dim as usize);
         let key_head = head / self.step.shared_by() as usize % key_heads as usize * dim;
-        let [query_part, key_part, _] = self.parts();
+        let [query_part, key_part, _] = self.step.starts().map(|start| start as usize);
         let (decay, bias) = (f64::from(self.decay[head]), f64::from(self.bias[head]));
         let (queries, keys) = (&mut block.queries, &mut block.keys);
         queries.clear();

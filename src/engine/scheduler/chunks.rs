@@ -108,7 +108,7 @@ mod tests {
         let limits = Limits {
             tokens_max,
             max_num_seqs: 4,
-            draws_max: 4,
+            sequences_max: 4,
             feed_slots: 8,
             table_entries_max: 400,
             history_max: 16,

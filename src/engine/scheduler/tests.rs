@@ -17,7 +17,7 @@ pub(super) fn scheduler(window: Option<u32>, blocks: u32, prefix_caching: bool) 
     let limits = Limits {
         tokens_max: 64,
         max_num_seqs: 4,
-        draws_max: 4,
+        sequences_max: 4,
         feed_slots: 8,
         table_entries_max: 400,
         history_max: 16,

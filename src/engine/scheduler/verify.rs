@@ -63,7 +63,10 @@ impl Scheduler {
             self.limits.max_num_seqs
         };
         let tokens = tokens_max.saturating_sub(running) / if steady { 1 } else { 2 };
-        self.limits.draws_max.saturating_sub(drawing).min(tokens)
+        self.limits
+            .sequences_max
+            .saturating_sub(drawing)
+            .min(tokens)
     }
 
     /// Guesses of the tokens after the next `count` tokens of a sequence, which are to be verified with them.
@@ -299,7 +302,7 @@ impl Scheduler {
             .min(sequence.tokens_limit - sequence.tokens_known());
         let most = most.min(
             self.limits
-                .draws_max
+                .sequences_max
                 .saturating_sub(u32::try_from(running).unwrap_or(u32::MAX)),
         );
         let count = self.pace.best(Yield::plain(running.max(1)), most, rate);

@@ -30,6 +30,19 @@ impl ScanRule {
             Self::Mamba2 => 1,
         }
     }
+
+    /// Whether it is the delta rule.
+    pub const fn is_delta(self) -> bool {
+        matches!(self, Self::Delta { .. })
+    }
+
+    /// Factor of β; 0 where there is none.
+    pub const fn beta_scale(self) -> f32 {
+        match self {
+            Self::Delta { beta_scale } => beta_scale,
+            Self::Mamba2 => 0.0,
+        }
+    }
 }
 
 /// For each row of a sequence in order and for each head, with the state S of the head, `[key_dim × value_dim]`: decays
@@ -80,6 +93,16 @@ impl StateScan {
             1
         } else {
             self.heads / self.key_heads
+        }
+    }
+
+    /// First columns of the queries, keys and values in `convolved`, in the order of the [`ScanRule`].
+    pub const fn starts(&self) -> [u32; 3] {
+        let keys = self.key_heads * self.key_dim;
+        let values = self.heads * self.value_dim;
+        match self.rule {
+            ScanRule::Delta { .. } => [0, keys, 2 * keys],
+            ScanRule::Mamba2 => [values + keys, values, 0],
         }
     }
 

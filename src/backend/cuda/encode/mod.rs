@@ -32,6 +32,7 @@ mod state_scan;
 mod tile;
 
 use super::super::metadata::{META_LOGITS_COUNT, META_TOKEN_COUNT};
+use super::super::scan_shape::ScanShape;
 use super::super::{BackendError, Capacity};
 use super::arena::{Arena, DeviceWeight};
 use super::driver::{Command, Facts, Launch};
@@ -41,7 +42,6 @@ use crate::plan::fuse;
 use crate::plan::inputs::{BatchInputs, GroupInputs, NONE, SampleShape};
 use crate::plan::{BufferId, Plan, Rows, Step, Storage, Tail, WeightId};
 use bytemuck::Pod;
-use state_scan::ScanShape;
 
 /// Declares the params of a kernel: addresses first, then an even total of u32 and f32.
 macro_rules! params {
@@ -202,7 +202,8 @@ impl BatchShape {
             let bucket = decode_bucket(rows).min(most);
             for sample in sample::usual_shapes() {
                 let (tokens, sequences, logits_rows, samples) = (bucket, bucket, bucket, bucket);
-                let (pools, copies, scan) = (0, false, ScanShape::FEW);
+                let (pools, copies) = (0, false);
+                let scan = ScanShape::of(plan, std::iter::once(1));
                 let (decode, apart) = (true, true);
                 let shape = Self {
                     tokens,

@@ -6,8 +6,9 @@
 //! shared memory.
 
 use super::super::super::BackendError;
+use super::super::super::scan_shape::{CHUNK, CHUNKED_MIN, ScanShape};
 use super::{Kernel, Recorder, params};
-use crate::plan::{Plan, ScanRule, StateScan, Storage};
+use crate::plan::{StateScan, Storage};
 
 params! {
     Params {
@@ -23,49 +24,13 @@ const THREADS: u32 = 128;
 /// Keys that a thread of `state_scan` can hold in registers.
 const KEYS_MAX: u32 = 32;
 
-/// Of `state_scan_chunks`, as in its file: tokens of a chunk, threads of a block, warps of it that hold the state, and
-/// chunks whose rows are in shared memory.
-const CHUNK: u32 = 16;
+/// Of `state_scan_chunks`, as in its file: threads of a block, warps of it that hold the state, and chunks whose rows
+/// are in shared memory.
 const CHUNK_THREADS: u32 = 256;
 const STATE_WARPS: u32 = 4;
 const STAGES: u32 = 3;
 /// Bytes of shared memory that hold all but the rows, and more.
 const OTHER_BYTES: u32 = 24 << 10;
-/// Rows of a sequence from which on a chunk costs less than its rows one by one.
-const CHUNKED_MIN: u32 = CHUNK / 2;
-
-/// Which numbers of rows the sequences of a batch have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(in super::super) struct ScanShape {
-    /// Whether any has fewer than [`CHUNKED_MIN`].
-    few: bool,
-    /// Whether any has more.
-    many: bool,
-}
-
-impl ScanShape {
-    /// The shape of decode batches, and of all batches if the plan keeps no states.
-    pub(super) const FEW: Self = Self {
-        few: true,
-        many: false,
-    };
-
-    /// The shape of a batch with sequences of so many rows.
-    pub(super) fn of(plan: &Plan, row_counts: impl Iterator<Item = u32>) -> Self {
-        if plan.state_layers.is_empty() {
-            return Self::FEW;
-        }
-        let mut shape = Self {
-            few: false,
-            many: false,
-        };
-        for rows in row_counts {
-            shape.few |= rows < CHUNKED_MIN;
-            shape.many |= rows >= CHUNKED_MIN;
-        }
-        shape
-    }
-}
 
 /// Records the launches.
 pub(super) fn encode(recorder: &mut Recorder<'_>, step: &StateScan) -> Result<(), BackendError> {
@@ -167,16 +132,10 @@ fn launch(
         gates,
         ..
     } = *step;
-    let (arena, keys) = (recorder.arena, key_heads * key_dim);
-    let (beta_scale, [query_start, key_start, value_start]) = match step.rule {
-        ScanRule::Delta { beta_scale } => (beta_scale, [0, keys, 2 * keys]),
-        ScanRule::Mamba2 => (0.0, [heads * value_dim + keys, heads * value_dim, 0]),
-    };
+    let arena = recorder.arena;
+    let [query_start, key_start, value_start] = step.starts();
     let kernel = kernel
-        .define(
-            "DELTA",
-            u32::from(matches!(step.rule, ScanRule::Delta { .. })),
-        )
+        .define("DELTA", u32::from(step.rule.is_delta()))
         .define_type("X_TYPE", recorder.storage(step.convolved))
         .define_type("MIXED_TYPE", recorder.storage(step.mixed))
         .define_type("OUT_TYPE", recorder.storage(step.out));
@@ -200,7 +159,7 @@ fn launch(
         value_start,
         mixed_columns: recorder.columns(step.mixed),
         gates,
-        beta_scale,
+        beta_scale: step.rule.beta_scale(),
         query_scale: 1.0 / (key_dim as f32).sqrt(),
         chunked_min,
     };
@@ -219,7 +178,7 @@ mod tests {
     use super::*;
     use crate::backend::layout::{Layout, PoolLayout};
     use crate::backend::{Backend as _, Capacity};
-    use crate::plan::{KvFormat, Rows, StateLayer, Step, WeightFormat};
+    use crate::plan::{KvFormat, Plan, Rows, ScanRule, StateLayer, Step, WeightFormat};
 
     fn plan(key_dim: u32, storage: Storage) -> Plan {
         let (heads, value_dim, rule) = (2, 32, ScanRule::Mamba2);

@@ -44,6 +44,7 @@ pub(crate) use variant::{test_profile, weight_variants};
 pub(crate) use weight::{RowParams, for_weight};
 
 use super::super::metadata::{self, Context};
+use super::super::scan_shape::ScanShape;
 use super::super::{BackendError, Capacity};
 use super::arena::{Arena, Binding, DeviceWeight, GpuBuffer};
 use super::device::{Gpu, Profile, Tier};
@@ -116,7 +117,7 @@ pub(crate) struct BatchShape {
     /// Runs of the sampling tail; empty when nothing is sampled.
     pub(crate) sample_groups: Vec<SampleGroup>,
     /// Numbers of rows of the sequences, as recurrences tell them apart.
-    pub(crate) scan: state_scan::ScanShape,
+    pub(crate) scan: ScanShape,
     /// Number of pool rows.
     pub(crate) pools: u32,
     /// Number of dispatches that one layer's attention is divided among.
@@ -172,7 +173,10 @@ pub(crate) fn flatten(
         } else {
             Vec::new()
         },
-        scan: state_scan::ScanShape::of(context.plan, inputs),
+        scan: ScanShape::of(
+            context.plan,
+            inputs.sequences.iter().map(|sequence| sequence.row_count),
+        ),
         pools: if inputs.tails.contains(&Tail::Pool) {
             count(inputs.pools.len())
         } else {

@@ -5,13 +5,13 @@
 //! [`Capacity::deterministic`](super::Capacity), and on software adapters, all sequences run token by token.
 
 use super::super::super::BackendError;
+use super::super::super::scan_shape::{CHUNK, CHUNKED_MIN, ScanShape};
 use super::super::device::{Class, Profile, Tier};
 use super::super::pipelines::Kernel;
 use super::attend_paged::{is_serial, serial_lanes};
 use super::{Recorder, Variant, params};
+use crate::plan::StateScan;
 use crate::plan::check::STATE_DIM_MAX;
-use crate::plan::inputs::BatchInputs;
-use crate::plan::{Plan, ScanRule, StateScan};
 
 params! {
     Params {
@@ -41,37 +41,6 @@ const COLUMNS: u32 = 16;
 const SLICES: u32 = 8;
 /// Keys that `state_scan_chunks` has in registers at a time; as in the shader.
 const RUN: u32 = 128;
-/// Rows of a chunk of `state_scan_chunks`.
-const CHUNK: u32 = 16;
-/// Rows of a sequence from which on a chunk costs less than its rows one by one.
-const CHUNKED_MIN: u32 = CHUNK / 2;
-
-/// Which numbers of rows the sequences of a batch have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct ScanShape {
-    /// Whether any has fewer than [`CHUNKED_MIN`].
-    few: bool,
-    /// Whether any has more.
-    many: bool,
-}
-
-impl ScanShape {
-    /// The shape of this batch; of all batches the same if the plan keeps no states.
-    pub(super) fn of(plan: &Plan, inputs: &BatchInputs) -> Self {
-        let any = |is_wanted: fn(u32) -> bool| {
-            inputs
-                .sequences
-                .iter()
-                .any(|rows| is_wanted(rows.row_count))
-        };
-        let keeps_states = !plan.state_layers.is_empty();
-        Self {
-            few: !keeps_states || any(|rows| rows < CHUNKED_MIN),
-            many: keeps_states && any(|rows| rows >= CHUNKED_MIN),
-        }
-    }
-}
-
 /// Columns of the values of a workgroup.
 fn columns(profile: &Profile) -> u32 {
     if is_serial(profile) {
@@ -109,7 +78,7 @@ fn chunk_kernel(is_delta: bool, skip: bool, key_dim: u32) -> Kernel {
 /// Records the dispatches.
 pub(super) fn encode(recorder: &mut Recorder<'_>, step: &StateScan) -> Result<(), BackendError> {
     let (profile, skip, key_dim) = (recorder.profile, step.skip.is_some(), step.key_dim);
-    let is_delta = matches!(step.rule, ScanRule::Delta { .. });
+    let is_delta = step.rule.is_delta();
     let by_token = kernel(is_delta, skip, key_dim, profile);
     if profile.class == Class::Software || recorder.capacity.deterministic {
         return dispatch(recorder, step, &by_token, [0, u32::MAX]);
@@ -144,12 +113,9 @@ fn dispatch(
         gates,
         ..
     } = *step;
-    let (arena, keys) = (recorder.arena, key_heads * key_dim);
+    let arena = recorder.arena;
     let tiles = value_dim.div_ceil(columns(recorder.profile));
-    let (beta_scale, [query_start, key_start, value_start]) = match step.rule {
-        ScanRule::Delta { beta_scale } => (beta_scale, [0, keys, 2 * keys]),
-        ScanRule::Mamba2 => (0.0, [heads * value_dim + keys, heads * value_dim, 0]),
-    };
+    let [query_start, key_start, value_start] = step.starts();
     let workgroups = recorder.shape.sequences * heads * tiles;
     let params = Params {
         workgroups,
@@ -165,7 +131,7 @@ fn dispatch(
         value_start,
         mixed_columns: recorder.columns(step.mixed),
         gates,
-        beta_scale,
+        beta_scale: step.rule.beta_scale(),
         query_scale: 1.0 / (key_dim as f32).sqrt(),
         rows_min,
         rows_max,

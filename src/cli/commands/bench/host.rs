@@ -81,7 +81,7 @@ fn scheduler(sequences: u32, block_size: u32, tokens_max: u32, blocks_each: u32)
     let mut scheduler = Scheduler::new(Limits {
         tokens_max,
         max_num_seqs: sequences,
-        draws_max: sequences,
+        sequences_max: sequences,
         feed_slots: 2 * sequences,
         table_entries_max: blocks_each * sequences,
         history_max: 1,

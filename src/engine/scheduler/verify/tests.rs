@@ -23,7 +23,7 @@ fn drafting(num_speculative_tokens: u32, change: impl FnOnce(&mut Limits)) -> Sc
     });
     let mut limits = scheduler(None, 60, false).limits;
     limits.speculation = speculation;
-    limits.draws_max = 40;
+    limits.sequences_max = 40;
     change(&mut limits);
     Scheduler::new(limits)
 }
@@ -61,7 +61,7 @@ fn answering(scheduler: &mut Scheduler, count: u64) -> Vec<SequenceId> {
 
 #[test]
 fn drafts_leave_a_draw_to_every_sequence_and_half_of_the_tokens_to_prompts() {
-    let mut scheduler = drafting(6, |limits| limits.draws_max = 20);
+    let mut scheduler = drafting(6, |limits| limits.sequences_max = 20);
     answering(&mut scheduler, 2);
     assert_eq!(
         (scheduler.drafts_max(64), scheduler.drafts_max(10)),
@@ -69,7 +69,7 @@ fn drafts_leave_a_draw_to_every_sequence_and_half_of_the_tokens_to_prompts() {
         "only answers run"
     );
     let mut waiting = drafting(6, |limits| {
-        (limits.draws_max, limits.max_num_seqs) = (20, 2);
+        (limits.sequences_max, limits.max_num_seqs) = (20, 2);
     });
     answering(&mut waiting, 2);
     ask(&mut waiting, 2, |_| ());
@@ -86,7 +86,7 @@ fn drafts_leave_a_draw_to_every_sequence_and_half_of_the_tokens_to_prompts() {
         (20 - 4, (10 - 3) / 2),
         "a prompt is computed"
     );
-    let mut searching = drafting(6, |limits| limits.draws_max = 20);
+    let mut searching = drafting(6, |limits| limits.sequences_max = 20);
     let beams = BeamParams {
         width: 2,
         length_penalty: 1.0,
@@ -265,7 +265,7 @@ fn one_of_many_sequences_waits_only_for_as_many_tokens_as_it_loses() {
         [true; 3]
     );
     let draws = |most: u32| {
-        move |scheduler: &mut Scheduler, _: SequenceId| scheduler.limits.draws_max = most
+        move |scheduler: &mut Scheduler, _: SequenceId| scheduler.limits.sequences_max = most
     };
     assert_eq!(
         [3, 4].map(|most| waits(3, 1, &draws(most))),
