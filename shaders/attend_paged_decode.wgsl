@@ -15,11 +15,11 @@
 #import attend_item
 #import attend_lanes
 #import invocation
+#import share
 
 // [row][half of 8 columns][lane]; at the end of the result instead of q.
 var<workgroup> query: array<vec4<f32>, ROWS * 2u * LANES>;
 var<workgroup> ends: array<vec2<f32>, ROWS * KEY_GROUPS>; // [row][group]: m and Σ p
-var<workgroup> bounds: vec4<u32>; // kv begin, kv end, rows
 
 // m and Σ p of a row over all groups.
 fn joined(row: u32) -> vec2<f32> {
@@ -46,13 +46,9 @@ fn main(invocation: Invocation) {
     let is_item = flat < params.items * params.head_count;
     let item = select(0u, flat / params.head_count, is_item);
     let head = flat % params.head_count;
-    if (invocation.local == 0u) {
-        let end = item_word(item, ITEM_KEY_END);
-        let range = vec3<u32>(item_word(item, ITEM_KEY_BEGIN), end, item_word(item, ITEM_COUNT));
-        bounds = vec4<u32>(select(vec3<u32>(), range, is_item), 0u);
-    }
-    // No early return: a workgroup beyond the list has no keys and no rows.
-    let range = workgroupUniformLoad(&bounds);
+    let words = vec3<u32>(item_word(item, ITEM_KEY_BEGIN), item_word(item, ITEM_KEY_END), item_word(item, ITEM_COUNT));
+    // Keys from x to y, rows. No early return: a workgroup beyond the list has no keys and no rows.
+    let range = share(invocation.local, vec4<u32>(select(vec3<u32>(), words, is_item), 0u));
     let count = range.z;
     let lane = lane_of(invocation);
 

@@ -9,11 +9,12 @@
 // Numbers: HEAD_CHUNKS = head_dim / 8; HEAD_RUNS, the power of two from HEAD_CHUNKS, at least 8; VALUE_RUNS =
 // HEAD_RUNS / 8; and how SUBGROUPS_COUNT subgroups share the scores (32 x 64), SCORE_*, and the results (32 x
 // 8 HEAD_RUNS), RESULT_*.
-// Variants: SIZE_8 or SIZE_16, KV_F16, KV_CODES, KV_FP8, SOFT_HALF, SOFTCAP, ALIBI, SINKS.
+// Variants: SIZE_8 or SIZE_16, SCALAR_TILES, KV_F16, KV_CODES, KV_FP8, SOFT_HALF, SOFTCAP, ALIBI, SINKS.
 // Twin: backend/reference/attend_paged.rs
 
 #import attend_matrices
 #import invocation
+#import share
 
 const SLACK: f32 = 8.0; // p is below 2981, a half
 
@@ -21,8 +22,6 @@ var<workgroup> quarters: array<f32, 4u * ROWS>; // what the four invocations of 
 var<workgroup> shrinks: array<f32, ROWS>;
 var<workgroup> targets: array<vec2<u32>, ROWS>; // a row's first vector of out, and the bits of the factor of its sums
 var<workgroup> grown: atomic<u32>;
-var<workgroup> must_shrink: u32;
-var<workgroup> bounds: vec4<u32>; // kv begin, kv end, rows, passes
 
 // The largest, or the sum, of what the invocations of a row have in `quarters`.
 fn largest_quarter(local: u32) -> f32 {
@@ -37,13 +36,9 @@ fn main(at: Invocation) {
     let is_item = flat < params.items * params.head_count;
     let item = select(0u, flat / params.head_count, is_item);
     let head = flat % params.head_count;
-    if local == 0u {
-        let end = item_word(item, ITEM_KEY_END);
-        let words = vec3<u32>(item_word(item, ITEM_KEY_BEGIN), end, item_word(item, ITEM_COUNT));
-        bounds = vec4<u32>(select(vec3<u32>(), words, is_item), passes_of(at, SUBGROUPS_COUNT));
-    }
-    // No early return: a workgroup beyond the list has no keys and no rows.
-    let range = workgroupUniformLoad(&bounds);
+    let words = vec3<u32>(item_word(item, ITEM_KEY_BEGIN), item_word(item, ITEM_KEY_END), item_word(item, ITEM_COUNT));
+    // Keys from x to y, rows, passes. No early return: a workgroup beyond the list has no keys and no rows.
+    let range = share(local, vec4<u32>(select(vec3<u32>(), words, is_item), passes_of(at, SUBGROUPS_COUNT)));
     let row = local >> 2u;
     let quarter = local & 3u;
     // Rows beyond the item's are zero in Q, repeat its last one elsewhere, and are not written.
@@ -104,12 +99,14 @@ fn main(at: Invocation) {
                         var rows: array<MatrixX, SCORE_MATRICES_DOWN>;
 #for m SCORE_MATRICES_DOWN
                         rows[m] = coopLoadT<MatrixX>(
-                            &staged[SLICE_STRIDE * (score_row + SIZE * m) + column], SLICE_STRIDE);
+                            &staged[ELEMENTS * (SLICE_STRIDE * (score_row + SIZE * m) + column)],
+                            ELEMENTS * SLICE_STRIDE);
 #endfor
 #for n SCORE_MATRICES_ACROSS
                         {
                             let keys = coopLoad<MatrixW>(
-                                &staged[SLICE_STRIDE * (ROWS + score_key + SIZE * n) + column], SLICE_STRIDE);
+                                &staged[ELEMENTS * (SLICE_STRIDE * (ROWS + score_key + SIZE * n) + column)],
+                                ELEMENTS * SLICE_STRIDE);
 #for m SCORE_MATRICES_DOWN
                             dots[SCORE_MATRICES_ACROSS * m + n] =
                                 coopMultiplyAdd(rows[m], keys, dots[SCORE_MATRICES_ACROSS * m + n]);
@@ -168,14 +165,11 @@ fn main(at: Invocation) {
                 let rounded = vec4<f16>(p);
                 let taken = vec4<f32>(rounded);
                 total += (taken.x + taken.y) + (taken.z + taken.w);
-                weights[WEIGHT_STRIDE * row + 4u * quarter + j] = rounded;
+                put_weights(WEIGHT_STRIDE * row + 4u * quarter + j, rounded);
             }
 #endfor
             workgroupBarrier();
-            if local == 0u {
-                must_shrink = atomicLoad(&grown);
-            }
-            if workgroupUniformLoad(&must_shrink) != 0u {
+            if atomicLoad(&grown) != 0u {
 #for m RESULT_MATRICES_DOWN
 #for n RESULT_MATRICES_ACROSS
                 coopStoreT(sums[RESULT_MATRICES_ACROSS * m + n], &scores[SIZE * SIZE * stores], SIZE);
@@ -198,14 +192,16 @@ fn main(at: Invocation) {
                 for (var key = 0u; key < VALUE_KEYS; key += SIZE) {
                     var rows: array<MatrixX, RESULT_MATRICES_DOWN>;
 #for m RESULT_MATRICES_DOWN
-                    rows[m] = coopLoadT<MatrixX>(
-                        &weights[WEIGHT_STRIDE * (result_row_start + SIZE * m) + (VALUE_KEYS * part + key) / 4u],
-                        WEIGHT_STRIDE);
+                    {
+                        let vector = WEIGHT_STRIDE * (result_row_start + SIZE * m) + (VALUE_KEYS * part + key) / 4u;
+                        rows[m] = coopLoadT<MatrixX>(&weights[ELEMENTS * vector], ELEMENTS * WEIGHT_STRIDE);
+                    }
 #endfor
 #for n RESULT_MATRICES_ACROSS
                     {
                         let values = coopLoadT<MatrixW>(
-                            &staged[VALUE_STRIDE * key + (result_column + SIZE * n) / 4u], VALUE_STRIDE);
+                            &staged[ELEMENTS * (VALUE_STRIDE * key + (result_column + SIZE * n) / 4u)],
+                            ELEMENTS * VALUE_STRIDE);
 #for m RESULT_MATRICES_DOWN
                         sums[RESULT_MATRICES_ACROSS * m + n] =
                             coopMultiplyAdd(rows[m], values, sums[RESULT_MATRICES_ACROSS * m + n]);

@@ -11,10 +11,10 @@
 #import attend_item
 #import attend_tile
 #import invocation
+#import share
 
 var<workgroup> positions: array<u32, ROWS>;
 var<workgroup> largests: array<f32, ROWS>; // m before the tile
-var<workgroup> bounds: vec4<u32>; // kv begin, kv end, rows
 
 #ifdef ALIBI
 var<workgroup> slopes_of: array<f32, ROWS>;
@@ -35,13 +35,9 @@ fn main(invocation: Invocation) {
     let is_item = flat < params.items * params.head_count;
     let item = select(0u, flat / params.head_count, is_item);
     let head = flat % params.head_count;
-    if local == 0u {
-        let end = item_word(item, ITEM_KEY_END);
-        let words = vec3<u32>(item_word(item, ITEM_KEY_BEGIN), end, item_word(item, ITEM_COUNT));
-        bounds = vec4<u32>(select(vec3<u32>(), words, is_item), 0u);
-    }
-    // No early return: a workgroup beyond the list has no keys and no rows.
-    let range = workgroupUniformLoad(&bounds);
+    let words = vec3<u32>(item_word(item, ITEM_KEY_BEGIN), item_word(item, ITEM_KEY_END), item_word(item, ITEM_COUNT));
+    // Keys from x to y, rows. No early return: a workgroup beyond the list has no keys and no rows.
+    let range = share(local, vec4<u32>(select(vec3<u32>(), words, is_item), 0u));
     let count = range.z;
 
     // Rows beyond the item's are zero in Q, repeat its last one elsewhere, and are not written.

@@ -13,19 +13,13 @@ struct Params {
 @group(0) @binding(1) var<storage, read> source: array<f16>;
 @group(0) @binding(2) var<storage, read_write> sums: array<f32>;
 
-var<workgroup> turns_each: u32;
-
 @compute @workgroup_size(128)
 fn main(
     @builtin(workgroup_id) workgroup: vec3<u32>,
-    @builtin(local_invocation_index) local: u32,
     @builtin(subgroup_id) subgroup: u32,
     @builtin(num_subgroups) subgroups: u32,
 ) {
-    if local == 0u {
-        turns_each = params.turns / subgroups;
-    }
-    let count = workgroupUniformLoad(&turns_each);
+    let count = params.turns / subgroups;
     let x0 = coopLoadT<coop_mat16x16<f16, A>>(&source[0u], 16u);
     let x1 = coopLoadT<coop_mat16x16<f16, A>>(&source[256u], 16u);
     let w0 = coopLoad<coop_mat16x16<f16, B>>(&source[512u], 16u);

@@ -6,6 +6,7 @@
 // Variants: weight format, HEADS, BIAS, TILE_ROWS, and what the tile takes. Twin: backend/reference/matmul_experts.rs
 #import invocation
 #import matmul_experts
+#import share
 #import weight
 #ifdef MATRICES
 #import tile_matrices
@@ -15,7 +16,6 @@
 
 var<workgroup> found: array<u32, 512>;
 var<workgroup> counter: atomic<u32>;
-var<workgroup> found_count: vec2<u32>; // and passes
 // The rows of the current tile: found routes from `first_row` to `last_row`.
 var<private> first_row: u32;
 var<private> last_row: u32;
@@ -62,10 +62,7 @@ fn main(at: Invocation) {
             }
         }
         workgroupBarrier();
-        if at.local == 0u {
-            found_count = vec2<u32>(atomicLoad(&counter), tile_passes(at));
-        }
-        let counts = workgroupUniformLoad(&found_count);
+        let counts = share(at.local, vec4<u32>(atomicLoad(&counter), tile_passes(at), 0u, 0u));
         let rows = counts.x;
         for (var first = 0u; first < rows; first += TILE_ROWS) {
             first_row = first;

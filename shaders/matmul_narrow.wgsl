@@ -13,7 +13,6 @@ struct Params {
 @group(0) @binding(2) var<storage, read_write> out: array<vec4<f16>>;
 
 var<workgroup> largest_bits: atomic<u32>;
-var<workgroup> row_bits: u32;
 
 @compute @workgroup_size(128)
 fn main(at: Invocation) {
@@ -31,11 +30,8 @@ fn main(at: Invocation) {
     }
     atomicMax(&largest_bits, max(max(bits.x, bits.y), max(bits.z, bits.w)));
     workgroupBarrier();
-    if at.local == 0u {
-        row_bits = atomicLoad(&largest_bits);
-    }
     // The exponent of the largest magnitude, less 14, of powers that are normal numbers.
-    let exponent = clamp(i32(workgroupUniformLoad(&row_bits) >> 23u) - 127 - 14, -126, 126);
+    let exponent = clamp(i32(atomicLoad(&largest_bits) >> 23u) - 127 - 14, -126, 126);
     let factor = bitcast<f32>(u32(127 - exponent) << 23u);
     for (var vector = at.local; vector < params.vectors; vector += 128u) {
         out[start + vector] = vec4<f16>(x[start + vector] * factor);

@@ -4,6 +4,7 @@
 // Variants: weight format, BIAS, SPLITS, TILE_ROWS, and what the tile takes. Twin: backend/reference/matmul.rs
 #import invocation
 #import matmul
+#import share
 #import weight
 #ifdef MATRICES
 #import tile_matrices
@@ -14,8 +15,6 @@
 var<private> part: Part;
 var<private> row_start: u32;
 var<private> output_start: u32;
-// Shared, so that loops with barriers are uniform even for compilers that do not tell struct members apart.
-var<workgroup> range: vec3<u32>; // begin and end, in 32 columns, and passes
 
 fn tile_x(row: u32, vector: u32) -> TileVector {
     if row_start + row < params.rows && vector < 2u * params.eights {
@@ -44,9 +43,7 @@ fn main(at: Invocation) {
     output_start = (part.tile / row_tiles) * 128u;
     // Outputs past the end read the last row again; emit drops them.
     let row = weight_row(min(output_start + at.local, params.outputs - 1u));
-    if at.local == 0u {
-        range = vec3<u32>(part.begin / 32u, (part.end + 31u) / 32u, tile_passes(at));
-    }
-    let bounds = workgroupUniformLoad(&range);
-    multiply_tile(at, row, bounds.x, bounds.y, bounds.z);
+    // In 32 columns.
+    let range = share(at.local, vec4<u32>(part.begin / 32u, (part.end + 31u) / 32u, tile_passes(at), 0u));
+    multiply_tile(at, row, range.x, range.y, range.z);
 }

@@ -15,6 +15,7 @@
 #import sample_parts
 #import sample_row
 #import sample_shared
+#import share
 #ifdef ADJUST
 #import sample_adjust
 #endif

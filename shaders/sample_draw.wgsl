@@ -9,6 +9,7 @@
 #import sample_logits
 #import sample_parts
 #import sample_shared
+#import share
 
 @group(0) @binding(3) var<storage, read_write> parts: array<u32>;
 

@@ -9,6 +9,7 @@
 // Variants: DELTA, SKIP; KEYS_EACH (keys of a slice). Twin: backend/reference/state_scan.rs
 #import invocation
 #import metadata
+#import share
 #import state_scan
 
 const COLUMNS: u32 = 16u;
@@ -24,7 +25,6 @@ var<workgroup> keys: array<f32, TOKENS * KEYS>;
 var<workgroup> products: array<vec4<f32>, THREADS>; // sums of k * k, q * q, q * k
 var<workgroup> factors: array<vec4<f32>, TOKENS>; // keep, rate, scale of k, scale of q
 var<workgroup> overlaps: array<f32, TOKENS>; // q . k
-var<workgroup> bounds: vec2<u32>; // first row, or NONE for a sequence that is left alone; rows
 var<workgroup> partials: array<vec2<f32>, 2u * THREADS>; // S^T k and S^T q, of every other token
 
 // Loads keys and queries of `count` rows from `row` on, and computes their factors.
@@ -67,15 +67,12 @@ fn main(at: Invocation) {
     let item = min(flat, params.workgroups - 1u);
     let head = item / params.tiles % params.heads;
     let sequence = item / params.tiles / params.heads;
-    if at.local == 0u {
-        let start = metadata_at(META_SEQUENCES, sequence * SEQUENCE_WORDS + SEQUENCE_ROW_START);
-        let own = metadata_at(META_SEQUENCES, sequence * SEQUENCE_WORDS + SEQUENCE_ROW_COUNT);
-        // Excess workgroups of a grid spread over x and y have no tokens.
-        let is_own = flat < params.workgroups && own >= params.rows_min && own <= params.rows_max;
-        bounds = select(vec2<u32>(NONE, 0u), vec2<u32>(start, own), is_own);
-    }
-    // Shared, so that loops with barriers are uniform even for compilers that do not tell struct members apart.
-    let range = workgroupUniformLoad(&bounds);
+    let first_row = metadata_at(META_SEQUENCES, sequence * SEQUENCE_WORDS + SEQUENCE_ROW_START);
+    let own = metadata_at(META_SEQUENCES, sequence * SEQUENCE_WORDS + SEQUENCE_ROW_COUNT);
+    // Excess workgroups of a grid spread over x and y have no tokens.
+    let is_own = flat < params.workgroups && own >= params.rows_min && own <= params.rows_max;
+    // The first row, NONE for a sequence that is left alone; rows.
+    let range = share(at.local, select(vec4<u32>(NONE, vec3<u32>()), vec4<u32>(first_row, own, 0u, 0u), is_own));
     let start = range.x;
     let count = range.y;
     let slice = at.local / COLUMNS;

@@ -18,6 +18,7 @@
 // ROWS_EACH = 4 with DELTA, otherwise 2. Layouts as state_scan. Twin: backend/reference/state_scan.rs
 #import invocation
 #import metadata
+#import share
 #import state_scan
 #import state_chunk
 
@@ -27,15 +28,11 @@ fn main(at: Invocation) {
     let item = min(flat, params.workgroups - 1u);
     let head = item / params.tiles % params.heads;
     let sequence = item / params.tiles / params.heads;
-    if at.local == 0u {
-        let start = metadata_at(META_SEQUENCES, sequence * SEQUENCE_WORDS + SEQUENCE_ROW_START);
-        let own = metadata_at(META_SEQUENCES, sequence * SEQUENCE_WORDS + SEQUENCE_ROW_COUNT);
-        // Excess workgroups of a grid spread over x and y have no tokens.
-        let is_own = flat < params.workgroups && own >= params.rows_min && own <= params.rows_max;
-        bounds = vec2<u32>(start, select(0u, own, is_own));
-    }
-    // Shared, so that loops with barriers are uniform even for compilers that do not tell struct members apart.
-    let range = workgroupUniformLoad(&bounds);
+    let first_row = metadata_at(META_SEQUENCES, sequence * SEQUENCE_WORDS + SEQUENCE_ROW_START);
+    let own = metadata_at(META_SEQUENCES, sequence * SEQUENCE_WORDS + SEQUENCE_ROW_COUNT);
+    // Excess workgroups of a grid spread over x and y have no tokens.
+    let is_own = flat < params.workgroups && own >= params.rows_min && own <= params.rows_max;
+    let range = share(at.local, vec4<u32>(first_row, select(0u, own, is_own), 0u, 0u));
     let key_vectors = params.key_dim / 4u;
     let key_head = head / params.shared_by % params.key_heads * key_vectors;
     let values = params.value_dim / 4u;

@@ -1,7 +1,7 @@
 // A tile of attend_paged_matrices: 32 rows of Q and 64 keys pass through workgroup memory as halves, 32 columns at a
 // time, then V, VALUE_KEYS keys at a time.
 // Numbers: HEAD_CHUNKS, HEAD_RUNS, VALUE_RUNS, RESULTS_ACROSS, RESULT_MATRICES_DOWN.
-// Variants: SIZE_8 or SIZE_16, KV_F16, KV_CODES, KV_FP8.
+// Variants: SIZE_8 or SIZE_16, SCALAR_TILES, KV_F16, KV_CODES, KV_FP8.
 
 #import attend_item
 #import attend_keys
@@ -18,11 +18,31 @@ const STAGED: u32 = max(SLICE_STRIDE * (ROWS + KEYS), VALUE_STRIDE * VALUE_KEYS)
 // Where subgroups store that repeat another's part.
 const SPARE: u32 = SCORE_STRIDE * ROWS;
 
-var<workgroup> staged: array<vec4<f16>, STAGED>; // a slice of Q, then of K; or VALUE_KEYS keys of V
+var<workgroup> staged: array<TileElement, ELEMENTS * STAGED>; // a slice of Q, then of K; or VALUE_KEYS keys of V
 var<workgroup> scores: array<f32, SPARE + SCORE_STRIDE * SIZE>; // [row][key]; or a matrix of each subgroup
-var<workgroup> weights: array<vec4<f16>, WEIGHT_STRIDE * ROWS>; // [row][key / 4]: p
+var<workgroup> weights: array<TileElement, ELEMENTS * WEIGHT_STRIDE * ROWS>; // [row][key / 4]: p
 
 alias ValueRuns = array<Packed, VALUE_RUNS>;
+
+fn put_staged(vector: u32, values: vec4<f16>) {
+#ifdef SCALAR_TILES
+#for i 4
+    staged[4u * vector + i] = values[i];
+#endfor
+#else
+    staged[vector] = values;
+#endif
+}
+
+fn put_weights(vector: u32, values: vec4<f16>) {
+#ifdef SCALAR_TILES
+#for i 4
+    weights[4u * vector + i] = values[i];
+#endfor
+#else
+    weights[vector] = values;
+#endif
+}
 
 // An invocation's share of a slice of Q: vectors local % 4 and 4 more of row local / 4, whose first vector is `row`.
 fn query_vectors(local: u32, row: u32, slice: u32, factor: f32) -> array<vec4<f16>, 2> {
@@ -49,13 +69,13 @@ fn key_runs(local: u32, slice: u32) -> array<Packed, 2> {
 fn stage_slice(local: u32, query: array<vec4<f16>, 2>, keys: array<Packed, 2>) {
 #for n 2
     {
-        staged[SLICE_STRIDE * (local >> 2u) + 4u * n + (local & 3u)] = query[n];
+        put_staged(SLICE_STRIDE * (local >> 2u) + 4u * n + (local & 3u), query[n]);
         let key = (local >> 2u) + 32u * n;
         // Codes are exact; their scale multiplies the score.
         let run = unpacked(keys[n]);
         let to = SLICE_STRIDE * (ROWS + key) + 2u * (local & 3u);
-        staged[to] = vec4<f16>(run.low);
-        staged[to + 1u] = vec4<f16>(run.high);
+        put_staged(to, vec4<f16>(run.low));
+        put_staged(to + 1u, vec4<f16>(run.high));
     }
 #endfor
 }
@@ -79,8 +99,8 @@ fn stage_values(local: u32, part: u32, runs: ValueRuns) {
         let key = (128u * n + local) / HEAD_RUNS;
         let run = scaled(runs[n], scale_of(VALUE_KEYS * part + key, false));
         let to = VALUE_STRIDE * key + 2u * (local % HEAD_RUNS);
-        staged[to] = vec4<f16>(run.low);
-        staged[to + 1u] = vec4<f16>(run.high);
+        put_staged(to, vec4<f16>(run.low));
+        put_staged(to + 1u, vec4<f16>(run.high));
     }
 #endfor
 }

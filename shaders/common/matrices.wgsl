@@ -1,6 +1,6 @@
 // Cooperative matrices: SIZE x SIZE halves that a subgroup multiplies as one, with sums of f32. X * W^T is MatrixX
 // (rows of X) times MatrixW (rows of W as columns). Only for Vulkan and Metal; Vulkan's SPIR-V gets its memory model
-// right in backend/wgpu/spirv.rs. The importer imports invocation. Define: SIZE_8 or SIZE_16.
+// right in backend/wgpu/spirv.rs. The importer imports invocation. Define: SIZE_8 or SIZE_16; SCALAR_TILES.
 
 #ifdef SIZE_16
 const SIZE: u32 = 16u;
@@ -12,6 +12,16 @@ const SIZE: u32 = 8u;
 alias MatrixX = coop_mat8x8<f16, A>;
 alias MatrixW = coop_mat8x8<f16, B>;
 alias MatrixSum = coop_mat8x8<f32, C>;
+#endif
+
+// What tiles in workgroup memory consist of, and how many of these make four halves. Metal's matrices are loaded by
+// pointers to halves alone.
+#ifdef SCALAR_TILES
+alias TileElement = f16;
+const ELEMENTS: u32 = 4u;
+#else
+alias TileElement = vec4<f16>;
+const ELEMENTS: u32 = 1u;
 #endif
 
 // How often this workgroup's subgroups must compute to do the work of `expected` ones: a driver may run fewer, of more

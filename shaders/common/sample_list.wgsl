@@ -4,6 +4,7 @@
 #import sample_parts
 #import sample_shared
 #import sample_threshold
+#import share
 
 var<workgroup> list_ids: array<u32, LIST>;
 var<workgroup> list_count: atomic<u32>;

@@ -1,16 +1,9 @@
 // Values that a workgroup of the samplers computes together. Numbers: WORKGROUP.
 
+#import share
+
 var<workgroup> best_key: atomic<u32>;
 var<workgroup> best_id: atomic<u32>;
-var<workgroup> shared_words: vec4<u32>;
-
-// Broadcasts the value of invocation 0 to all invocations.
-fn share(local: u32, words: vec4<u32>) -> vec4<u32> {
-    if local == 0u {
-        shared_words = words;
-    }
-    return workgroupUniformLoad(&shared_words);
-}
 
 // The largest key of all invocations, and the lowest id with that key.
 fn best_of(local: u32, key: u32, id: u32) -> vec2<u32> {

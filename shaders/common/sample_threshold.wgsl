@@ -1,7 +1,7 @@
 // Exact thresholds by radix search: a histogram of 256 bins per byte of the key, from the highest byte down.
 
 #import sample_row
-#import sample_shared
+#import share
 #import wide
 
 // Sums per bin of weights of at most 2²⁴, in two parts of 12 bits, so that 2¹⁹ of them fit a word.

@@ -17,7 +17,6 @@ var<workgroup> gates: array<vec2<f32>, TOKENS>; // keep, rate
 var<workgroup> kept: array<f32, TOKENS * (TOKENS + 1u)>; // of each token i: g(i, j), zero for j > i; then g(i)
 var<workgroup> tails: array<f32, TOKENS>; // g(last, j), times the scale of k
 var<workgroup> changes: array<f32, 4u * COLUMNS * TOKENS>; // rate * v at first
-var<workgroup> bounds: vec2<u32>; // first row, rows
 #ifdef DELTA
 var<workgroup> squares: array<f32, THREADS>; // sums of x * x of each row, of every fourth vector: [4, ROWS]
 #endif

@@ -15,10 +15,30 @@ const SUBGROUP_OUTPUTS: u32 = SIZE * MATRICES_ACROSS;
 // Vectors from one row of a tile to the next: 32 columns, and padding so that eight rows lie in different banks.
 const STRIDE: u32 = 10u;
 
-var<workgroup> x_tile: array<vec4<f16>, STRIDE * TILE_ROWS>;
-var<workgroup> w_tile: array<vec4<f16>, STRIDE * 128u>;
+var<workgroup> x_tile: array<TileElement, ELEMENTS * STRIDE * TILE_ROWS>;
+var<workgroup> w_tile: array<TileElement, ELEMENTS * STRIDE * 128u>;
 // One matrix of every subgroup, on its way to the output, and a last one for those that repeat.
 var<workgroup> sum_tile: array<f32, SIZE * SIZE * (SUBGROUPS_COUNT + 1u)>;
+
+fn put_x(vector: u32, values: vec4<f16>) {
+#ifdef SCALAR_TILES
+#for i 4
+    x_tile[4u * vector + i] = values[i];
+#endfor
+#else
+    x_tile[vector] = values;
+#endif
+}
+
+fn put_w(vector: u32, values: vec4<f16>) {
+#ifdef SCALAR_TILES
+#for i 4
+    w_tile[4u * vector + i] = values[i];
+#endfor
+#else
+    w_tile[vector] = values;
+#endif
+}
 
 fn tile_passes(at: Invocation) -> u32 {
     return passes_of(at, SUBGROUPS_COUNT);
@@ -70,14 +90,14 @@ fn multiply_tile(at: Invocation, row: u32, begin: u32, end: u32, passes: u32) {
 #for eight 4
             {
                 let weights = columns_eight(w, eight);
-                w_tile[STRIDE * at.local + 2u * eight] = vec4<f16>(weights.low);
-                w_tile[STRIDE * at.local + 2u * eight + 1u] = vec4<f16>(weights.high);
+                put_w(STRIDE * at.local + 2u * eight, vec4<f16>(weights.low));
+                put_w(STRIDE * at.local + 2u * eight + 1u, vec4<f16>(weights.high));
             }
 #endfor
 #for n X_VECTORS
             {
                 let task = at.local + 128u * n;
-                x_tile[STRIDE * (task / 8u) + task % 8u] = values[n];
+                put_x(STRIDE * (task / 8u) + task % 8u, values[n]);
             }
 #endfor
             workgroupBarrier();
@@ -88,11 +108,13 @@ fn multiply_tile(at: Invocation, row: u32, begin: u32, end: u32, passes: u32) {
             for (var column = 0u; column < 8u; column += SIZE / 4u) {
                 var matrices: array<MatrixX, MATRICES_DOWN>;
 #for m MATRICES_DOWN
-                matrices[m] = coopLoadT<MatrixX>(&x_tile[STRIDE * (first_row + SIZE * m) + column], STRIDE);
+                matrices[m] = coopLoadT<MatrixX>(
+                    &x_tile[ELEMENTS * (STRIDE * (first_row + SIZE * m) + column)], ELEMENTS * STRIDE);
 #endfor
 #for n MATRICES_ACROSS
                 {
-                    let weights = coopLoad<MatrixW>(&w_tile[STRIDE * (first_output + SIZE * n) + column], STRIDE);
+                    let weights = coopLoad<MatrixW>(
+                        &w_tile[ELEMENTS * (STRIDE * (first_output + SIZE * n) + column)], ELEMENTS * STRIDE);
 #for m MATRICES_DOWN
                     sums[MATRICES_ACROSS * m + n] =
                         coopMultiplyAdd(matrices[m], weights, sums[MATRICES_ACROSS * m + n]);

@@ -248,13 +248,19 @@ fn products_of_matrices_are_the_reference() {
         // Software adapters have them only with a GPU's kernels.
         let class = (adapter.class == Class::Software).then_some(Class::Discrete);
         // The tiles of a subgroup size that the driver does not choose are right too: it runs fewer subgroups than
-        // expected, or more.
-        let ways = [(None, None), (Some(8 << 20), Some(4)), (None, Some(32))].map(
-            |(binding_bytes_max, matrix_lanes)| WgpuOptions {
+        // expected, or more. So are those that Metal takes.
+        let ways = [
+            (None, None, false),
+            (Some(8 << 20), Some(4), false),
+            (None, Some(32), true),
+        ]
+        .map(
+            |(binding_bytes_max, matrix_lanes, scalar_tiles)| WgpuOptions {
                 adapter: Some(adapter.index),
                 class,
                 binding_bytes_max,
                 matrix_lanes,
+                scalar_tiles,
                 ..Default::default()
             },
         );

@@ -218,28 +218,136 @@ fn every_variant_passes_the_spirv_back_end() {
     }
 }
 
-#[test]
-fn every_variant_passes_the_msl_back_end() {
-    for Checked {
+/// A variant in Metal's language.
+fn msl(checked: &Checked) -> String {
+    let options = naga::back::msl::Options {
+        lang_version: (2, 4),
+        fake_missing_bindings: true,
+        zero_initialize_workgroup_memory: false,
+        ..Default::default()
+    };
+    let Checked {
         variant,
         module,
         info,
-    } in checked().filter(|checked| checked.variant.is_for_metal())
-    {
-        let options = naga::back::msl::Options {
-            lang_version: (2, 4),
-            fake_missing_bindings: true,
-            zero_initialize_workgroup_memory: false,
-            ..Default::default()
-        };
-        let text = naga::back::msl::write_string(module, info, &options, &Default::default());
-        let (text, _) = text.unwrap_or_else(|error| panic!("{}: {error:?}", variant.name()));
-        assert!(
-            text.contains("kernel void"),
-            "{}: a kernel was written",
-            variant.name()
-        );
+    } = checked;
+    let text = naga::back::msl::write_string(module, info, &options, &Default::default());
+    text.unwrap_or_else(|error| panic!("{}: {error:?}", variant.name()))
+        .0
+}
+
+/// The variants that Metal may get, in its language.
+fn for_metal() -> impl Iterator<Item = (&'static Variant, String)> {
+    checked()
+        .filter(|checked| checked.variant.is_for_metal())
+        .map(|checked| (&checked.variant, msl(checked)))
+}
+
+#[test]
+fn every_variant_passes_the_msl_back_end() {
+    for (variant, text) in for_metal() {
+        let name = variant.name();
+        assert!(text.contains("kernel void"), "{name}: a kernel was written");
     }
+}
+
+/// Apple's compiler may drop the barrier before the load of a variable of the workgroup that one invocation alone has
+/// written (wgpu issue 4500), unless it was initialized.
+#[test]
+fn what_metal_loads_for_a_whole_workgroup_was_initialized() {
+    let mut loads = 0;
+    for (variant, text) in for_metal() {
+        let lines: Vec<_> = text.lines().map(str::trim).collect();
+        let is_barrier = |index: usize| {
+            let line = lines.get(index);
+            line.is_some_and(|line| line.starts_with("metal::threadgroup_barrier"))
+        };
+        for index in 1..lines.len() {
+            // What naga writes for workgroupUniformLoad.
+            let Some((_, variable)) = lines[index].split_once(" = ") else {
+                continue;
+            };
+            let variable = variable.trim_end_matches(';');
+            let is_name = variable.chars().all(|c| c.is_alphanumeric() || c == '_');
+            if !(is_name && is_barrier(index - 1) && is_barrier(index + 1)) {
+                continue;
+            }
+            loads += 1;
+            let is_store = |line: &&str| line.starts_with(&format!("{variable} = "));
+            let first = lines.iter().position(|line| is_store(&line));
+            let first = first.unwrap_or_else(|| panic!("{}: {variable}", variant.name()));
+            let name = variant.name();
+            assert_eq!(
+                lines[first],
+                format!("{variable} = metal::uint4 {{}};"),
+                "{name}"
+            );
+            assert_eq!(
+                lines[first + 1],
+                "}",
+                "{name}: one invocation initializes it"
+            );
+            assert!(is_barrier(first + 2), "{name}: the others wait for that");
+        }
+    }
+    assert!(loads >= 100, "{loads} loads were found");
+}
+
+/// Metal loads and stores matrices by pointers to their elements, with strides in elements.
+#[test]
+fn metal_gets_pointers_to_the_elements_of_matrices() {
+    let mut calls = 0;
+    for (variant, text) in for_metal().filter(|(variant, _)| variant.matrices()) {
+        let name = variant.name();
+        // `struct type_5 { metal::half4 inner[640]; };` and `threadgroup type_5& x_tile`.
+        let elements: BTreeMap<_, _> = text
+            .split("struct ")
+            .filter_map(|declared| {
+                let (name, body) = declared.split_once(" {")?;
+                let element = body.trim_start().split_once(" inner[")?.0;
+                Some((name, element))
+            })
+            .collect();
+        let aliases: BTreeMap<_, _> = text
+            .lines()
+            .filter_map(|line| {
+                line.strip_prefix("typedef ")?
+                    .trim_end_matches(';')
+                    .split_once(' ')
+            })
+            .map(|(of, name)| (name, of))
+            .collect();
+        for line in text.lines() {
+            let (is_load, rest) = match (
+                line.split_once("NagaCooperativeLoad(&"),
+                line.split_once("simdgroup_store("),
+            ) {
+                (Some((_, rest)), _) => (true, rest),
+                (_, Some((_, rest))) => (false, rest.split_once(", &").expect("a pointer").1),
+                _ => continue,
+            };
+            calls += 1;
+            let variable = rest
+                .split_once(".inner[")
+                .expect("an element of an array")
+                .0;
+            let declared = text
+                .split_once(&format!("& {variable}\n"))
+                .or_else(|| text.split_once(&format!("& {variable},")))
+                .or_else(|| text.split_once(&format!("& {variable})")))
+                .unwrap_or_else(|| panic!("{name}: {variable} is an argument"));
+            let of = declared.0.rsplit_once(' ').expect("a type").1;
+            let wanted = if is_load && variable != "scores" {
+                "half"
+            } else {
+                "float"
+            };
+            let element = elements[of];
+            let element = aliases.get(element).unwrap_or(&element);
+            assert_eq!(*element, wanted, "{name}: {line}");
+        }
+    }
+    assert!(calls >= 100, "{calls} calls were found");
 }
 
 #[test]

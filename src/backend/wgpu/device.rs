@@ -114,6 +114,9 @@ pub struct WgpuOptions {
     /// Expect subgroups of this many lanes in kernels with matrices, for tests of drivers that choose others.
     #[doc(hidden)]
     pub matrix_lanes: Option<u32>,
+    /// Load matrices by pointers to halves, as on Metal.
+    #[doc(hidden)]
+    pub scalar_tiles: bool,
 }
 
 /// An adapter as listed by `folio devices`.
@@ -627,6 +630,7 @@ fn tier(adapter: &wgpu::Adapter, options: &WgpuOptions, class: Class) -> (Tier, 
     let matrices = match matrices {
         Some(matrices) if tier >= Tier::T2 => Some(Matrices {
             lanes: options.matrix_lanes.unwrap_or(matrices.lanes),
+            scalar_tiles: matrices.scalar_tiles || options.scalar_tiles,
             ..matrices
         }),
         _ => None,

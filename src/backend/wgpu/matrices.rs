@@ -40,6 +40,8 @@ pub(crate) struct Matrices {
     pub(crate) size: u32,
     /// Lanes that a subgroup of their kernels is expected to have. If it has another number, they take more passes.
     pub(crate) lanes: u32,
+    /// Whether they are loaded by pointers to halves, not to vectors of halves: Metal's.
+    pub(crate) scalar_tiles: bool,
 }
 
 impl Matrices {
@@ -47,22 +49,31 @@ impl Matrices {
     pub(crate) const USUAL: Self = Self {
         size: 16,
         lanes: 32,
+        scalar_tiles: false,
     };
 
     /// Those of Mesa's software adapter, on which tests run.
-    pub(crate) const EIGHT: Self = Self { size: 8, lanes: 8 };
+    pub(crate) const EIGHT: Self = Self {
+        size: 8,
+        lanes: 8,
+        scalar_tiles: false,
+    };
     /// Those of Apple's GPUs.
-    pub(crate) const APPLE: Self = Self { size: 8, lanes: 32 };
+    pub(crate) const APPLE: Self = Self {
+        size: 8,
+        lanes: 32,
+        scalar_tiles: true,
+    };
     /// All that are tested: NVIDIA's, AMD's, Intel's, a software adapter's, and Apple's.
     pub(crate) const TESTED: [Self; 5] = [
         Self::USUAL,
         Self {
-            size: 16,
             lanes: 64,
+            ..Self::USUAL
         },
         Self {
-            size: 16,
             lanes: 16,
+            ..Self::USUAL
         },
         Self::EIGHT,
         Self::APPLE,
@@ -119,6 +130,7 @@ impl Matrices {
         Some(Self {
             size,
             lanes: expected_lanes(&info),
+            scalar_tiles: info.backend == wgpu::Backend::Metal,
         })
     }
 }

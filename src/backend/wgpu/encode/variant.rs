@@ -91,9 +91,9 @@ impl Variant {
         self.is_defined(MATRICES)
     }
 
-    /// Whether Metal may get it: its matrices have 8 rows and columns.
+    /// Whether Metal may get it: its matrices have 8 rows and columns, and are loaded by pointers to halves.
     pub fn is_for_metal(&self) -> bool {
-        !self.matrices() || self.is_defined("SIZE_8")
+        !self.matrices() || self.is_defined("SCALAR_TILES")
     }
 
     /// The module that Vulkan gets, if it is not wgpu that translates the kernel.

@@ -121,6 +121,7 @@ pub(in super::super) fn with_matrices(kernel: Kernel, matrices: Matrices) -> Ker
         .define(HALVES)
         .define(MATRICES)
         .define(size)
+        .define_if(matrices.scalar_tiles, "SCALAR_TILES")
 }
 
 /// The kernel that rounds rows of x to halves, for cooperative matrices.
