@@ -1,6 +1,6 @@
 //! Test fixtures: plan, weights, batches, buffer contents, and mutants of them.
 
-use super::weights;
+use super::weights::{self, ScaleSizes};
 use crate::backend::{Capacity, KvHalf};
 use crate::plan::check::check_filled;
 use crate::plan::error::PlanError;
@@ -20,6 +20,8 @@ pub(super) struct Fixture {
     pub(super) plan: Plan,
     /// Bytes of the weights, indexed like the plan's weights.
     pub(super) weights: Vec<Bytes>,
+    /// How large the scales of weights are that are added.
+    pub(super) scale_sizes: ScaleSizes,
     pub(super) block_size: u32,
     pub(super) kv_format: KvFormat,
     /// KV format of the reference, if it must differ from the device's: then values are compared before quantization.
@@ -87,6 +89,8 @@ pub(super) enum Mutant {
     SwapHeads(BufferId, u32, u32, u32),
     /// Swaps two rows of a weight.
     SwapWeightRows(WeightId, u32, u32),
+    /// Replaces subnormal scales of a weight by zeros.
+    FlushScales(WeightId),
     /// Swaps two entries of a block table.
     SwapBlocks(usize, u32, u32),
     /// Swaps two token ids.
@@ -128,6 +132,9 @@ impl Mutant {
             }
             Self::SwapWeightRows(weight, first, second) => {
                 weights[weight.0 as usize] = fixture.with_swapped_rows(weight, first, second);
+            }
+            Self::FlushScales(weight) => {
+                weights[weight.0 as usize] = fixture.with_flushed_scales(weight);
             }
             Self::SwapBlocks(group, first, second) => {
                 swap(&mut inputs.groups[group].block_tables, first, second);
@@ -280,6 +287,7 @@ impl Fixture {
                 ..Plan::default()
             },
             weights: Vec::new(),
+            scale_sizes: ScaleSizes::Usual,
             block_size: 16,
             kv_format: KvFormat::F16,
             kv_expected: None,
@@ -305,7 +313,7 @@ impl Fixture {
     ) -> WeightId {
         let columns = u32::try_from(values.len()).expect("a test weight is small") / rows;
         self.weights
-            .push(weights::encode(format, columns as usize, values).into());
+            .push(weights::encode(format, columns as usize, values, self.scale_sizes).into());
         self.plan.weight(name, rows, columns, format)
     }
 
@@ -321,7 +329,12 @@ impl Fixture {
         let (mut bytes, mut values) = (Vec::new(), values);
         for section in sections {
             let (own, rest) = values.split_at(section.rows as usize * columns);
-            bytes.extend(weights::encode(section.format, columns, own));
+            bytes.extend(weights::encode(
+                section.format,
+                columns,
+                own,
+                self.scale_sizes,
+            ));
             values = rest;
         }
         self.weights.push(bytes.into());
@@ -356,6 +369,18 @@ impl Fixture {
         let mut bytes = self.weights[weight.0 as usize].to_vec();
         for offset in 0..spec.row_bytes(first) as usize {
             bytes.swap(first_at + offset, second_at + offset);
+        }
+        bytes.into()
+    }
+
+    /// The bytes of a weight with zeros for its subnormal scales.
+    fn with_flushed_scales(&self, weight: WeightId) -> Bytes {
+        let spec = self.plan.weight_spec(weight);
+        let mut bytes = self.weights[weight.0 as usize].to_vec();
+        for row in 0..spec.rows {
+            let at = spec.bytes_before(row) as usize;
+            let row_bytes = &mut bytes[at..][..spec.row_bytes(row) as usize];
+            weights::flush_scales(spec.format_of(row), spec.columns as usize, row_bytes);
         }
         bytes.into()
     }

@@ -5,6 +5,7 @@ use super::fixture::{
     Allowed, Check, Fixture, Mutant, Noise, Run, each, expect_rows, largest, names_of, plain_batch,
     sample_all, sampled_tail, sections, unwritten,
 };
+use super::weights::{ScaleSizes, has_half_scales};
 use super::{RowKind, Shapes};
 use crate::backend::FEW_ROWS_MAX;
 use crate::backend::reference::int8;
@@ -43,7 +44,7 @@ struct Product {
     bias: bool,
     accumulate: bool,
     tail: bool,
-    /// Weights so small that their scales are subnormal halves.
+    /// Scales that are subnormal halves, or small exponents.
     tiny: bool,
     /// Numbers of rows of the runs.
     rows: &'static [u32],
@@ -139,9 +140,7 @@ fn packed_products(format: WeightFormat, shapes: Shapes) -> Vec<Product> {
     if format == WeightFormat::Q4 {
         products.extend(PACKED_OPTIONS);
     }
-    if matches!(format, WeightFormat::Q4 | WeightFormat::Q8) {
-        products.push(TINY);
-    }
+    products.push(TINY);
     products
 }
 
@@ -208,7 +207,7 @@ impl Product {
             (self.bias, ", bias"),
             (self.accumulate, ", accumulate"),
             (self.tail, ", in a tail"),
-            (self.tiny, ", subnormal scales"),
+            (self.tiny, ", small scales"),
         ]);
         format!("{storage:?} · {}{options}", self.format)
     }
@@ -220,12 +219,10 @@ impl Product {
 
     /// Adds the step, with its weights and buffers.
     fn add_step(&self, fixture: &mut Fixture, storage: Storage, noise: &mut Noise) -> MatMul {
-        // Scales below 2⁻¹⁴ are subnormal as halves.
-        let factor = if self.tiny { 1e-5 } else { 1.0 };
-        let mut values = noise.values((self.columns * self.weight_rows) as usize);
-        for value in &mut values {
-            *value *= factor;
+        if self.tiny {
+            fixture.scale_sizes = ScaleSizes::Small;
         }
+        let values = noise.values((self.columns * self.weight_rows) as usize);
         let sections = sections(self.format, self.weight_rows, self.other_rows);
         let weight = fixture.weight_in_sections("weight", &sections, &values);
         let bias = self.bias.then(|| {
@@ -302,6 +299,9 @@ impl Product {
             let last = self.own_rows() - 1;
             run.mutants
                 .push(Mutant::SwapWeightRows(step.weight, 0, last));
+        }
+        if self.tiny && has_half_scales(self.format) {
+            run.mutants.push(Mutant::FlushScales(step.weight));
         }
         run
     }

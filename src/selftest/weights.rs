@@ -1,12 +1,28 @@
 //! Encodes the weights of a fixture in any format.
 
 use crate::plan::WeightFormat;
-use crate::plan::format::{Codes, Levels, Scales};
+use crate::plan::format::{Codes, GROUP, Levels, Scales};
 use half::{bf16, f16};
+use std::num::FpCategory;
+
+/// How large the scales of quantized weights are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ScaleSizes {
+    /// So large that weights are about 1.
+    Usual,
+    /// Halves below 2⁻¹⁴, of which all occur: they are subnormal. Exponents lie from 2⁻¹²⁷ to 2³, about the same in a
+    /// row.
+    Small,
+}
 
 /// Encodes rows of `columns` weights. Values are rounded to a dense format; for a quantized format, codes and scales
 /// are drawn from the bits of `values`, so that all of them occur.
-pub(super) fn encode(format: WeightFormat, columns: usize, values: &[f32]) -> Vec<u8> {
+pub(super) fn encode(
+    format: WeightFormat,
+    columns: usize,
+    values: &[f32],
+    sizes: ScaleSizes,
+) -> Vec<u8> {
     match format {
         WeightFormat::F32 => values
             .iter()
@@ -23,13 +39,44 @@ pub(super) fn encode(format: WeightFormat, columns: usize, values: &[f32]) -> Ve
         _ => values
             .chunks_exact(columns)
             .enumerate()
-            .flat_map(|(row, values)| draw(format, row, values))
+            .flat_map(|(row, values)| draw(format, row, values, sizes))
             .collect(),
     }
 }
 
-/// A row with random codes and scales whose weights are about 1.
-fn draw(format: WeightFormat, row: usize, values: &[f32]) -> Vec<u8> {
+/// Where the halves among the scales of a row begin.
+fn half_scales(format: WeightFormat, columns: usize) -> impl Iterator<Item = usize> {
+    let layout = format.layout(columns);
+    let (_, _, scales) = format.parts();
+    let (places, each) = match scales {
+        Scales::None | Scales::Exponent | Scales::Wide => (0..0, 2),
+        Scales::Half | Scales::HalfMin => (layout.scales..layout.supers, 2),
+        Scales::HalfZero => (layout.scales..layout.supers, 4),
+        Scales::K32 | Scales::K32Min | Scales::K16 | Scales::K16Min => {
+            (layout.supers..layout.row_bytes, 2)
+        }
+    };
+    // A row ends with padding.
+    let last = places.end;
+    places.step_by(each).filter(move |at| at + 2 <= last)
+}
+
+/// Whether a format has halves among its scales.
+pub(super) fn has_half_scales(format: WeightFormat) -> bool {
+    half_scales(format, GROUP).next().is_some()
+}
+
+/// Replaces the subnormal halves among the scales of a row by zeros, as a device does that flushes them.
+pub(super) fn flush_scales(format: WeightFormat, columns: usize, row: &mut [u8]) {
+    for at in half_scales(format, columns) {
+        if f16::from_le_bytes([row[at], row[at + 1]]).classify() == FpCategory::Subnormal {
+            row[at..at + 2].fill(0);
+        }
+    }
+}
+
+/// A row with random codes and scales.
+fn draw(format: WeightFormat, row: usize, values: &[f32], sizes: ScaleSizes) -> Vec<u8> {
     let layout = format.layout(values.len());
     let (codes, levels, scales) = format.parts();
     let mut key = row as u64;
@@ -62,20 +109,22 @@ fn draw(format: WeightFormat, row: usize, values: &[f32]) -> Vec<u8> {
         _ => 15.0,
     };
     let mut small = |largest: f32| (0.25 + (random() % 1024) as f32 / 512.0) / largest;
-    let mut halves = |from: usize, to: usize, most: f32| {
-        for pair in bytes[from..to].chunks_exact_mut(2) {
-            pair.copy_from_slice(&f16::from_f32(small(most)).to_le_bytes());
-        }
+    let most = match scales {
+        Scales::K32 | Scales::K32Min | Scales::K16 => 128.0 * largest,
+        Scales::K16Min => 15.0 * largest,
+        _ => largest,
     };
+    for at in half_scales(format, values.len()) {
+        let size = small(most);
+        let scale = match sizes {
+            ScaleSizes::Usual => f16::from_f32(size),
+            // `size` times `most` has ten bits, and is at least 2⁻².
+            ScaleSizes::Small => f16::from_bits(1 + ((size * most - 0.25) * 511.5) as u16),
+        };
+        bytes[at..at + 2].copy_from_slice(&scale.to_le_bytes());
+    }
     match scales {
-        Scales::None => {}
-        Scales::Half | Scales::HalfMin => halves(layout.scales, layout.supers, largest),
-        Scales::K32 | Scales::K32Min | Scales::K16 => {
-            halves(layout.supers, layout.row_bytes, 128.0 * largest);
-        }
-        Scales::K16Min => halves(layout.supers, layout.row_bytes, 15.0 * largest),
         Scales::HalfZero => {
-            halves(layout.scales, layout.supers, largest);
             for (index, pair) in bytes[layout.scales..]
                 .chunks_exact_mut(2)
                 .enumerate()
@@ -85,15 +134,20 @@ fn draw(format: WeightFormat, row: usize, values: &[f32]) -> Vec<u8> {
             }
         }
         Scales::Exponent => {
+            let base = match sizes {
+                ScaleSizes::Usual => 124,
+                ScaleSizes::Small => 127 - (row * 16 % 128) as u8,
+            };
             bytes[layout.scales..]
                 .iter_mut()
-                .for_each(|biased| *biased = 124 + *biased % 4);
+                .for_each(|biased| *biased = base + *biased % 4);
         }
         Scales::Wide => {
             for word in bytes[layout.scales..].chunks_exact_mut(4) {
                 word.copy_from_slice(&small(largest).to_le_bytes());
             }
         }
+        _ => {}
     }
     bytes
 }
