@@ -135,6 +135,8 @@ pub struct EngineInfo {
     pub weight_bytes: u64,
     /// Maximum sequences that run at once.
     pub max_num_seqs: u32,
+    /// Where the seeds of requests come from that bring none, if it was chosen.
+    pub seed: Option<u64>,
     /// Token ids that end a choice.
     pub eos_token_ids: Vec<u32>,
     /// Length of an embedding; 0 if the model produces none.

@@ -463,7 +463,7 @@ fn generation_defaults_and_end_tokens_are_read() {
         top_k,
         top_p,
         ..
-    } = generation.draw;
+    } = generation.draw.over(DrawParams::default());
     assert_eq!(
         (temperature, top_k, top_p),
         (0.6, 0, 1.0),

@@ -4,7 +4,7 @@ use super::Scheduler;
 use crate::engine::batch::{Batch, Draw, Pool, Row, Score};
 use crate::engine::memory::Spoilt;
 use crate::engine::request::{
-    Event, FinishReason, PromptEvent, RequestError, Token, TokenLogprob, Usage,
+    Event, FinishReason, Progress, PromptEvent, RequestError, Token, TokenLogprob, Usage,
 };
 use crate::engine::sequence::{Exit, Sequence, SequenceId, StreamId};
 use crate::plan::inputs::{NONE, Results, Sampled};
@@ -32,6 +32,7 @@ impl Scheduler {
         let mut events = Vec::with_capacity(batch.draws.len());
         for row in &batch.rows {
             self.pass_windows(row);
+            self.report_progress(row, batch.step, &mut events);
         }
         let mut sampled = results.sampled.into_iter();
         let mut scores = batch.scores.iter().peekable();
@@ -400,6 +401,24 @@ impl Scheduler {
             holding, tokens, ..
         } = &mut self.sequences[row.sequence];
         self.memory.pass_windows(holding, tokens, next);
+    }
+
+    /// Tells how much of a prompt is computed, if its request asked for it.
+    fn report_progress(&self, row: &Row, step: u64, events: &mut Events) {
+        let sequence = &self.sequences[row.sequence];
+        let processed = row.start + row.count;
+        if !sequence.request.report_progress
+            || processed > sequence.prompt_len()
+            || !sequence.wants_result_of(step)
+        {
+            return;
+        }
+        let progress = Progress {
+            cached: sequence.cached().all,
+            processed,
+        };
+        let event = Event::Prompt(PromptEvent::Progress(progress));
+        events.push((sequence.choice.stream, event));
     }
 
     /// What completed rows have computed of prompts can be written to files.

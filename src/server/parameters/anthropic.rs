@@ -19,6 +19,7 @@ use crate::server::parameters::tools::{
 use crate::server::parameters::turns::Turns;
 use crate::server::wire::error::{ApiError, Names, shorten};
 use crate::text::GrammarSpec;
+use crate::text::answer::Parsing;
 use serde_json::{Map, Value, json};
 
 /// The engine's field names and Anthropic's, where they differ.
@@ -187,6 +188,7 @@ impl MessagesPrompt {
             kwargs: Some(kwargs),
             add_generation_prompt: !continue_final,
             continue_final,
+            parsing: Parsing::default(),
         };
         Ok((conversation, format.or(self.output_format), left_out))
     }

@@ -3,7 +3,7 @@
 use crate::server::parameters::fields::fields;
 use crate::server::parameters::kind::{Bounds, Kind, Most, wrong};
 use crate::server::parameters::kinds::{Choice, Flag, Integer, Optional, Required, Text};
-use crate::server::parameters::prompts::checked_text;
+use crate::server::parameters::prompts::not_empty;
 use crate::server::parameters::table::{INPUTS_MAX, Queueing, Target};
 use crate::server::wire::error::ApiError;
 use serde_json::{Value, json};
@@ -79,7 +79,7 @@ impl Kind for Document {
 
     fn read(&self, at: &str, value: Value, bounds: &Bounds) -> Result<String, ApiError> {
         match value {
-            Value::String(text) => checked_text(at, text, bounds),
+            Value::String(text) => not_empty(at, text),
             Value::Object(mut map) if map.get("text").is_some_and(Value::is_string) => self.read(
                 &format!("{at}.text"),
                 map.remove("text").unwrap_or_default(),

@@ -226,6 +226,49 @@ impl Kind for Integer {
     }
 }
 
+/// How llama.cpp's clients say whether vectors are scaled to length one: 2, the default, or -1 for no scaling.
+pub(crate) struct EmbdNormalize;
+
+impl Presence for EmbdNormalize {
+    type Value = bool;
+
+    fn take(&self, at: &str, value: Option<Value>, _: &Bounds) -> Result<bool, ApiError> {
+        match value.as_ref().map(whole) {
+            None | Some(Some(2)) => Ok(true),
+            Some(Some(-1)) => Ok(false),
+            Some(_) => Err(wrong(at, "2 or -1", &value.unwrap_or_default())),
+        }
+    }
+
+    fn schema(&self, _: &Bounds) -> (Value, bool) {
+        (json!({"enum": [2, -1, null]}), false)
+    }
+}
+
+/// A list of strings of any length.
+pub(crate) struct Strings;
+
+impl Kind for Strings {
+    type Value = Vec<String>;
+
+    fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<Vec<String>, ApiError> {
+        let Value::Array(items) = value else {
+            return Err(wrong(at, "a list of strings", &value));
+        };
+        items
+            .into_iter()
+            .map(|item| match item {
+                Value::String(text) => Ok(text),
+                other => Err(wrong(at, "a list of strings", &other)),
+            })
+            .collect()
+    }
+
+    fn schema(&self, _: &Bounds) -> Value {
+        json!({"type": "array", "items": {"type": "string"}})
+    }
+}
+
 /// An integer that is not 0.
 pub(crate) struct NotZero(pub(crate) Integer);
 
