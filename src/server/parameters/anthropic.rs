@@ -92,10 +92,14 @@ fields! {
         stop_sequences: Option<Vec<String>> = Optional(StopStrings),
         /// One answer is generated here.
         #[expect(dead_code)]
-        n: Option<()> = Optional(OneChoice),
+        n: Option<()> = Optional(OneChoice) => n_cmpl = Optional(OneChoice),
         /// One answer is generated here.
         #[expect(dead_code)]
         best_of: Option<()> = Optional(OneChoice),
+    }
+    refuses {
+        max_completion_tokens: "use `max_tokens`",
+        n_predict: "use `max_tokens`",
     }
 }
 

@@ -113,7 +113,7 @@ fields! {
         truncation: Option<&'static str> = Optional(Choice(&["auto", "disabled"])),
         /// One answer is generated here.
         #[expect(dead_code)]
-        n: Option<()> = Optional(OneChoice),
+        n: Option<()> = Optional(OneChoice) => n_cmpl = Optional(OneChoice),
         /// One answer is generated here.
         #[expect(dead_code)]
         best_of: Option<()> = Optional(OneChoice),

@@ -172,6 +172,7 @@ fn request(random: &mut Random, shape: &Shape, document: &[u32], salt: &str) -> 
         explain_prefix,
         explain_drafts: explain_prefix,
         report_admission: explain_prefix,
+        report_progress: explain_prefix,
         pooling,
         prompt_only: false,
         predicted: None,
