@@ -248,10 +248,7 @@ fn an_empty_grammar_is_none_under_every_name() {
     }
     // A server's own settings may be sent back.
     let settings = server.get("/props").json()["default_generation_settings"]["params"].clone();
-    let request = with(
-        &settings,
-        &json!({"prompt": "Hello", "n_predict": 2, "max_tokens": 2}),
-    );
+    let request = with(&settings, &json!({"prompt": "Hello", "n_predict": 2}));
     assert_eq!(ok(&server, "/completion", &request)["tokens_predicted"], 2);
 }
 
@@ -829,6 +826,7 @@ fn what_is_counted_or_shown_may_be_longer_than_the_context() {
 fn a_stream_reports_how_much_of_its_prompt_is_computed() {
     let steps = folio::config::Config {
         max_num_batched_tokens: 64,
+        max_num_seqs: 8,
         ..config()
     };
     let server = Server::fake("", steps, ServerOptions::default());

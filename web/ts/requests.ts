@@ -94,7 +94,7 @@ export interface OtherSamplers {
   reasoning_budget_tokens?: number | null;
   /** Not supported; -1 is off. */
   thinking_budget_tokens?: number | null;
-  /** End an answer with the first line break later than this many milliseconds after its first token; 0 and -1 are off. */
+  /** End an answer at the first line break so many milliseconds after its first token; 0 and -1 are off. */
   t_max_predict_ms?: number | null;
   /** End an answer before a line, other than its first, that begins with fewer blanks. */
   n_indent?: number | null;
@@ -126,7 +126,7 @@ export interface SamplingFields {
   presence_penalty?: number | null;
   /** Subtracted from the logits of tokens for each time that they were generated before. */
   frequency_penalty?: number | null;
-  /** Added to logits, by token id or text, of which each token counts; an object or a list of pairs. `false` forbids a token. */
+  /** Added to the logits of tokens, by id or text: an object or a list of pairs. `false` forbids a token. */
   logit_bias?: Record<string, number | false> | Array<[number | string, number | false]> | null;
   /** Requests with the same seed sample the same tokens. */
   seed?: number | null;
@@ -275,7 +275,7 @@ export interface Judging {
 }
 
 export interface LlamaSettings {
-  /** Tokens to generate at most; by default, and if negative, as many as fit into the context. 0 computes the prompt and one token. */
+  /** Tokens to generate at most; negative: as many as fit into the context. 0 computes the prompt and a token. */
   n_predict?: number | null;
   /** Another name of `n_predict`. */
   max_tokens?: number | null;
@@ -324,7 +324,7 @@ export interface OllamaSettings {
     reasoning_budget_tokens?: number | null;
     /** Not supported; -1 is off. */
     thinking_budget_tokens?: number | null;
-    /** End an answer with the first line break later than this many milliseconds after its first token; 0 and -1 are off. */
+    /** End an answer at the first line break so many milliseconds after its first token; 0 and -1 are off. */
     t_max_predict_ms?: number | null;
     /** End an answer before a line, other than its first, that begins with fewer blanks. */
     n_indent?: number | null;
@@ -517,7 +517,7 @@ export interface ResponsesRequest
   extends Target,
     StructuredFields,
     OtherSamplers,
-    Omit<SamplingFields, "n" | "best_of" | "metadata">,
+    Omit<SamplingFields, "n" | "n_cmpl" | "best_of" | "metadata">,
     Queueing,
     ResponsesPrompt {
   /** Tokens to generate at most; by default as many as fit into the context. */
@@ -526,6 +526,8 @@ export interface ResponsesRequest
   max_tokens?: number | null;
   /** Another name of `max_output_tokens`. */
   max_completion_tokens?: number | null;
+  /** Another name of `max_output_tokens`. */
+  n_predict?: number | null;
   /** Keep the response, for `previous_response_id` and `GET /v1/responses/{id}`. */
   store?: boolean | null;
   /** What to report beside the answer: `reasoning.encrypted_content`, `message.output_text.logprobs`. */
@@ -538,6 +540,8 @@ export interface ResponsesRequest
   truncation?: "auto" | "disabled" | null;
   /** One answer is generated here. */
   n?: number | null;
+  /** Another name of `n`. */
+  n_cmpl?: number | null;
   /** One answer is generated here. */
   best_of?: number | null;
 }
@@ -595,13 +599,20 @@ export type BlockToolChoice = {
 };
 
 export interface MessagesRequest
-  extends Target, StructuredFields, OtherSamplers, Omit<SamplingFields, "n" | "best_of">, Queueing, MessagesPrompt {
+  extends Target,
+    StructuredFields,
+    OtherSamplers,
+    Omit<SamplingFields, "n" | "n_cmpl" | "best_of">,
+    Queueing,
+    MessagesPrompt {
   /** Tokens to generate at most; as many as fit into the context if that is less. */
   max_tokens: number;
   /** Strings that end the answer. */
   stop_sequences?: string | Array<string> | null;
   /** One answer is generated here. */
   n?: number | null;
+  /** Another name of `n`. */
+  n_cmpl?: number | null;
   /** One answer is generated here. */
   best_of?: number | null;
 }

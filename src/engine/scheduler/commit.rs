@@ -403,12 +403,13 @@ impl Scheduler {
         self.memory.pass_windows(holding, tokens, next);
     }
 
-    /// Tells how much of a prompt is computed, if its request asked for it.
+    /// Tells how much of a prompt is computed before its first token, if its request asked for it.
     fn report_progress(&self, row: &Row, step: u64, events: &mut Events) {
         let sequence = &self.sequences[row.sequence];
         let processed = row.start + row.count;
         if !sequence.request.report_progress
             || processed > sequence.prompt_len()
+            || sequence.tokens_known() > sequence.prompt_len()
             || !sequence.wants_result_of(step)
         {
             return;

@@ -20,7 +20,7 @@ use crate::server::parameters::kinds::sampling::{
 };
 use crate::server::parameters::kinds::structured::{FormatType, JsonSchema, MaybeEmpty, Notation};
 use crate::server::parameters::kinds::{
-    Boolean, Choice, Closed, Count, EmbdNormalize, Flag, Integer, Nested, NotZero, Number,
+    Boolean, Choice, Closed, Count, EmbdNormalize, Flag, Integer, Needed, Nested, NotZero, Number,
     Optional, Required, Strings, Text, TokenIds,
 };
 use crate::server::parameters::prompts::{ExtraFiles, Prompts, PromptsKind};
@@ -368,7 +368,7 @@ fields! {
     /// `POST /embedding`, as llama.cpp's clients send it.
     LlamaEmbeddingRequest with target: Target, queueing: Queueing {
         /// What to embed: a text, several, a list of token ids, or several lists.
-        content: Option<Prompts> = Optional(PromptsKind { most: Most::Fixed(INPUTS_MAX) })
+        content: Option<Prompts> = Needed(Optional(PromptsKind { most: Most::Fixed(INPUTS_MAX) }))
             => input = Optional(PromptsKind { most: Most::Fixed(INPUTS_MAX) }),
         /// The hidden state of the last token (the default) or the mean over all tokens.
         pooling: Option<&'static str> = Optional(Choice(&["last", "mean"])),

@@ -154,7 +154,6 @@ fn settings(params: &SamplingParams) -> Value {
     let draw = &params.draw;
     let mut settings = json!({
         "n_predict": params.max_tokens.map_or(-1, i64::from),
-        "max_tokens": params.max_tokens.map_or(-1, i64::from),
         "seed": params.seed.map_or(-1, u64::cast_signed),
         "temperature": draw.temperature,
         "top_k": draw.top_k,
@@ -173,7 +172,7 @@ fn settings(params: &SamplingParams) -> Value {
     settings
 }
 
-/// Settings of llama.cpp that do not exist here, with the values that switch them off.
+/// Settings of llama.cpp that do not exist here, with the values that switch them off, or that then mean nothing.
 fn switched_off() -> Value {
     json!({
         "dynatemp_range": 0.0,
@@ -183,8 +182,18 @@ fn switched_off() -> Value {
         "xtc_threshold": 0.1,
         "typical_p": 1.0,
         "dry_multiplier": 0.0,
+        "dry_base": 1.75,
+        "dry_allowed_length": 2,
+        "dry_penalty_last_n": -1,
+        "dry_sequence_breakers": ["\n", ":", "\"", "*"],
         "mirostat": 0,
+        "mirostat_tau": 5.0,
+        "mirostat_eta": 0.1,
         "adaptive_target": -1.0,
+        "adaptive_decay": 0.9,
+        "min_keep": 0,
+        "post_sampling_probs": false,
+        "samplers": ["penalties", "temperature", "min_p", "top_k", "top_p"],
         "n_keep": 0,
         "n_discard": 0,
         "grammar": "",

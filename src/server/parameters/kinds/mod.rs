@@ -20,6 +20,9 @@ pub(crate) struct Optional<K>(pub(crate) K);
 /// A required field.
 pub(crate) struct Required<K>(pub(crate) K);
 
+/// A required field that may come under another name.
+pub(crate) struct Needed<K>(pub(crate) Optional<K>);
+
 /// A boolean with a default.
 pub(crate) struct Flag(pub(crate) bool);
 
@@ -57,6 +60,23 @@ impl<K: Kind> Presence for Required<K> {
 
     fn schema(&self, bounds: &Bounds) -> (Value, bool) {
         (self.0.schema(bounds), true)
+    }
+}
+
+impl<K: Kind> Presence for Needed<K> {
+    type Value = Option<K::Value>;
+
+    fn take(
+        &self,
+        at: &str,
+        value: Option<Value>,
+        bounds: &Bounds,
+    ) -> Result<Self::Value, ApiError> {
+        self.0.take(at, value, bounds)
+    }
+
+    fn schema(&self, bounds: &Bounds) -> (Value, bool) {
+        (self.0.0.schema(bounds), true)
     }
 }
 

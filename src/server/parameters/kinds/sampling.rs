@@ -105,6 +105,10 @@ impl Presence for Probabilities {
         bounds: &Bounds,
     ) -> Result<Option<u32>, ApiError> {
         let count = Optional(ALTERNATIVES).take(at, value, bounds)?;
+        if let Some(count) = count.filter(|count| *count > LOGPROBS_MAX) {
+            let message = format!("`{at}` must be at most {LOGPROBS_MAX}, not {count}");
+            return Err(ApiError::invalid(at, message));
+        }
         Ok(count.filter(|count| *count > 0))
     }
 
@@ -319,8 +323,7 @@ impl Kind for LogitBias {
         let number = Number(LOGIT_BIAS).schema(bounds);
         let bias = json!({"anyOf": [number, {"const": false}]});
         let token = json!({"anyOf": [token_id_schema(bounds), short_string()]});
-        let pair =
-            json!({"type": "array", "minItems": 2, "maxItems": 2, "prefixItems": [token, bias]});
+        let pair = json!({"type": "array", "minItems": 2, "prefixItems": [token, bias]});
         let map = json!({"type": "object", "maxProperties": LOGIT_BIAS_MAX, "additionalProperties": bias});
         json!({"anyOf": [map, {"type": "array", "items": pair}]})
     }
