@@ -57,9 +57,9 @@ macro_rules! fields {
                         &$presence,
                         bounds,
                     ),
-                    $(kind::row(
+                    $(kind::alias_row(
                         (Self::NAME, kind::field_name(stringify!($alias))),
-                        &[concat!("Another name of `", stringify!($name), "`.")],
+                        kind::field_name(stringify!($name)),
                         &$other,
                         bounds,
                     ),)*)*

@@ -183,6 +183,8 @@ pub(crate) struct Row {
     /// The group whose row this is; others may have it as a part.
     pub(crate) group: &'static str,
     pub(crate) name: &'static str,
+    /// The first name of the field.
+    pub(crate) field: &'static str,
     pub(crate) sentence: String,
     pub(crate) schema: Value,
     pub(crate) required: bool,
@@ -273,9 +275,24 @@ pub(crate) fn row<P: Presence>(
     Row {
         group,
         name,
+        field: name,
         sentence,
         schema,
         required,
+    }
+}
+
+/// Documents another name of a field.
+pub(crate) fn alias_row<P: Presence>(
+    (group, name): (&'static str, &'static str),
+    field: &'static str,
+    presence: &P,
+    bounds: &Bounds,
+) -> Row {
+    let sentence = format!("Another name of `{field}`.");
+    Row {
+        field,
+        ..row((group, name), &[&sentence], presence, bounds)
     }
 }
 

@@ -133,6 +133,8 @@ pub(crate) async fn props(
     };
     Ok(Json(json!({
         "default_generation_settings": {"n_ctx": outline.max_model_len, "params": settings(&defaults)},
+        // Of OpenAI's routes, for the chat page.
+        "chat_generation_settings": {"params": settings(&outline.defaults)},
         "total_slots": outline.max_num_seqs,
         "model_path": names[0],
         "model_alias": names[0],
