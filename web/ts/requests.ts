@@ -684,11 +684,11 @@ export interface EmbeddingRequest
 export interface LlamaEmbeddingRequest
   extends Target, Queueing {
   /** What to embed: a text, several, a list of token ids, or several lists. */
-  content?: string | Array<string | number> | {
+  content: string | Array<string | number> | {
     prompt_string?: string;
   } | Array<string | Array<string | number> | {
     prompt_string?: string;
-  }> | null;
+  }>;
   /** Another name of `content`. */
   input?: string | Array<string | number> | {
     prompt_string?: string;

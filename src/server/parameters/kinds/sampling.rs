@@ -277,10 +277,6 @@ impl Biases {
                     .insert(id.ok_or_else(|| wrong(at, rule, token))?, bias);
             }
         }
-        if self.texts.len() > LOGIT_BIAS_MAX {
-            let message = format!("`{at}` must have at most {LOGIT_BIAS_MAX} entries");
-            return Err(ApiError::invalid(at, message));
-        }
         Ok(())
     }
 }
@@ -293,6 +289,12 @@ impl Kind for LogitBias {
     type Value = Biases;
 
     fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<Biases, ApiError> {
+        let count = value.as_array().map(Vec::len);
+        let count = count.or(value.as_object().map(Map::len)).unwrap_or(0);
+        if count > LOGIT_BIAS_MAX {
+            let message = format!("`{at}` must have at most {LOGIT_BIAS_MAX} entries, not {count}");
+            return Err(ApiError::invalid(at, message));
+        }
         let mut biases = Biases::default();
         match &value {
             Value::Object(map) => {
