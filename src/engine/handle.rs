@@ -252,6 +252,13 @@ impl EngineHandle {
                 .params
                 .prompt_logprobs
                 .map_or(0, |_| prompt_len as usize);
+        // Worst case: every step computes only one prompt token. The admission reports, too.
+        let events_max = events_max
+            + if request.report_progress {
+                prompt_len as usize + 1
+            } else {
+                0
+            };
         let channels = (0..request.params.n).map(|_| EventSender::channel(events_max));
         let (senders, receivers) = channels.unzip();
         let message = Message::Request(Box::new(Submission { request, senders }));

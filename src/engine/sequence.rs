@@ -157,6 +157,8 @@ pub(super) struct Sequence {
     pub(super) outputs_reported: u32,
     /// Sum of the reported states.
     pub(super) pooled: Vec<f64>,
+    /// Number of prompt tokens that were last reported as computed.
+    pub(super) progress_reported: u32,
     /// Sent to the client before its first token, if requested.
     pub(super) prefix_report: Option<PrefixReport>,
     pub(super) preemptions: u32,
@@ -207,6 +209,7 @@ impl Sequence {
             forks: forks.to_vec(),
             outputs_requested: 0,
             outputs_reported: 0,
+            progress_reported: 0,
             pooled: Vec::new(),
             prefix_report: None,
             preemptions: 0,

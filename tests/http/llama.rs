@@ -848,8 +848,8 @@ fn a_stream_reports_how_much_of_its_prompt_is_computed() {
             .map(|event| &event["prompt_progress"])
             .filter(|progress| progress.is_object())
             .collect();
+        assert!(progress.len() > 2, "{path}: {events:?}");
         let (first, last) = (progress[0], progress[progress.len() - 1]);
-        assert!(progress.len() > 2, "{path}: {progress:?}");
         assert_eq!(
             (&first["processed"], &first["cache"]),
             (&json!(0), &json!(0)),

@@ -115,7 +115,7 @@ impl Scheduler {
 
     /// Counts a request that is admitted for the first time.
     fn note_admission(&mut self, id: SequenceId) {
-        let sequence = &self.sequences[id];
+        let sequence = &mut self.sequences[id];
         let cached = sequence.cached();
         let prompt = u64::from(sequence.prompt_len());
         self.round_robin.admitted(sequence.order.round);
@@ -125,6 +125,7 @@ impl Scheduler {
                 .push((sequence.choice.stream, PromptEvent::Admitted { seed }));
         }
         if sequence.request.report_progress {
+            sequence.progress_reported = cached.all;
             let progress = Progress {
                 cached: cached.all,
                 processed: cached.all,

@@ -403,17 +403,19 @@ impl Scheduler {
         self.memory.pass_windows(holding, tokens, next);
     }
 
-    /// Tells how much of a prompt is computed before its first token, if its request asked for it.
-    fn report_progress(&self, row: &Row, step: u64, events: &mut Events) {
-        let sequence = &self.sequences[row.sequence];
+    /// Tells how much of a prompt is computed before its first token, if its request asked for it. A prompt that is
+    /// computed again is reported where it goes on.
+    fn report_progress(&mut self, row: &Row, step: u64, events: &mut Events) {
+        let sequence = &mut self.sequences[row.sequence];
         let processed = row.start + row.count;
         if !sequence.request.report_progress
-            || processed > sequence.prompt_len()
+            || !(sequence.progress_reported + 1..=sequence.prompt_len()).contains(&processed)
             || sequence.tokens_known() > sequence.prompt_len()
             || !sequence.wants_result_of(step)
         {
             return;
         }
+        sequence.progress_reported = processed;
         let progress = Progress {
             cached: sequence.cached().all,
             processed,

@@ -77,15 +77,13 @@ pub(crate) struct Document;
 impl Kind for Document {
     type Value = String;
 
-    fn read(&self, at: &str, value: Value, bounds: &Bounds) -> Result<String, ApiError> {
+    fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<String, ApiError> {
         match value {
             Value::String(text) => not_empty(at, text),
-            Value::Object(mut map) if map.get("text").is_some_and(Value::is_string) => self.read(
-                &format!("{at}.text"),
-                map.remove("text").unwrap_or_default(),
-                bounds,
-            ),
-            Value::Object(_) => Err(ApiError::missing(format!("{at}.text"))),
+            Value::Object(mut map) => match map.remove("text") {
+                Some(Value::String(text)) => not_empty(&format!("{at}.text"), text),
+                _ => Err(ApiError::missing(format!("{at}.text"))),
+            },
             other => Err(wrong(at, "a text, or an object with `text`", &other)),
         }
     }

@@ -136,9 +136,7 @@ struct Choice {
     completion_tokens: u32,
     reasoning_tokens: u32,
     admitted: Option<Instant>,
-    /// Tokens of the prompt that were reported as computed.
-    progress: Option<u32>,
-    /// What no delta has reported yet.
+    /// How much of the prompt is computed, as far as no delta has reported it yet.
     new_progress: Vec<PromptProgress>,
     /// The seed of the choices of its prompt, which the first of them has.
     seed: Option<u64>,
@@ -228,7 +226,6 @@ impl Choice {
             completion_tokens: 0,
             reasoning_tokens: 0,
             admitted: None,
-            progress: None,
             new_progress: Vec::new(),
             seed: None,
             first_token: None,
@@ -289,15 +286,7 @@ impl Choice {
         Ok(())
     }
 
-    /// A prompt that is computed again after it lost its place is reported where it goes on.
     fn add_progress(&mut self, progress: Progress) {
-        if self
-            .progress
-            .is_some_and(|before| before >= progress.processed)
-        {
-            return;
-        }
-        self.progress = Some(progress.processed);
         let time = self
             .admitted
             .map_or(Duration::ZERO, |admitted| admitted.elapsed());

@@ -73,7 +73,7 @@ pub(crate) async fn slots(
         json!({
             "id": id,
             "n_ctx": known.outline.max_model_len,
-            "is_processing": u64::from(id) < u64::from(running),
+            "is_processing": u64::from(id) < running,
         })
     });
     Ok(Json(slots.collect()))
