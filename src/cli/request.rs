@@ -2,7 +2,7 @@
 //! model's own default applies.
 
 use clap::Args;
-use folio::server::{Limits, ServerOptions, field_help};
+use folio::server::{Limits, ServerOptions, field_help, names_of};
 use serde_json::{Map, Number, Value};
 
 /// `max_tokens` of a completion that may fill the context: the API lowers it to the rest of the context after the
@@ -32,6 +32,27 @@ pub(crate) struct RequestArgs {
     extra_body: Option<Map<String, Value>>,
 }
 
+/// Sets a field of a request, and takes away what it has under another name of the field.
+pub(crate) fn set_field(body: &mut Map<String, Value>, name: &str, value: Value) {
+    names_of(name).for_each(|other| drop(body.shift_remove(other)));
+    body.insert(name.to_owned(), value);
+}
+
+/// Sets fields of a request as [`set_field`] does.
+pub(crate) fn set_fields(body: &mut Map<String, Value>, fields: &Map<String, Value>) {
+    for (name, value) in fields {
+        set_field(body, name, value.clone());
+    }
+}
+
+/// Sets a field of a request unless it has it, under whatever name.
+pub(crate) fn set_default(body: &mut Map<String, Value>, name: &str, value: Value) {
+    let has_field = names_of(name).any(|other| body.contains_key(other));
+    if !has_field && !body.contains_key(name) {
+        body.insert(name.to_owned(), value);
+    }
+}
+
 impl RequestArgs {
     /// These flags as fields of a request's body.
     pub(crate) fn fields(&self) -> Map<String, Value> {
@@ -48,11 +69,11 @@ impl RequestArgs {
             ("ignore_eos", self.ignore_eos.then_some(Value::Bool(true))),
         ];
         let mut fields = self.extra_body.clone().unwrap_or_default();
-        fields.extend(
-            flags
-                .into_iter()
-                .filter_map(|(name, value)| Some((name.to_owned(), value?))),
-        );
+        for (name, value) in flags {
+            if let Some(value) = value {
+                set_field(&mut fields, name, value);
+            }
+        }
         fields
     }
 

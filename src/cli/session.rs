@@ -12,7 +12,7 @@ use folio::engine::fit::FitReport;
 use folio::engine::handle::{self, EngineHandle, EngineInbox, EngineInfo, Status};
 use folio::engine::request::SamplingParams;
 use folio::engine::{self, DeviceQueue, EngineEnd, Progress, StartError};
-use folio::model::{GenerationDefaults, Model};
+use folio::model::{DrawDefaults, GenerationDefaults, Model};
 use folio::server::{ServerOptions, ServerState};
 use folio::text::TextModel;
 use std::io::IsTerminal as _;
@@ -214,9 +214,15 @@ impl Session {
     pub(crate) fn api_state(&self, names: Vec<String>, options: ServerOptions) -> ServerState {
         let options = ServerOptions {
             defaults: self.defaults(),
+            draw_defaults: self.draw_defaults(),
             ..options
         };
         ServerState::new(self.handle.clone(), self.text.clone(), names, options)
+    }
+
+    /// How to draw tokens, as far as the model's files say it.
+    pub(crate) fn draw_defaults(&self) -> DrawDefaults {
+        self.generation.draw
     }
 
     /// The model's sampling defaults.

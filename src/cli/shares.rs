@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 use folio::backend::Caps;
 use folio::config::Config;
 use folio::engine::fit::{Bytes, Fit, Neighbour, SharedMemory};
-use folio::engine::request::SamplingParams;
+use folio::engine::request::{DrawDefaults, SamplingParams};
 use folio::engine::{DeviceQueue, DraftPlan};
 use folio::server::ModelOutline;
 use folio::text::TextModel;
@@ -62,6 +62,7 @@ struct Described {
     /// Its chat template.
     text: Arc<TextModel>,
     defaults: SamplingParams,
+    draw_defaults: DrawDefaults,
 }
 
 impl Share {
@@ -277,6 +278,7 @@ impl Described {
             model: Neighbour::new(&model, plan, draft, config, caps),
             text,
             defaults,
+            draw_defaults: model.generation().draw,
         })
     }
 
@@ -300,6 +302,7 @@ impl Described {
         ModelOutline {
             text: self.text.clone(),
             defaults: self.defaults.clone(),
+            draw_defaults: self.draw_defaults,
             vocab: self.model.plan.vocab,
             max_model_len: fit.max_model_len,
             max_num_seqs: self.model.config.max_num_seqs,

@@ -527,11 +527,14 @@ impl Batch {
             "prompt tokens are never drawn"
         );
         assert!(sequence.feed_slot != NONE, "a drawn token has a feed slot");
+        let unread = draw.pending && params.draw.has_penalties();
         let start = inputs.history.len();
-        if place.accepted.is_empty() {
+        if place.accepted.is_empty() && !(unread && params.penalty_window.is_some()) {
             inputs.history.extend_from_slice(sequence.history());
         } else {
-            inputs.history.extend(sequence.history_with(place.accepted));
+            inputs
+                .history
+                .extend(sequence.history_with(place.accepted, unread));
         }
         let history = Range {
             start: index(start),
@@ -550,7 +553,6 @@ impl Batch {
             start: index(start),
             len: index(inputs.bias.len() - start),
         };
-        let unread = draw.pending && params.draw.has_penalties();
         inputs.samples.push(SampleRow {
             logits_row: index(inputs.logits_rows.len() - 1),
             // What a step that verifies drafts draws is read before it is used.

@@ -34,3 +34,16 @@ pub struct DraftReport {
     /// Draws without drafts, by [`DraftSkip`].
     pub skips: [u32; DraftSkip::ALL.len()],
 }
+
+impl std::iter::Sum for DraftReport {
+    fn sum<I: Iterator<Item = Self>>(reports: I) -> Self {
+        reports.fold(Self::default(), |mut sum, next| {
+            sum.drafted += next.drafted;
+            sum.accepted += next.accepted;
+            for (sum, next) in sum.skips.iter_mut().zip(next.skips) {
+                *sum += next;
+            }
+            sum
+        })
+    }
+}

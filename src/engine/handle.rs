@@ -135,6 +135,8 @@ pub struct EngineInfo {
     pub weight_bytes: u64,
     /// Maximum sequences that run at once.
     pub max_num_seqs: u32,
+    /// Where the seeds of requests come from that bring none, if it was chosen.
+    pub seed: Option<u64>,
     /// Token ids that end a choice.
     pub eos_token_ids: Vec<u32>,
     /// Length of an embedding; 0 if the model produces none.
@@ -250,6 +252,13 @@ impl EngineHandle {
                 .params
                 .prompt_logprobs
                 .map_or(0, |_| prompt_len as usize);
+        // Worst case: every step computes only one prompt token. The admission reports, too.
+        let events_max = events_max
+            + if request.report_progress {
+                prompt_len as usize + 1
+            } else {
+                0
+            };
         let channels = (0..request.params.n).map(|_| EventSender::channel(events_max));
         let (senders, receivers) = channels.unzip();
         let message = Message::Request(Box::new(Submission { request, senders }));

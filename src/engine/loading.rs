@@ -368,6 +368,7 @@ impl<B: Backend, S: Source, P: FnMut(Progress)> Loading<B, S, P> {
             kv_bytes: sizes::kv_bytes(&self.config, plan, &limits.memory.blocks) + draft_bytes,
             weight_bytes: fit.weight_bytes,
             max_num_seqs: limits.max_num_seqs,
+            seed: self.config.seed,
             eos_token_ids: limits.eos_token_ids.clone(),
             embedding_len: plan.pooled_columns(),
             num_speculative_tokens: limits

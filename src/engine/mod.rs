@@ -49,7 +49,7 @@ use crate::engine::handle::{Dropped, EngineInbox, Message, Stats};
 use crate::engine::loaded::LoadedPlan;
 use crate::engine::memory::{DiskJob, Group, Rates, SAVES_WHILE_IDLE, Save};
 use crate::engine::mover::Mover;
-use crate::engine::request::{Event, PromptEvent, RequestError};
+use crate::engine::request::{Event, RequestError};
 use crate::engine::scheduler::Scheduler;
 
 use crate::engine::device_queue::DeviceLease;
@@ -194,7 +194,7 @@ impl<B: Backend, S: Source> Engine<B, S> {
             let admitted = self.scheduler.take_admitted().into_iter();
             self.streams.send(
                 admitted
-                    .map(|stream| (stream, Event::Prompt(PromptEvent::Admitted)))
+                    .map(|(stream, event)| (stream, Event::Prompt(event)))
                     .collect(),
             );
             let Some(mut batch) = batch else { break };

@@ -6,6 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use super::draft_report::{DraftReport, DraftSkip};
+pub use crate::model::DrawDefaults;
 pub use crate::plan::inputs::DrawParams;
 
 /// One prompt with its sampling parameters.
@@ -35,6 +36,8 @@ pub struct Request {
     pub explain_drafts: bool,
     /// Report when the request is admitted.
     pub report_admission: bool,
+    /// Report how much of the prompt is computed, after every step with tokens of it.
+    pub report_progress: bool,
     /// The answer as it is expected, token by token. With speculation, it is where the drafts of every choice come
     /// from; what it says never changes an answer.
     pub predicted: Option<Arc<[u32]>>,
@@ -61,6 +64,9 @@ pub struct SamplingParams {
     pub max_tokens: Option<u32>,
     /// Temperature, thresholds and penalties. Each has a range constant of the same name, such as [`TEMPERATURE`].
     pub draw: DrawParams,
+    /// The penalties count this many of the last tokens, of prompt and answer alike; 0 is none. `None`: the repetition
+    /// penalty counts all tokens, the others those of the answer.
+    pub penalty_window: Option<u32>,
     /// Values added to the logits of token ids; at most [`LOGIT_BIAS_MAX`] entries, each in the range [`LOGIT_BIAS`].
     pub logit_bias: BTreeMap<u32, f32>,
     /// Random seed; `None`: the engine chooses one.
@@ -167,6 +173,7 @@ impl Default for SamplingParams {
             n: 1,
             max_tokens: None,
             draw: DrawParams::default(),
+            penalty_window: None,
             logit_bias: BTreeMap::new(),
             seed: None,
             stop_token_ids: Vec::new(),
@@ -323,11 +330,25 @@ pub struct PrefixReport {
     pub end: PrefixEnd,
 }
 
+/// How much of a prompt is computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Tokens of the prompt that were found in the prefix cache.
+    pub cached: u32,
+    /// Tokens of the prompt that are computed, those included.
+    pub processed: u32,
+}
+
 /// Information about the prompt that the request asked for.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PromptEvent {
     /// The request waits no longer; sent to its first choice, before anything else, if requested.
-    Admitted,
+    Admitted {
+        /// The seed that its tokens are drawn with.
+        seed: u64,
+    },
+    /// How much of the prompt is computed; sent to the first choice on admission and after each step, if requested.
+    Progress(Progress),
     /// Prefix cache report, sent to the first choice on admission.
     Prefix(PrefixReport),
     /// Logprobs of the next prompt tokens, starting with the second token; each is sent once, in order.
@@ -444,7 +465,7 @@ impl fmt::Display for NumberRange {
 }
 
 /// Range of [`DrawParams::temperature`].
-pub const TEMPERATURE: NumberRange = NumberRange::new(0.0, 2.0);
+pub const TEMPERATURE: NumberRange = NumberRange::new(0.0, 100.0);
 /// Range of [`DrawParams::top_p`].
 pub const TOP_P: NumberRange = NumberRange::above(0.0, 1.0);
 /// Range of [`DrawParams::min_p`].
@@ -552,7 +573,7 @@ impl SamplingParams {
     pub fn from_defaults(defaults: &GenerationDefaults) -> Self {
         Self {
             max_tokens: defaults.max_new_tokens,
-            draw: defaults.draw,
+            draw: defaults.draw.over(DrawParams::default()),
             ..Self::default()
         }
     }
@@ -659,7 +680,7 @@ impl SamplingParams {
     }
 
     /// Replaces values that would overflow or underflow: a tiny temperature becomes greedy, a tiny `top_p` or
-    /// repetition penalty is raised.
+    /// repetition penalty is raised. Penalties that count no tokens are switched off.
     pub fn normalized(mut self) -> Self {
         if self.draw.temperature < TEMPERATURE_MIN {
             self.draw.temperature = 0.0;
@@ -667,6 +688,9 @@ impl SamplingParams {
         // A device may flush a denormal number to zero, and `top_p` = 0 would keep no token.
         self.draw.top_p = self.draw.top_p.max(f32::MIN_POSITIVE);
         self.draw.repetition_penalty = self.draw.repetition_penalty.max(REPETITION_PENALTY_MIN);
+        if self.penalty_window == Some(0) {
+            self.draw = self.draw.without_penalties();
+        }
         if self.beams.is_some() {
             self.draw = DrawParams::greedy();
         }

@@ -30,7 +30,7 @@ pub use commit::Events;
 
 use super::batch::{Batch, Draw, Row};
 use super::memory::{BlockPool, Claim, Demand, Group, Memory, MemoryLimits};
-use super::request::Request;
+use super::request::{PromptEvent, Request};
 use super::sequence::{Choice, Exit, Order, Sequence, SequenceId, Sequences, StreamId};
 use super::speculation::Answers;
 use super::speculation::pace::{Pace, Yield};
@@ -112,7 +112,7 @@ pub struct Scheduler {
     steps_in_flight: u32,
     counts: Counts,
     /// First choices of requests that were admitted since [`Self::take_admitted`].
-    admitted: Vec<StreamId>,
+    admitted: Vec<(StreamId, PromptEvent)>,
 }
 
 /// Phase of a choice.

@@ -74,7 +74,7 @@ pub(super) enum Exit {
     Ended,
 }
 
-/// Distinct past tokens of a sequence, kept up to date so that a step only copies them.
+/// Distinct past tokens of a sequence that penalties count, kept up to date so that a step only copies them.
 #[derive(Clone, Debug)]
 pub(super) struct History {
     entries: Vec<HistoryEntry>,
@@ -91,6 +91,21 @@ impl History {
             });
         } else {
             self.entries[index].generated += generated;
+        }
+    }
+
+    /// Counts a token of a window once less, and forgets it if that was the last time.
+    fn uncount(&mut self, token_id: u32) {
+        let Some(&index) = self.by_token.get(&token_id) else {
+            return;
+        };
+        self.entries[index].generated -= 1;
+        if self.entries[index].generated == 0 {
+            self.by_token.remove(&token_id);
+            self.entries.swap_remove(index);
+            if let Some(moved) = self.entries.get(index) {
+                self.by_token.insert(moved.token_id, index);
+            }
         }
     }
 }
@@ -142,6 +157,8 @@ pub(super) struct Sequence {
     pub(super) outputs_reported: u32,
     /// Sum of the reported states.
     pub(super) pooled: Vec<f64>,
+    /// Number of prompt tokens that were last reported as computed.
+    pub(super) progress_reported: u32,
     /// Sent to the client before its first token, if requested.
     pub(super) prefix_report: Option<PrefixReport>,
     pub(super) preemptions: u32,
@@ -192,6 +209,7 @@ impl Sequence {
             forks: forks.to_vec(),
             outputs_requested: 0,
             outputs_reported: 0,
+            progress_reported: 0,
             pooled: Vec::new(),
             prefix_report: None,
             preemptions: 0,
@@ -423,31 +441,26 @@ impl Sequence {
 
     /// Adds a generated token.
     pub(super) fn push(&mut self, token_id: u32) {
+        let leaving = self.leaving(1, &[]);
         self.tokens.push(token_id);
         if let Some(history) = &mut self.history {
             history.count(token_id, 1);
+            leaving.into_iter().for_each(|left| history.uncount(left));
         }
         if let Some(drafter) = &mut self.drafter {
             drafter.push(token_id);
         }
     }
 
-    /// [`Self::history`] as it will be once these drafts are accepted.
-    pub(super) fn history_with(&self, drafts: &[u32]) -> Vec<HistoryEntry> {
+    /// [`Self::history`] as it will be once these drafts are accepted. With `pending`, without the token that makes
+    /// room in the window for one more, which the device adds.
+    pub(super) fn history_with(&self, drafts: &[u32], pending: bool) -> Vec<HistoryEntry> {
         let Some(history) = &self.history else {
             return Vec::new();
         };
         let mut entries = history.entries.clone();
         for &draft in drafts {
-            let added = history.entries.len();
-            let known = history.by_token.get(&draft).copied();
-            let index = known.or_else(|| {
-                let found = entries[added..]
-                    .iter()
-                    .position(|entry| entry.token_id == draft);
-                found.map(|index| added + index)
-            });
-            match index {
+            match index_in(&entries, history, draft) {
                 Some(index) => entries[index].generated += 1,
                 None => entries.push(HistoryEntry {
                     token_id: draft,
@@ -455,7 +468,28 @@ impl Sequence {
                 }),
             }
         }
+        if self.params().penalty_window.is_some() {
+            for left in self.leaving(drafts.len() + usize::from(pending), drafts) {
+                if let Some(index) = index_in(&entries, history, left) {
+                    entries[index].generated -= 1;
+                }
+            }
+            entries.retain(|entry| entry.generated > 0);
+        }
         entries
+    }
+
+    /// The tokens that leave the window of the penalties when there are this many more, the first of them `drafts`.
+    fn leaving(&self, more: usize, drafts: &[u32]) -> Vec<u32> {
+        let (Some(window), true) = (self.params().penalty_window, self.history.is_some()) else {
+            return Vec::new();
+        };
+        let begin = |len: usize| len.saturating_sub(window as usize);
+        let known = self.tokens.len();
+        (begin(known)..begin(known + more))
+            .filter_map(|at| self.tokens.get(at).or_else(|| drafts.get(at - known)))
+            .copied()
+            .collect()
     }
 
     /// Distinct past tokens; empty if no penalty needs them.
@@ -478,7 +512,8 @@ impl Sequence {
         }
     }
 
-    /// Starts the history. Only a repetition penalty includes the prompt.
+    /// Starts the history. A window includes the end of the prompt; without one, only a repetition penalty includes the
+    /// prompt.
     fn start_history(&mut self) {
         if !self.params().draw.has_penalties() {
             return;
@@ -487,14 +522,31 @@ impl Sequence {
             entries: Vec::new(),
             by_token: HashMap::new(),
         };
-        if self.params().draw.repetition_penalty != 1.0 {
-            self.request
-                .prompt
+        let prompt = &self.request.prompt;
+        if let Some(window) = self.params().penalty_window {
+            let begin = prompt.len().saturating_sub(window as usize);
+            prompt[begin..]
+                .iter()
+                .for_each(|&token_id| history.count(token_id, 1));
+        } else if self.params().draw.repetition_penalty != 1.0 {
+            prompt
                 .iter()
                 .for_each(|&token_id| history.count(token_id, 0));
         }
         self.history = Some(history);
     }
+}
+
+/// Where a token is in a copy of a history that drafts were appended to.
+fn index_in(entries: &[HistoryEntry], history: &History, token_id: u32) -> Option<usize> {
+    let known = history.by_token.get(&token_id).copied();
+    known.or_else(|| {
+        let added = history.entries.len();
+        let found = entries[added..]
+            .iter()
+            .position(|entry| entry.token_id == token_id);
+        found.map(|index| added + index)
+    })
 }
 
 /// All live sequences. A number is reused only after no step uses its old sequence.

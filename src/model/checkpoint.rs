@@ -69,7 +69,8 @@ impl Model {
     /// A model from GGUF. Take tokenizer and template from [`Gguf::texts`] first.
     pub fn from_gguf(gguf: Gguf) -> Result<Self, LoadError> {
         let spec = gguf.spec()?;
-        let generation = GenerationDefaults::new(&spec, "generation_config.json", None)?;
+        let (file, json) = gguf.generation_json();
+        let generation = GenerationDefaults::new(&spec, &file, Some(&json))?;
         let (tensors, own_names) = gguf.into_parts();
         let model = Self::new(spec, generation, tensors)?;
         own_names.refuse_unread(model.source.name(), &model.spec)?;

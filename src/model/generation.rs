@@ -11,10 +11,39 @@ use crate::plan::inputs::DrawParams;
 pub struct GenerationDefaults {
     /// End tokens of `config.json` and `generation_config.json`, each once.
     pub eos_token_ids: Vec<u32>,
-    /// Temperature, thresholds and repetition penalty from the file; folio's defaults for what it does not set.
-    pub draw: DrawParams,
+    /// Temperature, thresholds and repetition penalty, as far as the file sets them.
+    pub draw: DrawDefaults,
     /// Maximum tokens to generate, if the file sets it.
     pub max_new_tokens: Option<u32>,
+}
+
+/// How to draw tokens, as far as a model's files say it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct DrawDefaults {
+    /// See [`DrawParams::temperature`].
+    pub temperature: Option<f32>,
+    /// See [`DrawParams::top_p`].
+    pub top_p: Option<f32>,
+    /// See [`DrawParams::top_k`].
+    pub top_k: Option<u32>,
+    /// See [`DrawParams::min_p`].
+    pub min_p: Option<f32>,
+    /// See [`DrawParams::repetition_penalty`].
+    pub repetition_penalty: Option<f32>,
+}
+
+impl DrawDefaults {
+    /// These values, and those of `base` where the files say nothing.
+    pub fn over(self, base: DrawParams) -> DrawParams {
+        DrawParams {
+            temperature: self.temperature.unwrap_or(base.temperature),
+            top_p: self.top_p.unwrap_or(base.top_p),
+            top_k: self.top_k.unwrap_or(base.top_k),
+            min_p: self.min_p.unwrap_or(base.min_p),
+            repetition_penalty: self.repetition_penalty.unwrap_or(base.repetition_penalty),
+            ..base
+        }
+    }
 }
 
 impl GenerationDefaults {
@@ -37,10 +66,7 @@ impl GenerationDefaults {
         eos_token_ids.extend(config.token_ids("eos_token_id", spec.vocab));
         let mut seen = std::collections::BTreeSet::new();
         eos_token_ids.retain(|&id| seen.insert(id));
-        let plain = DrawParams::default();
-        let number = |name, range, default| {
-            usable(config.number(name, range)).map_or(default, |number| number as f32)
-        };
+        let number = |name, range| usable(config.number(name, range)).map(|number| number as f32);
         let keeps_all = config
             .get("top_k")
             .is_some_and(|value| value.as_i64() == Some(-1));
@@ -51,17 +77,12 @@ impl GenerationDefaults {
         };
         Ok(Self {
             eos_token_ids,
-            draw: DrawParams {
-                temperature: number("temperature", 0.0..=2.0, plain.temperature),
-                top_p: number("top_p", 1e-6..=1.0, plain.top_p),
-                top_k: top_k.unwrap_or(plain.top_k),
-                min_p: number("min_p", 0.0..=1.0, plain.min_p),
-                repetition_penalty: number(
-                    "repetition_penalty",
-                    1e-3..=2.0,
-                    plain.repetition_penalty,
-                ),
-                ..plain
+            draw: DrawDefaults {
+                temperature: number("temperature", 0.0..=2.0),
+                top_p: number("top_p", 1e-6..=1.0),
+                top_k,
+                min_p: number("min_p", 0.0..=1.0),
+                repetition_penalty: number("repetition_penalty", 1e-3..=2.0),
             },
             max_new_tokens: usable(config.integer("max_new_tokens", 1..=u32::MAX)),
         })

@@ -41,7 +41,7 @@ mod weights;
 
 pub use checkpoint::Model;
 pub use error::{LoadError, UploadError};
-pub use generation::GenerationDefaults;
+pub use generation::{DrawDefaults, GenerationDefaults};
 pub use gguf::{Gguf, Texts};
 pub use quantize::Quantization;
 pub use remote::RangeFiles;

@@ -104,6 +104,17 @@ impl DrawParams {
         }
     }
 
+    /// The same with all penalties off.
+    pub fn without_penalties(self) -> Self {
+        let off = Self::default();
+        Self {
+            repetition_penalty: off.repetition_penalty,
+            presence_penalty: off.presence_penalty,
+            frequency_penalty: off.frequency_penalty,
+            ..self
+        }
+    }
+
     /// Whether any penalty is on, so that earlier tokens change the logits.
     pub fn has_penalties(&self) -> bool {
         self.repetition_penalty != 1.0

@@ -73,6 +73,16 @@ pub fn field_names() -> impl Iterator<Item = &'static str> {
     chat_rows().iter().map(|row| row.name)
 }
 
+/// All names of a field of a chat request of which this is one; a request may have one of them.
+pub fn names_of(name: &str) -> impl Iterator<Item = &'static str> {
+    let row = chat_rows().iter().find(|row| row.name == name);
+    let field = row.map(|row| row.field);
+    chat_rows()
+        .iter()
+        .filter(move |row| Some(row.field) == field)
+        .map(|row| row.name)
+}
+
 /// Help for a command-line flag that sets this field of a chat request: its sentence and its range.
 pub fn field_help(name: &str) -> String {
     chat_rows()

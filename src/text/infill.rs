@@ -101,7 +101,7 @@ impl<'a> Infill<'a> {
             if text.is_empty() {
                 Ok(Vec::new())
             } else {
-                self.tokenizer.encode_literal(text)
+                self.tokenizer.encode_literal(text, false)
             }
         };
         let marked = |token: &str, text: &str| {

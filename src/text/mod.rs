@@ -7,7 +7,7 @@
 //! constrains an answer. [`answer`] splits reasoning and tool calls from an answer.
 //!
 //! Nothing here depends on the engine, HTTP, files or the clock: the time for `strftime_now` is an argument. Only the
-//! grammars of clients look at a clock, for the time that they may take.
+//! grammars of clients look at a clock, for the time that they may take, and the limits of lines.
 
 #[cfg(feature = "api")]
 pub mod answer;
@@ -19,6 +19,7 @@ mod grammar;
 mod growth;
 mod infill;
 pub(crate) mod integers;
+mod lines;
 mod literal;
 mod marks;
 mod python;
@@ -40,6 +41,7 @@ pub use grammar::{
     schema_as_json, schema_in_lark,
 };
 pub use infill::{Gap, Infill};
+pub use lines::LineLimits;
 pub use stream::{StopStrings, TextPiece, TextStream, Utf8Stream};
 pub use template::{ChatInput, ChatTemplate, RESERVED_KWARGS, TemplateError};
 pub use tokenizer::{Tokenizer, TokenizerError};

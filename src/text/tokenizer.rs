@@ -165,10 +165,14 @@ impl Tokenizer {
             .collect())
     }
 
-    /// Ids of `text`, with special-token strings treated as ordinary text.
-    pub(super) fn encode_literal(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
+    /// [`Self::encode`], with special-token strings treated as ordinary text.
+    pub(crate) fn encode_literal(
+        &self,
+        text: &str,
+        add_special: bool,
+    ) -> Result<Vec<u32>, TokenizerError> {
         let literal = self.literal.get_or_init(|| self.literal_tokenizer());
-        self.encode_by(&literal.inner, text, false)
+        self.encode_by(&literal.inner, text, add_special)
     }
 
     pub(super) fn literals(&self) -> &Literals {

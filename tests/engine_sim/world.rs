@@ -369,7 +369,9 @@ impl Readers {
                         Event::Prompt(fact) => {
                             assert!(tokens.is_empty(), "prompt events come before tokens");
                             match fact {
-                                PromptEvent::Admitted | PromptEvent::Prefix(_) => {}
+                                PromptEvent::Admitted { .. }
+                                | PromptEvent::Progress(_)
+                                | PromptEvent::Prefix(_) => {}
                                 PromptEvent::Logprobs(tokens) => {
                                     told.extend(tokens.iter().flat_map(numbers));
                                 }
@@ -615,8 +617,10 @@ fn draw(
     mask: Option<&[u32]>,
 ) -> u32 {
     let mut counts = BTreeMap::new();
-    for (index, &id) in tokens.iter().enumerate() {
-        let is_prompt = index < prompt_len as usize;
+    let window = params.penalty_window;
+    let begin = window.map_or(0, |window| tokens.len().saturating_sub(window as usize));
+    for (index, &id) in tokens.iter().enumerate().skip(begin) {
+        let is_prompt = window.is_none() && index < prompt_len as usize;
         if !is_prompt || params.draw.repetition_penalty != 1.0 {
             *counts.entry(id).or_insert(0) += u32::from(!is_prompt);
         }

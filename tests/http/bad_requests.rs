@@ -191,7 +191,7 @@ fn what_clients_send_beside_is_taken() {
         json!({"top_k": -1, "min_p": 1, "top_p": 1e-300, "presence_penalty": -2, "frequency_penalty": 2}),
         json!({"repetition_penalty": 1e-300, "priority": -5, "cache_salt": "A-z_9"}),
         json!({"max_tokens": 1_000_000_000_000_000_000_u64, "stop_token_ids": [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]}),
-        json!({"max_tokens": 3, "max_completion_tokens": 2, "best_of": 2, "response_format": {"type": "text"}}),
+        json!({"max_tokens": 3, "max_completion_tokens": 3, "best_of": 2, "response_format": {"type": "text"}}),
         json!({"stop": ["a", "b"], "logit_bias": {"4095": -100, "0": 100.0}, "suffix": "", "use_beam_search": false}),
         json!({"model": "other/name", "stop": "x", "tool_choice": "none"}),
         json!({"use_beam_search": true, "n": 2, "best_of": 3, "length_penalty": 0.5, "early_stopping": true}),

@@ -25,7 +25,7 @@ const NEEDS: &[(&str, &str)] = &[
     ("length_penalty", r#"{"use_beam_search": true}"#),
     (
         "min_tokens",
-        r#"{"max_tokens": 100000, "max_output_tokens": 100000, "n_predict": -1}"#,
+        r#"{"max_tokens": 100000, "max_output_tokens": 100000}"#,
     ),
     ("stream_options", r#"{"stream": true}"#),
     (
@@ -252,7 +252,10 @@ fn valid(document: &Value, schema: &Value) -> Value {
             .cloned()
             .unwrap_or(json!(1)),
         Some("string") => "a".into(),
-        Some("array") => json!([valid(document, &schema["items"])]),
+        Some("array") => match schema["prefixItems"].as_array() {
+            Some(items) => items.iter().map(|item| valid(document, item)).collect(),
+            None => json!([valid(document, &schema["items"])]),
+        },
         Some("object") => {
             let required = schema["required"]
                 .as_array()
@@ -453,7 +456,7 @@ fn every_bound_of_the_document_holds() {
                 values.extend((!is_required(&form, name)).then_some((Value::Null, true)));
                 for (value, taken) in values {
                     count += 1;
-                    let fault = fault(&server, path, &example, (name, &value), taken);
+                    let fault = fault(&server, path, (&form, &example), (name, &value), taken);
                     let value: String = value.to_string().chars().take(100).collect();
                     wrong.extend(fault.map(|fault| format!("{path} {name}: {value}: {fault}")));
                 }
@@ -554,11 +557,26 @@ fn a_field_is_refused_by_name_only_where_other_servers_have_it() {
     );
 }
 
+/// Sets a field of a request, of which two names may not disagree.
+fn put(request: &mut Value, form: &Value, (name, value): (&str, &Value)) {
+    let field = |name: &str| {
+        let about = form["properties"][name]["description"].as_str();
+        let other =
+            about.and_then(|about| about.strip_prefix("Another name of `")?.strip_suffix("`."));
+        other.unwrap_or(name).to_owned()
+    };
+    if !value.is_null() {
+        let fields = request.as_object_mut().expect("an object");
+        fields.retain(|other, _| other == name || field(other) != field(name));
+    }
+    request[name] = value.clone();
+}
+
 /// How the response to `example` with one more field contradicts the document, if it does.
 fn fault(
     server: &Server,
     path: &str,
-    example: &Value,
+    (form, example): (&Value, &Value),
     (name, value): (&str, &Value),
     taken: bool,
 ) -> Option<String> {
@@ -566,12 +584,15 @@ fn fault(
     let of_path = format!("{} {name}", path.trim_end_matches("/count_tokens"));
     let needs = |of: &str| NEEDS.iter().find(|(field, _)| *field == of);
     if let Some((_, more)) = needs(&of_path).or_else(|| needs(name)) {
-        request = with(&request, &serde_json::from_str(more).expect("JSON"));
+        let more: Value = serde_json::from_str(more).expect("JSON");
+        for (name, value) in more.as_object().expect("an object") {
+            put(&mut request, form, (name, value));
+        }
     }
     if name == "max_tokens" && *value == 0 {
         request["echo"] = true.into();
     }
-    request[name] = value.clone();
+    put(&mut request, form, (name, value));
     let answer = server.post(path, &request);
     if taken {
         return (answer.status != 200).then(|| format!("refused: {}", answer.text));

@@ -456,7 +456,7 @@ fn what_needs_no_tokens_is_checked_before_the_prompt_is_encoded() {
             |more: Value| server.post(path, &with(base, &more)).json()["error"]["param"].clone();
         assert_eq!(param(json!({})), encoded, "{path}");
         for (name, value) in [
-            ("temperature", json!(3)),
+            ("temperature", json!(300)),
             ("logit_bias", json!({"4096": 1})),
             ("min_tokens", json!(9999)),
             ("cache_salt", json!("a b")),

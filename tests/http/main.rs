@@ -15,6 +15,7 @@ mod fields;
 mod grammars;
 mod harness;
 mod infill;
+mod llama;
 mod local;
 mod metrics;
 mod models;

@@ -13,6 +13,7 @@ use axum::body::Body;
 use axum::http::Request;
 use folio::backend::fake::{FakeBackend, Script};
 use folio::engine::handle::{EngineInbox, Status, channel};
+use folio::engine::request::DrawDefaults;
 use folio::engine::{self, DeviceQueue, EngineEnd};
 use folio::model::{Model, demo};
 use folio::platform::block_on;
@@ -122,6 +123,7 @@ pub(crate) fn source_of(
             engine: handle,
             text: demo_text(),
             defaults: params(),
+            draw_defaults: DrawDefaults::default(),
             end: Box::new(end),
         })
     };

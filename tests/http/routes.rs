@@ -162,6 +162,7 @@ fn every_route_but_the_open_ones_needs_the_key() {
         "/ui/style.css",
         "/ui/licences.txt",
         "/health",
+        "/v1/health",
         "/ping",
     ];
     // Every other path, one that does not exist, and paths that look like others.

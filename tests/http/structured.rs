@@ -620,3 +620,18 @@ fn a_long_integer_that_cannot_be_enforced_is_refused_and_never_rounded() {
     let answer = post_text(&server, CHAT, body.replace("\"S\"", &items));
     assert_eq!(answer.status, 400, "{}", answer.text);
 }
+
+#[test]
+fn a_grammar_may_name_tokens_by_number_and_by_text() {
+    let server = Server::plain();
+    for name in ["grammar", "guided_grammar"] {
+        let request = json!({"prompt": "Hello", "n_predict": 4, "return_tokens": true,
+            name: "root ::= <[5]> !<[6]> </think> <[7]>"});
+        let answer = server.post("/completion", &request);
+        assert_eq!(answer.status, 200, "{}", answer.text);
+        let tokens = answer.json()["tokens"].clone();
+        assert_eq!((&tokens[0], &tokens[3]), (&json!(5), &json!(7)), "{tokens}");
+        assert_ne!(tokens[1], 6);
+        assert_eq!(tokens[2], harness::ids("</think>")[0]);
+    }
+}

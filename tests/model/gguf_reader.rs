@@ -7,7 +7,7 @@ use crate::builder::{Builder, Item, Tensor};
 use crate::models::{self, demo};
 use bytes::Bytes;
 use folio::model::rope::RopeScaling;
-use folio::model::{Gguf, LoadError, Model, Texts, demo as demo_model};
+use folio::model::{DrawDefaults, Gguf, LoadError, Model, Texts, demo as demo_model};
 use folio::plan::Storage;
 use folio::platform::{ModelFile, block_on};
 use folio::text::{ChatInput, TextModel, Tokenizer};
@@ -444,6 +444,26 @@ fn every_key_that_scales_rotations_counts() {
         (times - 1.5 * plain).abs() < 1e-6,
         "{times} is not 1.5 times {plain}"
     );
+}
+
+#[test]
+fn sampling_defaults_are_those_of_the_file() {
+    let draw = |keys: &[(&str, Item)]| llama(keys).expect("it loads").generation().draw;
+    assert_eq!(draw(&[]), DrawDefaults::default());
+    let keys = [
+        ("general.sampling.temp", Item::F32(0.25)),
+        ("general.sampling.top_k", Item::U32(20)),
+        ("general.sampling.top_p", Item::F32(1.0)),
+        ("general.sampling.min_p", Item::F32(7.0)),
+        ("general.sampling.penalty_repeat", Item::Text("much".into())),
+    ];
+    let expected = DrawDefaults {
+        temperature: Some(0.25),
+        top_k: Some(20),
+        top_p: Some(1.0),
+        ..DrawDefaults::default()
+    };
+    assert_eq!(draw(&keys), expected, "what no request may have is ignored");
 }
 
 #[test]

@@ -463,7 +463,7 @@ fn generation_defaults_and_end_tokens_are_read() {
         top_k,
         top_p,
         ..
-    } = generation.draw;
+    } = generation.draw.over(DrawParams::default());
     assert_eq!(
         (temperature, top_k, top_p),
         (0.6, 0, 1.0),
@@ -480,7 +480,7 @@ fn generation_defaults_and_end_tokens_are_read() {
     );
     let demo = Model::demo();
     assert_eq!(demo.generation().eos_token_ids, [4091, 4089]);
-    assert_eq!(demo.generation().draw.top_p, 0.9);
+    assert_eq!(demo.generation().draw.top_p, Some(0.9));
 }
 
 #[test]

@@ -224,7 +224,10 @@ impl WebEngine {
             on_end,
         } = parts;
         let config = options.config()?;
-        let defaults = SamplingParams::from_defaults(model.generation());
+        let (defaults, draw_defaults) = (
+            SamplingParams::from_defaults(model.generation()),
+            model.generation().draw,
+        );
         let (handle, inbox) = handle::channel(config.queue_requests_max);
         let report = move |phase: &str, done: f64, total: f64| {
             on_progress.call3(&JsValue::NULL, &phase.into(), &done.into(), &total.into())
@@ -245,6 +248,7 @@ impl WebEngine {
         let server = ServerOptions {
             allowed_hosts: vec!["*".into()],
             defaults,
+            draw_defaults,
             ..ServerOptions::default()
         };
         let state = ServerState::new(handle.clone(), Arc::new(text), vec![options.name], server);

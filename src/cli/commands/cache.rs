@@ -2,7 +2,7 @@
 //! such a file into a folder for `--kv-disk`.
 
 use crate::cli::options::{EngineArgs, ModelArgs};
-use crate::cli::request::server_options;
+use crate::cli::request::{server_options, set_field};
 use crate::cli::session::Session;
 use crate::cli::terminal::output::result;
 use anyhow::{Context as _, Result, ensure};
@@ -186,7 +186,7 @@ fn request(mut body: Map<String, Value>) -> Result<(&'static str, Value)> {
         !body.contains_key("cache_salt"),
         "`cache_salt`: salted blocks never leave the process"
     );
-    body.insert("max_tokens".to_owned(), 1.into());
+    set_field(&mut body, "max_tokens", 1.into());
     let path = if body.contains_key("messages") {
         "/v1/chat/completions"
     } else {

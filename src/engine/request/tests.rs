@@ -54,7 +54,10 @@ fn a_models_defaults_are_taken_over() {
     };
     let defaults = GenerationDefaults {
         max_new_tokens: Some(17),
-        draw,
+        draw: DrawDefaults {
+            temperature: Some(0.25),
+            ..DrawDefaults::default()
+        },
         ..GenerationDefaults::default()
     };
     let params = SamplingParams::from_defaults(&defaults);

@@ -2,14 +2,15 @@
 
 use super::{BatchBuilder, PREEMPTIONS_MAX, Scheduler, Sequence};
 use crate::engine::memory::Admission;
+use crate::engine::request::{Progress, PromptEvent};
 use crate::engine::sequence::{Order, SequenceId, StreamId};
 
 /// One of so many blocks of a pool stays free for the running sequences to grow.
 const SPARE_SHARE: u32 = 100;
 
 impl Scheduler {
-    /// The first choices of requests that were admitted since the last call.
-    pub fn take_admitted(&mut self) -> Vec<StreamId> {
+    /// What the first choices of requests that were admitted since the last call are told.
+    pub fn take_admitted(&mut self) -> Vec<(StreamId, PromptEvent)> {
         std::mem::take(&mut self.admitted)
     }
 
@@ -114,12 +115,23 @@ impl Scheduler {
 
     /// Counts a request that is admitted for the first time.
     fn note_admission(&mut self, id: SequenceId) {
-        let sequence = &self.sequences[id];
+        let sequence = &mut self.sequences[id];
         let cached = sequence.cached();
         let prompt = u64::from(sequence.prompt_len());
         self.round_robin.admitted(sequence.order.round);
         if sequence.request.report_admission {
-            self.admitted.push(sequence.choice.stream);
+            let seed = sequence.seed;
+            self.admitted
+                .push((sequence.choice.stream, PromptEvent::Admitted { seed }));
+        }
+        if sequence.request.report_progress {
+            sequence.progress_reported = cached.all;
+            let progress = Progress {
+                cached: cached.all,
+                processed: cached.all,
+            };
+            self.admitted
+                .push((sequence.choice.stream, PromptEvent::Progress(progress)));
         }
         self.counts.requests_dequeued += 1;
         self.counts.prompt_tokens += prompt;

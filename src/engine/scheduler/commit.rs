@@ -4,7 +4,7 @@ use super::Scheduler;
 use crate::engine::batch::{Batch, Draw, Pool, Row, Score};
 use crate::engine::memory::Spoilt;
 use crate::engine::request::{
-    Event, FinishReason, PromptEvent, RequestError, Token, TokenLogprob, Usage,
+    Event, FinishReason, Progress, PromptEvent, RequestError, Token, TokenLogprob, Usage,
 };
 use crate::engine::sequence::{Exit, Sequence, SequenceId, StreamId};
 use crate::plan::inputs::{NONE, Results, Sampled};
@@ -32,6 +32,7 @@ impl Scheduler {
         let mut events = Vec::with_capacity(batch.draws.len());
         for row in &batch.rows {
             self.pass_windows(row);
+            self.report_progress(row, batch.step, &mut events);
         }
         let mut sampled = results.sampled.into_iter();
         let mut scores = batch.scores.iter().peekable();
@@ -400,6 +401,27 @@ impl Scheduler {
             holding, tokens, ..
         } = &mut self.sequences[row.sequence];
         self.memory.pass_windows(holding, tokens, next);
+    }
+
+    /// Tells how much of a prompt is computed before its first token, if its request asked for it. A prompt that is
+    /// computed again is reported where it goes on.
+    fn report_progress(&mut self, row: &Row, step: u64, events: &mut Events) {
+        let sequence = &mut self.sequences[row.sequence];
+        let processed = row.start + row.count;
+        if !sequence.request.report_progress
+            || !(sequence.progress_reported + 1..=sequence.prompt_len()).contains(&processed)
+            || sequence.tokens_known() > sequence.prompt_len()
+            || !sequence.wants_result_of(step)
+        {
+            return;
+        }
+        sequence.progress_reported = processed;
+        let progress = Progress {
+            cached: sequence.cached().all,
+            processed,
+        };
+        let event = Event::Prompt(PromptEvent::Progress(progress));
+        events.push((sequence.choice.stream, event));
     }
 
     /// What completed rows have computed of prompts can be written to files.

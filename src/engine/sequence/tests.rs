@@ -104,7 +104,7 @@ fn drafts_are_added_to_the_history_of_tokens() {
         .into_iter()
         .for_each(|token_id| sequence.push(token_id));
     let counts = |drafts: &[u32]| {
-        let entries = sequence.history_with(drafts);
+        let entries = sequence.history_with(drafts, false);
         entries
             .iter()
             .map(|entry| (entry.token_id, entry.generated))
@@ -112,4 +112,46 @@ fn drafts_are_added_to_the_history_of_tokens() {
     };
     assert_eq!(counts(&[]), [(3, 2), (4, 1)]);
     assert_eq!(counts(&[5, 3, 6, 6]), [(3, 3), (4, 1), (5, 1), (6, 2)]);
+}
+
+#[test]
+fn penalties_count_the_last_tokens_of_prompt_and_answer() {
+    let mut sequence = counting(None);
+    let request = Arc::make_mut(&mut sequence.request);
+    request.prompt = [9, 8, 9].into();
+    request.params.penalty_window = Some(4);
+    request.params.draw.repetition_penalty = 1.5;
+    sequence.tokens = request.prompt.to_vec();
+    sequence.start_history();
+    let sorted = |entries: &[HistoryEntry]| {
+        let mut counts: Vec<_> = entries
+            .iter()
+            .map(|entry| (entry.token_id, entry.generated))
+            .collect();
+        counts.sort_unstable();
+        counts
+    };
+    assert_eq!(sorted(sequence.history()), [(8, 1), (9, 2)]);
+    sequence.push(7);
+    assert_eq!(sorted(sequence.history()), [(7, 1), (8, 1), (9, 2)]);
+    assert_eq!(
+        sorted(&sequence.history_with(&[], true)),
+        [(7, 1), (8, 1), (9, 1)]
+    );
+    assert_eq!(
+        sorted(&sequence.history_with(&[5, 7], false)),
+        [(5, 1), (7, 2), (9, 1)]
+    );
+    assert_eq!(
+        sorted(&sequence.history_with(&[5, 5, 5, 5], true)),
+        [(5, 3)]
+    );
+    [7, 8]
+        .into_iter()
+        .for_each(|token_id| sequence.push(token_id));
+    assert_eq!(sorted(sequence.history()), [(7, 2), (8, 1), (9, 1)]);
+    [1, 2, 3, 4, 1]
+        .into_iter()
+        .for_each(|token_id| sequence.push(token_id));
+    assert_eq!(sorted(sequence.history()), [(1, 1), (2, 1), (3, 1), (4, 1)]);
 }

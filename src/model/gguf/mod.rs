@@ -223,12 +223,44 @@ impl Gguf {
         ModelSpec::from_complete_json(self.tensors.name(), &self.config_json, &stored)
     }
 
+    /// What the file says of sampling, in the words of a generation_config.json; and the file's name.
+    pub(super) fn generation_json(&self) -> (String, Vec<u8>) {
+        let metadata = &self.texts.0;
+        let mut config = serde_json::Map::new();
+        for (key, name) in SAMPLING {
+            let key = format!("general.sampling.{key}");
+            match metadata.number(&key) {
+                Ok(Some(number)) if number.fract() == 0.0 => {
+                    config.insert(name.to_owned(), (number as i64).into());
+                }
+                Ok(Some(number)) => {
+                    config.insert(name.to_owned(), number.into());
+                }
+                Ok(None) => {}
+                Err(error) => tracing::warn!("{error}; it is ignored"),
+            }
+        }
+        (
+            metadata.file().to_owned(),
+            serde_json::Value::from(config).to_string().into_bytes(),
+        )
+    }
+
     /// The tensors, and what the file calls them.
     pub(super) fn into_parts(mut self) -> (Box<dyn TensorSource>, OwnNames) {
         let own_names = std::mem::take(&mut self.tensors.own_names);
         (Box::new(self.tensors), own_names)
     }
 }
+
+/// Sampling defaults in GGUF, without their prefix, and in a generation_config.json.
+const SAMPLING: [(&str, &str); 5] = [
+    ("temp", "temperature"),
+    ("top_k", "top_k"),
+    ("top_p", "top_p"),
+    ("min_p", "min_p"),
+    ("penalty_repeat", "repetition_penalty"),
+];
 
 /// Checks that the parts of a split model are all there, and in order.
 fn check_parts(parts: &[Metadata]) -> Result<(), LoadError> {

@@ -24,12 +24,13 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const TRACE_PARENT: HeaderName = HeaderName::from_static("traceparent");
 const REQUEST_ID_CHARACTERS: usize = 64;
 /// Paths that need no key. The chat page holds no secret, and users enter the key there.
-const OPEN: [&str; 6] = [
+const OPEN: [&str; 7] = [
     "/",
     "/ui/app.js",
     "/ui/style.css",
     "/ui/licences.txt",
     "/health",
+    "/v1/health",
     "/ping",
 ];
 

@@ -19,6 +19,7 @@ use crate::server::parameters::tools::{
 use crate::server::parameters::turns::Turns;
 use crate::server::wire::error::{ApiError, Names, shorten};
 use crate::text::GrammarSpec;
+use crate::text::answer::Parsing;
 use serde_json::{Map, Value, json};
 
 /// The engine's field names and Anthropic's, where they differ.
@@ -91,10 +92,14 @@ fields! {
         stop_sequences: Option<Vec<String>> = Optional(StopStrings),
         /// One answer is generated here.
         #[expect(dead_code)]
-        n: Option<()> = Optional(OneChoice),
+        n: Option<()> = Optional(OneChoice) => n_cmpl = Optional(OneChoice),
         /// One answer is generated here.
         #[expect(dead_code)]
         best_of: Option<()> = Optional(OneChoice),
+    }
+    refuses {
+        max_completion_tokens: "use `max_tokens`",
+        n_predict: "use `max_tokens`",
     }
 }
 
@@ -187,6 +192,7 @@ impl MessagesPrompt {
             kwargs: Some(kwargs),
             add_generation_prompt: !continue_final,
             continue_final,
+            parsing: Parsing::default(),
         };
         Ok((conversation, format.or(self.output_format), left_out))
     }

@@ -8,7 +8,7 @@ use crate::server::parameters::table::ConversationFields;
 use crate::server::parameters::tools;
 use crate::server::parameters::turns::Turns;
 use crate::server::wire::error::ApiError;
-use crate::text::answer::ToolChoice;
+use crate::text::answer::{Parsing, ToolChoice};
 use crate::text::integers;
 use serde_json::{Map, Value};
 
@@ -30,6 +30,8 @@ pub(crate) struct Conversation {
     pub(crate) kwargs: Option<Map<String, Value>>,
     pub(crate) add_generation_prompt: bool,
     pub(crate) continue_final: bool,
+    /// Which parts of the answer are told apart.
+    pub(crate) parsing: Parsing,
 }
 
 impl Conversation {
@@ -60,6 +62,10 @@ impl Conversation {
             kwargs,
             add_generation_prompt,
             continue_final,
+            parsing: Parsing {
+                reasoning: fields.reasoning_format != Some("none"),
+                calls: fields.parse_tool_calls,
+            },
         })
     }
 
@@ -121,6 +127,7 @@ impl Conversation {
         let Self {
             add_generation_prompt,
             continue_final,
+            parsing,
             ..
         } = *self;
         Self {
@@ -129,6 +136,7 @@ impl Conversation {
             kwargs,
             add_generation_prompt,
             continue_final,
+            parsing,
         }
     }
 

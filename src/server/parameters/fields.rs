@@ -5,6 +5,9 @@
 /// of other groups; a group's own row hides a field of the same name there. `#[expect(dead_code)]` marks fields that
 /// are checked and not used.
 ///
+/// `=> name = kind` after a row is another name of the same field, with the kind of its values there. A request may use
+/// any of the names; two that disagree are refused.
+///
 /// `refuses` and `ignores` list fields of other servers, each with what to use instead or why nothing is lost. Ignoring
 /// a field that would change what is generated would give a wrong answer or bypass a restriction, so it is refused
 /// until it is implemented.
@@ -12,7 +15,8 @@ macro_rules! fields {
     (
         $(#[doc = $about:literal])+
         $group:ident $(with $($part:ident: $inner:ident),+)? {
-            $($(#[doc = $sentence:literal])+ $(#[expect($lint:ident)])? $name:ident: $value:ty = $presence:expr,)*
+            $($(#[doc = $sentence:literal])+ $(#[expect($lint:ident)])? $name:ident: $value:ty = $presence:expr
+                $(=> $alias:ident = $other:expr)*,)*
         }
         $(refuses { $($refused:ident: $instead:literal,)+ })?
         $(ignores { $($ignored:ident: $why:literal,)+ })?
@@ -33,8 +37,10 @@ macro_rules! fields {
             ) -> Result<Self, $crate::server::wire::error::ApiError> {
                 Ok(Self {
                     $($name: {
-                        let name = $crate::server::parameters::kind::field_name(stringify!($name));
-                        $crate::server::parameters::kind::take(map, at, name, &$presence, bounds)?
+                        use $crate::server::parameters::kind::{Given, field_name};
+                        let given = Given::take(map, at, field_name(stringify!($name)), &$presence, bounds)?;
+                        $(let given = given.or(map, at, field_name(stringify!($alias)), &$other, bounds)?;)*
+                        given.value
                     },)*
                     $($($part: $inner::take(map, at, bounds)?,)+)?
                 })
@@ -50,7 +56,13 @@ macro_rules! fields {
                         &[$($sentence),+],
                         &$presence,
                         bounds,
-                    ),)*
+                    ),
+                    $(kind::alias_row(
+                        (Self::NAME, kind::field_name(stringify!($alias))),
+                        kind::field_name(stringify!($name)),
+                        &$other,
+                        bounds,
+                    ),)*)*
                 ];
                 kind::joined(own, vec![$($($inner::rows(bounds),)+)?])
             }
@@ -60,7 +72,10 @@ macro_rules! fields {
                 let refused = [$($((stringify!($refused), $instead),)+)?].map(Foreign::refused);
                 let ignored = [$($((stringify!($ignored), $why),)+)?].map(Foreign::ignored);
                 let parts: Vec<Vec<Foreign>> = vec![$($($inner::foreign(),)+)?];
-                let own: &[&str] = &[$($crate::server::parameters::kind::field_name(stringify!($name)),)*];
+                let own: &[&str] = &[$(
+                    $crate::server::parameters::kind::field_name(stringify!($name)),
+                    $($crate::server::parameters::kind::field_name(stringify!($alias)),)*
+                )*];
                 let all = refused.into_iter().chain(ignored).chain(parts.into_iter().flatten());
                 all.filter(|field| !own.contains(&field.name)).collect()
             }

@@ -2,7 +2,7 @@
 //! struct of fields.
 
 use crate::engine::handle::EngineInfo;
-use crate::server::state::{Limits, prompt_bytes_max};
+use crate::server::state::Limits;
 use crate::server::wire::error::{ApiError, shorten};
 use crate::text::integers;
 use serde_json::{Map, Value, json};
@@ -33,8 +33,6 @@ pub(crate) struct Bounds {
     pub(crate) vocab: u32,
     /// Maximum tokens of prompt and answer together.
     pub(crate) context: u32,
-    /// Maximum bytes of text in one prompt.
-    pub(crate) prompt_bytes: usize,
     /// Number of elements of an embedding.
     pub(crate) embedding: u32,
 }
@@ -47,7 +45,6 @@ impl Bounds {
             prompts: limits.prompts_max,
             vocab: of_model(|info| info.vocab),
             context: of_model(|info| info.max_model_len),
-            prompt_bytes: info.map_or(usize::MAX, prompt_bytes_max),
             embedding: of_model(|info| info.embedding_len),
         }
     }
@@ -186,6 +183,8 @@ pub(crate) struct Row {
     /// The group whose row this is; others may have it as a part.
     pub(crate) group: &'static str,
     pub(crate) name: &'static str,
+    /// The first name of the field.
+    pub(crate) field: &'static str,
     pub(crate) sentence: String,
     pub(crate) schema: Value,
     pub(crate) required: bool,
@@ -206,16 +205,53 @@ impl Row {
     }
 }
 
-/// Removes and reads one field; null counts as absent.
-pub(crate) fn take<P: Presence>(
-    map: &mut Map<String, Value>,
-    at: &str,
-    name: &'static str,
-    presence: &P,
-    bounds: &Bounds,
-) -> Result<P::Value, ApiError> {
-    let value = map.remove(name).filter(|value| !value.is_null());
-    presence.take(&path(at, name), value, bounds)
+/// The value of a field that was read, and the name under which the request gave it.
+pub(crate) struct Given<T> {
+    pub(crate) value: T,
+    by: Option<&'static str>,
+}
+
+impl<T> Given<T> {
+    /// Removes and reads one field; null counts as absent.
+    pub(crate) fn take<P: Presence<Value = T>>(
+        map: &mut Map<String, Value>,
+        at: &str,
+        name: &'static str,
+        presence: &P,
+        bounds: &Bounds,
+    ) -> Result<Self, ApiError> {
+        let value = map.remove(name).filter(|value| !value.is_null());
+        let by = value.as_ref().map(|_| name);
+        let value = presence.take(&path(at, name), value, bounds)?;
+        Ok(Self { value, by })
+    }
+
+    /// Also removes and reads another name of the field. A value that means "absent" there says nothing.
+    pub(crate) fn or<P: Presence<Value = T>>(
+        self,
+        map: &mut Map<String, Value>,
+        at: &str,
+        name: &'static str,
+        presence: &P,
+        bounds: &Bounds,
+    ) -> Result<Self, ApiError>
+    where
+        T: PartialEq,
+    {
+        let other = Given::take(map, at, name, presence, bounds)?;
+        if other.by.is_none() || other.value == presence.take(&path(at, name), None, bounds)? {
+            return Ok(self);
+        }
+        match self.by {
+            Some(first) if self.value != other.value => {
+                let (first, second) = (path(at, first), path(at, name));
+                let message =
+                    format!("`{second}` is another name of `{first}`, which has another value");
+                Err(ApiError::invalid(second, message))
+            }
+            _ => Ok(other),
+        }
+    }
 }
 
 /// The name of a field whose member in Rust may be a raw identifier.
@@ -239,9 +275,24 @@ pub(crate) fn row<P: Presence>(
     Row {
         group,
         name,
+        field: name,
         sentence,
         schema,
         required,
+    }
+}
+
+/// Documents another name of a field.
+pub(crate) fn alias_row<P: Presence>(
+    (group, name): (&'static str, &'static str),
+    field: &'static str,
+    presence: &P,
+    bounds: &Bounds,
+) -> Row {
+    let sentence = format!("Another name of `{field}`.");
+    Row {
+        field,
+        ..row((group, name), &[&sentence], presence, bounds)
     }
 }
 

@@ -4,12 +4,14 @@
 //! `keep_alive` is read before a request reaches its model (`routes::forward`), where a server has several.
 //! A request without a prompt only loads the model.
 
-use crate::engine::request::{MIN_P, PENALTY, REPETITION_PENALTY, TEMPERATURE};
+use crate::engine::request::{MIN_P, PENALTY, REPETITION_PENALTY};
 use crate::server::parameters::conversation::{Conversation, Turn};
 use crate::server::parameters::fields::fields;
 use crate::server::parameters::kind::{Bounds, Kind, Most, wrong};
 use crate::server::parameters::kinds::messages::{MessageList, Messages, check_count, message};
-use crate::server::parameters::kinds::sampling::{StopStrings, TOP_P_OR_GREEDY};
+use crate::server::parameters::kinds::sampling::{
+    OPENAI_TEMPERATURE, StopStrings, TOP_P_OR_GREEDY, Within,
+};
 use crate::server::parameters::kinds::structured::JsonSchema;
 use crate::server::parameters::kinds::{
     Count, Flag, Integer, Number, Open, Optional, Required, Text,
@@ -23,6 +25,7 @@ use crate::server::parameters::tools::{self, Tools};
 use crate::server::parameters::turns::Turns;
 use crate::server::wire::error::{ApiError, Names};
 use crate::text::GrammarSpec;
+use crate::text::answer::Parsing;
 use serde_json::{Map, Value, json};
 use std::time::Duration;
 
@@ -69,7 +72,7 @@ fields! {
         /// Tokens to generate at most; negative: as many as fit into the context.
         num_predict: Option<i64> = Optional(Integer { min: -2, max: Most::Fixed(u32::MAX as i64) }),
         /// Sampling temperature; 0 always takes the likeliest token.
-        temperature: Option<f32> = Optional(Number(TEMPERATURE)),
+        temperature: Option<f32> = Optional(Within(OPENAI_TEMPERATURE)),
         /// Sample from the likeliest tokens whose probabilities add up to this.
         top_p: Option<f32> = Optional(Number(TOP_P_OR_GREEDY)),
         /// Sample from this many of the likeliest tokens; 0 and -1 keep all.
@@ -148,7 +151,7 @@ fields! {
     /// `POST /api/embed`.
     OllamaEmbedRequest with target: Target, queueing: Queueing {
         /// What to embed: a text, or several.
-        input: Prompts = Required(PromptsKind { any_length: true, most: Most::Fixed(INPUTS_MAX) }),
+        input: Prompts = Required(PromptsKind { most: Most::Fixed(INPUTS_MAX) }),
         /// Cut an input that is too long; it is refused otherwise.
         truncate: bool = Flag(true),
         /// Elements to keep of each vector.
@@ -164,7 +167,7 @@ fields! {
     /// `POST /api/embeddings`, the older form of `/api/embed`.
     OllamaEmbeddingsRequest with target: Target, queueing: Queueing {
         /// What to embed.
-        prompt: Prompts = Required(PromptsKind { any_length: true, most: Most::Fixed(1) }),
+        prompt: Prompts = Required(PromptsKind { most: Most::Fixed(1) }),
     }
     ignores {
         keep_alive: "a server's only model stays loaded; one of several is kept so long",
@@ -388,6 +391,7 @@ impl OllamaSettings {
                 ..fields
             };
         }
+        fields.samplers = fields.samplers.with_window();
         let kwargs = self.think.map(|think| match think {
             Value::Bool(on) => Map::from_iter(
                 ["enable_thinking", "thinking"].map(|name| (name.to_owned(), on.into())),
@@ -400,6 +404,7 @@ impl OllamaSettings {
             kwargs,
             add_generation_prompt: true,
             continue_final: false,
+            parsing: Parsing::default(),
         };
         let sampling = SamplingRequest {
             model: target.model,

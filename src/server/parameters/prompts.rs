@@ -5,72 +5,131 @@ use crate::server::parameters::kind::{Bounds, Kind, Most, wrong};
 use crate::server::parameters::kinds::{Text, object, token_id, token_id_schema};
 use crate::server::state::{ModelState, prompt_bytes_max};
 use crate::server::wire::error::ApiError;
-use crate::text::{Gap, Infill, TextModel, Tokenizer, TokenizerError};
-use serde_json::{Value, json};
+use crate::text::{Gap, Infill, TextModel, Tokenizer, TokenizerError, integers};
+use serde_json::{Map, Value, json};
 
-/// The forms of `prompt`.
-pub(crate) enum Prompts {
-    Texts(Vec<String>),
-    Ids(Vec<Vec<u32>>),
+/// Prompts of a request.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Prompts(pub(crate) Vec<Prompt>);
+
+/// The forms of a prompt.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Prompt {
+    Text(String),
+    Ids(Vec<u32>),
+    /// Texts and token ids one after the other, as llama.cpp's clients write special tokens by their ids.
+    Mixed(Vec<Prompt>),
+}
+
+impl Prompt {
+    /// Bytes of its texts.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Ids(_) => 0,
+            Self::Mixed(parts) => parts.iter().map(Self::bytes).sum(),
+        }
+    }
+
+    /// Its token ids. The special tokens that the tokenizer adds belong to a text at the beginning.
+    fn encode(
+        self,
+        tokenizer: Option<&Tokenizer>,
+        encode: impl Fn(&Tokenizer, &str) -> Result<Vec<u32>, TokenizerError>,
+    ) -> Result<Vec<u32>, ApiError> {
+        let text = |text: &str, is_first: bool| {
+            let message = "this model has no tokenizer: send token ids";
+            let tokenizer = tokenizer.ok_or_else(|| ApiError::invalid("prompt", message))?;
+            let ids = if is_first {
+                encode(tokenizer, text)
+            } else {
+                tokenizer.encode(text, false)
+            };
+            ids.map_err(|error| ApiError::invalid("prompt", error.to_string()))
+        };
+        let parts = match self {
+            Self::Mixed(parts) => parts,
+            whole => vec![whole],
+        };
+        let mut ids = Vec::new();
+        for (index, part) in parts.into_iter().enumerate() {
+            match part {
+                Self::Text(part) => ids.extend(text(&part, index == 0)?),
+                Self::Ids(part) => ids.extend(part),
+                Self::Mixed(_) => unreachable!("the parts of a prompt have no parts"),
+            }
+        }
+        Ok(ids)
+    }
 }
 
 impl Prompts {
+    /// Prompts that are texts.
+    pub(crate) fn texts(texts: Vec<String>) -> Self {
+        Self(texts.into_iter().map(Prompt::Text).collect())
+    }
+
     /// The prompts as token ids. Texts are encoded, with the special tokens that the tokenizer adds if `add_special`.
     pub(crate) async fn encode(
         self,
         state: &ModelState,
         add_special: bool,
     ) -> Result<Vec<Vec<u32>>, ApiError> {
-        match self {
-            Self::Ids(prompts) => Ok(prompts),
-            Self::Texts(texts) => encode(state, texts, add_special).await,
-        }
+        self.encode_with(state, move |tokenizer, text| {
+            tokenizer.encode(text, add_special)
+        })
+        .await
     }
 
     /// Refuses texts that are certainly too long, before they are encoded.
     pub(crate) fn check_bytes(&self, field: &str, info: &EngineInfo) -> Result<(), ApiError> {
-        let Self::Texts(texts) = self else {
-            return Ok(());
-        };
-        texts.iter().try_for_each(|text| {
-            check_bytes(
-                field,
-                text.len(),
-                info.max_model_len,
-                prompt_bytes_max(info),
-            )
-        })
+        let most = prompt_bytes_max(info);
+        self.0
+            .iter()
+            .try_for_each(|prompt| check_bytes(field, prompt.bytes(), info.max_model_len, most))
     }
 
     /// The first `most` token ids of each prompt, with the special tokens that the tokenizer adds to a text. Texts may
     /// be of any length.
     pub(crate) async fn encode_beginning(
-        self,
+        mut self,
         state: &ModelState,
         most: usize,
     ) -> Result<Vec<Vec<u32>>, ApiError> {
         // Nothing after this can be among the first tokens, so it is not encoded.
         let bytes_max = BYTES_READ_PER_BYTE * prompt_bytes_max(state.ready()?);
-        match self {
-            Self::Ids(mut prompts) => {
-                prompts.iter_mut().for_each(|prompt| prompt.truncate(most));
-                Ok(prompts)
-            }
-            Self::Texts(mut texts) => {
-                let end = |text: &str| {
-                    (0..=bytes_max.min(text.len()))
-                        .rev()
-                        .find(|&at| text.is_char_boundary(at))
-                };
-                texts
-                    .iter_mut()
-                    .for_each(|text| text.truncate(end(text).unwrap_or(0)));
-                encode_with(state, texts, move |tokenizer, text| {
-                    beginning(tokenizer, text, most)
-                })
-                .await
+        for prompt in &mut self.0 {
+            if let Prompt::Text(text) = prompt {
+                let end = (0..=bytes_max.min(text.len()))
+                    .rev()
+                    .find(|&at| text.is_char_boundary(at));
+                text.truncate(end.unwrap_or(0));
             }
         }
+        let encode = move |tokenizer: &Tokenizer, text: &str| beginning(tokenizer, text, most);
+        let mut prompts = self.encode_with(state, encode).await?;
+        prompts.iter_mut().for_each(|ids| ids.truncate(most));
+        Ok(prompts)
+    }
+
+    async fn encode_with(
+        self,
+        state: &ModelState,
+        encode: impl Fn(&Tokenizer, &str) -> Result<Vec<u32>, TokenizerError> + Send + 'static,
+    ) -> Result<Vec<Vec<u32>>, ApiError> {
+        let bytes = self.0.iter().map(Prompt::bytes).sum();
+        let encoded = state.with_text(bytes, move |text| {
+            let tokenizer = text.tokenizer.as_deref();
+            self.0
+                .into_iter()
+                .map(|prompt| prompt.encode(tokenizer, &encode))
+                .collect::<Result<Vec<_>, _>>()
+        });
+        let prompts = encoded.await??;
+        if prompts.iter().any(Vec::is_empty) {
+            return Err(ApiError::invalid("prompt", "a prompt encodes to no tokens"));
+        }
+        Ok(prompts)
     }
 }
 
@@ -97,110 +156,124 @@ pub(crate) fn beginning(
 /// Of a text that may be cut, this many times the bytes of the longest prompt are encoded.
 const BYTES_READ_PER_BYTE: usize = 4;
 
-/// A text, several, a list of token ids, or several lists.
+/// A text, a list of token ids and texts, or several such prompts. Whether they fit is known once they are encoded.
 pub(crate) struct PromptsKind {
-    /// Whether texts may have any length, because those that are too long may be cut.
-    pub(crate) any_length: bool,
     /// Maximum number of prompts.
     pub(crate) most: Most,
-}
-
-impl PromptsKind {
-    fn checked(&self, at: &str, text: String, bounds: &Bounds) -> Result<String, ApiError> {
-        let prompt_bytes = if self.any_length {
-            usize::MAX
-        } else {
-            bounds.prompt_bytes
-        };
-        checked_text(
-            at,
-            text,
-            &Bounds {
-                prompt_bytes,
-                ..*bounds
-            },
-        )
-    }
 }
 
 impl Kind for PromptsKind {
     type Value = Prompts;
 
     fn read(&self, at: &str, value: Value, bounds: &Bounds) -> Result<Prompts, ApiError> {
-        let items = match value {
-            Value::String(text) => {
-                return Ok(Prompts::Texts(vec![self.checked(at, text, bounds)?]));
-            }
-            Value::Array(items) if !items.is_empty() => items,
-            other => {
-                return Err(wrong(
-                    at,
-                    "a non-empty string, list of strings, or list(s) of token ids",
-                    &other,
-                ));
-            }
+        let is_several = value
+            .as_array()
+            .is_some_and(|items| !items.is_empty() && !items.iter().any(Value::is_number));
+        let Value::Array(items) = value else {
+            return Ok(Prompts(vec![one_prompt(at, value, bounds)?]));
         };
-        if items[0].is_number() {
-            return Ok(Prompts::Ids(vec![ids(at, &items, bounds)?]));
+        if !is_several {
+            return Ok(Prompts(vec![one_prompt(at, items.into(), bounds)?]));
         }
-        if let Some(most) = self
-            .most
-            .of(bounds)
-            .filter(|most| items.len() as u64 > most.cast_unsigned())
-        {
+        let most = self.most.of(bounds);
+        if let Some(most) = most.filter(|most| items.len() as u64 > most.cast_unsigned()) {
             let message = format!(
                 "`{at}` has {} prompts; at most {most} are allowed",
                 items.len()
             );
             return Err(ApiError::invalid(at, message));
         }
-        if items[0].is_array() {
-            let lists = items.iter().map(|item| match item {
-                Value::Array(list) => ids(at, list, bounds),
-                other => Err(wrong(at, "lists of token ids only", other)),
-            });
-            return Ok(Prompts::Ids(lists.collect::<Result<_, _>>()?));
-        }
-        let texts = items.into_iter().map(|item| match item {
-            Value::String(text) => self.checked(at, text, bounds),
-            other => Err(wrong(at, "strings only", &other)),
-        });
-        Ok(Prompts::Texts(texts.collect::<Result<_, _>>()?))
+        let prompts = items
+            .into_iter()
+            .map(|item| one_prompt(at, item, bounds))
+            .collect::<Result<_, _>>()?;
+        Ok(Prompts(prompts))
     }
 
     fn schema(&self, bounds: &Bounds) -> Value {
         let text = json!({"type": "string", "minLength": 1});
-        let ids = json!({"type": "array", "items": token_id_schema(bounds), "minItems": 1});
-        let several = |item: &Value| {
-            let mut list = json!({"type": "array", "items": item, "minItems": 1});
-            if let Some(most) = self.most.of(bounds) {
-                list["maxItems"] = most.into();
-            }
-            list
-        };
-        json!({"anyOf": [text, several(&text), ids, several(&ids)]})
+        let part = json!({"anyOf": [text, token_id_schema(bounds)]});
+        let parts = json!({"type": "array", "items": part, "minItems": 1});
+        let object = json!({"type": "object", "properties": {"prompt_string": text}});
+        let one = json!({"anyOf": [text, parts, object]});
+        let mut several = json!({"type": "array", "items": one, "minItems": 1});
+        if let Some(most) = self.most.of(bounds) {
+            several["maxItems"] = most.into();
+        }
+        json!({"anyOf": [text, parts, object, several]})
     }
 }
 
-/// A text, possibly empty, that is not too long for the context.
-pub(crate) struct Content;
+/// What a prompt may be.
+const PROMPT_RULE: &str =
+    "a non-empty string, a list of token ids and strings, or a list of such prompts";
 
-impl Kind for Content {
-    type Value = String;
+/// Reads one prompt.
+fn one_prompt(at: &str, value: Value, bounds: &Bounds) -> Result<Prompt, ApiError> {
+    match value {
+        Value::String(text) => not_empty(at, text).map(Prompt::Text),
+        Value::Array(items) if items.is_empty() => {
+            let message = format!("`{at}` must not have an empty list of token ids");
+            Err(ApiError::invalid(at, message))
+        }
+        Value::Array(items) => parts(at, items, bounds),
+        other if integers::digits(&other).is_some() => Err(wrong(at, PROMPT_RULE, &other)),
+        Value::Object(object) => not_empty(at, text_of_object(at, object)?).map(Prompt::Text),
+        other => Err(wrong(at, PROMPT_RULE, &other)),
+    }
+}
 
-    fn read(&self, at: &str, value: Value, bounds: &Bounds) -> Result<String, ApiError> {
-        match value {
-            Value::String(text) if text.len() <= bounds.prompt_bytes => Ok(text),
-            other => Err(wrong(
-                at,
-                &format!("a string of at most {} bytes", bounds.prompt_bytes),
-                &other,
-            )),
+/// Reads a list of token ids and texts.
+fn parts(at: &str, items: Vec<Value>, bounds: &Bounds) -> Result<Prompt, ApiError> {
+    if items.iter().all(|item| !item.is_string()) {
+        let ids = items.iter().map(|item| token_id(at, item, bounds));
+        return ids.collect::<Result<_, _>>().map(Prompt::Ids);
+    }
+    let mut parts = Vec::new();
+    for item in items {
+        match (item, parts.last_mut()) {
+            (Value::String(text), _) => parts.push(Prompt::Text(not_empty(at, text)?)),
+            (id, Some(Prompt::Ids(ids))) => ids.push(token_id(at, &id, bounds)?),
+            (id, _) => parts.push(Prompt::Ids(vec![token_id(at, &id, bounds)?])),
         }
     }
+    Ok(Prompt::Mixed(parts))
+}
 
-    fn schema(&self, bounds: &Bounds) -> Value {
-        json!({"type": "string", "maxLength": bounds.prompt_bytes})
+/// The text of a prompt in the form of an object: llama.cpp's `prompt_string`, or the `content` of a message.
+fn text_of_object(at: &str, mut object: Map<String, Value>) -> Result<String, ApiError> {
+    let media = object.remove("multimodal_data");
+    if media.is_some_and(|media| media.as_array().is_none_or(|items| !items.is_empty())) {
+        let path = format!("{at}.multimodal_data");
+        let message = format!("`{path}` is not supported: models take text only");
+        return Err(ApiError::unsupported(path, message));
+    }
+    if let Some(text) = object.remove("prompt_string") {
+        return string(&format!("{at}.prompt_string"), text);
+    }
+    let content = object.remove("content");
+    let content = content.ok_or_else(|| wrong(at, PROMPT_RULE, &Value::Object(object)))?;
+    let at = format!("{at}.content");
+    match content {
+        Value::Array(parts) => parts
+            .into_iter()
+            .map(|part| match (&part["type"], &part["text"]) {
+                (kind, Value::String(text)) if kind == "text" => Ok(text.clone()),
+                _ => Err(wrong(
+                    &at,
+                    "a string, or a list of parts of type text",
+                    &part,
+                )),
+            })
+            .collect(),
+        content => string(&at, content),
+    }
+}
+
+fn string(at: &str, value: Value) -> Result<String, ApiError> {
+    match value {
+        Value::String(text) => Ok(text),
+        other => Err(wrong(at, "a string", &other)),
     }
 }
 
@@ -213,7 +286,7 @@ pub(crate) struct ExtraFiles;
 impl Kind for ExtraFiles {
     type Value = Vec<(String, String)>;
 
-    fn read(&self, at: &str, value: Value, bounds: &Bounds) -> Result<Self::Value, ApiError> {
+    fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<Self::Value, ApiError> {
         let items = match value {
             Value::Array(items) if items.len() <= FILES_MAX => items,
             other => {
@@ -231,11 +304,8 @@ impl Kind for ExtraFiles {
                 let at = format!("{at}[{index}]");
                 let mut file = object(&at, item)?;
                 let mut part = |name: &str| {
-                    Content.read(
-                        &format!("{at}.{name}"),
-                        file.remove(name).unwrap_or(Value::Null),
-                        bounds,
-                    )
+                    let path = format!("{at}.{name}");
+                    string(&path, file.remove(name).unwrap_or(Value::Null))
                 };
                 Ok((part("filename")?, part("text")?))
             })
@@ -341,15 +411,12 @@ impl GapFields {
     }
 }
 
-/// A text that is neither empty nor too long for the context.
-pub(crate) fn checked_text(field: &str, text: String, bounds: &Bounds) -> Result<String, ApiError> {
+/// A text that is not empty.
+pub(crate) fn not_empty(field: &str, text: String) -> Result<String, ApiError> {
     if text.is_empty() {
-        return Err(ApiError::invalid(
-            field,
-            format!("`{field}` must not be empty"),
-        ));
+        let message = format!("`{field}` must not be empty");
+        return Err(ApiError::invalid(field, message));
     }
-    check_bytes(field, text.len(), bounds.context, bounds.prompt_bytes)?;
     Ok(text)
 }
 
@@ -362,59 +429,4 @@ fn check_bytes(field: &str, bytes: usize, context: u32, most: usize) -> Result<(
         context,
         &format!("your prompt has {bytes} bytes, of at most {most}"),
     ))
-}
-
-fn ids(field: &str, items: &[Value], bounds: &Bounds) -> Result<Vec<u32>, ApiError> {
-    if items.is_empty() {
-        return Err(ApiError::invalid(
-            field,
-            format!("`{field}` must not have an empty list of token ids"),
-        ));
-    }
-    items
-        .iter()
-        .map(|item| token_id(field, item, bounds))
-        .collect()
-}
-
-async fn encode(
-    state: &ModelState,
-    texts: Vec<String>,
-    add_special: bool,
-) -> Result<Vec<Vec<u32>>, ApiError> {
-    encode_with(state, texts, move |tokenizer, text| {
-        tokenizer.encode(text, add_special)
-    })
-    .await
-}
-
-async fn encode_with(
-    state: &ModelState,
-    texts: Vec<String>,
-    encode: impl Fn(&Tokenizer, &str) -> Result<Vec<u32>, TokenizerError> + Send + 'static,
-) -> Result<Vec<Vec<u32>>, ApiError> {
-    if state.text.tokenizer.is_none() {
-        return Err(ApiError::invalid(
-            "prompt",
-            "this model has no tokenizer: send token ids",
-        ));
-    }
-    let bytes = texts.iter().map(String::len).sum();
-    let encoded = state.with_text(bytes, move |text| {
-        let tokenizer = text
-            .tokenizer
-            .as_ref()
-            .expect("the tokenizer exists: checked above");
-        texts
-            .iter()
-            .map(|text| encode(tokenizer, text))
-            .collect::<Result<Vec<_>, _>>()
-    });
-    let prompts = encoded
-        .await?
-        .map_err(|error| ApiError::invalid("prompt", error.to_string()))?;
-    if prompts.iter().any(Vec::is_empty) {
-        return Err(ApiError::invalid("prompt", "a prompt encodes to no tokens"));
-    }
-    Ok(prompts)
 }

@@ -3,7 +3,7 @@
 use crate::server::parameters::fields::fields;
 use crate::server::parameters::kind::{Bounds, Kind, Most, wrong};
 use crate::server::parameters::kinds::{Choice, Flag, Integer, Optional, Required, Text};
-use crate::server::parameters::prompts::checked_text;
+use crate::server::parameters::prompts::not_empty;
 use crate::server::parameters::table::{INPUTS_MAX, Queueing, Target};
 use crate::server::wire::error::ApiError;
 use serde_json::{Value, json};
@@ -77,15 +77,13 @@ pub(crate) struct Document;
 impl Kind for Document {
     type Value = String;
 
-    fn read(&self, at: &str, value: Value, bounds: &Bounds) -> Result<String, ApiError> {
+    fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<String, ApiError> {
         match value {
-            Value::String(text) => checked_text(at, text, bounds),
-            Value::Object(mut map) if map.get("text").is_some_and(Value::is_string) => self.read(
-                &format!("{at}.text"),
-                map.remove("text").unwrap_or_default(),
-                bounds,
-            ),
-            Value::Object(_) => Err(ApiError::missing(format!("{at}.text"))),
+            Value::String(text) => not_empty(at, text),
+            Value::Object(mut map) => match map.remove("text") {
+                Some(Value::String(text)) => not_empty(&format!("{at}.text"), text),
+                _ => Err(ApiError::missing(format!("{at}.text"))),
+            },
             other => Err(wrong(at, "a text, or an object with `text`", &other)),
         }
     }

@@ -8,7 +8,7 @@ use crate::server::parameters::conversation::{Conversation, Turn};
 use crate::server::parameters::fields::fields;
 use crate::server::parameters::kind::{Bounds, Kind, Most, wrong};
 use crate::server::parameters::kinds::messages::{EFFORTS, check_count};
-use crate::server::parameters::kinds::sampling::{Metadata, OneChoice};
+use crate::server::parameters::kinds::sampling::{Metadata, OneChoice, PredictedOrAll};
 use crate::server::parameters::kinds::structured::JsonSchema;
 use crate::server::parameters::kinds::{Choice, Count, Flag, Nested, Optional, Required, Text};
 use crate::server::parameters::sampling::SamplingRequest;
@@ -20,6 +20,7 @@ use crate::server::parameters::tools::{
 use crate::server::parameters::turns::Turns;
 use crate::server::state::Seal;
 use crate::server::wire::error::{ApiError, Names, shorten};
+use crate::text::answer::Parsing;
 use crate::text::{GrammarSpec, integers};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
@@ -96,7 +97,10 @@ fields! {
     /// `POST /v1/responses`.
     ResponsesRequest with target: Target, prompt: ResponsesPrompt, sampling: SamplingFields, queueing: Queueing {
         /// Tokens to generate at most; by default as many as fit into the context.
-        max_output_tokens: Option<u32> = Optional(Count { min: 1, max: Most::Any }),
+        max_output_tokens: Option<u32> = Optional(Count { min: 1, max: Most::Any })
+            => max_tokens = Optional(Count { min: 1, max: Most::Any })
+            => max_completion_tokens = Optional(Count { min: 1, max: Most::Any })
+            => n_predict = PredictedOrAll,
         /// Keep the response, for `previous_response_id` and `GET /v1/responses/{id}`.
         store: bool = Flag(true),
         /// What to report beside the answer: `reasoning.encrypted_content`, `message.output_text.logprobs`.
@@ -109,7 +113,7 @@ fields! {
         truncation: Option<&'static str> = Optional(Choice(&["auto", "disabled"])),
         /// One answer is generated here.
         #[expect(dead_code)]
-        n: Option<()> = Optional(OneChoice),
+        n: Option<()> = Optional(OneChoice) => n_cmpl = Optional(OneChoice),
         /// One answer is generated here.
         #[expect(dead_code)]
         best_of: Option<()> = Optional(OneChoice),
@@ -291,6 +295,7 @@ impl ResponsesPrompt {
             kwargs,
             add_generation_prompt: true,
             continue_final: false,
+            parsing: Parsing::default(),
         };
         Ok((
             conversation,

@@ -1,16 +1,16 @@
-//! Samplers of llama.cpp and Ollama that do not exist here. Their clients send them turned off, which is accepted; a
-//! value that would change the answer is refused by name.
+//! Fields of llama.cpp and Ollama beside the usual ones. Most are of samplers that do not exist here: clients send them
+//! turned off, which is accepted; a value that would change the answer is refused by name.
 
 use crate::server::parameters::fields::fields;
 use crate::server::parameters::kind::{Bounds, Kind, Most, wrong};
-use crate::server::parameters::kinds::{Integer, Optional};
+use crate::server::parameters::kinds::{Count, Integer, Optional};
 use crate::server::wire::error::ApiError;
 use serde_json::{Value, json};
 
 fields! {
     /// Samplers of llama.cpp and Ollama.
     OtherSamplers {
-        /// How many of the last tokens penalties count; -1 is all. Another number is refused beside a penalty.
+        /// How many of the last tokens of prompt and answer the penalties count; -1 is all, 0 turns them off.
         repeat_last_n: Option<i64> = Optional(Integer { min: -1, max: Most::Fixed(i32::MAX as i64) }),
         /// Not supported; 0 is off.
         #[expect(dead_code)]
@@ -36,13 +36,20 @@ fields! {
         /// Not supported; 0 is off.
         #[expect(dead_code)]
         xtc_probability: Option<()> = Optional(Off { from: 0, to: 0, instead: "use `temperature`" }),
-        /// Not supported; 0 and -1 are off.
+        /// Not supported; -1 is off.
         #[expect(dead_code)]
-        t_max_predict_ms: Option<()> = Optional(Off { from: -1, to: 0, instead: "limit the tokens" }),
+        reasoning_budget_tokens: Option<()> = Optional(Off { from: -1, to: -1, instead: "use `reasoning_effort`" }),
+        /// Not supported; -1 is off.
+        #[expect(dead_code)]
+        thinking_budget_tokens: Option<()> = Optional(Off { from: -1, to: -1, instead: "use `reasoning_effort`" }),
+        /// End an answer at the first line break so many milliseconds after its first token; 0 and -1 are off.
+        t_max_predict_ms: Option<i64> = Optional(Integer { min: -1, max: Most::Fixed(i32::MAX as i64) }),
+        /// End an answer before a line, other than its first, that begins with fewer blanks.
+        n_indent: Option<u32> = Optional(Count { min: 0, max: Most::Any }),
     }
     refuses {
         min_keep: "use a larger `top_p`",
-        n_indent: "write white space into the prompt",
+        reasoning_control: "an answer cannot be changed while it is generated",
     }
     ignores {
         adaptive_decay: "it says more about `adaptive_target`, which is off",
@@ -56,7 +63,21 @@ fields! {
         n_discard: "contexts do not shift",
         n_keep: "contexts do not shift",
         samplers: "they have one order here: penalties, temperature, `min_p`, `top_k`, `top_p`",
+        t_max_prompt_ms: "prompts are computed whatever time it takes, as in llama.cpp",
         xtc_threshold: "it says more about `xtc_probability`, which is off",
+    }
+}
+
+/// Tokens that penalties count in llama.cpp and Ollama, unless a request says otherwise.
+pub(crate) const PENALTY_WINDOW: u32 = 64;
+
+impl OtherSamplers {
+    /// With llama.cpp's default of `repeat_last_n`.
+    pub(crate) fn with_window(self) -> Self {
+        Self {
+            repeat_last_n: self.repeat_last_n.or(Some(PENALTY_WINDOW.into())),
+            ..self
+        }
     }
 }
 

@@ -2,19 +2,21 @@
 //! follows from it.
 
 use crate::engine::request::{
-    DrawParams, Request, STOP_TOKEN_IDS_MAX, SamplingParams, SharedConstraint,
+    DrawParams, LOGIT_BIAS, Request, STOP_TOKEN_IDS_MAX, SamplingParams, SharedConstraint,
 };
 use crate::platform::SystemTime;
 use crate::server::guards::access::Client;
 use crate::server::parameters::beams::{self, StopAtText};
+use crate::server::parameters::samplers::OtherSamplers;
 use crate::server::parameters::structured::{self, Structure};
 use crate::server::parameters::table::{Queueing, SamplingFields};
 use crate::server::parameters::vocabulary;
 use crate::server::state::ModelState;
 use crate::server::traces::RequestTrace;
-use crate::server::wire::error::{ApiError, Names, name_of};
+use crate::server::wire::error::{ApiError, Names};
 use crate::text::answer::AnswerParser;
-use crate::text::{StopStrings, TextStream, Tokenizer};
+use crate::text::{LineLimits, StopStrings, TextStream, Tokenizer};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -55,6 +57,10 @@ pub(crate) struct Sampling {
     pub(crate) show_stops: bool,
     pub(crate) names: Names,
     stops: Vec<String>,
+    /// How lines end an answer.
+    lines: LineLimits,
+    /// Biases of the tokens of texts.
+    text_biases: Vec<(String, f32)>,
     /// The only tokens that an answer may have; empty: all.
     allowed_ids: Vec<u32>,
     /// Texts that an answer may not have.
@@ -77,7 +83,11 @@ pub(crate) struct Shown {
     pub(crate) tokens_as_ids: bool,
     /// How much of the prompt was found in the prefix cache, and why not more.
     prefix: bool,
-    drafts: bool,
+    pub(crate) drafts: bool,
+    /// A stream reports how much of a prompt is computed.
+    pub(crate) progress: bool,
+    /// Every chunk of a stream has times.
+    pub(crate) timings: bool,
     /// A stream ends with the numbers of tokens.
     pub(crate) usage: bool,
     /// Every chunk of a stream has the numbers of tokens.
@@ -138,7 +148,7 @@ impl SamplingRequest {
     ) -> Result<(Sampling, Option<Structure>), ApiError> {
         let info = state.ready()?;
         let model = state.model(self.model.clone())?;
-        let params = self.params(&state.options.defaults, info.max_model_len)?;
+        let params = self.params(&state.options.defaults)?;
         let shown = self.shown();
         let Self {
             fields,
@@ -156,6 +166,8 @@ impl SamplingRequest {
             show_stops: fields.include_stop_str_in_output,
             names: self.names,
             stops: fields.stop.unwrap_or_default(),
+            lines: line_limits(&fields.samplers),
+            text_biases: fields.logit_bias.unwrap_or_default().texts,
             allowed_ids: fields.allowed_token_ids.unwrap_or_default(),
             bad_words: fields.bad_words.unwrap_or_default(),
             prompt_tokens_max: prompt_tokens_max(&queueing, info.max_model_len - 1),
@@ -175,8 +187,8 @@ impl SamplingRequest {
     }
 
     /// The engine's parameters. Checks fields that depend on each other.
-    fn params(&self, defaults: &SamplingParams, context: u32) -> Result<SamplingParams, ApiError> {
-        let Self { fields, names, .. } = self;
+    fn params(&self, defaults: &SamplingParams) -> Result<SamplingParams, ApiError> {
+        let fields = &self.fields;
         if fields.stream_options.is_some() && !fields.stream {
             let message = "`stream_options` needs `stream`: true";
             return Err(ApiError::invalid("stream_options", message));
@@ -184,7 +196,6 @@ impl SamplingRequest {
         let best = fields.n.unwrap_or(1) as u32;
         let drawn = best_of(fields)?;
         let params = sampling_params(fields, defaults);
-        check_window(fields.samplers.repeat_last_n, &params.draw, context, names)?;
         let params = match beams::beams(fields)? {
             Some(beams) => beams::searching(SamplingParams { n: best, ..params }, fields, beams),
             None => SamplingParams { n: drawn, ..params },
@@ -219,6 +230,8 @@ impl SamplingRequest {
             tokens_as_ids: self.fields.return_tokens_as_token_ids,
             prefix: debug.is_some_and(|debug| debug.prefix),
             drafts: debug.is_some_and(|debug| debug.drafts),
+            progress: self.fields.return_progress && self.fields.stream,
+            timings: self.fields.timings_per_token,
             usage: options.is_some_and(|options| options.include_usage),
             continuous_usage: options.is_some_and(|options| options.continuous_usage_stats),
         }
@@ -236,8 +249,9 @@ impl Sampling {
             client: self.client.0,
             prompt_only: self.silent,
             explain_prefix: self.shown.prefix,
-            explain_drafts: self.shown.drafts,
+            explain_drafts: true,
             report_admission: true,
+            report_progress: self.shown.progress,
             ..Request::default()
         }
     }
@@ -255,8 +269,30 @@ impl Sampling {
         Ok(SamplingParams {
             constraint: self.constraint(shape, tokenizer, vocab)?,
             stop_token_ids: own.iter().chain(more).copied().collect(),
+            logit_bias: self.logit_bias(tokenizer)?,
             ..self.params.clone()
         })
+    }
+
+    /// The biases of tokens, those of texts included. What is said of a token twice adds up.
+    fn logit_bias(
+        &self,
+        tokenizer: Option<&Arc<Tokenizer>>,
+    ) -> Result<BTreeMap<u32, f32>, ApiError> {
+        let mut biases = self.params.logit_bias.clone();
+        if self.text_biases.is_empty() {
+            return Ok(biases);
+        }
+        let message = "texts in `logit_bias` need a tokenizer, and this model has none";
+        let tokenizer = tokenizer.ok_or_else(|| ApiError::unsupported("logit_bias", message))?;
+        for (text, bias) in &self.text_biases {
+            let ids = tokenizer.encode(text, false);
+            for id in ids.map_err(|error| ApiError::invalid("logit_bias", error.to_string()))? {
+                let sum = biases.entry(id).or_insert(0.0);
+                *sum = (*sum + bias).clamp(LOGIT_BIAS.min, LOGIT_BIAS.max);
+            }
+        }
+        Ok(biases)
     }
 
     /// What a trace says of the request before its prompts are known.
@@ -319,7 +355,13 @@ impl Sampling {
         let stops = StopStrings::new(&self.stops)
             .shown(self.show_stops)
             .min_tokens(self.params.min_tokens);
-        shape.answer.clone().stopping_at(stops)
+        let answer = shape.answer.clone().stopping_at(stops);
+        answer.within(self.lines.clone())
+    }
+
+    /// Whether the request cuts a prompt that is too long.
+    pub(crate) fn truncates(&self) -> bool {
+        self.prompt_tokens_max.is_some()
     }
 
     /// The prompt, cut at its beginning to the number of tokens that the request allows.
@@ -349,7 +391,6 @@ fn sampling_params(fields: &SamplingFields, defaults: &SamplingParams) -> Sampli
             min_p: fields.min_p.unwrap_or(defaults.draw.min_p),
             repetition_penalty: fields
                 .repetition_penalty
-                .or(fields.repeat_penalty)
                 .unwrap_or(defaults.draw.repetition_penalty),
             presence_penalty: fields
                 .presence_penalty
@@ -358,7 +399,15 @@ fn sampling_params(fields: &SamplingFields, defaults: &SamplingParams) -> Sampli
                 .frequency_penalty
                 .unwrap_or(defaults.draw.frequency_penalty),
         },
-        logit_bias: fields.logit_bias.clone().unwrap_or_default(),
+        penalty_window: fields
+            .samplers
+            .repeat_last_n
+            .map(|window| u32::try_from(window).unwrap_or(u32::MAX)),
+        logit_bias: fields
+            .logit_bias
+            .as_ref()
+            .map(|biases| biases.ids.clone())
+            .unwrap_or_default(),
         seed: fields.seed.map(i64::cast_unsigned).or(defaults.seed),
         stop_token_ids: fields.stop_token_ids.clone().unwrap_or_default(),
         ignore_eos: fields.ignore_eos.unwrap_or(defaults.ignore_eos),
@@ -368,23 +417,14 @@ fn sampling_params(fields: &SamplingFields, defaults: &SamplingParams) -> Sampli
     }
 }
 
-/// Refuses a number of tokens that penalties count, unless it is all of them or there is no penalty.
-fn check_window(
-    window: Option<i64>,
-    draw: &DrawParams,
-    context: u32,
-    names: Names,
-) -> Result<(), ApiError> {
-    match window {
-        Some(window) if draw.has_penalties() && (0..i64::from(context)).contains(&window) => {
-            let name = name_of("repeat_last_n", names);
-            let message = format!(
-                "`{name}` is not supported beside a penalty: penalties count all tokens; send -1"
-            );
-            Err(ApiError::unsupported(name, message))
-        }
-        _ => Ok(()),
-    }
+/// How lines end an answer.
+fn line_limits(samplers: &OtherSamplers) -> LineLimits {
+    let time = samplers
+        .t_max_predict_ms
+        .and_then(|ms| u64::try_from(ms).ok())
+        .filter(|ms| *ms > 0);
+    let indent = samplers.n_indent.unwrap_or(0);
+    LineLimits::new(time.map(Duration::from_millis), indent as usize)
 }
 
 /// Number of choices to generate, of which the answer has the best `n`.

@@ -6,8 +6,7 @@
 //! sampling parameters are the engine's constants, and the engine checks them.
 
 use crate::engine::request::{
-    LENGTH_PENALTY, LOGPROBS_MAX, MIN_P, PENALTY, REPETITION_PENALTY, STOP_TOKEN_IDS_MAX,
-    TEMPERATURE,
+    LENGTH_PENALTY, MIN_P, PENALTY, REPETITION_PENALTY, STOP_TOKEN_IDS_MAX,
 };
 use crate::server::parameters::fields::fields;
 use crate::server::parameters::kind::Most;
@@ -15,20 +14,20 @@ use crate::server::parameters::kinds::messages::{
     EFFORTS, MessageList, Messages, Modalities, TemplateSettings,
 };
 use crate::server::parameters::kinds::sampling::{
-    BadWords, CacheSalt, LogitBias, LogitBiasPairs, MaxTokens, Metadata, OneChoice, StopStrings,
-    StopTokenIds, TOP_P_OR_GREEDY, USER_BYTES_MAX,
+    ALTERNATIVES, BadWords, Biases, CacheSalt, GreedyBelowZero, LogitBias, MaxTokens, Metadata,
+    OPENAI_TEMPERATURE, OneChoice, Predicted, Probabilities, StopStrings, StopTokenIds,
+    TOP_P_OR_GREEDY, USER_BYTES_MAX, Within,
 };
-use crate::server::parameters::kinds::structured::{FormatType, JsonSchema, Notation};
+use crate::server::parameters::kinds::structured::{FormatType, JsonSchema, MaybeEmpty, Notation};
 use crate::server::parameters::kinds::{
-    Boolean, Choice, Closed, Count, Flag, Integer, Nested, NotZero, Number, Optional, Required,
-    Text, TokenIds,
+    Boolean, Choice, Closed, Count, EmbdNormalize, Flag, Integer, Needed, Nested, NotZero, Number,
+    Optional, Required, Strings, Text, TokenIds,
 };
-use crate::server::parameters::prompts::{AlwaysTrue, Content, ExtraFiles, Prompts, PromptsKind};
+use crate::server::parameters::prompts::{ExtraFiles, Prompts, PromptsKind};
 use crate::server::parameters::samplers::OtherSamplers;
 use crate::server::parameters::tools::{ToolChoice, Tools};
 use crate::text::GrammarSpec;
 use serde_json::{Map, Value};
-use std::collections::BTreeMap;
 
 /// Maximum inputs of one embeddings request, as in OpenAI's API.
 pub(crate) const INPUTS_MAX: i64 = 2048;
@@ -87,7 +86,7 @@ fields! {
         /// What a stream reports; needs `stream`.
         stream_options: Option<StreamOptions> = Optional(Nested::<StreamOptions>::new()),
         /// Sampling temperature; 0 always takes the likeliest token.
-        temperature: Option<f32> = Optional(Number(TEMPERATURE)),
+        temperature: Option<f32> = Optional(Within(OPENAI_TEMPERATURE)),
         /// Sample from the likeliest tokens whose probabilities add up to this; 0 always takes the likeliest one.
         top_p: Option<f32> = Optional(Number(TOP_P_OR_GREEDY)),
         /// Sample from this many of the likeliest tokens; 0 and -1 keep all.
@@ -95,19 +94,19 @@ fields! {
         /// Leave out tokens less likely than this share of the likeliest one.
         min_p: Option<f32> = Optional(Number(MIN_P)),
         /// Divides the logits of tokens that were there before; 1 is off.
-        repetition_penalty: Option<f32> = Optional(Number(REPETITION_PENALTY)),
-        /// llama.cpp's name of `repetition_penalty`.
-        repeat_penalty: Option<f32> = Optional(Number(REPETITION_PENALTY)),
+        repetition_penalty: Option<f32> = Optional(Number(REPETITION_PENALTY))
+            => repeat_penalty = Optional(Number(REPETITION_PENALTY)),
         /// Subtracted from the logits of tokens that were generated before.
         presence_penalty: Option<f32> = Optional(Number(PENALTY)),
         /// Subtracted from the logits of tokens for each time that they were generated before.
         frequency_penalty: Option<f32> = Optional(Number(PENALTY)),
-        /// Added to logits, by token id.
-        logit_bias: Option<BTreeMap<u32, f32>> = Optional(LogitBias),
+        /// Added to the logits of tokens, by id or text: an object or a list of pairs. `false` forbids a token.
+        logit_bias: Option<Biases> = Optional(LogitBias),
         /// Requests with the same seed sample the same tokens.
         seed: Option<i64> = Optional(Integer { min: i64::MIN, max: Most::Fixed(i64::MAX) }),
         /// Choices per prompt; 1 by default.
-        n: Option<i64> = Optional(Integer { min: 1, max: Most::Choices }),
+        n: Option<i64> = Optional(Integer { min: 1, max: Most::Choices })
+            => n_cmpl = Optional(Integer { min: 1, max: Most::Choices }),
         /// Generate this many choices and answer with the likeliest `n`; not in a stream. In a beam search: the beams.
         best_of: Option<i64> = Optional(Integer { min: 1, max: Most::Choices }),
         /// Search for the likeliest answers with `best_of` beams, else `n`, instead of sampling; not in a stream.
@@ -133,11 +132,15 @@ fields! {
         /// Leave special tokens out of the text.
         skip_special_tokens: bool = Flag(true),
         /// Report the log-probabilities of the prompt's tokens, with this many alternatives.
-        prompt_logprobs: Option<u32> = Optional(Count { min: 0, max: Most::Fixed(LOGPROBS_MAX as i64) }),
+        prompt_logprobs: Option<u32> = Optional(ALTERNATIVES),
         /// Report the token ids of prompt and answer.
-        return_token_ids: bool = Flag(false),
+        return_token_ids: bool = Flag(false) => return_tokens = Flag(false),
         /// Name the tokens of logprobs by id: `token_id:123`.
         return_tokens_as_token_ids: bool = Flag(false),
+        /// Report times with every chunk of a stream, not with the last one alone.
+        timings_per_token: bool = Flag(false),
+        /// Report in a stream how much of the prompt is computed, after each step.
+        return_progress: bool = Flag(false),
         /// What to report for finding mistakes.
         debug: Option<Debug> = Optional(Nested::<Debug>::new()),
         /// Accepted and not used.
@@ -161,7 +164,6 @@ fields! {
         cache_prompt: "the server decides whether prompts are cached",
         id_slot: "the prefix cache serves every request",
         spaces_between_special_tokens: "no spaces are added to a text",
-        timings_per_token: "`/metrics` reports times",
     }
 }
 
@@ -195,19 +197,19 @@ fields! {
         /// An older name of `structured_outputs.json`.
         guided_json: Option<GrammarSpec> = Optional(Notation::JsonSchema),
         /// An older name of `structured_outputs.regex`.
-        guided_regex: Option<GrammarSpec> = Optional(Notation::Regex),
+        guided_regex: Option<GrammarSpec> = MaybeEmpty(Notation::Regex),
         /// An older name of `structured_outputs.choice`.
         guided_choice: Option<GrammarSpec> = Optional(Notation::Choice),
         /// An older name of `structured_outputs.grammar`.
-        guided_grammar: Option<GrammarSpec> = Optional(Notation::Grammar),
+        guided_grammar: Option<GrammarSpec> = MaybeEmpty(Notation::Grammar),
         /// SGLang's name of `structured_outputs.regex`.
-        regex: Option<GrammarSpec> = Optional(Notation::Regex),
+        regex: Option<GrammarSpec> = MaybeEmpty(Notation::Regex),
         /// SGLang's name of `structured_outputs.grammar`.
-        ebnf: Option<GrammarSpec> = Optional(Notation::Grammar),
-        /// llama.cpp's name of `structured_outputs.grammar`.
-        grammar: Option<GrammarSpec> = Optional(Notation::Grammar),
-        /// llama.cpp's name of `structured_outputs.json`.
-        json_schema: Option<GrammarSpec> = Optional(Notation::JsonSchema),
+        ebnf: Option<GrammarSpec> = MaybeEmpty(Notation::Grammar),
+        /// llama.cpp's name of `structured_outputs.grammar`; an empty one is none.
+        grammar: Option<GrammarSpec> = MaybeEmpty(Notation::Grammar),
+        /// A JSON schema, as llama.cpp takes it: keywords that cannot be enforced have no effect.
+        json_schema: Option<GrammarSpec> = Optional(Notation::LenientSchema),
     }
 }
 
@@ -278,6 +280,10 @@ fields! {
         add_generation_prompt: Option<bool> = Optional(Boolean),
         /// Continue the last message.
         continue_final_message: bool = Flag(false),
+        /// `none` leaves thoughts in the content, in the model's own notation; any other is as without the field.
+        reasoning_format: Option<&'static str> = Optional(Choice(&["none", "auto", "deepseek"])),
+        /// False: calls of tools stay text, in the model's own notation.
+        parse_tool_calls: bool = Flag(true),
         /// Answers are text only.
         #[expect(dead_code)]
         modalities: Option<()> = Optional(Modalities),
@@ -294,13 +300,15 @@ fields! {
     /// `POST /v1/chat/completions`.
     ChatRequest with target: Target, conversation: ConversationFields, sampling: SamplingFields, queueing: Queueing {
         /// Tokens to generate at most; by default, and with -1, as many as fit into the context.
-        max_completion_tokens: Option<Option<u32>> = Optional(MaxTokens { min: 1 }),
-        /// The older name of `max_completion_tokens`.
-        max_tokens: Option<Option<u32>> = Optional(MaxTokens { min: 1 }),
+        max_completion_tokens: Option<Option<u32>> = Optional(MaxTokens { min: 1 })
+            => max_tokens = Optional(MaxTokens { min: 1 })
+            => n_predict = Optional(Predicted),
         /// Report the log-probabilities of the answer's tokens.
         logprobs: bool = Flag(false),
         /// Alternatives to report for each token; needs `logprobs`.
-        top_logprobs: Option<u32> = Optional(Count { min: 0, max: Most::Fixed(LOGPROBS_MAX as i64) }),
+        top_logprobs: Option<u32> = Optional(ALTERNATIVES),
+        /// llama.cpp's way to ask for `logprobs` with this many `top_logprobs`; 0: none.
+        n_probs: Option<u32> = Probabilities,
     }
     refuses {
         audio: "answers are text only",
@@ -318,11 +326,13 @@ fields! {
     /// `POST /v1/completions`.
     CompletionRequest with target: Target, sampling: SamplingFields, queueing: Queueing {
         /// What to continue: a text, several, a list of token ids, or several lists.
-        prompt: Prompts = Required(PromptsKind { any_length: false, most: Most::Prompts }),
+        prompt: Prompts = Required(PromptsKind { most: Most::Prompts }),
         /// Tokens to generate at most; 16 by default, 0 only with `echo`; -1: as many as fit into the context.
-        max_tokens: Option<Option<u32>> = Optional(MaxTokens { min: 0 }),
+        max_tokens: Option<Option<u32>> = Optional(MaxTokens { min: 0 })
+            => max_completion_tokens = Optional(MaxTokens { min: 0 })
+            => n_predict = Optional(Predicted),
         /// Report the log-probabilities of the answer's tokens, with this many alternatives.
-        logprobs: Option<u32> = Optional(Count { min: 0, max: Most::Fixed(LOGPROBS_MAX as i64) }),
+        logprobs: Option<u32> = Optional(ALTERNATIVES) => n_probs = Probabilities,
         /// Begin each choice with its prompt.
         echo: bool = Flag(false),
         /// The text after a gap that follows the prompt, for models that can fill one.
@@ -330,13 +340,17 @@ fields! {
         /// Encode texts with the special tokens that the tokenizer adds.
         add_special_tokens: bool = Flag(true),
     }
+    ignores {
+        parse_tool_calls: "a completion is text as the model writes it",
+        reasoning_format: "a completion is text as the model writes it",
+    }
 }
 
 fields! {
     /// `POST /v1/embeddings`.
     EmbeddingRequest with target: Target, queueing: Queueing {
         /// What to embed: a text, several, a list of token ids, or several lists.
-        input: Prompts = Required(PromptsKind { any_length: false, most: Most::Fixed(INPUTS_MAX) }),
+        input: Prompts = Required(PromptsKind { most: Most::Fixed(INPUTS_MAX) }),
         /// Vectors as numbers (the default) or as base64 of little-endian 32-bit floats.
         encoding_format: Option<&'static str> = Optional(Choice(&["float", "base64"])),
         /// Elements to keep of each vector.
@@ -344,9 +358,22 @@ fields! {
         /// The hidden state of the last token (the default) or the mean over all tokens.
         pooling: Option<&'static str> = Optional(Choice(&["last", "mean"])),
         /// Scale vectors to length one.
-        normalize: bool = Flag(true),
+        normalize: bool = Flag(true) => embd_normalize = EmbdNormalize,
         /// Encode texts with the special tokens that the tokenizer adds.
         add_special_tokens: bool = Flag(true),
+    }
+}
+
+fields! {
+    /// `POST /embedding`, as llama.cpp's clients send it.
+    LlamaEmbeddingRequest with target: Target, queueing: Queueing {
+        /// What to embed: a text, several, a list of token ids, or several lists.
+        content: Option<Prompts> = Needed(Optional(PromptsKind { most: Most::Fixed(INPUTS_MAX) }))
+            => input = Optional(PromptsKind { most: Most::Fixed(INPUTS_MAX) }),
+        /// The hidden state of the last token (the default) or the mean over all tokens.
+        pooling: Option<&'static str> = Optional(Choice(&["last", "mean"])),
+        /// How vectors are scaled: 2 to length one, -1 not at all.
+        embd_normalize: bool = EmbdNormalize,
     }
 }
 
@@ -367,7 +394,7 @@ fields! {
     /// `POST /v1/completions/render`: a completions request, of which the rest is ignored.
     RenderCompletionRequest with target: Target {
         /// What to encode: a text, several, a list of token ids, or several lists.
-        prompt: Prompts = Required(PromptsKind { any_length: false, most: Most::Prompts }),
+        prompt: Prompts = Required(PromptsKind { most: Most::Prompts }),
         /// Encode texts with the special tokens that the tokenizer adds.
         add_special_tokens: bool = Flag(true),
     }
@@ -377,7 +404,7 @@ fields! {
     /// `POST /tokenize` with a text, as vLLM's clients send it.
     TokenizeTextRequest with target: Target {
         /// The text.
-        prompt: Prompts = Required(PromptsKind { any_length: false, most: Most::Fixed(1) }),
+        prompt: Prompts = Required(PromptsKind { most: Most::Fixed(1) }),
         /// Encode the text with the special tokens that the tokenizer adds.
         add_special_tokens: bool = Flag(true),
         /// Report the text of each token.
@@ -400,14 +427,13 @@ fields! {
     /// `POST /tokenize` with a text, as llama.cpp's clients send it.
     TokenizeContentRequest with target: Target {
         /// The text.
-        content: String = Required(Content),
+        content: String = Required(Text::ANY),
         /// Encode the text with the special tokens that the tokenizer adds.
         add_special: bool = Flag(false),
         /// Report the text of each token.
         with_pieces: bool = Flag(false),
-        /// Special tokens in the text are always read as such.
-        #[expect(dead_code)]
-        parse_special: Option<()> = Optional(AlwaysTrue),
+        /// Read the names of special tokens in the text as such; false: as text.
+        parse_special: bool = Flag(true),
     }
 }
 
@@ -422,31 +448,33 @@ fields! {
 fields! {
     /// How text is generated, as llama.cpp's clients say it.
     LlamaSettings with sampling: SamplingFields, queueing: Queueing {
-        /// Tokens to generate at most; negative: as many as fit into the context.
-        n_predict: Option<i64> = Optional(NotZero(Integer { min: -2, max: Most::Fixed(u32::MAX as i64) })),
+        /// Tokens to generate at most; negative: as many as fit into the context. 0 computes the prompt and a token.
+        n_predict: Option<Option<u32>> = Optional(Predicted)
+            => max_tokens = Optional(Predicted)
+            => max_completion_tokens = Optional(Predicted),
         /// Report the log-probabilities of the answer's tokens, with this many alternatives; 0: none.
-        n_probs: Option<u32> = Optional(Count { min: 0, max: Most::Fixed(LOGPROBS_MAX as i64) }),
-        /// llama.cpp's name of `return_token_ids`.
-        return_tokens: bool = Flag(false),
-        /// One choice is generated here.
-        #[expect(dead_code)]
-        n_cmpl: Option<()> = Optional(OneChoice),
-        /// One choice is generated here.
-        #[expect(dead_code)]
-        n: Option<()> = Optional(OneChoice),
+        n_probs: Option<u32> = Probabilities => logprobs = Probabilities,
+        /// Sampling temperature; 0 and less always take the likeliest token.
+        temperature: Option<f32> = Optional(GreedyBelowZero),
+        /// Sample from this many of the likeliest tokens; 0 and less keep all.
+        top_k: Option<i64> = Optional(Integer { min: i32::MIN as i64, max: Most::Fixed(i32::MAX as i64) }),
+        /// The only keys of a reply that is no stream; a path with slashes is a key of its own.
+        response_fields: Option<Vec<String>> = Optional(Strings),
         /// One choice is generated here.
         #[expect(dead_code)]
         best_of: Option<()> = Optional(OneChoice),
-        /// Added to logits, by token id; in a list of pairs, `false` forbids a token.
-        logit_bias: Option<BTreeMap<u32, f32>> = Optional(LogitBiasPairs),
+    }
+    ignores {
+        parse_tool_calls: "a completion is text as the model writes it",
+        reasoning_format: "a completion is text as the model writes it",
     }
 }
 
 fields! {
     /// `POST /completion`, as llama.cpp's clients send it.
     LlamaRequest with target: Target, settings: LlamaSettings {
-        /// What to continue: one text, or one list of token ids.
-        prompt: Prompts = Required(PromptsKind { any_length: false, most: Most::Fixed(1) }),
+        /// What to continue: a text, a list of token ids and texts, or a list of such prompts.
+        prompt: Prompts = Required(PromptsKind { most: Most::Prompts }),
     }
 }
 

@@ -7,8 +7,8 @@
 use super::weight;
 use crate::engine::handle::EngineInfo;
 use crate::engine::request::{
-    Cached, DraftReport, Event, FinishReason, PrefixReport, PromptEvent, Request, RequestError,
-    SamplingParams, SubmitError, Token,
+    Cached, DraftReport, Event, FinishReason, PrefixReport, Progress, PromptEvent, Request,
+    RequestError, SamplingParams, SubmitError, Token,
 };
 use crate::platform::Instant;
 use crate::server::counters::Metrics;
@@ -19,9 +19,11 @@ use crate::server::wire::error::ApiError;
 use crate::text::TextStream;
 use crate::text::answer::{AnswerParser, Parts};
 use futures_util::{Stream, StreamExt};
+use serde::Serialize;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 /// Tokens counted so far over all choices; a prompt counts once, however many choices it has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,6 +33,44 @@ pub(crate) struct Totals {
     pub(crate) completion_tokens: u32,
     /// Those of `completion_tokens` that are reasoning.
     pub(crate) reasoning_tokens: u32,
+    /// What became of drafts.
+    pub(crate) drafts: DraftReport,
+    pub(crate) times: Times,
+}
+
+/// When the tokens of an answer came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Times {
+    /// From the admission to the first tokens; waiting in the queue is no part of it.
+    pub(crate) prompt: Duration,
+    /// From the first tokens to the last.
+    pub(crate) answer: Duration,
+    /// Tokens that came in this time. The first ones came with the prompt.
+    pub(crate) later_tokens: u32,
+}
+
+/// How much of a prompt is computed, in llama.cpp's form.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct PromptProgress {
+    /// Tokens of the prompt.
+    pub(crate) total: u32,
+    /// Those of them that were found in the prefix cache.
+    pub(crate) cache: u32,
+    /// Those that are computed, the cached ones included.
+    pub(crate) processed: u32,
+    /// Milliseconds since the request was admitted.
+    pub(crate) time_ms: u64,
+}
+
+impl Times {
+    /// How long this many tokens take at the pace of those that came after the first ones. If there are none, the first
+    /// ones took as long as the prompt, with which they came.
+    pub(crate) fn of_tokens(self, tokens: u32) -> Duration {
+        match self.later_tokens {
+            0 => self.prompt,
+            later => self.answer.mul_f64(f64::from(tokens) / f64::from(later)),
+        }
+    }
 }
 
 /// New output of one choice.
@@ -38,6 +78,8 @@ pub(crate) struct Totals {
 pub(crate) struct Delta {
     /// Index of the choice: prompt × n + choice within the prompt.
     pub(crate) choice: usize,
+    /// Tokens and times of this choice alone.
+    pub(crate) own: Totals,
     pub(crate) parts: Parts,
     /// The tokens of this delta, if the request asks for logprobs or token ids.
     pub(crate) tokens: Vec<Token>,
@@ -47,6 +89,12 @@ pub(crate) struct Delta {
     pub(crate) prefix: Option<PrefixReport>,
     /// What became of the choice's drafts, if requested; sent when it has ended.
     pub(crate) drafts: Option<DraftReport>,
+    /// How much of the prompt is computed, if requested; each more than the one before.
+    pub(crate) progress: Vec<PromptProgress>,
+    /// There is nothing else in this delta.
+    pub(crate) is_progress: bool,
+    /// The seed that the tokens are drawn with.
+    pub(crate) seed: Option<u64>,
     /// Why the choice ended; `None` while it runs.
     pub(crate) finish: Option<FinishReason>,
     /// The stop string that ended it.
@@ -62,6 +110,8 @@ pub(crate) struct Generation {
     /// Tokens found in the prefix cache, per prompt.
     cached: Vec<Cached>,
     n: usize,
+    /// Deltas report drafts.
+    shows_drafts: bool,
     metrics: Arc<Metrics>,
     started: Instant,
     /// `None` if traces are not asked for.
@@ -86,7 +136,13 @@ struct Choice {
     completion_tokens: u32,
     reasoning_tokens: u32,
     admitted: Option<Instant>,
+    /// How much of the prompt is computed, as far as no delta has reported it yet.
+    new_progress: Vec<PromptProgress>,
+    /// The seed of the choices of its prompt, which the first of them has.
+    seed: Option<u64>,
     first_token: Option<Instant>,
+    /// Tokens that came at that time.
+    first_tokens: u32,
     last_token: Option<Instant>,
 }
 
@@ -133,7 +189,11 @@ impl Reader {
         self.answer.push(&text, &mut delta.parts);
         if self.answer.is_done() {
             self.answer.finish(&mut delta.parts, false);
-            delta.finish = Some(FinishReason::Stop);
+            delta.finish = Some(if self.answer.is_cut() {
+                FinishReason::Length
+            } else {
+                FinishReason::Stop
+            });
         }
     }
 
@@ -166,8 +226,33 @@ impl Choice {
             completion_tokens: 0,
             reasoning_tokens: 0,
             admitted: None,
+            new_progress: Vec::new(),
+            seed: None,
             first_token: None,
+            first_tokens: 0,
             last_token: None,
+        }
+    }
+
+    /// Tokens and times of this choice.
+    fn totals(&self) -> Totals {
+        let admitted = self.admitted.or(self.first_token);
+        let from = |start: Option<Instant>, end: Option<Instant>| {
+            start
+                .zip(end)
+                .map_or(Duration::ZERO, |(start, end)| end - start)
+        };
+        Totals {
+            prompt_tokens: self.prompt_tokens,
+            cached: self.cached,
+            completion_tokens: self.completion_tokens,
+            reasoning_tokens: self.reasoning_tokens,
+            drafts: self.drafts.unwrap_or_default(),
+            times: Times {
+                prompt: from(admitted, self.first_token),
+                answer: from(self.first_token, self.last_token),
+                later_tokens: self.completion_tokens - self.first_tokens,
+            },
         }
     }
 
@@ -182,7 +267,10 @@ impl Choice {
             };
             // The engine ends every choice with an event. A receiver closed without one means that the engine is gone.
             match event.ok_or(RequestError::Internal)? {
-                Event::Prompt(PromptEvent::Admitted) => self.admitted = Some(Instant::now()),
+                Event::Prompt(PromptEvent::Admitted { seed }) => {
+                    (self.admitted, self.seed) = (Some(Instant::now()), Some(seed));
+                }
+                Event::Prompt(PromptEvent::Progress(progress)) => self.add_progress(progress),
                 Event::Prompt(PromptEvent::Prefix(report)) => self.prefix = Some(report),
                 Event::Prompt(PromptEvent::Logprobs(tokens)) => self.prompt.push(tokens),
                 // Not requested here.
@@ -196,6 +284,18 @@ impl Choice {
             }
         }
         Ok(())
+    }
+
+    fn add_progress(&mut self, progress: Progress) {
+        let time = self
+            .admitted
+            .map_or(Duration::ZERO, |admitted| admitted.elapsed());
+        self.new_progress.push(PromptProgress {
+            total: self.prompt_tokens,
+            cache: progress.cached,
+            processed: progress.processed,
+            time_ms: u64::try_from(time.as_millis()).unwrap_or(u64::MAX),
+        });
     }
 
     fn take_token(&mut self, token: Token, delta: &mut Delta) {
@@ -265,6 +365,7 @@ impl Generation {
             },
             cached: vec![Cached::default(); prompts.len()],
             n: params.n as usize,
+            shows_drafts: sampling.shown.drafts,
             metrics: state.metrics.clone(),
             started: Instant::now(),
             trace,
@@ -277,7 +378,27 @@ impl Generation {
     pub(crate) fn totals(&self) -> Totals {
         Totals {
             cached: self.cached.iter().copied().sum(),
+            drafts: self.choices.iter().filter_map(|choice| choice.drafts).sum(),
+            times: self.times(),
             ..self.totals
+        }
+    }
+
+    /// When the tokens came, of all choices together.
+    fn times(&self) -> Times {
+        let choices = || self.choices.iter();
+        let first = choices()
+            .filter_map(|choice| Some((choice.first_token?, choice.first_tokens)))
+            .min();
+        let Some((first, first_tokens)) = first else {
+            return Times::default();
+        };
+        let admitted = choices().filter_map(|choice| choice.admitted).min();
+        let last = choices().filter_map(|choice| choice.last_token).max();
+        Times {
+            prompt: first - admitted.unwrap_or(first),
+            answer: last.unwrap_or(first) - first,
+            later_tokens: self.totals.completion_tokens - first_tokens,
         }
     }
 
@@ -318,9 +439,18 @@ impl Generation {
         if let Some(reason) = delta.finish {
             self.end(&mut delta, reason);
         } else if delta.parts.is_empty() {
-            return Poll::Pending;
+            delta.progress = std::mem::take(&mut self.choices[index].new_progress);
+            delta.is_progress = true;
+            return if delta.progress.is_empty() {
+                Poll::Pending
+            } else {
+                Poll::Ready(Ok(delta))
+            };
         }
+        delta.seed = self.choices[index - index % self.n].seed;
         let choice = &mut self.choices[index];
+        delta.own = choice.totals();
+        delta.progress = std::mem::take(&mut choice.new_progress);
         let held = choice.held.take();
         delta.tokens = std::mem::replace(&mut choice.tokens, held.into_iter().collect());
         delta.prefix = choice.prefix.take();
@@ -336,7 +466,9 @@ impl Generation {
         self.trace.iter_mut().for_each(OpenTrace::token);
         let choice = &mut self.choices[index];
         let mut gaps = new_tokens;
-        choice.first_token.get_or_insert(now);
+        if choice.first_token.is_none() {
+            (choice.first_token, choice.first_tokens) = (Some(now), new_tokens);
+        }
         let since = choice.last_token.replace(now).unwrap_or_else(|| {
             self.metrics
                 .time_to_first_token
@@ -351,9 +483,8 @@ impl Generation {
                 .observe((now - since).as_secs_f64() / f64::from(gaps));
         }
         self.totals.completion_tokens += new_tokens;
-        let totals = self.totals();
-        self.usage
-            .update(totals.cached.all, totals.completion_tokens);
+        let cached: Cached = self.cached.iter().copied().sum();
+        self.usage.update(cached.all, self.totals.completion_tokens);
     }
 
     fn end(&mut self, delta: &mut Delta, reason: FinishReason) {
@@ -368,11 +499,14 @@ impl Generation {
                 });
         }
         let choice = &mut self.choices[delta.choice];
-        delta.drafts = choice.drafts;
+        delta.drafts = if self.shows_drafts {
+            choice.drafts
+        } else {
+            None
+        };
         delta.stop = choice.reader.answer.stop().map(str::to_owned);
-        match choice.receiver.take() {
-            Some(receiver) if reason == FinishReason::Stop => receiver.stop(),
-            receiver => drop(receiver),
+        if let Some(receiver) = choice.receiver.take() {
+            receiver.finish(reason);
         }
         self.metrics
             .request_prompt_tokens

@@ -1,29 +1,44 @@
 //! [`LlamaReply`]: the reply to `/completion` in llama.cpp's form.
 
 use super::ReplyForm;
-use super::generation::{Delta, Totals};
+use super::generation::{Delta, PromptProgress, Totals};
 use super::logprobs::{TokenNames, finite};
+use super::timings::Timings;
 use crate::engine::handle::EngineInfo;
 use crate::engine::request::{FinishReason, Token};
-use crate::platform::Instant;
 use crate::server::state::ModelState;
 use crate::server::wire::{json, sse};
 use serde::Serialize;
-use serde_json::Value;
-use std::time::Duration;
+use serde_json::{Map, Value};
 
-/// The reply to one request; it has one choice.
+/// The reply to one request; several prompts or choices are a list of replies.
 pub(crate) struct LlamaReply {
     model: String,
-    settings: Value,
+    asked: Asked,
     tokens: TokenNames,
     eos_token_ids: Vec<u32>,
-    probabilities: bool,
-    returns_tokens: bool,
-    has_new_line: bool,
-    started: Instant,
-    /// When the first tokens arrived.
-    first: Option<Instant>,
+    /// Tokens of prompt and answer together.
+    context: u32,
+    /// Whether the text of a choice has a line break.
+    has_new_line: Vec<bool>,
+}
+
+/// What a request asks for, as far as the reply shows it.
+pub(crate) struct Asked {
+    /// The settings that the last event of each choice repeats.
+    pub(crate) settings: Value,
+    /// The prompts as texts.
+    pub(crate) prompts: Vec<String>,
+    /// Choices per prompt.
+    pub(crate) choices: usize,
+    /// Each token has its logprob.
+    pub(crate) probabilities: bool,
+    /// The ids of tokens are returned.
+    pub(crate) tokens: bool,
+    /// Every event of a stream has times.
+    pub(crate) timings: bool,
+    /// The only keys of a whole reply; a path with slashes is a key of its own.
+    pub(crate) fields: Option<Vec<String>>,
 }
 
 /// One event, or the whole reply.
@@ -32,11 +47,17 @@ pub(crate) struct Chunk {
     index: usize,
     content: String,
     tokens: Vec<u32>,
+    /// Slots do not exist here; clients of llama.cpp expect the number of one.
+    id_slot: u32,
     stop: bool,
     tokens_predicted: u32,
     tokens_evaluated: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     completion_probabilities: Option<Vec<Probability>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_progress: Option<PromptProgress>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timings: Option<Timings>,
     #[serde(flatten)]
     end: Option<End>,
 }
@@ -57,79 +78,31 @@ struct Probability {
 struct End {
     model: String,
     generation_settings: Value,
+    prompt: String,
     has_new_line: bool,
+    /// The context ended the answer.
     truncated: bool,
     stop_type: &'static str,
+    /// The stop string that ended the answer, or "".
+    stopping_word: String,
     tokens_cached: u32,
-    timings: Timings,
-}
-
-/// Times and rates. A rate is null if its divisor is zero.
-#[derive(Clone, Debug, Serialize)]
-struct Timings {
-    cache_n: u32,
-    prompt_n: u32,
-    prompt_ms: f64,
-    prompt_per_token_ms: Option<f64>,
-    prompt_per_second: Option<f64>,
-    predicted_n: u32,
-    predicted_ms: f64,
-    predicted_per_token_ms: Option<f64>,
-    predicted_per_second: Option<f64>,
-}
-
-impl Timings {
-    fn new(totals: Totals, prompt: Duration, predicted: Duration) -> Self {
-        let (prompt_n, predicted_n) = (
-            totals.prompt_tokens - totals.cached.all,
-            totals.completion_tokens,
-        );
-        let [prompt_ms, predicted_ms] = [prompt, predicted].map(|time| time.as_secs_f64() * 1e3);
-        Self {
-            cache_n: totals.cached.all,
-            prompt_n,
-            prompt_ms,
-            prompt_per_token_ms: per_token(prompt_ms, prompt_n),
-            prompt_per_second: per_second(prompt_ms, prompt_n),
-            predicted_n,
-            predicted_ms,
-            predicted_per_token_ms: per_token(predicted_ms, predicted_n),
-            predicted_per_second: per_second(predicted_ms, predicted_n),
-        }
-    }
-}
-
-fn per_second(ms: f64, tokens: u32) -> Option<f64> {
-    (ms > 0.0).then(|| 1e3 * f64::from(tokens) / ms)
-}
-
-fn per_token(ms: f64, tokens: u32) -> Option<f64> {
-    (tokens > 0).then(|| ms / f64::from(tokens))
 }
 
 impl LlamaReply {
-    /// A reply to a request that starts now. The last event repeats `settings`.
-    pub(crate) fn new(
-        state: &ModelState,
-        info: &EngineInfo,
-        (model, settings): (String, Value),
-        probabilities: bool,
-        returns_tokens: bool,
-    ) -> Self {
+    /// A reply to a request.
+    pub(crate) fn new(state: &ModelState, info: &EngineInfo, model: String, asked: Asked) -> Self {
+        let choices = asked.prompts.len() * asked.choices;
         Self {
             model,
-            settings,
+            asked,
             tokens: TokenNames {
                 tokenizer: state.text.tokenizer.clone(),
                 by_id: false,
                 hides_special: false,
             },
             eos_token_ids: info.eos_token_ids.clone(),
-            probabilities,
-            returns_tokens,
-            has_new_line: false,
-            started: Instant::now(),
-            first: None,
+            context: info.max_model_len,
+            has_new_line: vec![false; choices],
         }
     }
 
@@ -154,25 +127,48 @@ impl LlamaReply {
         }
     }
 
-    fn end(&self, finish: FinishReason, last: Option<&Token>, totals: Totals) -> End {
+    fn end(&self, finish: FinishReason, delta: &Delta) -> End {
+        let last = delta.tokens.last();
         let is_eos = last.is_some_and(|token| self.eos_token_ids.contains(&token.id));
         let stop_type = match finish {
             FinishReason::Length => "limit",
             FinishReason::Stop if is_eos => "eos",
             FinishReason::Stop => "word",
         };
-        let now = Instant::now();
-        let first = self.first.unwrap_or(now);
+        let count = delta.own.prompt_tokens + delta.own.completion_tokens;
+        let mut settings = self.asked.settings.clone();
+        settings["seed"] = delta.seed.map_or(-1, u64::cast_signed).into();
         End {
             model: self.model.clone(),
-            generation_settings: self.settings.clone(),
-            has_new_line: self.has_new_line,
-            truncated: false,
+            generation_settings: settings,
+            prompt: self.asked.prompts[delta.choice / self.asked.choices].clone(),
+            has_new_line: self.has_new_line[delta.choice],
+            truncated: finish == FinishReason::Length && count >= self.context,
             stop_type,
-            tokens_cached: totals.prompt_tokens + totals.completion_tokens,
-            timings: Timings::new(totals, first - self.started, now - first),
+            stopping_word: delta.stop.clone().unwrap_or_default(),
+            tokens_cached: count,
         }
     }
+
+    /// One of the replies of a whole reply, with the fields that were asked for.
+    fn shown(&self, reply: &Chunk) -> Value {
+        let whole = serde_json::to_value(reply).unwrap_or_default();
+        match &self.asked.fields {
+            None => whole,
+            Some(fields) => Value::Object(selected(&whole, fields)),
+        }
+    }
+}
+
+/// The values at these paths, each under its path.
+fn selected(whole: &Value, paths: &[String]) -> Map<String, Value> {
+    let at = |path: &String| {
+        let value = path
+            .split('/')
+            .try_fold(whole, |value, name| value.get(name))?;
+        Some((path.clone(), value.clone()))
+    };
+    paths.iter().filter_map(at).collect()
 }
 
 impl Chunk {
@@ -187,7 +183,7 @@ impl Chunk {
         ) {
             probabilities.extend(later);
         }
-        (self.stop, self.end) = (later.stop, later.end);
+        (self.stop, self.timings, self.end) = (later.stop, later.timings, later.end);
     }
 }
 
@@ -196,16 +192,10 @@ impl ReplyForm for LlamaReply {
     /// No end event: the last chunk of the choice is complete.
     const END: &'static str = "";
 
-    fn begins(&mut self) {
-        self.first.get_or_insert_with(Instant::now);
-    }
-
-    fn chunks(&mut self, delta: Delta, totals: Totals) -> Vec<Chunk> {
-        self.has_new_line |= delta.parts.content.contains('\n');
-        let end = delta
-            .finish
-            .map(|finish| self.end(finish, delta.tokens.last(), totals));
-        let returned = if self.returns_tokens {
+    fn chunks(&mut self, delta: Delta, _: Totals) -> Vec<Chunk> {
+        self.has_new_line[delta.choice] |= delta.parts.content.contains('\n');
+        let end = delta.finish.map(|finish| self.end(finish, &delta));
+        let returned = if self.asked.tokens {
             &delta.tokens[..]
         } else {
             &[]
@@ -214,19 +204,38 @@ impl ReplyForm for LlamaReply {
         vec![Chunk {
             index: delta.choice,
             tokens: ids.collect(),
+            id_slot: 0,
             stop: end.is_some(),
-            tokens_predicted: totals.completion_tokens,
-            tokens_evaluated: totals.prompt_tokens,
-            completion_probabilities: self.probabilities.then(|| {
+            tokens_predicted: delta.own.completion_tokens,
+            tokens_evaluated: delta.own.prompt_tokens,
+            completion_probabilities: self.asked.probabilities.then(|| {
                 delta
                     .tokens
                     .iter()
                     .map(|token| self.probability(token))
                     .collect()
             }),
+            prompt_progress: None,
+            timings: (end.is_some() || self.asked.timings).then(|| delta.own.into()),
             end,
             content: delta.parts.content,
         }]
+    }
+
+    fn progress(&self, choice: usize, progress: PromptProgress) -> Option<Chunk> {
+        Some(Chunk {
+            index: choice,
+            content: String::new(),
+            tokens: Vec::new(),
+            id_slot: 0,
+            stop: false,
+            tokens_predicted: 0,
+            tokens_evaluated: progress.processed,
+            completion_probabilities: None,
+            prompt_progress: Some(progress),
+            timings: None,
+            end: None,
+        })
     }
 
     fn last_chunk(&self, _: Totals) -> Option<Chunk> {
@@ -238,10 +247,22 @@ impl ReplyForm for LlamaReply {
     }
 
     fn whole(&self, chunks: Vec<Chunk>) -> String {
-        let whole = chunks.into_iter().reduce(|mut whole, later| {
-            whole.append(later);
-            whole
-        });
-        json::write(&whole.expect("a choice ends with a chunk"))
+        let mut replies: Vec<Option<Chunk>> = vec![None; self.has_new_line.len()];
+        for chunk in chunks {
+            match &mut replies[chunk.index] {
+                Some(reply) => reply.append(chunk),
+                none => *none = Some(chunk),
+            }
+        }
+        let mut shown: Vec<_> = replies
+            .iter()
+            .flatten()
+            .map(|reply| self.shown(reply))
+            .collect();
+        if shown.len() == 1 {
+            json::write(&shown.remove(0))
+        } else {
+            json::write(&shown)
+        }
     }
 }

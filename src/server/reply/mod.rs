@@ -15,6 +15,7 @@ mod objects;
 pub(crate) mod ollama;
 pub(crate) mod openai;
 pub(crate) mod responses;
+mod timings;
 mod weight;
 
 use super::wire::error::{ApiError, Dialect};
@@ -22,7 +23,7 @@ use super::wire::sse;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use futures_util::{StreamExt, stream};
-use generation::{Delta, Generation, Totals};
+use generation::{Delta, Generation, PromptProgress, Totals};
 
 /// The form of a reply.
 pub(crate) trait ReplyForm: Send + 'static {
@@ -35,11 +36,13 @@ pub(crate) trait ReplyForm: Send + 'static {
     /// The event that ends a stream, after the last chunk or an error.
     const END: &'static str;
 
-    /// Called when tokens arrive.
-    fn begins(&mut self) {}
-
     /// The chunks of a delta.
     fn chunks(&mut self, delta: Delta, totals: Totals) -> Vec<Self::Chunk>;
+
+    /// A chunk that tells how much of the prompt of a choice is computed, if the form has one.
+    fn progress(&self, _choice: usize, _progress: PromptProgress) -> Option<Self::Chunk> {
+        None
+    }
 
     /// An additional chunk after the last delta.
     fn last_chunk(&self, totals: Totals) -> Option<Self::Chunk>;
@@ -85,9 +88,15 @@ fn events<F: ReplyForm>(
         let next = generation.next().await;
         let totals = generation.totals();
         Some(match next {
-            Some(Ok(delta)) => {
-                form.begins();
-                let chunks = form.chunks(delta, totals);
+            Some(Ok(mut delta)) => {
+                let progress = std::mem::take(&mut delta.progress);
+                let mut chunks: Vec<_> = progress
+                    .into_iter()
+                    .filter_map(|progress| form.progress(delta.choice, progress))
+                    .collect();
+                if !delta.is_progress {
+                    chunks.extend(form.chunks(delta, totals));
+                }
                 let events = chunks.into_iter().map(|chunk| form.event(chunk)).collect();
                 (events, Some((generation, form)))
             }
@@ -103,7 +112,6 @@ fn events<F: ReplyForm>(
 async fn whole(mut generation: Generation, mut form: impl ReplyForm) -> Result<Response, ApiError> {
     let mut chunks = Vec::new();
     while let Some(delta) = generation.next().await {
-        form.begins();
         chunks.extend(form.chunks(delta.map_err(ApiError::failed)?, generation.totals()));
     }
     chunks.extend(form.last_chunk(generation.totals()));

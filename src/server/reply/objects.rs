@@ -1,8 +1,9 @@
 //! The objects of OpenAI's replies. Each type serves chunks and whole replies: a whole reply is the first chunk with
 //! the later ones appended.
 
-use super::generation::Totals;
+use super::generation::{PromptProgress, Totals};
 use super::logprobs::Logprobs;
+use super::timings::Timings;
 use crate::engine::request::{DraftReport, DraftSkip};
 use serde::Serialize;
 use serde_json::Value;
@@ -19,7 +20,7 @@ pub(crate) struct Chunk {
     pub(super) extras: Extras,
 }
 
-/// Fields beyond OpenAI's API, present only if requested.
+/// Fields beyond OpenAI's API.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Extras {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -28,6 +29,11 @@ pub(super) struct Extras {
     pub(super) prompt_token_ids: Option<Vec<u32>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) prompt_logprobs: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) prompt_progress: Option<PromptProgress>,
+    /// As llama.cpp's server reports them, in the last chunks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) timings: Option<Timings>,
 }
 
 /// Why prompts were not entirely found in the prefix cache, and what became of drafts.
@@ -248,6 +254,7 @@ impl Extras {
         }
         self.prompt_token_ids = self.prompt_token_ids.take().or(later.prompt_token_ids);
         self.prompt_logprobs = self.prompt_logprobs.take().or(later.prompt_logprobs);
+        self.timings = later.timings.or(self.timings);
     }
 }
 

@@ -25,8 +25,6 @@ pub(crate) struct OllamaReply {
     tokens: Option<TokenNames>,
     started: Instant,
     loaded: LoadTime,
-    /// When the first tokens arrived.
-    first: Option<Instant>,
     /// The call that is being written.
     call: Option<CallDelta>,
     whole: Part,
@@ -228,7 +226,6 @@ impl OllamaReply {
             tokens,
             started: Instant::now(),
             loaded,
-            first: None,
             call: None,
             whole: Part::default(),
             now: (0, String::new()),
@@ -252,15 +249,13 @@ impl OllamaReply {
     }
 
     fn end(&self, finish: FinishReason, totals: Totals) -> End {
-        let now = Instant::now();
-        let first = self.first.unwrap_or(now);
         let figures = Figures {
-            total_duration: nanoseconds(self.loaded.0 + (now - self.started)),
+            total_duration: nanoseconds(self.loaded.0 + self.started.elapsed()),
             load_duration: nanoseconds(self.loaded.0),
             prompt_eval_count: totals.prompt_tokens,
-            prompt_eval_duration: nanoseconds(first - self.started),
+            prompt_eval_duration: nanoseconds(totals.times.prompt),
             eval_count: totals.completion_tokens,
-            eval_duration: nanoseconds(now - first),
+            eval_duration: nanoseconds(totals.times.of_tokens(totals.completion_tokens)),
         };
         let reason = if finish == FinishReason::Length {
             "length"
@@ -284,10 +279,6 @@ impl ReplyForm for OllamaReply {
     type Chunk = String;
     const MEDIA_TYPE: &'static str = "application/x-ndjson";
     const END: &'static str = "";
-
-    fn begins(&mut self) {
-        self.first.get_or_insert_with(Instant::now);
-    }
 
     fn chunks(&mut self, delta: Delta, totals: Totals) -> Vec<String> {
         let logprobs = self

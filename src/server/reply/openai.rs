@@ -1,7 +1,7 @@
 //! [`OpenAiReply`]: the reply to a chat or a completion in OpenAI's form, with vLLM's additions.
 
 use super::ReplyForm;
-use super::generation::{Delta, Totals};
+use super::generation::{Delta, PromptProgress, Totals};
 use super::logprobs::{Logprobs, TokenNames};
 use super::objects::{
     Body, Choice, Chunk, Debug, Difference, Drafts, Extras, FunctionCall, Message, PrefixMatch,
@@ -54,6 +54,8 @@ pub(super) struct ReplyOptions {
     pub(super) usage: bool,
     /// Every chunk reports the usage so far.
     pub(super) continuous_usage: bool,
+    /// Every chunk reports times.
+    pub(super) timings: bool,
     /// Choices generated per prompt. The reply has the `best` ones of them.
     pub(super) drawn: usize,
     pub(super) best: usize,
@@ -143,6 +145,7 @@ impl OpenAiReply {
             // A whole reply always reports the usage.
             usage: shown.usage || !sampling.stream,
             continuous_usage: shown.continuous_usage,
+            timings: shown.timings,
             drawn,
             best: sampling.best,
         };
@@ -182,7 +185,9 @@ impl OpenAiReply {
         json::write(&envelope)
     }
 
-    fn chunk(&self, choice: Choice, totals: Totals, extras: Extras) -> Chunk {
+    fn chunk(&self, choice: Choice, totals: Totals, mut extras: Extras) -> Chunk {
+        let is_timed = self.options.timings || choice.finish_reason.is_some();
+        extras.timings = is_timed.then(|| totals.into());
         let now = self.options.continuous_usage.then(|| totals.into());
         Chunk {
             choices: vec![choice],
@@ -414,10 +419,29 @@ impl ReplyForm for OpenAiReply {
         }
     }
 
+    fn progress(&self, choice: usize, progress: PromptProgress) -> Option<Chunk> {
+        let body = match self.kind {
+            Kind::Chat => Body::Delta(Message::default()),
+            Kind::Completion => Body::Text(String::new()),
+        };
+        Some(Chunk {
+            choices: vec![Choice::new(choice, body)],
+            usage: self.options.usage.then_some(None),
+            extras: Extras {
+                prompt_progress: Some(progress),
+                ..Extras::default()
+            },
+        })
+    }
+
     fn last_chunk(&self, totals: Totals) -> Option<Chunk> {
         let usage: Usage = totals.into();
         self.options.usage.then(|| Chunk {
             usage: Some(Some(usage)),
+            extras: Extras {
+                timings: Some(totals.into()),
+                ..Extras::default()
+            },
             ..Chunk::default()
         })
     }

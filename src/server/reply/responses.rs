@@ -6,6 +6,7 @@
 use super::ReplyForm;
 use super::generation::{Delta, Totals};
 use super::logprobs::TokenNames;
+use super::timings::Timings;
 use crate::engine::request::FinishReason;
 use crate::platform;
 use crate::server::parameters::responses::{Asked, Called};
@@ -227,6 +228,8 @@ impl ResponsesReply {
             "max_tool_calls": null,
             "service_tier": "default",
             "usage": self.finish.map(|_| self.usage()),
+            // As llama.cpp's server reports them.
+            "timings": self.finish.map(|_| Timings::from(self.totals)),
             "user": null,
         });
         if let Value::Object(map) = &mut response {

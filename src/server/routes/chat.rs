@@ -34,23 +34,31 @@ pub(crate) async fn chat(
     let Begun {
         generation,
         sampling,
-        ids,
+        prompts,
         info,
     } = begin(&state, client, turn(request)?).await?;
-    let prompts = vec![PromptPart { ids, echo: None }];
+    let prompts = prompts
+        .into_iter()
+        .map(|ids| PromptPart { ids, echo: None })
+        .collect();
     let form = OpenAiReply::new(Kind::Chat, (&state, info), &sampling, prompts);
     respond(generation, form, sampling.stream).await
 }
 
 fn turn(request: ChatRequest) -> Result<Turn, ApiError> {
-    let alternatives = match (request.logprobs, request.top_logprobs) {
-        (false, Some(_)) => {
+    let alternatives = match (request.n_probs, request.logprobs, request.top_logprobs) {
+        (Some(count), _, Some(top)) if count != top => {
+            let message = "`n_probs` and `top_logprobs` have different values";
+            return Err(ApiError::invalid("n_probs", message));
+        }
+        (Some(count), ..) => Some(count),
+        (None, false, Some(_)) => {
             return Err(ApiError::invalid(
                 "top_logprobs",
                 "`top_logprobs` needs `logprobs`: true",
             ));
         }
-        (logprobs, top) => logprobs.then(|| top.unwrap_or(0)),
+        (None, logprobs, top) => logprobs.then(|| top.unwrap_or(0)),
     };
     Ok(Turn {
         conversation: Conversation::new(request.conversation)?,
@@ -60,10 +68,7 @@ fn turn(request: ChatRequest) -> Result<Turn, ApiError> {
             queueing: request.queueing,
             form: None,
             alternatives,
-            max_tokens: request
-                .max_completion_tokens
-                .or(request.max_tokens)
-                .flatten(),
+            max_tokens: request.max_completion_tokens.flatten(),
             echo: false,
             operation: "chat",
             names: NAMES,
@@ -75,8 +80,8 @@ fn turn(request: ChatRequest) -> Result<Turn, ApiError> {
 pub(crate) struct Begun<'a> {
     pub(crate) generation: Generation,
     pub(crate) sampling: Sampling,
-    /// The prompt.
-    pub(crate) ids: Arc<[u32]>,
+    /// The prompts; a conversation is one.
+    pub(crate) prompts: Vec<Arc<[u32]>>,
     /// The engine when it took the prompt; it may be gone by now.
     pub(crate) info: &'a EngineInfo,
 }
@@ -94,39 +99,49 @@ pub(crate) async fn begin(
     } = turn;
     let (sampling, structure) = sampling.resolve(state, client)?;
     let tools = Arc::new(conversation.tools.clone());
-    let continued = conversation.continued();
+    let (continued, parsing) = (conversation.continued(), conversation.parsing);
     let form = ChatForm::new(state, client, structure, tools).await?;
-    let prompt = prompt(state, info, conversation, sampling.names).await?;
+    let bytes_max = if sampling.truncates() {
+        state.text_bytes_max()?
+    } else {
+        prompt_bytes_max(info)
+    };
+    let prompt = prompt(state, conversation, sampling.names, bytes_max).await?;
     let ids = sampling.truncated(prompt);
-    let shape = form.shape(state, &ids, continued.as_deref());
-    let generation = Generation::submit(state, std::slice::from_ref(&ids), &sampling, &shape)?;
+    let mut shape = form.shape(state, &ids, continued.as_deref());
+    shape.answer = shape.answer.telling_apart(parsing);
+    let prompts = vec![ids];
+    let generation = Generation::submit(state, &prompts, &sampling, &shape)?;
     Ok(Begun {
         generation,
         sampling,
-        ids,
+        prompts,
         info,
     })
 }
 
-/// Begins the continuation of a prompt as it is, without the chat template. It comes with more tokens that end an
+/// Begins the continuation of prompts as they are, without the chat template. They come with more tokens that end an
 /// answer.
 pub(crate) async fn begin_raw(
     state: &ModelState,
     client: Client,
-    prompt: impl Future<Output = Result<(Vec<u32>, Vec<u32>), ApiError>>,
+    prompts: impl Future<Output = Result<(Vec<Vec<u32>>, Vec<u32>), ApiError>>,
     sampling: SamplingRequest,
 ) -> Result<Begun<'_>, ApiError> {
     let info = state.ready()?;
     let (sampling, structure) = sampling.resolve(state, client)?;
     let plain = Shape::plain(state, client, structure).await?;
-    let (ids, end_ids) = prompt.await?;
-    let ids = sampling.truncated(ids);
+    let (prompts, end_ids) = prompts.await?;
+    let prompts: Vec<_> = prompts
+        .into_iter()
+        .map(|ids| sampling.truncated(ids))
+        .collect();
     let shape = Shape { end_ids, ..plain };
-    let generation = Generation::submit(state, std::slice::from_ref(&ids), &sampling, &shape)?;
+    let generation = Generation::submit(state, &prompts, &sampling, &shape)?;
     Ok(Begun {
         generation,
         sampling,
-        ids,
+        prompts,
         info,
     })
 }
@@ -241,14 +256,19 @@ impl ChatForm {
     }
 }
 
-/// Renders and encodes the conversation.
+/// Renders and encodes the conversation, whose prompt may have this many bytes.
 pub(crate) async fn prompt(
     state: &ModelState,
-    info: &EngineInfo,
     conversation: Conversation,
     names: Names,
+    bytes_max: usize,
 ) -> Result<Vec<u32>, ApiError> {
-    let ids = rendered(state, info, (conversation, names), TextModel::chat_prompt).await?;
+    let ids = rendered(
+        state,
+        (conversation, names, bytes_max),
+        TextModel::chat_prompt,
+    )
+    .await?;
     if ids.is_empty() {
         return Err(ApiError::invalid(
             name_of("prompt", names),
@@ -261,11 +281,10 @@ pub(crate) async fn prompt(
 /// Result of `render` on the conversation, off the async threads.
 pub(crate) async fn rendered<T: Send + 'static>(
     state: &ModelState,
-    info: &EngineInfo,
-    (conversation, names): (Conversation, Names),
+    (conversation, names, bytes_max): (Conversation, Names, usize),
     render: impl Fn(&TextModel, &ChatInput<'_>) -> Result<T, PromptError> + Send + 'static,
 ) -> Result<T, ApiError> {
-    let bytes_max = prompt_bytes_max(info);
+    let info = state.ready()?;
     let shows_tools = state
         .text
         .template
@@ -356,6 +375,6 @@ fn with_tools_as_text<T>(
 }
 
 fn too_many_bytes(info: &EngineInfo, bytes_max: usize, names: Names) -> ApiError {
-    let has = format!("the conversation has more than {bytes_max} bytes of text");
+    let has = format!("the rendered conversation has more than {bytes_max} bytes of text");
     ApiError::context_length(name_of("prompt", names), info.max_model_len, &has)
 }

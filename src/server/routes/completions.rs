@@ -1,7 +1,7 @@
 //! `POST /v1/completions`: a prompt, several, or lists of token ids, each continued `n` times.
 
 use crate::server::guards::Client;
-use crate::server::parameters::prompts::{GapFields, Prompts};
+use crate::server::parameters::prompts::{GapFields, Prompt, Prompts};
 use crate::server::parameters::read;
 use crate::server::parameters::sampling::{SamplingRequest, Shape};
 use crate::server::parameters::table::CompletionRequest;
@@ -42,6 +42,9 @@ pub(crate) async fn completions(
     let plain = Shape::plain(&state, client, structure).await?;
     let (prompts, end_ids) = match request.suffix.filter(|suffix| !suffix.is_empty()) {
         None => {
+            if !sampling.truncates() {
+                request.prompt.check_bytes("prompt", info)?;
+            }
             let prompts = request.prompt.encode(&state, request.add_special_tokens);
             (prompts.await?, Vec::new())
         }
@@ -80,20 +83,18 @@ async fn parts(
 
 /// The gap between prompts and a suffix.
 fn gap(prompt: Prompts, after: String, echo: bool) -> Result<GapFields, ApiError> {
-    let before = match prompt {
-        Prompts::Texts(texts) if !echo => texts,
-        Prompts::Texts(_) => {
-            return Err(ApiError::invalid("suffix", "`suffix` needs `echo`: false"));
+    if echo {
+        return Err(ApiError::invalid("suffix", "`suffix` needs `echo`: false"));
+    }
+    let before = prompt.0.into_iter().map(|prompt| match prompt {
+        Prompt::Text(text) => Ok(text),
+        _ => {
+            let message = "`suffix` needs a `prompt` that is a text";
+            Err(ApiError::invalid("suffix", message))
         }
-        Prompts::Ids(_) => {
-            return Err(ApiError::invalid(
-                "suffix",
-                "`suffix` needs a `prompt` that is a text",
-            ));
-        }
-    };
+    });
     Ok(GapFields {
-        before,
+        before: before.collect::<Result<_, _>>()?,
         after,
         field: "suffix",
         ..GapFields::default()

@@ -1,4 +1,4 @@
-//! `POST /v1/embeddings`: embeddings of texts or token ids.
+//! `POST /v1/embeddings`, and `POST /embedding` in llama.cpp's form: embeddings of texts or token ids.
 //!
 //! An embedding is the hidden state of the last token, or the mean over all tokens, after the model's final norm. It is
 //! scaled to length one unless the request disables that.
@@ -10,7 +10,7 @@ use crate::server::guards::Client;
 use crate::server::parameters::prompts::Prompts;
 use crate::server::parameters::read;
 use crate::server::parameters::sampling::{prompt_tokens_max, truncated};
-use crate::server::parameters::table::{EmbeddingRequest, Queueing};
+use crate::server::parameters::table::{EmbeddingRequest, LlamaEmbeddingRequest, Queueing};
 use crate::server::state::ModelState;
 use crate::server::wire::error::{ApiError, Names, name_of};
 use axum::body::Body;
@@ -24,6 +24,8 @@ use serde_json::{Value, json};
 
 /// The engine's field names and those of an embeddings request, where they differ.
 const NAMES: Names = &[("prompt", "input")];
+/// The same for a request in llama.cpp's form.
+const LLAMA_NAMES: Names = &[("prompt", "content")];
 /// Maximum inputs of one request that are submitted at once, so that it does not fill the queue.
 const INPUTS_AT_ONCE: usize = 16;
 
@@ -65,6 +67,13 @@ struct Entry {
     embedding: Vector,
 }
 
+/// An embedding in llama.cpp's form.
+#[derive(Serialize)]
+struct LlamaEntry {
+    index: usize,
+    embedding: [Vec<f32>; 1],
+}
+
 /// The two encodings of a vector.
 #[derive(Serialize)]
 #[serde(untagged)]
@@ -85,11 +94,7 @@ pub(crate) async fn embeddings(
     let as_base64 = request.encoding_format == Some("base64");
     let inputs = Inputs {
         add_special: request.add_special_tokens,
-        pooling: if request.pooling == Some("mean") {
-            Pooling::Mean
-        } else {
-            Pooling::Last
-        },
+        pooling: pooling(request.pooling),
         normalize: request.normalize,
         dimensions: request.dimensions.map(|count| count as usize),
         ..Inputs::new(request.input, request.queueing)
@@ -115,6 +120,42 @@ pub(crate) async fn embeddings(
     let body =
         format!("{{\"object\":\"list\",\"data\":{data},\"model\":{model},\"usage\":{usage}}}");
     Ok(([(CONTENT_TYPE, "application/json")], Body::from(body)).into_response())
+}
+
+/// Embeds every input, in llama.cpp's form: one vector for each, in a list of its own.
+pub(crate) async fn llama_embedding(
+    State(state): State<ModelState>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let client = Client::of(&request);
+    let request: LlamaEmbeddingRequest = read::read(request, &state).await?;
+    state.model(request.target.model)?;
+    let content = request
+        .content
+        .ok_or_else(|| ApiError::missing("content"))?;
+    let inputs = Inputs {
+        pooling: pooling(request.pooling),
+        normalize: request.embd_normalize,
+        names: LLAMA_NAMES,
+        ..Inputs::new(content, request.queueing)
+    };
+    let (vectors, _) = vectors(&state, client, inputs).await?;
+    let entries = vectors.into_iter().enumerate();
+    let entries: Vec<_> = entries
+        .map(|(index, vector)| LlamaEntry {
+            index,
+            embedding: [vector],
+        })
+        .collect();
+    let body = serde_json::to_string(&entries).map_err(|_| ApiError::internal())?;
+    Ok(([(CONTENT_TYPE, "application/json")], Body::from(body)).into_response())
+}
+
+fn pooling(name: Option<&str>) -> Pooling {
+    match name {
+        Some("mean") => Pooling::Mean,
+        _ => Pooling::Last,
+    }
 }
 
 /// The vectors of inputs, and the number of their tokens.
@@ -160,7 +201,9 @@ pub(crate) async fn vectors(
             .encode_beginning(state, info.max_model_len as usize)
             .await?
     } else {
-        prompts.check_bytes(name_of("prompt", names), info)?;
+        if most.is_none() {
+            prompts.check_bytes(name_of("prompt", names), info)?;
+        }
         prompts.encode(state, add_special).await?
     };
     let inputs: Vec<_> = inputs.into_iter().map(|ids| truncated(ids, most)).collect();

@@ -3,25 +3,28 @@
 //! A request to `/completion` has the fields of `/v1/completions`, some under llama.cpp's names. The reply has
 //! llama.cpp's form.
 
-use crate::engine::request::SamplingParams;
+use crate::engine::request::{DrawDefaults, DrawParams, SamplingParams};
 use crate::server::guards::Client;
 use crate::server::parameters::conversation::Conversation;
 use crate::server::parameters::prompts::GapFields;
 use crate::server::parameters::read;
+use crate::server::parameters::samplers::PENALTY_WINDOW;
 use crate::server::parameters::sampling::SamplingRequest;
 use crate::server::parameters::table::{
     InfillRequest, LlamaRequest, LlamaSettings, RenderChatRequest, SamplingFields, Target,
 };
-use crate::server::reply::llama::LlamaReply;
+use crate::server::reply::llama::{Asked, LlamaReply};
 use crate::server::reply::respond;
 use crate::server::routes::chat::{self, Begun};
 use crate::server::routes::forward;
-use crate::server::state::{ModelState, ServerState};
+use crate::server::routes::tokens::decode_all;
+use crate::server::state::{ModelState, ModelStatus, ServerState};
 use crate::server::wire::error::{ApiError, Names};
 use crate::text::TextModel;
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::Response;
+use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
 /// The engine's field names and llama.cpp's, where they differ.
@@ -33,17 +36,81 @@ pub(crate) async fn apply_template(
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
     let request: RenderChatRequest = read::read_part(request, &state).await?;
-    let info = state.ready()?;
     state.model(request.target.model)?;
-    let conversation = Conversation::new(request.conversation)?;
+    let mut fields = request.conversation;
+    // As in llama.cpp: here a last message of the assistant is the beginning of the answer.
+    fields.continue_final_message |=
+        fields.add_generation_prompt.is_none() && ends_with_answer(&fields.messages);
+    let conversation = Conversation::new(fields)?;
     let prompt = chat::rendered(
         &state,
-        info,
-        (conversation, chat::NAMES),
+        (conversation, chat::NAMES, state.text_bytes_max()?),
         TextModel::chat_text,
     )
     .await?;
     Ok(Json(json!({"prompt": prompt})))
+}
+
+/// Whether the last message is a text of the assistant.
+fn ends_with_answer(messages: &Value) -> bool {
+    let last = messages.as_array().and_then(|messages| messages.last());
+    last.is_some_and(|last| {
+        last["role"] == "assistant" && last["content"].is_string() && last["tool_calls"].is_null()
+    })
+}
+
+/// As many slots as sequences can run, each of which runs or is idle. Prompts are not told.
+pub(crate) async fn slots(
+    State(server): State<ServerState>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
+    let (names, known) = forward::known_of_query(&server, &request)?;
+    let running = match server.models.view(&names[0])?.state {
+        Some(state) => state.engine.stats().requests_running,
+        None => 0,
+    };
+    let slots = (0..known.outline.max_num_seqs).map(|id| {
+        json!({
+            "id": id,
+            "n_ctx": known.outline.max_model_len,
+            "is_processing": u64::from(id) < running,
+        })
+    });
+    Ok(Json(slots.collect()))
+}
+
+/// Slots have no state of their own that could be saved, restored or erased.
+pub(crate) async fn slot() -> ApiError {
+    ApiError::not_implemented("cached prompts belong to no slot: use `--kv-disk`, or `folio cache`")
+}
+
+/// Adapters are not served.
+pub(crate) async fn adapters() -> Json<Value> {
+    Json(json!([]))
+}
+
+/// Sets no adapters.
+pub(crate) async fn set_adapters(
+    State(server): State<ServerState>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
+    let bytes_max = server.shared.options.limits.body_bytes_max;
+    let body = axum::body::to_bytes(request.into_body(), bytes_max).await;
+    let body = body.map_err(|_| ApiError::body_too_large(bytes_max))?;
+    let adapters: Vec<IgnoredAny> = serde_json::from_slice(&body)
+        .map_err(|error| ApiError::body(format!("the body is no list of adapters: {error}")))?;
+    if adapters.is_empty() {
+        return Ok(Json(json!({"success": true})));
+    }
+    Err(ApiError::unsupported(
+        "id",
+        "there are no adapters: merge them into the model's files",
+    ))
+}
+
+/// Settings are fixed when the server starts.
+pub(crate) async fn set_props() -> ApiError {
+    ApiError::not_implemented("settings are chosen when the server starts")
 }
 
 /// The served model and the default settings.
@@ -58,11 +125,23 @@ pub(crate) async fn props(
             value.get("content").unwrap_or(value).clone()
         })
     };
+    let view = server.models.view(&names[0])?;
+    let engine = view.state.as_ref().and_then(|state| state.engine.info());
+    let defaults = SamplingParams {
+        seed: engine.and_then(|info| info.seed),
+        ..defaults(outline.draw_defaults, &outline.defaults)
+    };
     Ok(Json(json!({
-        "default_generation_settings": {"n_ctx": outline.max_model_len, "params": settings(&outline.defaults)},
+        "default_generation_settings": {"n_ctx": outline.max_model_len, "params": settings(&defaults)},
+        // Of OpenAI's routes, for the chat page.
+        "chat_generation_settings": {"params": settings(&outline.defaults)},
         "total_slots": outline.max_num_seqs,
         "model_path": names[0],
         "model_alias": names[0],
+        "is_sleeping": matches!(view.status, ModelStatus::Unloaded),
+        "endpoint_slots": true,
+        "endpoint_props": false,
+        "endpoint_metrics": true,
         "chat_template": of_config("chat_template"),
         "bos_token": of_config("bos_token"),
         "eos_token": of_config("eos_token"),
@@ -71,23 +150,77 @@ pub(crate) async fn props(
     })))
 }
 
+/// The settings of a request, or of one that sets nothing, with those of llama.cpp's samplers that do not exist here
+/// switched off: clients send them back.
 fn settings(params: &SamplingParams) -> Value {
-    json!({
+    let draw = &params.draw;
+    let mut settings = json!({
         "n_predict": params.max_tokens.map_or(-1, i64::from),
         "seed": params.seed.map_or(-1, u64::cast_signed),
-        "temperature": params.draw.temperature,
-        "top_k": params.draw.top_k,
-        "top_p": params.draw.top_p,
-        "min_p": params.draw.min_p,
-        "repeat_penalty": params.draw.repetition_penalty,
-        "presence_penalty": params.draw.presence_penalty,
-        "frequency_penalty": params.draw.frequency_penalty,
+        "temperature": draw.temperature,
+        "top_k": draw.top_k,
+        "top_p": draw.top_p,
+        "min_p": draw.min_p,
+        "repeat_last_n": params.penalty_window.map_or(-1, |window| i32::try_from(window).unwrap_or(-1)),
+        "repeat_penalty": draw.repetition_penalty,
+        "presence_penalty": draw.presence_penalty,
+        "frequency_penalty": draw.frequency_penalty,
         "ignore_eos": params.ignore_eos,
         "n_probs": params.logprobs.unwrap_or(0),
+    });
+    if let (Value::Object(settings), Value::Object(off)) = (&mut settings, switched_off()) {
+        settings.extend(off);
+    }
+    settings
+}
+
+/// Settings of llama.cpp that do not exist here, with the values that switch them off, or that then mean nothing.
+fn switched_off() -> Value {
+    json!({
+        "dynatemp_range": 0.0,
+        "dynatemp_exponent": 1.0,
+        "top_n_sigma": -1.0,
+        "xtc_probability": 0.0,
+        "xtc_threshold": 0.1,
+        "typical_p": 1.0,
+        "dry_multiplier": 0.0,
+        "dry_base": 1.75,
+        "dry_allowed_length": 2,
+        "dry_penalty_last_n": -1,
+        "dry_sequence_breakers": ["\n", ":", "\"", "*"],
+        "mirostat": 0,
+        "mirostat_tau": 5.0,
+        "mirostat_eta": 0.1,
+        "adaptive_target": -1.0,
+        "adaptive_decay": 0.9,
+        "min_keep": 0,
+        "post_sampling_probs": false,
+        "samplers": ["penalties", "temperature", "min_p", "top_k", "top_p"],
+        "n_keep": 0,
+        "n_discard": 0,
+        "grammar": "",
+        "lora": [],
     })
 }
 
-/// Continues one prompt.
+/// What llama.cpp's routes do where neither the request nor the model's files say anything: its server's documented
+/// defaults.
+fn defaults(set: DrawDefaults, others: &SamplingParams) -> SamplingParams {
+    let usual = DrawParams {
+        temperature: 0.8,
+        top_k: 40,
+        top_p: 0.95,
+        min_p: 0.05,
+        ..DrawParams::default()
+    };
+    SamplingParams {
+        draw: set.over(usual),
+        penalty_window: Some(PENALTY_WINDOW),
+        ..others.clone()
+    }
+}
+
+/// Continues prompts.
 pub(crate) async fn completion(
     State(state): State<ModelState>,
     request: Request,
@@ -98,8 +231,14 @@ pub(crate) async fn completion(
         settings,
         prompt,
     } = read::read(request, &state).await?;
-    let prompt = async { Ok((prompt.encode(&state, true).await?.remove(0), Vec::new())) };
-    answer(&state, client, (target, settings), prompt).await
+    let truncates = settings.queueing.truncate_prompt_tokens.is_some();
+    let prompts = async {
+        if !truncates {
+            prompt.check_bytes("prompt", state.ready()?)?;
+        }
+        Ok((prompt.encode(&state, true).await?, Vec::new()))
+    };
+    answer(&state, client, (target, settings), prompts).await
 }
 
 /// Fills a gap.
@@ -116,59 +255,77 @@ pub(crate) async fn infill(
         files: request.input_extra.unwrap_or_default(),
         field: "input_suffix",
     };
-    let prompt = async {
-        let (mut prompts, ends) = gap.encode(&state).await?;
-        Ok((prompts.remove(0), ends))
-    };
-    answer(&state, client, (request.target, request.settings), prompt).await
+    answer(
+        &state,
+        client,
+        (request.target, request.settings),
+        gap.encode(&state),
+    )
+    .await
 }
 
-/// Continues a prompt, which comes with more tokens that end an answer.
+/// Continues prompts, which come with more tokens that end an answer.
 async fn answer(
     state: &ModelState,
     client: Client,
     (target, request): (Target, LlamaSettings),
-    prompt: impl Future<Output = Result<(Vec<u32>, Vec<u32>), ApiError>>,
+    prompts: impl Future<Output = Result<(Vec<Vec<u32>>, Vec<u32>), ApiError>>,
 ) -> Result<Response, ApiError> {
+    let returns_tokens = request.sampling.return_token_ids;
+    let response_fields = request.response_fields.clone();
+    let sampling = sampling_request(state, target, request);
+    let Begun {
+        generation,
+        sampling,
+        prompts,
+        info,
+    } = chat::begin_raw(state, client, prompts, sampling).await?;
+    let texts = decode_all(state, prompts, false).await?;
+    let asked = Asked {
+        settings: settings(&sampling.params),
+        prompts: texts,
+        choices: sampling.params.n as usize,
+        probabilities: sampling.shown.logprobs,
+        // The chunks of a stream always have token ids.
+        tokens: returns_tokens || sampling.stream,
+        timings: sampling.shown.timings,
+        fields: response_fields,
+    };
+    let form = LlamaReply::new(state, info, sampling.model, asked);
+    respond(generation, form, sampling.stream).await
+}
+
+/// What a request asks for, with llama.cpp's defaults.
+fn sampling_request(state: &ModelState, target: Target, request: LlamaSettings) -> SamplingRequest {
     let LlamaSettings {
         sampling: fields,
         queueing,
         ..
     } = request;
-    let returns_tokens = request.return_tokens || fields.return_token_ids;
-    let sampling = SamplingRequest {
+    let draw = defaults(state.options.draw_defaults, &state.options.defaults).draw;
+    SamplingRequest {
         model: target.model,
         fields: SamplingFields {
-            logit_bias: request.logit_bias,
+            temperature: request.temperature.or(Some(draw.temperature)),
+            top_k: request
+                .top_k
+                .map(|top_k| top_k.max(0))
+                .or(Some(draw.top_k.into())),
+            top_p: fields.top_p.or(Some(draw.top_p)),
+            min_p: fields.min_p.or(Some(draw.min_p)),
             // A seed of -1 means a random seed.
             seed: fields.seed.filter(|seed| *seed != -1),
             // The last token distinguishes the model's end token from a stop string.
             return_token_ids: true,
+            samplers: fields.samplers.with_window(),
             ..fields
         },
         queueing,
         form: None,
-        alternatives: request.n_probs.filter(|count| *count > 0),
-        max_tokens: request
-            .n_predict
-            .and_then(|count| u32::try_from(count).ok()),
+        alternatives: request.n_probs,
+        max_tokens: request.n_predict.flatten(),
         echo: false,
         operation: "text_completion",
         names: NAMES,
-    };
-    let Begun {
-        generation,
-        sampling,
-        info,
-        ..
-    } = chat::begin_raw(state, client, prompt, sampling).await?;
-    let form = LlamaReply::new(
-        state,
-        info,
-        (sampling.model, settings(&sampling.params)),
-        sampling.shown.logprobs,
-        // The chunks of a stream always have token ids.
-        returns_tokens || sampling.stream,
-    );
-    respond(generation, form, sampling.stream).await
+    }
 }

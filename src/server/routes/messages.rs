@@ -38,9 +38,8 @@ pub(crate) async fn count_tokens(
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
     let request: CountTokensRequest = read::read(request, &state).await?;
-    let info = state.ready()?;
     state.model(request.target.model)?;
     let (conversation, ..) = request.prompt.conversation()?;
-    let ids = chat::prompt(&state, info, conversation, chat::NAMES).await?;
+    let ids = chat::prompt(&state, conversation, chat::NAMES, state.text_bytes_max()?).await?;
     Ok(Json(json!({"input_tokens": ids.len()})))
 }

@@ -4,7 +4,7 @@
 use crate::server::parameters::read;
 use crate::server::parameters::table::LoadRequest;
 use crate::server::routes::forward;
-use crate::server::state::{ModelStatus, ModelView, ServerState};
+use crate::server::state::{ModelOutline, ModelStatus, ModelView, ServerState};
 use crate::server::wire::error::{ApiError, Dialect, shorten};
 use crate::server::wire::query;
 use crate::text::iso_time;
@@ -56,8 +56,19 @@ fn card(server: &ServerState, model: &ModelView, name: &str) -> Value {
         "created_at": iso_time(server.shared.created),
         "root": model.names[0],
         "max_model_len": context(model),
-        // As llama.cpp's clients read it.
+        // As llama.cpp's clients read them.
         "status": status,
+        "meta": model.facts.as_ref().map(|known| meta(&known.outline)),
+    })
+}
+
+/// The numbers of a model, as llama.cpp's server has them.
+fn meta(outline: &ModelOutline) -> Value {
+    json!({
+        "n_ctx": outline.max_model_len,
+        "n_vocab": outline.vocab,
+        "n_embd": outline.embedding_len,
+        "size": outline.weight_bytes,
     })
 }
 

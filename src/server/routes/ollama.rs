@@ -98,16 +98,15 @@ async fn answer(
         }
         Task::Chat(turn) => chat::begin(state, client, turn).await?,
         Task::Raw(prompt, sampling) => {
-            let prompt = Prompts::Texts(vec![prompt]).encode(state, true);
-            let prompt = async { Ok((prompt.await?.remove(0), Vec::new())) };
-            chat::begin_raw(state, client, prompt, sampling).await?
+            let prompts = Prompts::texts(vec![prompt]);
+            let prompts = async {
+                prompts.check_bytes("prompt", state.ready()?)?;
+                Ok((prompts.encode(state, true).await?, Vec::new()))
+            };
+            chat::begin_raw(state, client, prompts, sampling).await?
         }
         Task::Gap(gap, sampling) => {
-            let prompt = async {
-                let (mut prompts, ends) = gap.encode(state).await?;
-                Ok((prompts.remove(0), ends))
-            };
-            chat::begin_raw(state, client, prompt, sampling).await?
+            chat::begin_raw(state, client, gap.encode(state), sampling).await?
         }
     };
     let form = OllamaReply::new(

@@ -20,6 +20,7 @@ use crate::server::routes::chat;
 use crate::server::routes::embeddings::{self, Inputs};
 use crate::server::state::{ModelState, Reranker, prompt_bytes_max};
 use crate::server::wire::error::{ApiError, Names, name_of};
+use crate::text::answer::Parsing;
 use crate::text::{TextModel, TextStream};
 use axum::Json;
 use axum::extract::{Request, State};
@@ -167,14 +168,11 @@ async fn room(
 ) -> Result<i64, ApiError> {
     let info = state.ready()?;
     let beside = match state.reranker() {
-        Reranker::YesNo => chat::prompt(
-            state,
-            info,
-            question(&judged_text(query, "", judging))?,
-            names,
-        )
-        .await?
-        .len(),
+        Reranker::YesNo => {
+            let question = question(&judged_text(query, "", judging))?;
+            let prompt = chat::prompt(state, question, names, prompt_bytes_max(info));
+            prompt.await?.len()
+        }
         Reranker::Embedding => 0,
     };
     Ok((i64::from(info.max_model_len) - beside as i64 - TOKENS_AT_ENDS).max(1))
@@ -300,7 +298,7 @@ async fn compared(
         queries.truncate(1);
     }
     let (count, texts) = (queries.len(), [queries, documents].concat());
-    let mut inputs = Inputs::new(Prompts::Texts(texts), judging.queueing);
+    let mut inputs = Inputs::new(Prompts::texts(texts), judging.queueing);
     inputs.names = names;
     let (vectors, tokens) = embeddings::vectors(state, client, inputs).await?;
     let (queries, documents) = vectors.split_at(count);
@@ -341,7 +339,8 @@ async fn judged(
         let text = judged_text(&query, &document, judging);
         let base = base.clone();
         async move {
-            let prompt = chat::prompt(state, info, question(&text)?, names).await?;
+            let prompt =
+                chat::prompt(state, question(&text)?, names, prompt_bytes_max(info)).await?;
             let tokens = prompt.len();
             let request = EngineRequest {
                 prompt: prompt.into(),
@@ -420,6 +419,7 @@ fn question(text: &str) -> Result<Conversation, ApiError> {
         )])),
         add_generation_prompt: true,
         continue_final: false,
+        parsing: Parsing::default(),
     })
 }
 

@@ -64,7 +64,6 @@ pub(crate) async fn input_tokens(
 ) -> Result<Json<Value>, ApiError> {
     let client = Client::of(&request);
     let request: InputTokensRequest = read::read(request, &state).await?;
-    let info = state.ready()?;
     state.model(request.target.model)?;
     let find = |id: &str| state.shared.responses.item(client.0, id);
     let items = earlier(
@@ -77,7 +76,7 @@ pub(crate) async fn input_tokens(
         find: &find,
         seal: &state.shared.seal,
     })?;
-    let ids = chat::prompt(&state, info, conversation, NAMES).await?;
+    let ids = chat::prompt(&state, conversation, NAMES, state.text_bytes_max()?).await?;
     Ok(Json(
         json!({"object": "response.input_tokens", "input_tokens": ids.len()}),
     ))

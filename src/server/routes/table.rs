@@ -13,8 +13,8 @@ use crate::server::parameters::rerank::{RerankDocumentsRequest, RerankTextsReque
 use crate::server::parameters::responses::{InputTokensRequest, ResponsesRequest};
 use crate::server::parameters::table::{
     ChatRequest, CompletionRequest, DetokenizeRequest, EmbeddingRequest, InfillRequest,
-    LlamaRequest, LoadRequest, RenderChatRequest, RenderCompletionRequest, TokenizeChatRequest,
-    TokenizeContentRequest, TokenizeTextRequest,
+    LlamaEmbeddingRequest, LlamaRequest, LoadRequest, RenderChatRequest, RenderCompletionRequest,
+    TokenizeChatRequest, TokenizeContentRequest, TokenizeTextRequest,
 };
 use crate::server::routes::openapi::{self, Answer, Body, Operation, Route, one_of};
 #[cfg(feature = "server")]
@@ -47,8 +47,10 @@ pub(crate) fn routes() -> Vec<Route> {
         messages_routes(),
         completion_routes(),
         embedding_routes(),
+        llama_embedding_routes(),
         rerank_routes(),
         token_routes(),
+        llama_state_routes(),
         llama_routes(),
         sglang_routes(),
         ollama_state_routes(),
@@ -194,6 +196,18 @@ fn chat_routes() -> Vec<Route> {
             ),
         ),
         Route::model(
+            &[
+                "/v1/chat/completions/input_tokens",
+                "/chat/completions/input_tokens",
+            ],
+            post(tokens::count_chat),
+            Operation::post(
+                "The number of tokens of a chat request.",
+                rendered_chat(),
+                Answer::One("TokenCount"),
+            ),
+        ),
+        Route::model(
             &["/v1/chat/completions/render"],
             post(tokens::render_chat),
             Operation::post(
@@ -316,11 +330,30 @@ fn embedding_routes() -> Vec<Route> {
     )]
 }
 
+/// Texts as vectors, in llama.cpp's form.
+fn llama_embedding_routes() -> Vec<Route> {
+    vec![Route::model(
+        &["/embedding"],
+        post(embeddings::llama_embedding),
+        Operation::post(
+            "Texts or token ids as vectors, in llama.cpp's form.",
+            Body::of::<LlamaEmbeddingRequest>(|| json!({"content": ["Hello", "A fox"]})),
+            Answer::Objects,
+        ),
+    )]
+}
+
 /// Documents by how well they answer a query.
 fn rerank_routes() -> Vec<Route> {
     vec![
         Route::model(
-            &["/v1/rerank", "/v2/rerank", "/rerank"],
+            &[
+                "/v1/rerank",
+                "/v2/rerank",
+                "/rerank",
+                "/v1/reranking",
+                "/reranking",
+            ],
             post(rerank::rerank),
             Operation::post(
                 "Ranks documents by how well they answer a query.",
@@ -398,17 +431,50 @@ fn tokenize_schema(body: &Body, bounds: &Bounds) -> Value {
     one_of(body.name, &[text, chat, content], bounds)
 }
 
-/// Routes of llama.cpp's server.
-fn llama_routes() -> Vec<Route> {
+/// Routes of llama.cpp's server about the server itself.
+fn llama_state_routes() -> Vec<Route> {
     vec![
         Route::server(
             &["/props"],
-            get(llama::props),
+            get(llama::props).post(llama::set_props),
             Operation::get(
-                "The server's settings, as llama.cpp's server reports them.",
+                "The server's settings, as llama.cpp's server reports them; POST is answered with 501.",
                 Answer::Object,
+            )
+            .under(&["get", "post"]),
+        ),
+        Route::server(
+            &["/slots"],
+            get(llama::slots),
+            Operation::get(
+                "The sequences that can run at once, as llama.cpp's server lists them, and how many of them run.",
+                Answer::Objects,
             ),
         ),
+        Route::server(
+            &["/slots/{id}"],
+            post(llama::slot),
+            Operation::get(
+                "Answered with 501: the prefix cache belongs to no slot.",
+                Answer::Object,
+            )
+            .under(&["post"]),
+        ),
+        Route::server(
+            &["/lora-adapters"],
+            get(llama::adapters).post(llama::set_adapters),
+            Operation::get(
+                "The adapters, as llama.cpp's server lists them: there are none.",
+                Answer::Objects,
+            )
+            .under(&["get", "post"]),
+        ),
+    ]
+}
+
+/// Routes of llama.cpp's server that a model answers.
+fn llama_routes() -> Vec<Route> {
+    vec![
         Route::model(
             &["/apply-template"],
             post(llama::apply_template),
@@ -422,7 +488,7 @@ fn llama_routes() -> Vec<Route> {
             &["/completion"],
             post(llama::completion),
             Operation::post(
-                "Continues one prompt, in llama.cpp's form.",
+                "Continues prompts, in llama.cpp's form.",
                 Body::of::<LlamaRequest>(|| json!({"prompt": "Once upon a time", "n_predict": 16})),
                 Answer::OneOrStream("LlamaAnswer"),
             ),

@@ -89,13 +89,9 @@ pub(crate) async fn tokenize(
         TokenizeRequest::Chat(request) => {
             let request = *request;
             state.model(request.target.model)?;
-            let ids = chat::prompt(
-                &state,
-                info,
-                Conversation::new(request.conversation)?,
-                chat::NAMES,
-            )
-            .await?;
+            let conversation = Conversation::new(request.conversation)?;
+            let bytes_max = state.text_bytes_max()?;
+            let ids = chat::prompt(&state, conversation, chat::NAMES, bytes_max).await?;
             (ids, request.return_token_strs)
         }
         TokenizeRequest::Content(request) => return tokenize_content(&state, request).await,
@@ -132,16 +128,22 @@ async fn tokenize_content(
     let TokenizeContentRequest {
         content,
         add_special,
+        parse_special,
         with_pieces,
         target,
-        ..
     } = request;
     state.model(target.model)?;
     let tokenizer = tokenizer(state)?.clone();
     let (bytes, encoder) = (content.len(), tokenizer.clone());
     let ids = state
         .shared
-        .offload(bytes, move || encoder.encode(&content, add_special))
+        .offload(bytes, move || {
+            if parse_special {
+                encoder.encode(&content, add_special)
+            } else {
+                encoder.encode_literal(&content, add_special)
+            }
+        })
         .await?;
     let ids = ids.map_err(|error| ApiError::invalid("content", error.to_string()))?;
     if !with_pieces {
@@ -154,6 +156,25 @@ async fn tokenize_content(
             String::from_utf8(bytes).map_or_else(|wrong| json!(wrong.into_bytes()), Value::from);
         json!({"id": id, "piece": piece})
     }).collect::<Vec<_>>()})))
+}
+
+/// `POST /v1/chat/completions/input_tokens`: the number of tokens of a conversation.
+pub(crate) async fn count_chat(
+    State(state): State<ModelState>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
+    let ids = rendered(&state, request).await?;
+    Ok(Json(
+        json!({"object": "response.input_tokens", "input_tokens": ids.len()}),
+    ))
+}
+
+/// The prompt of a chat request.
+async fn rendered(state: &ModelState, request: Request) -> Result<Vec<u32>, ApiError> {
+    let request: RenderChatRequest = read::read_part(request, state).await?;
+    state.model(request.target.model)?;
+    let conversation = Conversation::new(request.conversation)?;
+    chat::prompt(state, conversation, chat::NAMES, state.text_bytes_max()?).await
 }
 
 /// The text of token ids, special ones included.
@@ -199,17 +220,7 @@ pub(crate) async fn render_chat(
     State(state): State<ModelState>,
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
-    let request: RenderChatRequest = read::read_part(request, &state).await?;
-    let info = state.ready()?;
-    state.model(request.target.model)?;
-    let ids = chat::prompt(
-        &state,
-        info,
-        Conversation::new(request.conversation)?,
-        chat::NAMES,
-    )
-    .await?;
-    Ok(Json(json!({"token_ids": ids})))
+    Ok(Json(json!({"token_ids": rendered(&state, request).await?})))
 }
 
 /// `POST /v1/completions/render`: the prompts of a completions request.

@@ -26,9 +26,12 @@ impl Answering {
         }
     }
 
-    /// Ends the choice because nothing more of it is wanted.
-    pub(crate) fn stop(mut self) {
-        self.end = End::Stop;
+    /// Ends the choice, of which nothing more is wanted for this reason.
+    pub(crate) fn finish(mut self, reason: FinishReason) {
+        self.end = match reason {
+            FinishReason::Stop => End::Stop,
+            FinishReason::Length => End::Length,
+        };
         if let Some(events) = self.events.take() {
             events.stop();
         }

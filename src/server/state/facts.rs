@@ -1,7 +1,7 @@
 //! [`ModelFacts`]: what routes tell of a model, whether it is loaded or not. Asking loads nothing: clients of Ollama's
 //! API ask about every model that they list.
 
-use crate::engine::request::SamplingParams;
+use crate::engine::request::{DrawDefaults, SamplingParams};
 use crate::text::TextModel;
 use crate::text::answer::AnswerFormat;
 use std::fmt;
@@ -15,6 +15,8 @@ pub struct ModelOutline {
     pub text: Arc<TextModel>,
     /// Its sampling defaults.
     pub defaults: SamplingParams,
+    /// Those of them that its files set.
+    pub draw_defaults: DrawDefaults,
     /// Vocabulary size: every token id is below it.
     pub vocab: u32,
     /// Maximum tokens of prompt and answer together.

@@ -8,7 +8,7 @@
 use super::residents::{Need, Phase, Residents, Task};
 use super::{ModelFacts, ModelOutline, ModelState, ServerOptions, Shared};
 use crate::engine::handle::{EngineHandle, Status};
-use crate::engine::request::{SamplingParams, SubmitError};
+use crate::engine::request::{DrawDefaults, SamplingParams, SubmitError};
 use crate::platform::{self, Instant};
 use crate::server::counters::{Metrics, Throughput};
 use crate::server::wire::error::ApiError;
@@ -58,6 +58,8 @@ pub struct LoadedModel {
     pub text: Arc<TextModel>,
     /// Its sampling defaults.
     pub defaults: SamplingParams,
+    /// Those of them that its files set.
+    pub draw_defaults: DrawDefaults,
     /// Waits until the engine has ended and its memory is free; an error says why it ended by itself.
     pub end: End,
 }
@@ -485,6 +487,7 @@ impl Configured {
     fn loaded(&self, shared: Arc<Shared>, model: LoadedModel) -> Loaded {
         let options = ServerOptions {
             defaults: model.defaults,
+            draw_defaults: model.draw_defaults,
             ..self.options.clone()
         };
         let state = ModelState::new(

@@ -27,7 +27,7 @@ use super::traces::TraceSink;
 use super::wire::error::ApiError;
 use super::wire::memory::RequestMemory;
 use crate::engine::handle::{EngineHandle, EngineInfo};
-use crate::engine::request::{CacheOwner, SamplingParams, SubmitError};
+use crate::engine::request::{CacheOwner, DrawDefaults, SamplingParams, SubmitError};
 use crate::platform;
 use crate::text::TextModel;
 use crate::text::answer::{ReasoningParser, ToolParser};
@@ -168,6 +168,8 @@ pub struct ServerOptions {
     pub stem: Option<String>,
     /// Sampling defaults, from the model's generation_config.json.
     pub defaults: SamplingParams,
+    /// Those of them that the model's files set; some routes have other defaults beside these.
+    pub draw_defaults: DrawDefaults,
     /// Limits of one request.
     pub limits: Limits,
     /// How the model writes tool calls; `None`: found in its chat template.

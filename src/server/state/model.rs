@@ -1,7 +1,7 @@
 //! [`ModelState`]: what the routes need of the model that a request asks for.
 
 use super::answering::Answering;
-use super::{Counted, ModelFacts, ModelOutline, Reranker, ServerOptions, Shared};
+use super::{Counted, ModelFacts, ModelOutline, Reranker, ServerOptions, Shared, prompt_bytes_max};
 use crate::engine::handle::{EngineHandle, EngineInfo, Status};
 use crate::engine::request::{Request, SubmitError};
 use crate::server::counters::{Metrics, Throughput};
@@ -75,6 +75,7 @@ impl ModelState {
         let outline = ModelOutline {
             text: self.text.clone(),
             defaults: self.options.defaults.clone(),
+            draw_defaults: self.options.draw_defaults,
             vocab: info.vocab,
             max_model_len: info.max_model_len,
             max_num_seqs: info.max_num_seqs,
@@ -125,6 +126,12 @@ impl ModelState {
         } else {
             Reranker::Embedding
         })
+    }
+
+    /// Maximum bytes of text that is counted, shown or cut, instead of computed: those of a body.
+    pub(crate) fn text_bytes_max(&self) -> Result<usize, ApiError> {
+        let of_body = self.shared.options.limits.body_bytes_max;
+        Ok(prompt_bytes_max(self.ready()?).max(of_body))
     }
 
     /// Counts an answer until it is dropped.

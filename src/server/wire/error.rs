@@ -243,6 +243,20 @@ impl ApiError {
         )
     }
 
+    /// What this server does not do, whatever the request says.
+    pub(crate) fn not_implemented(message: &str) -> Self {
+        let error = Self::new(
+            StatusCode::NOT_IMPLEMENTED,
+            "not_supported_error",
+            "not_supported",
+            message,
+        );
+        Self {
+            deterministic: true,
+            ..error
+        }
+    }
+
     pub(crate) fn body_too_large(bytes_max: usize) -> Self {
         let message = format!("the body is larger than {bytes_max} bytes");
         Self::new(

@@ -21,7 +21,7 @@ pub(crate) use tool_set::ToolSet;
 pub use tools::ToolParser;
 pub(crate) use tools::{ToolChoice, calls_or_json, forced_calls};
 
-use super::{StopStrings, TextModel, Tokenizer};
+use super::{LineLimits, StopStrings, TextModel, Tokenizer};
 use harmony::Harmony;
 use reasoning::Splitter;
 use std::sync::Arc;
@@ -76,12 +76,31 @@ impl AnswerFormat {
     }
 }
 
+/// Which parts of an answer are told apart; what is not stays content, in the model's own notation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Parsing {
+    pub(crate) reasoning: bool,
+    pub(crate) calls: bool,
+}
+
+impl Default for Parsing {
+    fn default() -> Self {
+        Self {
+            reasoning: true,
+            calls: true,
+        }
+    }
+}
+
 /// Parses one answer, and ends it at a stop string. Stop strings see what the client gets as content, and nothing else:
 /// clients know neither the thought nor the markup of calls and messages, where the same text may occur.
 #[derive(Clone, Debug)]
 pub(crate) struct AnswerParser {
     form: Form,
     stops: StopStrings,
+    lines: LineLimits,
+    /// Whether a line ended the content.
+    is_cut: bool,
     /// Whether only one call is wanted.
     single: bool,
     is_done: bool,
@@ -132,14 +151,46 @@ impl AnswerParser {
         Self {
             form,
             stops: StopStrings::new(&[]),
+            lines: LineLimits::default(),
+            is_cut: false,
             single,
             is_done: false,
         }
     }
 
+    /// Sets which parts are told apart.
+    pub(crate) fn telling_apart(self, parsing: Parsing) -> Self {
+        if parsing == Parsing::default() {
+            return self;
+        }
+        let form = match self.form {
+            Form::Tagged { reasoning, calls } => Form::Tagged {
+                reasoning: if parsing.reasoning { reasoning } else { None },
+                calls: if parsing.calls {
+                    calls
+                } else {
+                    Box::new(CallParser::Off)
+                },
+            },
+            // Both are messages of one notation.
+            Form::Harmony(_) => return Self::plain(),
+        };
+        Self { form, ..self }
+    }
+
     /// Sets the stop strings.
     pub(crate) fn stopping_at(self, stops: StopStrings) -> Self {
         Self { stops, ..self }
+    }
+
+    /// Sets how lines end the content.
+    pub(crate) fn within(self, lines: LineLimits) -> Self {
+        Self { lines, ..self }
+    }
+
+    /// Whether a limit of its lines ended the content.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.is_cut
     }
 
     /// The stop string that ended the content.
@@ -168,8 +219,12 @@ impl AnswerParser {
         self.split(text, &mut more);
         let (content, stopped) = self.stops.push(&more.content);
         more.content = content;
-        self.is_done |= stopped;
-        if !stopped && !more.calls.is_empty() {
+        if let Some(end) = self.lines.push(&more.content) {
+            more.content.truncate(end);
+            self.is_cut = !stopped;
+        }
+        self.is_done |= stopped || self.is_cut;
+        if !self.is_done && !more.calls.is_empty() {
             more.content.push_str(&self.stops.finish());
         }
         parts.extend(more);
@@ -194,9 +249,9 @@ impl AnswerParser {
     }
 
     /// Ends the text. If it was cut by a limit, the beginning of a call or of a tag is left out: it is no content.
-    /// After a stop string there is nothing more.
+    /// After a stop string or the last line there is nothing more.
     pub(crate) fn finish(&mut self, parts: &mut Parts, is_cut: bool) {
-        if self.stop().is_some() {
+        if self.stop().is_some() || self.is_cut {
             return;
         }
         let mut more = Parts::default();

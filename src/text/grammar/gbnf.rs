@@ -2,8 +2,9 @@
 //!
 //! Lark has a lexer and a parser, and the lexer always takes the longest match. GBNF has no lexer: every text that its
 //! rules describe together is allowed. So everything that does not recur becomes one pattern, as large as possible, and
-//! only rules that reach themselves become rules of the parser.
+//! only rules that reach themselves, or name tokens, become rules of the parser.
 
+use llguidance::toktrie::TokTrie;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::iter::Peekable;
@@ -19,6 +20,8 @@ const REPEATS_MAX: u32 = 10_000;
 enum Node {
     /// A regular expression.
     Pattern(String),
+    /// A token, or any other one, in Lark's notation.
+    Token(String),
     Rule(String),
     Sequence(Vec<Node>),
     Choice(Vec<Node>),
@@ -41,10 +44,11 @@ fn is_name_character(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '-' || c == '_'
 }
 
-/// The same grammar in Lark's notation; an error says what is wrong with it.
-pub(super) fn to_lark(text: &str) -> Result<String, String> {
+/// The same grammar in Lark's notation, for these tokens; an error says what is wrong with it.
+pub(super) fn to_lark(text: &str, tokens: &TokTrie) -> Result<String, String> {
     let rules = Parser {
         rest: text.chars().peekable(),
+        tokens,
     }
     .rules()?;
     if !rules.contains_key("root") {
@@ -83,7 +87,7 @@ pub(super) fn to_lark(text: &str) -> Result<String, String> {
     Ok(lark)
 }
 
-/// The rules that reach no rule that reaches itself.
+/// The rules that name no token and reach no rule that does, or that reaches itself.
 fn regular(rules: &BTreeMap<String, Node>) -> BTreeSet<&str> {
     let mut regular = BTreeSet::new();
     loop {
@@ -102,7 +106,7 @@ fn regular(rules: &BTreeMap<String, Node>) -> BTreeSet<&str> {
 impl Node {
     fn names(&self) -> Vec<&str> {
         match self {
-            Self::Pattern(_) => Vec::new(),
+            Self::Pattern(_) | Self::Token(_) => Vec::new(),
             Self::Rule(name) => vec![name],
             Self::Sequence(parts) | Self::Choice(parts) => {
                 parts.iter().flat_map(Self::names).collect()
@@ -112,7 +116,15 @@ impl Node {
     }
 
     fn is_regular(&self, regular: &BTreeSet<&str>) -> bool {
-        self.names().iter().all(|name| regular.contains(name))
+        match self {
+            Self::Pattern(_) => true,
+            Self::Token(_) => false,
+            Self::Rule(name) => regular.contains(name.as_str()),
+            Self::Sequence(parts) | Self::Choice(parts) => {
+                parts.iter().all(|part| part.is_regular(regular))
+            }
+            Self::Repeat(part, ..) => part.is_regular(regular),
+        }
     }
 }
 
@@ -139,6 +151,7 @@ impl Writer<'_> {
         match node {
             Node::Pattern(pattern) if pattern.is_empty() => "\"\"".into(),
             Node::Pattern(pattern) => format!("/{pattern}/"),
+            Node::Token(token) => token.clone(),
             Node::Rule(name) => self.reference(name),
             Node::Sequence(parts) if parts.is_empty() => "\"\"".into(),
             Node::Sequence(parts) => joined(parts.iter().map(|part| self.pattern(part)), " "),
@@ -153,6 +166,7 @@ impl Writer<'_> {
         }
         match node {
             Node::Pattern(_) => self.part(self.pattern(node)),
+            Node::Token(token) => token.clone(),
             Node::Rule(name) => self.reference(name),
             Node::Choice(parts) => joined(
                 parts.iter().map(|part| self.rule(part)).collect::<Vec<_>>(),
@@ -206,9 +220,11 @@ fn escaped(c: char) -> String {
 
 struct Parser<'a> {
     rest: Peekable<Chars<'a>>,
+    tokens: &'a TokTrie,
 }
 
 impl Parser<'_> {
+    /// The rules by name. Of several with one name the last counts, as in llama.cpp.
     fn rules(mut self) -> Result<BTreeMap<String, Node>, String> {
         let mut rules = BTreeMap::new();
         self.skip_space();
@@ -218,9 +234,7 @@ impl Parser<'_> {
                 return Err(self.unexpected("`name ::=`"));
             }
             let node = self.choice()?;
-            if rules.insert(name.clone(), node).is_some() {
-                return Err(format!("its rule `{name}` is defined twice"));
-            }
+            rules.insert(name, node);
             if rules.len() > RULES_MAX {
                 return Err(format!("it has more than {RULES_MAX} rules"));
             }
@@ -249,6 +263,7 @@ impl Parser<'_> {
                 None | Some('|' | ')') => break,
                 Some('"') => self.literal()?,
                 Some('[') => self.class()?,
+                Some('<' | '!') => self.token()?,
                 Some('.') => {
                     self.rest.next();
                     Node::Pattern("(?s:.)".into())
@@ -320,6 +335,33 @@ impl Parser<'_> {
             };
             self.rest.next();
             part = Node::Repeat(Box::new(part), least, most);
+        }
+    }
+
+    /// A token by its number or by its text, `<[5]>` or `<think>`; after `!` any other one.
+    fn token(&mut self) -> Result<Node, String> {
+        let before = self.rest.clone();
+        let negation = self.rest.next_if_eq(&'!').map_or("", |_| "^");
+        let mut text: String =
+            std::iter::from_fn(|| self.rest.next_if(|c| *c != '>' && !c.is_whitespace())).collect();
+        let ends = self.rest.next_if_eq(&'>').is_some();
+        text.push('>');
+        let number = text
+            .strip_prefix("<[")
+            .and_then(|text| text.strip_suffix("]>"));
+        let id = match number {
+            Some(number) => number.parse().ok(),
+            None => self.tokens.get_special_token(&text),
+        };
+        let known = id.filter(|id| (*id as usize) < self.tokens.vocab_size());
+        match known {
+            Some(id) if ends && text.starts_with('<') => {
+                Ok(Node::Token(format!("<[{negation}{id}]>")))
+            }
+            _ => {
+                self.rest = before;
+                Err(self.unexpected("a token such as <[5]> or the name of a special token"))
+            }
         }
     }
 
@@ -423,6 +465,38 @@ impl Parser<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use llguidance::toktrie::TokRxInfo;
+
+    /// Six tokens, of which the last is special.
+    fn tokens() -> TokTrie {
+        let mut words: Vec<Vec<u8>> = ["a", "b", "c", "d", "e"].map(Into::into).to_vec();
+        words.push([&[TokTrie::SPECIAL_TOKEN_MARKER], "</think>".as_bytes()].concat());
+        TokTrie::from(&TokRxInfo::new(6, 5), &words)
+    }
+
+    fn to_lark(text: &str) -> Result<String, String> {
+        super::to_lark(text, &tokens())
+    }
+
+    #[test]
+    fn tokens_are_named_by_number_or_text() {
+        let lark = to_lark("root ::= \"a\" <[3]> thought </think>\nthought ::= !</think>* !<[2]>");
+        let expected = "start: r0\n\
+            r0: (X0 <[3]> r1 <[5]>)\n\
+            r1: ((<[^5]>)* <[^2]>)\n\
+            X0: /a/\n";
+        assert_eq!(lark.as_deref(), Ok(expected));
+        for wrong in ["<[6]>", "<[x]>", "<b>", "<[5", "!\"a\"", "!"] {
+            let error = to_lark(&format!("root ::= {wrong}")).expect_err(wrong);
+            assert!(error.contains("expected a token"), "{wrong}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_last_rule_of_a_name_counts() {
+        let (twice, once) = ("root ::= \"a\"\nroot ::= \"b\"", "root ::= \"b\"");
+        assert_eq!(to_lark(twice), to_lark(once));
+    }
 
     #[test]
     fn what_does_not_recur_is_one_pattern() {
@@ -446,7 +520,6 @@ mod tests {
         for (text, words) in [
             ("a ::= \"x\"", "no rule `root`"),
             ("root ::= a", "`a` is not defined"),
-            ("root ::= \"a\"\nroot ::= \"b\"", "defined twice"),
             ("root ::= \"a", "does not end"),
             ("root ::= [", "does not end"),
             ("root ::= []", "empty"),

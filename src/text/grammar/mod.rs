@@ -157,7 +157,7 @@ impl Grammars {
         costs::check(spec)?;
         let parser = self
             .factory
-            .create_parser(spec.top_level()?)
+            .create_parser(spec.top_level(self.factory.tok_env().tok_trie())?)
             .map_err(|error| GrammarError::new(&error))?;
         let grammar = Grammar {
             parser: Arc::new(Mutex::new(parser)),

@@ -4,6 +4,7 @@ use super::subschemas::subschemas;
 use super::{constants, gbnf, references};
 use crate::text::integers;
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
+use llguidance::toktrie::TokTrie;
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 
@@ -128,7 +129,8 @@ impl GrammarSpec {
         Ok(key)
     }
 
-    pub(super) fn top_level(&self) -> Result<TopLevelGrammar, GrammarError> {
+    /// The grammar for a model with these tokens.
+    pub(super) fn top_level(&self, tokens: &TokTrie) -> Result<TopLevelGrammar, GrammarError> {
         Ok(match self {
             Self::Schema { schema, strict } => {
                 let schema = closed(schema, *strict)?;
@@ -147,7 +149,7 @@ impl GrammarSpec {
                 TopLevelGrammar::from_grammar(GrammarWithLexer::from_lark(grammar.clone()))
             }
             Self::Gbnf(grammar) => TopLevelGrammar::from_grammar(GrammarWithLexer::from_lark(
-                gbnf::to_lark(grammar).map_err(|error| GrammarError::told(&error))?,
+                gbnf::to_lark(grammar, tokens).map_err(|error| GrammarError::told(&error))?,
             )),
         })
     }

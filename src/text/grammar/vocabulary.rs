@@ -26,7 +26,7 @@ impl TokenizerEnv for Vocabulary {
 
     fn tokenize_bytes(&self, bytes: &[u8]) -> Vec<TokenId> {
         self.trie.tokenize_with_greedy_fallback(bytes, |text| {
-            let ids = self.tokenizer.encode_literal(text).ok();
+            let ids = self.tokenizer.encode_literal(text, false).ok();
             let spelled = ids.filter(|ids| spells(&self.tokenizer, ids, text));
             spelled.unwrap_or_else(|| self.trie.greedy_tokenize(text.as_bytes()))
         })
@@ -67,7 +67,7 @@ pub(super) fn environment(tokenizer: Arc<Tokenizer>, vocab: u32, end_ids: &[u32]
     }
     let is_exact = PROBES.iter().all(|text| {
         tokenizer
-            .encode_literal(text)
+            .encode_literal(text, false)
             .is_ok_and(|ids| spells(&tokenizer, &ids, text))
     });
     Arc::new(Vocabulary {

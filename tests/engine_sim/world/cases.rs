@@ -136,6 +136,7 @@ fn request(random: &mut Random, shape: &Shape, document: &[u32], salt: &str) -> 
             frequency_penalty: if penalties { 0.5 } else { 0.0 },
             ..DrawParams::default()
         },
+        penalty_window: (penalties && random.once_in(3)).then(|| random.within(1, 12)),
         logit_bias: (0..random.below(2) * random.below(3))
             .map(|_| bias(random))
             .collect(),
@@ -171,6 +172,7 @@ fn request(random: &mut Random, shape: &Shape, document: &[u32], salt: &str) -> 
         explain_prefix,
         explain_drafts: explain_prefix,
         report_admission: explain_prefix,
+        report_progress: explain_prefix,
         pooling,
         prompt_only: false,
         predicted: None,

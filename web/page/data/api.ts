@@ -64,12 +64,12 @@ export class Api {
     return document.components.schemas.ChatRequest.properties;
   }
 
-  /** A model's defaults of the sampling fields, under llama.cpp's names. A model that is not loaded is loaded. */
+  /** A model's defaults of the fields of chats, under llama.cpp's names. A model that is not loaded is loaded. */
   async defaults(model: string | null): Promise<Record<string, unknown>> {
-    const { default_generation_settings } = await this.json<{
-      default_generation_settings: { params: Record<string, unknown> };
+    const { chat_generation_settings } = await this.json<{
+      chat_generation_settings: { params: Record<string, unknown> };
     }>(model === null ? "props" : `props?model=${encodeURIComponent(model)}`);
-    return default_generation_settings.params;
+    return chat_generation_settings.params;
   }
 
   /** Answers a conversation, in pieces also if the answer is not streamed. */

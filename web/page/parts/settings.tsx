@@ -26,7 +26,7 @@ const LEFT_OUT = new Set([
   ...["repeat_penalty", "response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice"],
   ...["guided_grammar", "regex", "json_schema", "add_generation_prompt", "continue_final_message", "modalities"],
   ...["prompt_logprobs", "logprobs", "top_logprobs", "return_token_ids", "return_tokens_as_token_ids", "debug"],
-  ...["metadata", "user"],
+  ...["metadata", "user", "n_predict", "n_cmpl", "n_probs", "return_tokens", "timings_per_token", "return_progress"],
 ]);
 const FORMATS: [Format["kind"], string, string][] = [
   ["text", "Text", ""],

@@ -9,7 +9,7 @@ mod conversation;
 
 use crate::cli::options::{EngineArgs, ModelArgs};
 use crate::cli::remote::{Remote, ServerArgs};
-use crate::cli::request::{RequestArgs, server_options};
+use crate::cli::request::{RequestArgs, server_options, set_fields};
 use crate::cli::session::Session;
 use crate::cli::terminal::cost::Meter;
 use crate::cli::terminal::input::{Input, Typed};
@@ -215,7 +215,7 @@ impl<'a> Chat<'a> {
         match setting {
             None => {
                 let mut fields = self.fields.clone();
-                fields.extend(own.clone());
+                set_fields(&mut fields, own);
                 note(Value::from(fields));
             }
             Some((name, None)) => drop(own.remove(&name)),
@@ -335,7 +335,7 @@ impl<'a> Chat<'a> {
         let partner = self.partner.as_ref().context("no model is loaded")?;
         let messages = &mut self.conversation.messages;
         let mut body = self.fields.clone();
-        body.extend(self.conversation.fields.clone());
+        set_fields(&mut body, &self.conversation.fields);
         body.insert("messages".to_owned(), messages.clone().into());
         match self
             .runtime

@@ -8,7 +8,7 @@ mod batch;
 
 use super::chat;
 use crate::cli::options::{EngineArgs, ModelArgs};
-use crate::cli::request::{MAX_TOKENS_ROOM, RequestArgs, server_options};
+use crate::cli::request::{MAX_TOKENS_ROOM, RequestArgs, server_options, set_default};
 use crate::cli::session::Session;
 use crate::cli::terminal::cost::Meter;
 use crate::cli::terminal::output::note;
@@ -293,7 +293,6 @@ fn prompt_request(
         );
     }
     body.insert("prompt".to_owned(), prompt.into());
-    body.entry("max_tokens")
-        .or_insert_with(|| MAX_TOKENS_ROOM.into());
+    set_default(&mut body, "max_tokens", MAX_TOKENS_ROOM.into());
     Ok(("/v1/completions", body.into()))
 }

@@ -90,6 +90,7 @@ fn load(
         engine,
         text,
         defaults,
+        draw_defaults: session.draw_defaults(),
         end: Box::new(move || {
             let outcome = session.close().map_err(|error| format!("{error:#}"));
             note(format_args!("{name} is unloaded"));

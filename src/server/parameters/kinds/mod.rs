@@ -20,6 +20,9 @@ pub(crate) struct Optional<K>(pub(crate) K);
 /// A required field.
 pub(crate) struct Required<K>(pub(crate) K);
 
+/// A required field that may come under another name.
+pub(crate) struct Needed<K>(pub(crate) Optional<K>);
+
 /// A boolean with a default.
 pub(crate) struct Flag(pub(crate) bool);
 
@@ -57,6 +60,23 @@ impl<K: Kind> Presence for Required<K> {
 
     fn schema(&self, bounds: &Bounds) -> (Value, bool) {
         (self.0.schema(bounds), true)
+    }
+}
+
+impl<K: Kind> Presence for Needed<K> {
+    type Value = Option<K::Value>;
+
+    fn take(
+        &self,
+        at: &str,
+        value: Option<Value>,
+        bounds: &Bounds,
+    ) -> Result<Self::Value, ApiError> {
+        self.0.take(at, value, bounds)
+    }
+
+    fn schema(&self, bounds: &Bounds) -> (Value, bool) {
+        (self.0.0.schema(bounds), true)
     }
 }
 
@@ -223,6 +243,49 @@ impl Kind for Integer {
 
     fn schema(&self, bounds: &Bounds) -> Value {
         json!({"type": "integer", "minimum": self.min, "maximum": self.max.of(bounds).unwrap_or(i64::MAX)})
+    }
+}
+
+/// How llama.cpp's clients say whether vectors are scaled to length one: 2, the default, or -1 for no scaling.
+pub(crate) struct EmbdNormalize;
+
+impl Presence for EmbdNormalize {
+    type Value = bool;
+
+    fn take(&self, at: &str, value: Option<Value>, _: &Bounds) -> Result<bool, ApiError> {
+        match value.as_ref().map(whole) {
+            None | Some(Some(2)) => Ok(true),
+            Some(Some(-1)) => Ok(false),
+            Some(_) => Err(wrong(at, "2 or -1", &value.unwrap_or_default())),
+        }
+    }
+
+    fn schema(&self, _: &Bounds) -> (Value, bool) {
+        (json!({"enum": [2, -1, null]}), false)
+    }
+}
+
+/// A list of strings of any length.
+pub(crate) struct Strings;
+
+impl Kind for Strings {
+    type Value = Vec<String>;
+
+    fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<Vec<String>, ApiError> {
+        let Value::Array(items) = value else {
+            return Err(wrong(at, "a list of strings", &value));
+        };
+        items
+            .into_iter()
+            .map(|item| match item {
+                Value::String(text) => Ok(text),
+                other => Err(wrong(at, "a list of strings", &other)),
+            })
+            .collect()
+    }
+
+    fn schema(&self, _: &Bounds) -> Value {
+        json!({"type": "array", "items": {"type": "string"}})
     }
 }
 

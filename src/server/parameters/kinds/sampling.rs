@@ -1,15 +1,16 @@
 //! Kinds of fields that set how text is generated.
 
 use crate::engine::request::{
-    CACHE_SALT_LEN_MAX, LOGIT_BIAS, LOGIT_BIAS_MAX, NumberRange, TOP_P, check_cache_salt,
+    CACHE_SALT_LEN_MAX, LOGIT_BIAS, LOGIT_BIAS_MAX, LOGPROBS_MAX, NumberRange, TEMPERATURE, TOP_P,
+    check_cache_salt,
 };
-use crate::server::parameters::kind::{Bounds, Kind, Most, wrong};
-use crate::server::parameters::kinds::{Count, Number, object, token_id_schema, whole};
+use crate::server::parameters::kind::{Bounds, Kind, Most, Presence, wrong};
+use crate::server::parameters::kinds::{Count, Number, Optional, object, token_id_schema, whole};
 use crate::server::wire::error::ApiError;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
-const STOPS_MAX: usize = 16;
+const STOPS_MAX: usize = 128;
 const STOP_BYTES_MAX: usize = 256;
 const BAD_WORDS_MAX: usize = 128;
 const METADATA_MAX: usize = 16;
@@ -49,6 +50,115 @@ impl Kind for MaxTokens {
             schema["not"] = json!({"const": 0});
         }
         schema
+    }
+}
+
+/// A maximum number of tokens in llama.cpp's words: 0 computes the prompt and one token, and a negative number, read as
+/// `None`, stands for as many as fit into the context.
+pub(crate) struct Predicted;
+
+impl Kind for Predicted {
+    type Value = Option<u32>;
+
+    fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<Option<u32>, ApiError> {
+        let count = whole(&value).or_else(|| value.as_u64().map(|_| i64::MAX));
+        let count = count.ok_or_else(|| wrong(at, "a whole number", &value))?;
+        Ok((count >= 0).then(|| u32::try_from(count).unwrap_or(u32::MAX).max(1)))
+    }
+
+    fn schema(&self, _: &Bounds) -> Value {
+        json!({"type": "integer"})
+    }
+}
+
+/// [`Predicted`] where as many as fit into the context is what an absent field means.
+pub(crate) struct PredictedOrAll;
+
+impl Presence for PredictedOrAll {
+    type Value = Option<u32>;
+
+    fn take(
+        &self,
+        at: &str,
+        value: Option<Value>,
+        bounds: &Bounds,
+    ) -> Result<Option<u32>, ApiError> {
+        let count = Optional(Predicted).take(at, value, bounds)?;
+        Ok(count.flatten())
+    }
+
+    fn schema(&self, bounds: &Bounds) -> (Value, bool) {
+        Optional(Predicted).schema(bounds)
+    }
+}
+
+/// Alternatives to report for each token in llama.cpp's words: 0 means that no token is reported.
+pub(crate) struct Probabilities;
+
+impl Presence for Probabilities {
+    type Value = Option<u32>;
+
+    fn take(
+        &self,
+        at: &str,
+        value: Option<Value>,
+        bounds: &Bounds,
+    ) -> Result<Option<u32>, ApiError> {
+        let count = Optional(ALTERNATIVES).take(at, value, bounds)?;
+        if let Some(count) = count.filter(|count| *count > LOGPROBS_MAX) {
+            let message = format!("`{at}` must be at most {LOGPROBS_MAX}, not {count}");
+            return Err(ApiError::invalid(at, message));
+        }
+        Ok(count.filter(|count| *count > 0))
+    }
+
+    fn schema(&self, bounds: &Bounds) -> (Value, bool) {
+        Optional(ALTERNATIVES).schema(bounds)
+    }
+}
+
+/// Alternatives to report for each token; the engine checks the number.
+pub(crate) const ALTERNATIVES: Count = Count {
+    min: 0,
+    max: Most::Fixed(LOGPROBS_MAX as i64),
+};
+
+/// The temperature of OpenAI's API.
+pub(crate) const OPENAI_TEMPERATURE: NumberRange = NumberRange::new(0.0, 2.0);
+
+/// A number in a range of an API that is narrower than the engine's.
+pub(crate) struct Within(pub(crate) NumberRange);
+
+impl Kind for Within {
+    type Value = f32;
+
+    fn read(&self, at: &str, value: Value, bounds: &Bounds) -> Result<f32, ApiError> {
+        let number = Number(self.0).read(at, value, bounds)?;
+        if self.0.contains(number) {
+            Ok(number)
+        } else {
+            let message = format!("`{at}` must be a number {}, not {number}", self.0);
+            Err(ApiError::invalid(at, message))
+        }
+    }
+
+    fn schema(&self, bounds: &Bounds) -> Value {
+        Number(self.0).schema(bounds)
+    }
+}
+
+/// A temperature in llama.cpp's words: below 0 it always takes the likeliest token.
+pub(crate) struct GreedyBelowZero;
+
+impl Kind for GreedyBelowZero {
+    type Value = f32;
+
+    fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<f32, ApiError> {
+        Number::narrow(at, &value, TEMPERATURE).map(|temperature| temperature.max(0.0))
+    }
+
+    fn schema(&self, _: &Bounds) -> Value {
+        json!({"type": "number", "maximum": TEMPERATURE.max})
     }
 }
 
@@ -140,57 +250,96 @@ impl Kind for StopTokenIds {
     }
 }
 
-/// Token ids and the biases added to their logits; the engine checks both.
-pub(crate) struct LogitBias;
+/// Values added to logits, by what names the tokens.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Biases {
+    /// By id; the engine checks ids and values.
+    pub(crate) ids: BTreeMap<u32, f32>,
+    /// Of each token of a text.
+    pub(crate) texts: Vec<(String, f32)>,
+}
 
-impl Kind for LogitBias {
-    type Value = BTreeMap<u32, f32>;
-
-    fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<Self::Value, ApiError> {
-        object(at, value)?
-            .iter()
-            .map(|(key, value)| {
-                // `parse` would also take a leading plus sign or zeros: two spellings of one id.
-                let id = key.parse::<u32>().ok().filter(|id| id.to_string() == *key);
-                let id =
-                    id.ok_or_else(|| wrong(at, "keyed by token ids", &Value::String(key.clone())))?;
-                Ok((id, Number::narrow(at, value, LOGIT_BIAS)?))
-            })
-            .collect()
-    }
-
-    fn schema(&self, bounds: &Bounds) -> Value {
-        let value = Number(LOGIT_BIAS).schema(bounds);
-        json!({"type": "object", "maxProperties": LOGIT_BIAS_MAX, "additionalProperties": value})
+impl Biases {
+    /// Adds the bias of a token id, or of each token of a text.
+    fn add(&mut self, at: &str, token: &Value, bias: &Value) -> Result<(), ApiError> {
+        let bias = match bias {
+            Value::Bool(false) => LOGIT_BIAS.min,
+            bias => Number::narrow(at, bias, LOGIT_BIAS)?,
+        };
+        match token {
+            Value::String(text) if !text.is_empty() && text.len() <= STOP_BYTES_MAX => {
+                self.texts.push((text.clone(), bias));
+            }
+            token => {
+                let id = whole(token).and_then(|id| u32::try_from(id).ok());
+                let rule = "of token ids, or of texts of 1 to 256 bytes";
+                self.ids
+                    .insert(id.ok_or_else(|| wrong(at, rule, token))?, bias);
+            }
+        }
+        Ok(())
     }
 }
 
-/// [`LogitBias`], or a list of pairs of token id and bias, as llama.cpp's clients send it.
-pub(crate) struct LogitBiasPairs;
+/// An object with token ids or texts as keys and their biases, or a list of pairs of both, where `false` forbids a
+/// token.
+pub(crate) struct LogitBias;
 
-impl Kind for LogitBiasPairs {
-    type Value = BTreeMap<u32, f32>;
+impl Kind for LogitBias {
+    type Value = Biases;
 
-    fn read(&self, at: &str, value: Value, bounds: &Bounds) -> Result<Self::Value, ApiError> {
-        let Value::Array(pairs) = value else {
-            return LogitBias.read(at, value, bounds);
-        };
-        let map = pairs
-            .iter()
-            .map(|pair| match (pair[0].as_u64(), &pair[1]) {
-                (Some(id), Value::Bool(false)) => Ok((id.to_string(), json!(LOGIT_BIAS.min))),
-                (Some(id), bias @ Value::Number(_)) => Ok((id.to_string(), bias.clone())),
-                _ => Err(wrong(at, "pairs of a token id and a number or false", pair)),
-            })
-            .collect::<Result<Map<_, _>, _>>()?;
-        LogitBias.read(at, map.into(), bounds)
+    fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<Biases, ApiError> {
+        let count = value.as_array().map(Vec::len);
+        let count = count.or(value.as_object().map(Map::len)).unwrap_or(0);
+        if count > LOGIT_BIAS_MAX {
+            let message = format!("`{at}` must have at most {LOGIT_BIAS_MAX} entries, not {count}");
+            return Err(ApiError::invalid(at, message));
+        }
+        let mut biases = Biases::default();
+        match &value {
+            Value::Object(map) => {
+                for (key, bias) in map {
+                    biases.add(at, &key_of_bias(at, key)?, bias)?;
+                }
+            }
+            Value::Array(pairs) => {
+                for pair in pairs {
+                    match pair.as_array().map(Vec::as_slice) {
+                        Some([token, bias]) => biases.add(at, token, bias)?,
+                        _ => {
+                            return Err(wrong(
+                                at,
+                                "a list of pairs of a token and a number or false",
+                                pair,
+                            ));
+                        }
+                    }
+                }
+            }
+            other => return Err(wrong(at, "an object or a list of pairs", other)),
+        }
+        Ok(biases)
     }
 
     fn schema(&self, bounds: &Bounds) -> Value {
-        let bias = json!({"anyOf": [Number(LOGIT_BIAS).schema(bounds), {"const": false}]});
-        let pair =
-            json!({"type": "array", "minItems": 2, "prefixItems": [token_id_schema(bounds), bias]});
-        json!({"anyOf": [LogitBias.schema(bounds), {"type": "array", "items": pair}]})
+        let number = Number(LOGIT_BIAS).schema(bounds);
+        let bias = json!({"anyOf": [number, {"const": false}]});
+        let token = json!({"anyOf": [token_id_schema(bounds), short_string()]});
+        let pair = json!({"type": "array", "minItems": 2, "prefixItems": [token, bias]});
+        let map = json!({"type": "object", "maxProperties": LOGIT_BIAS_MAX, "additionalProperties": bias});
+        json!({"anyOf": [map, {"type": "array", "items": pair}]})
+    }
+}
+
+/// A key of an object: a whole number is a token id, anything else a text. Other spellings of numbers are neither: they
+/// look like an id and would be a text.
+fn key_of_bias(at: &str, key: &str) -> Result<Value, ApiError> {
+    match key.parse::<i64>() {
+        Ok(id) if id.to_string() == key => Ok(id.into()),
+        _ if key.trim().parse::<f64>().is_ok() => {
+            Err(wrong(at, "keyed by token ids or texts", &key.into()))
+        }
+        _ => Ok(key.into()),
     }
 }
 

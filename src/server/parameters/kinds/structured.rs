@@ -1,7 +1,7 @@
 //! Kinds of fields for structured output.
 
-use crate::server::parameters::kind::{Bounds, Kind, wrong};
-use crate::server::parameters::kinds::Choice;
+use crate::server::parameters::kind::{Bounds, Kind, Presence, wrong};
+use crate::server::parameters::kinds::{Choice, Optional};
 use crate::server::wire::error::ApiError;
 use crate::text::{GrammarSpec, integers};
 use serde_json::{Value, json};
@@ -56,10 +56,34 @@ impl Kind for FormatType {
     }
 }
 
+/// A grammar that may be empty: then there is none, which is how llama.cpp's server reports it and its clients send it
+/// back.
+pub(crate) struct MaybeEmpty(pub(crate) Notation);
+
+impl Presence for MaybeEmpty {
+    type Value = Option<GrammarSpec>;
+
+    fn take(
+        &self,
+        at: &str,
+        value: Option<Value>,
+        bounds: &Bounds,
+    ) -> Result<Self::Value, ApiError> {
+        let value = value.filter(|value| value.as_str() != Some(""));
+        Optional(self.0).take(at, value, bounds)
+    }
+
+    fn schema(&self, bounds: &Bounds) -> (Value, bool) {
+        Optional(self.0).schema(bounds)
+    }
+}
+
 /// Notations for a grammar.
 #[derive(Clone, Copy)]
 pub(crate) enum Notation {
     JsonSchema,
+    /// A JSON schema whose keywords have no effect if they cannot be enforced.
+    LenientSchema,
     Regex,
     Choice,
     Grammar,
@@ -70,7 +94,7 @@ impl Kind for Notation {
 
     fn read(&self, at: &str, value: Value, _: &Bounds) -> Result<GrammarSpec, ApiError> {
         match self {
-            Self::JsonSchema => {
+            Self::JsonSchema | Self::LenientSchema => {
                 let parsed = value
                     .as_str()
                     .map(|text| integers::parse(text).ok_or(&value));
@@ -78,7 +102,7 @@ impl Kind for Notation {
                 let schema = schema.map_err(|value| wrong(at, "a JSON schema", value))?;
                 Ok(GrammarSpec::Schema {
                     schema,
-                    strict: true,
+                    strict: matches!(self, Self::JsonSchema),
                 })
             }
             Self::Regex => string(&value)
@@ -101,7 +125,9 @@ impl Kind for Notation {
     fn schema(&self, _: &Bounds) -> Value {
         match self {
             // The schema itself, or its JSON text.
-            Self::JsonSchema => json!({"type": ["object", "boolean", "string"]}),
+            Self::JsonSchema | Self::LenientSchema => {
+                json!({"type": ["object", "boolean", "string"]})
+            }
             Self::Regex | Self::Grammar => json!({"type": "string"}),
             Self::Choice => json!({"type": "array", "items": {"type": "string"}, "minItems": 1}),
         }

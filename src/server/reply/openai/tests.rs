@@ -131,6 +131,7 @@ fn form(kind: Kind, flags: [bool; 4], drawn: usize) -> OpenAiReply {
         token_ids,
         usage: true,
         continuous_usage: false,
+        timings: false,
         drawn,
         best: drawn,
     };
@@ -165,6 +166,7 @@ fn both(mut form: OpenAiReply, deltas: Vec<Delta>) -> (Vec<Value>, Value) {
         },
         completion_tokens: 9,
         reasoning_tokens: 2,
+        ..Totals::default()
     };
     let mut chunks: Vec<Chunk> = deltas
         .into_iter()

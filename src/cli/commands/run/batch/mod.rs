@@ -7,7 +7,7 @@
 
 mod short;
 
-use crate::cli::request::server_options;
+use crate::cli::request::{server_options, set_default};
 use crate::cli::session::Session;
 use crate::cli::terminal::output::bar_style;
 use anyhow::{Context as _, Result, anyhow, ensure};
@@ -217,7 +217,7 @@ fn is_openai(line: &Map<String, Value>) -> bool {
 /// Adds fields that `body` does not have.
 fn add_defaults(body: &mut Map<String, Value>, defaults: &Map<String, Value>) {
     for (name, value) in defaults {
-        body.entry(name).or_insert_with(|| value.clone());
+        set_default(body, name, value.clone());
     }
 }
 

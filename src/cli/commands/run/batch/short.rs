@@ -8,7 +8,7 @@
 //! it.
 
 use super::{Response, add_defaults};
-use crate::cli::request::MAX_TOKENS_ROOM;
+use crate::cli::request::{MAX_TOKENS_ROOM, set_default};
 use anyhow::{Context as _, Result, bail, ensure};
 use folio::text::{TextModel, TextStream};
 use serde_json::{Map, Value, json};
@@ -96,8 +96,7 @@ impl ShortForm {
         }
         add_defaults(&mut line, defaults);
         if path == "/v1/completions" {
-            line.entry("max_tokens")
-                .or_insert_with(|| MAX_TOKENS_ROOM.into());
+            set_default(&mut line, "max_tokens", MAX_TOKENS_ROOM.into());
         }
         line.insert("return_token_ids".to_owned(), true.into());
         if line.contains_key("logprobs") {
@@ -341,6 +340,23 @@ mod tests {
             open,
             json!({"prompt": [1], "max_tokens": MAX_TOKENS_ROOM, "return_token_ids": true})
         );
+    }
+
+    #[test]
+    fn a_limit_of_a_line_wins_under_each_of_its_names() {
+        for name in ["max_tokens", "max_completion_tokens", "n_predict"] {
+            let line = json!({"prompt_token_ids": [1], name: 3}).to_string();
+            let body = form(&line, &json!({"max_tokens": 9}))
+                .expect("the line is right")
+                .body;
+            let limits =
+                ["max_tokens", "max_completion_tokens", "n_predict"].map(|name| body.get(name));
+            assert_eq!(
+                limits.into_iter().flatten().collect::<Vec<_>>(),
+                [3],
+                "{name}: {body}"
+            );
+        }
     }
 
     #[test]
