@@ -77,10 +77,7 @@ impl Bare {
         parts: &mut Parts,
     ) -> Option<String> {
         let outcome = call.push(text);
-        let taken = match outcome {
-            Outcome::Open => text.len(),
-            Outcome::Whole(bytes) | Outcome::Failed(bytes) => bytes,
-        };
+        let taken = outcome.bytes(text);
         let may_be_call = match call.name() {
             Some(name) => self.tools.has(name),
             None => !matches!(outcome, Outcome::Failed(_)),

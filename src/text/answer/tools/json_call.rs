@@ -60,6 +60,16 @@ pub(crate) enum Outcome {
     Failed(usize),
 }
 
+impl Outcome {
+    /// How many bytes of `text` were taken.
+    pub(crate) fn bytes(self, text: &str) -> usize {
+        match self {
+            Self::Open => text.len(),
+            Self::Whole(bytes) | Self::Failed(bytes) => bytes,
+        }
+    }
+}
+
 impl JsonCall {
     pub(crate) fn new() -> Self {
         Self {

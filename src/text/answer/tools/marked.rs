@@ -31,6 +31,8 @@ pub(crate) struct Hermes {
     calls: usize,
     /// Whether calls within the values of a call in tags are counted.
     counts_nested: bool,
+    /// Whether only functions of the request are called.
+    is_strict: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -78,6 +80,15 @@ impl Hermes {
             stage,
             calls: 0,
             counts_nested: true,
+            is_strict: false,
+        }
+    }
+
+    /// The same parser for a thought, which may show how a call is written.
+    pub(crate) fn in_thought(&self) -> Self {
+        Self {
+            is_strict: true,
+            ..self.clone()
         }
     }
 
@@ -166,10 +177,11 @@ impl Hermes {
 
     fn json(&mut self, mut call: JsonCall, text: &str, parts: &mut Parts) -> Option<String> {
         let outcome = call.push(text);
-        if let (Outcome::Failed(bytes), None) = (outcome, call.name()) {
+        let is_strange = self.is_strict && call.name().is_some_and(|name| !self.tools.has(name));
+        if matches!((outcome, call.name()), (Outcome::Failed(_), None)) || is_strange {
             self.stage = Stage::Content;
             self.no_call("", parts);
-            return Some(format!("{}{}", call.raw(), &text[bytes..]));
+            return Some(format!("{}{}", call.raw(), &text[outcome.bytes(text)..]));
         }
         if let Some(delta) = call.take(outcome != Outcome::Open) {
             self.add(delta, parts);

@@ -210,6 +210,16 @@ impl CallParser {
         }
     }
 
+    /// A parser of the same calls within a thought, whose other text is its content. `None` if calls have no marker:
+    /// a thought may say what could be called.
+    pub(crate) fn in_thought(&self) -> Option<Self> {
+        match self {
+            Self::Off | Self::Bare(_) => None,
+            Self::Hermes(parser) => Some(Self::Hermes(parser.in_thought())),
+            Self::Mistral(_) | Self::Complete(_) => Some(self.clone()),
+        }
+    }
+
     /// Takes more text and adds what is certain to `parts`.
     pub(crate) fn push(&mut self, text: &str, parts: &mut Parts) {
         match self {
