@@ -13,6 +13,10 @@ pub(crate) struct Repair {
 }
 
 impl Repair {
+    pub(crate) fn in_string(&self) -> bool {
+        self.in_string
+    }
+
     /// The repaired text of all that is certain.
     pub(crate) fn push(&mut self, text: &str) -> String {
         let mut repaired = String::with_capacity(text.len());

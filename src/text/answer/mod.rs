@@ -7,6 +7,7 @@
 //! Nothing here depends on HTTP, or on the JSON of a reply.
 
 mod harmony;
+mod json_stream;
 mod json_text;
 mod marker;
 mod parts;

@@ -216,7 +216,8 @@ impl CallParser {
         match self {
             Self::Off | Self::Bare(_) => None,
             Self::Hermes(parser) => Some(Self::Hermes(parser.in_thought())),
-            Self::Mistral(_) | Self::Complete(_) => Some(self.clone()),
+            Self::Mistral(parser) => Some(Self::Mistral(parser.in_thought())),
+            Self::Complete(_) => Some(self.clone()),
         }
     }
 

@@ -1,6 +1,9 @@
 //! Every call format, split into pieces of every size: the result must not depend on where the text is split.
 
+mod brackets;
+mod broken;
 mod markup;
+mod messages;
 
 use super::super::harmony::Harmony;
 use super::super::reasoning::{ReasoningParser, ReasoningTracker, Splitter, Stage, Start};
@@ -144,11 +147,10 @@ fn hermes() {
 
 #[test]
 fn a_call_that_is_cut_off_is_told_as_far_as_it_came() {
-    let parts = read(
-        ToolParser::Hermes,
-        r#"<tool_call>{"name": "weather", "arguments": {"city": "Pa"#,
-        3,
-    );
+    let mut parser = CallParser::new(ToolParser::Hermes, &known());
+    let answer = r#"<tool_call>{"name": "weather", "arguments": {"city": "Pa"#;
+    let mut parts = pushed(answer, 3, |piece, parts| parser.push(piece, parts));
+    parser.finish(&mut parts, true);
     assert_eq!(parts.calls[0].name.as_deref(), Some("weather"));
     let arguments: String = parts
         .calls

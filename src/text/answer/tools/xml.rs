@@ -317,7 +317,8 @@ enum Following {
     Text,
 }
 
-fn is_in_name(character: char) -> bool {
+/// Whether names of functions have this character.
+pub(super) fn is_in_name(character: char) -> bool {
     character.is_alphanumeric() || matches!(character, '_' | '-' | '.')
 }
 
