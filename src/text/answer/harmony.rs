@@ -273,9 +273,8 @@ impl Harmony {
             return;
         }
         let channel = channel_of(&header);
-        let Some(name) = CHANNELS.iter().find(|name| channel.starts_with(**name)) else {
-            return;
-        };
+        let name = CHANNELS.iter().find(|name| channel.starts_with(**name));
+        let name = name.copied().unwrap_or_default();
         let rest = channel[name.len()..].trim_start();
         let form = rest.strip_prefix("<|constrain|>").map(str::trim_start);
         let text = match form {
@@ -284,7 +283,7 @@ impl Harmony {
                 .trim_start(),
             None => rest,
         };
-        if *name == "analysis" {
+        if name == "analysis" {
             parts.reasoning.push_str(text);
         } else {
             parts.content.push_str(text);

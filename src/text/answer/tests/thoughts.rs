@@ -144,7 +144,14 @@ fn a_thought_may_mention_the_markers_of_calls() {
             "{\"name\": \"weather\", \"parameters\": {}}",
             "<tool_call> <tool_call> <tool_call>",
         ] {
-            for form in ["hermes", "seed_oss", "llama3_json", "json"] {
+            for form in [
+                "hermes",
+                "glm",
+                "seed_oss",
+                "mistral",
+                "llama3_json",
+                "json",
+            ] {
                 let form: ToolParser = form.parse().expect("a name");
                 let answer = format!("{thought}{close}\n\nDone.");
                 let expected = [thought, "Done.", ""].map(str::to_owned);

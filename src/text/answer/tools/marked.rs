@@ -3,7 +3,8 @@
 use super::super::marker::{Marker, Markers, begins};
 use super::content::Content;
 use super::json_call::{JsonCall, Outcome};
-use super::xml::{FUNCTION, GLM, QWEN, Tags, XmlCall, is_in_name};
+use super::tags::{FUNCTION, GLM, Notation, QWEN, Tags, is_in_name};
+use super::xml::{Progress, XmlCall};
 use super::{CallDelta, Parts, Staged, ToolSet};
 use std::sync::Arc;
 
@@ -28,10 +29,10 @@ pub(crate) struct Hermes {
     search: Markers,
     /// The markers before the current call, which are content if it is none.
     opening: String,
+    /// Opening markers that were content.
+    shown: usize,
     stage: Stage,
     calls: usize,
-    /// Whether calls within the values of a call in tags are counted.
-    counts_nested: bool,
     /// Whether only functions of the request are called.
     is_strict: bool,
 }
@@ -39,11 +40,13 @@ pub(crate) struct Hermes {
 #[derive(Clone, Debug)]
 enum Stage {
     Content,
+    /// After two markers without a call.
+    Blank,
     /// After the opening marker: white space, then a call of either kind.
     Opened(String),
     /// A call, and text that may be its end within a string that is not closed.
     Json(JsonCall, String),
-    Xml(XmlCall),
+    Xml(Box<XmlCall>),
     /// After a call: the closing marker, which some models omit, and brackets too many.
     Closing(String),
 }
@@ -63,7 +66,7 @@ impl Hermes {
         let names = tagged
             .iter()
             .filter_map(|function| function["name"].as_str());
-        let tags = names.map(|name| format!("{FUNCTION}{name}>"));
+        let tags = names.flat_map(|name| ['>', '\n'].map(|end| format!("{FUNCTION}{name}{end}")));
         let search = Markers::new(
             markers
                 .iter()
@@ -79,9 +82,9 @@ impl Hermes {
             content,
             search,
             opening,
+            shown: 0,
             stage,
             calls: 0,
-            counts_nested: true,
             is_strict: false,
         }
     }
@@ -104,8 +107,10 @@ impl Hermes {
             }
             CLOSE => {
                 // After a call it closes nothing, and means nothing.
+                let is_text = self.calls == 0 || self.shown > 0;
+                self.shown = self.shown.saturating_sub(1);
                 self.content
-                    .push(if self.calls > 0 { "" } else { self.markers[1] }, parts);
+                    .push(if is_text { self.markers[1] } else { "" }, parts);
                 rest
             }
             _ => {
@@ -122,10 +127,15 @@ impl Hermes {
         while let Some(rest) = call.strip_prefix(open) {
             call = rest.trim_start();
         }
-        let is_tagged = begins(call, FUNCTION);
-        if call.is_empty() || begins(call, open).is_none() || is_tagged.is_none() {
+        let (is_tagged, is_closed) = (begins(call, FUNCTION), begins(call, self.markers[1]));
+        let is_open = is_tagged.is_none() || is_closed.is_none() || begins(call, open).is_none();
+        if call.is_empty() || is_open {
             self.stage = Stage::Opened(text);
             return None;
+        }
+        if is_closed == Some(true) {
+            self.stage = Stage::Blank;
+            return Some(call[self.markers[1].len()..].to_owned());
         }
         let call = call.to_owned();
         self.opening.push_str(&text[..text.len() - call.len()]);
@@ -139,12 +149,17 @@ impl Hermes {
     }
 
     fn in_tags(&self, tags: &'static Tags) -> Stage {
-        Stage::Xml(XmlCall::new(tags, self.markers, self.counts_nested))
+        Stage::Xml(Box::new(XmlCall::new(Notation {
+            tags,
+            markers: self.markers,
+            tools: self.tools.clone(),
+        })))
     }
 
     /// What looked like a call is content.
     fn no_call(&mut self, raw: &str, parts: &mut Parts) {
         let opening = std::mem::take(&mut self.opening);
+        self.shown += usize::from(!opening.is_empty());
         self.content.push(&format!("{opening}{raw}"), parts);
     }
 
@@ -251,18 +266,29 @@ impl Hermes {
     }
 
     fn tagged(&mut self, mut call: XmlCall, text: &str, parts: &mut Parts) -> Option<String> {
-        let Some(rest) = call.push(text, &self.tools) else {
-            self.stage = Stage::Xml(call);
-            return None;
-        };
-        match call.take(&self.tools) {
-            Some(delta) => {
-                self.add(delta, parts);
-                self.close(&rest)
+        let progress = call.push(text);
+        self.tell_tagged(call, progress, parts)
+    }
+
+    /// Reports what is new of a call in tags. Returns the text after it.
+    fn tell_tagged(
+        &mut self,
+        mut call: XmlCall,
+        progress: Progress,
+        parts: &mut Parts,
+    ) -> Option<String> {
+        if let Some(delta) = call.take() {
+            self.add(delta, parts);
+        }
+        match progress {
+            Progress::Open => {
+                self.stage = Stage::Xml(Box::new(call));
+                None
             }
-            None => {
-                self.no_call(call.raw(), parts);
-                Some(rest)
+            Progress::Whole => self.close(&call.rest()),
+            Progress::NoCall => {
+                self.no_call("", parts);
+                Some(call.rest())
             }
         }
     }
@@ -281,30 +307,32 @@ impl Hermes {
         self.stage = Stage::Json(call, String::new());
     }
 
+    /// Ends a call in tags with which the text ends, and reads what follows it.
+    fn finish_tags(&mut self, parts: &mut Parts) {
+        loop {
+            let mut call = match std::mem::replace(&mut self.stage, Stage::Content) {
+                Stage::Xml(call) => *call,
+                other => return self.stage = other,
+            };
+            let progress = call.finish();
+            if let Some(rest) = self.tell_tagged(call, progress, parts) {
+                self.push(&rest, parts);
+            }
+        }
+    }
+
     pub(crate) fn finish(&mut self, parts: &mut Parts, is_cut: bool) {
         if !is_cut {
             self.finish_json(parts);
-        }
-        // After the end there is nothing that could end them.
-        self.counts_nested = false;
-        while let Stage::Xml(call) = &mut self.stage {
-            let rest = call.finish(&self.tools, is_cut);
-            let delta = rest.as_ref().and_then(|_| call.take(&self.tools));
-            let (Some(rest), Some(delta)) = (rest, delta) else {
-                break;
-            };
-            self.add(delta, parts);
-            self.close("");
-            self.push(&rest, parts);
+            self.finish_tags(parts);
         }
         let opening = std::mem::take(&mut self.opening);
         let raw = match &mut self.stage {
             Stage::Content => self.search.finish(),
             Stage::Opened(space) => format!("{opening}{space}"),
             Stage::Json(call, _) if !call.is_told() => format!("{opening}{}", call.raw()),
-            Stage::Xml(call) => format!("{opening}{}", call.raw()),
             Stage::Closing(held) => std::mem::take(held),
-            Stage::Json(..) => String::new(),
+            Stage::Blank | Stage::Json(..) | Stage::Xml(_) => String::new(),
         };
         self.content.push(if is_cut { "" } else { &raw }, parts);
         self.content.finish(parts);
@@ -319,9 +347,14 @@ impl Staged for Hermes {
                 self.content.push(&before, parts);
                 found.map(|(index, rest)| self.found(index, rest, parts))
             }
+            Stage::Blank if text.trim_start().is_empty() => {
+                self.stage = Stage::Blank;
+                None
+            }
+            Stage::Blank => Some(text.trim_start().to_owned()),
             Stage::Opened(space) => self.opened(space + text, parts),
             Stage::Json(call, held) => self.json(call, &(held + text), parts),
-            Stage::Xml(call) => self.tagged(call, text, parts),
+            Stage::Xml(call) => self.tagged(*call, text, parts),
             Stage::Closing(held) => self.closing(&(held + text)),
         }
     }
@@ -344,6 +377,8 @@ pub(crate) struct Mistral {
 #[derive(Clone, Debug)]
 enum MistralStage {
     Content,
+    /// After a list without a call.
+    Blank,
     /// After the marker, until it is known what follows.
     Opened(String),
     /// Between the calls of a list.
@@ -404,7 +439,10 @@ impl Mistral {
                 self.content.push(CALLS, parts);
                 return Some(text);
             }
-            Head::Empty(rest) => return Some(rest.to_owned()),
+            Head::Empty(rest) => {
+                self.stage = MistralStage::Blank;
+                return Some(rest.to_owned());
+            }
             Head::Blank(name, rest) => {
                 self.add_blank(name, parts);
                 return Some(rest.to_owned());
@@ -537,7 +575,7 @@ impl Mistral {
                     self.no_call(&call, parts);
                 }
             }
-            MistralStage::List => {}
+            MistralStage::Blank | MistralStage::List => {}
         }
         self.content.finish(parts);
     }
@@ -576,6 +614,11 @@ impl Staged for Mistral {
                 }
                 found
             }
+            MistralStage::Blank if text.trim_start().is_empty() => {
+                self.stage = MistralStage::Blank;
+                None
+            }
+            MistralStage::Blank => Some(text.trim_start().to_owned()),
             MistralStage::Opened(head) => self.opened(head + text, parts),
             MistralStage::List => {
                 let text = text.trim_start_matches(|c: char| c.is_whitespace() || c == ',');

@@ -14,8 +14,10 @@ mod json_call;
 mod marked;
 mod notation;
 mod python;
+mod tags;
 mod types;
 mod xml;
+mod xml_value;
 
 pub(crate) use forced::{calls_or_json, forced_calls};
 

@@ -4,6 +4,7 @@ mod brackets;
 mod broken;
 mod markup;
 mod messages;
+mod streams;
 
 use super::super::harmony::Harmony;
 use super::super::reasoning::{ReasoningParser, ReasoningTracker, Splitter, Stage, Start};
@@ -615,7 +616,8 @@ proptest! {
             "<|call|>", "<escape>",
             "<start_function_call>", "<end_function_call>", "<function=add>", "</function>", "é",
             "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "<seed:tool_call>", "</seed:tool_call>",
-            "<parameter=a>", "</parameter>", "\\", "}}",
+            "<parameter=a>", "</parameter>", "\\", "}}", "write", "\n<parameter=mode>", "<parameter=path\n",
+            "<function=write\n", "{\"a\": ", "tru", "<arg_key>mode</arg_key>", ", ", "[CALL_ID]x",
             "<|tool_call>", "<tool_call|>", "<|\"|>", "<|tool_call_start|>", "<|tool_call_end|>", "add(", "a=", ")",
         ]), 0..24),
         size in 1_usize..9,

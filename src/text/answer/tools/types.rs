@@ -100,6 +100,22 @@ impl Allowed {
         self.types.has(Types::STRING) && self.types != Types::ANY
     }
 
+    /// Whether a value that begins with this text is certainly a text.
+    pub(super) fn is_text(&self, text: &str) -> bool {
+        let text = text.trim();
+        if self.types == Types::STRING || text.is_empty() {
+            return self.types == Types::STRING;
+        }
+        if !self.types.has(Types::STRING) {
+            return false;
+        }
+        if self.types == Types::STRING.or(Types::NULL) {
+            return !["null", "None"].iter().any(|null| null.starts_with(text));
+        }
+        // All else begins with one of these, in JSON or in Python.
+        !text.starts_with(|first: char| first.is_ascii_digit() || "\"'{[(-.tfnTFN".contains(first))
+    }
+
     /// The JSON of the value that is written as this text, without quotes if it is a text: another type if the schema
     /// allows what the text says, else a text if it allows one. A value that the schema does not allow is JSON, or a
     /// text.
