@@ -118,6 +118,12 @@ pub(crate) fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
+/// A text within a JSON string.
+pub(crate) fn escaped(text: &str) -> String {
+    let json = quoted(text);
+    json[1..json.len() - 1].to_owned()
+}
+
 /// JSON without white space between its tokens.
 pub(crate) fn compact(json: &str) -> String {
     let (mut in_string, mut is_escaped) = (false, false);

@@ -131,6 +131,23 @@ fn a_call_within_a_thought_ends_the_thought() {
 }
 
 #[test]
+fn a_call_within_a_thought_may_have_the_tags_of_thoughts_in_its_arguments() {
+    for reasoning in REASONING {
+        let (open, close) = reasoning.tags().expect("it has tags");
+        let city = format!("{close} and {open} x");
+        for (form, call) in calls(&city) {
+            let [thought, content, made] = told(
+                (form, reasoning),
+                Stage::Reasoning,
+                &format!("Hm.{call}{close}Done."),
+            );
+            assert_eq!((thought.as_str(), content.as_str()), ("Hm.", "Done."));
+            assert_eq!(made, format!("weather{}", json!({"city": city})));
+        }
+    }
+}
+
+#[test]
 fn a_thought_may_mention_the_markers_of_calls() {
     for reasoning in REASONING {
         let (_, close) = reasoning.tags().expect("it has tags");
@@ -144,15 +161,10 @@ fn a_thought_may_mention_the_markers_of_calls() {
             "{\"name\": \"weather\", \"parameters\": {}}",
             "<tool_call> <tool_call> <tool_call>",
         ] {
-            for form in [
-                "hermes",
-                "glm",
-                "seed_oss",
-                "mistral",
-                "llama3_json",
-                "json",
-            ] {
-                let form: ToolParser = form.parse().expect("a name");
+            for form in ToolParser::NAMES.map(|name| name.parse().expect("a name")) {
+                if form == ToolParser::Harmony {
+                    continue;
+                }
                 let answer = format!("{thought}{close}\n\nDone.");
                 let expected = [thought, "Done.", ""].map(str::to_owned);
                 assert_eq!(

@@ -3,8 +3,9 @@
 use super::super::marker::{Marker, Markers, begins};
 use super::content::Content;
 use super::json_call::{JsonCall, Outcome};
+use super::progress::Progress;
 use super::tags::{FUNCTION, GLM, Notation, QWEN, Tags, is_in_name};
-use super::xml::{Progress, XmlCall};
+use super::xml::XmlCall;
 use super::{CallDelta, Parts, Staged, ToolSet};
 use std::sync::Arc;
 

@@ -250,6 +250,42 @@ pub(super) fn properties(root: &Value) -> Option<&Map<String, Value>> {
     None
 }
 
+/// The schema of a member of an object, if its schema has one.
+pub(super) fn member<'a>(schema: &'a Value, root: &'a Value, key: &str) -> Option<&'a Value> {
+    let mut left = SCHEMAS_MAX;
+    find(schema, root, &mut left, |schema| {
+        schema["properties"].get(key)
+    })
+}
+
+/// The schema of the items of a list, if its schema has one.
+pub(super) fn items<'a>(schema: &'a Value, root: &'a Value) -> Option<&'a Value> {
+    let mut left = SCHEMAS_MAX;
+    find(schema, root, &mut left, |schema| {
+        schema.get("items").filter(|items| items.is_object())
+    })
+}
+
+/// What `get` finds first in a schema, in what it refers to and in its alternatives; `left` schemas are visited.
+fn find<'a>(
+    schema: &'a Value,
+    root: &'a Value,
+    left: &mut usize,
+    get: impl Fn(&'a Value) -> Option<&'a Value> + Copy,
+) -> Option<&'a Value> {
+    *left = left.checked_sub(1)?;
+    if let Some(found) = get(schema) {
+        return Some(found);
+    }
+    let target = schema["$ref"].as_str().and_then(|to| referred(root, to));
+    let alternatives = ["allOf", "anyOf", "oneOf"].map(|key| schema[key].as_array());
+    let all = alternatives.into_iter().flatten().flatten();
+    target
+        .into_iter()
+        .chain(all)
+        .find_map(|schema| find(schema, root, left, get))
+}
+
 /// The schema that a reference within `root` points to.
 fn referred<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
     root.pointer(&pointer(reference)?)

@@ -7,6 +7,7 @@
 use super::super::marker::begins;
 use super::CallDelta;
 use super::json_call::{JsonCall, Outcome};
+use super::progress::{OpenCall, Progress};
 use super::tags::{Due, Notation, is_in_name};
 use super::types::{self, Allowed};
 use super::xml_value::{Context, End, XmlValue};
@@ -31,14 +32,11 @@ pub(crate) struct XmlCall {
     held: String,
     /// The text has ended.
     is_over: bool,
-    name: Option<String>,
-    is_told: bool,
+    call: OpenCall,
     /// The keys so far. The first of several values of a key counts, because it may have been reported.
     given: Vec<String>,
     /// The arguments are JSON, and at least some of them are certain.
     is_json: bool,
-    /// JSON of the arguments that was not reported yet.
-    arguments: String,
 }
 
 #[derive(Clone, Debug)]
@@ -54,17 +52,6 @@ enum Stage {
     Json(Box<JsonCall>),
 }
 
-/// What a call is after some text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Progress {
-    /// More text is needed.
-    Open,
-    /// It has ended.
-    Whole,
-    /// It names no function of the request.
-    NoCall,
-}
-
 impl XmlCall {
     pub(crate) fn new(notation: Notation) -> Self {
         Self {
@@ -72,17 +59,10 @@ impl XmlCall {
             stage: Stage::Name,
             held: String::new(),
             is_over: false,
-            name: None,
-            is_told: false,
+            call: OpenCall::default(),
             given: Vec::new(),
             is_json: false,
-            arguments: String::new(),
         }
-    }
-
-    /// Whether the call was reported, so that it cannot be withdrawn.
-    pub(crate) fn is_told(&self) -> bool {
-        self.is_told
     }
 
     /// The text that was not read: what follows a call, or all of it if it is none.
@@ -90,16 +70,9 @@ impl XmlCall {
         std::mem::take(&mut self.held)
     }
 
-    /// What is new since the last call: the name, and more of the arguments.
+    /// What is new since the last time.
     pub(crate) fn take(&mut self) -> Option<CallDelta> {
-        let name = self.name.as_ref()?;
-        let is_first = !std::mem::replace(&mut self.is_told, true);
-        let arguments = std::mem::take(&mut self.arguments);
-        (is_first || !arguments.is_empty()).then(|| CallDelta {
-            name: is_first.then(|| name.clone()),
-            arguments,
-            ..CallDelta::default()
-        })
+        self.call.take()
     }
 
     /// Takes more text.
@@ -153,7 +126,7 @@ impl XmlCall {
         if !is_end || !self.notation.tools.has(name) {
             return Some(Progress::NoCall);
         }
-        self.name = Some(name.to_owned());
+        self.call.name = Some(name.to_owned());
         self.held = after.strip_prefix('>').unwrap_or(after).to_owned();
         self.stage = Stage::Named;
         None
@@ -166,7 +139,7 @@ impl XmlCall {
             return self.wait(Stage::Named);
         }
         if text.starts_with('{') {
-            let name = self.name.clone().unwrap_or_default();
+            let name = self.call.name.clone().unwrap_or_default();
             self.stage = Stage::Json(Box::new(JsonCall::named(&name)));
         }
         None
@@ -229,7 +202,7 @@ impl XmlCall {
 
     /// The call has ended.
     fn end(&mut self) -> Option<Progress> {
-        self.arguments.push_str(match self.given.len() {
+        self.call.arguments.push_str(match self.given.len() {
             _ if self.is_json => "",
             0 => "{}",
             _ => "}",
@@ -256,7 +229,7 @@ impl XmlCall {
     }
 
     fn parameters(&self) -> &Value {
-        let name = self.name.as_deref().unwrap_or_default();
+        let name = self.call.name.as_deref().unwrap_or_default();
         self.notation.tools.parameters(name)
     }
 
@@ -276,7 +249,7 @@ impl XmlCall {
         let is_new = !self.given.contains(&key);
         if is_new {
             let before = if self.given.is_empty() { '{' } else { ',' };
-            self.arguments.push_str(&value.take(before));
+            self.call.arguments.push_str(&value.take(before));
         }
         match end {
             End::Open => self.wait(Stage::Value(value)),
@@ -298,7 +271,7 @@ impl XmlCall {
         }
         if let Some(delta) = call.take() {
             self.is_json = true;
-            self.arguments.push_str(&delta.arguments);
+            self.call.arguments.push_str(&delta.arguments);
         }
         if outcome == Outcome::Open && !self.is_over {
             return self.wait(Stage::Json(call));

@@ -4,7 +4,7 @@
 //! whether it ends the value; arguments and calls within a value are counted, so that their tags are not taken for its
 //! own. Text is passed on as soon as it is certain to belong to the value and to be a text.
 
-use super::super::json_text::quoted;
+use super::super::json_text::{escaped, quoted};
 use super::super::marker::begins;
 use super::tags::{Due, FUNCTION, Notation, is_in_name};
 use super::types::Allowed;
@@ -364,10 +364,4 @@ impl XmlValue {
             doubt.rest -= end;
         }
     }
-}
-
-/// A text within a JSON string.
-fn escaped(text: &str) -> String {
-    let json = quoted(text);
-    json[1..json.len() - 1].to_owned()
 }

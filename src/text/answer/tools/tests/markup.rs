@@ -437,6 +437,19 @@ fn an_empty_block_of_a_call_is_dropped() {
             ToolParser::SeedOss,
             ["<seed:tool_call>", "</seed:tool_call>"],
         ),
+        (
+            ToolParser::Gemma,
+            ["<start_function_call>", "<end_function_call>"],
+        ),
+        (ToolParser::Gemma4, ["<|tool_call>", "<tool_call|>"]),
+        (
+            ToolParser::Lfm2,
+            ["<|tool_call_start|>", "<|tool_call_end|>"],
+        ),
+        (
+            ToolParser::Lfm2,
+            ["<|tool_call_start|>[", "]<|tool_call_end|>"],
+        ),
         (ToolParser::Mistral, ["[TOOL_CALLS][", "]"]),
     ] {
         for space in ["", "\n", " \n "] {

@@ -13,6 +13,7 @@ fn writes(text: &str) -> Vec<(ToolParser, String)> {
     use ToolParser as T;
     let json = json!({"name": "write", "arguments": {"mode": text}});
     let tags = format!("<function=write>\n<parameter=mode>\n{text}\n</parameter>\n</function>");
+    let python = text.replace('"', "\\\"").replace('\n', "\\n");
     vec![
         (T::Hermes, format!("<tool_call>\n{json}\n</tool_call>")),
         (T::Hermes, format!("<tool_call>\n{tags}\n</tool_call>")),
@@ -28,6 +29,20 @@ fn writes(text: &str) -> Vec<(ToolParser, String)> {
             ),
         ),
         (T::Mistral, format!("[TOOL_CALLS][{json}]")),
+        (
+            T::Gemma,
+            format!(
+                "<start_function_call>call:write{{mode:<escape>{text}<escape>}}<end_function_call>"
+            ),
+        ),
+        (
+            T::Gemma4,
+            format!("<|tool_call>call:write{{mode:<|\"|>{text}<|\"|>}}<tool_call|>"),
+        ),
+        (
+            T::Lfm2,
+            format!("<|tool_call_start|>[write(mode=\"{python}\")]<|tool_call_end|>"),
+        ),
         (T::Json, json.to_string()),
     ]
 }
@@ -66,6 +81,8 @@ fn the_name_of_a_call_in_tags_is_told_as_soon_as_it_is_known() {
         (ToolParser::Hermes, "<function=weather>"),
         (ToolParser::SeedOss, "<seed:tool_call>\n<function=weather>"),
         (ToolParser::Glm, "<tool_call>weather\n"),
+        (ToolParser::Gemma, "<start_function_call>call:weather{"),
+        (ToolParser::Gemma4, "<|tool_call>call:weather{"),
     ] {
         let (mut parser, mut parts) = (CallParser::new(form, &known()), Parts::default());
         parser.push(head, &mut parts);
