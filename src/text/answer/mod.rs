@@ -7,10 +7,12 @@
 //! Nothing here depends on HTTP, or on the JSON of a reply.
 
 mod harmony;
+mod json_stream;
 mod json_text;
 mod marker;
 mod parts;
 mod reasoning;
+mod tagged;
 mod tool_set;
 mod tools;
 
@@ -25,6 +27,7 @@ use super::{LineLimits, StopStrings, TextModel, Tokenizer};
 use harmony::Harmony;
 use reasoning::Splitter;
 use std::sync::Arc;
+use tagged::Tagged;
 use tools::CallParser;
 
 /// How the served model writes reasoning and tool calls.
@@ -108,23 +111,14 @@ pub(crate) struct AnswerParser {
 
 #[derive(Clone, Debug)]
 enum Form {
-    Tagged {
-        reasoning: Option<Splitter>,
-        calls: Box<CallParser>,
-    },
+    Tagged(Tagged),
     Harmony(Harmony),
 }
 
 impl AnswerParser {
     /// A parser that treats the whole answer as content.
     pub(crate) fn plain() -> Self {
-        Self::of(
-            Form::Tagged {
-                reasoning: None,
-                calls: Box::new(CallParser::Off),
-            },
-            false,
-        )
+        Self::of(Form::Tagged(Tagged::new(None, CallParser::Off)), false)
     }
 
     /// A parser for an answer that starts at `start`.
@@ -139,10 +133,7 @@ impl AnswerParser {
             } else {
                 CallParser::Off
             };
-            Form::Tagged {
-                reasoning,
-                calls: Box::new(calls),
-            }
+            Form::Tagged(Tagged::new(reasoning, calls))
         };
         Self::of(form, tools.single)
     }
@@ -201,9 +192,7 @@ impl AnswerParser {
     /// Whether the next text is reasoning.
     pub(crate) fn is_reasoning(&self) -> bool {
         match &self.form {
-            Form::Tagged { reasoning, .. } => {
-                reasoning.as_ref().is_some_and(Splitter::is_reasoning)
-            }
+            Form::Tagged(tagged) => tagged.is_reasoning(),
             Form::Harmony(harmony) => harmony.is_reasoning(),
         }
     }
@@ -233,17 +222,7 @@ impl AnswerParser {
 
     fn split(&mut self, text: &str, parts: &mut Parts) {
         match &mut self.form {
-            Form::Tagged {
-                reasoning: None,
-                calls,
-            } => calls.push(text, parts),
-            Form::Tagged {
-                reasoning: Some(reasoning),
-                calls,
-            } => {
-                let answer = reasoning.push(text, &mut parts.reasoning);
-                calls.push(&answer, parts);
-            }
+            Form::Tagged(tagged) => tagged.push(text, parts),
             Form::Harmony(harmony) => harmony.push(text, parts),
         }
     }
@@ -267,13 +246,7 @@ impl AnswerParser {
 
     fn end(&mut self, parts: &mut Parts, is_cut: bool) {
         match &mut self.form {
-            Form::Tagged { reasoning, calls } => {
-                if let Some(reasoning) = reasoning {
-                    let answer = reasoning.finish(&mut parts.reasoning, is_cut);
-                    calls.push(&answer, parts);
-                }
-                calls.finish(parts, is_cut);
-            }
+            Form::Tagged(tagged) => tagged.finish(parts, is_cut),
             Form::Harmony(harmony) => harmony.finish(parts, is_cut),
         }
     }

@@ -2,20 +2,24 @@
 //!
 //! Every model family writes calls in its own format ([`ToolParser`]). The parser is detected from the chat template,
 //! or set on the command line. [`CallParser`] splits an answer's text into content and calls. It reports a call's name
-//! as soon as it is known; it reports the arguments as they are written if the format is JSON, else when the call is
-//! complete. `forced` builds the grammar that forces a call.
+//! as soon as it is certain that there is a call, and texts of the arguments as they are written. What it reports of
+//! the arguments can always be completed as JSON. `forced` builds the grammar that forces a call.
 
 mod bare;
-mod complete;
 mod content;
+mod enclosed;
 mod forced;
 mod gemma;
 mod json_call;
 mod marked;
 mod notation;
+mod progress;
 mod python;
+mod python_calls;
+mod tags;
 mod types;
 mod xml;
+mod xml_value;
 
 pub(crate) use forced::{calls_or_json, forced_calls};
 
@@ -23,7 +27,7 @@ use super::harmony::MARKERS;
 use super::parts::{CallDelta, Parts};
 use super::tool_set::ToolSet;
 use bare::Bare;
-use complete::Complete;
+use enclosed::Enclosed;
 use marked::{Hermes, Mistral};
 use serde_json::Value;
 use std::str::FromStr;
@@ -173,7 +177,7 @@ pub(crate) enum CallParser {
     Off,
     Hermes(Hermes),
     Mistral(Mistral),
-    Complete(Complete),
+    Enclosed(Box<Enclosed>),
     Bare(Bare),
 }
 
@@ -190,23 +194,28 @@ impl CallParser {
                 Self::Hermes(Hermes::new(tools.clone(), &marked::SEED_TOOL_CALL, false))
             }
             ToolParser::Mistral => Self::Mistral(Mistral::new(tools.clone())),
-            ToolParser::Gemma => Self::Complete(Complete::new(
-                gemma::MARKERS[0],
-                gemma::MARKERS[1],
-                gemma::read,
-            )),
-            ToolParser::Gemma4 => Self::Complete(Complete::new(
-                gemma::MARKERS_4[0],
-                gemma::MARKERS_4[1],
-                gemma::read_4,
-            )),
-            ToolParser::Lfm2 => Self::Complete(Complete::new(
-                python::MARKERS[0],
-                python::MARKERS[1],
-                python::read,
-            )),
+            ToolParser::Gemma => {
+                Self::Enclosed(Box::new(Enclosed::gemma(tools.clone(), gemma::MARKERS)))
+            }
+            ToolParser::Gemma4 => {
+                Self::Enclosed(Box::new(Enclosed::gemma(tools.clone(), gemma::MARKERS_4)))
+            }
+            ToolParser::Lfm2 => {
+                Self::Enclosed(Box::new(Enclosed::python(tools.clone(), python::MARKERS)))
+            }
             ToolParser::Llama3Json | ToolParser::Json => Self::Bare(Bare::new(tools.clone())),
             ToolParser::Harmony => Self::Off,
+        }
+    }
+
+    /// A parser of the same calls within a thought, whose other text is its content; `None` if there are no calls.
+    pub(crate) fn in_thought(&self) -> Option<Self> {
+        match self {
+            Self::Off => None,
+            Self::Bare(parser) => Some(Self::Bare(parser.in_thought())),
+            Self::Hermes(parser) => Some(Self::Hermes(parser.in_thought())),
+            Self::Mistral(parser) => Some(Self::Mistral(parser.in_thought())),
+            Self::Enclosed(parser) => Some(Self::Enclosed(Box::new(parser.in_thought()))),
         }
     }
 
@@ -216,7 +225,7 @@ impl CallParser {
             Self::Off => parts.content.push_str(text),
             Self::Hermes(parser) => parser.push(text, parts),
             Self::Mistral(parser) => parser.push(text, parts),
-            Self::Complete(parser) => parser.push(text, parts),
+            Self::Enclosed(parser) => parser.push(text, parts),
             Self::Bare(parser) => parser.push(text, parts),
         }
     }
@@ -227,7 +236,7 @@ impl CallParser {
             Self::Off => {}
             Self::Hermes(parser) => parser.finish(parts, is_cut),
             Self::Mistral(parser) => parser.finish(parts, is_cut),
-            Self::Complete(parser) => parser.finish(parts, is_cut),
+            Self::Enclosed(parser) => parser.finish(parts, is_cut),
             Self::Bare(parser) => parser.finish(parts, is_cut),
         }
     }

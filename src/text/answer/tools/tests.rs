@@ -1,6 +1,12 @@
 //! Every call format, split into pieces of every size: the result must not depend on where the text is split.
 
+mod brackets;
+mod broken;
 mod markup;
+mod messages;
+mod near_misses;
+mod remarks;
+mod streams;
 
 use super::super::harmony::Harmony;
 use super::super::reasoning::{ReasoningParser, ReasoningTracker, Splitter, Stage, Start};
@@ -144,11 +150,10 @@ fn hermes() {
 
 #[test]
 fn a_call_that_is_cut_off_is_told_as_far_as_it_came() {
-    let parts = read(
-        ToolParser::Hermes,
-        r#"<tool_call>{"name": "weather", "arguments": {"city": "Pa"#,
-        3,
-    );
+    let mut parser = CallParser::new(ToolParser::Hermes, &known());
+    let answer = r#"<tool_call>{"name": "weather", "arguments": {"city": "Pa"#;
+    let mut parts = pushed(answer, 3, |piece, parts| parser.push(piece, parts));
+    parser.finish(&mut parts, true);
     assert_eq!(parts.calls[0].name.as_deref(), Some("weather"));
     let arguments: String = parts
         .calls
@@ -453,22 +458,20 @@ fn lfm2() {
         &[("add", json!({"a": false}))],
     );
     for other in [
-        "[]",
         "no call",
         "[add(1)]",
         "[add(a=)]",
         "[add(a=1]",
-        "[add(a=1)] and",
         "[add(a=x)]",
-        "",
     ] {
-        check(
-            ToolParser::Lfm2,
-            &call(other),
-            &format!("<|tool_call_start|>{other}"),
-            &[],
-        );
+        check(ToolParser::Lfm2, &call(other), &call(other), &[]);
     }
+    check(
+        ToolParser::Lfm2,
+        &call("[add(a=1)] and"),
+        "and",
+        &[("add", json!({"a": 1}))],
+    );
 }
 
 #[test]
@@ -603,7 +606,7 @@ fn reasoning_come_first_or_not_at_all() {
 }
 
 proptest! {
-    /// For any input, nothing panics, and the result does not depend on where the text is split.
+    /// For any input, nothing panics, arguments are JSON, and the result does not depend on where the text is split.
     #[test]
     fn any_text_in_any_pieces(
         words in proptest::collection::vec(proptest::sample::select(vec![
@@ -613,7 +616,10 @@ proptest! {
             "<|call|>", "<escape>",
             "<start_function_call>", "<end_function_call>", "<function=add>", "</function>", "é",
             "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "<seed:tool_call>", "</seed:tool_call>",
-            "<parameter=a>", "</parameter>", "\\", "}}",
+            "<parameter=a>", "</parameter>", "\\", "}}", "```", "json\n", "{\"x\": ",
+            "[add(", "a='", "', ", "')", ":add{a:", "b=[", "{'x': ",
+            "write", "\n<parameter=mode>", "<parameter=path\n",
+            "<function=write\n", "{\"a\": ", "tru", "<arg_key>mode</arg_key>", ", ", "[CALL_ID]x",
             "<|tool_call>", "<tool_call|>", "<|\"|>", "<|tool_call_start|>", "<|tool_call_end|>", "add(", "a=", ")",
         ]), 0..24),
         size in 1_usize..9,
@@ -628,6 +634,10 @@ proptest! {
             };
             prop_assert_eq!(&whole.content, &cut.content, "{:?} of {}", form, text);
             prop_assert_eq!(arguments(&whole), arguments(&cut), "{:?} of {}", form, text);
+            for (_, name, arguments) in arguments(&whole) {
+                let is_json = serde_json::from_str::<Value>(&arguments).is_ok();
+                prop_assert!(name.is_some() && is_json, "{:?} of {}: {}", form, text, arguments);
+            }
         }
         let (whole, cut) = (harmony(&text, usize::MAX), harmony(&text, size));
         prop_assert_eq!((whole.content, whole.reasoning), (cut.content, cut.reasoning));
