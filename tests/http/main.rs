@@ -33,3 +33,4 @@ mod tools;
 mod turns;
 #[cfg(unix)]
 mod unix_socket;
+mod vllm;

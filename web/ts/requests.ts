@@ -6,6 +6,11 @@ export interface Target {
   model?: string | null;
 }
 
+export interface TemplateFields {
+  /** Variables of the chat template. */
+  chat_template_kwargs?: Record<string, unknown> | null;
+}
+
 export interface ConversationFields {
   /** The conversation so far. */
   messages: Array<Message>;
@@ -15,9 +20,7 @@ export interface ConversationFields {
   tool_choice?: ToolChoice | null;
   /** False: at most one call. */
   parallel_tool_calls?: boolean | null;
-  /** Variables of the chat template. */
-  chat_template_kwargs?: Record<string, unknown> | null;
-  /** How long the model should think; a variable of the chat template. */
+  /** How long the model should think, and whether: `none` turns thinking off, any other value turns it on. */
   reasoning_effort?: "none" | "minimal" | "low" | "medium" | "high" | "xhigh" | "max" | null;
   /** End the prompt with the beginning of an answer; by default unless the last message is continued. */
   add_generation_prompt?: boolean | null;
@@ -189,7 +192,7 @@ export interface ResponsesPrompt {
   parallel_tool_calls?: boolean | null;
   /** How long the model should think, and whether its thoughts are reported as a summary. */
   reasoning?: {
-    /** How long the model should think; a variable of the chat template. */
+    /** How long the model should think, and whether: `none` turns thinking off, any other value turns it on. */
     effort?: "none" | "minimal" | "low" | "medium" | "high" | "xhigh" | "max" | null;
     /** Report thoughts as the summary of a reasoning item; otherwise they are its content. */
     summary?: "auto" | "concise" | "detailed" | null;
@@ -380,7 +383,7 @@ export interface OtherTool {
 }
 
 export type ToolChoice = "none" | "auto" | "required" | {
-  type: "function";
+  type?: "function";
   function?: {
     name: string;
   };
@@ -414,7 +417,7 @@ export interface ResponseFormat {
 }
 
 export interface ChatRequest
-  extends Target, ConversationFields, StructuredFields, OtherSamplers, SamplingFields, Queueing {
+  extends Target, TemplateFields, ConversationFields, StructuredFields, OtherSamplers, SamplingFields, Queueing {
   /** Tokens to generate at most; by default, and with -1, as many as fit into the context. */
   max_completion_tokens?: number | null;
   /** The older name of `max_completion_tokens`. */
@@ -426,7 +429,7 @@ export interface ChatRequest
 }
 
 export interface RenderChatRequest
-  extends Target, ConversationFields {
+  extends Target, TemplateFields, ConversationFields {
 }
 
 export interface ItemPart {
@@ -483,6 +486,7 @@ export type ItemToolChoice = "none" | "auto" | "required" | {
 
 export interface ResponsesRequest
   extends Target,
+    TemplateFields,
     StructuredFields,
     OtherSamplers,
     Omit<SamplingFields, "n" | "best_of" | "metadata">,
@@ -507,7 +511,7 @@ export interface ResponsesRequest
 }
 
 export interface InputTokensRequest
-  extends Target, ResponsesPrompt {
+  extends Target, TemplateFields, ResponsesPrompt {
 }
 
 export type ContentBlock = {
@@ -559,7 +563,13 @@ export type BlockToolChoice = {
 };
 
 export interface MessagesRequest
-  extends Target, StructuredFields, OtherSamplers, Omit<SamplingFields, "n" | "best_of">, Queueing, MessagesPrompt {
+  extends Target,
+    TemplateFields,
+    StructuredFields,
+    OtherSamplers,
+    Omit<SamplingFields, "n" | "best_of">,
+    Queueing,
+    MessagesPrompt {
   /** Tokens to generate at most; as many as fit into the context if that is less. */
   max_tokens: number;
   /** Strings that end the answer. */
@@ -571,7 +581,7 @@ export interface MessagesRequest
 }
 
 export interface CountTokensRequest
-  extends Target, MessagesPrompt {
+  extends Target, TemplateFields, MessagesPrompt {
 }
 
 export interface CompletionRequest
@@ -685,7 +695,7 @@ export interface TokenizeTextRequest
 }
 
 export interface TokenizeChatRequest
-  extends Target, ConversationFields {
+  extends Target, TemplateFields, ConversationFields {
   /** Accepted and not used: the template writes all special tokens. */
   add_special_tokens?: boolean | null;
   /** Report the text of each token. */
@@ -750,7 +760,7 @@ export interface OllamaShowRequest
 }
 
 export interface OllamaChatRequest
-  extends Target, Queueing, OllamaSettings {
+  extends Target, TemplateFields, Queueing, OllamaSettings {
   /** The conversation so far; without one, nothing is generated. */
   messages?: Array<Message> | null;
   /** Functions that the model may call. */
@@ -758,7 +768,7 @@ export interface OllamaChatRequest
 }
 
 export interface OllamaGenerateRequest
-  extends Target, Queueing, OllamaSettings {
+  extends Target, TemplateFields, Queueing, OllamaSettings {
   /** What to answer; without it, nothing is generated. */
   prompt?: string | null;
   /** Instructions. */

@@ -5,6 +5,7 @@ use crate::server::parameters::kinds::messages::MessageList;
 use crate::server::parameters::prepared::{TemplateForm, prepare, unreadable_arguments};
 use crate::server::parameters::sampling::SamplingRequest;
 use crate::server::parameters::table::ConversationFields;
+use crate::server::parameters::thinking::Thinking;
 use crate::server::parameters::tools;
 use crate::server::parameters::turns::Turns;
 use crate::server::wire::error::ApiError;
@@ -46,18 +47,11 @@ impl Conversation {
             fields.tool_choice,
             !fields.parallel_tool_calls,
         )?;
-        let mut kwargs = fields.chat_template_kwargs;
-        if let Some(effort) = fields.reasoning_effort {
-            // `chat_template_kwargs` takes precedence.
-            kwargs
-                .get_or_insert_default()
-                .entry("reasoning_effort")
-                .or_insert_with(|| effort.into());
-        }
+        let thinking = Thinking::of_effort(fields.reasoning_effort);
         Ok(Self {
             messages: fields.messages,
             tools,
-            kwargs,
+            kwargs: thinking.variables(fields.template.chat_template_kwargs),
             add_generation_prompt,
             continue_final,
         })

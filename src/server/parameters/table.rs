@@ -260,8 +260,19 @@ fields! {
 }
 
 fields! {
+    /// In every request whose prompt the chat template writes.
+    TemplateFields {
+        /// Variables of the chat template.
+        chat_template_kwargs: Option<Map<String, Value>> = Optional(TemplateSettings),
+    }
+    refuses {
+        chat_template: "set it when the server starts, with `--chat-template`",
+    }
+}
+
+fields! {
     /// What the chat template makes the prompt of.
-    ConversationFields {
+    ConversationFields with template: TemplateFields {
         /// The conversation so far.
         messages: MessageList = Required(Messages),
         /// Functions that the model may call. Tools of other types are left out.
@@ -270,9 +281,7 @@ fields! {
         tool_choice: Option<Value> = Optional(ToolChoice),
         /// False: at most one call.
         parallel_tool_calls: bool = Flag(true),
-        /// Variables of the chat template.
-        chat_template_kwargs: Option<Map<String, Value>> = Optional(TemplateSettings),
-        /// How long the model should think; a variable of the chat template.
+        /// How long the model should think, and whether: `none` turns thinking off, any other value turns it on.
         reasoning_effort: Option<&'static str> = Optional(Choice(EFFORTS)),
         /// End the prompt with the beginning of an answer; by default unless the last message is continued.
         add_generation_prompt: Option<bool> = Optional(Boolean),
@@ -283,7 +292,6 @@ fields! {
         modalities: Option<()> = Optional(Modalities),
     }
     refuses {
-        chat_template: "set it when the server starts, with `--chat-template`",
         documents: "write them into a message",
         function_call: "use `tool_choice`",
         functions: "use `tools`",

@@ -19,6 +19,7 @@ use crate::server::wire::error::ApiError;
 use crate::text::TextStream;
 use crate::text::answer::{AnswerParser, Parts};
 use futures_util::{Stream, StreamExt};
+use serde::Serialize;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -49,8 +50,16 @@ pub(crate) struct Delta {
     pub(crate) drafts: Option<DraftReport>,
     /// Why the choice ended; `None` while it runs.
     pub(crate) finish: Option<FinishReason>,
-    /// The stop string that ended it.
-    pub(crate) stop: Option<String>,
+    /// What of the request ended it.
+    pub(crate) stop: Option<Stop>,
+}
+
+/// What a request names to end its choices.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub(crate) enum Stop {
+    Text(String),
+    Token(u32),
 }
 
 /// The running choices of one request.
@@ -76,6 +85,7 @@ struct Choice {
     reader: Reader,
     /// Tokens that no delta has yet.
     tokens: Vec<Token>,
+    last_id: Option<u32>,
     /// An end token, which is told after the text before it.
     held: Option<Token>,
     prompt: Vec<Arc<[Token]>>,
@@ -97,6 +107,8 @@ struct Reader {
     answer: AnswerParser,
     /// Token ids that end a choice and have no text.
     end_ids: Arc<[u32]>,
+    /// The request's own, unless the model ends with them anyway.
+    stop_ids: Arc<[u32]>,
     keeps_tokens: bool,
     /// Generated tokens are not returned.
     silent: bool,
@@ -115,13 +127,16 @@ impl Reader {
         } else {
             params.stop_token_ids.clone()
         };
+        let mut stop_ids = sampling.params.stop_token_ids.clone();
         if !params.ignore_eos {
             end_ids.extend_from_slice(&info.eos_token_ids);
+            stop_ids.retain(|id| !info.eos_token_ids.contains(id));
         }
         Self {
             text: sampling.text_stream(shape, state.text.tokenizer.clone()),
             answer: sampling.answer_parser(shape),
             end_ids: end_ids.into(),
+            stop_ids: stop_ids.into(),
             keeps_tokens: params.logprobs.is_some() || sampling.shown.token_ids,
             silent: sampling.silent,
         }
@@ -148,6 +163,13 @@ impl Reader {
             None => reason,
         });
     }
+
+    /// What of the request ended a choice whose last token is `last`.
+    fn stop(&self, reason: FinishReason, last: Option<u32>) -> Option<Stop> {
+        let text = self.answer.stop().map(|stop| Stop::Text(stop.to_owned()));
+        let token = last.filter(|id| reason == FinishReason::Stop && self.stop_ids.contains(id));
+        text.or(token.map(Stop::Token))
+    }
 }
 
 impl Choice {
@@ -157,6 +179,7 @@ impl Choice {
             receiver: Some(receiver),
             reader,
             tokens: Vec::new(),
+            last_id: None,
             held: None,
             prompt: Vec::new(),
             prefix: None,
@@ -203,6 +226,7 @@ impl Choice {
             return;
         }
         self.completion_tokens += 1;
+        self.last_id = Some(token.id);
         self.cached = self.cached.max(token.cached);
         self.drafts = token.drafts;
         let is_end = self.reader.end_ids.contains(&token.id);
@@ -369,7 +393,7 @@ impl Generation {
         }
         let choice = &mut self.choices[delta.choice];
         delta.drafts = choice.drafts;
-        delta.stop = choice.reader.answer.stop().map(str::to_owned);
+        delta.stop = choice.reader.stop(reason, choice.last_id);
         match choice.receiver.take() {
             Some(receiver) if reason == FinishReason::Stop => receiver.stop(),
             receiver => drop(receiver),

@@ -152,6 +152,7 @@ fn form(kind: Kind, flags: [bool; 4], drawn: usize) -> OpenAiReply {
         tokens,
         prompts,
         progress,
+        sent: Totals::default(),
     }
 }
 

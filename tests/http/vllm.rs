@@ -1,0 +1,194 @@
+//! What clients of vLLM send, and read in the answers.
+
+use crate::agents::thinking;
+use crate::harness::{CHAT, COMPLETIONS, END, Server, hello, ids, saying, with};
+use serde_json::{Value, json};
+
+/// The last chunk with a finish reason, of each choice.
+fn ends(chunks: &[Value]) -> Vec<&Value> {
+    let choices = chunks.iter().filter_map(|chunk| chunk["choices"].get(0));
+    choices
+        .filter(|choice| !choice["finish_reason"].is_null())
+        .collect()
+}
+
+#[test]
+fn thoughts_have_both_names_in_whole_answers_and_in_streams() {
+    let server = thinking(&["<think>\nHm.\n</think>\n\nHello."]);
+    let whole = server.post(CHAT, &hello()).json();
+    let message = &whole["choices"][0]["message"];
+    assert_eq!(message["reasoning"], "Hm.\n", "{whole}");
+    assert_eq!(message["reasoning_content"], message["reasoning"]);
+    let server = thinking(&["<think>\nHm.\n</think>\n\nHello."]);
+    let stream = server.post(CHAT, &with(&hello(), &json!({"stream": true})));
+    let mut thought = String::new();
+    for chunk in stream.chunks() {
+        let delta = &chunk["choices"][0]["delta"];
+        assert_eq!(delta["reasoning"], delta["reasoning_content"], "{chunk}");
+        thought.push_str(delta["reasoning"].as_str().unwrap_or_default());
+    }
+    assert_eq!(thought, "Hm.\n");
+    let plain = saying(&["Hello."]).post(CHAT, &hello()).json();
+    let message = plain["choices"][0]["message"]
+        .as_object()
+        .expect("a message");
+    assert!(!message.contains_key("reasoning"), "{plain}");
+}
+
+#[test]
+fn a_choice_says_which_stop_of_the_request_ended_it() {
+    let answer = "One. Observation: two.";
+    let token = ids(answer)[2];
+    let prompt = json!({"prompt": "<|im_start|>assistant\n", "temperature": 0, "max_tokens": 24});
+    for (path, base) in [(CHAT, hello()), (COMPLETIONS, prompt)] {
+        for (more, reason, expected) in [
+            (
+                json!({"stop": ["Never", "Observation:"]}),
+                "stop",
+                json!("Observation:"),
+            ),
+            (
+                json!({"stop": "Observation:", "include_stop_str_in_output": true}),
+                "stop",
+                json!("Observation:"),
+            ),
+            (json!({"stop_token_ids": [token]}), "stop", json!(token)),
+            (
+                json!({"stop_token_ids": [token], "include_stop_str_in_output": true}),
+                "stop",
+                json!(token),
+            ),
+            (json!({"stop_token_ids": [END]}), "stop", json!(null)),
+            (
+                json!({"stop_token_ids": [END], "ignore_eos": true}),
+                "stop",
+                json!(END),
+            ),
+            (json!({"stop": "Never"}), "stop", json!(null)),
+            (json!({"max_tokens": 2}), "length", json!(null)),
+            (
+                json!({"n": 2, "stop": "Observation:"}),
+                "stop",
+                json!("Observation:"),
+            ),
+        ] {
+            let request = with(&base, &more);
+            let answers = [answer; 2];
+            let whole = saying(&answers).post(path, &request).json();
+            let choices = whole["choices"]
+                .as_array()
+                .unwrap_or_else(|| panic!("{whole}"));
+            for choice in &choices[..1] {
+                let choice = choice.as_object().expect("a choice");
+                assert_eq!(choice["finish_reason"], reason, "{path} {more}: {whole}");
+                assert_eq!(
+                    choice.get("stop_reason"),
+                    Some(&expected),
+                    "{path} {more}: {whole}"
+                );
+            }
+            let stream = saying(&answers).post(path, &with(&request, &json!({"stream": true})));
+            let chunks = stream.chunks();
+            let last = ends(&chunks);
+            assert_eq!(last.len(), choices.len(), "{path} {more}");
+            let last = last[0].as_object().expect("a choice");
+            assert_eq!(last.get("stop_reason"), Some(&expected), "{path} {more}");
+        }
+    }
+}
+
+#[test]
+fn the_beams_of_a_search_say_which_stop_ended_them() {
+    let server = Server::plain();
+    let search = json!({"use_beam_search": true, "n": 2, "return_token_ids": true});
+    let choices = |more: Value| {
+        let answer = server.post(CHAT, &with(&with(&hello(), &search), &more));
+        answer.json()["choices"]
+            .as_array()
+            .expect("choices")
+            .clone()
+    };
+    let token = choices(json!({}))[0]["token_ids"][2].clone();
+    let choices = choices(json!({"stop_token_ids": [token]}));
+    let has_it =
+        |choice: &Value| choice["token_ids"].as_array().and_then(|ids| ids.last()) == Some(&token);
+    assert!(choices.iter().any(has_it), "{choices:?}");
+    for choice in choices.iter().filter(|choice| has_it(choice)) {
+        assert_eq!(
+            (&choice["finish_reason"], &choice["stop_reason"]),
+            (&json!("stop"), &token)
+        );
+    }
+}
+
+#[test]
+fn the_role_of_a_stream_counts_no_token() {
+    let options = json!({"include_usage": true, "continuous_usage_stats": true});
+    for n in [1, 2] {
+        let request = json!({"stream": true, "n": n, "stream_options": options});
+        let stream = Server::plain().post(CHAT, &with(&hello(), &request));
+        let mut sent = 0;
+        for chunk in stream.chunks() {
+            let count = chunk["usage"]["completion_tokens"]
+                .as_u64()
+                .expect("a count");
+            if chunk["choices"][0]["delta"]["role"].is_string() {
+                assert_eq!(count, sent, "{chunk}");
+            }
+            assert!(count >= sent, "{chunk}");
+            assert!(
+                chunk["usage"]["prompt_tokens"].as_u64() > Some(0),
+                "{chunk}"
+            );
+            sent = count;
+        }
+        assert!(sent > 0);
+    }
+}
+
+#[test]
+fn the_chosen_token_is_the_first_of_its_alternatives() {
+    let request =
+        json!({"prompt": "Once", "max_tokens": 8, "temperature": 2, "seed": 7, "logprobs": 3});
+    let answer = Server::plain().post(COMPLETIONS, &request);
+    let logprobs = &answer.json()["choices"][0]["logprobs"];
+    let tokens = logprobs["tokens"].as_array().expect("tokens");
+    for (at, token) in tokens.iter().enumerate() {
+        let alternatives = &logprobs["top_logprobs"][at];
+        assert!(alternatives.get(token.as_str().expect("a token")).is_some());
+        let text = format!("{{{token}:");
+        assert!(answer.text.contains(&text), "{text} in {}", answer.text);
+    }
+}
+
+#[test]
+fn values_that_vllm_takes_are_taken() {
+    let tool =
+        json!({"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}});
+    let server = Server::plain();
+    for more in [
+        json!({"cache_salt": "Zm9sa2xvcmUgZm9yIHNhbHQgdGhhdCBpcyBsb25nLi4+/w=="}),
+        json!({"cache_salt": "tenant.one two"}),
+        json!({"repetition_penalty": 2.5}),
+        json!({"repetition_penalty": 10}),
+        json!({"tools": [tool], "tool_choice": {"function": {"name": "look"}}}),
+    ] {
+        let answer = server.post(CHAT, &with(&hello(), &more));
+        assert_eq!(answer.status, 200, "{more}: {}", answer.text);
+    }
+    for (more, field) in [
+        (json!({"cache_salt": ""}), "cache_salt"),
+        (json!({"cache_salt": "s".repeat(1025)}), "cache_salt"),
+        (
+            json!({"tools": [tool], "tool_choice": {"name": "look"}}),
+            "tool_choice",
+        ),
+    ] {
+        let answer = server.post(CHAT, &with(&hello(), &more));
+        assert_eq!(
+            (answer.status.as_u16(), &answer.json()["error"]["param"]),
+            (400, &json!(field)),
+            "{more}"
+        );
+    }
+}
