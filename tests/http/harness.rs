@@ -385,6 +385,9 @@ fn append(last: &mut Value, next: &Value) {
         }
     }
     last["finish_reason"] = next["finish_reason"].clone();
+    if let Some(stop) = next.get("stop_reason") {
+        last["stop_reason"] = stop.clone();
+    }
 }
 
 pub(crate) fn params() -> SamplingParams {
