@@ -1,7 +1,7 @@
 //! The engine's numbers as options of the command line: one for each row of [`Config::OPTIONS`].
 
 use super::device;
-use super::units::parse_bytes;
+use super::units::{parse_bytes, parse_count};
 use clap::builder::ValueParser;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use folio::config::{Config, EngineOption};
@@ -34,7 +34,7 @@ impl FromArgMatches for LimitArgs {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let given = Config::OPTIONS
             .iter()
-            .filter_map(|option| Some((option, *matches.get_one(option.name)?)));
+            .filter_map(|option| Some((option, (*matches.get_one::<Option<u64>>(option.name)?)?)));
         Ok(Self(given.collect()))
     }
 
@@ -56,16 +56,32 @@ impl Args for LimitArgs {
 
 fn arg(option: &EngineOption) -> Arg {
     let help = option.help.trim_end_matches('.');
-    let (example, parser) = match option.unit {
-        "BYTES" => (", for example 8GiB", ValueParser::new(parse_bytes)),
-        _ => ("", clap::value_parser!(u64).into()),
+    let name = option.name;
+    let parser = ValueParser::new(move |text: &str| number(name, text));
+    let example = if option.unit == "BYTES" {
+        ", for example 8GiB"
+    } else {
+        ""
     };
     Arg::new(option.name)
         .long(option.name.replace('_', "-"))
         .env(format!("FOLIO_{}", option.name.to_uppercase()))
         .value_name(option.unit)
         .value_parser(parser)
+        .allow_negative_numbers(true)
         .help(format!("{help}{example} [default: {}]", default_of(option)))
+}
+
+/// The number of an option; `None`: what holds if it is absent, which vLLM calls `auto`.
+fn number(name: &str, text: &str) -> Result<Option<u64>, String> {
+    let option = EngineOption::named(name);
+    let is_optional = option.is_some_and(|option| option.absent.is_some());
+    match option.map(|option| option.unit) {
+        _ if is_optional && text == "auto" => Ok(None),
+        Some("TOKENS") if is_optional && text == "-1" => Ok(None),
+        Some("BYTES") => parse_bytes(text).map(Some),
+        _ => parse_count(text).map(Some),
+    }
 }
 
 /// What holds if an option is not given.

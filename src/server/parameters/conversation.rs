@@ -57,6 +57,16 @@ impl Conversation {
         })
     }
 
+    /// With the variables of a server, which those of the request precede.
+    pub(crate) fn with_defaults(mut self, defaults: &Map<String, Value>) -> Self {
+        if !defaults.is_empty() {
+            let mut kwargs = defaults.clone();
+            kwargs.extend(self.kwargs.take().unwrap_or_default());
+            self.kwargs = Some(kwargs);
+        }
+        self
+    }
+
     /// The text of the last message, if the answer continues it.
     pub(crate) fn continued(&self) -> Option<String> {
         if !self.continue_final {

@@ -10,7 +10,7 @@ use crate::server::parameters::beams::{self, StopAtText};
 use crate::server::parameters::structured::{self, Structure};
 use crate::server::parameters::table::{Queueing, SamplingFields};
 use crate::server::parameters::vocabulary;
-use crate::server::state::ModelState;
+use crate::server::state::{ModelState, ServerOptions};
 use crate::server::traces::RequestTrace;
 use crate::server::wire::error::{ApiError, Names, name_of};
 use crate::text::answer::AnswerParser;
@@ -138,23 +138,24 @@ impl SamplingRequest {
     ) -> Result<(Sampling, Option<Structure>), ApiError> {
         let info = state.ready()?;
         let model = state.model(self.model.clone())?;
-        let params = self.params(&state.options.defaults, info.max_model_len)?;
-        let shown = self.shown();
+        let this = self.limited(state.options.max_new_tokens);
+        let params = this.params(&state.options.defaults, info.max_model_len)?;
+        let shown = this.shown(&state.shared.options);
         let Self {
             fields,
             queueing,
             form,
             ..
-        } = self;
+        } = this;
         let sampling = Sampling {
             model,
             best: fields.n.unwrap_or(1) as usize,
-            silent: self.echo && self.max_tokens == Some(0),
+            silent: this.echo && this.max_tokens == Some(0),
             stream: fields.stream,
             shown,
             skip_special: fields.skip_special_tokens,
             show_stops: fields.include_stop_str_in_output,
-            names: self.names,
+            names: this.names,
             stops: fields.stop.unwrap_or_default(),
             allowed_ids: fields.allowed_token_ids.unwrap_or_default(),
             bad_words: fields.bad_words.unwrap_or_default(),
@@ -162,7 +163,7 @@ impl SamplingRequest {
             cache_salt: queueing.cache_salt,
             priority: queueing.priority.unwrap_or(0) as i32,
             client,
-            operation: self.operation,
+            operation: this.operation,
             params,
         };
         let structure = fields.structured.structure()?;
@@ -209,17 +210,23 @@ impl SamplingRequest {
         })
     }
 
-    fn shown(&self) -> Shown {
+    /// With at most so many tokens.
+    fn limited(self, most: Option<u32>) -> Self {
+        let max_tokens = self.max_tokens.into_iter().chain(most).min();
+        Self { max_tokens, ..self }
+    }
+
+    fn shown(&self, server: &ServerOptions) -> Shown {
         let debug = self.fields.debug.as_ref();
         let options = self.fields.stream_options.as_ref();
         Shown {
             logprobs: self.alternatives.is_some(),
             prompt_logprobs: self.fields.prompt_logprobs.is_some(),
             token_ids: self.fields.return_token_ids,
-            tokens_as_ids: self.fields.return_tokens_as_token_ids,
+            tokens_as_ids: self.fields.return_tokens_as_token_ids || server.tokens_as_ids,
             prefix: debug.is_some_and(|debug| debug.prefix),
             drafts: debug.is_some_and(|debug| debug.drafts),
-            usage: options.is_some_and(|options| options.include_usage),
+            usage: server.force_usage || options.is_some_and(|options| options.include_usage),
             continuous_usage: options.is_some_and(|options| options.continuous_usage_stats),
         }
     }

@@ -265,6 +265,7 @@ pub(crate) async fn rendered<T: Send + 'static>(
     (conversation, names): (Conversation, Names),
     render: impl Fn(&TextModel, &ChatInput<'_>) -> Result<T, PromptError> + Send + 'static,
 ) -> Result<T, ApiError> {
+    let conversation = conversation.with_defaults(&state.options.template_defaults);
     let bytes_max = prompt_bytes_max(info);
     let shows_tools = state
         .text

@@ -187,6 +187,16 @@ pub struct ServerOptions {
     /// Clients with different keys share the cached beginnings of their prompts. Then each can find out what others
     /// have asked, by the time that its answers take.
     pub share_prefixes: bool,
+    /// The path under which a proxy offers this server, such as `/llm`; paths of requests may begin with it.
+    pub root_path: Option<String>,
+    /// Streams end with the numbers of tokens, whatever a request says.
+    pub force_usage: bool,
+    /// Logprobs name tokens by id, whatever a request says.
+    pub tokens_as_ids: bool,
+    /// Variables of the chat template for requests that do not set them.
+    pub template_defaults: serde_json::Map<String, serde_json::Value>,
+    /// Maximum tokens of an answer, whatever a request says; `None`: what fits into the context.
+    pub max_new_tokens: Option<u32>,
     /// Refuse unknown request fields; otherwise they are logged and ignored.
     pub strict_fields: bool,
 }
