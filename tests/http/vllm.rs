@@ -192,3 +192,255 @@ fn values_that_vllm_takes_are_taken() {
         );
     }
 }
+
+/// Routes that cut prompts, with a request of more than four tokens for each, and the name of its text.
+fn long_requests() -> [(&'static str, Value); 4] {
+    let text = "One two three four five six seven eight.";
+    let messages = json!([{"role": "user", "content": text}]);
+    [
+        (
+            CHAT,
+            json!({"messages": messages, "max_tokens": 1, "return_token_ids": true}),
+        ),
+        (
+            COMPLETIONS,
+            json!({"prompt": text, "max_tokens": 1, "return_token_ids": true}),
+        ),
+        (
+            "/v1/responses",
+            json!({"input": text, "max_output_tokens": 16}),
+        ),
+        (
+            "/v1/messages",
+            json!({"messages": messages, "max_tokens": 1}),
+        ),
+    ]
+}
+
+#[test]
+fn the_side_of_a_prompt_that_is_cut_is_the_requests_choice() {
+    let server = Server::plain();
+    for (path, base) in long_requests() {
+        let ids = |more: Value| {
+            let answer = server.post(path, &with(&base, &more));
+            assert_eq!(answer.status, 200, "{path}: {}", answer.text);
+            let answer = answer.json();
+            let found = [
+                &answer["prompt_token_ids"],
+                &answer["choices"][0]["prompt_token_ids"],
+            ];
+            let ids = found.into_iter().find_map(Value::as_array).cloned();
+            (ids, answer["usage"].clone())
+        };
+        let (all, _) = ids(json!({}));
+        for (more, keeps_end) in [
+            (json!({"truncate_prompt_tokens": 4}), true),
+            (
+                json!({"truncate_prompt_tokens": 4, "truncation_side": "left"}),
+                true,
+            ),
+            (
+                json!({"truncate_prompt_tokens": 4, "truncation_side": "right"}),
+                false,
+            ),
+        ] {
+            let (cut, usage) = ids(more);
+            let Some((all, cut)) = all.as_ref().zip(cut) else {
+                assert_eq!(usage["input_tokens"], 4, "{path}");
+                continue;
+            };
+            let expected = if keeps_end {
+                &all[all.len() - 4..]
+            } else {
+                &all[..4]
+            };
+            assert_eq!(cut, expected, "{path}");
+        }
+    }
+    let embed = |more: Value| {
+        let base = json!({"input": "One two three four five six.", "add_special_tokens": false});
+        server.post("/v1/embeddings", &with(&base, &more)).json()["data"][0]["embedding"].clone()
+    };
+    let of = |ids: &[u32]| embed(json!({"input": ids}));
+    let ids = ids("One two three four five six.");
+    let cut = |side: &str| embed(json!({"truncate_prompt_tokens": 4, "truncation_side": side}));
+    assert_eq!(
+        [cut("left"), cut("right")],
+        [of(&ids[ids.len() - 4..]), of(&ids[..4])]
+    );
+    for (path, base) in [
+        (
+            "/v1/rerank",
+            json!({"query": "a", "documents": ["one two three four five six"], "return_documents": false}),
+        ),
+        (
+            "/score",
+            json!({"text_1": "a", "text_2": "one two three four five six"}),
+        ),
+    ] {
+        let ranked = |more: Value| {
+            let answer = server.post(path, &with(&base, &more)).json();
+            [answer["results"].clone(), answer["data"].clone()]
+        };
+        let cut = |side: &str| ranked(json!({"max_tokens_per_doc": 2, "truncation_side": side}));
+        assert_ne!(cut("left"), cut("right"), "{path}");
+        assert_eq!(
+            cut("right"),
+            ranked(json!({"max_tokens_per_doc": 2})),
+            "{path}"
+        );
+        assert_eq!(
+            ranked(json!({"max_tokens_per_doc": 0})),
+            ranked(json!({})),
+            "{path}"
+        );
+        let refused = server.post(path, &with(&base, &json!({"use_activation": false})));
+        assert_eq!(refused.json()["error"]["param"], "use_activation", "{path}");
+    }
+}
+
+#[test]
+fn thoughts_are_left_out_where_a_request_says_so_and_still_counted() {
+    let said = "<think>\nHm.\n</think>\n\nHello.";
+    let hidden = json!({"include_reasoning": false});
+    for path in [CHAT, "/v1/responses", "/v1/messages"] {
+        let base = match path {
+            "/v1/responses" => {
+                json!({"input": "Hello!", "max_output_tokens": 24, "temperature": 0})
+            }
+            "/v1/messages" => with(&hello(), &json!({"thinking": {"type": "adaptive"}})),
+            _ => hello(),
+        };
+        let ask = |more: Value| thinking(&[said]).post(path, &with(&base, &more));
+        let (shown, left_out) = (ask(json!({})), ask(hidden.clone()));
+        assert!(
+            shown.text.contains("Hm.") && !left_out.text.contains("Hm."),
+            "{}",
+            left_out.text
+        );
+        assert!(left_out.text.contains("Hello."), "{}", left_out.text);
+        let usage =
+            |text: &str| serde_json::from_str::<Value>(text).expect("JSON")["usage"].clone();
+        assert_eq!(usage(&shown.text), usage(&left_out.text), "{path}");
+        let stream = ask(with(&hidden, &json!({"stream": true})));
+        assert!(
+            !stream.text.contains("Hm.") && stream.text.contains("Hello."),
+            "{}",
+            stream.text
+        );
+    }
+}
+
+#[test]
+fn an_answer_that_continues_a_message_repeats_it_if_asked() {
+    let messages =
+        json!([{"role": "user", "content": "Count."}, {"role": "assistant", "content": "One,"}]);
+    let base = json!({"messages": messages, "max_tokens": 4, "temperature": 0,
+        "continue_final_message": true, "add_generation_prompt": false});
+    let server = Server::plain();
+    let content = |more: Value| {
+        let whole = server.post(CHAT, &with(&base, &more)).json();
+        whole["choices"][0]["message"]["content"]
+            .as_str()
+            .expect("a text")
+            .to_owned()
+    };
+    let (plain, echoed) = (content(json!({})), content(json!({"echo": true})));
+    assert_eq!(echoed, format!("One,{plain}"));
+    let stream = server
+        .post(CHAT, &with(&base, &json!({"echo": true, "stream": true})))
+        .chunks();
+    let deltas = stream
+        .iter()
+        .filter_map(|chunk| chunk["choices"][0]["delta"]["content"].as_str());
+    assert_eq!(deltas.collect::<String>(), echoed);
+    // The last message is not the assistant's.
+    let whole = |more: Value| server.post(CHAT, &with(&hello(), &more)).json()["choices"].clone();
+    assert_eq!(whole(json!({"echo": true})), whole(json!({})));
+}
+
+#[test]
+fn fields_that_would_change_the_answer_are_refused_by_name() {
+    let server = Server::plain();
+    let messages = json!([{"role": "user", "content": "Hello!"}]);
+    for (path, base, names) in [
+        (
+            CHAT,
+            hello(),
+            &[
+                "add_special_tokens",
+                "return_prompt_text",
+                "return_token_offsets",
+                "watermarking",
+                "routed_experts_prompt_start",
+                "mm_payload",
+                "return_mm_kwargs",
+                "ec_transfer_params",
+            ][..],
+        ),
+        (
+            COMPLETIONS,
+            json!({"prompt": "a", "max_tokens": 1}),
+            &[
+                "return_token_offsets",
+                "watermarking",
+                "routed_experts_prompt_start",
+                "mm_payload",
+                "return_mm_kwargs",
+                "ec_transfer_params",
+            ],
+        ),
+        (
+            "/v1/responses",
+            json!({"input": "a", "max_output_tokens": 16}),
+            &[
+                "enable_response_messages",
+                "previous_input_messages",
+                "watermarking",
+                "mm_payload",
+                "return_mm_kwargs",
+                "ec_transfer_params",
+            ],
+        ),
+        (
+            "/v1/messages",
+            json!({"messages": messages, "max_tokens": 1}),
+            &[
+                "watermarking",
+                "mm_payload",
+                "return_mm_kwargs",
+                "ec_transfer_params",
+            ],
+        ),
+        (
+            "/v1/rerank",
+            json!({"query": "a", "documents": ["b"]}),
+            &["max_tokens_per_query", "chat_template_kwargs"],
+        ),
+        (
+            "/score",
+            json!({"text_1": "a", "text_2": "b"}),
+            &["max_tokens_per_query", "chat_template_kwargs"],
+        ),
+    ] {
+        assert_eq!(server.post(path, &base).status, 200, "{path}");
+        for name in names {
+            let answer = server.post(path, &with(&base, &json!({ *name: {"a": 1} })));
+            let json = answer.json();
+            assert_eq!(
+                (answer.status.as_u16(), &json["error"]["param"]),
+                (400, &json!(name)),
+                "{path}: {json}"
+            );
+        }
+        for name in ["session_id", "request_id"] {
+            assert_eq!(
+                server
+                    .post(path, &with(&base, &json!({ name: "a" })))
+                    .status,
+                200,
+                "{path}"
+            );
+        }
+    }
+}

@@ -153,6 +153,8 @@ export interface SamplingFields {
   prompt_logprobs?: number | null;
   /** Report the token ids of prompt and answer. */
   return_token_ids?: boolean | null;
+  /** False: leave the thought out of the answer; its tokens count in the usage. */
+  include_reasoning?: boolean | null;
   /** Name the tokens of logprobs by id: `token_id:123`. */
   return_tokens_as_token_ids?: boolean | null;
   /** What to report for finding mistakes. */
@@ -171,8 +173,10 @@ export interface Queueing {
   priority?: number | null;
   /** Prompts with different salts share no cached blocks. */
   cache_salt?: string | null;
-  /** Keep only this many of a prompt's last tokens; -1 keeps as many as fit. */
+  /** Keep only this many of a prompt's tokens, its last ones; -1 keeps as many as fit. */
   truncate_prompt_tokens?: number | null;
+  /** Which side of a prompt that is too long is cut: `left` (the default) keeps its end, `right` its beginning. */
+  truncation_side?: "left" | "right" | null;
   /** Accepted and not used. */
   user?: string | null;
 }
@@ -253,10 +257,14 @@ export interface MessagesPrompt {
 export interface Judging {
   /** What makes a document relevant, for models that read an instruction. */
   instruction?: string | null;
-  /** Keep only this many of each document's first tokens. */
+  /** Keep only this many of each document's first tokens; 0 keeps all. */
   max_tokens_per_doc?: number | null;
   /** Another name of `max_tokens_per_doc`. */
   truncate_prompt_tokens?: number | null;
+  /** Which side of a document that is too long is cut: `right` (the default) keeps its beginning. */
+  truncation_side?: "left" | "right" | null;
+  /** Scores are probabilities or cosines in any case. */
+  use_activation?: true | null;
 }
 
 export interface LlamaSettings {
@@ -426,6 +434,8 @@ export interface ChatRequest
   logprobs?: boolean | null;
   /** Alternatives to report for each token; needs `logprobs`. */
   top_logprobs?: number | null;
+  /** Begin the answer with the last message, if that is the assistant's. */
+  echo?: boolean | null;
 }
 
 export interface RenderChatRequest
@@ -625,7 +635,7 @@ export interface EmbeddingRequest
 }
 
 export interface RerankDocumentsRequest
-  extends Target, Omit<Queueing, "truncate_prompt_tokens">, Judging {
+  extends Target, Omit<Queueing, "truncate_prompt_tokens" | "truncation_side">, Judging {
   /** What the documents are compared with. */
   query: string | {
     text: string;
@@ -643,7 +653,7 @@ export interface RerankDocumentsRequest
 }
 
 export interface RerankTextsRequest
-  extends Target, Omit<Queueing, "truncate_prompt_tokens">, Judging {
+  extends Target, Omit<Queueing, "truncate_prompt_tokens" | "truncation_side">, Judging {
   /** What the texts are compared with. */
   query: string | {
     text: string;
@@ -669,7 +679,7 @@ export interface RerankTextsRequest
 export type RerankRequest = RerankDocumentsRequest | RerankTextsRequest;
 
 export interface ScoreRequest
-  extends Target, Omit<Queueing, "truncate_prompt_tokens">, Judging {
+  extends Target, Omit<Queueing, "truncate_prompt_tokens" | "truncation_side">, Judging {
   /** A query, or one for each document. */
   text_1: string | {
     text: string;

@@ -76,6 +76,16 @@ impl Conversation {
         Some(last["content"].as_str().unwrap_or_default().to_owned())
     }
 
+    /// The text of the last message, if it is the assistant's.
+    pub(crate) fn last_answer(&self) -> Option<String> {
+        let last = self.messages.as_array()?.last()?;
+        let is_answer = last["role"] == "assistant";
+        last["content"]
+            .as_str()
+            .filter(|text| is_answer && !text.is_empty())
+            .map(str::to_owned)
+    }
+
     /// Gives the messages the form that a template reads.
     pub(crate) fn prepare(&mut self, form: TemplateForm) {
         self.messages.change(|messages| prepare(messages, form));

@@ -118,7 +118,9 @@ fields! {
     }
     refuses {
         background: "wait for the response, or stream it",
+        enable_response_messages: "/v1/chat/completions/render shows prompts",
         moderation: "no model judges requests or answers",
+        previous_input_messages: "use `previous_response_id`, or send the items in `input`",
     }
     ignores {
         client_metadata: "nothing is recorded about clients",

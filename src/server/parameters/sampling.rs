@@ -53,14 +53,15 @@ pub(crate) struct Sampling {
     pub(crate) skip_special: bool,
     /// The text includes the stop string that ended it.
     pub(crate) show_stops: bool,
+    /// Thoughts are left out of the answer.
+    pub(crate) hides_reasoning: bool,
     pub(crate) names: Names,
     stops: Vec<String>,
     /// The only tokens that an answer may have; empty: all.
     allowed_ids: Vec<u32>,
     /// Texts that an answer may not have.
     bad_words: Vec<String>,
-    /// Maximum tokens of a prompt; only its last ones are kept.
-    prompt_tokens_max: Option<u32>,
+    truncation: Truncation,
     cache_salt: Option<String>,
     priority: i32,
     client: Client,
@@ -155,11 +156,12 @@ impl SamplingRequest {
             shown,
             skip_special: fields.skip_special_tokens,
             show_stops: fields.include_stop_str_in_output,
+            hides_reasoning: !fields.include_reasoning,
             names: this.names,
             stops: fields.stop.unwrap_or_default(),
             allowed_ids: fields.allowed_token_ids.unwrap_or_default(),
             bad_words: fields.bad_words.unwrap_or_default(),
-            prompt_tokens_max: prompt_tokens_max(&queueing, info.max_model_len - 1),
+            truncation: Truncation::new(&queueing, info.max_model_len - 1),
             cache_salt: queueing.cache_salt,
             priority: queueing.priority.unwrap_or(0) as i32,
             client,
@@ -329,9 +331,9 @@ impl Sampling {
         shape.answer.clone().stopping_at(stops)
     }
 
-    /// The prompt, cut at its beginning to the number of tokens that the request allows.
+    /// The prompt, cut to the number of tokens that the request allows.
     pub(crate) fn truncated(&self, prompt: Vec<u32>) -> Arc<[u32]> {
-        truncated(prompt, self.prompt_tokens_max).into()
+        self.truncation.of(prompt).into()
     }
 }
 
@@ -411,18 +413,43 @@ fn best_of(fields: &SamplingFields) -> Result<u32, ApiError> {
     Ok(best_of as u32)
 }
 
-/// The last `most` tokens of a prompt.
-pub(crate) fn truncated(mut prompt: Vec<u32>, most: Option<u32>) -> Vec<u32> {
-    let surplus = prompt
-        .len()
-        .saturating_sub(most.map_or(usize::MAX, |most| most as usize));
-    prompt.drain(..surplus);
-    prompt
+/// How prompts that are too long are cut.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Truncation {
+    /// Maximum tokens of a prompt.
+    most: Option<u32>,
+    /// The first tokens are kept, not the last ones.
+    keeps_beginning: bool,
 }
 
-/// The limit set by `truncate_prompt_tokens`; −1 means `all`, as many tokens as fit.
-pub(crate) fn prompt_tokens_max(queueing: &Queueing, all: u32) -> Option<u32> {
-    queueing
-        .truncate_prompt_tokens
-        .map(|most| u32::try_from(most).unwrap_or(all))
+impl Truncation {
+    /// What a request says; −1 means `all`, as many tokens as fit.
+    pub(crate) fn new(queueing: &Queueing, all: u32) -> Self {
+        let most = queueing.truncate_prompt_tokens;
+        Self {
+            most: most.map(|most| u32::try_from(most).unwrap_or(all)),
+            keeps_beginning: queueing.truncation_side == Some("right"),
+        }
+    }
+
+    /// The number of first tokens that are kept, if it is the first ones.
+    pub(crate) fn beginning(&self) -> Option<usize> {
+        if self.keeps_beginning {
+            self.most.map(|most| most as usize)
+        } else {
+            None
+        }
+    }
+
+    /// A prompt, cut.
+    pub(crate) fn of(&self, mut prompt: Vec<u32>) -> Vec<u32> {
+        let most = self.most.map_or(usize::MAX, |most| most as usize);
+        if self.keeps_beginning {
+            prompt.truncate(most);
+        } else {
+            let surplus = prompt.len().saturating_sub(most);
+            prompt.drain(..surplus);
+        }
+        prompt
+    }
 }

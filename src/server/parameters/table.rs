@@ -56,15 +56,20 @@ fields! {
         priority: Option<i64> = Optional(Integer { min: i32::MIN as i64, max: Most::Fixed(i32::MAX as i64) }),
         /// Prompts with different salts share no cached blocks.
         cache_salt: Option<String> = Optional(CacheSalt),
-        /// Keep only this many of a prompt's last tokens; -1 keeps as many as fit.
+        /// Keep only this many of a prompt's tokens, its last ones; -1 keeps as many as fit.
         truncate_prompt_tokens: Option<i64> = Optional(NotZero(Integer { min: -1, max: Most::Context })),
+        /// Which side of a prompt that is too long is cut: `left` (the default) keeps its end, `right` its beginning.
+        truncation_side: Option<&'static str> = Optional(Choice(&["left", "right"])),
         /// Accepted and not used.
         #[expect(dead_code)]
         user: Option<String> = Optional(Text { bytes_max: USER_BYTES_MAX }),
     }
     refuses {
+        ec_transfer_params: "one server computes a prompt and its answer",
         kv_transfer_params: "one server computes a prompt and its answer",
+        mm_payload: "models take text only",
         prompt_embeds: "send the prompt as text or token ids",
+        return_mm_kwargs: "models take text only",
         vllm_xargs: "they are settings of vLLM's own plugins",
     }
     ignores {
@@ -74,6 +79,7 @@ fields! {
         request_id: "the header `x-request-id` names a request",
         safety_identifier: "nothing is recorded about users",
         service_tier: "there is one tier; `priority` orders requests",
+        session_id: "the prefix cache serves every request",
         store: "answers are not stored",
         truncation: "a prompt that is too long is refused unless `truncate_prompt_tokens` cuts it",
     }
@@ -136,6 +142,8 @@ fields! {
         prompt_logprobs: Option<u32> = Optional(Count { min: 0, max: Most::Fixed(LOGPROBS_MAX as i64) }),
         /// Report the token ids of prompt and answer.
         return_token_ids: bool = Flag(false),
+        /// False: leave the thought out of the answer; its tokens count in the usage.
+        include_reasoning: bool = Flag(true),
         /// Name the tokens of logprobs by id: `token_id:123`.
         return_tokens_as_token_ids: bool = Flag(false),
         /// What to report for finding mistakes.
@@ -153,14 +161,19 @@ fields! {
         post_sampling_probs: "logprobs are those of the model, before sampling",
         repetition_detection: "use `repetition_penalty` or `stop`",
         return_hidden_states: "use /v1/embeddings",
+        return_prompt_text: "/v1/completions/render and /v1/chat/completions/render show prompts",
+        return_token_offsets: "/v1/completions/render and /v1/chat/completions/render have offsets",
+        routed_experts_prompt_start: "experts of tokens are not reported",
         stop_regex: "use `stop`, or describe the answer in a grammar",
         thinking_token_budget: "use `reasoning_effort`",
+        watermarking: "answers have no watermark",
     }
     ignores {
         guided_decoding_backend: "there is one implementation of grammars",
         cache_prompt: "the server decides whether prompts are cached",
         id_slot: "the prefix cache serves every request",
         spaces_between_special_tokens: "no spaces are added to a text",
+        stream_interval: "a chunk has the tokens that are ready when the client reads",
         timings_per_token: "`/metrics` reports times",
     }
 }
@@ -309,8 +322,11 @@ fields! {
         logprobs: bool = Flag(false),
         /// Alternatives to report for each token; needs `logprobs`.
         top_logprobs: Option<u32> = Optional(Count { min: 0, max: Most::Fixed(LOGPROBS_MAX as i64) }),
+        /// Begin the answer with the last message, if that is the assistant's.
+        echo: bool = Flag(false),
     }
     refuses {
+        add_special_tokens: "the chat template writes special tokens",
         audio: "answers are text only",
         input_audio: "models take text only",
         moderation: "no model judges requests or answers",

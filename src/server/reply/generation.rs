@@ -110,6 +110,8 @@ struct Reader {
     /// The request's own, unless the model ends with them anyway.
     stop_ids: Arc<[u32]>,
     keeps_tokens: bool,
+    /// Thoughts are not returned.
+    hides_reasoning: bool,
     /// Generated tokens are not returned.
     silent: bool,
 }
@@ -137,6 +139,7 @@ impl Reader {
             answer: sampling.answer_parser(shape),
             end_ids: end_ids.into(),
             stop_ids: stop_ids.into(),
+            hides_reasoning: sampling.hides_reasoning,
             keeps_tokens: params.logprobs.is_some() || sampling.shown.token_ids,
             silent: sampling.silent,
         }
@@ -216,6 +219,9 @@ impl Choice {
                 }
                 Event::Finished { reason, .. } => self.reader.finish(reason, delta),
                 Event::Failed(error) => return Err(error),
+            }
+            if self.reader.hides_reasoning {
+                delta.parts.reasoning.clear();
             }
         }
         Ok(())

@@ -31,13 +31,20 @@ pub(crate) async fn chat(
 ) -> Result<Response, ApiError> {
     let client = Client::of(&request);
     let request: ChatRequest = read::read(request, &state).await?;
+    let echoes = request.echo;
+    let turn = turn(request)?;
+    let echo = if echoes {
+        turn.conversation.last_answer()
+    } else {
+        None
+    };
     let Begun {
         generation,
         sampling,
         ids,
         info,
-    } = begin(&state, client, turn(request)?).await?;
-    let prompts = vec![PromptPart { ids, echo: None }];
+    } = begin(&state, client, turn).await?;
+    let prompts = vec![PromptPart { ids, echo }];
     let form = OpenAiReply::new(Kind::Chat, (&state, info), &sampling, prompts);
     respond(generation, form, sampling.stream).await
 }

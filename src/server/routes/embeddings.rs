@@ -9,7 +9,7 @@ use crate::engine::request::{
 use crate::server::guards::Client;
 use crate::server::parameters::prompts::Prompts;
 use crate::server::parameters::read;
-use crate::server::parameters::sampling::{prompt_tokens_max, truncated};
+use crate::server::parameters::sampling::Truncation;
 use crate::server::parameters::table::{EmbeddingRequest, Queueing};
 use crate::server::state::ModelState;
 use crate::server::wire::error::{ApiError, Names, name_of};
@@ -140,7 +140,7 @@ pub(crate) async fn vectors(
         names,
         dimensions,
     } = inputs;
-    let most = prompt_tokens_max(&queueing, info.max_model_len);
+    let truncation = Truncation::new(&queueing, info.max_model_len);
     let base = EngineRequest {
         params: SamplingParams {
             max_tokens: Some(1),
@@ -155,15 +155,18 @@ pub(crate) async fn vectors(
     let checked = base.check_without_prompt(info.vocab, info.max_model_len);
     checked.map_err(|error| ApiError::refused(&error, names))?;
 
-    let inputs = if truncates {
-        prompts
-            .encode_beginning(state, info.max_model_len as usize)
-            .await?
-    } else {
+    if !truncates {
         prompts.check_bytes(name_of("prompt", names), info)?;
-        prompts.encode(state, add_special).await?
+    }
+    let inputs = match truncation.beginning() {
+        Some(most) if add_special => prompts.encode_beginning(state, most).await?,
+        _ if truncates => {
+            let room = info.max_model_len as usize;
+            prompts.encode_beginning(state, room).await?
+        }
+        _ => prompts.encode(state, add_special).await?,
     };
-    let inputs: Vec<_> = inputs.into_iter().map(|ids| truncated(ids, most)).collect();
+    let inputs: Vec<_> = inputs.into_iter().map(|ids| truncation.of(ids)).collect();
     let prompt_tokens = inputs.iter().map(Vec::len).sum();
     let _active = state.count_answer();
     let all = inputs.into_iter().map(|ids| {

@@ -116,11 +116,9 @@ async fn rerank_texts(
     state.model(request.judging.target.model.clone())?;
     if request.truncate {
         let room = room(state, &request.query, &request.judging, NAMES).await?;
-        let asked = request
-            .judging
-            .max_tokens_per_doc
-            .or(request.judging.truncate_prompt_tokens);
-        request.judging.max_tokens_per_doc = Some(asked.unwrap_or(room).min(room));
+        let asked = request.judging.document_tokens_max();
+        let most = asked.map_or(room, |asked| room.min(asked as i64));
+        request.judging.max_tokens_per_doc = Some(most);
     }
     let pairs = request
         .texts
@@ -230,11 +228,8 @@ async fn scores(
         let message = "`instruction` is longer than the context";
         return Err(ApiError::invalid("instruction", message));
     }
-    if let Some(most) = judging
-        .max_tokens_per_doc
-        .or(judging.truncate_prompt_tokens)
-    {
-        pairs = cut(state, pairs, most as usize, names).await?;
+    if let Some(most) = judging.document_tokens_max() {
+        pairs = cut(state, pairs, (most, judging.keeps_end()), names).await?;
     }
     match state.reranker() {
         Reranker::YesNo => judged(state, client, pairs, (&judging, names)).await,
@@ -242,11 +237,11 @@ async fn scores(
     }
 }
 
-/// The pairs with at most `most` tokens of each document.
+/// The pairs with at most `most` tokens of each document: its first ones, or its last ones.
 async fn cut(
     state: &ModelState,
     pairs: Vec<(String, String)>,
-    most: usize,
+    (most, keeps_end): (usize, bool),
     names: Names,
 ) -> Result<Vec<(String, String)>, ApiError> {
     let bytes = pairs.iter().map(|(_, document)| document.len()).sum();
@@ -263,15 +258,15 @@ async fn cut(
                     if ids.len() <= most {
                         return Ok((query, document));
                     }
+                    let kept = if keeps_end {
+                        &ids[ids.len() - most..]
+                    } else {
+                        &ids[..most]
+                    };
                     // A character that is cut in two is left out.
                     let mut decoder = TextStream::new(Some(tokenizer.clone()), &[], false);
-                    Ok((
-                        query,
-                        ids[..most]
-                            .iter()
-                            .map(|id| decoder.push(*id).text)
-                            .collect(),
-                    ))
+                    let document = kept.iter().map(|id| decoder.push(*id).text).collect();
+                    Ok((query, document))
                 })
                 .collect::<Result<_, crate::text::TokenizerError>>()
         })
