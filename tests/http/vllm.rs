@@ -1,7 +1,10 @@
 //! What clients of vLLM send, and read in the answers.
 
 use crate::agents::thinking;
-use crate::harness::{CHAT, COMPLETIONS, END, Server, hello, ids, saying, with};
+use crate::harness::{CHAT, COMPLETIONS, END, Server, config, hello, ids, say, saying, with};
+use folio::config::{Config, Speculation};
+use folio::server::ServerOptions;
+use folio::text::answer::ReasoningParser;
 use serde_json::{Value, json};
 
 /// The last chunk with a finish reason, of each choice.
@@ -443,4 +446,152 @@ fn fields_that_would_change_the_answer_are_refused_by_name() {
             );
         }
     }
+}
+
+/// A server of a reasoning model, with these settings of the engine.
+fn reasoning(script: &str, config: Config) -> Server {
+    let options = ServerOptions {
+        reasoning_parser: Some(ReasoningParser::Think),
+        ..ServerOptions::default()
+    };
+    Server::fake(script, config, options)
+}
+
+/// A thought that nobody ends.
+fn pondering() -> String {
+    say(&[&format!(
+        "<think>\n{}</think>\n\nYes.",
+        "Hm, hm, hm. ".repeat(9)
+    )])
+}
+
+/// The number of tokens of a thought, after its opening tag and before its closing one.
+fn thought_tokens(ids: &Value) -> usize {
+    let [open, close] = ["<think>", "</think>"].map(|tag| crate::harness::ids(tag)[0]);
+    let ids: Vec<u32> = serde_json::from_value(ids.clone()).expect("token ids");
+    let from = ids.iter().position(|id| *id == open).map_or(0, |at| at + 1);
+    let end = ids.iter().position(|id| *id == close).unwrap_or(ids.len());
+    end - from
+}
+
+#[test]
+fn a_thought_ends_with_its_budget_and_the_answer_goes_on() {
+    let base = with(
+        &hello(),
+        &json!({"return_token_ids": true, "max_tokens": 60}),
+    );
+    for budget in [0, 1, 5, 20] {
+        let more = json!({"thinking_token_budget": budget});
+        let whole = reasoning(&pondering(), config())
+            .post(CHAT, &with(&base, &more))
+            .json();
+        let choice = &whole["choices"][0];
+        assert_eq!(thought_tokens(&choice["token_ids"]), budget, "{whole}");
+        let message = &choice["message"];
+        assert!(
+            message["content"]
+                .as_str()
+                .is_some_and(|content| !content.is_empty()),
+            "{whole}"
+        );
+        assert_eq!(message["reasoning"].is_null(), budget < 2, "{whole}");
+        let streamed = with(&with(&base, &more), &json!({"stream": true}));
+        let stream = reasoning(&pondering(), config()).post(CHAT, &streamed);
+        for (name, text) in [
+            ("content", &message["content"]),
+            ("reasoning", &message["reasoning"]),
+        ] {
+            let chunks = stream.chunks();
+            let deltas = chunks
+                .iter()
+                .filter_map(|chunk| chunk["choices"][0]["delta"][name].as_str());
+            assert_eq!(
+                deltas.collect::<String>(),
+                text.as_str().unwrap_or_default(),
+                "{budget}"
+            );
+        }
+    }
+    let answer = |more: Value| {
+        reasoning(&pondering(), config())
+            .post(CHAT, &with(&base, &more))
+            .json()["choices"]
+            .clone()
+    };
+    let free = answer(json!({}));
+    for budget in [-1, 59, 1_i64 << 31] {
+        assert_eq!(
+            answer(json!({"thinking_token_budget": budget})),
+            free,
+            "{budget}"
+        );
+    }
+    for wrong in [json!(-2), json!("3"), json!(1.5)] {
+        let refused = reasoning("", config())
+            .post(CHAT, &with(&base, &json!({"thinking_token_budget": wrong})));
+        assert_eq!(refused.json()["error"]["param"], "thinking_token_budget");
+    }
+}
+
+#[test]
+fn a_budget_of_thought_holds_for_every_choice_draft_and_grammar() {
+    let more = json!({"thinking_token_budget": 4, "return_token_ids": true, "max_tokens": 40});
+    let base = with(&hello(), &more);
+    let drafting = Config {
+        speculation: Some(Speculation::DEFAULT),
+        ..config()
+    };
+    let plain = Config {
+        speculation: None,
+        ..config()
+    };
+    let answer = |config: &Config, more: Value| {
+        let server = reasoning(&pondering(), config.clone());
+        let answer = server.post(CHAT, &with(&base, &more));
+        assert_eq!(answer.status, 200, "{}", answer.text);
+        answer.json()["choices"].clone()
+    };
+    assert_eq!(answer(&plain, json!({})), answer(&drafting, json!({})));
+    let form = json!({"structured_outputs": {"choice": ["certainly", "never"]}});
+    for config in [&plain, &drafting] {
+        for more in [
+            json!({"n": 3}),
+            json!({"n": 2, "temperature": 1, "seed": 3}),
+            json!({"logprobs": true}),
+        ] {
+            for choice in answer(config, with(&more, &form))
+                .as_array()
+                .expect("choices")
+            {
+                let count = thought_tokens(&choice["token_ids"]);
+                let ended = choice["message"]["content"].as_str().unwrap_or_default();
+                assert!(count <= 4, "{choice}");
+                assert!(["certainly", "never"].contains(&ended), "{choice}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_thought_that_a_prompt_begins_has_its_budget_too() {
+    let prompts = [
+        "<|im_start|>assistant\n<think>\n",
+        "Once",
+        "Twice <think>\n",
+    ];
+    let request = json!({"prompt": prompts, "thinking_token_budget": 3, "return_token_ids": true, "max_tokens": 9,
+        "temperature": 0, "ignore_eos": true});
+    let answer = reasoning("", config()).post(COMPLETIONS, &request).json();
+    let counts = [0, 1, 2].map(|at| thought_tokens(&answer["choices"][at]["token_ids"]));
+    assert_eq!(counts, [3, 9, 3], "{answer}");
+    // A model without a form of thoughts has none to end.
+    let plain = Server::fake(
+        "",
+        config(),
+        ServerOptions {
+            reasoning_parser: Some(ReasoningParser::None),
+            ..ServerOptions::default()
+        },
+    );
+    assert_eq!(plain.post(COMPLETIONS, &request).status, 200);
 }

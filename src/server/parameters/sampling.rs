@@ -9,11 +9,12 @@ use crate::server::guards::access::Client;
 use crate::server::parameters::beams::{self, StopAtText};
 use crate::server::parameters::structured::{self, Structure};
 use crate::server::parameters::table::{Queueing, SamplingFields};
+use crate::server::parameters::thought_budget::ThoughtBudget;
 use crate::server::parameters::vocabulary;
 use crate::server::state::{ModelState, ServerOptions};
 use crate::server::traces::RequestTrace;
 use crate::server::wire::error::{ApiError, Names, name_of};
-use crate::text::answer::AnswerParser;
+use crate::text::answer::{AnswerFormat, AnswerParser, ToolChoice};
 use crate::text::{StopStrings, TextStream, Tokenizer};
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,6 +54,8 @@ pub(crate) struct Sampling {
     pub(crate) skip_special: bool,
     /// The text includes the stop string that ended it.
     pub(crate) show_stops: bool,
+    /// Maximum tokens of a thought.
+    thought_budget: Option<u32>,
     /// Thoughts are left out of the answer.
     pub(crate) hides_reasoning: bool,
     pub(crate) names: Names,
@@ -94,6 +97,8 @@ pub(crate) struct Shape {
     pub(crate) kept_ids: Arc<[u32]>,
     /// Tokens that end an answer beside those that the request names.
     pub(crate) end_ids: Vec<u32>,
+    /// The format that `answer` parses; `None`: it does not tell thought from answer.
+    pub(crate) format: Option<AnswerFormat>,
 }
 
 impl Default for Shape {
@@ -104,6 +109,7 @@ impl Default for Shape {
             answer: AnswerParser::plain(),
             kept_ids: Arc::default(),
             end_ids: Vec::new(),
+            format: None,
         }
     }
 }
@@ -156,6 +162,9 @@ impl SamplingRequest {
             shown,
             skip_special: fields.skip_special_tokens,
             show_stops: fields.include_stop_str_in_output,
+            thought_budget: fields
+                .thinking_token_budget
+                .and_then(|tokens| u32::try_from(tokens).ok()),
             hides_reasoning: !fields.include_reasoning,
             names: this.names,
             stops: fields.stop.unwrap_or_default(),
@@ -266,6 +275,32 @@ impl Sampling {
             stop_token_ids: own.iter().chain(more).copied().collect(),
             ..self.params.clone()
         })
+    }
+
+    /// The engine's parameters for one prompt: with the budget of thoughts, which begin in the prompt or after it.
+    pub(crate) fn params_for(
+        &self,
+        params: &SamplingParams,
+        prompt: &[u32],
+        (state, shape): (&ModelState, &Shape),
+    ) -> SamplingParams {
+        let (Some(tokens), Some(tokenizer)) = (self.thought_budget, &state.text.tokenizer) else {
+            return params.clone();
+        };
+        let (format, answer) = match shape.format {
+            Some(format) => (format, shape.answer.clone()),
+            None => {
+                let format = state.answer_format;
+                let start = format.reasoning.start(tokenizer, prompt, None);
+                let no_tools = ToolChoice::default();
+                (format, AnswerParser::new(format, start, &no_tools))
+            }
+        };
+        let inner = params.constraint.clone();
+        SamplingParams {
+            constraint: ThoughtBudget::around(inner, tokens, (format, answer), tokenizer),
+            ..params.clone()
+        }
     }
 
     /// What a trace says of the request before its prompts are known.

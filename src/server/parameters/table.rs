@@ -144,6 +144,8 @@ fields! {
         return_token_ids: bool = Flag(false),
         /// False: leave the thought out of the answer; its tokens count in the usage.
         include_reasoning: bool = Flag(true),
+        /// Maximum tokens of a thought: then its closing tag follows, and the answer goes on; -1 sets no limit.
+        thinking_token_budget: Option<i64> = Optional(Integer { min: -1, max: Most::Fixed(u32::MAX as i64) }),
         /// Name the tokens of logprobs by id: `token_id:123`.
         return_tokens_as_token_ids: bool = Flag(false),
         /// What to report for finding mistakes.
@@ -165,7 +167,6 @@ fields! {
         return_token_offsets: "/v1/completions/render and /v1/chat/completions/render have offsets",
         routed_experts_prompt_start: "experts of tokens are not reported",
         stop_regex: "use `stop`, or describe the answer in a grammar",
-        thinking_token_budget: "use `reasoning_effort`",
         watermarking: "answers have no watermark",
     }
     ignores {

@@ -271,7 +271,7 @@ impl Generation {
         let mut choices = Vec::new();
         for prompt in prompts {
             let request = Request {
-                params: params.clone(),
+                params: sampling.params_for(&params, prompt, (state, shape)),
                 ..sampling.request(prompt.clone())
             };
             for receiver in state.submit(request).map_err(refused)? {

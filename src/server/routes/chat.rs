@@ -244,6 +244,7 @@ impl ChatForm {
             answer: AnswerParser::new(format, start, &tools),
             kept_ids: format.kept_ids(tokenizer, tools.shown.is_some()),
             end_ids: Vec::new(),
+            format: Some(format),
         }
     }
 }
