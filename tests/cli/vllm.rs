@@ -367,3 +367,49 @@ fn a_socket_is_named_as_for_vllm() {
     process.wait().expect("it ends");
     refused(&["--uds", ""], &["--uds"]);
 }
+
+#[test]
+fn lines_of_a_batch_call_every_route_that_generates_embeds_or_ranks() {
+    let folder = tempfile::tempdir().expect("a folder for this test");
+    let file = folder.path().join("batch.jsonl");
+    let pair = json!({"text_1": "a", "text_2": "b"});
+    let ranking = json!({"query": "a", "documents": ["b", "c"]});
+    let lines = [
+        ("/v1/chat/completions", hello()),
+        ("/v1/completions", json!({"prompt": "Once"})),
+        ("/v1/responses", json!({"input": "Hello!"})),
+        ("/v1/messages", hello()),
+        ("/v1/embeddings", json!({"input": "Once"})),
+        ("/v1/score", pair.clone()),
+        ("/score", pair),
+        ("/v1/rerank", ranking.clone()),
+        ("/v2/rerank", ranking.clone()),
+        ("/rerank", ranking),
+    ];
+    let line = |(url, body): &(&str, Value)| json!({"custom_id": url, "method": "POST", "url": url, "body": body});
+    let text: Vec<_> = lines.iter().map(|one| line(one).to_string()).collect();
+    fs::write(&file, text.join("\n")).expect("the folder takes files");
+    let path = file.to_str().expect("a path is text");
+    let output = result(&[
+        "run",
+        "--device",
+        "fake",
+        "--input",
+        path,
+        "--max-tokens",
+        "4",
+    ]);
+    let answers: Vec<Value> = output
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    assert_eq!(answers.len(), lines.len());
+    for (answer, (url, _)) in answers.iter().zip(&lines) {
+        assert_eq!(
+            (&answer["custom_id"], &answer["response"]["status_code"]),
+            (&json!(url), &json!(200)),
+            "{answer}"
+        );
+    }
+    assert_eq!(answers[2]["response"]["body"]["max_output_tokens"], 4);
+}

@@ -34,3 +34,4 @@ mod turns;
 #[cfg(unix)]
 mod unix_socket;
 mod vllm;
+mod vllm_routes;

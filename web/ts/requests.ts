@@ -155,6 +155,8 @@ export interface SamplingFields {
   return_token_ids?: boolean | null;
   /** False: leave the thought out of the answer; its tokens count in the usage. */
   include_reasoning?: boolean | null;
+  /** Maximum tokens of a thought: then its closing tag follows, and the answer goes on; -1 sets no limit. */
+  thinking_token_budget?: number | null;
   /** Name the tokens of logprobs by id: `token_id:123`. */
   return_tokens_as_token_ids?: boolean | null;
   /** What to report for finding mistakes. */
@@ -440,7 +442,65 @@ export interface ChatRequest
 
 export interface RenderChatRequest
   extends Target, TemplateFields, ConversationFields {
+  /** Report where each token is in the prompt: its first character, and the one after its last. */
+  return_token_offsets?: boolean | null;
 }
+
+export interface BatchChatRequest
+  extends Target,
+    TemplateFields,
+    Omit<ConversationFields, "messages">,
+    StructuredFields,
+    OtherSamplers,
+    SamplingFields,
+    Queueing {
+  /** The conversations. */
+  messages: Array<Array<Message>>;
+  /** Tokens to generate at most; by default, and with -1, as many as fit into the context. */
+  max_completion_tokens?: number | null;
+  /** The older name of `max_completion_tokens`. */
+  max_tokens?: number | null;
+  /** Report the log-probabilities of the answer's tokens. */
+  logprobs?: boolean | null;
+  /** Alternatives to report for each token; needs `logprobs`. */
+  top_logprobs?: number | null;
+  /** Begin the answer with the last message, if that is the assistant's. */
+  echo?: boolean | null;
+}
+
+export interface CompletionRequest
+  extends Target, StructuredFields, OtherSamplers, SamplingFields, Queueing {
+  /** What to continue: a text, several, a list of token ids, or several lists. */
+  prompt: string | Array<string> | Array<number> | Array<Array<number>>;
+  /** Tokens to generate at most; 16 by default, 0 only with `echo`; -1: as many as fit into the context. */
+  max_tokens?: number | null;
+  /** Report the log-probabilities of the answer's tokens, with this many alternatives. */
+  logprobs?: number | null;
+  /** Begin each choice with its prompt. */
+  echo?: boolean | null;
+  /** The text after a gap that follows the prompt, for models that can fill one. */
+  suffix?: string | null;
+  /** Encode texts with the special tokens that the tokenizer adds. */
+  add_special_tokens?: boolean | null;
+}
+
+export interface EmbeddingRequest
+  extends Target, Queueing {
+  /** What to embed: a text, several, a list of token ids, or several lists. */
+  input: string | Array<string> | Array<number> | Array<Array<number>>;
+  /** Vectors as numbers (the default) or as base64 of little-endian 32-bit floats. */
+  encoding_format?: "float" | "base64" | null;
+  /** Elements to keep of each vector. */
+  dimensions?: number | null;
+  /** The hidden state of the last token (the default) or the mean over all tokens. */
+  pooling?: "last" | "mean" | null;
+  /** Scale vectors to length one. */
+  normalize?: boolean | null;
+  /** Encode texts with the special tokens that the tokenizer adds. */
+  add_special_tokens?: boolean | null;
+}
+
+export type Invocation = ChatRequest | CompletionRequest | EmbeddingRequest;
 
 export interface ItemPart {
   type: "input_text" | "output_text" | "text";
@@ -594,42 +654,12 @@ export interface CountTokensRequest
   extends Target, TemplateFields, MessagesPrompt {
 }
 
-export interface CompletionRequest
-  extends Target, StructuredFields, OtherSamplers, SamplingFields, Queueing {
-  /** What to continue: a text, several, a list of token ids, or several lists. */
-  prompt: string | Array<string> | Array<number> | Array<Array<number>>;
-  /** Tokens to generate at most; 16 by default, 0 only with `echo`; -1: as many as fit into the context. */
-  max_tokens?: number | null;
-  /** Report the log-probabilities of the answer's tokens, with this many alternatives. */
-  logprobs?: number | null;
-  /** Begin each choice with its prompt. */
-  echo?: boolean | null;
-  /** The text after a gap that follows the prompt, for models that can fill one. */
-  suffix?: string | null;
-  /** Encode texts with the special tokens that the tokenizer adds. */
-  add_special_tokens?: boolean | null;
-}
-
 export interface RenderCompletionRequest
   extends Target {
+  /** Report where each token is in the prompt: its first character, and the one after its last. */
+  return_token_offsets?: boolean | null;
   /** What to encode: a text, several, a list of token ids, or several lists. */
   prompt: string | Array<string> | Array<number> | Array<Array<number>>;
-  /** Encode texts with the special tokens that the tokenizer adds. */
-  add_special_tokens?: boolean | null;
-}
-
-export interface EmbeddingRequest
-  extends Target, Queueing {
-  /** What to embed: a text, several, a list of token ids, or several lists. */
-  input: string | Array<string> | Array<number> | Array<Array<number>>;
-  /** Vectors as numbers (the default) or as base64 of little-endian 32-bit floats. */
-  encoding_format?: "float" | "base64" | null;
-  /** Elements to keep of each vector. */
-  dimensions?: number | null;
-  /** The hidden state of the last token (the default) or the mean over all tokens. */
-  pooling?: "last" | "mean" | null;
-  /** Scale vectors to length one. */
-  normalize?: boolean | null;
   /** Encode texts with the special tokens that the tokenizer adds. */
   add_special_tokens?: boolean | null;
 }

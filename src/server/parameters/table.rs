@@ -385,12 +385,17 @@ fields! {
 
 fields! {
     /// `POST /v1/chat/completions/render` and `POST /apply-template`: a chat request, of which the rest is ignored.
-    RenderChatRequest with target: Target, conversation: ConversationFields {}
+    RenderChatRequest with target: Target, conversation: ConversationFields {
+        /// Report where each token is in the prompt: its first character, and the one after its last.
+        return_token_offsets: bool = Flag(false),
+    }
 }
 
 fields! {
     /// `POST /v1/completions/render`: a completions request, of which the rest is ignored.
     RenderCompletionRequest with target: Target {
+        /// Report where each token is in the prompt: its first character, and the one after its last.
+        return_token_offsets: bool = Flag(false),
         /// What to encode: a text, several, a list of token ids, or several lists.
         prompt: Prompts = Required(PromptsKind { any_length: false, most: Most::Prompts }),
         /// Encode texts with the special tokens that the tokenizer adds.

@@ -270,6 +270,11 @@ impl Generation {
         let reader = Reader::new(sampling, shape, &params, (state, info));
         let mut choices = Vec::new();
         for prompt in prompts {
+            let room = info.max_model_len.saturating_sub(prompt.len() as u32);
+            let most = params.max_tokens.map_or(room, |most| most.min(room));
+            let metrics = &state.metrics;
+            metrics.request_params_max_tokens.observe(most.into());
+            metrics.request_params_n.observe(params.n.into());
             let request = Request {
                 params: sampling.params_for(&params, prompt, (state, shape)),
                 ..sampling.request(prompt.clone())
@@ -407,6 +412,10 @@ impl Generation {
         self.metrics
             .request_prompt_tokens
             .observe(f64::from(choice.prompt_tokens));
+        let computed = choice.prompt_tokens.saturating_sub(choice.cached.all);
+        self.metrics
+            .request_prefill_kv_computed_tokens
+            .observe(computed.into());
         self.metrics
             .request_generation_tokens
             .observe(f64::from(choice.completion_tokens));

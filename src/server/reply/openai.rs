@@ -10,6 +10,7 @@ use super::objects::{
 use crate::engine::handle::EngineInfo;
 use crate::engine::request::{FinishReason, PrefixReport, Token};
 use crate::platform;
+use crate::server::guards::GivenId;
 use crate::server::parameters::sampling::Sampling;
 use crate::server::state::ModelState;
 use crate::server::wire::{json, sse};
@@ -41,6 +42,8 @@ pub(crate) struct OpenAiReply {
 /// Fields that every object begins with.
 pub(super) struct Head {
     pub(super) id: String,
+    /// What the ids of calls are made of: unlike `id`, it is never the client's.
+    pub(super) unique: String,
     pub(super) created: u64,
     pub(super) model: String,
     pub(super) fingerprint: String,
@@ -134,6 +137,7 @@ impl OpenAiReply {
         };
         let head = Head {
             id: state.shared.new_id(id),
+            unique: state.shared.new_id("call"),
             created: platform::unix_time(),
             model: sampling.model.clone(),
             fingerprint: state.fingerprint(info),
@@ -166,12 +170,22 @@ impl OpenAiReply {
         }
     }
 
+    /// With the id that the client gave to its request, if it did.
+    pub(crate) fn named(mut self, given: &GivenId) -> Self {
+        if let Some(id) = &given.0 {
+            let kind = self.head.id.split('-').next().unwrap_or_default();
+            self.head.id = format!("{kind}-{id}");
+        }
+        self
+    }
+
     fn json(&self, object: &'static str, chunk: &Chunk) -> String {
         let Head {
             id,
             created,
             model,
             fingerprint,
+            ..
         } = &self.head;
         let service_tier = (self.kind == Kind::Chat).then_some(());
         let envelope = Envelope {
@@ -235,9 +249,10 @@ impl OpenAiReply {
         }
     }
 
-    /// Unique, because the id of the reply is part of it.
+    /// Unique, because what is unique of the reply is part of it.
     fn call_id(&self, choice: usize, index: usize) -> String {
-        let hash = blake3::hash(format!("{} {choice} {index}", self.head.id).as_bytes()).to_hex();
+        let hash =
+            blake3::hash(format!("{} {choice} {index}", self.head.unique).as_bytes()).to_hex();
         format!("call_{}", &hash[..24])
     }
 

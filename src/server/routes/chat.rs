@@ -2,7 +2,7 @@
 
 use crate::engine::handle::EngineInfo;
 use crate::platform;
-use crate::server::guards::Client;
+use crate::server::guards::{Client, GivenId};
 use crate::server::parameters::conversation::{Conversation, Turn};
 use crate::server::parameters::prepared::TemplateForm;
 use crate::server::parameters::sampling::{Sampling, SamplingRequest, Shape};
@@ -29,8 +29,17 @@ pub(crate) async fn chat(
     State(state): State<ModelState>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let client = Client::of(&request);
+    let (client, id) = (Client::of(&request), GivenId::of(&request));
     let request: ChatRequest = read::read(request, &state).await?;
+    answer(&state, (client, id), request).await
+}
+
+/// The answer to a chat request, which may name it.
+pub(crate) async fn answer(
+    state: &ModelState,
+    (client, id): (Client, GivenId),
+    request: ChatRequest,
+) -> Result<Response, ApiError> {
     let echoes = request.echo;
     let turn = turn(request)?;
     let echo = if echoes {
@@ -43,9 +52,9 @@ pub(crate) async fn chat(
         sampling,
         ids,
         info,
-    } = begin(&state, client, turn).await?;
+    } = begin(state, client, turn).await?;
     let prompts = vec![PromptPart { ids, echo }];
-    let form = OpenAiReply::new(Kind::Chat, (&state, info), &sampling, prompts);
+    let form = OpenAiReply::new(Kind::Chat, (state, info), &sampling, prompts).named(&id);
     respond(generation, form, sampling.stream).await
 }
 

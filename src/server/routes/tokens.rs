@@ -209,7 +209,30 @@ pub(crate) async fn render_chat(
         chat::NAMES,
     )
     .await?;
-    Ok(Json(json!({"token_ids": ids})))
+    rendered(&state, &ids, request.return_token_offsets).map(Json)
+}
+
+/// A prompt, and where its tokens are if that is asked for.
+fn rendered(state: &ModelState, ids: &[u32], has_offsets: bool) -> Result<Value, ApiError> {
+    let mut prompt = json!({"token_ids": ids});
+    if has_offsets {
+        prompt["token_offsets"] = offsets(tokenizer(state)?, ids).into();
+    }
+    Ok(prompt)
+}
+
+/// Where each token is in the text of all, in characters. Tokens that share a character are all where it is.
+fn offsets(tokenizer: &Tokenizer, ids: &[u32]) -> Vec<[usize; 2]> {
+    let mut characters: usize = 0;
+    let of_token = |id: &u32| {
+        let bytes = tokenizer.token_bytes(*id, None);
+        let begins = |byte: &u8| byte & 0xC0 != 0x80;
+        let is_rest = bytes.first().is_some_and(|first| !begins(first));
+        let start = characters.saturating_sub(usize::from(is_rest));
+        characters += bytes.iter().filter(|byte| begins(byte)).count();
+        [start, characters]
+    };
+    ids.iter().map(of_token).collect()
 }
 
 /// `POST /v1/completions/render`: the prompts of a completions request.
@@ -223,10 +246,7 @@ pub(crate) async fn render_completions(
         .prompt
         .encode(&state, request.add_special_tokens)
         .await?;
-    Ok(Json(
-        prompts
-            .into_iter()
-            .map(|ids| json!({"token_ids": ids}))
-            .collect(),
-    ))
+    let prompts = prompts.iter();
+    let rendered = prompts.map(|ids| rendered(&state, ids, request.return_token_offsets));
+    rendered.collect::<Result<Value, _>>().map(Json)
 }

@@ -98,7 +98,7 @@ const TABLE: &[Foreign] = &[
     ignored("log-error-stack", Switch, LOGGED),
     ignored("max-log-len", Value, "prompts are not logged"),
     ignored("enable-request-id-headers", Switch, "answers always have `x-request-id`"),
-    ignored("enable-server-load-tracking", Switch, "/metrics counts running and waiting requests"),
+    ignored("enable-server-load-tracking", Switch, "/load reports it in any case"),
     ignored("enable-prompt-tokens-details", Switch, "usage always has them"),
     ignored("enable-per-request-metrics", Switch, "/metrics reports times; traces report them by request"),
     ignored("enable-tokenizer-info-endpoint", Switch, "/tokenizer_info is there"),
