@@ -24,6 +24,12 @@ const NEEDS: &[(&str, &str)] = &[
         r#"{"messages": [{"role": "assistant", "content": "Hi"}]}"#,
     ),
     ("early_stopping", r#"{"use_beam_search": true}"#),
+    ("queries", r#"{"text_1": null}"#),
+    ("data_1", r#"{"text_1": null}"#),
+    ("/v1/score documents", r#"{"text_2": null}"#),
+    ("/score documents", r#"{"text_2": null}"#),
+    ("items", r#"{"text_2": null}"#),
+    ("data_2", r#"{"text_2": null}"#),
     ("length_penalty", r#"{"use_beam_search": true}"#),
     (
         "min_tokens",

@@ -277,7 +277,15 @@ pub(crate) async fn send(app: &Router, request: Request<Body>) -> Answer {
         .await
         .expect("a body has no errors")
         .to_bytes();
-    let text = String::from_utf8(bytes.into()).expect("answers are UTF-8");
+    let is_binary = parts
+        .headers
+        .get("content-type")
+        .is_some_and(|kind| kind == "application/octet-stream");
+    let text = if is_binary {
+        String::from_utf8_lossy(&bytes).into_owned()
+    } else {
+        String::from_utf8(bytes.into()).expect("answers are UTF-8")
+    };
     Answer {
         status: parts.status,
         headers: parts.headers,

@@ -26,6 +26,7 @@ mod routes;
 mod scores;
 mod sockets;
 mod speculation;
+mod structural_tags;
 mod structured;
 mod tables;
 mod templates;

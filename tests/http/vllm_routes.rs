@@ -41,8 +41,9 @@ fn calls_are_unique_though_a_client_repeats_its_id() {
     let tool =
         json!({"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}});
     let request = with(&hello(), &json!({"tools": [tool], "max_tokens": 60}));
+    let server = thinking(&[call, call]);
     let ids = [0, 1].map(|_| {
-        let answer = thinking(&[call]).send(named(CHAT, &request, "same")).json();
+        let answer = server.send(named(CHAT, &request, "same")).json();
         answer["choices"][0]["message"]["tool_calls"][0]["id"].clone()
     });
     assert!(ids[0].is_string() && ids[0] != ids[1], "{ids:?}");
@@ -210,7 +211,8 @@ fn a_rendered_prompt_says_where_its_tokens_are() {
 #[test]
 fn metrics_have_the_label_and_the_histograms_of_vllm() {
     let server = Server::plain();
-    let prompt = json!({"prompt": "One two three four five six seven eight nine ten. ".repeat(4), "max_tokens": 3, "n": 2});
+    let text = "One two three four five six seven eight nine ten. ".repeat(4);
+    let prompt = json!({"prompt": text, "max_tokens": 3, "n": 2});
     server.post(COMPLETIONS, &prompt);
     server.post(COMPLETIONS, &prompt);
     server.wait_until_idle();
@@ -235,4 +237,134 @@ fn metrics_have_the_label_and_the_histograms_of_vllm() {
         (cached, value("vllm:prompt_tokens_total"))
     );
     assert!(value("vllm:request_prefill_kv_computed_tokens_sum") > 0.0);
+}
+
+#[test]
+fn scores_are_asked_for_under_every_name() {
+    let server = Server::plain();
+    let (query, documents) = (json!("Who sleeps?"), json!(["A cat sleeps.", "It rains."]));
+    for path in ["/score", "/v1/score"] {
+        let scores = |first: &str, second: &str| {
+            let answer = server.post(path, &json!({ (first): query, (second): documents }));
+            assert_eq!(answer.status, 200, "{first} {second}: {}", answer.text);
+            answer.json()["data"].clone()
+        };
+        let expected = scores("text_1", "text_2");
+        assert_eq!(expected.as_array().map(Vec::len), Some(2));
+        for (first, second) in [
+            ("queries", "documents"),
+            ("queries", "items"),
+            ("data_1", "data_2"),
+        ] {
+            assert_eq!(scores(first, second), expected);
+        }
+        for (body, field) in [
+            (json!({"text_1": "a"}), "text_2"),
+            (json!({"documents": "a"}), "text_1"),
+            (
+                json!({"text_1": "a", "queries": "b", "text_2": "c"}),
+                "queries",
+            ),
+            (
+                json!({"queries": "a", "items": "b", "documents": "c"}),
+                "items",
+            ),
+            (json!({"queries": ["a", "b"], "items": ["c"]}), "queries"),
+        ] {
+            let refused = server.post(path, &body).json();
+            assert_eq!(refused["error"]["param"], field, "{body}: {refused}");
+        }
+    }
+}
+
+#[test]
+fn a_conversation_is_embedded_as_its_template_writes_it() {
+    let server = Server::plain();
+    let messages = json!([{"role": "user", "content": "Hello!"}]);
+    let vector = |body: &Value| {
+        let answer = server.post("/v1/embeddings", body);
+        assert_eq!(answer.status, 200, "{body}: {}", answer.text);
+        answer.json()["data"][0]["embedding"].clone()
+    };
+    for more in [json!({}), json!({"add_generation_prompt": true})] {
+        let base = with(
+            &json!({"messages": messages, "add_generation_prompt": false}),
+            &more,
+        );
+        let rendered = server.post("/v1/chat/completions/render", &base).json();
+        let by_ids = vector(&json!({"input": rendered["token_ids"]}));
+        assert_eq!(
+            vector(&with(&json!({"messages": messages}), &more)),
+            by_ids,
+            "{more}"
+        );
+    }
+    let refused = server
+        .post("/v1/embeddings", &json!({"messages": []}))
+        .json();
+    assert_eq!(refused["error"]["param"], "messages");
+    let raw = vector(&json!({"input": "Hello!", "normalize": false}));
+    assert_eq!(
+        vector(&json!({"input": "Hello!", "use_activation": false})),
+        raw
+    );
+}
+
+#[test]
+fn vectors_have_the_format_and_the_byte_order_that_a_request_names() {
+    let server = Server::plain();
+    let ask = |more: Value| {
+        server.post(
+            "/v1/embeddings",
+            &with(&json!({"input": ["a", "b"]}), &more),
+        )
+    };
+    let floats: Vec<Vec<f32>> = ask(json!({})).json()["data"]
+        .as_array()
+        .expect("vectors")
+        .iter()
+        .map(|entry| serde_json::from_value(entry["embedding"].clone()).expect("numbers"))
+        .collect();
+    let bytes = |more: Value| {
+        let text =
+            ask(with(&json!({"encoding_format": "base64"}), &more)).json()["data"][0]["embedding"]
+                .clone();
+        base64::Engine::decode(
+            &base64::engine::general_purpose::STANDARD,
+            text.as_str().expect("a text"),
+        )
+        .expect("base64")
+    };
+    let little: Vec<u8> = floats[0]
+        .iter()
+        .flat_map(|value| value.to_le_bytes())
+        .collect();
+    let big: Vec<u8> = floats[0]
+        .iter()
+        .flat_map(|value| value.to_be_bytes())
+        .collect();
+    assert_eq!(bytes(json!({})), little);
+    assert_eq!(
+        bytes(json!({"embed_dtype": "float32", "endianness": "big"})),
+        big
+    );
+    let half: Vec<u8> = floats[0]
+        .iter()
+        .flat_map(|value| half::f16::from_f32(*value).to_le_bytes())
+        .collect();
+    assert_eq!(bytes(json!({"embed_dtype": "float16"})), half);
+    assert_eq!(
+        bytes(json!({"embed_dtype": "bfloat16"})).len(),
+        floats[0].len() * 2
+    );
+    for (more, field) in [
+        (json!({"embed_dtype": "fp8"}), "embed_dtype"),
+        (json!({"endianness": "middle"}), "endianness"),
+        (json!({"encoding_format": "text"}), "encoding_format"),
+    ] {
+        assert_eq!(ask(more).json()["error"]["param"], field);
+    }
+    let many = json!({"input": vec!["a"; 600], "encoding_format": "bytes"});
+    let refused = server.post("/v1/embeddings", &many).json();
+    assert_eq!(refused["error"]["param"], "encoding_format");
 }

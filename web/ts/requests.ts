@@ -45,8 +45,8 @@ export interface StructuredFields {
     choice?: Array<string> | null;
     /** A grammar in Lark's notation, or in llama.cpp's (`root ::= …`). */
     grammar?: string | null;
-    /** Accepted and not used. */
-    disable_any_whitespace?: boolean | null;
+    /** Free text with parts that begin with a trigger, as XGrammar describes them, or its JSON text. */
+    structural_tag?: Record<string, unknown> | string | null;
     /** Accepted and not used. */
     disable_additional_properties?: boolean | null;
     /** Accepted and not used. */
@@ -177,10 +177,27 @@ export interface Queueing {
   cache_salt?: string | null;
   /** Keep only this many of a prompt's tokens, its last ones; -1 keeps as many as fit. */
   truncate_prompt_tokens?: number | null;
-  /** Which side of a prompt that is too long is cut: `left` (the default) keeps its end, `right` its beginning. */
+  /** Which side of a prompt is cut: `left` (the default) keeps its end, `right` its beginning. */
   truncation_side?: "left" | "right" | null;
   /** Accepted and not used. */
   user?: string | null;
+}
+
+export interface VectorFields {
+  /** Vectors as numbers (the default), as base64, or as bytes; the header `metadata` describes `bytes`. */
+  encoding_format?: "float" | "base64" | "bytes" | "bytes_only" | null;
+  /** The format of numbers in base64 and bytes; 32-bit floats by default. */
+  embed_dtype?: "float32" | "float16" | "bfloat16" | null;
+  /** The order of their bytes; `little` by default. */
+  endianness?: "native" | "little" | "big" | null;
+  /** Elements to keep of each vector. */
+  dimensions?: number | null;
+  /** The hidden state of the last token (the default) or the mean over all tokens. */
+  pooling?: "last" | "mean" | null;
+  /** Scale vectors to length one. */
+  normalize?: boolean | null;
+  /** vLLM's newer name of `normalize`. */
+  use_activation?: boolean | null;
 }
 
 export interface ResponsesPrompt {
@@ -414,7 +431,7 @@ export interface ResponseFormat {
   /** True: refuse a schema with keywords that cannot be enforced. */
   strict?: boolean | null;
   /** What the answer is. */
-  type: "text" | "json_object" | "json_schema";
+  type: "text" | "json_object" | "json_schema" | "structural_tag";
   /** The JSON schema of the answer; llama.cpp's clients send its fields beside the type. */
   json_schema?: {
     /** Accepted and not used. */
@@ -424,6 +441,12 @@ export interface ResponseFormat {
     /** True: refuse a schema with keywords that cannot be enforced. */
     strict?: boolean | null;
   } | null;
+  /** Of a `structural_tag`: parts that begin with a trigger, each with `begin`, `schema` and `end`. */
+  structures?: Array<unknown> | null;
+  /** Of a `structural_tag`: what ends the free text before a part. */
+  triggers?: Array<unknown> | null;
+  /** The newer form of a `structural_tag`: a tree of formats. */
+  format?: Record<string, unknown> | null;
 }
 
 export interface ChatRequest
@@ -485,17 +508,9 @@ export interface CompletionRequest
 }
 
 export interface EmbeddingRequest
-  extends Target, Queueing {
+  extends Target, Queueing, VectorFields {
   /** What to embed: a text, several, a list of token ids, or several lists. */
   input: string | Array<string> | Array<number> | Array<Array<number>>;
-  /** Vectors as numbers (the default) or as base64 of little-endian 32-bit floats. */
-  encoding_format?: "float" | "base64" | null;
-  /** Elements to keep of each vector. */
-  dimensions?: number | null;
-  /** The hidden state of the last token (the default) or the mean over all tokens. */
-  pooling?: "last" | "mean" | null;
-  /** Scale vectors to length one. */
-  normalize?: boolean | null;
   /** Encode texts with the special tokens that the tokenizer adds. */
   add_special_tokens?: boolean | null;
 }
@@ -664,6 +679,14 @@ export interface RenderCompletionRequest
   add_special_tokens?: boolean | null;
 }
 
+export interface EmbeddingChatRequest
+  extends Target, TemplateFields, Omit<ConversationFields, "add_generation_prompt">, Queueing, VectorFields {
+  /** End the prompt with the beginning of an answer. */
+  add_generation_prompt?: boolean | null;
+}
+
+export type EmbeddingsRequest = EmbeddingRequest | EmbeddingChatRequest;
+
 export interface RerankDocumentsRequest
   extends Target, Omit<Queueing, "truncate_prompt_tokens" | "truncation_side">, Judging {
   /** What the documents are compared with. */
@@ -711,17 +734,47 @@ export type RerankRequest = RerankDocumentsRequest | RerankTextsRequest;
 export interface ScoreRequest
   extends Target, Omit<Queueing, "truncate_prompt_tokens" | "truncation_side">, Judging {
   /** A query, or one for each document. */
-  text_1: string | {
+  text_1?: string | {
     text: string;
   } | Array<string | {
     text: string;
-  }>;
+  }> | null;
+  /** vLLM's newer name of `text_1`. */
+  queries?: string | {
+    text: string;
+  } | Array<string | {
+    text: string;
+  }> | null;
+  /** vLLM's neutral name of `text_1`. */
+  data_1?: string | {
+    text: string;
+  } | Array<string | {
+    text: string;
+  }> | null;
   /** A document, or several. */
-  text_2: string | {
+  text_2?: string | {
     text: string;
   } | Array<string | {
     text: string;
-  }>;
+  }> | null;
+  /** vLLM's newer name of `text_2`. */
+  documents?: string | {
+    text: string;
+  } | Array<string | {
+    text: string;
+  }> | null;
+  /** vLLM's newer name of `text_2`, beside `queries`. */
+  items?: string | {
+    text: string;
+  } | Array<string | {
+    text: string;
+  }> | null;
+  /** vLLM's neutral name of `text_2`. */
+  data_2?: string | {
+    text: string;
+  } | Array<string | {
+    text: string;
+  }> | null;
 }
 
 export interface TokenizeTextRequest

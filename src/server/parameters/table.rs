@@ -18,7 +18,7 @@ use crate::server::parameters::kinds::sampling::{
     BadWords, CacheSalt, LogitBias, LogitBiasPairs, MaxTokens, Metadata, OneChoice, StopStrings,
     StopTokenIds, TOP_P_OR_GREEDY, USER_BYTES_MAX,
 };
-use crate::server::parameters::kinds::structured::{FormatType, JsonSchema, Notation};
+use crate::server::parameters::kinds::structured::{FormatType, JsonSchema, Notation, TagPart};
 use crate::server::parameters::kinds::{
     Boolean, Choice, Closed, Count, Flag, Integer, Nested, NotZero, Number, Optional, Required,
     Text, TokenIds,
@@ -58,7 +58,7 @@ fields! {
         cache_salt: Option<String> = Optional(CacheSalt),
         /// Keep only this many of a prompt's tokens, its last ones; -1 keeps as many as fit.
         truncate_prompt_tokens: Option<i64> = Optional(NotZero(Integer { min: -1, max: Most::Context })),
-        /// Which side of a prompt that is too long is cut: `left` (the default) keeps its end, `right` its beginning.
+        /// Which side of a prompt is cut: `left` (the default) keeps its end, `right` its beginning.
         truncation_side: Option<&'static str> = Optional(Choice(&["left", "right"])),
         /// Accepted and not used.
         #[expect(dead_code)]
@@ -232,6 +232,12 @@ fields! {
         r#type: &'static str = Required(FormatType),
         /// The JSON schema of the answer; llama.cpp's clients send its fields beside the type.
         json_schema: Option<SchemaFields> = Optional(Nested::<SchemaFields>::new()),
+        /// Of a `structural_tag`: parts that begin with a trigger, each with `begin`, `schema` and `end`.
+        structures: Option<Value> = Optional(TagPart("array")),
+        /// Of a `structural_tag`: what ends the free text before a part.
+        triggers: Option<Value> = Optional(TagPart("array")),
+        /// The newer form of a `structural_tag`: a tree of formats.
+        format: Option<Value> = Optional(TagPart("object")),
     }
 }
 
@@ -261,15 +267,18 @@ fields! {
         choice: Option<GrammarSpec> = Optional(Notation::Choice),
         /// A grammar in Lark's notation, or in llama.cpp's (`root ::= …`).
         grammar: Option<GrammarSpec> = Optional(Notation::Grammar),
-        /// Accepted and not used.
-        #[expect(dead_code)]
-        disable_any_whitespace: bool = Flag(false),
+        /// Free text with parts that begin with a trigger, as XGrammar describes them, or its JSON text.
+        structural_tag: Option<GrammarSpec> = Optional(Notation::StructuralTag),
         /// Accepted and not used.
         #[expect(dead_code)]
         disable_additional_properties: bool = Flag(false),
         /// Accepted and not used.
         #[expect(dead_code)]
         disable_fallback: bool = Flag(false),
+    }
+    refuses {
+        disable_any_whitespace: "describe white space in a grammar",
+        whitespace_pattern: "describe white space in a grammar",
     }
 }
 
@@ -358,20 +367,46 @@ fields! {
 }
 
 fields! {
-    /// `POST /v1/embeddings`.
-    EmbeddingRequest with target: Target, queueing: Queueing {
-        /// What to embed: a text, several, a list of token ids, or several lists.
-        input: Prompts = Required(PromptsKind { any_length: false, most: Most::Fixed(INPUTS_MAX) }),
-        /// Vectors as numbers (the default) or as base64 of little-endian 32-bit floats.
-        encoding_format: Option<&'static str> = Optional(Choice(&["float", "base64"])),
+    /// The form of vectors.
+    VectorFields {
+        /// Vectors as numbers (the default), as base64, or as bytes; the header `metadata` describes `bytes`.
+        encoding_format: Option<&'static str> = Optional(Choice(&["float", "base64", "bytes", "bytes_only"])),
+        /// The format of numbers in base64 and bytes; 32-bit floats by default.
+        embed_dtype: Option<&'static str> = Optional(Choice(&["float32", "float16", "bfloat16"])),
+        /// The order of their bytes; `little` by default.
+        endianness: Option<&'static str> = Optional(Choice(&["native", "little", "big"])),
         /// Elements to keep of each vector.
         dimensions: Option<i64> = Optional(Integer { min: 1, max: Most::Embedding }),
         /// The hidden state of the last token (the default) or the mean over all tokens.
         pooling: Option<&'static str> = Optional(Choice(&["last", "mean"])),
         /// Scale vectors to length one.
         normalize: bool = Flag(true),
+        /// vLLM's newer name of `normalize`.
+        use_activation: Option<bool> = Optional(Boolean),
+    }
+    ignores {
+        padding: "texts of different lengths are computed side by side",
+    }
+}
+
+fields! {
+    /// `POST /v1/embeddings`.
+    EmbeddingRequest with target: Target, queueing: Queueing, form: VectorFields {
+        /// What to embed: a text, several, a list of token ids, or several lists.
+        input: Prompts = Required(PromptsKind { any_length: false, most: Most::Fixed(INPUTS_MAX) }),
         /// Encode texts with the special tokens that the tokenizer adds.
         add_special_tokens: bool = Flag(true),
+    }
+}
+
+fields! {
+    /// `POST /v1/embeddings` with a conversation, which the chat template writes.
+    EmbeddingChatRequest with target: Target, conversation: ConversationFields, queueing: Queueing, form: VectorFields {
+        /// End the prompt with the beginning of an answer.
+        add_generation_prompt: bool = Flag(false),
+    }
+    refuses {
+        add_special_tokens: "the chat template writes special tokens",
     }
 }
 

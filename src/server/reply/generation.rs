@@ -270,11 +270,7 @@ impl Generation {
         let reader = Reader::new(sampling, shape, &params, (state, info));
         let mut choices = Vec::new();
         for prompt in prompts {
-            let room = info.max_model_len.saturating_sub(prompt.len() as u32);
-            let most = params.max_tokens.map_or(room, |most| most.min(room));
-            let metrics = &state.metrics;
-            metrics.request_params_max_tokens.observe(most.into());
-            metrics.request_params_n.observe(params.n.into());
+            count_params(&state.metrics, &params, prompt, info.max_model_len);
             let request = Request {
                 params: sampling.params_for(&params, prompt, (state, shape)),
                 ..sampling.request(prompt.clone())
@@ -450,6 +446,14 @@ impl Generation {
                 .observe(f64::from(most));
         }
     }
+}
+
+/// Counts what a request asks for.
+fn count_params(metrics: &Metrics, params: &SamplingParams, prompt: &[u32], context: u32) {
+    let room = context.saturating_sub(prompt.len() as u32);
+    let most = params.max_tokens.map_or(room, |most| most.min(room));
+    metrics.request_params_max_tokens.observe(most.into());
+    metrics.request_params_n.observe(params.n.into());
 }
 
 impl Generation {

@@ -15,6 +15,7 @@ mod objects;
 pub(crate) mod ollama;
 pub(crate) mod openai;
 pub(crate) mod responses;
+pub(crate) mod vectors;
 mod weight;
 
 use super::wire::error::{ApiError, Dialect};

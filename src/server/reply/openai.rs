@@ -10,7 +10,6 @@ use super::objects::{
 use crate::engine::handle::EngineInfo;
 use crate::engine::request::{FinishReason, PrefixReport, Token};
 use crate::platform;
-use crate::server::guards::GivenId;
 use crate::server::parameters::sampling::Sampling;
 use crate::server::state::ModelState;
 use crate::server::wire::{json, sse};
@@ -171,8 +170,8 @@ impl OpenAiReply {
     }
 
     /// With the id that the client gave to its request, if it did.
-    pub(crate) fn named(mut self, given: &GivenId) -> Self {
-        if let Some(id) = &given.0 {
+    pub(crate) fn named(mut self, given: Option<&str>) -> Self {
+        if let Some(id) = given {
             let kind = self.head.id.split('-').next().unwrap_or_default();
             self.head.id = format!("{kind}-{id}");
         }

@@ -54,7 +54,8 @@ pub(crate) async fn answer(
         info,
     } = begin(state, client, turn).await?;
     let prompts = vec![PromptPart { ids, echo }];
-    let form = OpenAiReply::new(Kind::Chat, (state, info), &sampling, prompts).named(&id);
+    let form =
+        OpenAiReply::new(Kind::Chat, (state, info), &sampling, prompts).named(id.0.as_deref());
     respond(generation, form, sampling.stream).await
 }
 

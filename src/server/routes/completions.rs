@@ -54,7 +54,8 @@ pub(crate) async fn completions(
         .collect();
     let parts = parts(&state, &ids, echo.then_some(sampling.skip_special)).await?;
     let generation = Generation::submit(&state, &ids, &sampling, &shape)?;
-    let form = OpenAiReply::new(Kind::Completion, (&state, info), &sampling, parts).named(&id);
+    let form =
+        OpenAiReply::new(Kind::Completion, (&state, info), &sampling, parts).named(id.0.as_deref());
     respond(generation, form, sampling.stream).await
 }
 

@@ -184,21 +184,18 @@ pub(crate) async fn score(
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
     let client = Client::of(&request);
-    let ScoreRequest {
-        judging,
-        text_1,
-        text_2,
-    } = read::read(request, &state).await?;
+    let request: ScoreRequest = read::read(request, &state).await?;
+    let ((query, queries), (document, documents), judging) = request.pairs()?;
     let model = state.model(judging.target.model.clone())?;
-    if text_1.len() > 1 && text_1.len() != text_2.len() {
+    if queries.len() > 1 && queries.len() != documents.len() {
         let message = format!(
-            "`text_1` must be one text, or as many as `text_2` ({}), not {}",
-            text_2.len(),
-            text_1.len()
+            "`{query}` must be one text, or as many as `{document}` ({}), not {}",
+            documents.len(),
+            queries.len()
         );
-        return Err(ApiError::invalid("text_1", message));
+        return Err(ApiError::invalid(query, message));
     }
-    let pairs = text_1.iter().cycle().cloned().zip(text_2).collect();
+    let pairs = queries.iter().cycle().cloned().zip(documents).collect();
     let (scores, tokens) = scores(&state, client, pairs, judging, NAMES).await?;
     let data: Vec<_> = scores
         .into_iter()

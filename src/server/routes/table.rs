@@ -12,9 +12,9 @@ use crate::server::parameters::ollama::{
 use crate::server::parameters::rerank::{RerankDocumentsRequest, RerankTextsRequest, ScoreRequest};
 use crate::server::parameters::responses::{InputTokensRequest, ResponsesRequest};
 use crate::server::parameters::table::{
-    ChatRequest, CompletionRequest, DetokenizeRequest, EmbeddingRequest, InfillRequest,
-    LlamaRequest, LoadRequest, RenderChatRequest, RenderCompletionRequest, TokenizeChatRequest,
-    TokenizeContentRequest, TokenizeTextRequest,
+    ChatRequest, CompletionRequest, DetokenizeRequest, EmbeddingChatRequest, EmbeddingRequest,
+    InfillRequest, LlamaRequest, LoadRequest, RenderChatRequest, RenderCompletionRequest,
+    TokenizeChatRequest, TokenizeContentRequest, TokenizeTextRequest,
 };
 use crate::server::routes::openapi::{self, Answer, Body, Operation, Route, one_of};
 #[cfg(feature = "server")]
@@ -374,11 +374,24 @@ fn embedding_routes() -> Vec<Route> {
         &["/v1/embeddings", "/embeddings"],
         post(embeddings::embeddings),
         Operation::post(
-            "Texts or token ids as vectors.",
-            Body::of::<EmbeddingRequest>(|| json!({"input": ["Hello", "A fox"]})),
+            "Texts, token ids or a conversation as vectors.",
+            Body {
+                name: "EmbeddingsRequest",
+                schema: embedding_schema,
+                example: || json!({"input": ["Hello", "A fox"]}),
+            },
             Answer::One("EmbeddingAnswer"),
         ),
     )]
+}
+
+/// The two forms of a request to `/v1/embeddings`.
+fn embedding_schema(body: &Body, bounds: &Bounds) -> Value {
+    let inputs = Body::of::<EmbeddingRequest>(body.example);
+    let chat = Body::of::<EmbeddingChatRequest>(
+        || json!({"messages": [{"role": "user", "content": "Hello!"}]}),
+    );
+    one_of(body.name, &[inputs, chat], bounds)
 }
 
 /// Documents by how well they answer a query.
